@@ -1,0 +1,61 @@
+package xla
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/gomlx/compute"
+)
+
+// buffer is go-xla's buffer, entered in the backend's ledger for as long as it
+// lives. It names our backend as its own, so that GoMLX takes the outputs of one
+// program as inputs of the next.
+type buffer struct {
+	compute.Buffer
+	backend *Backend
+	entry   *entry
+}
+
+// own wraps a buffer that go-xla made.
+func (b *Backend) own(inner compute.Buffer) (compute.Buffer, error) {
+	shape, err := inner.Shape()
+	if err != nil {
+		return nil, err
+	}
+	device, err := inner.DeviceNum()
+	if err != nil {
+		return nil, err
+	}
+	owned := &buffer{Buffer: inner, backend: b, entry: b.ledger.add(int(device), shape.ByteSize())}
+	// go-xla frees a buffer that nobody refers to any more; then it leaves the
+	// ledger too.
+	runtime.AddCleanup(owned, (*entry).remove, owned.entry)
+	return owned, nil
+}
+
+// Backend returns the backend that the buffer lies on.
+func (b *buffer) Backend() compute.Backend { return b.backend }
+
+// CopyToDevice copies the buffer to another device of the same backend.
+func (b *buffer) CopyToDevice(device compute.DeviceNum) (compute.Buffer, error) {
+	inner, err := b.Buffer.CopyToDevice(device)
+	if err != nil {
+		return nil, err
+	}
+	return b.backend.own(inner)
+}
+
+// Finalize frees the buffer at once.
+func (b *buffer) Finalize() error {
+	b.entry.remove()
+	return b.Buffer.Finalize()
+}
+
+// innerBuffer takes go-xla's buffer out of one of ours.
+func innerBuffer(b compute.Buffer) (compute.Buffer, error) {
+	owned, ok := b.(*buffer)
+	if !ok {
+		return nil, fmt.Errorf("buffer of type %T was not made by this backend: make it with the backend that runs the program", b)
+	}
+	return owned.Buffer, nil
+}

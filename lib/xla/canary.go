@@ -1,0 +1,167 @@
+package xla
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+)
+
+// Canary is one small computation that was run on the devices and compared with
+// plain Go when the backend was opened. Its numbers are small integers and
+// halves, exact in every type and in every order of summation, so the devices
+// must give the very same ones.
+type Canary struct {
+	Name  string // what was computed
+	Wrong int    // how many of its values differ from plain Go
+	Of    int    // how many values it has
+}
+
+// OK reports whether every value was right.
+func (c Canary) OK() bool { return c.Wrong == 0 }
+
+// String says what was computed and whether it was right.
+func (c Canary) String() string {
+	if c.OK() {
+		return c.Name + ": right"
+	}
+	return fmt.Sprintf("%s: %d of %d values wrong", c.Name, c.Wrong, c.Of)
+}
+
+// canarySide is the side of the canaries' matrices. XLA hands products of this
+// size and larger to the libraries whose fusions have been wrong.
+const canarySide = 64
+
+// canaryTypes are the types that products are checked in. The first is checked
+// every time, the others once for a plugin on a machine: each costs a compilation.
+var canaryTypes = []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16}
+
+// runCanaries checks products in the types and an all-reduce over all devices. It
+// returns every result, and an error that names the first that was wrong. A
+// plugin is not trusted because it loads: XLA:CPU has returned garbage, without a
+// word, for a product with a constant that is then summed.
+func runCanaries(b *Backend, types []dtypes.DType) ([]Canary, error) {
+	results, err := productCanaries(b, types)
+	if err != nil {
+		return nil, fmt.Errorf("its products cannot be checked: %w", err)
+	}
+	allReduce, err := allReduceCanary(b)
+	if err != nil {
+		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
+	}
+	results = append(results, allReduce)
+	for _, c := range results {
+		if !c.OK() {
+			return results, fmt.Errorf("it computes wrongly: %v", c)
+		}
+	}
+	return results, nil
+}
+
+// productCanaries checks in each type a product of two inputs and a product with
+// a broadcast constant, each summed over its rows.
+func productCanaries(b *Backend, types []dtypes.DType) ([]Canary, error) {
+	const n, half = canarySide, 0.5
+	x, w := canaryMatrix(7), canaryMatrix(5)
+	program, err := graph.NewExec(b, func(x, w *graph.Node) []*graph.Node {
+		var sums []*graph.Node
+		for _, t := range types {
+			xt, wt := graph.ConvertDType(x, t), graph.ConvertDType(w, t)
+			constant := graph.BroadcastToDims(graph.Scalar(x.Graph(), t, half), n, n)
+			for _, product := range []*graph.Node{graph.Dot(xt, wt).Product(), graph.Dot(xt, constant).Product()} {
+				sums = append(sums, graph.ConvertDType(graph.ReduceSum(product, 0), dtypes.Float64))
+			}
+		}
+		return sums
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer program.Finalize()
+	got, err := program.Call(tensors.FromFlatDataAndDimensions(x, n, n), tensors.FromFlatDataAndDimensions(w, n, n))
+	if err != nil {
+		return nil, err
+	}
+	halves := make([]float32, n*n)
+	for i := range halves {
+		halves[i] = half
+	}
+	var results []Canary
+	for i, t := range types {
+		results = append(results,
+			compare(fmt.Sprintf("%v product of two inputs, summed", t), got[2*i], columnSums(x, w)),
+			compare(fmt.Sprintf("%v product with a constant, summed", t), got[2*i+1], columnSums(x, halves)))
+	}
+	return results, nil
+}
+
+// canaryMatrix returns a square matrix of -1, 0 and 1.
+func canaryMatrix(stride int) []float32 {
+	m := make([]float32, canarySide*canarySide)
+	for i := range m {
+		m[i] = float32(i*stride%17%3 - 1)
+	}
+	return m
+}
+
+// columnSums returns the sums over the rows of the product of two square matrices.
+func columnSums(a, b []float32) []float64 {
+	const n = canarySide
+	sums := make([]float64, n)
+	for row := range n {
+		for k := range n {
+			for col := range n {
+				sums[col] += float64(a[row*n+k]) * float64(b[k*n+col])
+			}
+		}
+	}
+	return sums
+}
+
+// allReduceCanary checks an all-reduce over all devices: device d gives [d, 2d, 3d].
+func allReduceCanary(b *Backend) (Canary, error) {
+	devices := b.info.Devices
+	mesh, err := b.Mesh(Axis("all", devices))
+	if err != nil {
+		return Canary{}, err
+	}
+	program, err := Compile(mesh, func(x *graph.Node) *graph.Node {
+		return x.Graph().Distributed().Along("all").AllReduceOne(x, compute.ReduceOpSum)
+	}, In(Shard(0, "all")).Gives(Shard(0, "all")))
+	if err != nil {
+		return Canary{}, err
+	}
+	defer program.exec.Finalize()
+	given, want := make([]float64, 3*devices), make([]float64, 3*devices)
+	for i := range given {
+		given[i] = float64(i / 3 * (i%3 + 1))
+		want[i] = float64(devices * (devices - 1) / 2 * (i%3 + 1))
+	}
+	sums, err := program.Call(given)
+	if err != nil {
+		return Canary{}, err
+	}
+	all, err := sums[0].Merge()
+	if err != nil {
+		return Canary{}, err
+	}
+	return compare(fmt.Sprintf("all-reduce over %d devices", devices), all, want), nil
+}
+
+// compare counts the values of got, of type Float64, that are not those of want.
+func compare(name string, got *tensors.Tensor, want []float64) Canary {
+	c := Canary{Name: name, Of: len(want)}
+	values, err := tensors.CopyFlatData[float64](got)
+	if err != nil || len(values) != len(want) {
+		c.Wrong = c.Of
+		return c
+	}
+	for i, v := range values {
+		if v != want[i] { // true for NaN too
+			c.Wrong++
+		}
+	}
+	return c
+}

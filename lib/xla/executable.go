@@ -1,0 +1,80 @@
+package xla
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute"
+)
+
+// builder is go-xla's builder; only what it compiles to is wrapped.
+type builder struct {
+	compute.Builder
+	backend *Backend
+}
+
+// Compile ends the graph.
+func (b *builder) Compile() (compute.Executable, error) {
+	inner, err := b.Builder.Compile()
+	if err != nil {
+		return nil, err
+	}
+	return &executable{Executable: inner, backend: b.backend}, nil
+}
+
+// executable is go-xla's executable, taking and giving buffers of ours.
+type executable struct {
+	compute.Executable
+	backend *Backend
+}
+
+// Execute runs the program; GoMLX calls it. inputs and donate are device-major.
+func (e *executable) Execute(inputs []compute.Buffer, donate []bool, device compute.DeviceNum) ([]compute.Buffer, error) {
+	inner := make([]compute.Buffer, len(inputs))
+	for i, input := range inputs {
+		var err error
+		if inner[i], err = innerBuffer(input); err != nil {
+			return nil, fmt.Errorf("input %d: %w", i, err)
+		}
+	}
+	outputs, err := e.Executable.Execute(inner, donate, device)
+	if err != nil {
+		return nil, err
+	}
+	for i, donated := range donate {
+		if donated {
+			inputs[i].(*buffer).entry.remove()
+		}
+	}
+	for i, output := range outputs {
+		if outputs[i], err = e.backend.own(output); err != nil {
+			return nil, err
+		}
+	}
+	return outputs, nil
+}
+
+// Memory is what a compiled program needs on each device, in bytes, as XLA plans
+// it.
+type Memory struct {
+	Arguments int64 // inputs
+	Outputs   int64 // outputs, those included that take the place of an input
+	Aliased   int64 // outputs that take the place of a donated input
+	Temporary int64 // buffers that live only while the program runs
+	Code      int64 // the machine code
+}
+
+// Total is what the program holds while it runs: arguments, outputs that need a
+// place of their own, and temporary buffers.
+func (m Memory) Total() int64 { return m.Arguments + m.Outputs - m.Aliased + m.Temporary }
+
+// memory reads XLA's statistics of a compiled program.
+func (e *executable) memory() Memory {
+	stats := loadedExecutable(e.Executable).OnDeviceMemoryUsageStats
+	return Memory{
+		Arguments: stats.Inputs,
+		Outputs:   stats.Outputs,
+		Aliased:   stats.Aliases,
+		Temporary: stats.Temporary,
+		Code:      stats.GeneratedCode,
+	}
+}

@@ -1,0 +1,167 @@
+package xla
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/distributed"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+)
+
+// MeshAxis is one named axis of a mesh and its size.
+type MeshAxis struct {
+	Name string
+	Size int
+}
+
+// Axis names an axis of a mesh and gives its size: Axis("data", 4).
+func Axis(name string, size int) MeshAxis { return MeshAxis{name, size} }
+
+// Mesh arranges the first devices of a backend along named axes. Device numbers
+// run in row-major order: the last axis varies fastest. A mesh of one device
+// works like any other.
+type Mesh struct {
+	*distributed.DeviceMesh
+	backend *Backend
+}
+
+// Mesh arranges the backend's first devices, as many as the product of the axes'
+// sizes. It returns an error for a size below 1, a name twice or not an
+// identifier, no axis at all, or more devices than the backend has.
+func (b *Backend) Mesh(axes ...MeshAxis) (*Mesh, error) {
+	names, sizes, devices := make([]string, len(axes)), make([]int, len(axes)), 1
+	for i, axis := range axes {
+		if axis.Size < 1 {
+			return nil, fmt.Errorf("mesh axis %q has size %d, want at least 1", axis.Name, axis.Size)
+		}
+		names[i], sizes[i] = axis.Name, axis.Size
+		devices *= axis.Size
+		if devices > b.info.Devices {
+			return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices: make it smaller, or open more with xla.Devices", axesString(axes), b.info.Devices)
+		}
+	}
+	mesh, err := distributed.NewDeviceMesh(sizes, names)
+	if err != nil {
+		return nil, fmt.Errorf("mesh %s: %w", axesString(axes), err)
+	}
+	return &Mesh{mesh, b}, nil
+}
+
+func axesString(axes []MeshAxis) string {
+	parts := make([]string, len(axes))
+	for i, axis := range axes {
+		parts[i] = fmt.Sprintf("%s=%d", axis.Name, axis.Size)
+	}
+	return "(" + strings.Join(parts, ", ") + ")"
+}
+
+// Backend returns the backend that the mesh's devices belong to.
+func (m *Mesh) Backend() *Backend { return m.backend }
+
+// devices lists the mesh's device numbers. They are always named to GoMLX: with
+// none named, a program for a mesh of one device does not compile.
+func (m *Mesh) devices() []compute.DeviceNum {
+	all := make([]compute.DeviceNum, m.NumDevices())
+	for i := range all {
+		all[i] = compute.DeviceNum(i)
+	}
+	return all
+}
+
+// Placement says how a tensor lies on a mesh: which of its axes are split over
+// which mesh axes. Along mesh axes that it does not name, the tensor is
+// replicated. The zero value is replicated over the whole mesh.
+type Placement struct {
+	split map[int][]string // tensor axis → mesh axes, the major one first
+}
+
+// Replicated is the placement in which every device holds the whole tensor.
+func Replicated() Placement { return Placement{} }
+
+// Shard splits a tensor's axis evenly over mesh axes: Shard(0, "data").
+func Shard(tensorAxis int, meshAxes ...string) Placement {
+	return Placement{}.And(tensorAxis, meshAxes...)
+}
+
+// And splits a further axis: Shard(0, "data").And(1, "tensor").
+func (p Placement) And(tensorAxis int, meshAxes ...string) Placement {
+	split := map[int][]string{tensorAxis: slices.Clone(meshAxes)}
+	for axis, over := range p.split {
+		split[axis] = append(split[axis], over...)
+	}
+	return Placement{split}
+}
+
+// String returns the placement as it is written in Go.
+func (p Placement) String() string {
+	if len(p.split) == 0 {
+		return "Replicated()"
+	}
+	var b strings.Builder
+	call := "Shard"
+	for axis := 0; axis <= p.lastAxis(); axis++ {
+		if over, ok := p.split[axis]; ok {
+			fmt.Fprintf(&b, "%s(%d, %q)", call, axis, over)
+			call = ".And"
+		}
+	}
+	return strings.NewReplacer("[", "", "]", "", `" "`, `", "`).Replace(b.String())
+}
+
+func (p Placement) lastAxis() int {
+	last := -1
+	for axis := range p.split {
+		last = max(last, axis)
+	}
+	return last
+}
+
+// Spec returns the placement as GoMLX's sharding spec for the mesh. It returns an
+// error that names a mesh axis which does not exist, or a negative tensor axis.
+func (p Placement) Spec(m *Mesh) (*distributed.ShardingSpec, error) {
+	axes := make([]distributed.AxisSpec, p.lastAxis()+1)
+	for axis, over := range p.split {
+		if axis < 0 {
+			return nil, fmt.Errorf("placement splits tensor axis %d, want 0 or more", axis)
+		}
+		for _, name := range over {
+			if _, err := m.AxisSize(name); err != nil {
+				return nil, fmt.Errorf("placement %v: the mesh has no axis %q, its axes are %q", p, name, m.AxesNames())
+			}
+		}
+		axes[axis] = over
+	}
+	return distributed.NewShardingSpec(m.DeviceMesh, axes...)
+}
+
+// Place splits a host value over the mesh and moves each shard to its device. The
+// value is a *tensors.Tensor or anything that GoMLX makes a tensor of. It returns
+// an error if an axis does not divide evenly.
+func (m *Mesh) Place(value any, p Placement) (*dtensor.Tensor, error) {
+	spec, err := p.Spec(m)
+	if err != nil {
+		return nil, err
+	}
+	host, ok := value.(*tensors.Tensor)
+	if !ok {
+		if host, err = tensors.FromAnyValue(value); err != nil {
+			return nil, err
+		}
+	}
+	if p.lastAxis() >= host.Rank() {
+		return nil, fmt.Errorf("placement %v splits axis %d of a tensor of shape %v", p, p.lastAxis(), host.Shape())
+	}
+	placed, err := dtensor.ShardTensor(spec, host)
+	if err != nil {
+		return nil, err
+	}
+	for device, shard := range placed.Shards() {
+		if err := shard.MaterializeOnDevice(m.backend, true, compute.DeviceNum(device)); err != nil {
+			return nil, fmt.Errorf("moving a shard to device %d: %w", device, err)
+		}
+	}
+	return placed, nil
+}

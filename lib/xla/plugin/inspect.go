@@ -1,0 +1,114 @@
+package plugin
+
+/*
+#cgo LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+// The head of PJRT_Api in XLA's pjrt_c_api.h, which never changes: the rest of
+// the table may not be touched before the version is known.
+typedef struct {
+	size_t struct_size;
+	void *extension_start;
+	struct { size_t struct_size; void *extension_start; int major, minor; } version;
+} pjrt_api_head;
+
+static const char *pjrt_version(const char *path, int *major, int *minor) {
+	void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+	if (!lib) return dlerror();
+	const pjrt_api_head *(*get)(void) = (const pjrt_api_head *(*)(void))dlsym(lib, "GetPjrtApi");
+	if (!get) return dlerror();
+	const pjrt_api_head *api = get();
+	if (!api) return "GetPjrtApi returned NULL";
+	*major = api->version.major;
+	*minor = api->version.minor;
+	return NULL; // the library stays loaded: XLA does not survive being unloaded
+}
+*/
+import "C"
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"unsafe"
+)
+
+// Version is the version of the PJRT C API that a plugin speaks.
+type Version struct{ Major, Minor int }
+
+// String returns the version as XLA writes it, "0.115".
+func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
+
+// oldest is the oldest PJRT API that the tests pass with. Newer ones only append
+// to the table of functions.
+var oldest = Version{0, 81}
+
+// loading keeps dlerror's message and its call together.
+var loading sync.Mutex
+
+// Load sets XLA's flags for the plugin, maps it into the process and returns the
+// PJRT API version it speaks. It calls none of the plugin's functions but
+// GetPjrtApi, so a library of another kind or version is refused, not crashed in.
+func Load(p Plugin) (Version, error) {
+	if err := whole(p.Path); err != nil {
+		return Version{}, err
+	}
+	if err := setFlags(p.Path); err != nil {
+		return Version{}, err
+	}
+	loading.Lock()
+	defer loading.Unlock()
+	path := C.CString(p.Path)
+	defer C.free(unsafe.Pointer(path))
+	var major, minor C.int
+	if problem := C.pjrt_version(path, &major, &minor); problem != nil {
+		return Version{}, fmt.Errorf("plugin %q is not a PJRT plugin for this machine (%s): give another path, or remove it to have one installed", p.Path, C.GoString(problem))
+	}
+	v := Version{int(major), int(minor)}
+	if v.Major != oldest.Major || v.Minor < oldest.Minor {
+		return v, fmt.Errorf("plugin %q speaks PJRT API %v, need %v or newer in %d.x: update it, or leave %s unset to have one installed", p.Path, v, oldest, oldest.Major, Env)
+	}
+	return v, nil
+}
+
+// whole reports a library that was cut short, as by a download that broke off:
+// mapping one ends the process with SIGBUS, which Go cannot catch.
+func whole(path string) error {
+	file, err := elf.Open(path)
+	var format *elf.FormatError
+	if errors.As(err, &format) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		if head, _ := readHead(path, 4); bytes.HasPrefix([]byte("\xcf\xfa\xed\xfe"), head) && len(head) == 4 {
+			return nil // macOS's format: the loader itself checks it
+		}
+		return fmt.Errorf("plugin %q is damaged or not a shared library (%w): remove it, or give another path", path, err)
+	}
+	if err != nil {
+		return fmt.Errorf("plugin %q: %w", path, err)
+	}
+	defer file.Close()
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("plugin %q: %w", path, err)
+	}
+	for _, segment := range file.Progs {
+		if end := segment.Off + segment.Filesz; segment.Type == elf.PT_LOAD && end > uint64(info.Size()) {
+			return fmt.Errorf("plugin %q is cut short: %d bytes of at least %d, as after a broken download: remove it, or give another path", path, info.Size(), end)
+		}
+	}
+	return nil
+}
+
+func readHead(path string, n int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, n))
+}

@@ -1,0 +1,199 @@
+package plugin
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/gomlx/go-xla/installer"
+
+	"github.com/shardbook/shardbook/internal/cache"
+)
+
+// installedName is the plugin's file name in its cache folder: go-xla tells a
+// CPU plugin by the letters "cpu" in its path.
+const installedName = "pjrt_c_api_cpu_plugin.so"
+
+// unpackedBytes is the space an installation needs at its peak: the wheel and
+// the library out of it.
+const unpackedBytes = 300e6
+
+// wheel is a Python package on PyPI that carries a CPU plugin. A version on PyPI
+// cannot be replaced, and the hash proves it.
+type wheel struct {
+	Package, Version string
+	SHA256           string
+	Member           string // the plugin's path inside the wheel
+}
+
+// wheels has the pinned CPU plugin of each system that PyPI serves.
+var wheels = map[string]wheel{
+	// XLA of jaxlib 0.11.2, PJRT API 0.115.
+	"linux/amd64": {"lammps-jax-pjrt-cpu", "0.11.2", "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1", "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"},
+	// PJRT API 0.81.
+	"linux/arm64": {"xla-cpu-pjrt", "0.0.1", "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9", "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so"},
+}
+
+// goXLAVersion is the plugin release that go-xla v0.4.1 was tested with.
+const goXLAVersion = "v0.114.0"
+
+// pinned is the CPU plugin for this system.
+type pinned struct {
+	wheel  wheel
+	goXLA  bool   // no wheel, or no pip: go-xla's own installer brings it
+	system string // go-xla's name of the system, as linux_amd64
+}
+
+// pinnedCPU returns the CPU plugin for this system, and whether there is one.
+func pinnedCPU() (pinned, bool) {
+	system := runtime.GOOS + "_" + runtime.GOARCH
+	if w, ok := wheels[runtime.GOOS+"/"+runtime.GOARCH]; ok {
+		return pinned{wheel: w, system: system}, true
+	}
+	for _, served := range installer.CPUSupportedPlatforms {
+		if served == system {
+			return pinned{goXLA: true, system: system}, true
+		}
+	}
+	return pinned{}, false
+}
+
+func (p pinned) title() string {
+	if p.goXLA {
+		return "go-xla's pjrt-cpu-binaries " + goXLAVersion
+	}
+	return p.wheel.Package + " " + p.wheel.Version
+}
+
+func (p pinned) part() cache.Part {
+	return cache.Part{Name: "pjrt-cpu-plugin", Version: p.version(), Bytes: unpackedBytes, Install: p.install}
+}
+
+func (p pinned) version() string {
+	if p.goXLA {
+		return goXLAVersion
+	}
+	return p.wheel.Package + "-" + p.wheel.Version
+}
+
+func (p pinned) install(ctx context.Context, dir string, report cache.Progress) error {
+	python, err := pythonWithPip(ctx)
+	if p.goXLA || err != nil {
+		report(0, 1, "downloading "+goXLAVersion+" with go-xla's installer")
+		return p.installGoXLA(dir)
+	}
+	report(0, 2, "downloading "+p.title()+" (60 MB)")
+	file, err := p.wheel.download(ctx, python, dir)
+	if err != nil {
+		return err
+	}
+	report(1, 2, "unpacking "+p.title())
+	if err := unpack(file, p.wheel.Member, filepath.Join(dir, installedName)); err != nil {
+		return err
+	}
+	return os.Remove(file)
+}
+
+// installGoXLA brings go-xla's own release and gives it the name we look for.
+func (p pinned) installGoXLA(dir string) error {
+	if err := installer.CPUInstall(p.system, goXLAVersion, dir, false, installer.Quiet); err != nil {
+		return fmt.Errorf("%w (install python3 with pip to get the plugin from PyPI instead)", err)
+	}
+	for _, ending := range []string{"so", "dylib"} {
+		if found, _ := filepath.Glob(filepath.Join(dir, "pjrt_c_api_cpu_*plugin."+ending)); len(found) > 0 {
+			return os.Rename(found[0], filepath.Join(dir, installedName))
+		}
+	}
+	return fmt.Errorf("go-xla's installer left no plugin in %s", dir)
+}
+
+// pythonWithPip returns a python3 that has pip. It does not ask for the venv
+// module, which only notebooks need.
+func pythonWithPip(ctx context.Context) (string, error) {
+	for _, name := range []string{"python3", "python"} {
+		path, err := exec.LookPath(name)
+		if err == nil && exec.CommandContext(ctx, path, "-m", "pip", "--version").Run() == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("no python3 with pip")
+}
+
+// download fetches the wheel into dir through pip, so that the user's proxies,
+// mirrors and certificates apply, and checks its hash.
+func (w wheel) download(ctx context.Context, python, dir string) (string, error) {
+	pins := filepath.Join(dir, "pins.txt")
+	line := fmt.Sprintf("%s==%s --hash=sha256:%s\n", w.Package, w.Version, w.SHA256)
+	if err := os.WriteFile(pins, []byte(line), 0o644); err != nil {
+		return "", err
+	}
+	defer os.Remove(pins)
+	cmd := exec.CommandContext(ctx, python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+		"--no-deps", "--only-binary=:all:", "--require-hashes", "-r", pins, "-d", dir)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("pip download %s==%s: %w: %s", w.Package, w.Version, err, lastLine(output.String()))
+	}
+	found, _ := filepath.Glob(filepath.Join(dir, "*.whl"))
+	if len(found) != 1 {
+		return "", fmt.Errorf("pip download %s==%s left %d wheels in %s, want 1", w.Package, w.Version, len(found), dir)
+	}
+	return found[0], w.check(found[0])
+}
+
+// check compares the file's hash with the pin.
+func (w wheel) check(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != w.SHA256 {
+		return fmt.Errorf("%s has SHA-256 %s, want %s: the download was damaged or replaced", filepath.Base(path), got, w.SHA256)
+	}
+	return nil
+}
+
+// unpack writes one member of a zip file to a new file.
+func unpack(archive, member, to string) error {
+	r, err := zip.OpenReader(archive)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	in, err := r.Open(member)
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(archive), err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+// lastLine is what pip prints last: the reason.
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,145 @@
+// Package plugin finds the PJRT plugin, the shared library that holds XLA, or
+// installs it, and looks at it before it is loaded.
+//
+// A plugin is looked for in this order: an explicit path, go-xla's own folders,
+// the project's cache. Where none is found, the pinned CPU plugin is installed
+// into the cache.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/shardbook/shardbook/internal/cache"
+)
+
+// Env names the environment variable that chooses the plugin: a path, or one of
+// the platforms "cpu" and "cuda".
+const Env = "SHARDBOOK_PLUGIN"
+
+// Platform is the kind of device that a plugin drives.
+type Platform string
+
+// The platforms that shardbook knows.
+const (
+	CPU  Platform = "cpu"
+	CUDA Platform = "cuda"
+)
+
+// Plugin is a PJRT plugin's file.
+type Plugin struct {
+	Path     string   // absolute
+	Platform Platform // told from the file's name: the file itself does not say
+	Source   string   // where it was found, for people
+}
+
+// ErrNotFound is wrapped by the error of Find when no plugin is there.
+var ErrNotFound = errors.New("no PJRT plugin found")
+
+// Find returns the plugin that want names: a path, a platform, or "" for the best
+// that is there (CUDA where its plugin and a GPU are, else CPU). It installs
+// nothing and loads nothing. root is the project's cache folder.
+func Find(want, root string) (Plugin, error) {
+	switch platform := Platform(want); {
+	case platform == CPU || platform == CUDA:
+		return findPlatform(platform, root)
+	case want != "":
+		return explicit(want)
+	}
+	if GPUs() > 0 {
+		if p, err := findPlatform(CUDA, root); err == nil {
+			return p, nil
+		}
+	}
+	return findPlatform(CPU, root)
+}
+
+// Ensure is Find, and installs the pinned CPU plugin into the cache folder root
+// when a CPU plugin is wanted and none is there.
+func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plugin, error) {
+	p, err := Find(want, root)
+	if err == nil || !errors.Is(err, ErrNotFound) || Platform(want) == CUDA {
+		return p, err
+	}
+	pinned, ok := pinnedCPU()
+	if !ok {
+		return Plugin{}, err
+	}
+	if _, err := pinned.part().Ensure(ctx, root, report); err != nil {
+		return Plugin{}, err
+	}
+	return findPlatform(CPU, root)
+}
+
+func explicit(path string) (Plugin, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return Plugin{}, fmt.Errorf("plugin %q: %w", path, err)
+	}
+	info, err := os.Stat(abs)
+	switch {
+	case err != nil:
+		return Plugin{}, fmt.Errorf("plugin %q: no such file (%s takes a path, \"cpu\" or \"cuda\"): correct the path, or leave it out to have one installed", path, Env)
+	case !info.Mode().IsRegular():
+		return Plugin{}, fmt.Errorf("plugin %q is not a file: give the path of the .so file itself", path)
+	case strings.Contains(abs, ","):
+		return Plugin{}, fmt.Errorf("plugin %q: go-xla cannot load from a path with a comma: move or link the file", path)
+	}
+	return Plugin{Path: abs, Platform: platformOf(abs), Source: "explicit path"}, nil
+}
+
+// platformOf tells the platform from the file's name, as go-xla does.
+func platformOf(path string) Platform {
+	name := strings.ToLower(filepath.Base(path))
+	if strings.Contains(name, "cuda") || strings.Contains(name, "gpu") {
+		return CUDA
+	}
+	return CPU
+}
+
+func findPlatform(platform Platform, root string) (Plugin, error) {
+	for _, dir := range goXLAFolders() {
+		for _, pattern := range []string{"pjrt_c_api_*_plugin.so", "pjrt[-_]plugin[-_]*.so", "pjrt_c_api_*_plugin.dylib"} {
+			found, _ := filepath.Glob(filepath.Join(dir, pattern))
+			slices.Sort(found)
+			slices.Reverse(found) // names carry versions: the newest first
+			for _, path := range found {
+				if abs, err := filepath.Abs(path); err == nil && platformOf(path) == platform {
+					return Plugin{Path: abs, Platform: platform, Source: "go-xla's folder " + dir}, nil
+				}
+			}
+		}
+	}
+	if pinned, ok := pinnedCPU(); ok && platform == CPU && pinned.part().Installed(root) {
+		path := filepath.Join(pinned.part().Dir(root), installedName)
+		return Plugin{Path: path, Platform: CPU, Source: "cache, " + pinned.title()}, nil
+	}
+	if platform == CUDA {
+		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
+	}
+	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", ErrNotFound, Env)
+}
+
+// goXLAFolders lists where go-xla itself looks, except the system's library path.
+func goXLAFolders() []string {
+	if path, set := os.LookupEnv("PJRT_PLUGIN_LIBRARY_PATH"); set {
+		return slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool { return dir == "" })
+	}
+	folders := []string{"/usr/local/lib/go-xla", "/usr/local/lib/go-xla/nvidia"}
+	if home, err := os.UserHomeDir(); err == nil {
+		local := filepath.Join(home, ".local", "lib", "go-xla")
+		folders = slices.Insert(folders, 0, local, filepath.Join(local, "nvidia"))
+	}
+	return folders
+}
+
+// GPUs counts the NVIDIA GPUs of this machine by their device files.
+func GPUs() int {
+	found, _ := filepath.Glob("/dev/nvidia[0-9]*")
+	return len(found)
+}
