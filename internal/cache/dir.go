@@ -38,3 +38,21 @@ func Dir(explicit string) (string, error) {
 	}
 	return abs, nil
 }
+
+// Usable returns an error that says what to do if need bytes cannot be written in
+// dir, which is made if it is not there.
+func Usable(dir string, need int64) error {
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		var probe *os.File
+		if probe, err = os.CreateTemp(dir, ".writable-*"); err == nil {
+			probe.Close()
+			os.Remove(probe.Name())
+			err = checkSpace(dir, need)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cache folder %s: %w; %s", dir, err, remedy(err))
+	}
+	return nil
+}

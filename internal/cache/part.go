@@ -97,11 +97,19 @@ func (p Part) install(ctx context.Context, root string, report Progress) error {
 
 // failed says in one sentence which part failed and what to do.
 func (p Part) failed(root string, err error) error {
-	switch {
-	case errors.Is(err, syscall.ENOSPC):
-		return fmt.Errorf("installing %s: no space left in %s (%w); free some, or set %s to a folder on another disk", p.Name, root, err, EnvDir)
-	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("installing %s: cannot write to %s (%w); set %s to a folder that may be written", p.Name, root, err, EnvDir)
+	if todo := remedy(err); todo != "" {
+		return fmt.Errorf("installing %s in %s: %w; %s", p.Name, root, err, todo)
 	}
 	return fmt.Errorf("installing %s: %w", p.Name, err)
+}
+
+// remedy says what to do about an error of the file system, "" about others.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return "free some space, or set " + EnvDir + " to a folder on another disk"
+	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
+		return "set " + EnvDir + " to a folder that may be written"
+	}
+	return ""
 }

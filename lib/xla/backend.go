@@ -157,3 +157,6 @@ func (b *Backend) NewSharedBuffer(device compute.DeviceNum, shape shapes.Shape) 
 	owned, err := b.own(inner)
 	return owned, flat, err
 }
+
+// DeviceNum numbers a backend's devices from 0.
+type DeviceNum = compute.DeviceNum

@@ -64,7 +64,8 @@ func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error
 
 // Call runs the program. Each argument is a tensor already placed on the mesh, or
 // a host value, which is placed first. Each output holds one shard a device.
-func (p *Program) Call(args ...any) ([]*dtensor.Tensor, error) {
+func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
+	defer recoverGraph(&err)
 	placed, err := p.place(args)
 	if err != nil {
 		return nil, err
@@ -79,14 +80,17 @@ func (p *Program) Call(args ...any) ([]*dtensor.Tensor, error) {
 
 // Prepare compiles the program for the arguments without running it, so that
 // Memory can be asked first.
-func (p *Program) Prepare(args ...any) error {
+func (p *Program) Prepare(args ...any) (err error) {
+	defer recoverGraph(&err)
 	placed, err := p.place(args)
 	if err != nil {
 		return err
 	}
-	local := make([]shapes.Shape, len(placed))
-	for i, arg := range placed {
-		local[i] = arg.(*dtensor.Tensor).ShardShape()
+	local := make([]shapes.Shape, 0, len(placed)*p.mesh.NumDevices()) // device by device
+	for range p.mesh.NumDevices() {
+		for _, arg := range placed {
+			local = append(local, arg.(*dtensor.Tensor).ShardShape())
+		}
 	}
 	g, err := p.exec.Compile(local...)
 	if err != nil {
@@ -144,6 +148,14 @@ func (p *Program) assemble(shards []*tensors.Tensor) ([]*dtensor.Tensor, error) 
 		}
 	}
 	return outputs, nil
+}
+
+// recoverGraph turns the panic of a graph function into an error. GoMLX does so
+// only where an error value was thrown.
+func recoverGraph(err *error) {
+	if thrown := recover(); thrown != nil {
+		*err = fmt.Errorf("building the graph: %v", thrown)
+	}
 }
 
 // placementOf returns the placement of value i; the last one stands for the rest.

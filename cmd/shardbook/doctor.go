@@ -1,0 +1,57 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardbook/shardbook/kernel"
+)
+
+func doctorCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say of every part whether it is there, and what to do where it is not",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			k, err := here()
+			if err != nil {
+				return err
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			d := k.Doctor(cmd.Context(), exec.CommandContext(cmd.Context(), self, "probe"))
+			if asJSON {
+				out := json.NewEncoder(os.Stdout)
+				out.SetIndent("", "  ")
+				err = out.Encode(d)
+			} else {
+				_, err = fmt.Print(d)
+			}
+			if err == nil && !d.OK {
+				err = errSaid
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// probeCommand opens the plugin for the doctor, which outlives it if it crashes.
+func probeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "probe",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return json.NewEncoder(os.Stdout).Encode(kernel.RunProbe(cmd.Context()))
+		},
+	}
+}

@@ -1,0 +1,100 @@
+// Command shardbook sets up and opens the notebooks, runs them headless, and says
+// what is missing when something does not work.
+//
+//	go run ./cmd/shardbook lab
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/kernel"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/xla/plugin"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := newCommand().ExecuteContext(ctx)
+	if err != nil && !errors.Is(err, errSaid) {
+		fmt.Fprintln(os.Stderr, "shardbook:", err)
+	}
+	if err != nil {
+		os.Exit(1)
+	}
+}
+
+// errSaid ends the program with status 1 where everything is said already.
+var errSaid = errors.New("said already")
+
+// settings are the flags that every command has.
+type settings struct {
+	cache   string
+	plugin  string
+	devices int
+}
+
+func newCommand() *cobra.Command {
+	var s settings
+	root := &cobra.Command{
+		Use:           "shardbook",
+		Short:         "Notebooks and libraries for training large models on many devices",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return s.export(cmd)
+		},
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", else shardbook in the user's cache folder)")
+	flags.StringVar(&s.plugin, "plugin", "", "PJRT plugin: a path, cpu or cuda (default $"+plugin.Env+", else the best that is there)")
+	flags.IntVar(&s.devices, "devices", 0, "number of devices where a program does not choose it (default $"+xla.EnvDevices+", else "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
+	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand())
+	return root
+}
+
+// export hands the flags on through the environment, which kernels and their
+// cells inherit.
+func (s settings) export(cmd *cobra.Command) error {
+	changed := cmd.Flags().Changed
+	if changed("devices") {
+		if s.devices < 1 || s.devices > xla.MaxDevices {
+			return fmt.Errorf("--devices=%d: want 1 to %d", s.devices, xla.MaxDevices)
+		}
+		os.Setenv(xla.EnvDevices, strconv.Itoa(s.devices))
+	}
+	if changed("plugin") {
+		os.Setenv(plugin.Env, s.plugin)
+	}
+	if changed("cache") {
+		dir, err := cache.Dir(s.cache)
+		if err != nil {
+			return fmt.Errorf("--cache=%q: %w", s.cache, err)
+		}
+		os.Setenv(cache.EnvDir, dir)
+	}
+	return nil
+}
+
+// here is the kernel of the project that the working folder lies in.
+func here() (*kernel.Kernel, error) { return kernel.New(".", "") }
+
+// ready is here, set up.
+func ready(ctx context.Context) (*kernel.Kernel, error) {
+	k, err := here()
+	if err != nil {
+		return nil, err
+	}
+	progress := newProgress("setting up")
+	defer progress.done()
+	return k, k.Setup(ctx, progress.part)
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// progress shows how far long work has come, on standard error: a bar that is
+// redrawn on a terminal, elsewhere a line whenever the stage changes.
+type progress struct {
+	bar   *progressbar.ProgressBar // nil where standard error is no terminal
+	title string
+	stage string
+}
+
+func newProgress(title string) *progress {
+	return &progress{title: title}
+}
+
+// part is a kernel.Report.
+func (p *progress) part(part string, done, total int, what string) {
+	p.show(part, done, total, what)
+}
+
+// show says that of total steps of a stage, done are done (total 0: not known).
+func (p *progress) show(stage string, done, total int, what string) {
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
+		if line := stage + ": " + what; p.stage != stage {
+			p.stage = stage
+			fmt.Fprintf(os.Stderr, "%s: %s\n", p.title, line)
+		}
+		return
+	}
+	if p.stage != stage || p.bar == nil {
+		p.done()
+		p.stage = stage
+		if total == 0 {
+			total = -1 // a spinner
+		}
+		p.bar = progressbar.NewOptions(total,
+			progressbar.OptionSetWriter(os.Stderr),
+			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetPredictTime(false),
+			progressbar.OptionClearOnFinish(),
+			progressbar.OptionFullWidth(),
+		)
+	}
+	p.bar.Describe(fmt.Sprintf("%s: %s: %-40.40s", p.title, stage, what))
+	p.bar.Set(done)
+}
+
+// done takes the bar away.
+func (p *progress) done() {
+	if p.bar != nil {
+		p.bar.Finish()
+		p.bar = nil
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardbook/shardbook/kernel"
+)
+
+func setupCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "setup",
+		Short: "Install what the notebooks need, and do nothing more",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := ready(cmd.Context())
+			return err
+		},
+	}
+}
+
+func labCommand() *cobra.Command {
+	var lab kernel.Lab
+	cmd := &cobra.Command{
+		Use:   "lab [-- ARGUMENTS OF JUPYTER LAB]",
+		Short: "Set up, then open JupyterLab on the notebooks",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := ready(cmd.Context())
+			if err != nil {
+				return err
+			}
+			lab.Args = args
+			jupyter, err := k.LabCommand(cmd.Context(), lab)
+			if err != nil {
+				return err
+			}
+			// JupyterLab takes this process's place: the terminal, its signals and
+			// its exit status are then its own.
+			return syscall.Exec(jupyter.Path, jupyter.Args, jupyter.Env)
+		},
+	}
+	cmd.Flags().BoolVar(&lab.NoBrowser, "no-browser", false, "do not open a browser")
+	cmd.Flags().StringVar(&lab.IP, "ip", "", "address to listen on (default localhost)")
+	cmd.Flags().IntVar(&lab.Port, "port", 0, "port to listen on (default 8888, or the next that is free)")
+	return cmd
+}
+
+func execCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec COMMAND [ARGUMENTS]",
+		Short: "Run a command in the kernel's environment, as with another Jupyter or an editor",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := here()
+			if err != nil {
+				return err
+			}
+			c, err := k.Command(cmd.Context(), args[0], args[1:]...)
+			if err != nil {
+				return err
+			}
+			return syscall.Exec(c.Path, c.Args, c.Env)
+		},
+		DisableFlagsInUseLine: true,
+	}
+}
+
+// executable is this program, to run itself with.
+func executable() (string, error) { return os.Executable() }

@@ -1,0 +1,252 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/xla/plugin"
+)
+
+// Check is what the doctor found out about one part.
+type Check struct {
+	Name    string `json:"name"`
+	OK      bool   `json:"ok"`
+	Needed  bool   `json:"needed"`            // shardbook does not work without it
+	Version string `json:"version,omitempty"` // of what was found
+	Path    string `json:"path,omitempty"`    // of what was found
+	Problem string `json:"problem,omitempty"` // one sentence: what is wrong and what to do
+}
+
+// Diagnosis is everything that the doctor found out.
+type Diagnosis struct {
+	OK       bool     `json:"ok"` // everything that is needed is there
+	Checks   []Check  `json:"checks"`
+	Devices  []string `json:"devices"`  // what the plugin says of each
+	Canaries []string `json:"canaries"` // computations set against plain Go
+}
+
+// Probe opens every device and runs all canaries. A broken plugin can end the
+// process, so Doctor has it done by another one, which prints this as JSON.
+type Probe struct {
+	Info    xla.Info
+	Devices []string
+	Problem string
+}
+
+// RunProbe opens the backend with the options of the environment.
+func RunProbe(ctx context.Context) Probe {
+	backend, err := xla.OpenContext(ctx, xla.AllCanaries())
+	if err != nil {
+		return Probe{Problem: err.Error()}
+	}
+	defer backend.Close()
+	p := Probe{Info: backend.Info()}
+	for device := range backend.NumDevices() {
+		p.Devices = append(p.Devices, backend.DeviceDescription(xla.DeviceNum(device)))
+	}
+	return p
+}
+
+// Doctor looks at every part and installs nothing. probe is the command that runs
+// RunProbe and prints its result.
+func (k *Kernel) Doctor(ctx context.Context, probe *exec.Cmd) Diagnosis {
+	var d Diagnosis
+	add := func(c Check) { d.Checks = append(d.Checks, c) }
+	add(Check{Name: "project", OK: true, Needed: true, Path: k.Root})
+	add(k.checkCache())
+	add(checkGo(ctx))
+	add(checkCompiler(ctx))
+	add(checkPython(ctx))
+	for _, c := range k.checkParts() {
+		add(c)
+	}
+	for _, c := range k.checkVersions(ctx) {
+		add(c)
+	}
+	add(checkGPU())
+	add(k.checkPlugin(ctx, probe, &d))
+	d.OK = true
+	for _, c := range d.Checks {
+		d.OK = d.OK && (c.OK || !c.Needed)
+	}
+	return d
+}
+
+// found makes a check of a version and a path, or of the error that stood in the way.
+func found(name, version, path string, err error) Check {
+	c := Check{Name: name, Needed: true, OK: err == nil, Version: version, Path: path}
+	if err != nil {
+		c.Problem = err.Error()
+	}
+	return c
+}
+
+// checkCache asks whether what is still to be installed has room.
+func (k *Kernel) checkCache() Check {
+	var need int64
+	parts, _ := k.parts()
+	for _, part := range parts {
+		if !part.Installed(k.Cache) {
+			need += part.Bytes
+		}
+	}
+	return found("cache folder", "", k.Cache, cache.Usable(k.Cache, need))
+}
+
+func checkGo(ctx context.Context) Check {
+	version, err := goVersion(ctx)
+	path, _ := exec.LookPath("go")
+	return found("go", version, path, err)
+}
+
+// checkCompiler asks for the C compiler that cgo calls.
+func checkCompiler(ctx context.Context) Check {
+	name := "gcc"
+	if output, err := exec.CommandContext(ctx, "go", "env", "CC").Output(); err == nil {
+		name = strings.TrimSpace(string(output))
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install gcc libc6-dev)", name)
+		return found("C compiler", "", "", err)
+	}
+	output, err := exec.CommandContext(ctx, path, "-dumpfullversion").Output()
+	return found("C compiler", strings.TrimSpace(string(output)), path, err)
+}
+
+func checkPython(ctx context.Context) Check {
+	path, version, err := findPython(ctx)
+	return found("python", version, path, err)
+}
+
+// checkParts says of each part whether it is installed, half-installed or absent.
+func (k *Kernel) checkParts() []Check {
+	var checks []Check
+	parts, _ := k.parts() // what stands in the way has a check of its own
+	for _, part := range parts {
+		if part.Name == "" {
+			continue
+		}
+		var err error
+		dir := part.Dir(k.Cache)
+		if !part.Installed(k.Cache) {
+			err = errors.New("not installed: run `shardbook setup`")
+			if _, statErr := os.Stat(dir); statErr == nil {
+				err = errors.New("half installed, and not used: run `shardbook setup`, which starts it anew")
+			}
+		}
+		checks = append(checks, found("installed "+part.Name, part.Version, dir, err))
+	}
+	return checks
+}
+
+// checkVersions asks the installed programs for their versions.
+func (k *Kernel) checkVersions(ctx context.Context) []Check {
+	if _, err := k.Environ(); err != nil {
+		return nil // said by checkParts
+	}
+	var checks []Check
+	for _, tool := range []struct {
+		name string
+		args []string
+	}{
+		{"jupyter-lab", []string{"--version"}},
+		{"gonb", []string{"-V"}},
+		{"gopls", []string{"version"}},
+	} {
+		cmd, err := k.Command(ctx, tool.name, tool.args...)
+		if err != nil {
+			checks = append(checks, found(tool.name, "", "", err))
+			continue
+		}
+		output, err := cmd.Output()
+		version, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
+		checks = append(checks, found(tool.name, version, cmd.Path, err))
+	}
+	return checks
+}
+
+func checkGPU() Check {
+	n := plugin.GPUs()
+	c := Check{Name: "GPU", OK: n > 0, Version: fmt.Sprintf("%d NVIDIA", n)}
+	if n == 0 {
+		c.Problem = "none seen; the CPU devices do everything"
+	}
+	return c
+}
+
+// checkPlugin finds the plugin and, if it is there, has it opened.
+func (k *Kernel) checkPlugin(ctx context.Context, probe *exec.Cmd, d *Diagnosis) Check {
+	p, err := plugin.Find(os.Getenv(plugin.Env), k.Cache)
+	if err != nil {
+		return found("PJRT plugin", "", "", err)
+	}
+	opened, err := runProbe(probe)
+	if err == nil && opened.Problem != "" {
+		err = errors.New(opened.Problem)
+	}
+	d.Devices = opened.Devices
+	for _, canary := range opened.Info.Canaries {
+		d.Canaries = append(d.Canaries, canary.String())
+	}
+	version := ""
+	if opened.Info.API != "" {
+		version = fmt.Sprintf("PJRT API %s, %s", opened.Info.API, p.Source)
+	}
+	return found("PJRT plugin", version, p.Path, err)
+}
+
+// runProbe runs the command and reads the Probe that it prints.
+func runProbe(cmd *exec.Cmd) (Probe, error) {
+	var out, noise bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &noise
+	err := cmd.Run()
+	var p Probe
+	if jsonErr := json.Unmarshal(out.Bytes(), &p); jsonErr != nil {
+		return p, fmt.Errorf("the plugin ended the process that opened it (%v): %s; set %s to another, or unset XLA_FLAGS", err, firstLine(noise.String()), plugin.Env)
+	}
+	return p, nil
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return line
+}
+
+// String is the diagnosis for people: a line a check, what is wrong below it.
+func (d Diagnosis) String() string {
+	var b strings.Builder
+	for _, c := range d.Checks {
+		mark := "ok     "
+		switch {
+		case !c.OK && c.Needed:
+			mark = "MISSING"
+		case !c.OK:
+			mark = "-      "
+		}
+		fmt.Fprintf(&b, "%s  %-18s %s", mark, c.Name, c.Version)
+		if c.Path != "" {
+			fmt.Fprintf(&b, "  (%s)", filepath.Clean(c.Path))
+		}
+		b.WriteByte('\n')
+		if c.Problem != "" {
+			fmt.Fprintf(&b, "         %s\n", c.Problem)
+		}
+	}
+	if len(d.Devices) > 0 {
+		fmt.Fprintf(&b, "\n%d devices, the first: %s\n", len(d.Devices), d.Devices[0])
+	}
+	for _, canary := range d.Canaries {
+		fmt.Fprintf(&b, "  %s\n", canary)
+	}
+	return b.String()
+}

@@ -1,0 +1,98 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shardbook/shardbook/internal/cache"
+)
+
+// stopDelay is how long JupyterLab and headless runs have to stop their kernels.
+const stopDelay = 10 * time.Second
+
+// Environ returns the process's environment with what a command needs to see
+// the kernel: JupyterLab's Python and GoNB's tools first on the PATH, and the
+// kernelspec on Jupyter's path. It returns an error when Setup has not run.
+func (k *Kernel) Environ() ([]string, error) {
+	parts, err := k.parts()
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range parts {
+		if !part.Installed(k.Cache) {
+			return nil, fmt.Errorf("%s is not installed in %s: run `shardbook setup`", part.Name, k.Cache)
+		}
+	}
+	python, tools := parts[0].Dir(k.Cache), parts[1].Dir(k.Cache)
+	path := []string{filepath.Join(python, "bin"), tools}
+	if goCommand, err := exec.LookPath("go"); err == nil {
+		path = append(path, filepath.Dir(goCommand))
+	}
+	env := without(os.Environ(), "PYTHONPATH", "PYTHONHOME", "GOWORK")
+	return append(env,
+		"PATH="+joinPath(append(path, os.Getenv("PATH"))...),
+		"JUPYTER_PATH="+joinPath(filepath.Join(k.Root, "kernel", "jupyter"), os.Getenv("JUPYTER_PATH")),
+		"JUPYTER_PREFER_ENV_PATH=1", // the private environment wins over what the user has in the home folder
+		"PYTHONNOUSERSITE=1",
+		"VIRTUAL_ENV="+python,
+		cache.EnvDir+"="+k.Cache,
+	), nil
+}
+
+// Command returns a command with the kernel's environment; its name is looked up
+// on the kernel's PATH. When ctx ends, the command is interrupted, and killed if
+// it has not ended stopDelay later.
+func (k *Kernel) Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
+	env, err := k.Environ()
+	if err != nil {
+		return nil, err
+	}
+	path, err := lookPath(name, env)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Args[0] = name
+	cmd.Env = env
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = stopDelay
+	return cmd, nil
+}
+
+// lookPath is exec.LookPath on the PATH of env.
+func lookPath(name string, env []string) (string, error) {
+	if strings.ContainsRune(name, filepath.Separator) {
+		return exec.LookPath(name)
+	}
+	for _, entry := range slices.Backward(env) {
+		path, ok := strings.CutPrefix(entry, "PATH=")
+		if !ok {
+			continue
+		}
+		for _, dir := range filepath.SplitList(path) {
+			if found, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+				return found, nil
+			}
+		}
+		break // the last PATH is the one that counts
+	}
+	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
+}
+
+func without(env []string, names ...string) []string {
+	return slices.DeleteFunc(env, func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(names, name)
+	})
+}
+
+func joinPath(elements ...string) string {
+	elements = slices.DeleteFunc(elements, func(s string) bool { return s == "" })
+	return strings.Join(elements, string(filepath.ListSeparator))
+}

@@ -1,0 +1,127 @@
+package kernel
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:embed headless.py
+var headless string
+
+//go:embed shell-line.sh
+var shellLine string
+
+// DefaultCellTimeout bounds one cell of a headless run.
+const DefaultCellTimeout = 10 * time.Minute
+
+// Run is a headless run of one notebook.
+type Run struct {
+	Notebook string        // path of the .ipynb, which is not changed
+	Ipynb    string        // where the executed notebook goes; "" for nowhere
+	HTML     string        // where it goes as one self-contained HTML file; "" for nowhere
+	Timeout  time.Duration // for each cell; 0 is DefaultCellTimeout
+	Timing   bool          // keep when each cell began and ended in the executed notebook
+	Env      []string      // added to the kernel's environment, as "NAME=value"
+	OnCell   func(cell, cells int)
+}
+
+// CellError is the failure of one cell: an error, a failing shell line, or
+// something written to standard error.
+type CellError struct {
+	Notebook string // base name
+	Cell     int    // counted from 1, text cells included
+	Why      string
+}
+
+// Error names the notebook, the cell and the reason.
+func (e *CellError) Error() string {
+	return fmt.Sprintf("%s, cell %d: %s", e.Notebook, e.Cell, strings.TrimSpace(e.Why))
+}
+
+// Headless runs the notebook in a new kernel, cell by cell, up to the first that
+// fails, whose *CellError it returns. The outputs up to there are written all the
+// same. When ctx ends, the kernel is stopped.
+func (k *Kernel) Headless(ctx context.Context, r Run) error {
+	if _, err := os.Stat(r.Notebook); err != nil {
+		return fmt.Errorf("notebook: %w", err)
+	}
+	if r.Timeout == 0 {
+		r.Timeout = DefaultCellTimeout
+	}
+	job, err := json.Marshal(map[string]any{
+		"notebook": r.Notebook, "ipynb": r.Ipynb, "html": r.HTML, "timeout": int(r.Timeout.Seconds()), "timing": r.Timing,
+	})
+	if err != nil {
+		return err
+	}
+	cmd, err := k.Command(ctx, "python", "-c", headless)
+	if err != nil {
+		return err
+	}
+	python := filepath.Dir(filepath.Dir(cmd.Path))
+	cmd.Env = append(cmd.Env, "BASH_ENV="+filepath.Join(python, "etc", "shardbook", "shell-line.sh"), "PYTHONWARNINGS=ignore")
+	cmd.Env = append(cmd.Env, r.Env...)
+	// In a group of its own, so that Ctrl-C reaches it through ctx alone, once.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Stdin = bytes.NewReader(job)
+	var noise bytes.Buffer
+	cmd.Stderr = &noise
+	events, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+
+	name := filepath.Base(r.Notebook)
+	var failed *CellError
+	lines := bufio.NewScanner(events)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var event struct {
+			Event       string
+			Cell, Cells int
+			Why         string
+		}
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			continue // not ours: something that Python printed
+		}
+		switch {
+		case event.Event == "cell" && r.OnCell != nil:
+			r.OnCell(event.Cell, event.Cells)
+		case event.Event == "failed":
+			failed = &CellError{name, event.Cell, plain(event.Why)}
+		}
+	}
+	err = cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case failed != nil:
+		return failed
+	case err != nil:
+		return fmt.Errorf("%s: running it failed: %w: %s", name, err, tail(noise.String(), 2000))
+	}
+	return nil
+}
+
+// ansi matches the colour codes that Go's and GoNB's errors carry.
+var ansi = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+func plain(text string) string { return ansi.ReplaceAllString(text, "") }
+
+func tail(text string, n int) string {
+	text = strings.TrimSpace(text)
+	return text[max(0, len(text)-n):]
+}

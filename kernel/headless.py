@@ -1,0 +1,70 @@
+"""Runs one notebook and says on standard output, a JSON object a line, how it goes.
+
+Standard input holds one JSON object: notebook, ipynb, html (paths; the last two may be empty),
+timeout (seconds a cell), timing (keep each cell's times in the executed notebook). Lines:
+  {"event": "cell", "cell": 3, "cells": 9}     cell 3 of 9 begins, counted from 1
+  {"event": "failed", "cell": 3, "why": "..."}  and the run stops there
+"""
+import json
+import os
+import sys
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbconvert import HTMLExporter
+
+
+def say(**event):
+    print(json.dumps(event), flush=True)
+
+
+class Failed(Exception):
+    pass
+
+
+def stderr_of(cell):
+    texts = [o.text for o in cell.get("outputs", []) if o.output_type == "stream" and o.name == "stderr"]
+    return "".join(texts)
+
+
+def run(job):
+    notebook = nbformat.read(job["notebook"], as_version=4)
+    at = 0
+
+    def on_cell_start(cell, cell_index):
+        nonlocal at
+        at = cell_index + 1
+        say(event="cell", cell=at, cells=len(notebook.cells))
+
+    def on_cell_executed(cell, cell_index, execute_reply):
+        if text := stderr_of(cell):
+            raise Failed("it wrote to standard error: " + text)
+
+    client = NotebookClient(
+        notebook, timeout=job["timeout"], kernel_name="shardbook", record_timing=job["timing"],
+        resources={"metadata": {"path": os.path.dirname(os.path.abspath(job["notebook"]))}},
+        on_cell_start=on_cell_start, on_cell_executed=on_cell_executed)
+    why = None
+    try:
+        client.execute()
+    except Failed as e:
+        why = str(e)
+    except CellExecutionError as e:
+        why = stderr_of(notebook.cells[at - 1]) + f"{e.ename}: {e.evalue}"
+    except CellTimeoutError:
+        why = f"it did not end within {job['timeout']} s"
+    except DeadKernelError:
+        why = "the kernel died"
+    if job["ipynb"]:
+        nbformat.write(notebook, job["ipynb"])
+    if job["html"]:
+        html, _ = HTMLExporter(template_name="shardbook", embed_images=True).from_notebook_node(
+            notebook, {"metadata": {"name": os.path.splitext(os.path.basename(job["notebook"]))[0]}})
+        with open(job["html"], "w", encoding="utf-8") as f:
+            f.write(html)
+    if why is not None:
+        say(event="failed", cell=at, why=why)
+
+
+run(json.load(sys.stdin))

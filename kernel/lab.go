@@ -1,0 +1,42 @@
+package kernel
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strconv"
+)
+
+// Lab says how JupyterLab is started.
+type Lab struct {
+	NoBrowser bool
+	IP        string   // "" is JupyterLab's own default, localhost
+	Port      int      // 0 is JupyterLab's own default, 8888 or the next that is free
+	Args      []string // further arguments for `jupyter lab`
+}
+
+// LabCommand returns the command that opens JupyterLab on the project's
+// notebooks. Its access token is Jupyter's own: made anew at each start and
+// printed with the address, unless Args or the user's configuration set one.
+func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
+	args := []string{
+		"lab",
+		"--ServerApp.root_dir=" + k.Notebooks(),
+		"--MultiKernelManager.default_kernel_name=" + Name,
+		"--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+		"--LabApp.news_url=None",
+	}
+	if lab.NoBrowser {
+		args = append(args, "--no-browser")
+	}
+	if lab.IP != "" {
+		args = append(args, "--ip="+lab.IP)
+	}
+	if lab.Port != 0 {
+		args = append(args, "--port="+strconv.Itoa(lab.Port))
+	}
+	if os.Geteuid() == 0 {
+		args = append(args, "--allow-root") // as in a container; Jupyter refuses root otherwise
+	}
+	return k.Command(ctx, "jupyter", append(args, lab.Args...)...)
+}

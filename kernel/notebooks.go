@@ -1,0 +1,77 @@
+package kernel
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// FindNotebooks returns the paths of the notebooks named, in their order, or of
+// all in reading order when none is named. A name may leave out ".ipynb", or give
+// only the number in front.
+func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
+	all, err := filepath.Glob(filepath.Join(k.Notebooks(), "[0-9]*.ipynb"))
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return all, nil
+	}
+	var paths []string
+	for _, name := range names {
+		at := slices.IndexFunc(all, func(path string) bool {
+			base := strings.TrimSuffix(filepath.Base(path), ".ipynb")
+			number, _, _ := strings.Cut(base, "-")
+			return strings.TrimSuffix(name, ".ipynb") == base || name == number
+		})
+		if at < 0 {
+			known := make([]string, len(all))
+			for i, path := range all {
+				known[i] = strings.TrimSuffix(filepath.Base(path), ".ipynb")
+			}
+			return nil, fmt.Errorf("no notebook %q in %s; there are %q", name, k.Notebooks(), known)
+		}
+		paths = append(paths, all[at])
+	}
+	return paths, nil
+}
+
+// Source returns the text of a notebook's code cells, one below the other.
+func Source(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("notebook: %w", err)
+	}
+	var file struct {
+		Cells []struct {
+			CellType string `json:"cell_type"`
+			Source   lines
+		}
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return "", fmt.Errorf("notebook %s: %w", path, err)
+	}
+	var b strings.Builder
+	for _, cell := range file.Cells {
+		if cell.CellType == "code" {
+			b.WriteString(string(cell.Source) + "\n")
+		}
+	}
+	return b.String(), nil
+}
+
+// lines is text that a notebook holds as one string or as a list of lines.
+type lines string
+
+// UnmarshalJSON reads both forms.
+func (l *lines) UnmarshalJSON(text []byte) error {
+	var list []string
+	if err := json.Unmarshal(text, &list); err == nil {
+		*l = lines(strings.Join(list, ""))
+		return nil
+	}
+	return json.Unmarshal(text, (*string)(l))
+}

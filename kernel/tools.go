@@ -1,0 +1,126 @@
+package kernel
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/shardbook/shardbook/internal/cache"
+)
+
+// toolsBytes and modulesBytes are the spaces that the tools and Go's caches need.
+const (
+	toolsBytes   = 300e6
+	modulesBytes = 1500e6
+)
+
+// tools are the programs that GoNB's cells need: GoNB itself, of the version in
+// go.mod, and goimports and gopls, of the versions in tools/go.mod (a module of
+// its own, because gopls wants another golang.org/x/tools than GoMLX).
+func (k *Kernel) tools() (cache.Part, error) {
+	goVersion, err := goVersion(context.Background())
+	if err != nil {
+		return cache.Part{}, err
+	}
+	sums, err := os.ReadFile(filepath.Join(k.Root, "tools", "go.sum"))
+	if err != nil {
+		return cache.Part{}, err
+	}
+	main, err := os.ReadFile(filepath.Join(k.Root, "go.mod"))
+	if err != nil {
+		return cache.Part{}, err
+	}
+	return cache.Part{
+		Name:    "tools",
+		Version: fingerprint(string(sums), moduleLine(string(main), "github.com/janpfeifer/gonb"), goVersion),
+		Bytes:   toolsBytes,
+		Install: func(ctx context.Context, dir string, report cache.Progress) error {
+			bin := dir + string(filepath.Separator)
+			for i, tool := range []struct{ name, module, pkg string }{
+				{"gonb", ".", "github.com/janpfeifer/gonb"},
+				{"goimports", "tools", "golang.org/x/tools/cmd/goimports"},
+				{"gopls", "tools", "golang.org/x/tools/gopls"},
+			} {
+				report(i, 3, "building "+tool.name)
+				if err := runIn(ctx, filepath.Join(k.Root, tool.module), onlineGo, nil, "go", "build", "-o", bin, tool.pkg); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}, nil
+}
+
+// modules fills Go's module cache with everything that a cell may import, since
+// cells run with GOPROXY=off, and its build cache, so that the first cell is not
+// the one that compiles GoMLX. `go build` alone would leave gaps.
+func (k *Kernel) modules() (cache.Part, error) {
+	sums, err := os.ReadFile(filepath.Join(k.Root, "go.sum"))
+	if err != nil {
+		return cache.Part{}, err
+	}
+	where, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE", "GOVERSION").Output()
+	if err != nil {
+		return cache.Part{}, goMissing(err)
+	}
+	return cache.Part{
+		Name:    "modules",
+		Version: fingerprint(string(sums), string(where)),
+		Bytes:   modulesBytes,
+		Install: func(ctx context.Context, dir string, report cache.Progress) error {
+			report(0, 2, "downloading Go modules")
+			if err := runIn(ctx, k.Root, onlineGo, nil, "go", "mod", "download", "all"); err != nil {
+				return err
+			}
+			built := 0
+			onLine := func(pkg string) {
+				built++
+				report(1, 2, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
+			}
+			return runIn(ctx, k.Root, onlineGo, onLine, "go", "build", "-v", "./lib/...")
+		},
+	}, nil
+}
+
+// onlineGo is the environment of set-up's own go commands. They may be started
+// from inside a notebook, where the network is off and a workspace is open.
+var onlineGo = []string{"GOWORK=off", "GOFLAGS=-buildvcs=false"}
+
+// goVersion returns the version of the go command on the PATH.
+func goVersion(ctx context.Context) (string, error) {
+	output, err := exec.CommandContext(ctx, "go", "env", "GOVERSION").Output()
+	if err != nil {
+		return "", goMissing(err)
+	}
+	return strings.TrimSpace(string(output)), nil
+}
+
+func goMissing(err error) error {
+	return fmt.Errorf("the go command does not run (%w): install Go 1.26 or newer from https://go.dev/dl and put it on the PATH", err)
+}
+
+// moduleLine returns the line of go.mod that requires the module.
+func moduleLine(mod, module string) string {
+	for line := range strings.Lines(mod) {
+		if strings.Contains(line, module+" v") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// fingerprint is a short hash of the texts: a part's version.
+func fingerprint(texts ...string) string {
+	h := sha256.New()
+	for _, text := range texts {
+		fmt.Fprintln(h, len(text))
+		io.WriteString(h, text)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:12]
+}

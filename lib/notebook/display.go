@@ -1,0 +1,130 @@
+package notebook
+
+import (
+	"fmt"
+	"html"
+	"io"
+	"os"
+	"time"
+
+	"github.com/janpfeifer/gonb/gonbui"
+	"github.com/janpfeifer/gonb/gonbui/protocol"
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// display is where a bar is drawn.
+type display interface {
+	interval() time.Duration // the least time between two drawings, unless one is the first or the last
+	draw(state)
+	finish(state) // draws the last state
+}
+
+// openDisplay chooses the display for this process.
+func openDisplay(s state) display {
+	if gonbui.IsNotebook && gonbui.Open() == nil {
+		return newCellDisplay(func(id, html, text string) {
+			gonbui.SendData(&protocol.DisplayData{
+				Data:      map[protocol.MIMEType]any{protocol.MIMETextHTML: html, protocol.MIMETextPlain: text},
+				DisplayID: id,
+			})
+		})
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		return newTerminalDisplay(os.Stderr, s)
+	}
+	return lineDisplay{os.Stderr}
+}
+
+// cellDisplay draws in the output of a notebook cell: HTML without scripts, and text for readers that show none.
+type cellDisplay struct {
+	id   string
+	send func(id, html, text string) // shows the output block called id, in place of what it showed
+}
+
+func newCellDisplay(send func(id, html, text string)) cellDisplay {
+	return cellDisplay{"progress_" + gonbui.UniqueId(), send}
+}
+
+func (cellDisplay) interval() time.Duration { return 100 * time.Millisecond }
+
+func (d cellDisplay) draw(s state) {
+	// A progress element without a value shows that something runs, not how far it is.
+	bar := fmt.Sprintf(`<progress aria-label="%s">`, html.EscapeString(s.label))
+	if s.total > 0 {
+		bar = fmt.Sprintf(`<progress aria-label="%s" max="%d" value="%d">`,
+			html.EscapeString(s.label), s.total, min(s.count, s.total))
+	}
+	text := s.running()
+	d.send(d.id, "<div>"+bar+"</progress> "+html.EscapeString(text)+"</div>", text)
+}
+
+func (d cellDisplay) finish(s state) {
+	text := s.result()
+	d.send(d.id, "<div>"+html.EscapeString(text)+"</div>", text)
+	flushDisplay() // what a cell displays just before it ends can be lost otherwise
+}
+
+// terminalDisplay draws on a terminal.
+type terminalDisplay struct {
+	w   io.Writer
+	bar *progressbar.ProgressBar
+}
+
+func newTerminalDisplay(w io.Writer, s state) *terminalDisplay {
+	total := s.total
+	if total == 0 {
+		total = -1 // not known
+	}
+	return &terminalDisplay{w, progressbar.NewOptions(total,
+		progressbar.OptionSetWriter(w),
+		progressbar.OptionSetWidth(20),
+		progressbar.OptionSetPredictTime(false), // the text tells the time
+		progressbar.OptionSetElapsedTime(false),
+		progressbar.OptionShowDescriptionAtLineEnd(),
+		progressbar.OptionSetSpinnerChangeInterval(0), // no goroutine that turns the spinner
+	)}
+}
+
+func (*terminalDisplay) interval() time.Duration { return 100 * time.Millisecond }
+
+func (d *terminalDisplay) draw(s state) {
+	d.bar.Describe(s.running())
+	_ = d.bar.Set(d.position(s)) // a terminal that cannot be written to is no reason to stop
+}
+
+func (d *terminalDisplay) finish(s state) {
+	d.bar.Describe(s.result())
+	_ = d.bar.Set(d.position(s))
+	_ = d.bar.Exit()
+	fmt.Fprintln(d.w)
+}
+
+// position stays within the bar, which refuses more.
+func (d *terminalDisplay) position(s state) int {
+	if s.total > 0 {
+		return min(s.count, s.total)
+	}
+	return s.count
+}
+
+// lineDisplay writes lines, for logs.
+type lineDisplay struct{ w io.Writer }
+
+func (lineDisplay) interval() time.Duration { return 5 * time.Second }
+
+func (d lineDisplay) draw(s state) {
+	if s.count > 0 {
+		fmt.Fprintln(d.w, s.running())
+	}
+}
+
+func (d lineDisplay) finish(s state) { fmt.Fprintln(d.w, s.result()) }
+
+// flushDisplay waits until the kernel has received all that this cell displayed.
+func flushDisplay() {
+	// Sync waits forever for a kernel that cannot be reached, so reach it first.
+	if gonbui.IsNotebook && gonbui.Open() == nil {
+		gonbui.Sync()
+	}
+}

@@ -1,0 +1,111 @@
+package notebook
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// maxNameBytes limits the names of kept values, so that the hexadecimal form of any name is a valid file name.
+const maxNameBytes = 100
+
+// ErrNotKept is wrapped by the error that [Kept] returns for a name under which nothing is kept.
+var ErrNotKept = errors.New("no value kept")
+
+// Keep stores a copy of value under name, replacing what was kept there, for a later cell to read with [Kept].
+//
+// In a notebook the copy lives in the kernel's temporary folder: it is gone when the kernel stops or restarts, another
+// kernel never sees it, and it takes about the value's size in that folder. Programs that a cell starts with its own
+// environment share it; a ! line does not. Outside a notebook the copy lives in the process's memory.
+//
+// Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, pointers,
+// structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with [encoding.BinaryMarshaler] or
+// [encoding/gob.GobEncoder] (such as time.Time). Everything comes back bit for bit; nil slices and maps stay nil. A
+// tensor on a device is fetched to the host first and stays usable; the kept tensor is a local one. Two pointers to the
+// same value come back as pointers to two copies.
+//
+// Keep returns an error for a value that would not come back whole: one with functions, channels, interfaces or fields
+// that are not exported anywhere in its type, one that contains itself, a finalized tensor; and when it cannot be
+// written. What was kept under name before is then still there.
+func Keep(name string, value any) error {
+	if err := keep(name, value); err != nil {
+		return fmt.Errorf("notebook: keeping %q: %w", name, err)
+	}
+	return nil
+}
+
+func keep(name string, value any) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if value == nil {
+		return errors.New("nil has no type: keep a typed value")
+	}
+	s, err := openStore()
+	if err != nil {
+		return err
+	}
+	return s.put(name, reflect.ValueOf(value))
+}
+
+// Kept returns a copy of the value that [Keep] stored under name. T is the type it had then.
+//
+// The error wraps [ErrNotKept] and lists the names in use if nothing is kept under name. It names both types if the value
+// has another type than T, and says so if T has been declared anew since.
+func Kept[T any](name string) (T, error) {
+	var value T
+	if err := kept(name, reflect.ValueOf(&value).Elem()); err != nil {
+		var zero T
+		return zero, fmt.Errorf("notebook: %w", err)
+	}
+	return value, nil
+}
+
+func kept(name string, into reflect.Value) error {
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("reading %q: %w", name, err)
+	}
+	s, err := openStore()
+	if err != nil {
+		return fmt.Errorf("reading %q: %w", name, err)
+	}
+	data, found, err := s.get(name)
+	if err != nil {
+		return fmt.Errorf("reading %q: %w", name, err)
+	}
+	if !found {
+		return notKept(s, name)
+	}
+	if err := decodeFile(data, into); err != nil {
+		return fmt.Errorf("reading %q: %w", name, err)
+	}
+	return nil
+}
+
+func notKept(s store, name string) error {
+	names, err := s.names()
+	if err != nil {
+		return fmt.Errorf("%w under %q, and the kept names cannot be listed: %w", ErrNotKept, name, err)
+	}
+	list := "nothing"
+	if len(names) > 0 {
+		quoted := make([]string, len(names))
+		for i, n := range names {
+			quoted[i] = fmt.Sprintf("%q", n)
+		}
+		list = strings.Join(quoted, ", ")
+	}
+	return fmt.Errorf("%w under %q; kept so far: %s; run the cell that calls notebook.Keep(%q, …) first",
+		ErrNotKept, name, list, name)
+}
+
+func checkName(name string) error {
+	if name == "" {
+		return errors.New("the name is empty")
+	}
+	if len(name) > maxNameBytes {
+		return fmt.Errorf("the name has %d bytes, at most %d are allowed", len(name), maxNameBytes)
+	}
+	return nil
+}

@@ -1,0 +1,380 @@
+package notebook_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/quick"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/notebook"
+)
+
+// inCell makes the process look like a cell of a kernel with the given temporary folder.
+func inCell(t *testing.T, folder string) {
+	t.Setenv("GONB_PIPE", "pipe")
+	t.Setenv("GONB_TMP_DIR", folder)
+}
+
+// everywhere runs test as a notebook cell and as a plain program.
+func everywhere(t *testing.T, test func(t *testing.T)) {
+	t.Run("cell", func(t *testing.T) {
+		inCell(t, t.TempDir())
+		test(t)
+	})
+	t.Run("program", func(t *testing.T) {
+		t.Setenv("GONB_PIPE", "")
+		test(t)
+	})
+}
+
+type point struct{ X, Y float64 }
+
+type node struct {
+	Value int
+	Next  *node
+}
+
+type everything struct {
+	Bool    bool
+	Int8    int8
+	Uint    uint
+	Float32 float32
+	Complex complex128
+	Text    string
+	Bytes   []byte
+	Floats  [][]float32
+	Flags   []bool
+	Array   [3]int16
+	Texts   map[string][]string
+	Points  map[point]*point
+	Time    time.Time
+	Span    time.Duration
+	Big     *big.Int
+	Nothing []struct{}
+	Node    *node
+	_       int
+	Exported
+}
+
+// Exported is embedded: an embedded type is a field, so its name must be exported.
+type Exported struct{ Z int }
+
+func zero[T any]() *T { return new(T) }
+
+func roundTrip[T any](t *testing.T, name string, value T) {
+	t.Helper()
+	if err := notebook.Keep(name, value); err != nil {
+		t.Fatal(err)
+	}
+	got, err := notebook.Kept[T](name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, value) {
+		t.Errorf("%s: got %#v, want %#v", name, got, value)
+	}
+}
+
+func TestKeepRoundTrip(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		roundTrip(t, "int", -42)
+		roundTrip(t, "text", "naïve\x00\xff")
+		roundTrip(t, "slice", []float64{0, -0.5, math.Inf(1), math.MaxFloat64})
+		roundTrip(t, "nil slice", []int(nil))
+		roundTrip(t, "empty slice", []int{})
+		roundTrip(t, "nil map", map[string]int(nil))
+		roundTrip(t, "empty map", map[string]int{})
+		roundTrip(t, "nil pointer", (*int)(nil))
+		roundTrip(t, "pointer to zero", zero[int]())
+		roundTrip(t, "pointers", []*point{{1, 2}, nil, {3, 4}})
+		roundTrip(t, "no bytes", []struct{}{{}, {}})
+		roundTrip(t, "blank fields", [2]struct{ _ int }{})
+		roundTrip(t, "empty key", map[struct{}]struct{}{{}: {}})
+		roundTrip(t, "list", node{1, &node{2, &node{3, nil}}})
+		roundTrip(t, "everything", everything{
+			Bool: true, Int8: -128, Uint: math.MaxUint, Float32: math.SmallestNonzeroFloat32, Complex: 1 + 2i,
+			Text: "t", Bytes: []byte{}, Floats: [][]float32{nil, {}, {1, 2}}, Flags: []bool{true, false},
+			Array: [3]int16{1, -2, 3}, Texts: map[string][]string{"": nil, "a": {"b", ""}},
+			Points: map[point]*point{{1, 2}: {3, 4}, {}: nil},
+			Time:   time.Date(2020, 2, 29, 1, 2, 3, 4, time.UTC), Span: time.Hour,
+			Big: new(big.Int).Lsh(big.NewInt(1), 100), Nothing: []struct{}{{}},
+			Node: &node{Value: 1}, Exported: Exported{7},
+		})
+		roundTrip(t, "zero everything", everything{})
+	})
+}
+
+func TestKeepRandom(t *testing.T) {
+	type value struct {
+		A map[int8][]string
+		B []*struct {
+			C [2]uint16
+			D *float32
+		}
+		E complex64
+		F []bool
+	}
+	everywhere(t, func(t *testing.T) {
+		property := func(v value) bool {
+			if err := notebook.Keep("value", v); err != nil {
+				t.Error(err)
+				return false
+			}
+			got, err := notebook.Kept[value]("value")
+			if err != nil {
+				t.Error(err)
+			}
+			return reflect.DeepEqual(got, v)
+		}
+		if err := quick.Check(property, &quick.Config{MaxCount: 200}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Bits that a conversion to float64 and back would change: a signaling NaN has a zero as the mantissa's first bit.
+func TestKeepBits(t *testing.T) {
+	const signaling = 0x7f800001
+	everywhere(t, func(t *testing.T) {
+		one := struct{ F float32 }{math.Float32frombits(signaling)}
+		if err := notebook.Keep("one", one); err != nil {
+			t.Fatal(err)
+		}
+		got, err := notebook.Kept[struct{ F float32 }]("one")
+		if bits := math.Float32bits(got.F); err != nil || bits != signaling {
+			t.Errorf("got %#x, %v", bits, err)
+		}
+	})
+}
+
+func TestKeepCopies(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		value := []int{1, 2, 3}
+		if err := notebook.Keep("value", value); err != nil {
+			t.Fatal(err)
+		}
+		value[0] = 100
+		first, _ := notebook.Kept[[]int]("value")
+		first[1] = 200
+		second, err := notebook.Kept[[]int]("value")
+		if err != nil || !reflect.DeepEqual(second, []int{1, 2, 3}) {
+			t.Errorf("got %v, %v", second, err)
+		}
+		if err := notebook.Keep("value", "another type"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := notebook.Kept[string]("value"); got != "another type" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
+}
+
+func TestKeepNames(t *testing.T) {
+	names := []string{
+		"a/b", "../../a", ".", "..", "a", "A", "Ä", "日本", " ", "a b", "a\nb", "a\x00b", "\xff", "con", "-", "*", `\`,
+		strings.Repeat("x", 100),
+	}
+	everywhere(t, func(t *testing.T) {
+		for i, name := range names {
+			if err := notebook.Keep(name, i); err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+		for i, name := range names {
+			if got, err := notebook.Kept[int](name); got != i || err != nil {
+				t.Errorf("%q: got %d, %v, want %d", name, got, err, i)
+			}
+		}
+		for _, name := range []string{"", strings.Repeat("x", 101)} {
+			if err := notebook.Keep(name, 1); err == nil {
+				t.Errorf("Keep(%q): no error", name)
+			}
+			if _, err := notebook.Kept[int](name); err == nil || errors.Is(err, notebook.ErrNotKept) {
+				t.Errorf("Kept(%q): got %v", name, err)
+			}
+		}
+	})
+}
+
+// Everything of a cell stays in its kernel's folder, in a sub-folder that the go tool ignores.
+func TestKeepStaysInFolder(t *testing.T) {
+	parent := t.TempDir()
+	inCell(t, filepath.Join(parent, "kernel"))
+	for _, name := range []string{"../up", "/absolute", "plain"} {
+		if err := notebook.Keep(name, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for folder, want := range map[string]string{parent: "kernel", filepath.Join(parent, "kernel"): ".kept"} {
+		entries, err := os.ReadDir(folder)
+		if err != nil || len(entries) != 1 || entries[0].Name() != want {
+			t.Errorf("%s holds %v (%v), want %s", folder, entries, err, want)
+		}
+	}
+}
+
+func TestAnotherKernelSeesNothing(t *testing.T) {
+	inCell(t, t.TempDir())
+	if err := notebook.Keep("loss", 1.5); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GONB_TMP_DIR", t.TempDir())
+	if got, err := notebook.Kept[float64]("loss"); !errors.Is(err, notebook.ErrNotKept) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	t.Setenv("GONB_TMP_DIR", "")
+	if err := notebook.Keep("loss", 1.5); err == nil || !strings.Contains(err.Error(), "GONB_TMP_DIR") {
+		t.Errorf("without a folder: %v", err)
+	}
+}
+
+func TestKeptErrors(t *testing.T) {
+	inCell(t, t.TempDir())
+	check := func(err error, want string) {
+		t.Helper()
+		if err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+	_, err := notebook.Kept[float64]("loss")
+	check(err, `notebook: no value kept under "loss"; kept so far: nothing; run the cell that calls notebook.Keep("loss", …) first`)
+	for _, name := range []string{"weights", "accuracy/1"} {
+		if err := notebook.Keep(name, 0.5); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = notebook.Kept[float64]("loss")
+	check(err, `notebook: no value kept under "loss"; kept so far: "accuracy/1", "weights"; `+
+		`run the cell that calls notebook.Keep("loss", …) first`)
+	_, err = notebook.Kept[[]int]("weights")
+	check(err, `notebook: reading "weights": a float64 is kept there, not a []int`)
+	_, err = notebook.Kept[any]("weights")
+	check(err, `notebook: reading "weights": a float64 is kept there, not a interface {}`)
+}
+
+// keepFirst and readSecond each declare a type run, as two cells may.
+func keepFirst() error {
+	type run struct{ Loss float64 }
+	return notebook.Keep("run", run{1})
+}
+
+func readSecond() error {
+	type run struct{ Loss float32 }
+	_, err := notebook.Kept[run]("run")
+	return err
+}
+
+func TestKeptOfTypeDeclaredAnew(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		if err := keepFirst(); err != nil {
+			t.Fatal(err)
+		}
+		if err := readSecond(); err == nil || !strings.Contains(err.Error(), "declared anew") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestKeepRefuses(t *testing.T) {
+	type hidden struct {
+		Shown  int
+		hidden int
+	}
+	loop := &node{}
+	loop.Next = loop
+	tests := []struct {
+		name  string
+		value any
+		want  string
+	}{
+		{"nil", nil, "nil has no type"},
+		{"func", func() {}, "func() is a func"},
+		{"channel", struct{ C []chan int }{}, "C[] is a chan"},
+		{"unexported", []hidden{{hidden: 1}}, "hidden is not exported"},
+		{"interface", map[string]any{"a": 1}, "is an interface"},
+		{"error", struct{ Err error }{}, ".Err is an interface (error)"},
+		{"map key", map[any]int{}, "key is an interface"},
+		{"pointer number", uintptr(1), "uintptr"},
+		{"loop", loop, "contains itself"},
+	}
+	everywhere(t, func(t *testing.T) {
+		for _, test := range tests {
+			if err := notebook.Keep("value", "old"); err != nil {
+				t.Fatal(err)
+			}
+			err := notebook.Keep("value", test.value)
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), `"value"`) {
+				t.Errorf("%s: got %v, want %q in it", test.name, err, test.want)
+			}
+			if got, err := notebook.Kept[string]("value"); got != "old" || err != nil {
+				t.Errorf("%s: what was kept before is now %q, %v", test.name, got, err)
+			}
+		}
+	})
+}
+
+// Several goroutines replace and read one value: each read gives a whole one.
+func TestKeepConcurrently(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		if err := notebook.Keep("value", []int{0, 0}); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				for j := range 20 {
+					if err := notebook.Keep("value", []int{i * j, i * j}); err != nil {
+						t.Error(err)
+					}
+					got, err := notebook.Kept[[]int]("value")
+					if err != nil || len(got) != 2 || got[0] != got[1] {
+						t.Errorf("got %v, %v", got, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A full disk, or here a folder that is a file, is an error.
+func TestKeepWithoutFolder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inCell(t, file)
+	if err := notebook.Keep("value", 1); err == nil {
+		t.Error("Keep: no error")
+	}
+	if _, err := notebook.Kept[int]("value"); err == nil {
+		t.Error("Kept: no error")
+	}
+}
+
+// One cell keeps a result, a later one reads it.
+func ExampleKeep() {
+	type result struct {
+		Losses []float64
+		Note   string
+	}
+	if err := notebook.Keep("baseline", result{[]float64{2.5, 1.25}, "one device"}); err != nil {
+		fmt.Println(err)
+	}
+
+	baseline, err := notebook.Kept[result]("baseline")
+	fmt.Println(baseline.Losses, baseline.Note, err)
+	_, err = notebook.Kept[string]("baseline")
+	fmt.Println(err)
+	// Output:
+	// [2.5 1.25] one device <nil>
+	// notebook: reading "baseline": a notebook_test.result is kept there, not a string
+}

