@@ -75,7 +75,18 @@ func (k *Kernel) modules() (cache.Part, error) {
 		Bytes:   modulesBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			report(0, 2, "downloading Go modules")
-			if err := runIn(ctx, k.Root, onlineGo, nil, "go", "mod", "download", "all"); err != nil {
+			// With a copy of go.mod and go.sum: `download all` writes sums into the
+			// latter, and the project's own files are not set-up's to change.
+			for _, name := range []string{"go.mod", "go.sum"} {
+				text, err := os.ReadFile(filepath.Join(k.Root, name))
+				if err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+					return err
+				}
+			}
+			if err := runIn(ctx, k.Root, onlineGo, nil, "go", "mod", "download", "-modfile="+filepath.Join(dir, "go.mod"), "all"); err != nil {
 				return err
 			}
 			built := 0

@@ -1,0 +1,54 @@
+// Package labextension installs a JupyterLab extension that puts ECharts on the page, so that charts turn live.
+//
+// JupyterLab serves the extension itself: nothing comes from another server, and no notebook needs a cell that loads
+// anything. The extension is written by hand, as it is too small to need a build.
+package labextension
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/shardbook/shardbook/lib/chart"
+)
+
+//go:embed package.json install.json static
+var files embed.FS
+
+// Install writes the extension under a Jupyter data folder, which for a virtual environment is its share/jupyter. It
+// replaces what an earlier installation left. JupyterLab finds the extension when its page is next loaded.
+//
+// It returns an error if a file cannot be written.
+func Install(shareJupyterDir string) error {
+	target := filepath.Join(shareJupyterDir, "labextensions", "@shardbook", "echarts")
+	if err := os.RemoveAll(target); err != nil {
+		return fmt.Errorf("removing the earlier extension: %w", err)
+	}
+	if err := copyFiles(target); err != nil {
+		return fmt.Errorf("installing the JupyterLab extension: %w", err)
+	}
+	return nil
+}
+
+func copyFiles(target string) error {
+	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(target, filepath.FromSlash(name))
+		if entry.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		data, err := files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, data, 0o644)
+	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(target, "static", "echarts.min.js"), []byte(chart.ECharts()), 0o644)
+}

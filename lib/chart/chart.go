@@ -1,0 +1,144 @@
+// Package chart draws charts for notebooks and terminals with no network.
+//
+// A chart is made by a constructor named for its kind and shown with [Show]:
+//
+//	chart.Show(chart.Line("loss", "step", "loss (nats)",
+//		chart.Series{Name: "one device", X: steps, Y: loss}))
+//
+// In a notebook every chart is an image, drawn by Apache ECharts inside this process, so that it is visible wherever
+// the notebook is: running, re-opened, trusted or not, or exported. Where scripts may run and ECharts is on the page,
+// the image turns into a live chart. In a terminal the same call prints the data as text.
+//
+// A constructor never fails: what is wrong with the data is kept in the chart and returned by whatever draws it, so
+// that a notebook cell stays one line. Nothing that ECharts would draw wrongly in silence (NaN, lengths that differ, a
+// zero on a log axis) is drawn.
+package chart
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Chart is one titled chart. It never changes: the methods that adjust it return a changed copy, and the constructors
+// copy the data they are given.
+type Chart struct {
+	title         string
+	x, y          string // axis names, with units
+	width, height int    // in pixels; zero means the default of its surroundings
+	logX, logY    bool
+	stacked       bool
+	kind          kind
+}
+
+// kind is what differs between a line chart, a heat map and the rest.
+type kind interface {
+	// check tells what would make the picture wrong or impossible.
+	check(c *Chart) error
+	// options are ECharts' options. It is called only if check passed.
+	options(c *Chart) object
+	// text is the plain form, without the title. It is called only if check passed.
+	text(c *Chart) string
+}
+
+// object is a JSON object. encoding/json writes its keys in order, which keeps the same chart the same bytes.
+type object = map[string]any
+
+// Err tells what makes the chart impossible to draw, naming the chart and the series or cell at fault. It is nil for
+// a sound chart. [Show], [Chart.SVG] and [Chart.HTML] return the same error.
+func (c *Chart) Err() error {
+	if c == nil || c.kind == nil {
+		return errors.New("chart: no chart: use a constructor such as Line or Bar")
+	}
+	err := c.kind.check(c)
+	if err == nil {
+		err = c.checkAdjustments()
+	}
+	if err != nil {
+		return fmt.Errorf("chart %q: %w", c.title, err)
+	}
+	return nil
+}
+
+// Title is the title as given.
+func (c *Chart) Title() string {
+	if c == nil {
+		return ""
+	}
+	return c.title
+}
+
+// Axes names the two axes, with their units: c.Axes("batch size", "throughput (tokens/s)"). [Line] and [Scatter] have
+// names already; the other kinds have none until given. An empty name leaves the axis as it is.
+func (c *Chart) Axes(x, y string) *Chart {
+	return c.with(func(d *Chart) {
+		if x != "" {
+			d.x = x
+		}
+		if y != "" {
+			d.y = y
+		}
+	})
+}
+
+// LogX makes the horizontal axis logarithmic, for [Line] and [Scatter]. Every x must then be above zero.
+func (c *Chart) LogX() *Chart { return c.with(func(d *Chart) { d.logX = true }) }
+
+// LogY makes the vertical axis logarithmic, for [Line], [Scatter] and grouped [Bar] charts. Every y must then be above
+// zero.
+func (c *Chart) LogY() *Chart { return c.with(func(d *Chart) { d.logY = true }) }
+
+// Stacked puts the bars of one category on top of each other instead of side by side. It is for [Bar] only.
+func (c *Chart) Stacked() *Chart { return c.with(func(d *Chart) { d.stacked = true }) }
+
+// Size sets the size of the picture in pixels, each side from 160 to 4000. Without it a chart takes the size that suits
+// its kind, and a smaller one where several are shown together.
+func (c *Chart) Size(width, height int) *Chart {
+	return c.with(func(d *Chart) {
+		// A zero would read as "no size given", and so pass unnoticed.
+		d.width, d.height = orMinusOne(width), orMinusOne(height)
+	})
+}
+
+func (c *Chart) with(change func(*Chart)) *Chart {
+	if c == nil {
+		return nil
+	}
+	d := *c
+	change(&d)
+	return &d
+}
+
+// checkAdjustments refuses what the kind would ignore, because a chart that says "log" to its author and draws a
+// linear axis misleads.
+func (c *Chart) checkAdjustments() error {
+	points, bars := false, false
+	switch c.kind.(type) {
+	case *points2D:
+		points = true
+	case *barKind:
+		bars = true
+	}
+	switch {
+	case c.logX && !points:
+		return errors.New("LogX is for Line and Scatter")
+	case c.logY && !points && !bars:
+		return errors.New("LogY is for Line, Scatter and Bar")
+	case c.stacked && !bars:
+		return errors.New("Stacked is for Bar")
+	case c.stacked && c.logY:
+		return errors.New("stacked bars on a log axis would not show their sum")
+	}
+	for _, side := range []int{c.width, c.height} {
+		if side != 0 && (side < 160 || side > 4000) {
+			return fmt.Errorf("size %d x %d is outside 160 to 4000 pixels a side", max(c.width, 0), max(c.height, 0))
+		}
+	}
+	return nil
+}
+
+func orMinusOne(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}

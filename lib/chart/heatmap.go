@@ -1,0 +1,108 @@
+package chart
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+type heatMap struct {
+	xs, ys []string
+	values [][]float64 // [len(ys)][len(xs)]
+}
+
+// HeatMap draws a matrix of values as coloured cells: values[i][j] is the cell in row ys[i], the first at the top, and
+// column xs[j]. A matrix of up to 12 by 12 cells also states each value. Name the axes by [Chart.Axes], and say in the
+// title what the values are and their unit.
+//
+// It is an error if xs or ys is empty or repeats a label, if values does not have one row for each of ys and one value
+// for each of xs, or if a value is NaN or infinite.
+func HeatMap(title string, xs, ys []string, values [][]float64) *Chart {
+	rows := make([][]float64, len(values))
+	for i, row := range values {
+		rows[i] = slices.Clone(row)
+	}
+	return &Chart{title: title, kind: &heatMap{slices.Clone(xs), slices.Clone(ys), rows}}
+}
+
+func (k *heatMap) check(*Chart) error {
+	if len(k.xs) == 0 || len(k.ys) == 0 {
+		return errors.New("no cells")
+	}
+	if err := checkDistinct("column", k.xs); err != nil {
+		return err
+	}
+	if err := checkDistinct("row", k.ys); err != nil {
+		return err
+	}
+	if len(k.values) != len(k.ys) {
+		return fmt.Errorf("%d rows of values for %d row labels", len(k.values), len(k.ys))
+	}
+	for i, row := range k.values {
+		if len(row) != len(k.xs) {
+			return fmt.Errorf("values[%d] has %d values for %d column labels", i, len(row), len(k.xs))
+		}
+		if err := checkNumbers(fmt.Sprintf("values[%d]", i), row, false); err != nil {
+			return err
+		}
+	}
+	return checkCount(len(k.xs) * len(k.ys))
+}
+
+// stated tells whether each cell has room to state its value.
+func (k *heatMap) stated() bool { return len(k.xs) <= 12 && len(k.ys) <= 12 }
+
+func (k *heatMap) options(c *Chart) object {
+	low, high := k.values[0][0], k.values[0][0]
+	for _, row := range k.values {
+		low, high = min(low, slices.Min(row)), max(high, slices.Max(row))
+	}
+	var data []any
+	for i, row := range k.values {
+		for j, v := range row {
+			cell := object{"value": []any{j, i, v}}
+			if k.stated() {
+				cell["label"] = object{
+					"show": true, "formatter": number(v), "fontSize": 11,
+					"color": readable(rampColour(v, low, high)),
+				}
+			}
+			data = append(data, cell)
+		}
+	}
+	border := 0
+	if k.stated() {
+		border = 1
+	}
+	width, height := c.size()
+	h := heading(c)
+	h["grid"].(object)["right"] = 100
+	h["xAxis"] = categoryAxis(c.x, k.xs, width-190)
+	h["yAxis"] = rowAxis(c.y, k.ys)
+	h["series"] = []object{{
+		"type": "heatmap", "data": data,
+		"itemStyle": object{"borderColor": background, "borderWidth": border},
+	}}
+	if low == high {
+		// One value has no scale to show; a scale of width one only gives it a colour.
+		high = low + max(abs(low), 1)
+	}
+	h["visualMap"] = object{
+		"type": "continuous", "min": low, "max": high, "dimension": 2, "calculable": true, "precision": decimals(low, high),
+		"orient": "vertical", "right": 8, "top": "middle", "itemHeight": min(height/2, 200), "itemWidth": 14,
+		"inRange": object{"color": ramp}, "textStyle": object{"fontSize": 11, "color": ink},
+	}
+	return h
+}
+
+func (k *heatMap) text(c *Chart) string {
+	header := append([]string{c.y}, k.xs...)
+	rows := make([][]string, len(k.ys))
+	for i, name := range k.ys {
+		rows[i] = []string{name}
+		for _, v := range k.values[i] {
+			rows[i] = append(rows[i], number(v))
+		}
+	}
+	return textTable(header, rows)
+}

@@ -1,0 +1,122 @@
+package chart
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Options is what every chart of go-echarts has: charts.NewPie, charts.NewSankey, charts.NewBoxPlot and so on.
+type Options interface {
+	Validate()
+	JSON() map[string]any
+}
+
+type wrapped struct {
+	given object
+	err   error
+}
+
+// Of wraps a chart made with go-echarts, as it is at this moment, so that all that go-echarts can draw is shown as the
+// other charts are. Its size is [Chart.Size]'s, not that of its initialization options.
+//
+// JavaScript functions (opts.FuncOpts) run both here and in the page, so they must not need a browser. They are taken
+// where ECharts options name a function (formatter, symbolSize, renderItem and the like), and refused elsewhere. What
+// go-echarts keeps outside the options has no effect: themes, added scripts, event listeners. It is an error if the
+// chart needs what is not in ECharts itself (3D, word clouds, liquid, maps) or the network, or if a function takes
+// longer than a minute.
+func Of(c Options) *Chart {
+	k := &wrapped{}
+	k.given, k.err = optionsOf(c)
+	chart := &Chart{kind: k}
+	if title, ok := k.given["title"].(object); ok {
+		chart.title, _ = title["text"].(string)
+	}
+	return chart
+}
+
+// optionsOf takes a copy by way of JSON, which also turns go-echarts' types into plain ones.
+func optionsOf(c Options) (o object, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			o, err = nil, fmt.Errorf("go-echarts: %v", r)
+		}
+	}()
+	if c == nil {
+		return nil, errors.New("no chart")
+	}
+	c.Validate()
+	data, err := json.Marshal(c.JSON())
+	if err != nil {
+		return nil, fmt.Errorf("go-echarts: %w", err)
+	}
+	if err := json.Unmarshal(data, &o); err != nil {
+		return nil, fmt.Errorf("go-echarts: %w", err)
+	}
+	list, _ := o["series"].([]any)
+	if len(list) == 0 {
+		return nil, errors.New("no series")
+	}
+	return o, checkFunctions("options", o)
+}
+
+// takesFunction is the list of keys in revive.js.
+var takesFunction = regexp.MustCompile(`takesFunction = /\^\((.*)\)\$/`)
+
+// checkFunctions refuses a function that would be shown as text because no function is expected in its place.
+func checkFunctions(path string, node any) error {
+	switch v := node.(type) {
+	case []any:
+		for i, e := range v {
+			if err := checkFunctions(fmt.Sprintf("%s[%d]", path, i), e); err != nil {
+				return err
+			}
+		}
+	case object:
+		keys := strings.Split(takesFunction.FindStringSubmatch(reviveJS)[1], "|")
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			at := path + "." + key
+			text, isText := v[key].(string)
+			switch {
+			case !isText:
+				if err := checkFunctions(at, v[key]); err != nil {
+					return err
+				}
+			case strings.Contains(text, "%MY_ECHARTS%"):
+				return fmt.Errorf("%s: the function refers to the live chart, which an image does not have", at)
+			case strings.Contains(text, "__f__") && !slices.Contains(keys, key):
+				return fmt.Errorf("%s: a JavaScript function has no effect here", at)
+			}
+		}
+	case string:
+		if strings.Contains(v, "__f__") {
+			return fmt.Errorf("%s: a JavaScript function has no effect here", path)
+		}
+	}
+	return nil
+}
+
+func (k *wrapped) check(*Chart) error { return k.err }
+
+func (k *wrapped) options(*Chart) object {
+	o := base()
+	delete(o, "tooltip")
+	maps.Copy(o, k.given)
+	return o
+}
+
+func (k *wrapped) text(*Chart) string {
+	var rows [][]string
+	for _, s := range k.given["series"].([]any) {
+		series, _ := s.(object)
+		name, _ := series["name"].(string)
+		kind, _ := series["type"].(string)
+		data, _ := series["data"].([]any)
+		rows = append(rows, []string{name, kind, number(float64(len(data)))})
+	}
+	return textTable([]string{"series", "kind", "items"}, rows)
+}

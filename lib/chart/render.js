@@ -1,0 +1,21 @@
+// render draws options, given as JSON, to the text of an SVG document whose element ids start with id.
+function render(json, width, height, id) {
+  var options = revive(JSON.parse(json));
+  options.animation = false;
+  [].concat(options.series || []).forEach(function (series) {
+    // Progressive drawing waits for later frames, and here there are none.
+    series.animation = false;
+    series.progressive = 0;
+  });
+  var chart = echarts.init(null, null, { renderer: "svg", ssr: true, width: width, height: height });
+  try {
+    // ECharts counts its charts to name their elements, which would make equal charts differ.
+    chart.getZr().painter._id = id;
+    chart.setOption(options);
+    // An image answers no mouse, so what serves to follow it is left out. A quote stands as it is only inside a tag.
+    return chart.getZr().painter.renderToString({ useViewBox: true, cssAnimation: false, cssEmphasis: false })
+      .replace(/ ecmeta_\w+="[^"]*"/g, "");
+  } finally {
+    chart.dispose();
+  }
+}

@@ -1,0 +1,90 @@
+package chart
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+type table struct {
+	header []string
+	rows   [][]string
+}
+
+// Table shows rows of text under a header. Columns of numbers are aligned to the right. A table has no picture:
+// [Chart.SVG] returns an error, and [Chart.HTML] a table element.
+//
+// It is an error if the header is empty or a row is not as long as it. A table without rows is sound.
+func Table(title string, header []string, rows [][]string) *Chart {
+	copied := make([][]string, len(rows))
+	for i, row := range rows {
+		copied[i] = slices.Clone(row)
+	}
+	return &Chart{title: title, kind: &table{slices.Clone(header), copied}}
+}
+
+func (k *table) check(*Chart) error {
+	if len(k.header) == 0 {
+		return errors.New("no columns")
+	}
+	for i, row := range k.rows {
+		if len(row) != len(k.header) {
+			return fmt.Errorf("row %d has %d cells for %d columns", i, len(row), len(k.header))
+		}
+	}
+	return checkCount(len(k.rows) * len(k.header))
+}
+
+func (k *table) options(*Chart) object { return nil }
+
+func (k *table) text(*Chart) string { return textTable(k.header, k.rows) }
+
+// html needs no script and no picture: every notebook shows a table element, trusted or not.
+func (k *table) html(title string) string {
+	right := numeric(len(k.header), k.rows)
+	var b strings.Builder
+	cell := func(tag, text string, column int) {
+		align := "left"
+		if right[column] {
+			align = "right"
+		}
+		fmt.Fprintf(&b, `<%s style="text-align:%s">%s</%[1]s>`, tag, align, escape(text))
+	}
+	b.WriteString(`<table>`)
+	if title != "" {
+		fmt.Fprintf(&b, `<caption>%s</caption>`, escape(title))
+	}
+	b.WriteString(`<thead><tr>`)
+	for j, h := range k.header {
+		cell("th", h, j)
+	}
+	b.WriteString(`</tr></thead><tbody>`)
+	for _, row := range k.rows {
+		b.WriteString(`<tr>`)
+		for j, v := range row {
+			cell("td", v, j)
+		}
+		b.WriteString(`</tr>`)
+	}
+	b.WriteString(`</tbody></table>`)
+	return b.String()
+}
+
+// numeric tells which columns hold numbers in every row.
+func numeric(columns int, rows [][]string) []bool {
+	is := make([]bool, columns)
+	for j := range is {
+		is[j] = len(rows) > 0
+		for _, row := range rows {
+			if _, err := strconv.ParseFloat(row[j], 64); err != nil {
+				is[j] = false
+			}
+		}
+	}
+	return is
+}
+
+func escape(s string) string { return html.EscapeString(printable(s)) }

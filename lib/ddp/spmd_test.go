@@ -1,0 +1,169 @@
+package ddp_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+var tiny = gpt.Config{Layers: 1, Width: 32, Heads: 4, Seq: 16, Vocab: 256}
+
+// train trains the tiny model on a world of devices and returns the losses and the run.
+func train(t *testing.T, backend *xla.Backend, world, batch, steps int) ([]float64, *ddp.SPMD) {
+	t.Helper()
+	mesh, err := backend.Mesh(xla.Axis("data", world))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := ddp.NewSPMD(mesh, tiny, optim.AdamW(1e-3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batches, err := gpt.Reference().Batches(tiny, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var losses []float64
+	for step := range steps {
+		inputs, targets, err := batches.Step(step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loss, err := run.Step(inputs, targets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, loss)
+	}
+	return losses, run
+}
+
+func open(t *testing.T) *xla.Backend {
+	t.Helper()
+	backend, err := xla.Open(xla.Devices(8), xla.Plugin("cpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(backend.Close)
+	return backend
+}
+
+// TestEqualsOneDevice trains the same batches on 1 to 8 devices. The devices of a
+// world must hold the same bits. Between worlds the sums over rows are made in
+// another order, so parameters may differ by rounding: AdamW moves an element by
+// at most about the learning rate a step whatever the size of its gradient, so a
+// gradient that is rounding error alone can show as a fraction of that.
+func TestEqualsOneDevice(t *testing.T) {
+	const steps = 20
+	const lossBound, paramBound = 2e-6, 2e-5
+	backend := open(t)
+	for batch, worlds := range map[int][]int{24: {2, 3, 4, 6, 8}, 35: {5, 7}} {
+		wantLosses, one := train(t, backend, 1, batch, steps)
+		want := parameters(t, one, 0)
+		for _, world := range worlds {
+			losses, run := train(t, backend, world, batch, steps)
+			for step := range losses {
+				if diff := losses[step]/wantLosses[step] - 1; !(diff < lossBound && diff > -lossBound) {
+					t.Errorf("world %d, step %d: loss %v, on one device %v", world, step, losses[step], wantLosses[step])
+				}
+			}
+			first := parameters(t, run, 0)
+			for device := 1; device < world; device++ {
+				for i, got := range parameters(t, run, device) {
+					if !got.Equal(first[i]) {
+						t.Errorf("world %d: devices 0 and %d hold different values of %v", world, device, tiny.Params()[i])
+					}
+				}
+			}
+			var worst float64
+			for i := range want {
+				worst = max(worst, largestDifference(first[i], want[i]))
+			}
+			t.Logf("world %d: parameters differ from one device's by at most %.2g", world, worst)
+			if !(worst <= paramBound) {
+				t.Errorf("world %d: parameters differ from one device's by %v, want at most %v", world, worst, paramBound)
+			}
+		}
+	}
+}
+
+func parameters(t *testing.T, run *ddp.SPMD, device int) []*tensors.Tensor {
+	t.Helper()
+	values, err := run.Params(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+func largestDifference(a, b *tensors.Tensor) float64 {
+	x, y := tensors.MustCopyFlatData[float32](a), tensors.MustCopyFlatData[float32](b)
+	var worst float64
+	for i := range x {
+		d := float64(x[i]) - float64(y[i])
+		if !(d <= worst && -d <= worst) {
+			worst = max(d, -d)
+		}
+	}
+	return worst
+}
+
+func TestStepFreesTheOldState(t *testing.T) {
+	backend := open(t)
+	_, run := train(t, backend, 2, 4, 3)
+	state := (tiny.Params().Bytes()) * 3 // parameters and AdamW's two states
+	for device, live := range backend.Live()[:2] {
+		// Beside the state there are only the batches and losses, which are small.
+		if live.Bytes < state || live.Bytes > state+10_000 {
+			t.Errorf("device %d holds %d bytes after 3 steps, the state alone is %d", device, live.Bytes, state)
+		}
+	}
+	if m, err := run.Memory(); err != nil || m.Arguments < state || m.Outputs < state {
+		t.Errorf("memory %+v (error %v), the state alone is %d", m, err, state)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	backend := open(t)
+	mesh, err := backend.Mesh(xla.Axis("data", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := backend.Mesh(xla.Axis("tensor", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ddp.NewSPMD(other, tiny, optim.AdamW(1e-3)); err == nil || !strings.Contains(err.Error(), "tensor") {
+		t.Errorf("a mesh without the axis: %v", err)
+	}
+	if _, err := ddp.NewSPMD(mesh, gpt.Config{}, optim.AdamW(1e-3)); err == nil {
+		t.Error("an empty model: no error")
+	}
+	if _, err := ddp.NewSPMD(mesh, tiny, optim.AdamW(-1)); err == nil {
+		t.Error("a negative learning rate: no error")
+	}
+	run, err := ddp.NewSPMD(mesh, tiny, optim.AdamW(1e-3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batches, err := gpt.Reference().Batches(tiny, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inputs, targets, err := batches.Step(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run.Step(inputs, targets); err == nil || !strings.Contains(err.Error(), "divisible") {
+		t.Errorf("6 rows on 4 devices: %v", err)
+	}
+	if run.Steps() != 0 {
+		t.Errorf("a failed step counts: %d", run.Steps())
+	}
+}

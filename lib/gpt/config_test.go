@@ -1,0 +1,127 @@
+package gpt_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/gpt"
+)
+
+func TestConfigValidate(t *testing.T) {
+	good := gpt.Config{Layers: 2, Width: 12, Heads: 3, Seq: 8, Vocab: 256}
+	change := func(f func(*gpt.Config)) gpt.Config { c := good; f(&c); return c }
+	for _, c := range []struct {
+		config gpt.Config
+		want   string // the error; "" for none
+	}{
+		{good, ""},
+		{gpt.ReferenceConfig(), ""},
+		{gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 1, Vocab: 2}, ""},
+		{gpt.Config{}, "gpt: Config.Layers is 0: set it to at least 1"},
+		{change(func(c *gpt.Config) { c.Layers = -3 }), "gpt: Config.Layers is -3: set it to at least 1"},
+		{change(func(c *gpt.Config) { c.Width = 0 }), "gpt: Config.Width is 0: set it to at least 1"},
+		{change(func(c *gpt.Config) { c.Heads = 0 }), "gpt: Config.Heads is 0: set it to at least 1"},
+		{change(func(c *gpt.Config) { c.Seq = 0 }), "gpt: Config.Seq is 0: set it to at least 1"},
+		{change(func(c *gpt.Config) { c.Vocab = 1 }), "gpt: Config.Vocab is 1: set it to at least 2"},
+		{change(func(c *gpt.Config) { c.Heads = 5 }),
+			"gpt: Config.Heads is 5, which does not divide Config.Width 12: choose a divisor, such as 4"},
+		{change(func(c *gpt.Config) { c.Heads = 24 }),
+			"gpt: Config.Heads is 24, which does not divide Config.Width 12: choose a divisor, such as 12"},
+	} {
+		err := c.config.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
+			t.Errorf("%+v: error %v, want %q", c.config, err, c.want)
+		}
+		if _, err := c.config.Init(); (err != nil) != (c.want != "") {
+			t.Errorf("%+v: Init has error %v", c.config, err)
+		}
+	}
+}
+
+func TestParams(t *testing.T) {
+	for _, c := range []gpt.Config{
+		gpt.ReferenceConfig(),
+		{Layers: 1, Width: 1, Heads: 1, Seq: 1, Vocab: 2},
+		{Layers: 3, Width: 12, Heads: 3, Seq: 7, Vocab: 256},
+	} {
+		tree := c.Params()
+		if err := tree.Validate(); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+		// Each block has 12 d² in matrices and 13 d in vectors; tables, head and last normalization 2Vd + Td + 2d.
+		d := c.Width
+		if got, want := tree.Size(), c.Layers*(12*d*d+13*d)+2*c.Vocab*d+c.Seq*d+2*d; got != want {
+			t.Errorf("%+v: %d parameters, want %d", c, got, want)
+		}
+	}
+}
+
+func TestInit(t *testing.T) {
+	c := gpt.ReferenceConfig()
+	w, err := c.Init()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := c.Params()
+	want := plainInit(tree)
+	for k, s := range tree {
+		for i, got := range tensors.MustCopyFlatData[float32](w[k]) {
+			if float64(got) != want[s.Name][i] {
+				t.Fatalf("element %d of %s: %g, want %g", i, s, got, want[s.Name][i])
+			}
+		}
+	}
+	// Single values computed with Python from the definition: tensor, element, value.
+	for _, v := range []struct {
+		tensor, element int
+		want            float32
+	}{
+		{0, 0, 0.026556551456451416}, {0, 1, 0.0046115173026919365},
+		{1, 0, 0.018449926748871803}, {4, 12345, -0.022518303245306015},
+	} {
+		if got := tensors.MustCopyFlatData[float32](w[v.tensor])[v.element]; got != v.want {
+			t.Errorf("tensor %d, element %d: %.17g, want %.17g", v.tensor, v.element, got, v.want)
+		}
+	}
+}
+
+// Any cut of a parameter among any number of ranks is a run of the whole.
+func TestInitPart(t *testing.T) {
+	c := gpt.Config{Layers: 1, Width: 6, Heads: 2, Seq: 5, Vocab: 13}
+	w, err := c.Init()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, s := range c.Params() {
+		whole := tensors.MustCopyFlatData[float32](w[k])
+		for world := 1; world <= 8; world++ {
+			for rank := range world {
+				from, to := s.Size()*rank/world, s.Size()*(rank+1)/world
+				part := make([]float32, to-from)
+				if err := c.InitPart(k, from, part); err != nil {
+					t.Fatal(err)
+				}
+				for i, got := range part {
+					if got != whole[from+i] {
+						t.Fatalf("%s, rank %d of %d, element %d: %g, want %g", s, rank, world, i, got, whole[from+i])
+					}
+				}
+			}
+		}
+	}
+	for _, bad := range []struct {
+		index, first, n int
+		want            string
+	}{
+		{-1, 0, 1, "parameter #-1 of a model that has 17"},
+		{17, 0, 1, "parameter #17 of a model that has 17"},
+		{0, -1, 1, "elements -1 to 0 of tok"},
+		{0, 70, 9, "elements 70 to 79 of tok (Float32)[13, 6]: it has 78"},
+	} {
+		if err := c.InitPart(bad.index, bad.first, make([]float32, bad.n)); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("InitPart(%d, %d, %d): error %v, want %q", bad.index, bad.first, bad.n, err, bad.want)
+		}
+	}
+}

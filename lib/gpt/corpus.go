@@ -1,0 +1,157 @@
+package gpt
+
+import (
+	"errors"
+	"fmt"
+	"go/build"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Corpus is a training text, whose tokens are its bytes.
+type Corpus struct {
+	// Name says where the text is from, for messages.
+	Name string
+	// Text is the whole text. It is read and never written, and must not change while it is in use.
+	Text []byte
+	// Seed chooses the order in which [Corpus.Batches] goes through the text; any value is as good as another.
+	Seed uint64
+
+	cyclic bool // read as the reference model reads: see Reference
+}
+
+// Option changes what [ReadCorpus] and [GoSource] read.
+type Option func(*reading)
+
+type reading struct {
+	limit int64 // bytes; 0: no limit
+	keep  func(name string, folder bool) bool
+}
+
+// Limit ends the text after so many bytes, within a file if need be. The default, and any number below 1, is no limit.
+func Limit(bytes int64) Option { return func(r *reading) { r.limit = bytes } }
+
+// ReadCorpus reads a file or, joined end to end in the order of their paths, all regular files below a folder. In a
+// folder, files and folders whose name begins with a dot are left out and symbolic links are not followed.
+// It is an error if a file cannot be read, or if there is not a single byte to read.
+func ReadCorpus(name string, options ...Option) (Corpus, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return Corpus{}, fmt.Errorf("gpt: corpus: %w", err)
+	}
+	r := newReading(options)
+	if info.IsDir() {
+		return r.read(name, os.DirFS(name), ".")
+	}
+	return r.read(name, os.DirFS(filepath.Dir(name)), filepath.Base(name))
+}
+
+// GoSource reads the source of Go's standard library, about 26 MB that every Go installation has: all .go files below
+// GOROOT/src, in the order of their paths, but for tests, testdata, vendored modules and the commands below cmd. Text
+// and size are those of the installed Go version. It is an error if no Go installation is found.
+func GoSource(options ...Option) (Corpus, error) {
+	src, err := goSourceFolder()
+	if err != nil {
+		return Corpus{}, err
+	}
+	r := newReading(options)
+	r.keep = func(name string, folder bool) bool {
+		if folder {
+			base := path.Base(name)
+			return name != "cmd" && base != "vendor" && base != "testdata"
+		}
+		return strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
+	}
+	return r.read("the Go standard library", os.DirFS(src), ".")
+}
+
+// goSourceFolder returns the standard library's folder of the installation that built this program or, where that is
+// not known or not here, of the go command in the path.
+func goSourceFolder() (string, error) {
+	var tried []string
+	check := func(root string) (string, bool) {
+		src := filepath.Join(root, "src")
+		tried = append(tried, src)
+		_, err := os.Stat(filepath.Join(src, "fmt", "print.go"))
+		return src, err == nil
+	}
+	if root := build.Default.GOROOT; root != "" {
+		if src, ok := check(root); ok {
+			return src, nil
+		}
+	}
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("gpt: no Go source in %q, and go env GOROOT failed (%w): install Go or set GOROOT", tried, err)
+	}
+	src, ok := check(strings.TrimSpace(string(out)))
+	if !ok {
+		return "", fmt.Errorf("gpt: no Go source in %q: install Go with its source or set GOROOT", tried)
+	}
+	return src, nil
+}
+
+func newReading(options []Option) *reading {
+	r := &reading{keep: func(string, bool) bool { return true }}
+	for _, o := range options {
+		o(r)
+	}
+	return r
+}
+
+// errEnough ends a walk at the limit.
+var errEnough = errors.New("limit reached")
+
+// read joins the files at or below start, in lexical order of each folder's entries.
+func (r *reading) read(name string, files fs.FS, start string) (Corpus, error) {
+	var text []byte
+	err := fs.WalkDir(files, start, func(at string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case at != start && (strings.HasPrefix(entry.Name(), ".") || !r.keep(at, entry.IsDir())):
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case entry.IsDir() || at != start && !entry.Type().IsRegular():
+			return nil
+		}
+		text, err = r.appendFile(text, files, at)
+		return err
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return Corpus{}, fmt.Errorf("gpt: corpus %s: %w", name, err)
+	}
+	if len(text) == 0 {
+		return Corpus{}, fmt.Errorf("gpt: corpus %s has not a single byte: choose a file, or a folder of files, with text", name)
+	}
+	return Corpus{Name: name, Text: text}, nil
+}
+
+// appendFile appends a file's content up to the limit; errEnough says that it is reached.
+func (r *reading) appendFile(text []byte, files fs.FS, name string) ([]byte, error) {
+	f, err := files.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var content io.Reader = f
+	if r.limit > 0 {
+		content = io.LimitReader(f, r.limit-int64(len(text)))
+	}
+	b, err := io.ReadAll(content)
+	if err != nil {
+		return nil, err
+	}
+	text = append(text, b...)
+	if r.limit > 0 && int64(len(text)) >= r.limit {
+		return text, errEnough
+	}
+	return text, nil
+}

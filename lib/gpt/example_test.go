@@ -1,0 +1,120 @@
+package gpt_test
+
+import (
+	"fmt"
+	"log"
+	"slices"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// Training on one device: the parameters, the optimizer's states and the batch go into a program, and the new
+// parameters and states and the loss come out.
+func Example() {
+	config := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
+	batches, err := gpt.Reference().Batches(config, 8)
+	if err != nil {
+		log.Fatal(err)
+	}
+	weights, err := config.Init()
+	if err != nil {
+		log.Fatal(err)
+	}
+	tree, rule := config.Params(), optim.AdamW(3e-3)
+	states, err := params.Zeros(optim.States(rule, tree))
+	if err != nil {
+		log.Fatal(err)
+	}
+	n, k := len(weights), len(states)
+	step, err := graph.NewExec(backend, func(in []*graph.Node) []*graph.Node {
+		w, states, in := in[:n], in[n:n+k], in[n+k:]
+		number, inputs, targets := in[0], in[1], in[2]
+		loss := config.Loss(tree.Nodes(w), inputs, targets)
+		w, states = optim.Apply(rule, tree, w, graph.Gradient(loss, w...), states, number)
+		return slices.Concat(w, states, []*graph.Node{loss})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for s := range 21 {
+		inputs, targets, err := batches.Step(s)
+		if err != nil {
+			log.Fatal(err)
+		}
+		number := tensors.FromScalar(int32(s + 1))
+		out, err := step.Call(slices.Concat(weights, states, []*tensors.Tensor{number, inputs, targets}))
+		if err != nil {
+			log.Fatal(err)
+		}
+		weights, states = out[:n], out[n:n+k]
+		if s%10 == 0 {
+			fmt.Printf("step %2d: loss %.1f\n", s, tensors.ToScalar[float32](out[n+k]))
+		}
+	}
+	// Output:
+	// step  0: loss 5.6
+	// step 10: loss 4.3
+	// step 20: loss 3.3
+}
+
+// The parameters of one block, by name.
+func ExampleConfig_Params() {
+	config := gpt.ReferenceConfig()
+	tree := config.Params()
+	block, err := tree.Under(gpt.BlockName(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, spec := range block {
+		fmt.Println(spec)
+	}
+	fmt.Println(tree.Size(), "parameters,", tree.Bytes(), "bytes")
+	// Output:
+	// h0.ln1.g (Float32)[256]
+	// h0.ln1.b (Float32)[256]
+	// h0.qkv.w (Float32)[256, 768]
+	// h0.qkv.b (Float32)[768]
+	// h0.o.w (Float32)[256, 256]
+	// h0.o.b (Float32)[256]
+	// h0.ln2.g (Float32)[256]
+	// h0.ln2.b (Float32)[256]
+	// h0.up.w (Float32)[256, 1024]
+	// h0.up.b (Float32)[1024]
+	// h0.down.w (Float32)[1024, 256]
+	// h0.down.b (Float32)[256]
+	// 3356160 parameters, 13424640 bytes
+}
+
+func ExampleConfig_Validate() {
+	config := gpt.ReferenceConfig()
+	config.Heads = 6
+	fmt.Println(config.Validate())
+	// Output:
+	// gpt: Config.Heads is 6, which does not divide Config.Width 256: choose a divisor, such as 4
+}
+
+// Two ranks read the two halves of the batch that one device would read.
+func ExampleBatches_Rank() {
+	corpus := gpt.Corpus{Name: "digits", Text: []byte("0123456789")}
+	batches, err := corpus.Batches(gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 3, Vocab: 256}, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("an epoch:", batches.Windows(), "sequences")
+	for rank := range 2 {
+		inputs, targets, err := batches.Rank(0, rank, 2)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("rank", rank, inputs.Value(), "→", targets.Value())
+	}
+	// Output:
+	// an epoch: 3 sequences
+	// rank 0 [[54 55 56]] → [[55 56 57]]
+	// rank 1 [[51 52 53]] → [[52 53 54]]
+}

@@ -1,0 +1,28 @@
+package gpt
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// Head returns the logits (B,T,V) of the last block's output x (B,T,C): the final normalization and a linear map
+// without a bias. It panics if "lnf.g", "lnf.b" or "head.w" is missing or does not fit x.
+func (c Config) Head(p params.Nodes, x *graph.Node) *graph.Node {
+	return Linear(LayerNorm(x, p.Get("lnf.g"), p.Get("lnf.b")), p.Get("head.w"), nil)
+}
+
+// CrossEntropy returns the mean over all positions of −log softmax(logits)[target], in nats: a scalar. The logits are
+// (B,T,V) and the targets (B,T), of any integer type; a target outside of the vocabulary adds nothing to the sum.
+// It panics if the shapes do not fit.
+func CrossEntropy(logits, targets *graph.Node) *graph.Node {
+	if l, t := logits.Shape(), targets.Shape(); l.Rank() != 3 || !slices.Equal(l.Dimensions[:2], t.Dimensions) {
+		panic(fmt.Errorf("gpt: logits have shape %s and targets %s: want (B,T,V) and (B,T)", l, t))
+	}
+	v := logits.Shape().Dim(-1)
+	hit := graph.OneHot(targets, v, logits.DType()) // (B,T,V)
+	return graph.Neg(graph.ReduceAllMean(graph.ReduceSum(graph.Mul(hit, graph.LogSoftmax(logits, -1)), -1)))
+}

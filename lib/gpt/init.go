@@ -1,0 +1,63 @@
+package gpt
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/gomlx/gomlx/core/tensors"
+)
+
+// Init returns the initial values of the parameters, in the order of [Config.Params]: normalization scales 1, biases 0,
+// and matrices and tables uniform with standard deviation 0.02, in float32. Each value is a function of its place in
+// the model alone, so it is the same on any number of devices. An invalid configuration is an error.
+func (c Config) Init() ([]*tensors.Tensor, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	tree := c.Params()
+	values := make([]*tensors.Tensor, len(tree))
+	for i, s := range tree {
+		flat := make([]float32, s.Size())
+		if err := c.InitPart(i, 0, flat); err != nil {
+			return nil, err
+		}
+		values[i] = tensors.FromFlatDataAndDimensions(flat, s.Shape.Dimensions...)
+	}
+	return values, nil
+}
+
+// InitPart fills dst with the initial values of a run of len(dst) elements of one parameter, in row-major order from
+// element first on: what a device that holds a shard needs. The parameter is given by its index in [Config.Params].
+// An index or a run outside of the model is an error.
+func (c Config) InitPart(index, first int, dst []float32) error {
+	tree := c.Params()
+	if index < 0 || index >= len(tree) {
+		return fmt.Errorf("gpt: parameter #%d of a model that has %d: count from 0", index, len(tree))
+	}
+	s := tree[index]
+	if first < 0 || first > s.Size()-len(dst) {
+		return fmt.Errorf("gpt: elements %d to %d of %s: it has %d", first, first+len(dst), s, s.Size())
+	}
+	for i := range dst {
+		switch {
+		case strings.HasSuffix(s.Name, ".g"):
+			dst[i] = 1
+		case strings.HasSuffix(s.Name, ".b"):
+			dst[i] = 0
+		default:
+			u := float64(splitmix64(uint64(index)<<32+uint64(first+i))>>40) / (1 << 24) // in [0,1)
+			dst[i] = float32((2*u - 1) * 0.02 * math.Sqrt(3))
+		}
+	}
+	return nil
+}
+
+// splitmix64 returns the first output of the generator of that name seeded with x (Steele, Lea & Flood 2014, "Fast
+// Splittable Pseudorandom Number Generators"): a hash of x, so that each value can be had without those before it.
+func splitmix64(x uint64) uint64 {
+	z := x + 0x9E3779B97F4A7C15
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	return z ^ z>>31
+}

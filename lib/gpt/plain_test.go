@@ -1,0 +1,134 @@
+package gpt_test
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// plainModel is a second implementation of the model to compare with: float64, one number at a time, no shapes, no
+// library, and nothing shared with the package but the names of the parameters.
+type plainModel struct {
+	gpt.Config
+	p map[string][]float64
+}
+
+// loss returns the mean cross-entropy of the rows.
+func (m plainModel) loss(inputs, targets [][]int32) float64 {
+	sum, n := 0.0, 0
+	for b := range inputs {
+		for t, logits := range m.logits(inputs[b]) {
+			total := 0.0
+			for _, l := range logits {
+				total += math.Exp(l)
+			}
+			sum -= math.Log(math.Exp(logits[targets[b][t]]) / total)
+			n++
+		}
+	}
+	return sum / float64(n)
+}
+
+// logits returns the logits at each position of one row of tokens.
+func (m plainModel) logits(tokens []int32) [][]float64 {
+	d, dh := m.Width, m.Width/m.Heads
+	x := make([][]float64, len(tokens)) // position, feature
+	for t, token := range tokens {
+		x[t] = make([]float64, d)
+		for c := range d {
+			x[t][c] = m.p["tok"][int(token)*d+c] + m.p["pos"][t*d+c]
+		}
+	}
+	for layer := range m.Layers {
+		at := fmt.Sprintf("h%d.", layer)
+		qkv := make([][]float64, len(x))
+		for t := range x {
+			qkv[t] = m.linear(at+"qkv", m.norm(at+"ln1", x[t]), 3*d)
+		}
+		for t := range x {
+			heads := make([]float64, d)
+			for h := range m.Heads {
+				weight, total := make([]float64, t+1), 0.0
+				for s := range t + 1 {
+					dot := 0.0
+					for c := range dh {
+						dot += qkv[t][h*dh+c] * qkv[s][d+h*dh+c]
+					}
+					weight[s] = math.Exp(dot / math.Sqrt(float64(dh)))
+					total += weight[s]
+				}
+				for s := range t + 1 {
+					for c := range dh {
+						heads[h*dh+c] += weight[s] / total * qkv[s][2*d+h*dh+c]
+					}
+				}
+			}
+			for c, y := range m.linear(at+"o", heads, d) {
+				x[t][c] += y
+			}
+		}
+		for t := range x {
+			h := m.linear(at+"up", m.norm(at+"ln2", x[t]), 4*d)
+			for c, u := range h {
+				h[c] = u / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(u+0.044715*math.Pow(u, 3))))
+			}
+			for c, y := range m.linear(at+"down", h, d) {
+				x[t][c] += y
+			}
+		}
+	}
+	out := make([][]float64, len(x))
+	for t := range x {
+		out[t] = m.linear("head", m.norm("lnf", x[t]), m.Vocab)
+	}
+	return out
+}
+
+// linear returns x·w + b; a missing bias is 0.
+func (m plainModel) linear(name string, x []float64, out int) []float64 {
+	y := make([]float64, out)
+	copy(y, m.p[name+".b"])
+	for i := range x {
+		for j := range y {
+			y[j] += x[i] * m.p[name+".w"][i*out+j]
+		}
+	}
+	return y
+}
+
+func (m plainModel) norm(name string, x []float64) []float64 {
+	mean, variance := 0.0, 0.0
+	for _, v := range x {
+		mean += v / float64(len(x))
+	}
+	for _, v := range x {
+		variance += (v - mean) * (v - mean) / float64(len(x))
+	}
+	y := make([]float64, len(x))
+	for c, v := range x {
+		y[c] = (v-mean)/math.Sqrt(variance+1e-5)*m.p[name+".g"][c] + m.p[name+".b"][c]
+	}
+	return y
+}
+
+// gradient returns the central differences (f(w+h) − f(w−h)) / 2h of the loss for every element. In float64 with
+// h = 1e-5 their error is about 1e-10.
+func (m plainModel) gradient(tree params.Tree, inputs, targets [][]int32) map[string][]float64 {
+	const h = 1e-5
+	grads := make(map[string][]float64)
+	for _, s := range tree {
+		w := m.p[s.Name]
+		g := make([]float64, len(w))
+		for i, at := range w {
+			w[i] = at + h
+			up := m.loss(inputs, targets)
+			w[i] = at - h
+			g[i] = (up - m.loss(inputs, targets)) / (2 * h)
+			w[i] = at
+		}
+		grads[s.Name] = g
+	}
+	return grads
+}

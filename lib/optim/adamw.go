@@ -1,0 +1,72 @@
+package optim
+
+import (
+	"math"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// AdamWRule is Adam with decoupled weight decay; make it with [AdamW] and change what should differ.
+//
+// Adam (Kingma & Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1) with the decay outside of the
+// adaptive step (Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2). For gradient g at
+// step t = 1, 2, …:
+//
+//	m ← β₁m + (1−β₁)g
+//	v ← β₂v + (1−β₂)g²
+//	w ← w − LR·( m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + Eps) + WeightDecay·w )
+//
+// Its states are "m" and "v", both of the parameter's shape and element type.
+type AdamWRule struct {
+	// LR is the learning rate: about the most by which an element changes in one step. At least 0.
+	LR float64
+	// Beta1 and Beta2 are the decay of the running means of the gradient and of its square, in [0,1): a mean is over
+	// about 1/(1−β) steps.
+	Beta1, Beta2 float64
+	// Eps is added to the root of the mean square, so that a small one does not make a large step. At least 0; with 0,
+	// an element whose gradient has always been 0 becomes NaN.
+	Eps float64
+	// WeightDecay, times LR, is the share by which each element shrinks in one step. At least 0; 0 is plain Adam.
+	WeightDecay float64
+}
+
+// AdamW returns the rule with the given learning rate, betas 0.9 and 0.999, eps 1e-8 and weight decay 0.01, which it
+// applies to every parameter. The reference model is trained with a learning rate of 3e-4.
+func AdamW(lr float64) AdamWRule {
+	return AdamWRule{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}
+}
+
+// Validate implements [Rule].
+func (r AdamWRule) Validate() error {
+	return checkSettings("AdamW", setting{"LR", r.LR, 0, math.Inf(1)},
+		setting{"Beta1", r.Beta1, 0, 1}, setting{"Beta2", r.Beta2, 0, 1},
+		setting{"Eps", r.Eps, 0, math.Inf(1)}, setting{"WeightDecay", r.WeightDecay, 0, math.Inf(1)})
+}
+
+// States implements [Rule]: "m" and "v".
+func (r AdamWRule) States(param params.Spec) params.Tree {
+	return params.Tree{{Name: param.Name + ".m", Shape: param.Shape}, {Name: param.Name + ".v", Shape: param.Shape}}
+}
+
+// Update implements [Rule].
+func (r AdamWRule) Update(param, grad *graph.Node, states []*graph.Node, step *graph.Node) (*graph.Node, []*graph.Node) {
+	checkUpdate(r, param, grad, states, step)
+	m := graph.Add(graph.MulScalar(states[0], r.Beta1), graph.MulScalar(grad, 1-r.Beta1))
+	v := graph.Add(graph.MulScalar(states[1], r.Beta2), graph.MulScalar(graph.Square(grad), 1-r.Beta2))
+	mean := graph.Div(m, correction(r.Beta1, step, m.DType()))
+	square := graph.Div(v, correction(r.Beta2, step, v.DType()))
+	direction := graph.Div(mean, graph.AddScalar(graph.Sqrt(square), r.Eps))
+	change := graph.Add(direction, graph.MulScalar(param, r.WeightDecay))
+	return graph.Sub(param, graph.MulScalar(change, r.LR)), []*graph.Node{m, v}
+}
+
+// correction returns 1−βᵗ, by which a running mean that started at zero is too small after t steps. It is computed in
+// float64: in float32, 1−0.999¹ would have only four correct digits, and half precision cannot count the steps.
+func correction(beta float64, step *graph.Node, dtype dtypes.DType) *graph.Node {
+	t := graph.ConvertDType(step, dtypes.Float64)
+	power := graph.Pow(graph.Scalar(step.Graph(), dtypes.Float64, beta), t)
+	return graph.ConvertDType(graph.OneMinus(power), dtype)
+}

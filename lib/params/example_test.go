@@ -1,0 +1,40 @@
+package params_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// The values of a model travel as a slice in the tree's order, here with a string for each; a part is found by name.
+func Example() {
+	tree := params.Tree{
+		params.New("embed", dtypes.Float32, 256, 64),
+		params.New("block.w", dtypes.Float32, 64, 64),
+		params.New("block.b", dtypes.Float32, 64),
+	}
+	named, err := params.Zip(tree, []string{"table", "matrix", "bias"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	named["block.w"] = "another matrix"
+	block, err := tree.Under("block")
+	if err != nil {
+		log.Fatal(err)
+	}
+	values, err := named.List(block)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i, spec := range block {
+		fmt.Println(spec, spec.Bytes(), values[i])
+	}
+	fmt.Println(tree.Size(), "parameters,", tree.Bytes(), "bytes")
+	// Output:
+	// block.w (Float32)[64, 64] 16384 another matrix
+	// block.b (Float32)[64] 256 bias
+	// 20544 parameters, 82176 bytes
+}

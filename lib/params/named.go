@@ -1,0 +1,98 @@
+package params
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+)
+
+// Named holds one value for each of some parameters, by name.
+type Named[T any] map[string]T
+
+// Nodes are parameters inside a graph.
+type Nodes = Named[*graph.Node]
+
+// Zip names an ordered list of values, one for each entry of the tree; values and entries that differ in number are an
+// error.
+func Zip[T any](t Tree, values []T) (Named[T], error) {
+	if len(values) != len(t) {
+		return nil, fmt.Errorf("params: %d values for the %d parameters of the tree %s: give one for each, in its order",
+			len(values), len(t), summary(t.Names()))
+	}
+	named := make(Named[T], len(t))
+	for i, s := range t {
+		named[s.Name] = values[i]
+	}
+	return named, nil
+}
+
+// List returns the values of the tree's entries, in its order. Values under other names are left out, so that a part
+// of the tree picks its part of the values; an entry without a value is an error.
+func (n Named[T]) List(t Tree) ([]T, error) {
+	values := make([]T, len(t))
+	for i, s := range t {
+		v, ok := n[s.Name]
+		if !ok {
+			return nil, fmt.Errorf("params: no value for %q: there are values for %s", s.Name, summary(n.sorted()))
+		}
+		values[i] = v
+	}
+	return values, nil
+}
+
+// Get returns the named value, for use while building a graph. It panics if there is none.
+func (n Named[T]) Get(name string) T {
+	v, ok := n[name]
+	if !ok {
+		panic(fmt.Errorf("params: no value for %q: there are values for %s", name, summary(n.sorted())))
+	}
+	return v
+}
+
+func (n Named[T]) sorted() []string {
+	names := make([]string, 0, len(n))
+	for name := range n {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Check returns an error if the values differ from the tree's entries in number, or any of them from its entry in
+// element type or dimensions.
+func Check[T shapes.HasShape](t Tree, values []T) error {
+	if _, err := Zip(t, values); err != nil {
+		return err
+	}
+	for i, s := range t {
+		if got := values[i].Shape(); !got.Equal(s.Shape) {
+			return fmt.Errorf("params: the value of %q has shape %s, its parameter has %s", s.Name, got, s.Shape)
+		}
+	}
+	return nil
+}
+
+// Nodes names the graph nodes of the tree's parameters, for use while building a graph.
+// It panics if the nodes differ from the tree in number or in any shape.
+func (t Tree) Nodes(nodes []*graph.Node) Nodes {
+	if err := Check(t, nodes); err != nil {
+		panic(err)
+	}
+	named, _ := Zip(t, nodes)
+	return named
+}
+
+// Zeros returns one tensor of zeros for each entry of the tree, in its order; an invalid tree is an error.
+func Zeros(t Tree) ([]*tensors.Tensor, error) {
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	zeros := make([]*tensors.Tensor, len(t))
+	for i, s := range t {
+		zeros[i] = tensors.FromShape(s.Shape)
+	}
+	return zeros, nil
+}
