@@ -34,15 +34,30 @@ func (k *Kernel) Environ() ([]string, error) {
 	if goCommand, err := exec.LookPath("go"); err == nil {
 		path = append(path, filepath.Dir(goCommand))
 	}
-	env := without(os.Environ(), "PYTHONPATH", "PYTHONHOME", "GOWORK")
-	return append(env,
-		"PATH="+joinPath(append(path, os.Getenv("PATH"))...),
-		"JUPYTER_PATH="+joinPath(filepath.Join(k.Root, "kernel", "jupyter"), os.Getenv("JUPYTER_PATH")),
-		"JUPYTER_PREFER_ENV_PATH=1", // the private environment wins over what the user has in the home folder
-		"PYTHONNOUSERSITE=1",
-		"VIRTUAL_ENV="+python,
-		cache.EnvDir+"="+k.Cache,
-	), nil
+	set := map[string]string{
+		"PATH":                    joinPath(append(path, os.Getenv("PATH"))...),
+		"JUPYTER_PATH":            joinPath(filepath.Join(k.Root, "kernel", "jupyter"), os.Getenv("JUPYTER_PATH")),
+		"JUPYTER_PREFER_ENV_PATH": "1", // the private environment wins over what the user has in the home folder
+		"PYTHONNOUSERSITE":        "1",
+		"VIRTUAL_ENV":             python,
+		"PYTHONPATH":              "",
+		"PYTHONHOME":              "",
+		"GOWORK":                  "",
+		cache.EnvDir:              k.Cache,
+	}
+	// A variable that stands twice is read differently by different programs, so
+	// the old ones go first.
+	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, replaced := set[name]
+		return replaced
+	})
+	for name, value := range set {
+		if value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env, nil
 }
 
 // Command returns a command with the kernel's environment; its name is looked up
@@ -70,7 +85,7 @@ func lookPath(name string, env []string) (string, error) {
 	if strings.ContainsRune(name, filepath.Separator) {
 		return exec.LookPath(name)
 	}
-	for _, entry := range slices.Backward(env) {
+	for _, entry := range env {
 		path, ok := strings.CutPrefix(entry, "PATH=")
 		if !ok {
 			continue
@@ -80,16 +95,8 @@ func lookPath(name string, env []string) (string, error) {
 				return found, nil
 			}
 		}
-		break // the last PATH is the one that counts
 	}
 	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
-}
-
-func without(env []string, names ...string) []string {
-	return slices.DeleteFunc(env, func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return slices.Contains(names, name)
-	})
 }
 
 func joinPath(elements ...string) string {

@@ -10,6 +10,7 @@ import os
 import sys
 
 import nbformat
+from bs4 import BeautifulSoup
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
@@ -26,6 +27,19 @@ class Failed(Exception):
 def stderr_of(cell):
     texts = [o.text for o in cell.get("outputs", []) if o.output_type == "stream" and o.name == "stderr"]
     return "".join(texts)
+
+
+def compile_errors_of(cell):
+    """What the Go compiler said, which GoNB shows as HTML with the code around each error."""
+    said = []
+    for output in cell.get("outputs", []):
+        html = output.get("data", {}).get("text/html", "") if output.output_type == "display_data" else ""
+        if "application/vnd.jupyter.stderr" in html:
+            soup = BeautifulSoup(html, "html.parser")
+            for context in soup.select("style, .gonb-err-context"):
+                context.decompose()
+            said += [line.strip() for line in soup.get_text().splitlines()]
+    return "".join(line + "\n" for line in said if line and not line.startswith("#"))
 
 
 def run(job):
@@ -51,7 +65,8 @@ def run(job):
     except Failed as e:
         why = str(e)
     except CellExecutionError as e:
-        why = stderr_of(notebook.cells[at - 1]) + f"{e.ename}: {e.evalue}"
+        cell = notebook.cells[at - 1]
+        why = compile_errors_of(cell) + stderr_of(cell) + f"{e.ename}: {e.evalue}"
     except CellTimeoutError:
         why = f"it did not end within {job['timeout']} s"
     except DeadKernelError:

@@ -9,6 +9,7 @@ import (
 
 // Lab says how JupyterLab is started.
 type Lab struct {
+	Dir       string // the folder it opens; "" is the project's notebooks
 	NoBrowser bool
 	IP        string   // "" is JupyterLab's own default, localhost
 	Port      int      // 0 is JupyterLab's own default, 8888 or the next that is free
@@ -19,9 +20,12 @@ type Lab struct {
 // notebooks. Its access token is Jupyter's own: made anew at each start and
 // printed with the address, unless Args or the user's configuration set one.
 func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
+	if lab.Dir == "" {
+		lab.Dir = k.Notebooks()
+	}
 	args := []string{
 		"lab",
-		"--ServerApp.root_dir=" + k.Notebooks(),
+		"--ServerApp.root_dir=" + lab.Dir,
 		"--MultiKernelManager.default_kernel_name=" + Name,
 		"--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 		"--LabApp.news_url=None",

@@ -43,7 +43,7 @@ func (k *Kernel) python() (cache.Part, error) {
 	interpreter, version, err := findPython(context.Background())
 	return cache.Part{
 		Name:    "python",
-		Version: fingerprint(requirements, templateIndex, templateConf, chart.ECharts(), interpreter, version),
+		Version: fingerprint(requirements, templateIndex, templateConf, shellLine, chart.Loader(), interpreter, version),
 		Bytes:   pythonBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			return installPython(ctx, interpreter, dir, report)
@@ -106,9 +106,9 @@ func installPython(ctx context.Context, interpreter, dir string, report cache.Pr
 		return err
 	}
 	return writeFiles(dir, map[string]string{
-		"share/jupyter/nbconvert/templates/shardbook/index.html.j2":     templateIndex,
-		"share/jupyter/nbconvert/templates/shardbook/conf.json":         templateConf,
-		"share/jupyter/nbconvert/templates/shardbook/static/echarts.js": chart.ECharts() + "\nwindow.shardbookECharts=window.echarts;\n",
+		"share/jupyter/nbconvert/templates/shardbook/index.html.j2":  templateIndex,
+		"share/jupyter/nbconvert/templates/shardbook/conf.json":      templateConf,
+		"share/jupyter/nbconvert/templates/shardbook/loader.html.j2": "{% raw %}" + chart.Loader() + "{% endraw %}\n",
 		// JupyterLab asks a newcomer whether to fetch its news from the network.
 		"etc/jupyter/labconfig/page_config.json": `{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}` + "\n",
 		// What a headless run's shell lines start with: see Headless.

@@ -47,7 +47,7 @@ func (k *barKind) check(c *Chart) error {
 	if c.stacked && up && down {
 		return errors.New("stacked bars of both signs do not show their sum")
 	}
-	return checkCount(len(k.categories) * len(k.series))
+	return checkCount("bars", len(k.categories)*len(k.series), maxMarks)
 }
 
 func (k *barKind) options(c *Chart) object {

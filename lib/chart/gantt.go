@@ -61,7 +61,18 @@ func (k *gantt) check(*Chart) error {
 			return fmt.Errorf("span %d of lane %q ends at %v, before it starts at %v", i, s.Lane, s.End, s.Start)
 		}
 	}
-	return checkCount(len(k.spans))
+	if low, high := k.extent(); low != high && nearlyEqual(low, high) {
+		return fmt.Errorf("the times from %v to %v differ too little for their size: count them from the first", low, high)
+	}
+	return checkCount("spans", len(k.spans), maxMarks)
+}
+
+func (k *gantt) extent() (low, high float64) {
+	low, high = k.spans[0].Start, k.spans[0].End
+	for _, s := range k.spans {
+		low, high = min(low, s.Start), max(high, s.End)
+	}
+	return low, high
 }
 
 // tracks places spans that overlap in one lane on different tracks of it: the first that is free, in order of start. It
@@ -134,10 +145,7 @@ func (k *gantt) options(c *Chart) object {
 
 func (k *gantt) text(c *Chart) string {
 	const columns = 60
-	low, high := k.spans[0].Start, k.spans[0].End
-	for _, s := range k.spans {
-		low, high = min(low, s.Start), max(high, s.End)
-	}
+	low, high := k.extent()
 	column := func(t float64) int {
 		if high == low {
 			return 0

@@ -46,7 +46,7 @@ func (k *heatMap) check(*Chart) error {
 			return err
 		}
 	}
-	return checkCount(len(k.xs) * len(k.ys))
+	return checkCount("cells", len(k.xs)*len(k.ys), maxMarks)
 }
 
 // stated tells whether each cell has room to state its value.
@@ -83,7 +83,7 @@ func (k *heatMap) options(c *Chart) object {
 		"type": "heatmap", "data": data,
 		"itemStyle": object{"borderColor": background, "borderWidth": border},
 	}}
-	if low == high {
+	if nearlyEqual(low, high) {
 		// One value has no scale to show; a scale of width one only gives it a colour.
 		high = low + max(abs(low), 1)
 	}

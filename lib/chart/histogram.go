@@ -43,7 +43,7 @@ type bin struct {
 func (k *histogram) count() []bin {
 	low, high := slices.Min(k.values), slices.Max(k.values)
 	bins := make([]bin, k.bins)
-	if low == high {
+	if nearlyEqual(low, high) {
 		// Equal values have no width to divide, so one bin around them takes its width from their size.
 		half := max(abs(low)/2, 0.5)
 		return []bin{{low - half, high + half, len(k.values)}}

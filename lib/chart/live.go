@@ -32,7 +32,7 @@ const liveInterval = 250 * time.Millisecond
 //		live.Show(chart.Line("loss", "step", "loss (nats)", chart.Series{Name: "train", Y: losses}))
 //	}
 func NewLive() *Live {
-	return &Live{place: here(), id: "chart-" + gonbui.UniqueID(), now: time.Now}
+	return &Live{place: here(), id: "chart-" + gonbui.UniqueId(), now: time.Now}
 }
 
 // Show replaces the output by these charts. In a notebook it draws them at once if a quarter of a second has passed

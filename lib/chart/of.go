@@ -61,6 +61,12 @@ func optionsOf(c Options) (o object, err error) {
 	if len(list) == 0 {
 		return nil, errors.New("no series")
 	}
+	if mapped := slices.ContainsFunc(list, func(s any) bool {
+		series, ok := s.(object)
+		return ok && series["type"] == "map"
+	}); mapped || o["geo"] != nil {
+		return nil, errors.New("maps need outlines that ECharts itself does not have")
+	}
 	return o, checkFunctions("options", o)
 }
 

@@ -1,9 +1,6 @@
 package chart
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // points2D is a chart of points in the plane: joined by lines, or not.
 type points2D struct {
@@ -47,7 +44,10 @@ func (p *points2D) check(c *Chart) error {
 			return err
 		}
 	}
-	return checkCount(count)
+	if p.joined {
+		return checkCount("points", count, maxPoints)
+	}
+	return checkCount("points", count, maxMarks)
 }
 
 func (p *points2D) options(c *Chart) object {
@@ -56,8 +56,8 @@ func (p *points2D) options(c *Chart) object {
 		series[i] = p.one(c, i, s)
 	}
 	h := heading(c)
-	h["xAxis"] = numberAxis(c.x, c.logX, false)
-	h["yAxis"] = numberAxis(c.y, c.logY, true)
+	h["xAxis"] = widen(numberAxis(c.x, c.logX, false), p.series, Series.x)
+	h["yAxis"] = widen(numberAxis(c.y, c.logY, true), p.series, func(s Series, i int) float64 { return s.Y[i] })
 	h["series"] = series
 	if p.joined {
 		h["tooltip"].(object)["trigger"] = "axis"
@@ -89,6 +89,31 @@ func (p *points2D) one(c *Chart, i int, s Series) object {
 	return o
 }
 
+func extent(series []Series, at func(Series, int) float64) (low, high float64) {
+	low, high = at(series[0], 0), at(series[0], 0)
+	for _, s := range series {
+		for i := range s.Y {
+			low, high = min(low, at(s, i)), max(high, at(s, i))
+		}
+	}
+	return low, high
+}
+
+// widen gives an axis room around values that are equal but for rounding, so that they show as the level they are.
+func widen(axis object, series []Series, at func(Series, int) float64) object {
+	low, high := extent(series, at)
+	if low == high || !nearlyEqual(low, high) {
+		return axis
+	}
+	if axis["type"] == "log" {
+		axis["min"], axis["max"] = low/10, high*10
+		return axis
+	}
+	room := max(abs(low), abs(high)) / 10
+	axis["min"], axis["max"] = low-room, high+room
+	return axis
+}
+
 func (s Series) x(i int) float64 {
 	if s.X == nil {
 		return float64(i)
@@ -110,17 +135,12 @@ func (p *points2D) text(c *Chart) string {
 }
 
 func (p *points2D) sparklines(c *Chart) string {
-	var b strings.Builder
-	low, high := p.series[0].x(0), p.series[0].x(0)
+	low, high := extent(p.series, Series.x)
 	rows := make([][]string, len(p.series))
 	for i, s := range p.series {
-		for j := range s.Y {
-			low, high = min(low, s.x(j)), max(high, s.x(j))
-		}
 		first, last := s.Y[0], s.Y[len(s.Y)-1]
 		rows[i] = []string{s.Name, sparkline(s.Y, c.logY), number(first) + " → " + number(last)}
 	}
-	fmt.Fprintf(&b, "%s over %s, %s … %s\n", plain(or(c.y, "y")), plain(or(c.x, "x")), number(low), number(high))
-	b.WriteString(textTable(nil, rows))
-	return b.String()
+	return fmt.Sprintf("%s over %s, %s … %s\n", plain(or(c.y, "y")), plain(or(c.x, "x")), number(low), number(high)) +
+		textTable(nil, rows)
 }

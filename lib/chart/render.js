@@ -2,7 +2,8 @@
 function render(json, width, height, id) {
   var options = revive(JSON.parse(json));
   options.animation = false;
-  [].concat(options.series || []).forEach(function (series) {
+  var list = [].concat(options.series || []);
+  list.forEach(function (series) {
     // Progressive drawing waits for later frames, and here there are none.
     series.animation = false;
     series.progressive = 0;
@@ -12,6 +13,10 @@ function render(json, width, height, id) {
     // ECharts counts its charts to name their elements, which would make equal charts differ.
     chart.getZr().painter._id = id;
     chart.setOption(options);
+    if (chart.getModel().getSeriesCount() !== list.length) {
+      // ECharts passes over a kind that it does not know.
+      throw new Error("cannot draw all of: " + list.map(function (series) { return series.type; }).join(", "));
+    }
     // An image answers no mouse, so what serves to follow it is left out. A quote stands as it is only inside a tag.
     return chart.getZr().painter.renderToString({ useViewBox: true, cssAnimation: false, cssEmphasis: false })
       .replace(/ ecmeta_\w+="[^"]*"/g, "");

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // SVG draws the chart as an SVG document, the same bytes for the same chart. The first call of a process takes longer,
@@ -41,7 +42,9 @@ func (c *Chart) draw() (picture, error) {
 	if err != nil {
 		return picture{}, fmt.Errorf("chart %q: %w", c.title, err)
 	}
-	p := picture{options: string(data)}
+	// ECharts keeps what it measures in plain objects under the text itself, so this one text would become the prototype
+	// of every object on the page. A space of no width makes it a text like any other.
+	p := picture{options: strings.ReplaceAll(string(data), "__proto__", "__proto\u200b__")}
 	p.width, p.height = c.size()
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %s", p.width, p.height, data))
 	p.mark = hex.EncodeToString(sum[:8])

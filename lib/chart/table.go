@@ -35,7 +35,7 @@ func (k *table) check(*Chart) error {
 			return fmt.Errorf("row %d has %d cells for %d columns", i, len(row), len(k.header))
 		}
 	}
-	return checkCount(len(k.rows) * len(k.header))
+	return checkCount("cells", len(k.rows)*len(k.header), maxPoints)
 }
 
 func (k *table) options(*Chart) object { return nil }

@@ -23,19 +23,11 @@ type ParamValue interface {
 //
 //	devices := notebook.Param("devices", 8)
 //
-// If the value set is not a T, Param prints one sentence that says so to the standard error and ends the process with
-// status 1, without running deferred calls. In a notebook that ends the cell, as an error. Programs that must go on use
-// [LookupParam].
+// If the value set is not a T, Param ends the program as [Check] does. Programs that must go on use [LookupParam].
 //
 // Write name as a string literal, so that [ParamNames] finds it.
 func Param[T ParamValue](name string, def T) T {
-	value, err := LookupParam(name, def)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		flushDisplay()
-		os.Exit(1)
-	}
-	return value
+	return Must(LookupParam(name, def))
 }
 
 // LookupParam returns the value that [EnvParams] sets for the parameter called name, or def if it sets none. The error

@@ -1,0 +1,195 @@
+package kernel_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/kernel"
+)
+
+// ready is the kernel of this checkout, set up in the user's own cache folder: the
+// first test run on a machine installs it, as the first `shardbook lab` would.
+func ready(t testing.TB) *kernel.Kernel {
+	t.Helper()
+	k, err := kernel.New(".", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Setup(t.Context(), func(part string, _, _ int, what string) { t.Logf("%s: %s", part, what) }); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestSetupAgainDoesNothing(t *testing.T) {
+	k := ready(t)
+	err := k.Setup(t.Context(), func(part string, _, _ int, what string) {
+		t.Errorf("the second set-up installs %s: %s", part, what)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNewFindsTheProject(t *testing.T) {
+	here, err := kernel.New(".", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(here.Root, "kernel", "kernel_test.go")); err != nil {
+		t.Errorf("root %q: %v", here.Root, err)
+	}
+	away := t.TempDir()
+	if _, err := kernel.New(away, ""); err == nil || !strings.Contains(err.Error(), kernel.EnvRoot) {
+		t.Errorf("outside of the project: %v", err)
+	}
+	t.Setenv(kernel.EnvRoot, here.Root)
+	if k, err := kernel.New(away, ""); err != nil || k.Root != here.Root {
+		t.Errorf("with %s: %+v, %v", kernel.EnvRoot, k, err)
+	}
+	t.Setenv(kernel.EnvRoot, away)
+	if _, err := kernel.New(away, ""); err == nil || !strings.Contains(err.Error(), away) {
+		t.Errorf("with %s elsewhere: %v", kernel.EnvRoot, err)
+	}
+}
+
+// notebook writes a notebook of code cells and returns its path.
+func notebook(t testing.TB, cells ...string) string {
+	t.Helper()
+	type cell struct {
+		CellType string         `json:"cell_type"`
+		ID       string         `json:"id"`
+		Metadata map[string]any `json:"metadata"`
+		Source   string         `json:"source"`
+		Outputs  []any          `json:"outputs"`
+		Count    *int           `json:"execution_count"`
+	}
+	file := map[string]any{
+		"nbformat": 4, "nbformat_minor": 5,
+		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go", "language": "go"}},
+	}
+	var list []cell
+	for i, source := range cells {
+		list = append(list, cell{"code", fmt.Sprintf("cell-%d", i), map[string]any{}, source, []any{}, nil})
+	}
+	file["cells"] = list
+	text, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "test.ipynb")
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestHeadlessFailures(t *testing.T) {
+	k := ready(t)
+	good := "%%\nfmt.Println(\"fine\")"
+	for _, test := range []struct {
+		name  string
+		cells []string
+		run   kernel.Run
+		cell  int
+		why   string
+	}{
+		{name: "a panic", cells: []string{good, "%%\npanic(\"broken on purpose\")"}, cell: 2, why: "broken on purpose"},
+		{name: "an exit status", cells: []string{"%%\nos.Exit(3)"}, cell: 1, why: "exit status 3"},
+		{name: "a compile error", cells: []string{good, "%%\nundefined(1)"}, cell: 2, why: "undefined"},
+		{name: "standard error", cells: []string{good, good, "%%\nfmt.Fprintln(os.Stderr, \"a stray word\")"}, cell: 3, why: "a stray word"},
+		{name: "a failing shell line", cells: []string{"!true", "!exit 4"}, cell: 2, why: "status 4"},
+		{name: "a silent failing command", cells: []string{"!false"}, cell: 1, why: "status 1"},
+		{name: "a cell that takes too long", cells: []string{"%%\ntime.Sleep(time.Hour)"}, run: kernel.Run{Timeout: 3 * time.Second}, cell: 1, why: "did not end within 3 s"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.run.Notebook = notebook(t, test.cells...)
+			test.run.Ipynb = filepath.Join(t.TempDir(), "out.ipynb")
+			err := k.Headless(t.Context(), test.run)
+			var failed *kernel.CellError
+			if !errors.As(err, &failed) {
+				t.Fatalf("error %v, want a CellError", err)
+			}
+			if failed.Cell != test.cell || failed.Notebook != "test.ipynb" || !strings.Contains(failed.Why, test.why) {
+				t.Errorf("error %q, want one of cell %d that says %q", err, test.cell, test.why)
+			}
+			if _, err := os.Stat(test.run.Ipynb); err != nil {
+				t.Errorf("the outputs up to the failure are not written: %v", err)
+			}
+		})
+	}
+}
+
+func TestHeadlessKeepsAndForgets(t *testing.T) {
+	k := ready(t)
+	const imports = "import \"github.com/shardbook/shardbook/lib/notebook\"\n"
+	keeps := notebook(t,
+		imports+"%%\nnotebook.Check(notebook.Keep(\"answer\", notebook.Param(\"answer\", 42)))",
+		"%%\nif got := notebook.Must(notebook.Kept[int](\"answer\")); got != 43 {\n\tpanic(got)\n}")
+	// The parameter comes from outside, the value from the cell before.
+	err := k.Headless(t.Context(), kernel.Run{Notebook: keeps, Env: []string{`SHARDBOOK_PARAMS={"answer":"43"}`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := notebook(t, imports+"%%\nnotebook.Must(notebook.Kept[int](\"answer\"))")
+	if err := k.Headless(t.Context(), kernel.Run{Notebook: reads}); err == nil || !strings.Contains(err.Error(), "kept so far: nothing") {
+		t.Errorf("a new kernel sees what another kept: %v", err)
+	}
+}
+
+func TestHeadlessStops(t *testing.T) {
+	k := ready(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	pid := filepath.Join(t.TempDir(), "pid")
+	path := notebook(t, fmt.Sprintf("%%%%\nos.WriteFile(%q, []byte(fmt.Sprint(os.Getpid())), 0o600)\ntime.Sleep(time.Hour)", pid))
+	done := make(chan error, 1)
+	go func() { done <- k.Headless(ctx, kernel.Run{Notebook: path}) }()
+	var cell string
+	for cell == "" {
+		select {
+		case err := <-done:
+			t.Fatalf("the run ended before the cell began: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		text, _ := os.ReadFile(pid)
+		cell = string(text)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled run returned %v", err)
+	}
+	for range 200 { // the cell is killed by its kernel, which is asked to stop first
+		if _, err := os.Stat("/proc/" + cell); errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("the cell's process %s lives on", cell)
+}
+
+func TestFindNotebooks(t *testing.T) {
+	k, err := kernel.New(".", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := k.FindNotebooks(nil)
+	if err != nil || len(all) < 2 || filepath.Base(all[0]) != "00-devices.ipynb" {
+		t.Fatalf("all notebooks: %q, %v", all, err)
+	}
+	for _, name := range []string{"00-devices", "00-devices.ipynb", "00"} {
+		if got, err := k.FindNotebooks([]string{name}); err != nil || len(got) != 1 || got[0] != all[0] {
+			t.Errorf("%q: %q, %v", name, got, err)
+		}
+	}
+	if _, err := k.FindNotebooks([]string{"99-nothing"}); err == nil || !strings.Contains(err.Error(), "99-nothing") || !strings.Contains(err.Error(), "00-devices") {
+		t.Errorf("an unknown name: %v", err)
+	}
+}

@@ -1,0 +1,144 @@
+package chart
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// gallery is one chart of every kind that has a picture.
+func gallery() []*Chart {
+	y := []float64{3, 1, 2}
+	names := []string{"a", "b", "c"}
+	return []*Chart{
+		Line("line", "x", "y", Series{Name: "s", Y: y}, Series{Name: "t", X: y, Y: y}),
+		Line("log", "x", "y", Series{X: y, Y: y}).LogX().LogY(),
+		Scatter("scatter", "x", "y", Series{Name: "s", Y: y}),
+		Bar("bar", names, Series{Name: "s", Y: y}, Series{Name: "t", Y: y}),
+		Bar("stacked", names, Series{Name: "s", Y: y}, Series{Name: "t", Y: y}).Stacked(),
+		HeatMap("heat", names, names, [][]float64{y, y, y}),
+		HeatMap("one value", names[:1], names[:1], [][]float64{{0}}),
+		Histogram("histogram", y, 2),
+		Gantt("gantt", Span{"l", "a", "k", 0, 2}, Span{"l", "b", "j", 1, 3}, Span{"m", "c", "k", 1, 1}),
+		Line("rounding", "x", "y", Series{Y: []float64{1, 1 + 2e-16, 1}}),
+	}
+}
+
+// elements counts the elements of a document and returns its text; it fails on what is not well-formed.
+func elements(svg string) (count map[string]int, text string, err error) {
+	count = map[string]int{}
+	d := xml.NewDecoder(strings.NewReader(svg))
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return count, text, nil
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		switch token := token.(type) {
+		case xml.StartElement:
+			count[token.Name.Local]++
+		case xml.CharData:
+			text += string(token)
+		}
+	}
+}
+
+func TestSVGShowsTheChart(t *testing.T) {
+	for _, c := range gallery() {
+		svg, err := c.SVG()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		count, text, err := elements(svg)
+		if err != nil {
+			t.Errorf("%s: %v", c.title, err)
+		}
+		if !strings.Contains(text, c.title) || count["path"] == 0 {
+			t.Errorf("%s: no title or no shapes in %s", c.title, svg)
+		}
+		for _, s := range []string{"href=", "url(http", "NaN", "undefined"} {
+			if strings.Contains(svg, s) {
+				t.Errorf("%s: the picture contains %s", c.title, s)
+			}
+		}
+		if rest := strings.NewReplacer("http://www.w3.org/2000/svg", "", "http://www.w3.org/1999/xlink", "").Replace(svg); strings.Contains(rest, "://") {
+			t.Errorf("%s: an address beyond the name spaces", c.title)
+		}
+	}
+}
+
+// ECharts draws large data in steps, of which an image would show the first alone.
+func TestSVGShowsEveryPoint(t *testing.T) {
+	few, err := Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).SVG()
+	if err != nil {
+		t.Fatal(err)
+	}
+	many, err := Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).SVG()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(many, palette[0]) - strings.Count(few, palette[0]) + 1; got != maxMarks {
+		t.Errorf("%d of %d points are drawn", got, maxMarks)
+	}
+}
+
+func TestSVGIsTheSameEachTime(t *testing.T) {
+	first := map[string]string{}
+	for _, c := range gallery() {
+		first[c.title], _ = c.SVG()
+	}
+	// In another order, and with an engine that has drawn nothing yet.
+	fresh := &engine{limit: time.Minute}
+	charts := gallery()
+	for i := range charts {
+		c := charts[len(charts)-1-i]
+		p, err := c.draw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := fresh.render(p.options, p.width, p.height, "z"+p.mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.svg != first[c.title] || again != p.svg {
+			t.Errorf("%s: another picture the second time", c.title)
+		}
+	}
+}
+
+func TestRenderStopsAndRecovers(t *testing.T) {
+	e := &engine{limit: 50 * time.Millisecond}
+	if err := e.load(); err != nil {
+		t.Fatal(err)
+	}
+	for name, function := range map[string]string{
+		"endless loop":      "while (true) {}",
+		"endless recursion": "(function f() { return f() + 1; })()",
+		"exception":         "throw new Error('no')",
+	} {
+		option := fmt.Sprintf(`{"yAxis":{},"xAxis":{"axisLabel":{"formatter":"__f__function () { %s }__f__"}},"series":[{"type":"line","data":[[1,2]]}]}`, function)
+		if svg, err := e.render(option, 300, 300, "z"); err == nil {
+			t.Errorf("%s: no error, but %d bytes", name, len(svg))
+		}
+	}
+	e.limit = time.Minute
+	if _, err := e.render(`{"series":[{"type":"pie","data":[1,2]}]}`, 300, 300, "z"); err != nil {
+		t.Errorf("after failures: %v", err)
+	}
+}
+
+func TestEChartsIsTheVendoredOne(t *testing.T) {
+	if !strings.Contains(ECharts(), `version="5.6.0"`) {
+		t.Error("not ECharts 5.6.0")
+	}
+	if n := strings.Count(Loader(), "</script"); n != 1 {
+		t.Errorf("the loader has %d end tags", n)
+	}
+}
