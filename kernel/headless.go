@@ -30,9 +30,10 @@ type Run struct {
 	Ipynb    string        // where the executed notebook goes; "" for nowhere
 	HTML     string        // where it goes as one self-contained HTML file; "" for nowhere
 	Timeout  time.Duration // for each cell; 0 is DefaultCellTimeout
-	Timing   bool          // keep when each cell began and ended in the executed notebook
 	Env      []string      // added to the kernel's environment, as "NAME=value"
-	OnCell   func(cell, cells int)
+
+	OnCell func(cell, cells int)              // cell, counted from 1, of cells begins; may be nil
+	OnRan  func(cell int, took time.Duration) // a code cell has run; may be nil
 }
 
 // CellError is the failure of one cell: an error, a failing shell line, or
@@ -59,7 +60,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 		r.Timeout = DefaultCellTimeout
 	}
 	job, err := json.Marshal(map[string]any{
-		"notebook": r.Notebook, "ipynb": r.Ipynb, "html": r.HTML, "timeout": int(r.Timeout.Seconds()), "timing": r.Timing,
+		"notebook": r.Notebook, "ipynb": r.Ipynb, "html": r.HTML, "timeout": int(r.Timeout.Seconds()),
 	})
 	if err != nil {
 		return err
@@ -92,6 +93,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 		var event struct {
 			Event       string
 			Cell, Cells int
+			Seconds     float64
 			Why         string
 		}
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
@@ -100,6 +102,8 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 		switch {
 		case event.Event == "cell" && r.OnCell != nil:
 			r.OnCell(event.Cell, event.Cells)
+		case event.Event == "ran" && r.OnRan != nil:
+			r.OnRan(event.Cell, time.Duration(event.Seconds*float64(time.Second)))
 		case event.Event == "failed":
 			failed = &CellError{name, event.Cell, plain(event.Why)}
 		}

@@ -1,13 +1,15 @@
 """Runs one notebook and says on standard output, a JSON object a line, how it goes.
 
-Standard input holds one JSON object: notebook, ipynb, html (paths; the last two may be empty),
-timeout (seconds a cell), timing (keep each cell's times in the executed notebook). Lines:
-  {"event": "cell", "cell": 3, "cells": 9}     cell 3 of 9 begins, counted from 1
-  {"event": "failed", "cell": 3, "why": "..."}  and the run stops there
+Standard input holds one JSON object: notebook, ipynb, html (paths; the last two may be empty) and
+timeout (seconds a cell). Lines:
+  {"event": "cell", "cell": 3, "cells": 9}       cell 3 of 9 begins, counted from 1
+  {"event": "ran", "cell": 3, "seconds": 0.6}    it is a code cell and has run
+  {"event": "failed", "cell": 3, "why": "..."}   it failed, and the run stops there
 """
 import json
 import os
 import sys
+import time
 
 import nbformat
 from bs4 import BeautifulSoup
@@ -44,21 +46,26 @@ def compile_errors_of(cell):
 
 def run(job):
     notebook = nbformat.read(job["notebook"], as_version=4)
-    at = 0
+    at, began = 0, 0.0
 
     def on_cell_start(cell, cell_index):
         nonlocal at
         at = cell_index + 1
         say(event="cell", cell=at, cells=len(notebook.cells))
 
+    def on_cell_execute(cell, cell_index):
+        nonlocal began
+        began = time.perf_counter()
+
     def on_cell_executed(cell, cell_index, execute_reply):
+        say(event="ran", cell=at, seconds=time.perf_counter() - began)
         if text := stderr_of(cell):
             raise Failed("it wrote to standard error: " + text)
 
     client = NotebookClient(
-        notebook, timeout=job["timeout"], kernel_name="shardbook", record_timing=job["timing"],
+        notebook, timeout=job["timeout"], kernel_name="shardbook", record_timing=False,
         resources={"metadata": {"path": os.path.dirname(os.path.abspath(job["notebook"]))}},
-        on_cell_start=on_cell_start, on_cell_executed=on_cell_executed)
+        on_cell_start=on_cell_start, on_cell_execute=on_cell_execute, on_cell_executed=on_cell_executed)
     why = None
     try:
         client.execute()

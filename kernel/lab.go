@@ -23,13 +23,7 @@ func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
 	if lab.Dir == "" {
 		lab.Dir = k.Notebooks()
 	}
-	args := []string{
-		"lab",
-		"--ServerApp.root_dir=" + lab.Dir,
-		"--MultiKernelManager.default_kernel_name=" + Name,
-		"--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-		"--LabApp.news_url=None",
-	}
+	args := []string{"lab", "--ServerApp.root_dir=" + lab.Dir}
 	if lab.NoBrowser {
 		args = append(args, "--no-browser")
 	}

@@ -31,6 +31,18 @@ var templateIndex string
 //go:embed template/conf.json
 var templateConf string
 
+// serverConfig is JupyterLab's configuration. It fetches nothing from the network,
+// and it takes the answer to its first question to a kernel as a sign of life:
+// with Jupyter's own list of messages that do not count, GoNB, which unlike
+// others says nothing unasked, is "unknown" until a cell has run.
+//
+//go:embed jupyter_server_config.json
+var serverConfig string
+
+// pageConfig keeps JupyterLab from asking a newcomer whether it may fetch news.
+const pageConfig = `{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}
+`
+
 // pythonBytes is the space that the environment needs while pip fills it.
 const pythonBytes = 600e6
 
@@ -43,7 +55,7 @@ func (k *Kernel) python() (cache.Part, error) {
 	interpreter, version, err := findPython(context.Background())
 	return cache.Part{
 		Name:    "python",
-		Version: fingerprint(requirements, templateIndex, templateConf, shellLine, chart.Loader(), interpreter, version),
+		Version: fingerprint(requirements, templateIndex, templateConf, shellLine, serverConfig, pageConfig, chart.Loader(), interpreter, version),
 		Bytes:   pythonBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			return installPython(ctx, interpreter, dir, report)
@@ -109,10 +121,9 @@ func installPython(ctx context.Context, interpreter, dir string, report cache.Pr
 		"share/jupyter/nbconvert/templates/shardbook/index.html.j2":  templateIndex,
 		"share/jupyter/nbconvert/templates/shardbook/conf.json":      templateConf,
 		"share/jupyter/nbconvert/templates/shardbook/loader.html.j2": "{% raw %}" + chart.Loader() + "{% endraw %}\n",
-		// JupyterLab asks a newcomer whether to fetch its news from the network.
-		"etc/jupyter/labconfig/page_config.json": `{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}` + "\n",
-		// What a headless run's shell lines start with: see Headless.
-		"etc/shardbook/shell-line.sh": shellLine,
+		"etc/jupyter/jupyter_server_config.json":                     serverConfig,
+		"etc/jupyter/labconfig/page_config.json":                     pageConfig,
+		"etc/shardbook/shell-line.sh":                                shellLine, // see Headless
 	})
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -67,6 +66,7 @@ func notebooksCommand() *cobra.Command {
 	cmd.Flags().StringVar(&out, "out", "", "folder for the executed notebooks and their self-contained HTML")
 	cmd.Flags().BoolVar(&update, "update", false, "write the new outputs into the notebooks themselves")
 	cmd.Flags().StringArrayVar(&params, "set", nil, "set a parameter that a cell reads with notebook.Param: NAME=VALUE")
+	cmd.MarkFlagsMutuallyExclusive("out", "update")
 	cmd.Flags().DurationVar(&timeout, "timeout", kernel.DefaultCellTimeout, "longest time for one cell")
 	return cmd
 }
@@ -75,17 +75,9 @@ func notebooksCommand() *cobra.Command {
 func runNotebook(ctx context.Context, k *kernel.Kernel, r kernel.Run, name string, update bool) error {
 	bar := newProgress("running")
 	r.OnCell = func(cell, cells int) { bar.show(name, cell-1, cells, fmt.Sprintf("cell %d of %d", cell, cells)) }
-	if update {
-		fresh, err := os.CreateTemp(filepath.Dir(r.Notebook), "."+name+"-*.ipynb")
-		if err != nil {
-			return err
-		}
-		fresh.Close()
-		defer os.Remove(fresh.Name())
-		if r.Ipynb != "" {
-			return errors.New("--update and --out exclude each other: the one writes into the notebooks, the other beside them")
-		}
-		r.Ipynb = fresh.Name()
+	if update { // beside the notebook, whose place it takes only when all cells have passed
+		r.Ipynb = filepath.Join(filepath.Dir(r.Notebook), "."+name+".updated.ipynb")
+		defer os.Remove(r.Ipynb)
 	}
 	start := time.Now()
 	err := k.Headless(ctx, r)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -66,6 +65,3 @@ func execCommand() *cobra.Command {
 		DisableFlagsInUseLine: true,
 	}
 }
-
-// executable is this program, to run itself with.
-func executable() (string, error) { return os.Executable() }

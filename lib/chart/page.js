@@ -5,7 +5,7 @@ function live(mark, width, height, options) {
       if (box.dataset.live) return;
       var frame = document.createElement("div");
       echarts.init(frame, null, { renderer: "svg", width: width, height: height })
-        .setOption(revive(JSON.parse(JSON.stringify(options))));
+        .setOption(Object.assign(revive(JSON.parse(JSON.stringify(options))), { animation: false }));
       box.dataset.live = "yes";
       box.replaceChildren(frame);
     });

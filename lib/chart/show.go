@@ -15,9 +15,9 @@ import (
 // Show shows charts where the program runs: in a notebook as pictures, several of them side by side; elsewhere as
 // [Chart.Text] on the standard output.
 //
-// A chart that cannot be drawn is replaced by the reason, where the chart would be, since a notebook cell seldom looks
-// at the error; the others are still shown. The error returned joins all reasons, and says so if the notebook did not
-// take the output.
+// A chart that cannot be drawn is replaced by the reason, where the chart would be and, in a notebook, on the standard
+// error, since a cell seldom looks at the error returned; the others are still shown. That error joins all reasons, and
+// says so if the notebook did not take the output.
 func Show(charts ...*Chart) error { return here().show("", true, charts) }
 
 // place is where output goes: a notebook, or else a terminal.
@@ -59,6 +59,9 @@ func (p place) show(displayID string, script bool, charts []*Chart) error {
 	if p.send == nil {
 		_, err = io.WriteString(p.terminal, text)
 	} else {
+		if len(failed) > 0 {
+			fmt.Fprintln(os.Stderr, errors.Join(failed...)) // so that a headless run does not pass
+		}
 		err = p.send(&protocol.DisplayData{DisplayID: displayID, Data: map[protocol.MIMEType]any{
 			protocol.MIMETextHTML:  strings.Join(pictures, "\n"),
 			protocol.MIMETextPlain: text,

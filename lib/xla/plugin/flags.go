@@ -17,18 +17,20 @@ const ynnFusion = "xla_cpu_experimental_ynn_fusion_type"
 // setFlags adds the flags that make the plugin compute rightly to $XLA_FLAGS,
 // unless the user set them. It must run before the plugin is loaded: XLA reads
 // the variable once. A plugin ends the process at a flag that it does not know,
-// so the flag is set only for a library that holds its name.
-func setFlags(path string) error {
+// so the flag is set only for a library that holds its name, as the pinned ones do.
+func setFlags(p Plugin) error {
 	flags := os.Getenv("XLA_FLAGS")
 	if strings.Contains(flags, ynnFusion) {
 		return nil
 	}
-	known, err := contains(path, ynnFusion)
-	if err != nil {
-		return fmt.Errorf("plugin %q: %w", path, err)
-	}
-	if !known {
-		return nil
+	if !p.pinned { // searching 200 MB takes longer than opening a backend
+		known, err := contains(p.Path, ynnFusion)
+		if err != nil {
+			return fmt.Errorf("plugin %q: %w", p.Path, err)
+		}
+		if !known {
+			return nil
+		}
 	}
 	return os.Setenv("XLA_FLAGS", strings.TrimSpace(flags+" --"+ynnFusion+"="))
 }

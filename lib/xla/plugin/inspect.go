@@ -59,7 +59,7 @@ func Load(p Plugin) (Version, error) {
 	if err := whole(p.Path); err != nil {
 		return Version{}, err
 	}
-	if err := setFlags(p.Path); err != nil {
+	if err := setFlags(p); err != nil {
 		return Version{}, err
 	}
 	loading.Lock()

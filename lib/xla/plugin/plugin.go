@@ -36,6 +36,8 @@ type Plugin struct {
 	Path     string   // absolute
 	Platform Platform // told from the file's name: the file itself does not say
 	Source   string   // where it was found, for people
+
+	pinned bool // it is the one that we install, of which we know what it can do
 }
 
 // ErrNotFound is wrapped by the error of Find when no plugin is there.
@@ -117,7 +119,7 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 	}
 	if pinned, ok := pinnedCPU(); ok && platform == CPU && pinned.part().Installed(root) {
 		path := filepath.Join(pinned.part().Dir(root), installedName)
-		return Plugin{Path: path, Platform: CPU, Source: "cache, " + pinned.title()}, nil
+		return Plugin{Path: path, Platform: CPU, Source: "cache, " + pinned.title(), pinned: true}, nil
 	}
 	if platform == CUDA {
 		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)

@@ -190,11 +190,31 @@ func TestSetFlags(t *testing.T) {
 		{knowsNot, "", ""},
 	} {
 		t.Setenv("XLA_FLAGS", test.before)
-		if err := setFlags(test.path); err != nil {
+		if err := setFlags(Plugin{Path: test.path}); err != nil {
 			t.Fatal(err)
 		}
 		if got := os.Getenv("XLA_FLAGS"); got != test.after {
 			t.Errorf("%s with %q: %q, want %q", filepath.Base(test.path), test.before, got, test.after)
 		}
+	}
+}
+
+// TestPinnedKnowsTheFlag checks what setFlags takes for granted of the plugin that
+// is installed: an unknown flag would end every process that opens it.
+func TestPinnedKnowsTheFlag(t *testing.T) {
+	root, err := cache.Dir("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, ok := pinnedCPU()
+	if !ok {
+		t.Skip("no plugin is pinned for this system")
+	}
+	dir, err := p.part().Ensure(t.Context(), root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if known, err := contains(filepath.Join(dir, installedName), ynnFusion); err != nil || !known {
+		t.Errorf("the pinned plugin does not know --%s (error %v)", ynnFusion, err)
 	}
 }

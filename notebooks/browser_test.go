@@ -1,0 +1,264 @@
+package notebooks
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+
+	"github.com/shardbook/shardbook/kernel"
+)
+
+// envScreenshot names a file into which TestLab writes a picture of JupyterLab.
+const envScreenshot = "SHARDBOOK_SCREENSHOT"
+
+// chromium returns the path of a browser, installing Debian's where it may. A
+// machine without one and without the means to get one skips the test; CI never
+// does.
+var chromium = sync.OnceValues(func() (string, error) {
+	find := func() string {
+		for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+			if path, err := exec.LookPath(name); err == nil {
+				return path
+			}
+		}
+		return ""
+	}
+	if path := find(); path != "" {
+		return path, nil
+	}
+	if os.Geteuid() != 0 {
+		return "", fmt.Errorf("no Chromium, and only root may install it: apt-get install chromium")
+	}
+	install := exec.Command("sh", "-c", "apt-get update && apt-get install -y --no-install-recommends chromium")
+	install.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	if output, err := install.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("no Chromium, and apt-get cannot install it (%v): %s", err, output[max(0, len(output)-500):])
+	}
+	return find(), nil
+})
+
+// browser opens a tab in a headless Chromium that is gone when the test ends.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	path, err := chromium()
+	if err != nil && os.Getenv("CI") != "" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip(err)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.WindowSize(1400, 1000),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	allocated, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	tab, closeTab := chromedp.NewContext(allocated)
+	ctx, cancel := context.WithTimeout(tab, 4*time.Minute)
+	t.Cleanup(func() { cancel(); closeTab(); stop() })
+	return ctx
+}
+
+// requests notes every address that the tab asks for, except those inside the
+// page itself (data: and blob:).
+func requests(t *testing.T, ctx context.Context) func() []string {
+	t.Helper()
+	var mu sync.Mutex
+	var all []string
+	err := chromedp.Listen(ctx, func(event any) {
+		if sent, ok := event.(*network.EventRequestWillBeSent); ok {
+			url := sent.Request.URL
+			if !strings.HasPrefix(url, "data:") && !strings.HasPrefix(url, "blob:") {
+				mu.Lock()
+				all = append(all, url)
+				mu.Unlock()
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return all
+	}
+}
+
+// shownCharts counts charts that are on the page as a picture with a size: the
+// static image, or what the live chart drew in its place.
+const shownCharts = `[...document.querySelectorAll('[data-shardbook-chart]')].filter(function (box) {
+	var picture = box.querySelector('img, svg');
+	return picture && picture.getBoundingClientRect().width > 100 && (picture.tagName !== 'IMG' || picture.naturalWidth > 100);
+}).length`
+
+// liveCharts counts those that ECharts has made live.
+const liveCharts = `document.querySelectorAll('[data-shardbook-chart][data-live] svg').length`
+
+// until waits for a JavaScript expression to be true.
+func until(expression string) chromedp.Action[chromedp.Void] {
+	return chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(300*time.Millisecond), chromedp.WithPollingTimeout(2*time.Minute))
+}
+
+// choose moves the mouse over the menu entry of that class and text and clicks: a
+// menu takes a click only where it has seen the mouse come.
+func choose(class, text string) chromedp.Action[chromedp.Void] {
+	entry := fmt.Sprintf(`[...document.querySelectorAll(%q)].find(e => e.textContent.trim() === %q)`, class, text)
+	type place struct{ X, Y, Width, Height float64 }
+	return func(ctx context.Context, tab *chromedp.Target) (chromedp.Void, error) {
+		var none chromedp.Void
+		if _, err := until(entry+" !== undefined")(ctx, tab); err != nil {
+			return none, fmt.Errorf("no menu entry %q: %w", text, err)
+		}
+		box, err := chromedp.Evaluate[place](entry + ".getBoundingClientRect().toJSON()")(ctx, tab)
+		if err != nil {
+			return none, err
+		}
+		x, y := box.X+box.Width/2, box.Y+box.Height/2
+		if _, err := chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x, y)(ctx, tab); err != nil {
+			return none, err
+		}
+		return chromedp.MouseClickXY(x, y)(ctx, tab)
+	}
+}
+
+// checkPage opens an exported notebook from its file: it must load nothing but
+// itself, and all its charts must turn live.
+func checkPage(t *testing.T, path string) {
+	t.Helper()
+	ctx := browser(t)
+	asked := requests(t, ctx)
+	err := chromedp.Do(ctx, chromedp.Navigate("file://"+path),
+		until(shownCharts+" > 0 && "+liveCharts+" === "+shownCharts))
+	if err != nil {
+		shown, _ := chromedp.Run(ctx, chromedp.Evaluate[int](shownCharts))
+		live, _ := chromedp.Run(ctx, chromedp.Evaluate[int](liveCharts))
+		t.Errorf("%s: %d charts shown, %d live: %v", filepath.Base(path), shown, live, err)
+	}
+	if urls := asked(); len(urls) != 1 || urls[0] != "file://"+path {
+		t.Errorf("%s loads %q, want only itself", filepath.Base(path), urls)
+	}
+}
+
+// TestLab does what a newcomer does: opens JupyterLab, double-clicks 00-devices,
+// chooses Run All Cells from the menu, and sees charts.
+func TestLab(t *testing.T) {
+	k := ready(t)
+	ctx := browser(t)
+	address := startLab(t, k)
+
+	// The tab asks the server alone, whatever the page does.
+	asked := requests(t, ctx)
+	file := chromedp.CSS(`.jp-DirListing-item[title^="Name: 00-devices.ipynb"]`)
+	err := chromedp.Do(ctx, chromedp.Navigate(address),
+		chromedp.WaitVisible(file), chromedp.DoubleClick(file),
+		chromedp.WaitVisible(chromedp.CSS(`.jp-NotebookPanel .jp-CodeCell`)),
+		until(`document.body.textContent.includes('Go (shardbook) | Idle')`),
+		choose(".lm-MenuBar-itemLabel", "Run"), choose(".lm-Menu-itemLabel", "Run All Cells"))
+	if err != nil {
+		t.Fatalf("starting the notebook: %v%s", err, screenshot(t, ctx))
+	}
+	// JupyterLab draws only what is near the window, so the test scrolls down until
+	// it sees what the last cell prints.
+	err = chromedp.Do(ctx,
+		until(`[...document.querySelectorAll('.jp-OutputArea-output')].some(o => o.textContent.includes('every device holds'))
+			|| (document.querySelector('.jp-WindowedPanel-outer').scrollTop += 400, false)`),
+		until(shownCharts+" > 0 && "+liveCharts+" > 0"))
+	if err != nil {
+		t.Fatalf("no chart on the screen: %v%s", err, screenshot(t, ctx))
+	}
+	if to := os.Getenv(envScreenshot); to != "" {
+		up := chromedp.Evaluate[chromedp.Void](`void (document.querySelector('.jp-WindowedPanel-outer').scrollTop -= 560)`)
+		if err := chromedp.Do(ctx, up, chromedp.Sleep(2*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, png, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server, _, _ := strings.Cut(address, "/lab")
+	for _, url := range asked() {
+		if !strings.HasPrefix(url, server) && !strings.HasPrefix(url, strings.Replace(server, "http", "ws", 1)) {
+			t.Errorf("JupyterLab loads %s", url)
+		}
+	}
+}
+
+// startLab starts JupyterLab on a copy of 00-devices without outputs, with
+// settings of its own, and returns its address with the token.
+func startLab(t *testing.T, k *kernel.Kernel) string {
+	t.Helper()
+	dir := t.TempDir()
+	withoutOutputs(t, "00-devices.ipynb", filepath.Join(dir, "00-devices.ipynb"))
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	const token = "a-token-for-this-test"
+	ctx, cancel := context.WithCancel(context.Background())
+	lab, err := k.LabCommand(ctx, kernel.Lab{Dir: dir, NoBrowser: true, IP: "127.0.0.1", Port: port,
+		Args: []string{"--ServerApp.port_retries=0", "--IdentityProvider.token=" + token}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := t.TempDir()
+	lab.Env = append(lab.Env, "JUPYTER_CONFIG_DIR="+settings, "JUPYTER_DATA_DIR="+settings,
+		"JUPYTERLAB_SETTINGS_DIR="+settings, "JUPYTERLAB_WORKSPACES_DIR="+settings)
+	log, err := os.Create(filepath.Join(settings, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab.Stdout, lab.Stderr = log, log
+	if err := lab.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		lab.Wait()
+		log.Close()
+		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
+			t.Logf("JupyterLab said: %s", text)
+		}
+	})
+	server := fmt.Sprintf("127.0.0.1:%d", port)
+	for range 600 {
+		if conn, err := net.Dial("tcp", server); err == nil {
+			conn.Close()
+			return fmt.Sprintf("http://%s/lab?token=%s", server, token)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	text, _ := os.ReadFile(log.Name())
+	t.Fatalf("JupyterLab does not answer within a minute: %s", text)
+	return ""
+}
+
+// screenshot keeps a picture of what went wrong and returns where it is.
+func screenshot(t *testing.T, ctx context.Context) string {
+	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		return ""
+	}
+	path := filepath.Join(os.TempDir(), "shardbook-"+t.Name()+".png")
+	if os.WriteFile(path, png, 0o644) != nil {
+		return ""
+	}
+	return "; screenshot in " + path
+}
