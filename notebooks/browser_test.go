@@ -121,7 +121,7 @@ func choose(class, text string) chromedp.Action[chromedp.Void] {
 		if _, err := until(entry+" !== undefined")(ctx, tab); err != nil {
 			return none, fmt.Errorf("no menu entry %q: %w", text, err)
 		}
-		box, err := chromedp.Evaluate[place](entry + ".getBoundingClientRect().toJSON()")(ctx, tab)
+		box, err := chromedp.Evaluate[place](entry+".getBoundingClientRect().toJSON()")(ctx, tab)
 		if err != nil {
 			return none, err
 		}

@@ -72,6 +72,11 @@ func (s settings) export(cmd *cobra.Command) error {
 		}
 		os.Setenv(xla.EnvDevices, strconv.Itoa(s.devices))
 	}
+	for flag, value := range map[string]string{"plugin": s.plugin, "cache": s.cache} {
+		if changed(flag) && value == "" {
+			return fmt.Errorf("--%s is empty: give it a value, or leave it out", flag)
+		}
+	}
 	if changed("plugin") {
 		os.Setenv(plugin.Env, s.plugin)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,9 @@ func labCommand() *cobra.Command {
 		Use:   "lab [-- ARGUMENTS OF JUPYTER LAB]",
 		Short: "Set up, then open JupyterLab on the notebooks",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if lab.Port < 0 || lab.Port > 65535 {
+				return fmt.Errorf("--port=%d: want 1 to 65535, or 0 for Jupyter's choice", lab.Port)
+			}
 			k, err := ready(cmd.Context())
 			if err != nil {
 				return err

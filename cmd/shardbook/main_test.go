@@ -1,0 +1,252 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/kernel"
+)
+
+// envMain makes the test's own binary behave as the command, so that a test runs
+// the command as a user would, in a process of its own.
+const envMain = "SHARDBOOK_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envMain) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// shardbook runs the command with variables added to the environment and returns
+// what it printed on both outputs and its exit status.
+func shardbook(t *testing.T, env []string, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(append(os.Environ(), envMain+"=1"), env...)
+	var out, noise strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &noise
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), noise.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestBadArguments(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args []string
+		want []string // all of them on standard error
+	}{
+		{[]string{"doctor", "--devices", "0"}, []string{"--devices=0", "1 to"}},
+		{[]string{"doctor", "--devices", "-1"}, []string{"--devices=-1"}},
+		{[]string{"doctor", "--devices", "many"}, []string{"many"}},
+		{[]string{"doctor", "--cache", file}, []string{file, "is a file"}},
+		{[]string{"doctor", "--cache", filepath.Join(file, "below")}, []string{file, "not a directory", cache.EnvDir}},
+		{[]string{"doctor", "--cache", ""}, []string{"--cache", "empty"}},
+		{[]string{"doctor", "--plugin", ""}, []string{"--plugin", "empty"}},
+		{[]string{"notebooks", "99-nothing"}, []string{"99-nothing", "00-devices"}},
+		{[]string{"notebooks", "00-devices", "--set", "devises=4"}, []string{"devises", "devices"}},
+		{[]string{"notebooks", "00-devices", "--set", "devices"}, []string{"devices", "NAME=VALUE"}},
+		{[]string{"notebooks", "--update", "--out", "x"}, []string{"update", "out"}},
+		{[]string{"nonsense"}, []string{"nonsense"}},
+		{[]string{"lab", "--port", "70000"}, []string{"70000"}},
+	} {
+		_, stderr, status := shardbook(t, nil, test.args...)
+		if status != 1 {
+			t.Errorf("%q: exit status %d, want 1", test.args, status)
+		}
+		for _, part := range test.want {
+			if !strings.Contains(stderr, part) {
+				t.Errorf("%q: %q does not say %q", test.args, stderr, part)
+			}
+		}
+		if lines := strings.Count(strings.TrimSpace(stderr), "\n") + 1; lines != 1 {
+			t.Errorf("%q: %d lines, want one sentence: %s", test.args, lines, stderr)
+		}
+	}
+}
+
+// TestNotebooksWithParameter runs one notebook with another number of devices.
+func TestNotebooksWithParameter(t *testing.T) {
+	out := t.TempDir()
+	stdout, stderr, status := shardbook(t, nil, "notebooks", "00", "--set", "devices=4", "--out", out)
+	if status != 0 || !strings.Contains(stdout, "00-devices: passed") {
+		t.Fatalf("exit status %d: %s%s", status, stdout, stderr)
+	}
+	text, err := os.ReadFile(filepath.Join(out, "00-devices.ipynb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "every device holds 28") { // 0+1+…+7: two numbers a device
+		t.Error("the executed notebook did not use 4 devices")
+	}
+	if _, err := os.Stat(filepath.Join(out, "00-devices.html")); err != nil {
+		t.Error(err)
+	}
+}
+
+// diagnose runs the doctor and returns what it said, by the check's name.
+func diagnose(t *testing.T, env []string, args ...string) (kernel.Diagnosis, map[string]kernel.Check, int) {
+	t.Helper()
+	stdout, stderr, status := shardbook(t, env, append([]string{"doctor", "--json"}, args...)...)
+	var d kernel.Diagnosis
+	if err := json.Unmarshal([]byte(stdout), &d); err != nil {
+		t.Fatalf("%v: %s%s", err, stdout, stderr)
+	}
+	checks := map[string]kernel.Check{}
+	for _, c := range d.Checks {
+		checks[c.Name] = c
+		if !c.OK && c.Problem == "" || strings.Contains(c.Problem, "\n") {
+			t.Errorf("check %q does not say in one sentence what is wrong: %q", c.Name, c.Problem)
+		}
+	}
+	return d, checks, status
+}
+
+func TestDoctorWell(t *testing.T) {
+	k, err := kernel.New(".", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Setup(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	d, checks, status := diagnose(t, nil, "--plugin", "cpu", "--devices", "3")
+	if status != 0 || !d.OK {
+		t.Errorf("exit status %d, %+v", status, checks)
+	}
+	if len(d.Devices) != 3 || len(d.Canaries) < 5 {
+		t.Errorf("%d devices, want 3; canaries %q", len(d.Devices), d.Canaries)
+	}
+	for _, name := range []string{"go", "C compiler", "python", "PJRT plugin", "jupyter-lab", "gonb", "gopls"} {
+		if c := checks[name]; c.Version == "" || c.Path == "" {
+			t.Errorf("%s: no version or path: %+v", name, c)
+		}
+	}
+	stdout, _, status := shardbook(t, nil, "doctor", "--plugin", "cpu")
+	if status != 0 || !strings.Contains(stdout, "PJRT plugin") || strings.Contains(stdout, "MISSING") {
+		t.Errorf("exit status %d: %s", status, stdout)
+	}
+}
+
+// TestDoctorIll breaks one thing at a time.
+func TestDoctorIll(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		harm  func(t *testing.T) (env, args []string)
+		check string
+		want  []string // all of them in the check's sentence
+	}{
+		{"no such plugin", func(*testing.T) (env, args []string) {
+			return nil, []string{"--plugin", "/no/such/plugin.so"}
+		}, "PJRT plugin", []string{"/no/such/plugin.so", "correct the path"}},
+		{"a plugin of another API version", func(t *testing.T) (env, args []string) {
+			return nil, []string{"--plugin", library(t, "0, 12")}
+		}, "PJRT plugin", []string{"0.12", "need 0.81 or newer", "update it"}},
+		{"a plugin that crashes", func(t *testing.T) (env, args []string) {
+			return nil, []string{"--plugin", library(t, "0, 115")}
+		}, "PJRT plugin", []string{"ended the process", "SHARDBOOK_PLUGIN"}},
+		{"no Python", func(t *testing.T) (env, args []string) {
+			return []string{"PATH=" + programs(t, "")}, nil
+		}, "python", []string{"no python3", "apt-get install python3"}},
+		{"an old Python", func(t *testing.T) (env, args []string) {
+			return []string{"PATH=" + programs(t, "echo 3.8.2 False venv")}, nil
+		}, "python", []string{"3.8.2", "need 3.10 or newer"}},
+		{"no venv module", func(t *testing.T) (env, args []string) {
+			return []string{"PATH=" + programs(t, "echo 3.12.1 True none")}, nil
+		}, "python", []string{"no venv module", "apt-get install python3-venv"}},
+		{"nothing installed", func(t *testing.T) (env, args []string) {
+			return []string{"PJRT_PLUGIN_LIBRARY_PATH="}, []string{"--cache", t.TempDir()}
+		}, "PJRT plugin", []string{"no PJRT plugin found", "shardbook setup"}},
+		{"no disk space", func(t *testing.T) (env, args []string) {
+			return nil, []string{"--cache", fullDisk(t)}
+		}, "cache folder", []string{"needed", "free some space", cache.EnvDir}},
+		{"a half-finished installation", func(t *testing.T) (env, args []string) {
+			root := t.TempDir()
+			_, checks, _ := diagnose(t, nil, "--cache", root)
+			if err := os.MkdirAll(checks["installed python"].Path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			return nil, []string{"--cache", root}
+		}, "installed python", []string{"half installed", "shardbook setup"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			env, args := test.harm(t)
+			d, checks, status := diagnose(t, env, args...)
+			if status != 1 || d.OK {
+				t.Errorf("exit status %d, ok %v", status, d.OK)
+			}
+			c := checks[test.check]
+			if c.OK {
+				t.Errorf("%s passes: %+v", test.check, c)
+			}
+			for _, part := range test.want {
+				if !strings.Contains(c.Problem, part) {
+					t.Errorf("%q does not say %q", c.Problem, part)
+				}
+			}
+		})
+	}
+}
+
+// library compiles a plugin that says it speaks that version of the PJRT API, and
+// has no function behind it.
+func library(t *testing.T, version string) string {
+	t.Helper()
+	dir := t.TempDir()
+	source, so := filepath.Join(dir, "a.c"), filepath.Join(dir, "pjrt_c_api_cpu_plugin.so")
+	text := `#include <stddef.h>
+static struct { size_t size; void *ext; size_t vsize; void *vext; int major, minor; void *functions[200]; } api = {1640, 0, 24, 0, ` + version + `};
+void *GetPjrtApi(void) { return &api; }`
+	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", so, source).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v: %s", err, output)
+	}
+	return so
+}
+
+// programs returns a folder with go, gcc and, if script is not empty, a python3
+// that runs it.
+func programs(t *testing.T, script string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"go", "gcc"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if script != "" {
+		if err := os.WriteFile(filepath.Join(dir, "python3"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// fullDisk returns a folder on a file system of one megabyte.
+func fullDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("only root can mount a small file system: %v", err)
+	}
+	t.Cleanup(func() { syscall.Unmount(dir, 0) })
+	return dir
+}

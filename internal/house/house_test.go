@@ -1,0 +1,163 @@
+// Package house tests the repository itself: that what its documents say is so.
+package house
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/shardbook/shardbook/"
+
+// root is the repository's folder, seen from this package.
+const root = "../.."
+
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = root
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s %s: %v\n%s", name, strings.Join(args, " "), err, text)
+	}
+	return string(text)
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestFormatted(t *testing.T) {
+	if files := output(t, "gofmt", "-l", "."); files != "" {
+		t.Errorf("gofmt would change:\n%s", files)
+	}
+}
+
+func TestVet(t *testing.T) { output(t, "go", "vet", "./...") }
+
+func TestStaticcheck(t *testing.T) { output(t, "go", "tool", "staticcheck", "./...") }
+
+// room is one row of ARCHITECTURE.md's table: a package and the rooms it may import.
+var room = regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\| [^|]+ \\| ([^|]+) \\|$")
+
+var quoted = regexp.MustCompile("`([a-z/]+)`")
+
+// TestImports compares ARCHITECTURE.md's table with what packages import of each
+// other. A room that is not in the table, or no longer there, is an error too.
+func TestImports(t *testing.T) {
+	allowed := map[string][]string{}
+	for _, row := range room.FindAllStringSubmatch(read(t, "ARCHITECTURE.md"), -1) {
+		allowed[row[1]] = []string{}
+		for _, name := range quoted.FindAllStringSubmatch(row[2], -1) {
+			allowed[row[1]] = append(allowed[row[1]], name[1])
+		}
+	}
+	const format = `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`
+	for line := range strings.Lines(output(t, "go", "list", "-f", format, "./...")) {
+		fields := strings.Fields(line)
+		name := strings.TrimPrefix(fields[0], module)
+		var ours []string
+		for _, imported := range fields[1:] {
+			if short, ok := strings.CutPrefix(imported, module); ok {
+				ours = append(ours, short)
+			}
+		}
+		rooms, ok := allowed[name]
+		delete(allowed, name)
+		slices.Sort(ours)
+		slices.Sort(rooms)
+		if !ok {
+			t.Errorf("%s is not in ARCHITECTURE.md's table", name)
+		} else if !slices.Equal(ours, rooms) {
+			t.Errorf("%s imports %q, ARCHITECTURE.md says %q", name, ours, rooms)
+		}
+	}
+	for name := range allowed {
+		t.Errorf("ARCHITECTURE.md has a room %s, which is not there", name)
+	}
+}
+
+// block returns the first code block of a language in the README.
+func block(t *testing.T, language string) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(read(t, "README.md"), "```"+language+"\n")
+	text, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatalf("README.md has no code block of language %s", language)
+	}
+	return text
+}
+
+// TestReadmeProgram runs the README's program and compares what it prints.
+func TestReadmeProgram(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(path, []byte(block(t, "go")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := output(t, "go", "run", path), block(t, "text"); got != want {
+		t.Errorf("the README's program prints\n%s\nthe README says\n%s", got, want)
+	}
+}
+
+// TestReadmeCommand checks that CI runs the README's test command and nothing else.
+func TestReadmeCommand(t *testing.T) {
+	if !strings.Contains(read(t, "README.md"), "\n    go test ./...\n") {
+		t.Error("README.md does not give the test command")
+	}
+	var commands []string
+	for line := range strings.Lines(read(t, ".ci/run")) {
+		line = strings.TrimSpace(line)
+		if line != "" && line[0] != '#' && !strings.HasPrefix(line, "set ") && !strings.HasPrefix(line, "cd ") {
+			commands = append(commands, line)
+		}
+	}
+	if !slices.Equal(commands, []string{"go test ./..."}) {
+		t.Errorf(".ci/run runs %q", commands)
+	}
+	if !strings.Contains(read(t, ".github/workflows/ci.yml"), "run: .ci/run") {
+		t.Error("the workflow does not run .ci/run")
+	}
+}
+
+// link matches a Markdown link or image and its target.
+var link = regexp.MustCompile(`\]\(([^)#]+)\)`)
+
+// TestLinks checks that every link of the documents into the repository leads somewhere.
+func TestLinks(t *testing.T) {
+	files := append(strings.Fields(output(t, "git", "ls-files", "*.md")), strings.Fields(output(t, "git", "ls-files", "*.ipynb"))...)
+	for _, file := range files {
+		for _, found := range link.FindAllStringSubmatch(read(t, file), -1) {
+			if strings.Contains(found[1], "://") || strings.HasSuffix(file, ".ipynb") && filepath.Ext(found[1]) != ".ipynb" {
+				continue // a notebook's code has brackets and parentheses of its own
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(file), found[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", file, found[1])
+			}
+		}
+	}
+}
+
+// TestNoForeignPaths checks that nothing tracked speaks of somebody's machine.
+func TestNoForeignPaths(t *testing.T) {
+	foreign := regexp.MustCompile(`(/home/|/root/|/Users/)[a-z]`)
+	for _, file := range strings.Fields(output(t, "git", "ls-files")) {
+		if strings.HasPrefix(file, "docker/") || strings.HasPrefix(file, "binder/") {
+			continue // a container has a home of its own
+		}
+		for i, line := range bytes.Split([]byte(read(t, file)), []byte("\n")) {
+			if foreign.Match(line) {
+				t.Errorf("%s:%d: %.160s", file, i+1, foreign.Find(line))
+			}
+		}
+	}
+}
