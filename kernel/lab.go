@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 )
 
 // Lab says how JupyterLab is started.
@@ -36,5 +37,12 @@ func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
 	if os.Geteuid() == 0 {
 		args = append(args, "--allow-root") // as in a container; Jupyter refuses root otherwise
 	}
-	return k.Command(ctx, "jupyter", append(args, lab.Args...)...)
+	cmd, err := k.Command(ctx, "jupyter", append(args, lab.Args...)...)
+	if err != nil {
+		return nil, err
+	}
+	// At an interrupt that does not come from a terminal, Jupyter ends and leaves
+	// its kernels running.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	return cmd, nil
 }

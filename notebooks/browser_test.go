@@ -236,6 +236,9 @@ func startLab(t *testing.T, k *kernel.Kernel) string {
 		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
 			t.Logf("JupyterLab said: %s", text)
 		}
+		if left := processes(settings); len(left) > 0 {
+			t.Errorf("JupyterLab has ended, but these run on: %q", left)
+		}
 	})
 	server := fmt.Sprintf("127.0.0.1:%d", port)
 	for range 600 {
@@ -248,6 +251,19 @@ func startLab(t *testing.T, k *kernel.Kernel) string {
 	text, _ := os.ReadFile(log.Name())
 	t.Fatalf("JupyterLab does not answer within a minute: %s", text)
 	return ""
+}
+
+// processes lists the command lines that name the folder, as kernels do that were
+// started from it.
+func processes(folder string) []string {
+	var found []string
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range all {
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), folder) {
+			found = append(found, strings.ReplaceAll(string(text), "\x00", " "))
+		}
+	}
+	return found
 }
 
 // screenshot keeps a picture of what went wrong and returns where it is.
