@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
 )
 
 // Progress is told how far an installation has come: done of total steps (total
@@ -17,8 +19,14 @@ import (
 type Progress func(done, total int, what string)
 
 // Part is something to install: a plugin, a Python environment, a set of tools.
+//
+// Each try installs into a new folder, Root/Name/Version-RANDOM, and the file
+// Root/Name/Version.complete, written last and whole, names the folder that
+// counts. So a try that was cut off leaves a folder that nothing points to, even
+// if a program that it started goes on writing there.
 type Part struct {
-	Name    string // folder name, also shown to the user
+	Root    string // the cache folder
+	Name    string // of the part's folder in it, also shown to the user
 	Version string // changes whenever the contents would
 	Bytes   int64  // free space the installation needs at its peak
 	// Install fills dir, which exists and is empty. Paths inside dir are final:
@@ -26,79 +34,141 @@ type Part struct {
 	Install func(ctx context.Context, dir string, report Progress) error
 }
 
-// marker is written last: a folder without it is half-installed and never used.
-const marker = ".complete"
+const (
+	completeSuffix = ".complete"
+	lockSuffix     = ".lock"
+)
 
 // lockPoll is how often a process that waits for another's installation looks again.
 const lockPoll = 100 * time.Millisecond
 
-// Dir is the folder of the part under the cache folder root.
-func (p Part) Dir(root string) string { return filepath.Join(root, p.Name, p.Version) }
+// unusedFor is how long a version of a part may lie unused before the
+// installation of another version removes it.
+const unusedFor = 30 * 24 * time.Hour
 
-// Installed reports whether the part is there and complete.
-func (p Part) Installed(root string) bool {
-	text, err := os.ReadFile(filepath.Join(p.Dir(root), marker))
-	return err == nil && string(text) == p.Version
+// path returns the path of the version's file or folder with that ending.
+func (p Part) path(ending string) string {
+	return filepath.Join(p.Root, p.Name, p.Version+ending)
+}
+
+// Installed returns the part's folder, and whether it is there and complete.
+func (p Part) Installed() (dir string, ok bool) {
+	name, err := os.ReadFile(p.path(completeSuffix))
+	if err != nil || len(name) == 0 {
+		return "", false
+	}
+	dir = filepath.Join(p.Root, p.Name, string(name))
+	info, err := os.Stat(dir)
+	return dir, err == nil && info.IsDir()
+}
+
+// Begun reports whether an installation was begun and has not been completed.
+func (p Part) Begun() bool {
+	if _, ok := p.Installed(); ok {
+		return false
+	}
+	return len(p.tries()) > 0
+}
+
+// tries lists the folders of the version, complete or not.
+func (p Part) tries() []string {
+	var tries []string
+	entries, _ := os.ReadDir(filepath.Join(p.Root, p.Name))
+	for _, entry := range entries {
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), p.Version+"-") {
+			tries = append(tries, filepath.Join(p.Root, p.Name, entry.Name()))
+		}
+	}
+	return tries
 }
 
 // Ensure installs the part unless it is there already, and returns its folder.
 // Of several processes that call it at once, one installs and the others wait
-// for it. An installation that was cut off is removed and made anew.
-func (p Part) Ensure(ctx context.Context, root string, report Progress) (string, error) {
-	dir := p.Dir(root)
-	if p.Installed(root) {
+// for it. An installation that was cut off is made anew.
+func (p Part) Ensure(ctx context.Context, report Progress) (string, error) {
+	if dir, ok := p.Installed(); ok {
+		p.used()
 		return dir, nil
 	}
 	if report == nil {
 		report = func(int, int, string) {}
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", p.failed(root, err)
+	if err := os.MkdirAll(filepath.Join(p.Root, p.Name), 0o755); err != nil {
+		return "", p.failed(err)
 	}
-	lock := flock.New(dir + ".lock")
+	lock := flock.New(p.path(lockSuffix))
 	if held, _ := lock.TryLock(); !held {
 		report(0, 0, "waiting for another process that installs it")
 		if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
-			return "", p.failed(root, err)
+			return "", p.failed(err)
 		}
 	}
 	defer lock.Unlock()
-	if p.Installed(root) {
+	if dir, ok := p.Installed(); ok {
 		return dir, nil
 	}
-	if err := p.install(ctx, root, report); err != nil {
-		return "", p.failed(root, err)
+	dir, err := p.install(ctx, report)
+	if err != nil {
+		return "", p.failed(err)
 	}
+	p.removeUnused()
 	return dir, nil
 }
 
-func (p Part) install(ctx context.Context, root string, report Progress) error {
-	dir := p.Dir(root)
-	if err := os.RemoveAll(dir); err != nil {
-		return err
+func (p Part) install(ctx context.Context, report Progress) (string, error) {
+	for _, cutOff := range p.tries() {
+		os.RemoveAll(cutOff) // only to free space
 	}
-	if err := checkSpace(filepath.Dir(dir), p.Bytes); err != nil {
-		return err
+	if err := checkSpace(filepath.Join(p.Root, p.Name), p.Bytes); err != nil {
+		return "", err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	dir, err := os.MkdirTemp(filepath.Join(p.Root, p.Name), p.Version+"-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
 	}
 	if err := p.Install(ctx, dir, report); err != nil {
-		os.RemoveAll(dir) // only to free space: without its marker it is not used anyway
-		return err
+		os.RemoveAll(dir)
+		return "", err
 	}
-	// The marker appears whole or not at all: written aside, then renamed.
-	aside := filepath.Join(dir, marker+".new")
-	if err := os.WriteFile(aside, []byte(p.Version), 0o644); err != nil {
-		return err
+	// The contents must reach the disk before the file that vouches for them.
+	unix.Sync()
+	aside := p.path(completeSuffix + ".new")
+	if err := os.WriteFile(aside, []byte(filepath.Base(dir)), 0o644); err != nil {
+		return "", err
 	}
-	return os.Rename(aside, filepath.Join(dir, marker))
+	return dir, os.Rename(aside, p.path(completeSuffix))
+}
+
+// used notes that the version is in use.
+func (p Part) used() {
+	now := time.Now()
+	os.Chtimes(p.path(completeSuffix), now, now) // where it cannot be noted, the version may be removed and made anew
+}
+
+// removeUnused removes other versions of the part that nobody has used for long.
+func (p Part) removeUnused() {
+	folder := filepath.Join(p.Root, p.Name)
+	files, _ := filepath.Glob(filepath.Join(folder, "*"+completeSuffix))
+	for _, file := range files {
+		info, err := os.Stat(file)
+		if err != nil || time.Since(info.ModTime()) < unusedFor {
+			continue
+		}
+		other := Part{Root: p.Root, Name: p.Name, Version: strings.TrimSuffix(filepath.Base(file), completeSuffix)}
+		os.Remove(file)
+		for _, dir := range other.tries() {
+			os.RemoveAll(dir)
+		}
+	}
 }
 
 // failed says in one sentence which part failed and what to do.
-func (p Part) failed(root string, err error) error {
+func (p Part) failed(err error) error {
 	if todo := remedy(err); todo != "" {
-		return fmt.Errorf("installing %s in %s: %w; %s", p.Name, root, err, todo)
+		return fmt.Errorf("installing %s in %s: %w; %s", p.Name, p.Root, err, todo)
 	}
 	return fmt.Errorf("installing %s: %w", p.Name, err)
 }

@@ -10,11 +10,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // greeting is a part that writes one file, and counts how often it is installed.
-func greeting(installs *atomic.Int32) Part {
-	return Part{Name: "greeting", Version: "v1", Install: func(_ context.Context, dir string, report Progress) error {
+func greeting(root string, installs *atomic.Int32) Part {
+	return Part{Root: root, Name: "greeting", Version: "v1", Install: func(_ context.Context, dir string, report Progress) error {
 		report(0, 1, "writing")
 		installs.Add(1)
 		return os.WriteFile(filepath.Join(dir, "hello"), []byte("hello"), 0o644)
@@ -27,7 +28,7 @@ func TestEnsureInstallsOnce(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 8 {
 		callers.Go(func() {
-			dir, err := greeting(&installs).Ensure(t.Context(), root, nil)
+			dir, err := greeting(root, &installs).Ensure(t.Context(), nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -43,25 +44,62 @@ func TestEnsureInstallsOnce(t *testing.T) {
 	}
 }
 
-func TestEnsureReplacesHalfInstalled(t *testing.T) {
+// TestCutOff lets an installation break off while a program that it started goes on
+// writing: what that program writes must never be part of what counts.
+func TestCutOff(t *testing.T) {
 	root := t.TempDir()
-	var installs atomic.Int32
-	p := greeting(&installs)
-	stale := filepath.Join(p.Dir(root), "left-over")
-	if err := os.MkdirAll(filepath.Dir(stale), 0o755); err != nil {
+	var abandoned string
+	cut := Part{Root: root, Name: "wheel", Version: "v1", Install: func(_ context.Context, dir string, _ Progress) error {
+		abandoned = dir
+		panic("the process is killed here")
+	}}
+	func() {
+		defer func() { recover() }()
+		cut.Ensure(t.Context(), nil)
+	}()
+	if _, ok := cut.Installed(); ok || !cut.Begun() {
+		t.Fatal("a part whose installation broke off counts as installed, or as not begun")
+	}
+	again := cut
+	again.Install = func(_ context.Context, dir string, _ Progress) error {
+		os.MkdirAll(abandoned, 0o755)
+		os.WriteFile(filepath.Join(abandoned, "late"), []byte("x"), 0o644)
+		return os.WriteFile(filepath.Join(dir, "whole"), []byte("x"), 0o644)
+	}
+	dir, err := again.Ensure(t.Context(), nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(stale, []byte("half a download"), 0o644); err != nil {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "whole" {
+		t.Errorf("the part holds %v (error %v), want only what its own installation wrote", entries, err)
+	}
+	if got, ok := again.Installed(); !ok || got != dir || again.Begun() {
+		t.Errorf("Installed returns %q, %v; want %q", got, ok, dir)
+	}
+}
+
+func TestUnusedVersionsAreRemoved(t *testing.T) {
+	root := t.TempDir()
+	version := func(v string) Part {
+		return Part{Root: root, Name: "tools", Version: v, Install: func(context.Context, string, Progress) error { return nil }}
+	}
+	for _, v := range []string{"old", "recent"} {
+		if _, err := version(v).Ensure(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := time.Now().Add(-2 * unusedFor)
+	if err := os.Chtimes(version("old").path(completeSuffix), long, long); err != nil {
 		t.Fatal(err)
 	}
-	if p.Installed(root) {
-		t.Fatal("a folder without its marker counts as installed")
-	}
-	if _, err := p.Ensure(t.Context(), root, nil); err != nil {
+	if _, err := version("new").Ensure(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the half-installed file is still there (err %v)", err)
+	for v, want := range map[string]bool{"old": false, "recent": true, "new": true} {
+		if _, ok := version(v).Installed(); ok != want {
+			t.Errorf("version %q is there: %v, want %v", v, ok, want)
+		}
 	}
 }
 
@@ -69,22 +107,22 @@ func TestEnsureFailureLeavesNothing(t *testing.T) {
 	root := t.TempDir()
 	boom := errors.New("connection reset")
 	fail := true
-	p := Part{Name: "wheel", Version: "v1", Install: func(_ context.Context, dir string, _ Progress) error {
+	p := Part{Root: root, Name: "wheel", Version: "v1", Install: func(_ context.Context, dir string, _ Progress) error {
 		if fail {
 			os.WriteFile(filepath.Join(dir, "half"), []byte("x"), 0o644)
 			return boom
 		}
 		return nil
 	}}
-	_, err := p.Ensure(t.Context(), root, nil)
+	_, err := p.Ensure(t.Context(), nil)
 	if !errors.Is(err, boom) || !strings.Contains(err.Error(), "installing wheel") {
 		t.Fatalf("error %v, want one that names the part and wraps the cause", err)
 	}
-	if _, err := os.Stat(p.Dir(root)); !errors.Is(err, os.ErrNotExist) {
-		t.Error("a failed installation left its folder behind")
+	if tries := p.tries(); len(tries) > 0 {
+		t.Errorf("a failed installation left %q behind", tries)
 	}
 	fail = false
-	if _, err := p.Ensure(t.Context(), root, nil); err != nil {
+	if _, err := p.Ensure(t.Context(), nil); err != nil {
 		t.Errorf("the next try: %v", err)
 	}
 }
@@ -92,17 +130,17 @@ func TestEnsureFailureLeavesNothing(t *testing.T) {
 func TestEnsureWaitsNoLongerThanItsContext(t *testing.T) {
 	root := t.TempDir()
 	started, release := make(chan struct{}), make(chan struct{})
-	slow := Part{Name: "slow", Version: "v1", Install: func(context.Context, string, Progress) error {
+	slow := Part{Root: root, Name: "slow", Version: "v1", Install: func(context.Context, string, Progress) error {
 		close(started)
 		<-release
 		return nil
 	}}
 	done := make(chan error, 1)
-	go func() { _, err := slow.Ensure(context.Background(), root, nil); done <- err }()
+	go func() { _, err := slow.Ensure(context.Background(), nil); done <- err }()
 	<-started
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := slow.Ensure(ctx, root, nil); !errors.Is(err, context.Canceled) {
+	if _, err := slow.Ensure(ctx, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("a second caller with a cancelled context got %v", err)
 	}
 	close(release)
@@ -112,11 +150,11 @@ func TestEnsureWaitsNoLongerThanItsContext(t *testing.T) {
 }
 
 func TestNoSpace(t *testing.T) {
-	p := Part{Name: "giant", Version: "v1", Bytes: 1 << 60, Install: func(context.Context, string, Progress) error {
+	p := Part{Root: t.TempDir(), Name: "giant", Version: "v1", Bytes: 1 << 60, Install: func(context.Context, string, Progress) error {
 		t.Error("installed although the space is not there")
 		return nil
 	}}
-	_, err := p.Ensure(t.Context(), t.TempDir(), nil)
+	_, err := p.Ensure(t.Context(), nil)
 	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), EnvDir) {
 		t.Errorf("error %v, want ENOSPC and what to do", err)
 	}

@@ -105,7 +105,7 @@ func average(nodes []*graph.Node, devices int) []*graph.Node {
 // Step trains on one batch, inputs and targets of shape (B,T), and returns its
 // mean loss before the update, in nats. The batch is split over the devices by
 // rows; a B that the number of devices does not divide is an error. After an error
-// the run stands where it stood before the call.
+// the run stands where it stood before the call, unless Steps says otherwise.
 func (r *SPMD) Step(inputs, targets *tensors.Tensor) (float64, error) {
 	args := make([]any, 0, len(r.values)+3)
 	for _, v := range r.values {
@@ -116,15 +116,20 @@ func (r *SPMD) Step(inputs, targets *tensors.Tensor) (float64, error) {
 	if err != nil {
 		return math.NaN(), fmt.Errorf("ddp: step %d: %w", r.done, err)
 	}
-	for _, old := range r.values {
-		if err := old.FinalizeAll(); err != nil { // at once: the garbage collector would come late
-			return math.NaN(), err
-		}
-	}
 	last := len(out) - 1
+	loss, err := scalar(out[last].Shards()[0])
+	if err != nil {
+		return loss, err
+	}
+	old := r.values
 	r.values = out[:last]
 	r.done++
-	return scalar(out[last].Shards()[0])
+	for _, value := range old {
+		// At once: the garbage collector would come late. An error here is one of
+		// the accounting, not of the step.
+		err = errors.Join(err, value.FinalizeAll())
+	}
+	return loss, err
 }
 
 // Steps is the number of steps done.

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/shapes"
@@ -62,7 +63,7 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := c.clientOptions(&found)
+	client, err := c.clientOptions(ctx, &found)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	goxla.EnableAutoInstall(false) // the plugin is there: nothing may be downloaded behind our back
+	noAutoInstall()
 	inner, err := goxla.NewWithOptions(found.Path, client)
 	if err != nil {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
@@ -94,9 +95,13 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	return b, nil
 }
 
+// noAutoInstall keeps go-xla from downloading plugins behind our back. It sets a
+// variable of the whole process, once.
+var noAutoInstall = sync.OnceFunc(func() { goxla.EnableAutoInstall(false) })
+
 // clientOptions is what the plugin is told about devices. Without a wish for a
 // plugin, a CPU stands in for GPUs that are too few.
-func (c *config) clientOptions(p *plugin.Plugin) (pjrt.NamedValuesMap, error) {
+func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.NamedValuesMap, error) {
 	if p.Platform == plugin.CPU {
 		n := c.devices
 		if n == 0 {
@@ -106,12 +111,12 @@ func (c *config) clientOptions(p *plugin.Plugin) (pjrt.NamedValuesMap, error) {
 	}
 	gpus := plugin.GPUs()
 	if c.devices > gpus && c.plugin == "" {
-		cpu, err := plugin.Ensure(context.Background(), string(plugin.CPU), c.cacheDir, c.progress)
+		cpu, err := plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, c.progress)
 		if err != nil {
 			return nil, err
 		}
 		*p = cpu
-		return c.clientOptions(p)
+		return c.clientOptions(ctx, p)
 	}
 	if c.devices > gpus {
 		return nil, fmt.Errorf("%d devices asked for, but this machine has %d GPUs: ask for fewer, or for the CPU (%s=cpu)", c.devices, gpus, plugin.Env)
@@ -131,7 +136,10 @@ func (b *Backend) Info() Info { return b.info }
 
 // Close frees the devices. Tensors that still lie on them become invalid. It may
 // be called more than once.
-func (b *Backend) Close() { b.Backend.Finalize() }
+func (b *Backend) Close() {
+	b.Backend.Finalize()
+	b.ledger.clear()
+}
 
 // Builder starts a graph; GoMLX calls it.
 func (b *Backend) Builder(name string) compute.Builder {

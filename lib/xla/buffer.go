@@ -51,11 +51,11 @@ func (b *buffer) Finalize() error {
 	return b.Buffer.Finalize()
 }
 
-// innerBuffer takes go-xla's buffer out of one of ours.
-func innerBuffer(b compute.Buffer) (compute.Buffer, error) {
-	owned, ok := b.(*buffer)
-	if !ok {
-		return nil, fmt.Errorf("buffer of type %T was not made by this backend: make it with the backend that runs the program", b)
+// inner takes go-xla's buffer out of one of this backend's.
+func (b *Backend) inner(of compute.Buffer) (compute.Buffer, error) {
+	owned, ok := of.(*buffer)
+	if !ok || owned.backend != b {
+		return nil, fmt.Errorf("buffer of type %T was not made by this backend: make it with the backend that runs the program", of)
 	}
 	return owned.Buffer, nil
 }

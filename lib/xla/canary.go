@@ -139,7 +139,7 @@ func allReduceCanary(b *Backend) (Canary, error) {
 	if err != nil {
 		return Canary{}, err
 	}
-	defer program.exec.Finalize()
+	defer program.Close()
 	given, want := make([]float64, 3*devices), make([]float64, 3*devices)
 	for i := range given {
 		given[i] = float64(i / 3 * (i%3 + 1))

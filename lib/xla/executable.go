@@ -32,7 +32,7 @@ func (e *executable) Execute(inputs []compute.Buffer, donate []bool, device comp
 	inner := make([]compute.Buffer, len(inputs))
 	for i, input := range inputs {
 		var err error
-		if inner[i], err = innerBuffer(input); err != nil {
+		if inner[i], err = e.backend.inner(input); err != nil {
 			return nil, fmt.Errorf("input %d: %w", i, err)
 		}
 	}

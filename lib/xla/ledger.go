@@ -16,6 +16,8 @@ type ledger struct {
 	mu   sync.Mutex
 	live []Live // by device
 	peak []int64
+
+	closed bool // the devices are gone, and every buffer with them
 }
 
 // entry is one buffer in the ledger.
@@ -47,8 +49,19 @@ func (e *entry) remove() {
 		return
 	}
 	e.gone = true
+	if e.ledger.closed {
+		return
+	}
 	e.ledger.live[e.device].Buffers--
 	e.ledger.live[e.device].Bytes -= e.bytes
+}
+
+// clear empties the ledger when its devices are gone.
+func (l *ledger) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	clear(l.live)
 }
 
 // Live returns what lies on each device now, by device number. A buffer leaves

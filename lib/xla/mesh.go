@@ -1,12 +1,15 @@
 package xla
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/distributed"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 )
@@ -32,16 +35,19 @@ type Mesh struct {
 // sizes. It returns an error for a size below 1, a name twice or not an
 // identifier, no axis at all, or more devices than the backend has.
 func (b *Backend) Mesh(axes ...MeshAxis) (*Mesh, error) {
+	if b.IsFinalized() {
+		return nil, errors.New("the backend is closed: open another")
+	}
 	names, sizes, devices := make([]string, len(axes)), make([]int, len(axes)), 1
 	for i, axis := range axes {
 		if axis.Size < 1 {
 			return nil, fmt.Errorf("mesh axis %q has size %d, want at least 1", axis.Name, axis.Size)
 		}
 		names[i], sizes[i] = axis.Name, axis.Size
-		devices *= axis.Size
-		if devices > b.info.Devices {
+		if axis.Size > b.info.Devices/devices { // in this form nothing overflows
 			return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices: make it smaller, or open more with xla.Devices", axesString(axes), b.info.Devices)
 		}
+		devices *= axis.Size
 	}
 	mesh, err := distributed.NewDeviceMesh(sizes, names)
 	if err != nil {
@@ -86,30 +92,36 @@ func Shard(tensorAxis int, meshAxes ...string) Placement {
 	return Placement{}.And(tensorAxis, meshAxes...)
 }
 
-// And splits a further axis: Shard(0, "data").And(1, "tensor").
+// And splits a further axis: Shard(0, "data").And(1, "tensor"). Naming an axis
+// again splits it further.
 func (p Placement) And(tensorAxis int, meshAxes ...string) Placement {
-	split := map[int][]string{tensorAxis: slices.Clone(meshAxes)}
-	for axis, over := range p.split {
-		split[axis] = append(split[axis], over...)
+	split := maps.Clone(p.split)
+	if split == nil {
+		split = map[int][]string{}
 	}
+	split[tensorAxis] = slices.Concat(split[tensorAxis], meshAxes)
 	return Placement{split}
 }
 
 // String returns the placement as it is written in Go.
 func (p Placement) String() string {
-	if len(p.split) == 0 {
+	var calls []string
+	for _, axis := range slices.Sorted(maps.Keys(p.split)) {
+		call := fmt.Sprintf("And(%d", axis)
+		for _, name := range p.split[axis] {
+			call += fmt.Sprintf(", %q", name)
+		}
+		calls = append(calls, call+")")
+	}
+	if len(calls) == 0 {
 		return "Replicated()"
 	}
-	var b strings.Builder
-	call := "Shard"
-	for axis := 0; axis <= p.lastAxis(); axis++ {
-		if over, ok := p.split[axis]; ok {
-			fmt.Fprintf(&b, "%s(%d, %q)", call, axis, over)
-			call = ".And"
-		}
-	}
-	return strings.NewReplacer("[", "", "]", "", `" "`, `", "`).Replace(b.String())
+	calls[0] = strings.Replace(calls[0], "And", "Shard", 1)
+	return strings.Join(calls, ".")
 }
+
+// maxRank bounds the tensor axes that a placement may name.
+const maxRank = 64
 
 func (p Placement) lastAxis() int {
 	last := -1
@@ -122,11 +134,13 @@ func (p Placement) lastAxis() int {
 // Spec returns the placement as GoMLX's sharding spec for the mesh. It returns an
 // error that names a mesh axis which does not exist, or a negative tensor axis.
 func (p Placement) Spec(m *Mesh) (*distributed.ShardingSpec, error) {
+	for axis := range p.split {
+		if axis < 0 || axis >= maxRank {
+			return nil, fmt.Errorf("placement splits tensor axis %d, want 0 to %d", axis, maxRank-1)
+		}
+	}
 	axes := make([]distributed.AxisSpec, p.lastAxis()+1)
 	for axis, over := range p.split {
-		if axis < 0 {
-			return nil, fmt.Errorf("placement splits tensor axis %d, want 0 or more", axis)
-		}
 		for _, name := range over {
 			if _, err := m.AxisSize(name); err != nil {
 				return nil, fmt.Errorf("placement %v: the mesh has no axis %q, its axes are %q", p, name, m.AxesNames())
@@ -145,14 +159,12 @@ func (m *Mesh) Place(value any, p Placement) (*dtensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, ok := value.(*tensors.Tensor)
-	if !ok {
-		if host, err = tensors.FromAnyValue(value); err != nil {
-			return nil, err
-		}
+	host, err := hostTensor(value)
+	if err != nil {
+		return nil, err
 	}
-	if p.lastAxis() >= host.Rank() {
-		return nil, fmt.Errorf("placement %v splits axis %d of a tensor of shape %v", p, p.lastAxis(), host.Shape())
+	if _, err := m.shardShape(host.Shape(), p); err != nil {
+		return nil, err
 	}
 	placed, err := dtensor.ShardTensor(spec, host)
 	if err != nil {
@@ -164,4 +176,38 @@ func (m *Mesh) Place(value any, p Placement) (*dtensor.Tensor, error) {
 		}
 	}
 	return placed, nil
+}
+
+// shardShape returns the shape of what each device holds of a tensor. It returns
+// an error that names an axis which the tensor does not have or which does not
+// divide evenly.
+func (m *Mesh) shardShape(whole shapes.Shape, p Placement) (shapes.Shape, error) {
+	spec, err := p.Spec(m)
+	if err != nil {
+		return shapes.Shape{}, err
+	}
+	if p.lastAxis() >= whole.Rank() {
+		return shapes.Shape{}, fmt.Errorf("placement %v splits axis %d of a tensor of shape %v", p, p.lastAxis(), whole)
+	}
+	shard := whole.Clone()
+	for axis, over := range p.split {
+		parts := spec.NumDevicesShardingAxis(axis)
+		if shard.Dimensions[axis]%parts != 0 {
+			return shapes.Shape{}, fmt.Errorf("shape %v is not divisible at axis %d: %d elements over %d devices of mesh axes %q", whole, axis, whole.Dimensions[axis], parts, over)
+		}
+		shard.Dimensions[axis] /= parts
+	}
+	return shard, nil
+}
+
+// hostTensor makes a tensor of a value, unless it is one.
+func hostTensor(value any) (*tensors.Tensor, error) {
+	t, ok := value.(*tensors.Tensor)
+	switch {
+	case value == nil || ok && t == nil:
+		return nil, errors.New("the value is nil: give a tensor, a number or a slice of numbers")
+	case ok:
+		return t, t.CheckValid()
+	}
+	return tensors.FromAnyValue(value)
 }

@@ -2,6 +2,7 @@ package xla_test
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -24,6 +25,7 @@ func TestMeshErrors(t *testing.T) {
 		{[]xla.MeshAxis{xla.Axis("data", -2)}, `"data" has size -2`},
 		{[]xla.MeshAxis{xla.Axis("data", 8)}, "data=8"},
 		{[]xla.MeshAxis{xla.Axis("data", 1<<40), xla.Axis("tensor", 1<<40)}, "4 devices"},
+		{[]xla.MeshAxis{xla.Axis("data", 4), xla.Axis("tensor", 1<<62)}, "4 devices"},
 		{[]xla.MeshAxis{xla.Axis("data", 2), xla.Axis("data", 2)}, "duplicated"},
 		{[]xla.MeshAxis{xla.Axis("1st", 2)}, "1st"},
 	} {
@@ -47,12 +49,24 @@ func TestPlaceErrors(t *testing.T) {
 		{[]float32{1, 2, 3, 4}, xla.Shard(1, "data"), "splits axis 1"},
 		{[]float32{1, 2, 3, 4}, xla.Shard(-1, "data"), "axis -1"},
 		{[]float32{1, 2, 3, 4}, xla.Shard(0, "tensor"), `no axis "tensor"`},
+		{[]float32{1, 2, 3, 4}, xla.Shard(math.MaxInt, "data"), "axis 9223372036854775807"},
 		{struct{}{}, xla.Replicated(), "struct"},
+		{nil, xla.Replicated(), "nil"},
+		{(*tensors.Tensor)(nil), xla.Replicated(), "nil"},
+		{finalized(t), xla.Replicated(), "invalid"},
 	} {
 		if _, err := mesh.Place(test.value, test.placement); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("Place(%v, %v): error %v, want one that says %q", test.value, test.placement, err, test.want)
 		}
 	}
+}
+
+func finalized(t *testing.T) *tensors.Tensor {
+	x := tensors.FromScalar(float32(1))
+	if err := x.FinalizeAll(); err != nil {
+		t.Fatal(err)
+	}
+	return x
 }
 
 // TestPlaceAndMerge checks, for meshes of one and two axes, which elements each
@@ -202,6 +216,27 @@ func TestProgramErrors(t *testing.T) {
 	if _, err := program.Call(); err == nil {
 		t.Error("too few arguments: no error")
 	}
+	if _, err := program.Call(nil); err == nil || !strings.Contains(err.Error(), "nil") {
+		t.Errorf("a nil argument: %v", err)
+	}
+	sharded, err := mesh.Place([]float32{1, 2}, xla.Shard(0, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := program.Call(sharded); err == nil || !strings.Contains(err.Error(), "placed as") {
+		t.Errorf("a sharded argument where a replicated one is wanted: %v", err)
+	}
+	other, err := b.Mesh(xla.Axis("tensor", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere, err := other.Place([]float32{1, 2}, xla.Replicated())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := program.Call(elsewhere); err == nil || !strings.Contains(err.Error(), "another mesh") {
+		t.Errorf("an argument on another mesh: %v", err)
+	}
 	if _, err := program.Call(1, 2, 3); err == nil {
 		t.Error("too many arguments: no error")
 	}
@@ -263,5 +298,33 @@ func TestLive(t *testing.T) {
 	}
 	if got := fmt.Sprint(b.PeakBytes()); got != "[2000 2000]" {
 		t.Errorf("peak: %s", got)
+	}
+}
+
+func TestCallFreesWhatItPlaces(t *testing.T) {
+	b := open(t, 2)
+	mesh, err := b.Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.ReduceAllSum(x) },
+		xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := sum.Call(make([]float32, 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(b.Live()); got != "[{1 4} {1 4}]" {
+		t.Errorf("live after a call with a host value: %s, want the output alone", got)
+	}
+	out[0].FinalizeAll()
+	b.Close()
+	if got := fmt.Sprint(b.Live()); got != "[{0 0} {0 0}]" {
+		t.Errorf("live after Close: %s", got)
+	}
+	if _, err := b.Mesh(xla.Axis("data", 2)); err == nil {
+		t.Error("a mesh of a closed backend: no error")
 	}
 }

@@ -3,8 +3,10 @@ package xla
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
+	"github.com/gomlx/compute/distributed"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -62,13 +64,21 @@ func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error
 	return &Program{mesh: m, in: layout.In, out: layout.Out, exec: exec}, nil
 }
 
-// Call runs the program. Each argument is a tensor already placed on the mesh, or
-// a host value, which is placed first. Each output holds one shard a device.
+// Call runs the program. Each argument is a tensor already placed on the mesh, and
+// placed as the layout says, or a host value, which is placed for the call. Each
+// output holds one shard a device.
 func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	defer recoverGraph(&err)
-	placed, err := p.place(args)
-	if err != nil {
-		return nil, err
+	placed := make([]any, len(args))
+	for i, arg := range args {
+		on, ours, err := p.place(i, arg)
+		if err != nil {
+			return nil, fmt.Errorf("argument %d: %w", i, err)
+		}
+		if ours {
+			defer on.FinalizeAll()
+		}
+		placed[i] = on
 	}
 	shards, g, err := p.exec.CallWithGraph(placed...)
 	if err != nil {
@@ -78,27 +88,80 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	return p.assemble(shards)
 }
 
-// Prepare compiles the program for the arguments without running it, so that
-// Memory can be asked first.
-func (p *Program) Prepare(args ...any) (err error) {
-	defer recoverGraph(&err)
-	placed, err := p.place(args)
-	if err != nil {
-		return err
+// place puts an argument where the layout wants it, and says whether it made a new
+// tensor for that.
+func (p *Program) place(i int, arg any) (on *dtensor.Tensor, ours bool, err error) {
+	if len(p.in) == 0 {
+		return nil, false, errors.New("the layout has no placement for inputs: start it with xla.In")
 	}
-	local := make([]shapes.Shape, 0, len(placed)*p.mesh.NumDevices()) // device by device
-	for range p.mesh.NumDevices() {
-		for _, arg := range placed {
-			local = append(local, arg.(*dtensor.Tensor).ShardShape())
+	on, ok := arg.(*dtensor.Tensor)
+	if !ok {
+		on, err = p.mesh.Place(arg, placementOf(p.in, i))
+		return on, true, err
+	}
+	want, err := placementOf(p.in, i).Spec(p.mesh)
+	if err != nil {
+		return nil, false, err
+	}
+	if on == nil || on.Mesh().String() != p.mesh.String() {
+		return nil, false, fmt.Errorf("the tensor lies on another mesh than the program's %v: place it on that", p.mesh)
+	}
+	if !samePlacement(on.ShardingSpec(), want, on.Shape().Rank()) {
+		return nil, false, fmt.Errorf("the tensor is placed as %v, the program wants %v: place it so, or change the layout", on.ShardingSpec(), want)
+	}
+	return on, false, nil
+}
+
+// samePlacement compares two specs for a tensor of that rank; axes that a spec does
+// not mention are replicated.
+func samePlacement(a, b *distributed.ShardingSpec, rank int) bool {
+	axis := func(s *distributed.ShardingSpec, i int) []string {
+		if i < len(s.Axes) {
+			return s.Axes[i]
+		}
+		return nil
+	}
+	for i := range rank {
+		if !slices.Equal(axis(a, i), axis(b, i)) {
+			return false
 		}
 	}
-	g, err := p.exec.Compile(local...)
+	return true
+}
+
+// Prepare compiles the program for the arguments without running it or moving
+// them, so that Memory can be asked first.
+func (p *Program) Prepare(args ...any) (err error) {
+	defer recoverGraph(&err)
+	if len(args) > 0 && len(p.in) == 0 {
+		return errors.New("the layout has no placement for inputs: start it with xla.In")
+	}
+	shards := make([]shapes.Shape, len(args))
+	for i, arg := range args {
+		if on, ok := arg.(*dtensor.Tensor); ok && on != nil {
+			shards[i] = on.ShardShape()
+			continue
+		}
+		host, err := hostTensor(arg)
+		if err != nil {
+			return fmt.Errorf("argument %d: %w", i, err)
+		}
+		if shards[i], err = p.mesh.shardShape(host.Shape(), placementOf(p.in, i)); err != nil {
+			return fmt.Errorf("argument %d: %w", i, err)
+		}
+	}
+	all := slices.Repeat(shards, p.mesh.NumDevices()) // device by device
+	g, err := p.exec.Compile(all...)
 	if err != nil {
 		return err
 	}
 	p.last.Store(g.Executable().(*executable))
 	return nil
 }
+
+// Close frees the compiled programs. A program that is not closed is freed when
+// nothing refers to it any more.
+func (p *Program) Close() { p.exec.Finalize() }
 
 // Memory returns what the program most recently compiled or run needs on each
 // device. It returns an error before the first Call or Prepare.
@@ -108,26 +171,6 @@ func (p *Program) Memory() (Memory, error) {
 		return Memory{}, errors.New("the program is not compiled yet: call Prepare or Call first")
 	}
 	return e.memory(), nil
-}
-
-// place puts every argument that is not on the mesh yet where the layout wants it.
-func (p *Program) place(args []any) ([]any, error) {
-	if len(args) > 0 && len(p.in) == 0 {
-		return nil, fmt.Errorf("%d arguments given, but the layout has no placement for inputs: start it with xla.In", len(args))
-	}
-	placed := make([]any, len(args))
-	for i, arg := range args {
-		if on, ok := arg.(*dtensor.Tensor); ok && on.Mesh() == p.mesh.DeviceMesh {
-			placed[i] = on
-			continue
-		}
-		on, err := p.mesh.Place(arg, placementOf(p.in, i))
-		if err != nil {
-			return nil, fmt.Errorf("argument %d: %w", i, err)
-		}
-		placed[i] = on
-	}
-	return placed, nil
 }
 
 // assemble joins the devices' outputs, which come device by device.

@@ -14,25 +14,35 @@ import (
 // and return garbage without an error, so the list is emptied.
 const ynnFusion = "xla_cpu_experimental_ynn_fusion_type"
 
-// setFlags adds the flags that make the plugin compute rightly to $XLA_FLAGS,
-// unless the user set them. It must run before the plugin is loaded: XLA reads
-// the variable once. A plugin ends the process at a flag that it does not know,
-// so the flag is set only for a library that holds its name, as the pinned ones do.
+// ynnFlag is the flag as it stands in $XLA_FLAGS when we set it.
+const ynnFlag = "--" + ynnFusion + "="
+
+// setByUs is true while ynnFlag in $XLA_FLAGS is ours. The mutex loading guards it.
+var setByUs bool
+
+// setFlags makes $XLA_FLAGS right for the plugin, unless the user chose the fusions
+// there. It must run before the plugin is loaded: XLA reads the variable once. A
+// plugin ends the process at a flag that it does not know, so the flag is there
+// only for a library that holds its name.
 func setFlags(p Plugin) error {
 	flags := os.Getenv("XLA_FLAGS")
-	if strings.Contains(flags, ynnFusion) {
+	if setByUs {
+		flags = strings.TrimSpace(strings.Replace(flags, ynnFlag, "", 1))
+	} else if strings.Contains(flags, ynnFusion) {
 		return nil
 	}
-	if !p.pinned { // searching 200 MB takes longer than opening a backend
-		known, err := contains(p.Path, ynnFusion)
-		if err != nil {
+	known := p.knowsFlag // searching 200 MB takes longer than opening a backend
+	if !known {
+		var err error
+		if known, err = contains(p.Path, ynnFusion); err != nil {
 			return fmt.Errorf("plugin %q: %w", p.Path, err)
 		}
-		if !known {
-			return nil
-		}
 	}
-	return os.Setenv("XLA_FLAGS", strings.TrimSpace(flags+" --"+ynnFusion+"="))
+	if known {
+		flags = strings.TrimSpace(flags + " " + ynnFlag)
+	}
+	setByUs = known
+	return os.Setenv("XLA_FLAGS", flags)
 }
 
 // contains reports whether the file holds the text.

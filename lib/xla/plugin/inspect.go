@@ -49,7 +49,7 @@ func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor)
 // to the table of functions.
 var oldest = Version{0, 81}
 
-// loading keeps dlerror's message and its call together.
+// loading keeps dlerror's message and its call together, and guards $XLA_FLAGS.
 var loading sync.Mutex
 
 // Load sets XLA's flags for the plugin, maps it into the process and returns the
@@ -59,11 +59,11 @@ func Load(p Plugin) (Version, error) {
 	if err := whole(p.Path); err != nil {
 		return Version{}, err
 	}
+	loading.Lock()
+	defer loading.Unlock()
 	if err := setFlags(p); err != nil {
 		return Version{}, err
 	}
-	loading.Lock()
-	defer loading.Unlock()
 	path := C.CString(p.Path)
 	defer C.free(unsafe.Pointer(path))
 	var major, minor C.int
@@ -72,7 +72,7 @@ func Load(p Plugin) (Version, error) {
 	}
 	v := Version{int(major), int(minor)}
 	if v.Major != oldest.Major || v.Minor < oldest.Minor {
-		return v, fmt.Errorf("plugin %q speaks PJRT API %v, need %v or newer in %d.x: update it, or leave %s unset to have one installed", p.Path, v, oldest, oldest.Major, Env)
+		return v, fmt.Errorf("plugin %q speaks PJRT API %v, need %v or newer in %d.x: update it or remove it, or set %s to another", p.Path, v, oldest, oldest.Major, Env)
 	}
 	return v, nil
 }

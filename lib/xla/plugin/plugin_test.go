@@ -35,23 +35,24 @@ func TestFindOrder(t *testing.T) {
 	if _, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("nothing is there: error %v", err)
 	}
-	pinned, ok := pinnedCPU()
-	if !ok {
+	all := pins(root)
+	if len(all) == 0 {
 		t.Skip("no plugin is pinned for this system")
 	}
-	part := pinned.part()
+	part := all[0].part
 	part.Install = func(_ context.Context, dir string, _ cache.Progress) error {
 		return os.WriteFile(filepath.Join(dir, installedName), nil, 0o644)
 	}
-	if _, err := part.Ensure(t.Context(), root, nil); err != nil {
+	dir, err := part.Ensure(t.Context(), nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	cached := filepath.Join(part.Dir(root), installedName)
+	cached := filepath.Join(dir, installedName)
 	if p, err := Find("cpu", root); err != nil || p.Path != cached {
 		t.Errorf("with one in the cache: %+v, %v", p, err)
 	}
 	touch(t, filepath.Join(goxla, "pjrt_c_api_cpu_v0.90.0_plugin.so"))
-	newer := touch(t, filepath.Join(goxla, "pjrt_c_api_cpu_v0.99.0_plugin.so"))
+	newer := touch(t, filepath.Join(goxla, "pjrt_c_api_cpu_v0.114.0_plugin.so"))
 	if p, err := Find("", root); err != nil || p.Path != newer || p.Platform != CPU {
 		t.Errorf("with two of go-xla's: %+v, %v; want %s", p, err, newer)
 	}
@@ -68,17 +69,37 @@ func TestFindOrder(t *testing.T) {
 func TestHalfInstalledIsNotFound(t *testing.T) {
 	elsewhere(t)
 	root := t.TempDir()
-	pinned, ok := pinnedCPU()
-	if !ok {
-		t.Skip("no plugin is pinned for this system")
+	for _, pin := range pins(root) {
+		dir := filepath.Join(root, partName, pin.part.Version+"-123")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		touch(t, filepath.Join(dir, installedName))
 	}
-	dir := pinned.part().Dir(root)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	touch(t, filepath.Join(dir, installedName))
 	if p, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a plugin whose installation was cut off was found: %+v, %v", p, err)
+	}
+}
+
+func TestPathsThatGoXLAMisreads(t *testing.T) {
+	for _, folder := range []string{"com,ma", "nvidia"} {
+		dir := filepath.Join(t.TempDir(), folder)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		path := touch(t, filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"))
+		if _, err := Find(path, t.TempDir()); err == nil || !strings.Contains(err.Error(), "move or link") {
+			t.Errorf("%s: %v", folder, err)
+		}
+	}
+}
+
+func TestGPUsHonoursVisibleDevices(t *testing.T) {
+	for _, none := range []string{"", "-1", "-1,0"} {
+		t.Setenv("CUDA_VISIBLE_DEVICES", none)
+		if n := GPUs(); n != 0 {
+			t.Errorf("CUDA_VISIBLE_DEVICES=%q: %d GPUs", none, n)
+		}
 	}
 }
 
@@ -190,11 +211,34 @@ func TestSetFlags(t *testing.T) {
 		{knowsNot, "", ""},
 	} {
 		t.Setenv("XLA_FLAGS", test.before)
+		setByUs = false
 		if err := setFlags(Plugin{Path: test.path}); err != nil {
 			t.Fatal(err)
 		}
 		if got := os.Getenv("XLA_FLAGS"); got != test.after {
 			t.Errorf("%s with %q: %q, want %q", filepath.Base(test.path), test.before, got, test.after)
+		}
+	}
+}
+
+// TestFlagIsTakenBack loads a plugin that knows the flag and then one that does not.
+func TestFlagIsTakenBack(t *testing.T) {
+	t.Setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x")
+	setByUs = false
+	old := touch(t, filepath.Join(t.TempDir(), "old.so"))
+	for _, step := range []struct {
+		plugin Plugin
+		want   string
+	}{
+		{Plugin{Path: old, knowsFlag: true}, "--xla_dump_to=/tmp/x " + ynnFlag},
+		{Plugin{Path: old}, "--xla_dump_to=/tmp/x"},
+		{Plugin{Path: old, knowsFlag: true}, "--xla_dump_to=/tmp/x " + ynnFlag},
+	} {
+		if err := setFlags(step.plugin); err != nil {
+			t.Fatal(err)
+		}
+		if got := os.Getenv("XLA_FLAGS"); got != step.want {
+			t.Errorf("XLA_FLAGS is %q, want %q", got, step.want)
 		}
 	}
 }
@@ -206,15 +250,15 @@ func TestPinnedKnowsTheFlag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, ok := pinnedCPU()
-	if !ok {
-		t.Skip("no plugin is pinned for this system")
+	pin, ok := choosePin(t.Context(), root)
+	if !ok || !pin.knowsFlag {
+		t.Skip("no plugin that is known to know it is pinned for this system")
 	}
-	dir, err := p.part().Ensure(t.Context(), root, nil)
+	dir, err := pin.part.Ensure(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if known, err := contains(filepath.Join(dir, installedName), ynnFusion); err != nil || !known {
-		t.Errorf("the pinned plugin does not know --%s (error %v)", ynnFusion, err)
+		t.Errorf("the pinned plugin does not know %s (error %v)", ynnFlag, err)
 	}
 }
