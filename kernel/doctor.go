@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -56,14 +57,20 @@ func RunProbe(ctx context.Context) Probe {
 	return p
 }
 
+// doctorPatience is how long the doctor waits for all the programs that it asks. A
+// driver that is stuck would otherwise hold it for ever.
+const doctorPatience = 2 * time.Minute
+
 // Doctor looks at every part and installs nothing. probe is the command that runs
 // RunProbe and prints its result.
-func (k *Kernel) Doctor(ctx context.Context, probe *exec.Cmd) Diagnosis {
+func (k *Kernel) Doctor(ctx context.Context, probe func(context.Context) *exec.Cmd) Diagnosis {
+	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
+	defer cancel()
 	var d Diagnosis
 	add := func(c Check) { d.Checks = append(d.Checks, c) }
 	add(Check{Name: "project", OK: true, Needed: true, Path: k.Root})
 	add(k.checkCache())
-	add(checkGo(ctx))
+	add(k.checkGo(ctx))
 	add(checkCompiler(ctx))
 	add(checkPython(ctx))
 	for _, c := range k.checkParts() {
@@ -73,7 +80,7 @@ func (k *Kernel) Doctor(ctx context.Context, probe *exec.Cmd) Diagnosis {
 		add(c)
 	}
 	add(checkGPU())
-	add(k.checkPlugin(ctx, probe, &d))
+	add(k.checkPlugin(probe(ctx), &d))
 	d.OK = true
 	for _, c := range d.Checks {
 		d.OK = d.OK && (c.OK || !c.Needed)
@@ -95,15 +102,15 @@ func (k *Kernel) checkCache() Check {
 	var need int64
 	parts, _ := k.parts()
 	for _, part := range parts {
-		if !part.Installed(k.Cache) {
+		if _, ok := part.Installed(); !ok && part.Root == k.Cache {
 			need += part.Bytes
 		}
 	}
 	return found("cache folder", "", k.Cache, cache.Usable(k.Cache, need))
 }
 
-func checkGo(ctx context.Context) Check {
-	version, err := goVersion(ctx)
+func (k *Kernel) checkGo(ctx context.Context) Check {
+	version, err := k.goVersion(ctx)
 	path, _ := exec.LookPath("go")
 	return found("go", version, path, err)
 }
@@ -112,15 +119,15 @@ func checkGo(ctx context.Context) Check {
 func checkCompiler(ctx context.Context) Check {
 	name := "gcc"
 	if output, err := exec.CommandContext(ctx, "go", "env", "CC").Output(); err == nil {
-		name = strings.TrimSpace(string(output))
+		name, _, _ = strings.Cut(strings.TrimSpace(string(output)), " ") // flags may follow
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
 		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install gcc libc6-dev)", name)
 		return found("C compiler", "", "", err)
 	}
-	output, err := exec.CommandContext(ctx, path, "-dumpfullversion").Output()
-	return found("C compiler", strings.TrimSpace(string(output)), path, err)
+	output, _ := exec.CommandContext(ctx, path, "--version").Output()
+	return found("C compiler", firstLine(string(output)), path, nil)
 }
 
 func checkPython(ctx context.Context) Check {
@@ -137,12 +144,12 @@ func (k *Kernel) checkParts() []Check {
 			continue
 		}
 		var err error
-		dir := part.Dir(k.Cache)
-		if !part.Installed(k.Cache) {
+		dir, ok := part.Installed()
+		switch {
+		case !ok && part.Begun():
+			err = errors.New("half installed, and not used: run `shardbook setup`, which starts it anew")
+		case !ok:
 			err = errors.New("not installed: run `shardbook setup`")
-			if _, statErr := os.Stat(dir); statErr == nil {
-				err = errors.New("half installed, and not used: run `shardbook setup`, which starts it anew")
-			}
 		}
 		checks = append(checks, found("installed "+part.Name, part.Version, dir, err))
 	}
@@ -185,7 +192,7 @@ func checkGPU() Check {
 }
 
 // checkPlugin finds the plugin and, if it is there, has it opened.
-func (k *Kernel) checkPlugin(ctx context.Context, probe *exec.Cmd, d *Diagnosis) Check {
+func (k *Kernel) checkPlugin(probe *exec.Cmd, d *Diagnosis) Check {
 	p, err := plugin.Find(os.Getenv(plugin.Env), k.Cache)
 	if err != nil {
 		return found("PJRT plugin", "", "", err)
@@ -209,8 +216,11 @@ func (k *Kernel) checkPlugin(ctx context.Context, probe *exec.Cmd, d *Diagnosis)
 func runProbe(cmd *exec.Cmd) (Probe, error) {
 	var out, noise bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &noise
-	err := cmd.Run()
 	var p Probe
+	if err := cmd.Start(); err != nil {
+		return p, fmt.Errorf("the plugin cannot be tried: %w", err)
+	}
+	err := cmd.Wait()
 	if jsonErr := json.Unmarshal(out.Bytes(), &p); jsonErr != nil {
 		return p, fmt.Errorf("the plugin ended the process that opened it (%v): %s; set %s to another, or unset XLA_FLAGS", err, firstLine(noise.String()), plugin.Env)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
 // stopDelay is how long JupyterLab and headless runs have to stop their kernels.
@@ -24,18 +25,16 @@ func (k *Kernel) Environ() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, part := range parts {
-		if !part.Installed(k.Cache) {
-			return nil, fmt.Errorf("%s is not installed in %s: run `shardbook setup`", part.Name, k.Cache)
+	dirs := make([]string, len(parts))
+	for i, part := range parts {
+		var ok bool
+		if dirs[i], ok = part.Installed(); !ok {
+			return nil, fmt.Errorf("%s is not installed in %s: run `shardbook setup`", part.Name, part.Root)
 		}
 	}
-	python, tools := parts[0].Dir(k.Cache), parts[1].Dir(k.Cache)
-	path := []string{filepath.Join(python, "bin"), tools}
-	if goCommand, err := exec.LookPath("go"); err == nil {
-		path = append(path, filepath.Dir(goCommand))
-	}
+	python, tools := dirs[0], dirs[1]
 	set := map[string]string{
-		"PATH":                    joinPath(append(path, os.Getenv("PATH"))...),
+		"PATH":                    joinPath(filepath.Join(python, "bin"), tools, os.Getenv("PATH")),
 		"JUPYTER_PATH":            joinPath(filepath.Join(k.Root, "kernel", "jupyter"), os.Getenv("JUPYTER_PATH")),
 		"JUPYTER_PREFER_ENV_PATH": "1", // the private environment wins over what the user has in the home folder
 		"PYTHONNOUSERSITE":        "1",
@@ -44,6 +43,13 @@ func (k *Kernel) Environ() ([]string, error) {
 		"PYTHONHOME":              "",
 		"GOWORK":                  "",
 		cache.EnvDir:              k.Cache,
+	}
+	if p := os.Getenv(plugin.Env); strings.ContainsRune(p, filepath.Separator) {
+		abs, err := filepath.Abs(p) // a cell runs in another folder
+		if err != nil {
+			return nil, err
+		}
+		set[plugin.Env] = abs
 	}
 	// A variable that stands twice is read differently by different programs, so
 	// the old ones go first.
@@ -62,7 +68,7 @@ func (k *Kernel) Environ() ([]string, error) {
 
 // Command returns a command with the kernel's environment; its name is looked up
 // on the kernel's PATH. When ctx ends, the command is interrupted, and killed if
-// it has not ended stopDelay later.
+// it has not ended some seconds later.
 func (k *Kernel) Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	env, err := k.Environ()
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,9 +19,6 @@ import (
 
 //go:embed headless.py
 var headless string
-
-//go:embed shell-line.sh
-var shellLine string
 
 // DefaultCellTimeout bounds one cell of a headless run.
 const DefaultCellTimeout = 10 * time.Minute
@@ -59,8 +58,14 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	if r.Timeout == 0 {
 		r.Timeout = DefaultCellTimeout
 	}
+	if r.Timeout < 0 {
+		return fmt.Errorf("timeout of a cell %v: want more than 0", r.Timeout)
+	}
+	if same(r.Notebook, r.Ipynb) {
+		return fmt.Errorf("the executed notebook would overwrite %s itself: write it elsewhere", r.Notebook)
+	}
 	job, err := json.Marshal(map[string]any{
-		"notebook": r.Notebook, "ipynb": r.Ipynb, "html": r.HTML, "timeout": int(r.Timeout.Seconds()),
+		"notebook": r.Notebook, "ipynb": r.Ipynb, "html": r.HTML, "timeout": int(math.Ceil(r.Timeout.Seconds())),
 	})
 	if err != nil {
 		return err
@@ -69,8 +74,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	if err != nil {
 		return err
 	}
-	python := filepath.Dir(filepath.Dir(cmd.Path))
-	cmd.Env = append(cmd.Env, "BASH_ENV="+filepath.Join(python, "etc", "shardbook", "shell-line.sh"), "PYTHONWARNINGS=ignore")
+	cmd.Env = append(cmd.Env, "PYTHONWARNINGS=ignore")
 	cmd.Env = append(cmd.Env, r.Env...)
 	// In a group of its own, so that Ctrl-C reaches it through ctx alone, once.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -88,7 +92,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	name := filepath.Base(r.Notebook)
 	var failed *CellError
 	lines := bufio.NewScanner(events)
-	lines.Buffer(nil, 64<<20)
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var event struct {
 			Event       string
@@ -108,6 +112,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 			failed = &CellError{name, event.Cell, plain(event.Why)}
 		}
 	}
+	io.Copy(io.Discard, events)
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
@@ -115,17 +120,26 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	case failed != nil:
 		return failed
 	case err != nil:
-		return fmt.Errorf("%s: running it failed: %w: %s", name, err, tail(noise.String(), 2000))
+		var said reason
+		for line := range strings.Lines(noise.String()) {
+			said.hear(line)
+		}
+		return fmt.Errorf("%s cannot be run: %s (%w)", name, said.text(), err)
 	}
 	return nil
+}
+
+// same reports whether both paths lead to one file.
+func same(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
 }
 
 // ansi matches the colour codes that Go's and GoNB's errors carry.
 var ansi = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 func plain(text string) string { return ansi.ReplaceAllString(text, "") }
-
-func tail(text string, n int) string {
-	text = strings.TrimSpace(text)
-	return text[max(0, len(text)-n):]
-}

@@ -18,6 +18,10 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert import HTMLExporter
 
 
+# A cell may print without end; of what went wrong, the end says the most.
+LONGEST_WHY = 4000
+
+
 def say(**event):
     print(json.dumps(event), flush=True)
 
@@ -78,6 +82,8 @@ def run(job):
         why = f"it did not end within {job['timeout']} s"
     except DeadKernelError:
         why = "the kernel died"
+    if why is not None:
+        say(event="failed", cell=at, why=why[-LONGEST_WHY:])
     if job["ipynb"]:
         nbformat.write(notebook, job["ipynb"])
     if job["html"]:
@@ -85,8 +91,6 @@ def run(job):
             notebook, {"metadata": {"name": os.path.splitext(os.path.basename(job["notebook"]))[0]}})
         with open(job["html"], "w", encoding="utf-8") as f:
             f.write(html)
-    if why is not None:
-        say(event="failed", cell=at, why=why)
 
 
 run(json.load(sys.stdin))

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/lib/xla/plugin"
@@ -34,6 +35,8 @@ const EnvRoot = "SHARDBOOK_ROOT"
 type Kernel struct {
 	Root  string // the project's folder
 	Cache string // the cache folder
+
+	parts func() ([]cache.Part, error) // what Setup installs besides the plugin
 }
 
 // New returns the kernel of the project that the folder dir lies in. cacheDir
@@ -47,7 +50,14 @@ func New(dir, cacheDir string) (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Kernel{Root: root, Cache: cacheDir}, nil
+	k := &Kernel{Root: root, Cache: cacheDir}
+	k.parts = sync.OnceValues(func() ([]cache.Part, error) { // asks python and go, which takes a moment
+		python, pythonErr := k.python()
+		tools, toolsErr := k.tools()
+		modules, modulesErr := k.modules()
+		return []cache.Part{python, tools, modules}, errors.Join(pythonErr, toolsErr, modulesErr)
+	})
+	return k, nil
 }
 
 // findRoot walks up from dir to the project's go.mod, or takes $SHARDBOOK_ROOT.
@@ -99,7 +109,7 @@ func (k *Kernel) Setup(ctx context.Context, report Report) error {
 		return err
 	}
 	for _, part := range parts {
-		if _, err := part.Ensure(ctx, k.Cache, reportAs(report, part.Name)); err != nil {
+		if _, err := part.Ensure(ctx, reportAs(report, part.Name)); err != nil {
 			return err
 		}
 	}
@@ -108,12 +118,4 @@ func (k *Kernel) Setup(ctx context.Context, report Report) error {
 
 func reportAs(report Report, part string) cache.Progress {
 	return func(done, total int, what string) { report(part, done, total, what) }
-}
-
-// parts lists what Setup installs besides the plugin.
-func (k *Kernel) parts() ([]cache.Part, error) {
-	python, pythonErr := k.python()
-	tools, toolsErr := k.tools()
-	modules, modulesErr := k.modules()
-	return []cache.Part{python, tools, modules}, errors.Join(pythonErr, toolsErr, modulesErr)
 }

@@ -105,8 +105,9 @@ func TestHeadlessFailures(t *testing.T) {
 		{name: "an exit status", cells: []string{"%%\nos.Exit(3)"}, cell: 1, why: "exit status 3"},
 		{name: "a compile error", cells: []string{good, "%%\nundefined(1)"}, cell: 2, why: "undefined"},
 		{name: "standard error", cells: []string{good, good, "%%\nfmt.Fprintln(os.Stderr, \"a stray word\")"}, cell: 3, why: "a stray word"},
-		{name: "a failing shell line", cells: []string{"!true", "!exit 4"}, cell: 2, why: "status 4"},
-		{name: "a silent failing command", cells: []string{"!false"}, cell: 1, why: "status 1"},
+		{name: "a failing shell line", cells: []string{"!true", "!exit 4"}, cell: 2, why: "exit status 4"},
+		{name: "a silent failing command", cells: []string{"!false"}, cell: 1, why: "exit status 1"},
+		{name: "much on standard error", cells: []string{"%%\nos.Stderr.WriteString(strings.Repeat(\"a stray line\\n\", 1<<20))"}, cell: 1, why: "a stray line"},
 		{name: "a cell that takes too long", cells: []string{"%%\ntime.Sleep(time.Hour)"}, run: kernel.Run{Timeout: 3 * time.Second}, cell: 1, why: "did not end within 3 s"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -124,6 +125,27 @@ func TestHeadlessFailures(t *testing.T) {
 				t.Errorf("the outputs up to the failure are not written: %v", err)
 			}
 		})
+	}
+}
+
+func TestHeadlessRefuses(t *testing.T) {
+	k := ready(t)
+	path := notebook(t, "%%\nfmt.Println(1)")
+	broken := filepath.Join(t.TempDir(), "broken.ipynb")
+	if err := os.WriteFile(broken, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, run := range map[string]kernel.Run{
+		"overwrite":         {Notebook: path, Ipynb: path},
+		"want more than 0":  {Notebook: path, Timeout: -time.Second},
+		"no such file":      {Notebook: filepath.Join(t.TempDir(), "none.ipynb")},
+		"broken.ipynb":      {Notebook: broken},
+		"nowhere/out.ipynb": {Notebook: path, Ipynb: filepath.Join(t.TempDir(), "nowhere", "out.ipynb")},
+	} {
+		err := k.Headless(t.Context(), run)
+		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("error %v, want one sentence that says %q", err, name)
+		}
 	}
 }
 

@@ -13,9 +13,18 @@ import (
 // all in reading order when none is named. A name may leave out ".ipynb", or give
 // only the number in front.
 func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
-	all, err := filepath.Glob(filepath.Join(k.Notebooks(), "[0-9]*.ipynb"))
+	entries, err := os.ReadDir(k.Notebooks())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("notebooks: %w", err)
+	}
+	var all []string
+	for _, entry := range entries {
+		if is, _ := filepath.Match("[0-9]*.ipynb", entry.Name()); is {
+			all = append(all, filepath.Join(k.Notebooks(), entry.Name()))
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no notebooks in %s: is the clone whole?", k.Notebooks())
 	}
 	if len(names) == 0 {
 		return all, nil
@@ -39,11 +48,11 @@ func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
 	return paths, nil
 }
 
-// Source returns the text of a notebook's code cells, one below the other.
-func Source(path string) (string, error) {
+// Source returns the text of each code cell of a notebook.
+func Source(path string) ([]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("notebook: %w", err)
+		return nil, fmt.Errorf("notebook: %w", err)
 	}
 	var file struct {
 		Cells []struct {
@@ -52,15 +61,15 @@ func Source(path string) (string, error) {
 		}
 	}
 	if err := json.Unmarshal(text, &file); err != nil {
-		return "", fmt.Errorf("notebook %s: %w", path, err)
+		return nil, fmt.Errorf("notebook %s: %w", path, err)
 	}
-	var b strings.Builder
+	var cells []string
 	for _, cell := range file.Cells {
 		if cell.CellType == "code" {
-			b.WriteString(string(cell.Source) + "\n")
+			cells = append(cells, string(cell.Source))
 		}
 	}
-	return b.String(), nil
+	return cells, nil
 }
 
 // lines is text that a notebook holds as one string or as a list of lines.

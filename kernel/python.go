@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	_ "embed"
 	"errors"
@@ -54,8 +52,9 @@ const minPython = "3.10"
 func (k *Kernel) python() (cache.Part, error) {
 	interpreter, version, err := findPython(context.Background())
 	return cache.Part{
+		Root:    k.Cache,
 		Name:    "python",
-		Version: fingerprint(requirements, templateIndex, templateConf, shellLine, serverConfig, pageConfig, chart.Loader(), interpreter, version),
+		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, chart.Loader(), interpreter, version),
 		Bytes:   pythonBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			return installPython(ctx, interpreter, dir, report)
@@ -63,26 +62,39 @@ func (k *Kernel) python() (cache.Part, error) {
 	}, err
 }
 
+// probePython prints, a line each: the path of the interpreter itself (inside a
+// virtual environment, of the one that it was made of), its version, whether that
+// is new enough, and whether it can make environments.
+const probePython = `import os, sys
+print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
+print("%d.%d.%d" % sys.version_info[:3])
+print(sys.version_info >= (3, 10))
+try:
+    import venv, ensurepip
+    print("venv")
+except ImportError:
+    print("none")
+`
+
 // findPython returns the path and version of a Python that can make environments.
 func findPython(ctx context.Context) (path, version string, err error) {
-	const probe = "import sys\nprint('%d.%d.%d' % sys.version_info[:3], sys.version_info >= (3, 10))\ntry:\n import venv, ensurepip\n print('venv')\nexcept ImportError: print('none')"
 	err = errors.New("no python3 on the PATH: install Python " + minPython + " or newer (Debian, Ubuntu: apt-get install python3 python3-venv)")
 	for _, name := range []string{"python3", "python"} {
 		found, lookErr := exec.LookPath(name)
 		if lookErr != nil {
 			continue
 		}
-		output, runErr := exec.CommandContext(ctx, found, "-c", probe).Output()
-		fields := strings.Fields(string(output))
+		output, runErr := exec.CommandContext(ctx, found, "-I", "-c", probePython).Output()
+		said := strings.Split(strings.TrimSpace(string(output)), "\n")
 		switch {
-		case runErr != nil || len(fields) != 3:
-			err = fmt.Errorf("%s does not run (%v): install Python %s or newer", found, runErr, minPython)
-		case fields[1] != "True":
-			err = fmt.Errorf("%s is Python %s, need %s or newer: install one and put it on the PATH", found, fields[0], minPython)
-		case fields[2] != "venv":
-			err = fmt.Errorf("%s (Python %s) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv)", found, fields[0])
+		case runErr != nil || len(said) != 4:
+			err = fmt.Errorf("%s does not run as Python 3 (%v): install Python %s or newer", found, runErr, minPython)
+		case said[2] != "True":
+			err = fmt.Errorf("%s is Python %s, need %s or newer: install one and put it on the PATH", found, said[1], minPython)
+		case said[3] != "venv":
+			err = fmt.Errorf("%s (Python %s) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv)", found, said[1])
 		default:
-			return found, fields[0], nil
+			return said[0], said[1], nil
 		}
 	}
 	return "", "", err
@@ -91,7 +103,7 @@ func findPython(ctx context.Context) (path, version string, err error) {
 func installPython(ctx context.Context, interpreter, dir string, report cache.Progress) error {
 	total := strings.Count(requirements, "==")
 	report(0, total, "making a Python environment")
-	if err := run(ctx, nil, interpreter, "-m", "venv", dir); err != nil {
+	if err := (command{name: interpreter, args: []string{"-I", "-m", "venv", dir}}).run(ctx); err != nil {
 		return err
 	}
 	pins := filepath.Join(dir, "requirements.txt")
@@ -108,8 +120,16 @@ func installPython(ctx context.Context, interpreter, dir string, report cache.Pr
 			report(collected, total, "unpacking the packages")
 		}
 	}
-	err := run(ctx, onLine, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "--no-input",
-		"--disable-pip-version-check", "--progress-bar=off", "--require-hashes", "-r", pins)
+	// Isolated, and without the user's wishes for other places: whatever Python
+	// finds elsewhere, pip would take for installed.
+	err := command{
+		name: filepath.Join(dir, "bin", "python"),
+		args: []string{"-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off",
+			"--require-hashes", "-r", pins},
+		env:    []string{"PIP_USER=0", "PIP_TARGET=", "PIP_PREFIX=", "PIP_ROOT=", "PIP_REQUIRE_VIRTUALENV="},
+		onLine: onLine,
+		advice: "check the network and pip's settings",
+	}.run(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,7 +143,6 @@ func installPython(ctx context.Context, interpreter, dir string, report cache.Pr
 		"share/jupyter/nbconvert/templates/shardbook/loader.html.j2": "{% raw %}" + chart.Loader() + "{% endraw %}\n",
 		"etc/jupyter/jupyter_server_config.json":                     serverConfig,
 		"etc/jupyter/labconfig/page_config.json":                     pageConfig,
-		"etc/shardbook/shell-line.sh":                                shellLine, // see Headless
 	})
 }
 
@@ -136,45 +155,6 @@ func writeFiles(dir string, files map[string]string) error {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// run runs a command, handing each line that it prints to onLine (which may be
-// nil). The error of a command that fails ends with what it printed last.
-func run(ctx context.Context, onLine func(string), name string, args ...string) error {
-	return runIn(ctx, "", nil, onLine, name, args...)
-}
-
-// runIn is run in a folder, with variables added to the environment.
-func runIn(ctx context.Context, dir string, env []string, onLine func(string), name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), env...)
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	var tail [][]byte
-	lines := bufio.NewScanner(pipe)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if onLine != nil {
-			onLine(lines.Text())
-		}
-		if tail = append(tail, bytes.Clone(lines.Bytes())); len(tail) > 5 {
-			tail = tail[1:]
-		}
-	}
-	if err := cmd.Wait(); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, bytes.TrimSpace(bytes.Join(tail, []byte("\n"))))
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ const (
 // go.mod, and goimports and gopls, of the versions in tools/go.mod (a module of
 // its own, because gopls wants another golang.org/x/tools than GoMLX).
 func (k *Kernel) tools() (cache.Part, error) {
-	goVersion, err := goVersion(context.Background())
+	goVersion, err := k.goVersion(context.Background())
 	if err != nil {
 		return cache.Part{}, err
 	}
@@ -37,6 +37,7 @@ func (k *Kernel) tools() (cache.Part, error) {
 		return cache.Part{}, err
 	}
 	return cache.Part{
+		Root:    k.Cache,
 		Name:    "tools",
 		Version: fingerprint(string(sums), moduleLine(string(main), "github.com/janpfeifer/gonb"), goVersion),
 		Bytes:   toolsBytes,
@@ -48,7 +49,8 @@ func (k *Kernel) tools() (cache.Part, error) {
 				{"gopls", "tools", "golang.org/x/tools/gopls"},
 			} {
 				report(i, 3, "building "+tool.name)
-				if err := runIn(ctx, filepath.Join(k.Root, tool.module), onlineGo, nil, "go", "build", "-o", bin, tool.pkg); err != nil {
+				build := command{name: "go", args: []string{"build", "-o", bin, tool.pkg}, dir: filepath.Join(k.Root, tool.module), env: ownGo}
+				if err := build.run(ctx); err != nil {
 					return err
 				}
 			}
@@ -59,19 +61,24 @@ func (k *Kernel) tools() (cache.Part, error) {
 
 // modules fills Go's module cache with everything that a cell may import, since
 // cells run with GOPROXY=off, and its build cache, so that the first cell is not
-// the one that compiles GoMLX. `go build` alone would leave gaps.
+// the one that compiles GoMLX. `go build` alone would leave gaps. The part lies in
+// the module cache: whoever empties that removes the part as well.
 func (k *Kernel) modules() (cache.Part, error) {
 	sums, err := os.ReadFile(filepath.Join(k.Root, "go.sum"))
 	if err != nil {
 		return cache.Part{}, err
 	}
-	where, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE", "GOVERSION").Output()
+	where := exec.Command("go", "env", "GOMODCACHE", "GOCACHE", "GOVERSION")
+	where.Dir = k.Root
+	said, err := where.Output()
 	if err != nil {
 		return cache.Part{}, goMissing(err)
 	}
+	modCache, _, _ := strings.Cut(string(said), "\n")
 	return cache.Part{
+		Root:    filepath.Join(modCache, "cache", "shardbook"),
 		Name:    "modules",
-		Version: fingerprint(string(sums), string(where)),
+		Version: fingerprint(string(sums), string(said)),
 		Bytes:   modulesBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			report(0, 2, "downloading Go modules")
@@ -86,7 +93,8 @@ func (k *Kernel) modules() (cache.Part, error) {
 					return err
 				}
 			}
-			if err := runIn(ctx, k.Root, onlineGo, nil, "go", "mod", "download", "-modfile="+filepath.Join(dir, "go.mod"), "all"); err != nil {
+			download := command{name: "go", args: []string{"mod", "download", "-modfile=" + filepath.Join(dir, "go.mod"), "all"}, dir: k.Root, env: ownGo}
+			if err := download.run(ctx); err != nil {
 				return err
 			}
 			built := 0
@@ -94,18 +102,20 @@ func (k *Kernel) modules() (cache.Part, error) {
 				built++
 				report(1, 2, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
 			}
-			return runIn(ctx, k.Root, onlineGo, onLine, "go", "build", "-v", "./lib/...")
+			return command{name: "go", args: []string{"build", "-v", "./lib/..."}, dir: k.Root, env: ownGo, onLine: onLine}.run(ctx)
 		},
 	}, nil
 }
 
-// onlineGo is the environment of set-up's own go commands. They may be started
-// from inside a notebook, where the network is off and a workspace is open.
-var onlineGo = []string{"GOWORK=off", "GOFLAGS=-buildvcs=false"}
+// ownGo makes set-up's go commands build this checkout, whatever workspace or flags
+// the user has.
+var ownGo = []string{"GOWORK=off", "GOFLAGS=-buildvcs=false"}
 
-// goVersion returns the version of the go command on the PATH.
-func goVersion(ctx context.Context) (string, error) {
-	output, err := exec.CommandContext(ctx, "go", "env", "GOVERSION").Output()
+// goVersion returns the version of Go that the project is built with.
+func (k *Kernel) goVersion(ctx context.Context) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "env", "GOVERSION")
+	cmd.Dir = k.Root // go.mod may ask for another than the one on the PATH
+	output, err := cmd.Output()
 	if err != nil {
 		return "", goMissing(err)
 	}

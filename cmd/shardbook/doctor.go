@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -26,7 +27,9 @@ func doctorCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d := k.Doctor(cmd.Context(), exec.CommandContext(cmd.Context(), self, "probe"))
+			d := k.Doctor(cmd.Context(), func(ctx context.Context) *exec.Cmd {
+				return exec.CommandContext(ctx, self, "probe")
+			})
 			if asJSON {
 				out := json.NewEncoder(os.Stdout)
 				out.SetIndent("", "  ")

@@ -58,6 +58,7 @@ func TestBadArguments(t *testing.T) {
 		{[]string{"notebooks", "99-nothing"}, []string{"99-nothing", "00-devices"}},
 		{[]string{"notebooks", "00-devices", "--set", "devises=4"}, []string{"devises", "devices"}},
 		{[]string{"notebooks", "00-devices", "--set", "devices"}, []string{"devices", "NAME=VALUE"}},
+		{[]string{"notebooks", "--timeout", "-5s"}, []string{"--timeout=-5s"}},
 		{[]string{"notebooks", "--update", "--out", "x"}, []string{"update", "out"}},
 		{[]string{"nonsense"}, []string{"nonsense"}},
 		{[]string{"lab", "--port", "70000"}, []string{"70000"}},
@@ -93,6 +94,20 @@ func TestNotebooksWithParameter(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(out, "00-devices.html")); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestExecPassesFlagsOn(t *testing.T) {
+	k, err := kernel.New(".", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Setup(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, status := shardbook(t, nil, "exec", "jupyter", "kernelspec", "list", "--json")
+	if status != 0 || !strings.Contains(stdout, `"shardbook"`) {
+		t.Errorf("exit status %d: %s%s", status, stdout, stderr)
 	}
 }
 
@@ -161,10 +176,10 @@ func TestDoctorIll(t *testing.T) {
 			return []string{"PATH=" + programs(t, "")}, nil
 		}, "python", []string{"no python3", "apt-get install python3"}},
 		{"an old Python", func(t *testing.T) (env, args []string) {
-			return []string{"PATH=" + programs(t, "echo 3.8.2 False venv")}, nil
+			return []string{"PATH=" + programs(t, "echo /x/python3; echo 3.8.2; echo False; echo venv")}, nil
 		}, "python", []string{"3.8.2", "need 3.10 or newer"}},
 		{"no venv module", func(t *testing.T) (env, args []string) {
-			return []string{"PATH=" + programs(t, "echo 3.12.1 True none")}, nil
+			return []string{"PATH=" + programs(t, "echo /x/python3; echo 3.12.1; echo True; echo none")}, nil
 		}, "python", []string{"no venv module", "apt-get install python3-venv"}},
 		{"nothing installed", func(t *testing.T) (env, args []string) {
 			return []string{"PJRT_PLUGIN_LIBRARY_PATH="}, []string{"--cache", t.TempDir()}
@@ -175,7 +190,8 @@ func TestDoctorIll(t *testing.T) {
 		{"a half-finished installation", func(t *testing.T) (env, args []string) {
 			root := t.TempDir()
 			_, checks, _ := diagnose(t, nil, "--cache", root)
-			if err := os.MkdirAll(checks["installed python"].Path, 0o755); err != nil {
+			cutOff := filepath.Join(root, "python", checks["installed python"].Version+"-1234")
+			if err := os.MkdirAll(cutOff, 0o755); err != nil {
 				t.Fatal(err)
 			}
 			return nil, []string{"--cache", root}

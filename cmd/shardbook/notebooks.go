@@ -29,6 +29,9 @@ func notebooksCommand() *cobra.Command {
 			"A failing cell, a failing shell line and anything written to standard error are failures.",
 		Example: "  shardbook notebooks\n  shardbook notebooks 00-devices --set devices=16 --out results",
 		RunE: func(cmd *cobra.Command, names []string) error {
+			if timeout <= 0 {
+				return fmt.Errorf("--timeout=%v: want more than 0", timeout)
+			}
 			k, err := here()
 			if err != nil {
 				return err
@@ -110,11 +113,11 @@ func paramEnv(notebooks, settings []string) ([]string, error) {
 	}
 	var read []string
 	for _, path := range notebooks {
-		source, err := kernel.Source(path)
+		cells, err := kernel.Source(path)
 		if err != nil {
 			return nil, err
 		}
-		read = append(read, notebook.ParamNames(source)...)
+		read = append(read, notebook.ParamNames(cells...)...)
 	}
 	for name := range params {
 		if !slices.Contains(read, name) {

@@ -14,6 +14,7 @@ type progress struct {
 	bar   *progressbar.ProgressBar // nil where standard error is no terminal
 	title string
 	stage string
+	total int
 }
 
 func newProgress(title string) *progress {
@@ -34,21 +35,21 @@ func (p *progress) show(stage string, done, total int, what string) {
 		}
 		return
 	}
-	if p.stage != stage || p.bar == nil {
+	if p.stage != stage || p.total != total || p.bar == nil {
 		p.done()
-		p.stage = stage
-		if total == 0 {
-			total = -1 // a spinner
+		p.stage, p.total = stage, total
+		steps := total
+		if steps == 0 {
+			steps = -1 // a spinner
 		}
-		p.bar = progressbar.NewOptions(total,
+		p.bar = progressbar.NewOptions(steps,
 			progressbar.OptionSetWriter(os.Stderr),
-			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetWidth(16),
 			progressbar.OptionSetPredictTime(false),
 			progressbar.OptionClearOnFinish(),
-			progressbar.OptionFullWidth(),
 		)
 	}
-	p.bar.Describe(fmt.Sprintf("%s: %s: %-40.40s", p.title, stage, what))
+	p.bar.Describe(fmt.Sprintf("%-45.45s", stage+": "+what)) // with the bar, no wider than 80 columns
 	p.bar.Set(done)
 }
 

@@ -51,7 +51,7 @@ func labCommand() *cobra.Command {
 }
 
 func execCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "exec COMMAND [ARGUMENTS]",
 		Short: "Run a command in the kernel's environment, as with another Jupyter or an editor",
 		Args:  cobra.MinimumNArgs(1),
@@ -68,4 +68,6 @@ func execCommand() *cobra.Command {
 		},
 		DisableFlagsInUseLine: true,
 	}
+	cmd.Flags().SetInterspersed(false) // flags after COMMAND are the command's own
+	return cmd
 }

@@ -106,8 +106,26 @@ func memory(p unsafe.Pointer, t reflect.Type, n int) []byte {
 	return unsafe.Slice((*byte)(p), n*int(t.Size()))
 }
 
-// marshaler returns how values of type t marshal themselves, if they do.
+var (
+	binaryMarshaler = reflect.TypeFor[encoding.BinaryMarshaler]()
+	gobEncoder      = reflect.TypeFor[gob.GobEncoder]()
+)
+
+// marshaler returns how values of type t marshal themselves, if they do. A struct that embeds such a type has its methods
+// too, and they would leave its other fields out: it counts as one that does not.
 func marshaler(t reflect.Type) (marshal func(v any) ([]byte, error), unmarshal func(v any, data []byte) error) {
+	if t.Kind() == reflect.Struct {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			inner := f.Type
+			if inner.Kind() != reflect.Pointer {
+				inner = reflect.PointerTo(inner)
+			}
+			if f.Anonymous && (inner.Implements(binaryMarshaler) || inner.Implements(gobEncoder)) {
+				return nil, nil
+			}
+		}
+	}
 	switch reflect.Zero(reflect.PointerTo(t)).Interface().(type) {
 	case interface {
 		encoding.BinaryMarshaler

@@ -121,10 +121,21 @@ func (d lineDisplay) draw(s state) {
 
 func (d lineDisplay) finish(s state) { fmt.Fprintln(d.w, s.result()) }
 
+// flushLimit bounds the wait for a kernel that does not answer.
+const flushLimit = 10 * time.Second
+
 // flushDisplay waits until the kernel has received all that this cell displayed.
 func flushDisplay() {
-	// Sync waits forever for a kernel that cannot be reached, so reach it first.
-	if gonbui.IsNotebook && gonbui.Open() == nil {
+	if !gonbui.IsNotebook || gonbui.Open() != nil { // Sync waits forever for a kernel that cannot be reached
+		return
+	}
+	done := make(chan struct{})
+	go func() {
 		gonbui.Sync()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(flushLimit):
 	}
 }

@@ -378,3 +378,19 @@ func ExampleKeep() {
 	// [2.5 1.25] one device <nil>
 	// notebook: reading "baseline": a notebook_test.result is kept there, not a string
 }
+
+// A struct that embeds a type which marshals itself has that type's methods: they must not stand for the whole struct.
+func TestKeepEmbeddedMarshaler(t *testing.T) {
+	type event struct {
+		time.Time
+		Label string
+	}
+	want := event{time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), "start"}
+	if err := notebook.Keep("event", want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := notebook.Kept[event]("event")
+	if err != nil || !got.Equal(want.Time) || got.Label != want.Label {
+		t.Errorf("kept %+v, read %+v, %v", want, got, err)
+	}
+}
