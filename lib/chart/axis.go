@@ -2,11 +2,16 @@ package chart
 
 import "math"
 
+// shortNumber writes the labels of a log axis, as 1e-7 where ECharts writes 0.0000001. It is a function in the form in
+// which go-echarts writes them.
+const shortNumber = "__f__function (v) { return v >= 1e5 || v < 1e-3 ? v.toExponential().replace('e+', 'e') : String(v); }__f__"
+
 func numberAxis(name string, log, vertical bool) object {
 	o := axis(name, vertical)
 	o["type"], o["scale"] = "value", true
 	if log {
 		o["type"] = "log"
+		o["axisLabel"].(object)["formatter"] = shortNumber
 		o["minorSplitLine"] = object{"show": true, "lineStyle": object{"color": "#f4f4f4"}}
 	}
 	o["splitLine"] = object{"show": true, "lineStyle": object{"color": "#e4e4e4"}}

@@ -3,6 +3,7 @@ package chart
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -87,12 +88,27 @@ func (k *heatMap) options(c *Chart) object {
 		// One value has no scale to show; a scale of width one only gives it a colour.
 		high = low + max(abs(low), 1)
 	}
+	precision := decimals(low, high)
+	if allWhole(k.values) {
+		precision = 0
+	}
 	h["visualMap"] = object{
-		"type": "continuous", "min": low, "max": high, "dimension": 2, "calculable": true, "precision": decimals(low, high),
+		"type": "continuous", "min": low, "max": high, "dimension": 2, "calculable": true, "precision": precision,
 		"orient": "vertical", "right": 8, "top": "middle", "itemHeight": min(height/2, 200), "itemWidth": 14,
 		"inRange": object{"color": ramp}, "textStyle": object{"fontSize": 11, "color": ink},
 	}
 	return h
+}
+
+func allWhole(values [][]float64) bool {
+	for _, row := range values {
+		for _, v := range row {
+			if v != math.Trunc(v) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (k *heatMap) text(c *Chart) string {

@@ -142,3 +142,17 @@ func TestEChartsIsTheVendoredOne(t *testing.T) {
 		t.Errorf("the loader has %d end tags", n)
 	}
 }
+
+// Labels are as short as their numbers allow.
+func TestLabels(t *testing.T) {
+	for want, c := range map[string]*Chart{
+		">1e-7<":  Scatter("log", "x", "y", Series{Name: "s", X: []float64{1, 2}, Y: []float64{1e-7, 2}}).LogY(),
+		">7<":     HeatMap("whole numbers", []string{"a", "b"}, []string{"c"}, [][]float64{{0, 7}}),
+		">0.500<": HeatMap("fractions", []string{"a", "b"}, []string{"c"}, [][]float64{{0, 0.5}}),
+	} {
+		svg, err := c.SVG()
+		if err != nil || !strings.Contains(svg, want) {
+			t.Errorf("%s: no label %q (error %v)", c.Title(), want, err)
+		}
+	}
+}
