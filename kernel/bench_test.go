@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/kerneltest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -30,7 +31,7 @@ fmt.Println(notebook.Must(exec.Call(float32(3)))[0].Value())`
 // that compute on XLA, and reports how many times longer the latter take, as the
 // median and as the least against the least. Both kinds run once before.
 func BenchmarkCell(b *testing.B) {
-	k := ready(b)
+	k := kerneltest.Ready(b)
 	cells := []string{hello, compute}
 	for range max(b.N, 10) {
 		cells = append(cells, hello, compute)

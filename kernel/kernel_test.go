@@ -11,25 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/kerneltest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
-// ready is the kernel of this checkout, set up in the user's own cache folder: the
-// first test run on a machine installs it, as the first `shardbook lab` would.
-func ready(t testing.TB) *kernel.Kernel {
-	t.Helper()
-	k, err := kernel.New(".", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := k.Setup(t.Context(), func(part string, _, _ int, what string) { t.Logf("%s: %s", part, what) }); err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
 func TestSetupAgainDoesNothing(t *testing.T) {
-	k := ready(t)
+	k := kerneltest.Ready(t)
 	err := k.Setup(t.Context(), func(part string, _, _ int, what string) {
 		t.Errorf("the second set-up installs %s: %s", part, what)
 	})
@@ -92,7 +79,7 @@ func notebook(t testing.TB, cells ...string) string {
 }
 
 func TestHeadlessFailures(t *testing.T) {
-	k := ready(t)
+	k := kerneltest.Ready(t)
 	good := "%%\nfmt.Println(\"fine\")"
 	for _, test := range []struct {
 		name  string
@@ -129,7 +116,7 @@ func TestHeadlessFailures(t *testing.T) {
 }
 
 func TestHeadlessRefuses(t *testing.T) {
-	k := ready(t)
+	k := kerneltest.Ready(t)
 	path := notebook(t, "%%\nfmt.Println(1)")
 	broken := filepath.Join(t.TempDir(), "broken.ipynb")
 	if err := os.WriteFile(broken, []byte("{"), 0o644); err != nil {
@@ -150,7 +137,7 @@ func TestHeadlessRefuses(t *testing.T) {
 }
 
 func TestHeadlessKeepsAndForgets(t *testing.T) {
-	k := ready(t)
+	k := kerneltest.Ready(t)
 	const imports = "import \"github.com/shardbook/shardbook/lib/notebook\"\n"
 	keeps := notebook(t,
 		imports+"%%\nnotebook.Check(notebook.Keep(\"answer\", notebook.Param(\"answer\", 42)))",
@@ -167,7 +154,7 @@ func TestHeadlessKeepsAndForgets(t *testing.T) {
 }
 
 func TestHeadlessStops(t *testing.T) {
-	k := ready(t)
+	k := kerneltest.Ready(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	pid := filepath.Join(t.TempDir(), "pid")

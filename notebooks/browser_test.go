@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
+	"github.com/shardbook/shardbook/internal/kerneltest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -154,7 +155,7 @@ func checkPage(t *testing.T, path string) {
 // TestLab does what a newcomer does: opens JupyterLab, double-clicks 00-devices,
 // chooses Run All Cells from the menu, and sees charts.
 func TestLab(t *testing.T) {
-	k := ready(t)
+	k := kerneltest.Ready(t)
 	ctx := browser(t)
 	address := startLab(t, k)
 

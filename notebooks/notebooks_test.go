@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shardbook/shardbook/internal/kerneltest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -32,24 +33,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// ready is the kernel, set up with the network on.
-func ready(t *testing.T) *kernel.Kernel {
-	t.Helper()
-	k, err := kernel.New(".", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := k.Setup(t.Context(), func(part string, _, _ int, what string) { t.Logf("%s: %s", part, what) }); err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
 // TestNotebooks runs every notebook after set-up with the network cut: as root in
 // a network namespace that has nothing but the loopback that kernels talk over.
 // Then it opens the exported HTML in a browser and watches what it loads.
 func TestNotebooks(t *testing.T) {
-	k := ready(t)
+	k := kerneltest.Ready(t)
 	out := t.TempDir()
 	if os.Geteuid() != 0 {
 		t.Log("not root, so the network stays on")

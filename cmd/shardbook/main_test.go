@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/kerneltest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -98,13 +99,7 @@ func TestNotebooksWithParameter(t *testing.T) {
 }
 
 func TestExecPassesFlagsOn(t *testing.T) {
-	k, err := kernel.New(".", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := k.Setup(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Ready(t)
 	stdout, stderr, status := shardbook(t, nil, "exec", "jupyter", "kernelspec", "list", "--json")
 	if status != 0 || !strings.Contains(stdout, `"shardbook"`) {
 		t.Errorf("exit status %d: %s%s", status, stdout, stderr)
@@ -130,13 +125,7 @@ func diagnose(t *testing.T, env []string, args ...string) (kernel.Diagnosis, map
 }
 
 func TestDoctorWell(t *testing.T) {
-	k, err := kernel.New(".", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := k.Setup(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Ready(t)
 	d, checks, status := diagnose(t, nil, "--plugin", "cpu", "--devices", "3")
 	if status != 0 || !d.OK {
 		t.Errorf("exit status %d, %+v", status, checks)

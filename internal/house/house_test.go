@@ -129,13 +129,24 @@ func TestReadmeCommand(t *testing.T) {
 	}
 }
 
+// tracked lists the files that git tracks below the patterns and that are there.
+func tracked(t *testing.T, patterns ...string) []string {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
+		t.Skip("not a git checkout, so nothing says which files belong to the project")
+	}
+	return slices.DeleteFunc(strings.Fields(output(t, "git", append([]string{"ls-files"}, patterns...)...)), func(file string) bool {
+		_, err := os.Stat(filepath.Join(root, file))
+		return err != nil
+	})
+}
+
 // link matches a Markdown link or image and its target.
 var link = regexp.MustCompile(`\]\(([^)#]+)\)`)
 
 // TestLinks checks that every link of the documents into the repository leads somewhere.
 func TestLinks(t *testing.T) {
-	files := append(strings.Fields(output(t, "git", "ls-files", "*.md")), strings.Fields(output(t, "git", "ls-files", "*.ipynb"))...)
-	for _, file := range files {
+	for _, file := range tracked(t, "*.md", "*.ipynb") {
 		for _, found := range link.FindAllStringSubmatch(read(t, file), -1) {
 			if strings.Contains(found[1], "://") || strings.HasSuffix(file, ".ipynb") && filepath.Ext(found[1]) != ".ipynb" {
 				continue // a notebook's code has brackets and parentheses of its own
@@ -150,7 +161,7 @@ func TestLinks(t *testing.T) {
 // TestNoForeignPaths checks that nothing tracked speaks of somebody's machine.
 func TestNoForeignPaths(t *testing.T) {
 	foreign := regexp.MustCompile(`(/home/|/root/|/Users/)[a-z]`)
-	for _, file := range strings.Fields(output(t, "git", "ls-files")) {
+	for _, file := range tracked(t) {
 		if strings.HasPrefix(file, "docker/") || strings.HasPrefix(file, "binder/") {
 			continue // a container has a home of its own
 		}

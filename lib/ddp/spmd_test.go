@@ -6,6 +6,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -44,16 +45,6 @@ func train(t *testing.T, backend *xla.Backend, world, batch, steps int) ([]float
 	return losses, run
 }
 
-func open(t *testing.T) *xla.Backend {
-	t.Helper()
-	backend, err := xla.Open(xla.Devices(8), xla.Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(backend.Close)
-	return backend
-}
-
 // TestEqualsOneDevice trains the same batches on 1 to 8 devices. The devices of a
 // world must hold the same bits. Between worlds the sums over rows are made in
 // another order, so parameters may differ by rounding: AdamW moves an element by
@@ -62,7 +53,7 @@ func open(t *testing.T) *xla.Backend {
 func TestEqualsOneDevice(t *testing.T) {
 	const steps = 20
 	const lossBound, paramBound = 2e-6, 2e-5
-	backend := open(t)
+	backend := devicetest.Open(t, 8)
 	for batch, worlds := range map[int][]int{24: {2, 3, 4, 6, 8}, 35: {5, 7}} {
 		wantLosses, one := train(t, backend, 1, batch, steps)
 		want := parameters(t, one, 0)
@@ -115,7 +106,7 @@ func largestDifference(a, b *tensors.Tensor) float64 {
 }
 
 func TestStepFreesTheOldState(t *testing.T) {
-	backend := open(t)
+	backend := devicetest.Open(t, 8)
 	_, run := train(t, backend, 2, 4, 3)
 	state := (tiny.Params().Bytes()) * 3 // parameters and AdamW's two states
 	for device, live := range backend.Live()[:2] {
@@ -130,7 +121,7 @@ func TestStepFreesTheOldState(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	backend := open(t)
+	backend := devicetest.Open(t, 8)
 	mesh, err := backend.Mesh(xla.Axis("data", 4))
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"gonum.org/v1/gonum/floats/scalar"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
@@ -23,7 +24,7 @@ func TestForwardAgainstPlainGo(t *testing.T) {
 		batch, seq := 1+random.IntN(3), 1+random.IntN(c.Seq) // a sequence may be shorter than Seq
 		w, plain := randomModel(c, random)
 		tokens, targets := randomTokens(random, batch, seq, c.Vocab), randomTokens(random, batch, seq, c.Vocab)
-		out, err := call(func(in []*graph.Node) []*graph.Node {
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			n := len(in) - 2
 			p := c.Params().Nodes(in[:n])
 			return []*graph.Node{c.Forward(p, in[n]), c.Loss(p, in[n], in[n+1])}
@@ -56,7 +57,7 @@ func TestGradientsAgainstPlainGo(t *testing.T) {
 	w, plain := randomModel(c, random)
 	tokens, targets := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
 	tree := c.Params()
-	grads, err := call(func(in []*graph.Node) []*graph.Node {
+	grads, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		n := len(tree)
 		return graph.Gradient(c.Loss(tree.Nodes(in[:n]), in[n], in[n+1]), in[:n]...)
 	}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets))...)
@@ -90,7 +91,7 @@ func TestBlockByBlock(t *testing.T) {
 		for _, s := range sub {
 			args = append(args, w[tree.Index(s.Name)])
 		}
-		out, err := call(func(in []*graph.Node) []*graph.Node {
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{fn(sub.Nodes(in[1:]), in[0])}
 		}, args...)
 		if err != nil {
@@ -107,7 +108,7 @@ func TestBlockByBlock(t *testing.T) {
 		})
 	}
 	x = piece(x, []string{"lnf", "head"}, func(p map[string]*graph.Node, x *graph.Node) *graph.Node { return c.Head(p, x) })
-	loss, err := call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{gpt.CrossEntropy(in[0], in[1])} },
+	loss, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{gpt.CrossEntropy(in[0], in[1])} },
 		x, tensors.FromValue(targets))
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +129,7 @@ func TestCrossEntropyShapes(t *testing.T) {
 		{[][]int32{{1}, {2}}, "want (B,T,V) and (B,T)"},
 		{[][]int32{{1, 2, 3}}, "want (B,T,V) and (B,T)"},
 	} {
-		out, err := call(func(in []*graph.Node) []*graph.Node {
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{gpt.CrossEntropy(in[0], in[1])}
 		}, logits, tensors.FromValue(c.targets))
 		if c.want != "" {
@@ -155,7 +156,7 @@ func TestCausal(t *testing.T) {
 	tokens := randomTokens(random, 1, c.Seq, c.Vocab)
 	changed := [][]int32{slices.Clone(tokens[0])}
 	changed[0][4] = (changed[0][4] + 1) % int32(c.Vocab)
-	out, err := call(func(in []*graph.Node) []*graph.Node {
+	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		n := len(in) - 2
 		p := c.Params().Nodes(in[:n])
 		return []*graph.Node{c.Forward(p, in[n]), c.Forward(p, in[n+1])}
@@ -190,7 +191,7 @@ func TestGraphPanics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = call(func(in []*graph.Node) []*graph.Node {
+		_, err = devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			p := c.Params().Nodes(in[:len(in)-1])
 			delete(p, c2.drop)
 			return []*graph.Node{c.Forward(p, in[len(in)-1])}

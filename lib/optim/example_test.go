@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -15,7 +16,7 @@ import (
 // Three steps of descent on the loss w², whose gradient is 2w.
 func ExampleRule() {
 	rule := optim.SGD(0.25)
-	step, err := graph.NewExec(backend, func(w *graph.Node) *graph.Node {
+	step, err := graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
 		loss := graph.ReduceAllSum(graph.Square(w))
 		grad := graph.Gradient(loss, w)[0]
 		next, _ := rule.Update(w, grad, nil, graph.Const(w.Graph(), int32(1)))

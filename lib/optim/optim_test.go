@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"gonum.org/v1/gonum/floats/scalar"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -76,7 +77,7 @@ func TestRulesAgainstPlainGo(t *testing.T) {
 					grad[i] = float32(random.NormFloat64() * math.Pow(10, float64(i%5-3)))
 					want[i] = c.plain(want[i], float64(grad[i]), wantStates[i], step)
 				}
-				out, err := call(func(in []*graph.Node) []*graph.Node {
+				out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 					k := len(in)
 					p, s := c.rule.Update(in[0], in[1], in[2:k-1], in[k-1])
 					return append([]*graph.Node{p}, s...)
@@ -109,7 +110,7 @@ func TestRulesAgainstPlainGo(t *testing.T) {
 func TestAdamWFirstStep(t *testing.T) {
 	rule := optim.AdamW(0.5)
 	rule.WeightDecay = 0
-	out, err := call(func(in []*graph.Node) []*graph.Node {
+	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		p, _ := rule.Update(in[0], in[1], in[2:4], in[4])
 		return []*graph.Node{p}
 	}, tensors.FromValue([]float32{1, 1, 1}), tensors.FromValue([]float32{1e-3, -7, 1e4}),
@@ -143,7 +144,7 @@ func TestShardsEqualWhole(t *testing.T) {
 			for _, f := range flat {
 				in = append(in, tensors.FromFlatDataAndDimensions(f[from:to], to-from))
 			}
-			out, err := call(func(in []*graph.Node) []*graph.Node {
+			out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 				k := len(in)
 				p, s := rule.Update(in[0], in[1], in[2:k-1], in[k-1])
 				return []*graph.Node{graph.Concatenate(append([]*graph.Node{p}, s...), 0)}
@@ -219,7 +220,7 @@ func TestApplyRefuses(t *testing.T) {
 		{"step not a scalar", optim.SGD(0.1), 0, []*tensors.Tensor{two, three, two, three, two}, "the step has shape"},
 		{"rule not valid", optim.SGD(-1), 0, []*tensors.Tensor{two, three, two, three, one}, "SGD.LR is -1"},
 	} {
-		_, err := call(func(in []*graph.Node) []*graph.Node {
+		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			w, _ := optim.Apply(c.rule, tree, in[:2], in[2:4], in[4:4+c.states], in[4+c.states])
 			return w
 		}, c.in...)
@@ -239,7 +240,7 @@ func TestApplyEqualsUpdates(t *testing.T) {
 		in = append(in, tensors.FromValue([]float32{random.Float32(), random.Float32()}))
 	}
 	one := tensors.FromScalar(int32(2))
-	got, err := call(func(in []*graph.Node) []*graph.Node {
+	got, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		w, s := optim.Apply(rule, tree, in[:3], in[3:6], in[6:12], in[12])
 		return append(w, s...)
 	}, append(in, one)...)
@@ -247,7 +248,7 @@ func TestApplyEqualsUpdates(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, s := range tree {
-		want, err := call(func(in []*graph.Node) []*graph.Node {
+		want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			w, s := rule.Update(in[0], in[1], in[2:4], in[4])
 			return append([]*graph.Node{w}, s...)
 		}, in[i], in[3+i], in[6+2*i], in[7+2*i], one)

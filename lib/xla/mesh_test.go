@@ -11,11 +11,12 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 func TestMeshErrors(t *testing.T) {
-	b := open(t, 4)
+	b := devicetest.Open(t, 4)
 	for _, test := range []struct {
 		axes []xla.MeshAxis
 		want string
@@ -36,7 +37,7 @@ func TestMeshErrors(t *testing.T) {
 }
 
 func TestPlaceErrors(t *testing.T) {
-	mesh, err := open(t, 4).Mesh(xla.Axis("data", 4))
+	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func finalized(t *testing.T) *tensors.Tensor {
 // TestPlaceAndMerge checks, for meshes of one and two axes, which elements each
 // device holds against index arithmetic, and that the shards join to the whole.
 func TestPlaceAndMerge(t *testing.T) {
-	b := open(t, 8)
+	b := devicetest.Open(t, 8)
 	for _, test := range []struct{ data, tensor int }{{1, 1}, {2, 1}, {1, 3}, {2, 3}, {4, 2}, {8, 1}} {
 		mesh, err := b.Mesh(xla.Axis("data", test.data), xla.Axis("tensor", test.tensor))
 		if err != nil {
@@ -119,7 +120,7 @@ func iota2D(rows, cols int) *tensors.Tensor {
 // TestProgramEveryWorldSize runs the same program on meshes of 1 to 8 devices: a
 // product whose rows are sharded, and its sum over everything by an all-reduce.
 func TestProgramEveryWorldSize(t *testing.T) {
-	b := open(t, 8)
+	b := devicetest.Open(t, 8)
 	const rows, inner, cols = 840, 3, 2 // 840 divides by every number to 8
 	x, w := iota2D(rows, inner), iota2D(inner, cols)
 	single, err := graph.NewExec(b, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
@@ -166,7 +167,7 @@ func TestProgramEveryWorldSize(t *testing.T) {
 }
 
 func TestProgramOutputsAreInputsOfTheNext(t *testing.T) {
-	mesh, err := open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func TestProgramOutputsAreInputsOfTheNext(t *testing.T) {
 }
 
 func TestProgramErrors(t *testing.T) {
-	b := open(t, 2)
+	b := devicetest.Open(t, 2)
 	mesh, err := b.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +244,7 @@ func TestProgramErrors(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	mesh, err := open(t, 4).Mesh(xla.Axis("data", 4))
+	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +276,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestLive(t *testing.T) {
-	b := open(t, 2)
+	b := devicetest.Open(t, 2)
 	mesh, err := b.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -302,7 +303,7 @@ func TestLive(t *testing.T) {
 }
 
 func TestCallFreesWhatItPlaces(t *testing.T) {
-	b := open(t, 2)
+	b := devicetest.Open(t, 2)
 	mesh, err := b.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)

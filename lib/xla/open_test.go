@@ -6,23 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// open opens a backend that is closed when the test ends.
-func open(t testing.TB, devices int) *xla.Backend {
-	t.Helper()
-	b, err := xla.Open(xla.Devices(devices), xla.Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return b
-}
-
 func TestOpenGivesTheDevicesAskedFor(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 8, 32} {
-		b := open(t, n)
+		b := devicetest.Open(t, n)
 		if got := b.NumDevices(); got != n {
 			t.Errorf("asked for %d devices, got %d", n, got)
 		}
@@ -44,7 +34,7 @@ func TestDevicesFromTheEnvironment(t *testing.T) {
 	if got := b.NumDevices(); got != 5 {
 		t.Errorf("%s=5 gave %d devices", xla.EnvDevices, got)
 	}
-	if b := open(t, 2); b.NumDevices() != 2 {
+	if b := devicetest.Open(t, 2); b.NumDevices() != 2 {
 		t.Errorf("the option gave %d devices, want 2: it wins over the environment", b.NumDevices())
 	}
 }

@@ -1,41 +1,16 @@
 package gpt_test
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"os"
-	"testing"
 
-	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/gpt"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // backend is one device that the tests of this package share.
-var backend *xla.Backend
-
-func TestMain(m *testing.M) {
-	var err error
-	if backend, err = xla.Open(xla.Devices(1)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	backend.Close()
-	os.Exit(code)
-}
-
-// call builds, compiles and runs a graph function once.
-func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
-	e, err := graph.NewExec(backend, fn)
-	if err != nil {
-		return nil, err
-	}
-	defer e.Finalize()
-	return e.Call(args)
-}
+var backend = devicetest.One()
 
 // randomModel returns parameters with no special values (no scale is 1 and no bias 0, which would hide mistakes), as
 // tensors and as the plain model.

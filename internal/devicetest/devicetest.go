@@ -1,0 +1,44 @@
+// Package devicetest gives tests devices to run on.
+package devicetest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Open opens n CPU devices that are gone when the test ends.
+func Open(t testing.TB, n int) *xla.Backend {
+	t.Helper()
+	backend, err := xla.Open(xla.Devices(n), xla.Plugin("cpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(backend.Close)
+	return backend
+}
+
+// One returns one CPU device that all tests of the process share. It panics where
+// there is none, since examples have no test to fail.
+var One = sync.OnceValue(func() *xla.Backend {
+	backend, err := xla.Open(xla.Devices(1), xla.Plugin("cpu"))
+	if err != nil {
+		panic(fmt.Errorf("no device to test on: %w", err))
+	}
+	return backend
+})
+
+// Call builds, compiles and runs a graph function once on One.
+func Call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
+	exec, err := graph.NewExec(One(), fn)
+	if err != nil {
+		return nil, err
+	}
+	defer exec.Finalize()
+	return exec.Call(args)
+}
