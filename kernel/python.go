@@ -54,7 +54,7 @@ func (k *Kernel) python() (cache.Part, error) {
 	return cache.Part{
 		Root:    k.Cache,
 		Name:    "python",
-		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, chart.Loader(), interpreter, version),
+		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, chart.Loader(), labextension.Contents(), interpreter, version),
 		Bytes:   pythonBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			return installPython(ctx, interpreter, dir, report)

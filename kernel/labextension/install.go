@@ -10,12 +10,27 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/shardbook/shardbook/lib/chart"
 )
 
 //go:embed package.json install.json static
 var files embed.FS
+
+// Contents is what Install writes, in one text: two versions of the extension differ in it.
+func Contents() string {
+	var all strings.Builder
+	_ = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			data, _ := files.ReadFile(name) // embedded files can always be read
+			all.WriteString(name)
+			all.Write(data)
+		}
+		return err
+	})
+	return all.String() + chart.ECharts()
+}
 
 // Install writes the extension under a Jupyter data folder, which for a virtual environment is its share/jupyter. It
 // replaces what an earlier installation left. JupyterLab finds the extension when its page is next loaded.
