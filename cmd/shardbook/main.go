@@ -101,5 +101,5 @@ func ready(ctx context.Context) (*kernel.Kernel, error) {
 	}
 	progress := newProgress("setting up")
 	defer progress.done()
-	return k, k.Setup(ctx, progress.part)
+	return k, k.Setup(ctx, progress.show)
 }

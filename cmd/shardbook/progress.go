@@ -21,17 +21,13 @@ func newProgress(title string) *progress {
 	return &progress{title: title}
 }
 
-// part is a kernel.Report.
-func (p *progress) part(part string, done, total int, what string) {
-	p.show(part, done, total, what)
-}
-
-// show says that of total steps of a stage, done are done (total 0: not known).
+// show says that of total steps of a stage, done are done (total 0: not known). It
+// is a kernel.Report.
 func (p *progress) show(stage string, done, total int, what string) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
-		if line := stage + ": " + what; p.stage != stage {
+		if p.stage != stage {
 			p.stage = stage
-			fmt.Fprintf(os.Stderr, "%s: %s\n", p.title, line)
+			fmt.Fprintf(os.Stderr, "%s: %s: %s\n", p.title, stage, what)
 		}
 		return
 	}

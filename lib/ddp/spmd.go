@@ -121,10 +121,10 @@ func (r *SPMD) Step(inputs, targets *tensors.Tensor) (float64, error) {
 	if err != nil {
 		return loss, err
 	}
-	old := r.values
+	outdated := append(slices.Clone(r.values), out[last])
 	r.values = out[:last]
 	r.done++
-	for _, value := range old {
+	for _, value := range outdated {
 		// At once: the garbage collector would come late. An error here is one of
 		// the accounting, not of the step.
 		err = errors.Join(err, value.FinalizeAll())
@@ -139,8 +139,8 @@ func (r *SPMD) Steps() int { return r.done }
 // before the first step.
 func (r *SPMD) Memory() (xla.Memory, error) { return r.step.Memory() }
 
-// Params returns the parameters as one device holds them, by name, in the order
-// and shapes of the model's tree. They are copies.
+// Params returns copies of the parameters as one device holds them, in the order
+// of the model's tree.
 func (r *SPMD) Params(device int) ([]*tensors.Tensor, error) {
 	if device < 0 || device >= r.mesh.NumDevices() {
 		return nil, fmt.Errorf("ddp: device %d of %d", device, r.mesh.NumDevices())
