@@ -86,9 +86,9 @@ func pins(root string) []pin {
 
 // choosePin returns the first pin that can be installed here, and whether there is one.
 func choosePin(ctx context.Context, root string) (pin, bool) {
-	_, err := pythonWithPip(ctx)
+	pip := havePip(ctx)
 	for _, p := range pins(root) {
-		if !p.needsPip || err == nil {
+		if pip || !p.needsPip {
 			return p, true
 		}
 	}
@@ -97,10 +97,12 @@ func choosePin(ctx context.Context, root string) (pin, bool) {
 
 // install is the Install of a wheel's part.
 func (w wheel) install(ctx context.Context, dir string, report cache.Progress) error {
-	python, err := pythonWithPip(ctx)
+	environment := filepath.Join(dir, "pip")
+	python, err := pipPython(ctx, environment)
 	if err != nil {
 		return err
 	}
+	defer os.RemoveAll(environment)
 	report(0, 2, "downloading "+w.Package+" "+w.Version+" (60 MB)")
 	file, err := w.download(ctx, python, dir)
 	if err != nil {
@@ -116,7 +118,7 @@ func (w wheel) install(ctx context.Context, dir string, report cache.Progress) e
 // installGoXLA brings go-xla's own release and gives it the name we look for.
 func installGoXLA(system, dir string) error {
 	if err := installer.CPUInstall(system, goXLAVersion, dir, false, installer.Quiet); err != nil {
-		return fmt.Errorf("%w (install python3 with pip to get the plugin from PyPI instead)", err)
+		return fmt.Errorf("%w (with Python and its pip or venv module, the plugin would come from PyPI: Debian, Ubuntu: apt-get install python3-venv)", err)
 	}
 	for _, ending := range []string{"so", "dylib"} {
 		if found, _ := filepath.Glob(filepath.Join(dir, "pjrt_c_api_cpu_*plugin."+ending)); len(found) > 0 {
@@ -126,16 +128,45 @@ func installGoXLA(system, dir string) error {
 	return fmt.Errorf("go-xla's installer left no plugin in %s", dir)
 }
 
-// pythonWithPip returns a python3 that has pip. It does not ask for the venv
-// module, which only notebooks need.
-func pythonWithPip(ctx context.Context) (string, error) {
+// pythons lists the Python interpreters on the PATH.
+func pythons() []string {
+	var found []string
 	for _, name := range []string{"python3", "python"} {
-		path, err := exec.LookPath(name)
-		if err == nil && exec.CommandContext(ctx, path, "-m", "pip", "--version").Run() == nil {
-			return path, nil
+		if path, err := exec.LookPath(name); err == nil {
+			found = append(found, path)
 		}
 	}
-	return "", errors.New("no python3 with pip")
+	return found
+}
+
+// havePip reports whether pipPython can work.
+func havePip(ctx context.Context) bool {
+	return slices.ContainsFunc(pythons(), func(python string) bool {
+		return imports(ctx, python, "pip") || imports(ctx, python, "venv, ensurepip")
+	})
+}
+
+func imports(ctx context.Context, python, modules string) bool {
+	return exec.CommandContext(ctx, python, "-I", "-c", "import "+modules).Run() == nil
+}
+
+// pipPython returns a Python that has pip. Where none has, as with Debian's own, it
+// makes an environment in the folder, which brings pip along.
+func pipPython(ctx context.Context, environment string) (string, error) {
+	for _, python := range pythons() {
+		if imports(ctx, python, "pip") {
+			return python, nil
+		}
+	}
+	err := errors.New("no python3 on the PATH")
+	for _, python := range pythons() {
+		output, failed := exec.CommandContext(ctx, python, "-I", "-m", "venv", environment).CombinedOutput()
+		if failed == nil {
+			return filepath.Join(environment, "bin", "python"), nil
+		}
+		err = fmt.Errorf("%s: %w: %s", python, failed, lastLine(string(output)))
+	}
+	return "", fmt.Errorf("no Python with pip, nor one that can make an environment with it (%w): install one (Debian, Ubuntu: apt-get install python3-venv)", err)
 }
 
 // download fetches the wheel into dir through pip, so that the user's proxies,
@@ -147,7 +178,7 @@ func (w wheel) download(ctx context.Context, python, dir string) (string, error)
 		return "", err
 	}
 	defer os.Remove(pins)
-	cmd := exec.CommandContext(ctx, python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+	cmd := exec.CommandContext(ctx, python, "-I", "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
 		"--no-deps", "--only-binary=:all:", "--require-hashes", "-r", pins, "-d", dir)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output

@@ -103,6 +103,37 @@ func TestGPUsHonoursVisibleDevices(t *testing.T) {
 	}
 }
 
+// TestPipWhereThereIsNone hides pip from the Python on the PATH, as Debian's has none.
+func TestPipWhereThereIsNone(t *testing.T) {
+	real, err := exec.LookPath("python3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := func(modules string) string {
+		dir := t.TempDir()
+		script := "#!/bin/sh\ncase \"$*\" in\n" + modules + ") exit 1 ;;\nesac\nexec " + real + " \"$@\"\n"
+		if err := os.WriteFile(filepath.Join(dir, "python3"), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	path := os.Getenv("PATH")
+	t.Setenv("PATH", without(`*"import pip"*`)+":/usr/bin:/bin")
+	environment := filepath.Join(t.TempDir(), "pip")
+	if python, err := pipPython(t.Context(), environment); err != nil || !havePip(t.Context()) {
+		t.Errorf("a Python without pip: %q, %v", python, err)
+	} else {
+		t.Setenv("PATH", path)
+		if !imports(t.Context(), python, "pip") {
+			t.Errorf("%s has no pip", python)
+		}
+	}
+	t.Setenv("PATH", without(`*"import pip"*|*venv*`))
+	if _, err := pipPython(t.Context(), environment); err == nil || !strings.Contains(err.Error(), "python3-venv") || havePip(t.Context()) {
+		t.Errorf("a Python without pip and venv: %v", err)
+	}
+}
+
 func TestWheelHashIsChecked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.whl")
 	if err := os.WriteFile(path, []byte("replaced"), 0o644); err != nil {
