@@ -176,8 +176,7 @@ func (k *Kernel) checkVersions(ctx context.Context) []Check {
 			continue
 		}
 		output, err := cmd.Output()
-		version, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
-		checks = append(checks, found(tool.name, version, cmd.Path, err))
+		checks = append(checks, found(tool.name, firstLine(string(output)), cmd.Path, err))
 	}
 	return checks
 }

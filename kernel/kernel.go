@@ -91,8 +91,8 @@ func isRoot(dir string) bool {
 // Notebooks is the folder that JupyterLab opens.
 func (k *Kernel) Notebooks() string { return filepath.Join(k.Root, "notebooks") }
 
-// Report is told how far the set-up has come: step of steps parts, and inside the
-// part done of total (0 when unknown) and what is being done.
+// Report is told how far the set-up has come: the part it is at, inside that part
+// done of total steps (0 when unknown), and what is being done.
 type Report func(part string, done, total int, what string)
 
 // Setup installs what is missing. It may be called by several processes at once,

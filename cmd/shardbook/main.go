@@ -93,13 +93,9 @@ func (s settings) export(cmd *cobra.Command) error {
 // here is the kernel of the project that the working folder lies in.
 func here() (*kernel.Kernel, error) { return kernel.New(".", "") }
 
-// ready is here, set up.
-func ready(ctx context.Context) (*kernel.Kernel, error) {
-	k, err := here()
-	if err != nil {
-		return nil, err
-	}
+// setUp sets the kernel up and shows how far that has come.
+func setUp(ctx context.Context, k *kernel.Kernel) error {
 	progress := newProgress("setting up")
 	defer progress.done()
-	return k, k.Setup(ctx, progress.show)
+	return k.Setup(ctx, progress.show)
 }

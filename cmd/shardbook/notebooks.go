@@ -44,7 +44,7 @@ func notebooksCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := ready(cmd.Context()); err != nil {
+			if err := setUp(cmd.Context(), k); err != nil {
 				return err
 			}
 			if out != "" {

@@ -15,8 +15,11 @@ func setupCommand() *cobra.Command {
 		Short: "Install what the notebooks need, and do nothing more",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := ready(cmd.Context())
-			return err
+			k, err := here()
+			if err != nil {
+				return err
+			}
+			return setUp(cmd.Context(), k)
 		},
 	}
 }
@@ -30,8 +33,11 @@ func labCommand() *cobra.Command {
 			if lab.Port < 0 || lab.Port > 65535 {
 				return fmt.Errorf("--port=%d: want 1 to 65535, or 0 for Jupyter's choice", lab.Port)
 			}
-			k, err := ready(cmd.Context())
+			k, err := here()
 			if err != nil {
+				return err
+			}
+			if err := setUp(cmd.Context(), k); err != nil {
 				return err
 			}
 			lab.Args = args
