@@ -28,6 +28,8 @@ type Backend struct {
 	compute.Backend // go-xla's: builds graphs, owns the devices
 	info            Info
 	ledger          *ledger
+	plugin          plugin.Plugin
+	donations       donations
 }
 
 // Info says what a backend runs on.
@@ -76,7 +78,7 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
-	b := &Backend{Backend: inner, ledger: newLedger(inner.NumDevices()), info: Info{
+	b := &Backend{Backend: inner, plugin: found, ledger: newLedger(inner.NumDevices()), info: Info{
 		Devices:  inner.NumDevices(),
 		Platform: found.Platform,
 		Plugin:   found.Path,
@@ -139,11 +141,6 @@ func (b *Backend) Info() Info { return b.info }
 func (b *Backend) Close() {
 	b.Backend.Finalize()
 	b.ledger.clear()
-}
-
-// Builder starts a graph; GoMLX calls it.
-func (b *Backend) Builder(name string) compute.Builder {
-	return &builder{Builder: b.Backend.Builder(name), backend: b}
 }
 
 // BufferFromFlatData copies a flat slice to a device.

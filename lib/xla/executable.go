@@ -6,21 +6,6 @@ import (
 	"github.com/gomlx/compute"
 )
 
-// builder is go-xla's builder; only what it compiles to is wrapped.
-type builder struct {
-	compute.Builder
-	backend *Backend
-}
-
-// Compile ends the graph.
-func (b *builder) Compile() (compute.Executable, error) {
-	inner, err := b.Builder.Compile()
-	if err != nil {
-		return nil, err
-	}
-	return &executable{Executable: inner, backend: b.backend}, nil
-}
-
 // executable is go-xla's executable, taking and giving buffers of ours.
 type executable struct {
 	compute.Executable

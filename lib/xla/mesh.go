@@ -133,13 +133,18 @@ func (p Placement) lastAxis() int {
 
 // Spec returns the placement as GoMLX's sharding spec for the mesh. It returns an
 // error that names a mesh axis which does not exist, or a negative tensor axis.
-func (p Placement) Spec(m *Mesh) (*distributed.ShardingSpec, error) {
+func (p Placement) Spec(m *distributed.DeviceMesh) (*distributed.ShardingSpec, error) {
+	return p.fullSpec(m, p.lastAxis()+1)
+}
+
+// fullSpec is Spec with an entry for each axis of a tensor of that rank.
+func (p Placement) fullSpec(m *distributed.DeviceMesh, rank int) (*distributed.ShardingSpec, error) {
 	for axis := range p.split {
 		if axis < 0 || axis >= maxRank {
 			return nil, fmt.Errorf("placement splits tensor axis %d, want 0 to %d", axis, maxRank-1)
 		}
 	}
-	axes := make([]distributed.AxisSpec, p.lastAxis()+1)
+	axes := make([]distributed.AxisSpec, rank)
 	for axis, over := range p.split {
 		for _, name := range over {
 			if _, err := m.AxisSize(name); err != nil {
@@ -148,14 +153,14 @@ func (p Placement) Spec(m *Mesh) (*distributed.ShardingSpec, error) {
 		}
 		axes[axis] = over
 	}
-	return distributed.NewShardingSpec(m.DeviceMesh, axes...)
+	return distributed.NewShardingSpec(m, axes...)
 }
 
 // Place splits a host value over the mesh and moves each shard to its device. The
 // value is a *tensors.Tensor or anything that GoMLX makes a tensor of. It returns
 // an error if an axis does not divide evenly.
 func (m *Mesh) Place(value any, p Placement) (*dtensor.Tensor, error) {
-	spec, err := p.Spec(m)
+	spec, err := p.Spec(m.DeviceMesh)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +187,7 @@ func (m *Mesh) Place(value any, p Placement) (*dtensor.Tensor, error) {
 // an error that names an axis which the tensor does not have or which does not
 // divide evenly.
 func (m *Mesh) shardShape(whole shapes.Shape, p Placement) (shapes.Shape, error) {
-	spec, err := p.Spec(m)
+	spec, err := p.Spec(m.DeviceMesh)
 	if err != nil {
 		return shapes.Shape{}, err
 	}

@@ -3,6 +3,7 @@ package xla
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -17,10 +18,11 @@ import (
 // single program, multiple data). It is compiled when it first meets a set of
 // input shapes.
 type Program struct {
-	mesh    *Mesh
-	in, out []Placement
-	exec    *graph.Exec
-	last    atomic.Pointer[executable] // the one most recently compiled or run
+	mesh   *Mesh
+	layout Layout
+	exec   *graph.Exec
+	auto   bool                       // the graph sees whole tensors; see CompileAuto
+	last   atomic.Pointer[executable] // the one most recently compiled or run
 }
 
 // Layout says how the inputs and outputs of a program lie on the mesh, one
@@ -28,6 +30,7 @@ type Program struct {
 // the last placement stands for the rest.
 type Layout struct {
 	In, Out []Placement
+	donated []bool // by input; see Donates
 }
 
 // In starts a layout with the placements of the inputs.
@@ -48,8 +51,19 @@ func (l Layout) Gives(placements ...Placement) Layout {
 //
 // fn may panic, as GoMLX's graph functions do; Call returns that as an error.
 func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
+	p, err := newProgram(m, fn, layout)
+	if err != nil {
+		return nil, err
+	}
+	p.exec.SPMD(m.DeviceMesh).WithDeviceAssignment(m.devices())
+	return p, nil
+}
+
+// newProgram checks a layout and gives the program a name of its own, by which the
+// backend knows what it donates.
+func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
 	for _, p := range append(append([]Placement{}, layout.In...), layout.Out...) {
-		if _, err := p.Spec(m); err != nil {
+		if _, err := p.Spec(m.DeviceMesh); err != nil {
 			return nil, err
 		}
 	}
@@ -60,46 +74,103 @@ func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error
 	if err != nil {
 		return nil, err
 	}
-	exec.SPMD(m.DeviceMesh).WithDeviceAssignment(m.devices())
-	return &Program{mesh: m, in: layout.In, out: layout.Out, exec: exec}, nil
+	exec.WithName(fmt.Sprintf("%s/%d", exec.Name(), programs.Add(1)))
+	m.backend.donations.set(exec.Name(), layout.donated)
+	p := &Program{mesh: m, layout: layout, exec: exec}
+	runtime.AddCleanup(p, m.backend.donations.forget, exec.Name())
+	return p, nil
 }
+
+// programs counts programs, so that each has a name of its own.
+var programs atomic.Int64
 
 // Call runs the program. Each argument is a tensor already placed on the mesh, and
 // placed as the layout says, or a host value, which is placed for the call. Each
 // output holds one shard a device.
 func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	defer recoverGraph(&err)
-	placed := make([]any, len(args))
+	placed := make([]*dtensor.Tensor, len(args))
 	for i, arg := range args {
 		on, ours, err := p.place(i, arg)
 		if err != nil {
 			return nil, fmt.Errorf("argument %d: %w", i, err)
 		}
-		if ours {
+		if ours && !p.donates(i) {
 			defer on.FinalizeAll()
 		}
 		placed[i] = on
 	}
-	shards, g, err := p.exec.CallWithGraph(placed...)
+	inputs, err := p.inputs(placed)
 	if err != nil {
 		return nil, err
 	}
-	p.last.Store(g.Executable().(*executable))
-	return p.assemble(shards)
+	shards, g, err := p.exec.CallWithGraph(inputs...)
+	if err != nil {
+		return nil, err
+	}
+	e := g.Executable().(*executable)
+	p.last.Store(e)
+	return p.assemble(shards, e.Outputs())
+}
+
+// donates says whether the program may overwrite input i.
+func (p *Program) donates(i int) bool { return i < len(p.layout.donated) && p.layout.donated[i] }
+
+// inputs lists what each device gets, device by device. Before anything is donated
+// the program is compiled, so that an error in it costs nothing.
+func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
+	if slices.Contains(p.layout.donated, true) {
+		for i, on := range placed {
+			if j := slices.Index(placed, on); j < i && (p.donates(i) || p.donates(j)) {
+				return nil, fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may overwrite: give a copy", j, i)
+			}
+		}
+		if err := p.compile(placed); err != nil {
+			return nil, err
+		}
+	}
+	devices := p.mesh.NumDevices()
+	inputs := make([]any, devices*len(placed))
+	for i, on := range placed {
+		var given []any
+		if p.donates(i) {
+			var err error
+			if given, err = give(on, p.mesh.backend); err != nil {
+				return nil, fmt.Errorf("argument %d: %w", i, err)
+			}
+		}
+		for device, shard := range on.Shards() {
+			at := &inputs[device*len(placed)+i]
+			if *at = shard; given != nil {
+				*at = given[device]
+			}
+		}
+	}
+	return inputs, nil
+}
+
+// compile compiles the program for placed arguments.
+func (p *Program) compile(placed []*dtensor.Tensor) error {
+	shards := make([]shapes.Shape, len(placed))
+	for i, on := range placed {
+		shards[i] = on.ShardShape()
+	}
+	_, err := p.exec.Compile(slices.Repeat(shards, p.mesh.NumDevices())...)
+	return err
 }
 
 // place puts an argument where the layout wants it, and says whether it made a new
 // tensor for that.
 func (p *Program) place(i int, arg any) (on *dtensor.Tensor, ours bool, err error) {
-	if len(p.in) == 0 {
+	if len(p.layout.In) == 0 {
 		return nil, false, errors.New("the layout has no placement for inputs: start it with xla.In")
 	}
 	on, ok := arg.(*dtensor.Tensor)
 	if !ok {
-		on, err = p.mesh.Place(arg, placementOf(p.in, i))
+		on, err = p.mesh.Place(arg, placementOf(p.layout.In, i))
 		return on, true, err
 	}
-	want, err := placementOf(p.in, i).Spec(p.mesh)
+	want, err := placementOf(p.layout.In, i).Spec(p.mesh.DeviceMesh)
 	if err != nil {
 		return nil, false, err
 	}
@@ -133,7 +204,7 @@ func samePlacement(a, b *distributed.ShardingSpec, rank int) bool {
 // them, so that Memory can be asked first.
 func (p *Program) Prepare(args ...any) (err error) {
 	defer recoverGraph(&err)
-	if len(args) > 0 && len(p.in) == 0 {
+	if len(args) > 0 && len(p.layout.In) == 0 {
 		return errors.New("the layout has no placement for inputs: start it with xla.In")
 	}
 	shards := make([]shapes.Shape, len(args))
@@ -146,7 +217,7 @@ func (p *Program) Prepare(args ...any) (err error) {
 		if err != nil {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
-		if shards[i], err = p.mesh.shardShape(host.Shape(), placementOf(p.in, i)); err != nil {
+		if shards[i], err = p.mesh.shardShape(host.Shape(), placementOf(p.layout.In, i)); err != nil {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
@@ -161,7 +232,10 @@ func (p *Program) Prepare(args ...any) (err error) {
 
 // Close frees the compiled programs. A program that is not closed is freed when
 // nothing refers to it any more.
-func (p *Program) Close() { p.exec.Finalize() }
+func (p *Program) Close() {
+	p.exec.Finalize()
+	p.mesh.backend.donations.forget(p.exec.Name())
+}
 
 // Memory returns what the program most recently compiled or run needs on each
 // device. It returns an error before the first Call or Prepare.
@@ -173,14 +247,20 @@ func (p *Program) Memory() (Memory, error) {
 	return e.memory(), nil
 }
 
-// assemble joins the devices' outputs, which come device by device.
-func (p *Program) assemble(shards []*tensors.Tensor) ([]*dtensor.Tensor, error) {
+// assemble joins the devices' outputs, which come device by device. shapes are the
+// outputs' in the graph.
+func (p *Program) assemble(shards []*tensors.Tensor, shapes []shapes.Shape) ([]*dtensor.Tensor, error) {
 	devices := p.mesh.NumDevices()
 	outputs := make([]*dtensor.Tensor, len(shards)/devices)
 	for i := range outputs {
-		spec, err := placementOf(p.out, i).Spec(p.mesh)
+		spec, err := placementOf(p.layout.Out, i).Spec(p.mesh.DeviceMesh)
 		if err != nil {
 			return nil, err
+		}
+		if p.auto {
+			if _, err := p.mesh.shardShape(shapes[i], placementOf(p.layout.Out, i)); err != nil {
+				return nil, fmt.Errorf("output %d: %w", i, err)
+			}
 		}
 		own := make([]*tensors.Tensor, devices)
 		for device := range own {

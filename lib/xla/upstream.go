@@ -6,28 +6,144 @@ import (
 	"unsafe"
 
 	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/shapes"
 	goxla "github.com/gomlx/go-xla/compute/xla"
 	"github.com/gomlx/go-xla/pjrt"
+	"github.com/gomlx/go-xla/stablehlo"
+	"github.com/gomlx/gomlx/core/graph"
 )
 
-// This file is the only one that reaches into go-xla's unexported fields. What it
-// relies on is checked when the package is loaded, so that a new version of
-// go-xla fails here with a clear message and not later with a wrong result.
+// This file is the only one that reaches into unexported fields of go-xla and
+// GoMLX. What it relies on is checked when the package is loaded, so that a new
+// version fails there with a clear message and not later with a wrong result.
 
-// execField is where xla.Executable keeps PJRT's executable.
-var execField = mustField(reflect.TypeFor[goxla.Executable](), "exec", reflect.TypeFor[*pjrt.LoadedExecutable]())
+var (
+	executableExec = field[goxla.Executable, *pjrt.LoadedExecutable]("exec")
+	functionFn     = field[goxla.Function, *stablehlo.Function]("fn")
+	nodeValue      = field[goxla.Node, *stablehlo.Value]("value")
+	nodeShape      = field[goxla.Node, shapes.Shape]("shape")
+	nodeBuilder    = field[goxla.Node, *goxla.Builder]("builder")
+	valueFn        = field[stablehlo.Value, *stablehlo.Function]("fn")
+	valueStatement = field[stablehlo.Value, *stablehlo.Statement]("stmt")
 
-func mustField(owner reflect.Type, name string, want reflect.Type) reflect.StructField {
-	field, found := owner.FieldByName(name)
-	if !found || field.Type != want {
-		panic(fmt.Sprintf("lib/xla was written for go-xla v0.4.1, where %v has a field %q of type %v; "+
-			"the go-xla that this program is built with has another layout: build with v0.4.1", owner, name, want))
+	builderCaches = []reflect.StructField{
+		kindOf[goxla.Builder]("cacheReductions", reflect.Map),
+		kindOf[goxla.Builder]("cacheArgMinMax", reflect.Map),
+		kindOf[goxla.Builder]("cacheSelections", reflect.Map),
 	}
-	return field
+	graphScalars = kindOf[graph.Graph]("scalars", reflect.Map)
+	nodeInputs   = kindOf[graph.Node]("inputs", reflect.Interface)
+
+	loadedInfo  = kindOf[pjrt.LoadedExecutable]("executable", reflect.Pointer)
+	infoWrapper = kindOf[pjrt.Executable]("wrapper", reflect.Pointer)
+	wrapperC    = fieldOf(infoWrapper.Type.Elem(), "c", func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
+)
+
+// Numbers of operations that go-xla can write but has no function for.
+const opReduceScatter = 102
+
+func init() {
+	s := stablehlo.Statement{OpType: opReduceScatter}
+	if got, want := s.OpType.ToStableHLO(), "stablehlo.reduce_scatter"; got != want {
+		panic(fmt.Sprintf("lib/xla was written for go-xla v0.4.1, where operation %d is %q; here it is %q: build with v0.4.1", opReduceScatter, want, got))
+	}
+}
+
+// pointer is where a struct of type Owner keeps a field of type Field.
+type pointer[Owner, Field any] struct{ offset uintptr }
+
+func (p pointer[Owner, Field]) of(owner *Owner) *Field {
+	return (*Field)(unsafe.Add(unsafe.Pointer(owner), p.offset))
+}
+
+func field[Owner, Field any](name string) pointer[Owner, Field] {
+	want := reflect.TypeFor[Field]()
+	f := fieldOf(reflect.TypeFor[Owner](), name, func(t reflect.Type) bool { return t == want })
+	return pointer[Owner, Field]{f.Offset}
+}
+
+// kindOf finds a field whose type has no exported name.
+func kindOf[Owner any](name string, kind reflect.Kind) reflect.StructField {
+	return fieldOf(reflect.TypeFor[Owner](), name, func(t reflect.Type) bool { return t.Kind() == kind })
+}
+
+func fieldOf(owner reflect.Type, name string, right func(reflect.Type) bool) reflect.StructField {
+	f, found := owner.FieldByName(name)
+	if !found || !right(f.Type) {
+		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2 and go-xla v0.4.1, where %v has a field %q of another type than here (%v): build with those versions", owner, name, f.Type))
+	}
+	return f
+}
+
+// clearMap empties a map in a field of a struct.
+func clearMap(owner unsafe.Pointer, f reflect.StructField) {
+	reflect.NewAt(f.Type, unsafe.Add(owner, f.Offset)).Elem().Clear()
 }
 
 // loadedExecutable returns PJRT's executable inside go-xla's.
 func loadedExecutable(e compute.Executable) *pjrt.LoadedExecutable {
-	at := unsafe.Add(reflect.ValueOf(e.(*goxla.Executable)).UnsafePointer(), execField.Offset)
-	return *(**pjrt.LoadedExecutable)(at)
+	return *executableExec.of(e.(*goxla.Executable))
+}
+
+// executableHandle returns the C pointer (PJRT_Executable*) of a compiled program.
+// It is valid while e is.
+func executableHandle(e compute.Executable) unsafe.Pointer {
+	at := func(p unsafe.Pointer, f reflect.StructField) unsafe.Pointer {
+		return *(*unsafe.Pointer)(unsafe.Add(p, f.Offset))
+	}
+	info := at(unsafe.Pointer(loadedExecutable(e)), loadedInfo)
+	return at(at(info, infoWrapper), wrapperC)
+}
+
+// hloFunction returns the StableHLO function inside go-xla's.
+func hloFunction(f compute.Function) *stablehlo.Function { return *functionFn.of(f.(*goxla.Function)) }
+
+// hloValue returns the StableHLO value inside one of GoMLX's.
+func hloValue(v compute.Value) *stablehlo.Value { return *nodeValue.of(v.(*goxla.Node)) }
+
+// functionOf returns the function that a StableHLO value belongs to.
+func functionOf(v *stablehlo.Value) *stablehlo.Function { return *valueFn.of(v) }
+
+// statementOf returns the statement that made a StableHLO value.
+func statementOf(v *stablehlo.Value) *stablehlo.Statement { return *valueStatement.of(v) }
+
+// newValue makes one of GoMLX's values of a StableHLO value, beside another of the
+// same builder.
+func newValue(beside compute.Value, v *stablehlo.Value) compute.Value {
+	n := new(goxla.Node)
+	*nodeValue.of(n) = v
+	*nodeShape.of(n) = goxla.ShapeFromXLA(v.Shape())
+	*nodeBuilder.of(n) = *nodeBuilder.of(beside.(*goxla.Node))
+	return n
+}
+
+// clearFunctionCaches empties the caches of small functions that a builder keeps
+// for reductions and the like.
+func clearFunctionCaches(b compute.Builder) {
+	for _, cache := range builderCaches {
+		clearMap(unsafe.Pointer(b.(*goxla.Builder)), cache)
+	}
+}
+
+// clearScalars empties a graph's cache of scalar constants.
+func clearScalars(g *graph.Graph) { clearMap(unsafe.Pointer(g), graphScalars) }
+
+// reductionTypeOf returns the reduction type of an AllReduce node of GoMLX.
+func reductionTypeOf(n *graph.Node) compute.ReduceOpType {
+	inputs := reflect.ValueOf(n).Elem().FieldByIndex(nodeInputs.Index).Elem()
+	of := inputs.Elem().FieldByName("reductionType")
+	if !of.IsValid() || of.Type() != reflect.TypeFor[compute.ReduceOpType]() {
+		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2, where %v has a field %q: build with that version", inputs.Type(), "reductionType"))
+	}
+	return compute.ReduceOpType(of.Int())
+}
+
+// calledName returns the name of the function that a Call node of GoMLX calls.
+func calledName(n *graph.Node) string {
+	inputs := reflect.ValueOf(n).Elem().FieldByIndex(nodeInputs.Index).Elem()
+	of := inputs.Elem().FieldByName("f")
+	if !of.IsValid() || of.Type() != reflect.TypeFor[*graph.Function]() {
+		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2, where %v has a field %q: build with that version", inputs.Type(), "f"))
+	}
+	return of.Elem().FieldByName("name").String()
 }

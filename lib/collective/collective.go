@@ -1,0 +1,104 @@
+// Package collective has the collective operations inside a graph: between the
+// devices of a mesh, along its named axes, with gradients.
+//
+// A graph function compiled by xla.Compile runs on every device of a mesh, each with
+// its own shards; the functions here let the devices exchange them. Along the mesh
+// axes that a function is given, a device's rank is its place, from 0; on a mesh with
+// axes data=2 and tensor=4, AllReduce(x, Sum, "tensor") is one all-reduce among four
+// ranks in each of two groups. With several axes the first is the major one, and with
+// none all axes of the mesh take part.
+//
+// Gradients are those of the sum of all devices' losses. The gradient of each
+// operation is another one, its transpose, which the comments name. Where each device
+// computes the same loss from what an operation gave it, that sum counts it once a
+// device: see F and G.
+//
+// The functions build graphs, and so panic if their arguments do not fit, as GoMLX's
+// do: xla.Program returns it as an error. They work inside While (but While itself has
+// no gradient in GoMLX) and under Checkpoint.
+package collective
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// AxisSize returns the number of ranks along mesh axes.
+func AxisSize(g *graph.Graph, axes ...string) int {
+	_, size := along(g, "AxisSize", axes)
+	return size
+}
+
+// along checks the mesh axes of an operation and counts its ranks. No axes are all
+// axes.
+func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
+	mesh, ok := xla.MeshOf(g)
+	if !ok {
+		panic(fmt.Errorf("%s needs a mesh: compile the graph function with xla.Compile", operation))
+	}
+	if len(axes) == 0 {
+		axes = mesh.AxesNames()
+	}
+	size := 1
+	for i, axis := range axes {
+		n, err := mesh.AxisSize(axis)
+		if err != nil {
+			panic(fmt.Errorf("%s: the mesh has no axis %q, its axes are %q", operation, axis, mesh.AxesNames()))
+		}
+		for _, before := range axes[:i] {
+			if before == axis {
+				panic(fmt.Errorf("%s: mesh axis %q is named twice", operation, axis))
+			}
+		}
+		size *= n
+	}
+	return axes, size
+}
+
+// tensorAxis checks an axis of a tensor and counts it from 0; -1 is the last.
+func tensorAxis(x *graph.Node, operation string, axis int) int {
+	rank := x.Rank()
+	if axis < -rank || axis >= rank {
+		panic(fmt.Errorf("%s: %v has no axis %d", operation, x.Shape(), axis))
+	}
+	return (axis + rank) % rank
+}
+
+// evenly checks that an axis of a tensor can be cut into as many parts as there are
+// ranks.
+func evenly(x *graph.Node, operation string, axis int, meshAxes []string, ranks int) {
+	if n := x.Shape().Dimensions[axis]; n%ranks != 0 {
+		panic(fmt.Errorf("%s: axis %d of %v has %d elements, which %d ranks along mesh axis %s cannot share evenly: pad it, or use another axis",
+			operation, axis, x.Shape(), n, ranks, strings.Join(meshAxes, ", ")))
+	}
+}
+
+// checkRoot checks the rank of a root.
+func checkRoot(operation string, root, ranks int) {
+	if root < 0 || root >= ranks {
+		panic(fmt.Errorf("%s: root %d is not one of the %d ranks 0 to %d", operation, root, ranks, ranks-1))
+	}
+}
+
+// onRoot returns x on the root, otherwise elsewhere.
+func onRoot(x, otherwise *graph.Node, root int, axes []string) *graph.Node {
+	g := x.Graph()
+	is := graph.Equal(Rank(g, axes...), graph.Const(g, int32(root)))
+	return graph.Where(graph.BroadcastToShape(is, shapes.Make(dtypes.Bool, x.Shape().Dimensions...)), x, otherwise)
+}
+
+// neutral is what a sum can be given without changing, of x's shape. Of floats it is
+// -0, since 0 + -0 = 0 would lose the sign of -0.
+func neutral(x *graph.Node) *graph.Node {
+	zero := graph.ScalarZero(x.Graph(), x.DType())
+	if x.DType().IsFloat() {
+		zero = graph.Neg(zero)
+	}
+	return graph.BroadcastToShape(zero, x.Shape())
+}

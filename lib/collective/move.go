@@ -1,0 +1,123 @@
+package collective
+
+import (
+	"fmt"
+
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// AllGather gives every rank all ranks' x, joined along an axis in the ranks' order:
+//
+//	x[a b] on each of N ranks → [N·a b], the same on each
+//
+// Its transpose is ReduceScatter with Sum.
+func AllGather(x *graph.Node, axis int, axes ...string) *graph.Node {
+	axes, _ = along(x.Graph(), "AllGather", axes)
+	axis = tensorAxis(x, "AllGather", axis)
+	return xla.Collective{Kind: xla.AllGather, Axis: axis, Along: axes}.Apply(x)[0]
+}
+
+// AllToAll cuts each rank's x along one axis, sends part p to rank p, and joins what
+// arrives along another axis in the senders' order:
+//
+//	x[N·a b] on each of N ranks, split 0, concat 1 → [a N·b]
+//
+// The split axis must be a multiple of N. Its transpose is AllToAll with split and
+// concat exchanged.
+func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
+	axes, n := along(x.Graph(), "AllToAll", axes)
+	split, concat = tensorAxis(x, "AllToAll", split), tensorAxis(x, "AllToAll", concat)
+	evenly(x, "AllToAll", split, axes, n)
+	return xla.Collective{Kind: xla.AllToAll, Axis: split, Concat: concat, Along: axes}.Apply(x)[0]
+}
+
+// Permute sends x of rank r to rank to[r], or nowhere if to[r] is -1:
+//
+//	x[a b] on each of N ranks → [a b]: x of the rank that sends here, else zeros
+//
+// No two ranks may send to the same one. Its transpose is the permutation back.
+func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
+	axes, n := along(x.Graph(), "Permute", axes)
+	if len(to) != n {
+		panic(fmt.Errorf("Permute: %d targets for %d ranks along %q: give one for each", len(to), n, axes))
+	}
+	from := back(to, n)
+	for r, target := range to {
+		if target < -1 || target >= n {
+			panic(fmt.Errorf("Permute: rank %d sends to rank %d, want 0 to %d, or -1", r, target, n-1))
+		}
+		if target >= 0 && from[target] != r {
+			panic(fmt.Errorf("Permute: ranks %d and %d both send to rank %d", r, from[target], target))
+		}
+	}
+	return xla.Collective{Kind: xla.Permute, To: to, Along: axes}.Apply(x)[0]
+}
+
+// RingShift sends x of rank r to rank r+shift, around the ring; shift may be
+// negative:
+//
+//	x[a b] on each of N ranks → [a b]: x of rank r-shift on rank r
+//
+// Its transpose is RingShift by -shift.
+func RingShift(x *graph.Node, shift int, axes ...string) *graph.Node {
+	axes, n := along(x.Graph(), "RingShift", axes)
+	to := make([]int, n)
+	for r := range to {
+		to[r] = ((r+shift)%n + n) % n
+	}
+	return Permute(x, to, axes...)
+}
+
+// back returns the permutation that undoes another.
+func back(to []int, n int) []int {
+	from := make([]int, n)
+	for r := range from {
+		from[r] = -1
+	}
+	for r, target := range to {
+		if target >= 0 && target < n {
+			from[target] = r
+		}
+	}
+	return from
+}
+
+// Broadcast gives every rank the root's x, bit for bit (but not which NaN it was):
+//
+//	x[a b] on each of N ranks → [a b]: the root's x
+//
+// XLA has no broadcast on CPUs, so it is an all-reduce to which only the root
+// contributes. Its transpose is the sum of all gradients, on the root.
+func Broadcast(x *graph.Node, root int, axes ...string) *graph.Node {
+	axes, n := along(x.Graph(), "Broadcast", axes)
+	checkRoot("Broadcast", root, n)
+	return AllReduce(onRoot(x, neutral(x), root, axes), Sum, axes...)
+}
+
+// Gather gives the root all ranks' x, joined along an axis, and the others zeros:
+//
+//	x[a b] on each of N ranks → [N·a b]: all of them on the root, zeros elsewhere
+//
+// One program on all devices has the same shapes on each, so it moves as much as
+// AllGather does. Its transpose is Scatter.
+func Gather(x *graph.Node, axis, root int, axes ...string) *graph.Node {
+	axes, n := along(x.Graph(), "Gather", axes)
+	checkRoot("Gather", root, n)
+	all := AllGather(x, axis, axes...)
+	return onRoot(all, graph.ZerosLike(all), root, axes)
+}
+
+// Scatter gives each rank its part of the root's x, cut along an axis:
+//
+//	x[N·a b] on each of N ranks → [a b]: rows r·a to (r+1)·a of the root's x on rank r
+//
+// The axis must be a multiple of N. It is a reduce-scatter to which only the root
+// contributes. Its transpose is Gather.
+func Scatter(x *graph.Node, axis, root int, axes ...string) *graph.Node {
+	axes, n := along(x.Graph(), "Scatter", axes)
+	checkRoot("Scatter", root, n)
+	tensorAxis(x, "Scatter", axis)
+	return ReduceScatter(onRoot(x, neutral(x), root, axes), Sum, axis, axes...)
+}

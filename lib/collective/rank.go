@@ -1,0 +1,43 @@
+package collective
+
+import (
+	"strings"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Rank returns the device's rank along mesh axes, an int32 scalar. It has no
+// gradient.
+//
+// go-xla cannot ask XLA for the device's number, so each device is sent its own: an
+// all-to-all of the numbers 0 to N-1, once a graph for each choice of axes.
+func Rank(g *graph.Graph, axes ...string) *graph.Node {
+	axes, n := along(g, "Rank", axes)
+	if n == 1 {
+		return graph.Const(g, int32(0))
+	}
+	type key struct{ axes string }
+	asked := key{strings.Join(axes, ",")}
+	if r, ok := g.State(asked).(*graph.Node); ok {
+		return r
+	}
+	numbers := graph.Iota(g, shapes.Make(dtypes.Int32, n), 0)
+	mine := xla.Collective{Kind: xla.AllToAll, Along: axes}.Apply(numbers)[0] // rank r gets r from each
+	rank := graph.StopGradient(graph.Reshape(graph.Slice(mine, graph.AxisElem(0))))
+	if rank.Function().IsMain() { // a closure's values are not known outside
+		g.AttachState(asked, rank)
+	}
+	return rank
+}
+
+// Barrier returns x, but on no rank before every rank has its own x. Its transpose
+// is the identity.
+func Barrier(x *graph.Node, axes ...string) *graph.Node {
+	axes, _ = along(x.Graph(), "Barrier", axes)
+	arrived := graph.SchedulingBarrier(graph.Const(x.Graph(), int32(0)), graph.StopGradient(x))
+	return graph.SchedulingBarrier(x, AllReduce(arrived, Sum, axes...))
+}

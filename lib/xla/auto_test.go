@@ -1,0 +1,131 @@
+package xla_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// ramp is a matrix of small numbers, none of them the same.
+func ramp(rows, columns int) *tensors.Tensor {
+	values := make([]float32, rows*columns)
+	for i := range values {
+		values[i] = float32(math.Sin(float64(i + 1)))
+	}
+	return tensors.FromFlatDataAndDimensions(values, rows, columns)
+}
+
+// The compiler cuts a layer with divided weights as Megatron does, with one
+// all-reduce; a constraint changes what it chooses, and never the result. Gradients
+// pass through constraints.
+func TestAutoShardingEqualsOneDevice(t *testing.T) {
+	layer := func(x, w1, w2 *graph.Node, constrain func(*graph.Node) *graph.Node) *graph.Node {
+		h := constrain(graph.Tanh(graph.Dot(x, w1).Product()))
+		return graph.Dot(h, w2).Product()
+	}
+	x, w1, w2 := ramp(4, 8), ramp(8, 16), ramp(16, 8)
+	same := func(h *graph.Node) *graph.Node { return h }
+	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		y := layer(in[0], in[1], in[2], same)
+		return append(graph.Gradient(graph.ReduceAllSum(graph.Square(y)), in[1]), y)
+	}, x, w1, w2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("tensor", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	columns, rows := xla.Shard(1, "tensor"), xla.Shard(0, "tensor")
+	for _, c := range []struct {
+		name      string
+		constrain func(*graph.Node) *graph.Node
+		moves     bool // the compiler must move h
+	}{
+		{"free", same, false},
+		{"as it is", func(h *graph.Node) *graph.Node { return xla.Constrain(h, columns) }, false},
+		{"by rows", func(h *graph.Node) *graph.Node { return xla.Constrain(h, rows) }, true},
+	} {
+		p, err := xla.CompileAuto(mesh, func(x, w1, w2 *graph.Node) (*graph.Node, *graph.Node) {
+			y := layer(x, w1, w2, c.constrain)
+			return graph.Gradient(graph.ReduceAllSum(graph.Square(y)), w1)[0], y
+		}, xla.In(xla.Replicated(), columns, rows).Gives(columns, xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := p.Call(x, w1, w2)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		for i := range out {
+			if got := whole(t, out[i]); !got.InDelta(want[i], 1e-5) {
+				t.Errorf("%s: output %d is %v, want %v", c.name, i, got, want[i])
+			}
+		}
+		report, err := p.Collectives()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if moves := report.Of(xla.AllToAll).Count > 0; moves != c.moves || !moves && report.Of(xla.AllReduce).Count != 1 {
+			t.Errorf("%s: the compiler chose %v", c.name, report)
+		}
+		p.Close()
+	}
+}
+
+// whole joins a placed tensor's shards.
+func whole(t *testing.T, placed *dtensor.Tensor) *tensors.Tensor {
+	t.Helper()
+	joined, err := placed.Merge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return joined
+}
+
+func TestAutoShardingErrors(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	split := xla.Shard(0, "data")
+	constrain := func(p xla.Placement) func(x *graph.Node) *graph.Node {
+		return func(x *graph.Node) *graph.Node { return xla.Constrain(x, p) }
+	}
+	type fn = func(x *graph.Node) *graph.Node
+	spmd, auto := xla.Compile[fn], xla.CompileAuto[fn]
+	for _, c := range []struct {
+		name    string
+		compile func(*xla.Mesh, func(x *graph.Node) *graph.Node, xla.Layout) (*xla.Program, error)
+		fn      func(x *graph.Node) *graph.Node
+		want    string
+	}{
+		{"constraint in SPMD", spmd, constrain(split), "CompileAuto"},
+		{"collective in AutoSharding", auto, func(x *graph.Node) *graph.Node {
+			return xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum}.Apply(x)[0]
+		}, "AutoSharding"},
+		{"axis that the tensor lacks", auto, constrain(xla.Shard(1, "data")), "splits axis 1"},
+		{"axis that the mesh lacks", auto, constrain(xla.Shard(0, "model")), `no axis "model"`},
+		{"output that does not divide", auto, func(x *graph.Node) *graph.Node {
+			return graph.Slice(x, graph.AxisRange(0, 3))
+		}, "not divisible"},
+	} {
+		p, err := c.compile(mesh, c.fn, xla.In(split).Gives(split))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Call([]float32{1, 2, 3, 4}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want one with %q", c.name, err, c.want)
+		}
+		p.Close()
+	}
+}

@@ -1,0 +1,185 @@
+package xla
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/distributed"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/go-xla/stablehlo"
+	"github.com/gomlx/gomlx/core/graph"
+)
+
+// CollectiveKind is an operation between devices that XLA has.
+type CollectiveKind uint8
+
+const (
+	AllReduce     CollectiveKind = iota // operands keep their shapes
+	AllGather                           // axis Axis grows by the number of ranks
+	ReduceScatter                       // axis Axis shrinks by the number of ranks
+	AllToAll                            // axis Axis shrinks, axis Concat grows
+	Permute                             // the operand goes to rank To[r]
+)
+
+// String returns XLA's name of the operation, as reports have it.
+func (k CollectiveKind) String() string {
+	return [...]string{"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}[k]
+}
+
+// Collective is an operation between the devices of a mesh inside a graph. It is
+// what lib/collective builds on, which has gradients and checks; use that.
+//
+// GoMLX has a node for all-reduce alone. The other kinds travel through it as
+// reduction types beyond GoMLX's own, which the backend translates.
+type Collective struct {
+	Kind   CollectiveKind
+	Reduce compute.ReduceOpType // of AllReduce and ReduceScatter
+	Axis   int                  // the tensor's axis that is joined or cut
+	Concat int                  // of AllToAll: the axis along which the pieces are joined
+	To     []int                // of Permute: where each rank's operand goes; -1: nowhere
+
+	// Along names the mesh axes whose devices take part, the major one first. The
+	// ranks are the devices' places along them.
+	Along []string
+
+	// Note is free for the caller: CollectiveOf gives it back.
+	Note string
+}
+
+// Apply adds the operation to the graph of its operands, of which only AllReduce may
+// have more than one. It panics, as graph functions do, if the graph is not built
+// for a mesh (see Compile).
+func (c Collective) Apply(operands ...*graph.Node) []*graph.Node {
+	g := operands[0].Graph()
+	// The further operand, which comes back as it is, makes a node with two results.
+	// With one, GoMLX loses the operation under Checkpoint (docs/upstream.md,
+	// "all-reduce under Checkpoint").
+	with := append(append([]*graph.Node{}, operands...), graph.Const(g, int32(0)))
+	results := g.Distributed().Along(c.Along...).AllReduce(with, known.number(c))
+	return results[:len(operands)]
+}
+
+// CollectiveOf returns the operation that a node of type NodeTypeAllReduce stands
+// for, and false if it is GoMLX's own.
+func CollectiveOf(n *graph.Node) (Collective, bool) {
+	return known.collective(reductionTypeOf(n))
+}
+
+// MeshOf returns the mesh that a graph is built for.
+func MeshOf(g *graph.Graph) (*distributed.DeviceMesh, bool) {
+	meshes := g.DeviceMeshes()
+	if len(meshes) == 0 || meshes[0] == nil {
+		return nil, false
+	}
+	return meshes[0], true
+}
+
+// firstNumber is beyond every reduction type that GoMLX may come to have.
+const firstNumber compute.ReduceOpType = 1 << 20
+
+// collectives numbers operations. Equal ones have one number, so that the table has
+// as many entries as a program has different operations.
+type collectives struct {
+	sync.Mutex
+	numbers map[string]compute.ReduceOpType
+	all     []Collective
+}
+
+var known = collectives{numbers: map[string]compute.ReduceOpType{}}
+
+func (k *collectives) number(c Collective) compute.ReduceOpType {
+	k.Lock()
+	defer k.Unlock()
+	key := fmt.Sprintf("%#v", c)
+	if n, ok := k.numbers[key]; ok {
+		return n
+	}
+	n := firstNumber + compute.ReduceOpType(len(k.all))
+	k.numbers[key], k.all = n, append(k.all, c)
+	return n
+}
+
+func (k *collectives) collective(n compute.ReduceOpType) (Collective, bool) {
+	k.Lock()
+	defer k.Unlock()
+	i := int(n - firstNumber)
+	if i < 0 || i >= len(k.all) {
+		return Collective{}, false
+	}
+	return k.all[i], true
+}
+
+// AllReduce writes an operation between devices; GoMLX calls it. Operands of GoMLX's
+// own all-reduce come in groups of one type, ours all together.
+func (f *function) AllReduce(operands []compute.Value, reduction compute.ReduceOpType, groups [][]int) ([]compute.Value, error) {
+	local := f.here(operands...)
+	c, ours := known.collective(reduction)
+	if !ours {
+		return f.Function.AllReduce(local, reduction, groups)
+	}
+	last := len(local) - 1 // the operand that Apply added
+	if c.Kind == AllReduce {
+		results, err := f.Function.AllReduce(local[:last], c.Reduce, groups)
+		return append(results, local[last]), err
+	}
+	result, err := f.write(c, hloValue(local[0]), groups)
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", c.Kind, err)
+	}
+	return []compute.Value{newValue(local[0], result), local[last]}, nil
+}
+
+func (f *function) write(c Collective, x *stablehlo.Value, groups [][]int) (*stablehlo.Value, error) {
+	switch c.Kind {
+	case AllGather:
+		return stablehlo.AllGather(x, groups, c.Axis)
+	case ReduceScatter:
+		return f.writeReduceScatter(c, x, groups)
+	case AllToAll:
+		return stablehlo.AllToAll(x, groups, c.Axis, c.Concat, len(groups[0]))
+	case Permute:
+		var pairs [][2]int
+		for _, group := range groups {
+			for from, to := range c.To {
+				if to >= 0 {
+					pairs = append(pairs, [2]int{group[from], group[to]})
+				}
+			}
+		}
+		return stablehlo.CollectivePermute(x, pairs)
+	}
+	return nil, fmt.Errorf("no operation of kind %d", c.Kind)
+}
+
+// writeReduceScatter writes an operation that go-xla has no function for: an
+// all-reduce of something that has the result's shape, whose statement is then made
+// a reduce-scatter of x.
+func (f *function) writeReduceScatter(c Collective, x *stablehlo.Value, groups [][]int) (*stablehlo.Value, error) {
+	part := shapes.Make(x.Shape().DType, x.Shape().Dimensions...)
+	part.Dimensions[c.Axis] /= len(groups[0])
+	like, err := f.zeros(part)
+	if err != nil {
+		return nil, err
+	}
+	results, err := f.Function.AllReduce([]compute.Value{like}, c.Reduce, groups)
+	if err != nil {
+		return nil, err
+	}
+	result := hloValue(results[0])
+	statement := statementOf(result)
+	statement.OpType = opReduceScatter
+	statement.Inputs[0] = x
+	statement.Attributes["scatter_dimension"] = int64(c.Axis)
+	return result, nil
+}
+
+// zeros is a constant of any shape.
+func (f *function) zeros(shape shapes.Shape) (compute.Value, error) {
+	zero, err := f.Constant(dtypes.MakeAnySlice(shape.DType, 1))
+	if err != nil {
+		return nil, err
+	}
+	return f.BroadcastInDim(zero, shape, nil)
+}

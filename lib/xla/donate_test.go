@@ -1,0 +1,118 @@
+package xla_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// A step that gives its state back needs the state's memory once, not twice.
+func TestDonatedInputBecomesOutput(t *testing.T) {
+	backend := devicetest.Open(t, 2)
+	mesh, err := backend.Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 1 << 16 // float32 on each device
+	half := make([]float32, 2*n)
+	step := func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
+		return graph.Sub(state, grad), graph.ReduceAllSum(grad)
+	}
+	sharded := xla.Shard(0, "data")
+	for _, donate := range []bool{false, true} {
+		layout := xla.In(sharded, sharded).Gives(sharded, sharded)
+		if donate {
+			layout = layout.Donates(0)
+		}
+		p, err := xla.Compile(mesh, func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
+			next, sum := step(state, grad)
+			return next, graph.ExpandDims(sum, 0)
+		}, layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, grad := place(t, mesh, half), place(t, mesh, slices.Repeat([]float32{-1}, 2*n))
+		for range 3 {
+			out, err := p.Call(state, grad)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !donate {
+				if err := state.FinalizeAll(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			state = out[0]
+		}
+		memory, err := p.Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := int64(0)
+		if donate {
+			want = 4 * n
+		}
+		if memory.Aliased != want {
+			t.Errorf("donated %v: %d bytes of the outputs lie in an input's place, want %d", donate, memory.Aliased, want)
+		}
+		for device, shard := range state.Shards() {
+			got, err := xla.View[float32](shard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i := slices.IndexFunc(got, func(v float32) bool { return v != 3 }); i >= 0 {
+				t.Errorf("donated %v: element %d on device %d is %g after 3 steps by 1, want 3", donate, i, device, got[i])
+			}
+		}
+		p.Close()
+	}
+}
+
+func place(t *testing.T, mesh *xla.Mesh, values []float32) *dtensor.Tensor {
+	t.Helper()
+	placed, err := mesh.Place(values, xla.Shard(0, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return placed
+}
+
+// Donated memory may be overwritten at any time, so it may not be given twice; and
+// what a program that does not compile was to be given is still there.
+func TestDonationErrors(t *testing.T) {
+	backend := devicetest.Open(t, 2)
+	mesh, err := backend.Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sharded := xla.Shard(0, "data")
+	layout := xla.In(sharded, sharded).Gives(sharded).Donates(0)
+	add, err := xla.Compile(mesh, graph.Add, layout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer add.Close()
+	x := place(t, mesh, []float32{1, 2, 3, 4})
+	if _, err := add.Call(x, x); err == nil || !strings.Contains(err.Error(), "arguments 0 and 1 are the same tensor") {
+		t.Errorf("the same tensor donated and read: %v", err)
+	}
+	if _, err := add.Call(x, place(t, mesh, []float32{1, 2, 3, 4, 5, 6})); err == nil {
+		t.Error("shapes [2] and [3] were added")
+	}
+	out, err := add.Call(x, place(t, mesh, []float32{10, 20, 30, 40}))
+	if err != nil {
+		t.Fatalf("after a program that does not compile: %v", err)
+	}
+	if got := out[0].Shards()[1].Value().([]float32)[0]; got != 33 {
+		t.Errorf("3 + 30 = %g", got)
+	}
+	if _, err := add.Call(x, place(t, mesh, []float32{10, 20, 30, 40})); err == nil {
+		t.Error("a donated tensor was used again")
+	}
+}

@@ -1,0 +1,137 @@
+package xla
+
+import (
+	"slices"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/shapes"
+)
+
+// builder is go-xla's builder. It knows which function is being built, which GoMLX
+// does not tell go-xla when functions are nested.
+type builder struct {
+	compute.Builder
+	backend *Backend
+	main    *function
+	open    []*function // begun and not yet returned, the innermost last
+	donated []bool      // by parameter of the main function
+}
+
+// Builder starts a graph; GoMLX calls it.
+func (b *Backend) Builder(name string) compute.Builder {
+	return &builder{Builder: b.Backend.Builder(name), backend: b, donated: b.donations.of(name)}
+}
+
+// Main returns the function whose inputs and outputs are the program's.
+func (b *builder) Main() compute.Function {
+	if b.main == nil {
+		b.main = b.begin(b.Builder.Main(), nil)
+	}
+	return b.main
+}
+
+// NewFunction begins a function that others can call.
+func (b *builder) NewFunction(name string) (compute.Function, error) {
+	inner, err := b.Builder.NewFunction(name)
+	if err != nil {
+		return nil, err
+	}
+	return b.begin(inner, nil), nil
+}
+
+// Compile ends the graph.
+func (b *builder) Compile() (compute.Executable, error) {
+	inner, err := b.Builder.Compile()
+	if err != nil {
+		return nil, err
+	}
+	return &executable{Executable: inner, backend: b.backend}, nil
+}
+
+// begin enters a function. Whenever the function being built changes, go-xla's
+// caches of small functions are emptied: it would use one made inside one function
+// in another, which XLA refuses (docs/upstream.md, "reductions in two functions").
+func (b *builder) begin(inner compute.Function, parent *function) *function {
+	clearFunctionCaches(b.Builder)
+	f := &function{Function: inner, builder: b, parent: parent}
+	b.open = append(b.open, f)
+	return f
+}
+
+// end leaves a function.
+func (b *builder) end(f *function) {
+	clearFunctionCaches(b.Builder)
+	b.open = slices.DeleteFunc(b.open, func(o *function) bool { return o == f })
+}
+
+// function is go-xla's function with what it lacks: collectives (collective.go),
+// values of an outer function (capture.go), and closures in closures.
+type function struct {
+	compute.Function
+	builder *builder
+	parent  *function // of a closure
+}
+
+// Builder returns the builder that the function belongs to.
+func (f *function) Builder() compute.Builder { return f.builder }
+
+// Parent returns the function around a closure, else nil.
+func (f *function) Parent() compute.Function {
+	if f.parent == nil {
+		return nil
+	}
+	return f.parent
+}
+
+// Closure begins a function inside the one being built. GoMLX asks the main
+// function for every closure, whatever function it is in (docs/upstream.md,
+// "closures in closures").
+func (f *function) Closure() (compute.Function, error) {
+	parent := f.builder.open[len(f.builder.open)-1]
+	inner, err := parent.Function.Closure()
+	if err != nil {
+		return nil, err
+	}
+	return f.builder.begin(inner, parent), nil
+}
+
+// Return ends the function.
+func (f *function) Return(outputs []compute.Value, shardings []*compute.ShardingSpec) error {
+	f.builder.end(f)
+	return f.Function.Return(f.here(outputs...), shardings)
+}
+
+// Parameter adds an input. One that the program may overwrite is marked so.
+func (f *function) Parameter(name string, shape shapes.Shape, sharding *compute.ShardingSpec) (compute.Value, error) {
+	p, err := f.Function.Parameter(name, shape, sharding)
+	if err != nil || f != f.builder.main {
+		return p, err
+	}
+	if i := len(hloFunction(f.Function).Inputs) - 1; i < len(f.builder.donated) && f.builder.donated[i] {
+		donate(hloValue(p))
+	}
+	return p, nil
+}
+
+// unwrap takes go-xla's function out of ours.
+func unwrap(f compute.Function) compute.Function { return f.(*function).Function }
+
+// Call calls a function made by NewFunction.
+func (f *function) Call(target compute.Function, inputs ...compute.Value) ([]compute.Value, error) {
+	return f.Function.Call(unwrap(target), f.here(inputs...)...)
+}
+
+// While runs body while cond holds.
+func (f *function) While(cond, body compute.Function, state ...compute.Value) ([]compute.Value, error) {
+	return f.Function.While(unwrap(cond), unwrap(body), f.here(state...)...)
+}
+
+// If runs one of two closures.
+func (f *function) If(pred compute.Value, then, otherwise compute.Function) ([]compute.Value, error) {
+	return f.Function.If(f.here(pred)[0], unwrap(then), unwrap(otherwise))
+}
+
+// Sort sorts by a closure that compares.
+func (f *function) Sort(less compute.Function, axis int, stable bool, inputs ...compute.Value) ([]compute.Value, error) {
+	return f.Function.Sort(unwrap(less), axis, stable, f.here(inputs...)...)
+}

@@ -1,0 +1,197 @@
+package xla
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/gomlx/compute/dtypes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/shardbook/shardbook/lib/xla/plugin"
+)
+
+// Report lists the operations between devices that XLA kept in a compiled program,
+// after it combined, split and removed some.
+type Report []Traffic
+
+// Traffic is the operations of one kind that one device takes part in.
+type Traffic struct {
+	Kind  CollectiveKind
+	Count int // operations in the program; one inside a loop counts once
+
+	// Bytes is the size of their data on one device, in nccl-tests' way: of what goes
+	// in or of what comes out, whichever is larger. What crosses the wires is that
+	// times a factor of the algorithm's (see lib/collective/plan).
+	Bytes int64
+}
+
+// Of returns the operations of one kind.
+func (r Report) Of(kind CollectiveKind) Traffic {
+	for _, t := range r {
+		if t.Kind == kind {
+			return t
+		}
+	}
+	return Traffic{Kind: kind}
+}
+
+// String returns the report on one line: "all-reduce ×1, 512 KiB".
+func (r Report) String() string {
+	if len(r) == 0 {
+		return "no collectives"
+	}
+	parts := make([]string, len(r))
+	for i, t := range r {
+		parts[i] = fmt.Sprintf("%v ×%d, %s", t.Kind, t.Count, byteString(t.Bytes))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// byteString writes bytes in binary units, exactly where they are whole.
+func byteString(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	unit, size := 0, float64(n)
+	for size >= 1024 && unit < len(units)-1 {
+		size /= 1024
+		unit++
+	}
+	if size == float64(int64(size)) {
+		return fmt.Sprintf("%d %s", int64(size), units[unit])
+	}
+	return fmt.Sprintf("%.1f %s", size, units[unit])
+}
+
+// Collectives reports the operations between devices in what the program most
+// recently compiled or ran as, as XLA optimized it. It returns an error before the
+// first Call or Prepare.
+func (p *Program) Collectives() (Report, error) {
+	e := p.last.Load()
+	if e == nil {
+		return nil, errors.New("the program is not compiled yet: call Prepare or Call first")
+	}
+	return e.collectives()
+}
+
+func (e *executable) collectives() (Report, error) {
+	code, format, err := plugin.OptimizedProgram(e.backend.plugin, executableHandle(e.Executable))
+	runtime.KeepAlive(e)
+	if err != nil {
+		return nil, err
+	}
+	name, ok := map[string]protoreflect.FullName{
+		"hlo":             "xla.HloModuleProto",
+		"hlo_with_config": "xla.HloModuleProtoWithConfig",
+	}[format]
+	if !ok {
+		return nil, fmt.Errorf("plugin %q gives its optimized program as %q, want hlo", e.backend.plugin.Path, format)
+	}
+	module, err := protoregistry.GlobalTypes.FindMessageByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("go-xla has no message %s: build with v0.4.1", name)
+	}
+	m := message{module.New()}
+	if err := proto.Unmarshal(code, m.Interface()); err != nil {
+		return nil, fmt.Errorf("reading the optimized program: %w", err)
+	}
+	if format == "hlo_with_config" {
+		m = m.message("hlo_module")
+	}
+	return m.report(), nil
+}
+
+// message reads XLA's messages by the names of their fields; go-xla keeps their Go
+// types to itself.
+type message struct{ protoreflect.Message }
+
+func (m message) field(name protoreflect.Name) protoreflect.Value {
+	return m.Get(m.Descriptor().Fields().ByName(name))
+}
+
+func (m message) message(name protoreflect.Name) message { return message{m.field(name).Message()} }
+
+func (m message) messages(name protoreflect.Name) []message {
+	list := m.field(name).List()
+	all := make([]message, list.Len())
+	for i := range all {
+		all[i] = message{list.Get(i).Message()}
+	}
+	return all
+}
+
+// report counts the collectives of a module.
+func (m message) report() Report {
+	var found Report
+	for _, computation := range m.messages("computations") {
+		sizes := map[int64]int64{} // of each instruction's result
+		instructions := computation.messages("instructions")
+		for _, in := range instructions {
+			sizes[in.field("id").Int()] = in.message("shape").byteSize()
+		}
+		for _, in := range instructions {
+			// On GPUs an operation is a pair, of which the first is counted.
+			opcode, first := strings.CutSuffix(in.field("opcode").String(), "-start")
+			kind, ok := kindNamed(opcode)
+			if !ok {
+				continue
+			}
+			var given int64
+			operands := in.field("operand_ids").List()
+			for i := range operands.Len() {
+				given += sizes[operands.Get(i).Int()]
+			}
+			result := sizes[in.field("id").Int()]
+			if parts := in.message("shape").messages("tuple_shapes"); first && kind != AllReduce && len(parts) > 1 {
+				result = parts[1].byteSize() // after the operand
+			}
+			found = found.with(Traffic{kind, 1, max(given, result)})
+		}
+	}
+	slices.SortFunc(found, func(a, b Traffic) int { return int(a.Kind) - int(b.Kind) })
+	return found
+}
+
+func (r Report) with(t Traffic) Report {
+	for i := range r {
+		if r[i].Kind == t.Kind {
+			r[i].Count += t.Count
+			r[i].Bytes += t.Bytes
+			return r
+		}
+	}
+	return append(r, t)
+}
+
+func kindNamed(opcode string) (CollectiveKind, bool) {
+	for _, kind := range []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute} {
+		if kind.String() == opcode {
+			return kind, true
+		}
+	}
+	return 0, false
+}
+
+// byteSize is the size of a value of XLA's shape.
+func (m message) byteSize() int64 {
+	if tuple := m.messages("tuple_shapes"); len(tuple) > 0 {
+		var sum int64
+		for _, part := range tuple {
+			sum += part.byteSize()
+		}
+		return sum
+	}
+	of := dtypes.DType(m.field("element_type").Enum()) // GoMLX's numbers are XLA's
+	if !of.IsSupported() {
+		return 0 // a token
+	}
+	size := int64(of.Size())
+	dims := m.field("dimensions").List()
+	for i := range dims.Len() {
+		size *= dims.Get(i).Int()
+	}
+	return size
+}

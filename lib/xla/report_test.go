@@ -1,0 +1,103 @@
+package xla_test
+
+import (
+	"fmt"
+	"log"
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// A program says which collectives XLA compiled it to.
+func ExampleProgram_Collectives() {
+	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer backend.Close()
+	mesh, err := backend.Mesh(xla.Axis("data", 4))
+	if err != nil {
+		log.Fatal(err)
+	}
+	gather := xla.Collective{Kind: xla.AllGather, Along: []string{"data"}}
+	p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		sum := xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}
+		return graph.Mul(gather.Apply(x)[0], sum.Apply(graph.ReduceAllSum(x))[0])
+	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := p.Prepare(make([]float32, 1024)); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(p.Collectives())
+	// Output:
+	// all-reduce ×1, 4 B; all-gather ×1, 4 KiB <nil>
+}
+
+// Each kind is counted, with the larger of what goes in and comes out.
+func TestReportCountsEveryKind(t *testing.T) {
+	backend := devicetest.Open(t, 4)
+	mesh, err := backend.Mesh(xla.Axis("a", 2), xla.Axis("b", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	along := []string{"b"}
+	for _, c := range []struct {
+		op    xla.Collective
+		bytes int64 // of float32[4 2]
+	}{
+		{xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpMax, Along: along}, 32},
+		{xla.Collective{Kind: xla.AllGather, Along: along}, 64},
+		{xla.Collective{Kind: xla.ReduceScatter, Reduce: compute.ReduceOpSum, Along: along}, 32},
+		{xla.Collective{Kind: xla.AllToAll, Concat: 1, Along: along}, 32},
+		{xla.Collective{Kind: xla.Permute, To: []int{1, -1}, Along: along}, 32},
+	} {
+		p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+			return graph.ReduceAllSum(graph.Square(c.op.Apply(graph.Square(x))[0]))
+		}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Prepare([][]float32{{1, 2}, {3, 4}, {5, 6}, {7, 8}}); err != nil {
+			t.Errorf("%v: %v", c.op.Kind, err)
+			continue
+		}
+		got, err := p.Collectives()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (xla.Traffic{Kind: c.op.Kind, Count: 1, Bytes: c.bytes}); len(got) != 1 || got.Of(c.op.Kind) != want {
+			t.Errorf("%v: reported %+v, want %+v", c.op.Kind, got, want)
+		}
+		p.Close()
+	}
+}
+
+// A program between devices that need not talk reports nothing; one not compiled
+// cannot report.
+func TestReportOfNothing(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := xla.Compile(mesh, graph.Square, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.Collectives(); err == nil {
+		t.Error("a program that was not compiled reports")
+	}
+	if err := p.Prepare([]float32{1, 2}); err != nil {
+		t.Fatal(err)
+	}
+	report, err := p.Collectives()
+	if err != nil || report.String() != "no collectives" {
+		t.Errorf("reported %v, %v", report, err)
+	}
+}

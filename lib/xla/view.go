@@ -1,0 +1,42 @@
+package xla
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/dtypes/gotype"
+	"github.com/gomlx/gomlx/core/tensors"
+)
+
+// View returns the memory of a shard on a CPU device as a slice: no copy. What is
+// written there, the next program that is given the shard sees. The slice is valid
+// until the shard is finalized, donated or garbage: keep the shard alive while the
+// slice is in use.
+//
+// It returns an error if T is not the shard's type, if the shard is not on a device,
+// or if the device's memory is not the host's.
+func View[T gotype.Supported](shard *tensors.Tensor) ([]T, error) {
+	if err := shard.CheckValid(); err != nil {
+		return nil, err
+	}
+	if !shard.IsOnAnyDevice() {
+		return nil, errors.New("the tensor is not on a device: place it on a mesh, or take a program's output")
+	}
+	if want := dtypes.FromGenericsType[T](); shard.DType() != want {
+		return nil, fmt.Errorf("the tensor holds %v, its view is asked for as %v", shard.DType(), want)
+	}
+	backend, err := shard.Backend()
+	if err != nil {
+		return nil, err
+	}
+	if !backend.HasSharedBuffers() {
+		return nil, fmt.Errorf("the memory of %s is not the host's: copy the tensor to the host and back", backend.Name())
+	}
+	if !shard.IsShared() {
+		shard.FinalizeLocal() // a copy on the host, which would not see what is written
+	}
+	var view []T
+	err = tensors.ConstFlatData(shard, func(flat []T) { view = flat })
+	return view, err
+}

@@ -1,0 +1,71 @@
+package xla_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// What is written through a view is what the next program reads, of placed tensors
+// as of a program's outputs.
+func TestViewIsTheDevicesMemory(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.AddScalar(x, 1) },
+		xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	x := place(t, mesh, []float32{1, 2, 3, 4})
+	for turn := range 3 {
+		for device, shard := range x.Shards() {
+			_ = shard.Value() // leaves a copy on the host, which must not be read again
+			view, err := xla.View[float32](shard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			view[1] = float32(100*turn + device)
+			if got := shard.Value().([]float32)[1]; got != view[1] {
+				t.Errorf("turn %d: device %d has %g, want %g", turn, device, got, view[1])
+			}
+		}
+		out, err := p.Call(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for device, shard := range out[0].Shards() {
+			if got, want := shard.Value().([]float32)[1], float32(100*turn+device+1); got != want {
+				t.Errorf("turn %d: the program on device %d read %g, want %g", turn, device, got-1, want-1)
+			}
+		}
+		x = out[0]
+	}
+}
+
+func TestViewErrors(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	placed := place(t, mesh, []float32{1, 2}).Shards()[0]
+	if _, err := xla.View[int32](placed); err == nil || !strings.Contains(err.Error(), "Float32") {
+		t.Errorf("float32 as int32: %v", err)
+	}
+	if _, err := xla.View[float32](tensors.FromValue([]float32{1})); err == nil || !strings.Contains(err.Error(), "not on a device") {
+		t.Errorf("host tensor: %v", err)
+	}
+	if err := placed.FinalizeAll(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := xla.View[float32](placed); err == nil {
+		t.Error("a finalized tensor has a view")
+	}
+}

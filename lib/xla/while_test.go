@@ -1,0 +1,127 @@
+package xla_test
+
+import (
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+func below(n int32) func([]*graph.Node) *graph.Node {
+	return func(s []*graph.Node) *graph.Node { return graph.LessThan(s[0], graph.Const(s[0].Graph(), n)) }
+}
+
+// What upstream refuses in closures works here: loops in loops, values from outside
+// in operations of two operands and as results, one reduction in several functions,
+// and constants that several closures use.
+func TestClosures(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fn   func(x *graph.Node) *graph.Node
+		want float32 // of x = [1 2 3]
+	}{
+		{"nested loops", func(x *graph.Node) *graph.Node {
+			zero := graph.Const(x.Graph(), int32(0))
+			return xla.While([]*graph.Node{zero, x}, below(3), func(outer []*graph.Node) []*graph.Node {
+				inner := xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), outer[1]}, below(2), func(s []*graph.Node) []*graph.Node {
+					return []*graph.Node{graph.AddScalar(s[0], 1), graph.AddScalar(s[1], 1)}
+				})
+				return []*graph.Node{graph.AddScalar(outer[0], 1), inner[1]}
+			})[1] // x + 6
+		}, 24},
+		{"captured operands, in nested loops too", func(x *graph.Node) *graph.Node {
+			y := graph.MulScalar(x, 2)
+			zero := graph.Const(x.Graph(), int32(0))
+			return xla.While([]*graph.Node{zero, x}, below(2), func(outer []*graph.Node) []*graph.Node {
+				z := graph.Mul(y, y) // of captured values alone: 4x²
+				inner := xla.While([]*graph.Node{zero, outer[1]}, below(1), func(s []*graph.Node) []*graph.Node {
+					return []*graph.Node{graph.AddScalar(s[0], 1), graph.Add(s[1], graph.Sub(z, outer[1]))}
+				})
+				return []*graph.Node{graph.AddScalar(outer[0], 1), inner[1]}
+			})[1] // s + 4x² - s, twice
+		}, 56},
+		{"a captured result", func(x *graph.Node) *graph.Node {
+			y := graph.MulScalar(x, 2)
+			return xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), x}, below(2), func(s []*graph.Node) []*graph.Node {
+				return []*graph.Node{graph.AddScalar(s[0], 1), y}
+			})[1]
+		}, 12},
+		{"one reduction everywhere", func(x *graph.Node) *graph.Node {
+			before := graph.ReduceAllSum(x) // 6
+			in := xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), x}, func(s []*graph.Node) *graph.Node {
+				return graph.LessThan(graph.ReduceAllSum(s[1]), graph.Const(x.Graph(), float32(20)))
+			}, func(s []*graph.Node) []*graph.Node {
+				sum := graph.Add(graph.ReduceAllSum(s[1]), graph.ReduceAllMax(x))
+				return []*graph.Node{s[0], graph.Add(s[1], graph.DivScalar(sum, 3))}
+			})[1] // 6 → 6+6+3 = 15 → 15+15+3 = 33
+			return graph.Add(graph.Sub(graph.ReduceAllSum(in), before), graph.ReduceAllMax(x)) // 33 - 6 + 3
+		}, 30},
+		{"if", func(x *graph.Node) *graph.Node {
+			branch := func(by float64) *graph.Function {
+				return graph.NewClosure(x.Graph(), func(*graph.Graph) []*graph.Node {
+					return []*graph.Node{graph.Mul(x, graph.Const(x.Graph(), float32(by)))}
+				})
+			}
+			more := graph.GreaterThan(graph.ReduceAllSum(x), graph.Const(x.Graph(), float32(5)))
+			return graph.If(more, branch(10), branch(1))[0]
+		}, 60},
+	} {
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			return []*graph.Node{graph.ReduceAllSum(c.fn(in[0]))}
+		}, tensors.FromValue([]float32{1, 2, 3}))
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if got := tensors.ToScalar[float32](out[0]); got != c.want {
+			t.Errorf("%s: %g, want %g", c.name, got, c.want)
+		}
+	}
+}
+
+// Collectives work in loops, and each device turns as often as the others.
+func TestCollectiveInWhile(t *testing.T) {
+	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ring := xla.Collective{Kind: xla.Permute, To: []int{1, 2, 3, 0}, Along: []string{"data"}}
+	all := xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}
+	p, err := xla.Compile(mesh, func(x *graph.Node) (*graph.Node, *graph.Node) {
+		state := []*graph.Node{graph.Const(x.Graph(), int32(0)), x, graph.ZerosLike(x), graph.ZerosLike(x)}
+		out := xla.While(state, below(4), func(s []*graph.Node) []*graph.Node {
+			return []*graph.Node{graph.AddScalar(s[0], 1), ring.Apply(s[1])[0], graph.Add(s[2], s[1]),
+				graph.Add(s[3], all.Apply(x)[0])} // of a value from outside
+		})
+		return out[2], out[3]
+	}, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	out, err := p.Call([]float32{1, 10, 100, 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for device := range 4 {
+		if got := out[0].Shards()[device].Value().([]float32)[0]; got != 1111 {
+			t.Errorf("device %d: once around the ring %g, want 1111", device, got)
+		}
+		if got := out[1].Shards()[device].Value().([]float32)[0]; got != 4444 {
+			t.Errorf("device %d: four all-reduces %g, want 4444", device, got)
+		}
+	}
+}
+
+func TestWhileErrors(t *testing.T) {
+	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		return xla.While(nil, below(1), func(s []*graph.Node) []*graph.Node { return s })
+	}, tensors.FromValue([]float32{1}))
+	if err == nil {
+		t.Error("a loop without a state was accepted")
+	}
+}
