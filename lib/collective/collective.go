@@ -92,13 +92,3 @@ func onRoot(x, otherwise *graph.Node, root int, axes []string) *graph.Node {
 	is := graph.Equal(Rank(g, axes...), graph.Const(g, int32(root)))
 	return graph.Where(graph.BroadcastToShape(is, shapes.Make(dtypes.Bool, x.Shape().Dimensions...)), x, otherwise)
 }
-
-// neutral is what a sum can be given without changing, of x's shape. Of floats it is
-// -0, since 0 + -0 = 0 would lose the sign of -0.
-func neutral(x *graph.Node) *graph.Node {
-	zero := graph.ScalarZero(x.Graph(), x.DType())
-	if x.DType().IsFloat() {
-		zero = graph.Neg(zero)
-	}
-	return graph.BroadcastToShape(zero, x.Shape())
-}

@@ -2,7 +2,9 @@ package collective
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/gomlx/compute"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/xla"
@@ -52,6 +54,9 @@ func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
 			panic(fmt.Errorf("Permute: ranks %d and %d both send to rank %d", r, from[target], target))
 		}
 	}
+	if !slices.ContainsFunc(to, func(target int) bool { return target >= 0 }) {
+		return graph.ZerosLike(x) // XLA has no permutation that moves nothing
+	}
 	return xla.Collective{Kind: xla.Permute, To: to, Along: axes}.Apply(x)[0]
 }
 
@@ -84,7 +89,7 @@ func back(to []int, n int) []int {
 	return from
 }
 
-// Broadcast gives every rank the root's x, bit for bit (but not which NaN it was):
+// Broadcast gives every rank the root's x, bit for bit:
 //
 //	x[a b] on each of N ranks → [a b]: the root's x
 //
@@ -93,7 +98,7 @@ func back(to []int, n int) []int {
 func Broadcast(x *graph.Node, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Broadcast", axes)
 	checkRoot("Broadcast", root, n)
-	return AllReduce(onRoot(x, neutral(x), root, axes), Sum, axes...)
+	return xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Bits: true, Along: axes}.Apply(onRoot(x, graph.ZerosLike(x), root, axes))[0]
 }
 
 // Gather gives the root all ranks' x, joined along an axis, and the others zeros:
@@ -114,10 +119,11 @@ func Gather(x *graph.Node, axis, root int, axes ...string) *graph.Node {
 //	x[N·a b] on each of N ranks → [a b]: rows r·a to (r+1)·a of the root's x on rank r
 //
 // The axis must be a multiple of N. It is a reduce-scatter to which only the root
-// contributes. Its transpose is Gather.
+// contributes, and keeps every bit. Its transpose is Gather.
 func Scatter(x *graph.Node, axis, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Scatter", axes)
 	checkRoot("Scatter", root, n)
-	tensorAxis(x, "Scatter", axis)
-	return ReduceScatter(onRoot(x, neutral(x), root, axes), Sum, axis, axes...)
+	axis = tensorAxis(x, "Scatter", axis)
+	evenly(x, "Scatter", axis, axes, n)
+	return xla.Collective{Kind: xla.ReduceScatter, Reduce: compute.ReduceOpSum, Bits: true, Axis: axis, Along: axes}.Apply(onRoot(x, graph.ZerosLike(x), root, axes))[0]
 }

@@ -40,6 +40,11 @@ type Collective struct {
 	Concat int                  // of AllToAll: the axis along which the pieces are joined
 	To     []int                // of Permute: where each rank's operand goes; -1: nowhere
 
+	// Bits adds the operands' bits as whole numbers, of AllReduce and ReduceScatter. Where
+	// all ranks but one give zeros the sum is that one's operand bit for bit; a sum of
+	// floats would lose the sign of -0, and XLA's on CPUs every subnormal number.
+	Bits bool
+
 	// Along names the mesh axes whose devices take part, the major one first. The
 	// ranks are the devices' places along them.
 	Along []string
@@ -120,15 +125,66 @@ func (f *function) AllReduce(operands []compute.Value, reduction compute.ReduceO
 		return f.Function.AllReduce(local, reduction, groups)
 	}
 	last := len(local) - 1 // the operand that Apply added
-	if c.Kind == AllReduce {
-		results, err := f.Function.AllReduce(local[:last], c.Reduce, groups)
-		return append(results, local[last]), err
-	}
-	result, err := f.write(c, hloValue(local[0]), groups)
+	results, err := f.collective(c, local[:last], groups)
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", c.Kind, err)
 	}
-	return []compute.Value{newValue(local[0], result), local[last]}, nil
+	return append(results, local[last]), nil
+}
+
+func (f *function) collective(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
+	if c.Bits {
+		return f.onBits(c, operands, groups)
+	}
+	if c.Kind == AllReduce {
+		return f.Function.AllReduce(operands, c.Reduce, groups)
+	}
+	result, err := f.write(c, hloValue(operands[0]), groups)
+	if err != nil {
+		return nil, err
+	}
+	return []compute.Value{newValue(operands[0], result)}, nil
+}
+
+// onBits does an operation on whole numbers that have the operands' bits.
+func (f *function) onBits(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
+	c.Bits = false
+	bits, types := make([]compute.Value, len(operands)), make([]dtypes.DType, len(operands))
+	for i, x := range operands {
+		types[i] = hloValue(x).Shape().DType
+		whole, err := wholeOfSize(types[i].Size())
+		if err != nil {
+			return nil, fmt.Errorf("bits of %v: %w", types[i], err)
+		}
+		if bits[i], err = f.Bitcast(x, whole); err != nil {
+			return nil, err
+		}
+	}
+	results, err := f.collective(c, bits, groups)
+	if err != nil {
+		return nil, err
+	}
+	for i := range results {
+		if results[i], err = f.Bitcast(results[i], types[i]); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// wholeOfSize returns the type of whole numbers with so many bytes.
+func wholeOfSize(bytes int) (dtypes.DType, error) {
+	switch bytes {
+	case 1:
+		return dtypes.Uint8, nil
+	case 2:
+		return dtypes.Uint16, nil
+	case 4:
+		return dtypes.Uint32, nil
+	case 8:
+		return dtypes.Uint64, nil
+	}
+	return dtypes.InvalidDType, fmt.Errorf("no whole number has %d bytes", bytes)
 }
 
 func (f *function) write(c Collective, x *stablehlo.Value, groups [][]int) (*stablehlo.Value, error) {

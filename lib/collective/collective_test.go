@@ -1,0 +1,338 @@
+package collective_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+type fn = func(x *graph.Node) *graph.Node
+
+// call runs a graph function on a mesh, with x and the result cut along axis 0 over
+// all devices.
+func call(t *testing.T, mesh *xla.Mesh, f fn, x any) (*dtensor.Tensor, xla.Report) {
+	t.Helper()
+	all := xla.Shard(0, mesh.AxesNames()...)
+	p, err := xla.Compile(mesh, f, xla.In(all).Gives(all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	out, err := p.Call(x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := p.Collectives()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out[0], report
+}
+
+func mesh(t *testing.T, axes ...xla.MeshAxis) *xla.Mesh {
+	t.Helper()
+	n := 1
+	for _, axis := range axes {
+		n *= axis.Size
+	}
+	m, err := devicetest.Open(t, n).Mesh(axes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// flat is what the devices hold, one after another.
+func flat(t *testing.T, placed *dtensor.Tensor) []float32 {
+	t.Helper()
+	joined, err := placed.Merge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tensors.MustCopyFlatData[float32](joined)
+}
+
+// Under Checkpoint the backward pass computes a block again, operations between
+// devices included: the gradients are the same, and XLA keeps the second ones.
+func TestCheckpoint(t *testing.T) {
+	m := mesh(t, xla.Axis("data", 4))
+	x := make([]float32, 32)
+	for i := range x {
+		x[i] = float32(math.Sin(float64(i)))
+	}
+	for name, op := range map[string]fn{
+		"all-reduce sum": func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum) },
+		"all-reduce max": func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Max) },
+		"all-gather":     func(x *graph.Node) *graph.Node { return collective.AllGather(x, 0) },
+		"reduce-scatter": func(x *graph.Node) *graph.Node { return collective.ReduceScatter(x, collective.Sum, 0) },
+		"all-to-all":     func(x *graph.Node) *graph.Node { return collective.AllToAll(x, 0, 0) },
+		"ring-shift":     func(x *graph.Node) *graph.Node { return collective.RingShift(x, 1) },
+		"broadcast":      func(x *graph.Node) *graph.Node { return collective.Broadcast(x, 1) },
+		"f and g": func(x *graph.Node) *graph.Node {
+			return collective.G(graph.Tanh(collective.F(x, "data")), "data")
+		},
+	} {
+		gradient := func(checkpoint bool) ([]float32, xla.Report) {
+			out, report := call(t, m, func(x *graph.Node) *graph.Node {
+				h := graph.Sin(x)
+				if checkpoint {
+					h = h.Checkpoint()
+				}
+				h = graph.Square(op(graph.Tanh(h))) // its gradient needs the operation's result
+				if checkpoint {
+					h = h.StopCheckpoint()
+				}
+				return graph.Gradient(graph.ReduceAllSum(graph.Square(h)), x)[0]
+			}, x)
+			return flat(t, out), report
+		}
+		want, once := gradient(false)
+		got, again := gradient(true)
+		for i := range want {
+			if math.Abs(float64(got[i]-want[i])) > 1e-5*math.Max(1, math.Abs(float64(want[i]))) {
+				t.Errorf("%s: gradient %d under Checkpoint is %g, want %g", name, i, got[i], want[i])
+				break
+			}
+		}
+		if count(again) <= count(once) {
+			t.Errorf("%s: under Checkpoint the program has %v, without it %v: nothing was computed again", name, again, once)
+		}
+	}
+}
+
+func count(r xla.Report) int {
+	n := 0
+	for _, t := range r {
+		n += t.Count
+	}
+	return n
+}
+
+// An MLP with its weights divided as Megatron divides them gives the loss and the
+// gradients of the whole, with one all-reduce forwards and one backwards.
+func TestMegatronPairEqualsWhole(t *testing.T) {
+	const width, hidden, ranks = 8, 16, 4
+	loss := func(x, w1, w2 *graph.Node, f, g func(*graph.Node) *graph.Node) []*graph.Node {
+		h := graph.Tanh(graph.Dot(f(x), w1).Product())
+		l := graph.ReduceAllSum(graph.Square(g(graph.Dot(h, w2).Product())))
+		return append(graph.Gradient(l, x, w1, w2), l)
+	}
+	matrix := func(rows, columns int) *tensors.Tensor {
+		values := make([]float32, rows*columns)
+		for i := range values {
+			values[i] = float32(math.Sin(float64(i+rows))) / 2
+		}
+		return tensors.FromFlatDataAndDimensions(values, rows, columns)
+	}
+	x, w1, w2 := matrix(3, width), matrix(width, hidden), matrix(hidden, width)
+	same := func(x *graph.Node) *graph.Node { return x }
+	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return loss(in[0], in[1], in[2], same, same) }, x, w1, w2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := mesh(t, xla.Axis("tensor", ranks))
+	rows, columns := xla.Shard(0, "tensor"), xla.Shard(1, "tensor")
+	p, err := xla.Compile(m, func(in []*graph.Node) []*graph.Node {
+		return loss(in[0], in[1], in[2],
+			func(x *graph.Node) *graph.Node { return collective.F(x, "tensor") },
+			func(x *graph.Node) *graph.Node { return collective.G(x, "tensor") })
+	}, xla.In(xla.Replicated(), columns, rows).Gives(xla.Replicated(), columns, rows, xla.Replicated()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	got, err := p.Call(x, w1, w2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"gradient of x", "gradient of w1", "gradient of w2", "loss"} {
+		joined, err := got[i].Merge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !joined.InDelta(want[i], 1e-5) {
+			t.Errorf("%s: %v, want %v", name, joined, want[i])
+		}
+	}
+	report, err := p.Collectives()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (xla.Traffic{Kind: xla.AllReduce, Count: 2, Bytes: 2 * 3 * width * 4}); len(report) != 1 || report[0] != want {
+		t.Errorf("the program has %v, want %+v", report, want)
+	}
+}
+
+// Where several ranks have the largest value, its gradient is shared.
+func TestTiesShareTheGradient(t *testing.T) {
+	out, _ := call(t, mesh(t, xla.Axis("a", 4)), func(x *graph.Node) *graph.Node {
+		return graph.Gradient(graph.ReduceAllSum(collective.AllReduce(x, collective.Max)), x)[0]
+	}, []float32{2, 5, 5, 1})
+	if got := flat(t, out); got[0] != 0 || got[1] != 2 || got[2] != 2 || got[3] != 0 {
+		t.Errorf("gradients of the sum of 4 equal results are %v, want [0 2 2 0]", got)
+	}
+}
+
+// Broadcast and scatter keep what a sum would lose: the sign of zero, subnormal
+// numbers, infinities, and which NaN it was; in every type.
+func TestRootsBitsArrive(t *testing.T) {
+	m := mesh(t, xla.Axis("a", 2))
+	bits := []uint32{0x80000000, 1, 0x7fc00001, 0xff800000, 0x7f800000, 0x80000001, 0xffc12345, 0x3f800000}
+	x := make([]float32, 16) // of two devices, the second being the root
+	for i, b := range bits {
+		x[8+i] = math.Float32frombits(b)
+		x[i] = float32(math.NaN())
+	}
+	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16, dtypes.Float64, dtypes.Int32, dtypes.Uint8} {
+		as := func(x *graph.Node) *graph.Node {
+			if dtype.IsFloat() && dtype.Size() == 2 {
+				return graph.Bitcast(graph.Slice(graph.Bitcast(x, dtypes.Uint16), graph.AxisRange(), graph.AxisElem(1)), dtype)
+			}
+			return graph.ConvertDType(x, dtype)
+		}
+		whole := map[int]dtypes.DType{1: dtypes.Uint8, 2: dtypes.Uint16, 4: dtypes.Uint32, 8: dtypes.Uint64}[dtype.Size()]
+		same, _ := call(t, m, func(x *graph.Node) *graph.Node {
+			mine := as(x) // on the root, what must arrive
+			sent := as(collective.RingShift(x, 1))
+			equal := func(a, b *graph.Node) *graph.Node {
+				same := graph.Equal(graph.Bitcast(a, whole), graph.Bitcast(b, whole))
+				return graph.Reshape(graph.ConvertDType(same, dtypes.Float32), -1)
+			}
+			return graph.Concatenate([]*graph.Node{
+				equal(collective.Broadcast(mine, 1), sent),
+				equal(collective.Scatter(mine, 0, 1), collective.Part(sent, 0)),
+				equal(collective.Scatter(mine, 0, 1), collective.Part(mine, 0)),
+			}, 0)
+		}, x)
+		got := flat(t, same)
+		for i := range 8 {
+			if got[i] != 1 {
+				t.Errorf("broadcast of %v: element %d (bits %#x) arrived changed", dtype, i, bits[i])
+			}
+		}
+		for i := range 4 {
+			if got[8+i] != 1 || got[16+12+i] != 1 { // on device 0, and on the root
+				t.Errorf("scatter of %v: element %d of a part arrived changed", dtype, i)
+			}
+		}
+	}
+}
+
+// Ranks count along the axes as they are given, the first being the major one.
+func TestRank(t *testing.T) {
+	m := mesh(t, xla.Axis("a", 2), xla.Axis("b", 3))
+	for _, c := range []struct {
+		axes []string
+		want string // of devices 0 to 5
+	}{
+		{nil, "0 1 2 3 4 5"},
+		{[]string{"a"}, "0 0 0 1 1 1"},
+		{[]string{"b"}, "0 1 2 0 1 2"},
+		{[]string{"b", "a"}, "0 2 4 1 3 5"},
+	} {
+		var size int
+		out, report := call(t, m, func(x *graph.Node) *graph.Node {
+			g := x.Graph()
+			size = collective.AxisSize(g, c.axes...)
+			first, second := collective.Rank(g, c.axes...), collective.Rank(g, c.axes...)
+			looped := xla.While([]*graph.Node{graph.Const(g, int32(0))}, func(s []*graph.Node) *graph.Node {
+				return graph.LessThan(s[0], first)
+			}, func(s []*graph.Node) []*graph.Node { return []*graph.Node{graph.AddScalar(s[0], 1)} })[0]
+			return graph.Add(graph.ConvertDType(graph.Add(looped, graph.Sub(second, first)), x.DType()), x)
+		}, make([]float32, 6))
+		var got []string
+		for _, v := range flat(t, out) {
+			got = append(got, string(rune('0'+int(v))))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("ranks along %v are %v, want %s", c.axes, got, c.want)
+		}
+		if want := map[int]int{0: 6, 1: 2, 2: 3}[0]; len(c.axes) != 1 && size != want {
+			t.Errorf("%d ranks along %v, want %d", size, c.axes, want)
+		}
+		if n := report.Of(xla.AllToAll).Count; n != 1 {
+			t.Errorf("asking twice took %d all-to-alls", n)
+		}
+	}
+}
+
+// In a loop an operation runs every time, with every device taking part.
+func TestInsideWhile(t *testing.T) {
+	out, _ := call(t, mesh(t, xla.Axis("a", 3)), func(x *graph.Node) *graph.Node {
+		zero := graph.Const(x.Graph(), int32(0))
+		return xla.While([]*graph.Node{zero, x}, func(s []*graph.Node) *graph.Node {
+			return graph.LessThan(s[0], graph.Const(x.Graph(), int32(3)))
+		}, func(s []*graph.Node) []*graph.Node {
+			y := collective.RingShift(s[1], 1)
+			y = collective.Part(collective.AllGather(y, 0), 0)
+			y = graph.Add(y, collective.Scatter(collective.AllGather(x, 0), 0, 2))
+			return []*graph.Node{graph.AddScalar(s[0], 1), y}
+		})[1]
+	}, []float32{1, 10, 100})
+	// Three times shifted is where it was, plus the parts added on the way.
+	if got := flat(t, out); got[0] != 1+1+10+100 || got[1] != 10+111 || got[2] != 100+111 {
+		t.Errorf("%v, want [112 121 211]", got)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	m := mesh(t, xla.Axis("data", 2), xla.Axis("tensor", 2))
+	for _, c := range []struct {
+		name string
+		f    fn
+		want []string
+	}{
+		{"uneven reduce-scatter", func(x *graph.Node) *graph.Node {
+			return collective.ReduceScatter(x, collective.Sum, -1, "data")
+		}, []string{"ReduceScatter", "axis 1", "3 elements", "2 ranks", "mesh axis data"}},
+		{"uneven all-to-all", func(x *graph.Node) *graph.Node { return collective.AllToAll(x, 1, 0, "data", "tensor") },
+			[]string{"AllToAll", "axis 1", "3 elements", "4 ranks", "data, tensor"}},
+		{"uneven scatter", func(x *graph.Node) *graph.Node { return collective.Scatter(x, 1, 0, "tensor") },
+			[]string{"axis 1", "3 elements", "2 ranks"}},
+		{"no such mesh axis", func(x *graph.Node) *graph.Node { return collective.AllGather(x, 0, "model") },
+			[]string{"AllGather", `no axis "model"`, `"data" "tensor"`}},
+		{"mesh axis twice", func(x *graph.Node) *graph.Node { return collective.AllGather(x, 0, "data", "data") },
+			[]string{`"data" is named twice`}},
+		{"no such tensor axis", func(x *graph.Node) *graph.Node { return collective.AllGather(x, 2, "data") },
+			[]string{"no axis 2"}},
+		{"no such root", func(x *graph.Node) *graph.Node { return collective.Broadcast(x, 2, "data") },
+			[]string{"root 2", "2 ranks"}},
+		{"mean of whole numbers", func(x *graph.Node) *graph.Node {
+			return collective.AllReduce(graph.ConvertDType(x, 4), collective.Mean)
+		}, []string{"mean of Int32"}},
+		{"unknown reduction", func(x *graph.Node) *graph.Node { return collective.AllReduce(x, 9) }, []string{"Op(9)"}},
+		{"too few targets", func(x *graph.Node) *graph.Node { return collective.Permute(x, []int{0}, "data") },
+			[]string{"1 targets for 2 ranks"}},
+		{"target twice", func(x *graph.Node) *graph.Node { return collective.Permute(x, []int{1, 1}, "data") },
+			[]string{"ranks 0 and 1 both send to rank 1"}},
+		{"target that is no rank", func(x *graph.Node) *graph.Node { return collective.Permute(x, []int{1, 2}, "data") },
+			[]string{"rank 1 sends to rank 2"}},
+	} {
+		p, err := xla.Compile(m, c.f, xla.In(xla.Replicated()).Gives(xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.Call([][]float32{{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {10, 11, 12}})
+		for _, want := range c.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %v, want one with %q", c.name, err, want)
+			}
+		}
+		p.Close()
+	}
+	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{collective.AllReduce(in[0], collective.Sum)}
+	}, tensors.FromValue([]float32{1}))
+	if err == nil || !strings.Contains(err.Error(), "needs a mesh") {
+		t.Errorf("without a mesh: %v", err)
+	}
+}

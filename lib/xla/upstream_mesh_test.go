@@ -1,0 +1,288 @@
+package xla
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/distributed"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/go-xla/pjrt"
+	"github.com/gomlx/go-xla/stablehlo"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+)
+
+// upstreamMesh arranges n devices as GoMLX does it.
+func upstreamMesh(t *testing.T, n int) *distributed.DeviceMesh {
+	t.Helper()
+	mesh, err := distributed.NewDeviceMesh([]int{n}, []string{"data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mesh
+}
+
+// callSPMD runs a graph function on both devices of go-xla's backend or ours, and
+// returns what each made.
+func callSPMD(t *testing.T, b compute.Backend, fn func(w, x *graph.Node) *graph.Node, args ...any) []string {
+	t.Helper()
+	exec, err := graph.NewExec(b, fn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Finalize()
+	out, err := exec.SPMD(upstreamMesh(t, 2)).Call(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := make([]string, len(out))
+	for i, o := range out {
+		texts[i] = fmt.Sprint(o.Value())
+	}
+	return texts
+}
+
+func TestUpstreamAllReduceUnderCheckpoint(t *testing.T) {
+	b := openUpstream(t)
+	gradient := func(allReduce func(x *graph.Node) *graph.Node) func(w, x *graph.Node) *graph.Node {
+		return func(w, x *graph.Node) *graph.Node {
+			return graph.Gradient(graph.Mul(w, allReduce(x.Checkpoint())), w)[0] // of w·sum, which is the sum
+		}
+	}
+	theirs := gradient(func(x *graph.Node) *graph.Node {
+		return x.Graph().Distributed().AllReduceOne(x, compute.ReduceOpSum)
+	})
+	args := []any{float32(1), float32(1), float32(1), float32(10)} // w and x on each device
+	switch got := fmt.Sprint(callSPMD(t, b.Backend, theirs, args...)); got {
+	case "[1 10]":
+	case "[11 11]":
+		mended(t, "all-reduce under Checkpoint", "lib/xla/collective.go (the further operand in Apply)")
+	default:
+		t.Errorf("gradients %s: neither the bug's nor right", got)
+	}
+	mine := gradient(func(x *graph.Node) *graph.Node {
+		return Collective{Kind: AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}.Apply(x)[0]
+	})
+	if got := fmt.Sprint(callSPMD(t, b, mine, args...)); got != "[11 11]" {
+		t.Errorf("with the workaround: gradients %s", got)
+	}
+}
+
+func TestUpstreamDonation(t *testing.T) {
+	b := openUpstream(t)
+	one := func(x *graph.Node) *graph.Node { return graph.AddScalar(x, 1) }
+	exec, err := graph.NewExec(b.Backend, one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Finalize()
+	donated, err := graph.DonateTensorBuffer(tensors.FromFlatDataAndDimensions(make([]float32, 1000), 1000), b.Backend, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, g, err := exec.CallWithGraph(donated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loadedExecutable(g.Executable()).OnDeviceMemoryUsageStats.Aliases != 0 {
+		mended(t, "donation", "lib/xla/donate.go (donate)")
+	}
+	mesh, err := b.Mesh(Axis("data", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := Compile(mesh, one, In(Replicated()).Gives(Replicated()).Donates(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	if _, err := program.Call(make([]float32, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := program.Memory(); err != nil || m.Aliased != 4000 {
+		t.Errorf("with the workaround: %+v, %v", m, err)
+	}
+}
+
+func TestUpstreamMeshOfOneDevice(t *testing.T) {
+	exec, err := graph.NewExec(openUpstream(t).Backend, func(x *graph.Node) *graph.Node { return graph.Neg(x) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Finalize()
+	_, err = exec.SPMD(upstreamMesh(t, 1)).Call(float32(1))
+	refused(t, err, "no device assignment", "a mesh of one device", "lib/xla/mesh.go (devices)")
+}
+
+func TestUpstreamUnevenOutput(t *testing.T) {
+	mesh := upstreamMesh(t, 2)
+	spec, err := distributed.NewShardingSpec(mesh, distributed.AxisSpec{"data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec, err := graph.NewExec(openUpstream(t).Backend, func(g *graph.Graph) *graph.Node {
+		return graph.Iota(g, shapes.Make(dtypes.Int32, 3), 0)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Finalize()
+	out, err := exec.AutoSharding(mesh).WithOutputShardingSpecs(spec).Call()
+	if err != nil || len(out) != 2 || fmt.Sprint(out[0].Value()) != "[0 1 2]" || fmt.Sprint(out[1].Value()) != "[0 1 2]" {
+		t.Logf("3 elements split over 2 devices: %v, %v", out, err)
+		mended(t, "an output that does not divide", "lib/xla/auto.go (CompileAuto's comment)")
+	}
+}
+
+func TestUpstreamShardShape(t *testing.T) {
+	spec, err := distributed.NewShardingSpec(upstreamMesh(t, 2), distributed.AxisSpec{"data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := spec.ShardShape(shapes.Make(dtypes.Float32, 4, 3)); fmt.Sprint(got.Dimensions) != "[4 3]" {
+		t.Logf("axis 0 of [4 3] split over 2 devices: %v", got)
+		mended(t, "shard shapes of short specs", "lib/xla/mesh.go (shardShape)")
+	}
+}
+
+// TestUpstreamAllReduceOfSeveralTypes writes an all-reduce until its parts come in
+// another order: Go's maps have a random one.
+func TestUpstreamAllReduceOfSeveralTypes(t *testing.T) {
+	types := []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.Int32, dtypes.Int64}
+	var first string
+	for range 200 {
+		builder := openUpstream(t).Backend.Builder("types")
+		if err := builder.DistributedSPMD(2); err != nil {
+			t.Fatal(err)
+		}
+		main := builder.Main()
+		var operands []compute.Value
+		for _, dtype := range types {
+			p, err := main.Parameter(dtype.String(), shapes.Make(dtype), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			operands = append(operands, p)
+		}
+		if _, err := main.AllReduce(operands, compute.ReduceOpSum, [][]int{{0, 1}}); err != nil {
+			t.Fatal(err)
+		}
+		var order string
+		for _, statement := range hloFunction(main).Statements {
+			order += statement.Outputs[0].Shape().String() + " "
+		}
+		if first == "" {
+			first = order
+		}
+		if order != first {
+			return
+		}
+	}
+	mended(t, "all-reduce of several types", "lib/xla/collective.go (AllReduce)")
+}
+
+func TestUpstreamAllReduceHasNoGradient(t *testing.T) {
+	vjp, ok := graph.VJPRegistration[graph.NodeTypeAllReduce]
+	if ok && !strings.HasPrefix(runtime.FuncForPC(reflect.ValueOf(vjp).Pointer()).Name(), "github.com/shardbook/") {
+		mended(t, "all-reduce without a gradient", "lib/collective/gradient.go")
+	}
+}
+
+// TestUpstreamAllReduceLosesSubnormals adds the smallest float32 and 0.
+func TestUpstreamAllReduceLosesSubnormals(t *testing.T) {
+	const smallest = float32(math.SmallestNonzeroFloat32)
+	got := callSPMD(t, openUpstream(t).Backend, func(_, x *graph.Node) *graph.Node {
+		return graph.Bitcast(x.Graph().Distributed().AllReduceOne(x, compute.ReduceOpSum), dtypes.Uint32)
+	}, float32(0), smallest, float32(0), float32(0))
+	if fmt.Sprint(got) != "[0 0]" {
+		t.Logf("bits of the sum: %v", got)
+		mended(t, "all-reduce of subnormals", "lib/xla/collective.go (Bits)")
+	}
+}
+
+// TestUpstreamHasNoBroadcastOnCPU compiles an operation that XLA has for GPUs only.
+func TestUpstreamHasNoBroadcastOnCPU(t *testing.T) {
+	builder := openUpstream(t).Backend.Builder("broadcast")
+	if err := builder.DistributedSPMD(2); err != nil {
+		t.Fatal(err)
+	}
+	if err := builder.DeviceAssignment(0, 1); err != nil {
+		t.Fatal(err)
+	}
+	main := builder.Main()
+	x, err := main.Parameter("x", shapes.Make(dtypes.Float32, 4), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := stablehlo.CollectiveBroadcast(hloValue(x), [][]int{{0, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := main.Return([]compute.Value{newValue(x, y)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = builder.Compile()
+	refused(t, err, "collective-broadcast", "collective broadcast on CPUs", "lib/collective/move.go (Broadcast)")
+}
+
+// TestUpstreamLacks looks for functions that upstream does not have, by names that
+// they would have.
+func TestUpstreamLacks(t *testing.T) {
+	for _, test := range []struct {
+		beside     any // a function of the package
+		lacks      []string
+		workaround string
+	}{
+		{stablehlo.AllReduce, []string{"ReduceScatter"}, "lib/xla/collective.go (writeReduceScatter)"},
+		{stablehlo.AllReduce, []string{"ReplicaID", "PartitionID"}, "lib/collective/rank.go"},
+		{graph.While, []string{"AllGather", "ReduceScatter", "AllToAll", "CollectivePermute"}, "lib/xla/collective.go"},
+		{graph.While, []string{"ShardingConstraint", "WithSharding", "Reshard"}, "lib/xla/auto.go (Constrain)"},
+		{pjrt.IsCUDAName, []string{"OptimizedProgram", "GetOptimizedProgram"}, "lib/xla/plugin/program.go"},
+	} {
+		declared := functionsBeside(t, test.beside)
+		for _, name := range test.lacks {
+			if declared[strings.ToLower(name)] {
+				mended(t, "the lack of "+name, test.workaround)
+			}
+		}
+	}
+}
+
+// functionsBeside returns the names of the functions and methods, in lower case,
+// that a function's package declares.
+func functionsBeside(t *testing.T, function any) map[string]bool {
+	t.Helper()
+	entry := reflect.ValueOf(function).Pointer()
+	file, _ := runtime.FuncForPC(entry).FileLine(entry)
+	files, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "*.go"))
+	if len(files) == 0 {
+		t.Skipf("upstream's source %s is not on this machine", file)
+	}
+	names := map[string]bool{}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, declared := range parsed.Decls {
+			if f, ok := declared.(*ast.FuncDecl); ok {
+				names[strings.ToLower(f.Name.Name)] = true
+			}
+		}
+	}
+	own := strings.Split(runtime.FuncForPC(entry).Name(), ".")
+	if !names[strings.ToLower(own[len(own)-1])] {
+		t.Fatalf("%s is not in the package of %s", own, file)
+	}
+	return names
+}

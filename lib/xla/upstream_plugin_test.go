@@ -1,0 +1,43 @@
+package xla
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	goxla "github.com/gomlx/go-xla/compute/xla"
+	"github.com/gomlx/go-xla/pjrt"
+)
+
+func TestUpstreamTakesPathsForNames(t *testing.T) {
+	const workaround = "lib/xla/plugin/plugin.go (loadable)"
+	if !pjrt.IsCUDAName("/opt/nvidia/pjrt_c_api_cpu_plugin.so") {
+		mended(t, "plugins judged by their folder", workaround)
+	}
+	noAutoInstall()
+	_, err := goxla.NewWithOptions("/no/such,tf32=/pjrt_c_api_cpu_plugin.so", nil)
+	refused(t, err, `Failed to parse option "tf32"`, "plugin paths with a comma", workaround)
+}
+
+// TestUpstreamSearchLoads has go-xla look for plugins in a folder with a file that
+// is none.
+func TestUpstreamSearchLoads(t *testing.T) {
+	if os.Getenv("SHARDBOOK_TEST_SEARCH") != "" {
+		pjrt.AvailablePlugins()
+		return
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"), []byte("not a library"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestUpstreamSearchLoads$")
+	cmd.Env = append(os.Environ(), "SHARDBOOK_TEST_SEARCH=1", "PJRT_PLUGIN_LIBRARY_PATH="+dir)
+	output, err := cmd.CombinedOutput()
+	if err == nil {
+		mended(t, "a search that loads what it finds", "lib/xla/plugin/plugin.go (findPlatform)")
+	} else if !strings.Contains(string(output), "nil pointer") {
+		t.Errorf("upstream's search: %v\n%s", err, output)
+	}
+}
