@@ -10,12 +10,12 @@ import (
 	"math"
 	"slices"
 
-	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -87,19 +87,10 @@ func (r *SPMD) graph(model Model, rule optim.Rule) func([]*graph.Node) []*graph.
 		loss := model.Loss(r.tree.Nodes(weights), inputs, targets)
 		// Devices have equally many rows, so the mean over the batch is the mean of
 		// the devices' means, for the loss as for its gradients.
-		means := average(append(graph.Gradient(loss, weights...), loss), r.mesh.NumDevices())
+		means := collective.AllReduceEach(append(graph.Gradient(loss, weights...), loss), collective.Mean, Axis)
 		weights, states = optim.Apply(rule, r.tree, weights, means[:n], states, step)
 		return slices.Concat(weights, states, means[n:])
 	}
-}
-
-// average is the mean of each node over the devices.
-func average(nodes []*graph.Node, devices int) []*graph.Node {
-	sums := nodes[0].Graph().Distributed().Along(Axis).AllReduce(nodes, compute.ReduceOpSum)
-	for i, sum := range sums {
-		sums[i] = graph.DivScalar(sum, float64(devices))
-	}
-	return sums
 }
 
 // Step trains on one batch, inputs and targets of shape (B,T), and returns its

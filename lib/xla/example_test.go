@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/gomlx/compute"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -24,7 +24,7 @@ func Example() {
 	}
 	norm, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node {
 		part := graph.ReduceAllSum(graph.Square(x)) // of this device's 2 elements
-		return x.Graph().Distributed().Along("data").AllReduceOne(part, compute.ReduceOpSum)
+		return collective.AllReduce(part, collective.Sum, "data")
 	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
 	if err != nil {
 		log.Fatal(err)
