@@ -227,6 +227,33 @@ func TestRootsBitsArrive(t *testing.T) {
 	}
 }
 
+// Tensors of several types are reduced in one call, each in its own type, in the same
+// order whenever the program is compiled.
+func TestAllReduceOfSeveralTypes(t *testing.T) {
+	out, report := call(t, mesh(t, xla.Axis("a", 2)), func(x *graph.Node) *graph.Node {
+		types := []dtypes.DType{dtypes.Int32, dtypes.Float32, dtypes.Int32, dtypes.Float64, dtypes.Float32}
+		var xs []*graph.Node
+		for i, dtype := range types {
+			xs = append(xs, graph.MulScalar(graph.ConvertDType(x, dtype), i+1))
+		}
+		for i, y := range collective.AllReduceEach(xs, collective.Sum) {
+			if y.DType() != types[i] {
+				t.Errorf("result %d is %v, want %v", i, y.DType(), types[i])
+			}
+			xs[i] = graph.ConvertDType(y, dtypes.Float32)
+		}
+		return graph.Concatenate(xs, 0)
+	}, []float32{1, 10})
+	for i, v := range flat(t, out) {
+		if want := float32(11 * (i%5 + 1)); v != want {
+			t.Errorf("element %d is %g, want %g", i, v, want)
+		}
+	}
+	if got := report.Of(xla.AllReduce); got.Bytes != 4+4+4+8+4 {
+		t.Errorf("reduced %v, want 24 bytes", report)
+	}
+}
+
 // Ranks count along the axes as they are given, the first being the major one.
 func TestRank(t *testing.T) {
 	m := mesh(t, xla.Axis("a", 2), xla.Axis("b", 3))

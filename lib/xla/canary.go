@@ -38,8 +38,8 @@ const canarySide = 64
 // every time, the others once for a plugin on a machine: each costs a compilation.
 var canaryTypes = []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16}
 
-// runCanaries checks products in the types and an all-reduce over all devices. It
-// returns every result, and an error that names the first that was wrong. A
+// runCanaries checks products in the types, and operations between all devices: of
+// those only the all-reduce with a single type. It returns every result, and an error that names the first that was wrong. A
 // plugin is not trusted because it loads: XLA:CPU has returned garbage, without a
 // word, for a product with a constant that is then summed.
 func runCanaries(b *Backend, types []dtypes.DType) ([]Canary, error) {
@@ -47,11 +47,15 @@ func runCanaries(b *Backend, types []dtypes.DType) ([]Canary, error) {
 	if err != nil {
 		return nil, fmt.Errorf("its products cannot be checked: %w", err)
 	}
-	allReduce, err := allReduceCanary(b)
+	kinds := []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute}
+	if len(types) == 1 {
+		kinds = kinds[:1]
+	}
+	between, err := collectiveCanaries(b, kinds)
 	if err != nil {
 		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
 	}
-	results = append(results, allReduce)
+	results = append(results, between...)
 	for _, c := range results {
 		if !c.OK() {
 			return results, fmt.Errorf("it computes wrongly: %v", c)
@@ -126,34 +130,73 @@ func columnSums(a, b []float32) []float64 {
 	return sums
 }
 
-// allReduceCanary checks an all-reduce over all devices: device d gives [d, 2d, 3d].
-func allReduceCanary(b *Backend) (Canary, error) {
-	devices := b.info.Devices
-	mesh, err := b.Mesh(Axis("all", devices))
+// collectiveCanaries checks operations between all N devices, in which device d gives
+// the N numbers d·N to d·N+N-1.
+func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]Canary, error) {
+	n := b.info.Devices
+	mesh, err := b.Mesh(Axis("all", n))
 	if err != nil {
-		return Canary{}, err
+		return nil, err
 	}
-	program, err := Compile(mesh, func(x *graph.Node) *graph.Node {
-		return x.Graph().Distributed().Along("all").AllReduceOne(x, compute.ReduceOpSum)
+	ring := make([]int, n)
+	for d := range ring {
+		ring[d] = (d + 1) % n
+	}
+	program, err := Compile(mesh, func(x *graph.Node) []*graph.Node {
+		var results []*graph.Node
+		for _, kind := range kinds {
+			c := Collective{Kind: kind, Reduce: compute.ReduceOpSum, To: ring, Along: []string{"all"}}
+			results = append(results, c.Apply(x)[0])
+		}
+		return results
 	}, In(Shard(0, "all")).Gives(Shard(0, "all")))
 	if err != nil {
-		return Canary{}, err
+		return nil, err
 	}
 	defer program.Close()
-	given, want := make([]float64, 3*devices), make([]float64, 3*devices)
+	given := make([]float64, n*n)
 	for i := range given {
-		given[i] = float64(i / 3 * (i%3 + 1))
-		want[i] = float64(devices * (devices - 1) / 2 * (i%3 + 1))
+		given[i] = float64(i)
 	}
-	sums, err := program.Call(given)
+	got, err := program.Call(given)
 	if err != nil {
-		return Canary{}, err
+		return nil, err
 	}
-	all, err := sums[0].Merge()
-	if err != nil {
-		return Canary{}, err
+	var results []Canary
+	for i, kind := range kinds {
+		all, err := got[i].Merge()
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, compare(fmt.Sprintf("%v over %d devices", kind, n), all, afterCollective(kind, n)))
 	}
-	return compare(fmt.Sprintf("all-reduce over %d devices", devices), all, want), nil
+	return results, nil
+}
+
+// afterCollective is what the devices hold then, one after another.
+func afterCollective(kind CollectiveKind, n int) []float64 {
+	var all []float64
+	sum := func(i int) float64 { return float64(n*i + n*n*(n-1)/2) } // Σ d·n + i over d
+	for d := range n {
+		for i := range n {
+			switch kind {
+			case AllReduce:
+				all = append(all, sum(i))
+			case AllToAll:
+				all = append(all, float64(i*n+d))
+			case Permute:
+				all = append(all, float64((d+n-1)%n*n+i))
+			case AllGather:
+				for j := range n {
+					all = append(all, float64(i*n+j))
+				}
+			}
+		}
+		if kind == ReduceScatter {
+			all = append(all, sum(d))
+		}
+	}
+	return all
 }
 
 // compare counts the values of got, of type Float64, that are not those of want.

@@ -28,9 +28,21 @@ func (f *function) here(values ...compute.Value) []compute.Value {
 
 type binary func(a, b compute.Value) (compute.Value, error)
 
+// binary does an operation in the inner one of its operands' functions, as go-xla
+// does those with one operand and as GoMLX believes.
 func (f *function) binary(op binary, a, b compute.Value) (compute.Value, error) {
-	local := f.here(a, b)
-	return op(local[0], local[1])
+	x, y := hloValue(a), hloValue(b)
+	if inner := functionOf(y); functionOf(x) != inner && inner.Parent != nil {
+		if named, err := inner.UseParentValue(x); err == nil {
+			return op(newValue(a, named), b)
+		}
+	}
+	if inner := functionOf(x); functionOf(y) != inner && inner.Parent != nil {
+		if named, err := inner.UseParentValue(y); err == nil {
+			return op(a, newValue(b, named))
+		}
+	}
+	return op(a, b)
 }
 
 func (f *function) Add(a, b compute.Value) (compute.Value, error) {

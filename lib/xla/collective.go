@@ -137,13 +137,41 @@ func (f *function) collective(c Collective, operands []compute.Value, groups [][
 		return f.onBits(c, operands, groups)
 	}
 	if c.Kind == AllReduce {
-		return f.Function.AllReduce(operands, c.Reduce, groups)
+		return f.allReduce(c, operands, groups)
 	}
 	result, err := f.write(c, hloValue(operands[0]), groups)
 	if err != nil {
 		return nil, err
 	}
 	return []compute.Value{newValue(operands[0], result)}, nil
+}
+
+// allReduce writes one operation for each type among the operands, in the order of
+// their first: go-xla would write them in any order, and processes that compile the
+// same program would wait for each other (docs/upstream.md, "all-reduce of several
+// types").
+func (f *function) allReduce(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
+	results := make([]compute.Value, len(operands))
+	for first := range operands {
+		if results[first] != nil {
+			continue
+		}
+		var places []int
+		var same []compute.Value
+		for i := first; i < len(operands); i++ {
+			if hloValue(operands[i]).Shape().DType == hloValue(operands[first]).Shape().DType {
+				places, same = append(places, i), append(same, operands[i])
+			}
+		}
+		reduced, err := f.Function.AllReduce(same, c.Reduce, groups)
+		if err != nil {
+			return nil, err
+		}
+		for j, i := range places {
+			results[i] = reduced[j]
+		}
+	}
+	return results, nil
 }
 
 // onBits does an operation on whole numbers that have the operands' bits.

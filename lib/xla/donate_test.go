@@ -32,7 +32,7 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 		}
 		p, err := xla.Compile(mesh, func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
 			next, sum := step(state, grad)
-			return next, graph.ExpandDims(sum, 0)
+			return next, graph.ExpandAxes(sum, 0)
 		}, layout)
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package xla
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -70,11 +71,11 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, er
 	if len(layout.Out) == 0 {
 		return nil, errors.New("layout has no placement for the outputs: add .Gives(xla.Replicated()) or what fits")
 	}
-	exec, err := graph.NewExec(m.backend, fn)
+	exec, err := graph.NewExec(m.backend, throwingErrors(fn))
 	if err != nil {
 		return nil, err
 	}
-	exec.WithName(fmt.Sprintf("%s/%d", exec.Name(), programs.Add(1)))
+	exec.WithName(fmt.Sprintf("%s/%d", functionName(fn), programs.Add(1)))
 	m.backend.donations.set(exec.Name(), layout.donated)
 	p := &Program{mesh: m, layout: layout, exec: exec}
 	runtime.AddCleanup(p, m.backend.donations.forget, exec.Name())
@@ -273,8 +274,37 @@ func (p *Program) assemble(shards []*tensors.Tensor, shapes []shapes.Shape) ([]*
 	return outputs, nil
 }
 
-// recoverGraph turns the panic of a graph function into an error. GoMLX does so
-// only where an error value was thrown.
+// throwingErrors makes a graph function throw its panics as errors. After one that is
+// no error GoMLX believes for ever that the function is being compiled
+// (docs/upstream.md, "panics that are no errors").
+func throwingErrors[F graph.ExecGraphFn](fn F) F {
+	f := reflect.ValueOf(fn)
+	if f.Kind() != reflect.Func || f.IsNil() {
+		return fn // for GoMLX to refuse
+	}
+	return reflect.MakeFunc(f.Type(), func(args []reflect.Value) []reflect.Value {
+		defer func() {
+			switch thrown := recover().(type) {
+			case nil:
+			case error:
+				panic(thrown)
+			default:
+				panic(fmt.Errorf("building the graph: %v", thrown))
+			}
+		}()
+		return f.Call(args)
+	}).Interface().(F)
+}
+
+// functionName is what Go calls a function.
+func functionName(fn any) string {
+	if f := runtime.FuncForPC(reflect.ValueOf(fn).Pointer()); f != nil {
+		return f.Name()
+	}
+	return "program"
+}
+
+// recoverGraph turns GoMLX's own panics into errors.
 func recoverGraph(err *error) {
 	if thrown := recover(); thrown != nil {
 		*err = fmt.Errorf("building the graph: %v", thrown)

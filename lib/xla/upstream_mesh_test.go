@@ -140,7 +140,7 @@ func TestUpstreamUnevenOutput(t *testing.T) {
 	out, err := exec.AutoSharding(mesh).WithOutputShardingSpecs(spec).Call()
 	if err != nil || len(out) != 2 || fmt.Sprint(out[0].Value()) != "[0 1 2]" || fmt.Sprint(out[1].Value()) != "[0 1 2]" {
 		t.Logf("3 elements split over 2 devices: %v, %v", out, err)
-		mended(t, "an output that does not divide", "lib/xla/auto.go (CompileAuto's comment)")
+		mended(t, "an output that does not divide", "lib/xla/program.go (assemble)")
 	}
 }
 

@@ -17,18 +17,32 @@ func While(state []*graph.Node, cond func(state []*graph.Node) *graph.Node, body
 	if len(state) == 0 {
 		panic(fmt.Errorf("While has no state: it could never end"))
 	}
-	g := state[0].Graph()
-	closure := func(of func([]*graph.Node) []*graph.Node) *graph.Function {
-		clearScalars(g)
-		defer clearScalars(g)
-		return graph.NewClosure(g, func(g *graph.Graph) []*graph.Node {
-			inside := make([]*graph.Node, len(state))
+	inside := func(of func([]*graph.Node) []*graph.Node) *graph.Function {
+		return closure(state[0].Graph(), func(g *graph.Graph) []*graph.Node {
+			parameters := make([]*graph.Node, len(state))
 			for i, s := range state {
-				inside[i] = graph.Parameter(g, g.UniqueName("state"), s.Shape())
+				parameters[i] = graph.Parameter(g, g.UniqueName("state"), s.Shape())
 			}
-			return of(inside)
+			return of(parameters)
 		})
 	}
-	holds := closure(func(s []*graph.Node) []*graph.Node { return []*graph.Node{cond(s)} })
-	return graph.While(holds, closure(body), state...)
+	holds := inside(func(s []*graph.Node) []*graph.Node { return []*graph.Node{cond(s)} })
+	return graph.While(holds, inside(body), state...)
+}
+
+// If returns what then returns where the boolean scalar holds, else what otherwise
+// returns; only one of them runs. Their results have the same shapes. Both may use
+// values from outside. Like graph.If it has no gradient.
+func If(holds *graph.Node, then, otherwise func() []*graph.Node) []*graph.Node {
+	branch := func(of func() []*graph.Node) *graph.Function {
+		return closure(holds.Graph(), func(*graph.Graph) []*graph.Node { return of() })
+	}
+	return graph.If(holds, branch(then), branch(otherwise))
+}
+
+// closure is graph.NewClosure with constants of its own.
+func closure(g *graph.Graph, of func(g *graph.Graph) []*graph.Node) *graph.Function {
+	clearScalars(g)
+	defer clearScalars(g)
+	return graph.NewClosure(g, of)
 }

@@ -60,15 +60,20 @@ func TestClosures(t *testing.T) {
 			})[1] // 6 → 6+6+3 = 15 → 15+15+3 = 33
 			return graph.Add(graph.Sub(graph.ReduceAllSum(in), before), graph.ReduceAllMax(x)) // 33 - 6 + 3
 		}, 30},
-		{"if", func(x *graph.Node) *graph.Node {
-			branch := func(by float64) *graph.Function {
-				return graph.NewClosure(x.Graph(), func(*graph.Graph) []*graph.Node {
-					return []*graph.Node{graph.Mul(x, graph.Const(x.Graph(), float32(by)))}
-				})
-			}
-			more := graph.GreaterThan(graph.ReduceAllSum(x), graph.Const(x.Graph(), float32(5)))
-			return graph.If(more, branch(10), branch(1))[0]
-		}, 60},
+		{"if, with a constant in both branches and before", func(x *graph.Node) *graph.Node {
+			x = graph.MulScalar(x, 10)
+			return xla.If(graph.GreaterThan(graph.ReduceAllSum(x), graph.Const(x.Graph(), float32(5))),
+				func() []*graph.Node { return []*graph.Node{graph.MulScalar(x, 10)} },
+				func() []*graph.Node { return []*graph.Node{graph.MulScalar(x, 10)} })[0]
+		}, 600},
+		{"a value made inside of values from outside, used outside", func(x *graph.Node) *graph.Node {
+			var kept *graph.Node
+			y := xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), x}, below(1), func(s []*graph.Node) []*graph.Node {
+				kept = graph.Add(x, x)
+				return []*graph.Node{graph.AddScalar(s[0], 1), graph.Add(s[1], kept)}
+			})[1]
+			return graph.Add(y, kept) // 5x
+		}, 30},
 	} {
 		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.ReduceAllSum(c.fn(in[0]))}
