@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/chart"
+)
+
+// Timeline is what a plan takes on a network.
+type Timeline struct {
+	Total time.Duration   // until the last rank is done
+	Done  []time.Duration // by rank
+	Spans []Span          // by round
+	ranks int
+	title string
+}
+
+// Span is what a rank does for a stretch of time: sends or receives one message, or
+// adds what it has received.
+type Span struct {
+	Rank, Round int
+	Action      Action
+	Peer        int // of Send and Receive
+	Bytes       int
+	Begin, End  time.Duration
+}
+
+// Cost works out the time that a plan takes for so many elements of elementSize
+// bytes, by the α-β model (Hockney 1994; Thakur, Rabenseifner & Gropp 2005): a
+// message takes its link's latency and its bytes by the bandwidth.
+//
+// A rank begins a round when its last one is done. It has a port in each direction
+// (see Topology.Ports), so its messages of a round go out one after another, and come
+// in one after another, as they arrive; receiving one takes as long as sending it and
+// ends not before it is sent. A sender does not wait for the receiver. When all
+// messages of the round are through, the rank adds. Copies take no time.
+//
+// It returns an error for negative sizes, a plan that cannot be carried out, and a
+// topology that makes no sense.
+func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	rounds, err := p.messages(elements, elementSize)
+	if err != nil {
+		return nil, err
+	}
+	added := p.added(elements, elementSize)
+	line := &Timeline{ranks: p.Ranks, title: fmt.Sprintf("%v by %v, %d ranks", p.Op, p.Algorithm, p.Ranks)}
+	clock := make([]float64, p.Ranks) // when each rank is done with its rounds so far
+	for round, messages := range rounds {
+		begin := slices.Clone(clock)
+		out, in := ports(begin, t.Ports), ports(begin, t.Ports)
+		var flights []flight
+		for _, m := range messages {
+			took, err := t.seconds(m)
+			if err != nil {
+				return nil, err
+			}
+			port := out[m.from].first()
+			start := *port
+			*port += took
+			flights = append(flights, flight{m, took, *port})
+			clock[m.from] = max(clock[m.from], *port)
+			line.add(m.from, round, Send, m.to, m.bytes, start, *port)
+		}
+		slices.SortStableFunc(flights, func(a, b flight) int { return cmp.Compare(a.sent, b.sent) })
+		for _, f := range flights {
+			port := in[f.to].first()
+			*port = max(*port+f.took, f.sent)
+			clock[f.to] = max(clock[f.to], *port)
+			line.add(f.to, round, Receive, f.from, f.bytes, *port-f.took, *port)
+		}
+		for rank := range clock {
+			if bytes := added[rank][round]; bytes > 0 && t.Reduction > 0 {
+				start := clock[rank]
+				clock[rank] += float64(bytes) / t.Reduction
+				line.add(rank, round, Add, 0, bytes, start, clock[rank])
+			}
+		}
+	}
+	for _, seconds := range clock {
+		line.Done = append(line.Done, duration(seconds))
+	}
+	line.Total = slices.Max(line.Done)
+	return line, nil
+}
+
+// flight is a message under way: how long it takes, and when it is sent.
+type flight struct {
+	message
+	took, sent float64
+}
+
+// portTimes has when each port of a rank is free.
+type portTimes []float64
+
+// first is the port that is free first.
+func (p portTimes) first() *float64 {
+	return &p[slices.Index(p, slices.Min(p))]
+}
+
+func ports(begin []float64, count int) []portTimes {
+	all := make([]portTimes, len(begin))
+	for rank, free := range begin {
+		all[rank] = slices.Repeat(portTimes{free}, max(1, count))
+	}
+	return all
+}
+
+// added is the bytes that each rank adds, by rank and round.
+func (p *Plan) added(elements, elementSize int) []map[int]int {
+	all := make([]map[int]int, p.Ranks)
+	for rank, steps := range p.Steps {
+		all[rank] = map[int]int{}
+		for _, s := range steps {
+			if s.Action == Add {
+				all[rank][s.Round] += p.bytes(s.Chunk, elements, elementSize)
+			}
+		}
+	}
+	return all
+}
+
+func (l *Timeline) add(rank, round int, action Action, peer, bytes int, begin, end float64) {
+	l.Spans = append(l.Spans, Span{rank, round, action, peer, bytes, duration(begin), duration(end)})
+}
+
+func duration(seconds float64) time.Duration {
+	return time.Duration(seconds*float64(time.Second) + 0.5)
+}
+
+// Chart shows what each rank does over time, in microseconds: a row a rank, with its
+// messages labelled by the other rank. It is in error for a plan that sends nothing.
+func (l *Timeline) Chart() *chart.Chart {
+	var spans []chart.Span
+	for rank := range l.ranks { // so that the lanes are in the order of the ranks
+		for _, s := range l.Spans {
+			if s.Rank != rank {
+				continue
+			}
+			label := ""
+			switch s.Action {
+			case Send:
+				label = fmt.Sprintf("→%d", s.Peer)
+			case Receive:
+				label = fmt.Sprintf("←%d", s.Peer)
+			}
+			spans = append(spans, chart.Span{Lane: fmt.Sprintf("rank %d", rank), Label: label, Kind: s.Action.String(),
+				Start: microseconds(s.Begin), End: microseconds(s.End)})
+		}
+	}
+	return chart.Gantt(l.title, spans...).Axes("time (µs)", "")
+}
+
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

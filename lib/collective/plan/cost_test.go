@@ -1,0 +1,241 @@
+package plan_test
+
+import (
+	"math"
+	"math/bits"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/plan"
+)
+
+var nvlink = plan.Link{Latency: 3 * time.Microsecond, Bandwidth: 400e9}
+var ethernet = plan.Link{Latency: 20 * time.Microsecond, Bandwidth: 25e9}
+
+// seconds is what a number of messages and bytes take one after the other.
+func seconds(link plan.Link, messages, bytes float64) float64 {
+	return messages*link.Latency.Seconds() + bytes/link.Bandwidth
+}
+
+func cost(t *testing.T, p *plan.Plan, topology plan.Topology, elements, size int) *plan.Timeline {
+	t.Helper()
+	line, err := p.Cost(topology, elements, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+// near allows the rounding to whole nanoseconds.
+func near(got time.Duration, want float64) bool {
+	return math.Abs(got.Seconds()-want) <= 0.6e-9+1e-12*want
+}
+
+// Closed forms on a uniform network, as in Thakur, Rabenseifner & Gropp 2005 and Chan
+// et al. 2007: messages and bytes on the longest way.
+func TestCostUniform(t *testing.T) {
+	for N := 2; N <= 16; N++ {
+		p, L := float64(N), float64(bits.Len(uint(N-1)))
+		elements := 720720 // 4 bytes each; a multiple of every N
+		n := float64(4 * elements)
+		power := N&(N-1) == 0
+		if elements%N != 0 {
+			t.Fatalf("%d does not divide %d", N, elements)
+		}
+		for _, test := range []struct {
+			op              plan.Op
+			algorithm       plan.Algorithm
+			messages, bytes float64
+			powersOnly      bool
+		}{
+			{plan.Broadcast, plan.Naive, p - 1, (p - 1) * n, false},
+			{plan.Broadcast, plan.Tree, L, L * n, false},
+			{plan.Broadcast, plan.Ring, 2*p - 2, (2*p - 2) * n / p, false},
+			{plan.Broadcast, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, true},
+			{plan.Reduce, plan.Naive, p - 1, (p - 1) * n, false},
+			{plan.Reduce, plan.Tree, L, L * n, false},
+			{plan.Reduce, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, true},
+			{plan.AllReduce, plan.Naive, 2 * (p - 1), 2 * (p - 1) * n, false},
+			{plan.AllReduce, plan.Ring, 2 * (p - 1), 2 * (p - 1) / p * n, false},
+			{plan.AllReduce, plan.OneShot, p - 1, (p - 1) * n, false},
+			{plan.AllReduce, plan.Tree, 2 * L, 2 * L * n, false},
+			{plan.AllReduce, plan.RecursiveDoubling, L, L * n, true},
+			{plan.AllReduce, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, false},
+			{plan.AllReduce, plan.BidirectionalRing, 2 * (p - 1), 2 * (p - 1) / p * n, false},
+			{plan.Gather, plan.Naive, p - 1, (p - 1) / p * n, false},
+			{plan.Gather, plan.Tree, L, (p - 1) / p * n, true},
+			{plan.Scatter, plan.Naive, p - 1, (p - 1) / p * n, false},
+			{plan.Scatter, plan.Tree, L, (p - 1) / p * n, true},
+			{plan.AllGather, plan.Ring, p - 1, (p - 1) / p * n, false},
+			{plan.AllGather, plan.OneShot, p - 1, (p - 1) / p * n, false},
+			{plan.AllGather, plan.RecursiveDoubling, L, (p - 1) / p * n, false},
+			{plan.ReduceScatter, plan.Ring, p - 1, (p - 1) / p * n, false},
+			{plan.ReduceScatter, plan.OneShot, p - 1, (p - 1) / p * n, false},
+			{plan.ReduceScatter, plan.HalvingDoubling, L, (p - 1) / p * n, false},
+			{plan.AllToAll, plan.Naive, p - 1, (p - 1) / p * n, false},
+			{plan.AllToAll, plan.OneShot, p - 1, (p - 1) / p * n, false},
+			{plan.AllToAll, plan.Ring, p - 1, (p - 1) / 2 * n, false},
+			{plan.AllToAll, plan.RecursiveDoubling, L, L / 2 * n, true},
+		} {
+			if test.powersOnly && !power {
+				continue
+			}
+			line := cost(t, make1(t, test.op, test.algorithm, N), plan.Uniform(nvlink), elements, 4)
+			if want := seconds(nvlink, test.messages, test.bytes); !near(line.Total, want) {
+				t.Errorf("%v by %v of %d: %v, want %v s", test.op, test.algorithm, N, line.Total, want)
+			}
+		}
+	}
+}
+
+// Only with a port for each neighbour does the second direction pay.
+func TestCostPorts(t *testing.T) {
+	const elements = 40320
+	two := plan.Uniform(nvlink)
+	two.Ports = 2
+	for _, N := range []int{2, 3, 5, 6, 8, 9} {
+		rounds := float64(2 * (N / 2))
+		line := cost(t, make1(t, plan.AllReduce, plan.BidirectionalRing, N), two, elements, 4)
+		if want := seconds(nvlink, rounds, rounds*4*elements/float64(N)); !near(line.Total, want) {
+			t.Errorf("both ways, %d ranks: %v, want %v s", N, line.Total, want)
+		}
+		ring := make1(t, plan.AllReduce, plan.Ring, N)
+		if one, two := cost(t, ring, plan.Uniform(nvlink), elements, 4), cost(t, ring, two, elements, 4); one.Total != two.Total {
+			t.Errorf("one way, %d ranks: %v with one port, %v with two", N, one.Total, two.Total)
+		}
+	}
+}
+
+func TestCostHierarchical(t *testing.T) {
+	const elements = 1 << 20
+	for _, test := range []struct{ groups, size int }{{2, 8}, {4, 4}, {8, 2}, {1, 8}, {8, 1}} {
+		N := test.groups * test.size
+		G, g, n := float64(test.groups), float64(test.size), float64(4*elements)
+		network := plan.Groups(test.size, nvlink, ethernet)
+		p := make1(t, plan.AllReduce, plan.Hierarchical, N, plan.GroupsOf(test.size))
+		want := 2 * (seconds(ethernet, G-1, (G-1)*n/G/g) + seconds(nvlink, g-1, (g-1)*n/g))
+		line := cost(t, p, network, elements, 4)
+		if !near(line.Total, want) {
+			t.Errorf("%d groups of %d: %v, want %v s", test.groups, test.size, line.Total, want)
+		}
+		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 && test.size > 1 && ring.Total <= line.Total {
+			t.Errorf("%d groups of %d: a ring takes %v, no longer than %v", test.groups, test.size, ring.Total, line.Total)
+		}
+	}
+}
+
+// A tree is best for short data and a ring or halving for long, as ever.
+func TestCostOrder(t *testing.T) {
+	total := func(algorithm plan.Algorithm, elements int) time.Duration {
+		return cost(t, make1(t, plan.AllReduce, algorithm, 16), plan.Uniform(ethernet), elements, 4).Total
+	}
+	if doubling, ring := total(plan.RecursiveDoubling, 16), total(plan.Ring, 16); doubling >= ring {
+		t.Errorf("16 numbers: recursive doubling takes %v, the ring %v", doubling, ring)
+	}
+	if doubling, ring := total(plan.RecursiveDoubling, 1<<24), total(plan.Ring, 1<<24); doubling <= ring {
+		t.Errorf("2^24 numbers: recursive doubling takes %v, the ring %v", doubling, ring)
+	}
+	// "O(1) time" of the one-shot all-reduce holds for rounds alone: all its messages
+	// have to go through one port.
+	if one := total(plan.OneShot, 1<<24); one < 7*total(plan.Ring, 1<<24) {
+		t.Errorf("2^24 numbers: one-shot takes %v", one)
+	}
+}
+
+func TestCostReduction(t *testing.T) {
+	network := plan.Uniform(nvlink)
+	network.Reduction = 100e9
+	const N, elements = 8, 1 << 20
+	line := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4)
+	want := seconds(nvlink, 2*(N-1), 2.*(N-1)/N*4*elements) + (N-1.)/N*4*elements/100e9
+	if !near(line.Total, want) {
+		t.Errorf("%v, want %v s", line.Total, want)
+	}
+}
+
+// A network that differs by pair: a slow rank holds up whoever waits for it, and
+// nobody else.
+func TestCostWaits(t *testing.T) {
+	slow := plan.Topology{Link: func(from, _ int) plan.Link {
+		if from == 2 {
+			return plan.Link{Latency: time.Second, Bandwidth: math.Inf(1)}
+		}
+		return plan.Link{Latency: time.Millisecond, Bandwidth: math.Inf(1)}
+	}}
+	line := cost(t, make1(t, plan.Reduce, plan.Tree, 4), slow, 10, 4)
+	// 1→0 and 3→2 first, then 2→0, which takes a second.
+	late := time.Second + time.Millisecond
+	for rank, want := range []time.Duration{late, time.Millisecond, late, time.Millisecond} {
+		if line.Done[rank] != want {
+			t.Errorf("rank %d is done after %v, want %v", rank, line.Done[rank], want)
+		}
+	}
+}
+
+// TestTimeline checks that no port is used twice at a time, and that nothing is
+// received before it is sent.
+func TestTimeline(t *testing.T) {
+	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
+		p := make1(t, op, algorithm, 7)
+		line := cost(t, p, plan.Groups(3, nvlink, ethernet), 1001, 4)
+		traffic, err := p.Count(1001, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		type port struct {
+			rank   int
+			action plan.Action
+		}
+		free := map[port]time.Duration{}
+		bytes, messages := 0, 0
+		for _, s := range line.Spans {
+			if at := (port{s.Rank, s.Action}); s.Begin < free[at]-1 || s.End < s.Begin { // 1 ns of rounding
+				t.Errorf("%+v begins before %v", s, free[at])
+			} else {
+				free[at] = s.End
+			}
+			if s.End > line.Done[s.Rank] || line.Done[s.Rank] > line.Total {
+				t.Errorf("%+v ends after %v of %v", s, line.Done[s.Rank], line.Total)
+			}
+			switch s.Action {
+			case plan.Send:
+				bytes += s.Bytes
+				messages++
+			case plan.Receive:
+				for _, sent := range line.Spans {
+					if sent.Action == plan.Send && sent.Round == s.Round && sent.Rank == s.Peer && sent.Peer == s.Rank && sent.End > s.End {
+						t.Errorf("%+v is received before %+v", s, sent)
+					}
+				}
+			}
+		}
+		if bytes != traffic.Total.Bytes || messages != traffic.Total.Messages {
+			t.Errorf("%d messages of %d bytes, want %v", messages, bytes, traffic.Total)
+		}
+		if err := line.Chart().Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestCostErrors(t *testing.T) {
+	p := make1(t, plan.AllReduce, plan.Ring, 3)
+	for want, topology := range map[string]plan.Topology{
+		"without links":         {},
+		"-1 ports":              {Link: plan.Uniform(nvlink).Link, Ports: -1},
+		"reduction of -1":       {Link: plan.Uniform(nvlink).Link, Reduction: -1},
+		"0 bytes/s":             plan.Uniform(plan.Link{}),
+		"latency -1ns":          plan.Uniform(plan.Link{Latency: -1, Bandwidth: 1}),
+		"from rank 0 to 1":      plan.Groups(0, nvlink, nvlink),
+		"3µs and NaN bytes/s":   plan.Uniform(plan.Link{Latency: 3 * time.Microsecond, Bandwidth: math.NaN()}),
+		"a reduction of NaN by": {Link: plan.Uniform(nvlink).Link, Reduction: math.NaN()},
+	} {
+		if _, err := p.Cost(topology, 10, 4); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v, want %q", err, want)
+		}
+	}
+	if _, err := p.Cost(plan.Uniform(nvlink), -10, 4); err == nil {
+		t.Error("-10 elements: no error")
+	}
+}

@@ -1,0 +1,287 @@
+package plan_test
+
+import (
+	"fmt"
+	"log"
+	"math"
+	"os"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/plan"
+)
+
+// must makes a plan for an example.
+func must(p *plan.Plan, err error) *plan.Plan {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return p
+}
+
+// The ring all-reduce of three ranks: what each does, that it is right, and what it
+// holds after every round. a, b and c are the ranks' contributions.
+func Example() {
+	p, err := plan.New(plan.AllReduce, plan.Ring, 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Print(p)
+	fmt.Println("wrong:", p.Prove())
+	if err := p.Draw(os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// all-reduce by ring: 3 ranks, root 0, 3 chunks, 4 slots, 4 rounds
+	// rank 0
+	//   0: send 2 to 1; receive 3[1] from 2; 1 += 3
+	//   1: send 1 to 1; receive 3[0] from 2; 0 += 3
+	//   2: send 0 to 1; receive 2 from 2
+	//   3: send 2 to 1; receive 1 from 2
+	// rank 1
+	//   0: send 0 to 2; receive 3[2] from 0; 2 += 3
+	//   1: send 2 to 2; receive 3[1] from 0; 1 += 3
+	//   2: send 1 to 2; receive 0 from 0
+	//   3: send 0 to 2; receive 2 from 0
+	// rank 2
+	//   0: send 1 to 0; receive 3[0] from 1; 0 += 3
+	//   1: send 0 to 0; receive 3[2] from 1; 2 += 3
+	//   2: send 2 to 0; receive 1 from 1
+	//   3: send 1 to 0; receive 0 from 1
+	// wrong: <nil>
+	// all-reduce by ring, 3 ranks
+	// start
+	//   rank 0  a0  a1  a2
+	//   rank 1  b0  b1  b2
+	//   rank 2  c0  c1  c2
+	// round 0: 0→1: 2, 1→2: 0, 2→0: 1
+	//   rank 0  a0     a1+c1  a2
+	//   rank 1  b0     b1     b2+a2
+	//   rank 2  c0+b0  c1     c2
+	// round 1: 0→1: 1, 1→2: 2, 2→0: 0
+	//   rank 0  a0+c0+b0  a1+c1     a2
+	//   rank 1  b0        b1+a1+c1  b2+a2
+	//   rank 2  c0+b0     c1        c2+b2+a2
+	// round 2: 0→1: 0, 1→2: 1, 2→0: 2
+	//   rank 0  a0+c0+b0  a1+c1     c2+b2+a2
+	//   rank 1  a0+c0+b0  b1+a1+c1  b2+a2
+	//   rank 2  c0+b0     b1+a1+c1  c2+b2+a2
+	// round 3: 0→1: 2, 1→2: 0, 2→0: 1
+	//   rank 0  a0+c0+b0  b1+a1+c1  c2+b2+a2
+	//   rank 1  a0+c0+b0  b1+a1+c1  c2+b2+a2
+	//   rank 2  a0+c0+b0  b1+a1+c1  c2+b2+a2
+}
+
+// sum is the reduction of the examples.
+func sum(a, b float64) float64 { return a + b }
+
+// show prints each rank's result.
+func show(p *plan.Plan, data [][]float64) {
+	results, err := plan.Simulate(p, data, sum)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for rank, result := range results {
+		fmt.Println(rank, result)
+	}
+}
+
+// The worked example of a broadcast in "The Ultra-Scale Playbook", appendix A0, as
+// are the next four: rank 0 has [1 2 3 4 5], the others zeros.
+func ExampleSimulate_broadcast() {
+	show(must(plan.New(plan.Broadcast, plan.Tree, 3)), [][]float64{{1, 2, 3, 4, 5}, nil, nil})
+	// Output:
+	// 0 [1 2 3 4 5]
+	// 1 [1 2 3 4 5]
+	// 2 [1 2 3 4 5]
+}
+
+// Rank r has r+1 five times. A reduce changes the root's data only, an all-reduce
+// that of all.
+func ExampleSimulate_reduce() {
+	data := [][]float64{{1, 1, 1, 1, 1}, {2, 2, 2, 2, 2}, {3, 3, 3, 3, 3}}
+	show(must(plan.New(plan.Reduce, plan.Tree, 3)), data)
+	show(must(plan.New(plan.AllReduce, plan.Ring, 3)), data)
+	// Output:
+	// 0 [6 6 6 6 6]
+	// 1 [2 2 2 2 2]
+	// 2 [3 3 3 3 3]
+	// 0 [6 6 6 6 6]
+	// 1 [6 6 6 6 6]
+	// 2 [6 6 6 6 6]
+}
+
+// The same data, each rank's in its own part of a buffer three times as long. A
+// gather fills the root's buffer, an all-gather that of all.
+func ExampleSimulate_gather() {
+	data := make([][]float64, 3)
+	for rank := range data {
+		data[rank] = make([]float64, 15)
+		for i := range 5 {
+			data[rank][5*rank+i] = float64(rank + 1)
+		}
+	}
+	gathered, err := plan.Simulate(must(plan.New(plan.Gather, plan.Naive, 3)), data, sum)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("root", gathered[0])
+	show(must(plan.New(plan.AllGather, plan.Ring, 3)), data)
+	// Output:
+	// root [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
+	// 0 [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
+	// 1 [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
+	// 2 [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
+}
+
+// Part i of the root's data is i+1 five times; each rank gets its part.
+func ExampleSimulate_scatter() {
+	data := [][]float64{{1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3}, nil, nil}
+	scattered, err := plan.Simulate(must(plan.New(plan.Scatter, plan.Tree, 3)), data, sum)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for rank, buffer := range scattered {
+		begin, end := plan.Cut(15, 3, rank)
+		fmt.Println(rank, buffer[begin:end])
+	}
+	// Output:
+	// 0 [1 1 1 1 1]
+	// 1 [2 2 2 2 2]
+	// 2 [3 3 3 3 3]
+}
+
+// Part j of rank r's data is ((r+1)·i)^(j+1) for i = 1, 2; rank j gets the sum of all
+// ranks' parts j.
+func ExampleSimulate_reduceScatter() {
+	data := make([][]float64, 3)
+	for rank := range data {
+		for j := range 3 {
+			for i := 1; i <= 2; i++ {
+				data[rank] = append(data[rank], math.Pow(float64((rank+1)*i), float64(j+1)))
+			}
+		}
+		fmt.Println(rank, "has", data[rank])
+	}
+	results, err := plan.Simulate(must(plan.New(plan.ReduceScatter, plan.Ring, 3)), data, sum)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for rank, buffer := range results {
+		begin, end := plan.Cut(6, 3, rank)
+		fmt.Println(rank, "gets", buffer[begin:end])
+	}
+	// Output:
+	// 0 has [1 2 1 4 1 8]
+	// 1 has [2 4 4 16 8 64]
+	// 2 has [3 6 9 36 27 216]
+	// 0 gets [6 12]
+	// 1 gets [14 56]
+	// 2 gets [36 288]
+}
+
+// Two ranks with two rows each: rank 0 sends its second row, rank 1 its first, and
+// each adds what it gets to its own.
+func ExampleSimulate_twoRanks() {
+	p := must(plan.New(plan.ReduceScatter, plan.OneShot, 2))
+	results, err := plan.Simulate(p, [][]float64{{-1, 5, 2, 2}, {3, -3, 4, 1}}, sum)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(results[0][:2], results[1][2:])
+	// Output:
+	// [2 2] [6 3]
+}
+
+// What it takes eight ranks to add up a gigabyte, and a kilobyte, by each algorithm,
+// over links of 50 GB/s with a latency of 5 µs.
+func ExamplePlan_Cost() {
+	network := plan.Uniform(plan.Link{Latency: 5 * time.Microsecond, Bandwidth: 50e9})
+	for _, algorithm := range plan.Algorithms(plan.AllReduce) {
+		p := must(plan.New(plan.AllReduce, algorithm, 8))
+		traffic, err := p.Count(250e6, 4)
+		if err != nil {
+			log.Fatal(err)
+		}
+		long, err := p.Cost(network, 250e6, 4)
+		if err != nil {
+			log.Fatal(err)
+		}
+		short, err := p.Cost(network, 250, 4)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%-19v %2d rounds, rank 0 sends %4.2f GB: %9v; one kilobyte: %v\n", algorithm, traffic.Rounds,
+			float64(traffic.Sent[0].Bytes)/1e9, long.Total.Round(time.Microsecond), short.Total.Round(10*time.Nanosecond))
+	}
+	// Output:
+	// naive               14 rounds, rank 0 sends 7.00 GB:  280.07ms; one kilobyte: 70.28µs
+	// ring                14 rounds, rank 0 sends 1.75 GB:   35.07ms; one kilobyte: 70.04µs
+	// one-shot             1 rounds, rank 0 sends 7.00 GB: 140.035ms; one kilobyte: 35.14µs
+	// tree                 6 rounds, rank 0 sends 3.00 GB:  120.03ms; one kilobyte: 30.12µs
+	// recursive-doubling   3 rounds, rank 0 sends 3.00 GB:  60.015ms; one kilobyte: 15.06µs
+	// halving-doubling     6 rounds, rank 0 sends 1.75 GB:   35.03ms; one kilobyte: 30.04µs
+	// bidirectional-ring   8 rounds, rank 0 sends 1.75 GB:   35.07ms; one kilobyte: 70.04µs
+	// hierarchical         8 rounds, rank 0 sends 1.75 GB:   35.04ms; one kilobyte: 40.04µs
+}
+
+// The order in which sums are made differs by algorithm, and so do their last bits.
+// Between the ranks of one all-reduce it does not.
+func ExamplePlan_Order() {
+	for _, algorithm := range plan.Algorithms(plan.AllReduce) {
+		p := must(plan.New(plan.AllReduce, algorithm, 4))
+		order, err := p.Order(3, 0)
+		if err != nil {
+			log.Fatal(err)
+		}
+		same, err := p.SameBits()
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%-19v %v %v\n", algorithm, order, same)
+	}
+	// Output:
+	// naive               ((a0+b0)+c0)+d0 true
+	// ring                a0+(d0+(c0+b0)) true
+	// one-shot            ((a0+b0)+c0)+d0 true
+	// tree                (a0+b0)+(c0+d0) true
+	// recursive-doubling  (d0+c0)+(b0+a0) true
+	// halving-doubling    (a0+c0)+(b0+d0) true
+	// bidirectional-ring  (a0+(b0+c0))+d0 true
+	// hierarchical        (a0+b0)+(c0+d0) true
+}
+
+// The volumes that are often taught, next to what the plans send.
+func ExampleVolumes() {
+	const ranks, elements, size = 8, 1000, 4 // Φ is 4000 bytes
+	for _, v := range plan.Volumes() {
+		p := must(plan.New(v.Op, v.Algorithm, ranks))
+		traffic, err := p.Count(elements, size)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%-18s %-9s %6.0f  counted %d\n", v.Name, v.Formula, v.Factor(ranks)*elements*size, traffic.Total.Bytes)
+	}
+	// Output:
+	// broadcast          (N-1)Φ     28000  counted 28000
+	// scatter            (N-1)/N Φ   3500  counted 3500
+	// reduce             (N-1)Φ     28000  counted 28000
+	// gather             (N-1)/N Φ   3500  counted 3500
+	// all-gather         (N-1)Φ     28000  counted 28000
+	// reduce-scatter     (N-1)Φ     28000  counted 28000
+	// all-reduce (ring)  2(N-1)Φ    56000  counted 56000
+}
+
+// A bus bandwidth can be compared with what the links can do.
+func ExampleBusFactor() {
+	const ranks, bytes = 8, 1 << 30
+	p := must(plan.New(plan.AllReduce, plan.Ring, ranks))
+	line, err := p.Cost(plan.Uniform(plan.Link{Latency: time.Microsecond, Bandwidth: 100e9}), bytes, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	algorithm := bytes / line.Total.Seconds()
+	fmt.Printf("algorithm bandwidth %.1f GB/s, bus bandwidth %.1f GB/s\n",
+		algorithm/1e9, algorithm*plan.BusFactor(plan.AllReduce, ranks)/1e9)
+	// Output:
+	// algorithm bandwidth 57.1 GB/s, bus bandwidth 99.9 GB/s
+}

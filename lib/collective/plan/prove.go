@@ -1,0 +1,183 @@
+package plan
+
+import "fmt"
+
+// Prove shows that a plan is right, by carrying it out on symbols instead of
+// numbers. Every send must have its receive in the same round, no rank may use a
+// slot that holds nothing or that has another size, and in the end each rank must
+// have what the operation promises: of a reduction every rank's contribution exactly
+// once. The error names the rank, the round and the step at fault.
+//
+// What holds for symbols holds for numbers of any kind and any length, if the
+// reduction does not depend on the order of its operands, up to rounding.
+func (p *Plan) Prove() error {
+	_, err := p.results()
+	return err
+}
+
+// results is what each rank has in the end: the terms of its chunks, by rank. The
+// errors are Prove's.
+func (p *Plan) results() ([][]*term, error) {
+	slots, err := p.symbolic(nil)
+	if err != nil {
+		return nil, err
+	}
+	for rank := range slots {
+		slots[rank] = resultOf(p, slots[rank])
+		if err := p.proveRank(rank, slots[rank]); err != nil {
+			return nil, err
+		}
+	}
+	return slots, nil
+}
+
+// symbolic carries the plan out on terms and returns what the slots of each rank
+// hold in the end. after, if given, sees them after each round.
+func (p *Plan) symbolic(after func(round int, slots [][]*term)) ([][]*term, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	a := newAlgebra()
+	slots := p.inputs(a)
+	m := machine[*term]{plan: p, slots: slots, add: a.add,
+		read: func(s Step, slot int, v *term) error {
+			if v == nil {
+				return errNothing
+			}
+			if v.chunk != s.Chunk {
+				return fmt.Errorf("slot %d holds %v, which has the size of chunk %d", slot, v, v.chunk)
+			}
+			return nil
+		},
+	}
+	if after != nil {
+		m.after = func(round int) { after(round, slots) }
+	}
+	return slots, m.run()
+}
+
+// inputs are the slots before the first round: each rank holds what the operation
+// takes from it, and nothing else.
+func (p *Plan) inputs(a *algebra) [][]*term {
+	slots := make([][]*term, p.Ranks)
+	for rank := range slots {
+		slots[rank] = make([]*term, p.Slots)
+		for c := range p.Chunks {
+			var has bool
+			switch p.Op {
+			case Broadcast, Scatter:
+				has = rank == p.Root
+			case Gather, AllGather:
+				has = rank == p.owner(c)
+			default:
+				has = true
+			}
+			if has {
+				slots[rank][c] = a.leaf(rank, c)
+			}
+		}
+	}
+	return slots
+}
+
+// owner is the rank whose part a chunk belongs to.
+func (p *Plan) owner(chunk int) int { return chunk / (p.Chunks / p.Ranks) }
+
+// proveRank checks what a rank has in the end.
+func (p *Plan) proveRank(rank int, result []*term) error {
+	for c, got := range result {
+		slot := p.firstResult() + c
+		if p.promises(rank, c) {
+			if got == nil {
+				return fmt.Errorf("plan: rank %d ends with nothing in slot %d", rank, slot)
+			}
+			if p.Op.reduces() {
+				if r := got.missing(p.Ranks); r >= 0 {
+					return fmt.Errorf("plan: rank %d ends with %v in slot %d, without rank %d's contribution",
+						rank, got, slot, r)
+				}
+				continue
+			}
+		}
+		want, origin := p.keeps(rank, c)
+		if want && (got == nil || got.left != nil || got.rank != origin.rank || got.chunk != origin.chunk) {
+			return fmt.Errorf("plan: rank %d ends with %v in slot %d, want %s%d",
+				rank, got, slot, letters(origin.rank), origin.chunk)
+		}
+	}
+	return nil
+}
+
+// promises tells whether slot c of a rank's result is part of what the operation
+// promises.
+func (p *Plan) promises(rank, c int) bool {
+	switch p.Op {
+	case Reduce, Gather:
+		return rank == p.Root
+	case Scatter, ReduceScatter:
+		return rank == p.owner(c)
+	}
+	return true
+}
+
+// origin is one rank's contribution to a chunk.
+type origin struct{ rank, chunk int }
+
+// keeps tells whether slot c of a rank's result must hold one rank's contribution
+// unchanged, and whose.
+func (p *Plan) keeps(rank, c int) (bool, origin) {
+	switch p.Op {
+	case Reduce:
+		return rank != p.Root, origin{rank, c} // only the root's data changes
+	case AllReduce, ReduceScatter:
+		return false, origin{}
+	case Broadcast, Scatter:
+		return p.promises(rank, c), origin{p.Root, c}
+	case AllToAll:
+		size := p.Chunks / p.Ranks
+		return true, origin{p.owner(c), rank*size + c%size}
+	}
+	return p.promises(rank, c), origin{p.owner(c), c} // Gather and AllGather
+}
+
+// SameBits tells whether all ranks that get the reduction of a chunk have made it in
+// the same order, and so have the same bits also where addition rounds. Data-parallel
+// training depends on it: ranks whose sums differ in the last bit drift apart. It is
+// true for operations without a reduction. The error is Prove's.
+func (p *Plan) SameBits() (bool, error) {
+	results, err := p.results()
+	if err != nil || !p.Op.reduces() {
+		return err == nil, err
+	}
+	for c := range p.Chunks {
+		first := -1
+		for rank := range p.Ranks {
+			if !p.promises(rank, c) {
+				continue
+			}
+			if first < 0 {
+				first = results[rank][c].id
+			}
+			if results[rank][c].id != first {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// Order is how a rank's result for one chunk was put together: "((a2+b2)+c2)+d2" is
+// the sum of the chunks 2 of ranks 0, 1, 2 and 3, added in that order. Ranks are a to
+// z, then aa, ab and so on. It returns an error for a rank or chunk that the plan
+// does not have, for a result that the operation does not give to this rank, and
+// those of Prove.
+func (p *Plan) Order(rank, chunk int) (string, error) {
+	results, err := p.results()
+	if err != nil {
+		return "", err
+	}
+	if rank < 0 || rank >= p.Ranks || chunk < 0 || chunk >= p.Chunks || !p.promises(rank, chunk) {
+		return "", fmt.Errorf("plan: %v of %d ranks gives rank %d no chunk %d", p.Op, p.Ranks, rank, chunk)
+	}
+	return results[rank][chunk].nested(), nil
+}

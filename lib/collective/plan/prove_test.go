@@ -1,0 +1,489 @@
+package plan_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/lib/collective/plan"
+)
+
+// every calls f with each operation and algorithm there is.
+func every(t *testing.T, f func(t *testing.T, op plan.Op, algorithm plan.Algorithm)) {
+	t.Helper()
+	for _, op := range plan.Ops() {
+		for _, algorithm := range plan.Algorithms(op) {
+			t.Run(fmt.Sprintf("%v/%v", op, algorithm), func(t *testing.T) { f(t, op, algorithm) })
+		}
+	}
+}
+
+func make1(t *testing.T, op plan.Op, algorithm plan.Algorithm, ranks int, options ...plan.Option) *plan.Plan {
+	t.Helper()
+	p, err := plan.New(op, algorithm, ranks, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func rooted(op plan.Op) bool {
+	return op == plan.Broadcast || op == plan.Reduce || op == plan.Gather || op == plan.Scatter
+}
+
+func TestProve(t *testing.T) {
+	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
+		for ranks := 1; ranks <= 33; ranks++ {
+			same, err := make1(t, op, algorithm, ranks).SameBits() // which proves the plan first
+			if err != nil {
+				t.Fatalf("%d ranks: %v", ranks, err)
+			}
+			if !same {
+				t.Errorf("%d ranks: they add in different orders", ranks)
+			}
+		}
+	})
+}
+
+func TestProveRoots(t *testing.T) {
+	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
+		if !rooted(op) {
+			return
+		}
+		for ranks := range 13 {
+			for root := range ranks {
+				if err := make1(t, op, algorithm, ranks, plan.Root(root)).Prove(); err != nil {
+					t.Fatalf("%d ranks, root %d: %v", ranks, root, err)
+				}
+			}
+		}
+	})
+}
+
+func TestProveGroups(t *testing.T) {
+	for _, op := range plan.Ops() {
+		if !plan.Exists(op, plan.Hierarchical) {
+			continue
+		}
+		for ranks := 1; ranks <= 13; ranks++ {
+			for size := 1; size <= ranks+1; size++ {
+				root := 0
+				if rooted(op) {
+					root = ranks * 2 / 3
+				}
+				p := make1(t, op, plan.Hierarchical, ranks, plan.GroupsOf(size), plan.Root(root))
+				if same, err := p.SameBits(); !same || err != nil {
+					t.Fatalf("%v of %d ranks in groups of %d: same bits: %v; %v", op, ranks, size, same, err)
+				}
+			}
+		}
+	}
+}
+
+func TestProvePieces(t *testing.T) {
+	for _, op := range []plan.Op{plan.Broadcast, plan.Reduce} {
+		for ranks := 1; ranks <= 6; ranks++ {
+			for pieces := 1; pieces <= 8; pieces++ {
+				p := make1(t, op, plan.Ring, ranks, plan.Pieces(pieces))
+				if err := p.Prove(); err != nil || p.Chunks != pieces {
+					t.Fatalf("%v of %d ranks in %d pieces has %d chunks: %v", op, ranks, pieces, p.Chunks, err)
+				}
+			}
+		}
+	}
+}
+
+// A plan whose ranks each add their own data first is right, but the ranks differ by
+// rounding.
+const ownFirst = `all-reduce by one-shot: 3 ranks, root 0, 1 chunks, 3 slots, 1 rounds
+rank 0
+  0: send 0 to 1; send 0 to 2; receive 1[0] from 1; receive 2[0] from 2; 0 += 1; 0 += 2
+rank 1
+  0: send 0 to 0; send 0 to 2; receive 1[0] from 0; receive 2[0] from 2; 0 += 1; 0 += 2
+rank 2
+  0: send 0 to 0; send 0 to 1; receive 1[0] from 0; receive 2[0] from 1; 0 += 1; 0 += 2
+`
+
+func TestSameBitsSeesTheOrder(t *testing.T) {
+	p, err := plan.Parse(ownFirst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Prove(); err != nil {
+		t.Error(err)
+	}
+	// Rank 0 has (a+b)+c and rank 1 (b+a)+c, which are the same, but rank 2 (c+a)+b.
+	if same, err := p.SameBits(); same || err != nil {
+		t.Errorf("SameBits is %v, %v; the ranks add in different orders", same, err)
+	}
+	for rank, want := range []string{"(a0+b0)+c0", "(b0+a0)+c0", "(c0+a0)+b0"} {
+		if got, err := p.Order(rank, 0); got != want || err != nil {
+			t.Errorf("rank %d: %q, %v; want %q", rank, got, err, want)
+		}
+	}
+}
+
+// The ring of one of the texts that this library follows has each rank add what its
+// neighbour sends and "then send this data again". If that is the sum, contributions
+// count twice from the second round on.
+func TestRingOfSumsIsWrong(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("all-reduce by ring: 3 ranks, root 0, 1 chunks, 2 slots, 2 rounds\n")
+	for rank := range 3 {
+		fmt.Fprintf(&b, "rank %d\n", rank)
+		for round := range 2 {
+			fmt.Fprintf(&b, "  %d: send 0 to %d; receive 1[0] from %d; 0 += 1\n", round, (rank+1)%3, (rank+2)%3)
+		}
+	}
+	p, err := plan.Parse(b.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Prove(); err == nil || !strings.Contains(err.Error(), "rank 2 is in both") {
+		t.Errorf("got %v, want that a contribution counts twice", err)
+	}
+}
+
+// TestMutations breaks plans at random. Some changes must always be refused; of the
+// others, what Prove accepts must be right by a second, dumber implementation.
+func TestMutations(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	accepted := 0
+	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
+		if op == plan.Broadcast && algorithm == plan.HalvingDoubling {
+			return // it sends some chunks twice, so that a message may be missing
+		}
+		for range 300 {
+			p := make1(t, op, algorithm, 2+random.IntN(7))
+			rank := random.IntN(p.Ranks)
+			if len(p.Steps[rank]) == 0 {
+				continue
+			}
+			i := random.IntN(len(p.Steps[rank]))
+			before := p.Steps[rank][i]
+			what, fatal := mutate(p, rank, i, random)
+			err := p.Prove()
+			switch {
+			case err == nil && fatal:
+				t.Fatalf("%s of rank %d, %+v, went unnoticed in\n%v", what, rank, before, p)
+			case err == nil:
+				accepted++
+				if err := plainly(p); err != nil {
+					t.Fatalf("%s of rank %d, %+v: Prove accepts what is wrong: %v\n%v", what, rank, before, err, p)
+				}
+			}
+		}
+	})
+	if accepted == 0 {
+		t.Error("no change was harmless, so that nothing was compared")
+	}
+}
+
+// mutate changes step i of a rank in one way, and tells whether any plan is wrong
+// after it.
+func mutate(p *plan.Plan, rank, i int, random *rand.Rand) (what string, fatal bool) {
+	steps := &p.Steps[rank]
+	s := &(*steps)[i]
+	switch random.IntN(9) {
+	case 0:
+		*steps = slices.Delete(*steps, i, i+1)
+		return "drop", true
+	case 1:
+		fatal = s.Action != plan.Copy // copying again changes nothing
+		*steps = slices.Insert(*steps, i, *s)
+		return "duplicate", fatal
+	case 2:
+		if s.Action <= plan.Receive {
+			s.Peer = (s.Peer + 1 + random.IntN(p.Ranks)) % (p.Ranks + 1)
+			return "change the peer", true
+		}
+	case 3:
+		s.Chunk++
+		return "change the chunk", true
+	case 4:
+		if s.Action <= plan.Receive {
+			s.Round = (s.Round + 1 + random.IntN(p.Rounds+1)) % (p.Rounds + 2)
+			return "change the round", true
+		}
+	case 5:
+		s.Slot = random.IntN(p.Slots)
+	case 6:
+		s.From = random.IntN(p.Slots)
+	case 7:
+		j := random.IntN(len(*steps))
+		(*steps)[i], (*steps)[j] = (*steps)[j], (*steps)[i]
+	case 8:
+		s.Action = plan.Action(random.IntN(5))
+	}
+	return "change", false
+}
+
+// plainly runs a plan that can be carried out, and checks the result, with no
+// thought of speed: what a slot holds is a count for each rank and chunk.
+func plainly(p *plan.Plan) error {
+	type part struct{ rank, chunk int }
+	type value map[part]int
+	clone := func(v value) value {
+		w := value{}
+		for k, n := range v {
+			w[k] = n
+		}
+		return w
+	}
+	slots := make([]map[int]value, p.Ranks)
+	size := p.Chunks / p.Ranks
+	for r := range slots {
+		slots[r] = map[int]value{}
+		for c := range p.Chunks {
+			if (p.Op == plan.Broadcast || p.Op == plan.Scatter) && r != p.Root ||
+				(p.Op == plan.Gather || p.Op == plan.AllGather) && c/size != r {
+				continue
+			}
+			slots[r][c] = value{{r, c}: 1}
+		}
+	}
+	for round := range p.Rounds {
+		var box []value
+		var ends [][2]int
+		for r, steps := range p.Steps {
+			for _, s := range steps {
+				if s.Round == round && s.Action == plan.Send {
+					box, ends = append(box, clone(slots[r][s.Slot])), append(ends, [2]int{r, s.Peer})
+				}
+			}
+		}
+		for r, steps := range p.Steps {
+			for _, s := range steps {
+				if s.Round != round {
+					continue
+				}
+				switch s.Action {
+				case plan.Receive:
+					i := slices.Index(ends, [2]int{s.Peer, r})
+					slots[r][s.Slot] = box[i]
+					box, ends = slices.Delete(box, i, i+1), slices.Delete(ends, i, i+1)
+				case plan.Add:
+					sum := clone(slots[r][s.Slot])
+					for k, n := range slots[r][s.From] {
+						sum[k] += n
+					}
+					slots[r][s.Slot] = sum
+				case plan.Copy:
+					slots[r][s.Slot] = clone(slots[r][s.From])
+				}
+			}
+		}
+	}
+	for r := range p.Ranks {
+		for c := range p.Chunks {
+			want, slot := value{}, c
+			switch p.Op {
+			case plan.Broadcast:
+				want[part{p.Root, c}] = 1
+			case plan.Scatter:
+				if c/size != r {
+					continue
+				}
+				want[part{p.Root, c}] = 1
+			case plan.Gather, plan.AllGather:
+				if p.Op == plan.Gather && r != p.Root {
+					continue
+				}
+				want[part{c / size, c}] = 1
+			case plan.AllToAll:
+				slot += p.Chunks
+				want[part{c / size, r*size + c%size}] = 1
+			default:
+				if p.Op == plan.ReduceScatter && c/size != r {
+					continue
+				}
+				for q := range p.Ranks {
+					if p.Op != plan.Reduce || r == p.Root || q == r {
+						want[part{q, c}] = 1
+					}
+				}
+			}
+			if got := slots[r][slot]; fmt.Sprint(got) != fmt.Sprint(want) {
+				return fmt.Errorf("rank %d, slot %d holds %v, want %v", r, slot, got, want)
+			}
+		}
+	}
+	return nil
+}
+
+// TestPlainly makes sure that the dumb implementation agrees on all sound plans.
+func TestPlainly(t *testing.T) {
+	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
+		for ranks := 1; ranks <= 9; ranks++ {
+			if err := plainly(make1(t, op, algorithm, ranks)); err != nil {
+				t.Errorf("%d ranks: %v", ranks, err)
+			}
+		}
+	})
+}
+
+func TestProveErrors(t *testing.T) {
+	sound := func() *plan.Plan { return make1(t, plan.AllReduce, plan.Ring, 3) }
+	for _, test := range []struct {
+		want   string
+		change func(p *plan.Plan)
+	}{
+		{"unknown operation Op(9)", func(p *plan.Plan) { p.Op = 9 }},
+		{"unknown algorithm Algorithm(9)", func(p *plan.Plan) { p.Algorithm = 9 }},
+		{"0 ranks", func(p *plan.Plan) { p.Ranks = 0 }},
+		{"slots in all", func(p *plan.Plan) { p.Slots = 1 << 40 }},
+		{"steps of 2 ranks, want 3", func(p *plan.Plan) { p.Steps = p.Steps[:2] }},
+		{"root 1 of 3 ranks for all-reduce", func(p *plan.Plan) { p.Root = 1 }},
+		{"2 slots, all-reduce of 3 chunks needs 3", func(p *plan.Plan) { p.Slots = 2 }},
+		{"4 chunks do not make 3 equal parts", func(p *plan.Plan) { p.Op, p.Chunks = plan.AllGather, 4 }},
+		{"100 rounds for 30 steps", func(p *plan.Plan) { p.Rounds = 100 }},
+		{"rank 0, round 9 (send 2 to 1): a step after round 0 of 4", func(p *plan.Plan) { p.Steps[0][0].Round = 9 }},
+		{"peer 0: want another rank", func(p *plan.Plan) { p.Steps[0][0].Peer = 0 }},
+		{"slot 9 of 4", func(p *plan.Plan) { p.Steps[0][1].Slot = 9 }},
+		{"slot 0 has the size of chunk 0, not 2", func(p *plan.Plan) { p.Steps[0][0].Slot = 0 }},
+		{"both sent and received", func(p *plan.Plan) { p.Steps[0][1].Slot, p.Steps[0][1].Chunk = 2, 2 }},
+		{"slot 3 is received twice", func(p *plan.Plan) { // once more, and sent once more
+			p.Steps[0] = slices.Insert(p.Steps[0], 1, p.Steps[0][1])
+			p.Steps[2] = slices.Insert(p.Steps[2], 0, p.Steps[2][0])
+		}},
+		{"a message after a local step", func(p *plan.Plan) {
+			p.Steps[0][1], p.Steps[0][2] = p.Steps[0][2], p.Steps[0][1]
+		}},
+		{"rank 0, round 0 (receive 3[1] from 2): rank 2 does not send it", func(p *plan.Plan) {
+			p.Steps[2] = p.Steps[2][1:]
+		}},
+		{"rank 0, round 0 (send 2 to 1): rank 1 does not receive", func(p *plan.Plan) {
+			p.Steps[1] = slices.Delete(p.Steps[1], 1, 3)
+		}},
+		{"rank 0, round 0 (1 += 3): the slot holds nothing yet", func(p *plan.Plan) {
+			for rank := range p.Steps { // the messages of the first round never happen
+				p.Steps[rank] = p.Steps[rank][2:]
+			}
+		}},
+		{"without rank 1's contribution", func(p *plan.Plan) {
+			p.Steps[2] = slices.Delete(p.Steps[2], 2, 3)
+		}},
+	} {
+		p := sound()
+		test.change(p)
+		if err := p.Prove(); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("got error %v, want %q", err, test.want)
+		}
+	}
+	large := make1(t, plan.AllGather, plan.Ring, 28)
+	for chunk, want := range map[int]string{0: "a0", 25: "z25", 26: "aa26", 27: "ab27"} {
+		if got, err := large.Order(5, chunk); got != want || err != nil {
+			t.Errorf("chunk %d is %q, want %q (error %v)", chunk, got, want, err)
+		}
+	}
+	if _, err := sound().Order(0, 3); err == nil {
+		t.Error("Order of a chunk that is not there: no error")
+	}
+}
+
+// Results that are wrong though every message arrives.
+func TestProveResults(t *testing.T) {
+	for text, want := range map[string]string{
+		`reduce by tree: 2 ranks, root 0, 1 chunks, 2 slots, 2 rounds
+rank 0
+  0: receive 1[0] from 1; 0 += 1
+  1: send 0 to 1
+rank 1
+  0: send 0 to 0
+  1: receive 0 from 0
+`: "rank 1 ends with a0+b0 in slot 0, want b0", // only the root's data may change
+		`broadcast by tree: 2 ranks, root 0, 1 chunks, 1 slots, 0 rounds
+rank 0
+rank 1
+`: "rank 1 ends with nothing in slot 0",
+		`all-gather by ring: 2 ranks, root 0, 2 chunks, 3 slots, 1 rounds
+rank 0
+  0: send 0 to 1; receive 1 from 1
+rank 1
+  0: send 1 to 0; receive 2[0] from 0
+`: "rank 1 ends with nothing in slot 0",
+		`all-to-all by naive: 2 ranks, root 0, 2 chunks, 4 slots, 1 rounds
+rank 0
+  0: send 1 to 1; receive 3[0] from 1; 2[0] = 0
+rank 1
+  0: send 0 to 0; receive 2[1] from 0; 3[1] = 1
+`: "",
+		`all-to-all by naive: 2 ranks, root 0, 2 chunks, 4 slots, 1 rounds
+rank 0
+  0: send 1 to 1; receive 3[0] from 1; 2[0] = 0
+rank 1
+  0: send 0 to 0; receive 3[1] from 0; 2[1] = 1
+`: "rank 1 ends with b1 in slot 2, want a1", // in the wrong order
+	} {
+		p, err := plan.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = p.Prove()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("got %v, want %q of\n%s", err, want, text)
+		}
+	}
+}
+
+func TestNewErrors(t *testing.T) {
+	for _, test := range []struct {
+		op        plan.Op
+		algorithm plan.Algorithm
+		ranks     int
+		option    plan.Option
+		want      string
+	}{
+		{plan.Gather, plan.Ring, 4, nil, "gather has no algorithm ring, it has [naive tree]"},
+		{plan.Op(77), plan.Ring, 4, nil, "Op(77) has no algorithm"},
+		{plan.AllReduce, plan.Algorithm(77), 4, nil, "no algorithm Algorithm(77)"},
+		{plan.AllReduce, plan.Ring, 0, nil, "0 ranks: want 1 to 1024"},
+		{plan.AllReduce, plan.Ring, 1025, nil, "1025 ranks"},
+		{plan.AllToAll, plan.Ring, 129, nil, "want 1 to 128"},
+		{plan.Broadcast, plan.Tree, 4, plan.Root(4), "root 4 of 4 ranks: want 0 to 3"},
+		{plan.Broadcast, plan.Tree, 4, plan.Root(-1), "root -1"},
+		{plan.AllReduce, plan.Tree, 4, plan.Root(1), "has no root"},
+		{plan.AllReduce, plan.Hierarchical, 4, plan.GroupsOf(0), "groups of 0"},
+		{plan.Broadcast, plan.Ring, 4, plan.Pieces(0), "0 pieces"},
+	} {
+		if _, err := plan.New(test.op, test.algorithm, test.ranks, test.option); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("got error %v, want %q", err, test.want)
+		}
+	}
+}
+
+// What a plan asks of memory beyond the data, in chunks of scratch.
+func TestScratch(t *testing.T) {
+	for _, test := range []struct {
+		op        plan.Op
+		algorithm plan.Algorithm
+		want      int // for 8 ranks
+	}{
+		{plan.AllReduce, plan.Naive, 1}, // all data once more: there is one chunk
+		{plan.AllReduce, plan.Ring, 1},
+		{plan.AllReduce, plan.OneShot, 7},
+		{plan.AllReduce, plan.Tree, 1},
+		{plan.AllReduce, plan.RecursiveDoubling, 1},
+		{plan.AllReduce, plan.HalvingDoubling, 4}, // half of the data
+		{plan.AllReduce, plan.BidirectionalRing, 2},
+		{plan.AllReduce, plan.Hierarchical, 2}, // 2 groups of 4: a chunk for each group
+		{plan.Reduce, plan.Tree, 2},
+		{plan.ReduceScatter, plan.OneShot, 7},
+		{plan.Broadcast, plan.Ring, 0},
+		{plan.Gather, plan.Tree, 0},
+		{plan.AllGather, plan.RecursiveDoubling, 0},
+		{plan.AllToAll, plan.OneShot, 0}, // beyond the result
+		{plan.AllToAll, plan.RecursiveDoubling, 5},
+	} {
+		p := make1(t, test.op, test.algorithm, 8)
+		got := p.Slots - p.Chunks
+		if test.op == plan.AllToAll {
+			got -= p.Chunks
+		}
+		if got != test.want {
+			t.Errorf("%v by %v: %d slots of scratch, want %d", test.op, test.algorithm, got, test.want)
+		}
+	}
+}
