@@ -1,0 +1,140 @@
+//go:build mpi
+
+package mpi
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+)
+
+// meet announces a collective call to all ranks and waits until all have announced
+// theirs. They must be the same.
+func (g *ranks) meet(t *task) error {
+	mine := make([]head, g.size)
+	x := &transfer{comm: g.comm}
+	for to := range mine {
+		mine[to] = announce(&t.Call, t.seq, to)
+		if to != g.rank {
+			x.send(mine[to].bytes(), group.Uint8, to, tagNotice)
+		}
+	}
+	err := t.await(spinMeeting, func() (bool, error) {
+		failure := g.post.poll(t)
+		if sent, err := x.done(); err != nil {
+			return false, err
+		} else if !sent {
+			return false, failure
+		}
+		if all, err := g.post.allCalled(); all || err != nil {
+			return all, err
+		}
+		return false, failure
+	})
+	x.end(err)
+	if err != nil {
+		return g.blame(t, err, "arrive", g.post.notCalled())
+	}
+	theirs := g.post.nextCalls()
+	theirs[g.rank] = mine[g.rank]
+	return g.compare(t, theirs)
+}
+
+// compare says who calls something else than the others, if anyone does.
+func (g *ranks) compare(t *task, calls []head) error {
+	if rank, right := odd(calls); rank >= 0 {
+		t.Kind = calls[right].kind
+		return g.fail(t, rank, fmt.Sprintf("called %v where rank %d called %v", calls[rank], right, calls[right]), nil)
+	}
+	if t.InCounts == nil {
+		return nil
+	}
+	for rank, call := range calls {
+		if want := t.OutCounts[rank]; call.give != int64(want) {
+			return g.fail(t, rank, fmt.Sprintf("has %d elements for rank %d, which expects %d", call.give, g.rank, want), nil)
+		}
+		if has := t.InCounts[rank]; call.take != int64(has) {
+			return g.fail(t, g.rank, fmt.Sprintf("has %d elements for rank %d, which expects %d", has, rank, call.take), nil)
+		}
+	}
+	return nil
+}
+
+// odd is the first rank whose call is not that of most ranks, and the first of
+// those; -1 if all calls agree. Where there is no telling who is right, most are.
+func odd(calls []head) (rank, right int) {
+	differs := func(from head) int {
+		return slices.IndexFunc(calls, func(c head) bool { return !c.agrees(from) })
+	}
+	if differs(calls[0]) < 0 {
+		return -1, 0
+	}
+	most := 0
+	for rank := range calls {
+		like := 0
+		for _, other := range calls {
+			if other.agrees(calls[rank]) {
+				like++
+			}
+		}
+		if like > most {
+			right, most = rank, like
+		}
+	}
+	return differs(calls[right]), right
+}
+
+// allCalled is whether every other rank has announced its next call.
+func (p *post) allCalled() (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := true
+	for rank := range p.peers {
+		if rank == p.rank || len(p.peers[rank].calls) > 0 {
+			continue
+		}
+		if p.peers[rank].left {
+			return false, leftError(rank)
+		}
+		all = false
+	}
+	return all, nil
+}
+
+// notCalled is the ranks that have not.
+func (p *post) notCalled() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var missing []int
+	for rank := range p.peers {
+		if rank != p.rank && len(p.peers[rank].calls) == 0 {
+			missing = append(missing, rank)
+		}
+	}
+	return missing
+}
+
+// nextCalls takes the next announced call of every other rank.
+func (p *post) nextCalls() []head {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	calls := make([]head, p.size)
+	for rank := range p.peers {
+		if rank != p.rank {
+			calls[rank] = p.peers[rank].calls[0]
+			p.peers[rank].calls = p.peers[rank].calls[1:]
+		}
+	}
+	return calls
+}
+
+// whereabouts says what a rank was last seen doing, for errors.
+func (p *post) whereabouts(rank int) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last := p.peers[rank].last; last.seq > 0 {
+		return fmt.Sprintf("its last call here was %v", last.record())
+	}
+	return "it has made no call here"
+}

@@ -1,0 +1,137 @@
+//go:build mpi
+
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+)
+
+// notice is what ranks tell each other beside the data: each call before its data
+// moves, and the end of a group. MPI carries it as bytes, so all processes must be
+// of one program and one kind of machine.
+type notice struct {
+	head
+	text [maxReason]byte // of a failure
+}
+
+// maxReason is the most bytes that a failure's reason can have.
+const maxReason = 480
+
+type head struct {
+	what     what
+	kind     group.Kind
+	typ      group.Type
+	op       group.Op
+	uneven   bool
+	cause    cause
+	rank     int32 // of a failure: the rank at fault
+	peer     int32
+	textLen  int32
+	seq      uint64
+	reached  uint64 // of a failure: see post
+	elements int64
+
+	// Of an all-to-all with uneven parts: the elements from the sender of the notice
+	// to its receiver, and back.
+	give, take int64
+}
+
+// bytes is the memory of a head, or of a whole notice, as MPI sends it.
+func (h *head) bytes() group.Buffer {
+	return group.Buffer{Data: unsafe.Pointer(h), Len: int(unsafe.Sizeof(*h))}
+}
+
+func (n *notice) bytes() group.Buffer {
+	return group.Buffer{Data: unsafe.Pointer(n), Len: int(unsafe.Sizeof(*n))}
+}
+
+// what a notice is about.
+type what uint8
+
+const (
+	aCall    what = iota // the sender takes part in a collective call
+	aSend                // the sender has a message for the receiver
+	aReceive             // the sender has come to receive such a message
+	aSign                // of life, see pulse
+	aFailure
+	aLeave // the sender has closed the group
+)
+
+// announce is the head that announces a call to a peer.
+func announce(call *group.Call, seq uint64, peer int) head {
+	h := head{what: aCall, kind: call.Kind, typ: call.Type, seq: seq, elements: int64(call.Elements())}
+	switch call.Kind {
+	case group.KindSend:
+		h.what = aSend
+	case group.KindReduce, group.KindBroadcast, group.KindGather, group.KindScatter:
+		h.peer = int32(call.Peer)
+	case group.KindBarrier:
+		h.typ, h.elements = 0, 0
+	}
+	switch call.Kind {
+	case group.KindReduce, group.KindAllReduce, group.KindReduceScatter:
+		h.op = call.Op
+	}
+	if call.InCounts != nil {
+		h.uneven, h.elements = true, 0
+		h.give, h.take = int64(call.InCounts[peer]), int64(call.OutCounts[peer])
+	}
+	return h
+}
+
+// agrees is whether two ranks make the same call.
+func (h head) agrees(o head) bool {
+	return h.kind == o.kind && h.typ == o.typ && h.op == o.op && h.peer == o.peer &&
+		h.elements == o.elements && h.uneven == o.uneven
+}
+
+// String is the call in words.
+func (h head) String() string {
+	n := int(h.elements)
+	call := group.Call{Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), In: group.Buffer{Len: n}, Out: group.Buffer{Len: n}}
+	if h.uneven {
+		return fmt.Sprintf("%v (uneven parts of %v)", h.kind, h.typ)
+	}
+	return call.String()
+}
+
+// record is the call as a flight recorder would keep it.
+func (h head) record() group.Record {
+	return group.Record{Seq: h.seq, Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), Elements: int(h.elements)}
+}
+
+// cause is what errors.Is may ask of a failure that came from another rank.
+type cause uint8
+
+const (
+	otherCause cause = iota
+	deadline
+	canceled
+)
+
+var causes = map[cause]error{deadline: context.DeadlineExceeded, canceled: context.Canceled}
+
+// failureNotice is a failure to tell.
+func failureNotice(f *group.Failure) *notice {
+	n := &notice{head: head{what: aFailure, kind: f.Kind, seq: f.Seq, rank: int32(f.Rank)}}
+	n.textLen = int32(copy(n.text[:], f.Reason))
+	for c, err := range causes {
+		if errors.Is(f.Err, err) {
+			n.cause = c
+		}
+	}
+	return n
+}
+
+// failure is the failure that a notice tells.
+func (n *notice) failure() *group.Failure {
+	return &group.Failure{
+		Rank: int(n.rank), Kind: n.kind, Seq: n.seq, Err: causes[n.cause],
+		Reason: string(n.text[:n.textLen]),
+	}
+}

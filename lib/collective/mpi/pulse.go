@@ -1,0 +1,63 @@
+//go:build mpi
+
+package mpi
+
+import (
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+)
+
+// pulse tells the other ranks now and then, while data moves, that this one is
+// still there. At the deadline that tells who is gone from who waits for them.
+type pulse struct {
+	sign  *head
+	size  int
+	rank  int
+	every time.Duration
+	next  time.Time
+}
+
+func (g *ranks) newPulse(b bound) *pulse {
+	every := max(b.until.Sub(b.started)/10, 50*time.Millisecond)
+	return &pulse{sign: &head{what: aSign}, size: g.size, rank: g.rank, every: every, next: time.Now().Add(every)}
+}
+
+// beat sends a sign of life if it is time for one, as part of the transfer.
+func (p *pulse) beat(x *transfer) {
+	now := time.Now()
+	if now.Before(p.next) {
+		return
+	}
+	p.next = now.Add(p.every)
+	for to := range p.size {
+		if to != p.rank {
+			x.send(p.sign.bytes(), group.Uint8, to, tagNotice)
+		}
+	}
+}
+
+// silent is the other ranks that told nothing for so long; if there are none, the
+// one that told nothing for the longest time.
+func (p *post) silent(d time.Duration) []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var ranks []int
+	longest := -1
+	for rank := range p.peers {
+		if rank == p.rank {
+			continue
+		}
+		heard := p.peers[rank].heard
+		if time.Since(heard) > d {
+			ranks = append(ranks, rank)
+		}
+		if longest < 0 || heard.Before(p.peers[longest].heard) {
+			longest = rank
+		}
+	}
+	if ranks == nil && longest >= 0 {
+		ranks = []int{longest}
+	}
+	return ranks
+}

@@ -1,0 +1,115 @@
+//go:build mpi
+
+package mpi
+
+// #include "ompi.h"
+import "C"
+
+import (
+	"context"
+	"io"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+)
+
+// ranks is one process's view of a group, which is a communicator of Open MPI.
+type ranks struct {
+	name        string // of a sub-group; "" for the world
+	comm        C.MPI_Comm
+	rank, size  int
+	post        *post
+	collectives lane
+	sends       []lane // by peer
+	recvs       []lane
+	world       *world
+}
+
+// newRanks makes a group of a communicator that nothing else uses.
+func newRanks(name string, comm C.MPI_Comm, w *world) (*ranks, error) {
+	var rank, size C.int
+	if code := C.shardbook_prepare(comm, &rank, &size); code != C.MPI_SUCCESS {
+		return nil, mpiError(code)
+	}
+	g := &ranks{
+		name: name, comm: comm, rank: int(rank), size: int(size), world: w,
+		sends: make([]lane, size), recvs: make([]lane, size),
+	}
+	var err error
+	g.post, err = newPost(comm, g.rank, g.size)
+	w.join(g)
+	return g, err
+}
+
+func (g *ranks) Rank() int { return g.rank }
+
+func (g *ranks) Size() int { return g.size }
+
+func (g *ranks) Do(ctx context.Context, call group.Call) error {
+	p := g.laneOf(call.Kind, call.Peer).ask()
+	return g.do(ctx, p, call, g.perform)
+}
+
+func (g *ranks) Start(ctx context.Context, call group.Call) *group.Pending {
+	p := g.laneOf(call.Kind, call.Peer).ask()
+	return group.NewPending(func() error { return g.do(ctx, p, call, g.perform) })
+}
+
+func (g *ranks) Flight() []group.Record { return g.world.recorder.Records() }
+
+// Dump writes the last operations of this process: every process keeps its own.
+func (g *ranks) Dump(w io.Writer) error { return group.WriteRecords(w, g.world.rank, g.Flight()) }
+
+// task is a call whose turn has come.
+type task struct {
+	group.Call
+	seq uint64
+	bound
+}
+
+// do makes a call when its turn in the lane has come, and keeps a record of it.
+func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*task) error) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	defer close(p.over)
+	if p.before != nil {
+		select {
+		case <-p.before:
+		case <-ctx.Done():
+			// The group fails, so the calls before this one end soon.
+			err := ended(ctx)
+			g.post.fail(&group.Failure{Rank: g.rank, Kind: call.Kind, Seq: p.seq, Reason: "gave up: " + err.Error(), Err: err}, 0)
+			<-p.before
+		}
+	}
+	t := &task{Call: call, seq: p.seq, bound: bounded(ctx, g.world.timeout)}
+	number := g.world.recorder.Begin(g.name, t.seq, call, t.started)
+	err := g.world.whileOpen(func() error {
+		if err := g.post.poll(t); err != nil {
+			return g.blame(t, err, "", nil)
+		}
+		return perform(t)
+	})
+	g.world.recorder.End(number, err)
+	return err
+}
+
+// perform makes any call but a split.
+func (g *ranks) perform(t *task) error {
+	if err := t.check(g.rank, g.size); err != nil {
+		return g.fail(t, g.rank, "asked for what cannot be: "+err.Error(), err)
+	}
+	switch t.Kind {
+	case group.KindSend:
+		return g.send(t)
+	case group.KindRecv:
+		return g.recv(t)
+	}
+	if err := g.meet(t); err != nil {
+		return err
+	}
+	if t.Kind == group.KindBarrier || t.Elements() == 0 && t.InCounts == nil {
+		return nil
+	}
+	return g.move(t)
+}

@@ -1,0 +1,25 @@
+//go:build !mpi
+
+package mpi_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/lib/collective/mpi"
+)
+
+func TestWithoutTheTag(t *testing.T) {
+	_, err := mpi.World()
+	for _, want := range []string{"apt-get install openmpi-bin libopenmpi-dev", "-tags mpi"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("World returns %v, want an error that says %q", err, want)
+		}
+	}
+	if _, err := mpi.World(mpi.Timeout(-1)); err == nil || !strings.Contains(err.Error(), "timeout of -1ns") {
+		t.Errorf("a negative timeout gives the error %v", err)
+	}
+	if _, err := mpi.World(mpi.Records(0)); err == nil || !strings.Contains(err.Error(), "recorder of 0") {
+		t.Errorf("no records give the error %v", err)
+	}
+}

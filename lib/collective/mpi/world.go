@@ -1,0 +1,130 @@
+//go:build mpi
+
+package mpi
+
+// #include "ompi.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+)
+
+// Job is this process's place among those that mpirun started: the group of all of
+// them. Its Dump writes the operations of this process alone, since every process
+// keeps its own.
+type Job struct {
+	group.Group
+	world *world
+}
+
+// world is what the groups of a process have in common.
+type world struct {
+	config
+	rank     int
+	recorder *group.Recorder
+
+	mu     sync.Mutex
+	groups []*ranks
+
+	open   sync.RWMutex // read-locked by calls, locked to close
+	closed bool
+}
+
+var started struct {
+	sync.Mutex
+	done bool
+}
+
+// World starts Open MPI and returns the group of all processes of the job. It waits
+// for all of them to start, and is called once in a process.
+func World(options ...Option) (*Job, error) {
+	config, err := newConfig(options)
+	if err != nil {
+		return nil, err
+	}
+	started.Lock()
+	defer started.Unlock()
+	if started.done {
+		return nil, errors.New("mpi: World was called before in this process: pass its result on")
+	}
+	started.done = true
+	var provided C.int
+	if code := C.MPI_Init_thread(nil, nil, C.MPI_THREAD_MULTIPLE, &provided); code != C.MPI_SUCCESS {
+		return nil, fmt.Errorf("mpi: it does not start: error %d", code)
+	}
+	if provided < C.MPI_THREAD_MULTIPLE {
+		return nil, errors.New("mpi: this Open MPI is built without MPI_THREAD_MULTIPLE: install one that has it")
+	}
+	var comm C.MPI_Comm
+	if code := C.shardbook_start(&comm); code != C.MPI_SUCCESS {
+		return nil, mpiError(code)
+	}
+	w := &world{config: config, recorder: group.NewRecorder(config.records)}
+	g, err := newRanks("", comm, w)
+	if err != nil {
+		return nil, err
+	}
+	w.rank = g.rank
+	return &Job{Group: g, world: w}, nil
+}
+
+// join notes a group, so that it is closed with the world.
+func (w *world) join(g *ranks) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.groups = append(w.groups, g)
+}
+
+// whileOpen runs part of a call. MPI must not be called after its end.
+func (w *world) whileOpen(f func() error) error {
+	w.open.RLock()
+	defer w.open.RUnlock()
+	if w.closed {
+		return errClosed
+	}
+	return f()
+}
+
+var errClosed = errors.New("mpi: the job is closed: make calls before Close")
+
+// Close says that this process makes no more calls, and ends Open MPI: a rank that
+// waits for this one fails, here calls under way fail, and groups that were split
+// end too. It waits for the other ranks to call Close, at most for the timeout, and
+// returns an error if they do not; the process should exit then. It may be called
+// again.
+func (j *Job) Close() error {
+	w := j.world
+	w.mu.Lock()
+	for _, g := range w.groups {
+		g.post.leave()
+	}
+	w.mu.Unlock()
+	w.open.Lock()
+	defer w.open.Unlock()
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	for _, g := range w.groups {
+		g.post.close()
+	}
+	done := make(chan C.int, 1)
+	go func() { done <- C.MPI_Finalize() }()
+	select {
+	case code := <-done:
+		if code != C.MPI_SUCCESS {
+			return mpiError(code)
+		}
+		return nil
+	case <-time.After(w.timeout):
+		return fmt.Errorf("mpi: not all ranks closed the job within %v: exit, with a status that is not 0", w.timeout)
+	}
+}
+
+// Abort ends all processes of the job at once, this one too, with an exit status.
+func (j *Job) Abort(status int) { C.MPI_Abort(C.shardbook_world(), C.int(status)) }
