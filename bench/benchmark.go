@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardbook/shardbook/lib/chart"
+)
+
+// benchmark is one comparison: cases, and implementations that all of them are
+// measured on.
+type benchmark interface {
+	name() string
+	about() string
+
+	// flags adds the benchmark's own flags to its command.
+	flags(cmd *cobra.Command)
+
+	// cases returns the cases that the flags ask for.
+	cases() ([]testCase, error)
+
+	implementations() []implementation
+
+	// charts draws the records of a run.
+	charts(records []record) []*chart.Chart
+}
+
+// testCase is one thing to measure.
+type testCase struct {
+	name string
+
+	// params is sent to the workers, as JSON; only the benchmark knows its fields.
+	params any
+
+	// describe fills in what the benchmark has to say about a record of the case.
+	// It may be nil.
+	describe func(r *record)
+}
+
+// role is the side that an implementation is on.
+type role string
+
+const (
+	ours  role = "ours"
+	peer  role = "peer"
+	limit role = "limit" // what the machine could do at best, if nothing else were to be done
+)
+
+// implementation is one way to do the cases. It has either serve or commands.
+type implementation struct {
+	name  string
+	about string
+	role  role
+
+	// serve makes the subject in a worker process of this very program, which is
+	// started with args and env added. The function returned ends the subject.
+	serve func(ctx context.Context) (subject, func(), error)
+	args  []string
+	env   []string
+
+	// commands are the programs to start. They find the socket to connect to in
+	// the environment.
+	commands func(ctx context.Context, p place) ([]*exec.Cmd, error)
+
+	// processes is how many connect; 0 means 1.
+	processes int
+}
+
+// place is what commands may need to know.
+type place struct {
+	dir     string // temporary, gone after the run
+	scripts string // folder with the peers' programs
+	python  string // with the peers' packages
+}
+
+// subject is what is measured, inside a worker process. Its methods are called one
+// at a time.
+type subject interface {
+	// prepare gets ready for a case and does it a few times. It returns an error
+	// if the result is wrong, and an errUnsupported if the case cannot be done.
+	prepare(params []byte) error
+
+	// sample does the case so many times and returns the milliseconds of each.
+	sample(calls int) (float64, error)
+
+	// finish checks the result once more and frees what prepare made.
+	finish() error
+}

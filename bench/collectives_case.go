@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// collectiveOps are the operations that are measured.
+var collectiveOps = []string{"all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"}
+
+// collectiveCase is one operation on buffers of one size, of float32.
+type collectiveCase struct {
+	Op    string `json:"op"`
+	Bytes int64  `json:"bytes"` // of the larger of a rank's two buffers
+	Ranks int    `json:"ranks"`
+}
+
+// busFactor turns the algorithm bandwidth into the bus bandwidth.
+func (c collectiveCase) busFactor() float64 {
+	n := float64(c.Ranks)
+	switch c.Op {
+	case "all-reduce":
+		return 2 * (n - 1) / n
+	case "broadcast":
+		return 1
+	default:
+		return (n - 1) / n
+	}
+}
+
+// traffic is how many bytes all ranks together read and write at least.
+func (c collectiveCase) traffic() int64 {
+	n := int64(c.Ranks)
+	switch c.Op {
+	case "all-reduce", "all-to-all":
+		return 2 * n * c.Bytes // every buffer is read and written
+	case "broadcast":
+		return n * c.Bytes // one is read, the others are written
+	default:
+		return (n + 1) * c.Bytes // every whole buffer and every part, once
+	}
+}
+
+// counts is how many elements a rank gives and gets. An operation in place has no
+// second buffer.
+func (c collectiveCase) counts() (in, out int) {
+	whole := int(c.Bytes / 4)
+	part := whole / c.Ranks
+	switch c.Op {
+	case "reduce-scatter":
+		return whole, part
+	case "all-gather":
+		return part, whole
+	case "all-to-all":
+		return whole, whole
+	default:
+		return whole, 0
+	}
+}
+
+// Element i of rank r's data is (r+1)·(1 + i mod period): sums of it are exact in
+// float32, and as the period is a prime no displaced block looks right.
+const period = 251
+
+// fill writes elements from, from+1, … of a rank's data.
+func fill(buf []float32, rank, from int) {
+	for i := range min(period, len(buf)) {
+		buf[i] = float32((rank + 1) * (1 + (from+i)%period))
+	}
+	for done := period; done < len(buf); done *= 2 {
+		copy(buf[done:], buf[:done])
+	}
+}
+
+// fillInput writes what a rank gives.
+func (c collectiveCase) fillInput(in []float32, rank int) {
+	from := 0
+	if c.Op == "all-gather" {
+		from = rank * len(in)
+	}
+	fill(in, rank, from)
+}
+
+// check compares what a rank got with what it should have got.
+func (c collectiveCase) check(got []float32, rank int) error {
+	part := int(c.Bytes/4) / c.Ranks
+	sum := c.Ranks * (c.Ranks + 1) / 2
+	for i, value := range got {
+		factor, at := sum, i // of the reductions
+		switch c.Op {
+		case "reduce-scatter":
+			at = rank*part + i
+		case "all-gather":
+			factor = i/part + 1
+		case "all-to-all":
+			factor, at = i/part+1, rank*part+i%part
+		case "broadcast":
+			factor = 1
+		}
+		if want := float32(factor * (1 + at%period)); value != want {
+			return fmt.Errorf("wrong result: %s of %d bytes, element %d is %v, want %v", c.Op, c.Bytes, i, value, want)
+		}
+	}
+	return nil
+}
+
+func parseCollective(params []byte) (c collectiveCase, err error) {
+	err = json.Unmarshal(params, &c)
+	return c, err
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+)
+
+// TestCheck makes each operation's result from its definition, element by element.
+func TestCheck(t *testing.T) {
+	for _, n := range []int{2, 3, 4} {
+		for _, op := range collectiveOps {
+			c := collectiveCase{Op: op, Bytes: int64(4 * n * 400), Ranks: n}
+			in, _ := c.counts()
+			ins := make([][]float32, n)
+			for rank := range ins {
+				ins[rank] = make([]float32, in)
+				c.fillInput(ins[rank], rank)
+			}
+			for rank := range n {
+				got := define(op, ins, rank)
+				if err := c.check(got, rank); err != nil {
+					t.Errorf("rank %d of %d: %v", rank, n, err)
+				}
+				got[len(got)-1]++
+				if c.check(got, rank) == nil {
+					t.Errorf("%s, rank %d of %d: a wrong last element goes unseen", op, rank, n)
+				}
+			}
+		}
+	}
+}
+
+// define is what a rank gets.
+func define(op string, ins [][]float32, rank int) (got []float32) {
+	n := len(ins)
+	part := len(ins[0]) / n
+	switch op {
+	case "all-gather":
+		return slices.Concat(ins...)
+	case "broadcast":
+		return slices.Clone(ins[0])
+	case "all-to-all":
+		for _, in := range ins {
+			got = append(got, in[rank*part:(rank+1)*part]...)
+		}
+		return got
+	}
+	got = make([]float32, len(ins[0]))
+	for _, in := range ins {
+		for i, x := range in {
+			got[i] += x
+		}
+	}
+	if op == "reduce-scatter" {
+		got = got[rank*part : (rank+1)*part]
+	}
+	return got
+}
+
+// TestBusFactor compares with the table in nccl-tests, doc/PERFORMANCE.md, at n=4.
+func TestBusFactor(t *testing.T) {
+	for op, want := range map[string]float64{
+		"all-reduce": 1.5, "reduce-scatter": 0.75, "all-gather": 0.75, "all-to-all": 0.75, "broadcast": 1,
+	} {
+		if got := (collectiveCase{Op: op, Ranks: 4}).busFactor(); got != want {
+			t.Errorf("%s: %v, want %v", op, got, want)
+		}
+	}
+}
+
+// TestOurs runs our engines, which check their results, at sizes with and without
+// a rest to the vector units' width.
+func TestOurs(t *testing.T) {
+	b := &collectives{ops: collectiveOps, sizes: []int64{48, 12300}, ranks: 3}
+	only := []string{"group", "group-ring", "xla", "xla-malloc", "memory-copy", "memory-negate", "memory-add"}
+	records, err := run(t, b, settings{rounds: 2, only: only})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := len(records), 2*(5*6+1); got != want { // the ring has one operation only
+		t.Errorf("%d records, want %d", got, want)
+	}
+}
+
+// TestPeers runs the peers, which check their results too, and our MPI.
+func TestPeers(t *testing.T) {
+	if _, err := peersPython(os.Getenv(envPython)); err != nil {
+		t.Skip(err)
+	}
+	if _, err := exec.LookPath("mpicc"); err != nil {
+		t.Skip(needMPI)
+	}
+	b := &collectives{ops: collectiveOps, sizes: []int64{4096}, ranks: 2}
+	only := []string{"mpi", "gloo", "openmpi", "jax", "jax-donate"}
+	records, err := run(t, b, settings{rounds: 1, peers: true, python: os.Getenv(envPython), only: only})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := len(records), 5*4+3; got != want { // three results are as large as what is donated
+		t.Errorf("%d records, want %d", got, want)
+	}
+}

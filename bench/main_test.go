@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardbook/shardbook/lib/chart"
+)
+
+// TestMain makes the test's own binary a worker where it is started as one.
+func TestMain(m *testing.M) {
+	benchmarks = append(benchmarks, func() benchmark { return fake{} })
+	if os.Getenv(envSocket) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// fake is a benchmark of sleepers that take the time they are named for.
+type fake struct{}
+
+func (fake) name() string                   { return "fake" }
+func (fake) about() string                  { return "for tests" }
+func (fake) flags(*cobra.Command)           {}
+func (fake) charts([]record) []*chart.Chart { return nil }
+func (fake) cases() ([]testCase, error)     { return []testCase{{name: "one", params: 1}}, nil }
+func (fake) implementations() []implementation {
+	serve := func(s fakeSubject) func(context.Context) (subject, func(), error) {
+		return func(context.Context) (subject, func(), error) { return s, func() {}, nil }
+	}
+	return []implementation{
+		{name: "good", role: ours, serve: serve(fakeSubject{ms: 10})},
+		{name: "half", role: ours, serve: serve(fakeSubject{ms: 20})},
+		{name: "bound", role: limit, serve: serve(fakeSubject{ms: 5})},
+		{name: "unable", role: ours, serve: serve(fakeSubject{prepared: errUnsupported("not here")})},
+		{name: "wrong", role: ours, serve: serve(fakeSubject{prepared: errors.New("wrong result: 1, want 2")})},
+		{name: "dying", role: ours, serve: serve(fakeSubject{dies: true})},
+		{name: "stillborn", role: ours, serve: func(context.Context) (subject, func(), error) { return nil, nil, errors.New("no engine") }},
+		{name: "silent", role: ours, commands: func(ctx context.Context, _ place) ([]*exec.Cmd, error) {
+			return []*exec.Cmd{exec.CommandContext(ctx, "sh", "-c", "echo no luck >&2; exit 3")}, nil
+		}},
+		{name: "missing", role: ours, commands: func(context.Context, place) ([]*exec.Cmd, error) {
+			return nil, errUnsupported("install it")
+		}},
+	}
+}
+
+type fakeSubject struct {
+	ms       float64
+	prepared error
+	dies     bool
+}
+
+func (s fakeSubject) prepare([]byte) error { return s.prepared }
+func (s fakeSubject) finish() error        { return nil }
+func (s fakeSubject) sample(calls int) (float64, error) {
+	if s.dies {
+		fmt.Fprintln(os.Stderr, "last words")
+		os.Exit(1)
+	}
+	return s.ms, nil
+}
+
+// run runs a benchmark and returns its records.
+func run(t *testing.T, b benchmark, s settings) ([]record, error) {
+	t.Helper()
+	report, err := newReport(b, false, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.run(t.Context(), b, report)
+	return report.records, err
+}
+
+func TestTurns(t *testing.T) {
+	records, err := run(t, fake{}, settings{rounds: 3, only: []string{"good", "half", "bound", "unable", "missing"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range records {
+		got = append(got, fmt.Sprint(r.Impl, " ", r.MinMS, " ", r.MedianMS, " ", r.Rounds, " ", r.OfLimit))
+	}
+	want := []string{"good 10 10 3 0.5", "half 20 20 3 0.25", "bound 5 5 3 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	for name, want := range map[string]string{
+		"wrong":     "one: wrong, rank 0, prepare: wrong result: 1, want 2",
+		"dying":     "last words",
+		"stillborn": "bench: no engine",
+		"silent":    "starting silent: it ended at once (exit status 3): no luck",
+		"nobody":    `--impls: no implementation "nobody", want some of good,`,
+	} {
+		_, err := run(t, fake{}, settings{rounds: 1, only: []string{name}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, want)
+		}
+	}
+}
+
+func TestCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	report, err := newReport(fake{}, false, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (settings{rounds: 1, only: []string{"good"}}).run(ctx, fake{}, report); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+}
+
+func TestBadArguments(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"nonsense", "nonsense"},
+		{"collectives --rounds=0", "--rounds=0"},
+		{"collectives --ranks=1", "--ranks=1: want 2 or more"},
+		{"collectives --sizes=1000", "multiple of 16"},
+		{"collectives --ops=all-sorts", "all-reduce"},
+		{"collectives --impls=gloo", "add --peers"},
+		{"collectives --peers --impls=jax --python=/no/such/python", "--python=/no/such/python"},
+		{"collectives --worker=gloo", `no implementation "gloo"`},
+		{"collectives --worker=group", envSocket},
+	} {
+		cmd := newCommand()
+		cmd.SetArgs(strings.Fields(test.args))
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: error %v, want one with %q", test.args, err, test.want)
+		}
+	}
+}
+
+func TestPairRatios(t *testing.T) {
+	mine := sampleTimes{1, 2, 4}
+	got := pairRatios(mine, []sampleTimes{{2, 2, 8}, {3, 1, 4}})
+	if want := []float64{2, 0.5, 1}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := pairRatios(mine, nil); got != nil {
+		t.Errorf("with nobody to compare with: %v", got)
+	}
+	if m := median([]float64{5, 1, 3, 2}); m != 2.5 {
+		t.Errorf("median %v, want 2.5", m)
+	}
+}
+
+// TestReport compares with times made up so that the ratios can be seen.
+func TestReport(t *testing.T) {
+	out := t.TempDir()
+	b := &collectives{ops: collectiveOps, sizes: []int64{1 << 20}, ranks: 4}
+	r, err := newReport(b, false, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := b.cases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = r.add(cases[0], []result{
+		{implementation{name: "group", role: ours}, sampleTimes{1, 2, 1}},
+		{implementation{name: "quick", role: peer}, sampleTimes{3, 3, 2}},
+		{implementation{name: "slow", role: peer}, sampleTimes{4, 1, 4}},
+	})
+	if err == nil {
+		err = r.finish()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(out, linesFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	var got record
+	if err := json.Unmarshal([]byte(first), &got); err != nil {
+		t.Fatal(err)
+	}
+	got.Load1 = 0
+	want := record{
+		Bench: "collectives", Case: "all-reduce 1 MiB", Impl: "group", Role: ours, MinMS: 1, MedianMS: 1, Rounds: 3,
+		Ratio: 2, RatioMin: 0.5, MinRatio: 1, Best: "quick",
+		Op: "all-reduce", Bytes: 1 << 20, Ranks: 4, AlgBW: 1.049, BusBW: 1.573, // 2^20 bytes in 1 ms, times 2·3/4
+	}
+	if got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	page, err := os.ReadFile(filepath.Join(out, pageFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"2.00 (0.50)", "group against the best peer", "<script"} {
+		if !strings.Contains(string(page), part) {
+			t.Errorf("the page has no %q", part)
+		}
+	}
+	for _, part := range []string{`src="http`, `href="http`} {
+		if strings.Contains(string(page), part) {
+			t.Errorf("the page has %q: it would need the network", part)
+		}
+	}
+}

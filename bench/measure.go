@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/shardbook/shardbook/lib/notebook"
+)
+
+// scripts are the peers' programs.
+//
+//go:embed peers/*.py
+var scripts embed.FS
+
+// settings are the flags that every benchmark has.
+type settings struct {
+	peers  bool
+	only   []string // names of implementations; none means all
+	rounds int
+	python string
+}
+
+const (
+	// sampleMS is how long one sample should take: long enough that a scheduler's
+	// hiccup does not decide it, short enough that a round's samples are neighbours.
+	sampleMS = 10
+
+	// maxCalls bounds the calls of one sample.
+	maxCalls = 2000
+)
+
+// run measures a benchmark's cases and reports each as soon as it is done.
+func (s settings) run(ctx context.Context, b benchmark, report *report) error {
+	if s.rounds < 1 {
+		return fmt.Errorf("--rounds=%d: want 1 or more", s.rounds)
+	}
+	cases, err := b.cases()
+	if err != nil {
+		return err
+	}
+	implementations, err := s.choose(b)
+	if err != nil {
+		return err
+	}
+	p, clean, err := s.place(implementations)
+	if err != nil {
+		return err
+	}
+	defer clean()
+
+	bar := notebook.NewBar(b.name(), len(implementations)+len(cases)*s.rounds)
+	defer bar.Done()
+	workers, err := startWorkers(ctx, implementations, b, p, func(name string) { bar.Step("started %s", name) })
+	defer stopWorkers(workers)
+	if err != nil {
+		return err
+	}
+	for _, c := range cases {
+		results, err := measure(ctx, c, workers, s.rounds, func() { bar.Step("%s", c.name) })
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		if err := report.add(c, results); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// choose returns the implementations that the flags ask for.
+func (s settings) choose(b benchmark) ([]implementation, error) {
+	var chosen []implementation
+	var names []string
+	for _, im := range b.implementations() {
+		names = append(names, im.name)
+		if len(s.only) > 0 && !slices.Contains(s.only, im.name) || im.role == peer && !s.peers {
+			continue
+		}
+		chosen = append(chosen, im)
+	}
+	for _, name := range s.only {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("--impls: no implementation %q, want some of %s", name, strings.Join(names, ","))
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("--impls=%s names peers only: add --peers", strings.Join(s.only, ","))
+	}
+	return chosen, nil
+}
+
+// place makes the folder that the workers need.
+func (s settings) place(implementations []implementation) (p place, clean func(), err error) {
+	if slices.ContainsFunc(implementations, func(im implementation) bool { return im.role == peer }) {
+		if p.python, err = peersPython(s.python); err != nil {
+			return p, nil, err
+		}
+	}
+	if p.dir, err = os.MkdirTemp("", "bench-"); err != nil {
+		return p, nil, err
+	}
+	clean = func() { os.RemoveAll(p.dir) }
+	files, err := fs.Sub(scripts, "peers")
+	if err == nil {
+		p.scripts = p.dir + "/peers"
+		err = os.CopyFS(p.scripts, files)
+	}
+	if err != nil {
+		clean()
+	}
+	return p, clean, err
+}
+
+// result is what one implementation took for one case.
+type result struct {
+	implementation
+	times sampleTimes
+}
+
+// measure takes samples of a case from all workers in turns. Each round begins
+// with another worker. Workers that cannot do the case are left out.
+func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onRound func()) ([]result, error) {
+	params, err := json.Marshal(c.params)
+	if err != nil {
+		return nil, err
+	}
+	var able []*worker
+	var calls []int
+	for _, w := range workers {
+		n, err := w.prepare(ctx, params)
+		var unsupported errUnsupported
+		if errors.As(err, &unsupported) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		able = append(able, w)
+		calls = append(calls, n)
+	}
+	results := make([]result, len(able))
+	for i, w := range able {
+		results[i] = result{w.implementation, make(sampleTimes, rounds)}
+	}
+	for round := range rounds {
+		for i := range able {
+			k := (round + i) % len(able)
+			if results[k].times[round], err = able[k].ask(ctx, request{Do: "sample", Calls: calls[k]}); err != nil {
+				return nil, err
+			}
+		}
+		onRound()
+	}
+	for _, w := range able {
+		if _, err := w.ask(ctx, request{Do: "finish"}); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// prepare has the worker prepare a case, and finds how many calls make a sample.
+func (w *worker) prepare(ctx context.Context, params []byte) (calls int, err error) {
+	if _, err := w.ask(ctx, request{Do: "prepare", Case: params}); err != nil {
+		return 0, err
+	}
+	calls = 1
+	for range 3 { // the first sample is often slow
+		ms, err := w.ask(ctx, request{Do: "sample", Calls: calls})
+		if err != nil {
+			return 0, err
+		}
+		calls = max(1, int(min(sampleMS/ms, maxCalls)))
+	}
+	return calls, nil
+}

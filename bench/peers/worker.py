@@ -1,0 +1,40 @@
+"""The worker's side of the protocol that protocol.go describes."""
+import json
+import os
+import socket
+import traceback
+
+
+class Unsupported(Exception):
+    """The case cannot be done here; the message says why."""
+
+
+def serve(subject, rank=0):
+    """Answer requests until the connection ends.
+
+    subject has prepare(case), sample(calls) -> milliseconds of a call, finish().
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(os.environ["SHARDBOOK_BENCH_SOCKET"])
+    lines = connection.makefile("rw")
+
+    def say(**answer):
+        print(json.dumps({"rank": rank, **answer}), file=lines, flush=True)
+
+    say()
+    for line in lines:
+        request = json.loads(line)
+        try:
+            if request["do"] == "prepare":
+                subject.prepare(request["case"])
+                say()
+            elif request["do"] == "sample":
+                say(ms=subject.sample(request["calls"]))
+            else:
+                subject.finish()
+                say()
+        except Unsupported as e:
+            say(unsupported=str(e))
+        except Exception as e:
+            traceback.print_exc()
+            say(error=f"{type(e).__name__}: {e}")

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// patience is how long a worker may take to start or to answer one request before
+// it counts as hanging.
+const patience = 3 * time.Minute
+
+// grace is how long a program may take to end.
+const grace = 3 * time.Second
+
+// worker is an implementation's processes, seen from the process that measures.
+type worker struct {
+	implementation
+	programs []*exec.Cmd
+	over     sync.WaitGroup // the programs
+	ranks    []*connection
+	said     tail // by the programs
+}
+
+type connection struct {
+	net.Conn
+	lines *bufio.Scanner
+}
+
+// startWorkers starts the implementations that can be, and says which cannot. The
+// workers must be stopped, also after an error.
+func startWorkers(ctx context.Context, implementations []implementation, b benchmark, p place, onStart func(name string)) (workers []*worker, err error) {
+	for _, im := range implementations {
+		w, err := startWorker(ctx, im, b, p)
+		var missing errUnsupported
+		if errors.As(err, &missing) {
+			fmt.Fprintf(os.Stderr, "bench: without %s: %v\n", im.name, missing)
+		} else if err != nil {
+			return workers, err
+		} else {
+			workers = append(workers, w)
+		}
+		onStart(im.name)
+	}
+	return workers, nil
+}
+
+func stopWorkers(workers []*worker) {
+	for _, w := range workers {
+		w.stop()
+	}
+}
+
+// startWorker starts an implementation's processes and waits until all of them
+// have connected.
+func startWorker(ctx context.Context, im implementation, b benchmark, p place) (*worker, error) {
+	w := &worker{implementation: im}
+	err := w.start(ctx, b, p)
+	if err != nil {
+		w.stop()
+		return nil, fmt.Errorf("starting %s: %w", im.name, err)
+	}
+	return w, nil
+}
+
+func (w *worker) start(ctx context.Context, b benchmark, p place) error {
+	path := filepath.Join(p.dir, w.name+".sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	commands := w.commands
+	if commands == nil {
+		commands = func(ctx context.Context, _ place) ([]*exec.Cmd, error) { return w.self(ctx, b) }
+	}
+	programs, err := commands(ctx, p)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, len(programs))
+	for _, cmd := range programs {
+		if cmd.Env == nil {
+			cmd.Env = os.Environ()
+		}
+		cmd.Env = append(cmd.Env, envSocket+"="+path)
+		cmd.Stdout, cmd.Stderr = &w.said, &w.said
+		// An interrupt from the keyboard goes to this process only, which then
+		// ends the workers in order: mpirun must live to end its ranks.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+		cmd.WaitDelay = grace
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		w.programs = append(w.programs, cmd)
+		w.over.Go(func() { ended <- cmd.Wait() })
+	}
+	accepted := make(chan error, 1)
+	go func() { accepted <- w.accept(listener.(*net.UnixListener)) }()
+	select {
+	case err = <-accepted:
+	case end := <-ended:
+		listener.Close()
+		w.signal(syscall.SIGKILL)
+		<-accepted
+		err = fmt.Errorf("it ended at once (%v): %s", end, w.lastWords())
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// self is this very program as a worker.
+func (im implementation) self(ctx context.Context, b benchmark) ([]*exec.Cmd, error) {
+	program, err := os.Executable()
+	cmd := exec.CommandContext(ctx, program, append([]string{b.name(), "--worker=" + im.name}, im.args...)...)
+	cmd.Env = append(os.Environ(), im.env...)
+	return []*exec.Cmd{cmd}, err
+}
+
+// accept takes the ranks' connections, in any order.
+func (w *worker) accept(listener *net.UnixListener) error {
+	listener.SetDeadline(time.Now().Add(patience))
+	for range max(1, w.processes) {
+		conn, err := listener.Accept()
+		if err != nil {
+			return fmt.Errorf("%d of %d processes connected: %w: %s", len(w.ranks), max(1, w.processes), err, w.lastWords())
+		}
+		c := &connection{Conn: conn, lines: bufio.NewScanner(conn)}
+		w.ranks = append(w.ranks, c)
+		if _, err := c.hear(); err != nil {
+			return fmt.Errorf("%w: %s", err, w.lastWords())
+		}
+	}
+	return nil
+}
+
+func (c *connection) hear() (a answer, err error) {
+	c.SetReadDeadline(time.Now().Add(patience))
+	if !c.lines.Scan() {
+		return a, errors.Join(errors.New("the process has ended or hangs"), c.lines.Err())
+	}
+	err = json.Unmarshal(c.lines.Bytes(), &a)
+	return a, err
+}
+
+// ask sends a request to every rank and returns the time of the slowest.
+func (w *worker) ask(ctx context.Context, r request) (ms float64, err error) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return 0, err
+	}
+	// Whoever is waiting for an answer goes on at once when the run is cut off.
+	defer context.AfterFunc(ctx, func() {
+		for _, c := range w.ranks {
+			c.Close()
+		}
+	})()
+	for _, c := range w.ranks {
+		if _, err := c.Write(append(line, '\n')); err != nil {
+			return 0, w.failed(ctx, r, err)
+		}
+	}
+	var unsupported errUnsupported
+	for _, c := range w.ranks {
+		a, err := c.hear()
+		switch {
+		case err != nil:
+			return 0, w.failed(ctx, r, err)
+		case a.Error != "":
+			return 0, fmt.Errorf("%s, rank %d, %s: %s", w.name, a.Rank, r.Do, a.Error)
+		case a.Unsupported != "":
+			unsupported = errUnsupported(a.Unsupported)
+		}
+		ms = max(ms, a.MS)
+	}
+	if unsupported != "" {
+		return 0, unsupported
+	}
+	return ms, nil
+}
+
+func (w *worker) failed(ctx context.Context, r request, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%s, %s: %w: %s", w.name, r.Do, err, w.lastWords())
+}
+
+// lastWords is what the programs said last. It waits a moment for them to end: a
+// connection breaks before the last words arrive.
+func (w *worker) lastWords() string {
+	w.await(grace)
+	return w.said.text()
+}
+
+// stop ends the programs: they see their connection end, and are told by signals
+// if they do not go.
+func (w *worker) stop() {
+	for _, c := range w.ranks {
+		c.Close()
+	}
+	if !w.await(grace) {
+		w.signal(syscall.SIGTERM)
+		w.await(grace)
+	}
+	w.signal(syscall.SIGKILL)
+}
+
+// await waits for the programs to end, and reports whether they have.
+func (w *worker) await(most time.Duration) bool {
+	over := make(chan struct{})
+	go func() {
+		w.over.Wait()
+		close(over)
+	}()
+	select {
+	case <-over:
+		return true
+	case <-time.After(most):
+		return false
+	}
+}
+
+// signal sends the programs and their children a signal.
+func (w *worker) signal(s syscall.Signal) {
+	for _, cmd := range w.programs {
+		syscall.Kill(-cmd.Process.Pid, s)
+	}
+}
+
+// tail keeps the end of what a program prints, for error messages.
+type tail struct {
+	mu  sync.Mutex
+	end []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end = append(t.end, p...)
+	t.end = t.end[max(0, len(t.end)-4096):]
+	return len(p), nil
+}
+
+// text is the last lines in one.
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(t.end)), "\n")
+	return strings.Join(lines[max(0, len(lines)-6):], " | ")
+}

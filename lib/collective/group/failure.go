@@ -1,0 +1,27 @@
+package group
+
+import "fmt"
+
+// Failure is why a group can no longer be used. Every surviving rank gets it from
+// the call that failed and from all that follow.
+type Failure struct {
+	Group  string // the sub-group in which it happened; "" for a group that was not split off
+	Rank   int    // the rank at fault, as numbered there
+	Kind   Kind   // the operation in which it showed
+	Seq    uint64 // its number, from 1: of the group's collectives, or of the sends from one rank to another
+	Reason string // what the rank did: "did not arrive within 2s"
+	Err    error  // what lies behind it, where anything does: context.DeadlineExceeded, the rank's own error
+}
+
+// Error says for example
+// "all-reduce #12: rank 3 did not arrive within 2s (its last call was barrier #11)".
+func (f *Failure) Error() string {
+	of := ""
+	if f.Group != "" {
+		of = " of " + f.Group
+	}
+	return fmt.Sprintf("%v #%d%s: rank %d %s", f.Kind, f.Seq, of, f.Rank, f.Reason)
+}
+
+// Unwrap returns what lies behind the failure.
+func (f *Failure) Unwrap() error { return f.Err }

@@ -1,0 +1,165 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"time"
+)
+
+func (m *member) Rank() int { return m.rank }
+
+func (m *member) Size() int { return len(m.members) }
+
+func (m *member) Do(ctx context.Context, call Call) error {
+	return m.do(ctx, m.lane(call.Kind, call.Peer).ask(), call)
+}
+
+func (m *member) Start(ctx context.Context, call Call) *Pending {
+	at := m.lane(call.Kind, call.Peer).ask()
+	return NewPending(func() error { return m.do(ctx, at, call) })
+}
+
+// lane is where a call has its place. A call that cannot be is refused with the collectives.
+func (m *member) lane(kind Kind, peer int) *lane {
+	lanes := m.sends
+	switch {
+	case kind == KindRecv:
+		lanes = m.recvs
+	case kind != KindSend:
+		return m.collectives
+	}
+	if peer < 0 || peer >= len(lanes) {
+		return m.collectives
+	}
+	m.making.Lock()
+	defer m.making.Unlock()
+	if lanes[peer] == nil {
+		lanes[peer] = newLane()
+	}
+	return lanes[peer]
+}
+
+// do makes a call when its turn has come.
+func (m *member) do(ctx context.Context, at place, call Call) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if at.turn != nil {
+		select {
+		case <-at.turn:
+		case <-ctx.Done():
+			// The group fails, so the calls before this one end soon.
+			m.giveUp(ctx, call.Kind, at.seq)
+			<-at.turn
+		}
+	}
+	whole := false
+	defer func() {
+		if !whole { // its goroutine ends in the middle of the call
+			m.fail(m.died(call.Kind, at.seq))
+		}
+		at.leave()
+	}()
+	started := time.Now()
+	var number uint64
+	if !m.config.bare {
+		number = m.recorder.Begin(m.name, at.seq, call, started)
+	}
+	err := m.perform(ctx, at, call, started)
+	if !m.config.bare {
+		m.recorder.End(number, err)
+	}
+	whole = true
+	return err
+}
+
+func (m *member) died(kind Kind, seq uint64) *Failure {
+	return &Failure{Rank: m.rank, Kind: kind, Seq: seq, Reason: "died", Err: errDied}
+}
+
+var errDied = errors.New("its goroutine was ended")
+
+func (m *member) perform(ctx context.Context, at place, call Call, started time.Time) error {
+	m.config.step(m.rank, stepCalled)
+	if f := m.failure.Load(); f != nil {
+		return f
+	}
+	if !m.config.bare {
+		if err := call.Check(m.rank, len(m.members)); err != nil {
+			return m.fail(&Failure{Rank: m.rank, Kind: call.Kind, Seq: at.seq, Reason: "asked for what cannot be: " + err.Error(), Err: err})
+		}
+	}
+	if ctx.Err() != nil {
+		return m.giveUp(ctx, call.Kind, at.seq)
+	}
+	var f *Failure
+	if call.Kind == KindSend || call.Kind == KindRecv {
+		f = m.exchange(ctx, at, call, started)
+	} else {
+		f = m.collective(ctx, at, call, started)
+	}
+	m.config.step(m.rank, stepLeaving)
+	if f != nil {
+		return f
+	}
+	return nil
+}
+
+// await waits until ready says so, and returns nil; or until the group fails or the
+// call's time is up, and returns why.
+func (m *member) await(ctx context.Context, at place, ready func() bool) error {
+	for range m.config.spins {
+		if ready() {
+			return nil
+		}
+		runtime.Gosched()
+	}
+	late := at.deadline(ctx, m.config.timeout)
+	defer at.rest()
+	for !ready() {
+		select {
+		case <-at.wake:
+		case <-m.failed:
+			return m.failure.Load()
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			return context.DeadlineExceeded
+		}
+	}
+	return nil
+}
+
+// giveUp fails the group because the call's context has ended. If another rank is
+// gone that is the reason: Run ends the contexts then.
+func (m *member) giveUp(ctx context.Context, kind Kind, seq uint64) *Failure {
+	s := m.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return m.giveUpLocked(ctx, kind, seq)
+}
+
+func (m *member) giveUpLocked(ctx context.Context, kind Kind, seq uint64) *Failure {
+	if f := m.absent(kind, seq); f != nil {
+		return m.failLocked(f)
+	}
+	err := ctx.Err()
+	if cause := context.Cause(ctx); cause != err {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return m.failLocked(&Failure{Rank: m.rank, Kind: kind, Seq: seq, Reason: "gave up: " + err.Error(), Err: err})
+}
+
+func (m *member) Flight() []Record { return m.recorder.Records() }
+
+func (m *member) Dump(w io.Writer) error {
+	for _, other := range m.members {
+		if err := WriteRecords(w, other.rank, other.Flight()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

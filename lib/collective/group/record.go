@@ -1,0 +1,132 @@
+package group
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Record is one operation of one rank, as its flight recorder keeps it.
+type Record struct {
+	Group    string    // which sub-group; "" for the group that was split
+	Seq      uint64    // as in Failure
+	Kind     Kind      //
+	Type     Type      //
+	Op       Op        // of reductions
+	Peer     int       // as in Call
+	Elements int       // as Call.Elements counts them
+	Started  time.Time //
+	Ended    time.Time // zero while the operation runs
+	Err      string    // "" where it went well
+}
+
+// String is the operation in words, such as "all-reduce #12 (sum of 1024 float32)".
+func (r Record) String() string {
+	s := fmt.Sprintf("%v #%d", r.Kind, r.Seq)
+	if r.Group != "" {
+		s += " of " + r.Group
+	}
+	if what := describe(r.Kind, r.Type, r.Op, r.Peer, r.Elements); what != "" {
+		s += " (" + what + ")"
+	}
+	return s
+}
+
+// describe says what an operation is about: "sum of 1024 float32 to rank 0".
+func describe(kind Kind, t Type, op Op, peer, elements int) string {
+	what := fmt.Sprintf("%d %v", elements, t)
+	switch kind {
+	case KindBarrier, KindSplit:
+		return ""
+	case KindSend, KindReduce, KindGather:
+		what += fmt.Sprintf(" to rank %d", peer)
+	case KindRecv, KindBroadcast, KindScatter:
+		what += fmt.Sprintf(" from rank %d", peer)
+	}
+	switch kind {
+	case KindReduce, KindAllReduce, KindReduceScatter:
+		what = fmt.Sprintf("%v of %s", op, what)
+	}
+	return what
+}
+
+// Recorder keeps the last operations of one rank. It is for implementations of
+// Group, and may be used by several goroutines.
+type Recorder struct {
+	mu      sync.Mutex
+	records []Record
+	next    uint64
+}
+
+// DefaultRecords is how many operations a rank's recorder keeps unless told otherwise.
+const DefaultRecords = 64
+
+// NewRecorder returns a recorder of that many operations, at least one.
+func NewRecorder(size int) *Recorder {
+	return &Recorder{records: make([]Record, max(1, size))}
+}
+
+// Begin keeps an operation that starts at a time, and returns the number to end it
+// by. The group is the name of a sub-group, or "".
+func (r *Recorder) Begin(group string, seq uint64, call Call, started time.Time) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.records[r.next%uint64(len(r.records))] = Record{
+		Group: group, Seq: seq, Kind: call.Kind, Type: call.Type, Op: call.Op, Peer: call.Peer,
+		Elements: call.Elements(), Started: started,
+	}
+	r.next++
+	return r.next - 1
+}
+
+// End marks the end of what Begin numbered, if it is still kept.
+func (r *Recorder) End(number uint64, err error) {
+	ended := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if number+uint64(len(r.records)) < r.next {
+		return
+	}
+	record := &r.records[number%uint64(len(r.records))]
+	record.Ended = ended
+	if err != nil {
+		record.Err = err.Error()
+	}
+}
+
+// Records returns what is kept, oldest first.
+func (r *Recorder) Records() []Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	size := uint64(len(r.records))
+	kept := make([]Record, 0, min(size, r.next))
+	for i := r.next - min(size, r.next); i < r.next; i++ {
+		kept = append(kept, r.records[i%size])
+	}
+	return kept
+}
+
+// WriteRecords writes the operations of a rank, one a line: when it started, what
+// it is, and how long it took or that it still runs.
+func WriteRecords(w io.Writer, rank int, records []Record) error {
+	var text strings.Builder
+	if len(records) == 0 {
+		fmt.Fprintf(&text, "rank %d: no calls\n", rank)
+	}
+	for _, r := range records {
+		fmt.Fprintf(&text, "rank %d: %s %v", rank, r.Started.Format("15:04:05.000000"), r)
+		if r.Ended.IsZero() {
+			text.WriteString(": running\n")
+			continue
+		}
+		fmt.Fprintf(&text, ": %v", r.Ended.Sub(r.Started))
+		if r.Err != "" {
+			fmt.Fprintf(&text, ": %s", r.Err)
+		}
+		text.WriteString("\n")
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
