@@ -24,7 +24,7 @@ func categoryAxis(name string, labels []string, width int) object {
 	o["type"], o["data"] = "category", labels
 	o["axisTick"] = object{"alignWithLabel": true}
 	slot := float64(width) / float64(len(labels))
-	const widest = 110
+	const widest = 120
 	longest := 0.0
 	for _, l := range labels {
 		longest = max(longest, min(textWidth(l, 12), widest))

@@ -27,6 +27,7 @@ type Chart struct {
 	width, height int    // in pixels; zero means the default of its surroundings
 	logX, logY    bool
 	stacked       bool
+	scale         *[2]float64 // of a heat map's colours; nil means that of its values
 	kind          kind
 }
 
@@ -90,6 +91,12 @@ func (c *Chart) LogY() *Chart { return c.with(func(d *Chart) { d.logY = true }) 
 // Stacked puts the bars of one category on top of each other instead of side by side. It is for [Bar] only.
 func (c *Chart) Stacked() *Chart { return c.with(func(d *Chart) { d.stacked = true }) }
 
+// Scale sets the values at the two ends of a [HeatMap]'s colours, so that several maps can be compared by eye. All
+// values must lie within. Without it the ends are the map's own least and greatest value.
+func (c *Chart) Scale(low, high float64) *Chart {
+	return c.with(func(d *Chart) { d.scale = &[2]float64{low, high} })
+}
+
 // Size sets the size of the picture in pixels, each side from 160 to 4000. Without it a chart takes the size that suits
 // its kind, and a smaller one where several are shown together.
 func (c *Chart) Size(width, height int) *Chart {
@@ -111,12 +118,14 @@ func (c *Chart) with(change func(*Chart)) *Chart {
 // checkAdjustments refuses what the kind would ignore, because a chart that says "log" to its author and draws a
 // linear axis misleads.
 func (c *Chart) checkAdjustments() error {
-	points, bars := false, false
+	points, bars, cells := false, false, false
 	switch c.kind.(type) {
 	case *points2D:
 		points = true
 	case *barKind:
 		bars = true
+	case *heatMap:
+		cells = true
 	}
 	switch {
 	case c.logX && !points:
@@ -127,6 +136,8 @@ func (c *Chart) checkAdjustments() error {
 		return errors.New("Stacked is for Bar")
 	case c.stacked && c.logY:
 		return errors.New("stacked bars on a log axis would not show their sum")
+	case c.scale != nil && !cells:
+		return errors.New("Scale is for HeatMap")
 	}
 	for _, side := range []int{c.width, c.height} {
 		if side != 0 && (side < 160 || side > 4000) {

@@ -60,6 +60,10 @@ func TestErrors(t *testing.T) {
 		{"NaN cell", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{nan}}), "values[0][0] is NaN"},
 		{"equal columns", HeatMap("h", []string{"x", "x"}, []string{"a"}, [][]float64{{1, 2}}), "two column labels"},
 		{"equal rows", HeatMap("h", []string{"x"}, []string{"a", "a"}, [][]float64{{1}, {2}}), "two row labels"},
+		{"value off the scale", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(0, 2), "Scale(0, 2) for values from 3 to 3"},
+		{"scale without length", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(3, 3), "Scale(3, 3)"},
+		{"NaN scale", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(nan, 3), "Scale(NaN, 3)"},
+		{"scale of bars", bar(Series{Y: []float64{1, 1}}).Scale(0, 2), "Scale is for HeatMap"},
 		{"log heat map", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{1}}).LogY(), "LogY is for"},
 
 		{"no values", Histogram("h", nil, 3), "no values"},

@@ -13,8 +13,8 @@ type heatMap struct {
 }
 
 // HeatMap draws a matrix of values as coloured cells: values[i][j] is the cell in row ys[i], the first at the top, and
-// column xs[j]. A matrix of up to 12 by 12 cells also states each value. Name the axes by [Chart.Axes], and say in the
-// title what the values are and their unit.
+// column xs[j]. A matrix of up to 12 by 12 cells also states each value, and then a picture narrower than 400 pixels has
+// no key to the colours. Name the axes by [Chart.Axes], and say in the title what the values are and their unit.
 //
 // It is an error if xs or ys is empty or repeats a label, if values does not have one row for each of ys and one value
 // for each of xs, or if a value is NaN or infinite.
@@ -26,7 +26,7 @@ func HeatMap(title string, xs, ys []string, values [][]float64) *Chart {
 	return &Chart{title: title, kind: &heatMap{slices.Clone(xs), slices.Clone(ys), rows}}
 }
 
-func (k *heatMap) check(*Chart) error {
+func (k *heatMap) check(c *Chart) error {
 	if len(k.xs) == 0 || len(k.ys) == 0 {
 		return errors.New("no cells")
 	}
@@ -47,16 +47,31 @@ func (k *heatMap) check(*Chart) error {
 			return err
 		}
 	}
+	if c.scale != nil {
+		low, high := k.span()
+		if from, to := c.scale[0], c.scale[1]; !(from < to) || math.IsInf(to-from, 0) || low < from || to < high {
+			return fmt.Errorf("Scale(%v, %v) for values from %v to %v", from, to, low, high)
+		}
+	}
 	return checkCount("cells", len(k.xs)*len(k.ys), maxMarks)
+}
+
+// span is the least and the greatest value.
+func (k *heatMap) span() (low, high float64) {
+	low, high = k.values[0][0], k.values[0][0]
+	for _, row := range k.values {
+		low, high = min(low, slices.Min(row)), max(high, slices.Max(row))
+	}
+	return low, high
 }
 
 // stated tells whether each cell has room to state its value.
 func (k *heatMap) stated() bool { return len(k.xs) <= 12 && len(k.ys) <= 12 }
 
 func (k *heatMap) options(c *Chart) object {
-	low, high := k.values[0][0], k.values[0][0]
-	for _, row := range k.values {
-		low, high = min(low, slices.Min(row)), max(high, slices.Max(row))
+	low, high := k.span()
+	if c.scale != nil {
+		low, high = c.scale[0], c.scale[1]
 	}
 	var data []any
 	for i, row := range k.values {
@@ -77,8 +92,16 @@ func (k *heatMap) options(c *Chart) object {
 	}
 	width, height := c.size()
 	h := heading(c)
-	h["grid"].(object)["right"] = 100
-	h["xAxis"] = categoryAxis(c.x, k.xs, width-190)
+	key := 72 // pixels
+	if k.stated() && width < 400 {
+		key = 0
+	}
+	h["grid"].(object)["right"] = 28 + key
+	names := 0.0
+	for _, name := range k.ys {
+		names = max(names, min(textWidth(name, 12), 160))
+	}
+	h["xAxis"] = categoryAxis(c.x, k.xs, width-54-key-int(names))
 	h["yAxis"] = rowAxis(c.y, k.ys)
 	h["series"] = []object{{
 		"type": "heatmap", "data": data,
@@ -93,6 +116,7 @@ func (k *heatMap) options(c *Chart) object {
 		precision = 0
 	}
 	h["visualMap"] = object{
+		"show": key > 0,
 		"type": "continuous", "min": low, "max": high, "dimension": 2, "calculable": true, "precision": precision,
 		"orient": "vertical", "right": 8, "top": "middle", "itemHeight": min(height/2, 200), "itemWidth": 14,
 		"inRange": object{"color": ramp}, "textStyle": object{"fontSize": 11, "color": ink},

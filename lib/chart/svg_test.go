@@ -143,6 +143,30 @@ func TestEChartsIsTheVendoredOne(t *testing.T) {
 	}
 }
 
+// On one scale one value has one colour, whatever else a map holds; a narrow picture whose cells state their values
+// has no key.
+func TestScale(t *testing.T) {
+	xs, ys := []string{"x", "y"}, []string{"a"}
+	svg := func(c *Chart) string {
+		s, err := c.SVG()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	few := svg(HeatMap("few", xs, ys, [][]float64{{0, 4}}).Scale(0, 16))
+	many := svg(HeatMap("many", xs, ys, [][]float64{{4, 16}}).Scale(0, 16))
+	colour := "rgb(59,82,139)" // the ramp's second: 4 is a quarter of the way
+	for name, s := range map[string]string{"few": few, "many": many} {
+		if !strings.Contains(s, colour) || !strings.Contains(s, ">16<") {
+			t.Errorf("%s: no cell of the colour %s, or no key up to 16", name, colour)
+		}
+	}
+	if s := svg(HeatMap("few", xs, ys, [][]float64{{0, 4}}).Scale(0, 16).Size(300, 200)); strings.Contains(s, ">16<") {
+		t.Error("a narrow picture has a key")
+	}
+}
+
 // Labels are as short as their numbers allow.
 func TestLabels(t *testing.T) {
 	for want, c := range map[string]*Chart{

@@ -206,8 +206,9 @@ func (m *message[T]) packed() []T {
 	if len(m.chunks) == 1 {
 		return m.chunks[0]
 	}
+	rest := m.stage()
 	for _, chunk := range m.chunks {
-		m.staged = append(m.staged, chunk...)
+		rest = rest[copy(rest, chunk):]
 	}
 	return m.staged
 }
@@ -217,6 +218,11 @@ func (m *message[T]) room() []T {
 	if len(m.chunks) == 1 {
 		return m.chunks[0]
 	}
+	return m.stage()
+}
+
+// stage makes room for all chunks together.
+func (m *message[T]) stage() []T {
 	size := 0
 	for _, chunk := range m.chunks {
 		size += len(chunk)

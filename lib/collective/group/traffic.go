@@ -27,6 +27,15 @@ func (c *Counted) Sent() []plan.Load {
 	return append([]plan.Load(nil), c.sent...)
 }
 
+// Total is what the rank has sent to all others together.
+func (c *Counted) Total() (total plan.Load) {
+	for _, load := range c.Sent() {
+		total.Messages += load.Messages
+		total.Bytes += load.Bytes
+	}
+	return total
+}
+
 // Do makes a call, and counts it if it is a send.
 func (c *Counted) Do(ctx context.Context, call Call) error {
 	err := c.Group.Do(ctx, call)

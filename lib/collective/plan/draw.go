@@ -52,8 +52,8 @@ func (p *Plan) Charts() ([]*chart.Chart, error) {
 	if err != nil {
 		return nil, err
 	}
-	ranks := labels("rank", p.Ranks)
-	chunks := labels("chunk", p.Chunks)
+	ranks := labels("rank ", p.Ranks)
+	chunks := labels("", p.Chunks)
 	var list []*chart.Chart
 	for i, picture := range pictures {
 		values := make([][]float64, p.Ranks)
@@ -66,7 +66,7 @@ func (p *Plan) Charts() ([]*chart.Chart, error) {
 		if i > 0 {
 			title = fmt.Sprintf("after round %d", i-1)
 		}
-		list = append(list, chart.HeatMap(title, chunks, ranks, values))
+		list = append(list, chart.HeatMap(title, chunks, ranks, values).Axes("chunk", "").Scale(0, float64(p.Ranks)))
 	}
 	return list, nil
 }
@@ -81,22 +81,23 @@ func (p *Plan) Messages() *chart.Chart {
 		[]string{"round", "messages"}, rows)
 }
 
-// Chart is a heat map of the bytes on each link. It is in error for the traffic of
-// Formula, which has no links.
-func (t Traffic) Chart() *chart.Chart {
+// Chart is a heat map of the bytes on each link, a row for each sender. It is in error
+// for the traffic of Formula, which has no links.
+func (t Traffic) Chart(title string) *chart.Chart {
 	values := make([][]float64, len(t.Links))
 	for from, row := range t.Links {
 		for _, load := range row {
 			values[from] = append(values[from], float64(load.Bytes))
 		}
 	}
-	return chart.HeatMap("bytes sent from rank to rank", labels("to", len(values)), labels("from", len(values)), values)
+	return chart.HeatMap(title, labels("", len(values)), labels("", len(values)), values).Axes("to", "from")
 }
 
+// labels returns the name with the numbers from 0 on.
 func labels(name string, count int) []string {
 	list := make([]string, count)
 	for i := range list {
-		list[i] = fmt.Sprintf("%s %d", name, i)
+		list[i] = fmt.Sprint(name, i)
 	}
 	return list
 }

@@ -23,7 +23,7 @@ func TestCharts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, c := range append(charts, p.Messages(), traffic.Chart()) {
+			for _, c := range append(charts, p.Messages(), traffic.Chart("bytes")) {
 				if err := c.Err(); err != nil {
 					t.Errorf("%d ranks: %v", ranks, err)
 				}
@@ -35,7 +35,7 @@ func TestCharts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"rank 0        1        0\nrank 1        0        1", "rank 0        1        1\nrank 1        0        1"} {
+	for i, want := range []string{"rank 0  1  0\nrank 1  0  1", "rank 0  1  1\nrank 1  0  1"} {
 		if text := charts[i].Text(); !strings.Contains(text, want) {
 			t.Errorf("chart %d is\n%swant\n%s", i, text, want)
 		}
