@@ -15,13 +15,17 @@
 //
 // The functions build graphs, and so panic if their arguments do not fit, as GoMLX's
 // do: xla.Program returns it as an error. They work inside While (but While itself has
-// no gradient in GoMLX) and under Checkpoint.
+// no gradient in GoMLX) and under Checkpoint. All ranks must come to an operation
+// equally often: XLA ends the process when one waits for others that do not come, as
+// where a condition differs between devices.
 package collective
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/gomlx/compute/distributed"
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -39,9 +43,10 @@ func AxisSize(g *graph.Graph, axes ...string) int {
 // axes.
 func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 	mesh, ok := xla.MeshOf(g)
-	if !ok {
-		panic(fmt.Errorf("%s needs a mesh: compile the graph function with xla.Compile", operation))
+	if !ok || g.DistributedStrategy() != distributed.SPMD {
+		panic(fmt.Errorf("%s needs a graph that each device of a mesh runs: compile the function with xla.Compile", operation))
 	}
+	axes = slices.Clone(axes)
 	if len(axes) == 0 {
 		axes = mesh.AxesNames()
 	}

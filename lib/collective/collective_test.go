@@ -70,13 +70,20 @@ func TestCheckpoint(t *testing.T) {
 		x[i] = float32(math.Sin(float64(i)))
 	}
 	for name, op := range map[string]fn{
-		"all-reduce sum": func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum) },
-		"all-reduce max": func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Max) },
-		"all-gather":     func(x *graph.Node) *graph.Node { return collective.AllGather(x, 0) },
-		"reduce-scatter": func(x *graph.Node) *graph.Node { return collective.ReduceScatter(x, collective.Sum, 0) },
-		"all-to-all":     func(x *graph.Node) *graph.Node { return collective.AllToAll(x, 0, 0) },
-		"ring-shift":     func(x *graph.Node) *graph.Node { return collective.RingShift(x, 1) },
-		"broadcast":      func(x *graph.Node) *graph.Node { return collective.Broadcast(x, 1) },
+		"all-reduce sum":     func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum) },
+		"all-reduce max":     func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Max) },
+		"all-gather":         func(x *graph.Node) *graph.Node { return collective.AllGather(x, 0) },
+		"reduce-scatter":     func(x *graph.Node) *graph.Node { return collective.ReduceScatter(x, collective.Sum, 0) },
+		"all-to-all":         func(x *graph.Node) *graph.Node { return collective.AllToAll(x, 0, 0) },
+		"ring-shift":         func(x *graph.Node) *graph.Node { return collective.RingShift(x, 1) },
+		"broadcast":          func(x *graph.Node) *graph.Node { return collective.Broadcast(x, 1) },
+		"all-reduce product": func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Product) },
+		"all-reduce min":     func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Min) },
+		"all-reduce mean":    func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Mean) },
+		"reduce":             func(x *graph.Node) *graph.Node { return collective.Reduce(x, collective.Sum, 1) },
+		"gather":             func(x *graph.Node) *graph.Node { return collective.Gather(x, 0, 1) },
+		"scatter":            func(x *graph.Node) *graph.Node { return collective.Scatter(x, 0, 1) },
+		"barrier":            func(x *graph.Node) *graph.Node { return collective.Barrier(x) },
 		"f and g": func(x *graph.Node) *graph.Node {
 			return collective.G(graph.Tanh(collective.F(x, "data")), "data")
 		},
@@ -172,6 +179,98 @@ func TestMegatronPairEqualsWhole(t *testing.T) {
 	}
 }
 
+// Gradients of gradients are right too: of a penalty on the gradient, as of anything
+// else, F and G give what one device gives.
+func TestSecondGradients(t *testing.T) {
+	penalty := func(x, w *graph.Node, f, g func(*graph.Node) *graph.Node) []*graph.Node {
+		y := g(graph.Mul(graph.Square(f(x)), w)) // Σ w·x²
+		dx := graph.Gradient(graph.ReduceAllSum(graph.Square(y)), x)[0]
+		return graph.Gradient(graph.ReduceAllSum(graph.Square(dx)), x, w)
+	}
+	x, w := []float32{2, 3}, [][]float32{{1, 2}, {3, 4}, {5, 6}}
+	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		return penalty(in[0], in[1],
+			func(x *graph.Node) *graph.Node { return graph.BroadcastToDims(graph.ExpandAxes(x, 0), 3, 2) },
+			func(y *graph.Node) *graph.Node { return graph.ReduceSum(y, 0) })
+	}, tensors.FromValue(x), tensors.FromValue(w))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := xla.Shard(0, "a")
+	p, err := xla.Compile(mesh(t, xla.Axis("a", 3)), func(in []*graph.Node) []*graph.Node {
+		w := graph.Reshape(in[1], 2)
+		of := penalty(in[0], w,
+			func(x *graph.Node) *graph.Node { return collective.F(x) },
+			func(y *graph.Node) *graph.Node { return collective.G(y) })
+		of[1] = graph.ExpandAxes(of[1], 0)
+		return of
+	}, xla.In(xla.Replicated(), rows).Gives(xla.Replicated(), rows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	got, err := p.Call(x, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"x", "w"} {
+		joined, err := got[i].Merge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !joined.InDelta(want[i], 1e-2) { // of numbers in the thousands
+			t.Errorf("gradient of the penalty with respect to %s: %v, want %v", name, joined, want[i])
+		}
+	}
+}
+
+// What callers do to their slices afterwards changes no program.
+func TestOperationsKeepTheirArguments(t *testing.T) {
+	m := mesh(t, xla.Axis("a", 2), xla.Axis("b", 1))
+	to, axes := []int{1, 0}, []string{"a"}
+	swap := func(x *graph.Node) *graph.Node {
+		y := collective.Permute(x, to, axes...)
+		to[0], to[1], axes[0] = 0, 1, "b"
+		return graph.Gradient(graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(x))), x)[0]
+	}
+	for range 2 {
+		out, _ := call(t, m, swap, []float32{1, 2})
+		if got := flat(t, out); got[0] != 2 || got[1] != 1 {
+			t.Errorf("each rank's gradient is the other's x: got %v, want [2 1]", got)
+		}
+		to[0], to[1], axes[0] = 1, 0, "a"
+	}
+}
+
+// A barrier changes nothing, whatever the type and the value, waits for all ranks, and
+// works on values from outside a loop.
+func TestBarrier(t *testing.T) {
+	inf, negativeZero := float32(math.Inf(1)), float32(math.Copysign(0, -1))
+	out, report := call(t, mesh(t, xla.Axis("a", 2)), func(x *graph.Node) *graph.Node {
+		return collective.Barrier(x)
+	}, []float32{inf, 1, negativeZero, -inf, 2, 3})
+	for i, want := range []float32{inf, 1, negativeZero, -inf, 2, 3} {
+		if got := flat(t, out)[i]; math.Float32bits(got) != math.Float32bits(want) {
+			t.Errorf("element %d is %g, want %g", i, got, want)
+		}
+	}
+	if n := report.Of(xla.AllReduce).Count; n != 1 {
+		t.Errorf("the program has %v, want an all-reduce to wait in", report)
+	}
+	out, _ = call(t, mesh(t, xla.Axis("a", 2)), func(x *graph.Node) *graph.Node {
+		zero := graph.Const(x.Graph(), int32(0))
+		return xla.While([]*graph.Node{zero, x}, func(s []*graph.Node) *graph.Node {
+			return graph.LessThan(s[0], graph.Const(x.Graph(), int32(2)))
+		}, func(s []*graph.Node) []*graph.Node {
+			positive := collective.Barrier(graph.GreaterThan(x, graph.ZerosLike(x)))
+			return []*graph.Node{graph.AddScalar(s[0], 1), graph.Add(s[1], graph.Where(positive, collective.Barrier(x), s[1]))}
+		})[1]
+	}, []float32{1, 2})
+	if got := flat(t, out); got[0] != 3 || got[1] != 6 {
+		t.Errorf("in a loop: %v, want [3 6]", got)
+	}
+}
+
 // Where several ranks have the largest value, its gradient is shared.
 func TestTiesShareTheGradient(t *testing.T) {
 	out, _ := call(t, mesh(t, xla.Axis("a", 4)), func(x *graph.Node) *graph.Node {
@@ -192,7 +291,7 @@ func TestRootsBitsArrive(t *testing.T) {
 		x[8+i] = math.Float32frombits(b)
 		x[i] = float32(math.NaN())
 	}
-	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16, dtypes.Float64, dtypes.Int32, dtypes.Uint8} {
+	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16, dtypes.Float64, dtypes.Int32, dtypes.Uint8, dtypes.Bool} {
 		as := func(x *graph.Node) *graph.Node {
 			if dtype.IsFloat() && dtype.Size() == 2 {
 				return graph.Bitcast(graph.Slice(graph.Bitcast(x, dtypes.Uint16), graph.AxisRange(), graph.AxisElem(1)), dtype)
@@ -204,6 +303,9 @@ func TestRootsBitsArrive(t *testing.T) {
 			mine := as(x) // on the root, what must arrive
 			sent := as(collective.RingShift(x, 1))
 			equal := func(a, b *graph.Node) *graph.Node {
+				if dtype == dtypes.Bool {
+					a, b = graph.ConvertDType(a, whole), graph.ConvertDType(b, whole)
+				}
 				same := graph.Equal(graph.Bitcast(a, whole), graph.Bitcast(b, whole))
 				return graph.Reshape(graph.ConvertDType(same, dtypes.Float32), -1)
 			}
@@ -227,8 +329,7 @@ func TestRootsBitsArrive(t *testing.T) {
 	}
 }
 
-// Tensors of several types are reduced in one call, each in its own type, in the same
-// order whenever the program is compiled.
+// Tensors of several types are reduced in one call, each in its own type.
 func TestAllReduceOfSeveralTypes(t *testing.T) {
 	out, report := call(t, mesh(t, xla.Axis("a", 2)), func(x *graph.Node) *graph.Node {
 		types := []dtypes.DType{dtypes.Int32, dtypes.Float32, dtypes.Int32, dtypes.Float64, dtypes.Float32}
@@ -259,12 +360,13 @@ func TestRank(t *testing.T) {
 	m := mesh(t, xla.Axis("a", 2), xla.Axis("b", 3))
 	for _, c := range []struct {
 		axes []string
+		size int
 		want string // of devices 0 to 5
 	}{
-		{nil, "0 1 2 3 4 5"},
-		{[]string{"a"}, "0 0 0 1 1 1"},
-		{[]string{"b"}, "0 1 2 0 1 2"},
-		{[]string{"b", "a"}, "0 2 4 1 3 5"},
+		{nil, 6, "0 1 2 3 4 5"},
+		{[]string{"a"}, 2, "0 0 0 1 1 1"},
+		{[]string{"b"}, 3, "0 1 2 0 1 2"},
+		{[]string{"b", "a"}, 6, "0 2 4 1 3 5"},
 	} {
 		var size int
 		out, report := call(t, m, func(x *graph.Node) *graph.Node {
@@ -283,8 +385,8 @@ func TestRank(t *testing.T) {
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("ranks along %v are %v, want %s", c.axes, got, c.want)
 		}
-		if want := map[int]int{0: 6, 1: 2, 2: 3}[0]; len(c.axes) != 1 && size != want {
-			t.Errorf("%d ranks along %v, want %d", size, c.axes, want)
+		if size != c.size {
+			t.Errorf("%d ranks along %v, want %d", size, c.axes, c.size)
 		}
 		if n := report.Of(xla.AllToAll).Count; n != 1 {
 			t.Errorf("asking twice took %d all-to-alls", n)
@@ -359,7 +461,16 @@ func TestErrors(t *testing.T) {
 	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{collective.AllReduce(in[0], collective.Sum)}
 	}, tensors.FromValue([]float32{1}))
-	if err == nil || !strings.Contains(err.Error(), "needs a mesh") {
+	if err == nil || !strings.Contains(err.Error(), "xla.Compile") {
 		t.Errorf("without a mesh: %v", err)
+	}
+	auto, err := xla.CompileAuto(m, func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum) },
+		xla.In(xla.Replicated()).Gives(xla.Replicated()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer auto.Close()
+	if _, err := auto.Call(float32(1)); err == nil || !strings.Contains(err.Error(), "xla.Compile") {
+		t.Errorf("with AutoSharding: %v", err)
 	}
 }

@@ -9,8 +9,11 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// straight notes an all-reduce whose transpose is the identity.
-const straight = "the transpose is the identity"
+// What an all-reduce may note of its gradient, if that is not an all-reduce.
+const (
+	straight  = "the gradient is the operand's already" // see AllReduce
+	conjugate = "the transpose is F"                    // see G
+)
 
 // GoMLX has no gradient for its all-reduce, which stands for all operations of ours.
 func init() { graph.VJPRegistration[graph.NodeTypeAllReduce] = transpose }
@@ -34,8 +37,11 @@ func transpose(node *graph.Node, vs []*graph.Node, _ shapes.Shape) []*graph.Node
 func transposed(c xla.Collective, v *graph.Node) *graph.Node {
 	switch c.Kind {
 	case xla.AllReduce:
-		if c.Note == straight {
+		switch c.Note {
+		case straight:
 			return v
+		case conjugate:
+			return F(v, c.Along...)
 		}
 		return AllReduce(v, Sum, c.Along...)
 	case xla.AllGather:

@@ -21,9 +21,7 @@ import (
 // x is only its part's, and the sum is the whole.
 func F(x *graph.Node, axes ...string) *graph.Node {
 	axes, _ = along(x.Graph(), "F", axes)
-	return graph.IdentityWithCustomGradient(x, func(_, v *graph.Node) *graph.Node {
-		return AllReduce(v, Sum, axes...)
-	})
+	return graph.IdentityWithCustomGradient(x, func(_, v *graph.Node) *graph.Node { return G(v, axes...) })
 }
 
 // G is the sum over all ranks, and its transpose the identity:
@@ -34,5 +32,5 @@ func F(x *graph.Node, axes ...string) *graph.Node {
 // the gradient with respect to the sum is the gradient with respect to each part.
 func G(x *graph.Node, axes ...string) *graph.Node {
 	axes, _ = along(x.Graph(), "G", axes)
-	return xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Along: axes, Note: straight}.Apply(x)[0]
+	return xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Along: axes, Note: conjugate}.Apply(x)[0]
 }

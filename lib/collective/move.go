@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/xla"
@@ -98,7 +99,7 @@ func back(to []int, n int) []int {
 func Broadcast(x *graph.Node, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Broadcast", axes)
 	checkRoot("Broadcast", root, n)
-	return xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Bits: true, Along: axes}.Apply(onRoot(x, graph.ZerosLike(x), root, axes))[0]
+	return fromRoot(x, root, xla.Collective{Kind: xla.AllReduce, Along: axes})
 }
 
 // Gather gives the root all ranks' x, joined along an axis, and the others zeros:
@@ -125,5 +126,15 @@ func Scatter(x *graph.Node, axis, root int, axes ...string) *graph.Node {
 	checkRoot("Scatter", root, n)
 	axis = tensorAxis(x, "Scatter", axis)
 	evenly(x, "Scatter", axis, axes, n)
-	return xla.Collective{Kind: xla.ReduceScatter, Reduce: compute.ReduceOpSum, Bits: true, Axis: axis, Along: axes}.Apply(onRoot(x, graph.ZerosLike(x), root, axes))[0]
+	return fromRoot(x, root, xla.Collective{Kind: xla.ReduceScatter, Axis: axis, Along: axes})
+}
+
+// fromRoot sums, bit by bit, x of the root and nothing of the others.
+func fromRoot(x *graph.Node, root int, c xla.Collective) *graph.Node {
+	c.Reduce, c.Bits = compute.ReduceOpSum, x.DType().IsFloat()
+	of := x.DType()
+	if of == dtypes.Bool {
+		x = graph.ConvertDType(x, dtypes.Uint8)
+	}
+	return graph.ConvertDType(c.Apply(onRoot(x, graph.ZerosLike(x), root, c.Along))[0], of)
 }

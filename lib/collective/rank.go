@@ -22,13 +22,13 @@ func Rank(g *graph.Graph, axes ...string) *graph.Node {
 	}
 	type key struct{ axes string }
 	asked := key{strings.Join(axes, ",")}
-	if r, ok := g.State(asked).(*graph.Node); ok {
+	numbers := graph.Iota(g, shapes.Make(dtypes.Int32, n), 0)
+	if r, ok := g.State(asked).(*graph.Node); ok && r.Function().IsAncestorOf(numbers.Function()) {
 		return r
 	}
-	numbers := graph.Iota(g, shapes.Make(dtypes.Int32, n), 0)
 	mine := xla.Collective{Kind: xla.AllToAll, Along: axes}.Apply(numbers)[0] // rank r gets r from each
 	rank := graph.StopGradient(graph.Reshape(graph.Slice(mine, graph.AxisElem(0))))
-	if rank.Function().IsMain() { // a closure's values are not known outside
+	if rank.Function().IsMain() { // others' values are not known everywhere
 		g.AttachState(asked, rank)
 	}
 	return rank

@@ -59,7 +59,8 @@ func (op Op) check(x *graph.Node, operation string) {
 //
 // Its transpose is itself for Sum and Mean. For Max and Min each result's gradient
 // goes to the rank that had the value, in equal parts where several had; for Product
-// it is multiplied by the other ranks' values.
+// it is multiplied by the other ranks' values (and has no gradient itself, since GoMLX
+// has none for a product over an axis).
 func AllReduce(x *graph.Node, op Op, axes ...string) *graph.Node {
 	return AllReduceEach([]*graph.Node{x}, op, axes...)[0]
 }
@@ -116,8 +117,8 @@ func productOfOthers(x *graph.Node, axes []string, n int) *graph.Node {
 //	x[a b] on each of N ranks → [a b], the reduction on the root, x elsewhere
 //
 // One program on all devices has the same shapes and operations on each, so it moves
-// as much as AllReduce does. Its transpose is the broadcast of the root's gradient,
-// plus the own one elsewhere.
+// as much as AllReduce does. Its transpose for Sum is the broadcast of the root's
+// gradient, plus the own one elsewhere.
 func Reduce(x *graph.Node, op Op, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Reduce", axes)
 	checkRoot("Reduce", root, n)
@@ -129,7 +130,8 @@ func Reduce(x *graph.Node, op Op, root int, axes ...string) *graph.Node {
 //
 //	x[N·a b] on each of N ranks → [a b]: rows r·a to (r+1)·a of the reduction on rank r
 //
-// The axis must be a multiple of N. The transpose for Sum is AllGather. Max, Min and
+// The axis must be a multiple of N. The transpose for Sum is AllGather, for Mean the
+// N-th part of it. Max, Min and
 // Product have no transpose that moves as little: they are an AllReduce of which each
 // rank keeps its part.
 func ReduceScatter(x *graph.Node, op Op, axis int, axes ...string) *graph.Node {

@@ -2,6 +2,7 @@ package xla
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -22,9 +23,14 @@ func CompileAuto[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, e
 	if err != nil {
 		return nil, err
 	}
-	in, out := make([]*distributed.ShardingSpec, len(layout.In)), make([]*distributed.ShardingSpec, len(layout.Out))
-	for i, placement := range layout.In {
-		in[i], _ = placement.Spec(m.DeviceMesh) // newProgram has checked them
+	// GoMLX repeats the last placement of inputs for slices only.
+	inputs := max(len(layout.In), inputsOf(fn))
+	if len(layout.In) == 0 {
+		inputs = 0
+	}
+	in, out := make([]*distributed.ShardingSpec, inputs), make([]*distributed.ShardingSpec, len(layout.Out))
+	for i := range in {
+		in[i], _ = placementOf(layout.In, i).Spec(m.DeviceMesh) // newProgram has checked them
 	}
 	for i, placement := range layout.Out {
 		out[i], _ = placement.Spec(m.DeviceMesh)
@@ -55,32 +61,56 @@ func Constrain(x *graph.Node, p Placement) *graph.Node {
 	if err != nil {
 		panic(err)
 	}
-	name := g.UniqueName(constrained + p.key())
-	placements.Store(name, p)
+	name := g.UniqueName(fmt.Sprintf("%s%d", constrained, constraints.number(p)))
 	f := graph.NewFunctionWithSharding(g, name, func(g *graph.Graph) ([]*graph.Node, []*distributed.ShardingSpec) {
 		return []*graph.Node{graph.ShardedParameter(g, "x", x.Shape(), spec)}, []*distributed.ShardingSpec{spec}
 	})
 	return f.Call(x)[0]
 }
 
-// constrained begins the names of the functions that Constrain makes.
+// constrained begins the names of the functions that Constrain makes. The number of
+// the placement follows, and then perhaps "_" and what makes the name unique.
 const constrained = "constrained_"
 
-// placements has the placement of each name that Constrain has used. A name says all
-// of its placement but for a number behind it, so the table stays small.
-var placements sync.Map
+// constraints numbers placements. Equal ones have one number.
+var constraints numbered
 
-// key returns the placement as a part of a name.
-func (p Placement) key() string {
-	return strings.NewReplacer("Shard", "", "And", "", "Replicated", "r", `"`, "", " ", "", "(", "", ")", "", ",", "_", ".", "__").Replace(p.String())
+type numbered struct {
+	sync.Mutex
+	all []Placement
+}
+
+func (n *numbered) number(p Placement) int {
+	n.Lock()
+	defer n.Unlock()
+	for i, other := range n.all {
+		if other.String() == p.String() {
+			return i
+		}
+	}
+	n.all = append(n.all, p)
+	return len(n.all) - 1
+}
+
+// of returns the placement that the name of a function of Constrain's says.
+func (n *numbered) of(name string) (Placement, bool) {
+	after, ok := strings.CutPrefix(name, constrained)
+	digits, _, _ := strings.Cut(after, "_")
+	i, err := strconv.Atoi(digits)
+	n.Lock()
+	defer n.Unlock()
+	if !ok || err != nil || i < 0 || i >= len(n.all) {
+		return Placement{}, false
+	}
+	return n.all[i], true
 }
 
 // GoMLX has no gradient for calls. That of a constraint is the same constraint.
 func init() {
 	before, had := graph.VJPRegistration[graph.NodeTypeCall]
 	graph.VJPRegistration[graph.NodeTypeCall] = func(node *graph.Node, v []*graph.Node, shape shapes.Shape) []*graph.Node {
-		if p, ok := placements.Load(calledName(node)); ok {
-			return []*graph.Node{Constrain(v[0], p.(Placement))}
+		if p, ok := constraints.of(calledName(node)); ok {
+			return []*graph.Node{Constrain(v[0], p)}
 		}
 		if !had {
 			panic(fmt.Errorf("a call of function %q has no gradient in GoMLX: write its body in the graph", calledName(node)))

@@ -129,3 +129,27 @@ func TestAutoShardingErrors(t *testing.T) {
 		p.Close()
 	}
 }
+
+// The last placement of the inputs stands for the rest.
+func TestAutoShardingOfFewPlacements(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := xla.CompileAuto(mesh, func(x, y *graph.Node) *graph.Node {
+		return graph.Add(graph.ReduceAllSum(x), graph.ReduceAllSum(y))
+	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	out, err := p.Call([]float32{1, 2, 3, 4}, []float32{10, 20, 30, 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for device, shard := range out[0].Shards() {
+		if got := shard.Value().(float32); got != 110 {
+			t.Errorf("device %d: %g, want 110", device, got)
+		}
+	}
+}

@@ -146,7 +146,11 @@ func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]Canary, error) {
 		var results []*graph.Node
 		for _, kind := range kinds {
 			c := Collective{Kind: kind, Reduce: compute.ReduceOpSum, To: ring, Along: []string{"all"}}
-			results = append(results, c.Apply(x)[0])
+			result := c.Apply(x)[0]
+			if known, ok := CollectiveOf(result.Inputs()[0]); !ok || known.Kind != kind { // gradients need it
+				panic(fmt.Errorf("the graph's node for %v does not say what it is", kind))
+			}
+			results = append(results, result)
 		}
 		return results
 	}, In(Shard(0, "all")).Gives(Shard(0, "all")))

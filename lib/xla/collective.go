@@ -2,6 +2,7 @@ package xla
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/gomlx/compute"
@@ -25,8 +26,13 @@ const (
 
 // String returns XLA's name of the operation, as reports have it.
 func (k CollectiveKind) String() string {
-	return [...]string{"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}[k]
+	if int(k) >= len(kindNames) {
+		return fmt.Sprintf("CollectiveKind(%d)", k)
+	}
+	return kindNames[k]
 }
+
+var kindNames = []string{"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
 
 // Collective is an operation between the devices of a mesh inside a graph. It is
 // what lib/collective builds on, which has gradients and checks; use that.
@@ -102,7 +108,7 @@ func (k *collectives) number(c Collective) compute.ReduceOpType {
 		return n
 	}
 	n := firstNumber + compute.ReduceOpType(len(k.all))
-	k.numbers[key], k.all = n, append(k.all, c)
+	k.numbers[key], k.all = n, append(k.all, c.clone())
 	return n
 }
 
@@ -113,7 +119,13 @@ func (k *collectives) collective(n compute.ReduceOpType) (Collective, bool) {
 	if i < 0 || i >= len(k.all) {
 		return Collective{}, false
 	}
-	return k.all[i], true
+	return k.all[i].clone(), true
+}
+
+// clone shares no slices with c: callers may change theirs.
+func (c Collective) clone() Collective {
+	c.To, c.Along = slices.Clone(c.To), slices.Clone(c.Along)
+	return c
 }
 
 // AllReduce writes an operation between devices; GoMLX calls it. Operands of GoMLX's

@@ -39,9 +39,13 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 		}
 		state, grad := place(t, mesh, half), place(t, mesh, slices.Repeat([]float32{-1}, 2*n))
 		for range 3 {
+			before := address(t, state)
 			out, err := p.Call(state, grad)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if kept := address(t, out[0]) == before; kept != donate {
+				t.Errorf("donated %v: the state lies where it lay: %v", donate, kept)
 			}
 			if !donate {
 				if err := state.FinalizeAll(); err != nil {
@@ -72,6 +76,16 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 		}
 		p.Close()
 	}
+}
+
+// address is where a tensor's shard on the first device lies.
+func address(t *testing.T, on *dtensor.Tensor) *float32 {
+	t.Helper()
+	view, err := xla.View[float32](on.Shards()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &view[0]
 }
 
 func place(t *testing.T, mesh *xla.Mesh, values []float32) *dtensor.Tensor {
@@ -114,5 +128,74 @@ func TestDonationErrors(t *testing.T) {
 	}
 	if _, err := add.Call(x, place(t, mesh, []float32{10, 20, 30, 40})); err == nil {
 		t.Error("a donated tensor was used again")
+	}
+}
+
+// Everything that can be known before is said before the memory is given away.
+func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
+	backend, other := devicetest.Open(t, 2), devicetest.Open(t, 2)
+	mesh, err := backend.Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := other.Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sharded := xla.Shard(0, "data")
+	x, y := place(t, mesh, []float32{1, 2}), place(t, foreign, []float32{1, 2})
+	twin, err := dtensor.NewTensor(x.ShardingSpec(), x.Shards())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := place(t, mesh, []float32{1, 2})
+	if err := gone.FinalizeAll(); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		second any
+		gives  xla.Placement
+	}{
+		"on another backend":               {y, sharded},
+		"the same shards in another guise": {twin, sharded},
+		"finalized":                        {gone, sharded},
+		"an output that cannot lie so":     {[]float32{1, 2}, xla.Shard(1, "data")},
+	} {
+		add, err := xla.Compile(mesh, graph.Add, xla.In(sharded, sharded).Gives(c.gives).Donates(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := add.Call(x, c.second); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if got, err := xla.View[float32](x.Shards()[1]); err != nil || got[0] != 2 {
+			t.Fatalf("%s: the donated argument is %v, %v", name, got, err)
+		}
+		add.Close()
+	}
+	for _, donated := range [][]int{{-1}, {2}, {0, 99}} {
+		if _, err := xla.Compile(mesh, graph.Add, xla.In(sharded).Gives(sharded).Donates(donated...)); err == nil {
+			t.Errorf("donating inputs %v of 2 was accepted", donated)
+		}
+	}
+}
+
+// Donates adds to what was donated before.
+func TestDonatesAdds(t *testing.T) {
+	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := xla.Compile(mesh, func(x, y *graph.Node) (*graph.Node, *graph.Node) { return graph.Neg(x), graph.Neg(y) },
+		xla.In(xla.Replicated()).Gives(xla.Replicated()).Donates(0).Donates(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Prepare([]float32{1}, []float32{2}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := p.Memory(); err != nil || m.Aliased != 8 {
+		t.Errorf("memory %+v, %v: want 8 bytes aliased", m, err)
 	}
 }

@@ -14,7 +14,7 @@ type builder struct {
 	backend *Backend
 	main    *function
 	open    []*function // begun and not yet returned, the innermost last
-	donated []bool      // by parameter of the main function
+	donated []int       // parameters of the main function
 }
 
 // Builder starts a graph; GoMLX calls it.
@@ -107,7 +107,7 @@ func (f *function) Parameter(name string, shape shapes.Shape, sharding *compute.
 	if err != nil || f != f.builder.main {
 		return p, err
 	}
-	if i := len(hloFunction(f.Function).Inputs) - 1; i < len(f.builder.donated) && f.builder.donated[i] {
+	if slices.Contains(f.builder.donated, len(hloFunction(f.Function).Inputs)-1) {
 		donate(hloValue(p))
 	}
 	return p, nil

@@ -176,9 +176,11 @@ func (m *Mesh) Place(value any, p Placement) (*dtensor.Tensor, error) {
 		return nil, err
 	}
 	for device, shard := range placed.Shards() {
-		if err := shard.MaterializeOnDevice(m.backend, true, compute.DeviceNum(device)); err != nil {
+		// Memory that Go and the device share could not be donated.
+		if err := shard.MaterializeOnDevice(m.backend, false, compute.DeviceNum(device)); err != nil {
 			return nil, fmt.Errorf("moving a shard to device %d: %w", device, err)
 		}
+		shard.FinalizeLocal()
 	}
 	return placed, nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gomlx/compute"
@@ -330,5 +331,68 @@ func TestCallFreesWhatItPlaces(t *testing.T) {
 	}
 	if _, err := b.Mesh(xla.Axis("data", 2)); err == nil {
 		t.Error("a mesh of a closed backend: no error")
+	}
+}
+
+// A closed program says so; one that is asked while it is closed answers or says so.
+func TestClosedProgram(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		p, err := xla.Compile(mesh, graph.Neg, xla.In(xla.Replicated()).Gives(xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Call(float32(1)); err != nil {
+			t.Fatal(err)
+		}
+		var asking sync.WaitGroup
+		for range 4 {
+			asking.Go(func() {
+				for {
+					_, err := p.Call(float32(1))
+					_, err2 := p.Collectives()
+					if err != nil || err2 != nil {
+						return
+					}
+				}
+			})
+		}
+		p.Close()
+		asking.Wait()
+		_, err1 := p.Call(float32(1))
+		_, err2 := p.Memory()
+		_, err3 := p.Collectives()
+		for _, err := range []error{err1, err2, err3, p.Prepare(float32(1))} {
+			if err == nil || !strings.Contains(err.Error(), "closed") {
+				t.Errorf("after Close: %v", err)
+			}
+		}
+		p.Close()
+	}
+}
+
+// Prepare refuses what Call refuses.
+func TestPrepareChecksPlacements(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := xla.Compile(mesh, graph.Neg, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	whole, err := mesh.Place([]float32{1, 2}, xla.Replicated())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Prepare(whole); err == nil || !strings.Contains(err.Error(), "placed as") {
+		t.Errorf("a tensor placed otherwise: %v", err)
+	}
+	if _, err := xla.Compile(nil, graph.Neg, xla.In(xla.Replicated()).Gives(xla.Replicated())); err == nil {
+		t.Error("a nil mesh was accepted")
 	}
 }

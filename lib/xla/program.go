@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/gomlx/compute/distributed"
@@ -18,12 +19,17 @@ import (
 // Program is one graph that every device of a mesh runs on its own shards (SPMD:
 // single program, multiple data). It is compiled when it first meets a set of
 // input shapes.
+//
+// Its methods may be called from several goroutines at once.
 type Program struct {
 	mesh   *Mesh
 	layout Layout
 	exec   *graph.Exec
 	auto   bool                       // the graph sees whole tensors; see CompileAuto
 	last   atomic.Pointer[executable] // the one most recently compiled or run
+
+	closing sync.RWMutex // held for reading while the program is in use
+	closed  bool
 }
 
 // Layout says how the inputs and outputs of a program lie on the mesh, one
@@ -31,7 +37,7 @@ type Program struct {
 // the last placement stands for the rest.
 type Layout struct {
 	In, Out []Placement
-	donated []bool // by input; see Donates
+	donated []int // inputs; see Donates
 }
 
 // In starts a layout with the placements of the inputs.
@@ -63,6 +69,9 @@ func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error
 // newProgram checks a layout and gives the program a name of its own, by which the
 // backend knows what it donates.
 func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
+	if m == nil {
+		return nil, errors.New("the mesh is nil: make one with Backend.Mesh")
+	}
 	for _, p := range append(append([]Placement{}, layout.In...), layout.Out...) {
 		if _, err := p.Spec(m.DeviceMesh); err != nil {
 			return nil, err
@@ -70,6 +79,9 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, er
 	}
 	if len(layout.Out) == 0 {
 		return nil, errors.New("layout has no placement for the outputs: add .Gives(xla.Replicated()) or what fits")
+	}
+	if err := layout.checkDonated(inputsOf(fn)); err != nil {
+		return nil, err
 	}
 	exec, err := graph.NewExec(m.backend, throwingErrors(fn))
 	if err != nil {
@@ -90,6 +102,10 @@ var programs atomic.Int64
 // output holds one shard a device.
 func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	defer recoverGraph(&err)
+	if err := p.use(); err != nil {
+		return nil, err
+	}
+	defer p.closing.RUnlock()
 	placed := make([]*dtensor.Tensor, len(args))
 	for i, arg := range args {
 		on, ours, err := p.place(i, arg)
@@ -111,22 +127,41 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	}
 	e := g.Executable().(*executable)
 	p.last.Store(e)
-	return p.assemble(shards, e.Outputs())
+	if err := p.checkOutputs(e); err != nil {
+		return nil, err
+	}
+	return p.assemble(shards)
 }
 
 // donates says whether the program may overwrite input i.
-func (p *Program) donates(i int) bool { return i < len(p.layout.donated) && p.layout.donated[i] }
+func (p *Program) donates(i int) bool { return slices.Contains(p.layout.donated, i) }
+
+// use keeps the program from being closed until closing is unlocked for reading. It
+// returns an error if it is closed.
+func (p *Program) use() error {
+	p.closing.RLock()
+	if p.closed {
+		p.closing.RUnlock()
+		return errors.New("the program is closed: compile another")
+	}
+	return nil
+}
 
 // inputs lists what each device gets, device by device. Before anything is donated
-// the program is compiled, so that an error in it costs nothing.
+// all that can go wrong is looked at.
 func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
-	if slices.Contains(p.layout.donated, true) {
-		for i, on := range placed {
-			if j := slices.Index(placed, on); j < i && (p.donates(i) || p.donates(j)) {
-				return nil, fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may overwrite: give a copy", j, i)
-			}
+	if len(p.layout.donated) > 0 {
+		if err := p.layout.checkDonated(len(placed)); err != nil {
+			return nil, err
 		}
-		if err := p.compile(placed); err != nil {
+		if err := p.checkShards(placed); err != nil {
+			return nil, err
+		}
+		e, err := p.compile(placed)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.checkOutputs(e); err != nil {
 			return nil, err
 		}
 	}
@@ -151,13 +186,38 @@ func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
 }
 
 // compile compiles the program for placed arguments.
-func (p *Program) compile(placed []*dtensor.Tensor) error {
+func (p *Program) compile(placed []*dtensor.Tensor) (*executable, error) {
 	shards := make([]shapes.Shape, len(placed))
 	for i, on := range placed {
 		shards[i] = on.ShardShape()
 	}
-	_, err := p.exec.Compile(slices.Repeat(shards, p.mesh.NumDevices())...)
-	return err
+	return p.compileFor(shards)
+}
+
+// compileFor compiles the program for what one device gets.
+func (p *Program) compileFor(shards []shapes.Shape) (*executable, error) {
+	g, err := p.exec.Compile(slices.Repeat(shards, p.mesh.NumDevices())...) // device by device
+	if err != nil {
+		return nil, err
+	}
+	return g.Executable().(*executable), nil
+}
+
+// checkOutputs checks that the outputs can lie as the layout says.
+func (p *Program) checkOutputs(e *executable) error {
+	for i, shape := range e.Outputs() {
+		placement := placementOf(p.layout.Out, i)
+		if placement.lastAxis() >= shape.Rank() {
+			return fmt.Errorf("output %d: placement %v splits axis %d of a tensor of shape %v", i, placement, placement.lastAxis(), shape)
+		}
+		if !p.auto {
+			continue
+		}
+		if _, err := p.mesh.shardShape(shape, placement); err != nil { // it would be replicated
+			return fmt.Errorf("output %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // place puts an argument where the layout wants it, and says whether it made a new
@@ -171,17 +231,22 @@ func (p *Program) place(i int, arg any) (on *dtensor.Tensor, ours bool, err erro
 		on, err = p.mesh.Place(arg, placementOf(p.layout.In, i))
 		return on, true, err
 	}
+	return on, false, p.checkPlaced(i, on)
+}
+
+// checkPlaced checks that a placed tensor lies where the layout wants input i.
+func (p *Program) checkPlaced(i int, on *dtensor.Tensor) error {
 	want, err := placementOf(p.layout.In, i).Spec(p.mesh.DeviceMesh)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
 	if on == nil || on.Mesh().String() != p.mesh.String() {
-		return nil, false, fmt.Errorf("the tensor lies on another mesh than the program's %v: place it on that", p.mesh)
+		return fmt.Errorf("the tensor lies on another mesh than the program's %v: place it on that", p.mesh)
 	}
 	if !samePlacement(on.ShardingSpec(), want, on.Shape().Rank()) {
-		return nil, false, fmt.Errorf("the tensor is placed as %v, the program wants %v: place it so, or change the layout", on.ShardingSpec(), want)
+		return fmt.Errorf("the tensor is placed as %v, the program wants %v: place it so, or change the layout", on.ShardingSpec(), want)
 	}
-	return on, false, nil
+	return nil
 }
 
 // samePlacement compares two specs for a tensor of that rank; axes that a spec does
@@ -205,12 +270,19 @@ func samePlacement(a, b *distributed.ShardingSpec, rank int) bool {
 // them, so that Memory can be asked first.
 func (p *Program) Prepare(args ...any) (err error) {
 	defer recoverGraph(&err)
+	if err := p.use(); err != nil {
+		return err
+	}
+	defer p.closing.RUnlock()
 	if len(args) > 0 && len(p.layout.In) == 0 {
 		return errors.New("the layout has no placement for inputs: start it with xla.In")
 	}
 	shards := make([]shapes.Shape, len(args))
 	for i, arg := range args {
-		if on, ok := arg.(*dtensor.Tensor); ok && on != nil {
+		if on, ok := arg.(*dtensor.Tensor); ok {
+			if err := p.checkPlaced(i, on); err != nil {
+				return fmt.Errorf("argument %d: %w", i, err)
+			}
 			shards[i] = on.ShardShape()
 			continue
 		}
@@ -222,46 +294,51 @@ func (p *Program) Prepare(args ...any) (err error) {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
-	all := slices.Repeat(shards, p.mesh.NumDevices()) // device by device
-	g, err := p.exec.Compile(all...)
+	e, err := p.compileFor(shards)
 	if err != nil {
 		return err
 	}
-	p.last.Store(g.Executable().(*executable))
+	p.last.Store(e)
 	return nil
 }
 
-// Close frees the compiled programs. A program that is not closed is freed when
-// nothing refers to it any more.
+// Close frees the compiled programs, once none of them runs. A program that is not
+// closed is freed when nothing refers to it any more.
 func (p *Program) Close() {
+	p.closing.Lock()
+	defer p.closing.Unlock()
+	p.closed = true
 	p.exec.Finalize()
 	p.mesh.backend.donations.forget(p.exec.Name())
 }
 
 // Memory returns what the program most recently compiled or run needs on each
-// device. It returns an error before the first Call or Prepare.
+// device. It returns an error before the first Call or Prepare, and after Close.
 func (p *Program) Memory() (Memory, error) {
-	e := p.last.Load()
-	if e == nil {
-		return Memory{}, errors.New("the program is not compiled yet: call Prepare or Call first")
-	}
-	return e.memory(), nil
+	return latest(p, func(e *executable) (Memory, error) { return e.memory(), nil })
 }
 
-// assemble joins the devices' outputs, which come device by device. shapes are the
-// outputs' in the graph.
-func (p *Program) assemble(shards []*tensors.Tensor, shapes []shapes.Shape) ([]*dtensor.Tensor, error) {
+// latest asks the program most recently compiled or run.
+func latest[T any](p *Program, ask func(*executable) (T, error)) (answer T, err error) {
+	if err := p.use(); err != nil {
+		return answer, err
+	}
+	defer p.closing.RUnlock()
+	e := p.last.Load()
+	if e == nil {
+		return answer, errors.New("the program is not compiled yet: call Prepare or Call first")
+	}
+	return ask(e)
+}
+
+// assemble joins the devices' outputs, which come device by device.
+func (p *Program) assemble(shards []*tensors.Tensor) ([]*dtensor.Tensor, error) {
 	devices := p.mesh.NumDevices()
 	outputs := make([]*dtensor.Tensor, len(shards)/devices)
 	for i := range outputs {
 		spec, err := placementOf(p.layout.Out, i).Spec(p.mesh.DeviceMesh)
 		if err != nil {
 			return nil, err
-		}
-		if p.auto {
-			if _, err := p.mesh.shardShape(shapes[i], placementOf(p.layout.Out, i)); err != nil {
-				return nil, fmt.Errorf("output %d: %w", i, err)
-			}
 		}
 		own := make([]*tensors.Tensor, devices)
 		for device := range own {
@@ -294,6 +371,25 @@ func throwingErrors[F graph.ExecGraphFn](fn F) F {
 		}()
 		return f.Call(args)
 	}).Interface().(F)
+}
+
+// inputsOf counts a graph function's inputs; it is -1 where they come as a slice.
+func inputsOf(fn any) int {
+	t := reflect.TypeOf(fn)
+	if t == nil || t.Kind() != reflect.Func {
+		return -1
+	}
+	count := 0
+	for i := range t.NumIn() {
+		switch t.In(i) {
+		case reflect.TypeFor[*graph.Node]():
+			count++
+		case reflect.TypeFor[*graph.Graph]():
+		default:
+			return -1
+		}
+	}
+	return count
 }
 
 // functionName is what Go calls a function.

@@ -1,7 +1,6 @@
 package xla
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -68,14 +67,8 @@ func byteString(n int64) string {
 
 // Collectives reports the operations between devices in what the program most
 // recently compiled or ran as, as XLA optimized it. It returns an error before the
-// first Call or Prepare.
-func (p *Program) Collectives() (Report, error) {
-	e := p.last.Load()
-	if e == nil {
-		return nil, errors.New("the program is not compiled yet: call Prepare or Call first")
-	}
-	return e.collectives()
-}
+// first Call or Prepare, and after Close.
+func (p *Program) Collectives() (Report, error) { return latest(p, (*executable).collectives) }
 
 func (e *executable) collectives() (Report, error) {
 	code, format, err := plugin.OptimizedProgram(e.backend.plugin, executableHandle(e.Executable))
@@ -184,14 +177,23 @@ func (m message) byteSize() int64 {
 		}
 		return sum
 	}
-	of := dtypes.DType(m.field("element_type").Enum()) // GoMLX's numbers are XLA's
-	if !of.IsSupported() {
-		return 0 // a token
-	}
-	size := int64(of.Size())
+	size := elementSize(m.field("element_type").Enum())
 	dims := m.field("dimensions").List()
 	for i := range dims.Len() {
 		size *= dims.Get(i).Int()
 	}
 	return size
+}
+
+// elementSize is the bytes of an element of XLA's type, whose numbers are GoMLX's.
+func elementSize(of protoreflect.EnumNumber) int64 {
+	switch dtype := dtypes.DType(of); {
+	case dtype == dtypes.Complex128:
+		return 16
+	case dtype.IsSupported():
+		return int64(dtype.Size())
+	case of == 14 || of == 17: // opaque things and tokens
+		return 0
+	}
+	return 1 // the small floats and whole numbers, which XLA pads to a byte on CPUs
 }

@@ -15,7 +15,9 @@ import (
 
 // This file is the only one that reaches into unexported fields of go-xla and
 // GoMLX. What it relies on is checked when the package is loaded, so that a new
-// version fails there with a clear message and not later with a wrong result.
+// version fails there with a clear message and not later with a wrong result. Two
+// fields are in types that have no name outside GoMLX; they are checked whenever they
+// are read, the first time when a backend is opened.
 
 var (
 	executableExec = field[goxla.Executable, *pjrt.LoadedExecutable]("exec")

@@ -2,6 +2,7 @@ package xla
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -154,5 +155,29 @@ func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 	}()
 	_, err = exec.Call(float32(1))
 	t.Logf("upstream's error: %v", err)
-	mended(t, "panics that are no errors", "lib/xla/program.go (recoverGraph)")
+	mended(t, "panics that are no errors", "lib/xla/program.go (throwingErrors)")
+}
+
+// TestUpstreamSchedulingBarrier ties a number to an infinite one.
+func TestUpstreamSchedulingBarrier(t *testing.T) {
+	tie := func(b compute.Backend) string {
+		exec, err := graph.NewExec(b, func(x, after *graph.Node) *graph.Node { return graph.SchedulingBarrier(x, after) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer exec.Finalize()
+		out, err := exec.Call(float32(1), float32(math.Inf(1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(out[0].Value())
+	}
+	b := openUpstream(t)
+	if got := tie(b.Backend); got != "NaN" {
+		t.Logf("1 tied to infinity is %s", got)
+		mended(t, "scheduling barriers", "lib/xla/barrier.go")
+	}
+	if got := tie(b); got != "1" {
+		t.Errorf("with the workaround 1 tied to infinity is %s", got)
+	}
 }

@@ -13,6 +13,9 @@ import (
 // It is graph.While with what that leaves to its callers: parameters with names of
 // their own, and constants that are not shared between cond, body and what is around
 // them (docs/upstream.md, "constants across closures"). Like that it has no gradient.
+//
+// Where the body has collectives, all devices must turn equally often: XLA ends the
+// process, after a while, when one waits for others that do not come.
 func While(state []*graph.Node, cond func(state []*graph.Node) *graph.Node, body func(state []*graph.Node) []*graph.Node) []*graph.Node {
 	if len(state) == 0 {
 		panic(fmt.Errorf("While has no state: it could never end"))
@@ -32,7 +35,8 @@ func While(state []*graph.Node, cond func(state []*graph.Node) *graph.Node, body
 
 // If returns what then returns where the boolean scalar holds, else what otherwise
 // returns; only one of them runs. Their results have the same shapes. Both may use
-// values from outside. Like graph.If it has no gradient.
+// values from outside. Like graph.If it has no gradient. Where a branch has
+// collectives, all devices must take the same one, or XLA ends the process.
 func If(holds *graph.Node, then, otherwise func() []*graph.Node) []*graph.Node {
 	branch := func(of func() []*graph.Node) *graph.Function {
 		return closure(holds.Graph(), func(*graph.Graph) []*graph.Node { return of() })

@@ -4,6 +4,7 @@ package plugin
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 // A part of XLA's pjrt_c_api.h, whose layout never changes: new functions are only
 // added at the end of the table. The numbers count the table's functions from 0.
@@ -28,6 +29,7 @@ static char *pjrt_program(const pjrt_api *api, void *executable, program *p) {
 	error_message_args said = { sizeof said, NULL, error, NULL, 0 };
 	((void (*)(error_message_args *))api->function[ERROR_MESSAGE])(&said);
 	char *message = malloc(said.message_size + 1);
+	if (!message) abort();
 	for (size_t i = 0; i < said.message_size; i++) message[i] = said.message[i];
 	message[said.message_size] = 0;
 	error_destroy_args done = { sizeof done, NULL, error };
@@ -38,17 +40,20 @@ static char *pjrt_program(const pjrt_api *api, void *executable, program *p) {
 // optimized_program asks twice: for the size, and for the program.
 static char *optimized_program(const char *path, void *executable, program *p) {
 	void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL); // it is loaded: this finds it again
-	const pjrt_api *api = ((const pjrt_api *(*)(void))dlsym(lib, "GetPjrtApi"))();
+	const pjrt_api *(*get)(void) = lib ? (const pjrt_api *(*)(void))dlsym(lib, "GetPjrtApi") : NULL;
+	const pjrt_api *api = get ? get() : NULL;
+	if (!api || api->struct_size < sizeof *api) return strdup("its table of functions is too short");
 	p->struct_size = sizeof *p;
 	char *problem = pjrt_program(api, executable, p);
 	if (problem) return problem;
-	p->code = malloc(p->code_size);
+	if (!(p->code = malloc(p->code_size))) return strdup("it is too large");
 	return pjrt_program(api, executable, p);
 }
 */
 import "C"
 
 import (
+	"bytes"
 	"fmt"
 	"unsafe"
 )
@@ -67,5 +72,5 @@ func OptimizedProgram(p Plugin, executable unsafe.Pointer) (code []byte, format 
 		defer C.free(unsafe.Pointer(problem))
 		return nil, "", fmt.Errorf("plugin %q does not give its optimized program: %s", p.Path, C.GoString(problem))
 	}
-	return C.GoBytes(unsafe.Pointer(got.code), C.int(got.code_size)), C.GoStringN(got.format, C.int(got.format_size)), nil
+	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(got.code)), got.code_size)), C.GoStringN(got.format, C.int(got.format_size)), nil
 }
