@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -134,7 +133,7 @@ func (b *collectives) mpi(ctx context.Context, p place) ([]*exec.Cmd, error) {
 func (b *collectives) mpirun(ctx context.Context, program ...string) (*exec.Cmd, error) {
 	mpirun, err := exec.LookPath("mpirun")
 	if err != nil {
-		return nil, errors.New("no mpirun on the PATH. " + needMPI + "; or choose others by --impls")
+		return nil, errUnsupported("no mpirun on the PATH. " + needMPI)
 	}
 	args := []string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader",
 		"--mca", "mpi_yield_when_idle", "1", "-n", strconv.Itoa(b.ranks)}

@@ -98,7 +98,7 @@ func (m *memory) prepare(params []byte) (err error) {
 	if m.collectiveCase, err = parseCollective(params); err != nil {
 		return err
 	}
-	n := int(m.Bytes/4) * m.Ranks / m.threads
+	n := max(1, int(m.Bytes/4)*m.Ranks/m.threads)
 	for _, array := range []*[]float32{&m.a, &m.b} {
 		p := C.allocate(C.size_t(4 * n))
 		if p == nil {

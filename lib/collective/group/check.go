@@ -20,6 +20,9 @@ func (c *Call) Check(rank, size int) error {
 	if c.Type.Size() == 0 {
 		return fmt.Errorf("there is no %v", c.Type)
 	}
+	if c.Kind != KindAllToAll && (c.InCounts != nil || c.OutCounts != nil) {
+		return fmt.Errorf("%v has no counts", c.Kind)
+	}
 	if err := c.checkPeer(rank, size); err != nil {
 		return err
 	}

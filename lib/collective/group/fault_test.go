@@ -37,7 +37,7 @@ var faultOps = []struct {
 		return []Call{AllToAllVCall(big3(), big3(), counts, counts)}
 	}},
 	{"barrier", func(int) []Call { return []Call{BarrierCall()} }},
-	{"split", func(rank int) []Call { return []Call{{Kind: KindSplit, split: &part{0, rank}}} }},
+	{"split", func(rank int) []Call { return []Call{{Kind: KindSplit, split: &part{color: 0, key: rank}}} }},
 }
 
 func big() []float32  { return make([]float32, 2*blockBytes/4) }

@@ -52,7 +52,7 @@ func (m *member) do(ctx context.Context, at place, call Call) error {
 		case <-at.turn:
 		case <-ctx.Done():
 			// The group fails, so the calls before this one end soon.
-			m.giveUp(ctx, call.Kind, at.seq)
+			m.giveUpInQueue(ctx, call, at)
 			<-at.turn
 		}
 	}
@@ -133,8 +133,7 @@ func (m *member) await(ctx context.Context, at place, ready func() bool) error {
 	return nil
 }
 
-// giveUp fails the group because the call's context has ended. If another rank is
-// gone that is the reason: Run ends the contexts then.
+// giveUp fails the group because the call's context has ended.
 func (m *member) giveUp(ctx context.Context, kind Kind, seq uint64) *Failure {
 	s := m.shared
 	s.mu.Lock()
@@ -142,9 +141,42 @@ func (m *member) giveUp(ctx context.Context, kind Kind, seq uint64) *Failure {
 	return m.giveUpLocked(ctx, kind, seq)
 }
 
+// giveUpInQueue is giveUp of a call whose turn has not come. If its time is up, whoever
+// the call before it waits for is late.
+func (m *member) giveUpInQueue(ctx context.Context, call Call, at place) {
+	s := m.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() == context.DeadlineExceeded && s.failure.Load() == nil {
+		if at.lane == m.collectives {
+			if s.here[m.rank] {
+				s.failLocked(s.late(s.calls[m.rank].Kind, s.begun+1, m.waited(), ctx.Err()))
+				return
+			}
+		} else if p := m.pair(call.Kind, call.Peer); p.waits && p.at.lane == at.lane {
+			s.failLocked(m.unmet(p.call, p.at.seq, m.waited(), ctx.Err()))
+			return
+		}
+	}
+	m.giveUpLocked(ctx, call.Kind, at.seq)
+}
+
+// waited is how long the rank has been in the first of its calls.
+func (m *member) waited() time.Duration {
+	for _, r := range m.recorder.Records() {
+		if r.Ended.IsZero() {
+			return time.Since(r.Started)
+		}
+	}
+	return 0
+}
+
 func (m *member) giveUpLocked(ctx context.Context, kind Kind, seq uint64) *Failure {
-	if f := m.absent(kind, seq); f != nil {
-		return m.failLocked(f)
+	// Run ends the contexts when a rank fails: then that rank is the reason.
+	for rank, d := range m.gone {
+		if d != nil && d.err != nil && errors.Is(context.Cause(ctx), d.err) {
+			return m.failLocked(d.failure(rank, kind, seq))
+		}
 	}
 	err := ctx.Err()
 	if cause := context.Cause(ctx); cause != err {

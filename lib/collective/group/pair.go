@@ -144,14 +144,59 @@ func (m *member) awaitPeer(ctx context.Context, p *pair, at place, call Call, st
 	return nil
 }
 
-// unmet is the failure of a send or receive whose other side did not come.
+// unmet is the failure of a send or receive whose other side did not come. If that
+// side waits itself, whoever holds it up is at fault.
 func (m *member) unmet(call Call, seq uint64, waited time.Duration, err error) *Failure {
 	verb := "receive from"
 	if call.Kind == KindRecv {
 		verb = "send to"
 	}
-	return &Failure{Rank: call.Peer, Kind: call.Kind, Seq: seq, Err: err, Reason: fmt.Sprintf("did not %s rank %d within %v (%s)",
-		verb, m.rank, round(waited), m.members[call.Peer].whereabouts())}
+	reason := fmt.Sprintf("did not %s rank %d within %v", verb, m.rank, round(waited))
+	fault := m.holdsUp(call.Peer)
+	if fault != call.Peer {
+		reason = fmt.Sprintf("holds up rank %d, which %s", call.Peer, reason)
+	}
+	reason += fmt.Sprintf(" (%s)", m.members[fault].whereabouts())
+	return &Failure{Rank: fault, Kind: call.Kind, Seq: seq, Err: err, Reason: reason}
+}
+
+// holdsUp follows a rank that waits for others to one that does not; it is the rank
+// itself if there is none, as where all wait for each other.
+func (s *shared) holdsUp(rank int) int {
+	size := len(s.members)
+	awaited := make([][]int, size) // by whom
+	for i, p := range s.pairs {
+		if p == nil || !p.waits {
+			continue
+		}
+		waiting, other := i/size, i%size // a sender, for its receiver
+		if p.call.Kind == KindRecv {
+			waiting, other = other, waiting
+		}
+		awaited[waiting] = append(awaited[waiting], other)
+	}
+	for r, here := range s.here {
+		for other := range s.here {
+			if here && !s.here[other] {
+				awaited[r] = append(awaited[r], other)
+			}
+		}
+	}
+	seen, next := map[int]bool{rank: true}, []int{rank}
+	for len(next) > 0 {
+		r := next[0]
+		next = next[1:]
+		if len(awaited[r]) == 0 {
+			return r
+		}
+		for _, other := range awaited[r] {
+			if !seen[other] {
+				seen[other] = true
+				next = append(next, other)
+			}
+		}
+	}
+	return rank
 }
 
 // leavePairs fails the group if anyone waits for a rank that is gone, or it waits.

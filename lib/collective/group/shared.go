@@ -24,7 +24,7 @@ type shared struct {
 	gone     []*departure
 	pairs    []*pair // [from*size+to]; nil until used
 	children []child
-	subs     []*member // what the last split gave each rank
+	parent   *shared // keeps it alive: departures come by way of it
 
 	calls    []Call        // what each rank asks for: its own until it arrived, then everyone's to read
 	opened   atomic.Uint64 // the last collective that ranks may help with
@@ -70,7 +70,6 @@ func newShared(name string, config config, recorders []*Recorder) *shared {
 		here:    make([]bool, size),
 		gone:    make([]*departure, size),
 		pairs:   make([]*pair, size*size),
-		subs:    make([]*member, size),
 		calls:   make([]Call, size),
 		failed:  make(chan struct{}),
 	}

@@ -8,17 +8,20 @@ import (
 	"weak"
 )
 
-// part is what a rank asks of a split.
-type part struct{ color, key int }
+// part is what a rank asks of a split, and what it gets.
+type part struct {
+	color, key int
+	sub        *member
+}
 
 func (m *member) Split(ctx context.Context, color, key int) (Group, error) {
-	call := Call{Kind: KindSplit, split: &part{color, key}}
+	asked := &part{color: color, key: key}
+	call := Call{Kind: KindSplit, split: asked}
 	if err := m.Do(ctx, call); err != nil {
 		return nil, err
 	}
-	// The next split overwrites this only when all ranks have called it.
-	if sub := m.subs[m.rank]; sub != nil {
-		return sub, nil
+	if asked.sub != nil {
+		return asked.sub, nil
 	}
 	return nil, nil
 }
@@ -29,7 +32,6 @@ func (s *shared) split(seq uint64) {
 	s.children = slices.DeleteFunc(s.children, func(c child) bool { return c.group.Value() == nil })
 	colors := make(map[int][]int)
 	for rank := range s.calls {
-		s.subs[rank] = nil
 		if color := s.calls[rank].split.color; color >= 0 {
 			colors[color] = append(colors[color], rank)
 		}
@@ -47,8 +49,9 @@ func (s *shared) split(seq uint64) {
 			name = s.name + ", " + name
 		}
 		sub := newShared(name, s.config, recorders)
+		sub.parent = s
 		for r, rank := range ranks {
-			s.subs[rank] = sub.members[r]
+			s.calls[rank].split.sub = sub.members[r]
 		}
 		s.children = append(s.children, child{weak.Make(sub), ranks})
 	}

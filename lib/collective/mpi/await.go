@@ -2,6 +2,7 @@
 
 package mpi
 
+// #include <sched.h>
 // #include <unistd.h>
 import "C"
 
@@ -70,6 +71,7 @@ func (b bound) await(spin time.Duration, ready func() (bool, error)) error {
 			return err
 		}
 		runtime.Gosched()
+		C.sched_yield() // there may be more ranks than cores
 		if waited := now.Sub(started); waited > spin {
 			sleep(min(max(waited/sleepPart, minSleep), maxSleep))
 		}

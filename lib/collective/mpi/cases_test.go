@@ -21,8 +21,8 @@ type rank struct{ *mpi.Job }
 func init() { asRank = playRank }
 
 func playRank(play string) {
-	time.AfterFunc(2*time.Minute, func() { os.Exit(99) }) // whatever mpirun does
-	job, err := mpi.World(mpi.Timeout(10 * time.Second))
+	time.AfterFunc(5*time.Minute, func() { os.Exit(99) }) // whatever mpirun does
+	job, err := mpi.World(mpi.Timeout(time.Minute))
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(98)

@@ -23,7 +23,7 @@ type failureCase struct {
 
 // soon is a context that ends after a moment, for a rank that waits in vain.
 func soon(ctx context.Context) context.Context {
-	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, time.Second/2)
 	context.AfterFunc(ctx, cancel)
 	return ctx
 }
@@ -46,7 +46,7 @@ var (
 var failureCases = []failureCase{
 	{"late", func(ctx context.Context, g group.Group) error {
 		if g.Rank() == 2 {
-			time.Sleep(time.Second)
+			time.Sleep(3 * time.Second / 2)
 			return group.Barrier(ctx, g)
 		}
 		return group.Barrier(soon(ctx), g)
@@ -57,7 +57,7 @@ var failureCases = []failureCase{
 			return err
 		}
 		if g.Rank() >= 2 {
-			time.Sleep(time.Second)
+			time.Sleep(3 * time.Second / 2)
 		}
 		return group.Barrier(soon(ctx), g)
 	}, "barrier #2: rank 2 did not arrive within 300ms (its last call here was all-reduce #1 (sum of 4 float32)), nor did ranks [3]"},
@@ -132,6 +132,24 @@ var failureCases = []failureCase{
 		return group.Barrier(ctx, g)
 	}, "send #1: rank 2 did not receive from rank 1 within 300ms (its last call here was barrier #1)"},
 
+	{"late, while calls queue", func(ctx context.Context, g group.Group) error {
+		if g.Rank() == 2 {
+			time.Sleep(3 * time.Second / 2)
+			return group.Barrier(ctx, g)
+		}
+		ctx = soon(ctx)
+		return group.WaitAll(g.Start(ctx, group.BarrierCall()), g.Start(ctx, sumOfFour))
+	}, "barrier #1: rank 2 did not arrive within 500ms (it has made no call here)"},
+
+	{"over before it begins", func(ctx context.Context, g group.Group) error {
+		if g.Rank() == 2 {
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			return group.Barrier(over, g)
+		}
+		return group.Barrier(ctx, g)
+	}, "barrier #1: rank 2 gave up: context canceled"},
+
 	{"cancelled in the queue", func(ctx context.Context, g group.Group) error {
 		if g.Rank() != 2 {
 			time.Sleep(600 * time.Millisecond)
@@ -143,10 +161,17 @@ var failureCases = []failureCase{
 	}, "all-reduce #2: rank 2 gave up: context canceled"},
 }
 
+// inNoGroup is what a failure says without the name of its group.
+func inNoGroup(f group.Failure) string {
+	f.Group = ""
+	return f.Error()
+}
+
 // failures plays each case in a group of its own, as a failure ends the group.
 func failures(ctx context.Context, r *rank) error {
 	goroutines := runtime.NumGoroutine()
-	for _, c := range failureCases {
+	for i, c := range failureCases {
+		name := fmt.Sprintf("split #%d color 0", 2*i+1) // a barrier comes after each
 		g, err := r.Split(ctx, 0, 0)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
@@ -157,7 +182,7 @@ func failures(ctx context.Context, r *rank) error {
 		again := group.Barrier(ctx, g)
 		var failure *group.Failure
 		switch {
-		case !errors.As(first, &failure) || !alike(failure.Error(), c.want):
+		case !errors.As(first, &failure) || failure.Group != name || !alike(inNoGroup(*failure), c.want):
 			return fmt.Errorf("%s: rank %d gets the error %q, want %q", c.name, r.Rank(), first, c.want)
 		case again != error(failure):
 			return fmt.Errorf("%s: the next call gets the error %q, want the same failure", c.name, again)

@@ -100,11 +100,11 @@ func mpirun(t *testing.T, n int, play string, flags ...string) job {
 	return start(t, play, "mpirun", append(args, path)...)
 }
 
-// start runs a command that starts ranks. It has a process group of its own and a
-// minute; then it is told to end, and ten seconds later killed.
+// start runs a command that starts ranks. It has a process group of its own and
+// four minutes; then it is told to end, and ten seconds later killed.
 func start(t *testing.T, play string, name string, args ...string) job {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), envCase+"="+play, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
@@ -116,7 +116,7 @@ func start(t *testing.T, play string, name string, args ...string) job {
 	output, err := cmd.CombinedOutput()
 	syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	if ctx.Err() != nil {
-		t.Errorf("%s did not end within a minute", play)
+		t.Errorf("%s did not end within four minutes", play)
 	} else if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}

@@ -23,7 +23,14 @@ func (g *ranks) send(t *task) error {
 		if ok, err := x.done(); ok || err != nil {
 			return ok, err
 		}
-		return g.post.receives(t.Peer, t.seq), g.post.poll(t)
+		failure := g.post.poll(t)
+		if g.post.hasLeft(t.Peer) {
+			if ok, err := x.done(); ok || err != nil {
+				return ok, err
+			}
+			return false, leftError(t.Peer)
+		}
+		return g.post.receives(t.Peer, t.seq), failure
 	})
 	return g.deliver(t, x, err, due)
 }

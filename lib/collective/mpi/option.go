@@ -26,7 +26,9 @@ type config struct {
 func newConfig(options []Option) (config, error) {
 	c := config{timeout: group.DefaultTimeout, records: group.DefaultRecords}
 	for _, option := range options {
-		option(&c)
+		if option != nil {
+			option(&c)
+		}
 	}
 	switch {
 	case c.timeout <= 0:

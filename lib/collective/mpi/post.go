@@ -28,6 +28,7 @@ const grace = 200 * time.Millisecond
 // under way from each of them. Whoever waits for anything in the group calls poll,
 // so that it learns at once of a failure that another rank found.
 type post struct {
+	name       string // of the group, for failures
 	rank, size int
 
 	mu       sync.Mutex
@@ -51,8 +52,9 @@ type peer struct {
 }
 
 // newPost starts to listen.
-func newPost(comm C.MPI_Comm, rank, size int) (*post, error) {
+func newPost(name string, comm C.MPI_Comm, rank, size int) (*post, error) {
 	p := &post{
+		name: name,
 		rank: rank, size: size, letters: make([]notice, size), which: make([]C.int, size), peers: make([]peer, size),
 	}
 	p.incoming.comm = comm
@@ -118,7 +120,9 @@ func (p *post) take(from *peer, n *notice) {
 	case aLeave:
 		from.left = true
 	case aFailure:
-		p.set(n.failure(), n.reached)
+		f := n.failure()
+		f.Group = p.name
+		p.set(f, n.reached)
 	}
 }
 
@@ -155,6 +159,7 @@ func (p *post) end(f error, n *notice) error {
 // in what is none if that is 0.
 func (p *post) fail(f *group.Failure, reached uint64) error {
 	f.Reason = f.Reason[:min(len(f.Reason), maxReason)] // for all ranks alike
+	f.Group = p.name
 	n := failureNotice(f)
 	n.reached = reached
 	return p.end(f, n)

@@ -8,6 +8,7 @@ import "C"
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
@@ -35,7 +36,7 @@ func newRanks(name string, comm C.MPI_Comm, w *world) (*ranks, error) {
 		sends: make([]lane, size), recvs: make([]lane, size),
 	}
 	var err error
-	g.post, err = newPost(comm, g.rank, g.size)
+	g.post, err = newPost(name, comm, g.rank, g.size)
 	w.join(g)
 	return g, err
 }
@@ -77,8 +78,7 @@ func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*
 		case <-p.before:
 		case <-ctx.Done():
 			// The group fails, so the calls before this one end soon.
-			err := ended(ctx)
-			g.post.fail(&group.Failure{Rank: g.rank, Kind: call.Kind, Seq: p.seq, Reason: "gave up: " + err.Error(), Err: err}, 0)
+			g.giveUpInQueue(ctx, call.Kind, p.seq)
 			<-p.before
 		}
 	}
@@ -88,10 +88,29 @@ func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*
 		if err := g.post.poll(t); err != nil {
 			return g.blame(t, err, "", nil)
 		}
+		if err := ctx.Err(); err != nil {
+			return g.blame(t, err, "", nil)
+		}
 		return perform(t)
 	})
 	g.world.recorder.End(number, err)
 	return err
+}
+
+// giveUpInQueue fails the group because the context of a call ended whose turn has not
+// come. If its time is up, whoever the collective before it waits for is late.
+func (g *ranks) giveUpInQueue(ctx context.Context, kind group.Kind, seq uint64) {
+	err := ended(ctx)
+	if missing := g.post.notCalled(); ctx.Err() == context.DeadlineExceeded && len(missing) > 0 {
+		for _, r := range g.Flight() {
+			if r.Ended.IsZero() && r.Group == g.name && r.Kind != group.KindSend && r.Kind != group.KindRecv {
+				t := &task{Call: group.Call{Kind: r.Kind}, seq: r.Seq, bound: bound{ctx: ctx, started: r.Started, until: time.Now()}}
+				g.blame(t, context.DeadlineExceeded, "arrive", missing)
+				return
+			}
+		}
+	}
+	g.post.fail(&group.Failure{Rank: g.rank, Kind: kind, Seq: seq, Reason: "gave up: " + err.Error(), Err: err}, 0)
 }
 
 // perform makes any call but a split.

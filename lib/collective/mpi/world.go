@@ -40,8 +40,9 @@ var started struct {
 	done bool
 }
 
-// World starts Open MPI and returns the group of all processes of the job. It waits
-// for all of them to start, and is called once in a process.
+// World starts Open MPI and returns the group of all processes of the job. It is
+// called once in a process, and waits for all of them to call it, at most for the
+// timeout; if it returns an error the process should exit.
 func World(options ...Option) (*Job, error) {
 	config, err := newConfig(options)
 	if err != nil {
@@ -53,9 +54,22 @@ func World(options ...Option) (*Job, error) {
 		return nil, errors.New("mpi: World was called before in this process: pass its result on")
 	}
 	started.done = true
+	type start struct{ code, provided C.int }
+	starting := make(chan start, 1)
+	go func() {
+		var s start
+		s.code = C.MPI_Init_thread(nil, nil, C.MPI_THREAD_MULTIPLE, &s.provided)
+		starting <- s
+	}()
 	var provided C.int
-	if code := C.MPI_Init_thread(nil, nil, C.MPI_THREAD_MULTIPLE, &provided); code != C.MPI_SUCCESS {
-		return nil, fmt.Errorf("mpi: it does not start: error %d", code)
+	select {
+	case s := <-starting:
+		if s.code != C.MPI_SUCCESS {
+			return nil, fmt.Errorf("mpi: it does not start: error %d", s.code)
+		}
+		provided = s.provided
+	case <-time.After(config.timeout):
+		return nil, fmt.Errorf("mpi: not all processes of the job started within %v: exit, with a status that is not 0", config.timeout)
 	}
 	if provided < C.MPI_THREAD_MULTIPLE {
 		return nil, errors.New("mpi: this Open MPI is built without MPI_THREAD_MULTIPLE: install one that has it")

@@ -34,7 +34,11 @@ func (p *Plan) checkSizes() error {
 		return fmt.Errorf("plan: unknown algorithm %v", p.Algorithm)
 	case p.Ranks < 1 || p.Chunks < 1 || p.Rounds < 0:
 		return fmt.Errorf("plan: %d ranks, %d chunks, %d rounds: want at least 1, 1 and 0", p.Ranks, p.Chunks, p.Rounds)
-	case p.Ranks > maxSlots || p.Slots > maxSlots/p.Ranks:
+	case p.Ranks > maxRanks:
+		return fmt.Errorf("plan: %d ranks: want at most %d", p.Ranks, maxRanks)
+	case p.Chunks > maxSlots:
+		return fmt.Errorf("plan: %d chunks: want at most %d", p.Chunks, maxSlots)
+	case p.Slots > maxSlots/p.Ranks:
 		return fmt.Errorf("plan: %d ranks with %d slots each: want at most %d slots in all", p.Ranks, p.Slots, maxSlots)
 	case len(p.Steps) != p.Ranks:
 		return fmt.Errorf("plan: steps of %d ranks, want %d", len(p.Steps), p.Ranks)

@@ -146,3 +146,15 @@ func TestNames(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Numbers too large for what is made of them are refused, not tried.
+func TestParseRefusesTheHuge(t *testing.T) {
+	for _, text := range []string{
+		"all-to-all by ring: 1 ranks, root 0, 4611686018427387904 chunks, 0 slots, 0 rounds\nrank 0\n",
+		"broadcast by naive: 100000 ranks, root 0, 1 chunks, 1 slots, 0 rounds\n",
+	} {
+		if p, err := plan.Parse(text); err == nil {
+			t.Errorf("%q gave %d ranks and %d chunks", text, p.Ranks, p.Chunks)
+		}
+	}
+}

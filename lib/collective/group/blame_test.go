@@ -1,0 +1,180 @@
+package group_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/plan"
+)
+
+const moment = 100 * time.Millisecond
+
+// failureOf runs ranks, of which one may be missing, and returns what rank 0 got.
+func failureOf(t *testing.T, ranks, missing int, f func(ctx context.Context, g group.Group) error, options ...group.Option) *group.Failure {
+	t.Helper()
+	var got error
+	stay, leave := context.WithCancel(context.Background())
+	err := group.Run(context.Background(), ranks, func(ctx context.Context, g group.Group) error {
+		if g.Rank() == missing {
+			<-stay.Done() // there, but it calls nothing
+			return nil
+		}
+		err := f(ctx, g)
+		if g.Rank() == 0 {
+			got = err
+			leave()
+		}
+		return err
+	}, options...)
+	leave()
+	var failure *group.Failure
+	if err == nil || !errors.As(got, &failure) {
+		t.Fatalf("rank 0 got %v, Run %v", got, err)
+	}
+	return failure
+}
+
+// With one deadline over several calls, it is who the first of them waits for that is
+// late, not the rank whose second call has not begun.
+func TestDeadlineInTheQueue(t *testing.T) {
+	for range 10 {
+		f := failureOf(t, 3, 2, func(ctx context.Context, g group.Group) error {
+			ctx, cancel := context.WithTimeout(ctx, moment)
+			defer cancel()
+			return group.WaitAll(g.Start(ctx, group.BarrierCall()), g.Start(ctx, group.BarrierCall()))
+		})
+		if f.Rank != 2 || f.Seq != 1 {
+			t.Fatalf("%v: want rank 2 in barrier #1", f)
+		}
+		f = failureOf(t, 2, 1, func(ctx context.Context, g group.Group) error {
+			ctx, cancel := context.WithTimeout(ctx, moment)
+			defer cancel()
+			x := make([]float32, 3)
+			return group.WaitAll(g.Start(ctx, group.SendCall(x, 1)), g.Start(ctx, group.SendCall(x, 1)))
+		})
+		if f.Rank != 1 || f.Seq != 1 {
+			t.Fatalf("%v: want rank 1 in send #1", f)
+		}
+	}
+}
+
+// Around a ring, whoever runs out of time first names the rank that all wait for in the
+// end, and not its own neighbour.
+func TestBlameGoesDownTheLine(t *testing.T) {
+	ring, err := plan.New(plan.AllReduce, plan.Ring, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := failureOf(t, 8, 2, func(ctx context.Context, g group.Group) error {
+		if g.Rank() == 0 {
+			var cancel func()
+			ctx, cancel = context.WithTimeout(ctx, 2*moment)
+			defer cancel()
+		}
+		return group.RunPlan(ctx, g, ring, make([]float32, 64), group.Sum)
+	})
+	if f.Rank != 2 || !strings.Contains(f.Reason, "holds up rank") {
+		t.Errorf("%v: want rank 2, which holds up another", f)
+	}
+}
+
+// A call that is cancelled is cancelled: a rank that returned as it should is not to
+// blame.
+func TestCancelledBesideOneThatReturned(t *testing.T) {
+	f := failureOf(t, 3, -1, func(ctx context.Context, g group.Group) error {
+		switch g.Rank() {
+		case 2:
+			return nil
+		case 1:
+			<-ctx.Done()
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, moment)
+		defer cancel()
+		over, stop := context.WithCancel(context.Background())
+		defer stop()
+		time.AfterFunc(moment, stop)
+		return group.Recv(over, g, make([]float32, 1), 1)
+	})
+	if f.Rank != 0 || !errors.Is(f, context.Canceled) {
+		t.Errorf("%v (%v): want rank 0's own cancellation", f, f.Err)
+	}
+}
+
+// A rank that is gone is gone from groups that were split off others, also when nobody
+// holds those any more.
+func TestGoneFromGroupsOfGroups(t *testing.T) {
+	began := time.Now()
+	err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
+		b, err := splitTwice(ctx, g)
+		if err != nil {
+			return err
+		}
+		if _, err := g.Split(ctx, 0, 0); err != nil {
+			return err
+		}
+		runtime.GC()
+		runtime.GC()
+		if err := group.Barrier(ctx, g); err != nil {
+			return err
+		}
+		if g.Rank() == 1 {
+			return nil
+		}
+		return group.Barrier(ctx, b)
+	}, group.Timeout(20*time.Second))
+	var failure *group.Failure
+	if !errors.As(err, &failure) || failure.Rank != 1 || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after %v: %v, want that rank 1 has returned", time.Since(began), err)
+	}
+}
+
+func splitTwice(ctx context.Context, g group.Group) (group.Group, error) {
+	a, err := g.Split(ctx, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	return a.Split(ctx, 0, 0)
+}
+
+// Calls are data, and may say what makes no sense.
+func TestCountsWhereThereAreNone(t *testing.T) {
+	err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
+		call := group.AllReduceCall(make([]float32, 1+4095*g.Rank()), group.Sum)
+		call.InCounts, call.OutCounts = []int{0, 0}, []int{0, 0}
+		return g.Do(ctx, call)
+	})
+	if err == nil || !strings.Contains(err.Error(), "has no counts") {
+		t.Errorf("an all-reduce with counts: %v", err)
+	}
+}
+
+// Several splits of one rank may be under way: each gets its own.
+func TestSplitsAtOnce(t *testing.T) {
+	err := group.Run(context.Background(), 4, func(ctx context.Context, g group.Group) error {
+		for range 50 {
+			sizes := make(chan error, 2)
+			for range 2 {
+				go func() {
+					sub, err := g.Split(ctx, 0, 0)
+					if err == nil && sub.Size() != 4 {
+						err = errors.New("a group of another size")
+					}
+					sizes <- err
+				}()
+			}
+			if err := errors.Join(<-sizes, <-sizes); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
