@@ -94,9 +94,7 @@ func TestCancelledBesideOneThatReturned(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, moment)
-		defer cancel()
-		over, stop := context.WithCancel(context.Background())
+		over, stop := context.WithCancel(ctx)
 		defer stop()
 		time.AfterFunc(moment, stop)
 		return group.Recv(over, g, make([]float32, 1), 1)
