@@ -27,7 +27,10 @@ func (l Layout) Donates(inputs ...int) Layout {
 // not known yet.
 func (l Layout) checkDonated(inputs int) error {
 	for _, i := range l.donated {
-		if i < 0 || inputs >= 0 && i >= inputs {
+		switch {
+		case i < 0:
+			return fmt.Errorf("the layout donates input %d: count from 0", i)
+		case inputs >= 0 && i >= inputs:
 			return fmt.Errorf("the layout donates input %d of %d: count from 0", i, inputs)
 		}
 	}

@@ -80,6 +80,7 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, er
 	if len(layout.Out) == 0 {
 		return nil, errors.New("layout has no placement for the outputs: add .Gives(xla.Replicated()) or what fits")
 	}
+	layout.In, layout.Out, layout.donated = slices.Clone(layout.In), slices.Clone(layout.Out), slices.Clone(layout.donated)
 	if err := layout.checkDonated(inputsOf(fn)); err != nil {
 		return nil, err
 	}
@@ -125,9 +126,8 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e := g.Executable().(*executable)
-	p.last.Store(e)
-	if err := p.checkOutputs(e); err != nil {
+	p.last.Store(executableOf(g))
+	if err := p.checkOutputs(g); err != nil {
 		return nil, err
 	}
 	return p.assemble(shards)
@@ -157,11 +157,11 @@ func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
 		if err := p.checkShards(placed); err != nil {
 			return nil, err
 		}
-		e, err := p.compile(placed)
+		g, err := p.compile(placed)
 		if err != nil {
 			return nil, err
 		}
-		if err := p.checkOutputs(e); err != nil {
+		if err := p.checkOutputs(g); err != nil {
 			return nil, err
 		}
 	}
@@ -186,7 +186,7 @@ func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
 }
 
 // compile compiles the program for placed arguments.
-func (p *Program) compile(placed []*dtensor.Tensor) (*executable, error) {
+func (p *Program) compile(placed []*dtensor.Tensor) (*graph.Graph, error) {
 	shards := make([]shapes.Shape, len(placed))
 	for i, on := range placed {
 		shards[i] = on.ShardShape()
@@ -195,17 +195,16 @@ func (p *Program) compile(placed []*dtensor.Tensor) (*executable, error) {
 }
 
 // compileFor compiles the program for what one device gets.
-func (p *Program) compileFor(shards []shapes.Shape) (*executable, error) {
-	g, err := p.exec.Compile(slices.Repeat(shards, p.mesh.NumDevices())...) // device by device
-	if err != nil {
-		return nil, err
-	}
-	return g.Executable().(*executable), nil
+func (p *Program) compileFor(shards []shapes.Shape) (*graph.Graph, error) {
+	return p.exec.Compile(slices.Repeat(shards, p.mesh.NumDevices())...) // device by device
 }
 
+func executableOf(g *graph.Graph) *executable { return g.Executable().(*executable) }
+
 // checkOutputs checks that the outputs can lie as the layout says.
-func (p *Program) checkOutputs(e *executable) error {
-	for i, shape := range e.Outputs() {
+func (p *Program) checkOutputs(g *graph.Graph) error {
+	outputs := executableOf(g).Outputs()
+	for i, shape := range outputs[:len(outputs)-len(g.LoggedNodes())] { // GoMLX appends what is logged
 		placement := placementOf(p.layout.Out, i)
 		if placement.lastAxis() >= shape.Rank() {
 			return fmt.Errorf("output %d: placement %v splits axis %d of a tensor of shape %v", i, placement, placement.lastAxis(), shape)
@@ -294,11 +293,11 @@ func (p *Program) Prepare(args ...any) (err error) {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
-	e, err := p.compileFor(shards)
+	g, err := p.compileFor(shards)
 	if err != nil {
 		return err
 	}
-	p.last.Store(e)
+	p.last.Store(executableOf(g))
 	return nil
 }
 
