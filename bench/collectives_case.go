@@ -3,6 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+
+	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
 // collectiveOps are the operations that are measured.
@@ -17,15 +20,8 @@ type collectiveCase struct {
 
 // busFactor turns the algorithm bandwidth into the bus bandwidth.
 func (c collectiveCase) busFactor() float64 {
-	n := float64(c.Ranks)
-	switch c.Op {
-	case "all-reduce":
-		return 2 * (n - 1) / n
-	case "broadcast":
-		return 1
-	default:
-		return (n - 1) / n
-	}
+	named := func(op plan.Op) bool { return op.String() == c.Op }
+	return plan.BusFactor(plan.Ops()[slices.IndexFunc(plan.Ops(), named)], c.Ranks)
 }
 
 // traffic is how many bytes all ranks together read and write at least.

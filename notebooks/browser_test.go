@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -38,13 +39,8 @@ var chromium = sync.OnceValues(func() (string, error) {
 	if path := find(); path != "" {
 		return path, nil
 	}
-	if os.Geteuid() != 0 {
-		return "", fmt.Errorf("no Chromium, and only root may install it: apt-get install chromium")
-	}
-	install := exec.Command("sh", "-c", "apt-get update && apt-get install -y --no-install-recommends chromium")
-	install.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	if output, err := install.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("no Chromium, and apt-get cannot install it (%v): %s", err, output[max(0, len(output)-500):])
+	if err := systest.Install("chromium"); err != nil {
+		return "", fmt.Errorf("no Chromium, and %w", err)
 	}
 	return find(), nil
 })

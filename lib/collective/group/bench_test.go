@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
@@ -77,22 +76,20 @@ func race(b *testing.B, elements int, groups []Group, calls []call) [][]float64 
 		}
 		for range b.N {
 			for i, call := range calls {
-				if err := Barrier(ctx, g); err != nil {
-					return err
-				}
-				begun := time.Now()
 				const inner = 4
-				for range inner {
-					if err := call(ctx, g, buf); err != nil {
-						return err
+				took, err := Time(ctx, g, func() error {
+					for range inner {
+						if err := call(ctx, g, buf); err != nil {
+							return err
+						}
 					}
-				}
-				took := []float64{time.Since(begun).Seconds() / inner}
-				if err := AllReduce(ctx, g, took, Max); err != nil {
+					return nil
+				})
+				if err != nil {
 					return err
 				}
 				if ranks.Rank() == 0 {
-					times[i] = append(times[i], took[0])
+					times[i] = append(times[i], took.Seconds()/inner)
 				}
 			}
 			clear(buf)

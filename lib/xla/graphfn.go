@@ -1,0 +1,67 @@
+package xla
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+
+	"github.com/gomlx/gomlx/core/graph"
+)
+
+// What a program needs to know of its graph function, and keep from GoMLX.
+
+// throwingErrors makes a graph function throw its panics as errors. After one that is
+// no error GoMLX believes for ever that the function is being compiled
+// (docs/upstream.md, "panics that are no errors").
+func throwingErrors[F graph.ExecGraphFn](fn F) F {
+	f := reflect.ValueOf(fn)
+	if f.Kind() != reflect.Func || f.IsNil() {
+		return fn // for GoMLX to refuse
+	}
+	return reflect.MakeFunc(f.Type(), func(args []reflect.Value) []reflect.Value {
+		defer func() {
+			switch thrown := recover().(type) {
+			case nil:
+			case error:
+				panic(thrown)
+			default:
+				panic(fmt.Errorf("building the graph: %v", thrown))
+			}
+		}()
+		return f.Call(args)
+	}).Interface().(F)
+}
+
+// inputsOf counts a graph function's inputs; it is -1 where they come as a slice.
+func inputsOf(fn any) int {
+	t := reflect.TypeOf(fn)
+	if t == nil || t.Kind() != reflect.Func {
+		return -1
+	}
+	count := 0
+	for i := range t.NumIn() {
+		switch t.In(i) {
+		case reflect.TypeFor[*graph.Node]():
+			count++
+		case reflect.TypeFor[*graph.Graph]():
+		default:
+			return -1
+		}
+	}
+	return count
+}
+
+// functionName is what Go calls a function.
+func functionName(fn any) string {
+	if f := runtime.FuncForPC(reflect.ValueOf(fn).Pointer()); f != nil {
+		return f.Name()
+	}
+	return "program"
+}
+
+// recoverGraph turns GoMLX's own panics into errors.
+func recoverGraph(err *error) {
+	if thrown := recover(); thrown != nil {
+		*err = fmt.Errorf("building the graph: %v", thrown)
+	}
+}
