@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/pyenv"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
@@ -131,7 +132,7 @@ func checkCompiler(ctx context.Context) Check {
 }
 
 func checkPython(ctx context.Context) Check {
-	path, version, err := findPython(ctx)
+	path, version, err := pyenv.Find(ctx, minPython)
 	return found("python", version, path, err)
 }
 

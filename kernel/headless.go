@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/command"
 )
 
 //go:embed headless.py
@@ -120,11 +122,11 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	case failed != nil:
 		return failed
 	case err != nil:
-		var said reason
+		var said command.Reason
 		for line := range strings.Lines(noise.String()) {
-			said.hear(line)
+			said.Hear(line)
 		}
-		return fmt.Errorf("%s cannot be run: %s (%w)", name, said.text(), err)
+		return fmt.Errorf("%s cannot be run: %s (%w)", name, said.Text(), err)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/command"
 )
 
 // toolsBytes and modulesBytes are the spaces that the tools and Go's caches need.
@@ -49,8 +50,8 @@ func (k *Kernel) tools() (cache.Part, error) {
 				{"gopls", "tools", "golang.org/x/tools/gopls"},
 			} {
 				report(i, 3, "building "+tool.name)
-				build := command{name: "go", args: []string{"build", "-o", bin, tool.pkg}, dir: filepath.Join(k.Root, tool.module), env: ownGo}
-				if err := build.run(ctx); err != nil {
+				build := command.Command{Name: "go", Args: []string{"build", "-o", bin, tool.pkg}, Dir: filepath.Join(k.Root, tool.module), Env: ownGo}
+				if err := build.Run(ctx); err != nil {
 					return err
 				}
 			}
@@ -93,8 +94,8 @@ func (k *Kernel) modules() (cache.Part, error) {
 					return err
 				}
 			}
-			download := command{name: "go", args: []string{"mod", "download", "-modfile=" + filepath.Join(dir, "go.mod"), "all"}, dir: k.Root, env: ownGo}
-			if err := download.run(ctx); err != nil {
+			download := command.Command{Name: "go", Args: []string{"mod", "download", "-modfile=" + filepath.Join(dir, "go.mod"), "all"}, Dir: k.Root, Env: ownGo}
+			if err := download.Run(ctx); err != nil {
 				return err
 			}
 			built := 0
@@ -102,7 +103,7 @@ func (k *Kernel) modules() (cache.Part, error) {
 				built++
 				report(1, 2, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
 			}
-			return command{name: "go", args: []string{"build", "-v", "./lib/..."}, dir: k.Root, env: ownGo, onLine: onLine}.run(ctx)
+			return command.Command{Name: "go", Args: []string{"build", "-v", "./lib/..."}, Dir: k.Root, Env: ownGo, OnLine: onLine}.Run(ctx)
 		},
 	}, nil
 }
