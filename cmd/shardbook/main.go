@@ -58,7 +58,8 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", else shardbook in the user's cache folder)")
 	flags.StringVar(&s.plugin, "plugin", "", "PJRT plugin: a path, cpu or cuda (default $"+plugin.Env+", else the best that is there)")
 	flags.IntVar(&s.devices, "devices", 0, "number of devices where a program does not choose it (default $"+xla.EnvDevices+", else "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
-	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand())
+	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
+		trainCommand())
 	return root
 }
 

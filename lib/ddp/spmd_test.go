@@ -10,19 +10,23 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 var tiny = gpt.Config{Layers: 1, Width: 32, Heads: 4, Seq: 16, Vocab: 256}
 
-// train trains the tiny model on a world of devices and returns the losses and the run.
-func train(t *testing.T, backend *xla.Backend, world, batch, steps int) ([]float64, *ddp.SPMD) {
+// adamW is the recipe of most tests.
+func adamW(c gpt.Config) train.Recipe { return train.Recipe{Model: c, Rule: optim.AdamW(1e-3)} }
+
+// trained trains the tiny model on a world of devices and returns the losses and the run.
+func trained(t *testing.T, backend *xla.Backend, world, batch, steps int) ([]float64, *train.Run) {
 	t.Helper()
 	mesh, err := backend.Mesh(xla.Axis("data", world))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, err := ddp.NewSPMD(mesh, tiny, optim.AdamW(1e-3))
+	run, err := ddp.NewSPMD(mesh, adamW(tiny))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,11 +40,11 @@ func train(t *testing.T, backend *xla.Backend, world, batch, steps int) ([]float
 		if err != nil {
 			t.Fatal(err)
 		}
-		loss, err := run.Step(inputs, targets)
+		m, err := run.Step(inputs, targets)
 		if err != nil {
 			t.Fatal(err)
 		}
-		losses = append(losses, loss)
+		losses = append(losses, m.Loss)
 	}
 	return losses, run
 }
@@ -55,10 +59,10 @@ func TestEqualsOneDevice(t *testing.T) {
 	const lossBound, paramBound = 2e-6, 2e-5
 	backend := devicetest.Open(t, 8)
 	for batch, worlds := range map[int][]int{24: {2, 3, 4, 6, 8}, 35: {5, 7}} {
-		wantLosses, one := train(t, backend, 1, batch, steps)
+		wantLosses, one := trained(t, backend, 1, batch, steps)
 		want := parameters(t, one, 0)
 		for _, world := range worlds {
-			losses, run := train(t, backend, world, batch, steps)
+			losses, run := trained(t, backend, world, batch, steps)
 			for step := range losses {
 				if diff := losses[step]/wantLosses[step] - 1; !(diff < lossBound && diff > -lossBound) {
 					t.Errorf("world %d, step %d: loss %v, on one device %v", world, step, losses[step], wantLosses[step])
@@ -84,7 +88,7 @@ func TestEqualsOneDevice(t *testing.T) {
 	}
 }
 
-func parameters(t *testing.T, run *ddp.SPMD, device int) []*tensors.Tensor {
+func parameters(t *testing.T, run *train.Run, device int) []*tensors.Tensor {
 	t.Helper()
 	values, err := run.Params(device)
 	if err != nil {
@@ -107,7 +111,7 @@ func largestDifference(a, b *tensors.Tensor) float64 {
 
 func TestStepFreesTheOldState(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	_, run := train(t, backend, 2, 4, 3)
+	_, run := trained(t, backend, 2, 4, 3)
 	state := (tiny.Params().Bytes()) * 3 // parameters and AdamW's two states
 	for device, live := range backend.Live()[:2] {
 		// Beside the state there are only the batches and losses, which are small.
@@ -130,16 +134,16 @@ func TestErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ddp.NewSPMD(other, tiny, optim.AdamW(1e-3)); err == nil || !strings.Contains(err.Error(), "tensor") {
+	if _, err := ddp.NewSPMD(other, adamW(tiny)); err == nil || !strings.Contains(err.Error(), "tensor") {
 		t.Errorf("a mesh without the axis: %v", err)
 	}
-	if _, err := ddp.NewSPMD(mesh, gpt.Config{}, optim.AdamW(1e-3)); err == nil {
+	if _, err := ddp.NewSPMD(mesh, adamW(gpt.Config{})); err == nil {
 		t.Error("an empty model: no error")
 	}
-	if _, err := ddp.NewSPMD(mesh, tiny, optim.AdamW(-1)); err == nil {
+	if _, err := ddp.NewSPMD(mesh, train.Recipe{Model: tiny, Rule: optim.AdamW(-1)}); err == nil {
 		t.Error("a negative learning rate: no error")
 	}
-	run, err := ddp.NewSPMD(mesh, tiny, optim.AdamW(1e-3))
+	run, err := ddp.NewSPMD(mesh, adamW(tiny))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package gpt
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/gomlx/gomlx/core/graph"
@@ -8,26 +9,57 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// attention projects x (B,T,C) to queries, keys and values in one product, attends within each head, and mixes the
-// heads (B,T,C).
-func (c Config) attention(p params.Nodes, at string, x *graph.Node) *graph.Node {
+// Attention is the attention of the block at a path: it projects x (B,T,C) to queries, keys and values, attends within
+// each head, and mixes the heads (B,T,C). The noise may be nil. It panics if a parameter is missing or does not fit x.
+func (c Config) Attention(p params.Nodes, at string, x *graph.Node, noise *Noise) *graph.Node {
+	q, k, v := c.QKV(p, at, x)
+	y := c.attend(q, k, v, noise) // (B,T,H,D)
+	return c.Linear(p, at+".o", graph.Reshape(y, x.Shape().Dimensions...))
+}
+
+// QKV returns the queries (B,T,H,D), keys and values (B,T,K,D) of the block at a path on x (B,T,C), by one product;
+// queries and keys turned by their positions, 0 to T−1, where those are rotary.
+// It panics if a parameter is missing or does not fit x.
+func (c Config) QKV(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.Node) {
 	b, t := x.Shape().Dim(0), x.Shape().Dim(1)
-	qkv := Linear(x, p.Get(at+".qkv.w"), p.Get(at+".qkv.b"))    // (B,T,3C)
-	qkv = graph.Reshape(qkv, b, t, 3, c.Heads, c.Width/c.Heads) // (B,T,3,H,D)
-	part := func(k int) *graph.Node {                           // (B,T,H,D)
-		return graph.Squeeze(graph.Slice(qkv, graph.AxisRange(), graph.AxisRange(), graph.AxisElem(k)), 2)
+	qkv := c.Linear(p, at+".qkv", x)
+	qkv = graph.Reshape(qkv, b, t, c.Heads+2*c.kvHeads(), c.headWidth())
+	part := func(from, n int) *graph.Node {
+		return graph.Slice(qkv, graph.AxisRange(), graph.AxisRange(), graph.AxisRange(from, from+n))
 	}
-	y := CausalAttention(part(0), part(1), part(2)) // (B,T,H,D)
-	return Linear(graph.Reshape(y, b, t, c.Width), p.Get(at+".o.w"), p.Get(at+".o.b"))
+	q, k, v = part(0, c.Heads), part(c.Heads, c.kvHeads()), part(c.Heads+c.kvHeads(), c.kvHeads())
+	if c.Positions == Rotary {
+		at := graph.Iota(x.Graph(), shapeOfPositions(t), 0)
+		q, k = Rotate(q, at), Rotate(k, at)
+	}
+	return q, k, v
 }
 
 // CausalAttention returns softmax(q·kᵀ/√D)·v within each head, a position seeing itself and those before it: scaled
-// dot-product attention (Vaswani et al. 2017, §3.2.1). All of q, k, v and the result are (B,T,H,D). It holds the
-// scores of all pairs of positions, (B,H,T,T). It panics if the shapes differ or are not of rank 4.
-func CausalAttention(q, k, v *graph.Node) *graph.Node {
-	t, d := q.Shape().Dim(1), q.Shape().Dim(3)
-	scores := graph.Einsum("bqhd,bkhd->bhqk", graph.MulScalar(q, 1/math.Sqrt(float64(d))), k)
-	seen := graph.BroadcastToDims(graph.ExpandLeftToRank(graph.LowerTriangular(q.Graph(), t), 4), scores.Shape().Dimensions...)
-	scores = graph.Where(seen, scores, graph.Infinity(q.Graph(), q.DType(), -1))
-	return graph.Einsum("bhqk,bkhd->bqhd", graph.Softmax(scores, -1), v)
+// dot-product attention (Vaswani et al. 2017, §3.2.1). q and the result are (B,T,H,D), k and v (B,T,K,D) with a K that
+// divides H: query head h attends with key head h·K/H. It holds the scores of all pairs of positions, (B,H,T,T). The
+// softmax is in float32 for half-precision inputs. It panics if the shapes do not fit.
+func CausalAttention(q, k, v *graph.Node) *graph.Node { return Config{}.attend(q, k, v, nil) }
+
+func (c Config) attend(q, k, v *graph.Node, noise *Noise) *graph.Node {
+	if q.Rank() != 4 || k.Rank() != 4 || !k.Shape().Equal(v.Shape()) || q.Shape().Dim(2)%k.Shape().Dim(2) != 0 {
+		panic(fmt.Errorf("gpt: queries have shape %s, keys %s, values %s: want (B,T,H,D), (B,T,K,D) and (B,T,K,D) with a K "+
+			"that divides H", q.Shape(), k.Shape(), v.Shape()))
+	}
+	b, t, h, d := q.Shape().Dim(0), q.Shape().Dim(1), q.Shape().Dim(2), q.Shape().Dim(3)
+	kv := k.Shape().Dim(2)
+	q = graph.Reshape(graph.MulScalar(q, 1/math.Sqrt(float64(d))), b, t, kv, h/kv, d)
+	scores := in32(c.Matmul.Dot(q, []int{4}, []int{0, 2}, k, []int{3}, []int{0, 2})) // (B,K,T,H/K,T)
+	weights := c.drop(softmax(causal(scores)), noise, inAttention)
+	weights = graph.ConvertDType(weights, v.DType())
+	y := c.Matmul.Dot(weights, []int{4}, []int{0, 1}, v, []int{1}, []int{0, 2}) // (B,K,T,H/K,D)
+	return graph.Reshape(graph.TransposeAllAxes(y, 0, 2, 1, 3, 4), b, t, h, d)
+}
+
+// causal sets the scores (B,K,T,H/K,T) of later keys, on the last axis, to −∞.
+func causal(scores *graph.Node) *graph.Node {
+	g, shape := scores.Graph(), scores.Shape()
+	seen := graph.LowerTriangular(g, shape.Dim(-1)) // (T,T)
+	seen = graph.BroadcastToDims(graph.InsertAxes(seen, 0, 0, 1), shape.Dimensions...)
+	return graph.Where(seen, scores, graph.Infinity(g, scores.DType(), -1))
 }

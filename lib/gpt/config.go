@@ -2,40 +2,83 @@
 // functions over named parameters, with its initial weights and its training text.
 //
 // The architecture is GPT-2's (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", §2.3): a
-// Transformer decoder (Vaswani et al. 2017, "Attention Is All You Need") with learned positions and a layer
-// normalization before each sub-block. It differs in its head, which is not tied to the token embedding and has no bias.
+// Transformer decoder (Vaswani et al. 2017, "Attention Is All You Need") with a normalization before each sub-block.
+// [Config] turns it, part by part, into Llama's (Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language
+// Models", §2.2; grouped-query heads as in Llama 2).
 //
 // The model has no state. [Config.Params] lists the parameters, [Config.Init] makes their initial values, and the graph
 // functions take them as [params.Nodes]: [Config.Loss] is the whole model; [Config.Embed], [Config.Block], [Config.Head]
-// and [CrossEntropy] are the same model piece by piece. In the shapes written beside their arguments, B is the batch, T
-// the positions of the sequence, C the width, H the heads, D = C/H the width of a head and V the vocabulary.
+// and [CrossEntropy] are the same model piece by piece, and [Config.Stage] any run of these pieces. In the shapes written
+// beside their arguments, B is the batch, T the positions of the sequence, C the width, H the heads, K the key/value
+// heads, D = C/H the width of a head and V the vocabulary.
+//
+// The model computes in the type of the parameters it is given: cast them to half precision, and activations and
+// products are in half precision, too. Normalizations, softmax and the loss stay in float32.
 package gpt
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
-	"github.com/gomlx/compute/dtypes"
-
-	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Config is the architecture of a model. The zero value is not valid: every field must be set. The number of sequences
-// in a batch is no part of it; the graph functions take it from their input.
+// Config is the architecture of a model. The sizes must be set; what follows them is GPT-2's where it is left at zero.
+// The number of sequences in a batch is no part of it; the graph functions take it from their input.
 type Config struct {
 	// Layers is the number of Transformer blocks, at least 1.
-	Layers int
+	Layers int `json:"layers"`
 	// Width is the number of features of a position, C; a multiple of Heads. Parameters and time of a block grow with
 	// its square.
-	Width int
+	Width int `json:"width"`
 	// Heads is the number of attention heads, H, each Width/Heads features wide.
-	Heads int
-	// Seq is the number of positions with an embedding, and so the longest sequence the model takes. The memory of
-	// attention scores grows with its square.
-	Seq int
+	Heads int `json:"heads"`
+	// Seq is the number of positions in the longest sequence the model takes. The memory of attention scores grows with
+	// its square.
+	Seq int `json:"seq"`
 	// Vocab is the number of tokens, V. Text is bytes: 256 takes any text, and a smaller vocabulary only a text whose
 	// bytes are all below it.
-	Vocab int
+	Vocab int `json:"vocab"`
+
+	// KVHeads is the number of key and value heads, K, each shared by Heads/KVHeads query heads: grouped-query attention
+	// (Ainslie et al. 2023). 0 is Heads; 1 is multi-query attention.
+	KVHeads int `json:"kv_heads,omitempty"`
+	// Hidden is the width inside the multi-layer perceptron. 0 is 4·Width.
+	Hidden int `json:"hidden,omitempty"`
+	// Gated makes the perceptron SwiGLU, silu(x·gate) ∘ (x·up), in place of GELU(x·up) (Shazeer 2020, "GLU Variants
+	// Improve Transformer").
+	Gated bool `json:"gated,omitempty"`
+	// Norm is the normalization: "" or [LayerNorm], or [RMSNorm].
+	Norm Norm `json:"norm,omitempty"`
+	// Positions says how the model knows where a token is: "" or [Learned], or [Rotary].
+	Positions Positions `json:"positions,omitempty"`
+	// Tied makes the head use the token table, transposed (Press & Wolf 2017, "Using the Output Embedding to Improve
+	// Language Models").
+	Tied bool `json:"tied,omitempty"`
+	// NoBias leaves out the biases of the blocks' linear maps.
+	NoBias bool `json:"no_bias,omitempty"`
+	// Dropout is the share of values that [Config.NoisyLoss] sets to zero after the embedding, in the attention weights
+	// and at the end of each sub-block (Srivastava et al. 2014), in [0,1). The loss without noise has none.
+	Dropout float64 `json:"dropout,omitempty"`
+
+	// Matmul says how products are computed where that differs from plain products in the parameters' type.
+	Matmul precision.Matmul `json:"matmul,omitzero"`
 }
+
+// Norm is a kind of normalization.
+type Norm string
+
+// Positions is a way to tell positions.
+type Positions string
+
+const (
+	LayerNorm Norm = "layernorm" // [LayerNormalize]
+	RMSNorm   Norm = "rmsnorm"   // [RMSNormalize]
+
+	Learned Positions = "learned" // a table of Seq rows, added to the embedding
+	Rotary  Positions = "rotary"  // queries and keys turned by their position: [Rotate]
+)
 
 // ReferenceConfig returns the configuration of the reference model, which benchmarks and tests compare: 4 layers of
 // width 256 with 8 heads, 256 positions and a token for each byte, 3 356 160 parameters. It is trained on [Reference] in
@@ -58,35 +101,42 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Width%c.Heads != 0 {
-		divisor := c.Heads - 1
-		for c.Width%divisor != 0 {
-			divisor--
-		}
 		return fmt.Errorf("gpt: Config.Heads is %d, which does not divide Config.Width %d: choose a divisor, such as %d",
-			c.Heads, c.Width, divisor)
+			c.Heads, c.Width, divisorBelow(c.Width, c.Heads))
+	}
+	switch {
+	case c.KVHeads < 0 || c.Heads%c.kvHeads() != 0:
+		return fmt.Errorf("gpt: Config.KVHeads is %d, which does not divide Config.Heads %d: choose a divisor, such as %d",
+			c.KVHeads, c.Heads, divisorBelow(c.Heads, max(2, c.KVHeads)))
+	case c.Hidden < 0:
+		return fmt.Errorf("gpt: Config.Hidden is %d: set it to at least 1, or 0 for 4·Width", c.Hidden)
+	case !slices.Contains([]Norm{"", LayerNorm, RMSNorm}, c.Norm):
+		return fmt.Errorf("gpt: Config.Norm is %q: set it to %q or %q", c.Norm, LayerNorm, RMSNorm)
+	case !slices.Contains([]Positions{"", Learned, Rotary}, c.Positions):
+		return fmt.Errorf("gpt: Config.Positions is %q: set it to %q or %q", c.Positions, Learned, Rotary)
+	case c.Positions == Rotary && c.headWidth()%2 != 0:
+		return fmt.Errorf("gpt: Config.Positions is %q and a head is Width/Heads = %d features wide: rotary positions turn "+
+			"pairs of features, so make it even", Rotary, c.headWidth())
+	case !(c.Dropout >= 0 && c.Dropout < 1):
+		return fmt.Errorf("gpt: Config.Dropout is %g: set it to at least 0 and less than 1", c.Dropout)
+	}
+	if err := c.Matmul.Validate(); err != nil {
+		return fmt.Errorf("gpt: Config.Matmul: %w", err)
 	}
 	return nil
 }
 
-// Params lists the parameters, all float32: the token table "tok" (V,C), the position table "pos" (Seq,C), the
-// parameters of each block below its [BlockName], the last normalization "lnf" and the head "head.w" (C,V).
-// Matrices end in ".w" and have shape (in,out); biases end in ".b", normalization scales in ".g".
-func (c Config) Params() params.Tree {
-	spec := func(name string, dims ...int) params.Spec { return params.New(name, dtypes.Float32, dims...) }
-	d := c.Width
-	tree := params.Tree{spec("tok", c.Vocab, d), spec("pos", c.Seq, d)}
-	for i := range c.Layers {
-		at := BlockName(i)
-		tree = append(tree,
-			spec(at+".ln1.g", d), spec(at+".ln1.b", d),
-			spec(at+".qkv.w", d, 3*d), spec(at+".qkv.b", 3*d), // columns: q, k or v; then head; then its feature
-			spec(at+".o.w", d, d), spec(at+".o.b", d),
-			spec(at+".ln2.g", d), spec(at+".ln2.b", d),
-			spec(at+".up.w", d, 4*d), spec(at+".up.b", 4*d),
-			spec(at+".down.w", 4*d, d), spec(at+".down.b", d))
+// divisorBelow returns the largest divisor of n below limit, for a limit above 1.
+func divisorBelow(n, limit int) int {
+	d := min(n, limit-1)
+	for n%d != 0 {
+		d--
 	}
-	return append(tree, spec("lnf.g", d), spec("lnf.b", d), spec("head.w", d, c.Vocab))
+	return d
 }
 
-// BlockName returns the path of block i in the parameter tree: "h0" for the first.
-func BlockName(i int) string { return fmt.Sprintf("h%d", i) }
+func (c Config) headWidth() int { return c.Width / c.Heads }
+
+func (c Config) kvHeads() int { return cmp.Or(c.KVHeads, c.Heads) }
+
+func (c Config) hidden() int { return cmp.Or(c.Hidden, 4*c.Width) }

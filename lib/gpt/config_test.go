@@ -1,6 +1,7 @@
 package gpt_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -29,6 +30,25 @@ func TestConfigValidate(t *testing.T) {
 			"gpt: Config.Heads is 5, which does not divide Config.Width 12: choose a divisor, such as 4"},
 		{change(func(c *gpt.Config) { c.Heads = 24 }),
 			"gpt: Config.Heads is 24, which does not divide Config.Width 12: choose a divisor, such as 12"},
+		{change(func(c *gpt.Config) { c.KVHeads = 1 }), ""},
+		{change(func(c *gpt.Config) { c.Positions, c.Norm, c.Hidden = gpt.Rotary, gpt.RMSNorm, 5 }), ""},
+		{change(func(c *gpt.Config) { c.KVHeads = 2 }),
+			"gpt: Config.KVHeads is 2, which does not divide Config.Heads 3: choose a divisor, such as 1"},
+		{change(func(c *gpt.Config) { c.KVHeads = -1 }),
+			"gpt: Config.KVHeads is -1, which does not divide Config.Heads 3: choose a divisor, such as 1"},
+		{change(func(c *gpt.Config) { c.KVHeads = 6 }),
+			"gpt: Config.KVHeads is 6, which does not divide Config.Heads 3: choose a divisor, such as 3"},
+		{change(func(c *gpt.Config) { c.Hidden = -8 }),
+			"gpt: Config.Hidden is -8: set it to at least 1, or 0 for 4·Width"},
+		{change(func(c *gpt.Config) { c.Norm = "batch" }),
+			`gpt: Config.Norm is "batch": set it to "layernorm" or "rmsnorm"`},
+		{change(func(c *gpt.Config) { c.Positions = "alibi" }),
+			`gpt: Config.Positions is "alibi": set it to "learned" or "rotary"`},
+		{change(func(c *gpt.Config) { c.Positions, c.Heads = gpt.Rotary, 4 }),
+			`gpt: Config.Positions is "rotary" and a head is Width/Heads = 3 features wide: rotary positions turn pairs of ` +
+				"features, so make it even"},
+		{change(func(c *gpt.Config) { c.Dropout = 1 }), "gpt: Config.Dropout is 1: set it to at least 0 and less than 1"},
+		{change(func(c *gpt.Config) { c.Dropout = math.NaN() }), "gpt: Config.Dropout is NaN: set it to at least 0 and less than 1"},
 	} {
 		err := c.config.Validate()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
@@ -54,6 +74,31 @@ func TestParams(t *testing.T) {
 		d := c.Width
 		if got, want := tree.Size(), c.Layers*(12*d*d+13*d)+2*c.Vocab*d+c.Seq*d+2*d; got != want {
 			t.Errorf("%+v: %d parameters, want %d", c, got, want)
+		}
+	}
+}
+
+// The sizes of published models, with the number of parameters that their authors' checkpoints have.
+func TestPublishedSizes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		config gpt.Config
+		want   int
+	}{
+		// huggingface.co/openai-community/gpt2: 124 439 808 parameters.
+		{"GPT-2", gpt.Config{Layers: 12, Width: 768, Heads: 12, Seq: 1024, Vocab: 50257, Tied: true}, 124439808},
+		// huggingface.co/meta-llama/Llama-2-7b-hf: 6 738 415 616 parameters.
+		{"Llama 2 7B", gpt.Config{Layers: 32, Width: 4096, Heads: 32, Seq: 4096, Vocab: 32000, Hidden: 11008,
+			Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true}, 6738415616},
+		// huggingface.co/meta-llama/Meta-Llama-3-8B: 8 030 261 248 parameters.
+		{"Llama 3 8B", gpt.Config{Layers: 32, Width: 4096, Heads: 32, Seq: 8192, Vocab: 128256, Hidden: 14336, KVHeads: 8,
+			Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true}, 8030261248},
+	} {
+		if err := c.config.Validate(); err != nil {
+			t.Error(err)
+		}
+		if got := c.config.Params().Size(); got != c.want {
+			t.Errorf("%s: %d parameters, want %d", c.name, got, c.want)
 		}
 	}
 }

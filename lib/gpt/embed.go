@@ -8,15 +8,18 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Embed returns the sum (B,T,C) of the embeddings of the tokens (B,T), of any integer type, and of their positions
-// 0 to T-1. T may be less than Seq. A token outside of the vocabulary is not noticed: it reads the nearest row.
-// It panics if "tok" or "pos" is missing, tokens are not integers of rank 2 or T is more than Seq.
-func (c Config) Embed(p params.Nodes, tokens *graph.Node) *graph.Node {
+// Embed returns the embeddings (B,T,C) of the tokens (B,T), of any integer type, plus, where positions are learned,
+// those of positions 0 to T-1. T may be less than Seq. A token outside of the vocabulary is not noticed: it reads the
+// nearest row. The noise may be nil. It panics if "tok" or "pos" is missing, tokens are not integers of rank 2 or T is
+// more than Seq.
+func (c Config) Embed(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.Node {
 	if tokens.Rank() != 2 || tokens.Shape().Dim(1) > c.Seq {
 		panic(fmt.Errorf("gpt: tokens have shape %s: want (B,T) with T at most Config.Seq %d", tokens.Shape(), c.Seq))
 	}
-	t := tokens.Shape().Dim(1)
-	tok := graph.Gather(p.Get("tok"), graph.InsertAxes(tokens, -1)) // (B,T,C)
-	pos := graph.Slice(p.Get("pos"), graph.AxisRangeFromStart(t))   // (T,C)
-	return graph.Add(tok, graph.ExpandLeftToRank(pos, 3))
+	x := graph.Gather(p.Get("tok"), graph.InsertAxes(tokens, -1)) // (B,T,C)
+	if c.Positions != Rotary {
+		pos := graph.Slice(p.Get("pos"), graph.AxisRangeFromStart(tokens.Shape().Dim(1))) // (T,C)
+		x = graph.Add(x, graph.ExpandLeftToRank(pos, 3))
+	}
+	return c.drop(x, noise, afterEmbedding)
 }

@@ -10,18 +10,24 @@ import (
 )
 
 // Head returns the logits (B,T,V) of the last block's output x (B,T,C): the final normalization and a linear map
-// without a bias. It panics if "lnf.g", "lnf.b" or "head.w" is missing or does not fit x.
+// without a bias, the token table's transpose if it is tied. It panics if a parameter is missing or does not fit x.
 func (c Config) Head(p params.Nodes, x *graph.Node) *graph.Node {
-	return Linear(LayerNorm(x, p.Get("lnf.g"), p.Get("lnf.b")), p.Get("head.w"), nil)
+	x = c.Normalize(p, "lnf", x)
+	if c.Tied {
+		return c.Matmul.Dot(x, []int{-1}, nil, p.Get("tok"), []int{1}, nil)
+	}
+	return c.matmul(x, p.Get("head.w"))
 }
 
-// CrossEntropy returns the mean over all positions of −log softmax(logits)[target], in nats: a scalar. The logits are
-// (B,T,V) and the targets (B,T), of any integer type; a target outside of the vocabulary adds nothing to the sum.
+// CrossEntropy returns the mean over all positions of −log softmax(logits)[target], in nats: a scalar, in float32 for
+// half-precision logits. The logits are (B,T,V) and the targets (B,T), of any integer type; a target outside of the
+// vocabulary adds nothing to the sum.
 // It panics if the shapes do not fit.
 func CrossEntropy(logits, targets *graph.Node) *graph.Node {
 	if l, t := logits.Shape(), targets.Shape(); l.Rank() != 3 || !slices.Equal(l.Dimensions[:2], t.Dimensions) {
 		panic(fmt.Errorf("gpt: logits have shape %s and targets %s: want (B,T,V) and (B,T)", l, t))
 	}
+	logits = in32(logits)
 	v := logits.Shape().Dim(-1)
 	hit := graph.OneHot(targets, v, logits.DType()) // (B,T,V)
 	return graph.Neg(graph.ReduceAllMean(graph.ReduceSum(graph.Mul(hit, graph.LogSoftmax(logits, -1)), -1)))

@@ -3,29 +3,53 @@ package gpt
 import (
 	"math"
 
+	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Linear returns x·w + b for x (…,in), w (in,out) and b (out), of shape (…,out); b may be nil.
-// It panics if the shapes do not fit.
-func Linear(x, w, b *graph.Node) *graph.Node {
-	y := graph.Dot(x, w).General([]int{-1}, nil, []int{0}, nil)
-	if b == nil {
+// Linear returns x·w + b for x (…,in), with w (in,out) and b (out) the parameters ".w" and ".b" at a path; without b
+// where [Config.NoBias] leaves it out. The result is (…,out). It panics if the shapes do not fit.
+func (c Config) Linear(p params.Nodes, at string, x *graph.Node) *graph.Node {
+	y := c.matmul(x, p.Get(at+".w"))
+	if c.NoBias {
 		return y
 	}
-	return graph.Add(y, graph.ExpandLeftToRank(b, y.Rank()))
+	return graph.Add(y, graph.ExpandLeftToRank(p.Get(at+".b"), y.Rank()))
 }
 
-// Epsilon is what [LayerNorm] adds to a variance.
+// matmul returns x·w (…,out) for x (…,in) and w (in,out).
+func (c Config) matmul(x, w *graph.Node) *graph.Node {
+	return c.Matmul.Dot(x, []int{-1}, nil, w, []int{0}, nil)
+}
+
+// Epsilon is what the normalizations add to a variance or mean square.
 const Epsilon = 1e-5
 
-// LayerNorm returns (x−mean)/√(variance+[Epsilon])·g + b over the last axis of x (…,C), for a scale g and a bias b (C)
-// (Ba, Kiros & Hinton 2016, "Layer Normalization"). It panics if the shapes do not fit.
-func LayerNorm(x, g, b *graph.Node) *graph.Node {
+// Normalize applies the normalization that [Config.Norm] chooses to x (…,C), with the parameters at a path. It computes
+// in float32 and returns x's type. It panics if the shapes do not fit.
+func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node {
+	x32, g := in32(x), in32(p.Get(at+".g"))
+	if c.Norm == RMSNorm {
+		return graph.ConvertDType(RMSNormalize(x32, g), x.DType())
+	}
+	return graph.ConvertDType(LayerNormalize(x32, g, in32(p.Get(at+".b"))), x.DType())
+}
+
+// LayerNormalize returns (x−mean)/√(variance+[Epsilon])·g + b over the last axis of x (…,C), for a scale g and a bias b
+// (C) (Ba, Kiros & Hinton 2016, "Layer Normalization"). It panics if the shapes do not fit.
+func LayerNormalize(x, g, b *graph.Node) *graph.Node {
 	centred := graph.Sub(x, graph.ReduceAndKeep(x, graph.ReduceMean, -1))
-	variance := graph.ReduceAndKeep(graph.Square(centred), graph.ReduceMean, -1) // (…,1)
-	y := graph.Div(centred, graph.Sqrt(graph.AddScalar(variance, Epsilon)))
-	return graph.Add(graph.Mul(y, graph.ExpandLeftToRank(g, x.Rank())), graph.ExpandLeftToRank(b, x.Rank()))
+	return graph.Add(RMSNormalize(centred, g), graph.ExpandLeftToRank(b, x.Rank()))
+}
+
+// RMSNormalize returns x/√(mean square+[Epsilon])·g over the last axis of x (…,C), for a scale g (C) (Zhang & Sennrich
+// 2019, "Root Mean Square Layer Normalization"). It panics if the shapes do not fit.
+func RMSNormalize(x, g *graph.Node) *graph.Node {
+	square := graph.ReduceAndKeep(graph.Square(x), graph.ReduceMean, -1) // (…,1)
+	y := graph.Div(x, graph.Sqrt(graph.AddScalar(square, Epsilon)))
+	return graph.Mul(y, graph.ExpandLeftToRank(g, x.Rank()))
 }
 
 // GELU returns ½x(1 + tanh(√(2/π)(x + 0.044715x³))), the tanh form of the Gaussian error linear unit (Hendrycks &
@@ -33,4 +57,16 @@ func LayerNorm(x, g, b *graph.Node) *graph.Node {
 func GELU(x *graph.Node) *graph.Node {
 	cubic := graph.Mul(x, graph.AddScalar(graph.MulScalar(graph.Square(x), 0.044715), 1)) // x + 0.044715x³
 	return graph.Mul(graph.MulScalar(x, 0.5), graph.AddScalar(graph.Tanh(graph.MulScalar(cubic, math.Sqrt(2/math.Pi))), 1))
+}
+
+// SiLU returns x·sigmoid(x) elementwise (Hendrycks & Gimpel 2016, §3; Ramachandran et al. 2017, "Swish").
+// It panics if x is not a float.
+func SiLU(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }
+
+// in32 returns half-precision x in float32, and any other x as it is.
+func in32(x *graph.Node) *graph.Node {
+	if x.DType().IsHalfPrecision() {
+		return graph.ConvertDType(x, dtypes.Float32)
+	}
+	return x
 }

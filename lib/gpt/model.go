@@ -4,20 +4,26 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 )
 
 // Loss is the whole model: the mean [CrossEntropy], in nats, of predicting each of the targets (B,T) from the inputs
-// (B,T) up to its position. It returns a scalar. It panics if a parameter is missing or a shape does not fit.
+// (B,T) up to its position. It returns a float32 scalar (float64 for float64 parameters). It panics if a parameter is
+// missing or a shape does not fit.
 func (c Config) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 	return CrossEntropy(c.Forward(p, inputs), targets)
 }
 
+// NoisyLoss is [Config.Loss] with dropout, for training: key and row are those of [Noise].
+func (c Config) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
+	return CrossEntropy(c.Stage(p, 0, c.Layers, inputs, &Noise{Key: key, Row: row}), targets)
+}
+
+// Products returns how the model computes products, for who must know.
+func (c Config) Products() precision.Matmul { return c.Matmul }
+
 // Forward returns the logits (B,T,V) of the token that follows each of the tokens (B,T).
 // It is [Config.Head] of every [Config.Block] in turn of [Config.Embed], and panics where they do.
 func (c Config) Forward(p params.Nodes, tokens *graph.Node) *graph.Node {
-	x := c.Embed(p, tokens)
-	for i := range c.Layers {
-		x = c.Block(p, i, x)
-	}
-	return c.Head(p, x)
+	return c.Stage(p, 0, c.Layers, tokens, nil)
 }

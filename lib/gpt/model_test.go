@@ -17,14 +17,19 @@ import (
 
 func TestForwardAgainstPlainGo(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 12 {
-		heads := 1 + random.IntN(4)
-		c := gpt.Config{Layers: 1 + random.IntN(3), Width: heads * (1 + random.IntN(6)), Heads: heads,
-			Seq: 1 + random.IntN(9), Vocab: 2 + random.IntN(20)}
+	for try := range 24 {
+		c := randomConfig(random)
+		if try < 6 { // the plain GPT-2
+			c = gpt.Config{Layers: c.Layers, Width: c.Width, Heads: c.Heads, Seq: c.Seq, Vocab: c.Vocab}
+		}
 		batch, seq := 1+random.IntN(3), 1+random.IntN(c.Seq) // a sequence may be shorter than Seq
 		w, plain := randomModel(c, random)
 		tokens, targets := randomTokens(random, batch, seq, c.Vocab), randomTokens(random, batch, seq, c.Vocab)
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		run := call
+		if try%6 == 0 {
+			run = devicetest.Call
+		}
+		out, err := run(func(in []*graph.Node) []*graph.Node {
 			n := len(in) - 2
 			p := c.Params().Nodes(in[:n])
 			return []*graph.Node{c.Forward(p, in[n]), c.Loss(p, in[n], in[n+1])}
@@ -52,8 +57,17 @@ func TestForwardAgainstPlainGo(t *testing.T) {
 
 // The gradient of every element of every parameter is compared with central differences of the plain model.
 func TestGradientsAgainstPlainGo(t *testing.T) {
+	for _, c := range []gpt.Config{
+		{Layers: 2, Width: 6, Heads: 2, Seq: 5, Vocab: 7},
+		{Layers: 1, Width: 8, Heads: 4, Seq: 5, Vocab: 7, KVHeads: 2, Hidden: 5, Gated: true, Norm: gpt.RMSNorm,
+			Positions: gpt.Rotary, Tied: true, NoBias: true},
+	} {
+		testGradients(t, c)
+	}
+}
+
+func testGradients(t *testing.T, c gpt.Config) {
 	random := rand.New(rand.NewPCG(3, 4))
-	c := gpt.Config{Layers: 2, Width: 6, Heads: 2, Seq: 5, Vocab: 7}
 	w, plain := randomModel(c, random)
 	tokens, targets := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
 	tree := c.Params()
@@ -74,47 +88,56 @@ func TestGradientsAgainstPlainGo(t *testing.T) {
 	}
 }
 
-// Cut to one program for each piece, with activations that leave the device between them and each program given its
-// own part of the parameters, the model gives what one program gives.
-func TestBlockByBlock(t *testing.T) {
+// Cut in every way to stages, one program each with activations that leave the device between them and the stage's own
+// part of the parameters, the model gives what one program gives.
+func TestStages(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	c := gpt.Config{Layers: 3, Width: 8, Heads: 4, Seq: 6, Vocab: 11}
-	w, plain := randomModel(c, random)
-	tokens, targets := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
-	tree := c.Params()
-	piece := func(x *tensors.Tensor, paths []string, fn func(p map[string]*graph.Node, x *graph.Node) *graph.Node) *tensors.Tensor {
-		sub, err := tree.Under(paths...)
-		if err != nil {
-			t.Fatal(err)
+	for _, c := range []gpt.Config{
+		{Layers: 3, Width: 8, Heads: 4, Seq: 6, Vocab: 11},
+		{Layers: 3, Width: 8, Heads: 4, Seq: 6, Vocab: 11, Tied: true, Positions: gpt.Rotary, Dropout: 0.2},
+	} {
+		w, _ := randomModel(c, random)
+		tokens := tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab))
+		key, row := tensors.FromScalar(uint32(3)), tensors.FromScalar(uint32(1))
+		tree := c.Params()
+		stage := func(first, last int, x *tensors.Tensor) *tensors.Tensor {
+			sub, err := c.StageParams(first, last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			args := []*tensors.Tensor{x, key, row}
+			for _, s := range sub {
+				args = append(args, w[tree.Index(s.Name)])
+			}
+			out, err := call(func(in []*graph.Node) []*graph.Node {
+				return []*graph.Node{c.Stage(sub.Nodes(in[3:]), first, last, in[0], &gpt.Noise{Key: in[1], Row: in[2]})}
+			}, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out[0]
 		}
-		args := []*tensors.Tensor{x}
-		for _, s := range sub {
-			args = append(args, w[tree.Index(s.Name)])
+		want := tensors.MustCopyFlatData[float32](stage(0, 3, tokens))
+		for _, cuts := range [][]int{{0, 1, 3}, {0, 2, 3}, {0, 1, 2, 3}} {
+			x := tokens
+			for i := range len(cuts) - 1 {
+				x = stage(cuts[i], cuts[i+1], x)
+			}
+			for i, got := range tensors.MustCopyFlatData[float32](x) {
+				if !scalar.EqualWithinAbsOrRel(float64(got), float64(want[i]), 1e-6, 1e-6) {
+					t.Fatalf("stages %v: logit %d is %g, of one program %g", cuts, i, got, want[i])
+				}
+			}
 		}
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
-			return []*graph.Node{fn(sub.Nodes(in[1:]), in[0])}
-		}, args...)
-		if err != nil {
-			t.Fatal(err)
+	}
+}
+
+func TestStageErrors(t *testing.T) {
+	c := gpt.Config{Layers: 2, Width: 4, Heads: 1, Seq: 2, Vocab: 5}
+	for _, bad := range [][2]int{{-1, 1}, {1, 1}, {1, 3}, {2, 1}} {
+		if _, err := c.StageParams(bad[0], bad[1]); err == nil || !strings.Contains(err.Error(), "of a model with 2") {
+			t.Errorf("stage %v: error %v", bad, err)
 		}
-		return out[0]
-	}
-	x := piece(tensors.FromValue(tokens), []string{"tok", "pos"}, func(p map[string]*graph.Node, x *graph.Node) *graph.Node {
-		return c.Embed(p, x)
-	})
-	for i := range c.Layers {
-		x = piece(x, []string{gpt.BlockName(i)}, func(p map[string]*graph.Node, x *graph.Node) *graph.Node {
-			return c.Block(p, i, x)
-		})
-	}
-	x = piece(x, []string{"lnf", "head"}, func(p map[string]*graph.Node, x *graph.Node) *graph.Node { return c.Head(p, x) })
-	loss, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{gpt.CrossEntropy(in[0], in[1])} },
-		x, tensors.FromValue(targets))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := float64(tensors.ToScalar[float32](loss[0])), plain.loss(tokens, targets); !scalar.EqualWithinRel(got, want, 1e-5) {
-		t.Errorf("loss %g, want %g", got, want)
 	}
 }
 

@@ -3,6 +3,7 @@ package gpt_test
 import (
 	"fmt"
 	"math"
+	"math/cmplx"
 
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/params"
@@ -33,19 +34,34 @@ func (m plainModel) loss(inputs, targets [][]int32) float64 {
 
 // logits returns the logits at each position of one row of tokens.
 func (m plainModel) logits(tokens []int32) [][]float64 {
-	d, dh := m.Width, m.Width/m.Heads
+	d, dh, kv := m.Width, m.Width/m.Heads, m.Heads
+	if m.KVHeads > 0 {
+		kv = m.KVHeads
+	}
+	hidden := 4 * d
+	if m.Hidden > 0 {
+		hidden = m.Hidden
+	}
 	x := make([][]float64, len(tokens)) // position, feature
 	for t, token := range tokens {
 		x[t] = make([]float64, d)
 		for c := range d {
-			x[t][c] = m.p["tok"][int(token)*d+c] + m.p["pos"][t*d+c]
+			x[t][c] = m.p["tok"][int(token)*d+c]
+			if m.Positions != gpt.Rotary {
+				x[t][c] += m.p["pos"][t*d+c]
+			}
 		}
 	}
 	for layer := range m.Layers {
 		at := fmt.Sprintf("h%d.", layer)
 		qkv := make([][]float64, len(x))
 		for t := range x {
-			qkv[t] = m.linear(at+"qkv", m.norm(at+"ln1", x[t]), 3*d)
+			qkv[t] = m.linear(at+"qkv", m.norm(at+"ln1", x[t]), d+2*kv*dh)
+			if m.Positions == gpt.Rotary {
+				for h := range m.Heads + kv {
+					rotate(qkv[t][h*dh:(h+1)*dh], t)
+				}
+			}
 		}
 		for t := range x {
 			heads := make([]float64, d)
@@ -54,14 +70,14 @@ func (m plainModel) logits(tokens []int32) [][]float64 {
 				for s := range t + 1 {
 					dot := 0.0
 					for c := range dh {
-						dot += qkv[t][h*dh+c] * qkv[s][d+h*dh+c]
+						dot += qkv[t][h*dh+c] * qkv[s][d+h*kv/m.Heads*dh+c]
 					}
 					weight[s] = math.Exp(dot / math.Sqrt(float64(dh)))
 					total += weight[s]
 				}
 				for s := range t + 1 {
 					for c := range dh {
-						heads[h*dh+c] += weight[s] / total * qkv[s][2*d+h*dh+c]
+						heads[h*dh+c] += weight[s] / total * qkv[s][d+kv*dh+h*kv/m.Heads*dh+c]
 					}
 				}
 			}
@@ -70,9 +86,15 @@ func (m plainModel) logits(tokens []int32) [][]float64 {
 			}
 		}
 		for t := range x {
-			h := m.linear(at+"up", m.norm(at+"ln2", x[t]), 4*d)
+			in := m.norm(at+"ln2", x[t])
+			h := m.linear(at+"up", in, hidden)
 			for c, u := range h {
-				h[c] = u / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(u+0.044715*math.Pow(u, 3))))
+				if m.Gated {
+					gate := m.linear(at+"gate", in, hidden)[c]
+					h[c] = u * gate / (1 + math.Exp(-gate))
+				} else {
+					h[c] = u / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(u+0.044715*math.Pow(u, 3))))
+				}
 			}
 			for c, y := range m.linear(at+"down", h, d) {
 				x[t][c] += y
@@ -81,7 +103,17 @@ func (m plainModel) logits(tokens []int32) [][]float64 {
 	}
 	out := make([][]float64, len(x))
 	for t := range x {
-		out[t] = m.linear("head", m.norm("lnf", x[t]), m.Vocab)
+		last := m.norm("lnf", x[t])
+		if !m.Tied {
+			out[t] = m.linear("head", last, m.Vocab)
+			continue
+		}
+		out[t] = make([]float64, m.Vocab)
+		for v := range m.Vocab {
+			for c := range d {
+				out[t][v] += last[c] * m.p["tok"][v*d+c]
+			}
+		}
 	}
 	return out
 }
@@ -101,16 +133,31 @@ func (m plainModel) linear(name string, x []float64, out int) []float64 {
 func (m plainModel) norm(name string, x []float64) []float64 {
 	mean, variance := 0.0, 0.0
 	for _, v := range x {
-		mean += v / float64(len(x))
+		if m.Norm != gpt.RMSNorm {
+			mean += v / float64(len(x))
+		}
 	}
 	for _, v := range x {
 		variance += (v - mean) * (v - mean) / float64(len(x))
 	}
 	y := make([]float64, len(x))
 	for c, v := range x {
-		y[c] = (v-mean)/math.Sqrt(variance+1e-5)*m.p[name+".g"][c] + m.p[name+".b"][c]
+		y[c] = (v - mean) / math.Sqrt(variance+1e-5) * m.p[name+".g"][c]
+		if m.Norm != gpt.RMSNorm {
+			y[c] += m.p[name+".b"][c]
+		}
 	}
 	return y
+}
+
+// rotate turns the feature pairs of one head as complex numbers.
+func rotate(head []float64, position int) {
+	half := len(head) / 2
+	for i := range half {
+		angle := float64(position) / math.Pow(10000, float64(i)/float64(half))
+		turned := complex(head[i], head[half+i]) * cmplx.Rect(1, angle)
+		head[i], head[half+i] = real(turned), imag(turned)
+	}
 }
 
 // gradient returns the central differences (f(w+h) − f(w−h)) / 2h of the loss for every element. In float64 with

@@ -2,7 +2,11 @@ package gpt_test
 
 import (
 	"math/rand/v2"
+	"sync"
 
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/gobackend"
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -11,6 +15,41 @@ import (
 
 // backend is one device that the tests of this package share.
 var backend = devicetest.One()
+
+// call runs a graph function once in GoMLX's pure Go backend, which compiles nothing: enough where the question is
+// what a graph says, and not what XLA makes of it.
+func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
+	exec, err := graph.NewExec(plainBackend(), fn)
+	if err != nil {
+		return nil, err
+	}
+	defer exec.Finalize()
+	return exec.Call(args)
+}
+
+var plainBackend = sync.OnceValue(func() compute.Backend {
+	b, err := gobackend.New("")
+	if err != nil {
+		panic(err)
+	}
+	return b
+})
+
+// randomConfig returns a small model of any architecture.
+func randomConfig(random *rand.Rand) gpt.Config {
+	kv := 1 + random.IntN(3)
+	heads := kv * (1 + random.IntN(3))
+	c := gpt.Config{Layers: 1 + random.IntN(3), Width: heads * 2 * (1 + random.IntN(3)), Heads: heads,
+		Seq: 1 + random.IntN(9), Vocab: 2 + random.IntN(20), KVHeads: kv, Hidden: random.IntN(20),
+		Gated: random.IntN(2) == 0, Tied: random.IntN(2) == 0, NoBias: random.IntN(2) == 0}
+	if random.IntN(2) == 0 {
+		c.Norm = gpt.RMSNorm
+	}
+	if random.IntN(2) == 0 {
+		c.Positions = gpt.Rotary
+	}
+	return c
+}
 
 // randomModel returns parameters with no special values (no scale is 1 and no bias 0, which would hide mistakes), as
 // tensors and as the plain model.

@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// AdamWRule is Adam with decoupled weight decay; make it with [AdamW] and change what should differ.
+// AdamWRule is Adam with decoupled weight decay; make it with [AdamW] or [Adam] and change what should differ.
 //
 // Adam (Kingma & Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1) with the decay outside of the
 // adaptive step (Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2). For gradient g at
@@ -19,7 +19,7 @@ import (
 //	v ← β₂v + (1−β₂)g²
 //	w ← w − LR·( m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + Eps) + WeightDecay·w )
 //
-// Its states are "m" and "v", both of the parameter's shape and element type.
+// Its states are "m" and "v", both of the parameter's shape.
 type AdamWRule struct {
 	// LR is the learning rate: about the most by which an element changes in one step. At least 0.
 	LR float64
@@ -39,28 +39,41 @@ func AdamW(lr float64) AdamWRule {
 	return AdamWRule{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}
 }
 
+// Adam is [AdamW] without weight decay.
+func Adam(lr float64) AdamWRule {
+	r := AdamW(lr)
+	r.WeightDecay = 0
+	return r
+}
+
 // Validate implements [Rule].
-func (r AdamWRule) Validate() error {
-	return checkSettings("AdamW", setting{"LR", r.LR, 0, math.Inf(1)},
+func (r AdamWRule) Validate() error { return r.validate("AdamW") }
+
+func (r AdamWRule) validate(name string) error {
+	return checkSettings(name, setting{"LR", r.LR, 0, math.Inf(1)},
 		setting{"Beta1", r.Beta1, 0, 1}, setting{"Beta2", r.Beta2, 0, 1},
 		setting{"Eps", r.Eps, 0, math.Inf(1)}, setting{"WeightDecay", r.WeightDecay, 0, math.Inf(1)})
 }
 
 // States implements [Rule]: "m" and "v".
-func (r AdamWRule) States(param params.Spec) params.Tree {
-	return params.Tree{{Name: param.Name + ".m", Shape: param.Shape}, {Name: param.Name + ".v", Shape: param.Shape}}
+func (r AdamWRule) States(param params.Spec, part Part) []State {
+	return Elementwise(param, part, "m", "v")
 }
 
 // Update implements [Rule].
-func (r AdamWRule) Update(param, grad *graph.Node, states []*graph.Node, step *graph.Node) (*graph.Node, []*graph.Node) {
-	checkUpdate(r, param, grad, states, step)
-	m := graph.Add(graph.MulScalar(states[0], r.Beta1), graph.MulScalar(grad, 1-r.Beta1))
-	v := graph.Add(graph.MulScalar(states[1], r.Beta2), graph.MulScalar(graph.Square(grad), 1-r.Beta2))
+func (r AdamWRule) Update(u Update) (*graph.Node, []*graph.Node) {
+	w, g := u.begin(r)
+	change, m, v := r.change(w, g, u.States[0], u.States[1], u.Step)
+	return u.descend(w, change, r.LR), []*graph.Node{m, v}
+}
+
+// change returns what the learning rate multiplies, and the new moments.
+func (r AdamWRule) change(w, g, m, v, step *graph.Node) (change, newM, newV *graph.Node) {
+	m, v = running(m, g, r.Beta1), running(v, graph.Square(g), r.Beta2)
 	mean := graph.Div(m, correction(r.Beta1, step, m.DType()))
 	square := graph.Div(v, correction(r.Beta2, step, v.DType()))
 	direction := graph.Div(mean, graph.AddScalar(graph.Sqrt(square), r.Eps))
-	change := graph.Add(direction, graph.MulScalar(param, r.WeightDecay))
-	return graph.Sub(param, graph.MulScalar(change, r.LR)), []*graph.Node{m, v}
+	return decayed(direction, w, r.WeightDecay), m, v
 }
 
 // correction returns 1−βᵗ, by which a running mean that started at zero is too small after t steps. It is computed in

@@ -16,10 +16,15 @@ import (
 // Three steps of descent on the loss w², whose gradient is 2w.
 func ExampleRule() {
 	rule := optim.SGD(0.25)
+	spec := params.New("w", dtypes.Float32, 2)
 	step, err := graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
 		loss := graph.ReduceAllSum(graph.Square(w))
-		grad := graph.Gradient(loss, w)[0]
-		next, _ := rule.Update(w, grad, nil, graph.Const(w.Graph(), int32(1)))
+		next, _ := rule.Update(optim.Update{
+			Spec:  spec,
+			Param: w,
+			Grad:  graph.Gradient(loss, w)[0],
+			Step:  graph.Const(w.Graph(), int32(1)),
+		})
 		return next
 	})
 	if err != nil {
@@ -54,4 +59,86 @@ func ExampleStates() {
 	// head.b.m 1024
 	// head.b.v 1024
 	// SGD 0
+}
+
+func ExampleBytesPerParameter() {
+	tree := params.Tree{params.New("w", dtypes.BFloat16, 1024, 4096)}
+	for _, name := range optim.Names() {
+		rule, err := optim.Parse(name, 1e-3)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%-9s %.4g\n", name, optim.BytesPerParameter(rule, tree))
+	}
+	// Output:
+	// adafactor 0.004883
+	// adam      8
+	// adam8bit  2.031
+	// adamw     8
+	// lamb      8
+	// lion      4
+	// momentum  4
+	// nesterov  4
+	// sgd       0
+}
+
+// The usual: a warm-up and a cosine, and no weight decay for gains and biases.
+func ExampleScheduled() {
+	schedule := optim.Warmup{Steps: 4, Then: optim.Cosine{Steps: 8, Floor: 0.1}}
+	rule := optim.Scheduled(
+		optim.Grouped(optim.AdamW(3e-4), optim.Group{Has: optim.Named("*.g", "*.b"), Rule: optim.Adam(3e-4)}),
+		schedule)
+	fmt.Println(rule.Validate())
+	for step := 1; step <= 13; step += 2 {
+		fmt.Printf("step %2d: %.3f\n", step, schedule.At(step))
+	}
+	// Output:
+	// <nil>
+	// step  1: 0.250
+	// step  3: 0.750
+	// step  5: 1.000
+	// step  7: 0.868
+	// step  9: 0.550
+	// step 11: 0.232
+	// step 13: 0.100
+}
+
+// The states of one of four ranks: a matrix cut in rows, as in tensor parallelism, and a flat run, as in ZeRO.
+func ExampleStatesOfParts() {
+	tree := params.Tree{params.New("up.w", dtypes.Float32, 64, 30), params.New("down.w", dtypes.Float32, 30, 64)}
+	parts := []optim.Part{optim.Cut{Axis: 0, Ranks: 4}, optim.Flat{Length: 480}}
+	states, err := optim.StatesOfParts(optim.Adafactor(0), tree, parts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, s := range states {
+		if s.Axis < 0 {
+			fmt.Println(s, "the same on every rank")
+		} else {
+			fmt.Println(s, "joined along axis", s.Axis)
+		}
+	}
+	// Output:
+	// up.w.rows (Float32)[16] joined along axis 0
+	// up.w.columns (Float32)[30] the same on every rank
+	// down.w.rows (Float32)[30] the same on every rank
+	// down.w.columns (Float32)[64] the same on every rank
+}
+
+// The gradients have norm 5 together, and are scaled to norm 1.
+func ExampleClipByGlobalNorm() {
+	exec, err := graph.NewExec(devicetest.One(), func(a, b *graph.Node) []*graph.Node {
+		clipped, norm := optim.ClipByGlobalNorm([]*graph.Node{a, b}, 1, nil)
+		return append(clipped, norm)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	out, err := exec.Call([]float32{3, 0}, float32(-4))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(out[0].Value(), out[1].Value(), out[2].Value())
+	// Output:
+	// [0.6 0] -0.8 5
 }

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"errors"
 	"math"
 
 	"github.com/gomlx/gomlx/core/graph"
@@ -9,19 +10,24 @@ import (
 )
 
 // SGDRule is stochastic gradient descent (Robbins & Monro 1951, "A Stochastic Approximation Method"), if asked with the
-// heavy-ball momentum of Polyak 1964, "Some methods of speeding up the convergence of iteration methods". Make it with
-// [SGD]. For gradient g:
+// heavy-ball momentum of Polyak 1964, "Some methods of speeding up the convergence of iteration methods", or with
+// Nesterov's as Sutskever et al. 2013 write it, "On the importance of initialization and momentum in deep learning",
+// §2. Make it with [SGD]. For gradient g:
 //
 //	b ← Momentum·b + g
-//	w ← w − LR·b
+//	w ← w − LR·(b + WeightDecay·w)                  with Nesterov: g + Momentum·b in place of b
 //
-// With momentum its state is b, named "momentum", of the parameter's shape and element type; without, it has none.
+// With momentum its state is b, named "momentum", of the parameter's shape; without, it has none.
 type SGDRule struct {
 	// LR is the learning rate: the share of the gradient by which an element changes in one step. At least 0.
 	LR float64
 	// Momentum is the share of the last change that goes on, in [0,1). Each gradient acts 1/(1−Momentum) times over,
 	// so a larger one wants a smaller LR.
 	Momentum float64
+	// Nesterov looks ahead by one step of momentum; it needs one.
+	Nesterov bool
+	// WeightDecay, times LR, is the share by which each element shrinks in one step. At least 0.
+	WeightDecay float64
 }
 
 // SGD returns the rule with the given learning rate and no momentum.
@@ -29,23 +35,34 @@ func SGD(lr float64) SGDRule { return SGDRule{LR: lr} }
 
 // Validate implements [Rule].
 func (r SGDRule) Validate() error {
-	return checkSettings("SGD", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Momentum", r.Momentum, 0, 1})
+	if r.Nesterov && r.Momentum == 0 {
+		return errors.New("optim: SGD.Nesterov is set and SGD.Momentum is 0: set a momentum, as 0.9")
+	}
+	return checkSettings("SGD", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Momentum", r.Momentum, 0, 1},
+		setting{"WeightDecay", r.WeightDecay, 0, math.Inf(1)})
 }
 
 // States implements [Rule]: "momentum" with momentum, nothing without.
-func (r SGDRule) States(param params.Spec) params.Tree {
+func (r SGDRule) States(param params.Spec, part Part) []State {
 	if r.Momentum == 0 {
 		return nil
 	}
-	return params.Tree{{Name: param.Name + ".momentum", Shape: param.Shape}}
+	return Elementwise(param, part, "momentum")
 }
 
 // Update implements [Rule]. The step does not matter.
-func (r SGDRule) Update(param, grad *graph.Node, states []*graph.Node, step *graph.Node) (*graph.Node, []*graph.Node) {
-	checkUpdate(r, param, grad, states, step)
-	if r.Momentum == 0 {
-		return graph.Sub(param, graph.MulScalar(grad, r.LR)), nil
+func (r SGDRule) Update(u Update) (*graph.Node, []*graph.Node) {
+	w, g := u.begin(r)
+	change, states := g, []*graph.Node(nil)
+	if r.Momentum != 0 {
+		b := graph.Add(graph.MulScalar(u.States[0], r.Momentum), g)
+		change, states = b, []*graph.Node{b}
+		if r.Nesterov {
+			change = graph.Add(g, graph.MulScalar(b, r.Momentum))
+		}
 	}
-	b := graph.Add(graph.MulScalar(states[0], r.Momentum), grad)
-	return graph.Sub(param, graph.MulScalar(b, r.LR)), []*graph.Node{b}
+	if r.WeightDecay != 0 {
+		change = decayed(change, w, r.WeightDecay)
+	}
+	return u.descend(w, change, r.LR), states
 }

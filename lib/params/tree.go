@@ -123,6 +123,18 @@ func (t Tree) Under(paths ...string) (Tree, error) {
 	return sub, nil
 }
 
+// As returns the tree with its floating-point entries in another floating-point type: the copy of the parameters that a
+// model computes with in half precision, say.
+func (t Tree) As(dtype dtypes.DType) Tree {
+	as := slices.Clone(t)
+	for i := range as {
+		if as[i].Shape.DType.IsFloat() {
+			as[i].Shape.DType = dtype
+		}
+	}
+	return as
+}
+
 // summary lists names, leaving out the middle of a long list.
 func summary(names []string) string {
 	if len(names) > 8 {

@@ -1,10 +1,15 @@
 package xla_test
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -77,5 +82,37 @@ func TestOpenErrors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHalfPrecisionIsHalf rounds to half types in the midst of a program: 10000² is more than float16 holds, in bfloat16
+// it is 9984² rounded, and 4097 has one bit more than float16 and four more than bfloat16. XLA left to itself would not
+// round them.
+func TestHalfPrecisionIsHalf(t *testing.T) {
+	for dtype, want := range map[dtypes.DType][]float32{
+		dtypes.Float16:  {float32(math.Inf(1)), 4096},
+		dtypes.BFloat16: {99_614_720, 4096},
+	} {
+		exec, err := graph.NewExec(devicetest.One(), func(x *graph.Node) []*graph.Node {
+			half := graph.ConvertDType(x, dtype)
+			ones := graph.OnesLike(graph.BroadcastToDims(half, 4097))
+			return []*graph.Node{
+				graph.ConvertDType(graph.Square(half), dtypes.Float32),
+				graph.ConvertDType(graph.Dot(ones, ones).Product(), dtypes.Float32),
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer exec.Finalize()
+		out, err := exec.Call(float32(10000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range want {
+			if got := tensors.ToScalar[float32](out[i]); got != want[i] {
+				t.Errorf("%s: result %d is %g, want %g", dtype, i, got, want[i])
+			}
+		}
 	}
 }

@@ -6,43 +6,58 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
-// ynnFusion chooses which operations XLA:CPU hands to YNNPACK in one fusion. Some
-// of those fusions read memory that nobody wrote (openxla/xla#48378, jax#39103)
-// and return garbage without an error, so the list is emptied.
-const ynnFusion = "xla_cpu_experimental_ynn_fusion_type"
+// flag is one of XLA's that we set.
+type flag struct{ name, value string }
 
-// ynnFlag is the flag as it stands in $XLA_FLAGS when we set it.
-const ynnFlag = "--" + ynnFusion + "="
+func (f flag) String() string { return "--" + f.name + "=" + f.value }
 
-// setByUs is true while ynnFlag in $XLA_FLAGS is ours. The mutex loading guards it.
-var setByUs bool
+// flags are set for XLA on CPUs, before it is loaded.
+var flags = []flag{
+	// Which operations XLA hands to YNNPACK in one fusion. Some of those fusions read memory that nobody wrote
+	// (openxla/xla#48378, jax#39103) and return garbage without an error, so the list is emptied.
+	{"xla_cpu_experimental_ynn_fusion_type", ""},
+	// Where a program rounds to half precision, it is rounded. XLA would leave out a conversion to a half type and back,
+	// and a CPU would then show none of the overflow, underflow and rounding that half precision has.
+	{"xla_allow_excess_precision", "false"},
+}
 
-// setFlags makes $XLA_FLAGS right for the plugin, unless the user chose the fusions
-// there. It must run before the plugin is loaded: XLA reads the variable once. A
-// plugin ends the process at a flag that it does not know, so the flag is there
-// only for a library that holds its name.
+// setByUs are the flags in $XLA_FLAGS that are ours. The mutex loading guards it.
+var setByUs []flag
+
+// setFlags makes $XLA_FLAGS right for the plugin; a flag that the user has set there is left alone. It must run before
+// the plugin is loaded: XLA reads the variable once. A plugin ends the process at a flag that it does not know, so a
+// flag is there only for a library that holds its name.
 func setFlags(p Plugin) error {
-	flags := os.Getenv("XLA_FLAGS")
-	if setByUs {
-		flags = strings.TrimSpace(strings.Replace(flags, ynnFlag, "", 1))
-	} else if strings.Contains(flags, ynnFusion) {
-		return nil
-	}
-	known := p.knowsFlag // searching 200 MB takes longer than opening a backend
-	if !known {
-		var err error
-		if known, err = contains(p.Path, ynnFusion); err != nil {
-			return fmt.Errorf("plugin %q: %w", p.Path, err)
+	words := strings.Fields(os.Getenv("XLA_FLAGS"))
+	words = slices.DeleteFunc(words, func(w string) bool {
+		return slices.ContainsFunc(setByUs, func(f flag) bool { return f.String() == w })
+	})
+	setByUs = nil
+	if p.Platform == CPU {
+		for _, f := range flags {
+			if slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "--"+f.name) }) {
+				continue
+			}
+			known := p.knowsFlags // searching 200 MB takes longer than opening a backend
+			if !known {
+				var err error
+				if known, err = contains(p.Path, f.name); err != nil {
+					return fmt.Errorf("plugin %q: %w", p.Path, err)
+				}
+			}
+			if known {
+				setByUs = append(setByUs, f)
+			}
 		}
 	}
-	if known {
-		flags = strings.TrimSpace(flags + " " + ynnFlag)
+	for _, f := range setByUs {
+		words = append(words, f.String())
 	}
-	setByUs = known
-	return os.Setenv("XLA_FLAGS", flags)
+	return os.Setenv("XLA_FLAGS", strings.Join(words, " "))
 }
 
 // contains reports whether the file holds the text.

@@ -53,10 +53,10 @@ const partName = "pjrt-cpu-plugin"
 
 // pin is a CPU plugin that we can install on this system.
 type pin struct {
-	title     string
-	knowsFlag bool
-	needsPip  bool
-	part      cache.Part
+	title      string
+	knowsFlags bool
+	needsPip   bool
+	part       cache.Part
 }
 
 // pins lists the pinned CPU plugins for this system, the preferred one first: the
@@ -65,10 +65,10 @@ func pins(root string) []pin {
 	var all []pin
 	if w, ok := wheels[runtime.GOOS+"/"+runtime.GOARCH]; ok {
 		all = append(all, pin{
-			title:     w.Package + " " + w.Version,
-			knowsFlag: true,
-			needsPip:  true,
-			part:      cache.Part{Root: root, Name: partName, Version: w.Package + "-" + w.Version, Bytes: unpackedBytes, Install: w.install},
+			title:      w.Package + " " + w.Version,
+			knowsFlags: true,
+			needsPip:   true,
+			part:       cache.Part{Root: root, Name: partName, Version: w.Package + "-" + w.Version, Bytes: unpackedBytes, Install: w.install},
 		})
 	}
 	if system := runtime.GOOS + "_" + runtime.GOARCH; slices.Contains(installer.CPUSupportedPlatforms, system) {

@@ -41,7 +41,7 @@ type Plugin struct {
 	Platform Platform // told from the file's name: the file itself does not say
 	Source   string   // where it was found, for people
 
-	knowsFlag bool // it is one that knows ynnFusion, which need not be looked for
+	knowsFlags bool // it is one that knows all flags of ours, which need not be looked for
 }
 
 // ErrNotFound is wrapped by the error of Find when no plugin is there.
@@ -136,7 +136,7 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 	}
 	for _, pin := range pins(root) {
 		if dir, ok := pin.part.Installed(); ok {
-			return Plugin{Path: filepath.Join(dir, installedName), Platform: CPU, Source: "cache, " + pin.title, knowsFlag: pin.knowsFlag}, nil
+			return Plugin{Path: filepath.Join(dir, installedName), Platform: CPU, Source: "cache, " + pin.title, knowsFlags: pin.knowsFlags}, nil
 		}
 	}
 	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", ErrNotFound, Env)

@@ -228,22 +228,35 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 func TestSetFlags(t *testing.T) {
+	const ynn, excess = "--xla_cpu_experimental_ynn_fusion_type=", "--xla_allow_excess_precision=false"
 	knows := filepath.Join(t.TempDir(), "knows.so")
 	// The name lies across the border of two blocks of the search.
-	text := strings.Repeat("x", 1<<20-10) + ynnFusion + strings.Repeat("y", 100)
+	text := strings.Repeat("x", 1<<20-10) + flags[0].name + strings.Repeat("y", 100) + flags[1].name
 	if err := os.WriteFile(knows, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	knowsNot := touch(t, filepath.Join(t.TempDir(), "old.so"))
-	for _, test := range []struct{ path, before, after string }{
-		{knows, "", "--" + ynnFusion + "="},
-		{knows, "--xla_dump_to=/tmp/x", "--xla_dump_to=/tmp/x --" + ynnFusion + "="},
-		{knows, "--" + ynnFusion + "=LIBRARY_FUSION_TYPE_DOT", "--" + ynnFusion + "=LIBRARY_FUSION_TYPE_DOT"},
-		{knowsNot, "", ""},
+	knowsOne := filepath.Join(t.TempDir(), "one.so")
+	if err := os.WriteFile(knowsOne, []byte(flags[1].name), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	knowsNone := touch(t, filepath.Join(t.TempDir(), "old.so"))
+	for _, test := range []struct {
+		path     string
+		platform Platform
+		before   string
+		after    string
+	}{
+		{knows, CPU, "", ynn + " " + excess},
+		{knows, CPU, "--xla_dump_to=/tmp/x", "--xla_dump_to=/tmp/x " + ynn + " " + excess},
+		{knows, CPU, ynn + "LIBRARY_FUSION_TYPE_DOT", ynn + "LIBRARY_FUSION_TYPE_DOT " + excess},
+		{knows, CPU, "--xla_allow_excess_precision", "--xla_allow_excess_precision " + ynn},
+		{knows, CUDA, "", ""},
+		{knowsOne, CPU, "", excess},
+		{knowsNone, CPU, "", ""},
 	} {
 		t.Setenv("XLA_FLAGS", test.before)
-		setByUs = false
-		if err := setFlags(Plugin{Path: test.path}); err != nil {
+		setByUs = nil
+		if err := setFlags(Plugin{Path: test.path, Platform: test.platform}); err != nil {
 			t.Fatal(err)
 		}
 		if got := os.Getenv("XLA_FLAGS"); got != test.after {
@@ -252,18 +265,19 @@ func TestSetFlags(t *testing.T) {
 	}
 }
 
-// TestFlagIsTakenBack loads a plugin that knows the flag and then one that does not.
-func TestFlagIsTakenBack(t *testing.T) {
+// TestFlagsAreTakenBack loads a plugin that knows the flags and then one that does not.
+func TestFlagsAreTakenBack(t *testing.T) {
 	t.Setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x")
-	setByUs = false
+	setByUs = nil
 	old := touch(t, filepath.Join(t.TempDir(), "old.so"))
+	ours := " " + flags[0].String() + " " + flags[1].String()
 	for _, step := range []struct {
 		plugin Plugin
 		want   string
 	}{
-		{Plugin{Path: old, knowsFlag: true}, "--xla_dump_to=/tmp/x " + ynnFlag},
-		{Plugin{Path: old}, "--xla_dump_to=/tmp/x"},
-		{Plugin{Path: old, knowsFlag: true}, "--xla_dump_to=/tmp/x " + ynnFlag},
+		{Plugin{Path: old, Platform: CPU, knowsFlags: true}, "--xla_dump_to=/tmp/x" + ours},
+		{Plugin{Path: old, Platform: CPU}, "--xla_dump_to=/tmp/x"},
+		{Plugin{Path: old, Platform: CPU, knowsFlags: true}, "--xla_dump_to=/tmp/x" + ours},
 	} {
 		if err := setFlags(step.plugin); err != nil {
 			t.Fatal(err)
@@ -282,14 +296,16 @@ func TestPinnedKnowsTheFlag(t *testing.T) {
 		t.Fatal(err)
 	}
 	pin, ok := choosePin(t.Context(), root)
-	if !ok || !pin.knowsFlag {
+	if !ok || !pin.knowsFlags {
 		t.Skip("no plugin that is known to know it is pinned for this system")
 	}
 	dir, err := pin.part.Ensure(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if known, err := contains(filepath.Join(dir, installedName), ynnFusion); err != nil || !known {
-		t.Errorf("the pinned plugin does not know %s (error %v)", ynnFlag, err)
+	for _, f := range flags {
+		if known, err := contains(filepath.Join(dir, installedName), f.name); err != nil || !known {
+			t.Errorf("the pinned plugin does not know %s (error %v)", f, err)
+		}
 	}
 }

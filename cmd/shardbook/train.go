@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/precision"
+)
+
+func trainCommand() *cobra.Command {
+	job, o := newJob(), trainOptions{}
+	cmd := &cobra.Command{
+		Use:   "train",
+		Short: "Train a GPT on text, on one device",
+		Long: "Train a byte-level GPT on Go's standard library, or on any file or folder, on one device.\n\n" +
+			"With --checkpoint the run is saved as it goes and when it is interrupted, and --resume goes on from there,\n" +
+			"bit for bit as if it had not stopped; its settings come from the checkpoint.\n" +
+			"With --reference it is the run that other systems' figures are compared with: a fixed text and fixed weights.",
+		Example: "  shardbook train --steps 200 --sample 300\n" +
+			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 --steps 500 --checkpoint run\n" +
+			"  shardbook train --resume --checkpoint run --steps 1000\n" +
+			"  shardbook train --reference --steps 4 --json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(cmd, job); err != nil {
+				return err
+			}
+			return trainAndReport(cmd, job, o)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&job.Reference, "reference", false, "the reference run: fixed text and weights, AdamW at 3e-4, float32")
+	f.IntVar(&job.Model.Layers, "layers", job.Model.Layers, "Transformer blocks")
+	f.IntVar(&job.Model.Width, "d", job.Model.Width, "width of the model")
+	f.IntVar(&job.Model.Heads, "heads", job.Model.Heads, "attention heads")
+	f.IntVar(&job.Model.Seq, "seq", job.Model.Seq, "positions of a sequence")
+	f.IntVar(&job.Model.KVHeads, "kv-heads", 0, "key and value heads (default as --heads)")
+	f.IntVar(&job.Model.Hidden, "hidden", 0, "width inside the perceptron (default 4 times --d)")
+	f.BoolVar(&job.Model.Gated, "gated", false, "gated perceptron (SwiGLU)")
+	f.StringVar((*string)(&job.Model.Norm), "norm", string(gpt.LayerNorm), fmt.Sprintf("%s or %s", gpt.LayerNorm, gpt.RMSNorm))
+	f.StringVar((*string)(&job.Model.Positions), "positions", string(gpt.Learned), fmt.Sprintf("%s or %s", gpt.Learned, gpt.Rotary))
+	f.BoolVar(&job.Model.Tied, "tied", false, "head tied to the token embedding")
+	f.BoolVar(&job.Model.NoBias, "no-bias", false, "no biases in the blocks")
+	f.Float64Var(&job.Model.Dropout, "dropout", 0, "share of values dropped in training")
+
+	f.StringVar(&job.Text, "text", job.Text, "what to learn: go (the standard library's source), reference, or the path of a file or folder")
+	f.Int64Var(&job.TextBytes, "text-bytes", 0, "use only so many bytes of the text (default all)")
+	f.IntVar(&job.Batch, "batch", job.Batch, "sequences of a batch")
+	f.IntVar(&job.Steps, "steps", job.Steps, "batches to train on, from the first")
+	f.Uint32Var(&job.Seed, "seed", 0, "chooses the order of the text, dropout and stochastic rounding")
+
+	f.StringVar(&job.Precision, "precision", job.Precision, fmt.Sprintf("one of %q", precision.Names()))
+	f.StringVar(&job.LossScale, "loss-scale", "", "none, dynamic or a number (default dynamic for fp16, else none)")
+	f.StringVar(&job.Optimizer, "optimizer", job.Optimizer, fmt.Sprintf("one of %q", optim.Names()))
+	f.Float64Var(&job.LR, "lr", job.LR, "learning rate")
+	f.StringVar(&job.Schedule, "schedule", job.Schedule, "of the learning rate after the warm-up: constant, cosine or linear")
+	f.IntVar(&job.Warmup, "warmup", 0, "steps in which the learning rate grows from 0")
+	f.Float64Var(&job.Clip, "clip", 0, "largest norm of the gradients (default no limit)")
+
+	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
+	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
+	f.IntVar(&o.keep, "keep", 2, "newest checkpoints to keep; 0 keeps all")
+	f.BoolVar(&o.resume, "resume", false, "go on from the newest checkpoint")
+	f.StringVar(&o.log, "log", "", "file for a line of JSON for each step")
+	f.BoolVar(&o.json, "json", false, "print one JSON object at the end, and nothing else")
+
+	f.IntVar(&o.sample, "sample", 0, "bytes of text to write with the trained model")
+	f.StringVar(&o.prompt, "prompt", "func ", "what the text goes on from")
+	f.Float64Var(&o.sampling.Temperature, "temperature", 0.8, "of the sampling; 0 always takes the likeliest byte")
+	f.IntVar(&o.sampling.TopK, "top-k", 0, "sample from so many of the likeliest bytes only (default all)")
+	return cmd
+}
+
+// trainOptions say what to do around a job; they do not change its result.
+type trainOptions struct {
+	checkpoint      string
+	saveEvery, keep int
+	resume          bool
+	log             string
+	json            bool
+	sample          int
+	prompt          string
+	sampling        gpt.Sampling
+}
+
+func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {
+	switch {
+	case o.saveEvery < 1:
+		return fmt.Errorf("--save-every=%d: want at least 1", o.saveEvery)
+	case o.keep < 0:
+		return fmt.Errorf("--keep=%d: want at least 0", o.keep)
+	case o.sample < 0:
+		return fmt.Errorf("--sample=%d: want at least 0", o.sample)
+	case o.sample > 0 && o.prompt == "":
+		return fmt.Errorf("--prompt is empty: give it at least one byte to go on from")
+	case o.resume && o.checkpoint == "":
+		return fmt.Errorf("--resume needs the folder to go on from: --checkpoint DIR")
+	}
+	if j.Reference {
+		for _, flag := range referenceFixes {
+			if cmd.Flags().Changed(flag) {
+				return fmt.Errorf("--%s and --reference: the reference run has its own; leave one of them out", flag)
+			}
+		}
+		j.fixReference()
+	}
+	o.sampling.Seed = uint64(j.Seed)
+	return nil
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// job is everything that decides what a run computes. A checkpoint keeps it.
+type job struct {
+	Reference bool       `json:"reference,omitempty"`
+	Model     gpt.Config `json:"model"`
+	Text      string     `json:"text"`
+	TextBytes int64      `json:"text_bytes,omitempty"`
+	TextSHA   string     `json:"text_sha256"` // of the text that was read
+	Batch     int        `json:"batch"`
+	Steps     int        `json:"steps"` // the schedule's, too
+	Seed      uint32     `json:"seed"`
+	Precision string     `json:"precision"`
+	LossScale string     `json:"loss_scale"`
+	Optimizer string     `json:"optimizer"`
+	LR        float64    `json:"lr"`
+	Schedule  string     `json:"schedule"`
+	Warmup    int        `json:"warmup,omitempty"`
+	Clip      float64    `json:"clip,omitempty"`
+}
+
+// newJob is the job without flags: the reference model's size, on Go's source.
+func newJob() *job {
+	return &job{Model: gpt.ReferenceConfig(), Text: "go", Batch: 16, Steps: 100, Precision: "fp32", Optimizer: "adamw", LR: 3e-4,
+		Schedule: "constant"}
+}
+
+// referenceFixes are the flags that the reference run leaves no choice of.
+var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", "schedule", "warmup",
+	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout"}
+
+func (j *job) fixReference() { j.Text = "reference" }
+
+// corpus reads the text, and notes what it is.
+func (j *job) corpus() (gpt.Corpus, error) {
+	var limit []gpt.Option
+	switch {
+	case j.TextBytes < 0:
+		return gpt.Corpus{}, fmt.Errorf("--text-bytes=%d: want at least 1, or 0 for all", j.TextBytes)
+	case j.TextBytes > 0:
+		limit = append(limit, gpt.Limit(j.TextBytes))
+	}
+	var c gpt.Corpus
+	var err error
+	switch j.Text {
+	case "reference":
+		c = gpt.Reference()
+	case "go":
+		c, err = gpt.GoSource(limit...)
+	default:
+		c, err = gpt.ReadCorpus(j.Text, limit...)
+	}
+	c.Seed = uint64(j.Seed)
+	j.TextSHA = fmt.Sprintf("%x", sha256.Sum256(c.Text))
+	return c, err
+}
+
+// recipe makes the training step that the job describes.
+func (j *job) recipe() (train.Recipe, error) {
+	policy, err := precision.ParsePolicy(j.Precision)
+	if err != nil {
+		return train.Recipe{}, fmt.Errorf("--precision: %w", err)
+	}
+	if policy.Scaling, err = j.scaling(policy); err != nil {
+		return train.Recipe{}, err
+	}
+	rule, err := optim.Parse(j.Optimizer, j.LR)
+	if err != nil {
+		return train.Recipe{}, fmt.Errorf("--optimizer, --lr: %w", err)
+	}
+	schedule, err := j.schedule()
+	if err != nil {
+		return train.Recipe{}, err
+	}
+	if schedule != nil {
+		rule = optim.Scheduled(rule, schedule)
+	}
+	model := j.Model
+	model.Matmul = policy.Matmul
+	r := train.Recipe{Model: model, Rule: rule, Precision: policy, Clip: j.Clip, Seed: j.Seed}
+	return r, r.Validate()
+}
+
+// schedule is nil for a learning rate that stays.
+func (j *job) schedule() (optim.Schedule, error) {
+	var s optim.Schedule
+	rest := max(1, j.Steps-j.Warmup)
+	switch j.Schedule {
+	case "constant":
+		s = optim.Constant(1)
+	case "cosine":
+		s = optim.Cosine{Steps: rest, Floor: 0.1}
+	case "linear":
+		s = optim.Linear{Steps: rest}
+	default:
+		return nil, fmt.Errorf("--schedule=%s: want constant, cosine or linear", j.Schedule)
+	}
+	switch {
+	case j.Warmup < 0:
+		return nil, fmt.Errorf("--warmup=%d: want at least 0", j.Warmup)
+	case j.Warmup > 0:
+		return optim.Warmup{Steps: j.Warmup, Then: s}, nil
+	case j.Schedule == "constant":
+		return nil, nil
+	}
+	return s, nil
+}
+
+// scaling is the policy's own where no flag says otherwise.
+func (j *job) scaling(p precision.Policy) (precision.Scaling, error) {
+	switch j.LossScale {
+	case "":
+		return p.Scaling, nil
+	case "none":
+		return precision.Scaling{}, nil
+	case "dynamic":
+		return precision.Dynamic(), nil
+	}
+	scale, err := strconv.ParseFloat(j.LossScale, 64)
+	if err != nil {
+		return precision.Scaling{}, fmt.Errorf("--loss-scale=%s: want none, dynamic or a number", j.LossScale)
+	}
+	return precision.Static(scale), nil
+}
+
+// jobFlags names the flag of each field of a job, as JSON has it, where it is not the same but for "_".
+var jobFlags = map[string]string{"width": "d"}
+
+// resumed returns the job of a checkpoint, which may train on for more steps than it was to. A flag that was given must
+// say what the job says.
+func (j *job) resumed(cmd *cobra.Command, c *checkpoint.Checkpoint) (*job, error) {
+	var was job
+	if err := c.Meta(&was); err != nil {
+		return nil, fmt.Errorf("%s was not written by shardbook train: %w", c.Path, err)
+	}
+	given, kept := j.fields(), was.fields()
+	for name, value := range given {
+		flag := jobFlags[name]
+		if flag == "" {
+			flag = string(bytes.ReplaceAll([]byte(name), []byte("_"), []byte("-")))
+		}
+		if name != "steps" && cmd.Flags().Changed(flag) && fmt.Sprint(value) != fmt.Sprint(kept[name]) {
+			return nil, fmt.Errorf("--%s=%v: the run in %s has %v; leave the flag out to go on with it, or train anew in another folder",
+				flag, value, c.Path, kept[name])
+		}
+	}
+	if cmd.Flags().Changed("steps") {
+		if was.Schedule != "constant" && j.Steps != was.Steps {
+			return nil, fmt.Errorf("--steps=%d: the learning rate of the run in %s falls over %d steps; leave the flag out",
+				j.Steps, c.Path, was.Steps)
+		}
+		was.Steps = j.Steps
+	}
+	return &was, nil
+}
+
+// fields are the job's settings by their names in JSON, those of the model among them.
+func (j *job) fields() map[string]any {
+	all := map[string]any{}
+	for _, part := range []any{j, j.Model} {
+		text, err := json.Marshal(part)
+		if err == nil {
+			err = json.Unmarshal(text, &all)
+		}
+		if err != nil {
+			panic(err) // plain data
+		}
+	}
+	delete(all, "model")
+	return all
+}

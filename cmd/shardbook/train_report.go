@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/guptarohit/asciigraph"
+)
+
+// stepRecord is what the log says of a step.
+type stepRecord struct {
+	Step       int     `json:"step"` // from 1
+	Loss       float64 `json:"loss"` // before the update, in nats
+	GradNorm   float64 `json:"grad_norm,omitempty"`
+	Scale      float64 `json:"loss_scale"`
+	Skipped    bool    `json:"skipped,omitempty"`
+	Seconds    float64 `json:"seconds"`
+	TokensPerS float64 `json:"tokens_per_s"`
+	Bytes      int64   `json:"bytes"` // on the device while the step runs
+}
+
+// stepLog is a file with a line of JSON for each step; nil writes nothing.
+type stepLog struct{ file *os.File }
+
+// openLog opens a log to go on after a step: later lines, of steps whose checkpoint was never written, are taken out.
+func openLog(path string, after int) (*stepLog, error) {
+	if path == "" {
+		return nil, nil
+	}
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("--log: %w", err)
+	}
+	if after == 0 && len(old) > 0 {
+		return nil, fmt.Errorf("--log: %s has a run in it already: choose another file", path)
+	}
+	var kept bytes.Buffer
+	lines := bufio.NewScanner(bytes.NewReader(old))
+	for lines.Scan() {
+		var r stepRecord
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			break // a line cut off
+		}
+		if r.Step <= after {
+			kept.Write(append(lines.Bytes(), '\n'))
+		}
+	}
+	if !bytes.Equal(kept.Bytes(), old) {
+		if err := os.WriteFile(path+".new", kept.Bytes(), 0o644); err != nil {
+			return nil, fmt.Errorf("--log: %w", err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return nil, fmt.Errorf("--log: %w", err)
+		}
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("--log: %w", err)
+	}
+	return &stepLog{file}, nil
+}
+
+func (l *stepLog) write(r stepRecord) error {
+	if l == nil {
+		return nil
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := l.file.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("--log: %w", err)
+	}
+	return nil
+}
+
+func (l *stepLog) close() {
+	if l != nil {
+		l.file.Close()
+	}
+}
+
+// trainResult is what --json prints.
+type trainResult struct {
+	Losses         []float64        `json:"losses"` // one a step of this process, before the update, in nats
+	Params         int              `json:"params"`
+	FirstStep      int              `json:"first_step"` // from 1
+	BytesPerDevice map[string]int64 `json:"bytes_per_device"`
+	TokensPerS     float64          `json:"tokens_per_s"` // median
+	Skipped        int              `json:"skipped_steps"`
+	Checkpoint     string           `json:"checkpoint,omitempty"`
+	Text           string           `json:"text,omitempty"`
+}
+
+func (t *training) result(text string) (trainResult, error) {
+	r := trainResult{Losses: []float64{}, Params: t.job.Model.Params().Size(), FirstStep: t.began + 1,
+		BytesPerDevice: t.run.BytesPerDevice(), Checkpoint: t.options.checkpoint, Text: text}
+	var speeds []float64
+	for _, record := range t.records {
+		r.Losses = append(r.Losses, record.Loss)
+		speeds = append(speeds, record.TokensPerS)
+		if record.Skipped {
+			r.Skipped++
+		}
+	}
+	if len(speeds) > 0 {
+		slices.Sort(speeds)
+		r.TokensPerS = speeds[len(speeds)/2]
+		memory, err := t.run.Memory()
+		if err != nil {
+			return r, err
+		}
+		r.BytesPerDevice["temporary"] = memory.Temporary
+	}
+	return r, nil
+}
+
+// report prints the result: the loss as a chart, then a table, then the text; or all of it as JSON.
+func (t *training) report(out io.Writer, text string) error {
+	r, err := t.result(text)
+	if err != nil {
+		return err
+	}
+	if t.options.json {
+		return json.NewEncoder(out).Encode(r)
+	}
+	if len(r.Losses) > 1 {
+		fmt.Fprintln(out, asciigraph.Plot(r.Losses, asciigraph.Height(10), asciigraph.Width(min(64, len(r.Losses))),
+			asciigraph.Precision(2), asciigraph.Caption(fmt.Sprintf("loss in nats, steps %d to %d", r.FirstStep, t.run.Steps()))))
+		fmt.Fprintln(out)
+	}
+	if n := len(r.Losses); n > 0 {
+		fmt.Fprintf(out, "loss          %.5f at step %d, %.5f at step %d\n", r.Losses[0], r.FirstStep, r.Losses[n-1], t.run.Steps())
+		fmt.Fprintf(out, "tokens/s      %s\n", short(r.TokensPerS))
+	} else {
+		fmt.Fprintf(out, "nothing to do: step %d is done\n", t.run.Steps())
+	}
+	fmt.Fprintf(out, "parameters    %d\n", r.Params)
+	var kinds []string
+	for kind := range r.BytesPerDevice {
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	for _, kind := range kinds {
+		fmt.Fprintf(out, "%-13s %s\n", kind, bytesText(r.BytesPerDevice[kind]))
+	}
+	if r.Skipped > 0 {
+		fmt.Fprintf(out, "skipped       %d steps, of gradients that were not finite\n", r.Skipped)
+	}
+	if r.Checkpoint != "" {
+		fmt.Fprintf(out, "checkpoint    %s\n", r.Checkpoint)
+	}
+	if text != "" {
+		fmt.Fprintf(out, "\n%s\n", strings.ToValidUTF8(text, "\uFFFD"))
+	}
+	return nil
+}
+
+// short writes a number with three digits.
+func short(x float64) string {
+	if x >= 1e4 {
+		return fmt.Sprintf("%.3g k", x/1e3)
+	}
+	return fmt.Sprintf("%.3g", x)
+}
+
+// bytesText writes a number of bytes in powers of 1024.
+func bytesText(n int64) string {
+	x, unit := float64(n), "B"
+	for _, next := range []string{"KiB", "MiB", "GiB"} {
+		if x < 1024 {
+			break
+		}
+		x, unit = x/1024, next
+	}
+	return fmt.Sprintf("%.4g %s", x, unit)
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"time"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/spf13/cobra"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// trainAndReport does a job and says what came of it.
+func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
+	ctx := cmd.Context()
+	var from *checkpoint.Checkpoint
+	if o.checkpoint != "" {
+		var err error
+		if from, err = o.start(); err != nil {
+			return err
+		}
+		if from != nil {
+			if j, err = j.resumed(cmd, from); err != nil {
+				return err
+			}
+		}
+	}
+	t, err := newTraining(ctx, j, o, from)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if err := t.loop(ctx); err != nil {
+		return err
+	}
+	text, err := t.sample()
+	if err != nil {
+		return err
+	}
+	return t.report(cmd.OutOrStdout(), text)
+}
+
+// start returns the checkpoint to go on from, or nil where the run is new.
+func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
+	path, err := checkpoint.Latest(o.checkpoint)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !o.resume:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !o.resume:
+		return nil, fmt.Errorf("--checkpoint: there is %s already: go on from it with --resume, or choose another folder", path)
+	}
+	return checkpoint.Open(path)
+}
+
+// training is a job that is being done.
+type training struct {
+	job     *job
+	options trainOptions
+	backend *xla.Backend
+	run     *train.Run
+	batches *gpt.Batches
+	log     *stepLog
+	began   int // step
+	saved   int // step of the newest checkpoint
+	records []stepRecord
+}
+
+func newTraining(ctx context.Context, j *job, o trainOptions, from *checkpoint.Checkpoint) (t *training, err error) {
+	if j.Steps < 1 {
+		return nil, fmt.Errorf("--steps=%d: want at least 1", j.Steps)
+	}
+	recipe, err := j.recipe()
+	if err != nil {
+		return nil, err
+	}
+	was := j.TextSHA
+	corpus, err := j.corpus()
+	if err != nil {
+		return nil, err
+	}
+	if from != nil && j.TextSHA != was {
+		return nil, fmt.Errorf("--text: %s has changed since %s was saved, and the run would not go on as it was; train anew in another folder",
+			j.Text, from.Path)
+	}
+	t = &training{job: j, options: o, saved: -1}
+	defer func() {
+		if err != nil {
+			t.close()
+		}
+	}()
+	if t.batches, err = corpus.Batches(j.Model, j.Batch); err != nil {
+		return nil, err
+	}
+	if t.backend, err = xla.OpenContext(ctx, xla.Devices(1)); err != nil {
+		return nil, err
+	}
+	mesh, err := t.backend.Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		return nil, err
+	}
+	if t.run, err = train.New(mesh, recipe); err != nil {
+		return nil, err
+	}
+	if from != nil {
+		if err := t.run.Load(ctx, from); err != nil {
+			return nil, err
+		}
+		t.saved = from.Step
+	}
+	t.began = t.run.Steps()
+	if t.began > j.Steps {
+		return nil, fmt.Errorf("--steps=%d: %s is of step %d already", j.Steps, from.Path, t.began)
+	}
+	t.log, err = openLog(o.log, t.began)
+	return t, err
+}
+
+func (t *training) close() {
+	t.log.close()
+	if t.run != nil {
+		t.run.Close()
+	}
+	if t.backend != nil {
+		t.backend.Close()
+	}
+}
+
+// loop trains to the last step, or until it is interrupted, and then saves.
+func (t *training) loop(ctx context.Context) error {
+	bar := newProgress("training")
+	defer bar.done()
+	for t.run.Steps() < t.job.Steps {
+		if ctx.Err() != nil {
+			return t.interrupted()
+		}
+		record, err := t.step()
+		if err != nil {
+			return err
+		}
+		t.records = append(t.records, record)
+		if err := t.log.write(record); err != nil {
+			return err
+		}
+		bar.show("training", t.run.Steps(), t.job.Steps, fmt.Sprintf("loss %.3f, %s tokens/s, %s",
+			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
+		if t.run.Steps()%t.options.saveEvery == 0 {
+			if err := t.save(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return t.save(ctx)
+}
+
+// step trains on one batch. A loss that is not finite ends the run: nothing good can follow, and what is saved stays good.
+func (t *training) step() (stepRecord, error) {
+	inputs, targets, err := t.batches.Step(t.run.Steps())
+	if err != nil {
+		return stepRecord{}, err
+	}
+	begin := time.Now()
+	m, err := t.run.Step(inputs, targets)
+	if err != nil {
+		return stepRecord{}, err
+	}
+	seconds := time.Since(begin).Seconds()
+	if math.IsNaN(m.Loss) || math.IsInf(m.Loss, 0) {
+		return stepRecord{}, fmt.Errorf("step %d: the loss is %g: try a smaller --lr, --clip 1, or --precision fp32", t.run.Steps(), m.Loss)
+	}
+	memory, err := t.run.Memory()
+	if err != nil {
+		return stepRecord{}, err
+	}
+	tokens := float64(t.job.Batch * t.job.Model.Seq)
+	return stepRecord{Step: t.run.Steps(), Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped,
+		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: memory.Total()}, nil
+}
+
+// save saves the run, unless this step is saved already or there is no folder.
+func (t *training) save(ctx context.Context) error {
+	if t.options.checkpoint == "" || t.saved == t.run.Steps() {
+		return nil
+	}
+	if _, err := t.run.Save(ctx, t.options.checkpoint, t.job, t.options.keep); err != nil {
+		return err
+	}
+	t.saved = t.run.Steps()
+	return nil
+}
+
+// interrupted saves what there is and says how to go on.
+func (t *training) interrupted() error {
+	if t.options.checkpoint == "" {
+		return fmt.Errorf("interrupted after step %d; with --checkpoint DIR it could go on", t.run.Steps())
+	}
+	if err := t.save(context.Background()); err != nil {
+		return err
+	}
+	return fmt.Errorf("interrupted after step %d, which is saved: go on with --resume --checkpoint %s", t.run.Steps(), t.options.checkpoint)
+}
+
+// sample writes text with the trained model.
+func (t *training) sample() (string, error) {
+	if t.options.sample == 0 {
+		return "", nil
+	}
+	model := t.job.Model
+	probe, err := t.run.Probe(func(p params.Nodes, in []*graph.Node) []*graph.Node {
+		return []*graph.Node{model.NextLogits(p, in[0], in[1])}
+	})
+	if err != nil {
+		return "", err
+	}
+	defer probe.Close()
+	bar := newProgress("writing")
+	defer bar.done()
+	done := 0
+	text, err := model.Generate([]byte(t.options.prompt), t.options.sample, t.options.sampling,
+		func(tokens *tensors.Tensor, last int32) ([]float32, error) {
+			out, err := probe.Call(tokens, last)
+			if err != nil {
+				return nil, err
+			}
+			done++
+			bar.show("writing", done, t.options.sample, "text")
+			return tensors.CopyFlatData[float32](out[0])
+		})
+	return t.options.prompt + string(text), err
+}

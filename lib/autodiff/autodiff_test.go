@@ -1,0 +1,390 @@
+package autodiff_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/gobackend"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/autodiff"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+type (
+	node  = graph.Node
+	nodes = []*graph.Node
+)
+
+// pureGo is GoMLX's own backend, which shares nothing with XLA.
+var pureGo = sync.OnceValue(func() compute.Backend {
+	backend, err := gobackend.New("")
+	if err != nil {
+		panic(err)
+	}
+	return backend
+})
+
+// call runs a graph function and returns the outputs' elements as float64.
+func call(t *testing.T, backend compute.Backend, f func(nodes) nodes, in ...any) [][]float64 {
+	t.Helper()
+	exec, err := graph.NewExec(backend, func(in nodes) nodes {
+		out := f(in)
+		for i := range out {
+			out[i] = graph.ConvertDType(out[i], dtypes.Float64)
+		}
+		return out
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Finalize()
+	own := make([]any, len(in)) // GoMLX keeps a tensor to the backend that saw it first
+	for i, x := range in {
+		own[i] = x
+		if x, ok := x.(*tensors.Tensor); ok {
+			if own[i], err = x.LocalClone(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	out, err := exec.Call(own...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flat := make([][]float64, len(out))
+	for i := range out {
+		flat[i] = tensors.MustCopyFlatData[float64](out[i])
+	}
+	return flat
+}
+
+func random(seed uint64, dims ...int) *tensors.Tensor {
+	r := rand.New(rand.NewPCG(seed, 1))
+	n := 1
+	for _, d := range dims {
+		n *= d
+	}
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = float32(r.NormFloat64())
+	}
+	return tensors.FromFlatDataAndDimensions(values, dims...)
+}
+
+// gradients is a function with its gradients written out.
+type gradients struct {
+	name     string
+	in       []any
+	forward  func(in nodes) nodes
+	backward func(in, out, v nodes) nodes
+	tol      float64 // of the largest gradient
+}
+
+func softmax(in nodes) nodes {
+	e := graph.Exp(graph.Sub(in[0], graph.ReduceAndKeep(in[0], graph.ReduceMax, -1)))
+	return nodes{graph.Div(e, graph.ReduceAndKeep(e, graph.ReduceSum, -1))}
+}
+
+func softmaxBackward(_, out, v nodes) nodes {
+	y := out[0]
+	return nodes{graph.Mul(y, graph.Sub(v[0], graph.ReduceAndKeep(graph.Mul(y, v[0]), graph.ReduceSum, -1)))}
+}
+
+// rows looks up rows of a table (in[0], float32), by numbers (in[1], int32), and returns them times a factor
+// (in[2], float64) and the squares of the factor in bfloat16: shapes and types all differ.
+func rows(in nodes) nodes {
+	picked := graph.Gather(in[0], graph.ExpandAxes(in[1], -1))
+	return nodes{
+		graph.Mul(graph.ConvertDType(picked, dtypes.Float64), graph.ExpandAxes(in[2], 0)),
+		graph.ConvertDType(graph.Square(in[2]), dtypes.BFloat16),
+	}
+}
+
+func rowsBackward(in, _, v nodes) nodes {
+	ids := graph.ExpandAxes(in[1], -1)
+	factor := graph.ExpandAxes(in[2], 0)
+	table := graph.ConvertDType(graph.Mul(v[0], factor), dtypes.Float32)
+	picked := graph.ConvertDType(graph.Gather(in[0], ids), dtypes.Float64)
+	return nodes{
+		graph.ScatterSum(graph.ZerosLike(in[0]), ids, table, false, false),
+		nil,
+		graph.Add(graph.ReduceSum(graph.Mul(v[0], picked), 0),
+			graph.MulScalar(graph.Mul(in[2], graph.ConvertDType(v[1], dtypes.Float64)), 2)),
+	}
+}
+
+var cases = []gradients{
+	{"softmax", []any{random(1, 3, 5)}, softmax, softmaxBackward, 1e-6},
+	{"product of two", []any{random(2, 3, 4), random(3, 4, 2)},
+		func(in nodes) nodes { return nodes{graph.Dot(in[0], in[1]).Product()} },
+		func(in, _, v nodes) nodes {
+			return nodes{graph.Dot(v[0], graph.Transpose(in[1], 0, 1)).Product(), graph.Dot(graph.Transpose(in[0], 0, 1), v[0]).Product()}
+		}, 1e-6},
+	{"several shapes, types and outputs", []any{random(4, 5, 3), []int32{4, 0, 4, 2}, []float64{1.5, -2, 0.25}},
+		rows, rowsBackward, 1e-6},
+}
+
+// loss depends on every element of every output in another way, and on each output more than once.
+func loss(out nodes) *node {
+	var sum *node
+	for i, o := range out {
+		o = graph.ConvertDType(o, dtypes.Float32)
+		weights := graph.Sin(graph.AddScalar(graph.IotaFull(o.Graph(), o.Shape()), float64(i+1)))
+		part := graph.Add(graph.ReduceAllSum(graph.Mul(weights, o)), graph.ReduceAllSum(graph.Square(o)))
+		if sum == nil {
+			sum = part
+		} else {
+			sum = graph.Add(sum, part)
+		}
+	}
+	return sum
+}
+
+// floats are those of a function's inputs that have a gradient.
+func floats(in nodes) (f nodes) {
+	for _, x := range in {
+		if x.DType().IsFloat() {
+			f = append(f, x)
+		}
+	}
+	return f
+}
+
+// derive returns a function's outputs, the loss and its gradients, with the function wrapped and used twice.
+func derive(wrapped func(nodes) nodes, checkpoint bool) func(nodes) nodes {
+	return func(in nodes) nodes {
+		inside := append(nodes{}, in...)
+		for i := range in {
+			if in[i].DType().IsFloat() {
+				inside[i] = graph.Sin(in[i]) // something to rematerialize
+				if checkpoint {
+					inside[i] = graph.Sin(in[i].Checkpoint())
+				}
+			}
+		}
+		once := wrapped(inside)
+		inside[0] = graph.Cos(inside[0])
+		out := append(once, wrapped(inside)...)
+		l := loss(out)
+		return append(append(out, l), graph.Gradient(l, floats(in)...)...)
+	}
+}
+
+func TestAgainstGoMLXsOwnGradients(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			want := call(t, pureGo(), derive(c.forward, false), c.in...)
+			custom := func(in nodes) nodes { return autodiff.Custom(in, c.forward, c.backward) }
+			same(t, "Go", call(t, pureGo(), derive(custom, false), c.in...), want, c.tol)
+			same(t, "XLA", call(t, devicetest.One(), derive(custom, false), c.in...), want, c.tol)
+			same(t, "XLA, Checkpoint", call(t, devicetest.One(), derive(custom, true), c.in...), want, c.tol)
+		})
+	}
+}
+
+func same(t *testing.T, name string, got, want [][]float64, tol float64) {
+	t.Helper()
+	for i := range want {
+		largest := 0.0
+		for _, x := range want[i] {
+			largest = max(largest, math.Abs(x))
+		}
+		for j := range want[i] {
+			if !(math.Abs(got[i][j]-want[i][j]) <= tol*largest) {
+				t.Errorf("%s: result %d element %d is %g, want %g", name, i, j, got[i][j], want[i][j])
+			}
+		}
+	}
+}
+
+// A gradient that GoMLX would never derive arrives, so it is not GoMLX's; and backward is told zeros for an output
+// that the loss does not use.
+func TestBackwardDecides(t *testing.T) {
+	got := call(t, devicetest.One(), func(in nodes) nodes {
+		x := graph.MulScalar(in[0], 3)
+		out := autodiff.Custom(nodes{x},
+			func(in nodes) nodes { return nodes{graph.Square(in[0]), graph.Neg(in[0])} },
+			func(in, out, v nodes) nodes {
+				return nodes{graph.Add(graph.Add(graph.MulScalar(v[0], 7), graph.MulScalar(v[1], 100)), graph.Add(in[0], out[0]))}
+			})
+		l := graph.ReduceAllSum(out[0])
+		return nodes{out[0], out[1], graph.Gradient(l, in[0])[0]}
+	}, []float32{1, 2})
+	// 3·(7·1 + 100·0 + 3x + 9x²)
+	for i, want := range [][]float64{{9, 36}, {-3, -6}, {57, 147}} {
+		if got[i][0] != want[0] || got[i][1] != want[1] {
+			t.Errorf("result %d is %v, want %v", i, got[i], want)
+		}
+	}
+}
+
+// backward is itself differentiable, and a nil gradient ends the way.
+func TestGradientOfTheGradient(t *testing.T) {
+	got := call(t, pureGo(), func(in nodes) nodes {
+		x, y := in[0], in[1]
+		cube := autodiff.Custom(nodes{x, y},
+			func(in nodes) nodes { return nodes{graph.Mul(graph.Mul(in[0], in[0]), graph.Mul(in[0], in[1]))} },
+			func(in, _, v nodes) nodes {
+				return nodes{graph.MulScalar(graph.Mul(v[0], graph.Square(in[0])), 3), nil}
+			})[0]
+		first := graph.Gradient(cube, x, y)
+		return append(first, graph.Gradient(first[0], x)...)
+	}, 2.0, 1.0)
+	for i, want := range []float64{12, 0, 12} {
+		if got[i][0] != want {
+			t.Errorf("result %d is %v, want %g", i, got[i], want)
+		}
+	}
+}
+
+// On a mesh backward may have operations between the devices: here the gradients of both are summed.
+func TestMesh(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := xla.Shard(0, "data")
+	p, err := xla.Compile(mesh, func(x *node) *node {
+		w := graph.Sin(x.Checkpoint())
+		shared := autodiff.Custom(nodes{w},
+			func(in nodes) nodes { return in },
+			func(_, _, v nodes) nodes {
+				return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))), compute.ReduceOpSum)[:1]
+			})[0]
+		return graph.Gradient(graph.ReduceAllSum(graph.Mul(shared, graph.StopGradient(x))), x)[0]
+	}, xla.In(all).Gives(all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	out, err := p.Call([]float32{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined, err := out[0].Merge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range tensors.MustCopyFlatData[float32](joined) {
+		if want := (1 + 2) * math.Cos(float64(i+1)); math.Abs(float64(got)-want) > 1e-6 {
+			t.Errorf("gradient on device %d is %g, want %g", i, got, want)
+		}
+	}
+}
+
+// The hub leaves nothing in the compiled program: the one with Custom needs no more memory than one with the same
+// gradient written by hand. Under Checkpoint it needs less than without, as GoMLX's own gradients do.
+func TestMemory(t *testing.T) {
+	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n, layers = 128, 6
+	x := random(5, n, n)
+	forward := func(in nodes) nodes { // keeps two more tensors of x's shape than a checkpoint does
+		return nodes{graph.Mul(graph.Sin(graph.Dot(in[0], in[1]).Product()), in[0]), graph.Cos(in[0])}
+	}
+	backward := func(in, _, v nodes) nodes {
+		z := graph.Dot(in[0], in[1]).Product()
+		dz := graph.Mul(graph.Mul(v[0], in[0]), graph.Cos(z))
+		return nodes{
+			graph.Sub(graph.Add(graph.Dot(dz, graph.Transpose(in[1], 0, 1)).Product(), graph.Mul(v[0], graph.Sin(z))), graph.Mul(v[1], graph.Sin(in[0]))),
+			graph.Dot(graph.Transpose(in[0], 0, 1), dz).Product(),
+		}
+	}
+	temporary := func(step func(x, w *node) *node) int64 {
+		t.Helper()
+		p, err := xla.Compile(mesh, step, xla.In(xla.Replicated(), xla.Replicated()).Gives(xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if err := p.Prepare(x, x); err != nil {
+			t.Fatal(err)
+		}
+		m, err := p.Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Temporary
+	}
+	one := func(x, w *node) *node {
+		out := autodiff.Custom(nodes{x, w}, forward, backward)
+		return graph.Gradient(graph.ReduceAllSum(graph.Mul(out[0], out[1])), w)[0]
+	}
+	byHand := func(x, w *node) *node {
+		out := forward(nodes{x, w})
+		return backward(nodes{x, w}, nil, nodes{out[1], out[0]})[1]
+	}
+	if got, want := temporary(one), temporary(byHand); got > want {
+		t.Errorf("with Custom the program needs %d bytes, by hand %d", got, want)
+	}
+	deep := func(checkpoint bool) func(x, w *node) *node {
+		return func(x, w *node) *node {
+			h := x
+			for range layers {
+				if checkpoint {
+					h = h.Checkpoint()
+				}
+				h = graph.Sin(graph.Exp(graph.Dot(h, w).Product()))
+				h = autodiff.Custom(nodes{h, w}, forward, backward)[0]
+			}
+			return graph.Gradient(graph.ReduceAllSum(h), w)[0]
+		}
+	}
+	if less, more := temporary(deep(true)), temporary(deep(false)); less > more-layers*n*n*4 {
+		t.Errorf("under Checkpoint the program needs %d bytes, without %d: want at least a tensor less in each of %d layers", less, more, layers)
+	}
+}
+
+func TestPanics(t *testing.T) {
+	square := func(in nodes) nodes { return nodes{graph.Square(in[0])} }
+	gives := func(f func(in nodes) nodes) func(in, out, v nodes) nodes {
+		return func(in, _, _ nodes) nodes { return f(in) }
+	}
+	for _, c := range []struct {
+		want     string
+		inputs   int
+		forward  func(nodes) nodes
+		backward func(in, out, v nodes) nodes
+	}{
+		{"Custom of no inputs", 0, square, nil},
+		{"forward returned no outputs", 1, func(nodes) nodes { return nil }, nil},
+		{"2 gradients for 1 inputs", 1, square, gives(func(in nodes) nodes { return nodes{in[0], in[0]} })},
+		{"a gradient of shape (Float32) for input 0 of shape (Float32)[2]", 1, square,
+			gives(func(in nodes) nodes { return nodes{graph.ReduceAllSum(in[0])} })},
+		{"a gradient for input 1 of type Int32", 2, square, gives(func(in nodes) nodes { return in })},
+	} {
+		exec, err := graph.NewExec(pureGo(), func(in nodes) nodes {
+			out := autodiff.Custom(in[:c.inputs], c.forward, c.backward)
+			return graph.Gradient(graph.ReduceAllSum(out[0]), in[0])
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := exec.Call([]float32{1, 2}, []int32{3}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q", err, c.want)
+		}
+		exec.Finalize()
+	}
+}
+
+// A barrier of somebody else's keeps the gradient it has, even if its last operand has a gradient function.
+func TestOtherBarriers(t *testing.T) {
+	got := call(t, pureGo(), func(in nodes) nodes {
+		tripled := graph.IdentityWithCustomGradient(in[0], func(_, v *node) *node { return graph.MulScalar(v, 3) })
+		out := graph.OptimizationBarriers(in[1], tripled)
+		return graph.Gradient(graph.Mul(out[0], out[1]), in...)
+	}, float32(2), float32(5))
+	if got[0][0] != 15 || got[1][0] != 2 {
+		t.Errorf("gradients are %v, want 15 and 2", got)
+	}
+}

@@ -1,0 +1,198 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// openAndRead does all that a program does with a checkpoint before it has values.
+func openAndRead(t *testing.T, path string) ([]*tensors.Tensor, error) {
+	t.Helper()
+	c, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return c.Read(t.Context(), c.Tree())
+}
+
+// small saves a checkpoint of some hundred bytes.
+func small(t *testing.T, dir string, step int) string {
+	t.Helper()
+	tree := params.Tree{params.New("w", dtypes.BFloat16, 3), params.New("b", dtypes.Bool)}
+	values, err := params.Zeros(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := Save(t.Context(), dir, step, "meta", tree, values, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAndRead(t, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Every single flipped bit, every shorter length and every added byte, in every file, is an error that names the file.
+func TestEveryDamage(t *testing.T) {
+	path := small(t, t.TempDir(), 1)
+	for _, file := range listing(t, path) {
+		name := filepath.Join(path, file)
+		good, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		write := func(text []byte) { // in place, which is faster than anew
+			if _, err := f.WriteAt(text, 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Truncate(int64(len(text))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		try := func(what string, text []byte) {
+			write(text)
+			values, err := openAndRead(t, path)
+			wantError(t, fmt.Sprintf("%s: %s", file, what), err, name)
+			if values != nil {
+				t.Errorf("%s: %s: values were handed out", file, what)
+			}
+		}
+		for i := range good {
+			for bit := range 8 {
+				bad := bytes.Clone(good)
+				bad[i] ^= 1 << bit
+				try(fmt.Sprintf("bit %d of byte %d flipped", bit, i), bad)
+			}
+			try(fmt.Sprintf("cut to %d bytes", i), good[:i])
+		}
+		for _, more := range []string{"\x00", " ", "\n", "{}"} {
+			try(fmt.Sprintf("with %q added", more), append(bytes.Clone(good), more...))
+		}
+		write(good)
+	}
+	if _, err := openAndRead(t, path); err != nil {
+		t.Errorf("restored: %v", err)
+	}
+}
+
+func TestFilesMoved(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		do   func(path, other string) error
+		want string
+	}{
+		{"data missing", func(path, _ string) error { return os.Remove(filepath.Join(path, dataName)) }, dataName + " is missing"},
+		{"data of another step", func(path, other string) error {
+			return os.Rename(filepath.Join(other, dataName), filepath.Join(path, dataName))
+		}, "its SHA-256 is"},
+		{"manifest of another step", func(path, other string) error {
+			return os.Rename(filepath.Join(other, manifestName), filepath.Join(path, manifestName))
+		}, "holds step 2, its folder says step 1"},
+		{"an extra file", func(path, _ string) error {
+			return os.WriteFile(filepath.Join(path, "data-00001.safetensors"), nil, 0o666)
+		}, "data-00001.safetensors is not in the checkpoint's manifest: remove it"},
+		{"an extra folder", func(path, _ string) error { return os.Mkdir(filepath.Join(path, "x"), 0o777) }, "x is not in"},
+		{"a link", func(path, other string) error {
+			name := filepath.Join(path, dataName)
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+			return os.Symlink(filepath.Join(other, dataName), name)
+		}, dataName + " is not a regular file"},
+		{"a pipe", func(path, _ string) error { // to open it would wait for ever
+			name := filepath.Join(path, manifestName)
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+			return syscall.Mkfifo(name, 0o666)
+		}, manifestName + " is not a regular file"},
+		{"a manifest of a terabyte", func(path, _ string) error {
+			return os.Truncate(filepath.Join(path, manifestName), 1<<40)
+		}, "1099511627776 bytes"},
+	} {
+		dir := t.TempDir()
+		path, other := small(t, dir, 1), small(t, dir, 2)
+		if err := c.do(path, other); err != nil {
+			t.Fatal(err)
+		}
+		_, err := openAndRead(t, path)
+		wantError(t, c.what, err, path, c.want)
+	}
+	// A copy may have any name that is not another step's.
+	path := small(t, t.TempDir(), 1)
+	best := filepath.Join(filepath.Dir(path), "best")
+	if err := os.Rename(path, best); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAndRead(t, best); err != nil {
+		t.Error(err)
+	}
+}
+
+// A file that changes after Open is noticed by Read.
+func TestChangedAfterOpen(t *testing.T) {
+	path := small(t, t.TempDir(), 1)
+	c := open(t, path)
+	name := filepath.Join(path, dataName)
+	if err := os.Truncate(name, 20); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Read(t.Context(), c.Tree())
+	wantError(t, "cut", err, name, "20 bytes")
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Read(t.Context(), c.Tree())
+	wantError(t, "removed", err, name)
+}
+
+// What the model wants and the checkpoint does not have is named, all of it, before anything is read.
+func TestDiffers(t *testing.T) {
+	saved := params.Tree{params.New("h0.qkv.w", dtypes.Float32, 64, 192), params.New("b", dtypes.Float32, 2)}
+	values, err := params.Zeros(saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := Save(t.Context(), t.TempDir(), 1, nil, saved, values, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, path)
+	for _, d := range []struct {
+		tree params.Tree
+		want []string
+	}{
+		{params.Tree{params.New("h0.qkv.w", dtypes.Float32, 128, 384)},
+			[]string{path, "h0.qkv.w has shape [64 192] in the checkpoint, [128 384] in the model"}},
+		{params.Tree{params.New("h0.qkv.w", dtypes.Float32, 192, 64)}, []string{"[64 192] in the checkpoint, [192 64] in the model"}},
+		{params.Tree{params.New("b", dtypes.Float32)}, []string{"b has shape [2] in the checkpoint, [] in the model"}},
+		{params.Tree{params.New("b", dtypes.Int32, 2)}, []string{"b has element type Float32 in the checkpoint, Int32 in the model"}},
+		{params.Tree{params.New("c", dtypes.Int32, 2), params.New("b", dtypes.Float32, 3), saved[0]},
+			[]string{"c is not in the checkpoint; b has shape"}},
+		{allTypes(2), []string{"s.Bool is not in", fmt.Sprintf("and %d more", 2*len(names)-5)}},
+		{params.Tree{saved[0], saved[0]}, []string{`both named "h0.qkv.w"`}},
+	} {
+		got, err := c.Read(context.Background(), d.tree)
+		wantError(t, strings.Join(d.want, ", "), err, d.want...)
+		if got != nil {
+			t.Errorf("%v: values were handed out", d.tree)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package checkpoint
+
+import (
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+const writerDir = "CHECKPOINT_TEST_WRITER"
+
+// A writer that is killed at any moment leaves whole checkpoints only, and the next one clears up after it.
+func TestKilled(t *testing.T) {
+	tree := params.Tree{params.New("w", dtypes.Int32, 50_000)}
+	value := func(step int) []int32 { return slices.Repeat([]int32{int32(step)}, 50_000) }
+	if dir := os.Getenv(writerDir); dir != "" { // the writer
+		latest, err := Latest(dir)
+		step := 0
+		if err == nil {
+			step = open(t, latest).Step + 1
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for end := step + 500; step < end; step++ { // the parent kills it long before, unless it was killed itself
+			if _, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{tensors.FromValue(value(step))}, 2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return
+	}
+	dir, rng := t.TempDir(), rand.New(rand.NewPCG(5, 6))
+	for range 8 {
+		seen := -1
+		if latest, err := Latest(dir); err == nil {
+			seen = open(t, latest).Step
+		}
+		kill := startWriter(t, dir)
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if steps, _ := list(dir); len(steps) > 0 && steps[len(steps)-1] > seen {
+				break
+			}
+		}
+		time.Sleep(time.Duration(rng.IntN(10_000)) * time.Microsecond)
+		kill()
+		steps, err := list(dir)
+		if err != nil || len(steps) == 0 || steps[len(steps)-1] <= seen {
+			t.Fatalf("there are steps %v after %d, %v", steps, seen, err)
+		}
+		for _, step := range steps {
+			got := read(t, open(t, filepath.Join(dir, folderName(step))), tree)[0]
+			if !slices.Equal(tensors.MustCopyFlatData[int32](got), value(step)) {
+				t.Errorf("step %d holds other values", step)
+			}
+		}
+	}
+	save1(t, dir, 1<<40, 1)
+	if got := listing(t, dir); !slices.Equal(got, []string{folderName(1 << 40)}) {
+		t.Errorf("%q are left", got)
+	}
+}
+
+// startWriter runs TestKilled's writer in a process of its own, and returns what kills it and waits for its end.
+func startWriter(t *testing.T, dir string) (kill func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilled$")
+	cmd.Env = append(os.Environ(), writerDir+"="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Errorf("the writer ended by itself: %v", err)
+		}
+		cmd.Wait()
+	}
+}

@@ -1,0 +1,169 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// cut divides a box into boxes at random.
+func cut(rng *rand.Rand, start, size []int) []piece {
+	axis := rng.IntN(len(size) + 2)
+	if axis >= len(size) || size[axis] < 2 {
+		return []piece{{Start: start, Size: size}}
+	}
+	at := 1 + rng.IntN(size[axis]-1)
+	lower, upper, from := slices.Clone(size), slices.Clone(size), slices.Clone(start)
+	lower[axis], upper[axis], from[axis] = at, size[axis]-at, start[axis]+at
+	return append(cut(rng, start, lower), cut(rng, from, upper)...)
+}
+
+// elements lists the flat indices of a box's elements in row-major order, the slow way.
+func elements(shape []int, p piece) (flat []int) {
+	total := 1
+	for _, d := range shape {
+		total *= d
+	}
+	for i := range total {
+		inside, rest := true, i
+		for axis := len(shape) - 1; axis >= 0; axis-- {
+			at := rest % shape[axis]
+			rest /= shape[axis]
+			inside = inside && at >= p.Start[axis] && at < p.Start[axis]+p.Size[axis]
+		}
+		if inside {
+			flat = append(flat, i)
+		}
+	}
+	return flat
+}
+
+func randomShape(rng *rand.Rand) []int {
+	shape := make([]int, rng.IntN(4))
+	for axis := range shape {
+		shape[axis] = 1 + rng.IntN(5)
+	}
+	return shape
+}
+
+// The tiling's check against a count of how often each element is covered, for tilings and for spoiled ones.
+func TestTiling(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 9))
+	outcomes := map[bool]int{}
+	for range 3000 {
+		shape := randomShape(rng)
+		pieces := cut(rng, make([]int, len(shape)), shape)
+		for range rng.IntN(3) {
+			if len(pieces) == 0 {
+				break
+			}
+			i, j := rng.IntN(len(pieces)), rng.IntN(len(pieces))
+			switch p := pieces[i]; rng.IntN(4) {
+			case 0:
+				pieces = slices.Delete(pieces, i, i+1)
+			case 1:
+				pieces = append(pieces, pieces[j])
+			case 2:
+				pieces[i] = pieces[j]
+			case 3: // shifted, inside of the shape
+				start := slices.Clone(p.Start)
+				for axis := range start {
+					start[axis] = rng.IntN(shape[axis] - p.Size[axis] + 1)
+				}
+				pieces[i].Start = start
+			}
+		}
+		var covered []int
+		for _, p := range pieces {
+			covered = append(covered, elements(shape, p)...)
+		}
+		slices.Sort(covered)
+		want := slices.Equal(covered, elements(shape, piece{Start: make([]int, len(shape)), Size: shape}))
+		if err := checkTiling(shape, pieces); (err == nil) != want {
+			t.Fatalf("%v in %v: %v, a count says %v", shape, pieces, err, want)
+		}
+		outcomes[want]++
+	}
+	if outcomes[true] < 300 || outcomes[false] < 300 {
+		t.Errorf("tilings and others: %v", outcomes)
+	}
+	many := slices.Repeat([]piece{{Start: []int{0, 0}, Size: []int{1, 1}}}, maxCorners/4+1)
+	if err := checkTiling([]int{2, 2}, many); err == nil || !strings.Contains(err.Error(), "more than this program takes") {
+		t.Errorf("%d pieces: %v", len(many), err)
+	}
+}
+
+func TestRuns(t *testing.T) {
+	rng := rand.New(rand.NewPCG(10, 11))
+	for range 1000 {
+		shape := randomShape(rng)
+		for _, p := range cut(rng, make([]int, len(shape)), shape) {
+			var got []int
+			for offset, n := range p.runs(shape) {
+				for i := range n {
+					got = append(got, offset+i)
+				}
+			}
+			if want := elements(shape, p); !slices.Equal(got, want) {
+				t.Fatalf("%v in %v: %v, want %v", p, shape, got, want)
+			}
+		}
+	}
+	runs := 0
+	for range (piece{Start: []int{1, 0, 0}, Size: []int{2, 3, 4}}).runs([]int{4, 3, 4}) {
+		runs++
+	}
+	if runs != 1 {
+		t.Errorf("whole rows are %d runs, want 1", runs)
+	}
+}
+
+// Tensors that were written in pieces, as several ranks would, are put together, whoever holds which.
+func TestReadPieces(t *testing.T) {
+	rng := rand.New(rand.NewPCG(12, 13))
+	for range 50 {
+		tree := params.Tree{}
+		var tensorsJSON, arrays []string
+		var data string
+		want := map[string][]byte{}
+		for i, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Complex128, dtypes.Bool} {
+			spec := params.New(fmt.Sprintf("w%d", i), dtype, randomShape(rng)...)
+			tree = append(tree, spec)
+			whole := bytesOf(t, random(t, rng, spec))
+			want[spec.Name] = whole
+			shape := append([]int{}, spec.Shape.Dimensions...)
+			described := tensor{Name: spec.Name, DType: names[dtype], Shape: shape}
+			for j, p := range cut(rng, make([]int, len(shape)), shape) {
+				p.File, p.Array = "d.safetensors", fmt.Sprintf("%s#%d", spec.Name, j)
+				described.Pieces = append(described.Pieces, p)
+				begin := len(data)
+				for _, element := range elements(shape, p) {
+					data += string(whole[element*dtype.Size():][:dtype.Size()])
+				}
+				inFileType, inFileShape := inFile(dtype, p.Size)
+				arrays = append(arrays, fmt.Sprintf(`"%s":{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`,
+					p.Array, inFileType, strings.ReplaceAll(fmt.Sprint(inFileShape), " ", ","), begin, len(data)))
+			}
+			text, err := json.Marshal(described)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tensorsJSON = append(tensorsJSON, string(text))
+		}
+		path := handMade(t, handBuilt("{"+strings.Join(arrays, ",")+"}", data), strings.Join(tensorsJSON, ","))
+		slices.Reverse(tree)
+		for i, value := range read(t, open(t, path), tree) {
+			if !bytes.Equal(bytesOf(t, value), want[tree[i].Name]) {
+				t.Fatalf("%s came back as %x, want %x", tree[i], bytesOf(t, value), want[tree[i].Name])
+			}
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package gpt
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// Stage is a part of the model: blocks first to last−1, with the embedding before block 0 and the head after the last.
+// x is the tokens (B,T) of a stage that begins with block 0, and the stage before's output (B,T,C) otherwise; the result
+// is (B,T,C), or the logits (B,T,V) of a stage that ends with the last block. It needs only the parameters that
+// [Config.StageParams] lists. The noise may be nil. It panics if the blocks are not in the model or x does not fit.
+func (c Config) Stage(p params.Nodes, first, last int, x *graph.Node, noise *Noise) *graph.Node {
+	if err := c.checkStage(first, last); err != nil {
+		panic(err)
+	}
+	if first == 0 {
+		x = c.Embed(p, x, noise)
+	}
+	for i := first; i < last; i++ {
+		x = c.Block(p, i, x, noise)
+	}
+	if last == c.Layers {
+		x = c.Head(p, x)
+	}
+	return x
+}
+
+// StageParams lists the parameters of a stage, in the order of [Config.Params]. A tied token table belongs to the first
+// stage and to the last. Blocks that are not in the model are an error.
+func (c Config) StageParams(first, last int) (params.Tree, error) {
+	if err := c.checkStage(first, last); err != nil {
+		return nil, err
+	}
+	var paths []string
+	for i := first; i < last; i++ {
+		paths = append(paths, BlockName(i))
+	}
+	if first == 0 {
+		paths = append(paths, "tok")
+		if c.Positions != Rotary {
+			paths = append(paths, "pos")
+		}
+	}
+	if last == c.Layers {
+		paths = append(paths, "lnf")
+		if !c.Tied {
+			paths = append(paths, "head")
+		} else if !slices.Contains(paths, "tok") {
+			paths = append(paths, "tok")
+		}
+	}
+	return c.Params().Under(paths...)
+}
+
+func (c Config) checkStage(first, last int) error {
+	if first < 0 || last > c.Layers || first >= last {
+		return fmt.Errorf("gpt: a stage of blocks %d to %d of a model with %d: count from 0, and give it at least one",
+			first, last-1, c.Layers)
+	}
+	return nil
+}

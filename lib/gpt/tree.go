@@ -1,0 +1,61 @@
+package gpt
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// Params lists the parameters, all float32: the token table "tok" (V,C), the position table "pos" (Seq,C) if there is
+// one, the parameters of each block below its [BlockName], the last normalization "lnf" and the head "head.w" (C,V)
+// unless it is tied. Matrices end in ".w" and have shape (in,out); biases end in ".b", normalization scales in ".g".
+func (c Config) Params() params.Tree {
+	tree := params.Tree{spec("tok", c.Vocab, c.Width)}
+	if c.Positions != Rotary {
+		tree = append(tree, spec("pos", c.Seq, c.Width))
+	}
+	for i := range c.Layers {
+		tree = append(tree, c.blockParams(BlockName(i))...)
+	}
+	tree = append(tree, c.normParams("lnf")...)
+	if !c.Tied {
+		tree = append(tree, spec("head.w", c.Width, c.Vocab))
+	}
+	return tree
+}
+
+// BlockName returns the path of block i in the parameter tree: "h0" for the first.
+func BlockName(i int) string { return fmt.Sprintf("h%d", i) }
+
+// blockParams lists the parameters of a block.
+func (c Config) blockParams(at string) params.Tree {
+	d := c.headWidth()
+	tree := c.normParams(at + ".ln1")
+	// The columns of qkv: q, k or v; then head; then its feature.
+	tree = append(tree, c.linearParams(at+".qkv", c.Width, (c.Heads+2*c.kvHeads())*d)...)
+	tree = append(tree, c.linearParams(at+".o", c.Width, c.Width)...)
+	tree = append(tree, c.normParams(at+".ln2")...)
+	if c.Gated {
+		tree = append(tree, c.linearParams(at+".gate", c.Width, c.hidden())...)
+	}
+	tree = append(tree, c.linearParams(at+".up", c.Width, c.hidden())...)
+	return append(tree, c.linearParams(at+".down", c.hidden(), c.Width)...)
+}
+
+func (c Config) linearParams(at string, in, out int) params.Tree {
+	if c.NoBias {
+		return params.Tree{spec(at+".w", in, out)}
+	}
+	return params.Tree{spec(at+".w", in, out), spec(at+".b", out)}
+}
+
+func (c Config) normParams(at string) params.Tree {
+	if c.Norm == RMSNorm {
+		return params.Tree{spec(at+".g", c.Width)}
+	}
+	return params.Tree{spec(at+".g", c.Width), spec(at+".b", c.Width)}
+}
+
+func spec(name string, dims ...int) params.Spec { return params.New(name, dtypes.Float32, dims...) }

@@ -1,0 +1,116 @@
+package noise_test
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/gobackend"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/noise"
+)
+
+// plain is the hash in plain Go.
+func plain(x uint32) uint32 {
+	x += 0x9E3779B9
+	x ^= x >> 16
+	x *= 0x85EBCA6B
+	x ^= x >> 13
+	x *= 0xC2B2AE35
+	return x ^ x>>16
+}
+
+func make32(t testing.TB, key, site, row uint32, dimensions ...int) []uint32 {
+	t.Helper()
+	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{noise.Bits(in[0], site, in[1], dimensions...)}
+	}, tensors.FromScalar(key), tensors.FromScalar(row))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tensors.MustCopyFlatData[uint32](out[0])
+}
+
+func TestBits(t *testing.T) {
+	for _, c := range []struct {
+		key, site, row uint32
+		dimensions     []int
+	}{
+		{0, 0, 0, []int{7}},
+		{5, 2, 0, []int{3, 4, 5}},
+		{1<<32 - 1, 9, 1 << 30, []int{4, 33}}, // the index goes round
+		{8, 1, 3, nil},
+	} {
+		inRow := uint32(1)
+		for _, d := range c.dimensions[min(1, len(c.dimensions)):] {
+			inRow *= uint32(d)
+		}
+		for i, got := range make32(t, c.key, c.site, c.row, c.dimensions...) {
+			if want := plain(plain(c.row*inRow+uint32(i)) ^ plain(plain(c.key)+c.site)); got != want {
+				t.Fatalf("%+v, element %d: %#x, want %#x", c, i, got, want)
+			}
+		}
+	}
+}
+
+// Arrays that differ in one bit of the key, in the site or in the place have half of their bits in common: with 2¹⁷ bits
+// the standard deviation of the share is 0.0014.
+func TestIndependence(t *testing.T) {
+	const n = 4096
+	first := make32(t, 1, 1, 0, n)
+	for name, other := range map[string][]uint32{
+		"key":  make32(t, 0, 1, 0, n),
+		"high": make32(t, 1|1<<31, 1, 0, n),
+		"site": make32(t, 1, 2, 0, n),
+		"row":  make32(t, 1, 1, n, n),
+		"next": slices.Concat(first[1:], first[:1]),
+		"none": slices.Repeat([]uint32{0}, n),
+	} {
+		same := 0
+		for i := range first {
+			same += 32 - bits.OnesCount32(first[i]^other[i])
+		}
+		if share := float64(same) / (32 * n); share < 0.493 || share > 0.507 {
+			t.Errorf("%s: %.4f of the bits are the same, want 0.5", name, share)
+		}
+	}
+	seen := map[uint32]bool{}
+	for _, b := range first {
+		seen[b] = true
+	}
+	if len(seen) < n-20 { // about n²/2³³ = 0.002 pairs are expected to be equal
+		t.Errorf("%d different values of %d", len(seen), n)
+	}
+}
+
+func TestBadKey(t *testing.T) {
+	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{noise.Bits(in[0], 0, nil, 3)} },
+		tensors.FromValue([]uint32{1, 2}))
+	if err == nil || !strings.Contains(err.Error(), "want a Uint32 scalar") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The rows that a rank has are those of the whole.
+func ExampleBits() {
+	backend, err := gobackend.New("")
+	if err != nil {
+		panic(err)
+	}
+	bits := func(row uint32, rows int) []uint32 {
+		out := graph.MustExecOnce(backend, func(key, row *graph.Node) *graph.Node {
+			return noise.Bits(key, 0, row, rows, 2)
+		}, uint32(42), row)
+		return tensors.MustCopyFlatData[uint32](out)
+	}
+	fmt.Println(bits(0, 4))
+	fmt.Println(bits(2, 2))
+	// Output:
+	// [1044132224 1024466420 151254240 798029388 2763391317 3592423277 466843449 2195614403]
+	// [2763391317 3592423277 466843449 2195614403]
+}

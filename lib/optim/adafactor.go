@@ -1,0 +1,125 @@
+package optim
+
+import (
+	"math"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// AdafactorRule keeps of the squared gradients of a matrix only the means of its rows and columns (Shazeer & Stern
+// 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", algorithms 4 and 5); make it with [Adafactor].
+// For gradient G of the matrix W at step t, with RMS the root mean square over the whole parameter:
+//
+//	β ← 1 − t^−Decay
+//	R ← βR + (1−β)·mean over columns of (G² + Eps1)
+//	C ← βC + (1−β)·mean over rows of (G² + Eps1)
+//	U ← G / √(R·C / mean(R))
+//	U ← U / max(1, RMS(U)/Clip)
+//	W ← W − ρ·max(Eps2, RMS(W))·U,     ρ = LR, or min(0.01, 1/√t) if LR is 0
+//
+// The means are the paper's sums over the number of rows or columns, which cancels. Tensors of rank 2 and more are
+// matrices of their last two axes, each with rows and columns of its own; the RMS are over all of them. Vectors and
+// scalars keep the mean square of each element, V, as algorithm 5 does.
+//
+// The states are "rows" and "columns", or "v"; with Beta1 also "m", the mean of the changes of W, by which W changes
+// then (as in the authors' implementation in Tensor2Tensor; the paper leaves it out).
+type AdafactorRule struct {
+	// LR is the relative step ρ: about the share of its root mean square by which a parameter changes in one step. With
+	// 0 it is min(0.01, 1/√t), which needs no tuning; a schedule's rate multiplies either. At least 0.
+	LR float64
+	// Absolute makes LR the root mean square by which a parameter changes, whatever its own.
+	Absolute bool
+	// Decay says how fast the running means forget: at step t over about the last t^Decay steps. At least 0.
+	Decay float64
+	// Eps1 is added to squared gradients, so that they are never 0; Eps2 is the least root mean square to which a step
+	// is relative, so that a parameter can leave 0. Both greater than 0.
+	Eps1, Eps2 float64
+	// Clip bounds the root mean square of U; greater than 0.
+	Clip float64
+	// Beta1 is the decay of the running mean of the changes, in [0,1); 0 keeps none.
+	Beta1 float64
+}
+
+// Adafactor returns the rule with the given relative step (0 for the paper's own), and the paper's other settings
+// (algorithm 4 and §9): decay 0.8, eps 1e-30 and 1e-3, clipping at 1, and no mean of the changes.
+func Adafactor(lr float64) AdafactorRule {
+	return AdafactorRule{LR: lr, Decay: 0.8, Eps1: 1e-30, Eps2: 1e-3, Clip: 1}
+}
+
+// Validate implements [Rule].
+func (r AdafactorRule) Validate() error {
+	const least = math.SmallestNonzeroFloat32
+	return checkSettings("Adafactor", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Decay", r.Decay, 0, math.Inf(1)},
+		setting{"Eps1", r.Eps1, least, math.Inf(1)}, setting{"Eps2", r.Eps2, least, math.Inf(1)},
+		setting{"Clip", r.Clip, least, math.Inf(1)}, setting{"Beta1", r.Beta1, 0, 1})
+}
+
+// States implements [Rule]: "rows" and "columns", or "v"; and "m" with Beta1.
+func (r AdafactorRule) States(param params.Spec, part Part) (states []State) {
+	p, n, t := pieceOf(param, part), len(param.Shape.Dimensions), computeType(param)
+	if n >= 2 {
+		states = []State{p.without(n-1).state(param, "rows", t), p.without(n-2).state(param, "columns", t)}
+	} else {
+		states = Elementwise(param, part, "v")
+	}
+	if r.Beta1 != 0 {
+		states = append(states, Elementwise(param, part, "m")...)
+	}
+	return states
+}
+
+// Update implements [Rule].
+func (r AdafactorRule) Update(u Update) (*graph.Node, []*graph.Node) {
+	w, g := u.begin(r)
+	p, n := u.piece(), len(u.Spec.Shape.Dimensions)
+	square := graph.Square(g)
+	var states []*graph.Node
+	if n >= 2 {
+		rows := r.mean(u, u.States[0], p.mean(square, n-1))
+		columns := r.mean(u, u.States[1], p.mean(square, n-2))
+		states = []*graph.Node{rows, columns}
+		left := p.without(n - 1) // of which the rows are the last axis
+		relative := graph.Div(rows, left.spread(left.mean(rows, n-2), n-2))
+		// One root for each factor: their product might be too small for float32.
+		g = graph.Div(g, graph.Sqrt(p.spread(relative, n-1)))
+		g = graph.Div(g, graph.Sqrt(p.spread(columns, n-2)))
+	} else {
+		v := r.mean(u, u.States[0], square)
+		states = []*graph.Node{v}
+		g = graph.Div(g, graph.Sqrt(v))
+	}
+	g = graph.Div(g, graph.MaxScalar(graph.DivScalar(p.rms(g), r.Clip), 1))
+	change := graph.Mul(g, graph.ConvertDType(r.relativeStep(u.Step), g.DType()))
+	if !r.Absolute {
+		change = graph.Mul(change, graph.MaxScalar(p.rms(w), r.Eps2))
+	}
+	if r.Beta1 != 0 {
+		if u.Rate != nil { // the mean is of the changes as they are made, so a schedule acts before it
+			change = graph.Mul(change, graph.ConvertDType(u.Rate, change.DType()))
+			u.Rate = nil
+		}
+		change = running(u.States[len(states)], change, r.Beta1)
+		states = append(states, change)
+	}
+	return u.descend(w, change, 1), states
+}
+
+// mean is one step of a running mean of squares, to which Eps1 is added. Where x is already a mean over an axis, that
+// is as good as adding it to each square.
+func (r AdafactorRule) mean(u Update, old, x *graph.Node) *graph.Node {
+	t := graph.ConvertDType(u.Step, dtypes.Float64)
+	share := graph.ConvertDType(graph.Pow(t, graph.Scalar(t.Graph(), t.DType(), -r.Decay)), x.DType()) // 1−β
+	return graph.Add(graph.Mul(old, graph.OneMinus(share)), graph.Mul(graph.AddScalar(x, r.Eps1), share))
+}
+
+// relativeStep is ρ, a scalar.
+func (r AdafactorRule) relativeStep(step *graph.Node) *graph.Node {
+	t := graph.ConvertDType(step, dtypes.Float64)
+	if r.LR != 0 {
+		return graph.Scalar(t.Graph(), t.DType(), r.LR)
+	}
+	return graph.MinScalar(graph.Reciprocal(graph.Sqrt(t)), 0.01)
+}

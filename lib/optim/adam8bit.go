@@ -1,0 +1,78 @@
+package optim
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// Adam8bitRule is [AdamWRule] with moments of one byte for each element (Dettmers et al. 2022, "8-bit Optimizers via
+// Block-wise Quantization"); make it with [Adam8bit]. Between steps a moment is, for each block of elements, their
+// largest absolute value and for each element the code of its share of that in a table ([DynamicMap], signed for m,
+// unsigned for v). A step decodes the moments, makes AdamW's step with the new ones in full precision, and encodes
+// those, each as the nearest number of the table.
+//
+// Its states are the codes "m" and "v", of the parameter's shape, and "m.max" and "v.max", one number for each block;
+// or AdamW's own for a parameter of fewer than Least elements in all.
+//
+// Blocks are runs of a part's own elements in row-major order, the last perhaps shorter. So shards make exactly the
+// whole's step if each is a run of whole blocks, and else one that differs as the quantisation does.
+type Adam8bitRule struct {
+	AdamWRule
+	// Block is the number of elements that share a scale, at least 1; Least is how many elements a parameter has, shards
+	// together, that is quantised.
+	Block, Least int
+}
+
+// Adam8bit returns the rule with the settings of [AdamW] and, as bitsandbytes has them, blocks of 256 (the paper's are
+// 2048: fewer bytes for scales, and coarser) and at least 4096 elements.
+func Adam8bit(lr float64) Adam8bitRule {
+	return Adam8bitRule{AdamWRule: AdamW(lr), Block: 256, Least: 4096}
+}
+
+// Validate implements [Rule].
+func (r Adam8bitRule) Validate() error {
+	if r.Block < 1 {
+		return fmt.Errorf("optim: Adam8bit.Block is %d: set it to at least 1", r.Block)
+	}
+	return r.validate("Adam8bit")
+}
+
+// States implements [Rule]: "m", "m.max", "v" and "v.max", or "m" and "v" for a small parameter.
+func (r Adam8bitRule) States(param params.Spec, part Part) []State {
+	if r.small(param) {
+		return r.AdamWRule.States(param, part)
+	}
+	p := pieceOf(param, part)
+	var states []State
+	for _, name := range []string{"m", "v"} {
+		codes := p.state(param, name, dtypes.Uint8)
+		joined := min(codes.Axis, 0) // blocks are put together one part after the other
+		scales := params.New(codes.Name+".max", computeType(param), blocks(product(codes.Shape.Dimensions), max(1, r.Block)))
+		states = append(states, codes, State{scales, joined})
+	}
+	return states
+}
+
+// Update implements [Rule].
+func (r Adam8bitRule) Update(u Update) (*graph.Node, []*graph.Node) {
+	w, g := u.begin(r)
+	if r.small(u.Spec) {
+		change, m, v := r.change(w, g, u.States[0], u.States[1], u.Step)
+		return u.descend(w, change, r.LR), []*graph.Node{m, v}
+	}
+	p := u.piece()
+	g = p.part.clean(g, p.whole) // padding in a block would act on its scale
+	signed, unsigned := DynamicMap(true), DynamicMap(false)
+	m := decode(u.States[0], u.States[1], signed, r.Block)
+	v := decode(u.States[2], u.States[3], unsigned, r.Block)
+	change, m, v := r.change(w, g, m, v, u.Step)
+	mCodes, mMax := encode(m, signed, r.Block)
+	vCodes, vMax := encode(v, unsigned, r.Block)
+	return u.descend(w, change, r.LR), []*graph.Node{mCodes, mMax, vCodes, vMax}
+}
+
+func (r Adam8bitRule) small(param params.Spec) bool { return product(param.Shape.Dimensions) < r.Least }

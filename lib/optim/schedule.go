@@ -1,0 +1,167 @@
+package optim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+)
+
+// Schedule is a rate that changes with the step, counted from 1: see [Scheduled].
+type Schedule interface {
+	// Validate returns an error that names the first setting which is not valid, with its value and what to do.
+	Validate() error
+	// At returns the rate of a step, as for a chart.
+	At(step int) float64
+	// Rate is At inside a graph: a float64 scalar for a scalar step of any integer or floating-point type.
+	Rate(step *graph.Node) *graph.Node
+}
+
+// Constant is the same rate at every step; at least 0.
+type Constant float64
+
+func (s Constant) Validate() error {
+	return checkSettings("the schedule", setting{"Constant", float64(s), 0, math.Inf(1)})
+}
+
+func (s Constant) At(int) float64 { return float64(s) }
+
+func (s Constant) Rate(step *graph.Node) *graph.Node {
+	return graph.Scalar(step.Graph(), dtypes.Float64, float64(s))
+}
+
+// Warmup rises in a line over the first Steps steps: 1/Steps, 2/Steps, … to 1. Then follows another schedule, for which
+// the next step is number 1; nil stays at 1.
+type Warmup struct {
+	Steps int
+	Then  Schedule
+}
+
+func (s Warmup) Validate() error {
+	if err := checkSteps("Warmup", s.Steps); err != nil || s.Then == nil {
+		return err
+	}
+	return s.Then.Validate()
+}
+
+func (s Warmup) At(step int) float64 {
+	switch {
+	case step <= s.Steps:
+		return float64(step) / float64(s.Steps)
+	case s.Then == nil:
+		return 1
+	}
+	return s.Then.At(step - s.Steps)
+}
+
+func (s Warmup) Rate(step *graph.Node) *graph.Node {
+	t := graph.ConvertDType(step, dtypes.Float64)
+	then := graph.ScalarOne(t.Graph(), t.DType())
+	if s.Then != nil {
+		then = s.Then.Rate(graph.AddScalar(t, -float64(s.Steps)))
+	}
+	rising := graph.DivScalar(t, float64(s.Steps))
+	return graph.Where(graph.LessOrEqual(t, graph.Scalar(t.Graph(), t.DType(), float64(s.Steps))), rising, then)
+}
+
+// Cosine falls from 1 at step 1 to Floor after Steps steps, as half a wave of the cosine (Loshchilov & Hutter 2017,
+// "SGDR: Stochastic Gradient Descent with Warm Restarts", equation 5), and stays there. Floor is in [0,1].
+type Cosine struct {
+	Steps int
+	Floor float64
+}
+
+func (s Cosine) Validate() error {
+	return errors.Join(checkSteps("Cosine", s.Steps), checkFloor("Cosine", s.Floor))
+}
+
+func (s Cosine) At(step int) float64 {
+	return s.Floor + (1-s.Floor)*(1+math.Cos(math.Pi*progress(step, s.Steps)))/2
+}
+
+func (s Cosine) Rate(step *graph.Node) *graph.Node {
+	wave := graph.Cos(graph.MulScalar(progressNode(step, s.Steps), math.Pi))
+	return graph.AddScalar(graph.MulScalar(graph.OnePlus(wave), (1-s.Floor)/2), s.Floor)
+}
+
+// Linear falls in a line from 1 at step 1 to Floor after Steps steps, and stays there. Floor is in [0,1].
+type Linear struct {
+	Steps int
+	Floor float64
+}
+
+func (s Linear) Validate() error {
+	return errors.Join(checkSteps("Linear", s.Steps), checkFloor("Linear", s.Floor))
+}
+
+func (s Linear) At(step int) float64 { return 1 - (1-s.Floor)*progress(step, s.Steps) }
+
+func (s Linear) Rate(step *graph.Node) *graph.Node {
+	return graph.OneMinus(graph.MulScalar(progressNode(step, s.Steps), 1-s.Floor))
+}
+
+// InverseSqrt is 1 for the first Steps steps and √(Steps/t) at later steps t: times 1/√Steps it is the schedule of T5
+// (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", §3.1.2).
+type InverseSqrt struct{ Steps int }
+
+func (s InverseSqrt) Validate() error { return checkSteps("InverseSqrt", s.Steps) }
+
+func (s InverseSqrt) At(step int) float64 {
+	return math.Sqrt(float64(s.Steps) / float64(max(step, s.Steps)))
+}
+
+func (s InverseSqrt) Rate(step *graph.Node) *graph.Node {
+	t := graph.MaxScalar(graph.ConvertDType(step, dtypes.Float64), float64(s.Steps))
+	return graph.Sqrt(graph.MulScalar(graph.Reciprocal(t), float64(s.Steps)))
+}
+
+// Noam is the learning rate of Vaswani et al. 2017, "Attention Is All You Need", equation 3: Width^−½·min(t^−½,
+// t·Warmup^−1.5) at step t. It is a learning rate already, for a rule whose own is 1.
+type Noam struct{ Width, Warmup int }
+
+func (s Noam) Validate() error {
+	if s.Width < 1 {
+		return fmt.Errorf("optim: Noam.Width is %d: set it to at least 1", s.Width)
+	}
+	if s.Warmup < 1 {
+		return fmt.Errorf("optim: Noam.Warmup is %d: set it to at least 1", s.Warmup)
+	}
+	return nil
+}
+
+func (s Noam) At(step int) float64 {
+	t := float64(step)
+	return math.Min(1/math.Sqrt(t), t*math.Pow(float64(s.Warmup), -1.5)) / math.Sqrt(float64(s.Width))
+}
+
+func (s Noam) Rate(step *graph.Node) *graph.Node {
+	t := graph.ConvertDType(step, dtypes.Float64)
+	rate := graph.Min(graph.Reciprocal(graph.Sqrt(t)), graph.MulScalar(t, math.Pow(float64(s.Warmup), -1.5)))
+	return graph.DivScalar(rate, math.Sqrt(float64(s.Width)))
+}
+
+// progress is how much of a decay is done before a step, from 0 to 1.
+func progress(step, steps int) float64 {
+	return min(max(float64(step-1)/float64(steps), 0), 1)
+}
+
+func progressNode(step *graph.Node, steps int) *graph.Node {
+	done := graph.AddScalar(graph.ConvertDType(step, dtypes.Float64), -1)
+	return graph.ClipScalar(graph.DivScalar(done, float64(steps)), 0, 1)
+}
+
+func checkSteps(schedule string, steps int) error {
+	if steps < 1 {
+		return fmt.Errorf("optim: %s.Steps is %d: set it to at least 1", schedule, steps)
+	}
+	return nil
+}
+
+func checkFloor(schedule string, floor float64) error {
+	if !(floor >= 0 && floor <= 1) {
+		return fmt.Errorf("optim: %s.Floor is %g: set it to 0 to 1", schedule, floor)
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package storemodel_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/ml/layers"
+	"github.com/gomlx/gomlx/ml/layers/norm"
+	"github.com/gomlx/gomlx/ml/model"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params/storemodel"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+var _ train.Model = (*storemodel.Model)(nil)
+
+// TestDDP trains a model data-parallel on two devices and on one.
+func TestDDP(t *testing.T) {
+	// Sums over rows are made in another order.
+	const bound = 1e-6
+	// The variables come to be on another backend than the one that trains.
+	m := newModel(t, goBackend(t), newStore(), mlp, mlpInputs, mlpTargets)
+	devices := devicetest.Open(t, 2)
+	rng := rand.New(rand.NewPCG(5, 6))
+	inputs, targets := random(rng, mlpInputs), random(rng, mlpTargets)
+	var losses [3][]float64
+	var values [3][]*tensors.Tensor
+	for world := 1; world <= 2; world++ {
+		mesh, err := devices.Mesh(xla.Axis(train.Axis, world))
+		if err != nil {
+			t.Fatal(err)
+		}
+		training, err := ddp.NewSPMD(mesh, train.Recipe{Model: m, Rule: optim.SGD(rate)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			metrics, err := training.Step(inputs, targets)
+			if err != nil {
+				t.Fatal(err)
+			}
+			losses[world] = append(losses[world], metrics.Loss)
+		}
+		if values[world], err = training.Params(world - 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for step, loss := range losses[1] {
+		if diff := losses[2][step] - loss; !(diff < bound && diff > -bound) {
+			t.Errorf("step %d: loss %v on two devices, %v on one", step, losses[2][step], loss)
+		}
+	}
+	if !(losses[1][2] < losses[1][0]) {
+		t.Errorf("losses %v do not fall", losses[1])
+	}
+	for i, value := range values[1] {
+		if !values[2][i].InDelta(value, bound) || value.Equal(initial(t, m)[i]) {
+			t.Errorf("%s: %s on two devices, %s on one", m.Params()[i], values[2][i], value)
+		}
+	}
+}
+
+// TestBuildsAtOnce builds a model for many batch sizes at once. The mean over a batch of equal rows does not depend on
+// their number.
+func TestBuildsAtOnce(t *testing.T) {
+	backend := goBackend(t)
+	m := newModel(t, backend, newStore(), mlp, mlpInputs, mlpTargets)
+	var losses [8]float32
+	var group sync.WaitGroup
+	for i := range losses {
+		group.Go(func() {
+			inputs, targets := tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 3)), tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 2))
+			for _, row := range []*tensors.Tensor{inputs, targets} {
+				row.MustMutableFlatData(func(flat any) {
+					for j := range flat.([]float32) {
+						flat.([]float32)[j] = 0.5
+					}
+				})
+			}
+			values, err := m.Init()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			exec, err := graph.NewExec(backend, gradients(m))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer exec.Finalize()
+			out, err := exec.Call(append(values, inputs, targets))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			losses[i] = tensors.ToScalar[float32](out[0])
+		})
+	}
+	group.Wait()
+	for i, loss := range losses {
+		if diff := loss - losses[0]; !(diff < 1e-6 && diff > -1e-6) || loss == 0 {
+			t.Errorf("%d equal rows have the loss %v, one has %v", 1+i, loss, losses[0])
+		}
+	}
+}
+
+// line is w·x + b with a weight that is not trained.
+func line(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+	g := inputs.Graph()
+	w := scope.VariableWithValue("w", float32(3)).SetTrainable(false).NodeValue(g)
+	b := scope.VariableWithValue("b", float32(1)).NodeValue(g)
+	y := graph.Add(graph.Mul(inputs, w), b)
+	return graph.ReduceAllMean(graph.Square(graph.Sub(graph.ConvertDType(y, targets.DType()), targets)))
+}
+
+var number = shapes.Make(dtypes.Float32)
+
+// TestFixed reads a variable that is not trained: it is a constant, of the value that it has when the graph is built.
+func TestFixed(t *testing.T) {
+	backend, store := goBackend(t), model.NewStore()
+	m := newModel(t, backend, store, line, number, number)
+	if got := m.Params().Names(); !slices.Equal(got, []string{"b"}) {
+		t.Fatalf("parameters %q, want b", got)
+	}
+	two, zero := tensors.FromScalar(float32(2)), tensors.FromScalar(float32(0))
+	for w, want := range map[float32]float32{3: 49, -1: 1} { // (2w + 1)²
+		if err := store.GetVariable("w").SetValue(tensors.FromScalar(w)); err != nil {
+			t.Fatal(err)
+		}
+		for _, half := range []bool{false, true} {
+			out := run(t, backend, func(in []*graph.Node) []*graph.Node {
+				if half {
+					in[0] = graph.ConvertDType(in[0], dtypes.BFloat16)
+				}
+				loss := m.Loss(named(m, in[:1]), in[1], in[2])
+				return append([]*graph.Node{loss}, graph.Gradient(loss, in[0])...)
+			}, append(initial(t, m), two, zero)...)
+			if got := tensors.ToScalar[float32](out[0]); got != want {
+				t.Errorf("w = %v, half precision %t: loss %v, want %v", w, half, got, want)
+			}
+		}
+	}
+}
+
+// TestVariablesOfTheCaller takes variables that are in the store before: the model makes none.
+func TestVariablesOfTheCaller(t *testing.T) {
+	backend, store := goBackend(t), model.NewStore()
+	for path, value := range map[string]float32{"/a.b/w": 5, "/unused": 1} {
+		if _, err := store.CreateVariable(path, tensors.FromScalar(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store.GetVariable("unused").SetTrainable(false)
+	m := newModel(t, backend, store, func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+		w := scope.In("a.b").GetVariable("w")
+		if scope.GetVariable("unused").Trainable {
+			return w.NodeValue(inputs)
+		}
+		return graph.Mul(w.NodeValue(inputs), graph.ConvertDType(inputs, w.DType()))
+	}, number, number)
+	if got := m.Params().Names(); !slices.Equal(got, []string{"a.b.w"}) {
+		t.Fatalf("parameters %q, want a.b.w", got)
+	}
+	out := run(t, backend, func(in []*graph.Node) []*graph.Node {
+		w := graph.ConvertDType(in[0], dtypes.BFloat16)
+		loss := m.Loss(named(m, []*graph.Node{w}), in[1], in[1])
+		return append([]*graph.Node{loss}, graph.Gradient(loss, in[0], w)...)
+	}, append(initial(t, m), tensors.FromScalar(float32(2)))...)
+	if loss, grad := out[0].Value(), out[1].Value(); loss != float32(10) || grad != float32(2) || out[2].DType() != dtypes.BFloat16 {
+		t.Errorf("loss %v, gradient %v of 5·2", loss, grad)
+	}
+}
+
+// TestOptionalVariable uses a variable if it is in the store before.
+func TestOptionalVariable(t *testing.T) {
+	backend, store := goBackend(t), model.NewStore()
+	if _, err := store.CreateVariable("b", tensors.FromScalar(float32(1))); err != nil {
+		t.Fatal(err)
+	}
+	m := newModel(t, backend, store, func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+		y := graph.Mul(inputs, scope.VariableWithShape("w", inputs.Shape()).NodeValue(inputs))
+		if b := scope.GetVariable("b"); b != nil {
+			y = graph.Add(y, b.NodeValue(inputs))
+		}
+		return y
+	}, number, number)
+	if got := m.Params().Names(); !slices.Equal(got, []string{"w", "b"}) {
+		t.Fatalf("parameters %q, want w and b", got)
+	}
+	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16} {
+		out := run(t, backend, func(in []*graph.Node) []*graph.Node {
+			w, b := graph.ConvertDType(in[0], dtype), graph.ConvertDType(in[1], dtype)
+			return []*graph.Node{m.Loss(named(m, []*graph.Node{w, b}), in[2], in[2])}
+		}, tensors.FromScalar(float32(2)), tensors.FromScalar(float32(3)), tensors.FromScalar(float32(4)))
+		if got := out[0].Value(); got != float32(11) {
+			t.Errorf("%s: 2·4 + 3 is %v", dtype, got)
+		}
+	}
+}
+
+// TestTwiceInOneGraph builds a loss for each of two sets of parameters in the same graph, and another model of the same
+// names between them.
+func TestTwiceInOneGraph(t *testing.T) {
+	backend := goBackend(t)
+	m := newModel(t, backend, model.NewStore(), line, number, number)
+	other := newModel(t, backend, model.NewStore(), line, number, number)
+	out := run(t, backend, func(in []*graph.Node) []*graph.Node {
+		first := m.Loss(named(m, in[:1]), in[2], in[2])
+		between := other.Loss(named(m, in[1:2]), in[2], in[2])
+		second := m.Loss(named(m, in[1:2]), in[2], in[2])
+		return append([]*graph.Node{first, between, second}, graph.Gradient(second, in[0], in[1])...)
+	}, tensors.FromScalar(float32(1)), tensors.FromScalar(float32(-1)), tensors.FromScalar(float32(2)))
+	// (3·2 + b − 2)², and 2(3·2 + b − 2) for the gradient.
+	for i, want := range []float32{25, 9, 9, 0, 6} {
+		if got := out[i].Value(); got != want {
+			t.Errorf("output %d is %v, want %v", i, got, want)
+		}
+	}
+}
+
+// TestFrozenBatchNorm: batch normalization that keeps its averages is a model like others.
+func TestFrozenBatchNorm(t *testing.T) {
+	backend := goBackend(t)
+	m := newModel(t, backend, newStore(), normalized(true), mlpInputs, mlpTargets)
+	rng := rand.New(rand.NewPCG(8, 9))
+	inputs, targets := random(rng, mlpInputs), random(rng, mlpTargets)
+	want := byGoMLX(t, backend, newStore(), normalized(true), m.Params().Names(), [][2]*tensors.Tensor{{inputs, targets}})[0]
+	got := run(t, backend, gradients(m), append(initial(t, m), inputs, targets)...)
+	for i := range want {
+		if !got[i].Equal(want[i]) {
+			t.Errorf("output %d: %s, want %s", i, got[i], want[i])
+		}
+	}
+	if slices.ContainsFunc(m.Params().Names(), func(name string) bool { return strings.HasSuffix(name, "mean") }) {
+		t.Errorf("averages are parameters: %q", m.Params().Names())
+	}
+}
+
+// normalized has batch normalization.
+func normalized(frozen bool) storemodel.Loss {
+	return func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+		x := norm.BatchNorm(scope, layers.Dense(scope, inputs, false, 2), -1).FrozenAverages(frozen).Done()
+		return graph.ReduceAllMean(graph.Square(graph.Sub(x, targets)))
+	}
+}

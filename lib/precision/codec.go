@@ -1,0 +1,138 @@
+package precision
+
+import "math"
+
+// The codec is one for all formats. GoMLX's own of the two half types make 0 of FP16's subnormal numbers, infinities of
+// BF16's NaNs whose upper mantissa bits are clear, round twice on the way from float64, and know no other formats.
+
+// Round returns the nearest number of the format, and of two as near the one whose last bit is 0. Small numbers lose
+// precision gradually down to ±0, large ones become what f.Overflow says, and the sign of zeros is kept.
+func (f Format) Round(x float64) float64 { return f.round(x, math.RoundToEven) }
+
+// RoundStochastic returns one of the two numbers of the format around x (or x itself if it is one): with u drawn
+// uniformly from [0,1) the farther from zero with a probability that makes the mean x. (Gupta et al. 2015, "Deep
+// Learning with Limited Numerical Precision", §3.)
+func (f Format) RoundStochastic(x, u float64) float64 {
+	return f.round(x, func(n float64) float64 {
+		whole := math.Floor(n)
+		if u < n-whole {
+			whole++
+		}
+		return whole
+	})
+}
+
+// round rounds the magnitude of x, in units of the last place, with a rule.
+func (f Format) round(x float64, rule func(float64) float64) float64 {
+	switch {
+	case math.IsNaN(x) && f.Exponent == 0:
+		return 0
+	case math.IsNaN(x):
+		return x
+	case math.IsInf(x, 0):
+		return f.overflow(x)
+	}
+	unit := f.unit(x)
+	// Both scalings are exact: the first's result has bits before the point, the second's fits a float64.
+	r := math.Copysign(math.Ldexp(rule(math.Ldexp(math.Abs(x), -unit)), unit), x)
+	if math.Abs(r) > f.Largest() {
+		return f.overflow(x)
+	}
+	if f.Exponent == 0 {
+		return r + 0 // integers have one zero
+	}
+	return r
+}
+
+// unit is the binary exponent of the last place of numbers around x.
+func (f Format) unit(x float64) int {
+	least := 1 - f.Bias()
+	if f.Exponent == 0 || x == 0 {
+		return least - f.Mantissa
+	}
+	_, e := math.Frexp(x) // ½ <= |x|/2ᵉ < 1
+	return max(e-1, least) - f.Mantissa
+}
+
+// overflow is what becomes of too large an x.
+func (f Format) overflow(x float64) float64 {
+	switch f.Overflow {
+	case ToNaN:
+		return math.NaN()
+	case ToLargest:
+		return math.Copysign(f.Largest(), x)
+	}
+	return math.Inf(int(math.Copysign(1, x)))
+}
+
+// Encode returns the bits of [Format.Round](x): from the top the sign, the exponent and the mantissa, and for integers
+// the two's complement, in the lowest f.Bits() bits. The NaN is the quiet one of x's sign.
+func (f Format) Encode(x float64) uint32 {
+	r := f.Round(x)
+	if f.Exponent == 0 {
+		return uint32(int32(r)) & (1<<f.Bits() - 1)
+	}
+	var bits uint32
+	switch top := uint32(1)<<f.Exponent - 1; {
+	case math.IsNaN(r) && f.NoInfinities:
+		bits = top<<f.Mantissa | (1<<f.Mantissa - 1)
+	case math.IsNaN(r):
+		bits = top<<f.Mantissa | 1<<(f.Mantissa-1)
+	case math.IsInf(r, 0):
+		bits = top << f.Mantissa
+	default:
+		// The number in units of its last place: below 2^Mantissa in the lowest binade alone, whose exponent is 0.
+		unit := f.unit(r)
+		bits = uint32(math.Ldexp(math.Abs(r), -unit)) + uint32(unit+f.Mantissa-1+f.Bias())<<f.Mantissa
+	}
+	if math.Signbit(r) {
+		bits |= 1 << (f.Bits() - 1)
+	}
+	return bits
+}
+
+// Decode returns the number that the lowest f.Bits() bits stand for, exactly.
+func (f Format) Decode(bits uint32) float64 {
+	if f.Exponent == 0 {
+		unused := 32 - f.Bits()
+		return float64(int32(bits<<unused) >> unused)
+	}
+	mantissa := bits & (1<<f.Mantissa - 1)
+	top := uint32(1)<<f.Exponent - 1
+	exponent := bits >> f.Mantissa & top
+	var x float64
+	switch {
+	case exponent == top && !f.NoInfinities && mantissa == 0:
+		x = math.Inf(1)
+	case exponent == top && (!f.NoInfinities || mantissa == 1<<f.Mantissa-1):
+		x = math.NaN()
+	case exponent == 0:
+		x = math.Ldexp(float64(mantissa), 1-f.Bias()-f.Mantissa)
+	default:
+		x = math.Ldexp(float64(mantissa|1<<f.Mantissa), int(exponent)-f.Bias()-f.Mantissa)
+	}
+	if bits>>(f.Bits()-1)&1 == 1 {
+		return math.Copysign(x, -1)
+	}
+	return x
+}
+
+// Quantize returns the values as INT8 with one scale for all, values ≈ ints·scale: the largest magnitude becomes 127.
+// Values of 0 alone have scale 0; values that are not finite count as 0. (Symmetric absmax quantization, Dettmers et
+// al. 2022, "LLM.int8()", §2.1.)
+func Quantize(values []float32) (ints []int8, scale float32) {
+	largest := 0.0
+	for _, v := range values {
+		if a := math.Abs(float64(v)); a <= math.MaxFloat32 {
+			largest = max(largest, a)
+		}
+	}
+	ints = make([]int8, len(values))
+	step := largest / INT8.Largest()
+	for i, v := range values {
+		if x := float64(v); step > 0 && math.Abs(x) <= largest {
+			ints[i] = int8(INT8.Round(x / step))
+		}
+	}
+	return ints, float32(step)
+}

@@ -1,0 +1,145 @@
+package precision
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+)
+
+// Policy says which type holds what in a training step. In mixed precision (Micikevicius et al. 2018, "Mixed Precision
+// Training", §3.1) Params is Float32, the master copy, and Compute a half type: the step casts the parameters to it.
+type Policy struct {
+	Params  dtypes.DType `json:"params"`  // in which parameters are kept and updated
+	Compute dtypes.DType `json:"compute"` // of the forward and the backward pass
+	Output  dtypes.DType `json:"output"`  // of the logits and the loss
+	Reduce  dtypes.DType `json:"reduce"`  // in which gradients are summed between devices
+
+	Matmul  Matmul  `json:"matmul,omitzero"`
+	Scaling Scaling `json:"scaling,omitzero"`
+	// StochasticUpdate rounds updated parameters of a half type stochastically ([CastStochastic]), so that updates
+	// below their last place count on average.
+	StochasticUpdate bool `json:"stochastic_update,omitempty"`
+}
+
+type named struct {
+	name   string
+	policy Policy
+}
+
+// policies are the named ones. All keep the output in float32, and sum gradients of bfloat16 in float32 where there is
+// a master copy, since 8 bits lose much of a sum over many devices.
+func policies() []named {
+	const f32, b16, f16 = dtypes.Float32, dtypes.BFloat16, dtypes.Float16
+	return []named{
+		{"fp32", Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32}},
+		{"tf32", Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32, Matmul: Matmul{Operands: TF32, Gradients: TF32}}},
+		{"bf16", Policy{Params: f32, Compute: b16, Output: f32, Reduce: f32}},
+		{"fp16", Policy{Params: f32, Compute: f16, Output: f32, Reduce: f16, Scaling: Dynamic()}},
+		{"bf16-pure", Policy{Params: b16, Compute: b16, Output: f32, Reduce: b16}},
+		{"fp16-pure", Policy{Params: f16, Compute: f16, Output: f32, Reduce: f16, Scaling: Dynamic()}},
+		{"fp8", Policy{Params: f32, Compute: b16, Output: f32, Reduce: f32, Matmul: Matmul{Operands: E4M3, Gradients: E5M2, Scaled: true}}},
+	}
+}
+
+// Names returns the names of policies: "fp32" and "tf32" (products of operands rounded to TF32, as tensor cores do),
+// mixed "bf16" and "fp16" (with dynamic loss scaling), "bf16-pure" and "fp16-pure" with no master copy, and "fp8" (over
+// mixed bf16, products of E4M3 operands and E5M2 gradients, scaled by the tensor).
+func Names() []string {
+	var names []string
+	for _, p := range policies() {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// ParsePolicy returns the policy of a name, in any case. An unknown one is an error that lists them.
+func ParsePolicy(name string) (Policy, error) {
+	for _, p := range policies() {
+		if strings.EqualFold(p.name, name) {
+			return p.policy, nil
+		}
+	}
+	return Policy{}, fmt.Errorf("precision: no policy %q: choose one of %s", name, strings.Join(Names(), ", "))
+}
+
+// Validate returns an error that names the first setting which is not valid or does not go with another.
+func (p Policy) Validate() error {
+	for _, s := range []struct {
+		name  string
+		dtype dtypes.DType
+	}{{"Params", p.Params}, {"Compute", p.Compute}, {"Output", p.Output}, {"Reduce", p.Reduce}} {
+		switch s.dtype {
+		case dtypes.Float32, dtypes.BFloat16, dtypes.Float16:
+		default:
+			return fmt.Errorf("precision: Policy.%s is %s: set it to Float32, BFloat16 or Float16", s.name, s.dtype)
+		}
+	}
+	if p.Params != p.Compute && p.Params != dtypes.Float32 {
+		return fmt.Errorf("precision: Policy.Params is %s, to compute in %s: a master copy must be Float32", p.Params, p.Compute)
+	}
+	if p.StochasticUpdate && !p.Params.IsHalfPrecision() {
+		return fmt.Errorf("precision: Policy.StochasticUpdate of parameters kept in %s: it is for those kept in a half type", p.Params)
+	}
+	if p.Scaling != (Scaling{}) && p.Output != dtypes.Float32 {
+		return fmt.Errorf("precision: Policy.Scaling of a loss of %s: set Output to Float32, which can hold a scaled loss", p.Output)
+	}
+	if err := p.Matmul.Validate(); err != nil {
+		return err
+	}
+	return p.Scaling.Validate()
+}
+
+// Mixed says whether parameters are kept in one type, the master copy, and computed with in another.
+func (p Policy) Mixed() bool { return p.Params != p.Compute }
+
+// ParamBytes is the memory of one parameter by kind, in bytes, without the optimizer's states.
+type ParamBytes struct {
+	Master   int // the copy that is updated, where there is another to compute with
+	Param    int // what the passes compute with
+	Gradient int
+}
+
+// ParamBytes returns the memory of one parameter by kind. Mixed precision has 4+2+2 bytes, which with Adam's 8 for two
+// float32 moments make 16 (Rajbhandari et al. 2020, "ZeRO", §3.1). XLA may not need the copy to compute with whole at
+// any one time, and on CPUs computes with half types in float32.
+func (p Policy) ParamBytes() ParamBytes {
+	b := ParamBytes{Param: p.Compute.Size(), Gradient: p.Compute.Size()}
+	if p.Mixed() {
+		b.Master = p.Params.Size()
+	}
+	return b
+}
+
+// Total returns the sum.
+func (b ParamBytes) Total() int { return b.Master + b.Param + b.Gradient }
+
+// Cast returns the nodes converted to a float type, and as they are where they are no floats. The gradients of what is
+// converted come in its former type. It panics if the type is no float.
+//
+// XLA may compute with more precision than a half type has: within a program it may leave out conversions to a half type
+// and back (its option xla_allow_excess_precision, which lib/xla turns off on CPUs). What a program returns in a half type
+// is rounded in any case, as is what [Round] returns.
+func Cast(x []*graph.Node, to dtypes.DType) []*graph.Node {
+	if !to.IsFloat() {
+		panic(fmt.Errorf("precision: cast to %s: give a float type", to))
+	}
+	cast := make([]*graph.Node, len(x))
+	for i, n := range x {
+		if cast[i] = n; n.DType().IsFloat() {
+			cast[i] = graph.ConvertDType(n, to)
+		}
+	}
+	return cast
+}
+
+// CastStochastic converts float32 numbers to a half type by [RoundStochastic], with uint32 random bits of x's dimensions. It
+// panics if the types are others.
+func CastStochastic(x *graph.Node, to dtypes.DType, random *graph.Node) *graph.Node {
+	f, ok := FormatOf(to)
+	if !ok || !to.IsHalfPrecision() {
+		panic(fmt.Errorf("precision: stochastic cast to %s: give a half type", to))
+	}
+	return graph.ConvertDType(RoundStochastic(x, f, random), to)
+}

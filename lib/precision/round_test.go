@@ -1,0 +1,182 @@
+package precision_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/gobackend"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/precision"
+)
+
+type (
+	node  = graph.Node
+	nodes = []*graph.Node
+)
+
+// pureGo is GoMLX's own backend, which shares nothing with XLA.
+var pureGo = sync.OnceValue(func() compute.Backend {
+	backend, err := gobackend.New("")
+	if err != nil {
+		panic(err)
+	}
+	return backend
+})
+
+// run builds a graph function on a backend and runs it once on Go values.
+func run(t testing.TB, backend compute.Backend, f func(nodes) nodes, in ...any) []*tensors.Tensor {
+	t.Helper()
+	out, err := try(backend, f, in...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func try(backend compute.Backend, f func(nodes) nodes, in ...any) ([]*tensors.Tensor, error) {
+	exec, err := graph.NewExec(backend, f)
+	if err != nil {
+		return nil, err
+	}
+	defer exec.Finalize()
+	return exec.Call(in...)
+}
+
+func floats(x *tensors.Tensor) []float32 { return tensors.MustCopyFlatData[float32](x) }
+
+func backends() map[string]compute.Backend {
+	return map[string]compute.Backend{"Go": pureGo(), "XLA": devicetest.One()}
+}
+
+// inputs are float32 numbers that matter to a format, and random ones of all kinds.
+func inputs(f precision.Format) (all []float32) {
+	if f.Bits() <= 16 {
+		next := func(x float64, up bool) float64 {
+			return float64(math.Nextafter32(float32(x), float32(next64(0, up)*math.Inf(1))))
+		}
+		for _, x := range numbers(f).probes(next) {
+			all = append(all, float32(x), -float32(x))
+		}
+	}
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 20_000 {
+		all = append(all, math.Float32frombits(r.Uint32()), float32(math.Ldexp(r.NormFloat64(), r.IntN(60)-30)))
+	}
+	return append(all, float32(math.NaN()), math.Float32frombits(0x7f800001), math.Float32frombits(0xff800001))
+}
+
+func check(t *testing.T, name string, x, got []float32, want func(i int, x float64) float64) {
+	t.Helper()
+	for i := range x {
+		w := float32(want(i, float64(x[i])))
+		if equal(float64(got[i]), float64(w)) {
+			continue
+		}
+		t.Fatalf("%s: element %d, %x, becomes %x, want %x", name, i, x[i], got[i], w)
+	}
+}
+
+func variants() []precision.Format {
+	toNaN, saturated := precision.E4M3, precision.FP16
+	toNaN.Overflow, saturated.Overflow = precision.ToNaN, precision.ToLargest
+	return append(precision.Formats(), toNaN, saturated)
+}
+
+func TestRoundInGraph(t *testing.T) {
+	for _, f := range variants() {
+		x := inputs(f)
+		for name, backend := range backends() {
+			out := run(t, backend, func(in nodes) nodes { return nodes{precision.Round(in[0], f)} }, x)
+			check(t, name+" "+f.Name, x, floats(out[0]), func(_ int, x float64) float64 { return f.Round(x) })
+		}
+	}
+}
+
+func TestRoundStochasticInGraph(t *testing.T) {
+	for i, f := range variants() {
+		x := inputs(f)
+		r := rand.New(rand.NewPCG(9, 10))
+		random := make([]uint32, len(x))
+		for i := range random {
+			random[i] = r.Uint32()>>r.IntN(32) | 1 // 0 is below even a part that XLA takes for 0
+		}
+		for name, backend := range backends() {
+			if name == "XLA" && i%3 != 2 {
+				continue // BF16, E4M3 and saturated FP16 remain: compiling takes its time
+			}
+			out := run(t, backend, func(in nodes) nodes { return nodes{precision.RoundStochastic(in[0], f, in[1]), in[1]} }, x, random)
+			check(t, name+" "+f.Name, x, floats(out[0]), func(i int, x float64) float64 {
+				if f == precision.FP32 {
+					return x
+				}
+				return f.RoundStochastic(x, float64(random[i])/(1<<32))
+			})
+		}
+	}
+}
+
+// XLA's own conversions to the half types, whose bits the program returns, are right for all that is no NaN.
+func TestConvertDTypeOfXLA(t *testing.T) {
+	for _, f := range []precision.Format{precision.FP16, precision.BF16} {
+		dtype, _ := f.DType()
+		x := inputs(f)
+		out := run(t, devicetest.One(), func(in nodes) nodes {
+			return nodes{graph.Bitcast(graph.ConvertDType(in[0], dtype), dtypes.Uint16)}
+		}, x)
+		bits := tensors.MustCopyFlatData[uint16](out[0])
+		got := make([]float32, len(x))
+		for i := range got {
+			got[i] = float32(f.Decode(uint32(bits[i])))
+		}
+		check(t, "conversion to "+f.Name, x, got, func(_ int, x float64) float64 { return f.Round(x) })
+	}
+}
+
+// Half types are rounded in float32, and the gradient passes as it is.
+func TestRoundOfHalvesAndGradient(t *testing.T) {
+	for name, backend := range backends() {
+		out := run(t, backend, func(in nodes) nodes {
+			x := graph.ConvertDType(in[0], dtypes.BFloat16)
+			y := precision.Round(x, precision.E4M3)
+			z := precision.RoundStochastic(in[0], precision.E5M2, graph.OnesLike(graph.ConvertDType(in[0], dtypes.Uint32)))
+			l := graph.ReduceAllSum(graph.Mul(graph.ConvertDType(graph.Square(y), dtypes.Float32), z))
+			if y.DType() != dtypes.BFloat16 {
+				t.Errorf("rounded bfloat16 is %s", y.DType())
+			}
+			return nodes{graph.ConvertDType(y, dtypes.Float32), z, graph.Gradient(l, in[0])[0]}
+		}, []float32{1.0625, -500, 0.3125})
+		// E4M3 has 1.125, 448 and 0.3125; E5M2, upwards where the distance is more than 2⁻³², 1.25, 512 and 0.3125.
+		for i, want := range [][]float32{{1, -448, 0.3125}, {1.25, -512, 0.3125}, {2*1*1.25 + 1, 2*448*512 + 448*448, 3 * 0.3125 * 0.3125}} {
+			for j := range want {
+				// The gradient of y is bfloat16, of 8 bits.
+				if got := floats(out[i])[j]; math.Abs(float64(got-want[j])) > math.Abs(float64(want[j]))*0x1p-8*float64(i/2) {
+					t.Errorf("%s: result %d element %d is %g, want %g", name, i, j, got, want[j])
+				}
+			}
+		}
+	}
+}
+
+func TestRoundPanics(t *testing.T) {
+	for want, f := range map[string]func(x *node) *node{
+		"numbers of type Float64":           func(x *node) *node { return precision.Round(graph.ConvertDType(x, dtypes.Float64), precision.BF16) },
+		"0 bits of exponent":                func(x *node) *node { return precision.Round(x, precision.Format{}) },
+		"random bits of shape (Float32)[2]": func(x *node) *node { return precision.RoundStochastic(x, precision.BF16, x) },
+		"random bits of shape (Uint32) for": func(x *node) *node {
+			return precision.RoundStochastic(x, precision.BF16, graph.Const(x.Graph(), uint32(1)))
+		},
+	} {
+		_, err := try(pureGo(), func(in nodes) nodes { return nodes{f(in[0])} }, []float32{1, 2})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+// Package train makes a training step of a model, an optimizer and a precision, and runs it on devices.
+//
+// A [Recipe] says what a step does; it is plain data. [New] compiles it for a mesh to one program that takes the whole
+// state of the run, parameters, optimizer states, loss scale and counters, and a batch, and returns the new state in the
+// memory of the old. A [Run] holds that state on the devices, repeats the step, and saves and loads the state.
+//
+// On a mesh of one device that is ordinary training. Techniques that use several devices say how by [Recipe.Replicas]
+// or make a step of their own from the same parts.
+package train
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+)
+
+// Model is what can be trained: named parameters, their initial values, and the mean loss over a batch, a scalar, as a
+// graph function of them. gpt.Config is one, and lib/params/storemodel makes one of a GoMLX model.
+type Model interface {
+	Validate() error
+	Params() params.Tree
+	Init() ([]*tensors.Tensor, error)
+	Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node
+}
+
+// Noisy is a model that is trained with noise, such as dropout. The key is a uint32 scalar, another one at each step;
+// row, a uint32 scalar too, is the place in the whole batch of the first row that the device has.
+type Noisy interface {
+	Model
+	NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node
+}
+
+// Multiplier is a model that can compute its products in ways of their own. Its products must be those of
+// Recipe.Precision.
+type Multiplier interface {
+	Products() precision.Matmul
+}
+
+// Replicas says how devices that hold the same parameters and different rows of the batch share a step. Its methods
+// build graphs.
+type Replicas interface {
+	// Mean returns the means over the devices of the nodes, each on its own.
+	Mean(nodes []*graph.Node) []*graph.Node
+	// Rank returns the place of the device among the others, an int32 scalar; it has the Rank-th part of the rows.
+	Rank(g *graph.Graph) *graph.Node
+}
+
+// Recipe is one training step.
+type Recipe struct {
+	Model Model
+	Rule  optim.Rule
+
+	// Precision says in which types parameters are kept and the model computes, and how the loss is scaled. The zero
+	// value is float32 throughout.
+	Precision precision.Policy
+	// Clip is the largest norm of all gradients together; larger ones are scaled down to it. 0 is no limit.
+	Clip float64
+	// Seed chooses the noise of a [Noisy] model and of stochastic rounding.
+	Seed uint32
+	// Replicas is nil where the whole batch is on one device.
+	Replicas Replicas
+}
+
+// Validate returns an error that says what is not valid, with its value and what to do.
+func (r Recipe) Validate() error {
+	if r.Model == nil || r.Rule == nil {
+		return errors.New("train: the recipe has no model or no rule: set Recipe.Model and Recipe.Rule")
+	}
+	if err := errors.Join(r.Model.Validate(), r.Model.Params().Validate(), r.Rule.Validate(), r.policy().Validate()); err != nil {
+		return err
+	}
+	if !(r.Clip >= 0 && r.Clip < math.Inf(1)) {
+		return fmt.Errorf("train: Recipe.Clip is %g: set it to the largest norm of the gradients, or 0 for none", r.Clip)
+	}
+	var products precision.Matmul
+	if m, ok := r.Model.(Multiplier); ok {
+		products = m.Products()
+	}
+	if want := r.Precision.Matmul; want != products {
+		return fmt.Errorf("train: Recipe.Precision computes products as %+v, the model as %+v: give the model the policy's "+
+			"(gpt.Config.Matmul)", want, products)
+	}
+	return nil
+}
+
+// policy is the precision, with the zero value made plain.
+func (r Recipe) policy() precision.Policy {
+	if r.Precision == (precision.Policy{}) {
+		const f32 = dtypes.Float32
+		return precision.Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32}
+	}
+	return r.Precision
+}
+
+// State lists everything that a run keeps between steps: the parameters, in the type that the precision keeps them in,
+// the optimizer's states, the states of the loss scaling, and the counters "train.steps", of batches, and
+// "train.updates", of updates made of them.
+func (r Recipe) State() params.Tree { return r.parts().all() }
+
+// parts are the parts of a state, in their order.
+type parts struct{ params, optimizer, scaling, counters params.Tree }
+
+func (r Recipe) parts() parts {
+	tree := r.Model.Params().As(r.policy().Params)
+	p := parts{
+		params:    tree,
+		optimizer: optim.States(r.Rule, tree),
+		counters:  params.Tree{params.New(stepsName, counterType), params.New(updatesName, counterType)},
+	}
+	for _, s := range r.policy().Scaling.States() {
+		p.scaling = append(p.scaling, params.Spec{Name: "train." + s.Name, Shape: s.Shape})
+	}
+	return p
+}
+
+const (
+	stepsName   = "train.steps"
+	updatesName = "train.updates"
+	counterType = dtypes.Int32
+)
+
+func (p parts) all() params.Tree { return slices.Concat(p.params, p.optimizer, p.scaling, p.counters) }
+
+// cut gives each part its values of a state in order.
+func cut[T any](p parts, values []T) (weights, optimizer, scaling, counters []T) {
+	next := func(t params.Tree) []T {
+		part := values[:len(t):len(t)]
+		values = values[len(t):]
+		return part
+	}
+	return next(p.params), next(p.optimizer), next(p.scaling), next(p.counters)
+}
+
+// Initial returns the values of [Recipe.State] before the first step. An invalid model is an error.
+func (r Recipe) Initial() ([]*tensors.Tensor, error) {
+	weights, err := r.Model.Init()
+	if err != nil {
+		return nil, err
+	}
+	if err := params.Check(r.Model.Params(), weights); err != nil {
+		return nil, err
+	}
+	for i, w := range weights {
+		if weights[i], err = convert(w, r.policy().Params); err != nil {
+			return nil, err
+		}
+	}
+	p := r.parts()
+	states, err := params.Zeros(p.optimizer)
+	if err != nil {
+		return nil, err
+	}
+	counters, err := params.Zeros(p.counters)
+	return slices.Concat(weights, states, r.policy().Scaling.Start(), counters), err
+}

@@ -1,0 +1,201 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Axis is the mesh axis that batches are split over.
+const Axis = "data"
+
+// Run is a run of a recipe on the devices of a mesh: its state lies there, the same on each, and each step replaces it.
+// It is not safe for use by several goroutines at once.
+type Run struct {
+	recipe Recipe
+	mesh   *xla.Mesh
+	tree   params.Tree // of the state
+	step   *xla.Program
+	state  []*dtensor.Tensor
+	steps  int
+}
+
+// Metrics is what a step reports.
+type Metrics struct {
+	Loss float64 // mean over the batch before the update, in nats
+	// GradNorm is the norm of all gradients together, before clipping. 0 where Recipe.Clip is not set.
+	GradNorm float64
+	// Skipped is true if a gradient was not finite, so that the update was left out: see
+	// precision.Scaling. All else stays as it was but the loss scale and the count of batches.
+	Skipped bool
+	Scale   float64 // that the loss was multiplied by
+}
+
+// New starts a run: parameters at the model's initial values and everything else at the recipe's, on every device of a
+// mesh whose one axis is named "data". A mesh of several devices needs [Recipe.Replicas].
+func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
+	if !slices.Equal(mesh.AxesNames(), []string{Axis}) {
+		return nil, fmt.Errorf("train: the mesh has axes %q, want %q alone", mesh.AxesNames(), Axis)
+	}
+	if mesh.NumDevices() > 1 && r.Replicas == nil {
+		return nil, fmt.Errorf("train: a mesh of %d devices and no Recipe.Replicas: use one device, or lib/ddp", mesh.NumDevices())
+	}
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	initial, err := r.Initial()
+	if err != nil {
+		return nil, err
+	}
+	run := &Run{recipe: r, mesh: mesh, tree: r.State()}
+	if err := run.place(initial); err != nil {
+		return nil, err
+	}
+	n := len(run.tree)
+	in := append(slices.Repeat([]xla.Placement{xla.Replicated()}, n), xla.Shard(0, Axis), xla.Shard(0, Axis))
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	run.step, err = xla.Compile(mesh, r.Graph, xla.In(in...).Gives(xla.Replicated()).Donates(all...))
+	return run, err
+}
+
+// place puts a state on the devices in place of the one that is there. An error leaves that one.
+func (r *Run) place(values []*tensors.Tensor) error {
+	state := make([]*dtensor.Tensor, len(values))
+	for i, v := range values {
+		var err error
+		if state[i], err = r.mesh.Place(v, xla.Replicated()); err != nil {
+			return errors.Join(err, finalize(state[:i]))
+		}
+	}
+	old := r.state
+	r.state = state
+	return finalize(old)
+}
+
+// finalize frees device memory at once: the garbage collector would come late.
+func finalize(values []*dtensor.Tensor) error {
+	var errs []error
+	for _, v := range values {
+		errs = append(errs, v.FinalizeAll())
+	}
+	return errors.Join(errs...)
+}
+
+// Step trains on one batch, inputs and targets of shape (B,T), which is split over the devices by rows; a B that the
+// number of devices does not divide is an error. An error that can be known before the devices run leaves the run where
+// it stood. After any other the state is lost, as the message says, and the run must be loaded or begun again.
+func (r *Run) Step(inputs, targets *tensors.Tensor) (Metrics, error) {
+	args := make([]any, 0, len(r.state)+2)
+	for _, v := range r.state {
+		args = append(args, v)
+	}
+	out, err := r.step.Call(append(args, inputs, targets)...)
+	if err != nil {
+		return Metrics{}, fmt.Errorf("train: step %d: %w", r.steps, err)
+	}
+	last := len(out) - 1
+	r.state = out[:last]
+	r.steps++
+	flat, err := tensors.CopyFlatData[float32](out[last].Shards()[0])
+	if err != nil {
+		return Metrics{}, err
+	}
+	return Metrics{Loss: float64(flat[0]), GradNorm: float64(flat[1]), Skipped: flat[2] == 0, Scale: float64(flat[3])},
+		out[last].FinalizeAll()
+}
+
+// Steps is the number of batches trained on since the run began, and so the number of the next one, from 0.
+func (r *Run) Steps() int { return r.steps }
+
+// Memory is what the compiled step needs on each device. It returns an error before the first step.
+func (r *Run) Memory() (xla.Memory, error) { return r.step.Memory() }
+
+// BytesPerDevice is the memory that the state takes on each device, in bytes: of "parameters", in the type that they
+// are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.
+func (r *Run) BytesPerDevice() map[string]int64 {
+	p := r.recipe.parts()
+	return map[string]int64{"parameters": p.params.Bytes(), "optimizer": p.optimizer.Bytes()}
+}
+
+// Params returns copies of the parameters as one device holds them, in the order of the model's tree and in the type
+// that the precision keeps them in.
+func (r *Run) Params(device int) ([]*tensors.Tensor, error) {
+	return r.copies(device, r.state[:len(r.recipe.parts().params)])
+}
+
+// State returns copies of the whole state as one device holds it, in the order of [Recipe.State].
+func (r *Run) State(device int) ([]*tensors.Tensor, error) { return r.copies(device, r.state) }
+
+func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
+	if device < 0 || device >= r.mesh.NumDevices() {
+		return nil, fmt.Errorf("train: device %d of %d", device, r.mesh.NumDevices())
+	}
+	copies := make([]*tensors.Tensor, len(values))
+	for i, v := range values {
+		var err error
+		if copies[i], err = v.Shards()[device].LocalClone(); err != nil {
+			return nil, err
+		}
+	}
+	return copies, nil
+}
+
+// Close frees the state and the program.
+func (r *Run) Close() error {
+	r.step.Close()
+	state := r.state
+	r.state = nil
+	return finalize(state)
+}
+
+// Probe is a graph function of a run's parameters, compiled: what the model says now.
+type Probe struct {
+	run     *Run
+	program *xla.Program
+}
+
+// Probe compiles a function of the parameters, by name and in the type that the model computes in, and of other inputs.
+// Each device gets all of every input and computes the same. The run is not changed.
+func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*Probe, error) {
+	program, err := xla.Compile(r.mesh, func(in []*graph.Node) []*graph.Node {
+		tree := r.recipe.computed()
+		return fn(tree.Nodes(precision.Cast(in[:len(tree)], r.recipe.policy().Compute)), in[len(tree):])
+	}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
+	return &Probe{r, program}, err
+}
+
+// Call returns the function's results for the parameters as they are now.
+func (p *Probe) Call(args ...any) ([]*tensors.Tensor, error) {
+	all := make([]any, 0, len(args)+len(p.run.state))
+	for _, v := range p.run.state[:len(p.run.recipe.parts().params)] {
+		all = append(all, v)
+	}
+	out, err := p.program.Call(append(all, args...)...)
+	if err != nil {
+		return nil, fmt.Errorf("train: probe: %w", err)
+	}
+	results := make([]*tensors.Tensor, len(out))
+	for i, v := range out {
+		if results[i], err = v.Shards()[0].LocalClone(); err != nil {
+			return nil, err
+		}
+	}
+	return results, finalize(out)
+}
+
+// Memory is what the compiled function needs on each device. It returns an error before the first call.
+func (p *Probe) Memory() (xla.Memory, error) { return p.program.Memory() }
+
+// Close frees the compiled function.
+func (p *Probe) Close() { p.program.Close() }

@@ -1,0 +1,101 @@
+package train
+
+import (
+	"slices"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/noise"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+)
+
+// Graph is one step as each device sees it. Its inputs are the state, as [Recipe.State] lists it, and this device's rows
+// of the inputs and the targets; its outputs the new state, and a vector of four: the loss, the norm of the gradients (0
+// where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics if the inputs do not
+// fit.
+func (r Recipe) Graph(in []*graph.Node) []*graph.Node {
+	parts, scaler := r.parts(), r.policy().Scaling
+	weights, states, scaling, counters := cut(parts, in)
+	batch := in[len(parts.all()):]
+	g := in[0].Graph()
+	steps, updates := graph.OnePlus(counters[0]), graph.OnePlus(counters[1])
+	key := graph.Add(graph.ConvertDType(steps, dtypes.Uint32), graph.Const(g, r.Seed*seedStride))
+
+	loss, grads := r.gradients(weights, scaling, batch[0], batch[1], key)
+	one := graph.Const(g, float32(1))
+	norm, made, scale := graph.ZerosLike(one), one, one
+	finite := graph.Const(g, true)
+	if len(scaling) > 0 {
+		finite = precision.Finite(grads)
+		grads = scaler.Unscale(grads, scaling)
+	}
+	if r.Clip > 0 {
+		grads, norm = optim.ClipByGlobalNorm(grads, r.Clip, nil)
+	}
+	newWeights, newStates := r.update(weights, grads, states, updates, key)
+	newScaling := scaling
+	if len(scaling) > 0 {
+		newWeights, newStates = precision.Select(finite, newWeights, weights), precision.Select(finite, newStates, states)
+		updates = graph.Where(finite, updates, counters[1])
+		newScaling = scaler.Update(scaling, finite)
+		made, scale = graph.ConvertDType(finite, dtypes.Float32), scaling[0]
+	}
+	metrics := graph.Stack([]*graph.Node{loss, norm, made, scale}, 0)
+	return slices.Concat(newWeights, newStates, newScaling, []*graph.Node{steps, updates, metrics})
+}
+
+// seedStride keeps the keys of two seeds apart for as many steps.
+const seedStride = 0x9E3779B1
+
+// gradients returns the mean loss over the batch, in float32, and the gradients of the scaled loss. The model computes
+// in the policy's type, and the gradients come in it.
+func (r Recipe) gradients(weights, scaling []*graph.Node, inputs, targets, key *graph.Node) (*graph.Node, []*graph.Node) {
+	policy := r.policy()
+	cast := precision.Cast(weights, policy.Compute)
+	loss := graph.ConvertDType(r.loss(r.computed().Nodes(cast), inputs, targets, key), policy.Output)
+	grads := graph.Gradient(policy.Scaling.Scale(loss, scaling), cast...)
+	loss = graph.ConvertDType(loss, dtypes.Float32)
+	if r.Replicas == nil {
+		return loss, grads
+	}
+	means := r.Replicas.Mean(append(precision.Cast(grads, policy.Reduce), loss))
+	return means[len(grads)], means[:len(grads)]
+}
+
+// computed lists the parameters in the type that the model computes in.
+func (r Recipe) computed() params.Tree { return r.Model.Params().As(r.policy().Compute) }
+
+// loss is the model's, with noise where it has some.
+func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.Node {
+	noisy, ok := r.Model.(Noisy)
+	if !ok {
+		return r.Model.Loss(p, inputs, targets)
+	}
+	g := inputs.Graph()
+	row := graph.Const(g, uint32(0))
+	if r.Replicas != nil {
+		rows := graph.Const(g, uint32(inputs.Shape().Dim(0)))
+		row = graph.Mul(graph.ConvertDType(r.Replicas.Rank(g), dtypes.Uint32), rows)
+	}
+	return noisy.NoisyLoss(p, inputs, targets, key, row)
+}
+
+// update applies the rule. Parameters of a half type that are rounded stochastically are handed to it in float32.
+func (r Recipe) update(weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
+	policy, tree := r.policy(), r.parts().params
+	if !policy.StochasticUpdate {
+		return optim.Apply(r.Rule, tree, weights, grads, states, number)
+	}
+	newWeights, newStates = optim.Apply(r.Rule, tree.As(dtypes.Float32), precision.Cast(weights, dtypes.Float32), grads, states, number)
+	for i, w := range newWeights {
+		bits := noise.Bits(key, updateSite+uint32(i), nil, w.Shape().Dimensions...)
+		newWeights[i] = precision.CastStochastic(w, policy.Params, bits)
+	}
+	return newWeights, newStates
+}
+
+// updateSite is the first of the sites at which updates are rounded; those of models' dropout lie below.
+const updateSite = 1 << 31

@@ -1,0 +1,399 @@
+package train_test
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+var tiny = gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 128}
+
+func policy(t *testing.T, name string) precision.Policy {
+	t.Helper()
+	p, err := precision.ParsePolicy(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// start begins a run on one device.
+func start(t *testing.T, r train.Recipe) *train.Run {
+	t.Helper()
+	mesh, err := devicetest.One().Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := train.New(mesh, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { run.Close() })
+	return run
+}
+
+// steps trains on the reference text up to a step and returns the losses.
+func steps(t *testing.T, run *train.Run, c gpt.Config, batch, to int) []float64 {
+	t.Helper()
+	batches, err := gpt.Reference().Batches(c, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var losses []float64
+	for run.Steps() < to {
+		inputs, targets, err := batches.Step(run.Steps())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := run.Step(inputs, targets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, m.Loss)
+	}
+	return losses
+}
+
+func state(t *testing.T, run *train.Run) []*tensors.Tensor {
+	t.Helper()
+	values, err := run.State(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// The losses that PyTorch and JAX give for the same architecture, initial weights, text and AdamW, in float32. Those of
+// the default size are the project's reference; the others were computed with JAX 0.10.2 and PyTorch 2.9, which agree to
+// 1e-5.
+func TestReferenceLosses(t *testing.T) {
+	for _, c := range []struct {
+		layers, d, heads, seq, batch int
+		want                         []float64
+	}{
+		{2, 128, 4, 64, 8, []float64{5.54506, 5.24437, 5.04355, 4.92261}},
+	} {
+		config := gpt.Config{Layers: c.layers, Width: c.d, Heads: c.heads, Seq: c.seq, Vocab: 256}
+		run := start(t, train.Recipe{Model: config, Rule: optim.AdamW(3e-4)})
+		got := steps(t, run, config, c.batch, len(c.want))
+		for i, want := range c.want {
+			if math.Abs(got[i]-want) > 1e-4 {
+				t.Errorf("%+v: loss %.5f at step %d, want %.5f", c, got[i], i+1, want)
+			}
+		}
+	}
+}
+
+// Every precision learns the text, and those with a master copy nearly as well as float32.
+func TestPrecisions(t *testing.T) {
+	const n, batch = 12, 4
+	rule := optim.AdamW(1e-2)
+	exact := steps(t, start(t, train.Recipe{Model: tiny, Rule: rule}), tiny, batch, n)
+	for _, name := range []string{"tf32", "bf16", "fp16", "bf16-pure", "fp8"} {
+		p := policy(t, name)
+		c := tiny
+		c.Matmul = p.Matmul
+		losses := steps(t, start(t, train.Recipe{Model: c, Rule: rule, Precision: p}), c, batch, n)
+		t.Logf("%-10s %.4f", name, losses)
+		bound := 0.05 // bfloat16 has 8 bits: some 0.004 in each value
+		if strings.Contains(name, "pure") || name == "fp8" {
+			bound = 0.3
+		}
+		for i := range losses {
+			if !(math.Abs(losses[i]-exact[i]) <= bound) {
+				t.Errorf("%s: loss %.4f at step %d, in float32 %.4f", name, losses[i], i+1, exact[i])
+			}
+		}
+		if !(losses[n-1] < losses[0]-1) {
+			t.Errorf("%s: the loss went from %.3f to %.3f", name, losses[0], losses[n-1])
+		}
+	}
+}
+
+// line is a model of one parameter w of two elements: its loss is the mean of w·x + y over the batch, so its gradient is
+// the mean of the rows x, and infinite where x is.
+type line struct{ w []float32 }
+
+func (m line) Validate() error     { return nil }
+func (m line) Params() params.Tree { return params.Tree{params.New("w", dtypes.Float32, len(m.w))} }
+func (m line) Init() ([]*tensors.Tensor, error) {
+	return []*tensors.Tensor{tensors.FromValue(m.w)}, nil
+}
+func (m line) Loss(p params.Nodes, x, y *graph.Node) *graph.Node {
+	w := p.Get("w")
+	products := graph.Mul(graph.ConvertDType(x, w.DType()), graph.ExpandLeftToRank(w, 2))
+	return graph.ReduceAllMean(graph.ConvertDType(graph.ReduceSum(products, -1), dtypes.Float32))
+}
+
+// A step whose gradients overflow is left out: it halves the scale, and nothing else changes, bit for bit; the run then
+// goes on as if that batch had not been.
+func TestOverflowIsSkipped(t *testing.T) {
+	p := policy(t, "fp16")
+	p.Scaling = precision.Scaling{Initial: 1024, Interval: 3, Growth: 2, Backoff: 0.5}
+	recipe := train.Recipe{Model: line{[]float32{1, -2}}, Rule: optim.AdamW(0.1), Precision: p, Clip: 100}
+	run, clean := start(t, recipe), start(t, recipe)
+	y := tensors.FromValue([][]float32{{0, 0}})
+	one := func(run *train.Run, x0, x1 float32) train.Metrics {
+		t.Helper()
+		m, err := run.Step(tensors.FromValue([][]float32{{x0, x1}}), y)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	tree := recipe.State()
+	at := func(name string) int { return tree.Index(name) }
+	one(run, 0.5, 0.25)
+	one(clean, 0.5, 0.25)
+	before := state(t, run)
+	// 100·1024 is more than float16 can hold, 65504; so the gradient is infinite, though the unscaled one is not.
+	m := one(run, 100, 1)
+	if !m.Skipped || m.Scale != 1024 {
+		t.Errorf("an overflow: %+v", m)
+	}
+	after := state(t, run)
+	for i, s := range tree {
+		same := after[i].Equal(before[i])
+		if changes := slices.Contains([]string{"train.steps", "train.scale", "train.good"}, s.Name); same == changes {
+			t.Errorf("%s: %v before the overflow, %v after", s.Name, before[i].Value(), after[i].Value())
+		}
+	}
+	if scale := after[at("train.scale")].Value().(float32); scale != 512 {
+		t.Errorf("scale %g, want 512", scale)
+	}
+	for i, x := range []float32{0.25, 1, -0.5, 2} {
+		if m := one(run, x, x); m.Skipped {
+			t.Errorf("step %d: %+v", i, m)
+		}
+		one(clean, x, x)
+	}
+	if scale := state(t, run)[at("train.scale")].Value().(float32); scale != 1024 { // it has grown after three good steps
+		t.Errorf("scale %g, want 1024", scale)
+	}
+	got, want := state(t, run), state(t, clean)
+	for _, name := range []string{"w", "w.m", "w.v", "train.updates"} {
+		// The scales are powers of two, and the gradients neither over- nor underflow: not a bit may differ.
+		if i := at(name); !got[i].Equal(want[i]) {
+			t.Errorf("%s is %v, of a run without the overflow %v", name, got[i].Value(), want[i].Value())
+		}
+	}
+	if m := one(run, float32(math.NaN()), 1); !m.Skipped {
+		t.Errorf("a NaN: %+v", m)
+	}
+}
+
+// Updates too small for the parameter's type are lost where there is no master copy. Stochastic rounding loses none on
+// average.
+func TestSmallUpdates(t *testing.T) {
+	const n, lr = 64, 1.0 / 1024 // a quarter of the distance between bfloat16 numbers below 1, 2⁻⁸
+	w := slices.Repeat([]float32{1}, 256)
+	x := tensors.FromValue([][]float32{slices.Repeat([]float32{1}, 256)})
+	mean := func(name string, stochastic bool) float64 {
+		p := policy(t, name)
+		p.StochasticUpdate = stochastic
+		run := start(t, train.Recipe{Model: line{w}, Rule: optim.SGD(lr), Precision: p, Seed: 3})
+		for range n {
+			if _, err := run.Step(x, x); err != nil {
+				t.Fatal(err)
+			}
+		}
+		values, err := run.Params(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0.0
+		switch p.Params {
+		case dtypes.Float32:
+			for _, v := range tensors.MustCopyFlatData[float32](values[0]) {
+				sum += float64(v)
+			}
+		default:
+			run, err := run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
+				return []*graph.Node{graph.ReduceAllSum(graph.ConvertDType(p.Get("w"), dtypes.Float32))}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := run.Call()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum = float64(tensors.ToScalar[float32](out[0]))
+		}
+		return sum / 256
+	}
+	const want = 1 - n*lr // 0.9375
+	if got := mean("bf16", false); math.Abs(got-want) > 1e-6 {
+		t.Errorf("with a master copy: %g, want %g", got, want)
+	}
+	if got := mean("bf16-pure", false); got != 1 {
+		t.Errorf("without a master copy: %g, want 1: each update is less than half of the last place", got)
+	}
+	// Each of 64 updates moves an element by 2⁻⁸ with a chance of a quarter: the standard deviation of the mean of 256 is
+	// √(64·3/16)/256/16 = 0.0008.
+	if got := mean("bf16-pure", true); math.Abs(got-want) > 0.004 {
+		t.Errorf("with stochastic rounding: %g, want %g", got, want)
+	}
+}
+
+// A run that was saved and loaded goes on bit for bit as the one that was not stopped.
+func TestResume(t *testing.T) {
+	noisy := tiny
+	noisy.Dropout = 0.1
+	half := policy(t, "bf16-pure")
+	half.StochasticUpdate = true
+	for name, r := range map[string]train.Recipe{
+		"float32":    {Model: tiny, Rule: optim.AdamW(1e-2)},
+		"dropout":    {Model: noisy, Rule: optim.Scheduled(optim.Adafactor(1e-2), optim.Cosine{Steps: 8}), Seed: 5, Clip: 0.5},
+		"fp16":       {Model: tiny, Rule: optim.Adam8bit(1e-2), Precision: policy(t, "fp16")},
+		"stochastic": {Model: noisy, Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}, Precision: half, Seed: 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := r.Model.(gpt.Config)
+			whole := start(t, r)
+			steps(t, whole, c, 3, 3)
+			path, err := whole.Save(context.Background(), t.TempDir(), "settings", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := steps(t, whole, c, 3, 6)
+			second := start(t, r)
+			saved, err := checkpoint.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := second.Load(context.Background(), saved); err != nil {
+				t.Fatal(err)
+			}
+			if got := steps(t, second, c, 3, 6); !slices.Equal(got, want) {
+				t.Errorf("losses %v, without a stop %v", got, want)
+			}
+			a, b := state(t, second), state(t, whole)
+			for i, s := range r.State() {
+				if !a[i].Equal(b[i]) {
+					t.Errorf("%s differs", s.Name)
+				}
+			}
+		})
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	ctx, dir := context.Background(), t.TempDir()
+	run := start(t, train.Recipe{Model: tiny, Rule: optim.AdamW(1e-2)})
+	steps(t, run, tiny, 2, 2)
+	path, err := run.Save(ctx, dir, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved, err := checkpoint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wide := tiny
+	wide.Width = 32
+	for name, c := range map[string]struct {
+		recipe train.Recipe
+		want   string
+	}{
+		"another width":     {train.Recipe{Model: wide, Rule: optim.AdamW(1e-2)}, "tok"},
+		"another optimizer": {train.Recipe{Model: tiny, Rule: optim.Lion(1e-2)}, `"tok.v"`},
+	} {
+		other := start(t, c.recipe)
+		before := state(t, other)
+		if err := other.Load(ctx, saved); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+		for i, v := range state(t, other) {
+			if !v.Equal(before[i]) {
+				t.Errorf("%s: the run has changed", name)
+			}
+		}
+	}
+}
+
+// Clipping scales all gradients to the norm that it is given: with plain descent the parameters move by just that.
+func TestClip(t *testing.T) {
+	run := start(t, train.Recipe{Model: line{[]float32{0, 0}}, Rule: optim.SGD(1), Clip: 0.5})
+	m, err := run.Step(tensors.FromValue([][]float32{{3, 4}}), tensors.FromValue([][]float32{{0, 0}}))
+	if err != nil || math.Abs(m.GradNorm-5) > 1e-6 {
+		t.Errorf("%+v, error %v; the norm of (3,4) is 5", m, err)
+	}
+	w := tensors.MustCopyFlatData[float32](state(t, run)[0])
+	if math.Abs(float64(w[0])+0.3) > 1e-6 || math.Abs(float64(w[1])+0.4) > 1e-6 {
+		t.Errorf("parameters %v, want [-0.3 -0.4]", w)
+	}
+}
+
+func TestRecipeErrors(t *testing.T) {
+	mesh, err := devicetest.One().Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := devicetest.One().Mesh(xla.Axis("tensor", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := train.Recipe{Model: tiny, Rule: optim.AdamW(1e-3)}
+	change := func(f func(*train.Recipe)) train.Recipe { r := good; f(&r); return r }
+	for _, c := range []struct {
+		mesh   *xla.Mesh
+		recipe train.Recipe
+		want   string
+	}{
+		{other, good, `"tensor"`},
+		{mesh, train.Recipe{}, "no model or no rule"},
+		{mesh, change(func(r *train.Recipe) { r.Model = gpt.Config{} }), "Layers"},
+		{mesh, change(func(r *train.Recipe) { r.Rule = optim.AdamW(-1) }), "LR"},
+		{mesh, change(func(r *train.Recipe) { r.Clip = -1 }), "Recipe.Clip is -1"},
+		{mesh, change(func(r *train.Recipe) { r.Precision.Params = dtypes.Int32 }), "Policy.Params"},
+		{mesh, change(func(r *train.Recipe) { r.Precision = policy(t, "tf32") }), "gpt.Config.Matmul"},
+	} {
+		if _, err := train.New(c.mesh, c.recipe); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q", err, c.want)
+		}
+	}
+}
+
+// The state takes the place of the old one, so the device holds one of it, and none after Close.
+func TestStateIsDonated(t *testing.T) {
+	backend := devicetest.Open(t, 1)
+	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := train.Recipe{Model: tiny, Rule: optim.AdamW(1e-3)}
+	run, err := train.New(mesh, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps(t, run, tiny, 2, 3)
+	m, err := run.Memory()
+	if err != nil || m.Aliased < r.State().Bytes() {
+		t.Errorf("%d of the state's %d bytes are donated, error %v", m.Aliased, r.State().Bytes(), err)
+	}
+	if live := backend.Live()[0].Bytes; live != r.State().Bytes() {
+		t.Errorf("%d bytes on the device, the state has %d", live, r.State().Bytes())
+	}
+	if err := run.Close(); err != nil {
+		t.Error(err)
+	}
+	if live := backend.Live()[0].Bytes; live != 0 {
+		t.Errorf("%d bytes on the device after Close", live)
+	}
+}
