@@ -34,6 +34,11 @@ type testCase struct {
 	// params is sent to the workers, as JSON; only the benchmark knows its fields.
 	params any
 
+	// want is what the facts' values must be, and within how far they may be from
+	// it. Without it they must be what the first implementation says.
+	want   []float64
+	within float64
+
 	// describe fills in what the benchmark has to say about a record of the case.
 	// It may be nil.
 	describe func(r *record)
@@ -88,3 +93,24 @@ type subject interface {
 	// finish checks the result once more and frees what prepare made.
 	finish() error
 }
+
+// facts are what an implementation has to say about a case that it has prepared. A
+// subject that has any has a method facts() (facts, error).
+type facts struct {
+	// Values are results that all implementations must have.
+	Values []float64 `json:"values,omitempty"`
+
+	Memory footprint `json:"memory,omitzero"`
+}
+
+// footprint is what an implementation needs for a case, in bytes. A compiled program
+// knows beforehand; of others there is the process's peak.
+type footprint struct {
+	Arguments int64 `json:"arg_bytes,omitempty"`
+	Outputs   int64 `json:"out_bytes,omitempty"` // those that take no argument's place
+	Temporary int64 `json:"temp_bytes,omitempty"`
+	PeakRSS   int64 `json:"peak_rss_bytes,omitempty"`
+}
+
+// planned is all that a compiled program needs at once, 0 for what is not one.
+func (m footprint) planned() int64 { return m.Arguments + m.Outputs + m.Temporary }

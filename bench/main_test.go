@@ -34,7 +34,9 @@ func (fake) name() string                   { return "fake" }
 func (fake) about() string                  { return "for tests" }
 func (fake) flags(*cobra.Command)           {}
 func (fake) charts([]record) []*chart.Chart { return nil }
-func (fake) cases() ([]testCase, error)     { return []testCase{{name: "one", params: 1}}, nil }
+func (fake) cases() ([]testCase, error) {
+	return []testCase{{name: "one", params: 1, within: 0.25}}, nil
+}
 func (fake) implementations() []implementation {
 	serve := func(s fakeSubject) func(context.Context) (subject, func(), error) {
 		return func(context.Context) (subject, func(), error) { return s, func() {}, nil }
@@ -45,6 +47,9 @@ func (fake) implementations() []implementation {
 		{name: "bound", role: limit, serve: serve(fakeSubject{ms: 5})},
 		{name: "unable", role: ours, serve: serve(fakeSubject{prepared: errUnsupported("not here")})},
 		{name: "wrong", role: ours, serve: serve(fakeSubject{prepared: errors.New("wrong result: 1, want 2")})},
+		{name: "one", role: ours, serve: serve(fakeSubject{ms: 10, value: 1})},
+		{name: "near", role: ours, serve: serve(fakeSubject{ms: 10, value: 1.25})},
+		{name: "off", role: ours, serve: serve(fakeSubject{ms: 10, value: 1.5})},
 		{name: "dying", role: ours, serve: serve(fakeSubject{dies: true})},
 		{name: "stillborn", role: ours, serve: func(context.Context) (subject, func(), error) { return nil, nil, errors.New("no engine") }},
 		{name: "silent", role: ours, commands: func(ctx context.Context, _ place) ([]*exec.Cmd, error) {
@@ -59,11 +64,18 @@ func (fake) implementations() []implementation {
 type fakeSubject struct {
 	ms       float64
 	prepared error
+	value    float64 // 0 is none
 	dies     bool
 }
 
 func (s fakeSubject) prepare([]byte) error { return s.prepared }
 func (s fakeSubject) finish() error        { return nil }
+func (s fakeSubject) facts() (f facts, err error) {
+	if s.value != 0 {
+		f.Values = []float64{s.value}
+	}
+	return f, nil
+}
 func (s fakeSubject) sample(calls int) (float64, error) {
 	if s.dies {
 		fmt.Fprintln(os.Stderr, "last words")
@@ -100,13 +112,15 @@ func TestTurns(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	for name, want := range map[string]string{
-		"wrong":     "one: wrong, rank 0, prepare: wrong result: 1, want 2",
-		"dying":     "last words",
-		"stillborn": "bench: no engine",
-		"silent":    "starting silent: it ended at once (exit status 3): no luck",
-		"nobody":    `--impls: no implementation "nobody", want some of good,`,
+		"wrong":        "one: wrong, rank 0, prepare: wrong result: 1, want 2",
+		"dying":        "last words",
+		"stillborn":    "bench: no engine",
+		"silent":       "starting silent: it ended at once (exit status 3): no luck",
+		"one,near,off": "one: off: wrong result: [1.5], want [1] within 0.25",
+		"good,one,off": "one: off: wrong result",
+		"nobody":       `--impls: no implementation "nobody", want some of good,`,
 	} {
-		_, err := run(t, fake{}, settings{rounds: 1, only: []string{name}})
+		_, err := run(t, fake{}, settings{rounds: 1, only: strings.Split(name, ",")})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, want)
 		}
@@ -136,6 +150,9 @@ func TestBadArguments(t *testing.T) {
 		{"collectives --peers --impls=jax --python=/no/such/python", "--python=/no/such/python"},
 		{"collectives --worker=gloo", `no implementation "gloo"`},
 		{"collectives --worker=group", envSocket},
+		{"train --d=100 --heads=3", "heads"},
+		{"train --batch=-1", "-1"},
+		{"train --worker=jax", `no implementation "jax"`},
 	} {
 		cmd := newCommand()
 		cmd.SetArgs(strings.Fields(test.args))
@@ -172,9 +189,9 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = r.add(cases[0], []result{
-		{implementation{name: "group", role: ours}, sampleTimes{1, 2, 1}},
-		{implementation{name: "quick", role: peer}, sampleTimes{3, 3, 2}},
-		{implementation{name: "slow", role: peer}, sampleTimes{4, 1, 4}},
+		{implementation{name: "group", role: ours}, sampleTimes{1, 2, 1}, footprint{}},
+		{implementation{name: "quick", role: peer}, sampleTimes{3, 3, 2}, footprint{}},
+		{implementation{name: "slow", role: peer}, sampleTimes{4, 1, 4}, footprint{}},
 	})
 	if err == nil {
 		err = r.finish()

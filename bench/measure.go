@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -122,6 +123,7 @@ func (s settings) place(implementations []implementation) (p place, clean func()
 type result struct {
 	implementation
 	times sampleTimes
+	footprint
 }
 
 // measure takes samples of a case from all workers in turns. Each round begins
@@ -133,27 +135,34 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 	}
 	var able []*worker
 	var calls []int
+	var results []result
+	want := c.want
 	for _, w := range workers {
-		n, err := w.prepare(ctx, params)
+		facts, n, err := w.prepare(ctx, params)
 		var unsupported errUnsupported
 		if errors.As(err, &unsupported) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
+		if want == nil {
+			want = facts.Values
+		}
+		if err := agree(facts.Values, want, c.within); err != nil {
+			return nil, fmt.Errorf("%s: %w", w.name, err)
+		}
 		able = append(able, w)
 		calls = append(calls, n)
-	}
-	results := make([]result, len(able))
-	for i, w := range able {
-		results[i] = result{w.implementation, make(sampleTimes, rounds)}
+		results = append(results, result{w.implementation, make(sampleTimes, rounds), facts.Memory})
 	}
 	for round := range rounds {
 		for i := range able {
 			k := (round + i) % len(able)
-			if results[k].times[round], err = able[k].ask(ctx, request{Do: "sample", Calls: calls[k]}); err != nil {
+			a, err := able[k].ask(ctx, request{Do: "sample", Calls: calls[k]})
+			if err != nil {
 				return nil, err
 			}
+			results[k].times[round] = a.MS
 		}
 		onRound()
 	}
@@ -166,17 +175,27 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 }
 
 // prepare has the worker prepare a case, and finds how many calls make a sample.
-func (w *worker) prepare(ctx context.Context, params []byte) (calls int, err error) {
-	if _, err := w.ask(ctx, request{Do: "prepare", Case: params}); err != nil {
-		return 0, err
+func (w *worker) prepare(ctx context.Context, params []byte) (f facts, calls int, err error) {
+	prepared, err := w.ask(ctx, request{Do: "prepare", Case: params})
+	if err != nil {
+		return f, 0, err
 	}
 	calls = 1
 	for range 3 { // the first sample is often slow
-		ms, err := w.ask(ctx, request{Do: "sample", Calls: calls})
+		a, err := w.ask(ctx, request{Do: "sample", Calls: calls})
 		if err != nil {
-			return 0, err
+			return f, 0, err
 		}
-		calls = max(1, int(min(sampleMS/ms, maxCalls)))
+		calls = max(1, int(min(sampleMS/a.MS, maxCalls)))
 	}
-	return calls, nil
+	return prepared.facts, calls, nil
+}
+
+// agree compares results with what they must be.
+func agree(got, want []float64, within float64) error {
+	close := func(a, b float64) bool { return math.Abs(a-b) <= within }
+	if !slices.EqualFunc(got, want, close) {
+		return fmt.Errorf("wrong result: %v, want %v within %v", got, want, within)
+	}
+	return nil
 }

@@ -28,6 +28,7 @@ type request struct {
 type answer struct {
 	Rank        int     `json:"rank"`
 	MS          float64 `json:"ms,omitempty"` // of sample
+	facts               // of prepare
 	Unsupported string  `json:"unsupported,omitempty"`
 	Error       string  `json:"error,omitempty"`
 }
@@ -76,7 +77,9 @@ func serve(conn net.Conn, s subject, rank int) error {
 		var err error
 		switch r.Do {
 		case "prepare":
-			err = s.prepare(r.Case)
+			if err = s.prepare(r.Case); err == nil {
+				a.facts, err = factsOf(s)
+			}
 		case "sample":
 			a.MS, err = s.sample(r.Calls)
 		case "finish":
@@ -95,4 +98,11 @@ func serve(conn net.Conn, s subject, rank int) error {
 		}
 	}
 	return lines.Err()
+}
+
+func factsOf(s subject) (facts, error) {
+	if s, ok := s.(interface{ facts() (facts, error) }); ok {
+		return s.facts()
+	}
+	return facts{}, nil
 }

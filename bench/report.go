@@ -33,7 +33,8 @@ type record struct {
 
 	// On our lines, where peers were measured: the best peer's time over ours in
 	// the same round, its median and its least; and the best peer's least time over
-	// our least. Best is the peer with the least median.
+	// our least. Best is the peer with the least median. On a peer's line, where any
+	// of ours was measured: its time over that of the best of ours, likewise.
 	Ratio    float64 `json:"ratio,omitempty"`
 	RatioMin float64 `json:"ratio_min,omitempty"`
 	MinRatio float64 `json:"min_ratio,omitempty"`
@@ -49,6 +50,13 @@ type record struct {
 	Ranks int     `json:"ranks,omitempty"`
 	AlgBW float64 `json:"algbw_GBs,omitempty"`
 	BusBW float64 `json:"busbw_GBs,omitempty"`
+
+	// Of benchmarks that know their memory. The ratios are theirs over ours, of the
+	// temporary memory and of all that is planned, against the leanest compiled
+	// implementation of the other side.
+	footprint
+	TempRatio   float64 `json:"temp_ratio,omitempty"`
+	MemoryRatio float64 `json:"memory_ratio,omitempty"`
 
 	// Load1 is the machine's load average when the case was done.
 	Load1 float64 `json:"load1"`
@@ -93,44 +101,6 @@ func (r *report) add(c testCase, results []result) error {
 		}
 	}
 	return nil
-}
-
-// compare makes the records of one case.
-func compare(name string, c testCase, results []result) []record {
-	times := map[role][]sampleTimes{}
-	best := result{}
-	bestMin := math.Inf(1)
-	for _, res := range results {
-		times[res.role] = append(times[res.role], res.times)
-		if res.role == peer {
-			bestMin = min(bestMin, res.times.min())
-			if best.times == nil || res.times.median() < best.times.median() {
-				best = res
-			}
-		}
-	}
-	load := load1()
-	var records []record
-	for _, res := range results {
-		rec := record{
-			Bench: name, Case: c.name, Impl: res.name, Role: res.role,
-			MinMS: round(res.times.min()), MedianMS: round(res.times.median()), Rounds: len(res.times), Load1: load,
-		}
-		if res.role == ours {
-			if ratios := pairRatios(res.times, times[peer]); ratios != nil {
-				rec.Ratio, rec.RatioMin = round(median(ratios)), round(slices.Min(ratios))
-				rec.MinRatio, rec.Best = round(bestMin/res.times.min()), best.name
-			}
-			if parts := pairRatios(res.times, times[limit]); parts != nil {
-				rec.OfLimit = round(median(parts))
-			}
-		}
-		if c.describe != nil {
-			c.describe(&rec)
-		}
-		records = append(records, rec)
-	}
-	return records
 }
 
 // round keeps four digits.

@@ -156,11 +156,12 @@ func (c *connection) hear() (a answer, err error) {
 	return a, err
 }
 
-// ask sends a request to every rank and returns the time of the slowest.
-func (w *worker) ask(ctx context.Context, r request) (ms float64, err error) {
+// ask sends a request to every rank. It returns the answer of the first, with the
+// time of the slowest.
+func (w *worker) ask(ctx context.Context, r request) (all answer, err error) {
 	line, err := json.Marshal(r)
 	if err != nil {
-		return 0, err
+		return all, err
 	}
 	// Whoever is waiting for an answer goes on at once when the run is cut off.
 	defer context.AfterFunc(ctx, func() {
@@ -170,26 +171,29 @@ func (w *worker) ask(ctx context.Context, r request) (ms float64, err error) {
 	})()
 	for _, c := range w.ranks {
 		if _, err := c.Write(append(line, '\n')); err != nil {
-			return 0, w.failed(ctx, r, err)
+			return all, w.failed(ctx, r, err)
 		}
 	}
 	var unsupported errUnsupported
-	for _, c := range w.ranks {
+	for i, c := range w.ranks {
 		a, err := c.hear()
 		switch {
 		case err != nil:
-			return 0, w.failed(ctx, r, err)
+			return all, w.failed(ctx, r, err)
 		case a.Error != "":
-			return 0, fmt.Errorf("%s, rank %d, %s: %s", w.name, a.Rank, r.Do, a.Error)
+			return all, fmt.Errorf("%s, rank %d, %s: %s", w.name, a.Rank, r.Do, a.Error)
 		case a.Unsupported != "":
 			unsupported = errUnsupported(a.Unsupported)
 		}
-		ms = max(ms, a.MS)
+		if i == 0 {
+			all = a
+		}
+		all.MS = max(all.MS, a.MS)
 	}
 	if unsupported != "" {
-		return 0, unsupported
+		return all, unsupported
 	}
-	return ms, nil
+	return all, nil
 }
 
 func (w *worker) failed(ctx context.Context, r request, err error) error {

@@ -12,7 +12,8 @@ class Unsupported(Exception):
 def serve(subject, rank=0):
     """Answer requests until the connection ends.
 
-    subject has prepare(case), sample(calls) -> milliseconds of a call, finish().
+    subject has prepare(case) -> facts or None, sample(calls) -> milliseconds of a
+    call, finish().
     """
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.environ["SHARDBOOK_BENCH_SOCKET"])
@@ -26,8 +27,7 @@ def serve(subject, rank=0):
         request = json.loads(line)
         try:
             if request["do"] == "prepare":
-                subject.prepare(request["case"])
-                say()
+                say(**(subject.prepare(request["case"]) or {}))
             elif request["do"] == "sample":
                 say(ms=subject.sample(request["calls"]))
             else:

@@ -1,0 +1,265 @@
+"""Training steps of the reference model in JAX and in PyTorch.
+
+The model is that of lib/gpt, from the same initial weights, on the same text.
+"""
+import argparse
+import math
+import time
+from types import SimpleNamespace
+
+import numpy as np
+
+from worker import serve
+
+RATE, BETA1, BETA2, EPSILON, DECAY = 3e-4, 0.9, 0.999, 1e-8, 0.01  # of AdamW
+FIRST = 4  # steps whose losses are checked
+
+
+def hashes(index, count):
+    """splitmix64 of index·2³², index·2³²+1, …"""
+    z = np.arange(count, dtype=np.uint64) + np.uint64(index << 32) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return z ^ z >> np.uint64(31)
+
+
+def weights(size):
+    """The initial weights by name; the order fixes the values. Matrices are (in, out)."""
+    d = size.d
+    shapes = {"tok": (size.vocab, d), "pos": (size.seq, d)}
+
+    def norm(name):
+        shapes.update({name + ".g": (d,), name + ".b": (d,)})
+
+    def linear(name, inputs, outputs):
+        shapes.update({name + ".w": (inputs, outputs), name + ".b": (outputs,)})
+
+    for i in range(size.layers):
+        block = f"h{i}."
+        norm(block + "ln1")
+        linear(block + "qkv", d, 3 * d)
+        linear(block + "o", d, d)
+        norm(block + "ln2")
+        linear(block + "up", d, 4 * d)
+        linear(block + "down", 4 * d, d)
+    norm("lnf")
+    shapes["head.w"] = (d, size.vocab)
+
+    values = {}
+    for index, (name, shape) in enumerate(shapes.items()):
+        if name.endswith(".g"):
+            values[name] = np.ones(shape, np.float32)
+        elif name.endswith(".b"):
+            values[name] = np.zeros(shape, np.float32)
+        else:
+            unit = (hashes(index, math.prod(shape)) >> np.uint64(40)) / 2.0**24
+            values[name] = ((2 * unit - 1) * 0.02 * math.sqrt(3)).astype(np.float32).reshape(shape)
+    return values
+
+
+def batch(size, step):
+    """Inputs and targets: row r of all rows starts at byte 97·r of the text, which has no end."""
+    text = np.frombuffer(size.text.encode(), np.uint8)
+    rows = step * size.batch + np.arange(size.batch)
+    tokens = text[(97 * rows[:, None] + np.arange(size.seq + 1)) % len(text)]
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+class Trainer:
+    """A subclass has build(size, weights), place(array) and step(inputs, targets) ->
+    loss, which returns when all of the step is done, and memory()."""
+
+    def prepare(self, case):
+        forget_peak()
+        size = SimpleNamespace(**case)
+        self.build(size, weights(size))
+        self.losses = []
+        for step in range(FIRST):
+            self.batch = [self.place(tokens) for tokens in batch(size, step)]
+            self.losses.append(self.step(*self.batch))
+        return {"values": self.losses, "memory": self.memory()}
+
+    def sample(self, calls):
+        self.step(*self.batch)  # the first call after a pause is slow
+        begin = time.perf_counter()
+        for _ in range(calls):
+            loss = self.step(*self.batch)
+        return (time.perf_counter() - begin) * 1e3 / calls
+
+    def finish(self):
+        loss = self.step(*self.batch)
+        if not loss < self.losses[-1]:
+            raise ValueError(f"the loss is {loss} after training on one batch, was {self.losses[-1]} before")
+
+
+class Jax(Trainer):
+    def build(self, size, first):
+        import jax
+
+        self.jax = jax
+        zeros = {name: np.zeros_like(value) for name, value in first.items()}
+        self.state = jax.device_put((first, zeros, zeros, np.float32(0)))
+        tokens = jax.ShapeDtypeStruct((size.batch, size.seq), np.int32)
+        self.program = jax.jit(jax_step(size), donate_argnums=0).lower(self.state, tokens, tokens).compile()
+
+    def place(self, tokens):
+        return self.jax.device_put(tokens.astype(np.int32)).block_until_ready()
+
+    def step(self, inputs, targets):
+        self.state, loss = self.jax.block_until_ready(self.program(self.state, inputs, targets))
+        return float(loss)
+
+    def memory(self):
+        plan = self.program.memory_analysis()
+        return {
+            "arg_bytes": plan.argument_size_in_bytes,
+            "out_bytes": plan.output_size_in_bytes - plan.alias_size_in_bytes,
+            "temp_bytes": plan.temp_size_in_bytes,
+        }
+
+
+def jax_step(size):
+    import jax
+    import jax.numpy as jnp
+
+    def loss_of(w, inputs, targets):
+        def norm(x, name):
+            mean = x.mean(-1, keepdims=True)
+            variance = jnp.square(x - mean).mean(-1, keepdims=True)
+            return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * w[name + ".g"] + w[name + ".b"]
+
+        def linear(x, name):
+            return x @ w[name + ".w"] + w[name + ".b"]
+
+        x = w["tok"][inputs] + w["pos"]
+        for i in range(size.layers):
+            block = f"h{i}."
+            qkv = linear(norm(x, block + "ln1"), block + "qkv")
+            q, k, v = jnp.moveaxis(qkv.reshape(*x.shape[:2], 3, size.heads, -1), 2, 0)
+            mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+            x = x + linear(mixed.reshape(x.shape), block + "o")
+            x = x + linear(jax.nn.gelu(linear(norm(x, block + "ln2"), block + "up")), block + "down")
+        scores = norm(x, "lnf") @ w["head.w"]
+        hit = jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
+        return (jax.nn.logsumexp(scores, -1) - hit).mean()
+
+    def step(state, inputs, targets):
+        w, m, v, t = state
+        loss, g = jax.value_and_grad(loss_of)(w, inputs, targets)
+        t = t + 1
+        m = jax.tree.map(lambda m, g: BETA1 * m + (1 - BETA1) * g, m, g)
+        v = jax.tree.map(lambda v, g: BETA2 * v + (1 - BETA2) * g * g, v, g)
+
+        def update(w, m, v):
+            direction = m / (1 - BETA1**t) / (jnp.sqrt(v / (1 - BETA2**t)) + EPSILON)
+            return w - RATE * (direction + DECAY * w)
+
+        return (jax.tree.map(update, w, m, v), m, v, t), loss
+
+    return step
+
+
+class Torch(Trainer):
+    def __init__(self, threads):
+        import torch
+
+        torch.set_num_threads(threads)
+        self.torch = torch
+
+    def build(self, size, first):
+        torch = self.torch
+        self.model = torch_model(size)
+        values = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, value in first.items():
+                path, _, kind = name.rpartition(".")
+                value = torch.from_numpy(value)
+                if not path:  # a table
+                    values[name + ".weight"].copy_(value)
+                elif kind == "w":  # a Linear keeps (out, in)
+                    values[path + ".weight"].copy_(value.T)
+                else:
+                    values[path + {"g": ".weight", "b": ".bias"}[kind]].copy_(value)
+        self.optimizer = torch.optim.AdamW(
+            values.values(), lr=RATE, betas=(BETA1, BETA2), eps=EPSILON, weight_decay=DECAY, fused=True)
+
+    def place(self, tokens):
+        return self.torch.from_numpy(tokens.astype(np.int64))
+
+    def step(self, inputs, targets):
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.model(inputs, targets)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def memory(self):
+        return {"peak_rss_bytes": peak()}
+
+
+def torch_model(size):
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            d = size.d
+            self.ln1, self.qkv, self.o = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+            self.ln2, self.up, self.down = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+        def forward(self, x):
+            heads = self.qkv(self.ln1(x)).unflatten(-1, (3, size.heads, -1))
+            q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.o(mixed.transpose(1, 2).flatten(2))
+            return x + self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh"))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tok, self.pos = nn.Embedding(size.vocab, size.d), nn.Embedding(size.seq, size.d)
+            self.blocks = [Block() for _ in range(size.layers)]
+            for i, block in enumerate(self.blocks):
+                self.add_module(f"h{i}", block)
+            self.lnf, self.head = nn.LayerNorm(size.d), nn.Linear(size.d, size.vocab, bias=False)
+
+        def forward(self, inputs, targets):
+            x = self.tok(inputs) + self.pos.weight
+            for block in self.blocks:
+                x = block(x)
+            scores = self.head(self.lnf(x))
+            return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+    return Model()
+
+
+def forget_peak():
+    """Have the system count this process's peak memory anew, where it can."""
+    try:
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")
+    except OSError:
+        pass
+
+
+def peak():
+    """The most memory this process had, in bytes, or 0 where the system does not say."""
+    try:
+        with open("/proc/self/status") as f:
+            return next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))
+    except OSError:
+        return 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library", choices=["jax", "torch"])
+    parser.add_argument("--threads", type=int)
+    a = parser.parse_args()
+    serve(Jax() if a.library == "jax" else Torch(a.threads))
+
+
+if __name__ == "__main__":
+    main()
