@@ -72,15 +72,20 @@ func (b *training) cases() ([]testCase, error) {
 func (b *training) implementations() []implementation {
 	return []implementation{
 		{name: "xla", about: "this project on XLA's CPU device", role: ours, serve: serveTrainXLA},
-		{name: "jax", about: "jit, with the state given up", role: peer, commands: trainPeer("jax")},
-		{name: "torch", about: "eager, a thread a core", role: peer, commands: trainPeer("torch", "--threads="+strconv.Itoa(runtime.NumCPU()))},
+		{name: "xla-malloc", about: "the same, with glibc told to keep freed memory", role: ours, env: []string{keepMemory},
+			serve: serveTrainXLA},
+		{name: "jax", about: "jit, with the state given up", role: peer, commands: trainPeer(nil, "jax")},
+		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer,
+			commands: trainPeer([]string{keepMemory}, "jax")},
+		{name: "torch", about: "eager, a thread a core", role: peer,
+			commands: trainPeer(nil, "torch", "--threads="+strconv.Itoa(runtime.NumCPU()))},
 	}
 }
 
-func trainPeer(args ...string) func(context.Context, place) ([]*exec.Cmd, error) {
+func trainPeer(env []string, args ...string) func(context.Context, place) ([]*exec.Cmd, error) {
 	return func(ctx context.Context, p place) ([]*exec.Cmd, error) {
 		cmd := exec.CommandContext(ctx, p.python, append([]string{filepath.Join(p.scripts, "train.py")}, args...)...)
-		cmd.Env = append(os.Environ(), "JAX_PLATFORMS=cpu", "CUDA_VISIBLE_DEVICES=")
+		cmd.Env = slices.Concat(os.Environ(), []string{"JAX_PLATFORMS=cpu", "CUDA_VISIBLE_DEVICES="}, env)
 		return []*exec.Cmd{cmd}, nil
 	}
 }

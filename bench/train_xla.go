@@ -28,7 +28,7 @@ func serveTrainXLA(ctx context.Context) (subject, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	mesh, err := backend.Mesh(xla.Axis("data", 1))
+	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
 	return &trainXLA{mesh: mesh}, backend.Close, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -144,14 +145,11 @@ func (t *training) report(out io.Writer, text string) error {
 		fmt.Fprintf(out, "nothing to do: step %d is done\n", t.run.Steps())
 	}
 	fmt.Fprintf(out, "parameters    %d\n", r.Params)
-	var kinds []string
-	for kind := range r.BytesPerDevice {
-		kinds = append(kinds, kind)
+	var memory []string
+	for _, kind := range slices.Sorted(maps.Keys(r.BytesPerDevice)) {
+		memory = append(memory, kind+" "+bytesText(r.BytesPerDevice[kind]))
 	}
-	slices.Sort(kinds)
-	for _, kind := range kinds {
-		fmt.Fprintf(out, "%-13s %s\n", kind, bytesText(r.BytesPerDevice[kind]))
-	}
+	fmt.Fprintf(out, "memory        %s\n", strings.Join(memory, ", "))
 	if r.Skipped > 0 {
 		fmt.Fprintf(out, "skipped       %d steps, of gradients that were not finite\n", r.Skipped)
 	}

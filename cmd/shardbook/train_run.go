@@ -34,11 +34,11 @@ func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
 			}
 		}
 	}
-	t, err := newTraining(ctx, j, o, from)
-	if err != nil {
+	t := &training{job: j, options: o, saved: -1}
+	defer t.close()
+	if err := t.open(ctx, from); err != nil {
 		return err
 	}
-	defer t.close()
 	if err := t.loop(ctx); err != nil {
 		return err
 	}
@@ -76,54 +76,49 @@ type training struct {
 	records []stepRecord
 }
 
-func newTraining(ctx context.Context, j *job, o trainOptions, from *checkpoint.Checkpoint) (t *training, err error) {
+// open gets ready to train from the checkpoint or, where that is nil, from the beginning.
+func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error {
+	j := t.job
 	if j.Steps < 1 {
-		return nil, fmt.Errorf("--steps=%d: want at least 1", j.Steps)
+		return fmt.Errorf("--steps=%d: want at least 1", j.Steps)
 	}
 	recipe, err := j.recipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	was := j.TextSHA
 	corpus, err := j.corpus()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if from != nil && j.TextSHA != was {
-		return nil, fmt.Errorf("--text: %s has changed since %s was saved, and the run would not go on as it was; train anew in another folder",
+		return fmt.Errorf("--text: %s has changed since %s was saved, and the run would not go on as it was; train anew in another folder",
 			j.Text, from.Path)
 	}
-	t = &training{job: j, options: o, saved: -1}
-	defer func() {
-		if err != nil {
-			t.close()
-		}
-	}()
 	if t.batches, err = corpus.Batches(j.Model, j.Batch); err != nil {
-		return nil, err
+		return err
 	}
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(1)); err != nil {
-		return nil, err
+		return err
 	}
 	mesh, err := t.backend.Mesh(xla.Axis(train.Axis, 1))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if t.run, err = train.New(mesh, recipe); err != nil {
-		return nil, err
+		return err
 	}
 	if from != nil {
 		if err := t.run.Load(ctx, from); err != nil {
-			return nil, err
+			return err
 		}
-		t.saved = from.Step
+		t.saved, t.began = from.Step, from.Step
 	}
-	t.began = t.run.Steps()
 	if t.began > j.Steps {
-		return nil, fmt.Errorf("--steps=%d: %s is of step %d already", j.Steps, from.Path, t.began)
+		return fmt.Errorf("--steps=%d: %s is of step %d already", j.Steps, from.Path, t.began)
 	}
-	t.log, err = openLog(o.log, t.began)
-	return t, err
+	t.log, err = openLog(t.options.log, t.began)
+	return err
 }
 
 func (t *training) close() {
@@ -138,7 +133,7 @@ func (t *training) close() {
 
 // loop trains to the last step, or until it is interrupted, and then saves.
 func (t *training) loop(ctx context.Context) error {
-	bar := newProgress("training")
+	bar := newProgress("train")
 	defer bar.done()
 	for t.run.Steps() < t.job.Steps {
 		if ctx.Err() != nil {
@@ -223,7 +218,7 @@ func (t *training) sample() (string, error) {
 		return "", err
 	}
 	defer probe.Close()
-	bar := newProgress("writing")
+	bar := newProgress("train")
 	defer bar.done()
 	done := 0
 	text, err := model.Generate([]byte(t.options.prompt), t.options.sample, t.options.sampling,

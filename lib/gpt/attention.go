@@ -49,10 +49,16 @@ func (c Config) attend(q, k, v *graph.Node, noise *Noise) *graph.Node {
 	b, t, h, d := q.Shape().Dim(0), q.Shape().Dim(1), q.Shape().Dim(2), q.Shape().Dim(3)
 	kv := k.Shape().Dim(2)
 	q = graph.Reshape(graph.MulScalar(q, 1/math.Sqrt(float64(d))), b, t, kv, h/kv, d)
-	scores := in32(c.Matmul.Dot(q, []int{4}, []int{0, 2}, k, []int{3}, []int{0, 2})) // (B,K,T,H/K,T)
-	weights := c.drop(softmax(causal(scores)), noise, inAttention)
-	weights = graph.ConvertDType(weights, v.DType())
+	scores := causal(in32(c.Matmul.Dot(q, []int{4}, []int{0, 2}, k, []int{3}, []int{0, 2}))) // (B,K,T,H/K,T)
+
+	// Softmax, with the division by the sum left to the end: there are fewer outputs than weights, and neither pass needs
+	// the weights twice.
+	largest := graph.StopGradient(graph.ReduceAndKeep(scores, graph.ReduceMax, -1))
+	weights := graph.Exp(graph.Sub(scores, largest))
+	sum := graph.ReduceAndKeep(weights, graph.ReduceSum, -1) // (B,K,T,H/K,1)
+	weights = graph.ConvertDType(c.drop(weights, noise, inAttention), v.DType())
 	y := c.Matmul.Dot(weights, []int{4}, []int{0, 1}, v, []int{1}, []int{0, 2}) // (B,K,T,H/K,D)
+	y = graph.ConvertDType(graph.Div(in32(y), sum), v.DType())
 	return graph.Reshape(graph.TransposeAllAxes(y, 0, 2, 1, 3, 4), b, t, h, d)
 }
 

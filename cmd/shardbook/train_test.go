@@ -1,0 +1,229 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// small is a model that compiles fast.
+var small = []string{"train", "--layers", "1", "--d", "16", "--heads", "2", "--seq", "8", "--batch", "2", "--optimizer", "momentum"}
+
+// trained runs a training and returns what it printed as JSON.
+func trained(t *testing.T, args ...string) trainResult {
+	t.Helper()
+	stdout, stderr, status := shardbook(t, nil, append(args, "--json")...)
+	if status != 0 {
+		t.Fatalf("%q: status %d: %s", args, status, stderr)
+	}
+	var r trainResult
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatalf("%q printed %q: %v", args, stdout, err)
+	}
+	return r
+}
+
+// The losses are those on which PyTorch and JAX agree for the same sizes, weights and text.
+func TestTrainReference(t *testing.T) {
+	r := trained(t, "train", "--reference", "--layers", "2", "--d", "128", "--heads", "4", "--seq", "64", "--batch", "8", "--steps", "4")
+	for i, want := range []float64{5.54506, 5.24437, 5.04355, 4.92261} {
+		if len(r.Losses) != 4 || math.Abs(r.Losses[i]-want) > 1e-4 {
+			t.Fatalf("losses %v, want %v at step %d", r.Losses, want, i+1)
+		}
+	}
+	// 12d²+13d a block, two tables of 256 and one of 64 rows, the last normalization.
+	const params = 2*(12*128*128+13*128) + (2*256+64)*128 + 2*128
+	if r.Params != params || r.BytesPerDevice["parameters"] != 4*params || r.BytesPerDevice["optimizer"] != 8*params {
+		t.Errorf("%+v, want %d parameters in float32 with Adam's two states", r, params)
+	}
+}
+
+// A run that is interrupted and resumed in another process ends bit for bit as one that is not.
+func TestTrainInterruptAndResume(t *testing.T) {
+	dir := t.TempDir()
+	first, whole, log := filepath.Join(dir, "first"), filepath.Join(dir, "whole"), filepath.Join(dir, "log")
+	text := filepath.Join(dir, "text")
+	if err := os.WriteFile(text, []byte(strings.Repeat("to be or not to be, that is the question. ", 9)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := append(slices.Clone(small), "--text", text, "--seed", "3", "--dropout", "0.1", "--checkpoint")
+	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log)...)
+	cmd.Env = append(os.Environ(), envMain+"=1")
+	var noise strings.Builder
+	cmd.Stderr = &noise
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	for started := false; !started; time.Sleep(time.Millisecond) {
+		_, err := os.Stat(filepath.Join(first, "step-00000007"))
+		started = err == nil
+		if cmd.Process.Signal(syscall.Signal(0)) != nil {
+			t.Fatalf("the training has ended: %s", noise.String())
+		}
+	}
+	cmd.Process.Signal(os.Interrupt)
+	if err := cmd.Wait(); err == nil || !strings.Contains(noise.String(), "go on with --resume") {
+		t.Fatalf("interrupted: error %v, %s", err, noise.String())
+	}
+	saved, err := filepath.Glob(filepath.Join(first, "step-*"))
+	if err != nil || len(saved) == 0 {
+		t.Fatal(saved, err)
+	}
+	stopped, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(saved[len(saved)-1]), "step-"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := strconv.Itoa(stopped + 3)
+	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log)
+	want := trained(t, append(args, whole, "--steps", to)...)
+	if len(second.Losses) != 3 || !slices.Equal(second.Losses, want.Losses[stopped:]) || second.FirstStep != stopped+1 {
+		t.Errorf("losses %v from step %d, without a stop %v", second.Losses, second.FirstStep, want.Losses[stopped:])
+	}
+	newest := func(folder string) (data []byte) {
+		files, err := filepath.Glob(filepath.Join(folder, "step-*"+to, "*.safetensors"))
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		if data, err = os.ReadFile(files[0]); err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	if !slices.Equal(newest(first), newest(whole)) {
+		t.Error("the checkpoints differ")
+	}
+	lines, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(string(lines)), "\n") {
+		var r stepRecord
+		if err := json.Unmarshal([]byte(line), &r); err != nil || r.Step != i+1 || r.Loss != want.Losses[i] {
+			t.Fatalf("line %d of the log: %s (error %v), want loss %v", i+1, line, err, want.Losses[i])
+		}
+	}
+
+	t.Run("errors", func(t *testing.T) {
+		before := newest(first)
+		for _, c := range []struct {
+			args []string
+			want string
+		}{
+			{[]string{"--resume", "--checkpoint", first, "--batch", "4"}, "--batch=4: the run in"},
+			{[]string{"--resume", "--checkpoint", first, "--d", "32"}, "--d=32: the run in"},
+			{[]string{"--resume", "--checkpoint", first, "--steps", "1"}, "--steps=1"},
+			{[]string{"--checkpoint", first}, "go on from it with --resume"},
+			{[]string{"--resume", "--checkpoint", filepath.Join(dir, "none")}, "none"},
+		} {
+			if _, stderr, status := shardbook(t, nil, append([]string{"train"}, c.args...)...); status != 1 || !strings.Contains(stderr, c.want) {
+				t.Errorf("%q: status %d, %s, want %q", c.args, status, stderr, c.want)
+			}
+		}
+		// A damaged checkpoint is refused, and stays as it is; so is one of a text that has changed.
+		file := filepath.Join(first, "step-"+strings.Repeat("0", 8-len(to))+to)
+		files, _ := filepath.Glob(filepath.Join(file, "*.safetensors"))
+		damaged := slices.Clone(before)
+		damaged[len(damaged)/2] ^= 4
+		if err := os.WriteFile(files[0], damaged, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, stderr, status := shardbook(t, nil, "train", "--resume", "--checkpoint", first)
+		if status != 1 || !strings.Contains(stderr, filepath.Base(files[0])) {
+			t.Errorf("one bit flipped: status %d, %s", status, stderr)
+		}
+		if !slices.Equal(newest(first), damaged) {
+			t.Error("the damaged checkpoint was overwritten")
+		}
+		if err := os.WriteFile(text, []byte("another text, which is as good as any"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, stderr, status = shardbook(t, nil, "train", "--resume", "--checkpoint", whole)
+		if status != 1 || !strings.Contains(stderr, "has changed since") {
+			t.Errorf("another text: status %d, %s", status, stderr)
+		}
+	})
+}
+
+// A run whose loss is not finite ends with an error, and what was saved before stays.
+func TestTrainDiverges(t *testing.T) {
+	dir := t.TempDir()
+	_, stderr, status := shardbook(t, nil, append(small, "--text", "reference", "--lr", "1e30", "--checkpoint", dir, "--save-every", "1")...)
+	if status != 1 || !strings.Contains(stderr, "the loss is") || !strings.Contains(stderr, "--lr") {
+		t.Errorf("status %d, %s", status, stderr)
+	}
+	if saved, _ := filepath.Glob(filepath.Join(dir, "step-*")); len(saved) == 0 {
+		t.Error("no checkpoint is left")
+	}
+}
+
+// Without --json, people get a chart, a table and the text.
+func TestTrainForPeople(t *testing.T) {
+	stdout, stderr, status := shardbook(t, nil, append(small, "--text", "reference", "--steps", "12", "--precision", "bf16", "--warmup", "3",
+		"--schedule", "cosine", "--clip", "1", "--sample", "20", "--prompt", "In an all", "--temperature", "0")...)
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	for _, want := range []string{"loss in nats, steps 1 to 12", "┤", "parameters    ", "optimizer ", "\n\nIn an all"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in:\n%s", want, stdout)
+		}
+	}
+}
+
+func TestTrainBadArguments(t *testing.T) {
+	dir := t.TempDir()
+	empty, short, used := filepath.Join(dir, "empty"), filepath.Join(dir, "short"), filepath.Join(dir, "used")
+	for name, text := range map[string]string{empty: "", short: "too short", used: `{"step":1}`} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"--text", empty}, []string{empty, "not a single byte"}},
+		{[]string{"--text", short}, []string{"9 bytes", "257"}},
+		{[]string{"--text", filepath.Join(dir, "nothing")}, []string{"nothing", "no such file"}},
+		{[]string{"--text-bytes", "-1"}, []string{"--text-bytes=-1"}},
+		{[]string{"--heads", "5"}, []string{"Heads is 5", "256", "such as 4"}},
+		{[]string{"--layers", "0"}, []string{"Layers is 0"}},
+		{[]string{"--batch", "0"}, []string{"batch size 0"}},
+		{[]string{"--steps", "0"}, []string{"--steps=0"}},
+		{[]string{"--steps", "many"}, []string{"many"}},
+		{[]string{"--precision", "fp7"}, []string{"fp7", "bf16"}},
+		{[]string{"--loss-scale", "big"}, []string{"--loss-scale=big", "dynamic"}},
+		{[]string{"--loss-scale", "-2"}, []string{"-2"}},
+		{[]string{"--optimizer", "magic"}, []string{"magic", "adamw"}},
+		{[]string{"--lr", "-1"}, []string{"-1"}},
+		{[]string{"--schedule", "random"}, []string{"random", "cosine"}},
+		{[]string{"--warmup", "-1"}, []string{"--warmup=-1"}},
+		{[]string{"--clip", "-1"}, []string{"Clip is -1"}},
+		{[]string{"--norm", "batch"}, []string{"batch", "rmsnorm"}},
+		{[]string{"--dropout", "1"}, []string{"Dropout is 1"}},
+		{[]string{"--save-every", "0"}, []string{"--save-every=0"}},
+		{[]string{"--keep", "-1"}, []string{"--keep=-1"}},
+		{[]string{"--sample", "-1"}, []string{"--sample=-1"}},
+		{[]string{"--sample", "1", "--prompt", ""}, []string{"--prompt is empty"}},
+		{[]string{"--resume"}, []string{"--checkpoint DIR"}},
+		{[]string{"--reference", "--lr", "1"}, []string{"--lr and --reference"}},
+		{[]string{"--log", used, "--text", "reference"}, []string{used, "choose another"}},
+		{[]string{"surplus"}, []string{"surplus"}},
+	} {
+		_, stderr, status := shardbook(t, nil, append([]string{"train"}, c.args...)...)
+		for _, want := range c.want {
+			if status != 1 || !strings.Contains(stderr, want) {
+				t.Errorf("%q: status %d, %s, want %q", c.args, status, stderr, want)
+			}
+		}
+	}
+}
