@@ -315,7 +315,7 @@ func TestLoadErrors(t *testing.T) {
 		run  *train.Run
 		want string
 	}{
-		"another size":           {of(4, optim.AdamW(1e-2)), w has shape [3] in the checkpoint, [4] in the model},
+		"another size":           {of(4, optim.AdamW(1e-2)), "w has shape [3] in the checkpoint, [4] in the model"},
 		"fewer optimizer states": {of(3, optim.Lion(1e-2)), `has "w.v", which the run does not keep`},
 		"other optimizer states": {of(3, optim.SGDRule{LR: 1, Momentum: 0.5}), `has "w.m", which the run does not keep`},
 	} {
