@@ -88,10 +88,13 @@ func (m plainModel) logits(tokens []int32) [][]float64 {
 		for t := range x {
 			in := m.norm(at+"ln2", x[t])
 			h := m.linear(at+"up", in, hidden)
+			var gate []float64
+			if m.Gated {
+				gate = m.linear(at+"gate", in, hidden)
+			}
 			for c, u := range h {
 				if m.Gated {
-					gate := m.linear(at+"gate", in, hidden)[c]
-					h[c] = u * gate / (1 + math.Exp(-gate))
+					h[c] = u * gate[c] / (1 + math.Exp(-gate[c]))
 				} else {
 					h[c] = u / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(u+0.044715*math.Pow(u, 3))))
 				}

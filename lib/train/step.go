@@ -34,6 +34,7 @@ func (r Recipe) Graph(in []*graph.Node) []*graph.Node {
 	}
 	if r.Clip > 0 {
 		grads, norm = optim.ClipByGlobalNorm(grads, r.Clip, nil)
+		finite = graph.LogicalAnd(finite, graph.IsFinite(norm)) // squares overflow before the gradients do
 	}
 	newWeights, newStates := r.update(weights, grads, states, updates, key)
 	newScaling := scaling

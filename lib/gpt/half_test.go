@@ -1,0 +1,65 @@
+package gpt_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/precision"
+)
+
+// A model that is given parameters of a half type computes in it, and its gradients come in it; the loss is float32.
+func TestHalfPrecision(t *testing.T) {
+	random := rand.New(rand.NewPCG(21, 22))
+	c := gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 6, Vocab: 11, KVHeads: 2, Hidden: 12, Gated: true, Norm: gpt.RMSNorm,
+		Positions: gpt.Rotary, Tied: true}
+	w, plain := randomModel(c, random)
+	tokens, targets := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
+	tree := c.Params()
+	want, wantGrads := plain.loss(tokens, targets), plain.gradient(tree, tokens, targets)
+	for dtype, bound := range map[dtypes.DType]float64{dtypes.BFloat16: 0.04, dtypes.Float16: 0.005} {
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			n := len(tree)
+			cast := precision.Cast(in[:n], dtype)
+			p := tree.As(dtype).Nodes(cast)
+			if got := c.Forward(p, in[n]).DType(); got != dtype {
+				t.Errorf("logits of %s in a model of %s", got, dtype)
+			}
+			loss := c.Loss(p, in[n], in[n+1])
+			grads := graph.Gradient(loss, cast...)
+			if loss.DType() != dtypes.Float32 || grads[0].DType() != dtype {
+				t.Errorf("loss of %s and gradients of %s in a model of %s", loss.DType(), grads[0].DType(), dtype)
+			}
+			for _, node := range loss.Graph().Nodes() {
+				if node.Type() == graph.NodeTypeDotGeneral && node.DType() != dtype {
+					t.Errorf("a product is in %s", node.DType())
+				}
+			}
+			return append(precision.Cast(grads, dtypes.Float32), loss)
+		}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := float64(tensors.ToScalar[float32](out[len(tree)])); math.Abs(got/want-1) > bound {
+			t.Errorf("%s: loss %g, want %g", dtype, got, want)
+		}
+		// Of the gradients, how far the whole is from the exact one, in norm.
+		var off, norm float64
+		for k, s := range tree {
+			for i, g := range tensors.MustCopyFlatData[float32](out[k]) {
+				off += math.Pow(float64(g)-wantGrads[s.Name][i], 2)
+				norm += math.Pow(wantGrads[s.Name][i], 2)
+			}
+		}
+		t.Logf("%s: the gradients are %.4f of their norm away", dtype, math.Sqrt(off/norm))
+		if math.Sqrt(off/norm) > bound*3 {
+			t.Errorf("%s: the gradients are %.3f of their norm away from the exact ones", dtype, math.Sqrt(off/norm))
+		}
+	}
+}
