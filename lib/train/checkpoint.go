@@ -4,17 +4,28 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/gomlx/compute/dtypes/bfloat16"
+	"github.com/gomlx/compute/dtypes/float16"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 )
 
 // Save writes the run's state as the checkpoint of its step into the folder dir, with the caller's metadata, and keeps
-// the newest keep of them; see [checkpoint.Save]. It returns the checkpoint's folder.
+// the newest keep of them; see [checkpoint.Save]. It returns the checkpoint's folder. A state with numbers that are not
+// finite is not saved, since a good checkpoint might go to make room for it: that is an error.
 func (r *Run) Save(ctx context.Context, dir string, meta any, keep int) (string, error) {
 	values := make([]*tensors.Tensor, len(r.state))
 	for i, v := range r.state {
 		values[i] = v.Shards()[0]
+		finite, err := allFinite(values[i])
+		if err != nil {
+			return "", err
+		}
+		if !finite {
+			return "", fmt.Errorf("train: %s has values that are not finite after step %d: the run has diverged, and is not saved",
+				r.tree[i].Name, r.steps)
+		}
 	}
 	return checkpoint.Save(ctx, dir, r.steps, meta, r.tree, values, keep)
 }
@@ -43,4 +54,26 @@ func (r *Run) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	}
 	r.steps = c.Step
 	return nil
+}
+
+// allFinite says whether a tensor has neither infinities nor NaNs.
+func allFinite(t *tensors.Tensor) (finite bool, err error) {
+	finite = true
+	err = t.ConstFlatData(func(flat any) {
+		switch values := flat.(type) {
+		case []float32:
+			for _, v := range values {
+				finite = finite && v-v == 0
+			}
+		case []bfloat16.BFloat16:
+			for _, v := range values {
+				finite = finite && v.Float32()-v.Float32() == 0
+			}
+		case []float16.Float16:
+			for _, v := range values {
+				finite = finite && v.Float32()-v.Float32() == 0
+			}
+		}
+	})
+	return finite, err
 }

@@ -332,6 +332,27 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
+// A state that is ruined is not saved, and what was saved stays.
+func TestDivergedRunIsNotSaved(t *testing.T) {
+	for _, name := range []string{"fp32", "bf16-pure", "fp16-pure"} {
+		p := policy(t, name)
+		p.Scaling = precision.Scaling{}
+		run, dir := start(t, train.Recipe{Model: line{[]float32{1}}, Rule: optim.SGD(1), Precision: p}), t.TempDir()
+		for _, x := range []float32{1, float32(math.Inf(1))} {
+			if _, err := run.Step(tensors.FromValue([][]float32{{x}}), tensors.FromValue([][]float32{{0}})); err != nil {
+				t.Fatal(err)
+			}
+			_, err := run.Save(context.Background(), dir, nil, 1)
+			if diverged := x > 1; diverged != (err != nil) || diverged && !strings.Contains(err.Error(), "w has values that are not finite after step 2") {
+				t.Errorf("%s: after x = %g: error %v", name, x, err)
+			}
+		}
+		if path, err := checkpoint.Latest(dir); err != nil || !strings.HasSuffix(path, "1") {
+			t.Errorf("%s: the latest checkpoint is %s, error %v", name, path, err)
+		}
+	}
+}
+
 // Clipping scales all gradients to the norm that it is given: with plain descent the parameters move by just that.
 func TestClip(t *testing.T) {
 	run := start(t, train.Recipe{Model: line{[]float32{0, 0}}, Rule: optim.SGD(1), Clip: 0.5})

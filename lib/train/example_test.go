@@ -1,0 +1,61 @@
+package train_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// A small GPT learns the reference text in mixed precision: parameters and Adam's states in float32, the two passes in
+// bfloat16.
+func Example() {
+	backend, err := xla.Open(xla.Devices(1), xla.Plugin("cpu"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer backend.Close()
+	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	bf16, err := precision.ParsePolicy("bf16")
+	if err != nil {
+		log.Fatal(err)
+	}
+	model := gpt.Config{Layers: 1, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
+	run, err := train.New(mesh, train.Recipe{Model: model, Rule: optim.AdamW(5e-3), Precision: bf16})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer run.Close()
+	batches, err := gpt.Reference().Batches(model, 8)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for run.Steps() < 61 {
+		inputs, targets, err := batches.Step(run.Steps())
+		if err != nil {
+			log.Fatal(err)
+		}
+		metrics, err := run.Step(inputs, targets)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if done := run.Steps(); done%20 == 1 {
+			fmt.Printf("step %2d: loss %.1f\n", done, metrics.Loss)
+		}
+	}
+	bytes := run.BytesPerDevice()
+	fmt.Println(bytes["parameters"], "bytes of parameters,", bytes["optimizer"], "of optimizer states")
+	// Output:
+	// step  1: loss 5.6
+	// step 21: loss 3.0
+	// step 41: loss 2.5
+	// step 61: loss 2.1
+	// 120704 bytes of parameters, 241408 of optimizer states
+}
