@@ -32,7 +32,7 @@ func trainCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&job.Reference, "reference", false, "the reference run: fixed text and weights, AdamW at 3e-4, float32")
+	f.BoolVar(&job.Reference, "reference", false, "the reference run: fixed text and weights, AdamW at 3e-4, float32, and 4 layers of width 256 unless said otherwise")
 	f.IntVar(&job.Model.Layers, "layers", job.Model.Layers, "Transformer blocks")
 	f.IntVar(&job.Model.Width, "d", job.Model.Width, "width of the model")
 	f.IntVar(&job.Model.Heads, "heads", job.Model.Heads, "attention heads")
@@ -105,7 +105,7 @@ func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {
 				return fmt.Errorf("--%s and --reference: the reference run has its own; leave one of them out", flag)
 			}
 		}
-		j.fixReference()
+		j.fixReference(cmd.Flags().Changed)
 	}
 	o.sampling.Seed = uint64(j.Seed)
 	return nil

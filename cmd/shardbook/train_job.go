@@ -35,17 +35,35 @@ type job struct {
 	Clip      float64    `json:"clip,omitempty"`
 }
 
-// newJob is the job without flags: the reference model's size, on Go's source.
+// newJob is the job without flags: a model small enough to watch it learn.
 func newJob() *job {
-	return &job{Model: gpt.ReferenceConfig(), Text: "go", Batch: 16, Steps: 100, Precision: "fp32", Optimizer: "adamw", LR: 3e-4,
-		Schedule: "constant"}
+	return &job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256}, Text: "go", Batch: 16, Steps: 100,
+		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant"}
 }
 
 // referenceFixes are the flags that the reference run leaves no choice of.
 var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", "schedule", "warmup",
 	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout"}
 
-func (j *job) fixReference() { j.Text = "reference" }
+// fixReference makes the job the reference run, of the reference model's size where a flag has not given another.
+func (j *job) fixReference(given func(flag string) bool) {
+	reference := gpt.ReferenceConfig()
+	for flag, size := range map[string]struct {
+		of *int
+		is int
+	}{
+		"layers": {&j.Model.Layers, reference.Layers},
+		"d":      {&j.Model.Width, reference.Width},
+		"heads":  {&j.Model.Heads, reference.Heads},
+		"seq":    {&j.Model.Seq, reference.Seq},
+		"batch":  {&j.Batch, 16},
+	} {
+		if !given(flag) {
+			*size.of = size.is
+		}
+	}
+	j.Text, j.LR = "reference", 3e-4
+}
 
 // corpus reads the text, and notes what it is.
 func (j *job) corpus() (gpt.Corpus, error) {

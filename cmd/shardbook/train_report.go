@@ -162,10 +162,13 @@ func (t *training) report(out io.Writer, text string) error {
 	return nil
 }
 
-// short writes a number with three digits.
+// short writes a number with about three digits.
 func short(x float64) string {
-	if x >= 1e4 {
-		return fmt.Sprintf("%.3g k", x/1e3)
+	switch {
+	case x >= 1e4:
+		return fmt.Sprintf("%.0f k", x/1e3)
+	case x >= 100:
+		return fmt.Sprintf("%.0f", x)
 	}
 	return fmt.Sprintf("%.3g", x)
 }

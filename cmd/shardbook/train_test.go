@@ -192,10 +192,10 @@ func TestTrainBadArguments(t *testing.T) {
 		want []string
 	}{
 		{[]string{"--text", empty}, []string{empty, "not a single byte"}},
-		{[]string{"--text", short}, []string{"9 bytes", "257"}},
+		{[]string{"--text", short}, []string{"9 bytes", "129"}},
 		{[]string{"--text", filepath.Join(dir, "nothing")}, []string{"nothing", "no such file"}},
 		{[]string{"--text-bytes", "-1"}, []string{"--text-bytes=-1"}},
-		{[]string{"--heads", "5"}, []string{"Heads is 5", "256", "such as 4"}},
+		{[]string{"--heads", "5"}, []string{"Heads is 5", "128", "such as 4"}},
 		{[]string{"--layers", "0"}, []string{"Layers is 0"}},
 		{[]string{"--batch", "0"}, []string{"batch size 0"}},
 		{[]string{"--steps", "0"}, []string{"--steps=0"}},
@@ -224,6 +224,19 @@ func TestTrainBadArguments(t *testing.T) {
 			if status != 1 || !strings.Contains(stderr, want) {
 				t.Errorf("%q: status %d, %s, want %q", c.args, status, stderr, want)
 			}
+		}
+	}
+}
+
+func TestNumbersForPeople(t *testing.T) {
+	for x, want := range map[float64]string{0.12345: "0.123", 99.94: "99.9", 2754: "2754", 53_120: "53 k", 1.2e6: "1200 k"} {
+		if got := short(x); got != want {
+			t.Errorf("%g as %q, want %q", x, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1_388_428: "1.324 MiB", 5 << 40: "5120 GiB"} {
+		if got := bytesText(n); got != want {
+			t.Errorf("%d bytes as %q, want %q", n, got, want)
 		}
 	}
 }
