@@ -121,11 +121,17 @@ func (r *Run) Steps() int { return r.steps }
 // Memory is what the compiled step needs on each device. It returns an error before the first step.
 func (r *Run) Memory() (xla.Memory, error) { return r.step.Memory() }
 
-// BytesPerDevice is the memory that the state takes on each device, in bytes: of "parameters", in the type that they
-// are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.
+// BytesPerDevice is the memory that the state takes on each device, in bytes: that of the "parameters", in the type that
+// they are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.
 func (r *Run) BytesPerDevice() map[string]int64 {
-	p := r.recipe.parts()
-	return map[string]int64{"parameters": p.params.Bytes(), "optimizer": p.optimizer.Bytes()}
+	bytes := func(values []*dtensor.Tensor) (n int64) {
+		for _, v := range values {
+			n += v.Shards()[0].Shape().ByteSize()
+		}
+		return n
+	}
+	weights, states, _, _ := cut(r.recipe.parts(), r.state)
+	return map[string]int64{"parameters": bytes(weights), "optimizer": bytes(states)}
 }
 
 // Params returns copies of the parameters as one device holds them, in the order of the model's tree and in the type
@@ -151,7 +157,7 @@ func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, e
 	return copies, nil
 }
 
-// Close frees the state and the program.
+// Close frees the state and the program. The run must not be used after.
 func (r *Run) Close() error {
 	r.step.Close()
 	state := r.state
