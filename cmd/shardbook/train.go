@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -32,34 +33,7 @@ func trainCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&job.Reference, "reference", false, "the reference run: fixed text and weights, AdamW at 3e-4, float32, and 4 layers of width 256 unless said otherwise")
-	f.IntVar(&job.Model.Layers, "layers", job.Model.Layers, "Transformer blocks")
-	f.IntVar(&job.Model.Width, "d", job.Model.Width, "width of the model")
-	f.IntVar(&job.Model.Heads, "heads", job.Model.Heads, "attention heads")
-	f.IntVar(&job.Model.Seq, "seq", job.Model.Seq, "positions of a sequence")
-	f.IntVar(&job.Model.KVHeads, "kv-heads", 0, "key and value heads (default as --heads)")
-	f.IntVar(&job.Model.Hidden, "hidden", 0, "width inside the perceptron (default 4 times --d)")
-	f.BoolVar(&job.Model.Gated, "gated", false, "gated perceptron (SwiGLU)")
-	f.StringVar((*string)(&job.Model.Norm), "norm", string(gpt.LayerNorm), fmt.Sprintf("%s or %s", gpt.LayerNorm, gpt.RMSNorm))
-	f.StringVar((*string)(&job.Model.Positions), "positions", string(gpt.Learned), fmt.Sprintf("%s or %s", gpt.Learned, gpt.Rotary))
-	f.BoolVar(&job.Model.Tied, "tied", false, "head tied to the token embedding")
-	f.BoolVar(&job.Model.NoBias, "no-bias", false, "no biases in the blocks")
-	f.Float64Var(&job.Model.Dropout, "dropout", 0, "share of values dropped in training")
-
-	f.StringVar(&job.Text, "text", job.Text, "what to learn: go (the standard library's source), reference, or the path of a file or folder")
-	f.Int64Var(&job.TextBytes, "text-bytes", 0, "use only so many bytes of the text (default all)")
-	f.IntVar(&job.Batch, "batch", job.Batch, "sequences of a batch")
-	f.IntVar(&job.Steps, "steps", job.Steps, "batches to train on, from the first")
-	f.Uint32Var(&job.Seed, "seed", 0, "chooses the order of the text, dropout and stochastic rounding")
-
-	f.StringVar(&job.Precision, "precision", job.Precision, fmt.Sprintf("one of %q", precision.Names()))
-	f.StringVar(&job.LossScale, "loss-scale", "", "none, dynamic or a number (default dynamic for fp16, else none)")
-	f.StringVar(&job.Optimizer, "optimizer", job.Optimizer, fmt.Sprintf("one of %q", optim.Names()))
-	f.Float64Var(&job.LR, "lr", job.LR, "learning rate")
-	f.StringVar(&job.Schedule, "schedule", job.Schedule, "of the learning rate after the warm-up: constant, cosine or linear")
-	f.IntVar(&job.Warmup, "warmup", 0, "steps in which the learning rate grows from 0")
-	f.Float64Var(&job.Clip, "clip", 0, "largest norm of the gradients (default no limit)")
-
+	jobFlags(f, job)
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "newest checkpoints to keep; 0 keeps all")
@@ -72,6 +46,38 @@ func trainCommand() *cobra.Command {
 	f.Float64Var(&o.sampling.Temperature, "temperature", 0.8, "of the sampling; 0 always takes the likeliest byte")
 	f.IntVar(&o.sampling.TopK, "top-k", 0, "sample from so many of the likeliest bytes only (default all)")
 	return cmd
+}
+
+// jobFlags are the flags that decide what a run computes.
+func jobFlags(f *pflag.FlagSet, job *job) {
+	f.BoolVar(&job.Reference, "reference", job.Reference, "the reference run: fixed text and weights, AdamW at 3e-4, float32, and 4 layers of width 256 unless said otherwise")
+	f.IntVar(&job.Model.Layers, "layers", job.Model.Layers, "Transformer blocks")
+	f.IntVar(&job.Model.Width, "d", job.Model.Width, "width of the model")
+	f.IntVar(&job.Model.Heads, "heads", job.Model.Heads, "attention heads")
+	f.IntVar(&job.Model.Seq, "seq", job.Model.Seq, "positions of a sequence")
+	f.IntVar(&job.Model.KVHeads, "kv-heads", job.Model.KVHeads, "key and value heads (default as --heads)")
+	f.IntVar(&job.Model.Hidden, "hidden", job.Model.Hidden, "width inside the perceptron (default 4 times --d)")
+	f.BoolVar(&job.Model.Gated, "gated", job.Model.Gated, "gated perceptron (SwiGLU)")
+	f.StringVar((*string)(&job.Model.Norm), "norm", string(job.Model.Norm), fmt.Sprintf("%s or %s", gpt.LayerNorm, gpt.RMSNorm))
+	f.StringVar((*string)(&job.Model.Positions), "positions", string(job.Model.Positions), fmt.Sprintf("%s or %s", gpt.Learned, gpt.Rotary))
+	f.BoolVar(&job.Model.Tied, "tied", job.Model.Tied, "head tied to the token embedding")
+	f.BoolVar(&job.Model.NoBias, "no-bias", job.Model.NoBias, "no biases in the blocks")
+	f.Float64Var(&job.Model.Dropout, "dropout", job.Model.Dropout, "share of values dropped in training")
+
+	f.StringVar(&job.Text, "text", job.Text, "what to learn: go (the standard library's source), reference, or the path of a file or folder")
+	f.Int64Var(&job.TextBytes, "text-bytes", job.TextBytes, "use only so many bytes of the text (default all)")
+	f.IntVar(&job.Batch, "batch", job.Batch, "sequences of a batch")
+	f.IntVar(&job.Steps, "steps", job.Steps, "batches to train on, from the first")
+	f.Uint32Var(&job.Seed, "seed", job.Seed, "chooses the order of the text, dropout and stochastic rounding")
+
+	f.StringVar(&job.Precision, "precision", job.Precision, fmt.Sprintf("one of %q", precision.Names()))
+	f.BoolVar(&job.Stochastic, "stochastic-rounding", job.Stochastic, "round updates stochastically where there is no master copy")
+	f.StringVar(&job.LossScale, "loss-scale", job.LossScale, "none, dynamic or a number (default dynamic for fp16, else none)")
+	f.StringVar(&job.Optimizer, "optimizer", job.Optimizer, fmt.Sprintf("one of %q", optim.Names()))
+	f.Float64Var(&job.LR, "lr", job.LR, "learning rate")
+	f.StringVar(&job.Schedule, "schedule", job.Schedule, "of the learning rate after the warm-up: constant, cosine or linear")
+	f.IntVar(&job.Warmup, "warmup", job.Warmup, "steps in which the learning rate grows from 0")
+	f.Float64Var(&job.Clip, "clip", job.Clip, "largest norm of the gradients (default no limit)")
 }
 
 // trainOptions say what to do around a job; they do not change its result.
@@ -108,5 +114,5 @@ func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {
 		j.fixReference(cmd.Flags().Changed)
 	}
 	o.sampling.Seed = uint64(j.Seed)
-	return nil
+	return o.sampling.Validate()
 }

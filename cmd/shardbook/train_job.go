@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -18,26 +18,28 @@ import (
 
 // job is everything that decides what a run computes. A checkpoint keeps it.
 type job struct {
-	Reference bool       `json:"reference,omitempty"`
-	Model     gpt.Config `json:"model"`
-	Text      string     `json:"text"`
-	TextBytes int64      `json:"text_bytes,omitempty"`
-	TextSHA   string     `json:"text_sha256"` // of the text that was read
-	Batch     int        `json:"batch"`
-	Steps     int        `json:"steps"` // the schedule's, too
-	Seed      uint32     `json:"seed"`
-	Precision string     `json:"precision"`
-	LossScale string     `json:"loss_scale"`
-	Optimizer string     `json:"optimizer"`
-	LR        float64    `json:"lr"`
-	Schedule  string     `json:"schedule"`
-	Warmup    int        `json:"warmup,omitempty"`
-	Clip      float64    `json:"clip,omitempty"`
+	Reference  bool       `json:"reference,omitempty"`
+	Model      gpt.Config `json:"model"`
+	Text       string     `json:"text"`
+	TextBytes  int64      `json:"text_bytes,omitempty"`
+	TextSHA    string     `json:"text_sha256"` // of the text that was read
+	Batch      int        `json:"batch"`
+	Steps      int        `json:"steps"` // the schedule's, too
+	Seed       uint32     `json:"seed"`
+	Precision  string     `json:"precision"`
+	Stochastic bool       `json:"stochastic_rounding,omitempty"`
+	LossScale  string     `json:"loss_scale"`
+	Optimizer  string     `json:"optimizer"`
+	LR         float64    `json:"lr"`
+	Schedule   string     `json:"schedule"`
+	Warmup     int        `json:"warmup,omitempty"`
+	Clip       float64    `json:"clip,omitempty"`
 }
 
 // newJob is the job without flags: a model small enough to watch it learn.
 func newJob() *job {
-	return &job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256}, Text: "go", Batch: 16, Steps: 100,
+	return &job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256,
+		Norm: gpt.LayerNorm, Positions: gpt.Learned}, Text: "go", Batch: 16, Steps: 100,
 		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant"}
 }
 
@@ -71,6 +73,8 @@ func (j *job) corpus() (gpt.Corpus, error) {
 	switch {
 	case j.TextBytes < 0:
 		return gpt.Corpus{}, fmt.Errorf("--text-bytes=%d: want at least 1, or 0 for all", j.TextBytes)
+	case j.TextBytes > 0 && j.Text == "reference":
+		return gpt.Corpus{}, fmt.Errorf("--text-bytes=%d: the reference text is read in a circle, always whole; leave the flag out", j.TextBytes)
 	case j.TextBytes > 0:
 		limit = append(limit, gpt.Limit(j.TextBytes))
 	}
@@ -98,6 +102,7 @@ func (j *job) recipe() (train.Recipe, error) {
 	if policy.Scaling, err = j.scaling(policy); err != nil {
 		return train.Recipe{}, err
 	}
+	policy.StochasticUpdate = j.Stochastic
 	rule, err := optim.Parse(j.Optimizer, j.LR)
 	if err != nil {
 		return train.Recipe{}, fmt.Errorf("--optimizer, --lr: %w", err)
@@ -157,49 +162,30 @@ func (j *job) scaling(p precision.Policy) (precision.Scaling, error) {
 	return precision.Static(scale), nil
 }
 
-// jobFlags names the flag of each field of a job, as JSON has it, where it is not the same but for "_".
-var jobFlags = map[string]string{"width": "d"}
-
 // resumed returns the job of a checkpoint, which may train on for more steps than it was to. A flag that was given must
 // say what the job says.
 func (j *job) resumed(cmd *cobra.Command, c *checkpoint.Checkpoint) (*job, error) {
 	var was job
-	if err := c.Meta(&was); err != nil {
-		return nil, fmt.Errorf("%s was not written by shardbook train: %w", c.Path, err)
+	if err := c.Meta(&was); err != nil || was.TextSHA == "" {
+		return nil, errors.Join(fmt.Errorf("%s was not written by shardbook train", c.Path), err)
 	}
-	given, kept := j.fields(), was.fields()
-	for name, value := range given {
-		flag := jobFlags[name]
-		if flag == "" {
-			flag = string(bytes.ReplaceAll([]byte(name), []byte("_"), []byte("-")))
+	kept := pflag.NewFlagSet("", pflag.ContinueOnError)
+	jobFlags(kept, &was)
+	var err error
+	cmd.Flags().Visit(func(given *pflag.Flag) {
+		flag := kept.Lookup(given.Name)
+		if err == nil && flag != nil && given.Name != "steps" && given.Value.String() != flag.Value.String() {
+			err = fmt.Errorf("--%s=%s: the run in %s has %q; leave the flag out to go on with it, or train anew in another folder",
+				given.Name, given.Value, c.Path, flag.Value)
 		}
-		if name != "steps" && cmd.Flags().Changed(flag) && fmt.Sprint(value) != fmt.Sprint(kept[name]) {
-			return nil, fmt.Errorf("--%s=%v: the run in %s has %v; leave the flag out to go on with it, or train anew in another folder",
-				flag, value, c.Path, kept[name])
-		}
+	})
+	if err != nil || !cmd.Flags().Changed("steps") {
+		return &was, err
 	}
-	if cmd.Flags().Changed("steps") {
-		if was.Schedule != "constant" && j.Steps != was.Steps {
-			return nil, fmt.Errorf("--steps=%d: the learning rate of the run in %s falls over %d steps; leave the flag out",
-				j.Steps, c.Path, was.Steps)
-		}
-		was.Steps = j.Steps
+	if was.Schedule != "constant" && j.Steps != was.Steps {
+		return nil, fmt.Errorf("--steps=%d: the learning rate of the run in %s falls over %d steps; leave the flag out",
+			j.Steps, c.Path, was.Steps)
 	}
+	was.Steps = j.Steps
 	return &was, nil
-}
-
-// fields are the job's settings by their names in JSON, those of the model among them.
-func (j *job) fields() map[string]any {
-	all := map[string]any{}
-	for _, part := range []any{j, j.Model} {
-		text, err := json.Marshal(part)
-		if err == nil {
-			err = json.Unmarshal(text, &all)
-		}
-		if err != nil {
-			panic(err) // plain data
-		}
-	}
-	delete(all, "model")
-	return all
 }

@@ -2,12 +2,10 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -31,42 +29,46 @@ type stepRecord struct {
 // stepLog is a file with a line of JSON for each step; nil writes nothing.
 type stepLog struct{ file *os.File }
 
-// openLog opens a log to go on after a step: later lines, of steps whose checkpoint was never written, are taken out.
+// openLog opens a log to go on after a step: later lines, of steps whose checkpoint was never written, are cut off.
 func openLog(path string, after int) (*stepLog, error) {
 	if path == "" {
 		return nil, nil
 	}
-	old, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--log: %w", err)
-	}
-	if after == 0 && len(old) > 0 {
-		return nil, fmt.Errorf("--log: %s has a run in it already: choose another file", path)
-	}
-	var kept bytes.Buffer
-	lines := bufio.NewScanner(bytes.NewReader(old))
-	for lines.Scan() {
-		var r stepRecord
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			break // a line cut off
-		}
-		if r.Step <= after {
-			kept.Write(append(lines.Bytes(), '\n'))
-		}
-	}
-	if !bytes.Equal(kept.Bytes(), old) {
-		if err := os.WriteFile(path+".new", kept.Bytes(), 0o644); err != nil {
-			return nil, fmt.Errorf("--log: %w", err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			return nil, fmt.Errorf("--log: %w", err)
-		}
-	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("--log: %w", err)
 	}
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() { // and not a pipe, which has no past
+		if err := cutLog(file, after); err != nil {
+			file.Close()
+			return nil, fmt.Errorf("--log: %s: %w", path, err)
+		}
+	}
 	return &stepLog{file}, nil
+}
+
+// cutLog ends a log behind the line of a step. A file that is no log is left as it is.
+func cutLog(file *os.File, after int) error {
+	lines, end := bufio.NewReader(file), int64(0)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil && err != io.EOF {
+			return err
+		}
+		var r stepRecord
+		partial := err == io.EOF && strings.HasPrefix(string(line), `{"step":`) // cut off as it was written
+		switch {
+		case after == 0 && len(line) > 0:
+			return errors.New("there is something in it already: choose another file")
+		case partial || len(line) == 0:
+			return file.Truncate(end)
+		case json.Unmarshal(line, &r) != nil || r.Step < 1:
+			return fmt.Errorf("it is not the log of a run: %.40q is none of its lines; choose another file", line)
+		case r.Step > after:
+			return file.Truncate(end)
+		}
+		end += int64(len(line))
+	}
 }
 
 func (l *stepLog) write(r stepRecord) error {

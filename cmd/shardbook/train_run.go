@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/gomlx/gomlx/core/graph"
@@ -22,6 +25,7 @@ import (
 // trainAndReport does a job and says what came of it.
 func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
 	ctx := cmd.Context()
+	defer context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })() // a second signal ends the process
 	var from *checkpoint.Checkpoint
 	if o.checkpoint != "" {
 		var err error
@@ -42,11 +46,8 @@ func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
 	if err := t.loop(ctx); err != nil {
 		return err
 	}
-	text, err := t.sample()
-	if err != nil {
-		return err
-	}
-	return t.report(cmd.OutOrStdout(), text)
+	text, err := t.sample(ctx)
+	return errors.Join(err, t.report(cmd.OutOrStdout(), text))
 }
 
 // start returns the checkpoint to go on from, or nil where the run is new.
@@ -54,6 +55,9 @@ func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	path, err := checkpoint.Latest(o.checkpoint)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !o.resume:
+		if err := os.MkdirAll(o.checkpoint, 0o755); err != nil { // now, rather than at the first save
+			return nil, fmt.Errorf("--checkpoint: %w", err)
+		}
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -150,15 +154,15 @@ func (t *training) loop(ctx context.Context) error {
 		bar.show("training", t.run.Steps(), t.job.Steps, fmt.Sprintf("loss %.3f, %s tokens/s, %s",
 			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
 		if t.run.Steps()%t.options.saveEvery == 0 {
-			if err := t.save(ctx); err != nil {
+			if err := t.save(); err != nil {
 				return err
 			}
 		}
 	}
-	return t.save(ctx)
+	return t.save()
 }
 
-// step trains on one batch. A loss that is not finite ends the run: nothing good can follow, and what is saved stays good.
+// step trains on one batch. A loss that is not finite ends the run: nothing good can follow.
 func (t *training) step() (stepRecord, error) {
 	inputs, targets, err := t.batches.Step(t.run.Steps())
 	if err != nil {
@@ -177,17 +181,21 @@ func (t *training) step() (stepRecord, error) {
 	if err != nil {
 		return stepRecord{}, err
 	}
+	if math.IsNaN(m.GradNorm) || math.IsInf(m.GradNorm, 0) {
+		m.GradNorm = 0 // JSON has no other numbers; the step was left out, or the next loss will say
+	}
 	tokens := float64(t.job.Batch * t.job.Model.Seq)
 	return stepRecord{Step: t.run.Steps(), Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped,
 		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: memory.Total()}, nil
 }
 
-// save saves the run, unless this step is saved already or there is no folder.
-func (t *training) save(ctx context.Context) error {
+// save saves the run, unless this step is saved already or there is no folder. It is not to be interrupted: what is
+// interrupted is saved.
+func (t *training) save() error {
 	if t.options.checkpoint == "" || t.saved == t.run.Steps() {
 		return nil
 	}
-	if _, err := t.run.Save(ctx, t.options.checkpoint, t.job, t.options.keep); err != nil {
+	if _, err := t.run.Save(context.Background(), t.options.checkpoint, t.job, t.options.keep); err != nil {
 		return err
 	}
 	t.saved = t.run.Steps()
@@ -199,14 +207,14 @@ func (t *training) interrupted() error {
 	if t.options.checkpoint == "" {
 		return fmt.Errorf("interrupted after step %d; with --checkpoint DIR it could go on", t.run.Steps())
 	}
-	if err := t.save(context.Background()); err != nil {
+	if err := t.save(); err != nil {
 		return err
 	}
 	return fmt.Errorf("interrupted after step %d, which is saved: go on with --resume --checkpoint %s", t.run.Steps(), t.options.checkpoint)
 }
 
 // sample writes text with the trained model.
-func (t *training) sample() (string, error) {
+func (t *training) sample(ctx context.Context) (string, error) {
 	if t.options.sample == 0 {
 		return "", nil
 	}
@@ -223,6 +231,9 @@ func (t *training) sample() (string, error) {
 	done := 0
 	text, err := model.Generate([]byte(t.options.prompt), t.options.sample, t.options.sampling,
 		func(tokens *tensors.Tensor, last int32) ([]float32, error) {
+			if ctx.Err() != nil {
+				return nil, errors.New("interrupted before all text was written")
+			}
 			out, err := probe.Call(tokens, last)
 			if err != nil {
 				return nil, err

@@ -120,6 +120,10 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		}{
 			{[]string{"--resume", "--checkpoint", first, "--batch", "4"}, "--batch=4: the run in"},
 			{[]string{"--resume", "--checkpoint", first, "--d", "32"}, "--d=32: the run in"},
+			{[]string{"--resume", "--checkpoint", first, "--dropout", "0"}, `--dropout=0: the run in`},
+			{[]string{"--resume", "--checkpoint", first, "--gated"}, `has "false"`},
+			{[]string{"--resume", "--checkpoint", first, "--lr", "NaN"}, "--lr=NaN: the run in"},
+			{[]string{"--resume", "--checkpoint", first, "--log", text}, "not the log of a run"},
 			{[]string{"--resume", "--checkpoint", first, "--steps", "1"}, "--steps=1"},
 			{[]string{"--checkpoint", first}, "go on from it with --resume"},
 			{[]string{"--resume", "--checkpoint", filepath.Join(dir, "none")}, "none"},
@@ -165,6 +169,41 @@ func TestTrainDiverges(t *testing.T) {
 	}
 }
 
+// A run that skips steps, whose gradients have no finite norm, is logged as any other. A row of one token gets from 65536
+// to a scale that float16 holds by such steps.
+func TestTrainLogsSkippedSteps(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	r := trained(t, append(small, "--text", "reference", "--steps", "12", "--precision", "fp16", "--loss-scale", "dynamic", "--seq", "1",
+		"--batch", "1", "--clip", "1", "--log", log)...)
+	lines, err := os.ReadFile(log)
+	if err != nil || strings.Count(string(lines), "\n") != 12 || r.Skipped == 0 || strings.Count(string(lines), `"skipped":true`) != r.Skipped {
+		t.Errorf("%d steps skipped, error %v, log:\n%s", r.Skipped, err, lines)
+	}
+}
+
+// Interrupted while its only step is compiled, the run does the step and saves it.
+func TestTrainInterruptedAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	cmd := exec.Command(os.Args[0], append(small, "--text", "reference", "--steps", "1", "--checkpoint", dir)...)
+	cmd.Env = append(os.Environ(), envMain+"=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cmd.Process.Signal(os.Interrupt)
+	err := cmd.Wait()
+	saved, _ := filepath.Glob(filepath.Join(dir, "step-*"))
+	// The signal comes before the step, and then step 0 is saved, or in it.
+	if len(saved) != 1 {
+		t.Errorf("checkpoints %q, error %v", saved, err)
+	}
+}
+
 // Without --json, people get a chart, a table and the text.
 func TestTrainForPeople(t *testing.T) {
 	stdout, stderr, status := shardbook(t, nil, append(small, "--text", "reference", "--steps", "12", "--precision", "bf16", "--warmup", "3",
@@ -197,6 +236,14 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--text-bytes", "-1"}, []string{"--text-bytes=-1"}},
 		{[]string{"--heads", "5"}, []string{"Heads is 5", "128", "such as 4"}},
 		{[]string{"--layers", "0"}, []string{"Layers is 0"}},
+		{[]string{"--heads", "0"}, []string{"Heads is 0"}},
+		{[]string{"--d", "9223372036854775783", "--heads", "4611686018427387904"}, []string{"at most"}},
+		{[]string{"--batch", "9223372036854775807"}, []string{"must not have more than"}},
+		{[]string{"--text", "reference", "--text-bytes", "3"}, []string{"--text-bytes=3"}},
+		{[]string{"--stochastic-rounding"}, []string{"StochasticUpdate"}},
+		{[]string{"--top-k", "-1"}, []string{"TopK is -1"}},
+		{[]string{"--temperature", "NaN"}, []string{"Temperature is NaN"}},
+		{[]string{"--checkpoint", filepath.Join(used, "below")}, []string{"checkpoint", used}},
 		{[]string{"--batch", "0"}, []string{"batch size 0"}},
 		{[]string{"--steps", "0"}, []string{"--steps=0"}},
 		{[]string{"--steps", "many"}, []string{"many"}},

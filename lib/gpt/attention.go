@@ -51,14 +51,20 @@ func (c Config) attend(q, k, v *graph.Node, noise *Noise) *graph.Node {
 	q = graph.Reshape(graph.MulScalar(q, 1/math.Sqrt(float64(d))), b, t, kv, h/kv, d)
 	scores := causal(in32(c.Matmul.Dot(q, []int{4}, []int{0, 2}, k, []int{3}, []int{0, 2}))) // (B,K,T,H/K,T)
 
-	// Softmax, with the division by the sum left to the end: there are fewer outputs than weights, and neither pass needs
-	// the weights twice.
+	// Softmax. Its division by the sum is left to the end, since there are fewer outputs than weights and neither pass
+	// needs the weights twice; but not in half precision, which might not hold what is not divided yet.
+	half := v.DType().IsHalfPrecision()
 	largest := graph.StopGradient(graph.ReduceAndKeep(scores, graph.ReduceMax, -1))
 	weights := graph.Exp(graph.Sub(scores, largest))
 	sum := graph.ReduceAndKeep(weights, graph.ReduceSum, -1) // (B,K,T,H/K,1)
+	if half {
+		weights = graph.Div(weights, sum)
+	}
 	weights = graph.ConvertDType(c.drop(weights, noise, inAttention), v.DType())
 	y := c.Matmul.Dot(weights, []int{4}, []int{0, 1}, v, []int{1}, []int{0, 2}) // (B,K,T,H/K,D)
-	y = graph.ConvertDType(graph.Div(in32(y), sum), v.DType())
+	if !half {
+		y = graph.Div(y, sum)
+	}
 	return graph.Reshape(graph.TransposeAllAxes(y, 0, 2, 1, 3, 4), b, t, h, d)
 }
 

@@ -33,6 +33,8 @@ func (c Corpus) Batches(config Config, batch int) (*Batches, error) {
 	switch {
 	case batch < 1:
 		return nil, fmt.Errorf("gpt: batch size %d: it must be at least 1", batch)
+	case batch > maxTokens/seq:
+		return nil, fmt.Errorf("gpt: a batch of %d sequences of %d tokens: it must not have more than %d tokens", batch, seq, maxTokens)
 	case len(c.Text) == 0:
 		return nil, fmt.Errorf("gpt: corpus %q is empty: give it a text", c.Name)
 	case !c.cyclic && len(c.Text) < seq+1:
@@ -57,6 +59,9 @@ func (c Corpus) Batches(config Config, batch int) (*Batches, error) {
 	}
 	return b, nil
 }
+
+// maxTokens is the most tokens in a batch, 8 GiB of them.
+const maxTokens = 1 << 31
 
 // Windows returns the number of sequences in an epoch.
 func (b *Batches) Windows() int { return b.windows }

@@ -90,14 +90,17 @@ func ReferenceConfig() Config {
 // Validate returns an error that names the first field that is not valid, with its value and what to do.
 func (c Config) Validate() error {
 	for _, f := range []struct {
-		name  string
-		value int
-		least int
+		name               string
+		value, least, most int
 	}{
-		{"Layers", c.Layers, 1}, {"Width", c.Width, 1}, {"Heads", c.Heads, 1}, {"Seq", c.Seq, 1}, {"Vocab", c.Vocab, 2},
+		{"Layers", c.Layers, 1, 1 << 14}, {"Width", c.Width, 1, 1 << 20}, {"Heads", c.Heads, 1, 1 << 20},
+		{"Seq", c.Seq, 1, 1 << 28}, {"Vocab", c.Vocab, 2, 1 << 24}, {"Hidden", c.hidden(), 1, 1 << 22},
 	} {
 		if f.value < f.least {
 			return fmt.Errorf("gpt: Config.%s is %d: set it to at least %d", f.name, f.value, f.least)
+		}
+		if f.value > f.most { // below it no number of elements or bytes overflows
+			return fmt.Errorf("gpt: Config.%s is %d: set it to at most %d", f.name, f.value, f.most)
 		}
 	}
 	if c.Width%c.Heads != 0 {
@@ -108,8 +111,6 @@ func (c Config) Validate() error {
 	case c.KVHeads < 0 || c.Heads%c.kvHeads() != 0:
 		return fmt.Errorf("gpt: Config.KVHeads is %d, which does not divide Config.Heads %d: choose a divisor, such as %d",
 			c.KVHeads, c.Heads, divisorBelow(c.Heads, max(2, c.KVHeads)))
-	case c.Hidden < 0:
-		return fmt.Errorf("gpt: Config.Hidden is %d: set it to at least 1, or 0 for 4·Width", c.Hidden)
 	case !slices.Contains([]Norm{"", LayerNorm, RMSNorm}, c.Norm):
 		return fmt.Errorf("gpt: Config.Norm is %q: set it to %q or %q", c.Norm, LayerNorm, RMSNorm)
 	case !slices.Contains([]Positions{"", Learned, Rotary}, c.Positions):

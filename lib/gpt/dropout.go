@@ -44,8 +44,7 @@ func (c Config) drop(x *graph.Node, n *Noise, at site) *graph.Node {
 	if n == nil || c.Dropout == 0 {
 		return x
 	}
-	keep := 1 - c.Dropout
 	bits := noise.Bits(n.Key, uint32(n.layer)*uint32(sites)+uint32(at), n.Row, x.Shape().Dimensions...)
-	kept := graph.LessThan(bits, graph.Scalar(x.Graph(), dtypes.Uint32, uint32(keep*(1<<32))))
-	return graph.Where(kept, graph.MulScalar(x, 1/keep), graph.ZerosLike(x))
+	kept := graph.GreaterOrEqual(bits, graph.Scalar(x.Graph(), dtypes.Uint32, uint32(c.Dropout*(1<<32))))
+	return graph.Where(kept, graph.MulScalar(x, 1/(1-c.Dropout)), graph.ZerosLike(x))
 }

@@ -51,7 +51,7 @@ func TestDropout(t *testing.T) {
 	got := dropped(t, c, rows, key, 0)
 	zeros := 0
 	for i, v := range got {
-		kept := float64(plainHash(plainHash(uint32(i))^plainHash(plainHash(key)))) < 0.7*(1<<32)
+		kept := float64(plainHash(plainHash(uint32(i))^plainHash(plainHash(key)))) >= math.Floor(0.3*(1<<32))
 		want := 0.0
 		if kept {
 			want = 2 / 0.7

@@ -16,10 +16,11 @@ func (c Config) Embed(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.N
 	if tokens.Rank() != 2 || tokens.Shape().Dim(1) > c.Seq {
 		panic(fmt.Errorf("gpt: tokens have shape %s: want (B,T) with T at most Config.Seq %d", tokens.Shape(), c.Seq))
 	}
-	x := graph.Gather(p.Get("tok"), graph.InsertAxes(tokens, -1)) // (B,T,C)
+	// In float32, so that the gradients of a row add up in it, over all of its places in the batch.
+	x := graph.Gather(in32(p.Get("tok")), graph.InsertAxes(tokens, -1)) // (B,T,C)
 	if c.Positions != Rotary {
-		pos := graph.Slice(p.Get("pos"), graph.AxisRangeFromStart(tokens.Shape().Dim(1))) // (T,C)
+		pos := graph.Slice(in32(p.Get("pos")), graph.AxisRangeFromStart(tokens.Shape().Dim(1))) // (T,C)
 		x = graph.Add(x, graph.ExpandLeftToRank(pos, 3))
 	}
-	return c.drop(x, noise, afterEmbedding)
+	return c.drop(graph.ConvertDType(x, p.Get("tok").DType()), noise, afterEmbedding)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -61,5 +62,62 @@ func TestHalfPrecision(t *testing.T) {
 		if math.Sqrt(off/norm) > bound*3 {
 			t.Errorf("%s: the gradients are %.3f of their norm away from the exact ones", dtype, math.Sqrt(off/norm))
 		}
+	}
+}
+
+// The gradient of a token's row adds up over all its places, and a bias' over all positions: more than a half type can
+// count to. A model that is given one token only, over and over, has nothing but such sums.
+func TestSumsOverPositions(t *testing.T) {
+	random := rand.New(rand.NewPCG(23, 24))
+	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 64, Vocab: 5}
+	w, _ := randomModel(c, random)
+	tree := c.Params()
+	rows := make([][]int32, 32)
+	for i := range rows {
+		rows[i] = make([]int32, c.Seq)
+	}
+	grads := func(dtype dtypes.DType) []*tensors.Tensor {
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			n := len(tree)
+			cast := precision.Cast(in[:n], dtype)
+			loss := c.Loss(tree.As(dtype).Nodes(cast), in[n], in[n])
+			return precision.Cast(graph.Gradient(graph.MulScalar(loss, 256), cast...), dtypes.Float32)
+		}, append(w, tensors.FromValue(rows))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	exact, half := grads(dtypes.Float32), grads(dtypes.BFloat16)
+	for _, name := range []string{"tok", "h0.qkv.b", "h0.o.b", "h0.up.b", "h0.down.b"} {
+		k := tree.Index(name)
+		var off, norm float64
+		got := tensors.MustCopyFlatData[float32](half[k])
+		for i, want := range tensors.MustCopyFlatData[float32](exact[k]) {
+			off += math.Pow(float64(got[i]-want), 2)
+			norm += math.Pow(float64(want), 2)
+		}
+		// The values that are summed have errors of their own, of some 0.4 % each; sums in bfloat16 are 5 % and more away.
+		if away := math.Sqrt(off / norm); away > 0.03 {
+			t.Errorf("the gradient of %s is %.3f of its norm away from that in float32", name, away)
+		}
+	}
+}
+
+// Attention over many equal keys is their value, also where the sum of all values would overflow.
+func TestHalfAttentionDoesNotOverflow(t *testing.T) {
+	const n = 4096
+	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		g := in[0].Graph()
+		zero := graph.Zeros(g, shapes.Make(dtypes.Float16, 1, n, 1, 1))
+		v := graph.AddScalar(zero, 20)
+		y := gpt.CausalAttention(zero, zero, v)
+		return []*graph.Node{graph.ConvertDType(graph.ReduceAllMax(graph.Abs(graph.Sub(y, v))), dtypes.Float32)}
+	}, tensors.FromScalar(float32(0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if off := tensors.ToScalar[float32](out[0]); !(off < 0.1) {
+		t.Errorf("%g away from 20", off)
 	}
 }

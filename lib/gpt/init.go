@@ -19,9 +19,7 @@ func (c Config) Init() ([]*tensors.Tensor, error) {
 	values := make([]*tensors.Tensor, len(tree))
 	for i, s := range tree {
 		flat := make([]float32, s.Size())
-		if err := c.InitPart(i, 0, flat); err != nil {
-			return nil, err
-		}
+		fill(flat, s.Name, i, 0)
 		values[i] = tensors.FromFlatDataAndDimensions(flat, s.Shape.Dimensions...)
 	}
 	return values, nil
@@ -29,8 +27,11 @@ func (c Config) Init() ([]*tensors.Tensor, error) {
 
 // InitPart fills dst with the initial values of a run of len(dst) elements of one parameter, in row-major order from
 // element first on: what a device that holds a shard needs. The parameter is given by its index in [Config.Params].
-// An index or a run outside of the model is an error.
+// An invalid configuration is an error, and so is an index or a run outside of the model.
 func (c Config) InitPart(index, first int, dst []float32) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
 	tree := c.Params()
 	if index < 0 || index >= len(tree) {
 		return fmt.Errorf("gpt: parameter #%d of a model that has %d: count from 0", index, len(tree))
@@ -39,18 +40,25 @@ func (c Config) InitPart(index, first int, dst []float32) error {
 	if first < 0 || first > s.Size()-len(dst) {
 		return fmt.Errorf("gpt: elements %d to %d of %s: it has %d", first, first+len(dst), s, s.Size())
 	}
-	for i := range dst {
-		switch {
-		case strings.HasSuffix(s.Name, ".g"):
+	fill(dst, s.Name, index, first)
+	return nil
+}
+
+// fill is InitPart for a run that is known to be in the model.
+func fill(dst []float32, name string, index, first int) {
+	switch {
+	case strings.HasSuffix(name, ".g"):
+		for i := range dst {
 			dst[i] = 1
-		case strings.HasSuffix(s.Name, ".b"):
-			dst[i] = 0
-		default:
+		}
+	case strings.HasSuffix(name, ".b"):
+		clear(dst)
+	default:
+		for i := range dst {
 			u := float64(splitmix64(uint64(index)<<32+uint64(first+i))>>40) / (1 << 24) // in [0,1)
 			dst[i] = float32((2*u - 1) * 0.02 * math.Sqrt(3))
 		}
 	}
-	return nil
 }
 
 // splitmix64 returns the first output of the generator of that name seeded with x (Steele, Lea & Flood 2014, "Fast

@@ -16,7 +16,9 @@ func (c Config) Linear(p params.Nodes, at string, x *graph.Node) *graph.Node {
 	if c.NoBias {
 		return y
 	}
-	return graph.Add(y, graph.ExpandLeftToRank(p.Get(at+".b"), y.Rank()))
+	// The bias is spread out in float32, so that its gradients, one a position, add up in float32.
+	b := graph.BroadcastToDims(graph.ExpandLeftToRank(in32(p.Get(at+".b")), y.Rank()), y.Shape().Dimensions...)
+	return graph.Add(y, graph.ConvertDType(b, y.DType()))
 }
 
 // matmul returns x·w (…,out) for x (…,in) and w (in,out).

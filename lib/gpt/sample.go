@@ -32,10 +32,24 @@ type Sampling struct {
 	Seed uint64
 }
 
+// Validate returns an error that says which setting is not valid.
+func (s Sampling) Validate() error {
+	if !(s.Temperature >= 0 && s.Temperature < math.Inf(1)) {
+		return fmt.Errorf("gpt: Sampling.Temperature is %g: set it to at least 0", s.Temperature)
+	}
+	if s.TopK < 0 {
+		return fmt.Errorf("gpt: Sampling.TopK is %d: set it to at least 1, or 0 for all tokens", s.TopK)
+	}
+	return nil
+}
+
 // Generate continues a text by n bytes. The logits function returns, for a row of Config.Seq tokens and the index of the
 // last that counts, the logits of the next: a program made of [Config.NextLogits]. Of a text longer than Seq, the model
 // sees the end. It is an error if the prompt is empty or has a byte outside of the vocabulary, or a setting is not valid.
 func (c Config) Generate(prompt []byte, n int, s Sampling, logits func(tokens *tensors.Tensor, last int32) ([]float32, error)) ([]byte, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
 	switch {
 	case len(prompt) == 0:
 		return nil, errors.New("gpt: the prompt is empty: give at least one byte to go on from")
@@ -43,8 +57,8 @@ func (c Config) Generate(prompt []byte, n int, s Sampling, logits func(tokens *t
 		return nil, fmt.Errorf("gpt: Config.Vocab is %d: only a model of bytes, at most 256, can write text", c.Vocab)
 	case int(slices.Max(prompt)) >= c.Vocab:
 		return nil, fmt.Errorf("gpt: the prompt has byte %d, Config.Vocab is %d", slices.Max(prompt), c.Vocab)
-	case n < 0 || s.TopK < 0 || !(s.Temperature >= 0 && s.Temperature < math.Inf(1)):
-		return nil, fmt.Errorf("gpt: %d bytes with %+v: none of the numbers may be below 0", n, s)
+	case n < 0:
+		return nil, fmt.Errorf("gpt: %d bytes to generate: ask for at least 0", n)
 	}
 	random := rand.New(rand.NewPCG(s.Seed, 0))
 	text := slices.Clone(prompt)

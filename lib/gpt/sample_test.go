@@ -86,9 +86,9 @@ func TestGenerateErrors(t *testing.T) {
 	}{
 		{"", 1, gpt.Sampling{}, successor, "the prompt is empty"},
 		{"\xff", 1, gpt.Sampling{}, successor, "byte 255"},
-		{"a", -1, gpt.Sampling{}, successor, "below 0"},
-		{"a", 1, gpt.Sampling{Temperature: math.NaN()}, successor, "below 0"},
-		{"a", 1, gpt.Sampling{TopK: -1}, successor, "below 0"},
+		{"a", -1, gpt.Sampling{}, successor, "-1 bytes"},
+		{"a", 1, gpt.Sampling{Temperature: math.NaN()}, successor, "Temperature is NaN"},
+		{"a", 1, gpt.Sampling{TopK: -1}, successor, "TopK is -1"},
 		{"a", 1, gpt.Sampling{}, func(*tensors.Tensor, int32) ([]float32, error) { return nil, broken }, "the device is gone"},
 		{"a", 1, gpt.Sampling{}, func(*tensors.Tensor, int32) ([]float32, error) {
 			return []float32{1, float32(math.NaN())}, nil

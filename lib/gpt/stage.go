@@ -30,7 +30,8 @@ func (c Config) Stage(p params.Nodes, first, last int, x *graph.Node, noise *Noi
 }
 
 // StageParams lists the parameters of a stage, in the order of [Config.Params]. A tied token table belongs to the first
-// stage and to the last. Blocks that are not in the model are an error.
+// stage and to the last. An invalid configuration is an error, and so
+// are blocks that are not in the model.
 func (c Config) StageParams(first, last int) (params.Tree, error) {
 	if err := c.checkStage(first, last); err != nil {
 		return nil, err
@@ -57,6 +58,9 @@ func (c Config) StageParams(first, last int) (params.Tree, error) {
 }
 
 func (c Config) checkStage(first, last int) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
 	if first < 0 || last > c.Layers || first >= last {
 		return fmt.Errorf("gpt: a stage of blocks %d to %d of a model with %d: count from 0, and give it at least one",
 			first, last-1, c.Layers)

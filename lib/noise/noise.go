@@ -39,6 +39,14 @@ func Bits(key *graph.Node, site uint32, row *graph.Node, dimensions ...int) *gra
 	return hash(graph.BitwiseXor(hash(index), graph.BroadcastToDims(key, dimensions...)))
 }
 
+// Key returns the key of a step, an integer scalar, in a run with a seed: a uint32 scalar. The steps of two seeds have
+// no more in common than any two steps.
+func Key(seed uint32, step *graph.Node) *graph.Node {
+	g := step.Graph()
+	mixed := hash(hash(graph.Const(g, seed))) // twice, or seed 1 at step 2 would be seed 2 at step 1
+	return hash(graph.BitwiseXor(mixed, hash(graph.ConvertDType(step, dtypes.Uint32))))
+}
+
 // hash mixes the bits of each uint32 of x, so that every bit of it changes every bit of the result with a chance of about
 // a half: MurmurHash3's 32-bit finalizer (Appleby 2011, github.com/aappleby/smhasher).
 func hash(x *graph.Node) *graph.Node {

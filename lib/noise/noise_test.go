@@ -88,6 +88,31 @@ func TestIndependence(t *testing.T) {
 	}
 }
 
+// Keys of neighbouring seeds and steps are all different. That two of 2¹¹ are the same by chance has a probability of 0.0005.
+func TestKeys(t *testing.T) {
+	steps := make([]int32, 256)
+	for i := range steps {
+		steps[i] = int32(i)
+	}
+	seen := map[uint32]bool{}
+	for _, seed := range []uint32{0, 1, 2, 3, 50549, 244002641, 0x9E3779B1, 1<<32 - 1} {
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{noise.Key(seed, in[0])} },
+			tensors.FromValue(steps))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, key := range tensors.MustCopyFlatData[uint32](out[0]) {
+			if want := plain(plain(plain(seed)) ^ plain(uint32(i))); key != want {
+				t.Fatalf("seed %d, step %d: key %#x, want %#x", seed, i, key, want)
+			}
+			seen[key] = true
+		}
+	}
+	if len(seen) != 8*256 {
+		t.Errorf("%d different keys of %d", len(seen), 8*256)
+	}
+}
+
 func TestBadKey(t *testing.T) {
 	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{noise.Bits(in[0], 0, nil, 3)} },
 		tensors.FromValue([]uint32{1, 2}))

@@ -75,7 +75,10 @@ func (r Recipe) Validate() error {
 	if r.Model == nil || r.Rule == nil {
 		return errors.New("train: the recipe has no model or no rule: set Recipe.Model and Recipe.Rule")
 	}
-	if err := errors.Join(r.Model.Validate(), r.Model.Params().Validate(), r.Rule.Validate(), r.policy().Validate()); err != nil {
+	if err := r.Model.Validate(); err != nil { // or there may be no parameters to look at
+		return err
+	}
+	if err := errors.Join(r.Model.Params().Validate(), r.Rule.Validate(), r.policy().Validate()); err != nil {
 		return err
 	}
 	if !(r.Clip >= 0 && r.Clip < math.Inf(1)) {

@@ -31,7 +31,8 @@ type Run struct {
 // Metrics is what a step reports.
 type Metrics struct {
 	Loss float64 // mean over the batch before the update, in nats
-	// GradNorm is the norm of all gradients together, before clipping. 0 where Recipe.Clip is not set.
+	// GradNorm is the norm of all gradients together, before clipping; not finite where they are not. 0 where Recipe.Clip
+	// is not set.
 	GradNorm float64
 	// Skipped is true if a gradient was not finite, so that the update was left out: see
 	// precision.Scaling. All else stays as it was but the loss scale and the count of batches.
@@ -66,7 +67,10 @@ func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
 		all[i] = i
 	}
 	run.step, err = xla.Compile(mesh, r.Graph, xla.In(in...).Gives(xla.Replicated()).Donates(all...))
-	return run, err
+	if err != nil {
+		return nil, errors.Join(err, finalize(run.state))
+	}
+	return run, nil
 }
 
 // place puts a state on the devices in place of the one that is there. An error leaves that one.
@@ -108,11 +112,10 @@ func (r *Run) Step(inputs, targets *tensors.Tensor) (Metrics, error) {
 	r.state = out[:last]
 	r.steps++
 	flat, err := tensors.CopyFlatData[float32](out[last].Shards()[0])
-	if err != nil {
+	if err := errors.Join(err, out[last].FinalizeAll()); err != nil {
 		return Metrics{}, err
 	}
-	return Metrics{Loss: float64(flat[0]), GradNorm: float64(flat[1]), Skipped: flat[2] == 0, Scale: float64(flat[3])},
-		out[last].FinalizeAll()
+	return Metrics{Loss: float64(flat[0]), GradNorm: float64(flat[1]), Skipped: flat[2] == 0, Scale: float64(flat[3])}, nil
 }
 
 // Steps is the number of batches trained on since the run began, and so the number of the next one, from 0.

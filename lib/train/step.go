@@ -22,7 +22,7 @@ func (r Recipe) Graph(in []*graph.Node) []*graph.Node {
 	batch := in[len(parts.all()):]
 	g := in[0].Graph()
 	steps, updates := graph.OnePlus(counters[0]), graph.OnePlus(counters[1])
-	key := graph.Add(graph.ConvertDType(steps, dtypes.Uint32), graph.Const(g, r.Seed*seedStride))
+	key := noise.Key(r.Seed, steps)
 
 	loss, grads := r.gradients(weights, scaling, batch[0], batch[1], key)
 	one := graph.Const(g, float32(1))
@@ -47,9 +47,6 @@ func (r Recipe) Graph(in []*graph.Node) []*graph.Node {
 	metrics := graph.Stack([]*graph.Node{loss, norm, made, scale}, 0)
 	return slices.Concat(newWeights, newStates, newScaling, []*graph.Node{steps, updates, metrics})
 }
-
-// seedStride keeps the keys of two seeds apart for as many steps.
-const seedStride = 0x9E3779B1
 
 // gradients returns the mean loss over the batch, in float32, and the gradients of the scaled loss. The model computes
 // in the policy's type, and the gradients come in it.
