@@ -23,9 +23,9 @@ import (
 // It panics where GoMLX does while a graph is built, without inputs or outputs, and on gradients of a wrong number or
 // shape.
 //
-// GoMLX goes on to differentiate whatever made an input that gets a gradient, whether or not anybody asks for it, as
-// behind its own fused operations; so an input made by an operation without a gradient, such as a While loop, must
-// come through graph.StopGradient, or have nil for its gradient.
+// An input that depends on nothing whose gradient is asked for is differentiated all the same if backward gives it a
+// gradient, through all that made it, as behind GoMLX's own fused operations. So where it was made with an operation
+// without a gradient, such as a While loop, it must come through graph.StopGradient, or have nil for its gradient.
 func Custom(inputs []*graph.Node, forward func(in []*graph.Node) []*graph.Node,
 	backward func(in, out, v []*graph.Node) []*graph.Node) []*graph.Node {
 	if len(inputs) == 0 {

@@ -345,6 +345,34 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// Floor has no gradient, and nobody asks for one behind it. That matters for an input made of nothing else, and not for
+// one that is on the way to what is asked for.
+func TestInputsWithoutGradient(t *testing.T) {
+	for name, c := range map[string]struct {
+		input func(x, floor *node) *node
+		want  string
+	}{
+		"floor":      {func(_, floor *node) *node { return floor }, "no gradient is defined"},
+		"stopped":    {func(_, floor *node) *node { return graph.StopGradient(floor) }, ""},
+		"on the way": {func(x, floor *node) *node { return graph.Mul(x, floor) }, ""},
+	} {
+		exec, err := graph.NewExec(pureGo(), func(in nodes) nodes {
+			y := autodiff.Custom(nodes{in[0], c.input(in[0], graph.Floor(in[1]))},
+				func(in nodes) nodes { return nodes{graph.Mul(in[0], in[1])} },
+				func(in, _, v nodes) nodes { return nodes{graph.Mul(v[0], in[1]), graph.Mul(v[0], in[0])} })[0]
+			return graph.Gradient(y, in[0])
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = exec.Call(float32(2), float32(3.5))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+		exec.Finalize()
+	}
+}
+
 func TestPanics(t *testing.T) {
 	square := func(in nodes) nodes { return nodes{graph.Square(in[0])} }
 	gives := func(f func(in nodes) nodes) func(in, out, v nodes) nodes {

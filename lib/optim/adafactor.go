@@ -35,9 +35,9 @@ type AdafactorRule struct {
 	// Decay says how fast the running means forget: at step t over about the last t^Decay steps. At least 0.
 	Decay float64
 	// Eps1 is added to squared gradients, so that they are never 0; Eps2 is the least root mean square to which a step
-	// is relative, so that a parameter can leave 0. Both greater than 0.
+	// is relative, so that a parameter can leave 0. Both at least 2⁻¹²⁶.
 	Eps1, Eps2 float64
-	// Clip bounds the root mean square of U; greater than 0.
+	// Clip bounds the root mean square of U; at least 2⁻¹²⁶.
 	Clip float64
 	// Beta1 is the decay of the running mean of the changes, in [0,1); 0 keeps none.
 	Beta1 float64
@@ -51,7 +51,7 @@ func Adafactor(lr float64) AdafactorRule {
 
 // Validate implements [Rule].
 func (r AdafactorRule) Validate() error {
-	const least = math.SmallestNonzeroFloat32
+	const least = 0x1p-126 // XLA may take what is smaller for 0
 	return checkSettings("Adafactor", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Decay", r.Decay, 0, math.Inf(1)},
 		setting{"Eps1", r.Eps1, least, math.Inf(1)}, setting{"Eps2", r.Eps2, least, math.Inf(1)},
 		setting{"Clip", r.Clip, least, math.Inf(1)}, setting{"Beta1", r.Beta1, 0, 1})
@@ -82,10 +82,11 @@ func (r AdafactorRule) Update(u Update) (*graph.Node, []*graph.Node) {
 		columns := r.mean(u, u.States[1], p.mean(square, n-2))
 		states = []*graph.Node{rows, columns}
 		left := p.without(n - 1) // of which the rows are the last axis
-		relative := graph.Div(rows, left.spread(left.mean(rows, n-2), n-2))
-		// One root for each factor: their product might be too small for float32.
-		g = graph.Div(g, graph.Sqrt(p.spread(relative, n-1)))
-		g = graph.Div(g, graph.Sqrt(p.spread(columns, n-2)))
+		mean := left.spread(left.mean(rows, n-2), n-2)
+		// One root for each factor: float32 might have no number for their product, or for the quotient of two.
+		g = graph.Div(g, p.spread(graph.Sqrt(rows), n-1))
+		g = graph.Mul(g, p.spread(graph.Sqrt(mean), n-1))
+		g = graph.Div(g, p.spread(graph.Sqrt(columns), n-2))
 	} else {
 		v := r.mean(u, u.States[0], square)
 		states = []*graph.Node{v}
@@ -108,11 +109,12 @@ func (r AdafactorRule) Update(u Update) (*graph.Node, []*graph.Node) {
 }
 
 // mean is one step of a running mean of squares, to which Eps1 is added. Where x is already a mean over an axis, that
-// is as good as adding it to each square.
+// is as good as adding it to each square. Such a mean is at least Eps1, which Max says where a product underflows.
 func (r AdafactorRule) mean(u Update, old, x *graph.Node) *graph.Node {
 	t := graph.ConvertDType(u.Step, dtypes.Float64)
 	share := graph.ConvertDType(graph.Pow(t, graph.Scalar(t.Graph(), t.DType(), -r.Decay)), x.DType()) // 1−β
-	return graph.Add(graph.Mul(old, graph.OneMinus(share)), graph.Mul(graph.AddScalar(x, r.Eps1), share))
+	mean := graph.Add(graph.Mul(old, graph.OneMinus(share)), graph.Mul(graph.AddScalar(x, r.Eps1), share))
+	return graph.MaxScalar(mean, r.Eps1)
 }
 
 // relativeStep is ρ, a scalar.

@@ -21,7 +21,8 @@ import (
 //
 // Its states are "m" and "v", both of the parameter's shape.
 type AdamWRule struct {
-	// LR is the learning rate: about the most by which an element changes in one step. At least 0.
+	// LR is the learning rate: about the most by which an element changes in one step, but for one whose gradient is
+	// seldom other than 0, up to (1−β₁)/√(1−β₂) times that (Kingma & Ba 2015, §2.1). At least 0.
 	LR float64
 	// Beta1 and Beta2 are the decay of the running means of the gradient and of its square, in [0,1): a mean is over
 	// about 1/(1−β) steps.

@@ -53,6 +53,7 @@ func TestValidate(t *testing.T) {
 		{optim.Adafactor(0), ""},
 		{optim.Adafactor(-1), "Adafactor.LR is -1"},
 		{adafactor(func(r *optim.AdafactorRule) { r.Eps1 = 0 }), "Adafactor.Eps1 is 0"},
+		{adafactor(func(r *optim.AdafactorRule) { r.Eps1 = 0x1p-127 }), "Adafactor.Eps1 is 5.87"},
 		{adafactor(func(r *optim.AdafactorRule) { r.Eps2 = 0 }), "Adafactor.Eps2 is 0"},
 		{adafactor(func(r *optim.AdafactorRule) { r.Clip = 0 }), "Adafactor.Clip is 0"},
 		{adafactor(func(r *optim.AdafactorRule) { r.Decay = -1 }), "Adafactor.Decay is -1"},
@@ -228,7 +229,7 @@ func TestParse(t *testing.T) {
 		name string
 		lr   float64
 		want string
-	}{{"adamw", 1e-3, ""}, {"adafactor", 0, ""}, {"AdamW", 1, `no rule "AdamW": choose one of ["adafactor"`}, {"", 1, "no rule"}, {"sgd", -1, "SGD.LR is -1"}} {
+	}{{"adamw", 1e-3, ""}, {"adafactor", 0, ""}, {"AdamW", 1, ""}, {"adam9", 1, `no rule "adam9": choose one of ["adafactor"`}, {"", 1, "no rule"}, {"sgd", -1, "SGD.LR is -1"}} {
 		rule, err := optim.Parse(c.name, c.lr)
 		refused(t, c.name, err, c.want)
 		if (rule == nil) != (err != nil) {

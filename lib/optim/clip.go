@@ -16,7 +16,8 @@ import (
 // Where the norm is NaN or infinite, so that no scale is right, all gradients become NaN: what is wrong is seen in the
 // next parameters, and not hidden as a step of zeros. A caller that would rather skip such a step looks at the norm.
 //
-// It builds a graph, and panics if max is not a positive number or there are no gradients.
+// It builds a graph, and panics if max is not a number of at least 2⁻¹²⁶, the smallest that float32 has in full
+// precision, or there are no gradients.
 func ClipByGlobalNorm(grads []*graph.Node, max float64, sum func(*graph.Node) *graph.Node) (clipped []*graph.Node, norm *graph.Node) {
 	norm = GlobalNorm(grads, sum)
 	return ClipTo(grads, max, norm), norm
@@ -54,15 +55,20 @@ func SquareNorm(grads []*graph.Node) *graph.Node {
 
 // ClipTo is [ClipByGlobalNorm] for a norm that is known, a float32 scalar.
 func ClipTo(grads []*graph.Node, max float64, norm *graph.Node) []*graph.Node {
-	if !(max > 0) || math.IsInf(max, 1) {
-		panic(fmt.Errorf("optim: gradients are to be clipped to a norm of %g: give a positive number", max))
+	if !(max >= 0x1p-126) || math.IsInf(max, 1) {
+		panic(fmt.Errorf("optim: gradients are to be clipped to a norm of %g: give a number of at least 1.2e-38, such as 1", max))
 	}
 	g, t := norm.Graph(), norm.DType()
 	scale := graph.MinScalar(graph.Div(graph.Scalar(g, t, max), norm), 1)
 	scale = graph.Where(graph.IsFinite(norm), scale, graph.Scalar(g, t, math.NaN()))
 	clipped := make([]*graph.Node, len(grads))
 	for i, grad := range grads {
-		clipped[i] = graph.ConvertDType(graph.Mul(graph.ConvertDType(grad, t), scale), grad.DType())
+		wide := grad.DType()
+		if wide.IsHalfPrecision() {
+			wide = t
+		}
+		product := graph.Mul(graph.ConvertDType(grad, wide), graph.ConvertDType(scale, wide))
+		clipped[i] = graph.ConvertDType(product, grad.DType())
 	}
 	return clipped
 }

@@ -101,12 +101,29 @@ func TestClipShards(t *testing.T) {
 	}
 }
 
+// Gradients of float64 keep its precision, and those of 0 stay with the least norm to clip to.
+func TestClipKeeps(t *testing.T) {
+	const fine = 1 + 0x1p-40
+	out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		whole, _ := optim.ClipByGlobalNorm(in[:1], 2, nil)
+		half, _ := optim.ClipByGlobalNorm(in[:1], 0.5, nil)
+		zero, _ := optim.ClipByGlobalNorm(in[1:], 0x1p-126, nil)
+		return []*graph.Node{whole[0], half[0], zero[0]}
+	}, tensors.FromValue([]float64{fine}), tensors.FromValue([]float32{0}))
+	for i, want := range []float64{fine, fine / 2, 0} {
+		if got := floats(t, out[i])[0]; got != want {
+			t.Errorf("result %d is %v, want %v", i, got, want)
+		}
+	}
+}
+
 func TestClipRefuses(t *testing.T) {
 	for _, c := range []struct {
 		max   float64
 		grads int
 		want  string
-	}{{1, 1, ""}, {0, 1, "a norm of 0"}, {-1, 1, "a norm of -1"}, {math.NaN(), 1, "a norm of NaN"}, {math.Inf(1), 1, "a norm of +Inf"}, {1, 0, "no gradients"}} {
+	}{{1, 1, ""}, {0, 1, "a norm of 0"}, {-1, 1, "a norm of -1"}, {math.NaN(), 1, "a norm of NaN"}, {math.Inf(1), 1, "a norm of +Inf"}, {1, 0, "no gradients"},
+		{1e-38, 1, "a norm of 1e-38"}, {1e-46, 1, "a norm of 1e-46: give a number of at least 1.2e-38"}, {0x1p-126, 1, ""}} {
 		_, err := call(func(in []*graph.Node) []*graph.Node {
 			_, norm := optim.ClipByGlobalNorm(in[:c.grads], c.max, nil)
 			return []*graph.Node{norm}

@@ -4,15 +4,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Names lists the rules that [Parse] knows, in alphabetical order.
 func Names() []string { return slices.Sorted(maps.Keys(byName())) }
 
-// Parse returns the rule of that name with the given learning rate and its usual settings, as for a command line. A
-// name that it does not know, and a learning rate that the rule refuses, are errors. ("adafactor" takes 0 for its own.)
+// Parse returns the rule of that name, in any case, with the given learning rate and its usual settings, as for a
+// command line. A name that it does not know, and a learning rate that the rule refuses, are errors. ("adafactor" takes 0
+// for its own.)
 func Parse(name string, lr float64) (Rule, error) {
-	of, ok := byName()[name]
+	of, ok := byName()[strings.ToLower(name)]
 	if !ok {
 		return nil, fmt.Errorf("optim: there is no rule %q: choose one of %q", name, Names())
 	}

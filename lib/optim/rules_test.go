@@ -152,6 +152,62 @@ func TestZeros(t *testing.T) {
 	}
 }
 
+// A row without a gradient beside one of 1e8 has 10⁻⁴⁶ of its mean square, which float32 has no number for; whole or cut,
+// the steps are what float64 has.
+func TestAdafactorRowsFarApart(t *testing.T) {
+	rule := optim.Adafactor(0.1)
+	tree := params.Tree{params.New("w", dtypes.Float32, 2, 2)}
+	w, g := []float64{1, 2, 3, 4}, []float64{0, 0, 1e8, -2e8}
+	states := [][]float64{{0, 0}, {0, 0}}
+	want := slices.Clone(w)
+	plainAdafactor(rule)([]int{2, 2}, want, g, states, 1)
+	for _, c := range []cutting{{[]int{2, 2}, 1, 0, 0}, {[]int{2, 2}, 2, 0, 0}, {[]int{2, 2}, 2, 1, 0}, {[]int{2, 2}, 2, -1, 2}} {
+		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+			one := graph.Const(in[0].Graph(), int32(1))
+			ranks := lockstep(c.ranks, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
+				part := c.part(graph.Const(in[0].Graph(), int32(rank*c.length)), sum)
+				var states []*graph.Node
+				for _, s := range rule.States(tree[0], part) {
+					states = append(states, graph.Zeros(in[0].Graph(), s.Shape))
+				}
+				w, _ := optim.ApplyToParts(rule, tree, []optim.Part{part}, []*graph.Node{c.of(in[0], rank)}, []*graph.Node{c.of(in[1], rank)}, states, one)
+				return w
+			})
+			var parts []*graph.Node
+			for _, w := range ranks {
+				parts = append(parts, w[0])
+			}
+			return []*graph.Node{join(parts, max(c.axis, 0), in[0])}
+		}, tensors.FromValue([][]float32{{1, 2}, {3, 4}}), tensors.FromValue([][]float32{{0, 0}, {1e8, -2e8}}))
+		for i, got := range floats(t, out[0]) {
+			if !scalar.EqualWithinRel(got, want[i], 1e-6) {
+				t.Errorf("%d ranks along axis %d: element %d is %g, want %g", c.ranks, c.axis, i, got, want[i])
+			}
+		}
+	}
+}
+
+// With the least Eps1 the mean squares stay numbers where XLA takes products of them for 0.
+func TestAdafactorLeastEps(t *testing.T) {
+	rule := optim.Adafactor(0.1)
+	rule.Eps1 = 0x1p-126
+	tree := params.Tree{params.New("w", dtypes.Float32, 2)}
+	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		g := in[0].Graph()
+		w, states := in[:1], in[1:2]
+		for step := range int32(3) {
+			w, states = optim.Apply(rule, tree, w, in[2:3], states, graph.Const(g, step+1))
+		}
+		return w
+	}, tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{0, 0}), tensors.FromValue([]float32{0, 0}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := floats(t, out[0]); got[0] != 1 || got[1] != 2 {
+		t.Errorf("gradients of 0 move {1, 2} to %v", got)
+	}
+}
+
 // A half-precision parameter's step is that of its float32 copy, rounded; its states are float32.
 func TestHalfPrecision(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))

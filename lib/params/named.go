@@ -2,6 +2,7 @@ package params
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/gomlx/compute/shapes"
@@ -16,7 +17,7 @@ type Named[T any] map[string]T
 type Nodes = Named[*graph.Node]
 
 // Zip names an ordered list of values, one for each entry of the tree; values and entries that differ in number are an
-// error.
+// error, and so are two entries of one name.
 func Zip[T any](t Tree, values []T) (Named[T], error) {
 	if len(values) != len(t) {
 		return nil, fmt.Errorf("params: %d values for the %d parameters of the tree %s: give one for each, in its order",
@@ -24,6 +25,9 @@ func Zip[T any](t Tree, values []T) (Named[T], error) {
 	}
 	named := make(Named[T], len(t))
 	for i, s := range t {
+		if _, ok := named[s.Name]; ok {
+			return nil, fmt.Errorf("params: two parameters of the tree are named %q: names must be unique", s.Name)
+		}
 		named[s.Name] = values[i]
 	}
 	return named, nil
@@ -61,13 +65,16 @@ func (n Named[T]) sorted() []string {
 	return names
 }
 
-// Check returns an error if the values differ from the tree's entries in number, or any of them from its entry in
-// element type or dimensions.
+// Check returns an error if the values differ from the tree's entries in number, any of them is nil or differs from its
+// entry in element type or dimensions, or two entries have one name.
 func Check[T shapes.HasShape](t Tree, values []T) error {
 	if _, err := Zip(t, values); err != nil {
 		return err
 	}
 	for i, s := range t {
+		if v := reflect.ValueOf(values[i]); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+			return fmt.Errorf("params: the value of %q is nil: give one of shape %s", s.Name, s.Shape)
+		}
 		if got := values[i].Shape(); !got.Equal(s.Shape) {
 			return fmt.Errorf("params: the value of %q has shape %s, its parameter has %s", s.Name, got, s.Shape)
 		}
@@ -76,7 +83,7 @@ func Check[T shapes.HasShape](t Tree, values []T) error {
 }
 
 // Nodes names the graph nodes of the tree's parameters, for use while building a graph.
-// It panics if the nodes differ from the tree in number or in any shape.
+// It panics where [Check] has an error.
 func (t Tree) Nodes(nodes []*graph.Node) Nodes {
 	if err := Check(t, nodes); err != nil {
 		panic(err)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/params"
@@ -77,6 +79,8 @@ func TestValidate(t *testing.T) {
 		{params.Tree{w, {Shape: w.Shape}}, "entry #1 has no name"},
 		{params.Tree{w, tree[0], w}, `entries #0 and #2 are both named "w"`},
 		{params.Tree{{Name: "w"}}, `"w" has element type`},
+		{params.Tree{params.New("w", dtypes.DType(999), 2)}, `"w" has element type DType(999)`},
+		{params.Tree{params.New("w", dtypes.DType(-1), 2)}, `"w" has element type DType(-1)`},
 		{params.Tree{params.New("w", dtypes.Float32, 2, 0)}, `axis 1 of "w" has dimension 0`},
 		{params.Tree{params.New("w", dtypes.Float32, -1)}, `axis 0 of "w" has dimension -1`},
 	} {
@@ -117,6 +121,9 @@ func TestZipAndList(t *testing.T) {
 	if _, err := params.Zip(tree, values[1:]); !matches(err, "4 values for the 5 parameters") {
 		t.Errorf("Zip of too few: error %v", err)
 	}
+	if _, err := params.Zip(params.Tree{tree[0], tree[1], tree[0]}, values[:3]); !matches(err, `two parameters of the tree are named "tok"`) {
+		t.Errorf("Zip of two with one name: error %v", err)
+	}
 	defer func() {
 		if err, _ := recover().(error); !matches(err, `no value for "nothing"`) {
 			t.Errorf("Get of nothing panics with %v", err)
@@ -148,6 +155,16 @@ func TestCheckAndZeros(t *testing.T) {
 		values[1] = wrong
 		if err := params.Check(tree, values); !matches(err, `the value of "h1.w" has shape`) {
 			t.Errorf("Check with %s: error %v", wrong.Shape(), err)
+		}
+	}
+	const isNil = `the value of "tok" is nil: give one of shape (Float32)[5, 2]`
+	for what, err := range map[string]error{
+		"tensor":    params.Check(tree[:1], []*tensors.Tensor{nil}),
+		"node":      params.Check(tree[:1], []*graph.Node{nil}),
+		"interface": params.Check(tree[:1], []shapes.HasShape{nil}),
+	} {
+		if !matches(err, isNil) {
+			t.Errorf("Check of a nil %s: error %v", what, err)
 		}
 	}
 }

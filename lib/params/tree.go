@@ -57,7 +57,7 @@ func (t Tree) Validate() error {
 			return fmt.Errorf("params: entries #%d and #%d are both named %q: names must be unique", j, i, s.Name)
 		}
 		seen[s.Name] = i
-		if !s.Shape.DType.IsSupported() {
+		if d := s.Shape.DType; d < 0 || d >= dtypes.MaxDType || !d.IsSupported() { // which panics for what is no type at all
 			return fmt.Errorf("params: %q has element type %s: choose one that tensors can hold", s.Name, s.Shape.DType)
 		}
 		for axis, d := range s.Shape.Dimensions {

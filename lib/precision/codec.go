@@ -6,13 +6,17 @@ import "math"
 // BF16's NaNs whose upper mantissa bits are clear, round twice on the way from float64, and know no other formats.
 
 // Round returns the nearest number of the format, and of two as near the one whose last bit is 0. Small numbers lose
-// precision gradually down to ±0, large ones become what f.Overflow says, and the sign of zeros is kept.
+// precision gradually down to ±0, large ones become what f.Overflow says, and the sign of zeros and NaNs is kept.
 func (f Format) Round(x float64) float64 { return f.round(x, math.RoundToEven) }
 
 // RoundStochastic returns one of the two numbers of the format around x (or x itself if it is one): with u drawn
 // uniformly from [0,1) the farther from zero with a probability that makes the mean x. (Gupta et al. 2015, "Deep
-// Learning with Limited Numerical Precision", §3.)
+// Learning with Limited Numerical Precision", §3.) What lies beyond the largest number is rounded by Round, so that no
+// draw makes an infinity of what Round does not.
 func (f Format) RoundStochastic(x, u float64) float64 {
+	if math.Abs(x) > f.Largest() {
+		return f.Round(x)
+	}
 	return f.round(x, func(n float64) float64 {
 		whole := math.Floor(n)
 		if u < n-whole {
@@ -58,7 +62,7 @@ func (f Format) unit(x float64) int {
 func (f Format) overflow(x float64) float64 {
 	switch f.Overflow {
 	case ToNaN:
-		return math.NaN()
+		return math.Copysign(math.NaN(), x)
 	case ToLargest:
 		return math.Copysign(f.Largest(), x)
 	}
@@ -118,8 +122,8 @@ func (f Format) Decode(bits uint32) float64 {
 }
 
 // Quantize returns the values as INT8 with one scale for all, values ≈ ints·scale: the largest magnitude becomes 127.
-// Values of 0 alone have scale 0; values that are not finite count as 0. (Symmetric absmax quantization, Dettmers et
-// al. 2022, "LLM.int8()", §2.1.)
+// Values of 0 alone, and those so small that float32 has 0 for their scale, become 0 with scale 0; values that are not
+// finite count as 0. (Symmetric absmax quantization, Dettmers et al. 2022, "LLM.int8()", §2.1.)
 func Quantize(values []float32) (ints []int8, scale float32) {
 	largest := 0.0
 	for _, v := range values {
@@ -129,10 +133,13 @@ func Quantize(values []float32) (ints []int8, scale float32) {
 	}
 	ints = make([]int8, len(values))
 	step := largest / INT8.Largest()
+	if scale = float32(step); scale == 0 {
+		return ints, scale
+	}
 	for i, v := range values {
-		if x := float64(v); step > 0 && math.Abs(x) <= largest {
+		if x := float64(v); math.Abs(x) <= largest {
 			ints[i] = int8(INT8.Round(x / step))
 		}
 	}
-	return ints, float32(step)
+	return ints, scale
 }

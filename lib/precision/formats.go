@@ -34,8 +34,8 @@ const (
 	ToLargest                  // saturation: the largest number of that sign, for infinities too
 )
 
-// The formats. FP32 and FP16 are IEEE 754's binary32 and binary16. BF16 is the upper half of an FP32. TF32 is what
-// NVIDIA's tensor cores read of an FP32, 19 of its bits. E4M3 (the FN variant: no infinities, two NaNs) and E5M2 are of
+// The formats. FP32 and FP16 are IEEE 754's binary32 and binary16. BF16 is the upper half of an FP32. TF32 is 19
+// bits of an FP32, which is what NVIDIA's tensor cores read of one. E4M3 (the FN variant: no infinities, two NaNs) and E5M2 are of
 // Micikevicius et al. 2022, "FP8 Formats for Deep Learning", §3, and the OCP 8-bit Floating Point Specification, which
 // leaves saturation to the user: E4M3, for operands, saturates here, and E5M2, for gradients, goes to infinity, so that
 // loss scaling sees it. Copy a format and set Overflow for the other mode.
@@ -76,13 +76,15 @@ func FormatOf(dtype dtypes.DType) (Format, bool) {
 	return Format{}, false
 }
 
-// DType returns GoMLX's type that holds the format, and false if GoMLX has none. (It names types of 8 bits, but its
-// tensors and graphs have none of them.)
+// DType returns GoMLX's type that holds the format's numbers, whatever its name and Overflow, and false if GoMLX has none.
+// (It names floating-point types of 8 bits, but its tensors and graphs have none of them.)
 func (f Format) DType() (dtypes.DType, bool) {
-	dtype, ok := map[string]dtypes.DType{
-		"fp32": dtypes.Float32, "bf16": dtypes.BFloat16, "fp16": dtypes.Float16, "int8": dtypes.Int8,
-	}[f.Name]
-	return dtype, ok
+	for dtype, of := range map[dtypes.DType]Format{dtypes.Float32: FP32, dtypes.BFloat16: BF16, dtypes.Float16: FP16, dtypes.Int8: INT8} {
+		if f.Name, f.Overflow = of.Name, of.Overflow; f == of {
+			return dtype, true
+		}
+	}
+	return dtypes.InvalidDType, false
 }
 
 // String returns the name.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/dtypes/bfloat16"
 	"github.com/gomlx/compute/dtypes/float16"
 
@@ -51,6 +52,17 @@ func TestProperties(t *testing.T) {
 			if back, ok := precision.FormatOf(dtype); !ok || back != f {
 				t.Errorf("FormatOf(%s) = %s, %v", dtype, back, ok)
 			}
+		}
+	}
+}
+
+// A format has GoMLX's type by its bits, not by its name.
+func TestDTypeByBits(t *testing.T) {
+	saturated, renamed, other := precision.FP16, precision.BF16, precision.E5M2
+	saturated.Overflow, renamed.Name, other.Name = precision.ToLargest, "brain", "fp16"
+	for f, want := range map[precision.Format]dtypes.DType{saturated: dtypes.Float16, renamed: dtypes.BFloat16, other: dtypes.InvalidDType} {
+		if got, ok := f.DType(); got != want || ok != (want != dtypes.InvalidDType) {
+			t.Errorf("%+v has type %s, %v; want %s", f, got, ok, want)
 		}
 	}
 }
@@ -280,7 +292,7 @@ func TestOverflow(t *testing.T) {
 		{saturated, -inf, -65504, 0xfbff}, {precision.BF16, math.MaxFloat32, inf, 0x7f80},
 		// 464 lies between 448 = 1.75·2⁸ and 480, which would be the NaN; 448 is the even one.
 		{precision.E4M3, 464, 448, 0x7e}, {toNaN, 464, 448, 0x7e}, {precision.E4M3, 465, 448, 0x7e}, {toNaN, 465, nan, 0x7f},
-		{precision.E4M3, inf, 448, 0x7e}, {toNaN, -inf, nan, 0x7f}, {precision.E4M3, nan, nan, 0x7f},
+		{precision.E4M3, inf, 448, 0x7e}, {toNaN, -inf, nan, 0xff}, {toNaN, -465, nan, 0xff}, {precision.E4M3, nan, nan, 0x7f},
 		{precision.E5M2, 61439, 57344, 0x7b}, {precision.E5M2, -61440, -inf, 0xfc}, {precision.E5M2, nan, nan, 0x7e},
 		{precision.INT8, 1e9, 127, 0x7f}, {precision.INT8, -inf, -127, 0x81}, {precision.INT8, nan, 0, 0}, {precision.INT8, -0.5, 0, 0},
 		{precision.INT8, 1.5, 2, 2}, {precision.INT8, -2.5, -2, 0xfe},
@@ -316,11 +328,21 @@ func TestRoundStochastic(t *testing.T) {
 			}
 		}
 	}
-	if got := precision.FP16.RoundStochastic(65504+16, 0.4); !math.IsInf(got, 1) {
-		t.Errorf("halfway from the last FP16 with u=0.4 comes %g, want an infinity", got)
-	}
-	if got := precision.FP16.RoundStochastic(65504+16, 0.6); got != 65504 {
-		t.Errorf("halfway from the last FP16 with u=0.6 comes %g, want 65504", got)
+	// Beyond the largest number it is what Round makes, whatever u.
+	toNaN := precision.E4M3
+	toNaN.Overflow = precision.ToNaN
+	for _, u := range []float64{0, 0.4, 0.6, 1 - 0x1p-53} {
+		for _, c := range []struct {
+			f       precision.Format
+			x, want float64
+		}{
+			{precision.FP16, 65519.999, 65504}, {precision.FP16, 65520, math.Inf(1)}, {precision.FP16, -65505, -65504},
+			{precision.FP16, math.Inf(-1), math.Inf(-1)}, {toNaN, 464, 448}, {toNaN, 465, math.NaN()}, {precision.INT8, 127.9, 127},
+		} {
+			if got := c.f.RoundStochastic(c.x, u); !equal(got, c.want) {
+				t.Errorf("%s: %g with u=%g becomes %g, want %g", c.f, c.x, u, got, c.want)
+			}
+		}
 	}
 }
 
@@ -337,6 +359,9 @@ func TestQuantize(t *testing.T) {
 	}
 	if ints, scale := precision.Quantize([]float32{0, 0}); scale != 0 || ints[0] != 0 {
 		t.Errorf("zeros become %v with scale %g", ints, scale)
+	}
+	if ints, scale := precision.Quantize([]float32{0x1p-148, -0x1p-149}); scale != 0 || ints[0] != 0 || ints[1] != 0 {
+		t.Errorf("numbers whose scale underflows become %v with scale %g", ints, scale)
 	}
 }
 

@@ -20,9 +20,11 @@ type Matmul struct {
 	// Gradients is a format that the arriving gradient is rounded to before its two products, with the operands rounded
 	// to Operands; none leaves it as it is.
 	Gradients Format `json:"gradients,omitzero"`
-	// Scaled multiplies each tensor by a power of two before it is rounded, and divides by it after, so that its largest
-	// magnitude lies between a quarter and a half of the power of two beyond the format's largest number (per-tensor
-	// scaling, Micikevicius et al. 2022). Under SPMD each device takes the largest of its own shard.
+	// Scaled multiplies each tensor by a power of two, at most 2¹²⁶, before it is rounded, and divides by it after, so that
+	// its largest finite magnitude lies between a quarter and a half of the power of two beyond the format's largest number
+	// (per-tensor scaling, Micikevicius et al. 2022). Infinities and NaN stay, whatever the format's Overflow, and a number
+	// that is rounded beyond the largest of the tensor's type becomes infinite. Formats of float32's range (FP32, TF32 and
+	// BF16) are not scaled. Under SPMD each device takes the largest of its own shard.
 	Scaled bool `json:"scaled,omitempty"`
 	// Accumulate is a format that sums are rounded to as they grow, in the gradients' products too: after every Chunk
 	// products, in the axes' order, the sum of these is rounded, added, and the new sum rounded. None is float32.
@@ -59,9 +61,14 @@ func (m Matmul) Validate() error {
 //
 // graph.DotGeneral itself computes the gradients of products of half types in float32, and wrong ones where both operands
 // contract several axes and do not list them from the first to the last.
+//
+// Unless m is zero and the axes to contract are in order, an operand that depends on nothing whose gradient is asked for,
+// and was made with an operation without a gradient (Floor, Sort, ArgMax, While), must come through graph.StopGradient;
+// [autodiff.Custom] says why.
 func (m Matmul) Dot(lhs *graph.Node, lhsContracting, lhsBatch []int, rhs *graph.Node, rhsContracting, rhsBatch []int) *graph.Node {
-	inOrder := slices.IsSorted(axes(lhs, lhsContracting)) && slices.IsSorted(axes(rhs, rhsContracting))
-	if m == (Matmul{}) && inOrder {
+	lhsContracting, lhsBatch = axes(lhs, lhsContracting), axes(lhs, lhsBatch)
+	rhsContracting, rhsBatch = axes(rhs, rhsContracting), axes(rhs, rhsBatch)
+	if m == (Matmul{}) && slices.IsSorted(lhsContracting) && slices.IsSorted(rhsContracting) {
 		return product(lhs, lhsContracting, lhsBatch, rhs, rhsContracting, rhsBatch)
 	}
 	if err := m.Validate(); err != nil {
@@ -99,13 +106,14 @@ func (m Matmul) rows(a, b *graph.Node) *graph.Node {
 	return graph.ConvertDType(y, dtype)
 }
 
-// chunks cuts the last axis of x (B,M,K) into pieces: (B,⌈K/Chunk⌉,M,Chunk) in float32, with zeros behind the last.
+// chunks cuts the last axis of x (B,M,K) into pieces: (B,⌈K/Chunk⌉,M,min(Chunk,K)) in float32, with zeros behind the last.
 func (m Matmul) chunks(x *graph.Node) *graph.Node {
 	d := x.Shape().Dimensions
-	n := (d[2] + m.Chunk - 1) / m.Chunk
+	chunk := min(m.Chunk, d[2])
+	n := (d[2] + chunk - 1) / chunk
 	x = graph.ConvertDType(x, dtypes.Float32)
-	x = graph.Pad(x, graph.Const(x.Graph(), float32(0)), graph.PadAxis{}, graph.PadAxis{}, graph.PadAxis{End: n*m.Chunk - d[2]})
-	return graph.TransposeAllAxes(graph.Reshape(x, d[0], d[1], n, m.Chunk), 0, 2, 1, 3)
+	x = graph.Pad(x, graph.Const(x.Graph(), float32(0)), graph.PadAxis{}, graph.PadAxis{}, graph.PadAxis{End: n*chunk - d[2]})
+	return graph.TransposeAllAxes(graph.Reshape(x, d[0], d[1], n, chunk), 0, 2, 1, 3)
 }
 
 // addUp adds the slices of x along its first axis, one after another.
@@ -127,19 +135,20 @@ func (m Matmul) round(x *graph.Node, f Format) *graph.Node {
 	if f == (Format{}) {
 		return x
 	}
-	if !m.Scaled {
+	if !m.Scaled || f.Exponent == FP32.Exponent {
 		return Round(x, f)
 	}
 	dtype := x.DType()
 	x = graph.ConvertDType(x, dtypes.Float32)
-	g := x.Graph()
-	// The power of two at or below the largest magnitude, if that is a sensible one.
-	bits := graph.Bitcast(graph.ReduceAllMax(graph.Abs(x)), dtypes.Uint32)
-	power := graph.Bitcast(graph.BitwiseAnd(bits, graph.Const(g, uint32(0x7f800000))), dtypes.Float32)
-	power = graph.Min(graph.Max(power, graph.Const(g, float32(0x1p-100))), graph.Const(g, float32(0x1p100)))
-	top := graph.Const(g, float32(math.Exp2(math.Floor(math.Log2(min(f.Largest(), 0x1p20)))-1)))
-	rounded := Round(graph.Mul(x, graph.Div(top, power)), f)
-	return graph.ConvertDType(graph.Mul(rounded, graph.Div(power, top)), dtype)
+	g, finite := x.Graph(), graph.IsFinite(x)
+	// The power of two at or below the largest magnitude, bounded so that float32 has both quotients; for zeros any will do.
+	largest := graph.ReduceAllMax(graph.Abs(graph.Where(finite, x, graph.ZerosLike(x))))
+	bits := graph.BitwiseAnd(graph.Bitcast(largest, dtypes.Uint32), graph.Const(g, uint32(0x7f800000)))
+	top := math.Exp2(math.Floor(math.Log2(f.Largest())) - 1)
+	power := graph.ClipScalar(graph.Bitcast(bits, dtypes.Float32), top*0x1p-126, min(top*0x1p126, 0x1p127))
+	rounded := Round(graph.Mul(x, graph.Div(graph.Const(g, float32(top)), power)), f)
+	rounded = graph.Mul(rounded, graph.DivScalar(power, top))
+	return graph.ConvertDType(graph.Where(finite, rounded, x), dtype)
 }
 
 // dimensions are a tensor's, by what a product does with its axes.
@@ -147,7 +156,6 @@ type dimensions struct{ batch, free, contracting []int }
 
 // flatten returns x with its axes in the order batch, free, contracting, and each kind joined to one axis.
 func flatten(x *graph.Node, contracting, batch []int) (*graph.Node, dimensions) {
-	contracting, batch = axes(x, contracting), axes(x, batch)
 	var free []int
 	for axis := range x.Rank() {
 		if !slices.Contains(contracting, axis) && !slices.Contains(batch, axis) {
@@ -171,6 +179,7 @@ func size(dimensions []int) int {
 	return n
 }
 
+// axes numbers axes from the first.
 func axes(x *graph.Node, of []int) []int {
 	adjusted := make([]int, len(of))
 	for i, axis := range of {

@@ -104,7 +104,7 @@ func TestDotAxes(t *testing.T) {
 			}
 		}
 		want := run(t, pureGo(), step(precision.Matmul{}, true), float32(0))
-		for _, m := range []precision.Matmul{{}, {Operands: precision.FP32}, {Accumulate: precision.FP32, Chunk: 2}} {
+		for _, m := range []precision.Matmul{{}, {Operands: precision.FP32}, {Accumulate: precision.FP32, Chunk: 2}, {Accumulate: precision.FP32, Chunk: math.MaxInt}} {
 			for i, got := range run(t, pureGo(), step(m, false), float32(0)) {
 				if !got.Shape().Equal(want[i].Shape()) {
 					t.Errorf("%v: result %d has shape %s, want %s", c, i, got.Shape(), want[i].Shape())
@@ -219,24 +219,89 @@ func TestMatmulAgainstPlainGo(t *testing.T) {
 		if m.Accumulate != (precision.Format{}) {
 			tol = 2 * m.Accumulate.Epsilon() // sums in another order may round the other way once
 		}
+		step := func(in nodes, checkpoint bool) nodes {
+			x := in[0]
+			if checkpoint {
+				x = x.Checkpoint()
+			}
+			y := m.Dot(x, []int{1}, nil, in[1], []int{0}, nil)
+			return append(nodes{y}, graph.Gradient(graph.ReduceAllSum(graph.Mul(y, in[2])), in[0], in[1])...)
+		}
 		for name, backend := range backends() {
 			if name == "XLA" && !m.Scaled && m.Chunk != 4 {
 				continue // compiling takes its time
 			}
-			for _, checkpoint := range []bool{false, true} {
-				if checkpoint && !(name == "XLA" && m.Gradients == precision.E5M2) {
-					continue
+			out := run(t, backend, func(in nodes) nodes {
+				out := step(in, false)
+				if name == "XLA" && m.Gradients == precision.E5M2 {
+					out = append(out, step(in, true)...)
 				}
-				out := run(t, backend, func(in nodes) nodes {
-					x := in[0]
-					if checkpoint {
-						x = x.Checkpoint()
+				return out
+			}, a, b, v)
+			for i := range out {
+				near(t, name, floats(out[i]), flat(want[i%3]), tol)
+			}
+		}
+	}
+}
+
+// Scaled, what is not finite stays and does not act on the rest, which has the scale of its own largest number, up to
+// float32's. All goes for operands and gradients alike.
+func TestScaledExtremes(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	tensors := []struct {
+		power float64 // of two, at or below the largest
+		x     []float32
+	}{
+		{2, []float32{inf, nan, -inf, 3, -1e-3, 0.3}},
+		{0x1p127, []float32{math.MaxFloat32, 3e38, -1e38, 3e30, 0, 2e38}}, // the first may become 2¹²⁸
+		{0x1p-100, []float32{0x1.8p-100, -0x1p-101, 1e-31, 0, 0, 0}},
+		{0x1p-126, []float32{0x1.8p-126, -0x1p-126, 0, 0, 0, 0}},
+		{1, []float32{0, 0, nan, 0, 0, 0}}, // any power will do
+	}
+	least := precision.Format{Exponent: 2, Mantissa: 1} // to 3
+	formats := []precision.Format{precision.E4M3, precision.E5M2, precision.INT8, precision.BF16, least}
+	var in []any
+	for _, c := range tensors {
+		column := make(matrix, len(c.x))
+		for i, x := range c.x {
+			column[i] = []float32{x}
+		}
+		in = append(in, column)
+	}
+	for name, backend := range backends() {
+		formats := formats
+		if name == "XLA" {
+			formats = formats[:1] // compiling takes its time
+		}
+		out := run(t, backend, func(in nodes) (out nodes) {
+			one := graph.Ones(in[0].Graph(), shape(1, 1))
+			for _, f := range formats {
+				m := precision.Matmul{Operands: f, Gradients: f, Scaled: true}
+				for _, x := range in {
+					y := m.Dot(x, []int{1}, nil, one, []int{0}, nil)
+					out = append(out, y, graph.Gradient(graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(x))), x)[0])
+				}
+			}
+			return out
+		}, in...)
+		for i, f := range formats {
+			top := math.Exp2(math.Floor(math.Log2(f.Largest())) - 1)
+			for j, c := range tensors {
+				for k, got := range out[2*(len(tensors)*i+j):][:2] {
+					scale := top / max(c.power, top*0x1p-126)
+					if f == precision.BF16 {
+						scale = 1
 					}
-					y := m.Dot(x, []int{1}, nil, in[1], []int{0}, nil)
-					return append(nodes{y}, graph.Gradient(graph.ReduceAllSum(graph.Mul(y, in[2])), in[0], in[1])...)
-				}, a, b, v)
-				for i := range want {
-					near(t, name, floats(out[i]), flat(want[i]), tol)
+					for l, x := range c.x {
+						want := x
+						if x-x == 0 { // finite
+							want = float32(f.Round(float64(x)*scale) / scale)
+						}
+						if g := floats(got)[l]; g != want && !(g != g && want != want) {
+							t.Errorf("%s, %+v, result %d of %g: element %d is %g, want %g", name, f, k, c.x, l, g, want)
+						}
+					}
 				}
 			}
 		}
@@ -290,9 +355,9 @@ func TestMatmulOnMesh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 2 { // each device scales by its own shard
-		want := run(t, devicetest.One(), func(in nodes) nodes { return nodes{step(in[0], in[1])} }, x[2*i:2*i+2], w)
-		near(t, "shard", floats(joined)[16*i:16*i+16], floats(want[0]), 0)
+	want := run(t, devicetest.One(), func(in nodes) nodes { return nodes{step(in[0], in[2]), step(in[1], in[2])} }, x[:2], x[2:], w)
+	for i := range want { // each device scales by its own shard
+		near(t, "shard", floats(joined)[16*i:16*i+16], floats(want[i]), 0)
 	}
 }
 

@@ -43,7 +43,7 @@ func policies() []named {
 	}
 }
 
-// Names returns the names of policies: "fp32" and "tf32" (products of operands rounded to TF32, as tensor cores do),
+// Names returns the names of policies: "fp32" and "tf32" (products of operands rounded to TF32, as cuBLAS may compute those of float32),
 // mixed "bf16" and "fp16" (with dynamic loss scaling), "bf16-pure" and "fp16-pure" with no master copy, and "fp8" (over
 // mixed bf16, products of E4M3 operands and E5M2 gradients, scaled by the tensor).
 func Names() []string {
@@ -135,11 +135,14 @@ func Cast(x []*graph.Node, to dtypes.DType) []*graph.Node {
 }
 
 // CastStochastic converts float32 numbers to a half type by [RoundStochastic], with uint32 random bits of x's dimensions. It
-// panics if the types are others.
+// panics if the types or dimensions are others.
 func CastStochastic(x *graph.Node, to dtypes.DType, random *graph.Node) *graph.Node {
 	f, ok := FormatOf(to)
 	if !ok || !to.IsHalfPrecision() {
 		panic(fmt.Errorf("precision: stochastic cast to %s: give a half type", to))
+	}
+	if x.DType() != dtypes.Float32 {
+		panic(fmt.Errorf("precision: stochastic cast of numbers of type %s: convert them to float32", x.DType()))
 	}
 	return graph.ConvertDType(RoundStochastic(x, f, random), to)
 }

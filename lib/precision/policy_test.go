@@ -74,6 +74,7 @@ func TestBadPolicies(t *testing.T) {
 		"Scaling.Interval is -1":                         func(p *precision.Policy) { p.Scaling.Interval = -1 },
 		"with an Interval of 0":                          func(p *precision.Policy) { p.Scaling.Interval = 0 },
 		"Scaling.Growth is 0.5":                          func(p *precision.Policy) { p.Scaling.Growth = 0.5 },
+		"and at most 2¹²⁶, such as 2":                    func(p *precision.Policy) { p.Scaling.Growth = 0x1p127 },
 		"Scaling.Backoff is 0:":                          func(p *precision.Policy) { p.Scaling.Backoff = 0 },
 		"Scaling.Backoff is 2":                           func(p *precision.Policy) { p.Scaling.Backoff = 2 },
 	} {
@@ -124,5 +125,11 @@ func TestCastStochastic(t *testing.T) {
 		return nodes{precision.CastStochastic(in[0], dtypes.Float32, graph.OnesLike(in[0]))}
 	}, float32(1)); err == nil {
 		t.Error("stochastic cast to Float32")
+	}
+	if _, err := try(pureGo(), func(in nodes) nodes {
+		half := graph.ConvertDType(in[0], dtypes.Float16)
+		return nodes{precision.CastStochastic(half, dtypes.BFloat16, in[1])}
+	}, float32(1), uint32(1)); err == nil || !strings.Contains(err.Error(), "numbers of type Float16") {
+		t.Errorf("stochastic cast of Float16: error %v", err)
 	}
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Rounding in graphs works on the bits of float32 numbers, for conversions do not do: GoMLX lacks types of 8 bits, and
-// XLA may leave out a conversion to a half type and back (its option xla_allow_excess_precision; lib/xla forbids it on
-// CPUs). The bits are the same as [Format.Round]'s, for subnormal numbers too, which XLA's arithmetic on CPUs takes for 0.
+// Rounding in graphs works on the bits of float32 numbers, for conversions do not do: GoMLX lacks floating-point types of
+// 8 bits, and XLA may leave out a conversion to a half type and back (its option xla_allow_excess_precision; lib/xla
+// forbids it on CPUs). The bits are the same as [Format.Round]'s, for subnormal numbers too, which XLA's arithmetic on CPUs
+// takes for 0.
 
 // Round returns x, of any shape, rounded as [Format.Round] does, in x's type, which is float32 or a half type (whose
 // own precision the result then has too). The gradient goes straight through, as if nothing were rounded (Bengio et
@@ -77,7 +78,12 @@ func roundBits(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 	// In units of the last place that stays the mantissa is below 2^f.Mantissa; if it becomes that, the exponent grows.
 	lost := 23 - f.Mantissa
 	units := graph.Mul(graph.ConvertDType(graph.BitwiseAnd(magnitude, bits(mantissas)), dtypes.Float32), number(math.Ldexp(1, -lost)))
-	kept := graph.ConvertDType(whole(units, random), dtypes.Uint32)
+	largest := math.Float32bits(float32(f.Largest()))
+	n := whole(units, random)
+	if random != nil {
+		n = graph.Where(graph.GreaterThan(magnitude, bits(largest)), whole(units, nil), n)
+	}
+	kept := graph.ConvertDType(n, dtypes.Uint32)
 	rounded := graph.Add(graph.BitwiseAnd(magnitude, bits(exponents)), graph.BitwiseShiftLeft(kept, bits(uint32(lost))))
 
 	if f.Exponent < 8 { // below the normal numbers the last place stays where it is
@@ -87,7 +93,6 @@ func roundBits(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 		rounded = graph.Where(normal, rounded, graph.Bitcast(small, dtypes.Uint32))
 	}
 
-	largest := math.Float32bits(float32(f.Largest()))
 	tooLarge := map[Overflow]uint32{ToInfinity: exponents, ToNaN: nan, ToLargest: largest}[f.Overflow]
 	rounded = graph.Where(graph.GreaterThan(rounded, bits(largest)), fill(rounded, tooLarge), rounded)
 	rounded = graph.Where(graph.GreaterThan(magnitude, bits(exponents)), magnitude, rounded) // NaN

@@ -17,7 +17,8 @@ import (
 // whose gradients are not all finite is left out. The zero Scaling does not scale.
 //
 // A step goes: Scale the loss; take its gradients; sum them between devices; Finite; Unscale; update; Select, for
-// parameters and optimizer states; Update.
+// parameters and optimizer states; Update. A step that clips the gradients by their norm takes it as finite only if the
+// norm is so too (graph.LogicalAnd of Finite and graph.IsFinite): squares overflow where the gradients do not.
 type Scaling struct {
 	Initial  float64 `json:"initial,omitempty"`  // the scale at first; 0 for none
 	Interval int     `json:"interval,omitempty"` // finite steps in a row after which the scale grows; 0 leaves it as it is
@@ -47,28 +48,33 @@ func (s Scaling) Validate() error {
 	case s.Interval < 0 || s.Interval > math.MaxInt32:
 		return fmt.Errorf("precision: Scaling.Interval is %d: set it to a number of steps, or 0 for a static scale", s.Interval)
 	case s.Interval > 0 && !(s.Growth >= 1 && s.Growth <= largestScale):
-		return fmt.Errorf("precision: Scaling.Growth is %g: set it to at least 1, such as 2", s.Growth)
+		return fmt.Errorf("precision: Scaling.Growth is %g: set it to at least 1 and at most 2¹²⁶, such as 2", s.Growth)
 	case s.Interval > 0 && !(s.Backoff > 0 && s.Backoff <= 1):
 		return fmt.Errorf("precision: Scaling.Backoff is %g: set it to more than 0 and at most 1, such as 0.5", s.Backoff)
 	}
 	return nil
 }
 
-// States lists what scaling keeps between steps: nothing without scaling; else "scale", a float32 scalar, and "good",
-// the number of finite steps since the scale last changed, an int32 scalar.
+// States lists what scaling keeps between steps: nothing without scaling; else "scale", a float32 scalar, and if that is
+// not static "good", the number of finite steps since the scale last changed, an int32 scalar.
 func (s Scaling) States() params.Tree {
-	if s.Initial == 0 {
-		return nil
-	}
-	return params.Tree{params.New("scale", dtypes.Float32), params.New("good", dtypes.Int32)}
+	return params.Tree{params.New("scale", dtypes.Float32), params.New("good", dtypes.Int32)}[:s.kept()]
 }
 
 // Start returns the values of the states before the first step.
 func (s Scaling) Start() []*tensors.Tensor {
-	if s.Initial == 0 {
-		return nil
+	return []*tensors.Tensor{tensors.FromScalar(float32(s.Initial)), tensors.FromScalar(int32(0))}[:s.kept()]
+}
+
+// kept is how many states there are.
+func (s Scaling) kept() int {
+	switch {
+	case s.Initial == 0:
+		return 0
+	case s.Interval == 0:
+		return 1
 	}
-	return []*tensors.Tensor{tensors.FromScalar(float32(s.Initial)), tensors.FromScalar(int32(0))}
+	return 2
 }
 
 // Scale returns the loss times the scale. It panics if the loss is of a half type, which most scales overflow, or the

@@ -81,8 +81,8 @@ func (r Recipe) Validate() error {
 	if err := errors.Join(r.Model.Params().Validate(), r.Rule.Validate(), r.policy().Validate()); err != nil {
 		return err
 	}
-	if !(r.Clip >= 0 && r.Clip < math.Inf(1)) {
-		return fmt.Errorf("train: Recipe.Clip is %g: set it to the largest norm of the gradients, or 0 for none", r.Clip)
+	if r.Clip != 0 && !(r.Clip >= 0x1p-126 && r.Clip < math.Inf(1)) {
+		return fmt.Errorf("train: Recipe.Clip is %g: set it to the largest norm of the gradients, at least 2⁻¹²⁶, or to 0 for none", r.Clip)
 	}
 	var products precision.Matmul
 	if m, ok := r.Model.(Multiplier); ok {
