@@ -39,12 +39,14 @@ func TestTrainingOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(records) != 1 {
-		t.Fatalf("%d records, want 1", len(records))
+	if len(records) != 2 { // with glibc as it is, and told to keep memory
+		t.Fatalf("%d records, want 2", len(records))
 	}
 	state := 3 * int64(trainSizes[0].config().Params().Bytes()) // the parameters and AdamW's two states
-	if r := records[0]; r.Arguments < state || r.Temporary <= 0 {
-		t.Errorf("memory %+v, the state alone is %d", r.footprint, state)
+	for _, r := range records {
+		if r.Arguments < state || r.Temporary <= 0 {
+			t.Errorf("%s: memory %+v, the state alone is %d", r.Impl, r.footprint, state)
+		}
 	}
 }
 
@@ -60,8 +62,8 @@ func TestTrainingPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(records) != 3 {
-		t.Fatalf("%d records, want 3", len(records))
+	if len(records) != 5 {
+		t.Fatalf("%d records, want 5", len(records))
 	}
 	for _, r := range records {
 		if r.Ratio <= 0 || r.RatioMin <= 0 {

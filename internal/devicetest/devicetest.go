@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -33,9 +35,24 @@ var One = sync.OnceValue(func() *xla.Backend {
 	return backend
 })
 
+// PureGo returns GoMLX's own backend, which compiles nothing and shares nothing with XLA: enough where the question is
+// what a graph says, and a second opinion on what XLA makes of it.
+var PureGo = sync.OnceValue(func() compute.Backend {
+	backend, err := gobackend.New("")
+	if err != nil {
+		panic(fmt.Errorf("no backend to test on: %w", err))
+	}
+	return backend
+})
+
 // Call builds, compiles and runs a graph function once on One.
 func Call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
-	exec, err := graph.NewExec(One(), fn)
+	return CallOn(One(), fn, args...)
+}
+
+// CallOn is Call on another backend.
+func CallOn(backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
+	exec, err := graph.NewExec(backend, fn)
 	if err != nil {
 		return nil, err
 	}

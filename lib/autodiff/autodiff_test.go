@@ -4,12 +4,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -22,15 +20,6 @@ type (
 	node  = graph.Node
 	nodes = []*graph.Node
 )
-
-// pureGo is GoMLX's own backend, which shares nothing with XLA.
-var pureGo = sync.OnceValue(func() compute.Backend {
-	backend, err := gobackend.New("")
-	if err != nil {
-		panic(err)
-	}
-	return backend
-})
 
 // call runs a graph function and returns the outputs' elements as float64.
 func call(t *testing.T, backend compute.Backend, f func(nodes) nodes, in ...any) [][]float64 {
@@ -181,9 +170,9 @@ func derive(wrapped func(nodes) nodes, checkpoint bool) func(nodes) nodes {
 func TestAgainstGoMLXsOwnGradients(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			want := call(t, pureGo(), derive(c.forward, false), c.in...)
+			want := call(t, devicetest.PureGo(), derive(c.forward, false), c.in...)
 			custom := func(in nodes) nodes { return autodiff.Custom(in, c.forward, c.backward) }
-			same(t, "Go", call(t, pureGo(), derive(custom, false), c.in...), want, c.tol)
+			same(t, "Go", call(t, devicetest.PureGo(), derive(custom, false), c.in...), want, c.tol)
 			same(t, "XLA", call(t, devicetest.One(), derive(custom, false), c.in...), want, c.tol)
 			same(t, "XLA, Checkpoint", call(t, devicetest.One(), derive(custom, true), c.in...), want, c.tol)
 		})
@@ -228,7 +217,7 @@ func TestBackwardDecides(t *testing.T) {
 
 // backward is itself differentiable, and a nil gradient ends the way.
 func TestGradientOfTheGradient(t *testing.T) {
-	got := call(t, pureGo(), func(in nodes) nodes {
+	got := call(t, devicetest.PureGo(), func(in nodes) nodes {
 		x, y := in[0], in[1]
 		cube := autodiff.Custom(nodes{x, y},
 			func(in nodes) nodes { return nodes{graph.Mul(graph.Mul(in[0], in[0]), graph.Mul(in[0], in[1]))} },
@@ -356,7 +345,7 @@ func TestInputsWithoutGradient(t *testing.T) {
 		"stopped":    {func(_, floor *node) *node { return graph.StopGradient(floor) }, ""},
 		"on the way": {func(x, floor *node) *node { return graph.Mul(x, floor) }, ""},
 	} {
-		exec, err := graph.NewExec(pureGo(), func(in nodes) nodes {
+		exec, err := graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
 			y := autodiff.Custom(nodes{in[0], c.input(in[0], graph.Floor(in[1]))},
 				func(in nodes) nodes { return nodes{graph.Mul(in[0], in[1])} },
 				func(in, _, v nodes) nodes { return nodes{graph.Mul(v[0], in[1]), graph.Mul(v[0], in[0])} })[0]
@@ -391,7 +380,7 @@ func TestPanics(t *testing.T) {
 			gives(func(in nodes) nodes { return nodes{graph.ReduceAllSum(in[0])} })},
 		{"a gradient for input 1 of type Int32", 2, square, gives(func(in nodes) nodes { return in })},
 	} {
-		exec, err := graph.NewExec(pureGo(), func(in nodes) nodes {
+		exec, err := graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
 			out := autodiff.Custom(in[:c.inputs], c.forward, c.backward)
 			return graph.Gradient(graph.ReduceAllSum(out[0]), in[0])
 		})
@@ -407,7 +396,7 @@ func TestPanics(t *testing.T) {
 
 // A barrier of somebody else's keeps the gradient it has, even if its last operand has a gradient function.
 func TestOtherBarriers(t *testing.T) {
-	got := call(t, pureGo(), func(in nodes) nodes {
+	got := call(t, devicetest.PureGo(), func(in nodes) nodes {
 		tripled := graph.IdentityWithCustomGradient(in[0], func(_, v *node) *node { return graph.MulScalar(v, 3) })
 		out := graph.OptimizationBarriers(in[1], tripled)
 		return graph.Gradient(graph.Mul(out[0], out[1]), in...)

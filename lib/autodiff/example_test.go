@@ -6,6 +6,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
@@ -13,7 +14,7 @@ import (
 // (the example of JAX's documentation).
 func ExampleCustom() {
 	softplus := func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Log(graph.OnePlus(graph.Exp(in[0])))} }
-	exec, err := graph.NewExec(pureGo(), func(x *graph.Node) []*graph.Node {
+	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) []*graph.Node {
 		stable := autodiff.Custom([]*graph.Node{x}, softplus, func(in, _, v []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.Mul(v[0], graph.Sub(graph.OnesLike(in[0]), graph.Reciprocal(graph.OnePlus(graph.Exp(in[0])))))}
 		})[0]

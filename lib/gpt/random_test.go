@@ -2,10 +2,7 @@ package gpt_test
 
 import (
 	"math/rand/v2"
-	"sync"
 
-	"github.com/gomlx/compute"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -16,24 +13,10 @@ import (
 // backend is one device that the tests of this package share.
 var backend = devicetest.One()
 
-// call runs a graph function once in GoMLX's pure Go backend, which compiles nothing: enough where the question is
-// what a graph says, and not what XLA makes of it.
+// call runs a graph function once in plain Go.
 func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
-	exec, err := graph.NewExec(plainBackend(), fn)
-	if err != nil {
-		return nil, err
-	}
-	defer exec.Finalize()
-	return exec.Call(args)
+	return devicetest.CallOn(devicetest.PureGo(), fn, args...)
 }
-
-var plainBackend = sync.OnceValue(func() compute.Backend {
-	b, err := gobackend.New("")
-	if err != nil {
-		panic(err)
-	}
-	return b
-})
 
 // randomConfig returns a small model of any architecture.
 func randomConfig(random *rand.Rand) gpt.Config {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -123,12 +122,8 @@ func TestBadKey(t *testing.T) {
 
 // The rows that a rank has are those of the whole.
 func ExampleBits() {
-	backend, err := gobackend.New("")
-	if err != nil {
-		panic(err)
-	}
 	bits := func(row uint32, rows int) []uint32 {
-		out := graph.MustExecOnce(backend, func(key, row *graph.Node) *graph.Node {
+		out := graph.MustExecOnce(devicetest.PureGo(), func(key, row *graph.Node) *graph.Node {
 			return noise.Bits(key, 0, row, rows, 2)
 		}, uint32(42), row)
 		return tensors.MustCopyFlatData[uint32](out)

@@ -78,10 +78,7 @@ func plainNearest(table [256]float32, x float64) int {
 // to their middle as float32 rounds it, either will do. Code 0 is of no v but 0.
 func TestAdam8bitAgainstPlainGo(t *testing.T) {
 	const steps = 4
-	backend, err := goBackend()
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := devicetest.PureGo()
 	rule := optim.Adam8bitRule{AdamWRule: optim.AdamWRule{LR: 0.01, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1}, Block: 7, Least: 1}
 	real := rule
 	real.Block, real.Least = 256, 4096

@@ -64,10 +64,7 @@ func oneStep(rule optim.Rule, tree params.Tree) func([]*graph.Node) []*graph.Nod
 // Every rule, for every rank of parameter, does what its paper says.
 func TestRulesAgainstPlainGo(t *testing.T) {
 	const steps = 5
-	backend, err := goBackend()
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := devicetest.PureGo()
 	for _, c := range exactRules() {
 		t.Run(c.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
@@ -257,10 +254,7 @@ func TestFloat64(t *testing.T) {
 
 // Each rule finds the least squares of a small problem: 16 equations, 4 unknowns in a matrix, which solve all.
 func TestRulesConverge(t *testing.T) {
-	backend, err := goBackend()
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := devicetest.PureGo()
 	rates := map[string]float64{"sgd": 0.1, "momentum": 0.02, "nesterov": 0.02, "adam": 0.05, "adamw": 0.05, "adam8bit": 0.05,
 		"adafactor": 0.1, "lion": 0.05, "lamb": 0.1}
 	tree := params.Tree{params.New("w", dtypes.Float32, 2, 2)}

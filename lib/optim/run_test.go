@@ -4,33 +4,19 @@ import (
 	"math"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// goBackend computes in plain Go, with no time for compiling.
-var goBackend = sync.OnceValues(func() (compute.Backend, error) { return gobackend.New("") })
-
-// call runs a graph function in plain Go.
+// call runs a graph function in plain Go, with no time for compiling.
 func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
-	backend, err := goBackend()
-	if err != nil {
-		return nil, err
-	}
-	exec, err := graph.NewExec(backend, fn)
-	if err != nil {
-		return nil, err
-	}
-	defer exec.Finalize()
-	return exec.Call(args)
+	return devicetest.CallOn(devicetest.PureGo(), fn, args...)
 }
 
 func mustCall(t *testing.T, fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) []*tensors.Tensor {

@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"gonum.org/v1/gonum/floats/scalar"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/optim"
 )
 
@@ -26,10 +27,7 @@ var schedules = []optim.Schedule{
 
 // In the graph a schedule is what it is on the host.
 func TestScheduleInGraph(t *testing.T) {
-	backend, err := goBackend()
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := devicetest.PureGo()
 	exec, err := graph.NewExec(backend, func(step *graph.Node) []*graph.Node {
 		rates := make([]*graph.Node, len(schedules))
 		for i, s := range schedules {

@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
@@ -40,7 +41,7 @@ func ExampleFormat_Round() {
 
 // A graph can round to a format that no device computes in.
 func ExampleRound() {
-	exec, err := graph.NewExec(pureGo(), func(x *graph.Node) *graph.Node { return precision.Round(x, precision.E4M3) })
+	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) *graph.Node { return precision.Round(x, precision.E4M3) })
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -103,9 +103,9 @@ func TestDotAxes(t *testing.T) {
 				return append(nodes{y}, graph.Gradient(loss, l, r)...)
 			}
 		}
-		want := run(t, pureGo(), step(precision.Matmul{}, true), float32(0))
+		want := run(t, devicetest.PureGo(), step(precision.Matmul{}, true), float32(0))
 		for _, m := range []precision.Matmul{{}, {Operands: precision.FP32}, {Accumulate: precision.FP32, Chunk: 2}, {Accumulate: precision.FP32, Chunk: math.MaxInt}} {
-			for i, got := range run(t, pureGo(), step(m, false), float32(0)) {
+			for i, got := range run(t, devicetest.PureGo(), step(m, false), float32(0)) {
 				if !got.Shape().Equal(want[i].Shape()) {
 					t.Errorf("%v: result %d has shape %s, want %s", c, i, got.Shape(), want[i].Shape())
 					continue
@@ -125,8 +125,8 @@ func TestDotAxesOutOfOrder(t *testing.T) {
 		}
 	}
 	l, r := normal(6, 3, 3, 1), normal(7, 3, 3, 1)
-	want := run(t, pureGo(), step(func(l, r *node) *node { return graph.ReduceAllSum(graph.Mul(l, graph.Transpose(r, 0, 1))) }), l, r)
-	got := run(t, pureGo(), step(func(l, r *node) *node { return precision.Matmul{}.Dot(l, []int{0, 1}, nil, r, []int{-1, 0}, nil) }), l, r)
+	want := run(t, devicetest.PureGo(), step(func(l, r *node) *node { return graph.ReduceAllSum(graph.Mul(l, graph.Transpose(r, 0, 1))) }), l, r)
+	got := run(t, devicetest.PureGo(), step(func(l, r *node) *node { return precision.Matmul{}.Dot(l, []int{0, 1}, nil, r, []int{-1, 0}, nil) }), l, r)
 	for i := range want {
 		near(t, "product", floats(got[i]), floats(want[i]), 1e-5)
 	}
@@ -313,7 +313,7 @@ func TestAccumulate(t *testing.T) {
 	const n = 300
 	for chunk, want := range map[int]float32{1: 256, 64: 300} {
 		m := precision.Matmul{Accumulate: precision.BF16, Chunk: chunk}
-		out := run(t, pureGo(), func(in nodes) nodes {
+		out := run(t, devicetest.PureGo(), func(in nodes) nodes {
 			forward := m.Dot(in[0], []int{1}, nil, in[0], []int{1}, nil)
 			wide := m.Dot(in[0], []int{0}, nil, in[1], []int{0}, nil) // (n,n): the gradient of in[1] sums over n
 			return append(nodes{forward}, graph.Gradient(graph.ReduceAllSum(wide), in[1])...)
@@ -381,7 +381,7 @@ func TestMatmulAsData(t *testing.T) {
 		if err := m.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", m, err, want)
 		}
-		if _, err := try(pureGo(), func(in nodes) nodes {
+		if _, err := try(devicetest.PureGo(), func(in nodes) nodes {
 			return nodes{m.Dot(in[0], []int{0}, nil, in[0], []int{0}, nil)}
 		}, []float32{1}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: Dot's error %v, want %q", m, err, want)
@@ -392,7 +392,7 @@ func TestMatmulAsData(t *testing.T) {
 		"of [2] and [] to contract":  {{0}, {}},
 		"name one twice":             {{0, -2}, {0, 1}},
 	} {
-		if _, err := try(pureGo(), func(in nodes) nodes {
+		if _, err := try(devicetest.PureGo(), func(in nodes) nodes {
 			return nodes{precision.Matmul{Operands: precision.BF16}.Dot(in[0], axes[0], nil, in[0], axes[1], nil)}
 		}, ones(2, 3)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("axes %v: error %v, want %q", axes, err, want)

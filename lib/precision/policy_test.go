@@ -86,13 +86,13 @@ func TestBadPolicies(t *testing.T) {
 }
 
 func TestCast(t *testing.T) {
-	out := run(t, pureGo(), func(in nodes) nodes { return precision.Cast(in, dtypes.BFloat16) }, []float32{1}, []int32{2}, []bool{true})
+	out := run(t, devicetest.PureGo(), func(in nodes) nodes { return precision.Cast(in, dtypes.BFloat16) }, []float32{1}, []int32{2}, []bool{true})
 	for i, want := range []dtypes.DType{dtypes.BFloat16, dtypes.Int32, dtypes.Bool} {
 		if out[i].DType() != want {
 			t.Errorf("node %d is cast to %s, want %s", i, out[i].DType(), want)
 		}
 	}
-	if _, err := try(pureGo(), func(in nodes) nodes { return precision.Cast(in, dtypes.Int8) }, float32(1)); err == nil {
+	if _, err := try(devicetest.PureGo(), func(in nodes) nodes { return precision.Cast(in, dtypes.Int8) }, float32(1)); err == nil {
 		t.Error("cast to Int8")
 	}
 }
@@ -121,12 +121,12 @@ func TestCastStochastic(t *testing.T) {
 	if up != n/8 {
 		t.Errorf("%d of %d are rounded up, want an eighth", up, n)
 	}
-	if _, err := try(pureGo(), func(in nodes) nodes {
+	if _, err := try(devicetest.PureGo(), func(in nodes) nodes {
 		return nodes{precision.CastStochastic(in[0], dtypes.Float32, graph.OnesLike(in[0]))}
 	}, float32(1)); err == nil {
 		t.Error("stochastic cast to Float32")
 	}
-	if _, err := try(pureGo(), func(in nodes) nodes {
+	if _, err := try(devicetest.PureGo(), func(in nodes) nodes {
 		half := graph.ConvertDType(in[0], dtypes.Float16)
 		return nodes{precision.CastStochastic(half, dtypes.BFloat16, in[1])}
 	}, float32(1), uint32(1)); err == nil || !strings.Contains(err.Error(), "numbers of type Float16") {

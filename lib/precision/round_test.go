@@ -5,12 +5,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -22,15 +20,6 @@ type (
 	node  = graph.Node
 	nodes = []*graph.Node
 )
-
-// pureGo is GoMLX's own backend, which shares nothing with XLA.
-var pureGo = sync.OnceValue(func() compute.Backend {
-	backend, err := gobackend.New("")
-	if err != nil {
-		panic(err)
-	}
-	return backend
-})
 
 // run builds a graph function on a backend and runs it once on Go values.
 func run(t testing.TB, backend compute.Backend, f func(nodes) nodes, in ...any) []*tensors.Tensor {
@@ -63,7 +52,7 @@ func try(backend compute.Backend, f func(nodes) nodes, in ...any) ([]*tensors.Te
 func floats(x *tensors.Tensor) []float32 { return tensors.MustCopyFlatData[float32](x) }
 
 func backends() map[string]compute.Backend {
-	return map[string]compute.Backend{"Go": pureGo(), "XLA": devicetest.One()}
+	return map[string]compute.Backend{"Go": devicetest.PureGo(), "XLA": devicetest.One()}
 }
 
 // inputs are float32 numbers that matter to a format, and random ones of all kinds.
@@ -194,7 +183,7 @@ func TestRoundPanics(t *testing.T) {
 			return precision.RoundStochastic(x, precision.BF16, graph.Const(x.Graph(), uint32(1)))
 		},
 	} {
-		_, err := try(pureGo(), func(in nodes) nodes { return nodes{f(in[0])} }, []float32{1, 2})
+		_, err := try(devicetest.PureGo(), func(in nodes) nodes { return nodes{f(in[0])} }, []float32{1, 2})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}

@@ -51,7 +51,7 @@ func TestScaling(t *testing.T) {
 			if err := params.Check(c.s.States(), c.s.Start()); err != nil {
 				t.Fatal(err)
 			}
-			backend := pureGo()
+			backend := devicetest.PureGo()
 			if c.name == "dynamic" {
 				backend = devicetest.One()
 			}
@@ -97,7 +97,7 @@ func TestScaling(t *testing.T) {
 // The scale stays a number however long it grows.
 func TestScaleStaysFinite(t *testing.T) {
 	s := precision.Scaling{Initial: 0x1p100, Interval: 1, Growth: 0x1p100, Backoff: 0.5}
-	out := run(t, pureGo(), func(in nodes) nodes { return s.Update(in, graph.Const(in[0].Graph(), true)) }, float32(s.Initial), int32(0))
+	out := run(t, devicetest.PureGo(), func(in nodes) nodes { return s.Update(in, graph.Const(in[0].Graph(), true)) }, float32(s.Initial), int32(0))
 	if got := floats(out[0])[0]; got != 0x1p126 {
 		t.Errorf("the scale is %g, want 2¹²⁶", got)
 	}
@@ -163,7 +163,7 @@ func TestScalingPanics(t *testing.T) {
 		},
 		"Scaling.Initial is 0.5": func(in nodes) nodes { return precision.Static(0.5).Unscale(in, in[:1]) },
 	} {
-		if _, err := try(pureGo(), f, float32(1), int32(0)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := try(devicetest.PureGo(), f, float32(1), int32(0)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
