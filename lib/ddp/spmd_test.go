@@ -1,15 +1,21 @@
 package ddp_test
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -22,11 +28,16 @@ func adamW(c gpt.Config) train.Recipe { return train.Recipe{Model: c, Rule: opti
 // trained trains the tiny model on a world of devices and returns the losses and the run.
 func trained(t *testing.T, backend *xla.Backend, world, batch, steps int) ([]float64, *train.Run) {
 	t.Helper()
+	return trainedBy(t, backend, adamW(tiny), world, batch, steps)
+}
+
+func trainedBy(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, batch, steps int) ([]float64, *train.Run) {
+	t.Helper()
 	mesh, err := backend.Mesh(xla.Axis("data", world))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, err := ddp.NewSPMD(mesh, adamW(tiny))
+	run, err := ddp.NewSPMD(mesh, recipe)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +95,71 @@ func TestEqualsOneDevice(t *testing.T) {
 			if !(worst <= paramBound) {
 				t.Errorf("world %d: parameters differ from one device's by %v, want at most %v", world, worst, paramBound)
 			}
+		}
+	}
+}
+
+// TestDropoutEqualsOneDevice drops values: the same ones, whichever device has their row.
+func TestDropoutEqualsOneDevice(t *testing.T) {
+	backend := devicetest.Open(t, 4)
+	recipe := adamW(tiny)
+	noisy := tiny
+	noisy.Dropout = 0.2
+	recipe.Model, recipe.Rule, recipe.Seed = noisy, optim.SGD(0.1), 7
+	want, _ := trainedBy(t, backend, recipe, 1, 8, 4)
+	got, _ := trainedBy(t, backend, recipe, 4, 8, 4)
+	for step := range want {
+		if diff := got[step]/want[step] - 1; !(diff < 2e-6 && diff > -2e-6) {
+			t.Errorf("step %d: loss %v on 4 devices, on one %v", step, got[step], want[step])
+		}
+	}
+}
+
+// row is a model whose gradient is the mean of the rows of its input.
+type row struct{}
+
+func (row) Validate() error     { return nil }
+func (row) Params() params.Tree { return params.Tree{params.New("w", dtypes.Float32, 3)} }
+func (row) Init() ([]*tensors.Tensor, error) {
+	return []*tensors.Tensor{tensors.FromValue([]float32{1, 2, 3})}, nil
+}
+func (row) Loss(p params.Nodes, x, _ *graph.Node) *graph.Node {
+	products := graph.Mul(x, graph.ExpandLeftToRank(p.Get("w"), 2))
+	return graph.ReduceAllMean(graph.ReduceSum(products, -1))
+}
+
+// TestOverflowOnOneDevice has one device whose gradients are not finite: all of them leave the step out.
+func TestOverflowOnOneDevice(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis(train.Axis, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := precision.ParsePolicy("fp32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy.Scaling = precision.Dynamic()
+	run, err := ddp.NewSPMD(mesh, train.Recipe{Model: row{}, Rule: optim.SGD(1), Precision: policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := func(x [][]float32) train.Metrics {
+		m, err := run.Step(tensors.FromValue(x), tensors.FromValue(x))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	inf := float32(math.Inf(1))
+	if m := step([][]float32{{1, 1, 1}, {1, inf, 1}}); !m.Skipped {
+		t.Errorf("%+v: not skipped", m)
+	}
+	if m := step([][]float32{{1, 0, 1}, {0, 0, 1}}); m.Skipped || m.Scale != 32768 {
+		t.Errorf("%+v: skipped, or at another scale than half of the first", m)
+	}
+	for device := range 2 {
+		if got := parameters(t, run, device)[0].Value(); !slices.Equal(got.([]float32), []float32{0.5, 2, 2}) {
+			t.Errorf("device %d: parameters %v, want [0.5 2 2]", device, got)
 		}
 	}
 }
