@@ -11,17 +11,8 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/noise"
 )
-
-// plainHash is MurmurHash3's finalizer of x plus the golden ratio, as the model's noise is made of.
-func plainHash(x uint32) uint32 {
-	x += 0x9E3779B9
-	x ^= x >> 16
-	x *= 0x85EBCA6B
-	x ^= x >> 13
-	x *= 0xC2B2AE35
-	return x ^ x>>16
-}
 
 // dropped embeds tokens with tables of ones and twos, so that each value shows whether it was dropped.
 func dropped(t *testing.T, c gpt.Config, rows int, key, row uint32) []float32 {
@@ -44,14 +35,21 @@ func dropped(t *testing.T, c gpt.Config, rows int, key, row uint32) []float32 {
 	return tensors.MustCopyFlatData[float32](out[0])
 }
 
-// Each value is dropped or kept by the hash of its own place in the whole batch.
+// Each value is dropped or kept by the bits of its own place in the whole batch.
 func TestDropout(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 1, Seq: 32, Vocab: 3, Dropout: 0.3}
 	const rows, key = 8, 12345
 	got := dropped(t, c, rows, key, 0)
+	out, err := call(func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{noise.Bits(in[0], 0, nil, rows, c.Seq, c.Width)}
+	}, tensors.FromScalar(uint32(key)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bits := tensors.MustCopyFlatData[uint32](out[0])
 	zeros := 0
 	for i, v := range got {
-		kept := float64(plainHash(plainHash(uint32(i))^plainHash(plainHash(key)))) >= math.Floor(0.3*(1<<32))
+		kept := float64(bits[i]) >= math.Floor(0.3*(1<<32))
 		want := 0.0
 		if kept {
 			want = 2 / 0.7

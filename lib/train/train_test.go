@@ -55,9 +55,13 @@ func steps(t *testing.T, run *train.Run, c gpt.Config, batch, to int) []float64 
 	if err != nil {
 		t.Fatal(err)
 	}
-	var losses []float64
+	return stepsOn(t, run, batches.Step, to)
+}
+
+func stepsOn(t *testing.T, run *train.Run, batch func(step int) (inputs, targets *tensors.Tensor, err error), to int) (losses []float64) {
+	t.Helper()
 	for run.Steps() < to {
-		inputs, targets, err := batches.Step(run.Steps())
+		inputs, targets, err := batch(run.Steps())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,20 +289,7 @@ func TestResume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := start(t, c.recipe)
-			to := func(step int) (losses []float64) {
-				for run.Steps() < step {
-					inputs, targets, err := c.batch(run.Steps())
-					if err != nil {
-						t.Fatal(err)
-					}
-					m, err := run.Step(inputs, targets)
-					if err != nil {
-						t.Fatal(err)
-					}
-					losses = append(losses, m.Loss)
-				}
-				return losses
-			}
+			to := func(step int) []float64 { return stepsOn(t, run, c.batch, step) }
 			to(3)
 			path, err := run.Save(context.Background(), t.TempDir(), "settings", 1)
 			if err != nil {
