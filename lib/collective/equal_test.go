@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -279,12 +278,7 @@ func (s setting) test(t *testing.T) {
 
 	// The same on one device, in float32, on GoMLX's own backend: it is in plain Go, so
 	// nothing of XLA is in it.
-	plain, err := gobackend.New("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plain.Finalize()
-	exec, err := graph.NewExec(plain, func(in []*graph.Node) []*graph.Node {
+	exec, err := graph.NewExec(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
 		var out []*graph.Node
 		for _, op := range ops {
 			whole := graph.Reshape(in[0], world, rows, columns)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/params"
@@ -29,8 +31,8 @@ func (c Config) QKV(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.No
 	}
 	q, k, v = part(0, c.Heads), part(c.Heads, c.kvHeads()), part(c.Heads+c.kvHeads(), c.kvHeads())
 	if c.Positions == Rotary {
-		at := graph.Iota(x.Graph(), shapeOfPositions(t), 0)
-		q, k = Rotate(q, at), Rotate(k, at)
+		positions := graph.Iota(x.Graph(), shapes.Make(dtypes.Int32, t), 0)
+		q, k = Rotate(q, positions), Rotate(k, positions)
 	}
 	return q, k, v
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 )
@@ -37,5 +36,3 @@ func Rotate(x, positions *graph.Node) *graph.Node {
 	}, -1)
 	return graph.ConvertDType(turned, x.DType())
 }
-
-func shapeOfPositions(t int) shapes.Shape { return shapes.Make(dtypes.Int32, t) }

@@ -22,7 +22,8 @@ const Axis = "data"
 type Run struct {
 	recipe Recipe
 	mesh   *xla.Mesh
-	tree   params.Tree // of the state
+	parts  parts       // of the state
+	tree   params.Tree // all of them
 	step   *xla.Program
 	state  []*dtensor.Tensor
 	steps  int
@@ -56,7 +57,7 @@ func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	run := &Run{recipe: r, mesh: mesh, tree: r.State()}
+	run := &Run{recipe: r, mesh: mesh, parts: r.parts(), tree: r.State()}
 	if err := run.place(initial); err != nil {
 		return nil, err
 	}
@@ -133,14 +134,14 @@ func (r *Run) BytesPerDevice() map[string]int64 {
 		}
 		return n
 	}
-	weights, states, _, _ := cut(r.recipe.parts(), r.state)
+	weights, states, _, _ := cut(r.parts, r.state)
 	return map[string]int64{"parameters": bytes(weights), "optimizer": bytes(states)}
 }
 
 // Params returns copies of the parameters as one device holds them, in the order of the model's tree and in the type
 // that the precision keeps them in.
 func (r *Run) Params(device int) ([]*tensors.Tensor, error) {
-	return r.copies(device, r.state[:len(r.recipe.parts().params)])
+	return r.copies(device, r.state[:len(r.parts.params)])
 }
 
 // State returns copies of the whole state as one device holds it, in the order of [Recipe.State].
@@ -187,20 +188,15 @@ func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*P
 // Call returns the function's results for the parameters as they are now.
 func (p *Probe) Call(args ...any) ([]*tensors.Tensor, error) {
 	all := make([]any, 0, len(args)+len(p.run.state))
-	for _, v := range p.run.state[:len(p.run.recipe.parts().params)] {
+	for _, v := range p.run.state[:len(p.run.parts.params)] {
 		all = append(all, v)
 	}
 	out, err := p.program.Call(append(all, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("train: probe: %w", err)
 	}
-	results := make([]*tensors.Tensor, len(out))
-	for i, v := range out {
-		if results[i], err = v.Shards()[0].LocalClone(); err != nil {
-			return nil, err
-		}
-	}
-	return results, finalize(out)
+	results, err := p.run.copies(0, out)
+	return results, errors.Join(err, finalize(out))
 }
 
 // Memory is what the compiled function needs on each device. It returns an error before the first call.

@@ -19,7 +19,7 @@ import (
 )
 
 func TestNewErrors(t *testing.T) {
-	backend := goBackend(t)
+	backend := devicetest.PureGo()
 
 	for _, c := range []struct {
 		name string
@@ -96,7 +96,7 @@ func changing(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 }
 
 func TestLossErrors(t *testing.T) {
-	backend := goBackend(t)
+	backend := devicetest.PureGo()
 	m := newModel(t, backend, newStore(), changing, shapes.Make(dtypes.Float32, 1, 3), number)
 	vector := func(g *graph.Graph, dims ...int) *graph.Node {
 		return graph.Ones(g, shapes.Make(dtypes.Float32, dims...))
@@ -156,7 +156,7 @@ func TestLossErrors(t *testing.T) {
 }
 
 func TestWriteErrors(t *testing.T) {
-	backend, store := goBackend(t), newStore()
+	backend, store := devicetest.PureGo(), newStore()
 	m := newModel(t, backend, store, mlp, mlpInputs, mlpTargets)
 	before := initial(t, m)
 	for _, c := range []struct {

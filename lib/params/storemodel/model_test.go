@@ -58,7 +58,7 @@ func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss sto
 func TestEqualsGoMLX(t *testing.T) {
 	// The programs differ in their outputs, so XLA may round differently.
 	const bound = 1e-6
-	plain, device := goBackend(t), devicetest.One()
+	plain, device := devicetest.PureGo(), devicetest.One()
 	bigramNames := []string{
 		"tokens.embeddings", "last.layer_normalization.gain", "last.layer_normalization.offset", "head.dense.weights",
 	}
@@ -139,7 +139,7 @@ func TestHalfPrecision(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	inputs, targets := random(rng, mlpInputs), random(rng, mlpTargets)
 	in, next := random(rng, tokens), random(rng, tokens)
-	plain, device := goBackend(t), devicetest.One()
+	plain, device := devicetest.PureGo(), devicetest.One()
 	for _, c := range []struct {
 		name         string
 		backend      compute.Backend

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -20,17 +19,6 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
 )
-
-// goBackend is GoMLX's interpreter in plain Go.
-func goBackend(t testing.TB) compute.Backend {
-	t.Helper()
-	backend, err := gobackend.New("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(backend.Finalize)
-	return backend
-}
 
 // newStore returns an empty store, in which variables always start at the same values.
 func newStore() *model.Store {

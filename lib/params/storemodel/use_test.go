@@ -30,7 +30,7 @@ func TestDDP(t *testing.T) {
 	// Sums over rows are made in another order.
 	const bound = 1e-6
 	// The variables come to be on another backend than the one that trains.
-	m := newModel(t, goBackend(t), newStore(), mlp, mlpInputs, mlpTargets)
+	m := newModel(t, devicetest.PureGo(), newStore(), mlp, mlpInputs, mlpTargets)
 	devices := devicetest.Open(t, 2)
 	rng := rand.New(rand.NewPCG(5, 6))
 	inputs, targets := random(rng, mlpInputs), random(rng, mlpTargets)
@@ -74,7 +74,7 @@ func TestDDP(t *testing.T) {
 // TestBuildsAtOnce builds a model for many batch sizes at once. The mean over a batch of equal rows does not depend on
 // their number.
 func TestBuildsAtOnce(t *testing.T) {
-	backend := goBackend(t)
+	backend := devicetest.PureGo()
 	m := newModel(t, backend, newStore(), mlp, mlpInputs, mlpTargets)
 	var losses [8]float32
 	var group sync.WaitGroup
@@ -128,7 +128,7 @@ var number = shapes.Make(dtypes.Float32)
 
 // TestFixed reads a variable that is not trained: it is a constant, of the value that it has when the graph is built.
 func TestFixed(t *testing.T) {
-	backend, store := goBackend(t), model.NewStore()
+	backend, store := devicetest.PureGo(), model.NewStore()
 	m := newModel(t, backend, store, line, number, number)
 	if got := m.Params().Names(); !slices.Equal(got, []string{"b"}) {
 		t.Fatalf("parameters %q, want b", got)
@@ -155,7 +155,7 @@ func TestFixed(t *testing.T) {
 
 // TestVariablesOfTheCaller takes variables that are in the store before: the model makes none.
 func TestVariablesOfTheCaller(t *testing.T) {
-	backend, store := goBackend(t), model.NewStore()
+	backend, store := devicetest.PureGo(), model.NewStore()
 	for path, value := range map[string]float32{"/a.b/w": 5, "/unused": 1} {
 		if _, err := store.CreateVariable(path, tensors.FromScalar(value)); err != nil {
 			t.Fatal(err)
@@ -184,7 +184,7 @@ func TestVariablesOfTheCaller(t *testing.T) {
 
 // TestOptionalVariable uses a variable if it is in the store before.
 func TestOptionalVariable(t *testing.T) {
-	backend, store := goBackend(t), model.NewStore()
+	backend, store := devicetest.PureGo(), model.NewStore()
 	if _, err := store.CreateVariable("b", tensors.FromScalar(float32(1))); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestOptionalVariable(t *testing.T) {
 // TestTwiceInOneGraph builds a loss for each of two sets of parameters in the same graph, and another model of the same
 // names between them.
 func TestTwiceInOneGraph(t *testing.T) {
-	backend := goBackend(t)
+	backend := devicetest.PureGo()
 	m := newModel(t, backend, model.NewStore(), line, number, number)
 	other := newModel(t, backend, model.NewStore(), line, number, number)
 	out := run(t, backend, func(in []*graph.Node) []*graph.Node {
@@ -231,7 +231,7 @@ func TestTwiceInOneGraph(t *testing.T) {
 
 // TestFrozenBatchNorm: batch normalization that keeps its averages is a model like others.
 func TestFrozenBatchNorm(t *testing.T) {
-	backend := goBackend(t)
+	backend := devicetest.PureGo()
 	m := newModel(t, backend, newStore(), normalized(true), mlpInputs, mlpTargets)
 	rng := rand.New(rand.NewPCG(8, 9))
 	inputs, targets := random(rng, mlpInputs), random(rng, mlpTargets)
