@@ -1,0 +1,109 @@
+package cost_test
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shardbook/shardbook/lib/cost"
+)
+
+// What a published model is made of.
+func ExampleModel_Params() {
+	m, err := cost.Preset("Llama 3 8B")
+	if err != nil {
+		panic(err)
+	}
+	p := m.Params()
+	fmt.Println("token table", p.Embeddings)
+	fmt.Println("attention  ", p.Attention)
+	fmt.Println("MLP        ", p.MLP)
+	fmt.Println("norms      ", p.Norms+p.LastNorm)
+	fmt.Println("head       ", p.Head)
+	fmt.Println("together   ", p.Total())
+	// Output:
+	// token table 525336576
+	// attention   1342177280
+	// MLP         5637144576
+	// norms       266240
+	// head        525336576
+	// together    8030261248
+}
+
+// A model that is not among the presets, from the config.json beside its weights.
+func ExampleReadConfig() {
+	m, err := cost.ReadConfig(strings.NewReader(`{"model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576,
+		"num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152,
+		"max_position_embeddings": 8192, "tie_word_embeddings": true}`))
+	fmt.Println(m.Params().Total(), err)
+	// Output: 134515008 <nil>
+}
+
+// Without many devices, GPT-3 takes a few lifetimes.
+func ExampleTrainingTime() {
+	gpt3, err := cost.Preset("GPT-3 175B")
+	if err != nil {
+		panic(err)
+	}
+	forward, backward := cost.RoughFLOPs(float64(gpt3.Params().Total()), 300e9)
+	for _, devices := range []int{1, 1024} {
+		took, err := cost.TrainingTime(forward+backward, devices, 125e12, 28./125) // a V100 that attains 28 TFLOP/s
+		fmt.Println(devices, took, err)
+	}
+	// Output:
+	// 1 356 years <nil>
+	// 1024 127 days <nil>
+}
+
+// How much longer attention makes a step as the sequence grows.
+func ExampleModel_FLOPs() {
+	m, err := cost.Preset("Llama 3.1 8B")
+	if err != nil {
+		panic(err)
+	}
+	for _, length := range []int{2048, 8192, 32768, 131072} {
+		w, err := m.FLOPs(cost.Step{Sequences: 1, Length: length, Causal: true})
+		if err != nil {
+			panic(err)
+		}
+		core := w.Forward.Scores + w.Forward.Values
+		fmt.Printf("%6d tokens: %.3g FLOPs, %2.0f%% of them scores and values\n", length, w.Model(), 100*core/w.Forward.Total())
+	}
+	// Output:
+	//   2048 tokens: 9.55e+13 FLOPs,  3% of them scores and values
+	//   8192 tokens: 4.22e+14 FLOPs, 13% of them scores and values
+	//  32768 tokens: 2.32e+15 FLOPs, 36% of them scores and values
+	// 131072 tokens: 1.94e+16 FLOPs, 70% of them scores and values
+}
+
+// The more devices share a matrix, the less computation there is for its communication to hide behind; and beyond a node
+// the links are slower, too.
+func ExampleRates_TensorParallel() {
+	h100, err := cost.Accelerator("H100 SXM")
+	if err != nil {
+		panic(err)
+	}
+	peak, err := h100.PeakFLOPS("bf16")
+	if err != nil {
+		panic(err)
+	}
+	cluster := cost.Cluster{Hardware: h100, DevicesPerNode: 8,
+		Intra: cost.Link{Latency: 2e-6, Bandwidth: 450e9}, // NVLink, one direction
+		Inter: cost.Link{Latency: 5e-6, Bandwidth: 50e9},  // 400 Gbit/s for each device
+	}
+	for _, ranks := range []int{2, 8, 16} {
+		link, err := cluster.Between(ranks, 1)
+		if err != nil {
+			panic(err)
+		}
+		rates := cost.Rates{FLOPS: peak, Bandwidth: link.Bandwidth, ElementBytes: 2}
+		o, err := rates.TensorParallel(8192, 4096, ranks)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("%d ranks: %v beside %v, hidden: %v\n", ranks, o.Communication, o.Computation, o.Hidden)
+	}
+	// Output:
+	// 2 ranks: 74.6 µs beside 278 µs, hidden: true
+	// 8 ranks: 130 µs beside 69.5 µs, hidden: false
+	// 16 ranks: 1.26 ms beside 34.7 µs, hidden: false
+}

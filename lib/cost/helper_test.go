@@ -1,0 +1,75 @@
+package cost
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// read reads a table of published numbers.
+func read[T any](t testing.TB, name string) (rows []T) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &rows); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if len(rows) == 0 {
+		t.Fatalf("%s has no rows", name)
+	}
+	return rows
+}
+
+// check fails the test unless the error is the one that is wanted, "" for none.
+func check(t testing.TB, err error, want string) {
+	t.Helper()
+	if got := message(err); got != want {
+		t.Errorf("error\n%q, want\n%q", got, want)
+	}
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// must returns the value of a call that should not be in error.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func flip(random *rand.Rand) bool { return random.IntN(2) == 0 }
+
+// randomModel returns a small model of any architecture.
+func randomModel(random *rand.Rand) Model {
+	kv := 1 + random.IntN(3)
+	heads := kv * (1 + random.IntN(3))
+	m := Model{Layers: 1 + random.IntN(4), Width: heads * (1 + random.IntN(5)), Heads: heads, Vocab: 2 + random.IntN(20),
+		Context: 1 + random.IntN(9), Gated: flip(random), Tied: flip(random), QKVBias: flip(random), OutBias: flip(random),
+		MLPBias: flip(random), NormBias: flip(random)}
+	if flip(random) {
+		m.KVHeads = kv
+	}
+	if flip(random) {
+		m.HeadWidth = 1 + random.IntN(6)
+	}
+	if flip(random) {
+		m.Hidden = 1 + random.IntN(30)
+	}
+	if flip(random) {
+		m.PositionRows = m.Context
+	}
+	return m
+}

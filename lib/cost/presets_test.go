@@ -1,0 +1,126 @@
+package cost
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// like writes a count as a published one is written: with as many digits, and M or B.
+func like(printed string, count int64) string {
+	unit := map[byte]float64{'M': 1e6, 'B': 1e9}[printed[len(printed)-1]]
+	_, decimals, _ := strings.Cut(printed[:len(printed)-1], ".")
+	return fmt.Sprintf("%.*f%c", len(decimals), float64(count)/unit, printed[len(printed)-1])
+}
+
+// The count of every preset is the published one, exactly or to the printed digits. One that does not come out says so.
+func TestPresetCounts(t *testing.T) {
+	presets, err := readPresets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exact := 0
+	seen := map[string]bool{}
+	for _, p := range presets {
+		if err := p.Validate(); err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+		}
+		if seen[plain(p.Name)] {
+			t.Errorf("there are two presets %s", p.Name)
+		}
+		seen[plain(p.Name)] = true
+		count := p.Model.Params()
+		if p.Params != 0 {
+			exact++
+			if count.Total() != p.Params {
+				t.Errorf("%s: %d parameters, published are %d", p.Name, count.Total(), p.Params)
+			}
+		}
+		if p.NonEmbedding != 0 && count.NonEmbedding() != p.NonEmbedding {
+			t.Errorf("%s: %d without tables, published are %d", p.Name, count.NonEmbedding(), p.NonEmbedding)
+		}
+		switch {
+		case p.Params == 0 && p.Printed == "":
+			t.Errorf("%s has no published count", p.Name)
+		case p.Computed != "":
+			if got := like(p.Computed, count.Total()); got != p.Computed || got == p.Printed {
+				t.Errorf("%s: %s, the file says that %s is printed and %s comes out", p.Name, got, p.Printed, p.Computed)
+			}
+		case p.Printed != "":
+			if got := like(p.Printed, count.Total()); got != p.Printed {
+				t.Errorf("%s: %s, printed is %s", p.Name, got, p.Printed)
+			}
+		}
+	}
+	if len(presets) != 66 || exact != 46 {
+		t.Errorf("%d presets, %d with an exact count", len(presets), exact)
+	}
+}
+
+// Every group of presets and every accelerator has its source, and no field that nobody reads.
+func TestSources(t *testing.T) {
+	var groups []struct {
+		Source string
+		Shared Model
+		Models []preset
+	}
+	var hardware []struct {
+		Hardware
+		Source string
+	}
+	strict(t, presetsJSON, &groups)
+	strict(t, hardwareJSON, &hardware)
+	for _, g := range groups {
+		if g.Source == "" || len(g.Models) == 0 {
+			t.Errorf("a group of presets has source %q and %d models", g.Source, len(g.Models))
+		}
+	}
+	for _, h := range hardware {
+		if h.Source == "" {
+			t.Errorf("%s has no source", h.Name)
+		}
+	}
+}
+
+func strict(t *testing.T, text []byte, to any) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPreset(t *testing.T) {
+	for _, name := range []string{"Llama 3 8B", "llama-3-8b", " LLAMA_3 8b"} {
+		m, err := Preset(name)
+		if err != nil || m.Name != "Llama 3 8B" || m.Layers != 32 || m.KV() != 8 {
+			t.Errorf("%q: %+v, %v", name, m, err)
+		}
+	}
+	for _, c := range []struct{ name, want string }{
+		{"llama-3-9b", `cost: there is no model "llama-3-9b": the nearest of 66 are ["Llama 3 8B" "Llama 2 7B" "Llama 3 70B" "Llama 2 13B"]`},
+		{"", `cost: there is no model "": the nearest of 66 are ["GPT-2" "GPT-2 medium" "GPT-2 large" "GPT-2 XL"]`},
+	} {
+		_, err := Preset(c.name)
+		check(t, err, c.want)
+	}
+	if _, err := Preset(strings.Repeat("é", 1<<20)); err == nil || len(err.Error()) > 500 {
+		t.Errorf("a name of 2 MiB: an error of %d bytes", len(message(err)))
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0},
+	} {
+		if got := distance(c.a, c.b); got != c.want {
+			t.Errorf("from %q to %q: %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
