@@ -36,9 +36,10 @@ var One = sync.OnceValue(func() *xla.Backend {
 })
 
 // PureGo returns GoMLX's own backend, which compiles nothing and shares nothing with XLA: enough where the question is
-// what a graph says, and a second opinion on what XLA makes of it.
+// what a graph says, and a second opinion on what XLA makes of it. It runs one operation after another, since several
+// loops at once wait for each other for ever.
 var PureGo = sync.OnceValue(func() compute.Backend {
-	backend, err := gobackend.New("")
+	backend, err := gobackend.New("ops_sequential")
 	if err != nil {
 		panic(fmt.Errorf("no backend to test on: %w", err))
 	}

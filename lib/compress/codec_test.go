@@ -216,7 +216,7 @@ func TestBytes(t *testing.T) {
 			shape := shapes.Make(dtype, dims...)
 			for _, codec := range codecs {
 				var bytes int64
-				call(t, pureGo(), func(in nodes) nodes {
+				call(t, devicetest.PureGo(), func(in nodes) nodes {
 					for _, kept := range codec.Encode(graph.ConvertDType(in[0], dtype)) {
 						if !kept.DType().IsUnsigned() {
 							t.Errorf("%s keeps %s", codec.Name(), kept.Shape())
@@ -290,7 +290,7 @@ func TestErrors(t *testing.T) {
 		{"csr:1", tensors.FromShape(shapes.Make(dtypes.Float32, 3, 0)), "no elements"},
 		{"e4m3", tensors.FromShape(shapes.Make(dtypes.Float32, 0)), "no elements"},
 	} {
-		_, err := devicetest.CallOn(pureGo(), func(in nodes) nodes { return parse(t, c.codec).Encode(in[0]) }, c.x)
+		_, err := devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes { return parse(t, c.codec).Encode(in[0]) }, c.x)
 		if err == nil || !strings.Contains(err.Error(), "compress: ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s of %s: error %v, want %q", c.codec, c.x.Shape(), err, c.want)
 		}

@@ -4,12 +4,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -23,21 +21,11 @@ type (
 	nodes = []*graph.Node
 )
 
-// pureGo is GoMLX's own backend, which executes one operation after the other: several loops at a time take all its
-// workers and then wait for one.
-var pureGo = sync.OnceValue(func() compute.Backend {
-	backend, err := gobackend.New("ops_sequential")
-	if err != nil {
-		panic(err)
-	}
-	return backend
-})
-
 // platforms are the backends, which share no code for arithmetic, and codecs with room for anything to try on each: on XLA,
 // which compiles for long, few.
 func platforms() []platform {
 	return []platform{
-		{"Go", pureGo(), []string{"dense", "fp16", "bf16", "fp10", "e4m3", "e5m2", "int8", "int8:7", "csr:1"}},
+		{"Go", devicetest.PureGo(), []string{"dense", "fp16", "bf16", "fp10", "e4m3", "e5m2", "int8", "int8:7", "csr:1"}},
 		{"XLA", devicetest.One(), []string{"bf16", "csr:1"}},
 	}
 }
@@ -223,8 +211,8 @@ func TestKeep(t *testing.T) {
 			return append(append(out, loss), graph.Gradient(loss, in[:3]...)...)
 		}
 	}
-	want := call(t, pureGo(), run(f), in...)
-	got := call(t, pureGo(), run(func(x, live nodes) nodes { return compress.Keep(parse(t, "csr:1"), x, live, f) }), in...)
+	want := call(t, devicetest.PureGo(), run(f), in...)
+	got := call(t, devicetest.PureGo(), run(func(x, live nodes) nodes { return compress.Keep(parse(t, "csr:1"), x, live, f) }), in...)
 	for i := range want {
 		same(t, "result "+string(rune('0'+i)), got[i], want[i])
 	}

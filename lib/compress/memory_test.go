@@ -97,7 +97,7 @@ func TestMesh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := call(t, pureGo(), func(in nodes) nodes { return nodes{step("")(in[0], in[1])} }, x, w)[0]
+	want := call(t, devicetest.PureGo(), func(in nodes) nodes { return nodes{step("")(in[0], in[1])} }, x, w)[0]
 	for i, g := range tensors.MustCopyFlatData[float32](got) {
 		if math.Abs(float64(g-want[i])) > 1e-5*(1+math.Abs(float64(want[i]))) { // sums differ in their order
 			t.Fatalf("element %d is %g, want %g", i, g, want[i])
@@ -112,7 +112,7 @@ func TestGradientError(t *testing.T) {
 	x, w, v := random(13, rows, in), random(14, in, out), random(15, rows, out)
 	xs, vs := tensors.MustCopyFlatData[float32](x), tensors.MustCopyFlatData[float32](v)
 	gradient := func(codec compress.Codec) []float32 {
-		return call(t, pureGo(), func(n nodes) nodes {
+		return call(t, devicetest.PureGo(), func(n nodes) nodes {
 			y := compress.Dot(n[0], n[1], codec, precision.Matmul{})
 			return nodes{graph.Gradient(graph.ReduceAllSum(graph.Mul(y, n[2])), n[1])[0]}
 		}, x, w, v)[0]

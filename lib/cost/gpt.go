@@ -15,5 +15,8 @@ func FromGPT(c gpt.Config) Model {
 	if c.Gated {
 		m.Activation = "silu"
 	}
+	if c.Activation == gpt.ReLU {
+		m.Activation = "relu"
+	}
 	return m
 }

@@ -22,6 +22,7 @@ import (
 	"slices"
 
 	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 // Config is the architecture of a model. The sizes must be set; what follows them is GPT-2's where it is left at zero.
@@ -49,6 +50,8 @@ type Config struct {
 	// Gated makes the perceptron SwiGLU, silu(x·gate) ∘ (x·up), in place of GELU(x·up) (Shazeer 2020, "GLU Variants
 	// Improve Transformer").
 	Gated bool `json:"gated,omitempty"`
+	// Activation is what the perceptron applies: "" or [Usual], GELU or, gated, SiLU; or [ReLU].
+	Activation Activation `json:"activation,omitempty"`
 	// Norm is the normalization: "" or [LayerNorm], or [RMSNorm].
 	Norm Norm `json:"norm,omitempty"`
 	// Positions says how the model knows where a token is: "" or [Learned], or [Rotary].
@@ -64,15 +67,30 @@ type Config struct {
 
 	// Matmul says how products are computed where that differs from plain products in the parameters' type.
 	Matmul precision.Matmul `json:"matmul,omitzero"`
+	// Recompute says which activations are not kept for the backward pass but recomputed in it. It changes memory and
+	// time, and no result.
+	Recompute recompute.Policy `json:"recompute,omitempty"`
+	// Compress names the codec, as lib/compress parses it, in which the blocks' linear maps keep what they multiply and
+	// the perceptron what its activation is applied to; "" keeps all as it is. The forward pass stays exact, and so do the
+	// gradients with a lossless codec. CompressReLU is the codec for what comes out of a ReLU, half of which is zero; ""
+	// is Compress.
+	Compress     string `json:"compress,omitempty"`
+	CompressReLU string `json:"compress_relu,omitempty"`
 }
 
 // Norm is a kind of normalization.
 type Norm string
 
+// Activation is what a perceptron applies.
+type Activation string
+
 // Positions is a way to tell positions.
 type Positions string
 
 const (
+	Usual Activation = "usual"
+	ReLU  Activation = "relu"
+
 	LayerNorm Norm = "layernorm" // [LayerNormalize]
 	RMSNorm   Norm = "rmsnorm"   // [RMSNormalize]
 
@@ -111,6 +129,10 @@ func (c Config) Validate() error {
 	case c.KVHeads < 0 || c.Heads%c.kvHeads() != 0:
 		return fmt.Errorf("gpt: Config.KVHeads is %d, which does not divide Config.Heads %d: choose a divisor, such as %d",
 			c.KVHeads, c.Heads, divisorBelow(c.Heads, max(2, c.KVHeads)))
+	case !slices.Contains([]Activation{"", Usual, ReLU}, c.Activation):
+		return fmt.Errorf("gpt: Config.Activation is %q: set it to %q or %q", c.Activation, Usual, ReLU)
+	case c.CompressReLU != "" && c.Activation != ReLU:
+		return fmt.Errorf("gpt: Config.CompressReLU is %q without a ReLU: set Config.Activation to %q", c.CompressReLU, ReLU)
 	case !slices.Contains([]Norm{"", LayerNorm, RMSNorm}, c.Norm):
 		return fmt.Errorf("gpt: Config.Norm is %q: set it to %q or %q", c.Norm, LayerNorm, RMSNorm)
 	case !slices.Contains([]Positions{"", Learned, Rotary}, c.Positions):
@@ -123,6 +145,14 @@ func (c Config) Validate() error {
 	}
 	if err := c.Matmul.Validate(); err != nil {
 		return fmt.Errorf("gpt: Config.Matmul: %w", err)
+	}
+	for _, f := range [][2]string{{"Compress", c.Compress}, {"CompressReLU", c.CompressReLU}} {
+		if _, err := codec(f[1]); err != nil {
+			return fmt.Errorf("gpt: Config.%s: %w", f[0], err)
+		}
+	}
+	if _, err := c.Recompute.Plan(c.Layers); err != nil {
+		return fmt.Errorf("gpt: Config.Recompute: %w", err)
 	}
 	return nil
 }

@@ -6,13 +6,21 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
 // Linear returns x·w + b for x (…,in), with w (in,out) and b (out) the parameters ".w" and ".b" at a path; without b
 // where [Config.NoBias] leaves it out. The result is (…,out). It panics if the shapes do not fit.
 func (c Config) Linear(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	y := c.matmul(x, p.Get(at+".w"))
+	return c.linear(p, at, x, c.Compress)
+}
+
+// linear is Linear that keeps x in a codec.
+func (c Config) linear(p params.Nodes, at string, x *graph.Node, in string) *graph.Node {
+	w := p.Get(at + ".w")
+	y := compressed(in, func(codec compress.Codec) *graph.Node { return compress.Dot(x, w, codec, c.Matmul) },
+		func() *graph.Node { return c.matmul(x, w) })
 	if c.NoBias {
 		return y
 	}

@@ -20,8 +20,10 @@ func (c Config) Stage(p params.Nodes, first, last int, x *graph.Node, noise *Noi
 	if first == 0 {
 		x = c.Embed(p, x, noise)
 	}
+	plan := c.plan()
+	x = plan.Enter(first, x)
 	for i := first; i < last; i++ {
-		x = c.Block(p, i, x, noise)
+		x = c.block(p, i, x, noise, plan)
 	}
 	if last == c.Layers {
 		x = c.Head(p, x)

@@ -1,0 +1,221 @@
+package gpt_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// policies are those with names, and some of those without.
+var policies = []recompute.Policy{recompute.Block, recompute.Halves, recompute.Every(2), recompute.Sqrt, recompute.Selective,
+	"ops:act,norm1,norm2", "ops:qkv", "ops:down", "ops:mid,mix"}
+
+// randomPlan is a policy that recomputes any operations of any blocks.
+func randomPlan(random *rand.Rand, blocks int) recompute.Policy {
+	plan := make(recompute.Plan, blocks)
+	for i := range plan {
+		for _, op := range recompute.AllOps() {
+			if random.IntN(2) == 0 {
+				plan[i] |= recompute.SetOf(op)
+			}
+		}
+	}
+	return plan.Policy()
+}
+
+// gradients builds the gradients of all parameters and the loss with dropout: of parameters, inputs, targets and a key.
+func gradients(c gpt.Config) func(in []*graph.Node) []*graph.Node {
+	tree := c.Params()
+	return func(in []*graph.Node) []*graph.Node {
+		n := len(tree)
+		loss := c.NoisyLoss(tree.Nodes(in[:n]), in[n], in[n+1], in[n+2], nil)
+		return append(graph.Gradient(loss, in[:n]...), loss)
+	}
+}
+
+// What is recomputed is what it was, so whatever the plan, loss and gradients are the same bits where operations run as
+// they are written.
+func TestRecomputeGradients(t *testing.T) {
+	random := rand.New(rand.NewPCG(31, 32))
+	for name, c := range map[string]gpt.Config{
+		"GPT":   {Layers: 3, Width: 4, Heads: 2, Seq: 3, Vocab: 5, Dropout: 0.3},
+		"Llama": {Layers: 2, Width: 8, Heads: 4, KVHeads: 2, Seq: 3, Vocab: 5, Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, Tied: true, NoBias: true},
+		"FP8":   {Layers: 2, Width: 4, Heads: 2, Seq: 3, Vocab: 5, Matmul: precision.Matmul{Operands: precision.E4M3, Gradients: precision.E5M2}},
+	} {
+		w, _ := randomModel(c, random)
+		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)), tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
+			tensors.FromScalar(uint32(7)))
+		run := func(policy recompute.Policy) (bits []uint32) {
+			c.Recompute = policy
+			out, err := devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...)
+			if err != nil {
+				t.Fatalf("%s, %s: %v", name, policy, err)
+			}
+			for _, o := range out {
+				for _, v := range tensors.MustCopyFlatData[float32](o) {
+					bits = append(bits, math.Float32bits(v))
+				}
+			}
+			return bits
+		}
+		want := run(recompute.None)
+		tried := slices.Clone(policies)
+		for range 12 {
+			tried = append(tried, randomPlan(random, c.Layers))
+		}
+		for _, policy := range tried {
+			if !slices.Equal(run(policy), want) {
+				t.Errorf("%s: %q changes the loss or a gradient", name, policy)
+			}
+		}
+	}
+}
+
+// With a plan, the model makes the products a second time whose operations are recomputed, and few others.
+func TestRecomputedProducts(t *testing.T) {
+	random := rand.New(rand.NewPCG(33, 34))
+	c := gpt.Config{Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 5, Gated: true}
+	tried := append(slices.Clone(policies), recompute.None)
+	for range 30 {
+		tried = append(tried, randomPlan(random, c.Layers))
+	}
+	for _, policy := range tried {
+		c.Recompute = policy
+		plan, err := policy.Plan(c.Layers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, pairs := products(c)
+		count := func(recomputed bool, times int) int { // in the forward and the backward pass
+			if recomputed {
+				times++
+			}
+			return times
+		}
+		wantPairs := 0
+		for i, set := range plan {
+			for name, recomputed := range map[string]bool{
+				".qkv.w": set.Has(recompute.QKV), ".o.w": set.Has(recompute.Mid), ".up.w": set.Has(recompute.Up),
+				".gate.w": set.Has(recompute.Up), ".down.w": set.Has(recompute.Down) && i < c.Layers-1,
+			} {
+				if want := count(recomputed, 2); got[gpt.BlockName(i)+name] != want {
+					t.Errorf("%q: %d products with %s of block %d, want %d", policy, got[gpt.BlockName(i)+name], name, i, want)
+				}
+			}
+			wantPairs += count(set.Has(recompute.Scores), 3) + count(set.Has(recompute.Mix), 3)
+		}
+		if pairs != wantPairs {
+			t.Errorf("%q: %d products of activations in attention, want %d", policy, pairs, wantPairs)
+		}
+	}
+}
+
+// products counts what is left of a training step's products when those are gone that nothing needs: those with each
+// parameter, forward and for the gradient of what it is multiplied with, and those within attention.
+func products(c gpt.Config) (with map[string]int, inAttention int) {
+	g := graph.NewGraph(devicetest.WithBarriers(), "")
+	defer g.Finalize()
+	tree := c.Params()
+	var in []*graph.Node
+	for _, s := range tree {
+		in = append(in, graph.Parameter(g, s.Name, s.Shape))
+	}
+	tokens := shapes.Make(dtypes.Int32, 2, c.Seq)
+	loss := c.Loss(tree.Nodes(in), graph.Parameter(g, "inputs", tokens), graph.Parameter(g, "targets", tokens))
+	with, seen := make(map[string]int), make(map[*graph.Node]bool)
+	var visit func(n *graph.Node)
+	visit = func(n *graph.Node) {
+		if seen[n] {
+			return
+		}
+		seen[n] = true
+		for _, input := range n.Inputs() {
+			visit(input)
+		}
+		if n.Type() != graph.NodeTypeDotGeneral {
+			return
+		}
+		if n.Rank() > 3 {
+			inAttention++
+		}
+		for _, input := range n.Inputs() {
+			if input.Type() == graph.NodeTypeParameter {
+				with[input.GetParameterName()]++
+			}
+		}
+	}
+	for _, gradient := range graph.Gradient(loss, in...) {
+		visit(gradient)
+	}
+	return with, inAttention
+}
+
+// On XLA what is recomputed takes less memory, and results differ by roundings: fused in other ways, operations round
+// elsewhere. Differences up to 4 units in the last place of a gradient's largest element were measured.
+func TestRecomputeOnXLA(t *testing.T) {
+	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 32, Vocab: 8, Norm: gpt.RMSNorm, NoBias: true, Tied: true}
+	random := rand.New(rand.NewPCG(35, 36))
+	w, _ := randomModel(c, random)
+	var args []any
+	for _, v := range w {
+		args = append(args, v)
+	}
+	args = append(args, randomTokens(random, 8, c.Seq, c.Vocab), randomTokens(random, 8, c.Seq, c.Vocab), uint32(7))
+	run := func(policy recompute.Policy) (results [][]float32, temporary int64) {
+		c.Recompute = policy
+		p, err := xla.Compile(mesh, gradients(c), xla.In(xla.Replicated()).Gives(xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		out, err := p.Call(args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range out {
+			results = append(results, tensors.MustCopyFlatData[float32](o.Shards()[0]))
+		}
+		m, err := p.Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return results, m.Temporary
+	}
+	want, most := run(recompute.None)
+	tried := []recompute.Policy{"ops:norm1,norm2,act", recompute.Block}
+	if testing.Short() { // each takes seconds to compile
+		tried = tried[1:]
+	}
+	for _, policy := range tried {
+		got, temporary := run(policy)
+		if temporary >= most {
+			t.Errorf("%q needs %d bytes, a policy that recomputes less %d", policy, temporary, most)
+		}
+		most = temporary
+		for k := range want {
+			off, largest := 0.0, 0.0
+			for i, v := range want[k] {
+				off, largest = max(off, math.Abs(float64(got[k][i]-v))), max(largest, math.Abs(float64(v)))
+			}
+			if !(off <= 16*largest*0x1p-23) {
+				t.Errorf("%q: result %d is off by %g, its largest element is %g", policy, k, off, largest)
+			}
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package recompute_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+type nodes = []*graph.Node
+
+func normal(random *rand.Rand, dims ...int) *tensors.Tensor {
+	size := 1
+	for _, d := range dims {
+		size *= d
+	}
+	flat := make([]float32, size)
+	for i := range flat {
+		flat[i] = float32(random.NormFloat64())
+	}
+	return tensors.FromFlatDataAndDimensions(flat, dims...)
+}
+
+// run returns what a function makes of the tensors on a backend.
+func run(t *testing.T, backend compute.Backend, fn func(in nodes) nodes, args []*tensors.Tensor) []*tensors.Tensor {
+	t.Helper()
+	own := make([]*tensors.Tensor, len(args)) // a tensor can be on one backend only
+	for i, arg := range args {
+		var err error
+		if own[i], err = arg.LocalClone(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := devicetest.CallOn(backend, fn, own...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// same compares the results of others with those of a function. They must be the same bits where operations run as they
+// are written.
+func same(t *testing.T, args []*tensors.Tensor, fn func(in nodes) nodes, others ...func(in nodes) nodes) {
+	t.Helper()
+	for backend, bound := range map[compute.Backend]float64{devicetest.WithBarriers(): 0, devicetest.One(): roundings} {
+		want := run(t, backend, fn, args)
+		for _, other := range others {
+			checkNear(t, run(t, backend, other, args), want, bound)
+		}
+	}
+}
+
+// roundings bounds how far XLA's results may be from each other, in units in the last place of the largest: it fuses
+// operations in other ways where some are recomputed, and then may round elsewhere.
+const roundings = 64
+
+// checkNear compares results, to a bound in units in the last place of the largest element.
+func checkNear(t *testing.T, got, want []*tensors.Tensor, bound float64) {
+	t.Helper()
+	for k := range want {
+		a, b := tensors.MustCopyFlatData[float32](got[k]), tensors.MustCopyFlatData[float32](want[k])
+		off, largest := 0.0, 0.0
+		for i := range b {
+			off, largest = max(off, math.Abs(float64(a[i]-b[i]))), max(largest, math.Abs(float64(b[i])))
+		}
+		if !(off <= bound*largest*0x1p-23) {
+			t.Errorf("result %d is %v, want %v: off by %g", k, a, b, off)
+		}
+	}
+}
+
+// attend has several inputs and outputs, one of them whole numbers, and uses the same values more than once.
+func attend(w *graph.Node) func(in nodes) nodes {
+	return func(in nodes) nodes {
+		x, rows := in[0], in[1]
+		z := graph.Dot(graph.Gather(x, rows), w).Product()
+		y := graph.Mul(graph.Sin(z), graph.Exp(z))
+		return nodes{graph.Add(y, graph.Cos(z)), graph.ReduceSum(y, 0)}
+	}
+}
+
+// direct is Call without recomputation.
+func direct(fn func(in nodes) nodes, in ...*graph.Node) nodes { return fn(in) }
+
+type caller = func(fn func(in nodes) nodes, in ...*graph.Node) nodes
+
+// gradients builds a loss of attend twice over and its gradients.
+func gradients(call caller) func(in nodes) nodes {
+	return func(in nodes) nodes {
+		x, rows, w := in[0], in[1], in[2]
+		one := call(attend(w), x, rows)
+		two := call(attend(w), one[0], rows)
+		loss := graph.Add(graph.ReduceAllSum(graph.Mul(two[0], x)), graph.ReduceAllSum(graph.Mul(one[1], two[1])))
+		return append(graph.Gradient(loss, x, w), loss)
+	}
+}
+
+// nested puts each call into another.
+func nested(fn func(in nodes) nodes, in ...*graph.Node) nodes {
+	return recompute.Call(func(in nodes) nodes { return recompute.Call(fn, in...) }, in...)
+}
+
+func TestCall(t *testing.T) {
+	random := rand.New(rand.NewPCG(13, 14))
+	args := []*tensors.Tensor{normal(random, 4, 3), tensors.FromValue([][]int32{{3}, {0}, {2}, {3}}), normal(random, 3, 3)}
+	same(t, args, gradients(direct), gradients(recompute.Call), gradients(nested))
+}
+
+// Of what the backward pass uses, fn made nothing the first time.
+func TestCallKeepsNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		call caller
+		want int
+	}{
+		"direct": {direct, 1}, "Call": {recompute.Call, 0},
+	} {
+		building(t, func(g *graph.Graph) {
+			x, w := parameter(g, "x", 4, 3), parameter(g, "w", 3, 3)
+			y := test.call(func(in nodes) nodes {
+				return nodes{graph.Sin(graph.Sin(graph.Dot(in[0], w).Product()))}
+			}, graph.Exp(x))[0]
+			loss := graph.ReduceAllSum(y)
+			kept := keptFor(loss, graph.Gradient(loss, x, w))
+			// The inner sine is the outer's argument, which its gradient needs.
+			if got := kept[graph.NodeTypeSin]; got != test.want {
+				t.Errorf("%s: %d sines are kept, want %d", name, got, test.want)
+			}
+			if test.want == 0 && (kept[graph.NodeTypeDotGeneral] > 0 || kept[graph.NodeTypeOptimizationBarrier] == 0) {
+				t.Errorf("%s: kept are %v, want the input only", name, kept)
+			}
+		})
+	}
+}
+
+func TestCallErrors(t *testing.T) {
+	x := tensors.FromScalar(float32(1))
+	boom := errors.New("fn has failed")
+	for _, test := range []struct {
+		call func(x *graph.Node) nodes
+		want string
+	}{
+		{func(*graph.Node) nodes { return recompute.Call(func(in nodes) nodes { return in }) }, "Call of no inputs"},
+		{func(x *graph.Node) nodes { return recompute.Call(func(in nodes) nodes { return in }, x, nil) }, "input 1 of Call is nil"},
+		{func(x *graph.Node) nodes { return recompute.Call(func(nodes) nodes { return nodes{nil} }, x) }, "output 0 of Call's function is nil"},
+		{func(x *graph.Node) nodes { return recompute.Call(func(nodes) nodes { panic(boom) }, x) }, "fn has failed"},
+	} {
+		_, err := devicetest.Call(func(in nodes) nodes { return test.call(in[0]) }, x)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("error %v, want %q", err, test.want)
+		}
+	}
+}
+
+// A collective inside is made again on all devices, and its gradient is what it was.
+func TestCallWithCollective(t *testing.T) {
+	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(15, 16))
+	x, w := normal(random, 6, 3), normal(random, 3, 3)
+	var gradients [][]*tensors.Tensor
+	var reductions []int
+	for _, call := range []caller{direct, recompute.Call} {
+		p, err := xla.Compile(mesh, func(x, w *graph.Node) nodes {
+			y := call(func(in nodes) nodes {
+				z := graph.Sin(graph.Dot(in[0], w).Product())
+				return nodes{graph.Exp(collective.AllReduce(z, collective.Sum, "data"))}
+			}, x)[0]
+			return graph.Gradient(graph.ReduceAllSum(graph.Mul(graph.Square(y), x)), x, w)
+		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		out, err := p.Call(x, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var whole []*tensors.Tensor
+		for _, o := range out {
+			merged, err := o.Merge()
+			if err != nil {
+				t.Fatal(err)
+			}
+			whole = append(whole, merged)
+		}
+		report, err := p.Collectives()
+		if err != nil {
+			t.Fatal(err)
+		}
+		gradients, reductions = append(gradients, whole), append(reductions, report.Of(xla.AllReduce).Count)
+	}
+	checkNear(t, gradients[1], gradients[0], roundings)
+	if reductions[0] != 2 || reductions[1] != 3 {
+		t.Errorf("%d all-reduces without Call, %d with it, want 2 and 3: forward, backward and made again", reductions[0], reductions[1])
+	}
+}
