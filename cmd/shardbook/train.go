@@ -9,6 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 func trainCommand() *cobra.Command {
@@ -63,6 +64,7 @@ func jobFlags(f *pflag.FlagSet, job *job) {
 	f.BoolVar(&job.Model.Tied, "tied", job.Model.Tied, "head tied to the token embedding")
 	f.BoolVar(&job.Model.NoBias, "no-bias", job.Model.NoBias, "no biases in the blocks")
 	f.Float64Var(&job.Model.Dropout, "dropout", job.Model.Dropout, "share of values dropped in training")
+	f.StringVar((*string)(&job.Model.Recompute), "recompute", string(job.Model.Recompute), recomputeUsage+"; less memory for time, and the same results but for rounding")
 
 	f.StringVar(&job.Text, "text", job.Text, "what to learn: go (the standard library's source), reference, or the path of a file or folder")
 	f.Int64Var(&job.TextBytes, "text-bytes", job.TextBytes, "use only so many bytes of the text (default all)")
@@ -79,6 +81,9 @@ func jobFlags(f *pflag.FlagSet, job *job) {
 	f.IntVar(&job.Warmup, "warmup", job.Warmup, "steps in which the learning rate grows from 0")
 	f.Float64Var(&job.Clip, "clip", job.Clip, "largest norm of the gradients (default no limit)")
 }
+
+// recomputeUsage is the help of --recompute.
+const recomputeUsage = "what the backward pass computes again: none, block, halves, every:K, sqrt, selective or ops:A,B"
 
 // trainOptions say what to do around a job; they do not change its result.
 type trainOptions struct {
@@ -104,6 +109,9 @@ func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {
 		return fmt.Errorf("--prompt is empty: give it at least one byte to go on from")
 	case o.resume && o.checkpoint == "":
 		return fmt.Errorf("--resume needs the folder to go on from: --checkpoint DIR")
+	}
+	if j.Model.Recompute == "none" { // one name, also for a checkpoint to compare
+		j.Model.Recompute = recompute.None
 	}
 	if j.Reference {
 		for _, flag := range referenceFixes {

@@ -12,6 +12,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 // small is a model that compiles fast.
@@ -43,6 +46,30 @@ func TestTrainReference(t *testing.T) {
 	const params = 2*(12*128*128+13*128) + (2*256+64)*128 + 2*128
 	if r.Params != params || r.BytesPerDevice["parameters"] != 4*params || r.BytesPerDevice["optimizer"] != 8*params {
 		t.Errorf("%+v, want %d parameters in float32 with Adam's two states", r, params)
+	}
+}
+
+// Recomputing saves memory and changes no loss by more than rounding; the checkpoint knows of it.
+func TestTrainRecompute(t *testing.T) {
+	dir := t.TempDir()
+	args := append(slices.Clone(small), "--text", "reference", "--layers", "2", "--seq", "32", "--steps", "2")
+	want := trained(t, args...)
+	got := trained(t, append(args, "--recompute", "block", "--checkpoint", dir)...)
+	for i := range want.Losses {
+		if math.Abs(got.Losses[i]-want.Losses[i]) > 1e-5 {
+			t.Errorf("losses %v, without recomputing %v", got.Losses, want.Losses)
+		}
+	}
+	if got.BytesPerDevice["temporary"] >= want.BytesPerDevice["temporary"] {
+		t.Errorf("%d temporary bytes, without recomputing %d", got.BytesPerDevice["temporary"], want.BytesPerDevice["temporary"])
+	}
+	saved, err := checkpoint.Open(filepath.Join(dir, "step-00000002"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var j job
+	if err := saved.Meta(&j); err != nil || j.Model.Recompute != recompute.Block {
+		t.Errorf("the checkpoint has recompute %q, error %v", j.Model.Recompute, err)
 	}
 }
 
@@ -83,7 +110,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := strconv.Itoa(stopped + 3)
-	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log)
+	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log, "--recompute", "none")
 	want := trained(t, append(args, whole, "--steps", to)...)
 	if len(second.Losses) != 3 || !slices.Equal(second.Losses, want.Losses[stopped:]) || second.FirstStep != stopped+1 {
 		t.Errorf("losses %v from step %d, without a stop %v", second.Losses, second.FirstStep, want.Losses[stopped:])
@@ -122,6 +149,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 			{[]string{"--resume", "--checkpoint", first, "--d", "32"}, "--d=32: the run in"},
 			{[]string{"--resume", "--checkpoint", first, "--dropout", "0"}, `--dropout=0: the run in`},
 			{[]string{"--resume", "--checkpoint", first, "--gated"}, `has "false"`},
+			{[]string{"--resume", "--checkpoint", first, "--recompute", "block"}, `--recompute=block: the run in`},
 			{[]string{"--resume", "--checkpoint", first, "--lr", "NaN"}, "--lr=NaN: the run in"},
 			{[]string{"--resume", "--checkpoint", first, "--log", text}, "not the log of a run"},
 			{[]string{"--resume", "--checkpoint", first, "--steps", "1"}, "--steps=1"},
@@ -257,6 +285,7 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--clip", "-1"}, []string{"Clip is -1"}},
 		{[]string{"--norm", "batch"}, []string{"batch", "rmsnorm"}},
 		{[]string{"--dropout", "1"}, []string{"Dropout is 1"}},
+		{[]string{"--recompute", "half"}, []string{"Config.Recompute", "half", "every:K"}},
 		{[]string{"--save-every", "0"}, []string{"--save-every=0"}},
 		{[]string{"--keep", "-1"}, []string{"--keep=-1"}},
 		{[]string{"--sample", "-1"}, []string{"--sample=-1"}},

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/recompute"
+)
+
+// convention is what a published count makes of the same run. Each counts what its source counts and leaves out the rest.
+type convention struct {
+	Name  string        `json:"name"`
+	Items []memest.Item `json:"items,omitempty"`
+	Bytes int64         `json:"bytes_per_device,omitempty"`
+	// Problem says why it does not apply.
+	Problem string `json:"problem,omitempty"`
+}
+
+// conventions lists the published counts; without a model those of states alone.
+func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
+	var all []convention
+	add := func(name string, items []memest.Item, err error) {
+		if err != nil {
+			all = append(all, convention{Name: name, Problem: err.Error()})
+			return
+		}
+		all = append(all, convention{Name: name, Items: items, Bytes: memest.Stage{Items: items}.Bytes()})
+	}
+	l := s.Layout
+	shared := int64(l.Tensor * l.Pipeline)
+	each := (parameters + shared - 1) / shared // "Ψ" of a data-parallel rank
+
+	items, err := memest.ZeRO{Params: each, Stage: l.ZeRO, Devices: l.Data * l.Context}.States()
+	add("ZeRO paper", items, err)
+	if l.ZeRO >= 2 {
+		d := memest.DeepSpeed{Stage: l.ZeRO, Params: each, GPUsPerNode: l.Data * l.Context, OffloadOptimizer: s.OffloadOptimizer}
+		if m != nil {
+			d.LargestLayer = largestTensor(*m) / int64(l.Tensor)
+		}
+		if items, err = d.States(); m == nil && l.ZeRO == 3 {
+			err = errors.New("it counts the largest layer, which follows from the model's sizes")
+		}
+		add("DeepSpeed", items, err)
+	}
+	whole := memest.Accelerate{Size: 4 * parameters, DType: "float16"}
+	if s.Precision.Compute == dtypes.Float32 {
+		whole.DType = "float32"
+	}
+	if m != nil {
+		whole.Size -= 4 * m.Params().Head
+	}
+	items, err = whole.Training()
+	add("accelerate, on one device", items, err)
+
+	notes := memest.Notes{Params: parameters}
+	items, err = notes.States()
+	add("course notes, on one device", items, err)
+	if m == nil {
+		return all
+	}
+	notes = memest.Notes{Layers: m.Layers, Width: m.Width, Heads: m.Heads, Sequence: s.Seq, Batch: s.Batch, Precision: s.Precision.Compute.Size()}
+	for _, r := range memest.Readings() {
+		items, err = notes.Activations(r)
+		add("course notes, "+string(r), items, err)
+	}
+	items, err = korthikanti(s)
+	add("Korthikanti et al. 2022", items, err)
+	return all
+}
+
+// largestTensor is the most parameters that one tensor has.
+func largestTensor(m cost.Model) int64 {
+	var most int64
+	for _, t := range m.Tensors() {
+		most = max(most, t.Size())
+	}
+	return most
+}
+
+// korthikanti counts activations as the paper does, if it has what the run does.
+func korthikanti(s memest.Setup) ([]memest.Item, error) {
+	known := map[recompute.Policy]cost.Recompute{recompute.None: cost.Nothing, recompute.Selective: cost.Selective, recompute.Block: cost.Full}
+	again, ok := known[s.Recompute]
+	switch l := s.Layout; {
+	case !ok:
+		return nil, fmt.Errorf("it knows to recompute nothing, selective or block, not %q", s.Recompute)
+	case l.Context > 1:
+		return nil, errors.New("it has no context parallelism")
+	case l.Schedule != memest.OneFOneB && l.Schedule != memest.Interleaved:
+		return nil, fmt.Errorf("it knows the schedules %q and %q", memest.OneFOneB, memest.Interleaved)
+	default:
+		return memest.Korthikanti{Model: s.Model, Batch: s.Batch, Seq: s.Seq, Tensor: l.Tensor, SequenceParallel: l.Seq, Recompute: again,
+			Pipeline: l.Pipeline, Chunks: l.Chunks}.FirstStage()
+	}
+}

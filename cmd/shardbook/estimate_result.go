@@ -1,0 +1,166 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/memest"
+)
+
+// estimate is what --json prints. All sizes are bytes.
+type estimate struct {
+	Unit  string `json:"unit"`
+	Total int64  `json:"total_bytes_per_device"` // of the stage whose devices need most
+	Host  int64  `json:"host_bytes_per_device"`  // host memory that one of them uses
+
+	Devices    int         `json:"devices"`
+	Parameters int64       `json:"parameters"` // of the whole model
+	Model      *cost.Model `json:"model,omitempty"`
+
+	// Items are the lines of a device of that stage, which make the total, and HostItems those in host memory.
+	Items       []estimateItem  `json:"items"`
+	HostItems   []estimateItem  `json:"host_items,omitempty"`
+	WorstMoment string          `json:"worst_moment,omitempty"` // of the stage's step
+	Stages      []estimateStage `json:"stages"`
+
+	Fits        []fit            `json:"fits_on"`
+	Advice      []change         `json:"advice,omitempty"`
+	Compute     compute          `json:"compute"`
+	Conventions []convention     `json:"conventions,omitempty"`
+	Settings    estimateSettings `json:"settings"` // as --file takes them
+
+	advised bool // advice is asked for, or needed
+}
+
+type estimateItem struct {
+	Stage int `json:"stage"`
+	memest.Item
+}
+
+type estimateStage struct {
+	memest.Stage
+	Bytes int64 `json:"bytes"`
+	Host  int64 `json:"host_bytes"`
+}
+
+// fit says whether the run fits in a device's memory.
+type fit struct {
+	Device string `json:"device,omitempty"`
+	Bytes  int64  `json:"memory_bytes"`
+	Fits   bool   `json:"fits"`
+}
+
+// change is what could be changed to save memory.
+type change struct {
+	What  string `json:"what"`
+	Cost  string `json:"cost"`
+	Bytes int64  `json:"bytes_per_device"` // after it
+	Fits  *bool  `json:"fits,omitempty"`   // into the memory, if that was named
+}
+
+// estimate works everything out.
+func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
+	model, parameters, err := r.model()
+	if err != nil {
+		return nil, err
+	}
+	setup, err := r.setup()
+	if err != nil {
+		return nil, err
+	}
+	var ledger memest.Ledger
+	if model == nil {
+		ledger, err = memest.OfParameters(parameters, setup)
+	} else {
+		setup.Model, setup.Seq = *model, cmp.Or(setup.Seq, model.Context)
+		ledger, err = memest.Estimate(setup)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e := &estimate{Unit: "bytes", Parameters: parameters, Model: model, Settings: r.estimateSettings}
+	if e.Devices, err = devicesOf(setup.Layout); err != nil {
+		return nil, err
+	}
+	e.list(ledger)
+	budget, err := e.fits(r)
+	if err != nil {
+		return nil, err
+	}
+	if e.advised = o.advise || budget > 0 && e.Total > budget; e.advised && model != nil {
+		if err := e.advise(setup, budget); err != nil {
+			return nil, err
+		}
+	}
+	if e.Compute, err = r.compute(e, setup.Seq); err != nil {
+		return nil, err
+	}
+	if o.compare {
+		e.Conventions = conventions(setup, model, parameters)
+	}
+	return e, nil
+}
+
+// devicesOf is the number of devices of a layout, of which there may be more than an int holds.
+func devicesOf(l memest.Layout) (int, error) {
+	if n := float64(l.Data) * float64(l.Tensor) * float64(l.Context) * float64(l.Pipeline); n > 1<<40 {
+		return 0, fmt.Errorf("--data, --tensor, --context and --pipe make %g devices: give a layout of fewer", n)
+	}
+	return l.Devices(), nil
+}
+
+// list takes the lines from the ledger.
+func (e *estimate) list(ledger memest.Ledger) {
+	for _, s := range ledger.Stages {
+		e.Stages = append(e.Stages, estimateStage{s, s.Bytes(), s.HostBytes()})
+	}
+	largest := ledger.Largest()
+	e.Total, e.Host, e.Items, e.WorstMoment = largest.Bytes(), largest.HostBytes(), []estimateItem{}, largest.Moment
+	for _, it := range largest.Items {
+		line := estimateItem{largest.Index, it}
+		if it.Host {
+			e.HostItems = append(e.HostItems, line)
+		} else {
+			e.Items = append(e.Items, line)
+		}
+	}
+}
+
+// fits compares the total with the memory that was named, which it returns, or with that of all accelerators.
+func (e *estimate) fits(r *estimateRequest) (budget int64, err error) {
+	switch {
+	case r.Device != "" && r.Memory != "":
+		return 0, fmt.Errorf("--device and --memory: each says how much memory there is; leave one of them out")
+	case r.Device != "":
+		h, err := cost.Accelerator(r.Device)
+		if err != nil {
+			return 0, fmt.Errorf("--device: %w", err)
+		}
+		budget = h.MemoryBytes
+		e.Fits = []fit{{h.Name, budget, e.Total <= budget}}
+	case r.Memory != "":
+		if budget, err = r.Memory.bytes("memory", 1); err != nil {
+			return 0, err
+		}
+		e.Fits = []fit{{"", budget, e.Total <= budget}}
+	default:
+		for _, h := range cost.Accelerators() {
+			e.Fits = append(e.Fits, fit{h.Name, h.MemoryBytes, e.Total <= h.MemoryBytes})
+		}
+	}
+	return budget, nil
+}
+
+// advise lists changes that save memory; a budget of 0 is none.
+func (e *estimate) advise(setup memest.Setup, budget int64) error {
+	changes, err := memest.Advise(setup, budget)
+	for _, c := range changes {
+		advice := change{What: c.What, Cost: c.Cost, Bytes: c.Bytes}
+		if budget > 0 {
+			advice.Fits = &c.Fits
+		}
+		e.Advice = append(e.Advice, advice)
+	}
+	return err
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
+)
+
+// sizes are the flags that together describe a model.
+var sizes = []string{"layers", "d", "heads", "kv-heads", "hidden", "vocab", "gated", "tied", "norm", "positions", "no-bias"}
+
+// needModel are the flags that change nothing that is known of a number of parameters.
+var needModel = []string{"tensor", "seq-parallel", "context", "pipe", "schedule", "chunks", "seq", "batch", "microbatches", "recompute",
+	"flash", "dropout", "clip", "offload-activations", "bucket", "overhead", "engine"}
+
+// model returns the model and the number of its parameters; nil where nothing but that is known.
+func (r *estimateRequest) model() (*cost.Model, int64, error) {
+	var ways []string
+	for _, way := range [][]string{{"model"}, {"config"}, {"params"}, sizes} {
+		for _, flag := range way {
+			if r.said(flag) {
+				ways = append(ways, "--"+flag)
+				break
+			}
+		}
+	}
+	switch {
+	case len(ways) == 0:
+		return nil, 0, errors.New("there is no model: give --model NAME (--list-models lists them), --config FILE, --params N, " +
+			"or --layers, --d, --heads, --vocab and --seq")
+	case len(ways) > 1:
+		return nil, 0, fmt.Errorf("%s and %s: each says what the model is; leave one of them out", ways[0], ways[1])
+	case r.Params != "":
+		for _, flag := range needModel {
+			if r.said(flag) {
+				return nil, 0, fmt.Errorf("--%s and --params: without a model's sizes it changes nothing that is known; "+
+					"give --model, --config or --layers, or leave it out", flag)
+			}
+		}
+		n, err := r.Params.count("params")
+		return nil, n, err
+	}
+	m, err := r.sized()
+	if err != nil {
+		return nil, 0, err
+	}
+	return &m, m.Params().Total(), m.Validate()
+}
+
+// sized is the model of whose sizes something is said.
+func (r *estimateRequest) sized() (cost.Model, error) {
+	switch {
+	case r.Model != "":
+		m, err := cost.Preset(r.Model)
+		if err != nil {
+			return m, fmt.Errorf("--model: %w; --list-models lists all", err)
+		}
+		return m, nil
+	case r.Config != "":
+		m, err := readConfig(r.Config)
+		if err != nil {
+			return m, fmt.Errorf("--config: %w", err)
+		}
+		return m, nil
+	}
+	c := gpt.Config{Layers: r.Layers, Width: r.D, Heads: r.Heads, Seq: r.Seq, Vocab: r.Vocab, KVHeads: r.KVHeads, Hidden: r.Hidden,
+		Gated: r.Gated, Norm: r.Norm, Positions: r.Positions, Tied: r.Tied, NoBias: r.NoBias}
+	if err := c.Validate(); err != nil {
+		return cost.Model{}, fmt.Errorf("--layers, --d, --heads, --vocab, --seq: %w", err)
+	}
+	return cost.FromGPT(c), nil
+}
+
+func readConfig(path string) (cost.Model, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return cost.Model{}, err
+	}
+	defer file.Close()
+	m, err := cost.ReadConfig(file)
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", path, err)
+	}
+	m.Name = path
+	return m, nil
+}
+
+// setup is what the settings say to lib/memest, without the model.
+func (s *estimateSettings) setup() (memest.Setup, error) {
+	for _, f := range []struct {
+		flag  string
+		value int
+	}{{"data", s.Data}, {"tensor", s.Tensor}, {"context", s.Context}, {"pipe", s.Pipe}, {"chunks", s.Chunks}, {"batch", s.Batch},
+		{"microbatches", s.Microbatches}} {
+		if f.value < 1 {
+			return memest.Setup{}, fmt.Errorf("--%s=%d: want at least 1", f.flag, f.value)
+		}
+	}
+	policy, err := precision.ParsePolicy(s.Precision)
+	if err != nil {
+		return memest.Setup{}, fmt.Errorf("--precision: %w", err)
+	}
+	rule, err := optim.Parse(s.Optimizer, 1e-3) // the rate changes no memory
+	if err != nil {
+		return memest.Setup{}, fmt.Errorf("--optimizer: %w", err)
+	}
+	again := s.Recompute
+	if again == "none" { // lib/memest compares with the other name
+		again = recompute.None
+	}
+	engine, ok := map[string]memest.Engine{"planned": memest.Planned, "compiled": memest.Compiled}[s.Engine]
+	if !ok {
+		return memest.Setup{}, fmt.Errorf("--engine=%s: want planned or compiled", s.Engine)
+	}
+	if !(s.Clip >= 0) || math.IsInf(s.Clip, 1) {
+		return memest.Setup{}, fmt.Errorf("--clip=%g: want a number of at least 0", s.Clip)
+	}
+	bucket, err := s.Bucket.bytes("bucket", 1)
+	if err != nil {
+		return memest.Setup{}, err
+	}
+	overhead, err := s.Overhead.bytes("overhead", 0)
+	if err != nil {
+		return memest.Setup{}, err
+	}
+	return memest.Setup{
+		Batch: s.Batch, Seq: s.Seq, Microbatches: s.Microbatches,
+		Layout: memest.Layout{Data: s.Data, Tensor: s.Tensor, Seq: s.SeqParallel, Context: s.Context, Pipeline: s.Pipe,
+			Schedule: memest.Schedule(s.Schedule), Chunks: s.Chunks, ZeRO: s.Zero},
+		Precision: policy, Rule: rule, Recompute: again, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0, Engine: engine,
+		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket, Framework: overhead,
+	}, nil
+}

@@ -1,0 +1,416 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/memest"
+)
+
+// runEstimate runs the command in this process and returns what it printed.
+func runEstimate(args ...string) (string, error) {
+	cmd := newCommand()
+	var out strings.Builder
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{"estimate"}, args...))
+	err := cmd.Execute()
+	return out.String(), err
+}
+
+// printed is what the command prints of a run that can be estimated.
+func printed(t *testing.T, args ...string) string {
+	t.Helper()
+	text, err := runEstimate(args...)
+	if err != nil {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return text
+}
+
+// estimated is the one object that --json prints.
+func estimated(t *testing.T, args ...string) (e estimate) {
+	t.Helper()
+	text := printed(t, append(slices.Clone(args), "--json")...)
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&e); err != nil || d.More() {
+		t.Fatalf("%q printed %q: %v", args, text, err)
+	}
+	return e
+}
+
+// Figure 1 of Rajbhandari et al. 2020: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64 devices; exactly 16Ψ,
+// 4Ψ+12Ψ/N, 2Ψ+14Ψ/N and 16Ψ/N. Nothing else is known, and so nothing else is listed.
+func TestEstimateZeRO(t *testing.T) {
+	for stage, want := range []int64{120_000_000_000, 31_406_250_000, 16_640_625_000, 1_875_000_000} {
+		for _, params := range []string{"7.5e9", "7.5B", "7500000000", "7500M"} {
+			e := estimated(t, "--params", params, "--data", "64", "--zero", strconv.Itoa(stage))
+			if e.Total != want || e.Devices != 64 || e.Parameters != 7.5e9 || e.Unit != "bytes" || e.Model != nil {
+				t.Errorf("stage %d: %+v, want %d bytes", stage, e, want)
+			}
+			var kinds []memest.Kind
+			for _, it := range e.Items {
+				kinds = append(kinds, it.Kind)
+			}
+			if want := []memest.Kind{memest.Parameters, memest.Master, memest.Gradients, memest.Optimizer, memest.Optimizer}; !slices.Equal(kinds, want) {
+				t.Errorf("stage %d: lines of %q, want %q", stage, kinds, want)
+			}
+		}
+	}
+}
+
+// runs are arguments of runs that can be estimated, of every kind.
+var runs = [][]string{
+	{"--params", "7.5e9", "--data", "64", "--zero", "1", "--offload-optimizer"},
+	{"--params", "1e6", "--precision", "fp32", "--optimizer", "lion"},
+	{"--model", "gpt_2", "--device", "rtx 4090", "--tokens", "9B"},
+	{"--model", "Llama 3 8B", "--data", "8", "--zero", "3", "--seq", "4096", "--batch", "2", "--flash", "--recompute", "sqrt", "--memory", "1GiB"},
+	{"--model", "GPT-3 175B", "--data", "8", "--tensor", "8", "--pipe", "8", "--seq-parallel", "--microbatches", "16", "--compare"},
+	{"--model", "Llama 2 7B", "--pipe", "4", "--schedule", "interleaved", "--chunks", "2", "--microbatches", "8", "--context", "2", "--compare", "--bucket", "1MiB"},
+	{"--model", "OPT 1.3B", "--pipe", "6", "--offload-activations", "--offload-optimizer", "--precision", "fp16", "--overhead", "500MB", "--advise"},
+	{"--layers", "4", "--d", "128", "--heads", "4", "--kv-heads", "2", "--hidden", "300", "--seq", "128", "--vocab", "256", "--gated", "--tied",
+		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision", "fp32", "--engine", "compiled"},
+}
+
+// The lines make the totals, and the stage that is shown is the largest.
+func TestEstimateAddsUp(t *testing.T) {
+	for _, args := range runs {
+		e := estimated(t, args...)
+		sum := func(items []estimateItem) (n int64) {
+			for _, it := range items {
+				if n += it.Bytes; it.Kind == "" || it.Name == "" || it.Formula == "" || it.Source == "" || it.Count < 1 || it.Bytes < 1 || it.Stage != e.Items[0].Stage {
+					t.Errorf("%q: the line %+v is not whole", args, it)
+				}
+			}
+			return n
+		}
+		if total, host := sum(e.Items), sum(e.HostItems); total != e.Total || host != e.Host || total == 0 {
+			t.Errorf("%q: lines of %d and %d bytes, want %d and %d", args, total, host, e.Total, e.Host)
+		}
+		if offloads := slices.Contains(args, "--offload-optimizer"); offloads != (e.Host > 0) {
+			t.Errorf("%q: %d bytes in host memory", args, e.Host)
+		}
+		most := int64(0)
+		for _, s := range e.Stages {
+			if most = max(most, s.Bytes); s.Bytes != s.Stage.Bytes() || s.Host != s.HostBytes() {
+				t.Errorf("%q: stage %d has %d and %d bytes of lines, not %d and %d", args, s.Index, s.Stage.Bytes(), s.HostBytes(), s.Bytes, s.Host)
+			}
+		}
+		if s := e.Settings; most != e.Total || len(e.Stages) != s.Pipe || e.Devices != s.Data*s.Tensor*s.Context*s.Pipe {
+			t.Errorf("%q: %d stages of at most %d bytes on %d devices, total %d", args, len(e.Stages), most, e.Devices, e.Total)
+		}
+		if e.Model != nil && (e.Parameters != e.Model.Params().Total() || e.WorstMoment == "") {
+			t.Errorf("%q: %d parameters, most at %q", args, e.Parameters, e.WorstMoment)
+		}
+		if len(e.Fits) == 0 || slices.ContainsFunc(e.Fits, func(f fit) bool { return f.Fits != (e.Total <= f.Bytes) }) {
+			t.Errorf("%q: %d bytes, %+v", args, e.Total, e.Fits)
+		}
+	}
+}
+
+// What the command says is what lib/memest says of the setup that the flags mean.
+func TestEstimateIsTheLedgers(t *testing.T) {
+	m, err := cost.Preset("Qwen2 7B")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := memest.Estimate(memest.Setup{Model: m, Batch: 3, Seq: 512, Microbatches: 5, Layout: memest.Layout{Data: 4, Tensor: 2, Seq: true, Context: 2,
+		Pipeline: 2, Schedule: memest.GPipe, ZeRO: 2}, Flash: true, Recompute: "halves", OffloadActivations: true, Bucket: 7e6, Framework: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := estimated(t, "--model", "qwen2-7b", "--batch", "3", "--seq", "512", "--microbatches", "5", "--data", "4", "--tensor", "2", "--seq-parallel",
+		"--context", "2", "--pipe", "2", "--schedule", "gpipe", "--zero", "2", "--flash", "--recompute", "halves", "--offload-activations", "--bucket", "7MB",
+		"--overhead", "1GiB", "--precision", "fp32", "--optimizer", "adamw")
+	if e.Total != l.BytesPerDevice() || e.Host != l.Largest().HostBytes() || e.Total == 0 || e.Host == 0 {
+		t.Errorf("%d and %d bytes, want %d and %d", e.Total, e.Host, l.BytesPerDevice(), l.Largest().HostBytes())
+	}
+}
+
+// A file says what flags say, the settings that are printed are such a file, and flags go before it.
+func TestEstimateFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.json")
+	write := func(v any) {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range runs {
+		fields, show := map[string]any{}, []string{}
+		for i, arg := range args {
+			name, isFlag := strings.CutPrefix(arg, "--")
+			switch {
+			case !isFlag:
+			case name == "compare" || name == "advise":
+				show = append(show, arg)
+			case i+1 == len(args) || strings.HasPrefix(args[i+1], "--"):
+				fields[strings.ReplaceAll(name, "-", "_")] = true
+			default:
+				var value any = args[i+1]
+				if n := json.Number(args[i+1]); json.Valid([]byte(n)) {
+					value = n
+				}
+				fields[strings.ReplaceAll(name, "-", "_")] = value
+			}
+		}
+		want := printed(t, append(slices.Clone(args), "--json")...)
+		write(fields)
+		if got := printed(t, append(show, "--file", path, "--json")...); got != want {
+			t.Errorf("%q as a file:\n%s\nwant\n%s", args, got, want)
+		}
+		write(estimated(t, args...).Settings)
+		if got := printed(t, append(show, "--file", path, "--json")...); got != want {
+			t.Errorf("the settings of %q as a file:\n%s\nwant\n%s", args, got, want)
+		}
+	}
+	write(map[string]any{"params": 7.5e9, "data": 8, "zero": 1})
+	if e := estimated(t, "--file", path, "--data", "64"); e.Total != 31_406_250_000 {
+		t.Errorf("%d bytes with --data 64, want 31406250000", e.Total)
+	}
+	if e := estimated(t, "--file", path, "--zero", "0"); e.Total != 120_000_000_000 {
+		t.Errorf("%d bytes with --zero 0, want 120000000000", e.Total)
+	}
+}
+
+// Whatever can be read is written as it was read, and making a run of it is no more than an error.
+func FuzzEstimateSettings(f *testing.F) {
+	for _, text := range []string{`{}`, `{"params": 7.5e9, "zero": 1}`, `{"params": "7.5B", "data": -1}`, `{"model": "GPT-2", "recompute": "every:2"}`,
+		`{"layers": 2, "d": 8, "heads": 9223372036854775807}`, `{"clip": 1e300}`, `null`, `[]`, `{"params": {}}`, `{"params": 1} 2`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s := newEstimateSettings()
+		if s.parse(text) != nil {
+			return
+		}
+		written, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := newEstimateSettings()
+		if err := again.parse(written); err != nil || *again != *s {
+			t.Errorf("%s: read again %+v, error %v, want %+v", written, again, err, s)
+		}
+		s.Config = "" // no file is to be opened
+		r := &estimateRequest{*s, func(flag string) bool { return flag == "layers" }}
+		r.model()
+		r.setup()
+	})
+}
+
+func TestEstimateConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	config := `{"model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3,
+		"intermediate_size": 1536, "vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": true}`
+	if err := os.WriteFile(path, []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if e := estimated(t, "--config", path); e.Parameters != 134_515_008 { // SmolLM 135M, as its weights have
+		t.Errorf("%d parameters", e.Parameters)
+	}
+}
+
+// Training on 300 billion tokens takes 6·N·D operations where nothing but N is known; an H100's peak is 989.4e12.
+func TestEstimateTraining(t *testing.T) {
+	c := estimated(t, "--params", "7B", "--data", "16", "--tokens", "300B", "--device", "h100-sxm").Compute
+	seconds := 6 * 7e9 * 300e9 / (16 * 989.4e12 * 0.4)
+	if c.FLOPsPerToken != 42e9 || c.Tokens != 300e9 || c.FLOPs != 42e9*300e9 || float64(c.Seconds)/seconds < 0.999999 || float64(c.Seconds)/seconds > 1.000001 {
+		t.Errorf("%+v, want %g seconds", c, seconds)
+	}
+	text := printed(t, "--params", "7B", "--data", "16", "--tokens", "300B", "--device", "h100-sxm")
+	if want := "16 × H100 SXM at 40% of their peak that is 23 days"; !strings.Contains(text, want) {
+		t.Errorf("no %q in:\n%s", want, text)
+	}
+	if c := estimated(t, "--model", "GPT-2").Compute; c.FLOPsPerToken < 6*124e6 || c.FLOPs != 0 || c.Seconds != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// People get bars, then tables, in one unit.
+func TestEstimateText(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"--params", "7.5e9", "--data", "64", "--zero", "1"}, []string{
+			"7 500 000 000 parameters, bf16, adamw\ndevices: 64, data 64, ZeRO stage 1\n",
+			"Memory of a device in GB (10⁹ bytes)",
+			"parameters     " + strings.Repeat("█", 48) + "     15.00   48%\nmaster copy    █▌ ",
+			"\n               v of all parameters                                1        0.47\n",
+			"\ntotal of a device                                                         31.41\n",
+			"These are states alone",
+			"RTX 4090                   25.77   122%  does not fit\nTPU v4                     34.36    91%\n",
+			"Training takes 4.5e+10 FLOPs a token by the rule of 6",
+		}},
+		{[]string{"--params", "7.5e9", "--data", "64", "--zero", "1", "--units", "gib", "--memory", "32GiB"}, []string{
+			"Memory of a device in GiB (2³⁰ bytes)", "total of a device                                                         29.25\n",
+			"It fits: 29.25 is 91% of the memory's 32.00 GiB.",
+		}},
+		{[]string{"--params", "7.5e9", "--device", "H100 SXM"}, []string{
+			"devices: 1, the whole model", "It does not fit: 120.00 is 34.10 more than H100 SXM's 85.90 GB.", "For advice on what to change"}},
+		{[]string{"--model", "Llama 3 8B", "--data", "8", "--device", "h100 sxm", "--seq", "4096", "--recompute", "block", "--flash"}, []string{
+			"Llama 3 8B, 8 030 261 248 parameters", "passes: 1 × 4096 tokens, recompute block, flash attention", "more lines (--detail)",
+			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  half as much traffic again", "8-bit Adam"}},
+		{[]string{"--model", "GPT-2", "--advise", "--memory", "80GB"}, []string{"It fits", "flash attention"}},
+		{[]string{"--model", "OPT 30B", "--pipe", "24", "--microbatches", "2", "--offload-optimizer", "--batch", "2"}, []string{
+			"2 micro-batches of 2 × 2048 tokens, 1f1b, optimizer offloaded", "host memory for each device", "\nstage  blocks\n    0  0 to 1 ",
+			"   15  30 to 31 ", "and 8 more, with no more than"}},
+		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256", "--detail", "--offload-activations"}, []string{
+			"mlp                                                2    0.000132\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, f=256, t=1\n    one number each",
+			"(host memory)"}},
+		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--zero", "3", "--data", "2", "--compare", "--recompute", "halves"}, []string{
+			"by published conventions, in GB           states activations       other\nshardbook ", "\nZeRO paper ", "\nDeepSpeed ",
+			"\naccelerate, on one device ", "\ncourse notes, printed total ", "Korthikanti et al. 2022 does not apply: it knows to recompute"}},
+		{[]string{"--list-models"}, []string{"GPT-2                     124 439 808 parameters,  12 blocks of width 768\n", "Llama 3.1 405B "}},
+	} {
+		text := printed(t, c.args...)
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q: no %q in:\n%s", c.args, want, text)
+			}
+		}
+		gib := regexp.MustCompile(`\bGiB\b`).MatchString(text)
+		if gb := regexp.MustCompile(`\bGB\b`).MatchString(text); gb && gib {
+			t.Errorf("%q: both units in:\n%s", c.args, text)
+		}
+		for line := range strings.Lines(text) {
+			wide := slices.Contains(c.args, "--detail") || strings.Contains(line, "does not apply")
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 && !wide {
+				t.Errorf("%q: a line of %d columns: %s", c.args, n, line)
+			}
+		}
+	}
+}
+
+func TestEstimateListsModels(t *testing.T) {
+	var list struct {
+		Models []struct {
+			Name   string
+			Params int64
+		}
+	}
+	if err := json.Unmarshal([]byte(printed(t, "--list-models", "--json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Models) != len(cost.Presets()) {
+		t.Errorf("%d models, want %d", len(list.Models), len(cost.Presets()))
+	}
+	for _, m := range list.Models {
+		if e := estimated(t, "--model", m.Name, "--seq", "128"); e.Parameters != m.Params {
+			t.Errorf("%s: %d parameters, want %d", m.Name, e.Parameters, m.Params)
+		}
+	}
+}
+
+func TestEstimateBadArguments(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"there is no model", "--model", "--params"}},
+		{[]string{"surplus"}, []string{"surplus"}},
+		{[]string{"--params", "0"}, []string{"--params=0"}},
+		{[]string{"--params", "-5"}, []string{"--params=-5"}},
+		{[]string{"--params", "1.5"}, []string{"--params=1.5", "whole number"}},
+		{[]string{"--params", "1e-3"}, []string{"--params=1e-3"}},
+		{[]string{"--params", "1e19"}, []string{"--params=1e19"}},
+		{[]string{"--params", "1e999999999"}, []string{"--params=1e999999999"}},
+		{[]string{"--params", "1e-999999999"}, []string{"--params=1e-999999999"}},
+		{[]string{"--params", "7.5GB"}, []string{"--params=7.5GB"}},
+		{[]string{"--params", "Inf"}, []string{"--params=Inf"}},
+		{[]string{"--params", strings.Repeat("1", 10000)}, []string{"--params=1"}},
+		{[]string{"--params", "9e18"}, []string{"9000000000000000000", "int64"}},
+		{[]string{"--params", "1e9", "--batch", "2"}, []string{"--batch and --params"}},
+		{[]string{"--params", "1e9", "--tensor", "2"}, []string{"--tensor and --params"}},
+		{[]string{"--params", "1e9", "--model", "GPT-2"}, []string{"--model and --params"}},
+		{[]string{"--params", "1e9", "--gated"}, []string{"--params and --gated"}},
+		{[]string{"--model", "GPT-2", "--norm", "layernorm"}, []string{"--model and --norm"}},
+		{[]string{"--model", "Llama 9"}, []string{"--model", "Llama 9", "nearest", "--list-models"}},
+		{[]string{"--config", filepath.Join(dir, "nothing")}, []string{"--config", "nothing"}},
+		{[]string{"--config", dir}, []string{"--config", dir}},
+		{[]string{"--config", file("moe.json", `{"model_type": "mixtral"}`)}, []string{"--config", "mixtral"}},
+		{[]string{"--layers", "2"}, []string{"--layers", "Config.Width is 0"}},
+		{[]string{"--layers", "2", "--d", "64", "--heads", "5", "--seq", "8", "--vocab", "9"}, []string{"Heads is 5", "such as 4"}},
+		{[]string{"--model", "GPT-2", "--data", "0"}, []string{"--data=0"}},
+		{[]string{"--model", "GPT-2", "--batch", "-1"}, []string{"--batch=-1"}},
+		{[]string{"--model", "GPT-2", "--tensor", "7"}, []string{"Layout.Tensor is 7"}},
+		{[]string{"--model", "GPT-2", "--zero", "4"}, []string{"ZeRO is 4"}},
+		{[]string{"--model", "GPT-2", "--zero", "-1"}, []string{"ZeRO is -1"}},
+		{[]string{"--model", "GPT-2", "--pipe", "13"}, []string{"Pipeline of 13"}},
+		{[]string{"--model", "GPT-2", "--schedule", "random"}, []string{"Schedule", "random"}},
+		{[]string{"--model", "GPT-2", "--seq", "9999"}, []string{"Seq is 9999"}},
+		{[]string{"--model", "GPT-2", "--seq", "-1"}, []string{"Seq is -1"}},
+		{[]string{"--model", "GPT-2", "--dropout", "NaN"}, []string{"Dropout is NaN"}},
+		{[]string{"--model", "GPT-2", "--clip", "NaN"}, []string{"--clip=NaN"}},
+		{[]string{"--model", "GPT-2", "--clip", "Inf", "--json"}, []string{"--clip=+Inf"}},
+		{[]string{"--model", "GPT-2", "--precision", "fp7"}, []string{"--precision", "fp7"}},
+		{[]string{"--model", "GPT-2", "--optimizer", "magic"}, []string{"--optimizer", "magic"}},
+		{[]string{"--model", "GPT-2", "--recompute", "half"}, []string{"Recompute", "half"}},
+		{[]string{"--model", "GPT-2", "--engine", "steam"}, []string{"--engine=steam"}},
+		{[]string{"--model", "GPT-2", "--engine", "compiled", "--tensor", "2"}, []string{"Engine"}},
+		{[]string{"--model", "GPT-2", "--bucket", "0"}, []string{"--bucket=0"}},
+		{[]string{"--model", "GPT-2", "--bucket", "1e60"}, []string{"--bucket=1e60"}},
+		{[]string{"--model", "GPT-2", "--overhead", "much"}, []string{"--overhead=much"}},
+		{[]string{"--model", "GPT-2", "--memory", "80XB"}, []string{"--memory=80XB"}},
+		{[]string{"--model", "GPT-2", "--memory", "0.5"}, []string{"--memory=0.5"}},
+		{[]string{"--model", "GPT-2", "--memory", "80GB", "--device", "B200"}, []string{"--device and --memory"}},
+		{[]string{"--model", "GPT-2", "--device", "abacus"}, []string{"--device", "abacus", "nearest"}},
+		{[]string{"--model", "GPT-2", "--device", "TPU v4", "--precision", "fp32", "--tokens", "1B"}, []string{"--device and --precision", "TPU v4"}},
+		{[]string{"--model", "GPT-2", "--tokens", "some"}, []string{"--tokens=some"}},
+		{[]string{"--model", "GPT-2", "--units", "MB"}, []string{"--units=MB"}},
+		{[]string{"--model", "GPT-2", "--data", "2147483648", "--context", "1024", "--seq", "1024", "--pipe", "12", "--tensor", "12"}, []string{"devices", "fewer"}},
+		{[]string{"--model", "Llama 3 8B", "--batch", "2147483647", "--seq", "268435456"}, []string{"int64"}},
+		{[]string{"--file", filepath.Join(dir, "nothing")}, []string{"--file", "nothing"}},
+		{[]string{"--file", file("empty", "")}, []string{"--file", "empty", "one object"}},
+		{[]string{"--file", file("typo", `{"layer": 2}`)}, []string{"--file", "typo", `"layer"`}},
+		{[]string{"--file", file("type", `{"layers": "two"}`)}, []string{"--file", "layers"}},
+		{[]string{"--file", file("list", `{"params": [1]}`)}, []string{"--file", "[1]", "7.5B"}},
+		{[]string{"--file", file("two", `{"params": 1} {}`)}, []string{"--file", "after the object"}},
+		{[]string{"--file", file("value", `{"params": 1.5}`)}, []string{"--params=1.5"}},
+		{[]string{"--file", file("long", strings.Repeat(" ", maxSettings)+"{}")}, []string{"--file", "long", "bytes"}},
+	} {
+		text, err := runEstimate(c.args...)
+		if err == nil || text != "" {
+			t.Errorf("%q: error %v, printed %q", c.args, err, text)
+			continue
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q: %v, want one line with %q", c.args, err, want)
+			}
+		}
+	}
+}
+
+// In a process of its own the command opens no device, and its errors are the process's.
+func TestEstimateProcess(t *testing.T) {
+	env := []string{"SHARDBOOK_PLUGIN=/no/such/plugin.so"}
+	stdout, stderr, status := shardbook(t, env, "estimate", "--params", "7.5e9", "--json")
+	if status != 0 || stderr != "" || strings.Count(stdout, "\n") != 1 || !strings.Contains(stdout, `"total_bytes_per_device":120000000000,`) {
+		t.Errorf("status %d, %s%s", status, stdout, stderr)
+	}
+	stdout, stderr, status = shardbook(t, env, "estimate", "--params", "7.5e9", "--devices", "8", "--json")
+	if status != 1 || stdout != "" || !strings.Contains(stderr, "--data 8") {
+		t.Errorf("status %d, %s%s", status, stdout, stderr)
+	}
+}

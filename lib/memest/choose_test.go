@@ -1,0 +1,59 @@
+package memest
+
+import (
+	"testing"
+
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/recompute"
+)
+
+// For ever smaller budgets: the estimate of what is chosen fits, and it costs no less to make again than what was chosen
+// for more room.
+func TestRecomputeForABudget(t *testing.T) {
+	s := Setup{Model: cost.Model{Layers: 12, Width: 768, Heads: 12, Vocab: 50257, Context: 1024, PositionRows: 1024, Tied: true}, Batch: 8,
+		Precision: mixed(t)}
+	steps, err := Steps(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func(p recompute.Policy) (sum float64) {
+		plan, err := p.Plan(s.Model.Layers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, step := range steps {
+			if plan[i/9].Has(recompute.Op(i % 9)) {
+				sum += step.Cost
+			}
+		}
+		return sum
+	}
+	all := estimate(t, s).BytesPerDevice()
+	if p, err := Recompute(s, all); p != recompute.None || err != nil {
+		t.Errorf("with room for everything: %q, %v", p, err)
+	}
+	last := 0.0
+	for _, share := range []float64{0.9, 0.7, 0.6} {
+		budget := int64(share * float64(all))
+		p, err := Recompute(s, budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := s
+		changed.Recompute = p
+		if got := estimate(t, changed).BytesPerDevice(); got > budget {
+			t.Errorf("%s for %d bytes needs %d", p, budget, got)
+		}
+		if now := again(p); now < last || now == 0 {
+			t.Errorf("for %d bytes %g operations are made again, for more room %g", budget, now, last)
+		} else {
+			last = now
+		}
+	}
+	if block := again(recompute.Block); last >= block {
+		t.Errorf("60%% of the memory costs %g operations, the output of every block alone %g", last, block)
+	}
+	if p, err := Recompute(s, 1<<30); err == nil {
+		t.Errorf("a GiB is enough: %s", p)
+	}
+}

@@ -1,0 +1,84 @@
+package memest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/recompute"
+)
+
+// Change is a change to a setup, and what it saves.
+type Change struct {
+	What  string `json:"what"` // as in "ZeRO stage 3"
+	Cost  string `json:"cost"` // what it costs in return
+	Setup Setup  `json:"-"`
+	// Bytes is the memory of the device that needs most, after the change.
+	Bytes int64 `json:"bytes_per_device"`
+	Fits  bool  `json:"fits"` // it is within the budget
+}
+
+// Advise tries single changes to a setup and returns those that save memory, that which saves most first. The number of
+// devices stays what it is but for the changes that say so. An invalid setup is an error.
+func Advise(s Setup, budget int64) ([]Change, error) {
+	now, err := Estimate(s)
+	if err != nil {
+		return nil, err
+	}
+	s = s.whole()
+	var found []Change
+	try := func(what, cost string, change func(*Setup)) {
+		changed := s
+		change(&changed)
+		l, err := Estimate(changed)
+		if err != nil || l.BytesPerDevice() >= now.BytesPerDevice() {
+			return // it does not apply here, or does not help
+		}
+		found = append(found, Change{what, cost, changed, l.BytesPerDevice(), l.BytesPerDevice() <= budget})
+	}
+	for stage := s.Layout.ZeRO + 1; stage <= 3 && s.ranks() > 1; stage++ {
+		cost := "no more traffic"
+		if stage == 3 {
+			cost = "half as much traffic again"
+		}
+		try(fmt.Sprintf("ZeRO stage %d", stage), cost, func(s *Setup) { s.Layout.ZeRO = stage })
+	}
+	if !s.Flash {
+		try("flash attention", "none", func(s *Setup) { s.Flash = true })
+	}
+	for _, p := range []recompute.Policy{recompute.Selective, recompute.Recomputing(recompute.Norm1, recompute.Norm2, recompute.Act), recompute.Halves, recompute.Block} {
+		if s.Recompute == recompute.None {
+			cost := "a little time"
+			if p == recompute.Block || p == recompute.Halves {
+				cost = "one more forward pass"
+			}
+			try(fmt.Sprintf("recompute %s", p), cost, func(s *Setup) { s.Recompute = p })
+		}
+	}
+	if s.Batch > 1 {
+		try(fmt.Sprintf("micro-batches of %d", s.Batch/2), "more micro-batches a step", func(s *Setup) { s.Batch, s.Microbatches = s.Batch/2, 2*s.Microbatches })
+	}
+	if t := s.Layout.Tensor; t > 1 && !s.Layout.Seq {
+		try("sequence parallelism", "none", func(s *Setup) { s.Layout.Seq = true })
+	}
+	if s.Layout.Data%2 == 0 {
+		for _, by := range []int{2, 4, 8} {
+			if s.Layout.Data%by != 0 {
+				continue
+			}
+			try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Layout.Tensor, s.Layout.Data/by), "two all-reduces a block and pass",
+				func(s *Setup) { s.Layout.Tensor, s.Layout.Data = by*s.Layout.Tensor, s.Layout.Data/by })
+			try(fmt.Sprintf("%d pipeline stages, data %d", by*s.Layout.Pipeline, s.Layout.Data/by), "a bubble",
+				func(s *Setup) { s.Layout.Pipeline, s.Layout.Data = by*s.Layout.Pipeline, s.Layout.Data/by })
+		}
+	} else if s.Layout.Data == 1 && s.ranks() == 1 {
+		try("8 devices and ZeRO stage 3", "8 times the devices", func(s *Setup) { s.Layout.Data, s.Layout.ZeRO = 8, 3 })
+	}
+	if !s.OffloadOptimizer {
+		try("optimizer states in host memory", "traffic over the host link", func(s *Setup) { s.OffloadOptimizer = true })
+	}
+	try("8-bit Adam", "a rounding of the states", func(s *Setup) { s.Rule = optim.Adam8bit(1e-3) })
+	slices.SortStableFunc(found, func(a, b Change) int { return cmp.Compare(a.Bytes, b.Bytes) })
+	return found, nil
+}

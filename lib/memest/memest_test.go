@@ -1,0 +1,280 @@
+package memest
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
+)
+
+func mixed(t testing.TB) precision.Policy {
+	t.Helper()
+	p, err := precision.ParsePolicy("bf16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func preset(t testing.TB, name string) cost.Model {
+	t.Helper()
+	m, err := cost.Preset(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func estimate(t testing.TB, s Setup) Ledger {
+	t.Helper()
+	l, err := Estimate(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// A random model, with every field that changes a tensor's shape.
+func randomModel(r *rand.Rand) cost.Model {
+	bit := func() bool { return r.IntN(2) == 0 }
+	m := cost.Model{Layers: 1 + r.IntN(6), Heads: 8, Width: 8 * (1 + r.IntN(8)), Vocab: 2 + r.IntN(300), Context: 64, Gated: bit(), Tied: bit(),
+		QKVBias: bit(), OutBias: bit(), MLPBias: bit(), NormBias: bit(), Hidden: 8 * (1 + r.IntN(20)), KVHeads: 1 << r.IntN(4)}
+	if bit() {
+		m.PositionRows = 64
+	}
+	if bit() {
+		m.HeadWidth = 1 + r.IntN(20)
+	}
+	return m
+}
+
+// The formulas of the tensors' elements against the products of their dimensions, and all ranks' against the whole.
+func TestTensorsAsTheirFormulasSay(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		s := Setup{Model: randomModel(r), Layout: Layout{Tensor: 1 << r.IntN(4)}}.whole()
+		var whole int64
+		for _, tensor := range s.local(0, s.Model.Layers, true) {
+			n, err := s.vars().compute(tensor.elements)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n != tensor.Size() {
+				t.Fatalf("%s of %+v in %d: the formula %s gives %d, the dimensions %v", tensor.Name, s.Model, s.Layout.Tensor, tensor.elements, n, tensor.Dims)
+			}
+			whole += n * int64(tensor.Count)
+		}
+		if s.Layout.Tensor == 1 && whole != s.Model.Params().Total() {
+			t.Fatalf("%+v: the tensors have %d elements, the model %d", s.Model, whole, s.Model.Params().Total())
+		}
+	}
+}
+
+// The optimizer's lines against the rule's own list for the whole tree, for every rule.
+func TestOptimizerStatesOfEveryRule(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, name := range optim.Names() {
+		rule, err := optim.Parse(name, 1e-3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			s := Setup{Model: randomModel(r), Rule: rule}
+			var tree params.Tree
+			for _, tensor := range s.Model.Tensors() {
+				for i := range tensor.Count {
+					tree = append(tree, params.New(strings.Repeat("i", i+1)+tensor.Name, 13, tensor.Dims...))
+				}
+			}
+			tree = tree.As(s.whole().Precision.Params)
+			want := optim.States(rule, tree).Bytes()
+			if got := estimate(t, s).Stages[0].Of(Optimizer); got != want {
+				t.Fatalf("%s for %+v: %d bytes, want %d", name, s.Model, got, want)
+			}
+		}
+	}
+}
+
+// Rajbhandari et al. 2020, figure 1 and §5: 7.5 billion parameters, 64 ranks, Adam in mixed precision.
+func TestStatesUnderZeRO(t *testing.T) {
+	for stage, want := range []int64{120e9, 30e9 + 90e9/64, 15e9 + 105e9/64, 120e9 / 64} {
+		l, err := OfParameters(7.5e9, Setup{Precision: mixed(t), Layout: Layout{Data: 64, ZeRO: stage}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.BytesPerDevice(); got != want {
+			t.Errorf("stage %d: %d bytes, want %d", stage, got, want)
+		}
+	}
+}
+
+// What a layout promises, for random models: a higher ZeRO stage, more tensor parallelism, recomputation and flash attention never
+// need more; and the ranks of a stage together have at least the whole model.
+func TestSavingsSave(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 200 {
+		s := Setup{Model: randomModel(r), Batch: 1 + r.IntN(4), Precision: mixed(t), Layout: Layout{Data: 1 + r.IntN(9), Tensor: 1 << r.IntN(4)}}
+		last := int64(math.MaxInt64)
+		for stage := range 4 {
+			s.Layout.ZeRO = stage
+			st := estimate(t, s).Stages[0]
+			states := st.Of(Parameters) + st.Of(Master) + st.Of(Gradients) + st.Of(Optimizer)
+			if states > last {
+				t.Fatalf("%+v: ZeRO stage %d needs %d bytes, the stage before %d", s, stage, states, last)
+			}
+			last = states
+		}
+		if all := last * int64(s.Layout.Data*s.Layout.Tensor); all < 16*s.Model.Params().Total() {
+			t.Fatalf("%+v: all shards together are %d bytes, the model's states %d", s, all, 16*s.Model.Params().Total())
+		}
+		for what, change := range map[string]func(*Setup){
+			"selective recomputation": func(s *Setup) { s.Recompute = recompute.Selective },
+			"recomputation":           func(s *Setup) { s.Recompute = recompute.Block },
+			"flash attention":         func(s *Setup) { s.Flash = true },
+			"offloaded states":        func(s *Setup) { s.OffloadOptimizer = true },
+		} {
+			changed := s
+			change(&changed)
+			if before, after := estimate(t, s).Stages[0].Of(Activations), estimate(t, changed).Stages[0].Of(Activations); after > before+before/2 {
+				t.Fatalf("%+v: %s makes %d bytes of activations %d", s, what, before, after)
+			}
+		}
+	}
+}
+
+// Korthikanti et al. 2022, §4.2.3: with 1F1B the first stage keeps as many activations as the whole model of one
+// micro-batch, whatever the number of stages; interleaving multiplies that by 1+(p-1)/(p·v).
+func TestActivationsOfPipelines(t *testing.T) {
+	m := preset(t, "GPT-3 175B") // 96 blocks; that in hand at the worst moment may have freed its own already
+	blocks := func(l Layout, stage int) float64 {
+		for _, it := range estimate(t, Setup{Model: m, Microbatches: 64, Precision: mixed(t), Layout: l}).Stages[stage].Items {
+			if it.Name == "sum after attention" {
+				return float64(it.Count)
+			}
+		}
+		t.Fatal("no line for the sum after attention")
+		return 0
+	}
+	for _, p := range []int{1, 2, 4, 8, 16, 32} {
+		if got := blocks(Layout{Pipeline: p}, 0); math.Abs(got-96) > 1 {
+			t.Errorf("%d stages: the first keeps the activations of %v blocks, want 96", p, got)
+		}
+		if got, want := blocks(Layout{Pipeline: p}, p-1), 96/float64(p); math.Abs(got-want) > 1 {
+			t.Errorf("%d stages: the last keeps the activations of %v blocks, want %v", p, got, want)
+		}
+	}
+	for _, c := range [][2]int{{4, 2}, {8, 3}, {8, 12}} {
+		p, v := c[0], c[1]
+		want := 96 * (1 + float64(p-1)/float64(p*v))
+		if got := blocks(Layout{Pipeline: p, Chunks: v, Schedule: Interleaved}, 0); math.Abs(got-want) > 1 {
+			t.Errorf("%d stages in %d chunks: %v blocks, want %v", p, v, got, want)
+		}
+	}
+	if got := blocks(Layout{Pipeline: 8, Schedule: GPipe}, 0); math.Abs(got-12*64) > 1 {
+		t.Errorf("GPipe of 64 micro-batches: %v blocks, want %d", got, 12*64)
+	}
+}
+
+func TestBadSetups(t *testing.T) {
+	good := cost.Model{Layers: 4, Width: 64, Heads: 8, Vocab: 256, Context: 64, Hidden: 96}
+	for want, change := range map[string]func(*Setup){
+		"Layers is -1":                                func(s *Setup) { s.Model.Layers = -1 },
+		"Heads is 7, which does not divide":           func(s *Setup) { s.Model.Heads = 7 },
+		"Setup.Batch is -1":                           func(s *Setup) { s.Batch = -1 },
+		"Setup.Seq is -2":                             func(s *Setup) { s.Seq = -2 },
+		"Setup.Layout.Data is -3":                     func(s *Setup) { s.Layout.Data = -3 },
+		"Setup.Layout.Tensor is 16, more than":        func(s *Setup) { s.Layout.Tensor = 16 },
+		"Setup.Layout.Tensor is 3, which does not":    func(s *Setup) { s.Layout.Tensor = 3 },
+		"does not divide the width 100 inside":        func(s *Setup) { s.Layout.Tensor, s.Model.Hidden = 8, 100 },
+		"Setup.Layout.Context is 3":                   func(s *Setup) { s.Layout.Context = 3 },
+		"Setup.Layout.Seq shares 30 tokens":           func(s *Setup) { s.Seq, s.Layout.Tensor, s.Layout.Seq = 30, 4, true },
+		"Setup.Layout.Pipeline of 5 stages":           func(s *Setup) { s.Layout.Pipeline = 5 },
+		"Setup.Layout.Chunks is 2":                    func(s *Setup) { s.Layout.Chunks = 2 },
+		"Setup.Layout.Schedule is \"zigzag\"":         func(s *Setup) { s.Layout.Schedule = "zigzag" },
+		"Setup.Layout.ZeRO is 4":                      func(s *Setup) { s.Layout.ZeRO = 4 },
+		"Setup.Dropout is 1":                          func(s *Setup) { s.Dropout = 1 },
+		"Setup.Recompute: recompute: no policy":       func(s *Setup) { s.Recompute = "all" },
+		"Setup.Engine is \"eager\"":                   func(s *Setup) { s.Engine = "eager" },
+		"which runs whole models":                     func(s *Setup) { s.Engine, s.Layout.Tensor = Compiled, 2 },
+		"learned positions for 64":                    func(s *Setup) { s.Model.PositionRows, s.Seq = 64, 65 },
+		"more than an int64 holds":                    func(s *Setup) { s.Batch, s.Seq = 1<<31, 1<<28 },
+		"make the model, the batch or the sequence s": func(s *Setup) { s.Seq = 1 << 28; s.Batch = 1 << 10 },
+	} {
+		s := Setup{Model: good}
+		change(&s)
+		if _, err := Estimate(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got the error %v, want one with %q", err, want)
+		}
+	}
+	for _, n := range []int64{0, -5, 1 << 57} {
+		if _, err := OfParameters(n, Setup{}); err == nil {
+			t.Errorf("%d parameters: no error", n)
+		}
+	}
+	if _, err := OfParameters(1e9, Setup{Layout: Layout{Tensor: 2}}); err == nil || !strings.Contains(err.Error(), "give a model") {
+		t.Errorf("tensor parallelism of a number of parameters: %v", err)
+	}
+}
+
+// Every change that is advised is one that helps, and says what it comes to.
+func TestAdvice(t *testing.T) {
+	s := Setup{Model: preset(t, "Llama 2 7B"), Precision: mixed(t), Batch: 2, Layout: Layout{Data: 8}}
+	before := estimate(t, s).BytesPerDevice()
+	changes, err := Advise(s, 80<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(changes) < 8 {
+		t.Errorf("only %d changes", len(changes))
+	}
+	for i, c := range changes {
+		if got := estimate(t, c.Setup).BytesPerDevice(); got != c.Bytes || got >= before || c.Fits != (got <= 80<<30) {
+			t.Errorf("%s: %d bytes, of %d before, fits %v; the changed setup needs %d", c.What, c.Bytes, before, c.Fits, got)
+		}
+		if i > 0 && c.Bytes < changes[i-1].Bytes {
+			t.Errorf("%s comes after %s, which saves less", c.What, changes[i-1].What)
+		}
+	}
+}
+
+// Every line says what it was computed with.
+func TestEveryLineHasItsFormulaAndSource(t *testing.T) {
+	for _, st := range estimate(t, Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Microbatches: 8, Framework: 1 << 30,
+		Layout: Layout{Data: 4, Tensor: 8, Seq: true, Pipeline: 4, ZeRO: 3}}).Stages {
+		for _, it := range st.Items {
+			if it.Name == "" || it.Formula == "" || it.Source == "" || it.Values == "" || it.Bytes < 1 || it.Count < 1 {
+				t.Errorf("stage %d: %+v", st.Index, it)
+			}
+		}
+	}
+}
+
+func FuzzFormula(f *testing.F) {
+	f.Add("4*(a/t+2*ceil(k/t))*d", int64(3), int64(2))
+	f.Add("ceil(a", int64(1), int64(1))
+	f.Add("a/(t-t)", int64(9), int64(9))
+	f.Fuzz(func(t *testing.T, formula string, a, b int64) {
+		if len(formula) > 200 {
+			return
+		}
+		_, _ = vars{"a": a, "t": b, "k": a, "d": b}.compute(formula) // no panic
+	})
+}
+
+// A trillion parameters on 99 840 devices: the goal is 10 ms.
+func BenchmarkTrillion(b *testing.B) {
+	s := Setup{Model: preset(b, "Megatron 1008B"), Microbatches: 512, Precision: mixed(b), Recompute: recompute.Selective,
+		Layout: Layout{Data: 195, Tensor: 8, Seq: true, Pipeline: 64, ZeRO: 1}}
+	for b.Loop() {
+		if _, err := Estimate(s); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(s.Layout.Devices()), "devices")
+}

@@ -1,0 +1,165 @@
+package memest
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/shardbook/shardbook/lib/optim"
+)
+
+// What the moments of the backward pass need besides what the forward pass keeps. These are XLA's buffers; an engine of
+// one's own kernels may need fewer.
+
+const (
+	residual    = "b*s*h*p/(c*r)"
+	projections = "4*b*s*(a/t+2*ceil(k/t))*d/c" // queries, keys and values, in float32
+)
+
+// loss is what the last normalization, the head and the cross-entropy need.
+func (s *stage) loss() []need {
+	return []need{
+		{Logits, "last normalization", 1, residual},
+		{Logits, "last normalization's statistics", 1, "4*4*b*s/(c*r)"},
+		{Logits, "logits, their exponentials, and their gradient in two layouts", 4, "4*b*s*ceil(v/t)/c"},
+	}
+}
+
+// mlp is what the gradient of the activation needs: that of its output, and of its input.
+func (s *stage) mlp() []need {
+	n := need{Temporary, "gradients inside the MLP", 2, "4*b*s*f/(c*t)"}
+	half := s.Precision.Compute.IsHalfPrecision()
+	switch {
+	case s.Model.Gated && half: // gradients of two inputs, each in two layouts, and of the output
+		n.count = 5
+	case s.Model.Gated && !s.Model.MLPBias: // without that of the output
+		n.count = 4
+	case !s.Model.MLPBias:
+		n.count = 3
+	}
+	return []need{n}
+}
+
+// scores is what the gradient of the softmax needs: that of the weights, and of the scores in two layouts.
+func (s *stage) scores(recomputed bool) []need {
+	n := need{Temporary, "gradients of the attention weights and scores", 3, "4*b*a*s*s/(c*t)"}
+	if s.Flash {
+		n = need{Temporary, "gradient of the attention's output", 1, "4*b*s*a*d/(c*t)"}
+	}
+	needs := []need{n, {Temporary, "gradient of the values", 1, projections}}
+	if recomputed && s.Precision.Compute.IsHalfPrecision() && !s.Flash {
+		needs = append(needs, need{Temporary, "scores in the half type", 1, "p*b*a*s*s/(c*t)"})
+	}
+	return needs
+}
+
+// projections is what the gradients of the three projections need, which come padded to the place of all three: each of
+// them, and their sum in three layouts.
+func (s *stage) projections() []need {
+	return []need{{Temporary, "gradients of queries, keys and values", 6, projections}}
+}
+
+// held says whether an update may begin only when all gradients are there.
+func (s *stage) held() bool {
+	return s.Layout.Data > 1 || s.Clip || len(s.Precision.Scaling.States()) > 0
+}
+
+// gradients is what the gradients need after those of so many of the last blocks are there; -1 for none, not even the
+// head's. A residual stream's gradient is the sum of two for each block and one of the head, and XLA adds them up at the
+// end. Those of parameters are used up as they come unless they are [Setup] held; a planned engine has lines for them.
+func (s *stage) gradients(residuals, blocks int) []need {
+	var needs []need
+	if s.first && s.Engine == Compiled {
+		needs = append(needs, need{Temporary, "gradient of the token table", 1, "4*ceil(v/t)*h"})
+	}
+	if s.Engine == Compiled && !s.held() && !s.Precision.Mixed() {
+		needs = append(needs, need{Temporary, "copies of weights that are updated while they are in use", 1, s.copied()})
+	}
+	if s.Engine == Compiled {
+		needs = append(needs, s.update()...)
+	}
+	if s.Engine == Compiled && s.Precision.Mixed() {
+		needs = append(needs, need{Temporary, "parameters in the type of the passes, of blocks", int64(len(s.plan)), "p*(" + s.elementsOf("h.") + ")"},
+			need{Temporary, "parameters in the type of the passes, of the head", 1, "p*(" + s.elementsOf("lnf", "head") + ")"})
+	}
+	if blocks < 0 {
+		return needs
+	}
+	needs = append(needs, need{Temporary, "gradients of the residual stream", int64(2*residuals + 1), residual})
+	if s.Engine == Compiled && s.held() {
+		needs = append(needs, need{Temporary, "gradients of the head", 1, "4*(" + s.elementsOf("lnf", "head") + ")"},
+			need{Temporary, "gradients of blocks", int64(blocks), "4*(" + s.elementsOf("h.") + ")"})
+	}
+	return needs
+}
+
+// end is what there is when the last gradient is: all of them where they are held, and their means where they come from
+// several devices.
+func (s *stage) end() []need {
+	if s.Engine != Compiled || !s.held() {
+		return nil
+	}
+	needs := []need{
+		{Temporary, "gradients outside of the blocks", 1, "4*(" + s.elementsOf("tok", "pos", "lnf", "head") + ")"},
+		{Temporary, "gradients of blocks", int64(len(s.plan)), "4*(" + s.elementsOf("h.") + ")"},
+	}
+	if s.Layout.Data == 1 {
+		return append(needs,
+			need{Temporary, "squares of the largest gradient", 1, "4*(" + s.largest() + ")"},
+			need{Temporary, "gradients of the residual stream", int64(2*len(s.plan) + 1), residual})
+	}
+	for _, n := range needs {
+		n.kind, n.name = Communication, "means over the devices of "+n.name
+		needs = append(needs, n)
+	}
+	return needs
+}
+
+// largest is the formula of the elements of the largest tensor.
+func (s *stage) largest() string {
+	return slices.MaxFunc(s.tensors, func(a, b tensor) int { return cmp.Compare(a.Size(), b.Size()) }).elements
+}
+
+// elementsOf is the formula of the elements of the tensors whose names begin so, each once; "0" for none.
+func (s *stage) elementsOf(prefixes ...string) string {
+	var found []string
+	for _, t := range s.tensors {
+		for _, p := range prefixes {
+			if strings.HasPrefix(t.Name, p) {
+				found = append(found, t.elements)
+			}
+		}
+	}
+	if found == nil {
+		return "0"
+	}
+	return strings.Join(found, "+")
+}
+
+// copied is the formula of the weights that XLA copies, since a gradient of the layer below still needs them when they
+// are updated in place. Copies lie in the places of what has been copied before, so that only one of each size counts.
+func (s *stage) copied() string {
+	var found []string
+	seen := map[int64]bool{}
+	for _, t := range s.tensors {
+		if strings.HasPrefix(t.Name, "h.") && strings.HasSuffix(t.Name, ".w") && !seen[t.Size()] {
+			seen[t.Size()] = true
+			found = append(found, t.elements)
+		}
+	}
+	return "4*(" + strings.Join(found, "+") + ")"
+}
+
+// update is what a rule's update needs. That of Adam and SGD is one pass over each parameter and needs nothing.
+func (s *stage) update() []need {
+	switch s.Rule.(type) {
+	case optim.Adam8bitRule:
+		return []need{
+			{Temporary, "both means of blocks in float32", int64(len(s.plan)), "8*(" + s.elementsOf("h.") + ")"},
+			{Temporary, "both means in float32, outside of the blocks", 1, "8*(" + s.elementsOf("tok", "pos", "lnf", "head") + ")"},
+		}
+	case optim.LionRule, optim.LAMBRule, optim.AdafactorRule:
+		return []need{{Temporary, "update of the largest parameter", 1, "4*(" + s.largest() + ")"}}
+	}
+	return nil
+}

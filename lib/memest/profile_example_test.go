@@ -1,0 +1,149 @@
+package memest_test
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/memest"
+)
+
+func total(items []memest.Item, err error) int64 {
+	if err != nil {
+		panic(err)
+	}
+	return memest.Stage{Items: items}.Bytes()
+}
+
+// The course notes' example: how 7.5 billion parameters fit.
+func ExampleZeRO_States() {
+	for stage := range 4 {
+		fmt.Println(stage, memest.GB(total(memest.ZeRO{Params: 7.5e9, Stage: stage, Devices: 64}.States())))
+	}
+	// Output:
+	// 0 120.00 GB
+	// 1 31.41 GB
+	// 2 16.64 GB
+	// 3 1.88 GB
+}
+
+// The notes' table of activations, by each reading of their formulas: what grows with the sequence, and with its square. The
+// table itself says 2.9 + 2, 3.9 + 4 and 71 + 8 GB.
+func ExampleNotes_Activations() {
+	for _, n := range []memest.Notes{
+		{Layers: 24, Width: 896, Heads: 14, Sequence: 4096, Batch: 1, Precision: 2},  // Qwen2 0.5B
+		{Layers: 28, Width: 3584, Heads: 28, Sequence: 4096, Batch: 1, Precision: 2}, // Qwen2 7B
+		{Layers: 64, Width: 8192, Heads: 64, Sequence: 4096, Batch: 1, Precision: 2}, // Qwen2 72B, which has 80 layers
+	} {
+		for _, r := range memest.Readings() {
+			items, err := n.Activations(r)
+			if err != nil {
+				panic(err)
+			}
+			var linear, quadratic int64
+			for _, it := range items {
+				if strings.Contains(it.Name, "softmax") || strings.Contains(it.Name, "quadratic") {
+					quadratic += it.Bytes
+				} else {
+					linear += it.Bytes
+				}
+			}
+			fmt.Printf("%d layers, %-17s %8s + %s\n", n.Layers, r, memest.GB(linear), memest.GB(quadratic))
+		}
+	}
+	// Output:
+	// 24 layers, norms together     2.99 GB + 28.19 GB
+	// 24 layers, norms each         3.35 GB + 28.19 GB
+	// 24 layers, printed total      3.17 GB + 28.19 GB
+	// 24 layers, approximation      2.99 GB + 28.19 GB
+	// 24 layers, code in a comment  2.99 GB + 28.19 GB
+	// 28 layers, norms together    13.98 GB + 65.77 GB
+	// 28 layers, norms each        15.62 GB + 65.77 GB
+	// 28 layers, printed total     14.80 GB + 65.77 GB
+	// 28 layers, approximation     13.98 GB + 65.77 GB
+	// 28 layers, code in a comment 13.98 GB + 65.77 GB
+	// 64 layers, norms together    73.01 GB + 343.60 GB
+	// 64 layers, norms each        81.60 GB + 343.60 GB
+	// 64 layers, printed total     77.31 GB + 343.60 GB
+	// 64 layers, approximation     73.01 GB + 343.60 GB
+	// 64 layers, code in a comment 73.01 GB + 343.60 GB
+}
+
+// A line of the ledger shows what it was computed with.
+func ExampleKorthikanti_Layer() {
+	gpt3, err := cost.Preset("GPT-3 175B")
+	if err != nil {
+		panic(err)
+	}
+	items, err := memest.Korthikanti{Model: gpt3, Tensor: 8, SequenceParallel: true, Recompute: cost.Selective}.Layer()
+	for _, it := range items {
+		fmt.Printf("%-29s %-10s %10d\n", it.Name, it.Formula, it.Bytes)
+	}
+	fmt.Println(items[2].Values, err)
+	// Output:
+	// first normalization's input   2*s*b*h/t     6291456
+	// attention's input             2*s*b*h/t     6291456
+	// queries and keys              4*s*b*h/t    12582912
+	// values                        2*s*b*h/t     6291456
+	// output projection's input     2*s*b*h/t     6291456
+	// attention's dropout mask      s*b*h/t       3145728
+	// second normalization's input  2*s*b*h/t     6291456
+	// MLP's input                   2*s*b*h/t     6291456
+	// GELU's input                  8*s*b*h/t    25165824
+	// MLP's second matrix's input   8*s*b*h/t    25165824
+	// MLP's dropout mask            s*b*h/t       3145728
+	// s=2048, b=1, h=12288, t=8 <nil>
+}
+
+// What recomputation and sharing leave of GPT-3's activations, on the device that has most.
+func ExampleKorthikanti_FirstStage() {
+	gpt3, err := cost.Preset("GPT-3 175B")
+	if err != nil {
+		panic(err)
+	}
+	k := memest.Korthikanti{Model: gpt3, Tensor: 8, Pipeline: 8}
+	fmt.Println("tensor parallel          ", memest.GiB(total(k.FirstStage())))
+	k.SequenceParallel = true
+	fmt.Println("and by tokens            ", memest.GiB(total(k.FirstStage())))
+	k.Recompute = cost.Selective
+	fmt.Println("and scores computed again", memest.GiB(total(k.FirstStage())))
+	k.Recompute = cost.Full
+	fmt.Println("all computed again       ", memest.GiB(total(k.FirstStage())))
+	// Output:
+	// tensor parallel           51.94 GiB
+	// and by tokens             32.09 GiB
+	// and scores computed again 9.59 GiB
+	// all computed again        4.52 GiB
+}
+
+// DeepSpeed's documentation has 15.93 GB a GPU for this, by a formula that its code no longer has.
+func ExampleDeepSpeed_States() {
+	for _, documented := range []bool{true, false} {
+		items, err := memest.DeepSpeed{Stage: 2, Params: 2851e6, GPUsPerNode: 8, Documented: documented}.States()
+		if err != nil {
+			panic(err)
+		}
+		for _, it := range items {
+			fmt.Println(it.Formula, memest.GiB(it.Bytes), it.Name)
+		}
+		fmt.Println(memest.GiB(total(items, nil)), "a GPU")
+	}
+	// Output:
+	// 2*P 5.31 GiB 16-bit parameters
+	// 2*P 5.31 GiB 16-bit gradients
+	// 16*P/N 5.31 GiB 32-bit parameters, gradients, momentum and variance
+	// 4*g*P*3/2 127.45 GiB 32-bit parameters of each process, while the model is made
+	// 15.93 GiB a GPU
+	// 2*P 5.31 GiB 16-bit parameters
+	// 2*P/N 0.66 GiB 16-bit gradients
+	// 16*P/N 5.31 GiB 32-bit parameters, gradients, momentum and variance
+	// 4*g*P*3/2 127.45 GiB 32-bit parameters of each process, while the model is made
+	// 11.28 GiB a GPU
+}
+
+// Of a model of 108 million parameters in float32, as accelerate's documentation has it in MB of 2²⁰ bytes.
+func ExampleAccelerate_Training() {
+	bert := memest.Accelerate{Size: 433249280, DType: "float32"}
+	fmt.Printf("%.2f MB, %s\n", float64(total(bert.Loading()))/(1<<20), memest.GiB(total(bert.Training())))
+	// Output: 413.18 MB, 1.61 GiB
+}

@@ -1,0 +1,67 @@
+package memest
+
+// Schedule is the order in which the stages of a pipeline work on micro-batches.
+type Schedule string
+
+// The schedules whose memory is known.
+const (
+	Naive       Schedule = "naive"       // one micro-batch at a time goes through all stages and back
+	GPipe       Schedule = "gpipe"       // all forward passes, then all backward passes (Huang et al. 2019)
+	OneFOneB    Schedule = "1f1b"        // forward and backward by turns (Narayanan et al. 2021, §2.2.1)
+	Interleaved Schedule = "interleaved" // the same, of several chunks a device (§2.2.2)
+	ZBH1        Schedule = "zb-h1"       // zero bubble at 1F1B's memory (Qi et al. 2023, §2.3)
+	ZBH2        Schedule = "zb-h2"       // no bubble at twice the memory
+	ZBV         Schedule = "zb-v"        // no bubble at 1F1B's memory, stages in a V (§6)
+	DualPipe    Schedule = "dualpipe"    // from both ends at once, two copies of the parameters (DeepSeek-AI 2024, §3.2.1)
+)
+
+// Schedules lists them all.
+func Schedules() []Schedule {
+	return []Schedule{Naive, GPipe, OneFOneB, Interleaved, ZBH1, ZBH2, ZBV, DualPipe}
+}
+
+// inFlight is the most micro-batches whose activations the device at a stage, counted from 0, holds at once, counted in
+// whole stages: a chunk of one of v is 1/v. It is a fraction, over the denominator of so many chunks.
+func (l Layout) inFlight(stage, microbatches int) (n, denominator int64) {
+	p, m, r, v := int64(l.Pipeline), int64(microbatches), int64(stage), int64(l.Chunks)
+	switch l.Schedule {
+	case Naive:
+		return 1, 1
+	case GPipe:
+		return m, 1
+	case Interleaved:
+		// Of the first stage (v-1)·p+2·(p-1)+1 chunks; with v=1 as 1F1B. Narayanan et al. 2021, §2.2; Korthikanti et al.
+		// 2022, §4.2.3: L·(1+(p-1)/(p·v)) layers on the first stage.
+		return min((v-1)*p+2*(p-1-r)+1, m*v), v
+	case ZBH2:
+		return min(2*(p-r)-1, m), 1
+	case ZBV:
+		return min(p, m), 1
+	case DualPipe:
+		return min(p+1, m), 1
+	}
+	return min(p-r, m), 1 // 1F1B, ZB-H1
+}
+
+// copies is how many stages' parameters a device has.
+func (l Layout) copies() int64 {
+	if l.Schedule == DualPipe && l.Pipeline > 1 {
+		return 2
+	}
+	return 1
+}
+
+// cut deals the blocks of a model to the stages of a pipeline, as evenly as can be, the first ones getting one more.
+func cut(blocks, stages int) [][2]int {
+	parts := make([][2]int, stages)
+	from := 0
+	for i := range parts {
+		n := blocks / stages
+		if i < blocks%stages {
+			n++
+		}
+		parts[i] = [2]int{from, from + n}
+		from += n
+	}
+	return parts
+}

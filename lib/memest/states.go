@@ -1,0 +1,238 @@
+package memest
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"strings"
+
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// tensor is a parameter as one device has it under tensor parallelism (Shoeybi et al. 2019, §3), before ZeRO cuts it.
+type tensor struct {
+	cost.Tensor        // Dims are the device's
+	elements    string // their product as a formula
+}
+
+// elements are the formulas of the tensors' sizes on a device.
+var elements = map[string]string{
+	"tok": "ceil(v/t)*h", "pos": "w*h", "head.w": "h*ceil(v/t)",
+	"h.ln1.g": "h", "h.ln1.b": "h", "h.ln2.g": "h", "h.ln2.b": "h", "lnf.g": "h", "lnf.b": "h",
+	"h.qkv.w": "h*(a/t+2*ceil(k/t))*d", "h.qkv.b": "(a/t+2*ceil(k/t))*d",
+	"h.o.w": "a/t*d*h", "h.o.b": "h",
+	"h.gate.w": "h*f/t", "h.gate.b": "f/t", "h.up.w": "h*f/t", "h.up.b": "f/t",
+	"h.down.w": "f/t*h", "h.down.b": "h",
+}
+
+// local returns the tensors of a stage as one of its devices has them.
+func (s Setup) local(first, blocks int, last bool) []tensor {
+	m, t := s.Model, s.Layout.Tensor
+	kv := max(1, m.KV()/t) // shared by several devices if there are fewer
+	var found []tensor
+	for _, p := range m.Tensors() {
+		switch p.Part {
+		case cost.Embedding:
+			if first > 0 && !(last && m.Tied) {
+				continue
+			}
+		case cost.Position:
+			if first > 0 {
+				continue
+			}
+		case cost.LastNorm, cost.Head:
+			if !last {
+				continue
+			}
+		default:
+			p.Count = blocks
+		}
+		dims := append([]int{}, p.Dims...)
+		switch p.Name {
+		case "tok":
+			dims[0] = (dims[0] + t - 1) / t
+		case "head.w":
+			dims[1] = (dims[1] + t - 1) / t
+		case "h.qkv.w", "h.qkv.b":
+			dims[len(dims)-1] = (m.Heads/t + 2*kv) * m.HeadDim()
+		case "h.gate.w", "h.gate.b", "h.up.w", "h.up.b":
+			dims[len(dims)-1] /= t
+		case "h.o.w", "h.down.w":
+			dims[0] /= t
+		}
+		p.Dims = dims
+		found = append(found, tensor{p, elements[p.Name]})
+	}
+	return found
+}
+
+// states are the lines of parameters, gradients and optimizer of these tensors.
+func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
+	var items []Item
+	perParameter := s.Precision.ParamBytes()
+	const zero = "; ZeRO: Rajbhandari et al. 2020, §5"
+	type held struct {
+		kind    Kind
+		bytes   int
+		stage   int // of ZeRO, from which it is sharded
+		host    bool
+		formula string
+		source  string
+	}
+	var all []held
+	switch {
+	case s.Engine == Compiled:
+		all = []held{{Parameters, s.Precision.Params.Size(), 4, false, "", "lib/train keeps this one copy"}}
+	default:
+		all = []held{
+			{Parameters, perParameter.Param, 3, false, "", "one number each" + zero},
+			{Master, perParameter.Master, 1, s.OffloadOptimizer, "", "Micikevicius et al. 2017, §3.1" + zero},
+			{Gradients, perParameter.Gradient, 2, false, "", "one number each" + zero},
+		}
+	}
+	for _, h := range all {
+		if h.bytes == 0 {
+			continue
+		}
+		for _, part := range partsOf(tensors) {
+			formula := fmt.Sprintf("%d*(%s)", h.bytes, sum(part.tensors, func(t tensor) string { return s.shard(t.elements, h.stage) }))
+			items = append(items, Item{Kind: h.kind, Name: part.name, Count: part.count, Formula: formula, Source: h.source, Host: h.host})
+		}
+	}
+	optimizer, err := s.optimizer(tensors)
+	if err != nil {
+		return nil, err
+	}
+	items = append(items, optimizer...)
+	for i := range items {
+		items[i].Count *= s.Layout.copies()
+		if err := items[i].fill(v); err != nil {
+			return nil, err
+		}
+	}
+	return items, nil
+}
+
+// fill computes the bytes by the formula.
+func (it *Item) fill(v *sheet) error {
+	one, err := v.compute(it.Formula)
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", it.Kind, it.Name, err)
+	}
+	it.Values = one.values
+	it.Bytes, err = times(it.Count, one.bytes)
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", it.Kind, it.Name, err)
+	}
+	return nil
+}
+
+// times multiplies; what an int64 does not hold is an error.
+func times(count, bytes int64) (int64, error) {
+	high, low := bits.Mul64(uint64(count), uint64(bytes))
+	if high != 0 || low > math.MaxInt64>>4 {
+		return 0, fmt.Errorf("%d times %d bytes are more than an int64 holds: make the model, the batch or the sequence smaller", count, bytes)
+	}
+	return int64(low), nil
+}
+
+// ranks is how many devices share what ZeRO shards: the data-parallel ones, and those that share a sequence, since they
+// have the same parameters too.
+func (s Setup) ranks() int { return s.Layout.Data * s.Layout.Context }
+
+// shard is what a device has of so many elements.
+func (s Setup) shard(elements string, from int) string {
+	if s.Layout.ZeRO >= from && s.ranks() > 1 {
+		return "ceil(" + elements + "/n)"
+	}
+	return elements
+}
+
+// part is the tensors of one part of the model.
+type part struct {
+	name    string
+	count   int64
+	tensors []tensor
+}
+
+func partsOf(tensors []tensor) []part {
+	var parts []part
+	for _, t := range tensors {
+		if n := len(parts); n > 0 && parts[n-1].name == string(t.Part) {
+			parts[n-1].tensors = append(parts[n-1].tensors, t)
+			continue
+		}
+		at := -1
+		for i, p := range parts {
+			if p.name == string(t.Part) {
+				at = i
+			}
+		}
+		if at < 0 {
+			parts = append(parts, part{string(t.Part), int64(t.Count), []tensor{t}})
+		} else {
+			parts[at].tensors = append(parts[at].tensors, t)
+		}
+	}
+	return parts
+}
+
+func sum(tensors []tensor, of func(tensor) string) string {
+	terms := make([]string, len(tensors))
+	for i, t := range tensors {
+		terms[i] = of(t)
+	}
+	return strings.Join(terms, "+")
+}
+
+// optimizer asks the rule what it keeps.
+func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
+	var items []Item
+	at := map[string]int{} // by part and state
+	for _, t := range tensors {
+		spec := params.New(t.Name, s.Precision.Params, t.Dims...)
+		var cut optim.Part
+		if s.Layout.ZeRO >= 1 && s.ranks() > 1 {
+			cut = optim.Flat{Length: int((t.Size() + int64(s.ranks()) - 1) / int64(s.ranks()))}
+		}
+		states, err := optim.StatesOfParts(s.Rule, params.Tree{spec}, []optim.Part{cut})
+		if err != nil {
+			return nil, err
+		}
+		for _, state := range states {
+			name := strings.TrimPrefix(state.Name, t.Name+".")
+			key := string(t.Part) + " " + name
+			if _, ok := at[key]; !ok {
+				at[key] = len(items)
+				items = append(items, Item{Kind: Optimizer, Name: fmt.Sprintf("%s of %s", name, t.Part), Count: int64(t.Count),
+					Source: fmt.Sprintf("%T.States", s.Rule), Host: s.OffloadOptimizer})
+			}
+			it := &items[at[key]]
+			if it.Formula != "" {
+				it.Formula += "+"
+			}
+			it.Formula += s.stateFormula(t, state)
+		}
+	}
+	return items, nil
+}
+
+// stateFormula is a state's bytes: by the tensor's formula if it has as many elements, by its dimensions otherwise.
+func (s Setup) stateFormula(t tensor, state optim.State) string {
+	size := int64(1)
+	dims := make([]string, 0, len(state.Shape.Dimensions)+1)
+	for _, d := range state.Shape.Dimensions {
+		size *= int64(d)
+		dims = append(dims, fmt.Sprint(d))
+	}
+	whole := t.Size()
+	if s.Layout.ZeRO >= 1 && s.ranks() > 1 {
+		whole = (whole + int64(s.ranks()) - 1) / int64(s.ranks())
+	}
+	if size == whole {
+		return fmt.Sprintf("%d*(%s)", state.Shape.DType.Size(), s.shard(t.elements, 1))
+	}
+	return strings.Join(append(dims, fmt.Sprint(state.Shape.DType.Size())), "*")
+}

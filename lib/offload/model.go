@@ -1,0 +1,99 @@
+package offload
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+)
+
+// Block is a piece of a model.
+type Block struct {
+	Name string // unique in the model
+	// Kind, where it is not "", is the same for blocks that are the same function of parameters of the same shapes in
+	// the same order, whatever their names. They share their programs, so that a deep model compiles as fast as a
+	// shallow one.
+	Kind string
+	// Params lists the parameters. Blocks that list one of the same name have it in common.
+	Params params.Tree
+	// Apply builds the graph from the output of the block before, or the inputs of the model, to the block's own.
+	Apply func(p params.Nodes, x *graph.Node) *graph.Node
+}
+
+// Model is a chain of blocks. It is a train.Model, too.
+type Model struct {
+	Blocks []Block
+	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets.
+	Criterion func(y, targets *graph.Node) *graph.Node
+	// Initial returns the initial values of the parameters in the order of [Model.Params].
+	Initial func() ([]*tensors.Tensor, error)
+	// Matmul says how the blocks compute products, where that is not plainly.
+	Matmul precision.Matmul
+}
+
+// Params lists the parameters of all blocks in the order of the chain. What several have in common is listed with the
+// first of them.
+func (m Model) Params() params.Tree {
+	var tree params.Tree
+	seen := map[string]bool{}
+	for _, b := range m.Blocks {
+		for _, s := range b.Params {
+			if !seen[s.Name] {
+				tree = append(tree, s)
+			}
+			seen[s.Name] = true
+		}
+	}
+	return tree
+}
+
+// Init returns the initial values of the parameters.
+func (m Model) Init() ([]*tensors.Tensor, error) { return m.Initial() }
+
+// Loss is the whole model as one graph.
+func (m Model) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
+	x := inputs
+	for _, b := range m.Blocks {
+		x = b.Apply(p, x)
+	}
+	return m.Criterion(x, targets)
+}
+
+// Products returns how the blocks compute products.
+func (m Model) Products() precision.Matmul { return m.Matmul }
+
+// Validate returns an error that says what is not valid, and what to do.
+func (m Model) Validate() error {
+	if len(m.Blocks) == 0 || m.Criterion == nil || m.Initial == nil {
+		return errors.New("offload: the model has no blocks, no Criterion or no Initial: give it all three")
+	}
+	names, kinds, shapes := map[string]bool{}, map[string]Block{}, map[string]params.Spec{}
+	for i, b := range m.Blocks {
+		if b.Name == "" || names[b.Name] || b.Apply == nil {
+			return fmt.Errorf("offload: block #%d, %q, has no Apply, or no name of its own: give it both", i, b.Name)
+		}
+		names[b.Name] = true
+		if err := b.Params.Validate(); err != nil {
+			return fmt.Errorf("offload: block %q: %w", b.Name, err)
+		}
+		for _, s := range b.Params {
+			if other, ok := shapes[s.Name]; ok && !other.Shape.Equal(s.Shape) {
+				return fmt.Errorf("offload: block %q has the parameter %s, another block %s: give one shape, or two names", b.Name, s, other)
+			}
+			shapes[s.Name] = s
+		}
+		like, ok := kinds[b.Kind]
+		if kinds[b.Kind] = b; ok && b.Kind != "" && !slices.EqualFunc(like.Params, b.Params, sameShape) {
+			return fmt.Errorf("offload: blocks %q and %q are of the kind %q, but their parameters differ in shape: give them two kinds",
+				like.Name, b.Name, b.Kind)
+		}
+	}
+	return nil
+}
+
+func sameShape(a, b params.Spec) bool { return a.Shape.Equal(b.Shape) }
