@@ -45,7 +45,8 @@ func newJob() *job {
 
 // referenceFixes are the flags that the reference run leaves no choice of.
 var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", "schedule", "warmup",
-	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout", "stochastic-rounding"}
+	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout", "stochastic-rounding", "activation",
+	"compress", "compress-relu"}
 
 // fixReference makes the job the reference run, of the reference model's size where a flag has not given another.
 func (j *job) fixReference(given func(flag string) bool) {

@@ -68,7 +68,7 @@ type Config struct {
 	// Matmul says how products are computed where that differs from plain products in the parameters' type.
 	Matmul precision.Matmul `json:"matmul,omitzero"`
 	// Recompute says which activations are not kept for the backward pass but recomputed in it. It changes memory and
-	// time, and no result.
+	// time, and results by rounding alone.
 	Recompute recompute.Policy `json:"recompute,omitempty"`
 	// Compress names the codec, as lib/compress parses it, in which the blocks' linear maps keep what they multiply and
 	// the perceptron what its activation is applied to; "" keeps all as it is. The forward pass stays exact, and so do the
