@@ -110,7 +110,7 @@ func (s *stage) input() []Item {
 }
 
 // kept lists the activations that are kept at the worst moment, of all micro-batches in flight: that in hand has what the
-// moment needs, the others are whole.
+// moment needs, the others are whole. In host memory there may be all but what the block in hand needs.
 func (s *stage) kept(worst moment, index int) []Item {
 	var items []Item
 	flying, of := s.Layout.inFlight(index, s.Microbatches)
@@ -121,9 +121,18 @@ func (s *stage) kept(worst moment, index int) []Item {
 				whole++
 			}
 		}
-		n := worst.keeps[i] + (max(0, flying-of)*whole+of-1)/of
-		if n > 0 {
-			items = append(items, Item{Kind: Activations, Name: k.name, Count: n, Formula: k.formula, Source: buffers, Host: s.OffloadActivations})
+		away := worst.away[i] + (max(0, flying-of)*whole+of-1)/of
+		here := worst.keeps[i] - worst.away[i]
+		if !s.OffloadActivations {
+			away, here = 0, here+away
+		}
+		for _, at := range []struct {
+			count int64
+			host  bool
+		}{{here, false}, {away, true}} {
+			if at.count > 0 {
+				items = append(items, Item{Kind: Activations, Name: k.name, Count: at.count, Formula: k.formula, Source: buffers, Host: at.host})
+			}
 		}
 	}
 	return items

@@ -19,6 +19,7 @@ type need struct {
 type moment struct {
 	name  string
 	keeps []int64 // how many there are of each of the stage's keeps
+	away  []int64 // how many of these are of blocks below the one in hand, and may be in host memory
 	needs []need
 	bytes int64
 }
@@ -67,7 +68,7 @@ func (s *stage) worst() (moment, error) {
 		s.addKept(below, block, recompute.Down)
 	}
 	if s.last {
-		if err := consider(moment{name: "the loss", keeps: slices.Clone(below), needs: slices.Concat(s.loss(), s.gradients(-1, -1))}); err != nil {
+		if err := consider(moment{name: "the loss", keeps: slices.Clone(below), away: slices.Clone(below), needs: slices.Concat(s.loss(), s.gradients(-1, -1))}); err != nil {
 			return worst, err
 		}
 	}
@@ -110,12 +111,13 @@ func (s *stage) worst() (moment, error) {
 				ready++
 			}
 			needs := slices.Concat(at.needs, s.gradients(done, ready))
-			if err := consider(moment{name: fmt.Sprintf("%s in block %d", at.name, block), keeps: keeps, needs: needs}); err != nil {
+			if err := consider(moment{name: fmt.Sprintf("%s in block %d", at.name, block), keeps: keeps, away: slices.Clone(below), needs: needs}); err != nil {
 				return worst, err
 			}
 		}
 	}
-	end := moment{name: "the update", keeps: make([]int64, len(s.keeps)), needs: s.end()}
+	none := make([]int64, len(s.keeps))
+	end := moment{name: "the update", keeps: none, away: none, needs: s.end()}
 	return worst, consider(end)
 }
 
@@ -144,7 +146,7 @@ func (s *stage) addRecomputed(keeps []int64, at place) {
 	}
 }
 
-// weigh adds up a moment.
+// weigh adds up what a moment has on the device.
 func (s *stage) weigh(m *moment) error {
 	add := func(name string, count, bytes int64) error {
 		n, err := times(count, bytes)
@@ -155,6 +157,9 @@ func (s *stage) weigh(m *moment) error {
 		return nil
 	}
 	for i, n := range m.keeps {
+		if s.OffloadActivations {
+			n -= m.away[i]
+		}
 		if err := add(s.keeps[i].name, n, s.keeps[i].bytes); err != nil {
 			return err
 		}
