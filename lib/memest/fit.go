@@ -19,8 +19,8 @@ type Change struct {
 	Fits  bool  `json:"fits"` // it is within the budget
 }
 
-// Advise tries single changes to a setup and returns those that save memory, that which saves most first. The number of
-// devices stays what it is but for the changes that say so. An invalid setup is an error.
+// Advise tries single changes to a setup and returns those that save memory, that which saves most first. The
+// sequences of a step stay what they are, and so does the number of devices but for the change that says so. An invalid setup is an error.
 func Advise(s Setup, budget int64) ([]Change, error) {
 	now, err := Estimate(s)
 	if err != nil {
@@ -68,9 +68,13 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 				continue
 			}
 			try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Layout.Tensor, s.Layout.Data/by), "two all-reduces a block and pass",
-				func(s *Setup) { s.Layout.Tensor, s.Layout.Data = by*s.Layout.Tensor, s.Layout.Data/by })
+				func(s *Setup) {
+					s.Layout.Tensor, s.Layout.Data, s.Microbatches = by*s.Layout.Tensor, s.Layout.Data/by, by*s.Microbatches
+				})
 			try(fmt.Sprintf("%d pipeline stages, data %d", by*s.Layout.Pipeline, s.Layout.Data/by), "a bubble",
-				func(s *Setup) { s.Layout.Pipeline, s.Layout.Data = by*s.Layout.Pipeline, s.Layout.Data/by })
+				func(s *Setup) {
+					s.Layout.Pipeline, s.Layout.Data, s.Microbatches = by*s.Layout.Pipeline, s.Layout.Data/by, by*s.Microbatches
+				})
 		}
 	} else if s.Layout.Data == 1 && s.ranks() == 1 {
 		try("8 devices and ZeRO stage 3", "8 times the devices", func(s *Setup) { s.Layout.Data, s.Layout.ZeRO = 8, 3 })

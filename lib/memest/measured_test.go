@@ -79,7 +79,7 @@ var runs = []run{
 	{change: llama},
 	{change: both(both(llama, sizes(1, 256, 8, 256, 256)), func(c *gpt.Config) { c.Hidden, c.Tied = 704, true }), batch: 2, devices: 2},
 
-	{change: recomputing(recompute.Block, 2)},
+	{change: recomputing(recompute.Block, 4), batch: 4},
 	{change: recomputing(recompute.Halves, 2)},
 	{change: recomputing(recompute.Selective, 1)},
 	{change: recomputing(recompute.Every(2), 3)},

@@ -93,7 +93,7 @@ func (s *stage) worst() (moment, error) {
 			op    recompute.Op
 			needs []need
 		}{
-			{"the MLP's gradient", recompute.Act, s.mlp()},
+			{"the MLP's gradient", recompute.Act, s.mlp(s.plan[block])},
 			{"the attention weights' gradient", recompute.Scores, s.scores(s.plan[block].Has(recompute.Scores))},
 			{"the gradient of queries, keys and values", recompute.Norm1, s.projections()},
 		} {

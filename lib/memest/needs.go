@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 // What the moments of the backward pass need besides what the forward pass keeps. These are XLA's buffers; an engine of
@@ -26,7 +27,7 @@ func (s *stage) loss() []need {
 }
 
 // mlp is what the gradient of the activation needs: that of its output, and of its input.
-func (s *stage) mlp() []need {
+func (s *stage) mlp(block recompute.Set) []need {
 	n := need{Temporary, "gradients inside the MLP", 2, "4*b*s*f/(c*t)"}
 	half := s.Precision.Compute.IsHalfPrecision()
 	switch {
@@ -36,6 +37,11 @@ func (s *stage) mlp() []need {
 		n.count = 4
 	case !s.Model.MLPBias:
 		n.count = 3
+	}
+	// A gradient takes the place of the activation's inner value if that was made again for it alone.
+	inner := s.Model.Activation != "relu" && s.Model.Gated != s.Model.MLPBias
+	if inner && !half && !s.held() && block.Has(recompute.Up) && block.Has(recompute.Act) {
+		n.count--
 	}
 	return []need{n}
 }
@@ -96,7 +102,10 @@ func (s *stage) gradients(residuals, blocks int) []need {
 // end is what there is when the last gradient is: all of them where they are held, and their means where they come from
 // several devices.
 func (s *stage) end() []need {
-	if s.Engine != Compiled || !s.held() {
+	_, lamb := s.Rule.(optim.LAMBRule)
+	_, adafactor := s.Rule.(optim.AdafactorRule)
+	late := lamb || adafactor // norms of whole parameters come first, and XLA puts the updates off
+	if s.Engine != Compiled || !late && !s.held() {
 		return nil
 	}
 	needs := []need{
@@ -104,9 +113,11 @@ func (s *stage) end() []need {
 		{Temporary, "gradients of blocks", int64(len(s.plan)), "4*(" + s.elementsOf("h.") + ")"},
 	}
 	if s.Layout.Data == 1 {
-		return append(needs,
-			need{Temporary, "squares of the largest gradient", 1, "4*(" + s.largest() + ")"},
-			need{Temporary, "gradients of the residual stream", int64(2*len(s.plan) + 1), residual})
+		needs = append(needs, need{Temporary, "gradients of the residual stream", int64(2*len(s.plan) + 1), residual})
+		if s.held() {
+			needs = append(needs, need{Temporary, "squares of the largest gradient", 1, "4*(" + s.largest() + ")"})
+		}
+		return needs
 	}
 	for _, n := range needs {
 		n.kind, n.name = Communication, "means over the devices of "+n.name
