@@ -15,13 +15,13 @@ import (
 // Attention is the attention of the block at a path: it projects x (B,T,C) to queries, keys and values, attends within
 // each head, and mixes the heads (B,T,C). The noise may be nil. It panics if a parameter is missing or does not fit x.
 func (c Config) Attention(p params.Nodes, at string, x *graph.Node, noise *Noise) *graph.Node {
-	return c.attention(p, at, x, noise, keep)
+	return c.attention(p, at, x, noise, made{})
 }
 
 func (c Config) attention(p params.Nodes, at string, x *graph.Node, noise *Noise, made made) *graph.Node {
 	q, k, v := c.QKV(p, at, x)
-	q, k, v = made(recompute.QKV, q), made(recompute.QKV, k), made(recompute.QKV, v)
-	y := made(recompute.Mix, c.attend(q, k, v, noise, made)) // (B,T,H,D)
+	q, k, v = made.after(recompute.QKV, q), made.after(recompute.QKV, k), made.after(recompute.QKV, v)
+	y := made.after(recompute.Mix, c.attend(q, k, v, noise, made)) // (B,T,H,D)
 	return c.Linear(p, at+".o", graph.Reshape(y, x.Shape().Dimensions...))
 }
 
@@ -47,7 +47,7 @@ func (c Config) QKV(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.No
 // dot-product attention (Vaswani et al. 2017, §3.2.1). q and the result are (B,T,H,D), k and v (B,T,K,D) with a K that
 // divides H: query head h attends with key head h·K/H. It holds the scores of all pairs of positions, (B,H,T,T). The
 // softmax is in float32 for half-precision inputs. It panics if the shapes do not fit.
-func CausalAttention(q, k, v *graph.Node) *graph.Node { return Config{}.attend(q, k, v, nil, keep) }
+func CausalAttention(q, k, v *graph.Node) *graph.Node { return Config{}.attend(q, k, v, nil, made{}) }
 
 func (c Config) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node {
 	if q.Rank() != 4 || k.Rank() != 4 || !k.Shape().Equal(v.Shape()) || q.Shape().Dim(2)%k.Shape().Dim(2) != 0 {
@@ -63,8 +63,7 @@ func (c Config) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node
 	// needs the weights twice; but not in half precision, which might not hold what is not divided yet.
 	half := v.DType().IsHalfPrecision()
 	largest := graph.StopGradient(graph.ReduceAndKeep(scores, graph.ReduceMax, -1))
-	// The gradients of Exp and Div are made of their results: what they are made of is marked as well.
-	weights := made(recompute.Scores, graph.Exp(made(recompute.Scores, graph.Sub(scores, largest))))
+	weights := made.after(recompute.Scores, graph.Exp(made.within(recompute.Scores, graph.Sub(scores, largest))))
 	sum := graph.ReduceAndKeep(weights, graph.ReduceSum, -1) // (B,K,T,H/K,1)
 	if half {
 		weights = graph.Div(weights, sum)
@@ -72,7 +71,7 @@ func (c Config) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node
 	weights = graph.ConvertDType(c.drop(weights, noise, inAttention), v.DType())
 	y := c.Matmul.Dot(weights, []int{4}, []int{0, 1}, v, []int{1}, []int{0, 2}) // (B,K,T,H/K,D)
 	if !half {
-		y = graph.Div(made(recompute.Mix, y), sum)
+		y = graph.Div(made.within(recompute.Mix, y), sum)
 	}
 	return graph.Reshape(graph.TransposeAllAxes(y, 0, 2, 1, 3, 4), b, t, h, d)
 }

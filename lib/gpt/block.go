@@ -21,18 +21,34 @@ func (c Config) Block(p params.Nodes, i int, x *graph.Node, noise *Noise) *graph
 // block is Block after [recompute.Plan.Enter].
 func (c Config) block(p params.Nodes, i int, x *graph.Node, noise *Noise, plan recompute.Plan) *graph.Node {
 	at, noise := BlockName(i), noise.forLayer(i)
-	made := func(op recompute.Op, x *graph.Node) *graph.Node { return plan.After(i, op, x) }
-	y := c.attention(p, at, made(recompute.Norm1, c.Normalize(p, at+".ln1", x)), noise, made)
-	x = made(recompute.Mid, graph.Add(x, c.drop(y, noise, afterAttention)))
-	y = c.mlp(p, at, made(recompute.Norm2, c.Normalize(p, at+".ln2", x)), made)
-	return made(recompute.Down, graph.Add(x, c.drop(y, noise, afterMLP)))
+	made := made{plan, i}
+	y := c.attention(p, at, made.after(recompute.Norm1, c.Normalize(p, at+".ln1", x)), noise, made)
+	x = made.after(recompute.Mid, graph.Add(x, c.drop(y, noise, afterAttention)))
+	y = c.mlp(p, at, made.after(recompute.Norm2, c.Normalize(p, at+".ln2", x)), made)
+	return made.after(recompute.Down, graph.Add(x, c.drop(y, noise, afterMLP)))
 }
 
-// made is what is done with what an operation has made.
-type made func(op recompute.Op, x *graph.Node) *graph.Node
+// made knows what becomes of what the operations of a block make; the zero value leaves it as it is.
+type made struct {
+	plan  recompute.Plan
+	block int
+}
 
-// keep leaves it as it is.
-func keep(_ recompute.Op, x *graph.Node) *graph.Node { return x }
+// after is for an operation's output.
+func (m made) after(op recompute.Op, x *graph.Node) *graph.Node {
+	if m.plan == nil {
+		return x
+	}
+	return m.plan.After(m.block, op, x)
+}
+
+// within is for what is made on the way to it.
+func (m made) within(op recompute.Op, x *graph.Node) *graph.Node {
+	if m.plan == nil {
+		return x
+	}
+	return m.plan.Within(m.block, op, x)
+}
 
 // plan is what Recompute says. It panics if that is not valid.
 func (c Config) plan() recompute.Plan {
@@ -46,13 +62,13 @@ func (c Config) plan() recompute.Plan {
 // MLP is the multi-layer perceptron of the block at a path: it widens x (B,T,C) to Hidden, applies [Config.Activation], and
 // narrows it again (B,T,C). It panics if a parameter is missing or does not fit x.
 func (c Config) MLP(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	return c.mlp(p, at, x, keep)
+	return c.mlp(p, at, x, made{})
 }
 
 func (c Config) mlp(p params.Nodes, at string, x *graph.Node, made made) *graph.Node {
-	h := []*graph.Node{made(recompute.Up, c.Linear(p, at+".up", x))} // (B,T,hidden)
+	h := []*graph.Node{made.after(recompute.Up, c.Linear(p, at+".up", x))} // (B,T,hidden)
 	if c.Gated {
-		h = append(h, made(recompute.Up, c.Linear(p, at+".gate", x)))
+		h = append(h, made.after(recompute.Up, c.Linear(p, at+".gate", x)))
 	}
-	return c.linear(p, at+".down", made(recompute.Act, c.activate(h)), c.afterActivation())
+	return c.linear(p, at+".down", made.after(recompute.Act, c.activate(h)), c.afterActivation())
 }

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // The loss is the same bits whatever the codec, since the forward pass is exact; lossless codecs leave all gradients as
@@ -64,6 +66,78 @@ func TestCompress(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// CompressReLU is for what comes out of a ReLU, and for nothing else.
+func TestCompressReLU(t *testing.T) {
+	random := rand.New(rand.NewPCG(43, 44))
+	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU}
+	w, _ := randomModel(c, random)
+	tokens := func() *tensors.Tensor { return tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)) }
+	args := append(w, tokens(), tokens(), tensors.FromScalar(uint32(7)))
+	run := func(codec string) []*tensors.Tensor {
+		c.CompressReLU = codec
+		out, err := devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	plain, lossy := run(""), run("e5m2")
+	for i, s := range c.Params() {
+		same := slices.Equal(tensors.MustCopyFlatData[float32](plain[i]), tensors.MustCopyFlatData[float32](lossy[i]))
+		if want := s.Name != "h0.down.w"; same != want {
+			t.Errorf("the gradient of %s is the same: %v, want %v", s.Name, same, want)
+		}
+	}
+}
+
+// XLA keeps what the codecs say: a bit of what a ReLU is applied to, and a byte of what is multiplied.
+func TestCompressSaves(t *testing.T) {
+	mesh, err := devicetest.One().Mesh(xla.Axis("data", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := gpt.Config{Layers: 1, Width: 32, Heads: 2, Seq: 32, Vocab: 16, Activation: gpt.ReLU}
+	const batch = 32
+	temporary := func(codec string) int64 {
+		c.Compress = codec
+		tree := c.Params()
+		p, err := xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+			n := len(tree)
+			loss := c.Loss(tree.Nodes(in[:n]), in[n], in[n+1])
+			return append(graph.Gradient(loss, in[:n]...), loss)
+		}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		in, err := c.Init()
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := []any{}
+		for _, w := range in {
+			args = append(args, w)
+		}
+		tokens := tensors.FromFlatDataAndDimensions(make([]int32, batch*c.Seq), batch, c.Seq)
+		if _, err := p.Call(append(args, tokens, tokens)...); err != nil {
+			t.Fatal(err)
+		}
+		m, err := p.Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Temporary
+	}
+	inner := int64(4 * batch * c.Seq * 4 * c.Width) // a float32 for each feature inside the perceptron
+	plain, mask, bytes := temporary(""), temporary("dense"), temporary("int8")
+	if plain-mask < inner*9/10 {
+		t.Errorf("a bit in place of a float32 saves %d bytes of %d", plain-mask, inner)
+	}
+	if bytes >= plain {
+		t.Errorf("a byte in place of a float32 needs %d bytes, plain %d", bytes, plain)
 	}
 }
 

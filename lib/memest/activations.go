@@ -9,6 +9,7 @@ import (
 // kept is something that an operation of a block makes and the backward pass needs.
 type kept struct {
 	op      recompute.Op
+	made    recompute.Set // operations that it is made in: it is not kept if one of them is recomputed
 	name    string
 	formula string
 	bytes   int64
@@ -71,7 +72,14 @@ func (s Setup) keeps(v *sheet) ([]kept, error) {
 	for _, name := range s.activationNames() {
 		add(recompute.Act, name, inner)
 	}
-	add(recompute.Down, "block output", tokens)
+	first := len(list) - len(s.activationNames())
+	for i := range list {
+		list[i].made = recompute.SetOf(list[i].op)
+		if i >= first && i < len(list)-1 { // what the activation makes on the way is made of the projections alone
+			list[i].made |= recompute.SetOf(recompute.Up)
+		}
+	}
+	list = append(list, kept{op: recompute.Down, made: recompute.SetOf(recompute.Down), name: "block output", formula: tokens})
 	for i := range list {
 		one, err := v.compute(list[i].formula)
 		if err != nil {
@@ -90,10 +98,10 @@ const multiplied = "attention weights, dropped or rounded"
 func (s Setup) activationNames() []string {
 	half := s.Engine == Compiled && s.Precision.Compute.IsHalfPrecision()
 	switch {
-	case s.Model.Gated:
-		return []string{"sigmoid of the gate", "gate's activation", "gated activation"}
 	case s.Model.Activation == "relu":
 		return []string{"activation"}
+	case s.Model.Gated:
+		return []string{"sigmoid of the gate", "gate's activation", "gated activation"}
 	case half: // every step of GELU is rounded to the half type, so none can be made again in passing
 		return []string{"GELU's square", "GELU's cube", "GELU's half", "GELU's tanh", "activation"}
 	}

@@ -2,6 +2,7 @@ package memest
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/shardbook/shardbook/lib/recompute"
 )
@@ -52,60 +53,91 @@ func Steps(s Setup) ([]recompute.Step, error) {
 			steps = append(steps, step)
 		}
 	}
+	for i := range steps {
+		// The mean of the values is made of the weights, of which XLA then makes a copy: more than is saved.
+		steps[i].Always = recompute.Op(i%len(block)) == recompute.Mix
+	}
 	steps[len(steps)-1].Always = true // it is what the head is given
 	return steps, nil
 }
 
-// Recompute returns the policy that makes least again of all whose estimate is within a budget for each device, in bytes.
-// It is found by dynamic programming over the operations of all blocks ([recompute.Choose]) for ever more room, so long
-// as the whole estimate fits. An error says when nothing fits. The setup's own policy is not looked at.
+// Recompute returns a policy that makes little again and whose estimate is within a budget for each device, in bytes: the
+// cheapest of those with names and of those that dynamic programming over the operations of all blocks
+// ([recompute.Choose]) finds for several amounts of room. What a moment of the backward pass needs besides is no part of
+// that choice, only of the estimate, so a cheaper one may exist. An error says when none was found that fits. The setup's own policy is not
+// looked at.
 func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 	steps, err := Steps(s)
 	if err != nil {
 		return "", err
 	}
-	policy := func(room int64) (recompute.Policy, int64, error) {
-		keep, _, _, err := recompute.Choose(steps, room)
+	blocks := s.Model.Layers
+	var best recompute.Policy
+	cheapest, least := math.Inf(1), int64(math.MaxInt64)
+	// try looks at a policy, and says whether it fits.
+	try := func(p recompute.Policy) (bool, error) {
+		plan, err := p.Plan(blocks)
 		if err != nil {
-			return "", 0, err
+			return false, err
+		}
+		s.Recompute = p
+		l, err := Estimate(s)
+		if err != nil {
+			return false, err
+		}
+		var cost float64
+		for i, step := range steps {
+			if plan[i/len(recompute.AllOps())].Has(recompute.Op(i % len(recompute.AllOps()))) {
+				cost += step.Cost
+			}
+		}
+		needs := l.BytesPerDevice()
+		least = min(least, needs)
+		if needs <= budget && cost < cheapest {
+			best, cheapest = p, cost
+		}
+		return needs <= budget, nil
+	}
+	named := []recompute.Policy{recompute.None, recompute.Recomputing(recompute.Norm1, recompute.Norm2), recompute.Recomputing(recompute.Act),
+		recompute.Selective, recompute.Halves, recompute.Block}
+	for k := 2; k <= min(blocks, 16); k++ {
+		named = append(named, recompute.Every(k))
+	}
+	for _, p := range named {
+		if _, err := try(p); err != nil {
+			return "", err
+		}
+		if best == recompute.None && cheapest == 0 {
+			return recompute.None, nil
+		}
+	}
+	var low, high int64 // room for activations: too little, and enough for all
+	for _, step := range steps {
+		high += step.Bytes
+	}
+	for range 10 {
+		room := low + (high-low)/2
+		keep, _, _, err := recompute.Choose(steps, room)
+		if err != nil { // too little for any choice
+			low = room
+			continue
 		}
 		plan, err := recompute.PlanOf(keep)
 		if err != nil {
-			return "", 0, err
+			return "", err
 		}
-		s.Recompute = plan.Policy()
-		l, err := Estimate(s)
+		fits, err := try(plan.Policy())
 		if err != nil {
-			return "", 0, err
+			return "", err
 		}
-		return s.Recompute, l.BytesPerDevice(), nil
-	}
-	none := s
-	none.Recompute = recompute.None
-	l, err := Estimate(none)
-	if err != nil || l.BytesPerDevice() <= budget {
-		return recompute.None, err
-	}
-	var best recompute.Policy
-	least := int64(-1)
-	low, high := int64(0), budget // room for activations: impossible, and more than there is
-	for range 14 {
-		room := low + (high-low)/2
-		p, needs, err := policy(room)
-		switch {
-		case err != nil: // too little room for any choice
+		if fits {
 			low = room
-		case needs <= budget:
-			best, low = p, room
-		default:
+		} else {
 			high = room
 		}
-		if err == nil && (least < 0 || needs < least) {
-			least = needs
-		}
 	}
-	if best == "" {
-		return "", fmt.Errorf("memest: no recomputation brings a device within %s: the least found is %s; see Advise", GB(budget), GB(least))
+	if math.IsInf(cheapest, 1) {
+		return "", fmt.Errorf("memest: no recomputation was found that brings a device within %s: the least is %s; see Advise", GB(budget), GB(least))
 	}
 	return best, nil
 }

@@ -3,8 +3,12 @@ package memest
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 // Estimate lists the memory of a run. A setup that is not valid is an error, and so is memory that an int64 does not hold.
@@ -17,17 +21,24 @@ func Estimate(s Setup) (Ledger, error) {
 	if err != nil {
 		return Ledger{}, err
 	}
+	plan[len(plan)-1] &^= recompute.SetOf(recompute.Down) // the head is given it
 	var l Ledger
 	sheet := newSheet(s.vars())
-	for i, blocks := range cut(s.Model.Layers, s.Layout.Pipeline) {
-		first, last := blocks[0], i == s.Layout.Pipeline-1
-		st := &stage{Setup: s, sheet: sheet, plan: plan[blocks[0]:blocks[1]], first: i == 0, last: last,
-			tensors: s.local(first, blocks[1]-first, last)}
-		items, moment, err := st.items(i)
+	states := map[device][]Item{} // most devices have as much as others
+	for i, d := range s.Layout.devices(s.Model.Layers) {
+		first, blocks := d.first, plan[d.first:d.first+d.blocks]
+		d.first = 0
+		st := &stage{Setup: s, sheet: sheet, plan: blocks, first: d.embeds, last: d.heads, tensors: s.local(d)}
+		if states[d] == nil {
+			if states[d], err = s.states(sheet, st.tensors); err != nil {
+				return Ledger{}, fmt.Errorf("memest: stage %d: %w", i, err)
+			}
+		}
+		passes, moment, err := st.passes(i)
 		if err != nil {
 			return Ledger{}, fmt.Errorf("memest: stage %d: %w", i, err)
 		}
-		l.Stages = append(l.Stages, Stage{Index: i, First: first, Blocks: blocks[1] - first, Moment: moment, Items: items})
+		l.Stages = append(l.Stages, Stage{Index: i, First: first, Blocks: d.blocks, Moment: moment, Items: slices.Concat(states[d], passes)})
 	}
 	return l, nil
 }
@@ -51,6 +62,11 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 		return Ledger{}, err
 	}
 	s = s.whole()
+	if square, line := optim.BytesPerParameter(s.Rule, params.Tree{params.New("x", s.Precision.Params, 512, 512)}),
+		optim.BytesPerParameter(s.Rule, params.Tree{params.New("x", s.Precision.Params, 512*512)}); square != line {
+		return Ledger{}, fmt.Errorf("memest: a number of parameters says nothing about their shapes, and %T keeps other states for other "+
+			"shapes: give a model", s.Rule)
+	}
 	all := tensor{cost.Tensor{Name: "parameters", Part: "all parameters", Dims: []int{int(n)}, Count: 1}, "P"}
 	items, err := s.states(newSheet(vars{"P": n, "n": int64(s.ranks())}), []tensor{all})
 	if err != nil {
@@ -74,12 +90,8 @@ func (s Setup) vars() vars {
 	}
 }
 
-// items lists a stage's memory: its states, what the passes keep at the worst moment, and what that moment needs.
-func (s *stage) items(index int) ([]Item, string, error) {
-	items, err := s.states(s.sheet, s.tensors)
-	if err != nil {
-		return nil, "", err
-	}
+// passes lists what the passes keep at the worst moment, what that moment needs, and buffers.
+func (s *stage) passes(index int) (items []Item, moment string, err error) {
 	if s.keeps, err = s.Setup.keeps(s.sheet); err != nil {
 		return nil, "", err
 	}
@@ -87,26 +99,35 @@ func (s *stage) items(index int) ([]Item, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	passes := append(s.input(), s.kept(worst, index)...)
+	items = append(s.input(index), s.kept(worst, index)...)
 	for _, n := range worst.needs {
-		passes = append(passes, Item{Kind: n.kind, Name: n.name, Count: n.count, Formula: n.formula, Source: buffers})
+		items = append(items, Item{Kind: n.kind, Name: n.name, Count: n.count, Formula: n.formula, Source: s.source()})
 	}
-	passes = append(passes, s.buffers()...)
-	for i := range passes {
-		if err := passes[i].fill(s.sheet); err != nil {
+	items = append(items, s.buffers()...)
+	for i := range items {
+		if err := items[i].fill(s.sheet); err != nil {
 			return nil, "", err
 		}
 	}
-	return append(items, passes...), worst.name, nil
+	return items, worst.name, nil
 }
 
-// input is what comes into the stage.
-func (s *stage) input() []Item {
+// source says where the lines of the passes come from.
+func (s *stage) source() string {
+	if s.Engine == Compiled {
+		return "lib/gpt as XLA compiles it, tested against its statistics"
+	}
+	return "what lib/gpt's operations keep, divided as in Korthikanti et al. 2022, §4"
+}
+
+// input is what comes into the stage, of all micro-batches in flight.
+func (s *stage) input(index int) []Item {
 	name := "stage's input"
 	if s.first {
 		name = "embedding"
 	}
-	return []Item{{Kind: Activations, Name: name, Count: 1, Formula: residual, Source: buffers}}
+	flying, of := s.Layout.inFlight(index, s.Microbatches)
+	return []Item{{Kind: Activations, Name: name, Count: (flying + of - 1) / of, Formula: residual, Source: s.source()}}
 }
 
 // kept lists the activations that are kept at the worst moment, of all micro-batches in flight: that in hand has what the
@@ -117,7 +138,7 @@ func (s *stage) kept(worst moment, index int) []Item {
 	for i, k := range s.keeps {
 		whole := int64(0)
 		for _, set := range s.plan {
-			if !set.Has(k.op) {
+			if set&k.made == 0 {
 				whole++
 			}
 		}
@@ -131,7 +152,7 @@ func (s *stage) kept(worst moment, index int) []Item {
 			host  bool
 		}{{here, false}, {away, true}} {
 			if at.count > 0 {
-				items = append(items, Item{Kind: Activations, Name: k.name, Count: at.count, Formula: k.formula, Source: buffers, Host: at.host})
+				items = append(items, Item{Kind: Activations, Name: k.name, Count: at.count, Formula: k.formula, Source: s.source(), Host: at.host})
 			}
 		}
 	}
@@ -151,6 +172,15 @@ func (s *stage) buffers() []Item {
 		}
 		if l.ZeRO == 3 && s.ranks() > 1 {
 			add(Communication, "gathered parameters of the block in hand and the next", 2, "p*("+s.elementsOf("h.")+")", "Rajbhandari et al. 2020, §5.3")
+			if outside := s.elementsOf("tok", "head"); outside != "0" {
+				add(Communication, "gathered token table and head", 1, "p*("+outside+")", "Rajbhandari et al. 2020, §5.3")
+			}
+		}
+		if l.ZeRO >= 2 && s.ranks() > 1 {
+			add(Communication, "whole gradients of the block in hand", 1, "p*("+s.elementsOf("h.")+")", "Rajbhandari et al. 2020, §5.2")
+		}
+		if l.Context > 1 {
+			add(Communication, "keys and values of the neighbour, and their gradients", 2, "2*b*s*ceil(k/t)*d*p/c", "Liu et al. 2023, §3")
 		}
 		if l.Seq {
 			add(Communication, "gathered tokens", 1, "b*s*h*p/c", "Korthikanti et al. 2022, §4.2.2")

@@ -56,7 +56,7 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 			try(fmt.Sprintf("recompute %s", p), cost, func(s *Setup) { s.Recompute = p })
 		}
 	}
-	if s.Batch > 1 {
+	if s.Batch%2 == 0 {
 		try(fmt.Sprintf("micro-batches of %d", s.Batch/2), "more micro-batches a step", func(s *Setup) { s.Batch, s.Microbatches = s.Batch/2, 2*s.Microbatches })
 	}
 	if t := s.Layout.Tensor; t > 1 && !s.Layout.Seq {
@@ -77,7 +77,10 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 				})
 		}
 	} else if s.Layout.Data == 1 && s.ranks() == 1 {
-		try("8 devices and ZeRO stage 3", "8 times the devices", func(s *Setup) { s.Layout.Data, s.Layout.ZeRO = 8, 3 })
+		try(fmt.Sprintf("%d devices and ZeRO stage 3", 8*s.Layout.Devices()), "8 times the devices", func(s *Setup) { s.Layout.Data, s.Layout.ZeRO = 8, 3 })
+	}
+	if !s.OffloadActivations {
+		try("activations in host memory", "traffic over the host link", func(s *Setup) { s.OffloadActivations = true })
 	}
 	if !s.OffloadOptimizer {
 		try("optimizer states in host memory", "traffic over the host link", func(s *Setup) { s.OffloadOptimizer = true })
@@ -85,4 +88,31 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 	try("8-bit Adam", "a rounding of the states", func(s *Setup) { s.Rule = optim.Adam8bit(1e-3) })
 	slices.SortStableFunc(found, func(a, b Change) int { return cmp.Compare(a.Bytes, b.Bytes) })
 	return found, nil
+}
+
+// Combine makes one change after another, each time that which saves most, until the setup fits the budget or nothing
+// saves more. It returns the changes in order, the last with the setup and the memory of all together; none for a setup
+// that fits already. An invalid setup is an error.
+func Combine(s Setup, budget int64) ([]Change, error) {
+	now, err := Estimate(s)
+	if err != nil || now.BytesPerDevice() <= budget {
+		return nil, err
+	}
+	var made []Change
+	for {
+		changes, err := Advise(s, budget)
+		if err != nil || len(changes) == 0 {
+			return made, err
+		}
+		best := changes[0]
+		for _, c := range changes {
+			if c.Fits { // of those that are enough, that which saves least costs least
+				best = c
+			}
+		}
+		made, s = append(made, best), best.Setup
+		if best.Fits {
+			return made, nil
+		}
+	}
 }

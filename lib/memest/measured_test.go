@@ -94,13 +94,17 @@ var runs = []run{
 	{change: both(sizes(1, 256, 4, 64, 256), func(c *gpt.Config) { c.Recompute = recompute.Block }), batch: 2, devices: 2},
 	{change: sizes(1, 64, 4, 64, 256), batch: 2, devices: 4},
 	{clip: true},
+	{change: func(c *gpt.Config) { c.Gated, c.Activation = true, gpt.ReLU }},
+	{change: llama, prec: "bf16"},
+	{change: recomputing("ops:down", 2)},
+	{change: recomputing("ops:mix", 1)},
 	{change: sizes(1, 128, 4, 32, 256), batch: 1, clip: true},
 
 	{rule: "sgd"},
 	{rule: "adafactor", change: sizes(1, 128, 4, 256, 256), batch: 4},
 	{rule: "adam8bit", change: sizes(2, 128, 4, 32, 256), batch: 1},
 	{rule: "lion"},
-	{rule: "lamb"},
+	{rule: "lamb", change: sizes(2, 128, 4, 32, 256), batch: 1},
 
 	{prec: "bf16"},
 	{prec: "bf16-pure"},

@@ -3,6 +3,7 @@ package memest
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,7 +61,7 @@ func TestTensorsAsTheirFormulasSay(t *testing.T) {
 	for range 500 {
 		s := Setup{Model: randomModel(r), Layout: Layout{Tensor: 1 << r.IntN(4)}}.whole()
 		var whole int64
-		for _, tensor := range s.local(0, s.Model.Layers, true) {
+		for _, tensor := range s.local(device{0, s.Model.Layers, true, true}) {
 			n, err := s.vars().compute(tensor.elements)
 			if err != nil {
 				t.Fatal(err)
@@ -114,8 +115,8 @@ func TestStatesUnderZeRO(t *testing.T) {
 	}
 }
 
-// What a layout promises, for random models: a higher ZeRO stage, more tensor parallelism, recomputation and flash attention never
-// need more; and the ranks of a stage together have at least the whole model.
+// What is promised, for random models: a higher ZeRO stage, recomputation, flash attention and offload never need more,
+// and the ranks together have at least the whole model.
 func TestSavingsSave(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 200 {
@@ -133,17 +134,43 @@ func TestSavingsSave(t *testing.T) {
 		if all := last * int64(s.Layout.Data*s.Layout.Tensor); all < 16*s.Model.Params().Total() {
 			t.Fatalf("%+v: all shards together are %d bytes, the model's states %d", s, all, 16*s.Model.Params().Total())
 		}
+		s.Model.Layers += 3 // to recompute one block takes more than it saves where there is no other
+		before := estimate(t, s).Stages[0]
 		for what, change := range map[string]func(*Setup){
 			"selective recomputation": func(s *Setup) { s.Recompute = recompute.Selective },
 			"recomputation":           func(s *Setup) { s.Recompute = recompute.Block },
 			"flash attention":         func(s *Setup) { s.Flash = true },
+			"offloaded activations":   func(s *Setup) { s.OffloadActivations = true },
 			"offloaded states":        func(s *Setup) { s.OffloadOptimizer = true },
 		} {
 			changed := s
 			change(&changed)
-			if before, after := estimate(t, s).Stages[0].Of(Activations), estimate(t, changed).Stages[0].Of(Activations); after > before+before/2 {
-				t.Fatalf("%+v: %s makes %d bytes of activations %d", s, what, before, after)
+			if after := estimate(t, changed).Stages[0]; after.Bytes() > before.Bytes() {
+				t.Fatalf("%+v: %s makes %d bytes %d", s, what, before.Bytes(), after.Bytes())
 			}
+		}
+	}
+}
+
+// ZB-V leads back to the device that has the embedding, which so has the head (Qi et al. 2023, §6); DualPipe's devices have
+// two stages each.
+func TestPipelinesThatLeadBack(t *testing.T) {
+	m := preset(t, "Llama 3 8B")
+	parameters := func(schedule Schedule) (all []int64) {
+		for _, st := range estimate(t, Setup{Model: m, Microbatches: 8, Layout: Layout{Pipeline: 4, Schedule: schedule}}).Stages {
+			all = append(all, st.Of(Parameters)/4)
+		}
+		return all
+	}
+	block, table := m.Params().Block(), m.Params().Embeddings
+	want := map[Schedule][]int64{
+		OneFOneB: {8*block + table, 8 * block, 8 * block, 8*block + table + 4096},
+		ZBV:      {8*block + 2*table + 4096, 8 * block, 8 * block, 8 * block},
+		DualPipe: {16*block + 2*table + 4096, 16 * block, 16 * block, 16*block + 2*table + 4096},
+	}
+	for schedule, want := range want {
+		if got := parameters(schedule); !slices.Equal(got, want) {
+			t.Errorf("%s: the devices have %v parameters, want %v", schedule, got, want)
 		}
 	}
 }
@@ -191,6 +218,7 @@ func TestBadSetups(t *testing.T) {
 		"Setup.Layout.Data is -3":                     func(s *Setup) { s.Layout.Data = -3 },
 		"Setup.Layout.Tensor is 16, more than":        func(s *Setup) { s.Layout.Tensor = 16 },
 		"Setup.Layout.Tensor is 3, which does not":    func(s *Setup) { s.Layout.Tensor = 3 },
+		"one must divide the other":                   func(s *Setup) { s.Layout.Tensor, s.Model.KVHeads, s.Model.Heads = 4, 6, 12; s.Model.Width = 96 },
 		"does not divide the width 100 inside":        func(s *Setup) { s.Layout.Tensor, s.Model.Hidden = 8, 100 },
 		"Setup.Layout.Context is 3":                   func(s *Setup) { s.Layout.Context = 3 },
 		"Setup.Layout.Seq shares 30 tokens":           func(s *Setup) { s.Seq, s.Layout.Tensor, s.Layout.Seq = 30, 4, true },
@@ -216,6 +244,9 @@ func TestBadSetups(t *testing.T) {
 		if _, err := OfParameters(n, Setup{}); err == nil {
 			t.Errorf("%d parameters: no error", n)
 		}
+	}
+	if _, err := OfParameters(1e9, Setup{Rule: optim.Adafactor(1e-3)}); err == nil || !strings.Contains(err.Error(), "other shapes") {
+		t.Errorf("Adafactor of a number of parameters: %v", err)
 	}
 	if _, err := OfParameters(1e9, Setup{Layout: Layout{Tensor: 2}}); err == nil || !strings.Contains(err.Error(), "give a model") {
 		t.Errorf("tensor parallelism of a number of parameters: %v", err)

@@ -47,9 +47,6 @@ type stage struct {
 	tensors     []tensor
 }
 
-// buffers is the source of what the passes keep and need.
-const buffers = "lib/gpt as XLA compiles it, tested against its statistics"
-
 // worst returns the moment at which memory is at its most: the loss, or in one of the blocks the gradients of the MLP, of
 // the attention's weights, or of queries, keys and values, or the end of the backward pass.
 func (s *stage) worst() (moment, error) {
@@ -83,7 +80,7 @@ func (s *stage) worst() (moment, error) {
 	}
 	for block := len(s.plan) - 1; block >= 0; block-- {
 		for i, k := range s.keeps {
-			if !s.plan[block].Has(k.op) {
+			if s.plan[block]&k.made == 0 {
 				below[i]--
 			}
 		}
@@ -124,7 +121,7 @@ func (s *stage) worst() (moment, error) {
 // addKept adds what is kept of a block up to an operation. What comes after is freed by the time of its gradient.
 func (s *stage) addKept(keeps []int64, block int, last recompute.Op) {
 	for i, k := range s.keeps {
-		if k.op <= last && !s.plan[block].Has(k.op) {
+		if k.op <= last && s.plan[block]&k.made == 0 {
 			keeps[i]++
 		}
 	}
@@ -139,7 +136,7 @@ func (s *stage) addRecomputed(keeps []int64, at place) {
 	}
 	for ; ok && s.plan[at.block].Has(at.op); at, ok = at.before() {
 		for i, k := range s.keeps {
-			if k.op == at.op {
+			if k.op == at.op || k.made.Has(at.op) && !s.plan[at.block].Has(k.op) {
 				keeps[i]++
 			}
 		}

@@ -31,8 +31,10 @@ func (s *stage) mlp(block recompute.Set) []need {
 	n := need{Temporary, "gradients inside the MLP", 2, "4*b*s*f/(c*t)"}
 	half := s.Precision.Compute.IsHalfPrecision()
 	switch {
-	case s.Model.Gated && half: // gradients of two inputs, each in two layouts, and of the output
+	case s.Model.Gated && half && (s.Model.MLPBias || block.Has(recompute.Act)): // of two inputs, each in two layouts, and of the output
 		n.count = 5
+	case s.Model.Gated && half:
+		n.count = 3
 	case s.Model.Gated && !s.Model.MLPBias: // without that of the output
 		n.count = 4
 	case !s.Model.MLPBias:

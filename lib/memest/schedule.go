@@ -38,17 +38,38 @@ func (l Layout) inFlight(stage, microbatches int) (n, denominator int64) {
 	case ZBV:
 		return min(p, m), 1
 	case DualPipe:
-		return min(p+1, m), 1
+		return min(p+1, m), 2 // of two stages
 	}
 	return min(p-r, m), 1 // 1F1B, ZB-H1
 }
 
-// copies is how many stages' parameters a device has.
-func (l Layout) copies() int64 {
-	if l.Schedule == DualPipe && l.Pipeline > 1 {
-		return 2
+// device is what a device of a pipeline has of the model.
+type device struct {
+	first, blocks int  // the first of its blocks, and how many it has
+	embeds, heads bool // it has the embedding, the head
+}
+
+// devices deals a model to the devices of a pipeline. Those of interleaved and V-shaped schedules have several runs of
+// blocks, of which the first stands for all: the blocks are alike.
+func (l Layout) devices(blocks int) []device {
+	parts := cut(blocks, l.Pipeline)
+	devices := make([]device, l.Pipeline)
+	last := l.Pipeline - 1
+	for i, part := range parts {
+		devices[i] = device{part[0], part[1] - part[0], i == 0, i == last}
 	}
-	return 1
+	switch {
+	case l.Pipeline == 1:
+	case l.Schedule == ZBV: // down the devices and up again
+		devices[0].heads, devices[last].heads = true, false
+	case l.Schedule == DualPipe: // each has the stage that is as far from the other end, too
+		for i := range devices {
+			both := parts[i][1] - parts[i][0] + parts[last-i][1] - parts[last-i][0]
+			ends := i == 0 || i == last
+			devices[i] = device{min(parts[i][0], blocks-both), both, ends, ends}
+		}
+	}
+	return devices
 }
 
 // cut deals the blocks of a model to the stages of a pipeline, as evenly as can be, the first ones getting one more.

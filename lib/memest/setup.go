@@ -79,8 +79,9 @@ func (l Layout) whole() Layout {
 type Engine string
 
 const (
-	// Planned keeps gradients from micro-batch to micro-batch and updates at the end; numbers have the sizes of their types.
-	// So do the frameworks that the formulas in books describe.
+	// Planned keeps gradients from micro-batch to micro-batch and updates at the end, as the frameworks do that books
+	// describe. Numbers have the sizes of their types, and operations keep what lib/gpt's do; kernels of one's own may
+	// keep less.
 	Planned Engine = ""
 	// Compiled is this project's lib/train on a CPU: one program a step, compiled by XLA, in which a gradient is used up
 	// as soon as it is there where nothing stops that.
@@ -117,6 +118,8 @@ func (s Setup) Validate() error {
 		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, more than the model's %d heads: a head cannot be shared", l.Tensor, m.Heads)
 	case m.Heads%l.Tensor != 0:
 		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, which does not divide the model's %d heads", l.Tensor, m.Heads)
+	case m.KV()%l.Tensor != 0 && l.Tensor%m.KV() != 0:
+		return fmt.Errorf("memest: Setup.Layout.Tensor is %d and the model has %d key and value heads: one must divide the other", l.Tensor, m.KV())
 	case m.MLPWidth()%l.Tensor != 0:
 		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, which does not divide the width %d inside the MLP", l.Tensor, m.MLPWidth())
 	case s.Seq > m.Context && m.PositionRows > 0:
@@ -169,5 +172,8 @@ func (s Setup) whole() Setup {
 		s.Rule = optim.AdamW(1e-3)
 	}
 	s.Bucket = cmp.Or(s.Bucket, 25e6)
+	if s.Recompute == "none" {
+		s.Recompute = recompute.None
+	}
 	return s
 }

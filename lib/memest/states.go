@@ -27,27 +27,27 @@ var elements = map[string]string{
 	"h.down.w": "f/t*h", "h.down.b": "h",
 }
 
-// local returns the tensors of a stage as one of its devices has them.
-func (s Setup) local(first, blocks int, last bool) []tensor {
+// local returns the tensors that a device has.
+func (s Setup) local(of device) []tensor {
 	m, t := s.Model, s.Layout.Tensor
 	kv := max(1, m.KV()/t) // shared by several devices if there are fewer
 	var found []tensor
 	for _, p := range m.Tensors() {
 		switch p.Part {
 		case cost.Embedding:
-			if first > 0 && !(last && m.Tied) {
+			if !of.embeds && !(of.heads && m.Tied) {
 				continue
 			}
 		case cost.Position:
-			if first > 0 {
+			if !of.embeds {
 				continue
 			}
 		case cost.LastNorm, cost.Head:
-			if !last {
+			if !of.heads {
 				continue
 			}
 		default:
-			p.Count = blocks
+			p.Count = of.blocks
 		}
 		dims := append([]int{}, p.Dims...)
 		switch p.Name {
@@ -107,7 +107,6 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 	}
 	items = append(items, optimizer...)
 	for i := range items {
-		items[i].Count *= s.Layout.copies()
 		if err := items[i].fill(v); err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package recompute
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/gomlx/core/graph"
 )
@@ -26,7 +27,7 @@ func Call(fn func(in []*graph.Node) []*graph.Node, in ...*graph.Node) []*graph.N
 		if x == nil {
 			panic(fmt.Errorf("recompute: input %d of Call is nil", i))
 		}
-		from[i] = x.Checkpoint()
+		from[i] = checkpoint(x)
 	}
 	made := fn(from)
 	out := make([]*graph.Node, len(made))
@@ -37,4 +38,11 @@ func Call(fn func(in []*graph.Node) []*graph.Node, in ...*graph.Node) []*graph.N
 		out[i] = y.StopCheckpoint()
 	}
 	return out
+}
+
+// checkpoint is x.Checkpoint, which would lose a custom gradient of x itself, or its being a StopGradient
+// (docs/upstream.md, "custom gradients before Checkpoint"). Two changes of shape, which cost nothing, stand between.
+func checkpoint(x *graph.Node) *graph.Node {
+	dims := x.Shape().Dimensions
+	return graph.Reshape(graph.Reshape(x, append(slices.Clone(dims), 1)...), dims...).Checkpoint()
 }

@@ -206,3 +206,20 @@ func TestCallWithCollective(t *testing.T) {
 		t.Errorf("%d all-reduces without Call, %d with it, want 2 and 3: forward, backward and made again", reductions[0], reductions[1])
 	}
 }
+
+// A custom gradient right before a Call is kept, as that of collective.F, and so is a stop of gradients.
+func TestCallAfterCustomGradients(t *testing.T) {
+	out, err := devicetest.CallOn(devicetest.WithBarriers(), func(in nodes) nodes {
+		x := in[0]
+		twice := graph.IdentityWithCustomGradient(x, func(_, v *graph.Node) *graph.Node { return graph.MulScalar(v, 2) })
+		sin := func(in nodes) nodes { return nodes{graph.Sin(in[0])} }
+		return append(graph.Gradient(recompute.Call(sin, twice)[0], x), graph.Gradient(recompute.Call(sin, graph.StopGradient(x))[0], x)...)
+	}, tensors.FromValue(float32(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []float64{float64(tensors.ToScalar[float32](out[0])), float64(tensors.ToScalar[float32](out[1]))}
+	if want := 2 * math.Cos(1); math.Abs(got[0]-want) > 1e-6 || got[1] != 0 {
+		t.Errorf("gradients %v, want %v and 0", got, want)
+	}
+}

@@ -24,7 +24,7 @@ const maxBlocks = 1 << 16
 // It builds a graph, and panics if the plan has no such block.
 func (p Plan) Enter(i int, x *graph.Node) *graph.Node {
 	if p[i].Has(Norm1) {
-		return x.Checkpoint()
+		return checkpoint(x)
 	}
 	return x
 }
@@ -36,8 +36,18 @@ func (p Plan) After(i int, op Op, x *graph.Node) *graph.Node {
 	case p.recomputes(i, op):
 		return x
 	case p.recomputesAfter(i, op):
-		return x.Checkpoint()
+		return checkpoint(x)
 	case p.recomputesBefore(i, op):
+		return x.StopCheckpoint()
+	}
+	return x
+}
+
+// Within returns what an operation of block i has made on the way to its output, where the gradient of the rest refers
+// to that rest's own result: it would have to be made again although the output is kept, if what the operation is made
+// of is. It builds a graph, and panics if the plan has no such block.
+func (p Plan) Within(i int, op Op, x *graph.Node) *graph.Node {
+	if !p.recomputes(i, op) && p.recomputesBefore(i, op) {
 		return x.StopCheckpoint()
 	}
 	return x
