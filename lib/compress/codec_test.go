@@ -94,7 +94,7 @@ func TestInt8(t *testing.T) {
 		}
 	}
 	for _, on := range platforms() {
-		for _, c := range []struct{ row, group int }{{60, 7}, {300, 64}, {1, 1}} {
+		for _, c := range []struct{ row, group int }{{60, 7}, {300, 64}, {1, 1}, {60, math.MaxInt / 2}} {
 			codec, err := compress.Int8(c.group)
 			if err != nil {
 				t.Fatal(err)
@@ -208,7 +208,7 @@ func TestCSR(t *testing.T) {
 // Bytes is what is kept, for any shape and type; and what is kept are unsigned integers, as many arrays whatever the shape.
 func TestBytes(t *testing.T) {
 	codecs := []compress.Codec{compress.Sign()}
-	for _, name := range append(platforms()[0].codecs, "int8:128", "csr:0.3") {
+	for _, name := range append(platforms()[0].codecs, "int8:128", fmt.Sprint("int8:", math.MaxInt), "csr:0.3") {
 		codecs = append(codecs, parse(t, name))
 	}
 	for _, dims := range [][]int{{}, {1}, {5}, {3, 0x101}, {2, 3, 32}, {2, 2, 2, 33}} {

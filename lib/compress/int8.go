@@ -13,10 +13,10 @@ import (
 )
 
 // Int8 keeps whole numbers from -127 to 127, and a float32 scale for each group of so many elements along the last axis,
-// whose last group may be smaller. The largest magnitude of a group becomes 127; a number moves by half of a 127th of that
-// at most. In a group with a NaN or an infinity all become NaN or infinite. A group below 1 is an error. (Groups as in Chen
-// et al. 2021, "ActNN: Reducing Training Memory Footprint via 2-Bit Activation Compressed Training", but symmetric
-// around 0 and of 8 bits.)
+// whose last group may be smaller; a group may be larger than the axis. The largest magnitude of a group becomes 127; a
+// number moves by half of a 127th of that at most. In a group with a NaN or an infinity all become NaN or infinite. A group
+// below 1 is an error. (Groups as in Chen et al. 2021, "ActNN: Reducing Training Memory Footprint via 2-Bit Activation
+// Compressed Training", but symmetric around 0 and of 8 bits.)
 func Int8(group int) (Codec, error) {
 	if group < 1 {
 		return nil, fmt.Errorf("compress: Int8 with groups of %d: give at least 1", group)
@@ -41,11 +41,16 @@ type int8s struct{ group int }
 
 func (c int8s) Name() string { return fmt.Sprintf("int8:%d", c.group) }
 
-func (c int8s) groups(n int) int { return (n + c.group - 1) / c.group }
+// in returns how many elements a group has in a row of n, and how many groups there are.
+func (c int8s) in(n int) (group, groups int) {
+	group = min(c.group, max(1, n)) // or the row would be padded to it
+	return group, (n + group - 1) / group
+}
 
 func (c int8s) Bytes(shape shapes.Shape) int64 {
 	rows, n := rows(shape)
-	return packing(8).bytes(shape) + int64(rows)*int64(c.groups(n))*4
+	_, groups := c.in(n)
+	return packing(8).bytes(shape) + int64(rows)*int64(groups)*4
 }
 
 func (c int8s) Encode(x *graph.Node) []*graph.Node {
@@ -54,23 +59,25 @@ func (c int8s) Encode(x *graph.Node) []*graph.Node {
 
 func (c int8s) encode(x *graph.Node, round func(share *graph.Node) *graph.Node) []*graph.Node {
 	rows, n := rows(x.Shape())
-	g, groups := x.Graph(), c.groups(n)
-	x = graph.Reshape(padLast(graph.Reshape(keepable32(x), rows, n), groups*c.group), rows, groups, c.group)
+	g := x.Graph()
+	group, groups := c.in(n)
+	x = graph.Reshape(padLast(graph.Reshape(keepable32(x), rows, n), groups*group), rows, groups, group)
 	magnitude := graph.Where(graph.IsFinite(x), graph.Abs(x), graph.Const(g, float32(math.Inf(1))))
 	scale := graph.Mul(graph.ReduceAndKeep(magnitude, graph.ReduceMax, 2), graph.Const(g, float32(1)/127))
 	share := round(graph.Div(x, scale)) // NaN, which becomes 0, where the scale is 0
 	codes := graph.ConvertDType(graph.Add(share, graph.Const(g, float32(128))), dtypes.Uint32)
-	codes = graph.SliceAxis(graph.Reshape(codes, rows, groups*c.group), 1, graph.AxisRange(0, n))
+	codes = graph.SliceAxis(graph.Reshape(codes, rows, groups*group), 1, graph.AxisRange(0, n))
 	return []*graph.Node{packing(8).pack(codes), toBits(graph.Reshape(scale, rows, groups))}
 }
 
 func (c int8s) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
 	rows, n := rows(like)
-	g, groups := kept[0].Graph(), c.groups(n)
+	g := kept[0].Graph()
+	group, groups := c.in(n)
 	codes := packing(8).unpack(kept[0], shapes.Make(dtypes.Uint32, rows, n))
 	share := graph.Sub(graph.ConvertDType(codes, dtypes.Float32), graph.Const(g, float32(128)))
-	scale := graph.BroadcastToDims(graph.InsertAxes(fromBits(kept[1], dtypes.Float32), 2), rows, groups, c.group)
-	scale = graph.SliceAxis(graph.Reshape(scale, rows, groups*c.group), 1, graph.AxisRange(0, n))
+	scale := graph.BroadcastToDims(graph.InsertAxes(fromBits(kept[1], dtypes.Float32), 2), rows, groups, group)
+	scale = graph.SliceAxis(graph.Reshape(scale, rows, groups*group), 1, graph.AxisRange(0, n))
 	return graph.ConvertDType(graph.Reshape(graph.Mul(share, scale), like.Dimensions...), like.DType)
 }
 

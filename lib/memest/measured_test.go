@@ -126,7 +126,7 @@ func (r run) String() string {
 	for _, extra := range []struct {
 		is   bool
 		text string
-	}{{c.KVHeads > 0, fmt.Sprintf("%d kv", c.KVHeads)}, {c.Hidden > 0, fmt.Sprintf("hidden %d", c.Hidden)}, {c.Gated, "gated"}, {c.NoBias, "no bias"},
+	}{{c.KVHeads > 0, fmt.Sprintf("%d kv", c.KVHeads)}, {c.Hidden > 0, fmt.Sprintf("hidden %d", c.Hidden)}, {c.Gated, "gated"}, {c.Activation != "", string(c.Activation)}, {c.NoBias, "no bias"},
 		{c.Norm != "", string(c.Norm)}, {c.Positions != "", string(c.Positions)}, {c.Tied, "tied"}, {c.Dropout > 0, "dropout"},
 		{c.Recompute != "", string(c.Recompute)}, {r.devices > 1, fmt.Sprintf("data %d", r.devices)}, {r.prec != "", r.prec}, {r.rule != "", r.rule},
 		{r.clip, "clip"}} {

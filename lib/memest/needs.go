@@ -41,7 +41,7 @@ func (s *stage) mlp(block recompute.Set) []need {
 		n.count = 3
 	}
 	// A gradient takes the place of the activation's inner value if that was made again for it alone.
-	inner := s.Model.Activation != "relu" && s.Model.Gated != s.Model.MLPBias
+	inner := s.Model.Activation != "relu" && s.Model.Gated != s.Model.MLPBias && (!s.Model.Gated || block.Has(recompute.Mid))
 	if inner && !half && !s.held() && block.Has(recompute.Up) && block.Has(recompute.Act) {
 		n.count--
 	}

@@ -38,21 +38,25 @@ type lane struct {
 
 // transfer is a job on a lane. It always comes to its end by itself.
 type transfer struct {
-	what string
-	link *link
-	done chan struct{}
-	err  error // when done
+	what  string
+	link  *link
+	hurry context.CancelFunc // ends simulated slowness
+	done  chan struct{}
+	err   error // when done
 }
 
 // begin has a lane do a job in the background when another one, which may be nil, is done; that one's error is its own.
-func (l *link) begin(on *lane, after *transfer, what string, job func() error) *transfer {
-	t := &transfer{what: what, link: l, done: make(chan struct{})}
+// The job's context ends simulated slowness: with ctx, or as somebody is in a hurry.
+func (l *link) begin(ctx context.Context, on *lane, after *transfer, what string, job func(ctx context.Context) error) *transfer {
+	ctx, hurry := context.WithCancel(ctx)
+	t := &transfer{what: what, link: l, hurry: hurry, done: make(chan struct{})}
 	on.mu.Lock()
 	before := on.last
 	on.last = t
 	on.mu.Unlock()
 	go func() {
 		defer close(t.done)
+		defer hurry()
 		if before != nil {
 			<-before.done
 		}
@@ -63,7 +67,7 @@ func (l *link) begin(on *lane, after *transfer, what string, job func() error) *
 			}
 		}
 		defer l.trace.Start(0, on.name, what)()
-		if err := attempt(job); err != nil {
+		if err := attempt(func() error { return job(ctx) }); err != nil {
 			t.err = fmt.Errorf("offload: %s, %s: %w", on.name, what, err)
 		}
 	}()
@@ -96,7 +100,7 @@ func (l *link) pace(ctx context.Context, start time.Time, bytes int64) {
 
 // toHost copies tensors to the host, and frees their memory on the devices.
 func (l *link) toHost(ctx context.Context, what string, xs []*dtensor.Tensor) *transfer {
-	return l.begin(&l.down, nil, what, func() error {
+	return l.begin(ctx, &l.down, nil, what, func(ctx context.Context) error {
 		l.pace(ctx, time.Now(), bytesOfAll(xs)) // and then free the memory, as a slow transfer would
 		return l.each(xs, Host, func(_ int, shard *tensors.Tensor) error { return shard.ToLocal() })
 	})
@@ -104,7 +108,7 @@ func (l *link) toHost(ctx context.Context, what string, xs []*dtensor.Tensor) *t
 
 // toDevice brings them back when what took them away is done.
 func (l *link) toDevice(ctx context.Context, after *transfer, what string, xs []*dtensor.Tensor) *transfer {
-	return l.begin(&l.up, after, what, func() error {
+	return l.begin(ctx, &l.up, after, what, func(ctx context.Context) error {
 		start := time.Now()
 		defer func() { l.pace(ctx, start, bytesOfAll(xs)) }()
 		return l.each(xs, Device, func(device int, shard *tensors.Tensor) error {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
@@ -118,7 +117,7 @@ func (r *Run) placeComputed(values []*tensors.Tensor) ([]*dtensor.Tensor, error)
 	if !r.policy.Mixed() || len(values) == 0 {
 		return r.place(Parameters, values...)
 	}
-	host, err := gobackend.New("")
+	host, err := plainGo()
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,8 @@ func newStash(l *link, kind Kind, where Where) *Stash {
 //
 // A cancelled context ends simulated slowness only: what was begun is carried out.
 func (s *Stash) Put(ctx context.Context, key string, xs ...*dtensor.Tensor) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i, x := range xs {
 		if x == nil || !x.Ok() {
 			return fmt.Errorf("offload: tensor #%d for %q in the stash is nil or freed: give one that lies on a mesh", i, key)
@@ -67,7 +69,7 @@ func (s *Stash) Put(ctx context.Context, key string, xs ...*dtensor.Tensor) erro
 		}
 	}
 	s.link.held.onDevice(s.kind, xs...)
-	_, err := s.put(ctx, key, xs...)
+	_, err := s.enter(ctx, key, xs)
 	if err != nil {
 		s.link.held.gave(xs...)
 	}
@@ -78,6 +80,11 @@ func (s *Stash) Put(ctx context.Context, key string, xs ...*dtensor.Tensor) erro
 func (s *Stash) put(ctx context.Context, key string, xs ...*dtensor.Tensor) (*transfer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.enter(ctx, key, xs)
+}
+
+// enter makes an entry. The stash is locked.
+func (s *Stash) enter(ctx context.Context, key string, xs []*dtensor.Tensor) (*transfer, error) {
 	if s.entries[key] != nil {
 		return nil, fmt.Errorf("offload: the stash holds something under %q: Get it first, or use another key", key)
 	}
@@ -154,10 +161,14 @@ func (s *Stash) Bytes() (device, host int64) {
 	return m.Device.Now[s.kind], m.Host.Now[s.kind]
 }
 
-// Close waits for what is on its way, and frees all that is left. The stash is empty then.
+// Close waits for what is on its way, but not for simulated slowness, and frees all that is left. The stash is empty then,
+// and may be used again.
 func (s *Stash) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, e := range s.entries { // each of which may wait for the others
+		e.hurry()
+	}
 	var errs []error
 	for key, e := range s.entries {
 		e.settle()
@@ -171,6 +182,15 @@ func (s *Stash) Close() error {
 func (e *entry) settle() {
 	for _, t := range []*transfer{e.away, e.back} {
 		t.wait(context.Background()) // for its end, not for its error
+	}
+}
+
+// hurry ends the simulated slowness of what moves.
+func (e *entry) hurry() {
+	for _, t := range []*transfer{e.away, e.back} {
+		if t != nil {
+			t.hurry()
+		}
 	}
 }
 

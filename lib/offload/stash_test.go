@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -186,8 +187,10 @@ func TestStashWaits(t *testing.T) {
 	if err := xs[0].FinalizeAll(); err != nil {
 		t.Fatal(err)
 	}
-	if down := trace.Of(r.Spans(), 0, "to host"); len(down) != 1 || trace.Busy(down).Seconds() < 0.01 {
-		t.Errorf("400 bytes at 40000 a second took %v", down)
+	for _, way := range []string{"to host", "to device"} {
+		if took := trace.Of(r.Spans(), 0, way); len(took) != 1 || trace.Busy(took).Seconds() < 0.01 {
+			t.Errorf("400 bytes at 40000 a second took %v", took)
+		}
 	}
 
 	// Years of waiting end with the context, and the transfers are carried out.
@@ -217,6 +220,61 @@ func TestStashWaits(t *testing.T) {
 		}
 	}
 	noLeak(t, before)
+}
+
+// Close does not wait for years, whichever way its tensors go, and the stash can be used again.
+func TestStashCloses(t *testing.T) {
+	before := runtime.NumGoroutine()
+	b := devicetest.Open(t, 1)
+	m := mesh(t, b)
+	s := newStash(t, m, 1e-9, nil)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		if err := s.Put(gone, "up", place(t, m, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Prefetch(t.Context(), "up"); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			if err := s.Put(t.Context(), fmt.Sprint(i), place(t, m, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Prefetch(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		onDevice, onHost := s.Bytes()
+		if live := b.Live()[0]; live.Buffers != 0 || onDevice != 0 || onHost != 0 {
+			t.Errorf("after Close: %+v on the device, the stash has %d bytes there and %d on the host", live, onDevice, onHost)
+		}
+	}
+	noLeak(t, before)
+}
+
+// Of several who put one tensor away at once, one has.
+func TestStashTakesOnce(t *testing.T) {
+	m := mesh(t, devicetest.One())
+	s := newStash(t, m, 0, nil)
+	for round := range 200 {
+		x, took, all := place(t, m, 1), atomic.Int64{}, sync.WaitGroup{}
+		for i := range 4 {
+			all.Go(func() {
+				if err := s.Put(t.Context(), fmt.Sprint(round, i), x); err == nil {
+					took.Add(1)
+				} else if !matches(err, "in the stash already") {
+					t.Error(err)
+				}
+			})
+		}
+		if all.Wait(); took.Load() != 1 {
+			t.Fatalf("round %d: %d have put one tensor away", round, took.Load())
+		}
+	}
 }
 
 func TestStashErrors(t *testing.T) {

@@ -22,9 +22,13 @@ type hostUpdater struct {
 }
 
 func newHostUpdater(r *Run) (*hostUpdater, error) {
-	backend, err := gobackend.New("")
+	backend, err := plainGo()
 	return &hostUpdater{r, backend, map[string]*graph.Exec{}, make([][]*tensors.Tensor, len(r.stages))}, err
 }
+
+// plainGo is GoMLX's backend in plain Go, one operation after another: loops side by side may wait for each other for ever
+// (docs/upstream.md, "loops side by side in plain Go"), and a rule may have some.
+func plainGo() (compute.Backend, error) { return gobackend.New("ops_sequential") }
 
 func (u *hostUpdater) start(_ context.Context, block int, states []*tensors.Tensor) error {
 	u.keep(block, states)
@@ -45,7 +49,7 @@ func (u *hostUpdater) update(_ context.Context, b blockUpdate) (*transfer, error
 	grads := slices.Concat(b.grads...)
 	landed := u.toHost(b.pace, "gradients "+s.Name, grads)
 	var fresh []*tensors.Tensor // the new parameters
-	computed := u.begin(&u.link.host, landed, "update "+s.Name, func() error {
+	computed := u.begin(b.pace, &u.link.host, landed, "update "+s.Name, func(context.Context) error {
 		args := slices.Clone(u.kept[b.block])
 		for _, g := range grads {
 			args = append(args, g.Shards()[0])
@@ -69,7 +73,7 @@ func (u *hostUpdater) update(_ context.Context, b blockUpdate) (*transfer, error
 		u.keep(b.block, out)
 		return u.held.free(grads...)
 	})
-	return u.begin(&u.up, computed, "parameters "+s.Name, func() error {
+	return u.begin(b.pace, &u.up, computed, "parameters "+s.Name, func(ctx context.Context) error {
 		start := time.Now()
 		for i, at := range s.home {
 			if err := u.held.free(u.weights[at]); err != nil {
@@ -86,7 +90,7 @@ func (u *hostUpdater) update(_ context.Context, b blockUpdate) (*transfer, error
 				}
 			}
 		}
-		u.pace(b.pace, start, u.own(s).As(u.policy.Compute).Bytes())
+		u.pace(ctx, start, u.own(s).As(u.policy.Compute).Bytes())
 		return nil
 	}), nil
 }
