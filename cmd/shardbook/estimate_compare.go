@@ -83,7 +83,7 @@ func largestTensor(m cost.Model) int64 {
 
 // korthikanti counts activations as the paper does, if it has what the run does.
 func korthikanti(s memest.Setup) ([]memest.Item, error) {
-	known := map[recompute.Policy]cost.Recompute{recompute.None: cost.Nothing, recompute.Selective: cost.Selective, recompute.Block: cost.Full}
+	known := map[recompute.Policy]cost.Recompute{recompute.None: cost.Nothing, "none": cost.Nothing, recompute.Selective: cost.Selective, recompute.Block: cost.Full}
 	again, ok := known[s.Recompute]
 	switch l := s.Layout; {
 	case !ok:

@@ -15,6 +15,8 @@ type compute struct {
 	// Seconds is what they take on the devices at this share of their peak.
 	Seconds     cost.Seconds `json:"seconds,omitempty"`
 	Utilization float64      `json:"utilization,omitempty"`
+	// Note says why there is no time where it was asked for.
+	Note string `json:"note,omitempty"`
 }
 
 // utilization is the share of their peak that devices are taken to attain.
@@ -50,7 +52,8 @@ func (r *estimateRequest) compute(e *estimate, seq int) (c compute, err error) {
 	}
 	peak, err := h.PeakFLOPS(strings.TrimSuffix(strings.ToLower(r.Precision), "-pure"))
 	if err != nil {
-		return c, fmt.Errorf("--tokens, --device and --precision: %w", err)
+		c.Note = fmt.Sprintf("How long that takes is not known: %v.", err)
+		return c, nil
 	}
 	c.Utilization = utilization
 	c.Seconds, err = cost.TrainingTime(c.FLOPs, e.Devices, peak, utilization)

@@ -24,8 +24,12 @@ type estimate struct {
 	WorstMoment string          `json:"worst_moment,omitempty"` // of the stage's step
 	Stages      []estimateStage `json:"stages"`
 
-	Fits        []fit            `json:"fits_on"`
+	Fits []fit `json:"fits_on"`
+	// RecomputeNote says that no choice of what to recompute was found that makes it fit, where one was asked for.
+	RecomputeNote string `json:"recompute_note,omitempty"`
+	// Advice lists single changes, and Combined, where none of them makes it fit, some to make one after another.
 	Advice      []change         `json:"advice,omitempty"`
+	Combined    []change         `json:"advice_combined,omitempty"`
 	Compute     compute          `json:"compute"`
 	Conventions []convention     `json:"conventions,omitempty"`
 	Settings    estimateSettings `json:"settings"` // as --file takes them
@@ -55,7 +59,7 @@ type fit struct {
 type change struct {
 	What  string `json:"what"`
 	Cost  string `json:"cost"`
-	Bytes int64  `json:"bytes_per_device"` // after it
+	Bytes int64  `json:"bytes_per_device"` // after it, and those before it if they are combined
 	Fits  *bool  `json:"fits,omitempty"`   // into the memory, if that was named
 }
 
@@ -69,11 +73,24 @@ func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
 	if err != nil {
 		return nil, err
 	}
+	device, budget, err := r.memory()
+	if err != nil {
+		return nil, err
+	}
+	if model != nil {
+		setup.Model, setup.Seq = *model, cmp.Or(setup.Seq, model.Context)
+	}
+	auto := r.Recompute == "auto"
+	if auto {
+		if r.Recompute, err = chooseRecompute(setup, budget); err != nil {
+			return nil, err
+		}
+		setup.Recompute = r.Recompute
+	}
 	var ledger memest.Ledger
 	if model == nil {
 		ledger, err = memest.OfParameters(parameters, setup)
 	} else {
-		setup.Model, setup.Seq = *model, cmp.Or(setup.Seq, model.Context)
 		ledger, err = memest.Estimate(setup)
 	}
 	if err != nil {
@@ -84,9 +101,9 @@ func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
 		return nil, err
 	}
 	e.list(ledger)
-	budget, err := e.fits(r)
-	if err != nil {
-		return nil, err
+	e.fits(device, budget)
+	if auto && e.Total > budget {
+		e.RecomputeNote = fmt.Sprintf("No recomputation was found that alone makes it fit; this is with %q.", r.Recompute)
 	}
 	if e.advised = o.advise || budget > 0 && e.Total > budget; e.advised && model != nil {
 		if err := e.advise(setup, budget); err != nil {
@@ -125,42 +142,4 @@ func (e *estimate) list(ledger memest.Ledger) {
 			e.Items = append(e.Items, line)
 		}
 	}
-}
-
-// fits compares the total with the memory that was named, which it returns, or with that of all accelerators.
-func (e *estimate) fits(r *estimateRequest) (budget int64, err error) {
-	switch {
-	case r.Device != "" && r.Memory != "":
-		return 0, fmt.Errorf("--device and --memory: each says how much memory there is; leave one of them out")
-	case r.Device != "":
-		h, err := cost.Accelerator(r.Device)
-		if err != nil {
-			return 0, fmt.Errorf("--device: %w", err)
-		}
-		budget = h.MemoryBytes
-		e.Fits = []fit{{h.Name, budget, e.Total <= budget}}
-	case r.Memory != "":
-		if budget, err = r.Memory.bytes("memory", 1); err != nil {
-			return 0, err
-		}
-		e.Fits = []fit{{"", budget, e.Total <= budget}}
-	default:
-		for _, h := range cost.Accelerators() {
-			e.Fits = append(e.Fits, fit{h.Name, h.MemoryBytes, e.Total <= h.MemoryBytes})
-		}
-	}
-	return budget, nil
-}
-
-// advise lists changes that save memory; a budget of 0 is none.
-func (e *estimate) advise(setup memest.Setup, budget int64) error {
-	changes, err := memest.Advise(setup, budget)
-	for _, c := range changes {
-		advice := change{What: c.What, Cost: c.Cost, Bytes: c.Bytes}
-		if budget > 0 {
-			advice.Fits = &c.Fits
-		}
-		e.Advice = append(e.Advice, advice)
-	}
-	return err
 }

@@ -35,6 +35,8 @@ type estimateSettings struct {
 	Positions gpt.Positions `json:"positions,omitempty"`
 	NoBias    bool          `json:"no_bias,omitempty"`
 
+	Activation gpt.Activation `json:"activation,omitempty"` // instead of the model's
+
 	Data        int    `json:"data"`
 	Tensor      int    `json:"tensor"`
 	SeqParallel bool   `json:"seq_parallel,omitempty"`
@@ -91,6 +93,7 @@ func estimateFlags(f *pflag.FlagSet, s *estimateSettings) {
 	text((*string)(&s.Norm), "norm", fmt.Sprintf("%s (default) or %s", gpt.LayerNorm, gpt.RMSNorm))
 	text((*string)(&s.Positions), "positions", fmt.Sprintf("%s (default) or %s", gpt.Learned, gpt.Rotary))
 	yes(&s.NoBias, "no-bias", "no biases in the blocks")
+	text((*string)(&s.Activation), "activation", fmt.Sprintf("of the perceptron: %s (GELU, gated SiLU) or %s (default the model's own)", gpt.Usual, gpt.ReLU))
 
 	whole(&s.Data, "data", "replicas of the model, each with its own sequences")
 	whole(&s.Tensor, "tensor", "devices that share each block's matrices")
@@ -106,7 +109,7 @@ func estimateFlags(f *pflag.FlagSet, s *estimateSettings) {
 	whole(&s.Microbatches, "microbatches", "micro-batches of a step on each replica")
 	text(&s.Precision, "precision", fmt.Sprintf("one of %q", precision.Names()))
 	text(&s.Optimizer, "optimizer", fmt.Sprintf("one of %q", optim.Names()))
-	text((*string)(&s.Recompute), "recompute", recomputeUsage)
+	text((*string)(&s.Recompute), "recompute", recomputeUsage+"; or auto, the cheapest found that fits --device or --memory")
 	yes(&s.Flash, "flash", "attention that keeps no scores")
 	share(&s.Dropout, "dropout", "share of values dropped")
 	share(&s.Clip, "clip", "largest norm of the gradients (default no limit)")

@@ -11,14 +11,13 @@ import (
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/precision"
-	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 // sizes are the flags that together describe a model.
 var sizes = []string{"layers", "d", "heads", "kv-heads", "hidden", "vocab", "gated", "tied", "norm", "positions", "no-bias"}
 
 // needModel are the flags that change nothing that is known of a number of parameters.
-var needModel = []string{"tensor", "seq-parallel", "context", "pipe", "schedule", "chunks", "seq", "batch", "microbatches", "recompute",
+var needModel = []string{"activation", "tensor", "seq-parallel", "context", "pipe", "schedule", "chunks", "seq", "batch", "microbatches", "recompute",
 	"flash", "dropout", "clip", "offload-activations", "bucket", "overhead", "engine"}
 
 // model returns the model and the number of its parameters; nil where nothing but that is known.
@@ -51,6 +50,18 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	m, err := r.sized()
 	if err != nil {
 		return nil, 0, err
+	}
+	switch r.Activation {
+	case "":
+	case gpt.ReLU:
+		m.Activation = "relu"
+	case gpt.Usual:
+		m.Activation = "gelu"
+		if m.Gated {
+			m.Activation = "silu"
+		}
+	default:
+		return nil, 0, fmt.Errorf("--activation=%s: want %s or %s", r.Activation, gpt.Usual, gpt.ReLU)
 	}
 	return &m, m.Params().Total(), m.Validate()
 }
@@ -112,10 +123,6 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 	if err != nil {
 		return memest.Setup{}, fmt.Errorf("--optimizer: %w", err)
 	}
-	again := s.Recompute
-	if again == "none" { // lib/memest compares with the other name
-		again = recompute.None
-	}
 	engine, ok := map[string]memest.Engine{"planned": memest.Planned, "compiled": memest.Compiled}[s.Engine]
 	if !ok {
 		return memest.Setup{}, fmt.Errorf("--engine=%s: want planned or compiled", s.Engine)
@@ -135,7 +142,7 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 		Batch: s.Batch, Seq: s.Seq, Microbatches: s.Microbatches,
 		Layout: memest.Layout{Data: s.Data, Tensor: s.Tensor, Seq: s.SeqParallel, Context: s.Context, Pipeline: s.Pipe,
 			Schedule: memest.Schedule(s.Schedule), Chunks: s.Chunks, ZeRO: s.Zero},
-		Precision: policy, Rule: rule, Recompute: again, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0, Engine: engine,
+		Precision: policy, Rule: rule, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0, Engine: engine,
 		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket, Framework: overhead,
 	}, nil
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 // runEstimate runs the command in this process and returns what it printed.
@@ -78,6 +80,7 @@ var runs = [][]string{
 	{"--model", "OPT 1.3B", "--pipe", "6", "--offload-activations", "--offload-optimizer", "--precision", "fp16", "--overhead", "500MB", "--advise"},
 	{"--layers", "4", "--d", "128", "--heads", "4", "--kv-heads", "2", "--hidden", "300", "--seq", "128", "--vocab", "256", "--gated", "--tied",
 		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision", "fp32", "--engine", "compiled"},
+	{"--model", "GPT-2", "--activation", "relu", "--device", "TPU v5e", "--precision", "fp16", "--tokens", "1B", "--recompute", "plan:norm1;-*11"},
 }
 
 // The lines make the totals, and the stage that is shown is the largest.
@@ -222,6 +225,87 @@ func TestEstimateConfig(t *testing.T) {
 	}
 }
 
+// An activation that is given goes before the model's own: OPT has ReLU, GPT-2 GELU, and Llama a gate with SiLU.
+func TestEstimateActivation(t *testing.T) {
+	for _, c := range []struct{ model, given, want string }{
+		{"OPT 1.3B", "", "relu"}, {"OPT 1.3B", "usual", "gelu"}, {"GPT-2", "", "gelu"}, {"GPT-2", "relu", "relu"},
+		{"Llama 2 7B", "usual", "silu"}, {"Llama 2 7B", "relu", "relu"},
+	} {
+		e := estimated(t, "--model", c.model, "--activation", c.given)
+		m, err := cost.Preset(c.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := m.Activation
+		if m.Activation = c.want; e.Model.Activation != c.want {
+			t.Errorf("%s with %q has %q, want %q", c.model, c.given, e.Model.Activation, c.want)
+		}
+		policy, err := precision.ParsePolicy("bf16")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := memest.Estimate(memest.Setup{Model: m, Precision: policy})
+		if err != nil || e.Total != l.BytesPerDevice() {
+			t.Errorf("%s with %q: %d bytes, want %d, error %v", c.model, c.given, e.Total, l.BytesPerDevice(), err)
+		}
+		if plain := estimated(t, "--model", c.model); (plain.Total == e.Total) != (own == c.want) {
+			t.Errorf("%s with %q: %d bytes, and %d with its own", c.model, c.given, e.Total, plain.Total)
+		}
+	}
+	args := []string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256"}
+	if gelu, relu := estimated(t, args...), estimated(t, append(args, "--activation", "relu")...); relu.Total >= gelu.Total || relu.Model.Activation != "relu" {
+		t.Errorf("%q: %d bytes with %s, %d with %s", args, gelu.Total, gelu.Model.Activation, relu.Total, relu.Model.Activation)
+	}
+}
+
+// Of the policies that fit, the one that is chosen is in the settings, which then need no choice.
+func TestEstimateChoosesRecomputation(t *testing.T) {
+	args := []string{"--layers", "4", "--d", "128", "--heads", "4", "--seq", "256", "--vocab", "256"}
+	all, block := estimated(t, args...).Total, estimated(t, append(slices.Clone(args), "--recompute", "block")...).Total
+	for _, c := range []struct {
+		memory int64
+		fits   bool
+		want   func(recompute.Policy) bool
+	}{
+		{all, true, func(p recompute.Policy) bool { return p == "none" }},
+		{all - 1, true, func(p recompute.Policy) bool { return p != "none" && p != "block" }},
+		{(all + block) / 2, true, func(p recompute.Policy) bool { return p != "none" && p != "block" }},
+		{block / 2, false, func(p recompute.Policy) bool { return p == "block" }},
+	} {
+		with := func(p string) estimate {
+			return estimated(t, append(slices.Clone(args), "--memory", strconv.FormatInt(c.memory, 10), "--recompute", p)...)
+		}
+		e := with("auto")
+		if e.Fits[0].Fits != c.fits || !c.want(e.Settings.Recompute) || (e.RecomputeNote == "") != c.fits || (e.Advice == nil) != c.fits {
+			t.Errorf("%d bytes: recompute %q needs %d, note %q, %d changes", c.memory, e.Settings.Recompute, e.Total, e.RecomputeNote, len(e.Advice))
+		}
+		if again := with(string(e.Settings.Recompute)); again.Total != e.Total || again.Settings != e.Settings {
+			t.Errorf("%d bytes: %d as it was chosen, %d as it was printed", c.memory, e.Total, again.Total)
+		}
+	}
+}
+
+// Where no single change is enough, changes are made one after another until the run fits, or nothing saves more.
+func TestEstimateCombinesAdvice(t *testing.T) {
+	args := []string{"--model", "Llama 3 8B", "--data", "64", "--seq", "4096"}
+	for memory, want := range map[string]struct{ single, chain, fits bool }{
+		"40GB": {true, false, true}, "1GB": {false, true, true}, "1MB": {false, true, false}, "1TB": {false, false, false},
+	} {
+		e := estimated(t, append(slices.Clone(args), "--memory", memory)...)
+		fits := func(c change) bool { return *c.Fits }
+		n, last := len(e.Combined), e.Total
+		if slices.ContainsFunc(e.Advice, fits) != want.single || n > 0 != want.chain {
+			t.Errorf("%s: advice %+v, together %+v", memory, e.Advice, e.Combined)
+		}
+		for i, c := range e.Combined {
+			if c.Bytes >= last || fits(c) != (want.fits && i == n-1) {
+				t.Errorf("%s: %+v after %d bytes", memory, c, last)
+			}
+			last = c.Bytes
+		}
+	}
+}
+
 // Training on 300 billion tokens takes 6·N·D operations where nothing but N is known; an H100's peak is 989.4e12.
 func TestEstimateTraining(t *testing.T) {
 	c := estimated(t, "--params", "7B", "--data", "16", "--tokens", "300B", "--device", "h100-sxm").Compute
@@ -231,6 +315,14 @@ func TestEstimateTraining(t *testing.T) {
 	}
 	text := printed(t, "--params", "7B", "--data", "16", "--tokens", "300B", "--device", "h100-sxm")
 	if want := "16 × H100 SXM at 40% of their peak that is 23 days"; !strings.Contains(text, want) {
+		t.Errorf("no %q in:\n%s", want, text)
+	}
+	// Google publishes a peak for bfloat16 alone.
+	unknown := []string{"--model", "GPT-2", "--device", "TPU v4", "--precision", "fp32", "--tokens", "1B"}
+	if c := estimated(t, unknown...).Compute; c.FLOPs != 1e9*c.FLOPsPerToken || c.Seconds != 0 || c.Utilization != 0 || !strings.Contains(c.Note, "TPU v4") {
+		t.Errorf("%+v, want no time and a note", c)
+	}
+	if text, want := printed(t, unknown...), "\nHow long that takes is not known: cost: TPU v4 has no peak for \"fp32\""; !strings.Contains(text, want) {
 		t.Errorf("no %q in:\n%s", want, text)
 	}
 	if c := estimated(t, "--model", "GPT-2").Compute; c.FLOPsPerToken < 6*124e6 || c.FLOPs != 0 || c.Seconds != 0 {
@@ -267,12 +359,20 @@ func TestEstimateText(t *testing.T) {
 		{[]string{"--model", "OPT 30B", "--pipe", "24", "--microbatches", "2", "--offload-optimizer", "--batch", "2"}, []string{
 			"2 micro-batches of 2 × 2048 tokens, 1f1b, optimizer offloaded", "host memory for each device", "\nstage  blocks\n    0  0 to 1 ",
 			"   15  30 to 31 ", "and 8 more, with no more than"}},
-		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256", "--detail", "--offload-activations"}, []string{
-			"mlp                                                2    0.000132\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, f=256, t=1\n    one number each",
-			"(host memory)"}},
+		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "4096", "--detail", "--offload-activations", "--recompute", "plan:norm1,norm2,scores,act;-"}, []string{
+			"mlp                                                2     0.00013\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, f=256, t=1\n    one number each",
+			"(host memory)", "recompute plan:norm1,norm2,scores,act;-,"}},
+		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256", "--recompute", "plan:norm1,norm2,scores,act,up;-"}, []string{
+			"recompute plan:norm1,norm2,scores,act,u…\n"}},
 		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--zero", "3", "--data", "2", "--compare", "--recompute", "halves"}, []string{
 			"by published conventions, in GB           states activations       other\nshardbook ", "\nZeRO paper ", "\nDeepSpeed ",
 			"\naccelerate, on one device ", "\ncourse notes, printed total ", "Korthikanti et al. 2022 does not apply: it knows to recompute"}},
+		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--microbatches", "8", "--compare", "--activation", "relu"}, []string{
+			", activation relu, 1f1b", "\nKorthikanti et al. 2022                        –"}},
+		{[]string{"--model", "Llama 3 8B", "--data", "64", "--seq", "4096", "--memory", "1GB"}, []string{
+			"\ntogether, one after another            GB fits  what it costs\ntensor parallelism ", " yes  a bubble\nTogether they fit.\n"}},
+		{[]string{"--model", "Llama 3 8B", "--memory", "1MB", "--recompute", "auto"}, []string{
+			"the memory's 0.00 GB.\nNo recomputation was found that alone makes it fit; this is with \"block\".\n", "\nTogether they do not fit either"}},
 		{[]string{"--list-models"}, []string{"GPT-2                     124 439 808 parameters,  12 blocks of width 768\n", "Llama 3.1 405B "}},
 	} {
 		text := printed(t, c.args...)
@@ -375,7 +475,13 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--memory", "0.5"}, []string{"--memory=0.5"}},
 		{[]string{"--model", "GPT-2", "--memory", "80GB", "--device", "B200"}, []string{"--device and --memory"}},
 		{[]string{"--model", "GPT-2", "--device", "abacus"}, []string{"--device", "abacus", "nearest"}},
-		{[]string{"--model", "GPT-2", "--device", "TPU v4", "--precision", "fp32", "--tokens", "1B"}, []string{"--device and --precision", "TPU v4"}},
+		{[]string{"--model", "GPT-2", "--activation", "tanh"}, []string{"--activation=tanh", "relu"}},
+		{[]string{"--params", "1e9", "--activation", "relu"}, []string{"--activation and --params"}},
+		{[]string{"--params", "1e9", "--optimizer", "adafactor"}, []string{"shapes", "give a model"}},
+		{[]string{"--params", "1e9", "--recompute", "auto", "--memory", "1GB"}, []string{"--recompute and --params"}},
+		{[]string{"--model", "GPT-2", "--recompute", "auto"}, []string{"--recompute=auto", "--device or --memory"}},
+		{[]string{"--model", "GPT-2", "--recompute", "auto", "--memory", "1GB", "--tensor", "5"}, []string{"Tensor is 5"}},
+		{[]string{"--layers", "1", "--d", "60", "--heads", "6", "--kv-heads", "3", "--seq", "8", "--vocab", "16", "--tensor", "2"}, []string{"Tensor is 2", "3 key and value heads"}},
 		{[]string{"--model", "GPT-2", "--tokens", "some"}, []string{"--tokens=some"}},
 		{[]string{"--model", "GPT-2", "--units", "MB"}, []string{"--units=MB"}},
 		{[]string{"--model", "GPT-2", "--data", "2147483648", "--context", "1024", "--seq", "1024", "--pipe", "12", "--tensor", "12"}, []string{"devices", "fewer"}},

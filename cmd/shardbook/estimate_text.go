@@ -15,11 +15,12 @@ type estimateText struct {
 	*estimate
 	strings.Builder
 	unit     byteUnit
+	detail   bool
 	decimals int // of every size, the same for all
 }
 
 func (e *estimate) text(unit byteUnit, detail bool) string {
-	w := &estimateText{estimate: e, unit: unit, decimals: 2}
+	w := &estimateText{estimate: e, unit: unit, detail: detail, decimals: 2}
 	if x := float64(e.Total) / unit.bytes; x > 0 && x < 1 {
 		w.decimals += 1 + int(math.Ceil(-math.Log10(x)))
 	}
@@ -83,13 +84,16 @@ func (w *estimateText) passes() []string {
 	if s.Microbatches > 1 {
 		found[0] = fmt.Sprintf("%d micro-batches of ", s.Microbatches) + found[0]
 	}
-	if s.Recompute != "none" && s.Recompute != "" {
-		found = append(found, "recompute "+string(s.Recompute))
+	if again := string(s.Recompute); again != "none" && again != "" {
+		if !w.detail {
+			again = cut(again, 30) // a plan may have a text for each block
+		}
+		found = append(found, "recompute "+again)
 	}
 	for _, option := range []struct {
 		name string
 		on   bool
-	}{{"flash attention", s.Flash}, {"dropout", s.Dropout > 0}, {"sequence parallelism", s.SeqParallel}, {s.Schedule, s.Pipe > 1},
+	}{{"activation " + string(s.Activation), s.Activation != ""}, {"flash attention", s.Flash}, {"dropout", s.Dropout > 0}, {"sequence parallelism", s.SeqParallel}, {s.Schedule, s.Pipe > 1},
 		{"optimizer offloaded", s.OffloadOptimizer}, {"activations offloaded", s.OffloadActivations}, {s.Engine, s.Engine != "planned"}} {
 		if option.on {
 			found = append(found, option.name)

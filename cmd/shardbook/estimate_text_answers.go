@@ -17,6 +17,9 @@ func (w *estimateText) memory() {
 		} else {
 			w.line("\nIt does not fit: %s is %s more than %s's %s %s.", w.size(w.Total), w.size(w.Total-f.Bytes), name, w.size(f.Bytes), w.unit.name)
 		}
+		if w.RecomputeNote != "" {
+			w.line("%s", w.RecomputeNote)
+		}
 		return
 	}
 	w.line("\n%-20s %11s %6s", "accelerator", w.unit.name, "used")
@@ -42,8 +45,20 @@ func (w *estimateText) advice() {
 		w.line("\nNo single change that is known saves memory.")
 		return
 	}
-	w.line("\n%-31s %9s %4s  %s", "what to change", w.unit.name, "fits", "what it costs")
-	for _, c := range w.Advice {
+	w.changes("what to change", w.Advice)
+	if n := len(w.Combined); n > 0 {
+		w.changes("together, one after another", w.Combined)
+		if *w.Combined[n-1].Fits {
+			w.line("Together they fit.")
+		} else {
+			w.line("Together they do not fit either, and no other change that is known saves more.")
+		}
+	}
+}
+
+func (w *estimateText) changes(title string, list []change) {
+	w.line("\n%-31s %9s %4s  %s", title, w.unit.name, "fits", "what it costs")
+	for _, c := range list {
 		fits := ""
 		if c.Fits != nil {
 			fits = map[bool]string{true: "yes", false: "no"}[*c.Fits]
@@ -65,6 +80,9 @@ func (w *estimateText) training() {
 	}
 	if c.Seconds > 0 {
 		w.line("On %s × %s at %.0f%% of their peak that is %v.", grouped(int64(w.Devices)), w.Fits[0].Device, 100*c.Utilization, c.Seconds)
+	}
+	if c.Note != "" {
+		w.line("%s", c.Note)
 	}
 }
 

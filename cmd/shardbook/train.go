@@ -6,10 +6,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/precision"
-	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 func trainCommand() *cobra.Command {
@@ -66,8 +66,8 @@ func jobFlags(f *pflag.FlagSet, job *job) {
 	f.BoolVar(&job.Model.NoBias, "no-bias", job.Model.NoBias, "no biases in the blocks")
 	f.Float64Var(&job.Model.Dropout, "dropout", job.Model.Dropout, "share of values dropped in training")
 	f.StringVar((*string)(&job.Model.Recompute), "recompute", string(job.Model.Recompute), recomputeUsage+"; less memory for time, and the same results but for rounding")
-	f.StringVar(&job.Model.Compress, "compress", job.Model.Compress, "codec of what is kept for the backward pass: bf16, fp10, e4m3, int8, … (default as it is)")
-	f.StringVar(&job.Model.CompressReLU, "compress-relu", job.Model.CompressReLU, "codec of what comes out of a ReLU, such as csr:0.6 (default as --compress)")
+	f.StringVar(&job.Model.Compress, "compress", job.Model.Compress, compressUsage)
+	f.StringVar(&job.Model.CompressReLU, "compress-relu", job.Model.CompressReLU, compressReLUUsage())
 
 	f.StringVar(&job.Text, "text", job.Text, "what to learn: go (the standard library's source), reference, or the path of a file or folder")
 	f.Int64Var(&job.TextBytes, "text-bytes", job.TextBytes, "use only so many bytes of the text (default all)")
@@ -87,6 +87,17 @@ func jobFlags(f *pflag.FlagSet, job *job) {
 
 // recomputeUsage is the help of --recompute.
 const recomputeUsage = "what the backward pass computes again: none, block, halves, every:K, sqrt, selective or ops:A,B"
+
+// compressUsage is the help of --compress.
+const compressUsage = "codec of what is kept for the backward pass: dense, fp16, bf16, fp10, e4m3, e5m2 or int8[:GROUP], or csr:SHARE, " +
+	"which is meant for --compress-relu (default as it is); with --recompute there is little left to compress"
+
+// compressReLUUsage is the help of --compress-relu.
+func compressReLUUsage() string {
+	return fmt.Sprintf("codec of what comes out of a ReLU, half of which is 0 (default as --compress); csr:SHARE has room for that share "+
+		"of numbers that are not 0, must not meet more, and saves memory below %.2f in float32 and %.2f in half types",
+		compress.BreakEven(4), compress.BreakEven(2))
+}
 
 // trainOptions say what to do around a job; they do not change its result.
 type trainOptions struct {
@@ -113,9 +124,7 @@ func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {
 	case o.resume && o.checkpoint == "":
 		return fmt.Errorf("--resume needs the folder to go on from: --checkpoint DIR")
 	}
-	if j.Model.Recompute == "none" { // one name, also for a checkpoint to compare
-		j.Model.Recompute = recompute.None
-	}
+	j.normalize()
 	if j.Reference {
 		for _, flag := range referenceFixes {
 			if cmd.Flags().Changed(flag) {

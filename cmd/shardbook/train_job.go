@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -68,6 +71,53 @@ func (j *job) fixReference(given func(flag string) bool) {
 	j.Text, j.LR = "reference", 3e-4
 }
 
+// normalize gives what has several names one, for a checkpoint to compare. A name that is wrong stays.
+func (j *job) normalize() {
+	if j.Model.Recompute == "none" {
+		j.Model.Recompute = recompute.None
+	}
+	if j.Model.Activation == gpt.Usual {
+		j.Model.Activation = ""
+	}
+	for _, name := range []*string{&j.Model.Compress, &j.Model.CompressReLU} {
+		if codec, err := compress.Parse(*name); err == nil {
+			*name = codec.Name()
+		}
+	}
+}
+
+// tight returns the flag of a codec that may have too little room, as it was given; "" if there is none.
+func (j *job) tight() string {
+	for _, c := range [][2]string{{"compress-relu", j.Model.CompressReLU}, {"compress", j.Model.Compress}} {
+		if strings.HasPrefix(c[1], "csr:") && c[1] != "csr:1" {
+			return fmt.Sprintf("--%s=%s", c[0], c[1])
+		}
+	}
+	return ""
+}
+
+// remedy says what to do where gradients became NaN: more room, if there may be too little, and else what is given.
+func (j *job) remedy(otherwise string) string {
+	if flag := j.tight(); flag != "" {
+		return flag + " may have too little room, which makes all that it keeps NaN: raise its capacity, to 1 at most"
+	}
+	return otherwise
+}
+
+// modelFlags are the flags of what a library's error calls by its name in Go; a name that another begins with comes after it.
+var modelFlags = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--d", "Config.Heads", "--heads",
+	"Config.Seq", "--seq", "Config.KVHeads", "--kv-heads", "Config.Hidden", "--hidden", "Config.Activation", "--activation",
+	"Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout", "Config.Recompute", "--recompute",
+	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip")
+
+// inFlags returns an error with the flags' names.
+func inFlags(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(modelFlags.Replace(err.Error()))
+}
+
 // corpus reads the text, and notes what it is.
 func (j *job) corpus() (gpt.Corpus, error) {
 	var limit []gpt.Option
@@ -118,7 +168,7 @@ func (j *job) recipe() (train.Recipe, error) {
 	model := j.Model
 	model.Matmul = policy.Matmul
 	r := train.Recipe{Model: model, Rule: rule, Precision: policy, Clip: j.Clip, Seed: j.Seed}
-	return r, r.Validate()
+	return r, inFlags(r.Validate())
 }
 
 // schedule is nil for a learning rate that stays.
@@ -170,6 +220,7 @@ func (j *job) resumed(cmd *cobra.Command, c *checkpoint.Checkpoint) (*job, error
 	if err := c.Meta(&was); err != nil || was.TextSHA == "" {
 		return nil, errors.Join(fmt.Errorf("%s was not written by shardbook train", c.Path), err)
 	}
+	was.normalize()
 	kept := pflag.NewFlagSet("", pflag.ContinueOnError)
 	jobFlags(kept, &was)
 	var err error

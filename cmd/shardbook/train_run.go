@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -47,7 +48,7 @@ func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
 		return err
 	}
 	text, err := t.sample(ctx)
-	return errors.Join(err, t.report(cmd.OutOrStdout(), text))
+	return errors.Join(err, t.report(cmd.OutOrStdout(), text), t.learned())
 }
 
 // start returns the checkpoint to go on from, or nil where the run is new.
@@ -100,7 +101,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 			j.Text, from.Path)
 	}
 	if t.batches, err = corpus.Batches(j.Model, j.Batch); err != nil {
-		return err
+		return inFlags(err)
 	}
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(1)); err != nil {
 		return err
@@ -175,7 +176,8 @@ func (t *training) step() (stepRecord, error) {
 	}
 	seconds := time.Since(begin).Seconds()
 	if math.IsNaN(m.Loss) || math.IsInf(m.Loss, 0) {
-		return stepRecord{}, fmt.Errorf("step %d: the loss is %g: try a smaller --lr, --clip 1, or --precision fp32", t.run.Steps(), m.Loss)
+		return stepRecord{}, fmt.Errorf("step %d: the loss is %g: %s", t.run.Steps(), m.Loss,
+			t.job.remedy("try a smaller --lr, --clip 1, or --precision fp32"))
 	}
 	memory, err := t.run.Memory()
 	if err != nil {
@@ -187,6 +189,15 @@ func (t *training) step() (stepRecord, error) {
 	tokens := float64(t.job.Batch * t.job.Model.Seq)
 	return stepRecord{Step: t.run.Steps(), Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped,
 		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: memory.Total()}, nil
+}
+
+// learned returns an error if the run has left out all of its steps.
+func (t *training) learned() error {
+	if len(t.records) == 0 || slices.ContainsFunc(t.records, func(r stepRecord) bool { return !r.Skipped }) {
+		return nil
+	}
+	return fmt.Errorf("all steps were skipped (%d), for gradients that were not finite, and nothing was learned: %s", len(t.records),
+		t.job.remedy("give it more --steps, a smaller --loss-scale, or --precision bf16"))
 }
 
 // save saves the run, unless this step is saved already or there is no folder. It is not to be interrupted: what is

@@ -110,7 +110,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := strconv.Itoa(stopped + 3)
-	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log, "--recompute", "none")
+	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log, "--recompute", "none", "--activation", "usual")
 	want := trained(t, append(args, whole, "--steps", to)...)
 	if len(second.Losses) != 3 || !slices.Equal(second.Losses, want.Losses[stopped:]) || second.FirstStep != stopped+1 {
 		t.Errorf("losses %v from step %d, without a stop %v", second.Losses, second.FirstStep, want.Losses[stopped:])
@@ -197,6 +197,37 @@ func TestTrainDiverges(t *testing.T) {
 	}
 }
 
+// Sparse rows with too little room make gradients NaN: the run says so, whether a loss is NaN then or every step is skipped.
+func TestTrainTooLittleRoom(t *testing.T) {
+	args := append(slices.Clone(small), "--text", "reference", "--steps", "2", "--activation", "relu", "--compress-relu", "CSR:0.01")
+	for precision, want := range map[string]string{"fp32": "step 2: the loss is NaN", "fp16": "all steps were skipped (2)"} {
+		_, stderr, status := shardbook(t, nil, append(args, "--precision", precision)...)
+		if status != 1 || !strings.Contains(stderr, want) || !strings.Contains(stderr, "--compress-relu=csr:0.01 may have too little room") ||
+			strings.Contains(stderr, "--lr") {
+			t.Errorf("%s: status %d, %s", precision, status, stderr)
+		}
+	}
+}
+
+// What is lossless changes no loss by a bit. A resumed run knows its codecs by any of their names.
+func TestTrainCompress(t *testing.T) {
+	dir := t.TempDir()
+	args := append(slices.Clone(small), "--text", "reference", "--steps", "3", "--activation", "relu")
+	want := trained(t, args...)
+	got := trained(t, append(args, "--compress", "Dense", "--compress-relu", "csr:1", "--checkpoint", dir)...)
+	if !slices.Equal(got.Losses, want.Losses) {
+		t.Errorf("losses %v, without compression %v", got.Losses, want.Losses)
+	}
+	resume := []string{"train", "--resume", "--checkpoint", dir}
+	if again := trained(t, append(resume, "--compress", "DENSE", "--compress-relu", "CSR:1.0")...); again.FirstStep != 4 {
+		t.Errorf("resumed at step %d, want 4", again.FirstStep)
+	}
+	_, stderr, status := shardbook(t, nil, append(resume, "--compress-relu", "csr:0.9")...)
+	if status != 1 || !strings.Contains(stderr, `--compress-relu=csr:0.9: the run in`) {
+		t.Errorf("another codec: status %d, %s", status, stderr)
+	}
+}
+
 // A run that skips steps, whose gradients have no finite norm, is logged as any other. A row of one token gets from 65536
 // to a scale that float16 holds by such steps.
 func TestTrainLogsSkippedSteps(t *testing.T) {
@@ -259,12 +290,12 @@ func TestTrainBadArguments(t *testing.T) {
 		want []string
 	}{
 		{[]string{"--text", empty}, []string{empty, "not a single byte"}},
-		{[]string{"--text", short}, []string{"9 bytes", "129"}},
+		{[]string{"--text", short}, []string{"9 bytes", "--seq 128", "129"}},
 		{[]string{"--text", filepath.Join(dir, "nothing")}, []string{"nothing", "no such file"}},
 		{[]string{"--text-bytes", "-1"}, []string{"--text-bytes=-1"}},
-		{[]string{"--heads", "5"}, []string{"Heads is 5", "128", "such as 4"}},
-		{[]string{"--layers", "0"}, []string{"Layers is 0"}},
-		{[]string{"--heads", "0"}, []string{"Heads is 0"}},
+		{[]string{"--heads", "5"}, []string{"--heads is 5", "--d 128", "such as 4"}},
+		{[]string{"--layers", "0"}, []string{"--layers is 0"}},
+		{[]string{"--heads", "0"}, []string{"--heads is 0"}},
 		{[]string{"--d", "9223372036854775783", "--heads", "4611686018427387904"}, []string{"at most"}},
 		{[]string{"--batch", "9223372036854775807"}, []string{"must not have more than"}},
 		{[]string{"--text", "reference", "--text-bytes", "3"}, []string{"--text-bytes=3"}},
@@ -282,10 +313,14 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--lr", "-1"}, []string{"-1"}},
 		{[]string{"--schedule", "random"}, []string{"random", "cosine"}},
 		{[]string{"--warmup", "-1"}, []string{"--warmup=-1"}},
-		{[]string{"--clip", "-1"}, []string{"Clip is -1"}},
-		{[]string{"--norm", "batch"}, []string{"batch", "rmsnorm"}},
-		{[]string{"--dropout", "1"}, []string{"Dropout is 1"}},
-		{[]string{"--recompute", "half"}, []string{"Config.Recompute", "half", "every:K"}},
+		{[]string{"--clip", "-1"}, []string{"--clip is -1"}},
+		{[]string{"--norm", "batch"}, []string{`--norm is "batch"`, "rmsnorm"}},
+		{[]string{"--dropout", "1"}, []string{"--dropout is 1"}},
+		{[]string{"--recompute", "half"}, []string{"--recompute: ", "half", "every:K"}},
+		{[]string{"--activation", "tanh"}, []string{`--activation is "tanh"`, "relu"}},
+		{[]string{"--compress", "zip"}, []string{"--compress: ", `"zip"`, "int8:GROUP"}},
+		{[]string{"--compress-relu", "zip", "--activation", "relu"}, []string{"--compress-relu: ", `"zip"`}},
+		{[]string{"--compress-relu", "csr:1"}, []string{"--compress-relu is", `set --activation to "relu"`}},
 		{[]string{"--save-every", "0"}, []string{"--save-every=0"}},
 		{[]string{"--keep", "-1"}, []string{"--keep=-1"}},
 		{[]string{"--sample", "-1"}, []string{"--sample=-1"}},

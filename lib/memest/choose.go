@@ -67,6 +67,7 @@ func Steps(s Setup) ([]recompute.Step, error) {
 // that choice, only of the estimate, so a cheaper one may exist. An error says when none was found that fits. The setup's own policy is not
 // looked at.
 func Recompute(s Setup, budget int64) (recompute.Policy, error) {
+	s.Recompute = recompute.None
 	steps, err := Steps(s)
 	if err != nil {
 		return "", err

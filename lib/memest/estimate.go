@@ -131,7 +131,7 @@ func (s *stage) input(index int) []Item {
 }
 
 // kept lists the activations that are kept at the worst moment, of all micro-batches in flight: that in hand has what the
-// moment needs, the others are whole. In host memory there may be all but what the block in hand needs.
+// moment needs, the others are whole. Offloaded, the device has only what the block in hand needs.
 func (s *stage) kept(worst moment, index int) []Item {
 	var items []Item
 	flying, of := s.Layout.inFlight(index, s.Microbatches)
@@ -142,10 +142,10 @@ func (s *stage) kept(worst moment, index int) []Item {
 				whole++
 			}
 		}
-		away := worst.away[i] + (max(0, flying-of)*whole+of-1)/of
-		here := worst.keeps[i] - worst.away[i]
-		if !s.OffloadActivations {
-			away, here = 0, here+away
+		others := (max(0, flying-of)*whole + of - 1) / of
+		here, away := worst.keeps[i]+others, int64(0)
+		if s.OffloadActivations { // the host has most when the forward pass is done
+			here, away = worst.keeps[i]-worst.away[i], whole+others
 		}
 		for _, at := range []struct {
 			count int64

@@ -98,15 +98,22 @@ func Combine(s Setup, budget int64) ([]Change, error) {
 	if err != nil || now.BytesPerDevice() <= budget {
 		return nil, err
 	}
+	s = s.whole()
 	var made []Change
 	for {
 		changes, err := Advise(s, budget)
 		if err != nil || len(changes) == 0 {
 			return made, err
 		}
-		best := changes[0]
-		for _, c := range changes {
-			if c.Fits { // of those that are enough, that which saves least costs least
+		// Rather with the devices that there are; and of changes that are enough, that which saves least costs least.
+		more := func(c Change) bool { return c.Setup.Layout.Devices() > s.Layout.Devices() }
+		here := slices.DeleteFunc(slices.Clone(changes), more)
+		if len(here) == 0 {
+			here = changes
+		}
+		best := here[0]
+		for _, c := range here {
+			if c.Fits {
 				best = c
 			}
 		}

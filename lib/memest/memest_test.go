@@ -274,6 +274,25 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
+// Changes that together are enough, without more devices where that is possible.
+func TestCombine(t *testing.T) {
+	s := Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Layout: Layout{Data: 64}}
+	changes, err := Combine(s, 80<<30)
+	if err != nil || len(changes) < 2 {
+		t.Fatalf("%d changes, %v", len(changes), err)
+	}
+	last := changes[len(changes)-1]
+	if got := estimate(t, last.Setup).BytesPerDevice(); !last.Fits || got != last.Bytes || got > 80<<30 || last.Setup.Layout.Devices() != 64 {
+		t.Errorf("in the end %d bytes on %d devices, said to be %d and to fit: %v", got, last.Setup.Layout.Devices(), last.Bytes, last.Fits)
+	}
+	if changes, err := Combine(s, 1<<50); len(changes) != 0 || err != nil {
+		t.Errorf("with room for all: %v, %v", changes, err)
+	}
+	if changes, err := Combine(s, 1); err != nil || len(changes) == 0 || changes[len(changes)-1].Fits {
+		t.Errorf("for one byte: %d changes, %v", len(changes), err)
+	}
+}
+
 // Every line says what it was computed with.
 func TestEveryLineHasItsFormulaAndSource(t *testing.T) {
 	for _, st := range estimate(t, Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Microbatches: 8, Framework: 1 << 30,

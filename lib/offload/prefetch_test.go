@@ -27,7 +27,7 @@ func TestPrefetch(t *testing.T) {
 	names := []string{"in.w", "h0.b", "h1.b", "out.b"} // a parameter of each block
 	states := []int64{4 * 24, 4 * 20, 4 * 20, 4 * 6}   // a momentum each; in.w is at home in the first block
 	inputs := []int64{4 * 24, 4 * 16, 4 * 16, 4 * 16}  // of a batch of 4
-	for prefetch := range 3 {
+	for _, prefetch := range []int{1, 2} {
 		t.Run(fmt.Sprint(prefetch), func(t *testing.T) {
 			var run *offload.Run
 			updated := 0

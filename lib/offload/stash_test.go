@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -175,6 +174,9 @@ func TestStashWaits(t *testing.T) {
 	if err := s.Put(t.Context(), "x", place(t, m, 100)); err != nil { // 400 bytes: 10 ms each way
 		t.Fatal(err)
 	}
+	if err := s.Prefetch(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Get(gone, "x"); !matches(err, "canceled") {
@@ -256,23 +258,35 @@ func TestStashCloses(t *testing.T) {
 	noLeak(t, before)
 }
 
-// Of several who put one tensor away at once, one has.
+// Of several who put the same tensors away at once, one has. There are many tensors, so that all are at it together.
 func TestStashTakesOnce(t *testing.T) {
 	m := mesh(t, devicetest.One())
 	s := newStash(t, m, 0, nil)
-	for round := range 200 {
-		x, took, all := place(t, m, 1), atomic.Int64{}, sync.WaitGroup{}
-		for i := range 4 {
+	xs := make([]*dtensor.Tensor, 100)
+	for i := range xs {
+		xs[i] = place(t, m, 1)
+	}
+	for range 20 {
+		took, all := make(chan string, 4), sync.WaitGroup{}
+		for i := range cap(took) {
 			all.Go(func() {
-				if err := s.Put(t.Context(), fmt.Sprint(round, i), x); err == nil {
-					took.Add(1)
+				if err := s.Put(t.Context(), fmt.Sprint(i), xs...); err == nil {
+					took <- fmt.Sprint(i)
 				} else if !matches(err, "in the stash already") {
 					t.Error(err)
 				}
 			})
 		}
-		if all.Wait(); took.Load() != 1 {
-			t.Fatalf("round %d: %d have put one tensor away", round, took.Load())
+		if all.Wait(); len(took) != 1 {
+			t.Fatalf("%d have put the same tensors away", len(took))
+		}
+		if _, err := s.Get(t.Context(), <-took); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range xs {
+		if err := x.FinalizeAll(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
