@@ -41,7 +41,10 @@ func (s *stage) mlp(block recompute.Set) []need {
 		n.count = 3
 	}
 	// A gradient takes the place of the activation's inner value if that was made again for it alone.
-	inner := s.Model.Activation != "relu" && s.Model.Gated != s.Model.MLPBias && (!s.Model.Gated || block.Has(recompute.Mid))
+	inner := s.Model.Gated != s.Model.MLPBias && (!s.Model.Gated || block.Has(recompute.Mid))
+	if s.Model.Activation == "relu" {
+		inner = !s.Model.Gated && !s.Model.MLPBias
+	}
 	if inner && !half && !s.held() && block.Has(recompute.Up) && block.Has(recompute.Act) {
 		n.count--
 	}
