@@ -138,7 +138,7 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 		}
 	}
 	if math.IsInf(cheapest, 1) {
-		return "", fmt.Errorf("memest: no recomputation was found that brings a device within %s: the least is %s; see Advise", GB(budget), GB(least))
+		return "", fmt.Errorf("memest: no recomputation was found that brings a device within %d bytes: the least is %d; see Advise", budget, least)
 	}
 	return best, nil
 }
