@@ -29,9 +29,10 @@ func (c Config) activate(h []*graph.Node) *graph.Node {
 		}
 		return last
 	}
-	return compressed(c.Compress, func(codec compress.Codec) *graph.Node {
+	if codec := mustCodec(c.Compress); codec != nil {
 		return compress.Keep(codec, h, nil, func(h, _ []*graph.Node) []*graph.Node { return []*graph.Node{of(h)} })[0]
-	}, func() *graph.Node { return of(h) })
+	}
+	return of(h)
 }
 
 // afterActivation is the codec in which the activation's output is kept.
@@ -42,16 +43,13 @@ func (c Config) afterActivation() string {
 	return c.Compress
 }
 
-// compressed is with if there is a codec of that name, and without otherwise. It panics at a wrong name.
-func compressed(name string, with func(compress.Codec) *graph.Node, without func() *graph.Node) *graph.Node {
+// mustCodec is codec that panics at a wrong name.
+func mustCodec(name string) compress.Codec {
 	found, err := codec(name)
 	if err != nil {
 		panic(fmt.Errorf("gpt: %w", err))
 	}
-	if found == nil {
-		return without()
-	}
-	return with(found)
+	return found
 }
 
 // codec is that of a name; nil of none.

@@ -19,8 +19,12 @@ func (c Config) Linear(p params.Nodes, at string, x *graph.Node) *graph.Node {
 // linear is Linear that keeps x in a codec.
 func (c Config) linear(p params.Nodes, at string, x *graph.Node, in string) *graph.Node {
 	w := p.Get(at + ".w")
-	y := compressed(in, func(codec compress.Codec) *graph.Node { return compress.Dot(x, w, codec, c.Matmul) },
-		func() *graph.Node { return c.matmul(x, w) })
+	var y *graph.Node
+	if codec := mustCodec(in); codec != nil {
+		y = compress.Dot(x, w, codec, c.Matmul)
+	} else {
+		y = c.matmul(x, w)
+	}
 	if c.NoBias {
 		return y
 	}

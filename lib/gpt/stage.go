@@ -43,20 +43,32 @@ func (c Config) StageParams(first, last int) (params.Tree, error) {
 		paths = append(paths, BlockName(i))
 	}
 	if first == 0 {
-		paths = append(paths, "tok")
-		if c.Positions != Rotary {
-			paths = append(paths, "pos")
-		}
+		paths = append(paths, c.EmbedPaths()...)
 	}
 	if last == c.Layers {
-		paths = append(paths, "lnf")
-		if !c.Tied {
-			paths = append(paths, "head")
-		} else if !slices.Contains(paths, "tok") {
-			paths = append(paths, "tok")
+		for _, path := range c.HeadPaths() {
+			if !slices.Contains(paths, path) { // a tied token table may be there
+				paths = append(paths, path)
+			}
 		}
 	}
 	return c.Params().Under(paths...)
+}
+
+// EmbedPaths lists the paths of the parameters that [Config.Embed] needs.
+func (c Config) EmbedPaths() []string {
+	if c.Positions == Rotary {
+		return []string{"tok"}
+	}
+	return []string{"tok", "pos"}
+}
+
+// HeadPaths lists the paths of the parameters that [Config.Head] needs.
+func (c Config) HeadPaths() []string {
+	if c.Tied {
+		return []string{"lnf", "tok"}
+	}
+	return []string{"lnf", "head"}
 }
 
 func (c Config) checkStage(first, last int) error {

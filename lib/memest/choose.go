@@ -64,15 +64,15 @@ func Steps(s Setup) ([]recompute.Step, error) {
 // Recompute returns a policy that makes little again and whose estimate is within a budget for each device, in bytes: the
 // cheapest of those with names and of those that dynamic programming over the operations of all blocks
 // ([recompute.Choose]) finds for several amounts of room. What a moment of the backward pass needs besides is no part of
-// that choice, only of the estimate, so a cheaper one may exist. An error says when none was found that fits. The setup's own policy is not
-// looked at.
+// that choice, only of the estimate, so a cheaper one may exist. An error says when none was found that fits. The setup's
+// own policy is not looked at.
 func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 	s.Recompute = recompute.None
 	steps, err := Steps(s)
 	if err != nil {
 		return "", err
 	}
-	blocks := s.Model.Layers
+	blocks, ops := s.Model.Layers, len(recompute.AllOps())
 	var best recompute.Policy
 	cheapest, least := math.Inf(1), int64(math.MaxInt64)
 	// try looks at a policy, and says whether it fits.
@@ -88,7 +88,7 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 		}
 		var cost float64
 		for i, step := range steps {
-			if plan[i/len(recompute.AllOps())].Has(recompute.Op(i % len(recompute.AllOps()))) {
+			if plan[i/ops].Has(recompute.Op(i % ops)) {
 				cost += step.Cost
 			}
 		}

@@ -170,13 +170,13 @@ func (s *stage) buffers() []Item {
 		if s.ranks() > 1 {
 			add(Communication, "gradient bucket", 1, "g", "Li et al. 2020, §4.2")
 		}
-		if l.ZeRO == 3 && s.ranks() > 1 {
+		if s.sharded(3) {
 			add(Communication, "gathered parameters of the block in hand and the next", 2, "p*("+s.elementsOf("h.")+")", "Rajbhandari et al. 2020, §5.3")
 			if outside := s.elementsOf("tok", "head"); outside != "0" {
 				add(Communication, "gathered token table and head", 1, "p*("+outside+")", "Rajbhandari et al. 2020, §5.3")
 			}
 		}
-		if l.ZeRO >= 2 && s.ranks() > 1 {
+		if s.sharded(2) {
 			add(Communication, "whole gradients of the block in hand", 1, "p*("+s.elementsOf("h.")+")", "Rajbhandari et al. 2020, §5.2")
 		}
 		if l.Context > 1 {

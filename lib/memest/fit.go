@@ -20,7 +20,8 @@ type Change struct {
 }
 
 // Advise tries single changes to a setup and returns those that save memory, that which saves most first. The
-// sequences of a step stay what they are, and so does the number of devices but for the change that says so. An invalid setup is an error.
+// sequences of a step stay what they are, and so does the number of devices but for the change that says so. An invalid
+// setup is an error.
 func Advise(s Setup, budget int64) ([]Change, error) {
 	now, err := Estimate(s)
 	if err != nil {
@@ -47,36 +48,36 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 	if !s.Flash {
 		try("flash attention", "none", func(s *Setup) { s.Flash = true })
 	}
-	for _, p := range []recompute.Policy{recompute.Selective, recompute.Recomputing(recompute.Norm1, recompute.Norm2, recompute.Act), recompute.Halves, recompute.Block} {
-		if s.Recompute == recompute.None {
-			cost := "a little time"
-			if p == recompute.Block || p == recompute.Halves {
-				cost = "one more forward pass"
-			}
-			try(fmt.Sprintf("recompute %s", p), cost, func(s *Setup) { s.Recompute = p })
+	if s.Recompute == recompute.None {
+		for _, p := range []struct {
+			policy recompute.Policy
+			cost   string
+		}{
+			{recompute.Selective, "a little time"},
+			{recompute.Recomputing(recompute.Norm1, recompute.Norm2, recompute.Act), "a little time"},
+			{recompute.Halves, "one more forward pass"},
+			{recompute.Block, "one more forward pass"},
+		} {
+			try(fmt.Sprintf("recompute %s", p.policy), p.cost, func(s *Setup) { s.Recompute = p.policy })
 		}
 	}
 	if s.Batch%2 == 0 {
 		try(fmt.Sprintf("micro-batches of %d", s.Batch/2), "more micro-batches a step", func(s *Setup) { s.Batch, s.Microbatches = s.Batch/2, 2*s.Microbatches })
 	}
-	if t := s.Layout.Tensor; t > 1 && !s.Layout.Seq {
+	if s.Layout.Tensor > 1 && !s.Layout.Seq {
 		try("sequence parallelism", "none", func(s *Setup) { s.Layout.Seq = true })
 	}
-	if s.Layout.Data%2 == 0 {
-		for _, by := range []int{2, 4, 8} {
-			if s.Layout.Data%by != 0 {
-				continue
-			}
-			try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Layout.Tensor, s.Layout.Data/by), "two all-reduces a block and pass",
-				func(s *Setup) {
-					s.Layout.Tensor, s.Layout.Data, s.Microbatches = by*s.Layout.Tensor, s.Layout.Data/by, by*s.Microbatches
-				})
-			try(fmt.Sprintf("%d pipeline stages, data %d", by*s.Layout.Pipeline, s.Layout.Data/by), "a bubble",
-				func(s *Setup) {
-					s.Layout.Pipeline, s.Layout.Data, s.Microbatches = by*s.Layout.Pipeline, s.Layout.Data/by, by*s.Microbatches
-				})
+	for _, by := range []int{2, 4, 8} {
+		if s.Layout.Data%by != 0 {
+			continue
 		}
-	} else if s.Layout.Data == 1 && s.ranks() == 1 {
+		fewer := func(s *Setup) { s.Layout.Data, s.Microbatches = s.Layout.Data/by, by*s.Microbatches }
+		try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Layout.Tensor, s.Layout.Data/by), "two all-reduces a block and pass",
+			func(s *Setup) { s.Layout.Tensor *= by; fewer(s) })
+		try(fmt.Sprintf("%d pipeline stages, data %d", by*s.Layout.Pipeline, s.Layout.Data/by), "a bubble",
+			func(s *Setup) { s.Layout.Pipeline *= by; fewer(s) })
+	}
+	if s.ranks() == 1 {
 		try(fmt.Sprintf("%d devices and ZeRO stage 3", 8*s.Layout.Devices()), "8 times the devices", func(s *Setup) { s.Layout.Data, s.Layout.ZeRO = 8, 3 })
 	}
 	if !s.OffloadActivations {

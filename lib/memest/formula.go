@@ -13,15 +13,6 @@ import (
 // vars are the values of a formula's names.
 type vars map[string]int64
 
-// bytes is compute with errors that name the package.
-func (v vars) bytes(formula string) (int64, error) {
-	n, err := v.compute(formula)
-	if err != nil {
-		return 0, fmt.Errorf("memest: %w", err)
-	}
-	return n, nil
-}
-
 // compute computes a formula exactly: +, -, *, /, parentheses, whole numbers, names, and ceil(x) of a fraction. So what a
 // ledger shows beside a number is what the number was computed with. A result that is no whole number is rounded up. One
 // that int64 does not hold is an error, and so are mistakes in the formula.

@@ -12,25 +12,21 @@ import (
 
 // published completes lines of a published count: one of each where no other count is set.
 func (v vars) published(source string, items ...Item) ([]Item, error) {
+	sheet := newSheet(v)
 	var total int64
 	for i := range items {
 		it := &items[i]
 		it.Count, it.Source = cmp.Or(it.Count, 1), source
-		one, err := v.bytes(it.Formula)
+		one, err := sheet.compute(it.Formula)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("memest: %w", err)
 		}
-		if one > (math.MaxInt64-total)/it.Count {
+		if one.bytes > (math.MaxInt64-total)/it.Count {
 			return nil, fmt.Errorf("memest: %s: all lines together are more bytes than an int64 holds: "+
 				"make the model, the batch or the sequence smaller", source)
 		}
-		it.Bytes = one * it.Count
+		it.Bytes, it.Values = one.bytes*it.Count, one.values
 		total += it.Bytes
-		expr, err := parse(it.Formula)
-		if err != nil {
-			return nil, err
-		}
-		it.Values = v.of(expr)
 	}
 	return items, nil
 }

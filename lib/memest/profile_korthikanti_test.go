@@ -25,7 +25,7 @@ func TestKorthikantiTable2(t *testing.T) {
 				Batch: 1 + random.IntN(8), Tensor: tensor, SequenceParallel: r.text("sequence") == "yes", Recompute: cost.Recompute(r.text("recompute")),
 			}
 			v := vars{"s": int64(k.Model.Context), "b": int64(k.Batch), "h": int64(k.Model.Width), "a": int64(heads), "t": int64(tensor)}
-			want, err := v.bytes(r.text("bytes"))
+			want, err := v.compute(r.text("bytes"))
 			if err != nil {
 				t.Fatal(err)
 			}

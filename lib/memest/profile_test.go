@@ -143,7 +143,7 @@ func again(t testing.TB, it Item) int64 {
 		}
 		v[name] = n
 	}
-	one, err := v.bytes(it.Formula)
+	one, err := v.compute(it.Formula)
 	if err != nil {
 		t.Fatal(err)
 	}

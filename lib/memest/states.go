@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/shardbook/shardbook/lib/cost"
@@ -74,30 +75,30 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 	perParameter := s.Precision.ParamBytes()
 	const zero = "; ZeRO: Rajbhandari et al. 2020, §5"
 	type held struct {
-		kind    Kind
-		bytes   int
-		stage   int // of ZeRO, from which it is sharded
-		host    bool
-		formula string
-		source  string
+		kind   Kind
+		bytes  int
+		stage  int // of ZeRO, from which it is sharded
+		host   bool
+		source string
 	}
-	var all []held
-	switch {
-	case s.Engine == Compiled:
-		all = []held{{Parameters, s.Precision.Params.Size(), 4, false, "", "lib/train keeps this one copy"}}
-	default:
-		all = []held{
-			{Parameters, perParameter.Param, 3, false, "", "one number each" + zero},
-			{Master, perParameter.Master, 1, s.OffloadOptimizer, "", "Micikevicius et al. 2017, §3.1" + zero},
-			{Gradients, perParameter.Gradient, 2, false, "", "one number each" + zero},
-		}
+	all := []held{
+		{Parameters, perParameter.Param, 3, false, "one number each" + zero},
+		{Master, perParameter.Master, 1, s.OffloadOptimizer, "Micikevicius et al. 2017, §3.1" + zero},
+		{Gradients, perParameter.Gradient, 2, false, "one number each" + zero},
+	}
+	if s.Engine == Compiled { // without ZeRO
+		all = []held{{Parameters, s.Precision.Params.Size(), 3, false, "lib/train keeps this one copy"}}
 	}
 	for _, h := range all {
 		if h.bytes == 0 {
 			continue
 		}
 		for _, part := range partsOf(tensors) {
-			formula := fmt.Sprintf("%d*(%s)", h.bytes, sum(part.tensors, func(t tensor) string { return s.shard(t.elements, h.stage) }))
+			var terms []string
+			for _, t := range part.tensors {
+				terms = append(terms, s.shard(t.elements, h.stage))
+			}
+			formula := fmt.Sprintf("%d*(%s)", h.bytes, strings.Join(terms, "+"))
 			items = append(items, Item{Kind: h.kind, Name: part.name, Count: part.count, Formula: formula, Source: h.source, Host: h.host})
 		}
 	}
@@ -141,9 +142,12 @@ func times(count, bytes int64) (int64, error) {
 // have the same parameters too.
 func (s Setup) ranks() int { return s.Layout.Data * s.Layout.Context }
 
+// sharded says whether something is that ZeRO shards from a stage on.
+func (s Setup) sharded(from int) bool { return s.Layout.ZeRO >= from && s.ranks() > 1 }
+
 // shard is what a device has of so many elements.
 func (s Setup) shard(elements string, from int) string {
-	if s.Layout.ZeRO >= from && s.ranks() > 1 {
+	if s.sharded(from) {
 		return "ceil(" + elements + "/n)"
 	}
 	return elements
@@ -159,31 +163,14 @@ type part struct {
 func partsOf(tensors []tensor) []part {
 	var parts []part
 	for _, t := range tensors {
-		if n := len(parts); n > 0 && parts[n-1].name == string(t.Part) {
-			parts[n-1].tensors = append(parts[n-1].tensors, t)
-			continue
-		}
-		at := -1
-		for i, p := range parts {
-			if p.name == string(t.Part) {
-				at = i
-			}
-		}
+		at := slices.IndexFunc(parts, func(p part) bool { return p.name == string(t.Part) })
 		if at < 0 {
-			parts = append(parts, part{string(t.Part), int64(t.Count), []tensor{t}})
-		} else {
-			parts[at].tensors = append(parts[at].tensors, t)
+			at = len(parts)
+			parts = append(parts, part{name: string(t.Part), count: int64(t.Count)})
 		}
+		parts[at].tensors = append(parts[at].tensors, t)
 	}
 	return parts
-}
-
-func sum(tensors []tensor, of func(tensor) string) string {
-	terms := make([]string, len(tensors))
-	for i, t := range tensors {
-		terms[i] = of(t)
-	}
-	return strings.Join(terms, "+")
 }
 
 // optimizer asks the rule what it keeps.
@@ -192,9 +179,11 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 	at := map[string]int{} // by part and state
 	for _, t := range tensors {
 		spec := params.New(t.Name, s.Precision.Params, t.Dims...)
+		length := t.Size()
 		var cut optim.Part
-		if s.Layout.ZeRO >= 1 && s.ranks() > 1 {
-			cut = optim.Flat{Length: int((t.Size() + int64(s.ranks()) - 1) / int64(s.ranks()))}
+		if s.sharded(1) {
+			length = (length + int64(s.ranks()) - 1) / int64(s.ranks())
+			cut = optim.Flat{Length: int(length)}
 		}
 		states, err := optim.StatesOfParts(s.Rule, params.Tree{spec}, []optim.Part{cut})
 		if err != nil {
@@ -212,25 +201,22 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 			if it.Formula != "" {
 				it.Formula += "+"
 			}
-			it.Formula += s.stateFormula(t, state)
+			it.Formula += s.stateFormula(t, length, state)
 		}
 	}
 	return items, nil
 }
 
-// stateFormula is a state's bytes: by the tensor's formula if it has as many elements, by its dimensions otherwise.
-func (s Setup) stateFormula(t tensor, state optim.State) string {
+// stateFormula is a state's bytes: by the tensor's formula if it has as many elements as a device's part of that, by its
+// dimensions otherwise.
+func (s Setup) stateFormula(t tensor, length int64, state optim.State) string {
 	size := int64(1)
 	dims := make([]string, 0, len(state.Shape.Dimensions)+1)
 	for _, d := range state.Shape.Dimensions {
 		size *= int64(d)
 		dims = append(dims, fmt.Sprint(d))
 	}
-	whole := t.Size()
-	if s.Layout.ZeRO >= 1 && s.ranks() > 1 {
-		whole = (whole + int64(s.ranks()) - 1) / int64(s.ranks())
-	}
-	if size == whole {
+	if size == length {
 		return fmt.Sprintf("%d*(%s)", state.Shape.DType.Size(), s.shard(t.elements, 1))
 	}
 	return strings.Join(append(dims, fmt.Sprint(state.Shape.DType.Size())), "*")

@@ -18,15 +18,6 @@ func GPT(c gpt.Config) (Model, error) {
 	if c.Dropout != 0 {
 		return Model{}, fmt.Errorf("offload: gpt.Config.Dropout is %g: set it to 0, blocks have no noise here", c.Dropout)
 	}
-	embed, head := []string{"tok"}, []string{"lnf"}
-	if c.Positions != gpt.Rotary {
-		embed = append(embed, "pos")
-	}
-	if c.Tied {
-		head = append(head, "tok")
-	} else {
-		head = append(head, "head")
-	}
 	m := Model{Criterion: gpt.CrossEntropy, Initial: c.Init, Matmul: c.Matmul}
 	var err error
 	add := func(name, kind string, paths []string, apply func(p params.Nodes, x *graph.Node) *graph.Node) {
@@ -36,11 +27,11 @@ func GPT(c gpt.Config) (Model, error) {
 		}
 		m.Blocks = append(m.Blocks, Block{Name: name, Kind: kind, Params: tree, Apply: apply})
 	}
-	add("embed", "", embed, func(p params.Nodes, x *graph.Node) *graph.Node { return c.Embed(p, x, nil) })
+	add("embed", "", c.EmbedPaths(), func(p params.Nodes, x *graph.Node) *graph.Node { return c.Embed(p, x, nil) })
 	for i := range c.Layers {
 		name := gpt.BlockName(i)
 		add(name, "block", []string{name}, func(p params.Nodes, x *graph.Node) *graph.Node { return c.Block(p, i, x, nil) })
 	}
-	add("head", "", head, c.Head)
+	add("head", "", c.HeadPaths(), c.Head)
 	return m, err
 }

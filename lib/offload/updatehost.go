@@ -2,7 +2,6 @@ package offload
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -10,6 +9,8 @@ import (
 	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // hostUpdater has the host compute updates, in plain Go, while the device goes on with the blocks below: gradients go
@@ -101,28 +102,11 @@ func (u *hostUpdater) compute(s *stage, b blockUpdate, args []*tensors.Tensor) (
 	key := a.key()
 	var err error
 	if u.execs[key] == nil {
-		if u.execs[key], err = graph.NewExec(u.backend, throwingErrors(a.graph)); err != nil {
+		if u.execs[key], err = graph.NewExec(u.backend, xla.ThrowingErrors(a.graph)); err != nil {
 			return nil, err
 		}
 	}
 	return u.execs[key].Call(args)
-}
-
-// throwingErrors makes a graph function throw its panics as errors. After one that is no error GoMLX believes for ever
-// that the function is being compiled, and waits for it (docs/upstream.md, "panics that are no errors").
-func throwingErrors(fn func(in []*graph.Node) []*graph.Node) func(in []*graph.Node) []*graph.Node {
-	return func(in []*graph.Node) []*graph.Node {
-		defer func() {
-			switch thrown := recover().(type) {
-			case nil:
-			case error:
-				panic(thrown)
-			default:
-				panic(fmt.Errorf("building the graph: %v", thrown))
-			}
-		}()
-		return fn(in)
-	}
 }
 
 func (u *hostUpdater) retreat(context.Context) error { return nil }

@@ -10,10 +10,10 @@ import (
 
 // What a program needs to know of its graph function, and keep from GoMLX.
 
-// throwingErrors makes a graph function throw its panics as errors. After one that is
-// no error GoMLX believes for ever that the function is being compiled
-// (docs/upstream.md, "panics that are no errors").
-func throwingErrors[F graph.ExecGraphFn](fn F) F {
+// ThrowingErrors makes a graph function throw its panics as errors, for a graph.Exec.
+// After one that is no error GoMLX believes for ever that the function is being compiled
+// (docs/upstream.md, "panics that are no errors"). A [Program] does it by itself.
+func ThrowingErrors[F graph.ExecGraphFn](fn F) F {
 	f := reflect.ValueOf(fn)
 	if f.Kind() != reflect.Func || f.IsNil() {
 		return fn // for GoMLX to refuse

@@ -83,7 +83,7 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, er
 	if err := layout.checkDonated(inputsOf(fn)); err != nil {
 		return nil, err
 	}
-	exec, err := graph.NewExec(m.backend, throwingErrors(fn))
+	exec, err := graph.NewExec(m.backend, ThrowingErrors(fn))
 	if err != nil {
 		return nil, err
 	}

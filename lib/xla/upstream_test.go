@@ -155,7 +155,7 @@ func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 	}()
 	_, err = exec.Call(float32(1))
 	t.Logf("upstream's error: %v", err)
-	mended(t, "panics that are no errors", "lib/xla/graphfn.go (throwingErrors)")
+	mended(t, "panics that are no errors", "lib/xla/graphfn.go (ThrowingErrors)")
 }
 
 // TestUpstreamSchedulingBarrier ties a number to an infinite one.
