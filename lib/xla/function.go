@@ -5,6 +5,7 @@ import (
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/go-xla/stablehlo"
 )
 
 // builder is go-xla's builder. It knows which function is being built, which GoMLX
@@ -36,7 +37,9 @@ func (b *builder) NewFunction(name string) (compute.Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.begin(inner, nil), nil
+	f := b.begin(inner, nil)
+	f.kernel = kernelOf(name)
+	return f, nil
 }
 
 // Compile ends the graph.
@@ -70,6 +73,7 @@ type function struct {
 	compute.Function
 	builder *builder
 	parent  *function // of a closure
+	kernel  *Kernel   // that calls of the function are calls of
 }
 
 // Builder returns the builder that the function belongs to.
@@ -116,8 +120,16 @@ func (f *function) Parameter(name string, shape shapes.Shape, sharding *compute.
 // unwrap takes go-xla's function out of ours.
 func unwrap(f compute.Function) compute.Function { return f.(*function).Function }
 
-// Call calls a function made by NewFunction.
+// Call calls a function made by NewFunction, or the kernel that it stands for.
 func (f *function) Call(target compute.Function, inputs ...compute.Value) ([]compute.Value, error) {
+	if k := target.(*function).kernel; k != nil {
+		inputs = f.here(inputs...)
+		operands := make([]*stablehlo.Value, len(inputs))
+		for i, x := range inputs {
+			operands[i] = hloValue(x)
+		}
+		return k.write(inputs[0], operands, hloFunction(unwrap(target)))
+	}
 	return f.Function.Call(unwrap(target), f.here(inputs...)...)
 }
 

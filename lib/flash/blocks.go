@@ -1,0 +1,174 @@
+package flash
+
+import (
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Block is how many queries and keys the engine Blocks takes at a time; 0: about 256 of each. The queries of the heads that
+// share a key head count together.
+type Block struct{ Queries, Keys int }
+
+// blocks is a call cut into blocks. Its loops read tensors where they lie and write what they made into place, so that
+// besides the operands and results there are never more than a few blocks.
+//
+// Within a block, the queries of the heads that share a key head are rows of one matrix: (B,K,R,D) for R = queries·H/K.
+type blocks struct {
+	call
+	group  int // query heads of a key head
+	qs, ks side
+}
+
+func (c call) blocks() blocks {
+	b := blocks{call: c, group: c.heads() / c.keyHeads()}
+	size := c.Block
+	if size.Queries == 0 {
+		size.Queries = max(1, 256/b.group)
+	}
+	if size.Keys == 0 {
+		size.Keys = 256
+	}
+	b.qs = newSide(newSpan(c.queries(), size.Queries), c.QueryPositions, c.QuerySegments, c.q.Graph(), c.keys()-c.queries())
+	b.ks = newSide(newSpan(c.keys(), size.Keys), c.KeyPositions, c.KeySegments, c.q.Graph(), 0)
+	return b
+}
+
+// rows returns a block of queries of x (B,T,H,X) as (B,K,R,X).
+func (b blocks) rows(x, i *graph.Node) *graph.Node {
+	x = part(x, b.qs.start(i), b.qs.block)
+	x = graph.Reshape(x, b.batch(), b.qs.block, b.keyHeads(), b.group, x.Shape().Dim(3))
+	x = graph.Reshape(graph.TransposeAllAxes(x, 0, 2, 1, 3, 4), b.batch(), b.keyHeads(), b.qs.block*b.group, x.Shape().Dim(4))
+	return graph.ConvertDType(x, b.statistics())
+}
+
+// stats is rows for x (B,T,H).
+func (b blocks) stats(x, i *graph.Node) *graph.Node { return b.rows(graph.InsertAxes(x, -1), i) }
+
+// queriesOf returns rows (B,K,R,X) as a block of queries (B,T,H,X).
+func (b blocks) queriesOf(rows *graph.Node) *graph.Node {
+	d := rows.Shape().Dim(3)
+	x := graph.Reshape(rows, b.batch(), b.keyHeads(), b.qs.block, b.group, d)
+	return graph.Reshape(graph.TransposeAllAxes(x, 0, 2, 1, 3, 4), b.batch(), b.qs.block, b.heads(), d)
+}
+
+// columns returns a block of keys of x (B,S,K,X) as (B,K,S,X).
+func (b blocks) columns(x, j *graph.Node) *graph.Node {
+	return graph.ConvertDType(swapped(part(x, b.ks.start(j), b.ks.block)), b.statistics())
+}
+
+func swapped(x *graph.Node) *graph.Node { return graph.TransposeAllAxes(x, 0, 2, 1, 3) }
+
+// scores returns those of rows (B,K,R,D) of block i for the keys (B,K,S,D) of block j, (B,K,R,S): −∞ where a row does not see
+// a key, or where the key was in a block before.
+func (b blocks) scores(q, k, i, j *graph.Node) *graph.Node {
+	s := graph.MulScalar(graph.Einsum("bkrd,bksd->bkrs", q, k), b.Scale)
+	asKeys := func(x *graph.Node) *graph.Node { return graph.Reshape(x, x.Shape().Dim(0), 1, 1, b.ks.block) }
+	seen := both(b.meet(b.qs.tokens(i, b.asRows), b.ks.tokens(j, asKeys)), b.ks.fresh(j, asKeys))
+	if seen == nil {
+		return s
+	}
+	return graph.Where(graph.BroadcastToDims(seen, s.Shape().Dimensions...), s, negInf(s))
+}
+
+// asRows returns a block's x (1 or B, queries) as (1 or B,1,R,1).
+func (b blocks) asRows(x *graph.Node) *graph.Node {
+	n := x.Shape().Dim(0)
+	x = graph.BroadcastToDims(graph.InsertAxes(x, -1), n, b.qs.block, b.group)
+	return graph.Reshape(x, n, 1, b.qs.block*b.group, 1)
+}
+
+// count runs body for i from first to before end, with the state that it returns.
+func count(first, end *graph.Node, state []*graph.Node, body func(i *graph.Node, state []*graph.Node) []*graph.Node) []*graph.Node {
+	return xla.While(append([]*graph.Node{first}, state...), func(s []*graph.Node) *graph.Node {
+		return graph.LessThan(s[0], end)
+	}, func(s []*graph.Node) []*graph.Node {
+		return append([]*graph.Node{graph.AddScalar(s[0], 1)}, body(s[0], s[1:])...)
+	})[1:]
+}
+
+// over is count for all blocks of a side. GoMLX does not see what a loop's body takes from outside: the call's nodes go through
+// the loop, unchanged, so that it knows that the results depend on them.
+func (b blocks) over(s side, state []*graph.Node, body func(i *graph.Node, state []*graph.Node) []*graph.Node) []*graph.Node {
+	n := len(state)
+	return count(integer(b.q, 0), integer(b.q, s.count), append(state, b.inputs()...), func(i *graph.Node, state []*graph.Node) []*graph.Node {
+		return append(body(i, state[:n:n]), state[n:]...)
+	})[:n]
+}
+
+// blocksForward is FlashAttention's forward pass (Dao 2023, Algorithm 1): for each block of queries, online softmax over the
+// blocks of keys that it sees.
+func (c call) blocksForward(of dtypes.DType) (out, m, d *graph.Node) {
+	b := c.blocks()
+	g, stat := c.q.Graph(), c.statistics()
+	seen := b.keysSeen(b.qs, b.ks)
+	all := []*graph.Node{graph.Zeros(g, c.outShape(of)), graph.Zeros(g, c.statShape()), graph.Zeros(g, c.statShape())}
+	all = b.over(b.qs, all, func(i *graph.Node, all []*graph.Node) []*graph.Node {
+		g := i.Graph()
+		q := b.rows(c.q, i)
+		r := q.Shape().Dim(2)
+		one := shapes.Make(stat, c.batch(), c.keyHeads(), r, 1)
+		begin := []*graph.Node{negInf(graph.Zeros(g, one)), graph.Zeros(g, one), graph.Zeros(g, shapes.Make(stat, c.batch(), c.keyHeads(), r, c.e()))}
+		first, end := seen.of(i)
+		s := count(first, end, begin, func(j *graph.Node, s []*graph.Node) []*graph.Node {
+			m, d, o := s[0], s[1], s[2]
+			scores := b.scores(q, b.columns(c.k, j), i, j)
+			now := graph.Max(m, graph.ReduceAndKeep(scores, graph.ReduceMax, -1))
+			base := graph.Where(graph.Equal(now, negInf(now)), graph.ZerosLike(now), now) // −∞ less −∞ would be NaN
+			weights := graph.Exp(graph.Sub(scores, base))
+			shrink := graph.Exp(graph.Sub(m, base))
+			return []*graph.Node{now,
+				graph.Add(graph.Mul(d, shrink), graph.ReduceAndKeep(weights, graph.ReduceSum, -1)),
+				graph.Add(graph.Mul(o, shrink), graph.Einsum("bkrs,bkse->bkre", weights, b.columns(c.v, j)))}
+		})
+		m, d, o := s[0], s[1], s[2]
+		o = graph.Div(o, graph.Where(graph.GreaterThan(d, graph.ZerosLike(d)), d, graph.OnesLike(d)))
+		at := b.qs.start(i)
+		without := func(x *graph.Node) *graph.Node { return graph.Squeeze(b.queriesOf(x), -1) }
+		return []*graph.Node{put(all[0], b.queriesOf(o), at), put(all[1], without(m), at), put(all[2], without(d), at)}
+	})
+	return all[0], all[1], all[2]
+}
+
+// blocksBackward is FlashAttention's backward pass (Dao 2023, Algorithm 2): for each block of keys, over the blocks of
+// queries that see it, the weights again from the scores and their log-sum-exp.
+func (c call) blocksBackward(out, logSumExp, dOut *graph.Node) (dq, dk, dv *graph.Node) {
+	b := c.blocks()
+	g, stat := c.q.Graph(), c.statistics()
+	seeing := b.queriesSeeing(b.qs, b.ks)
+	as := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, stat) }
+	delta := graph.ReduceSum(graph.Mul(as(out), as(dOut)), -1) // (B,T,H)
+	// A query that sees nothing has weights e^(−∞).
+	logSumExp = graph.Where(graph.Equal(logSumExp, negInf(logSumExp)), graph.Neg(negInf(logSumExp)), logSumExp)
+	sum := func(like *graph.Node) *graph.Node {
+		return graph.Zeros(g, shapes.Make(stat, like.Shape().Dimensions...))
+	}
+	all := []*graph.Node{sum(c.q), sum(c.k), sum(c.v)}
+	all = b.over(b.ks, all, func(j *graph.Node, all []*graph.Node) []*graph.Node {
+		k, v := b.columns(c.k, j), b.columns(c.v, j)
+		first, end := seeing.of(j)
+		begin := []*graph.Node{all[0], graph.ZerosLike(k), graph.ZerosLike(v)}
+		s := count(first, end, begin, func(i *graph.Node, s []*graph.Node) []*graph.Node {
+			q, dOut := b.rows(c.q, i), b.rows(dOut, i)
+			weights := graph.Exp(graph.Sub(b.scores(q, k, i, j), b.stats(logSumExp, i)))
+			if fresh := b.qs.fresh(i, b.asRows); fresh != nil {
+				weights = graph.Where(graph.BroadcastToDims(fresh, weights.Shape().Dimensions...), weights, graph.ZerosLike(weights))
+			}
+			dWeights := graph.Einsum("bkre,bkse->bkrs", dOut, v)
+			dScores := graph.MulScalar(graph.Mul(weights, graph.Sub(dWeights, b.stats(delta, i))), c.Scale)
+			at := b.qs.start(i)
+			dq := graph.Add(part(s[0], at, b.qs.block), b.queriesOf(graph.Einsum("bkrs,bksd->bkrd", dScores, k)))
+			return []*graph.Node{put(s[0], dq, at),
+				graph.Add(s[1], graph.Einsum("bkrs,bkrd->bksd", dScores, q)),
+				graph.Add(s[2], graph.Einsum("bkrs,bkre->bkse", weights, dOut))}
+		})
+		at := b.ks.start(j)
+		more := func(x, block *graph.Node) *graph.Node {
+			return put(x, graph.Add(part(x, at, b.ks.block), swapped(block)), at)
+		}
+		return []*graph.Node{s[0], more(all[1], s[1]), more(all[2], s[2])}
+	})
+	return graph.ConvertDType(all[0], c.q.DType()), graph.ConvertDType(all[1], c.k.DType()), graph.ConvertDType(all[2], c.v.DType())
+}

@@ -1,0 +1,127 @@
+// Package flash computes attention without ever holding the scores of all pairs of tokens: FlashAttention (Dao et al.
+// 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691), by online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867)
+// over blocks of keys. Its memory grows with the length of the sequence, not with its square. Package online derives it
+// step by step in plain Go.
+package flash
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/autodiff"
+)
+
+// Options say what attention is wanted. The zero value is that of every query to every key.
+type Options struct {
+	Mask
+	Scale  float64 // of the scores, positive; 0: 1/√D
+	Engine Engine  // what computes it; Auto if empty
+	Block  Block   // sizes for the engine Blocks
+}
+
+// Attention returns softmax(scale·q·kᵀ)·v within each head, over the keys that the mask lets a query see: scaled
+// dot-product attention (Vaswani et al. 2017, §3.2.1). A query that sees no key gets zeros.
+//
+// q is (B,T,H,D), k (B,S,K,D), v (B,S,K,E) and the result (B,T,H,E), all of one type: float32, bfloat16 or float16 (and
+// float64 with the engine Blocks). K divides H; query head h attends with key head h·K/H: grouped-query attention (Ainslie
+// et al. 2023, arXiv:2305.13245). Softmax and sums are in float32 whatever the type (float64 for float64).
+//
+// The gradient is FlashAttention's: all that it keeps are the operands, the result and one number a query, the log of the
+// sum of the exponentials of its scores, from which it computes the scores again. It works under Checkpoint, on shards of
+// the batch or of the heads, and for graphs compiled with xla.CompileAuto.
+//
+// It panics on shapes or types that do not fit and on options that Validate refuses.
+func Attention(q, k, v *graph.Node, o Options) *graph.Node {
+	out, _ := WithLogSumExp(q, k, v, o)
+	return out
+}
+
+// WithLogSumExp is Attention that also returns the log-sum-exp of the scores of each query, (B,T,H) in float32 (float64
+// for float64): −∞ of one that sees no key. Gradients do not flow through it.
+func WithLogSumExp(q, k, v *graph.Node, o Options) (out, logSumExp *graph.Node) {
+	c := newCall(q, k, v, o)
+	if c.engine() == CuDNN {
+		return c.cudnn()
+	}
+	results := autodiff.Custom(c.inputs(), func(in []*graph.Node) []*graph.Node {
+		out, m, d := c.with(in).forward(q.DType())
+		return []*graph.Node{out, logSumExpOf(m, d)}
+	}, func(in, out, gradient []*graph.Node) []*graph.Node {
+		dq, dk, dv := c.with(in).backward(out[0], out[1], gradient[0])
+		return append([]*graph.Node{dq, dk, dv}, make([]*graph.Node, len(in)-3)...)
+	})
+	return results[0], graph.StopGradient(results[1])
+}
+
+// Gradients returns the gradients of q, k and v for the gradient dOut that arrives at attention's output out, both
+// (B,T,H,E), given the log-sum-exp of all scores of each query, (B,T,H). The keys and values may be some of those that the
+// queries attended to, as in ring attention: then dk and dv are theirs, and dq is their part of a sum. dOut and out have
+// the queries' type or float32.
+//
+// It panics as Attention does. It is made of what Attention's gradient is made of, and has no gradient itself.
+func Gradients(q, k, v, out, logSumExp, dOut *graph.Node, o Options) (dq, dk, dv *graph.Node) {
+	c := newCall(q, k, v, o)
+	for _, x := range []*graph.Node{out, dOut} {
+		if want := c.outShape(x.DType()); !x.Shape().Equal(want) {
+			panic(fmt.Errorf("flash: the output or its gradient is %s: want %s", x.Shape(), want))
+		}
+	}
+	if want := c.statShape(); !logSumExp.Shape().Equal(want) {
+		panic(fmt.Errorf("flash: the log-sum-exp is %s: want %s", logSumExp.Shape(), want))
+	}
+	stopped := graph.StopGradient
+	return c.with(mapped(c.inputs(), stopped)).backward(stopped(out), stopped(logSumExp), stopped(dOut))
+}
+
+// logSumExpOf returns m + log(d), and −∞ for a query that sees nothing.
+func logSumExpOf(m, d *graph.Node) *graph.Node {
+	return graph.Where(graph.GreaterThan(d, graph.ZerosLike(d)), graph.Add(m, graph.Log(d)), negInf(m))
+}
+
+func negInf(like *graph.Node) *graph.Node {
+	return graph.BroadcastToDims(graph.Infinity(like.Graph(), like.DType(), -1), like.Shape().Dimensions...)
+}
+
+func mapped(xs []*graph.Node, f func(*graph.Node) *graph.Node) []*graph.Node {
+	ys := make([]*graph.Node, len(xs))
+	for i, x := range xs {
+		ys[i] = f(x)
+	}
+	return ys
+}
+
+// call is one attention.
+type call struct {
+	q, k, v *graph.Node
+	Options
+}
+
+func newCall(q, k, v *graph.Node, o Options) call {
+	c := call{q, k, v, o}
+	if err := c.check(); err != nil {
+		panic(err)
+	}
+	if c.Scale == 0 {
+		c.Scale = 1 / math.Sqrt(float64(c.d()))
+	}
+	return c
+}
+
+func (c call) batch() int    { return c.q.Shape().Dim(0) }
+func (c call) queries() int  { return c.q.Shape().Dim(1) }
+func (c call) heads() int    { return c.q.Shape().Dim(2) }
+func (c call) d() int        { return c.q.Shape().Dim(3) }
+func (c call) keys() int     { return c.k.Shape().Dim(1) }
+func (c call) keyHeads() int { return c.k.Shape().Dim(2) }
+func (c call) e() int        { return c.v.Shape().Dim(3) }
+
+// statistics is the type of maxima, sums and accumulators.
+func (c call) statistics() dtypes.DType {
+	if c.q.DType() == dtypes.Float64 {
+		return dtypes.Float64
+	}
+	return dtypes.Float32
+}

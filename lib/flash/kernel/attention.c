@@ -1,0 +1,286 @@
+// Attention on a CPU, called from XLA's programs. The loops are in tile.h; here is what does not depend on the
+// instruction set: arrays of three types, which queries and keys a tile has, and what of them can be seen.
+#include <math.h>
+#include <string.h>
+
+#include "../../xla/foreign/foreign.h"
+
+enum { TILE = 64 };		   // queries, and keys, in a tile: its scores take 16 KiB
+enum { NONE, SOME, EVERY };	   // how much of a tile is seen
+static const float LOG2E = 1.44269504f;
+
+typedef struct { void *data; int type; } array;
+
+// attention is one call. Arrays are in row-major order, q (batch, queries, heads, d), k (batch, keys, key_heads, d),
+// v (batch, keys, key_heads, e); statistics are (batch, queries, heads).
+typedef struct {
+	int64_t batch, queries, keys, heads, key_heads, d, e;
+	array q, k, v;
+	const int32_t *query_position; // NULL: those of the last keys
+	const int32_t *key_position;   // NULL: 0, 1, 2, …
+	const int32_t *query_segment, *key_segment;   // (batch, queries) and (batch, keys), or NULL
+	int causal;
+	int32_t window; // 0: none
+	float scale;
+
+	array out;
+	float *largest, *sum; // of a query's scores; of e^(score - largest)
+
+	array output, dout;
+	const float *lse;
+	array dq, dk, dv;
+} attention;
+
+static int64_t padded(int64_t n) { return (n + 31) / 32 * 32; } // a multiple of every instruction set's COLUMNS
+
+static float from_half(uint16_t h) {
+	union { uint32_t bits; float value; } x = {(uint32_t)(h & 0x7fff) << 13};
+	x.value *= 0x1p112f; // the exponents' biases differ by 112, also for what is subnormal
+	if ((h & 0x7c00) == 0x7c00) x.bits |= 0x7f800000;
+	x.bits |= (uint32_t)(h & 0x8000) << 16;
+	return x.value;
+}
+
+static uint16_t to_half(float f) {
+	union { float value; uint32_t bits; } x = {f};
+	uint16_t sign = x.bits >> 16 & 0x8000;
+	x.bits &= 0x7fffffff;
+	if (x.bits > 0x7f800000) return sign | 0x7e00;
+	if (x.value >= 65520) return sign | 0x7c00;
+	if (x.value < 0x1p-14f) {
+		x.value += 0.5f; // half's smallest step, 2⁻²⁴, is that of floats in [½, 1): the sum is rounded to it
+		return sign | (x.bits - 0x3f000000);
+	}
+	return sign | ((x.bits + 0xfff + (x.bits >> 13 & 1) - (112u << 23)) >> 13);
+}
+
+static uint16_t to_bf16(float f) {
+	union { float value; uint32_t bits; } x = {f};
+	if (f != f) return x.bits >> 16 | 0x40;
+	return (x.bits + 0x7fff + (x.bits >> 16 & 1)) >> 16;
+}
+
+// load copies n elements from the one numbered at.
+static void load(const array *a, int64_t at, int64_t n, float *to) {
+	if (a->type == FOREIGN_F32) {
+		memcpy(to, (const float *)a->data + at, n * sizeof *to);
+		return;
+	}
+	const uint16_t *from = (const uint16_t *)a->data + at;
+	if (a->type == FOREIGN_F16) {
+		for (int64_t i = 0; i < n; i++) to[i] = from_half(from[i]);
+		return;
+	}
+	for (int64_t i = 0; i < n; i++) {
+		union { uint32_t bits; float value; } x = {(uint32_t)from[i] << 16};
+		to[i] = x.value;
+	}
+}
+
+static void store(const array *a, int64_t at, int64_t n, const float *from) {
+	if (a->type == FOREIGN_F32) {
+		memcpy((float *)a->data + at, from, n * sizeof *from);
+		return;
+	}
+	uint16_t *to = (uint16_t *)a->data + at;
+	if (a->type == FOREIGN_F16)
+		for (int64_t i = 0; i < n; i++) to[i] = to_half(from[i]);
+	else
+		for (int64_t i = 0; i < n; i++) to[i] = to_bf16(from[i]);
+}
+
+// queries are a tile's: n of them, the first of which is the row numbered row of (batch, queries, heads). Lanes beyond n
+// repeat the last one's position and segment.
+typedef struct {
+	int64_t n, row, heads;
+	int32_t position[TILE], segment[TILE];
+	int32_t position_min, position_max, segment_min, segment_max;
+} queries;
+
+typedef struct {
+	int64_t n, first, row, heads;
+	int32_t position[TILE], segment[TILE];
+	int32_t position_min, position_max, segment_min, segment_max;
+} keys;
+
+static void range(const int32_t *x, int64_t n, int32_t *min, int32_t *max) {
+	*min = *max = x[0];
+	for (int64_t i = 1; i < n; i++) {
+		*min = x[i] < *min ? x[i] : *min;
+		*max = x[i] > *max ? x[i] : *max;
+	}
+}
+
+static void describe(const int32_t *positions, int64_t origin, const int32_t *segments, int64_t first, int64_t n, int32_t *position, int32_t *segment) {
+	for (int64_t i = 0; i < TILE; i++) {
+		int64_t at = i < n ? i : n - 1;
+		position[i] = positions ? positions[first + at] : origin + first + at;
+		segment[i] = segments ? segments[first + at] : 0;
+	}
+}
+
+static void take_queries(const attention *a, queries *q, int64_t b, int64_t h, int64_t tile) {
+	int64_t first = tile * TILE;
+	q->n = a->queries - first < TILE ? a->queries - first : TILE;
+	q->row = (b * a->queries + first) * a->heads + h;
+	q->heads = a->heads;
+	describe(a->query_position, a->keys - a->queries, a->query_segment ? a->query_segment + b * a->queries : NULL, first, q->n, q->position, q->segment);
+	range(q->position, q->n, &q->position_min, &q->position_max);
+	range(q->segment, q->n, &q->segment_min, &q->segment_max);
+}
+
+// take_keys returns false behind the last tile.
+static int take_keys(const attention *a, keys *k, int64_t b, int64_t h, int64_t tile) {
+	k->first = tile * TILE;
+	if (k->first >= a->keys) return 0;
+	k->n = a->keys - k->first < TILE ? a->keys - k->first : TILE;
+	k->row = (b * a->keys + k->first) * a->key_heads + h / (a->heads / a->key_heads);
+	k->heads = a->key_heads;
+	describe(a->key_position, 0, a->key_segment ? a->key_segment + b * a->keys : NULL, k->first, k->n, k->position, k->segment);
+	range(k->position, k->n, &k->position_min, &k->position_max);
+	range(k->segment, k->n, &k->segment_min, &k->segment_max);
+	return 1;
+}
+
+// sight says how much of the keys the queries see, by the ranges of their positions and segments.
+static int sight(const attention *a, const queries *q, const keys *k) {
+	int64_t nearest = (int64_t)q->position_min - k->position_max, farthest = (int64_t)q->position_max - k->position_min;
+	if (q->segment_max < k->segment_min || k->segment_max < q->segment_min) return NONE;
+	if (a->causal && farthest < 0) return NONE;
+	if (a->window && (nearest >= a->window || farthest <= -(int64_t)a->window)) return NONE;
+	if (q->segment_min != q->segment_max || k->segment_min != k->segment_max) return SOME;
+	if (a->causal && nearest < 0) return SOME;
+	if (a->window && (farthest >= a->window || nearest <= -(int64_t)a->window)) return SOME;
+	return EVERY;
+}
+
+// load_transposed makes [width][TILE] of a tile's queries, 0 beyond the last.
+static void load_transposed(const array *a, const queries *q, int64_t width, float *to) {
+	memset(to, 0, sizeof *to * TILE * width);
+	for (int64_t i = 0; i < q->n; i++) {
+		float row[TILE];
+		for (int64_t x = 0; x < width; x += TILE) {
+			int64_t n = width - x < TILE ? width - x : TILE;
+			load(a, (q->row + i * q->heads) * width + x, n, row);
+			for (int64_t j = 0; j < n; j++) to[(x + j) * TILE + i] = row[j];
+		}
+	}
+}
+
+static void store_transposed(const array *a, const queries *q, int64_t width, const float *from, float *scratch) {
+	for (int64_t i = 0; i < q->n; i++)
+		for (int64_t x = 0; x < width; x += TILE) {
+			int64_t n = width - x < TILE ? width - x : TILE;
+			for (int64_t j = 0; j < n; j++) scratch[j] = from[(x + j) * TILE + i];
+			store(a, (q->row + i * q->heads) * width + x, n, scratch);
+		}
+}
+
+// rows are the rows of a tile of keys or values as floats: where they lie, or a copy.
+typedef struct { const float *at; int64_t stride; } rows;
+
+static rows row_tile(const array *a, const keys *k, int64_t width, float *copy) {
+	if (a->type == FOREIGN_F32) return (rows){(const float *)a->data + k->row * width, k->heads * width};
+	for (int64_t i = 0; i < k->n; i++) load(a, (k->row + i * k->heads) * width, width, copy + i * width);
+	return (rows){copy, width};
+}
+
+#define NAME(x) plain_##x
+#define LANES 4
+#define VECTORS 2
+#define ROWS 6
+#include "tile.h"
+#undef NAME
+#undef LANES
+#undef VECTORS
+#undef ROWS
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define X86 1
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define NAME(x) avx2_##x
+#define LANES 8
+#define VECTORS 2
+#define ROWS 6
+#include "tile.h"
+#undef NAME
+#undef LANES
+#undef VECTORS
+#undef ROWS
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,fma")
+#define NAME(x) avx512_##x
+#define LANES 16
+#define VECTORS 2
+#define ROWS 12
+#include "tile.h"
+#undef NAME
+#undef LANES
+#undef VECTORS
+#undef ROWS
+#pragma GCC pop_options
+#endif
+
+typedef void part(void *, int64_t, void *);
+
+static part *best(part *plain, part *avx2, part *avx512) {
+#ifdef X86
+	if (__builtin_cpu_supports("avx512f")) return avx512;
+	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
+#endif
+	return plain;
+}
+
+#ifdef X86
+#define BEST(x) best(plain_##x, avx2_##x, avx512_##x)
+#else
+#define BEST(x) best(plain_##x, NULL, NULL)
+#endif
+
+// read_call fills in what forward and backward share: q, k, v, positions and segments (of no elements where there are
+// none), and three numbers: causal, window, and the bits of the scale.
+static attention read_call(foreign_frame *f) {
+	foreign_array *q = foreign_in(f, 0), *k = foreign_in(f, 1), *v = foreign_in(f, 2);
+	int32_t *number = foreign_in(f, 7)->data;
+	attention a = {
+		.batch = q->dims[0], .queries = q->dims[1], .heads = q->dims[2], .d = q->dims[3],
+		.keys = k->dims[1], .key_heads = k->dims[2], .e = v->dims[3],
+		.q = {q->data, q->type}, .k = {k->data, k->type}, .v = {v->data, v->type},
+		.causal = number[0], .window = number[1],
+	};
+	memcpy(&a.scale, number + 2, sizeof a.scale);
+	const int32_t **extra[4] = {&a.query_position, &a.key_position, &a.query_segment, &a.key_segment};
+	for (int i = 0; i < 4; i++)
+		if (foreign_in(f, 3 + i)->dims[0]) *extra[i] = foreign_in(f, 3 + i)->data;
+	return a;
+}
+
+static array as_array(foreign_array *x) { return (array){x->data, x->type}; }
+
+static foreign_error *forward(foreign_frame *f) {
+	attention a = read_call(f);
+	a.out = as_array(foreign_out(f, 0));
+	a.largest = foreign_out(f, 1)->data;
+	a.sum = foreign_out(f, 2)->data;
+	int64_t wide = a.d > a.e ? a.d : a.e;
+	return foreign_for(f, a.batch * a.heads * ((a.queries + TILE - 1) / TILE), sizeof(float) * TILE * (a.d + TILE + a.e + wide), BEST(forward), &a);
+}
+
+static foreign_error *backward(foreign_frame *f) {
+	attention a = read_call(f);
+	a.output = as_array(foreign_in(f, 8));
+	a.lse = foreign_in(f, 9)->data;
+	a.dout = as_array(foreign_in(f, 10));
+	a.dq = as_array(foreign_out(f, 0));
+	a.dk = as_array(foreign_out(f, 1));
+	a.dv = as_array(foreign_out(f, 2));
+	int64_t wide = padded(a.d) + padded(a.e), widest = a.d > a.e ? a.d : a.e;
+	int64_t floats = (a.keys + TILE) * wide + TILE * (2 * a.d + a.e + 2 * TILE + widest);
+	return foreign_for(f, a.batch * a.key_heads, sizeof(float) * floats, BEST(backward), &a);
+}
+
+void *shardbook_flash_forward(foreign_frame *f) { return foreign_handle(f, forward); }
+void *shardbook_flash_backward(foreign_frame *f) { return foreign_handle(f, backward); }

@@ -1,0 +1,112 @@
+package online_test
+
+import (
+	"fmt"
+	"log"
+	"math"
+
+	"github.com/shardbook/shardbook/lib/flash/online"
+)
+
+// Each way to softmax, by what it moves: loads and stores per element.
+func Example() {
+	x := make([]float32, 1000)
+	for _, way := range []struct {
+		name    string
+		softmax func([]float32) ([]float32, online.Traffic)
+	}{
+		{"unsafe", online.Unsafe[float32]}, {"three passes", online.ThreePass[float32]},
+		{"online", online.Online[float32]}, {"resident", online.Resident[float32]},
+	} {
+		_, moved := way.softmax(x)
+		fmt.Printf("%-12s %d + %d\n", way.name, moved.Loads/1000, moved.Stores/1000)
+	}
+	// Output:
+	// unsafe       2 + 1
+	// three passes 3 + 1
+	// online       2 + 1
+	// resident     1 + 1
+}
+
+// e^100 is no float32, and ∞/∞ no number. Where the maximum is taken off, no exponent is above 0.
+func ExampleUnsafe() {
+	x := []float32{100, 101, 0}
+	bad, _ := online.Unsafe(x)
+	good, _ := online.ThreePass(x)
+	fmt.Println(bad)
+	fmt.Printf("%.3f\n", good)
+	// Output:
+	// [NaN NaN 0]
+	// [0.269 0.731 0.000]
+}
+
+// Whenever the maximum grows, what was summed before is taken against the new one.
+func ExampleTrace() {
+	for i, s := range online.Trace([]float64{1, 3, 2, 5, 5}) {
+		fmt.Printf("%d: m = %v, d = %.4f\n", i+1, s.M, s.D)
+	}
+	// Output:
+	// 1: m = 1, d = 1.0000
+	// 2: m = 3, d = 1.1353
+	// 3: m = 3, d = 1.5032
+	// 4: m = 5, d = 1.2034
+	// 5: m = 5, d = 2.2034
+}
+
+// Two devices have half of the keys each. What they exchange is m, d and o.
+func ExamplePartial_Merge() {
+	one, err := online.Attend([]float64{0, math.Log(2)}, []float64{7, 0, 0, 7}, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	other, err := online.Attend([]float64{math.Log(4)}, []float64{7, 7}, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	both, err := one.Merge(other)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%.0f %.4f\n", both.Output(), both.State.LogSumExp())
+	// Output: [5 6] 1.9459
+}
+
+// All steps make the same of 512 tokens; what they move differs.
+func ExampleQueriesOutside() {
+	const n, d = 512, 16
+	h := online.Head[float32]{
+		Q: make([]float32, n*d), K: make([]float32, n*d), V: make([]float32, n*d), D: d, E: d, Scale: 0.25,
+	}
+	for i := range h.Q {
+		h.Q[i], h.K[i], h.V[i] = float32(i%7), float32(i%5), float32(i%3)
+	}
+	report := func(step string, f online.Forward[float32], err error) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%-16s moves %7d, needs %6d, keeps %6d\n", step, f.Traffic.Moved(), f.Traffic.Fast, len(f.P)+len(f.LSE))
+	}
+	f, err := online.ThreeStep(h)
+	report("three steps", f, err)
+	f, err = online.OneLoop(h)
+	report("one loop", f, err)
+
+	const fast = 4096 // elements
+	tiles, err := online.TilesKeysOutside(fast, d, d)
+	if err != nil {
+		log.Fatal(err)
+	}
+	f, err = online.KeysOutside(h, tiles)
+	report("keys outside", f, err)
+	tiles, err = online.TilesQueriesOutside(fast, d, d)
+	if err != nil {
+		log.Fatal(err)
+	}
+	f, err = online.QueriesOutside(h, tiles)
+	report("queries outside", f, err)
+	// Output:
+	// three steps      moves 1081344, needs 278528, keeps 262144
+	// one loop         moves 8405504, needs     64, keeps    512
+	// keys outside     moves  213504, needs   4096, keeps    512
+	// queries outside  moves  147968, needs   4062, keeps    512
+}

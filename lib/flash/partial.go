@@ -1,0 +1,52 @@
+package flash
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+)
+
+// Partial is attention to some of the keys, in a form that can be merged with that to others: for each query the largest
+// score M and the sum D of e^(score−M), both (B,T,H), and the sum O of e^(score−M)·value, (B,T,H,E), in float32 (float64
+// for float64). Of a query that sees no key M is −∞, and D and O are 0. Merging is associative and commutative, but for
+// rounding: so blocks of keys may be attended to in any order and place (Rabe and Staats 2021, arXiv:2112.05682, §2; ring
+// attention, Liu et al. 2023, arXiv:2310.01889).
+type Partial struct{ M, D, O *graph.Node }
+
+// Attend returns the partial attention of queries (B,T,H,D) to keys (B,S,K,D) and values (B,S,K,E). It has no gradient:
+// Gradients gives that of what the partial results are merged to. It panics as Attention does.
+func Attend(q, k, v *graph.Node, o Options) Partial {
+	if o.Engine == CuDNN {
+		panic(fmt.Errorf("flash: the engine %q gives no partial results: leave it open, or give %q", string(CuDNN), string(Blocks)))
+	}
+	c := newCall(q, k, v, o)
+	c = c.with(mapped(c.inputs(), graph.StopGradient))
+	out, m, d := c.forward(c.statistics())
+	return Partial{M: m, D: d, O: graph.Mul(out, graph.InsertAxes(d, -1))}
+}
+
+// Merge returns the attention to the keys of both.
+func (a Partial) Merge(b Partial) Partial {
+	m := graph.Max(a.M, b.M)
+	// Where neither has seen a key, both maxima are −∞ and their difference would be NaN.
+	base := graph.Where(graph.Equal(m, negInf(m)), graph.ZerosLike(m), m)
+	wa, wb := graph.Exp(graph.Sub(a.M, base)), graph.Exp(graph.Sub(b.M, base))
+	sum := func(x, y *graph.Node) *graph.Node {
+		if x.Rank() > wa.Rank() {
+			return graph.Add(graph.Mul(x, graph.InsertAxes(wa, -1)), graph.Mul(y, graph.InsertAxes(wb, -1)))
+		}
+		return graph.Add(graph.Mul(x, wa), graph.Mul(y, wb))
+	}
+	return Partial{M: m, D: sum(a.D, b.D), O: sum(a.O, b.O)}
+}
+
+// Output returns the attention's result, (B,T,H,E) in the type: O/D, and 0 for a query that has seen no key.
+func (a Partial) Output(of dtypes.DType) *graph.Node {
+	d := graph.InsertAxes(a.D, -1)
+	some := graph.GreaterThan(d, graph.ZerosLike(d))
+	return graph.ConvertDType(graph.Div(a.O, graph.Where(some, d, graph.OnesLike(d))), of)
+}
+
+// LogSumExp returns the log of the sum of the exponentials of each query's scores, (B,T,H): M + log D.
+func (a Partial) LogSumExp() *graph.Node { return logSumExpOf(a.M, a.D) }

@@ -1,0 +1,122 @@
+package xla
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/distributed"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/go-xla/stablehlo"
+	xlashapes "github.com/gomlx/go-xla/types/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/xla/plugin"
+)
+
+// Kernel is a C function that programs on a CPU call: XLA's foreign-function interface
+// (https://openxla.org/xla/custom_call). foreign/foreign.h is what such a function is written with.
+type Kernel struct {
+	name    string
+	handler unsafe.Pointer
+	number  int
+	at      sync.Map // the plugin's path: whether it knows the kernel
+}
+
+var kernels struct {
+	sync.Mutex
+	all []*Kernel
+}
+
+// NewKernel makes a kernel of a C function void *handler(foreign_frame *). The name is the program's for it, of this
+// process's only kernel of that name. It is for package-level variables: kernels are never freed.
+func NewKernel(name string, handler unsafe.Pointer) *Kernel {
+	kernels.Lock()
+	defer kernels.Unlock()
+	k := &Kernel{name: name, handler: handler, number: len(kernels.all)}
+	kernels.all = append(kernels.all, k)
+	return k
+}
+
+// Call adds a call of the kernel to the operands' graph, and returns its results, of the given shapes; at least two:
+// GoMLX loses a call with one result under Checkpoint. Operands and results lie in row-major order.
+//
+// Where XLA cannot call it, it returns what otherwise makes of the operands, which must be the same: on other devices than
+// CPUs, on other backends, with a plugin that has no such interface, and with CompileAuto, whose compiler could not cut
+// the call in pieces. Like what GoMLX calls a function, it has no gradient.
+func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape, otherwise func(operands []*graph.Node) []*graph.Node) []*graph.Node {
+	g := operands[0].Graph()
+	if len(results) < 2 {
+		panic(fmt.Errorf("kernel %q has %d results: give it two or more", k.name, len(results)))
+	}
+	if b, ours := g.Backend().(*Backend); !ours || g.DistributedStrategy() == distributed.AutoSharding || !k.knownTo(b) {
+		return otherwise(operands)
+	}
+	// GoMLX has no node for this. The call of a function has the results' shapes, and the backend writes the kernel's
+	// call in its place. Constants are not shared with it (docs/upstream.md, "constants across closures").
+	clearScalars(g)
+	defer clearScalars(g)
+	f := graph.NewFunction(g, g.UniqueName(fmt.Sprintf("%s%d", calling, k.number)), func(g *graph.Graph) []*graph.Node {
+		for i, x := range operands {
+			graph.Parameter(g, fmt.Sprintf("operand%d", i), x.Shape())
+		}
+		zeros := make([]*graph.Node, len(results))
+		for i, shape := range results {
+			zeros[i] = graph.Zeros(g, shape)
+		}
+		return zeros
+	})
+	return f.Call(operands...)
+}
+
+// calling begins the names of the functions that stand for kernels. The kernel's number follows, and then perhaps "_" and
+// what makes the name unique.
+const calling = "kernel_"
+
+// kernelOf returns the kernel that a function of this name stands for, or nil.
+func kernelOf(name string) *Kernel {
+	after, ok := strings.CutPrefix(name, calling)
+	digits, _, _ := strings.Cut(after, "_")
+	i, err := strconv.Atoi(digits)
+	kernels.Lock()
+	defer kernels.Unlock()
+	if !ok || err != nil || i < 0 || i >= len(kernels.all) {
+		return nil
+	}
+	return kernels.all[i]
+}
+
+// knownTo tells the plugin of the kernel, once, and returns whether it could be told.
+func (k *Kernel) knownTo(b *Backend) bool {
+	if b.info.Platform != plugin.CPU {
+		return false
+	}
+	tell, _ := k.at.LoadOrStore(b.plugin.Path, sync.OnceValue(func() bool {
+		return plugin.RegisterKernel(b.plugin, k.name, k.handler) == nil
+	}))
+	return tell.(func() bool)()
+}
+
+// typedCall is the version of the foreign-function interface, in StableHLO's numbers, that go-xla does not write.
+const typedCall = 4
+
+// write writes the kernel's call in place of the call of a function.
+func (k *Kernel) write(beside compute.Value, operands []*stablehlo.Value, f *stablehlo.Function) ([]compute.Value, error) {
+	shapesOf := make([]xlashapes.Shape, len(f.Outputs))
+	for i, o := range f.Outputs {
+		shapesOf[i] = o.Shape()
+	}
+	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)), shapesOf, make([][]int, len(shapesOf)))
+	if err != nil {
+		return nil, err
+	}
+	statementOf(values[0]).Attributes["api_version"] = int32(typedCall)
+	results := make([]compute.Value, len(values))
+	for i, v := range values {
+		results[i] = newValue(beside, v)
+	}
+	return results, nil
+}

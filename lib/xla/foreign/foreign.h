@@ -1,0 +1,169 @@
+// What a C function needs to be called from an XLA program on a CPU: the part of XLA's foreign-function interface
+// (xla/ffi/api/c_api.h, whose layout is stable: fields are only ever appended) that reads arrays, reports an error and
+// shares work among XLA's threads. Everything here is static, so that a kernel needs this file alone.
+//
+//	static foreign_error *my_kernel(foreign_frame *f) { … foreign_in(f, 0)->data … return NULL; }
+//	void *my_handler(foreign_frame *f) { return foreign_handle(f, my_kernel); }
+#ifndef SHARDBOOK_FOREIGN_H
+#define SHARDBOOK_FOREIGN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+enum { FOREIGN_F16 = 10, FOREIGN_F32 = 11, FOREIGN_BF16 = 16, FOREIGN_S32 = 4 }; // XLA's numbers of element types
+
+typedef struct foreign_error foreign_error;
+typedef struct foreign_extension {
+	size_t struct_size;
+	int type;
+	struct foreign_extension *next;
+} foreign_extension;
+typedef struct {
+	size_t struct_size;
+	foreign_extension *extension;
+	int major, minor;
+} foreign_version;
+typedef struct {
+	foreign_extension base;
+	struct { size_t struct_size; foreign_version version; } *about;
+} foreign_metadata;
+enum { FOREIGN_METADATA = 1, FOREIGN_EXECUTE = 3 };
+
+// An array in row-major order.
+typedef struct {
+	size_t struct_size;
+	foreign_extension *extension;
+	int type;
+	void *data;
+	int64_t rank;
+	int64_t *dims;
+} foreign_array;
+
+typedef struct {
+	size_t struct_size;
+	foreign_extension *extension;
+	int64_t size;
+	int *types;
+	foreign_array **at;
+} foreign_arrays;
+
+typedef struct { size_t struct_size; foreign_extension *extension; const char *message; int code; } foreign_error_args;
+typedef struct { size_t struct_size; foreign_extension *extension; void *context; void (*task)(void *); void *of; } foreign_schedule_args;
+typedef struct { size_t struct_size; foreign_extension *extension; void *context; int64_t *threads; } foreign_threads_args;
+
+typedef struct {
+	size_t struct_size;
+	foreign_extension *extension;
+	foreign_version version;
+	void *internal;
+	foreign_error *(*error)(foreign_error_args *);
+	void *unused[10];
+	foreign_error *(*schedule)(foreign_schedule_args *);
+	foreign_error *(*threads)(foreign_threads_args *);
+} foreign_api;
+
+// One call of a kernel.
+typedef struct {
+	size_t struct_size;
+	foreign_extension *extension;
+	const foreign_api *api;
+	void *context;
+	int stage;
+	foreign_arrays in, out;
+} foreign_frame;
+
+static inline foreign_array *foreign_in(foreign_frame *f, int i) { return f->in.at[i]; }
+static inline foreign_array *foreign_out(foreign_frame *f, int i) { return f->out.at[i]; }
+
+// foreign_fail returns an error for a kernel to return.
+static inline foreign_error *foreign_fail(foreign_frame *f, const char *message) {
+	foreign_error_args args = {sizeof args, NULL, message, 13 /* internal */};
+	return f->api->error(&args);
+}
+
+// foreign_handle answers XLA's question for the version of the interface, and runs the kernel when it is time.
+static inline void *foreign_handle(foreign_frame *f, foreign_error *(*kernel)(foreign_frame *)) {
+	for (foreign_extension *e = f->extension; e; e = e->next)
+		if (e->type == FOREIGN_METADATA) {
+			foreign_version *v = &((foreign_metadata *)e)->about->version;
+			v->major = f->api->version.major;
+			v->minor = f->api->version.minor;
+			return NULL;
+		}
+	return f->stage == FOREIGN_EXECUTE ? kernel(f) : NULL;
+}
+
+// Work of n parts that threads take one after the other. Whoever lets go of it last frees it: a thread of XLA's may come
+// to it when all is done.
+typedef struct {
+	void (*part)(void *of, int64_t i, void *scratch);
+	void *of;
+	int64_t n;
+	size_t scratch;
+	atomic_llong next;
+	atomic_int holders, failed;
+	pthread_mutex_t lock;
+	pthread_cond_t all;
+	int64_t done;
+} foreign_work;
+
+static inline void foreign_release(foreign_work *w) {
+	if (atomic_fetch_sub(&w->holders, 1) > 1) return;
+	pthread_mutex_destroy(&w->lock);
+	pthread_cond_destroy(&w->all);
+	free(w);
+}
+
+// foreign_take works until no part is left, and returns how many it did.
+static inline void foreign_take(foreign_work *w) {
+	int64_t did = 0, i;
+	void *scratch = NULL;
+	while ((i = atomic_fetch_add(&w->next, 1)) < w->n) {
+		if (!scratch && w->scratch && posix_memalign(&scratch, 64, w->scratch)) scratch = NULL;
+		if (w->scratch && !scratch) atomic_store(&w->failed, 1);
+		else w->part(w->of, i, scratch);
+		did++;
+	}
+	free(scratch);
+	if (!did) return;
+	pthread_mutex_lock(&w->lock);
+	if ((w->done += did) == w->n) pthread_cond_signal(&w->all);
+	pthread_mutex_unlock(&w->lock);
+}
+
+static inline void foreign_help(void *work) {
+	foreign_take(work);
+	foreign_release(work);
+}
+
+// foreign_for calls part(of, i, scratch) for every i below n, on this thread and on those of XLA's pool that are free;
+// scratch is memory of that many bytes, aligned to 64, a thread. This thread takes part until nothing is left, so that the
+// work gets done even if all others are busy, as they are when other devices' programs call kernels too.
+static inline foreign_error *foreign_for(foreign_frame *f, int64_t n, size_t scratch, void (*part)(void *, int64_t, void *), void *of) {
+	foreign_work *w = calloc(1, sizeof *w);
+	if (!w) return foreign_fail(f, "out of memory");
+	w->part = part, w->of = of, w->n = n, w->scratch = scratch;
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_cond_init(&w->all, NULL);
+	int64_t threads = 1;
+	foreign_threads_args ask = {sizeof ask, NULL, f->context, &threads};
+	if (f->api->threads(&ask)) threads = 1;
+	int64_t helpers = (threads < n ? threads : n) - 1;
+	atomic_store(&w->holders, 1 + (helpers > 0 ? helpers : 0));
+	for (int64_t i = 0; i < helpers; i++) {
+		foreign_schedule_args more = {sizeof more, NULL, f->context, foreign_help, w};
+		if (f->api->schedule(&more)) foreign_release(w);
+	}
+	foreign_take(w);
+	pthread_mutex_lock(&w->lock);
+	while (w->done < n) pthread_cond_wait(&w->all, &w->lock);
+	pthread_mutex_unlock(&w->lock);
+	int failed = atomic_load(&w->failed);
+	foreign_release(w);
+	return failed ? foreign_fail(f, "out of memory") : NULL;
+}
+
+#endif
