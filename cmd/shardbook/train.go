@@ -65,6 +65,7 @@ func jobFlags(f *pflag.FlagSet, job *job) {
 	f.BoolVar(&job.Model.Tied, "tied", job.Model.Tied, "head tied to the token embedding")
 	f.BoolVar(&job.Model.NoBias, "no-bias", job.Model.NoBias, "no biases in the blocks")
 	f.Float64Var(&job.Model.Dropout, "dropout", job.Model.Dropout, "share of values dropped in training")
+	f.BoolVar(&job.Model.Flash, "flash", job.Model.Flash, "attention block by block, without holding its scores (FlashAttention); the same results but for rounding")
 	f.StringVar((*string)(&job.Model.Recompute), "recompute", string(job.Model.Recompute), recomputeUsage+"; less memory for time, and the same results but for rounding")
 	f.StringVar(&job.Model.Compress, "compress", job.Model.Compress, compressUsage)
 	f.StringVar(&job.Model.CompressReLU, "compress-relu", job.Model.CompressReLU, compressReLUUsage())

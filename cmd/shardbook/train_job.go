@@ -107,7 +107,8 @@ func (j *job) remedy(otherwise string) string {
 // modelFlags are the flags of what a library's error calls by its name in Go; a name that another begins with comes after it.
 var modelFlags = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--d", "Config.Heads", "--heads",
 	"Config.Seq", "--seq", "Config.KVHeads", "--kv-heads", "Config.Hidden", "--hidden", "Config.Activation", "--activation",
-	"Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout", "Config.Recompute", "--recompute",
+	"Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout", "Config.Flash", "--flash",
+	"Config.Matmul", "--precision", "Config.Recompute", "--recompute",
 	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip")
 
 // inFlags returns an error with the flags' names.

@@ -318,6 +318,8 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--dropout", "1"}, []string{"--dropout is 1"}},
 		{[]string{"--recompute", "half"}, []string{"--recompute: ", "half", "every:K"}},
 		{[]string{"--activation", "tanh"}, []string{`--activation is "tanh"`, "relu"}},
+		{[]string{"--flash", "--dropout", "0.1"}, []string{"--dropout is 0.1 with --flash"}},
+		{[]string{"--flash", "--precision", "tf32"}, []string{"--precision sets how products are computed"}},
 		{[]string{"--compress", "zip"}, []string{"--compress: ", `"zip"`, "int8:GROUP"}},
 		{[]string{"--compress-relu", "zip", "--activation", "relu"}, []string{"--compress-relu: ", `"zip"`}},
 		{[]string{"--compress-relu", "csr:1"}, []string{"--compress-relu is", `set --activation to "relu"`}},

@@ -133,15 +133,16 @@ func (c call) blocksForward(of dtypes.DType) (out, m, d *graph.Node) {
 }
 
 // blocksBackward is FlashAttention's backward pass (Dao 2023, Algorithm 2): for each block of keys, over the blocks of
-// queries that see it, the weights again from the scores and their log-sum-exp.
-func (c call) blocksBackward(out, logSumExp, dOut *graph.Node) (dq, dk, dv *graph.Node) {
+// queries that see it, the weights again from the scores.
+func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Node) {
 	b := c.blocks()
 	g, stat := c.q.Graph(), c.statistics()
 	seeing := b.queriesSeeing(b.qs, b.ks)
 	as := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, stat) }
 	delta := graph.ReduceSum(graph.Mul(as(out), as(dOut)), -1) // (B,T,H)
 	// A query that sees nothing has weights e^(−∞).
-	logSumExp = graph.Where(graph.Equal(logSumExp, negInf(logSumExp)), graph.Neg(negInf(logSumExp)), logSumExp)
+	none := graph.Equal(d, graph.ZerosLike(d))
+	m, d = graph.Where(none, graph.Neg(negInf(m)), m), graph.Where(none, graph.OnesLike(d), d)
 	sum := func(like *graph.Node) *graph.Node {
 		return graph.Zeros(g, shapes.Make(stat, like.Shape().Dimensions...))
 	}
@@ -152,7 +153,7 @@ func (c call) blocksBackward(out, logSumExp, dOut *graph.Node) (dq, dk, dv *grap
 		begin := []*graph.Node{all[0], graph.ZerosLike(k), graph.ZerosLike(v)}
 		s := count(first, end, begin, func(i *graph.Node, s []*graph.Node) []*graph.Node {
 			q, dOut := b.rows(c.q, i), b.rows(dOut, i)
-			weights := graph.Exp(graph.Sub(b.scores(q, k, i, j), b.stats(logSumExp, i)))
+			weights := graph.Div(graph.Exp(graph.Sub(b.scores(q, k, i, j), b.stats(m, i))), b.stats(d, i))
 			if fresh := b.qs.fresh(i, b.asRows); fresh != nil {
 				weights = graph.Where(graph.BroadcastToDims(fresh, weights.Shape().Dimensions...), weights, graph.ZerosLike(weights))
 			}

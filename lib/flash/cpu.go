@@ -7,7 +7,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
-	"github.com/shardbook/shardbook/lib/flash/kernel"
+	"github.com/shardbook/shardbook/lib/flash/internal/kernel"
 )
 
 // operands are the kernel's: q, k, v, the mask's nodes (an empty one for each that is not there), and its numbers.
@@ -37,10 +37,10 @@ func (c call) kernelForward(of dtypes.DType) (out, m, d *graph.Node) {
 	return r[0], r[1], r[2]
 }
 
-func (c call) kernelBackward(out, logSumExp, dOut *graph.Node) (dq, dk, dv *graph.Node) {
+func (c call) kernelBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Node) {
 	results := []shapes.Shape{c.q.Shape(), c.k.Shape(), c.v.Shape()}
-	r := kernel.Backward.Call(append(c.operands(), out, logSumExp, dOut), results, func([]*graph.Node) []*graph.Node {
-		dq, dk, dv := c.blocksBackward(out, logSumExp, dOut)
+	r := kernel.Backward.Call(append(c.operands(), out, m, d, dOut), results, func([]*graph.Node) []*graph.Node {
+		dq, dk, dv := c.blocksBackward(out, m, d, dOut)
 		return []*graph.Node{dq, dk, dv}
 	})
 	return r[0], r[1], r[2]

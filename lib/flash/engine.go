@@ -93,10 +93,10 @@ func (c call) forward(of dtypes.DType) (out, m, d *graph.Node) {
 	return c.blocksForward(of)
 }
 
-// backward returns the gradients of q, k and v, of their types.
-func (c call) backward(out, logSumExp, dOut *graph.Node) (dq, dk, dv *graph.Node) {
+// backward returns the gradients of q, k and v, of their types, given what forward returned.
+func (c call) backward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Node) {
 	if c.engine() == CPU {
-		return c.kernelBackward(out, logSumExp, dOut)
+		return c.kernelBackward(out, m, d, dOut)
 	}
-	return c.blocksBackward(out, logSumExp, dOut)
+	return c.blocksBackward(out, m, d, dOut)
 }

@@ -5,7 +5,6 @@
 package flash
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/gomlx/compute/dtypes"
@@ -29,9 +28,10 @@ type Options struct {
 // float64 with the engine Blocks). K divides H; query head h attends with key head h·K/H: grouped-query attention (Ainslie
 // et al. 2023, arXiv:2305.13245). Softmax and sums are in float32 whatever the type (float64 for float64).
 //
-// The gradient is FlashAttention's: all that it keeps are the operands, the result and one number a query, the log of the
-// sum of the exponentials of its scores, from which it computes the scores again. It works under Checkpoint, on shards of
-// the batch or of the heads, and for graphs compiled with xla.CompileAuto.
+// The gradient is FlashAttention's: it keeps the operands, the result and the log-sum-exp of each query's scores, and
+// computes the scores again. The log-sum-exp is kept as two numbers, the largest score and the sum of the exponentials less
+// it: its own rounding, where scores are large, would be most of the error. Attention works under Checkpoint, on shards of
+// the batch or of the heads, and in graphs compiled with xla.CompileAuto.
 //
 // It panics on shapes or types that do not fit and on options that Validate refuses.
 func Attention(q, k, v *graph.Node, o Options) *graph.Node {
@@ -48,32 +48,12 @@ func WithLogSumExp(q, k, v *graph.Node, o Options) (out, logSumExp *graph.Node) 
 	}
 	results := autodiff.Custom(c.inputs(), func(in []*graph.Node) []*graph.Node {
 		out, m, d := c.with(in).forward(q.DType())
-		return []*graph.Node{out, logSumExpOf(m, d)}
+		return []*graph.Node{out, m, d}
 	}, func(in, out, gradient []*graph.Node) []*graph.Node {
-		dq, dk, dv := c.with(in).backward(out[0], out[1], gradient[0])
+		dq, dk, dv := c.with(in).backward(out[0], out[1], out[2], gradient[0])
 		return append([]*graph.Node{dq, dk, dv}, make([]*graph.Node, len(in)-3)...)
 	})
-	return results[0], graph.StopGradient(results[1])
-}
-
-// Gradients returns the gradients of q, k and v for the gradient dOut that arrives at attention's output out, both
-// (B,T,H,E), given the log-sum-exp of all scores of each query, (B,T,H). The keys and values may be some of those that the
-// queries attended to, as in ring attention: then dk and dv are theirs, and dq is their part of a sum. dOut and out have
-// the queries' type or float32.
-//
-// It panics as Attention does. It is made of what Attention's gradient is made of, and has no gradient itself.
-func Gradients(q, k, v, out, logSumExp, dOut *graph.Node, o Options) (dq, dk, dv *graph.Node) {
-	c := newCall(q, k, v, o)
-	for _, x := range []*graph.Node{out, dOut} {
-		if want := c.outShape(x.DType()); !x.Shape().Equal(want) {
-			panic(fmt.Errorf("flash: the output or its gradient is %s: want %s", x.Shape(), want))
-		}
-	}
-	if want := c.statShape(); !logSumExp.Shape().Equal(want) {
-		panic(fmt.Errorf("flash: the log-sum-exp is %s: want %s", logSumExp.Shape(), want))
-	}
-	stopped := graph.StopGradient
-	return c.with(mapped(c.inputs(), stopped)).backward(stopped(out), stopped(logSumExp), stopped(dOut))
+	return results[0], logSumExpOf(graph.StopGradient(results[1]), graph.StopGradient(results[2]))
 }
 
 // logSumExpOf returns m + log(d), and −∞ for a query that sees nothing.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 )
 
@@ -24,6 +25,28 @@ func Attend(q, k, v *graph.Node, o Options) Partial {
 	c = c.with(mapped(c.inputs(), graph.StopGradient))
 	out, m, d := c.forward(c.statistics())
 	return Partial{M: m, D: d, O: graph.Mul(out, graph.InsertAxes(d, -1))}
+}
+
+// Gradients returns the gradients of q, k and v for the gradient dOut, (B,T,H,E), that arrives at attention's output, where
+// whole is the attention to all keys and k and v may be some of them: then dk and dv are theirs, and dq is their part of a
+// sum. It is made of what Attention's gradient is made of, and has no gradient itself. It panics as Attention does.
+func Gradients(q, k, v *graph.Node, whole Partial, dOut *graph.Node, o Options) (dq, dk, dv *graph.Node) {
+	c := newCall(q, k, v, o)
+	for _, x := range []struct {
+		what string
+		is   *graph.Node
+		want shapes.Shape
+	}{
+		{"the largest scores", whole.M, c.statShape()}, {"the sums", whole.D, c.statShape()},
+		{"the sum of values", whole.O, c.outShape(c.statistics())}, {"the output's gradient", dOut, c.outShape(dOut.DType())},
+	} {
+		if !x.is.Shape().Equal(x.want) {
+			panic(fmt.Errorf("flash: %s is %s: want %s", x.what, x.is.Shape(), x.want))
+		}
+	}
+	stopped := graph.StopGradient
+	out := stopped(whole.Output(c.statistics()))
+	return c.with(mapped(c.inputs(), stopped)).backward(out, stopped(whole.M), stopped(whole.D), stopped(dOut))
 }
 
 // Merge returns the attention to the keys of both.

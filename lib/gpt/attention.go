@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
@@ -53,6 +54,9 @@ func (c Config) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node
 	if q.Rank() != 4 || k.Rank() != 4 || !k.Shape().Equal(v.Shape()) || q.Shape().Dim(2)%k.Shape().Dim(2) != 0 {
 		panic(fmt.Errorf("gpt: queries have shape %s, keys %s, values %s: want (B,T,H,D), (B,T,K,D) and (B,T,K,D) with a K "+
 			"that divides H", q.Shape(), k.Shape(), v.Shape()))
+	}
+	if c.Flash {
+		return flash.Attention(q, k, v, flash.Causal)
 	}
 	b, t, h, d := q.Shape().Dim(0), q.Shape().Dim(1), q.Shape().Dim(2), q.Shape().Dim(3)
 	kv := k.Shape().Dim(2)

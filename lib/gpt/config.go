@@ -36,7 +36,7 @@ type Config struct {
 	// Heads is the number of attention heads, H, each Width/Heads features wide.
 	Heads int `json:"heads"`
 	// Seq is the number of positions in the longest sequence the model takes. The memory of attention scores grows with
-	// its square.
+	// its square, unless Flash is set.
 	Seq int `json:"seq"`
 	// Vocab is the number of tokens, V. Text is bytes: 256 takes any text, and a smaller vocabulary only a text whose
 	// bytes are all below it.
@@ -65,6 +65,10 @@ type Config struct {
 	// and at the end of each sub-block (Srivastava et al. 2014), in [0,1). The loss without noise has none.
 	Dropout float64 `json:"dropout,omitempty"`
 
+	// Flash computes attention block by block without holding its scores, by [flash.Attention]: the same results but for
+	// rounding, in memory that grows with Seq alone. The scores are always recomputed, whatever Recompute says of them. It
+	// goes with neither Dropout nor Matmul.
+	Flash bool `json:"flash,omitempty"`
 	// Matmul says how products are computed where that differs from plain products in the parameters' type.
 	Matmul precision.Matmul `json:"matmul,omitzero"`
 	// Recompute says which activations are not kept for the backward pass but recomputed in it. It changes memory and
@@ -142,6 +146,11 @@ func (c Config) Validate() error {
 			"pairs of features, so make it even", Rotary, c.headWidth())
 	case !(c.Dropout >= 0 && c.Dropout < 1):
 		return fmt.Errorf("gpt: Config.Dropout is %g: set it to at least 0 and less than 1", c.Dropout)
+	case c.Flash && c.Dropout > 0:
+		return fmt.Errorf("gpt: Config.Dropout is %g with Config.Flash, which never holds the attention weights that would be dropped: "+
+			"leave one of them out", c.Dropout)
+	case c.Flash && c.Matmul != (precision.Matmul{}):
+		return fmt.Errorf("gpt: Config.Matmul sets how products are computed, and with Config.Flash those of attention are in float32: leave one of them out")
 	}
 	if err := c.Matmul.Validate(); err != nil {
 		return fmt.Errorf("gpt: Config.Matmul: %w", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/precision"
 )
 
 func TestConfigValidate(t *testing.T) {
@@ -51,6 +52,10 @@ func TestConfigValidate(t *testing.T) {
 			`gpt: Config.Positions is "rotary" and a head is Width/Heads = 3 features wide: rotary positions turn pairs of ` +
 				"features, so make it even"},
 		{change(func(c *gpt.Config) { c.Dropout = 1 }), "gpt: Config.Dropout is 1: set it to at least 0 and less than 1"},
+		{change(func(c *gpt.Config) { c.Flash, c.Dropout = true, 0.1 }), "gpt: Config.Dropout is 0.1 with Config.Flash, which never holds " +
+			"the attention weights that would be dropped: leave one of them out"},
+		{change(func(c *gpt.Config) { c.Flash, c.Matmul.Operands = true, precision.E4M3 }), "gpt: Config.Matmul sets how products are computed, and with " +
+			"Config.Flash those of attention are in float32: leave one of them out"},
 		{change(func(c *gpt.Config) { c.Dropout = math.NaN() }), "gpt: Config.Dropout is NaN: set it to at least 0 and less than 1"},
 	} {
 		err := c.config.Validate()

@@ -63,6 +63,8 @@ func TestGradientsAgainstPlainGo(t *testing.T) {
 			Positions: gpt.Rotary, Tied: true, NoBias: true},
 	} {
 		testGradients(t, c)
+		c.Flash = true
+		testGradients(t, c)
 	}
 }
 

@@ -65,13 +65,18 @@ func TestReferenceTraining(t *testing.T) {
 	if testing.Short() {
 		steps = 4
 	}
-	losses := train(t, gpt.ReferenceConfig(), 16, steps, optim.AdamW(3e-4))
-	for step, want := range want {
-		if step <= steps && !scalar.EqualWithinAbs(losses[step-1], want, 1e-4) {
-			t.Errorf("loss at step %d: %.5f, want %.5f", step, losses[step-1], want)
+	for _, flash := range []bool{false, true} {
+		c := gpt.ReferenceConfig()
+		c.Flash = flash
+		losses := train(t, c, 16, steps, optim.AdamW(3e-4))
+		for step, want := range want {
+			if step <= len(losses) && !scalar.EqualWithinAbs(losses[step-1], want, 1e-4) {
+				t.Errorf("flash %v: loss at step %d: %.5f, want %.5f", flash, step, losses[step-1], want)
+			}
 		}
+		t.Logf("flash %v: losses: %.5f", flash, losses)
+		steps = 4
 	}
-	t.Logf("losses: %.5f", losses)
 }
 
 // A tiny model trained by the plain implementation: its loss, gradients by central differences, AdamW and splitmix64

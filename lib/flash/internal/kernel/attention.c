@@ -3,11 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../xla/foreign/foreign.h"
+#include "../../../xla/foreign/foreign.h"
 
-enum { TILE = 64 };		   // queries, and keys, in a tile: its scores take 16 KiB
-enum { NONE, SOME, EVERY };	   // how much of a tile is seen
-static const float LOG2E = 1.44269504f;
+enum { QUERIES = 128, KEYS = 64 }; // in a tile, whose scores take 32 KiB
+enum { STRIP = 16 };               // elements of a row that are transposed at a time
+enum { NONE, SOME, EVERY };        // how much of a tile is seen
 
 typedef struct { void *data; int type; } array;
 
@@ -26,8 +26,7 @@ typedef struct {
 	array out;
 	float *largest, *sum; // of a query's scores; of e^(score - largest)
 
-	array output, dout;
-	const float *lse;
+	array output, dout; // of the backward pass; output's type may be float32 where q's is not
 	array dq, dk, dv;
 } attention;
 
@@ -93,13 +92,13 @@ static void store(const array *a, int64_t at, int64_t n, const float *from) {
 // repeat the last one's position and segment.
 typedef struct {
 	int64_t n, row, heads;
-	int32_t position[TILE], segment[TILE];
+	int32_t position[QUERIES], segment[QUERIES];
 	int32_t position_min, position_max, segment_min, segment_max;
 } queries;
 
 typedef struct {
 	int64_t n, first, row, heads;
-	int32_t position[TILE], segment[TILE];
+	int32_t position[KEYS], segment[KEYS];
 	int32_t position_min, position_max, segment_min, segment_max;
 } keys;
 
@@ -111,8 +110,8 @@ static void range(const int32_t *x, int64_t n, int32_t *min, int32_t *max) {
 	}
 }
 
-static void describe(const int32_t *positions, int64_t origin, const int32_t *segments, int64_t first, int64_t n, int32_t *position, int32_t *segment) {
-	for (int64_t i = 0; i < TILE; i++) {
+static void describe(const int32_t *positions, int64_t origin, const int32_t *segments, int64_t first, int64_t n, int64_t size, int32_t *position, int32_t *segment) {
+	for (int64_t i = 0; i < size; i++) {
 		int64_t at = i < n ? i : n - 1;
 		position[i] = positions ? positions[first + at] : origin + first + at;
 		segment[i] = segments ? segments[first + at] : 0;
@@ -120,23 +119,23 @@ static void describe(const int32_t *positions, int64_t origin, const int32_t *se
 }
 
 static void take_queries(const attention *a, queries *q, int64_t b, int64_t h, int64_t tile) {
-	int64_t first = tile * TILE;
-	q->n = a->queries - first < TILE ? a->queries - first : TILE;
+	int64_t first = tile * QUERIES;
+	q->n = a->queries - first < QUERIES ? a->queries - first : QUERIES;
 	q->row = (b * a->queries + first) * a->heads + h;
 	q->heads = a->heads;
-	describe(a->query_position, a->keys - a->queries, a->query_segment ? a->query_segment + b * a->queries : NULL, first, q->n, q->position, q->segment);
+	describe(a->query_position, a->keys - a->queries, a->query_segment ? a->query_segment + b * a->queries : NULL, first, q->n, QUERIES, q->position, q->segment);
 	range(q->position, q->n, &q->position_min, &q->position_max);
 	range(q->segment, q->n, &q->segment_min, &q->segment_max);
 }
 
 // take_keys returns false behind the last tile.
 static int take_keys(const attention *a, keys *k, int64_t b, int64_t h, int64_t tile) {
-	k->first = tile * TILE;
+	k->first = tile * KEYS;
 	if (k->first >= a->keys) return 0;
-	k->n = a->keys - k->first < TILE ? a->keys - k->first : TILE;
+	k->n = a->keys - k->first < KEYS ? a->keys - k->first : KEYS;
 	k->row = (b * a->keys + k->first) * a->key_heads + h / (a->heads / a->key_heads);
 	k->heads = a->key_heads;
-	describe(a->key_position, 0, a->key_segment ? a->key_segment + b * a->keys : NULL, k->first, k->n, k->position, k->segment);
+	describe(a->key_position, 0, a->key_segment ? a->key_segment + b * a->keys : NULL, k->first, k->n, KEYS, k->position, k->segment);
 	range(k->position, k->n, &k->position_min, &k->position_max);
 	range(k->segment, k->n, &k->segment_min, &k->segment_max);
 	return 1;
@@ -154,35 +153,32 @@ static int sight(const attention *a, const queries *q, const keys *k) {
 	return EVERY;
 }
 
-// load_transposed makes [width][TILE] of a tile's queries, 0 beyond the last.
+// load_transposed makes [width][QUERIES] of a tile's queries, 0 beyond the last.
 static void load_transposed(const array *a, const queries *q, int64_t width, float *to) {
-	memset(to, 0, sizeof *to * TILE * width);
-	for (int64_t i = 0; i < q->n; i++) {
-		float row[TILE];
-		for (int64_t x = 0; x < width; x += TILE) {
-			int64_t n = width - x < TILE ? width - x : TILE;
-			load(a, (q->row + i * q->heads) * width + x, n, row);
-			for (int64_t j = 0; j < n; j++) to[(x + j) * TILE + i] = row[j];
-		}
-	}
-}
-
-static void store_transposed(const array *a, const queries *q, int64_t width, const float *from, float *scratch) {
+	memset(to, 0, sizeof *to * QUERIES * width);
 	for (int64_t i = 0; i < q->n; i++)
-		for (int64_t x = 0; x < width; x += TILE) {
-			int64_t n = width - x < TILE ? width - x : TILE;
-			for (int64_t j = 0; j < n; j++) scratch[j] = from[(x + j) * TILE + i];
-			store(a, (q->row + i * q->heads) * width + x, n, scratch);
+		for (int64_t x = 0; x < width; x += STRIP) {
+			float strip[STRIP];
+			int64_t n = width - x < STRIP ? width - x : STRIP;
+			load(a, (q->row + i * q->heads) * width + x, n, strip);
+			for (int64_t j = 0; j < n; j++) to[(x + j) * QUERIES + i] = strip[j];
 		}
 }
 
-// rows are the rows of a tile of keys or values as floats: where they lie, or a copy.
-typedef struct { const float *at; int64_t stride; } rows;
+static void store_transposed(const array *a, const queries *q, int64_t width, const float *from) {
+	for (int64_t i = 0; i < q->n; i++)
+		for (int64_t x = 0; x < width; x += STRIP) {
+			float strip[STRIP];
+			int64_t n = width - x < STRIP ? width - x : STRIP;
+			for (int64_t j = 0; j < n; j++) strip[j] = from[(x + j) * QUERIES + i];
+			store(a, (q->row + i * q->heads) * width + x, n, strip);
+		}
+}
 
-static rows row_tile(const array *a, const keys *k, int64_t width, float *copy) {
-	if (a->type == FOREIGN_F32) return (rows){(const float *)a->data + k->row * width, k->heads * width};
-	for (int64_t i = 0; i < k->n; i++) load(a, (k->row + i * k->heads) * width, width, copy + i * width);
-	return (rows){copy, width};
+// load_rows copies a tile of keys or values, [n][width]: in the array the rows of a head may be a power of two apart, which
+// would put them all in the same few lines of the cache.
+static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
+	for (int64_t i = 0; i < k->n; i++) load(a, (k->row + i * k->heads) * width, width, to + i * width);
 }
 
 #define NAME(x) plain_##x
@@ -266,19 +262,20 @@ static foreign_error *forward(foreign_frame *f) {
 	a.largest = foreign_out(f, 1)->data;
 	a.sum = foreign_out(f, 2)->data;
 	int64_t wide = a.d > a.e ? a.d : a.e;
-	return foreign_for(f, a.batch * a.heads * ((a.queries + TILE - 1) / TILE), sizeof(float) * TILE * (a.d + TILE + a.e + wide), BEST(forward), &a);
+	return foreign_for(f, a.batch * a.heads * ((a.queries + QUERIES - 1) / QUERIES), sizeof(float) * (QUERIES * (a.d + KEYS + a.e) + KEYS * wide), BEST(forward), &a);
 }
 
 static foreign_error *backward(foreign_frame *f) {
 	attention a = read_call(f);
 	a.output = as_array(foreign_in(f, 8));
-	a.lse = foreign_in(f, 9)->data;
-	a.dout = as_array(foreign_in(f, 10));
+	a.largest = foreign_in(f, 9)->data;
+	a.sum = foreign_in(f, 10)->data;
+	a.dout = as_array(foreign_in(f, 11));
 	a.dq = as_array(foreign_out(f, 0));
 	a.dk = as_array(foreign_out(f, 1));
 	a.dv = as_array(foreign_out(f, 2));
 	int64_t wide = padded(a.d) + padded(a.e), widest = a.d > a.e ? a.d : a.e;
-	int64_t floats = (a.keys + TILE) * wide + TILE * (2 * a.d + a.e + 2 * TILE + widest);
+	int64_t floats = (a.keys + QUERIES) * wide + QUERIES * (a.d + a.e + widest + 2 * KEYS) + KEYS * widest;
 	return foreign_for(f, a.batch * a.key_heads, sizeof(float) * floats, BEST(backward), &a);
 }
 

@@ -18,26 +18,33 @@ typedef int32_t NAME(ivec) __attribute__((vector_size(4 * LANES), aligned(4), ma
 // pick returns a where the condition (all bits or none) holds, else b.
 inlined vec NAME(pick)(ivec condition, vec a, vec b) { return (vec)((condition & (ivec)a) | (~condition & (ivec)b)); }
 
-// exp2 returns 2ˣ for x ≤ 0 within 1.2 units in the last place, 0 below 2⁻¹²⁶ and NaN of NaN: the nearest whole power by
-// the exponent's bits, and the rest, in [-½, ½], by the Taylor polynomial of 2ʳ of degree 7.
-inlined vec NAME(exp2)(vec x) {
-	vec in = NAME(pick)(x < -127.0f, ALL(-127.0f), x);
-	vec whole = in + 12582912.0f; // 1.5·2²³: the sum is rounded to a whole number, which its lowest bits hold
-	vec r = in - (whole - 12582912.0f);
-	vec p = ALL(1.5252733e-5f);
-	p = p * r + 1.5403530e-4f;
-	p = p * r + 1.3333558e-3f;
-	p = p * r + 9.6181291e-3f;
-	p = p * r + 5.5504109e-2f;
-	p = p * r + 2.4022651e-1f;
-	p = p * r + 6.9314718e-1f;
+// same reports whether a and b are equal in all lanes.
+inlined int NAME(same)(vec a, vec b) {
+	ivec equal = a == b;
+	int all = -1;
+	for (int i = 0; i < LANES; i++) all &= equal[i];
+	return all;
+}
+
+// exp returns eˣ for x ≤ 0 within 1.3 units in the last place, 0 below e⁻⁸⁷ and NaN of NaN. With x·log₂e = n + r, n whole and
+// r in [-½, ½], it is 2ⁿ, put together from bits, times 2ʳ by a polynomial whose greatest relative error is least (1.5e-8).
+inlined vec NAME(exp)(vec x) {
+	vec shifted = x * 1.44269502e+0f + 12583039.0f; // 1.5·2²³ + 127: the sum is rounded to a whole number, whose lowest bits are n + 127
+	vec n = shifted - 12583039.0f;
+	vec r = x * 1.92596303e-8f + (x * 1.44269502e+0f - n); // log₂e in two parts: rounded once, it would be off by x·1e-8
+	vec p = ALL(1.53458124e-4f);
+	p = p * r + 1.33999344e-3f;
+	p = p * r + 9.61848907e-3f;
+	p = p * r + 5.55032864e-2f;
+	p = p * r + 2.40226462e-1f;
+	p = p * r + 6.93147182e-1f;
 	p = p * r + 1.0f;
-	return (vec)(((ivec)p + ((ivec)whole << 23)) & ~(x < -126.0f));
+	return (vec)((ivec)(p * (vec)((ivec)shifted << 23)) & ~(x < -87.0f));
 }
 
 // micro makes rows×COLUMNS of a product in registers.
 inlined void NAME(micro)(const int rows, int64_t n, const float *a, int64_t ar, int64_t ax, const float *b, int64_t bs,
-		float *c, int64_t cs, int add) {
+		float *c, int64_t cs, int add, float times) {
 	vec sum[ROWS][VECTORS];
 #pragma GCC unroll 16
 	for (int r = 0; r < rows; r++)
@@ -57,22 +64,22 @@ inlined void NAME(micro)(const int rows, int64_t n, const float *a, int64_t ar, 
 #pragma GCC unroll 16
 	for (int r = 0; r < rows; r++)
 #pragma GCC unroll 16
-		for (int v = 0; v < VECTORS; v++) VEC(c + r * cs + v * LANES) = sum[r][v];
+		for (int v = 0; v < VECTORS; v++) VEC(c + r * cs + v * LANES) = sum[r][v] * times;
 }
 
-// product sets C, rows×columns, to a product or adds one to it: C[r][c] = Σₓ A[r·ar + x·ax]·B[x·bs + c], x below n.
-// columns is a multiple of COLUMNS.
+// product sets C, rows×columns, to times·(C + AB) or, if it is not to add, times·AB, where (AB)[r][c] is the sum over x below
+// n of A[r·ar + x·ax]·B[x·bs + c]. columns is a multiple of COLUMNS.
 static void NAME(product)(int64_t rows, int64_t columns, int64_t n, const float *a, int64_t ar, int64_t ax,
-		const float *b, int64_t bs, float *c, int64_t cs, int add) {
+		const float *b, int64_t bs, float *c, int64_t cs, int add, float times) {
 	for (int64_t at = 0; at < columns; at += COLUMNS) {
 		const float *from = a;
 		float *to = c + at;
 		int64_t left = rows;
 		for (; left >= ROWS; left -= ROWS, from += ROWS * ar, to += ROWS * cs)
-			NAME(micro)(ROWS, n, from, ar, ax, b + at, bs, to, cs, add);
-		for (; left >= 4; left -= 4, from += 4 * ar, to += 4 * cs) NAME(micro)(4, n, from, ar, ax, b + at, bs, to, cs, add);
-		for (; left >= 2; left -= 2, from += 2 * ar, to += 2 * cs) NAME(micro)(2, n, from, ar, ax, b + at, bs, to, cs, add);
-		if (left) NAME(micro)(1, n, from, ar, ax, b + at, bs, to, cs, add);
+			NAME(micro)(ROWS, n, from, ar, ax, b + at, bs, to, cs, add, times);
+		for (; left >= 4; left -= 4, from += 4 * ar, to += 4 * cs) NAME(micro)(4, n, from, ar, ax, b + at, bs, to, cs, add, times);
+		for (; left >= 2; left -= 2, from += 2 * ar, to += 2 * cs) NAME(micro)(2, n, from, ar, ax, b + at, bs, to, cs, add, times);
+		if (left) NAME(micro)(1, n, from, ar, ax, b + at, bs, to, cs, add, times);
 	}
 }
 
@@ -80,12 +87,12 @@ static void NAME(product)(int64_t rows, int64_t columns, int64_t n, const float 
 static void NAME(mask)(const attention *a, const queries *q, const keys *k, float *s) {
 	for (int64_t i = 0; i < k->n; i++) {
 		int32_t at = k->position[i], segment = k->segment[i];
-		for (int v = 0; v < TILE; v += LANES) {
+		for (int v = 0; v < QUERIES; v += LANES) {
 			ivec distance = IVEC(q->position + v) - at; // of the key behind the query
 			ivec seen = IVEC(q->segment + v) == segment;
 			if (a->causal) seen &= distance >= 0;
 			if (a->window) seen &= (distance < a->window) & (distance > -a->window);
-			float *x = s + i * TILE + v;
+			float *x = s + i * QUERIES + v;
 			VEC(x) = NAME(pick)(seen, VEC(x), ALL(-INFINITY));
 		}
 	}
@@ -95,50 +102,49 @@ static void NAME(mask)(const attention *a, const queries *q, const keys *k, floa
 // Algorithm 1, with the division at the end of Dao 2023, §3.1).
 static void NAME(forward)(void *of, int64_t i, void *scratch) {
 	const attention *a = of;
-	float *qt = scratch, *s = qt + TILE * a->d, *o = s + TILE * TILE, *kv = o + TILE * a->e;
+	float *qt = scratch, *s = qt + QUERIES * a->d, *o = s + KEYS * QUERIES, *kv = o + QUERIES * a->e;
 	queries q;
 	keys k;
-	float largest[TILE], sum[TILE];
-	int64_t tiles = (a->queries + TILE - 1) / TILE, h = i / tiles % a->heads, b = i / tiles / a->heads;
+	float largest[QUERIES], sum[QUERIES];
+	int64_t tiles = (a->queries + QUERIES - 1) / QUERIES, h = i / tiles % a->heads, b = i / tiles / a->heads;
 	take_queries(a, &q, b, h, i % tiles);
 	load_transposed(&a->q, &q, a->d, qt);
-	memset(o, 0, sizeof *o * TILE * a->e);
-	for (int v = 0; v < TILE; v++) largest[v] = -INFINITY, sum[v] = 0;
-	float c = a->scale * LOG2E;
+	memset(o, 0, sizeof *o * QUERIES * a->e);
+	for (int v = 0; v < QUERIES; v++) largest[v] = -INFINITY, sum[v] = 0;
 	for (int64_t tile = 0; take_keys(a, &k, b, h, tile); tile++) {
 		int seen = sight(a, &q, &k);
 		if (seen == NONE) continue;
-		rows key = row_tile(&a->k, &k, a->d, kv);
-		NAME(product)(k.n, TILE, a->d, key.at, key.stride, 1, qt, TILE, s, TILE, 0);
+		load_rows(&a->k, &k, a->d, kv);
+		NAME(product)(k.n, QUERIES, a->d, kv, a->d, 1, qt, QUERIES, s, QUERIES, 0, a->scale);
 		if (seen == SOME) NAME(mask)(a, &q, &k, s);
-		for (int v = 0; v < TILE; v += LANES) {
+		for (int v = 0; v < QUERIES; v += LANES) {
 			vec before = VEC(largest + v), now = before;
 			for (int64_t j = 0; j < k.n; j++) {
-				vec x = VEC(s + j * TILE + v);
+				vec x = VEC(s + j * QUERIES + v);
 				now = NAME(pick)(x > now, x, now);
 			}
 			VEC(largest + v) = now;
-			vec base = (vec)((ivec)(now * c) & (now != -INFINITY)); // nothing seen yet: all weights are 2^-∞
-			vec shrink = NAME(exp2)(before * c - base), total = {};
+			vec base = (vec)((ivec)now & (now != -INFINITY)); // nothing seen yet: all weights are e^-∞
+			vec shrink = NAME(exp)(before - base), total = {};
 			for (int64_t j = 0; j < k.n; j++) {
-				float *x = s + j * TILE + v;
-				total += VEC(x) = NAME(exp2)(VEC(x) * c - base);
+				float *x = s + j * QUERIES + v;
+				total += VEC(x) = NAME(exp)(VEC(x) - base);
 			}
 			VEC(sum + v) = VEC(sum + v) * shrink + total;
-			for (int64_t j = 0; j < a->e; j++) VEC(o + j * TILE + v) *= shrink;
+			if (!NAME(same)(before, now))
+				for (int64_t j = 0; j < a->e; j++) VEC(o + j * QUERIES + v) *= shrink;
 		}
-		rows value = row_tile(&a->v, &k, a->e, kv);
-		NAME(product)(a->e, TILE, k.n, value.at, 1, value.stride, s, TILE, o, TILE, 1);
+		load_rows(&a->v, &k, a->e, kv);
+		NAME(product)(a->e, QUERIES, k.n, kv, 1, a->e, s, QUERIES, o, QUERIES, 1, 1);
 	}
-	for (int v = 0; v < TILE; v += LANES) {
+	for (int v = 0; v < QUERIES; v += LANES) {
 		ivec some = VEC(sum + v) != 0;
 		for (int64_t j = 0; j < a->e; j++) {
-			float *x = o + j * TILE + v;
+			float *x = o + j * QUERIES + v;
 			VEC(x) = (vec)((ivec)(VEC(x) / VEC(sum + v)) & some);
 		}
-		VEC(largest + v) *= a->scale;
 	}
-	store_transposed(&a->out, &q, a->e, o, s);
+	store_transposed(&a->out, &q, a->e, o);
 	for (int64_t j = 0; j < q.n; j++) {
 		a->largest[q.row + j * a->heads] = largest[j];
 		a->sum[q.row + j * a->heads] = sum[j];
@@ -151,18 +157,17 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 	const attention *a = of;
 	int64_t wide_d = padded(a->d), wide_e = padded(a->e);
 	float *dk = scratch, *dv = dk + a->keys * wide_d;
-	float *q_rows = dv + a->keys * wide_e, *do_rows = q_rows + TILE * wide_d;
-	float *qt = do_rows + TILE * wide_e, *dot = qt + TILE * a->d, *dq = dot + TILE * a->e;
-	float *s = dq + TILE * a->d, *ds = s + TILE * TILE, *kv = ds + TILE * TILE;
+	float *q_rows = dv + a->keys * wide_e, *do_rows = q_rows + QUERIES * wide_d;
+	float *qt = do_rows + QUERIES * wide_e, *dot = qt + QUERIES * a->d, *dq = dot + QUERIES * a->e;
+	float *s = dq + QUERIES * (a->d > a->e ? a->d : a->e), *ds = s + KEYS * QUERIES, *kv = ds + KEYS * QUERIES;
 	queries q;
 	keys k;
-	float lse[TILE], delta[TILE];
+	float largest[QUERIES], share[QUERIES], delta[QUERIES];
 	int64_t group = a->heads / a->key_heads, b = i / a->key_heads;
 	memset(dk, 0, sizeof *dk * a->keys * (wide_d + wide_e));
-	memset(q_rows, 0, sizeof *q_rows * TILE * (wide_d + wide_e));
-	float c = a->scale * LOG2E;
+	memset(q_rows, 0, sizeof *q_rows * QUERIES * (wide_d + wide_e));
 	for (int64_t h = i % a->key_heads * group, last = h + group; h < last; h++)
-		for (int64_t tile = 0; tile * TILE < a->queries; tile++) {
+		for (int64_t tile = 0; tile * QUERIES < a->queries; tile++) {
 			take_queries(a, &q, b, h, tile);
 			load_transposed(&a->q, &q, a->d, qt);
 			load_transposed(&a->dout, &q, a->e, dot);
@@ -170,38 +175,47 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 				load(&a->q, (q.row + j * a->heads) * a->d, a->d, q_rows + j * wide_d);
 				load(&a->dout, (q.row + j * a->heads) * a->e, a->e, do_rows + j * wide_e);
 			}
-			for (int64_t j = q.n; j < TILE; j++) {
+			for (int64_t j = q.n; j < QUERIES; j++) {
 				memset(q_rows + j * wide_d, 0, sizeof *q_rows * a->d);
 				memset(do_rows + j * wide_e, 0, sizeof *do_rows * a->e);
 			}
-			for (int64_t j = 0; j < TILE; j++) {
-				lse[j] = INFINITY, delta[j] = 0; // of what sees nothing: all its weights are 2^-∞
-				if (j >= q.n || a->lse[q.row + j * a->heads] == -INFINITY) continue;
-				lse[j] = a->lse[q.row + j * a->heads] * LOG2E;
-				load(&a->output, (q.row + j * a->heads) * a->e, a->e, kv);
-				for (int64_t x = 0; x < a->e; x++) delta[j] += kv[x] * do_rows[j * wide_e + x];
+			for (int64_t j = 0; j < QUERIES; j++) {
+				int64_t row = q.row + j * a->heads;
+				int seen = j < q.n && a->sum[row] != 0;
+				largest[j] = seen ? a->largest[row] : INFINITY; // of what sees nothing: all its weights are e^-∞
+				share[j] = seen ? 1 / a->sum[row] : 0;
 			}
-			memset(dq, 0, sizeof *dq * TILE * a->d);
+			// The output times its gradient, summed in the order of the product that it is taken from below: where one key has
+			// all the weight, the difference is exactly 0.
+			load_transposed(&a->output, &q, a->e, dq);
+			for (int v = 0; v < QUERIES; v += LANES) {
+				vec sum = {};
+				for (int64_t j = 0; j < a->e; j++) sum += VEC(dq + j * QUERIES + v) * VEC(dot + j * QUERIES + v);
+				VEC(delta + v) = sum;
+			}
+			memset(dq, 0, sizeof *dq * QUERIES * a->d);
 			for (int64_t n = 0; take_keys(a, &k, b, h, n); n++) {
 				int seen = sight(a, &q, &k);
 				if (seen == NONE) continue;
-				rows value = row_tile(&a->v, &k, a->e, kv);
-				NAME(product)(k.n, TILE, a->e, value.at, value.stride, 1, dot, TILE, ds, TILE, 0);
-				rows key = row_tile(&a->k, &k, a->d, kv);
-				NAME(product)(k.n, TILE, a->d, key.at, key.stride, 1, qt, TILE, s, TILE, 0);
+				load_rows(&a->v, &k, a->e, kv);
+				NAME(product)(k.n, QUERIES, a->e, kv, a->e, 1, dot, QUERIES, ds, QUERIES, 0, 1);
+				load_rows(&a->k, &k, a->d, kv);
+				NAME(product)(k.n, QUERIES, a->d, kv, a->d, 1, qt, QUERIES, s, QUERIES, 0, a->scale);
 				if (seen == SOME) NAME(mask)(a, &q, &k, s);
-				for (int64_t j = 0; j < k.n * TILE; j += LANES) {
-					int64_t v = j % TILE;
-					vec p = NAME(exp2)(VEC(s + j) * c - VEC(lse + v));
+				for (int64_t j = 0; j < k.n * QUERIES; j += LANES) {
+					int64_t v = j % QUERIES;
+					vec p = NAME(exp)(VEC(s + j) - VEC(largest + v)) * VEC(share + v);
 					VEC(s + j) = p;
-					VEC(ds + j) = p * (VEC(ds + j) - VEC(delta + v)) * a->scale;
+					VEC(ds + j) = p * (VEC(ds + j) - VEC(delta + v));
 				}
-				NAME(product)(k.n, wide_e, TILE, s, TILE, 1, do_rows, wide_e, dv + k.first * wide_e, wide_e, 1);
-				NAME(product)(k.n, wide_d, TILE, ds, TILE, 1, q_rows, wide_d, dk + k.first * wide_d, wide_d, 1);
-				NAME(product)(a->d, TILE, k.n, key.at, 1, key.stride, ds, TILE, dq, TILE, 1);
+				NAME(product)(k.n, wide_e, QUERIES, s, QUERIES, 1, do_rows, wide_e, dv + k.first * wide_e, wide_e, 1, 1);
+				NAME(product)(k.n, wide_d, QUERIES, ds, QUERIES, 1, q_rows, wide_d, dk + k.first * wide_d, wide_d, 1, 1);
+				NAME(product)(a->d, QUERIES, k.n, kv, 1, a->d, ds, QUERIES, dq, QUERIES, 1, 1);
 			}
-			store_transposed(&a->dq, &q, a->d, dq, s);
+			for (int64_t j = 0; j < QUERIES * a->d; j++) dq[j] *= a->scale;
+			store_transposed(&a->dq, &q, a->d, dq);
 		}
+	for (int64_t j = 0; j < a->keys * wide_d; j++) dk[j] *= a->scale;
 	for (int64_t j = 0; j < a->keys; j++) {
 		int64_t row = (b * a->keys + j) * a->key_heads + i % a->key_heads;
 		store(&a->dk, row * a->d, a->d, dk + j * wide_d);

@@ -1,0 +1,381 @@
+package flash_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/dtypes/bfloat16"
+	"github.com/gomlx/compute/dtypes/float16"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/flash"
+	"github.com/shardbook/shardbook/lib/flash/online"
+)
+
+type (
+	node  = graph.Node
+	nodes = []*graph.Node
+)
+
+// problem is one attention with numbers.
+type problem struct {
+	b, t, s, h, k, d, e int
+	dtype               dtypes.DType
+	causal              bool
+	window              int
+	scale               float64 // as Options have it
+	qp, kp              []int32 // positions, or nil
+	qs, ks              []int32 // segments, or nil
+	q, key, v, dout     []float64
+}
+
+func (p problem) String() string {
+	extra := ""
+	if p.qp != nil {
+		extra += " positions"
+	}
+	if p.qs != nil {
+		extra += " segments"
+	}
+	return fmt.Sprintf("%s B=%d T=%d S=%d H=%d K=%d D=%d E=%d causal=%v window=%d%s", p.dtype, p.b, p.t, p.s, p.h, p.k, p.d, p.e, p.causal, p.window, extra)
+}
+
+// fill makes the numbers: normal ones, rounded to the type, logits of about the given size.
+func (p *problem) fill(r *rand.Rand, size float64) {
+	normal := func(n int, size float64) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = rounded(r.NormFloat64()*size, p.dtype)
+		}
+		return x
+	}
+	p.q, p.key = normal(p.b*p.t*p.h*p.d, math.Sqrt(size)), normal(p.b*p.s*p.k*p.d, math.Sqrt(size))
+	p.v, p.dout = normal(p.b*p.s*p.k*p.e, 1), normal(p.b*p.t*p.h*p.e, 1)
+}
+
+func rounded(x float64, dtype dtypes.DType) float64 {
+	switch dtype {
+	case dtypes.BFloat16:
+		return float64(bfloat16.FromFloat64(x).Float32())
+	case dtypes.Float16:
+		return float64(float16.FromFloat64(x).Float32())
+	case dtypes.Float32:
+		return float64(float32(x))
+	}
+	return x
+}
+
+// randomProblem has any shape, type and mask.
+func randomProblem(r *rand.Rand) problem {
+	pick := func(of ...int) int { return of[r.IntN(len(of))] }
+	p := problem{b: 1 + r.IntN(2), t: 1 + r.IntN(pick(3, 20, 70, 150)), k: pick(1, 1, 2), d: pick(1, 3, 8, 8, 16, 40), causal: r.IntN(2) == 0}
+	p.h, p.s, p.e = p.k*pick(1, 2, 3), p.t, p.d
+	p.dtype = []dtypes.DType{dtypes.Float32, dtypes.Float32, dtypes.BFloat16, dtypes.Float16}[r.IntN(4)]
+	if r.IntN(3) == 0 {
+		p.s = 1 + r.IntN(pick(20, 150))
+	}
+	if r.IntN(4) == 0 {
+		p.e = pick(1, 5, 32, 70)
+	}
+	if r.IntN(3) == 0 {
+		p.window = 1 + r.IntN(p.s+3)
+	}
+	if r.IntN(4) == 0 {
+		p.scale = 0.05 + r.Float64()
+	}
+	if r.IntN(4) == 0 {
+		p.qp, p.kp = make([]int32, p.t), make([]int32, p.s)
+		start, step := int32(r.IntN(40)-10), int32(1+r.IntN(2))
+		for i := range p.qp {
+			p.qp[i] = start + step*int32(i)
+		}
+		for i := range p.kp {
+			p.kp[i] = int32(r.IntN(p.s))
+		}
+	}
+	if r.IntN(4) == 0 {
+		segments := func(n int) []int32 {
+			x := make([]int32, p.b*n)
+			for b := range p.b {
+				at := int32(0)
+				for i := range n {
+					if r.IntN(1+n/3) == 0 {
+						at++
+					}
+					x[b*n+i] = at
+				}
+			}
+			return x
+		}
+		p.qs, p.ks = segments(p.t), segments(p.s)
+		if p.t == p.s {
+			p.ks = p.qs
+		}
+	}
+	p.fill(r, []float64{0.3, 1, 1, 4}[r.IntN(4)])
+	return p
+}
+
+func (p problem) visible(b, i, j int) bool {
+	qp, kp := i+p.s-p.t, j
+	if p.qp != nil {
+		qp, kp = int(p.qp[i]), int(p.kp[j])
+	}
+	far := qp - kp
+	return (!p.causal || far >= 0) && (p.window == 0 || far < p.window && -far < p.window) &&
+		(p.qs == nil || p.qs[b*p.t+i] == p.ks[b*p.s+j])
+}
+
+func (p problem) scaleOf() float64 {
+	if p.scale == 0 {
+		return 1 / math.Sqrt(float64(p.d))
+	}
+	return p.scale
+}
+
+// result holds what is compared: the output, the log-sum-exp, and the gradients of q, k and v.
+type result [5][]float64
+
+var resultNames = [5]string{"output", "log-sum-exp", "dq", "dk", "dv"}
+
+// exact is the result in float64, head by head.
+func (p problem) exact() result {
+	r := result{make([]float64, p.b*p.t*p.h*p.e), make([]float64, p.b*p.t*p.h), make([]float64, len(p.q)), make([]float64, len(p.key)), make([]float64, len(p.v))}
+	head := func(x []float64, b, rows, heads, h, width int) []float64 {
+		var y []float64
+		for i := range rows {
+			at := ((b*rows+i)*heads + h) * width
+			y = append(y, x[at:at+width]...)
+		}
+		return y
+	}
+	add := func(to, x []float64, b, rows, heads, h, width int) {
+		for i := range rows {
+			for c := range width {
+				to[((b*rows+i)*heads+h)*width+c] += x[i*width+c]
+			}
+		}
+	}
+	for b := range p.b {
+		for h := range p.h {
+			g := h / (p.h / p.k)
+			q, k, v := head(p.q, b, p.t, p.h, h, p.d), head(p.key, b, p.s, p.k, g, p.d), head(p.v, b, p.s, p.k, g, p.e)
+			sees := func(i, j int) bool { return p.visible(b, i, j) }
+			out, lse := online.Reference(q, k, v, p.d, p.e, p.scaleOf(), sees)
+			dq, dk, dv := online.ReferenceGradients(q, k, v, head(p.dout, b, p.t, p.h, h, p.e), p.d, p.e, p.scaleOf(), sees)
+			add(r[0], out, b, p.t, p.h, h, p.e)
+			add(r[1], lse, b, p.t, p.h, h, 1)
+			add(r[2], dq, b, p.t, p.h, h, p.d)
+			add(r[3], dk, b, p.s, p.k, g, p.d)
+			add(r[4], dv, b, p.s, p.k, g, p.e)
+		}
+	}
+	return r
+}
+
+// largestTerms returns, for each part of the result, what the error of one rounding of every term is in proportion to: the
+// largest sum of terms' magnitudes, however much of it cancels. A weight is off by as much as its score and the largest are.
+func (p problem) largestTerms() (most [5]float64) {
+	abs := func(x []float64) []float64 { return wide(x, math.Abs) }
+	dot := func(x, y []float64) (sum float64) {
+		for i := range x {
+			sum += x[i] * y[i]
+		}
+		return sum
+	}
+	dk, dv := make([]float64, len(p.key)), make([]float64, len(p.v))
+	for b := range p.b {
+		for h := range p.h {
+			row := func(x []float64, i, width int) []float64 { at := ((b*p.t+i)*p.h + h) * width; return x[at : at+width] }
+			col := func(x []float64, j, width int) []float64 {
+				at := ((b*p.s+j)*p.k + h/(p.h/p.k)) * width
+				return x[at : at+width]
+			}
+			for i := range p.t {
+				q, dout := row(p.q, i, p.d), abs(row(p.dout, i, p.e))
+				weights, sum, delta, largest, scores := make([]float64, p.s), 0.0, 0.0, math.Inf(-1), 0.0
+				for j := range weights {
+					if weights[j] = math.Inf(-1); p.visible(b, i, j) {
+						weights[j] = p.scaleOf() * dot(q, col(p.key, j, p.d))
+						scores = max(scores, p.scaleOf()*dot(abs(q), abs(col(p.key, j, p.d))))
+					}
+					largest = max(largest, weights[j])
+				}
+				for j := range weights {
+					if weights[j] = math.Exp(weights[j] - largest); math.IsInf(largest, -1) {
+						weights[j] = 0
+					}
+					sum += weights[j]
+				}
+				out, dq := make([]float64, p.e), make([]float64, p.d)
+				most[1] = max(most[1], scores)
+				for j := range weights {
+					weights[j] *= (1 + 2*scores) / max(sum, 1)
+					delta += weights[j] * dot(dout, abs(col(p.v, j, p.e)))
+				}
+				for j, w := range weights {
+					ds := p.scaleOf() * w * (dot(dout, abs(col(p.v, j, p.e))) + delta)
+					for c := range p.e {
+						out[c] += w * math.Abs(col(p.v, j, p.e)[c])
+						col(dv, j, p.e)[c] += w * dout[c]
+					}
+					for c := range p.d {
+						dq[c] += ds * math.Abs(col(p.key, j, p.d)[c])
+						col(dk, j, p.d)[c] += ds * math.Abs(q[c])
+					}
+				}
+				most[0], most[2] = max(most[0], slices.Max(out)), max(most[2], slices.Max(dq))
+			}
+		}
+	}
+	most[3], most[4] = slices.Max(dk), slices.Max(dv)
+	return most
+}
+
+// args are the problem's tensors: q, k, v, dout, and positions and segments where it has them.
+func (p problem) args() []*tensors.Tensor {
+	cast := func(x []float64, dims ...int) *tensors.Tensor {
+		t := tensors.FromShape(shapes.Make(p.dtype, dims...))
+		switch p.dtype {
+		case dtypes.Float64:
+			return tensors.FromFlatDataAndDimensions(x, dims...)
+		case dtypes.Float32:
+			tensors.MustMutableFlatData(t, func(y []float32) {
+				for i := range y {
+					y[i] = float32(x[i])
+				}
+			})
+		case dtypes.BFloat16:
+			tensors.MustMutableFlatData(t, func(y []bfloat16.BFloat16) {
+				for i := range y {
+					y[i] = bfloat16.FromFloat64(x[i])
+				}
+			})
+		case dtypes.Float16:
+			tensors.MustMutableFlatData(t, func(y []float16.Float16) {
+				for i := range y {
+					y[i] = float16.FromFloat64(x[i])
+				}
+			})
+		}
+		return t
+	}
+	args := []*tensors.Tensor{cast(p.q, p.b, p.t, p.h, p.d), cast(p.key, p.b, p.s, p.k, p.d), cast(p.v, p.b, p.s, p.k, p.e), cast(p.dout, p.b, p.t, p.h, p.e)}
+	if p.qp != nil {
+		args = append(args, tensors.FromFlatDataAndDimensions(p.qp, p.t), tensors.FromFlatDataAndDimensions(p.kp, p.s))
+	}
+	if p.qs != nil {
+		args = append(args, tensors.FromFlatDataAndDimensions(p.qs, p.b, p.t), tensors.FromFlatDataAndDimensions(p.ks, p.b, p.s))
+	}
+	return args
+}
+
+// options returns the problem's, with the mask's nodes from those behind the first four arguments.
+func (p problem) options(in nodes) flash.Options {
+	o := flash.Options{Mask: flash.Mask{Causal: p.causal, Window: p.window}, Scale: p.scale}
+	rest := in[4:]
+	if p.qp != nil {
+		o.QueryPositions, o.KeyPositions, rest = rest[0], rest[1], rest[2:]
+	}
+	if p.qs != nil {
+		o.QuerySegments, o.KeySegments = rest[0], rest[1]
+	}
+	return o
+}
+
+// attention builds the result by flash.
+func (p problem) attention(in nodes, o flash.Options) nodes {
+	out, lse := flash.WithLogSumExp(in[0], in[1], in[2], o)
+	return p.results(in, out, lse)
+}
+
+// results are the output, the log-sum-exp, and the gradients of the output's product with dout.
+func (p problem) results(in nodes, out, lse *node) nodes {
+	return append(nodes{out, lse}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
+}
+
+// naive builds the result as it is written down, with all scores: in float32, and for half types with scores and weights
+// rounded to them, as a framework's products and softmax give them.
+func (p problem) naive(in nodes) nodes {
+	g := in[0].Graph()
+	wide := func(x *node) *node { return graph.ConvertDType(x, dtypes.Float32) }
+	rounded := func(x *node) *node { return wide(graph.ConvertDType(x, p.dtype)) }
+	o := p.options(in)
+	group := p.h / p.k
+	q := graph.Reshape(wide(in[0]), p.b, p.t, p.k, group, p.d)
+	scores := rounded(graph.MulScalar(graph.Einsum("btkgd,bskd->bkgts", q, wide(in[1])), p.scaleOf())) // (B,K,G,T,S)
+	column := func(x *node) *node { return graph.Reshape(x, -1, 1, 1, p.t, 1) }
+	row := func(x *node) *node { return graph.Reshape(x, -1, 1, 1, 1, p.s) }
+	qp, kp := graph.AddScalar(graph.Iota(g, shapes.Make(dtypes.Int32, p.t), 0), p.s-p.t), graph.Iota(g, shapes.Make(dtypes.Int32, p.s), 0)
+	if p.qp != nil {
+		qp, kp = o.QueryPositions, o.KeyPositions
+	}
+	far := graph.Sub(column(qp), row(kp))
+	seen := graph.Equal(far, far)
+	if p.causal {
+		seen = graph.LogicalAnd(seen, graph.GreaterOrEqual(far, graph.ZerosLike(far)))
+	}
+	if p.window > 0 {
+		seen = graph.LogicalAnd(seen, graph.LessThan(graph.Abs(far), graph.AddScalar(graph.ZerosLike(far), p.window)))
+	}
+	if p.qs != nil {
+		seen = graph.LogicalAnd(seen, graph.Equal(column(o.QuerySegments), row(o.KeySegments)))
+	}
+	seen = graph.BroadcastToDims(seen, scores.Shape().Dimensions...)
+	none := graph.BroadcastToDims(graph.Const(g, float32(-1e30)), scores.Shape().Dimensions...)
+	scores = graph.Where(seen, scores, none)
+	largest := graph.StopGradient(graph.ReduceAndKeep(scores, graph.ReduceMax, -1))
+	weights := graph.Where(seen, graph.Exp(graph.Sub(scores, largest)), graph.ZerosLike(scores))
+	sum := graph.ReduceAndKeep(weights, graph.ReduceSum, -1)
+	lse := graph.Squeeze(graph.Add(largest, graph.Log(sum)), -1) // (B,K,G,T)
+	sum = graph.Where(graph.Equal(sum, graph.ZerosLike(sum)), graph.OnesLike(sum), sum)
+	out := graph.Einsum("bkgts,bske->btkge", rounded(graph.Div(weights, sum)), wide(in[2]))
+	out = graph.ConvertDType(graph.Reshape(out, p.b, p.t, p.h, p.e), p.dtype)
+	return p.results(in, out, graph.Reshape(graph.TransposeAllAxes(lse, 0, 3, 1, 2), p.b, p.t, p.h))
+}
+
+func toResult(out []*tensors.Tensor) (r result) {
+	for i, x := range out {
+		x.MustConstFlatData(func(flat any) {
+			switch flat := flat.(type) {
+			case []float64:
+				r[i] = slices.Clone(flat)
+			case []float32:
+				r[i] = wide(flat, func(x float32) float64 { return float64(x) })
+			case []bfloat16.BFloat16:
+				r[i] = wide(flat, func(x bfloat16.BFloat16) float64 { return float64(x.Float32()) })
+			case []float16.Float16:
+				r[i] = wide(flat, func(x float16.Float16) float64 { return float64(x.Float32()) })
+			}
+		})
+	}
+	return r
+}
+
+func wide[T any](x []T, to func(T) float64) []float64 {
+	y := make([]float64, len(x))
+	for i := range x {
+		y[i] = to(x[i])
+	}
+	return y
+}
+
+// errors returns the largest error of each part; NaN where there is one.
+func (r result) errors(want result) (worst [5]float64) {
+	for i := range r {
+		for j, x := range r[i] {
+			if x == want[i][j] {
+				continue
+			}
+			if off := math.Abs(x - want[i][j]); !(off <= worst[i]) {
+				worst[i] = off
+			}
+		}
+	}
+	return worst
+}
