@@ -222,10 +222,14 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 
 typedef void part(void *, int64_t, void *);
 
+static int widest = 512; // the widest vectors to use, in bits
+
+void shardbook_flash_limit(int bits) { widest = bits; }
+
 static part *best(part *plain, part *avx2, part *avx512) {
 #ifdef X86
-	if (__builtin_cpu_supports("avx512f")) return avx512;
-	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
+	if (widest >= 512 && __builtin_cpu_supports("avx512f")) return avx512;
+	if (widest >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
 #endif
 	return plain;
 }
