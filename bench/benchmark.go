@@ -48,9 +48,10 @@ type testCase struct {
 type role string
 
 const (
-	ours  role = "ours"
-	peer  role = "peer"
-	limit role = "limit" // what the machine could do at best, if nothing else were to be done
+	ours    role = "ours"
+	variant role = "variant" // ours as well, but compared with the best of ours as the peers are
+	peer    role = "peer"
+	limit   role = "limit" // what the machine could do at best, if nothing else were to be done
 )
 
 // implementation is one way to do the cases. It has either serve or commands.
@@ -104,12 +105,13 @@ type facts struct {
 }
 
 // footprint is what an implementation needs for a case, in bytes. A compiled program
-// knows beforehand; of others there is the process's peak.
+// knows beforehand; of others there is the process's peak, or its rise in a call.
 type footprint struct {
 	Arguments int64 `json:"arg_bytes,omitempty"`
 	Outputs   int64 `json:"out_bytes,omitempty"` // those that take no argument's place
 	Temporary int64 `json:"temp_bytes,omitempty"`
 	PeakRSS   int64 `json:"peak_rss_bytes,omitempty"`
+	ExtraRSS  int64 `json:"extra_rss_bytes,omitempty"`
 }
 
 // planned is all that a compiled program needs at once, 0 for what is not one.

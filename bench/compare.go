@@ -50,7 +50,7 @@ func compare(name string, c testCase, results []result) []record {
 				rec.OfLimit = round(median(pairRatios(res.times, bound.times)))
 			}
 			rec.compareMemory(they.leanest, res.footprint)
-		case peer:
+		case peer, variant:
 			if we.times != nil {
 				ratios := pairRatios(res.times, we.times)
 				for i, r := range ratios {

@@ -153,6 +153,9 @@ func TestBadArguments(t *testing.T) {
 		{"train --d=100 --heads=3", "heads"},
 		{"train --batch=-1", "-1"},
 		{"train --worker=jax", `no implementation "jax"`},
+		{"flash --sizes=0", "0 tokens, want 1 to"},
+		{"flash --threads=0", "--threads=0: want 1 or more"},
+		{"flash --worker=torch", `no implementation "torch"`},
 	} {
 		cmd := newCommand()
 		cmd.SetArgs(strings.Fields(test.args))

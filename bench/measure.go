@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/shardbook/shardbook/lib/notebook"
 )
@@ -35,6 +36,10 @@ const (
 
 	// maxCalls bounds the calls of one sample.
 	maxCalls = 2000
+
+	// slowCall is how long a call takes that needs no others before it: neither to wake
+	// up, nor to find how many make a sample.
+	slowCall = 500 * time.Millisecond
 )
 
 // run measures a benchmark's cases and reports each as soon as it is done.
@@ -141,6 +146,7 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 		facts, n, err := w.prepare(ctx, params)
 		var unsupported errUnsupported
 		if errors.As(err, &unsupported) {
+			fmt.Fprintf(os.Stderr, "bench: %s: without %s: %v\n", c.name, w.name, unsupported)
 			continue
 		} else if err != nil {
 			return nil, err
@@ -187,6 +193,9 @@ func (w *worker) prepare(ctx context.Context, params []byte) (f facts, calls int
 			return f, 0, err
 		}
 		calls = max(1, int(min(sampleMS/a.MS, maxCalls)))
+		if a.MS > slowCall.Seconds()*1e3 {
+			break
+		}
 	}
 	return prepared.facts, calls, nil
 }

@@ -33,8 +33,8 @@ type record struct {
 
 	// On our lines, where peers were measured: the best peer's time over ours in
 	// the same round, its median and its least; and the best peer's least time over
-	// our least. Best is the peer with the least median. On a peer's line, where any
-	// of ours was measured: its time over that of the best of ours, likewise.
+	// our least. Best is the peer with the least median. On a peer's line or a variant's,
+	// where any of ours was measured: its time over that of the best of ours, likewise.
 	Ratio    float64 `json:"ratio,omitempty"`
 	RatioMin float64 `json:"ratio_min,omitempty"`
 	MinRatio float64 `json:"min_ratio,omitempty"`
@@ -44,8 +44,13 @@ type record struct {
 	// the median.
 	OfLimit float64 `json:"of_limit,omitempty"`
 
+	// Of benchmarks of several operations.
+	Op string `json:"op,omitempty"`
+
+	// Of benchmarks of attention.
+	Tokens int `json:"tokens,omitempty"`
+
 	// Of benchmarks that move data; the bandwidths are of the median time.
-	Op    string  `json:"op,omitempty"`
 	Bytes int64   `json:"bytes,omitempty"`
 	Ranks int     `json:"ranks,omitempty"`
 	AlgBW float64 `json:"algbw_GBs,omitempty"`
@@ -187,7 +192,7 @@ func ratioTable(records []record) string {
 }
 
 func ratioCell(r record) string {
-	if r.Best == "" {
+	if r.Ratio == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%.2f (%.2f)", r.Ratio, r.RatioMin)

@@ -46,7 +46,7 @@ func (s Setup) keeps(v *sheet) ([]kept, error) {
 	}
 	switch {
 	case s.Flash:
-		add(recompute.Scores, "log-sum-exp", "4*b*a*s/(c*t)")
+		add(recompute.Scores, "largest scores and their sums", perHead)
 	default:
 		add(recompute.Scores, "attention weights", scores)
 		add(recompute.Scores, "softmax statistics", perHead)

@@ -50,6 +50,8 @@ func llama(c *gpt.Config) {
 	c.Gated, c.NoBias, c.Norm, c.Positions, c.KVHeads = true, true, gpt.RMSNorm, gpt.Rotary, 2
 }
 
+func flash(c *gpt.Config) { c.Flash = true }
+
 func both(f, g func(*gpt.Config)) func(*gpt.Config) { return func(c *gpt.Config) { f(c); g(c) } }
 
 var runs = []run{
@@ -105,6 +107,14 @@ var runs = []run{
 	{prec: "bf16-pure"},
 	{prec: "bf16", change: sizes(1, 128, 4, 256, 256), batch: 4},
 	{prec: "bf16", change: recomputing(recompute.Block, 1)},
+
+	{change: both(flash, sizes(4, 128, 4, 128, 256))},
+	{change: both(flash, sizes(2, 64, 4, 1024, 64)), batch: 1},
+	{change: both(flash, llama)},
+	{change: both(flash, recomputing(recompute.Block, 3)), batch: 4},
+	{change: both(flash, recomputing(recompute.Halves, 2))},
+	{change: flash, devices: 2},
+	{change: both(flash, llama), prec: "bf16"},
 }
 
 func (r run) config() gpt.Config {
@@ -122,7 +132,7 @@ func (r run) String() string {
 		is   bool
 		text string
 	}{{c.KVHeads > 0, fmt.Sprintf("%d kv", c.KVHeads)}, {c.Hidden > 0, fmt.Sprintf("hidden %d", c.Hidden)}, {c.Gated, "gated"}, {c.Activation != "", string(c.Activation)}, {c.NoBias, "no bias"},
-		{c.Norm != "", string(c.Norm)}, {c.Positions != "", string(c.Positions)}, {c.Tied, "tied"}, {c.Dropout > 0, "dropout"},
+		{c.Norm != "", string(c.Norm)}, {c.Positions != "", string(c.Positions)}, {c.Tied, "tied"}, {c.Dropout > 0, "dropout"}, {c.Flash, "flash"},
 		{c.Recompute != "", string(c.Recompute)}, {r.devices > 1, fmt.Sprintf("data %d", r.devices)}, {r.prec != "", r.prec}, {r.rule != "", r.rule},
 		{r.clip, "clip"}} {
 		if extra.is {
@@ -166,7 +176,7 @@ func (r run) parts(t *testing.T) (train.Recipe, memest.Setup) {
 	if batch == 0 {
 		batch = 8
 	}
-	return recipe, memest.Setup{Model: cost.FromGPT(c), Batch: batch, Precision: policy, Rule: rule, Recompute: c.Recompute, Dropout: c.Dropout,
+	return recipe, memest.Setup{Model: cost.FromGPT(c), Batch: batch, Precision: policy, Rule: rule, Recompute: c.Recompute, Flash: c.Flash, Dropout: c.Dropout,
 		Clip: r.clip, Engine: memest.Compiled, Layout: memest.Layout{Data: r.devices}}
 }
 

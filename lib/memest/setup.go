@@ -141,7 +141,7 @@ func (s Setup) Validate() error {
 		return fmt.Errorf("memest: Setup.Engine is %q: choose %q or %q", s.Engine, Planned, Compiled)
 	}
 	if s.Engine == Compiled {
-		if l.Devices() != l.Data || l.ZeRO > 0 || s.Microbatches > 1 || s.Flash || s.OffloadOptimizer || s.OffloadActivations {
+		if l.Devices() != l.Data || l.ZeRO > 0 || s.Microbatches > 1 || s.OffloadOptimizer || s.OffloadActivations {
 			return fmt.Errorf("memest: Setup.Engine is %q, which runs whole models on data-parallel devices: leave it out", Compiled)
 		}
 		if p := s.Precision.Compute; p != dtypes.Float32 && p != dtypes.BFloat16 || s.Precision.Matmul != (precision.Matmul{}) {

@@ -44,14 +44,17 @@ func NewKernel(name string, handler unsafe.Pointer) *Kernel {
 // Call adds a call of the kernel to the operands' graph, and returns its results, of the given shapes; at least two:
 // GoMLX loses a call with one result under Checkpoint. Operands and results lie in row-major order.
 //
+// XLA takes it for a function of its operands alone, and may call it once for equal ones. An error that it returns is one of
+// the program's; on one device of several whose program has collectives behind the call, it ends the process.
+//
 // Where XLA cannot call it, it returns what otherwise makes of the operands, which must be the same: on other devices than
 // CPUs, on other backends, with a plugin that has no such interface, and with CompileAuto, whose compiler could not cut
 // the call in pieces. Like what GoMLX calls a function, it has no gradient.
 func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape, otherwise func(operands []*graph.Node) []*graph.Node) []*graph.Node {
-	g := operands[0].Graph()
-	if len(results) < 2 {
-		panic(fmt.Errorf("kernel %q has %d results: give it two or more", k.name, len(results)))
+	if len(operands) == 0 || len(results) < 2 {
+		panic(fmt.Errorf("kernel %q has %d operands and %d results: give it one operand and two results, or more", k.name, len(operands), len(results)))
 	}
+	g := operands[0].Graph()
 	if b, ours := g.Backend().(*Backend); !ours || g.DistributedStrategy() == distributed.AutoSharding || !k.knownTo(b) {
 		return otherwise(operands)
 	}
@@ -74,7 +77,7 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape, otherwise 
 
 // calling begins the names of the functions that stand for kernels. The kernel's number follows, and then perhaps "_" and
 // what makes the name unique.
-const calling = "kernel_"
+const calling = "shardbook_kernel_"
 
 // kernelOf returns the kernel that a function of this name stands for, or nil.
 func kernelOf(name string) *Kernel {

@@ -294,6 +294,9 @@ func TestUpstreamLacks(t *testing.T) {
 		{stablehlo.AllReduce, []string{"ReplicaID", "PartitionID"}, "lib/collective/rank.go"},
 		{graph.While, []string{"AllGather", "ReduceScatter", "AllToAll", "CollectivePermute"}, "lib/xla/collective.go"},
 		{graph.While, []string{"ShardingConstraint", "WithSharding", "Reshard"}, "lib/xla/auto.go (Constrain)"},
+		{stablehlo.AllReduce, []string{"CustomCallV4", "CustomCallTyped"}, "lib/xla/foreign.go (write)"},
+		{graph.While, []string{"CustomCall", "ForeignCall"}, "lib/xla/foreign.go (Call)"},
+		{pjrt.IsCUDAName, []string{"RegisterHandler", "RegisterFFIHandler"}, "lib/xla/plugin/kernel.go"},
 		{pjrt.IsCUDAName, []string{"OptimizedProgram", "GetOptimizedProgram"}, "lib/xla/plugin/program.go"},
 	} {
 		declared := functionsBeside(t, test.beside)

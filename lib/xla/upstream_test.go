@@ -143,6 +143,17 @@ func TestUpstreamCallsHaveNoGradient(t *testing.T) {
 	refused(t, err, "has no gradient in GoMLX", "calls without a gradient", "lib/xla/auto.go (init)")
 }
 
+// TestUpstreamGradientsThroughClosures runs on our backend: upstream's takes no values from outside. Were it mended there
+// would be an error in place of 0, and lib/flash/blocks.go (over) could do without its operands in the loop's state.
+func TestUpstreamGradientsThroughClosures(t *testing.T) {
+	ours(t, func(x *graph.Node) *graph.Node {
+		y := graph.MulScalar(x, 3)
+		return graph.Gradient(While([]*graph.Node{graph.Const(x.Graph(), float32(1))},
+			func(s []*graph.Node) *graph.Node { return below100(s[0]) },
+			func(s []*graph.Node) []*graph.Node { return []*graph.Node{graph.Add(s[0], y)} })[0], x)[0]
+	}, 2, 0)
+}
+
 func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 	exec, err := graph.NewExec(openUpstream(t).Backend, func(x *graph.Node) *graph.Node { panic("broken on purpose") })
 	if err != nil {

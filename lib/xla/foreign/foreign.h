@@ -51,6 +51,7 @@ typedef struct {
 } foreign_arrays;
 
 typedef struct { size_t struct_size; foreign_extension *extension; const char *message; int code; } foreign_error_args;
+typedef struct { size_t struct_size; foreign_extension *extension; foreign_error *error; } foreign_destroy_args;
 typedef struct { size_t struct_size; foreign_extension *extension; void *context; void (*task)(void *); void *of; } foreign_schedule_args;
 typedef struct { size_t struct_size; foreign_extension *extension; void *context; int64_t *threads; } foreign_threads_args;
 
@@ -60,7 +61,9 @@ typedef struct {
 	foreign_version version;
 	void *internal;
 	foreign_error *(*error)(foreign_error_args *);
-	void *unused[10];
+	void *message;
+	void (*destroy)(foreign_destroy_args *);
+	void *unused[8];
 	foreign_error *(*schedule)(foreign_schedule_args *);
 	foreign_error *(*threads)(foreign_threads_args *);
 } foreign_api;
@@ -96,6 +99,13 @@ static inline void *foreign_handle(foreign_frame *f, foreign_error *(*kernel)(fo
 	return f->stage == FOREIGN_EXECUTE ? kernel(f) : NULL;
 }
 
+// foreign_failed returns whether there is an error, which it frees.
+static inline int foreign_failed(foreign_frame *f, foreign_error *error) {
+	foreign_destroy_args args = {sizeof args, NULL, error};
+	if (error) f->api->destroy(&args);
+	return error != NULL;
+}
+
 // Work of n parts that threads take one after the other. Whoever lets go of it last frees it: a thread of XLA's may come
 // to it when all is done.
 typedef struct {
@@ -117,7 +127,7 @@ static inline void foreign_release(foreign_work *w) {
 	free(w);
 }
 
-// foreign_take works until no part is left, and returns how many it did.
+// foreign_take works until no part is left.
 static inline void foreign_take(foreign_work *w) {
 	int64_t did = 0, i;
 	void *scratch = NULL;
@@ -150,12 +160,12 @@ static inline foreign_error *foreign_for(foreign_frame *f, int64_t n, size_t scr
 	pthread_cond_init(&w->all, NULL);
 	int64_t threads = 1;
 	foreign_threads_args ask = {sizeof ask, NULL, f->context, &threads};
-	if (f->api->threads(&ask)) threads = 1;
+	if (foreign_failed(f, f->api->threads(&ask))) threads = 1;
 	int64_t helpers = (threads < n ? threads : n) - 1;
 	atomic_store(&w->holders, 1 + (helpers > 0 ? helpers : 0));
 	for (int64_t i = 0; i < helpers; i++) {
 		foreign_schedule_args more = {sizeof more, NULL, f->context, foreign_help, w};
-		if (f->api->schedule(&more)) foreign_release(w);
+		if (foreign_failed(f, f->api->schedule(&more))) foreign_release(w);
 	}
 	foreign_take(w);
 	pthread_mutex_lock(&w->lock);

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/flash"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// flashXLA computes attention with this project on one device.
+type flashXLA struct {
+	attention   func(q, k, v *graph.Node) *graph.Node
+	holdsScores bool
+	mesh        *xla.Mesh
+
+	program *xla.Program
+	inputs  []any
+	slow    bool // a call takes so long that the pause before it does not matter
+	found   facts
+}
+
+// flashEngine is lib/flash's attention.
+func flashEngine(e flash.Engine) flashXLA {
+	return flashXLA{attention: func(q, k, v *graph.Node) *graph.Node {
+		return flash.Attention(q, k, v, flash.Options{Mask: flash.Causal.Mask, Engine: e})
+	}}
+}
+
+// plainAttention is what flash attention is instead of.
+func plainAttention() flashXLA { return flashXLA{attention: gpt.CausalAttention, holdsScores: true} }
+
+func (s flashXLA) serve(ctx context.Context) (subject, func(), error) {
+	backend, err := xla.OpenContext(ctx, xla.Devices(1), xla.Plugin("cpu"))
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mesh, err = backend.Mesh(xla.Axis("device", 1))
+	for _, c := range flashSmall {
+		if err == nil {
+			err = s.build(c)
+		}
+		if err == nil {
+			err = s.finish()
+		}
+	}
+	return &s, backend.Close, err
+}
+
+func (s *flashXLA) prepare(params []byte) error {
+	c, err := parseFlash(params, s.holdsScores)
+	if err != nil {
+		return err
+	}
+	return s.build(c)
+}
+
+// build puts the operands on the device, compiles, and makes the first call.
+func (s *flashXLA) build(c flashCase) (err error) {
+	for number := range 3 {
+		host := tensors.FromFlatDataAndDimensions(flashData(number, c.elements()), 1, c.Tokens, c.Heads, c.Width)
+		placed, err := s.mesh.Place(host, xla.Replicated())
+		if err != nil {
+			return err
+		}
+		s.inputs = append(s.inputs, placed)
+	}
+	body := func(in []*graph.Node) []*graph.Node {
+		out := s.attention(in[0], in[1], in[2])
+		if !c.Backward {
+			return []*graph.Node{out}
+		}
+		return graph.Gradient(graph.ReduceAllSum(out), in...)
+	}
+	if s.program, err = xla.Compile(s.mesh, body, xla.In(xla.Replicated()).Gives(xla.Replicated())); err != nil {
+		return err
+	}
+	if err := s.program.Prepare(s.inputs...); err != nil {
+		return err
+	}
+	plan, err := s.program.Memory()
+	if err != nil {
+		return err
+	}
+	var out []*dtensor.Tensor
+	begin := time.Now()
+	rise, err := peakRise(func() (err error) {
+		out, err = s.program.Call(s.inputs...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.slow = time.Since(begin) > slowCall
+	s.found = facts{Memory: footprint{
+		Arguments: plan.Arguments, Outputs: plan.Outputs, Temporary: plan.Temporary, ExtraRSS: rise,
+	}}
+	s.found.Values, err = fingerprints(out)
+	return err
+}
+
+// fingerprints are those of results, which it frees.
+func fingerprints(results []*dtensor.Tensor) (prints []float64, err error) {
+	for _, result := range results {
+		defer result.FinalizeAll()
+		got, err := xla.View[float32](result.Shards()[0])
+		if err != nil {
+			return nil, err
+		}
+		prints = append(prints, fingerprint(got))
+	}
+	return prints, nil
+}
+
+func (s *flashXLA) facts() (facts, error) { return s.found, nil }
+
+func (s *flashXLA) sample(calls int) (float64, error) {
+	if !s.slow {
+		if err := s.make(1); err != nil { // the first call after a pause is slow
+			return 0, err
+		}
+	}
+	begin := time.Now()
+	err := s.make(calls)
+	return milliseconds(begin, calls), err
+}
+
+func (s *flashXLA) make(calls int) error {
+	for range calls {
+		out, err := s.program.Call(s.inputs...)
+		if err != nil {
+			return err
+		}
+		for _, result := range out {
+			result.FinalizeAll()
+		}
+	}
+	return nil
+}
+
+// finish looks whether the results are what they were.
+func (s *flashXLA) finish() error {
+	out, err := s.program.Call(s.inputs...)
+	if err != nil {
+		return err
+	}
+	got, err := fingerprints(out)
+	if err == nil {
+		err = agree(got, s.found.Values, flashTolerance)
+	}
+	for _, input := range s.inputs {
+		input.(*dtensor.Tensor).FinalizeAll()
+	}
+	s.inputs = nil
+	s.program.Close()
+	return err
+}

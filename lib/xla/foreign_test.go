@@ -1,0 +1,427 @@
+package xla_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/testkernel"
+	"github.com/shardbook/shardbook/lib/autodiff"
+	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// All numbers of these tests are small integers and halves: exact in every order of summation.
+
+// affine calls the kernel of its name; parabola the other.
+func affine(x, numbers *graph.Node) []*graph.Node {
+	return called(testkernel.Affine, x, numbers, func(x *graph.Node) *graph.Node { return x })
+}
+
+func parabola(x, numbers *graph.Node) []*graph.Node {
+	return called(testkernel.Parabola, x, numbers, graph.Square)
+}
+
+func called(k *xla.Kernel, x, numbers *graph.Node, power func(*graph.Node) *graph.Node) []*graph.Node {
+	n := x.Shape().Size()
+	sums := shapes.Make(dtypes.Float32, n/testkernel.Part+1)
+	return k.Call([]*graph.Node{x, numbers}, []shapes.Shape{x.Shape(), sums}, func(in []*graph.Node) []*graph.Node {
+		y := graph.Mul(graph.Slice(in[1], graph.AxisElem(0)), power(graph.Reshape(in[0], n)))
+		y = graph.Add(y, graph.Slice(in[1], graph.AxisElem(1)))
+		rest := graph.Zeros(y.Graph(), shapes.Make(dtypes.Float32, sums.Size()*testkernel.Part-n))
+		parts := graph.Reshape(graph.Concatenate([]*graph.Node{y, rest}, 0), sums.Size(), testkernel.Part)
+		return []*graph.Node{graph.Reshape(y, x.Shape().Dimensions...), graph.ReduceSum(parts, 1)}
+	})
+}
+
+// affineOf is what the kernel gives, in plain Go.
+func affineOf(x []float32, factor, offset float32) (y, sums []float32) {
+	sums = make([]float32, len(x)/testkernel.Part+1)
+	for i, v := range x {
+		y = append(y, factor*v+offset)
+		sums[i/testkernel.Part] += y[i]
+	}
+	return y, sums
+}
+
+// counting returns n small integers.
+func counting(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(i%101 - 50)
+	}
+	return x
+}
+
+// bothNodes makes a graph function of two nodes one of their list.
+func bothNodes(fn func(x, numbers *graph.Node) []*graph.Node) func([]*graph.Node) []*graph.Node {
+	return func(in []*graph.Node) []*graph.Node { return fn(in[0], in[1]) }
+}
+
+// calls checks how often fn has programs call kernels.
+func calls(t *testing.T, want int, fn func()) {
+	t.Helper()
+	before := testkernel.Calls()
+	fn()
+	if got := testkernel.Calls() - before; got != want {
+		t.Errorf("the kernel was called %d times, want %d", got, want)
+	}
+}
+
+func same(t *testing.T, what string, got *tensors.Tensor, want []float32) {
+	t.Helper()
+	if values := tensors.MustCopyFlatData[float32](got); !slices.Equal(values, want) {
+		t.Errorf("%s: %v, want %v", what, values, want)
+	}
+}
+
+// Sizes around those of a part; none at all; more parts than there are threads.
+func TestKernel(t *testing.T) {
+	for _, n := range []int{0, 1, 63, 64, 65, 10_000} {
+		x := counting(n)
+		calls(t, 1, func() {
+			out, err := devicetest.Call(bothNodes(affine), tensors.FromFlatDataAndDimensions(x, n), tensors.FromValue([]float32{3, 0.5}))
+			if err != nil {
+				t.Fatalf("%d elements: %v", n, err)
+			}
+			y, sums := affineOf(x, 3, 0.5)
+			same(t, fmt.Sprintf("%d elements", n), out[0], y)
+			same(t, fmt.Sprintf("%d elements' sums", n), out[1], sums)
+		})
+	}
+}
+
+// A scalar has no axes; and what XLA keeps transposed it brings in order for the kernel, and takes back.
+func TestKernelShapes(t *testing.T) {
+	numbers := tensors.FromValue([]float32{3, 0.5})
+	out, err := devicetest.Call(bothNodes(affine), tensors.FromScalar(float32(2)), numbers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "scalar", out[0], []float32{6.5})
+
+	const rows, columns = 3, 50
+	x := counting(rows * columns)
+	turned := make([]float32, len(x))
+	for i, v := range x {
+		turned[i%columns*rows+i/columns] = v
+	}
+	out, err = devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+		r := affine(graph.Transpose(x, 0, 1), numbers)
+		return []*graph.Node{graph.Transpose(r[0], 0, 1), r[1]}
+	}), tensors.FromFlatDataAndDimensions(x, rows, columns), numbers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, _ := affineOf(x, 3, 0.5)
+	_, sums := affineOf(turned, 3, 0.5)
+	same(t, "transposed", out[0], y)
+	same(t, "sums of the transposed", out[1], sums)
+}
+
+// Calls of two kernels in one graph are told apart, and constants are those of the graph before, between and after.
+func TestKernelsInOneGraph(t *testing.T) {
+	x := counting(70)
+	want := slices.Clone(x)
+	const turns = 12
+	calls(t, turns+1, func() {
+		out, err := devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+			x = graph.DivScalar(graph.MulScalar(x, 3), 3)
+			squares := parabola(x, numbers)[0]
+			for range turns {
+				x = graph.SubScalar(affine(graph.MulScalar(x, 3), numbers)[0], 3)
+				x = graph.DivScalar(x, 3)
+			}
+			return []*graph.Node{x, squares, graph.MulScalar(x, 3)}
+		}), tensors.FromValue(x), tensors.FromValue([]float32{1, 6}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		squares, tripled := make([]float32, len(x)), make([]float32, len(x))
+		for i, v := range x {
+			squares[i] = v*v + 6
+			want[i] = v + turns // (3v + 6 - 3)/3 = v + 1
+			tripled[i] = 3 * want[i]
+		}
+		same(t, "in turn", out[0], want)
+		same(t, "squares", out[1], squares)
+		same(t, "after", out[2], tripled)
+	})
+}
+
+// A function of the caller's own is no kernel, whatever it is called.
+func TestKernelNames(t *testing.T) {
+	out, err := devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+		double := graph.NewFunction(x.Graph(), "kernel_0", func(g *graph.Graph) []*graph.Node {
+			p, unused := graph.Parameter(g, "p", x.Shape()), graph.Parameter(g, "unused", numbers.Shape())
+			return []*graph.Node{graph.Add(p, p), unused}
+		})
+		return []*graph.Node{double.Call(x, numbers)[0], affine(x, numbers)[0]}
+	}), tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{3, 0}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "a function", out[0], []float32{2, 4})
+	same(t, "the kernel", out[1], []float32{3, 6})
+}
+
+// What a kernel says is wrong is an error of the call, also where it is so on one device alone; the next call works.
+func TestKernelError(t *testing.T) {
+	const says = "the factor is not a number"
+	nan := float32(math.NaN())
+	exec, err := graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Finalize()
+	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	split := xla.Shard(0, "data")
+	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] }, xla.In(split).Gives(split))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	x := []float32{1, 2, 3, 4}
+	for range 3 {
+		if _, err := exec.Call(x, []float32{nan, 0}); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("Exec.Call: error %v, want one that says %q", err, says)
+		}
+		if out, err := exec.Call(x, []float32{2, 1}); err != nil {
+			t.Errorf("after the error: %v", err)
+		} else {
+			same(t, "after the error", out[0], []float32{3, 5, 7, 9})
+		}
+		if _, err := program.Call(x, []float32{1, 0, 1, 0, nan, 0, 1, 0}); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("Program.Call: error %v, want one that says %q", err, says)
+		}
+		if out, err := program.Call(x, []float32{2, 1, 3, 1, 2, 1, 3, 1}); err != nil {
+			t.Errorf("after a device's error: %v", err)
+		} else {
+			same(t, "after a device's error", whole(t, out[0]), []float32{3, 7, 7, 13})
+		}
+	}
+}
+
+func TestKernelOfTooLittle(t *testing.T) {
+	for _, operands := range []int{0, 2} {
+		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			return testkernel.Affine.Call(in[:operands], []shapes.Shape{in[0].Shape()}, nil)
+		}, tensors.FromValue([]float32{1}), tensors.FromValue([]float32{1, 0}))
+		if want := fmt.Sprintf("has %d operands and 1 results: give it one operand and two results, or more", operands); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Goroutines call a program of four devices and one of one device at once. However many threads are busy, all is done.
+func TestKernelCallsAtOnce(t *testing.T) {
+	b := devicetest.Open(t, 4)
+	mesh, err := b.Mesh(xla.Axis("data", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	split := xla.Shard(0, "data")
+	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
+		r := affine(x, numbers)
+		return r[0], r[1]
+	}, xla.In(split, xla.Replicated()).Gives(split))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec, err := graph.NewExec(b, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
+		r := affine(x, numbers)
+		return r[0], r[1]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const goroutines, turns, n = 8, 20, 1000
+	x := counting(4 * n)
+	one := func(factor float32) error {
+		numbers := []float32{factor, 1}
+		y, _ := affineOf(x, factor, 1)
+		var sums []float32 // each device's own
+		for shard := range slices.Chunk(x, n) {
+			_, part := affineOf(shard, factor, 1)
+			sums = append(sums, part...)
+		}
+		placed, err := program.Call(x, numbers)
+		if err != nil {
+			return err
+		}
+		for i, want := range [][]float32{y, sums} {
+			joined, err := placed[i].Merge()
+			if err != nil {
+				return err
+			}
+			if got := tensors.MustCopyFlatData[float32](joined); !slices.Equal(got, want) {
+				return fmt.Errorf("output %d of four devices is wrong for factor %v", i, factor)
+			}
+		}
+		out, err := exec.Call(x, numbers)
+		if err != nil {
+			return err
+		}
+		_, sums = affineOf(x, factor, 1)
+		for i, want := range [][]float32{y, sums} {
+			if got := tensors.MustCopyFlatData[float32](out[i]); !slices.Equal(got, want) {
+				return fmt.Errorf("output %d of one device is wrong for factor %v", i, factor)
+			}
+		}
+		return nil
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		calls(t, goroutines*turns*(4+1), func() {
+			var all sync.WaitGroup
+			for i := range goroutines {
+				all.Go(func() {
+					for turn := range turns {
+						if err := one(float32(i*turns + turn)); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}()
+	select {
+	case <-done:
+		program.Close()
+		exec.Finalize()
+	case <-time.After(2 * time.Minute): // no measure of time: they wait for each other
+		t.Fatal("the calls do not come to an end")
+	}
+}
+
+// A kernel may stand in a loop and in a branch, and use there what was made outside.
+func TestKernelInClosures(t *testing.T) {
+	x := counting(65)
+	var out []*tensors.Tensor
+	calls(t, 3+1, func() {
+		var err error
+		out, err = devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+			g := x.Graph()
+			double := graph.MulScalar(x, 2)
+			last := xla.While([]*graph.Node{graph.Const(g, int32(0)), graph.ZerosLike(x)}, below(3), func(s []*graph.Node) []*graph.Node {
+				return []*graph.Node{graph.AddScalar(s[0], 1), affine(graph.Add(s[1], double), numbers)[0]}
+			})
+			branch := xla.If(graph.LessThan(last[0], graph.Const(g, int32(9))), func() []*graph.Node {
+				return []*graph.Node{parabola(x, numbers)[0]}
+			}, func() []*graph.Node {
+				return []*graph.Node{affine(x, numbers)[0]}
+			})
+			return []*graph.Node{last[1], branch[0], graph.MulScalar(x, 2)}
+		}), tensors.FromValue(x), tensors.FromValue([]float32{3, 1}))
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	looped, squares, doubled := make([]float32, len(x)), make([]float32, len(x)), make([]float32, len(x))
+	for i, v := range x {
+		for range 3 {
+			looped[i] = 3*(looped[i]+2*v) + 1
+		}
+		squares[i] = 3*v*v + 1
+		doubled[i] = 2 * v
+	}
+	same(t, "loop", out[0], looped)
+	same(t, "branch", out[1], squares)
+	same(t, "after", out[2], doubled)
+}
+
+// The backward pass calls the kernel again for what was not kept, and the gradients are the same.
+func TestKernelIsRecomputed(t *testing.T) {
+	// y², of which the gradient needs y; the kernel has none of its own, so it is given here.
+	square := func(in []*graph.Node) []*graph.Node {
+		y := autodiff.Custom(in, func(in []*graph.Node) []*graph.Node { return affine(in[0], in[1]) },
+			func(in, _, v []*graph.Node) []*graph.Node {
+				return []*graph.Node{graph.Mul(v[0], graph.Slice(in[1], graph.AxisElem(0))), nil}
+			})[0]
+		return []*graph.Node{graph.Square(y)}
+	}
+	gradient := func(layer func(in []*graph.Node) []*graph.Node) func(in []*graph.Node) []*graph.Node {
+		return func(in []*graph.Node) []*graph.Node {
+			loss := graph.ReduceAllSum(graph.Square(layer(in)[0])) // y⁴: the gradient that arrives is no constant
+			return []*graph.Node{loss, graph.Gradient(loss, in[0])[0]}
+		}
+	}
+	x := counting(65)
+	for i := range x {
+		x[i] = float32(i%5 - 2) // sums of y⁴ are exact
+	}
+	y, _ := affineOf(x, 3, 1)
+	want := make([]float32, len(x))
+	var loss float32
+	for i, v := range y {
+		loss += v * v * v * v
+		want[i] = 4 * v * v * v * 3
+	}
+	for _, c := range []struct {
+		name  string
+		layer func(in []*graph.Node) []*graph.Node
+		calls int
+	}{
+		{"kept", square, 1},
+		{"recomputed", func(in []*graph.Node) []*graph.Node { return recompute.Call(square, in...) }, 2},
+	} {
+		calls(t, c.calls, func() {
+			out, err := devicetest.Call(gradient(c.layer), tensors.FromValue(x), tensors.FromValue([]float32{3, 1}))
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			same(t, c.name+" loss", out[0], []float32{loss})
+			same(t, c.name+" gradient", out[1], want)
+		})
+	}
+}
+
+// Where XLA cannot call a kernel, what stands in for it is computed: on other backends, and where the compiler cuts the
+// work.
+func TestKernelOtherwise(t *testing.T) {
+	x := counting(256)
+	y, sums := affineOf(x, 3, 0.5)
+	numbers := []float32{3, 0.5}
+	calls(t, 0, func() {
+		out, err := devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x), tensors.FromValue(numbers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "plain Go", out[0], y)
+		same(t, "plain Go's sums", out[1], sums)
+		mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, err := xla.CompileAuto(mesh, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
+			r := affine(x, numbers)
+			return r[0], r[1]
+		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer program.Close()
+		placed, err := program.Call(x, numbers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "CompileAuto", whole(t, placed[0]), y)
+		same(t, "CompileAuto's sums", whole(t, placed[1]), sums)
+	})
+}
