@@ -228,6 +228,20 @@ func TestTrainCompress(t *testing.T) {
 	}
 }
 
+// FlashAttention changes losses by rounding alone.
+func TestTrainFlash(t *testing.T) {
+	args := append(slices.Clone(small), "--text", "reference", "--steps", "3", "--kv-heads", "1", "--seq", "64")
+	want, got := trained(t, args...), trained(t, append(args, "--flash")...)
+	for i := range want.Losses {
+		if math.Abs(got.Losses[i]-want.Losses[i]) > 1e-5 {
+			t.Errorf("losses %v, without --flash %v", got.Losses, want.Losses)
+		}
+	}
+	if got.BytesPerDevice["temporary"] >= want.BytesPerDevice["temporary"] {
+		t.Errorf("temporary memory %d bytes, without --flash %d", got.BytesPerDevice["temporary"], want.BytesPerDevice["temporary"])
+	}
+}
+
 // A run that skips steps, whose gradients have no finite norm, is logged as any other. A row of one token gets from 65536
 // to a scale that float16 holds by such steps.
 func TestTrainLogsSkippedSteps(t *testing.T) {
