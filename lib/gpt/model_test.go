@@ -97,7 +97,12 @@ func TestStages(t *testing.T) {
 	for _, c := range []gpt.Config{
 		{Layers: 3, Width: 8, Heads: 4, Seq: 6, Vocab: 11},
 		{Layers: 3, Width: 8, Heads: 4, Seq: 6, Vocab: 11, Tied: true, Positions: gpt.Rotary, Dropout: 0.2},
+		{Layers: 3, Width: 8, Heads: 4, KVHeads: 2, Seq: 6, Vocab: 11, Flash: true},
 	} {
+		call := call
+		if c.Flash { // which plain Go has no operations for
+			call = devicetest.Call
+		}
 		w, _ := randomModel(c, random)
 		tokens := tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab))
 		key, row := tensors.FromScalar(uint32(3)), tensors.FromScalar(uint32(1))

@@ -165,11 +165,21 @@ func products(c gpt.Config) (with map[string]int, inAttention int) {
 // On XLA what is recomputed takes less memory, and results differ by roundings: fused in other ways, operations round
 // elsewhere. Differences up to 4 units in the last place of a gradient's largest element were measured.
 func TestRecomputeOnXLA(t *testing.T) {
+	c := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 32, Vocab: 8, Norm: gpt.RMSNorm, NoBias: true, Tied: true}
+	tried := []recompute.Policy{"ops:norm1,norm2,act", recompute.Block}
+	if testing.Short() { // each takes seconds to compile
+		tried = tried[1:]
+	}
+	testRecomputeOnXLA(t, c, tried)
+	c.Flash = true
+	testRecomputeOnXLA(t, c, []recompute.Policy{recompute.Block})
+}
+
+func testRecomputeOnXLA(t *testing.T, c gpt.Config, tried []recompute.Policy) {
 	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 32, Vocab: 8, Norm: gpt.RMSNorm, NoBias: true, Tied: true}
 	random := rand.New(rand.NewPCG(35, 36))
 	w, _ := randomModel(c, random)
 	var args []any
@@ -198,10 +208,6 @@ func TestRecomputeOnXLA(t *testing.T) {
 		return results, m.Temporary
 	}
 	want, most := run(recompute.None)
-	tried := []recompute.Policy{"ops:norm1,norm2,act", recompute.Block}
-	if testing.Short() { // each takes seconds to compile
-		tried = tried[1:]
-	}
 	for _, policy := range tried {
 		got, temporary := run(policy)
 		if temporary >= most {

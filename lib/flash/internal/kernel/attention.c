@@ -6,6 +6,8 @@
 #include "../../../xla/foreign/foreign.h"
 
 enum { QUERIES = 128, KEYS = 64 }; // in a tile, whose scores take 32 KiB
+enum { PAD = 16 };                 // floats between rows, so that a column does not lie in a few lines of the cache
+enum { ROW = QUERIES + PAD };      // floats from one row of queries to the next
 enum { STRIP = 16 };               // elements of a row that are transposed at a time
 enum { NONE, SOME, EVERY };        // how much of a tile is seen
 
@@ -30,7 +32,8 @@ typedef struct {
 	array dq, dk, dv;
 } attention;
 
-static int64_t padded(int64_t n) { return (n + 31) / 32 * 32; } // a multiple of every instruction set's COLUMNS
+// padded is a row's width as a multiple of every instruction set's COLUMNS; rows lie PAD farther apart.
+static int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 
 static float from_half(uint16_t h) {
 	union { uint32_t bits; float value; } x = {(uint32_t)(h & 0x7fff) << 13};
@@ -153,15 +156,15 @@ static int sight(const attention *a, const queries *q, const keys *k) {
 	return EVERY;
 }
 
-// load_transposed makes [width][QUERIES] of a tile's queries, 0 beyond the last.
+// load_transposed makes [width][ROW] of a tile's queries, 0 beyond the last.
 static void load_transposed(const array *a, const queries *q, int64_t width, float *to) {
-	memset(to, 0, sizeof *to * QUERIES * width);
+	memset(to, 0, sizeof *to * ROW * width);
 	for (int64_t i = 0; i < q->n; i++)
 		for (int64_t x = 0; x < width; x += STRIP) {
 			float strip[STRIP];
 			int64_t n = width - x < STRIP ? width - x : STRIP;
 			load(a, (q->row + i * q->heads) * width + x, n, strip);
-			for (int64_t j = 0; j < n; j++) to[(x + j) * QUERIES + i] = strip[j];
+			for (int64_t j = 0; j < n; j++) to[(x + j) * ROW + i] = strip[j];
 		}
 }
 
@@ -170,7 +173,7 @@ static void store_transposed(const array *a, const queries *q, int64_t width, co
 		for (int64_t x = 0; x < width; x += STRIP) {
 			float strip[STRIP];
 			int64_t n = width - x < STRIP ? width - x : STRIP;
-			for (int64_t j = 0; j < n; j++) strip[j] = from[(x + j) * QUERIES + i];
+			for (int64_t j = 0; j < n; j++) strip[j] = from[(x + j) * ROW + i];
 			store(a, (q->row + i * q->heads) * width + x, n, strip);
 		}
 }
@@ -228,6 +231,7 @@ void shardbook_flash_limit(int bits) { widest = bits; }
 
 static part *best(part *plain, part *avx2, part *avx512) {
 #ifdef X86
+	__builtin_cpu_init(); // programs that Go links itself have not run its constructor
 	if (widest >= 512 && __builtin_cpu_supports("avx512f")) return avx512;
 	if (widest >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
 #endif
@@ -266,7 +270,7 @@ static foreign_error *forward(foreign_frame *f) {
 	a.largest = foreign_out(f, 1)->data;
 	a.sum = foreign_out(f, 2)->data;
 	int64_t wide = a.d > a.e ? a.d : a.e;
-	return foreign_for(f, a.batch * a.heads * ((a.queries + QUERIES - 1) / QUERIES), sizeof(float) * (QUERIES * (a.d + KEYS + a.e) + KEYS * wide), BEST(forward), &a);
+	return foreign_for(f, a.batch * a.heads * ((a.queries + QUERIES - 1) / QUERIES), sizeof(float) * (ROW * (a.d + KEYS + a.e) + KEYS * wide), BEST(forward), &a);
 }
 
 static foreign_error *backward(foreign_frame *f) {
@@ -278,8 +282,8 @@ static foreign_error *backward(foreign_frame *f) {
 	a.dq = as_array(foreign_out(f, 0));
 	a.dk = as_array(foreign_out(f, 1));
 	a.dv = as_array(foreign_out(f, 2));
-	int64_t wide = padded(a.d) + padded(a.e), widest = a.d > a.e ? a.d : a.e;
-	int64_t floats = (a.keys + QUERIES) * wide + QUERIES * (a.d + a.e + widest + 2 * KEYS) + KEYS * widest;
+	int64_t wide = padded(a.d) + padded(a.e) + 2 * PAD, widest = a.d > a.e ? a.d : a.e;
+	int64_t floats = (a.keys + QUERIES) * wide + ROW * (a.d + a.e + widest + 2 * KEYS) + KEYS * widest;
 	return foreign_for(f, a.batch * a.key_heads, sizeof(float) * floats, BEST(backward), &a);
 }
 

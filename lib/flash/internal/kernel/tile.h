@@ -92,7 +92,7 @@ static void NAME(mask)(const attention *a, const queries *q, const keys *k, floa
 			ivec seen = IVEC(q->segment + v) == segment;
 			if (a->causal) seen &= distance >= 0;
 			if (a->window) seen &= (distance < a->window) & (distance > -a->window);
-			float *x = s + i * QUERIES + v;
+			float *x = s + i * ROW + v;
 			VEC(x) = NAME(pick)(seen, VEC(x), ALL(-INFINITY));
 		}
 	}
@@ -102,45 +102,45 @@ static void NAME(mask)(const attention *a, const queries *q, const keys *k, floa
 // Algorithm 1, with the division at the end of Dao 2023, §3.1).
 static void NAME(forward)(void *of, int64_t i, void *scratch) {
 	const attention *a = of;
-	float *qt = scratch, *s = qt + QUERIES * a->d, *o = s + KEYS * QUERIES, *kv = o + QUERIES * a->e;
+	float *qt = scratch, *s = qt + ROW * a->d, *o = s + KEYS * ROW, *kv = o + ROW * a->e;
 	queries q;
 	keys k;
 	float largest[QUERIES], sum[QUERIES];
 	int64_t tiles = (a->queries + QUERIES - 1) / QUERIES, h = i / tiles % a->heads, b = i / tiles / a->heads;
 	take_queries(a, &q, b, h, i % tiles);
 	load_transposed(&a->q, &q, a->d, qt);
-	memset(o, 0, sizeof *o * QUERIES * a->e);
+	memset(o, 0, sizeof *o * ROW * a->e);
 	for (int v = 0; v < QUERIES; v++) largest[v] = -INFINITY, sum[v] = 0;
 	for (int64_t tile = 0; take_keys(a, &k, b, h, tile); tile++) {
 		int seen = sight(a, &q, &k);
 		if (seen == NONE) continue;
 		load_rows(&a->k, &k, a->d, kv);
-		NAME(product)(k.n, QUERIES, a->d, kv, a->d, 1, qt, QUERIES, s, QUERIES, 0, a->scale);
+		NAME(product)(k.n, QUERIES, a->d, kv, a->d, 1, qt, ROW, s, ROW, 0, a->scale);
 		if (seen == SOME) NAME(mask)(a, &q, &k, s);
 		for (int v = 0; v < QUERIES; v += LANES) {
 			vec before = VEC(largest + v), now = before;
 			for (int64_t j = 0; j < k.n; j++) {
-				vec x = VEC(s + j * QUERIES + v);
+				vec x = VEC(s + j * ROW + v);
 				now = NAME(pick)(x > now, x, now);
 			}
 			VEC(largest + v) = now;
 			vec base = (vec)((ivec)now & (now != -INFINITY)); // nothing seen yet: all weights are e^-∞
 			vec shrink = NAME(exp)(before - base), total = {};
 			for (int64_t j = 0; j < k.n; j++) {
-				float *x = s + j * QUERIES + v;
+				float *x = s + j * ROW + v;
 				total += VEC(x) = NAME(exp)(VEC(x) - base);
 			}
 			VEC(sum + v) = VEC(sum + v) * shrink + total;
 			if (!NAME(same)(before, now))
-				for (int64_t j = 0; j < a->e; j++) VEC(o + j * QUERIES + v) *= shrink;
+				for (int64_t j = 0; j < a->e; j++) VEC(o + j * ROW + v) *= shrink;
 		}
 		load_rows(&a->v, &k, a->e, kv);
-		NAME(product)(a->e, QUERIES, k.n, kv, 1, a->e, s, QUERIES, o, QUERIES, 1, 1);
+		NAME(product)(a->e, QUERIES, k.n, kv, 1, a->e, s, ROW, o, ROW, 1, 1);
 	}
 	for (int v = 0; v < QUERIES; v += LANES) {
 		ivec some = VEC(sum + v) != 0;
 		for (int64_t j = 0; j < a->e; j++) {
-			float *x = o + j * QUERIES + v;
+			float *x = o + j * ROW + v;
 			VEC(x) = (vec)((ivec)(VEC(x) / VEC(sum + v)) & some);
 		}
 	}
@@ -155,29 +155,29 @@ static void NAME(forward)(void *of, int64_t i, void *scratch) {
 // queries, while those of a tile of queries are (Dao et al. 2022, Algorithm 4, with the loops the other way round).
 static void NAME(backward)(void *of, int64_t i, void *scratch) {
 	const attention *a = of;
-	int64_t wide_d = padded(a->d), wide_e = padded(a->e);
-	float *dk = scratch, *dv = dk + a->keys * wide_d;
-	float *q_rows = dv + a->keys * wide_e, *do_rows = q_rows + QUERIES * wide_d;
-	float *qt = do_rows + QUERIES * wide_e, *dot = qt + QUERIES * a->d, *dq = dot + QUERIES * a->e;
-	float *s = dq + QUERIES * (a->d > a->e ? a->d : a->e), *ds = s + KEYS * QUERIES, *kv = ds + KEYS * QUERIES;
+	int64_t wide_d = padded(a->d), wide_e = padded(a->e), step_d = wide_d + PAD, step_e = wide_e + PAD;
+	float *dk = scratch, *dv = dk + a->keys * step_d;
+	float *q_rows = dv + a->keys * step_e, *do_rows = q_rows + QUERIES * step_d;
+	float *qt = do_rows + QUERIES * step_e, *dot = qt + ROW * a->d, *dq = dot + ROW * a->e;
+	float *s = dq + ROW * (a->d > a->e ? a->d : a->e), *ds = s + KEYS * ROW, *kv = ds + KEYS * ROW;
 	queries q;
 	keys k;
 	float largest[QUERIES], share[QUERIES], delta[QUERIES];
 	int64_t group = a->heads / a->key_heads, b = i / a->key_heads;
-	memset(dk, 0, sizeof *dk * a->keys * (wide_d + wide_e));
-	memset(q_rows, 0, sizeof *q_rows * QUERIES * (wide_d + wide_e));
+	memset(dk, 0, sizeof *dk * a->keys * (step_d + step_e));
+	memset(q_rows, 0, sizeof *q_rows * QUERIES * (step_d + step_e));
 	for (int64_t h = i % a->key_heads * group, last = h + group; h < last; h++)
 		for (int64_t tile = 0; tile * QUERIES < a->queries; tile++) {
 			take_queries(a, &q, b, h, tile);
 			load_transposed(&a->q, &q, a->d, qt);
 			load_transposed(&a->dout, &q, a->e, dot);
 			for (int64_t j = 0; j < q.n; j++) {
-				load(&a->q, (q.row + j * a->heads) * a->d, a->d, q_rows + j * wide_d);
-				load(&a->dout, (q.row + j * a->heads) * a->e, a->e, do_rows + j * wide_e);
+				load(&a->q, (q.row + j * a->heads) * a->d, a->d, q_rows + j * step_d);
+				load(&a->dout, (q.row + j * a->heads) * a->e, a->e, do_rows + j * step_e);
 			}
 			for (int64_t j = q.n; j < QUERIES; j++) {
-				memset(q_rows + j * wide_d, 0, sizeof *q_rows * a->d);
-				memset(do_rows + j * wide_e, 0, sizeof *do_rows * a->e);
+				memset(q_rows + j * step_d, 0, sizeof *q_rows * a->d);
+				memset(do_rows + j * step_e, 0, sizeof *do_rows * a->e);
 			}
 			for (int64_t j = 0; j < QUERIES; j++) {
 				int64_t row = q.row + j * a->heads;
@@ -190,36 +190,37 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 			load_transposed(&a->output, &q, a->e, dq);
 			for (int v = 0; v < QUERIES; v += LANES) {
 				vec sum = {};
-				for (int64_t j = 0; j < a->e; j++) sum += VEC(dq + j * QUERIES + v) * VEC(dot + j * QUERIES + v);
+				for (int64_t j = 0; j < a->e; j++) sum += VEC(dq + j * ROW + v) * VEC(dot + j * ROW + v);
 				VEC(delta + v) = sum;
 			}
-			memset(dq, 0, sizeof *dq * QUERIES * a->d);
+			memset(dq, 0, sizeof *dq * ROW * a->d);
 			for (int64_t n = 0; take_keys(a, &k, b, h, n); n++) {
 				int seen = sight(a, &q, &k);
 				if (seen == NONE) continue;
 				load_rows(&a->v, &k, a->e, kv);
-				NAME(product)(k.n, QUERIES, a->e, kv, a->e, 1, dot, QUERIES, ds, QUERIES, 0, 1);
+				NAME(product)(k.n, QUERIES, a->e, kv, a->e, 1, dot, ROW, ds, ROW, 0, 1);
 				load_rows(&a->k, &k, a->d, kv);
-				NAME(product)(k.n, QUERIES, a->d, kv, a->d, 1, qt, QUERIES, s, QUERIES, 0, a->scale);
+				NAME(product)(k.n, QUERIES, a->d, kv, a->d, 1, qt, ROW, s, ROW, 0, a->scale);
 				if (seen == SOME) NAME(mask)(a, &q, &k, s);
-				for (int64_t j = 0; j < k.n * QUERIES; j += LANES) {
-					int64_t v = j % QUERIES;
-					vec p = NAME(exp)(VEC(s + j) - VEC(largest + v)) * VEC(share + v);
-					VEC(s + j) = p;
-					VEC(ds + j) = p * (VEC(ds + j) - VEC(delta + v));
-				}
-				NAME(product)(k.n, wide_e, QUERIES, s, QUERIES, 1, do_rows, wide_e, dv + k.first * wide_e, wide_e, 1, 1);
-				NAME(product)(k.n, wide_d, QUERIES, ds, QUERIES, 1, q_rows, wide_d, dk + k.first * wide_d, wide_d, 1, 1);
-				NAME(product)(a->d, QUERIES, k.n, kv, 1, a->d, ds, QUERIES, dq, QUERIES, 1, 1);
+				for (int64_t j = 0; j < k.n; j++)
+					for (int v = 0; v < QUERIES; v += LANES) {
+						float *x = s + j * ROW + v, *dx = ds + j * ROW + v;
+						vec p = NAME(exp)(VEC(x) - VEC(largest + v)) * VEC(share + v);
+						VEC(x) = p;
+						VEC(dx) = p * (VEC(dx) - VEC(delta + v));
+					}
+				NAME(product)(k.n, wide_e, QUERIES, s, ROW, 1, do_rows, step_e, dv + k.first * step_e, step_e, 1, 1);
+				NAME(product)(k.n, wide_d, QUERIES, ds, ROW, 1, q_rows, step_d, dk + k.first * step_d, step_d, 1, 1);
+				NAME(product)(a->d, QUERIES, k.n, kv, 1, a->d, ds, ROW, dq, ROW, 1, 1);
 			}
-			for (int64_t j = 0; j < QUERIES * a->d; j++) dq[j] *= a->scale;
+			for (int64_t j = 0; j < ROW * a->d; j++) dq[j] *= a->scale;
 			store_transposed(&a->dq, &q, a->d, dq);
 		}
-	for (int64_t j = 0; j < a->keys * wide_d; j++) dk[j] *= a->scale;
+	for (int64_t j = 0; j < a->keys * step_d; j++) dk[j] *= a->scale;
 	for (int64_t j = 0; j < a->keys; j++) {
 		int64_t row = (b * a->keys + j) * a->key_heads + i % a->key_heads;
-		store(&a->dk, row * a->d, a->d, dk + j * wide_d);
-		store(&a->dv, row * a->e, a->e, dv + j * wide_e);
+		store(&a->dk, row * a->d, a->d, dk + j * step_d);
+		store(&a->dv, row * a->e, a->e, dv + j * step_e);
 	}
 }
 
