@@ -28,7 +28,7 @@ type flashXLA struct {
 // flashEngine is lib/flash's attention.
 func flashEngine(e flash.Engine) flashXLA {
 	return flashXLA{attention: func(q, k, v *graph.Node) *graph.Node {
-		return flash.Attention(q, k, v, flash.Options{Mask: flash.Causal.Mask, Engine: e})
+		return flash.Attention(q, k, v, flash.Options{Mask: flash.Causal().Mask, Engine: e})
 	}}
 }
 

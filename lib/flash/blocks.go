@@ -13,7 +13,8 @@ import (
 type Block struct{ Queries, Keys int }
 
 // blocks is a call cut into blocks. Its loops read tensors where they lie and write what they made into place, so that
-// besides the operands and results there are never more than a few blocks.
+// besides the operands and results there are never more than a few blocks; but for half types the gradient of the queries,
+// which is summed up in float32.
 //
 // Within a block, the queries of the heads that share a key head are rows of one matrix: (B,K,R,D) for R = queries·H/K.
 type blocks struct {
@@ -143,10 +144,7 @@ func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Nod
 	// A query that sees nothing has weights e^(−∞).
 	none := graph.Equal(d, graph.ZerosLike(d))
 	m, d = graph.Where(none, graph.Neg(negInf(m)), m), graph.Where(none, graph.OnesLike(d), d)
-	sum := func(like *graph.Node) *graph.Node {
-		return graph.Zeros(g, shapes.Make(stat, like.Shape().Dimensions...))
-	}
-	all := []*graph.Node{sum(c.q), sum(c.k), sum(c.v)}
+	all := []*graph.Node{graph.Zeros(g, shapes.Make(stat, c.q.Shape().Dimensions...)), graph.ZerosLike(c.k), graph.ZerosLike(c.v)}
 	all = b.over(b.ks, all, func(j *graph.Node, all []*graph.Node) []*graph.Node {
 		k, v := b.columns(c.k, j), b.columns(c.v, j)
 		first, end := seeing.of(j)
@@ -167,9 +165,9 @@ func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Nod
 		})
 		at := b.ks.start(j)
 		more := func(x, block *graph.Node) *graph.Node {
-			return put(x, graph.Add(part(x, at, b.ks.block), swapped(block)), at)
+			return put(x, graph.Add(as(part(x, at, b.ks.block)), swapped(block)), at)
 		}
 		return []*graph.Node{s[0], more(all[1], s[1]), more(all[2], s[2])}
 	})
-	return graph.ConvertDType(all[0], c.q.DType()), graph.ConvertDType(all[1], c.k.DType()), graph.ConvertDType(all[2], c.v.DType())
+	return graph.ConvertDType(all[0], c.q.DType()), all[1], all[2]
 }

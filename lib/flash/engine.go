@@ -19,16 +19,18 @@ const (
 	// Auto is CuDNN where that can (see there), else CPU where that can, else Blocks.
 	Auto Engine = ""
 
-	// Blocks are loops over blocks in the graph, for any device, backend and compiler.
+	// Blocks are loops over blocks in the graph, for any device that XLA has and for xla.CompileAuto, too.
 	Blocks Engine = "blocks"
 
 	// CPU is a kernel in C that XLA calls on CPUs, for float32, bfloat16 and float16, in graphs compiled with xla.Compile
-	// or run by a graph.Exec. Where it cannot be called, Blocks take its place.
+	// or run by a graph.Exec. Where it cannot be called, Blocks take its place. The forward pass is shared among XLA's threads
+	// by 128 queries of a head; the backward pass by key heads, of each of which a thread holds the gradients of keys and
+	// values, about 4·S·(D+E) bytes that XLA does not count as the program's.
 	CPU Engine = "cpu"
 
 	// CuDNN is cuDNN's fused attention on CUDA devices, as GoMLX calls it: for bfloat16 and float16, all keys or Causal
 	// ones, equally many queries and keys at the usual positions, and heads of equal widths D and E that are a multiple of 8
-	// up to 128. It gives no log-sum-exp, which then is computed by Blocks if it is used.
+	// up to 128. It needs compute capability 8.0. It gives no log-sum-exp, which WithLogSumExp then computes by Blocks.
 	CuDNN Engine = "cudnn"
 )
 
@@ -53,7 +55,11 @@ func (c call) engine() Engine {
 
 // checkEngine returns an error if the engine asked for cannot compute the call.
 func (c call) checkEngine() error {
+	_, ours := c.q.Graph().Backend().(*xla.Backend)
 	switch {
+	case !ours:
+		return fmt.Errorf("flash: the graph is for the backend %q, whose loops lack operations: open one with xla.Open of this project's lib/xla",
+			c.q.Graph().Backend().Name())
 	case c.Engine == CPU && c.q.DType() == dtypes.Float64:
 		return fmt.Errorf("flash: the engine %q has no float64: give %q", string(CPU), string(Blocks))
 	case c.Engine == CuDNN && !c.onCUDA():

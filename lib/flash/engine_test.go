@@ -30,7 +30,7 @@ func TestCuDNNRule(t *testing.T) {
 		{bf16, 64, 64, 64, 64, func(o *Options, _ *graph.Graph) { o.Window = 3 }, "a window"},
 		{bf16, 64, 64, 64, 64, func(o *Options, g *graph.Graph) { o.KeyPositions = graph.Iota(g, shapes.Make(dtypes.Int32, 64), 0) }, "positions"},
 	} {
-		exec, err := graph.NewExec(devicetest.PureGo(), func(g *graph.Graph) *graph.Node {
+		exec, err := graph.NewExec(devicetest.One(), func(g *graph.Graph) *graph.Node {
 			zeros := func(n, width int) *graph.Node { return graph.Zeros(g, shapes.Make(c.of, 1, n, 2, width)) }
 			var o Options
 			if c.change != nil {

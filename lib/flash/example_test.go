@@ -14,7 +14,7 @@ import (
 func ExampleAttention() {
 	x := graph.MustNewExec(devicetest.One(), func(q, k, v *graph.Node) *graph.Node {
 		token := func(x *graph.Node) *graph.Node { return graph.Reshape(x, 1, 3, 1, 2) } // (B,T,H,D)
-		return graph.Reshape(flash.Attention(token(q), token(k), token(v), flash.Causal), 3, 2)
+		return graph.Reshape(flash.Attention(token(q), token(k), token(v), flash.Causal()), 3, 2)
 	})
 	out := x.MustCall([][]float32{{1, 0}, {0, 1}, {1, 1}}, [][]float32{{1, 0}, {0, 1}, {1, 1}}, [][]float32{{1, 2}, {3, 4}, {5, 6}})[0]
 	for _, row := range out.Value().([][]float32) {

@@ -35,7 +35,11 @@ type Options struct {
 //
 // It panics on shapes or types that do not fit and on options that Validate refuses.
 func Attention(q, k, v *graph.Node, o Options) *graph.Node {
-	out, _ := WithLogSumExp(q, k, v, o)
+	c := newCall(q, k, v, o)
+	if c.engine() == CuDNN {
+		return c.cudnn()
+	}
+	out, _, _ := c.differentiable()
 	return out
 }
 
@@ -44,33 +48,32 @@ func Attention(q, k, v *graph.Node, o Options) *graph.Node {
 func WithLogSumExp(q, k, v *graph.Node, o Options) (out, logSumExp *graph.Node) {
 	c := newCall(q, k, v, o)
 	if c.engine() == CuDNN {
-		return c.cudnn()
+		_, m, d := c.stopped().blocksForward(q.DType())
+		return c.cudnn(), logSumExpOf(m, d)
 	}
+	out, m, d := c.differentiable()
+	return out, logSumExpOf(graph.StopGradient(m), graph.StopGradient(d))
+}
+
+// differentiable is forward with backward as its gradient.
+func (c call) differentiable() (out, m, d *graph.Node) {
 	results := autodiff.Custom(c.inputs(), func(in []*graph.Node) []*graph.Node {
-		out, m, d := c.with(in).forward(q.DType())
+		out, m, d := c.with(in).forward(c.q.DType())
 		return []*graph.Node{out, m, d}
 	}, func(in, out, gradient []*graph.Node) []*graph.Node {
 		dq, dk, dv := c.with(in).backward(out[0], out[1], out[2], gradient[0])
 		return append([]*graph.Node{dq, dk, dv}, make([]*graph.Node, len(in)-3)...)
 	})
-	return results[0], logSumExpOf(graph.StopGradient(results[1]), graph.StopGradient(results[2]))
+	return results[0], results[1], results[2]
 }
 
 // logSumExpOf returns m + log(d), and −∞ for a query that sees nothing.
 func logSumExpOf(m, d *graph.Node) *graph.Node {
-	return graph.Where(graph.GreaterThan(d, graph.ZerosLike(d)), graph.Add(m, graph.Log(d)), negInf(m))
+	return graph.Where(graph.Equal(d, graph.ZerosLike(d)), negInf(m), graph.Add(m, graph.Log(d)))
 }
 
 func negInf(like *graph.Node) *graph.Node {
 	return graph.BroadcastToDims(graph.Infinity(like.Graph(), like.DType(), -1), like.Shape().Dimensions...)
-}
-
-func mapped(xs []*graph.Node, f func(*graph.Node) *graph.Node) []*graph.Node {
-	ys := make([]*graph.Node, len(xs))
-	for i, x := range xs {
-		ys[i] = f(x)
-	}
-	return ys
 }
 
 // call is one attention.

@@ -29,8 +29,8 @@ type Mask struct {
 	QuerySegments, KeySegments *graph.Node
 }
 
-// Causal is the mask of language models: a token sees itself and those before.
-var Causal = Options{Mask: Mask{Causal: true}}
+// Causal returns the options of language models: a token sees itself and those before.
+func Causal() Options { return Options{Mask: Mask{Causal: true}} }
 
 // everything reports whether every query sees every key.
 func (m Mask) everything() bool { return !m.Causal && m.Window == 0 && m.QuerySegments == nil }
@@ -62,6 +62,15 @@ func (c call) with(in []*graph.Node) call {
 		}
 	}
 	return c
+}
+
+// stopped is the same call with no gradients.
+func (c call) stopped() call {
+	in := c.inputs()
+	for i, x := range in {
+		in[i] = graph.StopGradient(x)
+	}
+	return c.with(in)
 }
 
 func (c call) outShape(of dtypes.DType) shapes.Shape {

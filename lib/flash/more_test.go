@@ -3,10 +3,12 @@ package flash_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/dtypes/float16"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -30,11 +32,13 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// The kernel's loops for processors without wide vectors give the same.
-func TestPlainInstructions(t *testing.T) {
-	kernel.Limit(kernel.Plain)
+// The kernel's loops for processors with narrower vectors give the same.
+func TestNarrowVectors(t *testing.T) {
 	defer kernel.Limit(kernel.Any)
-	compare(t, randomProblems(10, 50), 50, func(*flash.Options) {})
+	for _, bits := range []kernel.Bits{kernel.Plain, kernel.AVX2} {
+		kernel.Limit(bits)
+		compare(t, randomProblems(10, 50), 50, func(*flash.Options) {})
+	}
 }
 
 // float64 is for blocks alone.
@@ -106,6 +110,59 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
+// Positions may be any: none is so far away that the distance wraps around.
+func TestFarPositions(t *testing.T) {
+	const least, most = math.MinInt32, math.MaxInt32
+	for _, window := range []int{0, 3} {
+		p := problem{b: 1, t: 6, s: 6, h: 1, k: 1, d: 2, e: 2, dtype: dtypes.Float32, causal: window == 0, window: window,
+			qp: []int32{least, -2, 0, 5, most - 1, most}, kp: []int32{least, least + 1, 0, 4, most - 2, most}}
+		p.fill(rand.New(rand.NewPCG(11, 2)), 1)
+		compare(t, []problem{p}, 1, func(*flash.Options) {})
+		compare(t, []problem{p}, 1, func(o *flash.Options) { o.Engine, o.Block = flash.Blocks, flash.Block{Queries: 2, Keys: 3} })
+	}
+}
+
+// Subnormal numbers of float16 are numbers, also to XLA's threads, which take those of float32 for 0.
+func TestSubnormals(t *testing.T) {
+	v := tensors.FromShape(shapes.Make(dtypes.Float16, 1, 1, 1, 4))
+	tensors.MustMutableFlatData(v, func(flat []float16.Float16) {
+		for i, bits := range []uint16{1, 0x10, 0x83ff, 0x400} { // 2⁻²⁴, 2⁻²⁰, the largest, negative, and the least that is normal
+			flat[i] = float16.Float16(bits)
+		}
+	})
+	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+		out, err := devicetest.Call(func(in []*node) []*node {
+			return nodes{flash.Attention(in[0], in[0], in[0], flash.Options{Engine: engine})}
+		}, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tensors.MustCopyFlatData[float16.Float16](out[0]); !slices.Equal(got, tensors.MustCopyFlatData[float16.Float16](v)) {
+			t.Errorf("%s: %x", engine, got)
+		}
+	}
+}
+
+// What is no number stays none, and is not taken for a query that sees nothing.
+func TestNaN(t *testing.T) {
+	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+		out, err := devicetest.Call(func(in []*node) []*node {
+			out, lse := flash.WithLogSumExp(in[0], in[0], in[0], flash.Options{Engine: engine})
+			return nodes{out, lse}
+		}, tensors.FromFlatDataAndDimensions([]float32{float32(math.NaN()), 1, 2, 3}, 1, 2, 1, 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range out {
+			for _, v := range tensors.MustCopyFlatData[float32](x) {
+				if v == v {
+					t.Errorf("%s: result %d has %g", engine, i, v)
+				}
+			}
+		}
+	}
+}
+
 // NaN in values that a block of queries does not see would come through a mask as 0·NaN: blocks are skipped, not masked.
 func TestSkipsBlocks(t *testing.T) {
 	nan := math.NaN()
@@ -144,7 +201,7 @@ func memoryOf(t *testing.T, b *xla.Backend, tokens int, engine flash.Engine) int
 	}
 	r := xla.Replicated()
 	program, err := xla.Compile(mesh, func(in nodes) nodes {
-		o := flash.Causal
+		o := flash.Causal()
 		o.Engine = engine
 		return graph.Gradient(graph.ReduceAllSum(flash.Attention(in[0], in[1], in[2], o)), in...)
 	}, xla.In(r, r, r).Gives(r, r, r))
@@ -278,7 +335,7 @@ func TestSharded(t *testing.T) {
 		for _, auto := range []bool{false, true} {
 			shard := xla.Shard(axis, "model")
 			layout := xla.In(shard, shard, shard, shard).Gives(shard, shard, shard, shard, shard)
-			build := func(in nodes) nodes { return p.attention(in, flash.Causal) }
+			build := func(in nodes) nodes { return p.attention(in, flash.Causal()) }
 			program, err := xla.Compile(mesh, build, layout)
 			if auto {
 				program, err = xla.CompileAuto(mesh, build, layout)
@@ -344,6 +401,7 @@ func TestRefuses(t *testing.T) {
 			o.QuerySegments = graph.Zeros(q.Graph(), shapes.Make(dtypes.Int32, 2, 5))
 		}, want: "give both or none"},
 		{args: good, change: func(o *flash.Options, q *node) { o.KeyPositions = graph.Zeros(q.Graph(), shapes.Make(dtypes.Int32, 5)) }, want: "flash: key positions are (Int32)[5]: want (Int32)[7]"},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Block.Queries = math.MaxInt }},
 	} {
 		_, err := devicetest.Call(xla.ThrowingErrors(func(in []*node) []*node {
 			var o flash.Options
@@ -355,5 +413,34 @@ func TestRefuses(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("error %v, want %q", err, c.want)
 		}
+	}
+}
+
+// Partial results and their gradients are refused what they cannot be, and all attention another backend.
+func TestRefusesPartial(t *testing.T) {
+	x := tensors.FromShape(shapes.Make(dtypes.Float32, 1, 2, 1, 2))
+	for want, build := range map[string]func(x *node) *node{
+		`the engine "cudnn" gives no partial results`: func(x *node) *node { return flash.Attend(x, x, x, flash.Options{Engine: flash.CuDNN}).O },
+		"flash: dOut is Float64: want Float32 or Float32": func(x *node) *node {
+			dq, _, _ := flash.Gradients(x, x, x, flash.Attend(x, x, x, flash.Options{}), graph.ConvertDType(x, dtypes.Float64), flash.Options{})
+			return dq
+		},
+		"flash: whole.D is (Float32)[1, 2, 1, 2]": func(x *node) *node {
+			whole := flash.Attend(x, x, x, flash.Options{})
+			whole.D = x
+			dq, _, _ := flash.Gradients(x, x, x, whole, x, flash.Options{})
+			return dq
+		},
+	} {
+		_, err := devicetest.Call(xla.ThrowingErrors(func(in []*node) []*node { return nodes{build(in[0])} }), x)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	_, err := devicetest.CallOn(devicetest.PureGo(), xla.ThrowingErrors(func(in []*node) []*node {
+		return nodes{flash.Attention(in[0], in[0], in[0], flash.Options{})}
+	}), tensors.FromShape(x.Shape()))
+	if err == nil || !strings.Contains(err.Error(), "open one with xla.Open") {
+		t.Errorf("another backend: error %v", err)
 	}
 }

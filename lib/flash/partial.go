@@ -18,35 +18,41 @@ type Partial struct{ M, D, O *graph.Node }
 // Attend returns the partial attention of queries (B,T,H,D) to keys (B,S,K,D) and values (B,S,K,E). It has no gradient:
 // Gradients gives that of what the partial results are merged to. It panics as Attention does.
 func Attend(q, k, v *graph.Node, o Options) Partial {
-	if o.Engine == CuDNN {
-		panic(fmt.Errorf("flash: the engine %q gives no partial results: leave it open, or give %q", string(CuDNN), string(Blocks)))
-	}
-	c := newCall(q, k, v, o)
-	c = c.with(mapped(c.inputs(), graph.StopGradient))
+	c := newPartialCall(q, k, v, o).stopped()
 	out, m, d := c.forward(c.statistics())
 	return Partial{M: m, D: d, O: graph.Mul(out, graph.InsertAxes(d, -1))}
 }
 
+// newPartialCall is newCall for engines that give partial results.
+func newPartialCall(q, k, v *graph.Node, o Options) call {
+	if o.Engine == CuDNN {
+		panic(fmt.Errorf("flash: the engine %q gives no partial results: leave it open, or give %q", string(CuDNN), string(Blocks)))
+	}
+	return newCall(q, k, v, o)
+}
+
 // Gradients returns the gradients of q, k and v for the gradient dOut, (B,T,H,E), that arrives at attention's output, where
 // whole is the attention to all keys and k and v may be some of them: then dk and dv are theirs, and dq is their part of a
-// sum. It is made of what Attention's gradient is made of, and has no gradient itself. It panics as Attention does.
+// sum. dOut has the type of q or of whole. It is made of what Attention's gradient is made of, and has no gradient itself. It panics as Attention does.
 func Gradients(q, k, v *graph.Node, whole Partial, dOut *graph.Node, o Options) (dq, dk, dv *graph.Node) {
-	c := newCall(q, k, v, o)
+	c := newPartialCall(q, k, v, o)
 	for _, x := range []struct {
 		what string
 		is   *graph.Node
 		want shapes.Shape
 	}{
-		{"the largest scores", whole.M, c.statShape()}, {"the sums", whole.D, c.statShape()},
-		{"the sum of values", whole.O, c.outShape(c.statistics())}, {"the output's gradient", dOut, c.outShape(dOut.DType())},
+		{"whole.M", whole.M, c.statShape()}, {"whole.D", whole.D, c.statShape()},
+		{"whole.O", whole.O, c.outShape(c.statistics())}, {"dOut", dOut, c.outShape(dOut.DType())},
 	} {
 		if !x.is.Shape().Equal(x.want) {
 			panic(fmt.Errorf("flash: %s is %s: want %s", x.what, x.is.Shape(), x.want))
 		}
 	}
-	stopped := graph.StopGradient
-	out := stopped(whole.Output(c.statistics()))
-	return c.with(mapped(c.inputs(), stopped)).backward(out, stopped(whole.M), stopped(whole.D), stopped(dOut))
+	if of := dOut.DType(); of != q.DType() && of != c.statistics() {
+		panic(fmt.Errorf("flash: dOut is %s: want %s or %s", of, q.DType(), c.statistics()))
+	}
+	stop := graph.StopGradient
+	return c.stopped().backward(stop(whole.Output(c.statistics())), stop(whole.M), stop(whole.D), stop(dOut))
 }
 
 // Merge returns the attention to the keys of both.

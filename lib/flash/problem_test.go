@@ -372,8 +372,11 @@ func (r result) errors(want result) (worst [5]float64) {
 			if x == want[i][j] {
 				continue
 			}
-			if off := math.Abs(x - want[i][j]); !(off <= worst[i]) {
+			if off := math.Abs(x - want[i][j]); math.IsNaN(off) || off > worst[i] {
 				worst[i] = off
+			}
+			if math.IsNaN(worst[i]) {
+				break
 			}
 		}
 	}

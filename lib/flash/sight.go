@@ -1,6 +1,8 @@
 package flash
 
 import (
+	"cmp"
+
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -19,13 +21,16 @@ func (m Mask) meet(q, k extent) (seen *graph.Node) {
 	if m.everything() {
 		return nil
 	}
-	nearest, farthest := graph.Sub(q.least, k.greatest), graph.Sub(q.greatest, k.least)
 	if m.Causal {
-		seen = both(seen, graph.GreaterOrEqual(farthest, integer(farthest, 0)))
+		seen = both(seen, graph.GreaterOrEqual(q.greatest, k.least))
 	}
-	if m.Window > 0 {
-		seen = both(seen, graph.LessThan(nearest, integer(nearest, m.Window)))
-		seen = both(seen, graph.GreaterThan(farthest, integer(farthest, -m.Window)))
+	if m.Window > 0 { // in 64 bits the distance of any positions has room
+		distance := func(a, b *graph.Node) *graph.Node {
+			return graph.Sub(graph.ConvertDType(a, dtypes.Int64), graph.ConvertDType(b, dtypes.Int64))
+		}
+		window := graph.Const(q.least.Graph(), int64(m.Window))
+		seen = both(seen, graph.LessThan(distance(q.least, k.greatest), window))
+		seen = both(seen, graph.LessThan(distance(k.least, q.greatest), window))
 	}
 	if q.leastSegment != nil {
 		seen = both(seen, graph.GreaterOrEqual(q.greatestSegment, k.leastSegment))
@@ -37,16 +42,9 @@ func (m Mask) meet(q, k extent) (seen *graph.Node) {
 // both returns where a and b hold; a condition that is nil always does.
 func both(a, b *graph.Node) *graph.Node {
 	if a == nil || b == nil {
-		return cmp(a, b)
+		return cmp.Or(a, b)
 	}
 	return graph.LogicalAnd(a, b)
-}
-
-func cmp(a, b *graph.Node) *graph.Node {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // side is the queries or the keys of a call.

@@ -9,6 +9,7 @@ import (
 type span struct{ length, block, count int }
 
 func newSpan(length, size int) span {
+	size = min(size, length)
 	count := (length + size - 1) / size
 	return span{length, (length + count - 1) / count, count}
 }

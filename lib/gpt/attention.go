@@ -56,7 +56,7 @@ func (c Config) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node
 			"that divides H", q.Shape(), k.Shape(), v.Shape()))
 	}
 	if c.Flash {
-		return flash.Attention(q, k, v, flash.Causal)
+		return flash.Attention(q, k, v, flash.Causal())
 	}
 	b, t, h, d := q.Shape().Dim(0), q.Shape().Dim(1), q.Shape().Dim(2), q.Shape().Dim(3)
 	kv := k.Shape().Dim(2)

@@ -56,6 +56,9 @@ func (c Config) plan() recompute.Plan {
 	if err != nil {
 		panic(fmt.Errorf("gpt: Config.Recompute: %w", err))
 	}
+	if c.Flash {
+		plan = plan.FusedAttention()
+	}
 	return plan
 }
 

@@ -67,7 +67,7 @@ type Config struct {
 
 	// Flash computes attention block by block without holding its scores, by [flash.Attention]: the same results but for
 	// rounding, in memory that grows with Seq alone. The scores are always recomputed, whatever Recompute says of them. It
-	// goes with neither Dropout nor Matmul.
+	// goes with neither Dropout nor Matmul, and needs lib/xla's backend.
 	Flash bool `json:"flash,omitempty"`
 	// Matmul says how products are computed where that differs from plain products in the parameters' type.
 	Matmul precision.Matmul `json:"matmul,omitzero"`

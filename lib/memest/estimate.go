@@ -21,6 +21,9 @@ func Estimate(s Setup) (Ledger, error) {
 	if err != nil {
 		return Ledger{}, err
 	}
+	if s.Flash {
+		plan = plan.FusedAttention()
+	}
 	plan[len(plan)-1] &^= recompute.SetOf(recompute.Down) // the head is given it
 	var l Ledger
 	sheet := newSheet(s.vars())

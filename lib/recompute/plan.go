@@ -2,6 +2,7 @@ package recompute
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -78,6 +79,18 @@ func (p Plan) recomputesBefore(i int, op Op) bool {
 		return p[i]&SetOf(Mid, Norm2, Act) != 0
 	}
 	return p[i].Has(op - 1)
+}
+
+// FusedAttention is the plan for attention that is one operation and never holds its scores: those are recomputed where
+// [Mix] is, and nowhere else.
+func (p Plan) FusedAttention() Plan {
+	fused := slices.Clone(p)
+	for i, set := range fused {
+		if fused[i] = set &^ SetOf(Scores); set.Has(Mix) {
+			fused[i] |= SetOf(Scores)
+		}
+	}
+	return fused
 }
 
 // Any says whether anything is recomputed.

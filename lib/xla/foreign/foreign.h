@@ -92,7 +92,7 @@ static inline void *foreign_handle(foreign_frame *f, foreign_error *(*kernel)(fo
 	for (foreign_extension *e = f->extension; e; e = e->next)
 		if (e->type == FOREIGN_METADATA) {
 			foreign_version *v = &((foreign_metadata *)e)->about->version;
-			v->major = f->api->version.major;
+			v->major = 0; // what this file is written for: XLA refuses the kernel if it has another
 			v->minor = f->api->version.minor;
 			return NULL;
 		}

@@ -36,9 +36,9 @@ typedef struct {
 static int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 
 static float from_half(uint16_t h) {
-	union { uint32_t bits; float value; } x = {(uint32_t)(h & 0x7fff) << 13};
-	x.value *= 0x1p112f; // the exponents' biases differ by 112, also for what is subnormal
+	union { uint32_t bits; float value; } x = {((uint32_t)(h & 0x7fff) << 13) + (112u << 23)}; // the exponents' biases differ by 112
 	if ((h & 0x7c00) == 0x7c00) x.bits |= 0x7f800000;
+	if (!(h & 0x7c00)) x.value = (h & 0x3ff) * 0x1p-24f; // subnormal, which as bits of a float XLA's threads take for 0
 	x.bits |= (uint32_t)(h & 0x8000) << 16;
 	return x.value;
 }
@@ -225,15 +225,15 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 
 typedef void part(void *, int64_t, void *);
 
-static int widest = 512; // the widest vectors to use, in bits
+static int most_bits = 512; // of the vectors to use
 
-void shardbook_flash_limit(int bits) { widest = bits; }
+void shardbook_flash_limit(int bits) { most_bits = bits; }
 
 static part *best(part *plain, part *avx2, part *avx512) {
 #ifdef X86
 	__builtin_cpu_init(); // programs that Go links itself have not run its constructor
-	if (widest >= 512 && __builtin_cpu_supports("avx512f")) return avx512;
-	if (widest >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
+	if (most_bits >= 512 && __builtin_cpu_supports("avx512f")) return avx512;
+	if (most_bits >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
 #endif
 	return plain;
 }
@@ -264,7 +264,12 @@ static attention read_call(foreign_frame *f) {
 
 static array as_array(foreign_array *x) { return (array){x->data, x->type}; }
 
+static int known(foreign_array *x) { return x->type == FOREIGN_F32 || x->type == FOREIGN_F16 || x->type == FOREIGN_BF16; }
+
+static foreign_error *unknown_type(foreign_frame *f) { return foreign_fail(f, "flash: arrays must be float32, float16 or bfloat16"); }
+
 static foreign_error *forward(foreign_frame *f) {
+	if (!known(foreign_in(f, 0)) || !known(foreign_out(f, 0))) return unknown_type(f);
 	attention a = read_call(f);
 	a.out = as_array(foreign_out(f, 0));
 	a.largest = foreign_out(f, 1)->data;
@@ -274,6 +279,7 @@ static foreign_error *forward(foreign_frame *f) {
 }
 
 static foreign_error *backward(foreign_frame *f) {
+	if (!known(foreign_in(f, 0)) || !known(foreign_in(f, 8)) || !known(foreign_in(f, 11))) return unknown_type(f);
 	attention a = read_call(f);
 	a.output = as_array(foreign_in(f, 8));
 	a.largest = foreign_in(f, 9)->data;

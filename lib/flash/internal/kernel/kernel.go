@@ -30,6 +30,7 @@ type Bits int
 
 const (
 	Plain Bits = 128 // what every processor has
+	AVX2  Bits = 256
 	Any   Bits = 512
 )
 

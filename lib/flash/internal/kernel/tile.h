@@ -6,8 +6,10 @@
 
 typedef float NAME(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t NAME(ivec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t NAME(uvec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 #define vec NAME(vec)
 #define ivec NAME(ivec)
+#define uvec NAME(uvec)
 #define inlined static inline __attribute__((always_inline))
 
 #define VEC(p) (*(vec *)(p))
@@ -26,7 +28,7 @@ inlined int NAME(same)(vec a, vec b) {
 	return all;
 }
 
-// exp returns eˣ for x ≤ 0 within 1.3 units in the last place, 0 below e⁻⁸⁷ and NaN of NaN. With x·log₂e = n + r, n whole and
+// exp returns eˣ for x ≤ 0, with fused products and sums within 1.6 units in the last place, 0 below e⁻⁸⁷ and NaN of NaN. With x·log₂e = n + r, n whole and
 // r in [-½, ½], it is 2ⁿ, put together from bits, times 2ʳ by a polynomial whose greatest relative error is least (1.5e-8).
 inlined vec NAME(exp)(vec x) {
 	vec shifted = x * 1.44269502e+0f + 12583039.0f; // 1.5·2²³ + 127: the sum is rounded to a whole number, whose lowest bits are n + 127
@@ -88,10 +90,14 @@ static void NAME(mask)(const attention *a, const queries *q, const keys *k, floa
 	for (int64_t i = 0; i < k->n; i++) {
 		int32_t at = k->position[i], segment = k->segment[i];
 		for (int v = 0; v < QUERIES; v += LANES) {
-			ivec distance = IVEC(q->position + v) - at; // of the key behind the query
+			ivec position = IVEC(q->position + v), behind = position >= at;
 			ivec seen = IVEC(q->segment + v) == segment;
-			if (a->causal) seen &= distance >= 0;
-			if (a->window) seen &= (distance < a->window) & (distance > -a->window);
+			if (a->causal) seen &= behind;
+			if (a->window) { // of unsigned numbers the difference may wrap around
+				uvec distance = (uvec)position - (uint32_t)at;
+				distance = (distance & (uvec)behind) | (-distance & ~(uvec)behind);
+				seen &= (ivec)(distance < (uint32_t)a->window);
+			}
 			float *x = s + i * ROW + v;
 			VEC(x) = NAME(pick)(seen, VEC(x), ALL(-INFINITY));
 		}
@@ -226,6 +232,7 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 
 #undef vec
 #undef ivec
+#undef uvec
 #undef inlined
 #undef VEC
 #undef IVEC
