@@ -33,7 +33,8 @@ func newPartialCall(q, k, v *graph.Node, o Options) call {
 
 // Gradients returns the gradients of q, k and v for the gradient dOut, (B,T,H,E), that arrives at attention's output, where
 // whole is the attention to all keys and k and v may be some of them: then dk and dv are theirs, and dq is their part of a
-// sum. dOut has the type of q or of whole. It is made of what Attention's gradient is made of, and has no gradient itself. It panics as Attention does.
+// sum. dOut has the type of q or of whole. It is made of what Attention's gradient is made of, and has no gradient itself.
+// It panics as Attention does, and on a whole or a dOut that does not fit.
 func Gradients(q, k, v *graph.Node, whole Partial, dOut *graph.Node, o Options) (dq, dk, dv *graph.Node) {
 	c := newPartialCall(q, k, v, o)
 	for _, x := range []struct {

@@ -20,7 +20,7 @@ typedef struct {
 	array q, k, v;
 	const int32_t *query_position; // NULL: those of the last keys
 	const int32_t *key_position;   // NULL: 0, 1, 2, …
-	const int32_t *query_segment, *key_segment;   // (batch, queries) and (batch, keys), or NULL
+	const int32_t *query_segment, *key_segment; // (batch, queries) and (batch, keys), or NULL
 	int causal;
 	int32_t window; // 0: none
 	float scale;
@@ -99,6 +99,7 @@ typedef struct {
 	int32_t position_min, position_max, segment_min, segment_max;
 } queries;
 
+// keys are a tile's in the same way, from the one numbered first of their sequence.
 typedef struct {
 	int64_t n, first, row, heads;
 	int32_t position[KEYS], segment[KEYS];
@@ -113,7 +114,9 @@ static void range(const int32_t *x, int64_t n, int32_t *min, int32_t *max) {
 	}
 }
 
-static void describe(const int32_t *positions, int64_t origin, const int32_t *segments, int64_t first, int64_t n, int64_t size, int32_t *position, int32_t *segment) {
+// describe fills in the positions and segments of a tile of a size, of which n are there.
+static void describe(const int32_t *positions, int64_t origin, const int32_t *segments, int64_t first, int64_t n, int64_t size,
+		int32_t *position, int32_t *segment) {
 	for (int64_t i = 0; i < size; i++) {
 		int64_t at = i < n ? i : n - 1;
 		position[i] = positions ? positions[first + at] : origin + first + at;
@@ -126,7 +129,8 @@ static void take_queries(const attention *a, queries *q, int64_t b, int64_t h, i
 	q->n = a->queries - first < QUERIES ? a->queries - first : QUERIES;
 	q->row = (b * a->queries + first) * a->heads + h;
 	q->heads = a->heads;
-	describe(a->query_position, a->keys - a->queries, a->query_segment ? a->query_segment + b * a->queries : NULL, first, q->n, QUERIES, q->position, q->segment);
+	const int32_t *segments = a->query_segment ? a->query_segment + b * a->queries : NULL;
+	describe(a->query_position, a->keys - a->queries, segments, first, q->n, QUERIES, q->position, q->segment);
 	range(q->position, q->n, &q->position_min, &q->position_max);
 	range(q->segment, q->n, &q->segment_min, &q->segment_max);
 }
@@ -138,7 +142,8 @@ static int take_keys(const attention *a, keys *k, int64_t b, int64_t h, int64_t 
 	k->n = a->keys - k->first < KEYS ? a->keys - k->first : KEYS;
 	k->row = (b * a->keys + k->first) * a->key_heads + h / (a->heads / a->key_heads);
 	k->heads = a->key_heads;
-	describe(a->key_position, 0, a->key_segment ? a->key_segment + b * a->keys : NULL, k->first, k->n, KEYS, k->position, k->segment);
+	const int32_t *segments = a->key_segment ? a->key_segment + b * a->keys : NULL;
+	describe(a->key_position, 0, segments, k->first, k->n, KEYS, k->position, k->segment);
 	range(k->position, k->n, &k->position_min, &k->position_max);
 	range(k->segment, k->n, &k->segment_min, &k->segment_max);
 	return 1;

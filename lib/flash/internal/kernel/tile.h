@@ -2,7 +2,7 @@
 // set, and NAME(x) gives the functions names of their own.
 //
 // The lanes of vectors are queries. Scores are held as S[key][query], so that a maximum or a sum over keys takes no step
-// across lanes; and keys and values are read where they lie, one element at a time, as the factor that all lanes share.
+// across lanes; and keys and values are read as they are, one element at a time, as the factor that all lanes share.
 
 typedef float NAME(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t NAME(ivec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
