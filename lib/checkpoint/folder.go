@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 func folderName(step int) string { return fmt.Sprintf("step-%08d", step) }
@@ -29,9 +30,10 @@ func stepOf(name string) (int, bool) {
 // would lose all steps since. Move the damaged one away to use the one before it.
 func Latest(dir string) (path string, err error) {
 	// While writers save and remove, the newest of a list may be gone before it is opened, and none may seem to be there
-	// between two: that something is wrong is believed when the same is found twice.
+	// between two: that something is wrong is believed when the same is found twice in a row, and that there is none when
+	// nothing is found four times, a writer's time apart.
 	var before []int
-	for again := false; ; again = true {
+	for alike := 1; ; alike++ {
 		steps, err := list(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("checkpoint: %w", err)
@@ -45,10 +47,15 @@ func Latest(dir string) (path string, err error) {
 			}
 			err = fmt.Errorf("%w; this is the latest checkpoint", err)
 		}
-		if again && slices.Equal(steps, before) {
+		if alike > 1 && !slices.Equal(steps, before) {
+			alike = 1
+		}
+		if alike == 4 || alike == 2 && len(steps) > 0 {
 			return "", err
 		}
-		before = steps
+		if before = steps; len(steps) == 0 {
+			time.Sleep(5 * time.Millisecond)
+		}
 	}
 }
 

@@ -194,10 +194,6 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 #define VECTORS 2
 #define ROWS 6
 #include "tile.h"
-#undef NAME
-#undef LANES
-#undef VECTORS
-#undef ROWS
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define X86 1
@@ -208,10 +204,6 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 #define VECTORS 2
 #define ROWS 6
 #include "tile.h"
-#undef NAME
-#undef LANES
-#undef VECTORS
-#undef ROWS
 #pragma GCC pop_options
 
 #pragma GCC push_options
@@ -221,10 +213,6 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 #define VECTORS 2
 #define ROWS 12
 #include "tile.h"
-#undef NAME
-#undef LANES
-#undef VECTORS
-#undef ROWS
 #pragma GCC pop_options
 #endif
 

@@ -1,5 +1,6 @@
 // The loops of attention over tiles, in vectors of LANES floats. attention.c includes this file once for each instruction
-// set, and NAME(x) gives the functions names of their own.
+// set, with NAME(x), which gives the functions names of their own, and the size of a product in registers: ROWS rows by
+// VECTORS vectors.
 //
 // The lanes of vectors are queries. Scores are held as S[key][query], so that a maximum or a sum over keys takes no step
 // across lanes; and keys and values are read as they are, one element at a time, as the factor that all lanes share.
@@ -238,3 +239,7 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 #undef IVEC
 #undef ALL
 #undef COLUMNS
+#undef NAME
+#undef LANES
+#undef VECTORS
+#undef ROWS
