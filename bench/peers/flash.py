@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from train import forget_peak, hashes, peak
+from common import forget_peak, hashes, peak
 from worker import Unsupported, serve
 
 SMALL = 128  # tokens of the cases that are done before anything is measured

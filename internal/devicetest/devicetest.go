@@ -3,6 +3,8 @@ package devicetest
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -59,4 +61,11 @@ func CallOn(backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args 
 	}
 	defer exec.Finalize()
 	return exec.Call(args)
+}
+
+// CompileQuickly has XLA spend less on machine code, for tests that compile far more than they run: compiling takes half the
+// time, and buffers are the same. It is for TestMain, before anything opens a device.
+func CompileQuickly() {
+	flags := " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+	os.Setenv("XLA_FLAGS", strings.TrimSpace(os.Getenv("XLA_FLAGS")+flags))
 }

@@ -3,10 +3,11 @@ package flash_test
 import (
 	"os"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
 )
 
-// Tests compile far more than they run. Optimized less, programs compile in half the time.
 func TestMain(m *testing.M) {
-	os.Setenv("XLA_FLAGS", os.Getenv("XLA_FLAGS")+" --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+	devicetest.CompileQuickly()
 	os.Exit(m.Run())
 }

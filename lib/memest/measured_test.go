@@ -3,7 +3,6 @@ package memest_test
 import (
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 
@@ -23,8 +22,7 @@ import (
 
 // Half the time of a compilation is spent on machine code, which has no part in the buffers.
 func TestMain(m *testing.M) {
-	os.Setenv("XLA_FLAGS", strings.TrimSpace(os.Getenv("XLA_FLAGS")+
-		" --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"))
+	devicetest.CompileQuickly()
 	os.Exit(m.Run())
 }
 

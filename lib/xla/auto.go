@@ -94,15 +94,21 @@ func (n *numbered) number(p Placement) int {
 
 // of returns the placement that the name of a function of Constrain's says.
 func (n *numbered) of(name string) (Placement, bool) {
-	after, ok := strings.CutPrefix(name, constrained)
-	digits, _, _ := strings.Cut(after, "_")
-	i, err := strconv.Atoi(digits)
 	n.Lock()
 	defer n.Unlock()
-	if !ok || err != nil || i < 0 || i >= len(n.all) {
-		return Placement{}, false
+	return named(n.all, constrained, name)
+}
+
+// named returns the one of all whose number a function's name has: the prefix, the number, and then perhaps "_" and what makes
+// the name unique.
+func named[T any](all []T, prefix, name string) (one T, ok bool) {
+	after, ours := strings.CutPrefix(name, prefix)
+	digits, _, _ := strings.Cut(after, "_")
+	i, err := strconv.Atoi(digits)
+	if !ours || err != nil || i < 0 || i >= len(all) {
+		return one, false
 	}
-	return n.all[i], true
+	return all[i], true
 }
 
 // GoMLX has no gradient for calls. That of a constraint is the same constraint.

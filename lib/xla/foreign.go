@@ -2,8 +2,6 @@ package xla
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"unsafe"
 
@@ -81,15 +79,10 @@ const calling = "shardbook_kernel_"
 
 // kernelOf returns the kernel that a function of this name stands for, or nil.
 func kernelOf(name string) *Kernel {
-	after, ok := strings.CutPrefix(name, calling)
-	digits, _, _ := strings.Cut(after, "_")
-	i, err := strconv.Atoi(digits)
 	kernels.Lock()
 	defer kernels.Unlock()
-	if !ok || err != nil || i < 0 || i >= len(kernels.all) {
-		return nil
-	}
-	return kernels.all[i]
+	k, _ := named(kernels.all, calling, name)
+	return k
 }
 
 // knownTo tells the plugin of the kernel, once, and returns whether it could be told.

@@ -2,28 +2,16 @@ package plugin
 
 /*
 #cgo LDFLAGS: -ldl
-#include <dlfcn.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-// The head of PJRT_Api in XLA's pjrt_c_api.h, which never changes: the rest of
-// the table may not be touched before the version is known.
-typedef struct {
-	size_t struct_size;
-	void *extension_start;
-	struct { size_t struct_size; void *extension_start; int major, minor; } version;
-} pjrt_api_head;
+#include "pjrt.h"
 
 static const char *pjrt_version(const char *path, int *major, int *minor) {
-	void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-	if (!lib) return dlerror();
-	const pjrt_api_head *(*get)(void) = (const pjrt_api_head *(*)(void))dlsym(lib, "GetPjrtApi");
-	if (!get) return dlerror();
-	const pjrt_api_head *api = get();
-	if (!api) return "GetPjrtApi returned NULL";
+	const char *problem = NULL;
+	const pjrt_head *api = pjrt_api(path, &problem);
+	if (!api) return problem;
 	*major = api->version.major;
 	*minor = api->version.minor;
-	return NULL; // the library stays loaded: XLA does not survive being unloaded
+	return NULL;
 }
 */
 import "C"

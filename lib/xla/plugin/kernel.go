@@ -1,14 +1,12 @@
 package plugin
 
 /*
-#include <dlfcn.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include "pjrt.h"
 
 // Of XLA's pjrt_c_api_ffi_extension.h. Before PJRT 0.9x the arguments had one more field; there XLA finds them too short
 // and returns an error.
-typedef struct extension { size_t struct_size; int type; struct extension *next; } extension;
 typedef struct {
 	size_t struct_size;
 	const char *name;
@@ -18,16 +16,14 @@ typedef struct {
 	size_t platform_size;
 	int traits;
 } register_args;
-typedef struct { extension base; void *register_type, *add_user_data; void *(*register_handler)(register_args *); } ffi;
+typedef struct { pjrt_extension base; void *register_type, *add_user_data; void *(*register_handler)(register_args *); } ffi;
 enum { FFI = 5 };
 
 static const char *register_kernel(const char *path, const char *name, void *handler) {
-	typedef struct { size_t struct_size; extension *extension; } head;
-	void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL); // it is loaded: this finds it again
-	const head *(*get)(void) = lib ? (const head *(*)(void))dlsym(lib, "GetPjrtApi") : NULL;
-	const head *api = get ? get() : NULL;
-	if (!api) return "it is not a PJRT plugin";
-	for (extension *e = api->extension; e; e = e->next)
+	const char *problem = NULL;
+	const pjrt_head *api = pjrt_api(path, &problem);
+	if (!api) return problem;
+	for (pjrt_extension *e = api->extension; e; e = e->next)
 		if (e->type == FFI && e->struct_size >= sizeof(ffi)) {
 			register_args args = { sizeof args, name, strlen(name), handler, "cpu", 3, 0 };
 			return ((ffi *)e)->register_handler(&args) ? "it refuses the kernel" : NULL;

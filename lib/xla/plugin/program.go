@@ -1,10 +1,9 @@
 package plugin
 
 /*
-#include <dlfcn.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include "pjrt.h"
 
 // A part of XLA's pjrt_c_api.h, whose layout never changes: new functions are only
 // added at the end of the table. The numbers count the table's functions from 0.
@@ -13,16 +12,14 @@ typedef struct { size_t struct_size; void *extension_start; void *error; const c
 typedef struct { size_t struct_size; void *extension_start; char *code; size_t code_size; const char *format; size_t format_size; } program;
 typedef struct { size_t struct_size; void *extension_start; void *executable; program *program; } optimized_program_args;
 typedef struct {
-	size_t struct_size;
-	void *extension_start;
-	struct { size_t struct_size; void *extension_start; int major, minor; } version;
+	pjrt_head head;
 	void *function[49];
-} pjrt_api;
+} pjrt_table;
 enum { ERROR_DESTROY = 0, ERROR_MESSAGE = 1, EXECUTABLE_OPTIMIZED_PROGRAM = 48 };
 
 // pjrt_program fills in a program and returns XLA's message if that fails, for the
 // caller to free.
-static char *pjrt_program(const pjrt_api *api, void *executable, program *p) {
+static char *pjrt_program(const pjrt_table *api, void *executable, program *p) {
 	optimized_program_args args = { sizeof args, NULL, executable, p };
 	void *error = ((void *(*)(optimized_program_args *))api->function[EXECUTABLE_OPTIMIZED_PROGRAM])(&args);
 	if (!error) return NULL;
@@ -39,10 +36,9 @@ static char *pjrt_program(const pjrt_api *api, void *executable, program *p) {
 
 // optimized_program asks twice: for the size, and for the program.
 static char *optimized_program(const char *path, void *executable, program *p) {
-	void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL); // it is loaded: this finds it again
-	const pjrt_api *(*get)(void) = lib ? (const pjrt_api *(*)(void))dlsym(lib, "GetPjrtApi") : NULL;
-	const pjrt_api *api = get ? get() : NULL;
-	if (!api || api->struct_size < sizeof *api) return strdup("its table of functions is too short");
+	const char *problem_found = NULL;
+	const pjrt_table *api = pjrt_api(path, &problem_found);
+	if (!api || api->head.struct_size < sizeof *api) return strdup("its table of functions is too short");
 	p->struct_size = sizeof *p;
 	char *problem = pjrt_program(api, executable, p);
 	if (problem) return problem;

@@ -1,0 +1,82 @@
+package flash_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/flash"
+	"github.com/shardbook/shardbook/lib/flash/internal/kernel"
+)
+
+// Blocks that divide nothing, and blocks larger than the axes.
+func TestBlocks(t *testing.T) {
+	n := 40
+	if testing.Short() {
+		n = 10
+	}
+	sizes := []flash.Block{{}, {Queries: 32, Keys: 24}, {Queries: 7, Keys: 50}, {Queries: 1, Keys: 13}, {Queries: 500, Keys: 1}}
+	for i, p := range randomProblems(3, n) {
+		compare(t, []problem{p}, 1, func(o *flash.Options) { o.Engine, o.Block = flash.Blocks, sizes[i%len(sizes)] })
+	}
+}
+
+// The kernel's loops for processors with narrower vectors give the same.
+func TestNarrowVectors(t *testing.T) {
+	defer kernel.Limit(kernel.Any)
+	for _, bits := range []kernel.Bits{kernel.Plain, kernel.AVX2} {
+		kernel.Limit(bits)
+		compare(t, randomProblems(10, 50), 50, func(*flash.Options) {})
+	}
+}
+
+// float64 is for blocks alone.
+func TestFloat64(t *testing.T) {
+	p := problem{b: 1, t: 9, s: 11, h: 2, k: 1, d: 4, e: 3, dtype: dtypes.Float64, causal: true}
+	p.fill(rand.New(rand.NewPCG(4, 2)), 1)
+	got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
+		o := p.options(in)
+		o.Block = flash.Block{Queries: 4, Keys: 4}
+		return p.attention(in, o)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, off := range got[0].errors(p.exact()) {
+		if !(off <= 1e-13) {
+			t.Errorf("error of %s %g", resultNames[i], off)
+		}
+	}
+}
+
+// NaN in values that a block of queries does not see would come through a mask as 0·NaN: blocks are skipped, not masked.
+func TestSkipsBlocks(t *testing.T) {
+	nan := math.NaN()
+	p := problem{b: 1, t: 512, s: 512, h: 1, k: 1, d: 4, e: 4, dtype: dtypes.Float32, causal: true, window: 100}
+	p.fill(rand.New(rand.NewPCG(6, 2)), 1)
+	for i := 0; i < 64*p.e; i++ {
+		p.v[i], p.v[len(p.v)-1-i] = nan, nan // keys 0 to 63 and 448 to 511
+	}
+	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+		got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
+			o := p.options(in)
+			o.Engine, o.Block = engine, flash.Block{Queries: 64, Keys: 64}
+			return p.attention(in, o)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Tiles of 128 queries: those from 256 to 383 see keys 157 to 383.
+		for i, v := range got[0][0][256*p.e : 384*p.e] {
+			if math.IsNaN(v) {
+				t.Fatalf("%q: element %d of the output of queries from 256 is NaN: keys that they do not see were computed with", engine, i)
+			}
+		}
+		if !math.IsNaN(got[0][0][0]) {
+			t.Errorf("%q: the first query sees the first key, whose value is NaN, and its output is %g", engine, got[0][0][0])
+		}
+	}
+}
