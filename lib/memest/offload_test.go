@@ -28,7 +28,7 @@ func TestEstimatesOfOffload(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 8, Vocab: 32}
-	model, err := offload.GPT(c)
+	model, err := c.Chain()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -85,7 +86,7 @@ func TestGPT(t *testing.T) {
 		}
 		return inputs, targets
 	}
-	m, err := offload.GPT(c)
+	m, err := c.Chain()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestGPTPieces(t *testing.T) {
 		if i&8 != 0 {
 			c.Norm, c.NoBias = gpt.RMSNorm, true
 		}
-		m, err := offload.GPT(c)
+		m, err := c.Chain()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,14 +137,14 @@ func TestGPTPieces(t *testing.T) {
 // A chain may be a single block, and blocks may have no parameters.
 func TestOddChains(t *testing.T) {
 	whole := toy()
-	scale := offload.Block{Name: "scale", Apply: func(_ params.Nodes, x *graph.Node) *graph.Node { return graph.MulScalar(x, 0.5) }}
+	scale := chain.Block{Name: "scale", Apply: func(_ params.Nodes, x, _, _ *graph.Node) *graph.Node { return graph.MulScalar(x, 0.5) }}
 	again := scale
 	again.Name = "again"
 	bias := whole.Blocks[3].Params[1]
-	one := offload.Block{Name: "one", Params: params.Tree{bias}, Apply: func(p params.Nodes, x *graph.Node) *graph.Node {
+	one := chain.Block{Name: "one", Params: params.Tree{bias}, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
 		return graph.Mul(x, graph.ExpandLeftToRank(p.Get(bias.Name), 2))
 	}}
-	for name, blocks := range map[string][]offload.Block{"one": {one}, "without parameters": {scale, one, again}} {
+	for name, blocks := range map[string][]chain.Block{"one": {one}, "without parameters": {scale, one, again}} {
 		t.Run(name, func(t *testing.T) {
 			m := whole
 			m.Blocks = blocks

@@ -24,7 +24,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	config := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 16, Vocab: 128, Norm: gpt.RMSNorm, NoBias: true}
-	model, err := offload.GPT(config)
+	model, err := config.Chain()
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
@@ -34,27 +35,27 @@ func mesh(t testing.TB, b *xla.Backend) *xla.Mesh {
 
 // toy is a chain that compiles fast and does not blow rounding up: 6 features to 4, two blocks of one kind, and back by the same matrix. Its blocks
 // have inputs of 96, 64, 64 and 64 bytes for a batch of 4; its parameters, 280 bytes.
-func toy() offload.Model {
+func toy() chain.Model {
 	const f32 = dtypes.Float32
 	dot := func(x, w *graph.Node, axis int) *graph.Node {
 		return graph.DotGeneral(graph.ConvertDType(x, w.DType()), []int{1}, nil, w, []int{axis}, nil)
 	}
 	plus := func(x, b *graph.Node) *graph.Node { return graph.Add(x, graph.ExpandLeftToRank(b, 2)) }
 	table := params.New("in.w", f32, 6, 4)
-	blocks := []offload.Block{{Name: "in", Params: params.Tree{table}, Apply: func(p params.Nodes, x *graph.Node) *graph.Node {
+	blocks := []chain.Block{{Name: "in", Params: params.Tree{table}, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
 		return graph.Tanh(dot(x, p.Get("in.w"), 0))
 	}}}
 	for _, name := range []string{"h0", "h1"} {
 		tree := params.Tree{params.New(name+".w", f32, 4, 4), params.New(name+".b", f32, 4)}
-		blocks = append(blocks, offload.Block{Name: name, Kind: "h", Params: tree, Apply: func(p params.Nodes, x *graph.Node) *graph.Node {
+		blocks = append(blocks, chain.Block{Name: name, Kind: "h", Params: tree, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
 			return graph.Add(x, graph.Tanh(plus(dot(x, p.Get(name+".w"), 0), p.Get(name+".b"))))
 		}})
 	}
 	out := params.Tree{table, params.New("out.b", f32, 6)}
-	blocks = append(blocks, offload.Block{Name: "out", Params: out, Apply: func(p params.Nodes, x *graph.Node) *graph.Node {
+	blocks = append(blocks, chain.Block{Name: "out", Params: out, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
 		return plus(dot(x, p.Get("in.w"), 1), p.Get("out.b"))
 	}})
-	m := offload.Model{Blocks: blocks, Criterion: func(y, targets *graph.Node) *graph.Node {
+	m := chain.Model{Blocks: blocks, Criterion: func(y, targets *graph.Node) *graph.Node {
 		return graph.ReduceAllMean(graph.Square(graph.Sub(graph.ConvertDType(y, f32), targets)))
 	}}
 	m.Initial = func() ([]*tensors.Tensor, error) { return uniform(m.Params(), 1), nil }
@@ -83,12 +84,12 @@ func uniform(tree params.Tree, seed uint64) (values []*tensors.Tensor) {
 }
 
 // start begins a run on the shared device.
-func start(t testing.TB, m offload.Model, rule optim.Rule, o offload.Options) *offload.Run {
+func start(t testing.TB, m chain.Model, rule optim.Rule, o offload.Options) *offload.Run {
 	t.Helper()
 	return startOn(t, devicetest.One(), m, rule, o)
 }
 
-func startOn(t testing.TB, b *xla.Backend, m offload.Model, rule optim.Rule, o offload.Options) *offload.Run {
+func startOn(t testing.TB, b *xla.Backend, m chain.Model, rule optim.Rule, o offload.Options) *offload.Run {
 	t.Helper()
 	run, err := offload.New(mesh(t, b), m, rule, o)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -28,14 +29,14 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed := func(change func(m *offload.Model)) offload.Model {
+	changed := func(change func(m *chain.Model)) chain.Model {
 		m := toy()
 		change(&m)
 		return m
 	}
 	for what, c := range map[string]struct {
 		mesh  *xla.Mesh
-		model offload.Model
+		model chain.Model
 		rule  optim.Rule
 		o     offload.Options
 		want  string
@@ -50,26 +51,22 @@ func TestRefused(t *testing.T) {
 		"bandwidth":     {m, toy(), momentum, offload.Options{Bandwidth: math.NaN()}, "Bandwidth is NaN"},
 		"scaling":       {m, toy(), momentum, offload.Options{Precision: fp16}, "scales the loss"},
 		"stochastic":    {m, toy(), momentum, offload.Options{Precision: pure}, "stochastically"},
-		"no model":      {m, offload.Model{}, momentum, offload.Options{}, "no blocks"},
-		"no criterion":  {m, changed(func(m *offload.Model) { m.Criterion = nil }), momentum, offload.Options{}, "no Criterion"},
-		"no Apply":      {m, changed(func(m *offload.Model) { m.Blocks[1].Apply = nil }), momentum, offload.Options{}, `block #1, "h0"`},
-		"one name":      {m, changed(func(m *offload.Model) { m.Blocks[2].Name = "h0" }), momentum, offload.Options{}, `block #2, "h0"`},
-		"no parameter":  {m, changed(func(m *offload.Model) { m.Blocks[0].Params = params.Tree{{}} }), momentum, offload.Options{}, "has no name"},
-		"two shapes":    {m, changed(func(m *offload.Model) { m.Blocks[3].Params[0].Shape.Dimensions = []int{4, 6} }), momentum, offload.Options{}, "another block in.w"},
-		"two of a kind": {m, changed(func(m *offload.Model) { m.Blocks[2].Params = m.Blocks[2].Params[:1] }), momentum, offload.Options{}, `are of the kind "h"`},
-		"products": {m, changed(func(m *offload.Model) { m.Matmul.Operands = precision.BF16 }), momentum, offload.Options{},
+		"no model":      {m, chain.Model{}, momentum, offload.Options{}, "no blocks"},
+		"no criterion":  {m, changed(func(m *chain.Model) { m.Criterion = nil }), momentum, offload.Options{}, "no Criterion"},
+		"no Apply":      {m, changed(func(m *chain.Model) { m.Blocks[1].Apply = nil }), momentum, offload.Options{}, `block #1, "h0"`},
+		"one name":      {m, changed(func(m *chain.Model) { m.Blocks[2].Name = "h0" }), momentum, offload.Options{}, `block #2, "h0"`},
+		"no parameter":  {m, changed(func(m *chain.Model) { m.Blocks[0].Params = params.Tree{{}} }), momentum, offload.Options{}, "has no name"},
+		"two shapes":    {m, changed(func(m *chain.Model) { m.Blocks[3].Params[0].Shape.Dimensions = []int{4, 6} }), momentum, offload.Options{}, "another block in.w"},
+		"two of a kind": {m, changed(func(m *chain.Model) { m.Blocks[2].Params = m.Blocks[2].Params[:1] }), momentum, offload.Options{}, `are of the kind "h"`},
+		"noise":         {m, changed(func(m *chain.Model) { m.Noisy = true }), momentum, offload.Options{}, "has noise"},
+		"products": {m, changed(func(m *chain.Model) { m.Matmul.Operands = precision.BF16 }), momentum, offload.Options{},
 			"computes products"},
 	} {
 		if _, err := offload.New(c.mesh, c.model, c.rule, c.o); !matches(err, c.want) {
 			t.Errorf("%s: error %v, want %q", what, err, c.want)
 		}
 	}
-	if _, err := offload.GPT(gpt.Config{}); !matches(err, "Layers is 0") {
+	if _, err := (gpt.Config{}).Chain(); !matches(err, "Layers is 0") {
 		t.Errorf("an empty configuration: %v", err)
-	}
-	c := gpt.ReferenceConfig()
-	c.Dropout = 0.1
-	if _, err := offload.GPT(c); !matches(err, "Dropout is 0.1") {
-		t.Errorf("dropout: %v", err)
 	}
 }

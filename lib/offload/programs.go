@@ -3,18 +3,16 @@ package offload
 import (
 	"fmt"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
-	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // stage is a block with its programs.
 type stage struct {
-	Block
+	chain.Block
 	params []int // its parameters, as places in the model's list
 	home   []int // those that are updated with it: a parameter's home is the first block that has it
 	// forward computes the output from the parameters and the input. The last block has none.
@@ -25,83 +23,51 @@ type stage struct {
 	backward *xla.Program
 }
 
-// passes are the graph functions of a model's blocks.
-type passes struct {
-	model  Model
-	policy precision.Policy
-}
-
-// tree lists a block's parameters in the type to compute in.
-func (p passes) tree(b Block) params.Tree { return b.Params.As(p.policy.Compute) }
-
-func (p passes) forward(b Block) func(in []*graph.Node) []*graph.Node {
-	return func(in []*graph.Node) []*graph.Node {
+// stages compiles programs for the blocks; twins share theirs.
+func stages(mesh *xla.Mesh, passes chain.Passes) ([]*stage, error) {
+	blocks := passes.Model.Blocks
+	twins := passes.Model.Twins()
+	all, home := passes.Model.Homes()
+	compile := func(fn func(in []*graph.Node) []*graph.Node) (*xla.Program, error) {
+		return xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated()))
+	}
+	made := make([]*stage, len(blocks))
+	for i, b := range blocks {
+		made[i] = &stage{Block: b, params: all[i], home: home[i]}
+		if twin := made[twins[i]]; twin != made[i] {
+			made[i].forward, made[i].backward = twin.forward, twin.backward
+			continue
+		}
 		n := len(b.Params)
-		return []*graph.Node{b.Apply(p.tree(b).Nodes(in[:n]), in[n])}
-	}
-}
-
-func (p passes) backward(b Block, first, last bool) func(in []*graph.Node) []*graph.Node {
-	return func(in []*graph.Node) []*graph.Node {
-		n := len(b.Params)
-		weights, x, above := in[:n], in[n], in[n+1]
-		y := b.Apply(p.tree(b).Nodes(weights), x)
-		var out []*graph.Node
-		var toward *graph.Node // the scalar whose gradients these are
-		if last {
-			toward = graph.ConvertDType(p.model.Criterion(y, above), p.policy.Output)
-			out = append(out, graph.ConvertDType(toward, dtypes.Float32))
-		} else {
-			toward = graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(above))) // whose gradient in y is that from above
-		}
-		of := weights
-		if !first {
-			of = append([]*graph.Node{x}, weights...)
-		}
-		if len(of) == 0 { // a first block with nothing to learn
-			return append(out, graph.Const(x.Graph(), float32(0)))
-		}
-		return append(out, graph.Gradient(toward, of...)...)
-	}
-}
-
-// stages compiles a program for each kind of block and place in the chain.
-func (p passes) stages(mesh *xla.Mesh, all params.Tree) ([]*stage, error) {
-	compiled := map[string]*xla.Program{}
-	compile := func(key string, fn func(in []*graph.Node) []*graph.Node) (*xla.Program, error) {
+		operands := func(in []*graph.Node) chain.Operands { return chain.Operands{Weights: in[:n], X: in[n]} }
 		var err error
-		if compiled[key] == nil {
-			compiled[key], err = xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		}
-		return compiled[key], err
-	}
-	stages, seen := make([]*stage, len(p.model.Blocks)), map[string]bool{}
-	for i, b := range p.model.Blocks {
-		s := &stage{Block: b}
-		stages[i] = s
-		for _, spec := range b.Params {
-			at := all.Index(spec.Name)
-			if s.params = append(s.params, at); !seen[spec.Name] {
-				s.home = append(s.home, at)
-			}
-			seen[spec.Name] = true
-		}
-		key := "kind " + b.Kind
-		if b.Kind == "" {
-			key = "name " + b.Name
-		}
-		first, last := i == 0, i == len(stages)-1
-		var err error
-		if !last {
-			if s.forward, err = compile("forward "+key, p.forward(b)); err != nil {
+		if i < len(blocks)-1 {
+			if made[i].forward, err = compile(func(in []*graph.Node) []*graph.Node {
+				return []*graph.Node{passes.Forward(i, operands(in))}
+			}); err != nil {
 				return nil, err
 			}
 		}
-		if s.backward, err = compile(fmt.Sprint(first, last, key), p.backward(b, first, last)); err != nil {
+		if made[i].backward, err = compile(func(in []*graph.Node) []*graph.Node {
+			return outputs(passes.Backward(i, operands(in), in[n+1], nil), in[n].Graph())
+		}); err != nil {
 			return nil, err
 		}
 	}
-	return stages, nil
+	return made, nil
+}
+
+// outputs are those of a backward program; there is at least one.
+func outputs(g chain.Gradients, of *graph.Graph) (out []*graph.Node) {
+	for _, x := range append([]*graph.Node{g.Loss, g.X}, g.Weights...) {
+		if x != nil {
+			out = append(out, x)
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, graph.Const(of, float32(0)))
+	}
+	return out
 }
 
 // call runs a program on the device. Its outputs are among the holdings, as of the given kinds, of which the last stands

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -39,13 +40,16 @@ type Run struct {
 }
 
 // New starts a run at the model's initial parameters, on a mesh of one device. Invalid options, an invalid model or
-// rule, and a larger mesh are errors.
-func New(mesh *xla.Mesh, model Model, rule optim.Rule, o Options) (*Run, error) {
+// rule, a model with noise, and a larger mesh are errors.
+func New(mesh *xla.Mesh, model chain.Model, rule optim.Rule, o Options) (*Run, error) {
 	if mesh == nil || mesh.NumDevices() != 1 {
 		return nil, errors.New("offload: the mesh is nil or has several devices: give one of one device")
 	}
 	if err := o.Validate(); err != nil {
 		return nil, err
+	}
+	if model.Noisy {
+		return nil, errors.New("offload: the model has noise, and blocks have none here: set gpt.Config.Dropout to 0")
 	}
 	recipe := train.Recipe{Model: model, Rule: rule, Precision: o.Precision}
 	if err := recipe.Validate(); err != nil {
@@ -60,7 +64,7 @@ func New(mesh *xla.Mesh, model Model, rule optim.Rule, o Options) (*Run, error) 
 	r.weights = make([]*dtensor.Tensor, len(r.tree))
 	r.acts = newStash(r.link, Activations, o.Activations)
 	var err error
-	if r.stages, err = (passes{model, policy}).stages(mesh, r.tree); err != nil {
+	if r.stages, err = stages(mesh, chain.Passes{Model: model, Precision: policy}); err != nil {
 		return nil, err
 	}
 	if o.Update == Host {
@@ -159,14 +163,14 @@ func (r *Run) arithmetic(s *stage, b blockUpdate) arithmetic {
 // Steps is the number of batches trained on.
 func (r *Run) Steps() int { return r.steps }
 
-// Params returns copies of the parameters, in the order of [Model.Params] and the type that the precision keeps them in.
+// Params returns copies of the parameters, in the order of chain.Model.Params and the type that the precision keeps them in.
 // It is an error if the run is lost or closed.
 func (r *Run) Params() ([]*tensors.Tensor, error) {
 	values, _, err := r.state()
 	return values, err
 }
 
-// State returns copies of the rule's states, in the order in which optim.States lists them for [Model.Params]. It is an
+// State returns copies of the rule's states, in the order in which optim.States lists them for chain.Model.Params. It is an
 // error if the run is lost or closed.
 func (r *Run) State() ([]*tensors.Tensor, error) {
 	_, states, err := r.state()

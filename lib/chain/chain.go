@@ -1,4 +1,7 @@
-package offload
+// Package chain describes a model as a chain of blocks, each a graph function of its own parameters and of what the block
+// before it made, and builds the two passes of each block. Techniques that drive a model block by block take one: they
+// decide where a block is computed, when, and what is kept or sent in between.
+package chain
 
 import (
 	"errors"
@@ -21,11 +24,13 @@ type Block struct {
 	Kind string
 	// Params lists the parameters. Blocks that list one of the same name have it in common.
 	Params params.Tree
-	// Apply builds the graph from the output of the block before, or the inputs of the model, to the block's own.
-	Apply func(p params.Nodes, x *graph.Node) *graph.Node
+	// Apply builds the graph from the output of the block before, or the inputs of the model, to the block's own. A block
+	// with noise, such as dropout, takes it from the key and the row, which are those of train.Noisy; both are nil where
+	// there is to be none.
+	Apply func(p params.Nodes, x, key, row *graph.Node) *graph.Node
 }
 
-// Model is a chain of blocks. It is a train.Model, too.
+// Model is a chain of blocks. It is a train.Model, and train.Noisy.
 type Model struct {
 	Blocks []Block
 	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets.
@@ -34,6 +39,8 @@ type Model struct {
 	Initial func() ([]*tensors.Tensor, error)
 	// Matmul says how the blocks compute products, where that is not plainly.
 	Matmul precision.Matmul
+	// Noisy is true if blocks make something of a key.
+	Noisy bool
 }
 
 // Params lists the parameters of all blocks in the order of the chain. What several have in common is listed with the
@@ -55,13 +62,26 @@ func (m Model) Params() params.Tree {
 // Init returns the initial values of the parameters.
 func (m Model) Init() ([]*tensors.Tensor, error) { return m.Initial() }
 
-// Loss is the whole model as one graph.
+// Loss is the whole model as one graph, without noise.
 func (m Model) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
+	return m.NoisyLoss(p, inputs, targets, nil, nil)
+}
+
+// NoisyLoss is the whole model as one graph.
+func (m Model) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
 	x := inputs
 	for _, b := range m.Blocks {
-		x = b.Apply(p, x)
+		x = b.Apply(p, x, key, row)
 	}
 	return m.Criterion(x, targets)
+}
+
+// Chain returns the model itself, which so is [Chained].
+func (m Model) Chain() (Model, error) { return m, m.Validate() }
+
+// Chained is what can be taken as a chain of blocks. gpt.Config is.
+type Chained interface {
+	Chain() (Model, error)
 }
 
 // Products returns how the blocks compute products.
@@ -70,26 +90,26 @@ func (m Model) Products() precision.Matmul { return m.Matmul }
 // Validate returns an error that says what is not valid, and what to do.
 func (m Model) Validate() error {
 	if len(m.Blocks) == 0 || m.Criterion == nil || m.Initial == nil {
-		return errors.New("offload: the model has no blocks, no Criterion or no Initial: give it all three")
+		return errors.New("chain: the model has no blocks, no Criterion or no Initial: give it all three")
 	}
 	names, kinds, shapes := map[string]bool{}, map[string]Block{}, map[string]params.Spec{}
 	for i, b := range m.Blocks {
 		if b.Name == "" || names[b.Name] || b.Apply == nil {
-			return fmt.Errorf("offload: block #%d, %q, has no Apply, or no name of its own: give it both", i, b.Name)
+			return fmt.Errorf("chain: block #%d, %q, has no Apply, or no name of its own: give it both", i, b.Name)
 		}
 		names[b.Name] = true
 		if err := b.Params.Validate(); err != nil {
-			return fmt.Errorf("offload: block %q: %w", b.Name, err)
+			return fmt.Errorf("chain: block %q: %w", b.Name, err)
 		}
 		for _, s := range b.Params {
 			if other, ok := shapes[s.Name]; ok && !other.Shape.Equal(s.Shape) {
-				return fmt.Errorf("offload: block %q has the parameter %s, another block %s: give one shape, or two names", b.Name, s, other)
+				return fmt.Errorf("chain: block %q has the parameter %s, another block %s: give one shape, or two names", b.Name, s, other)
 			}
 			shapes[s.Name] = s
 		}
 		like, ok := kinds[b.Kind]
 		if kinds[b.Kind] = b; ok && b.Kind != "" && !slices.EqualFunc(like.Params, b.Params, sameShape) {
-			return fmt.Errorf("offload: blocks %q and %q are of the kind %q, but their parameters differ in shape: give them two kinds",
+			return fmt.Errorf("chain: blocks %q and %q are of the kind %q, but their parameters differ in shape: give them two kinds",
 				like.Name, b.Name, b.Kind)
 		}
 	}

@@ -1,0 +1,181 @@
+package xla
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+)
+
+// Portable is a graph that any one device of a backend runs by itself, compiled once for all of
+// them: what ranks with devices of their own share (MPMD: multiple programs, multiple data). It is
+// compiled when it first meets a set of input shapes.
+//
+// Its methods may be called from several goroutines at once, for the same device or for others.
+type Portable struct {
+	backend *Backend
+	exec    *graph.Exec
+	donated []int
+	last    atomic.Pointer[executable]
+
+	closing sync.RWMutex // held for reading while the program is in use
+	closed  bool
+}
+
+// CompilePortable makes a program of a graph function without collectives. The donated inputs,
+// counted from 0, are those whose memory the program may use for its outputs: see [Layout.Donates].
+func CompilePortable[F graph.ExecGraphFn](b *Backend, fn F, donated ...int) (*Portable, error) {
+	layout := Layout{donated: slices.Clone(donated)}
+	if err := layout.checkDonated(inputsOf(fn)); err != nil {
+		return nil, err
+	}
+	exec, err := graph.NewExec(b, ThrowingErrors(fn))
+	if err != nil {
+		return nil, err
+	}
+	exec.WithName(fmt.Sprintf("%s/%d", functionName(fn), programs.Add(1)))
+	b.donations.set(exec.Name(), layout.donated)
+	p := &Portable{backend: b, exec: exec, donated: layout.donated}
+	runtime.AddCleanup(p, b.donations.forget, exec.Name())
+	return p, nil
+}
+
+// Put copies a value of the host, a *tensors.Tensor or anything that GoMLX makes a tensor of, to a
+// device.
+func (b *Backend) Put(value any, device int) (*tensors.Tensor, error) {
+	if b.IsFinalized() {
+		return nil, errors.New("the backend is closed: open another")
+	}
+	if device < 0 || device >= b.info.Devices {
+		return nil, fmt.Errorf("device %d of %d: count from 0", device, b.info.Devices)
+	}
+	host, err := hostTensor(value)
+	if err != nil {
+		return nil, err
+	}
+	var buffer compute.Buffer
+	if e := host.ConstFlatData(func(flat any) {
+		buffer, err = b.BufferFromFlatData(compute.DeviceNum(device), flat, host.Shape())
+	}); e != nil || err != nil {
+		return nil, fmt.Errorf("copying a tensor to device %d: %w", device, errors.Join(e, err))
+	}
+	return tensors.FromBuffer(buffer)
+}
+
+// Call runs the program on a device. Each argument is a tensor that lies there, or a host value,
+// which is put there for the call. The outputs lie there, too.
+func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error) {
+	defer recoverGraph(&err)
+	if err := p.use(); err != nil {
+		return nil, err
+	}
+	defer p.closing.RUnlock()
+	if device < 0 || device >= p.backend.info.Devices {
+		return nil, fmt.Errorf("device %d of %d: count from 0", device, p.backend.info.Devices)
+	}
+	if err := (Layout{donated: p.donated}).checkDonated(len(args)); err != nil {
+		return nil, err
+	}
+	placed := make([]*tensors.Tensor, len(args))
+	for i, arg := range args {
+		t, ok := arg.(*tensors.Tensor)
+		if ok && t != nil && t.IsOnAnyDevice() {
+			placed[i] = t
+			continue
+		}
+		if placed[i], err = p.backend.Put(arg, device); err != nil {
+			return nil, fmt.Errorf("argument %d: %w", i, err)
+		}
+		if !p.donates(i) {
+			defer placed[i].FinalizeAll()
+		}
+	}
+	inputs, err := p.inputs(device, placed)
+	if err != nil {
+		return nil, err
+	}
+	outputs, g, err := p.exec.CallWithGraphOnDevice(compute.DeviceNum(device), inputs...)
+	if err != nil {
+		return nil, err
+	}
+	p.last.Store(executableOf(g))
+	return outputs, nil
+}
+
+func (p *Portable) donates(i int) bool { return slices.Contains(p.donated, i) }
+
+// inputs gives away what is donated, after all that can go wrong has been looked at.
+func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
+	first := map[*tensors.Tensor]int{}
+	own := make([]shapes.Shape, len(placed))
+	for i, t := range placed {
+		if err := t.CheckValid(); err != nil {
+			return nil, fmt.Errorf("argument %d: %w", i, err)
+		}
+		at, err := t.Device()
+		if b, e := t.Backend(); err != nil || e != nil || b != compute.Backend(p.backend) || int(at) != device {
+			return nil, fmt.Errorf("argument %d does not lie on device %d of the program's backend: put it there", i, device)
+		}
+		if j, again := first[t]; again && (p.donates(i) || p.donates(j)) {
+			return nil, fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may overwrite: give a copy", j, i)
+		}
+		first[t], own[i] = i, t.Shape()
+	}
+	if len(p.donated) > 0 {
+		if _, err := p.exec.Compile(own...); err != nil {
+			return nil, err
+		}
+	}
+	inputs := make([]any, len(placed))
+	for i, t := range placed {
+		inputs[i] = t
+		if p.donates(i) {
+			var err error
+			if inputs[i], err = graph.DonateTensorBuffer(t, p.backend, compute.DeviceNum(device)); err != nil {
+				return nil, fmt.Errorf("donating argument %d: %w", i, err)
+			}
+		}
+	}
+	return inputs, nil
+}
+
+// use keeps the program from being closed until closing is unlocked for reading. It returns an
+// error if it is closed.
+func (p *Portable) use() error {
+	p.closing.RLock()
+	if p.closed {
+		p.closing.RUnlock()
+		return errors.New("the program is closed: compile another")
+	}
+	return nil
+}
+
+// Memory returns what the program most recently run needs on its device. It returns an error
+// before the first Call, and after Close.
+func (p *Portable) Memory() (Memory, error) {
+	if err := p.use(); err != nil {
+		return Memory{}, err
+	}
+	defer p.closing.RUnlock()
+	e := p.last.Load()
+	if e == nil {
+		return Memory{}, errors.New("the program is not compiled yet: call it first")
+	}
+	return e.memory(), nil
+}
+
+// Close frees the compiled programs, once none of them runs.
+func (p *Portable) Close() {
+	p.closing.Lock()
+	defer p.closing.Unlock()
+	p.closed = true
+	p.exec.Finalize()
+	p.backend.donations.forget(p.exec.Name())
+}

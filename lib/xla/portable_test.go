@@ -1,0 +1,101 @@
+package xla_test
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// TestPortable runs one program on all devices at once, each with its own values, and gives it its state's memory.
+func TestPortable(t *testing.T) {
+	const devices, steps = 4, 5
+	backend := devicetest.Open(t, devices)
+	program, err := xla.CompilePortable(backend, func(state, by *graph.Node) *graph.Node { return graph.Add(state, by) }, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for device := range devices {
+		all.Go(func() {
+			state, err := backend.Put(make([]float32, 1000), device)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			memory, _ := xla.View[float32](state)
+			at := &memory[0]
+			for range steps {
+				out, err := program.Call(device, state, float32(device))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				state = out[0]
+			}
+			values, err := xla.View[float32](state)
+			if err != nil || &values[0] != at || slices.Min(values) != float32(device*steps) || slices.Max(values) != float32(device*steps) {
+				t.Errorf("device %d: %v (error %v), want %d in the memory of the first state", device, values[:3], err, device*steps)
+			}
+		})
+	}
+	all.Wait()
+	if m, err := program.Memory(); err != nil || m.Aliased != 4000 {
+		t.Errorf("memory %+v (error %v), want 4000 bytes aliased", m, err)
+	}
+}
+
+func TestPortableErrors(t *testing.T) {
+	backend, other := devicetest.Open(t, 2), devicetest.Open(t, 1)
+	program, err := xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node { return graph.Add(x, y) }, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := program.Memory(); err == nil {
+		t.Error("memory before a call: no error")
+	}
+	put := func(b *xla.Backend, device int) *tensors.Tensor {
+		x, err := b.Put([]float32{1, 2}, device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	here, there, elsewhere := put(backend, 0), put(backend, 1), put(other, 0)
+	for name, c := range map[string]struct {
+		device int
+		args   []any
+		want   string
+	}{
+		"no device":       {2, []any{here, here}, "device 2 of 2"},
+		"another device":  {0, []any{here, there}, "argument 1 does not lie on device 0"},
+		"another backend": {0, []any{here, elsewhere}, "argument 1 does not lie on device 0"},
+		"given twice":     {0, []any{here, here}, "same tensor"},
+		"shapes":          {0, []any{here, []float32{1, 2, 3}}, "Add"},
+		"nil":             {0, []any{here, nil}, "nil"},
+		"too few":         {0, nil, "donates input 0 of 0"},
+	} {
+		if _, err := program.Call(c.device, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if got := tensors.MustCopyFlatData[float32](here); !slices.Equal(got, []float32{1, 2}) { // nothing was donated
+		t.Errorf("%v after errors", got)
+	}
+	if _, err := backend.Put([]float32{1}, -1); err == nil {
+		t.Error("device -1: no error")
+	}
+	if _, err := xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return x }, 1); err == nil {
+		t.Error("a donated input that is not there: no error")
+	}
+	program.Close()
+	if _, err := program.Call(0, here, here); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("closed: %v", err)
+	}
+}
