@@ -112,8 +112,14 @@ func (r *Run) Step(inputs, targets *tensors.Tensor) (Metrics, error) {
 	last := len(out) - 1
 	r.state = out[:last]
 	r.steps++
-	flat, err := tensors.CopyFlatData[float32](out[last].Shards()[0])
-	if err := errors.Join(err, out[last].FinalizeAll()); err != nil {
+	m, err := MetricsOf(out[last].Shards()[0])
+	return m, errors.Join(err, out[last].FinalizeAll())
+}
+
+// MetricsOf reads the vector that [Recipe.Update] returns last.
+func MetricsOf(vector *tensors.Tensor) (Metrics, error) {
+	flat, err := tensors.CopyFlatData[float32](vector)
+	if err != nil {
 		return Metrics{}, err
 	}
 	return Metrics{Loss: float64(flat[0]), GradNorm: float64(flat[1]), Skipped: flat[2] == 0, Scale: float64(flat[3])}, nil
@@ -128,14 +134,7 @@ func (r *Run) Memory() (xla.Memory, error) { return r.step.Memory() }
 // BytesPerDevice is the memory that the state takes on each device, in bytes: that of the "parameters", in the type that
 // they are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.
 func (r *Run) BytesPerDevice() map[string]int64 {
-	bytes := func(values []*dtensor.Tensor) (n int64) {
-		for _, v := range values {
-			n += v.Shards()[0].Shape().ByteSize()
-		}
-		return n
-	}
-	weights, states, _, _ := cut(r.parts, r.state)
-	return map[string]int64{"parameters": bytes(weights), "optimizer": bytes(states)}
+	return map[string]int64{"parameters": r.parts.params.Bytes(), "optimizer": r.parts.optimizer.Bytes()}
 }
 
 // Params returns copies of the parameters as one device holds them, in the order of the model's tree and in the type

@@ -13,18 +13,28 @@ import (
 )
 
 // Graph is one step as each device sees it. Its inputs are the state, as [Recipe.State] lists it, and this device's rows
-// of the inputs and the targets; its outputs the new state, and a vector of four: the loss, the norm of the gradients (0
-// where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics if the inputs do not
-// fit.
+// of the inputs and the targets; its outputs those of [Recipe.Update]. It panics if the inputs do not fit.
 func (r Recipe) Graph(in []*graph.Node) []*graph.Node {
-	parts, scaler := r.parts(), r.policy().Scaling
-	weights, states, scaling, counters := cut(parts, in)
-	batch := in[len(parts.all()):]
-	g := in[0].Graph()
-	steps, updates := graph.OnePlus(counters[0]), graph.OnePlus(counters[1])
-	key := noise.Key(r.Seed, steps)
+	state, batch := in[:len(in)-2], in[len(in)-2:]
+	weights, _, scaling, counters := cut(r.parts(), state)
+	loss, grads := r.gradients(weights, scaling, batch[0], batch[1], r.Key(counters[0]))
+	return r.Update(state, loss, grads)
+}
 
-	loss, grads := r.gradients(weights, scaling, batch[0], batch[1], key)
+// Key returns the key of a step's noise, a uint32 scalar, from the number of steps before it, an integer scalar.
+func (r Recipe) Key(before *graph.Node) *graph.Node { return noise.Key(r.Seed, graph.OnePlus(before)) }
+
+// Update is the part of a step that follows the gradients. It takes the state, as [Recipe.State] lists it, the mean loss
+// over the batch, a float32 scalar, and the gradients of the scaled loss, means over the batch, too, in the order of the
+// parameters and of any floating-point types. It returns the new state, and a vector of four: the loss, the norm of the
+// gradients (0 where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics if the
+// inputs do not fit.
+func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+	scaler := r.policy().Scaling
+	weights, states, scaling, counters := cut(r.parts(), state)
+	g := loss.Graph()
+	steps, updates := graph.OnePlus(counters[0]), graph.OnePlus(counters[1])
+	key := r.Key(counters[0])
 	one := graph.Const(g, float32(1))
 	norm, made, scale := graph.ZerosLike(one), one, one
 	finite := graph.Const(g, true)
