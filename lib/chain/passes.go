@@ -1,9 +1,12 @@
 package chain
 
 import (
+	"slices"
+
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
@@ -12,6 +15,9 @@ import (
 type Passes struct {
 	Model     Model
 	Precision precision.Policy
+	// Keep has the forward pass return what is costly to make again, which the backward pass then takes
+	// ([autodiff.Split]). Otherwise the backward pass computes the block again from its input.
+	Keep bool
 }
 
 // Operands are what both passes of a block take.
@@ -21,14 +27,46 @@ type Operands struct {
 	Key, Row *graph.Node   // the noise, or nil
 }
 
-// Forward returns the output of block i.
-func (p Passes) Forward(i int, in Operands) *graph.Node {
-	return p.apply(i, precision.Cast(in.Weights, p.Precision.Compute), in)
+// Forward returns the output of block i, and what is kept for its backward pass. The last block keeps nothing, since its
+// passes follow each other: its backward pass is both.
+func (p Passes) Forward(i int, in Operands) (y *graph.Node, kept []*graph.Node) {
+	of := precision.Cast(in.Weights, p.Precision.Compute)
+	if !p.keeps(i) {
+		return p.apply(i, of, in), nil
+	}
+	split, operands := p.split(i, of, in)
+	out, kept := split.Forward(operands)
+	return out[0], kept
 }
+
+func (p Passes) keeps(i int) bool { return p.Keep && i < len(p.Model.Blocks)-1 }
 
 func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 	b := p.Model.Blocks[i]
 	return b.Apply(b.Params.As(p.Precision.Compute).Nodes(weights), in.X, in.Key, in.Row)
+}
+
+// split is block i as a function of the operands that it returns.
+func (p Passes) split(i int, weights []*graph.Node, in Operands) (s autodiff.Split, operands []*graph.Node) {
+	n := len(weights)
+	operands = append(slices.Clone(weights), in.X)
+	if in.Key != nil {
+		operands = append(operands, in.Key, in.Row)
+	}
+	s.Fn = func(x []*graph.Node) []*graph.Node {
+		again := Operands{X: x[n]}
+		if in.Key != nil {
+			again.Key, again.Row = x[n+1], x[n+2]
+		}
+		return []*graph.Node{p.apply(i, x[:n], again)}
+	}
+	if i > 0 {
+		s.Of = append(s.Of, n)
+	}
+	for k := range weights {
+		s.Of = append(s.Of, k)
+	}
+	return s, operands
 }
 
 // Gradients are what the backward pass of a block returns.
@@ -38,31 +76,37 @@ type Gradients struct {
 	Weights []*graph.Node // those of its parameters, in the type that the model computes in
 }
 
-// Backward returns the gradients of block i, which it computes again from its input. above is the gradient of the block's
-// output; for the last block it is the targets. There the loss is scaled as the precision says, by the states of the
-// loss scaling.
-func (p Passes) Backward(i int, in Operands, above *graph.Node, scaling []*graph.Node) Gradients {
-	var g Gradients
+// Backward returns the gradients of block i. kept is what Forward kept, and above the gradient of the block's output; for
+// the last block it is the targets. There the loss is scaled as the precision says, by the states of the loss scaling.
+func (p Passes) Backward(i int, in Operands, kept []*graph.Node, above *graph.Node, scaling []*graph.Node) (g Gradients) {
 	of := precision.Cast(in.Weights, p.Precision.Compute)
-	y := p.apply(i, of, in)
-	var toward *graph.Node // the scalar whose gradients these are
-	if i == len(p.Model.Blocks)-1 {
-		toward = graph.ConvertDType(p.Model.Criterion(y, above), p.Precision.Output)
-		g.Loss = graph.ConvertDType(toward, dtypes.Float32)
-		toward = p.Precision.Scaling.Scale(toward, scaling)
+	var grads []*graph.Node
+	if p.keeps(i) {
+		split, operands := p.split(i, of, in)
+		if len(split.Of) > 0 {
+			grads = split.Backward(operands, kept, []*graph.Node{above})
+		}
 	} else {
-		toward = graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(above))) // whose gradient in y is that from above
+		y := p.apply(i, of, in)
+		var toward *graph.Node // the scalar whose gradients these are
+		if i == len(p.Model.Blocks)-1 {
+			toward = graph.ConvertDType(p.Model.Criterion(y, above), p.Precision.Output)
+			g.Loss = graph.ConvertDType(toward, dtypes.Float32)
+			toward = p.Precision.Scaling.Scale(toward, scaling)
+		} else {
+			toward = graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(above))) // whose gradient in y is that from above
+		}
+		if i > 0 {
+			of = append([]*graph.Node{in.X}, of...)
+		}
+		if len(of) > 0 {
+			grads = graph.Gradient(toward, of...)
+		}
 	}
 	if i > 0 {
-		of = append([]*graph.Node{in.X}, of...)
+		g.X, grads = grads[0], grads[1:]
 	}
-	if len(of) == 0 { // a first block with nothing to learn
-		return g
-	}
-	g.Weights = graph.Gradient(toward, of...)
-	if i > 0 {
-		g.X, g.Weights = g.Weights[0], g.Weights[1:]
-	}
+	g.Weights = grads
 	return g
 }
 

@@ -43,13 +43,14 @@ func stages(mesh *xla.Mesh, passes chain.Passes) ([]*stage, error) {
 		var err error
 		if i < len(blocks)-1 {
 			if made[i].forward, err = compile(func(in []*graph.Node) []*graph.Node {
-				return []*graph.Node{passes.Forward(i, operands(in))}
+				y, _ := passes.Forward(i, operands(in))
+				return []*graph.Node{y}
 			}); err != nil {
 				return nil, err
 			}
 		}
 		if made[i].backward, err = compile(func(in []*graph.Node) []*graph.Node {
-			return outputs(passes.Backward(i, operands(in), in[n+1], nil), in[n].Graph())
+			return outputs(passes.Backward(i, operands(in), nil, in[n+1], nil), in[n].Graph())
 		}); err != nil {
 			return nil, err
 		}

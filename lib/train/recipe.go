@@ -78,7 +78,7 @@ func (r Recipe) Validate() error {
 	if err := r.Model.Validate(); err != nil { // or there may be no parameters to look at
 		return err
 	}
-	if err := errors.Join(r.Model.Params().Validate(), r.Rule.Validate(), r.policy().Validate()); err != nil {
+	if err := errors.Join(r.Model.Params().Validate(), r.Rule.Validate(), r.Policy().Validate()); err != nil {
 		return err
 	}
 	if r.Clip != 0 && !(r.Clip >= 0x1p-126 && r.Clip < math.Inf(1)) {
@@ -95,8 +95,8 @@ func (r Recipe) Validate() error {
 	return nil
 }
 
-// policy is the precision, with the zero value made plain.
-func (r Recipe) policy() precision.Policy {
+// Policy is the precision, with the zero value made plain: float32 throughout.
+func (r Recipe) Policy() precision.Policy {
 	if r.Precision == (precision.Policy{}) {
 		const f32 = dtypes.Float32
 		return precision.Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32}
@@ -113,13 +113,13 @@ func (r Recipe) State() params.Tree { return r.parts().all() }
 type parts struct{ params, optimizer, scaling, counters params.Tree }
 
 func (r Recipe) parts() parts {
-	tree := r.Model.Params().As(r.policy().Params)
+	tree := r.Model.Params().As(r.Policy().Params)
 	p := parts{
 		params:    tree,
 		optimizer: optim.States(r.Rule, tree),
 		counters:  params.Tree{params.New(stepsName, counterType), params.New(updatesName, counterType)},
 	}
-	for _, s := range r.policy().Scaling.States() {
+	for _, s := range r.Policy().Scaling.States() {
 		p.scaling = append(p.scaling, params.Spec{Name: "train." + s.Name, Shape: s.Shape})
 	}
 	return p
@@ -153,7 +153,7 @@ func (r Recipe) Initial() ([]*tensors.Tensor, error) {
 		return nil, err
 	}
 	for i, w := range weights {
-		if weights[i], err = convert(w, r.policy().Params); err != nil {
+		if weights[i], err = convert(w, r.Policy().Params); err != nil {
 			return nil, err
 		}
 	}
@@ -163,5 +163,5 @@ func (r Recipe) Initial() ([]*tensors.Tensor, error) {
 		return nil, err
 	}
 	counters, err := params.Zeros(p.counters)
-	return slices.Concat(weights, states, r.policy().Scaling.Start(), counters), err
+	return slices.Concat(weights, states, r.Policy().Scaling.Start(), counters), err
 }

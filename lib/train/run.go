@@ -179,7 +179,7 @@ type Probe struct {
 func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*Probe, error) {
 	program, err := xla.Compile(r.mesh, func(in []*graph.Node) []*graph.Node {
 		tree := r.recipe.computed()
-		return fn(tree.Nodes(precision.Cast(in[:len(tree)], r.recipe.policy().Compute)), in[len(tree):])
+		return fn(tree.Nodes(precision.Cast(in[:len(tree)], r.recipe.Policy().Compute)), in[len(tree):])
 	}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
 	return &Probe{r, program}, err
 }

@@ -30,7 +30,7 @@ func (r Recipe) Key(before *graph.Node) *graph.Node { return noise.Key(r.Seed, g
 // gradients (0 where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics if the
 // inputs do not fit.
 func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
-	scaler := r.policy().Scaling
+	scaler := r.Policy().Scaling
 	weights, states, scaling, counters := cut(r.parts(), state)
 	g := loss.Graph()
 	steps, updates := graph.OnePlus(counters[0]), graph.OnePlus(counters[1])
@@ -61,7 +61,7 @@ func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Nod
 // gradients returns the mean loss over the batch, in float32, and the gradients of the scaled loss. The model computes
 // in the policy's type, and the gradients come in it.
 func (r Recipe) gradients(weights, scaling []*graph.Node, inputs, targets, key *graph.Node) (*graph.Node, []*graph.Node) {
-	policy := r.policy()
+	policy := r.Policy()
 	cast := precision.Cast(weights, policy.Compute)
 	loss := graph.ConvertDType(r.loss(r.computed().Nodes(cast), inputs, targets, key), policy.Output)
 	grads := graph.Gradient(policy.Scaling.Scale(loss, scaling), cast...)
@@ -74,7 +74,7 @@ func (r Recipe) gradients(weights, scaling []*graph.Node, inputs, targets, key *
 }
 
 // computed lists the parameters in the type that the model computes in.
-func (r Recipe) computed() params.Tree { return r.Model.Params().As(r.policy().Compute) }
+func (r Recipe) computed() params.Tree { return r.Model.Params().As(r.Policy().Compute) }
 
 // loss is the model's, with noise where it has some.
 func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.Node {
@@ -93,7 +93,7 @@ func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.No
 
 // update applies the rule. Parameters of a half type that are rounded stochastically are handed to it in float32.
 func (r Recipe) update(weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
-	policy, tree := r.policy(), r.parts().params
+	policy, tree := r.Policy(), r.parts().params
 	if !policy.StochasticUpdate {
 		return optim.Apply(r.Rule, tree, weights, grads, states, number)
 	}

@@ -1,0 +1,177 @@
+package ddp
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// block is a block's programs.
+type block struct {
+	chain.Block
+	params  []int // its parameters, as places in the model's list
+	buckets []int // that its gradients lie in, each once
+	// forward computes, from the parameters, the input and the noise, the output and what is kept. The last block has none.
+	forward *xla.Portable
+	// backward computes, from the parameters, the input, the noise, what was kept, the gradient of the output (the targets,
+	// in the last block) and the states of the loss scaling, the loss (in the last block) and the gradient of the input
+	// (but not in the first). It writes the other gradients into the buckets, which are donated to it, and returns these.
+	// Two vectors say at which offset each of them begins, and whether it is added to what is there (1) or not (0).
+	backward *xla.Portable
+	shared   bool // the programs are another block's
+}
+
+// places are where the gradients of a block's parameters lie: which of its buckets, or −1, for each.
+func (e *Engine) places(i int) (of []int, buckets []int) {
+	seen := map[int]int{}
+	for _, p := range e.all[i] {
+		b := e.slots[p].bucket
+		if b < 0 {
+			of = append(of, -1)
+			continue
+		}
+		if _, ok := seen[b]; !ok {
+			seen[b] = len(buckets)
+			buckets = append(buckets, b)
+		}
+		of = append(of, seen[b])
+	}
+	return of, buckets
+}
+
+// compile makes the programs. Blocks that are twins, and whose gradients are spread over as many buckets in the same way,
+// share theirs.
+func (e *Engine) compile() error {
+	twins, made := e.model.Twins(), map[string]*block{}
+	for i, b := range e.model.Blocks {
+		of, buckets := e.places(i)
+		key := fmt.Sprint(twins[i], of)
+		if twin := made[key]; twin != nil {
+			e.blocks = append(e.blocks, &block{b, e.all[i], buckets, twin.forward, twin.backward, true})
+			continue
+		}
+		own := &block{Block: b, params: e.all[i], buckets: buckets}
+		made[key] = own
+		e.blocks = append(e.blocks, own)
+		var err error
+		if i < len(e.model.Blocks)-1 {
+			if own.forward, err = xla.CompilePortable(e.backend, e.forward(i)); err != nil {
+				return err
+			}
+		}
+		if own.backward, err = xla.CompilePortable(e.backend, e.backward(i, of), e.donated(i, len(buckets))...); err != nil {
+			return err
+		}
+	}
+	if e.options.Sync.served() {
+		return e.compileServers()
+	}
+	var err error
+	donated := make([]int, len(e.recipe.State()))
+	for i := range donated {
+		donated[i] = i
+	}
+	e.update, err = xla.CompilePortable(e.backend, e.updates, donated...)
+	return err
+}
+
+// operands takes those of a block from the front of in.
+func (e *Engine) operands(i int, in []*graph.Node) (o chain.Operands, rest []*graph.Node) {
+	n := len(e.all[i])
+	o.Weights, o.X, rest = in[:n], in[n], in[n+1:]
+	if e.model.Noisy {
+		o.Key, o.Row, rest = e.recipe.Key(rest[0]), rest[1], rest[2:]
+	}
+	return o, rest
+}
+
+func (e *Engine) forward(i int) func(in []*graph.Node) []*graph.Node {
+	return func(in []*graph.Node) []*graph.Node {
+		o, _ := e.operands(i, in)
+		y, kept := e.passes.Forward(i, o)
+		return append([]*graph.Node{y}, kept...)
+	}
+}
+
+// The order of a backward program's inputs is: buckets, offsets, flags, above, states of the loss scaling (last block
+// only), operands, what was kept. So what is donated comes first.
+func (e *Engine) donated(_, buckets int) []int {
+	donated := make([]int, buckets)
+	for k := range donated {
+		donated[k] = k
+	}
+	return donated
+}
+
+func (e *Engine) backward(i int, of []int) func(in []*graph.Node) []*graph.Node {
+	_, used := e.places(i)
+	return func(in []*graph.Node) []*graph.Node {
+		buckets, in := append([]*graph.Node{}, in[:len(used)]...), in[len(used):]
+		offsets, flags, above, in := in[0], in[1], in[2], in[3:]
+		var scaling []*graph.Node
+		if i == len(e.model.Blocks)-1 {
+			n := len(e.policy.Scaling.States())
+			scaling, in = in[:n], in[n:]
+		}
+		o, kept := e.operands(i, in)
+		g := e.passes.Backward(i, o, kept, above, scaling)
+		var out []*graph.Node
+		for _, x := range []*graph.Node{g.Loss, g.X} {
+			if x != nil {
+				out = append(out, x)
+			}
+		}
+		for k, grad := range g.Weights {
+			if of[k] < 0 {
+				continue
+			}
+			b := &buckets[of[k]]
+			flat := graph.Reshape(graph.ConvertDType(grad, e.policy.Reduce), grad.Shape().Size())
+			at := graph.Squeeze(graph.Slice(offsets, graph.AxisElem(k)))
+			before := graph.DynamicSlice(*b, []*graph.Node{at}, []int{flat.Shape().Size()})
+			adds := graph.NotEqual(graph.Slice(flags, graph.AxisElem(k)), graph.Const(flags.Graph(), int32(0)))
+			flat = graph.Where(graph.BroadcastToShape(adds, before.Shape()), graph.Add(before, flat), flat)
+			*b = graph.DynamicUpdateSlice(*b, flat, []*graph.Node{at})
+		}
+		if len(out)+len(buckets) == 0 {
+			return []*graph.Node{graph.Const(above.Graph(), float32(0))}
+		}
+		return append(out, buckets...)
+	}
+}
+
+// updates is the update of the whole state, from the state, the loss, the number by which gradients are divided, and the
+// buckets.
+func (e *Engine) updates(in []*graph.Node) []*graph.Node {
+	n := len(e.recipe.State())
+	state, loss, count, buckets := in[:n], in[n], in[n+1], in[n+2:]
+	grads := make([]*graph.Node, len(e.tree))
+	for i, spec := range e.tree {
+		if at := e.slots[i]; at.bucket >= 0 {
+			grads[i] = view(buckets[at.bucket], at.offset, spec.Shape.Dimensions, count)
+		} else {
+			grads[i] = graph.Zeros(loss.Graph(), shapes.Make(e.policy.Reduce, spec.Shape.Dimensions...))
+		}
+	}
+	return e.recipe.Update(state, loss, grads)
+}
+
+// view returns the gradient that lies at an offset of a bucket, divided by count.
+func view(bucket *graph.Node, offset int, dimensions []int, count *graph.Node) *graph.Node {
+	size := 1
+	for _, d := range dimensions {
+		size *= d
+	}
+	x := graph.Slice(bucket, graph.AxisRange(offset, offset+size))
+	if x.DType() == dtypes.Float32 {
+		x = graph.Div(x, count)
+	} else {
+		x = graph.ConvertDType(graph.Div(graph.ConvertDType(x, dtypes.Float32), count), x.DType())
+	}
+	return graph.Reshape(x, dimensions...)
+}

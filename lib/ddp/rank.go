@@ -1,0 +1,365 @@
+package ddp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// Rank is one of the ranks that train together. It is not safe for use by several goroutines at once.
+//
+// A step that fails for a reason that the other ranks do not share, and any error of the group, leaves the rank lost: what
+// is asked of it after is an error. The group's failure names the rank at fault. Go on in a new group, from the last
+// checkpoint: batches are functions of the step's number, so none is lost and none comes twice.
+type Rank struct {
+	engine  *Engine
+	g       group.Group
+	device  int
+	state   []*tensors.Tensor // as train.Recipe.State lists it; with servers, the parameters alone
+	buckets []*tensors.Tensor
+	hook    Hook
+	client  *client // with servers
+	steps   int
+	lost    error
+	bytes   int64 // communicated
+}
+
+// Metrics is what a step reports.
+type Metrics struct {
+	// Metrics are those of the rank: the loss is that of its own rows, before the update; [Mean] gives the whole
+	// batch's. With servers only the loss is there.
+	train.Metrics
+	// Staleness is how many updates by other ranks' gradients a parameter had seen, when the rank's gradient was applied
+	// to it, that the rank had not: the mean over the buckets. Only [Async] has any.
+	Staleness float64
+}
+
+// Join makes this process's rank of a group, which runs on one of the backend's devices, whose memory must be the host's.
+// It is a collective call: all ranks get rank 0's state, which is the recipe's initial one.
+func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
+	r := &Rank{engine: e, g: g, device: device}
+	if e.options.Hook != nil {
+		r.hook = e.options.Hook()
+	}
+	if servers := e.options.Servers; servers > g.Size() {
+		return nil, fmt.Errorf("ddp: Options.Servers is %d in a group of %d ranks: set it to at most that, or to 0 for all", servers, g.Size())
+	}
+	initial, err := e.recipe.Initial()
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range e.recipe.State() {
+		if e.options.Every > 1 && !s.Shape.DType.IsFloat() && i < len(initial)-counters {
+			return nil, fmt.Errorf("ddp: Options.Every is %d, and %s has no average: choose an optimizer with floating-point states",
+				e.options.Every, s)
+		}
+	}
+	if err := r.spread(ctx, initial); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// counters is how many of a state's entries, the last, are counters.
+const counters = 2
+
+// spread gives all ranks rank 0's state, and takes it.
+func (r *Rank) spread(ctx context.Context, state []*tensors.Tensor) error {
+	placed := make([]*tensors.Tensor, len(state))
+	for i, v := range state {
+		var err error
+		if placed[i], err = r.engine.backend.Put(v, r.device); err != nil {
+			return errors.Join(err, free(placed[:i]))
+		}
+	}
+	err := r.broadcast(ctx, placed, 0)
+	if err == nil && r.engine.options.Sync.served() {
+		return r.serve(ctx, placed)
+	}
+	old := r.state
+	r.state = placed
+	return errors.Join(err, free(old))
+}
+
+// broadcast copies a rank's tensors to all others'.
+func (r *Rank) broadcast(ctx context.Context, values []*tensors.Tensor, root int) error {
+	for _, v := range values {
+		kind, data, err := buffer(v)
+		if err != nil {
+			return err
+		}
+		if err := r.g.Do(ctx, group.Call{Kind: group.KindBroadcast, Type: kind, Peer: root, In: data, Out: data}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Step trains on one batch, inputs and targets of shape (B,T): the same on all ranks, each of which takes its part of the
+// rows, the first rank the first. A B that the ranks, times Options.Accumulate, do not divide is an error.
+func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metrics, error) {
+	if r.lost != nil {
+		return Metrics{}, r.lost
+	}
+	parts, err := r.parts(inputs, targets)
+	if err != nil {
+		return Metrics{}, err
+	}
+	m, err := r.step(ctx, parts)
+	if err != nil {
+		return Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))
+	}
+	r.steps++
+	return m, nil
+}
+
+func (r *Rank) step(ctx context.Context, parts []part) (m Metrics, err error) {
+	if err := r.engine.prepare(parts[0].inputs.Shape(), parts[0].targets.Shape()); err != nil {
+		return m, err
+	}
+	if err := r.makeBuckets(); err != nil {
+		return m, err
+	}
+	s := r.newStep(ctx, len(parts))
+	loss, err := s.passes(parts)
+	if err := errors.Join(s.finish(), err); err != nil { // the failure of the group explains what comes of it
+		return m, err
+	}
+	if r.client != nil {
+		m.Loss, m.Scale = loss, 1
+		m.Staleness, err = r.client.pull(ctx)
+		return m, err
+	}
+	if m.Metrics, err = r.update(loss, len(parts)); err != nil {
+		return m, err
+	}
+	if every := r.engine.options.Every; every > 1 && (r.steps+1)%every == 0 {
+		err = r.average(ctx)
+	}
+	return m, err
+}
+
+// update replaces the state, by what is in the buckets.
+func (r *Rank) update(loss float64, parts int) (train.Metrics, error) {
+	defer r.span(trace.Compute, "update")()
+	args := make([]any, 0, len(r.state)+2+len(r.buckets))
+	for _, v := range r.state {
+		args = append(args, v)
+	}
+	args = append(args, float32(loss), float32(r.divisor(parts)))
+	for _, b := range r.buckets {
+		args = append(args, b)
+	}
+	out, err := r.engine.update.Call(r.device, args...)
+	if err != nil {
+		return train.Metrics{}, err
+	}
+	last := len(out) - 1
+	r.state = out[:last]
+	m, err := train.MetricsOf(out[last])
+	return m, errors.Join(err, free(out[last:]))
+}
+
+// divisor is by what the gradients in the buckets are divided.
+func (r *Rank) divisor(parts int) float64 {
+	o := r.engine.options
+	ranks := float64(r.g.Size())
+	switch {
+	case o.EachMicroBatch && o.SumLoss: // the buckets have means over ranks
+		return 1 / ranks
+	case o.SumLoss:
+		return 1
+	case o.EachMicroBatch || o.Every > 1:
+		return float64(parts)
+	}
+	return ranks * float64(parts)
+}
+
+// average makes the ranks' states equal, for local SGD.
+func (r *Rank) average(ctx context.Context) error {
+	defer r.span(trace.Reduce, "state")()
+	for _, v := range r.state[:len(r.state)-counters] {
+		kind, data, err := buffer(v)
+		if err != nil {
+			return err
+		}
+		if err := r.counted().Do(ctx, group.Call{Kind: group.KindAllReduce, Type: kind, Op: group.Mean, In: data, Out: data}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counted is a view of the group that counts what calls are given to send or to reduce.
+func (r *Rank) counted() group.Group {
+	if r.engine.options.Trace == nil {
+		return r.g
+	}
+	return counted{r.g, r}
+}
+
+type counted struct {
+	group.Group
+	rank *Rank
+}
+
+// Do makes a call.
+func (c counted) Do(ctx context.Context, call group.Call) error {
+	c.rank.bytes += int64(call.In.Len * call.Type.Size())
+	c.rank.engine.options.Trace.Count(c.rank.g.Rank(), "bytes communicated", c.rank.bytes)
+	return c.Group.Do(ctx, call)
+}
+
+func (r *Rank) span(stream, name string) func() {
+	return r.engine.options.Trace.Start(r.g.Rank(), stream, name)
+}
+
+// Steps is the number of batches trained on, and so the number of the next one, from 0.
+func (r *Rank) Steps() int { return r.steps }
+
+// Params returns copies of the parameters as the rank has them, by the names of the model's list and in the type that
+// they are kept in.
+func (r *Rank) Params() (params.Named[*tensors.Tensor], error) {
+	if r.lost != nil {
+		return nil, r.lost
+	}
+	copies := params.Named[*tensors.Tensor]{}
+	for i, s := range r.engine.tree {
+		var err error
+		if copies[s.Name], err = r.state[i].LocalClone(); err != nil {
+			return nil, err
+		}
+	}
+	return copies, nil
+}
+
+// Save writes the run as the checkpoint of its step into the folder dir, with the caller's metadata: see
+// train.Recipe.Save. It is a collective call, after which all ranks know that the checkpoint is there, or get the error;
+// rank 0 writes it. In local SGD the ranks' states are averaged before, as at every Options.Every-th step. What a hook
+// keeps is not saved.
+func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
+	if r.lost != nil {
+		return r.lost
+	}
+	state := r.state
+	var err error
+	if every := r.engine.options.Every; every > 1 && r.steps%every != 0 {
+		err = r.average(ctx)
+	}
+	if r.client != nil {
+		if state, err = r.collect(ctx); err == nil {
+			defer free(state)
+		}
+	}
+	if err != nil {
+		return r.lose(err)
+	}
+	failed := []int32{0}
+	if r.g.Rank() == 0 {
+		if _, err = r.engine.recipe.Save(ctx, dir, state, meta, keep); err != nil {
+			failed[0] = 1
+		}
+	}
+	if e := group.Broadcast(ctx, r.g, failed, 0); e != nil {
+		return r.lose(errors.Join(err, e))
+	}
+	if failed[0] != 0 && err == nil {
+		err = errors.New("ddp: rank 0 could not save the checkpoint; it says why")
+	}
+	return err
+}
+
+// Load puts a checkpoint's state in the place of the run's: see train.Run.Load. It is a collective call; rank 0 reads the
+// checkpoint, and the others may give nil.
+func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
+	if r.lost != nil {
+		return r.lost
+	}
+	step := []int32{-1}
+	state, err := params.Zeros(r.engine.recipe.State())
+	if r.g.Rank() == 0 && err == nil {
+		var read []*tensors.Tensor
+		if read, err = r.engine.recipe.Read(ctx, c); err == nil {
+			state, step[0] = read, int32(c.Step)
+		}
+	}
+	if e := group.Broadcast(ctx, r.g, step, 0); e != nil {
+		return r.lose(errors.Join(err, e))
+	}
+	if step[0] < 0 {
+		if err == nil {
+			err = errors.New("ddp: rank 0 could not read the checkpoint; it says why")
+		}
+		return err
+	}
+	if err := r.spread(ctx, state); err != nil {
+		return r.lose(err)
+	}
+	r.steps = int(step[0])
+	return nil
+}
+
+// Mean returns the mean of a number over the ranks, such as the loss of the whole batch. It is a collective call.
+func Mean(ctx context.Context, g group.Group, x float64) (float64, error) {
+	sum := []float64{x}
+	err := group.AllReduce(ctx, g, sum, group.Mean)
+	return sum[0], err
+}
+
+// lose remembers what the rank was lost by.
+func (r *Rank) lose(by error) error {
+	err := fmt.Errorf("ddp: rank %d is lost: join a new group and load the last checkpoint; it was lost by: %w", r.g.Rank(), by)
+	r.lost = err
+	return errors.Join(err, r.Close())
+}
+
+// Close frees what the rank has on its device. With servers it is a collective call, in which each rank waits until the
+// others need its server no more.
+func (r *Rank) Close() error {
+	var err error
+	if r.client != nil {
+		err = r.client.close(r.lost)
+		r.client = nil
+	}
+	err = errors.Join(err, free(r.state), free(r.buckets))
+	r.state, r.buckets = nil, nil
+	if r.lost == nil {
+		r.lost = errors.New("ddp: the rank is closed: join again")
+	}
+	return err
+}
+
+// free frees device memory at once: the garbage collector would come late.
+func free(values []*tensors.Tensor) error {
+	var errs []error
+	for _, v := range values {
+		if v != nil {
+			errs = append(errs, v.FinalizeAll())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// makeBuckets makes the buffers of the buckets.
+func (r *Rank) makeBuckets() error {
+	for _, b := range r.engine.buckets[len(r.buckets):] {
+		t, err := params.Zeros(params.Tree{params.New("bucket", r.engine.policy.Reduce, b.Size)})
+		if err != nil {
+			return err
+		}
+		placed, err := r.engine.backend.Put(t[0], r.device)
+		if err != nil {
+			return err
+		}
+		r.buckets = append(r.buckets, placed)
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package ddp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// part is a micro-batch of a rank: so many rows of the whole batch, the first of which is row.
+type part struct {
+	inputs, targets *tensors.Tensor
+	row             uint32
+}
+
+// parts cuts the rank's micro-batches out of a batch.
+func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]part, error) {
+	if inputs == nil || targets == nil {
+		return nil, errors.New("ddp: the inputs or the targets are nil: give both")
+	}
+	ranks, micro := r.g.Size(), r.engine.options.Accumulate
+	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) || in.Dim(0) == 0 {
+		return nil, fmt.Errorf("ddp: inputs of shape %s and targets of shape %s: give both as many rows", in, out)
+	}
+	rows := inputs.Shape().Dim(0)
+	if rows%(ranks*micro) != 0 {
+		return nil, fmt.Errorf("ddp: a batch of %d rows is not divisible by %d ranks with %d micro-batches each: make it a multiple of %d",
+			rows, ranks, micro, ranks*micro)
+	}
+	size := rows / (ranks * micro)
+	all := make([]part, micro)
+	for i := range all {
+		first := (r.g.Rank()*micro + i) * size
+		in, err := rowsOf(inputs, first, size)
+		if err != nil {
+			return nil, err
+		}
+		out, err := rowsOf(targets, first, size)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = part{in, out, uint32(first)}
+	}
+	return all, nil
+}
+
+// step is one step of a rank as it goes on: the passes on this goroutine, communication in the background.
+type step struct {
+	*Rank
+	ctx    context.Context
+	stream *stream
+	micro  int               // the number of the micro-batch, from 0
+	last   bool              // it is the last one
+	left   []int             // by bucket: gradients that are still to come in this backward pass
+	writes []int             // by parameter: gradients that have come in this step
+	busy   []<-chan struct{} // by bucket: closed when it is communicated; nil if it is not being
+}
+
+func (r *Rank) newStep(ctx context.Context, micro int) *step {
+	n := len(r.buckets)
+	return &step{Rank: r, ctx: ctx, stream: newStream(max(1, n*micro)),
+		left: make([]int, n), writes: make([]int, len(r.engine.tree)), busy: make([]<-chan struct{}, n)}
+}
+
+// passes makes the forward and backward passes of all micro-batches, and returns the rank's loss.
+func (s *step) passes(parts []part) (loss float64, err error) {
+	for i, p := range parts {
+		s.micro, s.last = i, i == len(parts)-1
+		clear(s.left)
+		for _, places := range s.engine.all {
+			for _, at := range places {
+				if b := s.engine.slots[at].bucket; b >= 0 {
+					s.left[b]++
+				}
+			}
+		}
+		l, err := s.pass(p)
+		if err != nil {
+			return 0, err
+		}
+		loss += l
+	}
+	if !s.engine.options.SumLoss {
+		loss /= float64(len(parts))
+	}
+	return loss, nil
+}
+
+// finish waits for what is communicated.
+func (s *step) finish() error {
+	defer s.span(trace.Wait, "gradients")()
+	return s.stream.finish()
+}
+
+// pass is the forward and the backward pass of a micro-batch.
+func (s *step) pass(p part) (loss float64, err error) {
+	var mine []*tensors.Tensor // what is on the device for this pass alone
+	defer func() { err = errors.Join(err, free(mine)) }()
+	hold := func(ts ...*tensors.Tensor) { mine = append(mine, ts...) }
+	end := s.span(trace.Copy, "batch")
+	x, err := s.engine.backend.Put(p.inputs, s.device)
+	if err != nil {
+		return 0, err
+	}
+	hold(x)
+	above, err := s.engine.backend.Put(p.targets, s.device)
+	if err != nil {
+		return 0, err
+	}
+	hold(above)
+	end()
+	blocks := s.engine.blocks
+	inputs, kept := make([]*tensors.Tensor, len(blocks)), make([][]*tensors.Tensor, len(blocks))
+	for i, b := range blocks {
+		inputs[i] = x
+		if i == len(blocks)-1 {
+			break
+		}
+		if err := s.ctx.Err(); err != nil {
+			return 0, err
+		}
+		end := s.span(trace.Compute, "forward "+b.Name)
+		out, err := b.forward.Call(s.device, s.operands(b, x, p.row)...)
+		end()
+		if err != nil {
+			return 0, fmt.Errorf("forward pass of %s: %w", b.Name, err)
+		}
+		hold(out...)
+		x, kept[i] = out[0], out[1:]
+	}
+	for i := len(blocks) - 1; i >= 0; i-- {
+		if err := s.ctx.Err(); err != nil {
+			return 0, err
+		}
+		out, err := s.backward(i, inputs[i], above, kept[i], p.row)
+		if err != nil {
+			return 0, fmt.Errorf("backward pass of %s: %w", blocks[i].Name, err)
+		}
+		if i == len(blocks)-1 {
+			loss, out = float64(tensors.ToScalar[float32](out[0])), out[1:]
+		}
+		err = free(append(kept[i], above, inputs[i]))
+		if i > 0 {
+			above = out[0]
+			hold(above)
+		}
+		if err = errors.Join(err, s.ready(i)); err != nil {
+			return 0, err
+		}
+	}
+	if s.engine.options.Sync == Naive {
+		for b := range s.buckets {
+			if err := s.share(b); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return loss, nil
+}
+
+// operands are what the passes of a block take first.
+func (s *step) operands(b *block, x *tensors.Tensor, row uint32) []any {
+	var args []any
+	for _, at := range b.params {
+		args = append(args, s.state[at])
+	}
+	args = append(args, x)
+	if s.engine.model.Noisy {
+		args = append(args, int32(s.steps), row)
+	}
+	return args
+}
+
+// backward runs the backward pass of a block, which writes its gradients into the buckets, and returns its other outputs.
+func (s *step) backward(i int, x, above *tensors.Tensor, kept []*tensors.Tensor, row uint32) ([]*tensors.Tensor, error) {
+	b := s.engine.blocks[i]
+	var args []any
+	for _, k := range b.buckets {
+		if s.busy[k] != nil { // by the last micro-batch's gradients
+			end := s.span(trace.Wait, "bucket")
+			<-s.busy[k]
+			end()
+			s.busy[k] = nil
+		}
+		args = append(args, s.buckets[k])
+	}
+	offsets, adds := make([]int32, len(b.params)), make([]int32, len(b.params))
+	for k, at := range b.params {
+		offsets[k] = int32(s.engine.slots[at].offset)
+		if s.writes[at]++; s.writes[at] > 1 {
+			adds[k] = 1
+		}
+	}
+	args = append(args, offsets, adds, above)
+	if i == len(s.engine.blocks)-1 {
+		args = append(args, s.scaling()...)
+	}
+	args = append(args, s.operands(b, x, row)...)
+	for _, t := range kept {
+		args = append(args, t)
+	}
+	end := s.span(trace.Compute, "backward "+b.Name)
+	out, err := b.backward.Call(s.device, args...)
+	end()
+	if err != nil {
+		return nil, err
+	}
+	n := len(out) - len(b.buckets)
+	for j, k := range b.buckets {
+		s.buckets[k] = out[n+j]
+	}
+	return out[:n], nil
+}
+
+// scaling are the states of the loss scaling.
+func (s *step) scaling() (args []any) {
+	n := len(s.engine.policy.Scaling.States())
+	for _, t := range s.state[len(s.state)-counters-n:][:n] {
+		args = append(args, t)
+	}
+	return args
+}
+
+// ready is called when the gradients of a block are in their buckets: what has all of its gradients goes on its way. This
+// is the hook at the end of the backward pass of each block.
+func (s *step) ready(i int) error {
+	for _, at := range s.engine.all[i] {
+		b := s.engine.slots[at].bucket
+		if b < 0 {
+			continue
+		}
+		if s.left[b]--; s.left[b] > 0 || s.engine.options.Sync == Naive {
+			continue
+		}
+		if err := s.share(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share starts to communicate a bucket, if it is to be communicated now.
+func (s *step) share(b int) error {
+	o := s.engine.options
+	if o.Every > 1 || !s.last && !o.EachMicroBatch {
+		return nil
+	}
+	kind, data, err := buffer(s.buckets[b])
+	if err != nil {
+		return err
+	}
+	grads := Gradients{Bucket: s.engine.buckets[b], Index: b, Type: kind, Data: data}
+	s.busy[b] = s.stream.add(func() error { return s.reduce(grads) })
+	return nil
+}
+
+// reduce communicates a bucket, on the stream.
+func (s *step) reduce(grads Gradients) error {
+	name := fmt.Sprintf("bucket %d", grads.Index)
+	switch {
+	case s.client != nil:
+		defer s.span(trace.Send, name)()
+		return s.client.push(s.ctx, grads)
+	case s.hook != nil:
+		defer s.span(trace.Reduce, name)()
+		return s.hook.Reduce(s.ctx, s.counted(), grads)
+	}
+	defer s.span(trace.Reduce, name)()
+	op := group.Sum
+	if s.engine.options.EachMicroBatch {
+		op = group.Mean
+	}
+	return s.counted().Do(s.ctx, grads.call(op))
+}
