@@ -1,4 +1,5 @@
-// Package autodiff gives a piece of a GoMLX graph a gradient of the caller's own.
+// Package autodiff gives a piece of a GoMLX graph a gradient of the caller's own: [Custom]. And it cuts a piece and its
+// gradient into two programs: [Split].
 package autodiff
 
 import (

@@ -5,6 +5,7 @@ import (
 	"log"
 
 	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/autodiff"
@@ -31,4 +32,37 @@ func ExampleCustom() {
 	}
 	fmt.Println(out[0].Value(), out[1].Value())
 	// Output: NaN 1
+}
+
+// The gradient of tanh(x·w) in two programs: the product is kept, and tanh, which is cheap, is made again.
+func ExampleSplit() {
+	layer := autodiff.Split{
+		Fn: func(in []*graph.Node) []*graph.Node {
+			return []*graph.Node{graph.Tanh(graph.Dot(in[0], in[1]).Product())}
+		},
+		Of: []int{1},
+	}
+	x, w := tensors.FromValue([][]float32{{1, 2}}), tensors.FromValue([][]float32{{0}, {0}})
+
+	outputs, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out, kept := layer.Forward(in)
+		return append(out, kept...)
+	}, x, w)
+	if err != nil {
+		log.Fatal(err)
+	}
+	y, product := outputs[0], outputs[1]
+	fmt.Println("output", y.Value(), "kept", product.Value())
+
+	arriving := tensors.FromValue([][]float32{{10}})
+	gradients, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		return layer.Backward(in[:2], in[2:3], in[3:])
+	}, x, w, product, arriving)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("gradient", gradients[0].Value())
+	// Output:
+	// output [[0]] kept [[0]]
+	// gradient [[10] [20]]
 }

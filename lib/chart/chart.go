@@ -28,6 +28,7 @@ type Chart struct {
 	logX, logY    bool
 	stacked       bool
 	scale         *[2]float64 // of a heat map's colours; nil means that of its values
+	xs            *[2]float64 // the ends of the horizontal axis; nil means those of its values
 	kind          kind
 }
 
@@ -144,7 +145,7 @@ func (c *Chart) checkAdjustments() error {
 			return fmt.Errorf("size %d x %d is outside 160 to 4000 pixels a side", max(c.width, 0), max(c.height, 0))
 		}
 	}
-	return nil
+	return c.checkRange()
 }
 
 func orMinusOne(n int) int {

@@ -87,6 +87,17 @@ func ExampleGantt() {
 	//          ···············TTTTTTTTTT···································
 }
 
+func ExampleRoofline() {
+	fmt.Print(chart.Roofline("operations", 1e12, 1e11,
+		chart.Point{Name: "matmul", X: 100, Y: 8e11},
+		chart.Point{Name: "add", X: 0.125, Y: 1e10}).Text())
+	// Output:
+	// operations
+	//         intensity (FLOP/byte)  FLOP/s      roof
+	// matmul                    100   8e+11     1e+12  bound by compute
+	// add                     0.125   1e+10  1.25e+10  bound by memory
+}
+
 func ExampleTable() {
 	fmt.Print(chart.Table("parameters", []string{"tensor", "shape", "bytes"}, [][]string{
 		{"wte", "(50257, 768)", "154389504"},

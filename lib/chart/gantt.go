@@ -107,8 +107,9 @@ const spanShape = `__f__function(params, api) {
 	var band = api.size([0, 1])[1] * 0.8, height = band / api.value(4), width = Math.max(b[0] - a[0], 1);
 	var shape = {x: a[0], y: a[1] - band / 2 + height * api.value(3), width: width, height: Math.max(height - 1, 1)};
 	var rect = {type: "rect", shape: shape, style: {fill: api.visual("color"), stroke: "#fff", lineWidth: width > 3 ? 1 : 0}};
-	if (width > 18 && height > 11) {
-		rect.textContent = {type: "text", style: {text: api.style().text, fill: "%s", fontSize: 11,
+	var text = api.style().text;
+	if (width > Math.min(8 + 7 * text.length, 48) && height > 11) {
+		rect.textContent = {type: "text", style: {text: text, fill: "%s", fontSize: 11,
 			overflow: "truncate", ellipsis: "…", width: width - 6}};
 		rect.textConfig = {position: "inside"};
 	}
@@ -137,7 +138,7 @@ func (k *gantt) options(c *Chart) object {
 		}
 	}
 	h := heading(c)
-	h["xAxis"] = numberAxis(c.x, false, false)
+	h["xAxis"] = c.ranged(numberAxis(c.x, false, false))
 	h["yAxis"] = rowAxis(c.y, k.lanes)
 	h["series"] = series
 	return h
@@ -146,6 +147,9 @@ func (k *gantt) options(c *Chart) object {
 func (k *gantt) text(c *Chart) string {
 	const columns = 60
 	low, high := k.extent()
+	if c.xs != nil {
+		low, high = c.xs[0], c.xs[1]
+	}
 	column := func(t float64) int {
 		if high == low {
 			return 0

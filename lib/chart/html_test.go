@@ -63,6 +63,7 @@ func hostileCharts(s, name string) []*Chart {
 		Bar(s, []string{s, "other " + s}, Series{Name: name, Y: y}).Axes(s, s),
 		HeatMap(s, []string{s, "other " + s}, []string{name}, [][]float64{y}),
 		Gantt(s, Span{"lane " + s, s, "kind " + name, 0, 1}),
+		Roofline(s, 1, 1, Point{s, 1, 1}, Point{name, 1, 1}),
 	}
 }
 

@@ -78,6 +78,8 @@ func (c *Chart) names() []string {
 		names = seriesNames(k.series)
 	case *gantt:
 		names = k.kinds
+	case *roofline:
+		names = append([]string{"roof"}, sides...)
 	}
 	if len(names) == 1 && names[0] == "" {
 		return nil

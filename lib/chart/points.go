@@ -56,7 +56,7 @@ func (p *points2D) options(c *Chart) object {
 		series[i] = p.one(c, i, s)
 	}
 	h := heading(c)
-	h["xAxis"] = widen(numberAxis(c.x, c.logX, false), p.series, Series.x)
+	h["xAxis"] = c.ranged(widen(numberAxis(c.x, c.logX, false), p.series, Series.x))
 	h["yAxis"] = widen(numberAxis(c.y, c.logY, true), p.series, func(s Series, i int) float64 { return s.Y[i] })
 	h["series"] = series
 	if p.joined {

@@ -24,6 +24,8 @@ func gallery() []*Chart {
 		HeatMap("one value", names[:1], names[:1], [][]float64{{0}}),
 		Histogram("histogram", y, 2),
 		Gantt("gantt", Span{"l", "a", "k", 0, 2}, Span{"l", "b", "j", 1, 3}, Span{"m", "c", "k", 1, 1}),
+		Roofline("roofline", 1e12, 1e11, Point{"a", 0.1, 5e9}, Point{"b", 100, 5e11}),
+		Line("range", "x", "y", Series{X: y, Y: y}).Range(0.5, 7),
 		Line("rounding", "x", "y", Series{Y: []float64{1, 1 + 2e-16, 1}}),
 	}
 }

@@ -31,9 +31,10 @@ type Engine struct {
 	buckets []Bucket
 	slots   []slot // of the parameters
 	blocks  []*block
-	rounds  int           // of gradients that each bucket gets in a backward pass
-	update  *xla.Portable // of the whole state; nil where there are servers
-	servers []*xla.Portable
+	rounds  int             // of gradients that each bucket gets in a backward pass
+	update  *xla.Portable   // of the whole state; nil where there are servers
+	servers []*xla.Portable // the updates of the buckets, and
+	sum     *xla.Portable   // of their gradients
 }
 
 // NewEngine makes the engine of a recipe, whose model must be a chain of blocks (chain.Chained, as gpt.Config is). Programs
@@ -134,7 +135,9 @@ func (e *Engine) Close() {
 	if e.update != nil {
 		e.update.Close()
 	}
-	for _, p := range e.servers {
-		p.Close()
+	for _, p := range append(e.servers, e.sum) {
+		if p != nil {
+			p.Close()
+		}
 	}
 }

@@ -145,15 +145,14 @@ func (e *Engine) backward(i int, of []int) func(in []*graph.Node) []*graph.Node 
 	}
 }
 
-// updates is the update of the whole state, from the state, the loss, the number by which gradients are divided, and the
-// buckets.
+// updates is the update of the whole state, from the state, the loss, the factor of the gradients, and the buckets.
 func (e *Engine) updates(in []*graph.Node) []*graph.Node {
 	n := len(e.recipe.State())
-	state, loss, count, buckets := in[:n], in[n], in[n+1], in[n+2:]
+	state, loss, factor, buckets := in[:n], in[n], in[n+1], in[n+2:]
 	grads := make([]*graph.Node, len(e.tree))
 	for i, spec := range e.tree {
 		if at := e.slots[i]; at.bucket >= 0 {
-			grads[i] = view(buckets[at.bucket], at.offset, spec.Shape.Dimensions, count)
+			grads[i] = view(buckets[at.bucket], at.offset, spec.Shape.Dimensions, factor)
 		} else {
 			grads[i] = graph.Zeros(loss.Graph(), shapes.Make(e.policy.Reduce, spec.Shape.Dimensions...))
 		}
@@ -161,17 +160,14 @@ func (e *Engine) updates(in []*graph.Node) []*graph.Node {
 	return e.recipe.Update(state, loss, grads)
 }
 
-// view returns the gradient that lies at an offset of a bucket, divided by count.
-func view(bucket *graph.Node, offset int, dimensions []int, count *graph.Node) *graph.Node {
+// view returns the gradient that lies at an offset of a bucket, times a factor: one over the number of summands, where
+// means are wanted. (A quotient would be compiled now to a division, now to a product, and the forms would differ in bits.)
+func view(bucket *graph.Node, offset int, dimensions []int, factor *graph.Node) *graph.Node {
 	size := 1
 	for _, d := range dimensions {
 		size *= d
 	}
 	x := graph.Slice(bucket, graph.AxisRange(offset, offset+size))
-	if x.DType() == dtypes.Float32 {
-		x = graph.Div(x, count)
-	} else {
-		x = graph.ConvertDType(graph.Div(graph.ConvertDType(x, dtypes.Float32), count), x.DType())
-	}
+	x = graph.ConvertDType(graph.Mul(graph.ConvertDType(x, dtypes.Float32), factor), x.DType())
 	return graph.Reshape(x, dimensions...)
 }

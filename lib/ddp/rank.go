@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -26,10 +27,13 @@ type Rank struct {
 	state   []*tensors.Tensor // as train.Recipe.State lists it; with servers, the parameters alone
 	buckets []*tensors.Tensor
 	hook    Hook
-	client  *client // with servers
+	client  *client      // with servers
+	sends   []sync.Mutex // by receiver, with servers
 	steps   int
 	lost    error
-	bytes   int64 // communicated
+
+	mu    sync.Mutex
+	bytes int64 // communicated
 }
 
 // Metrics is what a step reports.
@@ -45,7 +49,7 @@ type Metrics struct {
 // Join makes this process's rank of a group, which runs on one of the backend's devices, whose memory must be the host's.
 // It is a collective call: all ranks get rank 0's state, which is the recipe's initial one.
 func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
-	r := &Rank{engine: e, g: g, device: device}
+	r := &Rank{engine: e, g: g, device: device, sends: make([]sync.Mutex, g.Size())}
 	if e.options.Hook != nil {
 		r.hook = e.options.Hook()
 	}
@@ -136,7 +140,7 @@ func (r *Rank) step(ctx context.Context, parts []part) (m Metrics, err error) {
 	if r.client != nil {
 		m.Loss, m.Scale = loss, 1
 		m.Staleness, err = r.client.pull(ctx)
-		return m, err
+		return m, err // the server has made the update
 	}
 	if m.Metrics, err = r.update(loss, len(parts)); err != nil {
 		return m, err
@@ -154,7 +158,7 @@ func (r *Rank) update(loss float64, parts int) (train.Metrics, error) {
 	for _, v := range r.state {
 		args = append(args, v)
 	}
-	args = append(args, float32(loss), float32(r.divisor(parts)))
+	args = append(args, float32(loss), float32(1/r.divisor(parts)))
 	for _, b := range r.buckets {
 		args = append(args, b)
 	}
@@ -168,7 +172,7 @@ func (r *Rank) update(loss float64, parts int) (train.Metrics, error) {
 	return m, errors.Join(err, free(out[last:]))
 }
 
-// divisor is by what the gradients in the buckets are divided.
+// divisor is how many gradients there are to a mean.
 func (r *Rank) divisor(parts int) float64 {
 	o := r.engine.options
 	ranks := float64(r.g.Size())
@@ -213,8 +217,10 @@ type counted struct {
 
 // Do makes a call.
 func (c counted) Do(ctx context.Context, call group.Call) error {
+	c.rank.mu.Lock()
 	c.rank.bytes += int64(call.In.Len * call.Type.Size())
 	c.rank.engine.options.Trace.Count(c.rank.g.Rank(), "bytes communicated", c.rank.bytes)
+	c.rank.mu.Unlock()
 	return c.Group.Do(ctx, call)
 }
 

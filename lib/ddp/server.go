@@ -1,7 +1,6 @@
 package ddp
 
 import (
-	"context"
 	"errors"
 	"sync"
 
@@ -13,15 +12,9 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/xla"
 )
-
-// A worker sends a server a word, the number of a bucket, and then its gradients; the server answers with two, the number
-// and how stale they were, and the bucket's new parameters, as soon as it can. leaving is the word of a worker that will
-// send no more.
-const leaving = -1
 
 // servers is how many ranks have one. Bucket b is that of rank b modulo servers.
 func (r *Rank) servers() int {
@@ -29,116 +22,6 @@ func (r *Rank) servers() int {
 		return n
 	}
 	return r.g.Size()
-}
-
-// server has some buckets' parameters and optimizer states, for all ranks.
-type server struct {
-	rank    *Rank
-	ctx     context.Context
-	shards  map[int]*shard // by bucket
-	answers []chan answer  // by worker
-	loops   sync.WaitGroup
-
-	mu  sync.Mutex
-	err error // the first of any loop
-}
-
-// answer is what a worker is sent.
-type answer struct {
-	bucket    int
-	staleness int64
-	params    []byte
-	err       error
-}
-
-// newServer makes a rank's server. state is the whole state, on the rank's device; the server copies what is its own.
-func newServer(ctx context.Context, r *Rank, state []*tensors.Tensor) (*server, error) {
-	s := &server{rank: r, ctx: ctx, shards: map[int]*shard{}}
-	for b := range r.engine.buckets {
-		if b%r.servers() != r.g.Rank() {
-			continue
-		}
-		sh, err := newShard(r, b, state)
-		if err != nil {
-			return nil, err
-		}
-		s.shards[b] = sh
-	}
-	for range r.g.Size() {
-		s.answers = append(s.answers, make(chan answer, len(s.shards))) // a worker has at most so many to come
-	}
-	return s, nil
-}
-
-// run serves the other ranks in the background, until each of them leaves.
-func (s *server) run() {
-	for w := range s.rank.g.Size() {
-		if w == s.rank.g.Rank() {
-			continue
-		}
-		s.loops.Go(func() { s.note(s.receive(w)); close(s.answers[w]) })
-		s.loops.Go(func() { s.note(s.send(w)) })
-	}
-}
-
-func (s *server) note(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil {
-		s.err = err
-	}
-}
-
-func (s *server) failed() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-// receive takes what a worker sends.
-func (s *server) receive(w int) error {
-	g := s.rank.g
-	for {
-		word := []int64{0}
-		if err := group.Recv(s.ctx, g, word, w); err != nil {
-			return err
-		}
-		if word[0] == leaving {
-			return nil
-		}
-		sh := s.shards[int(word[0])]
-		into, kind, data, err := sh.room()
-		if err != nil {
-			return err
-		}
-		if err := g.Do(s.ctx, group.Call{Kind: group.KindRecv, Type: kind, Peer: w, Out: data}); err != nil {
-			return err
-		}
-		s.take(sh, w, into)
-	}
-}
-
-// take gives a worker's gradients to their shard, and the answers to those who wait for them.
-func (s *server) take(sh *shard, worker int, grads *tensors.Tensor) {
-	for w, a := range sh.take(worker, grads) {
-		s.answers[w] <- a
-	}
-}
-
-// send answers a worker.
-func (s *server) send(w int) error {
-	for a := range s.answers[w] {
-		if a.err != nil {
-			return a.err
-		}
-		if err := group.Send(s.ctx, s.rank.g, []int64{int64(a.bucket), a.staleness}, w); err != nil {
-			return err
-		}
-		if err := group.Send(s.ctx, s.rank.g, a.params, w); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // shard is a bucket on its server.
@@ -156,7 +39,7 @@ type shard struct {
 
 func newShard(r *Rank, bucket int, state []*tensors.Tensor) (*shard, error) {
 	sh := &shard{rank: r, bucket: bucket, seen: make([]int64, r.g.Size()), waiting: make([]*tensors.Tensor, r.g.Size())}
-	for _, at := range sh.places() {
+	for _, at := range r.places(bucket) {
 		v, err := r.engine.backend.Put(state[at], r.device)
 		if err != nil {
 			return nil, err
@@ -170,11 +53,11 @@ func newShard(r *Rank, bucket int, state []*tensors.Tensor) (*shard, error) {
 	return sh, nil
 }
 
-// places are those of the bucket's parameters, and then of their states, in the whole state.
-func (sh *shard) places() []int {
-	e := sh.rank.engine
-	places, all := append([]int{}, e.buckets[sh.bucket].Places...), e.recipe.State()
-	for _, s := range optim.States(e.recipe.Rule, e.own(sh.bucket)) {
+// places are those of a bucket's parameters, and then of their states, in the whole state.
+func (r *Rank) places(bucket int) []int {
+	e := r.engine
+	places, all := append([]int{}, e.buckets[bucket].Places...), e.recipe.State()
+	for _, s := range optim.States(e.recipe.Rule, e.own(bucket)) {
 		places = append(places, all.Index(s.Name))
 	}
 	return places
@@ -195,9 +78,16 @@ func (sh *shard) room() (*tensors.Tensor, group.Type, group.Buffer, error) {
 	return t, kind, data, err
 }
 
+// answer is what a worker gets for its gradients.
+type answer struct {
+	bucket    int
+	staleness int64
+	params    []byte
+}
+
 // take takes a worker's gradients, and updates the parameters with them or, where all are to be waited for, with the last
 // worker's. It returns the answers to workers.
-func (sh *shard) take(worker int, grads *tensors.Tensor) map[int]answer {
+func (sh *shard) take(worker int, grads *tensors.Tensor) (map[int]answer, error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.waiting[worker] = grads
@@ -205,7 +95,7 @@ func (sh *shard) take(worker int, grads *tensors.Tensor) map[int]answer {
 	workers := []int{worker}
 	if sh.rank.engine.options.Sync == Server {
 		if sh.here < len(sh.waiting) {
-			return nil
+			return nil, nil
 		}
 		workers = workers[:0]
 		for w := range sh.waiting {
@@ -220,19 +110,21 @@ func (sh *shard) take(worker int, grads *tensors.Tensor) map[int]answer {
 	}
 	before := sh.updates
 	now, err := sh.update(summands)
+	if err != nil {
+		return nil, err
+	}
 	answers := map[int]answer{}
 	for _, w := range workers {
-		answers[w] = answer{bucket: sh.bucket, staleness: before - sh.seen[w], params: now, err: err}
+		answers[w] = answer{sh.bucket, before - sh.seen[w], now}
 		sh.seen[w] = sh.updates
 	}
-	return answers
+	return answers, nil
 }
 
 // update applies the sum of gradients, and returns the new parameters, one after another.
 func (sh *shard) update(grads []*tensors.Tensor) (now []byte, err error) {
 	r := sh.rank
 	defer r.span(trace.Compute, "server's update")()
-	defer func() { err = errors.Join(err, free(grads)) }()
 	var args []any
 	for _, v := range sh.values {
 		args = append(args, v)
@@ -241,11 +133,13 @@ func (sh *shard) update(grads []*tensors.Tensor) (now []byte, err error) {
 	if r.engine.options.SumLoss {
 		divisor = 1
 	}
-	args = append(args, int32(sh.updates+1), float32(divisor))
-	for _, g := range grads {
-		args = append(args, g)
+	sum, err := r.engine.sumOf(r.device, grads)
+	if err != nil {
+		return nil, err
 	}
-	if sh.values, err = r.engine.servers[sh.bucket].Call(r.device, args...); err != nil {
+	args = append(args, int32(sh.updates+1), float32(1/divisor), sum)
+	sh.values, err = r.engine.servers[sh.bucket].Call(r.device, args...)
+	if err = errors.Join(err, free([]*tensors.Tensor{sum})); err != nil {
 		return nil, err
 	}
 	sh.updates++
@@ -259,10 +153,36 @@ func (sh *shard) update(grads []*tensors.Tensor) (now []byte, err error) {
 	return now, nil
 }
 
-// compileServers makes the programs of servers, one for each bucket: from its parameters, their states, the number of the
-// update, the number by which gradients are divided, and gradients to sum, to new parameters and states. The sum is that
-// of an all-reduce between goroutines: in the order of the ranks, in float32, rounded once.
-func (e *Engine) compileServers() error {
+// sumOf returns the sum of gradients, and frees them. It is that of an all-reduce between goroutines: in the order of the
+// ranks, in float32, rounded once.
+func (e *Engine) sumOf(device int, grads []*tensors.Tensor) (*tensors.Tensor, error) {
+	if len(grads) == 1 {
+		return grads[0], nil
+	}
+	args := make([]any, len(grads))
+	for i, g := range grads {
+		args[i] = g
+	}
+	out, err := e.sum.Call(device, args...)
+	if err = errors.Join(err, free(grads)); err != nil {
+		return nil, err
+	}
+	return out[0], nil
+}
+
+// compileServers makes the programs of servers: the sum, and for each bucket one that makes, from its parameters, their
+// states, the number of the update, the factor of the gradients, and these, new parameters and states.
+// The sum is a program of its own so that the update is compiled as that of the whole state is, to the same bits.
+func (e *Engine) compileServers() (err error) {
+	if e.sum, err = xla.CompilePortable(e.backend, func(grads []*graph.Node) *graph.Node {
+		sum := graph.ConvertDType(grads[0], dtypes.Float32)
+		for _, g := range grads[1:] {
+			sum = graph.Add(sum, graph.ConvertDType(g, dtypes.Float32))
+		}
+		return graph.ConvertDType(sum, e.policy.Reduce)
+	}); err != nil {
+		return err
+	}
 	for b := range e.buckets {
 		own := e.own(b)
 		states := len(optim.States(e.recipe.Rule, own))
@@ -272,15 +192,10 @@ func (e *Engine) compileServers() error {
 		}
 		p, err := xla.CompilePortable(e.backend, func(in []*graph.Node) []*graph.Node {
 			weights, in := in[:len(own)], in[len(own):]
-			kept, number, count, grads := in[:states], in[states], in[states+1], in[states+2:]
-			sum := graph.ConvertDType(grads[0], dtypes.Float32)
-			for _, g := range grads[1:] {
-				sum = graph.Add(sum, graph.ConvertDType(g, dtypes.Float32))
-			}
-			sum = precision.Cast([]*graph.Node{sum}, e.policy.Reduce)[0]
+			kept, number, factor, grads := in[:states], in[states], in[states+1], in[states+2]
 			views := make([]*graph.Node, len(own))
 			for i, s := range own {
-				views[i] = view(sum, e.buckets[b].Offsets[i], s.Shape.Dimensions, count)
+				views[i] = view(grads, e.buckets[b].Offsets[i], s.Shape.Dimensions, factor)
 			}
 			weights, kept = optim.Apply(e.recipe.Rule, own, weights, views, kept, number)
 			return append(append([]*graph.Node{}, weights...), kept...)

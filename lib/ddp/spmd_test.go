@@ -20,7 +20,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-var tiny = gpt.Config{Layers: 1, Width: 32, Heads: 4, Seq: 16, Vocab: 256}
+var tiny = gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 256}
 
 // adamW is the recipe of most tests.
 func adamW(c gpt.Config) train.Recipe { return train.Recipe{Model: c, Rule: optim.AdamW(1e-3)} }

@@ -264,7 +264,7 @@ func (s *step) reduce(grads Gradients) error {
 	switch {
 	case s.client != nil:
 		defer s.span(trace.Send, name)()
-		return s.client.push(s.ctx, grads)
+		return s.client.push(grads)
 	case s.hook != nil:
 		defer s.span(trace.Reduce, name)()
 		return s.hook.Reduce(s.ctx, s.counted(), grads)

@@ -1,30 +1,46 @@
-// Package trace records what ran when: spans of time on the streams of a rank, and counts that change with time.
+// Package trace is a profiler: it records what ran when, and shows where the time went.
 //
-// A [Recorder] takes them from any number of goroutines. A nil Recorder records nothing and costs nothing, so code that
-// can be traced calls it without asking whether anybody wants to know:
+// A [Recorder] takes spans of time on the streams of a rank, and counts that change with time, from any number of
+// goroutines. A nil Recorder records nothing and costs next to nothing, so code that can be traced calls it without
+// asking whether anybody wants to know:
 //
-//	end := recorder.Start(rank, "compute", "forward h0")
+//	end := recorder.Start(rank, trace.Compute, "forward h0")
 //	...
 //	end()
 //
-// What was recorded is plain data, which [Busy] and [Overlap] measure.
+// What was recorded is a [Trace], plain data: [Busy] and [Overlap] measure it, [Trace.Table] adds it up,
+// [Trace.Timeline] and [Trace.Counts] draw it, and [Trace.WriteChrome] writes it for Perfetto. A [Profiler] records only
+// some steps of a long run, [Time] times one function, and a [Roof] says how fast an operation could have been.
 package trace
 
 import (
 	"cmp"
 	"slices"
-	"sync"
 	"time"
 )
 
-// Span is a stretch of time in which a stream of a rank did one thing. Times are counted from when the recorder was made.
+// Names of streams, so that traces of different techniques read alike. A stream may have any other name.
+const (
+	Compute = "compute"
+	Send    = "send"   // giving data to other ranks
+	Wait    = "wait"   // having nothing to do until something is there
+	Reduce  = "reduce" // adding up what ranks have, as an all-reduce does
+	Copy    = "copy"   // between memories of one rank
+)
+
+// Span is a stretch of time in which a stream of a rank did one thing. Times are counted from when the recorder was
+// made, or from where [Trace.Within], [Trace.Shift] or a [Window] put their start.
 type Span struct {
 	Rank         int
 	Stream, Name string
 	Start, End   time.Duration
+	Work         // what was done, as counted by whoever did it; zero if nobody counted
 }
 
-// Counter is the value that a count of a rank had from a time on. The time is counted from when the recorder was made.
+// Work is an amount of work: floating-point operations, and bytes moved.
+type Work struct{ FLOPs, Bytes int64 }
+
+// Counter is the value that a count of a rank had from a time on. The time is counted as a [Span]'s.
 type Counter struct {
 	Rank  int
 	Name  string
@@ -32,64 +48,32 @@ type Counter struct {
 	Value int64
 }
 
-// Recorder records spans and counters. Make it with [New]; nil is one that is off. Its methods may be called from
-// several goroutines at once.
-type Recorder struct {
-	begin    time.Time
-	mu       sync.Mutex
-	spans    []Span
-	counters []Counter
+// Trace is what was recorded: spans by rank, stream and start, and counters by time. Its methods that take or return
+// one leave it as it is.
+type Trace struct {
+	Spans    []Span
+	Counters []Counter
 }
 
-// New returns a recorder whose clock starts now.
-func New() *Recorder { return &Recorder{begin: time.Now()} }
-
-// Start begins a span, and returns what ends it. A span is recorded when it ends, and once.
-func (r *Recorder) Start(rank int, stream, name string) (end func()) {
-	if r == nil {
-		return nothing
-	}
-	start := time.Since(r.begin)
-	return sync.OnceFunc(func() {
-		end := time.Since(r.begin)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.spans = append(r.spans, Span{rank, stream, name, start, end})
-	})
-}
-
-func nothing() {}
-
-// Count records that a count has a new value. Of calls at once, the later record has the later time.
-func (r *Recorder) Count(rank int, name string, value int64) {
-	if r == nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.counters = append(r.counters, Counter{rank, name, time.Since(r.begin), value})
-}
-
-// Spans returns the spans that have ended, by rank, stream and start.
-func (r *Recorder) Spans() []Span {
-	if r == nil {
-		return nil
-	}
-	r.mu.Lock()
-	spans := slices.Clone(r.spans)
-	r.mu.Unlock()
+func sortSpans(spans []Span) {
 	slices.SortStableFunc(spans, func(a, b Span) int {
-		return cmp.Or(a.Rank-b.Rank, cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End))
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End))
 	})
-	return spans
 }
 
-// Counters returns the counters in the order of time.
-func (r *Recorder) Counters() []Counter {
-	if r == nil {
-		return nil
+func sortCounters(counters []Counter) {
+	slices.SortStableFunc(counters, func(a, b Counter) int { return cmp.Compare(a.At, b.At) })
+}
+
+// byStream returns the spans of each stream of each rank, sorted.
+func byStream(spans []Span) (streams [][]Span) {
+	sorted := slices.Clone(spans)
+	sortSpans(sorted)
+	for begin, i := 0, 0; i < len(sorted); i++ {
+		if i+1 == len(sorted) || sorted[i+1].Rank != sorted[i].Rank || sorted[i+1].Stream != sorted[i].Stream {
+			streams = append(streams, sorted[begin:i+1])
+			begin = i + 1
+		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.counters)
+	return streams
 }

@@ -71,30 +71,39 @@ func byteString(n int64) string {
 func (p *Program) Collectives() (Report, error) { return latest(p, (*executable).collectives) }
 
 func (e *executable) collectives() (Report, error) {
+	m, err := e.optimized()
+	if err != nil {
+		return nil, err
+	}
+	return m.report(), nil
+}
+
+// optimized returns the program as XLA optimized it, an HloModuleProto.
+func (e *executable) optimized() (m message, err error) {
 	code, format, err := plugin.OptimizedProgram(e.backend.plugin, executableHandle(e.Executable))
 	runtime.KeepAlive(e)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	name, ok := map[string]protoreflect.FullName{
 		"hlo":             "xla.HloModuleProto",
 		"hlo_with_config": "xla.HloModuleProtoWithConfig",
 	}[format]
 	if !ok {
-		return nil, fmt.Errorf("plugin %q gives its optimized program as %q, want hlo", e.backend.plugin.Path, format)
+		return m, fmt.Errorf("plugin %q gives its optimized program as %q, want hlo", e.backend.plugin.Path, format)
 	}
 	module, err := protoregistry.GlobalTypes.FindMessageByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("go-xla has no message %s: build with v0.4.1", name)
+		return m, fmt.Errorf("go-xla has no message %s: build with v0.4.1", name)
 	}
-	m := message{module.New()}
+	m = message{module.New()}
 	if err := proto.Unmarshal(code, m.Interface()); err != nil {
-		return nil, fmt.Errorf("reading the optimized program: %w", err)
+		return m, fmt.Errorf("reading the optimized program: %w", err)
 	}
 	if format == "hlo_with_config" {
 		m = m.message("hlo_module")
 	}
-	return m.report(), nil
+	return m, nil
 }
 
 // message reads XLA's messages by the names of their fields; go-xla keeps their Go

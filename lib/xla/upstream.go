@@ -20,6 +20,7 @@ import (
 // are read, the first time when a backend is opened.
 
 var (
+	bufferPJRT     = field[goxla.Buffer, *pjrt.Buffer]("pjrtBuffer")
 	executableExec = field[goxla.Executable, *pjrt.LoadedExecutable]("exec")
 	functionFn     = field[goxla.Function, *stablehlo.Function]("fn")
 	nodeValue      = field[goxla.Node, *stablehlo.Value]("value")
@@ -86,6 +87,9 @@ func clearMap(owner unsafe.Pointer, f reflect.StructField) {
 func loadedExecutable(e compute.Executable) *pjrt.LoadedExecutable {
 	return *executableExec.of(e.(*goxla.Executable))
 }
+
+// pjrtBuffer returns PJRT's buffer inside go-xla's.
+func pjrtBuffer(b compute.Buffer) *pjrt.Buffer { return *bufferPJRT.of(b.(*goxla.Buffer)) }
 
 // executableHandle returns the C pointer (PJRT_Executable*) of a compiled program.
 // It is valid while e is.

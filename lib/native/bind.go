@@ -1,0 +1,111 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"runtime"
+	"unsafe"
+)
+
+// Bind makes *function call the C function of that name, once Load has compiled it. F is a function type; the compiler
+// checks that the C function takes what F's parameters stand for:
+//
+//	[]float32                 slice_f32, a struct of the address at and the number of elements n
+//	[]float64, []int32, …     slice_f64, slice_i32, …: bool, i8 to i64, u8 to u64; int is i64, uint u64
+//	[]float16.Float16, …      slice_u16: of float16 and bfloat16, C sees the bits
+//	*float32, unsafe.Pointer  float *, void *
+//	float32, int32, int, …    float, int32_t, int64_t, …
+//
+// F returns nothing; or a number; or an error, for a C function that returns a const char *: NULL, or what was wrong, a text
+// that outlives the call. C may not keep addresses of Go's memory after it has returned. The function may be called from
+// several goroutines at once if C's allows that. A call takes a microsecond or two more than C's.
+//
+// Load returns an error for other types, for a name that C does not know or that is bound twice, and for a number of another
+// type than C's parameter, if that cannot hold every value.
+func Bind[F any](name string, function *F) Option {
+	return func(c *config) error {
+		if function == nil {
+			return fmt.Errorf("native: Bind(%q) has no function to set: give it the address of a variable", name)
+		}
+		b, err := newBinding(name, reflect.ValueOf(function).Elem())
+		if err != nil {
+			return fmt.Errorf("native: Bind(%q) with a %v: %w", name, reflect.TypeFor[F](), err)
+		}
+		for _, other := range c.bound {
+			if other.name == name {
+				return fmt.Errorf("native: Bind(%q) is given twice: give it once", name)
+			}
+		}
+		c.bound = append(c.bound, b)
+		return nil
+	}
+}
+
+// binding is one function of C and the Go variable for it.
+type binding struct {
+	name       string
+	variable   reflect.Value
+	parameters []parameter
+	words      int    // that its arguments take
+	result     number // a number; or nothing
+	fails      bool   // returns an error
+	call       unsafe.Pointer
+}
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func newBinding(name string, variable reflect.Value) (*binding, error) {
+	if !identifier.MatchString(name) {
+		return nil, errors.New("the name is not one of C's")
+	}
+	t := variable.Type()
+	if t.Kind() != reflect.Func || t.IsVariadic() || t.NumOut() > 1 {
+		return nil, errors.New("give it a function with a fixed number of parameters and at most one result")
+	}
+	b := &binding{name: name, variable: variable}
+	for i := range t.NumIn() {
+		p, ok := parameterOf(t.In(i))
+		if !ok {
+			return nil, fmt.Errorf("parameter %d is of type %v: make it a number, a slice of numbers, a pointer to one, or an unsafe.Pointer", i, t.In(i))
+		}
+		b.parameters = append(b.parameters, p)
+		b.words += p.words
+	}
+	if t.NumOut() == 0 {
+		return b, nil
+	}
+	b.fails = t.Out(0) == reflect.TypeFor[error]()
+	var ok bool
+	if b.result, ok = numbers[t.Out(0).Kind()]; !ok && !b.fails {
+		return nil, fmt.Errorf("its result is of type %v: make it a number or an error", t.Out(0))
+	}
+	return b, nil
+}
+
+// set makes the variable call C.
+func (b *binding) set() {
+	t := b.variable.Type()
+	b.variable.Set(reflect.MakeFunc(t, func(args []reflect.Value) []reflect.Value {
+		var pins runtime.Pinner
+		defer pins.Unpin()
+		words := make([]uint64, b.words)
+		at := words
+		for i, p := range b.parameters {
+			p.store(at, args[i], &pins)
+			at = at[p.words:]
+		}
+		if t.NumOut() == 0 {
+			call(b.call, words, nil)
+			return nil
+		}
+		result := reflect.New(t.Out(0))
+		if !b.fails {
+			call(b.call, words, result.UnsafePointer())
+		} else if message := call(b.call, words, nil); message != "" {
+			result.Elem().Set(reflect.ValueOf(fmt.Errorf("native: %s: %s", b.name, message)))
+		}
+		return []reflect.Value{result.Elem()}
+	}))
+}

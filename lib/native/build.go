@@ -1,0 +1,166 @@
+package native
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // for native.h
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/lib/xla/foreign"
+)
+
+//go:embed native.h
+var header string
+
+// language is what a source is written in, and how it is compiled.
+type language struct {
+	file     string                   // name of the source in messages
+	find     func() ([]string, error) // the compiler's command
+	flags    []string                 // of a fast shared library whose own symbols come first
+	libs     []string
+	hardware func() string // what the compiler's "native" means here
+	cuda     bool
+}
+
+var inC = language{
+	file:     "source.c",
+	find:     findC,
+	flags:    append([]string{"-O3", "-march=native", "-shared", "-fPIC"}, ownFirst[runtime.GOOS]...),
+	libs:     []string{"-lm"},
+	hardware: func() string { return fmt.Sprint(cpu.X86, cpu.ARM64) },
+}
+
+// ownFirst has a library's calls of its own functions go there even if the process has others of those names. Where it is not
+// needed, linkers do not know it.
+var ownFirst = map[string][]string{"linux": {"-Wl,-Bsymbolic"}}
+
+func findC() ([]string, error) {
+	if command := strings.Fields(os.Getenv("CC")); len(command) > 0 {
+		return command, nil
+	}
+	for _, name := range []string{"gcc", "cc"} {
+		if _, err := exec.LookPath(name); err == nil {
+			return []string{name}, nil
+		}
+	}
+	return nil, errors.New("native: there is no C compiler, gcc or cc, on the PATH: install gcc, or set CC to a compiler")
+}
+
+// build compiles the text unless it was before, and returns the library's path: KEY/SUM.so, where KEY is of all that goes into
+// the library, and SUM of what came out. So a file that was cut off or changed is seen, and a whole one appears at once: it is
+// written aside and renamed, by as many processes as like.
+func (in language) build(text string, c config) (path string, err error) {
+	command, err := in.find()
+	if err != nil {
+		return "", err
+	}
+	version, err := versionOf(command[0])
+	if err != nil {
+		return "", fmt.Errorf("native: the compiler %q is not there: %w; install it, or set CC (NVCC for CUDA) to another", command[0], err)
+	}
+	root, err := cache.Dir(c.cacheDir)
+	if err != nil {
+		return "", fmt.Errorf("native: %w", err)
+	}
+	root = filepath.Join(root, "native")
+	key := sum(fmt.Sprintf("%q", slices.Concat(
+		[]string{text, header, foreign.Header, version, in.hardware(), runtime.GOARCH}, command, in.flags, c.flags, in.libs)))
+	folder := filepath.Join(root, key[:32])
+	if path, ok := whole(folder); ok {
+		return path, nil
+	}
+	if err := cache.Usable(root, 1<<20); err != nil {
+		return "", fmt.Errorf("native: %w", err)
+	}
+	aside, err := os.MkdirTemp(root, "build-")
+	if err != nil {
+		return "", fmt.Errorf("native: %w", err)
+	}
+	defer os.RemoveAll(aside)
+	library, err := in.compile(aside, text, slices.Concat(command, in.flags), c.flags)
+	if err != nil {
+		return "", err
+	}
+	content, err := os.ReadFile(library)
+	if err == nil {
+		path = filepath.Join(folder, sum(string(content))+".so")
+		err = os.MkdirAll(folder, 0o755)
+	}
+	if err == nil {
+		err = os.Rename(library, path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("native: keeping the compiled source: %w", err)
+	}
+	return path, nil
+}
+
+// versionOf tells one version of a compiler from another without running it: by where it is, how large and how old, as ccache
+// does (its manual, "compiler_check").
+func versionOf(compiler string) (string, error) {
+	path, err := exec.LookPath(compiler)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprint(path, info.Size(), info.ModTime().UnixNano()), nil
+}
+
+// whole returns a library in the folder that is as it was written.
+func whole(folder string) (path string, ok bool) {
+	entries, _ := os.ReadDir(folder)
+	for _, e := range entries {
+		path = filepath.Join(folder, e.Name())
+		content, err := os.ReadFile(path)
+		if err == nil && sum(string(content))+".so" == e.Name() {
+			return path, true
+		}
+	}
+	return "", false
+}
+
+func sum(of string) string {
+	s := sha256.Sum256([]byte(of))
+	return hex.EncodeToString(s[:])
+}
+
+// most is how much of a compiler's messages an error has.
+const most = 8000
+
+// compile compiles the text in a folder for it alone.
+func (in language) compile(folder, text string, command, flags []string) (library string, err error) {
+	at := func(name string) string { return filepath.Join(folder, name) }
+	for name, content := range map[string]string{in.file: text, "native.h": header, "foreign.h": foreign.Header} {
+		if err := os.WriteFile(at(name), []byte(content), 0o644); err != nil {
+			return "", fmt.Errorf("native: %w", err)
+		}
+	}
+	library = at("library.so")
+	args := slices.Concat(command[1:], []string{"-include", at("native.h"), "-I", folder, "-o", library, at(in.file)}, flags, in.libs)
+	said, err := exec.Command(command[0], args...).CombinedOutput()
+	if err == nil {
+		return library, nil
+	}
+	said = bytes.TrimSpace(bytes.ReplaceAll(said, []byte(folder+string(filepath.Separator)), nil))
+	if len(said) > most {
+		said = append(said[:most], "…"...)
+	}
+	return "", fmt.Errorf("native: %s does not compile the source (%w):\n%s", command[0], err, said)
+}

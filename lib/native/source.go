@@ -1,0 +1,97 @@
+package native
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The functions that withBindings writes have these names, by the number of their binding.
+func callName(i int) string   { return "shardbook_call_" + strconv.Itoa(i) }
+func kernelName(i int) string { return "shardbook_kernel_" + strconv.Itoa(i) }
+
+// strict makes errors of what C lets pass in the calls of bound functions. CUDA, as C++, lets only numbers pass.
+const strict = `#pragma GCC diagnostic error "-Wimplicit-function-declaration"
+#pragma GCC diagnostic error "-Wincompatible-pointer-types"
+#pragma GCC diagnostic error "-Wint-conversion"
+#pragma GCC diagnostic error "-Wconversion"
+`
+
+// withBindings returns the source with a function behind it for each binding, which takes its arguments from words and calls
+// the function of the source. So the compiler checks their types, and no call is put together by hand.
+func withBindings(in language, source string, bound []*binding) (string, error) {
+	var s strings.Builder
+	s.WriteString(source + "\n#line 1 \"bindings\"\n")
+	if !in.cuda {
+		s.WriteString(strict)
+	}
+	for i, b := range bound {
+		if in.cuda && !b.fails {
+			return "", fmt.Errorf("native: Bind(%q) with a %v: a GPU's errors need somewhere to go: make its result an error", b.name, b.variable.Type())
+		}
+		b.writeCall(&s, i, in.cuda)
+		if b.forXLA() && !in.cuda {
+			b.writeKernel(&s, i)
+		}
+	}
+	return s.String(), nil
+}
+
+func (b *binding) writeCall(s *strings.Builder, number int, cuda bool) {
+	if cuda {
+		s.WriteString("extern \"C\" ")
+	}
+	fmt.Fprintf(s, "const char *%s(const uint64_t *w, void *result) {\n\t(void)w, (void)result;\n", callName(number))
+	if cuda {
+		s.WriteString("\tconst char *problem;\n\tint gpu = -1;\n")
+	}
+	args, at := make([]string, len(b.parameters)), 0
+	for i, p := range b.parameters {
+		args[i] = fmt.Sprint("a", i)
+		fmt.Fprintf(s, "\t%s a%d;\n\tmemcpy(&a%d, w + %d, sizeof a%d);\n", p.c, i, i, at, i)
+		if cuda && p.points() {
+			fmt.Fprintf(s, "\tif ((problem = native_to_gpu((void *)(uintptr_t)w[%d], &gpu))) return problem;\n", at)
+		}
+		at += p.words
+	}
+	// The compiler's messages about the call name the binding in place of a file.
+	fmt.Fprintf(s, "#line 1 %q\n", fmt.Sprintf("Bind %s as %v", b.name, b.variable.Type()))
+	called := fmt.Sprintf("%s(%s);", b.name, strings.Join(args, ", "))
+	switch {
+	case cuda:
+		fmt.Fprintf(s, "\tproblem = %s\n\treturn problem ? problem : native_finish();\n}\n", called)
+	case b.fails:
+		fmt.Fprintf(s, "\tconst char *problem = %s\n\treturn problem;\n}\n", called)
+	case b.result.c != "":
+		fmt.Fprintf(s, "\t%s r = %s\n\tmemcpy(result, &r, sizeof r);\n\treturn NULL;\n}\n", b.result.c, called)
+	default:
+		fmt.Fprintf(s, "\t%s\n\treturn NULL;\n}\n", called)
+	}
+}
+
+// forXLA reports whether XLA can call the function: with slices and numbers, for nothing or an error.
+func (b *binding) forXLA() bool {
+	for _, p := range b.parameters {
+		if p.points() && p.words == 1 {
+			return false
+		}
+	}
+	return b.result.c == "" && len(b.parameters) > 0
+}
+
+func (b *binding) writeKernel(s *strings.Builder, number int) {
+	fmt.Fprintf(s, "static foreign_error *shardbook_run_%d(foreign_frame *f) {\n\tstatic const native_parameter p[] = {", number)
+	for _, p := range b.parameters {
+		types := strings.Trim(fmt.Sprint(p.of.xla), "[]")
+		fmt.Fprintf(s, "{%t, %d, {%s}}, ", p.words == 2, p.of.bytes, strings.ReplaceAll(types, " ", ", "))
+	}
+	fmt.Fprintf(s, `};
+	uint64_t w[%d];
+	char text[160];
+	const char *problem = text;
+	if (native_gather(f, p, %d, w, text, sizeof text)) problem = %s(w, NULL);
+	return problem ? foreign_fail(f, problem) : NULL;
+}
+void *%s(foreign_frame *f) { return foreign_handle(f, shardbook_run_%d); }
+`, b.words, len(b.parameters), callName(number), kernelName(number), number)
+}

@@ -1,0 +1,112 @@
+package trace
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/shardbook/shardbook/lib/chart"
+)
+
+// column is one column of a table as text. One with a condition is left out where it holds for no row.
+type column struct {
+	name string
+	cell func(Row) string
+	when func(Row) bool
+}
+
+var columns = []column{
+	{"rank", rankCell, func(r Row) bool { return r.Rank != AllRanks }},
+	{"stream", func(r Row) string { return oneLine(r.Stream) }, nil},
+	{"name", func(r Row) string { return oneLine(r.Name) }, nil}, // the last that is aligned to the left
+	{"calls", func(r Row) string { return strconv.Itoa(r.Calls) }, nil},
+	{"total ms", func(r Row) string { return inMS(r.Total) }, nil},
+	{"mean ms", func(r Row) string { return inMS(r.Mean()) }, nil},
+	{"min ms", func(r Row) string { return inMS(r.Min) }, nil},
+	{"max ms", func(r Row) string { return inMS(r.Max) }, nil},
+	{"share %", func(r Row) string { return strconv.FormatFloat(100*r.Share, 'f', 1, 64) }, nil},
+	{"GFLOP/s", func(r Row) string { return perNanosecond(r.FLOPs, r.Total) }, func(r Row) bool { return r.FLOPs != 0 }},
+	{"GB/s", func(r Row) string { return perNanosecond(r.Bytes, r.Total) }, func(r Row) bool { return r.Bytes != 0 }},
+}
+
+func (t Table) cells() (header []string, rows [][]string) {
+	rows = make([][]string, len(t))
+	for _, c := range columns {
+		if c.when != nil && !slices.ContainsFunc(t, c.when) {
+			continue
+		}
+		header = append(header, c.name)
+		for i, r := range t {
+			rows[i] = append(rows[i], c.cell(r))
+		}
+	}
+	return header, rows
+}
+
+// Chart is the table for a notebook: times in ms, shares in %, and rates where work was counted.
+func (t Table) Chart(title string) *chart.Chart {
+	header, rows := t.cells()
+	return chart.Table(title, header, rows)
+}
+
+// String is the table as text, with the columns of [Table.Chart] and all rows.
+func (t Table) String() string {
+	header, rows := t.cells()
+	left := slices.Index(header, "name")
+	all := append([][]string{header}, rows...)
+	widths := make([]int, len(header))
+	for _, row := range all {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range all {
+		for i, cell := range row {
+			width := widths[i]
+			if i <= left {
+				width = -width
+			}
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			fmt.Fprintf(&b, "%*s", width, cell)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func rankCell(r Row) string {
+	if r.Rank == AllRanks {
+		return "all"
+	}
+	return strconv.Itoa(r.Rank)
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func inMS(d time.Duration) string { return digits(ms(d), 6) }
+
+// perNanosecond is an amount by a time, which is also that of 10⁹ of it by a second.
+func perNanosecond(amount int64, in time.Duration) string {
+	if in <= 0 {
+		return ""
+	}
+	return digits(float64(amount)/float64(in), 4)
+}
+
+// digits writes four digits that count, unless they lie more than so many places after the point.
+func digits(v float64, places int) string {
+	if v == 0 {
+		return "0"
+	}
+	after := 3 - int(math.Floor(math.Log10(math.Abs(v))))
+	return strconv.FormatFloat(v, 'f', max(0, min(after, places)), 64)
+}

@@ -1,0 +1,78 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/chart"
+)
+
+// Run is a trace with a name, one of several to be compared.
+type Run struct {
+	Name string
+	Trace
+}
+
+// ByStream and ByName tell what sets the colour of a span in [Timelines].
+func ByStream(s Span) string { return s.Stream }
+
+// ByName gives each name of a span a colour.
+func ByName(s Span) string { return s.Name }
+
+// Timeline draws a trace over time (ms): a row for each stream of each rank, with a colour of its own for each stream.
+func (t Trace) Timeline(title string) *chart.Chart { return Timelines(title, ByStream, Run{Trace: t}) }
+
+// Timelines draws traces below each other on one time axis (ms), as they are: to see a step of each from its start, give
+// that part by [Trace.Within]. A span has the colour of what kind returns for it. For charts of their own with equal
+// axes there is [chart.Chart.Range].
+//
+// Spans of one row and kind that are too short to be seen are drawn as one where they stand close together, since there
+// may be any number of them.
+func Timelines(title string, kind func(Span) string, runs ...Run) *chart.Chart {
+	var all Trace
+	for _, run := range runs {
+		all.Spans = append(all.Spans, run.Spans...)
+	}
+	from, to := all.Range()
+	several := slices.ContainsFunc(all.Spans, func(s Span) bool { return s.Rank != all.Spans[0].Rank })
+	var bars []chart.Span
+	for _, run := range runs {
+		for _, stream := range byStream(run.Spans) {
+			lane := cmp.Or(stream[0].Stream, "-")
+			switch rank := stream[0].Rank; {
+			case several && run.Name != "":
+				lane = fmt.Sprintf("%s: %d %s", run.Name, rank, lane)
+			case several:
+				lane = fmt.Sprintf("rank %d %s", rank, lane)
+			case run.Name != "":
+				lane = run.Name + ": " + lane
+			}
+			for _, s := range joinShort(stream, kind, (to-from)/1000) {
+				bars = append(bars, chart.Span{Lane: lane, Label: s.Name, Kind: cmp.Or(kind(s), "-"), Start: ms(s.Start), End: ms(s.End)})
+			}
+		}
+	}
+	return chart.Gantt(title, bars...).Axes("time (ms)", "")
+}
+
+// joinShort makes one span of those of a kind that are shorter than a pixel and less than that apart.
+func joinShort(sorted []Span, kind func(Span) string, pixel time.Duration) (joined []Span) {
+	last := map[string]int{} // where the last short one of a kind is
+	for _, s := range sorted {
+		k := kind(s)
+		i, ok := last[k]
+		switch short := s.End-s.Start < pixel; {
+		case short && ok && s.Start-joined[i].End < pixel:
+			joined[i].Name, joined[i].End = "", max(joined[i].End, s.End)
+			continue
+		case short:
+			last[k] = len(joined)
+		default:
+			delete(last, k)
+		}
+		joined = append(joined, s)
+	}
+	return joined
+}

@@ -1,0 +1,131 @@
+package xla
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// set is a set of opcodes.
+type set map[string]bool
+
+func opcodes(names string) set {
+	s := set{}
+	for name := range strings.FieldsSeq(names) {
+		s[name] = true
+	}
+	return s
+}
+
+var (
+	// elementwise are those that count as one operation for each element of the result, whatever they take.
+	elementwise = opcodes(`abs acos acosh add and asin asinh atan2 atanh cbrt ceil clamp compare complex convert cosine cosh
+		count-leading-zeros divide erf exponential exponential-minus-one floor imag is-finite log log-plus-one logistic maximum
+		minimum multiply negate not or popcnt power real reduce-precision remainder round-nearest-afz round-nearest-even rsqrt
+		select shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt stochastic-convert subtract tan tanh xor`)
+
+	// moving are those that move data and compute nothing.
+	moving = opcodes(`all-gather all-to-all bitcast-convert broadcast collective-broadcast collective-permute concatenate copy
+		dynamic-reshape dynamic-slice dynamic-update-slice gather infeed iota outfeed pad ragged-all-to-all recv reshape reverse
+		send slice transpose`)
+
+	// free are those for which nothing runs.
+	free = opcodes(`add-dependency after-all bitcast constant domain get-dimension-size get-tuple-element opt-barrier parameter
+		partition-id replica-id set-dimension-size tuple`)
+)
+
+// flops counts the arithmetic of one run of an instruction, by the rules of [Operation]. It is opaque if part of it is
+// code that nobody but its author can count.
+func (i *instruction) flops() (n float64, opaque bool) {
+	switch kind := i.kind(); kind {
+	case "dot":
+		n = 2 * i.elements()
+		for _, axis := range i.message.message("dot_dimension_numbers").integers("lhs_contracting_dimensions") {
+			n *= i.operand(0).size(axis)
+		}
+		return n, false
+	case "convolution":
+		kernel := i.operand(1)
+		outputs := i.message.message("convolution_dimension_numbers").field("kernel_output_feature_dimension").Int()
+		return 2 * i.elements() * kernel.elements() / kernel.size(outputs), false
+	case "reduce":
+		return i.times(i.operand(0).elements() - i.elements())
+	case "reduce-window":
+		return i.times(i.elements() * (i.window() - 1))
+	case "map":
+		return i.times(i.elements())
+	case "scatter":
+		return i.times(i.operand(len(i.operands) - 1).elements())
+	case "select-and-scatter": // compares within windows, then adds up
+		return i.times(i.operand(1).elements() * i.window())
+	case "sort":
+		axes := i.integers("dimensions")
+		if len(axes) == 0 {
+			return 0, true
+		}
+		return i.times(i.elements() * math.Ceil(math.Log2(max(1, i.operand(0).size(axes[0])))))
+	case "all-reduce", "reduce-scatter":
+		for _, operand := range i.operands {
+			n += operand.elements()
+		}
+		return n, false
+	case "fusion", "call":
+		return i.times(1)
+	case "custom-call":
+		return i.product()
+	default:
+		if elementwise[kind] {
+			return i.elements(), false
+		}
+		return 0, !moving[kind] && !free[kind]
+	}
+}
+
+// times is n runs of the computation that the instruction calls; of several, the first.
+func (i *instruction) times(n float64) (flops float64, opaque bool) {
+	if len(i.called) == 0 {
+		return 0, true
+	}
+	for _, inner := range i.called[0].instructions {
+		one, unknown := inner.flops()
+		flops += n * one
+		opaque = opaque || unknown
+	}
+	return flops, opaque
+}
+
+// window counts the elements of an instruction's window.
+func (i *instruction) window() float64 {
+	n := 1.0
+	for _, d := range i.message.message("window").messages("dimensions") {
+		n *= float64(d.field("size").Int())
+	}
+	return n
+}
+
+// product counts what cuBLAS does, which XLA for CUDA calls for products of matrices. Other calls are opaque.
+func (i *instruction) product() (flops float64, opaque bool) {
+	if !strings.HasPrefix(i.field("custom_call_target").String(), "__cublas$") {
+		return 0, true
+	}
+	var config struct {
+		Gemm struct {
+			Numbers struct {
+				Contracting []string `json:"lhs_contracting_dimensions"`
+			} `json:"dot_dimension_numbers"`
+		} `json:"gemm_backend_config"`
+	}
+	if json.Unmarshal(i.field("backend_config").Bytes(), &config) != nil || len(config.Gemm.Numbers.Contracting) == 0 {
+		return 0, true
+	}
+	flops = 2 * i.elements()
+	for _, axis := range config.Gemm.Numbers.Contracting {
+		number, err := strconv.ParseInt(axis, 10, 64)
+		if err != nil {
+			return 0, true
+		}
+		flops *= i.operand(0).size(number)
+	}
+	return flops, false
+}

@@ -1,0 +1,126 @@
+package xla
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// hlo is a program as XLA optimized it, for counting what it does. The operations are those of
+// openxla.org/xla/operation_semantics, their fields those of hlo.proto.
+type hlo struct {
+	name  string
+	entry *computation
+}
+
+// computation is a function of the program.
+type computation struct {
+	instructions []*instruction // each after its operands
+	root         *instruction   // whose result is the computation's
+}
+
+// instruction is one operation of a computation.
+type instruction struct {
+	message
+	opcode   string
+	operands []*instruction
+	users    []*instruction
+	called   []*computation
+}
+
+// readHLO reads an HloModuleProto, in which a computation comes after those that it calls.
+func readHLO(m message) *hlo {
+	computations := map[int64]*computation{}
+	for _, c := range m.messages("computations") {
+		computations[c.field("id").Int()] = readComputation(c, computations)
+	}
+	entry := computations[m.field("entry_computation_id").Int()]
+	if entry == nil {
+		entry = &computation{}
+	}
+	return &hlo{m.field("name").String(), entry}
+}
+
+func readComputation(m message, before map[int64]*computation) *computation {
+	c := &computation{}
+	byID := map[int64]*instruction{}
+	for _, in := range m.messages("instructions") {
+		i := &instruction{message: in, opcode: in.field("opcode").String()}
+		for _, id := range in.integers("operand_ids") {
+			if operand := byID[id]; operand != nil {
+				i.operands = append(i.operands, operand)
+				if last := len(operand.users) - 1; last < 0 || operand.users[last] != i {
+					operand.users = append(operand.users, i)
+				}
+			}
+		}
+		for _, id := range in.integers("called_computation_ids") {
+			if called := before[id]; called != nil {
+				i.called = append(i.called, called)
+			}
+		}
+		byID[in.field("id").Int()] = i
+		c.instructions = append(c.instructions, i)
+	}
+	c.root = byID[m.field("root_id").Int()]
+	return c
+}
+
+// operand returns operand n, or the instruction itself should it have too few.
+func (i *instruction) operand(n int) *instruction {
+	if n < len(i.operands) {
+		return i.operands[n]
+	}
+	return i
+}
+
+// shape is the shape of an instruction's result; of several, that of the first.
+func (i *instruction) shape() message {
+	shape := i.message.message("shape")
+	for len(shape.messages("tuple_shapes")) > 0 {
+		shape = shape.messages("tuple_shapes")[0]
+	}
+	return shape
+}
+
+// elements counts the elements of the result, of the first one if there are several.
+func (i *instruction) elements() float64 {
+	n := 1.0
+	for _, size := range i.shape().integers("dimensions") {
+		n *= float64(size)
+	}
+	return n
+}
+
+// size is the length of an axis of the result, 1 if it has no such axis.
+func (i *instruction) size(axis int64) float64 {
+	if dims := i.shape().integers("dimensions"); axis >= 0 && axis < int64(len(dims)) {
+		return float64(dims[axis])
+	}
+	return 1
+}
+
+// turns is how often a loop turns; known is false, and turns is 1, where XLA found no number.
+func (i *instruction) turns() (turns float64, known bool) {
+	var config struct {
+		Trips struct{ N string } `json:"known_trip_count"`
+	}
+	// What is no JSON, or other JSON, says nothing.
+	_ = json.Unmarshal(i.field("backend_config").Bytes(), &config)
+	n, err := strconv.ParseUint(config.Trips.N, 10, 63)
+	if err != nil {
+		return 1, false
+	}
+	return float64(n), true
+}
+
+// integers reads a list of whole numbers.
+func (m message) integers(name protoreflect.Name) []int64 {
+	list := m.field(name).List()
+	all := make([]int64, list.Len())
+	for i := range all {
+		all[i] = list.Get(i).Int()
+	}
+	return all
+}

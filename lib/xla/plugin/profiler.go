@@ -1,0 +1,151 @@
+package plugin
+
+/*
+#include <stdlib.h>
+#include <string.h>
+#include "pjrt.h"
+
+// Of XLA's pjrt_c_api_profiler_extension.h and profiler_c_api.h.
+typedef struct { size_t struct_size; void *priv, *error; } profiler_error_args;
+typedef struct { size_t struct_size; void *priv, *error; const char *message; size_t message_size; } profiler_message_args;
+typedef struct { size_t struct_size; const char *options; size_t options_size; void *profiler; } profiler_create_args;
+typedef struct { size_t struct_size; void *profiler; } profiler_args;
+typedef struct { size_t struct_size; void *profiler; char *buffer; size_t size; } profiler_data_args;
+typedef struct {
+	size_t struct_size;
+	void *priv;
+	void (*error_destroy)(profiler_error_args *);
+	void (*error_message)(profiler_message_args *);
+	void *error_code;
+	void *(*create)(profiler_create_args *);
+	void *(*destroy)(profiler_args *);
+	void *(*start)(profiler_args *);
+	void *(*stop)(profiler_args *);
+	void *(*collect)(profiler_data_args *);
+} profiler_api;
+typedef struct { pjrt_extension base; const profiler_api *api; } profiler_extension;
+enum { PROFILER = 1 };
+
+// find_profiler returns NULL where the plugin has none.
+static const profiler_api *find_profiler(const char *path) {
+	const char *problem = NULL;
+	const pjrt_head *api = pjrt_api(path, &problem);
+	for (pjrt_extension *e = api ? api->extension : NULL; e; e = e->next)
+		if (e->type == PROFILER && e->struct_size >= sizeof(profiler_extension)) {
+			const profiler_api *found = ((profiler_extension *)e)->api;
+			return found && found->struct_size >= sizeof *found ? found : NULL;
+		}
+	return NULL;
+}
+
+// failed returns an error's message, for the caller to free, or NULL where there is no error.
+static char *failed(const profiler_api *api, void *error) {
+	if (!error) return NULL;
+	profiler_message_args said = { sizeof said, NULL, error, "", 0 };
+	api->error_message(&said);
+	char *message = strndup(said.message, said.message_size);
+	profiler_error_args done = { sizeof done, NULL, error };
+	api->error_destroy(&done);
+	return message ? message : strdup("");
+}
+
+static char *profiler_start(const profiler_api *api, const char *options, size_t size, void **profiler) {
+	profiler_create_args create = { sizeof create, options, size, NULL };
+	char *problem = failed(api, api->create(&create));
+	if (problem) return problem;
+	*profiler = create.profiler;
+	profiler_args start = { sizeof start, *profiler };
+	return failed(api, api->start(&start));
+}
+
+static char *profiler_stop(const profiler_api *api, void *profiler) {
+	profiler_args stop = { sizeof stop, profiler };
+	return failed(api, api->stop(&stop));
+}
+
+static void profiler_destroy(const profiler_api *api, void *profiler) {
+	profiler_args destroy = { sizeof destroy, profiler };
+	free(failed(api, api->destroy(&destroy)));
+}
+
+// profiler_collect gives the data, which are the profiler's. The header has the caller bring memory for them, in a second
+// call; XLA brings its own in the first, and then the second writes nothing.
+static char *profiler_collect(const profiler_api *api, void *profiler, char **own, const char **data, size_t *size) {
+	profiler_data_args collect = { sizeof collect, profiler, NULL, 0 };
+	char *problem = failed(api, api->collect(&collect));
+	if (!problem && !collect.buffer && collect.size) {
+		if (!(*own = collect.buffer = malloc(collect.size))) return strdup("it is too large");
+		problem = failed(api, api->collect(&collect));
+	}
+	*data = collect.buffer;
+	*size = collect.size;
+	return problem;
+}
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+)
+
+// ErrNoProfiler is wrapped by the error of Record when the plugin has no profiler.
+var ErrNoProfiler = errors.New("it has no profiler (XLA's for CPUs has none, that for CUDA has)")
+
+// ErrRecording is wrapped by the error of Record when another recording is going on in the process.
+var ErrRecording = errors.New("a recording is going on: one at a time")
+
+// recording is held while a profiler records: it sees all that the process does, and XLA has one a process.
+var recording sync.Mutex
+
+// recordOptions is a tensorflow.ProfileOptions (profiler_options.proto) with JAX's defaults: version = 1 (field 5),
+// host_tracer_level = 2 (field 2), device_tracer_level = 1 (field 3).
+const recordOptions = "\x28\x01\x10\x02\x18\x01"
+
+// Record runs f while the plugin's profiler records all that XLA does in this process, and returns what it saw: a
+// serialized XSpace (xplane.proto). f's error is returned as it is. The plugin must be loaded.
+func Record(p Plugin, f func() error) (space []byte, err error) {
+	path, options := C.CString(p.Path), C.CString(recordOptions)
+	defer C.free(unsafe.Pointer(path))
+	defer C.free(unsafe.Pointer(options))
+	api := C.find_profiler(path)
+	if api == nil {
+		return nil, fmt.Errorf("plugin %q: %w", p.Path, ErrNoProfiler)
+	}
+	if !recording.TryLock() {
+		return nil, fmt.Errorf("plugin %q: %w", p.Path, ErrRecording)
+	}
+	defer recording.Unlock()
+	failed := func(problem *C.char) error {
+		if problem == nil {
+			return nil
+		}
+		defer C.free(unsafe.Pointer(problem))
+		return fmt.Errorf("plugin %q cannot record: %s", p.Path, C.GoString(problem))
+	}
+	var profiler unsafe.Pointer
+	err = failed(C.profiler_start(api, options, C.size_t(len(recordOptions)), &profiler))
+	if profiler != nil {
+		defer C.profiler_destroy(api, profiler)
+	}
+	if err != nil {
+		return nil, err
+	}
+	stop := sync.OnceValue(func() error { return failed(C.profiler_stop(api, profiler)) })
+	defer stop() // also where f panics
+	if err := f(); err != nil {
+		return nil, err
+	}
+	if err := stop(); err != nil {
+		return nil, err
+	}
+	var own, data *C.char
+	var size C.size_t
+	defer func() { C.free(unsafe.Pointer(own)) }()
+	if err := failed(C.profiler_collect(api, profiler, &own, &data, &size)); err != nil {
+		return nil, err
+	}
+	return append([]byte{}, unsafe.Slice((*byte)(unsafe.Pointer(data)), size)...), nil
+}

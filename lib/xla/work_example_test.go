@@ -1,0 +1,50 @@
+package xla_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// A program says what it does: here a product of [64 64] by [64 16] on each of two devices.
+func ExampleProgram_Work() {
+	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer backend.Close()
+	mesh, err := backend.Mesh(xla.Axis("tensor", 2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	p, err := xla.Compile(mesh, func(x, w *graph.Node) *graph.Node { return graph.Dot(x, w).Product() },
+		xla.In(xla.Replicated(), xla.Shard(1, "tensor")).Gives(xla.Shard(1, "tensor")))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := p.Prepare(tensors.FromShape(shapes.Make(dtypes.Float32, 64, 64)), tensors.FromShape(shapes.Make(dtypes.Float32, 64, 32))); err != nil {
+		log.Fatal(err)
+	}
+	work, err := p.Work()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(work.FLOPs, work.Bytes)
+	operations, err := p.Operations()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, o := range operations {
+		seconds, memoryBound := o.Roofline(1e11, 1e10)
+		fmt.Printf("%s %.3g s, memory bound: %v\n", o.Kind, seconds, memoryBound)
+	}
+	// Output:
+	// 131072 24576
+	// dot 2.46e-06 s, memory bound: true
+}
