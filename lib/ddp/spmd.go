@@ -1,6 +1,3 @@
-// Package ddp trains a model data-parallel: every device holds all parameters and computes the gradients of its part of
-// the batch, and an all-reduce averages them before each device makes the same update (Li et al. 2020, "PyTorch
-// Distributed: Experiences on Accelerating Data Parallel Training", section 3).
 package ddp
 
 import (
@@ -13,11 +10,15 @@ import (
 
 // NewSPMD starts a run in which one compiled program, gradients, all-reduce and update in one graph, runs on all devices
 // of a mesh whose one axis is [train.Axis]. Each has the whole state, and [train.Run.Step] gives it its part of the rows.
-// The recipe's Replicas are set here.
+// The recipe's Replicas are set here. [train.Run.Collectives] says what the all-reduce was compiled to.
 func NewSPMD(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
 	recipe.Replicas = replicas{}
 	return train.New(mesh, recipe)
 }
+
+// NewAuto starts a run in which the compiler itself makes the step data-parallel (AutoSharding): the program is that of
+// one device, the state is on all of them, and the rows of the batch are split.
+func NewAuto(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) { return train.NewAuto(mesh, recipe) }
 
 // replicas are the devices of the mesh.
 type replicas struct{}

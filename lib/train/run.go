@@ -44,11 +44,27 @@ type Metrics struct {
 // New starts a run: parameters at the model's initial values and everything else at the recipe's, on every device of a
 // mesh whose one axis is named "data". A mesh of several devices needs [Recipe.Replicas].
 func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
+	if mesh.NumDevices() > 1 && r.Replicas == nil {
+		return nil, fmt.Errorf("train: a mesh of %d devices and no Recipe.Replicas: use one device, lib/ddp or NewAuto", mesh.NumDevices())
+	}
+	return start(mesh, r, xla.Compile)
+}
+
+// NewAuto is New with a step that is written for one device: the compiler cuts it, since the batch is split over the
+// devices by rows, and puts the collectives in (AutoSharding).
+func NewAuto(mesh *xla.Mesh, r Recipe) (*Run, error) {
+	if r.Replicas != nil {
+		return nil, errors.New("train: Recipe.Replicas is set, and the compiler itself shares the step: leave it nil")
+	}
+	return start(mesh, r, xla.CompileAuto)
+}
+
+// compiler is xla.Compile or xla.CompileAuto.
+type compiler func(mesh *xla.Mesh, fn func(in []*graph.Node) []*graph.Node, layout xla.Layout) (*xla.Program, error)
+
+func start(mesh *xla.Mesh, r Recipe, compile compiler) (*Run, error) {
 	if !slices.Equal(mesh.AxesNames(), []string{Axis}) {
 		return nil, fmt.Errorf("train: the mesh has axes %q, want %q alone", mesh.AxesNames(), Axis)
-	}
-	if mesh.NumDevices() > 1 && r.Replicas == nil {
-		return nil, fmt.Errorf("train: a mesh of %d devices and no Recipe.Replicas: use one device, or lib/ddp", mesh.NumDevices())
 	}
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -67,7 +83,7 @@ func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
 	for i := range all {
 		all[i] = i
 	}
-	run.step, err = xla.Compile(mesh, r.Graph, xla.In(in...).Gives(xla.Replicated()).Donates(all...))
+	run.step, err = compile(mesh, r.Graph, xla.In(in...).Gives(xla.Replicated()).Donates(all...))
 	if err != nil {
 		return nil, errors.Join(err, finalize(run.state))
 	}
@@ -130,6 +146,9 @@ func (r *Run) Steps() int { return r.steps }
 
 // Memory is what the compiled step needs on each device. It returns an error before the first step.
 func (r *Run) Memory() (xla.Memory, error) { return r.step.Memory() }
+
+// Collectives is what the compiled step has of operations between devices. It returns an error before the first step.
+func (r *Run) Collectives() (xla.Report, error) { return r.step.Collectives() }
 
 // BytesPerDevice is the memory that the state takes on each device, in bytes: that of the "parameters", in the type that
 // they are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.

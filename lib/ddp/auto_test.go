@@ -1,0 +1,79 @@
+package ddp_test
+
+import (
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// TestInGraph trains by one all-reduce in the graph and by the compiler's, with dropout, and looks at what each was
+// compiled to.
+func TestInGraph(t *testing.T) {
+	backend := devicetest.Open(t, 4)
+	c := tiny
+	c.Dropout = 0.2
+	recipe := train.Recipe{Model: c, Rule: optim.SGD(0.1), Seed: 3}
+	var losses [][]float64
+	for name, form := range map[string]struct {
+		world int
+		new   func(*xla.Mesh, train.Recipe) (*train.Run, error)
+	}{"one device": {1, train.New}, "SPMD": {4, ddp.NewSPMD}, "AutoSharding": {4, ddp.NewAuto}} {
+		mesh, err := backend.Mesh(xla.Axis(train.Axis, form.world))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := form.new(mesh, recipe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, steps(t, run, c, 8, 4))
+		report, err := run.Collectives()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var reduced int64
+		for _, op := range report {
+			if op.Kind != xla.AllReduce {
+				t.Errorf("%s: an operation %+v", name, op)
+			}
+			reduced += op.Bytes
+		}
+		// The gradients, and the loss; AutoSharding may reduce more than once what it uses twice.
+		if least := c.Params().Bytes() + 4; form.world > 1 && (reduced < least || reduced > least*5/4) || form.world == 1 && reduced > 0 {
+			t.Errorf("%s reduces %d bytes, the gradients and the loss are %d: %v", name, reduced, least, report)
+		}
+	}
+	for step := range losses[0] {
+		for _, other := range losses[1:] {
+			if diff := other[step]/losses[0][step] - 1; !(diff < 2e-6 && diff > -2e-6) {
+				t.Errorf("step %d: losses %v and %v", step, other[step], losses[0][step])
+			}
+		}
+	}
+}
+
+// steps trains on the reference text, and returns the losses.
+func steps(t *testing.T, run *train.Run, c gpt.Config, batch, steps int) (losses []float64) {
+	t.Helper()
+	batches, err := gpt.Reference().Batches(c, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range steps {
+		inputs, targets, err := batches.Step(step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := run.Step(inputs, targets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, m.Loss)
+	}
+	return losses
+}
