@@ -38,10 +38,11 @@ func TestInGraph(t *testing.T) {
 		}
 		var reduced int64
 		for _, op := range report {
-			if op.Kind != xla.AllReduce {
+			if op.Kind == xla.AllReduce {
+				reduced += op.Bytes
+			} else if op.Bytes > 16 { // a device asks for its rank, for dropout
 				t.Errorf("%s: an operation %+v", name, op)
 			}
-			reduced += op.Bytes
 		}
 		// The gradients, and the loss; AutoSharding may reduce more than once what it uses twice.
 		if least := c.Params().Bytes() + 4; form.world > 1 && (reduced < least || reduced > least*5/4) || form.world == 1 && reduced > 0 {
