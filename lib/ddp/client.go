@@ -41,9 +41,9 @@ func (c *client) pull(ctx context.Context) (staleness float64, err error) {
 		select {
 		case a = <-c.answers:
 		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+			return 0, c.rank.ended(ctx)
 		case <-c.ctx.Done():
-			return 0, context.Cause(c.ctx)
+			return 0, errors.Join(c.rank.ended(c.ctx), context.Cause(c.ctx))
 		}
 		staleness += float64(a.staleness) / float64(len(buckets))
 		for _, place := range buckets[a.bucket].Places {
@@ -116,7 +116,7 @@ func (r *Rank) collect(ctx context.Context) (state []*tensors.Tensor, err error)
 	state, err = r.zeros()
 	for b := range r.engine.buckets {
 		if err != nil {
-			return nil, errors.Join(err, free(state))
+			break
 		}
 		var values []*tensors.Tensor
 		for _, at := range r.places(b) {
@@ -136,7 +136,10 @@ func (r *Rank) collect(ctx context.Context) (state []*tensors.Tensor, err error)
 		err = errors.Join(err, e, free(state[at:at+1]))
 		state[at] = counter
 	}
-	return state, err
+	if err != nil {
+		return nil, errors.Join(err, free(state))
+	}
+	return state, nil
 }
 
 // zeros is a state of zeros on the rank's device.

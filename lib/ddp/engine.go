@@ -123,19 +123,13 @@ func (e *Engine) Buckets() []Bucket { return e.buckets }
 // Close frees the programs, once none of them runs.
 func (e *Engine) Close() {
 	e.once.Do(func() { e.failed = errors.New("ddp: the engine is closed: make another") })
-	for i, b := range e.blocks {
-		if b.shared {
-			continue
+	programs := append(e.servers, e.sum, e.update)
+	for _, b := range e.blocks {
+		if !b.shared {
+			programs = append(programs, b.forward, b.backward)
 		}
-		if b.forward != nil {
-			e.blocks[i].forward.Close()
-		}
-		b.backward.Close()
 	}
-	if e.update != nil {
-		e.update.Close()
-	}
-	for _, p := range append(e.servers, e.sum) {
+	for _, p := range programs {
 		if p != nil {
 			p.Close()
 		}

@@ -3,6 +3,7 @@ package ddp
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"unsafe"
 
@@ -114,12 +115,22 @@ func newStream(tasks int) *stream {
 	s.end.Go(func() {
 		for t := range s.queue {
 			if s.err == nil {
-				s.err = t.do()
+				s.err = caught(t.do)
 			}
 			close(t.done)
 		}
 	})
 	return s
+}
+
+// caught makes an error of a panic, such as a hook's: the rank fails by it, not the program.
+func caught(do func() error) (err error) {
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			err = fmt.Errorf("panic: %v\n%s", thrown, debug.Stack())
+		}
+	}()
+	return do()
 }
 
 // add puts a task behind those before it, and returns what is closed when it is done.

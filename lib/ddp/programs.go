@@ -18,10 +18,10 @@ type block struct {
 	buckets []int // that its gradients lie in, each once
 	// forward computes, from the parameters, the input and the noise, the output and what is kept. The last block has none.
 	forward *xla.Portable
-	// backward computes, from the parameters, the input, the noise, what was kept, the gradient of the output (the targets,
-	// in the last block) and the states of the loss scaling, the loss (in the last block) and the gradient of the input
-	// (but not in the first). It writes the other gradients into the buckets, which are donated to it, and returns these.
-	// Two vectors say at which offset each of them begins, and whether it is added to what is there (1) or not (0).
+	// backward computes the loss (in the last block) and the gradient of the input (but not in the first block), and
+	// writes those of the parameters into the buckets, which are donated to it, and returns these. In the last block it takes the
+	// targets in place of the gradient of the output. Two vectors say at which offset each gradient begins, and whether
+	// it is added to what is there (1) or not (0).
 	backward *xla.Portable
 	shared   bool // the programs are another block's
 }
@@ -64,7 +64,7 @@ func (e *Engine) compile() error {
 				return err
 			}
 		}
-		if own.backward, err = xla.CompilePortable(e.backend, e.backward(i, of), e.donated(i, len(buckets))...); err != nil {
+		if own.backward, err = xla.CompilePortable(e.backend, e.backward(i, of, len(buckets)), firsts(len(buckets))...); err != nil {
 			return err
 		}
 	}
@@ -72,12 +72,17 @@ func (e *Engine) compile() error {
 		return e.compileServers()
 	}
 	var err error
-	donated := make([]int, len(e.recipe.State()))
-	for i := range donated {
-		donated[i] = i
-	}
-	e.update, err = xla.CompilePortable(e.backend, e.updates, donated...)
+	e.update, err = xla.CompilePortable(e.backend, e.updates, firsts(len(e.recipe.State()))...)
 	return err
+}
+
+// firsts are the places of the first n inputs, which is where programs have what is donated to them.
+func firsts(n int) []int {
+	places := make([]int, n)
+	for i := range places {
+		places[i] = i
+	}
+	return places
 }
 
 // operands takes those of a block from the front of in.
@@ -98,20 +103,12 @@ func (e *Engine) forward(i int) func(in []*graph.Node) []*graph.Node {
 	}
 }
 
-// The order of a backward program's inputs is: buckets, offsets, flags, above, states of the loss scaling (last block
-// only), operands, what was kept. So what is donated comes first.
-func (e *Engine) donated(_, buckets int) []int {
-	donated := make([]int, buckets)
-	for k := range donated {
-		donated[k] = k
-	}
-	return donated
-}
-
-func (e *Engine) backward(i int, of []int) func(in []*graph.Node) []*graph.Node {
-	_, used := e.places(i)
+// backward is the backward pass of block i, whose gradients lie in so many buckets: of[k] is the one of its k-th parameter, or
+// −1. The program's inputs are, in this order: the buckets, the offsets, the flags, the gradient of the output, the states of
+// the loss scaling (of the last block), the operands, and what was kept.
+func (e *Engine) backward(i int, of []int, n int) func(in []*graph.Node) []*graph.Node {
 	return func(in []*graph.Node) []*graph.Node {
-		buckets, in := append([]*graph.Node{}, in[:len(used)]...), in[len(used):]
+		buckets, in := append([]*graph.Node{}, in[:n]...), in[n:]
 		offsets, flags, above, in := in[0], in[1], in[2], in[3:]
 		var scaling []*graph.Node
 		if i == len(e.model.Blocks)-1 {

@@ -309,6 +309,9 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err := r.spread(ctx, state); err != nil {
 		return r.lose(err)
 	}
+	if r.hook != nil {
+		r.hook = r.engine.options.Hook() // the old one keeps what is of other steps
+	}
 	r.steps = int(step[0])
 	return nil
 }

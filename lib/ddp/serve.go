@@ -114,7 +114,7 @@ func (c *client) receive(from int) error {
 				return err
 			}
 			if err := g.Do(ctx, group.Call{Kind: group.KindRecv, Type: kind, Peer: from, Out: data}); err != nil {
-				return err
+				return errors.Join(err, free([]*tensors.Tensor{into}))
 			}
 			if err := c.take(sh, from, into); err != nil {
 				return err

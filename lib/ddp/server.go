@@ -186,10 +186,6 @@ func (e *Engine) compileServers() (err error) {
 	for b := range e.buckets {
 		own := e.own(b)
 		states := len(optim.States(e.recipe.Rule, own))
-		donated := make([]int, len(own)+states)
-		for i := range donated {
-			donated[i] = i
-		}
 		p, err := xla.CompilePortable(e.backend, func(in []*graph.Node) []*graph.Node {
 			weights, in := in[:len(own)], in[len(own):]
 			kept, number, factor, grads := in[:states], in[states], in[states+1], in[states+2]
@@ -199,7 +195,7 @@ func (e *Engine) compileServers() (err error) {
 			}
 			weights, kept = optim.Apply(e.recipe.Rule, own, weights, views, kept, number)
 			return append(append([]*graph.Node{}, weights...), kept...)
-		}, donated...)
+		}, firsts(len(own)+states)...)
 		if err != nil {
 			return err
 		}

@@ -120,7 +120,7 @@ func (s *step) pass(p part) (loss float64, err error) {
 		if i == len(blocks)-1 {
 			break
 		}
-		if err := s.ctx.Err(); err != nil {
+		if err := s.ended(s.ctx); err != nil {
 			return 0, err
 		}
 		end := s.span(trace.Compute, "forward "+b.Name)
@@ -133,7 +133,7 @@ func (s *step) pass(p part) (loss float64, err error) {
 		x, kept[i] = out[0], out[1:]
 	}
 	for i := len(blocks) - 1; i >= 0; i-- {
-		if err := s.ctx.Err(); err != nil {
+		if err := s.ended(s.ctx); err != nil {
 			return 0, err
 		}
 		out, err := s.backward(i, inputs[i], above, kept[i], p.row)
@@ -160,6 +160,15 @@ func (s *step) pass(p part) (loss float64, err error) {
 		}
 	}
 	return loss, nil
+}
+
+// ended returns the group's failure, which says who is at fault, if the context has ended. Ended by this rank's caller alone,
+// it is a failure too: the others learn of it.
+func (r *Rank) ended(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return group.Barrier(ctx, r.g)
 }
 
 // operands are what the passes of a block take first.

@@ -26,13 +26,17 @@ func Slow(g Group, link Link) (Group, error) {
 	if link.Latency < 0 || !(link.Bandwidth >= 0 && link.Bandwidth < math.Inf(1)) {
 		return nil, fmt.Errorf("group: a link of %v and %g bytes/s: want neither negative, and 0 for no limit", link.Latency, link.Bandwidth)
 	}
-	return &slow{Group: g, link: link, sends: map[int]*Pending{}}, nil
+	return slowBy(g, link, new(port), new(port)), nil
+}
+
+func slowBy(g Group, link Link, out, in *port) *slow {
+	return &slow{Group: g, link: link, out: out, in: in, sends: map[int]*Pending{}}
 }
 
 type slow struct {
 	Group
 	link    Link
-	out, in port
+	out, in *port // of the rank, whatever group it calls
 
 	mu    sync.Mutex
 	sends map[int]*Pending // the last one started, by peer
@@ -40,19 +44,15 @@ type slow struct {
 
 // Do makes a call.
 func (s *slow) Do(ctx context.Context, call Call) error {
-	if call.Kind == KindSend { // it leaves when it is through
-		_ = s.out.pass(ctx, time.Now(), s.time(call)) // the call itself says that the context has ended
-		return s.Group.Do(ctx, call)
+	if call.Kind == KindSend { // behind those that were started
+		return s.Start(ctx, call).Wait()
 	}
-	if err := s.Group.Do(ctx, call); err != nil {
-		return err
-	}
-	return s.after(ctx, call)
+	return s.after(ctx, call, s.Group.Do(ctx, call))
 }
 
 // Start makes a call in the background.
 func (s *slow) Start(ctx context.Context, call Call) *Pending {
-	if call.Kind == KindSend {
+	if call.Kind == KindSend { // it leaves when it is through
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		before := s.sends[call.Peer]
@@ -60,35 +60,39 @@ func (s *slow) Start(ctx context.Context, call Call) *Pending {
 			if before != nil {
 				before.Wait() // its error is for who started it
 			}
-			return s.Do(ctx, call)
+			_ = s.out.pass(ctx, time.Now(), s.time(call)) // the call itself says that the context has ended
+			return s.Group.Do(ctx, call)
 		})
 		return s.sends[call.Peer]
 	}
 	inner := s.Group.Start(ctx, call) // now, since calls are made in order
-	return NewPending(func() error {
-		if err := inner.Wait(); err != nil {
-			return err
-		}
-		return s.after(ctx, call)
-	})
+	return NewPending(func() error { return s.after(ctx, call, inner.Wait()) })
 }
 
-// after is what a call that is no send takes when the others are there.
-func (s *slow) after(ctx context.Context, call Call) error {
+// after is what follows when the group has made a call that is no send, with or without an error.
+func (s *slow) after(ctx context.Context, call Call, err error) error {
+	if err != nil {
+		return err
+	}
 	took := s.time(call)
 	if call.Kind == KindRecv {
-		return s.in.pass(ctx, time.Now().Add(-took), took) // it came in while it went out
+		err = s.in.pass(ctx, time.Now().Add(-took), took) // it came in while it went out
+	} else {
+		err = s.out.pass(ctx, time.Now(), took)
 	}
-	return s.out.pass(ctx, time.Now(), took)
+	if err != nil { // the group fails as for any call whose context ends, and says who is at fault
+		return s.Group.Do(ctx, BarrierCall())
+	}
+	return nil
 }
 
-// Split makes a group that is as slow.
+// Split makes a group that is as slow, by the same ports.
 func (s *slow) Split(ctx context.Context, color, key int) (Group, error) {
 	part, err := s.Group.Split(ctx, color, key)
 	if part == nil || err != nil {
 		return nil, err
 	}
-	return Slow(part, s.link)
+	return slowBy(part, s.link, s.out, s.in), nil
 }
 
 // collectives are the operations of plans that calls are.
@@ -96,21 +100,26 @@ var collectives = map[Kind]plan.Op{KindBroadcast: plan.Broadcast, KindReduce: pl
 	KindGather: plan.Gather, KindAllGather: plan.AllGather, KindScatter: plan.Scatter, KindReduceScatter: plan.ReduceScatter,
 	KindAllToAll: plan.AllToAll}
 
-// time is what the call takes this rank.
+// time is what the call takes: a collective the same on all ranks, as long as on the one with the most to send or to get.
 func (s *slow) time(call Call) time.Duration {
-	rounds, bytes := 1, max(call.In.Len, call.Out.Len)*call.Type.Size()
+	rounds, bytes := 1, call.Elements()*call.Type.Size()
 	if op, ok := collectives[call.Kind]; ok {
 		algorithm := plan.Ring
 		if !plan.Exists(op, algorithm) {
 			algorithm = plan.Naive
 		}
-		traffic, err := plan.Formula(op, algorithm, s.Size(), max(call.In.Len, call.Out.Len), call.Type.Size())
+		elements := call.Elements() // of the whole buffer, of which a rank may have a part
+		if op == plan.Gather || op == plan.AllGather || op == plan.Scatter || op == plan.ReduceScatter {
+			elements *= s.Size()
+		}
+		traffic, err := plan.Formula(op, algorithm, s.Size(), elements, call.Type.Size())
 		if err != nil {
 			return 0
 		}
-		rounds, bytes = traffic.Rounds, traffic.Sent[s.Rank()].Bytes
-	} else if call.Kind == KindBarrier {
-		bytes = 0
+		rounds, bytes = traffic.Rounds, 0
+		for rank := range traffic.Sent {
+			bytes = max(bytes, traffic.Sent[rank].Bytes, traffic.Received[rank].Bytes)
+		}
 	}
 	took := time.Duration(rounds) * s.link.Latency
 	if s.link.Bandwidth > 0 {
@@ -129,6 +138,9 @@ type port struct {
 func (p *port) pass(ctx context.Context, begin time.Time, took time.Duration) error {
 	if took <= 0 {
 		return nil
+	}
+	if ctx == nil { // as in calls of a group
+		ctx = context.Background()
 	}
 	p.mu.Lock()
 	if p.free.After(begin) {

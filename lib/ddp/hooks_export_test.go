@@ -1,0 +1,6 @@
+package ddp
+
+var (
+	Largest        = largest
+	Orthonormalise = orthonormalise
+)
