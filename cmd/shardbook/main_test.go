@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/kerneltest"
 	"github.com/shardbook/shardbook/kernel"
 )
@@ -23,6 +24,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	devicetest.CompileQuickly()
 	os.Exit(m.Run())
 }
 

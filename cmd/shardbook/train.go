@@ -16,14 +16,17 @@ func trainCommand() *cobra.Command {
 	job, o := newJob(), trainOptions{}
 	cmd := &cobra.Command{
 		Use:   "train",
-		Short: "Train a GPT on text, on one device",
-		Long: "Train a byte-level GPT on Go's standard library, or on any file or folder, on one device.\n\n" +
+		Short: "Train a GPT on text, on one device or on several",
+		Long: "Train a byte-level GPT on Go's standard library, or on any file or folder, on one device.\n" +
+			"With --data N it is data-parallel on N devices, which share what they learn in one of the ways of --sync.\n\n" +
 			"With --checkpoint the run is saved as it goes and when it is interrupted, and --resume goes on from there,\n" +
-			"bit for bit as if it had not stopped; its settings come from the checkpoint.\n" +
+			"bit for bit as if it had not stopped; its settings come from the checkpoint. (Not so where devices do not agree\n" +
+			"after each step, with --sync async and --every, and where what --compress-gradients keeps back is lost.)\n" +
 			"With --reference it is the run that other systems' figures are compared with: a fixed text and fixed weights.",
 		Example: "  shardbook train --steps 200 --sample 300\n" +
 			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 --steps 500 --checkpoint run\n" +
 			"  shardbook train --resume --checkpoint run --steps 1000\n" +
+			"  shardbook train --data 4 --sync overlap --accumulate 2 --trace trace.json --link 1e9\n" +
 			"  shardbook train --reference --steps 4 --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,6 +42,8 @@ func trainCommand() *cobra.Command {
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "newest checkpoints to keep; 0 keeps all")
 	f.BoolVar(&o.resume, "resume", false, "go on from the newest checkpoint")
+	f.StringVar(&o.trace, "trace", "", fmt.Sprintf("file for a trace of what ranks did in the last %d steps, in Chrome's format", tracedSteps))
+	f.Var(&o.link, "link", "bytes a second, as 1e9 or 1GB, of a simulated slow link between ranks (default none)")
 	f.StringVar(&o.log, "log", "", "file for a line of JSON for each step")
 	f.BoolVar(&o.json, "json", false, "print one JSON object at the end, and nothing else")
 
@@ -84,6 +89,7 @@ func jobFlags(f *pflag.FlagSet, job *job) {
 	f.StringVar(&job.Schedule, "schedule", job.Schedule, "of the learning rate after the warm-up: constant, cosine or linear")
 	f.IntVar(&job.Warmup, "warmup", job.Warmup, "steps in which the learning rate grows from 0")
 	f.Float64Var(&job.Clip, "clip", job.Clip, "largest norm of the gradients (default no limit)")
+	job.Parallel.flags(f)
 }
 
 // recomputeUsage is the help of --recompute.
@@ -105,11 +111,23 @@ type trainOptions struct {
 	checkpoint      string
 	saveEvery, keep int
 	resume          bool
-	log             string
+	log, trace      string
+	link            byteCount // a second
 	json            bool
 	sample          int
 	prompt          string
 	sampling        gpt.Sampling
+}
+
+// ofRanks is a flag that was given and that only ranks know, or "".
+func (o *trainOptions) ofRanks() string {
+	switch {
+	case o.trace != "":
+		return "trace"
+	case o.link > 0:
+		return "link"
+	}
+	return ""
 }
 
 func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {

@@ -37,13 +37,14 @@ type job struct {
 	Schedule   string     `json:"schedule"`
 	Warmup     int        `json:"warmup,omitempty"`
 	Clip       float64    `json:"clip,omitempty"`
+	Parallel   parallel   `json:"parallel"`
 }
 
 // newJob is the job without flags: a model small enough to watch it learn.
 func newJob() *job {
 	return &job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256,
 		Norm: gpt.LayerNorm, Positions: gpt.Learned}, Text: "go", Batch: 16, Steps: 100,
-		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant"}
+		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant", Parallel: alone()}
 }
 
 // referenceFixes are the flags that the reference run leaves no choice of.
@@ -73,6 +74,7 @@ func (j *job) fixReference(given func(flag string) bool) {
 
 // normalize gives what has several names one, for a checkpoint to compare. A name that is wrong stays.
 func (j *job) normalize() {
+	j.Parallel.normalize()
 	if j.Model.Recompute == "none" {
 		j.Model.Recompute = recompute.None
 	}
@@ -109,7 +111,8 @@ var modelFlags = strings.NewReplacer("Config.Layers", "--layers", "Config.Width"
 	"Config.Seq", "--seq", "Config.KVHeads", "--kv-heads", "Config.Hidden", "--hidden", "Config.Activation", "--activation",
 	"Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout", "Config.Flash", "--flash",
 	"Config.Matmul", "--precision", "Config.Recompute", "--recompute",
-	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip")
+	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip",
+	"Options.Sync", "--sync", "Options.Every", "--every", "Options.Servers", "--servers")
 
 // inFlags returns an error with the flags' names.
 func inFlags(err error) error {
@@ -217,7 +220,7 @@ func (j *job) scaling(p precision.Policy) (precision.Scaling, error) {
 // resumed returns the job of a checkpoint, which may train on for more steps than it was to. A flag that was given must
 // say what the job says.
 func (j *job) resumed(cmd *cobra.Command, c *checkpoint.Checkpoint) (*job, error) {
-	var was job
+	was := job{Parallel: alone()}
 	if err := c.Meta(&was); err != nil || was.TextSHA == "" {
 		return nil, errors.Join(fmt.Errorf("%s was not written by shardbook train", c.Path), err)
 	}

@@ -21,9 +21,10 @@ type stepRecord struct {
 	GradNorm   float64 `json:"grad_norm,omitempty"`
 	Scale      float64 `json:"loss_scale"`
 	Skipped    bool    `json:"skipped,omitempty"`
+	Staleness  float64 `json:"staleness,omitempty"` // updates that gradients came too late for
 	Seconds    float64 `json:"seconds"`
 	TokensPerS float64 `json:"tokens_per_s"`
-	Bytes      int64   `json:"bytes"` // on the device while the step runs
+	Bytes      int64   `json:"bytes"` // on a device while the step runs
 }
 
 // stepLog is a file with a line of JSON for each step; nil writes nothing.
@@ -99,17 +100,20 @@ type trainResult struct {
 	BytesPerDevice map[string]int64 `json:"bytes_per_device"`
 	TokensPerS     float64          `json:"tokens_per_s"` // median
 	Skipped        int              `json:"skipped_steps"`
+	Staleness      float64          `json:"staleness,omitempty"` // mean
+	Trace          *traceResult     `json:"trace,omitempty"`
 	Checkpoint     string           `json:"checkpoint,omitempty"`
 	Text           string           `json:"text,omitempty"`
 }
 
 func (t *training) result(text string) (trainResult, error) {
 	r := trainResult{Losses: []float64{}, Params: t.job.Model.Params().Size(), FirstStep: t.began + 1,
-		BytesPerDevice: t.run.BytesPerDevice(), Checkpoint: t.options.checkpoint, Text: text}
+		Trace: t.traced, Checkpoint: t.options.checkpoint, Text: text}
 	var speeds []float64
 	for _, record := range t.records {
 		r.Losses = append(r.Losses, record.Loss)
 		speeds = append(speeds, record.TokensPerS)
+		r.Staleness += record.Staleness / float64(len(t.records))
 		if record.Skipped {
 			r.Skipped++
 		}
@@ -117,13 +121,10 @@ func (t *training) result(text string) (trainResult, error) {
 	if len(speeds) > 0 {
 		slices.Sort(speeds)
 		r.TokensPerS = speeds[len(speeds)/2]
-		memory, err := t.run.Memory()
-		if err != nil {
-			return r, err
-		}
-		r.BytesPerDevice["temporary"] = memory.Temporary
 	}
-	return r, nil
+	var err error
+	r.BytesPerDevice, err = t.run.Memory()
+	return r, err
 }
 
 // report prints the result: the loss as a chart, then a table, then the text; or all of it as JSON.
@@ -147,11 +148,22 @@ func (t *training) report(out io.Writer, text string) error {
 		fmt.Fprintf(out, "nothing to do: step %d is done\n", t.run.Steps())
 	}
 	fmt.Fprintf(out, "parameters    %d\n", r.Params)
+	each := ""
+	if t.job.Parallel.Data > 1 {
+		each = "of each device: "
+	}
 	var memory []string
 	for _, kind := range slices.Sorted(maps.Keys(r.BytesPerDevice)) {
 		memory = append(memory, kind+" "+bytesText(r.BytesPerDevice[kind]))
 	}
-	fmt.Fprintf(out, "memory        %s\n", strings.Join(memory, ", "))
+	fmt.Fprintf(out, "memory        %s%s\n", each, strings.Join(memory, ", "))
+	if r.Staleness > 0 {
+		fmt.Fprintf(out, "staleness     %.2f updates on average\n", r.Staleness)
+	}
+	if tr := r.Trace; tr != nil {
+		fmt.Fprintf(out, "communicated  %s by a rank in a step, %.0f%% of the time while it computed\n", bytesText(tr.Bytes), 100*tr.Overlap)
+		fmt.Fprintf(out, "trace         %s, of %d steps: open it in https://ui.perfetto.dev\n", tr.File, tr.Steps)
+	}
 	if r.Skipped > 0 {
 		fmt.Fprintf(out, "skipped       %d steps, of gradients that were not finite\n", r.Skipped)
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -73,12 +73,15 @@ type training struct {
 	job     *job
 	options trainOptions
 	backend *xla.Backend
-	run     *train.Run
+	run     runner
 	batches *gpt.Batches
 	log     *stepLog
+	tracer  *tracer
+	traced  *traceResult
 	began   int // step
 	saved   int // step of the newest checkpoint
 	records []stepRecord
+	lap     time.Time // when the step under way began
 }
 
 // open gets ready to train from the checkpoint or, where that is nil, from the beginning.
@@ -87,9 +90,18 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if j.Steps < 1 {
 		return fmt.Errorf("--steps=%d: want at least 1", j.Steps)
 	}
+	if err := j.Parallel.validate(j.Batch); err != nil {
+		return err
+	}
 	recipe, err := j.recipe()
 	if err != nil {
 		return err
+	}
+	if err := j.Parallel.suits(recipe); err != nil {
+		return err
+	}
+	if name := t.options.ofRanks(); name != "" && j.Parallel.oneProgram() {
+		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %q", name, ddp.Syncs())
 	}
 	was := j.TextSHA
 	corpus, err := j.corpus()
@@ -103,14 +115,13 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.batches, err = corpus.Batches(j.Model, j.Batch); err != nil {
 		return inFlags(err)
 	}
-	if t.backend, err = xla.OpenContext(ctx, xla.Devices(1)); err != nil {
+	if t.tracer, err = openTrace(t.options.trace); err != nil {
 		return err
 	}
-	mesh, err := t.backend.Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
+	if t.backend, err = xla.OpenContext(ctx, xla.Devices(j.Parallel.Data)); err != nil {
 		return err
 	}
-	if t.run, err = train.New(mesh, recipe); err != nil {
+	if t.run, err = newRunner(ctx, t.backend, recipe, j.Parallel, t.options.link, t.tracer.recorder()); err != nil {
 		return err
 	}
 	if from != nil {
@@ -122,12 +133,14 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.began > j.Steps {
 		return fmt.Errorf("--steps=%d: %s is of step %d already", j.Steps, from.Path, t.began)
 	}
+	t.tracer.plan(t.began, j.Steps)
 	t.log, err = openLog(t.options.log, t.began)
 	return err
 }
 
 func (t *training) close() {
 	t.log.close()
+	t.tracer.close()
 	if t.run != nil {
 		t.run.Close()
 	}
@@ -140,46 +153,51 @@ func (t *training) close() {
 func (t *training) loop(ctx context.Context) error {
 	bar := newProgress("train")
 	defer bar.done()
-	for t.run.Steps() < t.job.Steps {
-		if ctx.Err() != nil {
-			return t.interrupted()
-		}
-		record, err := t.step()
+	done := func(m ddp.Metrics) error {
+		record, err := t.record(m)
 		if err != nil {
 			return err
 		}
 		t.records = append(t.records, record)
-		if err := t.log.write(record); err != nil {
+		bar.show("training", record.Step, t.job.Steps, fmt.Sprintf("loss %.3f, %s tokens/s, %s",
+			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
+		return t.log.write(record)
+	}
+	for t.run.Steps() < t.job.Steps && ctx.Err() == nil {
+		step := t.run.Steps()
+		t.tracer.at(step)
+		until := min(t.job.Steps, step-step%t.options.saveEvery+t.options.saveEvery)
+		t.lap = time.Now()
+		if err := t.run.Train(ctx, t.tracer.next(step, until), t.batches.Step, done); err != nil {
 			return err
 		}
-		bar.show("training", t.run.Steps(), t.job.Steps, fmt.Sprintf("loss %.3f, %s tokens/s, %s",
-			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
 		if t.run.Steps()%t.options.saveEvery == 0 {
 			if err := t.save(); err != nil {
 				return err
 			}
 		}
 	}
+	var err error
+	if t.traced, err = t.tracer.write(t.run.Steps()); err != nil {
+		return err
+	}
+	if t.run.Steps() < t.job.Steps {
+		return t.interrupted()
+	}
 	return t.save()
 }
 
-// step trains on one batch. A loss that is not finite ends the run: nothing good can follow.
-func (t *training) step() (stepRecord, error) {
-	inputs, targets, err := t.batches.Step(t.run.Steps())
-	if err != nil {
-		return stepRecord{}, err
-	}
-	begin := time.Now()
-	m, err := t.run.Step(inputs, targets)
-	if err != nil {
-		return stepRecord{}, err
-	}
-	seconds := time.Since(begin).Seconds()
+// record makes the record of the step that has just ended. A loss that is not finite is an error, which ends the run:
+// nothing good can follow.
+func (t *training) record(m ddp.Metrics) (stepRecord, error) {
+	step, now := t.began+len(t.records)+1, time.Now()
+	seconds := now.Sub(t.lap).Seconds()
+	t.lap = now
 	if math.IsNaN(m.Loss) || math.IsInf(m.Loss, 0) {
-		return stepRecord{}, fmt.Errorf("step %d: the loss is %g: %s", t.run.Steps(), m.Loss,
+		return stepRecord{}, fmt.Errorf("step %d: the loss is %g: %s", step, m.Loss,
 			t.job.remedy("try a smaller --lr, --clip 1, or --precision fp32"))
 	}
-	memory, err := t.run.Memory()
+	bytes, err := t.run.Bytes()
 	if err != nil {
 		return stepRecord{}, err
 	}
@@ -187,8 +205,8 @@ func (t *training) step() (stepRecord, error) {
 		m.GradNorm = 0 // JSON has no other numbers; the step was left out, or the next loss will say
 	}
 	tokens := float64(t.job.Batch * t.job.Model.Seq)
-	return stepRecord{Step: t.run.Steps(), Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped,
-		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: memory.Total()}, nil
+	return stepRecord{Step: step, Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped, Staleness: m.Staleness,
+		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: bytes}, nil
 }
 
 // learned returns an error if the run has left out all of its steps.
@@ -206,7 +224,7 @@ func (t *training) save() error {
 	if t.options.checkpoint == "" || t.saved == t.run.Steps() {
 		return nil
 	}
-	if _, err := t.run.Save(context.Background(), t.options.checkpoint, t.job, t.options.keep); err != nil {
+	if err := t.run.Save(context.Background(), t.options.checkpoint, t.job, t.options.keep); err != nil {
 		return err
 	}
 	t.saved = t.run.Steps()

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/spf13/pflag"
+
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Ways of one program on all devices, besides those of ranks (ddp.Syncs).
+const (
+	syncSPMD ddp.Sync = "spmd"
+	syncAuto ddp.Sync = "auto"
+)
+
+// parallel is the part of a job that says how devices share it.
+type parallel struct {
+	Data        int       `json:"data"`
+	Sync        ddp.Sync  `json:"sync,omitempty"` // "" is one program on one device
+	Accumulate  int       `json:"accumulate"`
+	BucketBytes byteCount `json:"bucket_bytes,omitempty"` // 0 is the library's default
+	Every       int       `json:"every"`
+	Servers     int       `json:"servers,omitempty"`            // 0 is one on each rank
+	Compress    string    `json:"compress_gradients,omitempty"` // on their way
+}
+
+// alone is one device.
+func alone() parallel { return parallel{Data: 1, Accumulate: 1, Every: 1} }
+
+func (p *parallel) flags(f *pflag.FlagSet) {
+	f.IntVar(&p.Data, "data", p.Data, "devices that train together, each on its part of every batch")
+	f.StringVar((*string)(&p.Sync), "sync", string(p.Sync), syncUsage)
+	f.IntVar(&p.Accumulate, "accumulate", p.Accumulate, "micro-batches, one after another, into which each rank's part of a batch is divided: for less memory, the same result but for rounding")
+	f.Var(&p.BucketBytes, "bucket-bytes", fmt.Sprintf("largest bucket of gradients, as 8e6 or 8MB (default %gMB)", ddp.DefaultBucketBytes/1e6))
+	f.IntVar(&p.Every, "every", p.Every, "steps between the ranks' averages; more than 1 is local SGD, which averages what was trained and no gradients")
+	f.IntVar(&p.Servers, "servers", p.Servers, "with --sync ps and async, the ranks that have a parameter server (default all)")
+	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "how gradients are compressed on their way: bf16, topk:SHARE or powersgd:RANK (default not); what is kept back for later steps is not in checkpoints")
+}
+
+const syncUsage = "how devices share what they learn. Ranks with programs of their own: naive (an all-reduce for each gradient, after the " +
+	"backward pass), overlap (each as soon as it is there), bucket (overlap, with gradients in buckets), ps (parameter servers) or async (the " +
+	"same without waiting, for which no run is like another). One program for all devices: spmd (an all-reduce in it) or auto (the compiler " +
+	"puts it in). (default bucket; for one device and none of the flags of ranks, one program)"
+
+// normalize gives the way its one name.
+func (p *parallel) normalize() {
+	p.Sync, p.Compress = ddp.Sync(strings.ToLower(string(p.Sync))), strings.ToLower(p.Compress)
+	if p.Sync == "" && *p != alone() {
+		p.Sync = ddp.Bucketed
+	}
+}
+
+// oneProgram says that all devices run one program, and not ranks their own.
+func (p *parallel) oneProgram() bool {
+	return slices.Contains([]ddp.Sync{"", syncSPMD, syncAuto}, p.Sync)
+}
+
+func (p *parallel) served() bool { return p.Sync == ddp.Server || p.Sync == ddp.Async }
+
+// validate returns an error that names the flags at fault.
+func (p *parallel) validate(batch int) error {
+	ways := append(ddp.Syncs(), syncSPMD, syncAuto)
+	switch {
+	case p.Data < 1 || p.Data > xla.MaxDevices:
+		return fmt.Errorf("--data=%d: want 1 to %d devices", p.Data, xla.MaxDevices)
+	case p.Sync != "" && !slices.Contains(ways, p.Sync):
+		return fmt.Errorf("--sync=%s: want one of %q", p.Sync, ways)
+	case p.Accumulate < 1:
+		return fmt.Errorf("--accumulate=%d: want at least 1", p.Accumulate)
+	case p.Every < 1:
+		return fmt.Errorf("--every=%d: want at least 1", p.Every)
+	case p.Servers < 0 || p.Servers > p.Data:
+		return fmt.Errorf("--servers=%d: want 1 to --data %d, or 0 for all", p.Servers, p.Data)
+	}
+	shared := parallel{Data: p.Data, Sync: p.Sync, Accumulate: 1, Every: 1}
+	switch {
+	case p.oneProgram() && *p != shared:
+		return fmt.Errorf("--sync=%s is one program, which has no micro-batches, buckets or servers: leave out --accumulate, --bucket-bytes, "+
+			"--every, --servers and --compress-gradients, or choose one of %q", p.Sync, ddp.Syncs())
+	case p.BucketBytes > 0 && (p.Sync == ddp.Naive || p.Sync == ddp.Overlap):
+		return fmt.Errorf("--bucket-bytes=%d and --sync=%s, which has a bucket for each parameter: leave one of them out", p.BucketBytes, p.Sync)
+	case p.Every > 1 && p.Sync != ddp.Bucketed:
+		return fmt.Errorf("--every=%d and --sync=%s: local SGD shares no gradients; leave one of them out", p.Every, p.Sync)
+	case p.Compress != "" && (p.Every > 1 || p.served()):
+		return fmt.Errorf("--compress-gradients=%s: there is no all-reduce to compress with --every %d and --sync %s", p.Compress, p.Every, p.Sync)
+	case p.Servers > 0 && !p.served():
+		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync, ddp.Server, ddp.Async)
+	case batch%p.Data != 0 || batch/p.Data%p.Accumulate != 0:
+		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d with --accumulate %d each: choose a multiple of their product",
+			batch, p.Data, p.Accumulate)
+	}
+	_, err := p.options()
+	return err
+}
+
+// suits returns an error if a recipe cannot be trained that way.
+func (p *parallel) suits(r train.Recipe) error {
+	scales, way := r.Precision.Scaling != precision.Scaling{}, fmt.Sprintf("--sync=%s", p.Sync)
+	if p.Every > 1 {
+		way = fmt.Sprintf("--every=%d", p.Every)
+	}
+	switch {
+	case p.served() && r.Clip > 0:
+		return fmt.Errorf("%s: a server sees a part of the gradients only, and cannot clip all of them: leave out --clip", way)
+	case p.served() && r.Precision.StochasticUpdate:
+		return fmt.Errorf("%s: a server does not round stochastically: leave out --stochastic-rounding", way)
+	case p.Compress != "" && r.Policy().Reduce != dtypes.Float32:
+		return fmt.Errorf("--compress-gradients=%s takes gradients that are summed in float32: choose --precision fp32 or bf16", p.Compress)
+	case (p.served() || p.Every > 1) && scales:
+		return fmt.Errorf("%s: there is no loss scale that all ranks agree on: choose --loss-scale none, or --precision bf16", way)
+	}
+	return nil
+}
+
+// options are those of the ranks.
+func (p *parallel) options() (ddp.Options, error) {
+	o := ddp.Options{Sync: p.Sync, BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Every: p.Every, Servers: p.Servers}
+	if p.Compress != "" {
+		var err error
+		if o.Hook, err = ddp.ParseHook(p.Compress); err != nil {
+			return o, fmt.Errorf("--compress-gradients: %w", err)
+		}
+	}
+	return o, nil
+}
+
+// byteCount is a flag for a number of bytes as people write it; 0 is not given.
+type byteCount int64
+
+func (b *byteCount) Set(text string) error {
+	n, err := amount(text).bytes("", 1)
+	if err != nil {
+		return errors.New("want bytes, at least 1, as 25000000, 25e6, 25MB or 25MiB")
+	}
+	*b = byteCount(n)
+	return nil
+}
+
+func (b *byteCount) String() string { return strconv.FormatInt(int64(*b), 10) }
+
+func (b *byteCount) Type() string { return "bytes" }

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// Two ranks that are interrupted, and go on in another process, end bit for bit as those of another form that are not. What
+// they end with, and what they did, can be seen.
+func TestTrainRanks(t *testing.T) {
+	dir := t.TempDir()
+	first, whole, traced := filepath.Join(dir, "first"), filepath.Join(dir, "whole"), filepath.Join(dir, "trace.json")
+	args := append(slices.Clone(small), "--text", "reference", "--batch", "8", "--data", "2", "--accumulate", "2")
+	cmd := exec.Command(os.Args[0], append(args, "--bucket-bytes", "20kB", "--checkpoint", first, "--steps", "1000000", "--save-every", "2")...)
+	cmd.Env = append(os.Environ(), envMain+"=1")
+	var noise strings.Builder
+	cmd.Stderr = &noise
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer cmd.Process.Kill()
+	for saved := false; !saved; time.Sleep(time.Millisecond) {
+		select {
+		case err := <-ended:
+			t.Fatalf("the training has ended: %v, %s", err, noise.String())
+		default:
+			_, err := os.Stat(filepath.Join(first, "step-00000002"))
+			saved = err == nil
+		}
+	}
+	cmd.Process.Signal(os.Interrupt)
+	if err := <-ended; err == nil || !strings.Contains(noise.String(), "go on with --resume") {
+		t.Fatalf("interrupted: error %v, %s", err, noise.String())
+	}
+	saved, err := filepath.Glob(filepath.Join(first, "step-*"))
+	if err != nil || len(saved) == 0 {
+		t.Fatal(saved, err)
+	}
+	stopped, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(saved[len(saved)-1]), "step-"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := strconv.Itoa(stopped + 4)
+	sample := []string{"--steps", to, "--sample", "4", "--temperature", "0"}
+	got := trained(t, append([]string{"train", "--resume", "--checkpoint", first, "--bucket-bytes", "2e4", "--trace", traced}, sample...)...)
+	want := trained(t, append(append(args, "--sync", "Naive", "--checkpoint", whole), sample...)...)
+	if !slices.Equal(got.Losses, want.Losses[stopped:]) || got.FirstStep != stopped+1 || got.Text != want.Text {
+		t.Errorf("losses %v from step %d, text %q; without a stop %v, %q", got.Losses, got.FirstStep, got.Text, want.Losses[stopped:], want.Text)
+	}
+	var states [2][]byte
+	for i, folder := range []string{first, whole} {
+		files, err := filepath.Glob(filepath.Join(folder, "step-*"+to, "*.safetensors"))
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		if states[i], err = os.ReadFile(files[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(states[0], states[1]) {
+		t.Error("the checkpoints differ")
+	}
+	if p, m := 4*int64(got.Params), got.BytesPerDevice; m["parameters"] != p || m["gradients"] != p || m["optimizer"] != p || m["peak"] <= 3*p {
+		t.Errorf("memory %v, parameters %d", m, p)
+	}
+	// An all-reduce is given each gradient once.
+	if r := got.Trace; r == nil || r.Steps != 3 || r.Bytes != 4*int64(got.Params) || r.Overlap < 0 || r.Overlap > 1 {
+		t.Errorf("trace %+v of %d parameters", r, got.Params)
+	}
+	file, err := os.Open(traced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	tr, err := trace.ReadChrome(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rank := range 2 {
+		updates := 0
+		for _, s := range trace.Of(tr.Spans, rank, trace.Compute) {
+			if s.Name == "update" {
+				updates++
+			}
+		}
+		if updates != 3 {
+			t.Errorf("rank %d has %d updates in the trace, want 3", rank, updates)
+		}
+	}
+	for flag, value := range map[string]string{"--data": "4", "--accumulate": "1", "--sync": "overlap", "--bucket-bytes": "21kB"} {
+		_, stderr, status := shardbook(t, nil, "train", "--resume", "--checkpoint", first, flag, value)
+		if status != 1 || !strings.Contains(stderr, flag+"=") || !strings.Contains(stderr, ": the run in") {
+			t.Errorf("resumed with %s %s: status %d, %s", flag, value, status, stderr)
+		}
+	}
+}
+
+// Several devices train as one does, but for rounding, whether one program has them or two.
+func TestTrainOneProgramOrRanks(t *testing.T) {
+	args := append(slices.Clone(small), "--text", "reference", "--batch", "4", "--steps", "3")
+	want := trained(t, args...)
+	for _, ways := range [][]string{{"--data", "2", "--sync", "spmd"}, {"--data", "2", "--sync", "auto"}, {"--data", "4", "--sync", "ps", "--servers", "1"}} {
+		got := trained(t, append(slices.Clone(args), ways...)...)
+		for i := range want.Losses {
+			if len(got.Losses) != len(want.Losses) || math.Abs(got.Losses[i]-want.Losses[i]) > 1e-5 {
+				t.Fatalf("%q: losses %v, on one device %v", ways, got.Losses, want.Losses)
+			}
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// toy is two layers, which compile fast.
+func toy() train.Recipe {
+	layer := func(name string, in, out int) chain.Block {
+		return chain.Block{Name: name, Params: params.Tree{params.New(name, dtypes.Float32, in, out)},
+			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
+				return graph.Tanh(graph.Dot(x, p.Get(name)).Product())
+			}}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	m := chain.Model{Blocks: []chain.Block{layer("in", 4, 5), layer("out", 5, 3)}}
+	m.Criterion = func(y, targets *graph.Node) *graph.Node {
+		return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
+	}
+	initial := [][]float32{normal(random, 20), normal(random, 15)}
+	m.Initial = func() ([]*tensors.Tensor, error) {
+		return []*tensors.Tensor{tensors.FromFlatDataAndDimensions(initial[0], 4, 5), tensors.FromFlatDataAndDimensions(initial[1], 5, 3)}, nil
+	}
+	return train.Recipe{Model: m, Rule: optim.AdamW(1e-2)}
+}
+
+func toyBatch(step int) (inputs, targets *tensors.Tensor, err error) {
+	random := rand.New(rand.NewPCG(3, uint64(step)))
+	return tensors.FromFlatDataAndDimensions(normal(random, 24), 6, 4), tensors.FromFlatDataAndDimensions(normal(random, 18), 6, 3), nil
+}
+
+func normal(random *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(random.NormFloat64())
+	}
+	return x
+}
+
+func toyRanks(t *testing.T, b *xla.Backend, way ddp.Sync) *ranks {
+	t.Helper()
+	r, err := newRanks(t.Context(), b, toy(), ddp.Options{Sync: way}, 3, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// weights are the parameters that a probe sees.
+func weights(t *testing.T, r runner) (all []float32) {
+	t.Helper()
+	p, err := r.Probe(func(p params.Nodes, in []*graph.Node) []*graph.Node {
+		return []*graph.Node{graph.Mul(p.Get("in"), in[0]), graph.Mul(p.Get("out"), in[0])}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	out, err := p.Call(float32(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range out {
+		all = append(all, tensors.MustCopyFlatData[float32](w)...)
+	}
+	return all
+}
+
+// Ranks that are stopped in the middle stop behind one step, and go on from their checkpoint. The synchronous forms come to
+// the same bits, which those of one that was not stopped are.
+func TestRanksStopAndGoOn(t *testing.T) {
+	const steps = 7
+	backend := devicetest.Open(t, 3)
+	var losses []float64
+	note := func(m ddp.Metrics) error {
+		losses = append(losses, m.Loss)
+		return nil
+	}
+	whole := toyRanks(t, backend, ddp.Naive)
+	if err := whole.Train(t.Context(), steps, toyBatch, note); err != nil || whole.Steps() != steps {
+		t.Fatal(whole.Steps(), err)
+	}
+	want, wantLosses := weights(t, whole), losses
+	if err := whole.Close(); err != nil {
+		t.Error(err)
+	}
+	before := runtime.NumGoroutine()
+	for _, way := range ddp.Syncs() {
+		losses = nil
+		dir := t.TempDir()
+		r := toyRanks(t, backend, way)
+		ctx, interrupt := context.WithCancel(t.Context())
+		if err := r.Train(ctx, steps, toyBatch, func(m ddp.Metrics) error {
+			if r.Steps() == 2 {
+				interrupt()
+			}
+			return note(m)
+		}); err != nil {
+			t.Fatal(way, err)
+		}
+		for i, rank := range r.ranks {
+			if rank.Steps() != r.Steps() || r.Steps() < 2 || len(losses) != r.Steps() {
+				t.Fatalf("%s: rank %d has made %d steps, all %d, of which %d are reported", way, i, rank.Steps(), r.Steps(), len(losses))
+			}
+		}
+		if err := r.Save(ctx, dir, nil, 1); err != nil { // although ctx has ended
+			t.Fatal(way, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(way, err)
+		}
+		path, err := checkpoint.Latest(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := checkpoint.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := toyRanks(t, backend, way)
+		if err := next.Load(t.Context(), c); err != nil || next.Steps() != len(losses) {
+			t.Fatalf("%s: loaded step %d after %d, error %v", way, next.Steps(), len(losses), err)
+		}
+		if err := next.Train(t.Context(), steps, toyBatch, note); err != nil || len(losses) != steps {
+			t.Fatalf("%s: %d losses, error %v", way, len(losses), err)
+		}
+		if way != ddp.Async && (!slices.Equal(losses, wantLosses) || !slices.Equal(weights(t, next), want)) {
+			t.Errorf("%s: losses %v and weights %v, not stopped %v and %v", way, losses, weights(t, next), wantLosses, want)
+		}
+		if err := next.Close(); err != nil {
+			t.Error(way, err)
+		}
+	}
+	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines more than before", runtime.NumGoroutine()-before)
+		}
+	}
+}
+
+// What fails on one rank, or for who listens, ends all ranks with that error.
+func TestRanksFail(t *testing.T) {
+	backend := devicetest.Open(t, 3)
+	bad := errors.New("bad")
+	nothing := func(ddp.Metrics) error { return nil }
+	for _, way := range []ddp.Sync{ddp.Bucketed, ddp.Async} {
+		r := toyRanks(t, backend, way)
+		if err := r.Train(t.Context(), 9, toyBatch, func(ddp.Metrics) error { return bad }); err != bad || r.Steps() < 1 {
+			t.Errorf("%s: after a report that failed: step %d, error %v", way, r.Steps(), err)
+		}
+		var once atomic.Bool
+		err := r.Train(t.Context(), r.Steps()+9, func(step int) (*tensors.Tensor, *tensors.Tensor, error) {
+			if !once.Swap(true) {
+				return nil, nil, bad
+			}
+			return toyBatch(step)
+		}, nothing)
+		if err != bad {
+			t.Errorf("%s: a batch failed: %v", way, err)
+		}
+		if err := r.Train(t.Context(), r.Steps()+1, toyBatch, nothing); err == nil {
+			t.Errorf("%s: trains on after an error", way)
+		}
+		if err := r.Save(t.Context(), t.TempDir(), nil, 1); err == nil {
+			t.Errorf("%s: saves after an error", way)
+		}
+		r.Close()
+	}
+	r := toyRanks(t, backend, ddp.Bucketed)
+	if err := r.Save(t.Context(), "/dev/null/nowhere", nil, 1); err == nil || strings.Contains(err.Error(), "rank 0") {
+		t.Errorf("saving where nothing can be: %v", err)
+	}
+	r.Close()
+	if _, err := newRanks(t.Context(), backend, toy(), ddp.Options{}, 4, 0); err == nil || !strings.Contains(err.Error(), "device 3 of 3") {
+		t.Errorf("4 ranks on 3 devices: %v", err)
+	}
+}
+
+// All who go through a gate stop at the same step, wherever each is when it closes.
+func TestGate(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 200 {
+		ctx, stop := context.WithCancel(t.Context())
+		g := &gate{ctx: ctx, begun: 3}
+		ends := make([]int, 4)
+		var all sync.WaitGroup
+		for i := range ends {
+			turns, last := random.IntN(5), 4+random.IntN(9)
+			all.Go(func() {
+				ends[i] = 3
+				for g.pass(ends[i]) {
+					ends[i]++
+					for range turns {
+						runtime.Gosched()
+					}
+					if ends[i] == last {
+						stop()
+					}
+				}
+			})
+		}
+		all.Wait()
+		stop()
+		if slices.Min(ends) != slices.Max(ends) {
+			t.Fatalf("stopped at %v", ends)
+		}
+	}
+}
+
+// The run rests before the first traced step and before the one that comes before it, and nowhere else but where it would.
+func TestTracerRests(t *testing.T) {
+	for _, c := range []struct {
+		began, end int
+		want       []int
+	}{
+		{0, 10, []int{6, 7, 10}},
+		{0, 4, []int{1, 4}},
+		{0, 3, []int{3}},
+		{0, 1, []int{1}},
+		{5, 9, []int{6, 9}},
+		{7, 9, []int{9}},
+	} {
+		tr := &tracer{}
+		tr.plan(c.began, c.end)
+		var rests []int
+		for step := c.began; step < c.end; {
+			step = tr.next(step, c.end)
+			rests = append(rests, step)
+		}
+		if !slices.Equal(rests, c.want) {
+			t.Errorf("from %d to %d it rests at %v, want %v", c.began, c.end, rests, c.want)
+		}
+	}
+}

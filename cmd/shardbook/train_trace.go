@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// tracedSteps is how many steps, the last ones of a run, are written.
+const tracedSteps = 3
+
+// tracer records the last steps of a run, at whose first and last one all ranks are at rest; nil records nothing.
+type tracer struct {
+	file  *os.File
+	rec   *trace.Recorder
+	first int           // step that is kept, from 0; the one before is recorded and thrown away
+	base  map[int]int64 // by rank: bytes communicated before it
+}
+
+// openTrace opens the file to write. One that has something else than a trace in it is an error.
+func openTrace(path string) (*tracer, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("--trace: %w", err)
+	}
+	if info, err := file.Stat(); err == nil && info.Size() > 0 {
+		if old, err := trace.ReadChrome(file); err != nil || len(old.Spans)+len(old.Counters) == 0 {
+			file.Close()
+			return nil, fmt.Errorf("--trace: %s is there already, and is no trace: choose another file", path)
+		}
+	}
+	t := &tracer{file: file, rec: trace.New()}
+	t.rec.Pause()
+	return t, nil
+}
+
+func (t *tracer) recorder() *trace.Recorder {
+	if t == nil {
+		return nil
+	}
+	return t.rec
+}
+
+// plan says at which step the run begins, and at which it is to end.
+func (t *tracer) plan(began, end int) {
+	if t != nil {
+		t.first = max(began, end-tracedSteps)
+	}
+}
+
+// next is the step before which the run is to rest, after one and up to another.
+func (t *tracer) next(step, until int) int {
+	if t == nil {
+		return until
+	}
+	for _, stop := range []int{t.first - 1, t.first} {
+		if step < stop {
+			return min(stop, until)
+		}
+	}
+	return until
+}
+
+// at says that the run rests before a step.
+func (t *tracer) at(step int) {
+	switch {
+	case t == nil:
+	case step == t.first-1:
+		t.rec.Resume()
+	case step == t.first:
+		t.base = communicated(t.rec.Take())
+		t.rec.Resume()
+	}
+}
+
+// communicated is the latest count of each rank.
+func communicated(tr trace.Trace) map[int]int64 {
+	bytes := map[int]int64{}
+	for _, c := range tr.Counters {
+		if c.Name == "bytes communicated" {
+			bytes[c.Rank] = c.Value
+		}
+	}
+	return bytes
+}
+
+// traceResult is what a trace comes to.
+type traceResult struct {
+	File    string  `json:"file"`
+	Steps   int     `json:"steps"`              // that are in it
+	Bytes   int64   `json:"bytes_communicated"` // that a rank gave to the group in a step, on average
+	Overlap float64 `json:"overlap"`            // the share of the time of communication in which the rank computed
+}
+
+// write writes what was recorded, if anything was, of a run that has come to a step; nil if nothing was.
+func (t *tracer) write(step int) (*traceResult, error) {
+	if t == nil || step <= t.first {
+		return nil, nil
+	}
+	t.rec.Pause()
+	all := t.rec.Take()
+	r := &traceResult{File: t.file.Name(), Steps: step - t.first}
+	sums := communicated(all)
+	for rank, bytes := range sums {
+		r.Bytes += (bytes - t.base[rank]) / int64(r.Steps*len(sums))
+		communication := append(trace.Of(all.Spans, rank, trace.Reduce), trace.Of(all.Spans, rank, trace.Send)...)
+		r.Overlap += trace.Overlap(communication, trace.Of(all.Spans, rank, trace.Compute)) / float64(len(sums))
+	}
+	begin, _ := all.Range()
+	err := t.file.Truncate(0)
+	if err == nil {
+		_, err = t.file.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		err = all.Shift(-begin).WriteChrome(t.file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--trace: %w", err)
+	}
+	return r, nil
+}
+
+func (t *tracer) close() {
+	if t != nil {
+		t.file.Close()
+	}
+}
