@@ -31,7 +31,6 @@ type Engine struct {
 	buckets []Bucket
 	slots   []slot // of the parameters
 	blocks  []*block
-	rounds  int             // of gradients that each bucket gets in a backward pass
 	update  *xla.Portable   // of the whole state; nil where there are servers
 	servers []*xla.Portable // the updates of the buckets, and
 	sum     *xla.Portable   // of their gradients
