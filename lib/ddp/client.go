@@ -101,10 +101,12 @@ func (c *client) send(to, what, bucket int, staleness int64, data group.Call) er
 	c.rank.sends[to].Lock()
 	defer c.rank.sends[to].Unlock()
 	g := c.rank.counted()
-	if err := group.Send(c.ctx, g, []int64{int64(what), int64(bucket), staleness}, to); err != nil || data.In.Len == 0 {
-		return err
+	err := group.Send(c.ctx, g, []int64{int64(what), int64(bucket), staleness}, to)
+	if err == nil && data.In.Len > 0 {
+		err = g.Do(c.ctx, data)
 	}
-	return g.Do(c.ctx, data)
+	c.note(err) // now: no other message may follow a half one
+	return err
 }
 
 // collect returns the whole state, from the servers that have its parts. It is a collective call.

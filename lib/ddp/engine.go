@@ -26,14 +26,15 @@ type Engine struct {
 	passes  chain.Passes
 	all     [][]int // by block: the places of its parameters
 
-	once    sync.Once
-	failed  error
-	buckets []Bucket
-	slots   []slot // of the parameters
-	blocks  []*block
-	update  *xla.Portable   // of the whole state; nil where there are servers
-	servers []*xla.Portable // the updates of the buckets, and
-	sum     *xla.Portable   // of their gradients
+	once     sync.Once // for what follows
+	failed   error
+	buckets  []Bucket
+	slots    []slot // of the parameters
+	blocks   []*block
+	update   *xla.Portable   // of the whole state; nil where there are servers
+	servers  []*xla.Portable // the updates of the buckets, and
+	sum      *xla.Portable   // of their gradients
+	programs []*xla.Portable // all of them
 }
 
 // NewEngine makes the engine of a recipe, whose model must be a chain of blocks (chain.Chained, as gpt.Config is). Programs
@@ -122,15 +123,7 @@ func (e *Engine) Buckets() []Bucket { return e.buckets }
 // Close frees the programs, once none of them runs.
 func (e *Engine) Close() {
 	e.once.Do(func() { e.failed = errors.New("ddp: the engine is closed: make another") })
-	programs := append(e.servers, e.sum, e.update)
-	for _, b := range e.blocks {
-		if !b.shared {
-			programs = append(programs, b.forward, b.backward)
-		}
-	}
-	for _, p := range programs {
-		if p != nil {
-			p.Close()
-		}
+	for _, p := range e.programs {
+		p.Close()
 	}
 }

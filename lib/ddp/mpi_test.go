@@ -38,7 +38,7 @@ func digest(r result) string {
 }
 
 // TestProcesses trains by processes under mpirun and by goroutines. Three ranks' sums come out the same, bit for bit: servers
-// add in the order of the ranks, and so does Open MPI here. A machine without Open MPI and without the means to get it skips
+// add in the order of the ranks, and Open MPI 4.1.4 does with three of them. A machine without Open MPI and without the means to get it skips
 // the test; CI and root never do.
 func TestProcesses(t *testing.T) {
 	if err := findOpenMPI(); err != nil {

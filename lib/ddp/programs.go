@@ -23,7 +23,6 @@ type block struct {
 	// targets in place of the gradient of the output. Two vectors say at which offset each gradient begins, and whether
 	// it is added to what is there (1) or not (0).
 	backward *xla.Portable
-	shared   bool // the programs are another block's
 }
 
 // places are where the gradients of a block's parameters lie: which of its buckets, or −1, for each.
@@ -44,36 +43,45 @@ func (e *Engine) places(i int) (of []int, buckets []int) {
 	return of, buckets
 }
 
-// compile makes the programs. Blocks that are twins, and whose gradients are spread over as many buckets in the same way,
-// share theirs.
+// compile makes the programs. Blocks that are twins share their forward pass and, where their gradients are spread over
+// as many buckets in the same way, the backward pass.
 func (e *Engine) compile() error {
-	twins, made := e.model.Twins(), map[string]*block{}
+	twins, backward := e.model.Twins(), map[string]*xla.Portable{}
 	for i, b := range e.model.Blocks {
 		of, buckets := e.places(i)
-		key := fmt.Sprint(twins[i], of)
-		if twin := made[key]; twin != nil {
-			e.blocks = append(e.blocks, &block{b, e.all[i], buckets, twin.forward, twin.backward, true})
-			continue
-		}
 		own := &block{Block: b, params: e.all[i], buckets: buckets}
-		made[key] = own
 		e.blocks = append(e.blocks, own)
 		var err error
-		if i < len(e.model.Blocks)-1 {
-			if own.forward, err = xla.CompilePortable(e.backend, e.forward(i)); err != nil {
+		if twins[i] < i {
+			own.forward = e.blocks[twins[i]].forward
+		} else if i < len(e.model.Blocks)-1 {
+			if own.forward, err = e.program(e.forward(i)); err != nil {
 				return err
 			}
 		}
-		if own.backward, err = xla.CompilePortable(e.backend, e.backward(i, of, len(buckets)), firsts(len(buckets))...); err != nil {
-			return err
+		spread := fmt.Sprint(twins[i], of)
+		if backward[spread] == nil {
+			if backward[spread], err = e.program(e.backward(i, of, len(buckets)), firsts(len(buckets))...); err != nil {
+				return err
+			}
 		}
+		own.backward = backward[spread]
 	}
 	if e.options.Sync.served() {
 		return e.compileServers()
 	}
 	var err error
-	e.update, err = xla.CompilePortable(e.backend, e.updates, firsts(len(e.recipe.State()))...)
+	e.update, err = e.program(e.updates, firsts(len(e.recipe.State()))...)
 	return err
+}
+
+// program makes a program, which Close frees.
+func (e *Engine) program(fn func(in []*graph.Node) []*graph.Node, donated ...int) (*xla.Portable, error) {
+	p, err := xla.CompilePortable(e.backend, fn, donated...)
+	if err == nil {
+		e.programs = append(e.programs, p)
+	}
+	return p, err
 }
 
 // firsts are the places of the first n inputs, which is where programs have what is donated to them.

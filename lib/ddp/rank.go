@@ -47,7 +47,8 @@ type Metrics struct {
 }
 
 // Join makes this process's rank of a group, which runs on one of the backend's devices, whose memory must be the host's.
-// It is a collective call: all ranks get rank 0's state, which is the recipe's initial one.
+// It is a collective call: all ranks get rank 0's state, which is the recipe's initial one. Servers run until the rank is
+// closed or the context ends.
 func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
 	r := &Rank{engine: e, g: g, device: device, sends: make([]sync.Mutex, g.Size())}
 	if e.options.Hook != nil {
@@ -331,7 +332,8 @@ func (r *Rank) lose(by error) error {
 }
 
 // Close frees what the rank has on its device. With servers it is a collective call, in which each rank waits until the
-// others need its server no more.
+// others need its server no more, however long that takes: where one may be gone, let [Mean] tell first. A rank that fails
+// for reasons of its own returns rather than closes; it may close when the group has ended.
 func (r *Rank) Close() error {
 	var err error
 	if r.client != nil {

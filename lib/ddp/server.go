@@ -13,7 +13,6 @@ import (
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // servers is how many ranks have one. Bucket b is that of rank b modulo servers.
@@ -174,19 +173,19 @@ func (e *Engine) sumOf(device int, grads []*tensors.Tensor) (*tensors.Tensor, er
 // states, the number of the update, the factor of the gradients, and these, new parameters and states.
 // The sum is a program of its own so that the update is compiled as that of the whole state is, to the same bits.
 func (e *Engine) compileServers() (err error) {
-	if e.sum, err = xla.CompilePortable(e.backend, func(grads []*graph.Node) *graph.Node {
+	if e.sum, err = e.program(func(grads []*graph.Node) []*graph.Node {
 		sum := graph.ConvertDType(grads[0], dtypes.Float32)
 		for _, g := range grads[1:] {
 			sum = graph.Add(sum, graph.ConvertDType(g, dtypes.Float32))
 		}
-		return graph.ConvertDType(sum, e.policy.Reduce)
+		return []*graph.Node{graph.ConvertDType(sum, e.policy.Reduce)}
 	}); err != nil {
 		return err
 	}
 	for b := range e.buckets {
 		own := e.own(b)
 		states := len(optim.States(e.recipe.Rule, own))
-		p, err := xla.CompilePortable(e.backend, func(in []*graph.Node) []*graph.Node {
+		p, err := e.program(func(in []*graph.Node) []*graph.Node {
 			weights, in := in[:len(own)], in[len(own):]
 			kept, number, factor, grads := in[:states], in[states], in[states+1], in[states+2]
 			views := make([]*graph.Node, len(own))

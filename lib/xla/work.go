@@ -28,13 +28,6 @@ type Operation struct {
 	Guess bool    // Runs is a guess: in a loop it counts one turn, in a conditional each branch as taken
 }
 
-// Roofline returns the least time, in seconds, that one run can take on a device of that many FLOPs and bytes a second, and
-// whether the bytes are what takes it (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009). Both rates are positive.
-func (o Operation) Roofline(flopsPerSecond, bytesPerSecond float64) (seconds float64, memoryBound bool) {
-	computing, moving := o.FLOPs/flopsPerSecond, float64(o.Bytes)/bytesPerSecond
-	return max(computing, moving), moving > computing
-}
-
 // Operations lists the operations of what the program most recently compiled or ran as, as XLA optimized it: those of loops
 // and branches too, but not the loop as such, nor what nothing runs for. It returns an error before the first Call or
 // Prepare, and after Close.

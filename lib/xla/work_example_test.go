@@ -41,10 +41,9 @@ func ExampleProgram_Work() {
 		log.Fatal(err)
 	}
 	for _, o := range operations {
-		seconds, memoryBound := o.Roofline(1e11, 1e10)
-		fmt.Printf("%s %.3g s, memory bound: %v\n", o.Kind, seconds, memoryBound)
+		fmt.Println(o.Kind, o.FLOPs/float64(o.Bytes), "FLOPs a byte")
 	}
 	// Output:
 	// 131072 24576
-	// dot 2.46e-06 s, memory bound: true
+	// dot 5.333333333333333 FLOPs a byte
 }

@@ -215,20 +215,3 @@ func TestOperationsOfHLO(t *testing.T) {
 		}
 	}
 }
-
-// An A100 does 312e12 FLOPs and moves 2.039e12 bytes a second (NVIDIA A100 80GB SXM data sheet, bf16).
-func TestRoofline(t *testing.T) {
-	for _, c := range []struct {
-		o       Operation
-		seconds float64
-		memory  bool
-	}{
-		{Operation{FLOPs: 312e12, Bytes: 1e9}, 1, false},
-		{Operation{FLOPs: 1e9, Bytes: 4.078e12}, 2, true},
-		{Operation{}, 0, false},
-	} {
-		if seconds, memory := c.o.Roofline(312e12, 2.039e12); seconds != c.seconds || memory != c.memory {
-			t.Errorf("%+v: %v s, memory %v; want %v, %v", c.o, seconds, memory, c.seconds, c.memory)
-		}
-	}
-}

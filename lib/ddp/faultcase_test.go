@@ -1,0 +1,262 @@
+package ddp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// The tests of faults and of what comes after them share three devices and one engine for each form: most of their time is
+// the compiler's.
+const world = 3
+
+var (
+	threeDevices = sync.OnceValue(func() *xla.Backend {
+		backend, err := xla.Open(xla.Devices(world), xla.Plugin("cpu"))
+		if err != nil {
+			panic(err)
+		}
+		return backend
+	})
+	toyRecipe = train.Recipe{Model: toy(false), Rule: optim.AdamW(1e-2)}
+	toyForms  = map[string]ddp.Options{
+		"naive":         {Sync: ddp.Naive},
+		"overlap":       {Sync: ddp.Overlap},
+		"buckets":       {BucketBytes: 160},
+		"micro-batches": {BucketBytes: 160, Accumulate: world},
+		"servers":       {Sync: ddp.Server, BucketBytes: 160},
+		"async":         {Sync: ddp.Async, BucketBytes: 160},
+		"local SGD":     {Every: 2},
+	}
+	toyEngines = map[string]*ddp.Engine{}
+)
+
+// toyEngine returns the engine of a form.
+func toyEngine(t *testing.T, form string) *ddp.Engine {
+	t.Helper()
+	if toyEngines[form] == nil {
+		e, err := ddp.NewEngine(threeDevices(), toyRecipe, toyForms[form])
+		if err != nil {
+			t.Fatal(err)
+		}
+		toyEngines[form] = e
+	}
+	return toyEngines[form]
+}
+
+// warm returns the engine of a form, whose programs are compiled.
+func warm(t *testing.T, form string) *ddp.Engine {
+	t.Helper()
+	e := toyEngine(t, form)
+	if err := group.Run(context.Background(), world, func(ctx context.Context, g group.Group) error {
+		rank, err := e.Join(ctx, g, g.Rank())
+		if err == nil {
+			_, err = steady(ctx, g, rank, 2, toyRows(form, world))
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// toyRows are batches of two rows for each micro-batch.
+func toyRows(form string, ranks int) source {
+	return toySource(2 * ranks * max(1, toyForms[form].Accumulate))
+}
+
+// noLeaks returns a function that fails the test unless all goroutines that were started since have ended and all that was
+// put on the devices since is gone.
+func noLeaks(t *testing.T, backend *xla.Backend) func() {
+	t.Helper()
+	runtime.GC()
+	goroutines, live := runtime.NumGoroutine(), backend.Live()
+	return func() {
+		t.Helper()
+		for begun := time.Now(); runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
+			if time.Since(begun) > 10*time.Second {
+				stacks := make([]byte, 1<<20)
+				t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), goroutines, stacks[:runtime.Stack(stacks, true)])
+			}
+		}
+		for device, now := range backend.Live() { // numbers that programs were given wait for the garbage collector
+			if buffers, bytes := now.Buffers-live[device].Buffers, now.Bytes-live[device].Bytes; bytes > 4*int64(buffers) {
+				t.Errorf("device %d has %d bytes in %d buffers more than before", device, bytes, buffers)
+			}
+		}
+	}
+}
+
+// fault is what goes wrong with a rank.
+type fault string
+
+const (
+	fails  fault = "returns an error"
+	panics fault = "panics"
+	stalls fault = "stalls"
+)
+
+var errLuck = errors.New("out of luck")
+
+// trap is a rank's view of a group in which, once it is armed, a call fails: the n-th, from 0, of those that it is set for.
+type trap struct {
+	group.Group
+	strike func() error
+	left   atomic.Int64 // calls until it springs; it never does at 0
+	on     func(call group.Call) bool
+}
+
+func (t *trap) arm(n int) { t.left.Store(int64(n) + 1) }
+
+func (t *trap) Do(ctx context.Context, call group.Call) error {
+	if t.on(call) && t.left.Add(-1) == 0 {
+		if err := t.strike(); err != nil {
+			return err
+		}
+	}
+	return t.Group.Do(ctx, call)
+}
+
+// shares says whether a call shares a bucket: reduces it, or gives it to a server (after a message that announces it).
+func shares(call group.Call) bool {
+	return call.Type == group.Float32 && (call.Kind == group.KindAllReduce || call.Kind == group.KindSend)
+}
+
+// faultCase is a fault in the second of some steps.
+type faultCase struct {
+	form   string
+	engine *ddp.Engine
+	at     string // before or after the step, or in it, where the first or the last bucket is shared
+	fault  fault
+	victim int
+}
+
+// play trains with the fault, and says what is wrong with what the other ranks get.
+func (c faultCase) play(patience time.Duration) error {
+	var survivors sync.WaitGroup
+	survivors.Add(world - 1)
+	strike := func() error {
+		switch c.fault {
+		case fails:
+			return errLuck
+		case panics:
+			panic("boom")
+		}
+		survivors.Wait()
+		return nil
+	}
+	batches := toyRows(c.form, world)
+	groups, ranks, errs := make([]group.Group, world), make([]*ddp.Rank, world), make([]error, world)
+	defer func() {
+		for _, rank := range ranks {
+			if rank != nil {
+				rank.Close() // the error of one that was not lost before is the group's
+			}
+		}
+	}()
+	train := func(ctx context.Context, g group.Group) (err error) {
+		me := g.Rank()
+		groups[me] = g
+		view := &trap{Group: g, on: shares, strike: strike}
+		rank, err := c.engine.Join(ctx, view, me)
+		if err != nil {
+			return err
+		}
+		ranks[me] = rank
+		for step := range 3 {
+			inputs, targets, err := batches(step)
+			if err != nil {
+				return err
+			}
+			if me == c.victim && step == 1 {
+				switch c.at {
+				case "before":
+					if err := strike(); err != nil {
+						return err
+					}
+				case "first":
+					view.arm(0)
+				case "last":
+					view.arm(c.last())
+				}
+			}
+			m, err := rank.Step(ctx, inputs, targets)
+			if err != nil {
+				return err
+			}
+			if me == c.victim && step == 1 && c.at == "after" {
+				if err := strike(); err != nil {
+					return err
+				}
+			}
+			if _, err := ddp.Mean(ctx, g, m.Loss); err != nil { // where asynchronous ranks notice
+				return err
+			}
+		}
+		return nil
+	}
+	err := group.Run(context.Background(), world, func(ctx context.Context, g group.Group) error {
+		err := train(ctx, g)
+		errs[g.Rank()] = err
+		if g.Rank() != c.victim {
+			survivors.Done()
+		}
+		return err
+	}, group.Timeout(patience))
+	if err == nil {
+		return errors.New("no error at all")
+	}
+	for r, g := range groups {
+		if r == c.victim {
+			continue
+		}
+		if err := c.names(errs[r]); err != nil {
+			return fmt.Errorf("rank %d: %w", r, err)
+		}
+		if err := c.names(group.Barrier(context.Background(), g)); err != nil {
+			return fmt.Errorf("rank %d, then: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// names says what is wrong with another rank's error.
+func (c faultCase) names(err error) error {
+	var failure *group.Failure
+	if !errors.As(err, &failure) {
+		return fmt.Errorf("%v: that is no *group.Failure", err)
+	}
+	if failure.Rank != c.victim {
+		return fmt.Errorf("%v: that names rank %d", err, failure.Rank)
+	}
+	return nil
+}
+
+// last is the number of the last bucket that the rank shares in a step.
+func (c faultCase) last() int {
+	buckets := c.engine.Buckets()
+	switch o := toyForms[c.form]; {
+	case o.Every > 1: // it shares the state
+		return len(toyRecipe.State()) - 3 // but for the two counters
+	case o.Sync == ddp.Server || o.Sync == ddp.Async: // those that are not its own
+		own := 0
+		for b := range buckets {
+			if b%world == c.victim {
+				own++
+			}
+		}
+		return len(buckets) - own - 1
+	}
+	return len(buckets) - 1
+}
