@@ -52,6 +52,7 @@ const (
 	variant role = "variant" // ours as well, but compared with the best of ours as the peers are
 	peer    role = "peer"
 	limit   role = "limit" // what the machine could do at best, if nothing else were to be done
+	base    role = "base"  // what others' times are divided by before they are compared: see implementation.over
 )
 
 // implementation is one way to do the cases. It has either serve or commands.
@@ -59,6 +60,11 @@ type implementation struct {
 	name  string
 	about string
 	role  role
+
+	// over names the implementation of role base that this one is compared by: not
+	// by its times, but by its cost, which is its time over the base's in the same
+	// round. "" is none.
+	over string
 
 	// serve makes the subject in a worker process of this very program, which is
 	// started with args and env added. The function returned ends the subject.

@@ -2,6 +2,33 @@ package main
 
 import "slices"
 
+// compared is a result with the times that count: those that it took, or its costs.
+type compared struct {
+	result
+	least float64 // of the times; of costs the least time over the base's least
+}
+
+// costs returns the results with the times of those that have a base divided by its.
+// Without the base they have no cost, and are compared with nobody: they become bases.
+func costs(results []result) (all []compared) {
+	for _, r := range results {
+		c := compared{r, r.times.min()}
+		if r.over != "" {
+			if i := slices.IndexFunc(results, func(b result) bool { return b.name == r.over }); i < 0 {
+				c.role = base
+			} else {
+				c.least /= results[i].times.min()
+				c.times = nil
+				for round, t := range r.times {
+					c.times = append(c.times, t/results[i].times[round])
+				}
+			}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
 // side is what the implementations of one role took for a case.
 type side struct {
 	times   []sampleTimes
@@ -10,16 +37,16 @@ type side struct {
 	leanest footprint // of those who plan their memory, that of the least in all
 }
 
-func sideOf(r role, results []result) (s side) {
+func sideOf(r role, results []compared) (s side) {
 	for _, res := range results {
 		if res.role != r {
 			continue
 		}
-		if s.times == nil || res.times.min() < s.least {
-			s.least = res.times.min()
+		if s.times == nil || res.least < s.least {
+			s.least = res.least
 		}
 		if s.times == nil || res.times.median() < s.best.times.median() {
-			s.best = res
+			s.best = res.result
 		}
 		if p := res.planned(); p > 0 && (s.leanest.planned() == 0 || p < s.leanest.planned()) {
 			s.leanest = res.footprint
@@ -31,19 +58,24 @@ func sideOf(r role, results []result) (s side) {
 
 // compare makes the records of one case.
 func compare(name string, c testCase, results []result) []record {
-	we, they, bound := sideOf(ours, results), sideOf(peer, results), sideOf(limit, results)
+	all := costs(results)
+	we, they, bound := sideOf(ours, all), sideOf(peer, all), sideOf(limit, all)
 	load := load1()
 	var records []record
-	for _, res := range results {
+	for k, res := range all {
+		took := results[k].times
 		rec := record{
-			Bench: name, Case: c.name, Impl: res.name, Role: res.role,
-			MinMS: round(res.times.min()), MedianMS: round(res.times.median()), Rounds: len(res.times),
+			Bench: name, Case: c.name, Impl: res.name, Role: results[k].role,
+			MinMS: round(took.min()), MedianMS: round(took.median()), Rounds: len(took),
 			footprint: res.footprint, Load1: load,
+		}
+		if res.over != "" && res.role != base {
+			rec.Over, rec.Cost, rec.MinCost = res.over, round(res.times.median()), round(res.least)
 		}
 		switch res.role {
 		case ours:
 			if they.times != nil {
-				rec.compareTimes(pairRatios(res.times, they.times), they.least/res.times.min())
+				rec.compareTimes(pairRatios(res.times, they.times), they.least/res.least)
 				rec.Best = they.best.name
 			}
 			if bound.times != nil {
@@ -56,7 +88,7 @@ func compare(name string, c testCase, results []result) []record {
 				for i, r := range ratios {
 					ratios[i] = 1 / r // theirs over ours, as on our lines
 				}
-				rec.compareTimes(ratios, res.times.min()/we.least)
+				rec.compareTimes(ratios, res.least/we.least)
 			}
 			rec.compareMemory(res.footprint, we.leanest)
 		}
@@ -72,8 +104,11 @@ func (r *record) compareTimes(ratios []float64, ofLeast float64) {
 	r.Ratio, r.RatioMin, r.MinRatio = round(median(ratios)), round(slices.Min(ratios)), round(ofLeast)
 }
 
-// compareMemory sets ratios where both sides plan their memory.
+// compareMemory sets ratios where both sides plan their memory, and times are compared.
 func (r *record) compareMemory(theirs, ours footprint) {
+	if r.Over != "" { // memory is a device's, and there are different numbers of devices
+		return
+	}
 	if theirs.planned() > 0 && ours.planned() > 0 {
 		r.MemoryRatio = round(float64(theirs.planned()) / float64(ours.planned()))
 	}

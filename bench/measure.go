@@ -82,15 +82,20 @@ func (s settings) run(ctx context.Context, b benchmark, report *report) error {
 
 // choose returns the implementations that the flags ask for.
 func (s settings) choose(b benchmark) ([]implementation, error) {
-	var chosen []implementation
 	var names []string
+	asked := map[string]bool{}
 	for _, im := range b.implementations() {
+		if im.role == base {
+			continue
+		}
 		names = append(names, im.name)
 		if len(s.only) > 0 && !slices.Contains(s.only, im.name) || im.role == peer && !s.peers {
 			continue
 		}
-		chosen = append(chosen, im)
+		asked[im.name] = true
+		asked[im.over] = true
 	}
+	chosen := slices.DeleteFunc(b.implementations(), func(im implementation) bool { return !asked[im.name] })
 	for _, name := range s.only {
 		if !slices.Contains(names, name) {
 			return nil, fmt.Errorf("--impls: no implementation %q, want some of %s", name, strings.Join(names, ","))

@@ -31,6 +31,13 @@ type record struct {
 	MedianMS float64 `json:"median_ms"`
 	Rounds   int     `json:"rounds"`
 
+	// Where an implementation has a base, named by Over: the median of its time over
+	// the base's in the same round, and its least time over the base's least. The
+	// ratios below are then of costs, not of times.
+	Over    string  `json:"over,omitempty"`
+	Cost    float64 `json:"cost,omitempty"`
+	MinCost float64 `json:"min_cost,omitempty"`
+
 	// On our lines, where peers were measured: the best peer's time over ours in
 	// the same round, its median and its least; and the best peer's least time over
 	// our least. Best is the peer with the least median. On a peer's line or a variant's,
@@ -167,7 +174,11 @@ func ratioTable(records []record) string {
 		rows[r.Case][r.Impl] = r
 	}
 	var text strings.Builder
-	text.WriteString("How many times as fast as the best peer: median (least) of the rounds; % of the limit.\n\n")
+	title := "How many times as fast as the best peer"
+	if slices.ContainsFunc(records, func(r record) bool { return r.Over != "" }) {
+		title = "The best peer's cost over ours"
+	}
+	text.WriteString(title + ": median (least) of the rounds; % of the limit.\n\n")
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "case\tbest peer\t%s\tload\n", strings.Join(columns, "\t"))
 	for _, name := range cases {

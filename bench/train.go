@@ -71,9 +71,9 @@ func (b *training) cases() ([]testCase, error) {
 
 func (b *training) implementations() []implementation {
 	return []implementation{
-		{name: "xla", about: "this project on XLA's CPU device", role: ours, serve: serveTrainXLA},
+		{name: "xla", about: "this project on XLA's CPU device", role: ours, serve: serveTraining(1, startOne)},
 		{name: "xla-malloc", about: "the same, with glibc told to keep freed memory", role: ours, env: []string{keepMemory},
-			serve: serveTrainXLA},
+			serve: serveTraining(1, startOne)},
 		{name: "jax", about: "jit, with the state given up", role: peer, commands: trainPeer(nil, "jax")},
 		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer,
 			commands: trainPeer([]string{keepMemory}, "jax")},

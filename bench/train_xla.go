@@ -15,21 +15,41 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// trainXLA trains with this project on a mesh of one device.
+// trainXLA trains with this project.
 type trainXLA struct {
-	mesh            *xla.Mesh
-	run             *train.Run
+	backend         *xla.Backend
+	start           startRun
+	run             trainRun
 	inputs, targets *tensors.Tensor
 	losses          []float64 // of the first steps
 }
 
-func serveTrainXLA(ctx context.Context) (subject, func(), error) {
-	backend, err := xla.OpenContext(ctx, xla.Devices(1), xla.Plugin("cpu"))
-	if err != nil {
-		return nil, nil, err
-	}
+// trainRun is what trains: a [train.Run], or ranks.
+type trainRun interface {
+	// Step returns when all of the step is done. The loss is that of the whole batch.
+	Step(inputs, targets *tensors.Tensor) (train.Metrics, error)
+	Close() error
+}
+
+// startRun starts a run on all devices of a backend.
+type startRun func(*xla.Backend, train.Recipe) (trainRun, error)
+
+func startOne(backend *xla.Backend, r train.Recipe) (trainRun, error) {
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
-	return &trainXLA{mesh: mesh}, backend.Close, err
+	if err != nil {
+		return nil, err
+	}
+	return train.New(mesh, r)
+}
+
+func serveTraining(devices int, start startRun) func(context.Context) (subject, func(), error) {
+	return func(ctx context.Context) (subject, func(), error) {
+		backend, err := xla.OpenContext(ctx, xla.Devices(devices), xla.Plugin("cpu"))
+		if err != nil {
+			return nil, nil, err
+		}
+		return &trainXLA{backend: backend, start: start}, backend.Close, nil
+	}
 }
 
 func (t *trainXLA) prepare(params []byte) error {
@@ -37,7 +57,7 @@ func (t *trainXLA) prepare(params []byte) error {
 	if err := json.Unmarshal(params, &size); err != nil {
 		return err
 	}
-	run, err := train.New(t.mesh, train.Recipe{Model: size.config(), Rule: optim.AdamW(trainRate)})
+	run, err := t.start(t.backend, train.Recipe{Model: size.config(), Rule: optim.AdamW(trainRate)})
 	if err != nil {
 		return err
 	}
@@ -59,19 +79,19 @@ func (t *trainXLA) prepare(params []byte) error {
 	return nil
 }
 
-// step returns when all of the step is done.
 func (t *trainXLA) step() (loss float64, err error) {
 	metrics, err := t.run.Step(t.inputs, t.targets)
 	return metrics.Loss, err
 }
 
-func (t *trainXLA) facts() (facts, error) {
-	m, err := t.run.Memory()
-	return facts{Values: t.losses, Memory: footprint{
-		Arguments: m.Arguments,
-		Outputs:   m.Outputs - m.Aliased,
-		Temporary: m.Temporary,
-	}}, err
+func (t *trainXLA) facts() (f facts, err error) {
+	f.Values = t.losses
+	if run, ok := t.run.(interface{ Memory() (xla.Memory, error) }); ok {
+		var m xla.Memory
+		m, err = run.Memory()
+		f.Memory = footprint{Arguments: m.Arguments, Outputs: m.Outputs - m.Aliased, Temporary: m.Temporary}
+	}
+	return f, err
 }
 
 func (t *trainXLA) sample(calls int) (float64, error) {

@@ -1,4 +1,4 @@
-"""Training steps of the reference model in JAX and in PyTorch.
+"""Training steps of the reference model in JAX and in PyTorch, on one device or data-parallel.
 
 The model is that of lib/gpt, from the same initial weights, on the same text.
 """
@@ -62,6 +62,10 @@ class Trainer:
     """A subclass has build(size, weights), place(array) and step(inputs, targets) ->
     loss, which returns when all of the step is done, and memory()."""
 
+    def mean(self, loss):
+        """The loss of the whole batch, of this process's."""
+        return loss
+
     def prepare(self, case):
         forget_peak()
         size = SimpleNamespace(**case)
@@ -69,7 +73,7 @@ class Trainer:
         self.losses = []
         for step in range(FIRST):
             self.batch = [self.place(tokens) for tokens in batch(size, step)]
-            self.losses.append(self.step(*self.batch))
+            self.losses.append(self.mean(self.step(*self.batch)))
         return {"values": self.losses, "memory": self.memory()}
 
     def sample(self, calls):
@@ -80,23 +84,35 @@ class Trainer:
         return (time.perf_counter() - begin) * 1e3 / calls
 
     def finish(self):
-        loss = self.step(*self.batch)
+        loss = self.mean(self.step(*self.batch))
         if not loss < self.losses[-1]:
             raise ValueError(f"the loss is {loss} after training on one batch, was {self.losses[-1]} before")
 
 
 class Jax(Trainer):
-    def build(self, size, first):
+    """One process with the state on each of its devices and the rows of a batch split over them."""
+
+    def __init__(self, devices):
         import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
         self.jax = jax
+        if devices == 1:
+            self.whole = self.rows = SingleDeviceSharding(jax.devices()[0])
+        else:
+            mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+            self.whole, self.rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+
+    def build(self, size, first):
+        jax = self.jax
         zeros = {name: np.zeros_like(value) for name, value in first.items()}
-        self.state = jax.device_put((first, zeros, zeros, np.float32(0)))
-        tokens = jax.ShapeDtypeStruct((size.batch, size.seq), np.int32)
-        self.program = jax.jit(jax_step(size), donate_argnums=0).lower(self.state, tokens, tokens).compile()
+        self.state = jax.device_put((first, zeros, zeros, np.float32(0)), self.whole)
+        tokens = jax.ShapeDtypeStruct((size.batch, size.seq), np.int32, sharding=self.rows)
+        step = jax.jit(jax_step(size), donate_argnums=0, out_shardings=self.whole)
+        self.program = step.lower(self.state, tokens, tokens).compile()
 
     def place(self, tokens):
-        return self.jax.device_put(tokens.astype(np.int32)).block_until_ready()
+        return self.jax.device_put(tokens.astype(np.int32), self.rows).block_until_ready()
 
     def step(self, inputs, targets):
         self.state, loss = self.jax.block_until_ready(self.program(self.state, inputs, targets))
@@ -190,6 +206,29 @@ class Torch(Trainer):
         return {"peak_rss_bytes": peak()}
 
 
+class DDP(Torch):
+    """One of the processes that each have a replica of the model and their rows of a batch."""
+
+    def __init__(self, threads, rank, ranks, store):
+        super().__init__(threads)
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=ranks)
+        self.dist, self.rank, self.ranks = dist, rank, ranks
+
+    def build(self, size, first):
+        super().build(size, first)
+        self.model = self.torch.nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+
+    def place(self, tokens):
+        return super().place(np.split(tokens, self.ranks)[self.rank])
+
+    def mean(self, loss):
+        sum = self.torch.tensor(loss, dtype=self.torch.float64)
+        self.dist.all_reduce(sum)
+        return sum.item() / self.ranks
+
+
 def torch_model(size):
     import torch
     from torch import nn
@@ -231,9 +270,19 @@ def torch_model(size):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("library", choices=["jax", "torch"])
+    parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--store")
     a = parser.parse_args()
-    serve(Jax() if a.library == "jax" else Torch(a.threads))
+    if a.library == "jax":
+        trainer = Jax(a.devices)
+    elif a.ranks == 1:
+        trainer = Torch(a.threads)
+    else:
+        trainer = DDP(a.threads, a.rank, a.ranks, a.store)
+    serve(trainer, a.rank)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+func startSPMD(backend *xla.Backend, r train.Recipe) (trainRun, error) {
+	mesh, err := backend.Mesh(xla.Axis(train.Axis, backend.NumDevices()))
+	if err != nil {
+		return nil, err
+	}
+	return ddp.NewSPMD(mesh, r)
+}
+
+// ranks train together, each on a device of its own.
+type ranks struct {
+	engine *ddp.Engine
+	groups []group.Group
+	ranks  []*ddp.Rank
+}
+
+func startRanks(backend *xla.Backend, r train.Recipe) (trainRun, error) {
+	engine, err := ddp.NewEngine(backend, r, ddp.Options{})
+	if err != nil {
+		return nil, err
+	}
+	groups, err := group.New(backend.NumDevices())
+	if err != nil {
+		return nil, err
+	}
+	all := &ranks{engine, groups, make([]*ddp.Rank, len(groups))}
+	if err := all.do(func(ctx context.Context, i int) (err error) {
+		all.ranks[i], err = engine.Join(ctx, groups[i], i)
+		return err
+	}); err != nil {
+		return nil, errors.Join(err, all.Close())
+	}
+	return all, nil
+}
+
+// do has every rank do its part. The first that fails ends the others' waiting for it.
+func (r *ranks) do(part func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	errs := make([]error, len(r.groups))
+	var all sync.WaitGroup
+	for i := range r.groups {
+		all.Go(func() {
+			if errs[i] = part(ctx, i); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Step implements trainRun.
+func (r *ranks) Step(inputs, targets *tensors.Tensor) (m train.Metrics, err error) {
+	losses := make([]float64, len(r.ranks))
+	err = r.do(func(ctx context.Context, i int) error {
+		own, err := r.ranks[i].Step(ctx, inputs, targets)
+		losses[i] = own.Loss
+		return err
+	})
+	for _, loss := range losses {
+		m.Loss += loss / float64(len(losses))
+	}
+	return m, err
+}
+
+// Close implements trainRun.
+func (r *ranks) Close() error {
+	var errs []error
+	for _, rank := range r.ranks {
+		if rank != nil {
+			errs = append(errs, rank.Close())
+		}
+	}
+	r.engine.Close()
+	return errors.Join(errs...)
+}
