@@ -1,0 +1,81 @@
+package ddp
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// Save writes the run as the checkpoint of its step into the folder dir, with the caller's metadata: see
+// train.Recipe.Save. It is a collective call, after which all ranks know that the checkpoint is there, or get the error;
+// rank 0 writes it. In local SGD the ranks' states are averaged before, as at every Options.Every-th step. What a hook
+// keeps is not saved.
+func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
+	if r.lost != nil {
+		return r.lost
+	}
+	state := r.state
+	var err error
+	if every := r.engine.options.Every; every > 1 && r.steps%every != 0 {
+		err = r.average(ctx)
+	}
+	if r.client != nil {
+		if state, err = r.collect(ctx); err == nil {
+			defer free(state)
+		}
+	}
+	if err != nil {
+		return r.lose(err)
+	}
+	failed := []int32{0}
+	if r.g.Rank() == 0 {
+		if _, err = r.engine.recipe.Save(ctx, dir, state, meta, keep); err != nil {
+			failed[0] = 1
+		}
+	}
+	if e := group.Broadcast(ctx, r.g, failed, 0); e != nil {
+		return r.lose(errors.Join(err, e))
+	}
+	if failed[0] != 0 && err == nil {
+		err = errors.New("ddp: rank 0 could not save the checkpoint; it says why")
+	}
+	return err
+}
+
+// Load puts a checkpoint's state in the place of the run's: see train.Run.Load. It is a collective call; rank 0 reads the
+// checkpoint, and the others may give nil.
+func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
+	if r.lost != nil {
+		return r.lost
+	}
+	step := []int32{-1}
+	state, err := params.Zeros(r.engine.recipe.State())
+	if r.g.Rank() == 0 && err == nil {
+		var read []*tensors.Tensor
+		if read, err = r.engine.recipe.Read(ctx, c); err == nil {
+			state, step[0] = read, int32(c.Step)
+		}
+	}
+	if e := group.Broadcast(ctx, r.g, step, 0); e != nil {
+		return r.lose(errors.Join(err, e))
+	}
+	if step[0] < 0 {
+		if err == nil {
+			err = errors.New("ddp: rank 0 could not read the checkpoint; it says why")
+		}
+		return err
+	}
+	if err := r.spread(ctx, state); err != nil {
+		return r.lose(err)
+	}
+	if r.hook != nil {
+		r.hook = r.engine.options.Hook() // the old one keeps what is of other steps
+	}
+	r.steps = int(step[0])
+	return nil
+}
