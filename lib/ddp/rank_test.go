@@ -207,7 +207,11 @@ func TestEqualsAccumulation(t *testing.T) {
 		for name, o := range forms() {
 			engines[name] = newEngine(t, backend, recipe, o)
 		}
-		for world := 1; world <= 8; world++ {
+		worlds := []int{1, 2, 3, 4, 5, 6, 7, 8}
+		if tied {
+			worlds = []int{3, 8}
+		}
+		for _, world := range worlds {
 			batches := toySource(rows * world)
 			var want result
 			if tied {
