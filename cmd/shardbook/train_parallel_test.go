@@ -43,14 +43,7 @@ func TestTrainRanks(t *testing.T) {
 	if err := <-ended; err == nil || !strings.Contains(noise.String(), "go on with --resume") {
 		t.Fatalf("interrupted: error %v, %s", err, noise.String())
 	}
-	saved, err := filepath.Glob(filepath.Join(first, "step-*"))
-	if err != nil || len(saved) == 0 {
-		t.Fatal(saved, err)
-	}
-	stopped, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(saved[len(saved)-1]), "step-"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stopped := newestStep(t, first)
 	to := strconv.Itoa(stopped + 4)
 	sample := []string{"--steps", to, "--sample", "4", "--temperature", "0"}
 	got := trained(t, append([]string{"train", "--resume", "--checkpoint", first, "--bucket-bytes", "2e4", "--trace", traced}, sample...)...)

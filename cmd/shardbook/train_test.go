@@ -101,14 +101,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 	if err := cmd.Wait(); err == nil || !strings.Contains(noise.String(), "go on with --resume") {
 		t.Fatalf("interrupted: error %v, %s", err, noise.String())
 	}
-	saved, err := filepath.Glob(filepath.Join(first, "step-*"))
-	if err != nil || len(saved) == 0 {
-		t.Fatal(saved, err)
-	}
-	stopped, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(saved[len(saved)-1]), "step-"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stopped := newestStep(t, first)
 	to := strconv.Itoa(stopped + 3)
 	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log, "--recompute", "none", "--activation", "usual")
 	want := trained(t, append(args, whole, "--steps", to)...)
@@ -390,4 +383,18 @@ func TestNumbersForPeople(t *testing.T) {
 			t.Errorf("%d bytes as %q, want %q", n, got, want)
 		}
 	}
+}
+
+// newestStep is the step of the newest checkpoint in a folder.
+func newestStep(t *testing.T, folder string) int {
+	t.Helper()
+	path, err := checkpoint.Latest(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "step-"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return step
 }

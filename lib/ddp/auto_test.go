@@ -5,7 +5,6 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/ddp"
-	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -31,7 +30,7 @@ func TestInGraph(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		losses = append(losses, steps(t, run, c, 8, 4))
+		losses = append(losses, stepped(t, run, 4, textSource(t, c, 8)))
 		report, err := run.Collectives()
 		if err != nil {
 			t.Fatal(err)
@@ -58,15 +57,11 @@ func TestInGraph(t *testing.T) {
 	}
 }
 
-// steps trains on the reference text, and returns the losses.
-func steps(t *testing.T, run *train.Run, c gpt.Config, batch, steps int) (losses []float64) {
+// stepped trains for some steps, and returns the losses.
+func stepped(t *testing.T, run *train.Run, steps int, batches source) (losses []float64) {
 	t.Helper()
-	batches, err := gpt.Reference().Batches(c, batch)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for step := range steps {
-		inputs, targets, err := batches.Step(step)
+		inputs, targets, err := batches(step)
 		if err != nil {
 			t.Fatal(err)
 		}

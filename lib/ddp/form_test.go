@@ -30,18 +30,7 @@ func alone(t *testing.T, backend *xla.Backend, r train.Recipe, steps int, batche
 		t.Fatal(err)
 	}
 	defer run.Close()
-	var own result
-	for step := range steps {
-		inputs, targets, err := batches(step)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := run.Step(inputs, targets)
-		if err != nil {
-			t.Fatal(err)
-		}
-		own.losses = append(own.losses, m.Loss)
-	}
+	own := result{losses: stepped(t, run, steps, batches)}
 	values, err := run.Params(0)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +119,7 @@ func TestPrecisions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := steps(t, run, c, 4, 6)
+		want := stepped(t, run, 6, textSource(t, c, 4))
 		for step := range want {
 			if diff := got.losses[step]/want[step] - 1; !(math.Abs(diff) < 0.01) {
 				t.Errorf("%s, step %d: loss %v, in one program %v", name, step, got.losses[step], want[step])

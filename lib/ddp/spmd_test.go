@@ -41,23 +41,7 @@ func trainedBy(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, b
 	if err != nil {
 		t.Fatal(err)
 	}
-	batches, err := gpt.Reference().Batches(tiny, batch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var losses []float64
-	for step := range steps {
-		inputs, targets, err := batches.Step(step)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := run.Step(inputs, targets)
-		if err != nil {
-			t.Fatal(err)
-		}
-		losses = append(losses, m.Loss)
-	}
-	return losses, run
+	return stepped(t, run, steps, textSource(t, tiny, batch)), run
 }
 
 // TestEqualsOneDevice trains the same batches on 1 to 8 devices. The devices of a

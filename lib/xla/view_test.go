@@ -3,6 +3,7 @@ package xla_test
 import (
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -31,6 +32,9 @@ func TestViewIsTheDevicesMemory(t *testing.T) {
 			view, err := xla.View[float32](shard)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if address, err := xla.DevicePointer(shard); err != nil || address != unsafe.Pointer(&view[0]) {
+				t.Errorf("turn %d: device %d has its memory at %v (error %v), the view at %p", turn, device, address, err, &view[0])
 			}
 			view[1] = float32(100*turn + device)
 			if got := shard.Value().([]float32)[1]; got != view[1] {
