@@ -14,7 +14,7 @@ import (
 
 // TestFaults has a rank fail, panic or stall, before, in and after a step, in every form. Every other rank gets an error that
 // names it, within the group's timeout. Asynchronous ranks do not wait for each other in a step: they notice in the next call
-// that all make, here of the mean of the losses.
+// that all make, here of the mean of the losses, and where one has stalled, one that waits for its answer may be named with it.
 func TestFaults(t *testing.T) {
 	victim := 0
 	for form := range toyForms {

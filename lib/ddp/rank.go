@@ -17,8 +17,10 @@ import (
 // Rank is one of the ranks that train together. It is not safe for use by several goroutines at once.
 //
 // A step that fails for a reason that the other ranks do not share, and any error of the group, leaves the rank lost: what
-// is asked of it after is an error. The group's failure names the rank at fault. Go on in a new group, from the last
-// checkpoint: batches are functions of the step's number, so none is lost and none comes twice.
+// is asked of it after is an error. The group's failure names the rank at fault. ([Async] ranks notice in the next call that
+// all make, such as [Mean]. Where one has stalled in mid-step, others may wait for its answers, and be late themselves: the
+// failure then names one of these and lists them all.) Go on in a new group, from the last checkpoint: batches are functions
+// of the step's number, so none is lost and none comes twice.
 type Rank struct {
 	engine  *Engine
 	g       group.Group
