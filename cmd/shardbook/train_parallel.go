@@ -64,8 +64,6 @@ func (p *parallel) oneProgram() bool {
 	return slices.Contains([]ddp.Sync{"", syncSPMD, syncAuto}, p.Sync)
 }
 
-func (p *parallel) served() bool { return p.Sync == ddp.Server || p.Sync == ddp.Async }
-
 // validate returns an error that names the flags at fault.
 func (p *parallel) validate(batch int) error {
 	ways := append(ddp.Syncs(), syncSPMD, syncAuto)
@@ -90,9 +88,9 @@ func (p *parallel) validate(batch int) error {
 		return fmt.Errorf("--bucket-bytes=%d and --sync=%s, which has a bucket for each parameter: leave one of them out", p.BucketBytes, p.Sync)
 	case p.Every > 1 && p.Sync != ddp.Bucketed:
 		return fmt.Errorf("--every=%d and --sync=%s: local SGD shares no gradients; leave one of them out", p.Every, p.Sync)
-	case p.Compress != "" && (p.Every > 1 || p.served()):
+	case p.Compress != "" && (p.Every > 1 || p.Sync.Served()):
 		return fmt.Errorf("--compress-gradients=%s: there is no all-reduce to compress with --every %d and --sync %s", p.Compress, p.Every, p.Sync)
-	case p.Servers > 0 && !p.served():
+	case p.Servers > 0 && !p.Sync.Served():
 		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync, ddp.Server, ddp.Async)
 	case batch%p.Data != 0 || batch/p.Data%p.Accumulate != 0:
 		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d with --accumulate %d each: choose a multiple of their product",
@@ -109,13 +107,13 @@ func (p *parallel) suits(r train.Recipe) error {
 		way = fmt.Sprintf("--every=%d", p.Every)
 	}
 	switch {
-	case p.served() && r.Clip > 0:
+	case p.Sync.Served() && r.Clip > 0:
 		return fmt.Errorf("%s: a server sees a part of the gradients only, and cannot clip all of them: leave out --clip", way)
-	case p.served() && r.Precision.StochasticUpdate:
+	case p.Sync.Served() && r.Precision.StochasticUpdate:
 		return fmt.Errorf("%s: a server does not round stochastically: leave out --stochastic-rounding", way)
 	case p.Compress != "" && r.Policy().Reduce != dtypes.Float32:
 		return fmt.Errorf("--compress-gradients=%s takes gradients that are summed in float32: choose --precision fp32 or bf16", p.Compress)
-	case (p.served() || p.Every > 1) && scales:
+	case (p.Sync.Served() || p.Every > 1) && scales:
 		return fmt.Errorf("%s: there is no loss scale that all ranks agree on: choose --loss-scale none, or --precision bf16", way)
 	}
 	return nil

@@ -194,7 +194,7 @@ func (r *ranks) Memory() (map[string]int64, error) {
 	for _, b := range r.engine.Buckets() {
 		kinds["gradients"] += b.Bytes()
 	}
-	if r.options.Sync != ddp.Server && r.options.Sync != ddp.Async {
+	if !r.options.Sync.Served() {
 		kinds["optimizer"] = optim.States(r.recipe.Rule, tree).Bytes()
 	}
 	return kinds, err

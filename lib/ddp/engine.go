@@ -70,7 +70,7 @@ var noShape shapes.Shape
 func (e *Engine) prepare(inputs, targets shapes.Shape) error {
 	e.once.Do(func() {
 		var used []bool
-		if !e.options.Sync.served() { // servers know of all
+		if !e.options.Sync.Served() { // servers know of all
 			if used, e.failed = e.used(inputs, targets); e.failed != nil {
 				return
 			}

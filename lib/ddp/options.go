@@ -42,7 +42,8 @@ func ParseSync(name string) (Sync, error) {
 	return "", fmt.Errorf("ddp: no way to synchronise is called %q: choose one of %q", name, Syncs())
 }
 
-func (s Sync) served() bool { return s == Server || s == Async }
+// Served says whether there are parameter servers.
+func (s Sync) Served() bool { return s == Server || s == Async }
 
 // Options say how ranks train together. The zero value is [Bucketed], with all gradients averaged at each step.
 type Options struct {
@@ -114,12 +115,12 @@ func (o Options) Validate() error {
 	case o.EachMicroBatch && o.Hook != nil:
 		return errors.New("ddp: Options.EachMicroBatch and Options.Hook: leave one out, since gradients that were reduced " +
 			"once would be compressed again")
-	case o.Every > 1 && (o.Sync.served() || o.EachMicroBatch || o.Hook != nil):
+	case o.Every > 1 && (o.Sync.Served() || o.EachMicroBatch || o.Hook != nil):
 		return fmt.Errorf("ddp: Options.Every is %d, so that no gradients are synchronised: leave out Sync %q, EachMicroBatch and Hook",
 			o.Every, o.Sync)
-	case o.Sync.served() && (o.EachMicroBatch || o.Hook != nil):
+	case o.Sync.Served() && (o.EachMicroBatch || o.Hook != nil):
 		return fmt.Errorf("ddp: Options.Sync is %q, which has no all-reduce: leave out EachMicroBatch and Hook", o.Sync)
-	case o.Servers > 0 && !o.Sync.served():
+	case o.Servers > 0 && !o.Sync.Served():
 		return fmt.Errorf("ddp: Options.Servers is %d and Sync %q, which has no servers: choose %q or %q, or leave it out",
 			o.Servers, o.Sync, Server, Async)
 	}
@@ -136,7 +137,7 @@ func (o Options) validFor(r train.Recipe) error {
 	switch {
 	case r.Replicas != nil:
 		return errors.New("ddp: Recipe.Replicas is set, which is for one program on several devices: leave it nil")
-	case o.Sync.served() && (r.Clip > 0 || scales || r.Precision.StochasticUpdate):
+	case o.Sync.Served() && (r.Clip > 0 || scales || r.Precision.StochasticUpdate):
 		return fmt.Errorf("ddp: Options.Sync is %q, and a server sees a part of the gradients only: it cannot clip all of them "+
 			"(Recipe.Clip), scale losses or round updates stochastically (Recipe.Precision)", o.Sync)
 	case o.Every > 1 && scales:

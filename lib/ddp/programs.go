@@ -67,7 +67,7 @@ func (e *Engine) compile() error {
 		}
 		own.backward = backward[spread]
 	}
-	if e.options.Sync.served() {
+	if e.options.Sync.Served() {
 		return e.compileServers()
 	}
 	var err error

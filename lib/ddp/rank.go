@@ -87,7 +87,7 @@ func (r *Rank) spread(ctx context.Context, state []*tensors.Tensor) error {
 		}
 	}
 	err := r.broadcast(ctx, placed, 0)
-	if err == nil && r.engine.options.Sync.served() {
+	if err == nil && r.engine.options.Sync.Served() {
 		return r.serve(ctx, placed)
 	}
 	old := r.state

@@ -22,8 +22,7 @@ const Axis = "data"
 type Run struct {
 	recipe Recipe
 	mesh   *xla.Mesh
-	parts  parts       // of the state
-	tree   params.Tree // all of them
+	parts  parts // of the state
 	step   *xla.Program
 	state  []*dtensor.Tensor
 	steps  int
@@ -73,11 +72,11 @@ func start(mesh *xla.Mesh, r Recipe, compile compiler) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	run := &Run{recipe: r, mesh: mesh, parts: r.parts(), tree: r.State()}
+	run := &Run{recipe: r, mesh: mesh, parts: r.parts()}
 	if err := run.place(initial); err != nil {
 		return nil, err
 	}
-	n := len(run.tree)
+	n := len(run.state)
 	in := append(slices.Repeat([]xla.Placement{xla.Replicated()}, n), xla.Shard(0, Axis), xla.Shard(0, Axis))
 	all := make([]int, n)
 	for i := range all {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/shapes"
@@ -19,15 +17,7 @@ import (
 // compiled when it first meets a set of input shapes.
 //
 // Its methods may be called from several goroutines at once, for the same device or for others.
-type Portable struct {
-	backend *Backend
-	exec    *graph.Exec
-	donated []int
-	last    atomic.Pointer[executable]
-
-	closing sync.RWMutex // held for reading while the program is in use
-	closed  bool
-}
+type Portable struct{ compiled }
 
 // CompilePortable makes a program of a graph function without collectives. The donated inputs,
 // counted from 0, are those whose memory the program may use for its outputs: see [Layout.Donates].
@@ -36,14 +26,11 @@ func CompilePortable[F graph.ExecGraphFn](b *Backend, fn F, donated ...int) (*Po
 	if err := layout.checkDonated(inputsOf(fn)); err != nil {
 		return nil, err
 	}
-	exec, err := graph.NewExec(b, ThrowingErrors(fn))
-	if err != nil {
+	p := &Portable{}
+	if err := compileLater(&p.compiled, b, fn, layout.donated); err != nil {
 		return nil, err
 	}
-	exec.WithName(fmt.Sprintf("%s/%d", functionName(fn), programs.Add(1)))
-	b.donations.set(exec.Name(), layout.donated)
-	p := &Portable{backend: b, exec: exec, donated: layout.donated}
-	runtime.AddCleanup(p, b.donations.forget, exec.Name())
+	runtime.AddCleanup(p, b.donations.forget, p.exec.Name())
 	return p, nil
 }
 
@@ -109,8 +96,6 @@ func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error
 	return outputs, nil
 }
 
-func (p *Portable) donates(i int) bool { return slices.Contains(p.donated, i) }
-
 // inputs gives away what is donated, after all that can go wrong has been looked at.
 func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
 	first := map[*tensors.Tensor]int{}
@@ -146,36 +131,9 @@ func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
 	return inputs, nil
 }
 
-// use keeps the program from being closed until closing is unlocked for reading. It returns an
-// error if it is closed.
-func (p *Portable) use() error {
-	p.closing.RLock()
-	if p.closed {
-		p.closing.RUnlock()
-		return errors.New("the program is closed: compile another")
-	}
-	return nil
-}
-
 // Memory returns what the program most recently run needs on its device. It returns an error
 // before the first Call, and after Close.
-func (p *Portable) Memory() (Memory, error) {
-	if err := p.use(); err != nil {
-		return Memory{}, err
-	}
-	defer p.closing.RUnlock()
-	e := p.last.Load()
-	if e == nil {
-		return Memory{}, errors.New("the program is not compiled yet: call it first")
-	}
-	return e.memory(), nil
-}
+func (p *Portable) Memory() (Memory, error) { return p.memory() }
 
 // Close frees the compiled programs, once none of them runs.
-func (p *Portable) Close() {
-	p.closing.Lock()
-	defer p.closing.Unlock()
-	p.closed = true
-	p.exec.Finalize()
-	p.backend.donations.forget(p.exec.Name())
-}
+func (p *Portable) Close() { p.close() }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/gomlx/compute/distributed"
 	"github.com/gomlx/compute/shapes"
@@ -21,14 +19,10 @@ import (
 //
 // Its methods may be called from several goroutines at once.
 type Program struct {
+	compiled
 	mesh   *Mesh
 	layout Layout
-	exec   *graph.Exec
-	auto   bool                       // the graph sees whole tensors; see CompileAuto
-	last   atomic.Pointer[executable] // the one most recently compiled or run
-
-	closing sync.RWMutex // held for reading while the program is in use
-	closed  bool
+	auto   bool // the graph sees whole tensors; see CompileAuto
 }
 
 // Layout says how the inputs and outputs of a program lie on the mesh, one
@@ -83,19 +77,13 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, er
 	if err := layout.checkDonated(inputsOf(fn)); err != nil {
 		return nil, err
 	}
-	exec, err := graph.NewExec(m.backend, ThrowingErrors(fn))
-	if err != nil {
+	p := &Program{mesh: m, layout: layout}
+	if err := compileLater(&p.compiled, m.backend, fn, layout.donated); err != nil {
 		return nil, err
 	}
-	exec.WithName(fmt.Sprintf("%s/%d", functionName(fn), programs.Add(1)))
-	m.backend.donations.set(exec.Name(), layout.donated)
-	p := &Program{mesh: m, layout: layout, exec: exec}
-	runtime.AddCleanup(p, m.backend.donations.forget, exec.Name())
+	runtime.AddCleanup(p, m.backend.donations.forget, p.exec.Name())
 	return p, nil
 }
-
-// programs counts programs, so that each has a name of its own.
-var programs atomic.Int64
 
 // Call runs the program. Each argument is a tensor already placed on the mesh, and
 // placed as the layout says, or a host value, which is placed for the call. Each
@@ -130,20 +118,6 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 		return nil, err
 	}
 	return p.assemble(shards)
-}
-
-// donates says whether the program may overwrite input i.
-func (p *Program) donates(i int) bool { return slices.Contains(p.layout.donated, i) }
-
-// use keeps the program from being closed until closing is unlocked for reading. It
-// returns an error if it is closed.
-func (p *Program) use() error {
-	p.closing.RLock()
-	if p.closed {
-		p.closing.RUnlock()
-		return errors.New("the program is closed: compile another")
-	}
-	return nil
 }
 
 // inputs lists what each device gets, device by device. Before anything is donated
@@ -302,32 +276,11 @@ func (p *Program) Prepare(args ...any) (err error) {
 
 // Close frees the compiled programs, once none of them runs. A program that is not
 // closed is freed when nothing refers to it any more.
-func (p *Program) Close() {
-	p.closing.Lock()
-	defer p.closing.Unlock()
-	p.closed = true
-	p.exec.Finalize()
-	p.mesh.backend.donations.forget(p.exec.Name())
-}
+func (p *Program) Close() { p.close() }
 
 // Memory returns what the program most recently compiled or run needs on each
 // device. It returns an error before the first Call or Prepare, and after Close.
-func (p *Program) Memory() (Memory, error) {
-	return latest(p, func(e *executable) (Memory, error) { return e.memory(), nil })
-}
-
-// latest asks the program most recently compiled or run.
-func latest[T any](p *Program, ask func(*executable) (T, error)) (answer T, err error) {
-	if err := p.use(); err != nil {
-		return answer, err
-	}
-	defer p.closing.RUnlock()
-	e := p.last.Load()
-	if e == nil {
-		return answer, errors.New("the program is not compiled yet: call Prepare or Call first")
-	}
-	return ask(e)
-}
+func (p *Program) Memory() (Memory, error) { return p.memory() }
 
 // assemble joins the devices' outputs, which come device by device.
 func (p *Program) assemble(shards []*tensors.Tensor) ([]*dtensor.Tensor, error) {

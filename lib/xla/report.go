@@ -68,7 +68,9 @@ func byteString(n int64) string {
 // Collectives reports the operations between devices in what the program most
 // recently compiled or ran as, as XLA optimized it. It returns an error before the
 // first Call or Prepare, and after Close.
-func (p *Program) Collectives() (Report, error) { return latest(p, (*executable).collectives) }
+func (p *Program) Collectives() (Report, error) {
+	return latest(&p.compiled, (*executable).collectives)
+}
 
 func (e *executable) collectives() (Report, error) {
 	m, err := e.optimized()

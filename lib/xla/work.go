@@ -31,7 +31,9 @@ type Operation struct {
 // Operations lists the operations of what the program most recently compiled or ran as, as XLA optimized it: those of loops
 // and branches too, but not the loop as such, nor what nothing runs for. It returns an error before the first Call or
 // Prepare, and after Close.
-func (p *Program) Operations() ([]Operation, error) { return latest(p, (*executable).operations) }
+func (p *Program) Operations() ([]Operation, error) {
+	return latest(&p.compiled, (*executable).operations)
+}
 
 // Work is what one run of a program does on one device.
 type Work struct {
