@@ -8,6 +8,7 @@ import (
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -26,7 +27,7 @@ func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	}
 	if r.client != nil {
 		if state, err = r.collect(ctx); err == nil {
-			defer free(state)
+			defer rank.Free(state...)
 		}
 	}
 	if err != nil {

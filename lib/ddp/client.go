@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -41,13 +42,13 @@ func (c *client) pull(ctx context.Context) (staleness float64, err error) {
 		select {
 		case a = <-c.answers:
 		case <-ctx.Done():
-			return 0, c.rank.ended(ctx)
+			return 0, rank.Ended(ctx, c.rank.g)
 		case <-c.ctx.Done():
-			return 0, errors.Join(c.rank.ended(c.ctx), context.Cause(c.ctx))
+			return 0, errors.Join(rank.Ended(c.ctx, c.rank.g), context.Cause(c.ctx))
 		}
 		staleness += float64(a.staleness) / float64(len(buckets))
 		for _, place := range buckets[a.bucket].Places {
-			kind, data, err := buffer(c.rank.state[place])
+			kind, data, err := rank.Memory(c.rank.state[place])
 			if err != nil {
 				return 0, err
 			}
@@ -88,7 +89,7 @@ func (c *client) close(lost error) error {
 	}
 	c.cancel(nil)
 	for _, sh := range c.shards {
-		err = errors.Join(err, free(sh.values), free(sh.waiting))
+		err = errors.Join(err, rank.Free(sh.values...), rank.Free(sh.waiting...))
 	}
 	if lost != nil {
 		return nil
@@ -135,11 +136,11 @@ func (r *Rank) collect(ctx context.Context) (state []*tensors.Tensor, err error)
 	for i, n := range []int32{int32(r.steps), updates} {
 		at := len(state) - counters + i
 		counter, e := r.engine.backend.Put(n, r.device)
-		err = errors.Join(err, e, free(state[at:at+1]))
+		err = errors.Join(err, e, rank.Free(state[at]))
 		state[at] = counter
 	}
 	if err != nil {
-		return nil, errors.Join(err, free(state))
+		return nil, errors.Join(err, rank.Free(state...))
 	}
 	return state, nil
 }
@@ -149,7 +150,7 @@ func (r *Rank) zeros() (state []*tensors.Tensor, err error) {
 	for _, s := range r.engine.recipe.State() {
 		v, err := r.engine.backend.Put(tensors.FromShape(s.Shape), r.device)
 		if err != nil {
-			return nil, errors.Join(err, free(state))
+			return nil, errors.Join(err, rank.Free(state...))
 		}
 		state = append(state, v)
 	}
@@ -159,8 +160,8 @@ func (r *Rank) zeros() (state []*tensors.Tensor, err error) {
 // copyTo copies tensors into the memory of others.
 func copyTo(to, from []*tensors.Tensor) error {
 	for i := range to {
-		kind, a, err := buffer(to[i])
-		_, b, e := buffer(from[i])
+		kind, a, err := rank.Memory(to[i])
+		_, b, e := rank.Memory(from[i])
 		if err = errors.Join(err, e); err != nil {
 			return err
 		}

@@ -3,18 +3,10 @@ package ddp
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
-	"sync"
 	"unsafe"
-
-	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/dtypes/bfloat16"
-	"github.com/gomlx/compute/dtypes/float16"
-	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/plan"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // Hook communicates a bucket in place of an all-reduce: what PyTorch calls a communication hook. A rank has one of its
@@ -70,79 +62,4 @@ func (p *planned) Reduce(ctx context.Context, g group.Group, grads Gradients) er
 		return err
 	}
 	return group.RunPlan(ctx, g, p.plan, values, group.Sum)
-}
-
-// buffer returns a tensor's memory, on a CPU device, as a group takes it.
-func buffer(t *tensors.Tensor) (group.Type, group.Buffer, error) {
-	switch t.DType() {
-	case dtypes.Float32:
-		return memory[float32](t, group.Float32)
-	case dtypes.Float64:
-		return memory[float64](t, group.Float64)
-	case dtypes.BFloat16:
-		return memory[bfloat16.BFloat16](t, group.BFloat16)
-	case dtypes.Float16:
-		return memory[float16.Float16](t, group.Float16)
-	case dtypes.Int32:
-		return memory[int32](t, group.Int32)
-	case dtypes.Uint8:
-		return memory[uint8](t, group.Uint8)
-	}
-	return 0, group.Buffer{}, fmt.Errorf("ddp: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8", t.DType())
-}
-
-func memory[T float32 | float64 | bfloat16.BFloat16 | float16.Float16 | int32 | uint8](t *tensors.Tensor, as group.Type) (group.Type, group.Buffer, error) {
-	values, err := xla.View[T](t)
-	return as, group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}, err
-}
-
-// stream does one thing after another in the background, as a device's communication stream does. The methods but
-// finish may be called by one goroutine only.
-type stream struct {
-	queue chan task
-	end   sync.WaitGroup
-	err   error // the first; what follows it is not done
-}
-
-type task struct {
-	do   func() error
-	done chan struct{}
-}
-
-// newStream starts a stream of at most so many tasks.
-func newStream(tasks int) *stream {
-	s := &stream{queue: make(chan task, tasks)}
-	s.end.Go(func() {
-		for t := range s.queue {
-			if s.err == nil {
-				s.err = caught(t.do)
-			}
-			close(t.done)
-		}
-	})
-	return s
-}
-
-// caught makes an error of a panic, such as a hook's: the rank fails by it, not the program.
-func caught(do func() error) (err error) {
-	defer func() {
-		if thrown := recover(); thrown != nil {
-			err = fmt.Errorf("panic: %v\n%s", thrown, debug.Stack())
-		}
-	}()
-	return do()
-}
-
-// add puts a task behind those before it, and returns what is closed when it is done.
-func (s *stream) add(do func() error) (done <-chan struct{}) {
-	t := task{do, make(chan struct{})}
-	s.queue <- t
-	return t.done
-}
-
-// finish waits for all tasks, and returns the first error.
-func (s *stream) finish() error {
-	close(s.queue)
-	s.end.Wait()
-	return s.err
 }

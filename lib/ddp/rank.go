@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
@@ -83,7 +84,7 @@ func (r *Rank) spread(ctx context.Context, state []*tensors.Tensor) error {
 	for i, v := range state {
 		var err error
 		if placed[i], err = r.engine.backend.Put(v, r.device); err != nil {
-			return errors.Join(err, free(placed[:i]))
+			return errors.Join(err, rank.Free(placed[:i]...))
 		}
 	}
 	err := r.broadcast(ctx, placed, 0)
@@ -92,13 +93,13 @@ func (r *Rank) spread(ctx context.Context, state []*tensors.Tensor) error {
 	}
 	old := r.state
 	r.state = placed
-	return errors.Join(err, free(old))
+	return errors.Join(err, rank.Free(old...))
 }
 
 // broadcast copies a rank's tensors to all others'.
 func (r *Rank) broadcast(ctx context.Context, values []*tensors.Tensor, root int) error {
 	for _, v := range values {
-		kind, data, err := buffer(v)
+		kind, data, err := rank.Memory(v)
 		if err != nil {
 			return err
 		}
@@ -115,7 +116,7 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metri
 	if r.lost != nil {
 		return Metrics{}, r.lost
 	}
-	parts, err := r.parts(inputs, targets)
+	parts, err := rank.MicroBatches(inputs, targets, r.g.Rank(), r.g.Size(), r.engine.options.Accumulate)
 	if err != nil {
 		return Metrics{}, err
 	}
@@ -127,8 +128,8 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metri
 	return m, nil
 }
 
-func (r *Rank) step(ctx context.Context, parts []part) (m Metrics, err error) {
-	if err := r.engine.prepare(parts[0].inputs.Shape(), parts[0].targets.Shape()); err != nil {
+func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (m Metrics, err error) {
+	if err := r.engine.prepare(parts[0].Inputs.Shape(), parts[0].Targets.Shape()); err != nil {
 		return m, err
 	}
 	if err := r.makeBuckets(); err != nil {
@@ -171,7 +172,7 @@ func (r *Rank) update(loss float64, parts int) (train.Metrics, error) {
 	last := len(out) - 1
 	r.state = out[:last]
 	m, err := train.MetricsOf(out[last])
-	return m, errors.Join(err, free(out[last:]))
+	return m, errors.Join(err, rank.Free(out[last:]...))
 }
 
 // divisor is how many gradients there are to a mean.
@@ -193,7 +194,7 @@ func (r *Rank) divisor(parts int) float64 {
 func (r *Rank) average(ctx context.Context) error {
 	defer r.span(trace.Reduce, "state")()
 	for _, v := range r.state[:len(r.state)-counters] {
-		kind, data, err := buffer(v)
+		kind, data, err := rank.Memory(v)
 		if err != nil {
 			return err
 		}
@@ -272,23 +273,12 @@ func (r *Rank) Close() error {
 		err = r.client.close(r.lost)
 		r.client = nil
 	}
-	err = errors.Join(err, free(r.state), free(r.buckets))
+	err = errors.Join(err, rank.Free(r.state...), rank.Free(r.buckets...))
 	r.state, r.buckets = nil, nil
 	if r.lost == nil {
 		r.lost = errors.New("ddp: the rank is closed: join again")
 	}
 	return err
-}
-
-// free frees device memory at once: the garbage collector would come late.
-func free(values []*tensors.Tensor) error {
-	var errs []error
-	for _, v := range values {
-		if v != nil {
-			errs = append(errs, v.FinalizeAll())
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // makeBuckets makes the buffers of the buckets.

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 )
 
 // Ranks with parameters to serve, and their clients, send each other messages: three words, and the data that the first of
@@ -44,7 +45,7 @@ func (r *Rank) serve(ctx context.Context, state []*tensors.Tensor) error {
 		err = r.client.close(nil)
 	}
 	if err != nil {
-		return errors.Join(err, free(state))
+		return errors.Join(err, rank.Free(state...))
 	}
 	buckets := len(r.engine.buckets)
 	c := &client{rank: r, shards: map[int]*shard{}, answers: make(chan answer, buckets)}
@@ -60,7 +61,7 @@ func (r *Rank) serve(ctx context.Context, state []*tensors.Tensor) error {
 	}
 	old, n := r.state, len(r.engine.tree)
 	r.state = state[:n:n]
-	return errors.Join(err, free(old), free(state[n:]))
+	return errors.Join(err, rank.Free(old...), rank.Free(state[n:]...))
 }
 
 // listen starts what goes on between this rank and the others.
@@ -114,7 +115,7 @@ func (c *client) receive(from int) error {
 				return err
 			}
 			if err := g.Do(ctx, group.Call{Kind: group.KindRecv, Type: kind, Peer: from, Out: data}); err != nil {
-				return errors.Join(err, free([]*tensors.Tensor{into}))
+				return errors.Join(err, rank.Free(into))
 			}
 			if err := c.take(sh, from, into); err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -73,7 +74,7 @@ func (sh *shard) room() (*tensors.Tensor, group.Type, group.Buffer, error) {
 	if err != nil {
 		return nil, 0, group.Buffer{}, err
 	}
-	kind, data, err := buffer(t)
+	kind, data, err := rank.Memory(t)
 	return t, kind, data, err
 }
 
@@ -138,12 +139,12 @@ func (sh *shard) update(grads []*tensors.Tensor) (now []byte, err error) {
 	}
 	args = append(args, int32(sh.updates+1), float32(1/divisor), sum)
 	sh.values, err = r.engine.servers[sh.bucket].Call(r.device, args...)
-	if err = errors.Join(err, free([]*tensors.Tensor{sum})); err != nil {
+	if err = errors.Join(err, rank.Free(sum)); err != nil {
 		return nil, err
 	}
 	sh.updates++
 	for i := range r.engine.buckets[sh.bucket].Places {
-		kind, data, err := buffer(sh.values[i])
+		kind, data, err := rank.Memory(sh.values[i])
 		if err != nil {
 			return nil, err
 		}
@@ -163,7 +164,7 @@ func (e *Engine) sumOf(device int, grads []*tensors.Tensor) (*tensors.Tensor, er
 		args[i] = g
 	}
 	out, err := e.sum.Call(device, args...)
-	if err = errors.Join(err, free(grads)); err != nil {
+	if err = errors.Join(err, rank.Free(grads...)); err != nil {
 		return nil, err
 	}
 	return out[0], nil

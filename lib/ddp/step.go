@@ -8,51 +8,15 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/trace"
 )
-
-// part is a micro-batch of a rank: so many rows of the whole batch, the first of which is row.
-type part struct {
-	inputs, targets *tensors.Tensor
-	row             uint32
-}
-
-// parts cuts the rank's micro-batches out of a batch.
-func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]part, error) {
-	if inputs == nil || targets == nil {
-		return nil, errors.New("ddp: the inputs or the targets are nil: give both")
-	}
-	ranks, micro := r.g.Size(), r.engine.options.Accumulate
-	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) || in.Dim(0) == 0 {
-		return nil, fmt.Errorf("ddp: inputs of shape %s and targets of shape %s: give both as many rows", in, out)
-	}
-	rows := inputs.Shape().Dim(0)
-	if rows%(ranks*micro) != 0 {
-		return nil, fmt.Errorf("ddp: a batch of %d rows is not divisible by %d ranks with %d micro-batches each: make it a multiple of %d",
-			rows, ranks, micro, ranks*micro)
-	}
-	size := rows / (ranks * micro)
-	all := make([]part, micro)
-	for i := range all {
-		first := (r.g.Rank()*micro + i) * size
-		in, err := rowsOf(inputs, first, size)
-		if err != nil {
-			return nil, err
-		}
-		out, err := rowsOf(targets, first, size)
-		if err != nil {
-			return nil, err
-		}
-		all[i] = part{in, out, uint32(first)}
-	}
-	return all, nil
-}
 
 // step is one step of a rank as it goes on: the passes on this goroutine, communication in the background.
 type step struct {
 	*Rank
 	ctx    context.Context
-	stream *stream
+	stream *rank.Stream
 	micro  int               // the number of the micro-batch, from 0
 	last   bool              // it is the last one
 	left   []int             // by bucket: gradients that are still to come in this backward pass
@@ -62,12 +26,12 @@ type step struct {
 
 func (r *Rank) newStep(ctx context.Context, micro int) *step {
 	n := len(r.buckets)
-	return &step{Rank: r, ctx: ctx, stream: newStream(max(1, n*micro)),
+	return &step{Rank: r, ctx: ctx, stream: rank.NewStream(max(1, n*micro)),
 		left: make([]int, n), writes: make([]int, len(r.engine.tree)), busy: make([]<-chan struct{}, n)}
 }
 
 // passes makes the forward and backward passes of all micro-batches, and returns the rank's loss.
-func (s *step) passes(parts []part) (loss float64, err error) {
+func (s *step) passes(parts []rank.MicroBatch) (loss float64, err error) {
 	for i, p := range parts {
 		s.micro, s.last = i, i == len(parts)-1
 		clear(s.left)
@@ -93,21 +57,21 @@ func (s *step) passes(parts []part) (loss float64, err error) {
 // finish waits for what is communicated.
 func (s *step) finish() error {
 	defer s.span(trace.Wait, "gradients")()
-	return s.stream.finish()
+	return s.stream.Finish()
 }
 
 // pass is the forward and the backward pass of a micro-batch.
-func (s *step) pass(p part) (loss float64, err error) {
+func (s *step) pass(p rank.MicroBatch) (loss float64, err error) {
 	var mine []*tensors.Tensor // what is on the device for this pass alone
-	defer func() { err = errors.Join(err, free(mine)) }()
+	defer func() { err = errors.Join(err, rank.Free(mine...)) }()
 	hold := func(ts ...*tensors.Tensor) { mine = append(mine, ts...) }
 	end := s.span(trace.Copy, "batch")
-	x, err := s.engine.backend.Put(p.inputs, s.device)
+	x, err := s.engine.backend.Put(p.Inputs, s.device)
 	if err != nil {
 		return 0, err
 	}
 	hold(x)
-	above, err := s.engine.backend.Put(p.targets, s.device)
+	above, err := s.engine.backend.Put(p.Targets, s.device)
 	if err != nil {
 		return 0, err
 	}
@@ -120,11 +84,11 @@ func (s *step) pass(p part) (loss float64, err error) {
 		if i == len(blocks)-1 {
 			break
 		}
-		if err := s.ended(s.ctx); err != nil {
+		if err := rank.Ended(s.ctx, s.g); err != nil {
 			return 0, err
 		}
 		end := s.span(trace.Compute, "forward "+b.Name)
-		out, err := b.forward.Call(s.device, s.operands(b, x, p.row)...)
+		out, err := b.forward.Call(s.device, s.operands(b, x, p.Row)...)
 		end()
 		if err != nil {
 			return 0, fmt.Errorf("forward pass of %s: %w", b.Name, err)
@@ -133,17 +97,17 @@ func (s *step) pass(p part) (loss float64, err error) {
 		x, kept[i] = out[0], out[1:]
 	}
 	for i := len(blocks) - 1; i >= 0; i-- {
-		if err := s.ended(s.ctx); err != nil {
+		if err := rank.Ended(s.ctx, s.g); err != nil {
 			return 0, err
 		}
-		out, err := s.backward(i, inputs[i], above, kept[i], p.row)
+		out, err := s.backward(i, inputs[i], above, kept[i], p.Row)
 		if err != nil {
 			return 0, fmt.Errorf("backward pass of %s: %w", blocks[i].Name, err)
 		}
 		if i == len(blocks)-1 {
 			loss, out = float64(tensors.ToScalar[float32](out[0])), out[1:]
 		}
-		err = free(append(kept[i], above, inputs[i]))
+		err = rank.Free(append(kept[i], above, inputs[i])...)
 		if i > 0 {
 			above = out[0]
 			hold(above)
@@ -160,15 +124,6 @@ func (s *step) pass(p part) (loss float64, err error) {
 		}
 	}
 	return loss, nil
-}
-
-// ended returns the group's failure, which says who is at fault, if the context has ended. Ended by this rank's caller alone,
-// it is a failure too: the others learn of it.
-func (r *Rank) ended(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
-	}
-	return group.Barrier(ctx, r.g)
 }
 
 // operands are what the passes of a block take first.
@@ -258,12 +213,12 @@ func (s *step) share(b int) error {
 	if o.Every > 1 || !s.last && !o.EachMicroBatch {
 		return nil
 	}
-	kind, data, err := buffer(s.buckets[b])
+	kind, data, err := rank.Memory(s.buckets[b])
 	if err != nil {
 		return err
 	}
 	grads := Gradients{Bucket: s.engine.buckets[b], Index: b, Type: kind, Data: data}
-	s.busy[b] = s.stream.add(func() error { return s.reduce(grads) })
+	s.busy[b] = s.stream.Add(func() error { return s.reduce(grads) })
 	return nil
 }
 

@@ -1,0 +1,32 @@
+// Package rank is what engines of ranks have in common, each rank with programs and a device of its own: its part of a
+// batch, the memory of a tensor as the group takes it, and a stream that communicates in the background.
+package rank
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+)
+
+// Free frees device memory at once: the garbage collector would come late. Values may be nil.
+func Free(values ...*tensors.Tensor) error {
+	var errs []error
+	for _, v := range values {
+		if v != nil {
+			errs = append(errs, v.FinalizeAll())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Ended returns the group's failure, which says who is at fault, if the context has ended. Ended by this rank's caller
+// alone, it is a failure too: the others learn of it.
+func Ended(ctx context.Context, g group.Group) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return group.Barrier(ctx, g)
+}
