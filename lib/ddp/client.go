@@ -3,7 +3,6 @@ package ddp
 import (
 	"context"
 	"errors"
-	"unsafe"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -24,7 +23,7 @@ func (c *client) push(grads Gradients) error {
 	if err != nil {
 		return err
 	}
-	copy(bytesOf(kind, data), bytesOf(grads.Type, grads.Data))
+	copy(rank.Bytes(kind, data), rank.Bytes(grads.Type, grads.Data))
 	return c.take(sh, to, into)
 }
 
@@ -52,7 +51,7 @@ func (c *client) pull(ctx context.Context) (staleness float64, err error) {
 			if err != nil {
 				return 0, err
 			}
-			a.params = a.params[copy(bytesOf(kind, data), a.params):]
+			a.params = a.params[copy(rank.Bytes(kind, data), a.params):]
 		}
 	}
 	return staleness, nil
@@ -165,12 +164,7 @@ func copyTo(to, from []*tensors.Tensor) error {
 		if err = errors.Join(err, e); err != nil {
 			return err
 		}
-		copy(bytesOf(kind, a), bytesOf(kind, b))
+		copy(rank.Bytes(kind, a), rank.Bytes(kind, b))
 	}
 	return nil
-}
-
-// bytesOf is a buffer's memory.
-func bytesOf(kind group.Type, b group.Buffer) []byte {
-	return unsafe.Slice((*byte)(b.Data), b.Len*kind.Size())
 }

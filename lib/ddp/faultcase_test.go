@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -30,7 +31,7 @@ var (
 		}
 		return backend
 	})
-	toyRecipe = train.Recipe{Model: toy(false), Rule: optim.AdamW(1e-2)}
+	toyRecipe = train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)}
 	toyForms  = map[string]ddp.Options{
 		"naive":         {Sync: ddp.Naive},
 		"overlap":       {Sync: ddp.Overlap},

@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -77,7 +78,7 @@ func TestEqualsWholeBatch(t *testing.T) {
 			}
 		}
 	}
-	recipe := train.Recipe{Model: toy(true), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}}
+	recipe := train.Recipe{Model: toy.Model(true), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}}
 	e := newEngine(t, backend, recipe, ddp.Options{BucketBytes: 160})
 	micro := newEngine(t, backend, recipe, ddp.Options{Accumulate: 2})
 	each := newEngine(t, backend, recipe, ddp.Options{Accumulate: 2, EachMicroBatch: true})
@@ -133,7 +134,7 @@ func TestPrecisions(t *testing.T) {
 func TestSumLoss(t *testing.T) {
 	const world = 4
 	backend := devicetest.Open(t, world)
-	m := toy(false)
+	m := toy.Model(false)
 	m.Criterion = func(y, targets *graph.Node) *graph.Node {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
@@ -168,21 +169,21 @@ func TestSumLoss(t *testing.T) {
 func TestLocalSGD(t *testing.T) {
 	const world, every, rounds = 3, 2, 3
 	backend := devicetest.Open(t, world)
-	recipe := train.Recipe{Model: toy(false), Rule: optim.SGD(0.1)}
+	recipe := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
 	got := together(t, newEngine(t, backend, recipe, ddp.Options{Every: every}), world, every*rounds, toySource(2*world))[0]
 
-	state, err := toy(false).Init()
+	state, err := toy.Model(false).Init()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for round := range rounds {
 		var ranks [][]*tensors.Tensor
 		for rank := range world {
-			m := toy(false)
+			m := toy.Model(false)
 			m.Initial = func() ([]*tensors.Tensor, error) { return clones(t, state), nil }
 			own := together(t, newEngine(t, backend, train.Recipe{Model: m, Rule: optim.SGD(0.1)}, ddp.Options{}), 1, every,
 				func(step int) (inputs, targets *tensors.Tensor, err error) {
-					inputs, targets = toyBatch(every*round+step, 2*world)
+					inputs, targets = toy.Batch(every*round+step, 2*world)
 					return rowsOf(inputs, 2*rank, 2), rowsOf(targets, 2*rank, 2), nil
 				})[0]
 			values, err := own.params.List(m.Params())
@@ -204,7 +205,7 @@ func TestLocalSGD(t *testing.T) {
 			state[i] = tensors.FromFlatDataAndDimensions(mean, state[i].Shape().Dimensions...)
 		}
 	}
-	want, err := params.Zip(toy(false).Params(), state)
+	want, err := params.Zip(toy.Model(false).Params(), state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +235,7 @@ func rowsOf(x *tensors.Tensor, first, rows int) *tensors.Tensor {
 func TestAsync(t *testing.T) {
 	const steps = 30
 	backend := devicetest.Open(t, 4)
-	recipe := train.Recipe{Model: toy(false), Rule: optim.AdamW(1e-2)}
+	recipe := train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)}
 	e := newEngine(t, backend, recipe, ddp.Options{Sync: ddp.Async, BucketBytes: 160, Servers: 1})
 	one := together(t, e, 1, steps, toySource(4))[0]
 	plain := together(t, newEngine(t, backend, recipe, ddp.Options{}), 1, steps, toySource(4))[0]

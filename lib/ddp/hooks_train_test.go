@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
@@ -16,7 +17,7 @@ import (
 func TestHooksTrain(t *testing.T) {
 	const world = 3
 	var hook func() ddp.Hook
-	e := newEngine(t, devicetest.Open(t, world), train.Recipe{Model: toy(false), Rule: optim.AdamW(1e-2)},
+	e := newEngine(t, devicetest.Open(t, world), train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)},
 		ddp.Options{BucketBytes: 160, Hook: func() ddp.Hook { return hook() }})
 
 	// Compressed, losses must fall, to not much more than those of an all-reduce.

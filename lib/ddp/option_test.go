@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/plan"
@@ -49,7 +50,7 @@ type bare struct{ train.Model }
 
 func TestOptionErrors(t *testing.T) {
 	backend := devicetest.Open(t, 2)
-	plain := train.Recipe{Model: toy(false), Rule: optim.SGD(0.1)}
+	plain := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
 	with := func(change func(r *train.Recipe)) train.Recipe {
 		r := plain
 		change(&r)
@@ -77,7 +78,7 @@ func TestOptionErrors(t *testing.T) {
 		"served clipping": {with(func(r *train.Recipe) { r.Clip = 1 }), ddp.Options{Sync: ddp.Server}, "cannot clip"},
 		"served scaling":  {scaled, ddp.Options{Sync: ddp.Server}, "scale losses"},
 		"no model":        {train.Recipe{Rule: optim.SGD(1)}, ddp.Options{}, "no model"},
-		"no chain":        {with(func(r *train.Recipe) { r.Model = bare{toy(false)} }), ddp.Options{}, "no chain of blocks"},
+		"no chain":        {with(func(r *train.Recipe) { r.Model = bare{toy.Model(false)} }), ddp.Options{}, "no chain of blocks"},
 		"no blocks":       {with(func(r *train.Recipe) { r.Model = chain.Model{} }), ddp.Options{}, "no blocks"},
 	} {
 		if _, err := ddp.NewEngine(backend, c.r, c.o); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -92,7 +93,7 @@ func TestOptionErrors(t *testing.T) {
 // TestJoinErrors makes mistakes that leave a rank as it was, or never make one.
 func TestJoinErrors(t *testing.T) {
 	backend := devicetest.Open(t, 2)
-	plain := train.Recipe{Model: toy(false), Rule: optim.SGD(0.1)}
+	plain := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
 	join := func(r train.Recipe, o ddp.Options, then func(ctx context.Context, rank *ddp.Rank) error) error {
 		e := newEngine(t, backend, r, o)
 		return group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
@@ -109,15 +110,15 @@ func TestJoinErrors(t *testing.T) {
 			if rank.Steps() != 0 {
 				return fmt.Errorf("%d steps after %w", rank.Steps(), err)
 			}
-			good, goals := toyBatch(0, 4)
+			good, goals := toy.Batch(0, 4)
 			if _, e := rank.Step(ctx, good, goals); e != nil {
 				return fmt.Errorf("after an error: %w", e)
 			}
 			return err
 		}
 	}
-	inputs, targets := toyBatch(0, 3)
-	half, _ := toyBatch(0, 2)
+	inputs, targets := toy.Batch(0, 3)
+	half, _ := toy.Batch(0, 2)
 	eight := plain
 	eight.Model, eight.Rule = deep(2, 80), optim.Adam8bit(0.1) // smaller parameters have float32 states
 	closed := func(ctx context.Context, rank *ddp.Rank) error {
@@ -143,7 +144,7 @@ func TestJoinErrors(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", name, c.err, c.want)
 		}
 	}
-	broken := toy(false)
+	broken := toy.Model(false)
 	broken.Blocks[1].Apply = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node) *graph.Node { panic(fmt.Errorf("broken")) }
 	if err := join(train.Recipe{Model: broken, Rule: optim.SGD(1)}, ddp.Options{}, func(ctx context.Context, rank *ddp.Rank) error {
 		_, err := rank.Step(ctx, half, half)

@@ -2,16 +2,12 @@ package ddp_test
 
 import (
 	"context"
-	"math"
-	"math/rand/v2"
 	"testing"
 
-	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
-	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -20,64 +16,6 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
-
-// toy is a perceptron of four layers, which compiles fast. One of its parameters is not used at all, and one twice if it is
-// tied.
-func toy(tied bool) chain.Model {
-	const width = 6
-	layer := func(name, kind string, in, out int) chain.Block {
-		tree := params.Tree{params.New(name+".w", dtypes.Float32, in, out), params.New(name+".b", dtypes.Float32, out)}
-		return chain.Block{Name: name, Kind: kind, Params: tree, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-			return graph.Tanh(graph.Add(graph.Dot(x, p.Get(name+".w")).Product(), graph.ExpandLeftToRank(p.Get(name+".b"), 2)))
-		}}
-	}
-	scale := params.New("scale", dtypes.Float32)
-	first, last := layer("in", "", 4, width), layer("out", "", width, 3)
-	idle := params.New("idle", dtypes.Float32, 5)
-	first.Params = append(first.Params, scale, idle)
-	if tied {
-		last.Params = append(last.Params, scale)
-	}
-	for _, b := range []*chain.Block{&first, &last} {
-		apply := b.Apply
-		b.Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
-			if y := apply(p, x, key, row); p["scale"] != nil && (b == &first || tied) {
-				return graph.Mul(y, p.Get("scale"))
-			} else {
-				return y
-			}
-		}
-	}
-	m := chain.Model{Blocks: []chain.Block{first, layer("h0", "h", width, width), layer("h1", "h", width, width), last}}
-	m.Criterion = func(y, targets *graph.Node) *graph.Node {
-		return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
-	}
-	m.Initial = func() (values []*tensors.Tensor, err error) {
-		random := rand.New(rand.NewPCG(1, 2))
-		for _, s := range m.Params() {
-			flat := make([]float32, s.Size())
-			for i := range flat {
-				flat[i] = float32(random.NormFloat64()) / 2
-			}
-			values = append(values, tensors.FromFlatDataAndDimensions(flat, s.Shape.Dimensions...))
-		}
-		return values, nil
-	}
-	return m
-}
-
-// toyBatch is a batch of a step, the same whoever asks.
-func toyBatch(step, rows int) (inputs, targets *tensors.Tensor) {
-	random := rand.New(rand.NewPCG(3, uint64(step)))
-	x, y := make([]float32, 4*rows), make([]float32, 3*rows)
-	for i := range x {
-		x[i] = float32(random.NormFloat64())
-	}
-	for i := range y {
-		y[i] = float32(math.Tanh(float64(x[4*(i/3)+i%3]))) / 2
-	}
-	return tensors.FromFlatDataAndDimensions(x, rows, 4), tensors.FromFlatDataAndDimensions(y, rows, 3)
-}
 
 // result is what a rank ends with.
 type result struct {
@@ -91,7 +29,7 @@ type source func(step int) (inputs, targets *tensors.Tensor, err error)
 
 func toySource(rows int) source {
 	return func(step int) (*tensors.Tensor, *tensors.Tensor, error) {
-		inputs, targets := toyBatch(step, rows)
+		inputs, targets := toy.Batch(step, rows)
 		return inputs, targets, nil
 	}
 }
@@ -202,7 +140,7 @@ func TestEqualsAccumulation(t *testing.T) {
 	const steps, rows = 20, 2
 	backend := devicetest.Open(t, 8)
 	for _, tied := range []bool{false, true} {
-		recipe := train.Recipe{Model: toy(tied), Rule: optim.AdamW(1e-2)}
+		recipe := train.Recipe{Model: toy.Model(tied), Rule: optim.AdamW(1e-2)}
 		engines := map[string]*ddp.Engine{}
 		for name, o := range forms() {
 			engines[name] = newEngine(t, backend, recipe, o)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
@@ -210,7 +211,7 @@ func TestExchange(t *testing.T) {
 	dir := t.TempDir()
 	train := func(steps int) {
 		for range steps {
-			inputs, targets := toyBatch(run.Steps(), 2*world)
+			inputs, targets := toy.Batch(run.Steps(), 2*world)
 			if _, err := run.Step(inputs, targets); err != nil {
 				t.Fatal(err)
 			}
@@ -333,7 +334,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			inputs, targets := toyBatch(0, 2*world)
+			inputs, targets := toy.Batch(0, 2*world)
 			if _, err := rank.Step(ctx, inputs, targets); err != nil {
 				return err
 			}

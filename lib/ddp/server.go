@@ -148,7 +148,7 @@ func (sh *shard) update(grads []*tensors.Tensor) (now []byte, err error) {
 		if err != nil {
 			return nil, err
 		}
-		now = append(now, bytesOf(kind, data)...)
+		now = append(now, rank.Bytes(kind, data)...)
 	}
 	return now, nil
 }

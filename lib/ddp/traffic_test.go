@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 	"github.com/shardbook/shardbook/lib/ddp"
@@ -24,7 +25,7 @@ func sent(t *testing.T, e *ddp.Engine, world, rows int) []plan.Load {
 			if err != nil {
 				return err
 			}
-			inputs, targets := toyBatch(0, rows)
+			inputs, targets := toy.Batch(0, rows)
 			for range steps {
 				if _, err := rank.Step(ctx, inputs, targets); err != nil {
 					return err
@@ -51,7 +52,7 @@ func TestRingBytes(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	for _, o := range []ddp.Options{{}, {BucketBytes: 160}, {Accumulate: 2}} {
 		o.Hook = ddp.ByPlan(plan.Ring)
-		e := newEngine(t, backend, train.Recipe{Model: toy(false), Rule: optim.SGD(0.1)}, o)
+		e := newEngine(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, o)
 		for world := 1; world <= 8; world++ {
 			total := 0
 			loads := sent(t, e, world, 2*world)
@@ -76,7 +77,7 @@ func TestServerBytes(t *testing.T) {
 	for _, servers := range []int{1, 2, worlds} {
 		for _, way := range []ddp.Sync{ddp.Server, ddp.Async} {
 			o := ddp.Options{Sync: way, BucketBytes: 160, Servers: servers}
-			e := newEngine(t, backend, train.Recipe{Model: toy(false), Rule: optim.SGD(0.1)}, o)
+			e := newEngine(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, o)
 			loads := sent(t, e, worlds, 2*worlds)
 			for rank, load := range loads {
 				want := 0
@@ -106,7 +107,7 @@ func TestAccumulationBytes(t *testing.T) {
 		{ddp.Options{Sync: ddp.Naive, Accumulate: 3, EachMicroBatch: true}, 3 * 544}, {ddp.Options{Every: 2}, (544 + 20) / 2}} { // with what is not used
 		c.o.Trace = trace.New()
 		const steps = 4
-		together(t, newEngine(t, backend, train.Recipe{Model: toy(false), Rule: optim.SGD(0.1)}, c.o), 2, steps, toySource(6))
+		together(t, newEngine(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, c.o), 2, steps, toySource(6))
 		var last [2]int64
 		for _, n := range c.o.Trace.Counters() {
 			last[n.Rank] = max(last[n.Rank], n.Value)

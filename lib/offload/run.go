@@ -121,7 +121,7 @@ func (r *Run) placeComputed(values []*tensors.Tensor) ([]*dtensor.Tensor, error)
 	if !r.policy.Mixed() || len(values) == 0 {
 		return r.place(Parameters, values...)
 	}
-	host, err := plainGo()
+	host, err := PlainGo()
 	if err != nil {
 		return nil, err
 	}

@@ -23,13 +23,13 @@ type hostUpdater struct {
 }
 
 func newHostUpdater(r *Run) (*hostUpdater, error) {
-	backend, err := plainGo()
+	backend, err := PlainGo()
 	return &hostUpdater{r, backend, map[string]*graph.Exec{}, make([][]*tensors.Tensor, len(r.stages))}, err
 }
 
-// plainGo is GoMLX's backend in plain Go, one operation after another: loops side by side may wait for each other for ever
+// PlainGo is GoMLX's backend in plain Go, one operation after another: loops side by side may wait for each other for ever
 // (docs/upstream.md, "loops side by side in plain Go"), and a rule may have some.
-func plainGo() (compute.Backend, error) { return gobackend.New("ops_sequential") }
+func PlainGo() (compute.Backend, error) { return gobackend.New("ops_sequential") }
 
 func (u *hostUpdater) start(_ context.Context, block int, states []*tensors.Tensor) error {
 	u.keep(block, states)

@@ -81,4 +81,11 @@ func (r Adam8bitRule) Update(u Update) (*graph.Node, []*graph.Node) {
 	return u.descend(w, change, r.LR), []*graph.Node{mCodes, mMax, vCodes, vMax}
 }
 
+func (r Adam8bitRule) block(param params.Spec) int {
+	if r.small(param) {
+		return 1
+	}
+	return r.Block
+}
+
 func (r Adam8bitRule) small(param params.Spec) bool { return product(param.Shape.Dimensions) < r.Least }

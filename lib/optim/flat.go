@@ -8,6 +8,8 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
 )
 
 // Flat is a run of the elements of a parameter in row-major order, as in ZeRO: a vector of Length elements, of which
@@ -26,6 +28,27 @@ type Flat struct {
 	// both alone (Adam8bit needs Offset), and then they may be nil.
 	Offset *graph.Node
 	Sum    func(*graph.Node) *graph.Node
+}
+
+// FlatLength is the Length of the flat parts in which so many ranks hold a parameter: its elements divided by the ranks,
+// rounded up, so that the last parts may have padding; where a rule keeps one number for a block of elements ([Adam8bit]), to whole
+// blocks, so that the parts make exactly the whole's step, and their states are the whole's in pieces.
+func FlatLength(r Rule, param params.Spec, ranks int) int {
+	length, unit := (param.Size()+ranks-1)/ranks, blockOf(r, param)
+	return max(1, (length+unit-1)/unit*unit)
+}
+
+// blocked is a rule that keeps one number for a block of elements.
+type blocked interface {
+	block(param params.Spec) int
+}
+
+// blockOf is the length of a rule's blocks of a parameter, or 1.
+func blockOf(r Rule, param params.Spec) int {
+	if b, ok := r.(blocked); ok {
+		return max(1, b.block(param))
+	}
+	return 1
 }
 
 func (f Flat) check([]int) error {

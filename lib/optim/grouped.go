@@ -72,6 +72,8 @@ func (r grouped) States(param params.Spec, part Part) []State {
 	return nil
 }
 
+func (r grouped) block(param params.Spec) int { return blockOf(r.of(param), param) }
+
 func (r grouped) Update(u Update) (*graph.Node, []*graph.Node) {
 	if err := r.Validate(); err != nil {
 		panic(err)

@@ -31,6 +31,8 @@ func (r scheduled) States(param params.Spec, part Part) []State {
 	return r.rule.States(param, part)
 }
 
+func (r scheduled) block(param params.Spec) int { return blockOf(r.rule, param) }
+
 func (r scheduled) Update(u Update) (*graph.Node, []*graph.Node) {
 	if err := r.Validate(); err != nil {
 		panic(err)

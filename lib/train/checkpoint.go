@@ -27,16 +27,21 @@ func (r Recipe) Save(ctx context.Context, dir string, state []*tensors.Tensor, m
 	tree := r.State()
 	step := int(tensors.ToScalar[int32](state[tree.Index(stepsName)]))
 	for i, v := range state {
-		finite, err := allFinite(v)
-		if err != nil {
+		if err := CheckFinite(tree[i].Name, v); err != nil {
 			return "", err
-		}
-		if !finite {
-			return "", fmt.Errorf("train: %s has values that are not finite after step %d: the run has diverged, and is not saved",
-				tree[i].Name, step)
 		}
 	}
 	return checkpoint.Save(ctx, dir, step, meta, tree, state, keep)
+}
+
+// CheckFinite returns an error if an entry of a state, or a part of it, has values that are not finite: the run has
+// diverged, and should not be saved.
+func CheckFinite(name string, value *tensors.Tensor) error {
+	finite, err := allFinite(value)
+	if err == nil && !finite {
+		err = fmt.Errorf("train: %s has values that are not finite: the run has diverged, and is not saved", name)
+	}
+	return err
 }
 
 // Load puts a checkpoint's state in the place of the run's: the next step is what it would have been in the run that

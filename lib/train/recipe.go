@@ -153,7 +153,7 @@ func (r Recipe) Initial() ([]*tensors.Tensor, error) {
 		return nil, err
 	}
 	for i, w := range weights {
-		if weights[i], err = convert(w, r.Policy().Params); err != nil {
+		if weights[i], err = Convert(w, r.Policy().Params); err != nil {
 			return nil, err
 		}
 	}

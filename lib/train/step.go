@@ -30,6 +30,13 @@ func (r Recipe) Key(before *graph.Node) *graph.Node { return noise.Key(r.Seed, g
 // gradients (0 where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics if the
 // inputs do not fit.
 func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+	return r.UpdateShards(nil, state, loss, grads)
+}
+
+// UpdateShards is [Recipe.Update] for a rank that has one flat part of each parameter, and of its gradient, padded with
+// zeros: the state then has the parts in place of the parameters, and the optimizer's states of these, as
+// optim.StatesOfParts lists them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
+func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	scaler := r.Policy().Scaling
 	weights, states, scaling, counters := cut(r.parts(), state)
 	g := loss.Graph()
@@ -38,15 +45,19 @@ func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Nod
 	one := graph.Const(g, float32(1))
 	norm, made, scale := graph.ZerosLike(one), one, one
 	finite := graph.Const(g, true)
+	var sum func(*graph.Node) *graph.Node
+	if len(shards) > 0 {
+		sum = shards[0].Sum
+	}
 	if len(scaling) > 0 {
-		finite = precision.Finite(grads)
+		finite = everywhere(precision.Finite(grads), sum)
 		grads = scaler.Unscale(grads, scaling)
 	}
 	if r.Clip > 0 {
-		grads, norm = optim.ClipByGlobalNorm(grads, r.Clip, nil)
+		grads, norm = optim.ClipByGlobalNorm(grads, r.Clip, sum)
 		finite = graph.LogicalAnd(finite, graph.IsFinite(norm)) // squares overflow before the gradients do
 	}
-	newWeights, newStates := r.update(weights, grads, states, updates, key)
+	newWeights, newStates := r.update(shards, weights, grads, states, updates, key)
 	newScaling := scaling
 	if len(scaling) > 0 {
 		newWeights, newStates = precision.Select(finite, newWeights, weights), precision.Select(finite, newStates, states)
@@ -56,6 +67,15 @@ func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Nod
 	}
 	metrics := graph.Stack([]*graph.Node{loss, norm, made, scale}, 0)
 	return slices.Concat(newWeights, newStates, newScaling, []*graph.Node{steps, updates, metrics})
+}
+
+// everywhere says whether something is so on all ranks.
+func everywhere(is *graph.Node, sum func(*graph.Node) *graph.Node) *graph.Node {
+	if sum == nil {
+		return is
+	}
+	not := sum(graph.ConvertDType(graph.LogicalNot(is), dtypes.Float32))
+	return graph.Equal(not, graph.ZerosLike(not))
 }
 
 // gradients returns the mean loss over the batch, in float32, and the gradients of the scaled loss. The model computes
@@ -92,14 +112,22 @@ func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.No
 }
 
 // update applies the rule. Parameters of a half type that are rounded stochastically are handed to it in float32.
-func (r Recipe) update(weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
+func (r Recipe) update(shards []optim.Flat, weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
 	policy, tree := r.Policy(), r.parts().params
-	if !policy.StochasticUpdate {
-		return optim.Apply(r.Rule, tree, weights, grads, states, number)
+	parts := make([]optim.Part, len(tree))
+	for i := range shards {
+		parts[i] = shards[i]
 	}
-	newWeights, newStates = optim.Apply(r.Rule, tree.As(dtypes.Float32), precision.Cast(weights, dtypes.Float32), grads, states, number)
+	if !policy.StochasticUpdate {
+		return optim.ApplyToParts(r.Rule, tree, parts, weights, grads, states, number)
+	}
+	newWeights, newStates = optim.ApplyToParts(r.Rule, tree.As(dtypes.Float32), parts, precision.Cast(weights, dtypes.Float32), grads, states, number)
 	for i, w := range newWeights {
-		bits := noise.Bits(key, updateSite+uint32(i), nil, w.Shape().Dimensions...)
+		var first *graph.Node // the place in the whole of the part's first element
+		if len(shards) > 0 {
+			first = graph.ConvertDType(shards[i].Offset, dtypes.Uint32)
+		}
+		bits := noise.Bits(key, updateSite+uint32(i), first, w.Shape().Dimensions...)
 		newWeights[i] = precision.CastStochastic(w, policy.Params, bits)
 	}
 	return newWeights, newStates

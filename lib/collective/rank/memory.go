@@ -37,3 +37,8 @@ func view[T float32 | float64 | bfloat16.BFloat16 | float16.Float16 | int32 | ui
 	values, err := xla.View[T](t)
 	return as, group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}, err
 }
+
+// Bytes is a buffer's memory.
+func Bytes(kind group.Type, b group.Buffer) []byte {
+	return unsafe.Slice((*byte)(b.Data), b.Len*kind.Size())
+}

@@ -1,0 +1,167 @@
+package zero_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/zero"
+)
+
+type named = params.Named[*tensors.Tensor]
+
+// batchOf gives the batch of a step.
+type batchOf func(step int) (inputs, targets *tensors.Tensor)
+
+func toyBatches(rows int) batchOf {
+	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
+}
+
+// apart is by how much two trees differ at most, in units in the last place of the largest parameter.
+func apart(t *testing.T, a, b named) float64 {
+	t.Helper()
+	var worst, largest float64
+	for name := range a {
+		x, y := tensors.MustCopyFlatData[float32](a[name]), tensors.MustCopyFlatData[float32](b[name])
+		for i := range x {
+			if x[i] != x[i] || y[i] != y[i] {
+				t.Fatalf("%s has NaNs", name)
+			}
+			worst, largest = max(worst, math.Abs(float64(x[i])-float64(y[i]))), max(largest, math.Abs(float64(x[i])))
+		}
+	}
+	return worst / (float64(math.Nextafter32(float32(largest), 2*float32(largest))) - largest)
+}
+
+// alone trains on one device.
+func alone(t *testing.T, backend *xla.Backend, recipe train.Recipe, steps int, batches batchOf) named {
+	t.Helper()
+	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := train.New(mesh, recipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	for i := range steps {
+		inputs, targets := batches(i)
+		if _, err := run.Step(inputs, targets); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := run.Params(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := named{}
+	for i, s := range recipe.Model.Params() {
+		all[s.Name] = list[i]
+	}
+	return all
+}
+
+// steady makes steps.
+func steady(ctx context.Context, z zero.Trainer, steps int, batches batchOf) (named, error) {
+	for range steps {
+		inputs, targets := batches(z.Steps())
+		if _, err := z.Step(ctx, inputs, targets); err != nil {
+			return nil, err
+		}
+	}
+	return z.Params(ctx)
+}
+
+// compiled trains as one program.
+func compiled(t *testing.T, backend *xla.Backend, recipe train.Recipe, o zero.Options, steps int, batches batchOf, axes ...xla.MeshAxis) named {
+	t.Helper()
+	mesh, err := backend.Mesh(axes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := zero.New(mesh, recipe, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	all, err := steady(context.Background(), run, steps, batches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// ranks trains a world of ranks.
+func ranks(t *testing.T, e *zero.Engine, world, steps int, batches batchOf) named {
+	t.Helper()
+	all := make([]named, world)
+	if err := group.Run(context.Background(), world, func(ctx context.Context, g group.Group) error {
+		r, err := e.Join(ctx, g, g.Rank())
+		if err != nil {
+			return err
+		}
+		if all[g.Rank()], err = steady(ctx, r, steps, batches); err != nil {
+			return err
+		}
+		return r.Close()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for r := range all {
+		if name := differ(all[0], all[r]); name != "" {
+			t.Errorf("ranks 0 and %d gather different values of %s", r, name)
+		}
+	}
+	return all[0]
+}
+
+// differ returns the name of a parameter whose bits differ, or "".
+func differ(a, b named) string {
+	for name := range a {
+		if b[name] == nil || !a[name].Equal(b[name]) {
+			return name
+		}
+	}
+	return ""
+}
+
+func engine(t *testing.T, backend *xla.Backend, r train.Recipe, o zero.Options) *zero.Engine {
+	t.Helper()
+	e, err := zero.NewEngine(backend, r, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+func TestProbe(t *testing.T) {
+	backend := devicetest.Open(t, 8)
+	for name, rule := range map[string]optim.Rule{"adamw": optim.AdamW(1e-2), "adafactor": optim.Adafactor(1e-2)} {
+		recipe := train.Recipe{Model: toy.Model(true), Rule: rule, Clip: 1}
+		for _, world := range []int{1, 3, 4} {
+			batches := toyBatches(2 * world)
+			one := alone(t, backend, recipe, 20, batches)
+			var first named
+			for stage := 1; stage <= 3; stage++ {
+				c := compiled(t, backend, recipe, zero.Options{Stage: stage}, 20, batches, xla.Axis(train.Axis, world))
+				r := ranks(t, engine(t, backend, recipe, zero.Options{Stage: stage}), world, 20, batches)
+				if first == nil {
+					first = r
+				}
+				fmt.Println(name, world, stage, "one-compiled", apart(t, one, c), "compiled-ranks", apart(t, c, r), differ(c, r), "first", differ(first, r))
+			}
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package zero
+
+import (
+	"context"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// gather puts the ranks' shards of a unit together.
+func (r *Rank) gather(ctx context.Context, own, whole *tensors.Tensor) error {
+	kind, in, err := rank.Memory(own)
+	if err != nil {
+		return err
+	}
+	_, out, err := rank.Memory(whole)
+	if err != nil {
+		return err
+	}
+	return r.shard.Do(ctx, group.Call{Kind: group.KindAllGather, Type: kind, In: in, Out: out})
+}
+
+// guest is a unit that is, or will be, gathered for a stretch of a pass.
+type guest struct {
+	stay
+	whole *tensors.Tensor
+	there <-chan struct{} // closed when it has been gathered
+}
+
+// invite begins to gather what is needed up to a position, in stage 3. Elsewhere all is there.
+func (p *rankPass) invite(position int) error {
+	if p.engine.options.Stage < 3 {
+		return nil
+	}
+	for ; len(p.coming) > 0 && p.coming[0].first <= position; p.coming = p.coming[1:] {
+		g := &guest{stay: p.coming[0]}
+		u := p.units[g.unit]
+		own := p.held.weights[g.unit]
+		var err error
+		if g.whole, err = p.borrow(own.DType(), p.shards, u.size); err != nil {
+			return err
+		}
+		p.count(g.whole.Shape().ByteSize())
+		g.there = p.stream.Add(func() error {
+			defer p.span(gathers, u.name)()
+			return p.gather(p.ctx, own, g.whole)
+		})
+		p.guests = append(p.guests, g)
+	}
+	return nil
+}
+
+// gathers is the stream of spans in which parameters are gathered.
+const gathers = "gather"
+
+// needed returns the whole units of a position's block, once they are there.
+func (p *rankPass) needed(position int) (units []any) {
+	for _, u := range p.uses[blockAt(position, len(p.blocks))] {
+		if p.engine.options.Stage < 3 {
+			units = append(units, p.held.weights[u])
+			continue
+		}
+		for _, g := range p.guests {
+			if g.unit != u || g.first > position {
+				continue
+			}
+			select {
+			case <-g.there:
+			default:
+				end := p.span(trace.Wait, p.units[u].name)
+				<-g.there
+				end()
+			}
+			units = append(units, g.whole)
+			break
+		}
+	}
+	return units
+}
+
+// dismiss frees what is not needed behind a position.
+func (p *rankPass) dismiss(position int) {
+	var stay []*guest
+	for _, g := range p.guests {
+		if g.last > position {
+			stay = append(stay, g)
+			continue
+		}
+		p.count(-g.whole.Shape().ByteSize())
+		p.memory.giveBack(g.whole)
+	}
+	p.guests = stay
+}
+
+// count records how many bytes of parameters are gathered.
+func (p *rankPass) count(bytes int64) {
+	p.gathered += bytes
+	p.engine.options.Trace.Count(p.world.Rank(), "gathered parameters", p.gathered)
+}

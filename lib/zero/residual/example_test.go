@@ -1,0 +1,136 @@
+package residual_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/offload"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/zero/residual"
+)
+
+func check[T any](value T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return value
+}
+
+// Three layers whose inputs are divided between two devices: 64 numbers each, gathered once each for the backward pass.
+func ExampleCheckpoint() {
+	backend := check(xla.Open(xla.Devices(2), xla.Plugin("cpu")))
+	defer backend.Close()
+	mesh := check(backend.Mesh(xla.Axis("tensor", 2)))
+	layer := func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Tanh(in[0])} }
+	step := check(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		y := x
+		for range 3 {
+			y = residual.Checkpoint(layer, "tensor", y)[0]
+		}
+		return graph.Gradient(graph.ReduceAllSum(y), x)[0]
+	}, xla.In(xla.Replicated()).Gives(xla.Replicated())))
+	defer step.Close()
+	out := check(step.Call(tensors.FromShape(shapes.Make(dtypes.Float32, 8, 8))))
+	fmt.Println("the gradient at 0:", tensors.MustCopyFlatData[float32](out[0].Shards()[0])[0])
+	sent := check(step.Collectives())
+	fmt.Printf("%d all-gathers, %d bytes\n", sent.Of(xla.AllGather).Count, sent.Of(xla.AllGather).Bytes)
+	// Output:
+	// the gradient at 0: 1
+	// 3 all-gathers, 768 bytes
+}
+
+// Four ranks that have the same three checkpoints of 4 KiB.
+func ExampleStash() {
+	const ranks, checkpoints = 4, 3
+	backend := check(xla.Open(xla.Devices(ranks), xla.Plugin("cpu")))
+	defer backend.Close()
+	for _, where := range []offload.Where{offload.Device, offload.Host} {
+		err := group.Run(context.Background(), ranks, func(ctx context.Context, g group.Group) error {
+			stash, err := residual.NewStash(backend, g.Rank(), g, where)
+			if err != nil {
+				return err
+			}
+			defer stash.Close()
+			for i := range checkpoints { // the forward pass
+				x, err := backend.Put(tensors.FromShape(shapes.Make(dtypes.Float32, 1024)), g.Rank())
+				if err != nil {
+					return err
+				}
+				if err := stash.Put(ctx, i, x); err != nil {
+					return err
+				}
+			}
+			if device, host := stash.Bytes(); g.Rank() == 0 {
+				fmt.Printf("on the %v: %d bytes on the device, %d on the host; whole: %d\n", where, device, host, checkpoints*4096)
+			}
+			for i := checkpoints - 1; i >= 0; i-- { // the backward pass
+				x, err := stash.Get(ctx, i)
+				if err != nil {
+					return err
+				}
+				if err := x.FinalizeAll(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// on the device: 3072 bytes on the device, 0 on the host; whole: 12288
+	// on the host: 0 bytes on the device, 3072 on the host; whole: 12288
+}
+
+// Gradients of 6000 numbers in ten tensors, by way of a buffer for all of them, and of one for 1024.
+func ExampleBuffer() {
+	for _, bytes := range []int{0, 4096} {
+		err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
+			var gradients []*tensors.Tensor
+			for range 10 {
+				gradients = append(gradients, tensors.FromShape(shapes.Make(dtypes.BFloat16, 600)))
+			}
+			buffer, err := residual.NewBuffer(bytes)
+			if err != nil {
+				return err
+			}
+			if err := buffer.AllReduce(ctx, g, gradients, group.Mean); err != nil {
+				return err
+			}
+			if g.Rank() == 0 {
+				fmt.Printf("%d bytes, %d messages\n", buffer.Bytes(), buffer.Messages())
+			}
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// 24000 bytes, 1 messages
+	// 4096 bytes, 6 messages
+}
+
+// Two checkpoints of 10 bytes are made among temporaries of 30, and then 60 bytes are needed at once.
+func ExampleReplay() {
+	events := []residual.Event{
+		{ID: 1, Bytes: 30}, {ID: 2, Bytes: 10, Long: true}, {ID: 3, Bytes: 30}, {ID: 4, Bytes: 10, Long: true},
+		{ID: 1, Free: true}, {ID: 3, Free: true},
+		{ID: 5, Bytes: 60},
+	}
+	r := check(residual.Replay(events, 80))
+	fmt.Printf("failed: %v, though %d bytes are free; the largest block has %d\n", r.Failed, r.Free, r.Largest)
+	r = check(residual.Replay(check(residual.WithRegion(events)), 80))
+	fmt.Printf("with a region failed: %v\n", r.Failed)
+	// Output:
+	// failed: true, though 60 bytes are free; the largest block has 30
+	// with a region failed: false
+}

@@ -1,0 +1,308 @@
+package zero
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Run is a run on all devices of a mesh, each step of which is one program. It is not safe for use by several goroutines at
+// once.
+type Run struct {
+	*step
+	mesh    *xla.Mesh
+	entries []entry
+	program *xla.Program
+	held    heldBy[*dtensor.Tensor]
+	steps   int
+	lost    error
+}
+
+// New starts a run at the model's initial parameters. The mesh has the one axis train.Axis, along which everything is
+// sharded, or before it the axis [Replicas], for hybrid sharding: each place along that has a copy of the state.
+//
+// Bytes counts what lies on a device between steps. Gradients, and what is gathered, live within the program, whose
+// plan [Run.Memory] reports.
+func New(mesh *xla.Mesh, recipe train.Recipe, o Options) (*Run, error) {
+	model, recipe, err := chainOf(recipe, o)
+	if err != nil {
+		return nil, err
+	}
+	if mesh == nil {
+		return nil, errors.New("zero: the mesh is nil: make one with Backend.Mesh")
+	}
+	axes := mesh.AxesNames()
+	if !slices.Equal(axes, []string{train.Axis}) && !slices.Equal(axes, []string{Replicas, train.Axis}) {
+		return nil, fmt.Errorf("zero: the mesh has axes %q, want %q alone or %q before it", axes, train.Axis, Replicas)
+	}
+	if o.Shards != 0 || o.Offload || o.Trace != nil {
+		return nil, errors.New("zero: Options.Shards, Offload and Trace are for ranks: use NewEngine, or leave them out; hybrid " +
+			"sharding takes a mesh with the axis Replicas")
+	}
+	shards, err := mesh.AxisSize(train.Axis)
+	if err != nil {
+		return nil, err
+	}
+	s := &step{options: o.withDefaults(), recipe: recipe, model: model, policy: recipe.Policy(), axes: axes, world: mesh.NumDevices()}
+	s.passes = chain.Passes{Model: model, Precision: s.policy, Keep: !o.Recompute}
+	s.layout = newLayout(model, recipe.Rule, model.Params().As(s.policy.Params), shards)
+	r := &Run{step: s, mesh: mesh}
+	if r.entries, err = entries(recipe, s.layout); err != nil {
+		return nil, err
+	}
+	initial, err := recipe.Initial()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.place(func(want checkpoint.Range, i int) (*tensors.Tensor, error) {
+		return cutOut(initial[i], want)
+	}); err != nil {
+		return nil, err
+	}
+	on := r.placements()
+	donated := make([]int, len(on))
+	for i := range donated {
+		donated[i] = i
+	}
+	rows := xla.Shard(0, axes...)
+	layout := xla.In(append(slices.Clone(on), rows, rows)...).Gives(append(on, xla.Replicated())...).Donates(donated...)
+	if r.program, err = xla.Compile(mesh, s.graph, layout); err != nil {
+		return nil, errors.Join(err, r.free())
+	}
+	return r, nil
+}
+
+// placements say how what is held lies on the mesh.
+func (r *Run) placements() []xla.Placement {
+	shard := xla.Shard(0, train.Axis)
+	h := heldBy[xla.Placement]{weights: slices.Repeat([]xla.Placement{shard}, len(r.units))}
+	if r.policy.Mixed() {
+		h.masters = h.weights
+	}
+	if r.options.Stage < 3 {
+		h.weights = slices.Repeat([]xla.Placement{xla.Replicated()}, len(r.units))
+	}
+	for _, e := range r.entries[len(r.tree):] {
+		if e.sharded {
+			h.rest = append(h.rest, shard)
+		} else {
+			h.rest = append(h.rest, xla.Replicated())
+		}
+	}
+	return h.all()
+}
+
+// place puts a state on the devices in place of the one that is there, of the ranges that of gives of entry i. An error
+// leaves that one.
+func (r *Run) place(of func(want checkpoint.Range, i int) (*tensors.Tensor, error)) error {
+	rows := make([][]byte, len(r.units)) // all ranks' shards, one after another
+	var rest []*tensors.Tensor
+	vectors := make([][]*tensors.Tensor, r.shards) // by rank and entry
+	for rank := range r.shards {
+		for i, want := range ranges(r.entries, rank) {
+			v, err := of(want, i)
+			if err != nil {
+				return err
+			}
+			vectors[rank] = append(vectors[rank], v)
+		}
+		for i, u := range r.units {
+			v, err := r.unitVector(u, vectors[rank])
+			if err != nil {
+				return err
+			}
+			b, err := bytesOf(v)
+			if err != nil {
+				return err
+			}
+			rows[i] = append(rows[i], b...)
+		}
+	}
+	for i, e := range r.entries[len(r.tree):] {
+		i += len(r.tree)
+		var data []byte
+		for rank := range r.shards {
+			b, err := bytesOf(vectors[rank][i])
+			if err != nil {
+				return err
+			}
+			data = append(data, b...)
+			if !e.sharded {
+				break
+			}
+		}
+		dims := e.part.Shape.Dimensions
+		if e.sharded {
+			dims = []int{r.shards * e.part.Size()}
+		}
+		t, err := fromBytes(e.whole.Shape.DType, data, dims...)
+		if err != nil {
+			return err
+		}
+		rest = append(rest, t)
+	}
+	h := heldBy[*tensors.Tensor]{rest: rest}
+	for i, u := range r.units {
+		kept := r.tree[0].Shape.DType
+		master, err := fromBytes(kept, rows[i], r.shards*u.size)
+		if err != nil {
+			return err
+		}
+		dims := []int{r.shards * u.size}
+		if r.options.Stage < 3 {
+			dims = []int{r.shards, u.size}
+		}
+		w, err := fromBytes(kept, rows[i], dims...)
+		if err != nil {
+			return err
+		}
+		if w, err = train.Convert(w, r.policy.Compute); err != nil {
+			return err
+		}
+		h.weights = append(h.weights, w)
+		if r.policy.Mixed() {
+			h.masters = append(h.masters, master)
+		}
+	}
+	var placed []*dtensor.Tensor
+	on := r.placements()
+	for i, t := range h.all() {
+		p, err := r.mesh.Place(t, on[i])
+		if err != nil {
+			return errors.Join(err, freeAll(placed))
+		}
+		placed = append(placed, p)
+	}
+	err := r.free()
+	r.held = split(placed, len(r.units), r.policy.Mixed())
+	return err
+}
+
+// freeAll frees device memory at once: the garbage collector would come late.
+func freeAll(values []*dtensor.Tensor) error {
+	var errs []error
+	for _, v := range values {
+		errs = append(errs, v.FinalizeAll())
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Run) free() error {
+	old := r.held.all()
+	r.held = heldBy[*dtensor.Tensor]{}
+	return freeAll(old)
+}
+
+// Step implements [Trainer]. The loss is the mean over the whole batch. An error that can be known before the devices run
+// leaves the run where it stood; after any other it is lost, as the message says.
+func (r *Run) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
+	if err := errors.Join(r.lost, ctx.Err()); err != nil {
+		return train.Metrics{}, err
+	}
+	var args []any
+	for _, v := range r.held.all() {
+		args = append(args, v)
+	}
+	out, err := r.program.Call(append(args, inputs, targets)...)
+	if err != nil {
+		return train.Metrics{}, fmt.Errorf("zero: step %d: %w", r.steps, err)
+	}
+	last := len(out) - 1
+	r.held = split(out[:last], len(r.units), r.policy.Mixed())
+	r.steps++
+	m, err := train.MetricsOf(out[last].Shards()[0])
+	return m, errors.Join(err, out[last].FinalizeAll())
+}
+
+// Steps implements [Trainer].
+func (r *Run) Steps() int { return r.steps }
+
+// Bytes implements [Trainer]: what lies on each device between steps.
+func (r *Run) Bytes() Bytes {
+	b := Bytes{}
+	count := func(kind memest.Kind, values []*dtensor.Tensor) {
+		for _, v := range values {
+			b[kind] += v.ShardShape().ByteSize()
+		}
+	}
+	count(memest.Parameters, r.held.weights)
+	count(memest.Master, r.held.masters)
+	count(memest.Optimizer, r.held.rest[:min(len(r.held.rest), r.states())])
+	return b
+}
+
+// states is how many of the rest's arrays are the optimizer's.
+func (s *step) states() int {
+	return len(s.recipe.State()) - len(s.tree) - len(s.policy.Scaling.States()) - counters
+}
+
+// counters is how many of a state's entries, the last, are counters.
+const counters = 2
+
+// Memory is what the compiled step needs on each device. It returns an error before the first step.
+func (r *Run) Memory() (xla.Memory, error) { return r.program.Memory() }
+
+// Collectives is what the compiled step has of operations between devices. It returns an error before the first step.
+func (r *Run) Collectives() (xla.Report, error) { return r.program.Collectives() }
+
+// Prepare compiles the step for batches such as these without running it, so that Memory and Collectives can be asked
+// first.
+func (r *Run) Prepare(inputs, targets *tensors.Tensor) error {
+	var args []any
+	for _, v := range r.held.all() {
+		args = append(args, v)
+	}
+	return r.program.Prepare(append(args, inputs, targets)...)
+}
+
+// Close implements [Trainer].
+func (r *Run) Close() error {
+	if r.lost != nil {
+		return nil
+	}
+	r.lost = errors.New("zero: the run is closed: begin another")
+	r.program.Close()
+	return r.free()
+}
+
+// kept returns the contents of a rank's shard of a unit, in the type that parameters are kept in.
+func (r *Run) kept(unit, rank int) ([]byte, error) {
+	if r.policy.Mixed() {
+		return bytesOf(r.held.masters[unit].Shards()[rank])
+	}
+	data, err := bytesOf(r.held.weights[unit].Shards()[rank])
+	if err == nil && r.options.Stage < 3 {
+		n := len(data) / r.shards
+		data = data[rank*n : (rank+1)*n]
+	}
+	return data, err
+}
+
+// Params implements [Trainer].
+func (r *Run) Params(context.Context) (params.Named[*tensors.Tensor], error) {
+	if r.lost != nil {
+		return nil, r.lost
+	}
+	units := make([][]byte, len(r.units))
+	for i := range units {
+		for rank := range r.shards {
+			data, err := r.kept(i, rank)
+			if err != nil {
+				return nil, err
+			}
+			units[i] = append(units[i], data...)
+		}
+	}
+	return r.wholeParams(units)
+}

@@ -1,0 +1,151 @@
+package zero
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+)
+
+// summing is a graph function that adds some of its values up over the ranks: sum returns the ranks' sum of x.
+type summing func(in []*graph.Node, sum func(x *graph.Node) *graph.Node) []*graph.Node
+
+// phases run such a function where ranks have programs of their own, with no sums in them. There is a program for all the sums
+// that can be made at once, whose results the ranks then add up; one for those that need these; and so on, and at last one for
+// the function's results.
+type phases struct {
+	sums []program
+	last program
+}
+
+// program is a compiled graph function, which runs on a device, or on the host, whatever device is given.
+type program interface {
+	call(device int, args ...any) ([]*tensors.Tensor, error)
+}
+
+// compiler makes a program, which may use the memory of the donated inputs.
+type compiler func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (program, error)
+
+// sumOf is one of a function's sums: of which phase it is, from 0, and where it lies in that phase's vector.
+type sumOf struct{ phase, offset, size int }
+
+// newPhases compiles a function of inputs of the given shapes, of which some are donated to the last program. The scratch
+// graph, which it frees, is to see which sums there are.
+func newPhases(scratch *graph.Graph, compile compiler, fn summing, inputs []shapes.Shape, donated ...int) (p *phases, err error) {
+	all, err := sumsOf(scratch, fn, inputs)
+	if err != nil {
+		return nil, err
+	}
+	p = &phases{}
+	count := 0
+	for _, s := range all {
+		count = max(count, s.phase+1)
+	}
+	for phase := range count {
+		one, err := compile(func(in []*graph.Node) []*graph.Node {
+			var wanted []*graph.Node
+			fn(in[:len(inputs)], known(all, in[len(inputs):], func(i int, x *graph.Node) *graph.Node {
+				if all[i].phase == phase {
+					wanted = append(wanted, graph.Reshape(x, x.Shape().Size()))
+				}
+				return graph.ZerosLike(x) // nothing that is wanted depends on it
+			}))
+			return []*graph.Node{graph.Concatenate(wanted, 0)}
+		})
+		if err != nil {
+			return nil, err
+		}
+		p.sums = append(p.sums, one)
+	}
+	p.last, err = compile(func(in []*graph.Node) []*graph.Node {
+		return fn(in[:len(inputs)], known(all, in[len(inputs):], nil))
+	}, donated...)
+	return p, err
+}
+
+// known returns what gives a function's sums out of the vectors of the phases before; other makes the others.
+func known(all []sumOf, vectors []*graph.Node, other func(i int, x *graph.Node) *graph.Node) func(x *graph.Node) *graph.Node {
+	i := -1
+	return func(x *graph.Node) *graph.Node {
+		i++
+		s := all[i]
+		if s.phase >= len(vectors) {
+			return other(i, x)
+		}
+		part := graph.Slice(vectors[s.phase], graph.AxisRange(s.offset, s.offset+s.size))
+		return graph.Reshape(part, x.Shape().Dimensions...)
+	}
+}
+
+// sumsOf finds a function's sums, in the order in which it makes them.
+func sumsOf(g *graph.Graph, fn summing, inputs []shapes.Shape) (all []sumOf, err error) {
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			err = fmt.Errorf("zero: building the update: %v", thrown)
+		}
+	}()
+	defer g.Finalize()
+	in := make([]*graph.Node, len(inputs))
+	for i, s := range inputs {
+		in[i] = graph.Parameter(g, fmt.Sprint("input", i), s)
+	}
+	phaseOf := map[*graph.Node]int{} // the first phase behind what a node needs
+	var needs func(n *graph.Node) int
+	needs = func(n *graph.Node) int {
+		if phase, seen := phaseOf[n]; seen {
+			return phase
+		}
+		phase := 0
+		for _, x := range n.Inputs() {
+			if x != nil {
+				phase = max(phase, needs(x))
+			}
+		}
+		phaseOf[n] = phase
+		return phase
+	}
+	var sizes []int // of the phases' vectors
+	fn(in, func(x *graph.Node) *graph.Node {
+		if x.DType() != dtypes.Float32 {
+			panic(fmt.Errorf("the rule sums %s over the ranks, which add up float32", x.Shape()))
+		}
+		s := sumOf{phase: needs(x), size: x.Shape().Size()}
+		if s.phase == len(sizes) {
+			sizes = append(sizes, 0)
+		}
+		s.offset = sizes[s.phase]
+		sizes[s.phase] += s.size
+		sum := graph.Parameter(g, fmt.Sprint("sum", len(all)), x.Shape())
+		phaseOf[sum] = s.phase + 1
+		all = append(all, s)
+		return sum
+	})
+	return all, nil
+}
+
+// run calls the programs one after another.
+func (p *phases) run(ctx context.Context, g group.Group, device int, args []any) ([]*tensors.Tensor, error) {
+	for _, one := range p.sums {
+		out, err := one.call(device, args...)
+		if err != nil {
+			return nil, err
+		}
+		vector, err := tensors.CopyFlatData[float32](out[0])
+		if err == nil {
+			err = out[0].FinalizeAll()
+		}
+		if err == nil {
+			err = group.AllReduce(ctx, g, vector, group.Sum)
+		}
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, tensors.FromFlatDataAndDimensions(vector, len(vector)))
+	}
+	return p.last.call(device, args...)
+}
