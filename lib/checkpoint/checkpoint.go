@@ -12,9 +12,14 @@
 // The checksum is SHA-256 because it finds every damage, not only the likely ones, because processors have instructions
 // for it, and because "sha256sum" checks a file with no program of ours.
 //
-// [Save] writes one data file, and each tensor as one piece. The format says more: a tensor may lie in any number of
-// pieces that tile it, in any number of files, as ranks write that hold a part each. [Checkpoint.Read] puts the pieces
-// together, whoever wrote them.
+// A tensor may lie in any number of pieces, boxes that tile it, in any number of files. [Save] writes one file, and each
+// tensor whole. Where every rank holds a part of the tensors, all write together: one of them calls [Begin], each writes
+// the runs of elements that it has into a file of its own ([WriteParts]), and when all have, the first one completes the
+// checkpoint ([Shared.Commit]), which only then is one. A run that is not a box lies in several arrays of the file, each
+// named after the place of its first element in the whole, in row-major order: "head.w#1536".
+//
+// Whoever wrote the pieces, [Checkpoint.Read] puts them together, and [Checkpoint.ReadRanges] reads any runs of elements:
+// what 8 ranks wrote, 3 can go on with.
 package checkpoint
 
 import (
@@ -50,7 +55,8 @@ func Open(path string) (*Checkpoint, error) {
 	name := filepath.Join(path, manifestName)
 	text, err := readManifest(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("checkpoint: %s is no complete checkpoint, it has no manifest: %w; give a folder that Save returned", path, err)
+		return nil, fmt.Errorf("checkpoint: %s is no complete checkpoint, it has no manifest: %w; "+
+			"give a folder that Save or Commit returned", path, err)
 	} else if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
@@ -62,7 +68,7 @@ func Open(path string) (*Checkpoint, error) {
 		return nil, fmt.Errorf("checkpoint: %s holds step %d, its folder says step %d: give the folder its own name back",
 			name, m.Step, step)
 	}
-	if err := m.checkFolder(path); err != nil {
+	if err := m.checkFolder(path, remedy, "remove it"); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	return &Checkpoint{Path: path, Step: m.Step, manifest: m}, nil
@@ -94,8 +100,9 @@ func openRegular(name string) (*os.File, int64, error) {
 	return f, info.Size(), err
 }
 
-// checkFolder compares what lies in the folder with the manifest's files.
-func (m *manifest) checkFolder(path string) error {
+// checkFolder compares what lies in the folder with the manifest's files. The errors say what to do about a file that is
+// damaged or missing, and about one that is not in the manifest.
+func (m *manifest) checkFolder(path, damaged, extra string) error {
 	sizes := map[string]int64{}
 	for _, f := range m.Files {
 		sizes[f.Name] = f.Bytes
@@ -110,7 +117,7 @@ func (m *manifest) checkFolder(path string) error {
 		if entry.Name() == manifestName {
 			continue
 		} else if !ok {
-			return fmt.Errorf("%s is not in the checkpoint's manifest: remove it", name)
+			return fmt.Errorf("%s is not in the checkpoint's manifest: %s", name, extra)
 		}
 		delete(sizes, entry.Name())
 		if info, err := entry.Info(); err != nil {
@@ -118,12 +125,12 @@ func (m *manifest) checkFolder(path string) error {
 		} else if !info.Mode().IsRegular() {
 			return fmt.Errorf("%s is not a regular file: put the file itself there", name)
 		} else if info.Size() != want {
-			return fmt.Errorf("%s has %d bytes, it was written with %d: %s", name, info.Size(), want, remedy)
+			return fmt.Errorf("%s has %d bytes, it was written with %d: %s", name, info.Size(), want, damaged)
 		}
 	}
 	for _, f := range m.Files {
 		if _, missing := sizes[f.Name]; missing {
-			return fmt.Errorf("%s is missing: %s", filepath.Join(path, f.Name), remedy)
+			return fmt.Errorf("%s is missing: %s", filepath.Join(path, f.Name), damaged)
 		}
 	}
 	return nil

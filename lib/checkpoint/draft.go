@@ -12,23 +12,41 @@ import (
 )
 
 // A draft is a checkpoint that is being written, or one that is being removed: a folder beside the checkpoints, whose
-// name no reader takes for one. Its writer holds a lock on the data file, which ends with the writer's process, so that
-// others can tell a draft that is being written from one whose writer died.
+// name no reader takes for one. Whoever began it holds a lock on its manifest, empty until the end, which goes with the
+// process, so that others can tell a draft that is being written from one that nobody will complete. Those who only write
+// data files into it hold none: without the manifest their files are of no use.
 type draft struct {
-	path string
-	data *os.File
+	path     string
+	manifest *os.File
 }
 
-const dataName = "data-00000" + dataSuffix
-
-var draftName = regexp.MustCompile(`^\.step-[0-9]{8,}\.[0-9a-f]{16}\.tmp$`)
+var draftName = regexp.MustCompile(`^\.(step-[0-9]{8,})\.[0-9a-f]{16}\.tmp$`)
 
 // draftPath returns a name for a draft of the checkpoint at the path that nobody else has.
 func draftPath(path string) string {
 	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%016x.tmp", filepath.Base(path), rand.Uint64()))
 }
 
-// newDraft begins a draft of the checkpoint at the path. Another writer's [removeAbandoned] may take it for abandoned
+// isDraft reports whether the name is one of a draft of the step.
+func isDraft(name string, step int) bool {
+	match := draftName.FindStringSubmatch(name)
+	return match != nil && match[1] == folderName(step)
+}
+
+// begin begins a draft of the checkpoint at the path, which must not be there, in a folder that it makes if need be.
+func begin(path string) (*draft, error) {
+	if _, err := os.Lstat(path); err == nil {
+		return nil, fs.ErrExist
+	}
+	dir := filepath.Dir(path)
+	if err := makeFolder(dir); err != nil {
+		return nil, err
+	}
+	removeAbandoned(dir)
+	return newDraft(path)
+}
+
+// newDraft makes a draft of the checkpoint at the path. Another writer's [removeAbandoned] may take it for abandoned
 // before its lock is held: then the next try succeeds.
 func newDraft(path string) (*draft, error) {
 	var err error
@@ -37,15 +55,15 @@ func newDraft(path string) (*draft, error) {
 		if err = os.Mkdir(d.path, 0o777); err != nil {
 			return nil, err
 		}
-		name := filepath.Join(d.path, dataName)
-		if d.data, err = os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o666); err == nil {
-			if err = lock(d.data); err == nil || !errors.Is(err, syscall.EWOULDBLOCK) {
+		name := filepath.Join(d.path, manifestName)
+		if d.manifest, err = os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o666); err == nil {
+			if err = lock(d.manifest); err == nil || !errors.Is(err, syscall.EWOULDBLOCK) {
 				// Where a file system has no locks, nobody else gets one either, and the draft is left alone.
-				if err = stillThere(d.data, name); err == nil {
+				if err = stillThere(d.manifest, name); err == nil {
 					return d, nil
 				}
 			}
-			d.data.Close()
+			d.manifest.Close()
 		}
 		os.RemoveAll(d.path)
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.EWOULDBLOCK) {
@@ -69,12 +87,10 @@ func stillThere(f *os.File, name string) error {
 
 // publish writes the manifest, makes sure that all has reached the disk, and gives the draft the checkpoint's name.
 func (d *draft) publish(manifest []byte, path string) error {
-	f, err := os.OpenFile(filepath.Join(d.path, manifestName), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
-	if err != nil {
+	if _, err := d.manifest.Write(manifest); err != nil {
 		return err
 	}
-	_, err = f.Write(manifest)
-	if err := errors.Join(err, f.Sync(), f.Close(), syncFolder(d.path)); err != nil {
+	if err := errors.Join(d.manifest.Sync(), syncFolder(d.path)); err != nil {
 		return err
 	}
 	return os.Rename(d.path, path)
@@ -82,11 +98,11 @@ func (d *draft) publish(manifest []byte, path string) error {
 
 // discard ends the draft. One that was published is no longer there to be removed.
 func (d *draft) discard() {
-	d.data.Close() // first, because a network file system keeps an open file's name in its folder; this ends the lock
+	d.manifest.Close() // first, because a network file system keeps an open file's name in its folder; this ends the lock
 	os.RemoveAll(d.path)
 }
 
-// removeAbandoned removes the drafts whose writers are gone. What cannot be removed is left to the next try: it costs
+// removeAbandoned removes the drafts that nobody will complete. What cannot be removed is left to the next try: it costs
 // space, no more.
 func removeAbandoned(dir string) {
 	entries, _ := os.ReadDir(dir)
@@ -102,22 +118,19 @@ func removeIfAbandoned(path string) {
 	if err != nil {
 		return
 	}
-	if len(entries) == 0 {
-		os.Remove(path) // not RemoveAll: its writer may be about to make the data file
-		return
-	}
-	for _, entry := range entries {
-		if !entry.Type().IsRegular() {
-			continue
-		}
-		f, err := os.OpenFile(filepath.Join(path, entry.Name()), os.O_RDWR, 0)
-		if err != nil {
-			return
-		}
+	// The manifest is made before any other file. One that is not there after others were seen was removed, by somebody who
+	// did not come to the end.
+	f, err := os.OpenFile(filepath.Join(path, manifestName), os.O_RDWR, 0)
+	if err == nil {
 		defer f.Close()
 		if lock(f) != nil {
 			return // somebody writes it
 		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return
+	} else if len(entries) == 0 {
+		os.Remove(path) // not RemoveAll: its writer may be about to make the manifest
+		return
 	}
 	os.RemoveAll(path)
 }

@@ -71,7 +71,7 @@ func TestAbandoned(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dead.path, manifestName), []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	dead.data.Close() // as the end of its process would
+	dead.manifest.Close() // as the end of its process would
 	empty := draftPath(filepath.Join(dir, folderName(9)))
 	foreign := filepath.Join(dir, ".step-00000009.tmp")
 	for _, folder := range []string{empty, foreign} {
@@ -115,7 +115,7 @@ func TestDraftBegins(t *testing.T) {
 			break
 		}
 		removeAbandoned(dir)
-		if err := stillThere(d.data, d.data.Name()); err != nil {
+		if err := stillThere(d.manifest, d.manifest.Name()); err != nil {
 			t.Errorf("a draft that had begun was removed: %v", err)
 		}
 		d.discard()

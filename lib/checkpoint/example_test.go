@@ -74,3 +74,49 @@ func Example() {
 	// 2 {2 0.0003} [[1 2] [3 2]] 2
 	// none there: true
 }
+
+// Two ranks hold half of a matrix's elements each, which is neither of its rows alone. Both write, one of them commits,
+// and three ranks go on, each with its third.
+func ExampleBegin() {
+	dir, err := os.MkdirTemp("", "run")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+
+	ctx, w := context.Background(), params.New("w", dtypes.Float32, 3, 3)
+	shared, err := checkpoint.Begin(dir, 7)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer shared.Discard()
+	var written []checkpoint.Written
+	for rank, shard := range [][]float32{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 0}} { // the last one is padding
+		part := checkpoint.Part{Spec: w, From: 5 * rank, Value: tensors.FromValue(shard)}
+		mine, err := checkpoint.WriteParts(ctx, shared.Path(), rank, 7, []checkpoint.Part{part})
+		if err != nil {
+			log.Fatal(err)
+		}
+		written = append(written, mine)
+	}
+	path, err := shared.Commit(ctx, nil, params.Tree{w}, written, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	saved, err := checkpoint.Open(path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for rank := range 3 {
+		thirds, err := saved.ReadRanges(ctx, []checkpoint.Range{{Spec: w, From: 3 * rank, Length: 3}})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("rank", rank, "of 3 has", thirds[0].Value())
+	}
+	// Output:
+	// rank 0 of 3 has [0 1 2]
+	// rank 1 of 3 has [3 4 5]
+	// rank 2 of 3 has [6 7 8]
+}

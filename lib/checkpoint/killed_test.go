@@ -19,9 +19,35 @@ import (
 
 const writerDir = "CHECKPOINT_TEST_WRITER"
 
-// A writer that is killed at any moment leaves whole checkpoints only, and the next one clears up after it.
 func TestKilled(t *testing.T) {
-	tree := params.Tree{params.New("w", dtypes.Int32, 50_000)}
+	testKilled(t, 8, func(dir string, step int, tree params.Tree, value []int32) error {
+		_, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{tensors.FromFlatDataAndDimensions(value, 50, 1000)}, 2)
+		return err
+	})
+}
+
+// The same of what three writers write together, with all of them killed.
+func TestSharedKilled(t *testing.T) {
+	testKilled(t, 6, func(dir string, step int, tree params.Tree, value []int32) error {
+		s, err := Begin(dir, step)
+		if err != nil {
+			return err
+		}
+		third := len(value) / 3
+		written := writeAll(t, s, [][]Part{
+			{{tree[0], 0, tensors.FromValue(value[:third])}},
+			{{tree[0], third, tensors.FromValue(value[third:][:third])}},
+			{{tree[0], 2 * third, tensors.FromValue(value[2*third:])}},
+		})
+		_, err = s.Commit(t.Context(), nil, tree, written, 2)
+		return err
+	})
+}
+
+// testKilled: a process that saves and is killed at any moment, some times over, leaves whole checkpoints only, and the
+// next one clears up after it.
+func testKilled(t *testing.T, times int, save func(dir string, step int, tree params.Tree, value []int32) error) {
+	tree := params.Tree{params.New("w", dtypes.Int32, 50, 1000)}
 	value := func(step int) []int32 { return slices.Repeat([]int32{int32(step)}, 50_000) }
 	if dir := os.Getenv(writerDir); dir != "" { // the writer
 		latest, err := Latest(dir)
@@ -32,14 +58,14 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		for end := step + 500; step < end; step++ { // the parent kills it long before, unless it was killed itself
-			if _, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{tensors.FromValue(value(step))}, 2); err != nil {
+			if err := save(dir, step, tree, value(step)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		return
 	}
 	dir, rng := t.TempDir(), rand.New(rand.NewPCG(5, 6))
-	for range 8 {
+	for range times {
 		seen := -1
 		if latest, err := Latest(dir); err == nil {
 			seen = open(t, latest).Step
@@ -69,10 +95,10 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// startWriter runs TestKilled's writer in a process of its own, and returns what kills it and waits for its end.
+// startWriter runs the test's writer in a process of its own, and returns what kills it and waits for its end.
 func startWriter(t *testing.T, dir string) (kill func()) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilled$")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), writerDir+"="+dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

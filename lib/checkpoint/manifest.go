@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/lib/params"
 )
 
 const (
@@ -52,6 +54,12 @@ type piece struct {
 	Array string `json:"array"`
 	Start []int  `json:"start"`
 	Size  []int  `json:"size"`
+}
+
+// describe describes a tensor that has no pieces yet.
+func describe(spec params.Spec) tensor {
+	// The shape is not nil, which would be null in the manifest.
+	return tensor{Name: spec.Name, DType: names[spec.Shape.DType], Shape: append([]int{}, spec.Shape.Dimensions...)}
 }
 
 func (t tensor) dtype() dtypes.DType { return byName[t.DType] }

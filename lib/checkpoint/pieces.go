@@ -50,6 +50,54 @@ func checkTiling(shape []int, pieces []piece) error {
 	return nil
 }
 
+// boxes cuts a run of a tensor's elements in row-major order, length of them from place from, into boxes, in the run's
+// own order. There are 2·rank-1 of them at most, or one of a scalar: from the innermost axis out, a box up to the end of
+// each axis, as far out as the run is long, and then a box of what is left on each axis on the way back.
+func boxes(shape []int, from, length int) []piece {
+	if length == product(shape) {
+		return []piece{{Start: make([]int, len(shape)), Size: append([]int{}, shape...)}}
+	}
+	strides, stride := make([]int, len(shape)), 1
+	for axis, d := range slices.Backward(shape) {
+		strides[axis] = stride
+		stride *= d
+	}
+	var cut []piece
+	for end := from + length; from < end; {
+		// The outermost axis that has a whole index from here on; the innermost always has one.
+		axis := slices.IndexFunc(strides, func(stride int) bool { return from%stride == 0 && end-from >= stride })
+		p := piece{Start: make([]int, len(shape)), Size: slices.Clone(shape)}
+		rest := from
+		for i, stride := range strides {
+			p.Start[i], rest = rest/stride, rest%stride
+			if i < axis {
+				p.Size[i] = 1
+			}
+		}
+		p.Size[axis] = min((end-from)/strides[axis], shape[axis]-p.Start[axis])
+		cut = append(cut, p)
+		from += product(p.Size)
+	}
+	return cut
+}
+
+func product(sizes []int) int {
+	n := 1
+	for _, d := range sizes {
+		n *= d
+	}
+	return n
+}
+
+// span returns the place of the piece's first element in the tensor, in row-major order, and the place after its last.
+func (p piece) span(shape []int) (first, end int) {
+	for axis, d := range shape {
+		first = first*d + p.Start[axis]
+		end = end*d + p.Start[axis] + p.Size[axis] - 1
+	}
+	return first, end + 1
+}
+
 // runs yields where the piece lies in the tensor: offsets and lengths in elements, in the piece's own order.
 func (p piece) runs(shape []int) iter.Seq2[int, int] {
 	return func(yield func(int, int) bool) {

@@ -126,6 +126,43 @@ func TestRuns(t *testing.T) {
 	}
 }
 
+// FuzzBoxes: boxes of a run are inside of the shape, lie in the run's order, have its elements and no others, and are as
+// few as is said.
+func FuzzBoxes(f *testing.F) {
+	f.Add([]byte{}, uint(0), uint(1))
+	f.Add([]byte{7}, uint(2), uint(3))
+	f.Add([]byte{3, 5, 1, 4}, uint(7), uint(46))
+	f.Add([]byte{1, 6, 1, 4, 3}, uint(11), uint(50))
+	f.Add([]byte{4, 4, 4, 4}, uint(21), uint(214))
+	f.Fuzz(func(t *testing.T, axes []byte, from, length uint) {
+		shape, size := []int{}, 1
+		for _, d := range axes {
+			if d := 1 + int(d%8); size*d <= 5000 {
+				shape, size = append(shape, d), size*d
+			}
+		}
+		begin := int(from % uint(size))
+		end := begin + int(length%uint(size-begin+1))
+		cut := boxes(shape, begin, end-begin)
+		at := begin
+		for _, p := range cut {
+			flat := elements(shape, p)
+			if first, next := p.span(shape); first != at || next != at+len(flat) || product(p.Size) != len(flat) {
+				t.Fatalf("[%d, %d) of %v: %v begins at %d and ends at %d, the one before it ends at %d", begin, end, shape, p, first, next, at)
+			}
+			for _, i := range flat {
+				if i != at {
+					t.Fatalf("[%d, %d) of %v: %v has element %d in place of %d", begin, end, shape, p, i, at)
+				}
+				at++
+			}
+		}
+		if at != end || len(cut) > max(1, 2*len(shape)-1) {
+			t.Fatalf("[%d, %d) of %v: the boxes %v", begin, end, shape, cut)
+		}
+	})
+}
+
 // Tensors that were written in pieces, as several ranks would, are put together, whoever holds which.
 func TestReadPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(12, 13))

@@ -1,18 +1,13 @@
 package checkpoint
 
 import (
-	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/params"
@@ -31,11 +26,24 @@ func (c *Checkpoint) Read(ctx context.Context, tree params.Tree) ([]*tensors.Ten
 	if err := c.compare(tree); err != nil {
 		return nil, err
 	}
-	wanted := make(map[string]int, len(tree))
-	values := make([]*tensors.Tensor, len(tree))
+	want, values := make([]Range, len(tree)), make([]*tensors.Tensor, len(tree))
 	for i, spec := range tree {
-		wanted[spec.Name] = i
+		want[i] = Range{Spec: spec, Length: spec.Size()}
 		values[i] = tensors.FromShape(spec.Shape.Clone())
+	}
+	if err := c.fill(ctx, want, values); err != nil {
+		return nil, err
+	}
+	return values, nil
+}
+
+// fill reads the ranges into the values, which are new host tensors. What it filled counts only if it returns no error.
+func (c *Checkpoint) fill(ctx context.Context, want []Range, values []*tensors.Tensor) error {
+	wanted := map[string][]destination{}
+	for i, r := range want {
+		if first, end := r.span(); first < end {
+			wanted[r.Spec.Name] = append(wanted[r.Spec.Name], destination{first, end, values[i]})
+		}
 	}
 	files := map[string]*dataFile{}
 	for _, f := range c.manifest.Files {
@@ -44,9 +52,12 @@ func (c *Checkpoint) Read(ctx context.Context, tree params.Tree) ([]*tensors.Ten
 	for _, t := range c.manifest.Tensors {
 		for _, p := range t.Pieces {
 			to := target{tensor: t, piece: p}
-			if i, ok := wanted[t.Name]; ok {
-				to.value = values[i]
-				files[p.File].wanted = true
+			first, end := p.span(t.Shape)
+			for _, d := range wanted[t.Name] {
+				if d.first < end && first < d.end {
+					to.into = append(to.into, d)
+					files[p.File].wanted = true
+				}
 			}
 			files[p.File].arrays[p.Array] = to
 		}
@@ -55,16 +66,18 @@ func (c *Checkpoint) Read(ctx context.Context, tree params.Tree) ([]*tensors.Ten
 		if data := files[f.Name]; data.wanted {
 			name := filepath.Join(c.Path, f.Name)
 			if err := data.read(ctx, name); err != nil {
-				return nil, fmt.Errorf("checkpoint: %s: %w", name, err)
+				return fmt.Errorf("checkpoint: %s: %w", name, err)
 			}
 		}
 	}
-	for i, spec := range tree {
-		if err := checkBools(values[i]); err != nil {
-			return nil, fmt.Errorf("checkpoint: %s: %q: %w", c.Path, spec.Name, err)
+	for i, r := range want {
+		var odd error
+		err := values[i].ConstBytes(func(data []byte) { odd = checkBools(r.Spec.Shape.DType, data) })
+		if err = errors.Join(err, odd); err != nil {
+			return fmt.Errorf("checkpoint: %s: %q: %w", c.Path, r.Spec.Name, err)
 		}
 	}
-	return values, nil
+	return nil
 }
 
 // compare returns an error that names the tree's entries that the checkpoint does not have as they are.
@@ -74,17 +87,22 @@ func (c *Checkpoint) compare(tree params.Tree) error {
 		held[t.Name] = t
 	}
 	var differ []string
+	said := map[string]bool{} // a tensor may be in the tree more than once, for several ranges of it
 	for _, spec := range tree {
 		t, ok := held[spec.Name]
+		what := ""
 		switch {
 		case !ok:
-			differ = append(differ, fmt.Sprintf("%s is not in the checkpoint", spec.Name))
+			what = fmt.Sprintf("%s is not in the checkpoint", spec.Name)
 		case t.dtype() != spec.Shape.DType:
-			differ = append(differ, fmt.Sprintf("%s has element type %s in the checkpoint, %s in the model",
-				spec.Name, t.dtype(), spec.Shape.DType))
+			what = fmt.Sprintf("%s has element type %s in the checkpoint, %s in the model",
+				spec.Name, t.dtype(), spec.Shape.DType)
 		case !slices.Equal(t.Shape, spec.Shape.Dimensions):
-			differ = append(differ, fmt.Sprintf("%s has shape %v in the checkpoint, %v in the model",
-				spec.Name, t.Shape, spec.Shape.Dimensions))
+			what = fmt.Sprintf("%s has shape %v in the checkpoint, %v in the model",
+				spec.Name, t.Shape, spec.Shape.Dimensions)
+		}
+		if what != "" && !said[what] {
+			differ, said[what] = append(differ, what), true
 		}
 	}
 	if len(differ) == 0 {
@@ -96,100 +114,4 @@ func (c *Checkpoint) compare(tree params.Tree) error {
 	}
 	return fmt.Errorf("checkpoint: %s does not fit the model: %s; make the model of the configuration that was saved",
 		c.Path, strings.Join(differ, "; "))
-}
-
-// dataFile is a data file and what the manifest says of its arrays.
-type dataFile struct {
-	file
-	arrays map[string]target
-	wanted bool // whether any of them has a value
-}
-
-// target says what an array is, and where it goes if value is not nil.
-type target struct {
-	tensor tensor
-	piece  piece
-	value  *tensors.Tensor
-}
-
-// read fills the values of the file's arrays. What it filled counts only if it returns no error.
-func (d *dataFile) read(ctx context.Context, name string) error {
-	f, size, err := openRegular(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if size != d.Bytes {
-		return fmt.Errorf("it has %d bytes, it was written with %d: %s", size, d.Bytes, remedy)
-	}
-	sum := sha256.New()
-	r := bufio.NewReaderSize(io.TeeReader(f, sum), bufferSize)
-	entries, err := readHeader(r, size)
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, remedy)
-	}
-	if len(entries) != len(d.arrays) {
-		return fmt.Errorf("it has %d arrays, the manifest says %d: %s", len(entries), len(d.arrays), remedy)
-	}
-	for _, e := range entries {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		to, ok := d.arrays[e.name]
-		if !ok {
-			return fmt.Errorf("it has an array %q that is not in the manifest: %s", e.name, remedy)
-		}
-		dtype, shape := inFile(to.tensor.dtype(), to.piece.Size)
-		if e.DType != dtype || !slices.Equal(e.Shape, shape) {
-			return fmt.Errorf("array %q is %s %v, the manifest says %s %v: %s", e.name, e.DType, e.Shape, dtype, shape, remedy)
-		}
-		if err := to.fill(r, e.Offsets[1]-e.Offsets[0]); err != nil {
-			return fmt.Errorf("array %q: %w", e.name, err)
-		}
-	}
-	if _, err := r.ReadByte(); err == nil {
-		return errors.New("it grew while it was read: " + remedy)
-	} else if err != io.EOF {
-		return err
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != d.SHA256 {
-		return fmt.Errorf("its SHA-256 is %s, it was written with %s: %s", got, d.SHA256, remedy)
-	}
-	return nil
-}
-
-// fill reads the array's n bytes into its place in the value.
-func (to target) fill(r io.Reader, n int64) error {
-	if to.value == nil {
-		_, err := io.CopyN(io.Discard, r, n)
-		return err
-	}
-	var readErr error
-	err := to.value.MutableBytes(func(data []byte) {
-		if to.tensor.whole(to.piece) {
-			_, readErr = io.ReadFull(r, data)
-			return
-		}
-		element := to.tensor.dtype().Size()
-		for offset, run := range to.piece.runs(to.tensor.Shape) {
-			if _, readErr = io.ReadFull(r, data[offset*element:][:run*element]); readErr != nil {
-				return
-			}
-		}
-	})
-	return errors.Join(err, readErr)
-}
-
-// checkBools returns an error if a tensor of booleans has a byte that is neither 0 nor 1, which Go's bool cannot be.
-func checkBools(t *tensors.Tensor) error {
-	if t.DType() != dtypes.Bool {
-		return nil
-	}
-	var odd error
-	err := t.ConstBytes(func(data []byte) {
-		if i := slices.IndexFunc(data, func(b byte) bool { return b > 1 }); i >= 0 {
-			odd = fmt.Errorf("element %d of the booleans is %d: it must be 0 or 1", i, data[i])
-		}
-	})
-	return errors.Join(err, odd)
 }

@@ -20,6 +20,9 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
+// dataName is the file that Save writes.
+var dataName = fileOf(0)
+
 // random returns a tensor of random bits, among which are NaNs of all kinds; bytes of booleans are 0 or 1.
 func random(t *testing.T, rng *rand.Rand, spec params.Spec) *tensors.Tensor {
 	t.Helper()

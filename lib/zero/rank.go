@@ -38,23 +38,18 @@ type Rank struct {
 // It is a collective call: all ranks begin with rank 0's initial parameters.
 func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
 	r := &Rank{engine: e, world: g, shard: g, device: device, memory: newLedger(e.options.Trace, g.Rank())}
-	shards := g.Size()
-	if n := e.options.Shards; n > 0 && n < shards {
-		if shards%n != 0 {
-			return nil, fmt.Errorf("zero: Options.Shards is %d, which does not divide the group's %d ranks: choose a divisor, or 0 for all", n, shards)
-		}
-		var err error
-		if r.shard, err = g.Split(ctx, g.Rank()/n, g.Rank()); err == nil {
-			r.replicas, err = g.Split(ctx, g.Rank()%n, g.Rank())
+	shards, err := e.options.shardsOf(g.Size())
+	if err != nil {
+		return nil, err
+	}
+	if shards < g.Size() {
+		if r.shard, err = g.Split(ctx, g.Rank()/shards, g.Rank()); err == nil {
+			r.replicas, err = g.Split(ctx, g.Rank()%shards, g.Rank())
 		}
 		if err != nil {
 			return nil, err
 		}
-		shards = n
-	} else if n > shards {
-		return nil, fmt.Errorf("zero: Options.Shards is %d in a group of %d ranks: set it to at most that, or to 0 for all", n, shards)
 	}
-	var err error
 	if r.programs, err = e.of(shards); err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ type Buffer struct {
 // size that holds no whole number of elements is an error.
 func NewBuffer(bytes int) (*Buffer, error) {
 	if bytes < 0 || bytes%4 != 0 {
-		return nil, fmt.Errorf("residual: a buffer of %d bytes: give a multiple of 4, for elements in float32, or 0 for as many as there are", bytes)
+		return nil, fmt.Errorf("residual: a buffer of %d bytes: give a multiple of 4, or 0 for as many as there are", bytes)
 	}
 	return &Buffer{size: bytes / 4, memory: make([]float32, bytes/4)}, nil
 }

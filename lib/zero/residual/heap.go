@@ -69,7 +69,8 @@ func Replay(events []Event, capacity int64) (Report, error) {
 			break
 		}
 		if math.MaxInt64-b.address < b.bytes {
-			return Report{}, fmt.Errorf("residual: event %d allocates %d bytes at %d, which nobody can count: give a capacity", i, e.Bytes, b.address)
+			return Report{}, fmt.Errorf("residual: event %d allocates %d bytes at %d, which nobody can count: give a capacity",
+				i, e.Bytes, b.address)
 		}
 		heap = slices.Insert(heap, place, b)
 		r.Used += b.bytes

@@ -38,7 +38,7 @@ const alignment = 64
 // They must be of one type, which is a number's of at least 8 bits. Close the region after use.
 func NewRegion(backend *xla.Backend, device int, of ...shapes.Shape) (*Region, error) {
 	if backend == nil || len(of) == 0 {
-		return nil, errors.New("residual: a region of no backend, or for nothing: give a backend and the shapes of what is to lie there")
+		return nil, errors.New("residual: a region of no backend, or for nothing: give a backend and the shapes of what lies there")
 	}
 	r := &Region{backend: backend, device: device, get: map[string]*xla.Portable{}}
 	total := 0

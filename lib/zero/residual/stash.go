@@ -49,7 +49,7 @@ func (k kept) bytes(ranks int) int64 { return k.of.ByteSize() - int64((ranks-1)*
 func NewStash(backend *xla.Backend, device int, g group.Group, where offload.Where) (*Stash, error) {
 	switch {
 	case backend == nil || g == nil:
-		return nil, errors.New("residual: a stash of no backend or no group: give both, and a group of one rank where nothing is to be divided")
+		return nil, errors.New("residual: a stash of no backend or no group: give both, one rank where nothing is divided")
 	case device < 0 || device >= backend.Info().Devices:
 		return nil, fmt.Errorf("residual: a stash on device %d of %d: count from 0", device, backend.Info().Devices)
 	case where != offload.Device && where != offload.Host:
@@ -58,8 +58,8 @@ func NewStash(backend *xla.Backend, device int, g group.Group, where offload.Whe
 	return &Stash{backend: backend, device: device, g: g, where: where, kept: map[int]kept{}}, nil
 }
 
-// Put keeps the rank's part of checkpoint i, and frees x, which must lie on the stash's device. It exchanges nothing. After
-// an error x is still the caller's.
+// Put keeps the rank's part of checkpoint i and frees x, which must lie on the stash's device and is the stash's from now on:
+// one rank by itself, with a stash on the device, keeps x as it is. Nothing is exchanged. After an error x is still the caller's.
 func (s *Stash) Put(ctx context.Context, i int, x *tensors.Tensor) error {
 	if err := s.put(ctx, i, x); err != nil {
 		return fmt.Errorf("residual: keeping checkpoint %d: %w", i, err)
@@ -82,12 +82,12 @@ func (s *Stash) put(ctx context.Context, i int, x *tensors.Tensor) error {
 		return fmt.Errorf("it does not lie on device %d of the stash's backend: put it there", s.device)
 	}
 	k := kept{of: x.Shape(), part: len(all) / s.g.Size()}
-	from, rest := s.g.Rank()*k.part, s.g.Size()*k.part
 	if s.g.Size() == 1 && s.where == offload.Device {
 		k.device = x
 		s.remember(i, k)
 		return nil
 	}
+	from, rest := s.g.Rank()*k.part, s.g.Size()*k.part
 	mine := slices.Concat(all[from:from+k.part], all[rest:])
 	if s.where == offload.Host {
 		k.host = mine

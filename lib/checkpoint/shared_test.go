@@ -1,0 +1,279 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/gobackend"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// ofBytes returns a vector of as many elements as the bytes are, and then some that must never be seen.
+func ofBytes(t *testing.T, dtype dtypes.DType, data []byte, padding int) *tensors.Tensor {
+	t.Helper()
+	value := tensors.FromShape(params.New("", dtype, len(data)/dtype.Size()+padding).Shape)
+	if err := value.MutableBytes(func(memory []byte) {
+		for i := copy(memory, data); i < len(memory); i++ {
+			memory[i] = 0xee // no boolean either
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// writeAll has every writer write its parts, all at once, and sends what they are told through JSON.
+func writeAll(t *testing.T, s *Shared, parts [][]Part) []Written {
+	t.Helper()
+	written := make([]Written, len(parts))
+	var group sync.WaitGroup
+	for writer, mine := range parts {
+		group.Go(func() {
+			w, err := WriteParts(t.Context(), s.Path(), writer, s.step, mine)
+			if err != nil {
+				t.Error(err)
+			}
+			text, err := json.Marshal(w)
+			if err == nil {
+				err = json.Unmarshal(text, &written[writer])
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	return written
+}
+
+func saveParts(t *testing.T, dir string, step int, tree params.Tree, parts [][]Part) *Checkpoint {
+	t.Helper()
+	s, err := Begin(dir, step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := s.Commit(t.Context(), step, tree, writeAll(t, s, parts), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return open(t, path)
+}
+
+// deal gives each tensor's elements to the writers in runs of random lengths, some of which have padding only.
+func deal(t *testing.T, rng *rand.Rand, tree params.Tree, wholes [][]byte, writers int) [][]Part {
+	parts := make([][]Part, writers)
+	give := func(p Part) {
+		to := rng.IntN(writers)
+		parts[to] = append(parts[to], p)
+	}
+	for i, spec := range tree {
+		dtype := spec.Shape.DType
+		if dtype.IsPacked() {
+			value := tensors.FromShape(spec.Shape)
+			if err := value.MutableBytes(func(data []byte) { copy(data, wholes[i]) }); err != nil {
+				t.Fatal(err)
+			}
+			give(Part{Spec: spec, Value: value})
+			continue
+		}
+		for from := 0; from < spec.Size(); {
+			n, padding := 1+rng.IntN(spec.Size()-from), 0
+			if from+n == spec.Size() {
+				padding = rng.IntN(4)
+			}
+			give(Part{spec, from, ofBytes(t, dtype, wholes[i][from*dtype.Size():][:n*dtype.Size()], padding)})
+			from += n
+		}
+		if rng.IntN(2) == 0 {
+			give(Part{spec, spec.Size() + rng.IntN(2), ofBytes(t, dtype, nil, 3)})
+		}
+	}
+	return parts
+}
+
+// sliced returns the bytes of a range, the slow way.
+func sliced(r Range, whole []byte) []byte {
+	if r.Spec.Shape.DType.IsPacked() {
+		return whole
+	}
+	n := r.Spec.Shape.DType.Size()
+	want := make([]byte, r.Length*n)
+	for i := range want {
+		if at := r.From*n + i; at < len(whole) {
+			want[i] = whole[at]
+		}
+	}
+	return want
+}
+
+// Whatever runs the writers have, all of it is read as it was, whole and in ranges, as from a checkpoint of one writer.
+func TestShared(t *testing.T) {
+	rng := rand.New(rand.NewPCG(20, 21))
+	all := slices.DeleteFunc(dtypes.DTypeValues(), func(dtype dtypes.DType) bool { return !dtype.IsSupported() })
+	for range 60 {
+		var tree params.Tree
+		var values []*tensors.Tensor
+		var wholes [][]byte
+		for i := range 1 + rng.IntN(5) {
+			shape := make([]int, rng.IntN(5))
+			for axis := range shape {
+				shape[axis] = 1 + rng.IntN(7)
+			}
+			spec := params.New(fmt.Sprintf("w%d", i), all[rng.IntN(len(all))], shape...)
+			tree, values = append(tree, spec), append(values, random(t, rng, spec))
+			wholes = append(wholes, bytesOf(t, values[i]))
+		}
+		dir := t.TempDir()
+		shared := saveParts(t, dir, 1, tree, deal(t, rng, tree, wholes, 1+rng.IntN(9)))
+		path, err := Save(t.Context(), dir, 2, nil, tree, values, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := shared.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) {
+			t.Errorf("the checkpoint holds %v, want %v", got, tree)
+		}
+		for i, value := range read(t, shared, tree) {
+			if !value.Shape().Equal(tree[i].Shape) || !bytes.Equal(bytesOf(t, value), wholes[i]) {
+				t.Fatalf("%s came back as %x, want %x", tree[i], bytesOf(t, value), wholes[i])
+			}
+		}
+		var want []Range
+		var from []int
+		for range rng.IntN(12) {
+			i := rng.IntN(len(tree))
+			r := Range{tree[i], 0, tree[i].Size()}
+			if !r.Spec.Shape.DType.IsPacked() {
+				r.From = rng.IntN(r.Length + 3)
+				r.Length = rng.IntN(r.Length + 3)
+			}
+			want, from = append(want, r), append(from, i)
+		}
+		for _, c := range []*Checkpoint{shared, open(t, path)} {
+			got, err := c.ReadRanges(t.Context(), want)
+			if err != nil || len(got) != len(want) {
+				t.Fatal(len(got), err)
+			}
+			for i, r := range want {
+				if shape := params.New("", r.Spec.Shape.DType, r.Length).Shape; !got[i].Shape().Equal(shape) {
+					t.Fatalf("%v has shape %s", r, got[i].Shape())
+				}
+				if r.Length > 0 && !bytes.Equal(bytesOf(t, got[i]), sliced(r, wholes[from[i]])) {
+					t.Fatalf("%v came back as %x, want %x", r, bytesOf(t, got[i]), sliced(r, wholes[from[i]]))
+				}
+			}
+		}
+	}
+}
+
+// evenly returns the ranges of a rank that has the n-th of equal shards of every tensor, the last ones padded.
+func evenly(tree params.Tree, n, ranks int) (want []Range) {
+	for _, spec := range tree {
+		length := (spec.Size() + ranks - 1) / ranks
+		want = append(want, Range{spec, n * length, length})
+	}
+	return want
+}
+
+// What 8 ranks wrote, 3 read and write again, and 8 after them, with every bit in its place.
+func TestReshard(t *testing.T) {
+	rng := rand.New(rand.NewPCG(22, 23))
+	tree := params.Tree{params.New("a", dtypes.Float32, 7, 5, 3), params.New("b", dtypes.BFloat16, 11), params.New("s", dtypes.Int64)}
+	var first []*tensors.Tensor
+	for _, spec := range tree {
+		first = append(first, random(t, rng, spec))
+	}
+	dir := t.TempDir()
+	path, err := Save(t.Context(), dir, 0, nil, tree, first, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, path)
+	for i, ranks := range []int{8, 3, 8} {
+		parts := make([][]Part, ranks)
+		for rank := range ranks {
+			want := evenly(tree, rank, ranks)
+			values, err := c.ReadRanges(t.Context(), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j, r := range want {
+				parts[rank] = append(parts[rank], Part{r.Spec, r.From, values[j]})
+			}
+		}
+		c = saveParts(t, dir, 1+i, tree, parts)
+		for j, value := range read(t, c, tree) {
+			if !bytes.Equal(bytesOf(t, value), bytesOf(t, first[j])) {
+				t.Errorf("over %d ranks %s became %v, was %v", ranks, tree[j], value, first[j])
+			}
+		}
+	}
+	before := filepath.Join(dir, folderName(1))
+	for _, name := range listing(t, before)[:8] {
+		a, err1 := os.ReadFile(filepath.Join(before, name))
+		b, err2 := os.ReadFile(filepath.Join(c.Path, name))
+		a = bytes.Replace(a, []byte(`"step":"1"`), []byte(`"step":"3"`), 1)
+		if errors.Join(err1, err2) != nil || !bytes.Equal(a, b) {
+			t.Errorf("%s is another file the second time: %v, %v", name, err1, err2)
+		}
+	}
+}
+
+// Parts are written from the device that they are on, and no copies on the host are left.
+func TestPartOnDevice(t *testing.T) {
+	backend, err := gobackend.New("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backend.Finalize()
+	spec := params.New("w", dtypes.Float32, 3, 3)
+	whole := tensors.FromValue([]float32{0, 1, 2, 3, 4, 5, 6, 7, 8, -1})
+	value, err := whole.OnDeviceClone(ownMemory{backend}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := saveParts(t, t.TempDir(), 1, params.Tree{spec}, [][]Part{{{Spec: spec, Value: value}}})
+	if value.HasLocal() || !value.Ok() {
+		t.Errorf("the tensor has a copy on the host (%v) or is gone (%v)", value.HasLocal(), !value.Ok())
+	}
+	if got := fmt.Sprint(read(t, c, params.Tree{spec})[0].Value()); got != "[[0 1 2] [3 4 5] [6 7 8]]" {
+		t.Errorf("it came back as %s", got)
+	}
+}
+
+// Arrays whose names would be the same have others, and both tensors come back.
+func TestNamesOfPieces(t *testing.T) {
+	tree := params.Tree{params.New("w", dtypes.Int32, 4), params.New("w#0", dtypes.Int32), params.New("w#2", dtypes.Int32, 3),
+		params.New("w#2#", dtypes.Int32)}
+	vector := func(values ...int32) *tensors.Tensor { return tensors.FromValue(values) }
+	c := saveParts(t, t.TempDir(), 1, tree, [][]Part{{
+		{tree[0], 0, vector(1, 2)}, {tree[0], 2, vector(3, 4)},
+		{tree[1], 0, vector(5)}, {tree[2], 0, vector(6, 7, 8)}, {tree[3], 0, vector(9)},
+	}})
+	var got []any
+	for _, value := range read(t, c, tree) {
+		got = append(got, value.Value())
+	}
+	if fmt.Sprint(got) != "[[1 2 3 4] 5 [6 7 8] 9]" {
+		t.Errorf("they came back as %v", got)
+	}
+	var arrays []string
+	for _, described := range c.manifest.Tensors {
+		for _, p := range described.Pieces {
+			arrays = append(arrays, p.Array)
+		}
+	}
+	if want := []string{"w#0", "w#2", "w#0#", "w#2#", "w#2##"}; !slices.Equal(arrays, want) {
+		t.Errorf("the arrays are %q, want %q", arrays, want)
+	}
+}

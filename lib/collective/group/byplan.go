@@ -1,0 +1,78 @@
+package group
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/gomlx/compute/dtypes/bfloat16"
+	"github.com/gomlx/compute/dtypes/float16"
+
+	"github.com/shardbook/shardbook/lib/collective/plan"
+)
+
+// ByPlan returns a view of a group whose all-reduces, all-gathers and reduce-scatters go message by message, by an algorithm of
+// package plan: slower than the group's own way, but every message can be seen and counted (see [Count]). Other calls, those
+// that are started in the background, and sub-groups are the group's. It is an error if the algorithm cannot do one of the three with so many ranks.
+func ByPlan(g Group, algorithm plan.Algorithm) (Group, error) {
+	p := &planned{Group: g, plans: map[Kind]*plan.Plan{}}
+	for kind, op := range map[Kind]plan.Op{KindAllReduce: plan.AllReduce, KindAllGather: plan.AllGather, KindReduceScatter: plan.ReduceScatter} {
+		one, err := plan.New(op, algorithm, g.Size())
+		if err != nil {
+			return nil, fmt.Errorf("group: %w", err)
+		}
+		p.plans[kind] = one
+	}
+	return p, nil
+}
+
+type planned struct {
+	Group
+	plans map[Kind]*plan.Plan
+}
+
+// Do implements [Group].
+func (p *planned) Do(ctx context.Context, call Call) error {
+	if p.plans[call.Kind] == nil {
+		return p.Group.Do(ctx, call)
+	}
+	if err := call.Check(p.Rank(), p.Size()); err != nil {
+		return p.Group.Do(ctx, call) // which fails for all ranks
+	}
+	switch call.Type {
+	case Float32:
+		return byPlan[float32](ctx, p, call)
+	case Float64:
+		return byPlan[float64](ctx, p, call)
+	case BFloat16:
+		return byPlan[bfloat16.BFloat16](ctx, p, call)
+	case Float16:
+		return byPlan[float16.Float16](ctx, p, call)
+	case Int32:
+		return byPlan[int32](ctx, p, call)
+	case Int64:
+		return byPlan[int64](ctx, p, call)
+	}
+	return byPlan[uint8](ctx, p, call)
+}
+
+// byPlan makes a call by its plan, which works in place on one buffer.
+func byPlan[T Element](ctx context.Context, p *planned, call Call) error {
+	in, out := sliceOf[T](call.In), sliceOf[T](call.Out)
+	one, r := p.plans[call.Kind], p.Rank()
+	switch call.Kind {
+	case KindAllGather:
+		copy(out[r*len(in):], in)
+		return RunPlan(ctx, p.Group, one, out, call.Op)
+	case KindReduceScatter:
+		sums := append([]T{}, in...)
+		err := RunPlan(ctx, p.Group, one, sums, call.Op)
+		copy(out, sums[r*len(out):])
+		return err
+	}
+	copy(out, in)
+	return RunPlan(ctx, p.Group, one, out, call.Op)
+}
+
+// sliceOf is a buffer as a slice.
+func sliceOf[T Element](b Buffer) []T { return unsafe.Slice((*T)(b.Data), b.Len) }
