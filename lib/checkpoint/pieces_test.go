@@ -202,5 +202,21 @@ func TestReadPieces(t *testing.T) {
 				t.Fatalf("%s came back as %x, want %x", tree[i], bytesOf(t, value), want[tree[i].Name])
 			}
 		}
+		for range 10 {
+			spec := tree[rng.IntN(len(tree))]
+			ranges := make([]Range, 1+rng.IntN(3))
+			for i := range ranges {
+				ranges[i] = Range{spec, rng.IntN(spec.Size() + 1), 1 + rng.IntN(spec.Size()+1)}
+			}
+			vectors, err := open(t, path).ReadRanges(t.Context(), ranges)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range ranges {
+				if got := bytesOf(t, vectors[i]); !bytes.Equal(got, sliced(r, want[spec.Name])) {
+					t.Fatalf("%v came back as %x, want %x", r, got, sliced(r, want[spec.Name]))
+				}
+			}
+		}
 	}
 }

@@ -154,7 +154,7 @@ func TestSharedAbandoned(t *testing.T) {
 			t.Fatalf("the draft has %q", listing(t, s.Path()))
 		}
 	}
-	s.draft.manifest.Close() // as the end of its process would
+	s.draft.manifest.Close()  // as the end of its process would
 	half := draftPath(s.path) // one whose removal was cut off
 	if err := errors.Join(os.Mkdir(half, 0o777), os.WriteFile(filepath.Join(half, fileOf(1)), nil, 0o666)); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,7 +64,9 @@ func saveParts(t *testing.T, dir string, step int, tree params.Tree, parts [][]P
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := s.Commit(t.Context(), step, tree, writeAll(t, s, parts), 0)
+	written := writeAll(t, s, parts)
+	slices.Reverse(written) // their order does not matter
+	path, err := s.Commit(t.Context(), step, tree, written, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,6 +228,28 @@ func TestReshard(t *testing.T) {
 		a = bytes.Replace(a, []byte(`"step":"1"`), []byte(`"step":"3"`), 1)
 		if errors.Join(err1, err2) != nil || !bytes.Equal(a, b) {
 			t.Errorf("%s is another file the second time: %v, %v", name, err1, err2)
+		}
+	}
+	if !slices.IsSortedFunc(c.manifest.Files, func(a, b file) int { return cmp.Compare(a.Name, b.Name) }) {
+		t.Errorf("the manifest has the files in the order %v", c.manifest.Files)
+	}
+}
+
+// Ranges that overlap in pieces which are larger than the buffer that they are read through.
+func TestLargeRanges(t *testing.T) {
+	rng := rand.New(rand.NewPCG(24, 25))
+	spec := params.New("w", dtypes.Int16, 3, 50_000)
+	whole := bytesOf(t, random(t, rng, spec))
+	tree := params.Tree{spec}
+	c := saveParts(t, t.TempDir(), 1, tree, deal(t, rng, tree, [][]byte{whole}, 3))
+	want := []Range{{spec, 0, 150_000}, {spec, 70_000, 50_000}, {spec, 149_000, 2_000}, {spec, 3, 7}}
+	got, err := c.ReadRanges(t.Context(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range want {
+		if !bytes.Equal(bytesOf(t, got[i]), sliced(r, whole)) {
+			t.Errorf("%d elements from %d came back as others", r.Length, r.From)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func NewSPMD(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
 // NewAuto starts a run in which the compiler itself makes the step data-parallel (AutoSharding): the program is that of
 // one device, the state is on all of them, and the rows of the batch are split.
 func NewAuto(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
-	return train.NewAuto(mesh, recipe)
+	return train.NewAuto(mesh, recipe, nil)
 }
 
 // replicas are the devices of the mesh.

@@ -15,7 +15,13 @@ import (
 func (r *Run) Save(ctx context.Context, dir string, meta any, keep int) (string, error) {
 	values := make([]*tensors.Tensor, len(r.state))
 	for i, v := range r.state {
-		values[i] = v.Shards()[0]
+		if values[i] = v.Shards()[0]; v.ShardShape().Equal(v.Shape()) {
+			continue
+		}
+		var err error
+		if values[i], err = v.Merge(); err != nil {
+			return "", err
+		}
 	}
 	return r.recipe.Save(ctx, dir, values, meta, keep)
 }

@@ -24,6 +24,7 @@ type Run struct {
 	mesh   *xla.Mesh
 	parts  parts // of the state
 	step   *xla.Program
+	on     []xla.Placement // of the state, in its order
 	state  []*dtensor.Tensor
 	steps  int
 }
@@ -46,22 +47,23 @@ func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
 	if mesh.NumDevices() > 1 && r.Replicas == nil {
 		return nil, fmt.Errorf("train: a mesh of %d devices and no Recipe.Replicas: use one device, lib/ddp or NewAuto", mesh.NumDevices())
 	}
-	return start(mesh, r, xla.Compile)
+	return start(mesh, r, xla.Compile, nil)
 }
 
 // NewAuto is New with a step that is written for one device: the compiler cuts it, since the batch is split over the
-// devices by rows, and puts the collectives in (AutoSharding).
-func NewAuto(mesh *xla.Mesh, r Recipe) (*Run, error) {
+// devices by rows, and puts the collectives in (AutoSharding). lie says how each entry of [Recipe.State] lies on the mesh, of
+// which the first are the parameters; nil is that all devices have all of it.
+func NewAuto(mesh *xla.Mesh, r Recipe, lie func(i int, s params.Spec) xla.Placement) (*Run, error) {
 	if r.Replicas != nil {
 		return nil, errors.New("train: Recipe.Replicas is set, and the compiler itself shares the step: leave it nil")
 	}
-	return start(mesh, r, xla.CompileAuto)
+	return start(mesh, r, xla.CompileAuto, lie)
 }
 
 // compiler is xla.Compile or xla.CompileAuto.
 type compiler func(mesh *xla.Mesh, fn func(in []*graph.Node) []*graph.Node, layout xla.Layout) (*xla.Program, error)
 
-func start(mesh *xla.Mesh, r Recipe, compile compiler) (*Run, error) {
+func start(mesh *xla.Mesh, r Recipe, compile compiler, lie func(i int, s params.Spec) xla.Placement) (*Run, error) {
 	if !slices.Equal(mesh.AxesNames(), []string{Axis}) {
 		return nil, fmt.Errorf("train: the mesh has axes %q, want %q alone", mesh.AxesNames(), Axis)
 	}
@@ -73,16 +75,23 @@ func start(mesh *xla.Mesh, r Recipe, compile compiler) (*Run, error) {
 		return nil, err
 	}
 	run := &Run{recipe: r, mesh: mesh, parts: r.parts()}
+	for i, s := range r.State() {
+		on := xla.Replicated()
+		if lie != nil {
+			on = lie(i, s)
+		}
+		run.on = append(run.on, on)
+	}
 	if err := run.place(initial); err != nil {
 		return nil, err
 	}
 	n := len(run.state)
-	in := append(slices.Repeat([]xla.Placement{xla.Replicated()}, n), xla.Shard(0, Axis), xla.Shard(0, Axis))
+	in := append(slices.Clone(run.on), xla.Shard(0, Axis), xla.Shard(0, Axis))
 	all := make([]int, n)
 	for i := range all {
 		all[i] = i
 	}
-	run.step, err = compile(mesh, r.Graph, xla.In(in...).Gives(xla.Replicated()).Donates(all...))
+	run.step, err = compile(mesh, r.Graph, xla.In(in...).Gives(append(slices.Clone(run.on), xla.Replicated())...).Donates(all...))
 	if err != nil {
 		return nil, errors.Join(err, finalize(run.state))
 	}
@@ -94,7 +103,7 @@ func (r *Run) place(values []*tensors.Tensor) error {
 	state := make([]*dtensor.Tensor, len(values))
 	for i, v := range values {
 		var err error
-		if state[i], err = r.mesh.Place(v, xla.Replicated()); err != nil {
+		if state[i], err = r.mesh.Place(v, r.on[i]); err != nil {
 			return errors.Join(err, finalize(state[:i]))
 		}
 	}
@@ -152,16 +161,23 @@ func (r *Run) Collectives() (xla.Report, error) { return r.step.Collectives() }
 // BytesPerDevice is the memory that the state takes on each device, in bytes: that of the "parameters", in the type that
 // they are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.
 func (r *Run) BytesPerDevice() map[string]int64 {
-	return map[string]int64{"parameters": r.parts.params.Bytes(), "optimizer": r.parts.optimizer.Bytes()}
+	bytes := func(values []*dtensor.Tensor) (sum int64) {
+		for _, v := range values {
+			sum += v.ShardShape().ByteSize()
+		}
+		return sum
+	}
+	weights, optimizer, _, _ := cut(r.parts, r.state)
+	return map[string]int64{"parameters": bytes(weights), "optimizer": bytes(optimizer)}
 }
 
-// Params returns copies of the parameters as one device holds them, in the order of the model's tree and in the type
-// that the precision keeps them in.
+// Params returns copies of the parameters as one device holds them, or whole where they are cut, in the order of the model's
+// tree and in the type that the precision keeps them in.
 func (r *Run) Params(device int) ([]*tensors.Tensor, error) {
 	return r.copies(device, r.state[:len(r.parts.params)])
 }
 
-// State returns copies of the whole state as one device holds it, in the order of [Recipe.State].
+// State returns copies of the whole state as one device holds it, or whole where it is cut, in the order of [Recipe.State].
 func (r *Run) State(device int) ([]*tensors.Tensor, error) { return r.copies(device, r.state) }
 
 func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
@@ -171,7 +187,12 @@ func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, e
 	copies := make([]*tensors.Tensor, len(values))
 	for i, v := range values {
 		var err error
-		if copies[i], err = v.Shards()[device].LocalClone(); err != nil {
+		if v.ShardShape().Equal(v.Shape()) {
+			copies[i], err = v.Shards()[device].LocalClone()
+		} else {
+			copies[i], err = v.Merge()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -82,7 +82,9 @@ func (e *Engine) device(fn func(in []*graph.Node) []*graph.Node, donated ...int)
 // onDevice and onHost are programs. What is donated to one of the host is left for its caller to free.
 type onDevice struct{ *xla.Portable }
 
-func (p onDevice) call(device int, args ...any) ([]*tensors.Tensor, error) { return p.Call(device, args...) }
+func (p onDevice) call(device int, args ...any) ([]*tensors.Tensor, error) {
+	return p.Call(device, args...)
+}
 
 type onHost struct{ *graph.Exec }
 

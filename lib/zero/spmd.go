@@ -80,7 +80,7 @@ func (s *step) graph(in []*graph.Node) []*graph.Node {
 	loss = graph.Mul(collective.AllReduce(loss, collective.Sum, s.axes...), factor)
 	if s.options.Stage == 1 {
 		for i := range grads {
-			grads[i] = s.scatter(graph.SchedulingBarrier(grads[i], loss))
+			grads[i] = s.scatter(grads[i])
 		}
 	}
 	if len(s.axes) > 1 {
