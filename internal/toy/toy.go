@@ -20,7 +20,9 @@ func Model(tied bool) chain.Model {
 	layer := func(name, kind string, in, out int) chain.Block {
 		tree := params.Tree{params.New(name+".w", dtypes.Float32, in, out), params.New(name+".b", dtypes.Float32, out)}
 		return chain.Block{Name: name, Kind: kind, Params: tree, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-			return graph.Tanh(graph.Add(graph.Dot(x, p.Get(name+".w")).Product(), graph.ExpandLeftToRank(p.Get(name+".b"), 2)))
+			w := p.Get(name + ".w")
+			x = graph.ConvertDType(x, w.DType())
+			return graph.Tanh(graph.Add(graph.Dot(x, w).Product(), graph.ExpandLeftToRank(p.Get(name+".b"), 2)))
 		}}
 	}
 	scale := params.New("scale", dtypes.Float32)
@@ -42,7 +44,7 @@ func Model(tied bool) chain.Model {
 	}
 	m := chain.Model{Blocks: []chain.Block{first, layer("h0", "h", width, width), layer("h1", "h", width, width), last}}
 	m.Criterion = func(y, targets *graph.Node) *graph.Node {
-		return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
+		return graph.ReduceAllMean(graph.Square(graph.Sub(graph.ConvertDType(y, targets.DType()), targets)))
 	}
 	m.Initial = func() (values []*tensors.Tensor, err error) {
 		random := rand.New(rand.NewPCG(1, 2))
