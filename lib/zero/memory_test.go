@@ -43,43 +43,102 @@ func deep(blocks, width int) chain.Model {
 	return m
 }
 
-func TestProbeMemory(t *testing.T) {
+// needs is what a step of a deep chain needs besides its arguments, in bytes on each device.
+func needs(t *testing.T, mesh *xla.Mesh, depth, width int, o zero.Options) int64 {
+	t.Helper()
+	run, err := zero.New(mesh, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	x := tensors.FromFlatDataAndDimensions(make([]float32, mesh.NumDevices()*width), mesh.NumDevices(), width)
+	if err := run.Prepare(x, x); err != nil {
+		t.Fatal(err)
+	}
+	m, err := run.Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Temporary
+}
+
+// TestDepth looks at what the compiled steps of chains of 8 and 16 equal blocks need: in stage 3 eight blocks more cost
+// no more than the shards of their gradients and the activations of their one row; and each block gathered ahead costs
+// one block's parameters.
+func TestDepth(t *testing.T) {
 	const width, world = 64, 4
 	backend := devicetest.Open(t, world)
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, world))
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := tensors.FromFlatDataAndDimensions(make([]float32, world*width), world, width)
-	for _, o := range []zero.Options{{Stage: 1}, {Stage: 2}, {Stage: 3}, {Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 2}, {Stage: 3, Recompute: true}} {
-		for _, depth := range []int{4, 8, 16} {
-			run, err := zero.New(mesh, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)}, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := run.Prepare(x, x); err != nil {
-				t.Fatal(err)
-			}
-			m, err := run.Memory()
-			if err != nil {
-				t.Fatal(err)
-			}
-			one := int64(width * width * 4)
-			rep, _ := run.Collectives()
-			fmt.Printf("%+v %d: temp %.2f blocks; shards of gradients %.2f; %v\n", o, depth, float64(m.Temporary)/float64(one), float64(depth)/world, rep)
-			run.Close()
+	const block, row = width * width * 4, width * 4
+	for _, o := range []zero.Options{{Stage: 3}, {Stage: 3, Recompute: true}} {
+		shallow, deep := needs(t, mesh, 8, width, o), needs(t, mesh, 16, width, o)
+		if more, most := deep-shallow, int64(8*(block/world+8*row)); more > most {
+			t.Errorf("%+v: eight blocks more need %d bytes more, want at most %d", o, more, most)
+		}
+		if most := int64(16*(block/world+8*row) + 3*block); deep > most {
+			t.Errorf("%+v: 16 blocks need %d bytes, want at most %d: their parameters are %d", o, deep, most, 16*block)
 		}
 	}
+	near, far := needs(t, mesh, 16, width, zero.Options{Stage: 3}), needs(t, mesh, 16, width, zero.Options{Stage: 3, Prefetch: 2})
+	if blocks := float64(far-near) / block; !(blocks > 1.5 && blocks < 2.5) {
+		t.Errorf("two blocks ahead need %g blocks more", blocks)
+	}
+}
+
+// TestCompilersOwn trains by NewAuto, and compares it with one device, and what it sends with what New does.
+func TestCompilersOwn(t *testing.T) {
+	const world, width, steps = 4, 8, 4
+	backend := devicetest.Open(t, world)
+	mesh, err := backend.Mesh(xla.Axis(train.Axis, world))
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipe := train.Recipe{Model: deep(3, width), Rule: optim.AdamW(1e-2)}
+	batches := func(step int) (*tensors.Tensor, *tensors.Tensor) {
+		flat := make([]float32, world*width)
+		for i := range flat {
+			flat[i] = float32((i*7+step)%5) - 2
+		}
+		x := tensors.FromFlatDataAndDimensions(flat, world, width)
+		return x, x
+	}
+	one := alone(t, backend, recipe, steps, batches)
 	for _, stage := range []int{1, 3} {
-		run, err := zero.NewAuto(mesh, train.Recipe{Model: deep(8, width), Rule: optim.SGD(0.1)}, stage)
+		run, err := zero.NewAuto(mesh, recipe, stage)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := run.Step(x, x); err != nil {
+		defer run.Close()
+		for i := range steps {
+			x, y := batches(i)
+			if _, err := run.Step(x, y); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := run.Params(0)
+		if err != nil {
 			t.Fatal(err)
 		}
-		m, _ := run.Memory()
-		rep, _ := run.Collectives()
-		fmt.Println("auto", stage, float64(m.Temporary)/float64(width*width*4), rep)
+		got := named{}
+		for i, s := range recipe.Model.Params() {
+			got[s.Name] = list[i]
+		}
+		if off := apart(t, one, got); !(off <= bound) {
+			t.Errorf("stage %d: %g units from one device", stage, off)
+		}
+		held, params := run.BytesPerDevice(), recipe.Model.Params().Bytes()
+		if want := map[int]int64{1: params, 3: params / world}[stage]; held["parameters"] != want || held["optimizer"] != 2*params/world {
+			t.Errorf("stage %d: a device holds %v of %d bytes of parameters", stage, held, params)
+		}
+		report, err := run.Collectives()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(report) == 0 {
+			t.Errorf("stage %d: the compiler made no collectives", stage)
+		}
 	}
 }

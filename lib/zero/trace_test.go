@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -60,35 +61,45 @@ func traced(t *testing.T, e *zero.Engine, recorder *trace.Recorder, view func(g 
 var tracedForms = []zero.Options{{Stage: 1}, {Stage: 2}, {Stage: 3}, {Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 2}}
 
 // TestTrace traces steps over a slow link. Without Prefetch nothing is gathered while the rank computes; with it parameters
-// are, and gradients reduced, and at no time more blocks are gathered than the one that computes and those ahead.
+// are, and gradients reduced, and at no time more blocks are gathered than the one that computes and those ahead. The toy
+// computes for a moment only, and the machine may be busy: one of many steps in which a rank computes beside it counts.
 func TestTrace(t *testing.T) {
 	backend := devicetest.Open(t, 2)
 	for _, o := range tracedForms {
 		recorder := trace.New()
 		o.Trace = recorder
 		e := engine(t, backend, train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.1)}, o)
-		got := traced(t, e, recorder, func(g group.Group) (group.Group, error) { return group.Slow(g, group.Link{Latency: time.Millisecond}) })
+		ahead := o.Stage == 3 && o.Prefetch > 0
+		want := map[string]bool{"gather": ahead, trace.Reduce: ahead || o.Stage < 3} // what is seen while a rank computes
+		seen := [2]map[string]bool{{}, {}}
+		for try := 0; try < 3 || try < 50 && !(maps.Equal(seen[0], want) && maps.Equal(seen[1], want)); try++ {
+			got := traced(t, e, recorder, func(g group.Group) (group.Group, error) { return group.Slow(g, group.Link{Latency: time.Millisecond}) })
+			for rank := range 2 {
+				name := fmt.Sprintf("stage %d, Prefetch %d, rank %d", o.Stage, o.Prefetch, rank)
+				compute := trace.Of(got.Spans, rank, trace.Compute)
+				if names := namesOf(compute); !slices.Equal(names, spanNames()) {
+					t.Fatalf("%s computes %q, want %q", name, names, spanNames())
+				}
+				for stream := range want {
+					hidden := trace.Overlap(trace.Of(got.Spans, rank, stream), compute[:len(toyPasses)])
+					seen[rank][stream] = seen[rank][stream] || hidden > 0
+				}
+				checkGathered(t, name, o, got, rank, compute)
+			}
+		}
 		for rank := range 2 {
-			name := fmt.Sprintf("stage %d, Prefetch %d, rank %d", o.Stage, o.Prefetch, rank)
-			compute := trace.Of(got.Spans, rank, trace.Compute)
-			var names []string
-			for _, s := range compute {
-				names = append(names, s.Name)
+			if !maps.Equal(seen[rank], want) {
+				t.Errorf("stage %d, Prefetch %d: seen while rank %d computes: %v, want %v", o.Stage, o.Prefetch, rank, seen[rank], want)
 			}
-			if want := spanNames(); !slices.Equal(names, want) {
-				t.Errorf("%s computes %q, want %q", name, names, want)
-				continue
-			}
-			ahead := o.Stage == 3 && o.Prefetch > 0
-			if hidden := trace.Overlap(trace.Of(got.Spans, rank, "gather"), compute); (hidden > 0) != ahead {
-				t.Errorf("%s: %.2f of the time in which it gathers it computes", name, hidden)
-			}
-			if hidden := trace.Overlap(trace.Of(got.Spans, rank, trace.Reduce), compute[:len(toyPasses)]); (hidden > 0) != (o.Stage < 3 || ahead) {
-				t.Errorf("%s: %.2f of the time in which it reduces it computes", name, hidden)
-			}
-			checkGathered(t, name, o, got, rank, compute)
 		}
 	}
+}
+
+func namesOf(spans []trace.Span) (names []string) {
+	for _, s := range spans {
+		names = append(names, s.Name)
+	}
+	return names
 }
 
 // spanNames are those of a step's spans of computing.
