@@ -15,6 +15,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -54,6 +55,69 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestHybridFault has a rank of two copies of the state fail or stall before a step. Every other rank gets a failure of the
+// group, within its timeout; in the sub-groups ranks have other numbers, and who waits for one that stalls is late as well.
+func TestHybridFault(t *testing.T) {
+	const ranks = 4
+	backend := devicetest.Open(t, ranks)
+	e := engine(t, backend, toyRecipe, zero.Options{Stage: 3, Shards: 2})
+	play := func(victim int, stalls bool) error {
+		var survivors sync.WaitGroup
+		survivors.Add(ranks - 1)
+		patience := time.Minute // none has to wait for it
+		if stalls {
+			patience = time.Second
+		}
+		errs := make([]error, ranks)
+		_ = group.Run(t.Context(), ranks, func(ctx context.Context, g group.Group) (err error) {
+			me := g.Rank()
+			if me != victim {
+				defer survivors.Done()
+			}
+			defer func() { errs[me] = err }()
+			rank, err := e.Join(ctx, g, me)
+			if err != nil {
+				return err
+			}
+			defer rank.Close()
+			if _, err := steady(ctx, rank, 1, toyBatches(2*ranks)); err != nil {
+				return err
+			}
+			if me == victim {
+				if stalls {
+					survivors.Wait()
+				}
+				return errLuck
+			}
+			_, err = steady(ctx, rank, 1, toyBatches(2*ranks))
+			return err
+		}, group.Timeout(patience))
+		for r, err := range errs {
+			var failure *group.Failure
+			if r != victim && !errors.As(err, &failure) || !stalls && !errors.Is(err, errLuck) {
+				return fmt.Errorf("rank %d: %v", r, err)
+			}
+		}
+		return nil
+	}
+	if err := play(0, false); err != nil { // which compiles
+		t.Error(err)
+	}
+	leaks := noLeaks(t, backend)
+	var all sync.WaitGroup
+	for victim := range ranks {
+		for _, stalls := range []bool{false, true} {
+			all.Go(func() {
+				if err := play(victim, stalls); err != nil {
+					t.Errorf("rank %d is at fault, by stalling: %v: %v", victim, stalls, err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	leaks()
+}
+
 // TestAfterFault kills a rank a step after a checkpoint. A new group goes on from there, and the whole state at the end is that
 // of a run without interruption, bit for bit.
 func TestAfterFault(t *testing.T) {
@@ -72,53 +136,57 @@ func TestAfterFault(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, want := stateIn(t, dir), stateIn(t, whole)
-		for i, s := range toyRecipe.State() {
-			if !got[i].Equal(want[i]) {
-				t.Errorf("stage %d: %s is not that of the run that nobody disturbed", form.Stage, s.Name)
-			}
+		if name := differIn(stateIn(t, dir), stateIn(t, whole)); name != "" {
+			t.Errorf("stage %d: %s is not that of the run that nobody disturbed", form.Stage, name)
 		}
 		leaks()
 	}
 }
 
-const never = -1
+const (
+	never  = -1
+	theEnd = 5
+)
 
-// goOn has a new group train from the last checkpoint in a folder, if there is one, to step 5. It saves every second step and
-// the last. The last rank dies before a step.
+// goOn has a new group train to the end.
 func goOn(e *zero.Engine, dir string, dies int) error {
-	const end = 5
-	return group.Run(context.Background(), three, func(ctx context.Context, g group.Group) (err error) {
-		rank, err := e.Join(ctx, g, g.Rank())
+	return group.Run(context.Background(), three, func(ctx context.Context, g group.Group) error {
+		return trainOn(ctx, g, e, g.Rank(), dir, theEnd, dies)
+	})
+}
+
+// trainOn joins a rank and trains from the last checkpoint in a folder, if there is one. It saves every second step and the
+// last. The last rank dies before a step.
+func trainOn(ctx context.Context, g group.Group, e *zero.Engine, device int, dir string, end, dies int) error {
+	rank, err := e.Join(ctx, g, device)
+	if err != nil {
+		return err
+	}
+	defer rank.Close()
+	if path, err := checkpoint.Latest(dir); err == nil {
+		c, err := checkpoint.Open(path)
+		if err == nil {
+			err = rank.Load(ctx, c)
+		}
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, rank.Close()) }()
-		if path, err := checkpoint.Latest(dir); err == nil {
-			c, err := checkpoint.Open(path)
-			if err == nil {
-				err = rank.Load(ctx, c)
-			}
-			if err != nil {
+	}
+	for rank.Steps() < end {
+		if rank.Steps() == dies && g.Rank() == three-1 {
+			return errLuck
+		}
+		inputs, targets := faultSource(rank.Steps())
+		if _, err := rank.Step(ctx, inputs, targets); err != nil {
+			return err
+		}
+		if rank.Steps()%2 == 0 || rank.Steps() == end {
+			if err := rank.Save(ctx, dir, nil, 1); err != nil {
 				return err
 			}
 		}
-		for rank.Steps() < end {
-			if rank.Steps() == dies && g.Rank() == three-1 {
-				return errLuck
-			}
-			inputs, targets := faultSource(rank.Steps())
-			if _, err := rank.Step(ctx, inputs, targets); err != nil {
-				return err
-			}
-			if rank.Steps()%2 == 0 || rank.Steps() == end {
-				if err := rank.Save(ctx, dir, nil, 1); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // last opens the last checkpoint in a folder.
@@ -143,6 +211,16 @@ func stateIn(t *testing.T, dir string) []*tensors.Tensor {
 		t.Fatal(err)
 	}
 	return state
+}
+
+// differIn returns the name of an entry of two states whose bits differ, or "".
+func differIn(a, b []*tensors.Tensor) string {
+	for i, s := range toyRecipe.State() {
+		if !a[i].Equal(b[i]) {
+			return s.Name
+		}
+	}
+	return ""
 }
 
 // TestFailedSave has one rank not able to write: its shard of a parameter that nothing uses is not finite. All ranks get an
@@ -198,10 +276,8 @@ func TestFailedSave(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("in the folder: %v, %v", entries, err)
 	}
-	for i, s := range stateIn(t, dir) {
-		if !s.Equal(want[i]) {
-			t.Errorf("%s of the checkpoint before is not what it was", toyRecipe.State()[i].Name)
-		}
+	if name := differIn(stateIn(t, dir), want); name != "" {
+		t.Errorf("%s of the checkpoint before is not what it was", name)
 	}
 }
 

@@ -81,7 +81,11 @@ func (r *Rank) place(ctx context.Context, state []*tensors.Tensor) (err error) {
 	next := heldBy[*tensors.Tensor]{}
 	var fresh []*tensors.Tensor
 	for _, u := range r.units {
-		vector, err := r.unitVector(u, state)
+		data, err := r.unitBytes(u, state)
+		if err != nil {
+			return err
+		}
+		vector, err := fromBytes(r.engine.policy.Params, data, u.size)
 		if err != nil {
 			return err
 		}

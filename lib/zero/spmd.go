@@ -28,14 +28,14 @@ type step struct {
 	world   int      // devices
 }
 
-// held are the arrays that a device keeps between steps, or the nodes of them.
+// heldBy is what a device keeps between steps: arrays, or nodes of a graph, or where they lie.
 type heldBy[T any] struct {
 	weights []T // by unit, in the type to compute in: whole, one row for each rank, or in stage 3 the shard
 	masters []T // by unit: the shard in the type that parameters are kept in, in mixed precision
 	rest    []T // of the state
 }
 
-// all lists them in order, and split undoes it.
+// all lists it in order, and split undoes it.
 func (h heldBy[T]) all() []T { return slices.Concat(h.weights, h.masters, h.rest) }
 
 func split[T any](of []T, units int, mixed bool) (h heldBy[T]) {

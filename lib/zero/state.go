@@ -86,9 +86,8 @@ func fromBytes(dtype dtypes.DType, data []byte, dims ...int) (*tensors.Tensor, e
 	return t, err
 }
 
-// unitVector puts a rank's shards of parameters, as [ranges] has them, together to its shard of a unit.
-func (l *layout) unitVector(u unit, parts []*tensors.Tensor) (*tensors.Tensor, error) {
-	var data []byte
+// unitBytes puts a rank's shards of parameters, as [ranges] has them, together to the contents of its shard of a unit.
+func (l *layout) unitBytes(u unit, parts []*tensors.Tensor) (data []byte, err error) {
 	for _, at := range u.places {
 		b, err := bytesOf(parts[at])
 		if err != nil {
@@ -96,7 +95,7 @@ func (l *layout) unitVector(u unit, parts []*tensors.Tensor) (*tensors.Tensor, e
 		}
 		data = append(data, b...)
 	}
-	return fromBytes(parts[u.places[0]].DType(), data, u.size)
+	return data, nil
 }
 
 // unitParts cuts a rank's shard of a unit, as contents, into those of its parameters, as they are saved.

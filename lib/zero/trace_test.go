@@ -57,40 +57,46 @@ func traced(t *testing.T, e *zero.Engine, recorder *trace.Recorder, view func(g 
 	return recorder.Take()
 }
 
-// tracedForms are what is traced.
-var tracedForms = []zero.Options{{Stage: 1}, {Stage: 2}, {Stage: 3}, {Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 2}}
-
-// TestTrace traces steps over a slow link. Without Prefetch nothing is gathered while the rank computes; with it parameters
-// are, and gradients reduced, and at no time more blocks are gathered than the one that computes and those ahead. The toy
-// computes for a moment only, and the machine may be busy: one of many steps in which a rank computes beside it counts.
+// TestTrace traces what is computed, gathered and reduced when.
 func TestTrace(t *testing.T) {
 	backend := devicetest.Open(t, 2)
-	for _, o := range tracedForms {
-		recorder := trace.New()
-		o.Trace = recorder
-		e := engine(t, backend, train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.1)}, o)
-		ahead := o.Stage == 3 && o.Prefetch > 0
-		want := map[string]bool{"gather": ahead, trace.Reduce: ahead || o.Stage < 3} // what is seen while a rank computes
-		seen := [2]map[string]bool{{}, {}}
-		for try := 0; try < 3 || try < 50 && !(maps.Equal(seen[0], want) && maps.Equal(seen[1], want)); try++ {
-			got := traced(t, e, recorder, func(g group.Group) (group.Group, error) { return group.Slow(g, group.Link{Latency: time.Millisecond}) })
-			for rank := range 2 {
-				name := fmt.Sprintf("stage %d, Prefetch %d, rank %d", o.Stage, o.Prefetch, rank)
-				compute := trace.Of(got.Spans, rank, trace.Compute)
-				if names := namesOf(compute); !slices.Equal(names, spanNames()) {
-					t.Fatalf("%s computes %q, want %q", name, names, spanNames())
-				}
-				for stream := range want {
-					hidden := trace.Overlap(trace.Of(got.Spans, rank, stream), compute[:len(toyPasses)])
-					seen[rank][stream] = seen[rank][stream] || hidden > 0
-				}
-				checkGathered(t, name, o, got, rank, compute)
+	for _, o := range []zero.Options{{Stage: 1}, {Stage: 2}, {Stage: 3}, {Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 2}} {
+		t.Run(fmt.Sprintf("stage %d, Prefetch %d", o.Stage, o.Prefetch), func(t *testing.T) {
+			recorder := trace.New()
+			o.Trace = recorder
+			e := engine(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, o)
+			traceSlow(t, e, o)
+			if o.Stage < 3 || o.Prefetch > 0 { // else computing waits for both
+				traceHeldUp(t, e, o)
 			}
-		}
+		})
+	}
+}
+
+// traceSlow traces steps over a slow link. Without Prefetch nothing is gathered while the rank computes; with it parameters
+// are, and gradients reduced, and at no time more blocks are gathered than the one that computes and those ahead. The toy
+// computes for a moment only, and the machine may be busy: one of many steps in which a rank computes beside it counts.
+func traceSlow(t *testing.T, e *zero.Engine, o zero.Options) {
+	ahead := o.Stage == 3 && o.Prefetch > 0
+	want := map[string]bool{"gather": ahead, trace.Reduce: ahead || o.Stage < 3} // what is seen while a rank computes
+	seen := [2]map[string]bool{{}, {}}
+	for try := 0; try < 3 || try < 50 && !(maps.Equal(seen[0], want) && maps.Equal(seen[1], want)); try++ {
+		got := traced(t, e, o.Trace, func(g group.Group) (group.Group, error) { return group.Slow(g, group.Link{Latency: time.Millisecond}) })
 		for rank := range 2 {
-			if !maps.Equal(seen[rank], want) {
-				t.Errorf("stage %d, Prefetch %d: seen while rank %d computes: %v, want %v", o.Stage, o.Prefetch, rank, seen[rank], want)
+			compute := trace.Of(got.Spans, rank, trace.Compute)
+			if names := namesOf(compute); !slices.Equal(names, spanNames()) {
+				t.Fatalf("rank %d computes %q, want %q", rank, names, spanNames())
 			}
+			for stream := range want {
+				hidden := trace.Overlap(trace.Of(got.Spans, rank, stream), compute[:len(toyPasses)])
+				seen[rank][stream] = seen[rank][stream] || hidden > 0
+			}
+			checkGathered(t, o, got, rank, compute)
+		}
+	}
+	for rank := range 2 {
+		if !maps.Equal(seen[rank], want) {
+			t.Errorf("seen while rank %d computes: %v, want %v", rank, seen[rank], want)
 		}
 	}
 }
@@ -114,9 +120,9 @@ func spanNames() (names []string) {
 	return append(names, "update")
 }
 
-// checkGathered compares the counter of gathered parameters with what a rank must have at each position: the units of the
-// block that computes and of those ahead, each as often as it is used there.
-func checkGathered(t *testing.T, name string, o zero.Options, got trace.Trace, rank int, compute []trace.Span) {
+// checkGathered compares the counter of gathered parameters with what a rank must have at each position: the parameters
+// of the block that computes and of those ahead, each as often as it comes there.
+func checkGathered(t *testing.T, o zero.Options, got trace.Trace, rank int, compute []trace.Span) {
 	t.Helper()
 	var counts []trace.Counter
 	for _, c := range got.Counters {
@@ -126,12 +132,12 @@ func checkGathered(t *testing.T, name string, o zero.Options, got trace.Trace, r
 	}
 	if o.Stage < 3 {
 		if len(counts) > 0 {
-			t.Errorf("%s gathers in the passes: %v", name, counts)
+			t.Errorf("rank %d gathers in the passes: %v", rank, counts)
 		}
 		return
 	}
-	bytes := map[string]int64{} // of the units of a block
-	for _, b := range toy.Model(true).Blocks {
+	bytes := map[string]int64{} // of a block
+	for _, b := range toy.Model(false).Blocks {
 		for _, s := range b.Params {
 			bytes[b.Name] += int64(2 * 4 * optim.FlatLength(optim.SGD(0.1), s, 2))
 		}
@@ -148,43 +154,33 @@ func checkGathered(t *testing.T, name string, o zero.Options, got trace.Trace, r
 			}
 		}
 		if most = max(most, want); have != want {
-			t.Errorf("%s: as %s begins %d bytes are gathered, want %d", name, compute[k].Name, have, want)
+			t.Errorf("rank %d: as %s begins %d bytes are gathered, want %d", rank, compute[k].Name, have, want)
 		}
 	}
 	for _, c := range counts {
 		if c.Value > most || c.Value < 0 {
-			t.Errorf("%s: %d bytes are gathered, want at most %d", name, c.Value, most)
+			t.Errorf("rank %d: %d bytes are gathered, want at most %d", rank, c.Value, most)
 		}
 	}
 	if last := counts[len(counts)-1]; last.Value != 0 {
-		t.Errorf("%s: %d bytes are gathered at the end of the step", name, last.Value)
+		t.Errorf("rank %d: %d bytes are gathered at the end of the step", rank, last.Value)
 	}
 }
 
-// TestBehind holds every gather up until the pass before the one that needs it has been computed, and every reduction until the
+// traceHeldUp holds every gather up until the pass before the one that needs it has been computed, and every reduction until the
 // pass after it has: a step ends only if computing waits for neither.
-func TestBehind(t *testing.T) {
-	backend := devicetest.Open(t, 2)
-	for _, o := range tracedForms {
-		if o.Stage == 3 && o.Prefetch == 0 {
-			continue // it waits for both
+func traceHeldUp(t *testing.T, e *zero.Engine, o zero.Options) {
+	got := traced(t, e, o.Trace, func(g group.Group) (group.Group, error) {
+		return &heldUp{Group: g, recorder: o.Trace, gathers: o.Stage == 3}, nil
+	})
+	for rank := range 2 {
+		compute, reduce := trace.Of(got.Spans, rank, trace.Compute), trace.Of(got.Spans, rank, trace.Reduce)
+		if len(reduce) != len(toyPasses)-toyForwards {
+			t.Fatalf("rank %d: %d reductions, want one for each block", rank, len(reduce))
 		}
-		recorder := trace.New()
-		o.Trace = recorder
-		e := engine(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, o)
-		got := traced(t, e, recorder, func(g group.Group) (group.Group, error) {
-			return &heldUp{Group: g, recorder: recorder, gathers: o.Stage == 3}, nil
-		})
-		for rank := range 2 {
-			compute, reduce := trace.Of(got.Spans, rank, trace.Compute), trace.Of(got.Spans, rank, trace.Reduce)
-			if len(reduce) != len(toyPasses)-toyForwards {
-				t.Errorf("stage %d, rank %d: %d reductions, want one for each block", o.Stage, rank, len(reduce))
-				continue
-			}
-			for n, s := range reduce[:len(reduce)-1] {
-				if s.End < compute[toyForwards+n+1].End {
-					t.Errorf("stage %d, rank %d: the reduction of %s was not held up", o.Stage, rank, s.Name)
-				}
+		for n, s := range reduce[:len(reduce)-1] {
+			if s.End < compute[toyForwards+n+1].End {
+				t.Errorf("rank %d: the reduction of %s was not held up", rank, s.Name)
 			}
 		}
 	}
