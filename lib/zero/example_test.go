@@ -40,7 +40,7 @@ func ExampleNew() {
 	fmt.Println(report)
 	// Output:
 	// 384 of 768 bytes of parameters
-	// all-reduce ×1, 4 B; all-gather ×5, 2.5 KiB; reduce-scatter ×3, 768 B
+	// all-reduce ×1, 4 B; all-gather ×5, 1.2 KiB; reduce-scatter ×3, 768 B
 }
 
 // The same by two ranks, each a goroutine with a device and programs of its own. They may as well be processes on two
