@@ -10,6 +10,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
@@ -140,5 +141,27 @@ func TestCompilersOwn(t *testing.T) {
 		if len(report) == 0 {
 			t.Errorf("stage %d: the compiler made no collectives", stage)
 		}
+	}
+}
+
+// TestActivationsOnHost looks at the most that lies on a device: with the inputs of blocks on the host it is less by nearly
+// all of them.
+func TestActivationsOnHost(t *testing.T) {
+	const depth, width, rows = 12, 8, 256
+	peak := func(where offload.Where) int64 {
+		backend, err := xla.Open(xla.Devices(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer backend.Close()
+		e := engine(t, backend, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)}, zero.Options{Stage: 3, Recompute: true, Activations: where})
+		defer e.Close()
+		x := tensors.FromFlatDataAndDimensions(make([]float32, rows*width), rows, width)
+		ranks(t, e, 1, 1, func(int) (*tensors.Tensor, *tensors.Tensor) { return x, x })
+		return backend.PeakBytes()[0]
+	}
+	const input = rows * width * 4
+	if saved, least := peak(offload.Device)-peak(offload.Host), int64((depth-3)*input); saved < least {
+		t.Errorf("the host takes %d bytes of activations, want at least %d", saved, least)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -95,6 +96,7 @@ func TestRefused(t *testing.T) {
 		"nothing to come": {ranksOf(good, zero.Options{Stage: 2, Prefetch: 1}), "Prefetch is 1 in stage 2"},
 		"accumulate":      {ranksOf(good, zero.Options{Stage: 2, Accumulate: -1}), "Accumulate is -1"},
 		"shards":          {ranksOf(good, zero.Options{Stage: 2, Shards: -2}), "Shards is -2"},
+		"stash":           {ranksOf(good, zero.Options{Stage: 2, Activations: offload.Host}), "Activations is host, and Recompute false"},
 		"no chain":        {ranksOf(other, zero.Options{Stage: 1}), "no chain of blocks"},
 		"no rule":         {ranksOf(train.Recipe{Model: good.Model}, zero.Options{Stage: 1}), "no rule"},
 		"no mesh":         {program(nil, good, zero.Options{Stage: 1}), "mesh is nil"},

@@ -10,7 +10,9 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
 // Rank is one of the ranks that train together, with a device of its own. It is not safe for use by several goroutines at
@@ -27,6 +29,7 @@ type Rank struct {
 	replicas group.Group // of those that have the same shards of other copies; nil if there are none
 	device   int
 	memory   *ledger
+	stash    *residual.Stash // of inputs of blocks between the passes; nil where they stay where they are
 
 	held  heldBy[*tensors.Tensor]
 	grads []*tensors.Tensor // by unit, summed so far: whole in stage 1, else shards; nil before there are any
@@ -54,6 +57,15 @@ func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, er
 		return nil, err
 	}
 	r.grads = make([]*tensors.Tensor, len(r.units))
+	if where := e.options.Activations; where != offload.Device {
+		own, err := group.New(1) // no other rank has the same
+		if err == nil {
+			r.stash, err = residual.NewStash(e.backend, device, own[0], where)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	initial, err := e.recipe.Initial()
 	if err != nil {
 		return nil, err
@@ -223,6 +235,9 @@ func (r *Rank) Close() error {
 	}
 	err := errors.Join(rank.Free(r.held.all()...), rank.Free(r.grads...), r.memory.close())
 	r.held, r.grads = heldBy[*tensors.Tensor]{}, nil
+	if r.stash != nil {
+		err = errors.Join(err, r.stash.Close())
+	}
 	return err
 }
 

@@ -72,11 +72,20 @@ func (p *rankPass) run() (loss float64, err error) {
 				return 0, fmt.Errorf("forward pass of %s: %w", p.blocks[i].Name, err)
 			}
 			hold(out...)
+			if err := p.leave(i, x); err != nil {
+				return 0, err
+			}
 			x, kept[i] = out[0], out[1:]
 			p.dismiss(position)
 			continue
 		}
 		args := []any{above}
+		if i < last && p.stash != nil {
+			if inputs[i], err = p.stash.Get(p.ctx, i); err != nil {
+				return 0, err
+			}
+			hold(inputs[i])
+		}
 		if i == last {
 			inputs[i] = x
 			for _, s := range p.scaling() {
@@ -115,6 +124,16 @@ func (p *rankPass) run() (loss float64, err error) {
 		}
 	}
 	return loss, nil
+}
+
+// leave puts the input of a block away until its backward pass, if it is not to stay.
+func (p *rankPass) leave(block int, x *tensors.Tensor) error {
+	if p.stash == nil {
+		return nil
+	}
+	end := p.span(trace.Copy, "activations to host")
+	defer end()
+	return p.stash.Put(p.ctx, block, x)
 }
 
 // operands are what both passes of a block take.

@@ -12,6 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -46,8 +47,8 @@ func New(mesh *xla.Mesh, recipe train.Recipe, o Options) (*Run, error) {
 	if !slices.Equal(axes, []string{train.Axis}) && !slices.Equal(axes, []string{Replicas, train.Axis}) {
 		return nil, fmt.Errorf("zero: the mesh has axes %q, want %q alone or %q before it", axes, train.Axis, Replicas)
 	}
-	if o.Shards != 0 || o.Offload || o.Trace != nil {
-		return nil, errors.New("zero: Options.Shards, Offload and Trace are for ranks: use NewEngine, or leave them out; hybrid " +
+	if o.Shards != 0 || o.Offload || o.Activations != offload.Device || o.Trace != nil {
+		return nil, errors.New("zero: Options.Shards, Offload, Activations and Trace are for ranks: use NewEngine, or leave them out; hybrid " +
 			"sharding takes a mesh with the axis Replicas")
 	}
 	shards, err := mesh.AxisSize(train.Axis)

@@ -10,6 +10,7 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
@@ -29,6 +30,7 @@ func TestVariants(t *testing.T) {
 	data := xla.Axis(train.Axis, world)
 	for name, o := range map[string]zero.Options{
 		"recomputing": {Stage: 3, Recompute: true},
+		"stashing":    {Stage: 3, Recompute: true, Activations: offload.Host},
 		"prefetching": {Stage: 3, Prefetch: 1},
 		"far ahead":   {Stage: 3, Prefetch: 20},
 	} {

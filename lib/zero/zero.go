@@ -32,6 +32,7 @@ import (
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
@@ -91,6 +92,9 @@ type Options struct {
 	// Offload keeps the optimizer's states and the master copy in the host's memory and updates them there, in plain Go:
 	// ZeRO-Offload (Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", §4.1). For [NewEngine].
 	Offload bool
+	// Activations is where the inputs of blocks lie between the passes, where Recompute is set: on the Device, or on the Host,
+	// which the paper calls P_a+cpu (§6.1; package residual). For [NewEngine].
+	Activations offload.Where
 	// Trace, where it is not nil, gets spans of the rank on the streams of package trace (Compute, Gather, Reduce, Wait),
 	// and counters of the bytes held of each kind. For [NewEngine].
 	Trace *trace.Recorder
@@ -112,6 +116,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("zero: Options.Prefetch is %d in stage %d, whose parameters are there already: leave it 0", o.Prefetch, o.Stage)
 	case o.Accumulate < 0:
 		return fmt.Errorf("zero: Options.Accumulate is %d: set it to at least 1, or to 0 for 1", o.Accumulate)
+	case o.Activations != offload.Device && !(o.Activations == offload.Host && o.Recompute):
+		return fmt.Errorf("zero: Options.Activations is %s, and Recompute %v: set it to offload.Host with Recompute, or leave it out", o.Activations, o.Recompute)
 	case o.Shards < 0:
 		return fmt.Errorf("zero: Options.Shards is %d: set it to at least 1, or to 0 for all ranks", o.Shards)
 	}
