@@ -18,15 +18,19 @@ func trainCommand() *cobra.Command {
 		Use:   "train",
 		Short: "Train a GPT on text, on one device or on several",
 		Long: "Train a byte-level GPT on Go's standard library, or on any file or folder, on one device.\n" +
-			"With --data N it is data-parallel on N devices, which share what they learn in one of the ways of --sync.\n\n" +
+			"With --data N it is data-parallel on N devices, which share what they learn in one of the ways of --sync.\n" +
+			"With --zero each holds only a shard of the optimizer's states, of the gradients, and of the parameters.\n\n" +
 			"With --checkpoint the run is saved as it goes and when it is interrupted, and --resume goes on from there,\n" +
 			"bit for bit as if it had not stopped; its settings come from the checkpoint. (Not so where devices do not agree\n" +
 			"after each step, with --sync async and --every, and where what --compress-gradients keeps back is lost.)\n" +
+			"It may go on with other devices, and share the work otherwise, for the same losses but for rounding: of what the\n" +
+			"checkpoint says, another --zero leaves only --data and --accumulate, and another --sync these, --zero and --prefetch.\n" +
 			"With --reference it is the run that other systems' figures are compared with: a fixed text and fixed weights.",
 		Example: "  shardbook train --steps 200 --sample 300\n" +
 			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 --steps 500 --checkpoint run\n" +
 			"  shardbook train --resume --checkpoint run --steps 1000\n" +
 			"  shardbook train --data 4 --sync overlap --accumulate 2 --trace trace.json --link 1e9\n" +
+			"  shardbook train --data 4 --zero 3 --prefetch 1\n" +
 			"  shardbook train --reference --steps 4 --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,6 +42,7 @@ func trainCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	jobFlags(f, job)
+	job.Parallel.flags(f)
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "newest checkpoints to keep; 0 keeps all")
@@ -54,7 +59,7 @@ func trainCommand() *cobra.Command {
 	return cmd
 }
 
-// jobFlags are the flags that decide what a run computes.
+// jobFlags are the flags that decide what a run learns, on whatever devices.
 func jobFlags(f *pflag.FlagSet, job *job) {
 	f.BoolVar(&job.Reference, "reference", job.Reference, "the reference run: fixed text and weights, AdamW at 3e-4, float32, and 4 layers of width 256 unless said otherwise")
 	f.IntVar(&job.Model.Layers, "layers", job.Model.Layers, "Transformer blocks")
@@ -89,7 +94,6 @@ func jobFlags(f *pflag.FlagSet, job *job) {
 	f.StringVar(&job.Schedule, "schedule", job.Schedule, "of the learning rate after the warm-up: constant, cosine or linear")
 	f.IntVar(&job.Warmup, "warmup", job.Warmup, "steps in which the learning rate grows from 0")
 	f.Float64Var(&job.Clip, "clip", job.Clip, "largest norm of the gradients (default no limit)")
-	job.Parallel.flags(f)
 }
 
 // recomputeUsage is the help of --recompute.

@@ -112,7 +112,8 @@ var modelFlags = strings.NewReplacer("Config.Layers", "--layers", "Config.Width"
 	"Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout", "Config.Flash", "--flash",
 	"Config.Matmul", "--precision", "Config.Recompute", "--recompute",
 	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip",
-	"Options.Sync", "--sync", "Options.Every", "--every", "Options.Servers", "--servers")
+	"Options.Sync", "--sync", "Options.Every", "--every", "Options.Servers", "--servers",
+	"Options.Stage", "--zero", "Options.Prefetch", "--prefetch", "Options.Shards", "--shards")
 
 // inFlags returns an error with the flags' names.
 func inFlags(err error) error {
@@ -217,8 +218,8 @@ func (j *job) scaling(p precision.Policy) (precision.Scaling, error) {
 	return precision.Static(scale), nil
 }
 
-// resumed returns the job of a checkpoint, which may train on for more steps than it was to. A flag that was given must
-// say what the job says.
+// resumed returns the job of a checkpoint, which may train on for more steps than it was to, and on other devices. Any other
+// flag that was given must say what the job says.
 func (j *job) resumed(cmd *cobra.Command, c *checkpoint.Checkpoint) (*job, error) {
 	was := job{Parallel: alone()}
 	if err := c.Meta(&was); err != nil || was.TextSHA == "" {
@@ -235,7 +236,10 @@ func (j *job) resumed(cmd *cobra.Command, c *checkpoint.Checkpoint) (*job, error
 				given.Name, given.Value, c.Path, flag.Value)
 		}
 	})
-	if err != nil || !cmd.Flags().Changed("steps") {
+	if err != nil {
+		return nil, err
+	}
+	if was.Parallel, err = was.Parallel.resumed(cmd.Flags()); err != nil || !cmd.Flags().Changed("steps") {
 		return &was, err
 	}
 	if was.Schedule != "constant" && j.Steps != was.Steps {

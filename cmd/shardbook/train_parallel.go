@@ -16,13 +16,14 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Ways of one program on all devices, besides those of ranks (ddp.Syncs).
+// Ways besides those of package ddp's ranks (ddp.Syncs).
 const (
-	syncSPMD ddp.Sync = "spmd"
-	syncAuto ddp.Sync = "auto"
+	syncSPMD  ddp.Sync = "spmd"  // one program on all devices
+	syncAuto  ddp.Sync = "auto"  // the same, and the compiler cuts it
+	syncRanks ddp.Sync = "ranks" // those of package zero
 )
 
-// parallel is the part of a job that says how devices share it.
+// parallel is the part of a job that says how devices share it. A run may go on in another way.
 type parallel struct {
 	Data        int       `json:"data"`
 	Sync        ddp.Sync  `json:"sync,omitempty"` // "" is one program on one device
@@ -31,6 +32,7 @@ type parallel struct {
 	Every       int       `json:"every"`
 	Servers     int       `json:"servers,omitempty"`            // 0 is one on each rank
 	Compress    string    `json:"compress_gradients,omitempty"` // on their way
+	zeroSettings
 }
 
 // alone is one device.
@@ -44,34 +46,77 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Every, "every", p.Every, "steps between the ranks' averages; more than 1 is local SGD, which averages what was trained and no gradients")
 	f.IntVar(&p.Servers, "servers", p.Servers, "with --sync ps and async, the ranks that have a parameter server (default all)")
 	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "how gradients are compressed on their way: bf16, topk:SHARE or powersgd:RANK (default not); what is kept back for later steps is not in checkpoints")
+	p.zeroSettings.flags(f)
 }
 
 const syncUsage = "how devices share what they learn. Ranks with programs of their own: naive (an all-reduce for each gradient, after the " +
 	"backward pass), overlap (each as soon as it is there), bucket (overlap, with gradients in buckets), ps (parameter servers) or async (the " +
 	"same without waiting, for which no run is like another). One program for all devices: spmd (an all-reduce in it) or auto (the compiler " +
-	"puts it in). (default bucket; for one device and none of the flags of ranks, one program)"
+	"puts it in). With --zero it is spmd, auto or ranks. (default bucket, and with --zero spmd, or ranks where only they will do; for one device and " +
+	"none of the flags of ranks, one program)"
 
 // normalize gives the way its one name.
 func (p *parallel) normalize() {
 	p.Sync, p.Compress = ddp.Sync(strings.ToLower(string(p.Sync))), strings.ToLower(p.Compress)
-	if p.Sync == "" && *p != alone() {
+}
+
+// choose takes a way where none is named. traced says that something is asked for that only ranks have.
+func (p *parallel) choose(traced bool) {
+	switch {
+	case p.Sync != "" || *p == alone():
+	case p.Zero == 0:
 		p.Sync = ddp.Bucketed
+	case traced || p.Shards > 0 || p.Offload:
+		p.Sync = syncRanks
+	default:
+		p.Sync = syncSPMD
 	}
 }
 
 // oneProgram says that all devices run one program, and not ranks their own.
-func (p *parallel) oneProgram() bool {
-	return slices.Contains([]ddp.Sync{"", syncSPMD, syncAuto}, p.Sync)
+func (p *parallel) oneProgram() bool { return !slices.Contains(p.rankWays(), p.Sync) }
+
+// rankWays are the ways of ranks that there are.
+func (p *parallel) rankWays() []ddp.Sync {
+	if p.Zero > 0 {
+		return []ddp.Sync{syncRanks}
+	}
+	return ddp.Syncs()
+}
+
+// resumed returns how devices go on with a run that they shared as p says, for the flags that are given now. Another --zero
+// leaves only --data and --accumulate as they were, and another --sync these, --zero and --prefetch: the rest was for
+// the old way.
+func (p parallel) resumed(given *pflag.FlagSet) (parallel, error) {
+	now, flags := p, pflag.NewFlagSet("", pflag.ContinueOnError)
+	now.flags(flags)
+	other := func(name string) bool {
+		return given.Changed(name) && given.Lookup(name).Value.String() != flags.Lookup(name).Value.String()
+	}
+	zero, sync := other("zero"), other("sync")
+	if zero || sync {
+		now = alone()
+		now.Data, now.Accumulate = p.Data, p.Accumulate
+	}
+	if sync && !zero {
+		now.Zero, now.Prefetch = p.Zero, p.Prefetch
+	}
+	var err error
+	given.Visit(func(f *pflag.Flag) {
+		if flags.Lookup(f.Name) != nil {
+			err = errors.Join(err, flags.Set(f.Name, f.Value.String()))
+		}
+	})
+	return now, err
 }
 
 // validate returns an error that names the flags at fault.
 func (p *parallel) validate(batch int) error {
-	ways := append(ddp.Syncs(), syncSPMD, syncAuto)
 	switch {
 	case p.Data < 1 || p.Data > xla.MaxDevices:
 		return fmt.Errorf("--data=%d: want 1 to %d devices", p.Data, xla.MaxDevices)
-	case p.Sync != "" && !slices.Contains(ways, p.Sync):
-		return fmt.Errorf("--sync=%s: want one of %q", p.Sync, ways)
+	case p.Zero < 0 || p.Zero > 3:
+		return fmt.Errorf("--zero=%d: want a stage, 1 to 3, or 0 to shard nothing", p.Zero)
 	case p.Accumulate < 1:
 		return fmt.Errorf("--accumulate=%d: want at least 1", p.Accumulate)
 	case p.Every < 1:
@@ -79,8 +124,32 @@ func (p *parallel) validate(batch int) error {
 	case p.Servers < 0 || p.Servers > p.Data:
 		return fmt.Errorf("--servers=%d: want 1 to --data %d, or 0 for all", p.Servers, p.Data)
 	}
+	check := p.validateWhole
+	if p.Zero > 0 {
+		check = p.validateZero
+	}
+	if err := check(); err != nil {
+		return err
+	}
+	if batch%p.Data != 0 || batch/p.Data%p.Accumulate != 0 {
+		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d with --accumulate %d each: choose a multiple of their product",
+			batch, p.Data, p.Accumulate)
+	}
+	return nil
+}
+
+// validateWhole is validate where each device holds everything.
+func (p *parallel) validateWhole() error {
+	if flag := p.zeroSettings.given(); flag != "" {
+		return fmt.Errorf("--%s: each device holds everything: leave it out, or add --zero, 1 to 3", flag)
+	}
+	ways := append(ddp.Syncs(), syncSPMD, syncAuto)
 	shared := parallel{Data: p.Data, Sync: p.Sync, Accumulate: 1, Every: 1}
 	switch {
+	case p.Sync == syncRanks:
+		return fmt.Errorf("--sync=%s is for --zero, 1 to 3: add that, or choose one of %q", p.Sync, ways)
+	case p.Sync != "" && !slices.Contains(ways, p.Sync):
+		return fmt.Errorf("--sync=%s: want one of %q", p.Sync, ways)
 	case p.oneProgram() && *p != shared:
 		return fmt.Errorf("--sync=%s is one program, which has no micro-batches, buckets or servers: leave out --accumulate, --bucket-bytes, "+
 			"--every, --servers and --compress-gradients, or choose one of %q", p.Sync, ddp.Syncs())
@@ -92,9 +161,6 @@ func (p *parallel) validate(batch int) error {
 		return fmt.Errorf("--compress-gradients=%s: there is no all-reduce to compress with --every %d and --sync %s", p.Compress, p.Every, p.Sync)
 	case p.Servers > 0 && !p.Sync.Served():
 		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync, ddp.Server, ddp.Async)
-	case batch%p.Data != 0 || batch/p.Data%p.Accumulate != 0:
-		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d with --accumulate %d each: choose a multiple of their product",
-			batch, p.Data, p.Accumulate)
 	}
 	_, err := p.options()
 	return err

@@ -91,12 +91,6 @@ func TestTrainRanks(t *testing.T) {
 			t.Errorf("rank %d has %d updates in the trace, want 3", rank, updates)
 		}
 	}
-	for flag, value := range map[string]string{"--data": "4", "--accumulate": "1", "--sync": "overlap", "--bucket-bytes": "21kB"} {
-		_, stderr, status := shardbook(t, nil, "train", "--resume", "--checkpoint", first, flag, value)
-		if status != 1 || !strings.Contains(stderr, flag+"=") || !strings.Contains(stderr, ": the run in") {
-			t.Errorf("resumed with %s %s: status %d, %s", flag, value, status, stderr)
-		}
-	}
 }
 
 // Several devices train as one does, but for rounding, whether one program has them or two.

@@ -7,14 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
-	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -23,9 +21,8 @@ import (
 type ranks struct {
 	backend *xla.Backend
 	recipe  train.Recipe
-	options ddp.Options
-	engine  *ddp.Engine
-	ranks   []*ddp.Rank
+	engine  engine
+	ranks   []rank
 	ctx     context.Context // ends with the first error
 	fail    context.CancelCauseFunc
 	steps   int
@@ -34,13 +31,10 @@ type ranks struct {
 // patience is how long ranks wait for each other: for the compiler, say. One that fails tells the others at once.
 const patience = time.Hour
 
-// newRanks starts n ranks. Their calls take as long as over a link of so many bytes a second; 0 is no limit.
-func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, options ddp.Options, n int, link float64) (*ranks, error) {
-	engine, err := ddp.NewEngine(backend, recipe, options)
-	if err != nil {
-		return nil, inFlags(err)
-	}
-	r := &ranks{backend: backend, recipe: recipe, options: options, engine: engine, ranks: make([]*ddp.Rank, n)}
+// newRanks starts n ranks of an engine, which it closes in the end. Their calls take as long as over a link of so many bytes
+// a second; 0 is no limit.
+func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, e engine, n int, link float64) (*ranks, error) {
+	r := &ranks{backend: backend, recipe: recipe, engine: e, ranks: make([]rank, n)}
 	r.ctx, r.fail = context.WithCancelCause(context.WithoutCancel(ctx)) // what is interrupted ends a step first
 	groups, err := group.New(n, group.Timeout(patience))
 	if err == nil {
@@ -51,7 +45,7 @@ func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, op
 					return err
 				}
 			}
-			r.ranks[i], err = engine.Join(r.ctx, g, i)
+			r.ranks[i], err = e.Join(r.ctx, g, i)
 			return err
 		})
 	}
@@ -103,12 +97,12 @@ func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func
 	})
 	err := r.each(func(i int) error {
 		defer close(reports[i])
-		for rank := r.ranks[i]; rank.Steps() < until && gate.pass(rank.Steps()); {
-			inputs, targets, err := batch(rank.Steps())
+		for one := r.ranks[i]; one.Steps() < until && gate.pass(one.Steps()); {
+			inputs, targets, err := batch(one.Steps())
 			if err != nil {
 				return err
 			}
-			m, err := rank.Step(r.ctx, inputs, targets)
+			m, err := one.Step(r.ctx, inputs, targets)
 			if err != nil {
 				return err
 			}
@@ -162,17 +156,17 @@ func wholeStep(reports []chan ddp.Metrics) (ddp.Metrics, bool) {
 }
 
 func (r *ranks) Save(_ context.Context, dir string, meta any, keep int) error {
-	return r.byFirst(func(rank *ddp.Rank) error { return rank.Save(r.ctx, dir, meta, keep) })
+	return r.byFirst(func(one rank) error { return one.Save(r.ctx, dir, meta, keep) })
 }
 
 func (r *ranks) Load(_ context.Context, c *checkpoint.Checkpoint) error {
-	err := r.byFirst(func(rank *ddp.Rank) error { return rank.Load(r.ctx, c) })
+	err := r.byFirst(func(one rank) error { return one.Load(r.ctx, c) })
 	r.steps = r.ranks[0].Steps()
 	return err
 }
 
 // byFirst is each for what rank 0 does for all: its own error says more than what the others hear of it.
-func (r *ranks) byFirst(do func(rank *ddp.Rank) error) error {
+func (r *ranks) byFirst(do func(one rank) error) error {
 	var own error
 	err := r.each(func(i int) error {
 		err := do(r.ranks[i])
@@ -186,65 +180,27 @@ func (r *ranks) byFirst(do func(rank *ddp.Rank) error) error {
 
 func (r *ranks) Bytes() (int64, error) { return slices.Max(r.backend.PeakBytes()), nil }
 
-// Memory has the peak on a device, with what is kept between steps. The optimizer's states may lie on servers.
+// Memory has the peak on a device, with the most of each kind that a rank holds.
 func (r *ranks) Memory() (map[string]int64, error) {
-	tree := r.recipe.Model.Params().As(r.recipe.Policy().Params)
 	peak, err := r.Bytes()
-	kinds := map[string]int64{"parameters": tree.Bytes(), "gradients": 0, "peak": peak}
-	for _, b := range r.engine.Buckets() {
-		kinds["gradients"] += b.Bytes()
-	}
-	if !r.options.Sync.Served() {
-		kinds["optimizer"] = optim.States(r.recipe.Rule, tree).Bytes()
+	kinds := map[string]int64{"peak": peak}
+	for _, one := range r.ranks {
+		for kind, n := range one.Memory() {
+			kinds[kind] = max(kinds[kind], n)
+		}
 	}
 	return kinds, err
 }
 
-// rankProbe is a probe of rank 0's parameters.
-type rankProbe struct {
-	program *xla.Portable
-	weights []*tensors.Tensor
-}
-
 func (r *ranks) Probe(fn probeFunc) (probe, error) {
-	policy := r.recipe.Policy()
-	tree := r.recipe.Model.Params().As(policy.Compute)
-	named, err := r.ranks[0].Params()
-	if err != nil {
+	all := make([]params.Named[*tensors.Tensor], len(r.ranks))
+	if err := r.each(func(i int) (err error) {
+		all[i], err = r.ranks[i].Params(r.ctx)
+		return err
+	}); err != nil {
 		return nil, err
 	}
-	weights, err := named.List(tree)
-	if err != nil {
-		return nil, err
-	}
-	p := &rankProbe{}
-	for _, w := range weights {
-		placed, err := r.backend.Put(w, 0)
-		if err != nil {
-			return nil, err
-		}
-		p.weights = append(p.weights, placed)
-	}
-	p.program, err = xla.CompilePortable(r.backend, func(in []*graph.Node) []*graph.Node {
-		weights := precision.Cast(in[:len(tree)], policy.Compute)
-		return fn(tree.Nodes(weights), in[len(tree):])
-	})
-	return p, err
-}
-
-func (p *rankProbe) Call(args ...any) ([]*tensors.Tensor, error) {
-	var all []any
-	for _, w := range p.weights {
-		all = append(all, w)
-	}
-	return p.program.Call(0, append(all, args...)...)
-}
-
-func (p *rankProbe) Close() {
-	p.program.Close()
-	for _, w := range p.weights {
-		w.FinalizeAll()
-	}
+	return newProbe(r.backend, r.recipe, all[0], fn)
 }
 
 func (r *ranks) Close() error {

@@ -59,9 +59,18 @@ func normal(random *rand.Rand, n int) []float32 {
 	return x
 }
 
+// toyRanks starts three ranks, with shards if the way is syncRanks.
 func toyRanks(t *testing.T, b *xla.Backend, way ddp.Sync) *ranks {
 	t.Helper()
-	r, err := newRanks(t.Context(), b, toy(), ddp.Options{Sync: way}, 3, 0)
+	p := alone()
+	if p.Sync = way; way == syncRanks {
+		p.Zero, p.Prefetch = 3, 1
+	}
+	e, err := newEngine(b, toy(), p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRanks(t.Context(), b, toy(), e, 3, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +116,7 @@ func TestRanksStopAndGoOn(t *testing.T) {
 		t.Error(err)
 	}
 	before := runtime.NumGoroutine()
-	for _, way := range ddp.Syncs() {
+	for _, way := range append(ddp.Syncs(), syncRanks) {
 		losses = nil
 		dir := t.TempDir()
 		r := toyRanks(t, backend, way)
@@ -165,7 +174,7 @@ func TestRanksFail(t *testing.T) {
 	backend := devicetest.Open(t, 3)
 	bad := errors.New("bad")
 	nothing := func(ddp.Metrics) error { return nil }
-	for _, way := range []ddp.Sync{ddp.Bucketed, ddp.Async} {
+	for _, way := range []ddp.Sync{ddp.Bucketed, ddp.Async, syncRanks} {
 		r := toyRanks(t, backend, way)
 		if err := r.Train(t.Context(), 9, toyBatch, func(ddp.Metrics) error { return bad }); err != bad || r.Steps() < 1 {
 			t.Errorf("%s: after a report that failed: step %d, error %v", way, r.Steps(), err)
@@ -193,8 +202,14 @@ func TestRanksFail(t *testing.T) {
 		t.Errorf("saving where nothing can be: %v", err)
 	}
 	r.Close()
-	if _, err := newRanks(t.Context(), backend, toy(), ddp.Options{}, 4, 0); err == nil || !strings.Contains(err.Error(), "device 3 of 3") {
-		t.Errorf("4 ranks on 3 devices: %v", err)
+	for _, p := range []parallel{alone(), {Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 3}}} {
+		e, err := newEngine(backend, toy(), p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newRanks(t.Context(), backend, toy(), e, 4, 0); err == nil || !strings.Contains(err.Error(), "device 3 of 3") {
+			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
+		}
 	}
 }
 

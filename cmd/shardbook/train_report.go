@@ -101,6 +101,7 @@ type trainResult struct {
 	TokensPerS     float64          `json:"tokens_per_s"` // median
 	Skipped        int              `json:"skipped_steps"`
 	Staleness      float64          `json:"staleness,omitempty"` // mean
+	Sent           *traffic         `json:"sent,omitempty"`      // by a device in a step, in bytes
 	Trace          *traceResult     `json:"trace,omitempty"`
 	Checkpoint     string           `json:"checkpoint,omitempty"`
 	Text           string           `json:"text,omitempty"`
@@ -108,7 +109,7 @@ type trainResult struct {
 
 func (t *training) result(text string) (trainResult, error) {
 	r := trainResult{Losses: []float64{}, Params: t.job.Model.Params().Size(), FirstStep: t.began + 1,
-		Trace: t.traced, Checkpoint: t.options.checkpoint, Text: text}
+		Sent: t.sent, Trace: t.traced, Checkpoint: t.options.checkpoint, Text: text}
 	var speeds []float64
 	for _, record := range t.records {
 		r.Losses = append(r.Losses, record.Loss)
@@ -160,8 +161,19 @@ func (t *training) report(out io.Writer, text string) error {
 	if r.Staleness > 0 {
 		fmt.Fprintf(out, "staleness     %.2f updates on average\n", r.Staleness)
 	}
+	if s := r.Sent; s != nil {
+		fmt.Fprintf(out, "sent          by a device in a step: %s of parameters, %s of gradients to shards", bytesText(s.Gather), bytesText(s.Scatter))
+		if s.Average > 0 {
+			fmt.Fprintf(out, ", %s between copies of shards", bytesText(s.Average))
+		}
+		fmt.Fprintln(out)
+	}
 	if tr := r.Trace; tr != nil {
-		fmt.Fprintf(out, "communicated  %s by a rank in a step, %.0f%% of the time while it computed\n", bytesText(tr.Bytes), 100*tr.Overlap)
+		what := "communicated  "
+		if tr.Bytes > 0 {
+			what += bytesText(tr.Bytes) + " by a rank in a step, "
+		}
+		fmt.Fprintf(out, "%s%.0f%% of the time while it computed\n", what, 100*tr.Overlap)
 		fmt.Fprintf(out, "trace         %s, of %d steps: open it in https://ui.perfetto.dev\n", tr.File, tr.Steps)
 	}
 	if r.Skipped > 0 {

@@ -77,6 +77,7 @@ type training struct {
 	batches *gpt.Batches
 	log     *stepLog
 	tracer  *tracer
+	sent    *traffic
 	traced  *traceResult
 	began   int // step
 	saved   int // step of the newest checkpoint
@@ -90,6 +91,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if j.Steps < 1 {
 		return fmt.Errorf("--steps=%d: want at least 1", j.Steps)
 	}
+	name := t.options.ofRanks()
+	j.Parallel.choose(name != "")
 	if err := j.Parallel.validate(j.Batch); err != nil {
 		return err
 	}
@@ -100,8 +103,11 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if err := j.Parallel.suits(recipe); err != nil {
 		return err
 	}
-	if name := t.options.ofRanks(); name != "" && j.Parallel.oneProgram() {
-		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %q", name, ddp.Syncs())
+	if name != "" && j.Parallel.oneProgram() {
+		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %q", name, j.Parallel.rankWays())
+	}
+	if t.sent, err = j.Parallel.traffic(recipe); err != nil {
+		return err
 	}
 	was := j.TextSHA
 	corpus, err := j.corpus()

@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 
-	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/ddp"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -38,33 +36,26 @@ type runner interface {
 // batchFunc returns the batch of a step, counted from 0. It may be called by several goroutines at once.
 type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 
-// probeFunc is a graph function of the parameters, in the type that the model computes in.
-type probeFunc func(p params.Nodes, in []*graph.Node) []*graph.Node
-
-// probe is a probeFunc, compiled.
-type probe interface {
-	Call(args ...any) ([]*tensors.Tensor, error)
-	Close()
-}
-
 // newRunner starts a run on the backend's devices. Only ranks have a link, in bytes a second, and a recorder; 0 and nil are
 // none.
 func newRunner(ctx context.Context, backend *xla.Backend, recipe train.Recipe, p parallel, link byteCount, recorder *trace.Recorder) (runner, error) {
 	if !p.oneProgram() {
-		options, err := p.options()
+		e, err := newEngine(backend, recipe, p, recorder)
 		if err != nil {
 			return nil, err
 		}
-		options.Trace = recorder
-		r, err := newRanks(ctx, backend, recipe, options, p.Data, float64(link))
+		r, err := newRanks(ctx, backend, recipe, e, p.Data, float64(link))
 		if err != nil {
 			return nil, err
 		}
 		return r, nil
 	}
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, p.Data))
+	mesh, err := p.mesh(backend)
 	if err != nil {
 		return nil, err
+	}
+	if p.Zero > 0 {
+		return newSharded(mesh, backend, recipe, p)
 	}
 	start := train.New
 	switch p.Sync {
@@ -80,16 +71,35 @@ func newRunner(ctx context.Context, backend *xla.Backend, recipe train.Recipe, p
 	return program{run}, nil
 }
 
-// program is one program, on one device or on all of them.
-type program struct{ *train.Run }
+// newEngine makes what ranks share.
+func newEngine(backend *xla.Backend, recipe train.Recipe, p parallel, recorder *trace.Recorder) (engine, error) {
+	if p.Zero > 0 {
+		options := p.zeroOptions()
+		options.Trace = recorder
+		return newZeroEngine(backend, recipe, options)
+	}
+	options, err := p.options()
+	if err != nil {
+		return nil, err
+	}
+	options.Trace = recorder
+	return newDDPEngine(backend, recipe, options)
+}
 
-func (p program) Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error {
-	for p.Steps() < until && ctx.Err() == nil {
-		inputs, targets, err := batch(p.Steps())
+// stepper makes one step after another.
+type stepper interface {
+	Steps() int
+	Step(inputs, targets *tensors.Tensor) (train.Metrics, error)
+}
+
+// trainOn is [runner.Train] for one program.
+func trainOn(ctx context.Context, s stepper, until int, batch batchFunc, done func(ddp.Metrics) error) error {
+	for s.Steps() < until && ctx.Err() == nil {
+		inputs, targets, err := batch(s.Steps())
 		if err != nil {
 			return err
 		}
-		m, err := p.Step(inputs, targets)
+		m, err := s.Step(inputs, targets)
 		if err != nil {
 			return err
 		}
@@ -98,6 +108,13 @@ func (p program) Train(ctx context.Context, until int, batch batchFunc, done fun
 		}
 	}
 	return nil
+}
+
+// program is one program, on one device or on all of them.
+type program struct{ *train.Run }
+
+func (p program) Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error {
+	return trainOn(ctx, p.Run, until, batch, done)
 }
 
 func (p program) Save(ctx context.Context, dir string, meta any, keep int) error {

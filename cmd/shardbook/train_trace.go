@@ -89,12 +89,21 @@ func communicated(tr trace.Trace) map[int]int64 {
 	return bytes
 }
 
+// ranksOf are those that did something.
+func ranksOf(tr trace.Trace) map[int]bool {
+	ranks := map[int]bool{}
+	for _, s := range tr.Spans {
+		ranks[s.Rank] = true
+	}
+	return ranks
+}
+
 // traceResult is what a trace comes to.
 type traceResult struct {
 	File    string  `json:"file"`
-	Steps   int     `json:"steps"`              // that are in it
-	Bytes   int64   `json:"bytes_communicated"` // that a rank gave to the group in a step, on average
-	Overlap float64 `json:"overlap"`            // the share of the time of communication in which the rank computed
+	Steps   int     `json:"steps"`                        // that are in it
+	Bytes   int64   `json:"bytes_communicated,omitempty"` // that a rank gave to the group in a step, on average; 0 is not counted
+	Overlap float64 `json:"overlap"`                      // the share of the time of communication in which the rank computed
 }
 
 // write writes what was recorded, if anything was, of a run that has come to a step; nil if nothing was.
@@ -105,11 +114,14 @@ func (t *tracer) write(step int) (*traceResult, error) {
 	t.rec.Pause()
 	all := t.rec.Take()
 	r := &traceResult{File: t.file.Name(), Steps: step - t.first}
-	sums := communicated(all)
-	for rank, bytes := range sums {
-		r.Bytes += (bytes - t.base[rank]) / int64(r.Steps*len(sums))
-		communication := append(trace.Of(all.Spans, rank, trace.Reduce), trace.Of(all.Spans, rank, trace.Send)...)
-		r.Overlap += trace.Overlap(communication, trace.Of(all.Spans, rank, trace.Compute)) / float64(len(sums))
+	sums, ranks := communicated(all), ranksOf(all)
+	for rank := range ranks {
+		r.Bytes += (sums[rank] - t.base[rank]) / int64(r.Steps*len(ranks))
+		var communication []trace.Span
+		for _, stream := range []string{trace.Reduce, trace.Send, trace.Gather} {
+			communication = append(communication, trace.Of(all.Spans, rank, stream)...)
+		}
+		r.Overlap += trace.Overlap(communication, trace.Of(all.Spans, rank, trace.Compute)) / float64(len(ranks))
 	}
 	begin, _ := all.Range()
 	err := t.file.Truncate(0)

@@ -25,6 +25,7 @@ const (
 	Send    = "send"   // giving data to other ranks
 	Wait    = "wait"   // having nothing to do until something is there
 	Reduce  = "reduce" // adding up what ranks have, as an all-reduce does
+	Gather  = "gather" // putting together what ranks have parts of, as an all-gather does
 	Copy    = "copy"   // between memories of one rank
 )
 

@@ -25,6 +25,7 @@ type Run struct {
 	parts  parts // of the state
 	step   *xla.Program
 	on     []xla.Placement // of the state, in its order
+	cut    bool            // some of the state is not all on each device
 	state  []*dtensor.Tensor
 	steps  int
 }
@@ -78,7 +79,7 @@ func start(mesh *xla.Mesh, r Recipe, compile compiler, lie func(i int, s params.
 	for i, s := range r.State() {
 		on := xla.Replicated()
 		if lie != nil {
-			on = lie(i, s)
+			on, run.cut = lie(i, s), true
 		}
 		run.on = append(run.on, on)
 	}
@@ -216,10 +217,14 @@ type Probe struct {
 // Probe compiles a function of the parameters, by name and in the type that the model computes in, and of other inputs.
 // Each device gets all of every input and computes the same. The run is not changed.
 func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*Probe, error) {
-	program, err := xla.Compile(r.mesh, func(in []*graph.Node) []*graph.Node {
-		tree := r.recipe.computed()
+	var compile compiler = xla.Compile
+	if r.cut {
+		compile = xla.CompileAuto
+	}
+	tree := r.recipe.computed()
+	program, err := compile(r.mesh, func(in []*graph.Node) []*graph.Node {
 		return fn(tree.Nodes(precision.Cast(in[:len(tree)], r.recipe.Policy().Compute)), in[len(tree):])
-	}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
+	}, xla.In(append(slices.Clone(r.on[:len(tree)]), xla.Replicated())...).Gives(xla.Replicated()))
 	return &Probe{r, program}, err
 }
 

@@ -45,16 +45,13 @@ func (p *rankPass) invite(position int) error {
 		}
 		p.count(g.whole.Shape().ByteSize())
 		g.there = p.stream.Add(func() error {
-			defer p.span(gathers, u.name)()
+			defer p.span(trace.Gather, u.name)()
 			return p.gather(p.ctx, own, g.whole)
 		})
 		p.guests = append(p.guests, g)
 	}
 	return nil
 }
-
-// gathers is the stream of spans in which parameters are gathered.
-const gathers = "gather"
 
 // needed returns the whole units of a position's block, once they are there.
 func (p *rankPass) needed(position int) (units []any) {

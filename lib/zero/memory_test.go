@@ -2,6 +2,7 @@ package zero_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -130,6 +131,24 @@ func TestCompilersOwn(t *testing.T) {
 		if off := apart(t, one, got); !(off <= bound) {
 			t.Errorf("stage %d: %g units from one device", stage, off)
 		}
+		total, err := run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
+			return []*graph.Node{graph.ReduceAllSum(p.Get("h0.w"))}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum, err := total.Call()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := float32(0)
+		for _, w := range tensors.MustCopyFlatData[float32](got["h0.w"]) {
+			want += w
+		}
+		if off := float64(tensors.ToScalar[float32](sum[0]) - want); !(math.Abs(off) < 1e-5) {
+			t.Errorf("stage %d: the parameters' sum is %v, want %v", stage, sum[0], want)
+		}
+		total.Close()
 		held, params := run.BytesPerDevice(), recipe.Model.Params().Bytes()
 		if want := map[int]int64{1: params, 3: params / world}[stage]; held["parameters"] != want || held["optimizer"] != 2*params/world {
 			t.Errorf("stage %d: a device holds %v of %d bytes of parameters", stage, held, params)

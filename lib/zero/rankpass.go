@@ -88,9 +88,11 @@ func (p *rankPass) run() (loss float64, err error) {
 		}
 		if i == last {
 			inputs[i] = x
-			for _, s := range p.scaling() {
-				args = append(args, s)
+			scaling, err := p.scaling()
+			if err != nil {
+				return 0, err
 			}
+			args = append(args, scaling...)
 		}
 		args = append(args, p.operands(units, inputs[i])...)
 		for _, k := range kept[i] {
@@ -145,10 +147,18 @@ func (p *rankPass) operands(units []any, x *tensors.Tensor) []any {
 	return args
 }
 
-// scaling are the states of the loss scaling.
-func (p *rankPass) scaling() []*tensors.Tensor {
+// scaling are the states of the loss scaling, as arguments of a program of the device.
+func (p *rankPass) scaling() (args []any, err error) {
 	end := len(p.held.rest) - counters
-	return p.held.rest[end-len(p.engine.policy.Scaling.States()) : end]
+	for _, s := range p.held.rest[end-len(p.engine.policy.Scaling.States()) : end] {
+		if p.engine.options.Offload { // it is another backend's
+			if s, err = s.LocalClone(); err != nil {
+				return nil, err
+			}
+		}
+		args = append(args, s)
+	}
+	return args, nil
 }
 
 // arrived takes the whole gradients of a block's units, and has those that are complete reduced.

@@ -45,7 +45,7 @@ func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (m train.Metri
 		}
 		clear(r.grads)
 	}
-	defer r.span(gathers, "parameters")()
+	defer r.span(trace.Gather, "parameters")()
 	return m, r.renew(ctx, fresh)
 }
 

@@ -81,7 +81,9 @@ func traceSlow(t *testing.T, e *zero.Engine, o zero.Options) {
 	want := map[string]bool{"gather": ahead, trace.Reduce: ahead || o.Stage < 3} // what is seen while a rank computes
 	seen := [2]map[string]bool{{}, {}}
 	for try := 0; try < 3 || try < 50 && !(maps.Equal(seen[0], want) && maps.Equal(seen[1], want)); try++ {
-		got := traced(t, e, o.Trace, func(g group.Group) (group.Group, error) { return group.Slow(g, group.Link{Latency: time.Millisecond}) })
+		got := traced(t, e, o.Trace, func(g group.Group) (group.Group, error) {
+			return group.Slow(g, group.Link{Latency: time.Millisecond})
+		})
 		for rank := range 2 {
 			compute := trace.Of(got.Spans, rank, trace.Compute)
 			if names := namesOf(compute); !slices.Equal(names, spanNames()) {

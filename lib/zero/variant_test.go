@@ -72,6 +72,10 @@ func TestOffload(t *testing.T) {
 	batches := toyBatches(2 * world)
 	one := alone(t, backend, recipe, steps, batches)
 	for stage := 1; stage <= 3; stage++ {
+		if stage == 2 { // a scale that changes no bit
+			recipe.Precision = recipe.Policy()
+			recipe.Precision.Scaling = precision.Static(256)
+		}
 		got := ranks(t, engine(t, backend, recipe, zero.Options{Stage: stage, Offload: true}), world, steps, batches)
 		if off := apart(t, one, got); !(off <= bound) {
 			t.Errorf("stage %d: %g units from one device", stage, off)

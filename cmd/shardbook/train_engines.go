@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/zero"
+)
+
+// engine has what the ranks of a run share.
+type engine interface {
+	// Join makes a rank of a group on a device. It is a collective call.
+	Join(ctx context.Context, g group.Group, device int) (rank, error)
+	Close()
+}
+
+// rank is one of the ranks that train together. Its methods are for one goroutine, but for Memory; those that take a context
+// are collective calls.
+type rank interface {
+	// Step trains on the rank's part of a batch. The loss is that of its own rows.
+	Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error)
+	Steps() int
+	// Params are copies of the whole parameters.
+	Params(ctx context.Context) (params.Named[*tensors.Tensor], error)
+	// Memory is what the rank holds between the passes, by kind.
+	Memory() map[string]int64
+	Save(ctx context.Context, dir string, meta any, keep int) error
+	Load(ctx context.Context, c *checkpoint.Checkpoint) error
+	Close() error
+}
+
+// ddpEngine has ranks each of which holds everything.
+type ddpEngine struct {
+	*ddp.Engine
+	recipe train.Recipe
+	sync   ddp.Sync
+}
+
+func newDDPEngine(backend *xla.Backend, recipe train.Recipe, o ddp.Options) (engine, error) {
+	e, err := ddp.NewEngine(backend, recipe, o)
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	return ddpEngine{e, recipe, o.Sync}, nil
+}
+
+func (e ddpEngine) Join(ctx context.Context, g group.Group, device int) (rank, error) {
+	r, err := e.Engine.Join(ctx, g, device)
+	if err != nil {
+		return nil, err
+	}
+	return ddpRank{r, e}, nil
+}
+
+type ddpRank struct {
+	*ddp.Rank
+	engine ddpEngine
+}
+
+func (r ddpRank) Params(context.Context) (params.Named[*tensors.Tensor], error) {
+	return r.Rank.Params()
+}
+
+// Memory leaves out the optimizer's states where they may lie on servers.
+func (r ddpRank) Memory() map[string]int64 {
+	tree := r.engine.recipe.Model.Params().As(r.engine.recipe.Policy().Params)
+	kinds := map[string]int64{"parameters": tree.Bytes(), "gradients": 0}
+	for _, b := range r.engine.Buckets() {
+		kinds["gradients"] += b.Bytes()
+	}
+	if !r.engine.sync.Served() {
+		kinds["optimizer"] = optim.States(r.engine.recipe.Rule, tree).Bytes()
+	}
+	return kinds
+}
+
+// zeroEngine has ranks that hold shards.
+type zeroEngine struct{ *zero.Engine }
+
+func newZeroEngine(backend *xla.Backend, recipe train.Recipe, o zero.Options) (engine, error) {
+	e, err := zero.NewEngine(backend, recipe, o)
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	return zeroEngine{e}, nil
+}
+
+func (e zeroEngine) Join(ctx context.Context, g group.Group, device int) (rank, error) {
+	r, err := e.Engine.Join(ctx, g, device)
+	if err != nil {
+		return nil, err
+	}
+	return zeroRank{r}, nil
+}
+
+type zeroRank struct{ *zero.Rank }
+
+func (r zeroRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
+	m, err := r.Rank.Step(ctx, inputs, targets)
+	return ddp.Metrics{Metrics: m}, err
+}
+
+func (r zeroRank) Memory() map[string]int64 { return byName(r.Bytes()) }

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/zero"
+)
+
+// newSharded starts a run of one program on all devices, each of which holds shards.
+func newSharded(mesh *xla.Mesh, backend *xla.Backend, recipe train.Recipe, p parallel) (runner, error) {
+	if p.Sync == syncAuto {
+		return newAutoSharded(mesh, backend, recipe, p.Zero)
+	}
+	options := p.zeroOptions()
+	options.Shards = 0 // the mesh says it
+	run, err := zero.New(mesh, recipe, options)
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	return sharded{run, backend, recipe}, nil
+}
+
+// sharded is a program with collectives of package zero.
+type sharded struct {
+	*zero.Run
+	backend *xla.Backend
+	recipe  train.Recipe
+}
+
+func (s sharded) Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error {
+	return trainOn(ctx, wholeSteps{s.Run}, until, batch, done)
+}
+
+// wholeSteps makes steps that are not interrupted.
+type wholeSteps struct{ *zero.Run }
+
+func (s wholeSteps) Step(inputs, targets *tensors.Tensor) (train.Metrics, error) {
+	return s.Run.Step(context.Background(), inputs, targets)
+}
+
+func (s sharded) Bytes() (int64, error) {
+	memory, err := s.Run.Memory()
+	return memory.Total(), err
+}
+
+func (s sharded) Memory() (map[string]int64, error) {
+	kinds := byName(s.Run.Bytes())
+	if memory, err := s.Run.Memory(); err == nil { // else no step has run
+		kinds["temporary"] = memory.Temporary
+	}
+	return kinds, nil
+}
+
+func (s sharded) Probe(fn probeFunc) (probe, error) {
+	named, err := s.Params(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return newProbe(s.backend, s.recipe, named, fn)
+}
+
+// byName is memory by the names of its kinds.
+func byName(b zero.Bytes) map[string]int64 {
+	kinds := map[string]int64{}
+	for kind, n := range b {
+		kinds[string(kind)] = n
+	}
+	return kinds
+}
+
+// autoSharded is a program that the compiler cuts.
+type autoSharded struct {
+	program
+	backend *xla.Backend
+	recipe  train.Recipe // whose model lists parameters as the run does
+}
+
+func newAutoSharded(mesh *xla.Mesh, backend *xla.Backend, recipe train.Recipe, stage int) (runner, error) {
+	model, err := recipe.Model.(chain.Chained).Chain() // gpt.Config is one
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	recipe.Model = model
+	run, err := zero.NewAuto(mesh, recipe, stage)
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	return autoSharded{program{run}, backend, recipe}, nil
+}
+
+func (a autoSharded) Probe(fn probeFunc) (probe, error) {
+	values, err := a.Params(0)
+	if err != nil {
+		return nil, err
+	}
+	named, err := params.Zip(a.recipe.Model.Params(), values)
+	if err != nil {
+		return nil, err
+	}
+	return newProbe(a.backend, a.recipe, named, fn)
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// A run that goes on from step to step in another way, of other devices, with shards and without, learns what one device
+// learns, but for rounding.
+func TestTrainZero(t *testing.T) {
+	dir := t.TempDir()
+	folder, traced := filepath.Join(dir, "run"), filepath.Join(dir, "trace.json")
+	args := append(slices.Clone(small), "--text", "reference", "--batch", "8", "--optimizer", "adamw")
+	resume := []string{"train", "--resume", "--checkpoint", folder}
+	ways := [][]string{
+		append(slices.Clone(args), "--checkpoint", folder, "--data", "2", "--zero", "3", "--prefetch", "1"),
+		append(slices.Clone(resume), "--sync", "ranks", "--trace", traced),
+		append(slices.Clone(resume), "--data", "4", "--zero", "1", "--shards", "2", "--offload-optimizer", "--accumulate", "2"),
+		append(slices.Clone(resume), "--zero", "0", "--accumulate", "1", "--data", "2"),
+		append(slices.Clone(resume), "--zero", "2", "--sync", "auto"),
+		append(slices.Clone(resume), "--zero", "0", "--data", "1"),
+	}
+	// The second makes four, so that there is one to throw away before those that are traced.
+	ends := []int{1, 5, 6, 7, 8, 9}
+	want := trained(t, append(args, "--steps", "9")...)
+	results := make([]trainResult, len(ways))
+	for i, way := range ways {
+		r := trained(t, append(way, "--steps", strconv.Itoa(ends[i]))...)
+		from := ends[i] - len(r.Losses)
+		if r.FirstStep != from+1 || i > 0 && from != ends[i-1] {
+			t.Fatalf("%q: from step %d, %d losses", way, r.FirstStep, len(r.Losses))
+		}
+		for k, loss := range r.Losses {
+			if math.Abs(loss-want.Losses[from+k]) > 1e-5 {
+				t.Fatalf("%q: losses %v from step %d, on one device %v", way, r.Losses, r.FirstStep, want.Losses)
+			}
+		}
+		results[i] = r
+		if r.Sent != nil && r.Sent.Average > 0 {
+			out, stderr, status := shardbook(t, nil, resume...)
+			if status != 0 || !strings.Contains(out, "nothing to do: step 6") || !strings.Contains(out, " of gradients to shards, ") {
+				t.Errorf("resumed where nothing is left to do: status %d, %s\n%s", status, stderr, out)
+			}
+		}
+	}
+	p := 4 * int64(want.Params) // bytes; each parameter has an even number of elements
+	for i, w := range []struct {
+		parameters, optimizer int64
+		sent                  *traffic
+	}{
+		{p / 2, p, nil}, {p / 2, p, nil}, {p, 0, &traffic{p / 2, p / 2, p / 2}}, {p, 2 * p, nil}, {p, p, nil}, {p, 2 * p, nil},
+	} {
+		r, m := results[i], results[i].BytesPerDevice
+		if m["parameters"] != w.parameters || m["optimizer"] != w.optimizer {
+			t.Errorf("%q: memory %v of %d bytes of parameters, want %+v", ways[i], m, p, w)
+		}
+		if w.sent != nil && (r.Sent == nil || *r.Sent != *w.sent) {
+			t.Errorf("%q: sent %+v of %d bytes of parameters, want %+v", ways[i], r.Sent, p, *w.sent)
+		}
+	}
+	// Stage 3 gathers more than once, and less than twice, what it scatters once.
+	if s := results[0].Sent; s == nil || s.Scatter != p/2 || s.Gather <= p/2 || s.Gather >= p || *s != *results[1].Sent {
+		t.Errorf("stage 3 sent %+v and %+v of %d bytes of parameters", s, results[1].Sent, p)
+	}
+	checkZeroTrace(t, traced, results[1].Trace)
+	_, stderr, status := shardbook(t, nil, append(resume, "--zero", "2", "--sync", "overlap")...)
+	if status != 1 || !strings.Contains(stderr, "--sync=overlap and --zero=2") {
+		t.Errorf("resumed in a way that there is not: status %d, %s", status, stderr)
+	}
+}
+
+// checkZeroTrace checks a trace of two ranks in stage 3.
+func checkZeroTrace(t *testing.T, path string, r *traceResult) {
+	t.Helper()
+	if r == nil || r.Steps != 3 || r.Bytes != 0 || r.Overlap < 0 || r.Overlap > 1 {
+		t.Errorf("trace %+v", r)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	tr, err := trace.ReadChrome(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rank := range 2 {
+		updates := 0
+		for _, s := range trace.Of(tr.Spans, rank, trace.Compute) {
+			if s.Name == "update" {
+				updates++
+			}
+		}
+		// The embedding and the block are gathered for either pass, and the head once for both.
+		if gathered := len(trace.Of(tr.Spans, rank, trace.Gather)); updates != 3 || gathered < 3*5 {
+			t.Errorf("rank %d has %d updates and gathered %d times in the trace, want 3 and at least 15", rank, updates, gathered)
+		}
+	}
+}
+
+// Shards in one program give the losses and the weights that ranks come to, and they can be probed.
+func TestSharded(t *testing.T) {
+	backend := devicetest.Open(t, 3)
+	var losses [3][]float64
+	var ends [3][]float32
+	for i, way := range []ddp.Sync{syncRanks, syncSPMD, syncAuto} {
+		p := parallel{Data: 3, Sync: way, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3}}
+		if way == syncAuto {
+			p.Accumulate = 1
+		}
+		r, err := newRunner(t.Context(), backend, toy(), p, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Train(t.Context(), 3, toyBatch, func(m ddp.Metrics) error {
+			losses[i] = append(losses[i], m.Loss)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := r.Bytes(); err != nil || n <= 0 {
+			t.Errorf("%s: %d bytes on a device, error %v", way, n, err)
+		}
+		ends[i] = weights(t, r)
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for way := 1; way < len(ends); way++ {
+		for i, x := range ends[0] {
+			if math.Abs(float64(x-ends[way][i])) > 1e-5 {
+				t.Fatalf("weights %v by ranks, %v by one program", ends[0], ends[way])
+			}
+		}
+		for i, x := range losses[0] {
+			if math.Abs(x-losses[way][i]) > 1e-5 {
+				t.Fatalf("losses %v by ranks, %v by one program", losses[0], losses[way])
+			}
+		}
+	}
+}
+
+// What is left out of a resumed run's flags is as it was, unless it belongs to a way that is left.
+func TestParallelResumed(t *testing.T) {
+	bucket := parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 2, Every: 1, BucketBytes: 9, Compress: "bf16"}
+	third := parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3, Prefetch: 2, Shards: 2}}
+	for _, c := range []struct {
+		was  parallel
+		args string
+		want parallel
+	}{
+		{bucket, "", bucket},
+		{bucket, "--sync bucket --zero 0", bucket},
+		{bucket, "--data 2 --bucket-bytes 1kB", parallel{Data: 2, Sync: ddp.Bucketed, Accumulate: 2, Every: 1, BucketBytes: 1000, Compress: "bf16"}},
+		{bucket, "--sync Naive", parallel{Data: 4, Sync: ddp.Naive, Accumulate: 2, Every: 1}},
+		{bucket, "--zero 1", parallel{Data: 4, Sync: syncSPMD, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 1}}},
+		{third, "", third},
+		{third, "--zero 3 --prefetch 0", parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3, Shards: 2}}},
+		{third, "--sync spmd", parallel{Data: 4, Sync: syncSPMD, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3, Prefetch: 2}}},
+		{third, "--zero 2 --shards 4", parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 2, Shards: 4}}},
+		{third, "--zero 0", parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 2, Every: 1}},
+		{third, "--zero 0 --data 1 --accumulate 1", alone()},
+		{alone(), "--zero 2 --offload-optimizer", parallel{Data: 1, Sync: syncRanks, Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 2, Offload: true}}},
+	} {
+		given, flags := alone(), pflag.NewFlagSet("", pflag.ContinueOnError)
+		given.flags(flags)
+		if err := flags.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		given.normalize()
+		got, err := c.was.resumed(flags)
+		got.choose(false)
+		if err != nil || got != c.want {
+			t.Errorf("%+v with %q: %+v, error %v, want %+v", c.was, c.args, got, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes/bfloat16"
+	"github.com/gomlx/compute/dtypes/float16"
+
+	"github.com/shardbook/shardbook/lib/collective/plan"
+)
+
+// byPlanAlgorithms have a plan of each of the three operations.
+func byPlanAlgorithms() (all []plan.Algorithm) {
+	for _, a := range plan.Algorithms(plan.AllReduce) {
+		if plan.Exists(plan.AllGather, a) && plan.Exists(plan.ReduceScatter, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// TestByPlan holds what a view does against the reference of all operations, bit for bit, and what it sends against the
+// formulas: for every kind of call, every element type, every algorithm and 1 to 8 ranks. Values are small whole numbers, whose
+// sums are exact in any order.
+func TestByPlan(t *testing.T) {
+	defer noLeaks(t)()
+	algorithms := byPlanAlgorithms()
+	if len(algorithms) < 4 {
+		t.Fatalf("only %v", algorithms)
+	}
+	random := rand.New(rand.NewPCG(5, 6))
+	for ranks := 1; ranks <= 8; ranks++ {
+		for _, algorithm := range algorithms {
+			for kind := KindBroadcast; kind < KindBarrier; kind++ {
+				for element := Float32; element <= Uint8; element++ {
+					c := randomCase{Seed: random.Uint64(), Kind: kind, Type: element, Ranks: ranks, Algorithm: algorithm,
+						Length: random.IntN(20), Root: random.IntN(ranks), InPlace: random.IntN(2) == 0, Op: Op(random.IntN(int(Min) + 1))}
+					if c.Op == Mean && (c.Type >= Int32 || ranks&(ranks-1) != 0) || c.Op == Product {
+						c.Op = Sum // thirds and products of many ranks are not exact
+					}
+					if err := playByPlan(c); err != nil {
+						t.Errorf("%v of %v, %+v: %v", c.Kind, c.Type, c, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+func playByPlan(c randomCase) error {
+	switch c.Type {
+	case Float32:
+		return byPlanAs[float32](c)
+	case Float64:
+		return byPlanAs[float64](c)
+	case BFloat16:
+		return byPlanAs[bfloat16.BFloat16](c)
+	case Float16:
+		return byPlanAs[float16.Float16](c)
+	case Int32:
+		return byPlanAs[int32](c)
+	case Int64:
+		return byPlanAs[int64](c)
+	}
+	return byPlanAs[uint8](c)
+}
+
+func byPlanAs[T Element](c randomCase) error {
+	random := rand.New(rand.NewPCG(c.Seed, 3))
+	ins, outs, counts := buffers[T](random, c)
+	for r := range ins {
+		for i := range ins[r] {
+			ins[r][i] = fromNumber[T](float64(random.IntN(6)))
+		}
+	}
+	unchanged := copies(ins)
+	want := reference(c.Kind, c.Op, c.Root, unchanged, copies(outs), counts)
+	counted := make([]*Counted, c.Ranks)
+	if err := Run(context.Background(), c.Ranks, func(ctx context.Context, g Group) error {
+		r := g.Rank()
+		counted[r] = Count(g)
+		view, err := ByPlan(counted[r], c.Algorithm)
+		if err != nil {
+			return err
+		}
+		if view.Rank() != r || view.Size() != c.Ranks {
+			return fmt.Errorf("the view is of rank %d of %d", view.Rank(), view.Size())
+		}
+		return view.Do(ctx, c.call(r, counts, func() Call { return callOf(c, ins[r], outs[r]) }))
+	}); err != nil {
+		return err
+	}
+	if err := same(outs, want); err != nil {
+		return err
+	}
+	if !c.InPlace && !inPlaceOnly(c.Kind) {
+		if err := same(ins, unchanged); err != nil {
+			return fmt.Errorf("the input changed: %w", err)
+		}
+	}
+	traffic := plan.Traffic{Sent: make([]plan.Load, c.Ranks)} // the group's own way sends no message
+	if op := planOps[c.Kind]; op == plan.AllReduce || op == plan.AllGather || op == plan.ReduceScatter {
+		elements := c.Length
+		if op != plan.AllReduce {
+			elements *= c.Ranks
+		}
+		formula, err := plan.Formula(op, c.Algorithm, c.Ranks, elements, c.Type.Size())
+		if err != nil { // hierarchical, with a smaller last group
+			p, e := plan.New(op, c.Algorithm, c.Ranks)
+			if e == nil {
+				formula, e = p.Count(elements, c.Type.Size())
+			}
+			if e != nil {
+				return e
+			}
+		}
+		traffic = formula
+	}
+	for r, load := range traffic.Sent {
+		if got := counted[r].Total(); got != load {
+			return fmt.Errorf("rank %d sends %+v, want %+v", r, got, load)
+		}
+	}
+	return nil
+}
+
+// TestByPlanRefused has no view where one of the operations lacks the algorithm.
+func TestByPlanRefused(t *testing.T) {
+	groups, err := New(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for algorithm, want := range map[plan.Algorithm]string{
+		plan.RecursiveDoubling: "group: plan: reduce-scatter has no algorithm recursive-doubling",
+		plan.HalvingDoubling:   "group: plan: all-gather has no algorithm halving-doubling",
+		plan.Tree:              "has no algorithm tree",
+		plan.Algorithm(200):    "has no algorithm Algorithm(200)",
+	} {
+		view, err := ByPlan(groups[0], algorithm)
+		if err == nil || view != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestByPlanFails has one rank make a call that cannot be, or be gone: the others get a failure that names it, as they do of
+// the group's own way.
+func TestByPlanFails(t *testing.T) {
+	defer noLeaks(t)()
+	const ranks, culprit = 3, 1
+	gone := errors.New("gone")
+	for name, call := range map[string]func() (Call, error){
+		"uneven":  func() (Call, error) { return ReduceScatterCall(make([]float32, 4), make([]float32, 2), Sum), nil },
+		"no type": func() (Call, error) { c := AllReduceCall(make([]float32, 3), Sum); c.Type = 99; return c, nil },
+		"mean":    func() (Call, error) { return AllReduceCall(make([]int32, 3), Mean), nil },
+		"gone":    func() (Call, error) { return Call{}, gone },
+	} {
+		errs := make([]error, ranks)
+		_ = Run(context.Background(), ranks, func(ctx context.Context, g Group) error {
+			view, err := ByPlan(g, plan.Ring)
+			if err != nil {
+				return err
+			}
+			c := ReduceScatterCall(make([]float32, 3), make([]float32, 1), Sum)
+			if g.Rank() == culprit {
+				if c, err = call(); err != nil {
+					return err
+				}
+			}
+			errs[g.Rank()] = view.Do(ctx, c)
+			return errs[g.Rank()]
+		})
+		for r, err := range errs {
+			var failure *Failure
+			if name == "gone" && r == culprit {
+				continue
+			}
+			if !errors.As(err, &failure) || failure.Rank != culprit {
+				t.Errorf("%s: rank %d: %v", name, r, err)
+			}
+		}
+	}
+}

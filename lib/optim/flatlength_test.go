@@ -1,0 +1,120 @@
+package optim_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+func ExampleFlatLength() {
+	w := params.New("w", dtypes.Float32, 100, 100)
+	fmt.Println(optim.FlatLength(optim.AdamW(1e-3), w, 3), "of 3334 elements each")
+	fmt.Println(optim.FlatLength(optim.Adam8bit(1e-3), w, 3), "of", 14*256, "elements each: 14 blocks")
+	// Output:
+	// 3334 of 3334 elements each
+	// 3584 of 3584 elements each: 14 blocks
+}
+
+// quantised are rules by which the parameter "w" has blocks of 4 elements if it has at least 10, and others have none.
+func quantised() map[string]optim.Rule {
+	eight := optim.Adam8bitRule{AdamWRule: optim.AdamW(0.01), Block: 4, Least: 10}
+	onlyW := optim.Group{Has: optim.Named("w"), Rule: eight}
+	slow := func(r optim.Rule) optim.Rule { return optim.Scheduled(r, optim.Warmup{Steps: 5}) }
+	return map[string]optim.Rule{
+		"Scheduled":                      slow(optim.Grouped(optim.SGD(1), onlyW)),
+		"Grouped":                        optim.Grouped(optim.AdamW(1), onlyW),
+		"the rest of Grouped":            optim.Grouped(eight, optim.Group{Has: optim.Named("other"), Rule: optim.Lion(1)}),
+		"Scheduled in Grouped":           optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Rule: slow(eight)}),
+		"twice Scheduled, twice Grouped": slow(optim.Grouped(optim.Grouped(optim.SGD(1), onlyW),
+			optim.Group{Has: optim.Named("x"), Rule: optim.SGD(1)})),
+	}
+}
+
+// TestFlatLength looks for the least length that has room for all elements, and whole blocks.
+func TestFlatLength(t *testing.T) {
+	for _, dims := range [][]int{{}, {1}, {3}, {9}, {10}, {2, 5}, {7, 11}, {4, 4, 4}, {0, 3}} {
+		for ranks := 1; ranks <= 9; ranks++ {
+			check := func(name string, rule optim.Rule, param params.Spec, block int) {
+				want := block
+				for want*ranks < param.Size() {
+					want += block
+				}
+				if got := optim.FlatLength(rule, param, ranks); got != want {
+					t.Errorf("%s, %s%v on %d ranks: %d, want %d", name, param.Name, dims, ranks, got, want)
+				}
+			}
+			w, other := params.New("w", dtypes.Float32, dims...), params.New("other", dtypes.Float32, dims...)
+			check("AdamW", optim.AdamW(1), w, 1)
+			check("Adafactor", optim.Scheduled(optim.Adafactor(1), optim.Warmup{Steps: 5}), w, 1)
+			block := 1
+			if w.Size() >= 10 {
+				block = 4
+			}
+			for name, rule := range quantised() {
+				check(name, rule, w, block)
+				check(name, rule, other, 1)
+			}
+		}
+	}
+}
+
+// TestFlatLengthKeepsSteps has the flat parts of all ranks, of the length that a quantising rule gives them, make the
+// steps of the whole: put together, parameter and states are the same bit for bit. Parts that cut blocks would not.
+func TestFlatLengthKeepsSteps(t *testing.T) {
+	const steps = 3
+	for name, rule := range quantised() {
+		for _, dims := range [][]int{{3}, {7, 11}, {2, 3, 5}} {
+			for _, ranks := range []int{1, 2, 3, 5} {
+				c := cutting{dims: dims, ranks: ranks, axis: -1}
+				c.length = optim.FlatLength(rule, c.spec(), ranks)
+				tree := params.Tree{c.spec()}
+				random := rand.New(rand.NewPCG(7, 8))
+				args := normal(tree, random)
+				for range steps {
+					args = append(args, normal(tree, random)...)
+				}
+				listed, err := optim.StatesOfParts(rule, tree, []optim.Part{c.part(nil, nil)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				out := mustCall(t, func(in []*graph.Node) (both []*graph.Node) {
+					g := in[0].Graph()
+					train := func(w *graph.Node, part optim.Part, states []optim.State, grad func(step int) *graph.Node) []*graph.Node {
+						ws, s := []*graph.Node{w}, []*graph.Node{}
+						for _, state := range states {
+							s = append(s, graph.Zeros(g, state.Shape))
+						}
+						for step := 1; step <= steps; step++ {
+							ws, s = optim.ApplyToParts(rule, tree, []optim.Part{part}, ws, []*graph.Node{grad(step)}, s, graph.Const(g, int32(step)))
+						}
+						return append(ws, s...)
+					}
+					whole := train(in[0], nil, rule.States(tree[0], nil), func(step int) *graph.Node { return in[step] })
+					parts := make([][]*graph.Node, len(whole))
+					for rank := range ranks {
+						part := c.part(graph.Const(g, int32(rank*c.length)), nil) // no sums are needed
+						for k, x := range train(c.of(in[0], rank), part, listed, func(step int) *graph.Node { return c.of(in[step], rank) }) {
+							parts[k] = append(parts[k], x)
+						}
+					}
+					for k := range whole {
+						both = append(both, join(parts[k], 0, whole[k]), whole[k])
+					}
+					return both
+				}, args...)
+				for k := 0; k < len(out); k += 2 {
+					if got, want := floats(t, out[k]), floats(t, out[k+1]); !slices.Equal(got, want) {
+						t.Errorf("%s, %v on %d ranks: output %d is %v, of the whole %v", name, dims, ranks, k/2, got, want)
+					}
+				}
+			}
+		}
+	}
+}
