@@ -28,10 +28,10 @@ func quantised() map[string]optim.Rule {
 	onlyW := optim.Group{Has: optim.Named("w"), Rule: eight}
 	slow := func(r optim.Rule) optim.Rule { return optim.Scheduled(r, optim.Warmup{Steps: 5}) }
 	return map[string]optim.Rule{
-		"Scheduled":                      slow(optim.Grouped(optim.SGD(1), onlyW)),
-		"Grouped":                        optim.Grouped(optim.AdamW(1), onlyW),
-		"the rest of Grouped":            optim.Grouped(eight, optim.Group{Has: optim.Named("other"), Rule: optim.Lion(1)}),
-		"Scheduled in Grouped":           optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Rule: slow(eight)}),
+		"Scheduled":            slow(optim.Grouped(optim.SGD(1), onlyW)),
+		"Grouped":              optim.Grouped(optim.AdamW(1), onlyW),
+		"the rest of Grouped":  optim.Grouped(eight, optim.Group{Has: optim.Named("other"), Rule: optim.Lion(1)}),
+		"Scheduled in Grouped": optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Rule: slow(eight)}),
 		"twice Scheduled, twice Grouped": slow(optim.Grouped(optim.Grouped(optim.SGD(1), onlyW),
 			optim.Group{Has: optim.Named("x"), Rule: optim.SGD(1)})),
 	}

@@ -239,3 +239,39 @@ func TestDamagedLoad(t *testing.T) {
 		leaks()
 	}
 }
+
+// TestLoadDisagrees has ranks load checkpoints of different steps, or one none. All get an error, and go on.
+func TestLoadDisagrees(t *testing.T) {
+	e := warm(t, toyForms[2])
+	early, late := t.TempDir(), t.TempDir()
+	if err := errors.Join(group.Run(t.Context(), three, func(ctx context.Context, g group.Group) error {
+		return trainOn(ctx, g, e, g.Rank(), early, 1, never)
+	}), goOn(e, late, never)); err != nil {
+		t.Fatal(err)
+	}
+	one, five := last(t, early), last(t, late)
+	if err := group.Run(t.Context(), three, func(ctx context.Context, g group.Group) error {
+		rank, err := e.Join(ctx, g, g.Rank())
+		if err != nil {
+			return err
+		}
+		for _, c := range []struct {
+			load [three]*checkpoint.Checkpoint
+			want [three]string
+		}{
+			{[three]*checkpoint.Checkpoint{one, one, five}, [three]string{"rank 2 loads the checkpoint of step 5, this one that of step 1",
+				"rank 2 loads the checkpoint of step 5", "rank 0 loads the checkpoint of step 1, this one that of step 5"}},
+			{[three]*checkpoint.Checkpoint{one, nil, one}, [three]string{"rank 1 could not read", "the checkpoint is nil", "rank 1 could not read"}},
+		} {
+			if err := rank.Load(ctx, c.load[g.Rank()]); err == nil || !strings.Contains(err.Error(), c.want[g.Rank()]) {
+				return fmt.Errorf("%v, want %q", err, c.want[g.Rank()])
+			}
+		}
+		if err := rank.Load(ctx, five); err != nil || rank.Steps() != theEnd {
+			return fmt.Errorf("%d steps, %v", rank.Steps(), err)
+		}
+		return rank.Close()
+	}); err != nil {
+		t.Error(err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -44,6 +45,9 @@ func (l *layout) saved(all []entry, rank int, kept func(unit int) ([]byte, error
 
 // fits returns an error if a checkpoint has what the recipe does not keep.
 func fits(r train.Recipe, c *checkpoint.Checkpoint) error {
+	if c == nil {
+		return errors.New("zero: the checkpoint is nil: open it, on every rank")
+	}
 	tree := r.State()
 	for _, s := range c.Tree() {
 		if tree.Index(s.Name) < 0 {
@@ -205,17 +209,21 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if own == nil {
 		state, own = c.ReadRanges(ctx, ranges(r.entries, r.shard.Rank()))
 	}
-	good := []byte{}
+	step := ""
 	if own == nil {
-		good = []byte("read")
+		step = strconv.Itoa(c.Step)
 	}
-	told, err := exchange(ctx, r.world, good)
+	told, err := exchange(ctx, r.world, []byte(step))
 	if err != nil {
 		return r.lose(err)
 	}
 	for rank, t := range told {
-		if len(t) == 0 && own == nil {
+		switch {
+		case own != nil:
+		case len(t) == 0:
 			own = fmt.Errorf("zero: rank %d could not read the checkpoint; it says why", rank)
+		case string(t) != step:
+			own = fmt.Errorf("zero: rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, step)
 		}
 	}
 	if own != nil {

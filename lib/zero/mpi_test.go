@@ -1,15 +1,9 @@
 package zero_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/shardbook/shardbook/internal/systest"
 )
@@ -29,18 +23,8 @@ func processDir(root string, form int) string {
 // has written a file, and new ranks go on from it. Three ranks' sums come out the same, bit for bit: Open MPI 4.1.4 adds three of
 // them in the ranks' order. A machine without Open MPI and without the means to get it skips the test; CI and root never do.
 func TestProcesses(t *testing.T) {
-	if err := findOpenMPI(); err != nil {
-		const how = "no Open MPI (%v): apt-get install openmpi-bin libopenmpi-dev"
-		if os.Getenv("CI") != "" || os.Geteuid() == 0 {
-			t.Fatalf(how, err)
-		}
-		t.Skipf(how, err)
-	}
-	program, root := filepath.Join(t.TempDir(), "ranks"), t.TempDir()
-	if output, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-tags", "mpi", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
-	if output, err := mpirun(t, three, program, root); err != nil {
+	program, root := systest.BuildRanks(t, t.TempDir()), t.TempDir()
+	if output, _, err := systest.Ranks(t, envDir+"="+root, "mpirun", "-n", fmt.Sprint(three), "--oversubscribe", program); err != nil {
 		t.Fatalf("mpirun: %v: %s", err, output)
 	}
 	for _, form := range processForms {
@@ -56,38 +40,4 @@ func TestProcesses(t *testing.T) {
 			t.Errorf("stage %d: files %v, %v; want one of each process", o.Stage, files, err)
 		}
 	}
-}
-
-func findOpenMPI() error {
-	find := func() error {
-		_, err := exec.LookPath("mpirun")
-		_, err2 := exec.LookPath("mpicc")
-		return errors.Join(err, err2)
-	}
-	if find() == nil {
-		return nil
-	}
-	if err := systest.Install("openmpi-bin", "libopenmpi-dev"); err != nil {
-		return err
-	}
-	return find()
-}
-
-// mpirun runs a program on n ranks. Whatever happens, it ends.
-func mpirun(t *testing.T, n int, program, root string) (output string, err error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "mpirun", "-n", fmt.Sprint(n), "--oversubscribe", program)
-	cmd.Env = append(os.Environ(), envDir+"="+root, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-		"OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_btl=self,vader",
-		"OMPI_MCA_btl_vader_single_copy_mechanism=none") // needs a right that containers do not give
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
-	all, err := cmd.CombinedOutput()
-	if cmd.Process != nil {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	}
-	return string(all), err
 }

@@ -19,7 +19,8 @@ import (
 // once.
 //
 // A step that fails for a reason that the other ranks do not share, and any error of the group, leaves the rank lost: what
-// is asked of it after is an error. The group's failure names the rank at fault. Go on in a new group, from the last
+// is asked of it after is an error. The group's failure names the rank at fault (by its number in the sharding group, where
+// there are several; where a rank has stalled, others wait for it, and may be named for being late). Go on in a new group, from the last
 // checkpoint: batches are functions of the step's number, so none is lost and none comes twice.
 type Rank struct {
 	engine *Engine
@@ -35,6 +36,8 @@ type Rank struct {
 	grads []*tensors.Tensor // by unit, summed so far: whole in stage 1, else shards; nil before there are any
 	steps int
 	lost  error
+
+	onStream []*tensors.Tensor // whole gradients that tasks of the stream free, unless one before them has failed
 }
 
 // Join makes this process's rank of a group, which runs on one of the backend's devices, whose memory must be the host's.
@@ -147,7 +150,10 @@ func (r *Rank) put(t *tensors.Tensor, stay bool) (*tensors.Tensor, error) {
 }
 
 // renew takes new shards of the weights, in the type to compute in: stages 1 and 2 gather them.
-func (r *Rank) renew(ctx context.Context, fresh []*tensors.Tensor) error {
+func (r *Rank) renew(ctx context.Context, fresh []*tensors.Tensor) (err error) {
+	if r.engine.options.Stage < 3 {
+		defer func() { err = errors.Join(err, rank.Free(fresh...)) }() // what an error left
+	}
 	if r.held.weights == nil {
 		r.held.weights = make([]*tensors.Tensor, len(r.units))
 	}

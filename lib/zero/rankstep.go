@@ -55,7 +55,8 @@ func (r *Rank) passes(ctx context.Context, parts []rank.MicroBatch) (loss float6
 	stream := rank.NewStream(tasks)
 	defer func() {
 		defer r.span(trace.Wait, "gradients")()
-		err = errors.Join(stream.Finish(), err) // the failure of the group explains what comes of it
+		err = errors.Join(stream.Finish(), err, rank.Free(r.onStream...)) // the failure of the group explains what comes of it
+		r.onStream = nil
 	}()
 	for i, part := range parts {
 		p := &rankPass{Rank: r, ctx: ctx, stream: stream, batch: part, first: i == 0, last: i == len(parts)-1, partial: make([]*tensors.Tensor, len(r.units))}

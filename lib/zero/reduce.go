@@ -16,6 +16,7 @@ import (
 // reduce them at once, and add up the shards.
 func (p *rankPass) take(u int, whole *tensors.Tensor) (err error) {
 	if p.engine.options.Stage > 1 {
+		p.onStream = append(p.onStream, whole)
 		return p.inBackground(u, func() error { return p.reduceToShard(u, whole) })
 	}
 	bytes := whole.Shape().ByteSize()
@@ -57,7 +58,9 @@ func (p *rankPass) reduceToShard(u int, whole *tensors.Tensor) (err error) {
 	}
 	shard := p.grads[u]
 	if !p.first {
-		shard, err = p.borrow(whole.DType(), p.units[u].size)
+		if shard, err = p.borrow(whole.DType(), p.units[u].size); err == nil {
+			defer p.memory.giveBack(shard)
+		}
 	}
 	if err == nil {
 		err = p.scatter(p.ctx, whole, shard)
@@ -72,7 +75,6 @@ func (p *rankPass) reduceToShard(u int, whole *tensors.Tensor) (err error) {
 			return err
 		}
 		p.grads[u] = out[0]
-		p.memory.giveBack(shard)
 	}
 	if p.last {
 		return p.average(p.ctx, p.grads[u])

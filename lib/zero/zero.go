@@ -76,7 +76,7 @@ type Options struct {
 	// Stage is 1, 2 or 3: each shards what the ones before it do, and more.
 	Stage int
 	// Prefetch is how many blocks ahead of the one that computes parameters are gathered, in stage 3. With 0 they are
-	// gathered when they are needed.
+	// gathered when they are needed, behind the gradients that are being reduced: a rank's stream does one thing after another.
 	Prefetch int
 	// Accumulate is into how many micro-batches, one after another, a rank's rows of a batch are divided; 0 is 1. Stage 1
 	// adds up whole gradients and reduces them once; stages 2 and 3 reduce those of each micro-batch.
@@ -95,7 +95,7 @@ type Options struct {
 	// Activations is where the inputs of blocks lie between the passes, where Recompute is set: on the Device, or on the Host,
 	// which the paper calls P_a+cpu (§6.1; package residual). For [NewEngine].
 	Activations offload.Where
-	// Trace, where it is not nil, gets spans of the rank on the streams of package trace (Compute, Gather, Reduce, Wait),
+	// Trace, where it is not nil, gets spans of the rank on the streams of package trace (Compute, Gather, Reduce, Copy, Wait),
 	// and counters of the bytes held of each kind. For [NewEngine].
 	Trace *trace.Recorder
 }

@@ -16,12 +16,15 @@ import (
 // that are started in the background, and sub-groups are the group's. It is an error if the algorithm cannot do one of the three with so many ranks.
 func ByPlan(g Group, algorithm plan.Algorithm) (Group, error) {
 	p := &planned{Group: g, plans: map[Kind]*plan.Plan{}}
-	for kind, op := range map[Kind]plan.Op{KindAllReduce: plan.AllReduce, KindAllGather: plan.AllGather, KindReduceScatter: plan.ReduceScatter} {
-		one, err := plan.New(op, algorithm, g.Size())
+	for _, of := range []struct {
+		Kind
+		plan.Op
+	}{{KindAllReduce, plan.AllReduce}, {KindAllGather, plan.AllGather}, {KindReduceScatter, plan.ReduceScatter}} {
+		one, err := plan.New(of.Op, algorithm, g.Size())
 		if err != nil {
 			return nil, fmt.Errorf("group: %w", err)
 		}
-		p.plans[kind] = one
+		p.plans[of.Kind] = one
 	}
 	return p, nil
 }

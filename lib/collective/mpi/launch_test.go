@@ -1,18 +1,11 @@
 package mpi_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/shardbook/shardbook/internal/systest"
 )
@@ -20,23 +13,6 @@ import (
 // envCase says which part a rank plays; it is set in the processes that mpirun
 // starts. They run the same test program, built with the tag mpi.
 const envCase = "SHARDBOOK_MPI_CASE"
-
-// openMPI makes sure that mpirun and mpicc are there, installing Debian's where it may.
-var openMPI = sync.OnceValue(func() error {
-	missing := func() error {
-		_, err := exec.LookPath("mpirun")
-		_, err2 := exec.LookPath("mpicc")
-		return errors.Join(err, err2)
-	}
-	err := missing()
-	if err == nil {
-		return nil
-	}
-	if err := systest.Install("openmpi-bin", "libopenmpi-dev"); err != nil {
-		return err
-	}
-	return missing()
-})
 
 // folder is where the tests put what they all need.
 var folder string
@@ -57,31 +33,16 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// program is the test program with the tag mpi, built once.
-var program = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(folder, "ranks")
-	if output, err := exec.Command("go", "test", "-c", "-tags", "mpi", "-o", path, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%v: %s", err, output)
-	}
-	return path, nil
-})
+// built is the test program with the tag mpi, once it has been built.
+var built string
 
-// ready returns the program for ranks. A machine without Open MPI and without the
-// means to get it skips the test; CI and root never do.
+// ready returns the program for ranks.
 func ready(t *testing.T) string {
 	t.Helper()
-	if err := openMPI(); err != nil {
-		const how = "no Open MPI (%v): apt-get install openmpi-bin libopenmpi-dev"
-		if os.Getenv("CI") != "" || os.Geteuid() == 0 {
-			t.Fatalf(how, err)
-		}
-		t.Skipf(how, err)
+	if built == "" {
+		built = systest.BuildRanks(t, folder)
 	}
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return built
 }
 
 // job is what became of an mpirun.
@@ -99,27 +60,14 @@ func mpirun(t *testing.T, n int, play string, flags ...string) job {
 	return start(t, play, "mpirun", append(args, path)...)
 }
 
-// start runs a command that starts ranks. It has a process group of its own and
-// four minutes; then it is told to end, and ten seconds later killed.
+// start runs a command that starts ranks.
 func start(t *testing.T, play string, name string, args ...string) job {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), envCase+"="+play, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-		"OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_btl=self,vader",
-		"OMPI_MCA_btl_vader_single_copy_mechanism=none") // needs a right that containers do not give
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
-	output, err := cmd.CombinedOutput()
-	syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	if ctx.Err() != nil {
-		t.Errorf("%s did not end within four minutes", play)
-	} else if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+	output, state, err := systest.Ranks(t, envCase+"="+play, append([]string{name}, args...)...)
+	if state == nil {
 		t.Fatal(err)
 	}
-	j := job{status: cmd.ProcessState.ExitCode(), said: map[int][]string{}, output: string(output)}
+	j := job{status: state.ExitCode(), said: map[int][]string{}, output: output}
 	for _, line := range reported.FindAllStringSubmatch(j.output, -1) {
 		var rank int
 		fmt.Sscan(line[1], &rank)
