@@ -27,6 +27,10 @@ type benchmark interface {
 	charts(records []record) []*chart.Chart
 }
 
+// untimed is a benchmark of what implementations know of themselves: their facts. No
+// samples are taken.
+type untimed interface{ untimed() }
+
 // testCase is one thing to measure.
 type testCase struct {
 	name string
@@ -65,6 +69,10 @@ type implementation struct {
 	// by its times, but by its cost, which is its time over the base's in the same
 	// round. "" is none.
 	over string
+
+	// class, where it is not "", is what only some implementations do. Ours, variants,
+	// peers and limits are compared within their class.
+	class string
 
 	// serve makes the subject in a worker process of this very program, which is
 	// started with args and env added. The function returned ends the subject.

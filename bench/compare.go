@@ -29,7 +29,7 @@ func costs(results []result) (all []compared) {
 	return all
 }
 
-// side is what the implementations of one role took for a case.
+// side is what the implementations of one role and class took for a case.
 type side struct {
 	times   []sampleTimes
 	least   float64   // of all times
@@ -37,9 +37,9 @@ type side struct {
 	leanest footprint // of those who plan their memory, that of the least in all
 }
 
-func sideOf(r role, results []compared) (s side) {
+func sideOf(r role, class string, results []compared) (s side) {
 	for _, res := range results {
-		if res.role != r {
+		if res.role != r || res.class != class {
 			continue
 		}
 		if s.times == nil || res.least < s.least {
@@ -51,7 +51,9 @@ func sideOf(r role, results []compared) (s side) {
 		if p := res.planned(); p > 0 && (s.leanest.planned() == 0 || p < s.leanest.planned()) {
 			s.leanest = res.footprint
 		}
-		s.times = append(s.times, res.times)
+		if len(res.times) > 0 {
+			s.times = append(s.times, res.times)
+		}
 	}
 	return s
 }
@@ -59,10 +61,10 @@ func sideOf(r role, results []compared) (s side) {
 // compare makes the records of one case.
 func compare(name string, c testCase, results []result) []record {
 	all := costs(results)
-	we, they, bound := sideOf(ours, all), sideOf(peer, all), sideOf(limit, all)
 	load := load1()
 	var records []record
 	for k, res := range all {
+		we, they, bound := sideOf(ours, res.class, all), sideOf(peer, res.class, all), sideOf(limit, res.class, all)
 		took := results[k].times
 		rec := record{
 			Bench: name, Case: c.name, Impl: res.name, Role: results[k].role,

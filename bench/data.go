@@ -52,28 +52,36 @@ func (b *data) implementations() []implementation {
 		{name: "torch", about: "eager, a thread a core", role: base,
 			commands: trainPeer(nil, "torch", "--threads="+strconv.Itoa(runtime.NumCPU()))},
 		{name: "ddp-2", about: "DistributedDataParallel by gloo, 2 processes with half the cores each", role: peer, over: "torch",
-			processes: ddpProcesses, commands: trainDDP},
+			processes: ddpProcesses, commands: trainDDP()},
 		{name: "jax", about: "jit on one device, with the state given up", role: base, commands: trainPeer(nil, "jax")},
 		{name: "jax-2", about: "the same on a mesh of 2 devices", role: peer, over: "jax", commands: trainJAX(2)},
 		{name: "jax-4", about: "the same on a mesh of 4 devices", role: peer, over: "jax", commands: trainJAX(4)},
 	}
 }
 
-func trainJAX(devices int) func(context.Context, place) ([]*exec.Cmd, error) {
+// trainJAX trains on a mesh of devices of the host.
+func trainJAX(devices int, args ...string) func(context.Context, place) ([]*exec.Cmd, error) {
 	n := strconv.Itoa(devices)
-	return trainPeer([]string{"XLA_FLAGS=--xla_force_host_platform_device_count=" + n}, "jax", "--devices="+n)
+	return trainPeer([]string{jaxDevices(devices)}, append([]string{"jax", "--devices=" + n}, args...)...)
+}
+
+func jaxDevices(n int) string {
+	return "XLA_FLAGS=--xla_force_host_platform_device_count=" + strconv.Itoa(n)
 }
 
 // trainDDP starts the processes, which find each other by a file.
-func trainDDP(ctx context.Context, p place) (commands []*exec.Cmd, err error) {
-	for rank := range ddpProcesses {
-		cmd := exec.CommandContext(ctx, p.python, filepath.Join(p.scripts, "train.py"), "torch",
-			"--threads="+strconv.Itoa(max(1, runtime.NumCPU()/ddpProcesses)), "--rank="+strconv.Itoa(rank),
-			"--ranks="+strconv.Itoa(ddpProcesses), "--store="+filepath.Join(p.dir, "ddp"))
-		cmd.Env = append(os.Environ(), "GLOO_SOCKET_IFNAME="+loopback(), "CUDA_VISIBLE_DEVICES=")
-		commands = append(commands, cmd)
+func trainDDP(args ...string) func(context.Context, place) ([]*exec.Cmd, error) {
+	return func(ctx context.Context, p place) (commands []*exec.Cmd, err error) {
+		store, err := os.MkdirTemp(p.dir, "ddp-")
+		for rank := range ddpProcesses {
+			cmd := exec.CommandContext(ctx, p.python, append([]string{filepath.Join(p.scripts, "train.py"), "torch",
+				"--threads=" + strconv.Itoa(max(1, runtime.NumCPU()/ddpProcesses)), "--rank=" + strconv.Itoa(rank),
+				"--ranks=" + strconv.Itoa(ddpProcesses), "--store=" + filepath.Join(store, "store")}, args...)...)
+			cmd.Env = append(os.Environ(), "GLOO_SOCKET_IFNAME="+loopback(), "CUDA_VISIBLE_DEVICES=")
+			commands = append(commands, cmd)
+		}
+		return commands, err
 	}
-	return commands, nil
 }
 
 // charts draws the costs, and lists them with the times.

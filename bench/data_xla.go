@@ -23,9 +23,16 @@ func startSPMD(backend *xla.Backend, r train.Recipe) (trainRun, error) {
 
 // ranks train together, each on a device of its own.
 type ranks struct {
-	engine *ddp.Engine
+	engine interface{ Close() }
 	groups []group.Group
-	ranks  []*ddp.Rank
+	ranks  []trainRank
+}
+
+// trainRank is a rank of lib/ddp or lib/zero. step returns the loss of its own rows or of
+// the whole batch: the ranks' mean is the same.
+type trainRank struct {
+	step  func(ctx context.Context, inputs, targets *tensors.Tensor) (loss float64, err error)
+	close func() error
 }
 
 func startRanks(backend *xla.Backend, r train.Recipe) (trainRun, error) {
@@ -33,13 +40,28 @@ func startRanks(backend *xla.Backend, r train.Recipe) (trainRun, error) {
 	if err != nil {
 		return nil, err
 	}
+	return joinRanks(backend, engine, func(ctx context.Context, g group.Group, device int) (trainRank, error) {
+		rank, err := engine.Join(ctx, g, device)
+		if err != nil {
+			return trainRank{}, err
+		}
+		return trainRank{func(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
+			m, err := rank.Step(ctx, inputs, targets)
+			return m.Loss, err
+		}, rank.Close}, nil
+	})
+}
+
+// joinRanks makes the ranks of an engine, one a device.
+func joinRanks(backend *xla.Backend, engine interface{ Close() },
+	join func(ctx context.Context, g group.Group, device int) (trainRank, error)) (trainRun, error) {
 	groups, err := group.New(backend.NumDevices())
 	if err != nil {
 		return nil, err
 	}
-	all := &ranks{engine, groups, make([]*ddp.Rank, len(groups))}
+	all := &ranks{engine, groups, make([]trainRank, len(groups))}
 	if err := all.do(func(ctx context.Context, i int) (err error) {
-		all.ranks[i], err = engine.Join(ctx, groups[i], i)
+		all.ranks[i], err = join(ctx, groups[i], i)
 		return err
 	}); err != nil {
 		return nil, errors.Join(err, all.Close())
@@ -67,9 +89,8 @@ func (r *ranks) do(part func(ctx context.Context, i int) error) error {
 // Step implements trainRun.
 func (r *ranks) Step(inputs, targets *tensors.Tensor) (m train.Metrics, err error) {
 	losses := make([]float64, len(r.ranks))
-	err = r.do(func(ctx context.Context, i int) error {
-		own, err := r.ranks[i].Step(ctx, inputs, targets)
-		losses[i] = own.Loss
+	err = r.do(func(ctx context.Context, i int) (err error) {
+		losses[i], err = r.ranks[i].step(ctx, inputs, targets)
 		return err
 	})
 	for _, loss := range losses {
@@ -82,8 +103,8 @@ func (r *ranks) Step(inputs, targets *tensors.Tensor) (m train.Metrics, err erro
 func (r *ranks) Close() error {
 	var errs []error
 	for _, rank := range r.ranks {
-		if rank != nil {
-			errs = append(errs, rank.Close())
+		if rank.close != nil {
+			errs = append(errs, rank.close())
 		}
 	}
 	r.engine.Close()

@@ -22,7 +22,7 @@ import (
 )
 
 // benchmarks are all there are; each has a file of its own name.
-var benchmarks = []func() benchmark{newCollectives, newTraining, newData, newFlash}
+var benchmarks = []func() benchmark{newCollectives, newTraining, newData, newZero, newZeroMemory, newFlash}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -87,7 +87,9 @@ func benchmarkCommand(b benchmark) *cobra.Command {
 	flags.BoolVar(&asJSON, "json", false, "print JSON lines, one for each case and implementation")
 	flags.StringVar(&out, "out", "", "folder for "+linesFile+" and "+pageFile)
 	flags.StringSliceVar(&s.only, "impls", nil, "implementations to measure (default all)")
-	flags.IntVar(&s.rounds, "rounds", 15, "samples of each case and implementation")
+	if _, ok := b.(untimed); !ok {
+		flags.IntVar(&s.rounds, "rounds", 15, "samples of each case and implementation")
+	}
 	flags.StringVar(&s.python, "python", os.Getenv(envPython), "Python interpreter that has the peers (default $"+envPython+", else what \"bench install\" installed)")
 	flags.StringVar(&worker, "worker", "", "serve as this implementation's process")
 	flags.MarkHidden("worker")

@@ -44,7 +44,7 @@ const (
 
 // run measures a benchmark's cases and reports each as soon as it is done.
 func (s settings) run(ctx context.Context, b benchmark, report *report) error {
-	if s.rounds < 1 {
+	if _, ok := b.(untimed); !ok && s.rounds < 1 {
 		return fmt.Errorf("--rounds=%d: want 1 or more", s.rounds)
 	}
 	cases, err := b.cases()
@@ -148,7 +148,7 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 	var results []result
 	want := c.want
 	for _, w := range workers {
-		facts, n, err := w.prepare(ctx, params)
+		prepared, err := w.ask(ctx, request{Do: "prepare", Case: params})
 		var unsupported errUnsupported
 		if errors.As(err, &unsupported) {
 			fmt.Fprintf(os.Stderr, "bench: %s: without %s: %v\n", c.name, w.name, unsupported)
@@ -157,14 +157,20 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 			return nil, err
 		}
 		if want == nil {
-			want = facts.Values
+			want = prepared.Values
 		}
-		if err := agree(facts.Values, want, c.within); err != nil {
+		if err := agree(prepared.Values, want, c.within); err != nil {
 			return nil, fmt.Errorf("%s: %w", w.name, err)
+		}
+		n := 0
+		if rounds > 0 {
+			if n, err = w.sampleCalls(ctx); err != nil {
+				return nil, err
+			}
 		}
 		able = append(able, w)
 		calls = append(calls, n)
-		results = append(results, result{w.implementation, make(sampleTimes, rounds), facts.Memory})
+		results = append(results, result{w.implementation, make(sampleTimes, rounds), prepared.Memory})
 	}
 	for round := range rounds {
 		for i := range able {
@@ -185,24 +191,20 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 	return results, nil
 }
 
-// prepare has the worker prepare a case, and finds how many calls make a sample.
-func (w *worker) prepare(ctx context.Context, params []byte) (f facts, calls int, err error) {
-	prepared, err := w.ask(ctx, request{Do: "prepare", Case: params})
-	if err != nil {
-		return f, 0, err
-	}
+// sampleCalls finds how many calls of the case prepared make a sample.
+func (w *worker) sampleCalls(ctx context.Context) (calls int, err error) {
 	calls = 1
 	for range 3 { // the first sample is often slow
 		a, err := w.ask(ctx, request{Do: "sample", Calls: calls})
 		if err != nil {
-			return f, 0, err
+			return 0, err
 		}
 		calls = max(1, int(min(sampleMS/a.MS, maxCalls)))
 		if a.MS > slowCall.Seconds()*1e3 {
 			break
 		}
 	}
-	return prepared.facts, calls, nil
+	return calls, nil
 }
 
 // agree compares results with what they must be.

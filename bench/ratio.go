@@ -1,21 +1,24 @@
 package main
 
-import (
-	"math"
-	"slices"
-)
+import "slices"
 
 // sampleTimes are one implementation's times in milliseconds, one a round.
 type sampleTimes []float64
 
-func (t sampleTimes) min() float64 { return slices.Min(t) }
+// min is the least, or 0 where there is none.
+func (t sampleTimes) min() float64 {
+	if len(t) == 0 {
+		return 0
+	}
+	return slices.Min(t)
+}
 
 func (t sampleTimes) median() float64 { return median(t) }
 
-// median is the middle value, or the mean of the two middle ones.
+// median is the middle value, or the mean of the two middle ones; 0 where there is none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
-		return math.NaN()
+		return 0
 	}
 	s := slices.Sorted(slices.Values(values))
 	m := len(s) / 2

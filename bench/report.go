@@ -57,6 +57,12 @@ type record struct {
 	// Of benchmarks of attention.
 	Tokens int `json:"tokens,omitempty"`
 
+	// Of stacks of equal blocks: how many, the size of one's weights, and that of a
+	// device's part of all gradients.
+	Depth         int   `json:"depth,omitempty"`
+	BlockBytes    int64 `json:"block_bytes,omitempty"`
+	GradientBytes int64 `json:"gradient_bytes,omitempty"`
+
 	// Of benchmarks that move data; the bandwidths are of the median time.
 	Bytes int64   `json:"bytes,omitempty"`
 	Ranks int     `json:"ranks,omitempty"`
@@ -155,8 +161,12 @@ func (r *report) finish() error {
 	return err
 }
 
-// ratioTable has a row a case, and in it our implementations' ratios.
+// ratioTable has a row a case, and in it our implementations' ratios. It is "" where no
+// times were taken.
 func ratioTable(records []record) string {
+	if !slices.ContainsFunc(records, func(r record) bool { return r.Rounds > 0 }) {
+		return ""
+	}
 	var columns []string // our implementations
 	rows := map[string]map[string]record{}
 	var cases []string

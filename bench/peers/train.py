@@ -90,13 +90,13 @@ class Trainer:
 
 
 class Jax(Trainer):
-    """One process with the state on each of its devices and the rows of a batch split over them."""
+    """One process with the rows of a batch split over its devices, and the state on each of them, or split too."""
 
-    def __init__(self, devices):
+    def __init__(self, devices, split):
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-        self.jax = jax
+        self.jax, self.devices, self.split = jax, devices, split
         if devices == 1:
             self.whole = self.rows = SingleDeviceSharding(jax.devices()[0])
         else:
@@ -106,9 +106,14 @@ class Jax(Trainer):
     def build(self, size, first):
         jax = self.jax
         zeros = {name: np.zeros_like(value) for name, value in first.items()}
-        self.state = jax.device_put((first, zeros, zeros, np.float32(0)), self.whole)
+        whole = {name: self.whole for name in first}
+        parts = {name: self.whole if len(value) % self.devices else self.rows for name, value in first.items()}
+        kept = parts if self.split == "all" else whole
+        states = whole if self.split == "none" else parts
+        places = kept, states, states, self.whole
+        self.state = jax.device_put((first, zeros, zeros, np.float32(0)), places)
         tokens = jax.ShapeDtypeStruct((size.batch, size.seq), np.int32, sharding=self.rows)
-        step = jax.jit(jax_step(size), donate_argnums=0, out_shardings=self.whole)
+        step = jax.jit(jax_step(size), donate_argnums=0, out_shardings=(places, self.whole))
         self.program = step.lower(self.state, tokens, tokens).compile()
 
     def place(self, tokens):
@@ -153,19 +158,27 @@ def jax_step(size):
         return (jax.nn.logsumexp(scores, -1) - hit).mean()
 
     def step(state, inputs, targets):
-        w, m, v, t = state
-        loss, g = jax.value_and_grad(loss_of)(w, inputs, targets)
-        t = t + 1
-        m = jax.tree.map(lambda m, g: BETA1 * m + (1 - BETA1) * g, m, g)
-        v = jax.tree.map(lambda v, g: BETA2 * v + (1 - BETA2) * g * g, v, g)
-
-        def update(w, m, v):
-            direction = m / (1 - BETA1**t) / (jnp.sqrt(v / (1 - BETA2**t)) + EPSILON)
-            return w - RATE * (direction + DECAY * w)
-
-        return (jax.tree.map(update, w, m, v), m, v, t), loss
+        loss, g = jax.value_and_grad(loss_of)(state[0], inputs, targets)
+        return jax_adamw(state, g), loss
 
     return step
+
+
+def jax_adamw(state, g):
+    """The state after an update by AdamW: parameters, their two states, the number of updates."""
+    import jax
+    import jax.numpy as jnp
+
+    w, m, v, t = state
+    t = t + 1
+    m = jax.tree.map(lambda m, g: BETA1 * m + (1 - BETA1) * g, m, g)
+    v = jax.tree.map(lambda v, g: BETA2 * v + (1 - BETA2) * g * g, v, g)
+
+    def update(w, m, v):
+        direction = m / (1 - BETA1**t) / (jnp.sqrt(v / (1 - BETA2**t)) + EPSILON)
+        return w - RATE * (direction + DECAY * w)
+
+    return jax.tree.map(update, w, m, v), m, v, t
 
 
 class Torch(Trainer):
@@ -177,8 +190,8 @@ class Torch(Trainer):
 
     def build(self, size, first):
         torch = self.torch
-        self.model = torch_model(size)
-        values = dict(self.model.named_parameters())
+        model = torch_model(size)
+        values = dict(model.named_parameters())
         with torch.no_grad():
             for name, value in first.items():
                 path, _, kind = name.rpartition(".")
@@ -189,8 +202,13 @@ class Torch(Trainer):
                     values[path + ".weight"].copy_(value.T)
                 else:
                     values[path + {"g": ".weight", "b": ".bias"}[kind]].copy_(value)
+        self.model = self.spread(model)
         self.optimizer = torch.optim.AdamW(
-            values.values(), lr=RATE, betas=(BETA1, BETA2), eps=EPSILON, weight_decay=DECAY, fused=True)
+            self.model.parameters(), lr=RATE, betas=(BETA1, BETA2), eps=EPSILON, weight_decay=DECAY, fused=True)
+
+    def spread(self, model):
+        """The model as it is trained."""
+        return model
 
     def place(self, tokens):
         return self.torch.from_numpy(tokens.astype(np.int64))
@@ -216,9 +234,8 @@ class DDP(Torch):
         dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=ranks)
         self.dist, self.rank, self.ranks = dist, rank, ranks
 
-    def build(self, size, first):
-        super().build(size, first)
-        self.model = self.torch.nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+    def spread(self, model):
+        return self.torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
     def place(self, tokens):
         return super().place(np.split(tokens, self.ranks)[self.rank])
@@ -227,6 +244,18 @@ class DDP(Torch):
         sum = self.torch.tensor(loss, dtype=self.torch.float64)
         self.dist.all_reduce(sum)
         return sum.item() / self.ranks
+
+
+class FSDP(DDP):
+    """One of the processes that each have their part of every parameter (FSDP2), and their rows of a batch."""
+
+    def spread(self, model):
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = self.dist.init_device_mesh("cpu", (self.ranks,))
+        for part in [*model.blocks, model]:
+            fully_shard(part, mesh=mesh)
+        return model
 
 
 def torch_model(size):
@@ -275,13 +304,14 @@ def main():
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--store")
+    parser.add_argument("--split", choices=["none", "states", "all"], default="none", help="what devices or ranks have parts of")
     a = parser.parse_args()
     if a.library == "jax":
-        trainer = Jax(a.devices)
+        trainer = Jax(a.devices, a.split)
     elif a.ranks == 1:
         trainer = Torch(a.threads)
     else:
-        trainer = DDP(a.threads, a.rank, a.ranks, a.store)
+        trainer = (FSDP if a.split == "all" else DDP)(a.threads, a.rank, a.ranks, a.store)
     serve(trainer, a.rank)
 
 
