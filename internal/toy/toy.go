@@ -2,6 +2,7 @@
 package toy
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 
@@ -15,7 +16,10 @@ import (
 
 // Model is a perceptron of four layers, which compiles fast. One of its parameters is not used at all, and one twice if it is
 // tied.
-func Model(tied bool) chain.Model {
+func Model(tied bool) chain.Model { return Layers(4, tied) }
+
+// Layers is Model with another number of layers, at least 2, of which those between the first and the last are twins.
+func Layers(n int, tied bool) chain.Model {
 	const width = 6
 	layer := func(name, kind string, in, out int) chain.Block {
 		tree := params.Tree{params.New(name+".w", dtypes.Float32, in, out), params.New(name+".b", dtypes.Float32, out)}
@@ -42,7 +46,11 @@ func Model(tied bool) chain.Model {
 			}
 		}
 	}
-	m := chain.Model{Blocks: []chain.Block{first, layer("h0", "h", width, width), layer("h1", "h", width, width), last}}
+	m := chain.Model{Blocks: []chain.Block{first}}
+	for i := range n - 2 {
+		m.Blocks = append(m.Blocks, layer(fmt.Sprint("h", i), "h", width, width))
+	}
+	m.Blocks = append(m.Blocks, last)
 	m.Criterion = func(y, targets *graph.Node) *graph.Node {
 		return graph.ReduceAllMean(graph.Square(graph.Sub(graph.ConvertDType(y, targets.DType()), targets)))
 	}

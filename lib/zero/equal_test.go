@@ -148,9 +148,9 @@ func engine(t *testing.T, backend *xla.Backend, r train.Recipe, o zero.Options) 
 // rules are all kinds of them, one for each part of the toy.
 func rules() optim.Rule {
 	return optim.Grouped(optim.AdamW(1e-2),
-		optim.Group{Has: optim.Named("h0.w", "h0.b"), Rule: optim.Adafactor(1e-2)},
-		optim.Group{Has: optim.Named("h1.w", "h1.b"), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}},
-		optim.Group{Has: optim.Named("out.w", "out.b"), Rule: optim.Adam(1e-2)})
+		optim.Group{Has: optim.Named("in.w"), Rule: optim.Adafactor(1e-2)},
+		optim.Group{Has: optim.Named("in.b", "scale"), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}},
+		optim.Group{Has: optim.Named("out.w"), Rule: optim.Adam(1e-2)})
 }
 
 // bound is by how many units in the last place of the largest parameter a run may differ from one device's after 20 steps:
@@ -163,7 +163,7 @@ const bound = 4
 func TestEqual(t *testing.T) {
 	const steps = 20
 	backend := devicetest.Open(t, 8)
-	recipe := train.Recipe{Model: toy.Model(true), Rule: rules(), Clip: 1}
+	recipe := train.Recipe{Model: toy.Layers(2, true), Rule: rules(), Clip: 1}
 	var engines [4]*zero.Engine
 	for stage := 1; stage <= 3; stage++ {
 		engines[stage] = engine(t, backend, recipe, zero.Options{Stage: stage})
