@@ -33,19 +33,19 @@ func (r Recipe) Save(ctx context.Context, dir string, state []*tensors.Tensor, m
 	tree := r.State()
 	step := int(tensors.ToScalar[int32](state[tree.Index(stepsName)]))
 	for i, v := range state {
-		if err := CheckFinite(tree[i].Name, v); err != nil {
+		if err := CheckFinite(tree[i].Name, v, step); err != nil {
 			return "", err
 		}
 	}
 	return checkpoint.Save(ctx, dir, step, meta, tree, state, keep)
 }
 
-// CheckFinite returns an error if an entry of a state, or a part of it, has values that are not finite: the run has
-// diverged, and should not be saved.
-func CheckFinite(name string, value *tensors.Tensor) error {
+// CheckFinite returns an error if an entry of the state after a step, or a part of it, has values that are not finite: the
+// run has diverged, and should not be saved.
+func CheckFinite(name string, value *tensors.Tensor, step int) error {
 	finite, err := allFinite(value)
 	if err == nil && !finite {
-		err = fmt.Errorf("train: %s has values that are not finite: the run has diverged, and is not saved", name)
+		err = fmt.Errorf("train: %s has values that are not finite after step %d: the run has diverged, and is not saved", name, step)
 	}
 	return err
 }

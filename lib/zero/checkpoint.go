@@ -16,7 +16,7 @@ import (
 
 // saved lists what a rank writes of a state: its shards and, if it is the first, what all ranks have whole. kept gives the
 // contents of its shard of a unit, and rest are the entries behind the parameters. Values that are not finite are an error.
-func (l *layout) saved(all []entry, rank int, kept func(unit int) ([]byte, error), rest []*tensors.Tensor) (parts []checkpoint.Part, err error) {
+func (l *layout) saved(all []entry, rank, step int, kept func(unit int) ([]byte, error), rest []*tensors.Tensor) (parts []checkpoint.Part, err error) {
 	for i, u := range l.units {
 		data, err := kept(i)
 		if err != nil {
@@ -36,7 +36,7 @@ func (l *layout) saved(all []entry, rank int, kept func(unit int) ([]byte, error
 		}
 	}
 	for _, p := range parts {
-		if err := train.CheckFinite(p.Spec.Name, p.Value); err != nil {
+		if err := train.CheckFinite(p.Spec.Name, p.Value, step); err != nil {
 			return nil, err
 		}
 	}
@@ -73,7 +73,7 @@ func (r *Run) Save(ctx context.Context, dir string, meta any, keep int) error {
 		for _, v := range r.held.rest {
 			rest = append(rest, v.Shards()[rank])
 		}
-		parts, err := r.saved(r.entries, rank, func(unit int) ([]byte, error) { return r.kept(unit, rank) }, rest)
+		parts, err := r.saved(r.entries, rank, r.steps, func(unit int) ([]byte, error) { return r.kept(unit, rank) }, rest)
 		if err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	if path = string(told[0]); path != "" && r.world.Rank() < r.shards {
 		var parts []checkpoint.Part
 		var written checkpoint.Written
-		if parts, own = r.saved(r.entries, r.shard.Rank(), r.kept, r.held.rest); own == nil {
+		if parts, own = r.saved(r.entries, r.shard.Rank(), r.steps, r.kept, r.held.rest); own == nil {
 			written, own = checkpoint.WriteParts(ctx, path, r.world.Rank(), r.steps, parts)
 		}
 		if own == nil {
