@@ -157,9 +157,10 @@ func rules() optim.Rule {
 // sums are made in another order. Of the runs here the furthest off differed by 1.
 const bound = 4
 
-// TestEqual holds both engines and all stages, in worlds of 1 to 8, against one device, and, since they add up in one order, against each
-// other bit for bit: with AdamW, Adam, Adafactor and SGD with momentum, a parameter that two blocks have in common, one that nothing uses, and
-// clipping. Hardly any parameter's elements are divisible by the world.
+// TestEqual holds both engines, in worlds of 1 to 8, against one device, and, since they add up in one order, against each
+// other bit for bit: with AdamW, Adam, Adafactor and SGD with momentum, a parameter that two blocks have in common, one that
+// nothing uses, and clipping. Hardly any parameter's elements are divisible by the world. Stage 3 trains in all worlds, and the
+// others, which differ from it in what is whole between the passes, in three: each world's programs take a second to compile.
 func TestEqual(t *testing.T) {
 	const steps = 20
 	backend := devicetest.Open(t, 8)
@@ -176,6 +177,9 @@ func TestEqual(t *testing.T) {
 			t.Errorf("%d ranks are %g units from one device", world, off)
 		}
 		for stage := 1; stage <= 3; stage++ {
+			if stage < 3 && world != 2 && world != 5 && world != 8 {
+				continue
+			}
 			program := compiled(t, backend, recipe, zero.Options{Stage: stage}, steps, batches, xla.Axis(train.Axis, world))
 			if name := differ(want, program); name != "" {
 				t.Errorf("stage %d, %d devices: the program's %s is not that of the ranks", stage, world, name)

@@ -72,7 +72,7 @@ func sends(t *testing.T, e *zero.Engine, world int) (sent []int64, held []zero.B
 	return sent, held
 }
 
-// TestPlan holds what ranks hold and send, message by message, against the plan, in worlds of 1 to 8, hardly any of which
+// TestPlan holds what ranks hold and send, message by message, against the plan, in worlds of up to 8, hardly any of which
 // divides a parameter of the toy: exactly, on every rank. And the plan against the formulas in the padded number of parameters.
 func TestPlan(t *testing.T) {
 	backend := devicetest.Open(t, 8)
@@ -80,11 +80,11 @@ func TestPlan(t *testing.T) {
 	for stage := 1; stage <= 3; stage++ {
 		for _, o := range []zero.Options{{Stage: stage}, {Stage: stage, Accumulate: 2, Prefetch: stage / 3}} {
 			e := engine(t, backend, recipe, o)
-			worlds := []int{1, 2, 3, 4, 5, 6, 7, 8}
+			worlds := []int{1, 2, 3, 5, 8}
 			if o.Accumulate > 0 {
 				worlds = []int{3}
 			} else if stage < 3 {
-				worlds = []int{2, 5, 8}
+				worlds = []int{3, 8}
 			}
 			for _, world := range worlds {
 				p, err := zero.NewPlan(recipe, o, world)
