@@ -68,9 +68,9 @@ type dense struct{}
 
 func (dense) Name() string                       { return "dense" }
 func (dense) Bytes(shape shapes.Shape) int64     { return int64(shape.Size()) * int64(shape.DType.Size()) }
-func (dense) Encode(x *graph.Node) []*graph.Node { return []*graph.Node{toBits(keepable(x))} }
+func (dense) Encode(x *graph.Node) []*graph.Node { return []*graph.Node{precision.ToBits(keepable(x))} }
 func (dense) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
-	return fromBits(kept[0], like.DType)
+	return precision.FromBits(kept[0], like.DType)
 }
 
 // Sign keeps a bit of each element, and makes of it 1 for those that are at least 0, and -1 for others and NaN (Gist's
@@ -95,7 +95,7 @@ func (sign) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
 // keepable returns x if it is of one of the types, any float if none is given, and has elements. Else it panics.
 func keepable(x *graph.Node, types ...dtypes.DType) *graph.Node {
 	switch {
-	case unsigned[x.DType()] == dtypes.InvalidDType || len(types) > 0 && !slices.Contains(types, x.DType()):
+	case !x.DType().IsFloat() || x.DType().Size() < 2 || len(types) > 0 && !slices.Contains(types, x.DType()):
 		panic(fmt.Errorf("compress: a tensor of type %s cannot be kept by this codec: convert it to float32", x.DType()))
 	case x.Shape().Size() == 0:
 		panic(errors.New("compress: a tensor with no elements: there is nothing to keep"))

@@ -132,28 +132,8 @@ func after(nodes, others []*graph.Node) []*graph.Node {
 	tied := make([]*graph.Node, len(nodes))
 	for i, n := range nodes {
 		if n != nil {
-			tied[i] = fromBits(graph.SchedulingBarrier(toBits(n), others...), n.DType())
+			tied[i] = precision.FromBits(graph.SchedulingBarrier(precision.ToBits(n), others...), n.DType())
 		}
 	}
 	return tied
-}
-
-var unsigned = map[dtypes.DType]dtypes.DType{
-	dtypes.Float64: dtypes.Uint64, dtypes.Float32: dtypes.Uint32, dtypes.Float16: dtypes.Uint16, dtypes.BFloat16: dtypes.Uint16,
-}
-
-// toBits returns the bits of floats as unsigned integers, and others as they are.
-func toBits(x *graph.Node) *graph.Node {
-	if bits, ok := unsigned[x.DType()]; ok {
-		return graph.Bitcast(x, bits)
-	}
-	return x
-}
-
-// fromBits reverses toBits.
-func fromBits(bits *graph.Node, dtype dtypes.DType) *graph.Node {
-	if bits.DType() == dtype {
-		return bits
-	}
-	return graph.Bitcast(bits, dtype)
 }

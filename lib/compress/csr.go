@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -56,7 +57,7 @@ func (c csr) Encode(x *graph.Node) []*graph.Node {
 	if n > math.MaxInt32-columns {
 		panic(fmt.Errorf("compress: a tensor of %d elements is too large for CSR, which counts in int32", n))
 	}
-	values := padLast(graph.Reshape(toBits(keepable(x)), n), rows*columns)
+	values := padLast(graph.Reshape(precision.ToBits(keepable(x)), n), rows*columns)
 	some := graph.ConvertDType(graph.NotEqual(values, graph.ZerosLike(values)), dtypes.Int32)
 	rank := graph.CumSum(graph.Reshape(some, rows, columns), 1)
 	ends := graph.CumSum(graph.Reshape(graph.SliceAxis(rank, 1, graph.AxisElem(columns-1)), rows), 0)
@@ -90,7 +91,7 @@ func (c csr) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
 	found := graph.And(isThere, graph.Equal(pick(column, place), wanted(at)))
 	x := graph.Where(found, pick(values, place), graph.ScalarZero(values.Graph(), values.DType()))
 	x = graph.Slice(graph.Reshape(x, rows*columns), graph.AxisRange(0, n))
-	x = fromBits(graph.Reshape(x, like.Dimensions...), like.DType)
+	x = precision.FromBits(graph.Reshape(x, like.Dimensions...), like.DType)
 
 	total := graph.Reshape(graph.Slice(ends, graph.AxisElem(rows-1)))
 	fits := graph.LessOrEqual(total, graph.Const(x.Graph(), int32(room)))

@@ -67,7 +67,7 @@ func (c int8s) encode(x *graph.Node, round func(share *graph.Node) *graph.Node) 
 	share := round(graph.Div(x, scale)) // NaN, which becomes 0, where the scale is 0
 	codes := graph.ConvertDType(graph.Add(share, graph.Const(g, float32(128))), dtypes.Uint32)
 	codes = graph.SliceAxis(graph.Reshape(codes, rows, groups*group), 1, graph.AxisRange(0, n))
-	return []*graph.Node{packing(8).pack(codes), toBits(graph.Reshape(scale, rows, groups))}
+	return []*graph.Node{packing(8).pack(codes), precision.ToBits(graph.Reshape(scale, rows, groups))}
 }
 
 func (c int8s) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
@@ -76,7 +76,7 @@ func (c int8s) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
 	group, groups := c.in(n)
 	codes := packing(8).unpack(kept[0], shapes.Make(dtypes.Uint32, rows, n))
 	share := graph.Sub(graph.ConvertDType(codes, dtypes.Float32), graph.Const(g, float32(128)))
-	scale := graph.BroadcastToDims(graph.InsertAxes(fromBits(kept[1], dtypes.Float32), 2), rows, groups, group)
+	scale := graph.BroadcastToDims(graph.InsertAxes(precision.FromBits(kept[1], dtypes.Float32), 2), rows, groups, group)
 	scale = graph.SliceAxis(graph.Reshape(scale, rows, groups*group), 1, graph.AxisRange(0, n))
 	return graph.ConvertDType(graph.Reshape(graph.Mul(share, scale), like.Dimensions...), like.DType)
 }

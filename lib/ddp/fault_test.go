@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 )
@@ -20,7 +21,7 @@ func TestFaults(t *testing.T) {
 	for form := range toyForms {
 		t.Run(form, func(t *testing.T) {
 			e := warm(t, form)
-			defer noLeaks(t, threeDevices())()
+			defer devicetest.NoLeaks(t, threeDevices())()
 			var all sync.WaitGroup
 			defer all.Wait()
 			for _, at := range []string{"before", "first", "last", "after"} {
@@ -54,7 +55,7 @@ func TestFaults(t *testing.T) {
 func TestEndedContext(t *testing.T) {
 	for form := range toyForms {
 		e := warm(t, form)
-		leaks := noLeaks(t, threeDevices())
+		leaks := devicetest.NoLeaks(t, threeDevices())
 		ranks, errs := make([]*ddp.Rank, world), make([]error, world)
 		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
 			me := g.Rank()
@@ -88,7 +89,7 @@ func TestEndedContext(t *testing.T) {
 func TestCancelledStep(t *testing.T) {
 	for form := range toyForms {
 		e := warm(t, form)
-		leaks := noLeaks(t, threeDevices())
+		leaks := devicetest.NoLeaks(t, threeDevices())
 		groups, err := group.New(world)
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +134,7 @@ func TestFailedSave(t *testing.T) {
 	const form = "servers"
 	e := warm(t, form)
 	for n := range 2 * len(e.Buckets()) {
-		leaks := noLeaks(t, threeDevices())
+		leaks := devicetest.NoLeaks(t, threeDevices())
 		ranks, errs := make([]*ddp.Rank, world), make([]error, world)
 		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
 			me := g.Rank()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -24,7 +25,7 @@ import (
 func TestAfterFault(t *testing.T) {
 	for _, form := range toyForms {
 		e := warm(t, form)
-		leaks := noLeaks(t, threeDevices())
+		leaks := devicetest.NoLeaks(t, threeDevices())
 		dir, whole := t.TempDir(), t.TempDir()
 		if err := goOn(e, dir, 3); !errors.Is(err, errLuck) {
 			t.Errorf("stage %d: a rank is killed: %v", form.Stage, err)
@@ -207,7 +208,7 @@ func TestDamagedLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := ranks(t, e, three, steps, faultSource)
-		leaks := noLeaks(t, threeDevices())
+		leaks := devicetest.NoLeaks(t, threeDevices())
 		if err := group.Run(t.Context(), three, func(ctx context.Context, g group.Group) error {
 			rank, err := e.Join(ctx, g, g.Rank())
 			if err != nil {

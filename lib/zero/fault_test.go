@@ -19,7 +19,7 @@ func TestFaults(t *testing.T) {
 	victim := 0
 	for _, form := range toyForms {
 		e := warm(t, form)
-		leaks := noLeaks(t, threeDevices())
+		leaks := devicetest.NoLeaks(t, threeDevices())
 		var all sync.WaitGroup
 		for _, at := range []string{"before", "first", "middle", "last"} {
 			for _, fault := range []fault{fails, panics, stalls, cancels} {
@@ -94,7 +94,7 @@ func TestHybridFault(t *testing.T) {
 	if err := play(0, false); err != nil { // which compiles
 		t.Error(err)
 	}
-	leaks := noLeaks(t, backend)
+	leaks := devicetest.NoLeaks(t, backend)
 	var all sync.WaitGroup
 	for victim := range ranks {
 		for _, stalls := range []bool{false, true} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
@@ -51,7 +52,7 @@ func Checkpoint(fn func(in []*graph.Node) []*graph.Node, axis string, x *graph.N
 
 // part is this rank's part of x's bits, in one dimension. Compilers may hold floats in wider types.
 func part(x *graph.Node, ranks int, axis string) *graph.Node {
-	flat := graph.Reshape(toBits(x), -1)
+	flat := graph.Reshape(precision.ToBits(x), -1)
 	if over := x.Shape().Size() % ranks; over > 0 {
 		flat = graph.Concatenate([]*graph.Node{flat, graph.Zeros(x.Graph(), shapes.Make(flat.DType(), ranks-over))}, 0)
 	}
@@ -64,7 +65,7 @@ func whole(part *graph.Node, like shapes.Shape, axis string) *graph.Node {
 	if flat.Shape().Size() > like.Size() {
 		flat = graph.Slice(flat, graph.AxisRange(0, like.Size()))
 	}
-	return fromBits(graph.Reshape(flat, like.Dimensions...), like.DType)
+	return precision.FromBits(graph.Reshape(flat, like.Dimensions...), like.DType)
 }
 
 // pull returns the gradients of fn's arguments, at these, for the gradients v of its results; nil for what is no float.
@@ -96,24 +97,4 @@ func pull(fn func(in []*graph.Node) []*graph.Node, in, v []*graph.Node) []*graph
 		}
 	}
 	return gradients
-}
-
-var unsigned = map[dtypes.DType]dtypes.DType{
-	dtypes.Float64: dtypes.Uint64, dtypes.Float32: dtypes.Uint32, dtypes.Float16: dtypes.Uint16, dtypes.BFloat16: dtypes.Uint16,
-}
-
-// toBits returns the bits of floats as unsigned integers, and others as they are.
-func toBits(x *graph.Node) *graph.Node {
-	if bits, ok := unsigned[x.DType()]; ok {
-		return graph.Bitcast(x, bits)
-	}
-	return x
-}
-
-// fromBits reverses toBits.
-func fromBits(bits *graph.Node, dtype dtypes.DType) *graph.Node {
-	if bits.DType() == dtype {
-		return bits
-	}
-	return graph.Bitcast(bits, dtype)
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -20,7 +21,7 @@ func hold(axis string, nodes ...*graph.Node) []*graph.Node {
 	always := graph.GreaterOrEqual(collective.Rank(g, axis), graph.Const(g, int32(0)))
 	bits := make([]*graph.Node, len(nodes))
 	for i, n := range nodes {
-		bits[i] = toBits(n)
+		bits[i] = precision.ToBits(n)
 	}
 	held := xla.If(always, func() []*graph.Node { return bits }, func() []*graph.Node {
 		nothing := make([]*graph.Node, len(bits))
@@ -30,7 +31,7 @@ func hold(axis string, nodes ...*graph.Node) []*graph.Node {
 		return nothing
 	})
 	for i, n := range nodes {
-		held[i] = fromBits(held[i], n.DType())
+		held[i] = precision.FromBits(held[i], n.DType())
 	}
 	return held
 }

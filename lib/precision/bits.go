@@ -1,0 +1,27 @@
+package precision
+
+import (
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+)
+
+var unsigned = map[dtypes.DType]dtypes.DType{
+	dtypes.Float64: dtypes.Uint64, dtypes.Float32: dtypes.Uint32, dtypes.Float16: dtypes.Uint16, dtypes.BFloat16: dtypes.Uint16,
+}
+
+// ToBits returns the bits of floats as unsigned integers, which compilers neither round nor hold in wider types, and others
+// as they are.
+func ToBits(x *graph.Node) *graph.Node {
+	if bits, ok := unsigned[x.DType()]; ok {
+		return graph.Bitcast(x, bits)
+	}
+	return x
+}
+
+// FromBits reverses [ToBits]: the type is that of the floats.
+func FromBits(bits *graph.Node, dtype dtypes.DType) *graph.Node {
+	if bits.DType() == dtype {
+		return bits
+	}
+	return graph.Bitcast(bits, dtype)
+}
