@@ -6,9 +6,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
-	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/mpitest"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -16,33 +15,12 @@ import (
 
 // init makes a process that mpirun started a rank, which trains in some forms and says what it ends with.
 func init() {
-	if os.Getenv(envRank) == "" {
-		return
+	if os.Getenv(envRank) != "" {
+		mpitest.Rank(asProcess)
 	}
-	time.AfterFunc(4*time.Minute, func() { os.Exit(99) }) // whatever mpirun does
-	devicetest.CompileQuickly()
-	job, err := mpi.World(mpi.Timeout(time.Minute))
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(98)
-	}
-	if err := asProcess(context.Background(), job); err != nil {
-		fmt.Printf("rank %d: %v\n", job.Rank(), err)
-		job.Abort(97)
-	}
-	if err := job.Close(); err != nil {
-		fmt.Printf("rank %d: close: %v\n", job.Rank(), err)
-		os.Exit(96)
-	}
-	os.Exit(0)
 }
 
-func asProcess(ctx context.Context, job *mpi.Job) error {
-	backend, err := xla.Open(xla.Devices(1), xla.Plugin("cpu"))
-	if err != nil {
-		return err
-	}
-	defer backend.Close()
+func asProcess(ctx context.Context, job *mpi.Job, backend *xla.Backend) error {
 	for _, form := range processForms {
 		e, err := ddp.NewEngine(backend, toyRecipe, toyForms[form])
 		if err != nil {

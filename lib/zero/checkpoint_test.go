@@ -55,23 +55,10 @@ func asProgram(backend *xla.Backend, recipe train.Recipe, o zero.Options, world 
 	}
 }
 
-func newest(t *testing.T, dir string) *checkpoint.Checkpoint {
-	t.Helper()
-	path, err := checkpoint.Latest(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := checkpoint.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // read returns all that is in the newest checkpoint of a folder.
 func read(t *testing.T, dir string) (*checkpoint.Checkpoint, []*tensors.Tensor) {
 	t.Helper()
-	c := newest(t, dir)
+	c := last(t, dir)
 	all, err := c.Read(context.Background(), c.Tree())
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +160,7 @@ func TestDamage(t *testing.T) {
 		}
 		return errors.Join(errs...)
 	})
-	path := newest(t, dir).Path
+	path := last(t, dir).Path
 	files, err := filepath.Glob(filepath.Join(path, "*.safetensors"))
 	if err != nil || len(files) != world {
 		t.Fatalf("files %q, %v: want one for each of %d ranks", files, err, world)
