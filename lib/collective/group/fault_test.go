@@ -195,6 +195,9 @@ func (c faultCase) play(patience time.Duration) error {
 				if c.late() {
 					wait = patience
 				}
+				if c.late() && rank == victim {
+					wait *= 4 // or it may give up first, and blame who did not come to its own call
+				}
 				ctx, cancel := context.WithTimeout(ctx, wait)
 				results[rank][1+i] = makeCalls(ctx, g, calls, c.started)
 				cancel()
