@@ -1,4 +1,4 @@
-// Package systest gets tests the system's packages that they need.
+// Package systest has what tests need of the system: its packages, mpirun, and goroutines that have ended.
 package systest
 
 import (

@@ -40,6 +40,18 @@ func (r Recipe) Save(ctx context.Context, dir string, state []*tensors.Tensor, m
 	return checkpoint.Save(ctx, dir, step, meta, tree, state, keep)
 }
 
+// Keeps returns an error if a checkpoint has what [Recipe.State] does not list.
+func (r Recipe) Keeps(c *checkpoint.Checkpoint) error {
+	tree := r.State()
+	for _, s := range c.Tree() {
+		if tree.Index(s.Name) < 0 {
+			return fmt.Errorf("train: %s has %q, which the run does not keep: give the model and the optimizer that it was saved with",
+				c.Path, s.Name)
+		}
+	}
+	return nil
+}
+
 // CheckFinite returns an error if an entry of the state after a step, or a part of it, has values that are not finite: the
 // run has diverged, and should not be saved.
 func CheckFinite(name string, value *tensors.Tensor, step int) error {
@@ -69,13 +81,10 @@ func (r *Run) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 // Read returns the state that is in a checkpoint, as [Recipe.State] lists it. A checkpoint of other parameters or other
 // optimizer states is an error, as is one that is damaged.
 func (r Recipe) Read(ctx context.Context, c *checkpoint.Checkpoint) ([]*tensors.Tensor, error) {
-	tree := r.State()
-	for _, s := range c.Tree() {
-		if tree.Index(s.Name) < 0 {
-			return nil, fmt.Errorf("train: %s has %q, which the run does not keep: give the model and the optimizer that it was saved with",
-				c.Path, s.Name)
-		}
+	if err := r.Keeps(c); err != nil {
+		return nil, err
 	}
+	tree := r.State()
 	values, err := c.Read(ctx, tree)
 	if err != nil {
 		return nil, err

@@ -43,18 +43,12 @@ func (l *layout) saved(all []entry, rank, step int, kept func(unit int) ([]byte,
 	return parts, nil
 }
 
-// fits returns an error if a checkpoint has what the recipe does not keep.
+// fits returns an error if there is no checkpoint, or it has what the recipe does not keep.
 func fits(r train.Recipe, c *checkpoint.Checkpoint) error {
 	if c == nil {
 		return errors.New("zero: the checkpoint is nil: open it, on every rank")
 	}
-	tree := r.State()
-	for _, s := range c.Tree() {
-		if tree.Index(s.Name) < 0 {
-			return fmt.Errorf("zero: %s has %q, which the run does not keep: give the model and the optimizer that it was saved with", c.Path, s.Name)
-		}
-	}
-	return nil
+	return r.Keeps(c)
 }
 
 // Save implements [Trainer]. There is a file for each shard.

@@ -12,15 +12,20 @@ import (
 
 // gather puts the ranks' shards of a unit together.
 func (r *Rank) gather(ctx context.Context, own, whole *tensors.Tensor) error {
-	kind, in, err := rank.Memory(own)
+	return between(ctx, r.shard, group.KindAllGather, own, whole)
+}
+
+// between makes an operation of a group on arrays of the device, a sum where it reduces.
+func between(ctx context.Context, g group.Group, operation group.Kind, in, out *tensors.Tensor) error {
+	kind, from, err := rank.Memory(in)
 	if err != nil {
 		return err
 	}
-	_, out, err := rank.Memory(whole)
+	_, to, err := rank.Memory(out)
 	if err != nil {
 		return err
 	}
-	return r.shard.Do(ctx, group.Call{Kind: group.KindAllGather, Type: kind, In: in, Out: out})
+	return g.Do(ctx, group.Call{Kind: operation, Type: kind, Op: group.Sum, In: from, Out: to})
 }
 
 // guest is a unit that is, or will be, gathered for a stretch of a pass.

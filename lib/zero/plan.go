@@ -68,7 +68,7 @@ func NewPlan(recipe train.Recipe, o Options, ranks int) (Plan, error) {
 		p.Bytes[memest.Master] = shard * int64(policy.Params.Size())
 	}
 	if !o.Offload {
-		for _, e := range all[len(l.tree) : len(all)-len(policy.Scaling.States())-counters] {
+		for _, e := range all[len(l.tree):][:l.optimizers(all, policy)] {
 			p.Bytes[memest.Optimizer] += e.part.Bytes()
 		}
 	}

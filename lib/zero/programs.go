@@ -24,7 +24,6 @@ type programs struct {
 	// the state; and the metrics. It takes the masters, or else the weights as a rank holds them, the rest, the gradients
 	// as a rank holds them, the loss, one over the number of summands, and the rank's place.
 	update *phases
-	state  int // inputs of update that are the state: what is donated is among them
 	// cast makes of a shard of a unit, in the type that parameters are kept in, that in the type to compute in.
 	cast *xla.Portable
 }
@@ -181,7 +180,6 @@ func (e *Engine) compileUpdate(p *programs) (err error) {
 			donated = append(donated, i)
 		}
 	}
-	p.state = state
 	compile := func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (program, error) {
 		one, err := e.device(fn, donated...)
 		return onDevice{one}, err

@@ -185,7 +185,7 @@ func (r *Rank) account() {
 	r.memory.set(memest.Gradients, r.grads...)
 	if !r.engine.options.Offload {
 		r.memory.set(memest.Master, r.held.masters...)
-		r.memory.set(memest.Optimizer, r.held.rest[:len(r.entries)-len(r.tree)-len(r.engine.policy.Scaling.States())-counters]...)
+		r.memory.set(memest.Optimizer, r.held.rest[:r.optimizers(r.entries, r.engine.policy)]...)
 	}
 }
 

@@ -113,15 +113,7 @@ func memoryBytes(t *tensors.Tensor) ([]byte, error) {
 
 // scatter sums whole gradients over the ranks that share a copy of the state, of which each gets its shard.
 func (r *Rank) scatter(ctx context.Context, whole, shard *tensors.Tensor) error {
-	kind, in, err := rank.Memory(whole)
-	if err != nil {
-		return err
-	}
-	_, out, err := rank.Memory(shard)
-	if err != nil {
-		return err
-	}
-	return r.shard.Do(ctx, group.Call{Kind: group.KindReduceScatter, Type: kind, Op: group.Sum, In: in, Out: out})
+	return between(ctx, r.shard, group.KindReduceScatter, whole, shard)
 }
 
 // average adds up the copies' shards, where there are several copies.
@@ -129,9 +121,5 @@ func (r *Rank) average(ctx context.Context, shard *tensors.Tensor) error {
 	if r.replicas == nil {
 		return nil
 	}
-	kind, data, err := rank.Memory(shard)
-	if err != nil {
-		return err
-	}
-	return r.replicas.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: kind, Op: group.Sum, In: data, Out: data})
+	return between(ctx, r.replicas, group.KindAllReduce, shard, shard)
 }

@@ -118,17 +118,9 @@ func (r *Run) Bytes() Bytes {
 	}
 	count(memest.Parameters, r.held.weights)
 	count(memest.Master, r.held.masters)
-	count(memest.Optimizer, r.held.rest[:min(len(r.held.rest), r.states())])
+	count(memest.Optimizer, r.held.rest[:min(len(r.held.rest), r.optimizers(r.entries, r.policy))])
 	return b
 }
-
-// states is how many of the rest's arrays are the optimizer's.
-func (s *step) states() int {
-	return len(s.recipe.State()) - len(s.tree) - len(s.policy.Scaling.States()) - counters
-}
-
-// counters is how many of a state's entries, the last, are counters.
-const counters = 2
 
 // Memory is what the compiled step needs on each device. It returns an error before the first step.
 func (r *Run) Memory() (xla.Memory, error) { return r.program.Memory() }

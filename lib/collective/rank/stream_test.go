@@ -2,32 +2,17 @@ package rank_test
 
 import (
 	"errors"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/collective/rank"
 )
 
-// noLeaks returns a function that fails the test unless all goroutines that were started since have ended.
-func noLeaks(t *testing.T) func() {
-	t.Helper()
-	before := runtime.NumGoroutine()
-	return func() {
-		t.Helper()
-		for begun := time.Now(); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-			if time.Since(begun) > 10*time.Second {
-				t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-			}
-		}
-	}
-}
-
 // TestStream does tasks in their order, in the background, whatever number of them may wait.
 func TestStream(t *testing.T) {
-	defer noLeaks(t)()
+	defer systest.NoLeaks(t)()
 	const tasks = 100
 	for _, room := range []int{0, 1, tasks} {
 		s := rank.NewStream(room)
@@ -62,7 +47,7 @@ func TestStream(t *testing.T) {
 
 // TestStreamFails has a task fail or panic: what follows is not done, but nobody waits for it for ever.
 func TestStreamFails(t *testing.T) {
-	defer noLeaks(t)()
+	defer systest.NoLeaks(t)()
 	broken := errors.New("broken")
 	for name, fails := range map[string]func() error{
 		"broken":      func() error { return broken },
