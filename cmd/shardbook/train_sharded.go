@@ -83,7 +83,7 @@ type autoSharded struct {
 }
 
 func newAutoSharded(mesh *xla.Mesh, backend *xla.Backend, recipe train.Recipe, stage int) (runner, error) {
-	model, err := recipe.Model.(chain.Chained).Chain() // gpt.Config is one
+	model, err := chain.Of(recipe.Model)
 	if err != nil {
 		return nil, inFlags(err)
 	}

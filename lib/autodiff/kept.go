@@ -48,6 +48,11 @@ func (p pass) candidates() []candidate {
 	for i, x := range p.in {
 		keys[x] = digest(fmt.Sprint("input ", i, x.Shape()))
 	}
+	for i, x := range p.v {
+		if x != nil {
+			keys[x] = digest(fmt.Sprint("gradient ", i, x.Shape()))
+		}
+	}
 	dear := map[*graph.Node]bool{} // something costly went into it, or it is that itself
 	var all []candidate
 	for _, n := range p.made {

@@ -24,6 +24,9 @@ func (p pass) replace(nodes, by []*graph.Node) {
 	for _, n := range p.made {
 		if now[n] == nil {
 			// What is costly and not kept is not needed, or it is where nobody sees it; then its old value is right.
+			if costly(n) {
+				continue
+			}
 			if now[n] = remade(n, now); now[n] == nil {
 				continue
 			}
@@ -37,9 +40,9 @@ func (p pass) replace(nodes, by []*graph.Node) {
 	}
 }
 
-// remade returns a node made anew, or nil if it stays as it is.
+// remade returns a node made of the new values of its inputs, or nil if none has one.
 func remade(n *graph.Node, now map[*graph.Node]*graph.Node) *graph.Node {
-	if costly(n) || !slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return now[x] != nil }) {
+	if !slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return now[x] != nil }) {
 		return nil
 	}
 	in := slices.Clone(n.Inputs())

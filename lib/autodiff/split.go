@@ -73,21 +73,28 @@ func (s Split) Kept(backend compute.Backend, in ...shapes.Shape) (kept []shapes.
 
 // rehearse builds the function and its gradient in a graph that is thrown away, and returns what is to be kept.
 func (s Split) rehearse(in []*graph.Node) choice {
+	p, v, end := s.again(in)
+	defer end()
+	return p.neededBy(p.gradients(s.Of, v))
+}
+
+// again builds the function in a graph that is to be thrown away, with gradients of the outputs.
+func (s Split) again(in []*graph.Node) (p pass, v []*graph.Node, end func()) {
 	s.check(in)
 	like := in[0].Graph()
 	g := graph.NewGraph(like.Backend(), "")
-	defer g.Finalize()
 	if err := distribute(g, like); err != nil {
+		g.Finalize()
 		panic(fmt.Errorf("autodiff: %w", err))
 	}
-	p := s.build(parameters(g, shapesOf(in)))
-	v := make([]*graph.Node, len(p.out))
+	p = s.build(parameters(g, shapesOf(in)))
+	v = make([]*graph.Node, len(p.out))
 	for i, y := range p.out {
 		if y.DType().IsFloat() {
 			v[i] = parameters(g, []shapes.Shape{y.Shape()})[0]
 		}
 	}
-	return p.neededBy(p.gradients(s.Of, v))
+	return p, v, g.Finalize
 }
 
 func parameters(g *graph.Graph, of []shapes.Shape) []*graph.Node {
@@ -138,6 +145,7 @@ type pass struct {
 	in, out []*graph.Node
 	made    []*graph.Node // in their order; without those inside loops, branches and other functions
 	last    *graph.Node   // made of all
+	v       []*graph.Node // the gradients of the outputs, where the backward pass is part of it
 }
 
 // build calls the function with arguments that depend on nothing.

@@ -84,6 +84,15 @@ type Chained interface {
 	Chain() (Model, error)
 }
 
+// Of returns a model as a chain of blocks; one that is none is an error.
+func Of(model any) (Model, error) {
+	chained, ok := model.(Chained)
+	if !ok {
+		return Model{}, fmt.Errorf("chain: a %T is no chain of blocks: give the recipe a model that has the method Chain, such as a chain.Model", model)
+	}
+	return chained.Chain()
+}
+
 // Products returns how the blocks compute products.
 func (m Model) Products() precision.Matmul { return m.Matmul }
 

@@ -25,38 +25,57 @@ type Operands struct {
 	Weights  []*graph.Node // as the block lists its parameters, in any floating-point type
 	X        *graph.Node   // the output of the block before, or the model's inputs
 	Key, Row *graph.Node   // the noise, or nil
+	// Targets, of the last block, have its forward pass end with the loss, in float32, as its output. Without them its passes
+	// are one: they follow each other, and nothing is kept between them.
+	Targets *graph.Node
 }
 
-// Forward returns the output of block i, and what is kept for its backward pass. The last block keeps nothing, since its
-// passes follow each other: its backward pass is both.
+// Forward returns the output of block i, and what is kept for its backward pass.
 func (p Passes) Forward(i int, in Operands) (y *graph.Node, kept []*graph.Node) {
 	of := precision.Cast(in.Weights, p.Precision.Compute)
-	if !p.keeps(i) {
-		return p.apply(i, of, in), nil
-	}
 	split, operands := p.split(i, of, in)
-	out, kept := split.Forward(operands)
-	return out[0], kept
+	if p.keeps(i, in) {
+		var out []*graph.Node
+		out, kept = split.Forward(operands)
+		y = out[0]
+	} else {
+		y = split.Fn(operands)[0]
+	}
+	if in.Targets != nil {
+		y = graph.ConvertDType(y, dtypes.Float32)
+	}
+	return y, kept
 }
 
-func (p Passes) keeps(i int) bool { return p.Keep && i < len(p.Model.Blocks)-1 }
+func (p Passes) keeps(i int, in Operands) bool {
+	return p.Keep && (i < len(p.Model.Blocks)-1 || in.Targets != nil)
+}
 
 func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 	b := p.Model.Blocks[i]
-	return b.Apply(b.Params.As(p.Precision.Compute).Nodes(weights), in.X, in.Key, in.Row)
+	y := b.Apply(b.Params.As(p.Precision.Compute).Nodes(weights), in.X, in.Key, in.Row)
+	if in.Targets != nil {
+		y = graph.ConvertDType(p.Model.Criterion(y, in.Targets), p.Precision.Output)
+	}
+	return y
 }
 
-// split is block i as a function of the operands that it returns.
+// split is block i as a function of the operands that it returns; the gradient of its input comes first, where there is one.
 func (p Passes) split(i int, weights []*graph.Node, in Operands) (s autodiff.Split, operands []*graph.Node) {
 	n := len(weights)
 	operands = append(slices.Clone(weights), in.X)
-	if in.Key != nil {
-		operands = append(operands, in.Key, in.Row)
+	for _, x := range []*graph.Node{in.Key, in.Row, in.Targets} {
+		if x != nil {
+			operands = append(operands, x)
+		}
 	}
 	s.Fn = func(x []*graph.Node) []*graph.Node {
-		again := Operands{X: x[n]}
+		again, rest := Operands{X: x[n]}, x[n+1:]
 		if in.Key != nil {
-			again.Key, again.Row = x[n+1], x[n+2]
+			again.Key, again.Row, rest = rest[0], rest[1], rest[2:]
+		}
+		if in.Targets != nil {
+			again.Targets = rest[0]
 		}
 		return []*graph.Node{p.apply(i, x[:n], again)}
 	}
@@ -76,25 +95,28 @@ type Gradients struct {
 	Weights []*graph.Node // those of its parameters, in the type that the model computes in
 }
 
-// Backward returns the gradients of block i. kept is what Forward kept, and above the gradient of the block's output; for
-// the last block it is the targets. There the loss is scaled as the precision says, by the states of the loss scaling.
+// Backward returns the gradients of block i. kept is what Forward kept, and above the gradient of the block's output. The last
+// block has none above: its loss is scaled as the precision says, by the states of the loss scaling. Where Forward did not end
+// with the loss, above is the targets there.
 func (p Passes) Backward(i int, in Operands, kept []*graph.Node, above *graph.Node, scaling []*graph.Node) (g Gradients) {
 	of := precision.Cast(in.Weights, p.Precision.Compute)
 	var grads []*graph.Node
-	if p.keeps(i) {
+	if p.keeps(i, in) {
 		split, operands := p.split(i, of, in)
 		if len(split.Of) > 0 {
-			grads = split.Backward(operands, kept, []*graph.Node{above})
+			grads = split.Backward(operands, kept, p.toward(in, above, scaling))
 		}
 	} else {
-		y := p.apply(i, of, in)
-		var toward *graph.Node // the scalar whose gradients these are
-		if i == len(p.Model.Blocks)-1 {
-			toward = graph.ConvertDType(p.Model.Criterion(y, above), p.Precision.Output)
+		last := i == len(p.Model.Blocks)-1
+		if last && in.Targets == nil {
+			in.Targets = above
+		}
+		toward := p.apply(i, of, in) // the scalar whose gradients these are
+		if last {
 			g.Loss = graph.ConvertDType(toward, dtypes.Float32)
 			toward = p.Precision.Scaling.Scale(toward, scaling)
 		} else {
-			toward = graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(above))) // whose gradient in y is that from above
+			toward = graph.ReduceAllSum(graph.Mul(toward, graph.StopGradient(above))) // whose gradient in y is that from above
 		}
 		if i > 0 {
 			of = append([]*graph.Node{in.X}, of...)
@@ -108,6 +130,36 @@ func (p Passes) Backward(i int, in Operands, kept []*graph.Node, above *graph.No
 	}
 	g.Weights = grads
 	return g
+}
+
+// toward is the gradient of the output of a block: that of the loss is its scale.
+func (p Passes) toward(in Operands, above *graph.Node, scaling []*graph.Node) []*graph.Node {
+	if in.Targets != nil {
+		one := graph.ScalarOne(in.X.Graph(), p.Precision.Output)
+		above = p.Precision.Scaling.Scale(one, scaling)
+	}
+	return []*graph.Node{above}
+}
+
+// BackwardInput is the part of Backward that the block before waits for: the gradient of the input, nil for the first block,
+// and what BackwardWeights wants for the rest. The passes must keep, and the last block have Targets.
+func (p Passes) BackwardInput(i int, in Operands, kept []*graph.Node, above *graph.Node, scaling []*graph.Node) (x *graph.Node, left []*graph.Node) {
+	split, operands := p.split(i, precision.Cast(in.Weights, p.Precision.Compute), in)
+	if i == 0 {
+		return nil, nil
+	}
+	grads, left := split.BackwardFirst(1, operands, slices.Clip(append([]*graph.Node{}, kept...)), p.toward(in, above, scaling))
+	return grads[0], left
+}
+
+// BackwardWeights is the other part: the gradients of the parameters, in the type that the model computes in.
+func (p Passes) BackwardWeights(i int, in Operands, kept []*graph.Node, above *graph.Node, scaling, left []*graph.Node) []*graph.Node {
+	split, operands := p.split(i, precision.Cast(in.Weights, p.Precision.Compute), in)
+	if len(in.Weights) == 0 {
+		return nil
+	}
+	first := min(i, 1) // of the first block there is no gradient of the input
+	return split.BackwardLater(first, operands, slices.Clip(append([]*graph.Node{}, kept...)), p.toward(in, above, scaling), left)
 }
 
 // Homes returns, for each block, the places in [Model.Params] of all of its parameters, and of those whose home it is:

@@ -46,12 +46,7 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 	if err := o.validFor(r); err != nil {
 		return nil, err
 	}
-	chained, ok := r.Model.(chain.Chained)
-	if !ok {
-		return nil, fmt.Errorf("ddp: a %T is no chain of blocks: give the recipe a model that has the method Chain, such as a "+
-			"chain.Model", r.Model)
-	}
-	model, err := chained.Chain()
+	model, err := chain.Of(r.Model)
 	if err != nil {
 		return nil, err
 	}

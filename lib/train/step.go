@@ -1,6 +1,7 @@
 package train
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/gomlx/compute/dtypes"
@@ -37,6 +38,36 @@ func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Nod
 // zeros: the state then has the parts in place of the parameters, and the optimizer's states of these, as
 // optim.StatesOfParts lists them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
 func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+	var sum func(*graph.Node) *graph.Node
+	if len(shards) > 0 {
+		sum = shards[0].Sum
+	}
+	return r.updated(shards, Share{Sum: sum}, state, loss, grads)
+}
+
+// Share says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its parameters,
+// each whole.
+type Share struct {
+	// Places are those of the share's parameters in the larger model's list: they choose the noise of stochastic rounding.
+	Places []int
+	// Counted says, for each of the share's parameters, whether it counts here in what is said of all gradients: of those that
+	// several ranks have, it is one rank's.
+	Counted []bool
+	// Sum adds up the ranks' x, as an all-reduce does. Only clipping and loss scaling need it.
+	Sum func(x *graph.Node) *graph.Node
+}
+
+// UpdateShare is [Recipe.Update] for a rank that has a share of the model: norms are those of all gradients, and an update is
+// made by all ranks or none. It panics if the share does not fit the recipe's model.
+func (r Recipe) UpdateShare(s Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+	if len(s.Places) != len(grads) || len(s.Counted) != len(grads) || s.Sum == nil {
+		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: give one of each for each, and Sum",
+			len(s.Places), len(s.Counted), len(grads)))
+	}
+	return r.updated(nil, s, state, loss, grads)
+}
+
+func (r Recipe) updated(shards []optim.Flat, share Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	scaler := r.Policy().Scaling
 	weights, states, scaling, counters := cut(r.parts(), state)
 	g := loss.Graph()
@@ -45,19 +76,19 @@ func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *gra
 	one := graph.Const(g, float32(1))
 	norm, made, scale := graph.ZerosLike(one), one, one
 	finite := graph.Const(g, true)
-	var sum func(*graph.Node) *graph.Node
-	if len(shards) > 0 {
-		sum = shards[0].Sum
-	}
 	if len(scaling) > 0 {
-		finite = everywhere(precision.Finite(grads), sum)
+		if len(grads) > 0 {
+			finite = precision.Finite(grads)
+		}
+		finite = everywhere(finite, share.Sum)
 		grads = scaler.Unscale(grads, scaling)
 	}
 	if r.Clip > 0 {
-		grads, norm = optim.ClipByGlobalNorm(grads, r.Clip, sum)
+		norm = share.norm(g, grads)
+		grads = optim.ClipTo(grads, r.Clip, norm)
 		finite = graph.LogicalAnd(finite, graph.IsFinite(norm)) // squares overflow before the gradients do
 	}
-	newWeights, newStates := r.update(shards, weights, grads, states, updates, key)
+	newWeights, newStates := r.update(shards, share, weights, grads, states, updates, key)
 	newScaling := scaling
 	if len(scaling) > 0 {
 		newWeights, newStates = precision.Select(finite, newWeights, weights), precision.Select(finite, newStates, states)
@@ -67,6 +98,23 @@ func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *gra
 	}
 	metrics := graph.Stack([]*graph.Node{loss, norm, made, scale}, 0)
 	return slices.Concat(newWeights, newStates, newScaling, []*graph.Node{steps, updates, metrics})
+}
+
+// norm is the norm of all gradients, a float32 scalar.
+func (s Share) norm(g *graph.Graph, grads []*graph.Node) *graph.Node {
+	if s.Counted == nil {
+		return optim.GlobalNorm(grads, s.Sum)
+	}
+	var counted []*graph.Node
+	for i, grad := range grads {
+		if s.Counted[i] {
+			counted = append(counted, grad)
+		}
+	}
+	if len(counted) == 0 {
+		return graph.Sqrt(s.Sum(graph.Const(g, float32(0))))
+	}
+	return optim.GlobalNorm(counted, s.Sum)
 }
 
 // everywhere says whether something is so on all ranks.
@@ -112,7 +160,7 @@ func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.No
 }
 
 // update applies the rule. Parameters of a half type that are rounded stochastically are handed to it in float32.
-func (r Recipe) update(shards []optim.Flat, weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
+func (r Recipe) update(shards []optim.Flat, share Share, weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
 	policy, tree := r.Policy(), r.parts().params
 	parts := make([]optim.Part, len(tree))
 	for i := range shards {
@@ -127,7 +175,11 @@ func (r Recipe) update(shards []optim.Flat, weights, grads, states []*graph.Node
 		if len(shards) > 0 {
 			first = graph.ConvertDType(shards[i].Offset, dtypes.Uint32)
 		}
-		bits := noise.Bits(key, updateSite+uint32(i), first, w.Shape().Dimensions...)
+		site := i
+		if share.Places != nil {
+			site = share.Places[i]
+		}
+		bits := noise.Bits(key, updateSite+uint32(site), first, w.Shape().Dimensions...)
 		newWeights[i] = precision.CastStochastic(w, policy.Params, bits)
 	}
 	return newWeights, newStates

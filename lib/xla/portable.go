@@ -56,6 +56,21 @@ func (b *Backend) Put(value any, device int) (*tensors.Tensor, error) {
 	return tensors.FromBuffer(buffer)
 }
 
+// Prepare compiles the program for inputs of these shapes without running it, so that the first Call with such is as fast as
+// the others.
+func (p *Portable) Prepare(inputs ...shapes.Shape) (err error) {
+	defer recoverGraph(&err)
+	if err := p.use(); err != nil {
+		return err
+	}
+	defer p.closing.RUnlock()
+	if err := (Layout{donated: p.donated}).checkDonated(len(inputs)); err != nil {
+		return err
+	}
+	_, err = p.exec.Compile(inputs...)
+	return err
+}
+
 // Call runs the program on a device. Each argument is a tensor that lies there, or a host value,
 // which is put there for the call. The outputs lie there, too.
 func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error) {

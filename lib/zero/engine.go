@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
@@ -79,19 +80,14 @@ func (e *Engine) device(fn func(in []*graph.Node) []*graph.Node, donated ...int)
 	return p, err
 }
 
-// onDevice and onHost are programs. What is donated to one of the host is left for its caller to free.
-type onDevice struct{ *xla.Portable }
+// onHost is a program of the host. What is donated to it is left for its caller to free.
+type onHost struct{ exec *graph.Exec }
 
-func (p onDevice) call(device int, args ...any) ([]*tensors.Tensor, error) {
-	return p.Call(device, args...)
-}
-
-type onHost struct{ *graph.Exec }
-
-func (p onHost) call(_ int, args ...any) ([]*tensors.Tensor, error) { return p.Call(args...) }
+// Call implements [rank.Program].
+func (p onHost) Call(_ int, args ...any) ([]*tensors.Tensor, error) { return p.exec.Call(args...) }
 
 // hostProgram makes a program in plain Go.
-func (e *Engine) hostProgram(fn func(in []*graph.Node) []*graph.Node, _ ...int) (program, error) {
+func (e *Engine) hostProgram(fn func(in []*graph.Node) []*graph.Node, _ ...int) (rank.Program, error) {
 	exec, err := graph.NewExec(e.host, xla.ThrowingErrors(fn))
 	if err == nil {
 		e.execs = append(e.execs, exec)

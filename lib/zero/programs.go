@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -23,7 +24,7 @@ type programs struct {
 	// update makes the new shards of the units, in the type to compute in; those of masters, if there are any; the rest of
 	// the state; and the metrics. It takes the masters, or else the weights as a rank holds them, the rest, the gradients
 	// as a rank holds them, the loss, one over the number of summands, and the rank's place.
-	update *phases
+	update *rank.Phases
 	// cast makes of a shard of a unit, in the type that parameters are kept in, that in the type to compute in.
 	cast *xla.Portable
 }
@@ -180,13 +181,12 @@ func (e *Engine) compileUpdate(p *programs) (err error) {
 			donated = append(donated, i)
 		}
 	}
-	compile := func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (program, error) {
-		one, err := e.device(fn, donated...)
-		return onDevice{one}, err
+	compile := func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (rank.Program, error) {
+		return e.device(fn, donated...)
 	}
 	if e.options.Offload {
 		compile, donated = e.hostProgram, nil
 	}
-	p.update, err = newPhases(graph.NewGraph(e.backend, ""), compile, fn, inputs, donated...)
+	p.update, err = rank.NewPhases(graph.NewGraph(e.backend, ""), compile, fn, inputs, donated...)
 	return err
 }

@@ -93,7 +93,7 @@ func (r *Rank) renewed(ctx context.Context, loss float32, factor float64) (fresh
 		}
 	}
 	args = append(args, loss, float32(factor), int32(r.shard.Rank()))
-	out, err := r.update.run(ctx, r.shard, r.device, args)
+	out, err := r.update.Run(ctx, r.shard, r.device, args)
 	if err != nil {
 		return nil, m, err
 	}

@@ -132,12 +132,7 @@ func chainOf(r train.Recipe, o Options) (chain.Model, train.Recipe, error) {
 	if r.Replicas != nil {
 		return chain.Model{}, r, errors.New("zero: Recipe.Replicas is set, which is for devices that hold the same: leave it nil")
 	}
-	chained, ok := r.Model.(chain.Chained)
-	if !ok {
-		return chain.Model{}, r, fmt.Errorf("zero: a %T is no chain of blocks: give the recipe a model that has the method Chain, "+
-			"such as a chain.Model", r.Model)
-	}
-	model, err := chained.Chain()
+	model, err := chain.Of(r.Model)
 	r.Model = model
 	return model, r, err
 }

@@ -1,4 +1,4 @@
-package zero
+package rank
 
 import (
 	"context"
@@ -12,36 +12,38 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// summing is a graph function that adds some of its values up over the ranks: sum returns the ranks' sum of x.
-type summing func(in []*graph.Node, sum func(x *graph.Node) *graph.Node) []*graph.Node
+// Summing is a graph function that adds some of its values up over the ranks: sum returns the ranks' sum of x.
+type Summing func(in []*graph.Node, sum func(x *graph.Node) *graph.Node) []*graph.Node
 
-// phases run such a function where ranks have programs of their own, with no sums in them. There is a program for all the sums
+// Phases run such a function where ranks have programs of their own, with no sums in them. There is a program for all the sums
 // that can be made at once, whose results the ranks then add up; one for those that need these; and so on, and at last one for
 // the function's results.
-type phases struct {
-	sums []program
-	last program
+type Phases struct {
+	sums []Program
+	last Program
 }
 
-// program is a compiled graph function, which runs on a device, or on the host, whatever device is given.
-type program interface {
-	call(device int, args ...any) ([]*tensors.Tensor, error)
+// Program is a compiled graph function, which runs on a device, as a xla.Portable does, or on the host, whatever device is
+// given.
+type Program interface {
+	Call(device int, args ...any) ([]*tensors.Tensor, error)
 }
 
-// compiler makes a program, which may use the memory of the donated inputs.
-type compiler func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (program, error)
+// Compiler makes a program, which may use the memory of the donated inputs.
+type Compiler func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (Program, error)
 
 // sumOf is one of a function's sums: of which phase it is, from 0, and where it lies in that phase's vector.
 type sumOf struct{ phase, offset, size int }
 
-// newPhases compiles a function of inputs of the given shapes, of which some are donated to the last program. The scratch
-// graph, which it frees, is to see which sums there are.
-func newPhases(scratch *graph.Graph, compile compiler, fn summing, inputs []shapes.Shape, donated ...int) (p *phases, err error) {
+// NewPhases compiles a function of inputs of the given shapes, of which some are donated to the last program. The scratch
+// graph, which it frees, is to see which sums there are. Sums of anything but float32 are an error, and so is what the
+// function panics with.
+func NewPhases(scratch *graph.Graph, compile Compiler, fn Summing, inputs []shapes.Shape, donated ...int) (p *Phases, err error) {
 	all, err := sumsOf(scratch, fn, inputs)
 	if err != nil {
 		return nil, err
 	}
-	p = &phases{}
+	p = &Phases{}
 	count := 0
 	for _, s := range all {
 		count = max(count, s.phase+1)
@@ -83,10 +85,10 @@ func known(all []sumOf, vectors []*graph.Node, other func(i int, x *graph.Node) 
 }
 
 // sumsOf finds a function's sums, in the order in which it makes them.
-func sumsOf(g *graph.Graph, fn summing, inputs []shapes.Shape) (all []sumOf, err error) {
+func sumsOf(g *graph.Graph, fn Summing, inputs []shapes.Shape) (all []sumOf, err error) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
-			err = fmt.Errorf("zero: building the update: %v", thrown)
+			err = fmt.Errorf("rank: building the function: %v", thrown)
 		}
 	}()
 	defer g.Finalize()
@@ -128,10 +130,11 @@ func sumsOf(g *graph.Graph, fn summing, inputs []shapes.Shape) (all []sumOf, err
 	return all, nil
 }
 
-// run calls the programs one after another.
-func (p *phases) run(ctx context.Context, g group.Group, device int, args []any) ([]*tensors.Tensor, error) {
+// Run calls the programs one after another. It is a collective call, in which ranks give and get what is their own; the
+// sums are the same on all.
+func (p *Phases) Run(ctx context.Context, g group.Group, device int, args []any) ([]*tensors.Tensor, error) {
 	for _, one := range p.sums {
-		out, err := one.call(device, args...)
+		out, err := one.Call(device, args...)
 		if err != nil {
 			return nil, err
 		}
@@ -147,5 +150,5 @@ func (p *phases) run(ctx context.Context, g group.Group, device int, args []any)
 		}
 		args = append(args, tensors.FromFlatDataAndDimensions(vector, len(vector)))
 	}
-	return p.last.call(device, args...)
+	return p.last.Call(device, args...)
 }

@@ -1,4 +1,4 @@
-package zero
+package rank_test
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // TestPhases runs a function with sums of sums on two ranks: those that do not need each other are made in one phase.
@@ -24,18 +26,21 @@ func TestPhases(t *testing.T) {
 		both := sum(x)                                                                  // phase 0
 		return []*graph.Node{away, spread, graph.Add(both, sum(graph.Mul(both, away)))} // phase 1
 	}
-	e := &Engine{backend: backend}
-	defer e.Close()
-	compile := func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (program, error) {
-		p, err := e.device(fn, donated...)
-		return onDevice{p}, err
+	compiled := 0
+	compile := func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (rank.Program, error) {
+		compiled++
+		p, err := xla.CompilePortable(backend, fn, donated...)
+		if err == nil {
+			t.Cleanup(p.Close)
+		}
+		return p, err
 	}
-	p, err := newPhases(graph.NewGraph(backend, ""), compile, fn, []shapes.Shape{shapes.Make(dtypes.Float32, 2)})
+	p, err := rank.NewPhases(graph.NewGraph(backend, ""), compile, fn, []shapes.Shape{shapes.Make(dtypes.Float32, 2)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.sums) != 2 {
-		t.Errorf("%d phases of sums, want 2", len(p.sums))
+	if compiled != 3 {
+		t.Errorf("%d programs, want 3: two phases of sums, and the last", compiled)
 	}
 	if err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
 		mine := [][]float32{{1, 2}, {3, 6}}[g.Rank()] // the mean is 3, away {-2,-1} and {0,3}, x together {4,8}
@@ -43,7 +48,7 @@ func TestPhases(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		out, err := p.run(ctx, g, g.Rank(), []any{on})
+		out, err := p.Run(ctx, g, g.Rank(), []any{on})
 		if err != nil {
 			return err
 		}
@@ -61,7 +66,7 @@ func TestPhases(t *testing.T) {
 	wrong := func(in []*graph.Node, sum func(*graph.Node) *graph.Node) []*graph.Node {
 		return []*graph.Node{sum(graph.ConvertDType(in[0], dtypes.Int32))}
 	}
-	if _, err := newPhases(graph.NewGraph(backend, ""), compile, wrong, []shapes.Shape{shapes.Make(dtypes.Float32, 2)}); err == nil {
+	if _, err := rank.NewPhases(graph.NewGraph(backend, ""), compile, wrong, []shapes.Shape{shapes.Make(dtypes.Float32, 2)}); err == nil {
 		t.Error("whole numbers are added up")
 	}
 }

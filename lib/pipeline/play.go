@@ -1,0 +1,298 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// Worker computes what the actions of a rank say. All of its methods are called from one goroutine.
+type Worker interface {
+	// Compute makes a pass with a version of the weights (see schedule.Weights). in is what the pass needs of another stage:
+	// the output of the one before, or the gradient from the one behind; nil at the ends of the model and for other passes.
+	// It is the worker's from then on. out is what another stage needs of the pass, or nil if there is nothing.
+	Compute(ctx context.Context, a schedule.Action, version int, in Message) (out Message, err error)
+	// Room makes room for the out of an action of another rank.
+	Room(of schedule.Action) (Message, error)
+}
+
+// Message is what one stage gives another.
+type Message interface {
+	// Memory is where it lies, while it is sent or received.
+	Memory() (group.Type, group.Buffer, error)
+	Free() error
+}
+
+// PlayOptions say how a schedule is played.
+type PlayOptions struct {
+	// Timeout is how long one pass may take; 0 is [group.DefaultTimeout]. A rank that takes longer fails the group, and the
+	// others learn by which pass.
+	Timeout time.Duration
+	// Trace, where it is not nil, gets a span for each action, named as [schedule.Action.String] has it, on the stream
+	// [trace.Compute], and one for what the rank waits for on [trace.Wait].
+	Trace *trace.Recorder
+	// First is the number of the group's first rank where the group is a part of a larger one: traces and errors count from there.
+	First int
+}
+
+// Player plays a schedule: it has each rank's actions done in their order, and the messages between them. It is plain data,
+// and may be used by all ranks at once.
+type Player struct {
+	Schedule schedule.Schedule
+	programs [][]schedule.Op
+	versions [][]int
+}
+
+// NewPlayer prepares a schedule to be played. One that [schedule.Schedule.Check] refuses is an error.
+func NewPlayer(s schedule.Schedule) (*Player, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	p := &Player{Schedule: s}
+	var err error
+	if p.programs, err = s.Programs(); err != nil {
+		return nil, err
+	}
+	p.versions, err = s.Versions()
+	return p, err
+}
+
+// Play plays the schedule once, as the group's rank of the same number. Messages go in the background, while the rank
+// computes. It is a collective call: an error on one rank is one on all, which says which rank failed, and where it can be
+// known, in which pass of which stage for which micro-batch.
+func (p *Player) Play(ctx context.Context, g group.Group, w Worker, o PlayOptions) (err error) {
+	if g.Size() != len(p.Schedule.Ranks) {
+		return fmt.Errorf("pipeline: a group of %d ranks for the schedule %s of %d: make them equal", g.Size(), p.Schedule.Name, len(p.Schedule.Ranks))
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	y := &play{Player: p, ctx: ctx, cancel: cancel, g: g, worker: w, options: o, rank: o.First + g.Rank(), arriving: map[output]*arrival{}, here: map[output]Message{}}
+	defer func() { err = errors.Join(err, y.end(err)) }()
+	at := 0
+	for _, op := range p.programs[g.Rank()] {
+		var err error
+		switch op.Kind {
+		case schedule.Recv:
+			err = y.receive(op)
+		case schedule.Compute:
+			err = y.compute(op.Action, p.versions[g.Rank()][at])
+			at++
+		case schedule.Send:
+			err = y.send(op)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return y.flush(0)
+}
+
+// play is one playing of a schedule by a rank.
+type play struct {
+	*Player
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	g        group.Group
+	rank     int // its number in traces and errors
+	worker   Worker
+	options  PlayOptions
+	arriving map[output]*arrival // receives that are started and not used yet
+	here     map[output]Message  // what the rank's own stages have made for each other
+	leaving  []departure         // sends that are started, oldest first
+}
+
+// output is what an action makes for another stage: the output of a forward pass, or the gradient of a stage's input.
+type output struct {
+	forward           bool
+	stage, microbatch int
+}
+
+func outputOf(a schedule.Action) output {
+	return output{a.Pass == schedule.Forward, a.Stage, a.Microbatch}
+}
+
+// inputOf is the output that an action needs, if it needs one.
+func (p *Player) inputOf(a schedule.Action) (need output, ok bool) {
+	switch a.Pass {
+	case schedule.Forward:
+		return output{true, a.Stage - 1, a.Microbatch}, a.Stage > 0
+	case schedule.Backward, schedule.InputGrad:
+		return output{false, a.Stage + 1, a.Microbatch}, a.Stage < p.Schedule.Stages-1
+	}
+	return output{}, false
+}
+
+func (o output) String() string {
+	what := "gradient"
+	if o.forward {
+		what = "output"
+	}
+	return fmt.Sprintf("the %s of stage %d for micro-batch %d", what, o.stage, o.microbatch)
+}
+
+type arrival struct {
+	message Message
+	from    int
+	pending *group.Pending
+}
+
+type departure struct {
+	message Message
+	made    schedule.Action
+	to      int
+	pending *group.Pending
+}
+
+// receive starts to receive a message.
+func (y *play) receive(op schedule.Op) error {
+	m, err := y.worker.Room(op.Action)
+	if err != nil {
+		return err
+	}
+	a := &arrival{message: m, from: op.Peer}
+	y.arriving[outputOf(op.Action)] = a
+	kind, memory, err := m.Memory()
+	if err != nil {
+		return err
+	}
+	a.pending = y.g.Start(y.ctx, group.Call{Kind: group.KindRecv, Type: kind, Peer: op.Peer, Out: memory})
+	return nil
+}
+
+// send starts to send what an action made, and frees what has been sent.
+func (y *play) send(op schedule.Op) error {
+	of := outputOf(op.Action)
+	m := y.here[of]
+	delete(y.here, of)
+	d := departure{message: m, made: op.Action, to: op.Peer}
+	y.leaving = append(y.leaving, d)
+	if m == nil {
+		return fmt.Errorf("pipeline: %s, which rank %d waits for, is nil: have the worker return it", of, y.options.First+op.Peer)
+	}
+	kind, memory, err := m.Memory()
+	if err != nil {
+		return err
+	}
+	y.leaving[len(y.leaving)-1].pending = y.g.Start(y.ctx, group.Call{Kind: group.KindSend, Type: kind, Peer: op.Peer, In: memory})
+	for len(y.leaving) > 0 {
+		select {
+		case <-y.leaving[0].pending.Done():
+			if err := y.flush(len(y.leaving) - 1); err != nil {
+				return err
+			}
+			continue
+		default:
+		}
+		break
+	}
+	return nil
+}
+
+// flush waits for the oldest sends, until only so many are left, and frees what they sent.
+func (y *play) flush(left int) error {
+	for len(y.leaving) > left {
+		d := y.leaving[0]
+		if err := y.wait(d.pending, "send "+d.made.String()); err != nil {
+			return fmt.Errorf("pipeline: rank %d, sending %s to rank %d: %w", y.rank, outputOf(d.made), y.options.First+d.to, err)
+		}
+		y.leaving = y.leaving[1:]
+		if err := d.message.Free(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (y *play) wait(p *group.Pending, what string) error {
+	select {
+	case <-p.Done():
+	default:
+		defer y.options.Trace.Start(y.rank, trace.Wait, what)()
+	}
+	return p.Wait()
+}
+
+// compute makes a pass, once its input is there.
+func (y *play) compute(a schedule.Action, version int) error {
+	var in Message
+	if need, ok := y.inputOf(a); ok {
+		if arriving := y.arriving[need]; arriving != nil {
+			if err := y.wait(arriving.pending, "for "+a.String()); err != nil {
+				return fmt.Errorf("pipeline: rank %d, waiting for %s from rank %d: %w", y.rank, need, y.options.First+arriving.from, err)
+			}
+			in = arriving.message
+			delete(y.arriving, need)
+		} else {
+			in = y.here[need]
+			delete(y.here, need)
+		}
+	}
+	where := fmt.Sprintf("pipeline: rank %d, in the %s pass of stage %d for micro-batch %d", y.rank, a.Pass, a.Stage, a.Microbatch)
+	defer y.watch(where)()
+	end := y.options.Trace.Start(y.rank, trace.Compute, a.String())
+	out, err := y.worker.Compute(y.ctx, a, version, in)
+	end()
+	if out != nil {
+		y.here[outputOf(a)] = out
+	}
+	if late := context.Cause(y.ctx); late != nil && y.ctx.Err() != nil {
+		err = errors.Join(err, late)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	return nil
+}
+
+// watch fails the group if the rank does not come to the end of a pass in time: nobody else can say which it is in.
+func (y *play) watch(where string) (end func()) {
+	limit := cmp.Or(y.options.Timeout, group.DefaultTimeout)
+	told := make(chan struct{})
+	timer := time.AfterFunc(limit, func() {
+		defer close(told)
+		y.cancel(fmt.Errorf("%s: it takes longer than %v", where, limit))
+		_ = rank.Ended(y.ctx, y.g) // which tells the others; what this rank returns says the same
+	})
+	return func() {
+		if !timer.Stop() {
+			<-told
+		}
+	}
+}
+
+// end leaves nothing behind: after a failure, what is under way ends with the context.
+func (y *play) end(failed error) error {
+	if failed != nil {
+		y.cancel(failed)
+		_ = rank.Ended(y.ctx, y.g)
+	}
+	var errs []error
+	free := func(m Message) {
+		if m != nil {
+			errs = append(errs, m.Free())
+		}
+	}
+	for _, a := range y.arriving {
+		if a.pending != nil {
+			_ = a.pending.Wait()
+		}
+		free(a.message)
+	}
+	for _, d := range y.leaving {
+		if d.pending != nil {
+			_ = d.pending.Wait()
+		}
+		free(d.message)
+	}
+	for _, m := range y.here {
+		free(m)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,323 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+)
+
+// worker is a rank in a step: it implements [Worker].
+type worker struct {
+	*Rank
+	sizes   []sizes // by block
+	parts   []rank.MicroBatch
+	stashed map[place]*stash
+	peak    int // the most that were stashed at once
+	done    int // actions
+	loss    float64
+	updated int // stages whose update has come, of those of the rank
+}
+
+type place struct{ stage, microbatch int }
+
+// stash is what is kept of a micro-batch between the passes of a stage.
+type stash struct {
+	in      *borrowed // nil for the first stage
+	x       *tensors.Tensor
+	targets *tensors.Tensor // of the last stage
+	row     uint32
+	version int
+	blocks  []kept
+	above   *borrowed // between the two parts of a backward pass
+}
+
+// kept is what is kept of a block.
+type kept struct {
+	x     *tensors.Tensor   // its input
+	own   bool              // which is not the stage's
+	kept  []*tensors.Tensor // of its forward pass
+	above *tensors.Tensor   // between the two parts of a backward pass: the gradient of its output
+	left  []*tensors.Tensor // and what the first part left
+}
+
+// Room implements [Worker].
+func (w *worker) Room(of schedule.Action) (Message, error) {
+	blocks := w.pipeline.stages[of.Stage]
+	if of.Pass == schedule.Forward {
+		return w.pool.borrow(w.sizes[blocks[len(blocks)-1]].y)
+	}
+	return w.pool.borrow(w.sizes[blocks[0]].x)
+}
+
+// Compute implements [Worker].
+func (w *worker) Compute(ctx context.Context, a schedule.Action, version int, in Message) (out Message, err error) {
+	defer func() {
+		w.forget(w.done) // versions that no later action needs
+		w.done++
+	}()
+	given, _ := in.(*borrowed)
+	at := place{a.Stage, a.Microbatch}
+	switch a.Pass {
+	case schedule.Forward:
+		return w.forward(at, version, given)
+	case schedule.Backward:
+		return w.backward(at, given)
+	case schedule.InputGrad:
+		return w.inputGrad(at, given)
+	case schedule.WeightGrad:
+		return nil, w.weightGrad(at)
+	}
+	if w.updated++; w.updated < w.stages() {
+		return nil, nil // the rank's stages are updated together
+	}
+	w.updated = 0
+	return nil, w.update(ctx, version, float32(w.loss/float64(len(w.parts))))
+}
+
+// forward begins a micro-batch's stash.
+func (w *worker) forward(at place, version int, in *borrowed) (Message, error) {
+	s := &stash{in: in, version: version, row: w.parts[at.microbatch].Row}
+	w.stashed[at] = s
+	if w.peak = max(w.peak, len(w.stashed)); w.pipeline.options.Trace != nil {
+		w.pipeline.options.Trace.Count(w.world.Rank(), "stashed activations", int64(len(w.stashed)))
+	}
+	var err error
+	if at.stage == 0 {
+		s.x, err = w.pipeline.backend.Put(w.parts[at.microbatch].Inputs, w.device)
+	} else {
+		s.x = in.tensor
+	}
+	if err == nil && at.stage == len(w.pipeline.stages)-1 {
+		s.targets, err = w.pipeline.backend.Put(w.parts[at.microbatch].Targets, w.device)
+	}
+	if err != nil {
+		return nil, err
+	}
+	y, err := w.run(at, s)
+	if err != nil {
+		return nil, err
+	}
+	if w.pipeline.options.Recompute {
+		if err := s.freeBlocks(); err != nil {
+			return nil, err
+		}
+	}
+	if at.stage < len(w.pipeline.stages)-1 {
+		return &borrowed{tensor: y}, nil
+	}
+	w.loss += float64(tensors.ToScalar[float32](y))
+	return nil, y.FinalizeAll()
+}
+
+// run computes a stage, fills the stash, and returns the output.
+func (w *worker) run(at place, s *stash) (y *tensors.Tensor, err error) {
+	x := s.x
+	for k, i := range w.pipeline.stages[at.stage] {
+		out, err := w.pipeline.blocks[i].forward.Call(w.device, w.operands(i, s, x)...)
+		if err != nil {
+			return nil, err
+		}
+		s.blocks = append(s.blocks, kept{x: x, own: k > 0, kept: out[1:]})
+		x = out[0]
+	}
+	return x, nil
+}
+
+// operands are those of a block's programs.
+func (w *worker) operands(i int, s *stash, x *tensors.Tensor) (args []any) {
+	for _, at := range w.pipeline.blocks[i].params {
+		args = append(args, w.weights[s.version][w.local[at]])
+	}
+	args = append(args, x)
+	if w.pipeline.model.Noisy {
+		args = append(args, int32(w.steps), s.row)
+	}
+	if w.pipeline.last(i) {
+		args = append(args, s.targets)
+	}
+	return args
+}
+
+// again is the stash of a micro-batch, with what was not kept computed again.
+func (w *worker) again(at place) (*stash, error) {
+	s := w.stashed[at]
+	if s == nil {
+		return nil, errors.New("nothing is stashed: a forward pass must come first")
+	}
+	if len(s.blocks) > 0 {
+		return s, nil
+	}
+	y, err := w.run(at, s)
+	if err != nil {
+		return nil, err
+	}
+	return s, y.FinalizeAll()
+}
+
+// backward ends a micro-batch's stash.
+func (w *worker) backward(at place, in *borrowed) (Message, error) {
+	s, err := w.again(at)
+	if err != nil {
+		return nil, errors.Join(err, in.Free())
+	}
+	above := in
+	for k := len(s.blocks) - 1; k >= 0; k-- {
+		i, b := w.pipeline.stages[at.stage][k], &s.blocks[k]
+		x, err := w.add(w.pipeline.blocks[i].backward, i, above.on(), s, b, nil, i > 0)
+		if err := errors.Join(err, above.Free(), b.free()); err != nil {
+			return nil, err
+		}
+		above = &borrowed{tensor: x}
+	}
+	return above.message(at), w.drop(at)
+}
+
+// inputGrad is the first part of a backward pass. What the second needs stays.
+func (w *worker) inputGrad(at place, in *borrowed) (Message, error) {
+	s, err := w.again(at)
+	if err != nil {
+		return nil, errors.Join(err, in.Free())
+	}
+	s.above = in
+	above := in.on()
+	for k := len(s.blocks) - 1; k >= 0; k-- {
+		i, b := w.pipeline.stages[at.stage][k], &s.blocks[k]
+		b.above = above
+		if i == 0 {
+			return nil, nil
+		}
+		args := append(w.toward(i, above), w.operands(i, s, b.x)...)
+		out, err := w.pipeline.blocks[i].input.Call(w.device, appendAll(args, b.kept)...)
+		if err != nil {
+			return nil, err
+		}
+		above, b.left = out[0], out[1:]
+	}
+	return &borrowed{tensor: above}, nil
+}
+
+// weightGrad is the second part, and ends the stash.
+func (w *worker) weightGrad(at place) error {
+	s := w.stashed[at]
+	for k := len(s.blocks) - 1; k >= 0; k-- {
+		i, b := w.pipeline.stages[at.stage][k], &s.blocks[k]
+		if program := w.pipeline.blocks[i].weights; program != nil {
+			if _, err := w.add(program, i, b.above, s, b, b.left, false); err != nil {
+				return err
+			}
+		}
+		if k < len(s.blocks)-1 { // above the last block is the message
+			if err := rank.Free(b.above); err != nil {
+				return err
+			}
+		}
+		if err := b.free(); err != nil {
+			return err
+		}
+	}
+	return w.drop(at)
+}
+
+// add runs a program that adds gradients up, and returns the gradient of the input, where there is one.
+func (w *worker) add(program rank.Program, i int, above *tensors.Tensor, s *stash, b *kept, left []*tensors.Tensor, input bool) (x *tensors.Tensor, err error) {
+	sums, err := w.sumsOf(i)
+	if err != nil {
+		return nil, err
+	}
+	some := int32(0)
+	if w.some[i] {
+		some = 1
+	}
+	args := append(appendAll(nil, sums), some)
+	args = append(append(args, w.toward(i, above)...), w.operands(i, s, b.x)...)
+	out, err := program.Call(w.device, appendAll(args, b.kept, left)...)
+	if err != nil {
+		return nil, err
+	}
+	if input {
+		x, out = out[0], out[1:]
+	}
+	if len(sums) > 0 {
+		w.sums[i], w.some[i] = out, true
+		return x, nil
+	}
+	return x, rank.Free(out...)
+}
+
+// toward is what the backward pass of a block begins with.
+func (w *worker) toward(i int, above *tensors.Tensor) (args []any) {
+	if !w.pipeline.last(i) {
+		return []any{above}
+	}
+	return appendAll(nil, w.scaling())
+}
+
+func appendAll(args []any, lists ...[]*tensors.Tensor) []any {
+	for _, values := range lists {
+		for _, v := range values {
+			args = append(args, v)
+		}
+	}
+	return args
+}
+
+// drop ends a stash.
+func (w *worker) drop(at place) error {
+	s := w.stashed[at]
+	delete(w.stashed, at)
+	w.pipeline.options.Trace.Count(w.world.Rank(), "stashed activations", int64(len(w.stashed)))
+	return s.free()
+}
+
+// free frees all that there is, in whatever state.
+func (s *stash) free() error {
+	errs := []error{s.freeBlocks(), s.in.Free(), s.above.Free(), rank.Free(s.targets)}
+	if s.in == nil {
+		errs = append(errs, rank.Free(s.x))
+	}
+	return errors.Join(errs...)
+}
+
+// freeBlocks frees what is kept of the blocks.
+func (s *stash) freeBlocks() error {
+	var errs []error
+	for k := range s.blocks {
+		b := &s.blocks[k]
+		if k < len(s.blocks)-1 {
+			errs = append(errs, rank.Free(b.above))
+		}
+		errs = append(errs, b.free())
+	}
+	s.blocks = nil
+	return errors.Join(errs...)
+}
+
+// free frees what is kept of a block, but for what belongs to others.
+func (b *kept) free() error {
+	err := errors.Join(rank.Free(b.kept...), rank.Free(b.left...))
+	if b.own {
+		err = errors.Join(err, rank.Free(b.x))
+	}
+	b.x, b.kept, b.left, b.above = nil, nil, nil, nil
+	return err
+}
+
+// on is the tensor of a message, or nil.
+func (b *borrowed) on() *tensors.Tensor {
+	if b == nil {
+		return nil
+	}
+	return b.tensor
+}
+
+// message is the gradient of a stage's input, which the first stage has none of.
+func (b *borrowed) message(of place) Message {
+	if of.stage == 0 {
+		return nil
+	}
+	return b
+}
