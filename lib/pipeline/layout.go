@@ -16,6 +16,8 @@ type layout struct {
 	ranks  []share
 	// sets are the sets of ranks that have some parameters in common, in an order that all ranks know.
 	sets [][]int
+	// firsts are the first ranks that have the entries of the state, by name.
+	firsts map[string]int
 }
 
 // share is what a rank has of the model.
@@ -29,7 +31,7 @@ type share struct {
 }
 
 func newLayout(r train.Recipe, model chain.Model, s schedule.Schedule, cut []int) (*layout, error) {
-	l := &layout{}
+	l := &layout{firsts: map[string]int{}}
 	next := 0
 	for _, n := range cut {
 		var stage []int
@@ -58,6 +60,11 @@ func newLayout(r train.Recipe, model chain.Model, s schedule.Schedule, cut []int
 			own.places = append(own.places, at)
 			own.counted = append(own.counted, len(holders[at]) == 0)
 			holders[at] = append(holders[at], rank)
+		}
+		for _, entry := range own.recipe.State() {
+			if _, ok := l.firsts[entry.Name]; !ok {
+				l.firsts[entry.Name] = rank
+			}
 		}
 		l.ranks = append(l.ranks, own)
 	}

@@ -65,6 +65,9 @@ func (e *Engine) compile() (err error) {
 	return err
 }
 
+// someType is the type of the flag that says whether there is anything in the sums.
+const someType = dtypes.Int32
+
 // firsts are the places of the first n inputs.
 func firsts(n int) []int {
 	places := make([]int, n)
@@ -235,7 +238,7 @@ func (e *Engine) outputs(fn func(in []*graph.Node) []*graph.Node, in []shapes.Sh
 
 // prepare compiles the programs of the passes that there are.
 func (b *block) prepare(s sizes, passes map[schedule.Pass]bool) error {
-	some := shapes.Make(dtypes.Int32)
+	some := shapes.Make(someType)
 	errs := []error{b.forward.Prepare(s.operands...)}
 	if passes[schedule.Backward] {
 		errs = append(errs, b.backward.Prepare(join(s.sums, []shapes.Shape{some}, s.above, s.operands, s.kept)...))

@@ -1,0 +1,72 @@
+package pipeline
+
+import (
+	"context"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// Save writes the whole state as the checkpoint of its step into the folder dir, which all ranks must see; see [checkpoint.Save]. Each
+// rank of the first pipeline writes what it is the first to have. Any engine that keeps the state of a train.Recipe loads it. It is a
+// collective call: where one rank cannot write, all get an error, there is no new checkpoint, and they can go on.
+func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
+	if r.lost != nil {
+		return r.lost
+	}
+	err := rank.Save(ctx, r.world, rank.Saving{Dir: dir, Step: r.steps, Meta: meta, Keep: keep,
+		Tree: r.pipeline.recipe.State(), Parts: r.saved})
+	if rank.Lost(err) {
+		return r.lose(err)
+	}
+	return err
+}
+
+// saved lists what the rank writes.
+func (r *Rank) saved() (parts []checkpoint.Part, err error) {
+	if r.world.Rank() != r.at {
+		return nil, nil
+	}
+	values := append(append([]*tensors.Tensor{}, r.weights[r.version]...), r.rest...)
+	for i, s := range r.own.recipe.State() {
+		if r.pipeline.firsts[s.Name] != r.at {
+			continue
+		}
+		if err := train.CheckFinite(s.Name, values[i], r.steps); err != nil {
+			return nil, err
+		}
+		parts = append(parts, checkpoint.Part{Spec: s, Value: values[i]})
+	}
+	return parts, nil
+}
+
+// Load puts a checkpoint's state in the place of the ranks': the next step is what it would have been in the run that was saved. It is
+// a collective call, and each rank reads what is its own. A checkpoint that a rank cannot read, or of another recipe, is an error on
+// all, which then stand where they stood.
+func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
+	if r.lost != nil {
+		return r.lost
+	}
+	var state []*tensors.Tensor
+	err := rank.Load(ctx, r.world, c, func() error {
+		err := r.pipeline.recipe.Keeps(c)
+		if err == nil {
+			state, err = c.Read(ctx, r.own.recipe.State())
+		}
+		return err
+	})
+	if rank.Lost(err) {
+		return r.lose(err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.place(state); err != nil {
+		return r.lose(err)
+	}
+	r.steps = c.Step
+	return nil
+}
