@@ -32,8 +32,8 @@ type Message interface {
 
 // PlayOptions say how a schedule is played.
 type PlayOptions struct {
-	// Timeout is how long one pass may take; 0 is [group.DefaultTimeout]. A rank that takes longer fails the group, and the
-	// others learn by which pass.
+	// Timeout is how long one pass may take, and an update twice as long; 0 is [group.DefaultTimeout]. A rank that takes longer
+	// fails the group, and the others learn by which pass.
 	Timeout time.Duration
 	// Trace, where it is not nil, gets a span for each action, named as [schedule.Action.String] has it, on the stream
 	// [trace.Compute], and one for what the rank waits for on [trace.Wait].
@@ -235,7 +235,11 @@ func (y *play) compute(a schedule.Action, version int) error {
 		}
 	}
 	where := fmt.Sprintf("pipeline: rank %d, in the %s pass of stage %d for micro-batch %d", y.rank, a.Pass, a.Stage, a.Microbatch)
-	defer y.watch(where)()
+	limit := cmp.Or(y.options.Timeout, group.DefaultTimeout)
+	if a.Pass == schedule.Update {
+		limit *= 2 // it may wait for other ranks, and what the group says of these comes first
+	}
+	defer y.watch(where, limit)()
 	end := y.options.Trace.Start(y.rank, trace.Compute, a.String())
 	out, err := y.worker.Compute(y.ctx, a, version, in)
 	end()
@@ -252,8 +256,7 @@ func (y *play) compute(a schedule.Action, version int) error {
 }
 
 // watch fails the group if the rank does not come to the end of a pass in time: nobody else can say which it is in.
-func (y *play) watch(where string) (end func()) {
-	limit := cmp.Or(y.options.Timeout, group.DefaultTimeout)
+func (y *play) watch(where string, limit time.Duration) (end func()) {
 	told := make(chan struct{})
 	timer := time.AfterFunc(limit, func() {
 		defer close(told)

@@ -1,0 +1,168 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/internal/systest"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+)
+
+// fault is what goes wrong with a worker.
+type fault string
+
+const (
+	fails  fault = "returns an error"
+	panics fault = "panics"
+	exits  fault = "ends its goroutine"
+	stalls fault = "stalls until the context ends"
+	deaf   fault = "stalls until all others have ended"
+)
+
+var errLuck = errors.New("out of luck")
+
+func checkError(t *testing.T, name string, err error, want string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%s: error %v, want %q", name, err, want)
+	}
+}
+
+// faulty is a worker that something goes wrong with at one action.
+type faulty struct {
+	*instant
+	at     schedule.Action
+	strike func(ctx context.Context) error
+}
+
+func (w faulty) Compute(ctx context.Context, a schedule.Action, version int, in pipeline.Message) (pipeline.Message, error) {
+	if a == w.at {
+		if err := w.strike(ctx); err != nil {
+			return nil, errors.Join(err, free(in))
+		}
+	}
+	return w.instant.Compute(ctx, a, version, in)
+}
+
+func free(m pipeline.Message) error {
+	if m == nil {
+		return nil
+	}
+	return m.Free()
+}
+
+// playFault is a fault at an action of a rank.
+type playFault struct {
+	player *pipeline.Player
+	fault  fault
+	victim int
+	at     schedule.Action
+}
+
+// play says what is wrong with what the ranks get. Only what stalls has anyone wait for its time.
+func (c playFault) play(patience time.Duration) error {
+	ranks := len(c.player.Schedule.Ranks)
+	var others sync.WaitGroup
+	others.Add(ranks - 1)
+	options := pipeline.PlayOptions{First: 5}
+	if c.fault == stalls || c.fault == deaf {
+		options.Timeout = patience
+	}
+	strike := func(ctx context.Context) error {
+		switch c.fault {
+		case fails:
+			return errLuck
+		case panics:
+			panic("boom")
+		case stalls:
+			<-ctx.Done()
+			return context.Cause(ctx)
+		case deaf:
+			others.Wait()
+		}
+		return nil
+	}
+	count, errs := &letters{}, make([]error, ranks)
+	_ = group.Run(context.Background(), ranks, func(ctx context.Context, g group.Group) error {
+		me := g.Rank()
+		w := faulty{instant: &instant{letters: count, stages: c.player.Schedule.Stages}}
+		if me == c.victim {
+			w.at, w.strike = c.at, strike
+		} else {
+			defer others.Done()
+		}
+		errs[me] = c.player.Play(ctx, g, w, options)
+		return errs[me]
+	}, group.Timeout(time.Minute))
+	want := fmt.Sprintf("rank %d, in the %s pass of stage %d for micro-batch %d", 5+c.victim, c.at.Pass, c.at.Stage, c.at.Microbatch)
+	for r, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("rank %d: %v, want %q", r, err, want)
+		}
+		if c.fault == fails && r == c.victim && !errors.Is(err, errLuck) {
+			return fmt.Errorf("rank %d: %v does not wrap the worker's", r, err)
+		}
+	}
+	if c.fault != panics && (count.alive != 0 || count.twice != 0) {
+		return fmt.Errorf("%d messages are not freed, %d were freed twice", count.alive, count.twice)
+	}
+	return nil
+}
+
+// TestPlayFaults has a worker fail, panic or stall, in each kind of pass on each rank. Every rank returns an error that
+// says which rank it was, and in which pass of which stage for which micro-batch. Nothing is left behind.
+func TestPlayFaults(t *testing.T) {
+	leaks := systest.NoLeaks(t)
+	for _, kind := range []schedule.Kind{schedule.Kind1F1B, schedule.KindZBV, schedule.KindDualPipe, schedule.KindPipeDream} {
+		ranks := map[bool]int{false: 3, true: 2}[kind == schedule.KindDualPipe]
+		player, err := pipeline.NewPlayer(newSchedule(t, kind, ranks, 4, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for victim, list := range player.Schedule.Ranks {
+			for _, pass := range []schedule.Pass{schedule.Forward, schedule.Backward, schedule.InputGrad, schedule.WeightGrad, schedule.Update} {
+				at, there := secondOf(list, pass)
+				if !there {
+					continue
+				}
+				for _, fault := range []fault{fails, panics, stalls, deaf} {
+					all.Go(func() {
+						c := playFault{player, fault, victim, at}
+						var err error
+						for _, patience := range []time.Duration{200 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
+							// on a busy machine another rank may have been late as well
+							if err = c.play(patience); err == nil || fault == fails || fault == panics {
+								break
+							}
+						}
+						if err != nil {
+							t.Errorf("%s: rank %d %s at %v: %v", kind, victim, fault, at, err)
+						}
+					})
+				}
+			}
+		}
+		all.Wait()
+	}
+	leaks()
+}
+
+// secondOf is the second action of a rank's with a pass, or the only one.
+func secondOf(list []schedule.Action, pass schedule.Pass) (at schedule.Action, ok bool) {
+	count := 0
+	for _, a := range list {
+		if a.Pass == pass && count < 2 {
+			at, ok = a, true
+			count++
+		}
+	}
+	return at, ok
+}
