@@ -30,17 +30,24 @@ func (l Layout) inFlight(stage, microbatches int) (n, denominator int64) {
 	case GPipe:
 		return m, 1
 	case Interleaved:
-		// Of the first stage (v-1)·p+2·(p-1)+1 chunks; with v=1 as 1F1B. Narayanan et al. 2021, §2.2; Korthikanti et al.
+		if v == 1 {
+			break // 1F1B
+		}
+		// Of the first stage (v-1)·p+2·(p-1)+1 chunks. Narayanan et al. 2021, §2.2; Korthikanti et al.
 		// 2022, §4.2.3: L·(1+(p-1)/(p·v)) layers on the first stage.
 		return min((v-1)*p+2*(p-1-r)+1, m*v), v
-	case ZBH2:
-		return min(2*(p-r)-1, m), 1
-	case ZBV:
+	case ZBH1:
+		// All stages have the same number in flight (Qi et al. 2023, §2.1), the last ones mostly such as wait for the
+		// weight gradient alone. That needs less, which is not counted here.
 		return min(p, m), 1
+	case ZBH2:
+		return min(2*p-1, m), 1
+	case ZBV:
+		return min(p, m), 1 // less where m < 2p-1, on the first devices
 	case DualPipe:
 		return min(p+1, m), 2 // of two stages
 	}
-	return min(p-r, m), 1 // 1F1B, ZB-H1
+	return min(p-r, m), 1 // 1F1B
 }
 
 // device is what a device of a pipeline has of the model.

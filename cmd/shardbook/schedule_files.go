@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"html"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/chart"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// write writes the files that flags ask for. One that is there already, and is of another kind, is an error.
+func (o *scheduleOptions) write(t schedule.Timeline) error {
+	for _, f := range []struct {
+		flag, path string
+		same       func(io.Reader) bool // tells whether a file is of the kind
+		make       func(io.Writer) error
+	}{
+		{"csv", strings.TrimPrefix(o.csv, "-"), isScheduleCSV, t.Schedule.WriteCSV},
+		{"trace", o.trace, isTrace, func(w io.Writer) error {
+			tr, err := t.Trace(time.Millisecond)
+			if err != nil {
+				return err
+			}
+			return tr.WriteChrome(w)
+		}},
+		{"chart", o.chart, isSchedulePage, func(w io.Writer) error { return writeSchedulePage(w, t) }},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if err := replaceFile(f.path, f.same, f.make); err != nil {
+			return fmt.Errorf("--%s: %w", f.flag, err)
+		}
+	}
+	return nil
+}
+
+// replaceFile makes what is to be written first, so that an error leaves an old file as it is.
+func replaceFile(path string, same func(io.Reader) bool, make func(io.Writer) error) error {
+	old, err := os.ReadFile(path)
+	if err == nil && len(old) > 0 && !same(bytes.NewReader(old)) {
+		return fmt.Errorf("%s is there already, and is something else: choose another file", path)
+	}
+	var text bytes.Buffer
+	if err := make(&text); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text.Bytes(), 0o644)
+}
+
+func isScheduleCSV(r io.Reader) bool {
+	_, err := schedule.ReadCSV(r)
+	return err == nil
+}
+
+func isTrace(r io.Reader) bool {
+	old, err := trace.ReadChrome(r)
+	return err == nil && len(old.Spans)+len(old.Counters) > 0
+}
+
+// pageStart begins a page of charts, and tells it from other files.
+const pageStart = "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<meta name=\"generator\" content=\"shardbook schedule\">\n"
+
+func isSchedulePage(r io.Reader) bool {
+	start, err := io.ReadAll(io.LimitReader(r, int64(len(pageStart))))
+	return err == nil && string(start) == pageStart
+}
+
+// writeSchedulePage writes the timeline's charts as a page that needs nothing else.
+func writeSchedulePage(w io.Writer, t schedule.Timeline) error {
+	name := fmt.Sprintf("%s, %d devices, %d micro-batches", t.Schedule.Name, len(t.Start), t.Schedule.Microbatches)
+	page := pageStart + "<title>" + html.EscapeString(name) + "</title>\n"
+	for _, c := range []*chart.Chart{
+		t.Chart(name).Axes("time", ""),
+		t.MemoryChart("stashed activations").Axes("time", "micro-batches of a device's part"),
+	} {
+		fragment, err := c.HTML()
+		if err != nil {
+			return err
+		}
+		page += fragment + "\n"
+	}
+	_, err := io.WriteString(w, page)
+	return err
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// runSchedule runs the command in this process and returns what it printed.
+func runSchedule(in string, args ...string) (string, error) {
+	cmd := newCommand()
+	var out strings.Builder
+	cmd.SetIn(strings.NewReader(in))
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{"schedule"}, args...))
+	err := cmd.Execute()
+	return out.String(), err
+}
+
+func schedulePrinted(t *testing.T, args ...string) string {
+	t.Helper()
+	text, err := runSchedule("", args...)
+	if err != nil {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return text
+}
+
+// scheduleJSON is the one object that --json prints.
+func scheduleJSON(t *testing.T, args ...string) (r scheduleResult) {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(schedulePrinted(t, append(slices.Clone(args), "--json")...)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil || d.More() {
+		t.Fatalf("%q: %v, or more than one object", args, err)
+	}
+	return r
+}
+
+func TestScheduleText(t *testing.T) {
+	const want = `1f1b: 2 devices, 3 micro-batches
+
+rank 0 │0  1  ·  ·  0b─── 2  1b─── ·  2b───
+rank 1 │·  0  0b─── 1  1b─── 2  2b─── ·  ·
+0 forward, 0b backward, · idle; a column is 1
+
+bubble     25.00% of a device's time: 1/4, as (d-1)/(m+d-1)
+step time  12, the period of steps with no barrier between them
+makespan   12, from the first start to the last end
+memory     at most 2, 1 micro-batches of its part are stashed on device 0, 1, …
+`
+	if got := schedulePrinted(t, "--stages", "2", "--microbatches", "3"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for args, want := range map[string]string{
+		"--kind naive --stages 3":                           "2/3, as (d-1)/d",
+		"--kind interleaved --chunks 3":                     "1/9, as (d-1)/(v·m+d-1)", // 3/27
+		"--kind zb-h1":                                      "1/9, as (d-1)/(3m+d-1)",
+		"--kind zb-h1 --microbatches 2":                     "5/11",
+		"--kind zb-v":                                       "0.00% of a device's time: 0\n",
+		"--kind zb-h2 --microbatches 4":                     "1/5, as (2d-1-m)/(3m+2d-1-m)", // 3/15
+		"--kind dualpipe":                                   "1/25, as (d/2-1)/(3m+d/2-1)",
+		"--kind 1f1b --cost F=2,B=4":                        "3/11\n",
+		"--kind pipedream":                                  "versions   at most 4, 3, 2, 1 of the weights",
+		"--kind search --memory 3":                          "search: 4 devices",
+		"--kind gpipe --cost F=0,B=0":                       "0.00% of a device's time\n",
+		"--kind gpipe --cost F=1.3717,B=2.71828182845904":   "% of a device's time\n",
+		"--kind interleaved --chunks 3 --microbatches 100 ": "drawn to scale",
+	} {
+		if strings.HasSuffix(args, "--microbatches 4") || args == "--kind pipedream" {
+			args += " --stages 4"
+		}
+		if got := schedulePrinted(t, strings.Fields(args)...); !strings.Contains(got, want) {
+			t.Errorf("%s: no %q in\n%s", args, want, got)
+		}
+	}
+}
+
+// TestScheduleJSON compares the numbers with the closed forms, in units of a device's whole part whatever the chunks:
+// whoever computes has 3 a micro-batch.
+func TestScheduleJSON(t *testing.T) {
+	for _, kind := range schedule.Kinds() {
+		for _, chunks := range []int{1, 3} {
+			args := []string{"--kind", string(kind), "--stages", "4", "--microbatches", "12"}
+			switch {
+			case kind.Chunked():
+				args = append(args, "--chunks", fmt.Sprint(chunks))
+			case chunks > 1:
+				continue
+			default:
+				chunks = 0
+			}
+			r := scheduleJSON(t, args...)
+			s, err := schedule.New(kind, 4, 12, chunks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Kind != string(kind) || r.Stages != 4 || r.Microbatches != 12 || r.Chunks*4 != max(s.Stages, 4) || r.Weights != s.Weights || r.Every != s.Every {
+				t.Errorf("%q: %+v", args, r)
+			}
+			if !slices.Equal(r.PeakActivations, s.PeakActivations()) {
+				t.Errorf("%q: stashed %v, want %v", args, r.PeakActivations, s.PeakActivations())
+			}
+			for i, n := range r.PeakActivations {
+				if r.PeakMemory[i] != float64(n)/float64(r.Chunks) {
+					t.Errorf("%q: memory %v of %v stages, of which %d are a part", args, r.PeakMemory[i], n, r.Chunks)
+				}
+			}
+			idle, total, ok := schedule.Bubble(kind, 4, 12, chunks)
+			if !ok {
+				continue
+			}
+			if want := 36 * float64(total) / float64(total-idle); math.Abs(r.StepTime-want) > 1e-12*want || math.Abs(r.Bubble-float64(idle)/float64(total)) > 1e-12 {
+				t.Errorf("%q: a step of %v with bubble %v, want %v and %d/%d", args, r.StepTime, r.Bubble, want, idle, total)
+			}
+		}
+	}
+}
+
+// TestScheduleSearch asks for less memory than the named kinds of this speed need, with chunks and without, at costs that
+// differ.
+func TestScheduleSearch(t *testing.T) {
+	for _, extra := range [][]string{{}, {"--chunks", "2"}, {"--cost", "F=1:2:1:1,link=0.5,K=0.5,U=1"}, {"--cost", "A=2:1:1:1", "--chunks", "2"}} {
+		common := append([]string{"--stages", "4", "--microbatches", "8"}, extra...)
+		r := scheduleJSON(t, append(common, "--kind", "search", "--memory", "3.5")...)
+		if slices.Max(r.PeakMemory) > 3.5 {
+			t.Errorf("%q: memory %v", extra, r.PeakMemory)
+		}
+		slow := scheduleJSON(t, append(slices.DeleteFunc(slices.Clone(common), func(s string) bool { return s == "--chunks" || s == "2" }), "--kind", "naive")...)
+		if !(r.StepTime < slow.StepTime/2) {
+			t.Errorf("%q: a step of %v, the naive one takes %v", extra, r.StepTime, slow.StepTime)
+		}
+	}
+}
+
+// TestScheduleFiles reads back what is written, and leaves files of other kinds alone.
+func TestScheduleFiles(t *testing.T) {
+	dir := t.TempDir()
+	csv, tr, page, text := filepath.Join(dir, "s.csv"), filepath.Join(dir, "s.json"), filepath.Join(dir, "s.html"), filepath.Join(dir, "s.txt")
+	common := []string{"--kind", "zb-v", "--stages", "3", "--microbatches", "5"}
+	for range 2 { // the second time over the first one's files
+		schedulePrinted(t, append(common, "--csv", csv, "--trace", tr, "--chart", page)...)
+	}
+	s, err := schedule.ZBV(3, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(text, []byte(s.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := schedulePrinted(t, common...)
+	for _, path := range []string{csv, text} {
+		if got := schedulePrinted(t, "--read", path); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", path, got, want)
+		}
+	}
+	printed := schedulePrinted(t, append(common, "--csv", "-")...)
+	if got, err := runSchedule(printed, "--read", "-"); err != nil || got != want {
+		t.Errorf("from the standard input: error %v, got\n%s", err, got)
+	}
+	file, err := os.Open(tr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	spans, err := trace.ReadChrome(file)
+	if err != nil || len(spans.Spans) != 2*3*5*3 || spans.Spans[0].Name != "0F0" || spans.Spans[0].End != time.Millisecond/2 {
+		t.Errorf("the trace has %d spans, error %v", len(spans.Spans), err)
+	}
+	html, err := os.ReadFile(page)
+	if err != nil || strings.Count(string(html), "<img ") != 2 || !strings.Contains(string(html), "<title>zb-v, 3 devices, 5 micro-batches</title>") {
+		t.Errorf("the page has %d images, error %v", strings.Count(string(html), "<img "), err)
+	}
+	for flag, path := range map[string]string{"--csv": page, "--trace": csv, "--chart": tr} {
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := runSchedule("", append(common, flag, path)...); err == nil || !strings.Contains(err.Error(), flag) || !strings.Contains(err.Error(), "something else") {
+			t.Errorf("%s over %s: error %v", flag, path, err)
+		}
+		if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
+			t.Errorf("%s has changed %s", flag, path)
+		}
+	}
+}
+
+func TestScheduleErrors(t *testing.T) {
+	for args, want := range map[string]string{
+		"--kind nope":       "--kind=nope: want one of naive, gpipe,",
+		"--stages 0":        "0 ranks",
+		"--microbatches -1": "-1 micro-batches",
+		"--stages 9999999 --microbatches 9999999":        "9999999",
+		"--kind zb-v --chunks 3":                         "chunks",
+		"--kind interleaved --stages 4 --microbatches 6": "6",
+		"--kind dualpipe --stages 3":                     "3",
+		"--kind 1f1b --memory 3":                         "--memory is for --kind search",
+		"--kind search --memory -3":                      "--memory=-3",
+		"--kind search --memory NaN":                     "--memory=NaN",
+		"--kind search --memory 0.5":                     "takes 1",
+		"--kind search --chunks -1":                      "--chunks=-1",
+		"--devices 4":                                    "--stages",
+		"--cost F":                                       "\"F\" is no cost",
+		"--cost X=1":                                     "\"X=1\" is no cost",
+		"--cost F=1,F=2":                                 "F is given twice",
+		"--cost F=":                                      "F=: want numbers",
+		"--cost F=-1":                                    "F=-1: want numbers",
+		"--cost F=NaN":                                   "want numbers",
+		"--cost F=1e999":                                 "want numbers",
+		"--cost F=1:2:3":                                 "a list has 3 values for 4 stages",
+		"--cost K=2":                                     "Kept",
+		"--cost link=1:2":                                "link has 2 values",
+		"--csv - --json":                                 "--csv - and --json",
+		"--read x --kind gpipe":                          "--kind and --read",
+		"--read /nonexistent/file":                       "--read: open /nonexistent/file",
+		"--read -":                                       "--read: -: ",
+		"--trace /nonexistent/file":                      "--trace: open /nonexistent/file",
+		"--csv=":                                         "--csv is empty",
+		"more":                                           "more",
+	} {
+		if out, err := runSchedule("nonsense", strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+			t.Errorf("%s: printed %q, error %v, want %q", args, out, err, want)
+		}
+	}
+}
