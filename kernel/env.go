@@ -20,7 +20,10 @@ const stopDelay = 10 * time.Second
 // Environ returns the process's environment with what a command needs to see
 // the kernel: JupyterLab's Python and GoNB's tools first on the PATH, and the
 // kernelspec on Jupyter's path. It returns an error when Setup has not run.
-func (k *Kernel) Environ() ([]string, error) {
+func (k *Kernel) Environ() ([]string, error) { return k.environ(true) }
+
+// environ is Environ, with gopls or without it.
+func (k *Kernel) environ(completion bool) ([]string, error) {
 	parts, err := k.parts()
 	if err != nil {
 		return nil, err
@@ -33,8 +36,15 @@ func (k *Kernel) Environ() ([]string, error) {
 		}
 	}
 	python, tools := dirs[0], dirs[1]
+	gopls := filepath.Join(tools, completionDir)
+	// JupyterLab's terminals have it on the PATH already.
+	path := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return dir == gopls })
+	if completion {
+		path = slices.Insert(path, 0, gopls)
+	}
+	path = slices.Insert(path, 0, filepath.Join(python, "bin"), tools)
 	set := map[string]string{
-		"PATH":                    joinPath(filepath.Join(python, "bin"), tools, os.Getenv("PATH")),
+		"PATH":                    joinPath(path...),
 		"JUPYTER_PATH":            joinPath(filepath.Join(k.Root, "kernel", "jupyter"), os.Getenv("JUPYTER_PATH")),
 		"JUPYTER_PREFER_ENV_PATH": "1", // the private environment wins over what the user has in the home folder
 		"PYTHONNOUSERSITE":        "1",
@@ -74,6 +84,11 @@ func (k *Kernel) Command(ctx context.Context, name string, args ...string) (*exe
 	if err != nil {
 		return nil, err
 	}
+	return commandIn(ctx, env, name, args...)
+}
+
+// commandIn is Command with an environment of the caller's.
+func commandIn(ctx context.Context, env []string, name string, args ...string) (*exec.Cmd, error) {
 	path, err := lookPath(name, env)
 	if err != nil {
 		return nil, err

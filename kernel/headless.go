@@ -72,7 +72,13 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	if err != nil {
 		return err
 	}
-	cmd, err := k.Command(ctx, "python", "-c", headless)
+	// Without gopls: nobody completes code here, and with it each kernel would
+	// type-check the whole project.
+	env, err := k.environ(false)
+	if err != nil {
+		return err
+	}
+	cmd, err := commandIn(ctx, env, "python", "-c", headless)
 	if err != nil {
 		return err
 	}

@@ -153,6 +153,19 @@ func TestHeadlessKeepsAndForgets(t *testing.T) {
 	}
 }
 
+func TestHeadlessStartsNoLanguageServer(t *testing.T) {
+	k := kerneltest.Ready(t)
+	gopls, err := k.Command(t.Context(), "gopls")
+	if err != nil || !strings.HasPrefix(gopls.Path, k.Cache) {
+		t.Fatalf("JupyterLab's kernels have the gopls %v, %v", gopls, err)
+	}
+	// Whoever has one on the PATH gets that one.
+	path := notebook(t, fmt.Sprintf("!case \"$(command -v gopls)\" in '%s'/*) exit 1;; esac", k.Cache))
+	if err := k.Headless(t.Context(), kernel.Run{Notebook: path}); err != nil {
+		t.Errorf("a headless kernel finds the gopls of the tools: %v", err)
+	}
+}
+
 func TestHeadlessStops(t *testing.T) {
 	k := kerneltest.Ready(t)
 	ctx, cancel := context.WithCancel(t.Context())

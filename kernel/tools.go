@@ -21,9 +21,14 @@ const (
 	modulesBytes = 1500e6
 )
 
+// completionDir is the folder, in that of the tools, with what completes code that
+// is being written.
+const completionDir = "completion"
+
 // tools are the programs that GoNB's cells need: GoNB itself, of the version in
 // go.mod, and goimports and gopls, of the versions in tools/go.mod (a module of
-// its own, because gopls wants another golang.org/x/tools than GoMLX).
+// its own, because gopls wants another golang.org/x/tools than GoMLX). gopls lies
+// in a folder of its own, since only JupyterLab's kernels shall see it.
 func (k *Kernel) tools() (cache.Part, error) {
 	goVersion, err := k.goVersion(context.Background())
 	if err != nil {
@@ -40,16 +45,16 @@ func (k *Kernel) tools() (cache.Part, error) {
 	return cache.Part{
 		Root:    k.Cache,
 		Name:    "tools",
-		Version: fingerprint(string(sums), moduleLine(string(main), "github.com/janpfeifer/gonb"), goVersion),
+		Version: fingerprint(string(sums), moduleLine(string(main), "github.com/janpfeifer/gonb"), goVersion, completionDir),
 		Bytes:   toolsBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
-			bin := dir + string(filepath.Separator)
-			for i, tool := range []struct{ name, module, pkg string }{
-				{"gonb", ".", "github.com/janpfeifer/gonb"},
-				{"goimports", "tools", "golang.org/x/tools/cmd/goimports"},
-				{"gopls", "tools", "golang.org/x/tools/gopls"},
+			for i, tool := range []struct{ name, module, pkg, dir string }{
+				{"gonb", ".", "github.com/janpfeifer/gonb", ""},
+				{"goimports", "tools", "golang.org/x/tools/cmd/goimports", ""},
+				{"gopls", "tools", "golang.org/x/tools/gopls", completionDir},
 			} {
 				report(i, 3, "building "+tool.name)
+				bin := filepath.Join(dir, tool.dir) + string(filepath.Separator)
 				build := command.Command{Name: "go", Args: []string{"build", "-o", bin, tool.pkg}, Dir: filepath.Join(k.Root, tool.module), Env: ownGo}
 				if err := build.Run(ctx); err != nil {
 					return err

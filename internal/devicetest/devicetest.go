@@ -2,6 +2,7 @@
 package devicetest
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -68,4 +69,13 @@ func CallOn(backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args 
 func CompileQuickly() {
 	flags := " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 	os.Setenv("XLA_FLAGS", strings.TrimSpace(os.Getenv("XLA_FLAGS")+flags))
+}
+
+// Main is a TestMain with CompileQuickly, but for benchmarks: what they measure is compiled as it is for users.
+func Main(m *testing.M) {
+	flag.Parse()
+	if flag.Lookup("test.bench").Value.String() == "" {
+		CompileQuickly()
+	}
+	os.Exit(m.Run())
 }

@@ -1,13 +1,9 @@
 package residual_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 )
 
-func TestMain(m *testing.M) {
-	devicetest.CompileQuickly()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { devicetest.Main(m) }
