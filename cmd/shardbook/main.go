@@ -59,7 +59,7 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&s.plugin, "plugin", "", "PJRT plugin: a path, cpu or cuda (default $"+plugin.Env+", else the best that is there)")
 	flags.IntVar(&s.devices, "devices", 0, "number of devices where a program does not choose it (default $"+xla.EnvDevices+", else "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
-		trainCommand(), estimateCommand())
+		trainCommand(), estimateCommand(), scheduleCommand())
 	return root
 }
 

@@ -172,7 +172,7 @@ func readSchedule(flag, path string, in io.Reader) (schedule.Schedule, error) {
 		return schedule.Schedule{}, fmt.Errorf("--%s: %s has more than %d MiB: no schedule is that long", flag, path, most>>20)
 	}
 	var s schedule.Schedule
-	if strings.HasPrefix(string(text), "schedule ") {
+	if isScheduleText(string(text)) {
 		s, err = schedule.Parse(string(text))
 	} else {
 		s, err = schedule.ReadCSV(strings.NewReader(string(text)))
@@ -181,4 +181,14 @@ func readSchedule(flag, path string, in io.Reader) (schedule.Schedule, error) {
 		return schedule.Schedule{}, fmt.Errorf("--%s: %s: %w", flag, path, err)
 	}
 	return s, nil
+}
+
+// isScheduleText tells this project's text, by its first line that is no comment, from CSV.
+func isScheduleText(text string) bool {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			return strings.HasPrefix(line, "schedule ")
+		}
+	}
+	return false
 }

@@ -19,18 +19,21 @@ func trainCommand() *cobra.Command {
 		Short: "Train a GPT on text, on one device or on several",
 		Long: "Train a byte-level GPT on Go's standard library, or on any file or folder, on one device.\n" +
 			"With --data N it is data-parallel on N devices, which share what they learn in one of the ways of --sync.\n" +
-			"With --zero each holds only a shard of the optimizer's states, of the gradients, and of the parameters.\n\n" +
+			"With --zero each holds only a shard of the optimizer's states, of the gradients, and of the parameters.\n" +
+			"With --pipe N the model's blocks are spread over N devices, through which micro-batches go by --schedule.\n\n" +
 			"With --checkpoint the run is saved as it goes and when it is interrupted, and --resume goes on from there,\n" +
 			"bit for bit as if it had not stopped; its settings come from the checkpoint. (Not so where devices do not agree\n" +
 			"after each step, with --sync async and --every, and where what --compress-gradients keeps back is lost.)\n" +
 			"It may go on with other devices, and share the work otherwise, for the same losses but for rounding: of what the\n" +
-			"checkpoint says, another --zero leaves only --data and --accumulate, and another --sync these, --zero and --prefetch.\n" +
+			"checkpoint says, another --zero leaves only --data and --accumulate, another --sync these, --zero and --prefetch, and\n" +
+			"another --pipe only --data.\n" +
 			"With --reference it is the run that other systems' figures are compared with: a fixed text and fixed weights.",
 		Example: "  shardbook train --steps 200 --sample 300\n" +
 			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 --steps 500 --checkpoint run\n" +
 			"  shardbook train --resume --checkpoint run --steps 1000\n" +
 			"  shardbook train --data 4 --sync overlap --accumulate 2 --trace trace.json --link 1e9\n" +
 			"  shardbook train --data 4 --zero 3 --prefetch 1\n" +
+			"  shardbook train --pipe 4 --schedule zb-h1 --microbatches 8 --cut measured --trace trace.json\n" +
 			"  shardbook train --reference --steps 4 --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,6 +46,9 @@ func trainCommand() *cobra.Command {
 	f := cmd.Flags()
 	jobFlags(f, job)
 	job.Parallel.flags(f)
+	if err := addScheduleFlag(f); err != nil {
+		panic(err) // a flag of that name is gone
+	}
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "newest checkpoints to keep; 0 keeps all")
@@ -91,7 +97,7 @@ func jobFlags(f *pflag.FlagSet, job *job) {
 	f.StringVar(&job.LossScale, "loss-scale", job.LossScale, "none, dynamic or a number (default dynamic for fp16, else none)")
 	f.StringVar(&job.Optimizer, "optimizer", job.Optimizer, fmt.Sprintf("one of %q", optim.Names()))
 	f.Float64Var(&job.LR, "lr", job.LR, "learning rate")
-	f.StringVar(&job.Schedule, "schedule", job.Schedule, "of the learning rate after the warm-up: constant, cosine or linear")
+	f.StringVar(&job.Schedule, rateFlag, job.Schedule, "of the learning rate after the warm-up: constant, cosine or linear")
 	f.IntVar(&job.Warmup, "warmup", job.Warmup, "steps in which the learning rate grows from 0")
 	f.Float64Var(&job.Clip, "clip", job.Clip, "largest norm of the gradients (default no limit)")
 }
@@ -144,6 +150,8 @@ func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {
 		return fmt.Errorf("--sample=%d: want at least 0", o.sample)
 	case o.sample > 0 && o.prompt == "":
 		return fmt.Errorf("--prompt is empty: give it at least one byte to go on from")
+	case cmd.Flags().Changed("schedule-file") && j.Parallel.file == "":
+		return fmt.Errorf("--schedule-file is empty: give it a file, or leave it out")
 	case o.resume && o.checkpoint == "":
 		return fmt.Errorf("--resume needs the folder to go on from: --checkpoint DIR")
 	}

@@ -48,7 +48,7 @@ func newJob() *job {
 }
 
 // referenceFixes are the flags that the reference run leaves no choice of.
-var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", "schedule", "warmup",
+var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", rateFlag, "warmup",
 	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout", "stochastic-rounding", "activation",
 	"compress", "compress-relu"}
 
@@ -113,7 +113,8 @@ var modelFlags = strings.NewReplacer("Config.Layers", "--layers", "Config.Width"
 	"Config.Matmul", "--precision", "Config.Recompute", "--recompute",
 	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip",
 	"Options.Sync", "--sync", "Options.Every", "--every", "Options.Servers", "--servers",
-	"Options.Stage", "--zero", "Options.Prefetch", "--prefetch", "Options.Shards", "--shards")
+	"Options.Stage", "--zero", "Options.Prefetch", "--prefetch", "Options.Shards", "--shards",
+	"Options.Cut", "--cut", "Options.Replicas", "--data")
 
 // inFlags returns an error with the flags' names.
 func inFlags(err error) error {
@@ -188,7 +189,7 @@ func (j *job) schedule() (optim.Schedule, error) {
 	case "linear":
 		s = optim.Linear{Steps: rest}
 	default:
-		return nil, fmt.Errorf("--schedule=%s: want constant, cosine or linear", j.Schedule)
+		return nil, fmt.Errorf("--%s=%s: want one of %q", rateFlag, j.Schedule, rates)
 	}
 	switch {
 	case j.Warmup < 0:

@@ -13,7 +13,6 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // Ways besides those of package ddp's ranks (ddp.Syncs).
@@ -33,13 +32,14 @@ type parallel struct {
 	Servers     int       `json:"servers,omitempty"`            // 0 is one on each rank
 	Compress    string    `json:"compress_gradients,omitempty"` // on their way
 	zeroSettings
+	pipeSettings
 }
 
 // alone is one device.
 func alone() parallel { return parallel{Data: 1, Accumulate: 1, Every: 1} }
 
 func (p *parallel) flags(f *pflag.FlagSet) {
-	f.IntVar(&p.Data, "data", p.Data, "devices that train together, each on its part of every batch")
+	f.IntVar(&p.Data, "data", p.Data, "devices that train together, each on its part of every batch; with --pipe, pipelines")
 	f.StringVar((*string)(&p.Sync), "sync", string(p.Sync), syncUsage)
 	f.IntVar(&p.Accumulate, "accumulate", p.Accumulate, "micro-batches, one after another, into which each rank's part of a batch is divided: for less memory, the same result but for rounding")
 	f.Var(&p.BucketBytes, "bucket-bytes", fmt.Sprintf("largest bucket of gradients, as 8e6 or 8MB (default %gMB)", ddp.DefaultBucketBytes/1e6))
@@ -47,23 +47,27 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Servers, "servers", p.Servers, "with --sync ps and async, the ranks that have a parameter server (default all)")
 	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "how gradients are compressed on their way: bf16, topk:SHARE or powersgd:RANK (default not); what is kept back for later steps is not in checkpoints")
 	p.zeroSettings.flags(f)
+	p.pipeSettings.flags(f)
 }
 
 const syncUsage = "how devices share what they learn. Ranks with programs of their own: naive (an all-reduce for each gradient, after the " +
 	"backward pass), overlap (each as soon as it is there), bucket (overlap, with gradients in buckets), ps (parameter servers) or async (the " +
 	"same without waiting, for which no run is like another). One program for all devices: spmd (an all-reduce in it) or auto (the compiler " +
-	"puts it in). With --zero it is spmd, auto or ranks. (default bucket, and with --zero spmd, or ranks where only they will do; for one device and " +
+	"puts it in). With --zero it is spmd, auto or ranks, with --pipe ranks. (default bucket, and with --zero spmd, or ranks where only they will do; for one device and " +
 	"none of the flags of ranks, one program)"
 
 // normalize gives the way its one name.
 func (p *parallel) normalize() {
 	p.Sync, p.Compress = ddp.Sync(strings.ToLower(string(p.Sync))), strings.ToLower(p.Compress)
+	p.pipeSettings.normalize()
 }
 
 // choose takes a way where none is named. traced says that something is asked for that only ranks have.
 func (p *parallel) choose(traced bool) {
 	switch {
 	case p.Sync != "" || *p == alone():
+	case p.Pipe > 0:
+		p.Sync = syncRanks
 	case p.Zero == 0:
 		p.Sync = ddp.Bucketed
 	case traced || p.Shards > 0 || p.Offload:
@@ -78,27 +82,34 @@ func (p *parallel) oneProgram() bool { return !slices.Contains(p.rankWays(), p.S
 
 // rankWays are the ways of ranks that there are.
 func (p *parallel) rankWays() []ddp.Sync {
-	if p.Zero > 0 {
+	if p.Zero > 0 || p.Pipe > 0 {
 		return []ddp.Sync{syncRanks}
 	}
 	return ddp.Syncs()
 }
 
 // resumed returns how devices go on with a run that they shared as p says, for the flags that are given now. Another --zero
-// leaves only --data and --accumulate as they were, and another --sync these, --zero and --prefetch: the rest was for
-// the old way.
+// leaves only --data and --accumulate as they were, another --sync these, --zero and --prefetch, and another pipeline only
+// --data: the rest was for the old way.
 func (p parallel) resumed(given *pflag.FlagSet) (parallel, error) {
 	now, flags := p, pflag.NewFlagSet("", pflag.ContinueOnError)
 	now.flags(flags)
 	other := func(name string) bool {
 		return given.Changed(name) && given.Lookup(name).Value.String() != flags.Lookup(name).Value.String()
 	}
-	zero, sync := other("zero"), other("sync")
-	if zero || sync {
-		now = alone()
-		now.Data, now.Accumulate = p.Data, p.Accumulate
+	zero, sync, file := other("zero"), other("sync"), given.Changed("schedule-file")
+	pipe := other("pipe") || file
+	if other(pipelineFlag) {
+		now.ScheduleText = ""
 	}
-	if sync && !zero {
+	if pipe || zero || sync {
+		now = alone()
+		now.Data = p.Data
+	}
+	if (zero || sync) && !pipe {
+		now.Accumulate = p.Accumulate
+	}
+	if sync && !zero && !pipe {
 		now.Zero, now.Prefetch = p.Zero, p.Prefetch
 	}
 	var err error
@@ -112,9 +123,10 @@ func (p parallel) resumed(given *pflag.FlagSet) (parallel, error) {
 
 // validate returns an error that names the flags at fault.
 func (p *parallel) validate(batch int) error {
+	if err := p.enough(); err != nil {
+		return err
+	}
 	switch {
-	case p.Data < 1 || p.Data > xla.MaxDevices:
-		return fmt.Errorf("--data=%d: want 1 to %d devices", p.Data, xla.MaxDevices)
 	case p.Zero < 0 || p.Zero > 3:
 		return fmt.Errorf("--zero=%d: want a stage, 1 to 3, or 0 to shard nothing", p.Zero)
 	case p.Accumulate < 1:
@@ -123,6 +135,12 @@ func (p *parallel) validate(batch int) error {
 		return fmt.Errorf("--every=%d: want at least 1", p.Every)
 	case p.Servers < 0 || p.Servers > p.Data:
 		return fmt.Errorf("--servers=%d: want 1 to --data %d, or 0 for all", p.Servers, p.Data)
+	}
+	if p.Pipe > 0 {
+		return p.validatePipe(batch)
+	}
+	if flag := p.pipeSettings.given(); flag != "" {
+		return fmt.Errorf("--%s: there is no pipeline: leave it out, or add --pipe, the number of its devices", flag)
 	}
 	check := p.validateWhole
 	if p.Zero > 0 {
@@ -147,7 +165,7 @@ func (p *parallel) validateWhole() error {
 	shared := parallel{Data: p.Data, Sync: p.Sync, Accumulate: 1, Every: 1}
 	switch {
 	case p.Sync == syncRanks:
-		return fmt.Errorf("--sync=%s is for --zero, 1 to 3: add that, or choose one of %q", p.Sync, ways)
+		return fmt.Errorf("--sync=%s is for --zero, 1 to 3, and --pipe: add one of them, or choose one of %q", p.Sync, ways)
 	case p.Sync != "" && !slices.Contains(ways, p.Sync):
 		return fmt.Errorf("--sync=%s: want one of %q", p.Sync, ways)
 	case p.oneProgram() && *p != shared:

@@ -71,18 +71,10 @@ func TestTrainRanks(t *testing.T) {
 	if r := got.Trace; r == nil || r.Steps != 3 || r.Bytes != 4*int64(got.Params) || r.Overlap < 0 || r.Overlap > 1 {
 		t.Errorf("trace %+v of %d parameters", r, got.Params)
 	}
-	file, err := os.Open(traced)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	tr, err := trace.ReadChrome(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	spans := tracedSpans(t, traced)
 	for rank := range 2 {
 		updates := 0
-		for _, s := range trace.Of(tr.Spans, rank, trace.Compute) {
+		for _, s := range trace.Of(spans, rank, trace.Compute) {
 			if s.Name == "update" {
 				updates++
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -200,7 +201,11 @@ func (r *ranks) Probe(fn probeFunc) (probe, error) {
 	}); err != nil {
 		return nil, err
 	}
-	return newProbe(r.backend, r.recipe, all[0], fn)
+	whole := params.Named[*tensors.Tensor]{} // ranks of a pipeline have a part each
+	for _, own := range all {
+		maps.Copy(whole, own)
+	}
+	return newProbe(r.backend, r.recipe, whole, fn)
 }
 
 func (r *ranks) Close() error {

@@ -102,6 +102,7 @@ type trainResult struct {
 	Skipped        int              `json:"skipped_steps"`
 	Staleness      float64          `json:"staleness,omitempty"` // mean
 	Sent           *traffic         `json:"sent,omitempty"`      // by a device in a step, in bytes
+	Pipeline       *pipeResult      `json:"pipeline,omitempty"`
 	Trace          *traceResult     `json:"trace,omitempty"`
 	Checkpoint     string           `json:"checkpoint,omitempty"`
 	Text           string           `json:"text,omitempty"`
@@ -124,6 +125,9 @@ func (t *training) result(text string) (trainResult, error) {
 		r.TokensPerS = speeds[len(speeds)/2]
 	}
 	var err error
+	if r.Pipeline, err = t.piped(); err != nil {
+		return r, err
+	}
 	r.BytesPerDevice, err = t.run.Memory()
 	return r, err
 }
@@ -150,7 +154,7 @@ func (t *training) report(out io.Writer, text string) error {
 	}
 	fmt.Fprintf(out, "parameters    %d\n", r.Params)
 	each := ""
-	if t.job.Parallel.Data > 1 {
+	if t.job.Parallel.devices() > 1 {
 		each = "of each device: "
 	}
 	var memory []string
@@ -168,12 +172,15 @@ func (t *training) report(out io.Writer, text string) error {
 		}
 		fmt.Fprintln(out)
 	}
+	r.Pipeline.print(out)
 	if tr := r.Trace; tr != nil {
 		what := "communicated  "
 		if tr.Bytes > 0 {
 			what += bytesText(tr.Bytes) + " by a rank in a step, "
 		}
-		fmt.Fprintf(out, "%s%.0f%% of the time while it computed\n", what, 100*tr.Overlap)
+		if r.Pipeline == nil {
+			fmt.Fprintf(out, "%s%.0f%% of the time while it computed\n", what, 100*tr.Overlap)
+		}
 		fmt.Fprintf(out, "trace         %s, of %d steps: open it in https://ui.perfetto.dev\n", tr.File, tr.Steps)
 	}
 	if r.Skipped > 0 {

@@ -92,6 +92,9 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return fmt.Errorf("--steps=%d: want at least 1", j.Steps)
 	}
 	name := t.options.ofRanks()
+	if err := j.Parallel.readFile(); err != nil {
+		return err
+	}
 	j.Parallel.choose(name != "")
 	if err := j.Parallel.validate(j.Batch); err != nil {
 		return err
@@ -100,7 +103,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if err != nil {
 		return err
 	}
-	if err := j.Parallel.suits(recipe); err != nil {
+	if err := errors.Join(j.Parallel.suits(recipe), j.suitsPipe(recipe)); err != nil {
 		return err
 	}
 	if name != "" && j.Parallel.oneProgram() {
@@ -124,10 +127,15 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.tracer, err = openTrace(t.options.trace); err != nil {
 		return err
 	}
-	if t.backend, err = xla.OpenContext(ctx, xla.Devices(j.Parallel.Data)); err != nil {
+	if t.backend, err = xla.OpenContext(ctx, xla.Devices(j.Parallel.devices())); err != nil {
 		return err
 	}
-	if t.run, err = newRunner(ctx, t.backend, recipe, j.Parallel, t.options.link, t.tracer.recorder()); err != nil {
+	if j.Parallel.Pipe > 0 {
+		t.run, err = newPiped(ctx, t.backend, j, recipe, t.batches.Step, t.options.link, t.tracer.recorder())
+	} else {
+		t.run, err = newRunner(ctx, t.backend, recipe, j.Parallel, t.options.link, t.tracer.recorder())
+	}
+	if err != nil {
 		return err
 	}
 	if from != nil {

@@ -104,6 +104,7 @@ type traceResult struct {
 	Steps   int     `json:"steps"`                        // that are in it
 	Bytes   int64   `json:"bytes_communicated,omitempty"` // that a rank gave to the group in a step, on average; 0 is not counted
 	Overlap float64 `json:"overlap"`                      // the share of the time of communication in which the rank computed
+	idle    float64 // see idle
 }
 
 // write writes what was recorded, if anything was, of a run that has come to a step; nil if nothing was.
@@ -113,7 +114,7 @@ func (t *tracer) write(step int) (*traceResult, error) {
 	}
 	t.rec.Pause()
 	all := t.rec.Take()
-	r := &traceResult{File: t.file.Name(), Steps: step - t.first}
+	r := &traceResult{File: t.file.Name(), Steps: step - t.first, idle: idle(all)}
 	sums, ranks := communicated(all), ranksOf(all)
 	for rank := range ranks {
 		r.Bytes += (sums[rank] - t.base[rank]) / int64(r.Steps*len(ranks))

@@ -35,18 +35,10 @@ func TestTrainZero(t *testing.T) {
 	ends := []int{1, 5, 6, 7, 8, 9}
 	want := trained(t, append(args, "--steps", "9")...)
 	results := make([]trainResult, len(ways))
+	began := 0
 	for i, way := range ways {
-		r := trained(t, append(way, "--steps", strconv.Itoa(ends[i]))...)
-		from := ends[i] - len(r.Losses)
-		if r.FirstStep != from+1 || i > 0 && from != ends[i-1] {
-			t.Fatalf("%q: from step %d, %d losses", way, r.FirstStep, len(r.Losses))
-		}
-		for k, loss := range r.Losses {
-			if math.Abs(loss-want.Losses[from+k]) > 1e-5 {
-				t.Fatalf("%q: losses %v from step %d, on one device %v", way, r.Losses, r.FirstStep, want.Losses)
-			}
-		}
-		results[i] = r
+		r := goesOn(t, want, began, ends[i], way...)
+		began, results[i] = ends[i], r
 		if r.Sent != nil && r.Sent.Average > 0 {
 			out, stderr, status := shardbook(t, nil, resume...)
 			if status != 0 || !strings.Contains(out, "nothing to do: step 6") || !strings.Contains(out, " of gradients to shards, ") {
@@ -80,12 +72,19 @@ func TestTrainZero(t *testing.T) {
 	}
 }
 
-// checkZeroTrace checks a trace of two ranks in stage 3.
-func checkZeroTrace(t *testing.T, path string, r *traceResult) {
+// goesOn runs a training from one step to another, and compares its losses with those of a whole run on one device.
+func goesOn(t *testing.T, want trainResult, from, to int, way ...string) trainResult {
 	t.Helper()
-	if r == nil || r.Steps != 3 || r.Bytes != 0 || r.Overlap < 0 || r.Overlap > 1 {
-		t.Errorf("trace %+v", r)
+	r := trained(t, append(way, "--steps", strconv.Itoa(to))...)
+	if r.FirstStep != from+1 || !near(r.Losses, want.Losses[from:to], 1e-5) {
+		t.Fatalf("%q: losses %v from step %d, on one device %v", way, r.Losses, r.FirstStep, want.Losses)
 	}
+	return r
+}
+
+// tracedSpans are the spans of a trace that was written.
+func tracedSpans(t *testing.T, path string) []trace.Span {
+	t.Helper()
 	file, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -95,15 +94,25 @@ func checkZeroTrace(t *testing.T, path string, r *traceResult) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return tr.Spans
+}
+
+// checkZeroTrace checks a trace of two ranks in stage 3.
+func checkZeroTrace(t *testing.T, path string, r *traceResult) {
+	t.Helper()
+	if r == nil || r.Steps != 3 || r.Bytes != 0 || r.Overlap < 0 || r.Overlap > 1 {
+		t.Errorf("trace %+v", r)
+	}
+	spans := tracedSpans(t, path)
 	for rank := range 2 {
 		updates := 0
-		for _, s := range trace.Of(tr.Spans, rank, trace.Compute) {
+		for _, s := range trace.Of(spans, rank, trace.Compute) {
 			if s.Name == "update" {
 				updates++
 			}
 		}
 		// The embedding and the block are gathered for either pass, and the head once for both.
-		if gathered := len(trace.Of(tr.Spans, rank, trace.Gather)); updates != 3 || gathered < 3*5 {
+		if gathered := len(trace.Of(spans, rank, trace.Gather)); updates != 3 || gathered < 3*5 {
 			t.Errorf("rank %d has %d updates and gathered %d times in the trace, want 3 and at least 15", rank, updates, gathered)
 		}
 	}
@@ -155,6 +164,7 @@ func TestSharded(t *testing.T) {
 func TestParallelResumed(t *testing.T) {
 	bucket := parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 2, Every: 1, BucketBytes: 9, Compress: "bf16"}
 	third := parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3, Prefetch: 2, Shards: 2}}
+	piped := parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 2, ScheduleText: "schedule"}}
 	for _, c := range []struct {
 		was  parallel
 		args string
@@ -171,10 +181,22 @@ func TestParallelResumed(t *testing.T) {
 		{third, "--zero 2 --shards 4", parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 2, Shards: 4}}},
 		{third, "--zero 0", parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 2, Every: 1}},
 		{third, "--zero 0 --data 1 --accumulate 1", alone()},
+		{third, "--pipe 2 --zero 0", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 2}}},
+		{piped, "--data 1", parallel{Data: 1, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: piped.pipeSettings}},
+		{piped, "--pipe 3 --chunks 2", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 3, Chunks: 2}}},
+		{piped, "--schedule GPipe --cut 2,2", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1,
+			pipeSettings: pipeSettings{Pipe: 2, PipeSchedule: "gpipe", Cut: "2,2"}}},
+		{piped, "--pipe 3 --schedule-file f", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 3, file: "f"}}},
+		{piped, "--zero 2", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 2}}},
+		{piped, "--sync naive", parallel{Data: 4, Sync: ddp.Naive, Accumulate: 1, Every: 1}},
+		{piped, "--pipe 0", parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 1, Every: 1}},
 		{alone(), "--zero 2 --offload-optimizer", parallel{Data: 1, Sync: syncRanks, Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 2, Offload: true}}},
 	} {
 		given, flags := alone(), pflag.NewFlagSet("", pflag.ContinueOnError)
 		given.flags(flags)
+		if err := addScheduleFlag(flags); err != nil {
+			t.Fatal(err)
+		}
 		if err := flags.Parse(strings.Fields(c.args)); err != nil {
 			t.Fatal(err)
 		}

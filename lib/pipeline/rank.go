@@ -10,6 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -134,7 +135,8 @@ func (r *Rank) freeState() error {
 // Step trains on one batch, inputs and targets of shape (B,…): the same on all ranks. Its rows are divided by the pipelines and then
 // by the micro-batches of the schedule; a B that cannot be is an error. Of the metrics the loss is the rank's part of the mean over
 // the pipeline's rows, which is all of it where the last stage is and 0 elsewhere, so that no rank waits for it: [Rank.Loss] adds up.
-// With a schedule that updates several times in a step, the others are those of the last update.
+// With a schedule that updates several times in a step, the others are those of the last update; such a step ends by emptying the
+// pipeline, so have it be of many micro-batches.
 func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
 	if r.lost != nil {
 		return train.Metrics{}, r.lost
@@ -170,7 +172,18 @@ func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (err error) {
 	r.metrics.Loss = w.loss / float64(len(parts))
 	r.weights = map[int][]*tensors.Tensor{0: r.weights[r.version]} // the next step begins at version 0 again
 	r.version = 0
-	return nil
+	if o.Schedule.Weights == schedule.Flush {
+		return nil
+	}
+	// Each of several updates has counted one batch.
+	at := len(r.rest) - counters
+	steps, err := r.pipeline.backend.Put(int32(r.steps+1), r.device)
+	if err != nil {
+		return err
+	}
+	old := r.rest[at]
+	r.rest[at] = steps
+	return rank.Free(old)
 }
 
 // Loss returns the mean loss over the whole batch, from the metrics of all ranks. It is a collective call.

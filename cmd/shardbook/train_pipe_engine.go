@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// pipeEngine has ranks each of which holds some stages of the model.
+type pipeEngine struct {
+	*pipeline.Pipeline
+	recipe   train.Recipe
+	schedule schedule.Schedule
+}
+
+// newPiped starts a run of pipelines.
+func newPiped(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, link byteCount,
+	recorder *trace.Recorder) (runner, error) {
+	p := j.Parallel
+	s, err := p.schedule(j.Batch)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := pipeline.NewEngine(backend, recipe)
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	e, err := newPipeEngine(ctx, engine, p, recipe, s, batch, recorder)
+	if err != nil {
+		engine.Close()
+		return nil, inFlags(err)
+	}
+	r, err := newRanks(ctx, backend, recipe, e, e.Ranks(), float64(link))
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func newPipeEngine(ctx context.Context, engine *pipeline.Engine, p parallel, recipe train.Recipe, s schedule.Schedule, batch batchFunc,
+	recorder *trace.Recorder) (pipeEngine, error) {
+	cut, err := p.cutList()
+	if p.Cut == cutMeasured {
+		cut, err = measuredCut(ctx, engine, s, p.Data, batch)
+	}
+	if err != nil {
+		return pipeEngine{}, err
+	}
+	made, err := engine.Pipeline(pipeline.Options{Schedule: s, Cut: cut, Replicas: p.Data, Recompute: p.RecomputeStages,
+		Timeout: patience, Trace: recorder})
+	return pipeEngine{made, recipe, s}, err
+}
+
+// measuredCut balances the stages by how long the blocks take for a micro-batch on device 0.
+func measuredCut(ctx context.Context, engine *pipeline.Engine, s schedule.Schedule, pipelines int, batch batchFunc) ([]int, error) {
+	inputs, targets, err := batch(0)
+	if err != nil {
+		return nil, err
+	}
+	part := func(whole *tensors.Tensor) shapes.Shape {
+		dims := slices.Clone(whole.Shape().Dimensions)
+		dims[0] /= pipelines * s.Microbatches
+		return shapes.Make(whole.DType(), dims...)
+	}
+	blocks, err := engine.Measure(ctx, 0, part(inputs), part(targets))
+	if err != nil {
+		return nil, err
+	}
+	var costs []float64
+	for _, b := range blocks {
+		costs = append(costs, (b.Forward + b.Backward).Seconds())
+	}
+	return pipeline.Balance(costs, nil, math.Inf(1), s.Stages)
+}
+
+func (e pipeEngine) Join(ctx context.Context, g group.Group, device int) (rank, error) {
+	r, err := e.Pipeline.Join(ctx, g, device)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := e.memory(g.Rank() % len(e.schedule.Ranks))
+	return pipeRank{r, len(e.schedule.Ranks), memory}, err
+}
+
+// memory is what a rank holds between the passes: of the weights as many versions as there can be.
+func (e pipeEngine) memory(at int) (map[string]int64, error) {
+	model, err := chain.Of(e.recipe.Model)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := e.schedule.KeptVersions()
+	if err != nil {
+		return nil, err
+	}
+	all, policy := model.Blocks, e.recipe.Policy()
+	model.Blocks = nil
+	kinds, versions, first := map[string]int64{}, 1, 0
+	for stage, n := range e.Cut() {
+		blocks := all[first : first+n]
+		first += n
+		if !slices.Contains(e.schedule.On(at), stage) {
+			continue
+		}
+		model.Blocks = append(model.Blocks, blocks...)
+		versions = max(versions, kept[at][stage])
+		for _, b := range blocks {
+			kinds["gradients"] += b.Params.As(policy.Reduce).Bytes()
+		}
+	}
+	tree := model.Params().As(policy.Params)
+	kinds["parameters"] = int64(versions) * tree.Bytes()
+	kinds["optimizer"] = optim.States(e.recipe.Rule, tree).Bytes()
+	return kinds, nil
+}
+
+type pipeRank struct {
+	*pipeline.Rank
+	ranks  int // of a pipeline
+	memory map[string]int64
+}
+
+// Step gives a loss whose mean over all ranks is that of the batch: only ranks with the last stage know any.
+func (r pipeRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
+	m, err := r.Rank.Step(ctx, inputs, targets)
+	m.Loss *= float64(r.ranks)
+	return ddp.Metrics{Metrics: m}, err
+}
+
+// Params are the rank's.
+func (r pipeRank) Params(context.Context) (params.Named[*tensors.Tensor], error) {
+	return r.Rank.Params()
+}
+
+func (r pipeRank) Memory() map[string]int64 { return r.memory }

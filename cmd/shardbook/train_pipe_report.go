@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// pipeResult is what --json prints of a pipeline.
+type pipeResult struct {
+	Schedule     string `json:"schedule"`
+	Ranks        int    `json:"ranks"`
+	Stages       int    `json:"stages"`
+	Microbatches int    `json:"microbatches"`
+	Cut          []int  `json:"cut"` // blocks of each stage
+	// Bubble is the share of a step in which a rank is idle, if the forward pass and each half of the backward pass took equally long.
+	Bubble float64 `json:"bubble"`
+	// Idle is the share of the time in the trace, if there is one, in which a rank had nothing to do, on average.
+	Idle *float64 `json:"idle,omitempty"`
+	// PeakActivations are the most micro-batches that a rank has kept something of at once, each counted for each of its
+	// stages; nil if no step was made.
+	PeakActivations []int `json:"peak_activations,omitempty"`
+}
+
+// piped is the result of a run of pipelines, or nil.
+func (t *training) piped() (*pipeResult, error) {
+	run, _ := t.run.(*ranks)
+	if run == nil {
+		return nil, nil
+	}
+	e, ok := run.engine.(pipeEngine)
+	if !ok {
+		return nil, nil
+	}
+	s := e.schedule
+	r := &pipeResult{Schedule: s.Name, Ranks: len(s.Ranks), Stages: s.Stages, Microbatches: s.Microbatches, Cut: e.Cut()}
+	timeline, err := s.Simulate(schedule.Equal())
+	if err != nil {
+		return nil, err
+	}
+	r.Bubble = timeline.Bubble
+	if t.traced != nil {
+		r.Idle = &t.traced.idle
+	}
+	if len(t.records) > 0 {
+		r.PeakActivations = make([]int, r.Ranks)
+	}
+	for i, one := range run.ranks {
+		if r.PeakActivations != nil {
+			most := &r.PeakActivations[i%r.Ranks]
+			*most = max(*most, one.(pipeRank).PeakActivations())
+		}
+	}
+	return r, nil
+}
+
+// print says it to people.
+func (r *pipeResult) print(out io.Writer) {
+	if r == nil {
+		return
+	}
+	fmt.Fprintf(out, "pipeline      %s on %d devices, %d micro-batches, stages of %s blocks\n",
+		r.Schedule, r.Ranks, r.Microbatches, join(r.Cut))
+	fmt.Fprintf(out, "bubble        %.0f%% of a step if all passes took equally long", 100*r.Bubble)
+	if r.Idle != nil {
+		fmt.Fprintf(out, "; in the trace ranks had nothing to do for %.0f%% of the time", 100**r.Idle)
+	}
+	fmt.Fprintln(out)
+	if len(r.PeakActivations) > 0 {
+		fmt.Fprintf(out, "activations   of at most %s micro-batches were kept at once on device 0, 1, …\n", join(r.PeakActivations))
+	}
+}
+
+// idle is the share of a trace's time in which a rank waited, had not begun or had ended, on average.
+func idle(tr trace.Trace) float64 {
+	begin, end := tr.Range()
+	ranks := ranksOf(tr)
+	var nothing time.Duration
+	for rank := range ranks {
+		var own trace.Trace
+		for _, s := range tr.Spans {
+			if s.Rank == rank {
+				own.Spans = append(own.Spans, s)
+			}
+		}
+		first, last := own.Range()
+		nothing += first - begin + end - last + trace.Busy(trace.Of(own.Spans, rank, trace.Wait))
+	}
+	all := time.Duration(len(ranks)) * (end - begin)
+	if all == 0 {
+		return 0
+	}
+	return float64(nothing) / float64(all)
+}

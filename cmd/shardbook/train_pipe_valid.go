@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// devices is how many are needed.
+func (p *parallel) devices() int { return p.Data * max(p.Pipe, 1) }
+
+// enough returns an error if there cannot be so many devices.
+func (p *parallel) enough() error {
+	switch {
+	case p.Data < 1 || p.Data > xla.MaxDevices:
+		return fmt.Errorf("--data=%d: want 1 to %d devices", p.Data, xla.MaxDevices)
+	case p.Pipe < 0 || p.Pipe > xla.MaxDevices:
+		return fmt.Errorf("--pipe=%d: want 1 to %d devices, or 0 for no pipeline", p.Pipe, xla.MaxDevices)
+	case p.devices() > xla.MaxDevices:
+		return fmt.Errorf("--data=%d pipelines of --pipe=%d devices: want at most %d devices in all", p.Data, p.Pipe, xla.MaxDevices)
+	}
+	return nil
+}
+
+// validatePipe is validate where there are pipelines.
+func (p *parallel) validatePipe(batch int) error {
+	for _, f := range []struct {
+		name, instead string
+		given         bool
+	}{
+		{"zero", "", p.Zero > 0}, {p.zeroSettings.given(), "", p.zeroSettings.given() != ""},
+		{"accumulate", ", which has --microbatches for that", p.Accumulate > 1}, {"bucket-bytes", "", p.BucketBytes > 0},
+		{"every", "", p.Every > 1}, {"servers", "", p.Servers > 0}, {"compress-gradients", "", p.Compress != ""},
+	} {
+		if f.given {
+			return fmt.Errorf("--%s and --pipe=%d%s: leave one of them out", f.name, p.Pipe, f.instead)
+		}
+	}
+	switch {
+	case p.Sync != syncRanks:
+		return fmt.Errorf("--sync=%s and --pipe=%d, whose devices are ranks: leave out --sync, or choose --sync %s", p.Sync, p.Pipe, syncRanks)
+	case p.PipeSchedule != "" && !slices.Contains(schedule.Kinds(), p.PipeSchedule):
+		return fmt.Errorf("--schedule=%.40s: want one of %q", p.PipeSchedule, schedule.Kinds())
+	case p.Microbatches < 0:
+		return fmt.Errorf("--microbatches=%d: want at least 1, or 0 for a number that suits the schedule", p.Microbatches)
+	case p.Chunks < 0:
+		return fmt.Errorf("--chunks=%d: want at least 1, or 0 for the usual number", p.Chunks)
+	case p.ScheduleText != "" && (p.PipeSchedule != "" || p.Microbatches > 0 || p.Chunks > 0):
+		return fmt.Errorf("--schedule, --microbatches and --chunks are said by the schedule of --schedule-file: leave them out")
+	}
+	if _, err := p.cutList(); err != nil {
+		return err
+	}
+	s, err := p.schedule(batch)
+	if err != nil {
+		return err
+	}
+	if rows := batch / p.Data; batch%p.Data != 0 || rows%s.Microbatches != 0 {
+		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d pipelines with %d micro-batches each: "+
+			"choose a multiple of their product", batch, p.Data, s.Microbatches)
+	}
+	return nil
+}
+
+// suitsPipe returns an error if the job cannot be done by its pipelines, where there are any.
+func (j *job) suitsPipe(r train.Recipe) error {
+	p := j.Parallel
+	if p.Pipe == 0 {
+		return nil
+	}
+	s, err := p.schedule(j.Batch)
+	if err != nil {
+		return err
+	}
+	model, err := chain.Of(r.Model)
+	if err != nil {
+		return inFlags(err)
+	}
+	n := len(model.Blocks)
+	if _, err := pipeline.Even(n, s.Stages); err != nil {
+		return fmt.Errorf("--pipe=%d: %d blocks, the embedding and the head among them, cannot be the %d stages of the schedule %s: "+
+			"use more --layers, or less --pipe or --chunks", p.Pipe, n, s.Stages, s.Name)
+	}
+	if cut, _ := p.cutList(); cut != nil && (len(cut) != s.Stages || sumUpTo(cut, n+1) != n) {
+		return fmt.Errorf("--cut=%.60s: want a number of blocks for each of the %d stages of the schedule %s, %d in all: "+
+			"the embedding, --layers and the head", p.Cut, s.Stages, s.Name, n)
+	}
+	if s.Weights == schedule.Flush {
+		return nil
+	}
+	return j.suitsAsync(r, s)
+}
+
+// sumUpTo is the sum of numbers, or a limit that it would exceed.
+func sumUpTo(numbers []int, limit int) (sum int) {
+	for _, n := range numbers {
+		sum = min(limit, sum+min(limit, n))
+	}
+	return sum
+}
+
+// suitsAsync is suitsPipe for a schedule whose ranks do not wait for each other's updates.
+func (j *job) suitsAsync(r train.Recipe, s schedule.Schedule) error {
+	way, updates := fmt.Sprintf("--schedule=%s", s.Name), s.Microbatches/max(s.Every, 1)
+	switch {
+	case r.Clip > 0:
+		return fmt.Errorf("%s: each rank updates at its own time, and none knows the norm of all gradients: leave out --clip", way)
+	case len(r.Policy().Scaling.States()) > 0:
+		return fmt.Errorf("%s: there is no loss scale that all ranks agree on: choose --loss-scale none, or --precision bf16", way)
+	case j.Model.Tied && len(s.Ranks) > 1:
+		return fmt.Errorf("%s: the first and the last rank would have to update the token table together: leave out --tied", way)
+	case (j.Schedule != "constant" || j.Warmup > 0) && updates > 1:
+		return fmt.Errorf("%s makes %d updates in a step, and each would change the learning rate: leave out --lr-schedule and --warmup",
+			way, updates)
+	}
+	return nil
+}
