@@ -25,7 +25,8 @@ func Even(blocks, stages int) ([]int, error) {
 // Balance cuts a chain of blocks into stages so that the most costly stage costs as little as can be: a pipeline is as fast as
 // its slowest stage (Narayanan et al. 2019, "PipeDream", §3.1). The costs are the blocks' times for a micro-batch, in any unit; [Measure]
 // has them. No stage needs more than limit of what memory says each block needs, in any unit; memory may be nil. Of several cuts that
-// are equally good the first stages get fewer blocks, since they keep more micro-batches.
+// are equally good it is one whose first stage has the fewest blocks, since it keeps the most micro-batches; what is behind it is then
+// cut as well as can be, in the same way.
 //
 // It is an error if there are more stages than blocks, if a cost is negative or no number, or if nothing fits the limit; the
 // error then says what would.

@@ -80,6 +80,12 @@ func newLayout(r train.Recipe, model chain.Model, s schedule.Schedule, cut []int
 		}
 	}
 	if s.Weights != schedule.Flush {
+		for rank := range s.Ranks {
+			if stages := s.On(rank); len(stages) > 1 {
+				return nil, fmt.Errorf("pipeline: rank %d has the stages %v, and with the schedule %s each has versions of its own: "+
+					"give a rank one stage, or use a schedule that flushes", rank, stages, s.Name)
+			}
+		}
 		for at, ranks := range holders {
 			if len(ranks) > 1 {
 				return nil, fmt.Errorf("pipeline: ranks %v have %s in common, and with the schedule %s each updates at its own time: untie it, "+

@@ -16,8 +16,8 @@ import (
 // BlockCost is what one block costs for one micro-batch.
 type BlockCost struct {
 	Name string
-	// Forward, Backward, InputGrad and WeightGrad are the least times of the passes. InputGrad is 0 for the first block, and
-	// WeightGrad for one without parameters.
+	// Forward, Backward, InputGrad and WeightGrad are the least times of the passes, Backward that of one program for both halves
+	// (Options.Fused). InputGrad is 0 for the first block, and WeightGrad for one without parameters.
 	Forward, Backward, InputGrad, WeightGrad time.Duration
 	// Weights are the bytes of the parameters, Stash those of what is kept between the passes, the input among it.
 	Weights, Stash int64
@@ -85,7 +85,7 @@ func bytesOf(list []shapes.Shape) (n int64) {
 
 // least runs a program several times on zeros, and returns the least time that it took. The first inputs are donated to it.
 func (e *Engine) least(program *xla.Portable, device, donated int, in []shapes.Shape) (took time.Duration, err error) {
-	const times = 5
+	const times = 10
 	args := make([]any, len(in))
 	put := func(n int) error {
 		for i := range n {
@@ -126,19 +126,18 @@ func (e *Engine) least(program *xla.Portable, device, donated int, in []shapes.S
 	return took, nil
 }
 
-// Costs are what the stages of a cut cost, in seconds and bytes, as [schedule.Schedule.Simulate] and [schedule.Search] take them.
+// Costs are what the stages of a cut cost, in seconds and bytes, as [schedule.Schedule.Simulate] and [schedule.Search] take them. A
+// whole backward pass is its two halves.
 func Costs(blocks []BlockCost, cut []int) schedule.Costs {
 	var c schedule.Costs
 	for _, n := range cut {
 		var stage BlockCost
 		for _, b := range blocks[:min(n, len(blocks))] {
-			stage.Forward, stage.Backward = stage.Forward+b.Forward, stage.Backward+b.Backward
+			stage.Forward, stage.Stash = stage.Forward+b.Forward, stage.Stash+b.Stash
 			stage.InputGrad, stage.WeightGrad = stage.InputGrad+b.InputGrad, stage.WeightGrad+b.WeightGrad
-			stage.Stash += b.Stash
 		}
 		blocks = blocks[min(n, len(blocks)):]
 		c.Forward = append(c.Forward, stage.Forward.Seconds())
-		c.Backward = append(c.Backward, stage.Backward.Seconds())
 		c.InputGrad = append(c.InputGrad, stage.InputGrad.Seconds())
 		c.WeightGrad = append(c.WeightGrad, stage.WeightGrad.Seconds())
 		c.Activation = append(c.Activation, float64(stage.Stash))

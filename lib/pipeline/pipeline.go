@@ -6,6 +6,8 @@
 // schedule; and a [Rank] has the weights of its own stages on a device of its own. A stage computes a micro-batch block by block, by the same few programs for every micro-batch, stage and
 // schedule, so that schedules which differ only in their order, or in how the model is cut, give the same bits.
 //
+// That goes for a backward pass, too, which is two programs one after another where the schedule does not split it.
+//
 // [Player] plays a schedule with any [Worker], not only with a rank of a model.
 package pipeline
 
@@ -34,6 +36,9 @@ type Options struct {
 	// Recompute keeps of each micro-batch only the input of a stage between the passes, and computes the stage again before
 	// the backward pass (Huang et al. 2019, "GPipe", §2.3). Otherwise what is costly to make again is kept.
 	Recompute bool
+	// Fused has one program for a backward pass that the schedule does not split. It is somewhat faster than the two programs of
+	// its parts, one after another, but is rounded otherwise: then schedules that split and those that do not have other bits.
+	Fused bool
 	// Timeout is how long one pass may take: see [PlayOptions].
 	Timeout time.Duration
 	// Trace, where it is not nil, gets what [PlayOptions] say; spans of gradients and parameters that ranks share; and the counters
@@ -88,6 +93,9 @@ func (p *Pipeline) prepare(at int, inputs, targets shapes.Shape) ([]sizes, error
 			if a.Stage == stage {
 				passes[a.Pass] = true
 			}
+		}
+		if passes[schedule.Backward] && !p.options.Fused {
+			passes[schedule.InputGrad], passes[schedule.WeightGrad], passes[schedule.Backward] = true, true, false
 		}
 		for _, i := range p.stages[stage] { // beside other ranks, which prepare theirs
 			if err := p.blocks[i].prepare(all[i], passes); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -66,7 +67,8 @@ func NewPlayer(s schedule.Schedule) (*Player, error) {
 
 // Play plays the schedule once, as the group's rank of the same number. Messages go in the background, while the rank
 // computes. It is a collective call: an error on one rank is one on all, which says which rank failed, and where it can be
-// known, in which pass of which stage for which micro-batch.
+// known, in which pass of which stage for which micro-batch. A rank that had come to its end before learns of it with its next call
+// of the group. What the worker panics with is an error.
 func (p *Player) Play(ctx context.Context, g group.Group, w Worker, o PlayOptions) (err error) {
 	if g.Size() != len(p.Schedule.Ranks) {
 		return fmt.Errorf("pipeline: a group of %d ranks for the schedule %s of %d: make them equal", g.Size(), p.Schedule.Name, len(p.Schedule.Ranks))
@@ -74,7 +76,16 @@ func (p *Player) Play(ctx context.Context, g group.Group, w Worker, o PlayOption
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	y := &play{Player: p, ctx: ctx, cancel: cancel, g: g, worker: w, options: o, rank: o.First + g.Rank(), arriving: map[output]*arrival{}, here: map[output]Message{}}
-	defer func() { err = errors.Join(err, y.end(err)) }()
+	y.where = fmt.Sprintf("pipeline: rank %d", y.rank)
+	whole := false
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			err = fmt.Errorf("%s: panic: %v\n%s", y.where, thrown, debug.Stack())
+		} else if !whole && err == nil { // or the others would wait for it
+			err = fmt.Errorf("%s: its goroutine was ended", y.where)
+		}
+		err = errors.Join(err, y.end(err))
+	}()
 	at := 0
 	for _, op := range p.programs[g.Rank()] {
 		var err error
@@ -91,7 +102,9 @@ func (p *Player) Play(ctx context.Context, g group.Group, w Worker, o PlayOption
 			return err
 		}
 	}
-	return y.flush(0)
+	err = y.flush(0)
+	whole = true
+	return err
 }
 
 // play is one playing of a schedule by a rank.
@@ -100,7 +113,8 @@ type play struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	g        group.Group
-	rank     int // its number in traces and errors
+	rank     int    // its number in traces and errors
+	where    string // the rank, and its last pass, as errors have them
 	worker   Worker
 	options  PlayOptions
 	arriving map[output]*arrival // receives that are started and not used yet
@@ -234,12 +248,12 @@ func (y *play) compute(a schedule.Action, version int) error {
 			delete(y.here, need)
 		}
 	}
-	where := fmt.Sprintf("pipeline: rank %d, in the %s pass of stage %d for micro-batch %d", y.rank, a.Pass, a.Stage, a.Microbatch)
+	y.where = fmt.Sprintf("pipeline: rank %d, in the %s pass of stage %d for micro-batch %d", y.rank, a.Pass, a.Stage, a.Microbatch)
 	limit := cmp.Or(y.options.Timeout, group.DefaultTimeout)
 	if a.Pass == schedule.Update {
 		limit *= 2 // it may wait for other ranks, and what the group says of these comes first
 	}
-	defer y.watch(where, limit)()
+	defer y.watch(y.where, limit)()
 	end := y.options.Trace.Start(y.rank, trace.Compute, a.String())
 	out, err := y.worker.Compute(y.ctx, a, version, in)
 	end()
@@ -250,7 +264,7 @@ func (y *play) compute(a schedule.Action, version int) error {
 		err = errors.Join(err, late)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", where, err)
+		return fmt.Errorf("%s: %w", y.where, err)
 	}
 	return nil
 }

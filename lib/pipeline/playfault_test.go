@@ -4,29 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/shardbook/shardbook/internal/systest"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 )
 
-// fault is what goes wrong with a worker.
-type fault string
-
+// What goes wrong with workers alone.
 const (
-	fails  fault = "returns an error"
-	panics fault = "panics"
-	exits  fault = "ends its goroutine"
-	stalls fault = "stalls until the context ends"
-	deaf   fault = "stalls until all others have ended"
+	exits    traintest.Fault = "ends its goroutine"
+	obedient traintest.Fault = "stalls until the context ends"
 )
-
-var errLuck = errors.New("out of luck")
 
 func checkError(t *testing.T, name string, err error, want string) {
 	t.Helper()
@@ -61,7 +56,7 @@ func free(m pipeline.Message) error {
 // playFault is a fault at an action of a rank.
 type playFault struct {
 	player *pipeline.Player
-	fault  fault
+	fault  traintest.Fault
 	victim int
 	at     schedule.Action
 }
@@ -72,22 +67,18 @@ func (c playFault) play(patience time.Duration) error {
 	var others sync.WaitGroup
 	others.Add(ranks - 1)
 	options := pipeline.PlayOptions{First: 5}
-	if c.fault == stalls || c.fault == deaf {
+	if c.fault == obedient || c.fault == traintest.Stalls {
 		options.Timeout = patience
 	}
 	strike := func(ctx context.Context) error {
 		switch c.fault {
-		case fails:
-			return errLuck
-		case panics:
-			panic("boom")
-		case stalls:
+		case exits:
+			runtime.Goexit()
+		case obedient:
 			<-ctx.Done()
 			return context.Cause(ctx)
-		case deaf:
-			others.Wait()
 		}
-		return nil
+		return c.fault.Strike(others.Wait, nil)
 	}
 	count, errs := &letters{}, make([]error, ranks)
 	_ = group.Run(context.Background(), ranks, func(ctx context.Context, g group.Group) error {
@@ -98,26 +89,34 @@ func (c playFault) play(patience time.Duration) error {
 		} else {
 			defer others.Done()
 		}
+		errs[me] = errors.New("it did not return")
 		errs[me] = c.player.Play(ctx, g, w, options)
+		if errs[me] == nil { // it has come to its end, and goes on to what follows
+			errs[me] = group.Barrier(ctx, g)
+		}
 		return errs[me]
 	}, group.Timeout(time.Minute))
 	want := fmt.Sprintf("rank %d, in the %s pass of stage %d for micro-batch %d", 5+c.victim, c.at.Pass, c.at.Stage, c.at.Microbatch)
+	if c.fault == exits {
+		errs[c.victim], want = errors.New("its goroutine was ended"), "its goroutine was ended" // all that the group itself knows
+	}
 	for r, err := range errs {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("rank %d: %v, want %q", r, err, want)
 		}
-		if c.fault == fails && r == c.victim && !errors.Is(err, errLuck) {
+		if c.fault == traintest.Fails && r == c.victim && !errors.Is(err, traintest.ErrLuck) {
 			return fmt.Errorf("rank %d: %v does not wrap the worker's", r, err)
 		}
 	}
-	if c.fault != panics && (count.alive != 0 || count.twice != 0) {
+	if c.fault != traintest.Panics && c.fault != exits && (count.alive != 0 || count.twice != 0) {
 		return fmt.Errorf("%d messages are not freed, %d were freed twice", count.alive, count.twice)
 	}
 	return nil
 }
 
-// TestPlayFaults has a worker fail, panic or stall, in each kind of pass on each rank. Every rank returns an error that
-// says which rank it was, and in which pass of which stage for which micro-batch. Nothing is left behind.
+// TestPlayFaults has a worker fail, panic, end its goroutine or stall, in each kind of pass on each rank. Every rank gets an error, of
+// the playing or, if it was through with it, of its next call, that says which rank it was, and in which pass of which stage for which
+// micro-batch. Nothing is left behind.
 func TestPlayFaults(t *testing.T) {
 	leaks := systest.NoLeaks(t)
 	for _, kind := range []schedule.Kind{schedule.Kind1F1B, schedule.KindZBV, schedule.KindDualPipe, schedule.KindPipeDream} {
@@ -133,13 +132,13 @@ func TestPlayFaults(t *testing.T) {
 				if !there {
 					continue
 				}
-				for _, fault := range []fault{fails, panics, stalls, deaf} {
+				for _, fault := range []traintest.Fault{traintest.Fails, traintest.Panics, exits, obedient, traintest.Stalls} {
 					all.Go(func() {
 						c := playFault{player, fault, victim, at}
 						var err error
 						for _, patience := range []time.Duration{200 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
 							// on a busy machine another rank may have been late as well
-							if err = c.play(patience); err == nil || fault == fails || fault == panics {
+							if err = c.play(patience); err == nil || fault != obedient && fault != traintest.Stalls {
 								break
 							}
 						}

@@ -195,7 +195,10 @@ func (e *Engine) measure(inputs, targets shapes.Shape) (all []sizes, err error) 
 			return nil, fmt.Errorf("pipeline: block %q, of an input of shape %s: %w", b.Name, x, err)
 		}
 		s.y, s.kept = out[0], out[1:]
-		if *b.keeps = len(s.kept); !e.last(i) {
+		if n := len(s.kept); *b.keeps != n { // or others may be reading it
+			*b.keeps = n
+		}
+		if !e.last(i) {
 			s.above = []shapes.Shape{s.y}
 		}
 		if i > 0 {

@@ -35,9 +35,10 @@ func (s Sleeper) Compute(ctx context.Context, a schedule.Action, _ int, in Messa
 	return s.note(a), nil
 }
 
-// sleep waits, and is more exact at the end than a timer, which wakes a goroutine up to so late.
+// sleep waits, and is more exact at the end than a timer, which wakes a goroutine up to so late: an idle Go program waits for its
+// timers in whole milliseconds on Linux.
 func sleep(ctx context.Context, d time.Duration) error {
-	const late = 200 * time.Microsecond
+	const late = time.Millisecond
 	end := time.Now().Add(d)
 	if d > late {
 		timer := time.NewTimer(d - late)

@@ -167,13 +167,48 @@ func (w *worker) backward(at place, in *borrowed) (Message, error) {
 	above := in
 	for k := len(s.blocks) - 1; k >= 0; k-- {
 		i, b := w.pipeline.stages[at.stage][k], &s.blocks[k]
-		x, err := w.add(w.pipeline.blocks[i].backward, i, above.on(), s, b, nil, i > 0)
+		b.above = above.on()
+		x, err := w.both(i, s, b)
 		if err := errors.Join(err, above.Free(), b.free()); err != nil {
-			return nil, err
+			return nil, errors.Join(err, rank.Free(x))
 		}
 		above = &borrowed{tensor: x}
 	}
 	return above.message(at), w.drop(at)
+}
+
+// both is the backward pass of a block, whose parts are two programs unless they are to be one.
+func (w *worker) both(i int, s *stash, b *kept) (x *tensors.Tensor, err error) {
+	if w.pipeline.options.Fused {
+		return w.add(w.pipeline.blocks[i].backward, i, s, b, i > 0)
+	}
+	if i > 0 {
+		if x, err = w.toInput(i, s, b); err != nil {
+			return x, err
+		}
+	}
+	return x, w.toWeights(i, s, b)
+}
+
+// toInput returns the gradient of a block's input, and keeps what toWeights needs.
+func (w *worker) toInput(i int, s *stash, b *kept) (*tensors.Tensor, error) {
+	args := append(w.toward(i, b.above), w.operands(i, s, b.x)...)
+	out, err := w.pipeline.blocks[i].input.Call(w.device, appendAll(args, b.kept)...)
+	if err != nil {
+		return nil, err
+	}
+	b.left = out[1:]
+	return out[0], nil
+}
+
+// toWeights adds up the gradients of a block's parameters.
+func (w *worker) toWeights(i int, s *stash, b *kept) error {
+	program := w.pipeline.blocks[i].weights
+	if program == nil {
+		return nil
+	}
+	_, err := w.add(program, i, s, b, false)
+	return err
 }
 
 // inputGrad is the first part of a backward pass. What the second needs stays.
@@ -190,12 +225,10 @@ func (w *worker) inputGrad(at place, in *borrowed) (Message, error) {
 		if i == 0 {
 			return nil, nil
 		}
-		args := append(w.toward(i, above), w.operands(i, s, b.x)...)
-		out, err := w.pipeline.blocks[i].input.Call(w.device, appendAll(args, b.kept)...)
-		if err != nil {
+		var err error
+		if above, err = w.toInput(i, s, b); err != nil {
 			return nil, err
 		}
-		above, b.left = out[0], out[1:]
 	}
 	return &borrowed{tensor: above}, nil
 }
@@ -205,10 +238,8 @@ func (w *worker) weightGrad(at place) error {
 	s := w.stashed[at]
 	for k := len(s.blocks) - 1; k >= 0; k-- {
 		i, b := w.pipeline.stages[at.stage][k], &s.blocks[k]
-		if program := w.pipeline.blocks[i].weights; program != nil {
-			if _, err := w.add(program, i, b.above, s, b, b.left, false); err != nil {
-				return err
-			}
+		if err := w.toWeights(i, s, b); err != nil {
+			return err
 		}
 		if k < len(s.blocks)-1 { // above the last block is the message
 			if err := rank.Free(b.above); err != nil {
@@ -223,7 +254,7 @@ func (w *worker) weightGrad(at place) error {
 }
 
 // add runs a program that adds gradients up, and returns the gradient of the input, where there is one.
-func (w *worker) add(program rank.Program, i int, above *tensors.Tensor, s *stash, b *kept, left []*tensors.Tensor, input bool) (x *tensors.Tensor, err error) {
+func (w *worker) add(program rank.Program, i int, s *stash, b *kept, input bool) (x *tensors.Tensor, err error) {
 	sums, err := w.sumsOf(i)
 	if err != nil {
 		return nil, err
@@ -233,8 +264,8 @@ func (w *worker) add(program rank.Program, i int, above *tensors.Tensor, s *stas
 		some = 1
 	}
 	args := append(appendAll(nil, sums), some)
-	args = append(append(args, w.toward(i, above)...), w.operands(i, s, b.x)...)
-	out, err := program.Call(w.device, appendAll(args, b.kept, left)...)
+	args = append(append(args, w.toward(i, b.above)...), w.operands(i, s, b.x)...)
+	out, err := program.Call(w.device, appendAll(args, b.kept, b.left)...)
 	if err != nil {
 		return nil, err
 	}

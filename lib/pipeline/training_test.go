@@ -3,16 +3,16 @@ package pipeline_test
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
@@ -62,10 +62,11 @@ func tiedEngine(t testing.TB) *pipeline.Engine {
 	return engineOf(t, "tied", tiedRecipe())
 }
 
-// freeRecipe is of four blocks with no parameter in common, by a rule that keeps nothing.
-func freeRecipe() train.Recipe {
-	return train.Recipe{Model: toy.Layers(4, false), Rule: optim.SGD(freeRate)}
-}
+// freeChain is of four blocks with no parameter in common.
+func freeChain() chain.Model { return toy.Layers(4, false) }
+
+// freeRecipe trains it by a rule that keeps nothing.
+func freeRecipe() train.Recipe { return train.Recipe{Model: freeChain(), Rule: optim.SGD(freeRate)} }
 
 const freeRate = 0.5
 
@@ -84,8 +85,7 @@ func newSchedule(t testing.TB, kind schedule.Kind, ranks, microbatches, chunks i
 	return s
 }
 
-// batchOf gives the batch of a step.
-type batchOf func(step int) (inputs, targets *tensors.Tensor)
+type batchOf = traintest.Batches
 
 func toyBatches(rows int) batchOf {
 	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
@@ -94,8 +94,8 @@ func toyBatches(rows int) batchOf {
 // result is what training came to.
 type result struct {
 	losses  []float64
-	params  params.Named[*tensors.Tensor]
-	metrics train.Metrics // of the last step
+	params  traintest.Named
+	metrics []train.Metrics // by step; of the last rank
 }
 
 // training trains an engine's recipe in a pipeline.
@@ -104,7 +104,6 @@ type training struct {
 	options pipeline.Options
 	steps   int
 	batches batchOf
-	visit   func(r *pipeline.Rank) error // where it is not nil, each rank at the end
 }
 
 // joined has each rank of a new group do something.
@@ -122,24 +121,31 @@ func (tr training) joined(ctx context.Context, do func(ctx context.Context, g gr
 	}, group.Timeout(time.Minute))
 }
 
-// run returns the losses, and all parameters by name. Copies of one on several ranks must be equal.
+// run returns the losses, and all parameters by name. Copies of one on several ranks must be equal, and the activations that
+// a rank keeps those that its schedule foretells.
 func (tr training) run(t *testing.T) result {
 	t.Helper()
+	timeline, err := tr.options.Schedule.Simulate(schedule.Equal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	peaks := timeline.PeakActivations
 	var mu sync.Mutex // of what ranks have in common
-	all := result{params: params.Named[*tensors.Tensor]{}}
+	all := result{params: traintest.Named{}}
 	if err := tr.joined(t.Context(), func(ctx context.Context, g group.Group, r *pipeline.Rank) error {
 		own, err := steady(ctx, r, tr.steps, tr.batches)
 		if err != nil {
 			return err
 		}
-		if tr.visit != nil {
-			if err := tr.visit(r); err != nil {
-				return err
-			}
+		if got, want := r.PeakActivations(), peaks[g.Rank()%len(peaks)]; got != want {
+			t.Errorf("%s: rank %d has kept %d micro-batches at once, want %d", tr.options.Schedule.Name, g.Rank(), got, want)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		all.losses, all.metrics = own.losses, own.metrics
+		all.losses = own.losses
+		if g.Rank() == g.Size()-1 {
+			all.metrics = own.metrics
+		}
 		for name, v := range own.params {
 			if have := all.params[name]; have != nil && !have.Equal(v) {
 				t.Errorf("%s: rank %d has another %s than a rank before it", tr.options.Schedule.Name, g.Rank(), name)
@@ -157,10 +163,12 @@ func (tr training) run(t *testing.T) result {
 func steady(ctx context.Context, r *pipeline.Rank, to int, batches batchOf) (own result, err error) {
 	for r.Steps() < to {
 		inputs, targets := batches(r.Steps())
-		if own.metrics, err = r.Step(ctx, inputs, targets); err != nil {
+		m, err := r.Step(ctx, inputs, targets)
+		if err != nil {
 			return own, err
 		}
-		loss, err := r.Loss(ctx, own.metrics)
+		own.metrics = append(own.metrics, m)
+		loss, err := r.Loss(ctx, m)
 		if err != nil {
 			return own, err
 		}
@@ -173,69 +181,25 @@ func steady(ctx context.Context, r *pipeline.Rank, to int, batches batchOf) (own
 // alone trains on one device.
 func alone(t testing.TB, recipe train.Recipe, steps int, batches batchOf) (r result) {
 	t.Helper()
-	mesh, err := devices().Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	run, err := train.New(mesh, recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer run.Close()
-	for step := range steps {
-		inputs, targets := batches(step)
-		if r.metrics, err = run.Step(inputs, targets); err != nil {
-			t.Fatal(err)
-		}
-		r.losses = append(r.losses, r.metrics.Loss)
-	}
-	values, err := run.Params(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.params, err = params.Zip(recipe.Model.Params(), values); err != nil {
-		t.Fatal(err)
+	r.params, r.metrics = traintest.Alone(t, devices(), recipe, steps, batches)
+	for _, m := range r.metrics {
+		r.losses = append(r.losses, m.Loss)
 	}
 	return r
 }
 
 // differ returns the name of a parameter whose bits differ, or "".
 func (r result) differ(other result) string {
-	for name, v := range r.params {
-		if other.params[name] == nil || !v.Equal(other.params[name]) {
-			return name
-		}
-	}
 	if len(r.params) != len(other.params) {
 		return "the number of parameters"
 	}
-	return ""
+	return traintest.Differ(r.params, other.params)
 }
 
-// apart is by how much two results differ at most, in units in the last place of the largest parameter, in float32.
+// apart is by how much two results differ at most, in units in the last place of the largest parameter.
 func (r result) apart(t testing.TB, other result) float64 {
 	t.Helper()
-	var worst, largest float64
-	for name := range r.params {
-		x, y := inFull(t, r.params[name]), inFull(t, other.params.Get(name))
-		for i := range x {
-			if x[i] != x[i] || y[i] != y[i] {
-				t.Fatalf("%s has NaNs", name)
-			}
-			worst, largest = max(worst, math.Abs(float64(x[i])-float64(y[i]))), max(largest, math.Abs(float64(x[i])))
-		}
-	}
-	return worst / (float64(math.Nextafter32(float32(largest), 2*float32(largest))) - largest)
-}
-
-// inFull copies a tensor's values as float32.
-func inFull(t testing.TB, v *tensors.Tensor) []float32 {
-	t.Helper()
-	v, err := train.Convert(v, dtypes.Float32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tensors.MustCopyFlatData[float32](v)
+	return traintest.Apart(t, r.params, other.params)
 }
 
 // bound is by how many units in the last place of the largest parameter a run may differ from one device's: sums are made in

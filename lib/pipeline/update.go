@@ -11,7 +11,6 @@ import (
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/rank"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 )
@@ -54,7 +53,8 @@ func (w *worker) update(ctx context.Context, version int, loss float32) (err err
 	if err := w.share(ctx, grads); err != nil {
 		return err
 	}
-	program, err := w.pipeline.updateOf(w.own, w.pipeline.options.Schedule.Weights != schedule.Flush)
+	stay := slices.Contains(w.pipeline.player.versions[w.at][w.done+1:], w.version) // a later pass uses them
+	program, err := w.pipeline.updateOf(w.own, stay)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (w *worker) update(ctx context.Context, version int, loss float32) (err err
 		return err
 	}
 	n, last := len(w.own.tree), len(out)-1
-	if o.Schedule.Weights == schedule.Flush {
+	if !stay {
 		delete(w.weights, w.version) // they were donated
 	}
 	w.version, w.weights[version], w.rest = version, out[:n:n], out[n:last]
@@ -121,12 +121,22 @@ func (w *worker) share(ctx context.Context, grads []*tensors.Tensor) error {
 				return err
 			}
 			if err := g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: kind, Op: group.Sum, In: memory, Out: memory}); err != nil {
-				return err
+				return fmt.Errorf("in a group of the ranks %v: %w", w.pipeline.members(set), err)
 			}
 		}
 		end()
 	}
 	return nil
+}
+
+// members are the ranks, of all pipelines, that have a set's parameters, in the order in which their group numbers them.
+func (p *Pipeline) members(set int) (ranks []int) {
+	for copies := range p.options.Replicas {
+		for _, at := range p.sets[set] {
+			ranks = append(ranks, copies*len(p.ranks)+at)
+		}
+	}
+	return ranks
 }
 
 // forget frees versions of the weights that no action after this one uses.
