@@ -82,7 +82,7 @@ func measuredCut(ctx context.Context, engine *pipeline.Engine, s schedule.Schedu
 	}
 	var costs []float64
 	for _, b := range blocks {
-		costs = append(costs, (b.Forward + b.Backward).Seconds())
+		costs = append(costs, (b.Forward + b.InputGrad + b.WeightGrad).Seconds())
 	}
 	return pipeline.Balance(costs, nil, math.Inf(1), s.Stages)
 }

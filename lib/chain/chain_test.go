@@ -77,7 +77,7 @@ func TestPasses(t *testing.T) {
 				got := make([]*graph.Node, n+1)
 				operands, held := make([]chain.Operands, len(m.Blocks)), make([][]*graph.Node, len(m.Blocks))
 				for i := range m.Blocks {
-					operands[i] = chain.Operands{X: graph.Identity(graph.StopGradient(x)), Key: key, Row: row} // as of another program
+					operands[i] = chain.Operands{X: foreign(x)[0], Key: key, Row: row}
 					for _, at := range all[i] {
 						operands[i].Weights = append(operands[i].Weights, weights[at])
 					}
@@ -114,13 +114,8 @@ func TestPasses(t *testing.T) {
 			bound := map[string]float64{"fp32": 1e-6, "fp16": 4e-3}[name] // of the largest element
 			for i, s := range tree {
 				want, got := tensors.MustCopyFlatData[float32](out[i]), tensors.MustCopyFlatData[float32](out[len(tree)+i])
-				var largest, worst float64
-				for k := range want {
-					largest = max(largest, math.Abs(float64(want[k])))
-					worst = max(worst, math.Abs(float64(want[k])-float64(got[k])))
-				}
-				if !(worst <= bound*largest) || largest == 0 {
-					t.Errorf("%s, keep %v: %s differs by %g, the largest element is %g", name, keep, s, worst, largest)
+				if off := apart(want, got); !(off <= bound) {
+					t.Errorf("%s, keep %v: %s differs by %g of the largest element", name, keep, s, off)
 				}
 			}
 			if (kept > 0) != keep {
@@ -128,4 +123,141 @@ func TestPasses(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestParts goes through a chain whose last block ends with the loss, forward and back, once with whole backward passes and once with
+// each in two parts, of which the second comes after all of the first. Both give the whole model's gradients, with dropout, a scaled
+// loss, and in two precisions, and each other's bit for bit.
+func TestParts(t *testing.T) {
+	inputs := tensors.FromValue([][]int32{{1, 2, 3, 4}, {5, 6, 7, 8}})
+	targets := tensors.FromValue([][]int32{{2, 3, 4, 5}, {6, 7, 8, 10}})
+	for name, bound := range map[string]float64{"fp32": 1e-6, "fp16": 4e-3} { // of the largest element
+		policy, err := precision.ParsePolicy(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := small.Chain()
+		if err != nil {
+			t.Fatal(err)
+		}
+		values, err := m.Init()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := walk{chain.Passes{Model: m, Precision: policy, Keep: true}, nil}
+		fn := func(in []*graph.Node) []*graph.Node {
+			n := len(m.Params())
+			weights, x, goals := in[:n], in[n], in[n+1]
+			out := slices.Concat(w.whole(weights, x, goals), w.through(weights, x, goals, false), w.through(weights, x, goals, true))
+			for i := range out {
+				out[i] = graph.ConvertDType(out[i], dtypes.Float32)
+			}
+			return out
+		}
+		out, err := devicetest.CallOn(devicetest.WithBarriers(), fn, append(values, inputs, targets)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree := append(params.Tree{params.New("loss", dtypes.Float32)}, m.Params()...)
+		for i, s := range tree {
+			want, got := tensors.MustCopyFlatData[float32](out[i]), tensors.MustCopyFlatData[float32](out[len(tree)+i])
+			if off := apart(want, got); !(off <= bound) {
+				t.Errorf("%s: %s differs by %g of the largest element", name, s, off)
+			}
+			if !out[len(tree)+i].Equal(out[2*len(tree)+i]) {
+				t.Errorf("%s: %s is not the same in parts", name, s)
+			}
+		}
+	}
+}
+
+// apart is the largest difference, as a share of the largest element.
+func apart(want, got []float32) float64 {
+	var largest, worst float64
+	for k := range want {
+		largest = max(largest, math.Abs(float64(want[k])))
+		worst = max(worst, math.Abs(float64(want[k])-float64(got[k])))
+	}
+	return worst / largest
+}
+
+// walk computes a chain's loss and gradients in several ways.
+type walk struct {
+	chain.Passes
+	scaling []*graph.Node
+}
+
+// noise returns a key and a row, and begins a graph's loss scaling.
+func (w *walk) noise(g *graph.Graph) (key, row *graph.Node) {
+	w.scaling = nil
+	for _, s := range w.Precision.Scaling.Start() {
+		w.scaling = append(w.scaling, graph.Const(g, s.Value()))
+	}
+	return graph.Const(g, uint32(7)), graph.Const(g, uint32(2))
+}
+
+// whole differentiates the whole model.
+func (w walk) whole(weights []*graph.Node, x, targets *graph.Node) []*graph.Node {
+	key, row := w.noise(x.Graph())
+	computed := precision.Cast(weights, w.Precision.Compute)
+	loss := w.Model.NoisyLoss(w.Model.Params().As(w.Precision.Compute).Nodes(computed), x, targets, key, row)
+	toward := w.Precision.Scaling.Scale(graph.ConvertDType(loss, w.Precision.Output), w.scaling)
+	return append([]*graph.Node{loss}, graph.Gradient(toward, computed...)...)
+}
+
+// through goes through the blocks, each as in a program of its own.
+func (w walk) through(weights []*graph.Node, x, targets *graph.Node, parts bool) []*graph.Node {
+	key, row := w.noise(x.Graph())
+	all, _ := w.Model.Homes()
+	n := len(w.Model.Blocks)
+	operands, kept, above, left := make([]chain.Operands, n), make([][]*graph.Node, n), make([]*graph.Node, n), make([][]*graph.Node, n)
+	for i := range n {
+		operands[i] = chain.Operands{X: foreign(x)[0], Key: key, Row: row}
+		for _, at := range all[i] {
+			operands[i].Weights = append(operands[i].Weights, weights[at])
+		}
+		if i == n-1 {
+			operands[i].Targets = targets
+		}
+		x, kept[i] = w.Forward(i, operands[i])
+		kept[i] = foreign(kept[i]...)
+	}
+	sums := append([]*graph.Node{x}, make([]*graph.Node, len(weights))...)
+	add := func(i int, grads []*graph.Node) {
+		for k, at := range all[i] {
+			if sum := &sums[at+1]; *sum == nil {
+				*sum = grads[k]
+			} else {
+				*sum = graph.Add(*sum, grads[k])
+			}
+		}
+	}
+	for i := n - 1; i >= 0; i-- {
+		var below *graph.Node
+		if parts {
+			below, left[i] = w.BackwardInput(i, operands[i], kept[i], above[i], w.scaling)
+			left[i] = foreign(left[i]...)
+		} else {
+			g := w.Backward(i, operands[i], kept[i], above[i], w.scaling)
+			below = g.X
+			add(i, g.Weights)
+		}
+		if i > 0 {
+			above[i-1] = foreign(below)[0]
+		} else if below != nil {
+			panic("the first block has a gradient of its input")
+		}
+	}
+	for i := n - 1; parts && i >= 0; i-- {
+		add(i, w.BackwardWeights(i, operands[i], kept[i], above[i], w.scaling, left[i]))
+	}
+	return sums
+}
+
+// foreign are nodes as another program gets them.
+func foreign(nodes ...*graph.Node) (same []*graph.Node) {
+	for _, n := range nodes {
+		same = append(same, graph.Identity(graph.StopGradient(n)))
+	}
+	return same
 }

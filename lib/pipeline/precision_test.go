@@ -105,8 +105,9 @@ func TestGPT(t *testing.T) {
 	}
 	all := forms(t, m)
 	first := of(all[0])
-	same(t, "one rank", of(all[2]), first)
+	for _, o := range all[1:] {
+		same(t, o.Schedule.Name, of(o), first)
+	}
 	near(t, "one device", first, one)
-	near(t, "halves of backward passes", of(all[1]), first) // programs of their own, which XLA may round in another way
 	near(t, "two pipelines", of(pipeline.Options{Schedule: newSchedule(t, schedule.KindZBH1, 3, m/2, 0), Replicas: 2}), one)
 }

@@ -119,6 +119,9 @@ func (w *worker) run(at place, s *stash) (y *tensors.Tensor, err error) {
 	for k, i := range w.pipeline.stages[at.stage] {
 		out, err := w.pipeline.blocks[i].forward.Call(w.device, w.operands(i, s, x)...)
 		if err != nil {
+			if k > 0 {
+				err = errors.Join(err, rank.Free(x))
+			}
 			return nil, err
 		}
 		s.blocks = append(s.blocks, kept{x: x, own: k > 0, kept: out[1:]})

@@ -1,11 +1,15 @@
 package xla_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -96,6 +100,63 @@ func TestPortableErrors(t *testing.T) {
 	}
 	program.Close()
 	if _, err := program.Call(0, here, here); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestPrepare compiles ahead of the first call, which then builds nothing; many may ask at once, and programs run meanwhile.
+func TestPrepare(t *testing.T) {
+	backend := devicetest.Open(t, 2)
+	var built atomic.Int64
+	program, err := xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node {
+		built.Add(1)
+		return graph.Add(x, y)
+	}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, large := shapes.Make(dtypes.Float32, 2), shapes.Make(dtypes.Float32, 3)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if err := errors.Join(program.Prepare(small, small), program.Prepare(large, large)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	before := built.Load()
+	for device := range 2 {
+		for range 2 {
+			x, err := backend.Put([]float32{1, 2, 3}, device)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, err := program.Call(device, x, []float32{4, 5, 6}); err != nil || !slices.Equal(tensors.MustCopyFlatData[float32](out[0]), []float32{5, 7, 9}) {
+				t.Errorf("%v, %v", out, err)
+			}
+		}
+	}
+	if err := program.Prepare(small, small); err != nil {
+		t.Error(err)
+	}
+	if n := built.Load(); n != before {
+		t.Errorf("built %d times, and %d more after it was prepared", before, n-before)
+	}
+	for name, c := range map[string]struct {
+		inputs []shapes.Shape
+		want   string
+	}{
+		"shapes":  {[]shapes.Shape{small, large}, "Add"},
+		"too few": {nil, "donates input 0 of 0"},
+		"one":     {[]shapes.Shape{small}, "1"},
+	} {
+		if err := program.Prepare(c.inputs...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	program.Close()
+	if err := program.Prepare(small, small); err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("closed: %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/zero"
@@ -27,10 +28,10 @@ func TestAfterFault(t *testing.T) {
 		e := warm(t, form)
 		leaks := devicetest.NoLeaks(t, threeDevices())
 		dir, whole := t.TempDir(), t.TempDir()
-		if err := goOn(e, dir, 3); !errors.Is(err, errLuck) {
+		if err := goOn(e, dir, 3); !errors.Is(err, traintest.ErrLuck) {
 			t.Errorf("stage %d: a rank is killed: %v", form.Stage, err)
 		}
-		if c := last(t, dir); c.Step != 2 {
+		if c := traintest.Last(t, dir); c.Step != 2 {
 			t.Errorf("stage %d: the last checkpoint is of step %d", form.Stage, c.Step)
 		}
 		for _, d := range []string{dir, whole} {
@@ -76,7 +77,7 @@ func trainOn(ctx context.Context, g group.Group, e *zero.Engine, device int, dir
 	}
 	for rank.Steps() < end {
 		if rank.Steps() == dies && g.Rank() == three-1 {
-			return errLuck
+			return traintest.ErrLuck
 		}
 		inputs, targets := faultSource(rank.Steps())
 		if _, err := rank.Step(ctx, inputs, targets); err != nil {
@@ -91,24 +92,10 @@ func trainOn(ctx context.Context, g group.Group, e *zero.Engine, device int, dir
 	return nil
 }
 
-// last opens the last checkpoint in a folder.
-func last(t *testing.T, dir string) *checkpoint.Checkpoint {
-	t.Helper()
-	path, err := checkpoint.Latest(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := checkpoint.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // stateIn is the whole state in the last checkpoint in a folder.
 func stateIn(t *testing.T, dir string) []*tensors.Tensor {
 	t.Helper()
-	state, err := toyRecipe.Read(t.Context(), last(t, dir))
+	state, err := toyRecipe.Read(t.Context(), traintest.Last(t, dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +180,7 @@ func TestDamagedLoad(t *testing.T) {
 		if err := goOn(e, dir, never); err != nil {
 			t.Fatal(err)
 		}
-		c := last(t, dir)
+		c := traintest.Last(t, dir)
 		files, err := filepath.Glob(filepath.Join(c.Path, "*.safetensors"))
 		if err != nil || len(files) != three {
 			t.Fatalf("files %v, %v", files, err)
@@ -230,7 +217,7 @@ func TestDamagedLoad(t *testing.T) {
 			if err != nil || rank.Steps() != steps {
 				return fmt.Errorf("%d steps, %w", rank.Steps(), err)
 			}
-			if name := differ(got, want); name != "" {
+			if name := traintest.Differ(got, want); name != "" {
 				return fmt.Errorf("%s is not that of ranks that loaded nothing", name)
 			}
 			return rank.Close()
@@ -250,7 +237,7 @@ func TestLoadDisagrees(t *testing.T) {
 	}), goOn(e, late, never)); err != nil {
 		t.Fatal(err)
 	}
-	one, five := last(t, early), last(t, late)
+	one, five := traintest.Last(t, early), traintest.Last(t, late)
 	if err := group.Run(t.Context(), three, func(ctx context.Context, g group.Group) error {
 		rank, err := e.Join(ctx, g, g.Rank())
 		if err != nil {

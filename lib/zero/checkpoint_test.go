@@ -13,6 +13,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -59,7 +60,7 @@ func asProgram(backend *xla.Backend, recipe train.Recipe, o zero.Options, world 
 // read returns all that is in the newest checkpoint of a folder.
 func read(t *testing.T, dir string) (*checkpoint.Checkpoint, []*tensors.Tensor) {
 	t.Helper()
-	c := last(t, dir)
+	c := traintest.Last(t, dir)
 	all, err := c.Read(context.Background(), c.Tree())
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +115,7 @@ func TestCheckpoints(t *testing.T) {
 			if learned == nil {
 				learned = after
 			}
-			if off := apart(t, learned, after); !(off <= bound) {
+			if off := traintest.Apart(t, learned, after); !(off <= bound) {
 				t.Errorf("%s: the next step is %g units off", way.name, off)
 			}
 			return nil
@@ -167,7 +168,7 @@ func TestDamage(t *testing.T) {
 		}
 		return errors.Join(errs...)
 	})
-	path := last(t, dir).Path
+	path := traintest.Last(t, dir).Path
 	files, err := filepath.Glob(filepath.Join(path, "*.safetensors"))
 	if err != nil || len(files) != world {
 		t.Fatalf("files %q, %v: want one for each of %d ranks", files, err, world)

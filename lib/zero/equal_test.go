@@ -2,72 +2,33 @@ package zero_test
 
 import (
 	"context"
-	"math"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-type named = params.Named[*tensors.Tensor]
-
-// batchOf gives the batch of a step.
-type batchOf func(step int) (inputs, targets *tensors.Tensor)
+type (
+	named   = traintest.Named
+	batchOf = traintest.Batches
+)
 
 func toyBatches(rows int) batchOf {
 	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
 }
 
-// apart is by how much two trees differ at most, in units in the last place of the largest parameter.
-func apart(t *testing.T, a, b named) float64 {
-	t.Helper()
-	var worst, largest float64
-	for name := range a {
-		x, y := tensors.MustCopyFlatData[float32](a[name]), tensors.MustCopyFlatData[float32](b[name])
-		for i := range x {
-			if x[i] != x[i] || y[i] != y[i] {
-				t.Fatalf("%s has NaNs", name)
-			}
-			worst, largest = max(worst, math.Abs(float64(x[i])-float64(y[i]))), max(largest, math.Abs(float64(x[i])))
-		}
-	}
-	return worst / (float64(math.Nextafter32(float32(largest), 2*float32(largest))) - largest)
-}
-
 // alone trains on one device.
 func alone(t *testing.T, backend *xla.Backend, recipe train.Recipe, steps int, batches batchOf) named {
 	t.Helper()
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	run, err := train.New(mesh, recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer run.Close()
-	for i := range steps {
-		inputs, targets := batches(i)
-		if _, err := run.Step(inputs, targets); err != nil {
-			t.Fatal(err)
-		}
-	}
-	list, err := run.Params(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := named{}
-	for i, s := range recipe.Model.Params() {
-		all[s.Name] = list[i]
-	}
+	all, _ := traintest.Alone(t, backend, recipe, steps, batches)
 	return all
 }
 
@@ -118,21 +79,11 @@ func ranks(t *testing.T, e *zero.Engine, world, steps int, batches batchOf) name
 		t.Fatal(err)
 	}
 	for r := range all {
-		if name := differ(all[0], all[r]); name != "" {
+		if name := traintest.Differ(all[0], all[r]); name != "" {
 			t.Errorf("ranks 0 and %d gather different values of %s", r, name)
 		}
 	}
 	return all[0]
-}
-
-// differ returns the name of a parameter whose bits differ, or "".
-func differ(a, b named) string {
-	for name := range a {
-		if b[name] == nil || !a[name].Equal(b[name]) {
-			return name
-		}
-	}
-	return ""
 }
 
 func engine(t *testing.T, backend *xla.Backend, r train.Recipe, o zero.Options) *zero.Engine {
@@ -173,7 +124,7 @@ func TestEqual(t *testing.T) {
 		batches := toyBatches(2 * world)
 		one := alone(t, backend, recipe, steps, batches)
 		want := ranks(t, engines[3], world, steps, batches)
-		if off := apart(t, one, want); !(off <= bound) {
+		if off := traintest.Apart(t, one, want); !(off <= bound) {
 			t.Errorf("%d ranks are %g units from one device", world, off)
 		}
 		for stage := 1; stage <= 3; stage++ {
@@ -181,13 +132,13 @@ func TestEqual(t *testing.T) {
 				continue
 			}
 			program := compiled(t, backend, recipe, zero.Options{Stage: stage}, steps, batches, xla.Axis(train.Axis, world))
-			if name := differ(want, program); name != "" {
+			if name := traintest.Differ(want, program); name != "" {
 				t.Errorf("stage %d, %d devices: the program's %s is not that of the ranks", stage, world, name)
 			}
 			if stage == 3 {
 				continue
 			}
-			if name := differ(want, ranks(t, engines[stage], world, steps, batches)); name != "" {
+			if name := traintest.Differ(want, ranks(t, engines[stage], world, steps, batches)); name != "" {
 				t.Errorf("%d ranks: %s of stage %d is not that of stage 3", world, name, stage)
 			}
 		}

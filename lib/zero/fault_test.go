@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/zero"
 )
@@ -22,17 +23,17 @@ func TestFaults(t *testing.T) {
 		leaks := devicetest.NoLeaks(t, threeDevices())
 		var all sync.WaitGroup
 		for _, at := range []string{"before", "first", "middle", "last"} {
-			for _, fault := range []fault{fails, panics, stalls, cancels} {
+			for _, fault := range traintest.Faults {
 				victim = (victim + 1) % three
 				c := faultCase{e, at, fault, victim, t.TempDir()}
 				all.Go(func() {
 					const patience = 500 * time.Millisecond
 					wait := time.Minute // none has to wait for it
-					if fault == stalls {
+					if fault == traintest.Stalls {
 						wait = patience
 					}
 					err := c.play(wait)
-					for ; err != nil && fault == stalls && wait <= 16*patience; wait *= 4 {
+					for ; err != nil && fault == traintest.Stalls && wait <= 16*patience; wait *= 4 {
 						err = c.play(4 * wait) // on a busy machine another rank may have been late as well
 					}
 					if err != nil {
@@ -78,14 +79,14 @@ func TestHybridFault(t *testing.T) {
 				if stalls {
 					survivors.Wait()
 				}
-				return errLuck
+				return traintest.ErrLuck
 			}
 			_, err = steady(ctx, rank, 1, toyBatches(2*ranks))
 			return err
 		}, group.Timeout(patience))
 		for r, err := range errs {
 			var failure *group.Failure
-			if r != victim && !errors.As(err, &failure) || !stalls && !errors.Is(err, errLuck) {
+			if r != victim && !errors.As(err, &failure) || !stalls && !errors.Is(err, traintest.ErrLuck) {
 				return fmt.Errorf("rank %d: %v", r, err)
 			}
 		}

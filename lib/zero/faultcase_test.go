@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
@@ -58,43 +57,11 @@ func warm(t *testing.T, o zero.Options) *zero.Engine {
 	return e
 }
 
-// fault is what goes wrong with a rank.
-type fault string
-
-const (
-	fails   fault = "returns an error"
-	panics  fault = "panics"
-	stalls  fault = "stalls"
-	cancels fault = "is cancelled"
-)
-
-var errLuck = errors.New("out of luck")
-
-// trap is a rank's view of a group in which, once it is armed, a call strikes.
-type trap struct {
-	group.Group
-	strike func() error
-	calls  atomic.Int64 // so far
-	at     atomic.Int64 // the number of the call that strikes, from 1; none at 0
-}
-
-// arm has the n-th call from now on strike, from 0.
-func (t *trap) arm(n int64) { t.at.Store(t.calls.Load() + n + 1) }
-
-func (t *trap) Do(ctx context.Context, call group.Call) error {
-	if t.calls.Add(1) == t.at.Load() {
-		if err := t.strike(); err != nil {
-			return err
-		}
-	}
-	return t.Group.Do(ctx, call)
-}
-
 // faultCase is a fault in the second of some steps.
 type faultCase struct {
 	engine *zero.Engine
 	at     string // before the step, or in its first, middle or last call of the group
-	fault  fault
+	fault  traintest.Fault
 	victim int
 	saved  string // a folder for what nobody may save
 }
@@ -108,25 +75,13 @@ func (c faultCase) play(patience time.Duration) error {
 		me := g.Rank()
 		own, cancel := context.WithCancel(ctx)
 		defer cancel()
-		strike := func() error {
-			switch c.fault {
-			case fails:
-				return errLuck
-			case panics:
-				panic("boom")
-			case stalls:
-				survivors.Wait()
-			case cancels:
-				cancel()
-			}
-			return nil
-		}
-		view := &trap{Group: g, strike: strike}
+		strike := func() error { return c.fault.Strike(survivors.Wait, cancel) }
+		view := traintest.NewTrap(g, strike)
 		if all[me], err = c.engine.Join(ctx, view, me); err != nil {
 			return err
 		}
 		for step := range 3 {
-			before := view.calls.Load()
+			before := view.Calls()
 			if me == c.victim && step == 1 {
 				if c.at == "before" {
 					err = strike()
@@ -139,15 +94,8 @@ func (c faultCase) play(patience time.Duration) error {
 			if _, err := all[me].Step(own, inputs, targets); err != nil {
 				return err
 			}
-			if calls := view.calls.Load() - before; me == c.victim && step == 0 {
-				switch c.at {
-				case "first":
-					view.arm(0)
-				case "middle":
-					view.arm(calls / 2)
-				case "last":
-					view.arm(calls - 1)
-				}
+			if me == c.victim && step == 0 {
+				view.Arm(c.at, view.Calls()-before)
 			}
 		}
 		return nil
@@ -195,18 +143,10 @@ func (c faultCase) lost(rank *zero.Rank) error {
 	ctx := context.Background()
 	inputs, targets := faultSource(1)
 	steps := rank.Steps()
-	var errs []error
-	check := func(what string, err error) {
-		if err == nil || !strings.Contains(err.Error(), "join a new group and load the last checkpoint") {
-			errs = append(errs, fmt.Errorf("%s of a lost rank: %v", what, err))
-		}
-	}
-	_, err := rank.Step(ctx, inputs, targets) // who failed before it is lost now
-	check("Step", err)
-	_, err = rank.Params(ctx)
-	check("Params", err)
-	check("Save", rank.Save(ctx, c.saved, nil, 1))
-	check("Load", rank.Load(ctx, nil))
+	_, step := rank.Step(ctx, inputs, targets) // who failed before it is lost now
+	_, params := rank.Params(ctx)
+	save, load := rank.Save(ctx, c.saved, nil, 1), rank.Load(ctx, nil)
+	errs := []error{traintest.Lost(map[string]error{"Step": step, "Params": params, "Save": save, "Load": load})}
 	if rank.Steps() != steps {
 		errs = append(errs, fmt.Errorf("a lost rank has made %d steps, before %d", rank.Steps(), steps))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -128,7 +129,7 @@ func TestCompilersOwn(t *testing.T) {
 		for i, s := range recipe.Model.Params() {
 			got[s.Name] = list[i]
 		}
-		if off := apart(t, one, got); !(off <= bound) {
+		if off := traintest.Apart(t, one, got); !(off <= bound) {
 			t.Errorf("stage %d: %g units from one device", stage, off)
 		}
 		total, err := run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/systest"
+	"github.com/shardbook/shardbook/internal/traintest"
 )
 
 // envDir is set in processes that are ranks: the folder for their checkpoints, one for each form. They run this test
@@ -35,7 +36,7 @@ func TestProcesses(t *testing.T) {
 		if name := differIn(stateIn(t, processDir(root, form)), stateIn(t, dir)); name != "" {
 			t.Errorf("stage %d: %s of processes is not that of goroutines", o.Stage, name)
 		}
-		files, err := filepath.Glob(filepath.Join(last(t, processDir(root, form)).Path, "*.safetensors"))
+		files, err := filepath.Glob(filepath.Join(traintest.Last(t, processDir(root, form)).Path, "*.safetensors"))
 		if err != nil || len(files) != three {
 			t.Errorf("stage %d: files %v, %v; want one of each process", o.Stage, files, err)
 		}

@@ -3,12 +3,11 @@ package zero_test
 import (
 	"testing"
 
-	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/dtypes/bfloat16"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -34,11 +33,11 @@ func TestVariants(t *testing.T) {
 		"prefetching": {Stage: 3, Prefetch: 1},
 		"far ahead":   {Stage: 3, Prefetch: 20},
 	} {
-		if diff := differ(plain, ranks(t, engine(t, backend, recipe, o), world, steps, batches)); diff != "" {
+		if diff := traintest.Differ(plain, ranks(t, engine(t, backend, recipe, o), world, steps, batches)); diff != "" {
 			t.Errorf("%s: %s is not the same bit for bit", name, diff)
 		}
 	}
-	if diff := differ(plain, compiled(t, backend, recipe, zero.Options{Stage: 3, Prefetch: 1, Recompute: true}, steps, batches, data)); diff != "" {
+	if diff := traintest.Differ(plain, compiled(t, backend, recipe, zero.Options{Stage: 3, Prefetch: 1, Recompute: true}, steps, batches, data)); diff != "" {
 		t.Errorf("a program that gathers ahead and recomputes: %s is not the same bit for bit", diff)
 	}
 	for name, o := range map[string]zero.Options{
@@ -50,7 +49,7 @@ func TestVariants(t *testing.T) {
 		"copies only":            {Stage: 3, Shards: 1},
 	} {
 		got := ranks(t, engine(t, backend, recipe, o), world, steps, batches)
-		if off := apart(t, one, got); !(off <= bound) {
+		if off := traintest.Apart(t, one, got); !(off <= bound) {
 			t.Errorf("%s: %g units from one device", name, off)
 		}
 		axes := []xla.MeshAxis{data}
@@ -58,7 +57,7 @@ func TestVariants(t *testing.T) {
 			axes = []xla.MeshAxis{xla.Axis(zero.Replicas, world/o.Shards), xla.Axis(train.Axis, o.Shards)}
 		}
 		o.Shards = 0
-		if diff := differ(got, compiled(t, backend, recipe, o, steps, batches, axes...)); diff != "" {
+		if diff := traintest.Differ(got, compiled(t, backend, recipe, o, steps, batches, axes...)); diff != "" {
 			t.Errorf("%s: the program's %s is not that of the ranks", name, diff)
 		}
 	}
@@ -77,7 +76,7 @@ func TestOffload(t *testing.T) {
 			recipe.Precision.Scaling = precision.Static(256)
 		}
 		got := ranks(t, engine(t, backend, recipe, zero.Options{Stage: stage, Offload: true}), world, steps, batches)
-		if off := apart(t, one, got); !(off <= bound) {
+		if off := traintest.Apart(t, one, got); !(off <= bound) {
 			t.Errorf("stage %d: %g units from one device", stage, off)
 		}
 	}
@@ -101,46 +100,29 @@ func TestPrecision(t *testing.T) {
 			policy.Scaling.Initial, policy.Scaling.Backoff = 0x1p24, 0x1p-14
 		}
 		recipe := train.Recipe{Model: toy.Layers(2, true), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}, Precision: policy, Clip: 1}
-		one := inFull(t, alone(t, backend, recipe, steps, batches))
+		one := alone(t, backend, recipe, steps, batches)
 		var first named
 		for stage := 1; stage <= 3; stage++ {
 			o := zero.Options{Stage: stage}
-			r := inFull(t, ranks(t, engine(t, backend, recipe, o), world, steps, batches))
+			r := ranks(t, engine(t, backend, recipe, o), world, steps, batches)
 			if first == nil {
 				first = r
 			}
-			if off := apart(t, one, r) * 0x1p-23; !(off <= share) {
+			if off := traintest.Apart(t, one, r) * 0x1p-23; !(off <= share) {
 				t.Errorf("%s, stage %d: %g of the largest parameter from one device", name, stage, off)
 			}
-			if diff := differ(first, r); diff != "" {
+			if diff := traintest.Differ(first, r); diff != "" {
 				t.Errorf("%s, stage %d: %s is not that of stage 1", name, stage, diff)
 			}
 			if stage < 3 {
 				continue
 			}
-			c := inFull(t, compiled(t, backend, recipe, o, steps, batches, xla.Axis(train.Axis, world)))
-			if off := apart(t, one, c) * 0x1p-23; !(off <= share) {
+			c := compiled(t, backend, recipe, o, steps, batches, xla.Axis(train.Axis, world))
+			if off := traintest.Apart(t, one, c) * 0x1p-23; !(off <= share) {
 				t.Errorf("%s, stage %d: the program is %g of the largest parameter from one device", name, stage, off)
 			}
 		}
 	}
-}
-
-// inFull converts parameters to float32.
-func inFull(t *testing.T, of named) named {
-	t.Helper()
-	all := named{}
-	for name, v := range of {
-		if all[name] = v; v.DType() == dtypes.Float32 {
-			continue
-		}
-		var flat []float32
-		for _, x := range tensors.MustCopyFlatData[bfloat16.BFloat16](v) {
-			flat = append(flat, x.Float32())
-		}
-		all[name] = tensors.FromFlatDataAndDimensions(flat, v.Shape().Dimensions...)
-	}
-	return all
 }
 
 // TestModels trains a GPT with dropout, whose noise is that of the rows wherever they are; and with moments of 8 bits, of
@@ -167,10 +149,10 @@ func TestModels(t *testing.T) {
 	} {
 		one := alone(t, backend, test.recipe, steps, test.batches)
 		o := zero.Options{Stage: 3}
-		if off := apart(t, one, ranks(t, engine(t, backend, test.recipe, o), world, steps, test.batches)); !(off <= bound) {
+		if off := traintest.Apart(t, one, ranks(t, engine(t, backend, test.recipe, o), world, steps, test.batches)); !(off <= bound) {
 			t.Errorf("%s: the ranks are %g units from one device", name, off)
 		}
-		if off := apart(t, one, compiled(t, backend, test.recipe, o, steps, test.batches, xla.Axis(train.Axis, world))); !(off <= bound) {
+		if off := traintest.Apart(t, one, compiled(t, backend, test.recipe, o, steps, test.batches, xla.Axis(train.Axis, world))); !(off <= bound) {
 			t.Errorf("%s: the program is %g units from one device", name, off)
 		}
 	}
