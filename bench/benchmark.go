@@ -35,6 +35,9 @@ type untimed interface{ untimed() }
 type testCase struct {
 	name string
 
+	// class, where it is not "", is that of the implementations that do the case: no others are asked to.
+	class string
+
 	// params is sent to the workers, as JSON; only the benchmark knows its fields.
 	params any
 

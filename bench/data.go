@@ -69,14 +69,18 @@ func jaxDevices(n int) string {
 	return "XLA_FLAGS=--xla_force_host_platform_device_count=" + strconv.Itoa(n)
 }
 
-// trainDDP starts the processes, which find each other by a file.
 func trainDDP(args ...string) func(context.Context, place) ([]*exec.Cmd, error) {
+	return torchProcesses(ddpProcesses, "train.py", append([]string{"torch"}, args...)...)
+}
+
+// torchProcesses starts processes that share the cores, and find each other by a file.
+func torchProcesses(n int, script string, args ...string) func(context.Context, place) ([]*exec.Cmd, error) {
 	return func(ctx context.Context, p place) (commands []*exec.Cmd, err error) {
-		store, err := os.MkdirTemp(p.dir, "ddp-")
-		for rank := range ddpProcesses {
-			cmd := exec.CommandContext(ctx, p.python, append([]string{filepath.Join(p.scripts, "train.py"), "torch",
-				"--threads=" + strconv.Itoa(max(1, runtime.NumCPU()/ddpProcesses)), "--rank=" + strconv.Itoa(rank),
-				"--ranks=" + strconv.Itoa(ddpProcesses), "--store=" + filepath.Join(store, "store")}, args...)...)
+		store, err := os.MkdirTemp(p.dir, "torch-")
+		for rank := range n {
+			cmd := exec.CommandContext(ctx, p.python, slices.Concat([]string{filepath.Join(p.scripts, script)}, args, []string{
+				"--threads=" + strconv.Itoa(max(1, runtime.NumCPU()/n)), "--rank=" + strconv.Itoa(rank),
+				"--ranks=" + strconv.Itoa(n), "--store=" + filepath.Join(store, "store")})...)
 			cmd.Env = append(os.Environ(), "GLOO_SOCKET_IFNAME="+loopback(), "CUDA_VISIBLE_DEVICES=")
 			commands = append(commands, cmd)
 		}
@@ -86,6 +90,11 @@ func trainDDP(args ...string) func(context.Context, place) ([]*exec.Cmd, error) 
 
 // charts draws the costs, and lists them with the times.
 func (b *data) charts(records []record) []*chart.Chart {
+	return costCharts("data parallelism", "one device's", records)
+}
+
+// costCharts draws what something costs, over whose time, and lists it with the times.
+func costCharts(what, over string, records []record) []*chart.Chart {
 	header := []string{"case", "", "ms", "over", "cost", "of least times", "ratio", "of least times"}
 	var cases []string
 	var rows [][]string
@@ -98,9 +107,10 @@ func (b *data) charts(records []record) []*chart.Chart {
 			cell("%.2f", r.Ratio), cell("%.2f", r.MinRatio)})
 		bars = addBar(bars, r.Impl, r.Cost)
 	}
-	charts := []*chart.Chart{chart.Table("Costs are times over one device's; ratios are the peers' costs over ours", header, rows)}
-	if bars != nil {
-		charts = append(charts, chart.Bar("What data parallelism costs", cases, bars...).Axes("", "time / one device's"))
+	charts := []*chart.Chart{chart.Table("Costs are times over "+over+"; ratios are the peers' costs over ours", header, rows)}
+	// A bar for each case: who cannot do all of them is in the table alone.
+	if bars = slices.DeleteFunc(bars, func(s chart.Series) bool { return len(s.Y) < len(cases) }); len(bars) > 0 {
+		charts = append(charts, chart.Bar("What "+what+" costs", cases, bars...).Axes("", "time / "+over))
 	}
 	return charts
 }

@@ -148,6 +148,9 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 	var results []result
 	want := c.want
 	for _, w := range workers {
+		if c.class != "" && c.class != w.class {
+			continue
+		}
 		prepared, err := w.ask(ctx, request{Do: "prepare", Case: params})
 		var unsupported errUnsupported
 		if errors.As(err, &unsupported) {

@@ -79,6 +79,22 @@ func (t *trainXLA) prepare(params []byte) error {
 	return nil
 }
 
+// begin starts a run all of whose steps have the same batch, and makes the first of them.
+func (t *trainXLA) begin(r train.Recipe, inputs, targets *tensors.Tensor) (err error) {
+	if t.run, err = t.start(t.backend, r); err != nil {
+		return err
+	}
+	t.inputs, t.targets, t.losses = inputs, targets, nil
+	for range trainFirst {
+		loss, err := t.step()
+		if err != nil {
+			return err
+		}
+		t.losses = append(t.losses, loss)
+	}
+	return nil
+}
+
 func (t *trainXLA) step() (loss float64, err error) {
 	metrics, err := t.run.Step(t.inputs, t.targets)
 	return metrics.Loss, err

@@ -53,16 +53,10 @@ func (c stackCase) model() chain.Model {
 			},
 		})
 	}
-	m.Criterion = func(y, targets *graph.Node) *graph.Node {
-		return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
-	}
+	m.Criterion = squareError
 	m.Initial = func() (weights []*tensors.Tensor, err error) {
 		for number := range 2 * c.Depth {
-			flat := flashData(number, c.Width*c.Width)
-			for i := range flat {
-				flat[i] /= float32(math.Sqrt(float64(c.Width)))
-			}
-			weights = append(weights, tensors.FromFlatDataAndDimensions(flat, c.Width, c.Width))
+			weights = append(weights, numberedArray(number, 1/math.Sqrt(float64(c.Width)), c.Width, c.Width))
 		}
 		return weights, nil
 	}
@@ -71,10 +65,21 @@ func (c stackCase) model() chain.Model {
 
 // batch is the inputs and the targets of every step.
 func (c stackCase) batch() (inputs, targets *tensors.Tensor) {
-	array := func(number int) *tensors.Tensor {
-		return tensors.FromFlatDataAndDimensions(flashData(number, c.Rows*c.Width), c.Rows, c.Width)
+	return numberedArray(2*c.Depth, 1, c.Rows, c.Width), numberedArray(2*c.Depth+1, 1, c.Rows, c.Width)
+}
+
+// squareError is the mean of the squared differences.
+func squareError(y, targets *graph.Node) *graph.Node {
+	return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
+}
+
+// numberedArray is the array of [flashData] of that number, scaled.
+func numberedArray(number int, scale float64, rows, columns int) *tensors.Tensor {
+	flat := flashData(number, rows*columns)
+	for i := range flat {
+		flat[i] *= float32(scale)
 	}
-	return array(2 * c.Depth), array(2*c.Depth + 1)
+	return tensors.FromFlatDataAndDimensions(flat, rows, columns)
 }
 
 // stackXLA is a [trainXLA] of a stack. Nobody asks it for samples.
@@ -95,18 +100,6 @@ func (s *stackXLA) prepare(params []byte) error {
 	if err := json.Unmarshal(params, &c); err != nil {
 		return err
 	}
-	var err error
-	if s.run, err = s.start(s.backend, train.Recipe{Model: c.model(), Rule: optim.AdamW(trainRate)}); err != nil {
-		return err
-	}
-	s.inputs, s.targets = c.batch()
-	s.losses = nil
-	for range trainFirst {
-		loss, err := s.step()
-		if err != nil {
-			return err
-		}
-		s.losses = append(s.losses, loss)
-	}
-	return nil
+	inputs, targets := c.batch()
+	return s.begin(train.Recipe{Model: c.model(), Rule: optim.AdamW(trainRate)}, inputs, targets)
 }

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+)
+
+// BenchmarkPlay says what it costs to play a schedule whose passes take no time: GPipe's step by the Player, over a loop that sends
+// and receives the same messages between the same ranks, one after another, and does nothing else. The two take turns. The ratios
+// are the median of the rounds' and that of the least times.
+func BenchmarkPlay(b *testing.B) {
+	const microbatches, inner = 64, 4
+	plan, err := schedule.GPipe(pipelineRanks, microbatches)
+	if err != nil {
+		b.Fatal(err)
+	}
+	player, err := pipeline.NewPlayer(plan)
+	if err != nil {
+		b.Fatal(err)
+	}
+	groups, err := group.New(pipelineRanks)
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := ranks{groups: groups}
+	idle := pipeline.Sleeper{Costs: schedule.Costs{Forward: []float64{0}, Backward: []float64{0}}}
+	ways := []func(ctx context.Context, i int) error{
+		func(ctx context.Context, i int) error {
+			return player.Play(ctx, groups[i], idle, pipeline.PlayOptions{})
+		},
+		func(ctx context.Context, i int) error { return passOn(ctx, groups[i], microbatches) },
+	}
+	took := make([]sampleTimes, len(ways))
+	for round := 0; b.Loop(); round++ {
+		for i := range ways {
+			k := (round + i) % len(ways)
+			begin := time.Now()
+			for range inner {
+				if err := all.do(ways[k]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			took[k] = append(took[k], milliseconds(begin, inner))
+		}
+	}
+	actions := 0
+	for _, rank := range plan.Ranks {
+		actions += len(rank)
+	}
+	b.ReportMetric(median(pairRatios(took[1], took[:1])), "play/loop")
+	b.ReportMetric(slices.Min(took[0])/slices.Min(took[1]), "play/loop-of-least")
+	b.ReportMetric(1e3*slices.Min(took[0])/float64(actions), "least-µs/action")
+	b.ReportMetric(0, "ns/op") // steps of both; none of the above
+}
+
+// passOn passes messages on along the ranks, and then back.
+func passOn(ctx context.Context, g group.Group, messages int) error {
+	last := g.Size() - 1
+	for _, way := range []struct{ from, to int }{{g.Rank() - 1, g.Rank() + 1}, {g.Rank() + 1, g.Rank() - 1}} {
+		for range messages {
+			x := make([]float32, 1)
+			if way.from >= 0 && way.from <= last {
+				if err := group.Recv(ctx, g, x, way.from); err != nil {
+					return err
+				}
+			}
+			if way.to >= 0 && way.to <= last {
+				if err := group.Send(ctx, g, x, way.to); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
