@@ -1,0 +1,48 @@
+package xla
+
+import (
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/lib/xla/plugin"
+)
+
+// DotGeneral multiplies. On CPUs, x·wᵀ with few rows takes XLA several times as long as w·xᵀ does (docs/upstream.md, "products of few
+// rows"): it is written as that, transposed. The gradient of a linear layer's input is such a product.
+func (f *function) DotGeneral(lhs compute.Value, lhsContracted, lhsBatch []int, rhs compute.Value, rhsContracted, rhsBatch []int,
+	config compute.DotGeneralConfig) (compute.Value, error) {
+	if f.parent != nil || f.builder.backend.info.Platform != plugin.CPU || !fewRows(lhs, lhsContracted, lhsBatch, rhs, rhsContracted) {
+		return f.Function.DotGeneral(lhs, lhsContracted, lhsBatch, rhs, rhsContracted, rhsBatch, config)
+	}
+	swapped, err := f.Function.DotGeneral(rhs, rhsContracted, rhsBatch, lhs, lhsContracted, lhsBatch, config)
+	if err != nil {
+		return nil, err
+	}
+	// XLA would fold the transposition into the product again; it does not look through a barrier of several values.
+	behind, err := f.Function.OptimizationBarrier(swapped, lhs)
+	if err != nil {
+		return nil, err
+	}
+	var axes []int // the rows' come first again
+	for i := range len(hloValue(lhs).Shape().Dimensions) - 1 {
+		axes = append(axes, i+1)
+	}
+	return f.Function.Transpose(behind[0], append(axes, 0)...)
+}
+
+// fewRows says whether a product is x·wᵀ with w a large matrix and x of so few rows that the other form is faster. The bounds were
+// measured, with matrices from 256×256 to 4096×1024 and 8 to 1024 rows.
+func fewRows(x compute.Value, xContracted, xBatch []int, w compute.Value, wContracted []int) bool {
+	const large, share = 512 * 512, 4
+	a, b := hloValue(x).Shape(), hloValue(w).Shape()
+	last := len(a.Dimensions) - 1
+	if a.DType != dtypes.Float32 || b.DType != dtypes.Float32 || len(xBatch) > 0 || len(b.Dimensions) != 2 || last < 1 ||
+		len(xContracted) != 1 || xContracted[0] != last || len(wContracted) != 1 || wContracted[0] != 1 {
+		return false
+	}
+	rows := 1
+	for _, d := range a.Dimensions[:last] {
+		rows *= d
+	}
+	return b.Dimensions[0]*b.Dimensions[1] >= large && share*rows <= min(b.Dimensions[0], b.Dimensions[1])
+}
