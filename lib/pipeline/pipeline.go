@@ -103,7 +103,14 @@ func (p *Pipeline) prepare(at int, inputs, targets shapes.Shape) ([]sizes, error
 			}
 		}
 	}
-	return all, nil
+	if p.options.Schedule.Weights != schedule.Flush {
+		return all, nil // there are two updates, and not each rank has both
+	}
+	update, err := p.updateOf(p.ranks[at], false)
+	if err == nil {
+		err = update.Prepare()
+	}
+	return all, err
 }
 
 // validFor returns an error if a model of so many blocks cannot be trained with the options.

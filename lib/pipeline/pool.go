@@ -61,3 +61,19 @@ func (b *borrowed) Free() error {
 	b.pool.spare[key] = append(b.pool.spare[key], t)
 	return nil
 }
+
+// on is the tensor of a message, or nil.
+func (b *borrowed) on() *tensors.Tensor {
+	if b == nil {
+		return nil
+	}
+	return b.tensor
+}
+
+// message is the gradient of a stage's input, which the first stage has none of.
+func (b *borrowed) message(of place) Message {
+	if of.stage == 0 {
+		return nil
+	}
+	return b
+}

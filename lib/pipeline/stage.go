@@ -22,28 +22,6 @@ type worker struct {
 	updated int // stages whose update has come, of those of the rank
 }
 
-type place struct{ stage, microbatch int }
-
-// stash is what is kept of a micro-batch between the passes of a stage.
-type stash struct {
-	in      *borrowed // nil for the first stage
-	x       *tensors.Tensor
-	targets *tensors.Tensor // of the last stage
-	row     uint32
-	version int
-	blocks  []kept
-	above   *borrowed // between the two parts of a backward pass
-}
-
-// kept is what is kept of a block.
-type kept struct {
-	x     *tensors.Tensor   // its input
-	own   bool              // which is not the stage's
-	kept  []*tensors.Tensor // of its forward pass
-	above *tensors.Tensor   // between the two parts of a backward pass: the gradient of its output
-	left  []*tensors.Tensor // and what the first part left
-}
-
 // Room implements [Worker].
 func (w *worker) Room(of schedule.Action) (Message, error) {
 	blocks := w.pipeline.stages[of.Stage]
@@ -82,9 +60,8 @@ func (w *worker) Compute(ctx context.Context, a schedule.Action, version int, in
 func (w *worker) forward(at place, version int, in *borrowed) (Message, error) {
 	s := &stash{in: in, version: version, row: w.parts[at.microbatch].Row}
 	w.stashed[at] = s
-	if w.peak = max(w.peak, len(w.stashed)); w.pipeline.options.Trace != nil {
-		w.pipeline.options.Trace.Count(w.world.Rank(), "stashed activations", int64(len(w.stashed)))
-	}
+	w.peak = max(w.peak, len(w.stashed))
+	w.count()
 	var err error
 	if at.stage == 0 {
 		s.x, err = w.pipeline.backend.Put(w.parts[at.microbatch].Inputs, w.device)
@@ -303,55 +280,10 @@ func appendAll(args []any, lists ...[]*tensors.Tensor) []any {
 func (w *worker) drop(at place) error {
 	s := w.stashed[at]
 	delete(w.stashed, at)
-	w.pipeline.options.Trace.Count(w.world.Rank(), "stashed activations", int64(len(w.stashed)))
+	w.count()
 	return s.free()
 }
 
-// free frees all that there is, in whatever state.
-func (s *stash) free() error {
-	errs := []error{s.freeBlocks(), s.in.Free(), s.above.Free(), rank.Free(s.targets)}
-	if s.in == nil {
-		errs = append(errs, rank.Free(s.x))
-	}
-	return errors.Join(errs...)
-}
-
-// freeBlocks frees what is kept of the blocks.
-func (s *stash) freeBlocks() error {
-	var errs []error
-	for k := range s.blocks {
-		b := &s.blocks[k]
-		if k < len(s.blocks)-1 {
-			errs = append(errs, rank.Free(b.above))
-		}
-		errs = append(errs, b.free())
-	}
-	s.blocks = nil
-	return errors.Join(errs...)
-}
-
-// free frees what is kept of a block, but for what belongs to others.
-func (b *kept) free() error {
-	err := errors.Join(rank.Free(b.kept...), rank.Free(b.left...))
-	if b.own {
-		err = errors.Join(err, rank.Free(b.x))
-	}
-	b.x, b.kept, b.left, b.above = nil, nil, nil, nil
-	return err
-}
-
-// on is the tensor of a message, or nil.
-func (b *borrowed) on() *tensors.Tensor {
-	if b == nil {
-		return nil
-	}
-	return b.tensor
-}
-
-// message is the gradient of a stage's input, which the first stage has none of.
-func (b *borrowed) message(of place) Message {
-	if of.stage == 0 {
-		return nil
-	}
-	return b
+func (w *worker) count() {
+	w.pipeline.options.Trace.Count(w.world.Rank(), "stashed activations", int64(len(w.stashed)))
 }

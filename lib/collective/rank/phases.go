@@ -3,6 +3,7 @@ package rank
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -19,8 +20,10 @@ type Summing func(in []*graph.Node, sum func(x *graph.Node) *graph.Node) []*grap
 // that can be made at once, whose results the ranks then add up; one for those that need these; and so on, and at last one for
 // the function's results.
 type Phases struct {
-	sums []Program
-	last Program
+	sums   []Program
+	last   Program
+	inputs []shapes.Shape
+	sizes  []int // of the vectors of the sums, by phase
 }
 
 // Program is a compiled graph function, which runs on a device, as a xla.Portable does, or on the host, whatever device is
@@ -43,12 +46,14 @@ func NewPhases(scratch *graph.Graph, compile Compiler, fn Summing, inputs []shap
 	if err != nil {
 		return nil, err
 	}
-	p = &Phases{}
-	count := 0
+	p = &Phases{inputs: inputs}
 	for _, s := range all {
-		count = max(count, s.phase+1)
+		for len(p.sizes) <= s.phase {
+			p.sizes = append(p.sizes, 0)
+		}
+		p.sizes[s.phase] += s.size
 	}
-	for phase := range count {
+	for phase := range p.sizes {
 		one, err := compile(func(in []*graph.Node) []*graph.Node {
 			var wanted []*graph.Node
 			fn(in[:len(inputs)], known(all, in[len(inputs):], func(i int, x *graph.Node) *graph.Node {
@@ -128,6 +133,22 @@ func sumsOf(g *graph.Graph, fn Summing, inputs []shapes.Shape) (all []sumOf, err
 		return sum
 	})
 	return all, nil
+}
+
+// Prepare compiles those programs that can be before they run, as a xla.Portable can.
+func (p *Phases) Prepare() error {
+	in := slices.Clone(p.inputs)
+	for phase, one := range append(slices.Clone(p.sums), p.last) {
+		if phase > 0 {
+			in = append(in, shapes.Make(dtypes.Float32, p.sizes[phase-1]))
+		}
+		if early, ok := one.(interface{ Prepare(...shapes.Shape) error }); ok {
+			if err := early.Prepare(in...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Run calls the programs one after another. It is a collective call, in which ranks give and get what is their own; the

@@ -39,6 +39,9 @@ func TestPhases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := p.Prepare(); err != nil {
+		t.Error(err)
+	}
 	if compiled != 3 {
 		t.Errorf("%d programs, want 3: two phases of sums, and the last", compiled)
 	}
