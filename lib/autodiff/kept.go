@@ -53,12 +53,18 @@ func (p pass) candidates() []candidate {
 			keys[x] = digest(fmt.Sprint("gradient ", i, x.Shape()))
 		}
 	}
+	operand := map[*graph.Node]bool{}
+	for _, n := range p.made {
+		for _, x := range p.operands(n) {
+			operand[x] = true
+		}
+	}
 	dear := map[*graph.Node]bool{} // something costly went into it, or it is that itself
 	var all []candidate
 	for _, n := range p.made {
 		op, _ := maker(n)
 		dear[n] = costly(n) && !barrier(n) || slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return dear[x] })
-		if costly(op) && dear[op] && n.NumOutputs() == 1 {
+		if (costly(op) && dear[op] || operand[n] && dear[n]) && n.NumOutputs() == 1 {
 			all = append(all, candidate{n, key(n, keys)})
 		}
 	}

@@ -10,7 +10,8 @@ import (
 // BackwardFirst is Backward in two programs: it returns the gradients of the first inputs that Of lists, so many of them, and
 // what BackwardLater wants to make those of the others. So a stage of a pipeline sends the gradient of its input on, before it
 // makes those of its weights (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1). What is left for later is what is costly
-// of all that both need, chosen as Forward does.
+// of all that both need, chosen as Forward does, and what the first program multiplies, which it has in memory anyway: so the gradient
+// of each product's result is, which both multiply by something.
 //
 // kept is what Forward kept, or nil, where nothing was: then what both need of the forward pass is left, too.
 //
@@ -111,12 +112,19 @@ func (b backwardPass) neededByBoth(first, later []*graph.Node, has map[*graph.No
 	for _, n := range first {
 		visit(n)
 	}
+	multiplied := map[*graph.Node]bool{} // by the first ones
+	for n := range shared {
+		for _, x := range b.operands(n) {
+			multiplied[x] = true
+		}
+	}
 	all := b.candidates()
 	c := choice{}
 	places := map[*graph.Node]int{}
 	for i, a := range all {
 		c.keys = append(c.keys, a.key)
-		if shared[a.node] && !has[a.node] {
+		op, _ := maker(a.node)
+		if shared[a.node] && !has[a.node] && (costly(op) || multiplied[a.node]) {
 			places[a.node] = i
 		}
 	}
@@ -140,6 +148,20 @@ func (b backwardPass) neededByBoth(first, later []*graph.Node, has map[*graph.No
 	slices.Sort(c.kept)
 	c.kept = slices.Compact(c.kept)
 	return c
+}
+
+// operands are what a product of the backward pass multiplies, before that is turned about.
+func (p pass) operands(n *graph.Node) (all []*graph.Node) {
+	if p.v == nil || n.Type() != graph.NodeTypeDotGeneral {
+		return nil
+	}
+	for _, x := range n.Inputs() {
+		for x.Type() == graph.NodeTypeReshape || x.Type() == graph.NodeTypeTranspose {
+			x = x.Inputs()[0]
+		}
+		all = append(all, x)
+	}
+	return all
 }
 
 // with returns nodes made of the given values in place of others.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gomlx/compute"
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -92,6 +93,21 @@ func TestLaterOnXLA(t *testing.T) {
 			if first+later != both {
 				t.Errorf("%s: %d and %d operations %q in two programs, %d in one", m.name, first, later, op, both)
 			}
+		}
+	}
+}
+
+// TestLaterTakesGradients has both programs multiply the gradient of the same product's result: only the first one makes it.
+func TestLaterTakesGradients(t *testing.T) {
+	p := piece{name: "once", in: []*tensors.Tensor{random(1, 64, 64), random(2, 64, 64)}, v: []*tensors.Tensor{random(3, 64, 64)},
+		fn: func(in nodes) nodes { return nodes{graph.Tanh(graph.Dot(in[0], in[1]).Product())} }}
+	_, kept := p.inTwo(t, devicetest.One())
+	if _, left := p.inThree(t, devicetest.One(), kept); len(left) != 1 {
+		t.Errorf("%d values are left, want 1", len(left))
+	}
+	for which, want := range map[string]int{"first": 1, "later": 0} {
+		if n := p.count(t, which, "tanh"); n != want {
+			t.Errorf("%d times tanh in the %s program, want %d", n, which, want)
 		}
 	}
 }
