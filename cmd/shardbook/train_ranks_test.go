@@ -18,8 +18,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
@@ -162,14 +162,7 @@ func TestRanksStopAndGoOn(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Error(way, err)
 		}
-		path, err := checkpoint.Latest(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := checkpoint.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := traintest.Last(t, dir)
 		next := toyRanks(t, backend, way)
 		if err := next.Load(t.Context(), c); err != nil || next.Steps() != len(losses) {
 			t.Fatalf("%s: loaded step %d after %d, error %v", way, next.Steps(), len(losses), err)

@@ -22,8 +22,8 @@ type Named = params.Named[*tensors.Tensor]
 // Batches gives the batch of a step.
 type Batches = func(step int) (inputs, targets *tensors.Tensor)
 
-// Alone trains on one device, and returns the parameters and what each step reported.
-func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int, batches Batches) (Named, []train.Metrics) {
+// One is a run on one device; close it.
+func One(t testing.TB, backend *xla.Backend, recipe train.Recipe) *train.Run {
 	t.Helper()
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
 	if err != nil {
@@ -33,6 +33,13 @@ func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int, b
 	if err != nil {
 		t.Fatal(err)
 	}
+	return run
+}
+
+// Alone trains on one device, and returns the parameters and what each step reported.
+func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int, batches Batches) (Named, []train.Metrics) {
+	t.Helper()
+	run := One(t, backend, recipe)
 	defer run.Close()
 	var all []train.Metrics
 	for step := range steps {

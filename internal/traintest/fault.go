@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
@@ -108,4 +109,23 @@ func Lost(answers map[string]error) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Patiently plays a case of the fault, in which ranks wait so long for others. With one that stalls that is short, and longer in
+// further tries: on a busy machine another rank may be late as well.
+func (f Fault) Patiently(play func(wait time.Duration) error) error {
+	if f != Stalls {
+		return play(time.Minute) // none has to wait for it
+	}
+	const short, times = 500 * time.Millisecond, 4
+	wait := time.Duration(short)
+	err := play(wait)
+	for range 3 {
+		if err == nil {
+			break
+		}
+		wait *= times
+		err = play(wait)
+	}
+	return err
 }

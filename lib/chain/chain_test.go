@@ -39,25 +39,36 @@ func ExampleModel() {
 	// head   3 parameters,  2 at home; programs of head
 }
 
+// rows is a batch.
+func rows() (inputs, targets *tensors.Tensor) {
+	return tensors.FromValue([][]int32{{1, 2, 3, 4}, {5, 6, 7, 8}}), tensors.FromValue([][]int32{{2, 3, 4, 5}, {6, 7, 8, 10}})
+}
+
+// begin is a small model with its initial values, and a precision of a name.
+func begin(t *testing.T, name string) (precision.Policy, chain.Model, []*tensors.Tensor) {
+	t.Helper()
+	policy, err := precision.ParsePolicy(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := small.Chain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := m.Init()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy, m, values
+}
+
 // TestPasses goes through a chain block by block, forward and back, and holds the loss and the sums of each parameter's
 // gradients against those of the whole model. With dropout, a scaled loss, and in two precisions.
 func TestPasses(t *testing.T) {
-	inputs := tensors.FromValue([][]int32{{1, 2, 3, 4}, {5, 6, 7, 8}})
-	targets := tensors.FromValue([][]int32{{2, 3, 4, 5}, {6, 7, 8, 10}})
+	inputs, targets := rows()
 	for _, name := range []string{"fp32", "fp16"} {
 		for _, keep := range []bool{false, true} {
-			policy, err := precision.ParsePolicy(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := small.Chain()
-			if err != nil {
-				t.Fatal(err)
-			}
-			values, err := m.Init()
-			if err != nil {
-				t.Fatal(err)
-			}
+			policy, m, values := begin(t, name)
 			passes := chain.Passes{Model: m, Precision: policy, Keep: keep}
 			var kept int
 			fn := func(in []*graph.Node) []*graph.Node {
@@ -129,21 +140,9 @@ func TestPasses(t *testing.T) {
 // each in two parts, of which the second comes after all of the first. Both give the whole model's gradients, with dropout, a scaled
 // loss, and in two precisions, and each other's bit for bit.
 func TestParts(t *testing.T) {
-	inputs := tensors.FromValue([][]int32{{1, 2, 3, 4}, {5, 6, 7, 8}})
-	targets := tensors.FromValue([][]int32{{2, 3, 4, 5}, {6, 7, 8, 10}})
+	inputs, targets := rows()
 	for name, bound := range map[string]float64{"fp32": 1e-6, "fp16": 4e-3} { // of the largest element
-		policy, err := precision.ParsePolicy(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := small.Chain()
-		if err != nil {
-			t.Fatal(err)
-		}
-		values, err := m.Init()
-		if err != nil {
-			t.Fatal(err)
-		}
+		policy, m, values := begin(t, name)
 		w := walk{chain.Passes{Model: m, Precision: policy, Keep: true}, nil}
 		fn := func(in []*graph.Node) []*graph.Node {
 			n := len(m.Params())

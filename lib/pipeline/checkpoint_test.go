@@ -16,8 +16,6 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
-	"github.com/shardbook/shardbook/lib/train"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // stateIn is all that is in the newest checkpoint of a folder, as a result.
@@ -105,14 +103,7 @@ func TestCheckpoints(t *testing.T) {
 // wholeStep loads a checkpoint on one device, saves, takes a step, and saves what came of it.
 func wholeStep(t *testing.T, c *checkpoint.Checkpoint, batches batchOf) (after string, before result) {
 	t.Helper()
-	mesh, err := devices().Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	run, err := train.New(mesh, tiedRecipe())
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := traintest.One(t, devices(), tiedRecipe())
 	defer run.Close()
 	if err := run.Load(t.Context(), c); err != nil {
 		t.Fatal(err)

@@ -123,15 +123,7 @@ func TestFaults(t *testing.T) {
 				victim = (victim + 1) % p.Ranks()
 				c := faultCase{p, rows, at, fault, victim, t.TempDir()}
 				all.Go(func() {
-					wait := time.Minute // none has to wait for it
-					if fault == traintest.Stalls {
-						wait = 500 * time.Millisecond
-					}
-					err := c.play(wait)
-					for ; err != nil && fault == traintest.Stalls && wait < 10*time.Second; wait *= 4 {
-						err = c.play(4 * wait) // on a busy machine another rank may have been late as well
-					}
-					if err != nil {
+					if err := fault.Patiently(c.play); err != nil {
 						t.Errorf("%s: rank %d %s, %s: %v", form.kind, c.victim, c.fault, c.at, err)
 					}
 				})

@@ -132,14 +132,7 @@ func TestCheckpoints(t *testing.T) {
 		c = next
 	}
 	// What shards nothing loads it, too, and the other way round.
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	run, err := train.New(mesh, recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := traintest.One(t, backend, recipe)
 	defer run.Close()
 	whole := t.TempDir()
 	if err := run.Load(ctx, c); err != nil {

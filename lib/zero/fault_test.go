@@ -27,16 +27,7 @@ func TestFaults(t *testing.T) {
 				victim = (victim + 1) % three
 				c := faultCase{e, at, fault, victim, t.TempDir()}
 				all.Go(func() {
-					const patience = 500 * time.Millisecond
-					wait := time.Minute // none has to wait for it
-					if fault == traintest.Stalls {
-						wait = patience
-					}
-					err := c.play(wait)
-					for ; err != nil && fault == traintest.Stalls && wait <= 16*patience; wait *= 4 {
-						err = c.play(4 * wait) // on a busy machine another rank may have been late as well
-					}
-					if err != nil {
+					if err := fault.Patiently(c.play); err != nil {
 						t.Errorf("stage %d: rank %d %s, %s: %v", form.Stage, c.victim, c.fault, c.at, err)
 					}
 				})
