@@ -7,7 +7,16 @@ import (
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 )
+
+// plannedCase reads a case, and makes its schedule.
+func plannedCase(params []byte) (c pipelineCase, plan schedule.Schedule, err error) {
+	if err = json.Unmarshal(params, &c); err == nil {
+		plan, err = c.schedule()
+	}
+	return c, plan, err
+}
 
 // simulated takes just what a schedule's simulation says. It is a subject for ratios.
 type simulated struct{ ms float64 }
@@ -15,11 +24,7 @@ type simulated struct{ ms float64 }
 func serveSimulated(context.Context) (subject, func(), error) { return &simulated{}, func() {}, nil }
 
 func (s *simulated) prepare(params []byte) error {
-	var c pipelineCase
-	if err := json.Unmarshal(params, &c); err != nil {
-		return err
-	}
-	plan, err := c.schedule()
+	c, plan, err := plannedCase(params)
 	if err != nil {
 		return err
 	}
@@ -41,11 +46,7 @@ type sleepers struct {
 func serveSleepers(context.Context) (subject, func(), error) { return &sleepers{}, func() {}, nil }
 
 func (s *sleepers) prepare(params []byte) error {
-	var c pipelineCase
-	if err := json.Unmarshal(params, &c); err != nil {
-		return err
-	}
-	plan, err := c.schedule()
+	c, plan, err := plannedCase(params)
 	if err != nil {
 		return err
 	}

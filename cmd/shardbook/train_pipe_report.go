@@ -45,14 +45,13 @@ func (t *training) piped() (*pipeResult, error) {
 	if t.traced != nil {
 		r.Idle = &t.traced.idle
 	}
-	if len(t.records) > 0 {
-		r.PeakActivations = make([]int, r.Ranks)
+	if len(t.records) == 0 {
+		return r, nil
 	}
+	r.PeakActivations = make([]int, r.Ranks)
 	for i, one := range run.ranks {
-		if r.PeakActivations != nil {
-			most := &r.PeakActivations[i%r.Ranks]
-			*most = max(*most, one.(pipeRank).PeakActivations())
-		}
+		most := &r.PeakActivations[i%r.Ranks]
+		*most = max(*most, one.(pipeRank).PeakActivations())
 	}
 	return r, nil
 }

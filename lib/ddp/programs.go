@@ -3,11 +3,11 @@ package ddp
 import (
 	"fmt"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -61,7 +61,7 @@ func (e *Engine) compile() error {
 		}
 		spread := fmt.Sprint(twins[i], of)
 		if backward[spread] == nil {
-			if backward[spread], err = e.program(e.backward(i, of, len(buckets)), firsts(len(buckets))...); err != nil {
+			if backward[spread], err = e.program(e.backward(i, of, len(buckets)), rank.Firsts(len(buckets))...); err != nil {
 				return err
 			}
 		}
@@ -71,7 +71,7 @@ func (e *Engine) compile() error {
 		return e.compileServers()
 	}
 	var err error
-	e.update, err = e.program(e.updates, firsts(len(e.recipe.State()))...)
+	e.update, err = e.program(e.updates, rank.Firsts(len(e.recipe.State()))...)
 	return err
 }
 
@@ -82,15 +82,6 @@ func (e *Engine) program(fn func(in []*graph.Node) []*graph.Node, donated ...int
 		e.programs = append(e.programs, p)
 	}
 	return p, err
-}
-
-// firsts are the places of the first n inputs, which is where programs have what is donated to them.
-func firsts(n int) []int {
-	places := make([]int, n)
-	for i := range places {
-		places[i] = i
-	}
-	return places
 }
 
 // operands takes those of a block from the front of in.
@@ -166,13 +157,12 @@ func (e *Engine) updates(in []*graph.Node) []*graph.Node {
 }
 
 // view returns the gradient that lies at an offset of a bucket, times a factor: one over the number of summands, where
-// means are wanted. (A quotient would be compiled now to a division, now to a product, and the forms would differ in bits.)
+// means are wanted.
 func view(bucket *graph.Node, offset int, dimensions []int, factor *graph.Node) *graph.Node {
 	size := 1
 	for _, d := range dimensions {
 		size *= d
 	}
 	x := graph.Slice(bucket, graph.AxisRange(offset, offset+size))
-	x = graph.ConvertDType(graph.Mul(graph.ConvertDType(x, dtypes.Float32), factor), x.DType())
-	return graph.Reshape(x, dimensions...)
+	return graph.Reshape(rank.Scaled(x, factor), dimensions...)
 }

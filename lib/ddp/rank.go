@@ -259,7 +259,7 @@ func Mean(ctx context.Context, g group.Group, x float64) (float64, error) {
 
 // lose remembers what the rank was lost by.
 func (r *Rank) lose(by error) error {
-	err := fmt.Errorf("ddp: rank %d is lost: join a new group and load the last checkpoint; it was lost by: %w", r.g.Rank(), by)
+	err := rank.LostBy("ddp", r.g.Rank(), by)
 	r.lost = err
 	return errors.Join(err, r.Close())
 }

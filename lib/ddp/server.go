@@ -195,7 +195,7 @@ func (e *Engine) compileServers() (err error) {
 			}
 			weights, kept = optim.Apply(e.recipe.Rule, own, weights, views, kept, number)
 			return append(append([]*graph.Node{}, weights...), kept...)
-		}, firsts(len(own)+states)...)
+		}, rank.Firsts(len(own)+states)...)
 		if err != nil {
 			return err
 		}

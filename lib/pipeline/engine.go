@@ -53,9 +53,6 @@ func NewEngine(backend *xla.Backend, r train.Recipe) (*Engine, error) {
 	return e, e.compile()
 }
 
-// Blocks is how many blocks the model has.
-func (e *Engine) Blocks() int { return len(e.blocks) }
-
 // Close frees the programs, once none of them runs.
 func (e *Engine) Close() {
 	e.mu.Lock()
@@ -120,8 +117,7 @@ func (e *Engine) updateOf(own share, stay bool) (*rank.Phases, error) {
 		grads, loss, factor := in[len(state):len(in)-2], in[len(in)-2], in[len(in)-1]
 		means := make([]*graph.Node, len(grads))
 		for i, x := range grads {
-			// Not divided: a quotient is compiled now to a division, now to a product, and results would differ in bits.
-			means[i] = graph.ConvertDType(graph.Mul(graph.ConvertDType(x, dtypes.Float32), factor), x.DType())
+			means[i] = rank.Scaled(x, factor)
 		}
 		return own.recipe.UpdateShare(train.Share{Places: own.places, Counted: own.counted, Sum: sum}, in[:len(state)], loss, means)
 	}

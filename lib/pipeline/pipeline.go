@@ -3,10 +3,10 @@
 // schedule; any can be played.
 //
 // An [Engine] has the programs of a recipe, which the ranks of a process share; a [Pipeline] is its model cut into stages, with a
-// schedule; and a [Rank] has the weights of its own stages on a device of its own. A stage computes a micro-batch block by block, by the same few programs for every micro-batch, stage and
-// schedule, so that schedules which differ only in their order, or in how the model is cut, give the same bits.
-//
-// That goes for a backward pass, too, which is two programs one after another where the schedule does not split it.
+// schedule; and a [Rank] has the weights of its own stages on a device of its own. A stage computes a micro-batch block by block, by
+// the same few programs for every micro-batch, stage and schedule, so that schedules which differ only in their order, or in how the
+// model is cut, give the same bits. That goes for a backward pass, too, which is two programs one after another where the schedule
+// does not split it.
 //
 // [Player] plays a schedule with any [Worker], not only with a rank of a model.
 package pipeline
@@ -15,8 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/gomlx/compute/shapes"
 
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
@@ -81,12 +79,8 @@ func (p *Pipeline) Cut() []int { return p.options.Cut }
 // Ranks is how many ranks train together.
 func (p *Pipeline) Ranks() int { return len(p.ranks) * p.options.Replicas }
 
-// prepare compiles what a rank needs for micro-batches of a shape.
-func (p *Pipeline) prepare(at int, inputs, targets shapes.Shape) ([]sizes, error) {
-	all, err := p.sizesOf(inputs, targets)
-	if err != nil {
-		return nil, err
-	}
+// prepare compiles what a rank needs for micro-batches of which the blocks have these sizes.
+func (p *Pipeline) prepare(at int, all []sizes) error {
 	for _, stage := range p.options.Schedule.On(at) {
 		passes := map[schedule.Pass]bool{}
 		for _, a := range p.options.Schedule.Ranks[at] {
@@ -99,18 +93,18 @@ func (p *Pipeline) prepare(at int, inputs, targets shapes.Shape) ([]sizes, error
 		}
 		for _, i := range p.stages[stage] { // beside other ranks, which prepare theirs
 			if err := p.blocks[i].prepare(all[i], passes); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
 	if p.options.Schedule.Weights != schedule.Flush {
-		return all, nil // there are two updates, and not each rank has both
+		return nil // there are two updates, and not each rank has both
 	}
 	update, err := p.updateOf(p.ranks[at], false)
-	if err == nil {
-		err = update.Prepare()
+	if err != nil {
+		return err
 	}
-	return all, err
+	return update.Prepare()
 }
 
 // validFor returns an error if a model of so many blocks cannot be trained with the options.

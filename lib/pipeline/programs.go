@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -41,7 +42,7 @@ func (e *Engine) compile() (err error) {
 		}
 		b.keeps = new(int)
 		e.blocks = append(e.blocks, b)
-		sums := firsts(len(b.params))
+		sums := rank.Firsts(len(b.params))
 		var errs [4]error
 		b.forward, errs[0] = e.program(e.forward(i))
 		b.backward, errs[1] = e.program(e.backward(i), sums...)
@@ -67,15 +68,6 @@ func (e *Engine) compile() (err error) {
 
 // someType is the type of the flag that says whether there is anything in the sums.
 const someType = dtypes.Int32
-
-// firsts are the places of the first n inputs.
-func firsts(n int) []int {
-	places := make([]int, n)
-	for i := range places {
-		places[i] = i
-	}
-	return places
-}
 
 func (e *Engine) last(i int) bool { return i == len(e.model.Blocks)-1 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -37,6 +38,8 @@ type Rank struct {
 	sums    map[int][]*tensors.Tensor // of the gradients, by block
 	some    map[int]bool              // whether anything is in them
 	metrics train.Metrics             // of the last update
+	inputs  shapes.Shape              // of the micro-batches that programs are prepared for,
+	targets shapes.Shape              // and of their targets
 	peak    int
 	steps   int
 	lost    error
@@ -154,9 +157,16 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 }
 
 func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (err error) {
-	sizes, err := r.pipeline.prepare(r.at, parts[0].Inputs.Shape(), parts[0].Targets.Shape())
+	inputs, targets := parts[0].Inputs.Shape(), parts[0].Targets.Shape()
+	sizes, err := r.pipeline.sizesOf(inputs, targets)
 	if err != nil {
 		return err
+	}
+	if !inputs.Equal(r.inputs) || !targets.Equal(r.targets) {
+		if err := r.pipeline.prepare(r.at, sizes); err != nil {
+			return err
+		}
+		r.inputs, r.targets = inputs, targets
 	}
 	w := &worker{Rank: r, sizes: sizes, parts: parts, stashed: map[place]*stash{}}
 	defer func() {
@@ -218,7 +228,7 @@ func (r *Rank) Params() (params.Named[*tensors.Tensor], error) {
 
 // lose remembers what the rank was lost by.
 func (r *Rank) lose(by error) error {
-	err := fmt.Errorf("pipeline: rank %d is lost: join a new group and load the last checkpoint; it was lost by: %w", r.world.Rank(), by)
+	err := rank.LostBy("pipeline", r.world.Rank(), by)
 	r.lost = err
 	return errors.Join(err, r.Close())
 }

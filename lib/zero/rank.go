@@ -3,7 +3,6 @@ package zero
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -229,7 +228,7 @@ func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error
 
 // lose remembers what the rank was lost by.
 func (r *Rank) lose(by error) error {
-	err := fmt.Errorf("zero: rank %d is lost: join a new group and load the last checkpoint; it was lost by: %w", r.world.Rank(), by)
+	err := rank.LostBy("zero", r.world.Rank(), by)
 	r.lost = err
 	return errors.Join(err, r.Close())
 }

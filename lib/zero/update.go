@@ -4,6 +4,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
 )
@@ -29,8 +30,7 @@ func (l *layout) update(r train.Recipe, u shardUpdate) (kept, rest []*graph.Node
 	}
 	grads := l.cut(u.grads)
 	for i, x := range grads {
-		// Not divided: a quotient is compiled now to a division, now to a product, and the engines would differ in bits.
-		grads[i] = graph.ConvertDType(graph.Mul(graph.ConvertDType(x, dtypes.Float32), u.factor), x.DType())
+		grads[i] = rank.Scaled(x, u.factor)
 	}
 	out := r.UpdateShards(parts, append(l.cut(u.kept), u.rest...), u.loss, grads)
 	n := len(l.tree)

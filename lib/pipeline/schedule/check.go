@@ -14,20 +14,26 @@ import "fmt"
 //   - a version of the weights that is needed before it is made;
 //   - ranks that wait for each other, with the actions at which they do. This plays the programs of [Schedule.Programs].
 func (s Schedule) Check() error {
+	_, err := s.checked()
+	return err
+}
+
+// checked is Check, and returns what [Schedule.Versions] does.
+func (s Schedule) checked() (versions [][]int, err error) {
 	x, err := s.index()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.checkInputs(x); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.checkUpdates(); err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := s.versions(x); err != nil {
-		return err
+	if versions, err = s.versions(x); err != nil {
+		return nil, err
 	}
-	return s.play(x)
+	return versions, s.play(x)
 }
 
 // checkInputs looks for passes that come before what they need in the same list; [Schedule.play] finds the longer cycles.

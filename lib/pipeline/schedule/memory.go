@@ -22,10 +22,7 @@ type holding struct {
 	costs         Costs
 	stages        []int
 	whole, partly []int   // by stage of the list: micro-batches before and after InputGrad
-	stashed       int     // micro-batches now, each counted for each stage
-	held          float64 // by them
-	mostStashed   int
-	most          float64
+	held, most    float64 // by them
 }
 
 func newHolding(stages []int, c Costs) *holding {
@@ -61,8 +58,7 @@ func (h *holding) change(stage, whole, partly int) {
 		size := of(h.costs.Activation, s, 1)
 		h.held += float64(h.whole[i])*size + float64(h.partly[i])*(size*of(h.costs.Kept, s, 1))
 	}
-	h.stashed += whole + partly
-	h.mostStashed, h.most = max(h.mostStashed, h.stashed), max(h.most, h.held)
+	h.most = max(h.most, h.held)
 }
 
 // peak is the most that a rank with these stages holds if it does the actions in their order.

@@ -32,9 +32,7 @@ type Timeline struct {
 	Bubble float64
 	Idle   []float64 // StepTime less the time in which the rank computes
 
-	// PeakActivations is the most micro-batches that a rank has stashed at once, each counted once for each of the rank's
-	// stages, from the start of the forward pass to the end of Backward or WeightGrad.
-	PeakActivations []int
+	PeakActivations []int // see [Schedule.PeakActivations]
 	// PeakMemory is the most that they take: Costs.Activation, of which Costs.Kept is left after InputGrad.
 	PeakMemory []float64
 	Memory     [][]Level // what they take as time goes on
@@ -46,14 +44,11 @@ type Timeline struct {
 //
 // The errors are those of [Schedule.Check], and costs that are negative, not finite, or as many as no schedule's stages.
 func (s Schedule) Simulate(c Costs) (Timeline, error) {
-	if err := s.Check(); err != nil {
-		return Timeline{}, err
-	}
-	n, err := newNetwork(s, c)
+	versions, err := s.checked()
 	if err != nil {
 		return Timeline{}, err
 	}
-	versions, err := s.Versions()
+	n, err := newNetwork(s, c)
 	if err != nil {
 		return Timeline{}, err
 	}
@@ -66,7 +61,7 @@ func (s Schedule) Simulate(c Costs) (Timeline, error) {
 
 // timeline collects what was played.
 func (c *clock) timeline(s Schedule, costs Costs, versions [][]int) Timeline {
-	t := Timeline{Schedule: s}
+	t := Timeline{Schedule: s, PeakActivations: s.PeakActivations()}
 	var busy []float64
 	for r, order := range c.orders {
 		sum := 0.0
@@ -99,7 +94,7 @@ func (c *clock) timeline(s Schedule, costs Costs, versions [][]int) Timeline {
 			h.end(span.Action)
 			levels = addLevel(levels, span.End, h.held)
 		}
-		t.PeakActivations, t.PeakMemory = append(t.PeakActivations, h.mostStashed), append(t.PeakMemory, h.most)
+		t.PeakMemory = append(t.PeakMemory, h.most)
 		t.Memory = append(t.Memory, levels)
 	}
 	return t
