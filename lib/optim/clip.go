@@ -7,6 +7,8 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
 )
 
 // ClipByGlobalNorm scales all gradients by the same number, so that their global norm is at most max (Pascanu et al.
@@ -31,6 +33,30 @@ func GlobalNorm(grads []*graph.Node, sum func(*graph.Node) *graph.Node) *graph.N
 	square := SquareNorm(grads)
 	if sum != nil {
 		square = sum(square)
+	}
+	return graph.Sqrt(square)
+}
+
+// NormOfParts is [GlobalNorm] of gradients of the parameters of a tree, of which a rank has parts: each element counts once,
+// whichever ranks have it. A nil part is a gradient that every rank has whole, the same on each. It panics as GlobalNorm does.
+func NormOfParts(tree params.Tree, parts []Part, grads []*graph.Node, sum func(*graph.Node) *graph.Node) *graph.Node {
+	var whole, shared []*graph.Node
+	for i, g := range grads {
+		switch part := parts[i].(type) {
+		case nil:
+			whole = append(whole, g)
+		case Cut:
+			shared = append(shared, part.clean(g, tree[i].Shape.Dimensions))
+		default: // padding's gradients are zero
+			shared = append(shared, g)
+		}
+	}
+	if len(whole) == 0 {
+		return GlobalNorm(shared, sum)
+	}
+	square := SquareNorm(whole)
+	if len(shared) > 0 {
+		square = graph.Add(square, sum(SquareNorm(shared)))
 	}
 	return graph.Sqrt(square)
 }

@@ -34,7 +34,7 @@ type Flat struct {
 // rounded up, so that the last parts may have padding; where a rule keeps one number for a block of elements ([Adam8bit]), to whole
 // blocks, so that the parts make exactly the whole's step, and their states are the whole's in pieces.
 func FlatLength(r Rule, param params.Spec, ranks int) int {
-	length, unit := (param.Size()+ranks-1)/ranks, blockOf(r, param)
+	length, unit := (param.Size()+ranks-1)/ranks, max(1, blockOf(r, param))
 	return max(1, (length+unit-1)/unit*unit)
 }
 
@@ -43,12 +43,12 @@ type blocked interface {
 	block(param params.Spec) int
 }
 
-// blockOf is the length of a rule's blocks of a parameter, or 1.
+// blockOf is the length of a rule's blocks of a parameter, or 0 if it has none.
 func blockOf(r Rule, param params.Spec) int {
 	if b, ok := r.(blocked); ok {
-		return max(1, b.block(param))
+		return b.block(param)
 	}
-	return 1
+	return 0
 }
 
 func (f Flat) check([]int) error {
@@ -62,6 +62,8 @@ func (f Flat) dims([]int) []int              { return []int{max(1, f.Length)} }
 func (f Flat) joined() int                   { return 0 }
 func (f Flat) sum(x *graph.Node) *graph.Node { return sumWith(f.Sum, x) }
 func (f Flat) folded(int) Part               { return wholePart{} }
+func (f Flat) own([]int) int                 { return -1 }
+func (f Flat) runs(_ []int, block int) bool  { return f.Length%block == 0 }
 
 // at numbers the elements in the whole.
 func (f Flat) at() *graph.Node {
@@ -77,6 +79,8 @@ func (f Flat) clean(x *graph.Node, whole []int) *graph.Node {
 	inside := graph.LessThan(at, graph.Const(at.Graph(), int64(product(whole))))
 	return graph.Where(inside, x, graph.ZerosLike(x))
 }
+
+func (f Flat) withoutPadding(x *graph.Node, whole []int) *graph.Node { return f.clean(x, whole) }
 
 func (f Flat) fold(x *graph.Node, whole []int, axis int) *graph.Node {
 	dims := slices.Delete(slices.Clone(whole), axis, axis+1)

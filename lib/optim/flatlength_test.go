@@ -80,27 +80,15 @@ func TestFlatLengthKeepsSteps(t *testing.T) {
 				for range steps {
 					args = append(args, normal(tree, random)...)
 				}
-				listed, err := optim.StatesOfParts(rule, tree, []optim.Part{c.part(nil, nil)})
-				if err != nil {
-					t.Fatal(err)
-				}
 				out := mustCall(t, func(in []*graph.Node) (both []*graph.Node) {
-					g := in[0].Graph()
-					train := func(w *graph.Node, part optim.Part, states []optim.State, grad func(step int) *graph.Node) []*graph.Node {
-						ws, s := []*graph.Node{w}, []*graph.Node{}
-						for _, state := range states {
-							s = append(s, graph.Zeros(g, state.Shape))
-						}
-						for step := 1; step <= steps; step++ {
-							ws, s = optim.ApplyToParts(rule, tree, []optim.Part{part}, ws, []*graph.Node{grad(step)}, s, graph.Const(g, int32(step)))
-						}
-						return append(ws, s...)
-					}
-					whole := train(in[0], nil, rule.States(tree[0], nil), func(step int) *graph.Node { return in[step] })
+					whole := trained(rule, tree, nil, in[0], in[1:])
 					parts := make([][]*graph.Node, len(whole))
 					for rank := range ranks {
-						part := c.part(graph.Const(g, int32(rank*c.length)), nil) // no sums are needed
-						for k, x := range train(c.of(in[0], rank), part, listed, func(step int) *graph.Node { return c.of(in[step], rank) }) {
+						var grads []*graph.Node
+						for _, grad := range in[1:] {
+							grads = append(grads, c.of(grad, rank))
+						}
+						for k, x := range trained(rule, tree, c.onRank(in[0].Graph(), rank, nil), c.of(in[0], rank), grads) { // no sums are needed
 							parts[k] = append(parts[k], x)
 						}
 					}

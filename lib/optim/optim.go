@@ -59,8 +59,8 @@ type Update struct {
 // State is one array that a rule keeps for a part of a parameter.
 type State struct {
 	params.Spec // its name, and its shape on this rank
-	// Axis is the axis along which the ranks' states, put together in order, are that of the whole (or, for the scales
-	// of [Adam8bit], those of all parts); -1 means that every rank has the same.
+	// Axis is the axis along which the ranks' states, put together as the parts of the parameter are, are that of the
+	// whole (or, for the scales of [Adam8bit], those of all parts: see [Joins]); -1 means that every rank has the same.
 	Axis int
 }
 

@@ -2,7 +2,6 @@ package optim
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/gomlx/compute/dtypes"
@@ -12,7 +11,8 @@ import (
 )
 
 // Part says which part of a parameter a rank has, for the rules that need sums over the whole: [Cut] or [Flat]; a nil
-// Part is the whole. Every element of the parameter is in exactly one rank's part.
+// Part is the whole. Every element of the parameter is in at least one rank's part, and counts in sums with exactly one
+// rank. Ranks that have the same element compute the same for it.
 type Part interface {
 	// check returns an error if a tensor of these dimensions cannot be cut so.
 	check(whole []int) error
@@ -22,8 +22,15 @@ type Part interface {
 	joined() int
 	// sum adds up the ranks' x.
 	sum(x *graph.Node) *graph.Node
-	// clean returns the part x with zeros where it has no element of the whole.
+	// clean returns the part x with zeros where no element of the whole counts with this rank; withoutPadding where it
+	// has none at all.
 	clean(x *graph.Node, whole []int) *graph.Node
+	withoutPadding(x *graph.Node, whole []int) *graph.Node
+	// own is the axis whose indices the ranks have in any order, some with several ranks; or -1.
+	own(whole []int) int
+	// runs returns whether the parts, one after another, are the whole in row-major order, and each but the last has
+	// whole blocks of so many elements.
+	runs(whole []int, block int) bool
 	// fold sums the whole over one axis, which goes; folded is the part of the result that this rank has then.
 	fold(x *graph.Node, whole []int, axis int) *graph.Node
 	folded(axis int) Part
@@ -46,64 +53,13 @@ func (wholePart) dims(whole []int) []int                            { return who
 func (wholePart) joined() int                                       { return -1 }
 func (wholePart) sum(x *graph.Node) *graph.Node                     { return x }
 func (wholePart) clean(x *graph.Node, _ []int) *graph.Node          { return x }
+func (wholePart) withoutPadding(x *graph.Node, _ []int) *graph.Node { return x }
+func (wholePart) own([]int) int                                     { return -1 }
+func (wholePart) runs([]int, int) bool                              { return true }
 func (wholePart) folded(int) Part                                   { return wholePart{} }
 func (wholePart) fold(x *graph.Node, _ []int, axis int) *graph.Node { return graph.ReduceSum(x, axis) }
 func (wholePart) spread(y *graph.Node, whole []int, axis int) *graph.Node {
 	return graph.BroadcastToDims(graph.InsertAxes(y, axis), whole...)
-}
-
-// Cut is one of the equal parts of a parameter along one of its axes, as in tensor parallelism.
-type Cut struct {
-	Axis  int // from 0
-	Ranks int // the number of parts, which divides the axis
-	// Sum adds up the ranks' tensors, as an all-reduce does: every rank gets the same. The rules that need no sums over
-	// the parameter leave it alone, and then it may be nil.
-	Sum func(*graph.Node) *graph.Node
-}
-
-func (c Cut) check(whole []int) error {
-	switch {
-	case c.Axis < 0 || c.Axis >= len(whole):
-		return fmt.Errorf("it is cut along axis %d of the dimensions %v: choose one from 0 to %d", c.Axis, whole, len(whole)-1)
-	case c.Ranks < 1 || whole[c.Axis]%c.Ranks != 0:
-		return fmt.Errorf("axis %d of the dimensions %v is cut in %d: choose a number that divides it", c.Axis, whole, c.Ranks)
-	}
-	return nil
-}
-
-func (c Cut) dims(whole []int) []int {
-	if c.check(whole) != nil {
-		return whole
-	}
-	part := slices.Clone(whole)
-	part[c.Axis] /= c.Ranks
-	return part
-}
-
-func (c Cut) joined() int                              { return c.Axis }
-func (c Cut) clean(x *graph.Node, _ []int) *graph.Node { return x }
-func (c Cut) sum(x *graph.Node) *graph.Node            { return sumWith(c.Sum, x) }
-
-func (c Cut) fold(x *graph.Node, _ []int, axis int) *graph.Node {
-	y := graph.ReduceSum(x, axis)
-	if axis == c.Axis {
-		return c.sum(y)
-	}
-	return y
-}
-
-func (c Cut) folded(axis int) Part {
-	switch {
-	case axis == c.Axis:
-		return wholePart{}
-	case axis < c.Axis:
-		c.Axis--
-	}
-	return c
-}
-
-func (c Cut) spread(y *graph.Node, whole []int, axis int) *graph.Node {
-	return graph.BroadcastToDims(graph.InsertAxes(y, axis), c.dims(whole)...)
 }
 
 func sumWith(sum func(*graph.Node) *graph.Node, x *graph.Node) *graph.Node {
@@ -111,6 +67,14 @@ func sumWith(sum func(*graph.Node) *graph.Node, x *graph.Node) *graph.Node {
 		panic(errors.New("optim: this rule needs sums over the ranks: set the Sum of the part, as to an all-reduce"))
 	}
 	return sum(x)
+}
+
+// Joins returns whether the states of all parts of a parameter, joined as [State].Axis says, are those that the rule lists for
+// the whole. It is so but for [Adam8bit]: its blocks may lie otherwise in the parts, and then its codes and scales can be
+// joined and cut again by parts of the same kind alone. Rules from outside this package are taken at their word.
+func Joins(r Rule, param params.Spec, part Part) bool {
+	block := blockOf(r, param)
+	return block == 0 || wholeIfNil(part).runs(param.Shape.Dimensions, block)
 }
 
 // piece is what a rank has of a tensor.

@@ -158,17 +158,11 @@ func TestAdafactorRowsFarApart(t *testing.T) {
 	states := [][]float64{{0, 0}, {0, 0}}
 	want := slices.Clone(w)
 	plainAdafactor(rule)([]int{2, 2}, want, g, states, 1)
-	for _, c := range []cutting{{[]int{2, 2}, 1, 0, 0}, {[]int{2, 2}, 2, 0, 0}, {[]int{2, 2}, 2, 1, 0}, {[]int{2, 2}, 2, -1, 2}} {
+	for _, c := range []cutting{{ranks: 1}, {ranks: 2}, {ranks: 2, axis: 1}, {ranks: 2, axis: -1, length: 2}} {
+		c.dims = []int{2, 2}
 		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
-			one := graph.Const(in[0].Graph(), int32(1))
 			ranks := lockstep(c.ranks, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
-				part := c.part(graph.Const(in[0].Graph(), int32(rank*c.length)), sum)
-				var states []*graph.Node
-				for _, s := range rule.States(tree[0], part) {
-					states = append(states, graph.Zeros(in[0].Graph(), s.Shape))
-				}
-				w, _ := optim.ApplyToParts(rule, tree, []optim.Part{part}, []*graph.Node{c.of(in[0], rank)}, []*graph.Node{c.of(in[1], rank)}, states, one)
-				return w
+				return trained(rule, tree, c.onRank(in[0].Graph(), rank, sum), c.of(in[0], rank), []*graph.Node{c.of(in[1], rank)})
 			})
 			var parts []*graph.Node
 			for _, w := range ranks {

@@ -1,0 +1,11 @@
+package params
+
+// Shares says what each device of a mesh has of a model that devices compute together.
+type Shares struct {
+	// Axis is the mesh axis along which devices share parameters; "" is none. Cuts says how, in the order of the model's
+	// parameters: nil is one that each device has whole.
+	Axis string
+	Cuts []*Cut
+	// Tokens are mesh axes along which devices have all parameters, and other tokens of the same rows.
+	Tokens []string
+}
