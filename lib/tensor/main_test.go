@@ -1,0 +1,189 @@
+package tensor_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/tensor"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+func TestMain(m *testing.M) { devicetest.Main(m) }
+
+// way is how a group shares layers.
+type way struct {
+	name  string
+	group tensor.Group
+}
+
+var ways = []way{
+	{"tensor", tensor.Group{Axis: "tensor"}},
+	{"sequence", tensor.Group{Axis: "tensor", Sequence: true}},
+	{"overlap", tensor.Group{Axis: "tensor", Sequence: true, Overlap: true}},
+}
+
+// array is a whole array on the host, in row-major order.
+type array struct {
+	dims   []int
+	values []float64
+}
+
+func random(r *rand.Rand, scale float64, dims ...int) array {
+	a := array{dims: dims}
+	size := 1
+	for _, d := range dims {
+		size *= d
+	}
+	for range size {
+		a.values = append(a.values, float64(float32(r.NormFloat64()*scale)))
+	}
+	return a
+}
+
+// part is what a rank has of the array: index by index, with no help of lib/params.
+func (a array) part(cut *params.Cut, rank int) array {
+	if cut == nil {
+		return a
+	}
+	inner, outer := 1, 1
+	for i, d := range a.dims {
+		if i < cut.Axis {
+			outer *= d
+		} else if i > cut.Axis {
+			inner *= d
+		}
+	}
+	p := array{dims: append([]int{}, a.dims...)}
+	p.dims[cut.Axis] = len(cut.Index[rank])
+	for o := range outer {
+		for _, at := range cut.Index[rank] {
+			for i := range inner {
+				if at < 0 {
+					p.values = append(p.values, 0)
+				} else {
+					p.values = append(p.values, a.values[(o*a.dims[cut.Axis]+at)*inner+i])
+				}
+			}
+		}
+	}
+	return p
+}
+
+// stacked is what all ranks have of the array, one after another along a new first axis, in float32.
+func (a array) stacked(cut *params.Cut, ranks int) *tensors.Tensor {
+	var all array
+	for r := range ranks {
+		p := a.part(cut, r)
+		all = array{append([]int{ranks}, p.dims...), append(all.values, p.values...)}
+	}
+	return all.tensor()
+}
+
+// tensor is the array in float32.
+func (a array) tensor() *tensors.Tensor {
+	var flat []float32
+	for _, v := range a.values {
+		flat = append(flat, float32(v))
+	}
+	return tensors.FromFlatDataAndDimensions(flat, a.dims...)
+}
+
+// onRanks makes a program of a graph function that sees one rank's parts, of which each input and each output is stacked
+// along a new first axis, except for the last inputs, so many of them, that are the same on every rank.
+func onRanks(t *testing.T, mesh *xla.Mesh, same, inputs int, f func(in []*graph.Node) []*graph.Node) *xla.Program {
+	t.Helper()
+	in := make([]xla.Placement, inputs)
+	for i := range in {
+		if i < inputs-same {
+			in[i] = xla.Shard(0, "tensor")
+		}
+	}
+	p, err := xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+		for i := range in[:len(in)-same] {
+			in[i] = graph.Squeeze(in[i], 0)
+		}
+		out := f(in)
+		for i, o := range out {
+			out[i] = graph.ExpandAxes(graph.ConvertDType(o, dtypes.Float32), 0)
+		}
+		return out
+	}, xla.In(in...).Gives(xla.Shard(0, "tensor")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// call runs a program of onRanks and returns each output's values, those of all ranks one after another.
+func call(t *testing.T, p *xla.Program, args ...any) [][]float32 {
+	t.Helper()
+	out, err := p.Call(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := make([][]float32, len(out))
+	for i, o := range out {
+		whole, err := o.Merge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		values[i] = tensors.MustCopyFlatData[float32](whole)
+	}
+	return values
+}
+
+func meshOf(t *testing.T, backend *xla.Backend, axes ...xla.MeshAxis) *xla.Mesh {
+	t.Helper()
+	mesh, err := backend.Mesh(axes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mesh
+}
+
+// distance is the largest difference of two lists, in units of a scale, the largest value of an array: what rounding does
+// to sums does not depend on how small a result happens to be.
+func distance(t *testing.T, what string, got []float32, want []float64, scale float64) float64 {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s: %d values, want %d", what, len(got), len(want))
+		return 0
+	}
+	worst := 0.0
+	for i := range got {
+		d := math.Abs(float64(got[i]) - want[i])
+		if math.IsNaN(d) {
+			return d
+		}
+		worst = max(worst, d/scale)
+	}
+	return worst
+}
+
+func largest(values []float64) float64 {
+	m := 1e-3
+	for _, v := range values {
+		m = max(m, math.Abs(v))
+	}
+	return m
+}
+
+func dot(x, w *graph.Node) *graph.Node { return graph.DotGeneral(x, []int{-1}, nil, w, []int{0}, nil) }
+
+func report(t *testing.T, p *xla.Program) string {
+	t.Helper()
+	r, err := p.Collectives()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(r)
+}
