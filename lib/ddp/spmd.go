@@ -9,10 +9,19 @@ import (
 )
 
 // NewSPMD starts a run in which one compiled program, gradients, all-reduce and update in one graph, runs on all devices
-// of a mesh whose one axis is [train.Axis]. Each has the whole state, and [train.Run.Step] gives it its part of the rows.
-// The recipe's Replicas are set here. [train.Run.Collectives] says what the all-reduce was compiled to.
+// of a mesh whose first axis is [train.Axis], along which [train.Run.Step] gives each its part of the rows. Each has the whole
+// state, or, of a [train.Shared] model, what the model says: the mesh then has its axes, too, and gradients are averaged along those
+// of its tokens as well. The recipe's Replicas are set here. [train.Run.Collectives] says what the all-reduce was compiled to.
 func NewSPMD(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
-	recipe.Replicas = replicas{}
+	axes := []string{train.Axis}
+	if model, ok := recipe.Model.(train.Shared); ok {
+		shares, err := model.Shares(mesh.AxisSize)
+		if err != nil {
+			return nil, err
+		}
+		axes = append(axes, shares.Tokens...)
+	}
+	recipe.Replicas = replicas{axes}
 	return train.New(mesh, recipe)
 }
 
@@ -22,13 +31,16 @@ func NewAuto(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
 	return train.NewAuto(mesh, recipe, nil)
 }
 
-// replicas are the devices of the mesh.
-type replicas struct{}
+// replicas are the devices along axes of the mesh that have different rows or tokens.
+type replicas struct{ axes []string }
 
-// Mean implements [train.Replicas] by one all-reduce. Devices have equally many rows, so the mean over the batch is the
+// Mean implements [train.Replicas] by one all-reduce. Devices have equally many rows and tokens, so the mean over the batch is the
 // mean of the devices' means, for the loss as for its gradients.
-func (replicas) Mean(nodes []*graph.Node) []*graph.Node {
-	return collective.AllReduceEach(nodes, collective.Mean, train.Axis)
+func (r replicas) Mean(nodes []*graph.Node) []*graph.Node {
+	if collective.AxisSize(nodes[0].Graph(), r.axes...) == 1 {
+		return nodes
+	}
+	return collective.AllReduceEach(nodes, collective.Mean, r.axes...)
 }
 
 // Rank implements [train.Replicas].

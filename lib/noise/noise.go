@@ -14,29 +14,97 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
+// Axis is an axis of an array, of which a device has some indices.
+type Axis struct {
+	Whole int         // indices of the whole array; of the first axis it does not matter
+	Index *graph.Node // those that the device has, a vector of uint32 or int32; nil is all of them
+}
+
+// Whole are the axes of an array of the given dimensions, of which a device has all.
+func Whole(dimensions []int) []Axis {
+	axes := make([]Axis, len(dimensions))
+	for i, n := range dimensions {
+		axes[i].Whole = n
+	}
+	return axes
+}
+
+// Rows is the first axis of an array, of which a device has n indices from row on, a uint32 scalar; nil is 0.
+func Rows(row *graph.Node, n int) Axis {
+	if row == nil {
+		return Axis{Whole: n}
+	}
+	scalar(row)
+	return Axis{Index: graph.Add(graph.Iota(row.Graph(), shapes.Make(dtypes.Uint32, n), 0), row)}
+}
+
 // Bits returns 32 random bits, a uint32, for each element of an array of the given dimensions. The key is a uint32
 // scalar; the site tells one use of a key from another. The first axis begins at element row of that axis of the whole
 // array, a uint32 scalar; nil is 0. The bits repeat after 2³² elements. It panics if key or row is not what it says.
 func Bits(key *graph.Node, site uint32, row *graph.Node, dimensions ...int) *graph.Node {
+	axes := Whole(dimensions)
+	if row != nil {
+		if len(axes) == 0 {
+			scalar(row)
+			return bits(key, site, row)
+		}
+		axes[0] = Rows(row, dimensions[0])
+	}
+	return BitsAt(key, site, axes...)
+}
+
+// BitsAt is [Bits] for a device that has, along each axis, some of the indices of an array: it makes the bits that one
+// device would make for these elements of the whole. It panics if the key or an index is not what it says.
+func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 	g := key.Graph()
-	if row == nil {
-		row = graph.Const(g, uint32(0))
-	}
-	for _, n := range []*graph.Node{key, row} {
-		if !n.IsScalar() || n.DType() != dtypes.Uint32 {
-			panic(fmt.Errorf("noise: a key or row of shape %s: want a Uint32 scalar", n.Shape()))
+	dimensions := make([]int, len(axes))
+	for i, a := range axes {
+		if dimensions[i] = a.Whole; a.Index != nil {
+			dimensions[i] = a.Index.Shape().Dim(0)
 		}
 	}
-	shape := shapes.Make(dtypes.Uint32, dimensions...)
-	index := row
-	if !shape.IsScalar() {
-		index = graph.Add(graph.Iota(g, shape, 0), row)
-		for axis := 1; axis < shape.Rank(); axis++ {
-			index = graph.Add(graph.Mul(index, graph.Const(g, uint32(shape.Dim(axis)))), graph.Iota(g, shape, axis))
+	place := graph.Const(g, uint32(0))
+	for i, a := range axes {
+		var at *graph.Node
+		if a.Index == nil {
+			at = graph.Iota(g, shapes.Make(dtypes.Uint32, dimensions...), i)
+		} else {
+			if t := a.Index.DType(); a.Index.Rank() != 1 || t != dtypes.Uint32 && t != dtypes.Int32 {
+				panic(fmt.Errorf("noise: indices of axis %d of shape %s: want a vector of Uint32 or Int32", i, a.Index.Shape()))
+			}
+			at = graph.ExpandAndBroadcast(graph.ConvertDType(a.Index, dtypes.Uint32), dimensions, others(len(axes), i))
+		}
+		if i == 0 {
+			place = at
+			continue
+		}
+		place = graph.Add(graph.Mul(place, graph.Const(g, uint32(a.Whole))), at)
+	}
+	return bits(key, site, place)
+}
+
+// others are the axes but one.
+func others(axes, but int) []int {
+	var all []int
+	for i := range axes {
+		if i != but {
+			all = append(all, i)
 		}
 	}
-	key = hash(graph.Add(hash(key), graph.Const(g, site)))
-	return hash(graph.BitwiseXor(hash(index), graph.BroadcastToDims(key, dimensions...)))
+	return all
+}
+
+// bits hashes places.
+func bits(key *graph.Node, site uint32, place *graph.Node) *graph.Node {
+	scalar(key)
+	key = hash(graph.Add(hash(key), graph.Const(key.Graph(), site)))
+	return hash(graph.BitwiseXor(hash(place), graph.BroadcastToDims(key, place.Shape().Dimensions...)))
+}
+
+func scalar(n *graph.Node) {
+	if !n.IsScalar() || n.DType() != dtypes.Uint32 {
+		panic(fmt.Errorf("noise: a key or row of shape %s: want a Uint32 scalar", n.Shape()))
+	}
 }
 
 // Key returns the key of a step, an integer scalar, in a run with a seed: a uint32 scalar. The steps of two seeds have

@@ -22,6 +22,9 @@ func (r *Run) Save(ctx context.Context, dir string, meta any, keep int) (string,
 		if values[i], err = v.Merge(); err != nil {
 			return "", err
 		}
+		if values[i], err = r.layout.join(i, values[i]); err != nil {
+			return "", err
+		}
 	}
 	return r.recipe.Save(ctx, dir, values, meta, keep)
 }

@@ -17,11 +17,13 @@ import (
 // Axis is the mesh axis that batches are split over.
 const Axis = "data"
 
-// Run is a run of a recipe on the devices of a mesh: its state lies there, the same on each, and each step replaces it.
+// Run is a run of a recipe on the devices of a mesh: its state lies there, the same on each but for what the model is cut
+// into ([Shared]), and each step replaces it.
 // It is not safe for use by several goroutines at once.
 type Run struct {
 	recipe Recipe
 	mesh   *xla.Mesh
+	layout layout
 	parts  parts // of the state
 	step   *xla.Program
 	on     []xla.Placement // of the state, in its order
@@ -43,41 +45,50 @@ type Metrics struct {
 }
 
 // New starts a run: parameters at the model's initial values and everything else at the recipe's, on every device of a
-// mesh whose one axis is named "data". A mesh of several devices needs [Recipe.Replicas].
+// mesh. Its first axis is named "data", and there is no other but those of a [Shared] model. Several devices that have different
+// rows or tokens need [Recipe.Replicas].
 func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
-	if mesh.NumDevices() > 1 && r.Replicas == nil {
-		return nil, fmt.Errorf("train: a mesh of %d devices and no Recipe.Replicas: use one device, lib/ddp or NewAuto", mesh.NumDevices())
+	if err := r.Validate(); err != nil {
+		return nil, err
 	}
-	return start(mesh, r, xla.Compile, nil)
+	l, err := newLayout(mesh, r)
+	if err != nil {
+		return nil, err
+	}
+	return start(mesh, l, xla.Compile, nil)
 }
 
 // NewAuto is New with a step that is written for one device: the compiler cuts it, since the batch is split over the
-// devices by rows, and puts the collectives in (AutoSharding). lie says how each entry of [Recipe.State] lies on the mesh, of
-// which the first are the parameters; nil is that all devices have all of it.
+// devices of the first axis by rows, and puts the collectives in (AutoSharding). The mesh may have further axes. lie says how
+// each entry of [Recipe.State] lies on the mesh, of which the first are the parameters; nil is that all devices have all of it.
 func NewAuto(mesh *xla.Mesh, r Recipe, lie func(i int, s params.Spec) xla.Placement) (*Run, error) {
 	if r.Replicas != nil {
 		return nil, errors.New("train: Recipe.Replicas is set, and the compiler itself shares the step: leave it nil")
 	}
-	return start(mesh, r, xla.CompileAuto, lie)
+	if _, ok := r.Model.(Shared); ok {
+		return nil, fmt.Errorf("train: a %T says itself what devices share: give the model of one device", r.Model)
+	}
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	if names := mesh.AxesNames(); names[0] != Axis {
+		return nil, fmt.Errorf("train: the mesh has axes %q, want %q as the first", names, Axis)
+	}
+	return start(mesh, layout{recipe: r, local: r.Model.Params(), cuts: make([]*params.Cut, len(r.State()))}, xla.CompileAuto, lie)
 }
 
 // compiler is xla.Compile or xla.CompileAuto.
 type compiler func(mesh *xla.Mesh, fn func(in []*graph.Node) []*graph.Node, layout xla.Layout) (*xla.Program, error)
 
-func start(mesh *xla.Mesh, r Recipe, compile compiler, lie func(i int, s params.Spec) xla.Placement) (*Run, error) {
-	if !slices.Equal(mesh.AxesNames(), []string{Axis}) {
-		return nil, fmt.Errorf("train: the mesh has axes %q, want %q alone", mesh.AxesNames(), Axis)
-	}
-	if err := r.Validate(); err != nil {
-		return nil, err
-	}
+func start(mesh *xla.Mesh, l layout, compile compiler, lie func(i int, s params.Spec) xla.Placement) (*Run, error) {
+	r := l.recipe
 	initial, err := r.Initial()
 	if err != nil {
 		return nil, err
 	}
-	run := &Run{recipe: r, mesh: mesh, parts: r.parts()}
+	run := &Run{recipe: r, mesh: mesh, layout: l, parts: r.parts()}
 	for i, s := range r.State() {
-		on := xla.Replicated()
+		on := l.place(i)
 		if lie != nil {
 			on, run.cut = lie(i, s), true
 		}
@@ -92,7 +103,7 @@ func start(mesh *xla.Mesh, r Recipe, compile compiler, lie func(i int, s params.
 	for i := range all {
 		all[i] = i
 	}
-	run.step, err = compile(mesh, r.Graph, xla.In(in...).Gives(append(slices.Clone(run.on), xla.Replicated())...).Donates(all...))
+	run.step, err = compile(mesh, l.graph, xla.In(in...).Gives(append(slices.Clone(run.on), xla.Replicated())...).Donates(all...))
 	if err != nil {
 		return nil, errors.Join(err, finalize(run.state))
 	}
@@ -103,8 +114,11 @@ func start(mesh *xla.Mesh, r Recipe, compile compiler, lie func(i int, s params.
 func (r *Run) place(values []*tensors.Tensor) error {
 	state := make([]*dtensor.Tensor, len(values))
 	for i, v := range values {
-		var err error
-		if state[i], err = r.mesh.Place(v, r.on[i]); err != nil {
+		all, err := r.layout.cuts[i].Stack(v)
+		if err == nil {
+			state[i], err = r.mesh.Place(all, r.on[i])
+		}
+		if err != nil {
 			return errors.Join(err, finalize(state[:i]))
 		}
 	}
@@ -175,11 +189,11 @@ func (r *Run) BytesPerDevice() map[string]int64 {
 // Params returns copies of the parameters as one device holds them, or whole where they are cut, in the order of the model's
 // tree and in the type that the precision keeps them in.
 func (r *Run) Params(device int) ([]*tensors.Tensor, error) {
-	return r.copies(device, r.state[:len(r.parts.params)])
+	return r.whole(device, r.state[:len(r.parts.params)])
 }
 
 // State returns copies of the whole state as one device holds it, or whole where it is cut, in the order of [Recipe.State].
-func (r *Run) State(device int) ([]*tensors.Tensor, error) { return r.copies(device, r.state) }
+func (r *Run) State(device int) ([]*tensors.Tensor, error) { return r.whole(device, r.state) }
 
 func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
 	if device < 0 || device >= r.mesh.NumDevices() {
@@ -200,6 +214,17 @@ func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, e
 	return copies, nil
 }
 
+// whole is copies of the first entries of the state, put together of what devices have.
+func (r *Run) whole(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
+	copies, err := r.copies(device, values)
+	for i := range copies {
+		if err == nil {
+			copies[i], err = r.layout.join(i, copies[i])
+		}
+	}
+	return copies, err
+}
+
 // Close frees the state and the program. The run must not be used after.
 func (r *Run) Close() error {
 	r.step.Close()
@@ -217,11 +242,14 @@ type Probe struct {
 // Probe compiles a function of the parameters, by name and in the type that the model computes in, and of other inputs.
 // Each device gets all of every input and computes the same. The run is not changed.
 func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*Probe, error) {
+	if r.layout.shares.Axis != "" || len(r.layout.shares.Tokens) > 0 {
+		return nil, errors.New("train: a probe of a model that devices share: take its Params, and ask the model of one device")
+	}
 	var compile compiler = xla.Compile
 	if r.cut {
 		compile = xla.CompileAuto
 	}
-	tree := r.recipe.computed()
+	tree := r.recipe.Model.Params().As(r.recipe.Policy().Compute)
 	program, err := compile(r.mesh, func(in []*graph.Node) []*graph.Node {
 		return fn(tree.Nodes(precision.Cast(in[:len(tree)], r.recipe.Policy().Compute)), in[len(tree):])
 	}, xla.In(append(slices.Clone(r.on[:len(tree)]), xla.Replicated())...).Gives(xla.Replicated()))

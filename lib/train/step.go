@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/noise"
@@ -16,10 +17,15 @@ import (
 // Graph is one step as each device sees it. Its inputs are the state, as [Recipe.State] lists it, and this device's rows
 // of the inputs and the targets; its outputs those of [Recipe.Update]. It panics if the inputs do not fit.
 func (r Recipe) Graph(in []*graph.Node) []*graph.Node {
+	return r.graph(in, r.Model.Params(), func(*graph.Graph) Share { return Share{} })
+}
+
+// graph is Graph for a device that has a share of the state, with parameters as a tree lists them.
+func (r Recipe) graph(in []*graph.Node, tree params.Tree, share func(*graph.Graph) Share) []*graph.Node {
 	state, batch := in[:len(in)-2], in[len(in)-2:]
 	weights, _, scaling, counters := cut(r.parts(), state)
-	loss, grads := r.gradients(weights, scaling, batch[0], batch[1], r.Key(counters[0]))
-	return r.Update(state, loss, grads)
+	loss, grads := r.gradients(tree.As(r.Policy().Compute), weights, scaling, batch[0], batch[1], r.Key(counters[0]))
+	return r.updated(share(loss.Graph()), state, loss, grads)
 }
 
 // Key returns the key of a step's noise, a uint32 scalar, from the number of steps before it, an integer scalar.
@@ -38,11 +44,18 @@ func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Nod
 // zeros: the state then has the parts in place of the parameters, and the optimizer's states of these, as
 // optim.StatesOfParts lists them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
 func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
-	var sum func(*graph.Node) *graph.Node
-	if len(shards) > 0 {
-		sum = shards[0].Sum
+	var share Share
+	for i, s := range shards {
+		share.Sum, share.parts = s.Sum, append(share.parts, s)
+		share.axes = append(share.axes, []noise.Axis{{Whole: r.Model.Params()[i].Size(), Index: flatIndex(s)}})
 	}
-	return r.updated(shards, Share{Sum: sum}, state, loss, grads)
+	return r.updated(share, state, loss, grads)
+}
+
+// flatIndex numbers the elements of a flat part in the whole.
+func flatIndex(f optim.Flat) *graph.Node {
+	first := graph.ConvertDType(f.Offset, dtypes.Uint32)
+	return graph.Add(graph.Iota(first.Graph(), shapes.Make(dtypes.Uint32, f.Length), 0), first)
 }
 
 // Share says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its parameters,
@@ -55,6 +68,9 @@ type Share struct {
 	Counted []bool
 	// Sum adds up the ranks' x, as an all-reduce does. Only clipping and loss scaling need it.
 	Sum func(x *graph.Node) *graph.Node
+
+	parts []optim.Part   // of the parameters; none are the whole, as is a nil one
+	axes  [][]noise.Axis // what the parts have of each parameter
 }
 
 // UpdateShare is [Recipe.Update] for a rank that has a share of the model: norms are those of all gradients, and an update is
@@ -64,10 +80,10 @@ func (r Recipe) UpdateShare(s Share, state []*graph.Node, loss *graph.Node, grad
 		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: give one of each for each, and Sum",
 			len(s.Places), len(s.Counted), len(grads)))
 	}
-	return r.updated(nil, s, state, loss, grads)
+	return r.updated(s, state, loss, grads)
 }
 
-func (r Recipe) updated(shards []optim.Flat, share Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+func (r Recipe) updated(share Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	scaler := r.Policy().Scaling
 	weights, states, scaling, counters := cut(r.parts(), state)
 	g := loss.Graph()
@@ -84,11 +100,11 @@ func (r Recipe) updated(shards []optim.Flat, share Share, state []*graph.Node, l
 		grads = scaler.Unscale(grads, scaling)
 	}
 	if r.Clip > 0 {
-		norm = share.norm(g, grads)
+		norm = share.norm(g, r.Model.Params(), grads)
 		grads = optim.ClipTo(grads, r.Clip, norm)
 		finite = graph.LogicalAnd(finite, graph.IsFinite(norm)) // squares overflow before the gradients do
 	}
-	newWeights, newStates := r.update(shards, share, weights, grads, states, updates, key)
+	newWeights, newStates := r.update(share, weights, grads, states, updates, key)
 	newScaling := scaling
 	if len(scaling) > 0 {
 		newWeights, newStates = precision.Select(finite, newWeights, weights), precision.Select(finite, newStates, states)
@@ -101,7 +117,10 @@ func (r Recipe) updated(shards []optim.Flat, share Share, state []*graph.Node, l
 }
 
 // norm is the norm of all gradients, a float32 scalar.
-func (s Share) norm(g *graph.Graph, grads []*graph.Node) *graph.Node {
+func (s Share) norm(g *graph.Graph, tree params.Tree, grads []*graph.Node) *graph.Node {
+	if s.parts != nil {
+		return optim.NormOfParts(tree, s.parts, grads, s.Sum)
+	}
 	if s.Counted == nil {
 		return optim.GlobalNorm(grads, s.Sum)
 	}
@@ -111,7 +130,7 @@ func (s Share) norm(g *graph.Graph, grads []*graph.Node) *graph.Node {
 			counted = append(counted, grad)
 		}
 	}
-	if len(counted) == 0 {
+	if len(counted) == 0 { // of this rank
 		return graph.Sqrt(s.Sum(graph.Const(g, float32(0))))
 	}
 	return optim.GlobalNorm(counted, s.Sum)
@@ -127,11 +146,11 @@ func everywhere(is *graph.Node, sum func(*graph.Node) *graph.Node) *graph.Node {
 }
 
 // gradients returns the mean loss over the batch, in float32, and the gradients of the scaled loss. The model computes
-// in the policy's type, and the gradients come in it.
-func (r Recipe) gradients(weights, scaling []*graph.Node, inputs, targets, key *graph.Node) (*graph.Node, []*graph.Node) {
+// in the policy's type, in which the tree lists its parameters, and the gradients come in it.
+func (r Recipe) gradients(tree params.Tree, weights, scaling []*graph.Node, inputs, targets, key *graph.Node) (*graph.Node, []*graph.Node) {
 	policy := r.Policy()
 	cast := precision.Cast(weights, policy.Compute)
-	loss := graph.ConvertDType(r.loss(r.computed().Nodes(cast), inputs, targets, key), policy.Output)
+	loss := graph.ConvertDType(r.loss(tree.Nodes(cast), inputs, targets, key), policy.Output)
 	grads := graph.Gradient(policy.Scaling.Scale(loss, scaling), cast...)
 	loss = graph.ConvertDType(loss, dtypes.Float32)
 	if r.Replicas == nil {
@@ -140,9 +159,6 @@ func (r Recipe) gradients(weights, scaling []*graph.Node, inputs, targets, key *
 	means := r.Replicas.Mean(append(precision.Cast(grads, policy.Reduce), loss))
 	return means[len(grads)], means[:len(grads)]
 }
-
-// computed lists the parameters in the type that the model computes in.
-func (r Recipe) computed() params.Tree { return r.Model.Params().As(r.Policy().Compute) }
 
 // loss is the model's, with noise where it has some.
 func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.Node {
@@ -160,29 +176,31 @@ func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.No
 }
 
 // update applies the rule. Parameters of a half type that are rounded stochastically are handed to it in float32.
-func (r Recipe) update(shards []optim.Flat, share Share, weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
-	policy, tree := r.Policy(), r.parts().params
-	parts := make([]optim.Part, len(tree))
-	for i := range shards {
-		parts[i] = shards[i]
+func (r Recipe) update(share Share, weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
+	policy, tree, parts := r.Policy(), r.parts().params, share.parts
+	if parts == nil {
+		parts = make([]optim.Part, len(tree))
 	}
 	if !policy.StochasticUpdate {
 		return optim.ApplyToParts(r.Rule, tree, parts, weights, grads, states, number)
 	}
 	newWeights, newStates = optim.ApplyToParts(r.Rule, tree.As(dtypes.Float32), parts, precision.Cast(weights, dtypes.Float32), grads, states, number)
 	for i, w := range newWeights {
-		var first *graph.Node // the place in the whole of the part's first element
-		if len(shards) > 0 {
-			first = graph.ConvertDType(shards[i].Offset, dtypes.Uint32)
-		}
 		site := i
 		if share.Places != nil {
 			site = share.Places[i]
 		}
-		bits := noise.Bits(key, updateSite+uint32(site), first, w.Shape().Dimensions...)
-		newWeights[i] = precision.CastStochastic(w, policy.Params, bits)
+		newWeights[i] = precision.CastStochastic(w, policy.Params, noise.BitsAt(key, updateSite+uint32(site), share.place(i, w)...))
 	}
 	return newWeights, newStates
+}
+
+// place says which elements of parameter i the rank has.
+func (s Share) place(i int, w *graph.Node) []noise.Axis {
+	if s.axes != nil {
+		return s.axes[i]
+	}
+	return noise.Whole(w.Shape().Dimensions)
 }
 
 // updateSite is the first of the sites at which updates are rounded; those of models' dropout lie below.

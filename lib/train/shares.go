@@ -1,0 +1,181 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/noise"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Shared is a model that the devices of a mesh compute together. Its Params and Init are the whole model's. Its loss is built
+// from what one device has of the parameters, and from its rows of the batch; the mean of that over the devices along [Axis]
+// and along params.Shares.Tokens is the loss, and so it is with the gradients.
+type Shared interface {
+	Model
+	// Shares says what each device of a mesh has, whose axes have these sizes. Besides [Axis], the mesh has the axes that are
+	// named in it. A model that does not fit the sizes is an error, and so is a mesh that lacks an axis.
+	Shares(size func(axis string) (int, error)) (params.Shares, error)
+}
+
+// layout is what the devices of a mesh have of a recipe's state.
+type layout struct {
+	recipe Recipe
+	shares params.Shares
+	local  params.Tree   // a device's parameters
+	cuts   []*params.Cut // of Recipe.State, in its order
+}
+
+// newLayout lays a recipe's state out on a mesh.
+func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
+	l := layout{recipe: r, local: r.Model.Params(), cuts: make([]*params.Cut, len(r.State()))}
+	model, ok := r.Model.(Shared)
+	if !ok {
+		return l, l.fits(mesh)
+	}
+	var err error
+	if l.shares, err = model.Shares(mesh.AxisSize); err != nil {
+		return l, err
+	}
+	if err := l.fits(mesh); err != nil || l.shares.Axis == "" {
+		return l, err
+	}
+	p := r.parts()
+	if len(l.shares.Cuts) != len(p.params) {
+		return l, fmt.Errorf("train: a model of %d parameters shares %d: give a cut for each, nil for a whole one", len(p.params), len(l.shares.Cuts))
+	}
+	l.local = slices.Clone(l.local)
+	for i, s := range p.params {
+		cut := l.shares.Cuts[i]
+		if err := cut.Validate(s); err != nil {
+			return l, err
+		}
+		l.cuts[i], l.local[i].Shape = cut, cut.Part(l.local[i].Shape)
+	}
+	next := len(p.params)
+	for i, s := range p.params {
+		cut := l.shares.Cuts[i]
+		for _, state := range r.Rule.States(s, part(cut)) {
+			if cut != nil && state.Axis >= 0 {
+				l.cuts[next] = &params.Cut{Axis: state.Axis, Index: cut.Index}
+			}
+			next++
+		}
+	}
+	return l, l.joins()
+}
+
+// fits returns an error if the mesh has not the axes that there must be.
+func (l layout) fits(mesh *xla.Mesh) error {
+	names, want := mesh.AxesNames(), append([]string{Axis}, l.shares.Tokens...)
+	if l.shares.Axis != "" {
+		want = append(want, l.shares.Axis)
+	}
+	if len(names) != len(want) || names[0] != Axis || slices.ContainsFunc(want, func(axis string) bool { return !slices.Contains(names, axis) }) {
+		return fmt.Errorf("train: the mesh has axes %q, want %q, the first of them first", names, want)
+	}
+	for _, axis := range append(l.shares.Tokens, Axis) {
+		if n, err := mesh.AxisSize(axis); err != nil || n > 1 && l.recipe.Replicas == nil {
+			return errors.Join(err, fmt.Errorf("train: a mesh with %q=%d and no Recipe.Replicas: use one device, lib/ddp or NewAuto", axis, n))
+		}
+	}
+	return nil
+}
+
+// joins returns an error if the rule's states of cut parameters are not the whole's in pieces.
+func (l layout) joins() error {
+	for i, s := range l.recipe.parts().params {
+		if cut := l.shares.Cuts[i]; cut != nil && !optim.Joins(l.recipe.Rule, s, part(cut)) {
+			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another optimizer, "+
+				"or do not share parameters", s)
+		}
+	}
+	return nil
+}
+
+// part is a rank's for the optimizer, without its functions and nodes.
+func part(cut *params.Cut) optim.Part {
+	if cut == nil {
+		return nil
+	}
+	return optim.Cut{Axis: cut.Axis, Ranks: cut.Ranks(), Length: cut.Length()}
+}
+
+// place says how entry i of the state lies on the mesh.
+func (l layout) place(i int) xla.Placement {
+	if l.cuts[i] == nil {
+		return xla.Replicated()
+	}
+	return xla.Shard(l.cuts[i].Axis, l.shares.Axis)
+}
+
+// join makes the whole of what all devices have of entry i of the state.
+func (l layout) join(i int, all *tensors.Tensor) (*tensors.Tensor, error) {
+	if l.cuts[i] == nil {
+		return all, nil
+	}
+	return l.cuts[i].Join(all, l.recipe.State()[i].Shape.Dimensions[l.cuts[i].Axis])
+}
+
+// graph is [Recipe.Graph] for what a device has.
+func (l layout) graph(in []*graph.Node) []*graph.Node { return l.recipe.graph(in, l.local, l.share) }
+
+// share is the device's share of the parameters.
+func (l layout) share(g *graph.Graph) Share {
+	if l.shares.Axis == "" {
+		return Share{}
+	}
+	s := Share{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, l.shares.Axis) }}
+	rank := collective.Rank(g, l.shares.Axis)
+	for i, spec := range l.recipe.Model.Params() {
+		cut, axes := l.shares.Cuts[i], noise.Whole(spec.Shape.Dimensions)
+		var own optim.Part
+		if cut != nil {
+			c := part(cut).(optim.Cut)
+			c.Sum, c.Counted = s.Sum, counted(cut, rank)
+			own, axes[cut.Axis].Index = c, rowOf(indices(cut), rank)
+		}
+		s.parts, s.axes = append(s.parts, own), append(s.axes, axes)
+	}
+	return s
+}
+
+// indices are those of all ranks, as a table.
+func indices(cut *params.Cut) [][]int32 {
+	table := make([][]int32, cut.Ranks())
+	for r, index := range cut.Index {
+		for _, i := range index {
+			table[r] = append(table[r], int32(i))
+		}
+	}
+	return table
+}
+
+// counted says which of a rank's indices count in sums over all ranks; nil is all.
+func counted(cut *params.Cut, rank *graph.Node) *graph.Node {
+	var table [][]bool
+	some := false
+	for r := range cut.Ranks() {
+		of := cut.Counted(r)
+		some = some || slices.Contains(of, false)
+		table = append(table, of)
+	}
+	if !some {
+		return nil
+	}
+	return rowOf(table, rank)
+}
+
+// rowOf is a rank's row of a table.
+func rowOf(table any, rank *graph.Node) *graph.Node {
+	t := graph.Const(rank.Graph(), table)
+	row := graph.DynamicSlice(t, []*graph.Node{rank, graph.Const(rank.Graph(), int32(0))}, []int{1, t.Shape().Dim(1)})
+	return graph.Squeeze(row, 0)
+}

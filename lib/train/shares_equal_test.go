@@ -1,0 +1,135 @@
+package train_test
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// even is GPT-2 in small: 2, 3, 4 and 8 devices divide its heads, hidden width and tokens. No number of them divides its vocabulary.
+var even = gpt.Config{Layers: 1, Width: 48, Heads: 24, Hidden: 48, Seq: 24, Vocab: 61}
+
+// odd is Llama in small, with fewer key heads than devices. No number of devices divides its tokens, or its vocabulary.
+var odd = gpt.Config{Layers: 2, Width: 32, Heads: 8, KVHeads: 2, Hidden: 24, Seq: 23, Vocab: 53,
+	Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, Tied: true, NoBias: true}
+
+// Training is that of one device, whichever devices share what.
+func TestSharedEqualsOneDevice(t *testing.T) {
+	const zigzag = sequence.Zigzag
+	runs := hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3)}, inFloat32,
+		way{data: 1, ring: 1, ulysses: 1, tensor: 1, sequence: true, overlap: true, placement: zigzag},
+		way{tensor: 2},
+		way{tensor: 3, sequence: true},
+		way{tensor: 8, sequence: true},
+		way{tensor: 4, sequence: true, overlap: true},
+		way{ring: 3},
+		way{ring: 4, placement: sequence.Striped},
+		way{ring: 2, placement: zigzag},
+		way{ring: 4, placement: zigzag, gather: true},
+		way{ulysses: 8},
+		way{ring: 2, ulysses: 3, placement: zigzag},
+		way{data: 2, ring: 2, tensor: 2, sequence: true, placement: zigzag},
+	)
+	// Groups of one device do nothing: every bit is the same.
+	want := state(t, runs[0])
+	for i, v := range state(t, runs[1]) {
+		if !v.Equal(want[i]) {
+			t.Errorf("on a mesh with axes of one device entry %d of the state differs", i)
+		}
+	}
+}
+
+// The same with all that Llama has, with keys that several devices have, with padding wherever something can be padded, and
+// with gradients that are clipped, whose norm counts each once.
+func TestSharedEqualsOneDeviceOdd(t *testing.T) {
+	ways := []way{
+		{tensor: 4},
+		{ring: 2, placement: sequence.Zigzag},
+		{ring: 4},
+		{ring: 3, placement: sequence.Striped},
+		{ring: 3, placement: sequence.Striped, gather: true},
+		{data: 2, ring: 2, ulysses: 2, placement: sequence.Zigzag},
+		{data: 2, ring: 2, tensor: 2, sequence: true, overlap: true, placement: sequence.Zigzag},
+	}
+	recipe := train.Recipe{Model: odd, Rule: optim.AdamW(3e-3), Clip: 0.1}
+	runs := hold(t, recipe, inFloat32, ways...)
+
+	// What one of them saves the others go on from: a checkpoint has the whole state, however it was shared. In the same
+	// layout every bit is the same.
+	saved, ctx := runs[1], context.Background()
+	path, err := saved.Save(ctx, t.TempDir(), nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := checkpoint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := trainTo(t, saved, odd, 23)
+	end := state(t, saved)
+	for i, run := range runs[:4] {
+		if err := run.Load(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+		got := trainTo(t, run, odd, 23)
+		for step := range got {
+			if !(apart(got[step].Loss, want[step].Loss) <= inFloat32.losses) {
+				t.Errorf("run %d: step %d: loss %v, and %v in the run that was saved", i, 20+step, got[step].Loss, want[step].Loss)
+			}
+		}
+		if i == 1 && !slices.Equal(got, want) {
+			t.Errorf("%v after it was loaded, %v before", got, want)
+		}
+		for k, v := range state(t, run) {
+			if i == 1 && !v.Equal(end[k]) {
+				t.Errorf("entry %d of the state is not what it was before it was loaded", k)
+			}
+		}
+	}
+}
+
+// Devices drop the same values as one device, recompute what it kept, and share the one key head that there may be.
+func TestSharedOptionsEqualOneDevice(t *testing.T) {
+	rule := optim.AdamW(3e-3)
+	t.Run("dropout", func(t *testing.T) {
+		c := even
+		c.KVHeads, c.Dropout = 2, 0.2
+		hold(t, train.Recipe{Model: c, Rule: rule, Seed: 7}, inFloat32,
+			way{tensor: 2}, way{data: 2, tensor: 4, sequence: true})
+	})
+	t.Run("recompute", func(t *testing.T) {
+		c := even
+		c.Layers, c.Recompute, c.Flash, c.KVHeads = 2, recompute.Block, true, 1
+		hold(t, train.Recipe{Model: c, Rule: rule}, inFloat32,
+			way{tensor: 3, sequence: true}, way{ring: 2, placement: sequence.Zigzag})
+	})
+}
+
+// In half precision each device rounds its part of a sum of which one device rounds the whole.
+func TestSharedHalfPrecision(t *testing.T) {
+	ways := []way{{tensor: 4, sequence: true}, {ring: 2, placement: sequence.Zigzag}}
+	t.Run("bf16", func(t *testing.T) {
+		hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: policy(t, "bf16")}, bounds{losses: 1e-2, gradients: 0x1p-5}, ways...)
+	})
+	// The first scales are too large, and all devices leave these steps out.
+	t.Run("fp16", func(t *testing.T) {
+		p := policy(t, "fp16")
+		p.Scaling = precision.Dynamic()
+		p.Scaling.Initial = math.Exp2(26)
+		runs := hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: p, Clip: 0.1}, bounds{losses: 1e-2}, ways...)
+		r := train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: p}
+		at := r.State().Index("train.updates")
+		if n := state(t, runs[0])[at].Value().(int32); n < 10 || n > 19 {
+			t.Errorf("%d updates in 20 steps: some are to be left out, and some not", n)
+		}
+	})
+}

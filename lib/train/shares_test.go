@@ -1,0 +1,202 @@
+package train_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/tensor"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// eight are the devices that all tests of shared models have in common.
+var eight = sync.OnceValue(func() *xla.Backend {
+	backend, err := xla.Open(xla.Devices(8), xla.Plugin("cpu"))
+	if err != nil {
+		panic(fmt.Errorf("no devices to test on: %w", err))
+	}
+	return backend
+})
+
+// way is how devices share a model and a batch. An axis of size 0 is not there; the zero way is one device and no sharing.
+type way struct {
+	data, ring, ulysses, tensor int
+
+	sequence, overlap bool // as tensor.Group has them
+	gather            bool // as sequence.Group has it
+	placement         sequence.Placement
+}
+
+func (w way) String() string {
+	name := fmt.Sprintf("data=%d ring=%d ulysses=%d tensor=%d %s", w.data, w.ring, w.ulysses, w.tensor, w.placement)
+	for _, o := range []struct {
+		set  bool
+		name string
+	}{{w.gather, "gather"}, {w.sequence, "sequence"}, {w.overlap, "overlap"}} {
+		if o.set {
+			name += " " + o.name
+		}
+	}
+	return strings.TrimSpace(name)
+}
+
+func (w way) devices() int { return max(1, w.data) * max(1, w.ring) * max(1, w.ulysses) * max(1, w.tensor) }
+
+// model shares a model's layers and sequences.
+func (w way) model(c gpt.Config) gpt.Parallel {
+	m := gpt.Parallel{Config: c}
+	if w.tensor > 0 {
+		m.Tensor = tensor.Group{Axis: "tensor", Sequence: w.sequence, Overlap: w.overlap}
+	}
+	if w.ring > 0 {
+		m.Sequence.Ring, m.Sequence.Placement, m.Sequence.Gather = "ring", w.placement, w.gather
+	}
+	if w.ulysses > 0 {
+		m.Sequence.Ulysses = "ulysses"
+	}
+	return m
+}
+
+func (w way) mesh(t testing.TB) *xla.Mesh {
+	t.Helper()
+	axes := []xla.MeshAxis{xla.Axis(train.Axis, max(1, w.data))}
+	for i, size := range []int{w.ring, w.ulysses, w.tensor} {
+		if size > 0 {
+			axes = append(axes, xla.Axis([]string{"ring", "ulysses", "tensor"}[i], size))
+		}
+	}
+	mesh, err := eight().Mesh(axes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mesh
+}
+
+// run starts a run of a recipe for one device's gpt.Config, whose model is then shared.
+func (w way) run(t testing.TB, r train.Recipe) *train.Run {
+	t.Helper()
+	if w != (way{}) {
+		r.Model = w.model(r.Model.(gpt.Config))
+	}
+	run, err := ddp.NewSPMD(w.mesh(t), r)
+	if err != nil {
+		t.Fatalf("%v: %v", w, err)
+	}
+	t.Cleanup(func() { run.Close() })
+	return run
+}
+
+// tokens gives batches of four random sequences. There are four batches, which come again, so that there is something to learn.
+func tokens(c gpt.Config, step int) (inputs, targets *tensors.Tensor) {
+	random := rand.New(rand.NewPCG(11, uint64(step%4)))
+	of := func() *tensors.Tensor {
+		flat := make([]int32, rows*c.Seq)
+		for i := range flat {
+			flat[i] = random.Int32N(int32(c.Vocab))
+		}
+		return tensors.FromFlatDataAndDimensions(flat, rows, c.Seq)
+	}
+	return of(), of()
+}
+
+const rows = 4 // of a batch
+
+// trainTo makes steps up to a number of them.
+func trainTo(t testing.TB, run *train.Run, c gpt.Config, last int) (all []train.Metrics) {
+	t.Helper()
+	for run.Steps() < last {
+		m, err := run.Step(tokens(c, run.Steps()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// bounds are by how much training may differ from that on one device.
+type bounds struct {
+	losses    float64 // of 20 steps: absolute, as are these
+	gradients float64 // of the first step, of each parameter in its largest; 0 where the rule does not keep them
+}
+
+// float32 sums in another order: the gradients differ by a few units in the last place, 2⁻²³ = 1.2e-7, of the largest (up to
+// 6e-7 was measured), and over 20 steps losses of about 4 by a few of theirs (up to 2e-6).
+var inFloat32 = bounds{losses: 1e-5, gradients: 2e-6}
+
+// hold trains a recipe for 20 steps on one device and in other ways, and holds losses, norms and the first gradients to those of
+// one device. It returns the runs; the first is that of one device.
+func hold(t *testing.T, r train.Recipe, b bounds, ways ...way) (runs []*train.Run) {
+	t.Helper()
+	c := r.Model.(gpt.Config)
+	var first []*tensors.Tensor
+	var want []train.Metrics
+	for _, w := range append([]way{{}}, ways...) {
+		run := w.run(t, r)
+		runs = append(runs, run)
+		got := trainTo(t, run, c, 1)
+		moments := state(t, run)
+		got = append(got, trainTo(t, run, c, 20)...)
+		if want == nil {
+			want, first = got, moments
+			continue
+		}
+		var loss, norm, gradient float64
+		for i, m := range got {
+			loss, norm = max(loss, apart(m.Loss, want[i].Loss)), max(norm, apart(m.GradNorm, want[i].GradNorm)/max(want[i].GradNorm, 1e-30))
+			if m.Skipped != want[i].Skipped || m.Scale != want[i].Scale {
+				t.Errorf("%v: step %d: %+v, on one device %+v", w, i, m, want[i])
+			}
+		}
+		of := ""
+		for i, s := range r.State() {
+			if b.gradients > 0 && strings.HasSuffix(s.Name, ".m") { // a tenth of the first gradient
+				if d := differs(moments[i], first[i]); d > gradient {
+					gradient, of = d, s.Name
+				}
+			}
+		}
+		t.Logf("%v: losses differ by %.2g, norms by %.2g of theirs, gradients by %.2g (%s)", w, loss, norm, gradient, of)
+		if !(loss <= b.losses) || !(norm <= max(b.losses, b.gradients)) || !(gradient <= b.gradients) {
+			t.Errorf("%v: losses differ from one device's by %g, norms by %g of theirs, and gradients by %g of the largest of %s: want at most %+v",
+				w, loss, norm, gradient, of, b)
+		}
+		here := state(t, run)
+		there, err := run.State(w.devices() - 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range r.State() {
+			if !here[i].Equal(there[i]) {
+				t.Errorf("%v: %s differs on the first and the last device", w, s.Name)
+			}
+		}
+	}
+	return runs
+}
+
+// apart is infinite where one of the two is not a number.
+func apart(a, b float64) float64 {
+	if d := math.Abs(a - b); !math.IsNaN(d) {
+		return d
+	}
+	return math.Inf(1)
+}
+
+// differs is the largest difference of float32 values in the largest of them.
+func differs(got, want *tensors.Tensor) (worst float64) {
+	largest, x := 1e-30, tensors.MustCopyFlatData[float32](got)
+	for i, y := range tensors.MustCopyFlatData[float32](want) {
+		largest, worst = max(largest, math.Abs(float64(y))), max(worst, apart(float64(x[i]), float64(y)))
+	}
+	return worst / largest
+}
