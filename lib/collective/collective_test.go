@@ -2,6 +2,7 @@ package collective_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -472,5 +473,25 @@ func TestErrors(t *testing.T) {
 	defer auto.Close()
 	if _, err := auto.Call(float32(1)); err == nil || !strings.Contains(err.Error(), "xla.Compile") {
 		t.Errorf("with AutoSharding: %v", err)
+	}
+}
+
+// Half types travel as what they are, in two bytes a number, also where XLA would compute with them in float32.
+func TestHalfTypesMoveInHalf(t *testing.T) {
+	m := mesh(t, xla.Axis("a", 2))
+	for _, dtype := range []dtypes.DType{dtypes.BFloat16, dtypes.Float16} {
+		out, report := call(t, m, func(x *graph.Node) *graph.Node {
+			half := graph.ConvertDType(x, dtype)
+			half = collective.RingShift(collective.AllToAll(half, 0, 0), 1)
+			all := collective.AllGather(half, 0)
+			return collective.Part(graph.ConvertDType(all, dtypes.Float32), 0)
+		}, []float32{1, 2, 3, 4, 5, 6, 7, 8})
+		want := xla.Report{{Kind: xla.AllGather, Count: 1, Bytes: 16}, {Kind: xla.AllToAll, Count: 2, Bytes: 8 + 8}, {Kind: xla.Permute, Count: 1, Bytes: 8}}
+		if len(report) != len(want) || report[0] != want[0] || report[1] != want[1] || report[2] != want[2] {
+			t.Errorf("%v: the program has %v, want %v, of which one all-to-all is that of Part's rank", dtype, report, want)
+		}
+		if got := flat(t, out); !slices.Equal(got, []float32{3, 4, 7, 8, 1, 2, 5, 6}) {
+			t.Errorf("%v: arrived as %v", dtype, got)
+		}
 	}
 }

@@ -145,7 +145,7 @@ func (f *function) AllReduce(operands []compute.Value, reduction compute.ReduceO
 }
 
 func (f *function) collective(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
-	if c.Bits {
+	if c.Bits || c.moves() && hloValue(operands[0]).Shape().DType.IsHalfPrecision() {
 		return f.onBits(c, operands, groups)
 	}
 	if c.Kind == AllReduce {
@@ -157,6 +157,10 @@ func (f *function) collective(c Collective, operands []compute.Value, groups [][
 	}
 	return []compute.Value{newValue(operands[0], result)}, nil
 }
+
+// moves reports whether the operation computes nothing. Half types then go as whole numbers: XLA on CPUs has them travel as
+// float32, in twice the bytes.
+func (c Collective) moves() bool { return c.Kind != AllReduce && c.Kind != ReduceScatter }
 
 // allReduce writes one operation for each type among the operands, in the order of
 // their first: go-xla would write them in any order, and processes that compile the
