@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/flash"
@@ -16,29 +14,35 @@ import (
 // Attention is the attention of the block at a path: it projects x (B,T,C) to queries, keys and values, attends within
 // each head, and mixes the heads (B,T,C). The noise may be nil. It panics if a parameter is missing or does not fit x.
 func (c Config) Attention(p params.Nodes, at string, x *graph.Node, noise *Noise) *graph.Node {
-	return c.attention(p, at, x, noise, made{})
+	return c.alone().attention(p, at, x, noise, made{})
 }
 
-func (c Config) attention(p params.Nodes, at string, x *graph.Node, noise *Noise, made made) *graph.Node {
-	q, k, v := c.QKV(p, at, x)
+func (c layers) attention(p params.Nodes, at string, x *graph.Node, noise *Noise, made made) *graph.Node {
+	q, k, v := c.qkv(p, at, x)
 	q, k, v = made.after(recompute.QKV, q), made.after(recompute.QKV, k), made.after(recompute.QKV, v)
 	y := made.after(recompute.Mix, c.attend(q, k, v, noise, made)) // (B,T,H,D)
-	return c.Linear(p, at+".o", graph.Reshape(y, x.Shape().Dimensions...))
+	return c.rows(p, at+".o", graph.Reshape(y, y.Shape().Dim(0), y.Shape().Dim(1), y.Shape().Dim(2)*c.headWidth()), c.Compress)
 }
 
 // QKV returns the queries (B,T,H,D), keys and values (B,T,K,D) of the block at a path on x (B,T,C), by one product;
 // queries and keys turned by their positions, 0 to T−1, where those are rotary.
 // It panics if a parameter is missing or does not fit x.
 func (c Config) QKV(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.Node) {
-	b, t := x.Shape().Dim(0), x.Shape().Dim(1)
-	qkv := c.Linear(p, at+".qkv", x)
-	qkv = graph.Reshape(qkv, b, t, c.Heads+2*c.kvHeads(), c.headWidth())
+	return c.alone().qkv(p, at, x)
+}
+
+// qkv is QKV of the device's heads, and of all of its tokens.
+func (c layers) qkv(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.Node) {
+	qkv := c.columns(p, x, at+".qkv")[0]
+	b, t := qkv.Shape().Dim(0), qkv.Shape().Dim(1)
+	heads := c.heads(x.Graph())
+	qkv = graph.Reshape(qkv, b, t, heads.queries+2*heads.keys, c.headWidth())
 	part := func(from, n int) *graph.Node {
 		return graph.Slice(qkv, graph.AxisRange(), graph.AxisRange(), graph.AxisRange(from, from+n))
 	}
-	q, k, v = part(0, c.Heads), part(c.Heads, c.kvHeads()), part(c.Heads+c.kvHeads(), c.kvHeads())
+	q, k, v = part(0, heads.queries), part(heads.queries, heads.keys), part(heads.queries+heads.keys, heads.keys)
 	if c.Positions == Rotary {
-		positions := graph.Iota(x.Graph(), shapes.Make(dtypes.Int32, t), 0)
+		positions := c.positions(x.Graph(), t)
 		q, k = Rotate(q, positions), Rotate(k, positions)
 	}
 	return q, k, v
@@ -48,12 +52,17 @@ func (c Config) QKV(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.No
 // dot-product attention (Vaswani et al. 2017, §3.2.1). q and the result are (B,T,H,D), k and v (B,T,K,D) with a K that
 // divides H: query head h attends with key head h·K/H. It holds the scores of all pairs of positions, (B,H,T,T). The
 // softmax is in float32 for half-precision inputs. It panics if the shapes do not fit.
-func CausalAttention(q, k, v *graph.Node) *graph.Node { return Config{}.attend(q, k, v, nil, made{}) }
+func CausalAttention(q, k, v *graph.Node) *graph.Node {
+	return layers{}.attend(q, k, v, nil, made{})
+}
 
-func (c Config) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node {
+func (c layers) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node {
 	if q.Rank() != 4 || k.Rank() != 4 || !k.Shape().Equal(v.Shape()) || q.Shape().Dim(2)%k.Shape().Dim(2) != 0 {
 		panic(fmt.Errorf("gpt: queries have shape %s, keys %s, values %s: want (B,T,H,D), (B,T,K,D) and (B,T,K,D) with a K "+
 			"that divides H", q.Shape(), k.Shape(), v.Shape()))
+	}
+	if c.sharesTokens() {
+		return c.sequence.Attention(q, k, v, c.Seq, flash.Causal())
 	}
 	if c.Flash {
 		return flash.Attention(q, k, v, flash.Causal())
@@ -72,7 +81,7 @@ func (c Config) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node
 	if half {
 		weights = graph.Div(weights, sum)
 	}
-	weights = graph.ConvertDType(c.drop(weights, noise, inAttention), v.DType())
+	weights = graph.ConvertDType(c.dropWeights(weights, noise), v.DType())
 	y := c.Matmul.Dot(weights, []int{4}, []int{0, 1}, v, []int{1}, []int{0, 2}) // (B,K,T,H/K,D)
 	if !half {
 		y = graph.Div(made.within(recompute.Mix, y), sum)

@@ -15,17 +15,18 @@ import (
 // The noise may be nil. It panics if a parameter of the block is missing or does not fit x.
 func (c Config) Block(p params.Nodes, i int, x *graph.Node, noise *Noise) *graph.Node {
 	plan := c.plan()
-	return c.block(p, i, plan.Enter(i, x), noise, plan)
+	return c.alone().block(p, i, plan.Enter(i, x), noise, plan)
 }
 
 // block is Block after [recompute.Plan.Enter].
-func (c Config) block(p params.Nodes, i int, x *graph.Node, noise *Noise, plan recompute.Plan) *graph.Node {
+func (c layers) block(p params.Nodes, i int, x *graph.Node, noise *Noise, plan recompute.Plan) *graph.Node {
 	at, noise := BlockName(i), noise.forLayer(i)
 	made := made{plan, i}
+	p = c.shared(p, c.blockParams(at))
 	y := c.attention(p, at, made.after(recompute.Norm1, c.Normalize(p, at+".ln1", x)), noise, made)
-	x = made.after(recompute.Mid, graph.Add(x, c.drop(y, noise, afterAttention)))
+	x = made.after(recompute.Mid, graph.Add(x, c.dropTokens(y, noise, afterAttention)))
 	y = c.mlp(p, at, made.after(recompute.Norm2, c.Normalize(p, at+".ln2", x)), made)
-	return made.after(recompute.Down, graph.Add(x, c.drop(y, noise, afterMLP)))
+	return made.after(recompute.Down, graph.Add(x, c.dropTokens(y, noise, afterMLP)))
 }
 
 // made knows what becomes of what the operations of a block make; the zero value leaves it as it is.
@@ -65,13 +66,17 @@ func (c Config) plan() recompute.Plan {
 // MLP is the multi-layer perceptron of the block at a path: it widens x (B,T,C) to Hidden, applies [Config.Activation], and
 // narrows it again (B,T,C). It panics if a parameter is missing or does not fit x.
 func (c Config) MLP(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	return c.mlp(p, at, x, made{})
+	return c.alone().mlp(p, at, x, made{})
 }
 
-func (c Config) mlp(p params.Nodes, at string, x *graph.Node, made made) *graph.Node {
-	h := []*graph.Node{made.after(recompute.Up, c.Linear(p, at+".up", x))} // (B,T,hidden)
+func (c layers) mlp(p params.Nodes, at string, x *graph.Node, made made) *graph.Node {
+	paths := []string{at + ".up"}
 	if c.Gated {
-		h = append(h, made.after(recompute.Up, c.Linear(p, at+".gate", x)))
+		paths = append(paths, at+".gate")
 	}
-	return c.linear(p, at+".down", made.after(recompute.Act, c.activate(h)), c.afterActivation())
+	h := c.columns(p, x, paths...) // (B,T,hidden)
+	for i := range h {
+		h[i] = made.after(recompute.Up, h[i])
+	}
+	return c.rows(p, at+".down", made.after(recompute.Act, c.activate(h)), c.afterActivation())
 }

@@ -38,13 +38,39 @@ const (
 	sites
 )
 
-// drop sets a share c.Dropout of the values of x (B,…) to zero and scales the others so that the mean stays: inverted
-// dropout (Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting").
-func (c Config) drop(x *graph.Node, n *Noise, at site) *graph.Node {
+// dropTokens drops values of x (B,T,C), the device's tokens.
+func (c layers) dropTokens(x *graph.Node, n *Noise, at site) *graph.Node {
 	if n == nil || c.Dropout == 0 {
 		return x
 	}
-	bits := noise.Bits(n.Key, uint32(n.layer)*uint32(sites)+uint32(at), n.Row, x.Shape().Dimensions...)
+	axes := noise.Whole(x.Shape().Dimensions)
+	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
+	if !c.everyToken() {
+		ranks := c.tensor.Size(x.Graph()) // the tokens of a sequence are shared along no other axis where there is dropout
+		axes[1] = noise.Axis{Whole: axes[1].Whole * ranks, Index: c.places(x.Graph(), axes[1].Whole*ranks)}
+	}
+	return c.drop(x, n, at, axes)
+}
+
+// dropWeights drops attention weights (B,K,T,H/K,T), of the device's heads.
+func (c layers) dropWeights(x *graph.Node, n *Noise) *graph.Node {
+	if n == nil || c.Dropout == 0 {
+		return x
+	}
+	axes := noise.Whole(x.Shape().Dimensions)
+	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
+	if !c.tensor.Alone() {
+		keys, queries := c.heads(x.Graph()).places(x.Graph())
+		axes[1], axes[3] = noise.Axis{Whole: c.kvHeads(), Index: keys}, noise.Axis{Whole: c.Heads / c.kvHeads(), Index: queries}
+	}
+	return c.drop(x, n, inAttention, axes)
+}
+
+// drop sets a share c.Dropout of the values of x (B,…) to zero and scales the others so that the mean stays: inverted
+// dropout (Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting"). The axes say what
+// the device has of the whole x.
+func (c Config) drop(x *graph.Node, n *Noise, at site, axes []noise.Axis) *graph.Node {
+	bits := noise.BitsAt(n.Key, uint32(n.layer)*uint32(sites)+uint32(at), axes...)
 	kept := graph.GreaterOrEqual(bits, graph.Scalar(x.Graph(), dtypes.Uint32, uint32(c.Dropout*(1<<32))))
 	return graph.Where(kept, graph.MulScalar(x, 1/(1-c.Dropout)), graph.ZerosLike(x))
 }

@@ -13,14 +13,25 @@ import (
 // nearest row. The noise may be nil. It panics if "tok" or "pos" is missing, tokens are not integers of rank 2 or T is
 // more than Seq.
 func (c Config) Embed(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.Node {
-	if tokens.Rank() != 2 || tokens.Shape().Dim(1) > c.Seq {
+	return c.alone().embed(p, tokens, noise)
+}
+
+// embed is Embed of the device's tokens.
+func (c layers) embed(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.Node {
+	if tokens.Rank() != 2 || tokens.Shape().Dim(1) > c.longest(tokens.Graph()) {
 		panic(fmt.Errorf("gpt: tokens have shape %s: want (B,T) with T at most Config.Seq %d", tokens.Shape(), c.Seq))
 	}
+	p = c.sharedUnder(p, c.EmbedPaths()...)
 	// In float32, so that the gradients of a row add up in it, over all of its places in the batch.
-	x := graph.Gather(in32(p.Get("tok")), graph.InsertAxes(tokens, -1)) // (B,T,C)
+	x := in32(c.tensor.Embed(p.Get("tok"), tokens)) // (B,T,C)
 	if c.Positions != Rotary {
-		pos := graph.Slice(in32(p.Get("pos")), graph.AxisRangeFromStart(tokens.Shape().Dim(1))) // (T,C)
+		pos := in32(p.Get("pos"))
+		if c.everyToken() {
+			pos = graph.Slice(pos, graph.AxisRangeFromStart(tokens.Shape().Dim(1))) // (T,C)
+		} else { // padding's positions may lie behind the last
+			pos = graph.Gather(pos, graph.InsertAxes(graph.MinScalar(c.places(x.Graph(), tokens.Shape().Dim(1)), c.Seq-1), -1))
+		}
 		x = graph.Add(x, graph.ExpandLeftToRank(pos, 3))
 	}
-	return c.drop(graph.ConvertDType(x, p.Get("tok").DType()), noise, afterEmbedding)
+	return c.dropTokens(graph.ConvertDType(x, p.Get("tok").DType()), noise, afterEmbedding)
 }

@@ -12,11 +12,19 @@ import (
 // Head returns the logits (B,T,V) of the last block's output x (B,T,C): the final normalization and a linear map
 // without a bias, the token table's transpose if it is tied. It panics if a parameter is missing or does not fit x.
 func (c Config) Head(p params.Nodes, x *graph.Node) *graph.Node {
+	return c.alone().head(p, x)
+}
+
+// head is Head of the device's part of the vocabulary.
+func (c layers) head(p params.Nodes, x *graph.Node) *graph.Node {
+	p = c.sharedUnder(p, c.HeadPaths()...)
 	x = c.Normalize(p, "lnf", x)
 	if c.Tied {
-		return c.Matmul.Dot(x, []int{-1}, nil, p.Get("tok"), []int{1}, nil)
+		return c.tensor.Columns(x, []*graph.Node{p.Get("tok")}, func(x, w *graph.Node) *graph.Node {
+			return c.Matmul.Dot(x, []int{-1}, nil, w, []int{1}, nil)
+		})[0]
 	}
-	return c.matmul(x, p.Get("head.w"))
+	return c.tensor.Columns(x, []*graph.Node{p.Get("head.w")}, c.matmul)[0]
 }
 
 // CrossEntropy returns the mean over all positions of −log softmax(logits)[target], in nats: a scalar, in float32 for

@@ -13,18 +13,19 @@ import (
 // Linear returns x·w + b for x (…,in), with w (in,out) and b (out) the parameters ".w" and ".b" at a path; without b
 // where [Config.NoBias] leaves it out. The result is (…,out). It panics if the shapes do not fit.
 func (c Config) Linear(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	return c.linear(p, at, x, c.Compress)
+	return c.biased(p, at, c.product(c.Compress)(x, p.Get(at+".w")))
 }
 
-// linear is Linear that keeps x in a codec.
-func (c Config) linear(p params.Nodes, at string, x *graph.Node, in string) *graph.Node {
-	w := p.Get(at + ".w")
-	var y *graph.Node
-	if codec := mustCodec(in); codec != nil {
-		y = compress.Dot(x, w, codec, c.Matmul)
-	} else {
-		y = c.matmul(x, w)
+// product is a product x·w that keeps x in a codec.
+func (c Config) product(codec string) func(x, w *graph.Node) *graph.Node {
+	if codec := mustCodec(codec); codec != nil {
+		return func(x, w *graph.Node) *graph.Node { return compress.Dot(x, w, codec, c.Matmul) }
 	}
+	return c.matmul
+}
+
+// biased adds the bias at a path, where there are biases.
+func (c Config) biased(p params.Nodes, at string, y *graph.Node) *graph.Node {
 	if c.NoBias {
 		return y
 	}

@@ -14,11 +14,15 @@ import (
 // is (B,T,C), or the logits (B,T,V) of a stage that ends with the last block. It needs only the parameters that
 // [Config.StageParams] lists. The noise may be nil. It panics if the blocks are not in the model or x does not fit.
 func (c Config) Stage(p params.Nodes, first, last int, x *graph.Node, noise *Noise) *graph.Node {
+	return c.alone().stage(p, first, last, x, noise)
+}
+
+func (c layers) stage(p params.Nodes, first, last int, x *graph.Node, noise *Noise) *graph.Node {
 	if err := c.checkStage(first, last); err != nil {
 		panic(err)
 	}
 	if first == 0 {
-		x = c.Embed(p, x, noise)
+		x = c.embed(p, x, noise)
 	}
 	plan := c.plan()
 	x = plan.Enter(first, x)
@@ -26,7 +30,7 @@ func (c Config) Stage(p params.Nodes, first, last int, x *graph.Node, noise *Noi
 		x = c.block(p, i, x, noise, plan)
 	}
 	if last == c.Layers {
-		x = c.Head(p, x)
+		x = c.head(p, x)
 	}
 	return x
 }

@@ -1,0 +1,219 @@
+package sequence_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/flash"
+	"github.com/shardbook/shardbook/lib/sequence"
+)
+
+// masks are what all ways are tried with.
+var masks = []flash.Mask{{Causal: true}, {Causal: true, Window: 5}, {}, {Window: 4}}
+
+// all lists every way for so many ranks, with masks and grouped heads in turn. No length but one divides.
+func all(ranks int) (problems []problem) {
+	add := func(p problem) {
+		mask := masks[(len(problems)+ranks)%len(masks)]
+		p.causal, p.window, p.dtype, p.b, p.d = mask.Causal, mask.Window, dtypes.Float32, 2, 16
+		if p.tokens = 10*ranks + 2; len(problems) == 0 {
+			p.tokens = 12 * ranks
+		}
+		if p.k == 0 {
+			p.h, p.k = 2, 1+len(problems)%2
+		}
+		p.fill()
+		problems = append(problems, p)
+	}
+	for _, placement := range sequence.Placements() {
+		for _, gather := range []bool{false, true} {
+			add(problem{group: sequence.Group{Ring: "ring", Placement: placement, Gather: gather}, ring: ranks, ulysses: 1})
+		}
+	}
+	return problems
+}
+
+// worst is the largest errors of many problems, and those of naive float32 attention.
+type worst struct{ errors, naive [4]float64 }
+
+// check compares with float64. Of a few hundred numbers the largest errors of two ways differ by chance: by up to 4 for one
+// problem, by 2 for the largest of all.
+func (w *worst) check(t *testing.T, p problem, got result) {
+	t.Helper()
+	exact := p.exact()
+	naive, errors := p.naive(t).errors(exact), got.errors(exact)
+	for i, off := range errors {
+		if bound := 4 * max(naive[i], 1e-7); !(off <= bound) {
+			t.Errorf("%v: error of %s %.3g, want at most %.3g", p, resultNames[i], off, bound)
+		}
+		w.errors[i], w.naive[i] = max(w.errors[i], off), max(w.naive[i], naive[i])
+	}
+}
+
+func (w *worst) checkAll(t *testing.T) {
+	t.Helper()
+	t.Logf("largest errors: %.3g, of naive attention %.3g", w.errors, w.naive)
+	for i, off := range w.errors {
+		if !(off <= 2*w.naive[i]) {
+			t.Errorf("largest error of %s %.3g, of naive attention %.3g", resultNames[i], off, w.naive[i])
+		}
+	}
+}
+
+// The output and the gradients are those of one device, whichever way the sequence is shared.
+func TestEqualsOneDevice(t *testing.T) {
+	b := devicetest.Open(t, 8)
+	var w worst
+	for _, ranks := range []int{2, 3, 4, 8} {
+		problems := all(ranks)
+		got, _ := run(t, b, problems...)
+		for i, p := range problems {
+			w.check(t, p, got[i])
+		}
+	}
+	of := func(group sequence.Group, ring, ulysses, h, k int, causal bool) problem {
+		p := problem{group: group, ring: ring, ulysses: ulysses, b: 2, tokens: 6*ring*ulysses + 3, h: h, k: k, d: 16, dtype: dtypes.Float32, causal: causal}
+		p.fill()
+		return p
+	}
+	ulysses := sequence.Group{Ulysses: "heads"}
+	hybrid := func(p sequence.Placement, gather bool) sequence.Group {
+		return sequence.Group{Ring: "ring", Ulysses: "heads", Placement: p, Gather: gather}
+	}
+	for _, problems := range [][]problem{
+		{of(ulysses, 1, 2, 4, 2, true), of(ulysses, 1, 2, 4, 4, false)},
+		{of(ulysses, 1, 3, 6, 3, false)},
+		{of(ulysses, 1, 4, 4, 4, true)},
+		{of(ulysses, 1, 8, 8, 8, false)},
+		{of(hybrid(sequence.Zigzag, false), 2, 2, 4, 2, true), of(hybrid(sequence.Striped, false), 2, 2, 4, 4, false), of(hybrid(sequence.Zigzag, true), 2, 2, 4, 4, true)},
+		{of(hybrid(sequence.Contiguous, false), 2, 4, 8, 4, true)},
+		{of(hybrid(sequence.Zigzag, false), 4, 2, 2, 2, false)},
+	} {
+		got, _ := run(t, b, problems...)
+		for i, p := range problems {
+			w.check(t, p, got[i])
+		}
+	}
+	w.checkAll(t)
+}
+
+// Blocks gives the same, and float64 is as exact as float64 is.
+func TestBlocks(t *testing.T) {
+	b := devicetest.Open(t, 2)
+	p := problem{group: sequence.Group{Ring: "ring", Placement: sequence.Zigzag}, ring: 2, ulysses: 1, b: 2, tokens: 35, h: 2, k: 1, d: 16,
+		dtype: dtypes.Float32, causal: true, engine: flash.Blocks}
+	wide := p
+	wide.dtype = dtypes.Float64
+	p.fill()
+	wide.fill()
+	got, _ := run(t, b, p, wide)
+	new(worst).check(t, p, got[0])
+	for i, off := range got[1].errors(wide.exact()) {
+		if !(off < 1e-14) {
+			t.Errorf("error of %s in float64 is %g", resultNames[i], off)
+		}
+	}
+}
+
+// In bfloat16 a ring's results are within two roundings of the largest, those of gathered keys, whose gradients each rank
+// rounds before they are summed up, within four. Sums over hops in bfloat16 are worse.
+func TestHalf(t *testing.T) {
+	b := devicetest.Open(t, 8)
+	p := problem{ring: 8, ulysses: 1, b: 1, tokens: 64, h: 2, k: 2, d: 8, dtype: dtypes.BFloat16, causal: true}
+	p.fill()
+	ring, gather, half := p, p, p
+	ring.group = sequence.Group{Ring: "ring", Placement: sequence.Striped}
+	gather.group = sequence.Group{Ring: "ring", Placement: sequence.Striped, Gather: true}
+	half.group = sequence.Group{Ring: "ring", Placement: sequence.Striped, Reduce: dtypes.BFloat16}
+	got, _ := run(t, b, ring, gather, half)
+	exact := p.exact()
+	for i, r := range got[:2] {
+		for j, off := range r.errors(exact) {
+			largest := 0.0
+			for _, x := range exact[j] {
+				largest = max(largest, math.Abs(x))
+			}
+			if bound := largest * 0x1p-9 * float64(2+2*i); !(off <= bound) {
+				t.Errorf("gather %v: error of %s %.3g, want at most %.3g, of %.3g", i == 1, resultNames[j], off, bound, largest)
+			}
+		}
+	}
+	for j, name := range resultNames {
+		usual, worse := deviation(got[0][j], exact[j]), deviation(got[2][j], exact[j])
+		t.Logf("%s: %.3g, and %.3g summed up in bfloat16", name, usual, worse)
+		if !(worse > 1.2*usual) {
+			t.Errorf("%s: standard error %.3g, and %.3g summed up in bfloat16: the type makes no difference", name, usual, worse)
+		}
+	}
+}
+
+// deviation is the root of the mean square error.
+func deviation(got, want []float64) float64 {
+	sum := 0.0
+	for i, x := range got {
+		sum += (x - want[i]) * (x - want[i])
+	}
+	return math.Sqrt(sum / float64(len(got)))
+}
+
+// What a rank cannot see is not multiplied: keys that are not numbers, and no number times what is not one is 0.
+func TestUnseenHopsAreSkipped(t *testing.T) {
+	b := devicetest.Open(t, 4)
+	p := problem{group: sequence.Group{Ring: "ring"}, ring: 4, ulysses: 1, b: 1, tokens: 16, h: 1, k: 1, d: 4, dtype: dtypes.Float32, causal: true}
+	p.fill()
+	middle := len(p.key) / 2
+	for i := middle; i < len(p.key); i++ {
+		p.key[i], p.value[i] = math.NaN(), math.NaN()
+	}
+	got, _ := run(t, b, p)
+	for i := range 2 {
+		for j, x := range got[0][i] {
+			if math.IsNaN(x) != (j >= middle) {
+				t.Fatalf("%s %d is %g: NaN must be from %d on", resultNames[i], j, x, middle)
+			}
+		}
+	}
+}
+
+// Without axes a group is one device, and its attention flash.Attention.
+func TestAlone(t *testing.T) {
+	p := problem{ring: 1, ulysses: 1, b: 1, tokens: 9, h: 2, k: 1, d: 4, dtype: dtypes.Float32, causal: true}
+	p.fill()
+	got, err := devicetest.Call(func(in nodes) nodes {
+		if p.group.Take(in[0], 1) != in[0] || p.group.Local(in[0].Graph(), 9) != 9 {
+			panic(fmt.Errorf("one device has not all tokens"))
+		}
+		whole := flash.Attention(in[0], in[1], in[2], flash.Causal())
+		return append(p.build(in), whole, p.group.Positions(in[0].Graph(), 9))
+	}, p.args()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range wide(got[4]) {
+		if x != wide(got[0])[i] {
+			t.Fatalf("output %d is %g, of flash.Attention %g", i, wide(got[0])[i], x)
+		}
+	}
+	if s := fmt.Sprint(got[5].Value()); s != "[0 1 2 3 4 5 6 7 8]" {
+		t.Errorf("positions %s", s)
+	}
+}
+
+// Under Checkpoint the backward pass makes the result again, and the gradients are the same.
+func TestCheckpoint(t *testing.T) {
+	b := devicetest.Open(t, 2)
+	p := problem{group: sequence.Group{Ring: "ring", Placement: sequence.Zigzag}, ring: 2, ulysses: 1, b: 1, tokens: 12, h: 2, k: 1, d: 4, dtype: dtypes.Float32, causal: true}
+	p.fill()
+	again := p
+	again.checkpoint = true
+	got, _ := run(t, b, p, again)
+	for i, off := range got[1].errors(got[0]) {
+		if !(off <= 1e-6) {
+			t.Errorf("%s differs by %g", resultNames[i], off)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package sequence
+
+import (
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/autodiff"
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/flash"
+	"github.com/shardbook/shardbook/lib/precision"
+)
+
+// ringAttention is ring attention (Liu, Zaharia and Abbeel 2023, arXiv:2310.01889, Algorithm 1): P−1 hops of keys and values
+// forwards. The backward pass is a ring of its own, with P−1 hops of them and P of their gradients, which travel with the
+// keys and values that they belong to and then one hop further, home.
+func (l layout) ringAttention(q, k, v *graph.Node, o flash.Options) *graph.Node {
+	return autodiff.Custom([]*graph.Node{q, k, v, l.ringRank(q.Graph())},
+		func(in []*graph.Node) []*graph.Node {
+			whole := l.ringForward(in[0], in[1], in[2], in[3], o)
+			return []*graph.Node{whole.Output(q.DType()), whole.M, whole.D}
+		},
+		func(in, out, gradient []*graph.Node) []*graph.Node {
+			whole := flash.Partial{M: out[1], D: out[2]}
+			whole.O = graph.Mul(graph.ConvertDType(out[0], whole.D.DType()), graph.InsertAxes(whole.D, -1))
+			dq, dk, dv := l.ringBackward(in[0], in[1], in[2], in[3], whole, gradient[0], o)
+			return []*graph.Node{dq, dk, dv, nil}
+		})[0]
+}
+
+func (l layout) ringForward(q, k, v, rank *graph.Node, o flash.Options) flash.Partial {
+	here := l.inHop(0, o, rank)
+	first := flash.Attend(q, k, v, l.masked(o, here.queries, here.keys, q.Shape().Dim(0)))
+	sums := []*graph.Node{first.M, first.D, first.O}
+	keys := join(k, v).bits()
+	next := l.onward(keys)
+	for n := 1; n < l.ring; n++ {
+		if keys = next; n < l.ring-1 {
+			keys = keys.after(sums[2])
+			next = l.onward(keys)
+		}
+		hop := l.inHop(n, o, rank)
+		sums = hop.add(sums, []*graph.Node{hop.queries, hop.keys, q, keys.flat}, func(sums, in []*graph.Node) []*graph.Node {
+			k, v := keys.of(in[3]).split()
+			part := flash.Attend(in[2], k, v, l.masked(o, in[0], in[1], q.Shape().Dim(0)))
+			whole := flash.Partial{M: sums[0], D: sums[1], O: sums[2]}.Merge(part)
+			return []*graph.Node{whole.M, l.rounded(whole.D), l.rounded(whole.O)}
+		})
+	}
+	return flash.Partial{M: sums[0], D: sums[1], O: sums[2]}
+}
+
+// ringBackward returns the gradients of q, k and v, for that of the result. Each hop's are computed in float32 (float64 for
+// float64), also of half types, so that nothing is rounded before it is summed up.
+func (l layout) ringBackward(q, k, v, rank *graph.Node, whole flash.Partial, dOut *graph.Node, o flash.Options) (dq, dk, dv *graph.Node) {
+	of, sum := q.DType(), l.sum(q.DType())
+	wide := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, whole.D.DType()) }
+	narrow := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, sum) }
+	keys := join(k, v).bits()
+	// The gradients of q and, joined, of k and v.
+	gradients := func(in []*graph.Node) (dq, dkv *graph.Node) {
+		k, v := keys.of(in[3]).split()
+		whole := flash.Partial{M: in[4], D: in[5], O: in[6]}
+		dq, dk, dv := flash.Gradients(wide(in[2]), wide(k), wide(v), whole, wide(in[7]), l.masked(o, in[0], in[1], q.Shape().Dim(0)))
+		return dq, join(dk, dv).flat
+	}
+	// Forward and backward hops of the same keys would be one to the compiler, which kept all of them in between.
+	keys = keys.after(dOut)
+	operands := func(n int) (hop, []*graph.Node) {
+		hop := l.inHop(n, o, rank)
+		return hop, []*graph.Node{hop.queries, hop.keys, q, keys.flat, whole.M, whole.D, whole.O, dOut}
+	}
+	_, in := operands(0)
+	dq, dkv := gradients(in)
+	sums := []*graph.Node{narrow(dq), narrow(dkv)}
+	next := l.onward(keys)
+	for n := 1; n < l.ring; n++ {
+		if keys = next; n < l.ring-1 {
+			keys = keys.after(sums[0])
+			next = l.onward(keys)
+		}
+		sums[1] = l.shift(sums[1])
+		hop, in := operands(n)
+		sums = hop.add(sums, in, func(sums, in []*graph.Node) []*graph.Node {
+			dq, dkv := gradients(in)
+			return []*graph.Node{narrow(graph.Add(wide(sums[0]), dq)), narrow(graph.Add(wide(sums[1]), dkv))}
+		})
+	}
+	dk, dv = pair{l.shift(sums[1]), sum, keys.shapes}.split()
+	return graph.ConvertDType(sums[0], of), graph.ConvertDType(dk, of), graph.ConvertDType(dv, of)
+}
+
+// onward passes keys and values to the next rank, while this one attends to them.
+func (l layout) onward(keys pair) pair { return keys.of(l.shift(keys.flat)) }
+
+// shift passes x to the next rank.
+func (l layout) shift(x *graph.Node) *graph.Node { return collective.RingShift(x, 1, l.Ring) }
+
+// rounded is a sum, rounded to the type that it is to be in.
+func (l layout) rounded(x *graph.Node) *graph.Node {
+	return graph.ConvertDType(graph.ConvertDType(x, l.sum(x.DType())), x.DType())
+}
+
+// pair is two tensors of a type that travel as one.
+type pair struct {
+	flat   *graph.Node // all elements of the first, then of the second, or the bits of them
+	dtype  dtypes.DType
+	shapes [2][]int
+}
+
+func join(a, b *graph.Node) pair {
+	flat := graph.Concatenate([]*graph.Node{graph.Reshape(a, -1), graph.Reshape(b, -1)}, 0)
+	return pair{flat, a.DType(), [2][]int{a.Shape().Dimensions, b.Shape().Dimensions}}
+}
+
+// bits is the same pair as whole numbers: half types XLA on CPUs would hold as float32 between hops.
+func (p pair) bits() pair { return p.of(precision.ToBits(p.flat)) }
+
+// of is a pair of the same type and shapes.
+func (p pair) of(flat *graph.Node) pair { return pair{flat, p.dtype, p.shapes} }
+
+// after is the pair, but not before x is there. A compiler that is free to passes keys all the way around before anything
+// else, and then has those of all ranks at once.
+func (p pair) after(x *graph.Node) pair { return p.of(graph.SchedulingBarrier(p.flat, x)) }
+
+func (p pair) split() (a, b *graph.Node) {
+	size := 1
+	for _, n := range p.shapes[0] {
+		size *= n
+	}
+	flat := precision.FromBits(p.flat, p.dtype)
+	a = graph.Reshape(graph.Slice(flat, graph.AxisRange(0, size)), p.shapes[0]...)
+	return a, graph.Reshape(graph.Slice(flat, graph.AxisRange(size)), p.shapes[1]...)
+}
