@@ -20,13 +20,15 @@ func trainCommand() *cobra.Command {
 		Long: "Train a byte-level GPT on Go's standard library, or on any file or folder, on one device.\n" +
 			"With --data N it is data-parallel on N devices, which share what they learn in one of the ways of --sync.\n" +
 			"With --zero each holds only a shard of the optimizer's states, of the gradients, and of the parameters.\n" +
-			"With --pipe N the model's blocks are spread over N devices, through which micro-batches go by --schedule.\n\n" +
+			"With --pipe N the model's blocks are spread over N devices, through which micro-batches go by --schedule.\n" +
+			"With --tensor N each layer is spread over N devices, and with --seq-parallel N each sequence, in one program; both go\n" +
+			"with each other and with --data, which is how many such groups of devices there are.\n\n" +
 			"With --checkpoint the run is saved as it goes and when it is interrupted, and --resume goes on from there,\n" +
 			"bit for bit as if it had not stopped; its settings come from the checkpoint. (Not so where devices do not agree\n" +
 			"after each step, with --sync async and --every, and where what --compress-gradients keeps back is lost.)\n" +
 			"It may go on with other devices, and share the work otherwise, for the same losses but for rounding: of what the\n" +
 			"checkpoint says, another --zero leaves only --data and --accumulate, another --sync these, --zero and --prefetch, and\n" +
-			"another --pipe only --data.\n" +
+			"another --pipe, --tensor or --seq-parallel only --data.\n" +
 			"With --reference it is the run that other systems' figures are compared with: a fixed text and fixed weights.",
 		Example: "  shardbook train --steps 200 --sample 300\n" +
 			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 --steps 500 --checkpoint run\n" +
@@ -34,6 +36,8 @@ func trainCommand() *cobra.Command {
 			"  shardbook train --data 4 --sync overlap --accumulate 2 --trace trace.json --link 1e9\n" +
 			"  shardbook train --data 4 --zero 3 --prefetch 1\n" +
 			"  shardbook train --pipe 4 --schedule zb-h1 --microbatches 8 --cut measured --trace trace.json\n" +
+			"  shardbook train --data 2 --tensor 2 --tensor-sequence\n" +
+			"  shardbook train --seq 1024 --batch 2 --seq-parallel 4 --seq-method hybrid\n" +
 			"  shardbook train --reference --steps 4 --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -33,13 +33,14 @@ type parallel struct {
 	Compress    string    `json:"compress_gradients,omitempty"` // on their way
 	zeroSettings
 	pipeSettings
+	shareSettings
 }
 
 // alone is one device.
 func alone() parallel { return parallel{Data: 1, Accumulate: 1, Every: 1} }
 
 func (p *parallel) flags(f *pflag.FlagSet) {
-	f.IntVar(&p.Data, "data", p.Data, "devices that train together, each on its part of every batch; with --pipe, pipelines")
+	f.IntVar(&p.Data, "data", p.Data, "devices that train together, each on its part of every batch; with --pipe, pipelines; with --tensor and --seq-parallel, groups of devices")
 	f.StringVar((*string)(&p.Sync), "sync", string(p.Sync), syncUsage)
 	f.IntVar(&p.Accumulate, "accumulate", p.Accumulate, "micro-batches, one after another, into which each rank's part of a batch is divided: for less memory, the same result but for rounding")
 	f.Var(&p.BucketBytes, "bucket-bytes", fmt.Sprintf("largest bucket of gradients, as 8e6 or 8MB (default %gMB)", ddp.DefaultBucketBytes/1e6))
@@ -48,18 +49,20 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "how gradients are compressed on their way: bf16, topk:SHARE or powersgd:RANK (default not); what is kept back for later steps is not in checkpoints")
 	p.zeroSettings.flags(f)
 	p.pipeSettings.flags(f)
+	p.shareSettings.flags(f)
 }
 
 const syncUsage = "how devices share what they learn. Ranks with programs of their own: naive (an all-reduce for each gradient, after the " +
 	"backward pass), overlap (each as soon as it is there), bucket (overlap, with gradients in buckets), ps (parameter servers) or async (the " +
 	"same without waiting, for which no run is like another). One program for all devices: spmd (an all-reduce in it) or auto (the compiler " +
-	"puts it in). With --zero it is spmd, auto or ranks, with --pipe ranks. (default bucket, and with --zero spmd, or ranks where only they will do; for one device and " +
-	"none of the flags of ranks, one program)"
+	"puts it in). With --zero it is spmd, auto or ranks, with --pipe ranks, with --tensor spmd or auto, and with --seq-parallel spmd. (default bucket; with " +
+	"--zero, --tensor and --seq-parallel spmd, or ranks where only they will do; for one device and none of the flags of ranks, one program)"
 
 // normalize gives the way its one name.
 func (p *parallel) normalize() {
 	p.Sync, p.Compress = ddp.Sync(strings.ToLower(string(p.Sync))), strings.ToLower(p.Compress)
 	p.pipeSettings.normalize()
+	p.shareSettings.normalize()
 }
 
 // choose takes a way where none is named. traced says that something is asked for that only ranks have.
@@ -68,6 +71,8 @@ func (p *parallel) choose(traced bool) {
 	case p.Sync != "" || *p == alone():
 	case p.Pipe > 0:
 		p.Sync = syncRanks
+	case p.sharing() != "":
+		p.Sync = syncSPMD
 	case p.Zero == 0:
 		p.Sync = ddp.Bucketed
 	case traced || p.Shards > 0 || p.Offload:
@@ -89,8 +94,8 @@ func (p *parallel) rankWays() []ddp.Sync {
 }
 
 // resumed returns how devices go on with a run that they shared as p says, for the flags that are given now. Another --zero
-// leaves only --data and --accumulate as they were, another --sync these, --zero and --prefetch, and another pipeline only
-// --data: the rest was for the old way.
+// leaves only --data and --accumulate as they were, another --sync these, --zero and --prefetch, and another pipeline and other
+// devices that share layers or sequences only --data: the rest was for the old way.
 func (p parallel) resumed(given *pflag.FlagSet) (parallel, error) {
 	now, flags := p, pflag.NewFlagSet("", pflag.ContinueOnError)
 	now.flags(flags)
@@ -98,18 +103,21 @@ func (p parallel) resumed(given *pflag.FlagSet) (parallel, error) {
 		return given.Changed(name) && given.Lookup(name).Value.String() != flags.Lookup(name).Value.String()
 	}
 	zero, sync, file := other("zero"), other("sync"), given.Changed("schedule-file")
-	pipe := other("pipe") || file
+	only := other("pipe") || file || other("tensor") || other("seq-parallel")
 	if other(pipelineFlag) {
 		now.ScheduleText = ""
 	}
-	if pipe || zero || sync {
+	if other("seq-method") {
+		now.SeqUlysses, now.Placement = 0, ""
+	}
+	if only || zero || sync {
 		now = alone()
 		now.Data = p.Data
 	}
-	if (zero || sync) && !pipe {
+	if (zero || sync) && !only {
 		now.Accumulate = p.Accumulate
 	}
-	if sync && !zero && !pipe {
+	if sync && !zero && !only {
 		now.Zero, now.Prefetch = p.Zero, p.Prefetch
 	}
 	var err error
@@ -135,6 +143,12 @@ func (p *parallel) validate(batch int) error {
 		return fmt.Errorf("--every=%d: want at least 1", p.Every)
 	case p.Servers < 0 || p.Servers > p.Data:
 		return fmt.Errorf("--servers=%d: want 1 to --data %d, or 0 for all", p.Servers, p.Data)
+	}
+	if err := p.stray(); err != nil {
+		return err
+	}
+	if p.sharing() != "" {
+		return p.validateShared(batch)
 	}
 	if p.Pipe > 0 {
 		return p.validatePipe(batch)

@@ -12,7 +12,9 @@ import (
 )
 
 // devices is how many are needed.
-func (p *parallel) devices() int { return p.Data * max(p.Pipe, 1) }
+func (p *parallel) devices() int {
+	return p.Data * max(p.Pipe, 1) * max(p.Tensor, 1) * max(p.SeqParallel, 1)
+}
 
 // enough returns an error if there cannot be so many devices.
 func (p *parallel) enough() error {
@@ -21,6 +23,12 @@ func (p *parallel) enough() error {
 		return fmt.Errorf("--data=%d: want 1 to %d devices", p.Data, xla.MaxDevices)
 	case p.Pipe < 0 || p.Pipe > xla.MaxDevices:
 		return fmt.Errorf("--pipe=%d: want 1 to %d devices, or 0 for no pipeline", p.Pipe, xla.MaxDevices)
+	case p.Tensor < 0 || p.Tensor > xla.MaxDevices:
+		return fmt.Errorf("--tensor=%d: want 2 to %d devices, or 0 or 1 to share no layers", p.Tensor, xla.MaxDevices)
+	case p.SeqParallel < 0 || p.SeqParallel > xla.MaxDevices:
+		return fmt.Errorf("--seq-parallel=%d: want 2 to %d devices, or 0 or 1 to share no sequences", p.SeqParallel, xla.MaxDevices)
+	case p.devices() > xla.MaxDevices && p.sharing() != "":
+		return fmt.Errorf("--data, --tensor and --seq-parallel multiply to %d devices: want at most %d in all", p.devices(), xla.MaxDevices)
 	case p.devices() > xla.MaxDevices:
 		return fmt.Errorf("--data=%d pipelines of --pipe=%d devices: want at most %d devices in all", p.Data, p.Pipe, xla.MaxDevices)
 	}

@@ -100,8 +100,9 @@ type trainResult struct {
 	BytesPerDevice map[string]int64 `json:"bytes_per_device"`
 	TokensPerS     float64          `json:"tokens_per_s"` // median
 	Skipped        int              `json:"skipped_steps"`
-	Staleness      float64          `json:"staleness,omitempty"` // mean
-	Sent           *traffic         `json:"sent,omitempty"`      // by a device in a step, in bytes
+	Staleness      float64          `json:"staleness,omitempty"`   // mean
+	Sent           *traffic         `json:"sent,omitempty"`        // by a device in a step, in bytes
+	Collectives    []collective     `json:"collectives,omitempty"` // of a device in a step
 	Pipeline       *pipeResult      `json:"pipeline,omitempty"`
 	Trace          *traceResult     `json:"trace,omitempty"`
 	Checkpoint     string           `json:"checkpoint,omitempty"`
@@ -125,6 +126,9 @@ func (t *training) result(text string) (trainResult, error) {
 		r.TokensPerS = speeds[len(speeds)/2]
 	}
 	var err error
+	if r.Collectives, err = t.collectives(); err != nil {
+		return r, err
+	}
 	if r.Pipeline, err = t.piped(); err != nil {
 		return r, err
 	}
@@ -171,6 +175,9 @@ func (t *training) report(out io.Writer, text string) error {
 			fmt.Fprintf(out, ", %s between copies of shards", bytesText(s.Average))
 		}
 		fmt.Fprintln(out)
+	}
+	if len(r.Collectives) > 0 {
+		fmt.Fprintf(out, "collectives   of a device in a step: %s\n", collectivesText(r.Collectives))
 	}
 	r.Pipeline.print(out)
 	if tr := r.Trace; tr != nil {

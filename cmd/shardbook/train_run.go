@@ -103,11 +103,11 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(j.Parallel.suits(recipe), j.suitsPipe(recipe)); err != nil {
+	if err := errors.Join(j.Parallel.suits(recipe), j.suitsPipe(recipe), j.suitsShared(recipe)); err != nil {
 		return err
 	}
 	if name != "" && j.Parallel.oneProgram() {
-		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %q", name, j.Parallel.rankWays())
+		return j.Parallel.shows(name)
 	}
 	if t.sent, err = j.Parallel.traffic(recipe); err != nil {
 		return err
@@ -130,9 +130,12 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(j.Parallel.devices())); err != nil {
 		return err
 	}
-	if j.Parallel.Pipe > 0 {
+	switch {
+	case j.Parallel.Pipe > 0:
 		t.run, err = newPiped(ctx, t.backend, j, recipe, t.batches.Step, t.options.link, t.tracer.recorder())
-	} else {
+	case j.Parallel.sharing() != "":
+		t.run, err = newShared(t.backend, j, recipe)
+	default:
 		t.run, err = newRunner(ctx, t.backend, recipe, j.Parallel, t.options.link, t.tracer.recorder())
 	}
 	if err != nil {

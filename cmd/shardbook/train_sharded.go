@@ -75,8 +75,8 @@ func byName(b zero.Bytes) map[string]int64 {
 	return kinds
 }
 
-// autoSharded is a program that the compiler cuts.
-type autoSharded struct {
+// cutProgram is a program whose devices have parts of the parameters: it is probed by whole copies of them.
+type cutProgram struct {
 	program
 	backend *xla.Backend
 	recipe  train.Recipe // whose model lists parameters as the run does
@@ -92,17 +92,17 @@ func newAutoSharded(mesh *xla.Mesh, backend *xla.Backend, recipe train.Recipe, s
 	if err != nil {
 		return nil, inFlags(err)
 	}
-	return autoSharded{program{run}, backend, recipe}, nil
+	return cutProgram{program{run}, backend, recipe}, nil
 }
 
-func (a autoSharded) Probe(fn probeFunc) (probe, error) {
-	values, err := a.Params(0)
+func (c cutProgram) Probe(fn probeFunc) (probe, error) {
+	values, err := c.Params(0)
 	if err != nil {
 		return nil, err
 	}
-	named, err := params.Zip(a.recipe.Model.Params(), values)
+	named, err := params.Zip(c.recipe.Model.Params(), values)
 	if err != nil {
 		return nil, err
 	}
-	return newProbe(a.backend, a.recipe, named, fn)
+	return newProbe(c.backend, c.recipe, named, fn)
 }

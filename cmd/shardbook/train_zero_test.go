@@ -165,6 +165,8 @@ func TestParallelResumed(t *testing.T) {
 	bucket := parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 2, Every: 1, BucketBytes: 9, Compress: "bf16"}
 	third := parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3, Prefetch: 2, Shards: 2}}
 	piped := parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 2, ScheduleText: "schedule"}}
+	shared := parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1,
+		shareSettings: shareSettings{Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: seqHybrid, SeqUlysses: 2, Placement: "striped"}}
 	for _, c := range []struct {
 		was  parallel
 		args string
@@ -190,6 +192,18 @@ func TestParallelResumed(t *testing.T) {
 		{piped, "--zero 2", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 2}}},
 		{piped, "--sync naive", parallel{Data: 4, Sync: ddp.Naive, Accumulate: 1, Every: 1}},
 		{piped, "--pipe 0", parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 1, Every: 1}},
+		{third, "--tensor 2", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, shareSettings: shareSettings{Tensor: 2}}},
+		{piped, "--seq-parallel 2 --data 1", parallel{Data: 1, Sync: syncSPMD, Accumulate: 1, Every: 1, shareSettings: shareSettings{SeqParallel: 2}}},
+		{shared, "--data 1 --tensor 2", parallel{Data: 1, Sync: syncSPMD, Accumulate: 1, Every: 1, shareSettings: shared.shareSettings}},
+		{shared, "--tensor-sequence=false", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1,
+			shareSettings: shareSettings{Tensor: 2, SeqParallel: 4, SeqMethod: seqHybrid, SeqUlysses: 2, Placement: "striped"}}},
+		{shared, "--seq-method Ulysses", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1,
+			shareSettings: shareSettings{Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: seqUlysses}}},
+		{shared, "--tensor 4", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, shareSettings: shareSettings{Tensor: 4}}},
+		{shared, "--tensor 1", parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 1, Every: 1}},
+		{shared, "--tensor 2 --sync auto", parallel{Data: 4, Sync: syncAuto, Accumulate: 1, Every: 1, shareSettings: shareSettings{Tensor: 2}}},
+		{shared, "--zero 1", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 1}}},
+		{shared, "--pipe 2", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 2}}},
 		{alone(), "--zero 2 --offload-optimizer", parallel{Data: 1, Sync: syncRanks, Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 2, Offload: true}}},
 	} {
 		given, flags := alone(), pflag.NewFlagSet("", pflag.ContinueOnError)

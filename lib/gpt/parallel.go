@@ -3,6 +3,7 @@ package gpt
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -86,17 +87,36 @@ func (m Parallel) Shares(size func(axis string) (int, error)) (s params.Shares, 
 		tokens *= n
 	}
 	if s.Axis = m.Tensor.Axis; s.Axis == "" {
-		return s, nil
+		return s, m.exchanges(size, 1)
 	}
 	if ranks, err = size(s.Axis); err != nil {
 		return s, err
 	}
-	if local := m.Sequence.Placement.Local(m.Config.Seq, tokens); m.Tensor.Sequence && local%ranks != 0 {
+	placement := m.Sequence.Placement
+	if local := placement.Local(m.Config.Seq, tokens); m.Tensor.Sequence && local%ranks != 0 {
 		return s, fmt.Errorf("gpt: Config.Seq is %d, of which a device has %d tokens, and %d devices that share layers cannot have equal "+
-			"parts of them: choose a multiple of %d", m.Config.Seq, local, ranks, 2*tokens*ranks)
+			"parts of them: choose a multiple of %d", m.Config.Seq, local, ranks, placement.Local(1, 1)*tokens*ranks)
 	}
-	s.Cuts, err = m.Config.Rules().Cuts(m.Config.Params(), ranks)
-	return s, err
+	if s.Cuts, err = m.Config.Rules().Cuts(m.Config.Params(), ranks); err != nil {
+		return s, err
+	}
+	return s, m.exchanges(size, ranks)
+}
+
+// exchanges returns an error if Ulysses cannot exchange heads that so many devices share for tokens.
+func (m Parallel) exchanges(size func(axis string) (int, error), ranks int) error {
+	if m.Sequence.Ulysses == "" {
+		return nil
+	}
+	n, err := size(m.Sequence.Ulysses)
+	if err != nil {
+		return err
+	}
+	if queries, keys := m.Config.Heads/ranks, max(1, m.Config.kvHeads()/ranks); queries%n != 0 || keys%n != 0 {
+		return fmt.Errorf("gpt: a device has %d query heads and %d key heads, which %d devices cannot exchange evenly for tokens (Ulysses): "+
+			"choose a divisor of both, or a ring", queries, keys, n)
+	}
+	return nil
 }
 
 // Loss is the device's share of the loss, from what it has of the parameters and from whole sequences (B,Seq): the mean over the

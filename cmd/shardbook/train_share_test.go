@@ -1,0 +1,183 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// A run that goes on from step to step with its layers shared, its sequences, both and neither learns what one device learns,
+// but for rounding.
+func TestTrainShared(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	args := append(slices.Clone(small), "--text", "reference", "--batch", "4", "--heads", "4", "--clip", "1", "--optimizer", "adamw")
+	want := trained(t, append(slices.Clone(args), "--steps", "8", "--sample", "3", "--temperature", "0")...)
+	const (
+		tables = 4 * (256*16 + 8*16 + 16*256)                                        // bytes of tokens, positions and head
+		whole  = tables + 4*(3*2*16+16*48+48+16*16+16+16*64+64+64*16+16)             // of the model
+		half   = tables/2 + 4*(8*16/2+3*2*16+(16*48+48+16*16+16*64+64+64*16)/2+2*16) // of one of two that share layers
+	)
+	sum, gather, scatter, exchange, permute := xla.AllReduce, xla.AllGather, xla.ReduceScatter, xla.AllToAll, xla.Permute
+	for i, way := range []struct {
+		args       string
+		parameters int64
+		counts     map[xla.CollectiveKind]int // a Group that asks for its rank exchanges numbers once besides
+	}{
+		// Of a block two pairs of layers, forwards and backwards, and of the two tables one each.
+		{"--data 2 --tensor 2 --tensor-sequence", half, map[xla.CollectiveKind]int{gather: 6, scatter: 6, exchange: 1}},
+		{"--tensor 1 --data 1", whole, map[xla.CollectiveKind]int{}},
+		{"--seq-parallel 2", whole, map[xla.CollectiveKind]int{sum: 1, exchange: 1, permute: 1 + 3}},
+		{"--seq-method Ulysses", whole, map[xla.CollectiveKind]int{sum: 1, exchange: 1 + 8}},
+		{"--seq-method allgather --placement striped --data 2", whole, map[xla.CollectiveKind]int{sum: 1, gather: 2, scatter: 2, exchange: 1}},
+		{"--seq-parallel 4 --seq-method hybrid --data 1", whole, map[xla.CollectiveKind]int{sum: 1, exchange: 2 + 8, permute: 1 + 3}},
+		{"--tensor 2 --sync auto", half, nil},
+		{"--tensor 2 --seq-parallel 2 --sample 3 --temperature 0", half, map[xla.CollectiveKind]int{exchange: 2, permute: 1 + 3}},
+	} {
+		run := []string{"train", "--resume", "--checkpoint", folder}
+		if i == 0 {
+			run = append(args, "--checkpoint", folder)
+		}
+		r := goesOn(t, want, i, i+1, append(run, strings.Fields(way.args)...)...)
+		if m := r.BytesPerDevice; m["parameters"] != way.parameters || m["optimizer"] != 2*way.parameters || m["temporary"] <= 0 {
+			t.Errorf("%s: memory %v, want %d bytes of parameters", way.args, m, way.parameters)
+		}
+		if (len(r.Collectives) == 0) != (i == 1) {
+			t.Errorf("%s: collectives %v", way.args, r.Collectives)
+		}
+		for kind, n := range way.counts {
+			if !slices.ContainsFunc(r.Collectives, func(c collective) bool { return c.Kind == kind.String() && c.Count == n && c.Bytes > 0 }) {
+				t.Errorf("%s: collectives %v, want %d of %s", way.args, r.Collectives, n, kind)
+			}
+		}
+		if i == 7 && r.Text != want.Text {
+			t.Errorf("%s: the text is %q, of one device %q", way.args, r.Text, want.Text)
+		}
+	}
+}
+
+func TestTrainShareRefuses(t *testing.T) {
+	for args, want := range map[string]string{
+		"--tensor -1":                                               "--tensor=-1",
+		"--tensor 1025":                                             "--tensor=1025",
+		"--seq-parallel -1":                                         "--seq-parallel=-1",
+		"--seq-parallel 999999":                                     "--seq-parallel=999999",
+		"--tensor 2 --data 1024":                                    "multiply to 2048 devices: want at most",
+		"--tensor-sequence":                                         "--tensor-sequence: no devices share layers",
+		"--tensor 1 --tensor-sequence":                              "--tensor-sequence: no devices share layers",
+		"--tensor 2 --tensor-overlap":                               "add --tensor-sequence",
+		"--seq-method ring":                                         "--seq-method: no devices share sequences",
+		"--tensor 2 --seq-ulysses 2":                                "--seq-ulysses: no devices share sequences",
+		"--placement zigzag":                                        "--placement: no devices share sequences",
+		"--tensor 2 --pipe 2":                                       "--pipe and --tensor=2: leave one of them out",
+		"--tensor 2 --microbatches 2":                               "--microbatches and --tensor=2",
+		"--seq-parallel 2 --zero 1":                                 "--zero and --seq-parallel=2",
+		"--tensor 2 --offload-optimizer":                            "--offload-optimizer and --tensor=2",
+		"--tensor 2 --accumulate 2":                                 "--accumulate and --tensor=2, which is one program",
+		"--tensor 2 --bucket-bytes 1MB":                             "--bucket-bytes and --tensor=2",
+		"--tensor 2 --every 2":                                      "--every and --tensor=2",
+		"--tensor 2 --servers 1":                                    "--servers and --tensor=2",
+		"--tensor 2 --compress-gradients bf16":                      "--compress-gradients and --tensor=2",
+		"--tensor 2 --trace file":                                   "--trace and --tensor=2: one program",
+		"--seq-parallel 2 --link 1e9":                               "--link and --seq-parallel=2: one program",
+		"--tensor 2 --sync bucket":                                  "--sync=bucket and --tensor=2, which is one program",
+		"--seq-parallel 2 --sync auto":                              "--sync=auto and --seq-parallel=2",
+		"--tensor 2 --tensor-sequence --sync auto":                  "leave out --tensor-sequence and --tensor-overlap",
+		"--tensor 2 --data 3":                                       "--batch=8 cannot be divided into equal parts for --data 3",
+		"--seq-parallel 2 --seq-method flash":                       `--seq-method=flash: want one of ["ulysses" "ring" "allgather" "hybrid"]`,
+		"--seq-parallel 2 --placement spiral":                       "--placement=spiral: want one of",
+		"--seq-parallel 2 --seq-method ulysses --placement striped": "--placement=striped and --seq-method=ulysses",
+		"--seq-parallel 4 --seq-ulysses 2":                          "--seq-ulysses=2 and --seq-method=ring",
+		"--seq-parallel 4 --seq-method hybrid --seq-ulysses 4":      "--seq-ulysses=4: want a number between 1 and --seq-parallel 4",
+		"--seq-parallel 3 --seq-method ulysses":                     "--seq-parallel=3 with --seq-method ulysses: 3 devices cannot exchange equal parts of the 4 key/value heads",
+		"--seq-parallel 2 --tensor 4 --seq-method ulysses":          "equal parts of the 1 key/value heads of a device",
+		"--seq-parallel 2 --seq-method hybrid":                      "choose other numbers, or --seq-method ring",
+		"--tensor 3":                                                `--tensor=3: tensor: parameter h0.qkv.w`,
+		"--tensor 3 --sync auto":                                    `--tensor=3: tensor: parameter h0.qkv.w`,
+		"--tensor 2 --hidden 13":                                    `--tensor=2: tensor: parameter h0.up.w`,
+		"--tensor 4 --tensor-sequence --seq 10":                     "--tensor=4: gpt: --seq is 10, of which a device has 10 tokens",
+		"--tensor 2 --optimizer adam8bit":                           "--optimizer=adam8bit keeps numbers of blocks of tok",
+		"--seq-parallel 2 --dropout 0.1":                            "--dropout is 0.1 and devices share sequences",
+		"--seq-parallel 2 --precision tf32":                         "--precision sets how products are computed",
+	} {
+		cmd := newCommand()
+		var out strings.Builder
+		cmd.SetOut(&out)
+		cmd.SetArgs(slices.Concat(small, []string{"--heads", "4", "--text", "reference", "--steps", "1", "--batch", "8"}, strings.Fields(args)))
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || out.Len() > 0 {
+			t.Errorf("%s: printed %q, error %v, want %q in one sentence", args, out.String(), err, want)
+		}
+	}
+}
+
+func TestSequenceDegrees(t *testing.T) {
+	for _, c := range []struct {
+		method         string
+		n, given, keys int
+		ring, ulysses  int // 0 is refused
+	}{
+		{"", 0, 0, 3, 1, 1},
+		{"", 6, 0, 4, 6, 1},
+		{seqGather, 3, 0, 4, 3, 1},
+		{seqUlysses, 4, 0, 8, 1, 4},
+		{seqUlysses, 8, 0, 4, 0, 0},
+		{seqHybrid, 4, 0, 4, 2, 2}, // below all four
+		{seqHybrid, 8, 0, 8, 2, 4},
+		{seqHybrid, 12, 0, 9, 4, 3},
+		{seqHybrid, 12, 0, 8, 3, 4},
+		{seqHybrid, 12, 2, 8, 6, 2},
+		{seqHybrid, 12, 3, 8, 0, 0},
+		{seqHybrid, 5, 0, 5, 0, 0},
+		{seqHybrid, 4, 0, 1, 0, 0},
+	} {
+		s := shareSettings{SeqParallel: c.n, SeqMethod: c.method, SeqUlysses: c.given}
+		ring, ulysses, err := s.degrees(c.keys)
+		if ring != c.ring || ulysses != c.ulysses || (err != nil) != (c.ring == 0) {
+			t.Errorf("%+v: %d and %d, error %v", c, ring, ulysses, err)
+		}
+	}
+}
+
+// The mesh has the axes that the model names, in the order of what goes between neighbours.
+func TestShareAxes(t *testing.T) {
+	for _, c := range []struct {
+		share shareSettings
+		want  string
+		group sequence.Group
+	}{
+		{shareSettings{Tensor: 2}, "[{data 3} {tensor 2}]", sequence.Group{}},
+		{shareSettings{SeqParallel: 2}, "[{data 3} {ring 2}]", sequence.Group{Ring: "ring", Placement: sequence.Zigzag}},
+		{shareSettings{SeqParallel: 2, SeqMethod: seqUlysses}, "[{data 3} {ulysses 2}]", sequence.Group{Ulysses: "ulysses"}},
+		{shareSettings{SeqParallel: 2, SeqMethod: seqGather, Placement: sequence.Striped}, "[{data 3} {ring 2}]",
+			sequence.Group{Ring: "ring", Gather: true, Placement: sequence.Striped}},
+		{shareSettings{Tensor: 2, SeqParallel: 4, SeqMethod: seqHybrid}, "[{data 3} {ring 2} {ulysses 2} {tensor 2}]",
+			sequence.Group{Ring: "ring", Ulysses: "ulysses", Placement: sequence.Zigzag}},
+	} {
+		j := newJob()
+		j.Parallel.Data, j.Parallel.shareSettings = 3, c.share
+		axes, err := j.axes()
+		if got := fmt.Sprint(axes); err != nil || got != c.want {
+			t.Errorf("%+v: %s, error %v, want %s", c.share, got, err, c.want)
+		}
+		if got := j.Parallel.sequenceGroup(); got != c.group {
+			t.Errorf("%+v: %+v, want %+v", c.share, got, c.group)
+		}
+		n := 1
+		for _, axis := range axes {
+			n *= axis.Size
+		}
+		if n != j.Parallel.devices() {
+			t.Errorf("%+v: %d devices on the mesh, %d in all", c.share, n, j.Parallel.devices())
+		}
+	}
+}
+
+func Example_collectives() {
+	fmt.Println(collectivesText([]collective{{"all-reduce", 8, 12672}, {"all-to-all", 1, 8}}))
+	// Output:
+	// all-reduce ×8, 12.38 KiB; all-to-all ×1, 8 B
+}
