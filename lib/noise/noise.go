@@ -59,9 +59,13 @@ func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 	g := key.Graph()
 	dimensions := make([]int, len(axes))
 	for i, a := range axes {
-		if dimensions[i] = a.Whole; a.Index != nil {
-			dimensions[i] = a.Index.Shape().Dim(0)
+		if dimensions[i] = a.Whole; a.Index == nil {
+			continue
 		}
+		if t := a.Index.DType(); a.Index.Rank() != 1 || t != dtypes.Uint32 && t != dtypes.Int32 {
+			panic(fmt.Errorf("noise: indices of axis %d of shape %s: want a vector of Uint32 or Int32", i, a.Index.Shape()))
+		}
+		dimensions[i] = a.Index.Shape().Dim(0)
 	}
 	place := graph.Const(g, uint32(0))
 	for i, a := range axes {
@@ -69,9 +73,6 @@ func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 		if a.Index == nil {
 			at = graph.Iota(g, shapes.Make(dtypes.Uint32, dimensions...), i)
 		} else {
-			if t := a.Index.DType(); a.Index.Rank() != 1 || t != dtypes.Uint32 && t != dtypes.Int32 {
-				panic(fmt.Errorf("noise: indices of axis %d of shape %s: want a vector of Uint32 or Int32", i, a.Index.Shape()))
-			}
 			at = graph.ExpandAndBroadcast(graph.ConvertDType(a.Index, dtypes.Uint32), dimensions, others(len(axes), i))
 		}
 		if i == 0 {

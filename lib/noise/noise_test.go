@@ -57,6 +57,77 @@ func TestBits(t *testing.T) {
 	}
 }
 
+// BitsAt makes, for any indices of any axes in any order, the bits that Bits makes there.
+func TestBitsAt(t *testing.T) {
+	const key, site = 77, 3
+	whole := []int{3, 5, 4}
+	want := make32(t, key, site, 0, whole...)
+	for _, c := range [][3][]int32{
+		{nil, nil, nil},
+		{{2, 0}, nil, nil},
+		{nil, {4, 1, 1}, nil},
+		{nil, nil, {3, 2, 1, 0}},
+		{{1}, {0, 2, 4}, {3, 1}},
+	} {
+		for _, signed := range []bool{true, false} {
+			var indices [3][]int32 // of all axes
+			args := []*tensors.Tensor{tensors.FromScalar(uint32(key))}
+			for i, index := range c {
+				if indices[i] = index; index == nil {
+					for k := range whole[i] {
+						indices[i] = append(indices[i], int32(k))
+					}
+					continue
+				}
+				if signed {
+					args = append(args, tensors.FromValue(index))
+					continue
+				}
+				of := make([]uint32, len(index))
+				for k, at := range index {
+					of[k] = uint32(at)
+				}
+				args = append(args, tensors.FromValue(of))
+			}
+			out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+				axes, given := noise.Whole(whole), in[1:]
+				for i := range c {
+					if c[i] != nil {
+						axes[i].Index, given = given[0], given[1:]
+					}
+				}
+				return []*graph.Node{noise.BitsAt(in[0], site, axes...)}
+			}, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var expected []uint32
+			for _, i := range indices[0] {
+				for _, j := range indices[1] {
+					for _, k := range indices[2] {
+						expected = append(expected, want[(int(i)*whole[1]+int(j))*whole[2]+int(k)])
+					}
+				}
+			}
+			if got := tensors.MustCopyFlatData[uint32](out[0]); !slices.Equal(got, expected) {
+				t.Errorf("%v, signed %v: %x, want %x", c, signed, got, expected)
+			}
+		}
+	}
+}
+
+// An index that is no vector of 32-bit integers is refused.
+func TestBadIndex(t *testing.T) {
+	for _, index := range []*tensors.Tensor{tensors.FromValue(int32(1)), tensors.FromValue([]float32{1}), tensors.FromValue([]int64{1}),
+		tensors.FromValue([][]int32{{1}})} {
+		if _, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			return []*graph.Node{noise.BitsAt(in[0], 0, noise.Axis{Whole: 4, Index: in[1]})}
+		}, tensors.FromScalar(uint32(1)), index); err == nil || !strings.Contains(err.Error(), "axis 0") {
+			t.Errorf("%s: error %v", index.Shape(), err)
+		}
+	}
+}
+
 // Arrays that differ in one bit of the key, in the site or in the place have half of their bits in common: with 2¹⁷ bits
 // the standard deviation of the share is 0.0014.
 func TestIndependence(t *testing.T) {

@@ -2,14 +2,12 @@ package train_test
 
 import (
 	"context"
-	"math"
 	"slices"
 	"testing"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/train"
@@ -114,21 +112,21 @@ func TestSharedOptionsEqualOneDevice(t *testing.T) {
 	})
 }
 
-// In half precision each device rounds its part of a sum of which one device rounds the whole.
+// In half precision a device rounds its part of a sum, where one device rounds the whole: gradients differ by a few units in
+// the last place of the largest, which is 2⁻⁸ of it in bfloat16 (2.8 units were measured) and 2⁻¹¹ in float16, and losses by what
+// 20 steps make of that (0.0015 was measured, and 0.00005).
 func TestSharedHalfPrecision(t *testing.T) {
-	ways := []way{{tensor: 4, sequence: true}, {ring: 2, placement: sequence.Zigzag}}
 	t.Run("bf16", func(t *testing.T) {
-		hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: policy(t, "bf16")}, bounds{losses: 1e-2, gradients: 0x1p-5}, ways...)
+		hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: policy(t, "bf16")}, bounds{losses: 1e-2, gradients: 0x1p-5},
+			way{tensor: 4, sequence: true}, way{ring: 2, placement: sequence.Zigzag})
 	})
-	// The first scales are too large, and all devices leave these steps out.
+	// The first scales are too large, and the devices together leave these steps out, as one device does. (Devices that share tokens
+	// may leave out others: each has the mean over its own tokens, whose gradients are larger.)
 	t.Run("fp16", func(t *testing.T) {
-		p := policy(t, "fp16")
-		p.Scaling = precision.Dynamic()
-		p.Scaling.Initial = math.Exp2(26)
-		runs := hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: p, Clip: 0.1}, bounds{losses: 1e-2}, ways...)
-		r := train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: p}
-		at := r.State().Index("train.updates")
-		if n := state(t, runs[0])[at].Value().(int32); n < 10 || n > 19 {
+		r := train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: policy(t, "fp16"), Clip: 0.1}
+		r.Precision.Scaling.Initial = 0x1p26
+		runs := hold(t, r, bounds{losses: 1e-3, gradients: 0x1p-8}, way{tensor: 4, sequence: true})
+		if n := state(t, runs[0])[r.State().Index("train.updates")].Value().(int32); n < 10 || n > 19 {
 			t.Errorf("%d updates in 20 steps: some are to be left out, and some not", n)
 		}
 	})
