@@ -3,6 +3,7 @@ package tensor
 import (
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/collective"
 )
 
@@ -14,21 +15,45 @@ type Product = func(x, w *graph.Node) *graph.Node
 // each device, or (B,T/n,C), its part of the tokens, with Sequence. The results are (B,T,N/n), one for each matrix.
 //
 // All of them together have one f: no communication, and in the backward pass one all-reduce of B·T·C numbers of x's
-// type. With Sequence they have one all-gather, and in the backward pass one reduce-scatter; the gathered x is kept for the
-// gradients of the matrices (Korthikanti et al. gather it again instead: to do that, recompute it). With Overlap both are
-// n−1 collective-permutes of B·T/n·C numbers. The gradient of a matrix is then the sum of n products, one for each chunk,
-// in the type of the matrix; all else adds up in the same order as without.
+// type. With Sequence they have one all-gather, and in the backward pass another one and one reduce-scatter: the gathered x
+// is not kept for the gradients of the matrices, but gathered again (Korthikanti et al., §4.2.2). With Overlap an all-gather
+// and the reduce-scatter are n−1 collective-permutes of B·T/n·C numbers each, and what came with them is kept. The gradient
+// of a matrix is then the sum of n products, one for each chunk, in the type of the matrix; all else adds up in the same
+// order as without.
 func (t Group) Columns(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
 	check(x.Rank() == 3, "Columns: x has shape %s: want (B,T,C)", x.Shape())
-	if t.overlaps(x.Graph()) {
+	switch {
+	case t.overlaps(x.Graph()):
 		return t.ringColumns(x, ws, product)
+	case t.Sequence && t.Size(x.Graph()) > 1:
+		return t.gatherColumns(x, ws, product)
 	}
-	x = t.Enter(x)
+	return products(t.Enter(x), ws, product)
+}
+
+func products(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
 	ys := make([]*graph.Node, len(ws))
 	for i, w := range ws {
 		ys[i] = product(x, w)
 	}
 	return ys
+}
+
+// gatherColumns is Columns of tokens that are gathered, and gathered again in the backward pass.
+func (t Group) gatherColumns(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
+	return autodiff.Custom(append([]*graph.Node{x}, ws...),
+		func(in []*graph.Node) []*graph.Node { return products(t.Enter(in[0]), in[1:], product) },
+		func(in, _, v []*graph.Node) []*graph.Node {
+			// Not before v is there: the compiler would make one of the two gathers.
+			all := t.Enter(graph.StopGradient(graph.SchedulingBarrier(in[0], v[0])))
+			toward := graph.ScalarZero(all.Graph(), all.DType()) // the scalar whose gradients these are
+			for i, y := range products(all, in[1:], product) {
+				toward = graph.Add(toward, graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(v[i]))))
+			}
+			gradients := graph.Gradient(toward, append([]*graph.Node{all}, in[1:]...)...)
+			gradients[0] = t.Leave(gradients[0])
+			return gradients
+		})
 }
 
 // Rows multiplies x (B,T,N/n), the results of [Group.Columns] or what elementwise functions or heads make of them, by a

@@ -20,9 +20,10 @@ func zeros(dims ...int) *tensors.Tensor {
 	return tensors.FromShape(shapes.Make(dtypes.Float32, dims...))
 }
 
-// What a pair of layers communicates, however many matrices the first has, as XLA compiled it: the forward and the backward pass have one all-reduce each of
-// B·T·C numbers; with Sequence one all-gather and one reduce-scatter each; in chunks each of these is n−1 permutes of the
-// n-th part, and nothing else but the n numbers that tell ranks.
+// What a pair of layers communicates, however many matrices the first has, as XLA compiled it: the forward and the backward
+// pass have one all-reduce each of B·T·C numbers; with Sequence one all-gather and one reduce-scatter each, and the backward
+// pass gathers again what the forward pass did not keep; in chunks each is n−1 permutes of the n-th part, none of them made
+// again, and there are the n numbers that tell ranks.
 func TestTraffic(t *testing.T) {
 	const n, batch, tokens, width, hidden = 4, 2, 8, 4, 12
 	const whole = batch * tokens * width * 4 // bytes
@@ -38,7 +39,9 @@ func TestTraffic(t *testing.T) {
 			case "tensor":
 				want = []xla.Traffic{operation(xla.AllReduce, 1, whole)}
 			case "sequence":
-				want, length = []xla.Traffic{operation(xla.AllGather, 1, whole), operation(xla.ReduceScatter, 1, whole)}, tokens/n
+				gathers := 2*passes - 1
+				want = []xla.Traffic{{Kind: xla.AllGather, Count: gathers, Bytes: int64(gathers * whole)}, operation(xla.ReduceScatter, 1, whole)}
+				length = tokens / n
 			case "overlap":
 				want, length = []xla.Traffic{{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}, operation(xla.Permute, 2*(n-1), whole/n)}, tokens/n
 			}

@@ -38,11 +38,11 @@ func TestSharedMemory(t *testing.T) {
 		t.Errorf("%d bytes on each of 8 devices, where all logits have %d", got, logits)
 	}
 	// In units of B·T·C a block keeps what its two normalizations take and give, 4, and some 3 of 4 devices' layers between. With the
-	// tokens shared what normalizations take is a quarter, and what they give is kept as it was gathered: 5.5 of 7.
+	// tokens shared the 4 are a quarter: 4 of 7.
 	deep := gpt.Config{Layers: 2, Width: 64, Heads: 4, Seq: 64, Vocab: 32, Flash: true}
 	plain, shared := temporary(way{tensor: 4}, deep, 4), temporary(way{tensor: 4, sequence: true}, deep, 4)
 	t.Logf("tensor 4: %d bytes, with sequence %d", plain, shared)
-	if float64(shared) > 0.85*float64(plain) {
+	if float64(shared) > 0.7*float64(plain) {
 		t.Errorf("with the tokens shared %d bytes, and %d without", shared, plain)
 	}
 }

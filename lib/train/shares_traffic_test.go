@@ -110,7 +110,9 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		default: // (Korthikanti et al. 2022, §4.2.2): all-reduces are all-gathers and reduce-scatters, and the head has one, too
 			gathers, scatters := 2*c.Layers+1, sums
 			if backward {
-				gathers, scatters = 2*gathers, 2*scatters
+				if gathers, scatters = 2*gathers, 2*scatters; !w.overlap {
+					gathers += 2*c.Layers + 1 // what columns gathered, again
+				}
 				pieces := c.Layers + 1 // blocks and head
 				if c.Positions != gpt.Rotary {
 					pieces++
