@@ -1,9 +1,10 @@
-"""Training steps of the reference model in JAX and in PyTorch, on one device or data-parallel.
+"""Training steps of the reference model in JAX and in PyTorch, on one device, data-parallel or tensor-parallel.
 
 The model is that of lib/gpt, from the same initial weights, on the same text.
 """
 import argparse
 import math
+import re
 import time
 from types import SimpleNamespace
 
@@ -92,7 +93,7 @@ class Trainer:
 class Jax(Trainer):
     """One process with the rows of a batch split over its devices, and the state on each of them, or split too."""
 
-    def __init__(self, devices, split):
+    def __init__(self, devices, split="none", axis="data"):
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
@@ -100,8 +101,8 @@ class Jax(Trainer):
         if devices == 1:
             self.whole = self.rows = SingleDeviceSharding(jax.devices()[0])
         else:
-            mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
-            self.whole, self.rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+            mesh = Mesh(np.array(jax.devices()[:devices]), (axis,))
+            self.whole, self.rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(axis))
 
     def build(self, size, first):
         jax = self.jax
@@ -110,10 +111,13 @@ class Jax(Trainer):
         parts = {name: self.whole if len(value) % self.devices else self.rows for name, value in first.items()}
         kept = parts if self.split == "all" else whole
         states = whole if self.split == "none" else parts
-        places = kept, states, states, self.whole
-        self.state = jax.device_put((first, zeros, zeros, np.float32(0)), places)
+        self.compile(size, jax_step(size), (first, zeros, zeros, np.float32(0)), (kept, states, states, self.whole))
+
+    def compile(self, size, step, state, places):
+        jax = self.jax
+        self.state = jax.device_put(state, places)
         tokens = jax.ShapeDtypeStruct((size.batch, size.seq), np.int32, sharding=self.rows)
-        step = jax.jit(jax_step(size), donate_argnums=0, out_shardings=(places, self.whole))
+        step = jax.jit(step, donate_argnums=0, out_shardings=(places, self.whole))
         self.program = step.lower(self.state, tokens, tokens).compile()
 
     def place(self, tokens):
@@ -132,7 +136,43 @@ class Jax(Trainer):
         }
 
 
-def jax_step(size):
+class TensorJax(Jax):
+    """One process whose devices share the layers: heads, columns of the first matrix of a pair and rows of the second, and the
+    vocabulary. All else is on each device, as is what lies between the pairs."""
+
+    def __init__(self, devices):
+        super().__init__(devices, axis="tensor")
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        def on(*axes):
+            return NamedSharding(self.whole.mesh, PartitionSpec(*axes))
+
+        self.rows = self.whole  # every device has the whole batch
+        self.heads = on(None, None, "tensor")  # of (batch, tokens, heads, width of a head)
+        self.parts = {
+            "tok": on("tensor"),
+            "qkv.w": on(None, None, "tensor"),
+            "qkv.b": on(None, "tensor"),
+            "o.w": on("tensor"),
+            "up.w": on(None, "tensor"),
+            "up.b": on("tensor"),
+            "down.w": on("tensor"),
+            "head.w": on(None, "tensor"),
+        }
+
+    def build(self, size, first):
+        for name, value in first.items():
+            if ".qkv." in name:  # by heads: a device's are not a run of all columns
+                first[name] = value.reshape(*value.shape[:-1], 3, size.heads, -1)
+        zeros = {name: np.zeros_like(value) for name, value in first.items()}
+        places = {name: self.parts.get(re.sub(r"^h\d+\.", "", name), self.whole) for name in first}
+        constrain = self.jax.lax.with_sharding_constraint
+        step = jax_step(size, between=lambda x: constrain(x, self.whole), heads=lambda x: constrain(x, self.heads))
+        self.compile(size, step, (first, zeros, zeros, np.float32(0)), (places, places, places, self.whole))
+
+
+def jax_step(size, between=lambda x: x, heads=lambda x: x):
+    """A step; what lies between pairs of matrices goes through one function, queries, keys and values through another."""
     import jax
     import jax.numpy as jnp
 
@@ -143,16 +183,16 @@ def jax_step(size):
             return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * w[name + ".g"] + w[name + ".b"]
 
         def linear(x, name):
-            return x @ w[name + ".w"] + w[name + ".b"]
+            return jnp.tensordot(x, w[name + ".w"], 1) + w[name + ".b"]
 
-        x = w["tok"][inputs] + w["pos"]
+        x = between(w["tok"][inputs] + w["pos"])
         for i in range(size.layers):
             block = f"h{i}."
             qkv = linear(norm(x, block + "ln1"), block + "qkv")
-            q, k, v = jnp.moveaxis(qkv.reshape(*x.shape[:2], 3, size.heads, -1), 2, 0)
+            q, k, v = map(heads, jnp.moveaxis(qkv.reshape(*x.shape[:2], 3, size.heads, -1), 2, 0))
             mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-            x = x + linear(mixed.reshape(x.shape), block + "o")
-            x = x + linear(jax.nn.gelu(linear(norm(x, block + "ln2"), block + "up")), block + "down")
+            x = between(x + linear(mixed.reshape(x.shape), block + "o"))
+            x = between(x + linear(jax.nn.gelu(linear(norm(x, block + "ln2"), block + "up")), block + "down"))
         scores = norm(x, "lnf") @ w["head.w"]
         hit = jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
         return (jax.nn.logsumexp(scores, -1) - hit).mean()
@@ -300,6 +340,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("library", choices=["jax", "torch"])
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--tensor", action="store_true", help="devices share the layers")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
@@ -307,7 +348,7 @@ def main():
     parser.add_argument("--split", choices=["none", "states", "all"], default="none", help="what devices or ranks have parts of")
     a = parser.parse_args()
     if a.library == "jax":
-        trainer = Jax(a.devices, a.split)
+        trainer = TensorJax(a.devices) if a.tensor else Jax(a.devices, a.split)
     elif a.ranks == 1:
         trainer = Torch(a.threads)
     else:
