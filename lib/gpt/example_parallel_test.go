@@ -65,5 +65,5 @@ func ExampleParallel() {
 	// step 21: loss 3.0
 	// step 41: loss 2.5
 	// 120704 bytes of parameters, 62912 of them on each device
-	// a step: 6 all-gathers, 6 reduce-scatters, 4 permutes
+	// a step: 9 all-gathers, 6 reduce-scatters, 4 permutes
 }

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -79,11 +78,11 @@ func (l layout) fits(mesh *xla.Mesh) error {
 		want = append(want, l.shares.Axis)
 	}
 	if len(names) != len(want) || names[0] != Axis || slices.ContainsFunc(want, func(axis string) bool { return !slices.Contains(names, axis) }) {
-		return fmt.Errorf("train: the mesh has axes %q, want %q, the first of them first", names, want)
+		return fmt.Errorf("train: the mesh has axes %q, want %q, the first one first", names, want)
 	}
-	for _, axis := range append(l.shares.Tokens, Axis) {
-		if n, err := mesh.AxisSize(axis); err != nil || n > 1 && l.recipe.Replicas == nil {
-			return errors.Join(err, fmt.Errorf("train: a mesh with %q=%d and no Recipe.Replicas: use one device, lib/ddp or NewAuto", axis, n))
+	for _, axis := range append([]string{Axis}, l.shares.Tokens...) {
+		if n, _ := mesh.AxisSize(axis); n > 1 && l.recipe.Replicas == nil {
+			return fmt.Errorf("train: a mesh with %q=%d and no Recipe.Replicas: use one device, lib/ddp or NewAuto", axis, n)
 		}
 	}
 	return nil
@@ -140,7 +139,9 @@ func (l layout) share(g *graph.Graph) Share {
 		if cut != nil {
 			c := part(cut).(optim.Cut)
 			c.Sum, c.Counted = s.Sum, counted(cut, rank)
-			own, axes[cut.Axis].Index = c, rowOf(indices(cut), rank)
+			if own = c; l.recipe.Policy().StochasticUpdate {
+				axes[cut.Axis].Index = rowOf(indices(cut), rank)
+			}
 		}
 		s.parts, s.axes = append(s.parts, own), append(s.axes, axes)
 	}

@@ -257,6 +257,38 @@ func TestUpstreamAllReduceLosesSubnormals(t *testing.T) {
 	}
 }
 
+// TestUpstreamHalfTypesTravelWide sums bfloat16 numbers, which travel as float32, as all half types would.
+func TestUpstreamHalfTypesTravelWide(t *testing.T) {
+	backend, err := Open(Devices(2), Plugin("cpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backend.Close()
+	mesh, err := backend.Mesh(Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Compile(mesh, func(x *graph.Node) *graph.Node {
+		half := graph.ConvertDType(x, dtypes.BFloat16)
+		return Collective{Kind: AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}.Apply(half)[0]
+	}, In(Shard(0, "data")).Gives(Replicated()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Prepare(make([]float32, 32)); err != nil {
+		t.Fatal(err)
+	}
+	report, err := p.Collectives()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := report.Of(AllReduce); got.Bytes != 16*4 {
+		t.Logf("16 numbers have %d bytes", got.Bytes)
+		mended(t, "half types between devices", "lib/xla/collective.go (moves)")
+	}
+}
+
 // TestUpstreamHasNoBroadcastOnCPU compiles an operation that XLA has for GPUs only.
 func TestUpstreamHasNoBroadcastOnCPU(t *testing.T) {
 	builder := openUpstream(t).Backend.Builder("broadcast")
