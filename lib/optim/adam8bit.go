@@ -24,14 +24,8 @@ import (
 // or AdamW's own for a parameter of fewer than Least elements in all.
 //
 // Blocks are runs of a part's own elements in row-major order, the last perhaps shorter. So shards make exactly the
-// whole's step if each is a run of whole blocks, and else one that differs as the quantisation does: [Joins] says so.
-//
-// In a [Cut] with a Length, whose indices ranks may have in common, each index along the axis has blocks of its own: runs
-// of its elements along the other axes, in row-major order. So ranks make the same of the same index, whatever else they
-// have. The scales are then a matrix with a row for each index, which is cut and joined as the parameter is, but along axis
-// 0. Joined, they are not the whole's, but those of the cut in which one rank has all indices in order, whatever cut
-// they came from: Cut{Axis: axis, Ranks: 1, Length: all}. A vector has a scale for each element then, and each of its
-// moments takes 5 bytes an element.
+// whole's step if each is a run of whole blocks, and else one that differs as the quantisation does: [Joins] says so. A [Cut]
+// with a Length is refused, since ranks that have an index in common would have it in different blocks.
 type Adam8bitRule struct {
 	AdamWRule
 	// Block is the number of elements that share a scale, at least 1; Least is how many elements a parameter has, shards
@@ -63,7 +57,7 @@ func (r Adam8bitRule) States(param params.Spec, part Part) []State {
 	for _, name := range []string{"m", "v"} {
 		codes := p.state(param, name, dtypes.Uint8)
 		joined := min(codes.Axis, 0) // blocks are put together one part after the other
-		scales := params.New(codes.Name+".max", computeType(param), p.scales(r.block(param))...)
+		scales := params.New(codes.Name+".max", computeType(param), blocks(product(codes.Shape.Dimensions), max(1, r.Block)))
 		states = append(states, codes, State{scales, joined})
 	}
 	return states
@@ -76,14 +70,18 @@ func (r Adam8bitRule) Update(u Update) (*graph.Node, []*graph.Node) {
 		change, m, v := r.change(w, g, u.States[0], u.States[1], u.Step)
 		return u.descend(w, change, r.LR), []*graph.Node{m, v}
 	}
+	if c, ok := u.Part.(Cut); ok && c.Length > 0 {
+		panic(fmt.Errorf("optim: Adam8bit quantises blocks of %s, which ranks that have some of its indices would have otherwise: choose another "+
+			"rule for it, or a Cut without Length", u.Spec))
+	}
 	p := u.piece()
 	g = p.part.withoutPadding(g, p.whole) // which in a block would act on its scale
 	signed, unsigned := DynamicMap(true), DynamicMap(false)
-	m := p.decode(u.States[0], u.States[1], signed, r.Block)
-	v := p.decode(u.States[2], u.States[3], unsigned, r.Block)
+	m := decode(u.States[0], u.States[1], signed, r.Block)
+	v := decode(u.States[2], u.States[3], unsigned, r.Block)
 	change, m, v := r.change(w, g, m, v, u.Step)
-	mCodes, mMax := p.encode(m, signed, r.Block)
-	vCodes, vMax := p.encode(v, unsigned, r.Block)
+	mCodes, mMax := encode(m, signed, r.Block)
+	vCodes, vMax := encode(v, unsigned, r.Block)
 	vCodes = graph.Max(vCodes, graph.ConvertDType(graph.GreaterThan(v, graph.ZerosLike(v)), dtypes.Uint8)) // code 0 is of 0 alone
 	return u.descend(w, change, r.LR), []*graph.Node{mCodes, mMax, vCodes, vMax}
 }

@@ -97,13 +97,6 @@ func (c Cut) spread(y *graph.Node, whole []int, axis int) *graph.Node {
 	return graph.BroadcastToDims(graph.InsertAxes(y, axis), c.dims(whole)...)
 }
 
-func (c Cut) own(whole []int) int {
-	if c.Length > 0 && c.check(whole) == nil {
-		return c.Axis
-	}
-	return -1
-}
-
 func (c Cut) runs(whole []int, block int) bool {
 	return c.Length == 0 && (c.Ranks == 1 || product(whole[:c.Axis]) == 1 && product(c.dims(whole))%block == 0)
 }

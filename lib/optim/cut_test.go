@@ -2,8 +2,6 @@ package optim_test
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -14,31 +12,18 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Six columns on four ranks: the last have padding. Adafactor's states join to the whole's. Adam8bit's are per column then,
-// on all ranks together as on one that has all columns.
+// Six columns on four ranks: the last have padding. Adafactor's states join to the whole's. Adam8bit's blocks would be others.
 func ExampleJoins() {
-	w := params.New("w", dtypes.Float32, 300, 6)
+	w := params.New("w", dtypes.Float32, 3000, 6)
 	part := optim.Cut{Axis: 1, Ranks: 4, Length: 2}
-	eight := optim.Adam8bit(1e-3)
-	eight.Least = 1
-	for _, rule := range []optim.Rule{optim.Adafactor(0), eight} {
-		fmt.Println("joins:", optim.Joins(rule, w, part))
-		for _, s := range rule.States(w, part) {
-			fmt.Println(s.Spec, "axis", s.Axis)
-		}
+	for _, s := range optim.Adafactor(0).States(w, part) {
+		fmt.Println(s.Spec, "axis", s.Axis)
 	}
-	one := eight.States(w, optim.Cut{Axis: 1, Ranks: 1, Length: 6})
-	fmt.Println(one[1].Spec)
+	fmt.Println("joins:", optim.Joins(optim.Adafactor(0), w, part), optim.Joins(optim.Adam8bit(1e-3), w, part))
 	// Output:
-	// joins: true
-	// w.rows (Float32)[300] axis -1
+	// w.rows (Float32)[3000] axis -1
 	// w.columns (Float32)[2] axis 0
-	// joins: false
-	// w.m (Uint8)[300, 2] axis 1
-	// w.m.max (Float32)[2, 2] axis 0
-	// w.v (Uint8)[300, 2] axis 1
-	// w.v.max (Float32)[2, 2] axis 0
-	// w.m.max (Float32)[6, 2]
+	// joins: true false
 }
 
 func TestJoins(t *testing.T) {
@@ -72,46 +57,14 @@ func TestJoins(t *testing.T) {
 	}
 }
 
-// TestAdam8bitByIndex has each index along an axis as a parameter of its own, and all of them as one part: parameters and
-// states are the same bit for bit.
-func TestAdam8bitByIndex(t *testing.T) {
-	const steps = 3
-	rule := optim.Adam8bitRule{AdamWRule: optim.AdamW(0.01), Block: 4, Least: 1}
-	for _, dims := range [][]int{{5}, {3, 8}, {6, 3}, {3, 2, 5}} {
-		for axis := range dims {
-			tree := params.Tree{params.New("w", dtypes.Float32, dims...)}
-			without := slices.Delete(slices.Clone(dims), axis, axis+1)
-			alone := params.Tree{params.New("w", dtypes.Float32, without...)}
-			random := rand.New(rand.NewPCG(5, 6))
-			var args []*tensors.Tensor
-			for range 1 + steps {
-				args = append(args, normal(tree, random)...)
-			}
-			out := mustCall(t, func(in []*graph.Node) (pairs []*graph.Node) {
-				all := trained(rule, tree, optim.Cut{Axis: axis, Ranks: 1, Length: dims[axis]}, in[0], in[1:])
-				one := func(x *graph.Node, axis, i int) *graph.Node { return graph.Squeeze(pick(x, axis, []int{i}), axis) }
-				for i := range dims[axis] {
-					var grads []*graph.Node
-					for _, grad := range in[1:] {
-						grads = append(grads, one(grad, axis, i))
-					}
-					for k, want := range trained(rule, alone, nil, one(in[0], axis, i), grads) {
-						along := axis
-						if k == 2 || k == 4 { // scales
-							along = 0
-						}
-						pairs = append(pairs, one(all[k], along, i), want)
-					}
-				}
-				return pairs
-			}, args...)
-			for k := 0; k < len(out); k += 2 {
-				got, want := floats(t, out[k]), floats(t, out[k+1])
-				if !out[k].Shape().Equal(out[k+1].Shape()) || !slices.Equal(got, want) {
-					t.Errorf("%v along axis %d, index %d: output %d is %v, of the index alone %v", dims, axis, k/10, k/2%5, got, want)
-				}
-			}
-		}
+func TestAdam8bitRefusesIndices(t *testing.T) {
+	w := params.New("w", dtypes.Float32, 4, 6)
+	for least, want := range map[int]string{1: "Adam8bit quantises blocks of w (Float32)[4, 6]", 100: ""} {
+		rule := optim.Adam8bitRule{AdamWRule: optim.AdamW(0.01), Block: 4, Least: least}
+		_, err := call(func(in []*graph.Node) []*graph.Node {
+			return trained(rule, params.Tree{w}, optim.Cut{Axis: 1, Ranks: 2, Length: 3}, in[0], in[:1])
+		}, tensors.FromValue([][]float32{{1, 2, 3}, {1, 2, 3}, {1, 2, 3}, {1, 2, 3}}))
+		refused(t, least, err, want)
 	}
 }
 

@@ -62,7 +62,6 @@ func (f Flat) dims([]int) []int              { return []int{max(1, f.Length)} }
 func (f Flat) joined() int                   { return 0 }
 func (f Flat) sum(x *graph.Node) *graph.Node { return sumWith(f.Sum, x) }
 func (f Flat) folded(int) Part               { return wholePart{} }
-func (f Flat) own([]int) int                 { return -1 }
 func (f Flat) runs(_ []int, block int) bool  { return f.Length%block == 0 }
 
 // at numbers the elements in the whole.

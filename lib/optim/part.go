@@ -26,8 +26,6 @@ type Part interface {
 	// has none at all.
 	clean(x *graph.Node, whole []int) *graph.Node
 	withoutPadding(x *graph.Node, whole []int) *graph.Node
-	// own is the axis whose indices the ranks have in any order, some with several ranks; or -1.
-	own(whole []int) int
 	// runs returns whether the parts, one after another, are the whole in row-major order, and each but the last has
 	// whole blocks of so many elements.
 	runs(whole []int, block int) bool
@@ -54,7 +52,6 @@ func (wholePart) joined() int                                       { return -1 
 func (wholePart) sum(x *graph.Node) *graph.Node                     { return x }
 func (wholePart) clean(x *graph.Node, _ []int) *graph.Node          { return x }
 func (wholePart) withoutPadding(x *graph.Node, _ []int) *graph.Node { return x }
-func (wholePart) own([]int) int                                     { return -1 }
 func (wholePart) runs([]int, int) bool                              { return true }
 func (wholePart) folded(int) Part                                   { return wholePart{} }
 func (wholePart) fold(x *graph.Node, _ []int, axis int) *graph.Node { return graph.ReduceSum(x, axis) }

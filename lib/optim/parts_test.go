@@ -30,6 +30,9 @@ func TestPartsEqualWhole(t *testing.T) {
 	const steps = 3
 	for _, r := range allRules() {
 		for _, c := range cuttings {
+			if c.index != nil && !optim.Joins(r.rule, c.spec(), c.part()) {
+				continue // Adam8bit, which refuses it
+			}
 			name := fmt.Sprintf("%s, %v on %d ranks along axis %d, indices %v", r.name, c.dims, c.ranks, c.axis, c.index)
 			tree := params.Tree{c.spec()}
 			random := rand.New(rand.NewPCG(3, 4))
@@ -41,17 +44,13 @@ func TestPartsEqualWhole(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			whole := optim.Part(nil)
-			if c.index != nil && !optim.Joins(r.rule, tree[0], c.part()) {
-				whole = optim.Cut{Axis: c.axis, Ranks: 1, Length: c.dims[c.axis]}
-			}
 			var compared []optim.State // of the outputs: names and axes, for each the parts' and the whole's
 			out := mustCall(t, func(in []*graph.Node) (outputs []*graph.Node) {
 				compared = nil
 				compare := func(state optim.State, parts, whole *graph.Node) {
 					outputs, compared = append(outputs, parts, whole), append(compared, state)
 				}
-				want := trained(r.rule, tree, whole, in[0], in[1:])
+				want := trained(r.rule, tree, nil, in[0], in[1:])
 				ranks := lockstep(c.ranks, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
 					var grads []*graph.Node
 					for _, grad := range in[1:] {

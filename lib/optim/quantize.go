@@ -41,30 +41,30 @@ func DynamicMap(signed bool) [256]float32 {
 // blocks is how many blocks n elements are in.
 func blocks(n, block int) int { return (n + block - 1) / block }
 
-// encode quantises the matrix x, each row in blocks of its own: uint8 codes of x's dimensions, and for each row the largest
-// absolute value of each block. In a block with a NaN or an infinity, all become NaN or an infinity.
+// encode quantises x: uint8 codes of x's dimensions, and the largest absolute value of each block. In a block with a
+// NaN or an infinity, all become NaN or an infinity.
 func encode(x *graph.Node, table [256]float32, block int) (codes, largest *graph.Node) {
-	rows, n := x.Shape().Dim(0), x.Shape().Dim(1)
+	n := x.Shape().Size()
 	b := blocks(n, block)
-	padded := graph.Pad(x, graph.ScalarZero(x.Graph(), x.DType()), compute.PadAxis{}, compute.PadAxis{End: b*block - n})
-	each := graph.Reshape(padded, rows, b, block)
-	largest = graph.ReduceMax(graph.Abs(each), 2)
+	flat := graph.Pad(graph.Reshape(x, n), graph.ScalarZero(x.Graph(), x.DType()), compute.PadAxis{End: b*block - n})
+	rows := graph.Reshape(flat, b, block)
+	largest = graph.ReduceMax(graph.Abs(rows), 1)
 	scale := graph.Where(graph.Equal(largest, graph.ZerosLike(largest)), graph.OnesLike(largest), largest)
-	share := graph.Div(each, graph.InsertAxes(scale, 2))
-	share = graph.Slice(graph.Reshape(share, rows, b*block), graph.AxisRange(), graph.AxisRange(0, n))
-	codes = graph.ConvertDType(nearest(graph.Reshape(share, rows*n), table), dtypes.Uint8)
-	return graph.Reshape(codes, rows, n), largest
+	share := graph.Div(rows, graph.InsertAxes(scale, 1))
+	share = graph.Slice(graph.Reshape(share, b*block), graph.AxisRange(0, n))
+	codes = graph.ConvertDType(nearest(share, table), dtypes.Uint8)
+	return graph.Reshape(codes, x.Shape().Dimensions...), largest
 }
 
-// decode is what encode's results stand for, in the type of the largest values, which may be of any dimensions.
+// decode is what encode's results stand for, in the type of the largest values.
 func decode(codes, largest *graph.Node, table [256]float32, block int) *graph.Node {
-	rows, n := codes.Shape().Dim(0), codes.Shape().Dim(1)
+	n := codes.Shape().Size()
 	g, b := codes.Graph(), blocks(n, block)
-	scale := graph.BroadcastToDims(graph.Reshape(largest, rows, b, 1), rows, b, block)
-	scale = graph.Slice(graph.Reshape(scale, rows, b*block), graph.AxisRange(), graph.AxisRange(0, n))
-	at := graph.ConvertDType(graph.Reshape(codes, rows*n, 1), dtypes.Int32)
+	scale := graph.BroadcastToDims(graph.InsertAxes(largest, 1), b, block)
+	scale = graph.Slice(graph.Reshape(scale, b*block), graph.AxisRange(0, n))
+	at := graph.ConvertDType(graph.Reshape(codes, n, 1), dtypes.Int32)
 	share := graph.Gather(graph.ConvertDType(graph.Const(g, table[:]), largest.DType()), at)
-	return graph.Mul(graph.Reshape(share, rows, n), scale)
+	return graph.Reshape(graph.Mul(share, scale), codes.Shape().Dimensions...)
 }
 
 // nearest returns the place in the ascending table of the number nearest to each x, of rank 1; the lower one of two. It
