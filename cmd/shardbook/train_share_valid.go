@@ -127,7 +127,7 @@ func (j *job) suitsShared(r train.Recipe) error {
 // joins returns an error if an optimizer's states of cut parameters are not those of the whole ones in pieces.
 func joins(r train.Recipe, cuts []*params.Cut, optimizer string, ranks int) error {
 	for i, s := range r.Model.Params().As(r.Policy().Params) {
-		if cut := cuts[i]; cut != nil && !optim.Joins(r.Rule, s, optim.Cut{Axis: cut.Axis, Ranks: cut.Ranks(), Length: cut.Length()}) {
+		if !optim.Joins(r.Rule, s, optim.CutOf(cuts[i])) {
 			return fmt.Errorf("--optimizer=%s keeps numbers of blocks of %s, which --tensor=%d cuts: choose another --optimizer, or leave out --tensor",
 				optimizer, s, ranks)
 		}

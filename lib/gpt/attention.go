@@ -35,12 +35,12 @@ func (c Config) QKV(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.No
 func (c layers) qkv(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.Node) {
 	qkv := c.columns(p, x, at+".qkv")[0]
 	b, t := qkv.Shape().Dim(0), qkv.Shape().Dim(1)
-	heads := c.heads(x.Graph())
-	qkv = graph.Reshape(qkv, b, t, heads.queries+2*heads.keys, c.headWidth())
+	queries, keys := c.heads(x.Graph())
+	qkv = graph.Reshape(qkv, b, t, queries+2*keys, c.headWidth())
 	part := func(from, n int) *graph.Node {
 		return graph.Slice(qkv, graph.AxisRange(), graph.AxisRange(), graph.AxisRange(from, from+n))
 	}
-	q, k, v = part(0, heads.queries), part(heads.queries, heads.keys), part(heads.queries+heads.keys, heads.keys)
+	q, k, v = part(0, queries), part(queries, keys), part(queries+keys, keys)
 	if c.Positions == Rotary {
 		positions := c.positions(x.Graph(), t)
 		q, k = Rotate(q, positions), Rotate(k, positions)
@@ -52,9 +52,7 @@ func (c layers) qkv(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.No
 // dot-product attention (Vaswani et al. 2017, §3.2.1). q and the result are (B,T,H,D), k and v (B,T,K,D) with a K that
 // divides H: query head h attends with key head h·K/H. It holds the scores of all pairs of positions, (B,H,T,T). The
 // softmax is in float32 for half-precision inputs. It panics if the shapes do not fit.
-func CausalAttention(q, k, v *graph.Node) *graph.Node {
-	return layers{}.attend(q, k, v, nil, made{})
-}
+func CausalAttention(q, k, v *graph.Node) *graph.Node { return layers{}.attend(q, k, v, nil, made{}) }
 
 func (c layers) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node {
 	if q.Rank() != 4 || k.Rank() != 4 || !k.Shape().Equal(v.Shape()) || q.Shape().Dim(2)%k.Shape().Dim(2) != 0 {

@@ -22,7 +22,7 @@ func (c Config) Block(p params.Nodes, i int, x *graph.Node, noise *Noise) *graph
 func (c layers) block(p params.Nodes, i int, x *graph.Node, noise *Noise, plan recompute.Plan) *graph.Node {
 	at, noise := BlockName(i), noise.forLayer(i)
 	made := made{plan, i}
-	p = c.shared(p, c.blockParams(at))
+	p = c.shared(x.Graph(), p, at)
 	y := c.attention(p, at, made.after(recompute.Norm1, c.Normalize(p, at+".ln1", x)), noise, made)
 	x = made.after(recompute.Mid, graph.Add(x, c.dropTokens(y, noise, afterAttention)))
 	y = c.mlp(p, at, made.after(recompute.Norm2, c.Normalize(p, at+".ln2", x)), made)

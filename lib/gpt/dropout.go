@@ -60,7 +60,7 @@ func (c layers) dropWeights(x *graph.Node, n *Noise) *graph.Node {
 	axes := noise.Whole(x.Shape().Dimensions)
 	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
 	if !c.tensor.Alone() {
-		keys, queries := c.heads(x.Graph()).places(x.Graph())
+		keys, queries := c.headPlaces(x.Graph())
 		axes[1], axes[3] = noise.Axis{Whole: c.kvHeads(), Index: keys}, noise.Axis{Whole: c.Heads / c.kvHeads(), Index: queries}
 	}
 	return c.drop(x, n, inAttention, axes)

@@ -21,7 +21,7 @@ func (c layers) embed(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.N
 	if tokens.Rank() != 2 || tokens.Shape().Dim(1) > c.longest(tokens.Graph()) {
 		panic(fmt.Errorf("gpt: tokens have shape %s: want (B,T) with T at most Config.Seq %d", tokens.Shape(), c.Seq))
 	}
-	p = c.sharedUnder(p, c.EmbedPaths()...)
+	p = c.shared(tokens.Graph(), p, c.EmbedPaths()...)
 	// In float32, so that the gradients of a row add up in it, over all of its places in the batch.
 	x := in32(c.tensor.Embed(p.Get("tok"), tokens)) // (B,T,C)
 	if c.Positions != Rotary {

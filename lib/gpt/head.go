@@ -7,6 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/tensor"
 )
 
 // Head returns the logits (B,T,V) of the last block's output x (B,T,C): the final normalization and a linear map
@@ -17,7 +18,7 @@ func (c Config) Head(p params.Nodes, x *graph.Node) *graph.Node {
 
 // head is Head of the device's part of the vocabulary.
 func (c layers) head(p params.Nodes, x *graph.Node) *graph.Node {
-	p = c.sharedUnder(p, c.HeadPaths()...)
+	p = c.shared(x.Graph(), p, c.HeadPaths()...)
 	x = c.Normalize(p, "lnf", x)
 	if c.Tied {
 		return c.tensor.Columns(x, []*graph.Node{p.Get("tok")}, func(x, w *graph.Node) *graph.Node {
@@ -35,8 +36,5 @@ func CrossEntropy(logits, targets *graph.Node) *graph.Node {
 	if l, t := logits.Shape(), targets.Shape(); l.Rank() != 3 || !slices.Equal(l.Dimensions[:2], t.Dimensions) {
 		panic(fmt.Errorf("gpt: logits have shape %s and targets %s: want (B,T,V) and (B,T)", l, t))
 	}
-	logits = in32(logits)
-	v := logits.Shape().Dim(-1)
-	hit := graph.OneHot(targets, v, logits.DType()) // (B,T,V)
-	return graph.Neg(graph.ReduceAllMean(graph.ReduceSum(graph.Mul(hit, graph.LogSoftmax(logits, -1)), -1)))
+	return graph.ReduceAllMean(tensor.Group{}.CrossEntropy(logits, targets, logits.Shape().Dim(-1)))
 }

@@ -42,15 +42,15 @@ func (c layers) rows(p params.Nodes, at string, x *graph.Node, codec string) *gr
 	return c.biased(p, at, c.tensor.Rows(x, p.Get(at+".w"), c.product(codec)))
 }
 
-// shared returns the parameters with those of a tree in the form that layers use them in: what several devices have in
-// common gets the sum of their gradients.
-func (c layers) shared(p params.Nodes, tree params.Tree) params.Nodes {
-	if c.tensor.Alone() || len(p) == 0 {
+// shared returns the parameters, of which those at or below paths are in the form that layers use them in: what several
+// devices have in common gets the sum of their gradients.
+func (c layers) shared(g *graph.Graph, p params.Nodes, paths ...string) params.Nodes {
+	if c.tensor.Alone() {
 		return p
 	}
-	var g *graph.Graph
-	for _, node := range p {
-		g = node.Graph()
+	tree, err := c.Params().Under(paths...)
+	if err != nil {
+		panic(err)
 	}
 	cuts, err := c.Rules().Cuts(tree, c.tensor.Size(g))
 	if err != nil {
@@ -70,15 +70,6 @@ func (c layers) shared(p params.Nodes, tree params.Tree) params.Nodes {
 		p[names[i]] = node
 	}
 	return p
-}
-
-// sharedUnder is shared for the parameters at or below paths.
-func (c layers) sharedUnder(p params.Nodes, paths ...string) params.Nodes {
-	tree, err := c.Params().Under(paths...)
-	if err != nil {
-		panic(err)
-	}
-	return c.shared(p, tree)
 }
 
 // sharesTokens says whether devices share sequences.
@@ -108,30 +99,24 @@ func (c layers) longest(g *graph.Graph) int {
 	return c.Seq
 }
 
-// heads are a device's: queries query heads, and keys heads of keys and of values.
-type heads struct {
-	Config
-	group         tensor.Group
-	ranks         int
-	queries, keys int
-}
-
-func (c layers) heads(g *graph.Graph) heads {
+// heads are how many query heads, and how many heads of keys and of values, a device has.
+func (c layers) heads(g *graph.Graph) (queries, keys int) {
 	n := c.tensor.Size(g)
-	return heads{c.Config, c.tensor, n, c.Heads / n, max(1, c.kvHeads()/n)}
+	return c.Heads / n, max(1, c.kvHeads()/n)
 }
 
-// places are those of the device's key heads among all, and of its query heads among those of a key head: vectors of int32.
-func (h heads) places(g *graph.Graph) (keys, queries *graph.Node) {
-	rank := h.group.Rank(g)
+// headPlaces are those of the device's key heads among all, and of its query heads among those of a key head: vectors of int32.
+func (c layers) headPlaces(g *graph.Graph) (keys, queries *graph.Node) {
+	rank, ranks := c.tensor.Rank(g), c.tensor.Size(g)
+	ownQueries, ownKeys := c.heads(g)
 	run := func(first *graph.Node, n int) *graph.Node {
 		return graph.Add(graph.Iota(g, shapes.Make(dtypes.Int32, n), 0), first)
 	}
-	if sharing := h.ranks / h.kvHeads(); sharing > 1 { // so many devices share a key head
+	if sharing := ranks / c.kvHeads(); sharing > 1 { // so many devices share a key head
 		within := graph.Mod(rank, graph.Const(g, int32(sharing)))
-		return run(graph.Div(rank, graph.Const(g, int32(sharing))), 1), run(graph.MulScalar(within, h.queries), h.queries)
+		return run(graph.Div(rank, graph.Const(g, int32(sharing))), 1), run(graph.MulScalar(within, ownQueries), ownQueries)
 	}
-	return run(graph.MulScalar(rank, h.keys), h.keys), run(graph.Const(g, int32(0)), h.queries/h.keys)
+	return run(graph.MulScalar(rank, ownKeys), ownKeys), run(graph.Const(g, int32(0)), ownQueries/ownKeys)
 }
 
 // local returns what the device has of the tokens (B,Seq).
@@ -148,15 +133,12 @@ func (c layers) local(tokens *graph.Node) *graph.Node {
 // loss is the device's share of the mean [CrossEntropy] of its logits (B,T,V) and the targets (B,Seq): the mean over the
 // devices that have other tokens of the same rows is the mean over all tokens.
 func (c layers) loss(logits, targets *graph.Node) *graph.Node {
-	if c.tensor.Alone() && !c.sharesTokens() {
-		return CrossEntropy(logits, targets)
-	}
-	g := logits.Graph()
 	each := c.tensor.CrossEntropy(logits, c.local(targets), c.Vocab) // (B,T)
 	if !c.sharesTokens() {
 		return graph.ReduceAllMean(each)
 	}
 	rows, local := each.Shape().Dim(0), each.Shape().Dim(1)
+	g := logits.Graph()
 	ranks := collective.AxisSize(g, c.sequence.Axes()...)
 	if local*ranks > c.Seq { // some of it padding
 		real := graph.ExpandAndBroadcast(c.sequence.Real(g, c.Seq), []int{rows, local}, []int{0})

@@ -8,6 +8,7 @@ package noise
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -73,7 +74,9 @@ func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 		if a.Index == nil {
 			at = graph.Iota(g, shapes.Make(dtypes.Uint32, dimensions...), i)
 		} else {
-			at = graph.ExpandAndBroadcast(graph.ConvertDType(a.Index, dtypes.Uint32), dimensions, others(len(axes), i))
+			along := slices.Repeat([]int{1}, len(axes))
+			along[i] = dimensions[i]
+			at = graph.BroadcastToDims(graph.Reshape(graph.ConvertDType(a.Index, dtypes.Uint32), along...), dimensions...)
 		}
 		if i == 0 {
 			place = at
@@ -82,17 +85,6 @@ func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 		place = graph.Add(graph.Mul(place, graph.Const(g, uint32(a.Whole))), at)
 	}
 	return bits(key, site, place)
-}
-
-// others are the axes but one.
-func others(axes, but int) []int {
-	var all []int
-	for i := range axes {
-		if i != but {
-			all = append(all, i)
-		}
-	}
-	return all
 }
 
 // bits hashes places.

@@ -75,7 +75,7 @@ func (r Adam8bitRule) Update(u Update) (*graph.Node, []*graph.Node) {
 			"rule for it, or a Cut without Length", u.Spec))
 	}
 	p := u.piece()
-	g = p.part.withoutPadding(g, p.whole) // which in a block would act on its scale
+	g = p.part.clean(g, p.whole) // padding in a block would act on its scale
 	signed, unsigned := DynamicMap(true), DynamicMap(false)
 	m := decode(u.States[0], u.States[1], signed, r.Block)
 	v := decode(u.States[2], u.States[3], unsigned, r.Block)

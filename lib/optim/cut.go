@@ -6,6 +6,8 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
 )
 
 // Cut is one of the parts of a parameter along one of its axes, as in tensor parallelism: the rank has some of the axis's
@@ -30,6 +32,14 @@ type Cut struct {
 	// nil.
 	Counted *graph.Node
 	Sum     func(*graph.Node) *graph.Node
+}
+
+// CutOf is the part that a rank of a cut has, without Counted and Sum; nil, the whole, of nil.
+func CutOf(c *params.Cut) Part {
+	if c == nil {
+		return nil
+	}
+	return Cut{Axis: c.Axis, Ranks: c.Ranks(), Length: c.Length()}
 }
 
 func (c Cut) check(whole []int) error {
@@ -58,8 +68,6 @@ func (c Cut) dims(whole []int) []int {
 
 func (c Cut) joined() int                   { return c.Axis }
 func (c Cut) sum(x *graph.Node) *graph.Node { return sumWith(c.Sum, x) }
-
-func (c Cut) withoutPadding(x *graph.Node, _ []int) *graph.Node { return x } // it is 0 already
 
 func (c Cut) clean(x *graph.Node, whole []int) *graph.Node {
 	if c.Counted == nil {

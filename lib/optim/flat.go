@@ -79,8 +79,6 @@ func (f Flat) clean(x *graph.Node, whole []int) *graph.Node {
 	return graph.Where(inside, x, graph.ZerosLike(x))
 }
 
-func (f Flat) withoutPadding(x *graph.Node, whole []int) *graph.Node { return f.clean(x, whole) }
-
 func (f Flat) fold(x *graph.Node, whole []int, axis int) *graph.Node {
 	dims := slices.Delete(slices.Clone(whole), axis, axis+1)
 	sums := graph.Scatter(f.index(whole, axis), f.clean(x, whole), shapes.Make(x.DType(), product(dims)), false, false)

@@ -22,10 +22,8 @@ type Part interface {
 	joined() int
 	// sum adds up the ranks' x.
 	sum(x *graph.Node) *graph.Node
-	// clean returns the part x with zeros where no element of the whole counts with this rank; withoutPadding where it
-	// has none at all.
+	// clean returns the part x with zeros where no element of the whole counts with this rank.
 	clean(x *graph.Node, whole []int) *graph.Node
-	withoutPadding(x *graph.Node, whole []int) *graph.Node
 	// runs returns whether the parts, one after another, are the whole in row-major order, and each but the last has
 	// whole blocks of so many elements.
 	runs(whole []int, block int) bool
@@ -51,7 +49,6 @@ func (wholePart) dims(whole []int) []int                            { return who
 func (wholePart) joined() int                                       { return -1 }
 func (wholePart) sum(x *graph.Node) *graph.Node                     { return x }
 func (wholePart) clean(x *graph.Node, _ []int) *graph.Node          { return x }
-func (wholePart) withoutPadding(x *graph.Node, _ []int) *graph.Node { return x }
 func (wholePart) runs([]int, int) bool                              { return true }
 func (wholePart) folded(int) Part                                   { return wholePart{} }
 func (wholePart) fold(x *graph.Node, _ []int, axis int) *graph.Node { return graph.ReduceSum(x, axis) }

@@ -25,7 +25,7 @@ func (t Group) Columns(x *graph.Node, ws []*graph.Node, product Product) []*grap
 	switch {
 	case t.overlaps(x.Graph()):
 		return t.ringColumns(x, ws, product)
-	case t.Sequence && t.Size(x.Graph()) > 1:
+	case t.sharesTokens(x.Graph()):
 		return t.gatherColumns(x, ws, product)
 	}
 	return products(t.Enter(x), ws, product)

@@ -13,7 +13,7 @@ import (
 // would add up n arrays that are mostly zeros.
 
 // overlaps reports whether the rings are to be used in a graph.
-func (t Group) overlaps(g *graph.Graph) bool { return t.Overlap && t.Sequence && t.Size(g) > 1 }
+func (t Group) overlaps(g *graph.Graph) bool { return t.Overlap && t.sharesTokens(g) }
 
 // ringColumns is Columns in chunks: at step s the tokens of rank r−s are here. They go on while they are multiplied.
 func (t Group) ringColumns(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {

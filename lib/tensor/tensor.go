@@ -60,10 +60,13 @@ func (t Group) Rank(g *graph.Graph) *graph.Node {
 	return collective.Rank(g, t.Axis)
 }
 
+// sharesTokens reports whether each of several devices has its part of the tokens.
+func (t Group) sharesTokens(g *graph.Graph) bool { return t.Sequence && t.Size(g) > 1 }
+
 // Tokens is this device's part of the tokens along an axis of x, with Sequence, and else x. It moves nothing. The transpose
 // puts the gradient into place, with zeros for the tokens of other devices. It panics if the devices do not divide the axis.
 func (t Group) Tokens(x *graph.Node, axis int) *graph.Node {
-	if !t.Sequence || t.Size(x.Graph()) == 1 {
+	if !t.sharesTokens(x.Graph()) {
 		return x
 	}
 	return collective.Part(x, axis, t.Axis)

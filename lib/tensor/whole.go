@@ -15,7 +15,7 @@ import (
 // there are several), in their own type. Without Sequence every device has the whole gradients already, and the nodes are
 // returned as they are.
 func (t Group) Whole(ps []*graph.Node) []*graph.Node {
-	if len(ps) == 0 || !t.Sequence || t.Size(ps[0].Graph()) == 1 {
+	if len(ps) == 0 || !t.sharesTokens(ps[0].Graph()) {
 		return slices.Clone(ps)
 	}
 	return autodiff.Custom(ps,

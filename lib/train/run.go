@@ -74,7 +74,7 @@ func NewAuto(mesh *xla.Mesh, r Recipe, lie func(i int, s params.Spec) xla.Placem
 	if names := mesh.AxesNames(); names[0] != Axis {
 		return nil, fmt.Errorf("train: the mesh has axes %q, want %q as the first", names, Axis)
 	}
-	return start(mesh, layout{recipe: r, local: r.Model.Params(), cuts: make([]*params.Cut, len(r.State()))}, xla.CompileAuto, lie)
+	return start(mesh, wholeLayout(r), xla.CompileAuto, lie)
 }
 
 // compiler is xla.Compile or xla.CompileAuto.

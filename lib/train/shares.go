@@ -29,12 +29,19 @@ type layout struct {
 	recipe Recipe
 	shares params.Shares
 	local  params.Tree   // a device's parameters
-	cuts   []*params.Cut // of Recipe.State, in its order
+	state  params.Tree   // Recipe.State
+	cuts   []*params.Cut // of the state, in its order
+}
+
+// wholeLayout is that of devices which all have everything.
+func wholeLayout(r Recipe) layout {
+	state := r.State()
+	return layout{recipe: r, local: r.Model.Params(), state: state, cuts: make([]*params.Cut, len(state))}
 }
 
 // newLayout lays a recipe's state out on a mesh.
 func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
-	l := layout{recipe: r, local: r.Model.Params(), cuts: make([]*params.Cut, len(r.State()))}
+	l := wholeLayout(r)
 	model, ok := r.Model.(Shared)
 	if !ok {
 		return l, l.fits(mesh)
@@ -61,7 +68,7 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 	next := len(p.params)
 	for i, s := range p.params {
 		cut := l.shares.Cuts[i]
-		for _, state := range r.Rule.States(s, part(cut)) {
+		for _, state := range r.Rule.States(s, optim.CutOf(cut)) {
 			if cut != nil && state.Axis >= 0 {
 				l.cuts[next] = &params.Cut{Axis: state.Axis, Index: cut.Index}
 			}
@@ -91,20 +98,12 @@ func (l layout) fits(mesh *xla.Mesh) error {
 // joins returns an error if the rule's states of cut parameters are not the whole's in pieces.
 func (l layout) joins() error {
 	for i, s := range l.recipe.parts().params {
-		if cut := l.shares.Cuts[i]; cut != nil && !optim.Joins(l.recipe.Rule, s, part(cut)) {
+		if !optim.Joins(l.recipe.Rule, s, optim.CutOf(l.shares.Cuts[i])) {
 			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another optimizer, "+
 				"or do not share parameters", s)
 		}
 	}
 	return nil
-}
-
-// part is a rank's for the optimizer, without its functions and nodes.
-func part(cut *params.Cut) optim.Part {
-	if cut == nil {
-		return nil
-	}
-	return optim.Cut{Axis: cut.Axis, Ranks: cut.Ranks(), Length: cut.Length()}
 }
 
 // place says how entry i of the state lies on the mesh.
@@ -120,7 +119,7 @@ func (l layout) join(i int, all *tensors.Tensor) (*tensors.Tensor, error) {
 	if l.cuts[i] == nil {
 		return all, nil
 	}
-	return l.cuts[i].Join(all, l.recipe.State()[i].Shape.Dimensions[l.cuts[i].Axis])
+	return l.cuts[i].Join(all, l.state[i].Shape.Dimensions[l.cuts[i].Axis])
 }
 
 // graph is [Recipe.Graph] for what a device has.
@@ -132,18 +131,22 @@ func (l layout) share(g *graph.Graph) Share {
 		return Share{}
 	}
 	s := Share{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, l.shares.Axis) }}
-	rank := collective.Rank(g, l.shares.Axis)
+	own := func(table any) *graph.Node { // the device's row of a table
+		return graph.Reshape(collective.Part(graph.Const(g, table), 0, l.shares.Axis), -1)
+	}
 	for i, spec := range l.recipe.Model.Params() {
 		cut, axes := l.shares.Cuts[i], noise.Whole(spec.Shape.Dimensions)
-		var own optim.Part
-		if cut != nil {
-			c := part(cut).(optim.Cut)
-			c.Sum, c.Counted = s.Sum, counted(cut, rank)
-			if own = c; l.recipe.Policy().StochasticUpdate {
-				axes[cut.Axis].Index = rowOf(indices(cut), rank)
+		part := optim.CutOf(cut)
+		if c, ok := part.(optim.Cut); ok {
+			c.Sum = s.Sum
+			if table := counted(cut); slices.ContainsFunc(table, func(of []bool) bool { return slices.Contains(of, false) }) {
+				c.Counted = own(table)
+			}
+			if part = c; l.recipe.Policy().StochasticUpdate {
+				axes[cut.Axis].Index = own(indices(cut))
 			}
 		}
-		s.parts, s.axes = append(s.parts, own), append(s.axes, axes)
+		s.parts, s.axes = append(s.parts, part), append(s.axes, axes)
 	}
 	return s
 }
@@ -159,24 +162,10 @@ func indices(cut *params.Cut) [][]int32 {
 	return table
 }
 
-// counted says which of a rank's indices count in sums over all ranks; nil is all.
-func counted(cut *params.Cut, rank *graph.Node) *graph.Node {
-	var table [][]bool
-	some := false
+// counted says which of each rank's indices count in sums over all ranks, as a table.
+func counted(cut *params.Cut) (table [][]bool) {
 	for r := range cut.Ranks() {
-		of := cut.Counted(r)
-		some = some || slices.Contains(of, false)
-		table = append(table, of)
+		table = append(table, cut.Counted(r))
 	}
-	if !some {
-		return nil
-	}
-	return rowOf(table, rank)
-}
-
-// rowOf is a rank's row of a table.
-func rowOf(table any, rank *graph.Node) *graph.Node {
-	t := graph.Const(rank.Graph(), table)
-	row := graph.DynamicSlice(t, []*graph.Node{rank, graph.Const(rank.Graph(), int32(0))}, []int{1, t.Shape().Dim(1)})
-	return graph.Squeeze(row, 0)
+	return table
 }

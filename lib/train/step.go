@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/noise"
@@ -45,17 +44,13 @@ func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Nod
 // optim.StatesOfParts lists them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
 func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	var share Share
-	for i, s := range shards {
-		share.Sum, share.parts = s.Sum, append(share.parts, s)
-		share.axes = append(share.axes, []noise.Axis{{Whole: r.Model.Params()[i].Size(), Index: flatIndex(s)}})
+	for _, s := range shards {
+		if share.Sum, share.parts = s.Sum, append(share.parts, s); r.Policy().StochasticUpdate {
+			first := graph.ConvertDType(s.Offset, dtypes.Uint32)
+			share.axes = append(share.axes, []noise.Axis{noise.Rows(first, s.Length)})
+		}
 	}
 	return r.updated(share, state, loss, grads)
-}
-
-// flatIndex numbers the elements of a flat part in the whole.
-func flatIndex(f optim.Flat) *graph.Node {
-	first := graph.ConvertDType(f.Offset, dtypes.Uint32)
-	return graph.Add(graph.Iota(first.Graph(), shapes.Make(dtypes.Uint32, f.Length), 0), first)
 }
 
 // Share says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its parameters,
