@@ -60,7 +60,7 @@ func (p pass) withGradients(of []int, v []*graph.Node) backwardPass {
 	before := len(g.Nodes())
 	b := backwardPass{pass: p, grads: p.gradients(of, p.v)}
 	for _, n := range g.Nodes()[before:] {
-		if n.Function() == g.CurrentFunc() {
+		if n.Function() == g.CurrentFunc() && !isOnce(n) {
 			b.made = append(b.made, n)
 		}
 	}

@@ -164,7 +164,7 @@ func (s Split) build(in []*graph.Node) pass {
 		}
 	}
 	for _, n := range g.Nodes()[before:] {
-		if n.Function() == g.CurrentFunc() {
+		if n.Function() == g.CurrentFunc() && !isOnce(n) {
 			p.made = append(p.made, n)
 		}
 	}

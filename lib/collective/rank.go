@@ -7,6 +7,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -20,18 +21,16 @@ func Rank(g *graph.Graph, axes ...string) *graph.Node {
 	if n == 1 {
 		return graph.Const(g, int32(0))
 	}
-	type key struct{ axes string }
-	asked := key{strings.Join(axes, ",")}
-	numbers := graph.Iota(g, shapes.Make(dtypes.Int32, n), 0)
-	if r, ok := g.State(asked).(*graph.Node); ok && r.Function().IsAncestorOf(numbers.Function()) {
-		return r
+	build := func() *graph.Node {
+		numbers := graph.Iota(g, shapes.Make(dtypes.Int32, n), 0)
+		mine := xla.Collective{Kind: xla.AllToAll, Along: axes}.Apply(numbers)[0] // rank r gets r from each
+		return graph.StopGradient(graph.Reshape(graph.Slice(mine, graph.AxisElem(0))))
 	}
-	mine := xla.Collective{Kind: xla.AllToAll, Along: axes}.Apply(numbers)[0] // rank r gets r from each
-	rank := graph.StopGradient(graph.Reshape(graph.Slice(mine, graph.AxisElem(0))))
-	if rank.Function().IsMain() { // others' values are not known everywhere
-		g.AttachState(asked, rank)
+	if !g.CurrentFunc().IsMain() { // others' values are not known everywhere
+		return build()
 	}
-	return rank
+	type asked struct{ axes string }
+	return autodiff.Once(g, asked{strings.Join(axes, ",")}, build)
 }
 
 // Barrier returns x, but on no rank before every rank has its own x. Its transpose

@@ -14,30 +14,51 @@ func (c Config) Chain() (chain.Model, error) {
 	if err := c.Validate(); err != nil {
 		return chain.Model{}, err
 	}
-	m := chain.Model{Criterion: CrossEntropy, Initial: c.Init, Matmul: c.Matmul, Noisy: c.Dropout > 0}
+	return c.chain(func(*graph.Graph) layers { return c.alone() })
+}
+
+// Chain is [Config.Chain] for devices that share the model: the blocks take what a device has of the parameters, and give each
+// other what it has of the tokens. Their graphs need the mesh.
+func (m Parallel) Chain() (chain.Model, error) {
+	if err := m.Validate(); err != nil {
+		return chain.Model{}, err
+	}
+	return m.Config.chain(m.layers)
+}
+
+// chain is the model as layers that may depend on the graph's mesh.
+func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
+	m := chain.Model{Initial: c.Init, Matmul: c.Matmul, Noisy: c.Dropout > 0,
+		Criterion: func(y, targets *graph.Node) *graph.Node { return on(y.Graph()).loss(y, targets) }}
 	var err error
-	add := func(name, kind string, paths []string, apply func(p params.Nodes, x *graph.Node, noise *Noise) *graph.Node) {
+	add := func(name, kind string, paths []string, apply func(c layers, p params.Nodes, x *graph.Node, noise *Noise) *graph.Node) {
 		tree, e := c.Params().Under(paths...)
 		if e != nil {
 			err = e
 		}
 		m.Blocks = append(m.Blocks, chain.Block{Name: name, Kind: kind, Params: tree,
 			Apply: func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
-				if key == nil {
-					return apply(p, x, nil)
+				var noise *Noise
+				if key != nil {
+					noise = &Noise{Key: key, Row: row}
 				}
-				return apply(p, x, &Noise{Key: key, Row: row})
+				return apply(on(x.Graph()), p, x, noise)
 			}})
 	}
 	kind := "block"
 	if c.Dropout > 0 || c.Recompute != recompute.None { // each block has noise, or a plan, of its own
 		kind = ""
 	}
-	add("embed", "", c.EmbedPaths(), c.Embed)
+	add("embed", "", c.EmbedPaths(), func(c layers, p params.Nodes, tokens *graph.Node, noise *Noise) *graph.Node {
+		return c.embed(p, c.local(tokens), noise)
+	})
 	for i := range c.Layers {
 		name := BlockName(i)
-		add(name, kind, []string{name}, func(p params.Nodes, x *graph.Node, noise *Noise) *graph.Node { return c.Block(p, i, x, noise) })
+		add(name, kind, []string{name}, func(c layers, p params.Nodes, x *graph.Node, noise *Noise) *graph.Node {
+			plan := c.plan()
+			return c.block(p, i, plan.Enter(i, x), noise, plan)
+		})
 	}
-	add("head", "", c.HeadPaths(), func(p params.Nodes, x *graph.Node, _ *Noise) *graph.Node { return c.Head(p, x) })
+	add("head", "", c.HeadPaths(), func(c layers, p params.Nodes, x *graph.Node, _ *Noise) *graph.Node { return c.head(p, x) })
 	return m, err
 }

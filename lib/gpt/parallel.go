@@ -86,6 +86,10 @@ func (m Parallel) Shares(size func(axis string) (int, error)) (s params.Shares, 
 		}
 		tokens *= n
 	}
+	s.Between = s.Tokens
+	if m.Tensor.Sequence {
+		s.Between = append(slices.Clone(s.Tokens), m.Tensor.Axis)
+	}
 	if s.Axis = m.Tensor.Axis; s.Axis == "" {
 		return s, m.exchanges(size, 1)
 	}

@@ -8,4 +8,7 @@ type Shares struct {
 	Cuts []*Cut
 	// Tokens are mesh axes along which devices have all parameters, and other tokens of the same rows.
 	Tokens []string
+	// Between are the mesh axes along which what blocks of the model give each other is cut, along its axis 1: those of Tokens,
+	// and Axis where its devices have other tokens between layers. The major one comes first.
+	Between []string
 }

@@ -31,8 +31,8 @@ func (r *Rank) saved() (parts []checkpoint.Part, err error) {
 		return nil, nil
 	}
 	values := append(append([]*tensors.Tensor{}, r.weights[r.version]...), r.rest...)
-	for i, s := range r.own.recipe.State() {
-		if r.pipeline.firsts[s.Name] != r.at {
+	for i, s := range r.own.Recipe.State() {
+		if r.pipeline.Firsts[s.Name] != r.at {
 			continue
 		}
 		if err := train.CheckFinite(s.Name, values[i], r.steps); err != nil {
@@ -54,7 +54,7 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	err := rank.Load(ctx, r.world, c, func() error {
 		err := r.pipeline.recipe.Keeps(c)
 		if err == nil {
-			state, err = c.Read(ctx, r.own.recipe.State())
+			state, err = c.Read(ctx, r.own.Recipe.State())
 		}
 		return err
 	})

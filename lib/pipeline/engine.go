@@ -93,23 +93,23 @@ func (e *Engine) sizesOf(inputs, targets shapes.Shape) ([]sizes, error) {
 
 // updateOf returns the update of a rank that has a share of the model: from its state, the gradients of its parameters, the loss and
 // the factor of the gradients. The old weights are donated, unless they are to stay.
-func (e *Engine) updateOf(own share, stay bool) (*rank.Phases, error) {
+func (e *Engine) updateOf(own Share, stay bool) (*rank.Phases, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := fmt.Sprint(own.blocks, own.counted, stay)
+	key := fmt.Sprint(own.Blocks, own.Counted, stay)
 	if p := e.updates[key]; p != nil {
 		return p, nil
 	}
-	state := own.recipe.State()
+	state := own.Recipe.State()
 	var inputs []shapes.Shape
 	var donated []int
 	for i, s := range state {
 		inputs = append(inputs, s.Shape)
-		if i >= len(own.tree) || !stay {
+		if i >= len(own.Tree) || !stay {
 			donated = append(donated, i)
 		}
 	}
-	for _, s := range own.tree.As(e.policy.Reduce) {
+	for _, s := range own.Tree.As(e.policy.Reduce) {
 		inputs = append(inputs, s.Shape)
 	}
 	inputs = append(inputs, shapes.Make(dtypes.Float32), shapes.Make(dtypes.Float32))
@@ -119,7 +119,7 @@ func (e *Engine) updateOf(own share, stay bool) (*rank.Phases, error) {
 		for i, x := range grads {
 			means[i] = rank.Scaled(x, factor)
 		}
-		return own.recipe.UpdateShare(train.Share{Places: own.places, Counted: own.counted, Sum: sum}, in[:len(state)], loss, means)
+		return own.Recipe.UpdateShare(train.Share{Places: own.Places, Counted: own.Counted, Sum: sum}, in[:len(state)], loss, means)
 	}
 	compile := func(fn func(in []*graph.Node) []*graph.Node, donated ...int) (rank.Program, error) {
 		return e.program(fn, donated...)

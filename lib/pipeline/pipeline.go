@@ -50,7 +50,7 @@ type Pipeline struct {
 	*Engine
 	options Options
 	player  *Player
-	*layout
+	*Division
 }
 
 // Pipeline puts the model into a pipeline. A schedule or options that are not valid, and more stages than blocks, are errors.
@@ -69,7 +69,7 @@ func (e *Engine) Pipeline(o Options) (*Pipeline, error) {
 	}
 	o.Replicas = max(o.Replicas, 1)
 	p := &Pipeline{Engine: e, options: o, player: player}
-	p.layout, err = newLayout(e.recipe, e.model, o.Schedule, o.Cut)
+	p.Division, err = Divide(e.recipe, e.model, o.Schedule, o.Cut)
 	return p, err
 }
 
@@ -77,7 +77,7 @@ func (e *Engine) Pipeline(o Options) (*Pipeline, error) {
 func (p *Pipeline) Cut() []int { return p.options.Cut }
 
 // Ranks is how many ranks train together.
-func (p *Pipeline) Ranks() int { return len(p.ranks) * p.options.Replicas }
+func (p *Pipeline) Ranks() int { return len(p.Shares) * p.options.Replicas }
 
 // prepare compiles what a rank needs for micro-batches of which the blocks have these sizes.
 func (p *Pipeline) prepare(at int, all []sizes) error {
@@ -91,7 +91,7 @@ func (p *Pipeline) prepare(at int, all []sizes) error {
 		if passes[schedule.Backward] && !p.options.Fused {
 			passes[schedule.InputGrad], passes[schedule.WeightGrad], passes[schedule.Backward] = true, true, false
 		}
-		for _, i := range p.stages[stage] { // beside other ranks, which prepare theirs
+		for _, i := range p.Stages[stage] { // beside other ranks, which prepare theirs
 			if err := p.blocks[i].prepare(all[i], passes); err != nil {
 				return err
 			}
@@ -100,7 +100,7 @@ func (p *Pipeline) prepare(at int, all []sizes) error {
 	if p.options.Schedule.Weights != schedule.Flush {
 		return nil // there are two updates, and not each rank has both
 	}
-	update, err := p.updateOf(p.ranks[at], false)
+	update, err := p.updateOf(p.Shares[at], false)
 	if err != nil {
 		return err
 	}
@@ -112,19 +112,8 @@ func (o Options) validFor(r train.Recipe, blocks int) error {
 	if o.Replicas < 0 {
 		return fmt.Errorf("pipeline: Options.Replicas is %d: set it to at least 1, or to 0 for 1", o.Replicas)
 	}
-	if len(o.Cut) != o.Schedule.Stages {
-		return fmt.Errorf("pipeline: Options.Cut has %d stages, the schedule %s %d: give a number of blocks for each stage",
-			len(o.Cut), o.Schedule.Name, o.Schedule.Stages)
-	}
-	sum := 0
-	for i, n := range o.Cut {
-		if n < 1 {
-			return fmt.Errorf("pipeline: Options.Cut gives stage %d %d blocks: give each at least 1", i, n)
-		}
-		sum += n
-	}
-	if sum != blocks {
-		return fmt.Errorf("pipeline: Options.Cut, %v, is for %d blocks, and the model has %d: have them add up to that", o.Cut, sum, blocks)
+	if err := CheckCut(o.Cut, o.Schedule, blocks); err != nil {
+		return err
 	}
 	if r.Replicas != nil {
 		return errors.New("pipeline: Recipe.Replicas is set, which is for one program on several devices: leave it nil, and set Options.Replicas")

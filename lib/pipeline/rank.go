@@ -25,9 +25,9 @@ type Rank struct {
 	pipeline *Pipeline
 	world    group.Group
 	pipe     group.Group         // of the ranks of this pipeline
-	sets     map[int]group.Group // of the ranks, of all pipelines, that have parameters in common: see layout.sets
+	sets     map[int]group.Group // of the ranks, of all pipelines, that have parameters in common: see Division.Sets
 	at       int                 // the rank's number in its pipeline
-	own      share
+	own      Share
 	local    map[int]int // the places of the rank's parameters in its own list, by those in the model's
 	device   int
 	pool     *pool
@@ -48,22 +48,22 @@ type Rank struct {
 // Join makes this process's rank of a group, which runs on one of the backend's devices, whose memory must be the host's. The group
 // has Options.Replicas times as many ranks as the schedule. It is a collective call: all begin with rank 0's initial state.
 func (p *Pipeline) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
-	n := len(p.ranks)
+	n := len(p.Shares)
 	if g.Size() != p.Ranks() {
 		return nil, fmt.Errorf("pipeline: a group of %d ranks for %d pipelines of %d: make it %d", g.Size(), p.options.Replicas, n, p.Ranks())
 	}
 	at := g.Rank() % n
-	r := &Rank{pipeline: p, world: g, at: at, own: p.ranks[at], device: device, local: map[int]int{}, sets: map[int]group.Group{},
+	r := &Rank{pipeline: p, world: g, at: at, own: p.Shares[at], device: device, local: map[int]int{}, sets: map[int]group.Group{},
 		pool:    &pool{p.backend, device, map[string][]*tensors.Tensor{}},
 		weights: map[int][]*tensors.Tensor{}, sums: map[int][]*tensors.Tensor{}, some: map[int]bool{}}
-	for k, place := range r.own.places {
+	for k, place := range r.own.Places {
 		r.local[place] = k
 	}
 	var err error
 	if r.pipe, err = g.Split(ctx, g.Rank()/n, g.Rank()); err != nil {
 		return nil, err
 	}
-	for i, set := range p.sets {
+	for i, set := range p.Sets {
 		if len(set)*p.options.Replicas == 1 {
 			continue
 		}
@@ -97,15 +97,12 @@ func (r *Rank) initial(ctx context.Context) ([]*tensors.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := r.pipeline.recipe.State()
-	for i := range values {
-		e := values[i].MutableBytes(func(data []byte) { err = group.Broadcast(ctx, r.world, data, 0) })
-		if err = errors.Join(err, e); err != nil {
-			return nil, err
-		}
+	if err := rank.FromFirst(ctx, r.world, values); err != nil {
+		return nil, err
 	}
+	all := r.pipeline.recipe.State()
 	var own []*tensors.Tensor
-	for _, s := range r.own.recipe.State() {
+	for _, s := range r.own.Recipe.State() {
 		own = append(own, values[all.Index(s.Name)])
 	}
 	return own, nil
@@ -121,7 +118,7 @@ func (r *Rank) place(state []*tensors.Tensor) error {
 		}
 	}
 	err := r.freeState()
-	n := len(r.own.tree)
+	n := len(r.own.Tree)
 	r.version, r.weights[0], r.rest = 0, on[:n:n], on[n:]
 	return err
 }
@@ -145,7 +142,7 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 		return train.Metrics{}, r.lost
 	}
 	pipelines := r.pipeline.options.Replicas
-	parts, err := rank.MicroBatches(inputs, targets, r.world.Rank()/len(r.pipeline.ranks), pipelines, r.pipeline.options.Schedule.Microbatches)
+	parts, err := rank.MicroBatches(inputs, targets, r.world.Rank()/len(r.pipeline.Shares), pipelines, r.pipeline.options.Schedule.Microbatches)
 	if err != nil {
 		return train.Metrics{}, err
 	}
@@ -217,7 +214,7 @@ func (r *Rank) Params() (params.Named[*tensors.Tensor], error) {
 		return nil, r.lost
 	}
 	copies := params.Named[*tensors.Tensor]{}
-	for i, s := range r.own.tree {
+	for i, s := range r.own.Tree {
 		var err error
 		if copies[s.Name], err = r.weights[r.version][i].LocalClone(); err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ type worker struct {
 
 // Room implements [Worker].
 func (w *worker) Room(of schedule.Action) (Message, error) {
-	blocks := w.pipeline.stages[of.Stage]
+	blocks := w.pipeline.Stages[of.Stage]
 	if of.Pass == schedule.Forward {
 		return w.pool.borrow(w.sizes[blocks[len(blocks)-1]].y)
 	}
@@ -68,7 +68,7 @@ func (w *worker) forward(at place, version int, in *borrowed) (Message, error) {
 	} else {
 		s.x = in.tensor
 	}
-	if err == nil && at.stage == len(w.pipeline.stages)-1 {
+	if err == nil && at.stage == len(w.pipeline.Stages)-1 {
 		s.targets, err = w.pipeline.backend.Put(w.parts[at.microbatch].Targets, w.device)
 	}
 	if err != nil {
@@ -83,7 +83,7 @@ func (w *worker) forward(at place, version int, in *borrowed) (Message, error) {
 			return nil, err
 		}
 	}
-	if at.stage < len(w.pipeline.stages)-1 {
+	if at.stage < len(w.pipeline.Stages)-1 {
 		return &borrowed{tensor: y}, nil
 	}
 	w.loss += float64(tensors.ToScalar[float32](y))
@@ -93,7 +93,7 @@ func (w *worker) forward(at place, version int, in *borrowed) (Message, error) {
 // run computes a stage, fills the stash, and returns the output.
 func (w *worker) run(at place, s *stash) (y *tensors.Tensor, err error) {
 	x := s.x
-	for k, i := range w.pipeline.stages[at.stage] {
+	for k, i := range w.pipeline.Stages[at.stage] {
 		out, err := w.pipeline.blocks[i].forward.Call(w.device, w.operands(i, s, x)...)
 		if err != nil {
 			if k > 0 {
@@ -146,7 +146,7 @@ func (w *worker) backward(at place, in *borrowed) (Message, error) {
 	}
 	above := in
 	for k := len(s.blocks) - 1; k >= 0; k-- {
-		i, b := w.pipeline.stages[at.stage][k], &s.blocks[k]
+		i, b := w.pipeline.Stages[at.stage][k], &s.blocks[k]
 		b.above = above.on()
 		x, err := w.both(i, s, b)
 		if err := errors.Join(err, above.Free(), b.free()); err != nil {
@@ -200,7 +200,7 @@ func (w *worker) inputGrad(at place, in *borrowed) (Message, error) {
 	s.above = in
 	above := in.on()
 	for k := len(s.blocks) - 1; k >= 0; k-- {
-		i, b := w.pipeline.stages[at.stage][k], &s.blocks[k]
+		i, b := w.pipeline.Stages[at.stage][k], &s.blocks[k]
 		b.above = above
 		if i == 0 {
 			return nil, nil
@@ -217,7 +217,7 @@ func (w *worker) inputGrad(at place, in *borrowed) (Message, error) {
 func (w *worker) weightGrad(at place) error {
 	s := w.stashed[at]
 	for k := len(s.blocks) - 1; k >= 0; k-- {
-		i, b := w.pipeline.stages[at.stage][k], &s.blocks[k]
+		i, b := w.pipeline.Stages[at.stage][k], &s.blocks[k]
 		if err := w.toWeights(i, s, b); err != nil {
 			return err
 		}

@@ -65,7 +65,7 @@ func (w *worker) update(ctx context.Context, version int, loss float32) (err err
 	if err != nil {
 		return err
 	}
-	n, last := len(w.own.tree), len(out)-1
+	n, last := len(w.own.Tree), len(out)-1
 	if !stay {
 		delete(w.weights, w.version) // they were donated
 	}
@@ -79,8 +79,8 @@ func (w *worker) update(ctx context.Context, version int, loss float32) (err err
 // gradients returns the sums of the gradients of the rank's parameters, and what of them is to be freed. A parameter of several
 // blocks has the sum of theirs.
 func (w *worker) gradients() (grads, free []*tensors.Tensor, err error) {
-	parts := make([][]*tensors.Tensor, len(w.own.tree))
-	for _, i := range w.own.blocks {
+	parts := make([][]*tensors.Tensor, len(w.own.Tree))
+	for _, i := range w.own.Blocks {
 		sums, err := w.sumsOf(i)
 		if err != nil {
 			return nil, nil, err
@@ -106,13 +106,13 @@ func (w *worker) gradients() (grads, free []*tensors.Tensor, err error) {
 
 // share adds up the gradients of parameters that several ranks have: of other pipelines, and of this one.
 func (w *worker) share(ctx context.Context, grads []*tensors.Tensor) error {
-	for set := range w.pipeline.sets {
+	for set := range w.pipeline.Sets {
 		g := w.sets[set]
 		if g == nil {
 			continue
 		}
-		end := w.pipeline.options.Trace.Start(w.world.Rank(), trace.Reduce, fmt.Sprintf("gradients of ranks %v", w.pipeline.sets[set]))
-		for i, of := range w.own.set {
+		end := w.pipeline.options.Trace.Start(w.world.Rank(), trace.Reduce, fmt.Sprintf("gradients of ranks %v", w.pipeline.Sets[set]))
+		for i, of := range w.own.Set {
 			if of != set {
 				continue
 			}
@@ -132,8 +132,8 @@ func (w *worker) share(ctx context.Context, grads []*tensors.Tensor) error {
 // members are the ranks, of all pipelines, that have a set's parameters, in the order in which their group numbers them.
 func (p *Pipeline) members(set int) (ranks []int) {
 	for copies := range p.options.Replicas {
-		for _, at := range p.sets[set] {
-			ranks = append(ranks, copies*len(p.ranks)+at)
+		for _, at := range p.Sets[set] {
+			ranks = append(ranks, copies*len(p.Shares)+at)
 		}
 	}
 	return ranks

@@ -130,19 +130,25 @@ func (l layout) share(g *graph.Graph) Share {
 	if l.shares.Axis == "" {
 		return Share{}
 	}
-	s := Share{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, l.shares.Axis) }}
+	return l.recipe.CutShare(g, l.shares.Axis, l.shares.Cuts)
+}
+
+// CutShare is the share of a device that has a part of each parameter, as cuts say for the devices along a mesh axis; nil is one that
+// each has whole. It builds a graph.
+func (r Recipe) CutShare(g *graph.Graph, axis string, cuts []*params.Cut) Share {
+	s := Share{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, axis) }}
 	own := func(table any) *graph.Node { // the device's row of a table
-		return graph.Reshape(collective.Part(graph.Const(g, table), 0, l.shares.Axis), -1)
+		return graph.Reshape(collective.Part(graph.Const(g, table), 0, axis), -1)
 	}
-	for i, spec := range l.recipe.Model.Params() {
-		cut, axes := l.shares.Cuts[i], noise.Whole(spec.Shape.Dimensions)
+	for i, spec := range r.Model.Params() {
+		cut, axes := cuts[i], noise.Whole(spec.Shape.Dimensions)
 		part := optim.CutOf(cut)
 		if c, ok := part.(optim.Cut); ok {
 			c.Sum = s.Sum
 			if table := counted(cut); slices.ContainsFunc(table, func(of []bool) bool { return slices.Contains(of, false) }) {
 				c.Counted = own(table)
 			}
-			if part = c; l.recipe.Policy().StochasticUpdate {
+			if part = c; r.Policy().StochasticUpdate {
 				axes[cut.Axis].Index = own(indices(cut))
 			}
 		}

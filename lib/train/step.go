@@ -43,36 +43,48 @@ func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Nod
 // zeros: the state then has the parts in place of the parameters, and the optimizer's states of these, as
 // optim.StatesOfParts lists them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
 func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
-	var share Share
+	return r.updated(r.FlatShare(shards), state, loss, grads)
+}
+
+// FlatShare is the share of a rank that has one flat part of each parameter.
+func (r Recipe) FlatShare(shards []optim.Flat) (share Share) {
 	for _, s := range shards {
 		if share.Sum, share.parts = s.Sum, append(share.parts, s); r.Policy().StochasticUpdate {
 			first := graph.ConvertDType(s.Offset, dtypes.Uint32)
 			share.axes = append(share.axes, []noise.Axis{noise.Rows(first, s.Length)})
 		}
 	}
-	return r.updated(share, state, loss, grads)
+	return share
 }
 
 // Share says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its parameters,
-// each whole.
+// each whole, or parts of them ([Recipe.FlatShare], [Recipe.CutShare]).
 type Share struct {
 	// Places are those of the share's parameters in the larger model's list: they choose the noise of stochastic rounding.
 	Places []int
 	// Counted says, for each of the share's parameters, whether it counts here in what is said of all gradients: of those that
 	// several ranks have, it is one rank's.
 	Counted []bool
-	// Sum adds up the ranks' x, as an all-reduce does. Only clipping and loss scaling need it.
+	// Sum adds up the ranks' x, as an all-reduce does. Only clipping and loss scaling need it, and not where All is set.
 	Sum func(x *graph.Node) *graph.Node
+	// All is what is known of the gradients of all ranks, or nil.
+	All *Known
 
 	parts []optim.Part   // of the parameters; none are the whole, as is a nil one
 	axes  [][]noise.Axis // what the parts have of each parameter
 }
 
+// Known is what clipping and loss scaling ask of all gradients.
+type Known struct {
+	Finite *graph.Node // whether all are finite, a boolean scalar
+	Norm   *graph.Node // theirs, unscaled, as optim.GlobalNorm's
+}
+
 // UpdateShare is [Recipe.Update] for a rank that has a share of the model: norms are those of all gradients, and an update is
 // made by all ranks or none. It panics if the share does not fit the recipe's model.
 func (r Recipe) UpdateShare(s Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
-	if len(s.Places) != len(grads) || len(s.Counted) != len(grads) || s.Sum == nil {
-		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: give one of each for each, and Sum",
+	if len(s.Places) != len(grads) || len(s.Counted) != len(grads) || s.Sum == nil && s.All == nil {
+		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: give one of each for each, and Sum or All",
 			len(s.Places), len(s.Counted), len(grads)))
 	}
 	return r.updated(s, state, loss, grads)
@@ -91,7 +103,7 @@ func (r Recipe) updated(share Share, state []*graph.Node, loss *graph.Node, grad
 		if len(grads) > 0 {
 			finite = precision.Finite(grads)
 		}
-		finite = everywhere(finite, share.Sum)
+		finite = share.everywhere(finite)
 		grads = scaler.Unscale(grads, scaling)
 	}
 	if r.Clip > 0 {
@@ -113,6 +125,9 @@ func (r Recipe) updated(share Share, state []*graph.Node, loss *graph.Node, grad
 
 // norm is the norm of all gradients, a float32 scalar.
 func (s Share) norm(g *graph.Graph, tree params.Tree, grads []*graph.Node) *graph.Node {
+	if s.All != nil {
+		return s.All.Norm
+	}
 	if s.parts != nil {
 		return optim.NormOfParts(tree, s.parts, grads, s.Sum)
 	}
@@ -132,11 +147,14 @@ func (s Share) norm(g *graph.Graph, tree params.Tree, grads []*graph.Node) *grap
 }
 
 // everywhere says whether something is so on all ranks.
-func everywhere(is *graph.Node, sum func(*graph.Node) *graph.Node) *graph.Node {
-	if sum == nil {
+func (s Share) everywhere(is *graph.Node) *graph.Node {
+	if s.All != nil {
+		return s.All.Finite
+	}
+	if s.Sum == nil {
 		return is
 	}
-	not := sum(graph.ConvertDType(graph.LogicalNot(is), dtypes.Float32))
+	not := s.Sum(graph.ConvertDType(graph.LogicalNot(is), dtypes.Float32))
 	return graph.Equal(not, graph.ZerosLike(not))
 }
 

@@ -95,12 +95,12 @@ func (d *donations) set(name string, donated []int) {
 func (d *donations) forget(name string) { d.byName.Delete(name) }
 
 // give hands a placed tensor's memory over, a value a device.
-func give(t *dtensor.Tensor, b *Backend) ([]any, error) {
+func give(t *dtensor.Tensor, m *Mesh) ([]any, error) {
 	given := make([]any, 0, len(t.Shards()))
-	for device, shard := range t.Shards() {
-		buffer, err := graph.DonateTensorBuffer(shard, b, compute.DeviceNum(device))
+	for i, shard := range t.Shards() {
+		buffer, err := graph.DonateTensorBuffer(shard, m.backend, compute.DeviceNum(m.first+i))
 		if err != nil {
-			return nil, fmt.Errorf("donating the shard on device %d: %w", device, err)
+			return nil, fmt.Errorf("donating the shard on device %d: %w", m.first+i, err)
 		}
 		given = append(given, buffer)
 	}

@@ -23,20 +23,29 @@ type MeshAxis struct {
 // Axis names an axis of a mesh and gives its size: Axis("data", 4).
 func Axis(name string, size int) MeshAxis { return MeshAxis{name, size} }
 
-// Mesh arranges the first devices of a backend along named axes. Device numbers
+// Mesh arranges neighbouring devices of a backend along named axes. Device numbers
 // run in row-major order: the last axis varies fastest. A mesh of one device
 // works like any other.
 type Mesh struct {
 	*distributed.DeviceMesh
 	backend *Backend
+	first   int // device
 }
 
 // Mesh arranges the backend's first devices, as many as the product of the axes'
 // sizes. It returns an error for a size below 1, a name twice or not an
 // identifier, no axis at all, or more devices than the backend has.
-func (b *Backend) Mesh(axes ...MeshAxis) (*Mesh, error) {
+func (b *Backend) Mesh(axes ...MeshAxis) (*Mesh, error) { return b.MeshFrom(0, axes...) }
+
+// MeshFrom is [Backend.Mesh] for the devices from number first on, counted from 0, so
+// that programs may run on several meshes side by side. A first device that the backend
+// does not have is an error.
+func (b *Backend) MeshFrom(first int, axes ...MeshAxis) (*Mesh, error) {
 	if b.IsFinalized() {
 		return nil, errors.New("the backend is closed: open another")
+	}
+	if first < 0 || first >= b.info.Devices {
+		return nil, fmt.Errorf("a mesh from device %d on: the backend has devices 0 to %d", first, b.info.Devices-1)
 	}
 	names, sizes, devices := make([]string, len(axes)), make([]int, len(axes)), 1
 	for i, axis := range axes {
@@ -44,8 +53,12 @@ func (b *Backend) Mesh(axes ...MeshAxis) (*Mesh, error) {
 			return nil, fmt.Errorf("mesh axis %q has size %d, want at least 1", axis.Name, axis.Size)
 		}
 		names[i], sizes[i] = axis.Name, axis.Size
-		if axis.Size > b.info.Devices/devices { // in this form nothing overflows
-			return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices: make it smaller, or open more with xla.Devices", axesString(axes), b.info.Devices)
+		if free := b.info.Devices - first; axis.Size > free/devices { // in this form nothing overflows
+			if first > 0 {
+				return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices from number %d on: make it smaller, or open more with xla.Devices",
+					axesString(axes), free, first)
+			}
+			return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices: make it smaller, or open more with xla.Devices", axesString(axes), free)
 		}
 		devices *= axis.Size
 	}
@@ -53,7 +66,7 @@ func (b *Backend) Mesh(axes ...MeshAxis) (*Mesh, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mesh %s: %w", axesString(axes), err)
 	}
-	return &Mesh{mesh, b}, nil
+	return &Mesh{mesh, b, first}, nil
 }
 
 func axesString(axes []MeshAxis) string {
@@ -72,7 +85,7 @@ func (m *Mesh) Backend() *Backend { return m.backend }
 func (m *Mesh) devices() []compute.DeviceNum {
 	all := make([]compute.DeviceNum, m.NumDevices())
 	for i := range all {
-		all[i] = compute.DeviceNum(i)
+		all[i] = compute.DeviceNum(m.first + i)
 	}
 	return all
 }
@@ -175,10 +188,10 @@ func (m *Mesh) Place(value any, p Placement) (*dtensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	for device, shard := range placed.Shards() {
+	for i, shard := range placed.Shards() {
 		// Memory that Go and the device share could not be donated.
-		if err := shard.MaterializeOnDevice(m.backend, false, compute.DeviceNum(device)); err != nil {
-			return nil, fmt.Errorf("moving a shard to device %d: %w", device, err)
+		if err := shard.MaterializeOnDevice(m.backend, false, compute.DeviceNum(m.first+i)); err != nil {
+			return nil, fmt.Errorf("moving a shard to device %d: %w", m.first+i, err)
 		}
 		shard.FinalizeLocal()
 	}

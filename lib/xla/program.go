@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/distributed"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -109,7 +110,7 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	shards, g, err := p.exec.CallWithGraph(inputs...)
+	shards, g, err := p.exec.CallWithGraphOnDevice(compute.DeviceNum(p.mesh.first), inputs...) // which a mesh of one device needs
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +145,7 @@ func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
 		var given []any
 		if p.donates(i) {
 			var err error
-			if given, err = give(on, p.mesh.backend); err != nil {
+			if given, err = give(on, p.mesh); err != nil {
 				return nil, fmt.Errorf("argument %d: %w", i, err)
 			}
 		}

@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -30,7 +31,7 @@ func Memory(t *tensors.Tensor) (group.Type, group.Buffer, error) {
 	case dtypes.Uint8:
 		return view[uint8](t, group.Uint8)
 	}
-	return 0, group.Buffer{}, fmt.Errorf("rank: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8", t.DType())
+	return 0, group.Buffer{}, notShared(t.DType())
 }
 
 func view[T float32 | float64 | bfloat16.BFloat16 | float16.Float16 | int32 | uint8](t *tensors.Tensor, as group.Type) (group.Type, group.Buffer, error) {
@@ -41,4 +42,23 @@ func view[T float32 | float64 | bfloat16.BFloat16 | float16.Float16 | int32 | ui
 // Bytes is a buffer's memory.
 func Bytes(kind group.Type, b group.Buffer) []byte {
 	return unsafe.Slice((*byte)(b.Data), b.Len*kind.Size())
+}
+
+// OnHost calls do with the memory of a tensor of the host, as a group takes it: whatever do writes there is the tensor's. It is an
+// error as in [Memory].
+func OnHost(t *tensors.Tensor, do func(kind group.Type, memory group.Buffer) error) error {
+	kind, ok := map[dtypes.DType]group.Type{dtypes.Float32: group.Float32, dtypes.Float64: group.Float64, dtypes.BFloat16: group.BFloat16,
+		dtypes.Float16: group.Float16, dtypes.Int32: group.Int32, dtypes.Uint8: group.Uint8}[t.DType()]
+	if !ok {
+		return notShared(t.DType())
+	}
+	var own error
+	err := t.MutableBytes(func(data []byte) {
+		own = do(kind, group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(data)), Len: t.Size()})
+	})
+	return errors.Join(err, own)
+}
+
+func notShared(dtype dtypes.DType) error {
+	return fmt.Errorf("rank: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8", dtype)
 }

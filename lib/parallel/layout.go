@@ -1,0 +1,191 @@
+package parallel
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/tensor"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// The mesh axes of a rank's devices, beside [train.Axis].
+const (
+	Ring    = "ring"
+	Ulysses = "ulysses"
+	Tensor  = "tensor"
+)
+
+// Layout says how many devices share a run, and what each of them has. A number that is 0 is 1.
+//
+// Replicas × Pipe ranks train together, and each drives Data × Ring × Ulysses × Tensor devices by programs of its own: what lies
+// within a rank is done by collectives in these programs, what lies between ranks by messages of a group, which may go from host to
+// host.
+type Layout struct {
+	// Replicas is how many pipelines train side by side, each with its part of the batch: data parallelism between ranks. ZeRO
+	// does not shard over them (hybrid sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
+	Replicas int `json:"replicas,omitempty"`
+	// Pipe is how many ranks the blocks of the model are spread over.
+	Pipe int `json:"pipe,omitempty"`
+	// Data is how many of a rank's devices have other rows of the batch.
+	Data int `json:"data,omitempty"`
+	// Ring and Ulysses are how many devices share each sequence, in either way or both (see package sequence).
+	Ring    int `json:"ring,omitempty"`
+	Ulysses int `json:"ulysses,omitempty"`
+	// Tensor is how many devices share each layer.
+	Tensor int `json:"tensor,omitempty"`
+	// TensorSequence has them share what lies between layers, too (Korthikanti et al. 2022, §4.2.2).
+	TensorSequence bool `json:"tensor_sequence,omitempty"`
+
+	// ZeRO is the stage: what the devices along the data axis shard of the optimizer's states (1), gradients as well (2),
+	// parameters as well (3) (Rajbhandari et al. 2020, §5).
+	ZeRO int `json:"zero,omitempty"`
+
+	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Chunks is how many stages each rank has, where it
+	// has several.
+	Schedule schedule.Kind `json:"schedule,omitempty"`
+	Chunks   int           `json:"chunks,omitempty"`
+	// Microbatches is into how many parts a rank's rows of a batch are divided; 0 is as many as Pipe.
+	Microbatches int `json:"microbatches,omitempty"`
+	// Cut is how many blocks of the model each stage has; nil is pipeline.Even.
+	Cut []int `json:"cut,omitempty"`
+	// Recompute keeps of a micro-batch only the input of a stage between the passes.
+	Recompute bool `json:"recompute,omitempty"`
+
+	// Hosts is how many machines the ranks are dealt to, in their order, the same number to each: the ranks of a pipeline are
+	// neighbours. A rank's own devices are always on one host.
+	Hosts int `json:"hosts,omitempty"`
+}
+
+// whole sets what was left at zero.
+func (l Layout) whole() Layout {
+	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Ring, &l.Ulysses, &l.Tensor, &l.Hosts} {
+		*n = cmp.Or(*n, 1)
+	}
+	l.Microbatches = cmp.Or(l.Microbatches, l.Pipe)
+	l.Schedule = cmp.Or(l.Schedule, schedule.Kind1F1B)
+	if l.Chunks == 0 {
+		if l.Chunks = 1; l.Schedule.Chunked() {
+			l.Chunks = 2
+		}
+	}
+	return l
+}
+
+// Ranks is how many ranks train together, PerRank how many devices each drives, and Devices how many there are.
+func (l Layout) Ranks() int   { l = l.whole(); return l.Replicas * l.Pipe }
+func (l Layout) PerRank() int { l = l.whole(); return l.Data * l.Ring * l.Ulysses * l.Tensor }
+func (l Layout) Devices() int { return l.Ranks() * l.PerRank() }
+
+// Between lists what goes between hosts: "data" for the gradients of replicas, "pipe" for activations.
+func (l Layout) Between() (axes []string) {
+	l = l.whole()
+	each := l.Ranks() / l.Hosts
+	if l.Hosts > 1 && l.Replicas > 1 {
+		axes = append(axes, "data")
+	}
+	if each%l.Pipe != 0 {
+		axes = append(axes, "pipe")
+	}
+	return axes
+}
+
+// Validate returns an error that names the first field which is not valid, with its value and what to do.
+func (l Layout) Validate() error {
+	for _, f := range []struct {
+		name  string
+		value int
+	}{
+		{"Replicas", l.Replicas}, {"Pipe", l.Pipe}, {"Data", l.Data}, {"Ring", l.Ring}, {"Ulysses", l.Ulysses}, {"Tensor", l.Tensor},
+		{"Chunks", l.Chunks}, {"Microbatches", l.Microbatches}, {"Hosts", l.Hosts}, {"ZeRO", l.ZeRO},
+	} {
+		if f.value < 0 || f.value > 1<<20 {
+			return fmt.Errorf("parallel: Layout.%s is %d: set it to at least 1, or to 0 for the default", f.name, f.value)
+		}
+	}
+	l = l.whole()
+	switch {
+	case l.ZeRO > 3:
+		return fmt.Errorf("parallel: Layout.ZeRO is %d: choose a stage from 0 to 3", l.ZeRO)
+	case l.ZeRO > 0 && l.Data == 1 && l.Replicas > 1:
+		return fmt.Errorf("parallel: Layout.ZeRO is %d and shards over the %d device of Layout.Data; over the %d of Layout.Replicas nothing is sharded: "+
+			"put the data axis inside the ranks, or use lib/zero's ranks", l.ZeRO, l.Data, l.Replicas)
+	case l.TensorSequence && l.Tensor == 1:
+		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
+	case l.Ranks()%l.Hosts != 0:
+		return fmt.Errorf("parallel: Layout.Hosts is %d, and there are %d ranks: choose a number that divides them", l.Hosts, l.Ranks())
+	}
+	_, err := l.schedule()
+	return err
+}
+
+// schedule is that of one pipeline.
+func (l Layout) schedule() (schedule.Schedule, error) {
+	l = l.whole()
+	if !l.Schedule.Synchronous() {
+		return schedule.Schedule{}, fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one that "+
+			"does not, or use lib/pipeline", l.Schedule)
+	}
+	return schedule.New(l.Schedule, l.Pipe, l.Microbatches, l.Chunks)
+}
+
+// axes are those of a rank's mesh. Devices that share a layer, which send the most, are neighbours.
+func (l Layout) axes() []xla.MeshAxis {
+	l = l.whole()
+	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.Ring), xla.Axis(Ulysses, l.Ulysses), xla.Axis(Tensor, l.Tensor)}
+}
+
+// TensorGroup is the devices that share layers, for a model that is written with them.
+func (l Layout) TensorGroup() tensor.Group {
+	return tensor.Group{Axis: Tensor, Sequence: l.TensorSequence}
+}
+
+// SequenceGroup is the devices that share sequences, for a model that is written with them; a placement is for a ring. Where there is
+// one device, it is the zero group.
+func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
+	l = l.whole()
+	if l.Ring > 1 {
+		g.Ring, g.Placement = Ring, p
+	}
+	if l.Ulysses > 1 {
+		g.Ulysses = Ulysses
+	}
+	return g
+}
+
+// Estimate is the memory of each stage's devices, before anything runs: a setup with what the layout says put into it. rows is how
+// many sequences a batch has. Rows that cannot be dealt out, and what memest refuses, are errors.
+func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
+	if err := l.Validate(); err != nil {
+		return memest.Ledger{}, err
+	}
+	l = l.whole()
+	parts := l.Replicas * l.Data * l.Microbatches
+	if rows < 1 || rows%parts != 0 {
+		return memest.Ledger{}, fmt.Errorf("parallel: a batch of %d rows for %d devices with other rows, %d micro-batches each: make it a multiple of %d",
+			rows, l.Replicas*l.Data, l.Microbatches, parts)
+	}
+	s.Batch, s.Microbatches = rows/parts, l.Microbatches
+	s.Layout = memest.Layout{Data: l.Replicas * l.Data, Tensor: l.Tensor, Seq: l.TensorSequence, Context: l.Ring * l.Ulysses,
+		Pipeline: l.Pipe, Chunks: l.Chunks, Schedule: memest.Schedule(l.Schedule), ZeRO: l.ZeRO}
+	return memest.Estimate(s)
+}
+
+// Fits returns an error that names the first stage whose devices need more than so many bytes.
+func (l Layout) Fits(s memest.Setup, rows int, bytes int64) error {
+	ledger, err := l.Estimate(s, rows)
+	if err != nil {
+		return err
+	}
+	for _, stage := range ledger.Stages {
+		if need := stage.Bytes(); need > bytes {
+			return fmt.Errorf("parallel: a device of stage %d needs %d bytes, and has %d: choose more devices along pipe, tensor or a sequence axis, "+
+				"a higher ZeRO stage, recomputation or a smaller micro-batch", stage.Index, need, bytes)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package pipeline
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// Division says which rank of a pipeline has which blocks and parameters.
+type Division struct {
+	Stages [][]int // the blocks of each stage
+	Shares []Share // by rank
+	// Sets are the sets of ranks that have some parameters in common, in an order that all ranks know.
+	Sets [][]int
+	// Firsts are the first ranks that have the entries of the state, by name.
+	Firsts map[string]int
+}
+
+// Share is what a rank has of the model.
+type Share struct {
+	Blocks  []int        // in the order of the chain
+	Recipe  train.Recipe // of a model of these blocks alone
+	Tree    params.Tree  // its parameters
+	Places  []int        // theirs in the whole model's list
+	Counted []bool       // whether the rank is the first that has them
+	Set     []int        // the set of ranks that have them
+}
+
+// Divide deals the blocks of a recipe's model to the ranks of a schedule; cut is how many each stage has. A parameter that several
+// ranks have in common is an error where they update at times of their own.
+func Divide(r train.Recipe, model chain.Model, s schedule.Schedule, cut []int) (*Division, error) {
+	l := &Division{Firsts: map[string]int{}}
+	next := 0
+	for _, n := range cut {
+		var stage []int
+		for range n {
+			stage = append(stage, next)
+			next++
+		}
+		l.Stages = append(l.Stages, stage)
+	}
+	whole := model.Params()
+	holders := make([][]int, len(whole)) // by parameter
+	for rank := range s.Ranks {
+		own := Share{Recipe: r}
+		for _, stage := range s.On(rank) {
+			own.Blocks = append(own.Blocks, l.Stages[stage]...)
+		}
+		part := model
+		part.Blocks = nil
+		for _, b := range own.Blocks {
+			part.Blocks = append(part.Blocks, model.Blocks[b])
+		}
+		own.Tree = part.Params()
+		own.Recipe.Model = part
+		for _, spec := range own.Tree {
+			at := whole.Index(spec.Name)
+			own.Places = append(own.Places, at)
+			own.Counted = append(own.Counted, len(holders[at]) == 0)
+			holders[at] = append(holders[at], rank)
+		}
+		for _, entry := range own.Recipe.State() {
+			if _, ok := l.Firsts[entry.Name]; !ok {
+				l.Firsts[entry.Name] = rank
+			}
+		}
+		l.Shares = append(l.Shares, own)
+	}
+	for rank := range l.Shares {
+		own := &l.Shares[rank]
+		for _, at := range own.Places {
+			set := slices.IndexFunc(l.Sets, func(have []int) bool { return slices.Equal(have, holders[at]) })
+			if set < 0 {
+				set = len(l.Sets)
+				l.Sets = append(l.Sets, holders[at])
+			}
+			own.Set = append(own.Set, set)
+		}
+	}
+	if s.Weights != schedule.Flush {
+		for rank := range s.Ranks {
+			if stages := s.On(rank); len(stages) > 1 {
+				return nil, fmt.Errorf("pipeline: rank %d has the stages %v, and with the schedule %s each has versions of its own: "+
+					"give a rank one stage, or use a schedule that flushes", rank, stages, s.Name)
+			}
+		}
+		for at, ranks := range holders {
+			if len(ranks) > 1 {
+				return nil, fmt.Errorf("pipeline: ranks %v have %s in common, and with the schedule %s each updates at its own time: untie it, "+
+					"or use a schedule that flushes", ranks, whole[at].Name, s.Name)
+			}
+		}
+	}
+	return l, nil
+}
