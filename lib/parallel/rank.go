@@ -47,6 +47,7 @@ type Rank struct {
 	inputs  shapes.Shape      // of the micro-batches that bounds are known for
 	bounds  []shapes.Shape    // of what each stage gives the next
 	metrics train.Metrics
+	traffic traffic // of the last step
 	steps   int
 	lost    error
 }
@@ -187,6 +188,7 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 }
 
 func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (err error) {
+	r.traffic = traffic{calls: map[*xla.Program]int{}, sent: map[string]int64{}}
 	if r.sums, err = r.programs.zeros.Call(); err != nil {
 		return err
 	}

@@ -106,6 +106,21 @@ func (r *Run) Params() (params.Named[*tensors.Tensor], error) {
 	return whole, nil
 }
 
+// Traffic is [Rank.Traffic] of the rank that sent most, by each name.
+func (r *Run) Traffic() (map[string]int64, error) {
+	most := map[string]int64{}
+	for _, one := range r.ranks {
+		own, err := one.Traffic()
+		if err != nil {
+			return nil, err
+		}
+		for name, n := range own {
+			most[name] = max(most[name], n)
+		}
+	}
+	return most, nil
+}
+
 // Save is [Rank.Save] of all ranks.
 func (r *Run) Save(dir string, meta any, keep int) error {
 	return r.byFirst(func(one *Rank) error { return one.Save(r.ctx, dir, meta, keep) })

@@ -20,7 +20,7 @@ func (w *worker) makeUpdate(ctx context.Context) error {
 	var out []*dtensor.Tensor
 	var err error
 	if p.update != nil {
-		out, err = p.update.Call(append(anyOf(w.sums, w.state), float32(loss))...)
+		out, err = w.call(p.update, append(anyOf(w.sums, w.state), float32(loss))...)
 	} else {
 		out, err = w.updateWithOthers(ctx, float32(loss))
 	}
@@ -43,7 +43,7 @@ func (w *worker) makeUpdate(ctx context.Context) error {
 // updateWithOthers does it together with the ranks that have parameters in common, or where all ask for totals.
 func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor.Tensor, error) {
 	p := w.programs
-	grads, err := p.reduce.Call(anyOf(w.sums)...)
+	grads, err := w.call(p.reduce, anyOf(w.sums)...)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +60,7 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 			}
 			host, err := merged(grads[i])
 			if err == nil {
+				w.traffic.sent[BetweenRanks] += host.Shape().ByteSize()
 				err = errors.Join(addUp(ctx, g, host), free(grads[i]))
 			}
 			if err == nil {
@@ -73,7 +74,7 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 	}
 	args := append(anyOf(w.state, grads), loss)
 	if w.asks() {
-		out, err := p.totals.Call(anyOf(grads, scalingOf(w.Plan, w.state))...)
+		out, err := w.call(p.totals, anyOf(grads, scalingOf(w.Plan, w.state))...)
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +87,7 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 		}
 		args = append(args, totals)
 	}
-	return p.apply.Call(args...)
+	return w.call(p.apply, args...)
 }
 
 // addUp sums a tensor of the host over a group.

@@ -88,7 +88,7 @@ func (w *worker) Compute(ctx context.Context, a schedule.Action, _ int, in pipel
 		if s.input == nil { // the first stage has no input gradient
 			return nil, nil
 		}
-		out, err := s.input.Call(w.args(s, of, true, nil, of.kept)...)
+		out, err := w.call(s.input, w.args(s, of, true, nil, of.kept)...)
 		if err != nil {
 			return nil, err
 		}
@@ -118,6 +118,7 @@ func (w *worker) sent(on *dtensor.Tensor) (pipeline.Message, error) {
 	if err := errors.Join(err, free(on)); err != nil {
 		return nil, err
 	}
+	w.traffic.sent[BetweenStages] += int64(len(m.data))
 	return m, nil
 }
 
@@ -156,7 +157,7 @@ func (w *worker) forward(at place, s *stagePrograms, in *dtensor.Tensor) (_ pipe
 
 // run computes a stage, fills the stash, and returns the output.
 func (w *worker) run(s *stagePrograms, of *stash) (*dtensor.Tensor, error) {
-	out, err := s.forward.Call(w.args(s, of, false, nil, nil)...)
+	out, err := w.call(s.forward, w.args(s, of, false, nil, nil)...)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +201,7 @@ func (w *worker) backward(at place, s *stagePrograms, program *xla.Program, of *
 	for k, i := range s.params {
 		sums[k] = w.sums[i]
 	}
-	out, err := program.Call(w.args(s, of, true, sums, of.kept, of.left)...)
+	out, err := w.call(program, w.args(s, of, true, sums, of.kept, of.left)...)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package xla
 
 import (
 	"fmt"
+	"iter"
 	"runtime"
 	"slices"
 	"strings"
@@ -128,35 +129,49 @@ func (m message) messages(name protoreflect.Name) []message {
 }
 
 // report counts the collectives of a module.
-func (m message) report() Report {
-	var found Report
-	for _, computation := range m.messages("computations") {
-		sizes := map[int64]int64{} // of each instruction's result
-		instructions := computation.messages("instructions")
-		for _, in := range instructions {
-			sizes[in.field("id").Int()] = in.message("shape").byteSize()
-		}
-		for _, in := range instructions {
-			// On GPUs an operation is a pair, of which the first is counted.
-			opcode, first := strings.CutSuffix(in.field("opcode").String(), "-start")
-			kind, ok := kindNamed(opcode)
-			if !ok {
-				continue
+func (m message) report() (found Report) {
+	for t := range m.collectives() {
+		found = found.with(t)
+	}
+	found.sort()
+	return found
+}
+
+func (r Report) sort() {
+	slices.SortFunc(r, func(a, b Traffic) int { return int(a.Kind) - int(b.Kind) })
+}
+
+// collectives yields the operations between devices of a module, and the numbers of some devices that each is between.
+func (m message) collectives() iter.Seq2[Traffic, []int64] {
+	return func(yield func(Traffic, []int64) bool) {
+		for _, computation := range m.messages("computations") {
+			sizes := map[int64]int64{} // of each instruction's result
+			instructions := computation.messages("instructions")
+			for _, in := range instructions {
+				sizes[in.field("id").Int()] = in.message("shape").byteSize()
 			}
-			var given int64
-			operands := in.field("operand_ids").List()
-			for i := range operands.Len() {
-				given += sizes[operands.Get(i).Int()]
+			for _, in := range instructions {
+				// On GPUs an operation is a pair, of which the first is counted.
+				opcode, first := strings.CutSuffix(in.field("opcode").String(), "-start")
+				kind, ok := kindNamed(opcode)
+				if !ok {
+					continue
+				}
+				var given int64
+				operands := in.field("operand_ids").List()
+				for i := range operands.Len() {
+					given += sizes[operands.Get(i).Int()]
+				}
+				result := sizes[in.field("id").Int()]
+				if parts := in.message("shape").messages("tuple_shapes"); first && kind != AllReduce && len(parts) > 1 {
+					result = parts[1].byteSize() // after the operand
+				}
+				if !yield(Traffic{kind, 1, max(given, result)}, in.between()) {
+					return
+				}
 			}
-			result := sizes[in.field("id").Int()]
-			if parts := in.message("shape").messages("tuple_shapes"); first && kind != AllReduce && len(parts) > 1 {
-				result = parts[1].byteSize() // after the operand
-			}
-			found = found.with(Traffic{kind, 1, max(given, result)})
 		}
 	}
-	slices.SortFunc(found, func(a, b Traffic) int { return int(a.Kind) - int(b.Kind) })
-	return found
 }
 
 func (r Report) with(t Traffic) Report {

@@ -1,0 +1,51 @@
+package collective_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// A program's collectives are told by the axes that they go along: on a mesh of 2 × 3, the bytes are those of the values below.
+func TestCollectivesAlong(t *testing.T) {
+	mesh, err := devicetest.Open(t, 6).Mesh(xla.Axis("data", 2), xla.Axis("tensor", 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := xla.Compile(mesh, func(x *graph.Node) []*graph.Node {
+		return []*graph.Node{
+			collective.AllReduce(x, collective.Sum, "data"),
+			collective.AllGather(graph.Sin(x), 0, "tensor"),
+			collective.RingShift(graph.Exp(x), 1, "tensor"),
+			collective.AllReduce(graph.Cos(x), collective.Max),
+		}
+	}, xla.In(xla.Replicated()).Gives(xla.Replicated(), xla.Replicated(), xla.Shard(0, "tensor"), xla.Replicated()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.CollectivesAlong(); err == nil {
+		t.Error("a program that is not compiled says what it has")
+	}
+	if err := p.Prepare([]float32{1, 2, 3, 4}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := p.CollectivesAlong()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]xla.Report{
+		"data":        {{Kind: xla.AllReduce, Count: 1, Bytes: 16}},
+		"tensor":      {{Kind: xla.AllGather, Count: 1, Bytes: 48}, {Kind: xla.Permute, Count: 1, Bytes: 16}},
+		"data,tensor": {{Kind: xla.AllReduce, Count: 1, Bytes: 16}},
+	}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,100 @@
+package xla
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// CollectivesAlong is [Program.Collectives] by the mesh axes that operations go along: "data", or "data,tensor" for what is between
+// all devices that differ in these. What is between devices of no difference, a group of one, is not listed.
+func (p *Program) CollectivesAlong() (map[string]Report, error) {
+	return latest(&p.compiled, func(e *executable) (map[string]Report, error) {
+		m, err := e.optimized()
+		if err != nil {
+			return nil, err
+		}
+		found := map[string]Report{}
+		for t, devices := range m.collectives() {
+			if along := p.mesh.differ(devices); along != "" {
+				found[along] = found[along].with(t)
+			}
+		}
+		for _, r := range found {
+			r.sort()
+		}
+		return found, nil
+	})
+}
+
+// differ names the axes along which some of the mesh's devices differ; no devices are all.
+func (m *Mesh) differ(devices []int64) string {
+	if len(devices) == 0 {
+		for i := range m.NumDevices() {
+			devices = append(devices, int64(i))
+		}
+	}
+	var names []string
+	sizes := m.AxesSizes()
+	stride := m.NumDevices()
+	for i, name := range m.AxesNames() {
+		stride /= sizes[i]
+		at := func(device int64) int { return int(device) / stride % sizes[i] }
+		if slices.ContainsFunc(devices, func(device int64) bool { return at(device) != at(devices[0]) }) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// between lists the devices of an operation's first group, or of the first pair that it moves something between.
+func (m message) between() (devices []int64) {
+	for _, pair := range m.messages("source_target_pairs") {
+		from, to := pair.field("source").Int(), pair.field("target").Int()
+		if from != to {
+			return []int64{from, to}
+		}
+	}
+	groups := m.messages("replica_groups")
+	if len(groups) == 0 {
+		groups = m.message("collective_device_list").messages("replica_groups")
+	}
+	if len(groups) == 0 {
+		return m.message("iota_collective_device_list").firstOfIota()
+	}
+	return groups[0].numbers("replica_ids")
+}
+
+// firstOfIota is the first group of a list that is written as the numbers from 0 on, given dimensions, transposed, and dealt out in
+// their order.
+func (m message) firstOfIota() (devices []int64) {
+	dims, order := m.numbers("iota_reshape_dims"), m.numbers("iota_transpose_perm")
+	if len(order) == 0 {
+		for i := range dims {
+			order = append(order, int64(i))
+		}
+	}
+	for k := range m.field("num_devices_per_group").Int() {
+		var device int64
+		for i := len(order) - 1; i >= 0; i-- { // the last axis varies fastest
+			axis := order[i]
+			stride := int64(1)
+			for _, d := range dims[axis+1:] {
+				stride *= d
+			}
+			device += k % dims[axis] * stride
+			k /= dims[axis]
+		}
+		devices = append(devices, device)
+	}
+	return devices
+}
+
+func (m message) numbers(name protoreflect.Name) (all []int64) {
+	list := m.field(name).List()
+	for i := range list.Len() {
+		all = append(all, list.Get(i).Int())
+	}
+	return all
+}
