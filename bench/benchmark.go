@@ -46,6 +46,9 @@ type testCase struct {
 	want   []float64
 	within float64
 
+	// hear is told what each implementation says the values are, once they agree. It may be nil.
+	hear func(implementation string, values []float64)
+
 	// describe fills in what the benchmark has to say about a record of the case.
 	// It may be nil.
 	describe func(r *record)

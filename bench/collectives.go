@@ -110,34 +110,13 @@ func (b *collectives) gloo(ctx context.Context, p place) ([]*exec.Cmd, error) {
 }
 
 func (b *collectives) openMPI(ctx context.Context, p place) ([]*exec.Cmd, error) {
-	cmd, err := b.mpirun(ctx, p.python, filepath.Join(p.scripts, "collectives.py"), "mpi")
+	cmd, err := mpirun(ctx, b.ranks, "self,vader", p.python, filepath.Join(p.scripts, "collectives.py"), "mpi")
 	return []*exec.Cmd{cmd}, err
 }
 
-// mpi builds this very program with the tag that brings Open MPI in.
 func (b *collectives) mpi(ctx context.Context, p place) ([]*exec.Cmd, error) {
-	if _, err := exec.LookPath("mpicc"); err != nil {
-		return nil, errUnsupported("no mpicc on the PATH. " + needMPI)
-	}
-	program := filepath.Join(p.dir, "bench-mpi")
-	build := exec.CommandContext(ctx, "go", "build", "-tags=mpi", "-o="+program, "github.com/shardbook/shardbook/bench")
-	if said, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("go build -tags=mpi: %w: %s", err, said)
-	}
-	cmd, err := b.mpirun(ctx, program, b.name(), "--worker=mpi")
+	cmd, err := mpiSelf(ctx, p, b.ranks, "self,vader", b.name(), "--worker=mpi")
 	return []*exec.Cmd{cmd}, err
-}
-
-// mpirun runs a program on every rank. Ranks that wait yield their core, since
-// there may be fewer cores than ranks.
-func (b *collectives) mpirun(ctx context.Context, program ...string) (*exec.Cmd, error) {
-	mpirun, err := exec.LookPath("mpirun")
-	if err != nil {
-		return nil, errUnsupported("no mpirun on the PATH. " + needMPI)
-	}
-	args := []string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader",
-		"--mca", "mpi_yield_when_idle", "1", "-n", strconv.Itoa(b.ranks)}
-	return exec.CommandContext(ctx, mpirun, append(args, program...)...), nil
 }
 
 func (b *collectives) jax(env []string, options ...string) func(context.Context, place) ([]*exec.Cmd, error) {

@@ -165,6 +165,9 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 		if err := agree(prepared.Values, want, c.within); err != nil {
 			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
+		if c.hear != nil {
+			c.hear(w.name, prepared.Values)
+		}
 		n := 0
 		if rounds > 0 {
 			if n, err = w.sampleCalls(ctx); err != nil {

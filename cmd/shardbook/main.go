@@ -22,15 +22,20 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// mpirun forwards SIGUSR1 to all ranks, and kills those that do not end at once on all else.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
 	defer stop()
 	err := newCommand().ExecuteContext(ctx)
-	if err != nil && !errors.Is(err, errSaid) {
+	if err == nil {
+		return
+	}
+	status := exitStatus(1)
+	var early beforeCrew
+	said := errors.Is(err, errSaid) || errors.As(err, &status) || errors.As(err, &early) && !early.mine(ctx)
+	if !said {
 		fmt.Fprintln(os.Stderr, "shardbook:", err)
 	}
-	if err != nil {
-		os.Exit(1)
-	}
+	os.Exit(int(status))
 }
 
 // errSaid ends the program with status 1 where everything is said already.
@@ -59,7 +64,7 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&s.plugin, "plugin", "", "PJRT plugin: a path, cpu or cuda (default $"+plugin.Env+", else the best that is there)")
 	flags.IntVar(&s.devices, "devices", 0, "number of devices where a program does not choose it (default $"+xla.EnvDevices+", else "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
-		trainCommand(), estimateCommand(), scheduleCommand())
+		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
 	return root
 }
 

@@ -25,7 +25,11 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	devicetest.CompileQuickly()
-	os.Exit(m.Run())
+	status := m.Run()
+	if builtIn != "" {
+		os.RemoveAll(builtIn)
+	}
+	os.Exit(status)
 }
 
 // shardbook runs the command with variables added to the environment and returns

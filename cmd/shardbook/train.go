@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -29,6 +31,11 @@ func trainCommand() *cobra.Command {
 			"It may go on with other devices, and share the work otherwise, for the same losses but for rounding: of what the\n" +
 			"checkpoint says, another --zero leaves only --data and --accumulate, another --sync these, --zero and --prefetch, and\n" +
 			"another --pipe, --tensor or --seq-parallel only --data.\n" +
+			"With --engine mpi ranks are processes that mpirun starts, on one host or several, of a program built with -tags mpi: all must have the\n" +
+			"same program, flags, text and --checkpoint folder; rank 0 prints and logs. Another engine is no other run: --resume goes on with\n" +
+			"either. To have it save and end, send mpirun SIGUSR1, which it passes on; on SIGINT and SIGTERM it gives ranks a second to do so\n" +
+			"before it kills them (--mca odls_base_sigkill_timeout 10: ten seconds, which it takes after each failure, too).\n\n" +
+			"Exit status: 0 the run is done; 75 a rank was lost, and the run can be started again with --resume; 1 anything else.\n\n" +
 			"With --reference it is the run that other systems' figures are compared with: a fixed text and fixed weights.",
 		Example: "  shardbook train --steps 200 --sample 300\n" +
 			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 --steps 500 --checkpoint run\n" +
@@ -38,21 +45,28 @@ func trainCommand() *cobra.Command {
 			"  shardbook train --pipe 4 --schedule zb-h1 --microbatches 8 --cut measured --trace trace.json\n" +
 			"  shardbook train --data 2 --tensor 2 --tensor-sequence\n" +
 			"  shardbook train --seq 1024 --batch 2 --seq-parallel 4 --seq-method hybrid\n" +
+			"  mpirun -n 4 shardbook train --engine mpi --zero 3 --checkpoint run\n" +
+			"  mpirun -n 4 --host a:2,b:2 shardbook train --engine mpi --pipe 2 --timeout 30s\n" +
 			"  shardbook train --reference --steps 4 --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.validate(cmd, job); err != nil {
-				return err
+			if err := o.validateEngine(); err != nil {
+				return beforeCrew{err}
 			}
 			return trainAndReport(cmd, job, o)
 		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return beforeCrew{err} })
 	f := cmd.Flags()
 	jobFlags(f, job)
 	job.Parallel.flags(f)
 	if err := addScheduleFlag(f); err != nil {
 		panic(err) // a flag of that name is gone
 	}
+	f.StringVar(&o.engine, "engine", engineLocal, fmt.Sprintf("where ranks are: %s, in this process, or %s, each in a process of its own, on one device, "+
+		"which mpirun starts; the same results but for rounding", engineLocal, engineMPI))
+	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout, fmt.Sprintf("with --engine %s, how long a rank waits for another: one that is killed, stalled or cut off "+
+		"is noticed within this time by all others, which name it and end; must be longer than any rank is late, as one that compiles longer", engineMPI))
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "newest checkpoints to keep; 0 keeps all")
@@ -122,6 +136,8 @@ func compressReLUUsage() string {
 
 // trainOptions say what to do around a job; they do not change its result.
 type trainOptions struct {
+	engine          string
+	timeout         time.Duration // how long a rank waits for another, with engineMPI
 	checkpoint      string
 	saveEvery, keep int
 	resume          bool

@@ -15,7 +15,6 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
-	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -28,8 +27,7 @@ type pipeEngine struct {
 }
 
 // newPiped starts a run of pipelines.
-func newPiped(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, link byteCount,
-	recorder *trace.Recorder) (runner, error) {
+func newPiped(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, in around) (runner, error) {
 	p := j.Parallel
 	s, err := p.schedule(j.Batch)
 	if err != nil {
@@ -39,12 +37,12 @@ func newPiped(ctx context.Context, backend *xla.Backend, j *job, recipe train.Re
 	if err != nil {
 		return nil, inFlags(err)
 	}
-	e, err := newPipeEngine(ctx, engine, p, recipe, s, batch, recorder)
+	e, err := newPipeEngine(ctx, engine, p, recipe, s, batch, in)
 	if err != nil {
 		engine.Close()
 		return nil, inFlags(err)
 	}
-	r, err := newRanks(ctx, backend, recipe, e, e.Ranks(), float64(link))
+	r, err := newRanks(ctx, backend, recipe, e, e.Ranks(), in)
 	if err != nil {
 		return nil, err
 	}
@@ -52,16 +50,22 @@ func newPiped(ctx context.Context, backend *xla.Backend, j *job, recipe train.Re
 }
 
 func newPipeEngine(ctx context.Context, engine *pipeline.Engine, p parallel, recipe train.Recipe, s schedule.Schedule, batch batchFunc,
-	recorder *trace.Recorder) (pipeEngine, error) {
+	in around) (pipeEngine, error) {
 	cut, err := p.cutList()
 	if p.Cut == cutMeasured {
 		cut, err = measuredCut(ctx, engine, s, p.Data, batch)
+		if err == nil {
+			var all [][]int
+			if all, err = shared(in.crew, cut); err == nil {
+				cut = all[0] // each process has measured other times
+			}
+		}
 	}
 	if err != nil {
 		return pipeEngine{}, err
 	}
 	made, err := engine.Pipeline(pipeline.Options{Schedule: s, Cut: cut, Replicas: p.Data, Recompute: p.RecomputeStages,
-		Timeout: patience, Trace: recorder})
+		Timeout: patience, Trace: in.recorder})
 	return pipeEngine{made, recipe, s}, err
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
@@ -25,7 +26,7 @@ type pipeResult struct {
 	PeakActivations []int `json:"peak_activations,omitempty"`
 }
 
-// piped is the result of a run of pipelines, or nil.
+// piped is the result of a run of pipelines, or nil. With a crew it is a collective call.
 func (t *training) piped() (*pipeResult, error) {
 	run, _ := t.run.(*ranks)
 	if run == nil {
@@ -48,10 +49,18 @@ func (t *training) piped() (*pipeResult, error) {
 	if len(t.records) == 0 {
 		return r, nil
 	}
+	var own []int
+	for _, one := range run.ranks {
+		own = append(own, one.(pipeRank).PeakActivations())
+	}
+	all, err := shared(t.crew, own)
+	if err != nil {
+		return nil, err
+	}
 	r.PeakActivations = make([]int, r.Ranks)
-	for i, one := range run.ranks {
+	for i, peak := range slices.Concat(all...) {
 		most := &r.PeakActivations[i%r.Ranks]
-		*most = max(*most, one.(pipeRank).PeakActivations())
+		*most = max(*most, peak)
 	}
 	return r, nil
 }

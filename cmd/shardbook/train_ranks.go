@@ -14,35 +14,45 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// ranks is a runner of ranks in this process, each with a device of its own. What fails on one ends all.
+// ranks is a runner of the ranks of this process, each with a device of its own: all, or its own of a crew. What fails on one ends
+// all.
 type ranks struct {
 	backend *xla.Backend
 	recipe  train.Recipe
 	engine  engine
+	crew    *crew
 	ranks   []rank
 	ctx     context.Context // ends with the first error
 	fail    context.CancelCauseFunc
 	steps   int
 }
 
-// patience is how long ranks wait for each other: for the compiler, say. One that fails tells the others at once.
+// around is what ranks run in, besides their devices.
+type around struct {
+	link     byteCount       // bytes a second that their calls are as slow as; 0 is no limit
+	recorder *trace.Recorder // nil records nothing
+	crew     *crew           // nil has all ranks in this process
+}
+
+// patience is how long ranks of one process wait for each other: for the compiler, say. One that fails tells the others at once.
 const patience = time.Hour
 
-// newRanks starts n ranks of an engine, which it closes in the end. Their calls take as long as over a link of so many bytes
-// a second; 0 is no limit.
-func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, e engine, n int, link float64) (*ranks, error) {
-	r := &ranks{backend: backend, recipe: recipe, engine: e, ranks: make([]rank, n)}
-	r.ctx, r.fail = context.WithCancelCause(context.WithoutCancel(ctx)) // what is interrupted ends a step first
-	groups, err := group.New(n, group.Timeout(patience))
+// newRanks starts the process's ranks, of n in all, of an engine, which it closes in the end.
+func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, e engine, n int, in around) (*ranks, error) {
+	r := &ranks{backend: backend, recipe: recipe, engine: e, crew: in.crew}
+	r.ctx, r.fail = context.WithCancelCause(in.crew.context(ctx))
+	groups, err := in.crew.groups(n)
 	if err == nil {
+		r.ranks = make([]rank, len(groups))
 		err = r.each(func(i int) (err error) {
 			g := groups[i]
-			if link > 0 {
-				if g, err = group.Slow(g, group.Link{Bandwidth: link}); err != nil {
+			if in.link > 0 {
+				if g, err = group.Slow(g, group.Link{Bandwidth: float64(in.link)}); err != nil {
 					return err
 				}
 			}
@@ -51,7 +61,9 @@ func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, e 
 		})
 	}
 	if err != nil {
-		r.Close()
+		if in.crew == nil { // else the process ends
+			r.Close()
+		}
 		return nil, inFlags(err)
 	}
 	return r, nil
@@ -79,7 +91,7 @@ const ahead = 64
 func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	gate := &gate{ctx: ctx, begun: r.steps}
+	gate := newGate(ctx, r)
 	reports := make([]chan ddp.Metrics, len(r.ranks))
 	for i := range reports {
 		reports[i] = make(chan ddp.Metrics, ahead)
@@ -87,10 +99,18 @@ func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func
 	var failed error // of done
 	var reader sync.WaitGroup
 	reader.Go(func() {
-		for m, more := wholeStep(reports); more; m, more = wholeStep(reports) {
+		if err := gate.open(); err != nil {
+			r.fail(err)
+		}
+		for own, more := wholeStep(reports); more; own, more = wholeStep(reports) {
+			all, err := gate.agree(own)
+			if err != nil {
+				r.fail(err) // and the reports end
+				continue
+			}
 			r.steps++
 			if failed == nil {
-				if failed = done(m); failed != nil {
+				if failed = done(mean(all)); failed != nil {
 					stop()
 				}
 			}
@@ -116,44 +136,32 @@ func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func
 		return nil
 	})
 	reader.Wait()
-	return cmp.Or(failed, err)
+	return cmp.Or(failed, err, context.Cause(r.ctx))
 }
 
-// gate has all ranks stop behind the same step.
-type gate struct {
-	ctx   context.Context
-	mu    sync.Mutex
-	begun int // steps
-}
-
-// pass says whether a rank may begin a step, counted from 0: what one has begun all do.
-func (g *gate) pass(step int) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if step == g.begun && g.ctx.Err() == nil {
-		g.begun++
-	}
-	return step < g.begun
-}
-
-// wholeStep puts the ranks' next reports together; false if there is one that has no more. Ranks have equally many rows,
-// so that the mean of their losses is the batch's. All else is the same on all ranks, where they share gradients.
-func wholeStep(reports []chan ddp.Metrics) (ddp.Metrics, bool) {
-	var whole ddp.Metrics
-	var loss, staleness float64
-	for i, c := range reports {
+// wholeStep is the next report of each rank of this process; false if there is one that has no more.
+func wholeStep(reports []chan ddp.Metrics) (all []ddp.Metrics, more bool) {
+	for _, c := range reports {
 		m, more := <-c
 		if !more {
-			return whole, false
+			return nil, false
 		}
-		if i == 0 {
-			whole = m
-		}
+		all = append(all, m)
+	}
+	return all, true
+}
+
+// mean puts all ranks' reports of a step together. They have equally many rows, so that the mean of their losses is the batch's. All
+// else is the same on all ranks, where they share gradients.
+func mean(all []ddp.Metrics) ddp.Metrics {
+	whole := all[0]
+	var loss, staleness float64
+	for _, m := range all {
 		loss, staleness = loss+m.Loss, staleness+m.Staleness
 	}
-	n := float64(len(reports))
+	n := float64(len(all))
 	whole.Loss, whole.Staleness = loss/n, staleness/n
-	return whole, true
+	return whole
 }
 
 func (r *ranks) Save(_ context.Context, dir string, meta any, keep int) error {
@@ -181,7 +189,7 @@ func (r *ranks) byFirst(do func(one rank) error) error {
 
 func (r *ranks) Bytes() (int64, error) { return slices.Max(r.backend.PeakBytes()), nil }
 
-// Memory has the peak on a device, with the most of each kind that a rank holds.
+// Memory has the peak on a device, with the most of each kind that a rank holds. With a crew it is a collective call.
 func (r *ranks) Memory() (map[string]int64, error) {
 	peak, err := r.Bytes()
 	kinds := map[string]int64{"peak": peak}
@@ -190,9 +198,13 @@ func (r *ranks) Memory() (map[string]int64, error) {
 			kinds[kind] = max(kinds[kind], n)
 		}
 	}
-	return kinds, err
+	if err != nil {
+		return nil, err
+	}
+	return r.crew.most(kinds)
 }
 
+// Probe is a collective call with a crew.
 func (r *ranks) Probe(fn probeFunc) (probe, error) {
 	all := make([]params.Named[*tensors.Tensor], len(r.ranks))
 	if err := r.each(func(i int) (err error) {
@@ -204,6 +216,9 @@ func (r *ranks) Probe(fn probeFunc) (probe, error) {
 	whole := params.Named[*tensors.Tensor]{} // ranks of a pipeline have a part each
 	for _, own := range all {
 		maps.Copy(whole, own)
+	}
+	if err := r.crew.whole(r.recipe.Model.Params().As(r.recipe.Policy().Params), whole); err != nil {
+		return nil, err
 	}
 	return newProbe(r.backend, r.recipe, whole, fn)
 }

@@ -69,7 +69,7 @@ func toyRanks(t *testing.T, b *xla.Backend, way ddp.Sync) *ranks {
 	p := alone()
 	if way == wayPipe {
 		p.Pipe, p.Cut, p.RecomputeStages = 2, cutMeasured, true
-		r, err := newPiped(t.Context(), b, &job{Batch: 6, Parallel: p}, toy(), toyBatch, 0, nil)
+		r, err := newPiped(t.Context(), b, &job{Batch: 6, Parallel: p}, toy(), toyBatch, around{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func toyRanks(t *testing.T, b *xla.Backend, way ddp.Sync) *ranks {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRanks(t.Context(), b, toy(), e, 3, 0)
+	r, err := newRanks(t.Context(), b, toy(), e, 3, around{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestRanksFail(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := newRanks(t.Context(), backend, toy(), e, 4, 0); err == nil || !strings.Contains(err.Error(), "device 3 of 3") {
+		if _, err := newRanks(t.Context(), backend, toy(), e, 4, around{}); err == nil || !strings.Contains(err.Error(), "device 3 of 3") {
 			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
 		}
 	}

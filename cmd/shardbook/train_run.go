@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -27,20 +28,48 @@ import (
 func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
 	ctx := cmd.Context()
 	defer context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })() // a second signal ends the process
+	t := &training{job: j, options: o, saved: -1}
+	if o.engine != engineMPI {
+		defer t.close()
+		return t.do(cmd)
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGUSR1) // which mpirun passes on, and leaves ranks all the time they need to save
+	defer stop()
+	cmd.SetContext(ctx)
+	crew, job, err := joinCrew(ctx, o.timeout)
+	if err != nil {
+		return err
+	}
+	t.crew = crew
+	if err := crew.end(t.do(cmd), cmd.ErrOrStderr()); err != nil {
+		return err // and the process ends: see exitStatus
+	}
+	t.close()
+	return job.Close()
+}
+
+// do does the job from its beginning or its last checkpoint to its end, and reports.
+func (t *training) do(cmd *cobra.Command) error {
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	if err := t.options.validate(cmd, t.job); err != nil {
+		return err
+	}
+	if !t.crew.first() {
+		out, t.options.log = io.Discard, ""
+	}
+	t.given = cmd.Flags().Changed
 	var from *checkpoint.Checkpoint
-	if o.checkpoint != "" {
+	if t.options.checkpoint != "" {
 		var err error
-		if from, err = o.start(); err != nil {
+		if from, err = t.options.start(); err != nil {
 			return err
 		}
 		if from != nil {
-			if j, err = j.resumed(cmd, from); err != nil {
+			if t.job, err = t.job.resumed(cmd, from); err != nil {
 				return err
 			}
 		}
 	}
-	t := &training{job: j, options: o, saved: -1}
-	defer t.close()
 	if err := t.open(ctx, from); err != nil {
 		return err
 	}
@@ -48,7 +77,7 @@ func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
 		return err
 	}
 	text, err := t.sample(ctx)
-	return errors.Join(err, t.report(cmd.OutOrStdout(), text), t.learned())
+	return errors.Join(err, t.report(out, text), t.learned())
 }
 
 // start returns the checkpoint to go on from, or nil where the run is new.
@@ -72,6 +101,8 @@ func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 type training struct {
 	job     *job
 	options trainOptions
+	crew    *crew                  // nil is a process alone
+	given   func(flag string) bool // says which flags were
 	backend *xla.Backend
 	run     runner
 	batches *gpt.Batches
@@ -93,6 +124,9 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	}
 	name := t.options.ofRanks()
 	if err := j.Parallel.readFile(); err != nil {
+		return err
+	}
+	if err := t.crew.settle(&j.Parallel, t.options, t.given); err != nil {
 		return err
 	}
 	j.Parallel.choose(name != "")
@@ -127,16 +161,24 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.tracer, err = openTrace(t.options.trace); err != nil {
 		return err
 	}
-	if t.backend, err = xla.OpenContext(ctx, xla.Devices(j.Parallel.devices())); err != nil {
+	devices := j.Parallel.devices()
+	if t.crew != nil {
+		devices = 1
+	}
+	if t.backend, err = xla.OpenContext(ctx, xla.Devices(devices)); err != nil {
 		return err
 	}
+	if err := t.ready(from); err != nil {
+		return err
+	}
+	in := around{t.options.link, t.tracer.recorder(), t.crew}
 	switch {
 	case j.Parallel.Pipe > 0:
-		t.run, err = newPiped(ctx, t.backend, j, recipe, t.batches.Step, t.options.link, t.tracer.recorder())
+		t.run, err = newPiped(ctx, t.backend, j, recipe, t.batches.Step, in)
 	case j.Parallel.sharing() != "":
 		t.run, err = newShared(t.backend, j, recipe)
 	default:
-		t.run, err = newRunner(ctx, t.backend, recipe, j.Parallel, t.options.link, t.tracer.recorder())
+		t.run, err = newRunner(ctx, t.backend, recipe, j.Parallel, in)
 	}
 	if err != nil {
 		return err
@@ -176,18 +218,22 @@ func (t *training) loop(ctx context.Context) error {
 			return err
 		}
 		t.records = append(t.records, record)
+		if !t.crew.first() {
+			return nil
+		}
 		bar.show("training", record.Step, t.job.Steps, fmt.Sprintf("loss %.3f, %s tokens/s, %s",
 			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
 		return t.log.write(record)
 	}
-	for t.run.Steps() < t.job.Steps && ctx.Err() == nil {
+	for interrupted := false; t.run.Steps() < t.job.Steps && !interrupted; {
 		step := t.run.Steps()
 		t.tracer.at(step)
-		until := min(t.job.Steps, step-step%t.options.saveEvery+t.options.saveEvery)
+		until := t.tracer.next(step, min(t.job.Steps, step-step%t.options.saveEvery+t.options.saveEvery))
 		t.lap = time.Now()
-		if err := t.run.Train(ctx, t.tracer.next(step, until), t.batches.Step, done); err != nil {
+		if err := t.run.Train(ctx, until, t.batches.Step, done); err != nil {
 			return err
 		}
+		interrupted = t.run.Steps() < until // of which all processes know: a signal may come to some only
 		if t.run.Steps()%t.options.saveEvery == 0 {
 			if err := t.save(); err != nil {
 				return err
@@ -272,6 +318,9 @@ func (t *training) sample(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer probe.Close()
+	if !t.crew.first() {
+		return "", t.crew.follow()
+	}
 	bar := newProgress("train")
 	defer bar.done()
 	done := 0
@@ -284,9 +333,12 @@ func (t *training) sample(ctx context.Context) (string, error) {
 			if err != nil {
 				return nil, err
 			}
+			if err := t.crew.tick(true); err != nil {
+				return nil, err
+			}
 			done++
 			bar.show("writing", done, t.options.sample, "text")
 			return tensors.CopyFlatData[float32](out[0])
 		})
-	return t.options.prompt + string(text), err
+	return t.options.prompt + string(text), errors.Join(err, t.crew.tick(false))
 }

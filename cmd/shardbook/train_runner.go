@@ -36,15 +36,14 @@ type runner interface {
 // batchFunc returns the batch of a step, counted from 0. It may be called by several goroutines at once.
 type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 
-// newRunner starts a run on the backend's devices. Only ranks have a link, in bytes a second, and a recorder; 0 and nil are
-// none.
-func newRunner(ctx context.Context, backend *xla.Backend, recipe train.Recipe, p parallel, link byteCount, recorder *trace.Recorder) (runner, error) {
+// newRunner starts a run on the backend's devices. Only ranks have anything around them.
+func newRunner(ctx context.Context, backend *xla.Backend, recipe train.Recipe, p parallel, in around) (runner, error) {
 	if !p.oneProgram() {
-		e, err := newEngine(backend, recipe, p, recorder)
+		e, err := newEngine(backend, recipe, p, in.recorder)
 		if err != nil {
 			return nil, err
 		}
-		r, err := newRanks(ctx, backend, recipe, e, p.Data, float64(link))
+		r, err := newRanks(ctx, backend, recipe, e, p.Data, in)
 		if err != nil {
 			return nil, err
 		}

@@ -128,7 +128,7 @@ func TestSharded(t *testing.T) {
 		if way == syncAuto {
 			p.Accumulate = 1
 		}
-		r, err := newRunner(t.Context(), backend, toy(), p, 0, nil)
+		r, err := newRunner(t.Context(), backend, toy(), p, around{})
 		if err != nil {
 			t.Fatal(err)
 		}

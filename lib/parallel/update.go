@@ -168,7 +168,6 @@ func (o *own) asks() bool { return o.recipe.Clip > 0 || len(o.policy.Scaling.Sta
 
 // scalingOf returns the states of the loss scaling, out of the whole state.
 func scalingOf[T any](p *Plan, state []T) []T {
-	const counters = 2
 	end := len(state) - counters
 	return state[end-len(p.policy.Scaling.States()) : end]
 }

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/hosts"
+)
+
+// mpiTrain is a command line that trains on the reference text with a rank on each host.
+func mpiTrain(h *hosts.Hosts, program string, flags ...string) []string {
+	var line []string
+	for _, name := range handedOver() {
+		line = append(line, "-x", name)
+	}
+	line = append(append(line, program), small...)
+	line = append(line, "--text", "reference", "--batch", "6", "--engine", "mpi")
+	return h.MPIRun(0, 1, append(line, flags...)...)
+}
+
+// Ranks on three hosts learn what ranks in one process do: the same bits where they only pass activations on, and the same but
+// for rounding where MPI adds up gradients.
+func TestTrainAcrossHosts(t *testing.T) {
+	h, program := hosts.New(t, 3), mpiCommand(t)
+	for _, way := range []struct {
+		flags  string
+		within float64
+	}{
+		{"--data 3 --sync overlap", 1e-5},
+		{"--data 3 --zero 3 --sync ranks", 1e-5},
+		{"--pipe 3", 0},
+	} {
+		flags := append(strings.Fields(way.flags), "--steps", "4")
+		want := trained(t, slices.Concat(small, []string{"--text", "reference", "--batch", "6"}, flags)...)
+		run := startOnHosts(t, mpiTrain(h, program, append(flags, "--json")...))
+		status, results := run.status(), run.lines(`^{"losses"`)
+		var got trainResult
+		if status != 0 || len(results) != 1 || json.Unmarshal([]byte(results[0]), &got) != nil {
+			t.Errorf("%s: status %d, %d results:\n%s", way.flags, status, len(results), run.output())
+			continue
+		}
+		if len(want.Losses) != 4 || !near(got.Losses, want.Losses, way.within) {
+			t.Errorf("%s: losses %v, in one process %v", way.flags, got.Losses, want.Losses)
+		}
+	}
+	h.Wait()
+}
+
+// What one host alone lacks is one error, which names it, and the end of all ranks, before they train.
+func TestTrainOnUnlikeHosts(t *testing.T) {
+	h, program := hosts.New(t, 3), mpiCommand(t)
+	folder, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(other, append(data, 0), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	last := h.Names()[2]
+	for _, c := range []struct {
+		name, harm string   // what the shell does on the last host before it starts the program
+		want       []string // in the one error
+	}{
+		{"no plugin", "export SHARDBOOK_PLUGIN=/no/such/plugin.so", []string{"rank 2 on " + last, "/no/such/plugin.so"}},
+		{"another program", "program=" + other, []string{"rank 2 on " + last, "SHA-256", "the same program"}},
+		{"a folder of its own", "exec unshare --mount sh -c 'mount -t tmpfs none " + folder + ` && exec "$0" "$@"' $program "$@"`,
+			[]string{"rank 2 on " + last, folder + " is not the folder of rank 0", "all hosts share"}},
+	} {
+		wrapper := filepath.Join(t.TempDir(), "wrapper")
+		script := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ $(hostname) = %s ]; then %s; fi\nexec $program \"$@\"\n", program, last, c.harm)
+		if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		run := startOnHosts(t, mpiTrain(h, wrapper, "--steps", "4", "--checkpoint", folder))
+		status, said := run.status(), run.lines(`^shardbook: `)
+		lacks := func(part string) bool { return !strings.Contains(said[0], part) }
+		if status != 1 || len(said) != 1 || slices.ContainsFunc(c.want, lacks) {
+			t.Errorf("%s: status %d, errors %q, want status 1 and one that says %q:\n%s", c.name, status, said, c.want, run.output())
+		}
+		h.Wait()
+	}
+}
+
+// Where mpirun is slow to notice, the ranks that a cut leaves name the one that they lost, and the job ends as one that is worth
+// another try.
+func TestTrainLosesHost(t *testing.T) {
+	t.Parallel()
+	h, program := hosts.New(t, 3), mpiCommand(t)
+	log := filepath.Join(t.TempDir(), "log")
+	line := mpiTrain(h, program, "--data", "3", "--steps", "1000000", "--timeout", "5s", "--log", log)
+	line[slices.Index(line, "oob_tcp_keepalive_time")+1] = "60"
+	run := startOnHosts(t, line)
+	run.until("the first steps", func() bool { return logged(log) >= 5 })
+	h.Cut(2)
+	run.until("the ranks that are left have said so", func() bool {
+		for rank := range 2 {
+			if len(run.lines(survivor(h, rank))) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	h.Mend(2) // mpirun waits for its part on the lost host, too
+	if status := run.status(); status != statusLost {
+		t.Errorf("status %d, want %d:\n%s", status, statusLost, run.output())
+	}
+	h.Wait()
+}
+
+// survivor matches what a rank says that has lost rank 2.
+func survivor(h *hosts.Hosts, rank int) string {
+	on := h.Names()
+	return fmt.Sprintf("^shardbook: rank %d on %s: rank 2 on %s does not answer", rank, regexp.QuoteMeta(on[rank]), regexp.QuoteMeta(on[2]))
+}
+
+// When a host is cut off the run goes on without it from its last checkpoint, and learns what one device learns.
+func TestLaunchLosesHost(t *testing.T) {
+	t.Parallel()
+	h, program := hosts.New(t, 3), mpiCommand(t)
+	on, folder := h.Names(), t.TempDir()
+	log := filepath.Join(folder, "log")
+	const steps = 40
+	job := append(slices.Clone(small[1:]), "--text", "reference", "--batch", "6", "--steps", strconv.Itoa(steps))
+	want := trained(t, append([]string{"train"}, job...)...)
+	flags := append([]string{"launch", "--host", strings.Join(on, ":1,") + ":1", "--agent", h.Agent(), "--interface", hosts.Network,
+		"--checkpoint", filepath.Join(folder, "run"), "--"}, job...)
+	// The link is slow, so that the run does not end before the host is cut off.
+	flags = append(flags, "--save-every", "2", "--link", "1e6", "--log", log)
+	run := startOnHosts(t, h.Command(0, program, flags...).Args)
+	run.until("the first steps", func() bool { return logged(log) >= 5 })
+	h.Cut(2)
+	status := run.status()
+	starts := run.lines(`^launch: start \d+: `)
+	second := regexp.MustCompile(fmt.Sprintf(`^launch: start 2: hosts %s:1,%s:1, ranks 2, from step [1-9]`, on[0], on[1]))
+	if status != 0 || len(starts) != 2 || !second.MatchString(starts[1]) {
+		t.Errorf("status %d, starts %q, want status 0 and a second start on two hosts:\n%s", status, starts, run.output())
+	}
+	for _, says := range []string{"lost communication with a remote daemon", "node +" + on[2], "^launch: host " + on[2] + " is left out: "} {
+		if len(run.lines(says)) == 0 {
+			t.Errorf("no line says %q:\n%s", says, run.output())
+		}
+	}
+	checkLog(t, log, want.Losses)
+	h.Wait()
+}
+
+// logged is the number of steps in a log.
+func logged(path string) int {
+	text, _ := os.ReadFile(path)
+	return strings.Count(string(text), "\n")
+}
+
+// checkLog checks that a log has each step once, in order, with its loss.
+func checkLog(t *testing.T, path string, losses []float64) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var got []float64
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var r stepRecord
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil || r.Step != len(got)+1 {
+			t.Fatalf("line %d of the log is %q", len(got)+1, lines.Text())
+		}
+		got = append(got, r.Loss)
+	}
+	if !near(got, losses, 1e-5) {
+		t.Errorf("losses %v in the log, on one device %v", got, losses)
+	}
+}

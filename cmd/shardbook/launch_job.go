@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/launch"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// launchJob is what launch has to know of a job: how many ranks can do it, and how far it is.
+type launchJob struct {
+	train  *cobra.Command // with its flags set
+	args   []string       // of train
+	folder string         // of checkpoints
+	starts int
+}
+
+// newLaunchJob reads train's flags.
+func newLaunchJob(args []string, folder string) (*launchJob, error) {
+	train, args, err := newCommand().Find(append([]string{"train"}, args...))
+	if err != nil {
+		return nil, err
+	}
+	if err := train.ParseFlags(args); errors.Is(err, pflag.ErrHelp) {
+		return nil, errors.New("--help behind --: see shardbook train --help")
+	} else if err != nil {
+		return nil, fmt.Errorf("behind --: %w (see shardbook train --help)", err)
+	}
+	given := train.Flags()
+	engine := given.Lookup("engine")
+	switch rest := given.Args(); {
+	case len(rest) > 0:
+		return nil, fmt.Errorf("behind --: %.80q is no flag: see shardbook train --help", rest[0])
+	case given.Changed("checkpoint"):
+		return nil, errors.New("--checkpoint is a flag of launch: give it before the --")
+	case engine != nil && engine.Changed && engine.Value.String() != engineMPI:
+		return nil, fmt.Errorf("--engine=%.40s: launch starts ranks that are processes: leave it out", engine.Value)
+	}
+	return &launchJob{train: train, args: args, folder: folder}, nil
+}
+
+// newest is the newest checkpoint, nil if there is none.
+func (l *launchJob) newest() (*checkpoint.Checkpoint, error) {
+	path, err := checkpoint.Latest(l.folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return checkpoint.Open(path)
+}
+
+// job is the job of the flags or, where it is under way, of its newest checkpoint.
+func (l *launchJob) job() (*job, error) {
+	j, own := newJob(), pflag.NewFlagSet("", pflag.ContinueOnError)
+	jobFlags(own, j)
+	j.Parallel.flags(own)
+	var err error
+	given := l.train.Flags()
+	given.Visit(func(f *pflag.Flag) {
+		if own.Lookup(f.Name) != nil {
+			err = errors.Join(err, own.Set(f.Name, f.Value.String()))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	j.normalize()
+	if j.Reference {
+		j.fixReference(given.Changed)
+	}
+	from, err := l.newest()
+	if err == nil && from != nil {
+		j, err = j.resumed(l.train, from)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return j, j.Parallel.readFile()
+}
+
+// ranks returns the largest number of ranks, of at most so many, between which the job can be divided.
+func (l *launchJob) ranks(slots int) (int, error) {
+	j, err := l.job()
+	if err != nil {
+		return 0, err
+	}
+	pipe, fixed := max(j.Parallel.Pipe, 1), l.train.Flags().Changed("data")
+	data := min(slots, xla.MaxDevices) / pipe
+	switch {
+	case slots < pipe:
+		return 0, fmt.Errorf("--pipe=%d needs as many ranks, and the hosts have slots for %d", pipe, slots)
+	case fixed && (j.Parallel.Data > data || j.Parallel.Data < 1):
+		return 0, fmt.Errorf("--data=%d needs %d ranks, and the hosts have slots for %d: leave it out to use as many as there are",
+			j.Parallel.Data, j.Parallel.Data*pipe, slots)
+	case fixed:
+		data = j.Parallel.Data
+	}
+	for ; data > 0; data-- {
+		p := j.Parallel
+		p.Data = data
+		p.choose(true)
+		if err = p.validate(j.Batch); err == nil || fixed {
+			return data * pipe, err
+		}
+	}
+	return 0, fmt.Errorf("no number of ranks up to %d can do the job: %w", slots, err)
+}
+
+// progress says which step is saved, and which train's --log has seen last.
+func (l *launchJob) progress() (launch.Progress, error) {
+	p := launch.Progress{Reached: -1}
+	from, err := l.newest()
+	if err != nil {
+		return p, err
+	}
+	if from != nil {
+		p.Saved = from.Step
+	}
+	if path := l.log(); path != "" {
+		p.Reached = lastLogged(path)
+	}
+	return p, nil
+}
+
+// log is the file of train's --log, or "".
+func (l *launchJob) log() string { return l.train.Flags().Lookup("log").Value.String() }
+
+// lastLogged is the step of the last whole line of a log, or -1.
+func lastLogged(path string) int {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return -1
+	}
+	for _, line := range slices.Backward(bytes.Split(text, []byte("\n"))) {
+		var r stepRecord
+		if json.Unmarshal(line, &r) == nil && r.Step > 0 {
+			return r.Step
+		}
+	}
+	return -1
+}
+
+// start returns train's command line for the next start, from a step that is saved or the beginning. Train refuses a log that a
+// new run finds; one of a start before, that ended with nothing saved, is emptied.
+func (l *launchJob) start(ranks, from int) ([]string, error) {
+	if l.starts++; l.starts > 1 && from == 0 && l.log() != "" {
+		if err := os.Truncate(l.log(), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("--log: %w", err)
+		}
+	}
+	j, err := l.job()
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"train"}, l.args...)
+	args = append(args, "--engine", engineMPI, "--checkpoint", l.folder)
+	if !l.train.Flags().Changed("data") {
+		args = append(args, "--data", strconv.Itoa(ranks/max(j.Parallel.Pipe, 1)))
+	}
+	if from > 0 && !l.train.Flags().Changed("resume") {
+		args = append(args, "--resume")
+	}
+	return args, nil
+}

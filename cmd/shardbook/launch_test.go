@@ -1,0 +1,280 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/params"
+)
+
+// asRootToo lets mpirun, and what stands in for it, run as root.
+var asRootToo = []string{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"}
+
+// standIn puts a program of the shell called mpirun first in the path.
+func standIn(t *testing.T, text string) (env []string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "mpirun"), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return append(slices.Clone(asRootToo), "PATH="+dir+":"+os.Getenv("PATH"))
+}
+
+// saveJob makes a checkpoint of a step of a job, with nothing in it.
+func saveJob(t *testing.T, dir string, step int, j *job) {
+	t.Helper()
+	j.TextSHA = "of no text"
+	tree := params.Tree{{Name: "nothing", Shape: tensors.FromScalar(float32(0)).Shape()}}
+	if _, err := checkpoint.Save(t.Context(), dir, step, j, tree, []*tensors.Tensor{tensors.FromScalar(float32(0))}, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLaunchBadArguments(t *testing.T) {
+	env := standIn(t, "echo mpirun must not be started; exit 3\n")
+	dir := t.TempDir()
+	hosts := filepath.Join(dir, "hosts")
+	if err := os.WriteFile(hosts, []byte("a slots=2\nb slots=none\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(dir, "run")
+	for _, test := range []struct {
+		args string
+		want []string
+	}{
+		{"", []string{"--checkpoint DIR"}},
+		{"--checkpoint X --data 4", []string{"unknown flag: --data"}},
+		{"--checkpoint X more", []string{`"more"`, "behind --"}},
+		{"--checkpoint X more -- --data 4", []string{`"more"`, "behind --"}},
+		{"--checkpoint X -- more", []string{`"more"`, "shardbook train --help"}},
+		{"--checkpoint X -- --steps none", []string{"behind --", "--steps"}},
+		{"--checkpoint X -- --no-such", []string{"behind --", "--no-such"}},
+		{"--checkpoint X -- --help", []string{"shardbook train --help"}},
+		{"--checkpoint X -- --checkpoint Y", []string{"--checkpoint is a flag of launch"}},
+		{"--checkpoint X -- --engine local", []string{"--engine=local", "leave it out"}},
+		{"--checkpoint X --host a --hostfile " + hosts, []string{"--hostfile and --host"}},
+		{"--checkpoint X --host a --slots 2", []string{"--slots=2", "a:2"}},
+		{"--checkpoint X --slots 0", []string{"--slots=0"}},
+		{"--checkpoint X --host a:none", []string{"--host=a:none", `"none"`}},
+		{"--checkpoint X --hostfile " + hosts, []string{"--hostfile: " + hosts, "line 2", `"b"`}},
+		{"--checkpoint X --hostfile /no/such/file", []string{"--hostfile", "/no/such/file"}},
+		{"--checkpoint X --interface=", []string{"--interface is empty"}},
+		{"--checkpoint X --slots 1 --discover /no/such/script", []string{"--slots=1"}},
+		{"--checkpoint X --discover /no/such/script", []string{"--discover", "/no/such/script"}},
+		{"--checkpoint X --min-hosts 0", []string{"--min-hosts=0"}},
+		{"--checkpoint X --restarts -1", []string{"--restarts=-1"}},
+		{"--checkpoint X --probe 0s", []string{"--probe=0s"}},
+		{"--checkpoint X --grace -1s", []string{"--grace=-1s"}},
+		{"--checkpoint X --slots 2 -- --zero 5", []string{"localhost:2", "--zero=5"}},
+		{"--checkpoint X --slots 2 -- --data 4", []string{"--data=4 needs 4 ranks", "slots for 2"}},
+		{"--checkpoint X --slots 2 -- --pipe 4", []string{"--pipe=4", "slots for 2"}},
+	} {
+		args := append([]string{"launch"}, strings.Fields(strings.ReplaceAll(test.args, "X", folder))...)
+		out, stderr, status := shardbook(t, env, args...)
+		if status != 1 || out != "" {
+			t.Errorf("%q: exit status %d, output %q, want 1 and none", test.args, status, out)
+		}
+		for _, part := range test.want {
+			if !strings.Contains(stderr, part) {
+				t.Errorf("%q: %q does not say %q", test.args, stderr, part)
+			}
+		}
+		if lines := strings.Count(strings.TrimSpace(stderr), "\n") + 1; lines != 1 {
+			t.Errorf("%q: %d lines, want one sentence: %s", test.args, lines, stderr)
+		}
+	}
+	if os.Geteuid() == 0 {
+		env = append(env, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=")
+		if _, stderr, status := shardbook(t, env, "launch", "--checkpoint", folder); status != 1 || !strings.Contains(stderr, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1") {
+			t.Errorf("as root: status %d, %q, want what to set", status, stderr)
+		}
+	}
+}
+
+func TestLaunchRanks(t *testing.T) {
+	for _, test := range []struct {
+		flags       string
+		slots, want int // 0 is an error
+	}{
+		{"--batch 12", 5, 4},
+		{"--batch 12", 3, 3},
+		{"--batch 12 --accumulate 2", 5, 3},
+		{"--batch 12 --zero 3", 8, 6},
+		{"--batch 12 --zero 3 --shards 2", 5, 4},
+		{"--batch 7", 6, 1},
+		{"--batch 12 --pipe 2", 7, 6},
+		{"--batch 12 --pipe 2 --microbatches 3", 9, 8},
+		{"--batch 12 --pipe 4", 3, 0},
+		{"--batch 12 --data 3", 5, 3},
+		{"--batch 12 --data 3", 2, 0},
+		{"--batch 12 --data 5", 5, 0},
+		{"--batch 12 --data 2 --pipe 2", 5, 4},
+		{"--batch 7 --accumulate 2", 4, 0},
+		{"--batch 12 --servers 3 --sync ps", 4, 4},
+	} {
+		l, err := newLaunchJob(strings.Fields(test.flags), filepath.Join(t.TempDir(), "run"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := l.ranks(test.slots)
+		if got != test.want && test.want > 0 || (err != nil) != (test.want == 0) {
+			t.Errorf("%s, %d slots: %d ranks, %v, want %d", test.flags, test.slots, got, err, test.want)
+		}
+	}
+}
+
+// A job that is under way has its checkpoint's settings, whatever its number of devices was.
+func TestLaunchResumed(t *testing.T) {
+	dir := t.TempDir()
+	j := newJob()
+	j.Batch, j.Parallel.Zero, j.Parallel.Data, j.Parallel.Sync = 6, 3, 3, syncRanks
+	saveJob(t, dir, 5, j)
+	log := filepath.Join(t.TempDir(), "log")
+	l, err := newLaunchJob([]string{"--log", log}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.ranks(5); n != 3 || err != nil {
+		t.Errorf("%d ranks of 5 slots, %v, want 3", n, err)
+	}
+	if n, err := l.ranks(2); n != 2 || err != nil {
+		t.Errorf("%d ranks of 2 slots, %v, want 2", n, err)
+	}
+	args, err := l.start(2, 5)
+	if want := []string{"train", "--log", log, "--engine", "mpi", "--checkpoint", dir, "--data", "2", "--resume"}; err != nil || !slices.Equal(args, want) {
+		t.Errorf("%q, %v, want %q", args, err, want)
+	}
+	if p, err := l.progress(); err != nil || p.Saved != 5 || p.Reached >= 0 {
+		t.Errorf("%+v, %v, want step 5 and nothing more known", p, err)
+	}
+	if err := os.WriteFile(log, []byte("{\"step\":6}\n{\"step\":7}\n{\"ste"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := l.progress(); err != nil || p.Saved != 5 || p.Reached != 7 {
+		t.Errorf("%+v, %v, want steps 5 and 7", p, err)
+	}
+	if l, err = newLaunchJob([]string{"--lr", "3"}, dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.ranks(2); err == nil || !strings.Contains(err.Error(), "--lr=3") {
+		t.Errorf("%v, want that the run has another --lr", err)
+	}
+}
+
+// The command starts train again as it was given, but for where it goes on; what a lost start logged without a checkpoint is gone.
+func TestLaunchTwice(t *testing.T) {
+	dir := t.TempDir()
+	folder, log, lines := filepath.Join(dir, "run"), filepath.Join(dir, "log"), filepath.Join(dir, "lines")
+	// The first start makes two steps and loses a rank, the second a checkpoint, too, and the third ends well.
+	text := fmt.Sprintf(`lines=%s; log=%s; echo "mpirun $*" >>$lines; env | grep -c ^SHARDBOOK_LAUNCH= >>$lines
+case $(wc -l <$lines) in
+2) echo '{"step":1}' >>$log; echo '{"step":2}' >>$log; exit 75 ;;
+4) [ -s $log ] && exit 1; echo '{"step":1}' >>$log; mkdir %s; mv %s/* %[3]s; kill -9 $$ ;;
+6) echo result; exit 0 ;;
+esac
+exit 1
+`, lines, log, folder, filepath.Join(dir, "ready"))
+	j := newJob()
+	j.Batch = 4
+	saveJob(t, filepath.Join(dir, "ready"), 1, j)
+	out, stderr, status := shardbook(t, append(standIn(t, text), "XLA_FLAGS=", "SHARDBOOK_X=1"), "launch", "--slots", "3", "--checkpoint", folder,
+		"--mpirun-arg", "--tag-output", "--restarts", "2", "--", "--batch", "4", "--log", log)
+	data, err := os.ReadFile(lines)
+	if err != nil {
+		t.Fatal(err, stderr)
+	}
+	said := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if status != 0 || out != "result\n" || len(said) != 6 {
+		t.Fatalf("status %d, output %q, started %q: %s", status, out, said, stderr)
+	}
+	self, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	train := fmt.Sprintf(" --tag-output %s train --batch 4 --log %s --engine mpi --checkpoint %s --data 2", self, log, folder)
+	for i, end := range []string{train, train, train + " --resume"} {
+		if line := said[2*i]; !strings.HasPrefix(line, "mpirun -n 2 --host localhost:3 ") || !strings.HasSuffix(line, end) || !strings.Contains(line, " -x SHARDBOOK_X") || !strings.Contains(line, " -x XLA_FLAGS") {
+			t.Errorf("start %d: %q, want its end to be %q", i+1, line, end)
+		}
+		if said[2*i+1] != "1" {
+			t.Errorf("start %d: no mark in the environment", i+1)
+		}
+	}
+	for _, want := range []string{"start 1: hosts localhost:3, ranks 2, from step 0\n", "status 75", "start 2: hosts localhost:3, ranks 2, from step 0\n",
+		"status 137", "start 3: hosts localhost:3, ranks 2, from step 1\n", "done at start 3; the starts before lost, and the next made again, 2, 0 steps\n"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%q is not said: %s", want, stderr)
+		}
+	}
+}
+
+// Statuses are passed on, or say that it is worth to try again later.
+func TestLaunchStatus(t *testing.T) {
+	for _, test := range []struct {
+		mpirun, flags string
+		want          int
+		says          string
+	}{
+		{"exit 1", "--slots 2", 1, "status 1"},
+		{"exit 3", "--slots 2", 3, "status 3"},
+		{"exit 75", "--slots 2 --restarts 0", 75, "--restarts"},
+		{"exit 0", "--host no-host --agent false", 75, "0 of 1 hosts answer"},
+		{"exit 0", "--discover /bin/true", 75, "0 of 0 hosts answer"},
+	} {
+		args := append([]string{"launch", "--checkpoint", filepath.Join(t.TempDir(), "run")}, strings.Fields(test.flags)...)
+		_, stderr, status := shardbook(t, standIn(t, test.mpirun+"\n"), args...)
+		if status != test.want || !strings.Contains(stderr, test.says) || strings.Count(stderr, "shardbook:") != 1 {
+			t.Errorf("mpirun: %s, %s: status %d, want %d and one error with %q: %s", test.mpirun, test.flags, status, test.want, test.says, stderr)
+		}
+	}
+}
+
+// Where the hosts come from, if no flag says it.
+func TestLaunchHosts(t *testing.T) {
+	for _, name := range []string{"SLURM_JOB_NODELIST", envHostfile, envAgent} {
+		t.Setenv(name, "")
+	}
+	file := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(file, []byte("f slots=2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	scontrol := filepath.Dir(file) + "/scontrol"
+	if err := os.WriteFile(scontrol, []byte("#!/bin/sh\necho s\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", filepath.Dir(file)+":"+os.Getenv("PATH"))
+	check := func(o launchOptions, want, wantAgent string) {
+		t.Helper()
+		list, agent, err := o.hosts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		hosts, err := list(t.Context())
+		if err != nil || fmt.Sprint(hosts) != want || agent("h")[0] != wantAgent {
+			t.Errorf("%v by %q, %v, want %s by %s", hosts, agent("h"), err, want, wantAgent)
+		}
+	}
+	check(launchOptions{slots: 3}, "[localhost:3]", "ssh")
+	t.Setenv(envHostfile, file)
+	check(launchOptions{}, "[f:2]", "ssh")
+	check(launchOptions{slots: 3}, "[localhost:3]", "ssh")
+	t.Setenv("SLURM_JOB_NODELIST", "s")
+	t.Setenv("SLURM_TASKS_PER_NODE", "4")
+	check(launchOptions{}, "[s:4]", "srun")
+	check(launchOptions{agent: "mine"}, "[s:4]", "mine")
+	check(launchOptions{list: "a,b:2"}, "[a:1 b:2]", "ssh")
+	t.Setenv(envAgent, "rsh")
+	check(launchOptions{hostfile: file}, "[f:2]", "rsh")
+	discover := filepath.Dir(file) + "/discover"
+	if err := os.WriteFile(discover, []byte("#!/bin/sh\necho f\necho g\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	check(launchOptions{hostfile: file, discover: discover}, "[f:2 g:1]", "rsh")
+}

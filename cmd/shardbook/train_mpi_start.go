@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/ddp"
+)
+
+// beforeCrew is an error of a process that has not joined the others yet, if there are others: with wrong use all have the same.
+type beforeCrew struct{ error }
+
+func (e beforeCrew) Unwrap() error { return e.error }
+
+// turn is how long a process that is not the first waits before it says an error that all may have.
+const turn = 3 * time.Second
+
+// mine waits for the first process to say the error, whose end has mpirun end this one, too, and reports whether it is left to this one.
+func (e beforeCrew) mine(ctx context.Context) bool {
+	if started("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID") == 0 {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(turn):
+		return true
+	}
+}
+
+// started is the number in the first of the variables that is set, by whatever started the process; else 0.
+func started(variables ...string) int {
+	for _, name := range variables {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+// validateEngine returns an error if the processes, however many were started, cannot be the job's ranks.
+func (o *trainOptions) validateEngine() error {
+	switch {
+	case o.engine != engineLocal && o.engine != engineMPI:
+		return fmt.Errorf("--engine=%.40s: want %s or %s", o.engine, engineLocal, engineMPI)
+	case o.timeout <= 0:
+		return fmt.Errorf("--timeout=%v: want more than none, as 1m", o.timeout)
+	case o.engine == engineMPI:
+		return nil
+	}
+	if n := started("OMPI_COMM_WORLD_SIZE"); n > 1 {
+		return fmt.Errorf("--engine=%s: mpirun started %d processes, each of which would train for itself: add --engine %s", o.engine, n, engineMPI)
+	}
+	return nil
+}
+
+// settle has a job shared by the crew's ranks. given says which flags were.
+func (c *crew) settle(p *parallel, o trainOptions, given func(flag string) bool) error {
+	if c == nil {
+		return nil
+	}
+	if way := p.sharing(); way != "" {
+		return fmt.Errorf("%s and --engine=%s: it is one program on the devices of one process: leave one of them out, or use --data, --zero or --pipe",
+			way, engineMPI)
+	}
+	if p.Sync == syncSPMD || p.Sync == syncAuto {
+		if given("sync") {
+			return fmt.Errorf("--sync=%s and --engine=%s: it is one program on the devices of one process: choose --sync, one of %q, or leave it out",
+				p.Sync, engineMPI, p.rankWays())
+		}
+		p.Sync = "" // of a run that is resumed
+	}
+	switch {
+	case p.Sync != "":
+	case p.Zero > 0 || p.Pipe > 0:
+		p.Sync = syncRanks
+	default:
+		p.Sync = ddp.Bucketed
+	}
+	if o.trace != "" {
+		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common time: leave one of them out", engineMPI)
+	}
+	n, pipe := c.Size(), max(1, p.Pipe)
+	switch {
+	case given("data") && p.Data*pipe == n:
+	case given("data") && p.Pipe > 0:
+		return fmt.Errorf("--data=%d pipelines of --pipe=%d are %d ranks, and there are %d processes: start %[3]d, or leave out --data", p.Data, pipe, p.Data*pipe, n)
+	case given("data"):
+		return fmt.Errorf("--data=%d ranks, and there are %d processes: start %[1]d, or leave out --data", p.Data, n)
+	case n%pipe != 0:
+		return fmt.Errorf("--pipe=%d: %d processes are no whole number of pipelines: start a multiple of %[1]d", pipe, n)
+	default:
+		p.Data = n / pipe
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"sync"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/ddp"
+)
+
+// gate has all ranks stop behind the same step.
+type gate struct {
+	ctx  context.Context // of whoever interrupts the run
+	run  context.Context // of the ranks' calls
+	crew *crew
+
+	// With no crew, what one rank has begun all do.
+	mu    sync.Mutex
+	begun int // steps
+
+	// With a crew, processes agree behind each step on whether to stop, and a rank begins none before they have, for one that is
+	// so many steps before it: each step takes one of what is agreed.
+	lag    int
+	agreed chan bool
+}
+
+// asyncLag is the lag of ranks that do not wait for each other. The slowest has the crew's timeout for so many steps.
+const asyncLag = 8
+
+func newGate(ctx context.Context, r *ranks) *gate {
+	g := &gate{ctx: ctx, run: r.ctx, crew: r.crew, begun: r.steps, lag: 1}
+	if e, ok := r.engine.(ddpEngine); ok && e.sync == ddp.Async {
+		g.lag = asyncLag
+	}
+	g.agreed = make(chan bool, ahead)
+	return g
+}
+
+// pass says whether a rank may begin a step, counted from 0.
+func (g *gate) pass(step int) bool {
+	if g.crew != nil {
+		select {
+		case more := <-g.agreed:
+			return more
+		case <-g.run.Done():
+			return false
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if step == g.begun && g.ctx.Err() == nil {
+		g.begun++
+	}
+	return step < g.begun
+}
+
+// open agrees on whether to begin at all. It is a collective call of the crew.
+func (g *gate) open() error {
+	_, err := g.agree(nil)
+	for range g.lag - 1 {
+		g.agreed <- true
+	}
+	return err
+}
+
+// agree gives all processes the reports of all ranks on a step, and has them agree on whether to stop. It is a collective call of the
+// crew; without one all reports are there.
+func (g *gate) agree(own []ddp.Metrics) (all []ddp.Metrics, err error) {
+	if g.crew == nil {
+		return own, nil
+	}
+	const numbers = 3 // of each rank
+	mine := [numbers]float64{}
+	if len(own) > 0 {
+		mine[0], mine[1] = own[0].Loss, own[0].Staleness
+	}
+	if g.ctx.Err() != nil {
+		mine[2] = 1
+	}
+	told := make([]float64, numbers*g.crew.Size())
+	if err := group.AllGather(g.run, g.crew.talk, mine[:], told); err != nil {
+		return nil, err
+	}
+	stop := false
+	for ; len(told) > 0; told = told[numbers:] {
+		stop = stop || told[2] > 0
+		if len(own) > 0 {
+			m := own[0]
+			m.Loss, m.Staleness = told[0], told[1]
+			all = append(all, m)
+		}
+	}
+	select {
+	case g.agreed <- !stop:
+	case <-g.run.Done():
+	}
+	return all, nil
+}

@@ -1,0 +1,143 @@
+// Package hosts gives tests several hosts on one Linux machine: network namespaces that see each other and nothing else.
+package hosts
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/internal/systest"
+)
+
+// Hosts are network namespaces, each with a name, an address and a cable to a switch that all of them share, and no way out.
+// They share processors, files and users with the machine.
+type Hosts struct {
+	t      testing.TB
+	prefix string // of all names
+	names  []string
+	agent  string
+}
+
+// serial numbers the Hosts of a process.
+var serial atomic.Int32
+
+// Network is the network of the hosts, as Open MPI's options take it. That of other Hosts has the same addresses, but is
+// another.
+const Network = "10.77.0.0/24"
+
+// New makes n hosts, from 1 to 250, which go with the test, together with the processes that still run on them. It skips the
+// test where only root could, or where the system has no network namespaces.
+func New(t testing.TB, n int) *Hosts {
+	t.Helper()
+	if n < 1 || n > 250 {
+		t.Fatalf("hosts: %d hosts, want 1 to 250", n)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make hosts of network namespaces")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		if err := systest.Install("iproute2"); err != nil {
+			t.Fatalf("no ip to make hosts of network namespaces: %v", err)
+		}
+	}
+	removeStale()
+	h := &Hosts{t: t, prefix: fmt.Sprintf("%s%d-%d", family, os.Getpid(), serial.Add(1))}
+	h.agent = filepath.Join(t.TempDir(), "agent") // before what follows, so that processes end before their files go
+	t.Cleanup(func() { remove(h.prefix) })
+	if err := ip("netns add " + h.hub()); err != nil {
+		t.Skipf("no network namespaces on this system: %v", err)
+	}
+	if err := h.wire(n); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// hub is the namespace of the switch.
+func (h *Hosts) hub() string { return h.prefix + "-hub" }
+
+// wire makes the hosts, once there is a namespace for the switch.
+func (h *Hosts) wire(n int) error {
+	lines := []string{"-n HUB link add hub type bridge", "-n HUB link set hub up"}
+	for i := range n {
+		h.names = append(h.names, fmt.Sprintf("%s-h%d", h.prefix, i))
+		host := strings.NewReplacer("HOST", h.names[i], "PORT", port(i), "ADDRESS", address(i))
+		for _, line := range []string{
+			"netns add HOST",
+			"-n HOST link set lo up",
+			"-n HUB link add PORT type veth peer name eth0 netns HOST",
+			"-n HUB link set PORT master hub up",
+			"-n HOST addr add ADDRESS/24 dev eth0",
+			"-n HOST link set eth0 up",
+		} {
+			lines = append(lines, host.Replace(line))
+		}
+	}
+	for _, line := range lines {
+		if err := ip(strings.ReplaceAll(line, "HUB", h.hub())); err != nil {
+			return err
+		}
+	}
+	table := "127.0.0.1 localhost\n"
+	for i, name := range h.names {
+		table += address(i) + " " + name + "\n"
+	}
+	for _, name := range h.names {
+		etc := filepath.Join(etcs, name) // ip netns exec mounts what is in it over the files of /etc
+		if err := os.MkdirAll(etc, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(etc, "hosts"), []byte(table), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(h.agent, []byte(agent), 0o755)
+}
+
+// port is the switch's end of a host's cable.
+func port(i int) string { return fmt.Sprintf("port%d", i) }
+
+func address(i int) string { return fmt.Sprintf("10.77.0.%d", i+1) }
+
+// Names are the names of the hosts, which resolve on each of them and nowhere else.
+func (h *Hosts) Names() []string { return slices.Clone(h.names) }
+
+// Cut takes a host, counted from 0, off the network without a word to anybody. It may be called by any goroutine.
+func (h *Hosts) Cut(i int) { h.link(i, "down") }
+
+// Mend brings a host back that was cut.
+func (h *Hosts) Mend(i int) { h.link(i, "up") }
+
+func (h *Hosts) link(i int, state string) {
+	h.t.Helper()
+	if err := ip(fmt.Sprintf("-n %s link set %s %s", h.hub(), port(i), state)); err != nil {
+		h.t.Error(err)
+	}
+}
+
+// Wait waits until no process runs on any host, and fails the test after a minute.
+func (h *Hosts) Wait() {
+	h.t.Helper()
+	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		var busy []string
+		for _, name := range h.names {
+			for _, pid := range pids(name) {
+				command, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+				busy = append(busy, fmt.Sprintf("%s: process %s, %.200q", name, pid, strings.ReplaceAll(string(command), "\x00", " ")))
+			}
+		}
+		if len(busy) == 0 {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			h.t.Errorf("processes still run on the hosts:\n%s", strings.Join(busy, "\n"))
+			return
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package launch
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ownGroup gives a command a process group, which is killed with it when its context ends.
+func ownGroup(cmd *exec.Cmd) *exec.Cmd {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // for those that left the group and hold the output
+	return cmd
+}
+
+// killMarked kills the processes of this machine that have a setting in their environment, which they inherited, but for this
+// one. Ranks have process groups of their own, and outlive mpirun when it is killed. Without /proc it finds none.
+func killMarked(setting string) {
+	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range paths {
+		environ, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+setting+"\x00")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && pid != os.Getpid() {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// tail is the last line that a program wrote, if it is not too long.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	t.text = t.text[max(0, len(t.text)-2000):]
+	return len(p), nil
+}
+
+// explain adds the last line to an error.
+func (t *tail) explain(err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := strings.TrimSpace(string(t.text))
+	if text = text[strings.LastIndexByte(text, '\n')+1:]; text == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %.300s", err, text)
+}

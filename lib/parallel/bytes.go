@@ -1,0 +1,51 @@
+package parallel
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute/shapes"
+
+	"github.com/shardbook/shardbook/lib/memest"
+)
+
+// Bytes is what each device of a rank holds besides activations, by kind, in bytes: memest.Parameters, which the passes use;
+// memest.Master where these are of another type than those that are kept; memest.Optimizer; and memest.Gradients, from the first
+// micro-batch to the update. Loss scale and counters, a few bytes, are not counted. A rank that the layout does not have is an error.
+func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
+	if rank < 0 || rank >= p.layout.Ranks() {
+		return nil, fmt.Errorf("parallel: rank %d of %d: count from 0", rank, p.layout.Ranks())
+	}
+	o, err := p.own(rank % p.layout.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	kinds := map[memest.Kind]int64{}
+	n := len(o.tree)
+	parameters := memest.Parameters
+	if o.besides() {
+		parameters = memest.Master
+		kinds[memest.Parameters] = o.tree.As(o.policy.Compute).Bytes()
+	}
+	for i, e := range o.entries[:len(o.entries)-len(p.policy.Scaling.States())-counters] {
+		kind := memest.Optimizer
+		if i < n {
+			kind = parameters
+		}
+		kinds[kind] += e.bytes()
+	}
+	for i := range o.tree {
+		kinds[memest.Gradients] += shapes.Make(p.policy.Reduce, o.sumDims(i)...).ByteSize()
+	}
+	return kinds, nil
+}
+
+// bytes is what a device has of an entry.
+func (e entry) bytes() int64 {
+	if e.flat > 0 {
+		return shapes.Make(e.whole.Shape.DType, e.flat).ByteSize()
+	}
+	return e.local.ByteSize()
+}
+
+// counters is how many of a state's entries, the last, are counters.
+const counters = 2
