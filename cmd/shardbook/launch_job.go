@@ -97,23 +97,25 @@ func (l *launchJob) ranks(slots int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	pipe, fixed := max(j.Parallel.Pipe, 1), l.train.Flags().Changed("data")
-	data := min(slots, xla.MaxDevices) / pipe
+	flag, number := j.Parallel.byProcess()
+	pipe, fixed := max(j.Parallel.Pipe, 1), l.train.Flags().Changed(flag)
+	n := min(slots, xla.MaxDevices) / pipe
 	switch {
 	case slots < pipe:
 		return 0, fmt.Errorf("--pipe=%d needs as many ranks, and the hosts have slots for %d", pipe, slots)
-	case fixed && (j.Parallel.Data > data || j.Parallel.Data < 1):
-		return 0, fmt.Errorf("--data=%d needs %d ranks, and the hosts have slots for %d: leave it out to use as many as there are",
-			j.Parallel.Data, j.Parallel.Data*pipe, slots)
+	case fixed && (*number > n || *number < 1):
+		return 0, fmt.Errorf("--%s=%d needs %d ranks, and the hosts have slots for %d: leave it out to use as many as there are",
+			flag, *number, *number*pipe, slots)
 	case fixed:
-		data = j.Parallel.Data
+		n = *number
 	}
-	for ; data > 0; data-- {
+	for ; n > 0; n-- {
 		p := j.Parallel
-		p.Data = data
+		_, number := p.byProcess()
+		*number = n
 		p.choose(true)
 		if err = p.validate(j.Batch); err == nil || fixed {
-			return data * pipe, err
+			return n * pipe, err
 		}
 	}
 	return 0, fmt.Errorf("no number of ranks up to %d can do the job: %w", slots, err)
@@ -167,8 +169,8 @@ func (l *launchJob) start(ranks, from int) ([]string, error) {
 	}
 	args := append([]string{"train"}, l.args...)
 	args = append(args, "--engine", engineMPI, "--checkpoint", l.folder)
-	if !l.train.Flags().Changed("data") {
-		args = append(args, "--data", strconv.Itoa(ranks/max(j.Parallel.Pipe, 1)))
+	if flag, _ := j.Parallel.byProcess(); !l.train.Flags().Changed(flag) {
+		args = append(args, "--"+flag, strconv.Itoa(ranks/max(j.Parallel.Pipe, 1)))
 	}
 	if from > 0 && !l.train.Flags().Changed("resume") {
 		args = append(args, "--resume")

@@ -24,7 +24,9 @@ func trainCommand() *cobra.Command {
 			"With --zero each holds only a shard of the optimizer's states, of the gradients, and of the parameters.\n" +
 			"With --pipe N the model's blocks are spread over N devices, through which micro-batches go by --schedule.\n" +
 			"With --tensor N each layer is spread over N devices, and with --seq-parallel N each sequence, in one program; both go\n" +
-			"with each other and with --data, which is how many such groups of devices there are.\n\n" +
+			"with each other and with --data, which is how many such groups of devices there are.\n" +
+			"All of these go together: then each stage of --pipe has devices of its own, which share rows by --data, layers and sequences,\n" +
+			"and shard by --zero what those with other rows have in common.\n\n" +
 			"With --checkpoint the run is saved as it goes and when it is interrupted, and --resume goes on from there,\n" +
 			"bit for bit as if it had not stopped; its settings come from the checkpoint. (Not so where devices do not agree\n" +
 			"after each step, with --sync async and --every, and where what --compress-gradients keeps back is lost.)\n" +
@@ -44,6 +46,7 @@ func trainCommand() *cobra.Command {
 			"  shardbook train --data 4 --zero 3 --prefetch 1\n" +
 			"  shardbook train --pipe 4 --schedule zb-h1 --microbatches 8 --cut measured --trace trace.json\n" +
 			"  shardbook train --data 2 --tensor 2 --tensor-sequence\n" +
+			"  shardbook train --pipe 2 --data 2 --tensor 2 --zero 1 --microbatches 4\n" +
 			"  shardbook train --seq 1024 --batch 2 --seq-parallel 4 --seq-method hybrid\n" +
 			"  mpirun -n 4 shardbook train --engine mpi --zero 3 --checkpoint run\n" +
 			"  mpirun -n 4 --host a:2,b:2 shardbook train --engine mpi --pipe 2 --timeout 30s\n" +

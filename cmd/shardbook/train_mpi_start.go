@@ -62,9 +62,10 @@ func (c *crew) settle(p *parallel, o trainOptions, given func(flag string) bool)
 	if c == nil {
 		return nil
 	}
-	if way := p.sharing(); way != "" {
-		return fmt.Errorf("%s and --engine=%s: it is one program on the devices of one process: leave one of them out, or use --data, --zero or --pipe",
-			way, engineMPI)
+	flag, number := p.byProcess()
+	of := *number // each process's part of a layout is what else was given
+	if flag == "replicas" {
+		*number = max(1, of)
 	}
 	if p.Sync == syncSPMD || p.Sync == syncAuto {
 		if given("sync") {
@@ -75,7 +76,7 @@ func (c *crew) settle(p *parallel, o trainOptions, given func(flag string) bool)
 	}
 	switch {
 	case p.Sync != "":
-	case p.Zero > 0 || p.Pipe > 0:
+	case p.Zero > 0 || p.Pipe > 0 || p.composed():
 		p.Sync = syncRanks
 	default:
 		p.Sync = ddp.Bucketed
@@ -83,17 +84,18 @@ func (c *crew) settle(p *parallel, o trainOptions, given func(flag string) bool)
 	if o.trace != "" {
 		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common time: leave one of them out", engineMPI)
 	}
-	n, pipe := c.Size(), max(1, p.Pipe)
+	n, pipe, what := c.Size(), max(1, p.Pipe), "ranks"
+	if p.Pipe > 0 {
+		what = fmt.Sprintf("pipelines of --pipe=%d", pipe)
+	}
 	switch {
-	case given("data") && p.Data*pipe == n:
-	case given("data") && p.Pipe > 0:
-		return fmt.Errorf("--data=%d pipelines of --pipe=%d are %d ranks, and there are %d processes: start %[3]d, or leave out --data", p.Data, pipe, p.Data*pipe, n)
-	case given("data"):
-		return fmt.Errorf("--data=%d ranks, and there are %d processes: start %[1]d, or leave out --data", p.Data, n)
+	case given(flag) && of*pipe == n:
+	case given(flag):
+		return fmt.Errorf("--%s=%d %s are %d ranks, and there are %d processes: start %[4]d, or leave out --%[1]s", flag, of, what, of*pipe, n)
 	case n%pipe != 0:
 		return fmt.Errorf("--pipe=%d: %d processes are no whole number of pipelines: start a multiple of %[1]d", pipe, n)
 	default:
-		p.Data = n / pipe
+		*number = n / pipe
 	}
 	return nil
 }

@@ -34,6 +34,7 @@ type parallel struct {
 	zeroSettings
 	pipeSettings
 	shareSettings
+	layoutSettings
 }
 
 // alone is one device.
@@ -50,6 +51,7 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 	p.zeroSettings.flags(f)
 	p.pipeSettings.flags(f)
 	p.shareSettings.flags(f)
+	p.layoutSettings.flags(f)
 }
 
 const syncUsage = "how devices share what they learn. Ranks with programs of their own: naive (an all-reduce for each gradient, after the " +
@@ -69,6 +71,8 @@ func (p *parallel) normalize() {
 func (p *parallel) choose(traced bool) {
 	switch {
 	case p.Sync != "" || *p == alone():
+	case p.composed():
+		p.Sync = syncRanks
 	case p.Pipe > 0:
 		p.Sync = syncRanks
 	case p.sharing() != "":
@@ -87,7 +91,7 @@ func (p *parallel) oneProgram() bool { return !slices.Contains(p.rankWays(), p.S
 
 // rankWays are the ways of ranks that there are.
 func (p *parallel) rankWays() []ddp.Sync {
-	if p.Zero > 0 || p.Pipe > 0 {
+	if p.Zero > 0 || p.Pipe > 0 || p.composed() {
 		return []ddp.Sync{syncRanks}
 	}
 	return ddp.Syncs()
@@ -103,7 +107,7 @@ func (p parallel) resumed(given *pflag.FlagSet) (parallel, error) {
 		return given.Changed(name) && given.Lookup(name).Value.String() != flags.Lookup(name).Value.String()
 	}
 	zero, sync, file := other("zero"), other("sync"), given.Changed("schedule-file")
-	only := other("pipe") || file || other("tensor") || other("seq-parallel")
+	only := other("pipe") || file || other("tensor") || other("seq-parallel") || other("replicas")
 	if other(pipelineFlag) {
 		now.ScheduleText = ""
 	}
@@ -146,6 +150,13 @@ func (p *parallel) validate(batch int) error {
 	}
 	if err := p.stray(); err != nil {
 		return err
+	}
+	if p.composed() {
+		return p.validateComposed(batch)
+	}
+	if p.Replicas != 0 || p.DeviceMemory != 0 {
+		return fmt.Errorf("--replicas and --device-memory are for layouts of several of --pipe, --zero, --tensor and --seq-parallel: leave them out; " +
+			"--data is for devices with other rows, and shardbook estimate says what they need")
 	}
 	if p.sharing() != "" {
 		return p.validateShared(batch)

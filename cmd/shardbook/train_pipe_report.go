@@ -32,12 +32,20 @@ func (t *training) piped() (*pipeResult, error) {
 	if run == nil {
 		return nil, nil
 	}
-	e, ok := run.engine.(pipeEngine)
-	if !ok {
+	var s schedule.Schedule
+	var cut []int
+	switch e := run.engine.(type) {
+	case pipeEngine:
+		s, cut = e.schedule, e.Cut()
+	case layoutEngine:
+		if e.Layout().Pipe == 1 {
+			return nil, nil
+		}
+		s, cut = e.Schedule(), e.Layout().Cut
+	default:
 		return nil, nil
 	}
-	s := e.schedule
-	r := &pipeResult{Schedule: s.Name, Ranks: len(s.Ranks), Stages: s.Stages, Microbatches: s.Microbatches, Cut: e.Cut()}
+	r := &pipeResult{Schedule: s.Name, Ranks: len(s.Ranks), Stages: s.Stages, Microbatches: s.Microbatches, Cut: cut}
 	timeline, err := s.Simulate(schedule.Equal())
 	if err != nil {
 		return nil, err
@@ -51,7 +59,11 @@ func (t *training) piped() (*pipeResult, error) {
 	}
 	var own []int
 	for _, one := range run.ranks {
-		own = append(own, one.(pipeRank).PeakActivations())
+		piped, ok := one.(pipeRank)
+		if !ok {
+			return r, nil
+		}
+		own = append(own, piped.PeakActivations())
 	}
 	all, err := shared(t.crew, own)
 	if err != nil {

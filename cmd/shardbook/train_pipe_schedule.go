@@ -22,7 +22,7 @@ func (p *parallel) schedule(batch int) (schedule.Schedule, error) {
 		}
 		return s, err
 	}
-	kind, rows := cmp.Or(p.PipeSchedule, schedule.Kind1F1B), batch/p.Data
+	kind, rows := cmp.Or(p.PipeSchedule, schedule.Kind1F1B), batch/p.Data/max(p.Replicas, 1)
 	build := func(microbatches int) (schedule.Schedule, error) {
 		s, err := schedule.New(kind, p.Pipe, microbatches, p.Chunks)
 		if err != nil {
@@ -46,7 +46,7 @@ func (p *parallel) schedule(batch int) (schedule.Schedule, error) {
 		return s, err
 	}
 	return schedule.Schedule{}, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d rows: "+
-		"choose a multiple of %d", batch, kind, rows, usual*p.Data)
+		"choose a multiple of %d", batch, kind, rows, usual*p.Data*max(p.Replicas, 1))
 }
 
 // usualMicrobatches are numbers to try, the best first.

@@ -13,8 +13,11 @@ import (
 
 // devices is how many are needed.
 func (p *parallel) devices() int {
-	return p.Data * max(p.Pipe, 1) * max(p.Tensor, 1) * max(p.SeqParallel, 1)
+	return max(p.Replicas, 1) * max(p.Pipe, 1) * p.devicesOfRank()
 }
+
+// devicesOfRank is how many a rank of a layout drives.
+func (p *parallel) devicesOfRank() int { return p.Data * max(p.Tensor, 1) * max(p.SeqParallel, 1) }
 
 // enough returns an error if there cannot be so many devices.
 func (p *parallel) enough() error {
@@ -27,6 +30,10 @@ func (p *parallel) enough() error {
 		return fmt.Errorf("--tensor=%d: want 2 to %d devices, or 0 or 1 to share no layers", p.Tensor, xla.MaxDevices)
 	case p.SeqParallel < 0 || p.SeqParallel > xla.MaxDevices:
 		return fmt.Errorf("--seq-parallel=%d: want 2 to %d devices, or 0 or 1 to share no sequences", p.SeqParallel, xla.MaxDevices)
+	case p.Replicas < 0 || p.Replicas > xla.MaxDevices:
+		return fmt.Errorf("--replicas=%d: want 1 to %d", p.Replicas, xla.MaxDevices)
+	case p.devices() > xla.MaxDevices && p.composed():
+		return fmt.Errorf("--data=%d and %s multiply to %d devices: want at most %d in all", p.Data, p.ways(), p.devices(), xla.MaxDevices)
 	case p.devices() > xla.MaxDevices && p.sharing() != "":
 		return fmt.Errorf("--data, --tensor and --seq-parallel multiply to %d devices: want at most %d in all", p.devices(), xla.MaxDevices)
 	case p.devices() > xla.MaxDevices:
@@ -41,7 +48,7 @@ func (p *parallel) validatePipe(batch int) error {
 		name, instead string
 		given         bool
 	}{
-		{"zero", "", p.Zero > 0}, {p.zeroSettings.given(), "", p.zeroSettings.given() != ""},
+		{p.zeroSettings.given(), "", p.zeroSettings.given() != ""},
 		{"accumulate", ", which has --microbatches for that", p.Accumulate > 1}, {"bucket-bytes", "", p.BucketBytes > 0},
 		{"every", "", p.Every > 1}, {"servers", "", p.Servers > 0}, {"compress-gradients", "", p.Compress != ""},
 	} {
@@ -49,9 +56,15 @@ func (p *parallel) validatePipe(batch int) error {
 			return fmt.Errorf("--%s and --pipe=%d%s: leave one of them out", f.name, p.Pipe, f.instead)
 		}
 	}
-	switch {
-	case p.Sync != syncRanks:
+	if p.Sync != syncRanks {
 		return fmt.Errorf("--sync=%s and --pipe=%d, whose devices are ranks: leave out --sync, or choose --sync %s", p.Sync, p.Pipe, syncRanks)
+	}
+	return p.validateStages(batch)
+}
+
+// validateStages is validate for the schedule and the stages of a pipeline.
+func (p *parallel) validateStages(batch int) error {
+	switch {
 	case p.PipeSchedule != "" && !slices.Contains(schedule.Kinds(), p.PipeSchedule):
 		return fmt.Errorf("--schedule=%.40s: want one of %q", p.PipeSchedule, schedule.Kinds())
 	case p.Microbatches < 0:
@@ -68,9 +81,9 @@ func (p *parallel) validatePipe(batch int) error {
 	if err != nil {
 		return err
 	}
-	if rows := batch / p.Data; batch%p.Data != 0 || rows%s.Microbatches != 0 {
+	if parts := p.Data * max(p.Replicas, 1); batch%parts != 0 || batch/parts%s.Microbatches != 0 {
 		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d pipelines with %d micro-batches each: "+
-			"choose a multiple of their product", batch, p.Data, s.Microbatches)
+			"choose a multiple of their product", batch, parts, s.Microbatches)
 	}
 	return nil
 }

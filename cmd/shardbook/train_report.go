@@ -100,9 +100,10 @@ type trainResult struct {
 	BytesPerDevice map[string]int64 `json:"bytes_per_device"`
 	TokensPerS     float64          `json:"tokens_per_s"` // median
 	Skipped        int              `json:"skipped_steps"`
-	Staleness      float64          `json:"staleness,omitempty"`   // mean
-	Sent           *traffic         `json:"sent,omitempty"`        // by a device in a step, in bytes
-	Collectives    []collective     `json:"collectives,omitempty"` // of a device in a step
+	Staleness      float64          `json:"staleness,omitempty"`    // mean
+	Sent           *traffic         `json:"sent,omitempty"`         // by a device in a step, in bytes
+	Collectives    []collective     `json:"collectives,omitempty"`  // of a device in a step
+	SentByAxis     map[string]int64 `json:"sent_by_axis,omitempty"` // of a layout, in the last step, in bytes
 	Pipeline       *pipeResult      `json:"pipeline,omitempty"`
 	Trace          *traceResult     `json:"trace,omitempty"`
 	Checkpoint     string           `json:"checkpoint,omitempty"`
@@ -127,6 +128,9 @@ func (t *training) result(text string) (trainResult, error) {
 	}
 	var err error
 	if r.Collectives, err = t.collectives(); err != nil {
+		return r, err
+	}
+	if r.SentByAxis, err = t.sentByAxis(); err != nil {
 		return r, err
 	}
 	if r.Pipeline, err = t.piped(); err != nil {
@@ -178,6 +182,13 @@ func (t *training) report(out io.Writer, text string) error {
 	}
 	if len(r.Collectives) > 0 {
 		fmt.Fprintf(out, "collectives   of a device in a step: %s\n", collectivesText(r.Collectives))
+	}
+	if len(r.SentByAxis) > 0 {
+		var parts []string
+		for _, axis := range slices.Sorted(maps.Keys(r.SentByAxis)) {
+			parts = append(parts, axis+" "+bytesText(r.SentByAxis[axis]))
+		}
+		fmt.Fprintf(out, "sent          in the last step, by axis: %s\n", strings.Join(parts, ", "))
 	}
 	r.Pipeline.print(out)
 	if tr := r.Trace; tr != nil {

@@ -163,7 +163,9 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	}
 	devices := j.Parallel.devices()
 	if t.crew != nil {
-		devices = 1
+		if devices = 1; j.Parallel.composed() {
+			devices = j.Parallel.devicesOfRank()
+		}
 	}
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(devices)); err != nil {
 		return err
@@ -173,6 +175,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	}
 	in := around{t.options.link, t.tracer.recorder(), t.crew}
 	switch {
+	case j.Parallel.composed():
+		t.run, err = newComposed(ctx, t.backend, j, recipe, in)
 	case j.Parallel.Pipe > 0:
 		t.run, err = newPiped(ctx, t.backend, j, recipe, t.batches.Step, in)
 	case j.Parallel.sharing() != "":

@@ -37,8 +37,7 @@ func (p *parallel) validateShared(batch int) error {
 		name, why string
 		given     bool
 	}{
-		{"pipe", "", p.Pipe > 0}, {p.pipeSettings.given(), "", p.pipeSettings.given() != ""},
-		{"zero", "", p.Zero > 0}, {p.zeroSettings.given(), "", p.zeroSettings.given() != ""},
+		{p.pipeSettings.given(), "", p.pipeSettings.given() != ""}, {p.zeroSettings.given(), "", p.zeroSettings.given() != ""},
 		{"accumulate", ", which is one program and has no micro-batches", p.Accumulate > 1},
 		{"bucket-bytes", ", which is one program and has no buckets", p.BucketBytes > 0},
 		{"every", ", which is one program in step", p.Every > 1},

@@ -76,7 +76,7 @@ func (p *parallel) zeroOptions() zero.Options {
 
 // traffic is what each device sends in a step, or nil where that is not known before.
 func (p *parallel) traffic(recipe train.Recipe) (*traffic, error) {
-	if p.Zero == 0 || p.Sync == syncAuto {
+	if p.Zero == 0 || p.Sync == syncAuto || p.composed() {
 		return nil, nil
 	}
 	plan, err := zero.NewPlan(recipe, p.zeroOptions(), p.Data)

@@ -19,6 +19,7 @@ import (
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
 )
@@ -143,6 +144,9 @@ func (p *Plan) zero(stage int) bool { return p.layout.Data > 1 && p.layout.ZeRO 
 
 // Layout is the plan's layout, with the numbers that were left at 0.
 func (p *Plan) Layout() Layout { return p.layout }
+
+// Schedule is that of one pipeline.
+func (p *Plan) Schedule() schedule.Schedule { return p.player.Schedule }
 
 // averaged are the mesh axes over which gradients are averaged.
 func (p *Plan) averaged() []string { return append([]string{train.Axis}, p.shares.Tokens...) }

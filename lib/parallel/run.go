@@ -73,10 +73,11 @@ func (r *Run) each(do func(i int) error) error {
 	return context.Cause(r.ctx)
 }
 
-// Step trains on one batch, inputs and targets of shape (B,…): see [Rank.Step]. The loss is the mean over all of it.
+// Step trains on one batch, inputs and targets of shape (B,…): see [Rank.Step]. The loss is the mean over all of it. A batch that
+// cannot be dealt out leaves the run as it was.
 func (r *Run) Step(inputs, targets *tensors.Tensor) (train.Metrics, error) {
 	all := make([]train.Metrics, len(r.ranks))
-	if err := r.each(func(i int) (err error) {
+	if err := r.byFirst(func(i int) (err error) {
 		all[i], err = r.ranks[i].Step(r.ctx, inputs, targets)
 		return err
 	}); err != nil {
@@ -123,19 +124,19 @@ func (r *Run) Traffic() (map[string]int64, error) {
 
 // Save is [Rank.Save] of all ranks.
 func (r *Run) Save(dir string, meta any, keep int) error {
-	return r.byFirst(func(one *Rank) error { return one.Save(r.ctx, dir, meta, keep) })
+	return r.byFirst(func(i int) error { return r.ranks[i].Save(r.ctx, dir, meta, keep) })
 }
 
 // Load is [Rank.Load] of all ranks.
 func (r *Run) Load(c *checkpoint.Checkpoint) error {
-	return r.byFirst(func(one *Rank) error { return one.Load(r.ctx, c) })
+	return r.byFirst(func(i int) error { return r.ranks[i].Load(r.ctx, c) })
 }
 
 // byFirst is each for what leaves the ranks as they were where it fails: the first rank's error says most.
-func (r *Run) byFirst(do func(one *Rank) error) error {
+func (r *Run) byFirst(do func(i int) error) error {
 	errs := make([]error, len(r.ranks))
 	if err := r.each(func(i int) error {
-		if errs[i] = do(r.ranks[i]); r.ranks[i].lost != nil {
+		if errs[i] = do(i); r.ranks[i].lost != nil {
 			return errs[i]
 		}
 		return nil
@@ -153,6 +154,6 @@ func (r *Run) Close() error {
 			errs = append(errs, one.Close())
 		}
 	}
-	r.fail(nil)
+	r.fail(errors.New("parallel: the run is closed: start another"))
 	return errors.Join(errs...)
 }

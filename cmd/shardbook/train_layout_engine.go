@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/memest"
+	layouts "github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// layoutEngine has the ranks of a layout, each of which drives several devices.
+type layoutEngine struct {
+	*layouts.Plan
+	backend *xla.Backend
+	options layouts.Options
+}
+
+// newComposed starts a run whose devices share it in several ways.
+func newComposed(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, in around) (runner, error) {
+	plan, err := j.plan(recipe)
+	if err != nil {
+		return nil, err
+	}
+	e := layoutEngine{plan, backend, layouts.Options{Timeout: patience, Trace: in.recorder}}
+	r, err := newRanks(ctx, backend, recipe, e, plan.Layout().Ranks(), in)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// plan deals the job out, if it fits the memory of the devices by the estimate.
+func (j *job) plan(recipe train.Recipe) (*layouts.Plan, error) {
+	l, err := j.layout()
+	if err != nil {
+		return nil, err
+	}
+	setup := memest.Setup{Model: cost.FromGPT(j.Model), Seq: j.Model.Seq, Precision: recipe.Precision, Rule: recipe.Rule,
+		Recompute: j.Model.Recompute, Flash: j.Model.Flash, Dropout: j.Model.Dropout, Clip: recipe.Clip > 0}
+	if memory := int64(j.Parallel.DeviceMemory); memory > 0 {
+		if err := l.Fits(setup, j.Batch, memory); err != nil {
+			return nil, inFlags(err)
+		}
+	}
+	plan, err := layouts.NewPlan(recipe, l)
+	return plan, inFlags(err)
+}
+
+// Join gives each of the process's ranks devices of its own.
+func (e layoutEngine) Join(ctx context.Context, g group.Group, number int) (rank, error) {
+	r, err := e.Plan.Join(ctx, g, e.backend, number*e.Layout().PerRank(), e.options)
+	if err != nil {
+		return nil, err
+	}
+	bytes, err := e.Bytes(g.Rank())
+	return layoutRank{r, e.Layout().Pipe, byName(bytes)}, err
+}
+
+// Close has nothing to do: ranks have programs of their own.
+func (e layoutEngine) Close() {}
+
+type layoutRank struct {
+	*layouts.Rank
+	pipe   int
+	memory map[string]int64
+}
+
+// Step gives a loss whose mean over all ranks is that of the batch: only ranks with the last stage know any.
+func (r layoutRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
+	m, err := r.Rank.Step(ctx, inputs, targets)
+	m.Loss *= float64(r.pipe)
+	return ddp.Metrics{Metrics: m}, err
+}
+
+// Params are the rank's.
+func (r layoutRank) Params(context.Context) (params.Named[*tensors.Tensor], error) {
+	return r.Rank.Params()
+}
+
+func (r layoutRank) Memory() map[string]int64 { return r.memory }
+
+// sentByAxis is what ranks of a layout sent in the last step: of each kind the most. It is nil for other runs. With a crew it is a
+// collective call.
+func (t *training) sentByAxis() (map[string]int64, error) {
+	run, _ := t.run.(*ranks)
+	if run == nil || len(t.records) == 0 {
+		return nil, nil
+	}
+	if _, ok := run.engine.(layoutEngine); !ok {
+		return nil, nil
+	}
+	most := map[string]int64{}
+	for _, one := range run.ranks {
+		own, err := one.(layoutRank).Traffic()
+		if err != nil {
+			return nil, err
+		}
+		for axis, n := range own {
+			most[axis] = max(most[axis], n)
+		}
+	}
+	if t.crew == nil {
+		return most, nil
+	}
+	return t.crew.most(most)
+}

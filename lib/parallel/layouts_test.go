@@ -1,0 +1,166 @@
+package parallel_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// shape is how many devices share along each axis.
+type shape struct{ data, pipe, tensor, seq int }
+
+// shapesOf lists those of so many devices, with axes of 1, 2, 4 and 8.
+func shapesOf(devices int) (all []shape) {
+	sizes := []int{1, 2, 4, 8}
+	for _, data := range sizes {
+		for _, pipe := range sizes {
+			for _, tensor := range sizes {
+				for _, seq := range sizes {
+					if data*pipe*tensor*seq == devices {
+						all = append(all, shape{data, pipe, tensor, seq})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// form is a layout that is trained in, and what else differs from run to run.
+type form struct {
+	parallel.Layout
+	placement sequence.Placement
+	layers    int
+	clip      float64
+}
+
+func (f form) String() string {
+	l := f.Layout
+	text := fmt.Sprintf("replicas=%d,data=%d,pipe=%d,tensor=%d,ring=%d,ulysses=%d,zero=%d", max(1, l.Replicas), l.Data, l.Pipe, l.Tensor, max(1, l.Ring),
+		max(1, l.Ulysses), l.ZeRO)
+	for _, part := range []struct {
+		name string
+		is   bool
+	}{{string(f.placement), l.Ring > 1}, {"tensor-sequence", l.TensorSequence}, {string(l.Schedule), l.Pipe > 1}, {"recompute", l.Recompute},
+		{"clip", f.clip > 0}} {
+		if part.is && part.name != "" {
+			text += "," + part.name
+		}
+	}
+	return text
+}
+
+// formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout may have besides:
+// each schedule, both ways to share sequences, replicas in place of devices with other rows. Without such devices ZeRO does nothing,
+// and one stage stands for all.
+func formsOf() (all []form) {
+	kinds := map[int][]schedule.Kind{
+		1: {schedule.Kind1F1B},
+		2: {schedule.Kind1F1B, schedule.KindZBH1, schedule.KindGPipe, schedule.KindZBV, schedule.KindInterleaved, schedule.KindDualPipe, schedule.KindZBH2},
+		4: {schedule.KindZBH1, schedule.Kind1F1B, schedule.KindGPipe, schedule.KindNaive},
+		8: {schedule.Kind1F1B},
+	}
+	placements := []sequence.Placement{sequence.Contiguous, sequence.Striped, sequence.Zigzag}
+	of := map[int]int{} // so far, by pipe
+	for i, s := range shapesOf(deviceCount) {
+		for zero := range 4 {
+			if s.data == 1 && zero > 0 {
+				continue
+			}
+			k := i + zero
+			f := form{layers: max(2, s.pipe), Layout: parallel.Layout{Pipe: s.pipe, Data: s.data, Tensor: s.tensor, ZeRO: zero}}
+			f.Schedule = kinds[s.pipe][of[s.pipe]%len(kinds[s.pipe])]
+			of[s.pipe]++
+			switch f.Schedule {
+			case schedule.KindInterleaved:
+				f.layers = 2 * s.pipe
+			case schedule.KindDualPipe:
+				f.Microbatches = 2 * s.pipe
+			}
+			if k%2 == 0 {
+				f.Ring, f.placement = s.seq, placements[i%3]
+				f.clip = 0.5
+			} else {
+				f.Ulysses = s.seq
+			}
+			f.TensorSequence = s.tensor > 1 && k%3 == 0
+			f.Recompute = k%4 == 1
+			if zero == 0 && s.data > 1 && i%2 == 0 {
+				f.Replicas, f.Data = 2, s.data/2
+			}
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// setup is a model as memest takes it.
+func setup(c gpt.Config) memest.Setup { return memest.Setup{Model: cost.FromGPT(c), Flash: c.Flash} }
+
+const (
+	layoutRows  = 16
+	layoutSteps = 10
+	// lossBound is by how much of it a loss may differ from one device's: sums are made in another order, and attention goes block by
+	// block where devices share sequences.
+	lossBound = 1e-5
+)
+
+// TestLayouts trains in every layout of eight devices, of axes of 1, 2, 4 and 8 devices and with every stage of ZeRO: the same losses
+// as one device.
+func TestLayouts(t *testing.T) {
+	type baseline struct {
+		layers int
+		clip   float64
+	}
+	alone := map[baseline][]train.Metrics{}
+	worst := 0.0
+	for _, f := range formsOf() {
+		t.Run(f.String(), func(t *testing.T) {
+			c := small(f.layers)
+			if _, err := f.Estimate(setup(c), layoutRows); err != nil {
+				t.Fatal(err)
+			}
+			r := train.Recipe{Model: c, Rule: optim.AdamW(1e-2), Clip: f.clip}
+			of := baseline{f.layers, f.clip}
+			if alone[of] == nil {
+				_, alone[of] = traintest.Alone(t, devices(), r, layoutSteps, texts(layoutRows))
+			}
+			want := alone[of]
+			run, err := parallel.New(context.Background(), devices(), sharing(r, f.Layout, f.placement), f.Layout, parallel.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			off := 0.0
+			for i, m := range steps(t, run, layoutSteps, texts(layoutRows)) {
+				off = max(off, math.Abs(m.Loss/want[i].Loss-1))
+				if d := math.Abs(m.GradNorm - want[i].GradNorm); !(d <= 1e-5*want[i].GradNorm) {
+					t.Errorf("step %d: the norm of the gradients is %g, want %g", i, m.GradNorm, want[i].GradNorm)
+				}
+			}
+			if !(off <= lossBound) {
+				t.Errorf("losses are off by %.2g of one device's, want at most %g", off, lossBound)
+			}
+			worst = max(worst, off)
+			if err := run.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Logf("losses are off by at most %.2g", worst)
+}
+
+var _ = strings.Contains
+var _ = cmp.Or[int]

@@ -1,0 +1,156 @@
+package parallel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// joined has each rank of a plan, in this process, do something.
+func joined(ctx context.Context, r train.Recipe, l parallel.Layout, do func(ctx context.Context, g group.Group, r *parallel.Rank) error) error {
+	p, err := parallel.NewPlan(sharing(r, l, ""), l)
+	if err != nil {
+		return err
+	}
+	return group.Run(ctx, l.Ranks(), func(ctx context.Context, g group.Group) error {
+		one, err := p.Join(ctx, g, devices(), g.Rank()*l.PerRank(), parallel.Options{})
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(ctx, g, one), one.Close())
+	}, group.Timeout(10*time.Minute))
+}
+
+// TestPrecision trains with master copies in half types, and with dynamic loss scaling, which begins too high: all ranks leave the
+// first step out, and go on with the same scale. A parameter may be off from one device's by its own last place where sums are rounded
+// another way, and then learn something else; how far is a share of the largest parameter.
+func TestPrecision(t *testing.T) {
+	const rows, until = 8, 3
+	for _, c := range []struct {
+		policy string
+		share  float64
+		zero   int
+	}{{"bf16", 0.008, 3}, {"fp16", 0.002, 1}} {
+		policy, err := precision.ParsePolicy(c.policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		overflows := c.policy == "fp16"
+		if overflows {
+			policy.Scaling.Initial, policy.Scaling.Backoff = 0x1p26, 0x1p-16
+		}
+		r := train.Recipe{Model: small(1), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Precision: policy}
+		want, alone := traintest.Alone(t, devices(), r, until, texts(rows))
+		l := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: c.zero}
+		var mu sync.Mutex
+		got := traintest.Named{}
+		if err := joined(t.Context(), r, l, func(ctx context.Context, g group.Group, one *parallel.Rank) error {
+			for step := range until {
+				inputs, targets := text(step, rows)
+				m, err := one.Step(ctx, inputs, targets)
+				if err != nil {
+					return err
+				}
+				if skips := overflows && step == 0; m.Skipped != skips || alone[step].Skipped != skips || m.Scale != alone[step].Scale {
+					t.Errorf("%s, rank %d: step %d left out: %v, on one device: %v; the scale is %g, on one device %g", c.policy, g.Rank(), step,
+						m.Skipped, alone[step].Skipped, m.Scale, alone[step].Scale)
+				}
+			}
+			own, err := one.Params()
+			mu.Lock()
+			defer mu.Unlock()
+			for name, v := range own {
+				got[name] = v
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		off := traintest.Apart(t, got, want) * 0x1p-23
+		t.Logf("%s: %g of the largest parameter from one device", c.policy, off)
+		if !(off <= c.share) {
+			t.Errorf("%s: %g of the largest parameter from one device, want at most %g", c.policy, off, c.share)
+		}
+	}
+}
+
+// TestRules trains a GPT with rules of each kind: such as work on each element alone, with all that a layout has, and such as sum over
+// a parameter or keep numbers of its blocks, where its elements are dealt in one way only.
+func TestRules(t *testing.T) {
+	const rows, until = 8, 3
+	for _, c := range []struct {
+		rule   string
+		lr     float64
+		layout parallel.Layout
+	}{
+		{"lion", 1e-3, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 3}},
+		{"sgd", 0.1, parallel.Layout{Data: 2, Tensor: 2, ZeRO: 2}},
+		{"adafactor", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 3}},
+		{"adafactor", 1e-2, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2}},
+		{"lamb", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1}},
+		{"lamb", 1e-2, parallel.Layout{Pipe: 2, Tensor: 2}},
+		{"adam8bit", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}},
+	} {
+		rule, err := optim.Parse(c.rule, c.lr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := train.Recipe{Model: small(1), Rule: rule}
+		_, want := traintest.Alone(t, devices(), r, until, texts(rows))
+		run := start(t, r, c.layout)
+		off := 0.0
+		for i, m := range steps(t, run, until, texts(rows)) {
+			off = max(off, math.Abs(m.Loss/want[i].Loss-1))
+		}
+		t.Logf("%s in %+v: %.2g", c.rule, c.layout, off)
+		if !(off <= lossBound) {
+			t.Errorf("%s in %+v: losses are off by %.2g of one device's, want at most %g", c.rule, c.layout, off, lossBound)
+		}
+	}
+}
+
+// TestRulesRefused has rules that cannot work on what devices have be errors, at the latest of the first step.
+func TestRulesRefused(t *testing.T) {
+	both := parallel.Layout{Data: 2, Tensor: 2, ZeRO: 1}
+	rounding, err := precision.ParsePolicy("bf16-pure")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rounding.StochasticUpdate = true
+	for name, c := range map[string]struct {
+		recipe train.Recipe
+		layout parallel.Layout
+		want   string
+	}{
+		"adafactor":           {train.Recipe{Rule: optim.Adafactor(1e-2)}, both, "choose"},
+		"lamb":                {train.Recipe{Rule: optim.LAMB(1e-2)}, both, "choose one of the two, or an optimizer that does not"},
+		"adam8bit":            {train.Recipe{Rule: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2}, "the optimizer keeps numbers of blocks of"},
+		"stochastic rounding": {train.Recipe{Rule: optim.SGD(1), Precision: rounding}, both, "stochastic rounding numbers the elements"},
+	} {
+		c.recipe.Model = small(1)
+		run, err := parallel.New(context.Background(), devices(), sharing(c.recipe, c.layout, ""), c.layout, parallel.Options{})
+		if err == nil {
+			_, err = run.Step(text(0, 4))
+			err = errors.Join(err, run.Close())
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+var _ = fmt.Sprint
+var _ = toy.Batch
