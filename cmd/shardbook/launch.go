@@ -68,7 +68,7 @@ func launchCommand() *cobra.Command {
 	f.IntVar(&o.slots, "slots", 0, "how many ranks this machine takes where no hosts are given (default its CPUs)")
 	f.StringVar(&o.agent, "agent", "", "what runs a command on a host, as AGENT HOST COMMAND: Open MPI's plm_rsh_agent (default $"+envAgent+", else ssh, in Slurm srun)")
 	f.StringVar(&o.network, "interface", "", "network between hosts, as 10.0.0.0/24 or eth0 (default all that they have in common)")
-	f.StringArrayVar(&o.mpirunArgs, "mpirun-arg", nil, "one more argument for mpirun; may be repeated")
+	f.StringArrayVar(&o.mpirunArgs, "mpirun-arg", nil, "one more argument for mpirun; may be repeated (mpirun takes a parameter of --mca once: those that launch sets cannot be set again)")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints, which all hosts see")
 	f.IntVar(&o.minHosts, "min-hosts", 1, "hosts without which the job is not started")
 	f.IntVar(&o.restarts, "restarts", 3, "how often to start again with no new checkpoint in between")
@@ -159,11 +159,12 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 
 func say(out io.Writer, line string) { fmt.Fprintln(out, "launch:", line) }
 
-// handedOver are the variables that ranks on all hosts get: those of this project, and that which decides how XLA compiles.
+// handedOver are the variables that ranks on all hosts get: those of this project, and those which decide which plugin is found and how it
+// compiles.
 func handedOver() (names []string) {
 	for _, setting := range os.Environ() {
 		name, _, _ := strings.Cut(setting, "=")
-		if name == "XLA_FLAGS" || strings.HasPrefix(name, "SHARDBOOK_") {
+		if name == "XLA_FLAGS" || name == "PJRT_PLUGIN_LIBRARY_PATH" || strings.HasPrefix(name, "SHARDBOOK_") {
 			names = append(names, name)
 		}
 	}

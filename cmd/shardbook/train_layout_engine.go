@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"math"
+	"slices"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -44,7 +46,11 @@ func (j *job) plan(recipe train.Recipe) (*layouts.Plan, error) {
 	}
 	setup := memest.Setup{Model: cost.FromGPT(j.Model), Seq: j.Model.Seq, Precision: recipe.Precision, Rule: recipe.Rule,
 		Recompute: j.Model.Recompute, Flash: j.Model.Flash, Dropout: j.Model.Dropout, Clip: recipe.Clip > 0}
-	if memory := int64(j.Parallel.DeviceMemory); memory > 0 {
+	memory := int64(j.Parallel.DeviceMemory)
+	if memory == 0 {
+		memory = math.MaxInt64
+	}
+	if known := slices.Contains(memest.Schedules(), memest.Schedule(l.Schedule)); known || l.Schedule == "" || memory < math.MaxInt64 {
 		if err := l.Fits(setup, j.Batch, memory); err != nil {
 			return nil, inFlags(err)
 		}

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
+	ranksof "github.com/shardbook/shardbook/lib/collective/rank"
 )
 
 // Ways to have ranks.
@@ -34,6 +37,11 @@ type crew struct {
 // joinCrew waits for the other processes, at most for the timeout.
 func joinCrew(ctx context.Context, timeout time.Duration) (*crew, *mpi.Job, error) {
 	job, err := mpi.World(mpi.Timeout(timeout))
+	if errors.Is(err, mpi.ErrLate) {
+		host, _ := os.Hostname()
+		fmt.Fprintf(os.Stderr, "shardbook: rank %d on %s: %v\n", started("OMPI_COMM_WORLD_RANK"), host, err)
+		return nil, nil, exitStatus(statusLost)
+	}
 	if err != nil {
 		return nil, nil, beforeCrew{err}
 	}
@@ -103,24 +111,12 @@ func (c *crew) context(ctx context.Context) context.Context {
 
 // tell gives every process each one's text, in the order of the ranks. It is a collective call.
 func (c *crew) tell(ctx context.Context, text string) ([]string, error) {
-	sizes := make([]int64, c.Size())
-	if err := group.AllGather(ctx, c.talk, []int64{int64(len(text))}, sizes); err != nil {
-		return nil, err
+	told, err := ranksof.Exchange(ctx, c.talk, []byte(text))
+	texts := make([]string, len(told))
+	for rank, t := range told {
+		texts[rank] = string(t)
 	}
-	longest := int64(1)
-	for _, n := range sizes {
-		longest = max(longest, n)
-	}
-	own, all := make([]uint8, longest), make([]uint8, int(longest)*c.Size())
-	copy(own, text)
-	if err := group.AllGather(ctx, c.talk, own, all); err != nil {
-		return nil, err
-	}
-	texts := make([]string, c.Size())
-	for rank, n := range sizes {
-		texts[rank] = string(all[rank*len(own):][:n])
-	}
-	return texts, nil
+	return texts, err
 }
 
 // shared gives every process each one's value, in the order of the ranks. It is a collective call; alone there is only the own.

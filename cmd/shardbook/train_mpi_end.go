@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	ranksof "github.com/shardbook/shardbook/lib/collective/rank"
 )
 
 // statusLost is the exit status of a process that has lost another, EX_TEMPFAIL of sysexits.h: it is worth to start again from the
@@ -26,12 +27,9 @@ func (s exitStatus) Error() string { return fmt.Sprintf("said already, status %d
 // rollCallTime is how long a rank that cannot go on waits for the others to answer, if the timeout is not shorter.
 const rollCallTime = 10 * time.Second
 
-// linger is how long a rank that has lost another stays: at its end mpirun wakes the stopped and ends the others, who are about to say
-// what they miss.
+// linger is how long a rank stays that has lost another, or leaves it to another to say what went wrong: at its end mpirun wakes the
+// stopped and ends the others, who are about to say it.
 const linger = time.Second
-
-// saysWhy is how the ranks' errors of checkpoints end that are another rank's.
-const saysWhy = "it says why"
 
 // endReport is what a process says at the end, in at most reportBytes.
 type endReport struct {
@@ -57,10 +55,10 @@ func (c *crew) end(err error, out io.Writer) error {
 	reports, missing := c.rollCall(mine, wait)
 	owners := slices.IndexFunc(reports, func(r endReport) bool { return r.own })
 	switch {
-	case mine.own:
-		c.sayOwn(out, reports, mine.text)
-		return exitStatus(1)
 	case owners >= 0:
+		if !mine.own || !c.sayOwn(out, reports, mine.text) {
+			time.Sleep(linger)
+		}
 		return exitStatus(1)
 	case len(missing) > 0:
 		fmt.Fprintf(out, "shardbook: %s: %s within %v: killed, stalled or cut off; go on from the last checkpoint%s\n",
@@ -71,6 +69,8 @@ func (c *crew) end(err error, out io.Writer) error {
 		if first := slices.IndexFunc(reports, func(r endReport) bool { return r.text != "" }); first == c.Rank() {
 			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none is gone, but one may be slower than --timeout %v allows\n",
 				c.at(first), mine.text, c.timeout)
+		} else {
+			time.Sleep(linger)
 		}
 		return exitStatus(statusLost)
 	}
@@ -83,16 +83,16 @@ func (c *crew) heard(err error) bool {
 	if errors.As(err, &f) {
 		return errors.Is(f, context.DeadlineExceeded) || f.Group != "" || f.Rank != c.Rank()
 	}
-	return strings.HasSuffix(err.Error(), saysWhy)
+	return errors.Is(err, ranksof.ErrElsewhere)
 }
 
-// sayOwn prints the rank's own error, unless a rank before it has the same.
-func (c *crew) sayOwn(out io.Writer, reports []endReport, text string) {
+// sayOwn prints the rank's own error, unless a rank before it has the same, and reports whether it did.
+func (c *crew) sayOwn(out io.Writer, reports []endReport, text string) bool {
 	same := 0
 	for other, r := range reports {
 		if r.own && r.text == clipped(text) {
 			if other < c.Rank() {
-				return
+				return false
 			}
 			same++
 		}
@@ -101,6 +101,7 @@ func (c *crew) sayOwn(out io.Writer, reports []endReport, text string) {
 		text = c.at(c.Rank()) + ": " + text
 	}
 	fmt.Fprintln(out, "shardbook:", text)
+	return true
 }
 
 // at is a rank and its host.

@@ -91,7 +91,7 @@ func (c *crew) settle(p *parallel, o trainOptions, given func(flag string) bool)
 	switch {
 	case given(flag) && of*pipe == n:
 	case given(flag):
-		return fmt.Errorf("--%s=%d %s are %d ranks, and there are %d processes: start %[4]d, or leave out --%[1]s", flag, of, what, of*pipe, n)
+		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag, of, what, of*pipe, n)
 	case n%pipe != 0:
 		return fmt.Errorf("--pipe=%d: %d processes are no whole number of pipelines: start a multiple of %[1]d", pipe, n)
 	default:

@@ -70,6 +70,7 @@ func TestTrainByProcesses(t *testing.T) {
 	}{
 		{2, "--sync overlap --accumulate 2", "--data 2", 0},
 		{4, "--pipe 2 --cut measured --sample 3", "--data 2", 1e-5},
+		{2, "--pipe 2 --data 2 --zero 2 --sample 3", "", 1e-5}, // each with two devices
 	} {
 		args := slices.Concat(tiny, strings.Fields(c.flags), []string{"--steps", "3"})
 		got := trainedByRanks(t, c.ranks, args...)
@@ -132,8 +133,8 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 		{"another build", wrong(second, untagged), "", "build with -tags mpi"},
 		{"all another build", wrong(all, untagged), "", "build with -tags mpi"},
 		{"no such flag", command, "--no-such-flag", "unknown flag: --no-such-flag"},
-		{"too many", command, "--data 3", "--data=3 ranks, and there are 2 processes"},
-		{"one program", command, "--tensor 2", "it is one program on the devices of one process"},
+		{"too many", command, "--data 3", "--data=3 ranks need 3 processes, and there are 2"},
+		{"too many replicas", command, "--tensor 2 --replicas 3", "--replicas=3 ranks need 3 processes, and there are 2"},
 		{"one program by name", command, "--sync spmd", "choose --sync, one of"},
 		{"trace", command, "--trace " + dir + "/trace", "processes have clocks of their own"},
 		{"diverges", command, "--lr 1e30", "the loss is"},

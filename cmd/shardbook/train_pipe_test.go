@@ -79,7 +79,6 @@ func TestTrainPipeRefuses(t *testing.T) {
 		"--pipe -1":                                          "--pipe=-1",
 		"--pipe 999999":                                      "--pipe=999999",
 		"--pipe 4 --data 512":                                "in all",
-		"--pipe 2 --zero 2":                                  "--zero and --pipe=2: leave one of them out",
 		"--pipe 2 --shards 2":                                "--shards and --pipe=2",
 		"--pipe 2 --accumulate 2":                            "--accumulate and --pipe=2, which has --microbatches",
 		"--pipe 2 --bucket-bytes 1MB":                        "--bucket-bytes and --pipe=2",

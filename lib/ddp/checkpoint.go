@@ -3,6 +3,7 @@ package ddp
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -43,7 +44,7 @@ func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 		return r.lose(errors.Join(err, e))
 	}
 	if failed[0] != 0 && err == nil {
-		err = errors.New("ddp: rank 0 could not save the checkpoint; it says why")
+		err = fmt.Errorf("ddp: rank 0 could not save the checkpoint; %w", rank.ErrElsewhere)
 	}
 	return err
 }
@@ -67,7 +68,7 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	}
 	if step[0] < 0 {
 		if err == nil {
-			err = errors.New("ddp: rank 0 could not read the checkpoint; it says why")
+			err = fmt.Errorf("ddp: rank 0 could not read the checkpoint; %w", rank.ErrElsewhere)
 		}
 		return err
 	}

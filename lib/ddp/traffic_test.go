@@ -76,6 +76,9 @@ func TestServerBytes(t *testing.T) {
 	backend := devicetest.Open(t, worlds)
 	for _, servers := range []int{1, 2, worlds} {
 		for _, way := range []ddp.Sync{ddp.Server, ddp.Async} {
+			if way == ddp.Async && servers != 2 {
+				continue // how many there are, servers that wait have shown
+			}
 			o := ddp.Options{Sync: way, BucketBytes: 160, Servers: servers}
 			e := newEngine(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, o)
 			loads := sent(t, e, worlds, 2*worlds)

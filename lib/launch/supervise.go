@@ -90,12 +90,15 @@ func (s *supervisor) say(format string, args ...any) { s.Say(fmt.Sprintf(format,
 
 // once starts the job and waits for its end. again says that it is worth another start, and err why.
 func (s *supervisor) once(ctx context.Context) (again bool, err error) {
-	hosts, err := s.live(ctx)
+	hosts, silent, err := s.live(ctx)
 	if err != nil {
 		return false, err
 	}
 	ranks, err := s.Ranks(Slots(hosts))
-	if err != nil {
+	switch {
+	case err != nil && len(silent) > 0: // with them it may be done
+		return false, &Error{Again, fmt.Errorf("%s: %w; %s did not answer", list(hosts), err, names(silent))}
+	case err != nil:
 		return false, &Error{1, fmt.Errorf("%s: %w", list(hosts), err)}
 	}
 	before, err := s.Progress()
@@ -130,23 +133,23 @@ func (s *supervisor) once(ctx context.Context) (again bool, err error) {
 	return s.judge(ctx, p.Status(), killed, hosts, progress)
 }
 
-// live returns the hosts to start on.
-func (s *supervisor) live(ctx context.Context) ([]Host, error) {
+// live returns the hosts to start on, and those that do not answer.
+func (s *supervisor) live(ctx context.Context) (live []Host, silent []Silent, err error) {
 	all, err := s.Hosts(ctx)
 	if err != nil {
-		return nil, &Error{1, err}
+		return nil, nil, &Error{1, err}
 	}
-	live, silent := s.Probe(ctx, all)
+	live, silent = s.Probe(ctx, all)
 	if ctx.Err() != nil {
-		return nil, interrupted("before a start")
+		return nil, nil, interrupted("before a start")
 	}
 	for _, h := range silent {
 		s.say("host %s is left out: %v", h.Name, h.Err)
 	}
 	if need := max(s.MinHosts, 1); len(live) < need {
-		return nil, &Error{Again, fmt.Errorf("%d of %d hosts answer, and at least %d are needed (--min-hosts)", len(live), len(all), need)}
+		return nil, nil, &Error{Again, fmt.Errorf("%d of %d hosts answer, and at least %d are needed (--min-hosts)", len(live), len(all), need)}
 	}
-	return live, nil
+	return live, silent, nil
 }
 
 // judge says whether a job that ended with a status is worth another start.

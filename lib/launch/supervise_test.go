@@ -157,7 +157,7 @@ func TestSupervise(t *testing.T) {
 		{"progress in between", &world{plays: []act{{status: 75}, {status: 75, saved: 2}, {status: 75}, {status: 75, saved: 4}, {status: 75}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 2", "a:2,b:2,c:1 4 2", "a:2,b:2,c:1 4 4", "a:2,b:2,c:1 4 4"}, nil, 0, ""},
 		{"too few hosts", &world{plays: []act{{status: 75, loses: []string{"a", "b", "c"}}}}, []string{"a:2,b:2,c:1 4 0"}, nil, Again, "0 of 3 hosts answer"},
-		{"too few ranks", &world{plays: []act{{status: 75, loses: []string{"a", "b"}}}}, []string{"a:2,b:2,c:1 4 0"}, nil, 1, "c:1: want 2 ranks"},
+		{"too few ranks", &world{plays: []act{{status: 75, loses: []string{"a", "b"}}}}, []string{"a:2,b:2,c:1 4 0"}, nil, Again, "c:1: want 2 ranks; a, b did not answer"},
 		{"no start", &world{}, []string{"a:2,b:2,c:1 4 0"}, nil, 1, "no more starts"},
 		{"mpirun hangs after a failure", &world{plays: []act{{lasts: forever, fails: true}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"its ranks failed, and mpirun did not end within 30s"}, 0, ""},

@@ -69,7 +69,7 @@ func World(options ...Option) (*Job, error) {
 		}
 		provided = s.provided
 	case <-time.After(config.timeout):
-		return nil, fmt.Errorf("mpi: not all processes of the job started within %v: exit, with a status that is not 0", config.timeout)
+		return nil, fmt.Errorf("%w within %v: exit, with a status that is not 0", ErrLate, config.timeout)
 	}
 	if provided < C.MPI_THREAD_MULTIPLE {
 		return nil, errors.New("mpi: this Open MPI is built without MPI_THREAD_MULTIPLE: install one that has it")

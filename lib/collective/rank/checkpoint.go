@@ -35,7 +35,7 @@ func Save(ctx context.Context, g group.Group, s Saving) error {
 			defer draft.Discard()
 		}
 	}
-	told, err := exchange(ctx, g, []byte(path))
+	told, err := Exchange(ctx, g, []byte(path))
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func Save(ctx context.Context, g group.Group, s Saving) error {
 	if path = string(told[0]); path != "" {
 		report, own = s.write(ctx, path, g.Rank())
 	}
-	if told, err = exchange(ctx, g, report); err != nil {
+	if told, err = Exchange(ctx, g, report); err != nil {
 		return err
 	}
 	done := []byte{}
@@ -52,11 +52,11 @@ func Save(ctx context.Context, g group.Group, s Saving) error {
 			done = []byte("done")
 		}
 	}
-	if told, err = exchange(ctx, g, done); err != nil {
+	if told, err = Exchange(ctx, g, done); err != nil {
 		return err
 	}
 	if own == nil && len(told[0]) == 0 {
-		own = errors.New("rank: another rank could not write its part of the checkpoint; it says why")
+		own = fmt.Errorf("rank: another rank could not write its part of the checkpoint; %w", ErrElsewhere)
 	}
 	return own
 }
@@ -84,7 +84,7 @@ func (s Saving) commit(ctx context.Context, draft *checkpoint.Shared, reports []
 	for rank, report := range reports {
 		var w *checkpoint.Written
 		if len(report) == 0 {
-			return fmt.Errorf("rank: rank %d could not write its part of the checkpoint; it says why", rank)
+			return fmt.Errorf("rank: rank %d could not write its part of the checkpoint; %w", rank, ErrElsewhere)
 		}
 		if err := json.Unmarshal(report, &w); err != nil {
 			return fmt.Errorf("rank: the report of rank %d: %w", rank, err)
@@ -108,7 +108,7 @@ func Load(ctx context.Context, g group.Group, c *checkpoint.Checkpoint, read fun
 			step = strconv.Itoa(c.Step)
 		}
 	}
-	told, err := exchange(ctx, g, []byte(step))
+	told, err := Exchange(ctx, g, []byte(step))
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func Load(ctx context.Context, g group.Group, c *checkpoint.Checkpoint, read fun
 		switch {
 		case own != nil:
 		case len(t) == 0:
-			own = fmt.Errorf("rank: rank %d could not read the checkpoint; it says why", rank)
+			own = fmt.Errorf("rank: rank %d could not read the checkpoint; %w", rank, ErrElsewhere)
 		case string(t) != step:
 			own = fmt.Errorf("rank: rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, step)
 		}
@@ -130,8 +130,11 @@ func Lost(err error) bool {
 	return errors.As(err, &failure)
 }
 
-// exchange gives all ranks each rank's message.
-func exchange(ctx context.Context, g group.Group, own []byte) ([][]byte, error) {
+// ErrElsewhere is what an error wraps that a rank has because another has one of its own.
+var ErrElsewhere = errors.New("it says why")
+
+// Exchange gives all ranks each rank's message, in the order of the ranks. It is a collective call.
+func Exchange(ctx context.Context, g group.Group, own []byte) ([][]byte, error) {
 	sizes := make([]int64, g.Size())
 	if err := group.AllGather(ctx, g, []int64{int64(len(own))}, sizes); err != nil {
 		return nil, err
