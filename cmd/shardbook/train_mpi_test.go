@@ -70,7 +70,7 @@ func TestTrainByProcesses(t *testing.T) {
 	}{
 		{2, "--sync overlap --accumulate 2", "--data 2", 0},
 		{4, "--pipe 2 --cut measured --sample 3", "--data 2", 1e-5},
-		{2, "--pipe 2 --data 2 --zero 2 --sample 3", "", 1e-5}, // each with two devices
+		{2, "--layers 2 --pipe 2 --data 2 --zero 2 --sample 3", "", 1e-5}, // each with two devices
 	} {
 		args := slices.Concat(tiny, strings.Fields(c.flags), []string{"--steps", "3"})
 		got := trainedByRanks(t, c.ranks, args...)
