@@ -14,7 +14,7 @@ import (
 
 // Blocks that divide nothing, and blocks larger than the axes.
 func TestBlocks(t *testing.T) {
-	n := 40
+	n := 20 // each is compiled by itself
 	if testing.Short() {
 		n = 10
 	}

@@ -90,7 +90,7 @@ func randomProblems(seed uint64, n int) []problem {
 }
 
 func TestAgainstFloat64(t *testing.T) {
-	n := 2000
+	n := 1000
 	if testing.Short() {
 		n = 200
 	}

@@ -18,7 +18,6 @@ import (
 // The loss is the same bits whatever the codec, since the forward pass is exact; lossless codecs leave all gradients as
 // they are, and lossy ones change them, but not much. All of it holds with recomputation.
 func TestCompress(t *testing.T) {
-	random := rand.New(rand.NewPCG(41, 42))
 	for name, c := range map[string]gpt.Config{
 		"GELU":         {Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Dropout: 0.2},
 		"SwiGLU":       {Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true},
@@ -26,6 +25,7 @@ func TestCompress(t *testing.T) {
 		"gated ReLU":   {Layers: 1, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU, Gated: true},
 		"sparse alone": {Layers: 1, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU, CompressReLU: "csr:1"},
 	} {
+		random := rand.New(rand.NewPCG(41, 42)) // each case has its own, or its weights would be of the map's order
 		w, _ := randomModel(c, random)
 		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)), tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
 			tensors.FromScalar(uint32(7)))
@@ -61,12 +61,25 @@ func TestCompress(t *testing.T) {
 				if same := slices.Equal(got, want); same == lossy {
 					t.Errorf("%s, %q, %q: the gradients are the same: %v", name, codec, policy, same)
 				}
-				if off := distance(got, want); off > 0.02 { // int8 keeps 1 part in 254 of the largest of a group
+				if off := distance(got, want); off > mostOff(c, codec) {
 					t.Errorf("%s, %q, %q: the gradients are off by %v of their norm", name, codec, policy, off)
 				}
 			}
 		}
 	}
+}
+
+// mostOff is how much of their norm gradients may be off by, with whatever weights. Measured with 200 seeds, the furthest were
+// 0.006 off with bf16 and 0.026 with int8, which keeps 1 part in 254 of the largest of a group, and half of them at most 0.004.
+// But int8 makes 0 of a gate that is small, where the gradient of a ReLU jumps: with such gates up to 0.12 was measured.
+func mostOff(c gpt.Config, codec string) float64 {
+	switch {
+	case codec != "int8":
+		return 0.01
+	case c.Gated && c.Activation == gpt.ReLU:
+		return 0.15
+	}
+	return 0.03
 }
 
 // CompressReLU is for what comes out of a ReLU, and for nothing else.

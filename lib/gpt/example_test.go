@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
@@ -31,7 +32,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	n, k := len(weights), len(states)
-	step, err := graph.NewExec(backend, func(in []*graph.Node) []*graph.Node {
+	step, err := graph.NewExec(devicetest.One(), func(in []*graph.Node) []*graph.Node {
 		w, states, in := in[:n], in[n:n+k], in[n+k:]
 		number, inputs, targets := in[0], in[1], in[2]
 		loss := config.Loss(tree.Nodes(w), inputs, targets)

@@ -125,9 +125,10 @@ func (m plainModel) logits(tokens []int32) [][]float64 {
 func (m plainModel) linear(name string, x []float64, out int) []float64 {
 	y := make([]float64, out)
 	copy(y, m.p[name+".b"])
+	w := m.p[name+".w"]
 	for i := range x {
 		for j := range y {
-			y[j] += x[i] * m.p[name+".w"][i*out+j]
+			y[j] += x[i] * w[i*out+j]
 		}
 	}
 	return y
@@ -143,11 +144,11 @@ func (m plainModel) norm(name string, x []float64) []float64 {
 	for _, v := range x {
 		variance += (v - mean) * (v - mean) / float64(len(x))
 	}
-	y := make([]float64, len(x))
+	y, scale, shift := make([]float64, len(x)), m.p[name+".g"], m.p[name+".b"]
 	for c, v := range x {
-		y[c] = (v - mean) / math.Sqrt(variance+1e-5) * m.p[name+".g"][c]
+		y[c] = (v - mean) / math.Sqrt(variance+1e-5) * scale[c]
 		if m.Norm != gpt.RMSNorm {
-			y[c] += m.p[name+".b"][c]
+			y[c] += shift[c]
 		}
 	}
 	return y

@@ -10,9 +10,6 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
-// backend is one device that the tests of this package share.
-var backend = devicetest.One()
-
 // call runs a graph function once in plain Go.
 func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
 	return devicetest.CallOn(devicetest.PureGo(), fn, args...)

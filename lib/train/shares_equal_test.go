@@ -26,11 +26,9 @@ func TestSharedEqualsOneDevice(t *testing.T) {
 	runs := hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3)}, inFloat32,
 		way{data: 1, ring: 1, ulysses: 1, tensor: 1, sequence: true, overlap: true, placement: zigzag},
 		way{tensor: 2},
-		way{tensor: 3, sequence: true},
 		way{tensor: 8, sequence: true},
 		way{tensor: 4, sequence: true, overlap: true},
 		way{ring: 3},
-		way{ring: 2, placement: zigzag},
 		way{ulysses: 8},
 		way{ring: 2, ulysses: 3, placement: zigzag},
 		way{data: 2, ring: 2, tensor: 2, sequence: true, placement: zigzag},
@@ -49,9 +47,8 @@ func TestSharedEqualsOneDevice(t *testing.T) {
 func TestSharedEqualsOneDeviceOdd(t *testing.T) {
 	ways := []way{
 		{tensor: 4},
-		{ring: 2, placement: sequence.Zigzag},
+		{ring: 2, placement: sequence.Zigzag, gather: true},
 		{ring: 3, placement: sequence.Striped},
-		{ring: 3, placement: sequence.Striped, gather: true},
 		{data: 2, ring: 2, ulysses: 2, placement: sequence.Zigzag},
 		{data: 2, ring: 2, tensor: 2, sequence: true, overlap: true, placement: sequence.Zigzag},
 	}
@@ -99,23 +96,23 @@ func TestSharedOptionsEqualOneDevice(t *testing.T) {
 		c := even
 		c.KVHeads, c.Dropout = 2, 0.2
 		hold(t, train.Recipe{Model: c, Rule: rule, Seed: 7}, inFloat32,
-			way{tensor: 2}, way{data: 2, tensor: 4, sequence: true})
+			way{data: 2, tensor: 4, sequence: true})
 	})
 	t.Run("recompute", func(t *testing.T) {
 		c := even
-		c.Layers, c.Recompute, c.Flash, c.KVHeads = 2, recompute.Block, true, 1
+		c.Recompute, c.Flash, c.KVHeads = recompute.Block, true, 1
 		hold(t, train.Recipe{Model: c, Rule: rule}, inFloat32,
 			way{tensor: 3, sequence: true}, way{ring: 2, placement: sequence.Zigzag})
 	})
 }
 
 // In half precision a device rounds its part of a sum, where one device rounds the whole: gradients differ by a few units in
-// the last place of the largest, which is 2⁻⁸ of it in bfloat16 (2.8 units were measured) and 2⁻¹¹ in float16, and losses by what
-// 20 steps make of that (0.0015 was measured, and 0.00005).
+// the last place of the largest, which is 2⁻⁸ of it in bfloat16 (2.3 units were measured) and 2⁻¹¹ in float16, and losses by what
+// 20 steps make of that (0.001 was measured, and 0.00005).
 func TestSharedHalfPrecision(t *testing.T) {
 	t.Run("bf16", func(t *testing.T) {
 		hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: policy(t, "bf16")}, bounds{losses: 1e-2, gradients: 0x1p-5},
-			way{tensor: 4, sequence: true}, way{ring: 2, placement: sequence.Zigzag})
+			way{ring: 2, tensor: 2, sequence: true, placement: sequence.Zigzag})
 	})
 	// The first scales are too large, and the devices together leave these steps out, as one device does. (Devices that share tokens
 	// may leave out others: each has the mean over its own tokens, whose gradients are larger.)

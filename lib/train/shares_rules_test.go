@@ -108,7 +108,6 @@ func TestSharedUpdates(t *testing.T) {
 	}{
 		"SGD":                 {recipe: train.Recipe{Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}}},
 		"AdamW, clipped":      {recipe: train.Recipe{Rule: optim.AdamW(0.1), Clip: 0.5}, bound: 1e-6},
-		"Lion":                {recipe: train.Recipe{Rule: optim.Lion(0.1)}},
 		"LAMB":                {recipe: train.Recipe{Rule: optim.LAMB(0.1)}, bound: 2e-6},
 		"Adafactor":           {recipe: train.Recipe{Rule: optim.Adafactor(0.1)}, bound: 2e-6},
 		"stochastic rounding": {recipe: train.Recipe{Rule: optim.SGD(0.1), Precision: named("bf16-pure", true), Seed: 5}},

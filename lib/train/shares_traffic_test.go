@@ -196,6 +196,9 @@ func TestSharedTraffic(t *testing.T) {
 		{ring: 2, gather: true},
 	} {
 		for _, backward := range []bool{false, true} {
+			if backward && (w.gather || w.tensor == 4) {
+				continue // what TestSharedEqualsOneDeviceOdd compares has two layers as well
+			}
 			got, want := report(t, w.passes(t, c, 2, backward)), w.theory(t, c, 2, backward)
 			if !maps.Equal(got, want) {
 				t.Errorf("%v, backward %v: %v, want %v", w, backward, got, want)

@@ -111,7 +111,7 @@ const bound = 4
 // TestEqual holds both engines, in worlds of 1 to 8, against one device, and, since they add up in one order, against each
 // other bit for bit: with AdamW, Adam, Adafactor and SGD with momentum, a parameter that two blocks have in common, one that
 // nothing uses, and clipping. Hardly any parameter's elements are divisible by the world. Stage 3 trains in all worlds, and the
-// others, which differ from it in what is whole between the passes, in three: each world's programs take a second to compile.
+// others, which differ from it in what is whole between the passes, in two each: each world's programs take a second to compile.
 func TestEqual(t *testing.T) {
 	const steps = 20
 	backend := devicetest.Open(t, 8)
@@ -128,7 +128,7 @@ func TestEqual(t *testing.T) {
 			t.Errorf("%d ranks are %g units from one device", world, off)
 		}
 		for stage := 1; stage <= 3; stage++ {
-			if stage < 3 && world != 2 && world != 5 && world != 8 {
+			if stage == 1 && world != 2 && world != 5 || stage == 2 && world != 5 && world != 8 {
 				continue
 			}
 			program := compiled(t, backend, recipe, zero.Options{Stage: stage}, steps, batches, xla.Axis(train.Axis, world))

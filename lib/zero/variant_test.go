@@ -22,7 +22,7 @@ import (
 func TestVariants(t *testing.T) {
 	const steps, world = 10, 4
 	backend := devicetest.Open(t, world)
-	recipe := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(1e-2)}
+	recipe := train.Recipe{Model: toy.Layers(3, true), Rule: optim.AdamW(1e-2)}
 	batches := toyBatches(4 * world)
 	one := alone(t, backend, recipe, steps, batches)
 	plain := ranks(t, engine(t, backend, recipe, zero.Options{Stage: 3}), world, steps, batches)
@@ -41,12 +41,11 @@ func TestVariants(t *testing.T) {
 		t.Errorf("a program that gathers ahead and recomputes: %s is not the same bit for bit", diff)
 	}
 	for name, o := range map[string]zero.Options{
-		"micro-batches, stage 1": {Stage: 1, Accumulate: 2},
-		"micro-batches, stage 2": {Stage: 2, Accumulate: 2},
-		"micro-batches, stage 3": {Stage: 3, Accumulate: 2, Prefetch: 1},
-		"copies, stage 1":        {Stage: 1, Shards: 2},
-		"copies, stage 3":        {Stage: 3, Shards: 2},
-		"copies only":            {Stage: 3, Shards: 1},
+		"micro-batches and copies, stage 1": {Stage: 1, Accumulate: 2, Shards: 2},
+		"micro-batches, stage 2":            {Stage: 2, Accumulate: 2},
+		"micro-batches, stage 3":            {Stage: 3, Accumulate: 2, Prefetch: 1},
+		"copies, stage 3":                   {Stage: 3, Shards: 2},
+		"copies only, stage 2":              {Stage: 2, Shards: 1},
 	} {
 		got := ranks(t, engine(t, backend, recipe, o), world, steps, batches)
 		if off := traintest.Apart(t, one, got); !(off <= bound) {
@@ -103,6 +102,9 @@ func TestPrecision(t *testing.T) {
 		one := alone(t, backend, recipe, steps, batches)
 		var first named
 		for stage := 1; stage <= 3; stage++ {
+			if stage == 2 && name != "fp16" { // whose update may be left out
+				continue
+			}
 			o := zero.Options{Stage: stage}
 			r := ranks(t, engine(t, backend, recipe, o), world, steps, batches)
 			if first == nil {
