@@ -170,6 +170,7 @@ func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 			rows, l.Replicas*l.Data, l.Microbatches, parts)
 	}
 	s.Batch, s.Microbatches = rows/parts, l.Microbatches
+	s.Bucket = cmp.Or(s.Bucket, 1) // there are no buckets: gradients are reduced where they lie
 	s.Layout = memest.Layout{Data: l.Replicas * l.Data, Tensor: l.Tensor, Seq: l.TensorSequence, Context: l.Ring * l.Ulysses,
 		Pipeline: l.Pipe, Chunks: l.Chunks, Schedule: memest.Schedule(l.Schedule), ZeRO: l.ZeRO}
 	return memest.Estimate(s)

@@ -45,7 +45,7 @@ func TestModels(t *testing.T) {
 			{Pipe: 2, Data: 3, ZeRO: 1, Microbatches: 1}, // no power of two
 		},
 	} {
-		r := train.Recipe{Model: toy.Layers(4, tied), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Clip: 0.3}
+		r := train.Recipe{Model: toy.Layers(4, tied), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Clip: 0.1}
 		for _, l := range layouts {
 			rows := rows
 			if l.Data == 3 {

@@ -1,7 +1,6 @@
 package parallel
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/gomlx/compute/shapes"
@@ -39,7 +38,7 @@ type entry struct {
 }
 
 // own lists what the rank at a place of a pipeline has.
-func (p *Plan) own(at int) (*own, error) {
+func (p *Plan) own(at int) *own {
 	o := &own{Plan: p, Share: p.Shares[at]}
 	local := chain.Model{Criterion: p.model.Criterion, Initial: p.model.Initial, Matmul: p.model.Matmul, Noisy: p.model.Noisy}
 	for _, b := range p.model.Blocks {
@@ -80,7 +79,8 @@ func (p *Plan) own(at int) (*own, error) {
 		}
 		o.update.Model = part
 	}
-	return o, o.list()
+	o.list()
+	return o
 }
 
 // local is the parameters of a tree as devices have them that share layers.
@@ -105,7 +105,7 @@ func (o *own) parts() (parts []optim.Part) {
 }
 
 // list makes the entries.
-func (o *own) list() error {
+func (o *own) list() {
 	tree := o.tree
 	if !o.zero(1) {
 		tree = o.Tree.As(o.policy.Params)
@@ -131,9 +131,6 @@ func (o *own) list() error {
 				e.cut = cut
 				if !o.zero(1) {
 					e.cut = &params.Cut{Axis: s.Axis, Index: cut.Index}
-				} else if !slices.Equal(whole.Shape.Dimensions, o.Tree[at].Shape.Dimensions) {
-					return fmt.Errorf("parallel: the optimizer's %s is not of the shape of %s, which is cut: choose another optimizer, tensor=1 or ZeRO 0",
-						whole, o.Tree[at])
 				}
 				e.local = e.cut.Part(whole.Shape)
 			}
@@ -143,7 +140,6 @@ func (o *own) list() error {
 		}
 		o.entries = append(o.entries, e)
 	}
-	return nil
 }
 
 // keepsShards says whether the state has shards of the parameters. In stages 1 and 2 it has them whole, but in mixed precision,

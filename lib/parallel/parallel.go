@@ -131,6 +131,12 @@ func (p *Plan) fits() error {
 			return fmt.Errorf("parallel: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another "+
 				"optimizer, or tensor=1", s)
 		}
+		for _, state := range optim.States(p.recipe.Rule, params.Tree{s}) {
+			if p.zero(1) && !slices.Equal(state.Shape.Dimensions, s.Shape.Dimensions) {
+				return fmt.Errorf("parallel: the optimizer's %s is not of the shape of %s, of which tensor=%d and ZeRO %d leave no run: choose "+
+					"one of the two, or an optimizer whose states are, such as adamw", state, s, p.layout.Tensor, p.layout.ZeRO)
+			}
+		}
 		if p.zero(1) && p.policy.StochasticUpdate {
 			return fmt.Errorf("parallel: stochastic rounding numbers the elements of %s, of which tensor=%d and ZeRO %d leave no run: "+
 				"leave one of them out", s, p.layout.Tensor, p.layout.ZeRO)

@@ -67,10 +67,7 @@ func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, fi
 		return nil, err
 	}
 	at := g.Rank() % p.layout.Pipe
-	r := &Rank{options: o, mesh: mesh, world: g, at: at, sets: map[int]group.Group{}}
-	if r.own, err = p.own(at); err != nil {
-		return nil, err
-	}
+	r := &Rank{own: p.own(at), options: o, mesh: mesh, world: g, at: at, sets: map[int]group.Group{}}
 	if r.pipe, err = g.Split(ctx, g.Rank()/p.layout.Pipe, g.Rank()); err != nil {
 		return nil, err
 	}
@@ -175,10 +172,11 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 		return train.Metrics{}, err
 	}
 	if shape := parts[0].Inputs.Shape(); !shape.Equal(r.inputs) {
-		if r.bounds, err = r.boundaries(r.mesh, shape); err != nil {
+		bounds, err := r.boundaries(r.mesh, shape)
+		if err != nil {
 			return train.Metrics{}, err
 		}
-		r.inputs = shape
+		r.inputs, r.bounds = shape, bounds
 	}
 	if err := r.step(ctx, parts); err != nil {
 		return train.Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))

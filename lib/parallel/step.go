@@ -24,10 +24,10 @@ func (w *worker) makeUpdate(ctx context.Context) error {
 	} else {
 		out, err = w.updateWithOthers(ctx, float32(loss))
 	}
-	w.sums = nil // they were donated
 	if err != nil {
-		return err
+		return err // what is left of the sums Close frees
 	}
+	w.sums = nil // they were donated
 	n, last := len(w.state), len(out)-1
 	err = free(w.Rank.besides...)
 	w.state, w.Rank.besides = out[:n:n], nil
@@ -47,6 +47,7 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 	if err != nil {
 		return nil, err
 	}
+	w.sums = grads // in their place, so that Close frees them
 	placements := w.gradPlacements()
 	for set := range w.Sets {
 		g := w.sets[set]
@@ -67,7 +68,7 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 				grads[i], err = w.mesh.Place(host, placements[i])
 			}
 			if err != nil {
-				return nil, fmt.Errorf("in a group of the ranks that have %s: %w", w.Tree[i].Name, err)
+				return nil, fmt.Errorf("%s, in a group of the ranks %v: %w", w.Tree[i].Name, w.members(set), err)
 			}
 		}
 		end()
@@ -79,15 +80,26 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 			return nil, err
 		}
 		totals, err := merged(out[0])
-		if err == nil {
-			err = errors.Join(addUp(ctx, w.pipe, totals), free(out[0]))
-		}
-		if err != nil {
+		if err := errors.Join(err, free(out[0])); err != nil {
 			return nil, err
+		}
+		if err := addUp(ctx, w.pipe, totals); err != nil {
+			first := w.world.Rank() - w.at
+			return nil, fmt.Errorf("in a group of the ranks %d to %d: %w", first, first+w.layout.Pipe-1, err)
 		}
 		args = append(args, totals)
 	}
 	return w.call(p.apply, args...)
+}
+
+// members are the numbers, among all ranks, of those that have a set's parameters, in the order of their group.
+func (w *worker) members(set int) (all []int) {
+	for replica := range w.layout.Replicas {
+		for _, at := range w.Sets[set] {
+			all = append(all, replica*w.layout.Pipe+at)
+		}
+	}
+	return all
 }
 
 // addUp sums a tensor of the host over a group.

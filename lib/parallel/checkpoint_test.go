@@ -1,0 +1,233 @@
+package parallel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/zero"
+)
+
+// stateIn is all that is in the newest checkpoint of a folder.
+func stateIn(t *testing.T, dir string) traintest.Named {
+	t.Helper()
+	c := traintest.Last(t, dir)
+	values, err := c.Read(t.Context(), c.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := params.Zip(c.Tree(), values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return named
+}
+
+// sameState checks that the checkpoints of two folders hold the same bits.
+func sameState(t *testing.T, name, got, want string) {
+	t.Helper()
+	a, b := stateIn(t, got), stateIn(t, want)
+	if at := traintest.Differ(a, b); at != "" || len(a) != len(b) {
+		t.Errorf("%s: %d entries, want %d; other bits in %q", name, len(a), len(b), at)
+	}
+}
+
+// engineRun is a run in this process, in a layout or on one device.
+type engineRun interface {
+	load(c *checkpoint.Checkpoint) error
+	step(step int) (loss float64, err error)
+	save(dir string) error
+}
+
+type layoutRun struct {
+	*parallel.Run
+	batches traintest.Batches
+}
+
+func (r layoutRun) load(c *checkpoint.Checkpoint) error { return r.Load(c) }
+func (r layoutRun) save(dir string) error               { return r.Save(dir, "note", 0) }
+func (r layoutRun) step(step int) (float64, error) {
+	m, err := r.Step(r.batches(step))
+	return m.Loss, err
+}
+
+type deviceRun struct {
+	*train.Run
+	batches traintest.Batches
+}
+
+func (r deviceRun) load(c *checkpoint.Checkpoint) error { return r.Load(context.Background(), c) }
+func (r deviceRun) save(dir string) error {
+	_, err := r.Save(context.Background(), dir, "note", 0)
+	return err
+}
+func (r deviceRun) step(step int) (float64, error) {
+	m, err := r.Step(r.batches(step))
+	return m.Loss, err
+}
+
+// TestCheckpoints passes a run on from layout to layout, to one device and back: each loads what the one before it saved and saves
+// it again, the same bits, and goes on as a run of one device does that was never interrupted. What devices share is padded.
+func TestCheckpoints(t *testing.T) {
+	const rows = 8
+	r := train.Recipe{Model: small(1), Rule: optim.AdamW(1e-2), Clip: 0.5}
+	first := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}
+	layouts := []*parallel.Layout{&first, {Data: 4, ZeRO: 3}, nil, {Replicas: 2, Pipe: 2, Tensor: 2}}
+	_, want := traintest.Alone(t, devices(), r, len(layouts), texts(rows))
+	var dir string
+	for step, l := range layouts {
+		var run engineRun
+		var end func() error
+		if l == nil {
+			one := traintest.One(t, devices(), r)
+			run, end = deviceRun{one, texts(rows)}, one.Close
+		} else {
+			one := start(t, r, *l)
+			run, end = layoutRun{one, texts(rows)}, one.Close
+		}
+		name := fmt.Sprintf("step %d, %+v", step, l)
+		if dir != "" {
+			again := t.TempDir()
+			c := traintest.Last(t, dir)
+			var note string
+			if err := errors.Join(run.load(c), c.Meta(&note), run.save(again)); err != nil || c.Step != step || note != "note" {
+				t.Fatalf("%s: a checkpoint of step %d with note %q: %v", name, c.Step, note, err)
+			}
+			sameState(t, name+", saved again", again, dir)
+		}
+		loss, err := run.step(step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if off := math.Abs(loss/want[step].Loss - 1); !(off <= lossBound) {
+			t.Errorf("%s: the loss is %g, of a run that goes on %g", name, loss, want[step].Loss)
+		}
+		dir = t.TempDir()
+		if err := errors.Join(run.save(dir), end()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCheckpointsOfEngines has the engines of ZeRO and of pipelines load a layout's checkpoint and save it again, and a layout load
+// theirs: the same bits. The state has master copies and the loss scaling's numbers, and the last layout goes on with parameters in
+// half types that it makes of the master copies.
+func TestCheckpointsOfEngines(t *testing.T) {
+	policy, err := precision.ParsePolicy("fp16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(0.1), Precision: policy}
+	_, want := traintest.Alone(t, devices(), r, 3, toyBatches(6))
+	l := parallel.Layout{Pipe: 2, Data: 3, ZeRO: 2, Microbatches: 1}
+	dir, ofZero, ofPipe := t.TempDir(), t.TempDir(), t.TempDir()
+	run := start(t, r, l)
+	steps(t, run, 2, toyBatches(6))
+	if err := run.Save(dir, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	c := traintest.Last(t, dir)
+
+	z, err := zero.NewEngine(devices(), r, zero.Options{Stage: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	if err := group.Run(t.Context(), 2, func(ctx context.Context, g group.Group) error {
+		one, err := z.Join(ctx, g, g.Rank())
+		if err != nil {
+			return err
+		}
+		return errors.Join(one.Load(ctx, c), one.Save(ctx, ofZero, nil, 0), one.Close())
+	}, group.Timeout(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	sameState(t, "zero", ofZero, dir)
+
+	e, err := pipeline.NewEngine(devices(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	s, err := schedule.New(schedule.KindGPipe, 3, 2, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := e.Pipeline(pipeline.Options{Schedule: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := group.Run(t.Context(), 3, func(ctx context.Context, g group.Group) error {
+		one, err := p.Join(ctx, g, g.Rank())
+		if err != nil {
+			return err
+		}
+		return errors.Join(one.Load(ctx, traintest.Last(t, ofZero)), one.Save(ctx, ofPipe, nil, 0), one.Close())
+	}, group.Timeout(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	sameState(t, "pipeline", ofPipe, dir)
+
+	again := t.TempDir()
+	other := start(t, r, parallel.Layout{Replicas: 2, Data: 3, ZeRO: 1})
+	if err := errors.Join(other.Load(traintest.Last(t, ofPipe)), other.Save(again, nil, 0)); err != nil || other.Steps() != 2 {
+		t.Fatalf("%d steps, %v", other.Steps(), err)
+	}
+	sameState(t, "back", again, dir)
+	const half = 2e-3 // of a number, as half types round
+	m := steps(t, other, 3, toyBatches(6))[0]
+	if off := math.Abs(m.Loss/want[2].Loss - 1); !(off <= half) || math.Abs(want[0].Loss/want[2].Loss-1) < 10*half {
+		t.Errorf("the losses are %g, of a run that goes on %g, and first %g", m.Loss, want[2].Loss, want[0].Loss)
+	}
+}
+
+// TestFailedSave has a run save to where it cannot, and load what is not there or of another recipe: errors, after which it goes on as
+// if they had not been, and which leave nothing behind.
+func TestFailedSave(t *testing.T) {
+	const rows = 8
+	r := train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.5)}
+	want, _ := traintest.Alone(t, devices(), r, 2, toyBatches(rows))
+	root := t.TempDir()
+	file, good := filepath.Join(root, "file"), filepath.Join(root, "good")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := r
+	other.Rule = optim.SGDRule{LR: 0.5, Momentum: 0.9}
+	foreign := start(t, other, parallel.Layout{})
+	if err := foreign.Save(good, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	run := start(t, r, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1})
+	steps(t, run, 1, toyBatches(rows))
+	if err := run.Save(file, nil, 0); err == nil {
+		t.Error("a checkpoint in a file")
+	}
+	if err := run.Load(nil); err == nil {
+		t.Error("no checkpoint is loaded")
+	}
+	if err := run.Load(traintest.Last(t, good)); err == nil {
+		t.Error("a checkpoint of another recipe is loaded")
+	}
+	steps(t, run, 2, toyBatches(rows))
+	near(t, "after what failed", paramsOf(t, run), want, unitBound)
+	if entries, err := os.ReadDir(root); err != nil || len(entries) != 2 {
+		t.Errorf("in the folder: %v, %v", entries, err)
+	}
+}

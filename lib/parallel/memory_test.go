@@ -1,0 +1,167 @@
+package parallel_test
+
+import (
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// shardBytes is what a device has of a model's parameters in float32 where so many have shards.
+func shardBytes(r train.Recipe, devices int) (sum int64) {
+	for _, s := range r.Model.Params() {
+		sum += 4 * int64((s.Size()+devices-1)/devices)
+	}
+	return sum
+}
+
+// TestMemory compares what devices hold between steps, and before the first, with a count: each stage of ZeRO shards what it says.
+func TestMemory(t *testing.T) {
+	mixed, err := precision.ParsePolicy("bf16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := train.Recipe{Model: small(1), Rule: optim.AdamW(1e-2)}
+	half := r
+	half.Precision = mixed
+	whole, part := r.Model.Params().Bytes(), shardBytes(r, 4)
+	for _, c := range []struct {
+		recipe train.Recipe
+		layout parallel.Layout
+		want   int64 // of the first device, if it is counted here as well
+	}{
+		{r, parallel.Layout{Data: 4}, 3 * whole},
+		{r, parallel.Layout{Data: 4, ZeRO: 1}, whole + 2*part},
+		{r, parallel.Layout{Data: 4, ZeRO: 3}, 3 * part},
+		{half, parallel.Layout{Data: 4, ZeRO: 2}, whole/2 + 3*part},
+		{half, parallel.Layout{Data: 4, ZeRO: 3}, 3 * part},
+		{r, parallel.Layout{Replicas: 2, Pipe: 2, Tensor: 2, TensorSequence: true}, 0},
+		{half, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}, 0},
+	} {
+		p, err := parallel.NewPlan(sharing(c.recipe, c.layout, ""), c.layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtime.GC() // numbers that programs were given wait for it
+		before := devices().Live()
+		run := start(t, c.recipe, c.layout)
+		for step := range 2 {
+			steps(t, run, step, texts(8))
+			for device, live := range devices().Live() {
+				var want int64
+				if device < c.layout.Devices() {
+					kinds, err := p.Bytes(device / c.layout.PerRank())
+					if err != nil {
+						t.Fatal(err)
+					}
+					want = kinds[memest.Parameters] + kinds[memest.Master] + kinds[memest.Optimizer]
+					if device == 0 && c.want != 0 && want != c.want {
+						t.Errorf("%+v: the plan has %d bytes, want %d", c.layout, want, c.want)
+					}
+				}
+				const numbers = 64 // bytes of counters, and of numbers that wait for the garbage collector
+				if got := live.Bytes - before[device].Bytes; got < want || got > want+numbers {
+					t.Errorf("%+v, after %d steps: device %d has %d bytes, want %d", c.layout, step, device, got, want)
+				}
+			}
+		}
+		if err := run.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPeaks compares the most that lies on a device at once: from stage to stage it shrinks by what is sharded besides.
+func TestPeaks(t *testing.T) {
+	r := train.Recipe{Model: small(2), Rule: optim.SGD(1e-2)}
+	var peaks, planned []int64
+	for zero := 1; zero <= 3; zero++ {
+		l := parallel.Layout{Data: 4, ZeRO: zero, Microbatches: 2}
+		peaks = append(peaks, peak(t, r, l))
+		p, err := parallel.NewPlan(r, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds, err := p.Bytes(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		planned = append(planned, kinds[memest.Parameters]+kinds[memest.Gradients])
+	}
+	t.Logf("at most %d bytes, of which parameters and gradients %d", peaks, planned)
+	for i := range 2 {
+		if got, want := peaks[i]-peaks[i+1], planned[i]-planned[i+1]; want < 1000 || math.Abs(float64(got-want)) > 0.1*float64(want) {
+			t.Errorf("stage %d needs %d bytes less than the one before, want about %d", i+2, got, want)
+		}
+	}
+}
+
+// peak trains in a layout on devices of its own.
+func peak(t *testing.T, r train.Recipe, l parallel.Layout) int64 {
+	t.Helper()
+	backend, err := xla.Open(xla.Devices(l.Devices()), xla.Plugin("cpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backend.Close()
+	run, err := parallel.New(t.Context(), backend, r, l, parallel.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	steps(t, run, 2, texts(8))
+	return backend.PeakBytes()[0]
+}
+
+// TestEstimate compares what memest says of a layout's states with the plan's own count: equal, where nothing is padded and the
+// pipeline is cut where memest cuts it. memest has ZeRO shard over devices that share sequences and over replicas, too, so these are
+// left out. In mixed precision what lies there between steps is at most what memest says; gradients are summed in float32, of which it
+// knows nothing.
+func TestEstimate(t *testing.T) {
+	c := small(2)
+	c.Vocab = 16
+	mixed, err := precision.ParsePolicy("bf16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := []memest.Kind{memest.Parameters, memest.Master, memest.Optimizer}
+	for _, s := range shapesOf(deviceCount) {
+		for zero := range 4 {
+			if s.pipe > 2 || s.seq > 1 && zero > 0 {
+				continue
+			}
+			l := parallel.Layout{Pipe: s.pipe, Data: s.data, Tensor: s.tensor, Ring: s.seq, ZeRO: zero}
+			for _, policy := range []precision.Policy{{}, mixed} {
+				of := setup(c)
+				of.Rule, of.Precision = optim.AdamW(1e-2), policy
+				ledger, err := l.Estimate(of, layoutRows)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Rule: of.Rule, Precision: policy}, l, ""), l)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for rank, stage := range ledger.Stages {
+					kinds, err := p.Bytes(rank)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var sum, said int64
+					for _, kind := range states {
+						sum, said = sum+kinds[kind], said+stage.Of(kind)
+					}
+					if plain := !policy.Mixed(); sum > said || plain && (sum != said || kinds[memest.Gradients] != stage.Of(memest.Gradients)) {
+						t.Errorf("%+v, stage %d: %v, memest says states of %d bytes and gradients of %d", l, rank, kinds, said, stage.Of(memest.Gradients))
+					}
+				}
+			}
+		}
+	}
+}

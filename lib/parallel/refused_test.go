@@ -1,0 +1,130 @@
+package parallel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/tensor"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// noReplicas is for a program on several devices.
+type noReplicas struct{ train.Replicas }
+
+// unchained is a model that is no chain.
+type unchained struct{ train.Model }
+
+// TestRefused lists what cannot be planned or begun, with what the error must say.
+func TestRefused(t *testing.T) {
+	toys := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(1)}
+	replicated, bare := toys, toys
+	replicated.Replicas = noReplicas{}
+	bare.Model = unchained{toys.Model}
+	one := parallel.Layout{Tensor: 2}
+	alone := train.Recipe{Model: gpt.Parallel{Config: small(2)}, Rule: optim.SGD(1)}
+	other := train.Recipe{Model: gpt.Parallel{Config: small(2), Tensor: tensor.Group{Axis: "model"}}, Rule: optim.SGD(1)}
+	begin := func(b *xla.Backend, r train.Recipe, l parallel.Layout) error {
+		run, err := parallel.New(context.Background(), b, r, l, parallel.Options{})
+		if err == nil {
+			err = run.Close()
+		}
+		return err
+	}
+	for name, c := range map[string]struct {
+		recipe train.Recipe
+		layout parallel.Layout
+		want   string
+	}{
+		"no rule":            {train.Recipe{Model: toys.Model}, parallel.Layout{}, "the recipe has no model or no rule"},
+		"a program's copies": {replicated, parallel.Layout{}, "Recipe.Replicas is set"},
+		"no chain":           {bare, parallel.Layout{}, "no chain of blocks"},
+		"shares nothing":     {toys, parallel.Layout{Tensor: 2, Ring: 3}, "does not say what devices share, and the layout has tensor=2, ring=3, ulysses=1"},
+		"one device's GPT":   {train.Recipe{Model: small(2), Rule: optim.SGD(1)}, one, "a gpt.Config does not say what devices share"},
+		"no axis":            {alone, one, "the layout has tensor=2, and the model shares nothing along it: use Layout.TensorGroup and SequenceGroup"},
+		"another axis":       {other, one, `the model shares along the axis "model"`},
+		"heads":              {sharing(train.Recipe{Model: small(2), Rule: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""), parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},
+		"more stages":        {toys, parallel.Layout{Pipe: 5}, "4 blocks cannot be 5 stages"},
+		"a short cut":        {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "Cut has 1 stages"},
+		"too few blocks":     {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}}, "Cut, [1 2], is for 3 blocks, and the model has 4"},
+		"an empty stage":     {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "Cut gives stage 1 0 blocks"},
+		"more devices":       {toys, parallel.Layout{Pipe: 3, Data: 3}, "the layout has 9 devices, and the backend 8: open more with xla.Devices"},
+	} {
+		checkError(t, name, begin(devices(), c.recipe, c.layout), c.want)
+	}
+	checkError(t, "no backend", begin(nil, toys, parallel.Layout{}), "the backend is nil: open one with xla.Open")
+
+	p, err := parallel.NewPlan(toys, parallel.Layout{Pipe: 2, Data: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Bytes(2)
+	checkError(t, "no such rank", err, "rank 2 of 2")
+	join := func(ranks int, b *xla.Backend, first int) error {
+		return group.Run(t.Context(), ranks, func(ctx context.Context, g group.Group) error {
+			r, err := p.Join(ctx, g, b, first, parallel.Options{})
+			if err != nil {
+				return err
+			}
+			return r.Close()
+		}, group.Timeout(time.Minute))
+	}
+	checkError(t, "a larger group", join(3, devices(), 0), "a group of 3 ranks for a layout of 2: make it 2")
+	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
+	checkError(t, "no such device", join(2, devices(), 8), "a mesh from device 8 on")
+	checkError(t, "too few left", join(2, devices(), 7), "needs more than the backend's 1 devices from number 7 on")
+}
+
+// TestBatchesRefused gives a run batches that cannot be dealt out, after which it goes on as if they had not been.
+func TestBatchesRefused(t *testing.T) {
+	const rows = 8
+	r := train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.5)}
+	l := parallel.Layout{Replicas: 2, Pipe: 2, Data: 2}
+	want, _ := traintest.Alone(t, devices(), r, 2, toyBatches(rows))
+	run := start(t, r, l)
+	bad := func(at string) {
+		t.Helper()
+		inputs, targets := toy.Batch(0, rows)
+		few, fewer := toy.Batch(0, 6)
+		odd, odder := toy.Batch(0, 4)
+		wide := tensors.FromScalarAndDimensions(float32(1), rows, 5)
+		for _, c := range []struct {
+			inputs, targets *tensors.Tensor
+			want            string
+		}{
+			{few, fewer, "6 rows is not divisible by 2 ranks with 2 micro-batches each"},
+			{odd, odder, "a micro-batch of 1 rows for 2 devices with other rows: make the batch a multiple"},
+			{inputs, fewer, "6"},
+			{wide, targets, "inputs of shape (Float32)[2, 5]"},
+		} {
+			_, err := run.Step(c.inputs, c.targets)
+			checkError(t, at, err, c.want)
+		}
+	}
+	bad("before a step")
+	steps(t, run, 1, toyBatches(rows))
+	bad("after a step")
+	steps(t, run, 2, toyBatches(rows))
+	near(t, "after batches that are refused", paramsOf(t, run), want, unitBound)
+	if err := errors.Join(run.Close(), run.Close()); err != nil {
+		t.Error(err)
+	}
+	inputs, targets := toy.Batch(0, rows)
+	_, step := run.Step(inputs, targets)
+	_, all := run.Params()
+	_, traffic := run.Traffic()
+	for what, err := range map[string]error{"Step": step, "Params": all, "Traffic": traffic, "Save": run.Save(t.TempDir(), nil, 0), "Load": run.Load(nil)} {
+		checkError(t, fmt.Sprintf("%s of a closed run", what), err, "closed")
+	}
+}

@@ -1,0 +1,111 @@
+package xla_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// TestMeshFrom runs programs on two meshes of neighbouring devices side by side: what is placed lies on the mesh's own devices, and
+// what they exchange does not leave them.
+func TestMeshFrom(t *testing.T) {
+	backend := devicetest.Open(t, 5)
+	for _, first := range []int{1, 3} {
+		mesh, err := backend.MeshFrom(first, xla.Axis("data", 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := backend.Live()
+		x, err := mesh.Place([]float32{1, 2, 3, float32(first)}, xla.Shard(0, "data"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for device, live := range backend.Live() {
+			want := int64(0)
+			if device == first || device == first+1 {
+				want = 8
+			}
+			if got := live.Bytes - before[device].Bytes; got != want {
+				t.Errorf("a mesh from device %d on: device %d has %d bytes, want %d", first, device, got, want)
+			}
+		}
+		program, err := xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+			return []*graph.Node{collective.AllReduce(in[0], collective.Sum, "data")}
+		}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := program.Call(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for device, shard := range out[0].Shards() {
+			values, err := tensors.CopyFlatData[float32](shard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := []float32{4, 2 + float32(first)}; !slices.Equal(values, want) {
+				t.Errorf("a mesh from device %d on: device %d of it has %v, want %v", first, device, values, want)
+			}
+		}
+		program.Close()
+	}
+}
+
+// TestMeshFromRefused asks for devices that the backend does not have.
+func TestMeshFromRefused(t *testing.T) {
+	backend := devicetest.Open(t, 3)
+	for _, c := range []struct {
+		first, size int
+		want        string
+	}{
+		{-1, 1, "a mesh from device -1 on: the backend has devices 0 to 2"},
+		{3, 1, "a mesh from device 3 on"},
+		{1, 3, "mesh (data=3) needs more than the backend's 2 devices from number 1 on"},
+		{2, 0, `mesh axis "data" has size 0`},
+	} {
+		if _, err := backend.MeshFrom(c.first, xla.Axis("data", c.size)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%d devices from %d on: %v, want an error with %q", c.size, c.first, err, c.want)
+		}
+	}
+}
+
+// TestShapes says what a function returns on one device, with collectives in it, without anything compiled; what it panics with is an
+// error.
+func TestShapes(t *testing.T) {
+	backend := devicetest.Open(t, 3)
+	mesh, err := backend.MeshFrom(1, xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f32 := dtypes.Float32
+	got, err := mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{collective.AllGather(in[0], 0, "data"), graph.ConvertDType(graph.ReduceAllSum(in[1]), dtypes.BFloat16)}
+	}, shapes.Make(f32, 3, 4), shapes.Make(dtypes.Int32, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []shapes.Shape{shapes.Make(f32, 6, 4), shapes.Make(dtypes.BFloat16)}; !slices.EqualFunc(got, want, shapes.Shape.Equal) {
+		t.Errorf("shapes %v, want %v", got, want)
+	}
+	if got, err := mesh.Shapes(func([]*graph.Node) []*graph.Node { return nil }); err != nil || len(got) != 0 {
+		t.Errorf("of nothing: %v, %v", got, err)
+	}
+	for name, fn := range map[string]func(in []*graph.Node) []*graph.Node{
+		"in1":  func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Add(in[0], in[1])} },
+		"ring": func(in []*graph.Node) []*graph.Node { return []*graph.Node{collective.AllGather(in[0], 0, "ring")} },
+	} {
+		if _, err := mesh.Shapes(fn, shapes.Make(f32, 3), shapes.Make(f32, 2)); err == nil || !strings.Contains(err.Error(), "building the graph: ") {
+			t.Errorf("%s: %v, want an error of building the graph", name, err)
+		}
+	}
+}
