@@ -67,7 +67,7 @@ func CallOn(backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args 
 // CompileQuickly has XLA spend less on machine code, for tests that compile far more than they run: compiling takes half the
 // time, and buffers are the same. It is for TestMain, before anything opens a device.
 func CompileQuickly() {
-	flags := " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+	flags := " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
 	os.Setenv("XLA_FLAGS", strings.TrimSpace(os.Getenv("XLA_FLAGS")+flags))
 }
 

@@ -41,11 +41,12 @@ type Layout struct {
 	// TensorSequence has them share what lies between layers, too (Korthikanti et al. 2022, §4.2.2).
 	TensorSequence bool `json:"tensor_sequence,omitempty"`
 
-	// ZeRO is the stage: what the devices along the data axis shard of the optimizer's states (1), gradients as well (2),
+	// ZeRO is the stage: what a rank's devices with other rows or tokens shard of the optimizer's states (1), gradients as well (2),
 	// parameters as well (3) (Rajbhandari et al. 2020, §5).
 	ZeRO int `json:"zero,omitempty"`
 
-	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Chunks is how many stages each rank has, where it
+	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both what devices
+	// share. Chunks is how many stages each rank has, where it
 	// has several.
 	Schedule schedule.Kind `json:"schedule,omitempty"`
 	Chunks   int           `json:"chunks,omitempty"`
@@ -111,9 +112,9 @@ func (l Layout) Validate() error {
 	switch {
 	case l.ZeRO > 3:
 		return fmt.Errorf("parallel: Layout.ZeRO is %d: choose a stage from 0 to 3", l.ZeRO)
-	case l.ZeRO > 0 && l.Data == 1 && l.Replicas > 1:
-		return fmt.Errorf("parallel: Layout.ZeRO is %d and shards over the %d device of Layout.Data; over the %d of Layout.Replicas nothing is sharded: "+
-			"put the data axis inside the ranks, or use lib/zero's ranks", l.ZeRO, l.Data, l.Replicas)
+	case l.ZeRO > 0 && l.Data*l.Ring*l.Ulysses == 1 && l.Replicas > 1:
+		return fmt.Errorf("parallel: Layout.ZeRO is %d and shards over the devices of a rank, of which Layout.Data is %d; over the %d of Layout.Replicas "+
+			"nothing is sharded: put the data axis inside the ranks, or use lib/zero's ranks", l.ZeRO, l.Data, l.Replicas)
 	case l.TensorSequence && l.Tensor == 1:
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
 	case l.Ranks()%l.Hosts != 0:
@@ -139,8 +140,11 @@ func (l Layout) axes() []xla.MeshAxis {
 	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.Ring), xla.Axis(Ulysses, l.Ulysses), xla.Axis(Tensor, l.Tensor)}
 }
 
-// TensorGroup is the devices that share layers, for a model that is written with them.
+// TensorGroup is the devices that share layers, for a model that is written with them. Where there is one device, it is the zero group.
 func (l Layout) TensorGroup() tensor.Group {
+	if l.whole().Tensor == 1 {
+		return tensor.Group{}
+	}
 	return tensor.Group{Axis: Tensor, Sequence: l.TensorSequence}
 }
 
@@ -171,22 +175,24 @@ func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 	}
 	s.Batch, s.Microbatches = rows/parts, l.Microbatches
 	s.Bucket = cmp.Or(s.Bucket, 1) // there are no buckets: gradients are reduced where they lie
-	s.Layout = memest.Layout{Data: l.Replicas * l.Data, Tensor: l.Tensor, Seq: l.TensorSequence, Context: l.Ring * l.Ulysses,
+	data := l.Replicas * l.Data
+	if l.ZeRO > 0 {
+		data = l.Data // over replicas nothing is sharded
+	}
+	s.Layout = memest.Layout{Data: data, Tensor: l.Tensor, Seq: l.TensorSequence, Context: l.Ring * l.Ulysses,
 		Pipeline: l.Pipe, Chunks: l.Chunks, Schedule: memest.Schedule(l.Schedule), ZeRO: l.ZeRO}
 	return memest.Estimate(s)
 }
 
-// Fits returns an error that names the first stage whose devices need more than so many bytes.
+// Fits returns an error that names the stage whose devices need most, if that is more than so many bytes.
 func (l Layout) Fits(s memest.Setup, rows int, bytes int64) error {
 	ledger, err := l.Estimate(s, rows)
 	if err != nil {
 		return err
 	}
-	for _, stage := range ledger.Stages {
-		if need := stage.Bytes(); need > bytes {
-			return fmt.Errorf("parallel: a device of stage %d needs %d bytes, and has %d: choose more devices along pipe, tensor or a sequence axis, "+
-				"a higher ZeRO stage, recomputation or a smaller micro-batch", stage.Index, need, bytes)
-		}
+	if most := ledger.Largest(); most.Bytes() > bytes {
+		return fmt.Errorf("parallel: a device of stage %d needs %d bytes, and has %d: choose more devices along pipe, tensor or a sequence axis, "+
+			"a higher ZeRO stage, recomputation or a smaller micro-batch", most.Index, most.Bytes(), bytes)
 	}
 	return nil
 }

@@ -69,10 +69,10 @@ func TestRefusedLayouts(t *testing.T) {
 	checkError(t, "ulysses", err, "a device has 4 query heads")
 }
 
-// TestStagesWithoutData: without devices that have other rows, all stages of ZeRO have the same on all ranks.
-func TestStagesWithoutData(t *testing.T) {
+// TestStagesAlone: without devices that have other rows or tokens, all stages of ZeRO have the same on all ranks.
+func TestStagesAlone(t *testing.T) {
 	for _, s := range shapesOf(deviceCount) {
-		if s.data > 1 {
+		if s.data*s.seq > 1 {
 			continue
 		}
 		l := parallel.Layout{Pipe: s.pipe, Tensor: s.tensor, Ring: s.seq}
@@ -144,7 +144,7 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Hosts: -1}, "Layout.Hosts is -1"},
 		{parallel.Layout{ZeRO: -1}, "Layout.ZeRO is -1"},
 		{parallel.Layout{Data: 2, ZeRO: 4}, "Layout.ZeRO is 4: choose a stage from 0 to 3"},
-		{parallel.Layout{Replicas: 2, ZeRO: 1}, "Layout.ZeRO is 1 and shards over the 1 device of Layout.Data"},
+		{parallel.Layout{Replicas: 2, ZeRO: 1}, "over the 2 of Layout.Replicas nothing is sharded"},
 		{parallel.Layout{TensorSequence: true}, "Layout.TensorSequence is set and Layout.Tensor is 1"},
 		{parallel.Layout{Replicas: 3, Hosts: 2}, "Layout.Hosts is 2, and there are 3 ranks"},
 		{parallel.Layout{Pipe: 2, Schedule: schedule.KindPipeDream}, `Layout.Schedule is "pipedream", which updates while micro-batches are under way`},

@@ -68,7 +68,7 @@ func (p *Plan) own(at int) *own {
 	}
 	for i, s := range o.Tree {
 		o.cuts = append(o.cuts, p.cuts[s.Name])
-		o.lengths = append(o.lengths, optim.FlatLength(p.recipe.Rule, o.tree[i], p.layout.Data))
+		o.lengths = append(o.lengths, optim.FlatLength(p.recipe.Rule, o.tree[i], p.shards()))
 	}
 	o.update = o.Recipe
 	if p.zero(1) {
@@ -155,9 +155,9 @@ func (o *own) besides() bool { return o.keepsShards() && !o.zero(3) }
 func (o *own) placement(e entry) xla.Placement {
 	switch {
 	case e.flat > 0 && e.cut != nil:
-		return xla.Shard(0, o.shares.Axis, train.Axis)
+		return xla.Shard(0, append([]string{o.shares.Axis}, o.averaged()...)...)
 	case e.flat > 0:
-		return xla.Shard(0, train.Axis)
+		return xla.Shard(0, o.averaged()...)
 	case e.cut != nil:
 		return xla.Shard(e.cut.Axis, o.shares.Axis)
 	}

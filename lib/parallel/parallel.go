@@ -146,7 +146,10 @@ func (p *Plan) fits() error {
 }
 
 // zero says whether ZeRO shards what it does from a stage on: 1 for the optimizer's states, 2 for gradients, 3 for parameters.
-func (p *Plan) zero(stage int) bool { return p.layout.Data > 1 && p.layout.ZeRO >= stage }
+func (p *Plan) zero(stage int) bool { return p.shards() > 1 && p.layout.ZeRO >= stage }
+
+// shards is how many devices of a rank ZeRO shards over: all those that have the same parameters, and other rows or tokens.
+func (p *Plan) shards() int { return p.layout.Data * p.layout.Ring * p.layout.Ulysses }
 
 // Layout is the plan's layout, with the numbers that were left at 0.
 func (p *Plan) Layout() Layout { return p.layout }

@@ -164,31 +164,33 @@ func (o *own) gradPlacements() (all []xla.Placement) {
 	return all
 }
 
-// boundaries returns the shapes, of all devices together, of what each stage gives the next, for micro-batches whose inputs have
-// this shape.
-func (o *own) boundaries(mesh *xla.Mesh, inputs shapes.Shape) ([]shapes.Shape, error) {
-	x := inputs.Clone()
+// boundaries returns the shapes, of all devices together, of what each stage gives the next, for micro-batches of these shapes. It
+// builds the whole model's graph, so that a batch that does not fit it is known before a step begins.
+func (o *own) boundaries(mesh *xla.Mesh, inputs, targets shapes.Shape) ([]shapes.Shape, error) {
+	x, y := inputs.Clone(), targets.Clone()
 	if x.Dimensions[0]%o.layout.Data != 0 {
 		return nil, fmt.Errorf("parallel: a micro-batch of %d rows for %d devices with other rows: make the batch a multiple", x.Dimensions[0], o.layout.Data)
 	}
 	x.Dimensions[0] /= o.layout.Data
+	y.Dimensions[0] /= o.layout.Data
 	tree := o.passes.Model.Params()
 	var given []shapes.Shape
 	for _, s := range tree {
 		given = append(given, s.Shape)
 	}
 	out, err := mesh.Shapes(func(in []*graph.Node) (ends []*graph.Node) {
-		named, x := tree.Nodes(in[:len(tree)]), in[len(tree)]
-		for _, blocks := range o.Stages[:len(o.Stages)-1] {
+		named, x, y := tree.Nodes(in[:len(tree)]), in[len(tree)], in[len(tree)+1]
+		for _, blocks := range o.Stages {
 			for _, b := range blocks {
 				x = o.passes.Model.Blocks[b].Apply(named, x, nil, nil)
 			}
 			ends = append(ends, graph.ConvertDType(x, o.policy.Compute))
 		}
-		return ends
-	}, append(given, x)...)
+		o.passes.Model.Criterion(x, y)
+		return ends[:len(ends)-1]
+	}, append(given, x, y)...)
 	if err != nil {
-		return nil, fmt.Errorf("parallel: inputs of shape %s: %w", inputs, err)
+		return nil, fmt.Errorf("parallel: inputs of shape %s and targets of shape %s: %w", inputs, targets, err)
 	}
 	for i := range out {
 		out[i] = out[i].Clone()

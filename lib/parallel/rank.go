@@ -44,7 +44,8 @@ type Rank struct {
 	state   []*dtensor.Tensor // as own.entries lists it
 	besides []*dtensor.Tensor // the whole parameters that are not in it
 	sums    []*dtensor.Tensor // of the gradients, once there are some
-	inputs  shapes.Shape      // of the micro-batches that bounds are known for
+	inputs  shapes.Shape      // of the micro-batches that bounds are known for,
+	targets shapes.Shape      // and of their targets
 	bounds  []shapes.Shape    // of what each stage gives the next
 	metrics train.Metrics
 	traffic traffic // of the last step
@@ -92,6 +93,9 @@ func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, fi
 	}
 	if r.programs, err = r.newPrograms(mesh, p.player.Schedule.On(at), outside); err != nil {
 		return nil, err
+	}
+	if err := r.try(mesh); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	state, err := r.initial(ctx)
 	if err == nil {
@@ -171,12 +175,13 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 	if err != nil {
 		return train.Metrics{}, err
 	}
-	if shape := parts[0].Inputs.Shape(); !shape.Equal(r.inputs) {
-		bounds, err := r.boundaries(r.mesh, shape)
+	in, out := parts[0].Inputs.Shape(), parts[0].Targets.Shape()
+	if !in.Equal(r.inputs) || !out.Equal(r.targets) {
+		bounds, err := r.boundaries(r.mesh, in, out)
 		if err != nil {
 			return train.Metrics{}, err
 		}
-		r.inputs, r.bounds = shape, bounds
+		r.inputs, r.targets, r.bounds = in, out, bounds
 	}
 	if err := r.step(ctx, parts); err != nil {
 		return train.Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))

@@ -5,21 +5,20 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
-	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Parameters, and gradients, of a block are gathered and scattered in one collective: as a matrix with one row for each device of
-// the data axis, in which each parameter has some columns.
+// Parameters, and gradients, of a block are gathered and scattered in one collective: as a matrix with one row for each device
+// that shares them, in which each parameter has some columns.
 
 // rows makes the matrix of whole arrays of the parameters at places.
 func (o *own) rows(places []int, whole []*graph.Node) *graph.Node {
 	columns := make([]*graph.Node, len(places))
 	for k, at := range places {
 		flat := graph.Reshape(whole[k], whole[k].Shape().Size())
-		if missing := o.layout.Data*o.lengths[at] - flat.Shape().Size(); missing > 0 {
+		if missing := o.shards()*o.lengths[at] - flat.Shape().Size(); missing > 0 {
 			flat = graph.Pad(flat, graph.ScalarZero(flat.Graph(), flat.DType()), compute.PadAxis{End: missing})
 		}
-		columns[k] = graph.Reshape(flat, o.layout.Data, o.lengths[at])
+		columns[k] = graph.Reshape(flat, o.shards(), o.lengths[at])
 	}
 	return graph.Concatenate(columns, 1)
 }
@@ -44,28 +43,28 @@ func (o *own) gather(places []int, shards []*graph.Node) []*graph.Node {
 	if len(places) == 0 {
 		return nil
 	}
-	matrix := collective.AllGather(graph.InsertAxes(graph.Concatenate(shards, 0), 0), 0, train.Axis)
+	matrix := collective.AllGather(graph.InsertAxes(graph.Concatenate(shards, 0), 0), 0, o.averaged()...)
 	whole := o.columns(places, matrix)
 	for k, at := range places {
 		shape := o.tree[at].Shape
-		flat := graph.Reshape(whole[k], o.layout.Data*o.lengths[at])
+		flat := graph.Reshape(whole[k], o.shards()*o.lengths[at])
 		whole[k] = graph.Reshape(graph.Slice(flat, graph.AxisRange(0, shape.Size())), shape.Dimensions...)
 	}
 	return whole
 }
 
-// scatter sums whole gradients over the devices of the data axis, of which each gets its shards.
+// scatter sums whole gradients over the devices, of which each gets its shards.
 func (o *own) scatter(places []int, grads []*graph.Node) []*graph.Node {
 	if len(places) == 0 {
 		return nil
 	}
-	row := collective.ReduceScatter(o.rows(places, grads), collective.Sum, 0, train.Axis)
+	row := collective.ReduceScatter(o.rows(places, grads), collective.Sum, 0, o.averaged()...)
 	return o.columns(places, graph.Reshape(row, row.Shape().Size()))
 }
 
 // part takes the device's shards out of whole parameters, without any communication.
 func (o *own) part(places []int, whole []*graph.Node) []*graph.Node {
-	row := collective.Part(o.rows(places, whole), 0, train.Axis)
+	row := collective.Part(o.rows(places, whole), 0, o.averaged()...)
 	return o.columns(places, graph.Reshape(row, row.Shape().Size()))
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // sums adds a micro-batch's gradients to those before: of each device its own, which nobody has reduced yet, or from ZeRO-2 on the
-// shards of their sums over the data axis.
+// shards of their sums over the devices.
 type sums struct {
 	*stage
 	of []*graph.Node // in the order of stage.params

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
@@ -10,6 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // reduce makes means over the batch of the sums of all parameters' gradients: whole ones, or with ZeRO the device's shards.
@@ -19,18 +21,13 @@ func (o *own) reduce(sums []*graph.Node) []*graph.Node {
 	for i, x := range sums {
 		grads[i] = graph.Reshape(x, o.sumDims(i)...)
 	}
-	axes := o.averaged()
-	if o.zero(1) {
-		if !o.zero(2) {
-			grads = o.each(grads, o.scatter)
-		}
-		axes = axes[1:]
+	switch {
+	case o.zero(1) && !o.zero(2):
+		grads = o.each(grads, o.scatter)
+	case !o.zero(1) && o.shards() > 1:
+		grads = collective.AllReduceEach(grads, collective.Sum, o.averaged()...)
 	}
-	if len(axes) > 0 && collective.AxisSize(g, axes...) > 1 {
-		grads = collective.AllReduceEach(grads, collective.Sum, axes...)
-	}
-	devices := collective.AxisSize(g, o.averaged()...)
-	factor := graph.Const(g, float32(1/float64(devices*o.layout.Microbatches*o.layout.Replicas)))
+	factor := graph.Const(g, float32(1/float64(o.shards()*o.layout.Microbatches*o.layout.Replicas)))
 	for i, x := range grads {
 		grads[i] = rank.Scaled(x, factor)
 	}
@@ -52,7 +49,7 @@ func (o *own) totals(grads, scaling []*graph.Node) *graph.Node {
 		for _, cut := range []bool{false, true} {
 			var axes []string
 			if flat {
-				axes = append(axes, train.Axis)
+				axes = append(axes, o.averaged()...)
 			}
 			if cut {
 				axes = append(axes, o.shares.Axis)
@@ -134,7 +131,7 @@ func (o *own) apply(state, grads []*graph.Node, loss, totals *graph.Node) []*gra
 // share is the device's share of the model.
 func (o *own) share(g *graph.Graph, totals *graph.Node) (s train.Share) {
 	if o.zero(1) {
-		place := graph.ConvertDType(collective.Rank(g, train.Axis), dtypes.Int64)
+		place := graph.ConvertDType(collective.Rank(g, o.averaged()...), dtypes.Int64)
 		var flats []optim.Flat
 		for i, n := range o.lengths {
 			flats = append(flats, optim.Flat{Length: n, Offset: graph.MulScalar(place, n), Sum: o.sumOver(i)})
@@ -159,8 +156,32 @@ func (o *own) sumOver(i int) func(*graph.Node) *graph.Node {
 		if o.cuts[i] != nil {
 			panic(errSums(o.Tree[i]))
 		}
-		return collective.AllReduce(x, collective.Sum, train.Axis)
+		return collective.AllReduce(x, collective.Sum, o.averaged()...)
 	}
+}
+
+// try builds the graph of an update, where the rule may need what shards of parts do not give.
+func (o *own) try(mesh *xla.Mesh) error {
+	if !o.zero(1) || len(o.Plan.cuts) == 0 {
+		return nil
+	}
+	var in []shapes.Shape
+	for _, e := range o.entries {
+		shape := e.local
+		if e.flat > 0 {
+			shape = shapes.Make(e.whole.Shape.DType, e.flat)
+		}
+		in = append(in, shape)
+	}
+	for _, n := range o.lengths {
+		in = append(in, shapes.Make(o.policy.Reduce, n))
+	}
+	n := len(o.entries)
+	in = append(in, shapes.Make(dtypes.Float32), shapes.Make(dtypes.Float32, 2))
+	_, err := mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+		return o.apply(in[:n], in[n:len(in)-2], in[len(in)-2], in[len(in)-1])
+	}, in...)
+	return err
 }
 
 // asks says whether clipping or loss scaling ask for totals.

@@ -52,7 +52,7 @@ func merged(on *dtensor.Tensor) (*tensors.Tensor, error) {
 // flatten makes one vector of what the devices have of a cut entry, one after another along the axis: the elements of each in
 // row-major order, filled up with zeros to shards of equal length.
 func (o *own) flatten(e entry, stacked *tensors.Tensor) (*tensors.Tensor, error) {
-	run := o.layout.Data * e.flat
+	run := o.shards() * e.flat
 	flat := tensors.FromShape(shapes.Make(e.whole.Shape.DType, e.ranks()*run))
 	return flat, e.copied(stacked, flat, run, false)
 }
@@ -64,7 +64,7 @@ func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) 
 		shape.Dimensions[e.cut.Axis] *= e.ranks()
 	}
 	stacked := tensors.FromShape(shape)
-	return stacked, e.copied(stacked, flat, o.layout.Data*e.flat, true)
+	return stacked, e.copied(stacked, flat, o.shards()*e.flat, true)
 }
 
 func (e entry) ranks() int {

@@ -93,6 +93,12 @@ func (p *Player) Play(ctx context.Context, g group.Group, w Worker, o PlayOption
 		case schedule.Recv:
 			err = y.receive(op)
 		case schedule.Compute:
+			if op.Action.Pass == schedule.Update && p.Schedule.Weights == schedule.Flush {
+				err = y.flush(0) // or a send that failed would show only after what ranks add up in the update
+			}
+			if err != nil {
+				return err
+			}
 			err = y.compute(op.Action, p.versions[g.Rank()][at])
 			at++
 		case schedule.Send:
