@@ -18,7 +18,7 @@ func TestTrainLayouts(t *testing.T) {
 	}{
 		{"--pipe 2 --data 2 --tensor 2 --zero 1 --microbatches 2", []string{"data", "pipe", "tensor"}},
 		{"--pipe 0 --data 1", nil},
-		{"--zero 3 --data 2 --seq-parallel 2 --accumulate 2", []string{"data", "ring"}},
+		{"--zero 3 --data 2 --seq-parallel 2 --accumulate 2", []string{"data,ring", "ring"}},
 		{"--pipe 2 --schedule gpipe --zero 0 --seq-parallel 0 --data 1 --tensor 2 --tensor-sequence --replicas 2 --recompute-stages " +
 			"--device-memory 1GB --sample 3 --temperature 0", []string{"pipe", "shared", "tensor"}},
 	} {
@@ -57,7 +57,7 @@ func TestTrainLayoutRefuses(t *testing.T) {
 		"--tensor 2 --zero 1 --data 3":                  "--batch=8 cannot be divided into equal parts",
 		"--tensor 2 --pipe 9":                           "--pipe=9: 4 blocks",
 		"--tensor 2 --pipe 3":                           "needs 3 blocks, and the model has 2",
-		"--tensor 2 --pipe 2 --device-memory 10kB":      "a device of stage 0 needs",
+		"--tensor 2 --pipe 2 --device-memory 10kB":      "a device of stage 1 needs",
 		"--tensor 2 --pipe 2 --data 512":                "multiply to 2048 devices",
 		"--tensor 2 --data 2 --zero 1 --optimizer lamb": "which is cut between the devices of the tensor axis and sharded by ZeRO",
 	} {
