@@ -153,15 +153,16 @@ func (c faultCase) patiently(t *testing.T) error {
 	return err
 }
 
-// TestRunFails has all ranks of a run fail at the same thing in mid-step: the run says by what it was lost, and its devices are free.
+// TestRunFails has all ranks of a run take longer for a pass than they may: the run says by what it was lost, and its devices are free.
 func TestRunFails(t *testing.T) {
 	leaks := devicetest.NoLeaks(t, devices())
 	r := train.Recipe{Model: toy.Layers(2, true), Rule: optim.SGD(0.5)}
-	run := start(t, r, parallel.Layout{Pipe: 2, Data: 2})
-	steps(t, run, 1, toyBatches(faultRows))
-	inputs, _ := toy.Batch(1, faultRows)
-	_, err := run.Step(inputs, inputs) // of another width than the outputs
-	checkError(t, "targets", err, "in the forward pass of stage 1 for micro-batch 0")
+	run, err := parallel.New(t.Context(), devices(), r, parallel.Layout{Pipe: 2, Data: 2}, parallel.Options{Timeout: time.Nanosecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = run.Step(toy.Batch(0, faultRows))
+	checkError(t, "a step", err, "it takes longer than 1ns")
 	for range 2 {
 		_, err = run.Step(toy.Batch(1, faultRows))
 		checkError(t, "a step after it", err, "join a new group and load the last checkpoint")
@@ -170,6 +171,15 @@ func TestRunFails(t *testing.T) {
 		t.Error(err)
 	}
 	leaks()
+}
+
+// TestTargetsRefused: a batch whose targets do not fit the model is refused before any rank begins, and the run goes on.
+func TestTargetsRefused(t *testing.T) {
+	run := start(t, train.Recipe{Model: toy.Layers(2, true), Rule: optim.SGD(0.5)}, parallel.Layout{Pipe: 2, Data: 2})
+	inputs, _ := toy.Batch(0, faultRows)
+	_, err := run.Step(inputs, inputs) // of another width than the outputs
+	checkError(t, "targets", err, "targets of shape (Float32)[4, 4]")
+	steps(t, run, 1, toyBatches(faultRows))
 }
 
 // TestClose leaves nothing on the devices, of whatever layout.

@@ -95,7 +95,6 @@ func TestRules(t *testing.T) {
 		layout parallel.Layout
 	}{
 		{"lion", 1e-3, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 3}},
-		{"sgd", 0.1, parallel.Layout{Data: 2, Tensor: 2, ZeRO: 2}},
 		{"adafactor", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 3}},
 		{"adafactor", 1e-2, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2}},
 		{"lamb", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1}},
