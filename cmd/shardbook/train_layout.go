@@ -76,8 +76,6 @@ func (p *parallel) validateComposed(batch int) error {
 	switch {
 	case p.Sync != syncRanks:
 		return fmt.Errorf("--sync=%s and a layout of several ways (%s): leave out --sync", p.Sync, p.ways())
-	case p.Replicas < 0:
-		return fmt.Errorf("--replicas=%d: want at least 1", p.Replicas)
 	case p.Zero > 0 && p.Data == 1 && p.Replicas > 1:
 		return fmt.Errorf("--zero=%d and --replicas=%d: replicas are not sharded, and --data 1 leaves nothing else to shard over: choose --data, at least 2",
 			p.Zero, p.Replicas)

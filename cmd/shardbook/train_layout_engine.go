@@ -112,8 +112,5 @@ func (t *training) sentByAxis() (map[string]int64, error) {
 			most[axis] = max(most[axis], n)
 		}
 	}
-	if t.crew == nil {
-		return most, nil
-	}
 	return t.crew.most(most)
 }

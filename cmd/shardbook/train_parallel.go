@@ -71,9 +71,7 @@ func (p *parallel) normalize() {
 func (p *parallel) choose(traced bool) {
 	switch {
 	case p.Sync != "" || *p == alone():
-	case p.composed():
-		p.Sync = syncRanks
-	case p.Pipe > 0:
+	case p.composed() || p.Pipe > 0:
 		p.Sync = syncRanks
 	case p.sharing() != "":
 		p.Sync = syncSPMD

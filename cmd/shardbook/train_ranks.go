@@ -12,6 +12,7 @@ import (
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	ranksof "github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -71,16 +72,7 @@ func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, e 
 
 // each does something on all ranks at once, and returns the first error, of which others may be the consequence.
 func (r *ranks) each(do func(i int) error) error {
-	var all sync.WaitGroup
-	for i := range r.ranks {
-		all.Go(func() {
-			if err := do(i); err != nil {
-				r.fail(err)
-			}
-		})
-	}
-	all.Wait()
-	return context.Cause(r.ctx)
+	return ranksof.Each(r.ctx, r.fail, len(r.ranks), do)
 }
 
 func (r *ranks) Steps() int { return r.steps }

@@ -45,9 +45,8 @@ type Layout struct {
 	// parameters as well (3) (Rajbhandari et al. 2020, §5).
 	ZeRO int `json:"zero,omitempty"`
 
-	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both what devices
-	// share. Chunks is how many stages each rank has, where it
-	// has several.
+	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both
+	// what devices share. Chunks is how many stages each rank has, where it has several.
 	Schedule schedule.Kind `json:"schedule,omitempty"`
 	Chunks   int           `json:"chunks,omitempty"`
 	// Microbatches is into how many parts a rank's rows of a batch are divided; 0 is as many as Pipe.
@@ -79,8 +78,11 @@ func (l Layout) whole() Layout {
 
 // Ranks is how many ranks train together, PerRank how many devices each drives, and Devices how many there are.
 func (l Layout) Ranks() int   { l = l.whole(); return l.Replicas * l.Pipe }
-func (l Layout) PerRank() int { l = l.whole(); return l.Data * l.Ring * l.Ulysses * l.Tensor }
+func (l Layout) PerRank() int { return l.shards() * l.whole().Tensor }
 func (l Layout) Devices() int { return l.Ranks() * l.PerRank() }
+
+// shards is how many of a rank's devices have the same parameters.
+func (l Layout) shards() int { l = l.whole(); return l.Data * l.Ring * l.Ulysses }
 
 // Between lists what goes between hosts: "data" for the gradients of replicas, "pipe" for activations.
 func (l Layout) Between() (axes []string) {
@@ -112,7 +114,7 @@ func (l Layout) Validate() error {
 	switch {
 	case l.ZeRO > 3:
 		return fmt.Errorf("parallel: Layout.ZeRO is %d: choose a stage from 0 to 3", l.ZeRO)
-	case l.ZeRO > 0 && l.Data*l.Ring*l.Ulysses == 1 && l.Replicas > 1:
+	case l.ZeRO > 0 && l.shards() == 1 && l.Replicas > 1:
 		return fmt.Errorf("parallel: Layout.ZeRO is %d and shards over the devices of a rank, of which Layout.Data is %d; over the %d of Layout.Replicas "+
 			"nothing is sharded: put the data axis inside the ranks, or use lib/zero's ranks", l.ZeRO, l.Data, l.Replicas)
 	case l.TensorSequence && l.Tensor == 1:

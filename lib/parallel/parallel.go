@@ -149,7 +149,7 @@ func (p *Plan) fits() error {
 func (p *Plan) zero(stage int) bool { return p.shards() > 1 && p.layout.ZeRO >= stage }
 
 // shards is how many devices of a rank ZeRO shards over: all those that have the same parameters, and other rows or tokens.
-func (p *Plan) shards() int { return p.layout.Data * p.layout.Ring * p.layout.Ulysses }
+func (p *Plan) shards() int { return p.layout.shards() }
 
 // Layout is the plan's layout, with the numbers that were left at 0.
 func (p *Plan) Layout() Layout { return p.layout }

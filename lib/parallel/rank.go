@@ -68,29 +68,11 @@ func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, fi
 		return nil, err
 	}
 	at := g.Rank() % p.layout.Pipe
-	r := &Rank{own: p.own(at), options: o, mesh: mesh, world: g, at: at, sets: map[int]group.Group{}}
-	if r.pipe, err = g.Split(ctx, g.Rank()/p.layout.Pipe, g.Rank()); err != nil {
+	r := &Rank{own: p.own(at), options: o, mesh: mesh, world: g, at: at}
+	if r.pipe, r.sets, err = p.Groups(ctx, g, p.layout.Replicas); err != nil {
 		return nil, err
 	}
-	outside := p.layout.Replicas > 1 || r.asks() && p.layout.Pipe > 1
-	for i, set := range p.Sets {
-		if len(set)*p.layout.Replicas == 1 {
-			continue
-		}
-		color := -1
-		for _, member := range set {
-			if member == at {
-				color, outside = 0, true
-			}
-		}
-		of, err := g.Split(ctx, color, g.Rank())
-		if err != nil {
-			return nil, err
-		}
-		if color == 0 {
-			r.sets[i] = of
-		}
-	}
+	outside := len(r.sets) > 0 || r.asks() && p.layout.Pipe > 1
 	if r.programs, err = r.newPrograms(mesh, p.player.Schedule.On(at), outside); err != nil {
 		return nil, err
 	}

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -61,16 +61,7 @@ func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layou
 
 // each does something on all ranks at once, and returns the first error, of which others may be the consequence.
 func (r *Run) each(do func(i int) error) error {
-	var all sync.WaitGroup
-	for i := range r.ranks {
-		all.Go(func() {
-			if err := do(i); err != nil {
-				r.fail(err)
-			}
-		})
-	}
-	all.Wait()
-	return context.Cause(r.ctx)
+	return rank.Each(r.ctx, r.fail, len(r.ranks), do)
 }
 
 // Step trains on one batch, inputs and targets of shape (B,…): see [Rank.Step]. The loss is the mean over all of it. A batch that

@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"slices"
+
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
@@ -29,11 +31,10 @@ type record struct {
 // newStage lists a stage's parameters.
 func (o *own) newStage(number int) *stage {
 	s := &stage{own: o, blocks: o.Stages[number]}
-	seen := map[int]bool{}
 	for _, b := range s.blocks {
 		for _, at := range o.homes[b] {
-			if !seen[at] {
-				seen[at], s.params = true, append(s.params, at)
+			if !slices.Contains(s.params, at) {
+				s.params = append(s.params, at)
 			}
 		}
 	}
@@ -47,11 +48,10 @@ func (s *stage) last() bool  { return s.blocks[len(s.blocks)-1] == len(s.model.B
 type given struct {
 	weights        []*graph.Node // in the order of stage.params
 	x              *graph.Node
-	step, row      *graph.Node // of a noisy model: the number of steps before, and the place of the micro-batch's first row
 	targets        *graph.Node // of the last stage
 	above          *graph.Node // of a backward pass: the gradient of the output, but of the last stage
 	scaling        []*graph.Node
-	key, deviceRow *graph.Node
+	key, deviceRow *graph.Node // the noise: that of the step, and the place of the device's first row
 }
 
 // take reads what passes take from the front of in.
@@ -59,11 +59,12 @@ func (s *stage) take(in []*graph.Node, backward bool) (g given, rest []*graph.No
 	n := len(s.params)
 	g.weights, g.x, rest = in[:n], in[n], in[n+1:]
 	if s.model.Noisy {
-		g.step, g.row, rest = rest[0], rest[1], rest[2:]
-		g.key = s.recipe.Key(g.step)
+		before, row := rest[0], rest[1] // the number of steps, and the place of the micro-batch's first row
+		rest = rest[2:]
+		g.key = s.recipe.Key(before)
 		rows := graph.Const(g.x.Graph(), uint32(g.x.Shape().Dim(0)))
 		device := graph.ConvertDType(collective.Rank(g.x.Graph(), train.Axis), dtypes.Uint32)
-		g.deviceRow = graph.Add(g.row, graph.Mul(device, rows))
+		g.deviceRow = graph.Add(row, graph.Mul(device, rows))
 	}
 	if s.last() {
 		g.targets, rest = rest[0], rest[1:]
@@ -84,11 +85,7 @@ func (s *stage) operands(g given, block int, x, wait *graph.Node) chain.Operands
 	o := chain.Operands{X: graph.Identity(graph.StopGradient(x)), Key: g.key, Row: g.deviceRow}
 	places := s.homes[block]
 	for _, at := range places {
-		for k, of := range s.params {
-			if of == at {
-				o.Weights = append(o.Weights, g.weights[k])
-			}
-		}
+		o.Weights = append(o.Weights, g.weights[slices.Index(s.params, at)])
 	}
 	if s.zero(3) {
 		shards := precision.Cast(o.Weights, s.policy.Compute)

@@ -68,7 +68,7 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 				grads[i], err = w.mesh.Place(host, placements[i])
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s, in a group of the ranks %v: %w", w.Tree[i].Name, w.members(set), err)
+				return nil, fmt.Errorf("%s, in a group of the ranks %v: %w", w.Tree[i].Name, w.Members(set, w.layout.Replicas), err)
 			}
 		}
 		end()
@@ -90,16 +90,6 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 		args = append(args, totals)
 	}
 	return w.call(p.apply, args...)
-}
-
-// members are the numbers, among all ranks, of those that have a set's parameters, in the order of their group.
-func (w *worker) members(set int) (all []int) {
-	for replica := range w.layout.Replicas {
-		for _, at := range w.Sets[set] {
-			all = append(all, replica*w.layout.Pipe+at)
-		}
-	}
-	return all
 }
 
 // addUp sums a tensor of the host over a group.

@@ -28,11 +28,11 @@ type place struct{ stage, microbatch int }
 
 // stash is what is kept of a micro-batch between the passes of a stage.
 type stash struct {
-	x, targets  *dtensor.Tensor
-	above       *dtensor.Tensor // between the two parts of a backward pass
-	kept, left  []*dtensor.Tensor
-	row         uint32
-	keptIsThere bool
+	x, targets *dtensor.Tensor
+	above      *dtensor.Tensor   // between the two parts of a backward pass
+	kept       []*dtensor.Tensor // nil is to be made again; there may be nothing to keep
+	left       []*dtensor.Tensor
+	row        uint32
 }
 
 func (s *stash) free() error {
@@ -75,7 +75,7 @@ func (w *worker) Compute(ctx context.Context, a schedule.Action, _ int, in pipel
 	if given != nil {
 		of.above = given
 	}
-	if !of.keptIsThere { // it is made again
+	if of.kept == nil {
 		y, err := w.run(s, of)
 		if err := errors.Join(err, free(y)); err != nil {
 			return nil, err
@@ -146,7 +146,7 @@ func (w *worker) forward(at place, s *stagePrograms, in *dtensor.Tensor) (_ pipe
 		if err := free(of.kept...); err != nil {
 			return nil, err
 		}
-		of.kept, of.keptIsThere = nil, false
+		of.kept = nil
 	}
 	if !s.last() {
 		return w.sent(y)
@@ -161,7 +161,7 @@ func (w *worker) run(s *stagePrograms, of *stash) (*dtensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	of.kept, of.keptIsThere = out[1:], true
+	of.kept = out[1:]
 	return out[0], nil
 }
 

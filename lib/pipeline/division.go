@@ -1,10 +1,12 @@
 package pipeline
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/train"
@@ -96,4 +98,42 @@ func Divide(r train.Recipe, model chain.Model, s schedule.Schedule, cut []int) (
 		}
 	}
 	return l, nil
+}
+
+// Groups are those that a rank of several pipelines side by side, replicas of each other, makes calls in: of its own pipeline, and, by
+// the numbers of Sets, of the ranks of all pipelines that have parameters in common with it, where there are several. Of the group of
+// all ranks the first ones are the first pipeline. It is a collective call.
+func (d *Division) Groups(ctx context.Context, all group.Group, replicas int) (pipe group.Group, sets map[int]group.Group, err error) {
+	n := len(d.Shares)
+	if pipe, err = all.Split(ctx, all.Rank()/n, all.Rank()); err != nil {
+		return nil, nil, err
+	}
+	sets = map[int]group.Group{}
+	for i, set := range d.Sets {
+		if len(set)*replicas == 1 {
+			continue
+		}
+		color := -1
+		if slices.Contains(set, all.Rank()%n) {
+			color = 0
+		}
+		of, err := all.Split(ctx, color, all.Rank())
+		if err != nil {
+			return nil, nil, err
+		}
+		if color == 0 {
+			sets[i] = of
+		}
+	}
+	return pipe, sets, nil
+}
+
+// Members are the ranks, of all pipelines, that have a set's parameters, in the order in which their group numbers them.
+func (d *Division) Members(set, replicas int) (ranks []int) {
+	for copies := range replicas {
+		for _, at := range d.Sets[set] {
+			ranks = append(ranks, copies*len(d.Shares)+at)
+		}
+	}
+	return ranks
 }

@@ -53,33 +53,15 @@ func (p *Pipeline) Join(ctx context.Context, g group.Group, device int) (*Rank, 
 		return nil, fmt.Errorf("pipeline: a group of %d ranks for %d pipelines of %d: make it %d", g.Size(), p.options.Replicas, n, p.Ranks())
 	}
 	at := g.Rank() % n
-	r := &Rank{pipeline: p, world: g, at: at, own: p.Shares[at], device: device, local: map[int]int{}, sets: map[int]group.Group{},
+	r := &Rank{pipeline: p, world: g, at: at, own: p.Shares[at], device: device, local: map[int]int{},
 		pool:    &pool{p.backend, device, map[string][]*tensors.Tensor{}},
 		weights: map[int][]*tensors.Tensor{}, sums: map[int][]*tensors.Tensor{}, some: map[int]bool{}}
 	for k, place := range r.own.Places {
 		r.local[place] = k
 	}
 	var err error
-	if r.pipe, err = g.Split(ctx, g.Rank()/n, g.Rank()); err != nil {
+	if r.pipe, r.sets, err = p.Groups(ctx, g, p.options.Replicas); err != nil {
 		return nil, err
-	}
-	for i, set := range p.Sets {
-		if len(set)*p.options.Replicas == 1 {
-			continue
-		}
-		color := -1
-		for _, member := range set {
-			if member == at {
-				color = 0
-			}
-		}
-		of, err := g.Split(ctx, color, g.Rank())
-		if err != nil {
-			return nil, err
-		}
-		if color == 0 {
-			r.sets[i] = of
-		}
 	}
 	state, err := r.initial(ctx)
 	if err != nil {

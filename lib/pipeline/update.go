@@ -121,22 +121,12 @@ func (w *worker) share(ctx context.Context, grads []*tensors.Tensor) error {
 				return err
 			}
 			if err := g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: kind, Op: group.Sum, In: memory, Out: memory}); err != nil {
-				return fmt.Errorf("in a group of the ranks %v: %w", w.pipeline.members(set), err)
+				return fmt.Errorf("in a group of the ranks %v: %w", w.pipeline.Members(set, w.pipeline.options.Replicas), err)
 			}
 		}
 		end()
 	}
 	return nil
-}
-
-// members are the ranks, of all pipelines, that have a set's parameters, in the order in which their group numbers them.
-func (p *Pipeline) members(set int) (ranks []int) {
-	for copies := range p.options.Replicas {
-		for _, at := range p.Sets[set] {
-			ranks = append(ranks, copies*len(p.Shares)+at)
-		}
-	}
-	return ranks
 }
 
 // forget frees versions of the weights that no action after this one uses.

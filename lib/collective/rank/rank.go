@@ -5,6 +5,7 @@ package rank
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -41,4 +42,19 @@ func FromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) err
 		}
 	}
 	return nil
+}
+
+// Each does something on so many ranks of this process at once. An error ends the context that fail belongs to; the first one is
+// returned, of which others may be the consequence.
+func Each(ctx context.Context, fail context.CancelCauseFunc, ranks int, do func(i int) error) error {
+	var all sync.WaitGroup
+	for i := range ranks {
+		all.Go(func() {
+			if err := do(i); err != nil {
+				fail(err)
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
 }
