@@ -14,6 +14,7 @@ require (
 	github.com/janpfeifer/gonb v0.11.4
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
+	golang.org/x/image v0.26.0
 	golang.org/x/mod v0.35.0
 	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0

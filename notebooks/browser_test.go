@@ -62,7 +62,7 @@ func browser(t *testing.T) context.Context {
 	}
 	allocated, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	tab, closeTab := chromedp.NewContext(allocated)
-	ctx, cancel := context.WithTimeout(tab, 4*time.Minute)
+	ctx, cancel := context.WithTimeout(tab, 9*time.Minute)
 	t.Cleanup(func() { cancel(); closeTab(); stop() })
 	return ctx
 }
@@ -105,7 +105,7 @@ const liveCharts = `document.querySelectorAll('[data-shardbook-chart][data-live]
 
 // until waits for a JavaScript expression to be true.
 func until(expression string) chromedp.Action[chromedp.Void] {
-	return chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(300*time.Millisecond), chromedp.WithPollingTimeout(2*time.Minute))
+	return chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(300*time.Millisecond), chromedp.WithPollingTimeout(6*time.Minute))
 }
 
 // choose moves the mouse over the menu entry of that class and text and clicks: a
@@ -176,8 +176,15 @@ func TestLab(t *testing.T) {
 		t.Fatalf("no chart on the screen: %v%s", err, screenshot(t, ctx))
 	}
 	if to := os.Getenv(envScreenshot); to != "" {
-		up := chromedp.Evaluate[chromedp.Void](`void (document.querySelector('.jp-WindowedPanel-outer').scrollTop -= 560)`)
-		if err := chromedp.Do(ctx, up, chromedp.Sleep(2*time.Second)); err != nil {
+		// JupyterLab moves cells while it finds out how high they are.
+		seen := until(`(() => {
+			const output = [...document.querySelectorAll('[data-shardbook-chart]')].at(-1).closest('.jp-OutputArea');
+			const at = output.getBoundingClientRect();
+			if (at.top > 100 && at.bottom < innerHeight - 10) return true;
+			output.scrollIntoView({block: 'end'});
+			return false;
+		})()`)
+		if err := chromedp.Do(ctx, seen, chromedp.Sleep(2*time.Second), seen); err != nil {
 			t.Fatal(err)
 		}
 		png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())

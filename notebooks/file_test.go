@@ -11,6 +11,7 @@ import (
 type cell struct {
 	CellType string `json:"cell_type"`
 	Count    int    `json:"execution_count"`
+	Source   text
 	Outputs  []struct {
 		Type string `json:"output_type"`
 		Name string

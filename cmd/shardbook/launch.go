@@ -145,6 +145,15 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 		Ranks:    job.ranks,
 		Progress: job.progress,
 		Start: func(hosts []launch.Host, ranks, from int) (launch.Process, error) {
+			if from == 0 {
+				kept, err := job.startOver()
+				if err != nil {
+					return nil, err
+				}
+				if kept != "" {
+					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+": they are in "+kept+" now")
+				}
+			}
 			train, err := job.start(ranks, from)
 			if err != nil {
 				return nil, err

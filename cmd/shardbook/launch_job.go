@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -137,32 +133,9 @@ func (l *launchJob) progress() (launch.Progress, error) {
 	return p, nil
 }
 
-// log is the file of train's --log, or "".
-func (l *launchJob) log() string { return l.train.Flags().Lookup("log").Value.String() }
-
-// lastLogged is the step of the last whole line of a log, or -1.
-func lastLogged(path string) int {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return -1
-	}
-	for _, line := range slices.Backward(bytes.Split(text, []byte("\n"))) {
-		var r stepRecord
-		if json.Unmarshal(line, &r) == nil && r.Step > 0 {
-			return r.Step
-		}
-	}
-	return -1
-}
-
-// start returns train's command line for the next start, from a step that is saved or the beginning. Train refuses a log that a
-// new run finds; one of a start before, that ended with nothing saved, is emptied.
+// start returns train's command line for the next start, from a step that is saved or the beginning.
 func (l *launchJob) start(ranks, from int) ([]string, error) {
-	if l.starts++; l.starts > 1 && from == 0 && l.log() != "" {
-		if err := os.Truncate(l.log(), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("--log: %w", err)
-		}
-	}
+	l.starts++
 	j, err := l.job()
 	if err != nil {
 		return nil, err

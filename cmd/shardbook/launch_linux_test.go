@@ -18,8 +18,9 @@ func TestLaunchInterrupted(t *testing.T) {
 	program := mpiCommand(t)
 	folder := t.TempDir()
 	log := filepath.Join(folder, "log")
-	flags := []string{"--text", "reference", "--batch", "4", "--steps", "20"}
-	job := append(append(slices.Clone(small[1:]), flags...), "--log", log, "--link", "5e5") // slow, so that it does not end before
+	job := append(slices.Clone(small[1:]), "--steps", "40")
+	want := unclipped(t)
+	job = append(job, "--log", log, "--link", "1e6") // slow, so that it does not end before
 	args := append([]string{"launch", "--slots", "2", "--checkpoint", filepath.Join(folder, "run"), "--"}, job...)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -50,5 +51,5 @@ func TestLaunchInterrupted(t *testing.T) {
 	if status != 0 || strings.Contains(said, "from step 0\n") || !strings.Contains(said, "done at the first start") {
 		t.Fatalf("again: status %d, want 0, and a step that it went on from: %s", status, said)
 	}
-	checkLog(t, log, trained(t, append(slices.Clone(small), flags...)...).Losses)
+	checkLog(t, log, want.Losses)
 }

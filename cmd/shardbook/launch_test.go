@@ -168,14 +168,15 @@ func TestLaunchResumed(t *testing.T) {
 	}
 }
 
-// The command starts train again as it was given, but for where it goes on; what a lost start logged without a checkpoint is gone.
+// The command starts train again as it was given, but for where it goes on; what a lost start logged without a checkpoint is gone, and
+// what was logged before the command, as by one that was killed, is kept.
 func TestLaunchTwice(t *testing.T) {
 	dir := t.TempDir()
 	folder, log, lines := filepath.Join(dir, "run"), filepath.Join(dir, "log"), filepath.Join(dir, "lines")
 	// The first start makes two steps and loses a rank, the second a checkpoint, too, and the third ends well.
 	text := fmt.Sprintf(`lines=%s; log=%s; echo "mpirun $*" >>$lines; env | grep -c ^SHARDBOOK_LAUNCH= >>$lines
 case $(wc -l <$lines) in
-2) echo '{"step":1}' >>$log; echo '{"step":2}' >>$log; exit 75 ;;
+2) [ -s $log ] && exit 1; echo '{"step":1}' >>$log; echo '{"step":2}' >>$log; exit 75 ;;
 4) [ -s $log ] && exit 1; echo '{"step":1}' >>$log; mkdir %s; mv %s/* %[3]s; kill -9 $$ ;;
 6) echo result; exit 0 ;;
 esac
@@ -184,6 +185,11 @@ exit 1
 	j := newJob()
 	j.Batch = 4
 	saveJob(t, filepath.Join(dir, "ready"), 1, j)
+	for path, text := range map[string]string{log: "{\"step\":1}\n{\"ste", log + ".1": "older"} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	out, stderr, status := shardbook(t, append(standIn(t, text), "XLA_FLAGS=", "SHARDBOOK_X=1"), "launch", "--slots", "3", "--checkpoint", folder,
 		"--mpirun-arg", "--tag-output", "--restarts", "2", "--", "--batch", "4", "--log", log)
 	data, err := os.ReadFile(lines)
@@ -211,6 +217,29 @@ exit 1
 		"status 137", "start 3: hosts localhost:3, ranks 2, from step 1\n", "done at start 3; the starts before lost, and the next made again, 2, 0 steps\n"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("%q is not said: %s", want, stderr)
+		}
+	}
+	if kept, err := os.ReadFile(log + ".2"); string(kept) != "{\"step\":1}\n" || !strings.Contains(stderr, "they are in "+log+".2 now") {
+		t.Errorf("%q of the log is kept, %v: %s", kept, err, stderr)
+	}
+}
+
+// Only what is a log is set aside or emptied.
+func TestLaunchLeavesOtherFiles(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	for _, text := range []string{"", "my notes\n", "{\"step\":1}\nmy notes\n"} {
+		if err := os.WriteFile(log, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		l, err := newLaunchJob([]string{"--log", log}, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l.starts = range 2 {
+			kept, err := l.startOver()
+			if now, _ := os.ReadFile(log); kept != "" || err != nil || string(now) != text {
+				t.Errorf("%q became %q, kept in %q, %v", text, now, kept, err)
+			}
 		}
 	}
 }

@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/mod/semver"
 
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/kernel"
@@ -52,6 +54,7 @@ func newCommand() *cobra.Command {
 	var s settings
 	root := &cobra.Command{
 		Use:           "shardbook",
+		Version:       version(),
 		Short:         "Notebooks and libraries for training large models on many devices",
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -66,6 +69,18 @@ func newCommand() *cobra.Command {
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
 	return root
+}
+
+// release is that of this source, or the one before it.
+const release = "v0.1.0"
+
+// version is that of the module, with the commit of a build between two releases, where the program knows it: what go install was
+// asked for, or what go build found in a clone.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && semver.IsValid(info.Main.Version) {
+		return info.Main.Version
+	}
+	return release
 }
 
 // export hands the flags on through the environment, which kernels and their

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,6 +86,12 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
+func TestVersion(t *testing.T) {
+	if out, stderr, status := shardbook(t, nil, "--version"); status != 0 || !regexp.MustCompile(`^shardbook version v\d+\.\d+\.\d+\S*\n$`).MatchString(out) {
+		t.Errorf("status %d, %q: %s", status, out, stderr)
+	}
+}
+
 // TestNotebooksWithParameter runs one notebook with another number of devices.
 func TestNotebooksWithParameter(t *testing.T) {
 	out := t.TempDir()
@@ -150,65 +157,69 @@ func TestDoctorWell(t *testing.T) {
 	}
 }
 
-// TestDoctorIll breaks one thing at a time.
+// TestDoctorIll breaks several things at a time, each of which one check has to tell.
 func TestDoctorIll(t *testing.T) {
+	oldPython, noVenv := programs(t, "echo /x/python3; echo 3.8.2; echo False; echo venv"), programs(t, "echo /x/python3; echo 3.12.1; echo True; echo none")
 	for _, test := range []struct {
-		name  string
-		harm  func(t *testing.T) (env, args []string)
-		check string
-		want  []string // all of them in the check's sentence
+		env, args []string
+		want      map[string][]string // by check: all of them in its sentence
 	}{
-		{"no such plugin", func(*testing.T) (env, args []string) {
-			return nil, []string{"--plugin", "/no/such/plugin.so"}
-		}, "PJRT plugin", []string{"/no/such/plugin.so", "correct the path"}},
-		{"a plugin of another API version", func(t *testing.T) (env, args []string) {
-			return nil, []string{"--plugin", library(t, "0, 12")}
-		}, "PJRT plugin", []string{"0.12", "need 0.81 or newer", "update it"}},
-		{"a plugin that crashes", func(t *testing.T) (env, args []string) {
-			return nil, []string{"--plugin", library(t, "0, 115")}
-		}, "PJRT plugin", []string{"ended the process", "SHARDBOOK_PLUGIN"}},
-		{"no Python", func(t *testing.T) (env, args []string) {
-			return []string{"PATH=" + programs(t, "")}, nil
-		}, "python", []string{"no python3", "apt-get install python3"}},
-		{"an old Python", func(t *testing.T) (env, args []string) {
-			return []string{"PATH=" + programs(t, "echo /x/python3; echo 3.8.2; echo False; echo venv")}, nil
-		}, "python", []string{"3.8.2", "need 3.10 or newer"}},
-		{"no venv module", func(t *testing.T) (env, args []string) {
-			return []string{"PATH=" + programs(t, "echo /x/python3; echo 3.12.1; echo True; echo none")}, nil
-		}, "python", []string{"no venv module", "apt-get install python3-venv"}},
-		{"nothing installed", func(t *testing.T) (env, args []string) {
-			return []string{"PJRT_PLUGIN_LIBRARY_PATH="}, []string{"--cache", t.TempDir()}
-		}, "PJRT plugin", []string{"no PJRT plugin found", "shardbook setup"}},
-		{"no disk space", func(t *testing.T) (env, args []string) {
-			return nil, []string{"--cache", fullDisk(t)}
-		}, "cache folder", []string{"needed", "free some space", cache.EnvDir}},
-		{"a half-finished installation", func(t *testing.T) (env, args []string) {
-			root := t.TempDir()
-			_, checks, _ := diagnose(t, nil, "--cache", root)
-			cutOff := filepath.Join(root, "python", checks["installed python"].Version+"-1234")
-			if err := os.MkdirAll(cutOff, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			return nil, []string{"--cache", root}
-		}, "installed python", []string{"half installed", "shardbook setup"}},
+		{[]string{"PATH=" + programs(t, "")}, []string{"--plugin", "/no/such/plugin.so"}, map[string][]string{
+			"PJRT plugin": {"/no/such/plugin.so", "correct the path"},
+			"python":      {"no python3", "apt-get install python3"},
+		}},
+		{[]string{"PATH=" + oldPython}, []string{"--plugin", library(t, "0, 12")}, map[string][]string{
+			"PJRT plugin": {"0.12", "need 0.81 or newer", "update it"},
+			"python":      {"3.8.2", "need 3.10 or newer"},
+		}},
+		{[]string{"PATH=" + noVenv}, []string{"--plugin", library(t, "0, 115")}, map[string][]string{
+			"PJRT plugin": {"ended the process", "SHARDBOOK_PLUGIN"},
+			"python":      {"no venv module", "apt-get install python3-venv"},
+		}},
+		{[]string{"PJRT_PLUGIN_LIBRARY_PATH="}, []string{"--cache", halfInstalled(t)}, map[string][]string{
+			"PJRT plugin":      {"no PJRT plugin found", "shardbook setup"},
+			"installed python": {"half installed", "shardbook setup"},
+		}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			env, args := test.harm(t)
-			d, checks, status := diagnose(t, env, args...)
-			if status != 1 || d.OK {
-				t.Errorf("exit status %d, ok %v", status, d.OK)
-			}
-			c := checks[test.check]
-			if c.OK {
-				t.Errorf("%s passes: %+v", test.check, c)
-			}
-			for _, part := range test.want {
-				if !strings.Contains(c.Problem, part) {
-					t.Errorf("%q does not say %q", c.Problem, part)
-				}
-			}
-		})
+		d, checks, status := diagnose(t, test.env, test.args...)
+		if status != 1 || d.OK {
+			t.Errorf("%q: exit status %d, ok %v", test.args, status, d.OK)
+		}
+		for name, want := range test.want {
+			isIll(t, checks[name], want)
+		}
 	}
+}
+
+func TestDoctorNoSpace(t *testing.T) {
+	_, checks, status := diagnose(t, nil, "--plugin", "/no/such/plugin.so", "--cache", fullDisk(t))
+	if isIll(t, checks["cache folder"], []string{"needed", "free some space", cache.EnvDir}); status != 1 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
+// isIll checks that a check failed, with a sentence that has all the parts.
+func isIll(t *testing.T, c kernel.Check, want []string) {
+	t.Helper()
+	if c.OK {
+		t.Errorf("%s passes: %+v", c.Name, c)
+	}
+	for _, part := range want {
+		if !strings.Contains(c.Problem, part) {
+			t.Errorf("%s: %q does not say %q", c.Name, c.Problem, part)
+		}
+	}
+}
+
+// halfInstalled returns a cache folder in which the installation of Python's environment was cut off.
+func halfInstalled(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	_, checks, _ := diagnose(t, nil, "--plugin", "/no/such/plugin.so", "--cache", root)
+	if err := os.MkdirAll(filepath.Join(root, "python", checks["installed python"].Version+"-1234"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return root
 }
 
 // library compiles a plugin that says it speaks that version of the PJRT API, and

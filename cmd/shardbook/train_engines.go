@@ -37,6 +37,20 @@ type rank interface {
 	Close() error
 }
 
+// newEngine makes what a job's ranks share, and says how many of them there are in all.
+func newEngine(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, in around) (engine, int, error) {
+	switch p := j.Parallel; {
+	case p.composed():
+		return newLayoutEngine(backend, j, recipe, in)
+	case p.Pipe > 0:
+		return newPipeEngine(ctx, backend, j, recipe, batch, in)
+	case p.Zero > 0:
+		return newZeroEngine(backend, p, recipe, in)
+	default:
+		return newDDPEngine(backend, p, recipe, in)
+	}
+}
+
 // ddpEngine has ranks each of which holds everything.
 type ddpEngine struct {
 	*ddp.Engine
@@ -44,12 +58,14 @@ type ddpEngine struct {
 	sync   ddp.Sync
 }
 
-func newDDPEngine(backend *xla.Backend, recipe train.Recipe, o ddp.Options) (engine, error) {
-	e, err := ddp.NewEngine(backend, recipe, o)
+func newDDPEngine(backend *xla.Backend, p parallel, recipe train.Recipe, in around) (engine, int, error) {
+	o, err := p.options()
 	if err != nil {
-		return nil, inFlags(err)
+		return nil, 0, err
 	}
-	return ddpEngine{e, recipe, o.Sync}, nil
+	o.Trace = in.recorder
+	e, err := ddp.NewEngine(backend, recipe, o)
+	return ddpEngine{e, recipe, o.Sync}, p.Data, err
 }
 
 func (e ddpEngine) Join(ctx context.Context, g group.Group, device int) (rank, error) {
@@ -85,12 +101,11 @@ func (r ddpRank) Memory() map[string]int64 {
 // zeroEngine has ranks that hold shards.
 type zeroEngine struct{ *zero.Engine }
 
-func newZeroEngine(backend *xla.Backend, recipe train.Recipe, o zero.Options) (engine, error) {
+func newZeroEngine(backend *xla.Backend, p parallel, recipe train.Recipe, in around) (engine, int, error) {
+	o := p.zeroOptions()
+	o.Trace = in.recorder
 	e, err := zero.NewEngine(backend, recipe, o)
-	if err != nil {
-		return nil, inFlags(err)
-	}
-	return zeroEngine{e}, nil
+	return zeroEngine{e}, p.Data, err
 }
 
 func (e zeroEngine) Join(ctx context.Context, g group.Group, device int) (rank, error) {

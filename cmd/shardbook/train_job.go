@@ -114,15 +114,26 @@ var modelFlags = strings.NewReplacer("Config.Layers", "--layers", "Config.Width"
 	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip",
 	"Options.Sync", "--sync", "Options.Every", "--every", "Options.Servers", "--servers",
 	"Options.Stage", "--zero", "Options.Prefetch", "--prefetch", "Options.Shards", "--shards",
-	"Options.Cut", "--cut", "Options.Replicas", "--data")
+	"Options.Cut", "--cut", "Options.Replicas", "--data",
+	"Layout.Replicas", "--replicas", "Layout.Data", "--data", "Layout.ZeRO", "--zero", "Layout.Schedule", "--schedule")
 
 // inFlags returns an error with the flags' names.
 func inFlags(err error) error {
 	if err == nil {
 		return nil
 	}
-	return errors.New(modelFlags.Replace(err.Error()))
+	return flagError{err, modelFlags.Replace(err.Error())}
 }
+
+// flagError is an error in other words.
+type flagError struct {
+	error
+	words string
+}
+
+func (e flagError) Error() string { return e.words }
+
+func (e flagError) Unwrap() error { return e.error }
 
 // corpus reads the text, and notes what it is.
 func (j *job) corpus() (gpt.Corpus, error) {

@@ -35,17 +35,21 @@ func (p *parallel) composed() bool {
 
 // layout is how a job's devices share it, where they do so in several ways.
 func (j *job) layout() (layouts.Layout, error) {
-	p := j.Parallel
-	ring, ulysses, err := p.degrees(j.keyHeads())
+	ring, ulysses, err := j.Parallel.degrees(j.keyHeads())
 	if err != nil {
 		return layouts.Layout{}, err
 	}
+	return j.Parallel.layout(j.Batch, ring, ulysses)
+}
+
+// layout is that of devices of which so many are in a ring and in a group of Ulysses.
+func (p *parallel) layout(batch, ring, ulysses int) (layouts.Layout, error) {
 	l := layouts.Layout{Replicas: p.Replicas, Pipe: p.Pipe, Data: p.Data, Ring: ring, Ulysses: ulysses, Tensor: p.Tensor,
 		TensorSequence: p.TensorSequence, ZeRO: p.Zero, Microbatches: p.Accumulate, Recompute: p.RecomputeStages}
 	if p.Pipe == 0 {
 		return l, nil
 	}
-	s, err := p.schedule(j.Batch)
+	s, err := p.schedule(batch)
 	if err != nil {
 		return l, err
 	}
@@ -73,26 +77,28 @@ func (p *parallel) validateComposed(batch int) error {
 			return fmt.Errorf("--%s and a layout of several ways (%s), %s: leave one of them out", f.name, p.ways(), f.why)
 		}
 	}
-	switch {
-	case p.Sync != syncRanks:
+	if p.Sync != syncRanks {
 		return fmt.Errorf("--sync=%s and a layout of several ways (%s): leave out --sync", p.Sync, p.ways())
-	case p.Zero > 0 && p.Data == 1 && p.Replicas > 1:
-		return fmt.Errorf("--zero=%d and --replicas=%d: replicas are not sharded, and --data 1 leaves nothing else to shard over: choose --data, at least 2",
-			p.Zero, p.Replicas)
 	}
 	if err := p.validateSequence(); err != nil {
 		return err
 	}
-	if p.Pipe > 0 {
-		return p.validateStages(batch)
-	}
-	if flag := p.pipeSettings.given(); flag != "" {
+	rows := p.Data * max(p.Replicas, 1) * p.Accumulate
+	switch flag := p.pipeSettings.given(); {
+	case p.Pipe > 0:
+		if err := p.validateStages(batch); err != nil {
+			return err
+		}
+	case flag != "":
 		return fmt.Errorf("--%s: there is no pipeline: leave it out, or add --pipe, the number of its stages", flag)
-	}
-	if rows := p.Data * max(p.Replicas, 1) * p.Accumulate; batch%rows != 0 {
+	case batch%rows != 0:
 		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data, --replicas and --accumulate: choose a multiple of %d", batch, rows)
 	}
-	return nil
+	l, err := p.layout(batch, max(p.SeqParallel, 1), 1) // how sequences are shared makes no difference here
+	if err != nil {
+		return err
+	}
+	return inFlags(l.Validate())
 }
 
 // ways are the flags that make a layout.

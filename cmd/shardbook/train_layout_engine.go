@@ -24,18 +24,12 @@ type layoutEngine struct {
 	options layouts.Options
 }
 
-// newComposed starts a run whose devices share it in several ways.
-func newComposed(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, in around) (runner, error) {
+func newLayoutEngine(backend *xla.Backend, j *job, recipe train.Recipe, in around) (engine, int, error) {
 	plan, err := j.plan(recipe)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	e := layoutEngine{plan, backend, layouts.Options{Timeout: patience, Trace: in.recorder}}
-	r, err := newRanks(ctx, backend, recipe, e, plan.Layout().Ranks(), in)
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return layoutEngine{plan, backend, layouts.Options{Timeout: patience, Trace: in.recorder}}, plan.Layout().Ranks(), nil
 }
 
 // plan deals the job out, if it fits the memory of the devices by the estimate.
@@ -52,11 +46,10 @@ func (j *job) plan(recipe train.Recipe) (*layouts.Plan, error) {
 	}
 	if known := slices.Contains(memest.Schedules(), memest.Schedule(l.Schedule)); known || l.Schedule == "" || memory < math.MaxInt64 {
 		if err := l.Fits(setup, j.Batch, memory); err != nil {
-			return nil, inFlags(err)
+			return nil, err
 		}
 	}
-	plan, err := layouts.NewPlan(recipe, l)
-	return plan, inFlags(err)
+	return layouts.NewPlan(recipe, l)
 }
 
 // Join gives each of the process's ranks devices of its own.

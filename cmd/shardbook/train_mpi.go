@@ -9,9 +9,9 @@ import (
 	"os"
 	"time"
 
+	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
-	ranksof "github.com/shardbook/shardbook/lib/collective/rank"
 )
 
 // Ways to have ranks.

@@ -10,13 +10,14 @@ import (
 	"strings"
 	"time"
 
+	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	ranksof "github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/lib/launch"
 )
 
-// statusLost is the exit status of a process that has lost another, EX_TEMPFAIL of sysexits.h: it is worth to start again from the
-// last checkpoint. All other errors have status 1.
-const statusLost = 75
+// statusLost is the exit status of a process that has lost another: it is worth to start again from the last checkpoint. All other
+// errors have status 1.
+const statusLost = launch.Again
 
 // exitStatus is an error of which everything is said already, and the status to end the process with, at once: what a failure has
 // left under way between processes may still move data.

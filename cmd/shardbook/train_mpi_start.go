@@ -1,13 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"strconv"
 	"time"
-
-	"github.com/shardbook/shardbook/lib/ddp"
 )
 
 // beforeCrew is an error of a process that has not joined the others yet, if there are others: with wrong use all have the same.
@@ -74,13 +73,7 @@ func (c *crew) settle(p *parallel, o trainOptions, given func(flag string) bool)
 		}
 		p.Sync = "" // of a run that is resumed
 	}
-	switch {
-	case p.Sync != "":
-	case p.Zero > 0 || p.Pipe > 0 || p.composed():
-		p.Sync = syncRanks
-	default:
-		p.Sync = ddp.Bucketed
-	}
+	p.Sync = cmp.Or(p.Sync, p.rankWay())
 	if o.trace != "" {
 		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common time: leave one of them out", engineMPI)
 	}

@@ -72,24 +72,28 @@ func (p *parallel) choose(traced bool) {
 	switch {
 	case p.Sync != "" || *p == alone():
 	case p.composed() || p.Pipe > 0:
-		p.Sync = syncRanks
-	case p.sharing() != "":
+		p.Sync = p.rankWay()
+	case p.sharing() != "" || p.Zero > 0 && !traced && p.Shards == 0 && !p.Offload:
 		p.Sync = syncSPMD
-	case p.Zero == 0:
-		p.Sync = ddp.Bucketed
-	case traced || p.Shards > 0 || p.Offload:
-		p.Sync = syncRanks
 	default:
-		p.Sync = syncSPMD
+		p.Sync = p.rankWay()
 	}
 }
 
 // oneProgram says that all devices run one program, and not ranks their own.
 func (p *parallel) oneProgram() bool { return !slices.Contains(p.rankWays(), p.Sync) }
 
+// rankWay is the way of ranks where none is named.
+func (p *parallel) rankWay() ddp.Sync {
+	if p.Zero > 0 || p.Pipe > 0 || p.composed() {
+		return syncRanks
+	}
+	return ddp.Bucketed
+}
+
 // rankWays are the ways of ranks that there are.
 func (p *parallel) rankWays() []ddp.Sync {
-	if p.Zero > 0 || p.Pipe > 0 || p.composed() {
+	if p.rankWay() == syncRanks {
 		return []ddp.Sync{syncRanks}
 	}
 	return ddp.Syncs()

@@ -26,31 +26,25 @@ type pipeEngine struct {
 	schedule schedule.Schedule
 }
 
-// newPiped starts a run of pipelines.
-func newPiped(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, in around) (runner, error) {
-	p := j.Parallel
-	s, err := p.schedule(j.Batch)
+func newPipeEngine(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, in around) (engine, int, error) {
+	s, err := j.Parallel.schedule(j.Batch)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	engine, err := pipeline.NewEngine(backend, recipe)
 	if err != nil {
-		return nil, inFlags(err)
+		return nil, 0, err
 	}
-	e, err := newPipeEngine(ctx, engine, p, recipe, s, batch, in)
+	made, err := newPipeline(ctx, engine, j.Parallel, s, batch, in)
 	if err != nil {
 		engine.Close()
-		return nil, inFlags(err)
+		return nil, 0, err
 	}
-	r, err := newRanks(ctx, backend, recipe, e, e.Ranks(), in)
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return pipeEngine{made, recipe, s}, made.Ranks(), nil
 }
 
-func newPipeEngine(ctx context.Context, engine *pipeline.Engine, p parallel, recipe train.Recipe, s schedule.Schedule, batch batchFunc,
-	in around) (pipeEngine, error) {
+// newPipeline cuts the model into stages.
+func newPipeline(ctx context.Context, engine *pipeline.Engine, p parallel, s schedule.Schedule, batch batchFunc, in around) (*pipeline.Pipeline, error) {
 	cut, err := p.cutList()
 	if p.Cut == cutMeasured {
 		cut, err = measuredCut(ctx, engine, s, p.Data, batch)
@@ -62,11 +56,10 @@ func newPipeEngine(ctx context.Context, engine *pipeline.Engine, p parallel, rec
 		}
 	}
 	if err != nil {
-		return pipeEngine{}, err
+		return nil, err
 	}
-	made, err := engine.Pipeline(pipeline.Options{Schedule: s, Cut: cut, Replicas: p.Data, Recompute: p.RecomputeStages,
+	return engine.Pipeline(pipeline.Options{Schedule: s, Cut: cut, Replicas: p.Data, Recompute: p.RecomputeStages,
 		Timeout: patience, Trace: in.recorder})
-	return pipeEngine{made, recipe, s}, err
 }
 
 // measuredCut balances the stages by how long the blocks take for a micro-batch on device 0.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	ranksof "github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"

@@ -67,26 +67,17 @@ const wayPipe ddp.Sync = "pipe"
 func toyRanks(t *testing.T, b *xla.Backend, way ddp.Sync) *ranks {
 	t.Helper()
 	p := alone()
-	if way == wayPipe {
-		p.Pipe, p.Cut, p.RecomputeStages = 2, cutMeasured, true
-		r, err := newPiped(t.Context(), b, &job{Batch: 6, Parallel: p}, toy(), toyBatch, around{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.(*ranks)
-	}
-	if p.Sync = way; way == syncRanks {
+	switch p.Data, p.Sync = 3, way; way {
+	case wayPipe:
+		p.Data, p.Sync, p.Pipe, p.Cut, p.RecomputeStages = 1, syncRanks, 2, cutMeasured, true
+	case syncRanks:
 		p.Zero, p.Prefetch = 3, 1
 	}
-	e, err := newEngine(b, toy(), p, nil)
+	r, err := newRunner(t.Context(), b, &job{Batch: 6, Parallel: p}, toy(), toyBatch, around{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRanks(t.Context(), b, toy(), e, 3, around{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return r.(*ranks)
 }
 
 // near tells whether two lists are as long as each other and nowhere farther apart.
@@ -221,12 +212,9 @@ func TestRanksFail(t *testing.T) {
 		t.Errorf("saving where nothing can be: %v", err)
 	}
 	r.Close()
-	for _, p := range []parallel{alone(), {Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 3}}} {
-		e, err := newEngine(backend, toy(), p, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := newRanks(t.Context(), backend, toy(), e, 4, around{}); err == nil || !strings.Contains(err.Error(), "device 3 of 3") {
+	for _, p := range []parallel{{Data: 4, Sync: ddp.Bucketed, Accumulate: 1, Every: 1}, {Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1,
+		zeroSettings: zeroSettings{Zero: 3}}} {
+		if _, err := newRunner(t.Context(), backend, &job{Parallel: p}, toy(), toyBatch, around{}); err == nil || !strings.Contains(err.Error(), "device 3 of 3") {
 			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
 		}
 	}

@@ -50,6 +50,7 @@ func openLog(path string, after int) (*stepLog, error) {
 
 // cutLog ends a log behind the line of a step. A file that is no log is left as it is.
 func cutLog(file *os.File, after int) error {
+	const begin = `{"step":`
 	lines, end := bufio.NewReader(file), int64(0)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -57,7 +58,7 @@ func cutLog(file *os.File, after int) error {
 			return err
 		}
 		var r stepRecord
-		partial := err == io.EOF && strings.HasPrefix(string(line), `{"step":`) // cut off as it was written
+		partial := err == io.EOF && strings.HasPrefix(string(line), begin[:min(len(begin), len(line))]) // cut off as it was written
 		switch {
 		case after == 0 && len(line) > 0:
 			return errors.New("there is something in it already: choose another file")

@@ -174,17 +174,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return err
 	}
 	in := around{t.options.link, t.tracer.recorder(), t.crew}
-	switch {
-	case j.Parallel.composed():
-		t.run, err = newComposed(ctx, t.backend, j, recipe, in)
-	case j.Parallel.Pipe > 0:
-		t.run, err = newPiped(ctx, t.backend, j, recipe, t.batches.Step, in)
-	case j.Parallel.sharing() != "":
-		t.run, err = newShared(t.backend, j, recipe)
-	default:
-		t.run, err = newRunner(ctx, t.backend, recipe, j.Parallel, in)
-	}
-	if err != nil {
+	if t.run, err = newRunner(ctx, t.backend, j, recipe, t.batches.Step, in); err != nil {
 		return err
 	}
 	if from != nil {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/ddp"
-	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -36,18 +35,22 @@ type runner interface {
 // batchFunc returns the batch of a step, counted from 0. It may be called by several goroutines at once.
 type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 
-// newRunner starts a run on the backend's devices. Only ranks have anything around them.
-func newRunner(ctx context.Context, backend *xla.Backend, recipe train.Recipe, p parallel, in around) (runner, error) {
+// newRunner starts a run of a job on the backend's devices. Only ranks have anything around them.
+func newRunner(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, in around) (runner, error) {
+	p := j.Parallel
 	if !p.oneProgram() {
-		e, err := newEngine(backend, recipe, p, in.recorder)
+		e, n, err := newEngine(ctx, backend, j, recipe, batch, in)
 		if err != nil {
-			return nil, err
+			return nil, inFlags(err)
 		}
-		r, err := newRanks(ctx, backend, recipe, e, p.Data, in)
+		r, err := newRanks(ctx, backend, recipe, e, n, in)
 		if err != nil {
 			return nil, err
 		}
 		return r, nil
+	}
+	if p.sharing() != "" {
+		return newShared(backend, j, recipe)
 	}
 	mesh, err := p.mesh(backend)
 	if err != nil {
@@ -68,21 +71,6 @@ func newRunner(ctx context.Context, backend *xla.Backend, recipe train.Recipe, p
 		return nil, err
 	}
 	return program{run}, nil
-}
-
-// newEngine makes what ranks share.
-func newEngine(backend *xla.Backend, recipe train.Recipe, p parallel, recorder *trace.Recorder) (engine, error) {
-	if p.Zero > 0 {
-		options := p.zeroOptions()
-		options.Trace = recorder
-		return newZeroEngine(backend, recipe, options)
-	}
-	options, err := p.options()
-	if err != nil {
-		return nil, err
-	}
-	options.Trace = recorder
-	return newDDPEngine(backend, recipe, options)
 }
 
 // stepper makes one step after another.

@@ -29,16 +29,14 @@ func (j *job) axes() ([]xla.MeshAxis, error) {
 	return axes, nil
 }
 
-// degrees are the numbers of devices of a ring and of a group of Ulysses, for a model with so many key/value heads on each
-// device.
+// degrees are the numbers of devices of a ring and of a group of Ulysses, which is where it is not given what suits a model with so
+// many key/value heads on each device. Whether the heads can be exchanged is for the model to say.
 func (s *shareSettings) degrees(keyHeads int) (ring, ulysses int, err error) {
-	n, how := max(1, s.SeqParallel), fmt.Sprintf("--seq-parallel=%d with --seq-method %s", s.SeqParallel, s.method())
-	ulysses = 1
+	n := max(1, s.SeqParallel)
 	switch s.method() {
 	case seqUlysses:
-		ulysses = n
+		return 1, n, nil
 	case seqHybrid:
-		how = fmt.Sprintf("--seq-ulysses=%d", s.SeqUlysses)
 		if ulysses = s.SeqUlysses; ulysses == 0 {
 			ulysses = largestBelow(n, keyHeads)
 		}
@@ -46,12 +44,9 @@ func (s *shareSettings) degrees(keyHeads int) (ring, ulysses int, err error) {
 			return 0, 0, fmt.Errorf("--seq-parallel=%d with --seq-method %s: no number between 1 and it divides it and the %d key/value heads of a device: "+
 				"choose other numbers, or --seq-method %s", n, seqHybrid, keyHeads, seqRing)
 		}
+		return n / ulysses, ulysses, nil
 	}
-	if keyHeads%ulysses != 0 {
-		return 0, 0, fmt.Errorf("%s: %d devices cannot exchange equal parts of the %d key/value heads of a device: choose a number that divides them "+
-			"(--heads or --kv-heads, divided by --tensor), or --seq-method %s", how, ulysses, keyHeads, seqRing)
-	}
-	return n / ulysses, ulysses, nil
+	return n, 1, nil
 }
 
 // largestBelow is the largest number below n that divides it and another.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -9,27 +10,86 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
-// small is a model that compiles fast.
-var small = []string{"train", "--layers", "1", "--d", "16", "--heads", "2", "--seq", "8", "--batch", "2", "--optimizer", "momentum"}
+// small trains a model that compiles fast.
+var small = []string{"train", "--layers", "1", "--d", "16", "--heads", "4", "--seq", "8", "--no-bias", "--optimizer", "momentum", "--text", "reference",
+	"--batch", "24"}
 
-// trained runs a training and returns what it printed as JSON.
-func trained(t *testing.T, args ...string) trainResult {
+// together is what several devices train on, to be compared with one; its gradients have to be known whole.
+var together = append(slices.Clone(small), "--lr", "0.01", "--clip", "1")
+
+// oneDevice is what one device makes of together in 8 steps, and the text that it then writes.
+func oneDevice(t *testing.T) trainResult {
 	t.Helper()
-	stdout, stderr, status := shardbook(t, nil, append(args, "--json")...)
-	if status != 0 {
-		t.Fatalf("%q: status %d: %s", args, status, stderr)
+	return trainedOnce(t, append(slices.Clone(together), "--steps", "8", "--sample", "3", "--temperature", "0")...)
+}
+
+// unclipped is what one device makes of small, in 40 steps.
+func unclipped(t *testing.T) trainResult {
+	t.Helper()
+	return trainedOnce(t, append(slices.Clone(small), "--steps", "40")...)
+}
+
+// deeper is oneDevice for two layers, and in 3 steps.
+func deeper(t *testing.T) trainResult {
+	t.Helper()
+	return trainedOnce(t, append(slices.Clone(together), "--layers", "2", "--steps", "3", "--sample", "3", "--temperature", "0")...)
+}
+
+// trained runs a training in this process and returns what it printed as JSON.
+func trained(t *testing.T, args ...string) (r trainResult) {
+	t.Helper()
+	out, err := ran(t, append(slices.Clone(args), "--json")...)
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &r)
 	}
-	var r trainResult
-	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
-		t.Fatalf("%q printed %q: %v", args, stdout, err)
+	if err != nil {
+		t.Fatalf("%q: %v, printed %q", args, err, out)
+	}
+	return r
+}
+
+// ran runs the command in this process and returns what it printed.
+func ran(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := newCommand()
+	var out strings.Builder
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// once has the results of trainedOnce, by its arguments.
+var once struct {
+	sync.Mutex
+	results map[string]trainResult
+}
+
+// trainedOnce is trained for a run that keeps no files and that several tests compare theirs with.
+func trainedOnce(t *testing.T, args ...string) trainResult {
+	t.Helper()
+	once.Lock()
+	defer once.Unlock()
+	key := strings.Join(args, " ")
+	r, ok := once.results[key]
+	if !ok {
+		if once.results == nil {
+			once.results = map[string]trainResult{}
+		}
+		r = trained(t, args...)
+		once.results[key] = r
 	}
 	return r
 }
@@ -49,19 +109,19 @@ func TestTrainReference(t *testing.T) {
 	}
 }
 
-// Recomputing saves memory and changes no loss by more than rounding; the checkpoint knows of it.
-func TestTrainRecompute(t *testing.T) {
+// Recomputing and FlashAttention save memory and change no loss by more than rounding; the checkpoint knows of it.
+func TestTrainSavesMemory(t *testing.T) {
 	dir := t.TempDir()
-	args := append(slices.Clone(small), "--text", "reference", "--layers", "2", "--seq", "32", "--steps", "2")
+	args := append(slices.Clone(small), "--layers", "2", "--kv-heads", "1", "--seq", "64", "--batch", "2", "--steps", "2")
 	want := trained(t, args...)
-	got := trained(t, append(args, "--recompute", "block", "--checkpoint", dir)...)
-	for i := range want.Losses {
-		if math.Abs(got.Losses[i]-want.Losses[i]) > 1e-5 {
-			t.Errorf("losses %v, without recomputing %v", got.Losses, want.Losses)
+	for _, way := range [][]string{{"--flash"}, {"--recompute", "block", "--checkpoint", dir}} {
+		got := trained(t, append(slices.Clone(args), way...)...)
+		if !near(got.Losses, want.Losses, 1e-5) {
+			t.Errorf("losses %v, without %s %v", got.Losses, way[0], want.Losses)
 		}
-	}
-	if got.BytesPerDevice["temporary"] >= want.BytesPerDevice["temporary"] {
-		t.Errorf("%d temporary bytes, without recomputing %d", got.BytesPerDevice["temporary"], want.BytesPerDevice["temporary"])
+		if got.BytesPerDevice["temporary"] >= want.BytesPerDevice["temporary"] {
+			t.Errorf("%d temporary bytes, without %s %d", got.BytesPerDevice["temporary"], way[0], want.BytesPerDevice["temporary"])
+		}
 	}
 	saved, err := checkpoint.Open(filepath.Join(dir, "step-00000002"))
 	if err != nil {
@@ -81,7 +141,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 	if err := os.WriteFile(text, []byte(strings.Repeat("to be or not to be, that is the question. ", 9)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := append(slices.Clone(small), "--text", text, "--seed", "3", "--dropout", "0.1", "--checkpoint")
+	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1", "--checkpoint")
 	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log)...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	var noise strings.Builder
@@ -149,8 +209,8 @@ func TestTrainInterruptAndResume(t *testing.T) {
 			{[]string{"--checkpoint", first}, "go on from it with --resume"},
 			{[]string{"--resume", "--checkpoint", filepath.Join(dir, "none")}, "none"},
 		} {
-			if _, stderr, status := shardbook(t, nil, append([]string{"train"}, c.args...)...); status != 1 || !strings.Contains(stderr, c.want) {
-				t.Errorf("%q: status %d, %s, want %q", c.args, status, stderr, c.want)
+			if _, err := ran(t, append([]string{"train"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%q: %v, want %q", c.args, err, c.want)
 			}
 		}
 		// A damaged checkpoint is refused, and stays as it is; so is one of a text that has changed.
@@ -161,9 +221,8 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		if err := os.WriteFile(files[0], damaged, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, stderr, status := shardbook(t, nil, "train", "--resume", "--checkpoint", first)
-		if status != 1 || !strings.Contains(stderr, filepath.Base(files[0])) {
-			t.Errorf("one bit flipped: status %d, %s", status, stderr)
+		if _, err := ran(t, "train", "--resume", "--checkpoint", first); err == nil || !strings.Contains(err.Error(), filepath.Base(files[0])) {
+			t.Errorf("one bit flipped: %v", err)
 		}
 		if !slices.Equal(newest(first), damaged) {
 			t.Error("the damaged checkpoint was overwritten")
@@ -171,9 +230,8 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		if err := os.WriteFile(text, []byte("another text, which is as good as any"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, stderr, status = shardbook(t, nil, "train", "--resume", "--checkpoint", whole)
-		if status != 1 || !strings.Contains(stderr, "has changed since") {
-			t.Errorf("another text: status %d, %s", status, stderr)
+		if _, err := ran(t, "train", "--resume", "--checkpoint", whole); err == nil || !strings.Contains(err.Error(), "has changed since") {
+			t.Errorf("another text: %v", err)
 		}
 	})
 }
@@ -181,7 +239,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 // A run whose loss is not finite ends with an error, and what was saved before stays.
 func TestTrainDiverges(t *testing.T) {
 	dir := t.TempDir()
-	_, stderr, status := shardbook(t, nil, append(small, "--text", "reference", "--lr", "1e30", "--checkpoint", dir, "--save-every", "1")...)
+	_, stderr, status := shardbook(t, nil, append(small, "--lr", "1e30", "--checkpoint", dir, "--save-every", "1")...)
 	if status != 1 || !strings.Contains(stderr, "the loss is") || !strings.Contains(stderr, "--lr") {
 		t.Errorf("status %d, %s", status, stderr)
 	}
@@ -190,14 +248,16 @@ func TestTrainDiverges(t *testing.T) {
 	}
 }
 
-// Sparse rows with too little room make gradients NaN: the run says so, whether a loss is NaN then or every step is skipped.
+// Sparse rows with too little room make gradients NaN: the run says so, whether every step is skipped then or a loss is NaN.
 func TestTrainTooLittleRoom(t *testing.T) {
-	args := append(slices.Clone(small), "--text", "reference", "--steps", "2", "--activation", "relu", "--compress-relu", "CSR:0.01", "--loss-scale")
-	for scale, want := range map[string]string{"none": "step 2: the loss is NaN", "dynamic": "all steps were skipped (2)"} {
-		_, stderr, status := shardbook(t, nil, append(args, scale)...)
-		if status != 1 || !strings.Contains(stderr, want) || !strings.Contains(stderr, "--compress-relu=csr:0.01 may have too little room") ||
-			strings.Contains(stderr, "--lr") {
-			t.Errorf("--loss-scale %s: status %d, %s", scale, status, stderr)
+	_, skipped := ran(t, append(slices.Clone(small), "--steps", "2", "--activation", "relu", "--compress-relu", "CSR:0.01", "--loss-scale", "dynamic")...)
+	j := newJob()
+	j.Model.CompressReLU = "csr:0.01"
+	_, diverged := (&training{job: j, began: 1}).record(ddp.Metrics{Metrics: train.Metrics{Loss: math.NaN()}})
+	for want, err := range map[string]error{"all steps were skipped (2)": skipped, "step 2: the loss is NaN": diverged} {
+		if said := fmt.Sprint(err); !strings.Contains(said, want) || !strings.Contains(said, "--compress-relu=csr:0.01 may have too little room") ||
+			strings.Contains(said, "--lr") {
+			t.Errorf("%s, want %q", said, want)
 		}
 	}
 }
@@ -205,7 +265,7 @@ func TestTrainTooLittleRoom(t *testing.T) {
 // What is lossless changes no loss by a bit. A resumed run knows its codecs by any of their names.
 func TestTrainCompress(t *testing.T) {
 	dir := t.TempDir()
-	args := append(slices.Clone(small), "--text", "reference", "--steps", "3", "--activation", "relu")
+	args := append(slices.Clone(small), "--steps", "3", "--activation", "relu")
 	want := trained(t, args...)
 	got := trained(t, append(args, "--compress", "Dense", "--compress-relu", "csr:1", "--checkpoint", dir)...)
 	if !slices.Equal(got.Losses, want.Losses) {
@@ -215,23 +275,8 @@ func TestTrainCompress(t *testing.T) {
 	if again := trained(t, append(resume, "--compress", "DENSE", "--compress-relu", "CSR:1.0")...); again.FirstStep != 4 {
 		t.Errorf("resumed at step %d, want 4", again.FirstStep)
 	}
-	_, stderr, status := shardbook(t, nil, append(resume, "--compress-relu", "csr:0.9")...)
-	if status != 1 || !strings.Contains(stderr, `--compress-relu=csr:0.9: the run in`) {
-		t.Errorf("another codec: status %d, %s", status, stderr)
-	}
-}
-
-// FlashAttention changes losses by rounding alone.
-func TestTrainFlash(t *testing.T) {
-	args := append(slices.Clone(small), "--text", "reference", "--steps", "3", "--kv-heads", "1", "--seq", "64")
-	want, got := trained(t, args...), trained(t, append(args, "--flash")...)
-	for i := range want.Losses {
-		if math.Abs(got.Losses[i]-want.Losses[i]) > 1e-5 {
-			t.Errorf("losses %v, without --flash %v", got.Losses, want.Losses)
-		}
-	}
-	if got.BytesPerDevice["temporary"] >= want.BytesPerDevice["temporary"] {
-		t.Errorf("temporary memory %d bytes, without --flash %d", got.BytesPerDevice["temporary"], want.BytesPerDevice["temporary"])
+	if _, err := ran(t, append(resume, "--compress-relu", "csr:0.9")...); err == nil || !strings.Contains(err.Error(), `--compress-relu=csr:0.9: the run in`) {
+		t.Errorf("another codec: %v", err)
 	}
 }
 
@@ -239,7 +284,7 @@ func TestTrainFlash(t *testing.T) {
 // to a scale that float16 holds by such steps.
 func TestTrainLogsSkippedSteps(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
-	r := trained(t, append(small, "--text", "reference", "--steps", "12", "--precision", "fp16", "--loss-scale", "dynamic", "--seq", "1",
+	r := trained(t, append(slices.Clone(small), "--steps", "12", "--precision", "fp16", "--loss-scale", "dynamic", "--seq", "1",
 		"--batch", "1", "--clip", "1", "--log", log)...)
 	lines, err := os.ReadFile(log)
 	if err != nil || strings.Count(string(lines), "\n") != 12 || r.Skipped == 0 || strings.Count(string(lines), `"skipped":true`) != r.Skipped {
@@ -250,7 +295,7 @@ func TestTrainLogsSkippedSteps(t *testing.T) {
 // Interrupted while its only step is compiled, the run does the step and saves it.
 func TestTrainInterruptedAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
-	cmd := exec.Command(os.Args[0], append(small, "--text", "reference", "--steps", "1", "--checkpoint", dir)...)
+	cmd := exec.Command(os.Args[0], append(small, "--steps", "1", "--checkpoint", dir)...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -272,7 +317,7 @@ func TestTrainInterruptedAtOnce(t *testing.T) {
 
 // Without --json, people get a chart, a table and the text.
 func TestTrainForPeople(t *testing.T) {
-	stdout, stderr, status := shardbook(t, nil, append(small, "--text", "reference", "--steps", "12", "--precision", "bf16", "--warmup", "3",
+	stdout, stderr, status := shardbook(t, nil, append(small, "--steps", "12", "--precision", "bf16", "--warmup", "3",
 		"--schedule", "cosine", "--clip", "1", "--sample", "20", "--prompt", "In an all", "--temperature", "0")...)
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
@@ -382,10 +427,10 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--data", "2", "--zero", "3", "--sync", "spmd", "--link", "1e9"}, []string{"--link", `["ranks"]`}},
 		{append(slices.Clone(small[1:]), "--data", "2", "--trace", used, "--text", "reference"), []string{"--trace: " + used, "no trace"}},
 	} {
-		_, stderr, status := shardbook(t, nil, append([]string{"train"}, c.args...)...)
+		out, err := ran(t, append([]string{"train"}, c.args...)...)
 		for _, want := range c.want {
-			if status != 1 || !strings.Contains(stderr, want) {
-				t.Errorf("%q: status %d, %s, want %q", c.args, status, stderr, want)
+			if err == nil || out != "" || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: printed %q, error %v, want %q", c.args, out, err, want)
 			}
 		}
 	}

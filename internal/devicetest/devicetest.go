@@ -2,6 +2,8 @@
 package devicetest
 
 import (
+	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,12 +17,19 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// Open opens n CPU devices that are gone when the test ends.
+// Plugin is the devices that tests run on: CPUs, or what $SHARDBOOK_PLUGIN says.
+func Plugin() string { return cmp.Or(os.Getenv(plugin.Env), string(plugin.CPU)) }
+
+// Open opens n devices that are gone when the test ends. Where there are fewer GPUs, the test is skipped.
 func Open(t testing.TB, n int) *xla.Backend {
 	t.Helper()
-	backend, err := xla.Open(xla.Devices(n), xla.Plugin("cpu"))
+	backend, err := xla.Open(xla.Devices(n), xla.Plugin(Plugin()))
+	if errors.Is(err, xla.ErrTooFew) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,10 +37,10 @@ func Open(t testing.TB, n int) *xla.Backend {
 	return backend
 }
 
-// One returns one CPU device that all tests of the process share. It panics where
+// One returns one device that all tests of the process share. It panics where
 // there is none, since examples have no test to fail.
 var One = sync.OnceValue(func() *xla.Backend {
-	backend, err := xla.Open(xla.Devices(1), xla.Plugin("cpu"))
+	backend, err := xla.Open(xla.Devices(1), xla.Plugin(Plugin()))
 	if err != nil {
 		panic(fmt.Errorf("no device to test on: %w", err))
 	}

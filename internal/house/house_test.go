@@ -87,24 +87,26 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// block returns the first code block of a language in the README.
-func block(t *testing.T, language string) string {
+// blockOf returns the README's first block of code in a language.
+func blockOf(t *testing.T, language string) string {
 	t.Helper()
-	_, rest, _ := strings.Cut(read(t, "README.md"), "```"+language+"\n")
-	text, _, ok := strings.Cut(rest, "```")
-	if !ok {
-		t.Fatalf("README.md has no code block of language %s", language)
+	code, _ := document{"README.md", read(t, "README.md")}.blocks()
+	for _, b := range code {
+		if b.language == language {
+			return strings.Join(b.lines, "\n") + "\n"
+		}
 	}
-	return text
+	t.Fatalf("README.md has no block of code in %s", language)
+	return ""
 }
 
 // TestReadmeProgram runs the README's program and compares what it prints.
 func TestReadmeProgram(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(path, []byte(block(t, "go")), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(blockOf(t, "go")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := output(t, "go", "run", path), block(t, "text"); got != want {
+	if got, want := output(t, "go", "run", path), blockOf(t, "text"); got != want {
 		t.Errorf("the README's program prints\n%s\nthe README says\n%s", got, want)
 	}
 }
@@ -129,33 +131,16 @@ func TestReadmeCommand(t *testing.T) {
 	}
 }
 
-// tracked lists the files that git tracks below the patterns and that are there.
+// tracked lists the files that git tracks, or would if they were added, below the patterns and that are there.
 func tracked(t *testing.T, patterns ...string) []string {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
 		t.Skip("not a git checkout, so nothing says which files belong to the project")
 	}
-	return slices.DeleteFunc(strings.Fields(output(t, "git", append([]string{"ls-files"}, patterns...)...)), func(file string) bool {
+	return slices.DeleteFunc(strings.Fields(output(t, "git", append([]string{"ls-files", "--cached", "--others", "--exclude-standard"}, patterns...)...)), func(file string) bool {
 		_, err := os.Stat(filepath.Join(root, file))
 		return err != nil
 	})
-}
-
-// link matches a Markdown link or image and its target.
-var link = regexp.MustCompile(`\]\(([^)#]+)\)`)
-
-// TestLinks checks that every link of the documents into the repository leads somewhere.
-func TestLinks(t *testing.T) {
-	for _, file := range tracked(t, "*.md", "*.ipynb") {
-		for _, found := range link.FindAllStringSubmatch(read(t, file), -1) {
-			if strings.Contains(found[1], "://") || strings.HasSuffix(file, ".ipynb") && filepath.Ext(found[1]) != ".ipynb" {
-				continue // a notebook's code has brackets and parentheses of its own
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(file), found[1])); err != nil {
-				t.Errorf("%s links to %s, which is not there", file, found[1])
-			}
-		}
-	}
 }
 
 // TestNoForeignPaths checks that nothing tracked speaks of somebody's machine.

@@ -3,8 +3,6 @@ package traintest
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -98,17 +96,6 @@ func (t Trap) Split(ctx context.Context, color, key int) (group.Group, error) {
 		return nil, err
 	}
 	return Trap{of, t.trigger}, nil
-}
-
-// Lost says which answers of a lost rank, by the method, do not say what to do.
-func Lost(answers map[string]error) error {
-	var errs []error
-	for what, err := range answers {
-		if err == nil || !strings.Contains(err.Error(), "join a new group and load the last checkpoint") {
-			errs = append(errs, fmt.Errorf("%s of a lost rank: %v", what, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // Patiently plays a case of the fault, in which ranks wait so long for others. With one that stalls that is short, and longer in

@@ -9,15 +9,16 @@ import (
 //go:embed page.js
 var pageJS string
 
-// HTML is the chart as an HTML fragment, the same bytes for the same chart: an image inside the text itself, which is
-// shown wherever HTML is, and a small script that turns the image into a live chart where scripts may run and ECharts
+// HTML is the chart as an HTML fragment, the same bytes for the same chart: an SVG image inside the text itself, which is
+// shown wherever HTML is, with its gist for those who do not see it, and a small script that turns the image into a live chart where scripts may run and ECharts
 // is on the page (see [Loader]). Nothing in it is fetched. A table is a table element.
 //
 // The errors are those of [Chart.SVG], except that a table has none of them.
-func (c *Chart) HTML() (string, error) { return c.fragment(true) }
+func (c *Chart) HTML() (string, error) { return c.fragment(true, false) }
 
-// fragment leaves out the script of a picture that is about to be replaced.
-func (c *Chart) fragment(script bool) (string, error) {
+// fragment leaves out the script of a picture that is about to be replaced. A notebook's picture is a PNG image if it can
+// be one.
+func (c *Chart) fragment(script, bitmap bool) (string, error) {
 	if err := c.Err(); err != nil {
 		return "", err
 	}
@@ -28,11 +29,17 @@ func (c *Chart) fragment(script bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	kind, data := "svg+xml", []byte(p.svg)
+	if bitmap {
+		if drawn, err := pngImage(p); err == nil {
+			kind, data = "png", drawn
+		}
+	}
 	// An image, because notebooks that are not trusted strip inline SVG; in a span, so that several charts stand side
 	// by side even where the style is stripped.
 	s := fmt.Sprintf(`<span data-shardbook-chart="%s" style="display:inline-block;vertical-align:top;margin:4px">`+
-		`<img alt="%s" width="%d" height="%d" src="data:image/svg+xml;base64,%s"></span>`,
-		p.mark, escape(c.title), p.width, p.height, base64.StdEncoding.EncodeToString([]byte(p.svg)))
+		`<img alt="%s" width="%d" height="%d" src="data:image/%s;base64,%s"></span>`,
+		p.mark, escape(c.alt()), p.width, p.height, kind, base64.StdEncoding.EncodeToString(data))
 	if script {
 		s += fmt.Sprintf("<script>(function(){\n%s%slive(%q,%d,%d,%s);\n})()</script>",
 			reviveJS, pageJS, p.mark, p.width, p.height, p.options)

@@ -91,6 +91,7 @@ func (k *roofline) options(c *Chart) object {
 	series := []object{{
 		"type": "line", "name": "roof", "data": [][]float64{roof(left), roof(k.ridge()), roof(right)},
 		"symbol": "none", "lineStyle": object{"width": 2, "color": ink}, "itemStyle": object{"color": ink},
+		"z": 1, // under the points' names
 	}}
 	for i, name := range sides {
 		series = append(series, object{

@@ -12,8 +12,8 @@ import (
 	"github.com/janpfeifer/gonb/gonbui/protocol"
 )
 
-// Show shows charts where the program runs: in a notebook as pictures, several of them side by side; elsewhere as
-// [Chart.Text] on the standard output.
+// Show shows charts where the program runs: in a notebook as pictures, several of them side by side, which are PNG images
+// where letters and shapes allow it and SVG ones elsewhere; in a terminal as [Chart.Text] on the standard output.
 //
 // A chart that cannot be drawn is replaced by the reason, where the chart would be and, in a notebook, on the standard
 // error, since a cell seldom looks at the error returned; the others are still shown. That error joins all reasons, and
@@ -33,7 +33,8 @@ func here() place {
 	return place{terminal: os.Stdout}
 }
 
-// show sends the charts as one output. A display id replaces the output that had the same one.
+// show sends the charts as one output. A display id replaces the output that had the same one. Charts without a script
+// are there for a moment: the quickest picture does.
 func (p place) show(displayID string, script bool, charts []*Chart) error {
 	if len(charts) == 0 {
 		return errors.New("chart: no chart to show")
@@ -46,7 +47,7 @@ func (p place) show(displayID string, script bool, charts []*Chart) error {
 		texts[i] = c.Text()
 		err := c.Err()
 		if p.send != nil && err == nil {
-			pictures[i], err = c.fragment(script)
+			pictures[i], err = c.fragment(script, script)
 		}
 		if err != nil {
 			texts[i] = err.Error() + "\n"

@@ -98,7 +98,7 @@ func TestLive(t *testing.T) {
 			t.Errorf("output %d: script is %v", i, script)
 		}
 	}
-	if want, _ := state(9).HTML(); n.html(4) != want {
+	if want, _ := state(9).fragment(true, true); n.html(4) != want {
 		t.Error("the last output is not the last state")
 	}
 	if err := live.Show(state(0)); err == nil {

@@ -6,9 +6,10 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
 // push gives a bucket's gradients to its server.
@@ -114,8 +115,10 @@ func (r *Rank) collect(ctx context.Context) (state []*tensors.Tensor, err error)
 	if err := group.Barrier(ctx, r.g); err != nil { // then no server has anything to do
 		return nil, err
 	}
+	if state, err = r.zeros(); err != nil {
+		return nil, err
+	}
 	var updates int32
-	state, err = r.zeros()
 	for b := range r.engine.buckets {
 		if err != nil {
 			break
@@ -132,11 +135,11 @@ func (r *Rank) collect(ctx context.Context) (state []*tensors.Tensor, err error)
 		err = errors.Join(err, r.broadcast(ctx, values, owner), group.Broadcast(ctx, r.g, number, owner))
 		updates = int32(number[0])
 	}
+	_, _, counters := train.Tail(r.engine.recipe, state)
 	for i, n := range []int32{int32(r.steps), updates} {
-		at := len(state) - counters + i
 		counter, e := r.engine.backend.Put(n, r.device)
-		err = errors.Join(err, e, rank.Free(state[at]))
-		state[at] = counter
+		err = errors.Join(err, e, rank.Free(counters[i]))
+		counters[i] = counter
 	}
 	if err != nil {
 		return nil, errors.Join(err, rank.Free(state...))

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 )
@@ -27,23 +27,14 @@ func TestFaults(t *testing.T) {
 			var all sync.WaitGroup
 			defer all.Wait()
 			for _, at := range []string{"before", "first", "last", "after"} {
-				for _, fault := range []fault{fails, panics, stalls} {
-					if o := toyForms[form]; fault == panics && (at == "first" || at == "last") && (o.Sync == ddp.Server || o.Sync == ddp.Async) {
+				for _, fault := range []traintest.Fault{traintest.Fails, traintest.Panics, traintest.Stalls} {
+					if o := toyForms[form]; fault == traintest.Panics && (at == "first" || at == "last") && (o.Sync == ddp.Server || o.Sync == ddp.Async) {
 						continue // what panics there is a hook, and servers have none
 					}
 					victim = (victim + 1) % world
 					c := faultCase{form, e, at, fault, victim}
 					all.Go(func() {
-						const patience = 500 * time.Millisecond
-						wait := time.Minute // none has to wait for it
-						if fault == stalls {
-							wait = patience
-						}
-						err := c.play(wait)
-						for ; err != nil && wait <= 16*patience; wait *= 4 {
-							err = c.play(4 * wait) // on a busy machine another rank may have been late as well
-						}
-						if err != nil {
+						if err := fault.Patiently(c.play); err != nil {
 							t.Errorf("rank %d %s, %s: %v", c.victim, c.fault, c.at, err)
 						}
 					})
@@ -65,7 +56,7 @@ func TestEndedContext(t *testing.T) {
 				return err
 			}
 			if err := group.Barrier(ctx, g); err != nil || me == 2 {
-				return errors.Join(err, errLuck)
+				return errors.Join(err, traintest.ErrLuck)
 			}
 			<-ctx.Done()
 			inputs, targets, err := toyRows(form, world)(0)
@@ -76,7 +67,7 @@ func TestEndedContext(t *testing.T) {
 			return err
 		})
 		for _, err := range errs[:2] {
-			if err := (faultCase{victim: 2}).names(err); err != nil || !errors.Is(errs[0], errLuck) {
+			if err := (faultCase{victim: 2}).names(err); err != nil || !errors.Is(errs[0], traintest.ErrLuck) {
 				t.Errorf("%s: %v", form, err)
 			}
 		}
@@ -140,7 +131,7 @@ func TestFailedSave(t *testing.T) {
 		ranks, errs := make([]*ddp.Rank, world), make([]error, world)
 		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
 			me := g.Rank()
-			view := &trap{Group: g, strike: func() error { return errLuck },
+			view := &trap{Group: g, strike: func() error { return traintest.ErrLuck },
 				on: func(call group.Call) bool { return call.Kind == group.KindBroadcast }}
 			if ranks[me], err = e.Join(ctx, view, me); err != nil {
 				return err
@@ -156,7 +147,7 @@ func TestFailedSave(t *testing.T) {
 				t.Errorf("broadcast %d: rank %d: %v", n, r, err)
 			}
 		}
-		if !strings.Contains(errs[1].Error(), errLuck.Error()) {
+		if !strings.Contains(errs[1].Error(), traintest.ErrLuck.Error()) {
 			t.Errorf("broadcast %d: rank 1: %v", n, errs[1])
 		}
 		for _, rank := range ranks {

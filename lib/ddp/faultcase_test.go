@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -77,17 +78,6 @@ func toyRows(form string, ranks int) source {
 	return toySource(2 * ranks * max(1, toyForms[form].Accumulate))
 }
 
-// fault is what goes wrong with a rank.
-type fault string
-
-const (
-	fails  fault = "returns an error"
-	panics fault = "panics"
-	stalls fault = "stalls"
-)
-
-var errLuck = errors.New("out of luck")
-
 // trap is a rank's view of a group in which, once it is armed, a call fails: the n-th, from 0, of those that it is set for.
 type trap struct {
 	group.Group
@@ -117,7 +107,7 @@ type faultCase struct {
 	form   string
 	engine *ddp.Engine
 	at     string // before or after the step, or in it, where the first or the last bucket is shared
-	fault  fault
+	fault  traintest.Fault
 	victim int
 }
 
@@ -125,16 +115,7 @@ type faultCase struct {
 func (c faultCase) play(patience time.Duration) error {
 	var survivors sync.WaitGroup
 	survivors.Add(world - 1)
-	strike := func() error {
-		switch c.fault {
-		case fails:
-			return errLuck
-		case panics:
-			panic("boom")
-		}
-		survivors.Wait()
-		return nil
-	}
+	strike := func() error { return c.fault.Strike(survivors.Wait, nil) }
 	batches := toyRows(c.form, world)
 	groups, ranks, errs := make([]group.Group, world), make([]*ddp.Rank, world), make([]error, world)
 	defer func() {
@@ -220,7 +201,7 @@ func (c faultCase) names(err error) error {
 		return nil
 	}
 	// Without waiting for all, a rank may wait for an answer of the one that stalls, and so be late itself: then both are named.
-	if asynchronous := toyForms[c.form].Sync == ddp.Async; asynchronous && c.fault == stalls && strings.Contains(failure.Reason, "nor did ranks") &&
+	if asynchronous := toyForms[c.form].Sync == ddp.Async; asynchronous && c.fault == traintest.Stalls && strings.Contains(failure.Reason, "nor did ranks") &&
 		strings.Contains(failure.Reason, fmt.Sprint(c.victim)) {
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
@@ -63,8 +63,9 @@ func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, er
 	if err != nil {
 		return nil, err
 	}
-	for i, s := range e.recipe.State() {
-		if e.options.Every > 1 && !s.Shape.DType.IsFloat() && i < len(initial)-counters {
+	averaged, _, _ := train.Tail(e.recipe, e.recipe.State())
+	for _, s := range averaged {
+		if e.options.Every > 1 && !s.Shape.DType.IsFloat() {
 			return nil, fmt.Errorf("ddp: Options.Every is %d, and %s has no average: choose an optimizer with floating-point states",
 				e.options.Every, s)
 		}
@@ -74,9 +75,6 @@ func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, er
 	}
 	return r, nil
 }
-
-// counters is how many of a state's entries, the last, are counters.
-const counters = 2
 
 // spread gives all ranks rank 0's state, and takes it.
 func (r *Rank) spread(ctx context.Context, state []*tensors.Tensor) error {
@@ -193,7 +191,8 @@ func (r *Rank) divisor(parts int) float64 {
 // average makes the ranks' states equal, for local SGD.
 func (r *Rank) average(ctx context.Context) error {
 	defer r.span(trace.Reduce, "state")()
-	for _, v := range r.state[:len(r.state)-counters] {
+	averaged, _, _ := train.Tail(r.engine.recipe, r.state)
+	for _, v := range averaged {
 		kind, data, err := rank.Memory(v)
 		if err != nil {
 			return err

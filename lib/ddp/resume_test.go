@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
@@ -64,7 +65,7 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 			step := rank.Steps()
 			asked[me] = append(asked[me], step)
 			if step == l.kill && me == l.ranks-1 {
-				return errLuck
+				return traintest.ErrLuck
 			}
 			inputs, targets, e := batches(step)
 			if e != nil {

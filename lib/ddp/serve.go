@@ -9,8 +9,8 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 )
 
 // Ranks with parameters to serve, and their clients, send each other messages: three words, and the data that the first of

@@ -7,9 +7,10 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
 // step is one step of a rank as it goes on: the passes on this goroutine, communication in the background.
@@ -180,10 +181,13 @@ func (s *step) backward(i int, x, above *tensors.Tensor, kept []*tensors.Tensor,
 	return out[:n], nil
 }
 
-// scaling are the states of the loss scaling.
+// scaling are the states of the loss scaling, of which there are none with servers.
 func (s *step) scaling() (args []any) {
-	n := len(s.engine.policy.Scaling.States())
-	for _, t := range s.state[len(s.state)-counters-n:][:n] {
+	if s.client != nil {
+		return nil
+	}
+	_, scaling, _ := train.Tail(s.engine.recipe, s.state)
+	for _, t := range scaling {
 		args = append(args, t)
 	}
 	return args

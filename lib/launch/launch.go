@@ -70,6 +70,3 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
-
-// ExitStatus returns Status.
-func (e *Error) ExitStatus() int { return e.Status }

@@ -119,7 +119,7 @@ func TestStatesUnderZeRO(t *testing.T) {
 // and the ranks together have at least the whole model.
 func TestSavingsSave(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	for range 200 {
+	for range 100 {
 		s := Setup{Model: randomModel(r), Batch: 1 + r.IntN(4), Precision: mixed(t), Layout: Layout{Data: 1 + r.IntN(9), Tensor: 1 << r.IntN(4)}}
 		last := int64(math.MaxInt64)
 		for stage := range 4 {

@@ -27,7 +27,7 @@ func TestEstimatesOfOffload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 8, Vocab: 32}
+	c := gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 32}
 	model, err := c.Chain()
 	if err != nil {
 		t.Fatal(err)

@@ -22,12 +22,15 @@ type Schedule interface {
 // Constant is the same rate at every step; at least 0.
 type Constant float64
 
+// Validate implements [Schedule].
 func (s Constant) Validate() error {
 	return checkSettings("the schedule", setting{"Constant", float64(s), 0, math.Inf(1)})
 }
 
+// At implements [Schedule].
 func (s Constant) At(int) float64 { return float64(s) }
 
+// Rate implements [Schedule].
 func (s Constant) Rate(step *graph.Node) *graph.Node {
 	return graph.Scalar(step.Graph(), dtypes.Float64, float64(s))
 }
@@ -39,6 +42,7 @@ type Warmup struct {
 	Then  Schedule
 }
 
+// Validate implements [Schedule].
 func (s Warmup) Validate() error {
 	if err := checkSteps("Warmup", s.Steps); err != nil || s.Then == nil {
 		return err
@@ -46,6 +50,7 @@ func (s Warmup) Validate() error {
 	return s.Then.Validate()
 }
 
+// At implements [Schedule].
 func (s Warmup) At(step int) float64 {
 	switch {
 	case step <= s.Steps:
@@ -56,6 +61,7 @@ func (s Warmup) At(step int) float64 {
 	return s.Then.At(step - s.Steps)
 }
 
+// Rate implements [Schedule].
 func (s Warmup) Rate(step *graph.Node) *graph.Node {
 	t := graph.ConvertDType(step, dtypes.Float64)
 	then := graph.ScalarOne(t.Graph(), t.DType())
@@ -73,14 +79,17 @@ type Cosine struct {
 	Floor float64
 }
 
+// Validate implements [Schedule].
 func (s Cosine) Validate() error {
 	return errors.Join(checkSteps("Cosine", s.Steps), checkFloor("Cosine", s.Floor))
 }
 
+// At implements [Schedule].
 func (s Cosine) At(step int) float64 {
 	return s.Floor + (1-s.Floor)*(1+math.Cos(math.Pi*progress(step, s.Steps)))/2
 }
 
+// Rate implements [Schedule].
 func (s Cosine) Rate(step *graph.Node) *graph.Node {
 	wave := graph.Cos(graph.MulScalar(progressNode(step, s.Steps), math.Pi))
 	return graph.AddScalar(graph.MulScalar(graph.OnePlus(wave), (1-s.Floor)/2), s.Floor)
@@ -92,12 +101,15 @@ type Linear struct {
 	Floor float64
 }
 
+// Validate implements [Schedule].
 func (s Linear) Validate() error {
 	return errors.Join(checkSteps("Linear", s.Steps), checkFloor("Linear", s.Floor))
 }
 
+// At implements [Schedule].
 func (s Linear) At(step int) float64 { return 1 - (1-s.Floor)*progress(step, s.Steps) }
 
+// Rate implements [Schedule].
 func (s Linear) Rate(step *graph.Node) *graph.Node {
 	return graph.OneMinus(graph.MulScalar(progressNode(step, s.Steps), 1-s.Floor))
 }
@@ -106,12 +118,15 @@ func (s Linear) Rate(step *graph.Node) *graph.Node {
 // (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", §3.1.2).
 type InverseSqrt struct{ Steps int }
 
+// Validate implements [Schedule].
 func (s InverseSqrt) Validate() error { return checkSteps("InverseSqrt", s.Steps) }
 
+// At implements [Schedule].
 func (s InverseSqrt) At(step int) float64 {
 	return math.Sqrt(float64(s.Steps) / float64(max(step, s.Steps)))
 }
 
+// Rate implements [Schedule].
 func (s InverseSqrt) Rate(step *graph.Node) *graph.Node {
 	t := graph.MaxScalar(graph.ConvertDType(step, dtypes.Float64), float64(s.Steps))
 	return graph.Sqrt(graph.MulScalar(graph.Reciprocal(t), float64(s.Steps)))
@@ -121,6 +136,7 @@ func (s InverseSqrt) Rate(step *graph.Node) *graph.Node {
 // t·Warmup^−1.5) at step t. It is a learning rate already, for a rule whose own is 1.
 type Noam struct{ Width, Warmup int }
 
+// Validate implements [Schedule].
 func (s Noam) Validate() error {
 	if s.Width < 1 {
 		return fmt.Errorf("optim: Noam.Width is %d: set it to at least 1", s.Width)
@@ -131,11 +147,13 @@ func (s Noam) Validate() error {
 	return nil
 }
 
+// At implements [Schedule].
 func (s Noam) At(step int) float64 {
 	t := float64(step)
 	return math.Min(1/math.Sqrt(t), t*math.Pow(float64(s.Warmup), -1.5)) / math.Sqrt(float64(s.Width))
 }
 
+// Rate implements [Schedule].
 func (s Noam) Rate(step *graph.Node) *graph.Node {
 	t := graph.ConvertDType(step, dtypes.Float64)
 	rate := graph.Min(graph.Reciprocal(graph.Sqrt(t)), graph.MulScalar(t, math.Pow(float64(s.Warmup), -1.5)))

@@ -6,6 +6,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: memest.Parameters, which the passes use;
@@ -23,7 +24,8 @@ func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
 		parameters = memest.Master
 		kinds[memest.Parameters] = o.tree.As(o.policy.Compute).Bytes()
 	}
-	for i, e := range o.entries[:len(o.entries)-len(p.policy.Scaling.States())-counters] {
+	entries, _, _ := train.Tail(p.recipe, o.entries)
+	for i, e := range entries {
 		kind := memest.Optimizer
 		if i < n {
 			kind = parameters
@@ -43,6 +45,3 @@ func (e entry) bytes() int64 {
 	}
 	return e.local.ByteSize()
 }
-
-// counters is how many of a state's entries, the last, are counters.
-const counters = 2

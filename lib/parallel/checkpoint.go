@@ -5,8 +5,8 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/checkpoint"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -18,11 +18,7 @@ func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	err := rank.Save(ctx, r.world, rank.Saving{Dir: dir, Step: r.steps, Meta: meta, Keep: keep, Tree: r.recipe.State(), Parts: r.saved})
-	if rank.Lost(err) {
-		return r.lose(err)
-	}
-	return err
+	return r.stored().Save(ctx, dir, meta, keep)
 }
 
 // saved lists what the rank writes.
@@ -53,23 +49,18 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	var state []*tensors.Tensor
-	err := rank.Load(ctx, r.world, c, func() error {
-		err := r.recipe.Keeps(c)
-		if err == nil {
-			state, err = c.Read(ctx, r.Recipe.State())
-		}
-		return err
-	})
-	if rank.Lost(err) {
-		return r.lose(err)
-	}
-	if err != nil {
-		return err
-	}
-	if err := r.replace(state); err != nil {
-		return r.lose(err)
-	}
-	r.steps = c.Step
-	return nil
+	return r.stored().Load(ctx, c)
+}
+
+// stored is the rank as checkpoints have it.
+func (r *Rank) stored() rank.Stored {
+	recipe, own := r.recipe, r.Recipe
+	return rank.Stored{Group: r.world, Tree: recipe.State(), Steps: &r.steps, Parts: r.saved, Lose: r.lose,
+		Read: func(ctx context.Context, c *checkpoint.Checkpoint) ([]*tensors.Tensor, error) {
+			if err := recipe.Keeps(c); err != nil {
+				return nil, err
+			}
+			return c.Read(ctx, own.State())
+		},
+		Take: func(_ context.Context, state []*tensors.Tensor) error { return r.replace(state) }}
 }

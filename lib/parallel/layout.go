@@ -84,15 +84,16 @@ func (l Layout) Devices() int { return l.Ranks() * l.PerRank() }
 // shards is how many of a rank's devices have the same parameters.
 func (l Layout) shards() int { l = l.whole(); return l.Data * l.Ring * l.Ulysses }
 
-// Between lists what goes between hosts: "data" for the gradients of replicas, "pipe" for activations.
+// Between lists what goes between hosts, by its name in [Layout.Traffic]: [BetweenRanks] for the gradients of replicas,
+// [BetweenStages] for activations.
 func (l Layout) Between() (axes []string) {
 	l = l.whole()
 	each := l.Ranks() / l.Hosts
 	if l.Hosts > 1 && l.Replicas > 1 {
-		axes = append(axes, "data")
+		axes = append(axes, BetweenRanks)
 	}
 	if each%l.Pipe != 0 {
-		axes = append(axes, "pipe")
+		axes = append(axes, BetweenStages)
 	}
 	return axes
 }

@@ -109,12 +109,12 @@ func TestLayoutNumbers(t *testing.T) {
 		{parallel.Layout{}, 1, 1, 1, ""},
 		{parallel.Layout{Pipe: 2, Data: 2, Tensor: 2}, 2, 4, 8, ""},
 		{parallel.Layout{Replicas: 3, Pipe: 2, Ring: 2, Ulysses: 5}, 6, 10, 60, ""},
-		{parallel.Layout{Replicas: 2, Pipe: 2, Hosts: 2}, 4, 1, 4, "data"},
-		{parallel.Layout{Replicas: 2, Pipe: 2, Hosts: 4}, 4, 1, 4, "data pipe"},
+		{parallel.Layout{Replicas: 2, Pipe: 2, Hosts: 2}, 4, 1, 4, "shared"},
+		{parallel.Layout{Replicas: 2, Pipe: 2, Hosts: 4}, 4, 1, 4, "shared pipe"},
 		{parallel.Layout{Pipe: 4, Hosts: 2, Data: 2}, 4, 2, 8, "pipe"},
 		{parallel.Layout{Pipe: 4, Hosts: 4}, 4, 1, 4, "pipe"},
-		{parallel.Layout{Replicas: 3, Pipe: 2, Hosts: 2}, 6, 1, 6, "data pipe"}, // the second pipeline is on both
-		{parallel.Layout{Replicas: 4, Hosts: 2}, 4, 1, 4, "data"},
+		{parallel.Layout{Replicas: 3, Pipe: 2, Hosts: 2}, 6, 1, 6, "shared pipe"}, // the second pipeline is on both
+		{parallel.Layout{Replicas: 4, Hosts: 2}, 4, 1, 4, "shared"},
 	} {
 		l := c.layout
 		if err := l.Validate(); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -79,7 +79,7 @@ func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, fi
 	if err := r.try(mesh); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	state, err := r.initial(ctx)
+	state, err := r.Initial(ctx, g, p.recipe)
 	if err == nil {
 		err = r.replace(state)
 	}
@@ -87,23 +87,6 @@ func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, fi
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
-}
-
-// initial returns the rank's part of rank 0's initial state.
-func (r *Rank) initial(ctx context.Context) ([]*tensors.Tensor, error) {
-	values, err := r.recipe.Initial()
-	if err != nil {
-		return nil, err
-	}
-	if err := rank.FromFirst(ctx, r.world, values); err != nil {
-		return nil, err
-	}
-	all := r.recipe.State()
-	var own []*tensors.Tensor
-	for _, e := range r.entries {
-		own = append(own, values[all.Index(e.whole.Name)])
-	}
-	return own, nil
 }
 
 // replace takes a state, whole and on the host, in place of the one that is there.

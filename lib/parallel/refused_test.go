@@ -107,6 +107,7 @@ func TestBatchesRefused(t *testing.T) {
 			{odd, odder, "a micro-batch of 1 rows for 2 devices with other rows: make the batch a multiple"},
 			{inputs, fewer, "6"},
 			{wide, targets, "inputs of shape (Float32)[2, 5]"},
+			{inputs, inputs, "targets of shape (Float32)[2, 4]"}, // of another width than the outputs
 		} {
 			_, err := run.Step(c.inputs, c.targets)
 			checkError(t, at, err, c.want)

@@ -8,8 +8,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 )
@@ -68,7 +68,7 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 				grads[i], err = w.mesh.Place(host, placements[i])
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s, in a group of the ranks %v: %w", w.Tree[i].Name, w.Members(set, w.layout.Replicas), err)
+				return nil, fmt.Errorf("%s: %w", w.Tree[i].Name, rank.Within(w.Members(set, w.layout.Replicas), err))
 			}
 		}
 		end()
@@ -84,8 +84,7 @@ func (w *worker) updateWithOthers(ctx context.Context, loss float32) ([]*dtensor
 			return nil, err
 		}
 		if err := addUp(ctx, w.pipe, totals); err != nil {
-			first := w.world.Rank() - w.at
-			return nil, fmt.Errorf("in a group of the ranks %d to %d: %w", first, first+w.layout.Pipe-1, err)
+			return nil, rank.Within(w.Pipe(w.world.Rank()), err)
 		}
 		args = append(args, totals)
 	}

@@ -1,8 +1,11 @@
 package parallel
 
 import (
+	"slices"
+
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -48,4 +51,13 @@ func (r *Rank) Traffic() (map[string]int64, error) {
 		}
 	}
 	return all, nil
+}
+
+// leaves says whether an action of a rank of a pipeline makes something for a stage of another rank. The passes of a stage for a
+// micro-batch are all on one rank.
+func leaves(s schedule.Schedule, rank int, a schedule.Action) bool {
+	to, ok := a.OutputTo(s.Stages)
+	return ok && !slices.ContainsFunc(s.Ranks[rank], func(other schedule.Action) bool {
+		return other.Stage == to && other.Microbatch == a.Microbatch
+	})
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -189,8 +189,8 @@ func (o *own) asks() bool { return o.recipe.Clip > 0 || len(o.policy.Scaling.Sta
 
 // scalingOf returns the states of the loss scaling, out of the whole state.
 func scalingOf[T any](p *Plan, state []T) []T {
-	end := len(state) - counters
-	return state[end-len(p.policy.Scaling.States()) : end]
+	_, scaling, _ := train.Tail(p.recipe, state)
+	return scaling
 }
 
 // errSums is what a rule is refused with that needs sums over a parameter of which devices have shards of parts.

@@ -7,7 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
-	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/train"
@@ -51,6 +51,11 @@ func (w *worker) Room(of schedule.Action) (pipeline.Message, error) {
 
 // Compute implements [pipeline.Worker].
 func (w *worker) Compute(ctx context.Context, a schedule.Action, _ int, in pipeline.Message) (out pipeline.Message, err error) {
+	defer func() {
+		if m, ok := out.(*message); ok && leaves(w.player.Schedule, w.at, a) {
+			w.traffic.sent[BetweenStages] += int64(len(m.data))
+		}
+	}()
 	at := place{a.Stage, a.Microbatch}
 	s := w.programs.stages[a.Stage]
 	var given *dtensor.Tensor
@@ -118,7 +123,6 @@ func (w *worker) sent(on *dtensor.Tensor) (pipeline.Message, error) {
 	if err := errors.Join(err, free(on)); err != nil {
 		return nil, err
 	}
-	w.traffic.sent[BetweenStages] += int64(len(m.data))
 	return m, nil
 }
 

@@ -85,8 +85,10 @@ func (c *Cut) check(whole []int) error {
 	return nil
 }
 
-// Ranks is the number of ranks, and Length that of the indices which each of them has, padding included.
-func (c *Cut) Ranks() int  { return len(c.Index) }
+// Ranks is the number of ranks.
+func (c *Cut) Ranks() int { return len(c.Index) }
+
+// Length is the number of indices that each rank has, padding included.
 func (c *Cut) Length() int { return len(c.Index[0]) }
 
 // Counted says for each of a rank's indices whether this rank is the first that has it; padding is false. So what is

@@ -5,8 +5,8 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/checkpoint"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -17,12 +17,7 @@ func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	err := rank.Save(ctx, r.world, rank.Saving{Dir: dir, Step: r.steps, Meta: meta, Keep: keep,
-		Tree: r.pipeline.recipe.State(), Parts: r.saved})
-	if rank.Lost(err) {
-		return r.lose(err)
-	}
-	return err
+	return r.stored().Save(ctx, dir, meta, keep)
 }
 
 // saved lists what the rank writes.
@@ -50,23 +45,18 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	var state []*tensors.Tensor
-	err := rank.Load(ctx, r.world, c, func() error {
-		err := r.pipeline.recipe.Keeps(c)
-		if err == nil {
-			state, err = c.Read(ctx, r.own.Recipe.State())
-		}
-		return err
-	})
-	if rank.Lost(err) {
-		return r.lose(err)
-	}
-	if err != nil {
-		return err
-	}
-	if err := r.place(state); err != nil {
-		return r.lose(err)
-	}
-	r.steps = c.Step
-	return nil
+	return r.stored().Load(ctx, c)
+}
+
+// stored is the rank as checkpoints have it.
+func (r *Rank) stored() rank.Stored {
+	recipe, own := r.pipeline.recipe, r.own.Recipe
+	return rank.Stored{Group: r.world, Tree: recipe.State(), Steps: &r.steps, Parts: r.saved, Lose: r.lose,
+		Read: func(ctx context.Context, c *checkpoint.Checkpoint) ([]*tensors.Tensor, error) {
+			if err := recipe.Keeps(c); err != nil {
+				return nil, err
+			}
+			return c.Read(ctx, own.State())
+		},
+		Take: func(_ context.Context, state []*tensors.Tensor) error { return r.place(state) }}
 }

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/params"
@@ -30,6 +33,23 @@ type Share struct {
 	Places  []int        // theirs in the whole model's list
 	Counted []bool       // whether the rank is the first that has them
 	Set     []int        // the set of ranks that have them
+}
+
+// Initial is the share's part of rank 0's initial state of the whole recipe, in the order of its own. It is a collective call.
+func (s Share) Initial(ctx context.Context, g group.Group, whole train.Recipe) ([]*tensors.Tensor, error) {
+	values, err := whole.Initial()
+	if err != nil {
+		return nil, err
+	}
+	if err := rank.FromFirst(ctx, g, values); err != nil {
+		return nil, err
+	}
+	all := whole.State()
+	var own []*tensors.Tensor
+	for _, entry := range s.Recipe.State() {
+		own = append(own, values[all.Index(entry.Name)])
+	}
+	return own, nil
 }
 
 // Divide deals the blocks of a recipe's model to the ranks of a schedule; cut is how many each stage has. A parameter that several
@@ -126,6 +146,12 @@ func (d *Division) Groups(ctx context.Context, all group.Group, replicas int) (p
 		}
 	}
 	return pipe, sets, nil
+}
+
+// Pipe are the ranks of the pipeline that one is in, of several side by side, in the pipeline's order.
+func (d *Division) Pipe(of int) []int {
+	n := len(d.Shares)
+	return rank.Numbers(of-of%n, 1, n)
 }
 
 // Members are the ranks, of all pipelines, that have a set's parameters, in the order in which their group numbers them.

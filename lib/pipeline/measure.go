@@ -8,7 +8,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/xla"
 )

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -20,13 +21,8 @@ func outputOf(a schedule.Action) output {
 
 // inputOf is the output that an action needs, if it needs one.
 func (p *Player) inputOf(a schedule.Action) (need output, ok bool) {
-	switch a.Pass {
-	case schedule.Forward:
-		return output{true, a.Stage - 1, a.Microbatch}, a.Stage > 0
-	case schedule.Backward, schedule.InputGrad:
-		return output{false, a.Stage + 1, a.Microbatch}, a.Stage < p.Schedule.Stages-1
-	}
-	return output{}, false
+	a.Stage, ok = a.InputFrom(p.Schedule.Stages)
+	return outputOf(a), ok
 }
 
 func (o output) String() string {
@@ -100,7 +96,7 @@ func (y *play) flush(left int) error {
 	for len(y.leaving) > left {
 		d := y.leaving[0]
 		if err := y.wait(d.pending, "send "+d.made.String()); err != nil {
-			return fmt.Errorf("pipeline: rank %d, sending %s to rank %d: %w", y.rank, outputOf(d.made), y.options.First+d.to, err)
+			return fmt.Errorf("pipeline: rank %d, sending %s to rank %d: %w", y.rank, outputOf(d.made), y.options.First+d.to, y.within(err))
 		}
 		y.leaving = y.leaving[1:]
 		if err := d.message.Free(); err != nil {
@@ -108,6 +104,14 @@ func (y *play) flush(left int) error {
 		}
 	}
 	return nil
+}
+
+// within says which ranks an error of the group is about, where that is a part of a larger one.
+func (y *play) within(err error) error {
+	if y.options.First == 0 {
+		return err
+	}
+	return rank.Within(rank.Numbers(y.options.First, 1, y.g.Size()), err)
 }
 
 func (y *play) wait(p *group.Pending, what string) error {

@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/trace"
 )
@@ -134,7 +134,7 @@ func (y *play) compute(a schedule.Action, version int) error {
 	if need, ok := y.inputOf(a); ok {
 		if arriving := y.arriving[need]; arriving != nil {
 			if err := y.wait(arriving.pending, "for "+a.String()); err != nil {
-				return fmt.Errorf("pipeline: rank %d, waiting for %s from rank %d: %w", y.rank, need, y.options.First+arriving.from, err)
+				return fmt.Errorf("pipeline: rank %d, waiting for %s from rank %d: %w", y.rank, need, y.options.First+arriving.from, y.within(err))
 			}
 			in = arriving.message
 			delete(y.arriving, need)

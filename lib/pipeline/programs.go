@@ -8,9 +8,10 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -164,6 +165,10 @@ type sizes struct {
 
 // measure builds the blocks' graphs, one after another, to see what they return.
 func (e *Engine) measure(inputs, targets shapes.Shape) (all []sizes, err error) {
+	mesh, err := e.backend.Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		return nil, err
+	}
 	x := inputs
 	for i, b := range e.blocks {
 		var s sizes
@@ -182,7 +187,7 @@ func (e *Engine) measure(inputs, targets shapes.Shape) (all []sizes, err error) 
 				s.above = append(s.above, state.Shape)
 			}
 		}
-		out, err := e.outputs(e.forward(i), s.operands)
+		out, err := mesh.Shapes(e.forward(i), s.operands...)
 		if err != nil {
 			return nil, fmt.Errorf("pipeline: block %q, of an input of shape %s: %w", b.Name, x, err)
 		}
@@ -194,7 +199,7 @@ func (e *Engine) measure(inputs, targets shapes.Shape) (all []sizes, err error) 
 			s.above = []shapes.Shape{s.y}
 		}
 		if i > 0 {
-			if out, err = e.outputs(e.input(i), join(s.above, s.operands, s.kept)); err != nil {
+			if out, err = mesh.Shapes(e.input(i), join(s.above, s.operands, s.kept)...); err != nil {
 				return nil, fmt.Errorf("pipeline: the gradient of block %q: %w", b.Name, err)
 			}
 			s.left = out[1:]
@@ -210,25 +215,6 @@ func join(lists ...[]shapes.Shape) (all []shapes.Shape) {
 		all = append(all, l...)
 	}
 	return all
-}
-
-// outputs returns the shapes of a graph function's outputs.
-func (e *Engine) outputs(fn func(in []*graph.Node) []*graph.Node, in []shapes.Shape) (out []shapes.Shape, err error) {
-	defer func() {
-		if thrown := recover(); thrown != nil {
-			err = fmt.Errorf("building the graph: %v", thrown)
-		}
-	}()
-	g := graph.NewGraph(e.backend, "")
-	defer g.Finalize()
-	nodes := make([]*graph.Node, len(in))
-	for i, s := range in {
-		nodes[i] = graph.Parameter(g, fmt.Sprint("in", i), s)
-	}
-	for _, n := range fn(nodes) {
-		out = append(out, n.Shape())
-	}
-	return out, nil
 }
 
 // prepare compiles the programs of the passes that there are.

@@ -8,8 +8,8 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/train"
@@ -30,7 +30,7 @@ type Rank struct {
 	own      Share
 	local    map[int]int // the places of the rank's parameters in its own list, by those in the model's
 	device   int
-	pool     *pool
+	pool     *rank.Pool
 
 	weights map[int][]*tensors.Tensor // the rank's parameters, by version
 	version int                       // the newest one
@@ -54,7 +54,7 @@ func (p *Pipeline) Join(ctx context.Context, g group.Group, device int) (*Rank, 
 	}
 	at := g.Rank() % n
 	r := &Rank{pipeline: p, world: g, at: at, own: p.Shares[at], device: device, local: map[int]int{},
-		pool:    &pool{p.backend, device, map[string][]*tensors.Tensor{}},
+		pool:    rank.NewPool(p.backend, device),
 		weights: map[int][]*tensors.Tensor{}, sums: map[int][]*tensors.Tensor{}, some: map[int]bool{}}
 	for k, place := range r.own.Places {
 		r.local[place] = k
@@ -63,7 +63,7 @@ func (p *Pipeline) Join(ctx context.Context, g group.Group, device int) (*Rank, 
 	if r.pipe, r.sets, err = p.Groups(ctx, g, p.options.Replicas); err != nil {
 		return nil, err
 	}
-	state, err := r.initial(ctx)
+	state, err := r.own.Initial(ctx, g, p.recipe)
 	if err != nil {
 		return nil, err
 	}
@@ -71,23 +71,6 @@ func (p *Pipeline) Join(ctx context.Context, g group.Group, device int) (*Rank, 
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
-}
-
-// initial returns the rank's part of rank 0's initial state.
-func (r *Rank) initial(ctx context.Context) ([]*tensors.Tensor, error) {
-	values, err := r.pipeline.recipe.Initial()
-	if err != nil {
-		return nil, err
-	}
-	if err := rank.FromFirst(ctx, r.world, values); err != nil {
-		return nil, err
-	}
-	all := r.pipeline.recipe.State()
-	var own []*tensors.Tensor
-	for _, s := range r.own.Recipe.State() {
-		own = append(own, values[all.Index(s.Name)])
-	}
-	return own, nil
 }
 
 // place takes a state, of the host, in place of the one that is there.
@@ -165,13 +148,13 @@ func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (err error) {
 		return nil
 	}
 	// Each of several updates has counted one batch.
-	at := len(r.rest) - counters
+	_, _, counters := train.Tail(r.own.Recipe, r.rest)
 	steps, err := r.pipeline.backend.Put(int32(r.steps+1), r.device)
 	if err != nil {
 		return err
 	}
-	old := r.rest[at]
-	r.rest[at] = steps
+	old := counters[0]
+	counters[0] = steps
 	return rank.Free(old)
 }
 
@@ -217,7 +200,7 @@ func (r *Rank) Close() error {
 	if r.lost == nil {
 		r.lost = errors.New("pipeline: the rank is closed: join again")
 	}
-	errs := []error{r.freeState(), r.pool.close()}
+	errs := []error{r.freeState(), r.pool.Close()}
 	for _, sums := range r.sums {
 		errs = append(errs, rank.Free(sums...))
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 )
 
@@ -26,9 +26,9 @@ type worker struct {
 func (w *worker) Room(of schedule.Action) (Message, error) {
 	blocks := w.pipeline.Stages[of.Stage]
 	if of.Pass == schedule.Forward {
-		return w.pool.borrow(w.sizes[blocks[len(blocks)-1]].y)
+		return w.borrow(w.sizes[blocks[len(blocks)-1]].y)
 	}
-	return w.pool.borrow(w.sizes[blocks[0]].x)
+	return w.borrow(w.sizes[blocks[0]].x)
 }
 
 // Compute implements [Worker].

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/internal/rank"
 )
 
 // place says whose passes something is for.

@@ -9,23 +9,19 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 )
-
-// counters is how many of a state's entries, the last, are counters.
-const counters = 2
 
 // stages is how many stages the rank has.
 func (r *Rank) stages() int { return len(r.pipeline.options.Schedule.On(r.at)) }
 
 // scaling are the states of the loss scaling.
 func (r *Rank) scaling() []*tensors.Tensor {
-	n := len(r.pipeline.policy.Scaling.States())
-	end := len(r.rest) - counters
-	return r.rest[end-n : end]
+	_, scaling, _ := train.Tail(r.own.Recipe, r.rest)
+	return scaling
 }
 
 // sumsOf returns where the gradients of a block's parameters add up.
@@ -63,7 +59,7 @@ func (w *worker) update(ctx context.Context, version int, loss float32) (err err
 	args = append(args, loss, float32(1/float64(o.Schedule.Every*o.Replicas)))
 	out, err := program.Run(ctx, w.pipe, w.device, args)
 	if err != nil {
-		return err
+		return rank.Within(w.pipeline.Pipe(w.world.Rank()), err)
 	}
 	n, last := len(w.own.Tree), len(out)-1
 	if !stay {
@@ -121,7 +117,7 @@ func (w *worker) share(ctx context.Context, grads []*tensors.Tensor) error {
 				return err
 			}
 			if err := g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: kind, Op: group.Sum, In: memory, Out: memory}); err != nil {
-				return fmt.Errorf("in a group of the ranks %v: %w", w.pipeline.Members(set, w.pipeline.options.Replicas), err)
+				return rank.Within(w.pipeline.Members(set, w.pipeline.options.Replicas), err)
 			}
 		}
 		end()

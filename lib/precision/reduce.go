@@ -13,9 +13,13 @@ func Sum(x *graph.Node, axes ...int) *graph.Node { return reduce(x, graph.Reduce
 func Mean(x *graph.Node, axes ...int) *graph.Node { return reduce(x, graph.ReduceMean, axes) }
 
 func reduce(x *graph.Node, by func(x *graph.Node, axes ...int) *graph.Node, axes []int) *graph.Node {
-	dtype := x.DType()
-	if dtype.IsHalfPrecision() {
-		x = graph.ConvertDType(x, dtypes.Float32)
+	return graph.ConvertDType(by(Widen(x), axes...), x.DType())
+}
+
+// Widen returns x of a half type in float32, and any other x as it is.
+func Widen(x *graph.Node) *graph.Node {
+	if x.DType().IsHalfPrecision() {
+		return graph.ConvertDType(x, dtypes.Float32)
 	}
-	return graph.ConvertDType(by(x, axes...), dtype)
+	return x
 }

@@ -95,13 +95,10 @@ func (s Scaling) Unscale(grads, states []*graph.Node) []*graph.Node {
 	s.mustFit(states)
 	unscaled := make([]*graph.Node, len(grads))
 	for i, g := range grads {
-		if g.DType().IsHalfPrecision() {
-			g = graph.ConvertDType(g, dtypes.Float32)
-		}
+		unscaled[i] = Widen(g)
 		if len(states) > 0 {
-			g = graph.Div(g, graph.ConvertDType(states[0], g.DType()))
+			unscaled[i] = graph.Div(unscaled[i], graph.ConvertDType(states[0], unscaled[i].DType()))
 		}
-		unscaled[i] = g
 	}
 	return unscaled
 }

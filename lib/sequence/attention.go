@@ -54,13 +54,21 @@ func (l layout) check(q, k, v *graph.Node, o flash.Options) error {
 	if o.QueryPositions != nil || o.KeyPositions != nil || o.QuerySegments != nil || o.KeySegments != nil {
 		return fmt.Errorf("sequence: the mask has positions or segments of its own: leave them out, the group knows its tokens'")
 	}
-	heads, keyHeads := q.Shape().Dim(2), k.Shape().Dim(2)
-	if heads%l.ulysses != 0 || keyHeads%l.ulysses != 0 {
-		return fmt.Errorf("sequence: %d query heads and %d key/value heads on %d ranks of Ulysses, which must have equally many: "+
-			"choose a smaller degree, or the ring", heads, keyHeads, l.ulysses)
+	if err := Exchanges(q.Shape().Dim(2), k.Shape().Dim(2), l.ulysses); err != nil {
+		return err
 	}
 	if q.DType() == dtypes.Float64 && l.Reduce != dtypes.InvalidDType {
 		return fmt.Errorf("sequence: sums in %s of attention in Float64: leave Reduce open", l.Reduce)
+	}
+	return nil
+}
+
+// Exchanges returns an error unless so many ranks of Ulysses can exchange a device's heads for tokens: of the query heads and of
+// the key/value heads that it has without them, each rank gets equally many.
+func Exchanges(heads, keyHeads, ranks int) error {
+	if ranks < 1 || heads%ranks != 0 || keyHeads%ranks != 0 {
+		return fmt.Errorf("sequence: a device has %d query heads and %d key/value heads, which %d devices cannot exchange evenly for tokens (Ulysses): "+
+			"choose a number of devices that divides both, or the ring", heads, keyHeads, ranks)
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func TestRefuses(t *testing.T) {
 		{sequence.Group{Ring: "rings"}, 8, 2, 2, f32, nil, `the mesh has no axis "rings"`},
 		{ring, 0, 2, 2, f32, nil, "sequences of 0 tokens: choose at least 1"},
 		{ring, 9, 2, 2, f32, nil, "want (B,5,H,D), (B,5,K,D) and (B,5,K,E), a device's share of 9 tokens"},
-		{ulysses, 8, 4, 1, f32, nil, "4 query heads and 1 key/value heads on 2 ranks of Ulysses, which must have equally many: choose a smaller degree, or the ring"},
+		{ulysses, 8, 4, 1, f32, nil, "4 query heads and 1 key/value heads, which 2 devices cannot exchange evenly"},
 		{ring, 8, 2, 2, f32, func(g *graph.Graph, o *flash.Options) { o.QueryPositions = graph.Zeros(g, positions) }, "positions or segments of its own: leave them out"},
 		{ring, 8, 3, 2, f32, nil, "3 query heads are no multiple of 2 key heads"},
 		{ring, 8, 2, 2, f32, func(_ *graph.Graph, o *flash.Options) { o.Engine = flash.CuDNN }, "gives no partial results"},

@@ -22,7 +22,6 @@ package tensor
 import (
 	"fmt"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
@@ -70,14 +69,6 @@ func (t Group) Tokens(x *graph.Node, axis int) *graph.Node {
 		return x
 	}
 	return collective.Part(x, axis, t.Axis)
-}
-
-// in32 returns half-precision x in float32, and any other x as it is.
-func in32(x *graph.Node) *graph.Node {
-	if x.DType().IsHalfPrecision() {
-		return graph.ConvertDType(x, dtypes.Float32)
-	}
-	return x
 }
 
 // check panics with an error of this package unless a condition holds.

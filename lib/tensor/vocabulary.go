@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/precision"
 )
 
 // Embed looks rows up of a table whose rows are shared in equal runs, the last ones padded ([Padded]): this device has
@@ -21,12 +22,12 @@ func (t Group) Embed(table, tokens *graph.Node) *graph.Node {
 	check(table.Rank() == 2 && tokens.Rank() == 2 && tokens.DType().IsInt(),
 		"Embed: a table %s and tokens %s: want (V/n,C) and integers (B,T)", table.Shape(), tokens.Shape())
 	if t.Size(table.Graph()) == 1 {
-		return graph.ConvertDType(graph.Gather(in32(table), graph.ExpandAxes(tokens, -1)), table.DType())
+		return graph.ConvertDType(graph.Gather(precision.Widen(table), graph.ExpandAxes(tokens, -1)), table.DType())
 	}
 	rows := table.Shape().Dim(0)
 	place := graph.Sub(in64(tokens), t.start(table.Graph(), rows)) // in this device's rows
 	here := within(place, rows)
-	found := graph.Gather(in32(table), graph.ExpandAxes(graph.Where(here, place, graph.ZerosLike(place)), -1)) // (B,T,C)
+	found := graph.Gather(precision.Widen(table), graph.ExpandAxes(graph.Where(here, place, graph.ZerosLike(place)), -1)) // (B,T,C)
 	found = graph.Where(broadcastLeft(here, found), found, graph.ZerosLike(found))
 	return t.Leave(graph.ConvertDType(found, table.DType()))
 }
@@ -46,7 +47,7 @@ func (t Group) CrossEntropy(logits, targets *graph.Node, vocab int) *graph.Node 
 		"CrossEntropy: logits have shape %s and targets %s: want (B,T,V/n) and (B,T)", logits.Shape(), targets.Shape())
 	check(columns == (vocab+n-1)/n, "CrossEntropy: %d columns of logits on each of %d devices for a vocabulary of %d: want %d",
 		columns, n, vocab, (vocab+n-1)/n)
-	logits = in32(logits)
+	logits = precision.Widen(logits)
 	if n == 1 {
 		hit := graph.OneHot(targets, columns, logits.DType())
 		return graph.Neg(graph.ReduceSum(graph.Mul(hit, graph.LogSoftmax(logits, -1)), -1))

@@ -22,6 +22,7 @@ const (
 	Saving                 // recorded, and the last of its window
 )
 
+// String is the state in words.
 func (s State) String() string {
 	if s < Waiting || s > Saving {
 		return fmt.Sprintf("State(%d)", int(s))

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gomlx/compute/dtypes/bfloat16"
@@ -43,8 +44,11 @@ func (r Recipe) Save(ctx context.Context, dir string, state []*tensors.Tensor, m
 	return checkpoint.Save(ctx, dir, step, meta, tree, state, keep)
 }
 
-// Keeps returns an error if a checkpoint has what [Recipe.State] does not list.
+// Keeps returns an error if a checkpoint has what [Recipe.State] does not list, or is nil.
 func (r Recipe) Keeps(c *checkpoint.Checkpoint) error {
+	if c == nil {
+		return errors.New("train: the checkpoint is nil: open one")
+	}
 	tree := r.State()
 	for _, s := range c.Tree() {
 		if tree.Index(s.Name) < 0 {

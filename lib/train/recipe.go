@@ -117,7 +117,7 @@ func (r Recipe) parts() parts {
 	p := parts{
 		params:    tree,
 		optimizer: optim.States(r.Rule, tree),
-		counters:  params.Tree{params.New(stepsName, counterType), params.New(updatesName, counterType)},
+		counters:  counterSpecs,
 	}
 	for _, s := range r.Policy().Scaling.States() {
 		p.scaling = append(p.scaling, params.Spec{Name: "train." + s.Name, Shape: s.Shape})
@@ -131,6 +131,8 @@ const (
 	counterType = dtypes.Int32
 )
 
+var counterSpecs = params.Tree{params.New(stepsName, counterType), params.New(updatesName, counterType)}
+
 func (p parts) all() params.Tree { return slices.Concat(p.params, p.optimizer, p.scaling, p.counters) }
 
 // cut gives each part its values of a state in order.
@@ -141,6 +143,14 @@ func cut[T any](p parts, values []T) (weights, optimizer, scaling, counters []T)
 		return part
 	}
 	return next(p.params), next(p.optimizer), next(p.scaling), next(p.counters)
+}
+
+// Tail cuts the states of the loss scaling and the counters off the end of a state in the order of [Recipe.State], or of a part of
+// one that ends with them. The values may be anything that there is one of for each entry.
+func Tail[T any](r Recipe, state []T) (before, scaling, counters []T) {
+	end := len(state) - len(counterSpecs)
+	begin := end - len(r.Policy().Scaling.States())
+	return state[:begin:begin], state[begin:end:end], state[end:]
 }
 
 // Initial returns the values of [Recipe.State] before the first step. An invalid model is an error.

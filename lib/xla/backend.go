@@ -8,6 +8,7 @@ package xla
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -42,6 +43,9 @@ type Info struct {
 	Canaries []Canary        // the computations checked when it was opened, all of them right
 }
 
+// ErrTooFew is in the error of Open where more devices are asked for than there are GPUs.
+var ErrTooFew = errors.New("too few devices")
+
 // Open opens a backend. It finds the PJRT plugin or installs it, and refuses one
 // that computes wrongly: a few small programs are run and compared with plain Go
 // before the backend is returned.
@@ -73,11 +77,13 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	noAutoInstall()
+	tameGoXLA()
+	found.FindCUDA()
 	inner, err := goxla.NewWithOptions(found.Path, client)
 	if err != nil {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
+	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is yes
 	b := &Backend{Backend: inner, plugin: found, ledger: newLedger(inner.NumDevices()), info: Info{
 		Devices:  inner.NumDevices(),
 		Platform: found.Platform,
@@ -97,9 +103,12 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	return b, nil
 }
 
-// noAutoInstall keeps go-xla from downloading plugins behind our back. It sets a
-// variable of the whole process, once.
-var noAutoInstall = sync.OnceFunc(func() { goxla.EnableAutoInstall(false) })
+// tameGoXLA keeps go-xla from downloading plugins behind our back, and from a warning about NVIDIA's libraries, which it looks for in
+// another folder than the one that pip puts them in and the plugin finds. Both hold for the whole process.
+var tameGoXLA = sync.OnceFunc(func() {
+	goxla.EnableAutoInstall(false)
+	os.Setenv("GOPJRT_CUDA_CHECKS", "0")
+})
 
 // clientOptions is what the plugin is told about devices. Without a wish for a
 // plugin, a CPU stands in for GPUs that are too few.
@@ -121,7 +130,7 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 		return c.clientOptions(ctx, p)
 	}
 	if c.devices > gpus {
-		return nil, fmt.Errorf("%d devices asked for, but this machine has %d GPUs: ask for fewer, or for the CPU (%s=cpu)", c.devices, gpus, plugin.Env)
+		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, or for the CPU (%s=cpu)", ErrTooFew, c.devices, gpus, plugin.Env)
 	}
 	if c.devices == 0 {
 		return nil, nil

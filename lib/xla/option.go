@@ -30,6 +30,7 @@ type config struct {
 	cacheDir    string // "": the default folder
 	progress    cache.Progress
 	allCanaries bool
+	tf32        bool
 }
 
 // Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the
@@ -75,6 +76,15 @@ func OnInstall(report func(done, total int, what string)) Option {
 func AllCanaries() Option {
 	return func(c *config) error {
 		c.allCanaries = true
+		return nil
+	}
+}
+
+// TF32 has GPUs multiply float32 with 10 bits of fraction in place of 23, several times as fast: products are off by 1e-3. Without it
+// float32 is float32 on CUDA too, and a run there has the losses of one on CPUs but for rounding.
+func TF32() Option {
+	return func(c *config) error {
+		c.tf32 = true
 		return nil
 	}
 }

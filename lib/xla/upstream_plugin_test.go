@@ -16,7 +16,7 @@ func TestUpstreamTakesPathsForNames(t *testing.T) {
 	if !pjrt.IsCUDAName("/opt/nvidia/pjrt_c_api_cpu_plugin.so") {
 		mended(t, "plugins judged by their folder", workaround)
 	}
-	noAutoInstall()
+	tameGoXLA()
 	_, err := goxla.NewWithOptions("/no/such,tf32=/pjrt_c_api_cpu_plugin.so", nil)
 	refused(t, err, `Failed to parse option "tf32"`, "plugin paths with a comma", workaround)
 }

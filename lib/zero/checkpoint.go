@@ -2,12 +2,11 @@ package zero
 
 import (
 	"context"
-	"errors"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/checkpoint"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -38,14 +37,6 @@ func (l *layout) saved(all []entry, rank, step int, kept func(unit int) ([]byte,
 		}
 	}
 	return parts, nil
-}
-
-// fits returns an error if there is no checkpoint, or it has what the recipe does not keep.
-func fits(r train.Recipe, c *checkpoint.Checkpoint) error {
-	if c == nil {
-		return errors.New("zero: the checkpoint is nil: open it, on every rank")
-	}
-	return r.Keeps(c)
 }
 
 // Save implements [Trainer]. There is a file for each shard.
@@ -83,7 +74,7 @@ func (r *Run) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	if err := fits(r.recipe, c); err != nil {
+	if err := r.recipe.Keeps(c); err != nil {
 		return err
 	}
 	var want []checkpoint.Range
@@ -107,17 +98,7 @@ func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	err := rank.Save(ctx, r.world, rank.Saving{Dir: dir, Step: r.steps, Meta: meta, Keep: keep, Tree: r.engine.recipe.State(),
-		Parts: func() ([]checkpoint.Part, error) {
-			if r.world.Rank() >= r.shards {
-				return nil, nil
-			}
-			return r.saved(r.entries, r.shard.Rank(), r.steps, r.kept, r.held.rest)
-		}})
-	if rank.Lost(err) {
-		return r.lose(err)
-	}
-	return err
+	return r.stored().Save(ctx, dir, meta, keep)
 }
 
 // Load implements [Trainer]. Each rank reads its own shards, out of a checkpoint that each must see.
@@ -125,23 +106,23 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	var state []*tensors.Tensor
-	err := rank.Load(ctx, r.world, c, func() error {
-		err := fits(r.engine.recipe, c)
-		if err == nil {
-			state, err = c.ReadRanges(ctx, ranges(r.entries, r.shard.Rank()))
-		}
-		return err
-	})
-	if rank.Lost(err) {
-		return r.lose(err)
-	}
-	if err != nil {
-		return err
-	}
-	if err := r.place(ctx, state); err != nil {
-		return r.lose(err)
-	}
-	r.steps = c.Step
-	return nil
+	return r.stored().Load(ctx, c)
+}
+
+// stored is the rank as checkpoints have it.
+func (r *Rank) stored() rank.Stored {
+	recipe := r.engine.recipe
+	return rank.Stored{Group: r.world, Tree: recipe.State(), Steps: &r.steps, Lose: r.lose, Take: r.place,
+		Parts: func() ([]checkpoint.Part, error) {
+			if r.world.Rank() >= r.shards {
+				return nil, nil
+			}
+			return r.saved(r.entries, r.shard.Rank(), r.steps, r.kept, r.held.rest)
+		},
+		Read: func(ctx context.Context, c *checkpoint.Checkpoint) ([]*tensors.Tensor, error) {
+			if err := recipe.Keeps(c); err != nil {
+				return nil, err
+			}
+			return c.ReadRanges(ctx, ranges(r.entries, r.shard.Rank()))
+		}}
 }

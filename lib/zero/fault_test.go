@@ -1,16 +1,12 @@
 package zero_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/traintest"
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
@@ -19,16 +15,16 @@ import (
 func TestFaults(t *testing.T) {
 	victim := 0
 	for _, form := range toyForms {
-		e := warm(t, form)
+		ranks := faulty(t, warm(t, form), three)
 		leaks := devicetest.NoLeaks(t, threeDevices())
 		var all sync.WaitGroup
 		for _, at := range []string{"before", "first", "middle", "last"} {
 			for _, fault := range traintest.Faults {
 				victim = (victim + 1) % three
-				c := faultCase{e, at, fault, victim, t.TempDir()}
+				c := traintest.Case{Fault: fault, At: at, Victim: victim}
 				all.Go(func() {
-					if err := fault.Patiently(c.play); err != nil {
-						t.Errorf("stage %d: rank %d %s, %s: %v", form.Stage, c.victim, c.fault, c.at, err)
+					if err := fault.Patiently(func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
+						t.Errorf("stage %d: %v: %v", form.Stage, c, err)
 					}
 				})
 			}
@@ -38,61 +34,25 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestHybridFault has a rank of two copies of the state fail or stall before a step. Every other rank gets a failure of the
-// group, within its timeout; in the sub-groups ranks have other numbers, and who waits for one that stalls is late as well.
+// TestHybridFault has ranks of two copies of the state fail or stall before a step, and in its calls of a part of the group, which
+// numbers its ranks anew.
 func TestHybridFault(t *testing.T) {
-	const ranks = 4
-	backend := devicetest.Open(t, ranks)
-	e := engine(t, backend, toyRecipe, zero.Options{Stage: 3, Shards: 2})
-	play := func(victim int, stalls bool) error {
-		var survivors sync.WaitGroup
-		survivors.Add(ranks - 1)
-		patience := time.Minute // none has to wait for it
-		if stalls {
-			patience = time.Second
-		}
-		errs := make([]error, ranks)
-		_ = group.Run(t.Context(), ranks, func(ctx context.Context, g group.Group) (err error) {
-			me := g.Rank()
-			if me != victim {
-				defer survivors.Done()
-			}
-			defer func() { errs[me] = err }()
-			rank, err := e.Join(ctx, g, me)
-			if err != nil {
-				return err
-			}
-			defer rank.Close()
-			if _, err := steady(ctx, rank, 1, toyBatches(2*ranks)); err != nil {
-				return err
-			}
-			if me == victim {
-				if stalls {
-					survivors.Wait()
-				}
-				return traintest.ErrLuck
-			}
-			_, err = steady(ctx, rank, 1, toyBatches(2*ranks))
-			return err
-		}, group.Timeout(patience))
-		for r, err := range errs {
-			var failure *group.Failure
-			if r != victim && !errors.As(err, &failure) || !stalls && !errors.Is(err, traintest.ErrLuck) {
-				return fmt.Errorf("rank %d: %v", r, err)
-			}
-		}
-		return nil
-	}
-	if err := play(0, false); err != nil { // which compiles
+	const size = 4
+	backend := devicetest.Open(t, size)
+	ranks := faulty(t, engine(t, backend, toyRecipe, zero.Options{Stage: 3, Shards: 2}), size)
+	ranks.Parts = true
+	if err := ranks.Play(traintest.Case{Fault: traintest.Fails, At: "before"}, time.Minute); err != nil { // which compiles
 		t.Error(err)
 	}
 	leaks := devicetest.NoLeaks(t, backend)
 	var all sync.WaitGroup
-	for victim := range ranks {
-		for _, stalls := range []bool{false, true} {
+	for victim := range size {
+		for _, c := range []traintest.Case{{Fault: traintest.Fails, At: "before"}, {Fault: traintest.Stalls, At: "before"},
+			{Fault: traintest.Fails, At: "middle"}, {Fault: traintest.Cancels, At: "last"}} {
+			c.Victim = victim
 			all.Go(func() {
-				if err := play(victim, stalls); err != nil {
-					t.Errorf("rank %d is at fault, by stalling: %v: %v", victim, stalls, err)
+				if err := c.Fault.Patiently(func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
+					t.Errorf("%v: %v", c, err)
 				}
 			})
 		}

@@ -5,14 +5,22 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
 // gather puts the ranks' shards of a unit together.
 func (r *Rank) gather(ctx context.Context, own, whole *tensors.Tensor) error {
-	return between(ctx, r.shard, group.KindAllGather, own, whole)
+	return r.among(between(ctx, r.shard, group.KindAllGather, own, whole))
+}
+
+// among says which ranks an error of the ranks that share a copy of the state is about, where there are several copies.
+func (r *Rank) among(err error) error {
+	if r.replicas == nil {
+		return err
+	}
+	return rank.Within(rank.Numbers(r.world.Rank()-r.shard.Rank(), 1, r.shards), err)
 }
 
 // between makes an operation of a group on arrays of the device, a sum where it reduces.
@@ -92,7 +100,7 @@ func (p *rankPass) dismiss(position int) {
 			continue
 		}
 		p.count(-g.whole.Shape().ByteSize())
-		p.memory.giveBack(g.whole)
+		p.pool.GiveBack(g.whole)
 	}
 	p.guests = stay
 }

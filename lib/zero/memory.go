@@ -1,30 +1,26 @@
 package zero
 
 import (
-	"errors"
 	"sync"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// ledger knows what a rank holds of each kind, and has the buffers that it communicates with. It may be used by several
-// goroutines at once.
+// ledger knows what a rank holds of each kind. It may be used by several goroutines at once.
 type ledger struct {
 	mu        sync.Mutex
 	recorder  *trace.Recorder
 	rank      int
 	now, most Bytes
-	spare     map[string][]*tensors.Tensor // buffers that are not in use, by shape
 }
 
 func newLedger(recorder *trace.Recorder, rank int) *ledger {
-	return &ledger{recorder: recorder, rank: rank, now: Bytes{}, most: Bytes{}, spare: map[string][]*tensors.Tensor{}}
+	return &ledger{recorder: recorder, rank: rank, now: Bytes{}, most: Bytes{}}
 }
 
 // set says what is held of a kind.
@@ -82,42 +78,12 @@ func (r *Rank) zeros(dtype dtypes.DType, dims ...int) (*tensors.Tensor, error) {
 	return r.engine.backend.Put(tensors.FromShape(shapes.Make(dtype, dims...)), r.device)
 }
 
-// borrow returns a buffer to communicate with, whatever is in it. Equal blocks use the same few buffers again and again: as
-// many bytes for a deep model as for a shallow one (Rajbhandari et al. 2020, §6.2).
+// borrow returns a buffer to communicate with, whatever is in it: see [rank.Pool] and Rajbhandari et al. 2020, §6.2.
 func (r *Rank) borrow(dtype dtypes.DType, dims ...int) (*tensors.Tensor, error) {
 	shape := shapes.Make(dtype, dims...)
-	if t := r.memory.reuse(shape.String()); t != nil {
-		return t, nil
+	t, made, err := r.pool.Borrow(shape)
+	if made {
+		r.memory.add(memest.Communication, shape.ByteSize())
 	}
-	r.memory.add(memest.Communication, shape.ByteSize())
-	return r.zeros(dtype, dims...)
-}
-
-func (l *ledger) reuse(shape string) *tensors.Tensor {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	free := l.spare[shape]
-	if len(free) == 0 {
-		return nil
-	}
-	l.spare[shape] = free[:len(free)-1]
-	return free[len(free)-1]
-}
-
-// giveBack ends the use of a borrowed buffer.
-func (l *ledger) giveBack(t *tensors.Tensor) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.spare[t.Shape().String()] = append(l.spare[t.Shape().String()], t)
-}
-
-func (l *ledger) close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var errs []error
-	for _, free := range l.spare {
-		errs = append(errs, rank.Free(free...))
-	}
-	l.spare = map[string][]*tensors.Tensor{}
-	return errors.Join(errs...)
+	return t, err
 }

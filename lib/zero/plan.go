@@ -68,7 +68,8 @@ func NewPlan(recipe train.Recipe, o Options, ranks int) (Plan, error) {
 		p.Bytes[memest.Master] = shard * int64(policy.Params.Size())
 	}
 	if !o.Offload {
-		for _, e := range all[len(l.tree):][:l.optimizers(all, policy)] {
+		optimizer, _, _ := train.Tail(recipe, all[len(l.tree):])
+		for _, e := range optimizer {
 			p.Bytes[memest.Optimizer] += e.part.Bytes()
 		}
 	}

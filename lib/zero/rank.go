@@ -6,11 +6,12 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
@@ -18,8 +19,8 @@ import (
 // once.
 //
 // A step that fails for a reason that the other ranks do not share, and any error of the group, leaves the rank lost: what
-// is asked of it after is an error. The group's failure names the rank at fault (by its number in the sharding group, where
-// there are several; where a rank has stalled, others wait for it, and may be named for being late). Go on in a new group, from the last
+// is asked of it after is an error. The group's failure names the rank at fault (in hybrid sharding also by its number in a part of the
+// group; where a rank has stalled there, others wait for it, and may be named for being late). Go on in a new group, from the last
 // checkpoint: batches are functions of the step's number, so none is lost and none comes twice.
 type Rank struct {
 	engine *Engine
@@ -29,6 +30,7 @@ type Rank struct {
 	replicas group.Group // of those that have the same shards of other copies; nil if there are none
 	device   int
 	memory   *ledger
+	pool     *rank.Pool
 	stash    *residual.Stash // of inputs of blocks between the passes; nil where they stay where they are
 
 	held  heldBy[*tensors.Tensor]
@@ -42,7 +44,7 @@ type Rank struct {
 // Join makes this process's rank of a group, which runs on one of the backend's devices, whose memory must be the host's.
 // It is a collective call: all ranks begin with rank 0's initial parameters.
 func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
-	r := &Rank{engine: e, world: g, shard: g, device: device, memory: newLedger(e.options.Trace, g.Rank())}
+	r := &Rank{engine: e, world: g, shard: g, device: device, memory: newLedger(e.options.Trace, g.Rank()), pool: rank.NewPool(e.backend, device)}
 	shards, err := e.options.shardsOf(g.Size())
 	if err != nil {
 		return nil, err
@@ -184,7 +186,8 @@ func (r *Rank) account() {
 	r.memory.set(memest.Gradients, r.grads...)
 	if !r.engine.options.Offload {
 		r.memory.set(memest.Master, r.held.masters...)
-		r.memory.set(memest.Optimizer, r.held.rest[:r.optimizers(r.entries, r.engine.policy)]...)
+		optimizer, _, _ := train.Tail(r.engine.recipe, r.held.rest)
+		r.memory.set(memest.Optimizer, optimizer...)
 	}
 }
 
@@ -220,7 +223,7 @@ func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error
 		}
 		units[i] = make([]byte, len(own)*r.shards)
 		if err := group.AllGather(ctx, r.shard, own, units[i]); err != nil {
-			return nil, r.lose(err)
+			return nil, r.lose(r.among(err))
 		}
 	}
 	return r.wholeParams(units)
@@ -238,7 +241,7 @@ func (r *Rank) Close() error {
 	if r.lost == nil {
 		r.lost = errors.New("zero: the rank is closed: join again")
 	}
-	err := errors.Join(rank.Free(r.held.all()...), rank.Free(r.grads...), r.memory.close())
+	err := errors.Join(rank.Free(r.held.all()...), rank.Free(r.grads...), r.pool.Close())
 	r.held, r.grads = heldBy[*tensors.Tensor]{}, nil
 	if r.stash != nil {
 		err = errors.Join(err, r.stash.Close())

@@ -7,9 +7,10 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
 // rankPass is the forward and the backward pass of a micro-batch on a rank, block by block: computing on this goroutine,
@@ -149,8 +150,8 @@ func (p *rankPass) operands(units []any, x *tensors.Tensor) []any {
 
 // scaling are the states of the loss scaling, as arguments of a program of the device.
 func (p *rankPass) scaling() (args []any, err error) {
-	end := len(p.held.rest) - counters
-	for _, s := range p.held.rest[end-len(p.engine.policy.Scaling.States()) : end] {
+	_, scaling, _ := train.Tail(p.engine.recipe, p.held.rest)
+	for _, s := range scaling {
 		if p.engine.options.Offload { // it is another backend's
 			if s, err = s.LocalClone(); err != nil {
 				return nil, err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/rank"
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 )
@@ -95,7 +95,7 @@ func (r *Rank) renewed(ctx context.Context, loss float32, factor float64) (fresh
 	args = append(args, loss, float32(factor), int32(r.shard.Rank()))
 	out, err := r.update.Run(ctx, r.shard, r.device, args)
 	if err != nil {
-		return nil, m, err
+		return nil, m, r.among(err)
 	}
 	n := len(r.units)
 	old := r.held

@@ -6,8 +6,8 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/trace"
 )
@@ -59,7 +59,7 @@ func (p *rankPass) reduceToShard(u int, whole *tensors.Tensor) (err error) {
 	shard := p.grads[u]
 	if !p.first {
 		if shard, err = p.borrow(whole.DType(), p.units[u].size); err == nil {
-			defer p.memory.giveBack(shard)
+			defer p.pool.GiveBack(shard)
 		}
 	}
 	if err == nil {
@@ -89,7 +89,7 @@ func (p *rankPass) reduceToRow(u int) error {
 	if err != nil {
 		return err
 	}
-	defer p.memory.giveBack(shard)
+	defer p.pool.GiveBack(shard)
 	if err := p.scatter(p.ctx, whole, shard); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func memoryBytes(t *tensors.Tensor) ([]byte, error) {
 
 // scatter sums whole gradients over the ranks that share a copy of the state, of which each gets its shard.
 func (r *Rank) scatter(ctx context.Context, whole, shard *tensors.Tensor) error {
-	return between(ctx, r.shard, group.KindReduceScatter, whole, shard)
+	return r.among(between(ctx, r.shard, group.KindReduceScatter, whole, shard))
 }
 
 // average adds up the copies' shards, where there are several copies.
@@ -121,5 +121,5 @@ func (r *Rank) average(ctx context.Context, shard *tensors.Tensor) error {
 	if r.replicas == nil {
 		return nil
 	}
-	return between(ctx, r.replicas, group.KindAllReduce, shard, shard)
+	return rank.Within(rank.Numbers(r.shard.Rank(), r.shards, r.replicas.Size()), between(ctx, r.replicas, group.KindAllReduce, shard, shard))
 }

@@ -118,7 +118,10 @@ func (r *Run) Bytes() Bytes {
 	}
 	count(memest.Parameters, r.held.weights)
 	count(memest.Master, r.held.masters)
-	count(memest.Optimizer, r.held.rest[:min(len(r.held.rest), r.optimizers(r.entries, r.policy))])
+	if len(r.held.rest) > 0 { // it is not closed
+		optimizer, _, _ := train.Tail(r.recipe, r.held.rest)
+		count(memest.Optimizer, optimizer)
+	}
 	return b
 }
 

@@ -53,8 +53,7 @@ func (s *step) graph(in []*graph.Node) []*graph.Node {
 	n := len(in) - 2
 	held, inputs, targets := split(in[:n], len(s.units), s.policy.Mixed()), in[n], in[n+1]
 	g := inputs.Graph()
-	counters := held.rest[len(held.rest)-2:]
-	scaling := held.rest[len(held.rest)-2-len(s.policy.Scaling.States()) : len(held.rest)-2]
+	_, scaling, counters := train.Tail(s.recipe, held.rest)
 
 	rows := inputs.Shape().Dim(0)
 	micro := s.options.Accumulate

@@ -11,7 +11,6 @@ import (
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -44,15 +43,6 @@ func entries(r train.Recipe, l layout) ([]entry, error) {
 	}
 	return all, nil
 }
-
-// optimizers is how many entries, from the first behind the parameters, are the optimizer's: the loss scaling's follow, and the
-// counters.
-func (l *layout) optimizers(all []entry, policy precision.Policy) int {
-	return len(all) - len(l.tree) - len(policy.Scaling.States()) - counters
-}
-
-// counters is how many of a state's entries, the last, are counters.
-const counters = 2
 
 // ranges are what a rank has of the state.
 func ranges(all []entry, rank int) []checkpoint.Range {

@@ -2,8 +2,11 @@
 // [model.Store], the way models are written with GoMLX's layers.
 //
 //	m, err := storemodel.New(backend, store, loss, inputs, targets)
-//	…                      // train m: its Params, Init and Loss are what the techniques ask of a model
+//	…                      // train m
 //	err = m.Write(values)  // and go on with GoMLX
+//
+// A [Model] is what train.New, ddp.NewSPMD and ddp.NewAuto train. As its loss is one function, it is no chain of blocks, which
+// those want that drive a model block by block: lib/zero, lib/pipeline, lib/parallel and the ranks of lib/ddp.
 //
 // Each time a graph is built, the function runs on a store of its own, in which the variables of the graph are the
 // given nodes. So one model can be built into many graphs, of other batch sizes, on other devices or backends, on a mesh,

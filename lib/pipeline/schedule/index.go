@@ -152,25 +152,26 @@ func (s Schedule) errorAt(rank, at int, format string, args ...any) error {
 	return fmt.Errorf("schedule: rank %d, position %d, %v: %w", rank, at, s.Ranks[rank][at], fmt.Errorf(format, args...))
 }
 
-// input returns the action on whose output an action waits, and whether there is one: a forward pass on that of the stage
-// before, a backward pass on that of the stage behind. What comes earlier on the same rank does not count.
+// input returns the action on whose output an action waits, and whether there is one. What comes earlier on the same rank does not
+// count.
 func (x *index) input(s Schedule, a Action) (producer place, ok bool) {
-	switch {
-	case a.Pass == Forward && a.Stage > 0:
-		return x.forward[x.key(Action{Forward, a.Stage - 1, a.Microbatch})], true
-	case (a.Pass == Backward || a.Pass == InputGrad) && a.Stage < s.Stages-1:
-		return x.backward[x.key(Action{Backward, a.Stage + 1, a.Microbatch})], true
-	}
-	return nowhere, false
+	stage, ok := a.InputFrom(s.Stages)
+	return x.pass(a, stage, ok)
 }
 
 // output returns the action that waits for an action's output, and whether there is one.
 func (x *index) output(s Schedule, a Action) (consumer place, ok bool) {
-	switch {
-	case a.Pass == Forward && a.Stage < s.Stages-1:
-		return x.forward[x.key(Action{Forward, a.Stage + 1, a.Microbatch})], true
-	case (a.Pass == Backward || a.Pass == InputGrad) && a.Stage > 0:
-		return x.backward[x.key(Action{Backward, a.Stage - 1, a.Microbatch})], true
+	stage, ok := a.OutputTo(s.Stages)
+	return x.pass(a, stage, ok)
+}
+
+// pass returns where another stage, if it is one, makes the pass that an action makes, which is split or not.
+func (x *index) pass(a Action, stage int, is bool) (place, bool) {
+	switch a.Stage = stage; {
+	case !is:
+		return nowhere, false
+	case a.Pass == Forward:
+		return x.forward[x.key(a)], true
 	}
-	return nowhere, false
+	return x.backward[x.key(a)], true
 }

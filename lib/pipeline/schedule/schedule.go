@@ -47,6 +47,29 @@ type Action struct {
 // String is the action as PyTorch writes it: stage, pass, micro-batch, as in 2F0.
 func (a Action) String() string { return fmt.Sprintf("%d%c%d", a.Stage, a.Pass, a.Microbatch) }
 
+// InputFrom returns the stage, of so many, whose output an action takes: for a forward pass the one before, for a backward pass, or
+// the first part of one, the one behind. At the ends of the model, and for other passes, there is none.
+func (a Action) InputFrom(stages int) (stage int, ok bool) {
+	switch a.Pass {
+	case Forward:
+		return a.Stage - 1, a.Stage > 0
+	case Backward, InputGrad:
+		return a.Stage + 1, a.Stage < stages-1
+	}
+	return 0, false
+}
+
+// OutputTo returns the stage, of so many, that takes an action's output, as [Action.InputFrom] says it.
+func (a Action) OutputTo(stages int) (stage int, ok bool) {
+	switch a.Pass {
+	case Forward:
+		return a.Stage + 1, a.Stage < stages-1
+	case Backward, InputGrad:
+		return a.Stage - 1, a.Stage > 0
+	}
+	return 0, false
+}
+
 // Weights says which version of the weights the passes of a micro-batch use. Version v is what v updates have made. Both
 // passes use the same one, whatever updates come between.
 type Weights string

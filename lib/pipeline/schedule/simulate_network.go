@@ -69,15 +69,16 @@ func inputs(s Schedule, a Action) (all [][]Action) {
 		}
 		all = append(all, choices)
 	}
+	from, ok := a.InputFrom(s.Stages)
 	switch a.Pass {
 	case Forward:
-		if a.Stage > 0 {
-			add(a.Stage-1, a.Microbatch, Forward)
+		if ok {
+			add(from, a.Microbatch, Forward)
 		}
 	case Backward, InputGrad:
 		add(a.Stage, a.Microbatch, Forward)
-		if a.Stage < s.Stages-1 {
-			add(a.Stage+1, a.Microbatch, Backward, InputGrad)
+		if ok {
+			add(from, a.Microbatch, Backward, InputGrad)
 		}
 	case WeightGrad:
 		add(a.Stage, a.Microbatch, InputGrad)

@@ -1,10 +1,12 @@
 // Package rank is what engines of ranks have in common, each rank with programs and a device of its own: its part of a
-// batch, the memory of a tensor as the group takes it, and a stream that communicates in the background.
+// batch, the memory of a tensor as the group takes it, a stream that communicates in the background, and checkpoints that each writes
+// its part of.
 package rank
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -42,6 +44,28 @@ func FromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) err
 		}
 	}
 	return nil
+}
+
+// Numbers are those of n ranks: first, and then each so many more than the one before.
+func Numbers(first, more, n int) []int {
+	ranks := make([]int, n)
+	for i := range ranks {
+		ranks[i] = first + i*more
+	}
+	return ranks
+}
+
+// Within says which ranks an error of a part of a group is about: that numbers its ranks anew. ranks are those of the part, by their
+// numbers in the whole group, in the part's order. No error stays none.
+func Within(ranks []int, err error) error {
+	var failure *group.Failure
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &failure) && failure.Group != "" && failure.Rank < len(ranks):
+		return fmt.Errorf("rank %d, in a group of the ranks %v: %w", ranks[failure.Rank], ranks, err)
+	}
+	return fmt.Errorf("in a group of the ranks %v: %w", ranks, err)
 }
 
 // Each does something on so many ranks of this process at once. An error ends the context that fail belongs to; the first one is

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/internal/systest"
-	"github.com/shardbook/shardbook/lib/collective/rank"
 )
 
 // TestStream does tasks in their order, in the background, whatever number of them may wait.

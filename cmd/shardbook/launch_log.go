@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+)
+
+// log is the file of train's --log, or "".
+func (l *launchJob) log() string { return l.train.Flags().Lookup("log").Value.String() }
+
+// lastLogged is the step of the last whole line of a log, or -1.
+func lastLogged(path string) int {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return -1
+	}
+	for _, line := range slices.Backward(bytes.Split(text, []byte("\n"))) {
+		var r stepRecord
+		if json.Unmarshal(line, &r) == nil && r.Step > 0 {
+			return r.Step
+		}
+	}
+	return -1
+}
+
+// startOver readies train's --log for a run from the beginning, which refuses a log with something in it. What starts of this command
+// wrote that ended with nothing saved is emptied. What was there before them, as of a command that was killed, stays in a file beside
+// it, whose name is returned. All that is no log train refuses itself.
+func (l *launchJob) startOver() (kept string, err error) {
+	path := l.log()
+	info, err := os.Stat(path)
+	if path == "" || err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return "", nil
+	}
+	old, err := openLog(path, math.MaxInt)
+	if err != nil {
+		return "", nil
+	}
+	old.close()
+	if l.starts > 0 {
+		err = os.Truncate(path, 0)
+	} else {
+		kept = unused(path)
+		err = os.Rename(path, kept)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--log: %w", err)
+	}
+	return kept, nil
+}
+
+// unused is the path with the first number behind it under which there is nothing.
+func unused(path string) string {
+	for i := 1; ; i++ {
+		name := fmt.Sprintf("%s.%d", path, i)
+		if _, err := os.Lstat(name); err != nil {
+			return name
+		}
+	}
+}

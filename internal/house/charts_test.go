@@ -1,0 +1,145 @@
+package house
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"html"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "renew the README's charts from the notebooks' stored outputs")
+
+// chartFolder has the README's charts, each with the name of the notebook that it is from.
+const chartFolder = "docs/charts"
+
+// charts says which of a notebook's charts the README shows: the first whose alternative text begins so.
+var charts = map[string]string{
+	"00-devices":         `Which device holds which element: Shard(0, "data").And(`,
+	"01-first-run":       "Loss on the same batches",
+	"02-collectives":     "Model: 16 ranks",
+	"03-mixed-precision": "Weights that a step does not move",
+	"04-memory":          "Sequences of 4096 tokens",
+	"05-saving-memory":   "Temporary memory of a step",
+	"06-flash":           "Temporary memory",
+	"07-data-parallel":   "One step of rank 0",
+	"08-profiling":       "This machine",
+	"09-zero":            "7.5 billion parameters",
+	"10-pipelines":       "zb-h1",
+	"11-tensor-parallel": "Heads on 4 devices",
+	"12-long-sequences":  "8 query heads, 8 key heads",
+	"13-many-hosts":      "Llama 3 8B",
+}
+
+// TestCharts checks that the README shows a chart of each notebook, as the notebook's last run drew it. With -update it
+// writes them.
+func TestCharts(t *testing.T) {
+	if *update {
+		renewCharts(t)
+	}
+	readme := read(t, "README.md")
+	kept := tracked(t, chartFolder)
+	for _, notebook := range notebooks(t) {
+		want, ending := chartOf(t, notebook)
+		path := chartFolder + "/" + notebook + ending
+		if got, err := os.ReadFile(filepath.Join(root, path)); err != nil || string(got) != string(want) {
+			t.Errorf("%s is not the chart of the notebook: go test ./internal/house -run TestCharts -update", path)
+		}
+		if !strings.Contains(readme, `<img src="`+path+`"`) {
+			t.Errorf("README.md does not show %s", path)
+		}
+		kept = slices.DeleteFunc(kept, func(file string) bool { return file == path })
+	}
+	if len(kept) > 0 {
+		t.Errorf("%q are charts of no notebook: remove them", kept)
+	}
+}
+
+// renewCharts writes the charts anew, and the README's links to them where they are now images of another kind.
+func renewCharts(t *testing.T) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(root, chartFolder)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(root, chartFolder), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	readme := read(t, "README.md")
+	for _, notebook := range notebooks(t) {
+		data, ending := chartOf(t, notebook)
+		path := chartFolder + "/" + notebook
+		if err := os.WriteFile(filepath.Join(root, path+ending), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		readme = regexp.MustCompile(regexp.QuoteMeta(path)+`\.(svg|png)`).ReplaceAllString(readme, path+ending)
+	}
+	if err := os.WriteFile(filepath.Join(root, "README.md"), []byte(readme), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// notebooks are the notebooks' names, with no ending, in reading order.
+func notebooks(t *testing.T) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, "notebooks", "*.ipynb"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("notebooks %q, %v", paths, err)
+	}
+	for i, path := range paths {
+		paths[i] = strings.TrimSuffix(filepath.Base(path), ".ipynb")
+	}
+	return paths
+}
+
+// image is a chart in a notebook's output: its alternative text, the kind of picture, and the picture.
+var image = regexp.MustCompile(`<img alt="([^"]*)"[^>]* src="data:image/(svg|png)(?:\+xml)?;base64,([^"]*)"`)
+
+// chartOf is the notebook's chart that is in charts, and the ending of files of its kind.
+func chartOf(t *testing.T, notebook string) (data []byte, ending string) {
+	t.Helper()
+	var file struct {
+		Cells []struct {
+			Outputs []struct {
+				Data map[string]json.RawMessage
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "notebooks/"+notebook+".ipynb")), &file); err != nil {
+		t.Fatalf("%s: %v", notebook, err)
+	}
+	var titles []string
+	for _, cell := range file.Cells {
+		for _, output := range cell.Outputs {
+			for _, found := range image.FindAllStringSubmatch(lines(output.Data["text/html"]), -1) {
+				title := html.UnescapeString(found[1])
+				titles = append(titles, title)
+				if charts[notebook] == "" || !strings.HasPrefix(title, charts[notebook]) {
+					continue
+				}
+				data, err := base64.StdEncoding.DecodeString(found[3])
+				if err != nil {
+					t.Fatalf("%s, chart %q: %v", notebook, title, err)
+				}
+				return data, "." + found[2]
+			}
+		}
+	}
+	t.Fatalf("%s has no chart %q for the README: choose one of %q in charts", notebook, charts[notebook], titles)
+	return nil, ""
+}
+
+// lines is a text that a notebook's file has as one string or as several.
+func lines(data json.RawMessage) string {
+	var text string
+	var several []string
+	if json.Unmarshal(data, &several) == nil {
+		return strings.Join(several, "")
+	}
+	json.Unmarshal(data, &text)
+	return text
+}

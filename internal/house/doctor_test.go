@@ -1,0 +1,156 @@
+package house
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// saying are the files whose errors the doctor passes on as a check's problem, besides its own.
+var saying = []string{
+	"kernel/doctor.go", "kernel/env.go", "kernel/tools.go",
+	"internal/cache/dir.go", "internal/cache/space.go", "internal/cache/part.go:remedy",
+	"internal/pyenv/pyenv.go:Find",
+	"lib/xla/plugin/plugin.go", "lib/xla/plugin/inspect.go", "lib/xla/plugin/flags.go",
+	"lib/xla/backend.go", "lib/xla/option.go", "lib/xla/canary.go:runCanaries",
+}
+
+// TestTroubleshooting checks that docs/troubleshooting.md quotes every sentence that the doctor can say, as it stands in
+// the code, and no other.
+func TestTroubleshooting(t *testing.T) {
+	quotes := quotes(read(t, "docs/troubleshooting.md"))
+	stale := map[string]bool{}
+	for _, quote := range quotes {
+		stale[quote] = true
+	}
+	said := 0
+	for _, place := range saying {
+		file, function, _ := strings.Cut(place, ":")
+		for _, sentence := range sentences(t, file, function) {
+			said++
+			found := false
+			for _, quote := range quotes {
+				if sentence.MatchString(quote) {
+					found, stale[quote] = true, false
+				}
+			}
+			if !found {
+				t.Errorf("%s says what docs/troubleshooting.md has no quote (a line after >) of: %s", file, sentence)
+			}
+		}
+	}
+	for quote, stale := range stale {
+		if stale {
+			t.Errorf("docs/troubleshooting.md quotes what the doctor does not say: %s", quote)
+		}
+	}
+	if said < 40 {
+		t.Errorf("only %d sentences found: has their code moved?", said)
+	}
+}
+
+// quotes are a document's block quotes, each as one line.
+func quotes(text string) []string {
+	var all []string
+	for paragraph := range strings.SplitSeq(text, "\n\n") {
+		if quote, ok := strings.CutPrefix(strings.TrimSpace(paragraph), "> "); ok {
+			all = append(all, strings.ReplaceAll(quote, "\n> ", " "))
+		}
+	}
+	return all
+}
+
+// sentences finds the texts of errors, of problems and of remedies in a file, or in one function of it. What the code fills
+// in is left open.
+func sentences(t *testing.T, file, function string) []*regexp.Regexp {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*regexp.Regexp
+	add := func(e ast.Expr) {
+		if pattern, ok := pattern(e); ok {
+			all = append(all, regexp.MustCompile("^"+pattern+"$"))
+		}
+	}
+	inside := function == ""
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if n.Name.Name == function {
+				inside = true
+			} else if function != "" {
+				return false
+			}
+		case *ast.CallExpr:
+			name := called(n)
+			if name == "panic" {
+				return false // the doctor never sees it
+			}
+			if inside && (name == "fmt.Errorf" || name == "errors.New") {
+				add(n.Args[0])
+			}
+		case *ast.AssignStmt: // c.Problem = "…"
+			if field, ok := n.Lhs[0].(*ast.SelectorExpr); ok && inside && field.Sel.Name == "Problem" {
+				add(n.Rhs[0])
+			}
+		case *ast.ReturnStmt: // of remedy
+			if function == "remedy" && inside {
+				add(n.Results[0])
+			}
+		}
+		return true
+	})
+	if !inside {
+		t.Errorf("%s has no function %s any more", file, function)
+	}
+	return all
+}
+
+func called(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		if x, ok := f.X.(*ast.Ident); ok {
+			return x.Name + "." + f.Sel.Name
+		}
+	}
+	return ""
+}
+
+var verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
+
+// pattern is an expression for a text, in which anything may stand for what is not a constant. It is false for a text with
+// no word of its own.
+func pattern(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(e.Value)
+		if err != nil || !regexp.MustCompile(`[a-z]{2}`).MatchString(verb.ReplaceAllString(text, "")) {
+			return "", false
+		}
+		var parts []string
+		for _, part := range verb.Split(text, -1) {
+			parts = append(parts, regexp.QuoteMeta(part))
+		}
+		return strings.Join(parts, ".+"), true
+	case *ast.BinaryExpr:
+		x, okX := pattern(e.X)
+		y, okY := pattern(e.Y)
+		if !okX {
+			x = ".+"
+		}
+		if !okY {
+			y = ".+"
+		}
+		return x + y, okX || okY
+	}
+	return "", false
+}

@@ -1,0 +1,121 @@
+package house
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+)
+
+// tests looks for the tests or benchmarks that go test is to run.
+func (tr *trial) tests(c command) {
+	folder := tr.packages(c)
+	for _, found := range regexp.MustCompile(`-(run|bench) '?([\w^$]+)'?`).FindAllStringSubmatch(c.text, -1) {
+		kind := map[string]string{"run": "Test", "bench": "Benchmark"}[found[1]]
+		name := regexp.MustCompile(`(?m)^func (` + kind + `\w*)\(`)
+		wanted := regexp.MustCompile(strings.TrimPrefix(found[2], "'"))
+		if found[2] == "^$" {
+			continue // none but benchmarks
+		}
+		ok := false
+		for _, file := range tracked(tr.t, ":(glob)"+folder+"/**/*_test.go") {
+			for _, test := range name.FindAllStringSubmatch(read(tr.t, file), -1) {
+				ok = ok || wanted.MatchString(test[1])
+			}
+		}
+		if !ok {
+			tr.t.Errorf("%s: %s: no such test below %s", c.at, c.text, folder)
+		}
+	}
+}
+
+// packages checks that the packages are there, and returns the folder of the last.
+func (tr *trial) packages(c command) (folder string) {
+	for _, found := range regexp.MustCompile(` \./(\S*)`).FindAllStringSubmatch(c.text, -1) {
+		folder = strings.TrimSuffix(strings.TrimSuffix(found[1], "..."), "/")
+		if !exists(folder) {
+			tr.t.Errorf("%s: %s: %s is not there", c.at, c.text, folder)
+		}
+	}
+	if folder == "" {
+		folder = "."
+	}
+	return folder
+}
+
+// module compares what is got with go.mod and, where there is a version, with the newest of the changelog.
+func (tr *trial) module(c command) {
+	path, version, _ := strings.Cut(strings.TrimPrefix(c.text, "go get "), "@")
+	if want := modfile.ModulePath([]byte(read(tr.t, "go.mod"))); path != want {
+		tr.t.Errorf("%s: %s: the module is %s", c.at, c.text, want)
+	}
+	newest := regexp.MustCompile(`(?m)^## \[(\d[^\]]*)\]`).FindStringSubmatch(read(tr.t, "CHANGELOG.md"))
+	if version != "" && version != "latest" && (newest == nil || version != "v"+newest[1]) {
+		tr.t.Errorf("%s: %s: the newest version of CHANGELOG.md is %q", c.at, c.text, newest)
+	}
+}
+
+// clone checks that the module's own repository is cloned, and that its folder is entered.
+func (tr *trial) clone(c command) {
+	path := modfile.ModulePath([]byte(read(tr.t, "go.mod")))
+	if want := "git clone https://" + path + " && cd " + filepath.Base(path); c.text != want {
+		tr.t.Errorf("%s: %s: want %s", c.at, c.text, want)
+	}
+}
+
+// files checks the files that are named, and what docker is to find in a Dockerfile.
+func (tr *trial) files(c command) {
+	for _, found := range regexp.MustCompile(`(?:^| )((?:docker|binder)/\S+|compose\.yaml)`).FindAllStringSubmatch(c.text, -1) {
+		if !exists(found[1]) {
+			tr.t.Errorf("%s: %s: %s is not there", c.at, c.text, found[1])
+		}
+	}
+	for _, look := range []struct{ named, is string }{
+		{`--build-arg (\w+)=`, `(?m)^ARG %s\b`}, {`--target (\S+)`, `(?m)^FROM .* AS %s$`}, {`-p (?:\S+:)?(\d+)(?: |$)`, `(?m)^EXPOSE %s$`},
+	} {
+		for _, found := range regexp.MustCompile(look.named).FindAllStringSubmatch(c.text, -1) {
+			if !regexp.MustCompile(fmt.Sprintf(look.is, found[1])).MatchString(read(tr.t, "docker/Dockerfile")) {
+				tr.t.Errorf("%s: %s: docker/Dockerfile has no %s", c.at, c.text, found[1])
+			}
+		}
+	}
+	if _, inside, ok := strings.Cut(c.text, " shardbook shardbook "); ok { // the image and a command in it
+		tr.flags(command{at: c.at, text: "shardbook " + inside})
+	}
+	if _, behind, ok := strings.Cut(c.text, "train.sbatch"); ok {
+		tr.have(c, "shardbook train", behind)
+	}
+}
+
+// debian compares packages with those that tests install.
+func (tr *trial) debian(c command) {
+	for _, name := range strings.Fields(c.text)[2:] {
+		if !strings.Contains(read(tr.t, "internal/systest/mpi.go"), `"`+name+`"`) {
+			tr.t.Errorf("%s: %s: no test installs %s", c.at, c.text, name)
+		}
+	}
+}
+
+func (tr *trial) setting(c command) {
+	name, _, _ := strings.Cut(strings.TrimPrefix(c.text, "export "), "=")
+	tr.variable(name)
+}
+
+func (tr *trial) badge(c command) {
+	found := onBinder.FindStringSubmatch(c.text)
+	if found == nil || !exists(found[1]) {
+		tr.t.Errorf("%s: %s opens no notebook", c.at, c.text)
+	}
+}
+
+// variable checks that the code, or a script of docker, reads the variable.
+func (tr *trial) variable(name string) {
+	for _, file := range tracked(tr.t, "*.go", "docker/*.sbatch") {
+		if text := read(tr.t, file); strings.Contains(text, `"`+name+`"`) || strings.Contains(text, "${"+name+":") {
+			return
+		}
+	}
+	tr.t.Errorf("nothing reads %s", name)
+}

@@ -1,0 +1,93 @@
+package parallel_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// TestTraffic compares what a layout says that a step sends with what ranks count in one: the same axes, and the same bytes but for a
+// few of losses, norms and devices' own numbers.
+func TestTraffic(t *testing.T) {
+	const rows, few = 8, 64
+	plain := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 64, NoBias: true, Norm: gpt.RMSNorm, Activation: gpt.ReLU}
+	tied := plain
+	tied.Tied = true
+	for _, c := range []struct {
+		gpt.Config
+		layouts []parallel.Layout
+	}{
+		{plain, []parallel.Layout{
+			{Data: 2, ZeRO: 1, Microbatches: 2},
+			{Data: 2, ZeRO: 3, Recompute: true},
+			{Data: 2, ZeRO: 3, Tensor: 2, TensorSequence: true, Pipe: 2, Schedule: schedule.KindZBH1},
+			{Replicas: 2, Data: 2, Tensor: 2, Recompute: true},
+			{Data: 2, Tensor: 2, TensorSequence: true, ZeRO: 2, Microbatches: 2},
+			{Data: 2, Ring: 2, Ulysses: 2, Recompute: true},
+		}},
+		{tied, []parallel.Layout{
+			{Data: 2, ZeRO: 3},
+			{Pipe: 2},
+			{Pipe: 2, Schedule: schedule.KindZBV},
+			{Pipe: 2, Schedule: schedule.KindDualPipe, Microbatches: 4},
+		}},
+	} {
+		x := tensors.FromFlatDataAndDimensions(make([]int32, rows*c.Seq), rows, c.Seq)
+		for _, l := range c.layouts {
+			run := start(t, train.Recipe{Model: c.Config, Rule: optim.SGD(0.1)}, l)
+			if _, err := run.Step(x, x); err != nil {
+				t.Fatal(err)
+			}
+			got, err := run.Traffic()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := l.Traffic(setup(c.Config), rows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name := range want {
+				if _, ok := got[name]; !ok {
+					got[name] = 0
+				}
+			}
+			for name, n := range got {
+				if math.Abs(float64(n-want[name])) > few {
+					t.Errorf("%+v: a rank sent %d bytes along %s, want %d", l, n, name, want[name])
+				}
+			}
+			if err := run.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestBetween holds what a layout says that goes between hosts against the names of its traffic.
+func TestBetween(t *testing.T) {
+	l := parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, Hosts: 4}
+	sent, err := l.Traffic(setup(small(2)), 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range l.Between() {
+		if sent[name] == 0 {
+			t.Errorf("%s goes between hosts, and a step sends %v", name, sent)
+		}
+	}
+	if want := []string{parallel.BetweenRanks, parallel.BetweenStages}; !slices.Equal(l.Between(), want) {
+		t.Errorf("%q go between hosts, want %q", l.Between(), want)
+	}
+	_, err = l.Traffic(setup(small(2)), 7)
+	checkError(t, "rows", err, "a batch of 7 rows")
+	_, err = parallel.Layout{Pipe: -1}.Traffic(setup(small(2)), 8)
+	checkError(t, "layout", err, "Layout.Pipe is -1")
+}
