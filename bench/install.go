@@ -35,7 +35,7 @@ const (
 	// pythonBytes is the space that the environment needs while pip fills it.
 	pythonBytes = 12e9
 
-	needMPI = "Open MPI is a system package: install it (Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev)"
+	needMPI = "Open MPI is a system package: install it (Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev pkg-config)"
 )
 
 func installCommand() *cobra.Command {

@@ -17,7 +17,7 @@ import (
 func OpenMPI(t *testing.T) {
 	t.Helper()
 	if err := openMPI(); err != nil {
-		const how = "no Open MPI (%v): apt-get install openmpi-bin libopenmpi-dev"
+		const how = "no Open MPI (%v): apt-get install openmpi-bin libopenmpi-dev pkg-config"
 		if os.Getenv("CI") != "" || os.Geteuid() == 0 {
 			t.Fatalf(how, err)
 		}
@@ -34,7 +34,7 @@ var openMPI = sync.OnceValue(func() error {
 	if find() == nil {
 		return nil
 	}
-	if err := Install("openmpi-bin", "libopenmpi-dev"); err != nil {
+	if err := Install("openmpi-bin", "libopenmpi-dev", "pkg-config"); err != nil {
 		return err
 	}
 	return find()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
@@ -68,7 +69,7 @@ func (c layers) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node
 	b, t, h, d := q.Shape().Dim(0), q.Shape().Dim(1), q.Shape().Dim(2), q.Shape().Dim(3)
 	kv := k.Shape().Dim(2)
 	q = graph.Reshape(graph.MulScalar(q, 1/math.Sqrt(float64(d))), b, t, kv, h/kv, d)
-	scores := causal(in32(c.Matmul.Dot(q, []int{4}, []int{0, 2}, k, []int{3}, []int{0, 2}))) // (B,K,T,H/K,T)
+	scores := causal(precision.Widen(c.Matmul.Dot(q, []int{4}, []int{0, 2}, k, []int{3}, []int{0, 2}))) // (B,K,T,H/K,T)
 
 	// Softmax. Its division by the sum is left to the end, since there are fewer outputs than weights and neither pass
 	// needs the weights twice; but not in half precision, which might not hold what is not divided yet.

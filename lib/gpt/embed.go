@@ -6,6 +6,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 )
 
 // Embed returns the embeddings (B,T,C) of the tokens (B,T), of any integer type, plus, where positions are learned,
@@ -23,9 +24,9 @@ func (c layers) embed(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.N
 	}
 	p = c.shared(tokens.Graph(), p, c.EmbedPaths()...)
 	// In float32, so that the gradients of a row add up in it, over all of its places in the batch.
-	x := in32(c.tensor.Embed(p.Get("tok"), tokens)) // (B,T,C)
+	x := precision.Widen(c.tensor.Embed(p.Get("tok"), tokens)) // (B,T,C)
 	if c.Positions != Rotary {
-		pos := in32(p.Get("pos"))
+		pos := precision.Widen(p.Get("pos"))
 		if c.everyToken() {
 			pos = graph.Slice(pos, graph.AxisRangeFromStart(tokens.Shape().Dim(1))) // (T,C)
 		} else { // padding's positions may lie behind the last

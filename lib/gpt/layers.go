@@ -3,11 +3,11 @@ package gpt
 import (
 	"math"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 )
 
 // Linear returns x·w + b for x (…,in), with w (in,out) and b (out) the parameters ".w" and ".b" at a path; without b
@@ -30,7 +30,7 @@ func (c Config) biased(p params.Nodes, at string, y *graph.Node) *graph.Node {
 		return y
 	}
 	// The bias is spread out in float32, so that its gradients, one a position, add up in float32.
-	b := graph.BroadcastToDims(graph.ExpandLeftToRank(in32(p.Get(at+".b")), y.Rank()), y.Shape().Dimensions...)
+	b := graph.BroadcastToDims(graph.ExpandLeftToRank(precision.Widen(p.Get(at+".b")), y.Rank()), y.Shape().Dimensions...)
 	return graph.Add(y, graph.ConvertDType(b, y.DType()))
 }
 
@@ -45,11 +45,11 @@ const Epsilon = 1e-5
 // Normalize applies the normalization that [Config.Norm] chooses to x (…,C), with the parameters at a path. It computes
 // in float32 and returns x's type. It panics if the shapes do not fit.
 func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	x32, g := in32(x), in32(p.Get(at+".g"))
+	x32, g := precision.Widen(x), precision.Widen(p.Get(at+".g"))
 	if c.Norm == RMSNorm {
 		return graph.ConvertDType(RMSNormalize(x32, g), x.DType())
 	}
-	return graph.ConvertDType(LayerNormalize(x32, g, in32(p.Get(at+".b"))), x.DType())
+	return graph.ConvertDType(LayerNormalize(x32, g, precision.Widen(p.Get(at+".b"))), x.DType())
 }
 
 // LayerNormalize returns (x−mean)/√(variance+[Epsilon])·g + b over the last axis of x (…,C), for a scale g and a bias b
@@ -77,11 +77,3 @@ func GELU(x *graph.Node) *graph.Node {
 // SiLU returns x·sigmoid(x) elementwise (Hendrycks & Gimpel 2016, §3; Ramachandran et al. 2017, "Swish").
 // It panics if x is not a float.
 func SiLU(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }
-
-// in32 returns half-precision x in float32, and any other x as it is.
-func in32(x *graph.Node) *graph.Node {
-	if x.DType().IsHalfPrecision() {
-		return graph.ConvertDType(x, dtypes.Float32)
-	}
-	return x
-}

@@ -116,11 +116,7 @@ func (m Parallel) exchanges(size func(axis string) (int, error), ranks int) erro
 	if err != nil {
 		return err
 	}
-	if queries, keys := m.Config.Heads/ranks, max(1, m.Config.kvHeads()/ranks); queries%n != 0 || keys%n != 0 {
-		return fmt.Errorf("gpt: a device has %d query heads and %d key heads, which %d devices cannot exchange evenly for tokens (Ulysses): "+
-			"choose a divisor of both, or a ring", queries, keys, n)
-	}
-	return nil
+	return sequence.Exchanges(m.Config.Heads/ranks, max(1, m.Config.kvHeads()/ranks), n)
 }
 
 // Loss is the device's share of the loss, from what it has of the parameters and from whole sequences (B,Seq): the mean over the

@@ -6,6 +6,8 @@ import (
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/precision"
 )
 
 // RotaryBase is the base of the angles of [Rotate], Su et al.'s and Llama's.
@@ -22,7 +24,7 @@ func Rotate(x, positions *graph.Node) *graph.Node {
 		panic(fmt.Errorf("gpt: rotary positions of shape %s for %s: want (T) and (B,T,H,D) with an even D",
 			positions.Shape(), s))
 	}
-	half, x32 := s.Dim(3)/2, in32(x)
+	half, x32 := s.Dim(3)/2, precision.Widen(x)
 	step := -2 * math.Log(RotaryBase) / float64(s.Dim(3))
 	frequency := graph.Exp(graph.MulScalar(graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1), step)) // (1,D/2)
 	angle := graph.Mul(graph.InsertAxes(graph.ConvertDType(positions, x32.DType()), -1), frequency)            // (T,D/2)

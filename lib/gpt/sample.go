@@ -12,13 +12,14 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 )
 
 // NextLogits returns the logits (V), in float32, of the token that follows tokens[0][last], for tokens (1,T) of which
 // those after last have no effect. It panics where [Config.Forward] does, or if last is not an integer scalar.
 func (c Config) NextLogits(p params.Nodes, tokens, last *graph.Node) *graph.Node {
 	logits := graph.Reshape(c.Forward(p, tokens), tokens.Shape().Dim(1), c.Vocab)
-	return in32(graph.Reshape(graph.Gather(logits, graph.InsertAxes(last, 0)), c.Vocab))
+	return precision.Widen(graph.Reshape(graph.Gather(logits, graph.InsertAxes(last, 0)), c.Vocab))
 }
 
 // Sampling says how the next token is drawn.

@@ -15,8 +15,8 @@ import (
 // launched is done, and returns CUDA's error if there is one. So it does not overlap with XLA's work, which GoMLX waits for too.
 // Numbers become those of the parameters' types without a word, as C++ has it.
 //
-// Nothing here has ever run on a GPU, or with the real nvcc: the tests have a compiler for C++ and a made-up CUDA in their
-// place.
+// It has run on an H100, with nvcc 13 (TestGPU). Where there is no GPU the tests have a compiler for C++ and a made-up CUDA in
+// place of the two.
 func LoadCUDA(source string, options ...Option) (*Library, error) {
 	return load(inCUDA, source, options)
 }

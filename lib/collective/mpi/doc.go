@@ -5,7 +5,7 @@
 // The package needs Open MPI 4 and the build tag mpi; without the tag World only
 // says so. On Debian and Ubuntu:
 //
-//	apt-get install openmpi-bin libopenmpi-dev
+//	apt-get install openmpi-bin libopenmpi-dev pkg-config
 //	go build -tags mpi -o train ./cmd/train
 //	mpirun -n 4 ./train
 //
