@@ -220,6 +220,13 @@ print(r.status, r.getheader("Location", ""))`
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
+	const given = `import os
+os.environ["JUPYTER_TOKEN"] = "mine"
+from jupyter_server.auth import IdentityProvider
+print(IdentityProvider().token)`
+	if got := output(t, s, container, slices.Concat(said.Entrypoint, []string{"python", "-c", given})...); got != "mine\n" {
+		t.Errorf("with a token of one's own the server's is %q", got)
+	}
 }
 
 // checkBinder starts JupyterLab as BinderHub does: with a command of its own in place of the image's, which the entry point runs.

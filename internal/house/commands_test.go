@@ -48,7 +48,7 @@ var ways = []struct {
 
 	// What is installed for the system, or for CUDA, is installed by hand. (Tests install Open MPI by the same line.)
 	{`apt-get install `, (*trial).debian},
-	{`(python3 -m venv|cuda/bin/pip install) `, func(*trial, command) {}},
+	{`(python3 -m venv|cuda/bin/pip install|mkdir -p|echo) `, func(*trial, command) {}},
 	{`export [A-Z_]+=`, (*trial).setting},
 
 	// A badge for others to copy.
