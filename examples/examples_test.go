@@ -3,8 +3,6 @@ package examples
 
 import (
 	"fmt"
-	"go/parser"
-	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +13,9 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 )
+
+// page is how many lines an example may have: one looks at it, and copies it.
+const page = 60
 
 // The examples compile with less effort than they do for users, like all tests: they inherit the environment.
 func TestMain(m *testing.M) { devicetest.Main(m) }
@@ -34,6 +35,15 @@ func command(t *testing.T, dir, name string, args ...string) string {
 	return string(out)
 }
 
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // importer makes a module of its own, of nothing but the examples, which imports the libraries as somebody else's does.
 func importer(t *testing.T, examples []string) (dir string) {
 	t.Helper()
@@ -51,42 +61,21 @@ func importer(t *testing.T, examples []string) (dir string) {
 			t.Fatal(err)
 		}
 	}
-	read := func(path string) string {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	ours, err := modfile.Parse("go.mod", []byte(read(filepath.Join(root, "go.mod"))), nil)
+	ours, err := modfile.Parse("go.mod", []byte(read(t, filepath.Join(root, "go.mod"))), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	module := ours.Module.Mod.Path
 	write("go.mod", fmt.Sprintf("module example.com/importer\n\ngo %s\n\nrequire %s v0.0.0\n\nreplace %[2]s => %q\n", ours.Go.Version, module, root))
-	write("go.sum", read(filepath.Join(root, "go.sum"))) // what a module proxy would be asked
+	write("go.sum", read(t, filepath.Join(root, "go.sum"))) // what a module proxy would be asked
 	for _, name := range examples {
-		write(filepath.Join(name, "main.go"), read(filepath.Join(name, "main.go")))
+		write(filepath.Join(name, "main.go"), read(t, filepath.Join(name, "main.go")))
 	}
 	return dir
 }
 
-// promised is what an example's package comment says that it prints.
-func promised(t *testing.T, path string) string {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.PackageClauseOnly|parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, output, ok := strings.Cut(file.Doc.Text(), "\nOutput:\n\n")
-	if !ok {
-		t.Fatalf("%s: the package comment does not end with \"Output:\", an empty line, and what the program prints", path)
-	}
-	return strings.TrimPrefix(strings.ReplaceAll(output, "\n\t", "\n"), "\t")
-}
-
 // TestExamples builds and vets the examples in a module of their own, runs each in an empty folder, and compares what it
-// prints with its package comment.
+// prints with output.txt.
 func TestExamples(t *testing.T) {
 	sources, err := filepath.Glob("*/main.go")
 	if err != nil || len(sources) == 0 {
@@ -101,9 +90,12 @@ func TestExamples(t *testing.T) {
 	command(t, dir, "go", "build", "-ldflags=-w", "-o", programs, "./...") // debug information takes half of the linker's time
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			got, want := command(t, t.TempDir(), filepath.Join(programs, name)), promised(t, filepath.Join(name, "main.go"))
+			got, want := command(t, t.TempDir(), filepath.Join(programs, name)), read(t, filepath.Join(name, "output.txt"))
 			if got != want {
-				t.Errorf("it prints\n%s\nits comment says\n%s", got, want)
+				t.Errorf("it prints\n%s\noutput.txt says\n%s", got, want)
+			}
+			if lines := strings.Count(read(t, filepath.Join(name, "main.go")), "\n"); lines >= page {
+				t.Errorf("main.go has %d lines, want fewer than %d", lines, page)
 			}
 		})
 	}

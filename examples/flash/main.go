@@ -1,21 +1,16 @@
 // Flash computes causal attention, forward and backward, without ever holding the scores of all pairs of tokens, and
 // compares that with attention as it is defined.
-//
-// Output:
-//
-//	equal gradients, to rounding: true
-//	less than a tenth of the memory: true
 package main
 
 import (
 	"fmt"
-	"log"
 	"math"
 
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/flash"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -31,9 +26,9 @@ func naive(q, k, v *graph.Node) *graph.Node {
 func flashed(q, k, v *graph.Node) *graph.Node { return flash.Attention(q, k, v, flash.Causal()) }
 
 func main() {
-	backend := must(xla.Open(xla.Devices(1)))
+	backend := notebook.Must(xla.Open(xla.Devices(1)))
 	defer backend.Close()
-	mesh := must(backend.Mesh(xla.Axis("data", 1)))
+	mesh := notebook.Must(backend.Mesh(xla.Axis("data", 1)))
 	numbers := make([]float32, tokens*heads*width)
 	for i := range numbers {
 		numbers[i] = float32(math.Sin(float64(i * i)))
@@ -43,13 +38,13 @@ func main() {
 	var gradients [2][]float32
 	var bytes [2]int64
 	for i, attention := range []func(q, k, v *graph.Node) *graph.Node{naive, flashed} {
-		program := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		program := notebook.Must(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
 			y := attention(x, graph.Sin(x), graph.Cos(x))
 			return graph.Gradient(graph.ReduceAllSum(graph.Square(y)), x)[0]
 		}, xla.In(xla.Replicated()).Gives(xla.Replicated())))
-		outputs := must(program.Call(x))
-		gradients[i] = must(tensors.CopyFlatData[float32](outputs[0].Shards()[0]))
-		bytes[i] = must(program.Memory()).Temporary // what XLA plans besides inputs and outputs
+		outputs := notebook.Must(program.Call(x))
+		gradients[i] = notebook.Must(tensors.CopyFlatData[float32](outputs[0].Shards()[0]))
+		bytes[i] = notebook.Must(program.Memory()).Temporary // what XLA plans besides inputs and outputs
 	}
 	var apart float64
 	for i := range gradients[0] {
@@ -57,12 +52,4 @@ func main() {
 	}
 	fmt.Println("equal gradients, to rounding:", apart < 1e-4)
 	fmt.Println("less than a tenth of the memory:", bytes[1] < bytes[0]/10)
-}
-
-// must ends the program where a call failed.
-func must[T any](value T, err error) T {
-	if err != nil {
-		log.Fatal(err)
-	}
-	return value
 }

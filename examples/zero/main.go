@@ -1,17 +1,10 @@
 // Zero trains a chain of blocks with ZeRO-3 (FSDP) on four devices: each holds a quarter of the parameters and of Adam's
 // states, and has a block's parameters whole only while it computes with them.
-//
-// Output:
-//
-//	parameters: 64 of 256 bytes on each device; Adam's states: 128
-//	a step's collectives: all-reduce ×1, 4 B; all-gather ×6, 384 B; reduce-scatter ×4, 256 B
-//	loss: 0.50, after 100 steps 0.00
 package main
 
 import (
 	"context"
 	"fmt"
-	"log"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -19,6 +12,7 @@ import (
 
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
@@ -43,29 +37,21 @@ func main() {
 	network.Criterion = func(y, targets *graph.Node) *graph.Node {
 		return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
 	}
-	backend := must(xla.Open(xla.Devices(4)))
+	backend := notebook.Must(xla.Open(xla.Devices(4)))
 	defer backend.Close()
-	mesh := must(backend.Mesh(xla.Axis(train.Axis, 4)))
-	run := must(zero.New(mesh, train.Recipe{Model: network, Rule: optim.Adam(0.1)}, zero.Options{Stage: 3}))
+	mesh := notebook.Must(backend.Mesh(xla.Axis(train.Axis, 4)))
+	run := notebook.Must(zero.New(mesh, train.Recipe{Model: network, Rule: optim.Adam(0.1)}, zero.Options{Stage: 3}))
 	defer run.Close()
 
 	inputs := tensors.FromValue([][]float32{{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}})
 	targets := tensors.FromValue([][]float32{{0, 1, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}, {1, 0, 0, 0}})
-	first := must(run.Step(context.Background(), inputs, targets))
+	first := notebook.Must(run.Step(context.Background(), inputs, targets))
 	last := first
 	for run.Steps() < 100 {
-		last = must(run.Step(context.Background(), inputs, targets))
+		last = notebook.Must(run.Step(context.Background(), inputs, targets))
 	}
 	held := run.Bytes()
 	fmt.Printf("parameters: %d of %d bytes on each device; Adam's states: %d\n", held[memest.Parameters], network.Params().Bytes(), held[memest.Optimizer])
-	fmt.Println("a step's collectives:", must(run.Collectives()))
+	fmt.Println("a step's collectives:", notebook.Must(run.Collectives()))
 	fmt.Printf("loss: %.2f, after %d steps %.2f\n", first.Loss, run.Steps(), last.Loss)
-}
-
-// must ends the program where a call failed.
-func must[T any](value T, err error) T {
-	if err != nil {
-		log.Fatal(err)
-	}
-	return value
 }
