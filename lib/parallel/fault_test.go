@@ -66,7 +66,7 @@ func TestFaults(t *testing.T) {
 // machine another rank may be late as well, at the compiler, say.
 func patiently(ranks traintest.Ranks[*parallel.Rank], c traintest.Case) error {
 	if c.Fault != traintest.Stalls {
-		return ranks.Play(c, 10*time.Minute)
+		return ranks.Play(c, 3*time.Minute) // the compiler may take long
 	}
 	err := errors.New("not played")
 	for wait := 4 * time.Second; err != nil && wait < 5*time.Minute; wait *= 4 {
