@@ -98,21 +98,19 @@ func (t Trap) Split(ctx context.Context, color, key int) (group.Group, error) {
 	return Trap{of, t.trigger}, nil
 }
 
-// Patiently plays a case of the fault, in which ranks wait so long for others. With one that stalls that is short, and longer in
-// further tries: on a busy machine another rank may be late as well.
-func (f Fault) Patiently(play func(wait time.Duration) error) error {
+// Patiently plays a case of the fault, in which ranks wait so long for others: long, since none has to. With one that stalls that is
+// short, and longer in further tries: on a busy machine another rank may be late as well, at the compiler, say.
+func (f Fault) Patiently(short, long time.Duration, play func(wait time.Duration) error) error {
 	if f != Stalls {
-		return play(time.Minute) // none has to wait for it
+		return play(long)
 	}
-	const short, times = 500 * time.Millisecond, 4
-	wait := time.Duration(short)
-	err := play(wait)
+	err := play(short)
 	for range 3 {
 		if err == nil {
 			break
 		}
-		wait *= times
-		err = play(wait)
+		short *= 4
+		err = play(short)
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/traintest"
@@ -34,7 +35,7 @@ func TestFaults(t *testing.T) {
 					victim = (victim + 1) % world
 					c := faultCase{form, e, at, fault, victim}
 					all.Go(func() {
-						if err := fault.Patiently(c.play); err != nil {
+						if err := fault.Patiently(500*time.Millisecond, time.Minute, c.play); err != nil {
 							t.Errorf("rank %d %s, %s: %v", c.victim, c.fault, c.at, err)
 						}
 					})

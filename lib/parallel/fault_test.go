@@ -2,7 +2,6 @@ package parallel_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -54,25 +53,13 @@ func TestFaults(t *testing.T) {
 			}}
 		leaks := devicetest.NoLeaks(t, devices())
 		for _, c := range form.cases {
-			if err := patiently(ranks, c); err != nil {
+			// A layout's programs take the compiler long.
+			if err := c.Fault.Patiently(4*time.Second, 3*time.Minute, func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
 				t.Errorf("%+v: %v: %v", form.layout, c, err)
 			}
 		}
 		leaks()
 	}
-}
-
-// patiently plays a case. With a rank that stalls the others wait for a time that is short, and longer in further tries: on a busy
-// machine another rank may be late as well, at the compiler, say.
-func patiently(ranks traintest.Ranks[*parallel.Rank], c traintest.Case) error {
-	if c.Fault != traintest.Stalls {
-		return ranks.Play(c, 3*time.Minute) // the compiler may take long
-	}
-	err := errors.New("not played")
-	for wait := 4 * time.Second; err != nil && wait < 5*time.Minute; wait *= 4 {
-		err = ranks.Play(c, wait)
-	}
-	return err
 }
 
 // TestRunFails has all ranks of a run take longer for a pass than they may: the run says by what it was lost, and its devices are free.

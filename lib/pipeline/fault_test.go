@@ -48,7 +48,7 @@ func TestFaults(t *testing.T) {
 				victim = (victim + 1) % p.Ranks()
 				c := traintest.Case{Fault: fault, At: at, Victim: victim}
 				all.Go(func() {
-					if err := fault.Patiently(func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
+					if err := fault.Patiently(500*time.Millisecond, time.Minute, func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
 						t.Errorf("%s: %v: %v", form.kind, c, err)
 					}
 				})

@@ -23,7 +23,7 @@ func TestFaults(t *testing.T) {
 				victim = (victim + 1) % three
 				c := traintest.Case{Fault: fault, At: at, Victim: victim}
 				all.Go(func() {
-					if err := fault.Patiently(func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
+					if err := fault.Patiently(500*time.Millisecond, time.Minute, func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
 						t.Errorf("stage %d: %v: %v", form.Stage, c, err)
 					}
 				})
@@ -51,7 +51,7 @@ func TestHybridFault(t *testing.T) {
 			{Fault: traintest.Fails, At: "middle"}, {Fault: traintest.Cancels, At: "last"}} {
 			c.Victim = victim
 			all.Go(func() {
-				if err := c.Fault.Patiently(func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
+				if err := c.Fault.Patiently(500*time.Millisecond, time.Minute, func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
 					t.Errorf("%v: %v", c, err)
 				}
 			})
