@@ -6,6 +6,7 @@ package testkernel
 void *shardbook_test_affine(void *);
 void *shardbook_test_parabola(void *);
 long long shardbook_test_calls(void);
+const char *shardbook_test_frame(int);
 static void *affine_address(void) { return shardbook_test_affine; }
 static void *parabola_address(void) { return shardbook_test_parabola; }
 */
@@ -29,3 +30,23 @@ var (
 
 // Calls returns how many times programs have called the kernels.
 func Calls() int { return int(C.shardbook_test_calls()) }
+
+// A Frame is how XLA calls a kernel, in one respect, made by hand.
+type Frame int
+
+// Where the structs of a call, or what they hold, are not as foreign.h has them; Sound is a call in which all are.
+const (
+	Sound Frame = iota
+	ShortFrame
+	LongOperands
+	LongResults
+	ShortArray
+	NoArray
+	VersionOfShortAPI // asks for the version, as the following do
+	VersionOfNewAPI
+	VersionOfShortFrame
+	Version
+)
+
+// Say calls Affine and returns the error's text, or, of a question for its version, the major number that it answers.
+func (f Frame) Say() string { return C.GoString(C.shardbook_test_frame(C.int(f))) }

@@ -8,18 +8,15 @@ import (
 	"github.com/gomlx/compute/dtypes"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/flash/internal/kernel"
 )
 
 // Blocks that divide nothing, and blocks larger than the axes.
 func TestBlocks(t *testing.T) {
-	n := 20 // each is compiled by itself
-	if testing.Short() {
-		n = 10
-	}
 	sizes := []flash.Block{{}, {Queries: 32, Keys: 24}, {Queries: 7, Keys: 50}, {Queries: 1, Keys: 13}, {Queries: 500, Keys: 1}}
-	for i, p := range randomProblems(3, n) {
+	for i, p := range systest.OfFull(t, 10, randomProblems(3, 20)) { // each is compiled by itself
 		compare(t, []problem{p}, 1, func(o *flash.Options) { o.Engine, o.Block = flash.Blocks, sizes[i%len(sizes)] })
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/flash"
 )
 
@@ -90,9 +91,5 @@ func randomProblems(seed uint64, n int) []problem {
 }
 
 func TestAgainstFloat64(t *testing.T) {
-	n := 1000
-	if testing.Short() {
-		n = 200
-	}
-	compare(t, randomProblems(1, n), 50, func(o *flash.Options) {})
+	compare(t, systest.OfFull(t, 200, randomProblems(1, 1000)), 50, func(o *flash.Options) {})
 }

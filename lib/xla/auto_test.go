@@ -40,7 +40,7 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("tensor", 4))
+	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("tensor", 4))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func whole(t *testing.T, placed *dtensor.Tensor) *tensors.Tensor {
 }
 
 func TestAutoShardingErrors(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestAutoShardingErrors(t *testing.T) {
 
 // The last placement of the inputs stands for the rest.
 func TestAutoShardingOfFewPlacements(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}

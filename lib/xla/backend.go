@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"unsafe"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/shapes"
@@ -30,7 +31,9 @@ type Backend struct {
 	info            Info
 	ledger          *ledger
 	plugin          plugin.Plugin
+	client          unsafe.Pointer // PJRT_Client*
 	donations       donations
+	building        sync.RWMutex // held for reading while a program is compiled
 }
 
 // Info says what a backend runs on.
@@ -84,13 +87,14 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
 	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is yes
-	b := &Backend{Backend: inner, plugin: found, ledger: newLedger(inner.NumDevices()), info: Info{
+	b := &Backend{Backend: inner, plugin: found, client: clientHandle(inner), ledger: newLedger(inner.NumDevices()), info: Info{
 		Devices:  inner.NumDevices(),
 		Platform: found.Platform,
 		Plugin:   found.Path,
 		Source:   found.Source,
 		API:      api.String(),
 	}}
+	replaceTable(inner, func(table unsafe.Pointer) unsafe.Pointer { return plugin.CompileThrough(table, b.client) })
 	if c.devices != 0 && b.info.Devices != c.devices {
 		b.Close()
 		return nil, fmt.Errorf("plugin %q gave %d devices, %d were asked for", found.Path, b.info.Devices, c.devices)
@@ -99,7 +103,8 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 		b.Close()
 		return nil, fmt.Errorf("plugin %q is refused (with XLA_FLAGS=%q): %w; unset XLA_FLAGS, or set %s to another plugin", found.Path, os.Getenv("XLA_FLAGS"), err, plugin.Env)
 	}
-	b.ledger = newLedger(b.info.Devices) // the canaries' buffers are garbage now, not the user's
+	plugin.KeepExecutables(b.client, b.executables(c)) // not before: canaries are compiled each time
+	b.ledger = newLedger(b.info.Devices)               // the canaries' buffers are garbage now, not the user's
 	return b, nil
 }
 
@@ -145,9 +150,12 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 // Info says what the backend runs on.
 func (b *Backend) Info() Info { return b.info }
 
-// Close frees the devices. Tensors that still lie on them become invalid. It may
+// Close frees the devices, once nothing is compiled for them any more. Tensors that still lie on them become invalid. It may
 // be called more than once.
 func (b *Backend) Close() {
+	b.building.Lock()
+	defer b.building.Unlock()
+	plugin.ForgetClient(b.client)
 	b.Backend.Finalize()
 	b.ledger.clear()
 }

@@ -41,9 +41,10 @@ var canaryTypes = []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.BFloat16
 // runCanaries checks products in the types, and operations between all devices: of
 // those only the all-reduce with a single type. It returns every result, and an error that names the first that was wrong. A
 // plugin is not trusted because it loads: XLA:CPU has returned garbage, without a
-// word, for a product with a constant that is then summed.
-func runCanaries(b *Backend, types []dtypes.DType) ([]Canary, error) {
-	results, err := productCanaries(b, types)
+// word, for a product with a constant that is then summed. A test may spoil what the
+// device gave.
+func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got []float64)) ([]Canary, error) {
+	products, err := productCanaries(b, types)
 	if err != nil {
 		return nil, fmt.Errorf("its products cannot be checked: %w", err)
 	}
@@ -55,18 +56,39 @@ func runCanaries(b *Backend, types []dtypes.DType) ([]Canary, error) {
 	if err != nil {
 		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
 	}
-	results = append(results, between...)
-	for _, c := range results {
-		if !c.OK() {
-			return results, fmt.Errorf("it computes wrongly: %v", c)
+	var results []Canary
+	var wrong error
+	for _, g := range append(products, between...) {
+		c := g.compare(spoil)
+		results = append(results, c)
+		if !c.OK() && wrong == nil {
+			wrong = fmt.Errorf("it computes wrongly: %v", c)
 		}
 	}
-	return results, nil
+	return results, wrong
+}
+
+// given is what a device computed, of type Float64, and what is right.
+type given struct {
+	name string
+	got  *tensors.Tensor
+	want []float64
+}
+
+func (g given) compare(spoil func(name string, got []float64)) Canary {
+	got, err := tensors.CopyFlatData[float64](g.got)
+	if err != nil {
+		got = nil // every value is wrong
+	}
+	if spoil != nil {
+		spoil(g.name, got)
+	}
+	return compareValues(g.name, got, g.want)
 }
 
 // productCanaries checks in each type a product of two inputs and a product with
 // a broadcast constant, each summed over its rows.
-func productCanaries(b *Backend, types []dtypes.DType) ([]Canary, error) {
+func productCanaries(b *Backend, types []dtypes.DType) ([]given, error) {
 	const n, half = canarySide, 0.5
 	x, w := canaryMatrix(7), canaryMatrix(5)
 	program, err := graph.NewExec(b, func(x, w *graph.Node) []*graph.Node {
@@ -92,13 +114,13 @@ func productCanaries(b *Backend, types []dtypes.DType) ([]Canary, error) {
 	for i := range halves {
 		halves[i] = half
 	}
-	var results []Canary
+	var all []given
 	for i, t := range types {
-		results = append(results,
-			compare(fmt.Sprintf("%v product of two inputs, summed", t), got[2*i], columnSums(x, w)),
-			compare(fmt.Sprintf("%v product with a constant, summed", t), got[2*i+1], columnSums(x, halves)))
+		all = append(all,
+			given{fmt.Sprintf("%v product of two inputs, summed", t), got[2*i], columnSums(x, w)},
+			given{fmt.Sprintf("%v product with a constant, summed", t), got[2*i+1], columnSums(x, halves)})
 	}
-	return results, nil
+	return all, nil
 }
 
 // canaryMatrix returns a square matrix of a few 1 and -1 among zeros, so that sums
@@ -132,7 +154,7 @@ func columnSums(a, b []float32) []float64 {
 
 // collectiveCanaries checks operations between all N devices, in which device d gives
 // the N numbers d·N to d·N+N-1.
-func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]Canary, error) {
+func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]given, error) {
 	n := b.info.Devices
 	mesh, err := b.Mesh(Axis("all", n))
 	if err != nil {
@@ -158,23 +180,23 @@ func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]Canary, error) {
 		return nil, err
 	}
 	defer program.Close()
-	given := make([]float64, n*n)
-	for i := range given {
-		given[i] = float64(i)
+	numbers := make([]float64, n*n)
+	for i := range numbers {
+		numbers[i] = float64(i)
 	}
-	got, err := program.Call(given)
+	got, err := program.Call(numbers)
 	if err != nil {
 		return nil, err
 	}
-	var results []Canary
+	var all []given
 	for i, kind := range kinds {
-		all, err := got[i].Merge()
+		merged, err := got[i].Merge()
 		if err != nil {
 			return nil, err
 		}
-		results = append(results, compare(fmt.Sprintf("%v over %d devices", kind, n), all, afterCollective(kind, n)))
+		all = append(all, given{fmt.Sprintf("%v over %d devices", kind, n), merged, afterCollective(kind, n)})
 	}
-	return results, nil
+	return all, nil
 }
 
 // afterCollective is what the devices hold then, one after another.
@@ -203,15 +225,7 @@ func afterCollective(kind CollectiveKind, n int) []float64 {
 	return all
 }
 
-// compare counts the values of got, of type Float64, that are not those of want.
-func compare(name string, got *tensors.Tensor, want []float64) Canary {
-	values, err := tensors.CopyFlatData[float64](got)
-	if err != nil {
-		values = nil // every value is wrong
-	}
-	return compareValues(name, values, want)
-}
-
+// compareValues counts the values of got that are not those of want.
 func compareValues(name string, got, want []float64) Canary {
 	c := Canary{Name: name, Of: len(want)}
 	for i, v := range want {

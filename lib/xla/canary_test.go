@@ -1,11 +1,17 @@
 package xla
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
 )
 
 // TestCanaryNumbersAreExact checks what the canaries rely on: every partial sum
@@ -60,9 +66,70 @@ func TestCanariesNotice(t *testing.T) {
 	}
 }
 
+// TestOpenRefuses opens the plugin, and spoils a canary's result by one unit: in the type that is checked every
+// time, in one that is checked once, and between devices. Open refuses the plugin, says what was wrong, and no
+// longer trusts it.
+func TestOpenRefuses(t *testing.T) {
+	good, err := Open(Devices(2), Plugin("cpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	cache := t.TempDir()
+	open := func(canary string) error {
+		b, err := Open(Devices(2), Plugin(good.info.Plugin), CacheDir(cache), func(c *config) error {
+			c.spoil = func(name string, got []float64) {
+				if name == canary {
+					got[len(got)-1]++
+				}
+			}
+			return nil
+		})
+		if err == nil {
+			b.Close()
+		}
+		return err
+	}
+	trusted := func() int {
+		files, err := filepath.Glob(filepath.Join(cache, "trusted", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	for _, canary := range []string{"Float16 product with a constant, summed", "all-to-all over 2 devices"} {
+		checkRefused(t, canary, open(canary))
+		if n := trusted(); n != 0 {
+			t.Errorf("%s is wrong: %d plugins are trusted", canary, n)
+		}
+	}
+	if err := open("none"); err != nil || trusted() != 1 {
+		t.Errorf("a right plugin: %v, %d are trusted", err, trusted())
+	}
+	for _, canary := range []string{"Float32 product of two inputs, summed", "all-reduce over 2 devices"} {
+		checkRefused(t, canary, open(canary))
+		if n := trusted(); n != 0 {
+			t.Errorf("%s is wrong: %d plugins are trusted", canary, n)
+		}
+	}
+}
+
+func checkRefused(t *testing.T, canary string, err error) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s is wrong: the plugin opens", canary)
+		return
+	}
+	for _, part := range []string{"is refused", "it computes wrongly: " + canary + ": 1 of ", "XLA_FLAGS"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%s is wrong: error %q does not say %q", canary, err, part)
+		}
+	}
+}
+
 // TestBadFusionsAreRefused opens the plugin with XLA's faulty fusions switched on.
-// Where they compute rightly on this processor the backend opens; garbage must
-// never get through.
+// Where they compute rightly on this processor the backend opens, and then other
+// numbers than the canaries' must come out right as well: garbage must never get through.
 func TestBadFusionsAreRefused(t *testing.T) {
 	if os.Getenv("SHARDBOOK_TEST_OPEN") != "" {
 		b, err := Open(Devices(2), Plugin("cpu"), AllCanaries())
@@ -71,13 +138,8 @@ func TestBadFusionsAreRefused(t *testing.T) {
 			return
 		}
 		defer b.Close()
-		for _, c := range b.info.Canaries {
-			if !c.OK() {
-				os.Stdout.WriteString("opened with " + c.String())
-				return
-			}
-		}
-		os.Stdout.WriteString("opened and right")
+		wrong, err := fusedWrongly(b)
+		fmt.Printf("opened, %d values wrong, error %v.", wrong, err)
 		return
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBadFusionsAreRefused$")
@@ -90,9 +152,26 @@ func TestBadFusionsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	switch {
-	case strings.Contains(text, "opened and right"):
+	case strings.Contains(text, "opened, 0 values wrong, error <nil>."):
 	case strings.Contains(text, "refused: ") && strings.Contains(text, "computes wrongly") && strings.Contains(text, "XLA_FLAGS"):
 	default:
 		t.Errorf("neither opened rightly nor refused with the reason")
 	}
+}
+
+// fusedWrongly counts the wrong values of the products that XLA has fused wrongly, with a constant, and then summed.
+func fusedWrongly(b *Backend) (wrong int, err error) {
+	const n, quarter = canarySide, 0.25
+	x, constants := canaryMatrix(3), make([]float32, n*n)
+	for i := range constants {
+		constants[i] = quarter
+	}
+	got, err := graph.CallOnce(b, func(x *graph.Node) *graph.Node {
+		product := graph.Dot(x, graph.BroadcastToDims(graph.Scalar(x.Graph(), dtypes.Float32, quarter), n, n)).Product()
+		return graph.ConvertDType(graph.ReduceSum(product, 0), dtypes.Float64)
+	}, tensors.FromFlatDataAndDimensions(x, n, n))
+	if err != nil {
+		return 0, err
+	}
+	return given{"a product", got, columnSums(x, constants)}.compare(nil).Wrong, nil
 }

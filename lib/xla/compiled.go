@@ -3,10 +3,12 @@ package xla
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 )
 
@@ -35,6 +37,23 @@ func compileLater[F graph.ExecGraphFn](c *compiled, b *Backend, fn F, donated []
 
 // programs counts programs, so that each has a name of its own.
 var programs atomic.Int64
+
+// number matches the end of a program's name: its number, and GoMLX's for the shapes of its inputs.
+var number = regexp.MustCompile(`/\d+(#\d+)?$`)
+
+// withoutNumber is the name that a program has in every process.
+func withoutNumber(name string) string { return number.ReplaceAllString(name, "") }
+
+// build compiles the program for these inputs unless it has been. The backend is not closed meanwhile: GoMLX would panic, and
+// whoever waits for the same program would wait for ever (docs/upstream.md, "a panic while a program is compiled").
+func (c *compiled) build(inputs ...shapes.Shape) (*graph.Graph, error) {
+	c.backend.building.RLock()
+	defer c.backend.building.RUnlock()
+	if c.backend.IsFinalized() {
+		return nil, errors.New("the backend is closed: open another")
+	}
+	return c.exec.Compile(inputs...)
+}
 
 // donates says whether the program may overwrite input i.
 func (c *compiled) donates(i int) bool { return slices.Contains(c.donated, i) }

@@ -12,7 +12,7 @@ import (
 
 // That the address is the view's, TestViewIsTheDevicesMemory says.
 func TestDevicePointerErrors(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 // A step that gives its state back needs the state's memory once, not twice.
 func TestDonatedInputBecomesOutput(t *testing.T) {
-	backend := devicetest.Open(t, 2)
+	backend := devicetest.OpenOwn(t, 2)
 	mesh, err := backend.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func place(t *testing.T, mesh *xla.Mesh, values []float32) *dtensor.Tensor {
 // Donated memory may be overwritten at any time, so it may not be given twice; and
 // what a program that does not compile was to be given is still there.
 func TestDonationErrors(t *testing.T) {
-	backend := devicetest.Open(t, 2)
+	backend := devicetest.OpenOwn(t, 2)
 	mesh, err := backend.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestDonationErrors(t *testing.T) {
 
 // Everything that can be known before is said before the memory is given away.
 func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
-	backend, other := devicetest.Open(t, 2), devicetest.Open(t, 2)
+	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 2)
 	mesh, err := backend.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
 
 // Donates adds to what was donated before.
 func TestDonatesAdds(t *testing.T) {
-	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
+	mesh, err := devicetest.OpenOwn(t, 1).Mesh(xla.Axis("data", 1))
 	if err != nil {
 		t.Fatal(err)
 	}

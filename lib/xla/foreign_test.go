@@ -184,7 +184,7 @@ func TestKernelError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer exec.Finalize()
-	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
+	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,6 +215,22 @@ func TestKernelError(t *testing.T) {
 	}
 }
 
+// A call whose structs are not those of foreign.h is an error before anything of it is touched; an interface that is
+// not the one of foreign.h hears of another version, and refuses the kernel.
+func TestKernelOfOtherLayout(t *testing.T) {
+	const other = "XLA calls the kernel with structs of another layout than foreign.h has: use the pinned plugin"
+	for frame, want := range map[testkernel.Frame]string{
+		testkernel.Sound: "3 5 7, 15", testkernel.ShortFrame: other, testkernel.LongOperands: other,
+		testkernel.LongResults: other, testkernel.ShortArray: other, testkernel.NoArray: other,
+		testkernel.Version: "0", testkernel.VersionOfShortAPI: "-1", testkernel.VersionOfNewAPI: "-1",
+		testkernel.VersionOfShortFrame: "-1",
+	} {
+		if got := frame.Say(); got != want {
+			t.Errorf("frame %d: %q, want %q", frame, got, want)
+		}
+	}
+}
+
 func TestKernelOfTooLittle(t *testing.T) {
 	for _, operands := range []int{0, 2} {
 		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
@@ -228,7 +244,7 @@ func TestKernelOfTooLittle(t *testing.T) {
 
 // Goroutines call a program of four devices and one of one device at once. However many threads are busy, all is done.
 func TestKernelCallsAtOnce(t *testing.T) {
-	b := devicetest.Open(t, 4)
+	b := devicetest.OpenOwn(t, 4)
 	mesh, err := b.Mesh(xla.Axis("data", 4))
 	if err != nil {
 		t.Fatal(err)
@@ -405,7 +421,7 @@ func TestKernelOtherwise(t *testing.T) {
 		}
 		same(t, "plain Go", out[0], y)
 		same(t, "plain Go's sums", out[1], sums)
-		mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
+		mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,9 +18,10 @@ type builder struct {
 	donated []int       // parameters of the main function
 }
 
-// Builder starts a graph; GoMLX calls it.
+// Builder starts a graph; GoMLX calls it. XLA gets the name without the number that is this process's own, so that it is the
+// same program in each.
 func (b *Backend) Builder(name string) compute.Builder {
-	return &builder{Builder: b.Backend.Builder(name), backend: b, donated: b.donations.of(name)}
+	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: b.donations.of(name)}
 }
 
 // Main returns the function whose inputs and outputs are the program's.

@@ -17,7 +17,7 @@ import (
 )
 
 func TestMeshErrors(t *testing.T) {
-	b := devicetest.Open(t, 4)
+	b := devicetest.OpenOwn(t, 4)
 	for _, test := range []struct {
 		axes []xla.MeshAxis
 		want string
@@ -38,7 +38,7 @@ func TestMeshErrors(t *testing.T) {
 }
 
 func TestPlaceErrors(t *testing.T) {
-	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
+	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func finalized(t *testing.T) *tensors.Tensor {
 // TestPlaceAndMerge checks, for meshes of one and two axes, which elements each
 // device holds against index arithmetic, and that the shards join to the whole.
 func TestPlaceAndMerge(t *testing.T) {
-	b := devicetest.Open(t, 8)
+	b := devicetest.OpenOwn(t, 8)
 	for _, test := range []struct{ data, tensor int }{{1, 1}, {2, 1}, {1, 3}, {2, 3}, {4, 2}, {8, 1}} {
 		mesh, err := b.Mesh(xla.Axis("data", test.data), xla.Axis("tensor", test.tensor))
 		if err != nil {
@@ -121,7 +121,7 @@ func iota2D(rows, cols int) *tensors.Tensor {
 // TestProgramEveryWorldSize runs the same program on meshes of 1 to 8 devices: a
 // product whose rows are sharded, and its sum over everything by an all-reduce.
 func TestProgramEveryWorldSize(t *testing.T) {
-	b := devicetest.Open(t, 8)
+	b := devicetest.OpenOwn(t, 8)
 	const rows, inner, cols = 840, 3, 2 // 840 divides by every number to 8
 	x, w := iota2D(rows, inner), iota2D(inner, cols)
 	single, err := graph.NewExec(b, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
@@ -168,7 +168,7 @@ func TestProgramEveryWorldSize(t *testing.T) {
 }
 
 func TestProgramOutputsAreInputsOfTheNext(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestProgramOutputsAreInputsOfTheNext(t *testing.T) {
 }
 
 func TestProgramErrors(t *testing.T) {
-	b := devicetest.Open(t, 2)
+	b := devicetest.OpenOwn(t, 2)
 	mesh, err := b.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func TestProgramErrors(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
+	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestLive(t *testing.T) {
-	b := devicetest.Open(t, 2)
+	b := devicetest.OpenOwn(t, 2)
 	mesh, err := b.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +307,7 @@ func TestLive(t *testing.T) {
 }
 
 func TestCallFreesWhatItPlaces(t *testing.T) {
-	b := devicetest.Open(t, 2)
+	b := devicetest.OpenOwn(t, 2)
 	mesh, err := b.Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +336,7 @@ func TestCallFreesWhatItPlaces(t *testing.T) {
 
 // A closed program says so; one that is asked while it is closed answers or says so.
 func TestClosedProgram(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +376,7 @@ func TestClosedProgram(t *testing.T) {
 
 // Prepare refuses what Call refuses.
 func TestPrepareChecksPlacements(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // TestMeshFrom runs programs on two meshes of neighbouring devices side by side: what is placed lies on the mesh's own devices, and
 // what they exchange does not leave them.
 func TestMeshFrom(t *testing.T) {
-	backend := devicetest.Open(t, 5)
+	backend := devicetest.OpenOwn(t, 5)
 	for _, first := range []int{1, 3} {
 		mesh, err := backend.MeshFrom(first, xla.Axis("data", 2))
 		if err != nil {
@@ -63,7 +63,7 @@ func TestMeshFrom(t *testing.T) {
 
 // TestMeshFromRefused asks for devices that the backend does not have.
 func TestMeshFromRefused(t *testing.T) {
-	backend := devicetest.Open(t, 3)
+	backend := devicetest.OpenOwn(t, 3)
 	for _, c := range []struct {
 		first, size int
 		want        string
@@ -82,7 +82,7 @@ func TestMeshFromRefused(t *testing.T) {
 // TestShapes says what a function returns on one device, with collectives in it, without anything compiled; what it panics with is an
 // error.
 func TestShapes(t *testing.T) {
-	backend := devicetest.Open(t, 3)
+	backend := devicetest.OpenOwn(t, 3)
 	mesh, err := backend.MeshFrom(1, xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)

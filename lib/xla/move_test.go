@@ -21,7 +21,7 @@ func merge(t testing.TB, x any) *tensors.Tensor {
 }
 
 func TestMoveBetweenDevices(t *testing.T) {
-	b := devicetest.Open(t, 3)
+	b := devicetest.OpenOwn(t, 3)
 	x := tensors.FromFlatDataAndDimensions([]float32{1, 2, 3}, 3)
 	for _, device := range []xla.DeviceNum{0, 2, 1, 1, 0} {
 		if err := x.MaterializeOnDevice(b, false, device); err != nil {

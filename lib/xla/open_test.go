@@ -16,10 +16,13 @@ import (
 )
 
 func TestOpenGivesTheDevicesAskedFor(t *testing.T) {
-	for _, n := range []int{1, 2, 3, 8, 32} {
-		b := devicetest.Open(t, n)
+	for _, n := range []int{1, 2, 3, 8, 32, xla.MaxDevices} {
+		b := devicetest.OpenOwn(t, n)
 		if got := b.NumDevices(); got != n {
 			t.Errorf("asked for %d devices, got %d", n, got)
+		}
+		if len(b.Info().Canaries) == 0 {
+			t.Errorf("%d devices: opened with no canary", n)
 		}
 		for _, c := range b.Info().Canaries {
 			if !c.OK() {
@@ -39,7 +42,7 @@ func TestDevicesFromTheEnvironment(t *testing.T) {
 	if got := b.NumDevices(); got != 5 {
 		t.Errorf("%s=5 gave %d devices", xla.EnvDevices, got)
 	}
-	if b := devicetest.Open(t, 2); b.NumDevices() != 2 {
+	if b := devicetest.OpenOwn(t, 2); b.NumDevices() != 2 {
 		t.Errorf("the option gave %d devices, want 2: it wins over the environment", b.NumDevices())
 	}
 }

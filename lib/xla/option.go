@@ -12,13 +12,17 @@ import (
 // EnvDevices names the environment variable with the number of devices.
 const EnvDevices = "SHARDBOOK_DEVICES"
 
+// EnvCompile names the environment variable that, set to "afresh", does what [CompileAfresh] does.
+const EnvCompile = "SHARDBOOK_COMPILE"
+
 // DefaultDevices is the number of CPU devices when nobody asks for another: a
 // mesh of 8 has room for three axes, on a laptop as on a server.
 const DefaultDevices = 8
 
-// MaxDevices is the largest number of CPU devices that a process may have. Each
-// costs XLA a few threads; beyond this a mistyped number is likelier than a wish.
-const MaxDevices = 1024
+// MaxDevices is the largest number of CPU devices that a process may have. With 256, five collectives that
+// depend on nothing of each other were run at once; with 384 XLA waited for ever, each device in another of them.
+// On two cores a device takes one to two threads and less than a MiB of memory besides its buffers.
+const MaxDevices = 256
 
 // Option changes how Open opens a backend. An option wins over the environment,
 // the environment over the default.
@@ -30,7 +34,9 @@ type config struct {
 	cacheDir    string // "": the default folder
 	progress    cache.Progress
 	allCanaries bool
+	afresh      bool
 	tf32        bool
+	spoil       func(canary string, got []float64) // by tests
 }
 
 // Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the
@@ -43,9 +49,10 @@ func Devices(n int) Option {
 	}
 }
 
-// Plugin chooses the PJRT plugin: the path of its shared library, or "cpu" or
-// "cuda". The default is $SHARDBOOK_PLUGIN, else CUDA where its plugin and a GPU
-// are there, else CPU.
+// Plugin chooses the PJRT plugin: the path of its shared library, "cpu", "cuda", or
+// "go-xla" for go-xla's own release for CPUs, which is installed although its
+// download cannot be verified. The default is $SHARDBOOK_PLUGIN, else CUDA where its
+// plugin and a GPU are there, else CPU.
 func Plugin(pathOrPlatform string) Option {
 	return func(c *config) error {
 		c.plugin = pathOrPlatform
@@ -80,6 +87,15 @@ func AllCanaries() Option {
 	}
 }
 
+// CompileAfresh has XLA compile programs that it has compiled on this machine before, instead of loading them from the cache
+// folder: to measure compilation. $SHARDBOOK_COMPILE=afresh does so, too.
+func CompileAfresh() Option {
+	return func(c *config) error {
+		c.afresh = true
+		return nil
+	}
+}
+
 // TF32 has GPUs multiply float32 with 10 bits of fraction in place of 23, several times as fast: products are off by 1e-3. Without it
 // float32 is float32 on CUDA too, and a run there has the losses of one on CPUs but for rounding.
 func TF32() Option {
@@ -109,6 +125,13 @@ func newConfig(options []Option) (config, error) {
 	}
 	if c.plugin == "" {
 		c.plugin = os.Getenv(plugin.Env)
+	}
+	switch text := os.Getenv(EnvCompile); text {
+	case "":
+	case "afresh":
+		c.afresh = true
+	default:
+		return c, fmt.Errorf("%s=%q: set it to \"afresh\", or to nothing to load programs that were compiled before", EnvCompile, text)
 	}
 	dir, err := cache.Dir(c.cacheDir)
 	if err != nil {

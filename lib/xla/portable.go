@@ -67,7 +67,7 @@ func (p *Portable) Prepare(inputs ...shapes.Shape) (err error) {
 	if err := (Layout{donated: p.donated}).checkDonated(len(inputs)); err != nil {
 		return err
 	}
-	_, err = p.exec.Compile(inputs...)
+	_, err = p.build(inputs...)
 	return err
 }
 
@@ -128,10 +128,8 @@ func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
 		}
 		first[t], own[i] = i, t.Shape()
 	}
-	if len(p.donated) > 0 {
-		if _, err := p.exec.Compile(own...); err != nil {
-			return nil, err
-		}
+	if _, err := p.build(own...); err != nil {
+		return nil, err
 	}
 	inputs := make([]any, len(placed))
 	for i, t := range placed {

@@ -20,7 +20,7 @@ import (
 // TestPortable runs one program on all devices at once, each with its own values, and gives it its state's memory.
 func TestPortable(t *testing.T) {
 	const devices, steps = 4, 5
-	backend := devicetest.Open(t, devices)
+	backend := devicetest.OpenOwn(t, devices)
 	program, err := xla.CompilePortable(backend, func(state, by *graph.Node) *graph.Node { return graph.Add(state, by) }, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestPortable(t *testing.T) {
 }
 
 func TestPortableErrors(t *testing.T) {
-	backend, other := devicetest.Open(t, 2), devicetest.Open(t, 1)
+	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 1)
 	program, err := xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node { return graph.Add(x, y) }, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -104,9 +104,33 @@ func TestPortableErrors(t *testing.T) {
 	}
 }
 
+// Many that want the same program of a backend that is closed meanwhile all get an answer.
+func TestPrepareOnClosed(t *testing.T) {
+	for range 3 {
+		backend := devicetest.OpenOwn(t, 1)
+		program, err := xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return graph.Tanh(x) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		all.Go(backend.Close)
+		for range 8 {
+			all.Go(func() {
+				if err := program.Prepare(shapes.Make(dtypes.Float32, 2)); err != nil && !strings.Contains(err.Error(), "closed") {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if _, err := program.Call(0, []float32{1, 2}); err == nil || !strings.Contains(err.Error(), "closed") {
+			t.Errorf("closed: %v", err)
+		}
+	}
+}
+
 // TestPrepare compiles ahead of the first call, which then builds nothing; many may ask at once, and programs run meanwhile.
 func TestPrepare(t *testing.T) {
-	backend := devicetest.Open(t, 2)
+	backend := devicetest.OpenOwn(t, 2)
 	var built atomic.Int64
 	program, err := xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node {
 		built.Add(1)

@@ -114,8 +114,8 @@ func TestProfileJoinsOperations(t *testing.T) {
 		if o.Events != runs || o.Total <= 0 || i > 0 && o.Total > times[i-1].Total {
 			t.Errorf("%d: %+v", i, o)
 		}
-		// The last number counts the programs of a process.
-		if name := func(s string) string { return s[strings.LastIndex(s, "_mlp_"):][:5] }; name(o.Module) != name(operations[0].Module) {
+		// The one recorded has a number behind its name, of the process that it was recorded in.
+		if name := func(s string) string { return s[strings.LastIndex(s, "_mlp"):][:4] }; name(o.Module) != name(operations[0].Module) {
 			t.Errorf("module %q, the program's is %q", o.Module, operations[0].Module)
 		}
 	}

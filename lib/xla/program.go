@@ -115,9 +115,6 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 		return nil, err
 	}
 	p.last.Store(executableOf(g))
-	if err := p.checkOutputs(g); err != nil {
-		return nil, err
-	}
 	return p.assemble(shards)
 }
 
@@ -131,13 +128,13 @@ func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
 		if err := p.checkShards(placed); err != nil {
 			return nil, err
 		}
-		g, err := p.compile(placed)
-		if err != nil {
-			return nil, err
-		}
-		if err := p.checkOutputs(g); err != nil {
-			return nil, err
-		}
+	}
+	g, err := p.compile(placed)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.checkOutputs(g); err != nil {
+		return nil, err
 	}
 	devices := p.mesh.NumDevices()
 	inputs := make([]any, devices*len(placed))
@@ -170,7 +167,7 @@ func (p *Program) compile(placed []*dtensor.Tensor) (*graph.Graph, error) {
 
 // compileFor compiles the program for what one device gets.
 func (p *Program) compileFor(shards []shapes.Shape) (*graph.Graph, error) {
-	return p.exec.Compile(slices.Repeat(shards, p.mesh.NumDevices())...) // device by device
+	return p.build(slices.Repeat(shards, p.mesh.NumDevices())...) // device by device
 }
 
 func executableOf(g *graph.Graph) *executable { return g.Executable().(*executable) }

@@ -41,7 +41,7 @@ func ExampleProgram_Collectives() {
 
 // Each kind is counted, with the larger of what goes in and comes out.
 func TestReportCountsEveryKind(t *testing.T) {
-	backend := devicetest.Open(t, 4)
+	backend := devicetest.OpenOwn(t, 4)
 	mesh, err := backend.Mesh(xla.Axis("a", 2), xla.Axis("b", 2))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestReportCountsEveryKind(t *testing.T) {
 // A program between devices that need not talk reports nothing; one not compiled
 // cannot report.
 func TestReportOfNothing(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,12 @@ var (
 	loadedInfo  = kindOf[pjrt.LoadedExecutable]("executable", reflect.Pointer)
 	infoWrapper = kindOf[pjrt.Executable]("wrapper", reflect.Pointer)
 	wrapperC    = fieldOf(infoWrapper.Type.Elem(), "c", func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
+
+	backendClient = field[goxla.Backend, *pjrt.Client]("client")
+	clientPlugin  = field[pjrt.Client, *pjrt.Plugin]("plugin")
+	clientWrapper = kindOf[pjrt.Client]("client", reflect.Pointer)
+	clientC       = fieldOf(clientWrapper.Type.Elem(), "c", func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
+	pluginAPI     = kindOf[pjrt.Plugin]("api", reflect.Pointer)
 )
 
 // Numbers of operations that go-xla can write but has no function for.
@@ -91,14 +97,30 @@ func loadedExecutable(e compute.Executable) *pjrt.LoadedExecutable {
 // pjrtBuffer returns PJRT's buffer inside go-xla's.
 func pjrtBuffer(b compute.Buffer) *pjrt.Buffer { return *bufferPJRT.of(b.(*goxla.Buffer)) }
 
+// pointerIn returns the pointer in a field of a struct.
+func pointerIn(owner unsafe.Pointer, f reflect.StructField) *unsafe.Pointer {
+	return (*unsafe.Pointer)(unsafe.Add(owner, f.Offset))
+}
+
+// clientHandle returns the C pointer (PJRT_Client*) of go-xla's backend. It is valid until the backend is closed.
+func clientHandle(b *goxla.Backend) unsafe.Pointer {
+	return *pointerIn(*pointerIn(unsafe.Pointer(*backendClient.of(b)), clientWrapper), clientC)
+}
+
+// replaceTable has go-xla call another table of the plugin's functions (PJRT_Api*) for this backend alone.
+func replaceTable(b *goxla.Backend, by func(table unsafe.Pointer) unsafe.Pointer) {
+	its := clientPlugin.of(*backendClient.of(b))
+	own := **its
+	table := pointerIn(unsafe.Pointer(&own), pluginAPI)
+	*table = by(*table)
+	*its = &own
+}
+
 // executableHandle returns the C pointer (PJRT_Executable*) of a compiled program.
 // It is valid while e is.
 func executableHandle(e compute.Executable) unsafe.Pointer {
-	at := func(p unsafe.Pointer, f reflect.StructField) unsafe.Pointer {
-		return *(*unsafe.Pointer)(unsafe.Add(p, f.Offset))
-	}
-	info := at(unsafe.Pointer(loadedExecutable(e)), loadedInfo)
-	return at(at(info, infoWrapper), wrapperC)
+	info := *pointerIn(unsafe.Pointer(loadedExecutable(e)), loadedInfo)
+	return *pointerIn(*pointerIn(info, infoWrapper), wrapperC)
 }
 
 // hloFunction returns the StableHLO function inside go-xla's.

@@ -21,6 +21,8 @@ import (
 	"github.com/gomlx/go-xla/stablehlo"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 // upstreamMesh arranges n devices as GoMLX does it.
@@ -208,7 +210,7 @@ func upstreamSource(t *testing.T, of any, name string) string {
 	file, _ := runtime.FuncForPC(reflect.ValueOf(of).Pointer()).FileLine(0)
 	source, err := os.ReadFile(filepath.Join(filepath.Dir(file), name))
 	if err != nil {
-		t.Skipf("upstream's source is not here: %v", err)
+		systest.Skip(t, systest.System, fmt.Errorf("upstream's source is not here: %w", err))
 	}
 	return string(source)
 }
@@ -348,7 +350,7 @@ func functionsBeside(t *testing.T, function any) map[string]bool {
 	file, _ := runtime.FuncForPC(entry).FileLine(entry)
 	files, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "*.go"))
 	if len(files) == 0 {
-		t.Skipf("upstream's source %s is not on this machine", file)
+		systest.Skip(t, systest.System, "upstream's source is not here: "+file)
 	}
 	names := map[string]bool{}
 	for _, file := range files {

@@ -15,7 +15,7 @@ import (
 // What is written through a view is what the next program reads, of placed tensors
 // as of a program's outputs.
 func TestViewIsTheDevicesMemory(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestViewIsTheDevicesMemory(t *testing.T) {
 }
 
 func TestViewErrors(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestClosures(t *testing.T) {
 
 // Collectives work in loops, and each device turns as often as the others.
 func TestCollectiveInWhile(t *testing.T) {
-	mesh, err := devicetest.Open(t, 4).Mesh(xla.Axis("data", 4))
+	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
 	if err != nil {
 		t.Fatal(err)
 	}

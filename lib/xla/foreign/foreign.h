@@ -2,7 +2,12 @@
 // (xla/ffi/api/c_api.h, whose layout is stable: fields are only ever appended) that reads arrays, reports an error and
 // shares work among XLA's threads. Everything here is static, so that a kernel needs this file alone.
 //
-//	static foreign_error *my_kernel(foreign_frame *f) { … foreign_in(f, 0)->data … return NULL; }
+//	static foreign_error *my_kernel(foreign_frame *f) {
+//		foreign_error *wrong = foreign_count(f, "mine", 1, 1);
+//		if (!wrong) wrong = foreign_expect(f, "mine: x", foreign_in(f, 0), FOREIGN_F32, 1, (int64_t[]){FOREIGN_ANY});
+//		if (wrong) return wrong;
+//		… foreign_in(f, 0)->data … return NULL;
+//	}
 //	void *my_handler(foreign_frame *f) { return foreign_handle(f, my_kernel); }
 #ifndef SHARDBOOK_FOREIGN_H
 #define SHARDBOOK_FOREIGN_H
@@ -11,6 +16,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { FOREIGN_F16 = 10, FOREIGN_F32 = 11, FOREIGN_BF16 = 16, FOREIGN_S32 = 4 }; // XLA's numbers of element types
@@ -30,7 +36,7 @@ typedef struct {
 	foreign_extension base;
 	struct { size_t struct_size; foreign_version version; } *about;
 } foreign_metadata;
-enum { FOREIGN_METADATA = 1, FOREIGN_EXECUTE = 3 };
+enum { FOREIGN_METADATA = 1, FOREIGN_EXECUTE = 3, FOREIGN_BUFFER = 1 };
 
 // An array in row-major order.
 typedef struct {
@@ -87,16 +93,78 @@ static inline foreign_error *foreign_fail(foreign_frame *f, const char *message)
 	return f->api->error(&args);
 }
 
+// foreign_sound reports whether the call's structs are at least as long as they are here, those that others lie behind
+// exactly as long, and whether all operands and results are arrays.
+static inline int foreign_sound(const foreign_frame *f) {
+	if (f->struct_size < sizeof *f) return 0;
+	for (const foreign_arrays *a = &f->in; a <= &f->out; a++) {
+		if (a->struct_size != sizeof *a) return 0;
+		for (int64_t i = 0; i < a->size; i++)
+			if (a->types[i] != FOREIGN_BUFFER || a->at[i]->struct_size < sizeof(foreign_array)) return 0;
+	}
+	return 1;
+}
+
 // foreign_handle answers XLA's question for the version of the interface, and runs the kernel when it is time.
 static inline void *foreign_handle(foreign_frame *f, foreign_error *(*kernel)(foreign_frame *)) {
 	for (foreign_extension *e = f->extension; e; e = e->next)
 		if (e->type == FOREIGN_METADATA) {
 			foreign_version *v = &((foreign_metadata *)e)->about->version;
-			v->major = 0; // what this file is written for: XLA refuses the kernel if it has another
+			int known = f->struct_size >= sizeof *f && f->api->struct_size >= sizeof *f->api && f->api->version.major == 0;
+			v->major = known ? 0 : -1; // what this file is written for: XLA refuses the kernel if it has another
 			v->minor = f->api->version.minor;
 			return NULL;
 		}
-	return f->stage == FOREIGN_EXECUTE ? kernel(f) : NULL;
+	if (f->stage != FOREIGN_EXECUTE) return NULL;
+	if (!foreign_sound(f))
+		return foreign_fail(f, "XLA calls the kernel with structs of another layout than foreign.h has: use the pinned plugin");
+	return kernel(f);
+}
+
+enum { FOREIGN_ANY = -1 }; // a size that may be any
+
+// foreign_count returns an error, which begins with the kernel's name, unless the call has so many operands and
+// results.
+static inline foreign_error *foreign_count(foreign_frame *f, const char *kernel, int operands, int results) {
+	char message[200];
+	if (f->in.size == operands && f->out.size == results) return NULL;
+	snprintf(message, sizeof message, "%s: the call has %lld operands and %lld results: it takes %d and gives %d", kernel,
+		(long long)f->in.size, (long long)f->out.size, operands, results);
+	return foreign_fail(f, message);
+}
+
+static inline const char *foreign_type_name(int type, char *number, size_t room) {
+	switch (type) {
+	case FOREIGN_F16: return "float16";
+	case FOREIGN_F32: return "float32";
+	case FOREIGN_BF16: return "bfloat16";
+	case FOREIGN_S32: return "int32";
+	}
+	snprintf(number, room, "XLA's type %d", type);
+	return number;
+}
+
+// foreign_shape writes a type and sizes as text.
+static inline void foreign_shape(char *to, size_t room, int type, int64_t rank, const int64_t *dims) {
+	char number[32];
+	size_t at = snprintf(to, room, "%s[", foreign_type_name(type, number, sizeof number));
+	for (int64_t i = 0; i < rank && at < room; i++)
+		if (dims[i] == FOREIGN_ANY) at += snprintf(to + at, room - at, "%sany", i ? ", " : "");
+		else at += snprintf(to + at, room - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
+	if (at < room) snprintf(to + at, room - at, "]");
+}
+
+// foreign_expect returns an error, which begins with the array's name, unless it has this type and these sizes.
+static inline foreign_error *foreign_expect(foreign_frame *f, const char *name, const foreign_array *x, int type,
+		int64_t rank, const int64_t *dims) {
+	int same = x->type == type && x->rank == rank;
+	for (int64_t i = 0; same && i < rank; i++) same = dims[i] == FOREIGN_ANY || x->dims[i] == dims[i];
+	if (same) return NULL;
+	char got[200], want[200], message[500];
+	foreign_shape(got, sizeof got, x->type, x->rank, x->dims);
+	foreign_shape(want, sizeof want, type, rank, dims);
+	snprintf(message, sizeof message, "%s is %s, want %s", name, got, want);
+	return foreign_fail(f, message);
 }
 
 // foreign_failed returns whether there is an error, which it frees.

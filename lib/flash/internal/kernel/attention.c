@@ -237,6 +237,56 @@ static part *best(part *plain, part *avx2, part *avx512) {
 #define BEST(x) best(plain_##x, NULL, NULL)
 #endif
 
+// absent reports whether an operand stands for positions or segments that are not there.
+static int absent(const foreign_array *x) { return x->rank == 1 && !x->dims[0]; }
+
+typedef struct { const char *name; const foreign_array *x; int type, rank; int64_t dims[4]; } expected;
+
+static foreign_error *expect(foreign_frame *f, const expected *e, int n) {
+	foreign_error *wrong = NULL;
+	for (int i = 0; i < n && !wrong; i++) wrong = foreign_expect(f, e[i].name, e[i].x, e[i].type, e[i].rank, e[i].dims);
+	return wrong;
+}
+
+#define EXPECT(f, ...) expect(f, (expected[]){__VA_ARGS__}, sizeof((expected[]){__VA_ARGS__}) / sizeof(expected))
+
+// wide is the type of an array that may be float32 where q's is not.
+static int wide(const foreign_array *x, const foreign_array *q) {
+	return x->type == FOREIGN_F32 ? FOREIGN_F32 : q->type;
+}
+
+// check_call compares what forward and backward share, but for what their numbers say, before any of it is touched.
+static foreign_error *check_call(foreign_frame *f, int operands) {
+	foreign_error *wrong = foreign_count(f, "flash", operands, 3);
+	if (wrong) return wrong;
+	foreign_array *q = foreign_in(f, 0), *k = foreign_in(f, 1), *v = foreign_in(f, 2);
+	const int T = q->type, any = FOREIGN_ANY;
+	if (T != FOREIGN_F32 && T != FOREIGN_F16 && T != FOREIGN_BF16)
+		return foreign_fail(f, "flash: arrays must be float32, float16 or bfloat16");
+	wrong = EXPECT(f, {"flash: q", q, T, 4, {any, any, any, any}}, {"flash: k", k, T, 4, {any, any, any, any}});
+	if (wrong) return wrong;
+	for (int i = 0; i < 4; i++)
+		if (!q->dims[i] || !k->dims[i]) return foreign_fail(f, "flash: q and k must not be empty");
+	int64_t batch = q->dims[0], queries = q->dims[1], keys = k->dims[1], key_heads = k->dims[2];
+	wrong = EXPECT(f, {"flash: k", k, T, 4, {batch, any, any, q->dims[3]}},
+		{"flash: v", v, T, 4, {batch, keys, key_heads, any}},
+		{"flash: numbers", foreign_in(f, 7), FOREIGN_S32, 1, {3}});
+	if (wrong) return wrong;
+	if (!v->dims[3]) return foreign_fail(f, "flash: v must not be empty");
+	if (q->dims[2] % key_heads) return foreign_fail(f, "flash: the heads of q must be a multiple of those of k");
+	const expected extra[4] = {
+		{"flash: query positions", foreign_in(f, 3), FOREIGN_S32, 1, {queries}},
+		{"flash: key positions", foreign_in(f, 4), FOREIGN_S32, 1, {keys}},
+		{"flash: query segments", foreign_in(f, 5), FOREIGN_S32, 2, {batch, queries}},
+		{"flash: key segments", foreign_in(f, 6), FOREIGN_S32, 2, {batch, keys}},
+	};
+	for (int i = 0; i < 4 && !wrong; i++)
+		if (!absent(extra[i].x)) wrong = expect(f, extra + i, 1);
+	if (!wrong && absent(extra[2].x) != absent(extra[3].x))
+		wrong = foreign_fail(f, "flash: segments are given for both queries and keys or for none");
+	return wrong;
+}
+
 // read_call fills in what forward and backward share: q, k, v, positions and segments (of no elements where there are
 // none), and three numbers: causal, window, and the bits of the scale.
 static attention read_call(foreign_frame *f) {
@@ -251,38 +301,51 @@ static attention read_call(foreign_frame *f) {
 	memcpy(&a.scale, number + 2, sizeof a.scale);
 	const int32_t **extra[4] = {&a.query_position, &a.key_position, &a.query_segment, &a.key_segment};
 	for (int i = 0; i < 4; i++)
-		if (foreign_in(f, 3 + i)->dims[0]) *extra[i] = foreign_in(f, 3 + i)->data;
+		if (!absent(foreign_in(f, 3 + i))) *extra[i] = foreign_in(f, 3 + i)->data;
 	return a;
 }
 
 static array as_array(foreign_array *x) { return (array){x->data, x->type}; }
 
-static int known(foreign_array *x) { return x->type == FOREIGN_F32 || x->type == FOREIGN_F16 || x->type == FOREIGN_BF16; }
-
-static foreign_error *unknown_type(foreign_frame *f) { return foreign_fail(f, "flash: arrays must be float32, float16 or bfloat16"); }
-
 static foreign_error *forward(foreign_frame *f) {
-	if (!known(foreign_in(f, 0)) || !known(foreign_out(f, 0))) return unknown_type(f);
+	foreign_error *wrong = check_call(f, 8);
+	if (wrong) return wrong;
 	attention a = read_call(f);
-	a.out = as_array(foreign_out(f, 0));
+	foreign_array *out = foreign_out(f, 0);
+	wrong = EXPECT(f, {"flash: the output", out, wide(out, foreign_in(f, 0)), 4, {a.batch, a.queries, a.heads, a.e}},
+		{"flash: the largest scores", foreign_out(f, 1), FOREIGN_F32, 3, {a.batch, a.queries, a.heads}},
+		{"flash: the sums", foreign_out(f, 2), FOREIGN_F32, 3, {a.batch, a.queries, a.heads}});
+	if (wrong) return wrong;
+	a.out = as_array(out);
 	a.largest = foreign_out(f, 1)->data;
 	a.sum = foreign_out(f, 2)->data;
-	int64_t wide = a.d > a.e ? a.d : a.e;
-	return foreign_for(f, a.batch * a.heads * ((a.queries + QUERIES - 1) / QUERIES), sizeof(float) * (ROW * (a.d + KEYS + a.e) + KEYS * wide), BEST(forward), &a);
+	int64_t widest = a.d > a.e ? a.d : a.e;
+	int64_t tiles = (a.queries + QUERIES - 1) / QUERIES, floats = ROW * (a.d + KEYS + a.e) + KEYS * widest;
+	return foreign_for(f, a.batch * a.heads * tiles, sizeof(float) * floats, BEST(forward), &a);
 }
 
 static foreign_error *backward(foreign_frame *f) {
-	if (!known(foreign_in(f, 0)) || !known(foreign_in(f, 8)) || !known(foreign_in(f, 11))) return unknown_type(f);
+	foreign_error *wrong = check_call(f, 12);
+	if (wrong) return wrong;
 	attention a = read_call(f);
-	a.output = as_array(foreign_in(f, 8));
+	foreign_array *q = foreign_in(f, 0), *output = foreign_in(f, 8), *dout = foreign_in(f, 11);
+	wrong = EXPECT(f, {"flash: the output", output, wide(output, q), 4, {a.batch, a.queries, a.heads, a.e}},
+		{"flash: the largest scores", foreign_in(f, 9), FOREIGN_F32, 3, {a.batch, a.queries, a.heads}},
+		{"flash: the sums", foreign_in(f, 10), FOREIGN_F32, 3, {a.batch, a.queries, a.heads}},
+		{"flash: the output's gradient", dout, wide(dout, q), 4, {a.batch, a.queries, a.heads, a.e}},
+		{"flash: q's gradient", foreign_out(f, 0), q->type, 4, {a.batch, a.queries, a.heads, a.d}},
+		{"flash: k's gradient", foreign_out(f, 1), q->type, 4, {a.batch, a.keys, a.key_heads, a.d}},
+		{"flash: v's gradient", foreign_out(f, 2), q->type, 4, {a.batch, a.keys, a.key_heads, a.e}});
+	if (wrong) return wrong;
+	a.output = as_array(output);
 	a.largest = foreign_in(f, 9)->data;
 	a.sum = foreign_in(f, 10)->data;
-	a.dout = as_array(foreign_in(f, 11));
+	a.dout = as_array(dout);
 	a.dq = as_array(foreign_out(f, 0));
 	a.dk = as_array(foreign_out(f, 1));
 	a.dv = as_array(foreign_out(f, 2));
-	int64_t wide = padded(a.d) + padded(a.e) + 2 * PAD, widest = a.d > a.e ? a.d : a.e;
-	int64_t floats = (a.keys + QUERIES) * wide + ROW * (a.d + a.e + widest + 2 * KEYS) + KEYS * widest;
+	int64_t row = padded(a.d) + padded(a.e) + 2 * PAD, widest = a.d > a.e ? a.d : a.e;
+	int64_t floats = (a.keys + QUERIES) * row + ROW * (a.d + a.e + widest + 2 * KEYS) + KEYS * widest;
 	return foreign_for(f, a.batch * a.key_heads, sizeof(float) * floats, BEST(backward), &a);
 }
 

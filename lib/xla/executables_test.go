@@ -1,0 +1,148 @@
+package xla_test
+
+import (
+	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/testkernel"
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// kept is what a program of everything that is special gives, and the files with compiled programs afterwards.
+type kept struct {
+	sums        []float32
+	memory      xla.Memory
+	collectives int
+	files       []string
+}
+
+// keep opens two devices with that cache folder, and runs a program with a collective, a donated input and a kernel.
+func keep(t *testing.T, cache string, options ...xla.Option) (got kept) {
+	t.Helper()
+	files := func() []string {
+		found, _ := filepath.Glob(filepath.Join(cache, "executables", "*"))
+		return found
+	}
+	before := files()
+	options = append(options, xla.Devices(2), xla.Plugin(devicetest.One().Info().Plugin), xla.CacheDir(cache))
+	backend, err := xla.Open(options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backend.Close()
+	if after := files(); !slices.Equal(after, before) {
+		t.Errorf("opening a backend left %q: canaries are to be compiled each time", after)
+	}
+	mesh, err := backend.Mesh(xla.Axis("data", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sharded := xla.Shard(0, "data")
+	p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		y := affine(x, graph.Const(x.Graph(), []float32{2, 1}))[0]
+		return collective.AllReduce(y, collective.Sum, "data")
+	}, xla.In(sharded).Gives(sharded).Donates(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	out, err := p.Call(counting(4 * testkernel.Part))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, shard := range out[0].Shards() {
+		got.sums = append(got.sums, shard.Value().([]float32)...)
+	}
+	if got.memory, err = p.Memory(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := p.Collectives()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.collectives, got.files = len(report), files()
+	return got
+}
+
+// A program that was compiled before is loaded, and is the same in all that can be asked of it. One that is damaged is compiled
+// again, and so is all with CompileAfresh.
+func TestExecutablesAreKept(t *testing.T) {
+	cache := t.TempDir()
+	same := func(when string, got, want kept) {
+		t.Helper()
+		if !slices.Equal(got.sums, want.sums) || got.memory != want.memory || got.collectives != want.collectives {
+			t.Errorf("%s: %+v, want %+v", when, got, want)
+		}
+	}
+	afresh := keep(t, cache, xla.CompileAfresh())
+	if len(afresh.files) != 0 || afresh.collectives != 1 || afresh.memory.Aliased == 0 {
+		t.Fatalf("compiled afresh: %+v", afresh)
+	}
+	compiled := keep(t, cache)
+	same("compiled", compiled, afresh)
+	if len(compiled.files) != 1 {
+		t.Fatalf("files %q, want one for the program", compiled.files)
+	}
+	// A program that is compiled is another file, in the place of the old one.
+	file := compiled.files[0]
+	stat := func() os.FileInfo {
+		open, err := os.Open(file) // and held open, so that its number is nobody else's
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { open.Close() })
+		info, err := open.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	before := stat()
+	same("loaded", keep(t, cache), afresh)
+	if !os.SameFile(stat(), before) {
+		t.Error("it was compiled again")
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damaged := range map[string][]byte{
+		"cut short": whole[:len(whole)/2],
+		"empty":     nil,
+		"one bit":   append(slices.Clone(whole[:len(whole)-1]), whole[len(whole)-1]^1),
+	} {
+		if err := os.WriteFile(file, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		before := stat()
+		same(name, keep(t, cache), afresh)
+		if os.SameFile(stat(), before) {
+			t.Errorf("%s: it was loaded", name)
+		}
+	}
+}
+
+// Where XLA does not load what it is given, though it is what was written, it is never tried again, and all is compiled.
+func TestExecutablesThatDoNotLoad(t *testing.T) {
+	cache := t.TempDir()
+	compiled := keep(t, cache)
+	nonsense := []byte("no executable")
+	sum := sha256.Sum256(nonsense)
+	if err := os.WriteFile(compiled.files[0], append(sum[:], nonsense...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		got := keep(t, cache)
+		if !slices.Equal(got.sums, compiled.sums) || len(got.files) != 2 || !strings.Contains(got.files[1], "refused-") {
+			t.Errorf("%+v", got)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package xla
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestTrustIsForANumberOfDevices opens devices in a cache folder where nothing is trusted: for each number of them all
+// canaries run once.
+func TestTrustIsForANumberOfDevices(t *testing.T) {
+	found, err := Open(Devices(1), Plugin("cpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := found.Info().Plugin
+	found.Close()
+	cacheDir := t.TempDir()
+	ran := func(devices int) []string {
+		b, err := Open(Devices(devices), Plugin(path), CacheDir(cacheDir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		var names []string
+		for _, c := range b.Info().Canaries {
+			names = append(names, c.Name)
+		}
+		return names
+	}
+	first, again, wider := ran(2), ran(2), ran(3)
+	if !slices.Contains(first, "all-to-all over 2 devices") || !slices.Contains(wider, "all-to-all over 3 devices") {
+		t.Errorf("2 devices run %q, and 3 after them %q", first, wider)
+	}
+	if len(again) == 0 || len(again) >= len(first) {
+		t.Errorf("2 devices run %q, and once they are trusted %q", first, again)
+	}
+}
+
+// TestIdentity changes a file in ways that leave its size and time of modification as they were.
+func TestIdentity(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "plugin.so")
+	then := time.Unix(1_000_000_000, 0)
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path, "right")
+	before := identity(path)
+	changed := func(path string) unix.Timespec {
+		var file unix.Stat_t
+		if err := unix.Stat(path, &file); err != nil {
+			t.Fatal(err)
+		}
+		return file.Ctim
+	}
+	if before == "" || identity(path) != before {
+		t.Errorf("an unchanged file: %q, then %q", before, identity(path))
+	}
+	other := filepath.Join(dir, "other.so")
+	write(other, "wrong")
+	for changed(other) == changed(path) { // until the file system's clock has gone on
+		write(other, "wrong")
+	}
+	write(path, "wrong")
+	if identity(path) == before {
+		t.Error("a file that was written to counts as unchanged")
+	}
+	before = identity(path)
+	if err := os.Rename(other, path); err != nil {
+		t.Fatal(err)
+	}
+	if identity(path) == before {
+		t.Error("another file in its place is taken for it")
+	}
+	if identity(filepath.Join(dir, "none.so")) != "" {
+		t.Error("a file that is not there has an identity")
+	}
+}
