@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
@@ -23,24 +25,43 @@ import (
 // Plugin is the devices that tests run on: CPUs, or what $SHARDBOOK_PLUGIN says.
 func Plugin() string { return cmp.Or(os.Getenv(plugin.Env), string(plugin.CPU)) }
 
-// Open opens n devices that are gone when the test ends. Where there are fewer GPUs, the test is skipped.
+// Open returns n devices that all tests of the process share: each backend compiles canaries first. Where there are fewer
+// GPUs, the test is skipped.
 func Open(t testing.TB, n int) *xla.Backend {
 	t.Helper()
-	backend, err := xla.Open(xla.Devices(n), xla.Plugin(Plugin()))
+	opening, _ := shared.LoadOrStore(n, sync.OnceValues(func() (*xla.Backend, error) { return open(n) }))
+	backend, err := opening.(func() (*xla.Backend, error))()
+	check(t, err)
+	return backend
+}
+
+var shared sync.Map // number of devices → func() (*xla.Backend, error)
+
+// OpenOwn opens n devices that no other test has, and that are gone when the test ends.
+func OpenOwn(t testing.TB, n int) *xla.Backend {
+	t.Helper()
+	backend, err := open(n)
+	check(t, err)
+	t.Cleanup(backend.Close)
+	return backend
+}
+
+func open(n int) (*xla.Backend, error) { return xla.Open(xla.Devices(n), xla.Plugin(Plugin())) }
+
+func check(t testing.TB, err error) {
+	t.Helper()
 	if errors.Is(err, xla.ErrTooFew) {
-		t.Skip(err)
+		systest.Skip(t, systest.NoGPU, err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(backend.Close)
-	return backend
 }
 
 // One returns one device that all tests of the process share. It panics where
 // there is none, since examples have no test to fail.
 var One = sync.OnceValue(func() *xla.Backend {
-	backend, err := xla.Open(xla.Devices(1), xla.Plugin(Plugin()))
+	backend, err := open(1)
 	if err != nil {
 		panic(fmt.Errorf("no device to test on: %w", err))
 	}
@@ -73,11 +94,51 @@ func CallOn(backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args 
 	return exec.Call(args)
 }
 
+// EnvXLA names the environment variable that, set to "default", has tests compile as users do.
+const EnvXLA = "SHARDBOOK_TEST_XLA"
+
+// quickly are XLA's flags that make it compile in half the time.
+const quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
+
 // CompileQuickly has XLA spend less on machine code, for tests that compile far more than they run: compiling takes half the
-// time, and buffers are the same. It is for TestMain, before anything opens a device.
+// time. XLA plans the same temporary memory (TestTemporariesAtBothLevels in lib/memest). It is for TestMain, before anything
+// opens a device. With $SHARDBOOK_TEST_XLA=default it leaves XLA as it is for users, also in a process that one which compiles
+// quickly has started.
 func CompileQuickly() {
-	flags := " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
-	os.Setenv("XLA_FLAGS", strings.TrimSpace(os.Getenv("XLA_FLAGS")+flags))
+	flags := strings.Replace(os.Getenv("XLA_FLAGS"), quickly, "", 1)
+	if !AsUsersDo() {
+		flags += " " + quickly
+	}
+	os.Setenv("XLA_FLAGS", strings.TrimSpace(flags))
+}
+
+// AsUsersDo reports whether programs are to be compiled as they are for users.
+func AsUsersDo() bool {
+	switch text := os.Getenv(EnvXLA); text {
+	case "":
+		return false
+	case "default":
+		return true
+	default:
+		panic(fmt.Sprintf("%s=%q: set it to \"default\", or to nothing", EnvXLA, text))
+	}
+}
+
+// CompiledAsUsersDo runs the test again in a process whose programs are compiled as they are for users, and reports whether this
+// one is it: XLA reads its flags once in a process, and a test that computes for long takes many times as long with what is
+// compiled quickly.
+func CompiledAsUsersDo(t *testing.T) bool {
+	t.Helper()
+	if AsUsersDo() {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), EnvXLA+"=default")
+	output, err := cmd.CombinedOutput()
+	if t.Logf("%s", output); err != nil {
+		t.Errorf("in a process of its own: %v", err)
+	}
+	return false
 }
 
 // Main is a TestMain with CompileQuickly, but for benchmarks: what they measure is compiled as it is for users.

@@ -38,8 +38,9 @@ func New(t testing.TB, n int) *Hosts {
 	if n < 1 || n > 250 {
 		t.Fatalf("hosts: %d hosts, want 1 to 250", n)
 	}
+	systest.FullOnly(t, "hosts, which are network namespaces")
 	if os.Geteuid() != 0 {
-		t.Skip("only root can make hosts of network namespaces")
+		systest.Skip(t, systest.NotRoot, "only root can make hosts of network namespaces")
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
 		if err := systest.Install("iproute2"); err != nil {
@@ -51,7 +52,7 @@ func New(t testing.TB, n int) *Hosts {
 	h.agent = filepath.Join(t.TempDir(), "agent") // before what follows, so that processes end before their files go
 	t.Cleanup(func() { remove(h.prefix) })
 	if err := ip("netns add " + h.hub()); err != nil {
-		t.Skipf("no network namespaces on this system: %v", err)
+		systest.Skip(t, systest.System, fmt.Errorf("no network namespaces on this system: %w", err))
 	}
 	if err := h.wire(n); err != nil {
 		t.Fatal(err)

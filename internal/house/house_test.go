@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 const module = "github.com/shardbook/shardbook/"
@@ -43,9 +45,31 @@ func TestFormatted(t *testing.T) {
 	}
 }
 
-func TestVet(t *testing.T) { output(t, "go", "vet", "./...") }
+// TestVet vets the code as it is built without tags, and as it is built for MPI.
+func TestVet(t *testing.T) {
+	output(t, "go", "vet", "./...")
+	systest.OpenMPI(t)
+	output(t, "go", "vet", "-tags", "mpi", "./...")
+}
 
-func TestStaticcheck(t *testing.T) { output(t, "go", "tool", "staticcheck", "./...") }
+func TestStaticcheck(t *testing.T) {
+	systest.FullOnly(t, "staticcheck")
+	output(t, "go", "tool", "staticcheck", "./...")
+	systest.OpenMPI(t)
+	output(t, "go", "tool", "staticcheck", "-tags", "mpi", "./...")
+}
+
+// TestSkips checks that a test is skipped with a reason that the table of what is left out has.
+func TestSkips(t *testing.T) {
+	bare := regexp.MustCompile(`\b[tb]\.Skip(f|Now)?\(|testing\.Short\(`)
+	for _, name := range tracked(t, ":(glob)**/*.go", ":(exclude)internal/systest", ":(exclude)internal/house/house_test.go") {
+		for i, line := range strings.Split(read(t, name), "\n") {
+			if bare.MatchString(line) {
+				t.Errorf("%s:%d: %s: use systest.Skip or systest.FullOnly", name, i+1, strings.TrimSpace(line))
+			}
+		}
+	}
+}
 
 // room is one row of ARCHITECTURE.md's table: a package and the rooms it may import.
 var room = regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\| [^|]+ \\| ([^|]+) \\|$")
@@ -111,31 +135,11 @@ func TestReadmeProgram(t *testing.T) {
 	}
 }
 
-// TestReadmeCommand checks that CI runs the README's test command and nothing else.
-func TestReadmeCommand(t *testing.T) {
-	if !strings.Contains(read(t, "README.md"), "\n    go test -timeout 30m ./...\n") {
-		t.Error("README.md does not give the test command")
-	}
-	var commands []string
-	for line := range strings.Lines(read(t, ".ci/run")) {
-		line = strings.TrimSpace(line)
-		if line != "" && line[0] != '#' && !strings.HasPrefix(line, "set ") && !strings.HasPrefix(line, "cd ") {
-			commands = append(commands, line)
-		}
-	}
-	if !slices.Equal(commands, []string{"go test -timeout 30m ./..."}) {
-		t.Errorf(".ci/run runs %q", commands)
-	}
-	if !strings.Contains(read(t, ".github/workflows/ci.yml"), "run: .ci/run") {
-		t.Error("the workflow does not run .ci/run")
-	}
-}
-
 // tracked lists the files that git tracks, or would if they were added, below the patterns and that are there.
 func tracked(t *testing.T, patterns ...string) []string {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
-		t.Skip("not a git checkout, so nothing says which files belong to the project")
+		systest.Skip(t, systest.System, "not a git checkout, so nothing says which files belong to the project")
 	}
 	return slices.DeleteFunc(strings.Fields(output(t, "git", append([]string{"ls-files", "--cached", "--others", "--exclude-standard"}, patterns...)...)), func(file string) bool {
 		_, err := os.Stat(filepath.Join(root, file))

@@ -16,7 +16,7 @@ func TestRows(t *testing.T) {
 	for name := range strings.Lines(output(t, "go", "list", "./...")) {
 		name = strings.TrimPrefix(strings.TrimSpace(name), module)
 		top, _, _ := strings.Cut(name, "/")
-		if top == "internal" || top == "examples" || strings.Contains(name, "/internal") || strings.Contains(name, "_probe") {
+		if top == "internal" || top == "examples" || top == "tests" || strings.Contains(name, "/internal") || strings.Contains(name, "_probe") {
 			continue
 		}
 		if !strings.Contains(libraries, "[`"+name+"`]") && !strings.Contains(libraries, "["+name+"](../"+name+")") {

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/compute/dtypes/bfloat16"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
@@ -109,6 +110,22 @@ func Differ(a, b Named) string {
 		}
 	}
 	return ""
+}
+
+// Agree fails the test unless two trees have the same bits. Where programs are compiled as they are for users, XLA contracts
+// multiplications and additions, and vectorizes loops, as the program around them allows: there programs that are not the same
+// may differ by bound units in the last place of the largest parameter.
+func Agree(t testing.TB, what string, a, b Named, bound float64) {
+	t.Helper()
+	name := Differ(a, b)
+	if name == "" {
+		return
+	}
+	if !devicetest.AsUsersDo() {
+		t.Errorf("%s: %s has other bits", what, name)
+	} else if off := Apart(t, a, b); !(off <= bound) {
+		t.Errorf("%s: %g units apart, want at most %g", what, off, bound)
+	}
 }
 
 // Last opens the newest checkpoint in a folder.

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -39,16 +43,36 @@ type Ranks[R Rank] struct {
 	Size    int
 	Join    func(ctx context.Context, g group.Group) (R, error)
 	Batches Batches
-	// Parts says that ranks also talk in parts of the group: who waits there for one that waits for a rank that stalls may name it.
-	Parts bool
 	// Ask asks a lost rank for what else an engine's ranks are asked for: the errors, by method. It may be nil.
 	Ask    func(r R) map[string]error
 	Folder string // for what nobody may save
 }
 
-// Play trains with the fault, and says what is wrong with what the ranks get: each but the victim an error that names it, and whatever
-// is asked of a rank after that, what to do.
-func (all Ranks[R]) Play(c Case, patience time.Duration) error {
+// patience is how long ranks wait for each other.
+const patience = time.Minute
+
+// Play trains with the fault. Each rank but the victim must get an error that names it, and whatever is asked of a
+// rank after that, what to do. Only for a rank that stalls do the others wait for their time.
+//
+// The clock is synctest's: it stands still while a rank computes, and moves on when all wait, so that none but the
+// victim is late however busy the machine is. Each call takes a moment of it: deadlines end in the order in which
+// ranks began to wait. The programs of the ranks' devices may be compiled in it; what ranks of other tests share
+// they must have before.
+func (all Ranks[R]) Play(t *testing.T, c Case) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		if err := all.play(c); err != nil {
+			t.Errorf("%v: %v", c, err)
+		}
+		if waited := time.Since(begun); (waited >= patience) != (c.Fault == Stalls) {
+			t.Errorf("%v: the ranks waited for %v, with a timeout of %v", c, waited, patience)
+		}
+	})
+}
+
+// play says what is wrong with what the ranks get.
+func (all Ranks[R]) play(c Case) error {
 	var survivors sync.WaitGroup
 	survivors.Add(all.Size - 1)
 	ranks, errs := make([]R, all.Size), make([]error, all.Size)
@@ -87,8 +111,8 @@ func (all Ranks[R]) Play(c Case, patience time.Duration) error {
 	}, group.Timeout(patience))
 	var wrong []error
 	for r, rank := range ranks {
-		if err := errs[r]; r != c.Victim && !all.named(c, err) {
-			wrong = append(wrong, fmt.Errorf("rank %d: %v; that does not name rank %d", r, err, c.Victim))
+		if r != c.Victim {
+			wrong = append(wrong, c.named(r, errs[r]))
 		}
 		var none R
 		if rank == none {
@@ -102,9 +126,42 @@ func (all Ranks[R]) Play(c Case, patience time.Duration) error {
 	return errors.Join(wrong...)
 }
 
-// named says whether another rank's error names the victim.
-func (all Ranks[R]) named(c Case, err error) bool {
-	return err != nil && (all.Parts && c.Fault == Stalls || strings.Contains(err.Error(), fmt.Sprintf("rank %d", c.Victim)))
+// named says what is wrong with another rank's error. The failure of a group behind it names the victim, the
+// operation and its number; of a part of the group that numbers its ranks anew it is said with the numbers among
+// all. Where the victim has returned, its own error may be there instead: it has ended the context in which the rank
+// was computing, or waited for others. Of a rank that stalls in one part of the group, those of another part know
+// only who does not come to them, and that this one waits in the first.
+func (c Case) named(r int, err error) error {
+	if err == nil {
+		return fmt.Errorf("rank %d has no error", r)
+	}
+	own := regexp.MustCompile(fmt.Sprintf(`rank %d: (%v|panic: %s|\w+: rank %[1]d is lost)`, c.Victim, ErrLuck, boom))
+	if c.Fault != Stalls && own.MatchString(err.Error()) {
+		return nil
+	}
+	failure := firstOf(err)
+	if failure == nil || failure.Seq == 0 || !strings.Contains(failure.Error(), fmt.Sprintf("%v #%d", failure.Kind, failure.Seq)) {
+		return fmt.Errorf("rank %d: %w; that does not say in which operation a rank failed", r, err)
+	}
+	named := failure.Rank
+	anew := regexp.MustCompile(`rank (\d+), in a group of the ranks \[[\d ]+\]: ` + regexp.QuoteMeta(failure.Error()))
+	if at := anew.FindStringSubmatch(err.Error()); at != nil {
+		named, _ = strconv.Atoi(at[1])
+	}
+	waits := regexp.MustCompile(`\(it is in [\w-]+ #\d+ of split`).MatchString(failure.Reason)
+	elsewhere := waits && !strings.Contains(failure.Reason, "of "+failure.Group)
+	if named != c.Victim && !(c.Fault == Stalls && elsewhere) {
+		return fmt.Errorf("rank %d: %w; that names rank %d, not %d", r, err, named, c.Victim)
+	}
+	return nil
+}
+
+// firstOf is the failure that an error began with: a rank that fails by one is the reason of another, in another part of the group.
+func firstOf(err error) (first *group.Failure) {
+	for failure := first; errors.As(err, &failure); err = failure.Err {
+		first = failure
+	}
+	return first
 }
 
 // lost says what is wrong with what a rank answers when it is lost, and closes it, twice.

@@ -25,13 +25,16 @@ var Faults = []Fault{Fails, Panics, Stalls, Cancels}
 // ErrLuck is the error of a rank that fails.
 var ErrLuck = errors.New("out of luck")
 
+// boom is what a rank panics with.
+const boom = "boom"
+
 // Strike makes it go wrong: a rank that stalls waits, and one that is cancelled cancels its context.
 func (f Fault) Strike(wait, cancel func()) error {
 	switch f {
 	case Fails:
 		return ErrLuck
 	case Panics:
-		panic("boom")
+		panic(boom)
 	case Stalls:
 		wait()
 	case Cancels:
@@ -66,7 +69,13 @@ func (t Trap) Arm(at string, calls int64) {
 	}
 }
 
-func (t Trap) pull() error {
+// pace is how long a rank takes for whatever it does before a call, unless all is over.
+const pace = time.Millisecond
+
+func (t Trap) pull(ctx context.Context) error {
+	if ctx.Err() == nil {
+		time.Sleep(pace)
+	}
 	if t.calls.Add(1) == t.at.Load() {
 		return t.strike()
 	}
@@ -75,7 +84,7 @@ func (t Trap) pull() error {
 
 // Do implements [group.Group].
 func (t Trap) Do(ctx context.Context, call group.Call) error {
-	if err := t.pull(); err != nil {
+	if err := t.pull(ctx); err != nil {
 		return err
 	}
 	return t.Group.Do(ctx, call)
@@ -83,7 +92,7 @@ func (t Trap) Do(ctx context.Context, call group.Call) error {
 
 // Start implements [group.Group].
 func (t Trap) Start(ctx context.Context, call group.Call) *group.Pending {
-	if err := t.pull(); err != nil {
+	if err := t.pull(ctx); err != nil {
 		return group.NewPending(func() error { return err })
 	}
 	return t.Group.Start(ctx, call)
@@ -96,21 +105,4 @@ func (t Trap) Split(ctx context.Context, color, key int) (group.Group, error) {
 		return nil, err
 	}
 	return Trap{of, t.trigger}, nil
-}
-
-// Patiently plays a case of the fault, in which ranks wait so long for others: long, since none has to. With one that stalls that is
-// short, and longer in further tries: on a busy machine another rank may be late as well, at the compiler, say.
-func (f Fault) Patiently(short, long time.Duration, play func(wait time.Duration) error) error {
-	if f != Stalls {
-		return play(long)
-	}
-	err := play(short)
-	for range 3 {
-		if err == nil {
-			break
-		}
-		short *= 4
-		err = play(short)
-	}
-	return err
 }

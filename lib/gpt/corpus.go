@@ -1,16 +1,20 @@
 package gpt
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"go/build"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/shardbook/shardbook/internal/userfile"
 )
 
 // Corpus is a training text, whose tokens are its bytes.
@@ -25,6 +29,9 @@ type Corpus struct {
 	cyclic bool // read as the reference model reads: see Reference
 }
 
+// MaxCorpus is the most bytes that a text may have, which is held in memory.
+const MaxCorpus = 4 << 30
+
 // Option changes what [ReadCorpus] and [GoSource] read.
 type Option func(*reading)
 
@@ -33,22 +40,23 @@ type reading struct {
 	keep  func(name string, folder bool) bool
 }
 
-// Limit ends the text after so many bytes, within a file if need be. The default, and any number below 1, is no limit.
+// Limit ends the text after so many bytes, within a file if need be. The default, and any number below 1, is no limit: the text must
+// not have more than [MaxCorpus] then.
 func Limit(bytes int64) Option { return func(r *reading) { r.limit = bytes } }
 
 // ReadCorpus reads a file or, joined end to end in the order of their paths, all regular files below a folder. In a
 // folder, files and folders whose name begins with a dot are left out and symbolic links are not followed.
-// It is an error if a file cannot be read, or if there is not a single byte to read.
+// It is an error if a file cannot be read, if there is not a single byte to read, or if there are more than [MaxCorpus]. So is what
+// is named and is neither a folder nor a regular file: a pipe or a device has no end that can be known.
 func ReadCorpus(name string, options ...Option) (Corpus, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return Corpus{}, fmt.Errorf("gpt: corpus: %w", err)
 	}
-	r := newReading(options)
-	if info.IsDir() {
-		return r.read(name, os.DirFS(name), ".")
+	if !info.IsDir() {
+		return newReading(options).read(name, filepath.Dir(name), filepath.Base(name))
 	}
-	return r.read(name, os.DirFS(filepath.Dir(name)), filepath.Base(name))
+	return newReading(options).read(name, name, ".")
 }
 
 // GoSource reads the source of Go's standard library, about 26 MB that every Go installation has: all .go files below
@@ -67,7 +75,7 @@ func GoSource(options ...Option) (Corpus, error) {
 		}
 		return strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
 	}
-	return r.read("the Go standard library", os.DirFS(src), ".")
+	return r.read("the Go standard library", src, ".")
 }
 
 // goSourceFolder returns the standard library's folder of the installation that built this program or, where that is
@@ -107,10 +115,10 @@ func newReading(options []Option) *reading {
 // errEnough ends a walk at the limit.
 var errEnough = errors.New("limit reached")
 
-// read joins the files at or below start, in lexical order of each folder's entries.
-func (r *reading) read(name string, files fs.FS, start string) (Corpus, error) {
+// read joins the files at or below start, a path within a folder, in lexical order of each folder's entries.
+func (r *reading) read(name, folder, start string) (Corpus, error) {
 	var text []byte
-	err := fs.WalkDir(files, start, func(at string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(folder), start, func(at string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -122,7 +130,7 @@ func (r *reading) read(name string, files fs.FS, start string) (Corpus, error) {
 		case entry.IsDir() || at != start && !entry.Type().IsRegular():
 			return nil
 		}
-		text, err = r.appendFile(text, files, at)
+		text, err = r.appendFile(text, filepath.Join(folder, at))
 		return err
 	})
 	if err != nil && !errors.Is(err, errEnough) {
@@ -135,23 +143,32 @@ func (r *reading) read(name string, files fs.FS, start string) (Corpus, error) {
 }
 
 // appendFile appends a file's content up to the limit; errEnough says that it is reached.
-func (r *reading) appendFile(text []byte, files fs.FS, name string) ([]byte, error) {
-	f, err := files.Open(name)
+func (r *reading) appendFile(text []byte, path string) ([]byte, error) {
+	most, cut := int64(MaxCorpus), false
+	if r.limit > 0 && r.limit <= most {
+		most, cut = r.limit, true
+	}
+	f, err := userfile.Open(path, math.MaxInt64)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	var content io.Reader = f
-	if r.limit > 0 {
-		content = io.LimitReader(f, r.limit-int64(len(text)))
-	}
-	b, err := io.ReadAll(content)
+	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	text = append(text, b...)
-	if r.limit > 0 && int64(len(text)) >= r.limit {
-		return text, errEnough
+	rest := most - int64(len(text))
+	if info.Size() > rest && !cut {
+		return nil, fmt.Errorf("with %s there are %d bytes: a text has at most %d; choose fewer or smaller files, or use only so many bytes of them",
+			path, int64(len(text))+info.Size(), most)
 	}
-	return text, nil
+	all := bytes.NewBuffer(text)
+	all.Grow(int(min(info.Size(), rest)) + bytes.MinRead)
+	if _, err := all.ReadFrom(io.LimitReader(f, rest)); err != nil {
+		return nil, err
+	}
+	if cut && int64(all.Len()) >= most {
+		return all.Bytes(), errEnough
+	}
+	return all.Bytes(), nil
 }

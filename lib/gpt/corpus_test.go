@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -55,14 +56,31 @@ func TestReadCorpus(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.path, corpus.Text, c.want)
 		}
 	}
+	special := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(special, "pipe"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(special, "sparse"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(special, "sparse"), 100e9); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
-		filepath.Join(dir, "none"):  "no such file",
-		filepath.Join(dir, "empty"): "not a single byte",
-		t.TempDir():                 "not a single byte",
+		filepath.Join(dir, "none"):       "no such file",
+		filepath.Join(dir, "empty"):      "not a single byte",
+		t.TempDir():                      "not a single byte",
+		"/dev/zero":                      "/dev/zero is a character device",
+		filepath.Join(special, "pipe"):   "a named pipe",
+		filepath.Join(special, "sparse"): "100000000000 bytes: a text has at most 4294967296",
+		special:                          "100000000000 bytes: a text has at most 4294967296",
 	} {
 		if _, err := gpt.ReadCorpus(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", path, err, want)
 		}
+	}
+	if c, err := gpt.ReadCorpus(filepath.Join(special, "sparse"), gpt.Limit(1000)); err != nil || len(c.Text) != 1000 {
+		t.Errorf("the beginning of a long file: %d bytes, error %v", len(c.Text), err)
 	}
 }
 

@@ -166,11 +166,7 @@ func products(c gpt.Config) (with map[string]int, inAttention int) {
 // elsewhere. Differences up to 4 units in the last place of a gradient's largest element were measured.
 func TestRecomputeOnXLA(t *testing.T) {
 	c := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 32, Vocab: 8, Norm: gpt.RMSNorm, NoBias: true, Tied: true}
-	tried := []recompute.Policy{"ops:norm1,norm2,act", recompute.Block}
-	if testing.Short() { // each takes seconds to compile
-		tried = tried[1:]
-	}
-	testRecomputeOnXLA(t, c, tried)
+	testRecomputeOnXLA(t, c, []recompute.Policy{"ops:norm1,norm2,act", recompute.Block})
 	c.Flash = true
 	testRecomputeOnXLA(t, c, []recompute.Policy{recompute.Block})
 }

@@ -61,14 +61,11 @@ func train(t *testing.T, c gpt.Config, batch, steps int, rule optim.Rule) []floa
 // The losses are those of the reference model's implementations in PyTorch and JAX, which have the same architecture,
 // initial weights, text and AdamW, in float32.
 func TestReferenceTraining(t *testing.T) {
-	if !compiledWell(t) {
+	if !devicetest.CompiledAsUsersDo(t) {
 		return
 	}
 	want := map[int]float64{1: 5.58069, 2: 4.70050, 3: 4.37114, 4: 4.22252, 13: 3.3891}
 	steps := 13
-	if testing.Short() {
-		steps = 4
-	}
 	for _, flash := range []bool{false, true} {
 		c := gpt.ReferenceConfig()
 		c.Flash = flash

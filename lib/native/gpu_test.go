@@ -7,6 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/native"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/xla/plugin"
@@ -15,7 +16,7 @@ import (
 // With a GPU and the real nvcc, a kernel changes what XLA put on the device.
 func TestGPU(t *testing.T) {
 	if devicetest.Plugin() == string(plugin.CPU) {
-		t.Skip("for a GPU: set " + plugin.Env + " to a CUDA plugin")
+		systest.Skip(t, systest.NoGPU, "set "+plugin.Env+" to a CUDA plugin")
 	}
 	var double func(x unsafe.Pointer, n int64) error
 	_, err := native.LoadCUDA(`

@@ -1,0 +1,116 @@
+package userfile_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/userfile"
+)
+
+func TestSpecialFiles(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	listener, err := net.Listen("unix", at("socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if err := syscall.Mkfifo(at("pipe"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at("sparse"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(at("sparse"), 100e9); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("pipe", at("link")); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		dir: "a folder", at("pipe"): "a named pipe", at("link"): "a named pipe", at("socket"): "a socket",
+		"/dev/zero": "a character device", "/dev/full": "a character device", at("sparse"): "100000000000 bytes: give a file of at most 10",
+	} {
+		_, read := userfile.Read(path, 10)
+		_, edit := userfile.Edit(path, os.O_TRUNC, 10)
+		for _, err := range []error{read, edit} {
+			if err == nil || !strings.Contains(err.Error(), path+" ") || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %v, want %q", path, err, want)
+			}
+		}
+	}
+	if info, err := os.Stat(at("sparse")); err != nil || info.Size() != 100e9 {
+		t.Errorf("what is refused was changed: %v", err)
+	}
+	for path, want := range map[string]string{dir: "a folder", at("socket"): "a socket", at("pipe"): "nobody reads"} {
+		if _, err := userfile.Append(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", path, err, want)
+		}
+	}
+}
+
+func TestWithinTheSize(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if _, err := userfile.Read(path, 3); !os.IsNotExist(err) {
+		t.Errorf("reading what is not there: %v", err)
+	}
+	for range 2 { // the second time it is there
+		file, err := userfile.Edit(path, os.O_TRUNC, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.WriteString("abc"); err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := userfile.Read(path, 3); err != nil || string(text) != "abc" {
+		t.Errorf("read %q, error %v", text, err)
+	}
+	// A file that grows after it was opened, as those of /proc do, which say that they have no bytes at all.
+	if _, err := userfile.Read("/proc/self/status", 3); err == nil || !strings.Contains(err.Error(), "more than 3 bytes") {
+		t.Errorf("error %v", err)
+	}
+	file, err := userfile.Append(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.WriteString("def"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "abcdef" {
+		t.Errorf("read %q, error %v", text, err)
+	}
+}
+
+// What is written to a pipe that somebody reads arrives.
+func TestAppendToPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	writer, err := userfile.Append(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.WriteString("abc"); err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
+	text := make([]byte, 10)
+	if n, err := reader.Read(text); err != nil || string(text[:n]) != "abc" {
+		t.Errorf("read %q, error %v", text[:n], err)
+	}
+}
