@@ -32,6 +32,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -89,15 +90,30 @@ func readManifest(name string) ([]byte, error) {
 // openRegular opens a file to read, and returns its size. What is not a regular file is an error: to open a pipe would
 // wait for its writer, and a link may lead out of the checkpoint.
 func openRegular(name string) (*os.File, int64, error) {
-	info, err := os.Lstat(name)
-	if err != nil {
+	return openWith(name, os.O_RDONLY)
+}
+
+// openWith looks at what it has opened, not at the name before: another file may get the name between the two.
+func openWith(name string, flag int) (*os.File, int64, error) {
+	f, err := os.OpenFile(name, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link, a socket
+		return nil, 0, notRegular(name)
+	} else if err != nil {
 		return nil, 0, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("%s is not a regular file: put the file itself there", name)
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = notRegular(name)
 	}
-	f, err := os.Open(name)
-	return f, info.Size(), err
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+func notRegular(name string) error {
+	return fmt.Errorf("%s is not a regular file: put the file itself there", name)
 }
 
 // checkFolder compares what lies in the folder with the manifest's files. The errors say what to do about a file that is
@@ -123,7 +139,7 @@ func (m *manifest) checkFolder(path, damaged, extra string) error {
 		if info, err := entry.Info(); err != nil {
 			return err
 		} else if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is not a regular file: put the file itself there", name)
+			return notRegular(name)
 		} else if info.Size() != want {
 			return fmt.Errorf("%s has %d bytes, it was written with %d: %s", name, info.Size(), want, damaged)
 		}

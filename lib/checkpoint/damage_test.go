@@ -3,7 +3,10 @@ package checkpoint
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -194,5 +197,45 @@ func TestDiffers(t *testing.T) {
 		if got != nil {
 			t.Errorf("%v: values were handed out", d.tree)
 		}
+	}
+}
+
+// Nothing but a regular file is opened, and nothing is waited for.
+func TestOpenRegular(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "name")
+	for what, plant := range map[string]func() error{
+		"a link":            func() error { return os.Symlink(os.Args[0], name) },
+		"a link to nothing": func() error { return os.Symlink("nothing", name) },
+		"a folder":          func() error { return os.Mkdir(name, 0o755) },
+		"a pipe":            func() error { return syscall.Mkfifo(name, 0o644) },
+		"a socket": func() error {
+			l, err := net.Listen("unix", name)
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		},
+	} {
+		if err := plant(); err != nil {
+			t.Fatal(err)
+		}
+		for _, flag := range []int{os.O_RDONLY, os.O_RDWR} {
+			f, _, err := openWith(name, flag)
+			if f != nil || err == nil {
+				t.Errorf("%s was opened", what)
+			} else if flag == os.O_RDONLY && !strings.HasPrefix(err.Error(), name+" is not a regular file") {
+				t.Errorf("of %s the error is %v", what, err)
+			}
+		}
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := openRegular(name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of nothing the error is %v", err)
+	}
+	if _, _, err := openRegular("/dev/null"); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+		t.Errorf("of a device the error is %v", err)
 	}
 }

@@ -8,23 +8,45 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
+	"sync"
 	"syscall"
+	"time"
 )
 
 // A draft is a checkpoint that is being written, or one that is being removed: a folder beside the checkpoints, whose
 // name no reader takes for one. Whoever began it holds a lock on its manifest, empty until the end, which goes with the
 // process, so that others can tell a draft that is being written from one that nobody will complete. Those who only write
 // data files into it hold none: without the manifest their files are of no use.
+//
+// On network file systems a lock may hold on its own host only. So the name of a draft says on which it was begun, and
+// the drafts of other hosts are left alone until nothing in them has changed for a day, lock or not.
 type draft struct {
 	path     string
 	manifest *os.File
 }
 
-var draftName = regexp.MustCompile(`^\.(step-[0-9]{8,})\.[0-9a-f]{16}\.tmp$`)
+// Drafts of version 0.1.0 name no host.
+var draftName = regexp.MustCompile(`^\.(step-[0-9]{8,})\.(?:([0-9a-f]{16})\.)?[0-9a-f]{16}\.tmp$`)
+
+// quiet is how long nothing in another host's draft has changed when nobody will complete it.
+const quiet = 24 * time.Hour
+
+// host is this host, or rather its running kernel: what keeps locks, and has lost them after a reboot. Where the kernel
+// has no such number, every process counts as a host of its own.
+var host = sync.OnceValue(func() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if digits := strings.ReplaceAll(string(id), "-", ""); len(digits) >= 16 {
+		return digits[:16]
+	}
+	return fmt.Sprintf("%016x", rand.Uint64())
+})
 
 // draftPath returns a name for a draft of the checkpoint at the path that nobody else has.
-func draftPath(path string) string {
-	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%016x.tmp", filepath.Base(path), rand.Uint64()))
+func draftPath(path string) string { return draftPathOf(host(), path) }
+
+func draftPathOf(host, path string) string {
+	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%s.%016x.tmp", filepath.Base(path), host, rand.Uint64()))
 }
 
 // isDraft reports whether the name is one of a draft of the step.
@@ -42,8 +64,16 @@ func begin(path string) (*draft, error) {
 	if err := makeFolder(dir); err != nil {
 		return nil, err
 	}
-	removeAbandoned(dir)
-	return newDraft(path)
+	removeAbandoned(dir, time.Time{}) // this host's, before the new one needs the room
+	d, err := newDraft(path)
+	if err != nil {
+		return nil, err
+	}
+	// Now is what the file system's clock says, which dates the other drafts too.
+	if info, err := d.manifest.Stat(); err == nil {
+		removeAbandoned(dir, info.ModTime().Add(-quiet))
+	}
+	return d, nil
 }
 
 // newDraft makes a draft of the checkpoint at the path. Another writer's [removeAbandoned] may take it for abandoned
@@ -52,11 +82,11 @@ func newDraft(path string) (*draft, error) {
 	var err error
 	for range 100 {
 		d := &draft{path: draftPath(path)}
-		if err = os.Mkdir(d.path, 0o777); err != nil {
+		if err = os.Mkdir(d.path, folderMode); err != nil {
 			return nil, err
 		}
 		name := filepath.Join(d.path, manifestName)
-		if d.manifest, err = os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o666); err == nil {
+		if d.manifest, err = os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, fileMode); err == nil {
 			if err = lock(d.manifest); err == nil || !errors.Is(err, syscall.EWOULDBLOCK) {
 				// Where a file system has no locks, nobody else gets one either, and the draft is left alone.
 				if err = stillThere(d.manifest, name); err == nil {
@@ -102,15 +132,35 @@ func (d *draft) discard() {
 	os.RemoveAll(d.path)
 }
 
-// removeAbandoned removes the drafts that nobody will complete. What cannot be removed is left to the next try: it costs
-// space, no more.
-func removeAbandoned(dir string) {
+// removeAbandoned removes the drafts that nobody will complete: of this host those that have no lock, and of others
+// those that besides have not changed since. What cannot be removed is left to the next try: it costs space, no more.
+func removeAbandoned(dir string, since time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, entry := range entries {
-		if entry.IsDir() && draftName.MatchString(entry.Name()) {
-			removeIfAbandoned(filepath.Join(dir, entry.Name()))
+		match := draftName.FindStringSubmatch(entry.Name())
+		if match == nil || !entry.IsDir() {
+			continue
+		}
+		path := filepath.Join(dir, entry.Name())
+		if match[2] == host() || unchanged(path, since) {
+			removeIfAbandoned(path)
 		}
 	}
+}
+
+// unchanged reports whether neither the folder nor anything in it has changed since.
+func unchanged(path string, since time.Time) bool {
+	err := filepath.WalkDir(path, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil && info.ModTime().After(since) {
+			err = errors.New("changed")
+		}
+		return err
+	})
+	return err == nil
 }
 
 func removeIfAbandoned(path string) {
@@ -120,7 +170,7 @@ func removeIfAbandoned(path string) {
 	}
 	// The manifest is made before any other file. One that is not there after others were seen was removed, by somebody who
 	// did not come to the end.
-	f, err := os.OpenFile(filepath.Join(path, manifestName), os.O_RDWR, 0)
+	f, _, err := openWith(filepath.Join(path, manifestName), os.O_RDWR)
 	if err == nil {
 		defer f.Close()
 		if lock(f) != nil {

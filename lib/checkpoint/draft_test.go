@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -103,7 +105,7 @@ func TestDraftBegins(t *testing.T) {
 				case <-done:
 					return
 				default:
-					removeAbandoned(dir)
+					removeAbandoned(dir, time.Time{})
 				}
 			}
 		})
@@ -114,7 +116,7 @@ func TestDraftBegins(t *testing.T) {
 			t.Error(err)
 			break
 		}
-		removeAbandoned(dir)
+		removeAbandoned(dir, time.Time{})
 		if err := stillThere(d.manifest, d.manifest.Name()); err != nil {
 			t.Errorf("a draft that had begun was removed: %v", err)
 		}
@@ -124,5 +126,136 @@ func TestDraftBegins(t *testing.T) {
 	group.Wait()
 	if left := listing(t, dir); len(left) > 0 {
 		t.Errorf("%q are left", left)
+	}
+}
+
+// A lock may hold on its own host only. Another host's draft is left alone, though it seems to have no lock, until
+// nothing in it has changed for a day by the file system's clock.
+func TestOtherHostsDraft(t *testing.T) {
+	dir := t.TempDir()
+	now := func() time.Time {
+		name := filepath.Join(t.TempDir(), "now")
+		if err := os.WriteFile(name, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.ModTime()
+	}()
+	const written, folder = "data-00003.safetensors", "."
+	plant := func(host string, ages map[string]time.Duration) string {
+		path := draftPathOf(host, filepath.Join(dir, folderName(7)))
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name := range ages {
+			if name != folder {
+				if err := os.WriteFile(filepath.Join(path, name), []byte("half of it"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for name, age := range ages {
+			if err := os.Chtimes(filepath.Join(path, name), now.Add(-age), now.Add(-age)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return filepath.Base(path)
+	}
+	const other, long, short = "00000000deadbeef", quiet + time.Hour, quiet - time.Hour
+	keep := []string{
+		plant(other, map[string]time.Duration{folder: 0, manifestName: 0, written: 0}),
+		plant(other, map[string]time.Duration{folder: short, manifestName: short}),
+		plant(other, map[string]time.Duration{folder: long, manifestName: long, written: short}), // a long write
+		plant(other, map[string]time.Duration{folder: short}),                                    // about to make its manifest
+		plant(other, map[string]time.Duration{folder: -long, manifestName: -long}),               // clocks that were set
+		folderName(8),
+	}
+	plant(other, map[string]time.Duration{folder: long, manifestName: long, written: long})
+	plant(other, map[string]time.Duration{folder: long, written: long})
+	plant(other, map[string]time.Duration{folder: long})
+	plant(host(), map[string]time.Duration{folder: 0, manifestName: 0, written: 0})
+	save1(t, dir, 8, 1)
+	slices.Sort(keep)
+	if got := listing(t, dir); !slices.Equal(got, keep) {
+		t.Errorf("there are %q, want %q", got, keep)
+	}
+}
+
+// What a version without hosts left behind is removed as another host's is.
+func TestDraftOfNoHost(t *testing.T) {
+	dir := t.TempDir()
+	const fresh, old = ".step-00000001.00000000deadbeef.tmp", ".step-00000002.00000000deadbeef.tmp"
+	for name, age := range map[string]time.Duration{fresh: 0, old: 2 * quiet} {
+		path := filepath.Join(dir, name)
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		then := time.Now().Add(-age) // a day away from what is tested
+		if err := os.Chtimes(path, then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save1(t, dir, 3, 1)
+	if got, want := listing(t, dir), []string{fresh, folderName(3)}; !slices.Equal(got, want) {
+		t.Errorf("there are %q, want %q", got, want)
+	}
+}
+
+// A draft's manifest that leads elsewhere is not followed, and one that is a pipe is not waited for.
+func TestDraftsManifestIsNone(t *testing.T) {
+	dir := t.TempDir()
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := os.WriteFile(elsewhere, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for step, plant := range []func(name string) error{
+		func(name string) error { return os.Symlink(elsewhere, name) },
+		func(name string) error { return syscall.Mkfifo(name, 0o644) },
+	} {
+		path := draftPath(filepath.Join(dir, folderName(step)))
+		if err := errors.Join(os.Mkdir(path, 0o755), plant(filepath.Join(path, manifestName))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save1(t, dir, 3, 1)
+	if text, err := os.ReadFile(elsewhere); string(text) != "mine" || err != nil {
+		t.Errorf("what the link leads to holds %q, %v", text, err)
+	}
+	if got := listing(t, dir); len(got) != 3 {
+		t.Errorf("there are %q, want the checkpoint and what nobody knows", got)
+	}
+}
+
+// Nobody but the owner may write, even where the umask would let everybody.
+func TestModes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "runs", "first")
+	for _, c := range []struct {
+		step, umask  int
+		folder, file fs.FileMode
+	}{{1, 0, 0o755, 0o644}, {2, 0o002, 0o755, 0o644}, {3, 0o027, 0o750, 0o640}} {
+		before := syscall.Umask(c.umask)
+		path := save1(t, dir, c.step, 0)
+		syscall.Umask(before)
+		for _, name := range append(listing(t, path), ".") {
+			info, err := os.Stat(filepath.Join(path, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := c.file
+			if info.IsDir() {
+				want = c.folder
+			}
+			if got := info.Mode().Perm(); got != want {
+				t.Errorf("with umask %03o, %s has mode %03o, want %03o", c.umask, name, got, want)
+			}
+		}
+	}
+	for _, path := range []string{dir, filepath.Dir(dir)} { // made with umask 0
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s has mode %v, %v, want 0755", path, info.Mode(), err)
+		}
 	}
 }

@@ -110,12 +110,16 @@ func removeOld(dir string, step, keep int) error {
 	return nil
 }
 
+// Only their owner writes to folders and files, whatever the umask: who can write a checkpoint can make it say
+// anything, checksums included. A group that is to write gets the folder's mode from its owner (chmod g+w).
+const folderMode, fileMode = 0o755, 0o644
+
 // makeFolder makes a folder and those above it, and makes sure that their names reach the disk.
 func makeFolder(dir string) error {
-	err := os.Mkdir(dir, 0o777)
+	err := os.Mkdir(dir, folderMode)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = makeFolder(filepath.Dir(dir)); err == nil {
-			err = os.Mkdir(dir, 0o777)
+			err = os.Mkdir(dir, folderMode)
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {

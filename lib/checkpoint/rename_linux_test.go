@@ -3,9 +3,17 @@ package checkpoint
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // The kernel's own record of what happens in the folder: a checkpoint's name comes by a rename of what is complete, and
@@ -45,5 +53,47 @@ func TestRenamed(t *testing.T) {
 	}
 	if want := []string{"step-00000002 came", "step-00000001 went"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What is read is what was looked at, though a file and a link that leads out of the folder change places all the
+// while.
+func TestLinkPlantedMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	name, link, secret := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(t.TempDir(), "secret")
+	if err := errors.Join(os.WriteFile(name, []byte("ours"), 0o644), os.WriteFile(secret, []byte("secret"), 0o644),
+		os.Symlink(secret, link)); err != nil {
+		t.Fatal(err)
+	}
+	var planter sync.WaitGroup
+	defer planter.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	planter.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, name, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 5000 {
+		f, size, err := openRegular(name)
+		if err != nil {
+			if !strings.Contains(err.Error(), "is not a regular file") {
+				t.Fatal(err)
+			}
+			continue
+		}
+		text, err := io.ReadAll(f)
+		f.Close()
+		if string(text) != "ours" || size != int64(len(text)) || err != nil {
+			t.Fatalf("it holds %q, %v, size %d", text, err, size)
+		}
 	}
 }

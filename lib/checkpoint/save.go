@@ -17,8 +17,9 @@ import (
 //
 // The checkpoint appears whole or not at all, however the process ends: it is written aside, reaches the disk, and is
 // then given its name. A checkpoint of that step which is there already is never replaced: [fs.ErrExist]. Several
-// goroutines, processes or hosts may save into one folder at once, as long as the file system's locks (flock) hold
-// between them; of those that save the same step, one wins.
+// goroutines, processes or hosts may save into one folder at once; of those that save the same step, one wins. What a
+// process that has ended left unfinished is removed by the next Save on its host, and by others after a day. Only the
+// owner of the files and folders may write to them; the umask says who else may read.
 //
 // Then all but the newest keep of the complete checkpoints up to this step are removed; 0 keeps all. Those of later steps
 // are left alone: they are another run's, or this run has gone back. If only that fails, the path is returned with the

@@ -13,9 +13,10 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Shared is a checkpoint that several writers write together. Whoever began it commits or discards it, from one goroutine
-// at a time; if its process ends before that, the checkpoint is not made, and the next Begin or Save in the folder removes
-// what was written of it.
+// Shared is a checkpoint that several writers write together. Whoever began it commits or discards it, from one
+// goroutine at a time; if its process ends before that, the checkpoint is not made, and the next Begin or Save in the
+// folder on its host removes what was written of it; one on another host does, when nothing of it has changed for a
+// day.
 type Shared struct {
 	path  string // the checkpoint's, once it is one
 	step  int

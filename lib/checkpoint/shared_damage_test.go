@@ -141,7 +141,7 @@ func TestSharedAbandoned(t *testing.T) {
 	}
 	writeAll(t, s, three())
 	for _, begin := range []func(){
-		func() { removeAbandoned(dir) },
+		func() { removeAbandoned(dir, time.Time{}) },
 		func() {
 			other, err := Begin(dir, 3)
 			if err != nil {

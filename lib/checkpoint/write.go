@@ -60,7 +60,7 @@ func writeParts(ctx context.Context, path string, writer, step int, parts []Part
 	if err := ctx.Err(); err != nil {
 		return written, err
 	}
-	f, err := os.OpenFile(filepath.Join(path, fileOf(writer)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	f, err := os.OpenFile(filepath.Join(path, fileOf(writer)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
 	if errors.Is(err, fs.ErrExist) {
 		return written, fmt.Errorf("%w; every writer needs a number of its own", err)
 	} else if errors.Is(err, fs.ErrNotExist) {
