@@ -99,8 +99,8 @@ func (c *client) close(lost error) error {
 
 // send sends another rank a message, and the data of a call after it, where that has some.
 func (c *client) send(to, what, bucket int, staleness int64, data group.Call) error {
-	c.rank.sends[to].Lock()
-	defer c.rank.sends[to].Unlock()
+	c.rank.sends[to] <- struct{}{}
+	defer func() { <-c.rank.sends[to] }()
 	g := c.rank.counted()
 	err := group.Send(c.ctx, g, []int64{int64(what), int64(bucket), staleness}, to)
 	if err == nil && data.In.Len > 0 {

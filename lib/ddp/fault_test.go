@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -25,8 +26,6 @@ func TestFaults(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			e := warm(t, form)
 			defer devicetest.NoLeaks(t, threeDevices())()
-			var all sync.WaitGroup
-			defer all.Wait()
 			for _, at := range []string{"before", "first", "last", "after"} {
 				for _, fault := range []traintest.Fault{traintest.Fails, traintest.Panics, traintest.Stalls} {
 					if o := toyForms[form]; fault == traintest.Panics && (at == "first" || at == "last") && (o.Sync == ddp.Server || o.Sync == ddp.Async) {
@@ -34,9 +33,13 @@ func TestFaults(t *testing.T) {
 					}
 					victim = (victim + 1) % world
 					c := faultCase{form, e, at, fault, victim}
-					all.Go(func() {
-						if err := fault.Patiently(500*time.Millisecond, time.Minute, c.play); err != nil {
+					synctest.Test(t, func(t *testing.T) {
+						begun := time.Now()
+						if err := c.play(); err != nil {
 							t.Errorf("rank %d %s, %s: %v", c.victim, c.fault, c.at, err)
+						}
+						if waited := time.Since(begun); (waited >= time.Minute) != (fault == traintest.Stalls) {
+							t.Errorf("rank %d %s, %s: the ranks waited for %v", c.victim, c.fault, c.at, waited)
 						}
 					})
 				}

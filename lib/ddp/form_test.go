@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -99,32 +100,81 @@ func TestEqualsWholeBatch(t *testing.T) {
 	}
 }
 
-// TestPrecisions trains with a master copy and without, with and without loss scaling: ranks agree, learn, and leave out
-// the same steps as one program that has two devices.
+// TestPrecisions trains with a master copy and without, with and without loss scaling, which begins with a scale
+// that is too large: ranks learn, and leave out the same steps, at the same scales, as one program that has two
+// devices. Where there is a master copy it holds what the half type cannot.
 func TestPrecisions(t *testing.T) {
+	const steps = 24
 	backend := devicetest.Open(t, 2)
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"fp16", "bf16-pure"} {
+	for _, name := range []string{"bf16", "fp16", "bf16-pure", "fp16-pure"} {
 		policy, err := precision.ParsePolicy(name)
 		if err != nil {
 			t.Fatal(err)
 		}
+		scaled := policy.Scaling != precision.Scaling{}
+		if scaled {
+			policy.Scaling.Initial = 1 << 22
+		}
 		recipe := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1), Precision: policy, Clip: 1}
-		got := together(t, newEngine(t, backend, recipe, ddp.Options{}), 2, 6, toySource(4))[0]
+		all := together(t, newEngine(t, backend, recipe, ddp.Options{}), 2, steps, toySource(4))
 		run, err := ddp.NewSPMD(mesh, recipe)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := stepped(t, run, 6, toySource(4))
-		for step := range want {
-			if diff := got.losses[step]/want[step] - 1; !(math.Abs(diff) < 0.01) {
-				t.Errorf("%s, step %d: loss %v, in one program %v", name, step, got.losses[step], want[step])
+		skipped := 0
+		for step := range steps {
+			inputs, targets := toy.Batch(step, 4)
+			want, err := run.Step(inputs, targets)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want.Skipped {
+				skipped++
+			}
+			if diff := all[0].losses[step]/want.Loss - 1; !(math.Abs(diff) < 0.01) {
+				t.Errorf("%s, step %d: loss %v, in one program %v", name, step, all[0].losses[step], want.Loss)
+			}
+			for r := range all {
+				if got := all[r].metrics[step]; got.Skipped != want.Skipped || got.Scale != want.Scale {
+					t.Errorf("%s, step %d: rank %d has skipped %v at scale %v, one program %v at %v",
+						name, step, r, got.Skipped, got.Scale, want.Skipped, want.Scale)
+				}
+			}
+		}
+		if scaled != (skipped > 0) || skipped > steps/2 {
+			t.Errorf("%s: %d of %d steps were left out", name, skipped, steps)
+		}
+		if !learned(all[0].losses) {
+			t.Errorf("%s: the losses %.4f", name, all[0].losses)
+		}
+		if finer := finerThan(t, policy.Compute, all[0].params); finer != policy.Mixed() {
+			t.Errorf("%s: there are parameters that %s cannot hold: %v, want %v", name, policy.Compute, finer, policy.Mixed())
+		}
+	}
+}
+
+// finerThan says whether there is a parameter in float32 that is no number of a half type.
+func finerThan(t *testing.T, half dtypes.DType, values params.Named[*tensors.Tensor]) bool {
+	t.Helper()
+	format, ok := precision.FormatOf(half)
+	if !ok {
+		t.Fatalf("%s has no format", half)
+	}
+	for _, v := range values {
+		if v.DType() != dtypes.Float32 {
+			continue
+		}
+		for _, x := range tensors.MustCopyFlatData[float32](v) {
+			if format.Round(float64(x)) != float64(x) {
+				return true
 			}
 		}
 	}
+	return false
 }
 
 // TestSumLoss trains on a loss that is a sum over the rows: with SumLoss gradients are added up, as one device has them.

@@ -29,8 +29,8 @@ type Rank struct {
 	state   []*tensors.Tensor // as train.Recipe.State lists it; with servers, the parameters alone
 	buckets []*tensors.Tensor
 	hook    Hook
-	client  *client      // with servers
-	sends   []sync.Mutex // by receiver, with servers
+	client  *client         // with servers
+	sends   []chan struct{} // by receiver, with servers: full while a message and its data are sent
 	steps   int
 	lost    error
 
@@ -52,7 +52,10 @@ type Metrics struct {
 // It is a collective call: all ranks get rank 0's state, which is the recipe's initial one. Servers run until the rank is
 // closed or the context ends.
 func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
-	r := &Rank{engine: e, g: g, device: device, sends: make([]sync.Mutex, g.Size())}
+	r := &Rank{engine: e, g: g, device: device, sends: make([]chan struct{}, g.Size())}
+	for to := range r.sends {
+		r.sends[to] = make(chan struct{}, 1)
+	}
 	if e.options.Hook != nil {
 		r.hook = e.options.Hook()
 	}

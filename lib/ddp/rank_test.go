@@ -20,7 +20,8 @@ import (
 // result is what a rank ends with.
 type result struct {
 	losses    []float64 // of the whole batches
-	staleness float64   // the sum
+	metrics   []ddp.Metrics
+	staleness float64 // the sum
 	params    params.Named[*tensors.Tensor]
 }
 
@@ -77,6 +78,7 @@ func steady(ctx context.Context, g group.Group, rank *ddp.Rank, steps int, batch
 			return own, err
 		}
 		own.staleness += m.Staleness
+		own.metrics = append(own.metrics, m)
 		loss, err := ddp.Mean(ctx, g, m.Loss)
 		if err != nil {
 			return own, err

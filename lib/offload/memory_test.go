@@ -22,7 +22,7 @@ func TestMemory(t *testing.T) {
 		{offload.Options{Optimizer: host, Activations: host}, 0, states, top, inputs},
 		{offload.Options{Optimizer: host, Update: host, Activations: host}, 0, params + states, top, inputs}, // and master copies
 	} {
-		backend := devicetest.Open(t, 1)
+		backend := devicetest.OpenOwn(t, 1)
 		c.o.Trace = trace.New()
 		run := startOn(t, backend, toy(), momentum, c.o)
 		for step := range 2 {

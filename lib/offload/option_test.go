@@ -25,7 +25,7 @@ func TestRefused(t *testing.T) {
 	}
 	pure.StochasticUpdate = true
 	m := mesh(t, devicetest.One())
-	two, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
+	two, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func newStash(t *testing.T, m *xla.Mesh, bandwidth float64, r *trace.Recorder) *
 // Tensors of any type go to the host and come back as they were, from one device and from several; while they are
 // away the devices have exactly their bytes less.
 func TestStash(t *testing.T) {
-	b := devicetest.Open(t, 4)
+	b := devicetest.OpenOwn(t, 4)
 	m, err := b.Mesh(xla.Axis("x", 4))
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func place(t *testing.T, m *xla.Mesh, n int) *dtensor.Tensor {
 
 // What is put away leaves the device and is counted on the host; what is not fetched is freed by Close.
 func TestStashBytes(t *testing.T) {
-	b := devicetest.Open(t, 1)
+	b := devicetest.OpenOwn(t, 1)
 	m := mesh(t, b)
 	s := newStash(t, m, 0, nil)
 	x, y := place(t, m, 100), place(t, m, 10)
@@ -227,7 +227,7 @@ func TestStashWaits(t *testing.T) {
 // Close does not wait for years, whichever way its tensors go, and the stash can be used again.
 func TestStashCloses(t *testing.T) {
 	before := runtime.NumGoroutine()
-	b := devicetest.Open(t, 1)
+	b := devicetest.OpenOwn(t, 1)
 	m := mesh(t, b)
 	s := newStash(t, m, 1e-9, nil)
 	gone, cancel := context.WithCancel(t.Context())

@@ -2,6 +2,7 @@ package parallel_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func TestFaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks := traintest.Ranks[*parallel.Rank]{Size: form.layout.Ranks(), Batches: toyBatches(faultRows), Parts: form.layout.Replicas > 1,
+		ranks := traintest.Ranks[*parallel.Rank]{Size: form.layout.Ranks(), Batches: toyBatches(faultRows),
 			Folder: t.TempDir(),
 			Join: func(ctx context.Context, g group.Group) (*parallel.Rank, error) {
 				return plan.Join(ctx, g, devices(), g.Rank()*form.layout.PerRank(), parallel.Options{})
@@ -52,12 +53,11 @@ func TestFaults(t *testing.T) {
 				return map[string]error{"Params": params, "Traffic": traffic}
 			}}
 		leaks := devicetest.NoLeaks(t, devices())
-		for _, c := range form.cases {
-			// A layout's programs take the compiler long.
-			if err := c.Fault.Patiently(4*time.Second, 3*time.Minute, func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
-				t.Errorf("%+v: %v: %v", form.layout, c, err)
+		t.Run(fmt.Sprintf("%+v", form.layout), func(t *testing.T) {
+			for _, c := range form.cases {
+				ranks.Play(t, c)
 			}
-		}
+		})
 		leaks()
 	}
 }

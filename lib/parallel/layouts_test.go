@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -59,6 +60,13 @@ func (f form) String() string {
 		}
 	}
 	return text
+}
+
+// factors is what may differ between forms.
+func (f form) factors() []any {
+	l := f.Layout
+	return []any{l.Replicas, l.Data, l.Pipe, l.Tensor, l.Ring, l.Ulysses, l.ZeRO, f.placement, l.TensorSequence, l.Schedule, l.Recompute,
+		f.clip > 0}
 }
 
 // formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout may have besides:
@@ -130,7 +138,7 @@ func TestLayouts(t *testing.T) {
 	if n := len(forms); n != 4+4*16 { // of the 20 layouts 16 have devices with other rows or tokens
 		t.Errorf("%d runs", n)
 	}
-	for _, f := range forms {
+	for _, f := range systest.Pairwise(t, forms, form.factors) {
 		t.Run(f.String(), func(t *testing.T) {
 			c := small(f.layers)
 			if _, err := f.Estimate(setup(c), layoutRows); err != nil {

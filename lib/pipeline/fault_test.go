@@ -3,8 +3,10 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -34,7 +36,7 @@ func TestFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		leaks := devicetest.NoLeaks(t, devices())
-		ranks := traintest.Ranks[*pipeline.Rank]{Size: p.Ranks(), Batches: toyBatches(rows), Parts: form.replicas > 1, Folder: t.TempDir(),
+		ranks := traintest.Ranks[*pipeline.Rank]{Size: p.Ranks(), Batches: toyBatches(rows), Folder: t.TempDir(),
 			Join: func(ctx context.Context, g group.Group) (*pipeline.Rank, error) {
 				return p.Join(ctx, g, g.Rank()%deviceCount)
 			},
@@ -42,19 +44,14 @@ func TestFaults(t *testing.T) {
 				_, err := r.Params()
 				return map[string]error{"Params": err}
 			}}
-		var all sync.WaitGroup
-		for _, at := range []string{"before", "first", "middle", "last"} {
-			for _, fault := range traintest.Faults {
-				victim = (victim + 1) % p.Ranks()
-				c := traintest.Case{Fault: fault, At: at, Victim: victim}
-				all.Go(func() {
-					if err := fault.Patiently(500*time.Millisecond, time.Minute, func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
-						t.Errorf("%s: %v: %v", form.kind, c, err)
-					}
-				})
+		t.Run(fmt.Sprintf("%s, %d replicas", form.kind, form.replicas), func(t *testing.T) {
+			for _, at := range []string{"before", "first", "middle", "last"} {
+				for _, fault := range traintest.Faults {
+					victim = (victim + 1) % p.Ranks()
+					ranks.Play(t, traintest.Case{Fault: fault, At: at, Victim: victim})
+				}
 			}
-		}
-		all.Wait()
+		})
 		leaks()
 	}
 }
@@ -69,7 +66,7 @@ func TestIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	idle := func(idler int) {
+	idle := func(t *testing.T, idler int) {
 		errs := make([]error, ranks)
 		var others sync.WaitGroup
 		others.Add(ranks - 1)
@@ -94,9 +91,7 @@ func TestIdle(t *testing.T) {
 			}
 		}
 	}
-	var all sync.WaitGroup
 	for idler := range ranks {
-		all.Go(func() { idle(idler) })
+		synctest.Test(t, func(t *testing.T) { idle(t, idler) }) // by its clock none but the idler is late
 	}
-	all.Wait()
 }

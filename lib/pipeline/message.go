@@ -46,6 +46,18 @@ type departure struct {
 	pending *group.Pending
 }
 
+// start makes a call in the background. One that fails ends the play at once: the rank may be waiting for a message
+// that its peer sends only after this one, and would not look at this call before.
+func (y *play) start(call group.Call) *group.Pending {
+	p := y.g.Start(y.ctx, call)
+	go func() {
+		if err := p.Wait(); err != nil {
+			y.cancel(err)
+		}
+	}()
+	return p
+}
+
 // receive starts to receive a message.
 func (y *play) receive(op schedule.Op) error {
 	m, err := y.worker.Room(op.Action)
@@ -58,7 +70,7 @@ func (y *play) receive(op schedule.Op) error {
 	if err != nil {
 		return err
 	}
-	a.pending = y.g.Start(y.ctx, group.Call{Kind: group.KindRecv, Type: kind, Peer: op.Peer, Out: memory})
+	a.pending = y.start(group.Call{Kind: group.KindRecv, Type: kind, Peer: op.Peer, Out: memory})
 	return nil
 }
 
@@ -76,7 +88,7 @@ func (y *play) send(op schedule.Op) error {
 	if err != nil {
 		return err
 	}
-	y.leaving[len(y.leaving)-1].pending = y.g.Start(y.ctx, group.Call{Kind: group.KindSend, Type: kind, Peer: op.Peer, In: memory})
+	y.leaving[len(y.leaving)-1].pending = y.start(group.Call{Kind: group.KindSend, Type: kind, Peer: op.Peer, In: memory})
 	for len(y.leaving) > 0 {
 		select {
 		case <-y.leaving[0].pending.Done():

@@ -177,6 +177,19 @@ func near(a, b *tensors.Tensor, bound float64) bool {
 	return true
 }
 
+// nearLargest tells whether float32 values, and all others exactly, are equal within a share of the tensor's largest.
+func nearLargest(a, b *tensors.Tensor, share float64) bool {
+	if a.DType() != dtypes.Float32 {
+		return a.Equal(b)
+	}
+	x, y := tensors.MustCopyFlatData[float32](a), tensors.MustCopyFlatData[float32](b)
+	var largest, apart float64
+	for i := range x {
+		largest, apart = max(largest, math.Abs(float64(x[i]))), max(apart, math.Abs(float64(x[i])-float64(y[i])))
+	}
+	return apart <= share*largest // never with a NaN, which max keeps
+}
+
 // TestSharesRefused gives shares that do not fit.
 func TestSharesRefused(t *testing.T) {
 	r := train.Recipe{Model: line{[]float32{1, 2}}, Rule: optim.SGD(1)}

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -92,7 +93,8 @@ func mine(x *graph.Node, cut *params.Cut) *graph.Node {
 
 // Given the same gradients, ranks that have parts of the parameters make the update of one device: the same bits, those of
 // stochastic rounding included, but where a rule or clipping takes sums over a parameter, which are made in another order. What
-// overflows on one rank alone no rank does.
+// overflows on one rank alone no rank does. Compiled as for users, the two programs may round other operations away: there values
+// may differ by 1e-6 of the largest of their tensor.
 func TestSharedUpdates(t *testing.T) {
 	named := func(name string, stochastic bool) precision.Policy {
 		p := policy(t, name)
@@ -147,7 +149,8 @@ func TestSharedUpdates(t *testing.T) {
 			r.Model = dealt{}
 			for i, s := range r.State() {
 				got, want := states[true][i], states[false][i]
-				if c.bound == 0 && !got.Equal(want) || c.bound > 0 && !near(want, got, c.bound) {
+				same := c.bound == 0 && got.Equal(want) || c.bound > 0 && near(want, got, c.bound)
+				if !same && !(devicetest.AsUsersDo() && nearLargest(want, got, 1e-6)) {
 					t.Errorf("%s is %v, on one device %v", s.Name, got.Value(), want.Value())
 				}
 			}

@@ -2,6 +2,7 @@ package zero_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -132,15 +133,12 @@ func TestEqual(t *testing.T) {
 				continue
 			}
 			program := compiled(t, backend, recipe, zero.Options{Stage: stage}, steps, batches, xla.Axis(train.Axis, world))
-			if name := traintest.Differ(want, program); name != "" {
-				t.Errorf("stage %d, %d devices: the program's %s is not that of the ranks", stage, world, name)
-			}
+			traintest.Agree(t, fmt.Sprintf("stage %d: the program of %d devices and the ranks", stage, world), want, program, bound)
 			if stage == 3 {
 				continue
 			}
-			if name := traintest.Differ(want, ranks(t, engines[stage], world, steps, batches)); name != "" {
-				t.Errorf("%d ranks: %s of stage %d is not that of stage 3", world, name, stage)
-			}
+			its := ranks(t, engines[stage], world, steps, batches)
+			traintest.Agree(t, fmt.Sprintf("%d ranks: stage %d and stage 3", world, stage), want, its, bound)
 		}
 	}
 }

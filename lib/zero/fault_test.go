@@ -1,9 +1,8 @@
 package zero_test
 
 import (
-	"sync"
+	"fmt"
 	"testing"
-	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/traintest"
@@ -17,19 +16,14 @@ func TestFaults(t *testing.T) {
 	for _, form := range toyForms {
 		ranks := faulty(t, warm(t, form), three)
 		leaks := devicetest.NoLeaks(t, threeDevices())
-		var all sync.WaitGroup
-		for _, at := range []string{"before", "first", "middle", "last"} {
-			for _, fault := range traintest.Faults {
-				victim = (victim + 1) % three
-				c := traintest.Case{Fault: fault, At: at, Victim: victim}
-				all.Go(func() {
-					if err := fault.Patiently(500*time.Millisecond, time.Minute, func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
-						t.Errorf("stage %d: %v: %v", form.Stage, c, err)
-					}
-				})
+		t.Run(fmt.Sprint("stage ", form.Stage), func(t *testing.T) {
+			for _, at := range []string{"before", "first", "middle", "last"} {
+				for _, fault := range traintest.Faults {
+					victim = (victim + 1) % three
+					ranks.Play(t, traintest.Case{Fault: fault, At: at, Victim: victim})
+				}
 			}
-		}
-		all.Wait()
+		})
 		leaks()
 	}
 }
@@ -40,23 +34,14 @@ func TestHybridFault(t *testing.T) {
 	const size = 4
 	backend := devicetest.Open(t, size)
 	ranks := faulty(t, engine(t, backend, toyRecipe, zero.Options{Stage: 3, Shards: 2}), size)
-	ranks.Parts = true
-	if err := ranks.Play(traintest.Case{Fault: traintest.Fails, At: "before"}, time.Minute); err != nil { // which compiles
-		t.Error(err)
-	}
+	ranks.Play(t, traintest.Case{Fault: traintest.Fails, At: "before"}) // which compiles
 	leaks := devicetest.NoLeaks(t, backend)
-	var all sync.WaitGroup
 	for victim := range size {
 		for _, c := range []traintest.Case{{Fault: traintest.Fails, At: "before"}, {Fault: traintest.Stalls, At: "before"},
 			{Fault: traintest.Fails, At: "middle"}, {Fault: traintest.Cancels, At: "last"}} {
 			c.Victim = victim
-			all.Go(func() {
-				if err := c.Fault.Patiently(500*time.Millisecond, time.Minute, func(wait time.Duration) error { return ranks.Play(c, wait) }); err != nil {
-					t.Errorf("%v: %v", c, err)
-				}
-			})
+			ranks.Play(t, c)
 		}
 	}
-	all.Wait()
 	leaks()
 }

@@ -18,6 +18,9 @@
 //     of this process, or processes on many hosts. It brings parameters in the background ahead of their use, and a trace
 //     shows it ([Rank]).
 //
+// Both add up in the same order. Compiled without XLA's optimizer they have the same bits, in all stages; with it, as users run
+// them, they may differ by roundings, since it contracts multiplications and additions in each program in its own way.
+//
 // Stages 1 and 2 send as many bytes as an all-reduce of the gradients, stage 3 half as many again: see [Plan]. lib/zero/residual
 // has what the paper calls ZeRO-R.
 package zero

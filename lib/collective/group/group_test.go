@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomlx/compute/dtypes/bfloat16"
 
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
@@ -21,7 +22,7 @@ import (
 // large or small.
 func TestNoAllocation(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector allocates")
+		systest.Skip(t, systest.Race, "the race detector allocates")
 	}
 	const n, times = 4, 20
 	for _, length := range []int{n, 1 << 18} {

@@ -93,8 +93,29 @@ func cutOff(ctx context.Context, r *rank) error {
 	if err := network("up"); err != nil {
 		return err
 	}
-	os.Exit(75)
+	r.exit(75)
 	return nil
+}
+
+// exit ends the process once every rank has come here, or a minute later: when the first exits, mpirun ends the others, whatever
+// they have still to say. They tell each other by files beside the program, since MPI's network may be what has failed.
+func (r *rank) exit(status int) {
+	mark := func(rank int) string { return fmt.Sprintf("%s.%s.%d", os.Args[0], os.Getenv("PMIX_NAMESPACE"), rank) }
+	if err := os.WriteFile(mark(r.Rank()), nil, 0o600); err != nil {
+		fmt.Println(err)
+	}
+	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		here := 0
+		for other := range r.Size() {
+			if _, err := os.Stat(mark(other)); err == nil {
+				here++
+			}
+		}
+		if here == r.Size() {
+			break
+		}
+	}
+	os.Exit(status)
 }
 
 // exits has every rank end as a program should after a failure.
@@ -106,8 +127,7 @@ func exits(ctx context.Context, r *rank) error {
 	defer cancel()
 	r.report("%v", group.AllReduce(short, r, make([]float32, 1<<20), group.Sum))
 	r.report("closed: %v", r.Close())
-	time.Sleep(500 * time.Millisecond) // when the first exits, mpirun ends the others
-	os.Exit(3)
+	r.exit(3)
 	return nil
 }
 
