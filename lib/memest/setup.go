@@ -81,7 +81,7 @@ type Engine string
 const (
 	// Planned keeps gradients from micro-batch to micro-batch and updates at the end, as the frameworks do that books
 	// describe. Numbers have the sizes of their types, and operations keep what lib/gpt's do; kernels of one's own may
-	// keep less.
+	// keep less. The package comment says what of it is measured.
 	Planned Engine = ""
 	// Compiled is this project's lib/train on a CPU: one program a step, compiled by XLA, in which a gradient is used up
 	// as soon as it is there where nothing stops that.
