@@ -34,6 +34,7 @@ func estimateCommand() *cobra.Command {
 			"  shardbook estimate --file run.json --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			signals.allow(0) // it only computes
 			switch {
 			case cmd.Flags().Changed("devices"):
 				return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the layout, as in --data 8 --tensor 4")

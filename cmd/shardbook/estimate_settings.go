@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/pflag"
 
+	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -154,16 +154,11 @@ func readEstimateSettings(given *pflag.FlagSet, file string) (*estimateRequest, 
 const maxSettings = 1 << 20
 
 func (s *estimateSettings) read(path string) error {
-	file, err := os.Open(path)
+	text, err := userfile.Read(path, maxSettings)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxSettings+1))
-	if err == nil {
-		err = s.parse(text)
-	}
-	if err != nil {
+	if err := s.parse(text); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
@@ -171,9 +166,6 @@ func (s *estimateSettings) read(path string) error {
 
 // parse takes settings from JSON, and leaves those that are not in it as they are.
 func (s *estimateSettings) parse(text []byte) error {
-	if len(text) > maxSettings {
-		return fmt.Errorf("more than %d bytes: give a file of settings", maxSettings)
-	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(s); err != nil {

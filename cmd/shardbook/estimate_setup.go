@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 
+	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -91,7 +91,7 @@ func (r *estimateRequest) sized() (cost.Model, error) {
 }
 
 func readConfig(path string) (cost.Model, error) {
-	file, err := os.Open(path)
+	file, err := userfile.Open(path, maxSettings)
 	if err != nil {
 		return cost.Model{}, err
 	}

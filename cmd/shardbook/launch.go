@@ -137,6 +137,7 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 	}
 	mpirun := launch.MPIRun{Interface: o.network, Agent: o.agent, Env: handedOver(), Extra: o.mpirunArgs, CPUs: runtime.NumCPU()}
 	stderr := cmd.ErrOrStderr()
+	signals.allow(o.grace + usualGrace) // the first is the supervisor's
 	return launch.Supervise(cmd.Context(), launch.Config{
 		Hosts: hosts,
 		Probe: func(ctx context.Context, hosts []launch.Host) ([]launch.Host, []launch.Silent) {
@@ -159,7 +160,11 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 				return nil, err
 			}
 			line := mpirun.Args(hosts, ranks, append([]string{self}, train...))
-			return launch.Start("mpirun", line, cmd.OutOrStdout(), stderr, lostRank)
+			p, err := launch.Start("mpirun", line, cmd.OutOrStdout(), stderr, lostRank)
+			if err == nil {
+				signals.before(p.Kill)
+			}
+			return p, err
 		},
 		MinHosts: o.minHosts, Restarts: o.restarts, Grace: o.grace,
 		Say: func(line string) { say(stderr, line) },

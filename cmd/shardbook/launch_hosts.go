@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/launch"
 )
 
@@ -75,8 +76,11 @@ func (o *launchOptions) known() (list hostsFunc, inSlurm bool) {
 	return func(context.Context) ([]launch.Host, error) { return here, nil }, false
 }
 
+// maxHostfile is far more bytes than hosts take that can be driven from one.
+const maxHostfile = 16 << 20
+
 func readHostfile(flag, path string) ([]launch.Host, error) {
-	f, err := os.Open(path)
+	f, err := userfile.Open(path, maxHostfile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
 	}

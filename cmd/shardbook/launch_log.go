@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"slices"
+
+	"github.com/shardbook/shardbook/internal/userfile"
 )
 
 // log is the file of train's --log, or "".
@@ -14,7 +17,18 @@ func (l *launchJob) log() string { return l.train.Flags().Lookup("log").Value.St
 
 // lastLogged is the step of the last whole line of a log, or -1.
 func lastLogged(path string) int {
-	text, err := os.ReadFile(path)
+	file, err := userfile.Open(path, math.MaxInt64)
+	if err != nil {
+		return -1
+	}
+	defer file.Close()
+	const enough = 64 << 10 // bytes, for several lines
+	info, err := file.Stat()
+	if err != nil {
+		return -1
+	}
+	begin := max(0, info.Size()-enough)
+	text, err := io.ReadAll(io.NewSectionReader(file, begin, enough))
 	if err != nil {
 		return -1
 	}

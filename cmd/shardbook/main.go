@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime/debug"
 	"strconv"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/mod/semver"
@@ -24,9 +22,7 @@ import (
 )
 
 func main() {
-	// mpirun forwards SIGUSR1 to all ranks, and kills those that do not end at once on all else.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
-	defer stop()
+	ctx := signals.context()
 	err := newCommand().ExecuteContext(ctx)
 	if err == nil {
 		return
@@ -64,7 +60,7 @@ func newCommand() *cobra.Command {
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", else shardbook in the user's cache folder)")
-	flags.StringVar(&s.plugin, "plugin", "", "PJRT plugin: a path, cpu or cuda (default $"+plugin.Env+", else the best that is there)")
+	flags.StringVar(&s.plugin, "plugin", "", "PJRT plugin: a path, cpu, cuda, or go-xla for its release, which is not verified (default $"+plugin.Env+", else the best that is there)")
 	flags.IntVar(&s.devices, "devices", 0, "number of devices where a program does not choose it (default $"+xla.EnvDevices+", else "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -22,6 +24,9 @@ const envMain = "SHARDBOOK_TEST_MAIN"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envMain) != "" {
+		if fd, err := strconv.Atoi(os.Getenv(envCompiling)); err == nil {
+			go tellCompiling(os.NewFile(uintptr(fd), "compiling"))
+		}
 		main()
 		os.Exit(0)
 	}
@@ -267,7 +272,7 @@ func fullDisk(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("only root can mount a small file system: %v", err)
+		systest.Skip(t, systest.NotRoot, "a small file system cannot be mounted: "+err.Error())
 	}
 	t.Cleanup(func() { syscall.Unmount(dir, 0) })
 	return dir

@@ -78,6 +78,8 @@ func notebooksCommand() *cobra.Command {
 func runNotebook(ctx context.Context, k *kernel.Kernel, r kernel.Run, name string, update bool) error {
 	bar := newProgress("running")
 	r.OnCell = func(cell, cells int) { bar.show(name, cell-1, cells, fmt.Sprintf("cell %d of %d", cell, cells)) }
+	var times kernel.Times
+	r.OnRan = times.Ran
 	if update { // beside the notebook, whose place it takes only when all cells have passed
 		r.Ipynb = filepath.Join(filepath.Dir(r.Notebook), "."+name+".updated.ipynb")
 		defer os.Remove(r.Ipynb)
@@ -93,7 +95,7 @@ func runNotebook(ctx context.Context, k *kernel.Kernel, r kernel.Run, name strin
 			return err
 		}
 	}
-	fmt.Printf("%s: passed in %.0f s\n", name, time.Since(start).Seconds())
+	fmt.Printf("%s: passed in %.0f s (%v)\n", name, time.Since(start).Seconds(), times)
 	return nil
 }
 

@@ -3,12 +3,12 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 )
 
@@ -42,6 +42,7 @@ func scheduleCommand() *cobra.Command {
 			"  shardbook schedule --read schedule.csv",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			signals.allow(0) // it only computes
 			if err := o.validate(cmd); err != nil {
 				return err
 			}
@@ -153,23 +154,14 @@ func (o *scheduleOptions) build(in io.Reader, costs schedule.Costs) (schedule.Sc
 	return schedule.New(schedule.Kind(o.kind), o.stages, o.microbatches, o.chunks)
 }
 
+// maxSchedule is more bytes than any schedule has that is read.
+const maxSchedule = 64 << 20
+
 // readSchedule reads either form, by how it begins, from the file that a flag names.
 func readSchedule(flag, path string, in io.Reader) (schedule.Schedule, error) {
-	if path != "-" {
-		file, err := os.Open(path)
-		if err != nil {
-			return schedule.Schedule{}, fmt.Errorf("--%s: %w", flag, err)
-		}
-		defer file.Close()
-		in = file
-	}
-	const most = 64 << 20
-	text, err := io.ReadAll(io.LimitReader(in, most+1))
-	switch {
-	case err != nil:
-		return schedule.Schedule{}, fmt.Errorf("--%s: %s: %w", flag, path, err)
-	case len(text) > most:
-		return schedule.Schedule{}, fmt.Errorf("--%s: %s has more than %d MiB: no schedule is that long", flag, path, most>>20)
+	text, err := readOr(in, path, maxSchedule)
+	if err != nil {
+		return schedule.Schedule{}, fmt.Errorf("--%s: %w", flag, err)
 	}
 	var s schedule.Schedule
 	if isScheduleText(string(text)) {
@@ -181,6 +173,14 @@ func readSchedule(flag, path string, in io.Reader) (schedule.Schedule, error) {
 		return schedule.Schedule{}, fmt.Errorf("--%s: %s: %w", flag, path, err)
 	}
 	return s, nil
+}
+
+// readOr reads the file that the path names or, where that is -, the standard input.
+func readOr(in io.Reader, path string, most int64) ([]byte, error) {
+	if path == "-" {
+		return userfile.ReadAll(in, "the standard input", most)
+	}
+	return userfile.Read(path, most)
 }
 
 // isScheduleText tells this project's text, by its first line that is no comment, from CSV.

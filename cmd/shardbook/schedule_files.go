@@ -2,13 +2,16 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"html"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/chart"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -41,17 +44,28 @@ func (o *scheduleOptions) write(t schedule.Timeline) error {
 	return nil
 }
 
+// maxReplaced is how many bytes an old file may have that is looked at before it is replaced: more than what is written here.
+const maxReplaced = 512 << 20
+
 // replaceFile makes what is to be written first, so that an error leaves an old file as it is.
 func replaceFile(path string, same func(io.Reader) bool, make func(io.Writer) error) error {
-	old, err := os.ReadFile(path)
-	if err == nil && len(old) > 0 && !same(bytes.NewReader(old)) {
+	old, err := userfile.Read(path, maxReplaced)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case len(old) > 0 && !same(bytes.NewReader(old)):
 		return fmt.Errorf("%s is there already, and is something else: choose another file", path)
 	}
 	var text bytes.Buffer
 	if err := make(&text); err != nil {
 		return err
 	}
-	return os.WriteFile(path, text.Bytes(), 0o644)
+	file, err := userfile.Edit(path, os.O_TRUNC, maxReplaced)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text.Bytes())
+	return errors.Join(err, file.Close())
 }
 
 func isScheduleCSV(r io.Reader) bool {

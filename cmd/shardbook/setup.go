@@ -45,6 +45,9 @@ func labCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if warning := lab.Warning(); warning != "" {
+				cmd.PrintErrln(warning)
+			}
 			// JupyterLab takes this process's place: the terminal, its signals and
 			// its exit status are then its own.
 			return syscall.Exec(jupyter.Path, jupyter.Args, jupyter.Env)

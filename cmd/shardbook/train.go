@@ -37,7 +37,8 @@ func trainCommand() *cobra.Command {
 			"same program, flags, text and --checkpoint folder; rank 0 prints and logs. Another engine is no other run: --resume goes on with\n" +
 			"either. To have it save and end, send mpirun SIGUSR1, which it passes on; on SIGINT and SIGTERM it gives ranks a second to do so\n" +
 			"before it kills them (--mca odls_base_sigkill_timeout 10: ten seconds, which it takes after each failure, too).\n\n" +
-			"Exit status: 0 the run is done; 75 a rank was lost, and the run can be started again with --resume; 1 anything else.\n\n" +
+			"Exit status: 0 the run is done; 75 a rank was lost, and the run can be started again with --resume; 128 and a signal's number where\n" +
+			"it did not end within --grace after that signal; 1 anything else.\n\n" +
 			"With --reference it is the run that other systems' figures are compared with: a fixed text and fixed weights.",
 		Example: "  shardbook train --steps 200 --sample 300\n" +
 			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 --steps 500 --checkpoint run\n" +
@@ -74,6 +75,8 @@ func trainCommand() *cobra.Command {
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "newest checkpoints to keep; 0 keeps all")
 	f.BoolVar(&o.resume, "resume", false, "go on from the newest checkpoint")
+	f.DurationVar(&o.grace, "grace", usualGrace, "how long the step, or the compilation, under way may take after SIGINT, SIGTERM or SIGHUP; then, or at a second signal, "+
+		"the process ends without it, with status 128 and the signal's number")
 	f.StringVar(&o.trace, "trace", "", fmt.Sprintf("file for a trace of what ranks did in the last %d steps, in Chrome's format", tracedSteps))
 	f.Var(&o.link, "link", "bytes a second, as 1e9 or 1GB, of a simulated slow link between ranks (default none)")
 	f.StringVar(&o.log, "log", "", "file for a line of JSON for each step")
@@ -143,6 +146,7 @@ type trainOptions struct {
 	timeout         time.Duration // how long a rank waits for another, with engineMPI
 	checkpoint      string
 	saveEvery, keep int
+	grace           time.Duration // how long it may take to end after a signal
 	resume          bool
 	log, trace      string
 	link            byteCount // a second
@@ -164,17 +168,22 @@ func (o *trainOptions) ofRanks() string {
 }
 
 func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {
+	for _, name := range []string{"text", "schedule-file", "checkpoint", "trace", "log"} {
+		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+			return fmt.Errorf("--%s is empty: give it a path, or leave it out", name)
+		}
+	}
 	switch {
 	case o.saveEvery < 1:
 		return fmt.Errorf("--save-every=%d: want at least 1", o.saveEvery)
 	case o.keep < 0:
 		return fmt.Errorf("--keep=%d: want at least 0", o.keep)
+	case o.grace < 0:
+		return fmt.Errorf("--grace=%v: want at least 0s", o.grace)
 	case o.sample < 0:
 		return fmt.Errorf("--sample=%d: want at least 0", o.sample)
 	case o.sample > 0 && o.prompt == "":
 		return fmt.Errorf("--prompt is empty: give it at least one byte to go on from")
-	case cmd.Flags().Changed("schedule-file") && j.Parallel.file == "":
-		return fmt.Errorf("--schedule-file is empty: give it a file, or leave it out")
 	case o.resume && o.checkpoint == "":
 		return fmt.Errorf("--resume needs the folder to go on from: --checkpoint DIR")
 	}

@@ -57,7 +57,7 @@ func TestTrainLayoutRefuses(t *testing.T) {
 		"--tensor 2 --pipe 9":                           "--pipe=9: 4 blocks",
 		"--tensor 2 --pipe 3":                           "needs 3 blocks, and the model has 2",
 		"--tensor 2 --pipe 2 --device-memory 10kB":      "a device of stage 1 needs",
-		"--tensor 2 --pipe 2 --data 512":                "multiply to 2048 devices",
+		"--tensor 2 --pipe 2 --data 256":                "multiply to 1024 devices",
 		"--tensor 2 --data 2 --zero 1 --optimizer lamb": "which is cut between the devices of the tensor axis and sharded by ZeRO",
 	} {
 		cmd := newCommand()

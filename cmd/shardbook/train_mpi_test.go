@@ -187,7 +187,7 @@ func TestCrewRefuses(t *testing.T) {
 func running(t *testing.T, options, flags []string, meanwhile func(mpirun int)) (output, folder string, status int) {
 	t.Helper()
 	folder = filepath.Join(t.TempDir(), "run")
-	args := append(slices.Clone(tiny), "--steps", "1000000", "--save-every", "5", "--checkpoint", folder, "--timeout", "5s")
+	args := append(slices.Clone(tiny), "--steps", "1000000", "--save-every", "5", "--checkpoint", folder, "--timeout", "15s")
 	line := slices.Concat(options, []string{mpiCommand(t)}, args, flags)
 	done := make(chan struct{})
 	go func() {
@@ -230,7 +230,7 @@ func TestTrainLosesProcess(t *testing.T) {
 		slices.Sort(said)
 		host, _ := os.Hostname()
 		for i, line := range said {
-			if want := fmt.Sprintf("shardbook: rank %d on %s: rank 2 on %[2]s did not answer within 5s", i, host); !strings.HasPrefix(line, want) {
+			if want := fmt.Sprintf("shardbook: rank %d on %s: rank 2 on %[2]s did not answer within 15s", i, host); !strings.HasPrefix(line, want) {
 				t.Errorf("%v: %q, want %q", c.signal, line, want)
 			}
 		}

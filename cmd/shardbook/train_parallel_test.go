@@ -19,7 +19,7 @@ func TestTrainRanks(t *testing.T) {
 	dir := t.TempDir()
 	first, whole, traced := filepath.Join(dir, "first"), filepath.Join(dir, "whole"), filepath.Join(dir, "trace.json")
 	args := append(slices.Clone(small), "--data", "2", "--accumulate", "2")
-	cmd := exec.Command(os.Args[0], append(args, "--bucket-bytes", "20kB", "--checkpoint", first, "--steps", "1000000", "--save-every", "2")...)
+	cmd := exec.Command(os.Args[0], append(args, "--bucket-bytes", "20kB", "--checkpoint", first, "--steps", "1000000", "--save-every", "2", "--grace", "1h")...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	var noise strings.Builder
 	cmd.Stderr = &noise

@@ -74,7 +74,7 @@ func TestTrainPipeRefuses(t *testing.T) {
 	for args, want := range map[string]string{
 		"--pipe -1":                                          "--pipe=-1",
 		"--pipe 999999":                                      "--pipe=999999",
-		"--pipe 4 --data 512":                                "in all",
+		"--pipe 4 --data 256":                                "in all",
 		"--pipe 2 --shards 2":                                "--shards and --pipe=2",
 		"--pipe 2 --accumulate 2":                            "--accumulate and --pipe=2, which has --microbatches",
 		"--pipe 2 --bucket-bytes 1MB":                        "--bucket-bytes and --pipe=2",

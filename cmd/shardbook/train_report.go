@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/guptarohit/asciigraph"
+
+	"github.com/shardbook/shardbook/internal/userfile"
 )
 
 // stepRecord is what the log says of a step.
@@ -35,7 +37,7 @@ func openLog(path string, after int) (*stepLog, error) {
 	if path == "" {
 		return nil, nil
 	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o644)
+	file, err := userfile.Append(path)
 	if err != nil {
 		return nil, fmt.Errorf("--log: %w", err)
 	}
@@ -51,10 +53,10 @@ func openLog(path string, after int) (*stepLog, error) {
 // cutLog ends a log behind the line of a step. A file that is no log is left as it is.
 func cutLog(file *os.File, after int) error {
 	const begin = `{"step":`
-	lines, end := bufio.NewReader(file), int64(0)
+	lines, end := bufio.NewReaderSize(file, 64<<10), int64(0)
 	for {
-		line, err := lines.ReadBytes('\n')
-		if err != nil && err != io.EOF {
+		line, err := lines.ReadSlice('\n')
+		if err != nil && err != io.EOF && err != bufio.ErrBufferFull { // a line that is too long is none of a log
 			return err
 		}
 		var r stepRecord
@@ -150,6 +152,13 @@ func (t *training) report(out io.Writer, text string) error {
 	if t.options.json {
 		return json.NewEncoder(out).Encode(r)
 	}
+	_, err = io.WriteString(out, t.page(r, text))
+	return err
+}
+
+// page is the result for people.
+func (t *training) page(r trainResult, text string) string {
+	out := &strings.Builder{}
 	if len(r.Losses) > 1 {
 		fmt.Fprintln(out, asciigraph.Plot(r.Losses, asciigraph.Height(10), asciigraph.Width(min(64, len(r.Losses))),
 			asciigraph.Precision(2), asciigraph.Caption(fmt.Sprintf("loss in nats, steps %d to %d", r.FirstStep, t.run.Steps()))))
@@ -211,7 +220,7 @@ func (t *training) report(out io.Writer, text string) error {
 	if text != "" {
 		fmt.Fprintf(out, "\n%s\n", strings.ToValidUTF8(text, "\uFFFD"))
 	}
-	return nil
+	return out.String()
 }
 
 // short writes a number with about three digits.

@@ -8,9 +8,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/gomlx/gomlx/core/graph"
@@ -26,17 +24,13 @@ import (
 
 // trainAndReport does a job and says what came of it.
 func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
-	ctx := cmd.Context()
-	defer context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })() // a second signal ends the process
+	signals.allow(o.grace)
 	t := &training{job: j, options: o, saved: -1}
 	if o.engine != engineMPI {
 		defer t.close()
 		return t.do(cmd)
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGUSR1) // which mpirun passes on, and leaves ranks all the time they need to save
-	defer stop()
-	cmd.SetContext(ctx)
-	crew, job, err := joinCrew(ctx, o.timeout)
+	crew, job, err := joinCrew(cmd.Context(), o.timeout)
 	if err != nil {
 		return err
 	}
@@ -85,16 +79,28 @@ func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	path, err := checkpoint.Latest(o.checkpoint)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !o.resume:
-		if err := os.MkdirAll(o.checkpoint, 0o755); err != nil { // now, rather than at the first save
-			return nil, fmt.Errorf("--checkpoint: %w", err)
-		}
-		return nil, nil
+		return nil, writable(o.checkpoint) // now, rather than at the first save
 	case err != nil:
 		return nil, err
 	case !o.resume:
 		return nil, fmt.Errorf("--checkpoint: there is %s already: go on from it with --resume, or choose another folder", path)
 	}
 	return checkpoint.Open(path)
+}
+
+// writable makes the folder for checkpoints, and returns an error if nothing can be written to it.
+func writable(folder string) error {
+	err := os.MkdirAll(folder, 0o755)
+	if err == nil {
+		var file *os.File
+		if file, err = os.CreateTemp(folder, ".writable-"); err == nil {
+			err = errors.Join(file.Close(), os.Remove(file.Name()))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("--checkpoint: %w", err)
+	}
+	return nil
 }
 
 // training is a job that is being done.
@@ -281,6 +287,7 @@ func (t *training) save() error {
 	if t.options.checkpoint == "" || t.saved == t.run.Steps() {
 		return nil
 	}
+	defer signals.save()()
 	if err := t.run.Save(context.Background(), t.options.checkpoint, t.job, t.options.keep); err != nil {
 		return err
 	}
@@ -288,8 +295,9 @@ func (t *training) save() error {
 	return nil
 }
 
-// interrupted saves what there is and says how to go on.
+// interrupted saves what there is and says how to go on. What is left to do then is short, and is not cut off.
 func (t *training) interrupted() error {
+	signals.save()
 	if t.options.checkpoint == "" {
 		return fmt.Errorf("interrupted after step %d; with --checkpoint DIR it could go on", t.run.Steps())
 	}

@@ -63,11 +63,15 @@ func TestTrainShared(t *testing.T) {
 
 func TestTrainShareRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"--tensor -1":                                               "--tensor=-1",
-		"--tensor 1025":                                             "--tensor=1025",
-		"--seq-parallel -1":                                         "--seq-parallel=-1",
+		"--tensor -1":       "--tensor=-1",
+		"--tensor 1025":     "--tensor=1025",
+		"--seq-parallel -1": "--seq-parallel=-1",
+		"--seq-parallel 9":  "--seq-parallel=9: a sequence has --seq 8 tokens, and each device takes at least one",
+		"--seq-parallel 200 --seq-method hybrid --data 1":           "--seq-parallel=200: a sequence has --seq 8 tokens",
+		"--seq-parallel 16 --pipe 2":                                "--seq-parallel=16: a sequence has --seq 8 tokens",
+		"--tensor 1000":                                             "--tensor=1000",
 		"--seq-parallel 999999":                                     "--seq-parallel=999999",
-		"--tensor 2 --data 1024":                                    "multiply to 2048 devices: want at most",
+		"--tensor 2 --data 256":                                     "multiply to 512 devices: want at most",
 		"--tensor-sequence":                                         "--tensor-sequence: no devices share layers",
 		"--tensor 1 --tensor-sequence":                              "--tensor-sequence: no devices share layers",
 		"--tensor 2 --tensor-overlap":                               "add --tensor-sequence",
@@ -94,7 +98,7 @@ func TestTrainShareRefuses(t *testing.T) {
 		"--seq-parallel 4 --seq-method hybrid --seq-ulysses 4":      "--seq-ulysses=4: want a number between 1 and --seq-parallel 4",
 		"--seq-parallel 3 --seq-method ulysses":                     "which 3 devices cannot exchange evenly for tokens",
 		"--seq-parallel 2 --tensor 4 --seq-method ulysses":          "which 2 devices cannot exchange evenly for tokens",
-		"--seq-parallel 12 --seq-method hybrid --seq-ulysses 3":     "which 3 devices cannot exchange evenly for tokens",
+		"--seq-parallel 6 --seq-method hybrid --seq-ulysses 3":      "which 3 devices cannot exchange evenly for tokens",
 		"--seq-parallel 2 --seq-method hybrid":                      "choose other numbers, or --seq-method ring",
 		"--tensor 3":                                                `--tensor=3: tensor: parameter h0.qkv.w`,
 		"--tensor 3 --sync auto":                                    `--tensor=3: tensor: parameter h0.qkv.w`,

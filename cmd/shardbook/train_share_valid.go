@@ -98,6 +98,10 @@ func (j *job) suitsShared(r train.Recipe) error {
 	if p.sharing() == "" {
 		return nil
 	}
+	if p.SeqParallel > j.Model.Seq {
+		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: want at most %[2]d",
+			p.SeqParallel, j.Model.Seq)
+	}
 	cuts, err := j.Model.Rules().Cuts(j.Model.Params(), max(1, p.Tensor))
 	if err != nil {
 		return fmt.Errorf("--tensor=%d: %w", p.Tensor, inFlags(err))

@@ -142,7 +142,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1", "--checkpoint")
-	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log)...)
+	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log, "--grace", "1h")...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	var noise strings.Builder
 	cmd.Stderr = &noise
@@ -295,7 +295,7 @@ func TestTrainLogsSkippedSteps(t *testing.T) {
 // Interrupted while its only step is compiled, the run does the step and saves it.
 func TestTrainInterruptedAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
-	cmd := exec.Command(os.Args[0], append(small, "--steps", "1", "--checkpoint", dir)...)
+	cmd := exec.Command(os.Args[0], append(small, "--steps", "1", "--checkpoint", dir, "--grace", "1h")...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -344,6 +344,10 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--text", empty}, []string{empty, "not a single byte"}},
 		{[]string{"--text", short}, []string{"9 bytes", "--seq 128", "129"}},
 		{[]string{"--text", filepath.Join(dir, "nothing")}, []string{"nothing", "no such file"}},
+		{[]string{"--text", ""}, []string{"--text is empty"}},
+		{[]string{"--log", ""}, []string{"--log is empty"}},
+		{[]string{"--checkpoint", "/sys"}, []string{"--checkpoint", "/sys"}}, // which even root cannot write to
+		{[]string{"--grace", "-1s"}, []string{"--grace=-1s"}},
 		{[]string{"--text-bytes", "-1"}, []string{"--text-bytes=-1"}},
 		{[]string{"--heads", "5"}, []string{"--heads is 5", "--d 128", "such as 4"}},
 		{[]string{"--layers", "0"}, []string{"--layers is 0"}},

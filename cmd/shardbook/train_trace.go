@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -24,7 +25,7 @@ func openTrace(path string) (*tracer, error) {
 	if path == "" {
 		return nil, nil
 	}
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	file, err := userfile.Edit(path, 0, maxReplaced)
 	if err != nil {
 		return nil, fmt.Errorf("--trace: %w", err)
 	}

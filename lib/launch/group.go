@@ -21,19 +21,30 @@ func ownGroup(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// killMarked kills the processes of this machine that have a setting in their environment, which they inherited, but for this
-// one. Ranks have process groups of their own, and outlive mpirun when it is killed. Without /proc it finds none.
+// killMarked kills this user's processes on this machine that have a setting in their environment, which they
+// inherited, but for this one. Ranks have process groups of their own, and outlive mpirun when it is killed. Without
+// /proc it finds none. Root could kill those of others too, who can write any setting into their environment.
 func killMarked(setting string) {
 	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range paths {
 		environ, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+setting+"\x00")) {
+		if err != nil || !ours(filepath.Dir(path)) ||
+			!bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+setting+"\x00")) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && pid != os.Getpid() {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
+}
+
+// ours reports whether a process, of which this is the folder in /proc, was started by this process's user.
+func ours(process string) bool {
+	status, _ := os.ReadFile(filepath.Join(process, "status"))
+	_, ids, _ := bytes.Cut(status, []byte("\nUid:"))
+	var uid int // the real one, which comes first
+	_, err := fmt.Fscan(bytes.NewReader(ids), &uid)
+	return err == nil && uid == os.Getuid()
 }
 
 // tail is the last line that a program wrote, if it is not too long.

@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -82,7 +83,7 @@ func TestProcess(t *testing.T) {
 // What a killed program leaves in sessions of their own, as mpirun leaves its ranks, ends too, stopped or not.
 func TestKill(t *testing.T) {
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
-		t.Skip("processes are found in /proc, which is not there")
+		systest.Skip(t, systest.System, "processes are found in /proc, which is not there")
 	}
 	defer systest.NoLeaks(t)()
 	file := filepath.Join(t.TempDir(), "pid")
@@ -109,6 +110,44 @@ func TestKill(t *testing.T) {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(rank) + "/stat")
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
+}
+
+// Root kills what has the mark and is root's, and nobody else's process, whatever its environment says.
+func TestKillMarkedOfOthers(t *testing.T) {
+	if os.Getuid() != 0 {
+		systest.Skip(t, systest.NotRoot, "only root can start a process of another user")
+	}
+	if _, err := os.Stat("/proc/self/environ"); err != nil {
+		systest.Skip(t, systest.System, "processes are found in /proc, which is not there")
+	}
+	defer systest.NoLeaks(t)()
+	const mark = envMark + "=a test of other users"
+	start := func(uid uint32, setting string) *exec.Cmd {
+		cmd := exec.Command("/bin/sleep", "1000")
+		cmd.Env = []string{setting}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if err := cmd.Start(); err != nil { // which returns when the process is another program, with its own environment
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	const nobody = 65534
+	other, unmarked, ours := start(nobody, mark), start(0, mark+" and more"), start(0, mark)
+	killMarked(mark)
+	for what, c := range map[string]struct {
+		cmd  *exec.Cmd
+		want syscall.Signal
+	}{
+		"another user's":          {other, syscall.SIGTERM},
+		"root's without the mark": {unmarked, syscall.SIGTERM},
+		"root's":                  {ours, syscall.SIGKILL},
+	} {
+		c.cmd.Process.Signal(syscall.SIGTERM) // ends those that have not been sent SIGKILL before
+		c.cmd.Wait()
+		if got := c.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != c.want {
+			t.Errorf("a process that is %s ended by %v, want %v", what, got, c.want)
+		}
+	}
 }
 
 func TestLineWatch(t *testing.T) {

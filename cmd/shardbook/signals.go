@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// usualGrace is how long a command may take to end after a signal: less than the ten seconds that docker stop leaves it, and mostly
+// more than a step. XLA cannot be interrupted while it compiles or computes.
+const usualGrace = 5 * time.Second
+
+// sameSignal is how long after a signal another one counts as the same: timeout, for one, sends its program two.
+const sameSignal = 200 * time.Millisecond
+
+// signalWatch ends the process on signals. The first one ends the command's context, which ends most commands orderly; what is left of
+// the command when its grace is over, or at the second signal, ends with the process. SIGUSR1 leaves it all the time that it needs:
+// mpirun forwards it to all ranks, and kills those that do not end at once on all else.
+type signalWatch struct {
+	mu      sync.Mutex
+	grace   time.Duration
+	saving  int           // writes under way that are not to be cut off
+	saved   chan struct{} // is closed when there are none; nil where nobody waits
+	last    func()        // is called before the process is ended; nil is nothing
+	exit    func(status int)
+	message io.Writer
+}
+
+// signals are those of this process.
+var signals = newSignalWatch(os.Stderr, os.Exit)
+
+func newSignalWatch(message io.Writer, exit func(status int)) *signalWatch {
+	return &signalWatch{grace: usualGrace, exit: exit, message: message}
+}
+
+// allow sets how long the command may take to end after the first signal; with 0, it ends at once.
+func (w *signalWatch) allow(grace time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.grace = grace
+}
+
+// save has the end of the grace wait until done is called. A second signal does not wait.
+func (w *signalWatch) save() (done func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.saving++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.saving--; w.saving == 0 && w.saved != nil {
+			close(w.saved)
+			w.saved = nil
+		}
+	}
+}
+
+// idle returns a channel that is closed once nothing is being saved.
+func (w *signalWatch) idle() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	saved := make(chan struct{})
+	if w.saving == 0 {
+		close(saved)
+	} else {
+		w.saved = saved
+	}
+	return saved
+}
+
+// timeLeft is what there is of the grace when the first signal comes; SIGUSR1 has no end of it.
+func (w *signalWatch) timeLeft(first os.Signal) <-chan time.Time {
+	if first == syscall.SIGUSR1 {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.After(w.grace)
+}
+
+// before has a function called before the process is ended: what it started may not end with it.
+func (w *signalWatch) before(last func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = last
+}
+
+// context ends at the first signal, and the watch has begun.
+func (w *signalWatch) context() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	caught := make(chan os.Signal, 8)
+	signal.Notify(caught, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		signal.Notify(caught, syscall.SIGHUP)
+	}
+	go w.watch(caught, cancel)
+	return ctx
+}
+
+func (w *signalWatch) watch(caught <-chan os.Signal, cancel context.CancelFunc) {
+	first := <-caught
+	at := time.Now()
+	cancel()
+	over, idle := w.timeLeft(first), (<-chan struct{})(nil)
+	for {
+		select {
+		case <-over:
+			idle = w.idle()
+		case <-idle:
+			w.end(first, "it was still at work")
+			return
+		case again := <-caught:
+			if time.Since(at) > sameSignal {
+				w.end(again, "at once, as a second signal came")
+				return
+			}
+		}
+	}
+}
+
+// end ends the process with the status that shells give one which a signal ended.
+func (w *signalWatch) end(by os.Signal, how string) {
+	s := by.(syscall.Signal)
+	w.mu.Lock()
+	last := w.last
+	w.mu.Unlock()
+	if last != nil {
+		last()
+	}
+	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; checkpoints that were finished are whole\n", unix.SignalName(s), how)
+	w.exit(128 + int(s))
+}
