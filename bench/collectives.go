@@ -22,7 +22,7 @@ import (
 // that times a factor which makes different numbers of ranks comparable.
 type collectives struct {
 	ops   []string
-	sizes []int64
+	sizes sizes
 	ranks int
 }
 
@@ -37,7 +37,8 @@ func (*collectives) about() string {
 func (b *collectives) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&b.ops, "ops", slices.Clone(collectiveOps), "operations")
-	flags.Int64SliceVar(&b.sizes, "sizes", []int64{4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}, "sizes in bytes")
+	b.sizes.bytes = []int64{4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}
+	flags.Var(&b.sizes, "sizes", "sizes, in bytes or as 64KiB, 1MiB")
 	flags.IntVar(&b.ranks, "ranks", 4, "number of ranks")
 }
 
@@ -45,12 +46,18 @@ func (b *collectives) cases() ([]testCase, error) {
 	if b.ranks < 2 {
 		return nil, fmt.Errorf("--ranks=%d: want 2 or more", b.ranks)
 	}
+	// All ranks have two buffers, and so does what they are compared with.
+	free := freeMemory() / 4 / int64(b.ranks)
 	var cases []testCase
 	for _, op := range b.ops {
 		if !slices.Contains(collectiveOps, op) {
 			return nil, fmt.Errorf("--ops: no operation %q, want some of %s", op, strings.Join(collectiveOps, ","))
 		}
-		for _, size := range b.sizes {
+		for _, size := range b.sizes.bytes {
+			if size > free {
+				return nil, fmt.Errorf("--sizes: %s for %d ranks do not fit into the free memory: want at most %s", sizeText(size), b.ranks,
+					sizeText(free>>20<<20))
+			}
 			if size < 1 || size%int64(4*b.ranks) != 0 {
 				return nil, fmt.Errorf("--sizes: %d bytes do not give %d ranks equal parts of float32: want a multiple of %d", size, b.ranks, 4*b.ranks)
 			}
@@ -65,16 +72,6 @@ func (c collectiveCase) describe(r *record) {
 	r.Op, r.Bytes, r.Ranks = c.Op, c.Bytes, c.Ranks
 	bandwidth := float64(c.Bytes) / (r.MedianMS * 1e6) // GB/s
 	r.AlgBW, r.BusBW = round(bandwidth), round(bandwidth*c.busFactor())
-}
-
-// sizeText writes a size with the largest binary unit that divides it.
-func sizeText(bytes int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB"}
-	i := 0
-	for ; i < len(units)-1 && bytes%1024 == 0; i++ {
-		bytes /= 1024
-	}
-	return fmt.Sprintf("%d %s", bytes, units[i])
 }
 
 func (b *collectives) implementations() []implementation {

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"slices"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 // TestCheck makes each operation's result from its definition, element by element.
@@ -73,7 +75,7 @@ func TestBusFactor(t *testing.T) {
 // TestOurs runs our engines, which check their results, at sizes with and without
 // a rest to the vector units' width.
 func TestOurs(t *testing.T) {
-	b := &collectives{ops: collectiveOps, sizes: []int64{48, 12300}, ranks: 3}
+	b := &collectives{ops: collectiveOps, sizes: sizes{bytes: []int64{48, 12300}}, ranks: 3}
 	only := []string{"group", "group-ring", "xla", "xla-malloc", "memory-copy", "memory-negate", "memory-add"}
 	records, err := run(t, b, settings{rounds: 2, only: only})
 	if err != nil {
@@ -87,12 +89,12 @@ func TestOurs(t *testing.T) {
 // TestPeers runs the peers, which check their results too, and our MPI.
 func TestPeers(t *testing.T) {
 	if _, err := peersPython(os.Getenv(envPython)); err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.NoPeers, err)
 	}
 	if _, err := exec.LookPath("mpicc"); err != nil {
-		t.Skip(needMPI)
+		systest.Skip(t, systest.System, needMPI)
 	}
-	b := &collectives{ops: collectiveOps, sizes: []int64{4096}, ranks: 2}
+	b := &collectives{ops: collectiveOps, sizes: sizes{bytes: []int64{4096}}, ranks: 2}
 	only := []string{"mpi", "gloo", "openmpi", "jax", "jax-donate"}
 	records, err := run(t, b, settings{rounds: 1, peers: true, python: os.Getenv(envPython), only: only})
 	if err != nil {

@@ -23,7 +23,7 @@ type inGraph struct {
 }
 
 func (b *collectives) serveXLA(ctx context.Context) (subject, func(), error) {
-	backend, err := xla.OpenContext(ctx, xla.Devices(b.ranks), xla.Plugin("cpu"))
+	backend, err := openXLA(ctx, b.ranks)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -61,15 +61,14 @@ func sideOf(r role, class string, results []compared) (s side) {
 // compare makes the records of one case.
 func compare(name string, c testCase, results []result) []record {
 	all := costs(results)
-	load := load1()
 	var records []record
 	for k, res := range all {
 		we, they, bound := sideOf(ours, res.class, all), sideOf(peer, res.class, all), sideOf(limit, res.class, all)
 		took := results[k].times
 		rec := record{
-			Bench: name, Case: c.name, Impl: res.name, Role: results[k].role,
+			Bench: name, Case: c.name, Impl: res.name, Role: res.role, Class: res.class, Samples: took,
 			MinMS: round(took.min()), MedianMS: round(took.median()), Rounds: len(took),
-			footprint: res.footprint, Load1: load,
+			footprint: res.footprint,
 		}
 		if res.over != "" && res.role != base {
 			rec.Over, rec.Cost, rec.MinCost = res.over, round(res.times.median()), round(res.least)

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 // TestDataOurs trains a small model in all of our ways: their losses must agree.
@@ -19,7 +21,7 @@ func TestDataOurs(t *testing.T) {
 func TestDataPeers(t *testing.T) {
 	python := os.Getenv(envPython)
 	if _, err := peersPython(python); err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.NoPeers, err)
 	}
 	b := &data{training{override: trainSize{Layers: 1, Width: 24, Heads: 3, Seq: 10, Batch: 8}}}
 	records, err := run(t, b, settings{rounds: 2, peers: true, python: python, only: []string{"spmd-2", "ddp-2", "jax-4"}})
@@ -80,7 +82,7 @@ func TestDataCosts(t *testing.T) {
 		}
 	}
 	var text strings.Builder
-	text.WriteString(ratioTable(records))
+	text.WriteString(ratioText(records))
 	for _, c := range (&data{}).charts(records) {
 		if err := c.Err(); err != nil {
 			t.Fatal(err)

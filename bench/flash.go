@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -99,38 +98,19 @@ func (b *flashBench) charts(records []record) []*chart.Chart {
 			charts = append(charts, chart.Line(c.op(), "tokens", "time over flash's", lines...).LogX().LogY())
 		}
 	}
+	for _, t := range b.tables(records) {
+		charts = append(charts, t.chart())
+	}
+	return charts
+}
+
+// tables lists the times over flash's, and the memory.
+func (b *flashBench) tables(records []record) []table {
 	memory := func(r record) string {
 		return cell("%.1f", mebibytes(r.Temporary)) + " / " + cell("%.1f", mebibytes(r.ExtraRSS))
 	}
-	return append(charts,
-		flashTable("Time over flash's: median (least)", records, ratioCell, variant, peer),
-		flashTable("Memory, MiB: temporary of the compiled program / rise of the process's peak", records, memory, ours, variant, peer))
-}
-
-// flashTable has a row a case and a column an implementation of those roles.
-func flashTable(title string, records []record, cell func(record) string, roles ...role) *chart.Chart {
-	header := []string{"case"}
-	var cases []string
-	cells := map[[2]string]string{}
-	for _, r := range records {
-		if !slices.Contains(roles, r.Role) {
-			continue
-		}
-		if !slices.Contains(header, r.Impl) {
-			header = append(header, r.Impl)
-		}
-		if !slices.Contains(cases, r.Case) {
-			cases = append(cases, r.Case)
-		}
-		cells[[2]string{r.Case, r.Impl}] = cell(r)
+	return []table{
+		pivot("Time over flash's: median (least)", records, ratioCell, variant, peer),
+		pivot("Memory, MiB: temporary of the compiled program / rise of the process's peak", records, memory, ours, variant, peer),
 	}
-	var rows [][]string
-	for _, name := range cases {
-		row := []string{name}
-		for _, impl := range header[1:] {
-			row = append(row, cmp.Or(cells[[2]string{name, impl}], "–"))
-		}
-		rows = append(rows, row)
-	}
-	return chart.Table(title, header, rows)
 }

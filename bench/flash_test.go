@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 func TestFlashCases(t *testing.T) {
@@ -137,7 +139,7 @@ func TestFlashOurs(t *testing.T) {
 func TestFlashPeers(t *testing.T) {
 	python := os.Getenv(envPython)
 	if _, err := peersPython(python); err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.NoPeers, err)
 	}
 	records, err := run(t, &flashBench{tokens: []int{300}, threads: 2}, settings{rounds: 1, peers: true, python: python})
 	if err != nil {

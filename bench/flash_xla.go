@@ -36,7 +36,7 @@ func flashEngine(e flash.Engine) flashXLA {
 func plainAttention() flashXLA { return flashXLA{attention: gpt.CausalAttention, holdsScores: true} }
 
 func (s flashXLA) serve(ctx context.Context) (subject, func(), error) {
-	backend, err := xla.OpenContext(ctx, xla.Devices(1), xla.Plugin("cpu"))
+	backend, err := openXLA(ctx, 1)
 	if err != nil {
 		return nil, nil, err
 	}

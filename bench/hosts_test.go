@@ -26,7 +26,7 @@ func TestHostsOurs(t *testing.T) {
 func TestHostsPeers(t *testing.T) {
 	python := os.Getenv(envPython)
 	if _, err := peersPython(python); err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.NoPeers, err)
 	}
 	systest.OpenMPI(t)
 	records, err := run(t, tinyHosts(), settings{rounds: 2, peers: true, python: python, only: []string{"mpi-2", "ddp-2"}})

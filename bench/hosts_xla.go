@@ -25,7 +25,7 @@ type alone struct {
 
 func serveAlone(start startRun) func(context.Context) (subject, func(), error) {
 	return func(ctx context.Context) (subject, func(), error) {
-		backend, err := xla.OpenContext(ctx, xla.Devices(1), xla.Plugin("cpu"))
+		backend, err := openXLA(ctx, 1)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -72,7 +72,7 @@ func serveProcess(ctx context.Context) (subject, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	backend, err := xla.OpenContext(ctx, xla.Devices(1), xla.Plugin("cpu"))
+	backend, err := openXLA(ctx, 1)
 	if err != nil {
 		return nil, nil, errors.Join(err, job.Close())
 	}

@@ -22,7 +22,8 @@ import (
 )
 
 // benchmarks are all there are; each has a file of its own name.
-var benchmarks = []func() benchmark{newCollectives, newTraining, newData, newTensor, newZero, newZeroMemory, newFlash, newPipeline, newHosts}
+var benchmarks = []func() benchmark{newCollectives, newTraining, newData, newTensor, newZero, newZeroMemory,
+	newFlash, newPipeline, newHosts}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -51,7 +52,7 @@ func newCommand() *cobra.Command {
 			return nil
 		},
 	}
-	root.AddCommand(installCommand())
+	root.AddCommand(installCommand(), tablesCommand())
 	for _, fresh := range benchmarks {
 		root.AddCommand(benchmarkCommand(fresh()))
 	}
@@ -62,7 +63,7 @@ func newCommand() *cobra.Command {
 // one of its implementations.
 func benchmarkCommand(b benchmark) *cobra.Command {
 	var s settings
-	var asJSON bool
+	var asJSON, save bool
 	var out, worker string
 	cmd := &cobra.Command{
 		Use:   b.name(),
@@ -76,21 +77,26 @@ func benchmarkCommand(b benchmark) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := s.run(cmd.Context(), b, report); err != nil {
-				return err
+			if report.Command = commandLine(cmd); save {
+				if report.saved, err = resultsFolder(cmd.Context()); err != nil {
+					return fmt.Errorf("--save: %w", err)
+				}
 			}
-			return report.finish()
+			return report.finish(s.run(cmd.Context(), b, report))
 		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&s.peers, "peers", false, "measure the peers too, and print ratios")
 	flags.BoolVar(&asJSON, "json", false, "print JSON lines, one for each case and implementation")
+	flags.BoolVar(&save, "save", false,
+		"write all that was measured into bench/"+resultsName+", of which \"bench tables\" makes the tables")
 	flags.StringVar(&out, "out", "", "folder for "+linesFile+" and "+pageFile)
 	flags.StringSliceVar(&s.only, "impls", nil, "implementations to measure (default all)")
 	if _, ok := b.(untimed); !ok {
 		flags.IntVar(&s.rounds, "rounds", 15, "samples of each case and implementation")
 	}
-	flags.StringVar(&s.python, "python", os.Getenv(envPython), "Python interpreter that has the peers (default $"+envPython+", else what \"bench install\" installed)")
+	flags.StringVar(&s.python, "python", os.Getenv(envPython),
+		"Python interpreter that has the peers (default $"+envPython+", else what \"bench install\" installed)")
 	flags.StringVar(&worker, "worker", "", "serve as this implementation's process")
 	flags.MarkHidden("worker")
 	b.flags(cmd)

@@ -60,6 +60,7 @@ func (s settings) run(ctx context.Context, b benchmark, report *report) error {
 		return err
 	}
 	defer clean()
+	report.begin(ctx)
 
 	bar := notebook.NewBar(b.name(), len(implementations)+len(cases)*s.rounds)
 	defer bar.Done()
@@ -68,13 +69,16 @@ func (s settings) run(ctx context.Context, b benchmark, report *report) error {
 	if err != nil {
 		return err
 	}
+	for _, w := range workers {
+		report.Versions[w.name] = w.versions
+	}
 	for _, c := range cases {
 		results, err := measure(ctx, c, workers, s.rounds, func() { bar.Step("%s", c.name) })
+		if addErr := report.add(c, results); addErr != nil {
+			return errors.Join(err, addErr)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
-		}
-		if err := report.add(c, results); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -137,7 +141,8 @@ type result struct {
 }
 
 // measure takes samples of a case from all workers in turns. Each round begins
-// with another worker. Workers that cannot do the case are left out.
+// with another worker. Workers that cannot do the case are left out. Where it fails in
+// a round, the results are those of the rounds before.
 func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onRound func()) ([]result, error) {
 	params, err := json.Marshal(c.params)
 	if err != nil {
@@ -183,9 +188,9 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 			k := (round + i) % len(able)
 			a, err := able[k].ask(ctx, request{Do: "sample", Calls: calls[k]})
 			if err != nil {
-				return nil, err
+				return cut(results, round), err
 			}
-			results[k].times[round] = a.MS
+			results[k].times[round] = math.Round(a.MS*1e6) / 1e6 // no clock tells less than a nanosecond
 		}
 		onRound()
 	}
@@ -195,6 +200,17 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 		}
 	}
 	return results, nil
+}
+
+// cut returns the results of the first rounds, none where there is none.
+func cut(results []result, rounds int) []result {
+	if rounds == 0 {
+		return nil
+	}
+	for i := range results {
+		results[i].times = results[i].times[:rounds]
+	}
+	return results
 }
 
 // sampleCalls finds how many calls of the case prepared make a sample.

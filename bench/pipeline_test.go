@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 )
 
@@ -26,7 +27,7 @@ func TestPipelineOurs(t *testing.T) {
 func TestPipelinePeers(t *testing.T) {
 	python := os.Getenv(envPython)
 	if _, err := peersPython(python); err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.NoPeers, err)
 	}
 	b := smallPipeline()
 	b.size.ForwardMS = 1
@@ -111,7 +112,7 @@ func TestPipelineCharts(t *testing.T) {
 	records := compare("pipeline", testCase{name: "both"}, []result{took("simulated", 100), took("player-4", 101), took("torch-player-4", 110)})
 	records = append(records, compare("pipeline", testCase{name: "ours"}, []result{took("simulated", 100), took("player-4", 102)})...)
 	records = append(records, compare("pipeline", testCase{name: "trained"}, []result{took("xla", 10), took("ranks-4", 15), took("torch", 20), took("torch-4", 40)})...)
-	wantText(t, ratioTable(records), (&pipelineBench{}).charts(records),
+	wantText(t, ratioText(records), (&pipelineBench{}).charts(records),
 		"both torch-player-4 1.09 (1.09)", "trained torch-4 – 1.33 (1.33)", // 110/101 and 2/1.5
 		"over the simulated step's", "ours player-4 102 simulated 1.020", "over one device's", "trained torch-4 40 torch 2.000")
 }

@@ -21,7 +21,7 @@ type layersXLA struct {
 
 func serveLayers(devices int, starts func(pipelineCase) startRun) func(context.Context) (subject, func(), error) {
 	return func(ctx context.Context) (subject, func(), error) {
-		backend, err := xla.OpenContext(ctx, xla.Devices(devices), xla.Plugin("cpu"))
+		backend, err := openXLA(ctx, devices)
 		if err != nil {
 			return nil, nil, err
 		}

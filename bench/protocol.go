@@ -26,11 +26,12 @@ type request struct {
 
 // answer is a worker's answer, and also what it says when it connects.
 type answer struct {
-	Rank        int     `json:"rank"`
-	MS          float64 `json:"ms,omitempty"` // of sample
-	facts               // of prepare
-	Unsupported string  `json:"unsupported,omitempty"`
-	Error       string  `json:"error,omitempty"`
+	Rank        int      `json:"rank"`
+	Versions    versions `json:"versions,omitempty"` // when it connects
+	MS          float64  `json:"ms,omitempty"`       // of sample
+	facts                // of prepare
+	Unsupported string   `json:"unsupported,omitempty"`
+	Error       string   `json:"error,omitempty"`
 }
 
 // errUnsupported says that an implementation cannot do a case, and why.
@@ -64,7 +65,7 @@ func serveWorker(ctx context.Context, b benchmark, name string) error {
 // serve answers requests until the connection ends.
 func serve(conn net.Conn, s subject, rank int) error {
 	out := json.NewEncoder(conn)
-	if err := out.Encode(answer{Rank: rank}); err != nil {
+	if err := out.Encode(answer{Rank: rank, Versions: loaded}); err != nil {
 		return err
 	}
 	lines := bufio.NewScanner(conn)

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"io"
@@ -10,7 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
+	"time"
 
 	"github.com/shardbook/shardbook/lib/chart"
 )
@@ -27,9 +29,13 @@ type record struct {
 	Case     string  `json:"case"`
 	Impl     string  `json:"impl"`
 	Role     role    `json:"role"`
+	Class    string  `json:"class,omitempty"`
 	MinMS    float64 `json:"min_ms"`
 	MedianMS float64 `json:"median_ms"`
 	Rounds   int     `json:"rounds"`
+
+	// Samples are the times in milliseconds, one a round, of which all else is made.
+	Samples sampleTimes `json:"samples_ms,omitempty"`
 
 	// Where an implementation has a base, named by Over: the median of its time over
 	// the base's in the same round, and its least time over the base's least. The
@@ -51,6 +57,21 @@ type record struct {
 	// the median.
 	OfLimit float64 `json:"of_limit,omitempty"`
 
+	details
+
+	// Of benchmarks that know their memory. The ratios are theirs over ours, of the
+	// temporary memory and of all that is planned, against the leanest compiled
+	// implementation of the other side.
+	footprint
+	TempRatio   float64 `json:"temp_ratio,omitempty"`
+	MemoryRatio float64 `json:"memory_ratio,omitempty"`
+
+	// Load1 is the machine's load average when the case was done.
+	Load1 float64 `json:"load1"`
+}
+
+// details are what a case has to say about a record.
+type details struct {
 	// Of benchmarks of several operations.
 	Op string `json:"op,omitempty"`
 
@@ -68,30 +89,22 @@ type record struct {
 	Ranks int     `json:"ranks,omitempty"`
 	AlgBW float64 `json:"algbw_GBs,omitempty"`
 	BusBW float64 `json:"busbw_GBs,omitempty"`
-
-	// Of benchmarks that know their memory. The ratios are theirs over ours, of the
-	// temporary memory and of all that is planned, against the leanest compiled
-	// implementation of the other side.
-	footprint
-	TempRatio   float64 `json:"temp_ratio,omitempty"`
-	MemoryRatio float64 `json:"memory_ratio,omitempty"`
-
-	// Load1 is the machine's load average when the case was done.
-	Load1 float64 `json:"load1"`
 }
 
-// report collects a run's records and shows them.
+// report collects what a run measures, and shows it.
 type report struct {
 	benchmark
-	json    bool
-	out     string // folder; "" for none
-	lines   io.Writer
-	file    *os.File
-	records []record
+	outcome
+	json  bool
+	out   string // folder; "" for none
+	saved string // folder; "" for none
+	lines io.Writer
+	file  *os.File
 }
 
 func newReport(b benchmark, asJSON bool, out string) (*report, error) {
 	r := &report{benchmark: b, json: asJSON, out: out, lines: io.Discard}
+	r.Bench, r.Versions = b.name(), map[string]versions{}
 	if asJSON {
 		r.lines = os.Stdout
 	}
@@ -109,11 +122,19 @@ func newReport(b benchmark, asJSON bool, out string) (*report, error) {
 	return r, nil
 }
 
+// begin notes what is there before the first process is started.
+func (r *report) begin(ctx context.Context) {
+	r.Date, r.Load1 = time.Now().UTC().Truncate(time.Second), load1()
+	r.Machine = thisMachine(ctx)
+}
+
 // add reports a case.
 func (r *report) add(c testCase, results []result) error {
 	out := json.NewEncoder(r.lines)
+	load := load1()
 	for _, rec := range compare(r.name(), c, results) {
-		r.records = append(r.records, rec)
+		rec.Load1 = load
+		r.Records = append(r.Records, rec)
 		if err := out.Encode(rec); err != nil {
 			return err
 		}
@@ -138,78 +159,82 @@ func load1() (load float64) {
 	return load
 }
 
-// finish shows the whole.
-func (r *report) finish() error {
-	charts := r.charts(r.records)
-	if !r.json {
-		fmt.Print(ratioTable(r.records))
+// finish shows what was measured, which is not all where the run ended by an error, and returns that error.
+func (r *report) finish(ended error) error {
+	if r.file != nil {
+		defer r.file.Close()
+	}
+	if ended != nil && len(r.Records) == 0 {
+		return ended
+	}
+	heading := r.heading()
+	if ended != nil {
+		ended = fmt.Errorf("the results are partial, and not saved: %w", ended)
+		last := r.Records[len(r.Records)-1]
+		heading = fmt.Sprintf("PARTIAL: the run ended early. The last case is %s, of %d rounds.\n%s", last.Case, last.Rounds, heading)
+	}
+	charts := r.charts(r.Records)
+	if r.json {
+		fmt.Fprintln(os.Stderr, heading)
+	} else {
+		fmt.Printf("%s\n%s", heading, ratioText(r.Records))
 		for _, c := range charts {
 			fmt.Printf("\n%s", c.Text())
 		}
+	}
+	return errors.Join(ended, r.write(heading, charts, ended == nil))
+}
+
+// write writes the files that were asked for; results are saved of a complete run only.
+func (r *report) write(heading string, charts []*chart.Chart, complete bool) error {
+	if complete && r.saved != "" {
+		path, err := r.save(r.saved)
+		if err != nil {
+			return fmt.Errorf("--save: %w", err)
+		}
+		fmt.Fprintf(os.Stderr, "bench: wrote %s\n", path)
 	}
 	if r.out == "" {
 		return nil
 	}
 	path := filepath.Join(r.out, pageFile)
-	err := writePage(path, r.about(), r.records, charts)
-	if err == nil {
-		err = r.file.Close()
+	if err := writePage(path, r.about(), heading, r.Records, charts); err != nil {
+		return fmt.Errorf("--out: %w", err)
 	}
-	if err == nil {
-		fmt.Fprintf(os.Stderr, "bench: wrote %s and %s\n", filepath.Join(r.out, linesFile), path)
-	}
-	return err
+	fmt.Fprintf(os.Stderr, "bench: wrote %s and %s\n", filepath.Join(r.out, linesFile), path)
+	return nil
 }
 
-// ratioTable has a row a case, and in it our implementations' ratios. It is "" where no
-// times were taken.
-func ratioTable(records []record) string {
-	if !slices.ContainsFunc(records, func(r record) bool { return r.Rounds > 0 }) {
+func timed(records []record) bool {
+	return slices.ContainsFunc(records, func(r record) bool { return r.Rounds > 0 })
+}
+
+// ratioTable has a row a case, and in it our implementations' ratios. There is none where no times were taken.
+func ratioTable(records []record) (table, bool) {
+	if !timed(records) {
+		return table{}, false
+	}
+	title := "How many times as fast as the best peer: median (least) of the rounds; % of the limit."
+	if slices.ContainsFunc(records, func(r record) bool { return r.Over != "" }) {
+		title = "The best peer's cost over ours: median (least) of the rounds; % of the limit."
+	}
+	ratios := func(r record) string { return strings.TrimSpace(ratioCell(r) + " " + limitCell(r)) }
+	t := pivot(title, records, ratios, ours)
+	best := pivot("", records, func(r record) string { return r.Best }, ours)
+	loads := pivot("", records, func(r record) string { return fmt.Sprintf("%.1f", r.Load1) }, ours)
+	t.header = slices.Insert(append(t.header, "load"), 1, "best peer")
+	for i, row := range t.rows {
+		t.rows[i] = slices.Insert(append(row, said(loads.rows[i])), 1, said(best.rows[i]))
+	}
+	return t, true
+}
+
+func ratioText(records []record) string {
+	t, ok := ratioTable(records)
+	if !ok {
 		return ""
 	}
-	var columns []string // our implementations
-	rows := map[string]map[string]record{}
-	var cases []string
-	for _, r := range records {
-		if r.Role != ours {
-			continue
-		}
-		if !slices.Contains(columns, r.Impl) {
-			columns = append(columns, r.Impl)
-		}
-		if rows[r.Case] == nil {
-			rows[r.Case] = map[string]record{}
-			cases = append(cases, r.Case)
-		}
-		rows[r.Case][r.Impl] = r
-	}
-	var text strings.Builder
-	title := "How many times as fast as the best peer"
-	if slices.ContainsFunc(records, func(r record) bool { return r.Over != "" }) {
-		title = "The best peer's cost over ours"
-	}
-	text.WriteString(title + ": median (least) of the rounds; % of the limit.\n\n")
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "case\tbest peer\t%s\tload\n", strings.Join(columns, "\t"))
-	for _, name := range cases {
-		cells := []string{name, "–"}
-		load := 0.0
-		for _, column := range columns {
-			r, ok := rows[name][column]
-			cell := "–"
-			if ok {
-				cell = strings.TrimSpace(ratioCell(r) + " " + limitCell(r))
-				load = r.Load1
-				if r.Best != "" {
-					cells[1] = r.Best
-				}
-			}
-			cells = append(cells, cell)
-		}
-		fmt.Fprintf(w, "%s\t%.1f\n", strings.Join(cells, "\t"), load)
-	}
-	w.Flush()
-	return text.String()
+	return "\n" + t.text()
 }
 
 func ratioCell(r record) string {
@@ -227,7 +252,7 @@ func limitCell(r record) string {
 }
 
 // writePage writes a page that needs no network.
-func writePage(path, title string, records []record, charts []*chart.Chart) error {
+func writePage(path, title, heading string, records []record, charts []*chart.Chart) error {
 	var page strings.Builder
 	fmt.Fprintf(&page, "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>%s</title>\n<h1>%[1]s</h1>\n", html.EscapeString(title))
 	page.WriteString(chart.Loader())
@@ -238,6 +263,6 @@ func writePage(path, title string, records []record, charts []*chart.Chart) erro
 		}
 		page.WriteString(fragment + "\n")
 	}
-	fmt.Fprintf(&page, "<pre>%s</pre>\n", html.EscapeString(ratioTable(records)))
+	fmt.Fprintf(&page, "<pre>%s\n%s</pre>\n", html.EscapeString(heading), html.EscapeString(ratioText(records)))
 	return os.WriteFile(path, []byte(page.String()), 0o644)
 }

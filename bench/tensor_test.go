@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 // TestTensorOurs trains a small model whose layers, or sequences, two devices share: their losses must agree.
@@ -30,7 +32,7 @@ func TestTensorOurs(t *testing.T) {
 func TestTensorPeers(t *testing.T) {
 	python := os.Getenv(envPython)
 	if _, err := peersPython(python); err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.NoPeers, err)
 	}
 	b := &tensorBench{training{override: trainSize{Layers: 2, Width: 24, Heads: 4, Seq: 8, Batch: 3}}}
 	records, err := run(t, b, settings{rounds: 1, peers: true, python: python, only: []string{"tensor-2", "jax-2", "tensor-4", "jax-4"}})
@@ -78,6 +80,6 @@ func TestTensorCharts(t *testing.T) {
 			{implementation{name: name("jax"), role: peer, class: devicesClass(n)}, sampleTimes{20, 10}, footprint{}},
 		})...)
 	}
-	wantText(t, ratioTable(records), (&tensorBench{}).charts(records),
+	wantText(t, ratioText(records), (&tensorBench{}).charts(records),
 		"one, 2 devices tensor-2 15 1.25 0.50", "one, 4 devices ring-4 5 0.38 0.25", "one, 4 devices jax-4 15 1.25 0.50")
 }

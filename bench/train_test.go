@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 func TestTrainingCases(t *testing.T) {
@@ -55,7 +57,7 @@ func TestTrainingOurs(t *testing.T) {
 func TestTrainingPeers(t *testing.T) {
 	python := os.Getenv(envPython)
 	if _, err := peersPython(python); err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.NoPeers, err)
 	}
 	b := &training{override: trainSize{Layers: 2, Width: 24, Heads: 3, Seq: 10, Batch: 5}}
 	records, err := run(t, b, settings{rounds: 2, peers: true, python: python})

@@ -44,7 +44,7 @@ func startOne(backend *xla.Backend, r train.Recipe) (trainRun, error) {
 
 func serveTraining(devices int, start startRun) func(context.Context) (subject, func(), error) {
 	return func(ctx context.Context) (subject, func(), error) {
-		backend, err := xla.OpenContext(ctx, xla.Devices(devices), xla.Plugin("cpu"))
+		backend, err := openXLA(ctx, devices)
 		if err != nil {
 			return nil, nil, err
 		}

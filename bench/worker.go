@@ -29,7 +29,8 @@ type worker struct {
 	programs []*exec.Cmd
 	over     sync.WaitGroup // the programs
 	ranks    []*connection
-	said     tail // by the programs
+	said     tail     // by the programs
+	versions versions // of what they measure with
 }
 
 type connection struct {
@@ -55,10 +56,13 @@ func startWorkers(ctx context.Context, implementations []implementation, b bench
 	return workers, nil
 }
 
+// stopWorkers stops all at once: some may need to be told by signals.
 func stopWorkers(workers []*worker) {
+	var stopping sync.WaitGroup
 	for _, w := range workers {
-		w.stop()
+		stopping.Go(w.stop)
 	}
+	stopping.Wait()
 }
 
 // startWorker starts an implementation's processes and waits until all of them
@@ -85,6 +89,9 @@ func (w *worker) start(ctx context.Context, b benchmark, p place) error {
 		commands = func(ctx context.Context, _ place) ([]*exec.Cmd, error) { return w.self(ctx, b) }
 	}
 	programs, err := commands(ctx, p)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -117,7 +124,14 @@ func (w *worker) start(ctx context.Context, b benchmark, p place) error {
 		err = fmt.Errorf("it ended at once (%v): %s", end, w.lastWords())
 	}
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return context.Cause(ctx)
+	}
+	if err == nil {
+		// Where one of several processes dies, no others are waited for.
+		go func() {
+			<-ended
+			w.hangUp()
+		}()
 	}
 	return err
 }
@@ -140,9 +154,11 @@ func (w *worker) accept(listener *net.UnixListener) error {
 		}
 		c := &connection{Conn: conn, lines: bufio.NewScanner(conn)}
 		w.ranks = append(w.ranks, c)
-		if _, err := c.hear(); err != nil {
+		hello, err := c.hear()
+		if err != nil {
 			return fmt.Errorf("%w: %s", err, w.lastWords())
 		}
+		w.versions = hello.Versions
 	}
 	return nil
 }
@@ -164,11 +180,7 @@ func (w *worker) ask(ctx context.Context, r request) (all answer, err error) {
 		return all, err
 	}
 	// Whoever is waiting for an answer goes on at once when the run is cut off.
-	defer context.AfterFunc(ctx, func() {
-		for _, c := range w.ranks {
-			c.Close()
-		}
-	})()
+	defer context.AfterFunc(ctx, w.hangUp)()
 	for _, c := range w.ranks {
 		if _, err := c.Write(append(line, '\n')); err != nil {
 			return all, w.failed(ctx, r, err)
@@ -198,7 +210,7 @@ func (w *worker) ask(ctx context.Context, r request) (all answer, err error) {
 
 func (w *worker) failed(ctx context.Context, r request, err error) error {
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	return fmt.Errorf("%s, %s: %w: %s", w.name, r.Do, err, w.lastWords())
 }
@@ -213,14 +225,20 @@ func (w *worker) lastWords() string {
 // stop ends the programs: they see their connection end, and are told by signals
 // if they do not go.
 func (w *worker) stop() {
-	for _, c := range w.ranks {
-		c.Close()
-	}
+	w.hangUp()
 	if !w.await(grace) {
 		w.signal(syscall.SIGTERM)
 		w.await(grace)
 	}
 	w.signal(syscall.SIGKILL)
+	w.await(grace)
+}
+
+// hangUp ends the connections. Whoever waits for an answer goes on at once.
+func (w *worker) hangUp() {
+	for _, c := range w.ranks {
+		c.Close()
+	}
 }
 
 // await waits for the programs to end, and reports whether they have.

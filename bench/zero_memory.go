@@ -84,29 +84,36 @@ func stackPeer(args ...string) func(context.Context, place) ([]*exec.Cmd, error)
 }
 
 // charts draws the temporary memory beside what there must be of it.
-func (*zeroMemory) charts(records []record) []*chart.Chart {
-	header := []string{"blocks", "a block's weights", "a device's gradients"}
-	var rows [][]string
-	var depths []int
+func (b *zeroMemory) charts(records []record) []*chart.Chart {
 	var lines []chart.Series
+	var drawn []int
 	for _, r := range records {
-		i := slices.Index(depths, r.Depth)
-		if i < 0 {
-			i = len(depths)
-			depths = append(depths, r.Depth)
-			rows = append(rows, []string{strconv.Itoa(r.Depth), kibibytes(r.BlockBytes), kibibytes(r.GradientBytes)})
-			lines = addPoint(lines, header[2], int64(r.Depth), float64(r.GradientBytes)/(1<<10))
+		if !slices.Contains(drawn, r.Depth) {
+			drawn = append(drawn, r.Depth)
+			lines = addPoint(lines, gradientsOf, int64(r.Depth), float64(r.GradientBytes)/(1<<10))
 		}
-		if !slices.Contains(header, r.Impl) {
-			header = append(header, r.Impl)
-		}
-		rows[i] = append(rows[i], kibibytes(r.Temporary))
 		lines = addPoint(lines, r.Impl, int64(r.Depth), float64(r.Temporary)/(1<<10))
 	}
-	return []*chart.Chart{
-		chart.Table("Temporary memory of a step on each device, KiB", header, rows),
-		chart.Line("Temporary memory of a step on each device", "blocks", "KiB", lines...),
+	var charts []*chart.Chart
+	for _, t := range b.tables(records) {
+		charts = append(charts, t.chart())
 	}
+	return append(charts, chart.Line("Temporary memory of a step on each device", "blocks", "KiB", lines...))
+}
+
+// gradientsOf names what there must be on each device beside its part of the state.
+const gradientsOf = "a device's gradients"
+
+// tables lists the temporary memory beside what there must be of it.
+func (*zeroMemory) tables(records []record) []table {
+	temporary := func(r record) string { return kibibytes(r.Temporary) }
+	t := pivot("Temporary memory of a step on each device, KiB", records, temporary, ours, peer)
+	t.header = slices.Insert(t.header, 1, "a block's weights", gradientsOf)
+	for i, row := range t.rows {
+		k := slices.IndexFunc(records, func(r record) bool { return r.Case == row[0] })
+		t.rows[i] = slices.Insert(row, 1, kibibytes(records[k].BlockBytes), kibibytes(records[k].GradientBytes))
+	}
+	return []table{t}
 }
 
 func kibibytes(bytes int64) string { return cell("%.0f", float64(bytes)/(1<<10)) }

@@ -14,7 +14,6 @@ import (
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // stackCase is a deep stack of equal residual blocks, x + tanh(x·up)·down, and its batch.
@@ -87,7 +86,7 @@ type stackXLA struct{ trainXLA }
 
 func serveStack(start startRun) func(context.Context) (subject, func(), error) {
 	return func(ctx context.Context) (subject, func(), error) {
-		backend, err := xla.OpenContext(ctx, xla.Devices(stackDevices), xla.Plugin("cpu"))
+		backend, err := openXLA(ctx, stackDevices)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -1,12 +1,21 @@
 """The worker's side of the protocol that protocol.go describes."""
+import importlib.metadata
 import json
 import os
+import platform
 import socket
+import sys
 import traceback
 
 
 class Unsupported(Exception):
     """The case cannot be done here; the message says why."""
+
+
+def versions():
+    """The versions of this Python and of what the subject has imported."""
+    named = [name for name in ("jax", "jaxlib", "mpi4py", "numpy", "torch") if name in sys.modules]
+    return {"Python": platform.python_version(), **{name: importlib.metadata.version(name) for name in named}}
 
 
 def serve(subject, rank=0):
@@ -22,7 +31,7 @@ def serve(subject, rank=0):
     def say(**answer):
         print(json.dumps({"rank": rank, **answer}), file=lines, flush=True)
 
-    say()
+    say(versions=versions())
     for line in lines:
         request = json.loads(line)
         try:
