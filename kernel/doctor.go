@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ type Check struct {
 	Needed  bool   `json:"needed"`            // shardbook does not work without it
 	Version string `json:"version,omitempty"` // of what was found
 	Path    string `json:"path,omitempty"`    // of what was found
+	Source  string `json:"source,omitempty"`  // where what was found comes from
 	Problem string `json:"problem,omitempty"` // one sentence: what is wrong and what to do
 }
 
@@ -207,9 +209,11 @@ func (k *Kernel) checkPlugin(probe *exec.Cmd, d *Diagnosis) Check {
 	}
 	version := ""
 	if opened.Info.API != "" {
-		version = fmt.Sprintf("PJRT API %s, %s", opened.Info.API, p.Source)
+		version = "PJRT API " + opened.Info.API
 	}
-	return found("PJRT plugin", version, p.Path, err)
+	c := found("PJRT plugin", version, p.Path, err)
+	c.Source = p.Source
+	return c
 }
 
 // runProbe runs the command and reads the Probe that it prints.
@@ -243,7 +247,8 @@ func (d Diagnosis) String() string {
 		case !c.OK:
 			mark = "-      "
 		}
-		fmt.Fprintf(&b, "%s  %-18s %s", mark, c.Name, c.Version)
+		from := slices.DeleteFunc([]string{c.Version, c.Source}, func(s string) bool { return s == "" })
+		fmt.Fprintf(&b, "%s  %-18s %s", mark, c.Name, strings.Join(from, ", "))
 		if c.Path != "" {
 			fmt.Fprintf(&b, "  (%s)", filepath.Clean(c.Path))
 		}

@@ -37,6 +37,30 @@ type Run struct {
 	OnRan  func(cell int, took time.Duration) // a code cell has run; may be nil
 }
 
+// Times are how long the code cells of a notebook took, in their order.
+type Times []CellTime
+
+// CellTime is how long a code cell took: GoNB's compiling and linking, and the run.
+type CellTime struct {
+	Cell int // counted from 1, text cells included
+	Took time.Duration
+}
+
+// Ran adds a cell. It is meant for Run.OnRan.
+func (t *Times) Ran(cell int, took time.Duration) { *t = append(*t, CellTime{cell, took}) }
+
+// String returns one line.
+func (t Times) String() string {
+	var text strings.Builder
+	var sum time.Duration
+	for _, c := range t {
+		fmt.Fprintf(&text, "cell %d %.1f s, ", c.Cell, c.Took.Seconds())
+		sum += c.Took
+	}
+	fmt.Fprintf(&text, "%d cells %.1f s", len(t), sum.Seconds())
+	return text.String()
+}
+
 // CellError is the failure of one cell: an error, a failing shell line, or
 // something written to standard error.
 type CellError struct {

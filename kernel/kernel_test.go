@@ -215,3 +215,27 @@ func TestFindNotebooks(t *testing.T) {
 		t.Errorf("an unknown name: %v", err)
 	}
 }
+
+// Whoever is root hears that JupyterLab is told to run as root, unless he has told it so himself; nobody else does.
+func TestLabAsRoot(t *testing.T) {
+	k := kerneltest.Ready(t)
+	root := os.Geteuid() == 0
+	for _, c := range []struct {
+		args  []string
+		warns bool
+		told  int // how often JupyterLab is told
+	}{{nil, root, map[bool]int{true: 1}[root]}, {[]string{"--allow-root"}, false, 1}} {
+		lab := kernel.Lab{Args: c.args}
+		cmd, err := k.LabCommand(t.Context(), lab)
+		if err != nil {
+			t.Fatal(err)
+		}
+		warning := lab.Warning()
+		if told := strings.Count(strings.Join(cmd.Args, " "), "--allow-root"); told != c.told || (warning != "") != c.warns {
+			t.Errorf("with %q and root %v: %q, warning %q", c.args, root, cmd.Args, warning)
+		}
+		if c.warns && (!strings.Contains(warning, "--allow-root") || strings.Contains(warning, "\n")) {
+			t.Errorf("warning %q, want a line that names --allow-root", warning)
+		}
+	}
+}

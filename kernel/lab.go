@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 )
@@ -15,6 +16,20 @@ type Lab struct {
 	IP        string   // "" is JupyterLab's own default, localhost
 	Port      int      // 0 is JupyterLab's own default, 8888 or the next that is free
 	Args      []string // further arguments for `jupyter lab`
+}
+
+const allowRoot = "--allow-root"
+
+// asRoot reports whether JupyterLab, which refuses root, must be told to run, as in a container, and Args do not.
+func (lab Lab) asRoot() bool { return os.Geteuid() == 0 && !slices.Contains(lab.Args, allowRoot) }
+
+// Warning is a line for the user if LabCommand adds an argument that he should know of, or "".
+func (lab Lab) Warning() string {
+	if !lab.asRoot() {
+		return ""
+	}
+	return "JupyterLab is started with " + allowRoot + ": you are root, and so are all cells that run in it. " +
+		"Be another user where that matters."
 }
 
 // LabCommand returns the command that opens JupyterLab on the project's
@@ -34,8 +49,8 @@ func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
 	if lab.Port != 0 {
 		args = append(args, "--port="+strconv.Itoa(lab.Port))
 	}
-	if os.Geteuid() == 0 {
-		args = append(args, "--allow-root") // as in a container; Jupyter refuses root otherwise
+	if lab.asRoot() {
+		args = append(args, allowRoot)
 	}
 	cmd, err := k.Command(ctx, "jupyter", append(args, lab.Args...)...)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"github.com/shardbook/shardbook/internal/kerneltest"
@@ -49,10 +50,8 @@ var chromium = sync.OnceValues(func() (string, error) {
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	path, err := chromium()
-	if err != nil && os.Getenv("CI") != "" {
-		t.Fatal(err)
-	} else if err != nil {
-		t.Skip(err)
+	if err != nil {
+		systest.Skip(t, systest.System, err)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path), chromedp.WindowSize(1400, 1000),
@@ -151,9 +150,12 @@ func checkPage(t *testing.T, path string) {
 // TestLab does what a newcomer does: opens JupyterLab, double-clicks 00-devices,
 // chooses Run All Cells from the menu, and sees charts.
 func TestLab(t *testing.T) {
+	systest.FullOnly(t, "JupyterLab in a browser")
 	k := kerneltest.Ready(t)
 	ctx := browser(t)
-	address := startLab(t, k)
+	dir := t.TempDir()
+	withoutOutputs(t, "00-devices.ipynb", filepath.Join(dir, "00-devices.ipynb"))
+	address := startLab(t, k, dir)
 
 	// The tab asks the server alone, whatever the page does.
 	asked := requests(t, ctx)
@@ -203,12 +205,73 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// startLab starts JupyterLab on a copy of 00-devices without outputs, with
-// settings of its own, and returns its address with the token.
-func startLab(t *testing.T, k *kernel.Kernel) string {
-	t.Helper()
+// TestFirstStart does what somebody does who is quicker than the first session: opens JupyterLab, which has never run
+// here, and a notebook, and three seconds later chooses Run All Cells. Every cell must run, however far the session has
+// come by then: where the server is slow, it has not said yet which sessions there are, or has not started the new one.
+func TestFirstStart(t *testing.T) {
+	systest.FullOnly(t, "Run All Cells while the first session starts, in a browser")
+	k := kerneltest.Ready(t)
+	for name, held := range map[string]string{"as it comes": "", "sessions unknown": "GET", "session starting": "POST"} {
+		t.Run(name, func(t *testing.T) { firstStart(t, k, held) })
+	}
+}
+
+// holdSessions makes a page keep its requests of the method held.method to /api/sessions to itself, until held.go is
+// called.
+const holdSessions = `window.held = {method: '', n: 0};
+held.until = new Promise(go => { held.go = go });
+window.fetch = (send => async (what, how) => {
+	const request = new Request(what, how);
+	if (request.method === held.method && new URL(request.url).pathname.endsWith('/api/sessions')) {
+		held.n++;
+		await held.until;
+	}
+	return send(request);
+})(window.fetch)`
+
+// evaluate runs a JavaScript expression, whatever its value.
+func evaluate(expression string) chromedp.Action[chromedp.Void] {
+	return func(ctx context.Context, tab *chromedp.Target) (none chromedp.Void, err error) {
+		_, err = chromedp.Evaluate[any](expression)(ctx, tab)
+		return none, err
+	}
+}
+
+func firstStart(t *testing.T, k *kernel.Kernel, held string) {
+	ctx := browser(t)
 	dir := t.TempDir()
-	withoutOutputs(t, "00-devices.ipynb", filepath.Join(dir, "00-devices.ipynb"))
+	writeRun(t, filepath.Join(dir, "run.ipynb"))
+	address := startLab(t, k, dir)
+	hold := page.AddScriptToEvaluateOnNewDocumentParams{Source: holdSessions}
+	if _, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, hold); err != nil {
+		t.Fatal(err)
+	}
+	opened := chromedp.Sleep(3 * time.Second)
+	if held != "" {
+		opened = until(`held.n > 0`)
+	}
+	file := chromedp.CSS(`.jp-DirListing-item[title^="Name: run.ipynb"]`)
+	err := chromedp.Do(ctx, chromedp.Navigate(address),
+		chromedp.WaitVisible(file), evaluate(fmt.Sprintf(`held.method = %q`, held)), chromedp.DoubleClick(file),
+		chromedp.WaitVisible(chromedp.CSS(`.jp-NotebookPanel .jp-CodeCell`)), opened,
+		choose(".lm-MenuBar-itemLabel", "Run"), choose(".lm-Menu-itemLabel", "Run All Cells"))
+	if err != nil {
+		t.Fatalf("starting the notebook: %v%s", err, screenshot(t, ctx))
+	}
+	const cells = `[...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell')].map(c => c.innerText)`
+	err = chromedp.Do(ctx, until(cells+`.every(c => !c.startsWith('[9]'))`), // all have been told to run
+		evaluate(`held.go(null)`),
+		until(cells+`.every((c, i) => c.startsWith('[' + (i + 1) + ']:') && c.includes('\nran ' + (i + 1)))`))
+	if err != nil {
+		seen, _ := chromedp.Run(ctx, chromedp.Evaluate[[]string](cells))
+		t.Fatalf("cells have not run: %q: %v%s", seen, err, screenshot(t, ctx))
+	}
+}
+
+// startLab starts JupyterLab on a folder, as on a machine where it has never run, and returns its address with the
+// token.
+func startLab(t *testing.T, k *kernel.Kernel, dir string) string {
+	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -2,9 +2,12 @@ package notebooks
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/kernel"
 )
 
 // cell is one cell of a notebook's file.
@@ -12,12 +15,18 @@ type cell struct {
 	CellType string `json:"cell_type"`
 	Count    int    `json:"execution_count"`
 	Source   text
-	Outputs  []struct {
-		Type string `json:"output_type"`
-		Name string
-		Data struct {
-			HTML text `json:"text/html"`
-		}
+	Metadata struct{ Tags []string }
+	Outputs  []output
+}
+
+// output is something that a cell has printed or shown.
+type output struct {
+	Type string `json:"output_type"`
+	Name string
+	Text text // what it printed
+	Data struct {
+		HTML  text `json:"text/html"`
+		Plain text `json:"text/plain"`
 	}
 }
 
@@ -63,6 +72,30 @@ func withoutOutputs(t *testing.T, from, to string) {
 		}
 	}
 	if data, err = json.Marshal(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeRun writes a notebook whose cells ran as the ninth of an earlier kernel. Run in order, they print "ran 1" to
+// "ran 3".
+func writeRun(t *testing.T, to string) {
+	t.Helper()
+	var cells []map[string]any
+	for i := range 3 {
+		cells = append(cells, map[string]any{
+			"cell_type": "code", "id": fmt.Sprint("cell-", i), "metadata": map[string]any{}, "execution_count": 9,
+			"source":  fmt.Sprintf("%%%%\nfmt.Println(\"ran\", %d)", i+1),
+			"outputs": []any{map[string]any{"output_type": "stream", "name": "stdout", "text": "ran earlier\n"}},
+		})
+	}
+	spec := map[string]any{"name": kernel.Name, "display_name": "Go (shardbook)", "language": "go"}
+	data, err := json.Marshal(map[string]any{
+		"nbformat": 4, "nbformat_minor": 5, "cells": cells, "metadata": map[string]any{"kernelspec": spec},
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(to, data, 0o644); err != nil {

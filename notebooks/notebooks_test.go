@@ -1,7 +1,9 @@
-// Package notebooks holds the notebooks, and these tests run every one of them.
+// Package notebooks holds the notebooks, and these tests run them.
 package notebooks
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -17,93 +19,125 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
-// envOffline marks the process that TestNotebooks starts with the network cut.
+// envOffline marks the process that TestNotebooks starts with the network cut. Its arguments are a folder for what it
+// makes, and notebooks.
 const envOffline = "SHARDBOOK_TEST_OFFLINE"
 
-// envOut names the folder in which that process leaves the executed notebooks.
-const envOut = "SHARDBOOK_TEST_OUT"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(envOffline) != "" {
-		if err := loopbackUp(); err != nil {
-			fmt.Println("no loopback in the new network namespace:", err)
-			os.Exit(1)
-		}
-	}
-	os.Exit(m.Run())
-}
-
-// TestNotebooks runs every notebook after set-up with the network cut: as root in
-// a network namespace that has nothing but the loopback that kernels talk over.
-// Then it opens the exported HTML in a browser and watches what it loads.
-func TestNotebooks(t *testing.T) {
-	k := kerneltest.Ready(t)
-	out := t.TempDir()
-	if os.Geteuid() != 0 {
-		t.Log("not root, so the network stays on")
-		runAll(t, k, out)
-	} else {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRunOffline$", "-test.v")
-		cmd.Env = append(os.Environ(), envOffline+"=1", envOut+"="+out)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-		output, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
-	}
-	pages, err := filepath.Glob(filepath.Join(out, "*.html"))
-	if err != nil || len(pages) < 2 {
-		t.Fatalf("exported pages %q, %v", pages, err)
-	}
-	for _, page := range pages {
-		checkPage(t, page)
-	}
-}
-
-// TestRunOffline is what TestNotebooks runs in the process without a network.
-func TestRunOffline(t *testing.T) {
 	if os.Getenv(envOffline) == "" {
-		t.Skip("TestNotebooks starts this")
+		os.Exit(m.Run())
+	}
+	if err := runOffline(os.Args[1], os.Args[2:]); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+// runOffline runs notebooks in a process without a network.
+func runOffline(out string, names []string) error {
+	if err := loopbackUp(); err != nil {
+		return fmt.Errorf("no loopback in the new network namespace: %w", err)
 	}
 	if conn, err := net.Dial("udp", "192.0.2.1:9"); err == nil { // an address for documentation: RFC 5737
 		conn.Close()
-		t.Fatal("the network is not cut")
+		return errors.New("the network is not cut")
 	}
 	k, err := kernel.New(".", "")
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	runAll(t, k, os.Getenv(envOut))
+	return runAll(context.Background(), k, out, names)
 }
 
-// runAll runs two notebooks at a time: much of each is the Go linker, which keeps one core busy.
-func runAll(t *testing.T, k *kernel.Kernel, out string) {
-	paths, err := k.FindNotebooks(nil)
+// quick are the notebooks that the quick tier runs: a sixth of all cells, which use two thirds of the packages, kinds of
+// charts and functions for cells that there are in all notebooks: meshes and collectives, a training run with its
+// progress, and the engine that has most in it.
+var quick = []string{"00-devices", "01-first-run", "09-zero"}
+
+// chosen are the notebooks that this tier runs, by name.
+func chosen(t *testing.T) []string {
+	t.Helper()
+	paths, err := filepath.Glob("[0-9]*.ipynb")
 	if err != nil {
 		t.Fatal(err)
 	}
+	if systest.Full() {
+		var all []string
+		for _, path := range paths {
+			all = append(all, strings.TrimSuffix(path, ".ipynb"))
+		}
+		return all
+	}
+	rest := len(paths) - len(quick)
+	systest.LeftOut(t, fmt.Sprintf("%d of %d notebooks, and exported pages in a browser", rest, len(paths)))
+	return quick
+}
+
+// TestNotebooks runs notebooks after set-up with the network cut: as root in a network namespace that has nothing but
+// the loopback that kernels talk over. It compares what they say with what is committed. In the full tier it opens the
+// exported HTML in a browser and watches what it loads.
+func TestNotebooks(t *testing.T) {
+	k := kerneltest.Ready(t)
+	out, names := t.TempDir(), chosen(t)
+	if os.Geteuid() != 0 {
+		t.Log("not root, so the network stays on")
+		if err := runAll(t.Context(), k, out, names); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{out}, names...)...)
+		cmd.Env = append(os.Environ(), envOffline+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		output, err := cmd.CombinedOutput()
+		t.Logf("%s", output)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			ran := filepath.Join(out, name)
+			for _, why := range differences(read(t, name+".ipynb"), read(t, ran+".ipynb")) {
+				t.Errorf("%s: it is right, or stale: shardbook notebooks %s --update", why, name)
+			}
+			if systest.Full() {
+				checkPage(t, ran+".html")
+			}
+		})
+	}
+}
+
+// runAll runs two notebooks at a time: much of each is the Go linker, which keeps one core busy. It prints how long cells took.
+func runAll(ctx context.Context, k *kernel.Kernel, out string, names []string) error {
+	paths, err := k.FindNotebooks(names)
+	if err != nil {
+		return err
+	}
 	slices.Reverse(paths) // the long ones first
+	failures := make([]error, len(paths))
 	turn := make(chan bool, 2)
 	var wait sync.WaitGroup
-	for _, path := range paths {
+	for i, path := range paths {
 		turn <- true
 		wait.Go(func() {
 			defer func() { <-turn }()
 			name := strings.TrimSuffix(filepath.Base(path), ".ipynb")
-			err := k.Headless(t.Context(), kernel.Run{
+			var times kernel.Times
+			failures[i] = k.Headless(ctx, kernel.Run{
 				Notebook: path,
 				Ipynb:    filepath.Join(out, name+".ipynb"),
 				HTML:     filepath.Join(out, name+".html"),
+				OnRan:    times.Ran,
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			fmt.Printf("%s: %v\n", name, times)
 		})
 	}
 	wait.Wait()
+	return errors.Join(failures...)
 }
 
 // loopbackUp switches the loopback device of a new network namespace on.
@@ -124,22 +158,20 @@ func loopbackUp() error {
 // pngImage is the picture of a chart, with an alternative text that says more than a title.
 var pngImage = regexp.MustCompile(`<img alt="[^"]{30,}" width="\d+" height="\d+" src="data:image/png;base64,`)
 
-// TestCommitted checks what is committed: every code cell has run, in order, none
-// has failed, and every chart is an image that needs nothing else.
+// TestCommitted checks what is committed: every code cell has run, in order and once, none has failed, and every chart
+// is an image that needs nothing else.
 func TestCommitted(t *testing.T) {
 	paths, err := filepath.Glob("*.ipynb")
 	if err != nil || len(paths) < 2 {
 		t.Fatalf("notebooks %q, %v", paths, err)
 	}
 	for _, path := range paths {
-		for i, cell := range read(t, path) {
-			if cell.CellType != "code" {
-				continue
-			}
+		cells := read(t, path)
+		for _, why := range disordered(cells) {
+			t.Errorf("%s, %s: shardbook notebooks %[1]s --update", path, why)
+		}
+		for i, cell := range cells {
 			at := fmt.Sprintf("%s, cell %d", path, i+1)
-			if cell.Count == 0 {
-				t.Errorf("%s has not run: shardbook notebooks --update", at)
-			}
 			for _, output := range cell.Outputs {
 				if output.Type == "error" || output.Name == "stderr" {
 					t.Errorf("%s: committed with an error: %v", at, output)

@@ -1,4 +1,5 @@
-// Package labextension installs a JupyterLab extension that puts ECharts on the page, so that charts turn live.
+// Package labextension installs a JupyterLab extension that puts ECharts on the page, so that charts turn live, and
+// that has cells wait for a session that is still starting.
 //
 // JupyterLab serves the extension itself: nothing comes from another server, and no notebook needs a cell that loads
 // anything. The extension is written by hand, as it is too small to need a build.
@@ -37,7 +38,7 @@ func Contents() string {
 //
 // It returns an error if a file cannot be written.
 func Install(shareJupyterDir string) error {
-	target := filepath.Join(shareJupyterDir, "labextensions", "@shardbook", "echarts")
+	target := filepath.Join(shareJupyterDir, "labextensions", "@shardbook", "lab")
 	if err := os.RemoveAll(target); err != nil {
 		return fmt.Errorf("removing the earlier extension: %w", err)
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestInstall(t *testing.T) {
 	share := t.TempDir()
-	root := filepath.Join(share, "labextensions", "@shardbook", "echarts")
+	root := filepath.Join(share, "labextensions", "@shardbook", "lab")
 	stale := filepath.Join(root, "static", "stale.js")
 	if err := os.MkdirAll(filepath.Dir(stale), 0o755); err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestInstall(t *testing.T) {
 	if err := json.Unmarshal(data, &manifest); err != nil {
 		t.Fatal(err)
 	}
-	if manifest.Name != "@shardbook/echarts" {
+	if manifest.Name != "@shardbook/lab" {
 		t.Errorf("name is %q, which is not where it is installed", manifest.Name)
 	}
 	if _, err := os.Stat(filepath.Join(root, manifest.JupyterLab.Build.Load)); err != nil {
