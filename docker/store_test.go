@@ -33,24 +33,20 @@ const storeBytes = 12e9
 // newStore makes an empty store. It skips the test where images cannot be built.
 func newStore(t *testing.T) *store {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("building an image takes minutes")
-	}
+	systest.FullOnly(t, "the image, built and used")
 	if os.Geteuid() != 0 {
-		t.Skip("only root can build an image without a Docker daemon")
+		systest.Skip(t, systest.NotRoot, "only root can build an image without a Docker daemon")
 	}
 	s := &store{t: t, dir: t.TempDir(), driver: "overlay"}
 	if err := cache.Usable(s.dir, storeBytes); err != nil {
-		t.Skip(err)
+		systest.Skip(t, systest.System, err)
 	}
 	for _, tool := range []string{"buildah", "mmdebstrap"} {
 		if _, err := exec.LookPath(tool); err == nil {
 			continue
 		}
-		if err := systest.Install("buildah", "mmdebstrap", "debian-archive-keyring"); err != nil && os.Getenv("CI") != "" {
-			t.Fatal(err)
-		} else if err != nil {
-			t.Skip(err)
+		if err := systest.Install("buildah", "mmdebstrap", "debian-archive-keyring"); err != nil {
+			systest.Skip(t, systest.System, err)
 		}
 	}
 	if err := os.Mkdir(filepath.Join(s.dir, "tmp"), 0o700); err != nil {
