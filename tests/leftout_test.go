@@ -27,7 +27,7 @@ func TestLeftOut(t *testing.T) {
 	text := table(omissions)
 	t.Log("\n" + text)
 	// What a test prints is shown only if it fails. go test itself, which has started this, has a standard error of its own.
-	if out, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/2", os.Getppid()), os.O_WRONLY|os.O_APPEND, 0); err == nil && !testing.Verbose() {
+	if out, err := stderrOf(os.Getppid()); err == nil && !testing.Verbose() {
 		defer out.Close()
 		fmt.Fprint(out, text)
 	}
