@@ -10,6 +10,7 @@ import (
 
 // TestDataOurs trains a small model in all of our ways: their losses must agree.
 func TestDataOurs(t *testing.T) {
+	systest.FullOnly(t, "what data parallelism costs")
 	b := &data{training{override: trainSize{Layers: 1, Width: 24, Heads: 3, Seq: 10, Batch: 4}}}
 	records, err := run(t, b, settings{rounds: 1})
 	if err != nil {

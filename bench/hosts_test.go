@@ -15,6 +15,7 @@ func tinyHosts() *hosts {
 
 // TestHostsOurs trains a small model in one process and in two: their losses must agree.
 func TestHostsOurs(t *testing.T) {
+	systest.FullOnly(t, "what data parallelism between processes costs")
 	systest.OpenMPI(t)
 	records, err := run(t, tinyHosts(), settings{rounds: 1, only: []string{"mpi-tcp-2", "rank"}})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -81,13 +82,14 @@ func notebook(t testing.TB, cells ...string) string {
 func TestHeadlessFailures(t *testing.T) {
 	k := kerneltest.Ready(t)
 	good := "%%\nfmt.Println(\"fine\")"
-	for _, test := range []struct {
+	type failing struct {
 		name  string
 		cells []string
 		run   kernel.Run
 		cell  int
 		why   string
-	}{
+	}
+	for _, test := range systest.OfFull(t, 4, []failing{
 		{name: "a panic", cells: []string{good, "%%\npanic(\"broken on purpose\")"}, cell: 2, why: "broken on purpose"},
 		{name: "an exit status", cells: []string{"%%\nos.Exit(3)"}, cell: 1, why: "exit status 3"},
 		{name: "a compile error", cells: []string{good, "%%\nundefined(1)"}, cell: 2, why: "undefined"},
@@ -96,7 +98,7 @@ func TestHeadlessFailures(t *testing.T) {
 		{name: "a silent failing command", cells: []string{"!false"}, cell: 1, why: "exit status 1"},
 		{name: "much on standard error", cells: []string{"%%\nos.Stderr.WriteString(strings.Repeat(\"a stray line\\n\", 1<<20))"}, cell: 1, why: "a stray line"},
 		{name: "a cell that takes too long", cells: []string{"%%\ntime.Sleep(time.Hour)"}, run: kernel.Run{Timeout: 3 * time.Second}, cell: 1, why: "did not end within 3 s"},
-	} {
+	}) {
 		t.Run(test.name, func(t *testing.T) {
 			test.run.Notebook = notebook(t, test.cells...)
 			test.run.Ipynb = filepath.Join(t.TempDir(), "out.ipynb")

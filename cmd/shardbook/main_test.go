@@ -99,6 +99,7 @@ func TestVersion(t *testing.T) {
 
 // TestNotebooksWithParameter runs one notebook with another number of devices.
 func TestNotebooksWithParameter(t *testing.T) {
+	systest.FullOnly(t, "a notebook with other parameters")
 	out := t.TempDir()
 	stdout, stderr, status := shardbook(t, nil, "notebooks", "00", "--set", "devices=4", "--out", out)
 	if status != 0 || !strings.Contains(stdout, "00-devices: passed") {

@@ -78,8 +78,11 @@ func (c *crew) end(err error, out io.Writer) error {
 	return nil
 }
 
-// heard says whether an error is only what the rank heard or saw of another.
+// heard says whether an error is only what the rank heard or saw of another. A call that the alarm ended fails as the rank's own.
 func (c *crew) heard(err error) bool {
+	if alarm := context.Cause(c.ctx); alarm != nil && errors.Is(err, alarm) {
+		return true
+	}
 	var f *group.Failure
 	if errors.As(err, &f) {
 		return errors.Is(f, context.DeadlineExceeded) || f.Group != "" || f.Rank != c.Rank()
@@ -137,8 +140,8 @@ func brief(err error) string {
 	if errors.As(err, &f) {
 		text = f.Error()
 	}
-	if _, cause, ok := strings.Cut(text, gaveUp); ok {
-		return cause
+	if i := strings.LastIndex(text, gaveUp); i >= 0 {
+		return text[i+len(gaveUp):]
 	}
 	return text
 }

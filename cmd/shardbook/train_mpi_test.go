@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -209,14 +211,15 @@ func running(t *testing.T, options, flags []string, meanwhile func(mpirun int)) 
 
 // A rank that is killed or stopped is named by each of the others, which end; mpirun starts none again.
 func TestTrainLosesProcess(t *testing.T) {
-	for _, c := range []struct {
+	type loss struct {
 		signal         syscall.Signal
 		options, flags []string
 		status         int
-	}{
+	}
+	for _, c := range systest.OfFull(t, 1, []loss{
 		{syscall.SIGKILL, []string{"--enable-recovery"}, nil, 0}, // which has mpirun let the others run on, and be content
 		{syscall.SIGSTOP, nil, []string{"--pipe", "3"}, statusLost},
-	} {
+	}) {
 		output, _, status := running(t, c.options, c.flags, func(mpirun int) {
 			ranks, _ := exec.Command("pgrep", "-P", strconv.Itoa(mpirun)).Output()
 			for _, rank := range strings.Fields(string(ranks)) {
@@ -237,6 +240,32 @@ func TestTrainLosesProcess(t *testing.T) {
 		if status != c.status || len(said) != 2 {
 			t.Errorf("%v: status %d, %d errors, want %d and one of each rank that is left:\n%s", c.signal, status, len(said), c.status, output)
 		}
+	}
+}
+
+// What a rank has of another's alarm is not its own: neither the alarm, nor a call of its own that the alarm has ended.
+func TestHeard(t *testing.T) {
+	pair, err := group.New(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const why = "the disk is full"
+	alarm := &group.Failure{Rank: 0, Kind: group.KindRecv, Seq: 1, Group: "split #3 color 0", Reason: gaveUp + why}
+	ctx, fail := context.WithCancelCause(t.Context())
+	c := &crew{Group: pair[1], ctx: ctx}
+	own := errors.New("the disk is slow")
+	if c.heard(own) {
+		t.Error("an error of its own was heard before there was any")
+	}
+	fail(alarm)
+	ended := group.AllReduce(ctx, pair[1], []float32{1}, group.Sum)
+	for _, err := range []error{alarm, ended, fmt.Errorf("step 3: %w", ended)} {
+		if text := brief(err); !c.heard(err) || text != why {
+			t.Errorf("%v: heard %v, in brief %q, want %q", err, c.heard(err), text, why)
+		}
+	}
+	if c.heard(own) || brief(own) != own.Error() {
+		t.Errorf("an error of its own was heard, or is %q in brief", brief(own))
 	}
 }
 

@@ -47,6 +47,7 @@ func TestFormatted(t *testing.T) {
 
 // TestVet vets the code as it is built without tags, and as it is built for MPI.
 func TestVet(t *testing.T) {
+	systest.FullOnly(t, "go vet")
 	output(t, "go", "vet", "./...")
 	systest.OpenMPI(t)
 	output(t, "go", "vet", "-tags", "mpi", "./...")

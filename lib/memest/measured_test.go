@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -124,11 +125,19 @@ var plannedBelow = table{
 	},
 }
 
-func TestMeasuredFitted(t *testing.T)       { fitted.compare(t) }
 func TestMeasuredUnseen(t *testing.T)       { unseen.compare(t) }
-func TestMeasuredMissed(t *testing.T)       { missed.compare(t) }
 func TestMeasuredPlanned(t *testing.T)      { planned.compare(t) }
 func TestMeasuredPlannedBelow(t *testing.T) { plannedBelow.compare(t) }
+
+func TestMeasuredFitted(t *testing.T) {
+	systest.FullOnly(t, "the runs that the estimate was fitted on")
+	fitted.compare(t)
+}
+
+func TestMeasuredMissed(t *testing.T) {
+	systest.FullOnly(t, "the runs that the estimate is known to miss")
+	missed.compare(t)
+}
 
 // TestDocumentedBounds looks for the number of runs and the bounds of each table in docs/memory.md.
 func TestDocumentedBounds(t *testing.T) {

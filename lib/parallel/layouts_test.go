@@ -62,11 +62,11 @@ func (f form) String() string {
 	return text
 }
 
-// factors is what may differ between forms.
+// factors is which techniques a form has: of an axis, that there is one.
 func (f form) factors() []any {
 	l := f.Layout
-	return []any{l.Replicas, l.Data, l.Pipe, l.Tensor, l.Ring, l.Ulysses, l.ZeRO, f.placement, l.TensorSequence, l.Schedule, l.Recompute,
-		f.clip > 0}
+	return []any{l.Replicas > 1, l.Data > 1, l.Pipe > 1, l.Tensor > 1, l.Ring > 1, l.Ulysses > 1, l.ZeRO, f.placement, l.TensorSequence, l.Schedule,
+		l.Recompute, f.clip > 0}
 }
 
 // formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout may have besides:
