@@ -40,7 +40,7 @@ type reading struct {
 	keep  func(name string, folder bool) bool
 }
 
-// Limit ends the text after so many bytes, within a file if need be. The default, and any number below 1, is no limit: the text must
+// Limit ends the text after this many bytes, within a file if need be. The default, and any number below 1, is no limit: the text must
 // not have more than [MaxCorpus] then.
 func Limit(bytes int64) Option { return func(r *reading) { r.limit = bytes } }
 
@@ -159,7 +159,7 @@ func (r *reading) appendFile(text []byte, path string) ([]byte, error) {
 	}
 	rest := most - int64(len(text))
 	if info.Size() > rest && !cut {
-		return nil, fmt.Errorf("with %s there are %d bytes: a text has at most %d; choose fewer or smaller files, or use only so many bytes of them",
+		return nil, fmt.Errorf("with %s there are %d bytes: a text has at most %d; choose fewer or smaller files, or use only that many bytes of them",
 			path, int64(len(text))+info.Size(), most)
 	}
 	all := bytes.NewBuffer(text)
