@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// step is one step of a rank as it goes on: the passes on this goroutine, communication in the background.
-type step struct {
+// going is one step of a rank as it goes on: the passes on this goroutine, communication in the background.
+type going struct {
 	*Rank
 	ctx    context.Context
 	stream *rank.Stream
@@ -25,14 +25,14 @@ type step struct {
 	busy   []<-chan struct{} // by bucket: closed when it is communicated; nil if it is not being
 }
 
-func (r *Rank) newStep(ctx context.Context, micro int) *step {
+func (r *Rank) newStep(ctx context.Context, micro int) *going {
 	n := len(r.buckets)
-	return &step{Rank: r, ctx: ctx, stream: rank.NewStream(max(1, n*micro)),
+	return &going{Rank: r, ctx: ctx, stream: rank.NewStream(max(1, n*micro)),
 		left: make([]int, n), writes: make([]int, len(r.engine.tree)), busy: make([]<-chan struct{}, n)}
 }
 
 // passes makes the forward and backward passes of all micro-batches, and returns the rank's loss.
-func (s *step) passes(parts []rank.MicroBatch) (loss float64, err error) {
+func (s *going) passes(parts []rank.MicroBatch) (loss float64, err error) {
 	for i, p := range parts {
 		s.micro, s.last = i, i == len(parts)-1
 		clear(s.left)
@@ -56,13 +56,13 @@ func (s *step) passes(parts []rank.MicroBatch) (loss float64, err error) {
 }
 
 // finish waits for what is communicated.
-func (s *step) finish() error {
+func (s *going) finish() error {
 	defer s.span(trace.Wait, "gradients")()
 	return s.stream.Finish()
 }
 
 // pass is the forward and the backward pass of a micro-batch.
-func (s *step) pass(p rank.MicroBatch) (loss float64, err error) {
+func (s *going) pass(p rank.MicroBatch) (loss float64, err error) {
 	var mine []*tensors.Tensor // what is on the device for this pass alone
 	defer func() { err = errors.Join(err, rank.Free(mine...)) }()
 	hold := func(ts ...*tensors.Tensor) { mine = append(mine, ts...) }
@@ -128,7 +128,7 @@ func (s *step) pass(p rank.MicroBatch) (loss float64, err error) {
 }
 
 // operands are what the passes of a block take first.
-func (s *step) operands(b *block, x *tensors.Tensor, row uint32) []any {
+func (s *going) operands(b *block, x *tensors.Tensor, row uint32) []any {
 	var args []any
 	for _, at := range b.params {
 		args = append(args, s.state[at])
@@ -141,7 +141,7 @@ func (s *step) operands(b *block, x *tensors.Tensor, row uint32) []any {
 }
 
 // backward runs the backward pass of a block, which writes its gradients into the buckets, and returns its other outputs.
-func (s *step) backward(i int, x, above *tensors.Tensor, kept []*tensors.Tensor, row uint32) ([]*tensors.Tensor, error) {
+func (s *going) backward(i int, x, above *tensors.Tensor, kept []*tensors.Tensor, row uint32) ([]*tensors.Tensor, error) {
 	b := s.engine.blocks[i]
 	var args []any
 	for _, k := range b.buckets {
@@ -182,7 +182,7 @@ func (s *step) backward(i int, x, above *tensors.Tensor, kept []*tensors.Tensor,
 }
 
 // scaling are the states of the loss scaling, of which there are none with servers.
-func (s *step) scaling() (args []any) {
+func (s *going) scaling() (args []any) {
 	if s.client != nil {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (s *step) scaling() (args []any) {
 
 // ready is called when the gradients of a block are in their buckets: what has all of its gradients goes on its way. This
 // is the hook at the end of the backward pass of each block.
-func (s *step) ready(i int) error {
+func (s *going) ready(i int) error {
 	for _, at := range s.engine.all[i] {
 		b := s.engine.slots[at].bucket
 		if b < 0 {
@@ -212,7 +212,7 @@ func (s *step) ready(i int) error {
 }
 
 // share starts to communicate a bucket, if it is to be communicated now.
-func (s *step) share(b int) error {
+func (s *going) share(b int) error {
 	o := s.engine.options
 	if o.Every > 1 || !s.last && !o.EachMicroBatch {
 		return nil
@@ -227,7 +227,7 @@ func (s *step) share(b int) error {
 }
 
 // reduce communicates a bucket, on the stream.
-func (s *step) reduce(grads Gradients) error {
+func (s *going) reduce(grads Gradients) error {
 	name := fmt.Sprintf("bucket %d", grads.Index)
 	switch {
 	case s.client != nil:

@@ -14,7 +14,7 @@ import (
 // whole gradients, at once. So what is to be gathered waits for what arrives at a block not far before, and the gradient
 // that goes on waits until that of the parameters has been reduced.
 type pass struct {
-	*step
+	*inOne
 	weights, scaling          []*graph.Node
 	inputs, targets, key, row *graph.Node
 

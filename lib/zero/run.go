@@ -21,7 +21,7 @@ import (
 // Run is a run on all devices of a mesh, each step of which is one program. It is not safe for use by several goroutines at
 // once.
 type Run struct {
-	*step
+	*inOne
 	mesh    *xla.Mesh
 	entries []entry
 	program *xla.Program
@@ -55,10 +55,10 @@ func New(mesh *xla.Mesh, recipe train.Recipe, o Options) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &step{options: o.withDefaults(), recipe: recipe, model: model, policy: recipe.Policy(), axes: axes, world: mesh.NumDevices()}
+	s := &inOne{options: o.withDefaults(), recipe: recipe, model: model, policy: recipe.Policy(), axes: axes, world: mesh.NumDevices()}
 	s.passes = chain.Passes{Model: model, Precision: s.policy, Keep: !o.Recompute}
 	s.layout = newLayout(model, recipe.Rule, model.Params().As(s.policy.Params), shards)
-	r := &Run{step: s, mesh: mesh}
+	r := &Run{inOne: s, mesh: mesh}
 	if r.entries, err = entries(recipe, s.layout); err != nil {
 		return nil, err
 	}

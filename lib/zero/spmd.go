@@ -16,8 +16,8 @@ import (
 // Replicas is the axis of a mesh whose devices hold copies of what the devices along train.Axis share, for hybrid sharding.
 const Replicas = "replica"
 
-// step is one step as each device sees it.
-type step struct {
+// inOne is one step as each device sees it.
+type inOne struct {
 	layout
 	options Options
 	recipe  train.Recipe
@@ -49,7 +49,7 @@ func split[T any](of []T, units int, mixed bool) (h heldBy[T]) {
 
 // graph builds a step from what is held and the device's rows of the inputs and the targets. It returns what is held after it,
 // and the metrics.
-func (s *step) graph(in []*graph.Node) []*graph.Node {
+func (s *inOne) graph(in []*graph.Node) []*graph.Node {
 	n := len(in) - 2
 	held, inputs, targets := split(in[:n], len(s.units), s.policy.Mixed()), in[n], in[n+1]
 	g := inputs.Graph()
@@ -65,7 +65,7 @@ func (s *step) graph(in []*graph.Node) []*graph.Node {
 	var loss *graph.Node
 	grads := make([]*graph.Node, len(s.units)) // whole in stage 1, else shards
 	for m := range micro {
-		p := pass{step: s, weights: held.weights, scaling: scaling}
+		p := pass{inOne: s, weights: held.weights, scaling: scaling}
 		part := graph.AxisRange(m*rows, (m+1)*rows)
 		p.inputs, p.targets = graph.Slice(inputs, part), graph.Slice(targets, part)
 		p.key, p.row = s.recipe.Key(counters[0]), graph.ConvertDType(graph.AddScalar(first, m*rows), dtypes.Uint32)
@@ -111,12 +111,12 @@ func (s *step) graph(in []*graph.Node) []*graph.Node {
 }
 
 // gather makes the whole of a unit, one row for each rank, of its shards.
-func (s *step) gather(shard *graph.Node) *graph.Node {
+func (s *inOne) gather(shard *graph.Node) *graph.Node {
 	return collective.AllGather(graph.InsertAxes(shard, 0), 0, train.Axis)
 }
 
 // scatter sums whole gradients of a unit over the ranks, of which each gets its shard.
-func (s *step) scatter(rows *graph.Node) *graph.Node {
+func (s *inOne) scatter(rows *graph.Node) *graph.Node {
 	return graph.Reshape(collective.ReduceScatter(rows, collective.Sum, 0, train.Axis), rows.Shape().Dim(1))
 }
 

@@ -1,0 +1,398 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+// begin has an operation between ranks go on beside the passes.
+func (p *play) begin(i int, op step.Op) error {
+	switch op.Kind {
+	case step.Send:
+		return p.send(i, op)
+	case step.Recv:
+		return p.receive(i, op)
+	case step.Gather:
+		return p.gatherUnit(i, op)
+	case step.Reduce:
+		if op.What == step.State {
+			return p.average(i, op)
+		}
+		return p.reduceUnit(i, op)
+	}
+	return fmt.Errorf("engine: it is not carried out yet")
+}
+
+// start makes a call to one other rank in the background. One that fails ends the step at once: the rank may be waiting for a
+// message that its peer sends only after this one, and would not look at this call before.
+func (p *play) start(call group.Call) *group.Pending {
+	pending := p.world.Start(p.ctx, call)
+	go func() {
+		if err := pending.Wait(); err != nil {
+			p.cancel(err)
+		}
+	}()
+	return pending
+}
+
+// messageOf is the value that a message has.
+func messageOf(op step.Op) step.Value {
+	v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
+	switch {
+	case op.Kind == step.Send && op.What == step.Activation:
+		v.Block++
+	case op.Kind == step.Send:
+		v.Held, v.Block = step.OutGrad, op.Block-1
+	case op.What == step.Gradient:
+		v.Held = step.OutGrad
+	}
+	return v
+}
+
+func (p *play) send(i int, op step.Op) error {
+	v := p.values[messageOf(op)]
+	if len(v) != 1 {
+		return fmt.Errorf("engine: %v is not there", messageOf(op))
+	}
+	m, err := p.memoryOf(v[0])
+	if err != nil {
+		return err
+	}
+	p.traffic.sent[BetweenStages] += int64(m.buffer.Len * m.kind.Size())
+	pending := p.start(group.Call{Kind: group.KindSend, Type: m.kind, Peer: op.Peer, In: m.buffer})
+	p.begun[i] = &underWay{done: pending.Done(), wait: pending.Wait, end: func() error { m.on = nil; return nil }}
+	return nil
+}
+
+func (p *play) receive(i int, op step.Op) error {
+	v := messageOf(op)
+	on, shape := p.own.lies(slot{kind: valueSlot, value: v}, p.sizes)
+	whole := p.wholeOf(shape[0])
+	m := &memory{}
+	if p.reachable() {
+		t, err := p.pool.borrow(whole, on)
+		if err != nil {
+			return err
+		}
+		p.values[v] = []*dtensor.Tensor{t}
+		if m, err = p.memoryOf(t); err != nil {
+			return err
+		}
+	} else if err := m.stage(tensors.FromShape(whole)); err != nil {
+		return err
+	}
+	pending := p.start(group.Call{Kind: group.KindRecv, Type: m.kind, Peer: op.Peer, Out: m.buffer})
+	u := &underWay{done: pending.Done(), wait: pending.Wait}
+	if m.staged != nil {
+		u.end = func() error {
+			t, err := p.place(m.staged, on)
+			p.values[v] = []*dtensor.Tensor{t}
+			return err
+		}
+	}
+	p.begun[i] = u
+	return nil
+}
+
+// wholeOf is the shape, of all devices together, of what blocks give each other.
+func (p *play) wholeOf(local shapes.Shape) shapes.Shape {
+	whole := local.Clone()
+	for _, a := range p.Mesh {
+		if a.Name == p.Mesh[0].Name {
+			whole.Dimensions[0] *= a.Size
+		}
+		for _, name := range p.Shares.Between {
+			if a.Name == name {
+				whole.Dimensions[1] *= a.Size
+			}
+		}
+	}
+	return whole
+}
+
+// background has an axis' stream do something, behind what other streams do with the same unit.
+func (p *play) background(i int, op step.Op, kind string, do, end func() error) {
+	s := p.streams[op.Axis]
+	if s == nil {
+		s = newStream(len(p.plan.Ranks[p.own.rank]))
+		p.streams[op.Axis] = s
+	}
+	var before []<-chan struct{}
+	for at, u := range p.begun {
+		if other := p.plan.Ranks[p.own.rank][at]; other.Unit == op.Unit && other.What == op.What && other.Axis != op.Axis {
+			before = append(before, u.done)
+		}
+	}
+	done, wait := s.add(func() error {
+		for _, d := range before {
+			<-d
+		}
+		defer p.span(kind, p.plan.Text(op))()
+		err := do()
+		if err != nil { // the rank may wait for something else
+			p.cancel(err)
+		}
+		return err
+	})
+	p.begun[i] = &underWay{done, wait, end}
+}
+
+// rows is how many of a rank's devices have other parts of a unit, because they share layers.
+func (p *play) rows(u *unit) int {
+	n := 1
+	for _, at := range u.members {
+		n = max(n, p.own.entries[at].ranks())
+	}
+	return n
+}
+
+// gatherUnit puts the ranks' shards of a unit together.
+func (p *play) gatherUnit(i int, op step.Op) error {
+	u := p.own.units[op.Unit]
+	g := p.groups[op.Axis]
+	own, cell := p.fresh[op.Unit], p.own.weights[op.Unit]
+	resident := p.flow.Resident[op.Unit]
+	if !resident {
+		own = p.cells[cell]
+	}
+	whole := shapes.Make(own.DType(), p.rows(u)*p.shards, u.size)
+	on := p.own.unitPlacement(u, false)
+	v := step.Value{Held: step.Whole, Unit: op.Unit}
+	var into *dtensor.Tensor
+	if resident {
+		into = p.cells[cell]
+	} else {
+		var err error
+		if into, err = p.pool.borrow(whole, on); err != nil {
+			return err
+		}
+		p.values[v] = []*dtensor.Tensor{into}
+	}
+	p.traffic.sent[op.Axis] += whole.ByteSize()
+	end := func() error {
+		if !resident {
+			return nil
+		}
+		err := p.pool.release(own)
+		delete(p.fresh, op.Unit)
+		return err
+	}
+	if p.reachable() {
+		p.background(i, op, trace.Gather, func() error { return p.call2(g, group.KindAllGather, own, into) }, end)
+		return nil
+	}
+	var fresh *dtensor.Tensor
+	p.background(i, op, trace.Gather, func() error {
+		from, err := merged(own)
+		if err != nil {
+			return err
+		}
+		all, err := p.gatherHost(g, from, p.rows(u), whole)
+		if err == nil {
+			fresh, err = p.place(all, on)
+		}
+		return err
+	}, func() error {
+		if resident {
+			err := into.FinalizeAll()
+			p.cells[cell] = fresh
+			return joined(err, end())
+		}
+		err := p.pool.release(into)
+		p.values[v] = []*dtensor.Tensor{fresh}
+		return err
+	})
+	return nil
+}
+
+// gatherHost puts what ranks have on the host together, row by row of those that each has.
+func (p *play) gatherHost(g group.Group, own *tensors.Tensor, rows int, whole shapes.Shape) (*tensors.Tensor, error) {
+	in, out := &memory{}, &memory{}
+	all := tensors.FromShape(whole)
+	if err := joined(in.stage(own), out.stage(all)); err != nil {
+		return nil, err
+	}
+	if err := g.Do(p.ctx, group.Call{Kind: group.KindAllGather, Type: in.kind, In: in.buffer, Out: out.buffer}); err != nil {
+		return nil, err
+	}
+	if rows == 1 {
+		return all, nil
+	}
+	return swapped(all, g.Size(), rows)
+}
+
+// call2 makes an operation of a group on arrays of the device, a sum where it reduces.
+func (p *play) call2(g group.Group, kind group.Kind, in, out *dtensor.Tensor) error {
+	from, err := p.memoryOf(in)
+	if err != nil {
+		return err
+	}
+	to, err := p.memoryOf(out)
+	if err != nil {
+		return err
+	}
+	return g.Do(p.ctx, group.Call{Kind: kind, Type: from.kind, Op: group.Sum, In: from.buffer, Out: to.buffer})
+}
+
+// reduceUnit adds up the ranks' sums of a unit's gradients: each gets all, or where they are sharded along the axis its shard.
+func (p *play) reduceUnit(i int, op step.Op) error {
+	u := p.own.units[op.Unit]
+	g := p.gradsOf(op.Unit)
+	first := u.Reduce[0] == op.Axis
+	from := g.sum
+	if first {
+		g.sum = nil
+		for _, at := range u.members {
+			delete(p.filled, at)
+		}
+		if from == nil {
+			return fmt.Errorf("engine: there are no gradients of %s", u.Name)
+		}
+	}
+	scatter := op.Axis == u.Shard
+	bytes := shapes.Make(p.policy.Reduce, p.rows(u)*p.shards, u.size).ByteSize()
+	if !first && p.shards > 1 {
+		bytes /= int64(p.shards)
+	}
+	p.traffic.sent[op.Axis] += bytes
+	var used *dtensor.Tensor // up
+	p.background(i, op, trace.Reduce, func() (err error) {
+		if !first {
+			from = g.reduced
+		}
+		var to *dtensor.Tensor
+		switch {
+		case scatter:
+			used = from
+			to, err = p.scatter(p.groups[op.Axis], u, from)
+		default:
+			if to, err = p.addEach(op, u, from); to != from {
+				used = from
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if first && g.reduced != nil { // of a micro-batch before
+			var sum *dtensor.Tensor
+			sum, err = p.plus(g.reduced, to)
+			to = sum
+		}
+		g.reduced = to
+		return err
+	}, func() error { return p.pool.release(used) })
+	return nil
+}
+
+// scatter sums whole gradients over ranks, of which each gets its shard.
+func (p *play) scatter(g group.Group, u *unit, whole *dtensor.Tensor) (*dtensor.Tensor, error) {
+	rows := p.rows(u)
+	shape, on := shapes.Make(p.policy.Reduce, rows*u.size), p.own.unitPlacement(u, true)
+	if p.reachable() {
+		shard, err := p.pool.borrow(shape, on)
+		if err != nil {
+			return nil, err
+		}
+		return shard, p.call2(g, group.KindReduceScatter, whole, shard)
+	}
+	host, err := merged(whole)
+	if err == nil && rows > 1 {
+		host, err = swapped(host, rows, p.shards)
+	}
+	if err != nil {
+		return nil, err
+	}
+	in, out := &memory{}, &memory{}
+	shard := tensors.FromShape(shape)
+	if err := joined(in.stage(host), out.stage(shard)); err != nil {
+		return nil, err
+	}
+	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer, Out: out.buffer}); err != nil {
+		return nil, err
+	}
+	return p.place(shard, on)
+}
+
+// addEach adds up what ranks have, element by element, in place where that can be; or has the hook do it.
+func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor) (*dtensor.Tensor, error) {
+	g := p.groups[op.Axis]
+	m, err := p.memoryOf(on)
+	if err != nil {
+		return nil, err
+	}
+	if p.hook != nil {
+		grads := Gradients{Offsets: u.offsets, Unit: u.number, Type: m.kind, Data: m.buffer, Params: params.Tree{}}
+		for _, at := range u.members {
+			grads.Params = append(grads.Params, p.own.tree[at])
+		}
+		grads.Params = grads.Params.As(p.policy.Reduce)
+		err = p.hook.Reduce(p.ctx, g, grads)
+	} else {
+		err = g.Do(p.ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Sum, In: m.buffer, Out: m.buffer})
+	}
+	if err != nil || m.staged == nil {
+		return on, err
+	}
+	placement := p.own.unitPlacement(u, p.shards > 1)
+	return p.place(m.staged, placement)
+}
+
+// plus adds b to a. Both are used up.
+func (p *play) plus(a, b *dtensor.Tensor) (*dtensor.Tensor, error) {
+	ma, err := p.memoryOf(a)
+	if err != nil {
+		return nil, err
+	}
+	mb, err := p.memoryOf(b)
+	if err != nil {
+		return nil, err
+	}
+	if err := addInto(ma, mb); err != nil {
+		return nil, err
+	}
+	if ma.staged == nil {
+		return a, p.pool.release(b)
+	}
+	spec := a
+	on, err := p.placeLike(ma.staged, spec)
+	return on, joined(err, p.pool.release(a), p.pool.release(b))
+}
+
+// average makes what ranks keep between steps equal, but for counters.
+func (p *play) average(i int, op step.Op) error {
+	var floats []int
+	for k, c := range p.own.cells {
+		if c.shape.DType.IsFloat() && k < len(p.own.cells)-2-len(p.policy.Scaling.States()) {
+			floats = append(floats, k)
+			p.traffic.sent[op.Axis] += c.shape.ByteSize()
+		}
+	}
+	g := p.groups[op.Axis]
+	p.background(i, op, trace.Reduce, func() error {
+		for _, k := range floats {
+			m, err := p.memoryOf(p.cells[k])
+			if err == nil {
+				err = g.Do(p.ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer, Out: m.buffer})
+			}
+			if err == nil && m.staged != nil {
+				old := p.cells[k]
+				if p.cells[k], err = p.place(m.staged, p.own.cells[k].on); err == nil {
+					err = old.FinalizeAll()
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil)
+	return nil
+}

@@ -1,0 +1,485 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// play is one step of a rank as it goes on.
+type play struct {
+	*Rank
+	*prepared
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	parts   []microBatch
+	targets map[int]*dtensor.Tensor // by micro-batch
+	losses  []*dtensor.Tensor
+	metrics *dtensor.Tensor
+	begun   map[int]*underWay // operations between ranks that have not ended, by position
+	streams map[string]*stream
+	where   string // what the rank does, as errors have it
+}
+
+// underWay is an operation beside the passes.
+type underWay struct {
+	done <-chan struct{}
+	wait func() error
+	end  func() error // what the rank does when it is done; nil is nothing
+}
+
+// step carries a plan out. What lies behind in the end is what lay there before.
+func (r *Rank) step(ctx context.Context, parts []microBatch) (m train.Metrics, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p := &play{Rank: r, prepared: r.prepared[r.steps%len(r.Plans)], ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
+		begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
+	r.traffic = &traffic{calls: map[*xla.Program]int{}, sent: map[string]int64{}}
+	whole := false
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			err = fmt.Errorf("%s: panic: %v\n%s", p.where, thrown, debug.Stack())
+		} else if !whole && err == nil { // or the others would wait for it
+			err = fmt.Errorf("%s: its goroutine was ended", p.where)
+		}
+		err = errors.Join(err, p.finish(err))
+	}()
+	for _, s := range p.segments {
+		if err := p.ended(); err != nil {
+			return m, err
+		}
+		if err := p.carryOut(s); err != nil {
+			return m, err
+		}
+	}
+	if err := p.await(len(p.plan.Ranks[r.own.rank])); err != nil {
+		return m, err
+	}
+	m, err = p.report()
+	whole = true
+	return m, err
+}
+
+// ended returns the group's failure, which says who is at fault, if the context has ended. Ended by this rank's caller alone, it is a
+// failure too: the others learn of it.
+func (p *play) ended() error {
+	if p.ctx.Err() == nil {
+		return nil
+	}
+	if p.world.Size() > 1 {
+		if err := group.Barrier(p.ctx, p.world); err != nil {
+			return err
+		}
+	}
+	return context.Cause(p.ctx)
+}
+
+// carryOut does the operations of a segment.
+func (p *play) carryOut(s *segment) error {
+	for i := s.from; i < s.to; i++ {
+		if err := p.await(i); err != nil {
+			return err
+		}
+	}
+	op := p.plan.Ranks[p.own.rank][s.from]
+	var err error
+	switch {
+	case s.local && s.program != nil:
+		err = p.compute(s)
+	case !s.local && op.Kind != step.Wait:
+		if err = p.begin(s.from, op); err != nil {
+			err = fmt.Errorf("rank %d, in %s: %w", p.world.Rank(), p.plan.Text(op), err)
+		}
+	}
+	for i := s.from; i < s.to && err == nil; i++ {
+		err = p.release(p.flow.Ends[i])
+	}
+	return err
+}
+
+// await waits for the operations that are to have ended before one at a position.
+func (p *play) await(i int) error {
+	for _, at := range p.waits[i] {
+		u := p.begun[at]
+		if u == nil {
+			continue
+		}
+		op := p.plan.Ranks[p.own.rank][at]
+		select {
+		case <-u.done:
+		default:
+			end := p.span(trace.Wait, p.plan.Text(op))
+			<-u.done
+			end()
+		}
+		delete(p.begun, at)
+		err := u.wait()
+		if err == nil && u.end != nil {
+			err = u.end()
+		}
+		if err != nil {
+			return fmt.Errorf("rank %d, in %s: %w", p.world.Rank(), p.plan.Text(op), p.within(op, err))
+		}
+	}
+	return nil
+}
+
+// within says which ranks an error of an axis' group is about: that numbers its ranks anew.
+func (p *play) within(op step.Op, err error) error {
+	var failure *group.Failure
+	if g := p.groups[op.Axis]; g == nil || g == p.world || !errors.As(err, &failure) || failure.Group == "" {
+		return err
+	}
+	a, _ := p.plan.Axis(op.Axis)
+	ranks := a.Group(p.own.rank)
+	if failure.Rank < len(ranks) {
+		return fmt.Errorf("rank %d, in a group of the ranks %v: %w", ranks[failure.Rank], ranks, err)
+	}
+	return fmt.Errorf("in a group of the ranks %v: %w", ranks, err)
+}
+
+// release frees values that nobody needs any more. Sums of gradients are freed by what uses them up.
+func (p *play) release(ended []step.Value) error {
+	var errs []error
+	for _, v := range ended {
+		if v.Held == step.Sum || v.Held == step.Reduced {
+			continue
+		}
+		for _, t := range p.values[v] {
+			errs = append(errs, p.pool.release(t))
+		}
+		delete(p.values, v)
+	}
+	return errors.Join(errs...)
+}
+
+// compute runs a segment's program.
+func (p *play) compute(s *segment) error {
+	list := p.plan.Ranks[p.own.rank][s.from:s.to]
+	first := list[0]
+	for _, op := range list {
+		if op.Kind.Pass() {
+			first = op
+			break
+		}
+	}
+	p.where = fmt.Sprintf("rank %d, in %s", p.world.Rank(), p.describe(first))
+	limit := cmp.Or(p.Timeout, group.DefaultTimeout)
+	if first.Kind == step.Update {
+		limit *= 2 // it may wait for other ranks, and what the group says of these comes first
+	}
+	defer p.watch(p.where, limit)()
+	end := p.span(trace.Compute, p.plan.Text(first))
+	err := p.call(s)
+	end()
+	if late := context.Cause(p.ctx); late != nil && p.ctx.Err() != nil {
+		err = errors.Join(err, late)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.where, err)
+	}
+	return nil
+}
+
+// describe names an operation, and the block that it is of.
+func (p *play) describe(op step.Op) string {
+	if op.Kind == step.Update {
+		return p.plan.Text(op) + " (update)"
+	}
+	return fmt.Sprintf("%s (%s)", p.plan.Text(op), p.plan.Blocks[op.Block].Name)
+}
+
+// watch fails the group if the rank does not come to the end of a pass in time: nobody else can say which it is in.
+func (p *play) watch(where string, limit time.Duration) (end func()) {
+	told := make(chan struct{})
+	timer := time.AfterFunc(limit, func() {
+		defer close(told)
+		p.cancel(fmt.Errorf("%s: it takes longer than %v", where, limit))
+		_ = p.ended() // which tells the others; what this rank returns says the same
+	})
+	return func() {
+		if !timer.Stop() {
+			<-told
+		}
+	}
+}
+
+func (p *play) call(s *segment) error {
+	var args []any
+	for _, x := range s.io.in {
+		list, err := p.arg(x, s)
+		if err != nil {
+			return err
+		}
+		args = append(args, list...)
+	}
+	for i, one := range s.sums {
+		out, err := p.run(one, slices.Clone(args)...)
+		if err != nil {
+			return err
+		}
+		for k, t := range out {
+			sum, err := p.addUp(t, s.phases[i].axes[k])
+			if err != nil {
+				return err
+			}
+			args = append(args, sum)
+		}
+	}
+	out, err := p.run(s.program, args...)
+	if err != nil {
+		return err
+	}
+	return p.take(s, out)
+}
+
+// run calls a program, and counts it.
+func (p *play) run(one program, args ...any) ([]*dtensor.Tensor, error) {
+	if on, ok := one.(*xla.Program); ok {
+		p.traffic.calls[on]++
+	}
+	return one.Call(args...)
+}
+
+// addUp adds a vector up over the ranks along an axis, or all.
+func (p *play) addUp(t *dtensor.Tensor, axis string) (*tensors.Tensor, error) {
+	host, err := merged(t)
+	if err := errors.Join(err, t.FinalizeAll()); err != nil {
+		return nil, err
+	}
+	g := p.world
+	if axis != "" {
+		g = p.groups[axis]
+	}
+	var own error
+	err = tensors.MutableFlatData(host, func(flat []float32) { own = group.AllReduce(p.ctx, g, flat, group.Sum) })
+	return host, errors.Join(err, p.within(step.Op{Axis: axis}, own))
+}
+
+// arg is what is in a slot.
+func (p *play) arg(x slot, s *segment) ([]any, error) {
+	one := func(t *dtensor.Tensor, err error) ([]any, error) { return []any{t}, err }
+	switch x.kind {
+	case cellSlot:
+		return []any{p.cells[x.number]}, nil
+	case freshSlot:
+		return []any{p.fresh[x.number]}, nil
+	case sumSlot:
+		return one(p.sumOf(x))
+	case reducedSlot:
+		return []any{p.gradsOf(x.number).reduced}, nil
+	case touchedSlot:
+		where := make([]int32, 2*len(s.io.touched))
+		for k, at := range s.io.touched {
+			where[2*k] = int32(p.own.offset(at))
+			if p.filled[at] {
+				where[2*k+1] = 1
+			}
+		}
+		return []any{where}, nil
+	case targetSlot:
+		if p.targets[x.number] == nil {
+			on, _ := p.own.lies(x, p.sizes)
+			t, err := p.place(p.parts[x.number].targets, on)
+			if err != nil {
+				return nil, err
+			}
+			p.targets[x.number] = t
+		}
+		return []any{p.targets[x.number]}, nil
+	case rowSlot:
+		return []any{p.parts[x.number].row}, nil
+	case stepSlot:
+		return []any{int32(p.steps)}, nil
+	case placeSlot:
+		return []any{int32(p.place_)}, nil
+	case factorSlot:
+		return []any{p.factor()}, nil
+	}
+	if x.value.Held == step.Input && x.value.Block == 0 && p.values[x.value] == nil {
+		on, _ := p.own.lies(x, p.sizes)
+		t, err := p.place(p.parts[x.value.Micro].inputs, on)
+		if err != nil {
+			return nil, err
+		}
+		p.values[x.value] = []*dtensor.Tensor{t}
+	}
+	list, ok := p.values[x.value]
+	if !ok {
+		return nil, fmt.Errorf("engine: %v is not there", x.value)
+	}
+	var args []any
+	for _, t := range list {
+		args = append(args, t)
+	}
+	return args, nil
+}
+
+// factor is one over the summands of a mean of gradients.
+func (p *play) factor() float32 {
+	if p.Sum {
+		return 1
+	}
+	copies, _ := p.Rank.copies()
+	n := copies * p.plan.Every
+	for _, axis := range p.own.averaged() {
+		for _, a := range p.Mesh {
+			if a.Name == axis {
+				n *= a.Size
+			}
+		}
+	}
+	return float32(1 / float64(n))
+}
+
+func (p *play) gradsOf(unit int) *grads {
+	if p.grads[unit] == nil {
+		p.grads[unit] = &grads{}
+	}
+	return p.grads[unit]
+}
+
+// sumOf is the matrix of a unit's sums, whatever is in it.
+func (p *play) sumOf(x slot) (*dtensor.Tensor, error) {
+	g := p.gradsOf(x.number)
+	if g.sum != nil {
+		return g.sum, nil
+	}
+	on, shape := p.own.lies(x, p.sizes)
+	whole := shape[0].Clone()
+	whole.Dimensions[0] *= p.mesh.NumDevices()
+	var err error
+	g.sum, err = p.pool.borrow(whole, on)
+	return g.sum, err
+}
+
+// take puts what a segment has made where it belongs.
+func (p *play) take(s *segment, out []*dtensor.Tensor) error {
+	var errs []error
+	for _, x := range s.io.out {
+		_, shapes := p.own.lies(x, p.sizes)
+		mine := out[:len(shapes):len(shapes)]
+		out = out[len(shapes):]
+		switch x.kind {
+		case cellSlot:
+			if old := p.cells[x.number]; !slices.Contains(s.io.donated, x) {
+				errs = append(errs, old.FinalizeAll())
+			}
+			p.cells[x.number] = mine[0]
+		case freshSlot:
+			p.fresh[x.number] = mine[0]
+		case sumSlot:
+			g := p.gradsOf(x.number)
+			p.pool.changed(g.sum, mine[0])
+			g.sum = mine[0]
+		case reducedSlot:
+			g := p.gradsOf(x.number)
+			p.pool.changed(g.reduced, mine[0])
+			g.reduced = mine[0]
+		case lossSlot:
+			p.losses = append(p.losses, mine[0])
+		case metricSlot:
+			p.metrics = mine[0]
+		default:
+			p.values[x.value] = mine
+		}
+	}
+	for _, at := range s.io.touched {
+		p.filled[at] = true
+	}
+	for _, x := range s.io.in { // what was used up
+		if slices.Contains(s.io.out, x) {
+			continue
+		}
+		switch x.kind {
+		case sumSlot:
+			errs = append(errs, p.empty(x.number))
+		case reducedSlot:
+			g := p.gradsOf(x.number)
+			errs = append(errs, p.pool.release(g.reduced))
+			g.reduced = nil
+		case freshSlot:
+			errs = append(errs, p.pool.release(p.fresh[x.number]))
+			delete(p.fresh, x.number)
+		}
+	}
+	for _, op := range p.plan.Ranks[p.own.rank][s.from:s.to] {
+		if op.Block == len(p.plan.Blocks)-1 && (op.Kind == step.Backward || op.Kind == step.WeightGrad) {
+			errs = append(errs, freeAll(p.targets[op.Micro]))
+			delete(p.targets, op.Micro)
+		}
+	}
+	return errors.Join(append(errs, freeAll(out...))...)
+}
+
+// empty says that a unit's sums have been used up.
+func (p *play) empty(unit int) error {
+	g := p.gradsOf(unit)
+	t := g.sum
+	g.sum = nil
+	for _, at := range p.own.units[unit].members {
+		delete(p.filled, at)
+	}
+	return p.pool.release(t)
+}
+
+// report reads the loss and the metrics.
+func (p *play) report() (m train.Metrics, err error) {
+	loss := 0.0
+	for _, t := range p.losses {
+		loss += float64(tensors.ToScalar[float32](t.Shards()[0]))
+	}
+	if p.metrics != nil {
+		if m, err = train.MetricsOf(p.metrics.Shards()[0]); err != nil {
+			return m, err
+		}
+	}
+	copies, _ := p.Rank.copies()
+	if !p.Sum {
+		loss /= float64(p.plan.Micro * copies)
+	}
+	if p.world.Size() > 1 {
+		sum := []float64{loss}
+		if err := group.AllReduce(p.ctx, p.world, sum, group.Sum); err != nil {
+			return m, err
+		}
+		loss = sum[0]
+	}
+	m.Loss = loss
+	return m, nil
+}
+
+// finish leaves nothing behind: after a failure, what is under way ends with the context.
+func (p *play) finish(failed error) error {
+	if failed != nil {
+		p.cancel(failed)
+		_ = p.ended()
+	}
+	var errs []error
+	for _, u := range p.begun {
+		<-u.done
+	}
+	for _, s := range p.streams {
+		s.close()
+	}
+	for _, t := range p.targets {
+		errs = append(errs, freeAll(t))
+	}
+	errs = append(errs, freeAll(p.losses...), freeAll(p.metrics))
+	return errors.Join(errs...)
+}
+
+func (p *play) span(stream, name string) func() { return p.Trace.Start(p.world.Rank(), stream, name) }

@@ -1,0 +1,330 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// Rank is one of the ranks that train together. It is not safe for use by several goroutines at once.
+//
+// A step that fails leaves the rank lost, and all others: what is asked of it after is an error. The error says which rank failed,
+// and in which operation. Go on in a new group, from the last checkpoint: batches are functions of the step's number, so none is lost and
+// none comes twice.
+type Rank struct {
+	*devices
+	own    *own
+	world  group.Group
+	groups map[string]group.Group // by axis of the plans
+	place_ int                    // among those that share the state
+	hook   Hook
+
+	pool   *pool
+	cells  []*dtensor.Tensor
+	values map[step.Value][]*dtensor.Tensor
+	grads  map[int]*grads // by unit
+	fresh  map[int]*dtensor.Tensor
+	filled map[int]bool // parameters of which there is something in the sums
+
+	prepared map[int]*prepared // by plan, for
+	inputs   shapes.Shape      // micro-batches of these shapes
+	targets  shapes.Shape
+	sizes    *sizes
+	traffic  *traffic
+	steps    int
+	lost     error
+}
+
+// grads are the sums of a unit's gradients: the rank's own, and those over ranks. Who reduces has both meanwhile.
+type grads struct{ sum, reduced *dtensor.Tensor }
+
+// prepared is a plan, cut for a rank.
+type prepared struct {
+	plan     *step.Plan
+	flow     *step.Flow
+	segments []*segment
+	waits    map[int][]int // by position: what ends there
+}
+
+// Join makes this process's rank of a group, which drives the backend's devices from number first on. The group has as many ranks
+// as the plans. It is a collective call: all begin with rank 0's initial state.
+func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, error) {
+	if g.Size() != len(p.ranks) {
+		return nil, fmt.Errorf("engine: a group of %d ranks for a plan of %d: make them equal", g.Size(), len(p.ranks))
+	}
+	mesh, err := p.backend.MeshFrom(first, p.Mesh...)
+	if err != nil {
+		return nil, err
+	}
+	r := &Rank{devices: &devices{p, mesh, first}, own: p.ranks[g.Rank()], world: g, groups: map[string]group.Group{},
+		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{}, fresh: map[int]*dtensor.Tensor{}, filled: map[int]bool{},
+		prepared: map[int]*prepared{}}
+	r.pool = newPool(r.devices)
+	if p.Hook != nil {
+		r.hook = p.Hook()
+	}
+	for _, a := range p.Plans[0].Axes {
+		if err := r.split(ctx, a); err != nil {
+			return nil, err
+		}
+	}
+	if s := r.groups[p.axis]; s != nil {
+		r.place_ = s.Rank()
+	}
+	values, err := p.Recipe.Initial()
+	if err != nil {
+		return nil, err
+	}
+	if g.Size() > 1 {
+		if err := fromFirst(ctx, g, values); err != nil {
+			return nil, err
+		}
+	}
+	all := p.Recipe.State()
+	var own []*tensors.Tensor
+	for _, e := range r.own.entries {
+		own = append(own, values[all.Index(e.spec.Name)])
+	}
+	if err := r.replace(own); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// split makes the groups of an axis.
+func (r *Rank) split(ctx context.Context, a step.Axis) error {
+	if len(a.Groups) == 0 {
+		return nil
+	}
+	at := slices.IndexFunc(a.Groups, func(g []int) bool { return slices.Contains(g, r.world.Rank()) })
+	if len(a.Groups) == 1 && len(a.Groups[0]) == r.world.Size() {
+		if at >= 0 {
+			r.groups[a.Name] = r.world
+		}
+		return nil
+	}
+	key := 0
+	if at >= 0 {
+		key = slices.Index(a.Groups[at], r.world.Rank())
+	}
+	g, err := r.world.Split(ctx, at, key)
+	if at >= 0 {
+		r.groups[a.Name] = g
+	}
+	return err
+}
+
+// fromFirst gives all ranks rank 0's values of tensors of the host.
+func fromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) error {
+	for _, v := range values {
+		var own error
+		err := v.MutableBytes(func(data []byte) { own = group.Broadcast(ctx, g, data, 0) })
+		if err := errors.Join(err, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace takes a state, as the rank's entries list it, whole and on the host, in place of the one that is there.
+func (r *Rank) replace(values []*tensors.Tensor) error {
+	arrays, err := r.own.arrays(values, r.place_)
+	if err != nil {
+		return err
+	}
+	var cells []*dtensor.Tensor
+	for i, t := range arrays {
+		on, err := r.place(t, r.own.cells[i].on)
+		if err != nil {
+			return errors.Join(err, freeAll(cells...))
+		}
+		cells = append(cells, on)
+	}
+	old := r.cells
+	r.cells = cells
+	return freeAll(old...)
+}
+
+// Step trains on one batch, inputs and targets of shape (B,…): the same on all ranks. Its rows are divided by the ranks with other
+// rows, the micro-batches, and the devices with other rows; a B that cannot be is an error. The loss is the mean over the whole batch.
+// It is a collective call.
+func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
+	if r.lost != nil {
+		return train.Metrics{}, r.lost
+	}
+	parts, err := r.parts(inputs, targets)
+	if err != nil {
+		return train.Metrics{}, err
+	}
+	if err := r.prepare(parts[0]); err != nil {
+		return train.Metrics{}, err
+	}
+	m, err := r.step(ctx, parts)
+	if err != nil {
+		return train.Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))
+	}
+	r.steps++
+	return m, nil
+}
+
+// parts are the rank's micro-batches of a batch.
+func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
+	copies, at := r.copies()
+	return microBatches(inputs, targets, at, copies, r.Plans[0].Micro, r.Mesh[0].Size)
+}
+
+// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the first block,
+// and the other ranks of their pipelines with them.
+func (r *Rank) copies() (n, at int) {
+	p := r.Plans[0]
+	for rank, list := range p.Ranks {
+		first := slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 })
+		if !first {
+			continue
+		}
+		if rank <= r.own.rank {
+			at = n
+		}
+		n++
+	}
+	return n, at
+}
+
+// prepare makes the programs for micro-batches of a shape, before any rank begins.
+func (r *Rank) prepare(part microBatch) error {
+	in, out := part.inputs.Shape().Clone(), part.targets.Shape().Clone()
+	if in.Equal(r.inputs) && out.Equal(r.targets) {
+		return nil
+	}
+	r.inputs, r.targets = in.Clone(), out.Clone()
+	in.Dimensions[0] /= r.Mesh[0].Size
+	out.Dimensions[0] /= r.Mesh[0].Size
+	split := r.Apart
+	for _, list := range r.Plans[0].Ranks {
+		split = split || slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.InputGrad })
+	}
+	var err error
+	if r.sizes, err = r.measure(r.own, in, out, split); err != nil {
+		r.inputs = shapes.Shape{}
+		return err
+	}
+	for i, p := range r.Plans {
+		f, err := p.Flow(r.own.rank)
+		if err != nil {
+			return err
+		}
+		one := &prepared{plan: p, flow: f, segments: r.own.segments(p, f, r.world.Size() == 1), waits: map[int][]int{}}
+		for at, done := range f.Done {
+			if done != at {
+				one.waits[done] = append(one.waits[done], at)
+			}
+		}
+		for _, s := range one.segments {
+			if err := r.devices.prepare(r.own, p, f, s, r.sizes, r.world.Size()); err != nil {
+				r.inputs = shapes.Shape{}
+				return err
+			}
+		}
+		r.prepared[i] = one
+	}
+	return nil
+}
+
+// Steps is the number of batches trained on, and so the number of the next one, from 0.
+func (r *Rank) Steps() int { return r.steps }
+
+// Params returns copies of the parameters that the rank has, whole, by name and in the type that they are kept in. It is a collective
+// call where ranks have shards.
+func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error) {
+	if r.lost != nil {
+		return nil, r.lost
+	}
+	all := params.Named[*tensors.Tensor]{}
+	for i, s := range r.own.whole {
+		t, err := r.entry(ctx, i)
+		if err != nil {
+			return nil, r.orLose(err)
+		}
+		all[s.Name] = t
+	}
+	return all, nil
+}
+
+// entry returns a whole entry of the state. It is a collective call where ranks have shards of it.
+func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
+	e := r.own.entries[i]
+	held, err := r.own.held(i, r.cells, r.place_)
+	if err != nil || e.flat == 0 {
+		return held, err
+	}
+	if g := r.groups[r.axis]; g != nil {
+		if held, err = gatherRows(ctx, g, held, e.ranks()); err != nil {
+			return nil, err
+		}
+	}
+	return r.own.unflatten(e, held)
+}
+
+// gatherRows puts ranks' vectors together, each of several rows: row by row.
+func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int) (*tensors.Tensor, error) {
+	all := tensors.FromShape(shapes.Make(own.DType(), g.Size()*own.Size()))
+	var inner error
+	err := own.ConstBytes(func(in []byte) {
+		inner = all.MutableBytes(func(out []byte) {
+			inner = cmp.Or(inner, group.AllGather(ctx, g, in, out))
+		})
+	})
+	if err := errors.Join(err, inner); err != nil {
+		return nil, err
+	}
+	return swapped(all, g.Size(), rows)
+}
+
+// lose remembers what the rank was lost by.
+func (r *Rank) lose(by error) error {
+	err := fmt.Errorf("rank %d is lost: join a new group and load the last checkpoint; it was lost by: %w", r.world.Rank(), by)
+	r.lost = err
+	return errors.Join(err, r.Close())
+}
+
+// orLose loses the rank by an error of the group, after which its ranks cannot go on.
+func (r *Rank) orLose(err error) error {
+	var failure *group.Failure
+	if errors.As(err, &failure) {
+		return r.lose(err)
+	}
+	return err
+}
+
+// Close frees what the rank has, and waits for nobody.
+func (r *Rank) Close() error {
+	if r.lost == nil {
+		r.lost = errors.New("the rank is closed: join again")
+	}
+	errs := []error{freeAll(r.cells...)}
+	for _, list := range r.values {
+		errs = append(errs, freeAll(list...))
+	}
+	for _, g := range r.grads {
+		errs = append(errs, freeAll(g.sum, g.reduced))
+	}
+	for _, t := range r.fresh {
+		errs = append(errs, freeAll(t))
+	}
+	clear(r.values)
+	clear(r.grads)
+	clear(r.fresh)
+	r.cells = nil
+	return errors.Join(append(errs, r.pool.close())...)
+}

@@ -1,0 +1,267 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/compute/shapes"
+
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// slotKind says what a segment takes or makes.
+type slotKind byte
+
+const (
+	cellSlot    slotKind = iota // what lies on the devices between steps: number
+	valueSlot                   // a value of the plan, of one or more arrays
+	freshSlot                   // a shard of a unit's new parameters, between an update and what gathers it: number
+	sumSlot                     // the sums of a unit's gradients, in a matrix as its parameters lie: number
+	reducedSlot                 // sums over the ranks, or shards of them: number
+	touchedSlot                 // where gradients lie in these, and whether anything is there: two numbers a parameter
+	targetSlot                  // the targets of a micro-batch: number
+	rowSlot                     // the place of its first row in the whole batch
+	stepSlot                    // the number of steps before
+	lossSlot                    // the loss of a micro-batch
+	factorSlot                  // one over the summands of a mean of gradients
+	placeSlot                   // the place of the rank among those that share the state
+	metricSlot                  // the vector of an update
+)
+
+// slot is one of the things that a segment takes or makes.
+type slot struct {
+	kind   slotKind
+	value  step.Value
+	number int
+}
+
+// io is what a segment takes and makes, in order.
+type io struct {
+	in, out []slot
+	donated []slot // of in
+	touched []int  // the parameters whose gradients it adds to sums that lie outside
+}
+
+func (s *io) takes(x slot) {
+	if !slices.Contains(s.in, x) {
+		s.in = append(s.in, x)
+	}
+}
+
+func (s *io) gives(x slot) {
+	if !slices.Contains(s.out, x) {
+		s.out = append(s.out, x)
+	}
+}
+
+func (s *io) changes(x slot) {
+	s.takes(x)
+	s.gives(x)
+	if !slices.Contains(s.donated, x) {
+		s.donated = append(s.donated, x)
+	}
+}
+
+// listIO says what the operations of a segment take and make. Values are those of the plan's flow.
+func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
+	s := &io{}
+	list := p.Ranks[o.rank]
+	made := map[slot]bool{} // inside
+	take := func(x slot) {
+		if !made[x] {
+			s.takes(x)
+		}
+	}
+	ends := map[slot]bool{} // inside
+	for i := from; i < to; i++ {
+		for _, v := range f.Ends[i] {
+			ends[o.slotOf(v)] = true
+		}
+	}
+	last := len(p.Blocks) - 1
+	fresh := map[int]bool{} // units whose new shards nobody has gathered
+	for i := from; i < to; i++ {
+		op := list[i]
+		switch op.Kind {
+		case step.Forward, step.Recompute, step.Backward, step.InputGrad, step.WeightGrad:
+			o.takeWeights(op.Block, take)
+			if o.model.Noisy {
+				s.takes(slot{kind: stepSlot})
+				s.takes(slot{kind: rowSlot, number: op.Micro})
+			}
+			if op.Block == last {
+				s.takes(slot{kind: targetSlot, number: op.Micro})
+				if op.Kind == step.Forward {
+					s.gives(slot{kind: lossSlot, number: op.Micro})
+				} else if op.Kind != step.Recompute {
+					for c := range o.scalingCells() {
+						take(slot{kind: cellSlot, number: c})
+					}
+				}
+			}
+		case step.Gather:
+			if op.What == step.Parameters && f.Resident[op.Unit] {
+				take(slot{kind: freshSlot, number: op.Unit})
+				delete(fresh, op.Unit)
+			} else if op.What == step.Parameters {
+				take(slot{kind: cellSlot, number: o.weights[op.Unit]})
+			}
+		case step.Update:
+			o.takeState(s)
+			for u := range f.Resident {
+				made[slot{kind: freshSlot, number: u}], fresh[u] = true, true
+			}
+		}
+		for _, v := range f.Uses[i] {
+			x := o.slotOf(v)
+			switch {
+			case x.kind == reducedSlot && op.Kind == step.Reduce && !made[x]:
+				s.changes(x)
+			case x.kind != sumSlot || op.Kind == step.Reduce || op.Kind == step.Update:
+				take(x)
+			}
+		}
+		for _, v := range f.Makes[i] {
+			x := o.slotOf(v)
+			if slices.Contains(f.Ends[i], v) {
+				continue // nobody needs it
+			}
+			if x.kind == valueSlot && v.Held == step.Input && op.Kind == step.Forward && op.Block == 0 && v.Block == 0 {
+				s.takes(x) // of the batch
+				continue
+			}
+			if made[x] = true; x.kind != sumSlot && !ends[x] {
+				s.gives(x)
+			}
+		}
+		if op.Kind == step.Backward || op.Kind == step.WeightGrad {
+			o.touch(s, op.Block, ends, made)
+		}
+	}
+	for _, u := range o.order {
+		if fresh[u] {
+			s.gives(slot{kind: freshSlot, number: u})
+		}
+	}
+	return s
+}
+
+// touch notes that a block's gradients are added to sums, where these outlive the segment or were there before.
+func (o *own) touch(s *io, block int, ends, made map[slot]bool) {
+	for _, at := range o.homes[block] {
+		x := slot{kind: sumSlot, number: o.unitOf[at].number}
+		if ends[x] && made[x] {
+			continue // it never leaves
+		}
+		if s.changes(x); !slices.Contains(s.touched, at) {
+			s.touched = append(s.touched, at)
+			s.takes(slot{kind: touchedSlot})
+		}
+	}
+}
+
+// takeWeights takes the parameters of a block.
+func (o *own) takeWeights(block int, take func(slot)) {
+	for _, at := range o.homes[block] {
+		if o.shards == 1 {
+			take(slot{kind: cellSlot, number: o.weights[at]})
+		}
+	}
+}
+
+// takeState has an update take everything that lies on the devices, and give it anew.
+func (o *own) takeState(s *io) {
+	for i := range o.cells {
+		x := slot{kind: cellSlot, number: i}
+		c := o.cells[i]
+		if c.unit >= 0 && !c.shard { // the whole, of which it has its row
+			s.takes(x)
+			continue
+		}
+		s.changes(x)
+	}
+	if s.takes(slot{kind: factorSlot}); o.shards > 1 && !o.inside {
+		s.takes(slot{kind: placeSlot})
+	}
+	s.gives(slot{kind: metricSlot})
+}
+
+// slotOf is where a value of the plan lies.
+func (o *own) slotOf(v step.Value) slot {
+	switch v.Held {
+	case step.Sum:
+		return slot{kind: sumSlot, number: v.Unit}
+	case step.Reduced:
+		return slot{kind: reducedSlot, number: v.Unit}
+	case step.Whole:
+		if at, ok := o.weights[v.Unit]; ok && o.shards > 1 && !o.cells[at].shard {
+			return slot{kind: cellSlot, number: at}
+		}
+	}
+	return slot{kind: valueSlot, value: v}
+}
+
+// scalingCells are the cells of the states of the loss scaling.
+func (o *own) scalingCells() map[int]bool {
+	cells := map[int]bool{}
+	states, n := len(o.policy.Scaling.States()), len(o.cells)
+	for i := n - 2 - states; i < n-2; i++ {
+		cells[i] = true
+	}
+	return cells
+}
+
+// lies says how what is in a slot lies on a rank's devices, and the shapes that each of these has.
+func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) {
+	one := func(s shapes.Shape) []shapes.Shape { return []shapes.Shape{s} }
+	switch x.kind {
+	case cellSlot:
+		return o.cells[x.number].on, one(o.cells[x.number].shape)
+	case sumSlot, reducedSlot, freshSlot:
+		u := o.units[x.number]
+		shape := shapes.Make(o.policy.Reduce, o.shards, u.size)
+		switch {
+		case x.kind == sumSlot && o.devices() > 1:
+			return o.apart(), one(shape)
+		case x.kind == freshSlot:
+			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Compute, u.size))
+		case x.kind == reducedSlot && o.shards > 1:
+			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Reduce, u.size))
+		}
+		return o.unitPlacement(u, false), one(shape)
+	case targetSlot:
+		return xla.Shard(0, o.Mesh[0].Name), one(sizes.targets)
+	case valueSlot:
+		b := x.value.Block
+		switch x.value.Held {
+		case step.Input:
+			if b == 0 {
+				return xla.Shard(0, o.Mesh[0].Name), one(sizes.blocks[0].x)
+			}
+			return o.activations(), one(sizes.blocks[b].x)
+		case step.OutGrad:
+			return o.activations(), one(sizes.blocks[b+1].x)
+		case step.Saved:
+			return o.apart(), sizes.blocks[b].saved
+		case step.Left:
+			return o.apart(), sizes.blocks[b].left
+		case step.Whole:
+			u := o.units[x.value.Unit]
+			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, o.shards, u.size))
+		}
+		panic(fmt.Errorf("engine: no place for %v", x.value))
+	}
+	return xla.Replicated(), one(shapes.Shape{}) // numbers of the host, or a program's own vectors
+}
+
+// sizes are the shapes of what passes between segments, on a device, for micro-batches of a shape.
+type sizes struct {
+	targets shapes.Shape
+	blocks  []blockSizes
+}
+
+type blockSizes struct {
+	x           shapes.Shape // its input
+	saved, left []shapes.Shape
+}

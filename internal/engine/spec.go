@@ -1,0 +1,195 @@
+// Package engine carries out training steps that are written as plans (lib/step): for any model that is a chain of blocks,
+// on ranks that drive one device or a mesh of devices each.
+//
+// What lies between two operations of a group is a segment: one compiled program, with the collectives between a rank's own
+// devices in it. A rank alone has the whole step as one program; where ranks have a device each, each pass is a program,
+// which all blocks that are alike share. Operations between ranks go through group.Group, on a stream for each axis.
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Spec is what is trained, and how. All ranks have the same.
+type Spec struct {
+	Recipe train.Recipe // whose model is a chain.Model
+	// Plans are those of the steps, in turn: step n is carried out as plan n modulo their number says. They have the same
+	// units and axes, and the same blocks on each rank.
+	Plans []*step.Plan
+	// Members has, for each unit of the plans, its parameters, as places in the model's list.
+	Members [][]int
+	// Mesh are the axes of each rank's devices; none is one device. Axes of a plan without groups are these, several with
+	// commas between.
+	Mesh   []xla.MeshAxis
+	Shares params.Shares // what the devices of a rank share
+	Options
+}
+
+// Options say how a plan is carried out; the results are the same but for rounding.
+type Options struct {
+	// Hook makes what a rank calls in place of the all-reduce of a unit's gradients between ranks.
+	Hook func() Hook
+	// Sum adds losses and gradients up over rows, where the model's loss is a sum and no mean.
+	Sum bool
+	// Apart has a backward pass of a device be two programs, for its two parts, so that schedules that split it and those that
+	// do not have the same bits.
+	Apart bool
+	// Staged copies what goes between ranks through the host's own memory, as where it cannot reach the devices'.
+	Staged bool
+	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes longer
+	// fails the group, and the others learn by which operation.
+	Timeout time.Duration
+	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes held.
+	Trace *trace.Recorder
+}
+
+// Serial is the plan of one device: all passes of a micro-batch after another, and then the update. It has a unit for
+// each block, and one for each parameter that several blocks have in common; members are as [Spec] has them.
+func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int) {
+	p = &step.Plan{Name: "serial", Micro: microbatches, Every: microbatches, Weights: step.Flush}
+	all, home := model.Homes()
+	users := map[int]int{}
+	for _, places := range all {
+		for _, at := range places {
+			users[at]++
+		}
+	}
+	unitOf := map[int]int{}
+	add := func(name string, places ...int) {
+		if len(places) == 0 {
+			return
+		}
+		for _, at := range places {
+			unitOf[at] = len(p.Units)
+		}
+		p.Units, members = append(p.Units, step.Unit{Name: name}), append(members, places)
+	}
+	tree := model.Params()
+	for i, b := range model.Blocks {
+		var own []int
+		for _, at := range home[i] {
+			if users[at] == 1 {
+				own = append(own, at)
+			} else {
+				add(tree[at].Name, at)
+			}
+		}
+		add(b.Name, own...)
+	}
+	for i, b := range model.Blocks {
+		var units []int
+		for _, at := range all[i] {
+			if !slices.Contains(units, unitOf[at]) {
+				units = append(units, unitOf[at])
+			}
+		}
+		p.Blocks = append(p.Blocks, step.Block{Name: b.Name, Units: units})
+	}
+	var list []step.Op
+	for m := range microbatches {
+		for b := range p.Blocks {
+			list = append(list, step.Op{Kind: step.Forward, Block: b, Micro: m})
+		}
+		for b := range p.Blocks {
+			list = append(list, step.Op{Kind: step.Backward, Block: len(p.Blocks) - 1 - b, Micro: m})
+		}
+	}
+	p.Ranks = [][]step.Op{append(list, step.Op{Kind: step.Update, Unit: -1, Micro: microbatches - 1})}
+	return p, members
+}
+
+// axisNames are the mesh axes that an axis of a plan stands for.
+func axisNames(axis string) []string { return strings.Split(axis, ",") }
+
+// common is what all ranks of a process have of a spec.
+type common struct {
+	Spec
+	policy precision.Policy
+	model  chain.Model
+	cuts   map[string]*params.Cut // of the parameters that the devices of a rank share, by name
+	shards int                    // in how many parts units are sharded
+	axis   string                 // along which; "" is none
+	inside bool                   // it is of a rank's own devices
+	scale  int                    // summands of a mean of gradients, of one micro-batch
+}
+
+func newCommon(s Spec) (*common, error) {
+	model, ok := s.Recipe.Model.(chain.Model)
+	if !ok || len(s.Plans) == 0 {
+		return nil, errors.New("engine: a spec without plans, or of a model that is no chain.Model")
+	}
+	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, cuts: map[string]*params.Cut{}, shards: 1, scale: 1}
+	if len(c.Mesh) == 0 {
+		c.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, 1)}
+	}
+	if s.Shares.Axis != "" {
+		for i, spec := range model.Params() {
+			if cut := s.Shares.Cuts[i]; cut != nil && cut.Ranks() > 1 {
+				c.cuts[spec.Name] = cut
+			}
+		}
+	}
+	p := s.Plans[0]
+	for _, u := range p.Units {
+		if u.Shard == "" {
+			continue
+		}
+		a, ok := p.Axis(u.Shard)
+		if !ok || c.axis != "" && c.axis != u.Shard {
+			return nil, fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan", u.Name, u.Shard)
+		}
+		c.axis, c.shards, c.inside = u.Shard, a.Size, len(a.Groups) == 0
+	}
+	return c, c.fits()
+}
+
+// devices is how many a rank has.
+func (c *common) devices() int {
+	n := 1
+	for _, a := range c.Mesh {
+		n *= a.Size
+	}
+	return n
+}
+
+// fits returns an error if the rule cannot work on what devices have.
+func (c *common) fits() error {
+	rule := c.Recipe.Rule
+	for _, s := range c.model.Params() {
+		cut := c.cuts[s.Name]
+		if cut == nil {
+			continue
+		}
+		if !optim.Joins(rule, s, optim.CutOf(cut)) {
+			return fmt.Errorf("engine: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another "+
+				"optimizer, or tensor=1", s)
+		}
+		if c.shards == 1 {
+			continue
+		}
+		for _, state := range optim.States(rule, params.Tree{s}) {
+			if !slices.Equal(state.Shape.Dimensions, s.Shape.Dimensions) {
+				return fmt.Errorf("engine: the optimizer's %s is not of the shape of %s, of which tensor parallelism and ZeRO leave no run: "+
+					"choose one of the two, or an optimizer whose states are, such as adamw", state, s)
+			}
+		}
+		if c.policy.StochasticUpdate {
+			return fmt.Errorf("engine: stochastic rounding numbers the elements of %s, of which tensor parallelism and ZeRO leave no run: "+
+				"leave one of them out", s)
+		}
+	}
+	return nil
+}

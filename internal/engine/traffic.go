@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"errors"
+
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// BetweenStages is the name, in [Rank.Traffic], of activations and their gradients that go to other ranks.
+const BetweenStages = "pipe"
+
+// traffic is what a rank has sent in a step.
+type traffic struct {
+	calls map[*xla.Program]int // whose collectives are known once they are compiled
+	sent  map[string]int64     // bytes to other ranks, by axis
+}
+
+// Traffic is what the rank sent in the last step, in bytes, by axis: of operations between the rank's own devices, as
+// xla.Program.CollectivesAlong names their axes, the data of those that each device takes part in (of what goes in or comes out, whichever
+// is more); of operations between ranks, by the plan's axis, likewise; and under [BetweenStages] the messages to other ranks, of all its
+// devices together.
+func (r *Rank) Traffic() (map[string]int64, error) {
+	if r.lost != nil {
+		return nil, r.lost
+	}
+	all := map[string]int64{}
+	if r.traffic == nil {
+		return all, nil
+	}
+	for name, n := range r.traffic.sent {
+		all[name] += n
+	}
+	for p, calls := range r.traffic.calls {
+		along, err := p.CollectivesAlong()
+		if err != nil {
+			return nil, err
+		}
+		for axes, report := range along {
+			for _, t := range report {
+				all[axes] += int64(calls) * t.Bytes
+			}
+		}
+	}
+	return all, nil
+}
+
+func joined(errs ...error) error { return errors.Join(errs...) }
+
+// placeLike puts an array of the host where another one lies.
+func (d *devices) placeLike(t *tensors.Tensor, like *dtensor.Tensor) (*dtensor.Tensor, error) {
+	if d.mesh.NumDevices() == 1 {
+		return d.place(t, xla.Replicated())
+	}
+	on, err := dtensor.ShardTensor(like.ShardingSpec(), t)
+	if err != nil {
+		return nil, err
+	}
+	for i, shard := range on.Shards() {
+		if err := shard.MaterializeOnDevice(d.backend, false, xla.DeviceNum(d.first+i)); err != nil {
+			return nil, err
+		}
+		shard.FinalizeLocal()
+	}
+	return on, nil
+}
+
+// addInto adds b's float32 or 16-bit numbers to a's.
+func addInto(a, b *memory) error {
+	return errors.New("engine: sums of micro-batches that are reduced one by one are not carried out yet")
+}

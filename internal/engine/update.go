@@ -1,0 +1,257 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// makeUpdate makes the cells anew, of what they were and of the sums of the gradients.
+func (b *build) makeUpdate() {
+	var grads []*graph.Node
+	factor := b.number(factorSlot, 0)
+	for at := range b.whole {
+		grads = append(grads, scaled(b.summed(at), factor))
+	}
+	state := b.state()
+	out := b.update.UpdateShare(b.share(b.totals(grads)), state, graph.Const(b.g, float32(0)), grads)
+	last := len(out) - 1
+	b.has[slot{kind: metricSlot}] = out[last:]
+	b.keep(out[:last])
+}
+
+// scaled returns x, of any floating-point type, times a float32 scalar: a sum times one over the number of its summands is their mean.
+// (A quotient would be compiled now to a division, now to a product, and programs would differ in bits.)
+func scaled(x, factor *graph.Node) *graph.Node {
+	return graph.ConvertDType(graph.Mul(graph.ConvertDType(x, dtypes.Float32), factor), x.DType())
+}
+
+// summed is the sum of a parameter's gradients over all micro-batches and ranks, or the rank's shard of it.
+func (b *build) summed(at int) *graph.Node {
+	u := b.unitOf[at]
+	x := slot{kind: reducedSlot, number: u.number}
+	if len(u.Reduce) == 0 {
+		x.kind = sumSlot
+	}
+	if s := b.sums[x]; s != nil && s.matrix != nil && s.matrix.Rank() == 1 {
+		return b.cut(s.matrix, at)
+	}
+	return b.part(x, at)
+}
+
+// cut takes a parameter's shard out of its unit's.
+func (b *build) cut(vector *graph.Node, at int) *graph.Node {
+	return graph.Slice(vector, graph.AxisRange(b.offset(at), b.offset(at)+b.length(at)))
+}
+
+// state lists what an update takes, as the recipe lists its state: of parameters that are sharded the shards.
+func (b *build) state() (state []*graph.Node) {
+	if b.shards == 1 {
+		for i := range b.cells {
+			state = append(state, b.number(cellSlot, i))
+		}
+		return state
+	}
+	own := map[int]*graph.Node{} // shards of units
+	for _, number := range b.order {
+		at, ok := b.masters[number]
+		if !ok {
+			at = b.weights[number]
+		}
+		if own[number] = b.number(cellSlot, at); !b.cells[at].shard {
+			own[number] = b.row(own[number])
+		}
+	}
+	for at := range b.whole {
+		state = append(state, b.cutOf(own, at))
+	}
+	for i := b.rest; i < len(b.cells); i++ {
+		state = append(state, b.number(cellSlot, i))
+	}
+	return state
+}
+
+func (b *build) cutOf(shards map[int]*graph.Node, at int) *graph.Node {
+	return b.cut(shards[b.unitOf[at].number], at)
+}
+
+// row is the device's row of a unit's matrix.
+func (b *build) row(matrix *graph.Node) *graph.Node {
+	n := matrix.Shape().Dim(1)
+	if b.inside {
+		return graph.Reshape(collective.Part(matrix, 0, axisNames(b.axis)...), n)
+	}
+	place := []*graph.Node{b.number(placeSlot, 0), graph.ScalarZero(b.g, dtypes.Int32)}
+	return graph.Reshape(graph.DynamicSlice(matrix, place, []int{1, n}), n)
+}
+
+// keep puts a new state into the cells.
+func (b *build) keep(state []*graph.Node) {
+	put := func(kind slotKind, number int, x *graph.Node) {
+		b.has[slot{kind: kind, number: number}] = []*graph.Node{x}
+	}
+	if b.shards == 1 {
+		for i, x := range state {
+			put(cellSlot, i, x)
+		}
+		return
+	}
+	for _, number := range b.order {
+		var parts []*graph.Node
+		for _, at := range b.units[number].members {
+			parts = append(parts, state[at])
+		}
+		shard := concatenate(parts, 0)
+		if at, ok := b.masters[number]; ok {
+			put(cellSlot, at, shard)
+			shard = precision.Cast([]*graph.Node{shard}, b.policy.Compute)[0]
+		}
+		if at := b.weights[number]; b.cells[at].shard {
+			put(cellSlot, at, shard)
+		} else {
+			put(freshSlot, number, shard)
+		}
+	}
+	for i, x := range state[len(b.whole):] {
+		put(cellSlot, b.rest+i, x)
+	}
+}
+
+// asks says whether clipping or loss scaling ask for something of all gradients.
+func (o *own) asks() bool { return o.Recipe.Clip > 0 || len(o.policy.Scaling.States()) > 0 }
+
+// totals is what clipping and loss scaling ask of all gradients: a vector of the number of ranks that have some which are not
+// finite, and of the sum of the squares, of the model's elements each once. It is nil where nobody asks.
+func (b *build) totals(grads []*graph.Node) *graph.Node {
+	if !b.asks() {
+		return nil
+	}
+	bad := graph.ScalarZero(b.g, dtypes.Float32)
+	if len(b.policy.Scaling.States()) > 0 {
+		bad = graph.ConvertDType(graph.LogicalNot(precision.Finite(grads)), dtypes.Float32)
+		if b.devices() > 1 {
+			bad = collective.AllReduce(bad, collective.Max)
+		}
+		var scaling []*graph.Node
+		for i := range b.cells {
+			if b.scalingCells()[i] {
+				scaling = append(scaling, b.number(cellSlot, i))
+			}
+		}
+		grads = b.policy.Scaling.Unscale(grads, scaling)
+	}
+	squares := graph.ScalarZero(b.g, dtypes.Float32)
+	for _, cut := range []bool{false, true} { // what is the same on some devices counts on one
+		var axes []string
+		if b.shards > 1 && b.inside {
+			axes = axisNames(b.axis)
+		}
+		if cut {
+			axes = append(axes, b.Shares.Axis)
+		}
+		var of []*graph.Node
+		for i, x := range grads {
+			if b.counted[i] && (b.cuts[i] != nil) == cut {
+				of = append(of, b.countedPart(i, x))
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		sum := optim.SquareNorm(of)
+		if len(axes) > 0 {
+			sum = collective.AllReduce(sum, collective.Sum, axes...)
+		}
+		squares = graph.Add(squares, sum)
+	}
+	return b.between(graph.Stack([]*graph.Node{bad, squares}, 0), "")
+}
+
+// countedPart leaves of a parameter's gradient what counts on this device, where several that share layers have the same.
+func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
+	cut := b.cuts[i]
+	if cut == nil {
+		return x
+	}
+	counts := make([][]float32, cut.Ranks())
+	for r := range counts {
+		for _, is := range cut.Counted(r) {
+			count := float32(0)
+			if is {
+				count = 1
+			}
+			counts[r] = append(counts[r], count)
+		}
+	}
+	along := graph.Reshape(collective.Part(graph.Const(b.g, counts), 0, b.Shares.Axis), cut.Length())
+	dims := b.tree[i].Shape.Dimensions
+	var others []int
+	for a := range dims {
+		if a != cut.Axis {
+			others = append(others, a)
+		}
+	}
+	mask := graph.ExpandAndBroadcast(along, dims, others)
+	if b.shards > 1 {
+		mask = b.row(b.columns(i, mask))
+	}
+	return graph.Where(graph.GreaterThan(mask, graph.ZerosLike(mask)), x, graph.ZerosLike(x))
+}
+
+// share says what the device has of the model, and what is known of all gradients.
+func (b *build) share(totals *graph.Node) (s train.Share) {
+	switch {
+	case b.shards > 1:
+		var place *graph.Node
+		if b.inside {
+			place = collective.Rank(b.g, axisNames(b.axis)...)
+		} else {
+			place = b.number(placeSlot, 0)
+		}
+		place = graph.ConvertDType(place, dtypes.Int64) // a parameter may have more than 2³¹ elements
+		var flats []optim.Flat
+		for at := range b.whole {
+			n := b.length(at)
+			flats = append(flats, optim.Flat{Length: n, Offset: graph.MulScalar(place, n), Sum: b.sumOver(at)})
+		}
+		s = b.update.FlatShare(flats)
+	case len(b.common.cuts) > 0:
+		s = b.update.CutShare(b.g, b.Shares.Axis, b.own.cuts)
+	}
+	s.Places, s.Counted = b.places, b.counted
+	s.All = &train.Known{}
+	if totals != nil {
+		element := func(i int) *graph.Node { return graph.Reshape(graph.Slice(totals, graph.AxisElem(i))) }
+		bad := element(0)
+		s.All.Finite, s.All.Norm = graph.Equal(bad, graph.ZerosLike(bad)), graph.Sqrt(element(1))
+	}
+	return s
+}
+
+// sumOver adds up what devices have of a parameter that is sharded.
+func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
+	return func(x *graph.Node) *graph.Node {
+		if b.own.cuts[at] != nil {
+			panic(errSums(b.whole[at]))
+		}
+		if b.inside {
+			return collective.AllReduce(x, collective.Sum, axisNames(b.axis)...)
+		}
+		return b.between(x, b.axis)
+	}
+}
+
+// errSums is what a rule is refused with that needs sums over a parameter of which devices have shards of parts.
+type errSums params.Spec
+
+func (e errSums) Error() string {
+	return fmt.Sprintf("engine: the optimizer sums over the elements of %s, which is cut between the devices of the tensor axis and sharded "+
+		"by ZeRO: choose one of the two, or an optimizer that does not, such as adamw", params.Spec(e))
+}

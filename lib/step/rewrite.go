@@ -1,0 +1,113 @@
+package step
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Clone returns a copy of the plan that can be changed.
+func (p *Plan) Clone() *Plan {
+	q := *p
+	q.Blocks, q.Units, q.Axes = slices.Clone(p.Blocks), slices.Clone(p.Units), slices.Clone(p.Axes)
+	q.Ranks = make([][]Op, len(p.Ranks))
+	for r, list := range p.Ranks {
+		q.Ranks[r] = slices.Clone(list)
+	}
+	return &q
+}
+
+// Insert puts operations into a rank's list: before and behind each of its operations what around returns for it.
+func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op)) {
+	var list []Op
+	for i, op := range p.Ranks[rank] {
+		before, behind := around(i, op)
+		list = append(append(append(list, before...), op), behind...)
+	}
+	p.Ranks[rank] = list
+}
+
+// Complete returns, by position in a rank's list, the units whose gradients of the position's micro-batch have all been added
+// up once the pass there has ended.
+func (p *Plan) Complete(rank int) map[int][]int {
+	type sum struct{ unit, micro int }
+	last := map[sum]int{}
+	for i, op := range p.Ranks[rank] {
+		if op.Kind == Backward || op.Kind == WeightGrad {
+			for _, u := range p.Blocks[op.Block].Units {
+				last[sum{u, op.Micro}] = i
+			}
+		}
+	}
+	complete := map[int][]int{}
+	for s, i := range last {
+		complete[i] = append(complete[i], s.unit)
+	}
+	for _, units := range complete {
+		slices.Sort(units)
+	}
+	return complete
+}
+
+// Inside adds an axis of each rank's own devices.
+func (p *Plan) Inside(axis string, devices int) {
+	p.Axes = append(p.Axes, Axis{Name: axis, Size: devices})
+}
+
+// Copies returns the plan for so many times as many ranks, each copy of which has its part of every batch: data parallelism. The ranks
+// of a copy are neighbours. Ranks that have the same units are along one axis, which is called name, or for units that only some of
+// a copy's ranks have in common, name and these. Each unit's gradients are to be reduced along its axis, behind what is said
+// already; the operations that do it are left to other rewrites. With one copy only what its own ranks have in common has an axis.
+func (p *Plan) Copies(n int, name string) *Plan {
+	q := p.Clone()
+	ranks := len(p.Ranks)
+	holders := make([][]int, len(p.Units))
+	for r := range p.Ranks {
+		for _, u := range p.UnitsOn(r) {
+			holders[u] = append(holders[u], r)
+		}
+	}
+	q.Ranks = nil
+	for c := range n {
+		for _, list := range p.Ranks {
+			list = slices.Clone(list)
+			for i := range list {
+				if list[i].Kind == Send || list[i].Kind == Recv {
+					list[i].Peer += c * ranks
+				}
+			}
+			q.Ranks = append(q.Ranks, list)
+		}
+	}
+	if n > 1 {
+		all := Axis{Name: name, Size: n}
+		for r := range ranks {
+			var group []int
+			for c := range n {
+				group = append(group, c*ranks+r)
+			}
+			all.Groups = append(all.Groups, group)
+		}
+		q.Axes = append(q.Axes, all)
+	}
+	for u, have := range holders {
+		axis := name
+		if len(have) > 1 {
+			axis = fmt.Sprint(name, " of ", have)
+			if _, ok := q.Axis(axis); !ok {
+				a := Axis{Name: axis, Size: n * len(have)}
+				var group []int
+				for c := range n {
+					for _, r := range have {
+						group = append(group, c*ranks+r)
+					}
+				}
+				a.Groups = [][]int{group}
+				q.Axes = append(q.Axes, a)
+			}
+		} else if n == 1 {
+			continue
+		}
+		q.Units[u].Reduce = append(slices.Clone(q.Units[u].Reduce), axis)
+	}
+	return q
+}

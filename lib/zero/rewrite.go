@@ -1,0 +1,119 @@
+package zero
+
+import (
+	"slices"
+
+	"github.com/shardbook/shardbook/lib/step"
+)
+
+// Shard writes ZeRO into a plan: its units are sharded along an axis, which each has among those that its gradients are
+// reduced along (Rajbhandari et al. 2020, "ZeRO", §5).
+//
+//   - Stage 1 reduces a unit's gradients once, to shards, as soon as the last micro-batch's are there, updates the rank's
+//     shard, and gathers the new parameters.
+//   - Stage 2 reduces those of each micro-batch, so that nothing but shards is kept.
+//   - Stage 3 gathers a unit's parameters for each pass that uses them, ahead passes before it, and frees them behind it.
+//
+// At most pending reductions are under way beside the passes; with 0 the next pass waits for each, which takes the least
+// memory.
+func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
+	q := p.Clone()
+	for u, unit := range q.Units {
+		if i := slices.Index(unit.Reduce, axis); i >= 0 {
+			q.Units[u].Shard = axis
+			q.Units[u].Reduce = slices.Concat([]string{axis}, unit.Reduce[:i], unit.Reduce[i+1:])
+		}
+	}
+	for r := range q.Ranks {
+		if stage == 3 {
+			gatherAhead(q, r, ahead, axis)
+		}
+		reduce(q, r, stage, pending)
+	}
+	return q
+}
+
+// stretch is some passes one after another, by their number, in which a unit is gathered.
+type stretch struct{ unit, first, last int }
+
+// stretches lists, in order of their beginning, when units are gathered on a rank. One that the next pass needs too stays.
+func stretches(p *step.Plan, rank int) (all []stretch) {
+	open := map[int]int{} // by unit: its last stretch
+	n := 0
+	for _, op := range p.Ranks[rank] {
+		if !op.Kind.Pass() || op.Kind == step.Update {
+			continue
+		}
+		for _, u := range p.Blocks[op.Block].Units {
+			if p.Units[u].Shard == "" {
+				continue
+			}
+			if at, ok := open[u]; ok && all[at].last == n-1 {
+				all[at].last = n
+				continue
+			}
+			open[u] = len(all)
+			all = append(all, stretch{u, n, n})
+		}
+		n++
+	}
+	return all
+}
+
+// gatherAhead gathers each unit so many passes before it is needed, and frees it behind.
+func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
+	coming, n := stretches(p, rank), 0
+	var open []stretch
+	p.Insert(rank, func(_ int, op step.Op) (before, behind []step.Op) {
+		if !op.Kind.Pass() || op.Kind == step.Update {
+			return nil, nil
+		}
+		for ; len(coming) > 0 && coming[0].first <= n+ahead; coming = coming[1:] {
+			open = append(open, coming[0])
+			before = append(before, step.Op{Kind: step.Gather, What: step.Parameters, Unit: coming[0].unit, Micro: op.Micro, Axis: axis})
+		}
+		open = slices.DeleteFunc(open, func(s stretch) bool {
+			if s.last == n {
+				behind = append(behind, step.Op{Kind: step.Free, What: step.Parameters, Unit: s.unit, Micro: op.Micro})
+			}
+			return s.last == n
+		})
+		n++
+		return before, behind
+	})
+}
+
+// reduce reduces each unit's gradients where they are complete, and below stage 3 gathers its new parameters.
+func reduce(p *step.Plan, rank, stage, pending int) {
+	complete := p.Complete(rank)
+	var begun []step.Op
+	p.Insert(rank, func(i int, op step.Op) (before, behind []step.Op) {
+		last := (op.Micro+1)%p.Every == 0
+		for _, u := range complete[i] {
+			for k, axis := range p.Units[u].Reduce {
+				if k == 0 && stage == 1 && !last || k > 0 && !last {
+					continue
+				}
+				r := step.Op{Kind: step.Reduce, What: step.Gradient, Unit: u, Micro: op.Micro, Axis: axis}
+				behind = append(behind, r)
+				if k > 0 {
+					continue
+				}
+				if begun = append(begun, r); stage > 1 && len(begun) > pending {
+					w := begun[0]
+					begun = begun[1:]
+					w.Kind, w.Of = step.Wait, step.Reduce
+					behind = append(behind, w)
+				}
+			}
+		}
+		if op.Kind == step.Update && stage < 3 {
+			for _, u := range p.UnitsOn(rank) {
+				if p.Units[u].Shard != "" {
+					behind = append(behind, step.Op{Kind: step.Gather, What: step.Parameters, Unit: u, Axis: p.Units[u].Shard, Micro: op.Micro})
+				}
+			}
+		}
+		return before, behind
+	})
+}
