@@ -27,6 +27,8 @@ type build struct {
 	again map[step.Value]bool // what is saved of a block is to be computed with its backward pass
 	last  *graph.Node         // what the last pass made: what is gathered waits for it
 	hold  []*graph.Node       // what the next pass waits for
+	// touched are the parameters whose gradients are added to sums that lie outside.
+	touched []int
 	// between adds x up over the ranks along an axis of the plan, or over all ranks for "".
 	between func(x *graph.Node, axis string) *graph.Node
 	// serial has passes wait for what was made before them, so that the compiler does not hold everything at once.
@@ -43,7 +45,7 @@ type sum struct {
 func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *sizes) summing {
 	return func(in []*graph.Node, between func(x *graph.Node, axis string) *graph.Node) []*graph.Node {
 		b := &build{own: o, plan: p, flow: f, g: in[0].Graph(), has: map[slot][]*graph.Node{}, sums: map[slot]*sum{},
-			again: map[step.Value]bool{}, between: between}
+			again: map[step.Value]bool{}, between: between, touched: s.touched}
 		for _, op := range p.Ranks[o.rank][from:to] {
 			b.serial = b.serial || !op.Kind.Pass()
 		}
@@ -82,7 +84,7 @@ func (b *build) read(slots []slot, in []*graph.Node, sizes *sizes) (rest []*grap
 func (b *build) write(s *io, sizes *sizes) (out []*graph.Node) {
 	for _, x := range s.out {
 		if x.kind == sumSlot || x.kind == reducedSlot {
-			out = append(out, b.matrix(x, s.touched))
+			out = append(out, b.matrix(x))
 			continue
 		}
 		for _, n := range b.has[x] {
@@ -320,12 +322,28 @@ func (b *build) part(x slot, at int) *graph.Node {
 	if s.added[at] == nil {
 		return before
 	}
-	return graph.Add(before, s.added[at])
+	return b.addedTo(before, at, s.added[at])
+}
+
+// addedTo adds what the segment has made of a parameter's gradients to what was there, if anything was.
+func (b *build) addedTo(before *graph.Node, at int, fresh *graph.Node) *graph.Node {
+	k := slices.Index(b.touched, at)
+	if k < 0 {
+		return graph.Add(before, fresh)
+	}
+	adds := b.element(2*k + 1)
+	adds = graph.NotEqual(adds, graph.ZerosLike(adds))
+	return graph.Where(graph.BroadcastToShape(adds, fresh.Shape()), graph.Add(before, fresh), fresh)
+}
+
+// element is one of the numbers that say where gradients lie, and whether anything is there.
+func (b *build) element(i int) *graph.Node {
+	return graph.Squeeze(graph.Slice(b.number(touchedSlot, 0), graph.AxisElem(i)))
 }
 
 // matrix is the sums of a unit's gradients as they lie outside of segments. Where parameters lie, and whether anything is
 // there, is told when the segment runs: so blocks that are alike share one.
-func (b *build) matrix(x slot, touched []int) *graph.Node {
+func (b *build) matrix(x slot) *graph.Node {
 	s, u := b.sums[x], b.units[x.number]
 	if s.matrix == nil {
 		var all []*graph.Node
@@ -337,20 +355,15 @@ func (b *build) matrix(x slot, touched []int) *graph.Node {
 	if s.matrix.Rank() == 1 { // a shard
 		return s.matrix
 	}
-	where := b.number(touchedSlot, 0)
 	matrix := s.matrix
-	zero := graph.Const(b.g, int32(0))
-	element := func(i int) *graph.Node { return graph.Squeeze(graph.Slice(where, graph.AxisElem(i))) }
-	for k, at := range touched {
+	for k, at := range b.touched {
 		if s.added[at] == nil || b.unitOf[at] != u {
 			continue
 		}
 		fresh := b.columns(at, s.added[at])
-		place := []*graph.Node{zero, element(2 * k)}
+		place := []*graph.Node{graph.Const(b.g, int32(0)), b.element(2 * k)}
 		before := graph.DynamicSlice(matrix, place, fresh.Shape().Dimensions)
-		adds := graph.NotEqual(element(2*k+1), zero)
-		fresh = graph.Where(graph.BroadcastToShape(adds, fresh.Shape()), graph.Add(before, fresh), fresh)
-		matrix = graph.DynamicUpdateSlice(matrix, fresh, place)
+		matrix = graph.DynamicUpdateSlice(matrix, b.addedTo(before, at, fresh), place)
 	}
 	return matrix
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // begin has an operation between ranks go on beside the passes.
@@ -282,9 +284,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 			return err
 		}
 		if first && g.reduced != nil { // of a micro-batch before
-			var sum *dtensor.Tensor
-			sum, err = p.plus(g.reduced, to)
-			to = sum
+			to, err = p.plus(g.reduced, to, p.own.unitPlacement(u, p.shards > 1))
 		}
 		g.reduced = to
 		return err
@@ -346,24 +346,18 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor) (*dtensor.Tensor
 }
 
 // plus adds b to a. Both are used up.
-func (p *play) plus(a, b *dtensor.Tensor) (*dtensor.Tensor, error) {
-	ma, err := p.memoryOf(a)
+func (p *play) plus(a, b *dtensor.Tensor, on xla.Placement) (*dtensor.Tensor, error) {
+	add, err := p.compile("add", func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Add(in[0], in[1])} },
+		layout{in: []xla.Placement{on, on}, out: []xla.Placement{on}, donated: []int{0}})
 	if err != nil {
 		return nil, err
 	}
-	mb, err := p.memoryOf(b)
+	out, err := add.Call(a, b)
 	if err != nil {
 		return nil, err
 	}
-	if err := addInto(ma, mb); err != nil {
-		return nil, err
-	}
-	if ma.staged == nil {
-		return a, p.pool.release(b)
-	}
-	spec := a
-	on, err := p.placeLike(ma.staged, spec)
-	return on, joined(err, p.pool.release(a), p.pool.release(b))
+	p.pool.changed(a, out[0])
+	return out[0], p.pool.release(b)
 }
 
 // average makes what ranks keep between steps equal, but for counters.

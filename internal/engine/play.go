@@ -104,8 +104,8 @@ func (p *play) carryOut(s *segment) error {
 			err = fmt.Errorf("rank %d, in %s: %w", p.world.Rank(), p.plan.Text(op), err)
 		}
 	}
-	for i := s.from; i < s.to && err == nil; i++ {
-		err = p.release(p.flow.Ends[i])
+	if err == nil {
+		err = p.release(s.ended)
 	}
 	return err
 }
@@ -394,6 +394,9 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 		case metricSlot:
 			p.metrics = mine[0]
 		default:
+			for _, old := range p.values[x.value] {
+				errs = append(errs, p.pool.release(old))
+			}
 			p.values[x.value] = mine
 		}
 	}

@@ -152,8 +152,9 @@ type segment struct {
 	from, to int
 	local    bool
 	io       *io
-	program  program   // of a local one
-	sums     []program // what ranks add up before it
+	ended    []step.Value // what nobody needs behind it
+	program  program      // of a local one
+	sums     []program    // what ranks add up before it
 	phases   []phase
 }
 
@@ -197,6 +198,25 @@ func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) 
 		}
 		if op.Kind == step.Update && !alone {
 			open = nil
+		}
+	}
+	for _, s := range all {
+		s.ended = endedIn(f, s.from, s.to)
+	}
+	return all
+}
+
+// endedIn lists the values that end in a segment, but for those that it makes again.
+func endedIn(f *step.Flow, from, to int) (all []step.Value) {
+	for i := from; i < to; i++ {
+		for _, v := range f.Ends[i] {
+			again := false
+			for j := i + 1; j < to; j++ {
+				again = again || slices.Contains(f.Makes[j], v)
+			}
+			if !again {
+				all = append(all, v)
+			}
 		}
 	}
 	return all

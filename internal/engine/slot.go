@@ -73,12 +73,13 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 			s.takes(x)
 		}
 	}
-	ends := map[slot]bool{} // inside
+	ends := map[slot]int{} // inside: the last position
 	for i := from; i < to; i++ {
 		for _, v := range f.Ends[i] {
-			ends[o.slotOf(v)] = true
+			ends[o.slotOf(v)] = i
 		}
 	}
+	ended := func(x slot, i int) bool { at, ok := ends[x]; return ok && at >= i }
 	last := len(p.Blocks) - 1
 	fresh := map[int]bool{} // units whose new shards nobody has gathered
 	for i := from; i < to; i++ {
@@ -131,14 +132,19 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 				s.takes(x) // of the batch
 				continue
 			}
-			if made[x] = true; x.kind != sumSlot && !ends[x] {
+			if made[x] = true; x.kind != sumSlot && !ended(x, i) {
 				s.gives(x)
 			}
 		}
 		if op.Kind == step.Backward || op.Kind == step.WeightGrad {
-			o.touch(s, op.Block, ends, made)
+			o.touch(s, op.Block, func(x slot) bool { return made[x] && ended(x, i) })
 		}
 	}
+	s.out = slices.DeleteFunc(s.out, func(x slot) bool { // it was used up
+		_, gone := ends[x]
+		return gone && (x.kind == sumSlot || x.kind == reducedSlot)
+	})
+	s.donated = slices.DeleteFunc(s.donated, func(x slot) bool { return !slices.Contains(s.out, x) })
 	for _, u := range o.order {
 		if fresh[u] {
 			s.gives(slot{kind: freshSlot, number: u})
@@ -147,12 +153,12 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	return s
 }
 
-// touch notes that a block's gradients are added to sums, where these outlive the segment or were there before.
-func (o *own) touch(s *io, block int, ends, made map[slot]bool) {
+// touch notes that a block's gradients are added to sums, but for those that never leave the segment.
+func (o *own) touch(s *io, block int, stays func(slot) bool) {
 	for _, at := range o.homes[block] {
 		x := slot{kind: sumSlot, number: o.unitOf[at].number}
-		if ends[x] && made[x] {
-			continue // it never leaves
+		if stays(x) {
+			continue
 		}
 		if s.changes(x); !slices.Contains(s.touched, at) {
 			s.touched = append(s.touched, at)

@@ -3,9 +3,6 @@ package engine
 import (
 	"errors"
 
-	"github.com/gomlx/gomlx/core/tensors"
-	"github.com/gomlx/gomlx/core/tensors/dtensor"
-
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -48,26 +45,3 @@ func (r *Rank) Traffic() (map[string]int64, error) {
 }
 
 func joined(errs ...error) error { return errors.Join(errs...) }
-
-// placeLike puts an array of the host where another one lies.
-func (d *devices) placeLike(t *tensors.Tensor, like *dtensor.Tensor) (*dtensor.Tensor, error) {
-	if d.mesh.NumDevices() == 1 {
-		return d.place(t, xla.Replicated())
-	}
-	on, err := dtensor.ShardTensor(like.ShardingSpec(), t)
-	if err != nil {
-		return nil, err
-	}
-	for i, shard := range on.Shards() {
-		if err := shard.MaterializeOnDevice(d.backend, false, xla.DeviceNum(d.first+i)); err != nil {
-			return nil, err
-		}
-		shard.FinalizeLocal()
-	}
-	return on, nil
-}
-
-// addInto adds b's float32 or 16-bit numbers to a's.
-func addInto(a, b *memory) error {
-	return errors.New("engine: sums of micro-batches that are reduced one by one are not carried out yet")
-}

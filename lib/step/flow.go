@@ -348,6 +348,9 @@ func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
 	op.Peer = 0
 	f.waits[op], f.Done[i] = w, -1
 	f.begun = append(f.begun, w)
+	if a, ok := f.p.Axis(op.Axis); ok && len(a.Groups) == 0 { // it is a part of what the rank's devices compute
+		f.finish(w, i)
+	}
 	return nil
 }
 

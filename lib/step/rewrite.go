@@ -67,6 +67,14 @@ func (p *Plan) Copies(n int, name string) *Plan {
 		}
 	}
 	q.Ranks = nil
+	for i, a := range p.Axes {
+		q.Axes[i].Groups = nil
+		for c := range n {
+			for _, g := range a.Groups {
+				q.Axes[i].Groups = append(q.Axes[i].Groups, shifted(g, c*ranks))
+			}
+		}
+	}
 	for c := range n {
 		for _, list := range p.Ranks {
 			list = slices.Clone(list)
@@ -91,7 +99,7 @@ func (p *Plan) Copies(n int, name string) *Plan {
 	}
 	for u, have := range holders {
 		axis := name
-		if len(have) > 1 {
+		if len(have) > 1 && !p.joined(u, have) {
 			axis = fmt.Sprint(name, " of ", have)
 			if _, ok := q.Axis(axis); !ok {
 				a := Axis{Name: axis, Size: n * len(have)}
@@ -110,4 +118,26 @@ func (p *Plan) Copies(n int, name string) *Plan {
 		q.Units[u].Reduce = append(slices.Clone(q.Units[u].Reduce), axis)
 	}
 	return q
+}
+
+// shifted are ranks with greater numbers.
+func shifted(ranks []int, by int) []int {
+	all := slices.Clone(ranks)
+	for i := range all {
+		all[i] += by
+	}
+	return all
+}
+
+// joined says whether a unit's gradients are reduced along an axis that ranks are along together.
+func (p *Plan) joined(unit int, ranks []int) bool {
+	for _, name := range p.Units[unit].Reduce {
+		a, _ := p.Axis(name)
+		for _, g := range a.Groups {
+			if !slices.ContainsFunc(ranks, func(r int) bool { return !slices.Contains(g, r) }) {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -1,0 +1,128 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/engine"
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/zero"
+
+	"github.com/gomlx/gomlx/core/tensors"
+)
+
+// layout is one of the ways to train.
+type layout struct {
+	ranks, devices, micro int
+	zero, ahead           int
+	shard                 int // ranks that share the state, of several groups; 0 is all
+	late                  bool
+	staged                bool
+}
+
+func (l layout) plan(m chain.Model) engine.Spec {
+	p, members := engine.Serial(m, l.micro)
+	spec := engine.Spec{Members: members}
+	inside := train.Axis
+	if l.devices > 1 {
+		p.Inside(inside, l.devices)
+		for u := range p.Units {
+			p.Units[u].Reduce = append(p.Units[u].Reduce, inside)
+		}
+		spec.Mesh = []xla.MeshAxis{xla.Axis(inside, l.devices)}
+	}
+	switch {
+	case l.shard > 1:
+		p = p.Copies(l.shard, "shard").Copies(l.ranks/l.shard, "replica")
+	case l.ranks > 1:
+		p = p.Copies(l.ranks, "replica")
+	}
+	axis := "replica"
+	if l.devices > 1 {
+		axis = inside
+	} else if l.shard > 1 {
+		axis = "shard"
+	}
+	if l.zero > 0 {
+		p = zero.Shard(p, l.zero, l.ahead, l.ahead, axis)
+	} else {
+		p = ddp.Average(p, !l.late, false)
+	}
+	spec.Plans = []*step.Plan{p}
+	spec.Staged = l.staged
+	return spec
+}
+
+func TestLayouts(t *testing.T) {
+	backend := devicetest.Open(t, 8)
+	const steps, rows = 3, 8
+	batches := func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, rows) }
+	for _, r := range []train.Recipe{
+		{Model: toy.Model(true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}},
+		{Model: toy.Layers(6, false), Rule: optim.AdamW(1e-2), Clip: 0.1},
+		{Model: toy.Layers(3, false), Rule: optim.LAMB(1e-2)},
+	} {
+		want, metrics := traintest.Alone(t, backend, r, steps, batches)
+		for _, l := range []layout{
+			{ranks: 1, devices: 1, micro: 1}, {ranks: 1, devices: 1, micro: 2},
+			{ranks: 1, devices: 2, micro: 1}, {ranks: 1, devices: 2, micro: 2},
+			{ranks: 1, devices: 2, micro: 1, zero: 1}, {ranks: 1, devices: 2, micro: 2, zero: 2}, {ranks: 1, devices: 2, micro: 1, zero: 3, ahead: 1},
+			{ranks: 2, devices: 1, micro: 1}, {ranks: 2, devices: 1, micro: 2, late: true}, {ranks: 2, devices: 1, micro: 1, staged: true},
+			{ranks: 2, devices: 1, micro: 1, zero: 1}, {ranks: 2, devices: 1, micro: 2, zero: 2}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1},
+			{ranks: 4, devices: 1, micro: 1, zero: 3, ahead: 1, shard: 2}, {ranks: 4, devices: 1, micro: 1, zero: 1, shard: 2, staged: true},
+			{ranks: 2, devices: 2, micro: 1}, {ranks: 2, devices: 2, micro: 1, zero: 3}, {ranks: 2, devices: 2, micro: 2, zero: 1},
+		} {
+			t.Run(fmt.Sprintf("%T %+v", r.Rule, l), func(t *testing.T) {
+				spec := l.plan(r.Model.(chain.Model))
+				spec.Recipe = r
+				programs, err := engine.New(backend, spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer programs.Close()
+				all := make([]params.Named[*tensors.Tensor], l.ranks)
+				err = group.Run(context.Background(), l.ranks, func(ctx context.Context, g group.Group) error {
+					rank, err := programs.Join(ctx, g, g.Rank()*l.devices)
+					if err != nil {
+						return err
+					}
+					defer rank.Close()
+					for i := range steps {
+						in, out := batches(i)
+						m, err := rank.Step(ctx, in, out)
+						if err != nil {
+							return err
+						}
+						if d := m.Loss/metrics[i].Loss - 1; !(d < 1e-5 && d > -1e-5) {
+							t.Errorf("step %d: loss %g, want %g", i, m.Loss, metrics[i].Loss)
+						}
+						if d := m.GradNorm - metrics[i].GradNorm; !(d <= 1e-4*metrics[i].GradNorm && d >= -1e-4*metrics[i].GradNorm) {
+							t.Errorf("step %d: norm %g, want %g", i, m.GradNorm, metrics[i].GradNorm)
+						}
+					}
+					all[g.Rank()], err = rank.Params(ctx)
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, got := range all {
+					if off := traintest.Apart(t, want, got); !(off <= 64) {
+						t.Errorf("%g units apart", off)
+					}
+				}
+			})
+		}
+	}
+}
