@@ -28,12 +28,16 @@ type Block struct {
 	// with noise, such as dropout, takes it from the key and the row, which are those of train.Noisy; both are nil where
 	// there is to be none.
 	Apply func(p params.Nodes, x, key, row *graph.Node) *graph.Node
+	// Loss is for a last block whose loss has parameters, or cannot be told from the rest: it takes what Apply does, and
+	// the targets, and returns the mean loss over a batch. Apply and [Model.Criterion] are then not used.
+	Loss func(p params.Nodes, x, targets, key, row *graph.Node) *graph.Node
 }
 
 // Model is a chain of blocks. It is a train.Model, and train.Noisy.
 type Model struct {
 	Blocks []Block
-	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets.
+	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets; nil where that
+	// block has a Loss.
 	Criterion func(y, targets *graph.Node) *graph.Node
 	// Initial returns the initial values of the parameters in the order of [Model.Params].
 	Initial func() ([]*tensors.Tensor, error)
@@ -69,11 +73,25 @@ func (m Model) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 
 // NoisyLoss is the whole model as one graph.
 func (m Model) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
-	x := inputs
-	for _, b := range m.Blocks {
+	x, last := inputs, len(m.Blocks)-1
+	for _, b := range m.Blocks[:last] {
 		x = b.Apply(p, x, key, row)
 	}
-	return m.Criterion(x, targets)
+	return m.end(p, x, targets, key, row)
+}
+
+// end is the last block and the loss. It panics if that is no float scalar.
+func (m Model) end(p params.Nodes, x, targets, key, row *graph.Node) (loss *graph.Node) {
+	if b := m.Blocks[len(m.Blocks)-1]; b.Loss != nil {
+		loss = b.Loss(p, x, targets, key, row)
+	} else {
+		loss = m.Criterion(b.Apply(p, x, key, row), targets)
+	}
+	if !loss.IsScalar() || !loss.DType().IsFloat() {
+		panic(fmt.Errorf("chain: the loss has shape %s, want a float scalar: return the mean (graph.ReduceAllMean)",
+			loss.Shape()))
+	}
+	return loss
 }
 
 // Chain returns the model itself, which so is [Chained].
@@ -84,13 +102,39 @@ type Chained interface {
 	Chain() (Model, error)
 }
 
-// Of returns a model as a chain of blocks; one that is none is an error.
+// whole is a model with one function for all of it: a train.Model, without what it needs of package train.
+type whole interface {
+	Params() params.Tree
+	Init() ([]*tensors.Tensor, error)
+	Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node
+}
+
+// Of returns a model as a chain of blocks. A train.Model that is not [Chained], such as one of lib/params/storemodel,
+// is a chain of one block: whatever works on blocks has all of it at once. What is no model is an error.
 func Of(model any) (Model, error) {
-	chained, ok := model.(Chained)
-	if !ok {
-		return Model{}, fmt.Errorf("chain: a %T is no chain of blocks: give the recipe a model that has the method Chain, such as a chain.Model", model)
+	switch m := model.(type) {
+	case Chained:
+		return m.Chain()
+	case whole:
+		return one(m)
 	}
-	return chained.Chain()
+	return Model{}, fmt.Errorf("chain: %T is no model: give a train.Model, or one that has the method Chain", model)
+}
+
+// one is a model as a chain of one block.
+func one(w whole) (Model, error) {
+	m := Model{Initial: w.Init}
+	loss := func(p params.Nodes, x, targets, _, _ *graph.Node) *graph.Node { return w.Loss(p, x, targets) }
+	if noisy, ok := w.(interface {
+		NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node
+	}); ok {
+		m.Noisy, loss = true, noisy.NoisyLoss
+	}
+	if multiplier, ok := w.(interface{ Products() precision.Matmul }); ok {
+		m.Matmul = multiplier.Products()
+	}
+	m.Blocks = []Block{{Name: "model", Params: w.Params(), Loss: loss}}
+	return m, m.Validate()
 }
 
 // Products returns how the blocks compute products.
@@ -98,13 +142,18 @@ func (m Model) Products() precision.Matmul { return m.Matmul }
 
 // Validate returns an error that says what is not valid, and what to do.
 func (m Model) Validate() error {
-	if len(m.Blocks) == 0 || m.Criterion == nil || m.Initial == nil {
+	last := len(m.Blocks) - 1
+	if last < 0 || m.Criterion == nil && m.Blocks[last].Loss == nil || m.Initial == nil {
 		return errors.New("chain: the model has no blocks, no Criterion or no Initial: give it all three")
 	}
 	names, kinds, shapes := map[string]bool{}, map[string]Block{}, map[string]params.Spec{}
 	for i, b := range m.Blocks {
-		if b.Name == "" || names[b.Name] || b.Apply == nil {
+		if b.Name == "" || names[b.Name] || b.Apply == nil && b.Loss == nil {
 			return fmt.Errorf("chain: block #%d, %q, has no Apply, or no name of its own: give it both", i, b.Name)
+		}
+		if b.Loss != nil && i < last {
+			return fmt.Errorf("chain: block %q has a Loss, and block %q comes behind it: give it to that",
+				b.Name, m.Blocks[i+1].Name)
 		}
 		names[b.Name] = true
 		if err := b.Params.Validate(); err != nil {

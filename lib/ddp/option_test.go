@@ -45,9 +45,6 @@ func ExampleBuckets() {
 	//   from 0 first.w (Float32)[100, 100]
 }
 
-// bare is a model that is no chain.
-type bare struct{ train.Model }
-
 func TestOptionErrors(t *testing.T) {
 	backend := devicetest.Open(t, 2)
 	plain := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
@@ -78,7 +75,6 @@ func TestOptionErrors(t *testing.T) {
 		"served clipping": {with(func(r *train.Recipe) { r.Clip = 1 }), ddp.Options{Sync: ddp.Server}, "cannot clip"},
 		"served scaling":  {scaled, ddp.Options{Sync: ddp.Server}, "scale losses"},
 		"no model":        {train.Recipe{Rule: optim.SGD(1)}, ddp.Options{}, "no model"},
-		"no chain":        {with(func(r *train.Recipe) { r.Model = bare{toy.Model(false)} }), ddp.Options{}, "no chain of blocks"},
 		"no blocks":       {with(func(r *train.Recipe) { r.Model = chain.Model{} }), ddp.Options{}, "no blocks"},
 	} {
 		if _, err := ddp.NewEngine(backend, c.r, c.o); err == nil || !strings.Contains(err.Error(), c.want) {

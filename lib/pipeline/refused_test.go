@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -41,7 +41,8 @@ func TestRefused(t *testing.T) {
 	clipped, scaled, free := freeRecipe(), freeRecipe(), freeEngine(t)
 	clipped.Clip = 1
 	scaled.Precision, _ = precision.ParsePolicy("fp16")
-	replicated := freeRecipe()
+	replicated, whole := freeRecipe(), freeRecipe()
+	whole.Model = traintest.Whole{Model: whole.Model}
 	replicated.Replicas = noReplicas{}
 	pipeDream := pipeline.Options{Schedule: named(schedule.KindPipeDream, 2, 4)}
 	oneF := named(schedule.Kind1F1B, 2, 4)
@@ -57,7 +58,7 @@ func TestRefused(t *testing.T) {
 	}{
 		"no backend":         {second(pipeline.NewEngine(nil, freeRecipe())), "backend is nil"},
 		"no rule":            {engine(train.Recipe{Model: freeChain()}, pipeline.Options{}), "no rule"},
-		"no chain":           {engine(train.Recipe{Model: unchained{freeChain()}, Rule: optim.SGD(1)}, pipeline.Options{}), "no chain of blocks"},
+		"no chain":           {engine(whole, pipeline.Options{Schedule: oneF}), "1 blocks cannot be 2 stages"},
 		"a program's copies": {engine(replicated, pipeline.Options{Schedule: oneF}), "set Options.Replicas"},
 		"no schedule":        {pipe(free, pipeline.Options{}), "schedule"},
 		"more stages":        {pipe(free, pipeline.Options{Schedule: named(schedule.KindGPipe, 5, 4)}), "4 blocks cannot be 5 stages"},
@@ -114,9 +115,6 @@ func second[T any](_ T, err error) error { return err }
 
 // noReplicas is for a program on several devices.
 type noReplicas struct{ train.Replicas }
-
-// unchained is a model that is no chain.
-type unchained struct{ train.Model }
 
 // oneStep has so many ranks make a step with a batch of so many rows, and says whether the first was lost by it.
 func oneStep(t *testing.T, e *pipeline.Engine, s schedule.Schedule, ranks, rows int) (lost bool, err error) {

@@ -5,28 +5,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomlx/gomlx/core/graph"
-	"github.com/gomlx/gomlx/core/tensors"
-
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero"
 )
-
-// unchained is a model that is no chain.
-type unchained struct{}
-
-func (unchained) Validate() error                                         { return nil }
-func (unchained) Params() params.Tree                                     { return nil }
-func (unchained) Init() ([]*tensors.Tensor, error)                        { return nil, nil }
-func (unchained) Loss(params.Nodes, *graph.Node, *graph.Node) *graph.Node { return nil }
 
 // TestRefused lists what cannot be, with what the error must say.
 func TestRefused(t *testing.T) {
@@ -84,8 +72,6 @@ func TestRefused(t *testing.T) {
 			return err
 		}
 	}
-	other := good
-	other.Model = unchained{}
 	for name, c := range map[string]struct {
 		do   func() error
 		want string
@@ -97,7 +83,6 @@ func TestRefused(t *testing.T) {
 		"accumulate":      {ranksOf(good, zero.Options{Stage: 2, Accumulate: -1}), "Accumulate is -1"},
 		"shards":          {ranksOf(good, zero.Options{Stage: 2, Shards: -2}), "Shards is -2"},
 		"stash":           {ranksOf(good, zero.Options{Stage: 2, Activations: offload.Host}), "Activations is host, and Recompute false"},
-		"no chain":        {ranksOf(other, zero.Options{Stage: 1}), "no chain of blocks"},
 		"no rule":         {ranksOf(train.Recipe{Model: good.Model}, zero.Options{Stage: 1}), "no rule"},
 		"no mesh":         {program(nil, good, zero.Options{Stage: 1}), "mesh is nil"},
 		"axes":            {program(mesh(xla.Axis("tensor", 2)), good, zero.Options{Stage: 1}), `axes ["tensor"]`},
