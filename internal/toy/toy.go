@@ -68,6 +68,16 @@ func Layers(n int, tied bool) chain.Model {
 	return m
 }
 
+// Unlike is Layers whose last layer of its kind is not the function that the others are.
+func Unlike() chain.Model {
+	m := Layers(5, false)
+	apply := m.Blocks[3].Apply
+	m.Blocks[3].Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
+		return graph.MulScalar(apply(p, x, key, row), 3)
+	}
+	return m
+}
+
 // Batch is a batch of a step, the same whoever asks.
 func Batch(step, rows int) (inputs, targets *tensors.Tensor) {
 	random := rand.New(rand.NewPCG(3, uint64(step)))

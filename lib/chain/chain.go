@@ -20,7 +20,7 @@ type Block struct {
 	Name string // unique in the model
 	// Kind, where it is not "", is the same for blocks that are the same function of parameters of the same shapes in
 	// the same order, whatever their names. They share their programs, so that a deep model compiles as fast as a
-	// shallow one.
+	// shallow one. Engines refuse blocks of one kind that are not ([Kinds]).
 	Kind string
 	// Params lists the parameters. Blocks that list one of the same name have it in common.
 	Params params.Tree

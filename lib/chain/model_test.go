@@ -140,3 +140,44 @@ func build(m chain.Model) error {
 	}, append(values, inputs, targets)...)
 	return err
 }
+
+// TestKinds gives a block the kind of another that is not the same function: in a number, in a table too large for
+// GoMLX to keep, in a gradient.
+func TestKinds(t *testing.T) {
+	table := func(at int) (values []float32) {
+		values = make([]float32, 48)
+		values[at] = 1
+		return values
+	}
+	for name, c := range map[string]struct {
+		change func(y *graph.Node, i int) *graph.Node
+		want   string
+	}{
+		"the same": {func(y *graph.Node, _ int) *graph.Node { return graph.MulScalar(y, 2) }, ""},
+		"a number": {func(y *graph.Node, i int) *graph.Node { return graph.MulScalar(y, float64(i)) }, "dense<2.0>"},
+		"a table": {func(y *graph.Node, i int) *graph.Node {
+			return graph.Add(y, graph.Slice(graph.Reshape(graph.Const(y.Graph(), table(i)), 8, 6), graph.AxisRange(0, 4)))
+		}, "stablehlo.constant"},
+		"a gradient": {func(y *graph.Node, i int) *graph.Node {
+			if i == 2 {
+				return graph.StopGradient(y)
+			}
+			return y
+		}, "dense<0.0>"},
+	} {
+		m := toy.Layers(5, false)
+		for i := 1; i < 4; i++ {
+			b := &m.Blocks[i]
+			apply := b.Apply
+			b.Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node { return c.change(apply(p, x, key, row), i) }
+		}
+		fp32, _ := precision.ParsePolicy("fp32")
+		var kinds chain.Kinds
+		inputs, _ := toy.Batch(0, 4)
+		err := kinds.Check(devicetest.One().Text, chain.Passes{Model: m, Precision: fp32}, inputs.Shape())
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), `blocks "h0" and "h1" are of the kind "h", but not one function`)) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+	}
+}

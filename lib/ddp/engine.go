@@ -24,6 +24,7 @@ type Engine struct {
 	model   chain.Model
 	tree    params.Tree // the parameters, in the types that they are kept in
 	passes  chain.Passes
+	kinds   chain.Kinds
 	all     [][]int // by block: the places of its parameters
 
 	once     sync.Once // for what follows

@@ -142,10 +142,14 @@ func TestJoinErrors(t *testing.T) {
 	}
 	broken := toy.Model(false)
 	broken.Blocks[1].Apply = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node) *graph.Node { panic(fmt.Errorf("broken")) }
-	if err := join(train.Recipe{Model: broken, Rule: optim.SGD(1)}, ddp.Options{}, func(ctx context.Context, rank *ddp.Rank) error {
-		_, err := rank.Step(ctx, half, half)
-		return err
-	}); err == nil || !strings.Contains(err.Error(), "broken") {
-		t.Errorf("a block that panics: %v", err)
+	for want, m := range map[string]chain.Model{"broken": broken, "not one function": toy.Unlike()} {
+		r := train.Recipe{Model: m, Rule: optim.SGD(1)}
+		err := join(r, ddp.Options{}, func(ctx context.Context, rank *ddp.Rank) error {
+			_, err := rank.Step(ctx, half, half)
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
 	}
 }

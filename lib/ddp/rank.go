@@ -130,6 +130,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metri
 }
 
 func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (m Metrics, err error) {
+	if err := r.engine.kinds.Check(r.engine.backend.Text, r.engine.passes, parts[0].Inputs.Shape()); err != nil {
+		return m, err
+	}
 	if err := r.engine.prepare(parts[0].Inputs.Shape(), parts[0].Targets.Shape()); err != nil {
 		return m, err
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	shared "github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/offload"
@@ -65,6 +66,15 @@ func TestRefused(t *testing.T) {
 		if _, err := offload.New(c.mesh, c.model, c.rule, c.o); !matches(err, c.want) {
 			t.Errorf("%s: error %v, want %q", what, err, c.want)
 		}
+	}
+	unlike, err := offload.New(m, shared.Unlike(), optim.SGD(1), offload.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlike.Close()
+	inputs, targets := shared.Batch(0, 4)
+	if _, err := unlike.Step(t.Context(), inputs, targets); !matches(err, "but not one function") {
+		t.Errorf("blocks of one kind that are not one function: %v", err)
 	}
 	if _, err := (gpt.Config{}).Chain(); !matches(err, "Layers is 0") {
 		t.Errorf("an empty configuration: %v", err)

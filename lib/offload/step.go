@@ -49,6 +49,9 @@ func (s *step) run(inputs, targets *tensors.Tensor) (loss float64, err error) {
 	if inputs == nil || targets == nil {
 		return 0, errors.New("offload: the inputs or the targets are nil: give both")
 	}
+	if err := s.kinds.Check(s.mesh.Backend().Text, s.passes, inputs.Shape()); err != nil {
+		return 0, err
+	}
 	input, err := s.place(Activations, inputs)
 	if err != nil {
 		return 0, err

@@ -26,6 +26,7 @@ type Engine struct {
 	model   chain.Model
 	tree    params.Tree // the parameters, in the types that they are kept in
 	passes  chain.Passes
+	kinds   chain.Kinds
 	blocks  []*block
 
 	mu       sync.Mutex

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -88,6 +90,9 @@ func TestRefused(t *testing.T) {
 	if lost {
 		t.Error("a batch that cannot be divided loses ranks")
 	}
+	unlike := engineOf(t, "unlike", train.Recipe{Model: toy.Unlike(), Rule: optim.SGD(1)})
+	_, err = oneStep(t, unlike, oneF, 2, 8)
+	checkError(t, "twins that are none", err, `"h0" and "h2" are of the kind "h", but not one function`)
 	p, err := free.Pipeline(pipeline.Options{Schedule: oneF})
 	if err != nil {
 		t.Fatal(err)

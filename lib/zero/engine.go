@@ -24,6 +24,7 @@ type Engine struct {
 	policy  precision.Policy
 	model   chain.Model
 	passes  chain.Passes
+	kinds   chain.Kinds
 
 	mu       sync.Mutex
 	programs map[int]*programs // by the number of shards

@@ -31,6 +31,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 }
 
 func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (m train.Metrics, err error) {
+	if err := r.engine.kinds.Check(r.engine.backend.Text, r.engine.passes, parts[0].Inputs.Shape()); err != nil {
+		return m, err
+	}
 	loss, err := r.passes(ctx, parts)
 	if err != nil {
 		return m, err
