@@ -74,24 +74,48 @@ func (m Model) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 // NoisyLoss is the whole model as one graph.
 func (m Model) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
 	x, last := inputs, len(m.Blocks)-1
-	for _, b := range m.Blocks[:last] {
-		x = b.Apply(p, x, key, row)
+	for i := range last {
+		x = m.apply(i, p, x, key, row)
 	}
 	return m.end(p, x, targets, key, row)
 }
 
+// apply is a block's Apply, whose panic names the block.
+func (m Model) apply(i int, p params.Nodes, x, key, row *graph.Node) *graph.Node {
+	defer rethrow(fmt.Sprintf("block %q", m.Blocks[i].Name))
+	return m.Blocks[i].Apply(p, x, key, row)
+}
+
+// rethrow says of a panic whose it is.
+func rethrow(whose string) {
+	switch by := recover().(type) {
+	case nil:
+	case error:
+		panic(fmt.Errorf("%s: %w", whose, by))
+	default:
+		panic(fmt.Errorf("%s: %v", whose, by))
+	}
+}
+
 // end is the last block and the loss. It panics if that is no float scalar.
 func (m Model) end(p params.Nodes, x, targets, key, row *graph.Node) (loss *graph.Node) {
-	if b := m.Blocks[len(m.Blocks)-1]; b.Loss != nil {
-		loss = b.Loss(p, x, targets, key, row)
-	} else {
-		loss = m.Criterion(b.Apply(p, x, key, row), targets)
-	}
+	loss = m.loss(p, x, targets, key, row)
 	if !loss.IsScalar() || !loss.DType().IsFloat() {
 		panic(fmt.Errorf("chain: the loss has shape %s, want a float scalar: return the mean (graph.ReduceAllMean)",
 			loss.Shape()))
 	}
 	return loss
+}
+
+func (m Model) loss(p params.Nodes, x, targets, key, row *graph.Node) *graph.Node {
+	last := len(m.Blocks) - 1
+	if b := m.Blocks[last]; b.Loss != nil {
+		defer rethrow(fmt.Sprintf("block %q", b.Name))
+		return b.Loss(p, x, targets, key, row)
+	}
+	y := m.apply(last, p, x, key, row)
+	defer rethrow("the criterion")
+	return m.Criterion(y, targets)
 }
 
 // Chain returns the model itself, which so is [Chained].

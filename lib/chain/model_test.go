@@ -1,6 +1,7 @@
 package chain_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -12,8 +13,11 @@ import (
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // withLoss is a chain whose last block has the loss.
@@ -125,6 +129,56 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
+}
+
+// TestPanics has blocks and the criterion panic: whoever builds the graph gets an error that says whose it is.
+func TestPanics(t *testing.T) {
+	broken := errors.New("broken on purpose")
+	for name, c := range map[string]struct {
+		change func(m *chain.Model)
+		want   string
+	}{
+		"a block": {func(m *chain.Model) {
+			m.Blocks[2].Apply = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node) *graph.Node { panic(broken) }
+		}, `block "h1": broken on purpose`},
+		"the last block": {func(m *chain.Model) {
+			*m = withLoss()
+			m.Blocks[3].Loss = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node, *graph.Node) *graph.Node {
+				panic(broken)
+			}
+		}, `block "out": broken on purpose`},
+		"the criterion": {func(m *chain.Model) {
+			m.Criterion = func(*graph.Node, *graph.Node) *graph.Node { panic(broken) }
+		}, "the criterion: broken on purpose"},
+	} {
+		m := toy.Model(false)
+		c.change(&m)
+		if err := step(m); err == nil || err.Error() != "train: step 0: "+c.want || !errors.Is(err, broken) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+		passes := chain.Passes{Model: m, Precision: precision.Policy{Compute: dtypes.Float32}}
+		var kinds chain.Kinds
+		inputs, _ := toy.Batch(0, 4)
+		err := kinds.Check(devicetest.One().Text, passes, inputs.Shape())
+		if name == "a block" && (err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, broken)) {
+			t.Errorf("%s, by its passes: error %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// step makes a step on one device.
+func step(m chain.Model) error {
+	mesh, err := devicetest.One().Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		return err
+	}
+	run, err := train.New(mesh, train.Recipe{Model: m, Rule: optim.SGD(1)})
+	if err != nil {
+		return err
+	}
+	defer run.Close()
+	_, err = run.Step(toy.Batch(0, 4))
+	return err
 }
 
 // build builds the graph of a toy's loss.

@@ -55,7 +55,7 @@ func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 	b := p.Model.Blocks[i]
 	named := b.Params.As(p.Precision.Compute).Nodes(weights)
 	if in.Targets == nil {
-		return b.Apply(named, in.X, in.Key, in.Row)
+		return p.Model.apply(i, named, in.X, in.Key, in.Row)
 	}
 	return graph.ConvertDType(p.Model.end(named, in.X, in.Targets, in.Key, in.Row), p.Precision.Output)
 }

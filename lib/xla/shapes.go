@@ -10,11 +10,7 @@ import (
 // Shapes returns the shapes of what a graph function returns on one device of the mesh, from those of what the device gives it.
 // Nothing is compiled. What the function panics with is an error.
 func (m *Mesh) Shapes(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (out []shapes.Shape, err error) {
-	defer func() {
-		if thrown := recover(); thrown != nil {
-			err = fmt.Errorf("building the graph: %v", thrown)
-		}
-	}()
+	defer recoverGraph(&err)
 	g := graph.NewGraph(m.backend, "")
 	defer g.Finalize()
 	if err := g.SetSPMD(m.DeviceMesh); err != nil {
