@@ -78,6 +78,9 @@ func (r Recipe) Validate() error {
 	if err := r.Model.Validate(); err != nil { // or there may be no parameters to look at
 		return err
 	}
+	if len(r.Model.Params()) == 0 {
+		return fmt.Errorf("train: the model, of type %T, has no parameters, and so nothing to train: give it some", r.Model)
+	}
 	if err := errors.Join(r.Model.Params().Validate(), r.Rule.Validate(), r.Policy().Validate()); err != nil {
 		return err
 	}

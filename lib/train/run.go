@@ -48,7 +48,7 @@ type Metrics struct {
 // mesh. Its first axis is named "data", and there is no other but those of a [Shared] model. Several devices that have different
 // rows or tokens need [Recipe.Replicas].
 func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
-	if err := r.Validate(); err != nil {
+	if err := errors.Join(given(mesh), r.Validate()); err != nil {
 		return nil, err
 	}
 	l, err := newLayout(mesh, r)
@@ -68,13 +68,21 @@ func NewAuto(mesh *xla.Mesh, r Recipe, lie func(i int, s params.Spec) xla.Placem
 	if _, ok := r.Model.(Shared); ok {
 		return nil, fmt.Errorf("train: a %T says itself what devices share: give the model of one device", r.Model)
 	}
-	if err := r.Validate(); err != nil {
+	if err := errors.Join(given(mesh), r.Validate()); err != nil {
 		return nil, err
 	}
 	if names := mesh.AxesNames(); names[0] != Axis {
 		return nil, fmt.Errorf("train: the mesh has axes %q, want %q as the first", names, Axis)
 	}
 	return start(mesh, wholeLayout(r), xla.CompileAuto, lie)
+}
+
+// given returns an error if there is no mesh.
+func given(mesh *xla.Mesh) error {
+	if mesh == nil {
+		return errors.New("train: the mesh is nil: make one with Backend.Mesh")
+	}
+	return nil
 }
 
 // compiler is xla.Compile or xla.CompileAuto.

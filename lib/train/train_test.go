@@ -416,7 +416,9 @@ func TestRecipeErrors(t *testing.T) {
 		want   string
 	}{
 		{other, good, `"tensor"`},
+		{nil, good, "the mesh is nil: make one"},
 		{mesh, train.Recipe{}, "no model or no rule"},
+		{mesh, change(func(r *train.Recipe) { r.Model = barren{tiny} }), "of type train_test.barren, has no parameters"},
 		{mesh, change(func(r *train.Recipe) { r.Model = gpt.Config{} }), "Layers"},
 		{mesh, change(func(r *train.Recipe) { r.Rule = optim.AdamW(-1) }), "LR"},
 		{mesh, change(func(r *train.Recipe) { r.Clip = -1 }), "Recipe.Clip is -1"},
@@ -427,7 +429,15 @@ func TestRecipeErrors(t *testing.T) {
 			t.Errorf("error %v, want %q", err, c.want)
 		}
 	}
+	if _, err := train.NewAuto(nil, good, nil); err == nil || !strings.Contains(err.Error(), "the mesh is nil") {
+		t.Errorf("no mesh for the compiler: %v", err)
+	}
 }
+
+// barren is a model without parameters.
+type barren struct{ train.Model }
+
+func (barren) Params() params.Tree { return nil }
 
 // The state takes the place of the old one, so the device holds one of it, and none after Close.
 func TestStateIsDonated(t *testing.T) {
