@@ -2,6 +2,7 @@
 package toy
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -75,6 +76,13 @@ func Unlike() chain.Model {
 	m.Blocks[3].Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
 		return graph.MulScalar(apply(p, x, key, row), 3)
 	}
+	return m
+}
+
+// Picky is Model that is for no batch.
+func Picky() chain.Model {
+	m := Model(false)
+	m.Check = func(_, _ *tensors.Tensor) error { return errors.New("toy: not this batch: give another") }
 	return m
 }
 

@@ -45,6 +45,8 @@ type Model struct {
 	Matmul precision.Matmul
 	// Noisy is true if blocks make something of a key.
 	Noisy bool
+	// Check, where it is not nil, returns an error for a batch that the model is not for: see train.Checker.
+	Check func(inputs, targets *tensors.Tensor) error
 }
 
 // Params lists the parameters of all blocks in the order of the chain. What several have in common is listed with the
@@ -118,6 +120,14 @@ func (m Model) loss(p params.Nodes, x, targets, key, row *graph.Node) *graph.Nod
 	return m.Criterion(y, targets)
 }
 
+// CheckBatch is [Model.Check].
+func (m Model) CheckBatch(inputs, targets *tensors.Tensor) error {
+	if m.Check == nil {
+		return nil
+	}
+	return m.Check(inputs, targets)
+}
+
 // Chain returns the model itself, which so is [Chained].
 func (m Model) Chain() (Model, error) { return m, m.Validate() }
 
@@ -156,6 +166,11 @@ func one(w whole) (Model, error) {
 	}
 	if multiplier, ok := w.(interface{ Products() precision.Matmul }); ok {
 		m.Matmul = multiplier.Products()
+	}
+	if checker, ok := w.(interface {
+		CheckBatch(inputs, targets *tensors.Tensor) error
+	}); ok {
+		m.Check = checker.CheckBatch
 	}
 	m.Blocks = []Block{{Name: "model", Params: w.Params(), Loss: loss}}
 	return m, m.Validate()

@@ -90,8 +90,9 @@ func TestOf(t *testing.T) {
 	if len(one.Blocks) != 1 || one.Noisy || len(one.Params()) != len(toy.Model(false).Params()) {
 		t.Errorf("%d blocks, noisy %v, %d parameters", len(one.Blocks), one.Noisy, len(one.Params()))
 	}
-	if m, err := chain.Of(noise{traintest.Whole{Model: toy.Model(false)}}); err != nil || !m.Noisy {
-		t.Errorf("a model with noise: %v, %v", m.Noisy, err)
+	m, err := chain.Of(noise{traintest.Whole{Model: toy.Model(false)}})
+	if err != nil || !m.Noisy || m.CheckBatch(nil, nil) == nil {
+		t.Errorf("a model with noise, which refuses each batch: %v, %v", m, err)
 	}
 	if _, err := chain.Of(3); err == nil || !strings.Contains(err.Error(), "int is no model: give a train.Model") {
 		t.Errorf("a number: %v", err)
@@ -104,6 +105,8 @@ type noise struct{ traintest.Whole }
 func (n noise) NoisyLoss(p params.Nodes, inputs, targets, _, _ *graph.Node) *graph.Node {
 	return n.Loss(p, inputs, targets)
 }
+
+func (noise) CheckBatch(_, _ *tensors.Tensor) error { return errors.New("not this") }
 
 // TestRefused lists models that are refused, and losses when a graph is built.
 func TestRefused(t *testing.T) {

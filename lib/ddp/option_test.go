@@ -124,6 +124,14 @@ func TestJoinErrors(t *testing.T) {
 		_, err := rank.Step(ctx, inputs, targets)
 		return err
 	}
+	picky := train.Recipe{Model: toy.Picky(), Rule: optim.SGD(1)}
+	wrong := func(ctx context.Context, rank *ddp.Rank) error {
+		_, err := rank.Step(ctx, half, half)
+		if _, e := rank.Params(); e != nil {
+			return e
+		}
+		return err
+	}
 	for name, c := range map[string]struct {
 		err  error
 		want string
@@ -134,6 +142,7 @@ func TestJoinErrors(t *testing.T) {
 		"nil":          {join(plain, ddp.Options{}, step(nil, targets)), "nil"},
 		"many servers": {join(plain, ddp.Options{Sync: ddp.Server, Servers: 3}, closed), "Servers is 3 in a group of 2"},
 		"no average":   {join(eight, ddp.Options{Every: 2}, closed), "has no average"},
+		"picky":        {join(picky, ddp.Options{}, wrong), "not this batch"},
 		"closed":       {join(plain, ddp.Options{}, closed), "closed"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {

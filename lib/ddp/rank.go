@@ -117,6 +117,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metri
 	if r.lost != nil {
 		return Metrics{}, r.lost
 	}
+	if err := train.CheckBatch(r.engine.recipe.Model, inputs, targets); err != nil {
+		return Metrics{}, err
+	}
 	parts, err := rank.MicroBatches(inputs, targets, r.g.Rank(), r.g.Size(), r.engine.options.Accumulate)
 	if err != nil {
 		return Metrics{}, err

@@ -67,14 +67,21 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", what, err, c.want)
 		}
 	}
-	unlike, err := offload.New(m, shared.Unlike(), optim.SGD(1), offload.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlike.Close()
 	inputs, targets := shared.Batch(0, 4)
-	if _, err := unlike.Step(t.Context(), inputs, targets); !matches(err, "but not one function") {
-		t.Errorf("blocks of one kind that are not one function: %v", err)
+	for want, model := range map[string]chain.Model{
+		"but not one function": shared.Unlike(),
+		"not this batch":       shared.Picky(),
+	} {
+		run, err := offload.New(m, model, optim.SGD(1), offload.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := run.Step(t.Context(), inputs, targets); !matches(err, want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+		if err := run.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 	if _, err := (gpt.Config{}).Chain(); !matches(err, "Layers is 0") {
 		t.Errorf("an empty configuration: %v", err)

@@ -84,14 +84,20 @@ func TestRefused(t *testing.T) {
 	checkError(t, "too few left", join(2, devices(), 7), "needs more than the backend's 1 devices from number 7 on")
 }
 
-// TestLossRefused gives a run a model whose loss is no scalar: an error before a step begins, which loses no rank.
-func TestLossRefused(t *testing.T) {
-	m := toy.Model(false)
-	m.Criterion = func(y, targets *graph.Node) *graph.Node { return graph.Square(graph.Sub(y, targets)) }
-	run := start(t, train.Recipe{Model: m, Rule: optim.SGD(1)}, parallel.Layout{Pipe: 2, Data: 2})
-	for range 2 {
-		_, err := run.Step(toy.Batch(0, 8))
-		checkError(t, "a loss for each row", err, "the loss has shape (Float32)[2, 3], want a float scalar")
+// TestModelsRefused gives a run a model whose loss is no scalar, and one that refuses the batch: errors before a step
+// begins, which lose no rank.
+func TestModelsRefused(t *testing.T) {
+	rows := toy.Model(false)
+	rows.Criterion = func(y, targets *graph.Node) *graph.Node { return graph.Square(graph.Sub(y, targets)) }
+	for want, m := range map[string]train.Model{
+		"the loss has shape (Float32)[2, 3], want a float scalar": rows,
+		"not this batch": toy.Picky(),
+	} {
+		run := start(t, train.Recipe{Model: m, Rule: optim.SGD(1)}, parallel.Layout{Pipe: 2, Data: 2})
+		for range 2 {
+			_, err := run.Step(toy.Batch(0, 8))
+			checkError(t, "a model", err, want)
+		}
 	}
 }
 

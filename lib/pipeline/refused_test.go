@@ -93,6 +93,10 @@ func TestRefused(t *testing.T) {
 	unlike := engineOf(t, "unlike", train.Recipe{Model: toy.Unlike(), Rule: optim.SGD(1)})
 	_, err = oneStep(t, unlike, oneF, 2, 8)
 	checkError(t, "twins that are none", err, `"h0" and "h2" are of the kind "h", but not one function`)
+	lost, err = oneStep(t, engineOf(t, "picky", train.Recipe{Model: toy.Picky(), Rule: optim.SGD(1)}), oneF, 2, 8)
+	if checkError(t, "a batch that the model refuses", err, "not this batch"); lost {
+		t.Error("such a batch loses ranks")
+	}
 	p, err := free.Pipeline(pipeline.Options{Schedule: oneF})
 	if err != nil {
 		t.Fatal(err)

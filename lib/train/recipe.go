@@ -39,6 +39,20 @@ type Noisy interface {
 	NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node
 }
 
+// Checker is a model that can say what is wrong with a batch, such as tokens outside of its vocabulary. Each step
+// asks it before it begins.
+type Checker interface {
+	CheckBatch(inputs, targets *tensors.Tensor) error
+}
+
+// CheckBatch asks a model what is wrong with a batch, if it is a [Checker].
+func CheckBatch(m Model, inputs, targets *tensors.Tensor) error {
+	if checker, ok := m.(Checker); ok && inputs != nil && targets != nil { // or that is what is wrong
+		return checker.CheckBatch(inputs, targets)
+	}
+	return nil
+}
+
 // Multiplier is a model that can compute its products in ways of their own. Its products must be those of
 // Recipe.Precision.
 type Multiplier interface {

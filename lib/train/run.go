@@ -148,6 +148,9 @@ func finalize(values []*dtensor.Tensor) error {
 // number of devices does not divide is an error. An error that can be known before the devices run leaves the run where
 // it stood. After any other the state is lost, as the message says, and the run must be loaded or begun again.
 func (r *Run) Step(inputs, targets *tensors.Tensor) (Metrics, error) {
+	if err := CheckBatch(r.recipe.Model, inputs, targets); err != nil {
+		return Metrics{}, fmt.Errorf("train: step %d: %w", r.steps, err)
+	}
 	args := make([]any, 0, len(r.state)+2)
 	for _, v := range r.state {
 		args = append(args, v)

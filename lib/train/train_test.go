@@ -2,6 +2,7 @@ package train_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -431,6 +433,18 @@ func TestRecipeErrors(t *testing.T) {
 	}
 	if _, err := train.NewAuto(nil, good, nil); err == nil || !strings.Contains(err.Error(), "the mesh is nil") {
 		t.Errorf("no mesh for the compiler: %v", err)
+	}
+}
+
+// TestPicky makes a step with a batch that the model refuses: the run stands where it stood.
+func TestPicky(t *testing.T) {
+	picky := start(t, train.Recipe{Model: toy.Picky(), Rule: optim.SGD(1)})
+	_, err := picky.Step(toy.Batch(0, 4))
+	if fmt.Sprint(err) != "train: step 0: toy: not this batch: give another" {
+		t.Errorf("error %v", err)
+	}
+	if len(state(t, picky)) == 0 || picky.Steps() != 0 {
+		t.Errorf("after it: %d steps", picky.Steps())
 	}
 }
 

@@ -34,6 +34,7 @@ func TestRefused(t *testing.T) {
 	ranksOf := func(r train.Recipe, o zero.Options) func() error {
 		return func() error { _, err := zero.NewEngine(backend, r, o); return err }
 	}
+	picky := train.Recipe{Model: toy.Picky(), Rule: optim.SGD(0.1)}
 	unlike := train.Recipe{Model: toy.Unlike(), Rule: optim.SGD(0.1)}
 	join := func(r train.Recipe, o zero.Options, rows int) func() error {
 		return func() error {
@@ -56,9 +57,9 @@ func TestRefused(t *testing.T) {
 			})
 		}
 	}
-	step := func(o zero.Options, rows int) func() error {
+	step := func(r train.Recipe, o zero.Options, rows int) func() error {
 		return func() error {
-			run, err := zero.New(plain, good, o)
+			run, err := zero.New(plain, r, o)
 			if err != nil {
 				return err
 			}
@@ -94,8 +95,10 @@ func TestRefused(t *testing.T) {
 		"rows":            {join(good, zero.Options{Stage: 3}, 4), "4 rows is not divisible by 3 ranks"},
 		"micro-batches":   {join(good, zero.Options{Stage: 3, Accumulate: 2}, 9), "3 ranks with 2 micro-batches each"},
 		"no twins":        {join(unlike, zero.Options{Stage: 3}, 3), `blocks "h0" and "h2" are of the kind "h", but`},
-		"devices' rows":   {step(zero.Options{Stage: 3}, 3), "not divisible"},
-		"devices' parts":  {step(zero.Options{Stage: 3, Accumulate: 2}, 6), "not divisible into 2 micro-batches"},
+		"devices' rows":   {step(good, zero.Options{Stage: 3}, 3), "not divisible"},
+		"devices' parts":  {step(good, zero.Options{Stage: 3, Accumulate: 2}, 6), "not divisible into 2 micro-batches"},
+		"a picky model":   {join(picky, zero.Options{Stage: 2}, 4), "not this batch"},
+		"its program":     {step(picky, zero.Options{Stage: 2}, 4), "not this batch"},
 		"plan":            {func() error { _, err := zero.NewPlan(good, zero.Options{Stage: 1}, 0); return err }, "0 ranks"},
 		"auto":            {func() error { _, err := zero.NewAuto(nil, good, 1); return err }, "one axis"},
 	} {

@@ -17,6 +17,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 	if r.lost != nil {
 		return train.Metrics{}, r.lost
 	}
+	if err := train.CheckBatch(r.engine.recipe.Model, inputs, targets); err != nil {
+		return train.Metrics{}, err
+	}
 	parts, err := rank.MicroBatches(inputs, targets, r.world.Rank(), r.world.Size(), r.engine.options.Accumulate)
 	if err != nil {
 		return train.Metrics{}, err
