@@ -55,6 +55,9 @@ func (t *training) do(cmd *cobra.Command) error {
 	var from *checkpoint.Checkpoint
 	if t.options.checkpoint != "" {
 		var err error
+		if err = t.lock(ctx); err != nil {
+			return err
+		}
 		if from, err = t.options.start(); err != nil {
 			return err
 		}
@@ -74,12 +77,34 @@ func (t *training) do(cmd *cobra.Command) error {
 	return errors.Join(err, t.report(out, text), t.learned())
 }
 
+// lock takes the folder for this run, which the first process does for all. A job that is started again on fewer hosts
+// waits for what is left of the one before; else nobody waits.
+func (t *training) lock(ctx context.Context) (err error) {
+	if !t.crew.first() {
+		return nil
+	}
+	if !t.options.resume {
+		if err := writable(t.options.checkpoint); err != nil { // now, rather than at the first save
+			return err
+		}
+	}
+	for until := time.Now().Add(t.crew.slack()); ; time.Sleep(100 * time.Millisecond) {
+		t.unlock, err = checkpoint.Lock(t.options.checkpoint)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // nothing is there to go on from, as start says
+		}
+		if !errors.Is(err, checkpoint.ErrLocked) || time.Now().After(until) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 // start returns the checkpoint to go on from, or nil where the run is new.
 func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	path, err := checkpoint.Latest(o.checkpoint)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !o.resume:
-		return nil, writable(o.checkpoint) // now, rather than at the first save
+		return nil, nil
 	case err != nil:
 		return nil, err
 	case !o.resume:
@@ -112,6 +137,7 @@ type training struct {
 	backend *xla.Backend
 	run     runner
 	batches *gpt.Batches
+	unlock  func() // of the folder for checkpoints; nil where it is not locked
 	log     *stepLog
 	tracer  *tracer
 	sent    *traffic
@@ -205,6 +231,9 @@ func (t *training) close() {
 	}
 	if t.backend != nil {
 		t.backend.Close()
+	}
+	if t.unlock != nil {
+		t.unlock()
 	}
 }
 

@@ -157,6 +157,10 @@ func TestTrainInterruptAndResume(t *testing.T) {
 			t.Fatalf("the training has ended: %s", noise.String())
 		}
 	}
+	inUse := fmt.Sprintf("checkpoint: %s is in use by process %d on", first, cmd.Process.Pid)
+	if err := command("train", "--resume", "--checkpoint", first); err == nil || !strings.Contains(err.Error(), inUse) {
+		t.Errorf("a second run in the folder: error %v, want %q", err, inUse)
+	}
 	cmd.Process.Signal(os.Interrupt)
 	if err := cmd.Wait(); err == nil || !strings.Contains(noise.String(), "go on with --resume") {
 		t.Fatalf("interrupted: error %v, %s", err, noise.String())
