@@ -52,6 +52,9 @@ func (t *training) do(cmd *cobra.Command) error {
 		out, t.options.log = io.Discard, ""
 	}
 	t.given = cmd.Flags().Changed
+	if t.given("devices") {
+		t.options.devices, _ = cmd.Flags().GetInt("devices")
+	}
 	var from *checkpoint.Checkpoint
 	if t.options.checkpoint != "" {
 		var err error
@@ -165,6 +168,16 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if err := j.Parallel.validate(j.Batch); err != nil {
 		return err
 	}
+	devices := j.Parallel.devices()
+	if t.crew != nil {
+		if devices = 1; j.Parallel.composed() {
+			devices = j.Parallel.devicesOfRank()
+		}
+	}
+	if given := t.options.devices; given != 0 && given != devices {
+		return fmt.Errorf("--devices=%d: the run is on %d, which --data, --pipe, --tensor, --seq-parallel and --replicas "+
+			"say: leave out --devices, or change these", given, devices)
+	}
 	recipe, err := j.recipe()
 	if err != nil {
 		return err
@@ -192,12 +205,6 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	}
 	if t.tracer, err = openTrace(t.options.trace); err != nil {
 		return err
-	}
-	devices := j.Parallel.devices()
-	if t.crew != nil {
-		if devices = 1; j.Parallel.composed() {
-			devices = j.Parallel.devicesOfRank()
-		}
 	}
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(devices)); err != nil {
 		return err
