@@ -87,6 +87,8 @@ func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case dash > 0 || dash < 0 && len(args) > 0:
 		return fmt.Errorf("%.80q is no flag of launch: flags of train come behind --", args[0])
+	case changed("devices"):
+		return errors.New("--devices is for one process, and ranks have as many as they need: leave it out")
 	case o.checkpoint == "":
 		return errors.New("there is nothing to go on from without checkpoints: --checkpoint DIR, a folder that all hosts see")
 	case o.hostfile != "" && o.list != "":

@@ -253,6 +253,7 @@ func TestLaunchStatus(t *testing.T) {
 	}{
 		{"exit 1", "--slots 2", 1, "status 1"},
 		{"exit 3", "--slots 2", 3, "status 3"},
+		{"exit 0", "--slots 2 --devices 2", 1, "--devices is for one process"},
 		{"exit 75", "--slots 2 --restarts 0", 75, "--restarts"},
 		{"exit 0", "--host no-host --agent false", 75, "0 of 1 hosts answer"},
 		{"exit 0", "--discover /bin/true", 75, "0 of 0 hosts answer"},

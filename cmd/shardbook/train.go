@@ -144,6 +144,7 @@ func compressReLUUsage() string {
 type trainOptions struct {
 	engine          string
 	timeout         time.Duration // how long a rank waits for another, with engineMPI
+	devices         int           // that XLA is to open; 0 is what the layout needs
 	checkpoint      string
 	saveEvery, keep int
 	grace           time.Duration // how long it may take to end after a signal

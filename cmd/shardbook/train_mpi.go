@@ -93,6 +93,14 @@ func (c *crew) listen(ctx context.Context, alarm group.Group, from int) {
 // first says whether this process is the one that prints and writes what is of the whole run.
 func (c *crew) first() bool { return c == nil || c.Rank() == 0 }
 
+// slack is how long the first process may wait for something before the others would take it for lost.
+func (c *crew) slack() time.Duration {
+	if c == nil {
+		return 0
+	}
+	return c.timeout / 2
+}
+
 // groups are the views of the ranks that this process has, of n in all.
 func (c *crew) groups(n int) ([]group.Group, error) {
 	if c == nil {

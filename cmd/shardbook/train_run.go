@@ -52,9 +52,15 @@ func (t *training) do(cmd *cobra.Command) error {
 		out, t.options.log = io.Discard, ""
 	}
 	t.given = cmd.Flags().Changed
+	if t.given("devices") {
+		t.options.devices, _ = cmd.Flags().GetInt("devices")
+	}
 	var from *checkpoint.Checkpoint
 	if t.options.checkpoint != "" {
 		var err error
+		if err = t.lock(ctx); err != nil {
+			return err
+		}
 		if from, err = t.options.start(); err != nil {
 			return err
 		}
@@ -74,12 +80,34 @@ func (t *training) do(cmd *cobra.Command) error {
 	return errors.Join(err, t.report(out, text), t.learned())
 }
 
+// lock takes the folder for this run, which the first process does for all. A job that is started again on fewer hosts
+// waits for what is left of the one before; else nobody waits.
+func (t *training) lock(ctx context.Context) (err error) {
+	if !t.crew.first() {
+		return nil
+	}
+	if !t.options.resume {
+		if err := writable(t.options.checkpoint); err != nil { // now, rather than at the first save
+			return err
+		}
+	}
+	for until := time.Now().Add(t.crew.slack()); ; time.Sleep(100 * time.Millisecond) {
+		t.unlock, err = checkpoint.Lock(t.options.checkpoint)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // nothing is there to go on from, as start says
+		}
+		if !errors.Is(err, checkpoint.ErrLocked) || time.Now().After(until) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 // start returns the checkpoint to go on from, or nil where the run is new.
 func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	path, err := checkpoint.Latest(o.checkpoint)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !o.resume:
-		return nil, writable(o.checkpoint) // now, rather than at the first save
+		return nil, nil
 	case err != nil:
 		return nil, err
 	case !o.resume:
@@ -112,6 +140,7 @@ type training struct {
 	backend *xla.Backend
 	run     runner
 	batches *gpt.Batches
+	unlock  func() // of the folder for checkpoints; nil where it is not locked
 	log     *stepLog
 	tracer  *tracer
 	sent    *traffic
@@ -138,6 +167,16 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	j.Parallel.choose(name != "")
 	if err := j.Parallel.validate(j.Batch); err != nil {
 		return err
+	}
+	devices := j.Parallel.devices()
+	if t.crew != nil {
+		if devices = 1; j.Parallel.composed() {
+			devices = j.Parallel.devicesOfRank()
+		}
+	}
+	if given := t.options.devices; given != 0 && given != devices {
+		return fmt.Errorf("--devices=%d: the run is on %d, which --data, --pipe, --tensor, --seq-parallel and --replicas "+
+			"say: leave out --devices, or change these", given, devices)
 	}
 	recipe, err := j.recipe()
 	if err != nil {
@@ -166,12 +205,6 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	}
 	if t.tracer, err = openTrace(t.options.trace); err != nil {
 		return err
-	}
-	devices := j.Parallel.devices()
-	if t.crew != nil {
-		if devices = 1; j.Parallel.composed() {
-			devices = j.Parallel.devicesOfRank()
-		}
 	}
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(devices)); err != nil {
 		return err
@@ -205,6 +238,9 @@ func (t *training) close() {
 	}
 	if t.backend != nil {
 		t.backend.Close()
+	}
+	if t.unlock != nil {
+		t.unlock()
 	}
 }
 

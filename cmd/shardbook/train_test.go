@@ -19,6 +19,7 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // small trains a model that compiles fast.
@@ -156,6 +157,10 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		if cmd.Process.Signal(syscall.Signal(0)) != nil {
 			t.Fatalf("the training has ended: %s", noise.String())
 		}
+	}
+	inUse := fmt.Sprintf("checkpoint: %s is in use by process %d on", first, cmd.Process.Pid)
+	if err := command("train", "--resume", "--checkpoint", first); err == nil || !strings.Contains(err.Error(), inUse) {
+		t.Errorf("a second run in the folder: error %v, want %q", err, inUse)
 	}
 	cmd.Process.Signal(os.Interrupt)
 	if err := cmd.Wait(); err == nil || !strings.Contains(noise.String(), "go on with --resume") {
@@ -337,6 +342,7 @@ func TestTrainBadArguments(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Setenv(xla.EnvDevices, "") // as it was, once this is over
 	for _, c := range []struct {
 		args []string
 		want []string
@@ -389,6 +395,8 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"surplus"}, []string{"surplus"}},
 		{[]string{"--data", "0"}, []string{"--data=0", "1 to"}},
 		{[]string{"--data", "3"}, []string{"--batch=16", "--data 3"}},
+		{[]string{"--data", "2", "--devices", "1"}, []string{"--devices=1: the run is on 2", "leave out --devices"}},
+		{[]string{"--pipe", "2", "--data", "2", "--devices", "8"}, []string{"--devices=8: the run is on 4"}},
 		{[]string{"--data", "4", "--accumulate", "8"}, []string{"--batch=16", "--data 4", "--accumulate 8"}},
 		{[]string{"--accumulate", "0"}, []string{"--accumulate=0"}},
 		{[]string{"--every", "0"}, []string{"--every=0"}},

@@ -2,6 +2,7 @@
 package toy
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -65,6 +66,23 @@ func Layers(n int, tied bool) chain.Model {
 		}
 		return values, nil
 	}
+	return m
+}
+
+// Unlike is Layers whose last layer of its kind is not the function that the others are.
+func Unlike() chain.Model {
+	m := Layers(5, false)
+	apply := m.Blocks[3].Apply
+	m.Blocks[3].Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
+		return graph.MulScalar(apply(p, x, key, row), 3)
+	}
+	return m
+}
+
+// Picky is Model that is for no batch.
+func Picky() chain.Model {
+	m := Model(false)
+	m.Check = func(_, _ *tensors.Tensor) error { return errors.New("toy: not this batch: give another") }
 	return m
 }
 

@@ -23,6 +23,9 @@ type Named = params.Named[*tensors.Tensor]
 // Batches gives the batch of a step.
 type Batches = func(step int) (inputs, targets *tensors.Tensor)
 
+// Whole is a model with one function for all of it: no chain of blocks.
+type Whole struct{ train.Model }
+
 // One is a run on one device; close it.
 func One(t testing.TB, backend *xla.Backend, recipe train.Recipe) *train.Run {
 	t.Helper()

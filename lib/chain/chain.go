@@ -20,7 +20,7 @@ type Block struct {
 	Name string // unique in the model
 	// Kind, where it is not "", is the same for blocks that are the same function of parameters of the same shapes in
 	// the same order, whatever their names. They share their programs, so that a deep model compiles as fast as a
-	// shallow one.
+	// shallow one. Engines refuse blocks of one kind that are not ([Kinds]).
 	Kind string
 	// Params lists the parameters. Blocks that list one of the same name have it in common.
 	Params params.Tree
@@ -28,12 +28,16 @@ type Block struct {
 	// with noise, such as dropout, takes it from the key and the row, which are those of train.Noisy; both are nil where
 	// there is to be none.
 	Apply func(p params.Nodes, x, key, row *graph.Node) *graph.Node
+	// Loss is for a last block whose loss has parameters, or cannot be told from the rest: it takes what Apply does, and
+	// the targets, and returns the mean loss over a batch. Apply and [Model.Criterion] are then not used.
+	Loss func(p params.Nodes, x, targets, key, row *graph.Node) *graph.Node
 }
 
 // Model is a chain of blocks. It is a train.Model, and train.Noisy.
 type Model struct {
 	Blocks []Block
-	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets.
+	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets; nil where that
+	// block has a Loss.
 	Criterion func(y, targets *graph.Node) *graph.Node
 	// Initial returns the initial values of the parameters in the order of [Model.Params].
 	Initial func() ([]*tensors.Tensor, error)
@@ -41,6 +45,8 @@ type Model struct {
 	Matmul precision.Matmul
 	// Noisy is true if blocks make something of a key.
 	Noisy bool
+	// Check, where it is not nil, returns an error for a batch that the model is not for: see train.Checker.
+	Check func(inputs, targets *tensors.Tensor) error
 }
 
 // Params lists the parameters of all blocks in the order of the chain. What several have in common is listed with the
@@ -69,11 +75,57 @@ func (m Model) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 
 // NoisyLoss is the whole model as one graph.
 func (m Model) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
-	x := inputs
-	for _, b := range m.Blocks {
-		x = b.Apply(p, x, key, row)
+	x, last := inputs, len(m.Blocks)-1
+	for i := range last {
+		x = m.apply(i, p, x, key, row)
 	}
-	return m.Criterion(x, targets)
+	return m.end(p, x, targets, key, row)
+}
+
+// apply is a block's Apply, whose panic names the block.
+func (m Model) apply(i int, p params.Nodes, x, key, row *graph.Node) *graph.Node {
+	defer rethrow(fmt.Sprintf("block %q", m.Blocks[i].Name))
+	return m.Blocks[i].Apply(p, x, key, row)
+}
+
+// rethrow says of a panic whose it is.
+func rethrow(whose string) {
+	switch by := recover().(type) {
+	case nil:
+	case error:
+		panic(fmt.Errorf("%s: %w", whose, by))
+	default:
+		panic(fmt.Errorf("%s: %v", whose, by))
+	}
+}
+
+// end is the last block and the loss. It panics if that is no float scalar.
+func (m Model) end(p params.Nodes, x, targets, key, row *graph.Node) (loss *graph.Node) {
+	loss = m.loss(p, x, targets, key, row)
+	if !loss.IsScalar() || !loss.DType().IsFloat() {
+		panic(fmt.Errorf("chain: the loss has shape %s, want a float scalar: return the mean (graph.ReduceAllMean)",
+			loss.Shape()))
+	}
+	return loss
+}
+
+func (m Model) loss(p params.Nodes, x, targets, key, row *graph.Node) *graph.Node {
+	last := len(m.Blocks) - 1
+	if b := m.Blocks[last]; b.Loss != nil {
+		defer rethrow(fmt.Sprintf("block %q", b.Name))
+		return b.Loss(p, x, targets, key, row)
+	}
+	y := m.apply(last, p, x, key, row)
+	defer rethrow("the criterion")
+	return m.Criterion(y, targets)
+}
+
+// CheckBatch is [Model.Check].
+func (m Model) CheckBatch(inputs, targets *tensors.Tensor) error {
+	if m.Check == nil {
+		return nil
+	}
+	return m.Check(inputs, targets)
 }
 
 // Chain returns the model itself, which so is [Chained].
@@ -84,13 +136,44 @@ type Chained interface {
 	Chain() (Model, error)
 }
 
-// Of returns a model as a chain of blocks; one that is none is an error.
+// whole is a model with one function for all of it: a train.Model, without what it needs of package train.
+type whole interface {
+	Params() params.Tree
+	Init() ([]*tensors.Tensor, error)
+	Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node
+}
+
+// Of returns a model as a chain of blocks. A train.Model that is not [Chained], such as one of lib/params/storemodel,
+// is a chain of one block: whatever works on blocks has all of it at once. What is no model is an error.
 func Of(model any) (Model, error) {
-	chained, ok := model.(Chained)
-	if !ok {
-		return Model{}, fmt.Errorf("chain: a %T is no chain of blocks: give the recipe a model that has the method Chain, such as a chain.Model", model)
+	switch m := model.(type) {
+	case Chained:
+		return m.Chain()
+	case whole:
+		return one(m)
 	}
-	return chained.Chain()
+	return Model{}, fmt.Errorf("chain: %T is no model: give a train.Model, or one that has the method Chain", model)
+}
+
+// one is a model as a chain of one block.
+func one(w whole) (Model, error) {
+	m := Model{Initial: w.Init}
+	loss := func(p params.Nodes, x, targets, _, _ *graph.Node) *graph.Node { return w.Loss(p, x, targets) }
+	if noisy, ok := w.(interface {
+		NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node
+	}); ok {
+		m.Noisy, loss = true, noisy.NoisyLoss
+	}
+	if multiplier, ok := w.(interface{ Products() precision.Matmul }); ok {
+		m.Matmul = multiplier.Products()
+	}
+	if checker, ok := w.(interface {
+		CheckBatch(inputs, targets *tensors.Tensor) error
+	}); ok {
+		m.Check = checker.CheckBatch
+	}
+	m.Blocks = []Block{{Name: "model", Params: w.Params(), Loss: loss}}
+	return m, m.Validate()
 }
 
 // Products returns how the blocks compute products.
@@ -98,13 +181,18 @@ func (m Model) Products() precision.Matmul { return m.Matmul }
 
 // Validate returns an error that says what is not valid, and what to do.
 func (m Model) Validate() error {
-	if len(m.Blocks) == 0 || m.Criterion == nil || m.Initial == nil {
+	last := len(m.Blocks) - 1
+	if last < 0 || m.Criterion == nil && m.Blocks[last].Loss == nil || m.Initial == nil {
 		return errors.New("chain: the model has no blocks, no Criterion or no Initial: give it all three")
 	}
 	names, kinds, shapes := map[string]bool{}, map[string]Block{}, map[string]params.Spec{}
 	for i, b := range m.Blocks {
-		if b.Name == "" || names[b.Name] || b.Apply == nil {
+		if b.Name == "" || names[b.Name] || b.Apply == nil && b.Loss == nil {
 			return fmt.Errorf("chain: block #%d, %q, has no Apply, or no name of its own: give it both", i, b.Name)
+		}
+		if b.Loss != nil && i < last {
+			return fmt.Errorf("chain: block %q has a Loss, and block %q comes behind it: give it to that",
+				b.Name, m.Blocks[i+1].Name)
 		}
 		names[b.Name] = true
 		if err := b.Params.Validate(); err != nil {

@@ -53,11 +53,11 @@ func (p Passes) keeps(i int, in Operands) bool {
 
 func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 	b := p.Model.Blocks[i]
-	y := b.Apply(b.Params.As(p.Precision.Compute).Nodes(weights), in.X, in.Key, in.Row)
-	if in.Targets != nil {
-		y = graph.ConvertDType(p.Model.Criterion(y, in.Targets), p.Precision.Output)
+	named := b.Params.As(p.Precision.Compute).Nodes(weights)
+	if in.Targets == nil {
+		return p.Model.apply(i, named, in.X, in.Key, in.Row)
 	}
-	return y
+	return graph.ConvertDType(p.Model.end(named, in.X, in.Targets, in.Key, in.Row), p.Precision.Output)
 }
 
 // split is block i as a function of the operands that it returns; the gradient of its input comes first, where there is one.

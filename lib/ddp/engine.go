@@ -24,6 +24,7 @@ type Engine struct {
 	model   chain.Model
 	tree    params.Tree // the parameters, in the types that they are kept in
 	passes  chain.Passes
+	kinds   chain.Kinds
 	all     [][]int // by block: the places of its parameters
 
 	once     sync.Once // for what follows
@@ -37,8 +38,9 @@ type Engine struct {
 	programs []*xla.Portable // all of them
 }
 
-// NewEngine makes the engine of a recipe, whose model must be a chain of blocks (chain.Chained, as gpt.Config is). Programs
-// are compiled when they are first run. Options, a recipe or a model that are not valid are errors.
+// NewEngine makes the engine of a recipe, whose model is best a chain of blocks (chain.Chained, as gpt.Config is):
+// any other is one block. Programs are compiled when they are first run. Options, a recipe or a model that are not
+// valid are errors.
 func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error) {
 	if backend == nil {
 		return nil, errors.New("ddp: the backend is nil: open one with xla.Open")

@@ -45,9 +45,6 @@ func ExampleBuckets() {
 	//   from 0 first.w (Float32)[100, 100]
 }
 
-// bare is a model that is no chain.
-type bare struct{ train.Model }
-
 func TestOptionErrors(t *testing.T) {
 	backend := devicetest.Open(t, 2)
 	plain := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
@@ -78,7 +75,6 @@ func TestOptionErrors(t *testing.T) {
 		"served clipping": {with(func(r *train.Recipe) { r.Clip = 1 }), ddp.Options{Sync: ddp.Server}, "cannot clip"},
 		"served scaling":  {scaled, ddp.Options{Sync: ddp.Server}, "scale losses"},
 		"no model":        {train.Recipe{Rule: optim.SGD(1)}, ddp.Options{}, "no model"},
-		"no chain":        {with(func(r *train.Recipe) { r.Model = bare{toy.Model(false)} }), ddp.Options{}, "no chain of blocks"},
 		"no blocks":       {with(func(r *train.Recipe) { r.Model = chain.Model{} }), ddp.Options{}, "no blocks"},
 	} {
 		if _, err := ddp.NewEngine(backend, c.r, c.o); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -128,6 +124,14 @@ func TestJoinErrors(t *testing.T) {
 		_, err := rank.Step(ctx, inputs, targets)
 		return err
 	}
+	picky := train.Recipe{Model: toy.Picky(), Rule: optim.SGD(1)}
+	wrong := func(ctx context.Context, rank *ddp.Rank) error {
+		_, err := rank.Step(ctx, half, half)
+		if _, e := rank.Params(); e != nil {
+			return e
+		}
+		return err
+	}
 	for name, c := range map[string]struct {
 		err  error
 		want string
@@ -138,6 +142,7 @@ func TestJoinErrors(t *testing.T) {
 		"nil":          {join(plain, ddp.Options{}, step(nil, targets)), "nil"},
 		"many servers": {join(plain, ddp.Options{Sync: ddp.Server, Servers: 3}, closed), "Servers is 3 in a group of 2"},
 		"no average":   {join(eight, ddp.Options{Every: 2}, closed), "has no average"},
+		"picky":        {join(picky, ddp.Options{}, wrong), "not this batch"},
 		"closed":       {join(plain, ddp.Options{}, closed), "closed"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
@@ -146,10 +151,14 @@ func TestJoinErrors(t *testing.T) {
 	}
 	broken := toy.Model(false)
 	broken.Blocks[1].Apply = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node) *graph.Node { panic(fmt.Errorf("broken")) }
-	if err := join(train.Recipe{Model: broken, Rule: optim.SGD(1)}, ddp.Options{}, func(ctx context.Context, rank *ddp.Rank) error {
-		_, err := rank.Step(ctx, half, half)
-		return err
-	}); err == nil || !strings.Contains(err.Error(), "broken") {
-		t.Errorf("a block that panics: %v", err)
+	for want, m := range map[string]chain.Model{"broken": broken, "not one function": toy.Unlike()} {
+		r := train.Recipe{Model: m, Rule: optim.SGD(1)}
+		err := join(r, ddp.Options{}, func(ctx context.Context, rank *ddp.Rank) error {
+			_, err := rank.Step(ctx, half, half)
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
 	}
 }

@@ -117,6 +117,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metri
 	if r.lost != nil {
 		return Metrics{}, r.lost
 	}
+	if err := train.CheckBatch(r.engine.recipe.Model, inputs, targets); err != nil {
+		return Metrics{}, err
+	}
 	parts, err := rank.MicroBatches(inputs, targets, r.g.Rank(), r.g.Size(), r.engine.options.Accumulate)
 	if err != nil {
 		return Metrics{}, err
@@ -130,6 +133,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metri
 }
 
 func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (m Metrics, err error) {
+	if err := r.engine.kinds.Check(r.engine.backend.Text, r.engine.passes, parts[0].Inputs.Shape()); err != nil {
+		return m, err
+	}
 	if err := r.engine.prepare(parts[0].Inputs.Shape(), parts[0].Targets.Shape()); err != nil {
 		return m, err
 	}

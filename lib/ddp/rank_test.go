@@ -8,6 +8,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -172,5 +173,20 @@ func TestEqualsAccumulation(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestWhole trains a model that is no chain of blocks as the chain that it was made of.
+func TestWhole(t *testing.T) {
+	const steps, world = 5, 3
+	backend := devicetest.Open(t, 8)
+	of := func(m train.Model) traintest.Named {
+		e := newEngine(t, backend, train.Recipe{Model: m, Rule: optim.AdamW(1e-2)}, ddp.Options{})
+		return together(t, e, world, steps, toySource(2*world))[0].params
+	}
+	m := toy.Model(false)
+	const bound = 4 // one program rounds otherwise than several
+	if off := traintest.Apart(t, of(m), of(traintest.Whole{Model: m})); !(off <= bound) {
+		t.Errorf("%g units apart", off)
 	}
 }

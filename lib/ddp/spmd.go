@@ -1,6 +1,8 @@
 package ddp
 
 import (
+	"errors"
+
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
@@ -13,6 +15,9 @@ import (
 // state, or, of a [train.Shared] model, what the model says: the mesh then has its axes, too, and gradients are averaged along those
 // of its tokens as well. The recipe's Replicas are set here. [train.Run.Collectives] says what the all-reduce was compiled to.
 func NewSPMD(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
+	if mesh == nil { // which the model is asked about
+		return nil, errors.New("ddp: the mesh is nil: make one with Backend.Mesh")
+	}
 	axes := []string{train.Axis}
 	if model, ok := recipe.Model.(train.Shared); ok {
 		shares, err := model.Shares(mesh.AxisSize)

@@ -179,6 +179,12 @@ func TestErrors(t *testing.T) {
 	if _, err := ddp.NewSPMD(other, adamW(tiny)); err == nil || !strings.Contains(err.Error(), "tensor") {
 		t.Errorf("a mesh without the axis: %v", err)
 	}
+	for _, m := range []train.Model{tiny, gpt.Parallel{Config: tiny}} {
+		r := train.Recipe{Model: m, Rule: optim.SGD(1)}
+		if _, err := ddp.NewSPMD(nil, r); err == nil || !strings.Contains(err.Error(), "the mesh is nil") {
+			t.Errorf("no mesh, for a %T: %v", m, err)
+		}
+	}
 	if _, err := ddp.NewSPMD(mesh, adamW(gpt.Config{})); err == nil {
 		t.Error("an empty model: no error")
 	}

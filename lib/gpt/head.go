@@ -30,7 +30,7 @@ func (c layers) head(p params.Nodes, x *graph.Node) *graph.Node {
 
 // CrossEntropy returns the mean over all positions of −log softmax(logits)[target], in nats: a scalar, in float32 for
 // half-precision logits. The logits are (B,T,V) and the targets (B,T), of any integer type; a target outside of the
-// vocabulary adds nothing to the sum.
+// vocabulary adds nothing to the sum ([Config.CheckBatch] lets those below 0 be).
 // It panics if the shapes do not fit.
 func CrossEntropy(logits, targets *graph.Node) *graph.Node {
 	if l, t := logits.Shape(), targets.Shape(); l.Rank() != 3 || !slices.Equal(l.Dimensions[:2], t.Dimensions) {

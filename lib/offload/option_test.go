@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	shared "github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/offload"
@@ -64,6 +65,22 @@ func TestRefused(t *testing.T) {
 	} {
 		if _, err := offload.New(c.mesh, c.model, c.rule, c.o); !matches(err, c.want) {
 			t.Errorf("%s: error %v, want %q", what, err, c.want)
+		}
+	}
+	inputs, targets := shared.Batch(0, 4)
+	for want, model := range map[string]chain.Model{
+		"but not one function": shared.Unlike(),
+		"not this batch":       shared.Picky(),
+	} {
+		run, err := offload.New(m, model, optim.SGD(1), offload.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := run.Step(t.Context(), inputs, targets); !matches(err, want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+		if err := run.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 	if _, err := (gpt.Config{}).Chain(); !matches(err, "Layers is 0") {

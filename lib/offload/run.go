@@ -29,6 +29,8 @@ type Run struct {
 	policy  precision.Policy
 	rule    optim.Rule
 	tree    params.Tree // the parameters
+	passes  chain.Passes
+	kinds   chain.Kinds
 	stages  []*stage
 	masters bool // the states begin with copies of the parameters as they are kept
 	weights []*dtensor.Tensor
@@ -63,8 +65,9 @@ func New(mesh *xla.Mesh, model chain.Model, rule optim.Rule, o Options) (*Run, e
 	r.masters = policy.Mixed() || o.Update == Host
 	r.weights = make([]*dtensor.Tensor, len(r.tree))
 	r.acts = newStash(r.link, Activations, o.Activations)
+	r.passes = chain.Passes{Model: model, Precision: policy}
 	var err error
-	if r.stages, err = stages(mesh, chain.Passes{Model: model, Precision: policy}); err != nil {
+	if r.stages, err = stages(mesh, r.passes); err != nil {
 		return nil, err
 	}
 	if o.Update == Host {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/train"
 )
 
 // step is one step as it goes on.
@@ -48,6 +50,12 @@ func (r *Run) Step(ctx context.Context, inputs, targets *tensors.Tensor) (loss f
 func (s *step) run(inputs, targets *tensors.Tensor) (loss float64, err error) {
 	if inputs == nil || targets == nil {
 		return 0, errors.New("offload: the inputs or the targets are nil: give both")
+	}
+	if err := train.CheckBatch(s.passes.Model, inputs, targets); err != nil {
+		return 0, err
+	}
+	if err := s.kinds.Check(s.mesh.Backend().Text, s.passes, inputs.Shape()); err != nil {
+		return 0, err
 	}
 	input, err := s.place(Activations, inputs)
 	if err != nil {

@@ -65,6 +65,17 @@ func TestModels(t *testing.T) {
 	}
 }
 
+// TestWhole trains a model that is no chain of blocks.
+func TestWhole(t *testing.T) {
+	r := train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}}
+	want, _ := traintest.Alone(t, devices(), r, 3, toyBatches(8))
+	for _, l := range []parallel.Layout{{Data: 2, ZeRO: 3}, {Replicas: 2, Data: 2, ZeRO: 1, Recompute: true}} {
+		run := start(t, r, l)
+		steps(t, run, 3, toyBatches(8))
+		near(t, fmt.Sprintf("%+v", l), paramsOf(t, run), want, unitBound)
+	}
+}
+
 // TestNoise trains with dropout, whose noise is that of the rows and of the devices wherever they are.
 func TestNoise(t *testing.T) {
 	const rows, until = 8, 3

@@ -6,8 +6,8 @@
 // and other tokens ("ring", "ulysses"). What lies between ranks, activations from stage to stage and the gradients of replicas, goes
 // by messages of a group.Group: between goroutines of one process ([New]), or between processes and hosts (lib/collective/mpi).
 //
-// A model must be a chain of blocks (package chain). Where devices share layers or sequences, it must say what each of them has
-// (train.Shared), as gpt.Parallel does.
+// A model is a chain of blocks (package chain), any other a chain of one. Where devices share layers or sequences, it
+// must say what each of them has (train.Shared), as gpt.Parallel does.
 package parallel
 
 import (

@@ -180,14 +180,14 @@ func (o *own) boundaries(mesh *xla.Mesh, inputs, targets shapes.Shape) ([]shapes
 	}
 	out, err := mesh.Shapes(func(in []*graph.Node) (ends []*graph.Node) {
 		named, x, y := tree.Nodes(in[:len(tree)]), in[len(tree)], in[len(tree)+1]
-		for _, blocks := range o.Stages {
+		o.passes.Model.Loss(named, x, y) // which panics if it is no scalar
+		for _, blocks := range o.Stages[:len(o.Stages)-1] {
 			for _, b := range blocks {
 				x = o.passes.Model.Blocks[b].Apply(named, x, nil, nil)
 			}
 			ends = append(ends, graph.ConvertDType(x, o.policy.Compute))
 		}
-		o.passes.Model.Criterion(x, y)
-		return ends[:len(ends)-1]
+		return ends
 	}, append(given, x, y)...)
 	if err != nil {
 		return nil, fmt.Errorf("parallel: inputs of shape %s and targets of shape %s: %w", inputs, targets, err)

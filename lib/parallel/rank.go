@@ -136,6 +136,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 		return train.Metrics{}, r.lost
 	}
 	l := r.layout
+	if err := train.CheckBatch(r.recipe.Model, inputs, targets); err != nil {
+		return train.Metrics{}, err
+	}
 	parts, err := rank.MicroBatches(inputs, targets, r.world.Rank()/l.Pipe, l.Replicas, l.Microbatches)
 	if err != nil {
 		return train.Metrics{}, err

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/toy"
@@ -23,15 +24,12 @@ import (
 // noReplicas is for a program on several devices.
 type noReplicas struct{ train.Replicas }
 
-// unchained is a model that is no chain.
-type unchained struct{ train.Model }
-
 // TestRefused lists what cannot be planned or begun, with what the error must say.
 func TestRefused(t *testing.T) {
 	toys := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(1)}
-	replicated, bare := toys, toys
+	replicated, whole := toys, toys
 	replicated.Replicas = noReplicas{}
-	bare.Model = unchained{toys.Model}
+	whole.Model = traintest.Whole{Model: toys.Model}
 	one := parallel.Layout{Tensor: 2}
 	alone := train.Recipe{Model: gpt.Parallel{Config: small(2)}, Rule: optim.SGD(1)}
 	other := train.Recipe{Model: gpt.Parallel{Config: small(2), Tensor: tensor.Group{Axis: "model"}}, Rule: optim.SGD(1)}
@@ -49,7 +47,7 @@ func TestRefused(t *testing.T) {
 	}{
 		"no rule":            {train.Recipe{Model: toys.Model}, parallel.Layout{}, "the recipe has no model or no rule"},
 		"a program's copies": {replicated, parallel.Layout{}, "Recipe.Replicas is set"},
-		"no chain":           {bare, parallel.Layout{}, "no chain of blocks"},
+		"no chain":           {whole, parallel.Layout{Pipe: 2}, "1 blocks cannot be 2 stages"},
 		"shares nothing":     {toys, parallel.Layout{Tensor: 2, Ring: 3}, "does not say what devices share, and the layout has tensor=2, ring=3, ulysses=1"},
 		"one device's GPT":   {train.Recipe{Model: small(2), Rule: optim.SGD(1)}, one, "a gpt.Config does not say what devices share"},
 		"no axis":            {alone, one, "the layout has tensor=2, and the model shares nothing along it: use Layout.TensorGroup and SequenceGroup"},
@@ -84,6 +82,23 @@ func TestRefused(t *testing.T) {
 	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
 	checkError(t, "no such device", join(2, devices(), 8), "a mesh from device 8 on")
 	checkError(t, "too few left", join(2, devices(), 7), "needs more than the backend's 1 devices from number 7 on")
+}
+
+// TestModelsRefused gives a run a model whose loss is no scalar, and one that refuses the batch: errors before a step
+// begins, which lose no rank.
+func TestModelsRefused(t *testing.T) {
+	rows := toy.Model(false)
+	rows.Criterion = func(y, targets *graph.Node) *graph.Node { return graph.Square(graph.Sub(y, targets)) }
+	for want, m := range map[string]train.Model{
+		"the loss has shape (Float32)[2, 3], want a float scalar": rows,
+		"not this batch": toy.Picky(),
+	} {
+		run := start(t, train.Recipe{Model: m, Rule: optim.SGD(1)}, parallel.Layout{Pipe: 2, Data: 2})
+		for range 2 {
+			_, err := run.Step(toy.Batch(0, 8))
+			checkError(t, "a model", err, want)
+		}
+	}
 }
 
 // TestBatchesRefused gives a run batches that cannot be dealt out, after which it goes on as if they had not been.

@@ -26,6 +26,7 @@ type Engine struct {
 	model   chain.Model
 	tree    params.Tree // the parameters, in the types that they are kept in
 	passes  chain.Passes
+	kinds   chain.Kinds
 	blocks  []*block
 
 	mu       sync.Mutex
@@ -36,8 +37,9 @@ type Engine struct {
 	closed   bool
 }
 
-// NewEngine makes the engine of a recipe, whose model must be a chain of blocks (chain.Chained, as gpt.Config is). Programs
-// are compiled before the first step that needs them. A recipe or a model that is not valid is an error.
+// NewEngine makes the engine of a recipe, whose model is a chain of blocks (chain.Chained, as gpt.Config is): any
+// other is one block, and so one stage. Programs are compiled before the first step that needs them. A recipe or a
+// model that is not valid is an error.
 func NewEngine(backend *xla.Backend, r train.Recipe) (*Engine, error) {
 	if backend == nil {
 		return nil, errors.New("pipeline: the backend is nil: open one with xla.Open")

@@ -169,6 +169,9 @@ func (e *Engine) measure(inputs, targets shapes.Shape) (all []sizes, err error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := e.kinds.Check(e.backend.Text, e.passes, inputs); err != nil {
+		return nil, err
+	}
 	x := inputs
 	for i, b := range e.blocks {
 		var s sizes

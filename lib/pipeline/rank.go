@@ -107,6 +107,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 		return train.Metrics{}, r.lost
 	}
 	pipelines := r.pipeline.options.Replicas
+	if err := train.CheckBatch(r.pipeline.recipe.Model, inputs, targets); err != nil {
+		return train.Metrics{}, err
+	}
 	parts, err := rank.MicroBatches(inputs, targets, r.world.Rank()/len(r.pipeline.Shares), pipelines, r.pipeline.options.Schedule.Microbatches)
 	if err != nil {
 		return train.Metrics{}, err

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
@@ -41,7 +43,8 @@ func TestRefused(t *testing.T) {
 	clipped, scaled, free := freeRecipe(), freeRecipe(), freeEngine(t)
 	clipped.Clip = 1
 	scaled.Precision, _ = precision.ParsePolicy("fp16")
-	replicated := freeRecipe()
+	replicated, whole := freeRecipe(), freeRecipe()
+	whole.Model = traintest.Whole{Model: whole.Model}
 	replicated.Replicas = noReplicas{}
 	pipeDream := pipeline.Options{Schedule: named(schedule.KindPipeDream, 2, 4)}
 	oneF := named(schedule.Kind1F1B, 2, 4)
@@ -57,7 +60,7 @@ func TestRefused(t *testing.T) {
 	}{
 		"no backend":         {second(pipeline.NewEngine(nil, freeRecipe())), "backend is nil"},
 		"no rule":            {engine(train.Recipe{Model: freeChain()}, pipeline.Options{}), "no rule"},
-		"no chain":           {engine(train.Recipe{Model: unchained{freeChain()}, Rule: optim.SGD(1)}, pipeline.Options{}), "no chain of blocks"},
+		"no chain":           {engine(whole, pipeline.Options{Schedule: oneF}), "1 blocks cannot be 2 stages"},
 		"a program's copies": {engine(replicated, pipeline.Options{Schedule: oneF}), "set Options.Replicas"},
 		"no schedule":        {pipe(free, pipeline.Options{}), "schedule"},
 		"more stages":        {pipe(free, pipeline.Options{Schedule: named(schedule.KindGPipe, 5, 4)}), "4 blocks cannot be 5 stages"},
@@ -87,6 +90,13 @@ func TestRefused(t *testing.T) {
 	if lost {
 		t.Error("a batch that cannot be divided loses ranks")
 	}
+	unlike := engineOf(t, "unlike", train.Recipe{Model: toy.Unlike(), Rule: optim.SGD(1)})
+	_, err = oneStep(t, unlike, oneF, 2, 8)
+	checkError(t, "twins that are none", err, `"h0" and "h2" are of the kind "h", but not one function`)
+	lost, err = oneStep(t, engineOf(t, "picky", train.Recipe{Model: toy.Picky(), Rule: optim.SGD(1)}), oneF, 2, 8)
+	if checkError(t, "a batch that the model refuses", err, "not this batch"); lost {
+		t.Error("such a batch loses ranks")
+	}
 	p, err := free.Pipeline(pipeline.Options{Schedule: oneF})
 	if err != nil {
 		t.Fatal(err)
@@ -114,9 +124,6 @@ func second[T any](_ T, err error) error { return err }
 
 // noReplicas is for a program on several devices.
 type noReplicas struct{ train.Replicas }
-
-// unchained is a model that is no chain.
-type unchained struct{ train.Model }
 
 // oneStep has so many ranks make a step with a batch of so many rows, and says whether the first was lost by it.
 func oneStep(t *testing.T, e *pipeline.Engine, s schedule.Schedule, ranks, rows int) (lost bool, err error) {

@@ -39,6 +39,20 @@ type Noisy interface {
 	NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node
 }
 
+// Checker is a model that can say what is wrong with a batch, such as tokens outside of its vocabulary. Each step
+// asks it before it begins.
+type Checker interface {
+	CheckBatch(inputs, targets *tensors.Tensor) error
+}
+
+// CheckBatch asks a model what is wrong with a batch, if it is a [Checker].
+func CheckBatch(m Model, inputs, targets *tensors.Tensor) error {
+	if checker, ok := m.(Checker); ok && inputs != nil && targets != nil { // or that is what is wrong
+		return checker.CheckBatch(inputs, targets)
+	}
+	return nil
+}
+
 // Multiplier is a model that can compute its products in ways of their own. Its products must be those of
 // Recipe.Precision.
 type Multiplier interface {
@@ -77,6 +91,9 @@ func (r Recipe) Validate() error {
 	}
 	if err := r.Model.Validate(); err != nil { // or there may be no parameters to look at
 		return err
+	}
+	if len(r.Model.Params()) == 0 {
+		return fmt.Errorf("train: the model, of type %T, has no parameters, and so nothing to train: give it some", r.Model)
 	}
 	if err := errors.Join(r.Model.Params().Validate(), r.Rule.Validate(), r.Policy().Validate()); err != nil {
 		return err

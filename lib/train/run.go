@@ -48,7 +48,7 @@ type Metrics struct {
 // mesh. Its first axis is named "data", and there is no other but those of a [Shared] model. Several devices that have different
 // rows or tokens need [Recipe.Replicas].
 func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
-	if err := r.Validate(); err != nil {
+	if err := errors.Join(given(mesh), r.Validate()); err != nil {
 		return nil, err
 	}
 	l, err := newLayout(mesh, r)
@@ -68,13 +68,21 @@ func NewAuto(mesh *xla.Mesh, r Recipe, lie func(i int, s params.Spec) xla.Placem
 	if _, ok := r.Model.(Shared); ok {
 		return nil, fmt.Errorf("train: a %T says itself what devices share: give the model of one device", r.Model)
 	}
-	if err := r.Validate(); err != nil {
+	if err := errors.Join(given(mesh), r.Validate()); err != nil {
 		return nil, err
 	}
 	if names := mesh.AxesNames(); names[0] != Axis {
 		return nil, fmt.Errorf("train: the mesh has axes %q, want %q as the first", names, Axis)
 	}
 	return start(mesh, wholeLayout(r), xla.CompileAuto, lie)
+}
+
+// given returns an error if there is no mesh.
+func given(mesh *xla.Mesh) error {
+	if mesh == nil {
+		return errors.New("train: the mesh is nil: make one with Backend.Mesh")
+	}
+	return nil
 }
 
 // compiler is xla.Compile or xla.CompileAuto.
@@ -140,6 +148,9 @@ func finalize(values []*dtensor.Tensor) error {
 // number of devices does not divide is an error. An error that can be known before the devices run leaves the run where
 // it stood. After any other the state is lost, as the message says, and the run must be loaded or begun again.
 func (r *Run) Step(inputs, targets *tensors.Tensor) (Metrics, error) {
+	if err := CheckBatch(r.recipe.Model, inputs, targets); err != nil {
+		return Metrics{}, fmt.Errorf("train: step %d: %w", r.steps, err)
+	}
 	args := make([]any, 0, len(r.state)+2)
 	for _, v := range r.state {
 		args = append(args, v)

@@ -2,6 +2,7 @@ package train_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -416,7 +418,9 @@ func TestRecipeErrors(t *testing.T) {
 		want   string
 	}{
 		{other, good, `"tensor"`},
+		{nil, good, "the mesh is nil: make one"},
 		{mesh, train.Recipe{}, "no model or no rule"},
+		{mesh, change(func(r *train.Recipe) { r.Model = barren{tiny} }), "of type train_test.barren, has no parameters"},
 		{mesh, change(func(r *train.Recipe) { r.Model = gpt.Config{} }), "Layers"},
 		{mesh, change(func(r *train.Recipe) { r.Rule = optim.AdamW(-1) }), "LR"},
 		{mesh, change(func(r *train.Recipe) { r.Clip = -1 }), "Recipe.Clip is -1"},
@@ -427,7 +431,27 @@ func TestRecipeErrors(t *testing.T) {
 			t.Errorf("error %v, want %q", err, c.want)
 		}
 	}
+	if _, err := train.NewAuto(nil, good, nil); err == nil || !strings.Contains(err.Error(), "the mesh is nil") {
+		t.Errorf("no mesh for the compiler: %v", err)
+	}
 }
+
+// TestPicky makes a step with a batch that the model refuses: the run stands where it stood.
+func TestPicky(t *testing.T) {
+	picky := start(t, train.Recipe{Model: toy.Picky(), Rule: optim.SGD(1)})
+	_, err := picky.Step(toy.Batch(0, 4))
+	if fmt.Sprint(err) != "train: step 0: toy: not this batch: give another" {
+		t.Errorf("error %v", err)
+	}
+	if len(state(t, picky)) == 0 || picky.Steps() != 0 {
+		t.Errorf("after it: %d steps", picky.Steps())
+	}
+}
+
+// barren is a model without parameters.
+type barren struct{ train.Model }
+
+func (barren) Params() params.Tree { return nil }
 
 // The state takes the place of the old one, so the device holds one of it, and none after Close.
 func TestStateIsDonated(t *testing.T) {

@@ -52,7 +52,8 @@ func (c *compiled) build(inputs ...shapes.Shape) (*graph.Graph, error) {
 	if c.backend.IsFinalized() {
 		return nil, errors.New("the backend is closed: open another")
 	}
-	return c.exec.Compile(inputs...)
+	g, err := c.exec.Compile(inputs...)
+	return g, plain(err)
 }
 
 // donates says whether the program may overwrite input i.

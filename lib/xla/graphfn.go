@@ -1,6 +1,7 @@
 package xla
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -20,16 +21,34 @@ func ThrowingErrors[F graph.ExecGraphFn](fn F) F {
 	}
 	return reflect.MakeFunc(f.Type(), func(args []reflect.Value) []reflect.Value {
 		defer func() {
-			switch thrown := recover().(type) {
-			case nil:
-			case error:
-				panic(thrown)
-			default:
-				panic(fmt.Errorf("building the graph: %v", thrown))
+			if by := recover(); by != nil {
+				panic(thrown{asError(by)})
 			}
 		}()
 		return f.Call(args)
 	}).Interface().(F)
+}
+
+// thrown is an error that a graph function has thrown.
+type thrown struct{ error }
+
+func (t thrown) Unwrap() error { return t.error }
+
+// plain is what a graph function has thrown, without what GoMLX says around it; any other error is left as it is.
+func plain(err error) error {
+	var by thrown
+	if errors.As(err, &by) {
+		return by.error
+	}
+	return err
+}
+
+// asError is what somebody panics with.
+func asError(by any) error {
+	if err, ok := by.(error); ok {
+		return err
+	}
+	return fmt.Errorf("%v", by)
 }
 
 // inputsOf counts a graph function's inputs; it is -1 where they come as a slice.
@@ -61,7 +80,7 @@ func functionName(fn any) string {
 
 // recoverGraph turns GoMLX's own panics into errors.
 func recoverGraph(err *error) {
-	if thrown := recover(); thrown != nil {
-		*err = fmt.Errorf("building the graph: %v", thrown)
+	if by := recover(); by != nil {
+		*err = fmt.Errorf("building the graph: %w", asError(by))
 	}
 }

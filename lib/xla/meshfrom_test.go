@@ -109,3 +109,26 @@ func TestShapes(t *testing.T) {
 		}
 	}
 }
+
+// TestText writes a program as a text: the same for the same function, with no constant left out.
+func TestText(t *testing.T) {
+	backend := devicetest.Open(t, 8)
+	text := func(last float32) string {
+		table := append(make([]float32, 63), last)
+		got, err := backend.Text(func(in []*graph.Node) []*graph.Node {
+			return []*graph.Node{graph.Add(in[0], graph.Const(in[0].Graph(), table))}
+		}, shapes.Make(dtypes.Float32, 64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	a := text(7)
+	if a != text(7) || a == text(8) || !strings.Contains(a, "stablehlo.add") || !strings.Contains(a, "0.0, 7.0]") {
+		t.Error(a)
+	}
+	fn := func([]*graph.Node) []*graph.Node { panic("a reason") }
+	if _, err := backend.Text(fn); err == nil || !strings.Contains(err.Error(), "a reason") {
+		t.Errorf("a function that panics: %v", err)
+	}
+}

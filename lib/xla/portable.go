@@ -22,6 +22,9 @@ type Portable struct{ compiled }
 // CompilePortable makes a program of a graph function without collectives. The donated inputs,
 // counted from 0, are those whose memory the program may use for its outputs: see [Layout.Donates].
 func CompilePortable[F graph.ExecGraphFn](b *Backend, fn F, donated ...int) (*Portable, error) {
+	if b == nil {
+		return nil, errors.New("the backend is nil: open one with xla.Open")
+	}
 	layout := Layout{donated: slices.Clone(donated)}
 	if err := layout.checkDonated(inputsOf(fn)); err != nil {
 		return nil, err

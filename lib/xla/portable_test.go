@@ -64,6 +64,9 @@ func TestPortableErrors(t *testing.T) {
 	if _, err := program.Memory(); err == nil {
 		t.Error("memory before a call: no error")
 	}
+	if _, err := xla.CompilePortable(nil, func(x *graph.Node) *graph.Node { return x }); err == nil {
+		t.Error("no backend: no error")
+	}
 	put := func(b *xla.Backend, device int) *tensors.Tensor {
 		x, err := b.Put([]float32{1, 2}, device)
 		if err != nil {

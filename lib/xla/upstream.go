@@ -34,6 +34,8 @@ var (
 		kindOf[goxla.Builder]("cacheArgMinMax", reflect.Map),
 		kindOf[goxla.Builder]("cacheSelections", reflect.Map),
 	}
+	graphFunction = field[graph.Function, compute.Function]("backendFunc")
+
 	graphScalars = kindOf[graph.Graph]("scalars", reflect.Map)
 	nodeInputs   = kindOf[graph.Node]("inputs", reflect.Interface)
 
@@ -125,6 +127,9 @@ func executableHandle(e compute.Executable) unsafe.Pointer {
 
 // hloFunction returns the StableHLO function inside go-xla's.
 func hloFunction(f compute.Function) *stablehlo.Function { return *functionFn.of(f.(*goxla.Function)) }
+
+// functionIn returns the function of ours inside one of GoMLX's.
+func functionIn(f *graph.Function) *function { return (*graphFunction.of(f)).(*function) }
 
 // hloValue returns the StableHLO value inside one of GoMLX's.
 func hloValue(v compute.Value) *stablehlo.Value { return *nodeValue.of(v.(*goxla.Node)) }

@@ -24,6 +24,7 @@ type Engine struct {
 	policy  precision.Policy
 	model   chain.Model
 	passes  chain.Passes
+	kinds   chain.Kinds
 
 	mu       sync.Mutex
 	programs map[int]*programs // by the number of shards
@@ -33,8 +34,9 @@ type Engine struct {
 	closed   bool
 }
 
-// NewEngine makes the engine of a recipe, whose model must be a chain of blocks (chain.Chained, as gpt.Config is). Programs
-// are compiled when they are first run. Options, a recipe or a model that are not valid are errors.
+// NewEngine makes the engine of a recipe, whose model is best a chain of blocks (chain.Chained, as gpt.Config is):
+// any other is one block. Programs are compiled when they are first run. Options, a recipe or a model that are not
+// valid are errors.
 func NewEngine(backend *xla.Backend, recipe train.Recipe, o Options) (*Engine, error) {
 	if backend == nil {
 		return nil, errors.New("zero: the backend is nil: open one with xla.Open")

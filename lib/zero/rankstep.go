@@ -17,6 +17,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 	if r.lost != nil {
 		return train.Metrics{}, r.lost
 	}
+	if err := train.CheckBatch(r.engine.recipe.Model, inputs, targets); err != nil {
+		return train.Metrics{}, err
+	}
 	parts, err := rank.MicroBatches(inputs, targets, r.world.Rank(), r.world.Size(), r.engine.options.Accumulate)
 	if err != nil {
 		return train.Metrics{}, err
@@ -31,6 +34,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 }
 
 func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (m train.Metrics, err error) {
+	if err := r.engine.kinds.Check(r.engine.backend.Text, r.engine.passes, parts[0].Inputs.Shape()); err != nil {
+		return m, err
+	}
 	loss, err := r.passes(ctx, parts)
 	if err != nil {
 		return m, err

@@ -87,7 +87,7 @@ func New(mesh *xla.Mesh, recipe train.Recipe, o Options) (*Run, error) {
 // Step implements [Trainer]. The loss is the mean over the whole batch. An error that can be known before the devices run
 // leaves the run where it stood; after any other it is lost, as the message says.
 func (r *Run) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
-	if err := errors.Join(r.lost, ctx.Err()); err != nil {
+	if err := errors.Join(r.lost, ctx.Err(), train.CheckBatch(r.recipe.Model, inputs, targets)); err != nil {
 		return train.Metrics{}, err
 	}
 	var args []any

@@ -158,3 +158,23 @@ func TestModels(t *testing.T) {
 		}
 	}
 }
+
+// TestWhole trains a model that is no chain of blocks, in all stages and with both engines.
+func TestWhole(t *testing.T) {
+	const steps, world = 5, 3
+	backend := devicetest.Open(t, 8)
+	r := train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Rule: optim.AdamW(1e-2)}
+	batches := toyBatches(2 * world)
+	one := alone(t, backend, r, steps, batches)
+	for stage := 1; stage <= 3; stage++ {
+		o := zero.Options{Stage: stage}
+		for name, got := range map[string]named{
+			"ranks":   ranks(t, engine(t, backend, r, o), world, steps, batches),
+			"program": compiled(t, backend, r, o, steps, batches, xla.Axis(train.Axis, world)),
+		} {
+			if off := traintest.Apart(t, one, got); !(off <= bound) {
+				t.Errorf("stage %d, %s: %g units from one device", stage, name, off)
+			}
+		}
+	}
+}

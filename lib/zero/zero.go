@@ -6,10 +6,10 @@
 //   - of the gradients as well, in stage 2,
 //   - of the parameters as well, in stage 3, which PyTorch calls fully sharded data parallelism (FSDP).
 //
-// A model must be a chain of blocks (package chain). The parameters of a block form a unit, and what several blocks have in
-// common forms a unit of its own: units are gathered, and their gradients reduced, in one message. A rank's shard of a
-// parameter is a run of its elements in row-major order, as many for each rank; the last ranks' are padded with zeros
-// (optim.FlatLength).
+// A model is a chain of blocks (package chain), any other a chain of one. The parameters of a block form a unit, and
+// what several blocks have in common forms a unit of its own: units are gathered, and their gradients reduced, in one
+// message. A rank's shard of a parameter is a run of its elements in row-major order, as many for each rank; the last
+// ranks' are padded with zeros (optim.FlatLength).
 //
 // There are two engines, which learn the same:
 //

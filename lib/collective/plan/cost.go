@@ -5,17 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/shardbook/shardbook/lib/chart"
 )
 
 // Timeline is what a plan takes on a network.
 type Timeline struct {
+	Title string          // such as "all-reduce by ring, 4 ranks"
 	Total time.Duration   // until the last rank is done
 	Done  []time.Duration // by rank
 	Spans []Span          // by round
-	ranks int
-	title string
 }
 
 // Span is what a rank does for a stretch of time: sends or receives one message, or
@@ -49,7 +46,7 @@ func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 		return nil, err
 	}
 	added := p.added(elements, elementSize)
-	line := &Timeline{ranks: p.Ranks, title: fmt.Sprintf("%v by %v, %d ranks", p.Op, p.Algorithm, p.Ranks)}
+	line := &Timeline{Title: fmt.Sprintf("%v by %v, %d ranks", p.Op, p.Algorithm, p.Ranks)}
 	clock := make([]float64, p.Ranks) // when each rank is done with its rounds so far
 	for round, messages := range rounds {
 		begin := slices.Clone(clock)
@@ -132,28 +129,3 @@ func (l *Timeline) add(rank, round int, action Action, peer, bytes int, begin, e
 func duration(seconds float64) time.Duration {
 	return time.Duration(seconds*float64(time.Second) + 0.5)
 }
-
-// Chart shows what each rank does over time, in microseconds: a row a rank, with its
-// messages labelled by the other rank. It is in error for a plan that sends nothing.
-func (l *Timeline) Chart() *chart.Chart {
-	var spans []chart.Span
-	for rank := range l.ranks { // so that the lanes are in the order of the ranks
-		for _, s := range l.Spans {
-			if s.Rank != rank {
-				continue
-			}
-			label := ""
-			switch s.Action {
-			case Send:
-				label = fmt.Sprintf("→%d", s.Peer)
-			case Receive:
-				label = fmt.Sprintf("←%d", s.Peer)
-			}
-			spans = append(spans, chart.Span{Lane: fmt.Sprintf("rank %d", rank), Label: label, Kind: s.Action.String(),
-				Start: microseconds(s.Begin), End: microseconds(s.End)})
-		}
-	}
-	return chart.Gantt(l.title, spans...).Axes("time (µs)", "")
-}
-
-func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/shardbook/shardbook/lib/chart"
 )
 
 // Draw writes what every rank holds before the first round and after each: a row a
@@ -27,7 +25,7 @@ func (p *Plan) Draw(w io.Writer) error {
 		if i == 0 {
 			fmt.Fprintln(out, "start")
 		} else {
-			fmt.Fprintf(out, "round %d: %s\n", i-1, strings.Join(p.arrows(i-1), ", "))
+			fmt.Fprintf(out, "round %d: %s\n", i-1, strings.Join(p.Arrows(i-1), ", "))
 		}
 		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		for rank, row := range picture {
@@ -44,62 +42,21 @@ func (p *Plan) Draw(w io.Writer) error {
 	return out.Flush()
 }
 
-// Charts are the same pictures as heat maps, one before the first round and one after
-// each: the number of ranks whose data is in each chunk of each rank. The errors are
-// those of a plan that cannot be carried out.
-func (p *Plan) Charts() ([]*chart.Chart, error) {
+// Held is the same in numbers, before the first round and after each: of how many ranks the data is in each chunk of
+// each rank. The errors are those of a plan that cannot be carried out.
+func (p *Plan) Held() ([][][]int, error) {
 	pictures, err := p.pictures()
-	if err != nil {
-		return nil, err
-	}
-	ranks := labels("rank ", p.Ranks)
-	chunks := labels("", p.Chunks)
-	var list []*chart.Chart
+	held := make([][][]int, len(pictures))
 	for i, picture := range pictures {
-		values := make([][]float64, p.Ranks)
-		for rank, row := range picture {
+		for _, row := range picture {
+			var ranks []int
 			for _, cell := range row {
-				values[rank] = append(values[rank], float64(cell.count()))
+				ranks = append(ranks, cell.count())
 			}
-		}
-		title := fmt.Sprintf("%v by %v: contributions at the start", p.Op, p.Algorithm)
-		if i > 0 {
-			title = fmt.Sprintf("after round %d", i-1)
-		}
-		list = append(list, chart.HeatMap(title, chunks, ranks, values).Axes("chunk", "").Scale(0, float64(p.Ranks)))
-	}
-	return list, nil
-}
-
-// Messages is a table of the plan's messages, a row a round.
-func (p *Plan) Messages() *chart.Chart {
-	var rows [][]string
-	for round := range p.Rounds {
-		rows = append(rows, []string{fmt.Sprint(round), strings.Join(p.arrows(round), ", ")})
-	}
-	return chart.Table(fmt.Sprintf("%v by %v, %d ranks: sender→receiver: chunks", p.Op, p.Algorithm, p.Ranks),
-		[]string{"round", "messages"}, rows)
-}
-
-// Chart is a heat map of the bytes on each link, a row for each sender. It is in error
-// for the traffic of Formula, which has no links.
-func (t Traffic) Chart(title string) *chart.Chart {
-	values := make([][]float64, len(t.Links))
-	for from, row := range t.Links {
-		for _, load := range row {
-			values[from] = append(values[from], float64(load.Bytes))
+			held[i] = append(held[i], ranks)
 		}
 	}
-	return chart.HeatMap(title, labels("", len(values)), labels("", len(values)), values).Axes("to", "from")
-}
-
-// labels returns the name with the numbers from 0 on.
-func labels(name string, count int) []string {
-	list := make([]string, count)
-	for i := range list {
-		list[i] = fmt.Sprint(name, i)
-	}
-	return list
+	return held, err
 }
 
 // pictures are the result slots of each rank before the first round and after each.
@@ -120,8 +77,8 @@ func (p *Plan) pictures() ([][][]*term, error) {
 	return pictures, err
 }
 
-// arrows are the messages of a round: "0→1: 2 3".
-func (p *Plan) arrows(round int) []string {
+// Arrows are the messages of a round, as sender→receiver and chunks: "0→1: 2 3".
+func (p *Plan) Arrows(round int) []string {
 	var list []string
 	for rank, steps := range p.Steps {
 		place := map[int]int{} // by peer

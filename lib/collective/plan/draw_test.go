@@ -2,43 +2,18 @@ package plan_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-func TestCharts(t *testing.T) {
-	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
-		for _, ranks := range []int{1, 2, 5} {
-			p := make1(t, op, algorithm, ranks)
-			charts, err := p.Charts()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(charts) != p.Rounds+1 {
-				t.Errorf("%d ranks: %d charts of %d rounds", ranks, len(charts), p.Rounds)
-			}
-			traffic, err := p.Count(100, 4)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, c := range append(charts, p.Messages(), traffic.Chart("bytes")) {
-				if err := c.Err(); err != nil {
-					t.Errorf("%d ranks: %v", ranks, err)
-				}
-			}
-		}
-	})
-	// Before a gather each rank has its own part, and after it the root has all.
-	charts, err := make1(t, plan.Gather, plan.Naive, 2).Charts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []string{"rank 0  1  0\nrank 1  0  1", "rank 0  1  1\nrank 1  0  1"} {
-		if text := charts[i].Text(); !strings.Contains(text, want) {
-			t.Errorf("chart %d is\n%swant\n%s", i, text, want)
-		}
+// Before a gather each rank has its own part, and after it the root has all.
+func TestHeld(t *testing.T) {
+	got, err := make1(t, plan.Gather, plan.Naive, 2).Held()
+	if want := "[[[1 0] [0 1]] [[1 1] [0 1]]]"; err != nil || fmt.Sprint(got) != want {
+		t.Errorf("%v, error %v, want %s", got, err, want)
 	}
 }
 
@@ -79,7 +54,7 @@ func TestDrawErrors(t *testing.T) {
 	if err := p.Draw(full{}); err == nil || !strings.Contains(err.Error(), "steps of 0 ranks") {
 		t.Errorf("a plan without steps: %v", err)
 	}
-	if _, err := p.Charts(); err == nil {
-		t.Error("charts of a plan without steps: no error")
+	if _, err := p.Held(); err == nil {
+		t.Error("what ranks hold by a plan without steps: no error")
 	}
 }

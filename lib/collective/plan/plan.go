@@ -1,10 +1,10 @@
 // Package plan has the algorithms of collective operations as plain data: what each
 // rank sends, receives, reduces and copies, round by round. [New] makes a plan, which
 // can be proved right ([Plan.Prove]), counted ([Plan.Count], and [Formula] without a
-// plan), costed on a described network ([Plan.Cost]), drawn ([Plan.Draw],
-// [Plan.Charts]), printed and read back ([Plan.String], [Parse]), and carried out on
-// slices ([Simulate]), all with no device; lib/collective/group runs the same plan
-// between ranks.
+// plan), costed on a described network ([Plan.Cost]), drawn ([Plan.Draw]), printed and
+// read back ([Plan.String], [Parse]), and carried out on slices ([Simulate]), all with
+// no device; lib/collective/group runs the same plan between ranks. Package plan/draw
+// has charts.
 package plan
 
 // Op is a collective operation.

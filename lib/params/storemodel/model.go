@@ -5,8 +5,9 @@
 //	…                      // train m
 //	err = m.Write(values)  // and go on with GoMLX
 //
-// A [Model] is what train.New, ddp.NewSPMD and ddp.NewAuto train. As its loss is one function, it is no chain of blocks, which
-// those want that drive a model block by block: lib/zero, lib/pipeline, lib/parallel and the ranks of lib/ddp.
+// A [Model] is what train.New, ddp.NewSPMD and ddp.NewAuto train. As its loss is one function, it is one block to
+// those that drive a model block by block: lib/zero, lib/parallel and the ranks of lib/ddp train it, and a pipeline
+// has one stage.
 //
 // Each time a graph is built, the function runs on a store of its own, in which the variables of the graph are the
 // given nodes. So one model can be built into many graphs, of other batch sizes, on other devices or backends, on a mesh,
