@@ -38,6 +38,9 @@ type Flow struct {
 	// Done is the position of the operation which waits for one that is under way beside the passes, because it uses what
 	// that makes, or is a Wait; behind the end of the list for one that nobody waits for before.
 	Done []int
+	// After lists the operations under way that must have ended before one begins, since it uses what they make, or is a
+	// Wait. Besides, those of a stream ([Op.Stream]) are one after another.
+	After [][]int
 	// Resident are the units whose parameters are whole before the first operation, and again behind the last.
 	Resident map[int]bool
 }
@@ -49,38 +52,45 @@ type flow struct {
 	there map[Value]*made
 	waits map[Op]*underWay // operations that have begun and not ended, as a Wait names them
 	begun []*underWay
+	last  map[string]*underWay // of each stream
 }
 
 // made is a value as one operation has made it.
 type made struct {
 	Value
-	last     int         // position of the last use so far
-	maker    *underWay   // what makes it, if that has not ended
-	users    []*underWay // those under way that use it
-	replaced bool        // another operation has made the value again
+	last  int         // position of the last use so far
+	maker *underWay   // what makes it, if that has not ended
+	users []*underWay // those under way that use it
+	gone  bool        // freed, used up or made again: it ends when nobody uses it any more
 }
 
 // underWay is an operation beside the passes.
 type underWay struct {
-	at          int
-	uses, takes []*made // what it uses, and what it uses up
-	makes       []*made
+	at     int
+	before []*underWay // which end before it: that before on its stream, and those that make what it uses
+	uses   []*made
+	makes  []*made
 }
 
 // Flow follows what a rank has through its list. An operation that uses what is not there is an error that says where.
 func (p *Plan) Flow(rank int) (*Flow, error) {
 	list := p.Ranks[rank]
 	n := len(list)
-	f := &flow{p: p, there: map[Value]*made{}, waits: map[Op]*underWay{}}
-	f.Uses, f.Makes, f.Ends, f.Done = make([][]Value, n), make([][]Value, n), make([][]Value, n+1), make([]int, n)
+	f := &flow{p: p, there: map[Value]*made{}, waits: map[Op]*underWay{}, last: map[string]*underWay{}}
+	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
+	f.Done, f.After = make([]int, n), make([][]int, n)
 	f.Resident = p.resident(rank)
 	for u := range f.Resident {
 		f.make(-1, Value{Held: Whole, Unit: u})
 	}
 	for i, op := range list {
 		f.Done[i] = i
-		if err := f.step(i, op); err != nil {
-			return nil, fmt.Errorf("step: rank %d, position %d, %v: %w", rank, i, p.Text(op), err)
+		err := p.known(op)
+		if err == nil {
+			err = f.step(i, op)
+		}
+		if err != nil {
+			return nil, p.errorAt(rank, i, "%w", err)
 		}
 	}
 	for _, w := range f.begun { // what nobody waited for ends with the list
@@ -88,7 +98,7 @@ func (p *Plan) Flow(rank int) (*Flow, error) {
 	}
 	for _, v := range slices.SortedFunc(maps.Keys(f.there), compareValues) {
 		m := f.there[v]
-		if v.Held == Whole && f.Resident[v.Unit] && !v.Host || v.Held == States {
+		if v.Held == Whole && (v.Host || f.Resident[v.Unit] || p.Units[v.Unit].Shard == "") || v.Held == States {
 			continue // for the next step
 		}
 		f.endAt(m, max(m.last, 0))
@@ -171,9 +181,9 @@ func (f *flow) step(i int, op Op) error {
 			units = f.unitsWithSums()
 		}
 		for _, u := range units {
-			v := Value{Held: Reduced, Unit: u}
-			if len(f.p.Units[u].Reduce) == 0 {
-				v.Held = Sum
+			v := f.gradient(u)
+			if host := (Value{Held: v.Held, Unit: u, Host: true}); f.there[host] != nil && f.there[v] == nil {
+				v = host
 			}
 			if err := f.use(i, v); err != nil {
 				return err
@@ -223,16 +233,14 @@ func (f *flow) step(i int, op Op) error {
 		case State:
 			v = unit(States)
 		case Gradient:
-			v = unit(Reduced)
+			v = f.gradient(op.Unit)
 		case Parameters:
 			v = unit(Whole)
 		}
 		from, to := v, v
 		from.Host, to.Host = op.Kind == Fetch, op.Kind == Store
-		if v.Held == States {
-			if f.there[from] == nil { // the step begins with them
-				f.make(-1, from)
-			}
+		if (v.Held == States || v == Value{Held: Whole, Unit: op.Unit} && from.Host) && f.there[from] == nil {
+			f.make(-1, from) // the step begins with them
 		}
 		return f.begin(i, op, nil, []Value{from}, []Value{to})
 	case Wait:
@@ -241,11 +249,20 @@ func (f *flow) step(i int, op Op) error {
 		if w == nil {
 			return errors.New("nothing such has begun: have it begin before")
 		}
+		f.After[i] = append(f.After[i], w.at)
 		f.finish(w, i)
 	default:
 		return fmt.Errorf("unknown kind %q", byte(op.Kind))
 	}
 	return nil
+}
+
+// gradient is what an update takes of a unit.
+func (f *flow) gradient(unit int) Value {
+	if len(f.p.Units[unit].Reduce) == 0 {
+		return Value{Held: Sum, Unit: unit}
+	}
+	return Value{Held: Reduced, Unit: unit}
 }
 
 // whole are the gathered parameters that a block's passes use.
@@ -260,11 +277,10 @@ func (f *flow) whole(block int) (values []Value) {
 
 func (f *flow) unitsWithSums() (units []int) {
 	for u := range f.p.Units {
-		for _, h := range []Held{Sum, Reduced} {
-			if f.there[Value{Held: h, Unit: u}] != nil {
-				units = append(units, u)
-				break
-			}
+		v, host := f.gradient(u), f.gradient(u)
+		host.Host = true
+		if f.there[v] != nil || f.there[host] != nil || f.there[Value{Held: Sum, Unit: u}] != nil {
+			units = append(units, u)
 		}
 	}
 	return units
@@ -280,6 +296,7 @@ func (f *flow) use(i int, values ...Value) error {
 		}
 		f.Uses[i] = append(f.Uses[i], v)
 		if m.maker != nil {
+			f.After[i] = append(f.After[i], m.maker.at)
 			f.finish(m.maker, i)
 		}
 		m.last = max(m.last, i)
@@ -290,9 +307,7 @@ func (f *flow) use(i int, values ...Value) error {
 // make has an operation make a value, anew where it is there.
 func (f *flow) make(i int, v Value) *made {
 	if old := f.there[v]; old != nil {
-		if old.replaced = true; len(old.users) == 0 {
-			f.endAt(old, max(old.last, 0))
-		}
+		f.release(old, max(old.last, 0))
 	}
 	m := &made{Value: v, last: i}
 	if f.there[v] = m; i >= 0 {
@@ -312,31 +327,45 @@ func (f *flow) add(i int, v Value) {
 
 // end frees a value behind an operation.
 func (f *flow) end(i int, v Value) {
-	f.endAt(f.there[v], i)
+	f.release(f.there[v], i)
 	delete(f.there, v)
+}
+
+// release ends a value that nobody will use from now on, when those that are under way have used it.
+func (f *flow) release(m *made, i int) {
+	if m.gone = true; len(m.users) == 0 {
+		f.endAt(m, i)
+	}
 }
 
 func (f *flow) endAt(m *made, i int) { f.Ends[i] = append(f.Ends[i], m.Value) }
 
 // begin has an operation go on beside the passes. It uses some values, takes some for good, and makes some or adds to them.
 func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
+	stream := op.Stream()
 	w := &underWay{at: i}
+	if before := f.last[stream]; before != nil {
+		w.before = append(w.before, before)
+	}
 	for k, v := range slices.Concat(uses, takes) {
 		m := f.there[v]
 		if m == nil {
 			return fmt.Errorf("it needs %v, which the rank does not have: have it made before", f.p.describe(v))
 		}
+		f.behind(w, m)
 		f.Uses[i] = append(f.Uses[i], v)
 		m.last, m.users = max(m.last, i), append(m.users, w)
-		if k < len(uses) {
-			w.uses = append(w.uses, m)
-			continue
+		w.uses = append(w.uses, m)
+		if k >= len(uses) {
+			m.gone = true
+			delete(f.there, v)
 		}
-		w.takes = append(w.takes, m)
-		delete(f.there, v)
 	}
 	for _, v := range makes {
 		m := f.there[v]
+		if m != nil {
+			f.behind(w, m)
+		}
 		if m == nil || v.Held != Reduced {
 			m = f.make(i, v)
 		} else {
@@ -346,7 +375,7 @@ func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
 		w.makes = append(w.makes, m)
 	}
 	op.Peer = 0
-	f.waits[op], f.Done[i] = w, -1
+	f.waits[op], f.last[stream], f.Done[i] = w, w, -1
 	f.begun = append(f.begun, w)
 	if a, ok := f.p.Axis(op.Axis); ok && len(a.Groups) == 0 { // it is a part of what the rank's devices compute
 		f.finish(w, i)
@@ -354,12 +383,23 @@ func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
 	return nil
 }
 
-// finish has an operation wait for one that is under way. What was begun before it on the same way has ended then, too.
+// behind has an operation wait for what makes a value, if that is under way.
+func (f *flow) behind(w *underWay, m *made) {
+	if m.maker != nil && m.maker != w {
+		f.After[w.at] = append(f.After[w.at], m.maker.at)
+		w.before = append(w.before, m.maker)
+	}
+}
+
+// finish has an operation wait for one that is under way. What ends before that has ended then, too.
 func (f *flow) finish(w *underWay, i int) {
 	if f.Done[w.at] != -1 {
 		return
 	}
 	f.Done[w.at] = i
+	for _, before := range w.before {
+		f.finish(before, i)
+	}
 	for _, m := range w.makes {
 		if m.maker == w {
 			m.maker = nil
@@ -367,11 +407,10 @@ func (f *flow) finish(w *underWay, i int) {
 	}
 	for _, m := range w.uses {
 		m.last = max(m.last, i)
-		if m.users = slices.DeleteFunc(m.users, func(u *underWay) bool { return u == w }); m.replaced && len(m.users) == 0 {
+		m.users = slices.DeleteFunc(m.users, func(u *underWay) bool { return u == w })
+		if m.gone && len(m.users) == 0 {
 			f.endAt(m, i)
 		}
 	}
-	for _, m := range w.takes {
-		f.endAt(m, i)
-	}
+	w.before, w.uses, w.makes = nil, nil, nil
 }
