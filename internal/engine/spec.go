@@ -31,8 +31,8 @@ type Spec struct {
 	Plans []*step.Plan
 	// Members has, for each unit of the plans, its parameters, as places in the model's list.
 	Members [][]int
-	// Mesh are the axes of each rank's devices; none is one device. Axes of a plan without groups are these, several with
-	// commas between.
+	// Mesh are the axes of each rank's devices; none is one device. Axes of a plan without groups are these, several with a
+	// plus between.
 	Mesh   []xla.MeshAxis
 	Shares params.Shares // what the devices of a rank share
 	Options
@@ -112,7 +112,7 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 }
 
 // axisNames are the mesh axes that an axis of a plan stands for.
-func axisNames(axis string) []string { return strings.Split(axis, ",") }
+func axisNames(axis string) []string { return strings.Split(axis, "+") }
 
 // common is what all ranks of a process have of a spec.
 type common struct {

@@ -12,12 +12,12 @@ func Average(p *step.Plan, atOnce, each bool) *step.Plan {
 		complete := q.Complete(r)
 		var late []step.Op
 		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
-			for _, u := range complete[i] {
-				if q.Units[u].Shard != "" || !each && (op.Micro+1)%q.Every != 0 {
+			for _, c := range complete[i] {
+				if q.Units[c.Unit].Shard != "" || !each && !c.Last {
 					continue
 				}
-				for _, axis := range q.Units[u].Reduce {
-					behind = append(behind, step.Op{Kind: step.Reduce, What: step.Gradient, Unit: u, Micro: op.Micro, Axis: axis})
+				for _, axis := range q.Units[c.Unit].Reduce {
+					behind = append(behind, step.Op{Kind: step.Reduce, What: step.Gradient, Unit: c.Unit, Micro: op.Micro, Axis: axis})
 				}
 			}
 			if !atOnce {

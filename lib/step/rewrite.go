@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -26,24 +27,37 @@ func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op))
 	p.Ranks[rank] = list
 }
 
-// Complete returns, by position in a rank's list, the units whose gradients of the position's micro-batch have all been added
-// up once the pass there has ended.
-func (p *Plan) Complete(rank int) map[int][]int {
+// Completed is a unit whose gradients of a micro-batch have all been added up; Last says that those of all micro-batches
+// before the next update have.
+type Completed struct {
+	Unit int
+	Last bool
+}
+
+// Complete returns, by position in a rank's list, the units whose gradients are complete once the pass there has ended.
+func (p *Plan) Complete(rank int) map[int][]Completed {
 	type sum struct{ unit, micro int }
-	last := map[sum]int{}
+	last := map[sum]int{} // position
+	end := map[int]int{}  // by unit, of the last pass before an update
+	ends := map[[2]int]bool{}
 	for i, op := range p.Ranks[rank] {
-		if op.Kind == Backward || op.Kind == WeightGrad {
+		switch op.Kind {
+		case Backward, WeightGrad:
 			for _, u := range p.Blocks[op.Block].Units {
-				last[sum{u, op.Micro}] = i
+				last[sum{u, op.Micro}], end[u] = i, i
+			}
+		case Update:
+			for u, at := range end {
+				ends[[2]int{u, at}] = true
 			}
 		}
 	}
-	complete := map[int][]int{}
+	complete := map[int][]Completed{}
 	for s, i := range last {
-		complete[i] = append(complete[i], s.unit)
+		complete[i] = append(complete[i], Completed{s.unit, ends[[2]int{s.unit, i}]})
 	}
 	for _, units := range complete {
-		slices.Sort(units)
+		slices.SortFunc(units, func(a, b Completed) int { return cmp.Compare(a.Unit, b.Unit) })
 	}
 	return complete
 }
@@ -100,7 +114,10 @@ func (p *Plan) Copies(n int, name string) *Plan {
 	for u, have := range holders {
 		axis := name
 		if len(have) > 1 && !p.joined(u, have) {
-			axis = fmt.Sprint(name, " of ", have)
+			axis = name
+			for _, r := range have {
+				axis += fmt.Sprint("-", r)
+			}
 			if _, ok := q.Axis(axis); !ok {
 				a := Axis{Name: axis, Size: n * len(have)}
 				var group []int

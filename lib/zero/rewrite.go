@@ -88,13 +88,12 @@ func reduce(p *step.Plan, rank, stage, pending int) {
 	complete := p.Complete(rank)
 	var begun []step.Op
 	p.Insert(rank, func(i int, op step.Op) (before, behind []step.Op) {
-		last := (op.Micro+1)%p.Every == 0
-		for _, u := range complete[i] {
-			for k, axis := range p.Units[u].Reduce {
-				if k == 0 && stage == 1 && !last || k > 0 && !last {
+		for _, c := range complete[i] {
+			for k, axis := range p.Units[c.Unit].Reduce {
+				if !c.Last && (k > 0 || stage == 1) {
 					continue
 				}
-				r := step.Op{Kind: step.Reduce, What: step.Gradient, Unit: u, Micro: op.Micro, Axis: axis}
+				r := step.Op{Kind: step.Reduce, What: step.Gradient, Unit: c.Unit, Micro: op.Micro, Axis: axis}
 				behind = append(behind, r)
 				if k > 0 {
 					continue

@@ -1,0 +1,82 @@
+package pipeline
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shardbook/shardbook/lib/step"
+)
+
+// Spread deals the blocks of a model to the ranks of a pipeline: blocks and units are those of a plan of one device, the
+// order is a schedule's, whose blocks are the stages, and cut is how many blocks each stage has ([Even], [Balance]). Units
+// that several ranks have in common, such as a tied embedding's, get an axis that joins these. The messages between ranks
+// are in the plan; that of the gradients along the axes is left to other rewrites. A cut that does not fit, and a
+// schedule that cannot be, are errors, and so are units in common where ranks update at times of their own.
+func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
+	if err := checkCut(cut, len(schedule.Blocks), len(model.Blocks)); err != nil {
+		return nil, err
+	}
+	if err := schedule.Check(); err != nil {
+		return nil, err
+	}
+	p := model.Clone()
+	p.Name, p.Micro, p.Every, p.Weights, p.Ranks = schedule.Name, schedule.Micro, schedule.Every, schedule.Weights, nil
+	first := []int{0} // block of each stage
+	for _, n := range cut {
+		first = append(first, first[len(first)-1]+n)
+	}
+	for r, list := range schedule.Ranks {
+		var own []step.Op
+		updates := 0
+		for _, op := range list {
+			from, to := first[op.Block], first[op.Block+1]
+			switch op.Kind {
+			case step.Forward:
+				for b := from; b < to; b++ {
+					own = append(own, step.Op{Kind: op.Kind, Block: b, Micro: op.Micro})
+				}
+			case step.Backward, step.InputGrad, step.WeightGrad:
+				for b := to - 1; b >= from; b-- {
+					own = append(own, step.Op{Kind: op.Kind, Block: b, Micro: op.Micro})
+				}
+			case step.Update: // a rank's stages are updated together
+				if updates++; updates%len(schedule.On(r)) == 0 {
+					own = append(own, step.Op{Kind: step.Update, Unit: -1, Micro: op.Micro})
+				}
+			}
+		}
+		p.Ranks = append(p.Ranks, own)
+	}
+	for u, unit := range p.Units {
+		var have []int
+		for r := range p.Ranks {
+			if slices.Contains(p.UnitsOn(r), u) {
+				have = append(have, r)
+			}
+		}
+		if len(have) > 1 && p.Weights != step.Flush {
+			return nil, fmt.Errorf("pipeline: ranks %v have %s in common, and with the schedule %s each updates at its own time: untie it, or "+
+				"use a schedule that flushes", have, unit.Name, p.Name)
+		}
+	}
+	p = p.Copies(1, "shared")
+	return p.WithMessages()
+}
+
+// checkCut returns an error if a cut does not give each of so many stages at least one block, and all blocks away.
+func checkCut(cut []int, stages, blocks int) error {
+	if len(cut) != stages {
+		return fmt.Errorf("pipeline: the cut %v has %d stages, the schedule %d: give a number of blocks for each stage", cut, len(cut), stages)
+	}
+	sum := 0
+	for i, n := range cut {
+		if n < 1 {
+			return fmt.Errorf("pipeline: the cut %v gives stage %d %d blocks: give each at least 1", cut, i, n)
+		}
+		sum += n
+	}
+	if sum != blocks {
+		return fmt.Errorf("pipeline: the cut %v is for %d blocks, and the model has %d: have them add up to that", cut, sum, blocks)
+	}
+	return nil
+}
