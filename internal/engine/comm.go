@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/gomlx/compute/shapes"
@@ -9,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -80,7 +82,7 @@ func (p *play) receive(i int, op step.Op) error {
 	whole := p.wholeOf(shape[0])
 	m := &memory{}
 	if p.reachable() {
-		t, err := p.pool.borrow(whole, on)
+		t, err := p.arrays.borrow(memest.Activations, whole, on)
 		if err != nil {
 			return err
 		}
@@ -96,7 +98,10 @@ func (p *play) receive(i int, op step.Op) error {
 	if m.staged != nil {
 		u.end = func() error {
 			t, err := p.place(m.staged, on)
-			p.values[v] = []*dtensor.Tensor{t}
+			if err == nil {
+				p.arrays.add(memest.Activations, t)
+				p.values[v] = []*dtensor.Tensor{t}
+			}
 			return err
 		}
 	}
@@ -173,7 +178,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		into = p.cells[cell]
 	} else {
 		var err error
-		if into, err = p.pool.borrow(whole, on); err != nil {
+		if into, err = p.arrays.borrow(memest.Communication, whole, on); err != nil {
 			return err
 		}
 		p.values[v] = []*dtensor.Tensor{into}
@@ -183,7 +188,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		if !resident {
 			return nil
 		}
-		err := p.pool.release(own)
+		err := p.arrays.release(own)
 		delete(p.fresh, op.Unit)
 		return err
 	}
@@ -203,14 +208,13 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		}
 		return err
 	}, func() error {
+		p.arrays.changed(into, fresh)
 		if resident {
-			err := into.FinalizeAll()
 			p.cells[cell] = fresh
-			return joined(err, end())
+			return joined(into.FinalizeAll(), end())
 		}
-		err := p.pool.release(into)
 		p.values[v] = []*dtensor.Tensor{fresh}
-		return err
+		return into.FinalizeAll()
 	})
 	return nil
 }
@@ -288,7 +292,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		}
 		g.reduced = to
 		return err
-	}, func() error { return p.pool.release(used) })
+	}, func() error { return p.arrays.release(used) })
 	return nil
 }
 
@@ -297,7 +301,7 @@ func (p *play) scatter(g group.Group, u *unit, whole *dtensor.Tensor) (*dtensor.
 	rows := p.rows(u)
 	shape, on := shapes.Make(p.policy.Reduce, rows*u.size), p.own.unitPlacement(u, true)
 	if p.reachable() {
-		shard, err := p.pool.borrow(shape, on)
+		shard, err := p.arrays.borrow(memest.Gradients, shape, on)
 		if err != nil {
 			return nil, err
 		}
@@ -318,7 +322,11 @@ func (p *play) scatter(g group.Group, u *unit, whole *dtensor.Tensor) (*dtensor.
 	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer, Out: out.buffer}); err != nil {
 		return nil, err
 	}
-	return p.place(shard, on)
+	t, err := p.place(shard, on)
+	if err == nil {
+		p.arrays.add(memest.Gradients, t)
+	}
+	return t, err
 }
 
 // addEach adds up what ranks have, element by element, in place where that can be; or has the hook do it.
@@ -341,8 +349,11 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor) (*dtensor.Tensor
 	if err != nil || m.staged == nil {
 		return on, err
 	}
-	placement := p.own.unitPlacement(u, p.shards > 1)
-	return p.place(m.staged, placement)
+	t, err := p.place(m.staged, p.own.unitPlacement(u, p.shards > 1))
+	if err == nil {
+		p.arrays.add(memest.Gradients, t)
+	}
+	return t, err
 }
 
 // plus adds b to a. Both are used up.
@@ -356,37 +367,45 @@ func (p *play) plus(a, b *dtensor.Tensor, on xla.Placement) (*dtensor.Tensor, er
 	if err != nil {
 		return nil, err
 	}
-	p.pool.changed(a, out[0])
-	return out[0], p.pool.release(b)
+	p.arrays.changed(a, out[0])
+	return out[0], p.arrays.release(b)
 }
 
 // average makes what ranks keep between steps equal, but for counters.
 func (p *play) average(i int, op step.Op) error {
-	var floats []int
-	for k, c := range p.own.cells {
-		if c.shape.DType.IsFloat() && k < len(p.own.cells)-2-len(p.policy.Scaling.States()) {
-			floats = append(floats, k)
-			p.traffic.sent[op.Axis] += c.shape.ByteSize()
+	for _, k := range p.own.floats() {
+		p.traffic.sent[op.Axis] += p.own.cells[k].shape.ByteSize()
+	}
+	p.background(i, op, trace.Reduce, func() error { return p.averageCells(p.ctx, p.groups[op.Axis]) }, nil)
+	return nil
+}
+
+// floats are the cells that have an average: parameters and the optimizer's states.
+func (o *own) floats() (cells []int) {
+	for k, c := range o.cells {
+		if o.kindOf(k) != batchKind && c.shape.DType.IsFloat() {
+			cells = append(cells, k)
 		}
 	}
-	g := p.groups[op.Axis]
-	p.background(i, op, trace.Reduce, func() error {
-		for _, k := range floats {
-			m, err := p.memoryOf(p.cells[k])
-			if err == nil {
-				err = g.Do(p.ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer, Out: m.buffer})
-			}
-			if err == nil && m.staged != nil {
-				old := p.cells[k]
-				if p.cells[k], err = p.place(m.staged, p.own.cells[k].on); err == nil {
-					err = old.FinalizeAll()
-				}
-			}
-			if err != nil {
-				return err
+	return cells
+}
+
+func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
+	for _, k := range r.own.floats() {
+		m, err := r.memoryOf(r.cells[k])
+		if err == nil {
+			err = g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer, Out: m.buffer})
+		}
+		if err == nil && m.staged != nil {
+			old := r.cells[k]
+			if r.cells[k], err = r.place(m.staged, r.own.cells[k].on); err == nil {
+				r.arrays.changed(old, r.cells[k])
+				err = old.FinalizeAll()
 			}
 		}
-		return nil
-	}, nil)
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }

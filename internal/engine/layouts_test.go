@@ -3,6 +3,8 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"math"
+	"path/filepath"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -10,10 +12,8 @@ import (
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -100,6 +100,7 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 func TestLayouts(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	const steps, rows = 3, 8
+	folder, n := t.TempDir(), 0
 	batches := func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, rows) }
 	for _, r := range []train.Recipe{
 		{Model: toy.Model(true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}},
@@ -107,6 +108,7 @@ func TestLayouts(t *testing.T) {
 		{Model: toy.Layers(3, false), Rule: optim.LAMB(1e-2)},
 	} {
 		want, metrics := traintest.Alone(t, backend, r, steps, batches)
+		before := "" // the folder of the layout before
 		for _, l := range []layout{
 			{ranks: 1, devices: 1, micro: 1}, {ranks: 1, devices: 1, micro: 2},
 			{ranks: 1, devices: 2, micro: 1}, {ranks: 1, devices: 2, micro: 2},
@@ -125,50 +127,74 @@ func TestLayouts(t *testing.T) {
 			if l.pipe > 1 && len(r.Model.(chain.Model).Blocks) < l.pipe {
 				continue
 			}
+			n++
 			t.Run(fmt.Sprintf("%T %+v", r.Rule, l), func(t *testing.T) {
 				spec := l.plan(t, r.Model.(chain.Model))
 				spec.Recipe = r
-				programs, err := engine.New(backend, spec)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer programs.Close()
-				all := make([]params.Named[*tensors.Tensor], l.ranks)
-				err = group.Run(context.Background(), l.ranks, func(ctx context.Context, g group.Group) error {
-					rank, err := programs.Join(ctx, g, g.Rank()*l.devices)
-					if err != nil {
-						return err
-					}
-					defer rank.Close()
-					for i := range steps {
-						in, out := batches(i)
-						m, err := rank.Step(ctx, in, out)
-						if err != nil {
-							return err
-						}
-						if d := m.Loss/metrics[i].Loss - 1; !(d < 1e-5 && d > -1e-5) {
-							t.Errorf("step %d: loss %g, want %g", i, m.Loss, metrics[i].Loss)
-						}
-						if d := m.GradNorm - metrics[i].GradNorm; !(d <= 1e-4*metrics[i].GradNorm && d >= -1e-4*metrics[i].GradNorm) {
-							t.Errorf("step %d: norm %g, want %g", i, m.GradNorm, metrics[i].GradNorm)
+				ctx, dir := context.Background(), filepath.Join(folder, fmt.Sprint(n))
+				run := start(t, backend, spec)
+				for i := range steps {
+					in, out := batches(i)
+					if i == steps-1 {
+						check(t, run.Save(ctx, dir, nil, 1))
+						loss, err := run.Evaluate(ctx, in, out)
+						check(t, err)
+						if !near(loss, metrics[i].Loss) {
+							t.Errorf("evaluated before step %d: loss %g, want %g", i, loss, metrics[i].Loss)
 						}
 					}
-					all[g.Rank()], err = rank.Params(ctx)
-					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, got := range all {
-					own := params.Named[*tensors.Tensor]{}
-					for name := range got {
-						own[name] = want[name]
+					m, err := run.Step(ctx, in, out)
+					check(t, err)
+					if !near(m.Loss, metrics[i].Loss) {
+						t.Errorf("step %d: loss %g, want %g", i, m.Loss, metrics[i].Loss)
 					}
-					if off := traintest.Apart(t, own, got); !(off <= 64) {
-						t.Errorf("%g units apart", off)
+					if d := m.GradNorm - metrics[i].GradNorm; !(math.Abs(d) <= 1e-4*metrics[i].GradNorm) {
+						t.Errorf("step %d: norm %g, want %g", i, m.GradNorm, metrics[i].GradNorm)
 					}
 				}
+				got, err := run.Params(ctx)
+				check(t, err)
+				if off := traintest.Apart(t, want, got); !(off <= 64) {
+					t.Errorf("%g units apart", off)
+				}
+				check(t, run.Close())
+				for _, from := range []string{dir, before} { // a checkpoint of this layout, and one of the layout before
+					if from == "" {
+						continue
+					}
+					again := start(t, backend, spec)
+					check(t, again.Load(ctx, traintest.Last(t, from)))
+					in, out := batches(again.Steps())
+					_, err := again.Step(ctx, in, out)
+					check(t, err)
+					resumed, err := again.Params(ctx)
+					check(t, err)
+					if name := traintest.Differ(got, resumed); from == dir && name != "" {
+						t.Errorf("%s has other bits where the run goes on from a checkpoint", name)
+					}
+					if off := traintest.Apart(t, want, resumed); !(off <= 64) {
+						t.Errorf("from another layout's checkpoint %g units apart", off)
+					}
+					check(t, again.Close())
+				}
+				before = dir
 			})
 		}
 	}
 }
+
+func start(t *testing.T, backend *xla.Backend, spec engine.Spec) *engine.Run {
+	t.Helper()
+	run, err := engine.Start(context.Background(), backend, spec)
+	check(t, err)
+	return run
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func near(a, b float64) bool { return math.Abs(a/b-1) < 1e-5 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
@@ -42,11 +43,12 @@ type underWay struct {
 }
 
 // step carries a plan out. What lies behind in the end is what lay there before.
-func (r *Rank) step(ctx context.Context, parts []microBatch) (m train.Metrics, err error) {
+func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m train.Metrics, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p := &play{Rank: r, prepared: r.prepared[r.steps%len(r.Plans)], ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
+	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
 		begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
+	r.arrays.begin()
 	r.traffic = &traffic{calls: map[*xla.Program]int{}, sent: map[string]int64{}}
 	whole := false
 	defer func() {
@@ -158,9 +160,7 @@ func (p *play) release(ended []step.Value) error {
 		if v.Held == step.Sum || v.Held == step.Reduced {
 			continue
 		}
-		for _, t := range p.values[v] {
-			errs = append(errs, p.pool.release(t))
-		}
+		errs = append(errs, p.arrays.release(p.values[v]...))
 		delete(p.values, v)
 	}
 	return errors.Join(errs...)
@@ -297,6 +297,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 			if err != nil {
 				return nil, err
 			}
+			p.arrays.add(batchKind, t)
 			p.targets[x.number] = t
 		}
 		return []any{p.targets[x.number]}, nil
@@ -315,6 +316,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
+		p.arrays.add(memest.Activations, t)
 		p.values[x.value] = []*dtensor.Tensor{t}
 	}
 	list, ok := p.values[x.value]
@@ -362,7 +364,7 @@ func (p *play) sumOf(x slot) (*dtensor.Tensor, error) {
 	whole := shape[0].Clone()
 	whole.Dimensions[0] *= p.mesh.NumDevices()
 	var err error
-	g.sum, err = p.pool.borrow(whole, on)
+	g.sum, err = p.arrays.borrow(memest.Gradients, whole, on)
 	return g.sum, err
 }
 
@@ -375,29 +377,40 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 		out = out[len(shapes):]
 		switch x.kind {
 		case cellSlot:
-			if old := p.cells[x.number]; !slices.Contains(s.io.donated, x) {
+			old := p.cells[x.number]
+			if p.arrays.changed(old, mine[0]); !slices.Contains(s.io.donated, x) {
 				errs = append(errs, old.FinalizeAll())
 			}
 			p.cells[x.number] = mine[0]
 		case freshSlot:
+			p.arrays.add(memest.Communication, mine[0])
 			p.fresh[x.number] = mine[0]
 		case sumSlot:
 			g := p.gradsOf(x.number)
-			p.pool.changed(g.sum, mine[0])
+			p.arrays.changed(g.sum, mine[0])
 			g.sum = mine[0]
 		case reducedSlot:
 			g := p.gradsOf(x.number)
-			p.pool.changed(g.reduced, mine[0])
+			if g.reduced != nil {
+				p.arrays.changed(g.reduced, mine[0])
+			} else {
+				p.arrays.add(memest.Gradients, mine[0])
+			}
 			g.reduced = mine[0]
 		case lossSlot:
+			p.arrays.add(batchKind, mine[0])
 			p.losses = append(p.losses, mine[0])
 		case metricSlot:
+			p.arrays.add(batchKind, mine[0])
 			p.metrics = mine[0]
 		default:
-			for _, old := range p.values[x.value] {
-				errs = append(errs, p.pool.release(old))
-			}
+			errs = append(errs, p.arrays.release(p.values[x.value]...))
 			p.values[x.value] = mine
+			kind := memest.Activations
+			if x.value.Held == step.Whole {
+				kind = memest.Communication
+			}
+			p.arrays.add(kind, mine...)
 		}
 	}
 	for _, at := range s.io.touched {
@@ -412,20 +425,20 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 			errs = append(errs, p.empty(x.number))
 		case reducedSlot:
 			g := p.gradsOf(x.number)
-			errs = append(errs, p.pool.release(g.reduced))
+			errs = append(errs, p.arrays.release(g.reduced))
 			g.reduced = nil
 		case freshSlot:
-			errs = append(errs, p.pool.release(p.fresh[x.number]))
+			errs = append(errs, p.arrays.release(p.fresh[x.number]))
 			delete(p.fresh, x.number)
 		}
 	}
 	for _, op := range p.plan.Ranks[p.own.rank][s.from:s.to] {
 		if op.Block == len(p.plan.Blocks)-1 && (op.Kind == step.Backward || op.Kind == step.WeightGrad) {
-			errs = append(errs, freeAll(p.targets[op.Micro]))
+			errs = append(errs, p.arrays.release(p.targets[op.Micro]))
 			delete(p.targets, op.Micro)
 		}
 	}
-	return errors.Join(append(errs, freeAll(out...))...)
+	return errors.Join(append(errs, freeAll(out)...)...)
 }
 
 // empty says that a unit's sums have been used up.
@@ -436,7 +449,7 @@ func (p *play) empty(unit int) error {
 	for _, at := range p.own.units[unit].members {
 		delete(p.filled, at)
 	}
-	return p.pool.release(t)
+	return p.arrays.release(t)
 }
 
 // report reads the loss and the metrics.
@@ -479,10 +492,17 @@ func (p *play) finish(failed error) error {
 		s.close()
 	}
 	for _, t := range p.targets {
-		errs = append(errs, freeAll(t))
+		errs = append(errs, p.arrays.release(t))
 	}
-	errs = append(errs, freeAll(p.losses...), freeAll(p.metrics))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.arrays.release(p.losses...), p.arrays.release(p.metrics))...)
 }
 
 func (p *play) span(stream, name string) func() { return p.Trace.Start(p.world.Rank(), stream, name) }
+
+// freeAll frees what a program has returned for nobody.
+func freeAll(list []*dtensor.Tensor) (errs []error) {
+	for _, t := range list {
+		errs = append(errs, t.FinalizeAll())
+	}
+	return errs
+}

@@ -22,7 +22,8 @@ import (
 type Programs struct {
 	*common
 	backend *xla.Backend
-	ranks   []*own // by rank of the plans
+	ranks   []*own         // by rank of the plans
+	firsts  map[string]int // by name of an entry of the state: the first rank that has it
 
 	mu     sync.Mutex
 	shared map[string]*xla.Portable
@@ -39,9 +40,15 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Programs{common: c, backend: backend, shared: map[string]*xla.Portable{}}
+	p := &Programs{common: c, backend: backend, shared: map[string]*xla.Portable{}, firsts: map[string]int{}}
 	for rank := range s.Plans[0].Ranks {
-		p.ranks = append(p.ranks, c.newOwn(rank))
+		o := c.newOwn(rank)
+		p.ranks = append(p.ranks, o)
+		for _, e := range o.entries {
+			if _, ok := p.firsts[e.spec.Name]; !ok {
+				p.firsts[e.spec.Name] = rank
+			}
+		}
 	}
 	return p, nil
 }

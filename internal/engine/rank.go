@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
@@ -30,20 +31,21 @@ type Rank struct {
 	place_ int                    // among those that share the state
 	hook   Hook
 
-	pool   *pool
+	arrays *arrays
 	cells  []*dtensor.Tensor
 	values map[step.Value][]*dtensor.Tensor
 	grads  map[int]*grads // by unit
 	fresh  map[int]*dtensor.Tensor
 	filled map[int]bool // parameters of which there is something in the sums
 
-	prepared map[int]*prepared // by plan, for
-	inputs   shapes.Shape      // micro-batches of these shapes
-	targets  shapes.Shape
-	sizes    *sizes
-	traffic  *traffic
-	steps    int
-	lost     error
+	prepared   map[int]*prepared // by plan, for
+	evaluation *prepared
+	inputs     shapes.Shape // micro-batches of these shapes
+	targets    shapes.Shape
+	sizes      *sizes
+	traffic    *traffic
+	steps      int
+	lost       error
 }
 
 // grads are the sums of a unit's gradients: the rank's own, and those over ranks. Who reduces has both meanwhile.
@@ -70,7 +72,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	r := &Rank{devices: &devices{p, mesh, first}, own: p.ranks[g.Rank()], world: g, groups: map[string]group.Group{},
 		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{}, fresh: map[int]*dtensor.Tensor{}, filled: map[int]bool{},
 		prepared: map[int]*prepared{}}
-	r.pool = newPool(r.devices)
+	r.arrays = newArrays(r.devices, p.Trace, g.Rank())
 	if p.Hook != nil {
 		r.hook = p.Hook()
 	}
@@ -139,21 +141,22 @@ func fromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) err
 
 // replace takes a state, as the rank's entries list it, whole and on the host, in place of the one that is there.
 func (r *Rank) replace(values []*tensors.Tensor) error {
-	arrays, err := r.own.arrays(values, r.place_)
+	all, err := r.own.cellArrays(values, r.place_)
 	if err != nil {
 		return err
 	}
 	var cells []*dtensor.Tensor
-	for i, t := range arrays {
+	for i, t := range all {
 		on, err := r.place(t, r.own.cells[i].on)
 		if err != nil {
-			return errors.Join(err, freeAll(cells...))
+			return errors.Join(err, r.arrays.release(cells...))
 		}
+		r.arrays.add(r.own.kindOf(i), on)
 		cells = append(cells, on)
 	}
 	old := r.cells
 	r.cells = cells
-	return freeAll(old...)
+	return r.arrays.release(old...)
 }
 
 // Step trains on one batch, inputs and targets of shape (B,…): the same on all ranks. Its rows are divided by the ranks with other
@@ -170,7 +173,7 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 	if err := r.prepare(parts[0]); err != nil {
 		return train.Metrics{}, err
 	}
-	m, err := r.step(ctx, parts)
+	m, err := r.step(ctx, r.prepared[r.steps%len(r.Plans)], parts)
 	if err != nil {
 		return train.Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))
 	}
@@ -219,27 +222,41 @@ func (r *Rank) prepare(part microBatch) error {
 		r.inputs = shapes.Shape{}
 		return err
 	}
+	r.evaluation = nil
 	for i, p := range r.Plans {
-		f, err := p.Flow(r.own.rank)
-		if err != nil {
+		if r.prepared[i], err = r.ready(r.own, p); err != nil {
+			r.inputs = shapes.Shape{}
 			return err
 		}
-		one := &prepared{plan: p, flow: f, segments: r.own.segments(p, f, r.world.Size() == 1), waits: map[int][]int{}}
-		for at, done := range f.Done {
-			if done != at {
-				one.waits[done] = append(one.waits[done], at)
-			}
-		}
-		for _, s := range one.segments {
-			if err := r.devices.prepare(r.own, p, f, s, r.sizes, r.world.Size()); err != nil {
-				r.inputs = shapes.Shape{}
-				return err
-			}
-		}
-		r.prepared[i] = one
 	}
 	return nil
 }
+
+// ready cuts a plan, and makes the programs.
+func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
+	f, err := p.Flow(o.rank)
+	if err != nil {
+		return nil, err
+	}
+	one := &prepared{plan: p, flow: f, segments: o.segments(p, f, r.world.Size() == 1), waits: map[int][]int{}}
+	for at, done := range f.Done {
+		if done != at {
+			one.waits[done] = append(one.waits[done], at)
+		}
+	}
+	for _, s := range one.segments {
+		if err := r.devices.prepare(o, p, f, s, r.sizes, r.world.Size()); err != nil {
+			return nil, err
+		}
+	}
+	return one, nil
+}
+
+// Memory is the most bytes of each kind that a device of the rank has held at once in the last step.
+func (r *Rank) Memory() map[memest.Kind]int64 { return r.arrays.peaks() }
+
+// Plan is that of the next step.
+func (r *Rank) Plan() *step.Plan { return r.Plans[r.steps%len(r.Plans)] }
 
 // Steps is the number of batches trained on, and so the number of the next one, from 0.
 func (r *Rank) Steps() int { return r.steps }
@@ -312,19 +329,9 @@ func (r *Rank) Close() error {
 	if r.lost == nil {
 		r.lost = errors.New("the rank is closed: join again")
 	}
-	errs := []error{freeAll(r.cells...)}
-	for _, list := range r.values {
-		errs = append(errs, freeAll(list...))
-	}
-	for _, g := range r.grads {
-		errs = append(errs, freeAll(g.sum, g.reduced))
-	}
-	for _, t := range r.fresh {
-		errs = append(errs, freeAll(t))
-	}
 	clear(r.values)
 	clear(r.grads)
 	clear(r.fresh)
 	r.cells = nil
-	return errors.Join(append(errs, r.pool.close())...)
+	return r.arrays.close()
 }

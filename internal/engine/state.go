@@ -7,6 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -94,9 +95,9 @@ func strip(flat *tensors.Tensor, vectors, first, n int) (*tensors.Tensor, error)
 	return part, errors.Join(err, own)
 }
 
-// arrays makes what lies in a rank's cells, whole over its devices and on the host, of the entries of its state. place is the
+// cellArrays makes what lies in a rank's cells, whole over its devices and on the host, of the entries of its state. place is the
 // rank's among those that share the state.
-func (o *own) arrays(values []*tensors.Tensor, place int) ([]*tensors.Tensor, error) {
+func (o *own) cellArrays(values []*tensors.Tensor, place int) ([]*tensors.Tensor, error) {
 	var all []*tensors.Tensor
 	for _, c := range o.cells {
 		var t *tensors.Tensor
@@ -235,3 +236,21 @@ func (o *own) held(i int, cells []*dtensor.Tensor, place int) (*tensors.Tensor, 
 	}
 	return flat, nil
 }
+
+// kindOf is what a cell is for.
+func (o *own) kindOf(i int) memest.Kind {
+	c := o.cells[i]
+	_, scaling, counters := train.Tail(o.recipe, o.cells)
+	switch {
+	case i >= len(o.cells)-len(scaling)-len(counters):
+		return batchKind
+	case c.unit >= 0 && o.weights[c.unit] == i, c.unit < 0 && i < len(o.whole) && o.shards == 1:
+		return memest.Parameters
+	case c.unit >= 0:
+		return memest.Master
+	}
+	return memest.Optimizer
+}
+
+// batchKind is memory of batches and counters.
+const batchKind memest.Kind = "batch"

@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// Save writes the whole state as the checkpoint of its step into the folder dir, which all ranks must see: see [checkpoint.Save] for its
+// metadata, and for how many are kept. Each rank writes what it is the first to have, so what is saved does not depend on the layout. It is
+// a collective call: rank 0 begins the checkpoint and commits it. Where one rank cannot write, there is no checkpoint, and all ranks get an
+// error: that rank its own, rank 0 one that names it. They can go on; but an error of the group loses the rank. What a hook keeps is not
+// saved. In local SGD the ranks' states are averaged before.
+func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
+	if r.lost != nil {
+		return r.lost
+	}
+	return r.orLose(r.save(ctx, dir, meta, keep))
+}
+
+func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	var draft *checkpoint.Shared
+	var own error
+	path := ""
+	if r.world.Rank() == 0 {
+		if draft, own = checkpoint.Begin(dir, r.steps); own == nil {
+			path = draft.Path()
+			defer draft.Discard()
+		}
+	}
+	told, err := exchange(ctx, r.world, []byte(path))
+	if err != nil {
+		return err
+	}
+	var report []byte
+	if path = string(told[0]); path != "" {
+		report, own = r.write(ctx, path)
+		var failure *group.Failure
+		if errors.As(own, &failure) {
+			return own
+		}
+	}
+	if told, err = exchange(ctx, r.world, report); err != nil {
+		return err
+	}
+	done := []byte{}
+	if r.world.Rank() == 0 && own == nil {
+		if own = r.commit(ctx, draft, meta, told, keep); own == nil {
+			done = []byte("done")
+		}
+	}
+	if told, err = exchange(ctx, r.world, done); err != nil {
+		return err
+	}
+	if own == nil && len(told[0]) == 0 {
+		own = fmt.Errorf("another rank could not write its part of the checkpoint; %w", ErrElsewhere)
+	}
+	return own
+}
+
+// settle makes the ranks' states equal, in local SGD between its averages.
+func (r *Rank) settle(ctx context.Context) error {
+	if r.steps%len(r.Plans) == 0 {
+		return nil
+	}
+	last := r.Plans[len(r.Plans)-1].Ranks[r.own.rank]
+	i := slices.IndexFunc(last, func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State })
+	if i < 0 {
+		return nil
+	}
+	return r.averageCells(ctx, r.groups[last[i].Axis])
+}
+
+// write writes what is the rank's to write, and returns its report: what it has written, or null for nothing.
+func (r *Rank) write(ctx context.Context, path string) ([]byte, error) {
+	var parts []checkpoint.Part
+	for i, e := range r.own.entries {
+		part := checkpoint.Part{Spec: e.spec}
+		first := r.firsts[e.spec.Name]
+		var err error
+		if g := r.groups[r.axis]; e.flat > 0 && g != nil && e.cut == nil { // each has a run of it
+			a, _ := r.Plans[0].Axis(r.axis)
+			if !slices.Contains(a.Group(first), r.own.rank) {
+				continue
+			}
+			part.From = r.place_ * e.flat
+			part.Value, err = r.own.held(i, r.cells, r.place_)
+		} else if first == r.own.rank || e.flat > 0 && g != nil {
+			part.Value, err = r.entry(ctx, i)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if part.Value == nil || first != r.own.rank && part.From == 0 && e.cut != nil {
+			continue
+		}
+		if err := train.CheckFinite(e.spec.Name, part.Value, r.steps); err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+	}
+	var written *checkpoint.Written
+	if len(parts) > 0 {
+		w, err := checkpoint.WriteParts(ctx, path, r.world.Rank(), r.steps, parts)
+		if err != nil {
+			return nil, err
+		}
+		written = &w
+	}
+	return json.Marshal(written)
+}
+
+// commit ends a checkpoint, of what the ranks report.
+func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, reports [][]byte, keep int) error {
+	var all []checkpoint.Written
+	for rank, report := range reports {
+		var w *checkpoint.Written
+		if len(report) == 0 {
+			return fmt.Errorf("rank %d could not write its part of the checkpoint; %w", rank, ErrElsewhere)
+		}
+		if err := json.Unmarshal(report, &w); err != nil {
+			return fmt.Errorf("the report of rank %d: %w", rank, err)
+		}
+		if w != nil {
+			all = append(all, *w)
+		}
+	}
+	_, err := draft.Commit(ctx, meta, r.Recipe.State(), all, keep)
+	return err
+}
+
+// Load puts a checkpoint's state, of whatever layout, in the place of the ranks': the next step is what it would have been in the run
+// that was saved. It is a collective call, and each rank reads what is its own. Where one cannot read, all get an error, as they do if
+// they open the checkpoints of several steps, or of another recipe; they then stand where they stood. An error of the group loses the rank.
+func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
+	if r.lost != nil {
+		return r.lost
+	}
+	state, err := r.read(ctx, c)
+	if err != nil {
+		return r.orLose(err)
+	}
+	if err := r.replace(state); err != nil {
+		return r.lose(err)
+	}
+	if r.Hook != nil {
+		r.hook = r.Hook() // the old one keeps what is of other steps
+	}
+	r.steps = c.Step
+	return nil
+}
+
+// read reads what is the rank's, if all ranks can.
+func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint) (state []*tensors.Tensor, err error) {
+	own := errors.New("the checkpoint is nil: open it, on every rank")
+	at := ""
+	if c != nil {
+		if own = r.Recipe.Keeps(c); own == nil {
+			state, own = c.Read(ctx, r.own.recipe.State())
+		}
+		if own == nil {
+			at = strconv.Itoa(c.Step)
+		}
+	}
+	told, err := exchange(ctx, r.world, []byte(at))
+	if err != nil {
+		return nil, err
+	}
+	for rank, t := range told {
+		switch {
+		case own != nil:
+		case len(t) == 0:
+			own = fmt.Errorf("rank %d could not read the checkpoint; %w", rank, ErrElsewhere)
+		case string(t) != at:
+			own = fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, at)
+		}
+	}
+	return state, own
+}
+
+// ErrElsewhere is what an error wraps that a rank has because another has one of its own.
+var ErrElsewhere = errors.New("it says why")
+
+// exchange gives all ranks each rank's message, in the order of the ranks. It is a collective call.
+func exchange(ctx context.Context, g group.Group, own []byte) ([][]byte, error) {
+	sizes := make([]int64, g.Size())
+	if err := group.AllGather(ctx, g, []int64{int64(len(own))}, sizes); err != nil {
+		return nil, err
+	}
+	longest := slices.Max(append(sizes, 1))
+	padded := make([]byte, longest)
+	copy(padded, own)
+	all := make([]byte, len(padded)*g.Size())
+	if err := group.AllGather(ctx, g, padded, all); err != nil {
+		return nil, err
+	}
+	messages := make([][]byte, g.Size())
+	for i := range messages {
+		messages[i] = all[i*len(padded):][:sizes[i]]
+	}
+	return messages, nil
+}
