@@ -2,6 +2,7 @@ package ddp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -39,23 +40,28 @@ func (g Gradients) call(op group.Op) group.Call {
 	return group.Call{Kind: group.KindAllReduce, Type: g.Type, Op: op, In: g.Data, Out: g.Data}
 }
 
-// ByPlan is a hook that all-reduces message by message, by an algorithm of package plan: slower than the group's own
-// way, but every message can be seen and counted (group.Count). It takes float32 gradients.
-func ByPlan(algorithm plan.Algorithm) func() Hook {
-	return func() Hook { return &planned{algorithm: algorithm} }
+// ByPlan is a hook that all-reduces message by message, by an algorithm of package plan or a plan of one's own:
+// slower than the group's own way, but every message can be seen and counted (group.Count). It takes float32
+// gradients.
+func ByPlan(way plan.Way) func() Hook {
+	return func() Hook { return &planned{way: way} }
 }
 
 type planned struct {
-	algorithm plan.Algorithm
-	plan      *plan.Plan
+	way  plan.Way
+	plan *plan.Plan
 }
 
 func (p *planned) Reduce(ctx context.Context, g group.Group, grads Gradients) error {
 	if p.plan == nil {
-		var err error
-		if p.plan, err = plan.New(plan.AllReduce, p.algorithm, g.Size()); err != nil {
-			return err
+		if p.way == nil {
+			return errors.New("ddp: ByPlan has no way: give it an algorithm, such as plan.Ring, or a plan")
 		}
+		plans, err := p.way.For(g.Size(), plan.AllReduce)
+		if err != nil {
+			return fmt.Errorf("ddp: %w", err)
+		}
+		p.plan = plans[0]
 	}
 	values, err := grads.Float32()
 	if err != nil {

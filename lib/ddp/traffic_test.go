@@ -2,6 +2,7 @@ package ddp_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -66,6 +67,23 @@ func TestRingBytes(t *testing.T) {
 				t.Errorf("%d ranks send %d bytes a step, want %d: %v", world, total, want, loads)
 			}
 		}
+	}
+}
+
+// TestOwnPlan trains by a plan of one's own as by the algorithm that it was made by.
+func TestOwnPlan(t *testing.T) {
+	const world = 3
+	backend := devicetest.Open(t, 8)
+	ring, err := plan.New(plan.AllReduce, plan.Ring, world)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(way plan.Way) []plan.Load {
+		r := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
+		return sent(t, newEngine(t, backend, r, ddp.Options{Hook: ddp.ByPlan(way)}), world, 2*world)
+	}
+	if own, named := of(ring), of(plan.Ring); !slices.Equal(own, named) || own[0].Messages == 0 {
+		t.Errorf("%v by a plan of one's own, %v by the algorithm", own, named)
 	}
 }
 

@@ -2,6 +2,7 @@ package group
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -11,20 +12,28 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// ByPlan returns a view of a group whose all-reduces, all-gathers and reduce-scatters go message by message, by an algorithm of
-// package plan: slower than the group's own way, but every message can be seen and counted (see [Count]). Other calls, those
-// that are started in the background, and sub-groups are the group's. It is an error if the algorithm cannot do one of the three with so many ranks.
-func ByPlan(g Group, algorithm plan.Algorithm) (Group, error) {
+// ByPlan returns a view of a group whose all-reduces, all-gathers and reduce-scatters go message by message, by an
+// algorithm of package plan: slower than the group's own way, but every message can be seen and counted (see
+// [Count]). By a plan of one's own those of one kind do; a view of a view has several. Other calls, those that are
+// started in the background, and sub-groups are the group's. It is an error if the algorithm cannot do one of the
+// three with so many ranks, or the plan none of them.
+func ByPlan(g Group, way plan.Way) (Group, error) {
+	if way == nil {
+		return nil, errors.New("group: ByPlan has no way: give it an algorithm, such as plan.Ring, or a plan")
+	}
+	kinds := map[plan.Op]Kind{
+		plan.AllReduce: KindAllReduce, plan.AllGather: KindAllGather, plan.ReduceScatter: KindReduceScatter}
+	plans, err := way.For(g.Size(), plan.AllReduce, plan.AllGather, plan.ReduceScatter)
+	if err != nil {
+		return nil, fmt.Errorf("group: %w", err)
+	}
 	p := &planned{Group: g, plans: map[Kind]*plan.Plan{}}
-	for _, of := range []struct {
-		Kind
-		plan.Op
-	}{{KindAllReduce, plan.AllReduce}, {KindAllGather, plan.AllGather}, {KindReduceScatter, plan.ReduceScatter}} {
-		one, err := plan.New(of.Op, algorithm, g.Size())
-		if err != nil {
-			return nil, fmt.Errorf("group: %w", err)
+	for _, one := range plans {
+		if one.Op != plan.AllReduce && one.Chunks != one.Ranks { // a part of a call would not be one of the plan's
+			return nil, fmt.Errorf("group: the plan of %v has %d chunks for %d ranks: have one for each",
+				one.Op, one.Chunks, one.Ranks)
 		}
-		p.plans[of.Kind] = one
+		p.plans[kinds[one.Op]] = one
 	}
 	return p, nil
 }

@@ -135,16 +135,73 @@ func TestByPlanRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for algorithm, want := range map[plan.Algorithm]string{
+	exchange, err := plan.New(plan.AllToAll, plan.OneShot, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for way, want := range map[plan.Way]string{
+		exchange:               "group: plan: the plan is of all-to-all: want one of [all-reduce all-gather reduce-scatter]",
+		ownPlan(t, 3, 3):       "group: plan: the plan is for 3 ranks, and there are 4",
+		ownPlan(t, 4, 8):       "group: the plan of all-gather has 8 chunks for 4 ranks",
+		(*plan.Plan)(nil):      "is nil",
+		nil:                    "group: ByPlan has no way",
 		plan.RecursiveDoubling: "group: plan: reduce-scatter has no algorithm recursive-doubling",
 		plan.HalvingDoubling:   "group: plan: all-gather has no algorithm halving-doubling",
 		plan.Tree:              "has no algorithm tree",
 		plan.Algorithm(200):    "has no algorithm Algorithm(200)",
 	} {
-		view, err := ByPlan(groups[0], algorithm)
+		view, err := ByPlan(groups[0], way)
 		if err == nil || view != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// ownPlan is an all-gather of one's own, in which each rank sends each other one all that is its part.
+func ownPlan(t *testing.T, ranks, chunks int) *plan.Plan {
+	t.Helper()
+	p := &plan.Plan{Op: plan.AllGather, Ranks: ranks, Chunks: chunks, Slots: chunks, Rounds: 1}
+	p.Steps = make([][]plan.Step, ranks)
+	for from := range ranks {
+		for to := range ranks {
+			for c := from * chunks / ranks; from != to && c < (from+1)*chunks/ranks; c++ {
+				p.Steps[from] = append(p.Steps[from], plan.Step{Action: plan.Send, Peer: to, Slot: c, Chunk: c})
+				p.Steps[to] = append(p.Steps[to], plan.Step{Action: plan.Receive, Peer: from, Slot: c, Chunk: c})
+			}
+		}
+	}
+	if err := p.Prove(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestOwnPlan has a view by a plan of one's own, of one kind of call, and a view of that: each sends by its plan.
+func TestOwnPlan(t *testing.T) {
+	const ranks = 3
+	ring, err := plan.New(plan.AllReduce, plan.Ring, ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(t.Context(), ranks, func(ctx context.Context, g Group) error {
+		counted := Count(g)
+		view, err := ByPlan(counted, ownPlan(t, ranks, ranks))
+		if err == nil {
+			view, err = ByPlan(view, ring)
+		}
+		if err != nil {
+			return err
+		}
+		all, sum := make([]int32, ranks), []int32{1, 2, 3}
+		messages := func(do error) int { err = errors.Join(err, do); return counted.Total().Messages }
+		gathered := messages(AllGather(ctx, view, []int32{int32(g.Rank())}, all))
+		reduced := messages(AllReduce(ctx, view, sum, Sum)) - gathered
+		if gathered != ranks-1 || reduced != 2*(ranks-1) || fmt.Sprint(all, sum) != "[0 1 2] [3 6 9]" {
+			t.Errorf("%d and %d messages, %v and %v", gathered, reduced, all, sum)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -469,13 +469,13 @@ func TestPlanErrors(t *testing.T) {
 	}
 	ctx, buf := context.Background(), make([]int32, 4)
 	for want, err := range map[string]error{
-		"no plan for 2 ranks":          RunPlan(ctx, groups[0], nil, buf, Sum),
-		"no plan for 1 ranks":          RunPlan(ctx, alone[0], ring, buf, Sum),
-		"slot 5 of 1":                  RunPlan(ctx, groups[0], broken, buf, Sum),
-		"the mean of int32":            RunPlan(ctx, groups[0], ring, buf, Mean),
-		"use RunAllToAllPlan":          RunPlan(ctx, groups[0], exchange, buf, Sum),
-		"use RunPlan":                  RunAllToAllPlan(ctx, groups[0], ring, buf, buf),
-		"out has 3 elements; want 4, ": RunAllToAllPlan(ctx, groups[0], exchange, buf, buf[:3]),
+		"no plan for 2 ranks":                 RunPlan(ctx, groups[0], nil, buf, Sum),
+		"is for 2 ranks, and the group has 1": RunPlan(ctx, alone[0], ring, buf, Sum),
+		"slot 5 of 1":                         RunPlan(ctx, groups[0], broken, buf, Sum),
+		"the mean of int32":                   RunPlan(ctx, groups[0], ring, buf, Mean),
+		"use RunAllToAllPlan":                 RunPlan(ctx, groups[0], exchange, buf, Sum),
+		"use RunPlan":                         RunAllToAllPlan(ctx, groups[0], ring, buf, buf),
+		"out has 3 elements; want 4, ":        RunAllToAllPlan(ctx, groups[0], exchange, buf, buf[:3]),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)

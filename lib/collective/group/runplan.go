@@ -89,8 +89,12 @@ type runner[T Element] struct {
 }
 
 func newRunner[T Element](g Group, p *plan.Plan, buf []T, op Op) (*runner[T], error) {
-	if p == nil || p.Ranks != g.Size() {
-		return nil, fmt.Errorf("group: no plan for %d ranks", g.Size())
+	if p == nil {
+		return nil, fmt.Errorf("group: no plan for %d ranks: make one with plan.New", g.Size())
+	}
+	if p.Ranks != g.Size() {
+		return nil, fmt.Errorf("group: the plan is for %d ranks, and the group has %d: make one for so many",
+			p.Ranks, g.Size())
 	}
 	if _, err := p.Count(len(buf), TypeOf[T]().Size()); err != nil {
 		return nil, fmt.Errorf("group: %w", err)
