@@ -96,6 +96,12 @@ func (c Costs) Took(op Op) float64 {
 	return 0
 }
 
+// Saved is what a block saves of a micro-batch, and what is left of that after InputGrad.
+func (c Costs) Saved(block int) (saved, kept float64) {
+	saved = of(c.Activation, block, 1)
+	return saved, saved * of(c.Kept, block, 1)
+}
+
 // Between is the time of a message, which takes none within a rank. A time that is none is an error.
 func (c Costs) Between(from, to int) (float64, error) {
 	if c.Link == nil || from == to {

@@ -1,0 +1,186 @@
+package step
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Span is an operation with the time in which a rank does it.
+type Span struct {
+	Rank int
+	Op
+	Start, End float64
+	// Version is that of the weights that a pass uses, or that an update makes: see [Plan.Versions].
+	Version int
+}
+
+// Timeline is when the ranks of a plan do what at given costs, and what they save meanwhile. Lists are by rank.
+type Timeline struct {
+	Plan      *Plan
+	Spans     []Span // of the passes, rank after rank, each in its order
+	Transfers []Span // of what goes on beside the passes, rank after rank, those of a rank by [Op.Stream] and start
+
+	Start, End []float64 // of the rank's first and of its last pass
+	// Makespan is the end of the last pass of all; the first starts at 0.
+	Makespan float64
+	// StepTime is the largest of the ranks' times from Start to End ("cost" of Qi et al. 2023, §5.3). Steps that follow each
+	// other with no barrier between them, as no synchronous schedule needs one, can start every StepTime: each rank goes
+	// on where it ends. For the named synchronous kinds at equal costs they can start no more often. Where costs differ
+	// they may, since a rank that waits within this first step may start later in the next ones. Of an asynchronous
+	// schedule it is the time of its micro-batches with the pipeline filled and drained once.
+	StepTime float64
+	// Bubble is the share of StepTime in which a rank is idle, on average over the ranks.
+	Bubble float64
+	Idle   []float64 // StepTime less the time in which the rank computes
+
+	PeakActivations []int // see [Plan.PeakActivations]
+	// PeakMemory is the most that these take: Costs.Activation, of which Costs.Kept is left after InputGrad.
+	PeakMemory []float64
+	Memory     [][]Level // what they take as time goes on
+}
+
+// Level is what a rank holds from a time on.
+type Level struct{ At, Held float64 }
+
+// Simulate computes the timeline of a plan. A rank does its passes in their order, each as soon as the rank is free and
+// what it needs is there; what goes on beside them begins when the passes before it have ended, those of a stream one
+// after another. A plan with no messages is that of [Plan.WithMessages]. Sums of integers are exact.
+//
+// The errors are those of [Plan.Check], and costs that are negative, not finite, or as many as no plan's blocks.
+func (p *Plan) Simulate(costs Costs) (Timeline, error) {
+	checked, err := p.checked()
+	if err != nil {
+		return Timeline{}, err
+	}
+	if err := costs.Check(len(p.Blocks), len(p.Units)); err != nil {
+		return Timeline{}, err
+	}
+	c, err := play(checked.Plan, checked.flows, costs)
+	if err != nil {
+		return Timeline{}, err
+	}
+	t := Timeline{Plan: p}
+	var busy []float64
+	for r, list := range c.Ranks {
+		sum, first := 0.0, len(t.Spans)
+		var transfers []Span
+		for i, op := range list {
+			s := Span{Rank: r, Op: op, Start: c.start[r][i], End: c.end[r][i]}
+			if op.Kind.Pass() {
+				t.Spans = append(t.Spans, s)
+				sum += c.took(r, op)
+			} else if op.Stream() != "" {
+				transfers = append(transfers, s)
+			}
+		}
+		slices.SortStableFunc(transfers, func(a, b Span) int { return cmp.Compare(a.Stream(), b.Stream()) })
+		t.Transfers = append(t.Transfers, transfers...)
+		busy = append(busy, sum)
+		start, end := 0.0, 0.0
+		if passes := t.Spans[first:]; len(passes) > 0 {
+			start, end = passes[0].Start, passes[len(passes)-1].End
+		}
+		t.Start, t.End = append(t.Start, start), append(t.End, end)
+		t.Makespan, t.StepTime = max(t.Makespan, end), max(t.StepTime, end-start)
+		t.hold(p, costs, r, first)
+	}
+	t.version(p, checked.versions)
+	total := 0.0
+	for _, b := range busy {
+		t.Idle = append(t.Idle, t.StepTime-b)
+		total += t.StepTime - b
+	}
+	if t.StepTime > 0 {
+		t.Bubble = total / (t.StepTime * float64(len(busy)))
+	}
+	return t, nil
+}
+
+// version fills in the versions of weights.
+func (t *Timeline) version(p *Plan, versions [][]int) {
+	at := 0
+	for r, list := range p.Ranks {
+		for i, op := range list {
+			if op.Kind.Pass() {
+				t.Spans[at].Version = versions[r][i]
+				at++
+			}
+		}
+	}
+}
+
+// hold adds what a rank saves as time goes on.
+func (t *Timeline) hold(p *Plan, costs Costs, r, first int) {
+	h := NewActivations(costs, p.On(r), p.Ranks[r])
+	levels := []Level{}
+	level := func(at float64) { // of several at one time the last stays
+		n := len(levels)
+		switch {
+		case n > 0 && levels[n-1].Held == h.Held:
+		case n > 0 && levels[n-1].At == at:
+			levels[n-1].Held = h.Held
+		default:
+			levels = append(levels, Level{at, h.Held})
+		}
+	}
+	for _, s := range t.Spans[first:] {
+		h.Start(s.Op)
+		level(s.Start)
+		h.End(s.Op)
+		level(s.End)
+	}
+	t.PeakActivations = append(t.PeakActivations, h.MostCount)
+	t.PeakMemory = append(t.PeakMemory, h.Most)
+	t.Memory = append(t.Memory, levels)
+}
+
+// Of returns the spans of a rank's passes, in its order.
+func (t Timeline) Of(rank int) []Span { return spansOf(t.Spans, rank) }
+
+func spansOf(spans []Span, rank int) []Span {
+	from, _ := slices.BinarySearchFunc(spans, rank, func(s Span, r int) int { return s.Rank - r })
+	to, _ := slices.BinarySearchFunc(spans, rank+1, func(s Span, r int) int { return s.Rank - r })
+	return spans[from:to]
+}
+
+// SimulateShares is Simulate with costs of a rank's whole share of the model, so that schedules with different numbers of
+// blocks a rank can be compared: costs are a list with a value for each of d equal parts of the model, or one for all,
+// where d is the number of blocks with one a rank. In a plan of v·d blocks each is a v-th of such a part, and takes a v-th
+// of its time and memory. Where a block is on several ranks they share its micro-batches, and v is 1.
+func (p *Plan) SimulateShares(c Costs) (Timeline, error) {
+	v := p.Chunks()
+	t, err := p.Simulate(c.Spread(v))
+	if err != nil || v == 1 {
+		return t, err
+	}
+	// Dividing at the end keeps what is counted in integers exact until here.
+	share := func(x *float64) { *x /= float64(v) }
+	for _, list := range [][]float64{t.Start, t.End, t.Idle, t.PeakMemory} {
+		for i := range list {
+			share(&list[i])
+		}
+	}
+	share(&t.Makespan)
+	share(&t.StepTime)
+	for _, spans := range [][]Span{t.Spans, t.Transfers} {
+		for i := range spans {
+			share(&spans[i].Start)
+			share(&spans[i].End)
+		}
+	}
+	for _, levels := range t.Memory {
+		for i := range levels {
+			share(&levels[i].At)
+			share(&levels[i].Held)
+		}
+	}
+	return t, nil
+}
+
+// Chunks is the number of pieces that a rank's share of the model is in: blocks for each rank where each is on one rank.
+func (p *Plan) Chunks() int {
+	if len(p.Ranks) == 0 {
+		return 1
+	}
+	return max(1, len(p.Blocks)/len(p.Ranks))
+}
