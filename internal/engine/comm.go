@@ -265,7 +265,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 	}
 	scatter := op.Axis == u.Shard
 	bytes := shapes.Make(p.policy.Reduce, p.rows(u)*p.shards, u.size).ByteSize()
-	if !first && p.shards > 1 {
+	if !first && p.shards > 1 && !p.inside {
 		bytes /= int64(p.shards)
 	}
 	p.traffic.sent[op.Axis] += bytes

@@ -56,14 +56,17 @@ type engineRun interface {
 }
 
 type layoutRun struct {
-	*parallel.Run
+	train.Trainer
 	batches traintest.Batches
 }
 
-func (r layoutRun) load(c *checkpoint.Checkpoint) error { return r.Load(c) }
-func (r layoutRun) save(dir string) error               { return r.Save(dir, "note", 0) }
+func (r layoutRun) load(c *checkpoint.Checkpoint) error { return r.Load(context.Background(), c) }
+func (r layoutRun) save(dir string) error {
+	return r.Save(context.Background(), dir, "note", 0)
+}
 func (r layoutRun) step(step int) (float64, error) {
-	m, err := r.Step(r.batches(step))
+	inputs, targets := r.batches(step)
+	m, err := r.Step(context.Background(), inputs, targets)
 	return m.Loss, err
 }
 
@@ -139,7 +142,7 @@ func TestCheckpointsOfEngines(t *testing.T) {
 	dir, ofZero, ofPipe := t.TempDir(), t.TempDir(), t.TempDir()
 	run := start(t, r, l)
 	steps(t, run, 2, toyBatches(6))
-	if err := run.Save(dir, nil, 0); err != nil {
+	if err := run.Save(context.Background(), dir, nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	c := traintest.Last(t, dir)
@@ -186,7 +189,7 @@ func TestCheckpointsOfEngines(t *testing.T) {
 
 	again := t.TempDir()
 	other := start(t, r, parallel.Layout{Replicas: 2, Data: 3, ZeRO: 1})
-	if err := errors.Join(other.Load(traintest.Last(t, ofPipe)), other.Save(again, nil, 0)); err != nil || other.Steps() != 2 {
+	if err := errors.Join(other.Load(t.Context(), traintest.Last(t, ofPipe)), other.Save(t.Context(), again, nil, 0)); err != nil || other.Steps() != 2 {
 		t.Fatalf("%d steps, %v", other.Steps(), err)
 	}
 	sameState(t, "back", again, dir)
@@ -211,18 +214,18 @@ func TestFailedSave(t *testing.T) {
 	other := r
 	other.Rule = optim.SGDRule{LR: 0.5, Momentum: 0.9}
 	foreign := start(t, other, parallel.Layout{})
-	if err := foreign.Save(good, nil, 0); err != nil {
+	if err := foreign.Save(t.Context(), good, nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	run := start(t, r, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1})
 	steps(t, run, 1, toyBatches(rows))
-	if err := run.Save(file, nil, 0); err == nil {
+	if err := run.Save(t.Context(), file, nil, 0); err == nil {
 		t.Error("a checkpoint in a file")
 	}
-	if err := run.Load(nil); err == nil {
+	if err := run.Load(context.Background(), nil); err == nil {
 		t.Error("no checkpoint is loaded")
 	}
-	if err := run.Load(traintest.Last(t, good)); err == nil {
+	if err := run.Load(t.Context(), traintest.Last(t, good)); err == nil {
 		t.Error("a checkpoint of another recipe is loaded")
 	}
 	steps(t, run, 2, toyBatches(rows))

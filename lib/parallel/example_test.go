@@ -39,7 +39,8 @@ func ExampleNew() {
 		inputs[i], targets[i] = int32(i%config.Vocab), int32((i+1)%config.Vocab)
 	}
 	for range 4 {
-		m, err := run.Step(tensors.FromFlatDataAndDimensions(inputs, rows, config.Seq), tensors.FromFlatDataAndDimensions(targets, rows, config.Seq))
+		m, err := run.Step(context.Background(), tensors.FromFlatDataAndDimensions(inputs, rows, config.Seq),
+			tensors.FromFlatDataAndDimensions(targets, rows, config.Seq))
 		must(err)
 		fmt.Printf("%.3f\n", m.Loss)
 	}
@@ -76,12 +77,8 @@ func ExamplePlan_Join() {
 			if err != nil {
 				return err
 			}
-			loss, err := rank.Loss(ctx, m)
-			if err != nil {
-				return err
-			}
 			if g.Rank() == 0 {
-				fmt.Printf("%.3f\n", loss)
+				fmt.Printf("%.3f\n", m.Loss)
 			}
 		}
 		return nil

@@ -42,13 +42,13 @@ func TestFaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks := traintest.Ranks[*parallel.Rank]{Size: form.layout.Ranks(), Batches: toyBatches(faultRows),
+		ranks := traintest.Ranks[train.Trainer]{Size: form.layout.Ranks(), Batches: toyBatches(faultRows),
 			Folder: t.TempDir(),
-			Join: func(ctx context.Context, g group.Group) (*parallel.Rank, error) {
+			Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
 				return plan.Join(ctx, g, devices(), g.Rank()*form.layout.PerRank(), parallel.Options{})
 			},
-			Ask: func(r *parallel.Rank) map[string]error {
-				_, params := r.Params()
+			Ask: func(r train.Trainer) map[string]error {
+				_, params := r.Params(context.Background())
 				_, traffic := r.Traffic()
 				return map[string]error{"Params": params, "Traffic": traffic}
 			}}
@@ -70,10 +70,11 @@ func TestRunFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = run.Step(toy.Batch(0, faultRows))
+	in, out := toy.Batch(0, faultRows)
+	_, err = run.Step(t.Context(), in, out)
 	checkError(t, "a step", err, "it takes longer than 1ns")
 	for range 2 {
-		_, err = run.Step(toy.Batch(1, faultRows))
+		_, err = run.Step(t.Context(), in, out)
 		checkError(t, "a step after it", err, "join a new group and load the last checkpoint")
 	}
 	if err := run.Close(); err != nil {

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -171,14 +172,35 @@ func (f foretold) update(rank int) {
 		f.average(f.params, f.policy.Compute) // the new parameters
 	}
 	holders, sum := f.schedule.Holders(), int64(f.policy.Reduce.Size())
-	of := f.schedule.On(rank)
-	ends := slices.Contains(of, 0) != slices.Contains(of, f.schedule.Stages-1)
-	switch {
-	case f.Replicas > 1 || len(holders[of[0]]) > 1:
+	if f.Replicas > 1 {
 		f.all[BetweenRanks] += f.whole * sum
-	case f.setup.Model.Tied && ends:
-		f.all[BetweenRanks] += f.setup.Model.Params().Embeddings * sum
 	}
+	of, last := f.schedule.On(rank), f.schedule.Stages-1
+	switch {
+	case len(holders[of[0]]) > 1:
+		f.all[shared(holders[of[0]])] += f.whole * sum
+	case f.setup.Model.Tied && slices.Contains(of, 0) != slices.Contains(of, last):
+		f.all[shared(append(slices.Clone(holders[0]), holders[last]...))] += f.setup.Model.Params().Embeddings * sum
+	}
+}
+
+// shared is the axis of ranks of a pipeline that have parameters in common.
+func shared(ranks []int) string {
+	slices.Sort(ranks)
+	axis := "shared"
+	for _, r := range ranks {
+		axis += fmt.Sprint("-", r)
+	}
+	return axis
+}
+
+// leaves says whether an action of a rank of a pipeline makes something for a stage of another rank. The passes of a stage for a
+// micro-batch are all on one rank.
+func leaves(s schedule.Schedule, rank int, a schedule.Action) bool {
+	to, ok := a.OutputTo(s.Stages)
+	return ok && !slices.ContainsFunc(s.Ranks[rank], func(other schedule.Action) bool {
+		return other.Stage == to && other.Microbatch == a.Microbatch
+	})
 }
 
 // gather is what ZeRO 3 gathers for a pass; the backward pass of the embeddings needs none of them.

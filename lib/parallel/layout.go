@@ -8,6 +8,7 @@ import (
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/tensor"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -27,7 +28,8 @@ const (
 // host.
 type Layout struct {
 	// Replicas is how many pipelines train side by side, each with its part of the batch: data parallelism between ranks. ZeRO
-	// does not shard over them (hybrid sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
+	// shards over them where a rank has no devices of its own to shard over; else they have copies of what these share (hybrid
+	// sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
 	Replicas int `json:"replicas,omitempty"`
 	// Pipe is how many ranks the blocks of the model are spread over.
 	Pipe int `json:"pipe,omitempty"`
@@ -44,6 +46,8 @@ type Layout struct {
 	// ZeRO is the stage: what a rank's devices with other rows or tokens shard of the optimizer's states (1), gradients as well (2),
 	// parameters as well (3) (Rajbhandari et al. 2020, §5).
 	ZeRO int `json:"zero,omitempty"`
+	// Prefetch is how many passes ahead of its use a block's parameters are gathered, in stage 3.
+	Prefetch int `json:"prefetch,omitempty"`
 
 	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both
 	// what devices share. Chunks is how many stages each rank has, where it has several.
@@ -105,7 +109,7 @@ func (l Layout) Validate() error {
 		value int
 	}{
 		{"Replicas", l.Replicas}, {"Pipe", l.Pipe}, {"Data", l.Data}, {"Ring", l.Ring}, {"Ulysses", l.Ulysses}, {"Tensor", l.Tensor},
-		{"Chunks", l.Chunks}, {"Microbatches", l.Microbatches}, {"Hosts", l.Hosts}, {"ZeRO", l.ZeRO},
+		{"Chunks", l.Chunks}, {"Microbatches", l.Microbatches}, {"Hosts", l.Hosts}, {"ZeRO", l.ZeRO}, {"Prefetch", l.Prefetch},
 	} {
 		if f.value < 0 || f.value > 1<<20 {
 			return fmt.Errorf("parallel: Layout.%s is %d: set it to at least 1, or to 0 for the default", f.name, f.value)
@@ -115,9 +119,8 @@ func (l Layout) Validate() error {
 	switch {
 	case l.ZeRO > 3:
 		return fmt.Errorf("parallel: Layout.ZeRO is %d: choose a stage from 0 to 3", l.ZeRO)
-	case l.ZeRO > 0 && l.shards() == 1 && l.Replicas > 1:
-		return fmt.Errorf("parallel: Layout.ZeRO is %d and shards over the devices of a rank, of which Layout.Data is %d; over the %d of Layout.Replicas "+
-			"nothing is sharded: put the data axis inside the ranks, or use lib/zero's ranks", l.ZeRO, l.Data, l.Replicas)
+	case l.Prefetch > 0 && l.ZeRO < 3:
+		return fmt.Errorf("parallel: Layout.Prefetch is %d in stage %d of ZeRO, whose parameters are there already: leave it 0", l.Prefetch, l.ZeRO)
 	case l.TensorSequence && l.Tensor == 1:
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
 	case l.Ranks()%l.Hosts != 0:
@@ -135,6 +138,15 @@ func (l Layout) schedule() (schedule.Schedule, error) {
 			"does not, or use lib/pipeline", l.Schedule)
 	}
 	return schedule.New(l.Schedule, l.Pipe, l.Microbatches, l.Chunks)
+}
+
+// order is the schedule as a plan of a step.
+func (l Layout) order() (*step.Plan, error) {
+	s, err := l.schedule()
+	if err != nil {
+		return nil, err
+	}
+	return step.Parse(s.String())
 }
 
 // axes are those of a rank's mesh. Devices that share a layer, which send the most, are neighbours.

@@ -64,7 +64,7 @@ func sharing(r train.Recipe, l parallel.Layout, p sequence.Placement) train.Reci
 }
 
 // start begins a run, which ends with the test.
-func start(t testing.TB, r train.Recipe, l parallel.Layout) *parallel.Run {
+func start(t testing.TB, r train.Recipe, l parallel.Layout) train.Trainer {
 	t.Helper()
 	run, err := parallel.New(context.Background(), devices(), sharing(r, l, ""), l, parallel.Options{})
 	if err != nil {
@@ -79,10 +79,10 @@ func start(t testing.TB, r train.Recipe, l parallel.Layout) *parallel.Run {
 }
 
 // steps has a run train to a step.
-func steps(t testing.TB, run *parallel.Run, to int, batches traintest.Batches) (all []train.Metrics) {
+func steps(t testing.TB, run train.Trainer, to int, batches traintest.Batches) (all []train.Metrics) {
 	t.Helper()
 	for run.Steps() < to {
-		m, err := run.Step(batches(run.Steps()))
+		m, err := stepOn(run, batches)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,11 +92,17 @@ func steps(t testing.TB, run *parallel.Run, to int, batches traintest.Batches) (
 }
 
 // paramsOf are a run's parameters.
-func paramsOf(t testing.TB, run *parallel.Run) traintest.Named {
+func paramsOf(t testing.TB, run train.Trainer) traintest.Named {
 	t.Helper()
-	all, err := run.Params()
+	all, err := run.Params(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// stepOn makes a run's next step.
+func stepOn(run train.Trainer, batches traintest.Batches) (train.Metrics, error) {
+	inputs, targets := batches(run.Steps())
+	return run.Step(context.Background(), inputs, targets)
 }

@@ -1,161 +1,188 @@
-// Package parallel composes the techniques that spread the training of one model over many devices: data, pipeline, tensor and
-// sequence parallelism and ZeRO, in one [Layout].
+// Package parallel composes the techniques that spread the training of one model over many devices: data, pipeline, tensor
+// and sequence parallelism, ZeRO, recomputation, in one [Layout].
 //
-// A [Rank] has the blocks of its pipeline stages, and drives the devices of a mesh by programs of its own, one for each pass of a
-// stage, in which lib/collective's operations do what its devices share: other rows (the axis "data"), parts of a layer ("tensor")
-// and other tokens ("ring", "ulysses"). What lies between ranks, activations from stage to stage and the gradients of replicas, goes
-// by messages of a group.Group: between goroutines of one process ([New]), or between processes and hosts (lib/collective/mpi).
+// A layout is turned into a plan of a step (lib/step): the plan of one device, its blocks dealt to the ranks of a pipeline
+// (lib/pipeline), its forward passes made again (lib/recompute), its ranks copied, its units sharded (lib/zero) or their
+// gradients reduced (lib/ddp). [New] runs it on the devices of this process, and [Plan.Join] makes a process one rank of a
+// group, which may go from host to host (lib/collective/mpi).
 //
-// A model is a chain of blocks (package chain), any other a chain of one. Where devices share layers or sequences, it
-// must say what each of them has (train.Shared), as gpt.Parallel does.
+// Each rank drives the devices of a mesh by programs of its own, in which lib/collective's operations do what its devices
+// share: other rows (the axis "data"), parts of a layer ("tensor") and other tokens ("ring", "ulysses"). What lies between
+// ranks, activations from stage to stage and the gradients of replicas, goes by a group.Group.
+//
+// Any train.Model can be trained; to be cut into stages it must be a chain of blocks (package chain). Where devices share
+// layers or sequences, it must say what each of them has (train.Shared), as gpt.Parallel does.
 package parallel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
-	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Plan says which rank has what of a recipe's model, and who does what when. It needs no devices.
-type Plan struct {
-	layout Layout
-	recipe train.Recipe
-	policy precision.Policy
-	model  chain.Model
-	player *pipeline.Player
-	shares params.Shares
-	cuts   map[string]*params.Cut // of the parameters that devices share, by name
-	*pipeline.Division
+// Options say how a layout is run.
+type Options struct {
+	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout, or in one process an
+	// hour. A rank that takes longer fails the group, and the others learn by which operation.
+	Timeout time.Duration
+	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
+	Trace *trace.Recorder
+	// Staged copies what goes between ranks through the host's own memory, as is done where it cannot reach the devices'.
+	Staged bool
 }
 
-// NewPlan deals a recipe's model to the ranks of a layout. It is an error if the layout or the recipe is not valid, or if they do
-// not fit each other.
+// Plan is a recipe in a layout: what each rank has, and what it does when. It needs no devices.
+type Plan struct {
+	layout Layout
+	spec   engine.Spec
+}
+
+// NewPlan puts a recipe into a layout. It is an error if the layout or the recipe is not valid, or if they do not fit each
+// other.
 func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	if err := errors.Join(l.Validate(), r.Validate()); err != nil {
 		return nil, err
 	}
-	l = l.whole()
-	p := &Plan{layout: l, policy: r.Policy(), cuts: map[string]*params.Cut{}}
-	if err := p.share(r.Model); err != nil {
-		return nil, err
-	}
-	var err error
-	if p.model, err = chain.Of(r.Model); err != nil {
-		return nil, err
-	}
-	r.Model = p.model
-	p.recipe = r
 	if r.Replicas != nil {
 		return nil, errors.New("parallel: Recipe.Replicas is set, and the layout says itself what is averaged: leave it nil")
 	}
-	s, err := l.schedule()
+	l = l.whole()
+	shares, err := l.share(r.Model)
 	if err != nil {
 		return nil, err
 	}
-	if p.player, err = pipeline.NewPlayer(s); err != nil {
+	model, err := chain.Of(r.Model)
+	if err != nil {
 		return nil, err
 	}
-	if l.Cut == nil {
-		if p.layout.Cut, err = pipeline.Even(len(p.model.Blocks), s.Stages); err != nil {
-			return nil, err
-		}
-	}
-	if err := pipeline.CheckCut(p.layout.Cut, s, len(p.model.Blocks)); err != nil {
+	r.Model = model
+	p := &Plan{layout: l}
+	p.spec = engine.Spec{Recipe: r, Shares: shares, Mesh: l.axes()}
+	if err := p.compose(model); err != nil {
 		return nil, err
 	}
-	if p.Division, err = pipeline.Divide(r, p.model, s, p.layout.Cut); err != nil {
+	if err := p.spec.Plans[0].Check(); err != nil {
 		return nil, err
 	}
-	for rank, share := range p.Shares {
-		if len(share.Tree) == 0 {
-			return nil, fmt.Errorf("parallel: rank %d has the blocks %v, which have no parameters: choose another Layout.Cut", rank, share.Blocks)
-		}
-	}
-	return p, p.fits()
+	return p, engine.Check(p.spec)
 }
 
 // share asks the model what devices share.
-func (p *Plan) share(model train.Model) (err error) {
+func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	sizes := map[string]int{}
-	for _, axis := range p.layout.axes() {
+	for _, axis := range l.axes() {
 		sizes[axis.Name] = axis.Size
 	}
 	shared, ok := model.(train.Shared)
 	if !ok {
-		if p.layout.PerRank() > p.layout.Data {
-			return fmt.Errorf("parallel: a %T does not say what devices share, and the layout has tensor=%d, ring=%d, ulysses=%d: "+
-				"give a model that does (train.Shared), as gpt.Parallel, or leave these at 1", model, p.layout.Tensor, p.layout.Ring, p.layout.Ulysses)
+		if l.PerRank() > l.Data {
+			return shares, fmt.Errorf("parallel: a %T does not say what devices share, and the layout has tensor=%d, ring=%d, ulysses=%d: "+
+				"give a model that does (train.Shared), as gpt.Parallel, or leave these at 1", model, l.Tensor, l.Ring, l.Ulysses)
 		}
-		return nil
+		return shares, nil
 	}
-	p.shares, err = shared.Shares(func(axis string) (int, error) {
+	shares, err = shared.Shares(func(axis string) (int, error) {
 		if n, ok := sizes[axis]; ok {
 			return n, nil
 		}
-		return 0, fmt.Errorf("parallel: the model shares along the axis %q, and a layout has %q, %q and %q: use Layout.TensorGroup and SequenceGroup",
-			axis, Ring, Ulysses, Tensor)
+		return 0, fmt.Errorf("parallel: the model shares along the axis %q, and a layout has %q, %q and %q: use Layout.TensorGroup and "+
+			"SequenceGroup", axis, Ring, Ulysses, Tensor)
 	})
 	if err != nil {
-		return err
+		return shares, err
 	}
-	for _, axis := range p.layout.axes()[1:] {
-		if axis.Size > 1 && axis.Name != p.shares.Axis && !slices.Contains(p.shares.Tokens, axis.Name) {
-			return fmt.Errorf("parallel: the layout has %s=%d, and the model shares nothing along it: use Layout.TensorGroup and SequenceGroup",
-				axis.Name, axis.Size)
+	for _, axis := range l.axes()[1:] {
+		if axis.Size > 1 && axis.Name != shares.Axis && !slices.Contains(shares.Tokens, axis.Name) {
+			return shares, fmt.Errorf("parallel: the layout has %s=%d, and the model shares nothing along it: use Layout.TensorGroup and "+
+				"SequenceGroup", axis.Name, axis.Size)
 		}
 	}
-	for i, s := range model.Params() {
-		if p.shares.Cuts != nil && p.shares.Cuts[i] != nil && p.layout.Tensor > 1 {
-			p.cuts[s.Name] = p.shares.Cuts[i]
+	if shares.Cuts != nil { // in the order in which the chain lists parameters
+		chained, err := chain.Of(model)
+		if err != nil {
+			return shares, err
+		}
+		tree, cuts := model.Params(), shares.Cuts
+		shares.Cuts = nil
+		for _, s := range chained.Params() {
+			shares.Cuts = append(shares.Cuts, cuts[tree.Index(s.Name)])
 		}
 	}
-	return nil
+	if l.Tensor == 1 {
+		shares.Cuts, shares.Axis = nil, ""
+	}
+	return shares, nil
 }
-
-// fits returns an error if the rule cannot work on what devices have.
-func (p *Plan) fits() error {
-	for _, s := range p.recipe.Model.Params() {
-		cut := p.cuts[s.Name]
-		if cut == nil {
-			continue
-		}
-		if !optim.Joins(p.recipe.Rule, s, optim.CutOf(cut)) {
-			return fmt.Errorf("parallel: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another "+
-				"optimizer, or tensor=1", s)
-		}
-		for _, state := range optim.States(p.recipe.Rule, params.Tree{s}) {
-			if p.zero(1) && !slices.Equal(state.Shape.Dimensions, s.Shape.Dimensions) {
-				return fmt.Errorf("parallel: the optimizer's %s is not of the shape of %s, of which tensor=%d and ZeRO %d leave no run: choose "+
-					"one of the two, or an optimizer whose states are, such as adamw", state, s, p.layout.Tensor, p.layout.ZeRO)
-			}
-		}
-		if p.zero(1) && p.policy.StochasticUpdate {
-			return fmt.Errorf("parallel: stochastic rounding numbers the elements of %s, of which tensor=%d and ZeRO %d leave no run: "+
-				"leave one of them out", s, p.layout.Tensor, p.layout.ZeRO)
-		}
-	}
-	return nil
-}
-
-// zero says whether ZeRO shards what it does from a stage on: 1 for the optimizer's states, 2 for gradients, 3 for parameters.
-func (p *Plan) zero(stage int) bool { return p.shards() > 1 && p.layout.ZeRO >= stage }
-
-// shards is how many devices of a rank ZeRO shards over: all those that have the same parameters, and other rows or tokens.
-func (p *Plan) shards() int { return p.layout.shards() }
 
 // Layout is the plan's layout, with the numbers that were left at 0.
 func (p *Plan) Layout() Layout { return p.layout }
 
-// Schedule is that of one pipeline.
-func (p *Plan) Schedule() schedule.Schedule { return p.player.Schedule }
+// Step is what each rank does in a step, and when.
+func (p *Plan) Step() *step.Plan { return p.spec.Plans[0] }
 
-// averaged are the mesh axes over which gradients are averaged.
-func (p *Plan) averaged() []string { return append([]string{train.Axis}, p.shares.Tokens...) }
+// Bytes is what each device of a rank holds besides activations, by kind, in bytes: memest.Parameters, which the passes
+// use; memest.Master where these are of another type than those that are kept; memest.Optimizer; and memest.Gradients, from
+// the first micro-batch to the update. Loss scale and counters, a few bytes, are not counted. A rank that the layout does not
+// have is an error.
+func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
+	if rank < 0 || rank >= p.layout.Ranks() {
+		return nil, fmt.Errorf("parallel: rank %d of %d: count from 0", rank, p.layout.Ranks())
+	}
+	return engine.Bytes(p.spec, rank)
+}
+
+// New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so is
+// what [NewPlan] refuses. The context is for starting; each call of the trainer has its own.
+func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layout, o Options) (train.Trainer, error) {
+	if backend == nil {
+		return nil, errors.New("parallel: the backend is nil: open one with xla.Open")
+	}
+	p, err := NewPlan(recipe, l)
+	if err != nil {
+		return nil, err
+	}
+	run, err := engine.Start(ctx, backend, p.with(o))
+	if err != nil {
+		return nil, err
+	}
+	return run, nil
+}
+
+// Join makes this process's rank of a group, which drives as many of the backend's devices as [Layout.PerRank] says, from
+// number first on. The group has [Layout.Ranks] ranks; those of a pipeline are neighbours. It is a collective call: all begin
+// with rank 0's initial state.
+func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, first int, o Options) (train.Trainer, error) {
+	if backend == nil {
+		return nil, errors.New("parallel: the backend is nil: open one with xla.Open")
+	}
+	if g.Size() != p.layout.Ranks() {
+		return nil, fmt.Errorf("parallel: a group of %d ranks for a layout of %d: make it %d", g.Size(), p.layout.Ranks(), p.layout.Ranks())
+	}
+	programs, err := engine.New(backend, p.with(o))
+	if err != nil {
+		return nil, err
+	}
+	rank, err := programs.Join(ctx, g, first)
+	if err != nil {
+		return nil, err
+	}
+	return rank, nil
+}
+
+func (p *Plan) with(o Options) engine.Spec {
+	s := p.spec
+	s.Timeout, s.Trace, s.Staged = o.Timeout, o.Trace, o.Staged
+	return s
+}

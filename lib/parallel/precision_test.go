@@ -18,7 +18,7 @@ import (
 )
 
 // joined has each rank of a plan, in this process, do something.
-func joined(ctx context.Context, r train.Recipe, l parallel.Layout, do func(ctx context.Context, g group.Group, r *parallel.Rank) error) error {
+func joined(ctx context.Context, r train.Recipe, l parallel.Layout, do func(ctx context.Context, g group.Group, r train.Trainer) error) error {
 	p, err := parallel.NewPlan(sharing(r, l, ""), l)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func TestPrecision(t *testing.T) {
 		l := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: c.zero}
 		var mu sync.Mutex
 		got := traintest.Named{}
-		if err := joined(t.Context(), r, l, func(ctx context.Context, g group.Group, one *parallel.Rank) error {
+		if err := joined(t.Context(), r, l, func(ctx context.Context, g group.Group, one train.Trainer) error {
 			for step := range until {
 				inputs, targets := text(step, rows)
 				m, err := one.Step(ctx, inputs, targets)
@@ -67,7 +67,7 @@ func TestPrecision(t *testing.T) {
 						m.Skipped, alone[step].Skipped, m.Scale, alone[step].Scale)
 				}
 			}
-			own, err := one.Params()
+			own, err := one.Params(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			for name, v := range own {
@@ -146,7 +146,8 @@ func TestRulesRefused(t *testing.T) {
 		c.recipe.Model = model
 		run, err := parallel.New(context.Background(), devices(), sharing(c.recipe, c.layout, ""), c.layout, parallel.Options{})
 		if err == nil {
-			_, err = run.Step(text(0, 4))
+			in, out := text(0, 4)
+			_, err = run.Step(t.Context(), in, out)
 			err = errors.Join(err, run.Close())
 		}
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -95,7 +95,8 @@ func TestModelsRefused(t *testing.T) {
 	} {
 		run := start(t, train.Recipe{Model: m, Rule: optim.SGD(1)}, parallel.Layout{Pipe: 2, Data: 2})
 		for range 2 {
-			_, err := run.Step(toy.Batch(0, 8))
+			in, out := toy.Batch(0, 8)
+			_, err := run.Step(t.Context(), in, out)
 			checkError(t, "a model", err, want)
 		}
 	}
@@ -124,7 +125,7 @@ func TestBatchesRefused(t *testing.T) {
 			{wide, targets, "inputs of shape (Float32)[2, 5]"},
 			{inputs, inputs, "targets of shape (Float32)[2, 4]"}, // of another width than the outputs
 		} {
-			_, err := run.Step(c.inputs, c.targets)
+			_, err := run.Step(context.Background(), c.inputs, c.targets)
 			checkError(t, at, err, c.want)
 		}
 	}
@@ -137,10 +138,10 @@ func TestBatchesRefused(t *testing.T) {
 		t.Error(err)
 	}
 	inputs, targets := toy.Batch(0, rows)
-	_, step := run.Step(inputs, targets)
-	_, all := run.Params()
+	_, step := run.Step(context.Background(), inputs, targets)
+	_, all := run.Params(context.Background())
 	_, traffic := run.Traffic()
-	for what, err := range map[string]error{"Step": step, "Params": all, "Traffic": traffic, "Save": run.Save(t.TempDir(), nil, 0), "Load": run.Load(nil)} {
+	for what, err := range map[string]error{"Step": step, "Params": all, "Traffic": traffic, "Save": run.Save(context.Background(), t.TempDir(), nil, 0), "Load": run.Load(context.Background(), nil)} {
 		checkError(t, fmt.Sprintf("%s of a closed run", what), err, "closed")
 	}
 }

@@ -1,0 +1,33 @@
+package engine
+
+import (
+	"github.com/gomlx/compute/shapes"
+
+	"github.com/shardbook/shardbook/lib/memest"
+)
+
+// Check returns an error if a spec cannot be carried out, before any device is touched.
+func Check(s Spec) error {
+	_, err := newCommon(s)
+	return err
+}
+
+// Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
+// memest.Gradients, from the first micro-batch to the update.
+func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
+	c, err := newCommon(s)
+	if err != nil {
+		return nil, err
+	}
+	o := c.newOwn(rank)
+	kinds := map[memest.Kind]int64{}
+	for i, cell := range o.cells {
+		if kind := o.kindOf(i); kind != batchKind {
+			kinds[kind] += cell.shape.ByteSize()
+		}
+	}
+	for _, number := range o.order {
+		kinds[memest.Gradients] += shapes.Make(o.policy.Reduce, o.shards, o.units[number].size).ByteSize()
+	}
+	return kinds, nil
+}

@@ -1,0 +1,56 @@
+package ddp
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shardbook/shardbook/lib/step"
+)
+
+// IntoBuckets puts the gradients of a plan's parameters into buckets of at most so many bytes each, which are reduced in one
+// message; one that is larger has a bucket of its own (Li et al. 2020, §3.2.3). The first bucket has the last parameters,
+// since the backward pass comes to these first. Members are the parameters of each unit, by their places, whose gradients
+// have so many bytes; those of the buckets are returned. Parameters that are not on the same ranks share no bucket, and
+// what is sharded is left as it is. With 0 bytes each parameter has a bucket of its own.
+func IntoBuckets(p *step.Plan, members [][]int, bytes []int64, limit int64) (*step.Plan, [][]int) {
+	q := p.Clone()
+	q.Units = nil
+	var buckets [][]int
+	var sizes []int64
+	open := map[string]int{} // by ranks and axes: the last bucket
+	bucketOf := map[int]int{}
+	ranks := make([]string, len(p.Units))
+	for r := range p.Ranks {
+		for _, u := range p.UnitsOn(r) {
+			ranks[u] += fmt.Sprint(r, " ")
+		}
+	}
+	for u := len(p.Units) - 1; u >= 0; u-- {
+		unit := p.Units[u]
+		for _, at := range slices.Backward(members[u]) {
+			key := fmt.Sprint(ranks[u], unit.Reduce)
+			b, ok := open[key]
+			if !ok || sizes[b]+bytes[at] > limit {
+				b = len(q.Units)
+				open[key] = b
+				q.Units = append(q.Units, step.Unit{Name: fmt.Sprint("bucket", b), Reduce: unit.Reduce})
+				buckets, sizes = append(buckets, nil), append(sizes, 0)
+			}
+			buckets[b], sizes[b] = append(buckets[b], at), sizes[b]+bytes[at]
+			bucketOf[at] = b
+		}
+	}
+	for i, block := range p.Blocks {
+		var units []int
+		for _, u := range block.Units {
+			for _, at := range members[u] {
+				if !slices.Contains(units, bucketOf[at]) {
+					units = append(units, bucketOf[at])
+				}
+			}
+		}
+		slices.Sort(units)
+		q.Blocks[i].Units = units
+	}
+	return q, buckets
+}
