@@ -205,6 +205,7 @@ func (p *Plan) checkJoined(replicas int) error {
 type unitState struct {
 	summed  bool // there are gradients that are not reduced
 	reduced int  // along how many axes those are that are
+	stored  int  // how often its states went to the host more than back
 	whole   bool // the parameters are gathered
 	old     bool // they have been updated since
 }
@@ -243,6 +244,10 @@ func (c *checked) checkRank(r int) error {
 		}
 	}
 	for u, s := range states {
+		if s.stored != 0 {
+			return fmt.Errorf("step: rank %d does not leave the optimizer's states of unit %d where it finds them: "+
+				"let it store them as often as it fetches them", r, u)
+		}
 		if s.whole && s.old && flow.Resident[u] {
 			return fmt.Errorf("step: rank %d has the gathered parameters of unit %d to the end, from before its update: "+
 				"gather them behind it, or free them before: %v", r, u, c.Text(Op{Kind: Gather, What: Parameters, Unit: u, Axis: c.Units[u].Shard}))
@@ -310,6 +315,10 @@ func (s *unitState) step(op Op, u Unit, weights Weights) error {
 		s.whole, s.old = true, false
 	case op.Kind == Free && op.What == Parameters:
 		s.whole = false
+	case op.Kind == Store && op.What == State:
+		s.stored++
+	case op.Kind == Fetch && op.What == State:
+		s.stored--
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -54,5 +55,34 @@ func TestCheckWaits(t *testing.T) {
 	const want = "rank 0 is at 0B0 and waits for 1SEND_B0 of rank 1; rank 1 is at 1F1 and waits for 0SEND_F1 of rank 0"
 	if err := p.Check(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestCheckRandom: random plans can be carried out, as two checkers say, and what a change makes of them is refused just
+// where a second checker refuses it.
+func TestCheckRandom(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	good, bad := 0, 0
+	for range 6000 {
+		p := randomPlan(random)
+		if err := p.Check(); err != nil || !dumbValid(p) {
+			t.Fatalf("%vCheck says %v, the second checker %v", p, err, dumbValid(p))
+		}
+		before := p.String()
+		for range 1 + random.IntN(2) {
+			mutate(random, p)
+		}
+		err, want := p.Check(), dumbValid(p)
+		if (err == nil) != want {
+			t.Fatalf("%sbecomes\n%vCheck says %v, the second checker %v", before, p, err, want)
+		}
+		if err == nil {
+			good++
+		} else {
+			bad++
+		}
+	}
+	if good < 500 || bad < 500 {
+		t.Errorf("%d plans were good and %d bad: the test needs both", good, bad)
 	}
 }

@@ -71,21 +71,21 @@ func play(p *Plan, flows []*Flow, costs Costs) (*clock, error) {
 func (c *clock) add(r int, list []Op) {
 	n := len(list)
 	missing, then, before := make([]int32, n), make([][]int32, n), make([]int32, n)
-	last := map[string]int32{}
+	last := map[lane]int32{}
 	for i, op := range list {
 		before[i] = -1
 		for _, j := range c.flows[r].After[i] {
 			missing[i]++
 			then[j] = append(then[j], int32(i))
 		}
-		if stream := op.Stream(); stream != "" && !op.Kind.Pass() {
+		if op.beside() {
 			missing[i]++ // to begin
-			if j, ok := last[stream]; ok {
+			if j, ok := last[op.lane()]; ok {
 				before[i] = j
 				missing[i]++
 				then[j] = append(then[j], int32(i))
 			}
-			last[stream] = int32(i)
+			last[op.lane()] = int32(i)
 		}
 	}
 	c.missing, c.then, c.before = append(c.missing, missing), append(c.then, then), append(c.before, before)
@@ -206,7 +206,7 @@ func (c *clock) goOn(r int) {
 		i := c.next[r]
 		op := list[i]
 		c.start[r][i] = max(c.start[r][i], c.now[r])
-		if stream := op.Stream(); stream != "" && stream != "compute" {
+		if op.beside() {
 			c.count(place{int32(r), int32(i)})
 			continue
 		}
@@ -239,7 +239,7 @@ func (c *clock) count(at place) {
 	if c.missing[at.rank][at.at] > 0 {
 		return
 	}
-	if stream := c.op(at).Stream(); stream != "" && stream != "compute" {
+	if c.op(at).beside() {
 		c.ready = append(c.ready, at)
 	} else if c.next[at.rank] == int(at.at) {
 		c.todo = append(c.todo, int(at.rank))
