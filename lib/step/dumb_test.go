@@ -205,7 +205,7 @@ func (d *dumb) begin(op Op) (did, never bool) {
 		}
 		never = d.set(value(Saved, op.Block), &item{ready: true, by: op.Kind})
 		if op.Block < last {
-			d.here[d.r][value(Input, op.Block+1)] = &item{ready: true}
+			never = d.set(value(Input, op.Block+1), &item{ready: true}) || never
 		}
 	case Backward, InputGrad, WeightGrad:
 		needs := append(parameters, value(Input, op.Block), value(Saved, op.Block))
@@ -219,7 +219,7 @@ func (d *dumb) begin(op Op) (did, never bool) {
 			return
 		}
 		if op.Kind != WeightGrad && op.Block > 0 {
-			d.here[d.r][value(OutGrad, op.Block-1)] = &item{ready: true}
+			never = d.set(value(OutGrad, op.Block-1), &item{ready: true})
 			d.here[d.r][value(Left, op.Block)] = &item{ready: true}
 		}
 		for _, u := range d.Blocks[op.Block].Units {
