@@ -257,9 +257,11 @@ func (c *clock) arrive(at place) {
 		return
 	}
 	if send, recv := m.ops[0], m.ops[len(m.ops)-1]; c.op(send).Kind == Send {
-		end := max(c.arrival(send, recv)+c.costs.Took(c.op(send)), c.start[recv.rank][recv.at])
-		c.finish(send, end)
+		moved := c.arrival(send, recv) + c.costs.Took(c.op(send))
+		end := max(moved, c.start[recv.rank][recv.at])
+		c.finish(send, end) // its buffer is free when the receive has begun as well
 		c.finish(recv, end)
+		c.end[send.rank][send.at] = moved
 		return
 	}
 	for _, to := range m.ops {
