@@ -219,9 +219,6 @@ func (c *checked) checkRank(r int) error {
 	}
 	freed := map[Value]bool{} // activations of which the rank has a shard
 	for i, op := range c.Ranks[r] {
-		if err := c.checkUsed(flow, i, op); err != nil {
-			return c.errorAt(r, i, "%w", err)
-		}
 		if v := (Value{Held: Input, Block: op.Block, Micro: op.Micro}); op.What == Activation {
 			if op.Kind == Gather && !freed[v] {
 				return c.errorAt(r, i, "the rank has it whole: free it before, or remove this")
@@ -238,9 +235,12 @@ func (c *checked) checkRank(r int) error {
 			touched = c.Blocks[op.Block].Units
 		}
 		for _, u := range touched {
-			if err := states[u].step(op, c.Units[u], c.Weights); err != nil {
+			if err := states[u].step(op, c.Units[u]); err != nil {
 				return c.errorAt(r, i, "%w", err)
 			}
+		}
+		if err := c.checkUsed(flow, i, op); err != nil {
+			return c.errorAt(r, i, "%w", err)
 		}
 	}
 	for u, s := range states {
@@ -275,7 +275,7 @@ func (c *checked) checkUsed(flow *Flow, i int, op Op) error {
 }
 
 // step goes on with an operation.
-func (s *unitState) step(op Op, u Unit, weights Weights) error {
+func (s *unitState) step(op Op, u Unit) error {
 	switch {
 	case op.Kind == Forward:
 		if s.whole && s.old && u.Shard != "" {
