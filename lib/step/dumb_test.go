@@ -13,12 +13,19 @@ type dumb struct {
 	began       []map[Op]*transfer
 	state       []map[int]*dumbUnit // by rank and unit
 	shards      []map[Value]bool    // activations that are freed
+
+	costs      Costs
+	took, over float64            // of the pass that is tried: its time, and when it is over
+	now        []float64          // of each rank
+	free       []map[lane]float64 // of each rank and stream
+	ends       []map[int]float64  // of each rank and position
 }
 
 // item is a value.
 type item struct {
 	ready, used bool
 	by          Kind // that made it
+	since       float64
 	grads       map[gradient]int
 }
 
@@ -32,19 +39,22 @@ type dumbUnit struct {
 }
 
 type transfer struct {
-	op       Op
-	rank     int
-	from, to *item
-	old      *item // of a reduce, what is reduced before
-	needs    []*item
-	ended    bool
+	op         Op
+	rank       int
+	from, to   *item
+	old        *item // of a reduce, what is reduced before
+	needs      []*item
+	ended      bool
+	at         int
+	start, end float64
 }
 
-func dumbValid(p *Plan) bool {
-	if !dumbPasses(p) {
-		return false
-	}
-	d := &dumb{Plan: p, at: make([]int, len(p.Ranks))}
+func dumbValid(p *Plan) bool { return dumbPasses(p) && (&dumb{Plan: p}).play() }
+
+// play carries the lists out, and notes when each operation ends.
+func (d *dumb) play() bool {
+	p := d.Plan
+	d.at, d.now = make([]int, len(p.Ranks)), make([]float64, len(p.Ranks))
 	for _, list := range p.Ranks {
 		for _, op := range list {
 			if op.Kind == Forward && op.Block == 0 && op.Micro == 0 {
@@ -57,6 +67,7 @@ func dumbValid(p *Plan) bool {
 		d.queues = append(d.queues, map[lane][]*transfer{})
 		d.began = append(d.began, map[Op]*transfer{})
 		d.shards = append(d.shards, map[Value]bool{})
+		d.free, d.ends = append(d.free, map[lane]float64{}), append(d.ends, map[int]float64{})
 		d.state = append(d.state, map[int]*dumbUnit{})
 		for _, u := range p.UnitsOn(r) {
 			d.state[r][u] = &dumbUnit{next: map[int]int{}}
@@ -83,12 +94,22 @@ func dumbValid(p *Plan) bool {
 		for d.r = range p.Ranks {
 			for d.at[d.r] < len(p.Ranks[d.r]) {
 				op := p.Ranks[d.r][d.at[d.r]]
+				d.took, d.over = d.costs.Took(op), d.now[d.r]
+				if op.Kind == Update {
+					d.took = 0
+					for _, u := range op.units(p.UnitsOn(d.r)) {
+						d.took += of(d.costs.Update, u, 0)
+					}
+				}
 				did, never := d.begin(op)
 				if never {
 					return false
 				}
 				if !did {
 					break
+				}
+				if !op.beside() {
+					d.now[d.r], d.ends[d.r][d.at[d.r]] = d.over, d.over
 				}
 				d.at[d.r]++
 				moved = true
@@ -174,9 +195,12 @@ func (d *dumb) need(values ...Value) (ready, never bool) {
 		ready = ready && i.ready
 	}
 	if ready {
+		d.over = d.now[d.r]
 		for _, v := range values {
 			d.here[d.r][v].used = true
+			d.over = max(d.over, d.here[d.r][v].since)
 		}
+		d.over += d.took
 	}
 	return ready, false
 }
@@ -203,9 +227,9 @@ func (d *dumb) begin(op Op) (did, never bool) {
 		if did, never = d.need(append(parameters, value(Input, op.Block))...); !did {
 			return
 		}
-		never = d.set(value(Saved, op.Block), &item{ready: true, by: op.Kind})
+		never = d.set(value(Saved, op.Block), &item{ready: true, by: op.Kind, since: d.over})
 		if op.Block < last {
-			never = d.set(value(Input, op.Block+1), &item{ready: true}) || never
+			never = d.set(value(Input, op.Block+1), &item{ready: true, since: d.over}) || never
 		}
 	case Backward, InputGrad, WeightGrad:
 		needs := append(parameters, value(Input, op.Block), value(Saved, op.Block))
@@ -219,7 +243,7 @@ func (d *dumb) begin(op Op) (did, never bool) {
 			return
 		}
 		if op.Kind != WeightGrad && op.Block > 0 {
-			never = d.set(value(OutGrad, op.Block-1), &item{ready: true})
+			never = d.set(value(OutGrad, op.Block-1), &item{ready: true, since: d.over})
 			d.here[d.r][value(Left, op.Block)] = &item{ready: true}
 		}
 		for _, u := range d.Blocks[op.Block].Units {
@@ -235,6 +259,7 @@ func (d *dumb) begin(op Op) (did, never bool) {
 				d.here[d.r][v] = &item{ready: true, grads: map[gradient]int{}}
 			}
 			d.here[d.r][v].grads[gradient{d.r, op.Block, op.Micro}]++
+			d.here[d.r][v].since = d.over
 		}
 	case Update:
 		return d.update(op)
@@ -255,6 +280,9 @@ func (d *dumb) begin(op Op) (did, never bool) {
 	case Wait:
 		op.Kind, op.Of = op.Of, 0
 		t := d.began[d.r][op]
+		if t != nil && t.ended {
+			d.over = max(d.over, t.end)
+		}
 		return t != nil && t.ended, t == nil
 	default:
 		return d.start(op)
@@ -331,7 +359,7 @@ func (d *dumb) update(op Op) (did, never bool) {
 
 // start begins an operation beside the passes.
 func (d *dumb) start(op Op) (did, never bool) {
-	t := &transfer{op: op, rank: d.r, to: &item{by: op.Kind}}
+	t := &transfer{op: op, rank: d.r, to: &item{by: op.Kind}, at: d.at[d.r], start: d.now[d.r]}
 	take := func(v Value) {
 		if t.from = d.here[d.r][v]; t.from == nil {
 			never = true
@@ -481,11 +509,44 @@ func (d *dumb) move() (did, never bool) {
 						add(t.to.grads, t.old)
 					}
 				}
-				t.to.ready, t.ended = true, true
+				d.time(t, all)
+				t.to.ready, t.to.since, t.ended = true, t.end, true
 				k := t.op.lane()
 				d.queues[t.rank][k] = d.queues[t.rank][k][1:]
+			}
+			for _, t := range all {
+				d.free[t.rank][t.op.lane()] = t.end
 			}
 		}
 	}
 	return did, false
+}
+
+// time computes when an operation of several ranks ends on one of them.
+func (d *dumb) time(t *transfer, all []*transfer) {
+	for _, from := range all {
+		start := from.start
+		for _, i := range from.needs {
+			start = max(start, i.since)
+		}
+		message := from.op.Kind == Send || from.op.Kind == Recv
+		if !message {
+			start = max(start, d.free[from.rank][from.op.lane()])
+		}
+		if d.costs.Link != nil && from.rank != t.rank && from.op.Kind != Recv {
+			start += d.costs.Link(from.rank, t.rank)
+		} else if d.costs.Link != nil && t.op.Kind == Send && from == t {
+			start += d.costs.Link(t.rank, t.op.Peer)
+		}
+		if from.op.Kind == Send {
+			start += d.costs.Took(from.op)
+		}
+		t.end = max(t.end, start)
+	}
+	if t.op.Kind != Send && t.op.Kind != Recv {
+		t.end += d.costs.Took(t.op)
+	} else { // messages come in order
+		t.end = max(t.end, d.free[t.rank][t.op.lane()])
+	}
+	d.ends[t.rank][t.at] = t.end
 }

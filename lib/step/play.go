@@ -258,6 +258,9 @@ func (c *clock) arrive(at place) {
 	}
 	if send, recv := m.ops[0], m.ops[len(m.ops)-1]; c.op(send).Kind == Send {
 		moved := c.arrival(send, recv) + c.costs.Took(c.op(send))
+		if before := c.before[send.rank][send.at]; before >= 0 { // messages come in order
+			moved = max(moved, c.end[send.rank][before])
+		}
 		end := max(moved, c.start[recv.rank][recv.at])
 		c.finish(send, end) // its buffer is free when the receive has begun as well
 		c.finish(recv, end)
