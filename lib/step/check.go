@@ -205,6 +205,7 @@ func (p *Plan) checkJoined(replicas int) error {
 type unitState struct {
 	summed  bool // there are gradients that are not reduced
 	reduced int  // along how many axes those are that are
+	stored  int  // how often its states went to the host more than back
 	whole   bool // the parameters are gathered
 	old     bool // they have been updated since
 }
@@ -218,9 +219,6 @@ func (c *checked) checkRank(r int) error {
 	}
 	freed := map[Value]bool{} // activations of which the rank has a shard
 	for i, op := range c.Ranks[r] {
-		if err := c.checkUsed(flow, i, op); err != nil {
-			return c.errorAt(r, i, "%w", err)
-		}
 		if v := (Value{Held: Input, Block: op.Block, Micro: op.Micro}); op.What == Activation {
 			if op.Kind == Gather && !freed[v] {
 				return c.errorAt(r, i, "the rank has it whole: free it before, or remove this")
@@ -237,12 +235,19 @@ func (c *checked) checkRank(r int) error {
 			touched = c.Blocks[op.Block].Units
 		}
 		for _, u := range touched {
-			if err := states[u].step(op, c.Units[u], c.Weights); err != nil {
+			if err := states[u].step(op, c.Units[u]); err != nil {
 				return c.errorAt(r, i, "%w", err)
 			}
 		}
+		if err := c.checkUsed(flow, i, op); err != nil {
+			return c.errorAt(r, i, "%w", err)
+		}
 	}
 	for u, s := range states {
+		if s.stored != 0 {
+			return fmt.Errorf("step: rank %d does not leave the optimizer's states of unit %d where it finds them: "+
+				"let it store them as often as it fetches them", r, u)
+		}
 		if s.whole && s.old && flow.Resident[u] {
 			return fmt.Errorf("step: rank %d has the gathered parameters of unit %d to the end, from before its update: "+
 				"gather them behind it, or free them before: %v", r, u, c.Text(Op{Kind: Gather, What: Parameters, Unit: u, Axis: c.Units[u].Shard}))
@@ -270,7 +275,7 @@ func (c *checked) checkUsed(flow *Flow, i int, op Op) error {
 }
 
 // step goes on with an operation.
-func (s *unitState) step(op Op, u Unit, weights Weights) error {
+func (s *unitState) step(op Op, u Unit) error {
 	switch {
 	case op.Kind == Forward:
 		if s.whole && s.old && u.Shard != "" {
@@ -310,6 +315,10 @@ func (s *unitState) step(op Op, u Unit, weights Weights) error {
 		s.whole, s.old = true, false
 	case op.Kind == Free && op.What == Parameters:
 		s.whole = false
+	case op.Kind == Store && op.What == State:
+		s.stored++
+	case op.Kind == Fetch && op.What == State:
+		s.stored--
 	}
 	return nil
 }

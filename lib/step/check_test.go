@@ -1,6 +1,7 @@
 package step
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -54,5 +55,127 @@ func TestCheckWaits(t *testing.T) {
 	const want = "rank 0 is at 0B0 and waits for 1SEND_B0 of rank 1; rank 1 is at 1F1 and waits for 0SEND_F1 of rank 0"
 	if err := p.Check(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestCheckRandom: random plans can be carried out, as two checkers say, and what a change makes of them is refused just
+// where a second checker refuses it.
+func TestCheckRandom(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	good, bad := 0, 0
+	for range 6000 {
+		p := randomPlan(random)
+		if err := p.Check(); err != nil || !dumbValid(p) {
+			t.Fatalf("%vCheck says %v, the second checker %v", p, err, dumbValid(p))
+		}
+		before := p.String()
+		for range 1 + random.IntN(2) {
+			mutate(random, p)
+		}
+		err, want := p.Check(), dumbValid(p)
+		if (err == nil) != want {
+			t.Fatalf("%sbecomes\n%vCheck says %v, the second checker %v", before, p, err, want)
+		}
+		if err == nil {
+			good++
+		} else {
+			bad++
+		}
+	}
+	if good < 500 || bad < 500 {
+		t.Errorf("%d plans were good and %d bad: the test needs both", good, bad)
+	}
+}
+
+// TestCheckErrors: errors say where, and what is wrong.
+func TestCheckErrors(t *testing.T) {
+	const (
+		head = "schedule x stages=2 microbatches=2\n"
+		zero = "plan x blocks=1\naxis data size=2 groups=0-1\nunit 0 reduce=data shard=data\n"
+		two  = "plan x blocks=2\naxis data size=2 groups=0-1\nunits 0-1 reduce=data\n"
+	)
+	for _, c := range []struct{ text, want string }{
+		{"schedule x stages=2 microbatches=2", "no ranks"},
+		{head + "rank 0: 0F0", "1 operations are too few for 2 blocks and 2 micro-batches"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 2B1 1U1", "rank 1, position 3, 2B1: block 2: the model has blocks 0 to 1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F2 1B0 1B1 1U1", "micro-batch 2: there are micro-batches 0 to 1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1B1 1U1", "rank 1, position 2, 1B1: it comes before the forward pass"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1U1", "block 1 has no forward pass for micro-batch 1: add 1F1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1U1", "block 1 has no backward pass for micro-batch 1: add 1B1 to rank 1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1I1 1U1", "block 1 has no weight gradient for micro-batch 1: add 1W1"},
+		{head + "rank 0: 0F0 0F1 0F0 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0F0: it is at position 0 of rank 0 already"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1I0 1B1 1U1", "1I0: rank 1 has 1B0 at position 2 already: keep B, or I and W"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1W0 1I0 1B1 1U1", "1W0: it comes before the input gradient"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1U1\nrank 2: 1B1 1U1", "rank 1 has the forward pass of the micro-batch"},
+		{head + "rank 0: 0F0 0F1 1F0 1F1 1B1 1B0 0B0 0B1 0U1 1U1", "1B0: the block's gradient for micro-batch 1 came before"},
+		{head + "rank 0: 0F0 0F1 0B0 0U1 0B1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0B1: the update that its gradient belongs in, 0U1, came before"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "rank 0 has no update 0U1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U0\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0U0: the next update of the unit is 0U1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0U1: unit 0 has had its last update"},
+		{head + "rank 0: 0F0 1F1 0F1 1F0 1B0 1B1 0B0 0B1 0U1 1U1", "position 1, 1F1: it needs 0F1, which the rank does later, at position 2"},
+		{"schedule x stages=1 microbatches=3 every=2\nrank 0: 0F0 0F1 0F2", "an update every 2 micro-batches: give a divisor of the 3"},
+		{"schedule x stages=1 microbatches=2 every=1\nrank 0: 0F0 0B0 0U0 0F1 0B1 0U1", `with weights "flush": give 2, or other weights`},
+		{"schedule x stages=1 microbatches=2 every=1 weights=stash\nrank 0: 0F0 0B0 0F1 0B1 0U0 0U1", "does not belong in the update 0U0"},
+		{"schedule x stages=1 microbatches=3 every=1 weights=double\nrank 0: 0F0 0F1 0F2 0B0 0U0 0B1 0U1 0B2 0U2",
+			"rank 0, position 2, 0F2: it needs version 1 of the weights, and the rank has made only 0 by then"},
+		{head + "rank 0: 0F0 0B0 0F1 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "wait for each other"},
+		{zero + "ranks 0-1: 0UNSHARD 0F0 0UNSHARD 0B0 0RESHARD 0REDUCE_GRAD 0U0", "position 2, 0UNSHARD: the rank has them whole already"},
+		{zero + "ranks 0-1: 0UNSHARD 0F0 0RESHARD 0B0 0REDUCE_GRAD 0U0",
+			"rank 0, position 3, 0B0: it needs the gathered parameters of unit 0, which the rank does not have"},
+		{zero + "ranks 0-1: 0UNSHARD 0F0 0B0 0REDUCE_GRAD 0RESHARD 0RESHARD 0U0", "position 5, 0RESHARD: it needs the gathered parameters"},
+		{zero + "ranks 0-1: 0UNSHARD 0F0 0B0 0REDUCE_GRAD 0U0", "position 0, 0UNSHARD: the rank has them whole already: free them at the end"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0U0", "unit 0 to the end, from before its update: gather them behind it"},
+		{zero + "ranks 0-1: 0F0 0B0 0U0 0UNSHARD", "position 2, 0U0: it needs the reduced gradients of unit 0"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0REDUCE_GRAD 0U0 0UNSHARD", "position 3, 0REDUCE_GRAD: it needs the gradients of unit 0"},
+		{zero + "rank 0: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD\nrank 1: 0F0 0B0 0U0 0UNSHARD", "rank 1, position 2, 0U0: it needs the reduced"},
+		{zero + "ranks 0-1: 0F0 0STORE_F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD", "position 2, 0B0: it needs the input of block 0 for micro-batch 0"},
+		{zero + "ranks 0-1: 0F0 0B0 0STORE_F0 0REDUCE_GRAD 0U0 0UNSHARD",
+			"0STORE_F0: nothing uses the input of block 0 for micro-batch 0 in the host's memory behind it"},
+		{zero + "ranks 0-1: 0F0 0B0 0R0 0REDUCE_GRAD 0U0 0UNSHARD", "0R0: nothing uses what block 0 saves"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0FETCH_GRAD 0FETCH_STATE 0U0 0UNSHARD", "where it finds them"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD WAIT_0UNSHARD 0U0 0UNSHARD", "WAIT_0UNSHARD: nothing such has begun"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD@own 0U0 0UNSHARD", `axis "own": there is no such axis`},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 1U0 0UNSHARD", "unit 1: there are units 0 to 0"},
+		{strings.Replace(zero, "groups=0-1", "groups=0|1", 1) + "ranks 0-1: 0F0", "a group of 1 ranks, its size is 2"},
+		{strings.Replace(zero, "groups=0-1", "groups=0,0", 1) + "ranks 0-1: 0F0", "rank 0 is in two groups"},
+		{strings.Replace(zero, "shard=data", "shard=own", 1) + "ranks 0-1: 0F0", "must be one of the axes that it is reduced along"},
+		{zero + "ranks 0-2: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD",
+			"unit 0 is on ranks 0-2, and along [data] rank 0 gets the gradients of ranks 0-1"},
+		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD U0\nrank 1: 0F0 1F0 1B0 0B0 0REDUCE_GRAD 1REDUCE_GRAD U0",
+			"rank 0, position 3, 1REDUCE_GRAD: the other side has 0REDUCE_GRAD (rank 1, position 4) in its place"},
+		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD 0AVERAGE U0\nrank 1: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD U0",
+			"rank 0, position 6, 0AVERAGE: the other side has nothing in its place"},
+		{two + "rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 U0\nrank 1: 1RECV_F0 1F0 1B0 1SEND_B0 U0", "unit 0 is on ranks 0, and along [data] rank 0"},
+	} {
+		s, err := Parse(c.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Check(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s\nis %v, want %q", c.text, err, c.want)
+		}
+	}
+	plan := func(p Plan, list ...Op) *Plan {
+		p.Ranks = [][]Op{list}
+		return &p
+	}
+	one := Plan{Blocks: make([]Block, 1), Micro: 1, Every: 1, Weights: Flush}
+	for _, p := range []*Plan{
+		{},
+		plan(Plan{Micro: 1, Every: 1, Weights: Flush}, Op{Kind: Forward}),
+		plan(Plan{Blocks: one.Blocks, Every: 1, Weights: Flush}, Op{Kind: Forward}),
+		plan(Plan{Blocks: one.Blocks, Micro: 1, Weights: Flush}, Op{Kind: Forward}),
+		plan(Plan{Blocks: one.Blocks, Micro: 1, Every: 1}, Op{Kind: Forward}),
+		plan(Plan{Blocks: []Block{{Units: []int{1}}}, Micro: 1, Every: 1, Weights: Flush}, Op{Kind: Forward}),
+		plan(Plan{Blocks: one.Blocks, Micro: 1 << 62, Every: 1 << 62, Weights: Flush}, Op{Kind: Forward}),
+		plan(one, Op{Kind: 'y'}),
+		plan(one, Op{Kind: Forward, What: State}),
+		plan(one, Op{Kind: Forward, Block: 1}),
+		plan(one, Op{Kind: Forward}, Op{Kind: Backward}, Op{Kind: Update, Unit: -2}),
+		plan(one, Op{Kind: Forward}, Op{Kind: Send, What: Activation}, Op{Kind: Backward}),
+	} {
+		if err := p.Check(); err == nil {
+			t.Errorf("%+v: no error", p)
+		}
 	}
 }

@@ -73,7 +73,7 @@ func of(list []float64, at int, otherwise float64) float64 {
 	return list[at]
 }
 
-// Took is the time that an operation takes. The update of all units, whose Unit is -1, is for the caller to add up.
+// Took is the time that an operation takes; 0 for the update of all units, which is for the caller to add up.
 func (c Costs) Took(op Op) float64 {
 	switch op.Kind {
 	case Forward:
@@ -87,6 +87,9 @@ func (c Costs) Took(op Op) float64 {
 	case Backward:
 		return of(c.Backward, op.Block, of(c.InputGrad, op.Block, 1)+of(c.WeightGrad, op.Block, 1))
 	case Update:
+		if op.Unit < 0 {
+			return 0
+		}
 		return of(c.Update, op.Unit, 0)
 	case Gather, Reduce, Store, Fetch, Send:
 		if c.Transfer != nil {

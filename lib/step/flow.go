@@ -1,10 +1,8 @@
 package step
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -50,9 +48,10 @@ type flow struct {
 	Flow
 	p     *Plan
 	there map[Value]*made
-	waits map[Op]*underWay // operations that have begun and not ended, as a Wait names them
+	all   []*made            // in the order in which they were made
+	waits map[Op]*underWay   // operations that have begun, as a Wait names them, where the list has any
+	last  map[lane]*underWay // of each stream
 	begun []*underWay
-	last  map[string]*underWay // of each stream
 }
 
 // made is a value as one operation has made it.
@@ -76,45 +75,42 @@ type underWay struct {
 func (p *Plan) Flow(rank int) (*Flow, error) {
 	list := p.Ranks[rank]
 	n := len(list)
-	f := &flow{p: p, there: map[Value]*made{}, waits: map[Op]*underWay{}, last: map[string]*underWay{}}
+	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}}
 	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
 	f.Done, f.After = make([]int, n), make([][]int, n)
+	if slices.ContainsFunc(list, func(op Op) bool { return op.Kind == Wait }) {
+		f.waits = map[Op]*underWay{}
+	}
+	for i, op := range list {
+		if err := p.known(op); err != nil {
+			return nil, p.errorAt(rank, i, "%w", err)
+		}
+	}
 	f.Resident = p.resident(rank)
 	for u := range f.Resident {
 		f.make(-1, Value{Held: Whole, Unit: u})
 	}
+	f.begins(list)
 	for i, op := range list {
 		f.Done[i] = i
-		err := p.known(op)
-		if err == nil {
-			err = f.step(i, op)
-		}
-		if err != nil {
+		if err := f.step(i, op); err != nil {
 			return nil, p.errorAt(rank, i, "%w", err)
 		}
 	}
 	for _, w := range f.begun { // what nobody waited for ends with the list
 		f.finish(w, n)
 	}
-	for _, v := range slices.SortedFunc(maps.Keys(f.there), compareValues) {
-		m := f.there[v]
+	for _, m := range f.all {
+		v := m.Value
+		if f.there[v] != m { // it has ended
+			continue
+		}
 		if v.Held == Whole && (v.Host || f.Resident[v.Unit] || p.Units[v.Unit].Shard == "") || v.Held == States {
 			continue // for the next step
 		}
 		f.endAt(m, max(m.last, 0))
 	}
 	return &f.Flow, nil
-}
-
-func compareValues(a, b Value) int {
-	host := func(v Value) int {
-		if v.Host {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(a.Held, b.Held), cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Block, b.Block),
-		cmp.Compare(a.Micro, b.Micro), cmp.Compare(host(a), host(b)))
 }
 
 // resident are the units that a rank's list leaves whole, of those that are sharded.
@@ -133,6 +129,23 @@ func (p *Plan) resident(rank int) map[int]bool {
 		}
 	}
 	return whole
+}
+
+// begins has the step begin with what is first moved to the host or back: the optimizer's states, which are where they
+// are moved from, and parameters in the host's memory.
+func (f *flow) begins(list []Op) {
+	seen := map[Value]bool{}
+	for _, op := range list {
+		v := Value{Held: States, Unit: op.Unit, Host: op.Kind == Fetch}
+		if op.What == Parameters {
+			v.Held = Whole
+		}
+		if (op.Kind == Store || op.Kind == Fetch) && (op.What == State || op.What == Parameters) && !seen[Value{Held: v.Held, Unit: v.Unit}] {
+			if seen[Value{Held: v.Held, Unit: v.Unit}] = true; v.Host || v.Held == States {
+				f.make(-1, v)
+			}
+		}
+	}
 }
 
 func (f *flow) step(i int, op Op) error {
@@ -188,6 +201,12 @@ func (f *flow) step(i int, op Op) error {
 			if err := f.use(i, v); err != nil {
 				return err
 			}
+			states := Value{Held: States, Unit: u}
+			if moved := (Value{Held: States, Unit: u, Host: true}); !v.Host && f.there[moved] != nil || f.there[states] != nil {
+				if err := f.use(i, states); err != nil {
+					return err
+				}
+			}
 			if whole := (Value{Held: Whole, Unit: u}); f.there[whole] != nil { // of which it updates its shard
 				_ = f.use(i, whole)
 			}
@@ -239,9 +258,6 @@ func (f *flow) step(i int, op Op) error {
 		}
 		from, to := v, v
 		from.Host, to.Host = op.Kind == Fetch, op.Kind == Store
-		if (v.Held == States || v == Value{Held: Whole, Unit: op.Unit} && from.Host) && f.there[from] == nil {
-			f.make(-1, from) // the step begins with them
-		}
 		return f.begin(i, op, nil, []Value{from}, []Value{to})
 	case Wait:
 		op.Kind, op.Of, op.Peer = op.Of, 0, 0
@@ -310,6 +326,7 @@ func (f *flow) make(i int, v Value) *made {
 		f.release(old, max(old.last, 0))
 	}
 	m := &made{Value: v, last: i}
+	f.all = append(f.all, m)
 	if f.there[v] = m; i >= 0 {
 		f.Makes[i] = append(f.Makes[i], v)
 	}
@@ -342,7 +359,7 @@ func (f *flow) endAt(m *made, i int) { f.Ends[i] = append(f.Ends[i], m.Value) }
 
 // begin has an operation go on beside the passes. It uses some values, takes some for good, and makes some or adds to them.
 func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
-	stream := op.Stream()
+	stream := op.lane()
 	w := &underWay{at: i}
 	if before := f.last[stream]; before != nil {
 		w.before = append(w.before, before)
@@ -374,8 +391,10 @@ func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
 		m.last, m.maker = max(m.last, i), w
 		w.makes = append(w.makes, m)
 	}
-	op.Peer = 0
-	f.waits[op], f.last[stream], f.Done[i] = w, w, -1
+	if op.Peer = 0; f.waits != nil {
+		f.waits[op] = w
+	}
+	f.last[stream], f.Done[i] = w, -1
 	f.begun = append(f.begun, w)
 	if a, ok := f.p.Axis(op.Axis); ok && len(a.Groups) == 0 { // it is a part of what the rank's devices compute
 		f.finish(w, i)

@@ -177,14 +177,20 @@ func (x *index) neighbour(op Op, rank, way int) (place, bool) {
 	if other.Block += way; other.Block < 0 || other.Block >= len(x.p.Blocks) {
 		return nowhere, false
 	}
-	byRank := func(p place, rank int) int { return int(p.rank) - rank }
 	places := x.of(t, x.key(other))
 	if at, ok := slices.BinarySearchFunc(places, rank, byRank); ok {
 		return places[at], true
 	}
-	replica, _ := slices.BinarySearchFunc(x.of(t, x.key(op)), rank, byRank)
-	return places[replica], true
+	return places[x.replica(op, rank)], true
 }
+
+// replica is that of a rank which has a pass.
+func (x *index) replica(op Op, rank int) int {
+	replica, _ := slices.BinarySearchFunc(x.of(output, x.key(op)), rank, byRank)
+	return replica
+}
+
+func byRank(p place, rank int) int { return int(p.rank) - rank }
 
 // head checks what is not in the ranks' lists.
 func (p *Plan) head() error {

@@ -164,37 +164,25 @@ func (l *lowering) reduce(rank int, reduce Op) {
 	}
 }
 
-// sharers returns, for each unit, the groups of ranks that have it and exchange messages, directly or not; none where each
-// is alone, or where an axis of the unit joins them.
+// sharers returns, for each unit, the groups of ranks of the same replica that have it; none where each is alone, or where
+// an axis of the unit joins them.
 func (l *lowering) sharers() [][][]int {
-	pipeline := make([]int, len(l.Ranks)) // the lowest rank that each exchanges messages with
-	for r := range pipeline {
-		pipeline[r] = r
-	}
-	find := func(r int) int {
-		for pipeline[r] != r {
-			pipeline[r] = pipeline[pipeline[r]]
-			r = pipeline[r]
+	groups := make([][][]int, len(l.Units)) // by unit and replica
+	for r, list := range l.Ranks {
+		first := slices.IndexFunc(list, func(op Op) bool { return op.Kind == Forward })
+		if first < 0 {
+			continue
 		}
-		return r
-	}
-	for ends := range l.lanes {
-		a, b := find(int(ends[0])), find(int(ends[1]))
-		pipeline[max(a, b)] = min(a, b)
-	}
-	groups, first := make([][][]int, len(l.Units)), map[[2]int]int{} // by unit and pipeline, the group
-	for r := range l.Ranks {
+		replica := l.x.replica(list[first], r)
 		for _, u := range l.UnitsOn(r) {
-			key := [2]int{u, find(r)}
-			if _, ok := first[key]; !ok {
-				first[key] = len(groups[u])
-				groups[u] = append(groups[u], nil)
+			if groups[u] == nil {
+				groups[u] = make([][]int, l.x.replicas)
 			}
-			groups[u][first[key]] = append(groups[u][first[key]], r)
+			groups[u][replica] = append(groups[u][replica], r)
 		}
 	}
 	for u, unit := range l.Units {
-		if len(groups[u]) == 0 || len(groups[u][0]) == 1 {
+		if len(groups[u]) == 0 || len(groups[u][0]) < 2 {
 			groups[u] = nil
 		}
 		for _, name := range unit.Reduce {

@@ -186,10 +186,8 @@ func (f *Flow) lives(list []Op) (all []life) {
 		if l.Held != Input && l.Held != OutGrad || l.Host {
 			l.unused = at
 		}
-		if l.ends = at; l.made < at || !slices.Contains(f.Makes[at], v) {
-			all = append(all, l)
-		}
-		open[v] = open[v][1:]
+		l.ends = at
+		all, open[v] = append(all, l), open[v][1:]
 	}
 	for i, op := range list {
 		for _, v := range f.Uses[i] {
@@ -206,7 +204,11 @@ func (f *Flow) lives(list []Op) (all []life) {
 			open[v] = append(open[v], l)
 		}
 		for _, v := range f.Ends[i] {
-			end(v, i)
+			if len(open[v]) == 1 && open[v][0].made == i && slices.Contains(f.Makes[i], v) {
+				delete(open, v) // it need not be made
+				continue
+			}
+			end(v, i) // the oldest
 		}
 	}
 	for _, v := range f.Ends[len(list)] {

@@ -6,25 +6,44 @@ import (
 	"strings"
 )
 
-// Stream is what an operation goes on in, one after another: "compute" for passes, the name of its axis, "to 3" and
-// "from 3" for the messages to and from rank 3, "to host" and "to device". Of a Free and a Wait, which take no time, it
-// is "".
+// lane is what an operation beside the passes goes on in, one after another: an axis, the messages to or from a rank, or
+// the transfers to or from the host's memory.
+type lane struct {
+	axis string
+	kind Kind
+	peer int
+}
+
+func (op Op) lane() lane {
+	switch op.Kind {
+	case Gather, Reduce:
+		return lane{axis: op.Axis}
+	case Send, Recv, Store, Fetch:
+		return lane{kind: op.Kind, peer: op.Peer}
+	}
+	return lane{}
+}
+
+// beside tells whether an operation goes on beside the passes.
+func (op Op) beside() bool { return op.lane() != lane{} }
+
+// Stream names what an operation goes on in, one after another: "compute" for passes, else its axis, "to 3" and "from 3"
+// for the messages to and from rank 3, "to host" and "to device". Of a Free and a Wait, which take no time, it is "".
 func (op Op) Stream() string {
-	switch {
+	switch l := op.lane(); {
 	case op.Kind.Pass():
 		return "compute"
-	case op.Kind == Gather, op.Kind == Reduce:
-		return op.Axis
-	case op.Kind == Send:
-		return "to " + strconv.Itoa(op.Peer)
-	case op.Kind == Recv:
-		return "from " + strconv.Itoa(op.Peer)
-	case op.Kind == Store:
+	case l.kind == Send:
+		return fmt.Sprint("to ", l.peer)
+	case l.kind == Recv:
+		return fmt.Sprint("from ", l.peer)
+	case l.kind == Store:
 		return "to host"
-	case op.Kind == Fetch:
+	case l.kind == Fetch:
 		return "to device"
+	default:
+		return l.axis
 	}
-	return ""
 }
 
 // maxOps bounds what is read, in ranks and operations together: about 100 MB.

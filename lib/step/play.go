@@ -71,21 +71,21 @@ func play(p *Plan, flows []*Flow, costs Costs) (*clock, error) {
 func (c *clock) add(r int, list []Op) {
 	n := len(list)
 	missing, then, before := make([]int32, n), make([][]int32, n), make([]int32, n)
-	last := map[string]int32{}
+	last := map[lane]int32{}
 	for i, op := range list {
 		before[i] = -1
 		for _, j := range c.flows[r].After[i] {
 			missing[i]++
 			then[j] = append(then[j], int32(i))
 		}
-		if stream := op.Stream(); stream != "" && !op.Kind.Pass() {
+		if op.beside() {
 			missing[i]++ // to begin
-			if j, ok := last[stream]; ok {
+			if j, ok := last[op.lane()]; ok {
 				before[i] = j
 				missing[i]++
 				then[j] = append(then[j], int32(i))
 			}
-			last[stream] = int32(i)
+			last[op.lane()] = int32(i)
 		}
 	}
 	c.missing, c.then, c.before = append(c.missing, missing), append(c.then, then), append(c.before, before)
@@ -206,7 +206,7 @@ func (c *clock) goOn(r int) {
 		i := c.next[r]
 		op := list[i]
 		c.start[r][i] = max(c.start[r][i], c.now[r])
-		if stream := op.Stream(); stream != "" && stream != "compute" {
+		if op.beside() {
 			c.count(place{int32(r), int32(i)})
 			continue
 		}
@@ -239,7 +239,7 @@ func (c *clock) count(at place) {
 	if c.missing[at.rank][at.at] > 0 {
 		return
 	}
-	if stream := c.op(at).Stream(); stream != "" && stream != "compute" {
+	if c.op(at).beside() {
 		c.ready = append(c.ready, at)
 	} else if c.next[at.rank] == int(at.at) {
 		c.todo = append(c.todo, int(at.rank))
@@ -257,9 +257,14 @@ func (c *clock) arrive(at place) {
 		return
 	}
 	if send, recv := m.ops[0], m.ops[len(m.ops)-1]; c.op(send).Kind == Send {
-		end := max(c.arrival(send, recv)+c.costs.Took(c.op(send)), c.start[recv.rank][recv.at])
-		c.finish(send, end)
+		moved := c.arrival(send, recv) + c.costs.Took(c.op(send))
+		if before := c.before[send.rank][send.at]; before >= 0 { // messages come in order
+			moved = max(moved, c.end[send.rank][before])
+		}
+		end := max(moved, c.start[recv.rank][recv.at])
+		c.finish(send, end) // its buffer is free when the receive has begun as well
 		c.finish(recv, end)
+		c.end[send.rank][send.at] = moved
 		return
 	}
 	for _, to := range m.ops {

@@ -69,7 +69,7 @@ func (p *Plan) Simulate(costs Costs) (Timeline, error) {
 			if op.Kind.Pass() {
 				t.Spans = append(t.Spans, s)
 				sum += c.took(r, op)
-			} else if op.Stream() != "" {
+			} else if op.beside() {
 				transfers = append(transfers, s)
 			}
 		}

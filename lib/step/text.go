@@ -10,8 +10,10 @@ import (
 // Blocks returns n blocks with no names, and a unit for each: a pipeline's stages.
 func Blocks(n int) (blocks []Block, units []Unit) {
 	blocks, units = make([]Block, n), make([]Unit, n)
+	numbers := make([]int, n)
 	for b := range blocks {
-		blocks[b].Units = []int{b}
+		numbers[b] = b
+		blocks[b].Units = numbers[b : b+1 : b+1]
 	}
 	return blocks, units
 }

@@ -1,0 +1,96 @@
+package pipeline
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shardbook/shardbook/lib/step"
+)
+
+// Kind is a named schedule.
+type Kind string
+
+const (
+	KindNaive             Kind = "naive"
+	KindGPipe             Kind = "gpipe"
+	Kind1F1B              Kind = "1f1b"
+	KindInterleaved       Kind = "interleaved"
+	KindBreadthFirst      Kind = "breadth-first"
+	KindLooped            Kind = "looped"
+	KindZBH1              Kind = "zb-h1"
+	KindZBH2              Kind = "zb-h2"
+	KindZBV               Kind = "zb-v"
+	KindDualPipe          Kind = "dualpipe"
+	KindPipeDream         Kind = "pipedream"
+	KindPipeDreamVertical Kind = "pipedream-vertical"
+	Kind2BW               Kind = "pipedream-2bw"
+)
+
+// Kinds lists the named schedules, the asynchronous ones last.
+func Kinds() []Kind {
+	return []Kind{KindNaive, KindGPipe, Kind1F1B, KindInterleaved, KindBreadthFirst, KindLooped, KindZBH1, KindZBH2, KindZBV,
+		KindDualPipe, KindPipeDream, KindPipeDreamVertical, Kind2BW}
+}
+
+// Synchronous tells whether the kind computes what one device would: a step ends with its only update.
+func (k Kind) Synchronous() bool {
+	return k != KindPipeDream && k != KindPipeDreamVertical && k != Kind2BW
+}
+
+// Chunked tells whether the kind has as many stages on a rank as one asks for.
+func (k Kind) Chunked() bool {
+	return k == KindInterleaved || k == KindBreadthFirst || k == KindLooped
+}
+
+// New builds a named schedule. Chunks is the number of stages that a rank has: of the [Kind.Chunked] ones, where 0 stands
+// for 2; for the others it must be 0 or 1, even for zb-v, which always has two. PipeDream-2BW updates every so many
+// micro-batches as is the smallest divisor of microbatches that is not below ranks. Sizes that the kind cannot have, and
+// an unknown kind, are errors.
+func New(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error) {
+	if chunks == 0 && kind.Chunked() {
+		chunks = 2
+	}
+	switch kind {
+	case KindInterleaved:
+		return Interleaved(ranks, microbatches, chunks)
+	case KindBreadthFirst:
+		return BreadthFirst(ranks, microbatches, chunks)
+	case KindLooped:
+		return Looped(ranks, microbatches, chunks)
+	}
+	build := map[Kind]func(ranks, microbatches int) (*step.Plan, error){
+		KindNaive: Naive, KindGPipe: GPipe, Kind1F1B: OneFOneB, KindZBH1: ZBH1, KindZBH2: ZBH2, KindZBV: ZBV,
+		KindDualPipe:          DualPipe,
+		KindPipeDream:         func(r, m int) (*step.Plan, error) { return PipeDream(r, m, false) },
+		KindPipeDreamVertical: func(r, m int) (*step.Plan, error) { return PipeDream(r, m, true) },
+		Kind2BW:               smallest2BW,
+	}[kind]
+	if build == nil {
+		var names []string
+		for _, k := range Kinds() {
+			names = append(names, string(k))
+		}
+		return nil, fmt.Errorf("schedule: unknown kind %q: use one of %s", kind, strings.Join(names, ", "))
+	}
+	if chunks != 0 && chunks != 1 {
+		return nil, fmt.Errorf(
+			"schedule %s: %d chunks a rank: it takes no number of chunks; leave it out, or use %s, %s or %s", kind, chunks, KindInterleaved, KindBreadthFirst, KindLooped)
+	}
+	return build(ranks, microbatches)
+}
+
+// smallest2BW updates as often as [TwoBW] may.
+func smallest2BW(ranks, microbatches int) (*step.Plan, error) {
+	if _, err := blank(Kind2BW, ranks, microbatches, 1, 3); err != nil {
+		return nil, err
+	}
+	if microbatches < ranks {
+		return nil, fmt.Errorf(
+			"schedule %s: %d micro-batches for %d ranks: an update takes at least one for each rank: use %d", Kind2BW, microbatches, ranks, ranks)
+	}
+	every := ranks
+	for microbatches%every != 0 {
+		every++
+	}
+	return TwoBW(ranks, microbatches, every)
+}

@@ -1,0 +1,224 @@
+package pipeline
+
+import (
+	"fmt"
+
+	"github.com/shardbook/shardbook/lib/step"
+)
+
+// maxPasses is the most passes that a schedule is built with.
+const maxPasses = 1 << 20
+
+// builder writes the lists of a schedule.
+type builder struct{ *step.Plan }
+
+// blank returns a schedule with empty lists for the ranks, or an error for sizes that cannot be. A rank has chunks
+// stages, each of which makes about passes operations for a micro-batch.
+func blank(kind Kind, ranks, microbatches, chunks, passes int) (builder, error) {
+	for _, size := range []struct {
+		name  string
+		value int
+	}{{"ranks", ranks}, {"micro-batches", microbatches}, {"chunks a rank", chunks}} {
+		if size.value < 1 {
+			return builder{}, fmt.Errorf("schedule %s: %d %s: ask for at least 1", kind, size.value, size.name)
+		}
+		if size.value > maxPasses {
+			return builder{}, fmt.Errorf("schedule %s: %d %s: ask for at most %d", kind, size.value, size.name, maxPasses)
+		}
+	}
+	// Divisions, since the product may not fit an int.
+	if maxPasses/passes/ranks/microbatches/chunks == 0 {
+		return builder{}, fmt.Errorf(
+			"schedule %s: %d ranks, %d micro-batches and %d chunks a rank make more than %d passes: ask for fewer",
+			kind, ranks, microbatches, chunks, maxPasses)
+	}
+	p := &step.Plan{Name: string(kind), Micro: microbatches, Every: microbatches, Weights: step.Flush, Ranks: make([][]step.Op, ranks)}
+	p.Blocks, p.Units = step.Blocks(ranks * chunks)
+	return builder{p}, nil
+}
+
+// do appends a pass of a stage to a rank's list, or an update.
+func (b builder) do(rank int, kind step.Kind, stage, microbatch int) {
+	op := step.Op{Kind: kind, Block: stage, Micro: microbatch}
+	if kind == step.Update {
+		op.Block, op.Unit = 0, stage
+	}
+	b.Ranks[rank] = append(b.Ranks[rank], op)
+}
+
+// flush ends each rank's list with an update of each of its stages.
+func (b builder) flush() *step.Plan {
+	for r := range b.Ranks {
+		for _, stage := range b.On(r) {
+			b.do(r, step.Update, stage, b.Micro-1)
+		}
+	}
+	return b.Plan
+}
+
+// looped has stage s on rank s mod ranks. Micro-batches go through the chunks of a rank in groups, depth first: a group
+// goes through all, then the next group, of which the last may be smaller; backward through the chunks from the last.
+// After ahead(rank) forward passes each rank goes back once for each time that it goes forward. Where weights are not
+// those of a flush, a stage is updated after the backward pass of every Every-th micro-batch.
+func (b builder) looped(group int, ahead func(rank int) int) *step.Plan {
+	for r := range b.Ranks {
+		forward, backward := b.order(r, group, step.Forward), b.order(r, group, step.Backward)
+		first := min(ahead(r), len(forward))
+		list := append(b.Ranks[r], forward[:first]...)
+		for i, back := range backward {
+			if i+first < len(forward) {
+				list = append(list, forward[i+first])
+			}
+			list = append(list, back)
+			if b.Weights != step.Flush && (back.Micro+1)%b.Every == 0 {
+				list = append(list, step.Op{Kind: step.Update, Unit: back.Block, Micro: back.Micro})
+			}
+		}
+		b.Ranks[r] = list
+	}
+	if b.Weights != step.Flush {
+		return b.Plan
+	}
+	return b.flush()
+}
+
+// order returns a rank's passes of one kind.
+func (b builder) order(rank, group int, kind step.Kind) (order []step.Op) {
+	ranks := len(b.Ranks)
+	chunks := len(b.Blocks) / ranks
+	for first := 0; first < b.Micro; first += group {
+		for c := range chunks {
+			if kind != step.Forward {
+				c = chunks - 1 - c
+			}
+			for m := first; m < min(first+group, b.Micro); m++ {
+				order = append(order, step.Op{Kind: kind, Block: c*ranks + rank, Micro: m})
+			}
+		}
+	}
+	return order
+}
+
+// all is more forward passes than there are.
+func all(int) int { return maxPasses }
+
+// oneFOneB is how many forward passes 1F1B has on a rank before the first pair.
+func (b builder) oneFOneB(rank int) int { return len(b.Ranks) - rank - 1 }
+
+// Naive is model parallelism with no pipelining: one micro-batch goes forward through all stages and back, then the
+// next. One rank works at a time (Huang et al. 2019, "GPipe", figure 2b).
+func Naive(ranks, microbatches int) (*step.Plan, error) {
+	b, err := blank(KindNaive, ranks, microbatches, 1, 2)
+	if err != nil {
+		return nil, err
+	}
+	return b.looped(1, func(int) int { return 0 }), nil
+}
+
+// GPipe is all forward passes, then all backward passes (Huang et al. 2019, "GPipe", §2.3, figure 2c). The paper's
+// figure goes back through the micro-batches in descending order; here it is ascending, as in every schedule of this
+// package, so that all sum a weight's gradients in the same order. That changes no time.
+func GPipe(ranks, microbatches int) (*step.Plan, error) {
+	b, err := blank(KindGPipe, ranks, microbatches, 1, 2)
+	if err != nil {
+		return nil, err
+	}
+	return b.looped(microbatches, all), nil
+}
+
+// OneFOneB is 1F1B with a flush: after a start of forward passes, each rank goes back with a micro-batch for each that it
+// goes forward with (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", §2.2.1,
+// there PipeDream-flush). It takes as long as [GPipe], but rank r saves at most min(ranks-r, microbatches) micro-batches.
+func OneFOneB(ranks, microbatches int) (*step.Plan, error) {
+	b, err := blank(Kind1F1B, ranks, microbatches, 1, 2)
+	if err != nil {
+		return nil, err
+	}
+	return b.looped(microbatches, b.oneFOneB), nil
+}
+
+// Interleaved is 1F1B with several stages on a rank: stage s is on rank s mod ranks, so that a micro-batch passes each
+// rank chunks times, and the bubble is chunks times smaller (Narayanan et al. 2021, "Efficient Large-Scale Language Model
+// Training on GPU Clusters", §2.2.2). Micro-batches go in groups of one for each rank through all chunks, so their number
+// must be a multiple of ranks. With one chunk it is 1F1B, with any number.
+func Interleaved(ranks, microbatches, chunks int) (*step.Plan, error) {
+	b, err := blank(KindInterleaved, ranks, microbatches, chunks, 2)
+	if err != nil {
+		return nil, err
+	}
+	if chunks == 1 {
+		return b.looped(ranks, b.oneFOneB), nil
+	}
+	if microbatches%ranks != 0 {
+		below := microbatches / ranks * ranks
+		would := fmt.Sprintf("%d or %d", below, below+ranks)
+		if below == 0 {
+			would = fmt.Sprint(ranks)
+		}
+		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of %d ranks: use %s",
+			KindInterleaved, microbatches, ranks, would)
+	}
+	// The first backward pass is of the last stage for micro-batch 0, which has to go through chunks-1 rounds of a group,
+	// and to the last rank and back.
+	return b.looped(ranks, func(r int) int { return (chunks-1)*ranks + 2*(ranks-r-1) }), nil
+}
+
+// BreadthFirst has stage s on rank s mod ranks, and sends all micro-batches through one chunk before the next chunk
+// begins, forward and then back (Lamy-Poirier 2022, "Breadth-First Pipeline Parallelism", §4). A chunk's weights are
+// needed, and its gradients complete, once in a step, which goes well with sharded data parallelism.
+func BreadthFirst(ranks, microbatches, chunks int) (*step.Plan, error) {
+	b, err := blank(KindBreadthFirst, ranks, microbatches, chunks, 2)
+	if err != nil {
+		return nil, err
+	}
+	return b.looped(microbatches, all), nil
+}
+
+// Looped has the stages where [Interleaved] has them, and goes depth first: micro-batches go in groups of one for each
+// rank through all chunks. All forward passes come before all backward passes, which go from the last chunk to the first.
+// It takes any number of micro-batches; the last group may be smaller.
+func Looped(ranks, microbatches, chunks int) (*step.Plan, error) {
+	b, err := blank(KindLooped, ranks, microbatches, chunks, 2)
+	if err != nil {
+		return nil, err
+	}
+	return b.looped(ranks, all), nil
+}
+
+// PipeDream is asynchronous 1F1B, with no flush: each stage is updated after each micro-batch's backward pass, so there is
+// no bubble but at the start and the end of training (Narayanan et al. 2019, "PipeDream", §3.2). A micro-batch's two
+// passes use the same weights, which are kept for it (§3.3): those that the stage has when the micro-batch comes
+// ([step.Stash]), or, vertical, those of the version that the first stage used ([step.Vertical]).
+func PipeDream(ranks, microbatches int, vertical bool) (*step.Plan, error) {
+	kind, weights := KindPipeDream, step.Stash
+	if vertical {
+		kind, weights = KindPipeDreamVertical, step.Vertical
+	}
+	b, err := blank(kind, ranks, microbatches, 1, 3)
+	if err != nil {
+		return nil, err
+	}
+	b.Every, b.Weights = 1, weights
+	return b.looped(microbatches, b.oneFOneB), nil
+}
+
+// TwoBW is PipeDream-2BW: asynchronous 1F1B with an update for each batch of every micro-batches, the gradients of which
+// were taken at the weights before the newest (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training",
+// §3.1): micro-batch i, in batch t = i/every, uses version max(t-1, 0), so W(t+1) = W(t) - v·∇f(W(t-1)). A rank never
+// has more than two versions. That needs every >= ranks; microbatches must be a multiple of every.
+func TwoBW(ranks, microbatches, every int) (*step.Plan, error) {
+	b, err := blank(Kind2BW, ranks, microbatches, 1, 3)
+	if err != nil {
+		return nil, err
+	}
+	if every < ranks {
+		return nil, fmt.Errorf("schedule %s: an update every %d micro-batches is too often for %d ranks with two versions "+
+			"of the weights: use at least %d", Kind2BW, every, ranks, ranks)
+	}
+	if microbatches%every != 0 {
+		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of the %d that an update takes: use %d",
+			Kind2BW, microbatches, every, (microbatches/every+1)*every)
+	}
+	b.Every, b.Weights = every, step.Double
+	return b.looped(microbatches, b.oneFOneB), nil
+}

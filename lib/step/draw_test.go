@@ -1,0 +1,163 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/shardbook/shardbook/lib/trace"
+)
+
+const (
+	zbv = "schedule zb-v stages=4\nrank 0: 0F0 0F1 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1 0U1 3U1\n" +
+		"rank 1: 1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1 1U1 2U1"
+	zbh1 = "schedule zb-h1\nrank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 0U2\nrank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2 1U2"
+)
+
+// gpipe is that schedule.
+func gpipe(ranks, microbatches int) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, "schedule gpipe")
+	for r := range ranks {
+		fmt.Fprintf(&b, "rank %d:", r)
+		for _, pass := range "FB" {
+			for m := range microbatches {
+				fmt.Fprintf(&b, " %d%c%d", r, pass, m)
+			}
+		}
+		fmt.Fprintf(&b, " %dU%d\n", r, microbatches-1)
+	}
+	return b.String()
+}
+
+// TestDraw draws timelines of whole numbers, of fractions, and of times with no unit.
+func TestDraw(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		timeline Timeline
+		want     string
+	}{
+		{"two chunks", simulated(t, parsed(t, zbv), Equal()), `
+rank 0 │A0  A1  ·   B0  B0i B0w B1  B1i B1w A0i A0w ·   A1i A1w
+rank 1 │·   A0  B0  A1  B1  B0i B0w A0i A0w B1i B1w A1i A1w ·
+A0 forward, B0i input gradient, B0w weight gradient, A, B, … a rank's blocks, · idle; a column is 1
+`},
+		{"updates and thirds", simulated(t, parsed(t, gpipe(2, 1)), Costs{Forward: []float64{1. / 3}, Backward: []float64{2. / 3}, Update: []float64{1}}), `
+rank 0 │0  ·  ·  ·  0b─── u───────
+rank 1 │·  0  0b─── u─────── ·  ·
+0 forward, 0b backward, u update, · idle; a column is 0.333333333
+`},
+		{"no time", simulated(t, parsed(t, gpipe(1, 1)), Costs{Forward: []float64{0}, Backward: []float64{0}}), `
+rank 0 │
+· idle; drawn to scale, with f, b, i, w, u for passes that have no room for a number
+`},
+	} {
+		if got := "\n" + test.timeline.String(); got != test.want {
+			t.Errorf("%s: got%swant%s", test.name, got, test.want)
+		}
+	}
+}
+
+// TestDrawScale draws what has no unit, and what would be too wide, to scale: within the width, each pass where it is.
+func TestDrawScale(t *testing.T) {
+	for _, timeline := range []Timeline{
+		simulated(t, parsed(t, zbh1), Costs{Forward: []float64{3.14159}, InputGrad: []float64{2.71828}, WeightGrad: []float64{1.41421}}),
+		simulated(t, parsed(t, gpipe(3, 400)), Equal()),
+		simulated(t, parsed(t, gpipe(3, 3)), Costs{Forward: []float64{1e-9}}),
+	} {
+		text := timeline.String()
+		if !strings.Contains(text, "drawn to scale") {
+			t.Errorf("not to scale:\n%s", text)
+		}
+		for i, line := range strings.Split(text, "\n")[:len(timeline.Start)] {
+			_, row, _ := strings.Cut(line, "│")
+			runes := []rune(row)
+			if len(runes) > drawWidth || len(runes) < drawWidth/2 {
+				t.Errorf("rank %d: %d characters, want at most %d: %s", i, utf8.RuneCountInString(row), drawWidth, row)
+			}
+			if first := int(timeline.Start[i] / timeline.Makespan * drawWidth); strings.Trim(string(runes[:first]), "·") != "" {
+				t.Errorf("rank %d starts before %d: %s", i, first, row)
+			}
+		}
+	}
+}
+
+// broken is a writer that takes nothing.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("full") }
+
+func TestDrawError(t *testing.T) {
+	if err := simulated(t, parsed(t, gpipe(1, 1)), Equal()).Draw(broken{}); err == nil {
+		t.Error("no error of a writer that takes nothing")
+	}
+}
+
+func TestLetter(t *testing.T) {
+	for n, want := range map[int]string{0: "A", 25: "Z", 26: "AA", 27: "AB", 52: "BA"} {
+		if got := letter(n); got != want {
+			t.Errorf("letter(%d) is %s, want %s", n, got, want)
+		}
+	}
+}
+
+// TestCharts checks what the charts show, in their plain form, and that they can be drawn.
+func TestCharts(t *testing.T) {
+	timeline := simulated(t, parsed(t, good[1]), Equal())
+	gantt, memory := timeline.Chart("passes"), timeline.MemoryChart("memory")
+	for _, c := range []interface{ Err() error }{gantt, memory} {
+		if err := c.Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, want := range []string{"rank 0", "rank 1", "forward", "backward", "input gradient", "weight gradient"} {
+		if text := gantt.Text(); !strings.Contains(text, want) {
+			t.Errorf("the chart does not have %q:\n%s", want, text)
+		}
+	}
+	if text := memory.Text(); !strings.Contains(text, "rank 1") {
+		t.Errorf("the chart does not have rank 1:\n%s", text)
+	}
+}
+
+// TestTrace checks that a trace has the spans of the timeline, and survives its file.
+func TestTrace(t *testing.T) {
+	timeline := simulated(t, parsed(t, zbh1), Equal())
+	tr, err := timeline.Trace(time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file strings.Builder
+	if err := tr.WriteChrome(&file); err != nil {
+		t.Fatal(err)
+	}
+	back, err := trace.ReadChrome(strings.NewReader(file.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for r := range timeline.Start {
+		spans := trace.Of(back.Spans, r, trace.Compute)
+		for i, s := range timeline.Of(r) {
+			if s.Kind == Update { // takes no time
+				continue
+			}
+			got := spans[i]
+			if got.Name != timeline.Plan.Text(s.Op) || got.Start != time.Duration(s.Start)*time.Millisecond || got.End != time.Duration(s.End)*time.Millisecond {
+				t.Errorf("rank %d: %+v, want %+v", r, got, s)
+			}
+			count++
+		}
+	}
+	if count != len(back.Spans) || count != 3*2*3 {
+		t.Errorf("%d spans, %d in the file, want 18", count, len(back.Spans))
+	}
+	for _, unit := range []time.Duration{0, -1, 1 << 62} {
+		if _, err := timeline.Trace(unit); err == nil || !strings.Contains(err.Error(), "choose a unit") {
+			t.Errorf("unit %d: error %v", unit, err)
+		}
+	}
+}

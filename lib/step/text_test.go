@@ -1,0 +1,222 @@
+package step
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// TestRoundTrip writes and reads random plans, sound and not, under awkward names.
+func TestRoundTrip(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	names := []string{"", "1f1b", "two words", "a\nb", `"quoted"`, "a=b", "#", "ü", "schedule x", "stages=3"}
+	for i := range 600 {
+		p := randomPlan(random)
+		p.Name = names[i%len(names)]
+		if i%3 == 0 {
+			mutate(random, p)
+		}
+		if i%4 == 0 {
+			p.Blocks[0].Name, p.Units[0].Name = names[i%len(names)], names[i/2%len(names)]
+			p.Blocks[len(p.Blocks)-1].Units = []int{0}
+		}
+		if i%5 == 0 {
+			p.Axes = append(p.Axes, Axis{Name: "own", Size: 3})
+			p.Units = append(p.Units, Unit{Name: "tied", Reduce: []string{"own"}})
+		}
+		if i%7 == 0 {
+			p.Ranks[len(p.Ranks)-1] = nil
+		}
+		for r, list := range p.Ranks {
+			if len(list) == 0 {
+				p.Ranks[r] = nil
+			}
+		}
+		both(t, p)
+	}
+}
+
+// both writes and reads a plan in both forms.
+func both(t *testing.T, p *Plan) {
+	t.Helper()
+	if got, err := Parse(p.String()); err != nil || !reflect.DeepEqual(got, p) {
+		t.Fatalf("as text:\n%vcomes back as\n%v(%v)", p, got, err)
+	}
+	if len(p.Ranks) == 0 {
+		return // CSV has no form for that
+	}
+	var b bytes.Buffer
+	if err := p.WriteCSV(&b); err != nil {
+		t.Fatal(err)
+	}
+	written := b.String()
+	if got, err := ReadCSV(&b); err != nil || !reflect.DeepEqual(got, p) {
+		t.Fatalf("as CSV:\n%s\ncomes back as\n%v(%v)", written, got, err)
+	}
+}
+
+const small = "schedule mine stages=2\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1F1 1B1 1U1"
+
+func TestParse(t *testing.T) {
+	p, err := Parse("# by hand\n\nschedule mine\n  rank  0 : 0F0  0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1F1 1B1 1U1\n")
+	if want := parsed(t, small); err != nil || !reflect.DeepEqual(p, want) {
+		t.Errorf("%v(%v), want\n%v", p, err, want)
+	}
+	for _, c := range []struct{ text, want string }{
+		{"", "the text is empty"},
+		{"# only this", "the text is empty"},
+		{"rank 0: 0F0", `line 1: "rank 0: 0F0": want "schedule NAME`},
+		{"\nschedule a b", `line 2: "b": want stages=N`},
+		{"schedule a stages=0", "want stages=N with N from 1 to"},
+		{"schedule a stages=-1", "want stages=N"},
+		{"schedule a microbatches=99999999999999999999", "want microbatches=N"},
+		{"schedule a every=x", "want every=N"},
+		{"schedule a weights=old", "want weights=flush, stash, vertical or double"},
+		{"schedule a=b stages=1", `name "a=b": quote`},
+		{"schedule a\nrank 1: 0F0", `line 2: "rank 1: 0F0": want the list of the next rank, "rank 0: 0F0`},
+		{"schedule a\nrank 0 0F0", "want the list of the next rank"},
+		{"schedule a\nrank 0: 0F0 0X0", `line 2: position 1: "0X0": want block, pass`},
+		{"schedule a\nrank 0: 0F", "as in 2F0"},
+		{"schedule a\nrank 0: F0", "as in 2F0"},
+		{"schedule a\nrank 0: 0F0F0", "as in 2F0"},
+		{"schedule a\nrank 0: +1F0", "as in 2F0"},
+		{"schedule a\nrank 0: 9999999F0", "want numbers up to"},
+		{"schedule a\nrank 0: SEND_F0", "as in 2F0"},
+		{"schedule a\nrank 0: UNSHARD", "as in 2F0"},
+		{"schedule a\nrank 0: 0UNSHARD@a,b", "as in 2F0"},
+		{"schedule a\nrank 0: 0SEND_F0>x", "want a rank"},
+		{"plan a stages=2", "want blocks=N"},
+		{"plan a blocks=1\naxis \"a b\" size=2", "name it with letters"},
+		{"plan a blocks=1\naxis a size=x", "want size=N"},
+		{"plan a blocks=1\naxis a groups=3-1", "want numbers as in 0-3,6"},
+		{"plan a blocks=1\naxis a colour=red", "want size=N or groups="},
+		{"plan a blocks=1\nunit 1 shard=a", "unit 1: there are 1"},
+		{"plan a blocks=1\nunit 0 size=a", "want reduce=AXIS,AXIS or shard=AXIS"},
+		{"plan a blocks=1\nunit 0 reduce=a,", "want names of axes"},
+		{"plan a blocks=1\nblock 1 units=0", "block 1: there are 1"},
+		{"plan a blocks=1\nblock 0 unit=0", "want units=0,1"},
+		{"plan a blocks=1\nlayer 0", "want a line for an axis"},
+		{"plan a blocks=1\nranks 0,2: 0F0", "rank 1 has no list"},
+		{"plan a blocks=1\nranks 0,0: 0F0", "rank 0 has a list already"},
+		{"plan a blocks=1\nranks 0-1000000: 0F0", "more than"},
+	} {
+		if _, err := Parse(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %q", c.text, err, c.want)
+		}
+	}
+	if _, err := Parse("schedule a\nrank 0:" + strings.Repeat(" 0F0", maxOps+1)); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("too many operations: %v", err)
+	}
+}
+
+func TestReadCSV(t *testing.T) {
+	want := parsed(t, small)
+	want.Name = ""
+	for _, text := range []string{
+		"0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n",           // as PyTorch dumps it
+		"0F0,0F1,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1\r\n\r\n",    // as Python's csv ends lines
+		" 0F0, 0F1,\"0B0\",0B1\n# a note\n1F0,1B0,1F1,1B1", // by hand
+		"0F0,0F1,0B0,0B1,0U1\n1F0,1B0,(1F1;1B1)OVERLAP_F_B,1U1\n",
+	} {
+		if got, err := ReadCSV(strings.NewReader(text)); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q is\n%v(%v), want\n%v", text, got, err, want)
+		}
+	}
+	for _, c := range []struct{ text, want string }{
+		{"", "no records"},
+		{"# schedule a stages=2\n", "no records"},
+		{"# schedule a stages=x\n0F0", "line 1"},
+		{"(0F0;what)OVERLAP_F_B", `line 1: rank 0: position 1: "what": want block, pass`},
+		{"0F0\n1F0,what", `line 2: rank 1: position 1: "what": want block, pass`},
+		{strings.Repeat("0F0,", maxOps+1), "more than"},
+		{strings.Repeat("\"\"\n", maxOps+1), "more than"},
+		{strings.Repeat(",", maxCSV+1), "longer than"},
+	} {
+		if _, err := ReadCSV(strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.40q: %v, want %q", c.text, err, c.want)
+		}
+	}
+}
+
+// TestReadLoweredCSV reads what PyTorch lowers, with parameters that are gathered, and an older file, whose B before a W is
+// the gradient of the input.
+func TestReadLoweredCSV(t *testing.T) {
+	const lowered = "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n" +
+		"1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1,1REDUCE_GRAD,1RESHARD"
+	p, err := ReadCSV(strings.NewReader(lowered))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Check(); err != nil {
+		t.Error(err)
+	}
+	both(t, p)
+	var b strings.Builder
+	if err := p.WriteCSV(&b); err != nil || !strings.Contains(b.String(), lowered[:80]) {
+		t.Errorf("%s(%v), want\n%s", b.String(), err, lowered)
+	}
+	older, err := ReadCSV(strings.NewReader("0F0,0F1,0B0,0W0,0B1,0W1"))
+	if err != nil || !strings.Contains(older.String(), "0F0 0F1 0I0 0W0 0I1 0W1 0U1") {
+		t.Errorf("%v(%v)", older, err)
+	}
+}
+
+// TestCSVFaults: what readers and writers say comes back.
+func TestCSVFaults(t *testing.T) {
+	fault := errors.New("the disk is on fire")
+	if _, err := ReadCSV(iotest.ErrReader(fault)); !errors.Is(err, fault) {
+		t.Errorf("reading: %v", err)
+	}
+	r, w := io.Pipe()
+	r.CloseWithError(fault)
+	if err := parsed(t, small).WriteCSV(w); !errors.Is(err, fault) {
+		t.Errorf("writing: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0") {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if p, err := Parse(text); err == nil && len(p.Blocks) < 1000 && len(p.Ranks) < 1000 { // for speed
+			both(t, p)
+			anything(p)
+		}
+	})
+}
+
+func FuzzReadCSV(f *testing.F) {
+	for _, text := range []string{
+		"# schedule a stages=2 microbatches=2 every=2 weights=flush\n0F0,0F1,0B0,0B1,0U1\n1F0,1B0,1F1,1B1,1U1\n",
+		"0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n",
+		"\"\"\n(0F1;3B0)OVERLAP_F_B,0UNSHARD",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if p, err := ReadCSV(strings.NewReader(text)); err == nil && len(p.Blocks) < 1000 { // for speed
+			both(t, p)
+			anything(p)
+		}
+	})
+}
+
+// anything calls all that takes a plan from outside: it must not panic or hang.
+func anything(p *Plan) {
+	for r := range p.Ranks {
+		_, _ = p.Flow(r)
+	}
+	_ = p.Check()
+	_, _ = p.WithMessages()
+	_, _ = p.KeptVersions()
+	_, _ = p.Simulate(Costs{})
+	_, _ = p.Memory(Sizes{})
+	_, _ = p.Traffic(Sizes{})
+	p.PeakActivations()
+}
