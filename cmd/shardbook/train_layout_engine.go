@@ -12,7 +12,6 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	layouts "github.com/shardbook/shardbook/lib/parallel"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -59,28 +58,20 @@ func (e layoutEngine) Join(ctx context.Context, g group.Group, number int) (rank
 		return nil, err
 	}
 	bytes, err := e.Bytes(g.Rank())
-	return layoutRank{r, e.Layout().Pipe, byName(bytes)}, err
+	return layoutRank{r, byName(bytes)}, err
 }
 
 // Close has nothing to do: ranks have programs of their own.
 func (e layoutEngine) Close() {}
 
 type layoutRank struct {
-	*layouts.Rank
-	pipe   int
+	train.Trainer
 	memory map[string]int64
 }
 
-// Step gives a loss whose mean over all ranks is that of the batch: only ranks with the last stage know any.
 func (r layoutRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
-	m, err := r.Rank.Step(ctx, inputs, targets)
-	m.Loss *= float64(r.pipe)
+	m, err := r.Trainer.Step(ctx, inputs, targets)
 	return ddp.Metrics{Metrics: m}, err
-}
-
-// Params are the rank's.
-func (r layoutRank) Params(context.Context) (params.Named[*tensors.Tensor], error) {
-	return r.Rank.Params()
 }
 
 func (r layoutRank) Memory() map[string]int64 { return r.memory }

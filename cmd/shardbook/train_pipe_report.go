@@ -41,7 +41,11 @@ func (t *training) piped() (*pipeResult, error) {
 		if e.Layout().Pipe == 1 {
 			return nil, nil
 		}
-		s, cut = e.Schedule(), e.Layout().Cut
+		cut = e.Layout().Cut
+		var err error
+		if s, err = e.Schedule(); err != nil {
+			return nil, err
+		}
 	default:
 		return nil, nil
 	}

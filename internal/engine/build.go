@@ -287,7 +287,11 @@ func (b *build) backward(op step.Op) {
 			break
 		}
 		s := b.sumOf(slot{kind: sumSlot, number: b.unitOf[at].number})
-		s.added[at] = plus(s.added[at], graph.ConvertDType(grads[k], b.policy.Reduce))
+		grad := grads[k]
+		if n := b.summands(); n > 1 && b.early() {
+			grad = scaled(grad, graph.Const(b.g, float32(1/float64(n))))
+		}
+		s.added[at] = plus(s.added[at], graph.ConvertDType(grad, b.policy.Reduce))
 		if x == nil {
 			b.last = s.added[at]
 		}

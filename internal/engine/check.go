@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/gomlx/compute/shapes"
 
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/step"
 )
 
 // Check returns an error if a spec cannot be carried out, before any device is touched.
@@ -26,8 +29,19 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 			kinds[kind] += cell.shape.ByteSize()
 		}
 	}
+	rows := o.shards
+	if o.reducesEach() {
+		rows = 1
+	}
 	for _, number := range o.order {
-		kinds[memest.Gradients] += shapes.Make(o.policy.Reduce, o.shards, o.units[number].size).ByteSize()
+		kinds[memest.Gradients] += shapes.Make(o.policy.Reduce, rows, o.units[number].size).ByteSize()
 	}
 	return kinds, nil
+}
+
+// reducesEach says whether gradients are reduced to shards as soon as there are some, so that no others are kept.
+func (o *own) reducesEach() bool {
+	return o.shards > 1 && slices.ContainsFunc(o.Plans[0].Ranks[o.rank], func(op step.Op) bool {
+		return op.Kind == step.Wait && op.Of == step.Reduce
+	})
 }

@@ -41,6 +41,14 @@ type layout struct {
 func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 	p, members := engine.Serial(m, l.micro)
 	spec := engine.Spec{Members: members}
+	inside := train.Axis
+	if l.devices > 1 {
+		p.Inside(inside, l.devices)
+		for u := range p.Units {
+			p.Units[u].Reduce = append(p.Units[u].Reduce, inside)
+		}
+		spec.Mesh = []xla.MeshAxis{xla.Axis(inside, l.devices)}
+	}
 	if l.pipe > 1 {
 		s, err := schedule.New(schedule.Kind(l.schedule), l.pipe, l.micro, l.chunks)
 		if err != nil {
@@ -63,14 +71,6 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 		p = recompute.Blocks(p)
 	case "stages":
 		p = recompute.Stages(p)
-	}
-	inside := train.Axis
-	if l.devices > 1 {
-		p.Inside(inside, l.devices)
-		for u := range p.Units {
-			p.Units[u].Reduce = append(p.Units[u].Reduce, inside)
-		}
-		spec.Mesh = []xla.MeshAxis{xla.Axis(inside, l.devices)}
 	}
 	switch {
 	case l.shard > 1:

@@ -324,3 +324,42 @@ func (o *own) activations() xla.Placement {
 	}
 	return on
 }
+
+// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the first block,
+// and the other ranks of their pipelines with them.
+func (o *own) copies() (n, at int) {
+	p := o.Plans[0]
+	for rank, list := range p.Ranks {
+		first := slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 })
+		if !first {
+			continue
+		}
+		if rank <= o.rank {
+			at = n
+		}
+		n++
+	}
+	return n, at
+}
+
+// summands is how many gradients are added up to the mean over a batch: of micro-batches, and of ranks and devices with other rows
+// or tokens. Where losses are sums it is 1.
+func (o *own) summands() int {
+	if o.Sum {
+		return 1
+	}
+	n, _ := o.copies()
+	n *= o.Plans[0].Every
+	for _, name := range o.averaged() {
+		for _, a := range o.Mesh {
+			if a.Name == name {
+				n *= a.Size
+			}
+		}
+	}
+	return n
+}
+
+// early says whether gradients are divided by the summands before they are added up: sums of half types might overflow where
+// their mean does not.
+func (o *own) early() bool { return o.policy.Reduce.Size() < 4 }

@@ -67,7 +67,11 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 			return m, err
 		}
 	}
-	if err := p.await(len(p.plan.Ranks[r.own.rank])); err != nil {
+	end := len(p.plan.Ranks[r.own.rank])
+	if err := p.await(end); err != nil {
+		return m, err
+	}
+	if err := p.release(p.flow.Ends[end]); err != nil {
 		return m, err
 	}
 	m, err = p.report()
@@ -330,21 +334,12 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	return args, nil
 }
 
-// factor is one over the summands of a mean of gradients.
+// factor is what the sums of the gradients are multiplied by for an update.
 func (p *play) factor() float32 {
-	if p.Sum {
+	if p.own.early() {
 		return 1
 	}
-	copies, _ := p.Rank.copies()
-	n := copies * p.plan.Every
-	for _, axis := range p.own.averaged() {
-		for _, a := range p.Mesh {
-			if a.Name == axis {
-				n *= a.Size
-			}
-		}
-	}
-	return float32(1 / float64(n))
+	return float32(1 / float64(p.own.summands()))
 }
 
 func (p *play) gradsOf(unit int) *grads {
@@ -463,7 +458,7 @@ func (p *play) report() (m train.Metrics, err error) {
 			return m, err
 		}
 	}
-	copies, _ := p.Rank.copies()
+	copies, _ := p.own.copies()
 	if !p.Sum {
 		loss /= float64(p.plan.Micro * copies)
 	}

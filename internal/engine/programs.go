@@ -25,6 +25,8 @@ type Programs struct {
 	ranks   []*own         // by rank of the plans
 	firsts  map[string]int // by name of an entry of the state: the first rank that has it
 
+	kinds chain.Kinds
+
 	mu     sync.Mutex
 	shared map[string]*xla.Portable
 	all    []interface{ Close() }

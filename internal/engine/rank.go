@@ -166,6 +166,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 	if r.lost != nil {
 		return train.Metrics{}, r.lost
 	}
+	if err := train.CheckBatch(r.model, inputs, targets); err != nil {
+		return train.Metrics{}, err
+	}
 	parts, err := r.parts(inputs, targets)
 	if err != nil {
 		return train.Metrics{}, err
@@ -183,25 +186,8 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 
 // parts are the rank's micro-batches of a batch.
 func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
-	copies, at := r.copies()
+	copies, at := r.own.copies()
 	return microBatches(inputs, targets, at, copies, r.Plans[0].Micro, r.Mesh[0].Size)
-}
-
-// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the first block,
-// and the other ranks of their pipelines with them.
-func (r *Rank) copies() (n, at int) {
-	p := r.Plans[0]
-	for rank, list := range p.Ranks {
-		first := slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 })
-		if !first {
-			continue
-		}
-		if rank <= r.own.rank {
-			at = n
-		}
-		n++
-	}
-	return n, at
 }
 
 // prepare makes the programs for micro-batches of a shape, before any rank begins.
@@ -218,6 +204,12 @@ func (r *Rank) prepare(part microBatch) error {
 		split = split || slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.InputGrad })
 	}
 	var err error
+	if r.mesh.NumDevices() == 1 { // blocks of one kind share programs
+		if err = r.kinds.Check(r.backend.Text, r.own.passes, in); err != nil {
+			r.inputs = shapes.Shape{}
+			return err
+		}
+	}
 	if r.sizes, err = r.measure(r.own, in, out, split); err != nil {
 		r.inputs = shapes.Shape{}
 		return err

@@ -144,6 +144,11 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		_, gone := ends[x]
 		return gone && (x.kind == sumSlot || x.kind == reducedSlot)
 	})
+	for _, x := range s.out { // the whole of a unit, in place of the one before
+		if x.kind == cellSlot && slices.Contains(s.in, x) {
+			s.changes(x)
+		}
+	}
 	s.donated = slices.DeleteFunc(s.donated, func(x slot) bool { return !slices.Contains(s.out, x) })
 	for _, u := range o.order {
 		if fresh[u] {

@@ -19,40 +19,38 @@ const (
 	BetweenRanks  = "replica"            // gradients of replicas
 )
 
-// compose writes the layout's plan: one technique after another rewrites that of one device.
-func (p *Plan) compose(model chain.Model) error {
-	l := p.layout
-	s, members := engine.Serial(model, l.Microbatches)
-	inside := strings.Join(append([]string{train.Axis}, p.spec.Shares.Tokens...), "+")
+// compose writes the layout's plan: one technique after another rewrites that of one device. It returns the parameters of
+// the plan's units, too, and how many blocks each stage has.
+func (l Layout) compose(model chain.Model, tokens []string) (p *step.Plan, members [][]int, cut []int, err error) {
+	p, members = engine.Serial(model, l.Microbatches)
+	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
 	if l.PerRank() > 1 {
-		s.Inside(inside, l.shards())
-		for u := range s.Units {
-			s.Units[u].Reduce = []string{inside}
+		p.Inside(inside, l.shards())
+		for u := range p.Units {
+			p.Units[u].Reduce = []string{inside}
 		}
 	}
 	order, err := l.order()
 	if err != nil {
-		return err
+		return nil, nil, nil, err
 	}
-	if p.layout.Cut == nil {
-		if p.layout.Cut, err = pipeline.Even(len(model.Blocks), len(order.Blocks)); err != nil {
-			return err
+	if cut = l.Cut; cut == nil {
+		if cut, err = pipeline.Even(len(model.Blocks), len(order.Blocks)); err != nil {
+			return nil, nil, nil, err
 		}
 	}
-	if s, err = pipeline.Spread(s, order, p.layout.Cut); err != nil {
-		return err
+	if p, err = pipeline.Spread(p, order, cut); err != nil {
+		return nil, nil, nil, err
 	}
 	if l.Recompute {
-		s = recompute.Stages(s)
+		p = recompute.Stages(p)
 	}
-	s = s.Copies(l.Replicas, BetweenRanks)
+	p = p.Copies(l.Replicas, BetweenRanks)
 	switch {
 	case l.ZeRO > 0 && l.shards() > 1:
-		s = zero.Shard(s, l.ZeRO, l.Prefetch, 0, inside)
+		p = zero.Shard(p, l.ZeRO, l.Prefetch, 0, inside)
 	case l.ZeRO > 0 && l.Replicas > 1:
-		s = zero.Shard(s, l.ZeRO, l.Prefetch, 1+l.Prefetch, BetweenRanks)
+		p = zero.Shard(p, l.ZeRO, l.Prefetch, 1+l.Prefetch, BetweenRanks)
 	}
-	s = ddp.Average(s, true, false)
-	p.spec.Plans, p.spec.Members = []*step.Plan{s}, members
-	return nil
+	return ddp.Average(p, true, false), members, cut, nil
 }

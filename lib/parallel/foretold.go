@@ -3,48 +3,63 @@ package parallel
 import (
 	"cmp"
 	"fmt"
-	"slices"
+	"maps"
 	"strings"
 
 	"github.com/gomlx/compute/dtypes"
 
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/memest"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Traffic is what a step sends, in bytes, before anything runs: what [Run.Traffic] measures after it, under the same names, of a
-// Transformer that is shared as gpt.Parallel shares it, with rings in the placement sequence.Zigzag or sequence.Contiguous. The setup,
-// the rows, the errors and how the model is cut into stages are those of [Layout.Estimate]. Sums of losses and norms are not counted,
-// nor is what ZeRO and vocabularies are padded with. Of a rank with several stages each is taken to have the same number of blocks and
-// of parameters.
+// Traffic is what a step sends, in bytes, before anything runs: what a trainer's Traffic measures after it, under the same
+// names, of a Transformer that is shared as gpt.Parallel shares it, with rings in the placement sequence.Zigzag or
+// sequence.Contiguous. The setup, the rows and the errors are those of [Layout.Estimate]. Sums of losses and norms are not
+// counted. Parameters, gradients and messages are those of the layout's plan ([step.Plan.Traffic]), what blocks send within
+// themselves is counted block by block.
 func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
-	before := l
-	before.ZeRO = 0
-	own, err := before.Estimate(s, rows) // of a device
-	if err != nil {
-		return nil, err
-	}
-	before.Tensor, before.TensorSequence = 1, false
-	whole, err := before.Estimate(s, rows) // of those that share layers, together
-	if err != nil {
-		return nil, err
-	}
-	order, err := l.schedule()
-	if err != nil {
+	if _, err := l.Estimate(s, rows); err != nil {
 		return nil, err
 	}
 	l = l.whole()
 	s.Seq = cmp.Or(s.Seq, s.Model.Context)
+	f := foretold{Layout: l, setup: s, rows: int64(rows / (l.Replicas * l.Data * l.Microbatches)),
+		policy: train.Recipe{Precision: s.Precision}.Policy()}
+	f.list()
+	p, members, _, err := l.compose(f.model, f.tokens())
+	if err != nil {
+		return nil, err
+	}
+	device, rank := f.sizes(p, members)
+	own, err := p.Traffic(device)
+	if err != nil {
+		return nil, err
+	}
+	between, err := p.Traffic(rank)
+	if err != nil {
+		return nil, err
+	}
 	most := map[string]int64{}
-	for rank, stage := range own.Stages {
-		f := foretold{Layout: l, setup: s, rows: int64(rows / (l.Replicas * l.Data * l.Microbatches)), schedule: order,
-			policy: train.Recipe{Precision: s.Precision}.Policy(), stages: len(order.On(rank)), blocks: stage.Blocks, all: map[string]int64{}}
-		f.params, f.whole = f.numbers(stage), f.numbers(whole.Stages[rank])
-		for name, n := range f.rank(rank) {
+	for r, list := range p.Ranks {
+		f.all = map[string]int64{}
+		for axis, n := range between[r] {
+			if a, ok := p.Axis(axis); !ok || len(a.Groups) > 0 {
+				f.all[axis] += n
+			} else if name := f.named(axis); name != "" {
+				f.all[name] += own[r][axis] - f.unused(p, list, device)
+			}
+		}
+		for _, op := range list {
+			f.pass(op, len(p.Blocks)-1)
+		}
+		for name, n := range maps.All(f.all) {
 			most[name] = max(most[name], n)
 		}
 	}
@@ -54,203 +69,211 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 // foretold counts what a rank sends in a step.
 type foretold struct {
 	Layout
-	setup    memest.Setup
-	policy   precision.Policy
-	schedule schedule.Schedule
-	rows     int64 // of a micro-batch, on a device
-	stages   int   // of the rank
-	blocks   int   // of the model's, in all of them
-	params   int64 // of a device, before ZeRO
-	whole    int64 // of all devices that share layers
-	all      map[string]int64
+	setup  memest.Setup
+	policy precision.Policy
+	rows   int64 // of a micro-batch, on a device
+	model  chain.Model
+	own    map[string]int64 // parameters, by name, of a device
+	cut    map[string]bool  // those of which devices that share layers have parts
+	all    map[string]int64
 }
 
-// numbers is how many parameters a device has, as a ledger says it.
-func (f foretold) numbers(s memest.Stage) int64 {
-	return s.Of(memest.Parameters) / int64(f.policy.Compute.Size())
-}
-
-// rank counts the passes of a rank's schedule, and its update.
-func (f foretold) rank(rank int) map[string]int64 {
-	for _, a := range f.schedule.Ranks[rank] {
-		first, last := a.Stage == 0, a.Stage == f.schedule.Stages-1
-		switch a.Pass {
-		case schedule.Forward:
-			f.forward(first, last)
-		case schedule.Backward:
-			f.again(first, last)
-			f.backward(first, last)
-		case schedule.InputGrad:
-			f.again(first, last)
-			if !first { // which has all in the other part
-				f.input(last)
+// list makes the chain of a Transformer's blocks.
+func (f *foretold) list() {
+	f.own, f.cut = map[string]int64{}, map[string]bool{}
+	blocks := []chain.Block{{Name: "embed"}}
+	for i := range f.setup.Model.Layers {
+		blocks = append(blocks, chain.Block{Name: fmt.Sprint("h", i)})
+	}
+	blocks = append(blocks, chain.Block{Name: "head"})
+	add := func(block int, name string, t cost.Tensor) {
+		f.own[name], f.cut[name] = f.part(t)
+		blocks[block].Params = append(blocks[block].Params, params.New(name, dtypes.Float32, int(f.own[name])))
+	}
+	for _, t := range f.setup.Model.Tensors() {
+		switch t.Part {
+		case cost.Embedding, cost.Position:
+			if add(0, t.Name, t); t.Part == cost.Embedding && f.setup.Model.Tied {
+				add(len(blocks)-1, t.Name, t)
 			}
-		case schedule.WeightGrad:
-			if first {
-				f.backward(first, last)
-			} else {
-				f.weights(last)
+		case cost.LastNorm, cost.Head:
+			add(len(blocks)-1, t.Name, t)
+		default:
+			for i := range f.setup.Model.Layers {
+				add(1+i, fmt.Sprint(t.Name, i), t)
 			}
 		}
-		if leaves(f.schedule, rank, a) {
-			f.all[BetweenStages] += f.between() * int64(f.shards()) // whole, of all devices
+	}
+	f.model = chain.Model{Blocks: blocks}
+}
+
+// part is how many elements of a parameter a device has, and whether others have other ones (Shoeybi et al. 2019, §3).
+func (f *foretold) part(t cost.Tensor) (n int64, cut bool) {
+	m, ranks := f.setup.Model, int64(f.Tensor)
+	last := int64(t.Dims[len(t.Dims)-1])
+	switch t.Name {
+	case "tok":
+		return (int64(t.Dims[0]) + ranks - 1) / ranks * last, true
+	case "head.w":
+		return int64(t.Dims[0]) * ((last + ranks - 1) / ranks), true
+	case "h.qkv.w", "h.qkv.b":
+		return t.Size() / last * int64((m.Heads/f.Tensor+2*max(1, m.KV()/f.Tensor))*m.HeadDim()), true
+	case "h.gate.w", "h.gate.b", "h.up.w", "h.up.b", "h.o.w", "h.down.w":
+		return t.Size() / ranks, true
+	}
+	return t.Size(), false
+}
+
+// tokens are the axes along which devices have other tokens.
+func (f *foretold) tokens() (axes []string) {
+	for name, n := range map[string]int{Ring: f.Ring, Ulysses: f.Ulysses} {
+		if n > 1 {
+			axes = append(axes, name)
 		}
 	}
-	f.update(rank)
-	return f.all
+	return axes
 }
 
-// forward is the forward pass of a stage for a micro-batch.
-func (f foretold) forward(first, last bool) {
-	f.gather(first, last, true)
-	each, ends := 2, count(first) // an all-reduce behind attention, perceptron and embeddings,
-	if f.TensorSequence {         // in two parts, and an all-gather before the head
-		each, ends = 4, count(first)+count(last)
+// named is the name of an axis of devices as the compiler's collectives have it: without axes of one device.
+func (f *foretold) named(axis string) string {
+	var names []string
+	for _, a := range f.axes() {
+		for _, name := range strings.Split(axis, "+") {
+			if a.Name == name && a.Size > 1 {
+				names = append(names, name)
+			}
+		}
 	}
-	f.layers(each, ends)
-	if last && f.Tensor > 1 { // the loss: of each token's logits the largest, the sum of the exponentials, the target's
-		f.all[Tensor] += 3 * f.tokens() * int64(f.policy.Output.Size())
-	}
-	f.attention(true)
+	return strings.Join(names, ",")
 }
 
-// backward is the whole backward pass.
-func (f foretold) backward(first, last bool) {
-	f.gather(first, last, !first)
-	each, ends := 2, count(last)
+// sizes are those of a plan's values on a device, and on a rank's devices together.
+func (f *foretold) sizes(p *step.Plan, members [][]int) (device, rank step.Sizes) {
+	tree := f.model.Params()
+	shards := int64(1)
+	for u, list := range members {
+		n, times := int64(0), int64(1)
+		for _, at := range list {
+			if p.Units[u].Shard != "" {
+				a, _ := p.Axis(p.Units[u].Shard)
+				shards = int64(a.Size)
+			}
+			name := tree[at].Name
+			if n += (f.own[name] + shards - 1) / shards * shards; f.cut[name] {
+				times = int64(f.Tensor)
+			}
+		}
+		compute, reduce := n*int64(f.policy.Compute.Size()), n*int64(f.policy.Reduce.Size())
+		device.Whole, device.Sum = append(device.Whole, compute), append(device.Sum, reduce)
+		device.Reduced = append(device.Reduced, reduce/shards)
+		rank.Whole, rank.Sum = append(rank.Whole, compute*times), append(rank.Sum, reduce*times)
+		left := reduce * times
+		if len(p.Units[u].Reduce) > 0 {
+			if a, _ := p.Axis(p.Units[u].Shard); len(a.Groups) > 0 {
+				left /= shards
+			}
+		}
+		rank.Reduced = append(rank.Reduced, left)
+	}
+	rank.Input = []int64{f.between() * int64(f.shards())}
+	device.Input = rank.Input
+	return device, rank
+}
+
+// unused is what is gathered of the embeddings for their backward pass alone, which does not need them: the compiler leaves it out.
+func (f *foretold) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes int64) {
+	used := map[int]bool{}
+	for _, op := range list {
+		switch {
+		case op.Kind == step.Forward || op.Kind == step.Recompute || op.Kind.Pass() && op.Block > 0:
+			for _, u := range p.Blocks[op.Block].Units {
+				used[u] = true
+			}
+		case op.Kind == step.Gather:
+			used[op.Unit] = false
+		case op.Kind == step.Free && !used[op.Unit]:
+			bytes += of.Whole[op.Unit]
+		}
+	}
+	return bytes
+}
+
+// pass counts what a pass of a block sends between devices that share layers, sequences or tokens.
+func (f *foretold) pass(op step.Op, last int) {
+	first, layer, end := op.Block == 0, op.Block > 0 && op.Block < last, op.Block == last
+	switch op.Kind {
+	case step.Forward, step.Recompute:
+		each, ends := 2, count(first) // an all-reduce behind attention, perceptron and embeddings,
+		if f.TensorSequence {         // in two parts, and an all-gather before the head
+			each, ends = 4, count(first)+count(end)
+		}
+		f.layers(each*count(layer) + ends)
+		if end && f.Tensor > 1 { // the loss: of each token's logits the largest, the sum of the exponentials, the target's
+			f.all[Tensor] += 3 * f.tokensOf() * int64(f.policy.Output.Size())
+		}
+		f.attention(layer, true)
+	case step.Backward:
+		f.backward(op.Block, first, layer, end)
+	case step.InputGrad:
+		if first { // which has all in the other part
+			return
+		}
+		each, ends := 2, count(end)
+		if f.TensorSequence {
+			each, ends = 4, 2*count(end)
+		}
+		f.layers(each*count(layer) + ends)
+		f.attention(layer, false)
+	case step.WeightGrad:
+		if first {
+			f.backward(op.Block, first, layer, end)
+			return
+		}
+		if f.TensorSequence {
+			f.layers(6*count(layer) + count(end))
+		}
+		f.copies(op.Block)
+	}
+}
+
+// backward is the whole backward pass of a block.
+func (f *foretold) backward(block int, first, layer, end bool) {
+	each, ends := 2, count(end)
 	if f.TensorSequence { // which gathers once more what the forward pass has gathered
-		each, ends = 6, count(first)+2*count(last)
+		each, ends = 6, count(first)+2*count(end)
 	}
-	f.layers(each, ends)
-	f.attention(false)
-	f.grads(first, last)
+	f.layers(each*count(layer) + ends)
+	f.attention(layer, false)
+	f.copies(block)
 }
 
-// input and weights are its two parts, which both gather: with TensorSequence four times more than the whole.
-func (f foretold) input(last bool) {
-	f.gather(false, last, true)
-	each, ends := 2, count(last)
-	if f.TensorSequence {
-		each, ends = 4, 2*count(last)
+// copies are the gradients of parameters that are not cut, which with TensorSequence are sums over all tokens.
+func (f *foretold) copies(block int) {
+	if !f.TensorSequence {
+		return
 	}
-	f.layers(each, ends)
-	f.attention(false)
-}
-
-func (f foretold) weights(last bool) {
-	f.gather(false, last, true)
-	if f.TensorSequence {
-		f.layers(6, count(last))
-	}
-	f.grads(false, last)
-}
-
-// again is a forward pass that is made again.
-func (f foretold) again(first, last bool) {
-	if f.Recompute {
-		f.forward(first, last)
-	}
-}
-
-// grads is what becomes of a micro-batch's gradients.
-func (f foretold) grads(first, last bool) {
-	if f.TensorSequence { // those of parameters that are not cut are sums over all tokens
-		copies := (f.params*int64(f.Tensor) - f.whole) / int64(f.Tensor-1)
-		f.all[Tensor] += copies / int64(f.stages) * int64(f.policy.Compute.Size())
-	}
-	if f.ZeRO >= 2 {
-		f.average(f.ofStage(first, last, true), f.policy.Reduce)
-	}
-}
-
-// update is what follows a step's passes.
-func (f foretold) update(rank int) {
-	if f.ZeRO < 2 {
-		f.average(f.params, f.policy.Reduce)
-	}
-	if f.ZeRO == 1 || f.ZeRO == 2 {
-		f.average(f.params, f.policy.Compute) // the new parameters
-	}
-	holders, sum := f.schedule.Holders(), int64(f.policy.Reduce.Size())
-	if f.Replicas > 1 {
-		f.all[BetweenRanks] += f.whole * sum
-	}
-	of, last := f.schedule.On(rank), f.schedule.Stages-1
-	switch {
-	case len(holders[of[0]]) > 1:
-		f.all[shared(holders[of[0]])] += f.whole * sum
-	case f.setup.Model.Tied && slices.Contains(of, 0) != slices.Contains(of, last):
-		f.all[shared(append(slices.Clone(holders[0]), holders[last]...))] += f.setup.Model.Params().Embeddings * sum
-	}
-}
-
-// shared is the axis of ranks of a pipeline that have parameters in common.
-func shared(ranks []int) string {
-	slices.Sort(ranks)
-	axis := "shared"
-	for _, r := range ranks {
-		axis += fmt.Sprint("-", r)
-	}
-	return axis
-}
-
-// leaves says whether an action of a rank of a pipeline makes something for a stage of another rank. The passes of a stage for a
-// micro-batch are all on one rank.
-func leaves(s schedule.Schedule, rank int, a schedule.Action) bool {
-	to, ok := a.OutputTo(s.Stages)
-	return ok && !slices.ContainsFunc(s.Ranks[rank], func(other schedule.Action) bool {
-		return other.Stage == to && other.Microbatch == a.Microbatch
-	})
-}
-
-// gather is what ZeRO 3 gathers for a pass; the backward pass of the embeddings needs none of them.
-func (f foretold) gather(first, last, embeddings bool) {
-	if f.ZeRO == 3 {
-		f.average(f.ofStage(first, last, embeddings), f.policy.Compute)
-	}
-}
-
-// ofStage is a device's parameters of one of the rank's stages. The head has those of the embeddings that it shares.
-func (f foretold) ofStage(first, last, embeddings bool) int64 {
-	p := f.setup.Model.Params()
-	table := p.Embeddings / int64(f.Tensor)
-	n := f.params / int64(f.stages)
-	if first && !embeddings {
-		n -= table + p.Positions
-	}
-	if first && last && f.setup.Model.Tied {
-		n += table
-	}
-	return n
-}
-
-// average counts what has a number for each of so many parameters, between the devices with other rows or tokens.
-func (f foretold) average(params int64, of dtypes.DType) {
-	var axes []string
-	for _, axis := range f.axes() {
-		if axis.Size > 1 && axis.Name != Tensor {
-			axes = append(axes, axis.Name)
+	for _, s := range f.model.Blocks[block].Params {
+		if !f.cut[s.Name] {
+			f.all[Tensor] += f.own[s.Name] * int64(f.policy.Compute.Size())
 		}
 	}
-	if len(axes) > 0 {
-		f.all[strings.Join(axes, ",")] += params * int64(of.Size())
-	}
 }
 
-// layers counts, between the devices that share layers, so many operations for each block of one of the rank's stages and so many
-// besides, on what lies between blocks.
-func (f foretold) layers(each, besides int) {
+// layers counts so many operations, between the devices that share layers, on what lies between blocks.
+func (f *foretold) layers(n int) {
 	if f.Tensor > 1 {
-		f.all[Tensor] += int64(each*f.blocks/f.stages+besides) * f.between()
+		f.all[Tensor] += int64(n) * f.between()
 	}
 }
 
-// attention counts what devices that share sequences move for it.
-func (f foretold) attention(forward bool) {
+// attention counts what devices that share sequences move for that of a layer.
+func (f *foretold) attention(layer, forward bool) {
+	if !layer {
+		return
+	}
 	m := f.setup.Model
-	layer := sequence.Layer{Batch: int(f.rows), Tokens: f.setup.Seq, Heads: m.Heads / f.Tensor, KeyHeads: max(1, m.KV()/f.Tensor),
-		Width: m.HeadDim(), Type: f.policy.Compute}
-	moves, back := f.SequenceGroup(sequence.Zigzag).Traffic(layer, f.Ring, f.Ulysses)
+	moves, back := f.SequenceGroup(sequence.Zigzag).Traffic(sequence.Layer{Batch: int(f.rows), Tokens: f.setup.Seq, Heads: m.Heads / f.Tensor,
+		KeyHeads: max(1, m.KV()/f.Tensor), Width: m.HeadDim(), Type: f.policy.Compute}, f.Ring, f.Ulysses)
 	if !forward {
 		moves = back
 	}
@@ -259,14 +282,14 @@ func (f foretold) attention(forward bool) {
 		if move.Kind == xla.AllToAll {
 			axis = Ulysses
 		}
-		f.all[axis] += int64(f.blocks/f.stages) * move.Bytes
+		f.all[axis] += move.Bytes
 	}
 }
 
-// tokens are a device's of a micro-batch, and between the bytes of what lies between two blocks for them.
-func (f foretold) tokens() int64 { return f.rows * int64(f.setup.Seq/(f.Ring*f.Ulysses)) }
-func (f foretold) between() int64 {
-	return f.tokens() * int64(f.setup.Model.Width) * int64(f.policy.Compute.Size())
+// tokensOf are a device's of a micro-batch, and between the bytes of what lies between two blocks for them.
+func (f *foretold) tokensOf() int64 { return f.rows * int64(f.setup.Seq/(f.Ring*f.Ulysses)) }
+func (f *foretold) between() int64 {
+	return f.tokensOf() * int64(f.setup.Model.Width) * int64(f.policy.Compute.Size())
 }
 
 func count(is bool) int {

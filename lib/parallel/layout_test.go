@@ -109,12 +109,12 @@ func TestLayoutNumbers(t *testing.T) {
 		{parallel.Layout{}, 1, 1, 1, ""},
 		{parallel.Layout{Pipe: 2, Data: 2, Tensor: 2}, 2, 4, 8, ""},
 		{parallel.Layout{Replicas: 3, Pipe: 2, Ring: 2, Ulysses: 5}, 6, 10, 60, ""},
-		{parallel.Layout{Replicas: 2, Pipe: 2, Hosts: 2}, 4, 1, 4, "shared"},
-		{parallel.Layout{Replicas: 2, Pipe: 2, Hosts: 4}, 4, 1, 4, "shared pipe"},
+		{parallel.Layout{Replicas: 2, Pipe: 2, Hosts: 2}, 4, 1, 4, "replica"},
+		{parallel.Layout{Replicas: 2, Pipe: 2, Hosts: 4}, 4, 1, 4, "replica pipe"},
 		{parallel.Layout{Pipe: 4, Hosts: 2, Data: 2}, 4, 2, 8, "pipe"},
 		{parallel.Layout{Pipe: 4, Hosts: 4}, 4, 1, 4, "pipe"},
-		{parallel.Layout{Replicas: 3, Pipe: 2, Hosts: 2}, 6, 1, 6, "shared pipe"}, // the second pipeline is on both
-		{parallel.Layout{Replicas: 4, Hosts: 2}, 4, 1, 4, "shared"},
+		{parallel.Layout{Replicas: 3, Pipe: 2, Hosts: 2}, 6, 1, 6, "replica pipe"}, // the second pipeline is on both
+		{parallel.Layout{Replicas: 4, Hosts: 2}, 4, 1, 4, "replica"},
 	} {
 		l := c.layout
 		if err := l.Validate(); err != nil {
@@ -144,7 +144,7 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Hosts: -1}, "Layout.Hosts is -1"},
 		{parallel.Layout{ZeRO: -1}, "Layout.ZeRO is -1"},
 		{parallel.Layout{Data: 2, ZeRO: 4}, "Layout.ZeRO is 4: choose a stage from 0 to 3"},
-		{parallel.Layout{Replicas: 2, ZeRO: 1}, "over the 2 of Layout.Replicas nothing is sharded"},
+		{parallel.Layout{Replicas: 2, ZeRO: 1, Prefetch: 1}, "Layout.Prefetch is 1 in stage 1 of ZeRO"},
 		{parallel.Layout{TensorSequence: true}, "Layout.TensorSequence is set and Layout.Tensor is 1"},
 		{parallel.Layout{Replicas: 3, Hosts: 2}, "Layout.Hosts is 2, and there are 3 ranks"},
 		{parallel.Layout{Pipe: 2, Schedule: schedule.KindPipeDream}, `Layout.Schedule is "pipedream", which updates while micro-batches are under way`},

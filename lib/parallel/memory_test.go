@@ -1,7 +1,6 @@
 package parallel_test
 
 import (
-	"math"
 	"runtime"
 	"testing"
 
@@ -40,7 +39,7 @@ func TestMemory(t *testing.T) {
 		{r, parallel.Layout{Data: 4, ZeRO: 1}, whole + 2*part},
 		{r, parallel.Layout{Data: 4, ZeRO: 3}, 3 * part},
 		{half, parallel.Layout{Data: 4, ZeRO: 2}, whole/2 + 3*part},
-		{half, parallel.Layout{Data: 4, ZeRO: 3}, 3 * part},
+		{half, parallel.Layout{Data: 4, ZeRO: 3}, 3*part + part/2},
 		{r, parallel.Layout{Replicas: 2, Pipe: 2, Tensor: 2, TensorSequence: true}, 0},
 		{half, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}, 0},
 	} {
@@ -61,6 +60,9 @@ func TestMemory(t *testing.T) {
 						t.Fatal(err)
 					}
 					want = kinds[memest.Parameters] + kinds[memest.Master] + kinds[memest.Optimizer]
+					if step > 0 && c.layout.Pipe > 1 { // programs of several passes leave room for their sums
+						want += kinds[memest.Gradients]
+					}
 					if device == 0 && c.want != 0 && want != c.want {
 						t.Errorf("%+v: the plan has %d bytes, want %d", c.layout, want, c.want)
 					}
@@ -95,9 +97,9 @@ func TestPeaks(t *testing.T) {
 		planned = append(planned, kinds[memest.Parameters]+kinds[memest.Gradients])
 	}
 	t.Logf("at most %d bytes, of which parameters and gradients %d", peaks, planned)
-	for i := range 2 {
-		if got, want := peaks[i]-peaks[i+1], planned[i]-planned[i+1]; want < 1000 || math.Abs(float64(got-want)) > 0.1*float64(want) {
-			t.Errorf("stage %d needs %d bytes less than the one before, want about %d", i+2, got, want)
+	for i, got := range peaks { // besides them there are a micro-batch and what is gathered
+		if want := planned[i]; got < want || got > want*6/5 || i > 0 && want > planned[i-1]-1000 {
+			t.Errorf("stage %d needs %d bytes, want from %d to a fifth more", i+1, got, want)
 		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
@@ -68,14 +69,15 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 		return nil, err
 	}
 	r.Model = model
-	p := &Plan{layout: l}
-	p.spec = engine.Spec{Recipe: r, Shares: shares, Mesh: l.axes()}
-	if err := p.compose(model); err != nil {
+	one, members, cut, err := l.compose(model, shares.Tokens)
+	if err == nil {
+		err = one.Check()
+	}
+	if err != nil {
 		return nil, err
 	}
-	if err := p.spec.Plans[0].Check(); err != nil {
-		return nil, err
-	}
+	l.Cut = cut
+	p := &Plan{l, engine.Spec{Recipe: r, Plans: []*step.Plan{one}, Members: members, Shares: shares, Mesh: l.axes()}}
 	return p, engine.Check(p.spec)
 }
 
@@ -131,6 +133,9 @@ func (p *Plan) Layout() Layout { return p.layout }
 
 // Step is what each rank does in a step, and when.
 func (p *Plan) Step() *step.Plan { return p.spec.Plans[0] }
+
+// Schedule is the order of the passes in one pipeline.
+func (p *Plan) Schedule() (schedule.Schedule, error) { return p.layout.schedule() }
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: memest.Parameters, which the passes
 // use; memest.Master where these are of another type than those that are kept; memest.Optimizer; and memest.Gradients, from

@@ -54,9 +54,9 @@ func TestRefused(t *testing.T) {
 		"another axis":       {other, one, `the model shares along the axis "model"`},
 		"heads":              {sharing(train.Recipe{Model: small(2), Rule: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""), parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},
 		"more stages":        {toys, parallel.Layout{Pipe: 5}, "4 blocks cannot be 5 stages"},
-		"a short cut":        {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "Cut has 1 stages"},
-		"too few blocks":     {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}}, "Cut, [1 2], is for 3 blocks, and the model has 4"},
-		"an empty stage":     {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "Cut gives stage 1 0 blocks"},
+		"a short cut":        {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "the cut [4] has 1 stages, the schedule 2"},
+		"too few blocks":     {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}}, "the cut [1 2] is for 3 blocks, and the model has 4"},
+		"an empty stage":     {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "the cut [4 0] gives stage 1 0 blocks"},
 		"more devices":       {toys, parallel.Layout{Pipe: 3, Data: 3}, "the layout has 9 devices, and the backend 8: open more with xla.Devices"},
 	} {
 		checkError(t, name, begin(devices(), c.recipe, c.layout), c.want)
@@ -119,11 +119,11 @@ func TestBatchesRefused(t *testing.T) {
 			inputs, targets *tensors.Tensor
 			want            string
 		}{
-			{few, fewer, "6 rows is not divisible by 2 ranks with 2 micro-batches each"},
-			{odd, odder, "a micro-batch of 1 rows for 2 devices with other rows: make the batch a multiple"},
+			{few, fewer, "a batch of 6 rows for 4 devices with other rows and 2 micro-batches each: make it a multiple of 8"},
+			{odd, odder, "a batch of 4 rows for 4 devices"},
 			{inputs, fewer, "6"},
-			{wide, targets, "inputs of shape (Float32)[2, 5]"},
-			{inputs, inputs, "targets of shape (Float32)[2, 4]"}, // of another width than the outputs
+			{wide, targets, `block "in", of an input of shape (Float32)[1, 5]`},
+			{inputs, inputs, "the criterion: dimension of axis #1"}, // of another width than the outputs
 		} {
 			_, err := run.Step(context.Background(), c.inputs, c.targets)
 			checkError(t, at, err, c.want)
