@@ -94,9 +94,6 @@ func (b *build) write(s *io, sizes *sizes) (out []*graph.Node) {
 			out = append(out, n)
 		}
 	}
-	if len(out) == 0 { // a program must return something
-		out = append(out, graph.Const(b.g, []float32{0}))
-	}
 	return out
 }
 

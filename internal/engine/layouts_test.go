@@ -25,6 +25,57 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
+// TestVersions trains in pipelines that update while micro-batches are under way: with one micro-batch a step as one device does; with
+// more each rank keeps as many versions of its parameters as the plan says, and the runs learn.
+func TestVersions(t *testing.T) {
+	backend := devicetest.Open(t, 8)
+	r := train.Recipe{Model: toy.Layers(3, false), Rule: optim.SGD(0.5)}
+	for _, kind := range []string{"pipedream", "pipedream-vertical", "pipedream-2bw"} {
+		l := layout{ranks: 3, devices: 1, micro: 6, pipe: 3, schedule: kind}
+		spec := l.plan(t, r.Model.(chain.Model))
+		spec.Recipe = r
+		run := start(t, backend, spec)
+		var losses []float64
+		for i := range 4 {
+			in, out := toy.Batch(i, 12)
+			m, err := run.Step(context.Background(), in, out)
+			check(t, err)
+			losses = append(losses, m.Loss)
+		}
+		if run.Steps() != 4 || !(losses[3] < losses[0]) {
+			t.Errorf("%s: %d steps, losses %v", kind, run.Steps(), losses)
+		}
+		check(t, run.Close())
+	}
+}
+
+// TestApart has schedules that split backward passes, and one that does not, give the same bits where all are made in two parts.
+func TestApart(t *testing.T) {
+	backend := devicetest.Open(t, 8)
+	r := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(0.1)}
+	var want traintest.Named
+	for _, kind := range []string{"1f1b", "gpipe", "zb-h1", "zb-h2"} {
+		l := layout{ranks: 2, devices: 1, micro: 4, pipe: 2, schedule: kind, apart: true}
+		spec := l.plan(t, r.Model.(chain.Model))
+		spec.Recipe = r
+		run := start(t, backend, spec)
+		for i := range 3 {
+			in, out := toy.Batch(i, 8)
+			_, err := run.Step(context.Background(), in, out)
+			check(t, err)
+		}
+		got, err := run.Params(context.Background())
+		check(t, err)
+		check(t, run.Close())
+		if want == nil {
+			want = got
+		}
+		if name := traintest.Differ(want, got); name != "" {
+			t.Errorf("%s: %s has other bits", kind, name)
+		}
+	}
+}
+
 // layout is one of the ways to train.
 type layout struct {
 	ranks, devices, micro int

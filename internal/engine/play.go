@@ -74,9 +74,27 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 	if err := p.release(p.flow.Ends[end]); err != nil {
 		return m, err
 	}
-	m, err = p.report()
+	if m, err = p.report(); err == nil {
+		err = p.recount()
+	}
 	whole = true
 	return m, err
+}
+
+// recount has a step of several updates count one batch.
+func (p *play) recount() error {
+	if p.plan.Weights == step.Flush {
+		return nil
+	}
+	at := len(p.cells) - 2
+	counter, err := p.place(tensors.FromScalar(int32(p.steps+1)), p.own.cells[at].on)
+	if err != nil {
+		return err
+	}
+	old := p.cells[at]
+	p.arrays.changed(old, counter)
+	p.cells[at] = counter
+	return old.FinalizeAll()
 }
 
 // ended returns the group's failure, which says who is at fault, if the context has ended. Ended by this rank's caller alone, it is a
@@ -111,7 +129,7 @@ func (p *play) carryOut(s *segment) error {
 		}
 	}
 	if err == nil {
-		err = p.release(s.ended)
+		err = errors.Join(p.release(s.ended), p.forget(s.to))
 	}
 	return err
 }
@@ -166,6 +184,31 @@ func (p *play) release(ended []step.Value) error {
 		}
 		errs = append(errs, p.arrays.release(p.values[v]...))
 		delete(p.values, v)
+	}
+	return errors.Join(errs...)
+}
+
+// before are the parameters that a segment's pass uses, where they are not the newest.
+func (p *play) before(s *segment) []*dtensor.Tensor {
+	if p.versions == nil {
+		return nil
+	}
+	for i, op := range p.plan.Ranks[p.own.rank][s.from:s.to] {
+		if op.Kind.Pass() && op.Kind != step.Update {
+			return p.old[p.versions[s.from+i]]
+		}
+	}
+	return nil
+}
+
+// forget frees versions of the parameters that no operation from a position on uses.
+func (p *play) forget(from int) error {
+	var errs []error
+	for version, list := range p.old {
+		if !p.uses(p.plan.Ranks[p.own.rank], from, version) {
+			errs = append(errs, p.arrays.release(list...))
+			delete(p.old, version)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -278,6 +321,9 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	one := func(t *dtensor.Tensor, err error) ([]any, error) { return []any{t}, err }
 	switch x.kind {
 	case cellSlot:
+		if old := p.before(s); old != nil && p.own.ofParameters(x) {
+			return []any{old[x.number]}, nil
+		}
 		return []any{p.cells[x.number]}, nil
 	case freshSlot:
 		return []any{p.fresh[x.number]}, nil
@@ -373,7 +419,15 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 		switch x.kind {
 		case cellSlot:
 			old := p.cells[x.number]
-			if p.arrays.changed(old, mine[0]); !slices.Contains(s.io.donated, x) {
+			switch {
+			case s.stay && p.own.ofParameters(x):
+				version := p.versions[s.to-1] - 1
+				p.old[version] = append(p.old[version], old)
+				p.arrays.add(memest.Parameters, mine[0])
+			case slices.Contains(s.io.donated, x):
+				p.arrays.changed(old, mine[0])
+			default:
+				p.arrays.changed(old, mine[0])
 				errs = append(errs, old.FinalizeAll())
 			}
 			p.cells[x.number] = mine[0]

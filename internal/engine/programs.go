@@ -22,6 +22,7 @@ import (
 type Programs struct {
 	*common
 	backend *xla.Backend
+	shown   []*step.Plan   // as they were given
 	ranks   []*own         // by rank of the plans
 	firsts  map[string]int // by name of an entry of the state: the first rank that has it
 
@@ -38,11 +39,18 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 	if backend == nil {
 		return nil, errors.New("engine: the backend is nil: open one with xla.Open")
 	}
+	shown := s.Plans
+	if s.Apart {
+		s.Plans = nil
+		for _, p := range shown {
+			s.Plans = append(s.Plans, halved(p))
+		}
+	}
 	c, err := newCommon(s)
 	if err != nil {
 		return nil, err
 	}
-	p := &Programs{common: c, backend: backend, shared: map[string]*xla.Portable{}, firsts: map[string]int{}}
+	p := &Programs{shown: shown, common: c, backend: backend, shared: map[string]*xla.Portable{}, firsts: map[string]int{}}
 	for rank := range s.Plans[0].Ranks {
 		o := c.newOwn(rank)
 		p.ranks = append(p.ranks, o)
@@ -53,6 +61,23 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 		}
 	}
 	return p, nil
+}
+
+// halved is a plan whose backward passes are two, for their two parts.
+func halved(p *step.Plan) *step.Plan {
+	q := p.Clone()
+	for r, list := range q.Ranks {
+		q.Ranks[r] = nil
+		for _, op := range list {
+			if op.Kind == step.Backward {
+				input := op
+				input.Kind, op.Kind = step.InputGrad, step.WeightGrad
+				q.Ranks[r] = append(q.Ranks[r], input)
+			}
+			q.Ranks[r] = append(q.Ranks[r], op)
+		}
+	}
+	return q
 }
 
 // Close frees the programs, once none of them runs.
@@ -162,6 +187,7 @@ type segment struct {
 	local    bool
 	io       *io
 	ended    []step.Value // what nobody needs behind it
+	stay     bool         // the parameters before an update are used behind it
 	program  program      // of a local one
 	sums     []program    // what ranks add up before it
 	phases   []phase
@@ -273,8 +299,11 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		return nil
 	}
 	s.io = o.listIO(p, f, s.from, s.to)
-	if len(s.io.in) == 0 {
-		return nil // nothing to compute
+	if s.stay {
+		s.io.donated = slices.DeleteFunc(s.io.donated, func(x slot) bool { return o.ofParameters(x) })
+	}
+	if len(s.io.out) == 0 {
+		return nil // there is nothing to compute
 	}
 	var l layout
 	var in []shapes.Shape
@@ -296,6 +325,9 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 	}
 	fn := o.segment(p, f, s.from, s.to, s.io, sizes)
 	key := o.key(p, s)
+	if s.stay {
+		key += " stay"
+	}
 	n := len(in)
 	var all []sumOf
 	if ranks > 1 && p.Ranks[o.rank][s.from].Kind == step.Update {

@@ -36,7 +36,8 @@ type Rank struct {
 	values map[step.Value][]*dtensor.Tensor
 	grads  map[int]*grads // by unit
 	fresh  map[int]*dtensor.Tensor
-	filled map[int]bool // parameters of which there is something in the sums
+	filled map[int]bool              // parameters of which there is something in the sums
+	old    map[int][]*dtensor.Tensor // by version: parameters before the newest, which passes of micro-batches under way use
 
 	prepared   map[int]*prepared // by plan, for
 	evaluation *prepared
@@ -55,6 +56,7 @@ type grads struct{ sum, reduced *dtensor.Tensor }
 type prepared struct {
 	plan     *step.Plan
 	flow     *step.Flow
+	versions []int // by position: that of the parameters which an operation uses, or makes
 	segments []*segment
 	waits    map[int][]int // by position: what ends there
 }
@@ -71,6 +73,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	}
 	r := &Rank{devices: &devices{p, mesh, first}, own: p.ranks[g.Rank()], world: g, groups: map[string]group.Group{},
 		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{}, fresh: map[int]*dtensor.Tensor{}, filled: map[int]bool{},
+		old:      map[int][]*dtensor.Tensor{},
 		prepared: map[int]*prepared{}}
 	r.arrays = newArrays(r.devices, p.Trace, g.Rank())
 	if p.Hook != nil {
@@ -199,7 +202,7 @@ func (r *Rank) prepare(part microBatch) error {
 	r.inputs, r.targets = in.Clone(), out.Clone()
 	in.Dimensions[0] /= r.Mesh[0].Size
 	out.Dimensions[0] /= r.Mesh[0].Size
-	split := r.Apart
+	split := false
 	for _, list := range r.Plans[0].Ranks {
 		split = split || slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.InputGrad })
 	}
@@ -230,13 +233,20 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	one := &prepared{plan: p, flow: f, segments: o.segments(p, f, r.world.Size() == 1), waits: map[int][]int{}}
+	versions := make([][]int, len(p.Ranks))
+	if p.Weights != step.Flush { // else there is one
+		if versions, err = p.Versions(); err != nil {
+			return nil, err
+		}
+	}
+	one := &prepared{plan: p, flow: f, versions: versions[o.rank], segments: o.segments(p, f, r.world.Size() == 1), waits: map[int][]int{}}
 	for at, done := range f.Done {
 		if done != at {
 			one.waits[done] = append(one.waits[done], at)
 		}
 	}
 	for _, s := range one.segments {
+		s.stay = one.stays(s, p.Ranks[o.rank])
 		if err := r.devices.prepare(o, p, f, s, r.sizes, r.world.Size()); err != nil {
 			return nil, err
 		}
@@ -244,11 +254,27 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 	return one, nil
 }
 
+// stays says whether passes behind an update use the parameters before it.
+func (p *prepared) stays(s *segment, list []step.Op) bool {
+	at := s.to - 1
+	return p.versions != nil && list[at].Kind == step.Update && p.uses(list, s.to, p.versions[at]-1)
+}
+
+// uses says whether passes from a position on use a version of the parameters.
+func (p *prepared) uses(list []step.Op, from, version int) bool {
+	for i := from; i < len(list); i++ {
+		if list[i].Kind.Pass() && list[i].Kind != step.Update && p.versions[i] == version {
+			return true
+		}
+	}
+	return false
+}
+
 // Memory is the most bytes of each kind that a device of the rank has held at once in the last step.
 func (r *Rank) Memory() map[memest.Kind]int64 { return r.arrays.peaks() }
 
 // Plan is that of the next step.
-func (r *Rank) Plan() *step.Plan { return r.Plans[r.steps%len(r.Plans)] }
+func (r *Rank) Plan() *step.Plan { return r.shown[r.steps%len(r.shown)] }
 
 // Steps is the number of batches trained on, and so the number of the next one, from 0.
 func (r *Rank) Steps() int { return r.steps }

@@ -213,6 +213,11 @@ func (o *own) slotOf(v step.Value) slot {
 	return slot{kind: valueSlot, value: v}
 }
 
+// ofParameters says whether a slot has a parameter that is not sharded.
+func (o *own) ofParameters(x slot) bool {
+	return x.kind == cellSlot && o.shards == 1 && x.number < len(o.whole)
+}
+
 // scalingCells are the cells of the states of the loss scaling.
 func (o *own) scalingCells() map[int]bool {
 	cells := map[int]bool{}
