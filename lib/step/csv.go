@@ -72,13 +72,8 @@ func (p *parser) record(line string) error {
 	if comment, ok := strings.CutPrefix(line, "#"); ok {
 		comment = strings.TrimSpace(comment)
 		word, _, _ := strings.Cut(comment, " ")
-		switch {
-		case len(p.Ranks) > 0:
-		case !p.headed && (word == "schedule" || word == "plan"):
-			p.headed = true
-			return p.parseHeader(comment)
-		case p.headed && !p.schedule:
-			return p.parseLine(comment)
+		if head := word == "schedule" || word == "plan"; len(p.Ranks) == 0 && head != p.headed && !p.schedule {
+			return p.heading(comment)
 		}
 		return nil
 	}

@@ -184,28 +184,6 @@ func setText(set []int) string {
 	return b.String()
 }
 
-// parseSet reads what setText wrote.
-func parseSet(text string) (set []int, err error) {
-	if text == "" {
-		return nil, nil
-	}
-	for part := range strings.SplitSeq(text, ",") {
-		first, last, isRun := strings.Cut(part, "-")
-		a, err := parseNumber(first)
-		b := a
-		if isRun && err == nil {
-			b, err = parseNumber(last)
-		}
-		if err != nil || b < a || len(set)+b-a >= maxOps {
-			return nil, fmt.Errorf("%.40q: want numbers as in 0-3,6", text)
-		}
-		for n := a; n <= b; n++ {
-			set = append(set, n)
-		}
-	}
-	return set, nil
-}
-
 // lanes says which operation is the other end of a message: that of the rank whose turn it is to have one like it.
 type lanes struct {
 	p     *Plan
