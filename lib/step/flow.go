@@ -136,14 +136,16 @@ func (p *Plan) resident(rank int) map[int]bool {
 func (f *flow) begins(list []Op) {
 	seen := map[Value]bool{}
 	for _, op := range list {
-		v := Value{Held: States, Unit: op.Unit, Host: op.Kind == Fetch}
+		v := Value{Held: States, Unit: op.Unit}
 		if op.What == Parameters {
 			v.Held = Whole
 		}
-		if (op.Kind == Store || op.Kind == Fetch) && (op.What == State || op.What == Parameters) && !seen[Value{Held: v.Held, Unit: v.Unit}] {
-			if seen[Value{Held: v.Held, Unit: v.Unit}] = true; v.Host || v.Held == States {
-				f.make(-1, v)
-			}
+		if op.Kind != Store && op.Kind != Fetch || op.What != State && op.What != Parameters || seen[v] {
+			continue
+		}
+		seen[v] = true
+		if v.Host = op.Kind == Fetch; v.Host || v.Held == States {
+			f.make(-1, v)
 		}
 	}
 }
@@ -357,7 +359,8 @@ func (f *flow) release(m *made, i int) {
 
 func (f *flow) endAt(m *made, i int) { f.Ends[i] = append(f.Ends[i], m.Value) }
 
-// begin has an operation go on beside the passes. It uses some values, takes some for good, and makes some or adds to them.
+// begin has an operation go on beside the passes. It uses some values, takes some for good, and makes some or adds to
+// them.
 func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
 	stream := op.lane()
 	w := &underWay{at: i}

@@ -34,8 +34,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestMessages: without what is added a rank's list is as it was; a send is behind the pass that makes the message, and a
-// receive is begun one pass before the one that needs it, or because of a later message on its way.
+// TestMessages: without what is added a rank's list is as it was; a send is behind the pass that makes the message,
+// and a receive is begun one pass before the one that needs it, or because of a later message on its way.
 func TestMessages(t *testing.T) {
 	random := rand.New(rand.NewPCG(17, 18))
 	for range 600 {

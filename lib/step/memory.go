@@ -91,10 +91,10 @@ type Memory struct {
 	At     int     // the first operation at which that is so
 }
 
-// Memory predicts what each rank holds, as [Plan.Flow] has it: a value from the operation that makes it to the last that
-// needs it, and what is under way beside the passes until they wait for it. What an operation needs only while it runs is
-// not in it. Errors are those of [Plan.Check], and sizes that are none. Give a plan with its messages, or they are those
-// of [Plan.WithMessages], in which case Levels are those of that plan.
+// Memory predicts what each rank holds, as [Plan.Flow] has it: a value from the operation that makes it to the last
+// that needs it, and what is under way beside the passes until they wait for it. What an operation needs only while it
+// runs is not in it. Errors are those of [Plan.Check], and sizes that are none. Give a plan with its messages, or they
+// are those of [Plan.WithMessages], in which case Levels are those of that plan.
 func (p *Plan) Memory(s Sizes) ([]Memory, error) {
 	c, err := p.checked()
 	if err != nil {

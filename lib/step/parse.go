@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out what
-// follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all micro-batches,
-// and weights is flush. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the line's number.
+// Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out
+// what follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all
+// micro-batches, and weights is flush. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the
+// line's number.
 func Parse(text string) (*Plan, error) {
 	var p parser
 	for n, line := range strings.Split(text, "\n") {
@@ -150,7 +151,8 @@ func (p *parser) header(text string) error {
 		blocks = "stages"
 	}
 	err := parseFields(text, &p.Name, map[string]func(string) error{
-		blocks: number(&p.blocks, 1), "units": number(&p.units, 1), "microbatches": number(&p.Micro, 1), "every": number(&p.Every, 1),
+		blocks: number(&p.blocks, 1), "units": number(&p.units, 1),
+		"microbatches": number(&p.Micro, 1), "every": number(&p.Every, 1),
 		"weights": func(value string) error {
 			all := []Weights{Flush, Stash, Vertical, Double}
 			if p.Weights = Weights(value); !slices.Contains(all, p.Weights) {

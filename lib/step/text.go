@@ -24,8 +24,8 @@ func Blocks(n int) (blocks []Block, units []Unit) {
 //	rank 0: 0F0 0F1 0B0 0B1 0U1
 //	rank 1: 1F0 1B0 1F1 1B1 1U1
 //
-// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and the unit of the same
-// number. Ranks with equal lists have one line:
+// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and the unit of the
+// same number. Ranks with equal lists have one line:
 //
 //	plan zero-3 blocks=2 microbatches=1 every=1 weights=flush
 //	axis data size=4 groups=0-3

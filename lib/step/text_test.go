@@ -143,8 +143,8 @@ func TestReadCSV(t *testing.T) {
 	}
 }
 
-// TestReadLoweredCSV reads what PyTorch lowers, with parameters that are gathered, and an older file, whose B before a W is
-// the gradient of the input.
+// TestReadLoweredCSV reads what PyTorch lowers, with parameters that are gathered, and an older file, whose B before a
+// W is the gradient of the input.
 func TestReadLoweredCSV(t *testing.T) {
 	const lowered = "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n" +
 		"1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1,1REDUCE_GRAD,1RESHARD"
