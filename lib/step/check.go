@@ -267,8 +267,8 @@ func (c *checked) checkUsed(flow *Flow, i int, op Op) error {
 	if op.Kind == Fetch && op.What == Parameters { // a shard, which is gathered then
 		return nil
 	}
-	for _, v := range flow.Ends[i] {
-		if slices.Contains(flow.Makes[i], v) && (op.Kind != Recompute || v.Held == Saved) {
+	for _, v := range flow.Unmade[i] {
+		if op.Kind != Recompute || v.Held == Saved {
 			return fmt.Errorf("nothing uses %v behind it: remove it", c.describe(v))
 		}
 	}

@@ -196,6 +196,9 @@ func (f *Flow) lives(list []Op) (all []life) {
 			}
 		}
 		for _, v := range f.Makes[i] {
+			if slices.Contains(f.Unmade[i], v) {
+				continue
+			}
 			l := life{Value: v, made: i, used: i, unused: i}
 			if op.Kind == Recv {
 				l.used = min(f.Done[i], len(list)-1)
@@ -204,11 +207,9 @@ func (f *Flow) lives(list []Op) (all []life) {
 			open[v] = append(open[v], l)
 		}
 		for _, v := range f.Ends[i] {
-			if len(open[v]) == 1 && open[v][0].made == i && slices.Contains(f.Makes[i], v) {
-				delete(open, v) // it need not be made
-				continue
+			if !slices.Contains(f.Unmade[i], v) {
+				end(v, i) // the oldest
 			}
-			end(v, i) // the oldest
 		}
 	}
 	for _, v := range f.Ends[len(list)] {
