@@ -110,7 +110,8 @@ func TestCheckLarge(t *testing.T) {
 	}
 }
 
-// repeated is a schedule whose ranks go through their passes so many times, with nothing between, and update at the end.
+// repeated is a schedule whose ranks go through their passes so many times, with nothing between, and update at the
+// end.
 func repeated(s *step.Plan, times int) *step.Plan {
 	all := *s
 	all.Micro, all.Every, all.Ranks = s.Micro*times, s.Micro*times, make([][]step.Op, len(s.Ranks))
@@ -127,8 +128,8 @@ func repeated(s *step.Plan, times int) *step.Plan {
 	return &all
 }
 
-// TestStepTimeIsThePeriod simulates steps one after the other: at equal costs they follow each other every StepTime, and
-// never more slowly at others.
+// TestStepTimeIsThePeriod simulates steps one after the other: at equal costs they follow each other every StepTime,
+// and never more slowly at others.
 func TestStepTimeIsThePeriod(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	const steps = 8

@@ -7,9 +7,9 @@ import (
 )
 
 // DualPipe feeds the pipeline from both ends (DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", §3.2.1, figure 5): the
-// first half of the micro-batches enters at rank 0, the other half at the last rank. So each stage is on two ranks: rank r
-// has stages r and ranks-1-r, and what the ranks at equal distance from the ends do is alike. Ranks must be even,
-// microbatches even and at least 2·ranks.
+// first half of the micro-batches enters at rank 0, the other half at the last rank. So each stage is on two ranks:
+// rank r has stages r and ranks-1-r, and what the ranks at equal distance from the ends do is alike. Ranks must be
+// even, microbatches even and at least 2·ranks.
 //
 // The paper runs a forward and a backward pass of opposite directions at the same time, which hides communication. Here
 // a rank does one pass at a time; such a pair is the forward pass, then the backward pass.
@@ -34,8 +34,8 @@ func DualPipe(ranks, microbatches int) (*step.Plan, error) {
 		return nil, fmt.Errorf("schedule %s: %d ranks are odd: use %d", KindDualPipe, ranks, ranks+1)
 	}
 	if microbatches%2 != 0 || microbatches < 2*ranks {
-		return nil, fmt.Errorf("schedule %s: %d micro-batches: use an even number of at least %d, two for each of the %d ranks",
-			KindDualPipe, microbatches, 2*ranks, ranks)
+		return nil, fmt.Errorf("schedule %s: %d micro-batches: use an even number of at least %d, "+
+			"two for each of the %d ranks", KindDualPipe, microbatches, 2*ranks, ranks)
 	}
 	for r := range ranks {
 		end := min(r, ranks-1-r)

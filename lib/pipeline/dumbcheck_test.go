@@ -2,8 +2,8 @@ package pipeline_test
 
 import "github.com/shardbook/shardbook/lib/step"
 
-// dumbValid is a second [step.Plan.Check] of schedules, which only says yes or no: it does one action after the other, in whatever order
-// the ranks' lists allow, and keeps what there is in sets.
+// dumbValid is a second [step.Plan.Check] of schedules, which only says yes or no: it does one action after the other,
+// in whatever order the ranks' lists allow, and keeps what there is in sets.
 func dumbValid(s *step.Plan) bool {
 	stages := len(s.Blocks)
 	if stages < 1 || s.Micro < 1 || s.Every < 1 || s.Micro%s.Every != 0 || len(s.Ranks) == 0 ||

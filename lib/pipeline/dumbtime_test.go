@@ -78,7 +78,8 @@ func dumbTimes(s *step.Plan, costs map[step.Kind]int, pairs bool) [][]span {
 	return times
 }
 
-// dumbPeriod is the largest span of a rank and the largest time that a rank works, at unit costs; zeros if not all can run.
+// dumbPeriod is the largest span of a rank and the largest time that a rank works, at unit costs; zeros if not all can
+// run.
 func dumbPeriod(s *step.Plan, pairs bool) (period, busy int) {
 	for r, list := range dumbTimes(s, units, pairs) {
 		if len(list) != len(s.Ranks[r]) {

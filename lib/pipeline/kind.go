@@ -28,8 +28,8 @@ const (
 
 // Kinds lists the named schedules, the asynchronous ones last.
 func Kinds() []Kind {
-	return []Kind{KindNaive, KindGPipe, Kind1F1B, KindInterleaved, KindBreadthFirst, KindLooped, KindZBH1, KindZBH2, KindZBV,
-		KindDualPipe, KindPipeDream, KindPipeDreamVertical, Kind2BW}
+	return []Kind{KindNaive, KindGPipe, Kind1F1B, KindInterleaved, KindBreadthFirst, KindLooped, KindZBH1, KindZBH2,
+		KindZBV, KindDualPipe, KindPipeDream, KindPipeDreamVertical, Kind2BW}
 }
 
 // Synchronous tells whether the kind computes what one device would: a step ends with its only update.
@@ -42,10 +42,10 @@ func (k Kind) Chunked() bool {
 	return k == KindInterleaved || k == KindBreadthFirst || k == KindLooped
 }
 
-// New builds a named schedule. Chunks is the number of stages that a rank has: of the [Kind.Chunked] ones, where 0 stands
-// for 2; for the others it must be 0 or 1, even for zb-v, which always has two. PipeDream-2BW updates every so many
-// micro-batches as is the smallest divisor of microbatches that is not below ranks. Sizes that the kind cannot have, and
-// an unknown kind, are errors.
+// New builds a named schedule. Chunks is the number of stages that a rank has: of the [Kind.Chunked] ones, where 0
+// stands for 2; for the others it must be 0 or 1, even for zb-v, which always has two. PipeDream-2BW updates every so
+// many micro-batches as is the smallest divisor of microbatches that is not below ranks. Sizes that the kind cannot
+// have, and an unknown kind, are errors.
 func New(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error) {
 	if chunks == 0 && kind.Chunked() {
 		chunks = 2
@@ -73,8 +73,8 @@ func New(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error) {
 		return nil, fmt.Errorf("schedule: unknown kind %q: use one of %s", kind, strings.Join(names, ", "))
 	}
 	if chunks != 0 && chunks != 1 {
-		return nil, fmt.Errorf(
-			"schedule %s: %d chunks a rank: it takes no number of chunks; leave it out, or use %s, %s or %s", kind, chunks, KindInterleaved, KindBreadthFirst, KindLooped)
+		return nil, fmt.Errorf("schedule %s: %d chunks a rank: it takes no number of chunks; leave it out, or use %s, %s or %s",
+			kind, chunks, KindInterleaved, KindBreadthFirst, KindLooped)
 	}
 	return build(ranks, microbatches)
 }
@@ -85,8 +85,8 @@ func smallest2BW(ranks, microbatches int) (*step.Plan, error) {
 		return nil, err
 	}
 	if microbatches < ranks {
-		return nil, fmt.Errorf(
-			"schedule %s: %d micro-batches for %d ranks: an update takes at least one for each rank: use %d", Kind2BW, microbatches, ranks, ranks)
+		return nil, fmt.Errorf("schedule %s: %d micro-batches for %d ranks: an update takes at least one for each rank: use %d",
+			Kind2BW, microbatches, ranks, ranks)
 	}
 	every := ranks
 	for microbatches%every != 0 {

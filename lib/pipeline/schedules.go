@@ -32,7 +32,8 @@ func blank(kind Kind, ranks, microbatches, chunks, passes int) (builder, error) 
 			"schedule %s: %d ranks, %d micro-batches and %d chunks a rank make more than %d passes: ask for fewer",
 			kind, ranks, microbatches, chunks, maxPasses)
 	}
-	p := &step.Plan{Name: string(kind), Micro: microbatches, Every: microbatches, Weights: step.Flush, Ranks: make([][]step.Op, ranks)}
+	p := &step.Plan{Name: string(kind), Micro: microbatches, Every: microbatches, Weights: step.Flush,
+		Ranks: make([][]step.Op, ranks)}
 	p.Blocks, p.Units = step.Blocks(ranks * chunks)
 	return builder{p}, nil
 }
@@ -126,9 +127,10 @@ func GPipe(ranks, microbatches int) (*step.Plan, error) {
 	return b.looped(microbatches, all), nil
 }
 
-// OneFOneB is 1F1B with a flush: after a start of forward passes, each rank goes back with a micro-batch for each that it
-// goes forward with (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", §2.2.1,
-// there PipeDream-flush). It takes as long as [GPipe], but rank r saves at most min(ranks-r, microbatches) micro-batches.
+// OneFOneB is 1F1B with a flush: after a start of forward passes, each rank goes back with a micro-batch for each that
+// it goes forward with (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters",
+// §2.2.1, there PipeDream-flush). It takes as long as [GPipe], but rank r saves at most min(ranks-r, microbatches)
+// micro-batches.
 func OneFOneB(ranks, microbatches int) (*step.Plan, error) {
 	b, err := blank(Kind1F1B, ranks, microbatches, 1, 2)
 	if err != nil {
@@ -138,9 +140,9 @@ func OneFOneB(ranks, microbatches int) (*step.Plan, error) {
 }
 
 // Interleaved is 1F1B with several stages on a rank: stage s is on rank s mod ranks, so that a micro-batch passes each
-// rank chunks times, and the bubble is chunks times smaller (Narayanan et al. 2021, "Efficient Large-Scale Language Model
-// Training on GPU Clusters", §2.2.2). Micro-batches go in groups of one for each rank through all chunks, so their number
-// must be a multiple of ranks. With one chunk it is 1F1B, with any number.
+// rank chunks times, and the bubble is chunks times smaller (Narayanan et al. 2021, "Efficient Large-Scale Language
+// Model Training on GPU Clusters", §2.2.2). Micro-batches go in groups of one for each rank through all chunks, so
+// their number must be a multiple of ranks. With one chunk it is 1F1B, with any number.
 func Interleaved(ranks, microbatches, chunks int) (*step.Plan, error) {
 	b, err := blank(KindInterleaved, ranks, microbatches, chunks, 2)
 	if err != nil {
@@ -175,8 +177,8 @@ func BreadthFirst(ranks, microbatches, chunks int) (*step.Plan, error) {
 }
 
 // Looped has the stages where [Interleaved] has them, and goes depth first: micro-batches go in groups of one for each
-// rank through all chunks. All forward passes come before all backward passes, which go from the last chunk to the first.
-// It takes any number of micro-batches; the last group may be smaller.
+// rank through all chunks. All forward passes come before all backward passes, which go from the last chunk to the
+// first. It takes any number of micro-batches; the last group may be smaller.
 func Looped(ranks, microbatches, chunks int) (*step.Plan, error) {
 	b, err := blank(KindLooped, ranks, microbatches, chunks, 2)
 	if err != nil {
@@ -185,10 +187,10 @@ func Looped(ranks, microbatches, chunks int) (*step.Plan, error) {
 	return b.looped(ranks, all), nil
 }
 
-// PipeDream is asynchronous 1F1B, with no flush: each stage is updated after each micro-batch's backward pass, so there is
-// no bubble but at the start and the end of training (Narayanan et al. 2019, "PipeDream", §3.2). A micro-batch's two
-// passes use the same weights, which are kept for it (§3.3): those that the stage has when the micro-batch comes
-// ([step.Stash]), or, vertical, those of the version that the first stage used ([step.Vertical]).
+// PipeDream is asynchronous 1F1B, with no flush: each stage is updated after each micro-batch's backward pass, so
+// there is no bubble but at the start and the end of training (Narayanan et al. 2019, "PipeDream", §3.2). A
+// micro-batch's two passes use the same weights, which are kept for it (§3.3): those that the stage has when the
+// micro-batch comes ([step.Stash]), or, vertical, those of the version that the first stage used ([step.Vertical]).
 func PipeDream(ranks, microbatches int, vertical bool) (*step.Plan, error) {
 	kind, weights := KindPipeDream, step.Stash
 	if vertical {
@@ -202,10 +204,10 @@ func PipeDream(ranks, microbatches int, vertical bool) (*step.Plan, error) {
 	return b.looped(microbatches, b.oneFOneB), nil
 }
 
-// TwoBW is PipeDream-2BW: asynchronous 1F1B with an update for each batch of every micro-batches, the gradients of which
-// were taken at the weights before the newest (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training",
-// §3.1): micro-batch i, in batch t = i/every, uses version max(t-1, 0), so W(t+1) = W(t) - v·∇f(W(t-1)). A rank never
-// has more than two versions. That needs every >= ranks; microbatches must be a multiple of every.
+// TwoBW is PipeDream-2BW: asynchronous 1F1B with an update for each batch of every micro-batches, the gradients of
+// which were taken at the weights before the newest (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN
+// Training", §3.1): micro-batch i, in batch t = i/every, uses version max(t-1, 0), so W(t+1) = W(t) - v·∇f(W(t-1)). A
+// rank never has more than two versions. That needs every >= ranks; microbatches must be a multiple of every.
 func TwoBW(ranks, microbatches, every int) (*step.Plan, error) {
 	b, err := blank(Kind2BW, ranks, microbatches, 1, 3)
 	if err != nil {

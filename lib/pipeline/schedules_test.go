@@ -132,8 +132,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// sizes calls do with every schedule that the kinds have up to these sizes, and for the kinds that have none with a blank
-// one and have false.
+// sizes calls do with every schedule that the kinds have up to these sizes, and for the kinds that have none with a
+// blank one and have false.
 func sizes(kinds []pipeline.Kind, ranks, microbatches, chunks int, do func(kind pipeline.Kind, d, m, v int, s *step.Plan, have bool)) {
 	for _, kind := range kinds {
 		for v := 1; v <= chunks && (v == 1 || kind.Chunked()); v++ {
@@ -179,8 +179,8 @@ func TestBubbleOfNothing(t *testing.T) {
 	}
 }
 
-// TestBubbleOfPairs finds the bubble that DeepSeek-AI 2024, table 2, publishes for pipeline.DualPipe, (d/2-1)(F&B + B - 3W), where a
-// forward and a backward pass at once take F&B = F + B and end together.
+// TestBubbleOfPairs finds the bubble that DeepSeek-AI 2024, table 2, publishes for pipeline.DualPipe, (d/2-1)(F&B + B
+// - 3W), where a forward and a backward pass at once take F&B = F + B and end together.
 func TestBubbleOfPairs(t *testing.T) {
 	sizes([]pipeline.Kind{pipeline.KindDualPipe}, 12, 48, 1, func(_ pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
 		if !have {

@@ -12,17 +12,19 @@ import (
 // KindSearch is the name of what [Search] finds, where that is no named schedule.
 const KindSearch Kind = "search"
 
-// Search looks for a synchronous schedule with the least step.Timeline.StepTime at costs, in which no rank's PeakMemory is
-// above memory (0 is no limit). The model has ranks·chunks stages, for which costs must have their lists, and a rank has
-// chunks of them: placed in a loop, stage s on rank s mod ranks, or, with two chunks, in a V as in [ZBV].
+// Search looks for a synchronous schedule with the least step.Timeline.StepTime at costs, in which no rank's
+// PeakMemory is above memory (0 is no limit). The model has ranks·chunks stages, for which costs must have their
+// lists, and a rank has chunks of them: placed in a loop, stage s on rank s mod ranks, or, with two chunks, in a V as
+// in [ZBV].
 //
-// What it returns is never slower than a named kind with that many stages and each on one rank that fits. Candidates are
-// those kinds, and schedules that a list scheduler makes by various rules (after the automatic scheduling of Qi et al. 2023,
-// "Zero Bubble Pipeline Parallelism", §3.1). The best of them are then improved: two neighbours in a rank's order swap
-// places as long as that helps. It need not be the best there is. The same question has the same answer; the effort is
-// bounded, and grows with the number of passes.
+// What it returns is never slower than a named kind with that many stages and each on one rank that fits. Candidates
+// are those kinds, and schedules that a list scheduler makes by various rules (after the automatic scheduling of Qi et
+// al. 2023, "Zero Bubble Pipeline Parallelism", §3.1). The best of them are then improved: two neighbours in a rank's
+// order swap places as long as that helps. It need not be the best there is. The same question has the same answer;
+// the effort is bounded, and grows with the number of passes.
 //
-// It is an error if costs are none, if a size is below 1, and if no schedule fits: then it says the least memory needed.
+// It is an error if costs are none, if a size is below 1, and if no schedule fits: then it says the least memory
+// needed.
 func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (*step.Plan, error) {
 	frame, err := blank(KindSearch, ranks, microbatches, chunks, 3)
 	if err != nil {
@@ -33,7 +35,8 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 		return nil, err
 	}
 	if !(memory >= 0) {
-		return nil, fmt.Errorf("schedule: a search with memory %v: give the most that a rank may hold, or 0 for no limit", memory)
+		return nil, fmt.Errorf("schedule: a search with memory %v: give the most that a rank may hold, or 0 for no limit",
+			memory)
 	}
 	f := finder{costs: costs, limit: cmp.Or(memory, math.Inf(1))}
 	places := placements(ranks, chunks)
@@ -203,8 +206,8 @@ func (f *finder) optimal(places []placement, microbatches int) bool {
 	return slices.ContainsFunc(f.found, func(c candidate) bool { return sameTime(c.step, least) })
 }
 
-// Effort: how many of the best candidates are improved; and the passes that list schedulers place, about, and those that
-// are played anew when neighbours have swapped places.
+// Effort: how many of the best candidates are improved; and the passes that list schedulers place, about, and those
+// that are played anew when neighbours have swapped places.
 const (
 	improved   = 4
 	mostPlaced = 2_000_000
@@ -279,8 +282,8 @@ func (f *finder) improve(c candidate, plays int) (candidate, error) {
 	return c, nil
 }
 
-// clock computes when passes run, whose stages are on one rank each. It may play many orders of the same passes, which it
-// knows by numbers.
+// clock computes when passes run, whose stages are on one rank each. It may play many orders of the same passes, which
+// it knows by numbers.
 type clock struct {
 	orders     [][]int   // the passes of each rank, in their order
 	took, link []float64 // of each pass; of what it needs of another stage
@@ -330,7 +333,8 @@ func newClock(p *step.Plan, costs step.Costs) (*clock, error) {
 	return c, nil
 }
 
-// play starts each pass when its rank is free and what it needs is there. It returns false if ranks wait for each other.
+// play starts each pass when its rank is free and what it needs is there. It returns false if ranks wait for each
+// other.
 func (c *clock) play() bool {
 	clear(c.done)
 	clear(c.next)

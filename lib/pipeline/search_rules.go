@@ -7,8 +7,8 @@ import (
 )
 
 // rule is a list scheduler: whenever a rank is free it does what can start first, and of several such the one that the
-// rule prefers. Forward passes keep to a limit of memory, and never take room without which a micro-batch that has begun
-// could not end.
+// rule prefers. Forward passes keep to a limit of memory, and never take room without which a micro-batch that has
+// begun could not end.
 type rule struct {
 	placement
 	costs step.Costs
@@ -193,8 +193,8 @@ func (g *greedy) prefers(c, old choice) bool {
 	return c.Micro < old.Micro || c.Micro == old.Micro && c.Kind != step.Forward && c.place > old.place
 }
 
-// arrives is when the output of a stage's pass is on a rank, given the ends of such passes; at the ends of the model there
-// is none, and it is there.
+// arrives is when the output of a stage's pass is on a rank, given the ends of such passes; at the ends of the model
+// there is none, and it is there.
 func (g *greedy) arrives(ends [][]float64, stage, microbatch, rank int) (float64, bool) {
 	if stage < 0 || stage == len(g.Blocks) {
 		return 0, true
@@ -227,8 +227,8 @@ func (g *greedy) commit(rank int, c choice) {
 	}
 }
 
-// admits tells whether a rank may stash another micro-batch of a stage: those that it has begun must still be able to end
-// one after the other, the oldest first, each leaving its room to the next.
+// admits tells whether a rank may stash another micro-batch of a stage: those that it has begun must still be able to
+// end one after the other, the oldest first, each leaving its room to the next.
 func (g *greedy) admits(rank, stage, microbatch int) bool {
 	size, _ := g.costs.Saved(stage)
 	left := g.room[rank] - g.holding[rank].Held - size

@@ -11,7 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// bestNamed is the shortest step of a named kind that a search with these numbers is compared with, and the kind's name.
+// bestNamed is the shortest step of a named kind that a search with these numbers is compared with, and the kind's
+// name.
 func bestNamed(t *testing.T, d, m, v int, c step.Costs, memory float64) (best float64, name pipeline.Kind) {
 	t.Helper()
 	best = math.Inf(1)

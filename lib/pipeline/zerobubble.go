@@ -3,19 +3,19 @@ package pipeline
 import "github.com/shardbook/shardbook/lib/step"
 
 // ZBH1 is the zero-bubble schedule with the memory of 1F1B (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §2.1,
-// figure 3, top). The backward pass is split: the stage before waits for the gradient of the input only, and the gradient of
-// the weights fills what would be idle. Rank r begins like 1F1B and does its weight gradients r micro-batches late, so
-// that no rank saves more than as many micro-batches as there are ranks. With passes that take equally long, a rank is
-// idle a third of the time that it is in 1F1B, see [Bubble].
+// figure 3, top). The backward pass is split: the stage before waits for the gradient of the input only, and the
+// gradient of the weights fills what would be idle. Rank r begins like 1F1B and does its weight gradients r
+// micro-batches late, so that no rank saves more than as many micro-batches as there are ranks. With passes that take
+// equally long, a rank is idle a third of the time that it is in 1F1B, see [Bubble].
 func ZBH1(ranks, microbatches int) (*step.Plan, error) {
 	return split(KindZBH1, ranks, microbatches,
 		func(r int) int { return ranks - r }, func(r int) int { return r })
 }
 
-// ZBH2 is the zero-bubble schedule with twice the memory of 1F1B (Qi et al. 2023, §2.2, figure 3, bottom). Rank r goes forward
-// with 2(ranks-r)-1 micro-batches before it first goes back, and does its weight gradients 2r micro-batches late: at most
-// 2·ranks-1 micro-batches are saved, and no rank is ever idle between its first and its last pass if all passes take
-// equally long and there are at least 2·ranks-1 micro-batches.
+// ZBH2 is the zero-bubble schedule with twice the memory of 1F1B (Qi et al. 2023, §2.2, figure 3, bottom). Rank r goes
+// forward with 2(ranks-r)-1 micro-batches before it first goes back, and does its weight gradients 2r micro-batches
+// late: at most 2·ranks-1 micro-batches are saved, and no rank is ever idle between its first and its last pass if all
+// passes take equally long and there are at least 2·ranks-1 micro-batches.
 func ZBH2(ranks, microbatches int) (*step.Plan, error) {
 	return split(KindZBH2, ranks, microbatches,
 		func(r int) int { return 2*(ranks-r) - 1 }, func(r int) int { return 2 * r })
@@ -53,10 +53,13 @@ func split(kind Kind, ranks, microbatches int, ahead, late func(rank int) int) (
 // of the half-size stages.
 //
 // Rank r's list, as in the paper's figure:
-//   - 2(ranks-r)-1 micro-batches go down, then r times one goes up and one down: rank r has started 2·ranks-r-1 by then;
+//   - 2(ranks-r)-1 micro-batches go down, then r times one goes up and one down: rank r has started 2·ranks-r-1 by
+//     then;
 //   - ranks-r times one goes up and back at once, with its weight gradient;
-//   - then in turn: one down, back out of the lower chunk with its weight gradient, one up, back with its weight gradient;
-//   - when none is left to go down, the input gradients come first, which others wait for, and weight gradients fill in.
+//   - then in turn: one down, back out of the lower chunk with its weight gradient, one up, back with its weight
+//     gradient;
+//   - when none is left to go down, the input gradients come first, which others wait for, and weight gradients fill
+//     in.
 func ZBV(ranks, microbatches int) (*step.Plan, error) {
 	b, err := blank(KindZBV, ranks, microbatches, 2, 3)
 	if err != nil {

@@ -1,8 +1,8 @@
 package step
 
-// Activations counts what a rank saves for its backward passes, in Costs.Activation, as it goes through its passes. It knows
-// nothing of time: one pass ends before the next one starts. What is held is computed from counts, so that nothing is
-// left of it by rounding.
+// Activations counts what a rank saves for its backward passes, in Costs.Activation, as it goes through its passes. It
+// knows nothing of time: one pass ends before the next one starts. What is held is computed from counts, so that
+// nothing is left of it by rounding.
 type Activations struct {
 	Held, Most       float64 // now, and at most so far
 	Count, MostCount int     // the same in micro-batches, each counted for each of the rank's blocks
@@ -58,9 +58,9 @@ func (s *Activations) change(block, whole, partly int) {
 	s.Most, s.MostCount = max(s.Most, s.Held), max(s.MostCount, s.Count)
 }
 
-// PeakActivations returns, for each rank, the largest number of micro-batches that it has saved at a time, each counted
-// once for each of the rank's blocks: from the start of the forward pass, or of its recomputation, to the end of Backward
-// or WeightGrad.
+// PeakActivations returns, for each rank, the largest number of micro-batches that it has saved at a time, each
+// counted once for each of the rank's blocks: from the start of the forward pass, or of its recomputation, to the end
+// of Backward or WeightGrad.
 func (p *Plan) PeakActivations() []int {
 	peaks := make([]int, len(p.Ranks))
 	for r, list := range p.Ranks {

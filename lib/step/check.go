@@ -11,12 +11,12 @@ import (
 //   - sizes that cannot be, and operations of blocks, micro-batches, units, axes or ranks that there are not;
 //   - a pass that is missing, there twice, or before one that it needs; both a whole backward pass and its halves; a
 //     block's passes for one micro-batch on several ranks;
-//   - gradients of a block that are not summed in ascending order of micro-batches, in which all plans must do it so that
-//     they compute the same;
-//   - an update that is missing, comes before a gradient that belongs in it, or behind one that does not: each unit has one
-//     after every [Plan].Every micro-batches;
-//   - gradients that an update takes before they are reduced along each axis of their unit, or reduced twice along one; a
-//     unit whose axes do not join the ranks that have it;
+//   - gradients of a block that are not summed in ascending order of micro-batches, in which all plans must do it so
+//     that they compute the same;
+//   - an update that is missing, comes before a gradient that belongs in it, or behind one that does not: each unit
+//     has one after every [Plan].Every micro-batches;
+//   - gradients that an update takes before they are reduced along each axis of their unit, or reduced twice along
+//     one; a unit whose axes do not join the ranks that have it;
 //   - a version of the weights that is needed before it is made, also of gathered parameters that were updated since;
 //   - a use of what is not there, such as parameters that are not gathered yet or freed already; what is received,
 //     stored, fetched or recomputed for nobody; parameters that are gathered twice or not freed;
@@ -122,7 +122,8 @@ func (p *Plan) checkUpdates() error {
 				for _, u := range p.Blocks[op.Block].Units {
 					update := Op{Kind: Update, Unit: u, Micro: (op.Micro/p.Every+1)*p.Every - 1}
 					if op.Micro < updated[u] {
-						return p.errorAt(r, i, "the update that its gradient belongs in, %v, came before: move that behind it", p.Text(update))
+						return p.errorAt(r, i, "the update that its gradient belongs in, %v, came before: move that behind it",
+							p.Text(update))
 					}
 					if update.Micro >= updated[u]+p.Every {
 						update.Micro = updated[u] + p.Every - 1
@@ -250,7 +251,7 @@ func (c *checked) checkRank(r int) error {
 		}
 		if s.whole && s.old && flow.Resident[u] {
 			return fmt.Errorf("step: rank %d has the gathered parameters of unit %d to the end, from before its update: "+
-				"gather them behind it, or free them before: %v", r, u, c.Text(Op{Kind: Gather, What: Parameters, Unit: u, Axis: c.Units[u].Shard}))
+				"gather them behind it, or free them before", r, u)
 		}
 	}
 	return nil
@@ -266,8 +267,8 @@ func (c *checked) checkUsed(flow *Flow, i int, op Op) error {
 	if op.Kind == Fetch && op.What == Parameters { // a shard, which is gathered then
 		return nil
 	}
-	for _, v := range flow.Ends[i] {
-		if slices.Contains(flow.Makes[i], v) && (op.Kind != Recompute || v.Held == Saved) {
+	for _, v := range flow.Unmade[i] {
+		if op.Kind != Recompute || v.Held == Saved {
 			return fmt.Errorf("nothing uses %v behind it: remove it", c.describe(v))
 		}
 	}
@@ -289,7 +290,8 @@ func (s *unitState) step(op Op, u Unit) error {
 		case at < 0:
 			return fmt.Errorf("the unit is reduced along %v, not along %q", u.Reduce, op.Axis)
 		case at == 0 && s.reduced > 1:
-			return fmt.Errorf("its gradients before are reduced along %q already: reduce all along %q first", u.Reduce[1], op.Axis)
+			return fmt.Errorf("its gradients before are reduced along %q already: reduce all along %q first",
+				u.Reduce[1], op.Axis)
 		case at > s.reduced:
 			return fmt.Errorf("its gradients are not reduced along %q: have that before", u.Reduce[s.reduced])
 		case at > 0 && at < s.reduced:

@@ -58,8 +58,8 @@ func TestCheckWaits(t *testing.T) {
 	}
 }
 
-// TestCheckRandom: random plans can be carried out, as two checkers say, and what a change makes of them is refused just
-// where a second checker refuses it.
+// TestCheckRandom: random plans can be carried out, as two checkers say, and what a change makes of them is refused
+// just where a second checker refuses it.
 func TestCheckRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	good, bad := 0, 0

@@ -14,11 +14,11 @@ type Costs struct {
 	Backward   []float64 // where empty InputGrad + WeightGrad
 	Recompute  []float64 // where empty Forward
 	Update     []float64 // of each unit; where empty 0
-	// Link is the time from when one rank sends, or comes to a Gather or Reduce, to when another has what it gives. Several
-	// messages may be under way at a time. Where nil it is 0.
+	// Link is the time from when one rank sends, or comes to a Gather or Reduce, to when another has what it gives.
+	// Several messages may be under way at a time. Where nil it is 0.
 	Link func(from, to int) float64
-	// Transfer is the time that a Gather, Reduce, Store or Fetch takes, or a Send besides Link. In a stream there is one of
-	// these at a time. Where nil it is 0.
+	// Transfer is the time that a Gather, Reduce, Store or Fetch takes, or a Send besides Link. In a stream there is one
+	// of these at a time. Where nil it is 0.
 	Transfer func(op Op) float64
 
 	// Activation is what a block saves for the backward pass of a micro-batch, where empty 1.
@@ -27,8 +27,8 @@ type Costs struct {
 	Kept []float64
 }
 
-// Equal are the costs at which the papers count: 1 for a forward pass and each half of a backward pass, which makes 2 for
-// a whole one, messages and updates that take no time, and 1 for what a block saves of a micro-batch.
+// Equal are the costs at which the papers count: 1 for a forward pass and each half of a backward pass, which makes 2
+// for a whole one, messages and updates that take no time, and 1 for what a block saves of a micro-batch.
 func Equal() Costs {
 	one := []float64{1}
 	return Costs{Forward: one, InputGrad: one, WeightGrad: one, Activation: one, Kept: one}
@@ -37,7 +37,8 @@ func Equal() Costs {
 // mostCost bounds a cost, so that no sum of them is infinite.
 const mostCost = 1e100
 
-// Check returns an error for lists of another length than the number of blocks or units, and for numbers that are no costs.
+// Check returns an error for lists of another length than the number of blocks or units, and for numbers that are no
+// costs.
 func (c Costs) Check(blocks, units int) error {
 	for _, f := range []struct {
 		name  string
@@ -117,9 +118,9 @@ func (c Costs) Between(from, to int) (float64, error) {
 	}
 }
 
-// Spread returns the costs of blocks that are cut into n chunks each, counted in units that are as much smaller: each chunk
-// has the numbers of its whole block, and messages take n times as long. What is then counted is to be divided by n, as
-// [Plan.SimulateShares] does it.
+// Spread returns the costs of blocks that are cut into n chunks each, counted in units that are as much smaller: each
+// chunk has the numbers of its whole block, and messages take n times as long. What is then counted is to be divided
+// by n, as [Plan.SimulateShares] does it.
 func (c Costs) Spread(n int) Costs {
 	for _, list := range []*[]float64{&c.Forward, &c.InputGrad, &c.WeightGrad, &c.Backward, &c.Recompute, &c.Update,
 		&c.Activation, &c.Kept} {

@@ -12,9 +12,9 @@ import (
 // maxCSV is the longest CSV file that is read, in bytes.
 const maxCSV = 16 << 20
 
-// WriteCSV writes the plan as PyTorch's pipelining does (its schedules have _dump_csv): a record for each rank, a cell for
-// each operation, as in 0F0,0F1,0B0. What that cannot say comes first, in comments: the lines of [Plan.String] before
-// those of the ranks.
+// WriteCSV writes the plan as PyTorch's pipelining does (its schedules have _dump_csv): a record for each rank, a cell
+// for each operation, as in 0F0,0F1,0B0. What that cannot say comes first, in comments: the lines of [Plan.String]
+// before those of the ranks.
 func (p *Plan) WriteCSV(w io.Writer) error {
 	out := bufio.NewWriter(w) // an error comes back from Flush
 	for _, line := range p.header() {
@@ -29,13 +29,13 @@ func (p *Plan) WriteCSV(w io.Writer) error {
 	return out.Flush()
 }
 
-// ReadCSV reads what WriteCSV wrote, and what PyTorch did: schedules of passes alone, and lowered ones with SEND_F, RECV_B,
-// UNSHARD and so on. Empty cells, in which a rank is idle, are skipped. A pair such as (0F1;3B0)OVERLAP_F_B is one pass
-// after the other. Without the line "# schedule …" there are as many blocks and micro-batches as the cells name, weights
-// are [Flush], and updates are appended if there are none; a B with a W of the same block and micro-batch behind it is
-// read as I, as older files have it; and what is gathered or reduced is so along an axis "data", of which the file does
-// not say who is in it: here each rank alone. Whether the plan can be carried out is for [Plan.Check] to say. Errors have
-// the line's number.
+// ReadCSV reads what WriteCSV wrote, and what PyTorch did: schedules of passes alone, and lowered ones with SEND_F,
+// RECV_B, UNSHARD and so on. Empty cells, in which a rank is idle, are skipped. A pair such as (0F1;3B0)OVERLAP_F_B is
+// one pass after the other. Without the line "# schedule …" there are as many blocks and micro-batches as the cells
+// name, weights are [Flush], and updates are appended if there are none; a B with a W of the same block and
+// micro-batch behind it is read as I, as older files have it; and what is gathered or reduced is so along an axis
+// "data", of which the file does not say who is in it: here each rank alone. Whether the plan can be carried out is
+// for [Plan.Check] to say. Errors have the line's number.
 func ReadCSV(r io.Reader) (*Plan, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxCSV+1))
 	if err != nil {
@@ -72,13 +72,8 @@ func (p *parser) record(line string) error {
 	if comment, ok := strings.CutPrefix(line, "#"); ok {
 		comment = strings.TrimSpace(comment)
 		word, _, _ := strings.Cut(comment, " ")
-		switch {
-		case len(p.Ranks) > 0:
-		case !p.headed && (word == "schedule" || word == "plan"):
-			p.headed = true
-			return p.parseHeader(comment)
-		case p.headed && !p.schedule:
-			return p.parseLine(comment)
+		if head := word == "schedule" || word == "plan"; len(p.Ranks) == 0 && head != p.headed && !p.schedule {
+			return p.heading(comment)
 		}
 		return nil
 	}

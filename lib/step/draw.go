@@ -16,14 +16,15 @@ import (
 // drawWidth is how many characters wide a picture may be where its scale is free.
 const drawWidth = 240
 
-// Draw writes the timeline as a picture, a row a rank, as the papers draw it: the number of the micro-batch where a pass
-// starts, and b for Backward, i for InputGrad, w for WeightGrad, r for Recompute after it, with a line for as long as it
-// lasts; · is idle time, and u an update. Where a rank has several blocks a capital letter before the number tells which,
-// A for its first. Below the rank are the streams of what takes time beside the passes, with the operations' first numbers
-// and a letter. A line below the picture says so.
+// Draw writes the timeline as a picture, a row a rank, as the papers draw it: the number of the micro-batch where a
+// pass starts, and b for Backward, i for InputGrad, w for WeightGrad, r for Recompute after it, with a line for as
+// long as it lasts; · is idle time, and u an update. Where a rank has several blocks a capital letter before the
+// number tells which, A for its first. Below the rank are the streams of what takes time beside the passes, with the
+// operations' first numbers and a letter. A line below the picture says so.
 //
-// A column is the unit of time that all times are multiples of. If there is none, or the picture would be wider than 960
-// characters, it is drawn to scale, with a letter for the pass where a number does not fit. The errors are those of w.
+// A column is the unit of time that all times are multiples of. If there is none, or the picture would be wider than
+// 960 characters, it is drawn to scale, with a letter for the pass where a number does not fit. The errors are those
+// of w.
 func (t Timeline) Draw(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	rows, widest, end := t.rows()
@@ -52,7 +53,9 @@ func (t Timeline) Draw(w io.Writer) error {
 		}
 		fmt.Fprintf(out, "%-*s │%s\n", margin, row.name, strings.TrimRight(string(line), " "))
 	}
-	for _, k := range []Kind{Forward, Backward, InputGrad, WeightGrad, Recompute, Update, Send, Gather, Reduce, Store, Fetch} {
+	for _, k := range []Kind{
+		Forward, Backward, InputGrad, WeightGrad, Recompute, Update, Send, Gather, Reduce, Store, Fetch,
+	} {
 		for _, row := range rows {
 			at := slices.IndexFunc(row.spans, func(s Span) bool { return s.Kind == k && s.End > s.Start })
 			if at >= 0 && !said[k] {
@@ -203,10 +206,10 @@ func (l line) put(from, to int, label string, kind Kind, column int) {
 	copy(l[from:], text)
 }
 
-// Chart draws the timeline as a Gantt chart: a row a rank, and one for each of its streams that take time, a colour a kind
-// of operation, and the number of the micro-batch in each bar, after the block where a rank has several. What takes no
-// time is left out. Name the axis, with the unit of the costs, by its method Axes. Its errors are those of chart.Gantt,
-// which takes a few thousand spans.
+// Chart draws the timeline as a Gantt chart: a row a rank, and one for each of its streams that take time, a colour a
+// kind of operation, and the number of the micro-batch in each bar, after the block where a rank has several. What
+// takes no time is left out. Name the axis, with the unit of the costs, by its method Axes. Its errors are those of
+// chart.Gantt, which takes a few thousand spans.
 func (t Timeline) Chart(title string) *chart.Chart {
 	rows, _, _ := t.rows()
 	several := slices.ContainsFunc(rows, func(r row) bool { return r.blocks > 1 })
@@ -248,9 +251,9 @@ func (t Timeline) MemoryChart(title string) *chart.Chart {
 }
 
 // Trace is the timeline as a trace, in which a time of 1 takes unit: for trace.Trace.WriteChrome, and for
-// trace.Timelines, which draws it above a trace that was measured. Passes are on the stream trace.Compute, others on that of
-// their [Op.Stream], and have the names of [Plan.Text]. What takes no time is left out. A unit that is not above 0, or so
-// long that the times do not fit a time.Duration, is an error.
+// trace.Timelines, which draws it above a trace that was measured. Passes are on the stream trace.Compute, others on
+// that of their [Op.Stream], and have the names of [Plan.Text]. What takes no time is left out. A unit that is not
+// above 0, or so long that the times do not fit a time.Duration, is an error.
 func (t Timeline) Trace(unit time.Duration) (trace.Trace, error) {
 	rows, _, end := t.rows()
 	if unit <= 0 || end*float64(unit) > math.MaxInt64/2 {

@@ -31,8 +31,11 @@ type Value struct {
 type Flow struct {
 	Uses, Makes [][]Value
 	// Ends lists the values that are needed no more behind an operation. One that the operation makes itself is never
-	// needed: it need not be made.
+	// needed: it need not be made. What was used up by an operation under way, or made again meanwhile, ends when that has
+	// ended, when the rank may have another of the same name: of gradients a new sum.
 	Ends [][]Value
+	// Unmade lists those of Makes that nobody needs, where Ends may mean the one before.
+	Unmade [][]Value
 	// Done is the position of the operation which waits for one that is under way beside the passes, because it uses what
 	// that makes, or is a Wait; behind the end of the list for one that nobody waits for before.
 	Done []int
@@ -57,6 +60,7 @@ type flow struct {
 // made is a value as one operation has made it.
 type made struct {
 	Value
+	at    int         // position of what makes it
 	last  int         // position of the last use so far
 	maker *underWay   // what makes it, if that has not ended
 	users []*underWay // those under way that use it
@@ -77,7 +81,7 @@ func (p *Plan) Flow(rank int) (*Flow, error) {
 	n := len(list)
 	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}}
 	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
-	f.Done, f.After = make([]int, n), make([][]int, n)
+	f.Unmade, f.Done, f.After = make([][]Value, n), make([]int, n), make([][]int, n)
 	if slices.ContainsFunc(list, func(op Op) bool { return op.Kind == Wait }) {
 		f.waits = map[Op]*underWay{}
 	}
@@ -136,14 +140,16 @@ func (p *Plan) resident(rank int) map[int]bool {
 func (f *flow) begins(list []Op) {
 	seen := map[Value]bool{}
 	for _, op := range list {
-		v := Value{Held: States, Unit: op.Unit, Host: op.Kind == Fetch}
+		v := Value{Held: States, Unit: op.Unit}
 		if op.What == Parameters {
 			v.Held = Whole
 		}
-		if (op.Kind == Store || op.Kind == Fetch) && (op.What == State || op.What == Parameters) && !seen[Value{Held: v.Held, Unit: v.Unit}] {
-			if seen[Value{Held: v.Held, Unit: v.Unit}] = true; v.Host || v.Held == States {
-				f.make(-1, v)
-			}
+		if op.Kind != Store && op.Kind != Fetch || op.What != State && op.What != Parameters || seen[v] {
+			continue
+		}
+		seen[v] = true
+		if v.Host = op.Kind == Fetch; v.Host || v.Held == States {
+			f.make(-1, v)
 		}
 	}
 }
@@ -325,7 +331,7 @@ func (f *flow) make(i int, v Value) *made {
 	if old := f.there[v]; old != nil {
 		f.release(old, max(old.last, 0))
 	}
-	m := &made{Value: v, last: i}
+	m := &made{Value: v, at: i, last: i}
 	f.all = append(f.all, m)
 	if f.there[v] = m; i >= 0 {
 		f.Makes[i] = append(f.Makes[i], v)
@@ -355,9 +361,15 @@ func (f *flow) release(m *made, i int) {
 	}
 }
 
-func (f *flow) endAt(m *made, i int) { f.Ends[i] = append(f.Ends[i], m.Value) }
+func (f *flow) endAt(m *made, i int) {
+	f.Ends[i] = append(f.Ends[i], m.Value)
+	if m.at == i {
+		f.Unmade[i] = append(f.Unmade[i], m.Value)
+	}
+}
 
-// begin has an operation go on beside the passes. It uses some values, takes some for good, and makes some or adds to them.
+// begin has an operation go on beside the passes. It uses some values, takes some for good, and makes some or adds to
+// them.
 func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
 	stream := op.lane()
 	w := &underWay{at: i}

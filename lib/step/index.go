@@ -35,8 +35,9 @@ func (k Kind) parts() []part {
 	return nil
 }
 
-// index has the places of all passes of all blocks for all micro-batches. Replicas, which are ranks that do the same for
-// other rows of a batch, each have all of them; the first rank with a pass belongs to the first rank with another, and so on.
+// index has the places of all passes of all blocks for all micro-batches. Replicas, which are ranks that do the same
+// for other rows of a batch, each have all of them; the first rank with a pass belongs to the first rank with another,
+// and so on.
 type index struct {
 	p        *Plan
 	replicas int
@@ -52,8 +53,8 @@ func (x *index) of(t part, key int) []place {
 	return x.places[t][from : from+int(x.found[t][key])]
 }
 
-// index finds all passes. Errors: sizes that cannot be, operations of what there is not, a pass that is there twice or not
-// at all or in two forms, a block's passes for one micro-batch on several ranks or in the wrong order.
+// index finds all passes. Errors: sizes that cannot be, operations of what there is not, a pass that is there twice or
+// not at all or in two forms, a block's passes for one micro-batch on several ranks or in the wrong order.
 func (p *Plan) index() (*index, error) {
 	if err := p.head(); err != nil {
 		return nil, err
@@ -97,7 +98,8 @@ func (x *index) add(op Op, at place) error {
 				return x.p.errorAt(rank, position, "rank %d has %v at position %d already: keep B, or I and W",
 					there[n-1].rank, x.p.Text(other), there[n-1].at)
 			}
-			return x.p.errorAt(rank, position, "it is at position %d of rank %d already: remove one", there[n-1].at, there[n-1].rank)
+			return x.p.errorAt(rank, position, "it is at position %d of rank %d already: remove one",
+				there[n-1].at, there[n-1].rank)
 		}
 		x.places[t][key*x.replicas+len(there)] = at
 		x.found[t][key]++
@@ -240,7 +242,8 @@ func (p *Plan) checkAxes() error {
 		in := map[int]bool{}
 		for _, g := range a.Groups {
 			if len(g) != a.Size {
-				return fmt.Errorf("step: axis %s: a group of %d ranks, its size is %d: make all groups as large", a.Name, len(g), a.Size)
+				return fmt.Errorf("step: axis %s: a group of %d ranks, its size is %d: make all groups as large",
+					a.Name, len(g), a.Size)
 			}
 			for _, r := range g {
 				if r < 0 || r >= len(p.Ranks) || in[r] {
@@ -259,7 +262,8 @@ func (p *Plan) checkAxes() error {
 			once[name] = true
 		}
 		if unit.Shard != "" && !once[unit.Shard] {
-			return fmt.Errorf("step: unit %d is sharded along %q: that must be one of the axes that it is reduced along", u, unit.Shard)
+			return fmt.Errorf("step: unit %d is sharded along %q: that must be one of the axes that it is reduced along",
+				u, unit.Shard)
 		}
 	}
 	return nil
@@ -287,8 +291,8 @@ func (p *Plan) known(op Op) error {
 		return fmt.Errorf("micro-batch %d: there are micro-batches 0 to %d", op.Micro, p.Micro-1)
 	case op.Peer < 0 || op.Peer >= len(p.Ranks):
 		return fmt.Errorf("rank %d: there are ranks 0 to %d", op.Peer, len(p.Ranks)-1)
-	case v.Kind == Send && op.What == Activation && op.Block == len(p.Blocks)-1, v.Kind == Send && op.What == Gradient && op.Block == 0,
-		v.Kind == Recv && op.What == Activation && op.Block == 0, v.Kind == Recv && op.What == Gradient && op.Block == len(p.Blocks)-1:
+	case (v == verb{Send, Activation} || v == verb{Recv, Gradient}) && op.Block == len(p.Blocks)-1,
+		(v == verb{Send, Gradient} || v == verb{Recv, Activation}) && op.Block == 0:
 		return errors.New("there is no such block before or behind: remove it")
 	}
 	if op.Kind == Gather || op.Kind == Reduce {
@@ -301,5 +305,6 @@ func (p *Plan) known(op Op) error {
 
 // errorAt is an error that says where.
 func (p *Plan) errorAt(rank, at int, format string, args ...any) error {
-	return fmt.Errorf("step: rank %d, position %d, %v: %w", rank, at, p.Text(p.Ranks[rank][at]), fmt.Errorf(format, args...))
+	op := p.Ranks[rank][at]
+	return fmt.Errorf("step: rank %d, position %d, %v: %w", rank, at, p.Text(op), fmt.Errorf(format, args...))
 }

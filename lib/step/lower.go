@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// WithMessages returns the plan with the messages between ranks, which it must not have yet, and with what ranks must do
-// together besides:
+// WithMessages returns the plan with the messages between ranks, which it must not have yet, and with what ranks must
+// do together besides:
 //
 //   - A Send follows the pass that makes a message.
-//   - The Recv is begun one pass before the one that needs it, so that the transfer goes on beside that; with it those of
-//     all messages that come before it on the way from that rank, be they needed later.
-//   - A Wait for the Send, behind which its buffer is free, stands where the rank has to wait anyway: before its next pass
-//     that uses what the receiver has made after it used the message. Where there is none nobody waits before the end.
-//   - A unit that several ranks of a pipeline have, as in DualPipe, gets an axis that joins these, "unit-0", and a Reduce
-//     along it behind the last gradient before each update.
+//   - The Recv is begun one pass before the one that needs it, so that the transfer goes on beside that; with it those
+//     of all messages that come before it on the way from that rank, be they needed later.
+//   - A Wait for the Send, behind which its buffer is free, stands where the rank has to wait anyway: before its next
+//     pass that uses what the receiver has made after it used the message. Where there is none nobody waits before the
+//     end.
+//   - A unit that several ranks of a pipeline have, as in DualPipe, gets an axis that joins these, "unit-0", and a
+//     Reduce along it behind the last gradient before each update.
 //
 // Between blocks of one rank there is no message. Errors are those of passes that are missing, twice or in the wrong
 // order; whether the ranks come to an end is for [Plan.Check] to say.
@@ -40,8 +41,8 @@ type message struct {
 type lowering struct {
 	*Plan
 	x *index
-	// lanes has the messages from one rank to another, in the order in which they are sent; slots says at which index of its
-	// lane what each pass makes is.
+	// lanes has the messages from one rank to another, in the order in which they are sent; slots says at which index of
+	// its lane what each pass makes is.
 	lanes  map[[2]int32][]message
 	slots  [][]int32
 	begun  map[[2]int32]int // of each lane, how many receives are begun
@@ -164,8 +165,8 @@ func (l *lowering) reduce(rank int, reduce Op) {
 	}
 }
 
-// sharers returns, for each unit, the groups of ranks of the same replica that have it; none where each is alone, or where
-// an axis of the unit joins them.
+// sharers returns, for each unit, the groups of ranks of the same replica that have it; none where each is alone, or
+// where an axis of the unit joins them.
 func (l *lowering) sharers() [][][]int {
 	groups := make([][][]int, len(l.Units)) // by unit and replica
 	for r, list := range l.Ranks {

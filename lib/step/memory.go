@@ -91,10 +91,10 @@ type Memory struct {
 	At     int     // the first operation at which that is so
 }
 
-// Memory predicts what each rank holds, as [Plan.Flow] has it: a value from the operation that makes it to the last that
-// needs it, and what is under way beside the passes until they wait for it. What an operation needs only while it runs is
-// not in it. Errors are those of [Plan.Check], and sizes that are none. Give a plan with its messages, or they are those
-// of [Plan.WithMessages], in which case Levels are those of that plan.
+// Memory predicts what each rank holds, as [Plan.Flow] has it: a value from the operation that makes it to the last
+// that needs it, and what is under way beside the passes until they wait for it. What an operation needs only while it
+// runs is not in it. Errors are those of [Plan.Check], and sizes that are none. Give a plan with its messages, or they
+// are those of [Plan.WithMessages], in which case Levels are those of that plan.
 func (p *Plan) Memory(s Sizes) ([]Memory, error) {
 	c, err := p.checked()
 	if err != nil {
@@ -196,6 +196,9 @@ func (f *Flow) lives(list []Op) (all []life) {
 			}
 		}
 		for _, v := range f.Makes[i] {
+			if slices.Contains(f.Unmade[i], v) {
+				continue
+			}
 			l := life{Value: v, made: i, used: i, unused: i}
 			if op.Kind == Recv {
 				l.used = min(f.Done[i], len(list)-1)
@@ -204,11 +207,9 @@ func (f *Flow) lives(list []Op) (all []life) {
 			open[v] = append(open[v], l)
 		}
 		for _, v := range f.Ends[i] {
-			if len(open[v]) == 1 && open[v][0].made == i && slices.Contains(f.Makes[i], v) {
-				delete(open, v) // it need not be made
-				continue
+			if !slices.Contains(f.Unmade[i], v) {
+				end(v, i) // the oldest
 			}
-			end(v, i) // the oldest
 		}
 	}
 	for _, v := range f.Ends[len(list)] {

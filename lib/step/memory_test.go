@@ -36,8 +36,8 @@ func TestMemoryRandom(t *testing.T) {
 			}
 			for i, op := range ops {
 				for _, v := range flow.Makes[i] {
-					if held[v]++; held[v] == 1 && slices.Contains(flow.Ends[i], v) {
-						delete(held, v) // it need not be made
+					if !slices.Contains(flow.Unmade[i], v) {
+						held[v]++
 					}
 				}
 				var bytes, reduced int64
@@ -52,8 +52,8 @@ func TestMemoryRandom(t *testing.T) {
 					t.Fatalf("%vrank %d, position %d, %v: %+v are %d bytes, want %d to %d", p, r, i, p.Text(op), got, got.Total(), bytes, bytes+reduced)
 				}
 				for _, v := range flow.Ends[i] {
-					if held[v]--; held[v] <= 0 {
-						delete(held, v)
+					if !slices.Contains(flow.Unmade[i], v) {
+						held[v]--
 					}
 				}
 			}

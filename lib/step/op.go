@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// lane is what an operation beside the passes goes on in, one after another: an axis, the messages to or from a rank, or
-// the transfers to or from the host's memory.
+// lane is what an operation beside the passes goes on in, one after another: an axis, the messages to or from a rank,
+// or the transfers to or from the host's memory.
 type lane struct {
 	axis string
 	kind Kind
@@ -27,8 +27,9 @@ func (op Op) lane() lane {
 // beside tells whether an operation goes on beside the passes.
 func (op Op) beside() bool { return op.lane() != lane{} }
 
-// Stream names what an operation goes on in, one after another: "compute" for passes, else its axis, "to 3" and "from 3"
-// for the messages to and from rank 3, "to host" and "to device". Of a Free and a Wait, which take no time, it is "".
+// Stream names what an operation goes on in, one after another: "compute" for passes, else its axis, "to 3" and "from
+// 3" for the messages to and from rank 3, "to host" and "to device". Of a Free and a Wait, which take no time, it is
+// "".
 func (op Op) Stream() string {
 	switch l := op.lane(); {
 	case op.Kind.Pass():
@@ -73,8 +74,10 @@ var verbs = map[verb]string{
 	{Gather, Parameters}: "UNSHARD", {Gather, Activation}: "UNSHARD_F",
 	{Free, Parameters}: "RESHARD", {Free, Activation}: "RESHARD_F",
 	{Reduce, Gradient}: "REDUCE_GRAD", {Reduce, State}: "AVERAGE",
-	{Store, Activation}: "STORE_F", {Fetch, Activation}: "FETCH_F", {Store, Gradient}: "STORE_GRAD", {Fetch, Gradient}: "FETCH_GRAD",
-	{Store, Parameters}: "STORE_PARAM", {Fetch, Parameters}: "FETCH_PARAM", {Store, State}: "STORE_STATE", {Fetch, State}: "FETCH_STATE",
+	{Store, Activation}: "STORE_F", {Fetch, Activation}: "FETCH_F",
+	{Store, Gradient}: "STORE_GRAD", {Fetch, Gradient}: "FETCH_GRAD",
+	{Store, Parameters}: "STORE_PARAM", {Fetch, Parameters}: "FETCH_PARAM",
+	{Store, State}: "STORE_STATE", {Fetch, State}: "FETCH_STATE",
 }
 
 var verbNamed = func() map[string]verb {

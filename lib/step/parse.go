@@ -1,15 +1,18 @@
 package step
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out what
-// follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all micro-batches,
-// and weights is flush. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the line's number.
+// Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out
+// what follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all
+// micro-batches, and weights is flush. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the
+// line's number.
 func Parse(text string) (*Plan, error) {
 	var p parser
 	for n, line := range strings.Split(text, "\n") {
@@ -34,10 +37,9 @@ func Parse(text string) (*Plan, error) {
 // parser is what has been read so far.
 type parser struct {
 	Plan
-	headed, schedule bool
-	blocks, units    int
-	listed           []bool // ranks
-	size             int
+	headed, schedule    bool
+	blocks, units, size int
+	listed              []bool // ranks
 }
 
 // toInfer is the peer of a message until all have been read.
@@ -45,12 +47,8 @@ const toInfer = -1
 
 func (p *parser) line(line string) error {
 	word, _, _ := strings.Cut(line, " ")
-	if !p.headed {
-		p.headed = true
-		return p.parseHeader(line)
-	}
-	if word != "rank" && word != "ranks" && len(p.Ranks) == 0 && !p.schedule {
-		return p.parseLine(line)
+	if !p.headed || word != "rank" && word != "ranks" && len(p.Ranks) == 0 && !p.schedule {
+		return p.heading(line)
 	}
 	head, list, ok := strings.Cut(line, ":")
 	fields := strings.Fields(head)
@@ -58,13 +56,12 @@ func (p *parser) line(line string) error {
 	if next < 0 {
 		next = len(p.listed)
 	}
-	wrong := fmt.Errorf("%.40q: want the list of the next rank, %q", line, fmt.Sprintf("rank %d: 0F0 …", next))
-	if !ok || len(fields) != 2 || fields[0] != "rank" && fields[0] != "ranks" {
-		return wrong
+	var ranks []int
+	if ok && len(fields) == 2 && (fields[0] == "rank" || fields[0] == "ranks") {
+		ranks, _ = parseSet(fields[1])
 	}
-	ranks, err := parseSet(fields[1])
-	if err != nil || len(ranks) == 0 || ranks[0] != next {
-		return wrong
+	if len(ranks) == 0 || ranks[0] != next {
+		return fmt.Errorf("%.40q: want the list of the next rank, %q", line, fmt.Sprintf("rank %d: 0F0 …", next))
 	}
 	words := strings.Fields(list)
 	if err := p.allow(len(ranks) * (1 + len(words))); err != nil {
@@ -75,7 +72,7 @@ func (p *parser) line(line string) error {
 		return err
 	}
 	for _, r := range ranks {
-		for r >= len(p.listed) && len(p.listed) <= maxOps {
+		for r >= len(p.listed) {
 			p.listed, p.Ranks = append(p.listed, false), append(p.Ranks, nil)
 		}
 		if p.listed[r] {
@@ -99,62 +96,73 @@ func (p *parser) parseOps(words []string) (list []Op, err error) {
 	for i, word := range words {
 		word, peer, written := strings.Cut(word, ">")
 		op, err := p.parseOp(word)
-		if err != nil {
-			return nil, fmt.Errorf("position %d: %w", i, err)
-		}
 		if op.Kind == Send || op.Kind == Recv {
 			op.Peer = toInfer
 		}
-		if written {
-			if op.Peer, err = parseNumber(peer); err != nil {
-				return nil, fmt.Errorf("position %d: %.40q: want a rank", i, peer)
-			}
+		if err == nil && written {
+			err = number(&op.Peer, 0)(peer)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("position %d: %w", i, err)
 		}
 		list = append(list, op)
 	}
 	return list, nil
 }
 
-// parseHeader reads the first line.
-func (p *parser) parseHeader(line string) error {
+// heading reads a line before those of the ranks.
+func (p *parser) heading(line string) (err error) {
 	word, rest, _ := strings.Cut(line, " ")
-	if word != "schedule" && word != "plan" || rest == "" {
-		return fmt.Errorf("%.40q: want %q", line, "schedule NAME stages=4 …")
+	if !p.headed {
+		p.headed, p.schedule = true, word == "schedule"
+		if !p.schedule && word != "plan" || rest == "" {
+			return fmt.Errorf("%.40q: want %q", line, "schedule NAME stages=4 …")
+		}
+		return p.header(rest)
 	}
-	p.schedule = word == "schedule"
+	if word == "axis" {
+		return p.axis(rest)
+	}
+	numbers, rest, _ := strings.Cut(rest, " ")
+	of, err := parseSet(numbers)
+	for _, n := range of {
+		switch {
+		case word == "unit" || word == "units":
+			err = errors.Join(err, p.unit(n, rest))
+		case word == "block" || word == "blocks":
+			err = errors.Join(err, p.block(n, rest))
+		default:
+			of = nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(of) == 0 {
+		return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
+	}
+	return nil
+}
+
+// header reads the first line, and makes the blocks and units that it counts.
+func (p *parser) header(text string) error {
 	blocks := "blocks"
 	if p.schedule {
 		blocks = "stages"
 	}
-	name, fields, err := parseFields(rest)
+	err := parseFields(text, &p.Name, map[string]func(string) error{
+		blocks: number(&p.blocks, 1), "units": number(&p.units, 1),
+		"microbatches": number(&p.Micro, 1), "every": number(&p.Every, 1),
+		"weights": func(value string) error {
+			all := []Weights{Flush, Stash, Vertical, Double}
+			if p.Weights = Weights(value); !slices.Contains(all, p.Weights) {
+				return fmt.Errorf("%.40q: want one of %v", value, all)
+			}
+			return nil
+		}})
 	if err != nil {
 		return err
 	}
-	p.Name = name
-	for _, f := range fields {
-		number := map[string]*int{blocks: &p.blocks, "units": &p.units, "microbatches": &p.Micro, "every": &p.Every}[f.key]
-		switch {
-		case number != nil:
-			n, err := parseNumber(f.value)
-			if err != nil || n == 0 {
-				return fmt.Errorf("%.40q: want %s=N with N from 1 to %d", f.text, f.key, maxOps)
-			}
-			*number = n
-		case f.key == "weights":
-			switch p.Weights = Weights(f.value); p.Weights {
-			case Flush, Stash, Vertical, Double:
-			default:
-				return fmt.Errorf("%.40q: want weights=%s, %s, %s or %s", f.text, Flush, Stash, Vertical, Double)
-			}
-		default:
-			return fmt.Errorf("%.40q: want %s=N, microbatches=N, every=N or weights=W", f.text, blocks)
-		}
-	}
-	return p.allocate()
-}
-
-// allocate makes the blocks and units that the header has counted.
-func (p *parser) allocate() error {
 	p.Blocks, p.Units = Blocks(p.blocks)
 	if p.units > 0 {
 		p.Units = make([]Unit, p.units)
@@ -162,131 +170,111 @@ func (p *parser) allocate() error {
 	return p.allow(len(p.Units))
 }
 
-type field struct{ text, key, value string }
-
-// parseFields reads a name, which may be quoted, and fields such as size=4.
-func parseFields(text string) (name string, fields []field, err error) {
-	text = strings.TrimSpace(text)
-	if quoted, err := strconv.QuotedPrefix(text); err == nil && quoted[0] == '"' {
-		name, _ = strconv.Unquote(quoted) // QuotedPrefix has checked it
-		text = text[len(quoted):]
-	} else {
-		name, text, _ = strings.Cut(text, " ")
-		if !plain(name) {
-			return "", nil, fmt.Errorf("name %.40q: quote a name that has other than letters, digits and -_.+/", name)
-		}
-	}
-	for _, f := range strings.Fields(text) {
-		key, value, _ := strings.Cut(f, "=")
-		fields = append(fields, field{f, key, value})
-	}
-	return name, fields, nil
-}
-
-// parseLine reads the line of an axis, or of units or blocks.
-func (p *parser) parseLine(line string) error {
-	word, rest, _ := strings.Cut(line, " ")
-	set := p.parseUnit
-	switch word {
-	case "axis":
-		return p.parseAxis(rest)
-	case "block", "blocks":
-		set = p.parseBlock
-	case "unit", "units":
-	default:
-		return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
-	}
-	numbers, rest, _ := strings.Cut(rest, " ")
-	of, err := parseSet(numbers)
-	if err != nil {
-		return err
-	}
-	if first, _, _ := strings.Cut(rest, " "); strings.Contains(first, "=") && rest[0] != '"' {
-		rest = `"" ` + rest // no name
-	}
-	name, fields, err := parseFields(rest)
-	if err != nil {
-		return err
-	}
-	for _, n := range of {
-		if err := set(n, name, fields); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p *parser) parseAxis(text string) (err error) {
+func (p *parser) axis(text string) error {
 	a := Axis{}
-	name, fields, err := parseFields(text)
-	if err != nil {
-		return err
-	}
-	if a.Name = name; !plain(name) {
-		return fmt.Errorf("axis %.40q: name it with letters, digits and -_.+/ alone", name)
-	}
-	for _, f := range fields {
-		switch f.key {
-		case "size":
-			if a.Size, err = parseNumber(f.value); err != nil {
-				return fmt.Errorf("%.40q: want size=N", f.text)
-			}
-		case "groups":
-			for text := range strings.SplitSeq(f.value, "|") {
-				g, err := parseSet(text)
-				if err == nil {
-					err = p.allow(len(g))
-				}
-				if err != nil {
+	err := parseFields(text, &a.Name, map[string]func(string) error{"size": number(&a.Size, 0),
+		"groups": func(value string) error {
+			for text := range strings.SplitSeq(value, "|") {
+				var g []int
+				if err := errors.Join(set(&g)(text), p.allow(len(g))); err != nil {
 					return err
 				}
 				a.Groups = append(a.Groups, g)
 			}
-		default:
-			return fmt.Errorf("%.40q: want size=N or groups=0-3|4-7", f.text)
-		}
+			return nil
+		}})
+	if err == nil && !plain(a.Name) {
+		return fmt.Errorf("axis %.40q: name it with letters, digits and -_.+/ alone", a.Name)
 	}
 	p.Axes = append(p.Axes, a)
-	return nil
+	return err
 }
 
-func (p *parser) parseUnit(n int, name string, fields []field) error {
+func (p *parser) unit(n int, text string) error {
 	if n >= len(p.Units) {
 		return fmt.Errorf("unit %d: there are %d", n, len(p.Units))
 	}
-	u := Unit{Name: name}
-	for _, f := range fields {
-		switch f.key {
-		case "reduce":
-			u.Reduce = strings.Split(f.value, ",")
-		case "shard":
-			u.Shard = f.value
-		default:
-			return fmt.Errorf("%.40q: want reduce=AXIS,AXIS or shard=AXIS", f.text)
-		}
-		if slices.ContainsFunc(strings.Split(f.value, ","), func(name string) bool { return !plain(name) }) {
-			return fmt.Errorf("%.40q: want names of axes", f.text)
-		}
+	u := Unit{}
+	err := parseFields(text, &u.Name, map[string]func(string) error{
+		"reduce": func(value string) error { u.Reduce = strings.Split(value, ","); return nil },
+		"shard":  func(value string) error { u.Shard = value; return nil }})
+	if slices.ContainsFunc(append(slices.Clone(u.Reduce), "a"+u.Shard), func(name string) bool { return !plain(name) }) {
+		return fmt.Errorf("%.40q: want names of axes", text)
 	}
 	p.Units[n] = u
-	return p.allow(len(u.Reduce))
+	return errors.Join(err, p.allow(len(u.Reduce)))
 }
 
-func (p *parser) parseBlock(n int, name string, fields []field) (err error) {
+func (p *parser) block(n int, text string) error {
 	if n >= len(p.Blocks) {
 		return fmt.Errorf("block %d: there are %d", n, len(p.Blocks))
 	}
 	b := &p.Blocks[n]
-	b.Name = name
-	for _, f := range fields {
-		if f.key != "units" {
-			return fmt.Errorf("%.40q: want units=0,1", f.text)
-		}
-		if b.Units, err = parseSet(f.value); err != nil {
-			return err
+	err := parseFields(text, &b.Name, map[string]func(string) error{"units": set(&b.Units)})
+	return errors.Join(err, p.allow(len(b.Units)))
+}
+
+// parseFields reads a name, which may be quoted or left out, and fields such as size=4.
+func parseFields(text string, name *string, fields map[string]func(value string) error) error {
+	text = strings.TrimSpace(text)
+	first, rest, _ := strings.Cut(text, " ")
+	if quoted, err := strconv.QuotedPrefix(text); err == nil && quoted[0] == '"' {
+		*name, _ = strconv.Unquote(quoted) // QuotedPrefix has checked it
+		text = text[len(quoted):]
+	} else if key, _, ok := strings.Cut(first, "="); !ok || fields[key] == nil {
+		if *name, text = first, rest; !plain(first) && first != "" {
+			return fmt.Errorf("name %.40q: quote a name that has other than letters, digits and -_.+/", first)
 		}
 	}
-	return p.allow(len(b.Units))
+	for _, f := range strings.Fields(text) {
+		key, value, _ := strings.Cut(f, "=")
+		if fields[key] == nil {
+			return fmt.Errorf("%.40q: want any of %s=…", f, strings.Join(slices.Sorted(maps.Keys(fields)), "=…, "))
+		}
+		if err := fields[key](value); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// number reads a number into a variable.
+func number(to *int, least int) func(text string) error {
+	return func(text string) (err error) {
+		if *to, err = parseNumber(text); err != nil || *to < least {
+			return fmt.Errorf("%.40q: want a number from %d to %d", text, least, maxOps)
+		}
+		return nil
+	}
+}
+
+// set reads what setText wrote into a variable.
+func set(to *[]int) func(text string) error {
+	return func(text string) (err error) {
+		*to, err = parseSet(text)
+		return err
+	}
+}
+
+func parseSet(text string) (set []int, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRun := strings.Cut(part, "-")
+		a, err := parseNumber(first)
+		b := a
+		if isRun && err == nil {
+			b, err = parseNumber(last)
+		}
+		if err != nil || b < a || len(set)+b-a >= maxOps {
+			return nil, fmt.Errorf("%.40q: want numbers as in 0-3,6", text)
+		}
+		for n := a; n <= b; n++ {
+			set = append(set, n)
+		}
+	}
+	return set, nil
 }
 
 // finish fills in what the text left out.
@@ -301,9 +289,9 @@ func (p *parser) finish() {
 		}
 	}
 	if p.blocks == 0 {
-		p.Blocks, _ = Blocks(blocks)
-		if p.units == 0 {
-			_, p.Units = Blocks(blocks)
+		_, units := Blocks(blocks)
+		if p.Blocks, _ = Blocks(blocks); p.units == 0 {
+			p.Units = units
 		}
 	}
 	if p.Micro == 0 {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// randomSchedule plays a random order of passes on a random placement. Blocks of synchronous ones may be on several ranks.
+// randomSchedule plays a random order of passes on a random placement. Blocks of synchronous ones may be on several
+// ranks.
 func randomSchedule(random *rand.Rand) *Plan {
 	p := &Plan{Name: "random", Micro: 1 + random.IntN(4), Weights: Flush, Ranks: make([][]Op, 1+random.IntN(3))}
 	p.Blocks, p.Units = Blocks(1 + random.IntN(4))
@@ -84,7 +85,8 @@ func flush(random *rand.Rand, p *Plan) {
 	}
 }
 
-// randomPlan has replicas, gathers, reduces, what goes to the host and what is recomputed as well, with all its messages.
+// randomPlan has replicas, gathers, reduces, what goes to the host and what is recomputed as well, with all its
+// messages.
 func randomPlan(random *rand.Rand) *Plan {
 	p := randomSchedule(random)
 	if p.Weights == Flush && random.IntN(2) == 0 {

@@ -23,11 +23,11 @@ type Timeline struct {
 	Start, End []float64 // of the rank's first and of its last pass
 	// Makespan is the end of the last pass of all; the first starts at 0.
 	Makespan float64
-	// StepTime is the largest of the ranks' times from Start to End ("cost" of Qi et al. 2023, §5.3). Steps that follow each
-	// other with no barrier between them, as no synchronous schedule needs one, can start every StepTime: each rank goes
-	// on where it ends. For the named synchronous kinds at equal costs they can start no more often. Where costs differ
-	// they may, since a rank that waits within this first step may start later in the next ones. Of an asynchronous
-	// schedule it is the time of its micro-batches with the pipeline filled and drained once.
+	// StepTime is the largest of the ranks' times from Start to End ("cost" of Qi et al. 2023, §5.3). Steps that follow
+	// each other with no barrier between them, as no synchronous schedule needs one, can start every StepTime: each rank
+	// goes on where it ends. For the named synchronous kinds at equal costs they can start no more often. Where costs
+	// differ they may, since a rank that waits within this first step may start later in the next ones. Of an
+	// asynchronous schedule it is the time of its micro-batches with the pipeline filled and drained once.
 	StepTime float64
 	// Bubble is the share of StepTime in which a rank is idle, on average over the ranks.
 	Bubble float64
@@ -143,10 +143,10 @@ func spansOf(spans []Span, rank int) []Span {
 	return spans[from:to]
 }
 
-// SimulateShares is Simulate with costs of a rank's whole share of the model, so that schedules with different numbers of
-// blocks a rank can be compared: costs are a list with a value for each of d equal parts of the model, or one for all,
-// where d is the number of blocks with one a rank. In a plan of v·d blocks each is a v-th of such a part, and takes a v-th
-// of its time and memory. Where a block is on several ranks they share its micro-batches, and v is 1.
+// SimulateShares is Simulate with costs of a rank's whole share of the model, so that schedules with different numbers
+// of blocks a rank can be compared: costs are a list with a value for each of d equal parts of the model, or one for
+// all, where d is the number of blocks with one a rank. In a plan of v·d blocks each is a v-th of such a part, and
+// takes a v-th of its time and memory. Where a block is on several ranks they share its micro-batches, and v is 1.
 func (p *Plan) SimulateShares(c Costs) (Timeline, error) {
 	v := p.Chunks()
 	t, err := p.Simulate(c.Spread(v))
@@ -177,7 +177,8 @@ func (p *Plan) SimulateShares(c Costs) (Timeline, error) {
 	return t, nil
 }
 
-// Chunks is the number of pieces that a rank's share of the model is in: blocks for each rank where each is on one rank.
+// Chunks is the number of pieces that a rank's share of the model is in: blocks for each rank where each is on one
+// rank.
 func (p *Plan) Chunks() int {
 	if len(p.Ranks) == 0 {
 		return 1

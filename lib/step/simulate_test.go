@@ -28,7 +28,8 @@ func randomCosts(random *rand.Rand, stages int) Costs {
 	return c
 }
 
-// dumbEnds gives the end of each operation by going over all of them until nothing changes, looking for inputs in the lists.
+// dumbEnds gives the end of each operation by going over all of them until nothing changes, looking for inputs in the
+// lists.
 func dumbEnds(p *Plan, c Costs) [][]float64 {
 	ends := make([][]float64, len(p.Ranks))
 	for r, list := range p.Ranks {

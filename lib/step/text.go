@@ -24,8 +24,8 @@ func Blocks(n int) (blocks []Block, units []Unit) {
 //	rank 0: 0F0 0F1 0B0 0B1 0U1
 //	rank 1: 1F0 1B0 1F1 1B1 1U1
 //
-// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and the unit of the same
-// number. Ranks with equal lists have one line:
+// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and the unit of the
+// same number. Ranks with equal lists have one line:
 //
 //	plan zero-3 blocks=2 microbatches=1 every=1 weights=flush
 //	axis data size=4 groups=0-3
@@ -182,28 +182,6 @@ func setText(set []int) string {
 		}
 	}
 	return b.String()
-}
-
-// parseSet reads what setText wrote.
-func parseSet(text string) (set []int, err error) {
-	if text == "" {
-		return nil, nil
-	}
-	for part := range strings.SplitSeq(text, ",") {
-		first, last, isRun := strings.Cut(part, "-")
-		a, err := parseNumber(first)
-		b := a
-		if isRun && err == nil {
-			b, err = parseNumber(last)
-		}
-		if err != nil || b < a || len(set)+b-a >= maxOps {
-			return nil, fmt.Errorf("%.40q: want numbers as in 0-3,6", text)
-		}
-		for n := a; n <= b; n++ {
-			set = append(set, n)
-		}
-	}
-	return set, nil
 }
 
 // lanes says which operation is the other end of a message: that of the rank whose turn it is to have one like it.

@@ -71,12 +71,12 @@ func TestParse(t *testing.T) {
 		{"", "the text is empty"},
 		{"# only this", "the text is empty"},
 		{"rank 0: 0F0", `line 1: "rank 0: 0F0": want "schedule NAME`},
-		{"\nschedule a b", `line 2: "b": want stages=N`},
-		{"schedule a stages=0", "want stages=N with N from 1 to"},
-		{"schedule a stages=-1", "want stages=N"},
-		{"schedule a microbatches=99999999999999999999", "want microbatches=N"},
-		{"schedule a every=x", "want every=N"},
-		{"schedule a weights=old", "want weights=flush, stash, vertical or double"},
+		{"\nschedule a b", `line 2: "b": want any of every=…, microbatches=…, stages=…, units=…, weights=…`},
+		{"schedule a stages=0", "stages: \"0\": want a number from 1 to"},
+		{"schedule a stages=-1", "want a number from 1"},
+		{"schedule a microbatches=99999999999999999999", "want a number from 1 to"},
+		{"schedule a every=x", "want a number from 1 to"},
+		{"schedule a weights=old", "want one of [flush stash vertical double]"},
 		{"schedule a=b stages=1", `name "a=b": quote`},
 		{"schedule a\nrank 1: 0F0", `line 2: "rank 1: 0F0": want the list of the next rank, "rank 0: 0F0`},
 		{"schedule a\nrank 0 0F0", "want the list of the next rank"},
@@ -89,17 +89,17 @@ func TestParse(t *testing.T) {
 		{"schedule a\nrank 0: SEND_F0", "as in 2F0"},
 		{"schedule a\nrank 0: UNSHARD", "as in 2F0"},
 		{"schedule a\nrank 0: 0UNSHARD@a,b", "as in 2F0"},
-		{"schedule a\nrank 0: 0SEND_F0>x", "want a rank"},
-		{"plan a stages=2", "want blocks=N"},
+		{"schedule a\nrank 0: 0SEND_F0>x", "want a number from 0"},
+		{"plan a stages=2", "want any of blocks=…"},
 		{"plan a blocks=1\naxis \"a b\" size=2", "name it with letters"},
-		{"plan a blocks=1\naxis a size=x", "want size=N"},
+		{"plan a blocks=1\naxis a size=x", "want a number from 0"},
 		{"plan a blocks=1\naxis a groups=3-1", "want numbers as in 0-3,6"},
-		{"plan a blocks=1\naxis a colour=red", "want size=N or groups="},
+		{"plan a blocks=1\naxis a colour=red", "want any of groups=…, size=…"},
 		{"plan a blocks=1\nunit 1 shard=a", "unit 1: there are 1"},
-		{"plan a blocks=1\nunit 0 size=a", "want reduce=AXIS,AXIS or shard=AXIS"},
+		{"plan a blocks=1\nunit 0 size=a", "quote a name"},
 		{"plan a blocks=1\nunit 0 reduce=a,", "want names of axes"},
 		{"plan a blocks=1\nblock 1 units=0", "block 1: there are 1"},
-		{"plan a blocks=1\nblock 0 unit=0", "want units=0,1"},
+		{"plan a blocks=1\nblock 0 unit=0", "quote a name"},
 		{"plan a blocks=1\nlayer 0", "want a line for an axis"},
 		{"plan a blocks=1\nranks 0,2: 0F0", "rank 1 has no list"},
 		{"plan a blocks=1\nranks 0,0: 0F0", "rank 0 has a list already"},
@@ -143,8 +143,8 @@ func TestReadCSV(t *testing.T) {
 	}
 }
 
-// TestReadLoweredCSV reads what PyTorch lowers, with parameters that are gathered, and an older file, whose B before a W is
-// the gradient of the input.
+// TestReadLoweredCSV reads what PyTorch lowers, with parameters that are gathered, and an older file, whose B before a
+// W is the gradient of the input.
 func TestReadLoweredCSV(t *testing.T) {
 	const lowered = "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n" +
 		"1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1,1REDUCE_GRAD,1RESHARD"

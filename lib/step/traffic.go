@@ -6,11 +6,11 @@ const (
 	ToHost        = "host" // to the host's memory and back
 )
 
-// Traffic counts, for each rank, the bytes that it sends in a step, by axis. Of what a group does along an axis that is the
-// data of the operation, which of what goes in or comes out is more: the full parameters of a gather, the full gradients of
-// a reduce. An algorithm such as the ring moves (n-1)/n of it for a gather or a reduce-scatter of n ranks, and twice that
-// for an all-reduce. A message counts where it is sent. Groups of one rank or device send nothing. Errors are those of
-// [Plan.Memory].
+// Traffic counts, for each rank, the bytes that it sends in a step, by axis. Of what a group does along an axis that
+// is the data of the operation, which of what goes in or comes out is more: the full parameters of a gather, the full
+// gradients of a reduce. An algorithm such as the ring moves (n-1)/n of it for a gather or a reduce-scatter of n
+// ranks, and twice that for an all-reduce. A message counts where it is sent. Groups of one rank or device send
+// nothing. Errors are those of [Plan.Memory].
 func (p *Plan) Traffic(s Sizes) ([]map[string]int64, error) {
 	if err := p.Check(); err != nil {
 		return nil, err

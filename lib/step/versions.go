@@ -7,8 +7,8 @@ package step
 // In PipeDream, micro-batch t uses version t-(n-1-k) at stage k of n, counted from 0, and version t-(n-1) with vertical
 // sync; before the pipeline is full, version 0 (Narayanan et al. 2019, §3.3, where stages count from 1).
 //
-// Errors are those of passes that are missing, twice or in the wrong order, and a version that the rank has not made when
-// a forward pass needs it.
+// Errors are those of passes that are missing, twice or in the wrong order, and a version that the rank has not made
+// when a forward pass needs it.
 func (p *Plan) Versions() ([][]int, error) {
 	x, err := p.index()
 	if err != nil {
@@ -66,8 +66,8 @@ func (x *index) firstRank(op Op, rank int) int32 {
 	return int32(rank)
 }
 
-// made returns, for each operation of each rank's list, the newest version that the rank then has of the block's weights;
-// for an update, the one that it makes.
+// made returns, for each operation of each rank's list, the newest version that the rank then has of the block's
+// weights; for an update, the one that it makes.
 func (p *Plan) made() [][]int {
 	made := make([][]int, len(p.Ranks))
 	for r, list := range p.Ranks {
@@ -93,8 +93,8 @@ func (p *Plan) made() [][]int {
 	return made
 }
 
-// KeptVersions returns, for each rank, the most versions of its weights that it has at a time, by unit. A version is kept
-// from the update that makes it until the next one is made and no pass that uses it is left. Errors are those of
+// KeptVersions returns, for each rank, the most versions of its weights that it has at a time, by unit. A version is
+// kept from the update that makes it until the next one is made and no pass that uses it is left. Errors are those of
 // [Plan.Versions].
 func (p *Plan) KeptVersions() ([]map[int]int, error) {
 	versions, err := p.Versions()
