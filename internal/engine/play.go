@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -229,8 +230,11 @@ func (p *play) compute(s *segment) error {
 		limit *= 2 // it may wait for other ranks, and what the group says of these comes first
 	}
 	defer p.watch(p.where, limit)()
-	end := p.span(trace.Compute, p.plan.Text(first))
+	end, start := p.span(trace.Compute, p.plan.Text(first)), time.Now()
 	err := p.call(s)
+	if p.Pace != nil && err == nil {
+		err = sleepUntil(p.ctx, start.Add(p.Pace(first)))
+	}
 	end()
 	if late := context.Cause(p.ctx); late != nil && p.ctx.Err() != nil {
 		err = errors.Join(err, late)
@@ -554,4 +558,23 @@ func freeAll(list []*dtensor.Tensor) (errs []error) {
 		errs = append(errs, t.FinalizeAll())
 	}
 	return errs
+}
+
+// sleepUntil waits, and is more exact at the end than a timer, which wakes a goroutine up to so late: an idle Go program waits for
+// its timers in whole milliseconds on Linux.
+func sleepUntil(ctx context.Context, end time.Time) error {
+	const late = time.Millisecond
+	if d := time.Until(end); d > late {
+		timer := time.NewTimer(d - late)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	for time.Now().Before(end) {
+		runtime.Gosched()
+	}
+	return nil
 }

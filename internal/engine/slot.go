@@ -125,7 +125,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		}
 		for _, v := range f.Makes[i] {
 			x := o.slotOf(v)
-			if slices.Contains(f.Ends[i], v) {
+			if slices.Contains(f.Unmade[i], v) {
 				continue // nobody needs it
 			}
 			if x.kind == valueSlot && v.Held == step.Input && op.Kind == step.Forward && op.Block == 0 && v.Block == 0 {

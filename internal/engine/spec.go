@@ -52,6 +52,9 @@ type Options struct {
 	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes longer
 	// fails the group, and the others learn by which operation.
 	Timeout time.Duration
+	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of others on
+	// any number of cores.
+	Pace func(op step.Op) time.Duration
 	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes held.
 	Trace *trace.Recorder
 }
