@@ -325,16 +325,16 @@ func (o *own) activations() xla.Placement {
 	return on
 }
 
-// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the first block,
-// and the other ranks of their pipelines with them.
-func (o *own) copies() (n, at int) {
-	p := o.Plans[0]
+// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the first block, and
+// the other ranks of their pipelines with them.
+func (o *own) copies() (n, at int) { return copiesOf(o.Plans[0], o.rank) }
+
+func copiesOf(p *step.Plan, of int) (n, at int) {
 	for rank, list := range p.Ranks {
-		first := slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 })
-		if !first {
+		if !slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 }) {
 			continue
 		}
-		if rank <= o.rank {
+		if rank <= of {
 			at = n
 		}
 		n++
@@ -343,13 +343,16 @@ func (o *own) copies() (n, at int) {
 }
 
 // summands is how many gradients are added up to the mean over a batch: of micro-batches, and of ranks and devices with other rows
-// or tokens. Where losses are sums it is 1.
+// or tokens, where these are added up. Where losses are sums it is 1.
 func (o *own) summands() int {
 	if o.Sum {
 		return 1
 	}
-	n, _ := o.copies()
-	n *= o.Plans[0].Every
+	n := o.Plans[0].Every
+	if o.reducesCopies() {
+		copies, _ := o.copies()
+		n *= copies
+	}
 	for _, name := range o.averaged() {
 		for _, a := range o.Mesh {
 			if a.Name == name {
@@ -358,6 +361,23 @@ func (o *own) summands() int {
 		}
 	}
 	return n
+}
+
+// reducesCopies says whether gradients are added up over ranks with other rows; in local SGD they are not.
+func (o *own) reducesCopies() bool {
+	p := o.Plans[0]
+	_, at := o.copies()
+	for _, u := range o.units {
+		for _, name := range u.Reduce {
+			a, _ := p.Axis(name)
+			for _, other := range a.Group(o.rank) {
+				if _, of := copiesOf(p, other); of != at {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // early says whether gradients are divided by the summands before they are added up: sums of half types might overflow where
