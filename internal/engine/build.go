@@ -127,7 +127,7 @@ func (b *build) do(op step.Op) {
 	case step.Backward, step.InputGrad, step.WeightGrad:
 		b.backward(op)
 	case step.Update:
-		b.makeUpdate()
+		b.makeUpdate(op)
 	case step.Gather:
 		b.gather(op)
 	case step.Free: // nothing uses it any more

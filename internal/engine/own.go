@@ -34,7 +34,8 @@ type own struct {
 	cells   []cell
 	// cellOf are the cells of parameters (by parameter, or by unit where they are sharded) and masters (by unit).
 	weights, masters map[int]int
-	rest             int // the first cell behind them
+	rest             int     // the first cell behind them
+	statesOf         [][]int // by parameter: the entries of its states
 }
 
 // unit is how the parameters of a unit lie: in a matrix with a row for each shard, in which each has some columns.
@@ -190,6 +191,10 @@ func (o *own) listEntries() {
 		}
 	}
 	n := len(o.whole)
+	o.statesOf = make([][]int, n)
+	for i, at := range of {
+		o.statesOf[at] = append(o.statesOf[at], n+i)
+	}
 	for i, whole := range o.recipe.State() {
 		e := entry{spec: whole, local: whole.Shape}
 		switch {
