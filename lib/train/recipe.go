@@ -40,9 +40,9 @@ type Noisy interface {
 }
 
 // Buffered is a model some of whose parameters are buffers, and not weights: the running means of batch normalization,
-// and what is frozen. What the loss gives as the gradient of a buffer is its change, the old value less the new: 0 where
-// it is frozen. A step makes it the old less the mean of these changes over micro-batches and devices. The optimizer,
-// with its decay and its schedule, and clipping leave buffers alone, and the scale of a loss cancels out.
+// and what is frozen. What the loss gives as the gradient of a buffer is its change, the old value less the new: 0
+// where it is frozen. A step makes it the old less the mean of these changes over micro-batches and devices. The
+// optimizer, with its decay and its schedule, and clipping leave buffers alone, and the scale of a loss cancels out.
 type Buffered interface {
 	Model
 	BufferNames() []string // some of those of Params
