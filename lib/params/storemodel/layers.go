@@ -33,7 +33,8 @@ func (l Layers) Build(scope *model.Scope, x *graph.Node) *graph.Node {
 //
 // A layer takes what the one before it returns, of which the first axis is that of the batch's rows. Where layers but
 // the last change variables or have regularizers, the sizes of the other axes must be the same in all batches, and
-// what layers return floats: they give each other a number more for each row, by which that comes into the loss.
+// what layers return floats: they give each other a number more for each row, by which that comes into the loss. (It is
+// of the outputs' type: in half precision the regularizers' part of the loss is rounded to that.)
 //
 // Layers may have variables in common, by paths of their own in the store.
 func NewChain(backend compute.Backend, store *model.Store, layers Layers,
