@@ -180,6 +180,7 @@ func TestLayouts(t *testing.T) {
 		{Model: toy.Model(true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}},
 		{Model: toy.Layers(6, false), Rule: optim.AdamW(1e-2), Clip: 0.1},
 		{Model: toy.Layers(3, false), Rule: optim.LAMB(1e-2)},
+		{Model: toy.Buffered(2), Rule: optim.AdamW(1e-2), Clip: 0.1},
 	} {
 		want, metrics := traintest.Alone(t, backend, r, steps, batches)
 		before := "" // the folder of the layout before

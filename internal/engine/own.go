@@ -119,7 +119,7 @@ func (o *own) listUnits(p *step.Plan) {
 			}
 			length := o.tree[at].Size()
 			if o.shards > 1 {
-				length = optim.FlatLength(o.Recipe.Rule, o.tree[at], o.shards)
+				length = optim.FlatLength(o.Recipe.Optimizer(), o.tree[at], o.shards)
 			}
 			u.members, u.lengths, u.offsets = append(u.members, at), append(u.lengths, length), append(u.offsets, u.size)
 			u.size += length
@@ -144,9 +144,10 @@ func (o *own) offset(at int) int {
 }
 
 // listCounted says which parameters count here: the first rank that has one counts it, and where shards of it lie with
-// several ranks those of the first one's group.
+// several ranks those of the first one's group. Buffers count nowhere.
 func (o *own) listCounted(p *step.Plan) {
-	for _, place := range o.places {
+	buffers := train.Buffers(o.model)
+	for i, place := range o.places {
 		first := 0
 		for !o.has(p, first, place) {
 			first++
@@ -156,7 +157,7 @@ func (o *own) listCounted(p *step.Plan) {
 			a, _ := p.Axis(o.axis)
 			counts = slices.Contains(a.Group(first), o.rank)
 		}
-		o.counted = append(o.counted, counts)
+		o.counted = append(o.counted, counts && !buffers[o.whole[i].Name])
 	}
 }
 
@@ -186,7 +187,7 @@ func (o *own) listEntries() {
 	var states []optim.State
 	var of []int // their parameters
 	for i, part := range o.parts() {
-		for _, s := range o.recipe.Rule.States(tree[i], part) {
+		for _, s := range o.recipe.Optimizer().States(tree[i], part) {
 			states, of = append(states, s), append(of, i)
 		}
 	}
