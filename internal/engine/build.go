@@ -11,7 +11,6 @@ import (
 
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective"
-	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/step"
 )
 
@@ -437,9 +436,4 @@ func (b *build) wait(op step.Op) {
 			}
 		}
 	}
-}
-
-// cast is nodes in the type that the passes compute in.
-func (b *build) cast(nodes []*graph.Node) []*graph.Node {
-	return precision.Cast(nodes, b.policy.Compute)
 }

@@ -369,6 +369,11 @@ func (o *own) summands() int {
 	return n
 }
 
+// sumsDiffer says whether devices of a rank have other sums of gradients, of other rows or tokens.
+func (o *own) sumsDiffer() bool {
+	return slices.ContainsFunc(o.Mesh, func(a xla.MeshAxis) bool { return a.Size > 1 && slices.Contains(o.averaged(), a.Name) })
+}
+
 // reducesCopies says whether gradients are added up over ranks with other rows; in local SGD they are not.
 func (o *own) reducesCopies() bool {
 	p := o.Plans[0]

@@ -412,7 +412,11 @@ func (p *play) sumOf(x slot) (*dtensor.Tensor, error) {
 	}
 	on, shape := p.own.lies(x, p.sizes)
 	whole := shape[0].Clone()
-	whole.Dimensions[0] *= p.mesh.NumDevices()
+	if p.own.sumsDiffer() {
+		whole.Dimensions[0] *= p.mesh.NumDevices()
+	} else {
+		whole.Dimensions[0] *= p.rows(p.own.units[x.number])
+	}
 	var err error
 	g.sum, err = p.arrays.borrow(memest.Gradients, whole, on)
 	return g.sum, err

@@ -258,7 +258,7 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 		u := o.units[x.number]
 		shape := shapes.Make(o.policy.Reduce, o.shards, u.size)
 		switch {
-		case x.kind == sumSlot && o.devices() > 1:
+		case x.kind == sumSlot && o.sumsDiffer():
 			return o.apart(), one(shape)
 		case x.kind == freshSlot:
 			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Compute, u.size))
