@@ -76,7 +76,9 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	ends := map[slot]int{} // inside: the last position
 	for i := from; i < to; i++ {
 		for _, v := range f.Ends[i] {
-			ends[o.slotOf(v)] = i
+			if v.Held != step.States { // in cells, which an update takes
+				ends[o.slotOf(v)] = i
+			}
 		}
 	}
 	ended := func(x slot, i int) bool { at, ok := ends[x]; return ok && at >= i }
@@ -119,6 +121,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		for _, v := range f.Uses[i] {
 			x := o.slotOf(v)
 			switch {
+			case v.Held == step.States:
 			case x.kind == reducedSlot && op.Kind == step.Reduce && !made[x]:
 				s.changes(x)
 			case x.kind != sumSlot || op.Kind == step.Reduce || op.Kind == step.Update:
@@ -127,7 +130,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		}
 		for _, v := range f.Makes[i] {
 			x := o.slotOf(v)
-			if slices.Contains(f.Unmade[i], v) {
+			if v.Held == step.States || slices.Contains(f.Unmade[i], v) {
 				continue // nobody needs it
 			}
 			if x.kind == valueSlot && v.Held == step.Input && op.Kind == step.Forward && op.Block == 0 && v.Block == 0 {

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -13,7 +14,10 @@ import (
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 )
@@ -74,9 +78,9 @@ func TestBuckets(t *testing.T) {
 		elements := [2]int{}
 		spec := engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}
 		if c.hooked {
-			next := 0
+			var next atomic.Int32
 			hooks := []engine.Hook{counting{&elements[0]}, counting{&elements[1]}}
-			spec.Hook = func() engine.Hook { next++; return hooks[next-1] }
+			spec.Hook = func() engine.Hook { return hooks[next.Add(1)-1] }
 		}
 		got := learn(t, spec, 3, 8)
 		if want == nil {
@@ -165,4 +169,38 @@ func mean(t *testing.T, a, b *tensors.Tensor) {
 			flat[i] = (flat[i] + other[i]) / 2
 		}
 	}))
+}
+
+// TestOffload trains with inputs of blocks, states of the optimizer, or both in the host's memory: the same bits, a checkpoint that goes
+// on, and states that are on the device for their update alone.
+func TestOffload(t *testing.T) {
+	r := train.Recipe{Model: toy.Layers(6, false), Rule: optim.AdamW(0.1)}
+	p, members := engine.Serial(r.Model.(chain.Model), 2)
+	p = recompute.Blocks(p)
+	want := learn(t, engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}, 3, 8)
+	for _, ahead := range []int{0, 1, 3} {
+		for name, q := range map[string]*step.Plan{"inputs": offload.Inputs(p, ahead), "states": offload.States(p, ahead),
+			"both": offload.Inputs(offload.States(p, ahead), ahead)} {
+			check(t, q.Check())
+			spec := engine.Spec{Recipe: r, Plans: []*step.Plan{q}, Members: members}
+			got := learn(t, spec, 3, 8)
+			if off := traintest.Apart(t, want, got); !(off <= 16) {
+				t.Errorf("%s, %d ahead: %g units apart", name, ahead, off)
+			}
+			run := start(t, devicetest.Open(t, 8), spec)
+			in, out := toy.Batch(0, 8)
+			_, err := run.Step(context.Background(), in, out)
+			check(t, err)
+			all := optim.States(r.Rule, r.Model.Params()).Bytes()
+			if most := run.Memory()[memest.Optimizer]; name != "inputs" && (most == 0 || most > all*int64(1+2*ahead)/3) && ahead < 3 {
+				t.Errorf("%s, %d ahead: %d bytes of states on the device, of %d in all", name, ahead, most, all)
+			}
+			dir := t.TempDir()
+			check(t, run.Save(context.Background(), dir, nil, 0))
+			check(t, run.Load(context.Background(), traintest.Last(t, dir)))
+			_, err = run.Step(context.Background(), in, out)
+			check(t, err)
+			check(t, run.Close())
+		}
+	}
 }
