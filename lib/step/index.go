@@ -6,12 +6,6 @@ import (
 	"slices"
 )
 
-// place is where an operation is: the rank, and its position in the rank's list.
-type place struct{ rank, at int32 }
-
-// nowhere is the place of an operation that there is not.
-var nowhere = place{-1, -1}
-
 // part is what a pass makes. Backward makes two of them.
 type part int
 
@@ -275,7 +269,7 @@ func (p *Plan) known(op Op) error {
 	if op.Kind == Wait {
 		v.Kind = op.Of
 	}
-	if _, ok := verbs[v]; !ok && (!op.Kind.Pass() || op.What != 0) {
+	if _, ok := verbs[v]; !ok {
 		return fmt.Errorf("unknown kind %q of %q", byte(op.Kind), byte(op.What))
 	}
 	least := 0

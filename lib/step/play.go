@@ -190,9 +190,7 @@ func (c *clock) join(lists ...[]place) error {
 // meets tells whether two operations can be one of several ranks.
 func (op Op) meets(other Op) bool {
 	if op.Kind == Send || op.Kind == Recv {
-		a, _ := op.sent()
-		b, _ := other.sent()
-		return a == b
+		return op.message() == other.message()
 	}
 	if op.What != Activation {
 		op.Micro, other.Micro = 0, 0
