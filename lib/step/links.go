@@ -40,8 +40,13 @@ func (op Op) message() Value {
 }
 
 // links have, of each operation that gives a value, the place of the one that takes it, and of that the place of the
-// one that gives it; nowhere where there is none.
-type links struct{ to, from [][]place }
+// one that gives it; nowhere where there is none. Of replicas, which do the same for other rows of a batch, the first has the first
+// rank that takes a value.
+type links struct {
+	to, from [][]place
+	replica  []int // of each rank
+	replicas int
+}
 
 // linked matches passes, or messages, by the names of values. A pass takes what its own rank gives. Of other ranks the
 // first that gives a value belongs to the first that takes it, and so on: in replicas several do.
@@ -56,7 +61,7 @@ func (p *Plan) linked(passes bool) *links {
 		}
 		ends[v][end] = append(ends[v][end], place{int32(r), int32(i)})
 	}
-	l := &links{}
+	l := &links{replica: make([]int, len(p.Ranks))}
 	for r, list := range p.Ranks {
 		l.to = append(l.to, slices.Repeat([]place{nowhere}, len(list)))
 		l.from = append(l.from, slices.Repeat([]place{nowhere}, len(list)))
@@ -71,6 +76,10 @@ func (p *Plan) linked(passes bool) *links {
 	}
 	for _, e := range ends {
 		gives, takes := e[0], e[1]
+		l.replicas = max(l.replicas, len(takes))
+		for k, t := range takes {
+			l.replica[t.rank] = max(l.replica[t.rank], k)
+		}
 		if passes {
 			gives, takes = l.own(gives, takes)
 		}
