@@ -14,6 +14,7 @@ import (
 	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/chart"
 	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/step/draw"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -26,7 +27,7 @@ func (o *scheduleOptions) write(t step.Timeline) error {
 	}{
 		{"csv", strings.TrimPrefix(o.csv, "-"), isScheduleCSV, t.Plan.WriteCSV},
 		{"trace", o.trace, isTrace, func(w io.Writer) error {
-			tr, err := t.Trace(time.Millisecond)
+			tr, err := draw.Trace(t, time.Millisecond)
 			if err != nil {
 				return err
 			}
@@ -91,8 +92,8 @@ func writeSchedulePage(w io.Writer, t step.Timeline) error {
 	name := fmt.Sprintf("%s, %d devices, %d micro-batches", t.Plan.Name, len(t.Start), t.Plan.Micro)
 	page := pageStart + "<title>" + html.EscapeString(name) + "</title>\n"
 	for _, c := range []*chart.Chart{
-		t.Chart(name).Axes("time", ""),
-		t.MemoryChart("stashed activations").Axes("time", "micro-batches of a device's part"),
+		draw.Chart(t, name).Axes("time", ""),
+		draw.Memory(t, "stashed activations").Axes("time", "micro-batches of a device's part"),
 	} {
 		fragment, err := c.HTML()
 		if err != nil {

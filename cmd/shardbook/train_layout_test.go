@@ -17,7 +17,7 @@ func TestTrainLayouts(t *testing.T) {
 		axes []string // of what is sent
 	}{
 		{"--pipe 2 --data 2 --tensor 2 --zero 1 --microbatches 2", []string{"data", "pipe", "tensor"}},
-		{"--pipe 0 --tensor 0 --zero 3 --data 1 --replicas 2 --seq-parallel 2 --accumulate 2", []string{"ring", "shared"}},
+		{"--pipe 0 --tensor 0 --zero 3 --data 1 --replicas 2 --seq-parallel 2 --accumulate 2", []string{"ring", "replica"}},
 		{"--pipe 2 --schedule gpipe --zero 0 --seq-parallel 0 --data 1 --tensor 2 --tensor-sequence --replicas 0 --recompute-stages " +
 			"--device-memory 1GB --sample 3 --temperature 0", []string{"pipe", "tensor"}},
 	} {
@@ -45,7 +45,6 @@ func TestTrainLayoutRefuses(t *testing.T) {
 		"--replicas 2":                                  "--replicas and --device-memory are for layouts of several of",
 		"--tensor 2 --device-memory 80GB":               "--replicas and --device-memory are for layouts of several of",
 		"--tensor 2 --replicas -1":                      "--replicas=-1",
-		"--tensor 2 --zero 1 --replicas 2":              "--zero is 1 and shards over the devices of a rank, of which --data is 1",
 		"--tensor 2 --pipe 2 --sync bucket":             "--sync=bucket and a layout of several ways (--pipe=2, --tensor=2)",
 		"--tensor 2 --pipe 2 --every 2":                 "--every and a layout of several ways",
 		"--tensor 2 --pipe 2 --accumulate 2":            "--accumulate and a layout of several ways (--pipe=2, --tensor=2), whose pipeline has --microbatches",

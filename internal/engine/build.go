@@ -11,7 +11,6 @@ import (
 
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective"
-	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/step"
 )
 
@@ -127,7 +126,7 @@ func (b *build) do(op step.Op) {
 	case step.Backward, step.InputGrad, step.WeightGrad:
 		b.backward(op)
 	case step.Update:
-		b.makeUpdate()
+		b.makeUpdate(op)
 	case step.Gather:
 		b.gather(op)
 	case step.Free: // nothing uses it any more
@@ -437,9 +436,4 @@ func (b *build) wait(op step.Op) {
 			}
 		}
 	}
-}
-
-// cast is nodes in the type that the passes compute in.
-func (b *build) cast(nodes []*graph.Node) []*graph.Node {
-	return precision.Cast(nodes, b.policy.Compute)
 }

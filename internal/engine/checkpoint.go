@@ -97,7 +97,7 @@ func (r *Rank) write(ctx context.Context, path string) ([]byte, error) {
 				continue
 			}
 			part.From = r.place_ * e.flat
-			part.Value, err = r.own.held(i, r.cells, r.place_)
+			part.Value, err = r.own.held(i, r.cellNow, r.place_)
 		} else if first == r.own.rank || e.flat > 0 && g != nil {
 			part.Value, err = r.entry(ctx, i)
 		}

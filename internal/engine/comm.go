@@ -31,6 +31,10 @@ func (p *play) begin(i int, op step.Op) error {
 			return p.average(i, op)
 		}
 		return p.reduceUnit(i, op)
+	case step.Store:
+		return p.store(i, op)
+	case step.Fetch:
+		return p.fetch(i, op)
 	}
 	return fmt.Errorf("engine: it is not carried out yet")
 }
@@ -125,16 +129,16 @@ func (p *play) wholeOf(local shapes.Shape) shapes.Shape {
 	return whole
 }
 
-// background has an axis' stream do something, behind what other streams do with the same unit.
+// background has an operation's stream do something, behind the operations whose results it uses.
 func (p *play) background(i int, op step.Op, kind string, do, end func() error) {
-	s := p.streams[op.Axis]
+	s := p.streams[op.Stream()]
 	if s == nil {
 		s = newStream(len(p.plan.Ranks[p.own.rank]))
-		p.streams[op.Axis] = s
+		p.streams[op.Stream()] = s
 	}
 	var before []<-chan struct{}
-	for at, u := range p.begun {
-		if other := p.plan.Ranks[p.own.rank][at]; other.Unit == op.Unit && other.What == op.What && other.Axis != op.Axis {
+	for _, at := range p.flow.After[i] {
+		if u := p.begun[at]; u != nil {
 			before = append(before, u.done)
 		}
 	}

@@ -26,6 +26,7 @@ func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (f
 	quiet.model.Noisy = false
 	own := *r.own
 	own.common, own.passes.Model.Noisy = &quiet, false
+	own.passes.Keep = false // there is no backward pass, nor need the blocks have gradients without noise
 	if r.evaluation == nil {
 		if r.evaluation, err = r.ready(&own, forwardOnly(r.Plans[0])); err != nil {
 			return 0, err

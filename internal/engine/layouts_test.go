@@ -9,6 +9,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/engine"
+	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
@@ -88,6 +89,28 @@ type layout struct {
 	apart                 bool
 }
 
+// layouts are the table of all tests here.
+var layouts = []layout{
+	{ranks: 1, devices: 1, micro: 1}, {ranks: 1, devices: 1, micro: 2},
+	{ranks: 1, devices: 2, micro: 1}, {ranks: 1, devices: 2, micro: 2},
+	{ranks: 1, devices: 2, micro: 1, zero: 1}, {ranks: 1, devices: 2, micro: 2, zero: 2}, {ranks: 1, devices: 2, micro: 1, zero: 3, ahead: 1},
+	{ranks: 2, devices: 1, micro: 1}, {ranks: 2, devices: 1, micro: 2, late: true}, {ranks: 2, devices: 1, micro: 1, staged: true},
+	{ranks: 2, devices: 1, micro: 1, zero: 1}, {ranks: 2, devices: 1, micro: 2, zero: 2}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1},
+	{ranks: 4, devices: 1, micro: 1, zero: 3, ahead: 1, shard: 2}, {ranks: 4, devices: 1, micro: 1, zero: 1, shard: 2, staged: true},
+	{ranks: 2, devices: 2, micro: 1}, {ranks: 2, devices: 2, micro: 1, zero: 3}, {ranks: 2, devices: 2, micro: 2, zero: 1},
+	{ranks: 1, devices: 1, micro: 2, recompute: "blocks"}, {ranks: 2, devices: 1, micro: 1, zero: 3, recompute: "blocks"},
+	{ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "1f1b"}, {ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "gpipe", recompute: "stages"},
+	{ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "zb-h1"}, {ranks: 6, devices: 1, micro: 2, pipe: 3, schedule: "1f1b", zero: 1},
+	{ranks: 2, devices: 1, micro: 4, pipe: 2, schedule: "dualpipe"}, {ranks: 4, devices: 2, micro: 2, pipe: 2, schedule: "1f1b", zero: 3},
+	{ranks: 2, devices: 2, micro: 2, pipe: 2, schedule: "zb-h1", zero: 2},
+	{ranks: 4, devices: 1, micro: 4, pipe: 2, schedule: "1f1b", zero: 3, ahead: 1, staged: true},
+}
+
+// factors is which techniques a layout has.
+func (l layout) factors() []any {
+	return []any{l.ranks > 1, l.devices > 1, l.micro > 1, l.zero, l.shard, l.late, l.staged, l.schedule, l.recompute}
+}
+
 func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 	p, members := engine.Serial(m, l.micro)
 	spec := engine.Spec{Members: members}
@@ -152,24 +175,11 @@ func TestLayouts(t *testing.T) {
 		{Model: toy.Model(true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}},
 		{Model: toy.Layers(6, false), Rule: optim.AdamW(1e-2), Clip: 0.1},
 		{Model: toy.Layers(3, false), Rule: optim.LAMB(1e-2)},
+		{Model: toy.Buffered(2), Rule: optim.AdamW(1e-2), Clip: 0.1},
 	} {
 		want, metrics := traintest.Alone(t, backend, r, steps, batches)
 		before := "" // the folder of the layout before
-		for _, l := range []layout{
-			{ranks: 1, devices: 1, micro: 1}, {ranks: 1, devices: 1, micro: 2},
-			{ranks: 1, devices: 2, micro: 1}, {ranks: 1, devices: 2, micro: 2},
-			{ranks: 1, devices: 2, micro: 1, zero: 1}, {ranks: 1, devices: 2, micro: 2, zero: 2}, {ranks: 1, devices: 2, micro: 1, zero: 3, ahead: 1},
-			{ranks: 2, devices: 1, micro: 1}, {ranks: 2, devices: 1, micro: 2, late: true}, {ranks: 2, devices: 1, micro: 1, staged: true},
-			{ranks: 2, devices: 1, micro: 1, zero: 1}, {ranks: 2, devices: 1, micro: 2, zero: 2}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1},
-			{ranks: 4, devices: 1, micro: 1, zero: 3, ahead: 1, shard: 2}, {ranks: 4, devices: 1, micro: 1, zero: 1, shard: 2, staged: true},
-			{ranks: 2, devices: 2, micro: 1}, {ranks: 2, devices: 2, micro: 1, zero: 3}, {ranks: 2, devices: 2, micro: 2, zero: 1},
-			{ranks: 1, devices: 1, micro: 2, recompute: "blocks"}, {ranks: 2, devices: 1, micro: 1, zero: 3, recompute: "blocks"},
-			{ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "1f1b"}, {ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "gpipe", recompute: "stages"},
-			{ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "zb-h1"}, {ranks: 6, devices: 1, micro: 2, pipe: 3, schedule: "1f1b", zero: 1},
-			{ranks: 2, devices: 1, micro: 4, pipe: 2, schedule: "dualpipe"}, {ranks: 4, devices: 2, micro: 2, pipe: 2, schedule: "1f1b", zero: 3},
-			{ranks: 2, devices: 2, micro: 2, pipe: 2, schedule: "zb-h1", zero: 2},
-			{ranks: 4, devices: 1, micro: 4, pipe: 2, schedule: "1f1b", zero: 3, ahead: 1, staged: true},
-		} {
+		for _, l := range systest.Pairwise(t, layouts, layout.factors) {
 			if l.pipe > 1 && len(r.Model.(chain.Model).Blocks) < l.pipe {
 				continue
 			}

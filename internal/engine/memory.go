@@ -60,11 +60,6 @@ func (m *memory) stage(host *tensors.Tensor) error {
 	})
 }
 
-// bytes is a memory's content.
-func (m *memory) bytes() []byte {
-	return unsafe.Slice((*byte)(m.buffer.Data), m.buffer.Len*m.kind.Size())
-}
-
 // deviceMemory is the memory of an array on a device that the host reaches: no copy.
 func deviceMemory(t *tensors.Tensor) (group.Type, group.Buffer, error) {
 	switch t.DType() {

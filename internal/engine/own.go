@@ -34,7 +34,8 @@ type own struct {
 	cells   []cell
 	// cellOf are the cells of parameters (by parameter, or by unit where they are sharded) and masters (by unit).
 	weights, masters map[int]int
-	rest             int // the first cell behind them
+	rest             int     // the first cell behind them
+	statesOf         [][]int // by parameter: the entries of its states
 }
 
 // unit is how the parameters of a unit lie: in a matrix with a row for each shard, in which each has some columns.
@@ -118,7 +119,7 @@ func (o *own) listUnits(p *step.Plan) {
 			}
 			length := o.tree[at].Size()
 			if o.shards > 1 {
-				length = optim.FlatLength(o.Recipe.Rule, o.tree[at], o.shards)
+				length = optim.FlatLength(o.Recipe.Optimizer(), o.tree[at], o.shards)
 			}
 			u.members, u.lengths, u.offsets = append(u.members, at), append(u.lengths, length), append(u.offsets, u.size)
 			u.size += length
@@ -143,9 +144,10 @@ func (o *own) offset(at int) int {
 }
 
 // listCounted says which parameters count here: the first rank that has one counts it, and where shards of it lie with
-// several ranks those of the first one's group.
+// several ranks those of the first one's group. Buffers count nowhere.
 func (o *own) listCounted(p *step.Plan) {
-	for _, place := range o.places {
+	buffers := train.Buffers(o.model)
+	for i, place := range o.places {
 		first := 0
 		for !o.has(p, first, place) {
 			first++
@@ -155,7 +157,7 @@ func (o *own) listCounted(p *step.Plan) {
 			a, _ := p.Axis(o.axis)
 			counts = slices.Contains(a.Group(first), o.rank)
 		}
-		o.counted = append(o.counted, counts)
+		o.counted = append(o.counted, counts && !buffers[o.whole[i].Name])
 	}
 }
 
@@ -185,11 +187,15 @@ func (o *own) listEntries() {
 	var states []optim.State
 	var of []int // their parameters
 	for i, part := range o.parts() {
-		for _, s := range o.recipe.Rule.States(tree[i], part) {
+		for _, s := range o.recipe.Optimizer().States(tree[i], part) {
 			states, of = append(states, s), append(of, i)
 		}
 	}
 	n := len(o.whole)
+	o.statesOf = make([][]int, n)
+	for i, at := range of {
+		o.statesOf[at] = append(o.statesOf[at], n+i)
+	}
 	for i, whole := range o.recipe.State() {
 		e := entry{spec: whole, local: whole.Shape}
 		switch {
@@ -325,16 +331,16 @@ func (o *own) activations() xla.Placement {
 	return on
 }
 
-// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the first block,
-// and the other ranks of their pipelines with them.
-func (o *own) copies() (n, at int) {
-	p := o.Plans[0]
+// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the first block, and
+// the other ranks of their pipelines with them.
+func (o *own) copies() (n, at int) { return copiesOf(o.Plans[0], o.rank) }
+
+func copiesOf(p *step.Plan, of int) (n, at int) {
 	for rank, list := range p.Ranks {
-		first := slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 })
-		if !first {
+		if !slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 }) {
 			continue
 		}
-		if rank <= o.rank {
+		if rank <= of {
 			at = n
 		}
 		n++
@@ -343,13 +349,16 @@ func (o *own) copies() (n, at int) {
 }
 
 // summands is how many gradients are added up to the mean over a batch: of micro-batches, and of ranks and devices with other rows
-// or tokens. Where losses are sums it is 1.
+// or tokens, where these are added up. Where losses are sums it is 1.
 func (o *own) summands() int {
 	if o.Sum {
 		return 1
 	}
-	n, _ := o.copies()
-	n *= o.Plans[0].Every
+	n := o.Plans[0].Every
+	if o.reducesCopies() {
+		copies, _ := o.copies()
+		n *= copies
+	}
 	for _, name := range o.averaged() {
 		for _, a := range o.Mesh {
 			if a.Name == name {
@@ -358,6 +367,28 @@ func (o *own) summands() int {
 		}
 	}
 	return n
+}
+
+// sumsDiffer says whether devices of a rank have other sums of gradients, of other rows or tokens.
+func (o *own) sumsDiffer() bool {
+	return slices.ContainsFunc(o.Mesh, func(a xla.MeshAxis) bool { return a.Size > 1 && slices.Contains(o.averaged(), a.Name) })
+}
+
+// reducesCopies says whether gradients are added up over ranks with other rows; in local SGD they are not.
+func (o *own) reducesCopies() bool {
+	p := o.Plans[0]
+	_, at := o.copies()
+	for _, u := range o.units {
+		for _, name := range u.Reduce {
+			a, _ := p.Axis(name)
+			for _, other := range a.Group(o.rank) {
+				if _, of := copiesOf(p, other); of != at {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // early says whether gradients are divided by the summands before they are added up: sums of half types might overflow where

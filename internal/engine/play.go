@@ -31,7 +31,8 @@ type play struct {
 	targets map[int]*dtensor.Tensor // by micro-batch
 	losses  []*dtensor.Tensor
 	metrics *dtensor.Tensor
-	begun   map[int]*underWay // operations between ranks that have not ended, by position
+	taken   map[step.Value]int // values that go to the host, and are freed when they are there
+	begun   map[int]*underWay  // operations between ranks that have not ended, by position
 	streams map[string]*stream
 	where   string // what the rank does, as errors have it
 }
@@ -48,7 +49,7 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
-		begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
+		taken: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
 	r.arrays.begin()
 	r.traffic = &traffic{calls: map[*xla.Program]int{}, sent: map[string]int64{}}
 	whole := false
@@ -180,7 +181,11 @@ func (p *play) within(op step.Op, err error) error {
 func (p *play) release(ended []step.Value) error {
 	var errs []error
 	for _, v := range ended {
-		if v.Held == step.Sum || v.Held == step.Reduced {
+		if v.Held == step.Sum || v.Held == step.Reduced || v.Host {
+			continue
+		}
+		if p.taken[v] > 0 {
+			p.taken[v]--
 			continue
 		}
 		errs = append(errs, p.arrays.release(p.values[v]...))
@@ -423,7 +428,11 @@ func (p *play) sumOf(x slot) (*dtensor.Tensor, error) {
 	}
 	on, shape := p.own.lies(x, p.sizes)
 	whole := shape[0].Clone()
-	whole.Dimensions[0] *= p.mesh.NumDevices()
+	if p.own.sumsDiffer() {
+		whole.Dimensions[0] *= p.mesh.NumDevices()
+	} else {
+		whole.Dimensions[0] *= p.rows(p.own.units[x.number])
+	}
 	var err error
 	g.sum, err = p.arrays.borrow(memest.Gradients, whole, on)
 	return g.sum, err

@@ -32,6 +32,7 @@ type Rank struct {
 	hook   Hook
 
 	arrays *arrays
+	host   *host
 	cells  []*dtensor.Tensor
 	values map[step.Value][]*dtensor.Tensor
 	grads  map[int]*grads // by unit
@@ -75,7 +76,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{}, fresh: map[int]*dtensor.Tensor{}, filled: map[int]bool{},
 		old:      map[int][]*dtensor.Tensor{},
 		prepared: map[int]*prepared{}}
-	r.arrays = newArrays(r.devices, p.Trace, g.Rank())
+	r.arrays, r.host = newArrays(r.devices, p.Trace, g.Rank()), newHost()
 	if p.Hook != nil {
 		r.hook = p.Hook()
 	}
@@ -148,8 +149,19 @@ func (r *Rank) replace(values []*tensors.Tensor) error {
 	if err != nil {
 		return err
 	}
+	there := map[int]bool{} // on the host
+	for u, is := range r.own.hosted() {
+		for _, k := range r.own.statesOn(u) {
+			there[k] = is
+		}
+	}
 	var cells []*dtensor.Tensor
 	for i, t := range all {
+		if there[i] {
+			r.host.putCell(i, t)
+			cells = append(cells, nil)
+			continue
+		}
 		on, err := r.place(t, r.own.cells[i].on)
 		if err != nil {
 			return errors.Join(err, r.arrays.release(cells...))
@@ -300,7 +312,7 @@ func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error
 // entry returns a whole entry of the state. It is a collective call where ranks have shards of it.
 func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
 	e := r.own.entries[i]
-	held, err := r.own.held(i, r.cells, r.place_)
+	held, err := r.own.held(i, r.cellNow, r.place_)
 	if err != nil || e.flat == 0 {
 		return held, err
 	}

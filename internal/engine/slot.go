@@ -76,7 +76,9 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	ends := map[slot]int{} // inside: the last position
 	for i := from; i < to; i++ {
 		for _, v := range f.Ends[i] {
-			ends[o.slotOf(v)] = i
+			if v.Held != step.States { // in cells, which an update takes
+				ends[o.slotOf(v)] = i
+			}
 		}
 	}
 	ended := func(x slot, i int) bool { at, ok := ends[x]; return ok && at >= i }
@@ -112,14 +114,17 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 				take(slot{kind: cellSlot, number: o.weights[op.Unit]})
 			}
 		case step.Update:
-			o.takeState(s)
+			o.takeState(s, op, o.isLast(p, op))
 			for u := range f.Resident {
-				made[slot{kind: freshSlot, number: u}], fresh[u] = true, true
+				if op.Unit < 0 || op.Unit == u {
+					made[slot{kind: freshSlot, number: u}], fresh[u] = true, true
+				}
 			}
 		}
 		for _, v := range f.Uses[i] {
 			x := o.slotOf(v)
 			switch {
+			case v.Held == step.States:
 			case x.kind == reducedSlot && op.Kind == step.Reduce && !made[x]:
 				s.changes(x)
 			case x.kind != sumSlot || op.Kind == step.Reduce || op.Kind == step.Update:
@@ -128,7 +133,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		}
 		for _, v := range f.Makes[i] {
 			x := o.slotOf(v)
-			if slices.Contains(f.Unmade[i], v) {
+			if v.Held == step.States || slices.Contains(f.Unmade[i], v) {
 				continue // nobody needs it
 			}
 			if x.kind == valueSlot && v.Held == step.Input && op.Kind == step.Forward && op.Block == 0 && v.Block == 0 {
@@ -184,21 +189,39 @@ func (o *own) takeWeights(block int, take func(slot)) {
 	}
 }
 
-// takeState has an update take everything that lies on the devices, and give it anew.
-func (o *own) takeState(s *io) {
-	for i := range o.cells {
-		x := slot{kind: cellSlot, number: i}
-		c := o.cells[i]
-		if c.unit >= 0 && !c.shard { // the whole, of which it has its row
-			s.takes(x)
-			continue
+// takeState has an update take what lies on the devices, and give it anew: of a unit or of all. Only the last one changes what belongs
+// to none.
+func (o *own) takeState(s *io, op step.Op, last bool) {
+	members := o.updated(op.Unit)
+	for _, at := range members {
+		u := o.unitOf[at].number
+		x := slot{kind: cellSlot, number: o.weights[u]}
+		if o.shards == 1 {
+			x.number = at
 		}
-		s.changes(x)
+		if o.shards > 1 && !o.cells[x.number].shard { // the whole, of which it has its row
+			s.takes(x)
+		} else {
+			s.changes(x)
+		}
+		if cell, ok := o.masters[u]; ok {
+			s.changes(slot{kind: cellSlot, number: cell})
+		}
+	}
+	common := len(o.cells) - 2 - len(o.policy.Scaling.States())
+	for _, cell := range o.behind(members) {
+		if x := (slot{kind: cellSlot, number: cell}); cell < common || last {
+			s.changes(x)
+		} else {
+			s.takes(x)
+		}
 	}
 	if s.takes(slot{kind: factorSlot}); o.shards > 1 && !o.inside {
 		s.takes(slot{kind: placeSlot})
 	}
-	s.gives(slot{kind: metricSlot})
+	if last {
+		s.gives(slot{kind: metricSlot})
+	}
 }
 
 // slotOf is where a value of the plan lies.
@@ -241,7 +264,7 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 		u := o.units[x.number]
 		shape := shapes.Make(o.policy.Reduce, o.shards, u.size)
 		switch {
-		case x.kind == sumSlot && o.devices() > 1:
+		case x.kind == sumSlot && o.sumsDiffer():
 			return o.apart(), one(shape)
 		case x.kind == freshSlot:
 			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Compute, u.size))

@@ -170,7 +170,7 @@ func (c *common) devices() int {
 
 // fits returns an error if the rule cannot work on what devices have.
 func (c *common) fits() error {
-	rule := c.Recipe.Rule
+	rule := c.Recipe.Optimizer()
 	for _, s := range c.model.Params() {
 		cut := c.cuts[s.Name]
 		if cut == nil {

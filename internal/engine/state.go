@@ -185,14 +185,10 @@ func merged(on *dtensor.Tensor) (*tensors.Tensor, error) {
 
 // held returns what the rank has of an entry, as a vector with what devices have that share layers one after another, where it is
 // sharded; and else the whole entry.
-func (o *own) held(i int, cells []*dtensor.Tensor, place int) (*tensors.Tensor, error) {
+func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), place int) (*tensors.Tensor, error) {
 	e := o.entries[i]
 	if i >= len(o.whole) || o.shards == 1 {
-		at := i
-		if o.shards > 1 {
-			at = o.rest + i - len(o.whole)
-		}
-		t, err := merged(cells[at])
+		t, err := now(o.cellOf(i))
 		if err != nil || e.flat > 0 || e.cut == nil {
 			return t, err
 		}
@@ -203,7 +199,7 @@ func (o *own) held(i int, cells []*dtensor.Tensor, place int) (*tensors.Tensor, 
 	if !ok {
 		at = o.weights[u.number]
 	}
-	all, err := merged(cells[at])
+	all, err := now(at)
 	if err != nil {
 		return nil, err
 	}

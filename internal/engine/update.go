@@ -2,29 +2,72 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// makeUpdate makes the cells anew, of what they were and of the sums of the gradients.
-func (b *build) makeUpdate() {
+// makeUpdate makes the cells of a unit, or of all, anew, of what they were and of the sums of the gradients. The counters, and what
+// clipping and loss scaling know, are those of the last update of a list.
+func (b *build) makeUpdate(op step.Op) {
+	members := b.updated(op.Unit)
+	recipe := b.update
+	recipe.Model = b.modelOf(members)
 	var grads []*graph.Node
 	factor := b.number(factorSlot, 0)
-	for at := range b.whole {
+	for _, at := range members {
 		grads = append(grads, scaled(b.summed(at), factor))
 	}
-	state := b.state()
-	out := b.update.UpdateShare(b.share(b.totals(grads)), state, graph.Const(b.g, float32(0)), grads)
+	out := recipe.UpdateShare(b.share(recipe, members, b.totals(grads)), b.state(members), graph.Const(b.g, float32(0)), grads)
 	last := len(out) - 1
-	b.has[slot{kind: metricSlot}] = out[last:]
-	b.keep(out[:last])
+	if b.isLast(b.plan, op) {
+		b.has[slot{kind: metricSlot}] = out[last:]
+	}
+	b.keep(members, out[:last])
+}
+
+// updated are the parameters that an update of a unit, or of all units, makes anew.
+func (o *own) updated(unit int) []int {
+	if unit >= 0 {
+		return o.units[unit].members
+	}
+	all := make([]int, len(o.whole))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// modelOf is a model that has some of the rank's parameters alone.
+func (o *own) modelOf(members []int) chain.Model {
+	m := o.update.Model.(chain.Model)
+	tree := m.Params()
+	var own params.Tree
+	for _, at := range members {
+		own = append(own, tree[at])
+	}
+	m.Blocks = []chain.Block{{Name: "updated", Params: own}}
+	return m
+}
+
+// isLast says whether an update is the last of the rank's list: others leave the counters.
+func (o *own) isLast(p *step.Plan, op step.Op) bool {
+	list := p.Ranks[o.rank]
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i].Kind == step.Update {
+			return list[i] == op || list[i].Micro != op.Micro && list[i].Unit == op.Unit
+		}
+	}
+	return false
 }
 
 // scaled returns x, of any floating-point type, times a float32 scalar: a sum times one over the number of its summands is their mean.
@@ -51,31 +94,43 @@ func (b *build) cut(vector *graph.Node, at int) *graph.Node {
 	return graph.Slice(vector, graph.AxisRange(b.offset(at), b.offset(at)+b.length(at)))
 }
 
-// state lists what an update takes, as the recipe lists its state: of parameters that are sharded the shards.
-func (b *build) state() (state []*graph.Node) {
-	if b.shards == 1 {
-		for i := range b.cells {
-			state = append(state, b.number(cellSlot, i))
-		}
-		return state
-	}
+// state lists what an update of some parameters takes, as a recipe lists its state: of parameters that are sharded the shards.
+func (b *build) state(members []int) (state []*graph.Node) {
 	own := map[int]*graph.Node{} // shards of units
-	for _, number := range b.order {
-		at, ok := b.masters[number]
-		if !ok {
-			at = b.weights[number]
+	for _, at := range members {
+		if b.shards == 1 {
+			state = append(state, b.number(cellSlot, at))
+			continue
 		}
-		if own[number] = b.number(cellSlot, at); !b.cells[at].shard {
-			own[number] = b.row(own[number])
+		u := b.unitOf[at].number
+		if own[u] == nil {
+			cell, ok := b.masters[u]
+			if !ok {
+				cell = b.weights[u]
+			}
+			if own[u] = b.number(cellSlot, cell); !b.cells[cell].shard {
+				own[u] = b.row(own[u])
+			}
 		}
-	}
-	for at := range b.whole {
 		state = append(state, b.cutOf(own, at))
 	}
-	for i := b.rest; i < len(b.cells); i++ {
+	for _, i := range b.behind(members) {
 		state = append(state, b.number(cellSlot, i))
 	}
 	return state
+}
+
+// behind are the cells that come behind the parameters in the state of an update: their states, the loss scaling's, and counters.
+func (o *own) behind(members []int) (cells []int) {
+	for _, at := range members {
+		for _, e := range o.statesOf[at] {
+			cells = append(cells, o.cellOf(e))
+		}
+	}
+	for i := len(o.cells) - 2 - len(o.policy.Scaling.States()); i < len(o.cells); i++ {
+		cells = append(cells, i)
+	}
+	return cells
 }
 
 func (b *build) cutOf(shards map[int]*graph.Node, at int) *graph.Node {
@@ -93,34 +148,37 @@ func (b *build) row(matrix *graph.Node) *graph.Node {
 }
 
 // keep puts a new state into the cells.
-func (b *build) keep(state []*graph.Node) {
+func (b *build) keep(members []int, state []*graph.Node) {
 	put := func(kind slotKind, number int, x *graph.Node) {
 		b.has[slot{kind: kind, number: number}] = []*graph.Node{x}
 	}
-	if b.shards == 1 {
-		for i, x := range state {
-			put(cellSlot, i, x)
+	parts := map[int][]*graph.Node{} // by unit
+	for k, at := range members {
+		if b.shards == 1 {
+			put(cellSlot, at, state[k])
+			continue
 		}
-		return
-	}
-	for _, number := range b.order {
-		var parts []*graph.Node
-		for _, at := range b.units[number].members {
-			parts = append(parts, state[at])
+		u := b.unitOf[at]
+		if parts[u.number] = append(parts[u.number], state[k]); len(parts[u.number]) < len(u.members) {
+			continue
 		}
-		shard := concatenate(parts, 0)
-		if at, ok := b.masters[number]; ok {
-			put(cellSlot, at, shard)
+		shards := make([]*graph.Node, len(u.members))
+		for i, m := range u.members {
+			shards[i] = state[slices.Index(members, m)]
+		}
+		shard := concatenate(shards, 0)
+		if cell, ok := b.masters[u.number]; ok {
+			put(cellSlot, cell, shard)
 			shard = precision.Cast([]*graph.Node{shard}, b.policy.Compute)[0]
 		}
-		if at := b.weights[number]; b.cells[at].shard {
-			put(cellSlot, at, shard)
+		if cell := b.weights[u.number]; b.cells[cell].shard {
+			put(cellSlot, cell, shard)
 		} else {
-			put(freshSlot, number, shard)
+			put(freshSlot, u.number, shard)
 		}
 	}
-	for i, x := range state[len(b.whole):] {
-		put(cellSlot, b.rest+i, x)
+	for k, cell := range b.behind(members) {
+		put(cellSlot, cell, state[len(members)+k])
 	}
 }
 
@@ -206,7 +264,7 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 }
 
 // share says what the device has of the model, and what is known of all gradients.
-func (b *build) share(totals *graph.Node) (s train.Share) {
+func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s train.Share) {
 	switch {
 	case b.shards > 1:
 		var place *graph.Node
@@ -217,15 +275,21 @@ func (b *build) share(totals *graph.Node) (s train.Share) {
 		}
 		place = graph.ConvertDType(place, dtypes.Int64) // a parameter may have more than 2³¹ elements
 		var flats []optim.Flat
-		for at := range b.whole {
+		for _, at := range members {
 			n := b.length(at)
 			flats = append(flats, optim.Flat{Length: n, Offset: graph.MulScalar(place, n), Sum: b.sumOver(at)})
 		}
-		s = b.update.FlatShare(flats)
+		s = recipe.FlatShare(flats)
 	case len(b.common.cuts) > 0:
-		s = b.update.CutShare(b.g, b.Shares.Axis, b.own.cuts)
+		var cuts []*params.Cut
+		for _, at := range members {
+			cuts = append(cuts, b.own.cuts[at])
+		}
+		s = recipe.CutShare(b.g, b.Shares.Axis, cuts)
 	}
-	s.Places, s.Counted = b.places, b.counted
+	for _, at := range members {
+		s.Places, s.Counted = append(s.Places, b.places[at]), append(s.Counted, b.counted[at])
+	}
 	s.All = &train.Known{}
 	if totals != nil {
 		element := func(i int) *graph.Node { return graph.Reshape(graph.Slice(totals, graph.AxisElem(i))) }

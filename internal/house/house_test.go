@@ -114,7 +114,7 @@ func TestImports(t *testing.T) {
 
 // TestLean checks that programs which need no charts link none: they are several times as large.
 func TestLean(t *testing.T) {
-	for _, name := range []string{"lib/collective/plan", "lib/collective/group", "lib/collective/mpi"} {
+	for _, name := range []string{"lib/collective/plan", "lib/collective/group", "lib/collective/mpi", "lib/train"} {
 		for _, linked := range strings.Fields(output(t, "go", "list", "-deps", "./"+name)) {
 			if linked == module+"lib/chart" {
 				t.Errorf("%s links %s: draw in a package beside it, as lib/collective/plan/draw", name, linked)

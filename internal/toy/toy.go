@@ -69,6 +69,22 @@ func Layers(n int, tied bool) chain.Model {
 	return m
 }
 
+// Buffered is Model with two buffers: the mean of the last outputs, so many times, and one that is frozen.
+func Buffered(times float64) chain.Model {
+	m := Model(false)
+	last := &m.Blocks[3]
+	m.Buffers = []string{"mean", "frozen"}
+	last.Params = append(last.Params, params.New("mean", dtypes.Float32, 3), params.New("frozen", dtypes.Float32, 3))
+	last.Loss = func(p params.Nodes, x, targets, key, row *graph.Node) *graph.Node {
+		y := graph.Add(last.Apply(p, x, key, row), graph.ExpandLeftToRank(graph.StopGradient(p.Get("frozen")), 2))
+		old := p.Get("mean")
+		change := graph.StopGradient(graph.Sub(old, graph.MulScalar(graph.ReduceMean(y, 0), times)))
+		zero := graph.ReduceAllSum(graph.Mul(change, graph.Sub(old, graph.StopGradient(old)))) // with this gradient
+		return graph.Add(m.Criterion(y, targets), graph.ConvertDType(zero, targets.DType()))
+	}
+	return m
+}
+
 // Unlike is Layers whose last layer of its kind is not the function that the others are.
 func Unlike() chain.Model {
 	m := Layers(5, false)

@@ -33,7 +33,7 @@ type Block struct {
 	Loss func(p params.Nodes, x, targets, key, row *graph.Node) *graph.Node
 }
 
-// Model is a chain of blocks. It is a train.Model, and train.Noisy.
+// Model is a chain of blocks. It is a train.Model, train.Noisy and train.Buffered.
 type Model struct {
 	Blocks []Block
 	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets; nil where that
@@ -45,6 +45,8 @@ type Model struct {
 	Matmul precision.Matmul
 	// Noisy is true if blocks make something of a key.
 	Noisy bool
+	// Buffers are the names of parameters that are buffers, and not weights: see train.Buffered.
+	Buffers []string
 	// Check, where it is not nil, returns an error for a batch that the model is not for: see train.Checker.
 	Check func(inputs, targets *tensors.Tensor) error
 }
@@ -128,6 +130,9 @@ func (m Model) CheckBatch(inputs, targets *tensors.Tensor) error {
 	return m.Check(inputs, targets)
 }
 
+// BufferNames is [Model.Buffers].
+func (m Model) BufferNames() []string { return m.Buffers }
+
 // Chain returns the model itself, which so is [Chained].
 func (m Model) Chain() (Model, error) { return m, m.Validate() }
 
@@ -143,8 +148,8 @@ type whole interface {
 	Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node
 }
 
-// Of returns a model as a chain of blocks. A train.Model that is not [Chained], such as one of lib/params/storemodel,
-// is a chain of one block: whatever works on blocks has all of it at once. What is no model is an error.
+// Of returns a model as a chain of blocks. A train.Model that is not [Chained] is a chain of one block: whatever works on
+// blocks has all of it at once. What is no model is an error.
 func Of(model any) (Model, error) {
 	switch m := model.(type) {
 	case Chained:
@@ -166,6 +171,9 @@ func one(w whole) (Model, error) {
 	}
 	if multiplier, ok := w.(interface{ Products() precision.Matmul }); ok {
 		m.Matmul = multiplier.Products()
+	}
+	if buffered, ok := w.(interface{ BufferNames() []string }); ok {
+		m.Buffers = buffered.BufferNames()
 	}
 	if checker, ok := w.(interface {
 		CheckBatch(inputs, targets *tensors.Tensor) error

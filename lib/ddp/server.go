@@ -57,7 +57,7 @@ func newShard(r *Rank, bucket int, state []*tensors.Tensor) (*shard, error) {
 func (r *Rank) places(bucket int) []int {
 	e := r.engine
 	places, all := append([]int{}, e.buckets[bucket].Places...), e.recipe.State()
-	for _, s := range optim.States(e.recipe.Rule, e.own(bucket)) {
+	for _, s := range optim.States(e.recipe.Optimizer(), e.own(bucket)) {
 		places = append(places, all.Index(s.Name))
 	}
 	return places
@@ -185,7 +185,7 @@ func (e *Engine) compileServers() (err error) {
 	}
 	for b := range e.buckets {
 		own := e.own(b)
-		states := len(optim.States(e.recipe.Rule, own))
+		states := len(optim.States(e.recipe.Optimizer(), own))
 		p, err := e.program(func(in []*graph.Node) []*graph.Node {
 			weights, in := in[:len(own)], in[len(own):]
 			kept, number, factor, grads := in[:states], in[states], in[states+1], in[states+2]
@@ -193,7 +193,7 @@ func (e *Engine) compileServers() (err error) {
 			for i, s := range own {
 				views[i] = view(grads, e.buckets[b].Offsets[i], s.Shape.Dimensions, factor)
 			}
-			weights, kept = optim.Apply(e.recipe.Rule, own, weights, views, kept, number)
+			weights, kept = optim.Apply(e.recipe.Optimizer(), own, weights, views, kept, number)
 			return append(append([]*graph.Node{}, weights...), kept...)
 		}, rank.Firsts(len(own)+states)...)
 		if err != nil {

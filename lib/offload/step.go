@@ -11,8 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// step is one step as it goes on.
-type step struct {
+// going is one step as it goes on.
+type going struct {
 	*Run
 	ctx     context.Context // ends waiting; until the first update begins, the caller's
 	pace    context.Context // ends simulated slowness: the caller's
@@ -33,7 +33,7 @@ func (r *Run) Step(ctx context.Context, inputs, targets *tensors.Tensor) (loss f
 		return 0, r.lost
 	}
 	r.held.newPeak()
-	s := &step{Run: r, ctx: ctx, pace: ctx, grads: map[int][]*dtensor.Tensor{}}
+	s := &going{Run: r, ctx: ctx, pace: ctx, grads: map[int][]*dtensor.Tensor{}}
 	loss, err = s.run(inputs, targets)
 	if err = s.finish(err); err == nil {
 		r.steps++
@@ -47,7 +47,7 @@ func (r *Run) Step(ctx context.Context, inputs, targets *tensors.Tensor) (loss f
 }
 
 // run is the step but for what goes on in the background.
-func (s *step) run(inputs, targets *tensors.Tensor) (loss float64, err error) {
+func (s *going) run(inputs, targets *tensors.Tensor) (loss float64, err error) {
 	if inputs == nil || targets == nil {
 		return 0, errors.New("offload: the inputs or the targets are nil: give both")
 	}
@@ -108,7 +108,7 @@ func (s *step) run(inputs, targets *tensors.Tensor) (loss float64, err error) {
 
 // forward computes a block and puts its input away. The input leaves when the block is done with it, while the next one
 // computes.
-func (s *step) forward(i int, x *dtensor.Tensor) (*dtensor.Tensor, error) {
+func (s *going) forward(i int, x *dtensor.Tensor) (*dtensor.Tensor, error) {
 	if err := s.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (s *step) forward(i int, x *dtensor.Tensor) (*dtensor.Tensor, error) {
 }
 
 // collect waits for the input of a block.
-func (s *step) collect(i int) (*dtensor.Tensor, error) {
+func (s *going) collect(i int) (*dtensor.Tensor, error) {
 	xs, err := s.acts.get(s.ctx, s.pace, s.stages[i].Name)
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (s *step) collect(i int) (*dtensor.Tensor, error) {
 
 // ahead begins to bring what will be needed after the backward pass of block i has begun: the states for its update, then
 // inputs and states of the blocks below it.
-func (s *step) ahead(i int) error {
+func (s *going) ahead(i int) error {
 	if s.options.Prefetch == 0 {
 		return nil
 	}
@@ -150,7 +150,7 @@ func (s *step) ahead(i int) error {
 }
 
 // backward computes a block's gradients, and frees what they were computed from.
-func (s *step) backward(i int, x, above *dtensor.Tensor) ([]*dtensor.Tensor, error) {
+func (s *going) backward(i int, x, above *dtensor.Tensor) ([]*dtensor.Tensor, error) {
 	st := s.stages[i]
 	var kinds []Kind
 	if i == len(s.stages)-1 {
@@ -164,7 +164,7 @@ func (s *step) backward(i int, x, above *dtensor.Tensor) ([]*dtensor.Tensor, err
 }
 
 // update updates a block.
-func (s *step) update(i int) error {
+func (s *going) update(i int) error {
 	home := s.stages[i].home
 	if len(home) == 0 {
 		return nil
@@ -182,7 +182,7 @@ func (s *step) update(i int) error {
 }
 
 // leave waits until no more than the permitted number of transfers is under way, with a new one.
-func (s *step) leave(t *transfer) error {
+func (s *going) leave(t *transfer) error {
 	if t != nil {
 		s.leaving = append(s.leaving, t)
 	}
@@ -197,7 +197,7 @@ func (s *step) leave(t *transfer) error {
 }
 
 // finish waits for what is under way. After an error it frees what the step made, and all is where it was before.
-func (s *step) finish(err error) error {
+func (s *going) finish(err error) error {
 	for _, t := range s.leaving {
 		if e := t.wait(context.WithoutCancel(s.ctx)); !errors.Is(err, e) { // it may have ended the step
 			err = errors.Join(err, e)

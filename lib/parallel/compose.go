@@ -24,7 +24,7 @@ const (
 func (l Layout) compose(model chain.Model, tokens []string) (p *step.Plan, members [][]int, cut []int, err error) {
 	p, members = engine.Serial(model, l.Microbatches)
 	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
-	if l.PerRank() > 1 {
+	if l.shards() > 1 {
 		p.Inside(inside, l.shards())
 		for u := range p.Units {
 			p.Units[u].Reduce = []string{inside}

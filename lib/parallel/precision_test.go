@@ -95,6 +95,7 @@ func TestRules(t *testing.T) {
 		layout parallel.Layout
 	}{
 		{"lion", 1e-3, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 3}},
+		{"lion", 1e-3, parallel.Layout{Replicas: 2, Tensor: 2, ZeRO: 3, Prefetch: 1}},
 		{"adafactor", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 3}},
 		{"adafactor", 1e-2, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2}},
 		{"lamb", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1}},

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -35,41 +36,32 @@ type checked struct {
 }
 
 func (p *Plan) checked() (*checked, error) {
-	x, err := p.index()
+	links, err := p.passes()
 	if err != nil {
 		return nil, err
 	}
-	if err := p.checkInputs(x); err != nil {
-		return nil, err
-	}
-	if err := p.checkUpdates(); err != nil {
-		return nil, err
-	}
 	c := &checked{Plan: p}
-	if c.versions, err = p.versionsOf(x); err != nil {
+	if c.versions, err = p.versionsOf(links); err != nil {
 		return nil, err
 	}
 	if !p.hasMessages() {
-		c.Plan = p.withMessages(x)
+		c.Plan = p.withMessages(links)
 	}
-	if err := c.checkJoined(x.replicas); err != nil {
+	if err := c.checkJoined(links.replicas); err != nil {
 		return nil, err
 	}
 	c.flows = make([]*Flow, len(c.Ranks))
-	same := map[*Op]*Flow{} // by the first operation of a list, which ranks may share
+	same := map[*Op]int{} // by the first operation of a list, the first of the ranks that share it
 	for r, list := range c.Ranks {
-		if len(list) > 0 && same[&list[0]] != nil && len(same[&list[0]].Done) == len(list) {
-			c.flows[r] = same[&list[0]]
-			continue
-		}
-		if c.flows[r], err = c.Flow(r); err == nil {
-			err = c.checkRank(r)
-		}
-		if err != nil {
-			return nil, err
-		}
 		if len(list) > 0 {
-			same[&list[0]] = c.flows[r]
+			if q, ok := same[&list[0]]; ok && len(c.Ranks[q]) == len(list) {
+				c.flows[r] = c.flows[q]
+				continue
+			}
+			same[&list[0]] = r
+		}
+		if c.flows[r], err = c.checkRank(r); err != nil {
+			return nil, err
 		}
 	}
 	_, err = play(c.Plan, c.flows, Costs{})
@@ -82,77 +74,32 @@ func (p *Plan) hasMessages() bool {
 	})
 }
 
-// checkInputs looks for passes that come before what they need in the same list.
-func (p *Plan) checkInputs(x *index) error {
-	for r, list := range p.Ranks {
-		for i, op := range list {
-			if from, ok := x.input(op, r); ok && int(from.rank) == r && int(from.at) > i {
-				return p.errorAt(r, i, "it needs %v, which the rank does later, at position %d: move it behind that",
-					p.Text(list[from.at]), from.at)
-			}
-		}
-	}
-	return nil
-}
-
-// checkUpdates looks at the order of gradients and updates. All gradients are known to be there once.
-func (p *Plan) checkUpdates() error {
-	for r, list := range p.Ranks {
-		units := p.UnitsOn(r)
-		next := map[int]int{}    // of each block, the micro-batch that its gradient may be of
-		updated := map[int]int{} // of each unit, micro-batches that the updates so far have
-		for i, op := range list {
-			switch op.Kind {
-			case Update:
-				for _, u := range op.units(units) {
-					due := updated[u] + p.Every - 1
-					if !slices.Contains(units, u) {
-						return p.errorAt(r, i, "the rank has no block with unit %d: remove it", u)
-					}
-					if due >= p.Micro {
-						return p.errorAt(r, i, "unit %d has had its last update: remove this one", u)
-					}
-					if op.Micro != due {
-						return p.errorAt(r, i, "the next update of the unit is %v, every %d micro-batches",
-							p.Text(Op{Kind: Update, Unit: u, Micro: due}), p.Every)
-					}
-					updated[u] += p.Every
-				}
-			case Backward, WeightGrad:
-				for _, u := range p.Blocks[op.Block].Units {
-					update := Op{Kind: Update, Unit: u, Micro: (op.Micro/p.Every+1)*p.Every - 1}
-					if op.Micro < updated[u] {
-						return p.errorAt(r, i, "the update that its gradient belongs in, %v, came before: move that behind it",
-							p.Text(update))
-					}
-					if update.Micro >= updated[u]+p.Every {
-						update.Micro = updated[u] + p.Every - 1
-						return p.errorAt(r, i, "its gradient does not belong in the update %v: that must come before", p.Text(update))
-					}
-				}
-				if op.Micro < next[op.Block] {
-					return p.errorAt(r, i, "the block's gradient for micro-batch %d came before: sum them in ascending order",
-						next[op.Block]-1)
-				}
-				next[op.Block] = op.Micro + 1
-			}
-		}
-		for _, u := range units {
-			if updated[u] != p.Micro {
-				return fmt.Errorf("step: rank %d has no update %v: each of its units needs one every %d micro-batches",
-					r, p.Text(Op{Kind: Update, Unit: u, Micro: updated[u] + p.Every - 1}), p.Every)
-			}
-		}
-	}
-	return nil
-}
-
 // units are those of an operation, which may be all that the rank has.
 func (op Op) units(all []int) []int {
 	if op.Unit < 0 {
 		return all
 	}
 	return []int{op.Unit}
+}
+
+// groups has, by axis and rank, the ranks that one is with along an axis; none where it is in no group.
+func (p *Plan) groups() map[string][][]int {
+	groups := map[string][][]int{}
+	for _, a := range p.Axes {
+		of := make([][]int, len(p.Ranks))
+		for _, g := range a.Groups {
+			for _, r := range g {
+				of[r] = g
+			}
+		}
+		for r := range of {
+			if len(a.Groups) == 0 { // its own devices
+				of[r] = []int{r}
+			}
+		}
+		groups[a.Name] = of
+	}
+	return groups
 }
 
 // checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes may be on
@@ -164,19 +111,7 @@ func (p *Plan) checkJoined(replicas int) error {
 			owners[u] = append(owners[u], r)
 		}
 	}
-	groups := map[string][][]int{} // by axis and rank
-	for _, a := range p.Axes {
-		of := make([][]int, len(p.Ranks))
-		for r := range of {
-			of[r] = []int{r}
-		}
-		for _, g := range a.Groups {
-			for _, r := range g {
-				of[r] = g
-			}
-		}
-		groups[a.Name] = of
-	}
+	groups := p.groups()
 	known := map[string]bool{}
 	for u, unit := range p.Units {
 		shape := fmt.Sprint(unit.Reduce, setText(owners[u]))
@@ -202,8 +137,92 @@ func (p *Plan) checkJoined(replicas int) error {
 	return nil
 }
 
+// checkRank follows a rank's units and values through its list.
+func (p *Plan) checkRank(r int) (*Flow, error) {
+	list, units, resident := p.Ranks[r], p.UnitsOn(r), p.resident(r)
+	states := make([]unitState, len(p.Units))
+	for _, u := range units {
+		states[u].own, states[u].whole = true, resident[u]
+	}
+	next := map[int]int{}        // of each block, the micro-batch that its gradient may be of
+	sharded := map[[2]int]bool{} // inputs of which the rank has a shard
+	for i, op := range list {
+		if err := p.checkOp(op, next, sharded); err != nil {
+			return nil, p.errorAt(r, i, "%w", err)
+		}
+		for _, u := range p.touched(op, units) {
+			if err := states[u].step(p, op, u); err != nil {
+				return nil, p.errorAt(r, i, "%w", err)
+			}
+		}
+	}
+	for u := range states {
+		if err := states[u].end(p, u, resident[u]); err != nil {
+			return nil, fmt.Errorf("step: rank %d %w", r, err)
+		}
+	}
+	flow, err := p.Flow(r)
+	if err != nil {
+		return nil, err
+	}
+	for i, op := range list {
+		for _, v := range flow.Unmade[i] {
+			if wasted(op, v) {
+				return nil, p.errorAt(r, i, "nothing uses %v behind it: remove it", p.describe(v))
+			}
+		}
+	}
+	return flow, nil
+}
+
+// wasted tells whether an operation moves or makes what nobody uses in vain. A pass may make such, and a shard of
+// parameters that is fetched is gathered then.
+func wasted(op Op, v Value) bool {
+	switch op.Kind {
+	case Recv, Store, Gather:
+		return true
+	case Fetch:
+		return op.What != Parameters
+	}
+	return op.Kind == Recompute && v.Held == Saved
+}
+
+// touched are the units that an operation is of, or whose parameters it uses.
+func (p *Plan) touched(op Op, units []int) []int {
+	switch v := (verb{op.Kind, op.What}); {
+	case op.Kind == Wait:
+		return nil
+	case !v.ofBlock():
+		return op.units(units)
+	case op.Kind.Pass():
+		return p.Blocks[op.Block].Units
+	}
+	return nil
+}
+
+// checkOp looks at the order of a block's gradients, and at inputs that are gathered.
+func (p *Plan) checkOp(op Op, next map[int]int, sharded map[[2]int]bool) error {
+	switch key := [2]int{op.Block, op.Micro}; {
+	case op.Kind == Backward, op.Kind == WeightGrad:
+		if op.Micro < next[op.Block] {
+			return fmt.Errorf("the block's gradient for micro-batch %d came before: sum them in ascending order", next[op.Block]-1)
+		}
+		next[op.Block] = op.Micro + 1
+	case op.Kind == Free && op.What == Activation:
+		sharded[key] = true
+	case op.Kind == Gather && op.What == Activation:
+		if !sharded[key] {
+			return errors.New("the rank has it whole: free it before, or remove this")
+		}
+		delete(sharded, key)
+	}
+	return nil
+}
+
 // unitState is what a rank has of a unit, as its list goes on.
 type unitState struct {
+	own     bool // it is of the rank's blocks
+	updated int  // micro-batches that its updates so far have
 	summed  bool // there are gradients that are not reduced
 	reduced int  // along how many axes those are that are
 	stored  int  // how often its states went to the host more than back
@@ -211,116 +230,91 @@ type unitState struct {
 	old     bool // they have been updated since
 }
 
-// checkRank looks at what is reduced, gathered, freed, stored and fetched.
-func (c *checked) checkRank(r int) error {
-	flow, units := c.flows[r], c.UnitsOn(r)
-	states := make([]unitState, len(c.Units))
-	for u := range flow.Resident {
-		states[u].whole = true
-	}
-	freed := map[Value]bool{} // activations of which the rank has a shard
-	for i, op := range c.Ranks[r] {
-		if v := (Value{Held: Input, Block: op.Block, Micro: op.Micro}); op.What == Activation {
-			if op.Kind == Gather && !freed[v] {
-				return c.errorAt(r, i, "the rank has it whole: free it before, or remove this")
-			}
-			if op.Kind == Gather || op.Kind == Free {
-				freed[v] = op.Kind == Free
-			}
-		}
-		var touched []int
-		switch {
-		case op.Kind == Update, op.Kind != Wait && !(verb{op.Kind, op.What}).ofBlock():
-			touched = op.units(units)
-		case op.Kind.Pass():
-			touched = c.Blocks[op.Block].Units
-		}
-		for _, u := range touched {
-			if err := states[u].step(op, c.Units[u]); err != nil {
-				return c.errorAt(r, i, "%w", err)
-			}
-		}
-		if err := c.checkUsed(flow, i, op); err != nil {
-			return c.errorAt(r, i, "%w", err)
-		}
-	}
-	for u, s := range states {
-		if s.stored != 0 {
-			return fmt.Errorf("step: rank %d does not leave the optimizer's states of unit %d where it finds them: "+
-				"let it store them as often as it fetches them", r, u)
-		}
-		if s.whole && s.old && flow.Resident[u] {
-			return fmt.Errorf("step: rank %d has the gathered parameters of unit %d to the end, from before its update: "+
-				"gather them behind it, or free them before", r, u)
-		}
-	}
-	return nil
-}
-
-// checkUsed refuses to move or make what nobody uses.
-func (c *checked) checkUsed(flow *Flow, i int, op Op) error {
-	switch op.Kind {
-	case Recv, Store, Fetch, Recompute, Gather:
-	default:
-		return nil
-	}
-	if op.Kind == Fetch && op.What == Parameters { // a shard, which is gathered then
-		return nil
-	}
-	for _, v := range flow.Unmade[i] {
-		if op.Kind != Recompute || v.Held == Saved {
-			return fmt.Errorf("nothing uses %v behind it: remove it", c.describe(v))
-		}
-	}
-	return nil
+// next is the next update of a unit.
+func (s *unitState) next(p *Plan, u int) Op {
+	return Op{Kind: Update, Unit: u, Micro: s.updated + p.Every - 1}
 }
 
 // step goes on with an operation.
-func (s *unitState) step(op Op, u Unit) error {
-	switch {
-	case op.Kind == Forward:
-		if s.whole && s.old && u.Shard != "" {
-			return fmt.Errorf("the gathered parameters are from before the update: gather them again")
+func (s *unitState) step(p *Plan, op Op, u int) error {
+	unit := p.Units[u]
+	switch (verb{op.Kind, op.What}) {
+	case verb{Forward, 0}:
+		if s.whole && s.old && unit.Shard != "" {
+			return errors.New("the gathered parameters are from before the update: gather them again")
 		}
-	case op.Kind == Backward, op.Kind == WeightGrad:
+	case verb{Backward, 0}, verb{WeightGrad, 0}:
 		s.summed = true
-	case op.Kind == Reduce && op.What == Gradient:
-		at := slices.Index(u.Reduce, op.Axis)
-		switch {
-		case at < 0:
-			return fmt.Errorf("the unit is reduced along %v, not along %q", u.Reduce, op.Axis)
-		case at == 0 && s.reduced > 1:
-			return fmt.Errorf("its gradients before are reduced along %q already: reduce all along %q first",
-				u.Reduce[1], op.Axis)
-		case at > s.reduced:
-			return fmt.Errorf("its gradients are not reduced along %q: have that before", u.Reduce[s.reduced])
-		case at > 0 && at < s.reduced:
-			return fmt.Errorf("its gradients are reduced along %q already: remove it", op.Axis)
-		case at > 0 && s.summed:
-			return fmt.Errorf("it has gradients that are not reduced along %q: have that before", u.Reduce[0])
-		case at == 0:
-			s.summed = false
+		if op.Micro < s.updated {
+			return fmt.Errorf("an update of unit %d that its gradient belongs in came before: move that behind it", u)
 		}
-		s.reduced = at + 1
-	case op.Kind == Update:
-		if len(u.Reduce) > 0 && (s.summed || s.reduced < len(u.Reduce)) {
-			return fmt.Errorf("gradients are not reduced along all of %v: have that before", u.Reduce)
+		if op.Micro >= s.updated+p.Every {
+			return fmt.Errorf("its gradient does not belong in the update %v: that must come before", p.Text(s.next(p, u)))
 		}
-		s.summed, s.reduced, s.old = false, 0, true
-	case op.Kind == Gather && op.What == Parameters:
-		switch {
-		case u.Shard == "" || op.Axis != u.Shard:
-			return fmt.Errorf("the unit is sharded along %q, not along %q", u.Shard, op.Axis)
-		case s.whole && !s.old:
-			return fmt.Errorf("the rank has them whole already: free them at the end of the list, or remove this")
+	case verb{Update, 0}:
+		return s.update(p, op, u)
+	case verb{Reduce, Gradient}:
+		return s.reduce(unit.Reduce, op.Axis)
+	case verb{Gather, Parameters}:
+		if unit.Shard == "" || op.Axis != unit.Shard {
+			return fmt.Errorf("the unit is sharded along %q, not along %q", unit.Shard, op.Axis)
+		}
+		if s.whole && !s.old {
+			return errors.New("the rank has them whole already: free them at the end of the list, or remove this")
 		}
 		s.whole, s.old = true, false
-	case op.Kind == Free && op.What == Parameters:
+	case verb{Free, Parameters}:
 		s.whole = false
-	case op.Kind == Store && op.What == State:
+	case verb{Store, State}:
 		s.stored++
-	case op.Kind == Fetch && op.What == State:
+	case verb{Fetch, State}:
 		s.stored--
+	}
+	return nil
+}
+
+func (s *unitState) update(p *Plan, op Op, u int) error {
+	due, axes := s.next(p, u), p.Units[u].Reduce
+	if due.Micro >= p.Micro {
+		return fmt.Errorf("unit %d has had its last update: remove this one", u)
+	}
+	if op.Micro != due.Micro {
+		return fmt.Errorf("the next update of the unit is %v, every %d micro-batches", p.Text(due), p.Every)
+	}
+	if len(axes) > 0 && (s.summed || s.reduced < len(axes)) {
+		return fmt.Errorf("gradients are not reduced along all of %v: have that before", axes)
+	}
+	s.updated, s.summed, s.reduced, s.old = s.updated+p.Every, false, 0, true
+	return nil
+}
+
+// reduce has gradients reduced along an axis: along the first as often as there are new ones, along the others in their
+// order, all of them once.
+func (s *unitState) reduce(axes []string, axis string) error {
+	at := slices.Index(axes, axis)
+	switch {
+	case at < 0:
+		return fmt.Errorf("the unit is reduced along %v, not along %q", axes, axis)
+	case at > s.reduced, at > 0 && s.summed:
+		return fmt.Errorf("it has gradients that are not reduced along %q: have that before", axes[at-1])
+	case at > 0 && at < s.reduced, at == 0 && s.reduced > 1:
+		return fmt.Errorf("its gradients before are reduced along %q already: remove it, or have it before", axes[s.reduced-1])
+	}
+	s.summed, s.reduced = s.summed && at > 0, at+1
+	return nil
+}
+
+// end looks at what is left of a unit at the end of the list.
+func (s *unitState) end(p *Plan, u int, resident bool) error {
+	switch {
+	case s.own && s.updated != p.Micro:
+		return fmt.Errorf("has no update %v: each of its units needs one every %d micro-batches", p.Text(s.next(p, u)), p.Every)
+	case s.stored != 0:
+		return fmt.Errorf("does not leave the optimizer's states of unit %d where it finds them: "+
+			"let it store them as often as it fetches them", u)
+	case s.whole && s.old && resident:
+		return fmt.Errorf("has the gathered parameters of unit %d to the end, from before its update: "+
+			"gather them behind it, or free them before", u)
 	}
 	return nil
 }

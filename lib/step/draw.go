@@ -7,10 +7,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/shardbook/shardbook/lib/chart"
-	"github.com/shardbook/shardbook/lib/trace"
 )
 
 // drawWidth is how many characters wide a picture may be where its scale is free.
@@ -27,43 +23,36 @@ const drawWidth = 240
 // of w.
 func (t Timeline) Draw(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	rows, widest, end := t.rows()
-	unit, columns := unit(rows, end)
-	scale, column := 0.0, 1
-	if end > 0 {
-		scale = drawWidth / end
+	rows := t.Rows()
+	margin, widest, end, blocks := 0, 0, 0.0, 0
+	for _, row := range rows {
+		margin, blocks = max(margin, len(row.Name)), max(blocks, len(t.Plan.On(row.Rank)))
+		for i, s := range row.Spans {
+			if end = max(end, s.End); s.End > s.Start {
+				widest = max(widest, len(row.Labels[i]))
+			}
+		}
 	}
+	unit, columns := unit(rows, end)
+	scale, column := drawWidth/end, 1
 	legend := "drawn to scale, with f, b, i, w, u for passes that have no room for a number"
+	if end == 0 {
+		scale = 0
+	}
 	// A picture of numbers may be wider than one that is drawn to scale, but not without bound.
 	if columns > 0 && columns*(widest+1) <= 4*drawWidth {
 		column = widest + 1
 		scale = float64(column) / unit
 		legend = fmt.Sprintf("a column is %.9g", unit)
 	}
-	margin, blocks := 0, 0
-	for _, row := range rows {
-		margin, blocks = max(margin, len(row.name)), max(blocks, row.blocks)
-	}
-	var words []string
-	said := map[Kind]bool{Recv: true}
 	for _, row := range rows {
 		line := newLine(int(math.Round(end*scale)), column)
-		for i, s := range row.spans {
-			line.put(int(math.Round(s.Start*scale)), int(math.Round(s.End*scale)), row.labels[i], s.Kind, column)
+		for i, s := range row.Spans {
+			line.put(int(math.Round(s.Start*scale)), int(math.Round(s.End*scale)), row.Labels[i], s.Kind, column)
 		}
-		fmt.Fprintf(out, "%-*s │%s\n", margin, row.name, strings.TrimRight(string(line), " "))
+		fmt.Fprintf(out, "%-*s │%s\n", margin, row.Name, strings.TrimRight(string(line), " "))
 	}
-	for _, k := range []Kind{
-		Forward, Backward, InputGrad, WeightGrad, Recompute, Update, Send, Gather, Reduce, Store, Fetch,
-	} {
-		for _, row := range rows {
-			at := slices.IndexFunc(row.spans, func(s Span) bool { return s.Kind == k && s.End > s.Start })
-			if at >= 0 && !said[k] {
-				said[k] = true
-				words = append(words, fmt.Sprintf("%s %s", row.labels[at], k))
-			}
-		}
-	}
+	words := kindLabels(rows)
 	if blocks > 1 {
 		words = append(words, "A, B, … a rank's blocks")
 	}
@@ -78,46 +67,57 @@ func (t Timeline) String() string {
 	return b.String()
 }
 
-// row is a stream of a rank, for a picture.
-type row struct {
-	name   string
-	blocks int // of the rank
-	spans  []Span
-	labels []string
+// kindLabels are the kinds of operations that take time, each with the first label that it has.
+func kindLabels(rows []Row) (words []string) {
+	for _, k := range []Kind{
+		Forward, Backward, InputGrad, WeightGrad, Recompute, Update, Send, Gather, Reduce, Store, Fetch,
+	} {
+		for _, row := range rows {
+			at := slices.IndexFunc(row.Spans, func(s Span) bool { return s.Kind == k && s.End > s.Start })
+			if at >= 0 {
+				words = append(words, fmt.Sprintf("%s %s", row.Labels[at], k))
+				break
+			}
+		}
+	}
+	return words
 }
 
-// rows returns a row for each rank, and behind it one for each of its streams that take time, with the length of the
-// longest label and the end of all.
-func (t Timeline) rows() (rows []row, widest int, end float64) {
-	blocks := make([][]int, len(t.Start))
-	several := false
+// Row is a row of a picture: the passes of a rank, or one of its streams.
+type Row struct {
+	Rank   int
+	Name   string // "rank 0", or the stream below it
+	Spans  []Span
+	Labels []string // of each span, as [Timeline.Draw] writes it
+}
+
+// Rows returns a row for each rank, and behind it one for each of its streams that take time. A message is on the row
+// of the rank that sends it.
+func (t Timeline) Rows() (rows []Row) {
+	blocks, several := make([][]int, len(t.Start)), false
 	for r := range blocks {
 		blocks[r] = t.Plan.On(r)
 		several = several || len(blocks[r]) > 1
 	}
+	add := func(name string, s ...Span) {
+		if n := len(rows); n == 0 || rows[n-1].Name != name {
+			rows = append(rows, Row{Name: name})
+		}
+		last := &rows[len(rows)-1]
+		for _, s := range s {
+			last.Rank, last.Spans = s.Rank, append(last.Spans, s)
+			last.Labels = append(last.Labels, s.label(blocks[s.Rank], several))
+		}
+	}
 	for r := range blocks {
-		rows = append(rows, row{name: fmt.Sprint("rank ", r), blocks: len(blocks[r]), spans: t.Of(r)})
+		add(fmt.Sprint("rank ", r), t.Of(r)...)
 		for _, s := range spansOf(t.Transfers, r) {
-			if s.End == s.Start || s.Kind == Recv {
-				continue
-			}
-			if name := "  " + s.Stream(); rows[len(rows)-1].name != name {
-				rows = append(rows, row{name: name})
-			}
-			last := &rows[len(rows)-1]
-			last.spans = append(last.spans, s)
-		}
-	}
-	for i := range rows {
-		for _, s := range rows[i].spans {
-			label := s.label(blocks[s.Rank], several)
-			rows[i].labels = append(rows[i].labels, label)
-			if end = max(end, s.End); s.End > s.Start {
-				widest = max(widest, len(label))
+			if s.End > s.Start && s.Kind != Recv {
+				add("  "+s.Stream(), s)
 			}
 		}
 	}
-	return rows, widest, end
+	return rows
 }
 
 // label is what is written into a span.
@@ -148,10 +148,10 @@ func letter(n int) string {
 }
 
 // unit finds a time of which all times are multiples, and how many of it the rows are long: 0 if there is none.
-func unit(rows []row, end float64) (unit float64, columns int) {
+func unit(rows []Row, end float64) (unit float64, columns int) {
 	times := []float64{0}
 	for _, row := range rows {
-		for _, s := range row.spans {
+		for _, s := range row.Spans {
 			times = append(times, s.Start, s.End)
 		}
 	}
@@ -204,71 +204,4 @@ func (l line) put(from, to int, label string, kind Kind, column int) {
 		text[len(text)-1] = ' '
 	}
 	copy(l[from:], text)
-}
-
-// Chart draws the timeline as a Gantt chart: a row a rank, and one for each of its streams that take time, a colour a
-// kind of operation, and the number of the micro-batch in each bar, after the block where a rank has several. What
-// takes no time is left out. Name the axis, with the unit of the costs, by its method Axes. Its errors are those of
-// chart.Gantt, which takes a few thousand spans.
-func (t Timeline) Chart(title string) *chart.Chart {
-	rows, _, _ := t.rows()
-	several := slices.ContainsFunc(rows, func(r row) bool { return r.blocks > 1 })
-	var spans []chart.Span
-	for _, row := range rows {
-		for i, s := range row.spans {
-			if s.End == s.Start {
-				continue
-			}
-			label, lane := row.labels[i], fmt.Sprint("rank ", s.Rank)
-			if !s.Kind.Pass() {
-				lane += row.name[1:]
-			} else if label = fmt.Sprint(s.Micro); several && s.Kind != Update {
-				label = fmt.Sprintf("%d:%d", s.Block, s.Micro)
-			}
-			spans = append(spans, chart.Span{Lane: lane, Label: label, Kind: s.Kind.String(), Start: s.Start, End: s.End})
-		}
-	}
-	return chart.Gantt(title, spans...)
-}
-
-// MemoryChart draws what each rank saves over time, in the unit of Costs.Activation.
-func (t Timeline) MemoryChart(title string) *chart.Chart {
-	var lines []chart.Series
-	for rank, levels := range t.Memory {
-		line := chart.Series{Name: fmt.Sprint("rank ", rank)}
-		point := func(at, held float64) { line.X, line.Y = append(line.X, at), append(line.Y, held) }
-		held := 0.0
-		point(0, 0)
-		for _, l := range levels { // a step: straight on, then straight up or down
-			point(l.At, held)
-			held = l.Held
-			point(l.At, held)
-		}
-		point(t.Makespan, held)
-		lines = append(lines, line)
-	}
-	return chart.Line(title, "time", "saved activations", lines...)
-}
-
-// Trace is the timeline as a trace, in which a time of 1 takes unit: for trace.Trace.WriteChrome, and for
-// trace.Timelines, which draws it above a trace that was measured. Passes are on the stream trace.Compute, others on
-// that of their [Op.Stream], and have the names of [Plan.Text]. What takes no time is left out. A unit that is not
-// above 0, or so long that the times do not fit a time.Duration, is an error.
-func (t Timeline) Trace(unit time.Duration) (trace.Trace, error) {
-	rows, _, end := t.rows()
-	if unit <= 0 || end*float64(unit) > math.MaxInt64/2 {
-		return trace.Trace{}, fmt.Errorf("step: a trace of %g units of %v: choose a unit above 0, and at most %v",
-			end, unit, time.Duration(math.MaxInt64/2/max(1, end)))
-	}
-	at := func(x float64) time.Duration { return time.Duration(math.Round(x * float64(unit))) }
-	var spans []trace.Span
-	for _, row := range rows {
-		for _, s := range row.spans {
-			if s.End > s.Start {
-				spans = append(spans, trace.Span{Rank: s.Rank, Stream: s.Stream(), Name: t.Plan.Text(s.Op),
-					Start: at(s.Start), End: at(s.End)})
-			}
-		}
-	}
-	return trace.Trace{Spans: spans}, nil
 }

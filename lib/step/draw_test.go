@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
-
-	"github.com/shardbook/shardbook/lib/trace"
 )
 
 const (
@@ -100,64 +97,6 @@ func TestLetter(t *testing.T) {
 	for n, want := range map[int]string{0: "A", 25: "Z", 26: "AA", 27: "AB", 52: "BA"} {
 		if got := letter(n); got != want {
 			t.Errorf("letter(%d) is %s, want %s", n, got, want)
-		}
-	}
-}
-
-// TestCharts checks what the charts show, in their plain form, and that they can be drawn.
-func TestCharts(t *testing.T) {
-	timeline := simulated(t, parsed(t, good[1]), Equal())
-	gantt, memory := timeline.Chart("passes"), timeline.MemoryChart("memory")
-	for _, c := range []interface{ Err() error }{gantt, memory} {
-		if err := c.Err(); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, want := range []string{"rank 0", "rank 1", "forward", "backward", "input gradient", "weight gradient"} {
-		if text := gantt.Text(); !strings.Contains(text, want) {
-			t.Errorf("the chart does not have %q:\n%s", want, text)
-		}
-	}
-	if text := memory.Text(); !strings.Contains(text, "rank 1") {
-		t.Errorf("the chart does not have rank 1:\n%s", text)
-	}
-}
-
-// TestTrace checks that a trace has the spans of the timeline, and survives its file.
-func TestTrace(t *testing.T) {
-	timeline := simulated(t, parsed(t, zbh1), Equal())
-	tr, err := timeline.Trace(time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file strings.Builder
-	if err := tr.WriteChrome(&file); err != nil {
-		t.Fatal(err)
-	}
-	back, err := trace.ReadChrome(strings.NewReader(file.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := 0
-	for r := range timeline.Start {
-		spans := trace.Of(back.Spans, r, trace.Compute)
-		for i, s := range timeline.Of(r) {
-			if s.Kind == Update { // takes no time
-				continue
-			}
-			got := spans[i]
-			if got.Name != timeline.Plan.Text(s.Op) || got.Start != time.Duration(s.Start)*time.Millisecond || got.End != time.Duration(s.End)*time.Millisecond {
-				t.Errorf("rank %d: %+v, want %+v", r, got, s)
-			}
-			count++
-		}
-	}
-	if count != len(back.Spans) || count != 3*2*3 {
-		t.Errorf("%d spans, %d in the file, want 18", count, len(back.Spans))
-	}
-	for _, unit := range []time.Duration{0, -1, 1 << 62} {
-		if _, err := timeline.Trace(unit); err == nil || !strings.Contains(err.Error(), "choose a unit") {
-			t.Errorf("unit %d: error %v", unit, err)
 		}
 	}
 }

@@ -464,8 +464,7 @@ func (d *dumb) move() (did, never bool) {
 				if other == nil {
 					continue
 				}
-				a, _ := t.op.sent()
-				if b, _ := other.op.sent(); a != b {
+				if t.op.message() != other.op.message() {
 					return false, true
 				}
 				all = append(all, other)

@@ -24,46 +24,41 @@ func (p *Plan) WithMessages() (*Plan, error) {
 	if p.hasMessages() {
 		return nil, errors.New("step: the plan has messages already")
 	}
-	x, err := p.index()
+	links, err := p.passes()
 	if err != nil {
 		return nil, err
 	}
-	return p.withMessages(x), nil
+	return p.withMessages(links), nil
 }
 
-// message is what one rank sends another.
-type message struct {
-	send, recv   Op
-	made, needed int32 // positions of the passes that make and need it
-}
+// message has the positions of the passes that make and need what one rank sends another.
+type message struct{ made, needed int32 }
 
 // lowering adds messages to a plan.
 type lowering struct {
 	*Plan
-	x *index
-	// lanes has the messages from one rank to another, in the order in which they are sent; slots says at which index of
-	// its lane what each pass makes is.
-	lanes  map[[2]int32][]message
-	slots  [][]int32
-	begun  map[[2]int32]int // of each lane, how many receives are begun
-	before [][][]Op         // by rank and position: what comes before an operation,
-	behind [][][]Op         // and behind it
+	*links
+	lanes  map[[2]int32][]message // from one rank to another, in the order in which they are sent
+	before [][][]Op               // by rank and position: what comes before an operation,
+	behind [][][]Op               // and behind it
 }
 
-func (p *Plan) withMessages(x *index) *Plan {
+func (p *Plan) withMessages(links *links) *Plan {
 	q := *p
-	l := &lowering{Plan: &q, x: x, lanes: map[[2]int32][]message{}, begun: map[[2]int32]int{}}
-	for _, list := range p.Ranks {
-		l.before, l.behind = append(l.before, make([][]Op, len(list)+1)), append(l.behind, make([][]Op, len(list)))
-		l.slots = append(l.slots, make([]int32, len(list)))
-	}
+	l := &lowering{Plan: &q, links: links, lanes: map[[2]int32][]message{}}
 	for r, list := range p.Ranks {
+		l.before, l.behind = append(l.before, make([][]Op, len(list))), append(l.behind, make([][]Op, len(list)))
 		for i, op := range list {
-			l.send(op, int32(r), int32(i))
+			if to := links.to[r][i]; to != nowhere && int(to.rank) != r {
+				ends := [2]int32{int32(r), to.rank}
+				l.lanes[ends] = append(l.lanes[ends], message{int32(i), to.at})
+				l.behind[r][i] = []Op{op.moved(Send, to.rank)}
+			}
 		}
 	}
+	begun := map[[2]int32]int{} // of each lane, how many receives are begun
 	for r := range p.Ranks {
-		l.receive(r)
+		l.receive(r, begun)
 	}
 	for ends, lane := range l.lanes {
 		l.wait(ends, lane)
@@ -78,38 +73,30 @@ func (p *Plan) withMessages(x *index) *Plan {
 	return &q
 }
 
-// send enters what a pass makes for another rank.
-func (l *lowering) send(op Op, r, i int32) {
-	to, ok := l.x.output(op, int(r))
-	if !ok || to.rank == r {
-		return
-	}
-	m := message{made: i, needed: to.at,
-		send: Op{Kind: Send, What: Activation, Block: op.Block, Micro: op.Micro, Peer: int(to.rank)},
-		recv: Op{Kind: Recv, What: Activation, Block: op.Block + 1, Micro: op.Micro, Peer: int(r)}}
+// moved is the Send or Recv of what a pass makes or needs.
+func (op Op) moved(kind Kind, peer int32) Op {
+	moved := Op{Kind: kind, What: Activation, Block: op.Block, Micro: op.Micro, Peer: int(peer)}
 	if op.Kind != Forward {
-		m.send.What, m.recv.What, m.recv.Block = Gradient, Gradient, op.Block-1
+		moved.What = Gradient
 	}
-	ends := [2]int32{r, to.rank}
-	l.slots[r][i] = int32(len(l.lanes[ends]))
-	l.lanes[ends] = append(l.lanes[ends], m)
-	l.behind[r][i] = append(l.behind[r][i], m.send)
+	return moved
 }
 
 // receive begins a rank's receives.
-func (l *lowering) receive(r int) {
-	before := -1 // position of the pass before
-	for i, op := range l.Ranks[r] {
+func (l *lowering) receive(r int, begun map[[2]int32]int) {
+	list, before := l.Ranks[r], -1 // position of the pass before
+	for i, op := range list {
 		if !op.Kind.Pass() {
 			continue
 		}
-		if from, ok := l.x.input(op, r); ok && int(from.rank) != r {
-			ends, at := [2]int32{from.rank, int32(r)}, max(before, 0)
+		if from := l.from[r][i]; from != nowhere && int(from.rank) != r {
+			ends, at := [2]int32{from.rank, int32(r)}, before
 			if before < 0 {
 				at = i
 			}
-			for last := int(l.slots[from.rank][from.at]); l.begun[ends] <= last; l.begun[ends]++ {
-				l.before[r][at] = append(l.before[r][at], l.lanes[ends][l.begun[ends]].recv)
+			lane := l.lanes[ends]
+			for ; begun[ends] < len(lane) && lane[begun[ends]].made <= from.at; begun[ends]++ {
+				l.before[r][at] = append(l.before[r][at], list[lane[begun[ends]].needed].moved(Recv, from.rank))
 			}
 		}
 		before = i
@@ -123,9 +110,9 @@ func (l *lowering) wait(ends [2]int32, lane []message) {
 		answer, _ := slices.BinarySearchFunc(back, m.needed+1, func(b message, at int32) int { return int(b.made - at) })
 		if answer < len(back) && back[answer].needed > m.made { // else the ranks wait for each other
 			at := &l.before[ends[0]][back[answer].needed]
-			w := m.send
-			w.Kind, w.Of, w.Peer = Wait, Send, 0
-			*at = append(*at, w)
+			wait := l.Ranks[ends[0]][m.made].moved(Wait, 0)
+			wait.Of = Send
+			*at = append(*at, wait)
 		}
 	}
 }
@@ -169,28 +156,17 @@ func (l *lowering) reduce(rank int, reduce Op) {
 // where an axis of the unit joins them.
 func (l *lowering) sharers() [][][]int {
 	groups := make([][][]int, len(l.Units)) // by unit and replica
-	for r, list := range l.Ranks {
-		first := slices.IndexFunc(list, func(op Op) bool { return op.Kind == Forward })
-		if first < 0 {
-			continue
-		}
-		replica := l.x.replica(list[first], r)
+	for r := range l.Ranks {
 		for _, u := range l.UnitsOn(r) {
 			if groups[u] == nil {
-				groups[u] = make([][]int, l.x.replicas)
+				groups[u] = make([][]int, l.replicas)
 			}
-			groups[u][replica] = append(groups[u][replica], r)
+			groups[u][l.replica[r]] = append(groups[u][l.replica[r]], r)
 		}
 	}
-	for u, unit := range l.Units {
-		if len(groups[u]) == 0 || len(groups[u][0]) < 2 {
+	for u, of := range groups {
+		if len(of) > 0 && (len(of[0]) < 2 || l.joined(u, of[0])) {
 			groups[u] = nil
-		}
-		for _, name := range unit.Reduce {
-			a, _ := l.Axis(name)
-			if groups[u] != nil && slices.Contains(a.Group(groups[u][0][0]), groups[u][0][1]) {
-				groups[u] = nil
-			}
 		}
 	}
 	return groups

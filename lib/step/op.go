@@ -31,24 +31,21 @@ func (op Op) beside() bool { return op.lane() != lane{} }
 // 3" for the messages to and from rank 3, "to host" and "to device". Of a Free and a Wait, which take no time, it is
 // "".
 func (op Op) Stream() string {
-	switch l := op.lane(); {
-	case op.Kind.Pass():
-		return "compute"
-	case l.kind == Send:
-		return fmt.Sprint("to ", l.peer)
-	case l.kind == Recv:
-		return fmt.Sprint("from ", l.peer)
-	case l.kind == Store:
+	switch op.Kind {
+	case Send:
+		return fmt.Sprint("to ", op.Peer)
+	case Recv:
+		return fmt.Sprint("from ", op.Peer)
+	case Store:
 		return "to host"
-	case l.kind == Fetch:
+	case Fetch:
 		return "to device"
-	default:
-		return l.axis
 	}
+	if op.Kind.Pass() {
+		return "compute"
+	}
+	return op.lane().axis
 }
-
-// maxOps bounds what is read, in ranks and operations together: about 100 MB.
-const maxOps = 1 << 20
 
 // String is what an operation of the kind does, in words: "forward", "input gradient", "gather".
 func (k Kind) String() string {
@@ -62,14 +59,15 @@ var kindWords = map[Kind]string{Forward: "forward", Backward: "backward", InputG
 	WeightGrad: "weight gradient", Recompute: "recompute", Update: "update", Send: "send", Recv: "receive",
 	Gather: "gather", Free: "free", Reduce: "reduce", Store: "store", Fetch: "fetch", Wait: "wait"}
 
-// verb is what an operation beside the passes does, and to what.
+// verb is what an operation does, and to what.
 type verb struct {
 	Kind
 	What
 }
 
-// verbs are the names of operations, PyTorch's as far as it has them. They need no [Kind.Pass].
+// verbs are the names of operations, PyTorch's as far as it has them.
 var verbs = map[verb]string{
+	{Forward, 0}: "F", {Backward, 0}: "B", {InputGrad, 0}: "I", {WeightGrad, 0}: "W", {Recompute, 0}: "R", {Update, 0}: "U",
 	{Send, Activation}: "SEND_F", {Send, Gradient}: "SEND_B", {Recv, Activation}: "RECV_F", {Recv, Gradient}: "RECV_B",
 	{Gather, Parameters}: "UNSHARD", {Gather, Activation}: "UNSHARD_F",
 	{Free, Parameters}: "RESHARD", {Free, Activation}: "RESHARD_F",
@@ -85,22 +83,16 @@ var verbNamed = func() map[string]verb {
 	for v, name := range verbs {
 		named[name] = v
 	}
-	for _, k := range []Kind{Forward, Backward, InputGrad, WeightGrad, Recompute, Update} {
-		named[string(rune(k))] = verb{Kind: k}
-	}
 	return named
 }()
 
 // ofBlock tells whether the operation is one of a block for a micro-batch. The others are of a unit.
 func (v verb) ofBlock() bool {
-	switch v.Kind {
-	case Send, Recv:
-		return true
-	case Gather, Free, Store, Fetch:
-		return v.What == Activation
-	}
-	return v.Kind.Pass() && v.Kind != Update
+	return v.Kind.Pass() && v.Kind != Update || v.Kind == Send || v.Kind == Recv || v.What == Activation
 }
+
+// ofAll tells whether the operation may be one of all units.
+func (v verb) ofAll() bool { return v.Kind == Update || v == verb{Reduce, State} }
 
 // Text is an operation in one word, as PyTorch writes it as far as PyTorch has it:
 //
@@ -124,9 +116,6 @@ func (p *Plan) Text(op Op) string {
 	}
 	v := verb{op.Kind, op.What}
 	name, ok := verbs[v]
-	if !ok && op.Kind.Pass() && op.What == 0 {
-		name, ok = string(rune(op.Kind)), true
-	}
 	if !ok {
 		return fmt.Sprintf("%+v", struct{ Op }{op})
 	}
@@ -151,12 +140,12 @@ func (p *Plan) Text(op Op) string {
 // usualAxis is the axis of an operation where its text names none.
 func (p *Plan) usualAxis(op Op) string {
 	known := op.Unit >= 0 && op.Unit < len(p.Units)
-	switch {
-	case op.Kind == Gather && op.What == Parameters && known:
+	switch v := (verb{op.Kind, op.What}); {
+	case v == verb{Gather, Parameters} && known:
 		return p.Units[op.Unit].Shard
-	case op.Kind == Reduce && op.What == Gradient && known && len(p.Units[op.Unit].Reduce) == 1:
+	case v == verb{Reduce, Gradient} && known && len(p.Units[op.Unit].Reduce) == 1:
 		return p.Units[op.Unit].Reduce[0]
-	case (op.Kind == Gather && op.What == Activation || op.Kind == Reduce && op.What == State) && len(p.Axes) == 1:
+	case (v == verb{Gather, Activation} || v == verb{Reduce, State}) && len(p.Axes) == 1:
 		return p.Axes[0].Name
 	}
 	return ""
@@ -166,28 +155,22 @@ func (p *Plan) usualAxis(op Op) string {
 func (p *Plan) parseOp(word string) (op Op, err error) {
 	rest, wait := strings.CutPrefix(word, "WAIT_")
 	rest, axis, hasAxis := strings.Cut(rest, "@")
-	from := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
-	to := strings.LastIndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }) + 1
-	if from < 0 {
-		from, to = 0, 0
-	}
-	v, known := verbNamed[rest[from:to]]
-	micro := v.ofBlock() || v.Kind == Update // must be there
-	all := v.Kind == Update || v.What == State && v.Kind == Reduce
-	if !known || from == 0 && !all || to == len(rest) && micro || hasAxis && !plain(axis) {
+	name := strings.Trim(rest, "0123456789")
+	first, micro, _ := strings.Cut(rest, name)
+	v, known := verbNamed[name]
+	if !known || first == "" && !v.ofAll() || micro == "" && (v.ofBlock() || v.Kind == Update) || hasAxis && !plain(axis) {
 		return op, fmt.Errorf("%.40q: want block, pass (F, B, I, W or R) and micro-batch as in 2F0, "+
 			"or another operation such as U3, 2SEND_F0 or 2UNSHARD", word)
 	}
 	number := -1
-	for _, n := range []struct {
-		text string
-		to   *int
-	}{{rest[:from], &number}, {rest[to:], &op.Micro}} {
-		if n.text != "" {
-			if *n.to, err = parseNumber(n.text); err != nil {
-				return op, fmt.Errorf("%.40q: want numbers up to %d", word, maxOps)
-			}
-		}
+	if first != "" {
+		number, err = parseNumber(first)
+	}
+	if micro != "" && err == nil {
+		op.Micro, err = parseNumber(micro)
+	}
+	if err != nil {
+		return op, fmt.Errorf("%.40q: want numbers up to %d", word, maxOps)
 	}
 	if op.Kind, op.What = v.Kind, v.What; v.ofBlock() {
 		op.Block = number
@@ -203,50 +186,21 @@ func (p *Plan) parseOp(word string) (op Op, err error) {
 	return op, nil
 }
 
-// parseNumber reads digits alone, and no number that no plan can have.
-func parseNumber(text string) (int, error) {
-	n, err := strconv.ParseUint(text, 10, 31) // which takes no sign
-	if err == nil && n > maxOps {
-		err = strconv.ErrRange
-	}
-	return int(n), err
-}
-
-// plain tells whether a name can be written without quotes. The names of axes must be such.
-func plain(name string) bool {
-	for _, c := range name {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.ContainsRune("-_.+/", c):
-		default:
-			return false
-		}
-	}
-	return name != ""
-}
-
 // describe is a value in words.
-func (p *Plan) describe(v Value) string {
-	where := ""
+func (p *Plan) describe(v Value) (text string) {
+	if text = heldWords[v.Held]; v.Held < Whole {
+		text = fmt.Sprintf(text+" for micro-batch %d", v.Block, v.Micro)
+	} else {
+		text = fmt.Sprintf(text+" of unit %d", v.Unit)
+	}
 	if v.Host {
-		where = " in the host's memory"
+		text += " in the host's memory"
 	}
-	block := func(format string) string { return fmt.Sprintf(format, v.Block, v.Micro) + where }
-	unit := func(what string) string { return fmt.Sprintf("the %s of unit %d", what, v.Unit) + where }
-	switch v.Held {
-	case Input:
-		return block("the input of block %d for micro-batch %d")
-	case Saved:
-		return block("what block %d saves in its forward pass for micro-batch %d")
-	case OutGrad:
-		return block("the gradient of block %d's output for micro-batch %d")
-	case Left:
-		return block("what the input gradient of block %d leaves for its weight gradient for micro-batch %d")
-	case Whole:
-		return unit("gathered parameters")
-	case Sum:
-		return unit("gradients")
-	case Reduced:
-		return unit("reduced gradients")
-	}
-	return unit("optimizer's states")
+	return text
 }
+
+var heldWords = [...]string{Input: "the input of block %d", Saved: "what block %d saves in its forward pass",
+	OutGrad: "the gradient of block %d's output",
+	Left:    "what the input gradient of block %d leaves for its weight gradient",
+	Whole:   "the gathered parameters", Sum: "the gradients", Reduced: "the reduced gradients",
+	States: "the optimizer's states"}

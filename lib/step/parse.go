@@ -3,10 +3,15 @@ package step
 import (
 	"errors"
 	"fmt"
-	"maps"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
+)
+
+const (
+	maxOps = 1 << 20  // bounds what is read, in ranks and operations together: about 100 MB
+	maxCSV = 16 << 20 // is the longest CSV file that is read, in bytes
 )
 
 // Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out
@@ -15,16 +20,20 @@ import (
 // line's number.
 func Parse(text string) (*Plan, error) {
 	var p parser
-	for n, line := range strings.Split(text, "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
+	err := p.lines(text, func(line string) error {
+		word, _, _ := strings.Cut(line, " ")
+		switch {
+		case line[0] == '#':
+			return nil
+		case p.head == "" || word != "rank" && word != "ranks" && p.headed():
+			return p.heading(line)
 		}
-		if err := p.line(line); err != nil {
-			return nil, fmt.Errorf("step: line %d: %w", n+1, err)
-		}
+		return p.ranks(line)
+	})
+	if err != nil {
+		return nil, err
 	}
-	if !p.headed {
+	if p.head == "" {
 		return nil, fmt.Errorf("step: the text is empty: want a line %q first", "schedule NAME")
 	}
 	if at := slices.Index(p.listed, false); at >= 0 {
@@ -34,10 +43,43 @@ func Parse(text string) (*Plan, error) {
 	return &p.Plan, nil
 }
 
+// ReadCSV reads what WriteCSV wrote, and what PyTorch did: schedules of passes alone, and lowered ones with SEND_F,
+// RECV_B, UNSHARD and so on. Empty cells, in which a rank is idle, are skipped. A pair such as (0F1;3B0)OVERLAP_F_B is
+// one pass after the other. Without the line "# schedule …" there are as many blocks and micro-batches as the cells
+// name, weights are [Flush], and updates are appended if there are none; a B with a W of the same block and
+// micro-batch behind it is read as I, as older files have it; and what is gathered or reduced is so along an axis
+// "data", of which the file does not say who is in it: here each rank alone. Whether the plan can be carried out is
+// for [Plan.Check] to say. Errors have the line's number.
+func ReadCSV(r io.Reader) (*Plan, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxCSV+1))
+	if err != nil {
+		return nil, fmt.Errorf("step: reading CSV: %w", err)
+	}
+	if len(text) > maxCSV {
+		return nil, fmt.Errorf("step: the CSV is longer than %d bytes", maxCSV)
+	}
+	var p parser
+	if err := p.lines(string(text), p.record); err != nil {
+		return nil, err
+	}
+	if len(p.Ranks) == 0 {
+		return nil, errors.New("step: the CSV has no records: want one for each rank, as in 0F0,0F1,0B0")
+	}
+	foreign := p.head == ""
+	if foreign {
+		p.head = "schedule"
+	}
+	p.finish()
+	if foreign {
+		p.fromPyTorch()
+	}
+	return &p.Plan, nil
+}
+
 // parser is what has been read so far.
 type parser struct {
 	Plan
-	headed, schedule    bool
+	head                string // "schedule" or "plan", once that line has been read
 	blocks, units, size int
 	listed              []bool // ranks
 }
@@ -45,25 +87,44 @@ type parser struct {
 // toInfer is the peer of a message until all have been read.
 const toInfer = -1
 
-func (p *parser) line(line string) error {
-	word, _, _ := strings.Cut(line, " ")
-	if !p.headed || word != "rank" && word != "ranks" && len(p.Ranks) == 0 && !p.schedule {
-		return p.heading(line)
+// lines reads all that are not blank.
+func (p *parser) lines(text string, read func(line string) error) error {
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		if line = strings.TrimSpace(line); line != "" {
+			if err := read(line); err != nil {
+				return fmt.Errorf("step: line %d: %w", n, err)
+			}
+		}
 	}
+	return nil
+}
+
+// headed tells whether lines for axes, units and blocks may follow.
+func (p *parser) headed() bool { return p.head == "plan" && len(p.Ranks) == 0 }
+
+// allow counts operations and ranks, and limits them.
+func (p *parser) allow(more int) error {
+	if p.size += more; p.size > maxOps {
+		return fmt.Errorf("more than %d ranks and operations", maxOps)
+	}
+	return nil
+}
+
+// ranks reads a line with the list of ranks.
+func (p *parser) ranks(line string) error {
 	head, list, ok := strings.Cut(line, ":")
-	fields := strings.Fields(head)
-	next := slices.Index(p.listed, false)
-	if next < 0 {
-		next = len(p.listed)
-	}
+	words := strings.Fields(head)
+	next := slices.Index(append(p.listed, false), false)
 	var ranks []int
-	if ok && len(fields) == 2 && (fields[0] == "rank" || fields[0] == "ranks") {
-		ranks, _ = parseSet(fields[1])
+	if ok && len(words) == 2 && (words[0] == "rank" || words[0] == "ranks") {
+		ranks, _ = parseSet(words[1])
 	}
 	if len(ranks) == 0 || ranks[0] != next {
 		return fmt.Errorf("%.40q: want the list of the next rank, %q", line, fmt.Sprintf("rank %d: 0F0 …", next))
 	}
-	words := strings.Fields(list)
+	words = strings.Fields(list)
 	if err := p.allow(len(ranks) * (1 + len(words))); err != nil {
 		return err
 	}
@@ -83,11 +144,34 @@ func (p *parser) line(line string) error {
 	return nil
 }
 
-// allow counts operations and ranks, and limits them.
-func (p *parser) allow(more int) error {
-	if p.size += more; p.size > maxOps {
-		return fmt.Errorf("more than %d ranks and operations", maxOps)
+// record reads a line of CSV.
+func (p *parser) record(line string) error {
+	if comment, ok := strings.CutPrefix(line, "#"); ok {
+		comment = strings.TrimSpace(comment)
+		word, _, _ := strings.Cut(comment, " ")
+		first := word == "schedule" || word == "plan"
+		if first && p.head == "" && len(p.Ranks) == 0 || !first && p.headed() {
+			return p.heading(comment)
+		}
+		return nil
 	}
+	var words []string
+	for cell := range strings.SplitSeq(line, ",") {
+		cell = strings.Trim(cell, "\" \t")
+		if pair, ok := strings.CutSuffix(cell, ")OVERLAP_F_B"); ok && strings.HasPrefix(pair, "(") {
+			words = append(words, strings.FieldsFunc(pair[1:], func(c rune) bool { return c == ';' || c == ' ' })...)
+		} else if cell != "" {
+			words = append(words, cell)
+		}
+	}
+	if err := p.allow(1 + len(words)); err != nil {
+		return err
+	}
+	list, err := p.parseOps(words)
+	if err != nil {
+		return fmt.Errorf("rank %d: %w", len(p.Ranks), err)
+	}
+	p.Ranks = append(p.Ranks, list)
 	return nil
 }
 
@@ -100,7 +184,7 @@ func (p *parser) parseOps(words []string) (list []Op, err error) {
 			op.Peer = toInfer
 		}
 		if err == nil && written {
-			err = number(&op.Peer, 0)(peer)
+			op.Peer, err = parseFrom(0, peer)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("position %d: %w", i, err)
@@ -111,163 +195,192 @@ func (p *parser) parseOps(words []string) (list []Op, err error) {
 }
 
 // heading reads a line before those of the ranks.
-func (p *parser) heading(line string) (err error) {
+func (p *parser) heading(line string) error {
 	word, rest, _ := strings.Cut(line, " ")
-	if !p.headed {
-		p.headed, p.schedule = true, word == "schedule"
-		if !p.schedule && word != "plan" || rest == "" {
+	if p.head == "" {
+		if word != "schedule" && word != "plan" || rest == "" {
 			return fmt.Errorf("%.40q: want %q", line, "schedule NAME stages=4 …")
 		}
-		return p.header(rest)
+		p.head = word
+		return p.first(rest)
 	}
 	if word == "axis" {
 		return p.axis(rest)
 	}
 	numbers, rest, _ := strings.Cut(rest, " ")
 	of, err := parseSet(numbers)
-	for _, n := range of {
-		switch {
-		case word == "unit" || word == "units":
-			err = errors.Join(err, p.unit(n, rest))
-		case word == "block" || word == "blocks":
-			err = errors.Join(err, p.block(n, rest))
-		default:
-			of = nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if len(of) == 0 {
-		return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
-	}
-	return nil
-}
-
-// header reads the first line, and makes the blocks and units that it counts.
-func (p *parser) header(text string) error {
-	blocks := "blocks"
-	if p.schedule {
-		blocks = "stages"
-	}
-	err := parseFields(text, &p.Name, map[string]func(string) error{
-		blocks: number(&p.blocks, 1), "units": number(&p.units, 1),
-		"microbatches": number(&p.Micro, 1), "every": number(&p.Every, 1),
-		"weights": func(value string) error {
-			all := []Weights{Flush, Stash, Vertical, Double}
-			if p.Weights = Weights(value); !slices.Contains(all, p.Weights) {
-				return fmt.Errorf("%.40q: want one of %v", value, all)
-			}
-			return nil
-		}})
 	if err != nil {
 		return err
 	}
+	switch word = strings.TrimSuffix(word, "s"); {
+	case word == "unit" && len(of) > 0:
+		return p.unit(of, rest)
+	case word == "block" && len(of) > 0:
+		return p.block(of, rest)
+	}
+	return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
+}
+
+// first reads the first line, and makes the blocks and units that it counts.
+func (p *parser) first(text string) error {
+	blocks := map[string]string{"plan": "blocks", "schedule": "stages"}[p.head]
+	f := parseFields(text, blocks, "every", "microbatches", "units", "weights")
+	f.number(blocks, 1, &p.blocks)
+	f.number("units", 1, &p.units)
+	f.number("microbatches", 1, &p.Micro)
+	f.number("every", 1, &p.Every)
+	all := []Weights{Flush, Stash, Vertical, Double}
+	f.read("weights", func(value string) error {
+		if p.Weights = Weights(value); !slices.Contains(all, p.Weights) {
+			return fmt.Errorf("%.40q: want one of %v", value, all)
+		}
+		return nil
+	})
+	p.Name = f.name
 	p.Blocks, p.Units = Blocks(p.blocks)
 	if p.units > 0 {
 		p.Units = make([]Unit, p.units)
 	}
-	return p.allow(len(p.Units))
+	return errors.Join(f.err, p.allow(len(p.Units)))
 }
 
 func (p *parser) axis(text string) error {
-	a := Axis{}
-	err := parseFields(text, &a.Name, map[string]func(string) error{"size": number(&a.Size, 0),
-		"groups": func(value string) error {
-			for text := range strings.SplitSeq(value, "|") {
-				var g []int
-				if err := errors.Join(set(&g)(text), p.allow(len(g))); err != nil {
-					return err
-				}
-				a.Groups = append(a.Groups, g)
+	f := parseFields(text, "groups", "size")
+	a := Axis{Name: f.name}
+	f.number("size", 0, &a.Size)
+	f.read("groups", func(value string) error {
+		for text := range strings.SplitSeq(value, "|") {
+			g, err := parseSet(text)
+			if err = errors.Join(err, p.allow(len(g))); err != nil {
+				return err
 			}
-			return nil
-		}})
-	if err == nil && !plain(a.Name) {
+			a.Groups = append(a.Groups, g)
+		}
+		return nil
+	})
+	if f.err == nil && !plain(a.Name) {
 		return fmt.Errorf("axis %.40q: name it with letters, digits and -_.+/ alone", a.Name)
 	}
 	p.Axes = append(p.Axes, a)
-	return err
+	return f.err
 }
 
-func (p *parser) unit(n int, text string) error {
-	if n >= len(p.Units) {
-		return fmt.Errorf("unit %d: there are %d", n, len(p.Units))
+func (p *parser) unit(numbers []int, text string) error {
+	f := parseFields(text, "reduce", "shard")
+	u := Unit{Name: f.name, Shard: f.values["shard"]}
+	f.read("reduce", func(value string) error {
+		u.Reduce = strings.Split(value, ",")
+		return p.allow(len(numbers) * len(u.Reduce))
+	})
+	for _, name := range append(slices.Clone(u.Reduce), "a"+u.Shard) { // which may be empty
+		if f.err == nil && !plain(name) {
+			return fmt.Errorf("%.40q: want names of axes", text)
+		}
 	}
-	u := Unit{}
-	err := parseFields(text, &u.Name, map[string]func(string) error{
-		"reduce": func(value string) error { u.Reduce = strings.Split(value, ","); return nil },
-		"shard":  func(value string) error { u.Shard = value; return nil }})
-	if slices.ContainsFunc(append(slices.Clone(u.Reduce), "a"+u.Shard), func(name string) bool { return !plain(name) }) {
-		return fmt.Errorf("%.40q: want names of axes", text)
+	for _, n := range numbers {
+		if n >= len(p.Units) {
+			return fmt.Errorf("unit %d: there are %d", n, len(p.Units))
+		}
+		p.Units[n] = u
+		p.Units[n].Reduce = slices.Clone(u.Reduce)
 	}
-	p.Units[n] = u
-	return errors.Join(err, p.allow(len(u.Reduce)))
+	return f.err
 }
 
-func (p *parser) block(n int, text string) error {
-	if n >= len(p.Blocks) {
-		return fmt.Errorf("block %d: there are %d", n, len(p.Blocks))
+func (p *parser) block(numbers []int, text string) error {
+	f := parseFields(text, "units")
+	for _, n := range numbers {
+		if n >= len(p.Blocks) {
+			return fmt.Errorf("block %d: there are %d", n, len(p.Blocks))
+		}
+		b := &p.Blocks[n]
+		b.Name = f.name
+		f.read("units", func(value string) (err error) {
+			b.Units, err = parseSet(value)
+			return errors.Join(err, p.allow(len(b.Units)))
+		})
 	}
-	b := &p.Blocks[n]
-	err := parseFields(text, &b.Name, map[string]func(string) error{"units": set(&b.Units)})
-	return errors.Join(err, p.allow(len(b.Units)))
+	return f.err
 }
 
-// parseFields reads a name, which may be quoted or left out, and fields such as size=4.
-func parseFields(text string, name *string, fields map[string]func(value string) error) error {
+// fields are a line's name, which may be quoted or left out, and words such as size=4.
+type fields struct {
+	name   string
+	values map[string]string
+	err    error // the first
+}
+
+func parseFields(text string, keys ...string) *fields {
+	f := &fields{values: map[string]string{}}
 	text = strings.TrimSpace(text)
 	first, rest, _ := strings.Cut(text, " ")
 	if quoted, err := strconv.QuotedPrefix(text); err == nil && quoted[0] == '"' {
-		*name, _ = strconv.Unquote(quoted) // QuotedPrefix has checked it
+		f.name, _ = strconv.Unquote(quoted) // QuotedPrefix has checked it
 		text = text[len(quoted):]
-	} else if key, _, ok := strings.Cut(first, "="); !ok || fields[key] == nil {
-		if *name, text = first, rest; !plain(first) && first != "" {
-			return fmt.Errorf("name %.40q: quote a name that has other than letters, digits and -_.+/", first)
+	} else if key, _, ok := strings.Cut(first, "="); !ok || !slices.Contains(keys, key) {
+		if f.name, text = first, rest; !plain(first) && first != "" {
+			f.err = fmt.Errorf("name %.40q: quote a name that has other than letters, digits and -_.+/", first)
 		}
 	}
-	for _, f := range strings.Fields(text) {
-		key, value, _ := strings.Cut(f, "=")
-		if fields[key] == nil {
-			return fmt.Errorf("%.40q: want any of %s=…", f, strings.Join(slices.Sorted(maps.Keys(fields)), "=…, "))
+	for _, word := range strings.Fields(text) {
+		key, value, _ := strings.Cut(word, "=")
+		if !slices.Contains(keys, key) && f.err == nil {
+			slices.Sort(keys)
+			f.err = fmt.Errorf("%.40q: want any of %s=…", word, strings.Join(keys, "=…, "))
 		}
-		if err := fields[key](value); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
+		f.values[key] = value
 	}
-	return nil
+	return f
 }
 
-// number reads a number into a variable.
-func number(to *int, least int) func(text string) error {
-	return func(text string) (err error) {
-		if *to, err = parseNumber(text); err != nil || *to < least {
-			return fmt.Errorf("%.40q: want a number from %d to %d", text, least, maxOps)
-		}
-		return nil
+// read reads a field that is there.
+func (f *fields) read(key string, do func(value string) error) {
+	value, ok := f.values[key]
+	if !ok || f.err != nil {
+		return
+	}
+	if err := do(value); err != nil {
+		f.err = fmt.Errorf("%s: %w", key, err)
 	}
 }
 
-// set reads what setText wrote into a variable.
-func set(to *[]int) func(text string) error {
-	return func(text string) (err error) {
-		*to, err = parseSet(text)
+func (f *fields) number(key string, least int, to *int) {
+	f.read(key, func(value string) (err error) {
+		*to, err = parseFrom(least, value)
 		return err
-	}
+	})
 }
 
+// parseNumber reads digits alone, and no number that no plan can have.
+func parseNumber(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 31) // which takes no sign
+	if err == nil && n > maxOps {
+		err = strconv.ErrRange
+	}
+	return int(n), err
+}
+
+func parseFrom(least int, text string) (int, error) {
+	n, err := parseNumber(text)
+	if err != nil || n < least {
+		return 0, fmt.Errorf("%.40q: want a number from %d to %d", text, least, maxOps)
+	}
+	return n, nil
+}
+
+// parseSet reads what setText wrote.
 func parseSet(text string) (set []int, err error) {
 	if text == "" {
 		return nil, nil
 	}
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRun := strings.Cut(part, "-")
-		a, err := parseNumber(first)
-		b := a
-		if isRun && err == nil {
-			b, err = parseNumber(last)
+		if !isRun {
+			last = first
 		}
-		if err != nil || b < a || len(set)+b-a >= maxOps {
+		a, err := parseNumber(first)
+		b, err2 := parseNumber(last)
+		if err != nil || err2 != nil || b < a || len(set)+b-a >= maxOps {
 			return nil, fmt.Errorf("%.40q: want numbers as in 0-3,6", text)
 		}
 		for n := a; n <= b; n++ {
@@ -283,14 +396,14 @@ func (p *parser) finish() {
 	for _, list := range p.Ranks {
 		for _, op := range list {
 			blocks, micro = max(blocks, op.Block+1), max(micro, op.Micro+1)
-			if p.schedule {
+			if p.head == "schedule" {
 				blocks = max(blocks, op.Unit+1)
 			}
 		}
 	}
 	if p.blocks == 0 {
-		_, units := Blocks(blocks)
-		if p.Blocks, _ = Blocks(blocks); p.units == 0 {
+		units := p.Units
+		if p.Blocks, p.Units = Blocks(blocks); p.units > 0 {
 			p.Units = units
 		}
 	}
@@ -303,11 +416,48 @@ func (p *parser) finish() {
 	if p.Weights == "" {
 		p.Weights = Flush
 	}
-	peers := p.peers()
+	links := p.linked(false)
 	for r, list := range p.Ranks {
 		for i, op := range list {
 			if op.Peer == toInfer {
-				list[i].Peer = peers.of(r, i)
+				list[i].Peer = links.peer(r, i)
+			}
+		}
+	}
+}
+
+// fromPyTorch adds what PyTorch's files do not say.
+func (p *Plan) fromPyTorch() {
+	updates := false
+	for _, list := range p.Ranks {
+		split := map[Op]bool{} // weight gradients behind
+		for _, op := range slices.Backward(list) {
+			updates = updates || op.Kind == Update
+			split[op] = op.Kind == WeightGrad
+		}
+		for i, op := range list {
+			switch (verb{op.Kind, op.What}) {
+			case verb{Backward, 0}:
+				if split[Op{Kind: WeightGrad, Block: op.Block, Micro: op.Micro}] {
+					list[i].Kind = InputGrad
+				}
+			case verb{Gather, Parameters}:
+				p.Units[op.Unit].Shard = "data"
+			case verb{Reduce, Gradient}:
+				p.Units[op.Unit].Reduce = []string{"data"}
+			}
+		}
+	}
+	if slices.ContainsFunc(p.Units, func(u Unit) bool { return u.Shard != "" || u.Reduce != nil }) {
+		p.Axes = []Axis{{Name: "data", Size: 1}}
+	}
+	for r, list := range p.Ranks {
+		for i, op := range list {
+			list[i].Axis = p.usualAxis(op)
+		}
+		for _, u := range p.UnitsOn(r) {
+			if !updates {
+				p.Ranks[r] = append(p.Ranks[r], Op{Kind: Update, Unit: u, Micro: p.Micro - 1})
 			}
 		}
 	}

@@ -6,23 +6,26 @@ import (
 	"strings"
 )
 
-// clock plays the lists of all ranks, and has the times at which operations start and end. A message moves when it is
-// sent and its receive has begun, operations along an axis when all ranks of a group are there.
+// clock has the times at which operations start and end. An operation starts when what it waits for has ended: the pass
+// before it in the list, what makes that which it uses ([Flow].After), and what is before it in its stream. A message
+// moves when it is sent and its receive has begun, operations along an axis when all ranks of a group are there.
 type clock struct {
 	*Plan
 	costs      Costs
 	flows      []*Flow
-	next       []int       // of each rank, the position of what it begins next
-	now        []float64   // when it may
+	units      [][]int     // of each rank
 	start, end [][]float64 // of each operation
-	missing    [][]int32   // of each operation, how many it waits for, and itself to begin: of the rank,
+	missing    [][]int     // how many operations each still waits for; ended where it has ended
+	waits      [][]waits
+	then       [][][]int // those that wait for it
 	meetings   [][]*meeting
-	then       [][][]int32 // of each operation, those that wait for it
-	before     [][]int32   // of each operation, that before it in its stream, or -1
-	todo       []int       // ranks that may go on
-	ready      []place     // operations that only wait for other ranks
-	units      [][]int     // of each rank, once they are asked for
-	err        error
+	ready      []place
+}
+
+// waits are the operations of the same rank that one waits for besides those of Flow.After; −1 is none.
+type waits struct {
+	pass   int // the last that is not beside the passes
+	stream int // that before in its stream
 }
 
 // meeting is an operation of several ranks: a send and its receive, or what a group does along an axis.
@@ -31,125 +34,104 @@ type meeting struct {
 	missing int
 }
 
-// ended is the missing of an operation beside the passes that has ended.
 const ended = -1
 
 // play plays a plan with its messages. Errors are ranks that do not do the same, or wait for each other.
 func play(p *Plan, flows []*Flow, costs Costs) (*clock, error) {
-	c := &clock{Plan: p, costs: costs, flows: flows, next: make([]int, len(p.Ranks)), now: make([]float64, len(p.Ranks)),
-		units: make([][]int, len(p.Ranks))}
+	c := &clock{Plan: p, costs: costs, flows: flows}
 	for r, list := range p.Ranks {
 		c.add(r, list)
 	}
 	if err := c.meet(); err != nil {
 		return nil, err
 	}
-	for r := range p.Ranks {
-		c.todo = append(c.todo, r)
-	}
-	for len(c.todo)+len(c.ready) > 0 && c.err == nil {
-		if n := len(c.ready); n > 0 {
-			at := c.ready[n-1]
-			c.ready = c.ready[:n-1]
-			c.arrive(at)
-			continue
+	for len(c.ready) > 0 {
+		last := len(c.ready) - 1
+		at := c.ready[last]
+		c.ready = c.ready[:last]
+		if err := c.arrive(at); err != nil {
+			return nil, err
 		}
-		n := len(c.todo)
-		r := c.todo[n-1]
-		c.todo = c.todo[:n-1]
-		c.goOn(r)
 	}
-	for r, list := range p.Ranks {
-		if c.err == nil && c.next[r] < len(list) {
+	for r, missing := range c.missing {
+		if slices.ContainsFunc(missing, func(n int) bool { return n != ended }) {
 			return nil, c.cycle(r)
 		}
 	}
-	return c, c.err
+	return c, nil
 }
 
 // add enters a rank's list.
 func (c *clock) add(r int, list []Op) {
 	n := len(list)
-	missing, then, before := make([]int32, n), make([][]int32, n), make([]int32, n)
-	last := map[lane]int32{}
+	missing, then, before := make([]int, n), make([][]int, n), make([]waits, n)
+	last, pass := map[lane]int{}, -1
 	for i, op := range list {
-		before[i] = -1
-		for _, j := range c.flows[r].After[i] {
-			missing[i]++
-			then[j] = append(then[j], int32(i))
+		before[i] = waits{pass, -1}
+		if !op.beside() {
+			pass = i
+		} else if j, ok := last[op.lane()]; ok {
+			before[i].stream = j
 		}
-		if op.beside() {
-			missing[i]++ // to begin
-			if j, ok := last[op.lane()]; ok {
-				before[i] = j
+		last[op.lane()] = i
+		for _, j := range append([]int{before[i].pass, before[i].stream}, c.flows[r].After[i]...) {
+			if j >= 0 {
 				missing[i]++
-				then[j] = append(then[j], int32(i))
+				then[j] = append(then[j], i)
 			}
-			last[op.lane()] = int32(i)
+		}
+		if missing[i] == 0 {
+			c.ready = append(c.ready, place{int32(r), int32(i)})
 		}
 	}
-	c.missing, c.then, c.before = append(c.missing, missing), append(c.then, then), append(c.before, before)
+	c.missing, c.then, c.waits = append(c.missing, missing), append(c.then, then), append(c.waits, before)
 	c.start, c.end = append(c.start, make([]float64, n)), append(c.end, make([]float64, n))
-	c.meetings = append(c.meetings, make([]*meeting, n))
+	c.meetings, c.units = append(c.meetings, make([]*meeting, n)), append(c.units, c.UnitsOn(r))
+}
+
+// channel is what several ranks do one after another: messages from one rank to another, or what a group, of which from
+// is the first, does along an axis.
+type channel struct {
+	axis     string
+	from, to int
 }
 
 // meet finds which operations of ranks are one: the first from one rank to another is the first that this receives from
 // it, and so on; likewise those along an axis.
 func (c *clock) meet() error {
-	type way struct{ from, to int }
-	messages := map[way]*[2][]place{} // what is sent, and what is received
-	var ways []way
-	group := map[string][][]int{}
-	for _, a := range c.Axes {
-		group[a.Name] = make([][]int, len(c.Ranks))
-		for _, g := range a.Groups {
-			for _, r := range g {
-				group[a.Name][r] = g
-			}
-		}
-	}
-	along := map[string][][]place{} // by axis and rank
+	groups, lists := c.groups(), map[channel]map[int][]place{}
+	var channels []channel
 	for r, list := range c.Ranks {
 		for i, op := range list {
-			at := place{int32(r), int32(i)}
+			var ch channel
 			switch op.Kind {
-			case Send, Recv:
-				w, end := way{r, op.Peer}, 0
-				if op.Kind == Recv {
-					w, end = way{op.Peer, r}, 1
-				}
-				if messages[w] == nil {
-					messages[w] = &[2][]place{}
-					ways = append(ways, w)
-				}
-				messages[w][end] = append(messages[w][end], at)
+			case Send:
+				ch = channel{from: r, to: op.Peer}
+			case Recv:
+				ch = channel{from: op.Peer, to: r}
 			case Gather, Reduce:
-				if along[op.Axis] == nil {
-					along[op.Axis] = make([][]place, len(c.Ranks))
+				group := groups[op.Axis][r]
+				if len(group) == 0 {
+					return c.errorAt(r, i, "the rank is in no group of axis %s: add it to one", op.Axis)
 				}
-				along[op.Axis][r] = append(along[op.Axis][r], at)
+				ch = channel{axis: op.Axis, from: group[0]}
+			default:
+				continue
 			}
+			if lists[ch] == nil {
+				lists[ch] = map[int][]place{}
+				channels = append(channels, ch)
+			}
+			lists[ch][r] = append(lists[ch][r], place{int32(r), int32(i)})
 		}
 	}
-	for _, w := range ways {
-		if err := c.join(messages[w][0], messages[w][1]); err != nil {
+	for _, ch := range channels {
+		ranks := []int{ch.from, ch.to}
+		if ch.axis != "" {
+			ranks = groups[ch.axis][ch.from]
+		}
+		if err := c.join(ranks, lists[ch]); err != nil {
 			return err
-		}
-	}
-	for _, a := range c.Axes {
-		lists := along[a.Name]
-		for r, list := range lists {
-			if g := group[a.Name][r]; g == nil && len(a.Groups) > 0 && len(list) > 0 {
-				return c.errorAt(r, int(list[0].at), "the rank is in no group of axis %s: add it to one", a.Name)
-			} else if len(g) > 0 && g[0] == r {
-				var all [][]place
-				for _, q := range g {
-					all = append(all, lists[q])
-				}
-				if err := c.join(all...); err != nil {
-					return err
-				}
-			}
 		}
 	}
 	return nil
@@ -157,14 +139,18 @@ func (c *clock) meet() error {
 
 func (c *clock) op(at place) Op { return c.Ranks[at.rank][at.at] }
 
-// join makes meetings of the first operations of lists, of the second, and so on.
-func (c *clock) join(lists ...[]place) error {
-	for _, list := range lists {
-		for k := range max(len(list), len(lists[0])) {
-			if k < len(list) && k < len(lists[0]) && c.op(list[k]).meets(c.op(lists[0][k])) {
+// join makes meetings of the first operations of ranks, of the second, and so on.
+func (c *clock) join(ranks []int, lists map[int][]place) error {
+	meetings := make([]meeting, len(lists[ranks[0]]))
+	for _, r := range ranks {
+		a, b := lists[ranks[0]], lists[r]
+		for k := range max(len(a), len(b)) {
+			if k < len(a) && k < len(b) && c.op(a[k]).meets(c.op(b[k])) {
+				m := &meetings[k]
+				m.ops, m.missing = append(m.ops, b[k]), m.missing+1
+				c.meetings[r][b[k].at] = m
 				continue
 			}
-			a, b := lists[0], list
 			if k >= len(a) {
 				a, b = b, a
 			}
@@ -176,23 +162,13 @@ func (c *clock) join(lists ...[]place) error {
 				"let all that communicate do the same in the same order", other)
 		}
 	}
-	meetings := make([]meeting, len(lists[0]))
-	for _, list := range lists {
-		for k, at := range list {
-			m := &meetings[k]
-			m.ops, m.missing = append(m.ops, at), m.missing+1
-			c.meetings[at.rank][at.at] = m
-		}
-	}
 	return nil
 }
 
 // meets tells whether two operations can be one of several ranks.
 func (op Op) meets(other Op) bool {
 	if op.Kind == Send || op.Kind == Recv {
-		a, _ := op.sent()
-		b, _ := other.sent()
-		return a == b
+		return op.message() == other.message()
 	}
 	if op.What != Activation {
 		op.Micro, other.Micro = 0, 0
@@ -200,31 +176,10 @@ func (op Op) meets(other Op) bool {
 	return op == other
 }
 
-// goOn has a rank go on until it waits.
-func (c *clock) goOn(r int) {
-	for list := c.Ranks[r]; c.next[r] < len(list); c.next[r]++ {
-		i := c.next[r]
-		op := list[i]
-		c.start[r][i] = max(c.start[r][i], c.now[r])
-		if op.beside() {
-			c.count(place{int32(r), int32(i)})
-			continue
-		}
-		if c.missing[r][i] > 0 {
-			return
-		}
-		c.end[r][i] = c.start[r][i] + c.took(r, op)
-		c.now[r] = c.end[r][i]
-	}
-}
-
-// took is the time that a pass takes.
+// took is the time that an operation takes by itself.
 func (c *clock) took(r int, op Op) (sum float64) {
 	if op.Kind != Update {
 		return c.costs.Took(op)
-	}
-	if op.Unit < 0 && c.units[r] == nil {
-		c.units[r] = c.UnitsOn(r)
 	}
 	for _, u := range op.units(c.units[r]) {
 		op.Unit = u
@@ -233,68 +188,59 @@ func (c *clock) took(r int, op Op) (sum float64) {
 	return sum
 }
 
-// count notes that an operation waits for one less.
-func (c *clock) count(at place) {
-	c.missing[at.rank][at.at]--
-	if c.missing[at.rank][at.at] > 0 {
-		return
-	}
-	if c.op(at).beside() {
-		c.ready = append(c.ready, at)
-	} else if c.next[at.rank] == int(at.at) {
-		c.todo = append(c.todo, int(at.rank))
-	}
-}
-
-// arrive has an operation take place, when all ranks that it needs are there.
-func (c *clock) arrive(at place) {
+// arrive has an operation take place that waits for none of its rank, when all ranks that it needs are there.
+func (c *clock) arrive(at place) error {
 	m := c.meetings[at.rank][at.at]
 	if m == nil { // of this rank alone
-		c.finish(at, c.start[at.rank][at.at]+c.costs.Took(c.op(at)))
-		return
+		c.finish(at, c.start[at.rank][at.at]+c.took(int(at.rank), c.op(at)))
+		return nil
 	}
 	if m.missing--; m.missing > 0 {
-		return
+		return nil
 	}
-	if send, recv := m.ops[0], m.ops[len(m.ops)-1]; c.op(send).Kind == Send {
-		moved := c.arrival(send, recv) + c.costs.Took(c.op(send))
-		if before := c.before[send.rank][send.at]; before >= 0 { // messages come in order
-			moved = max(moved, c.end[send.rank][before])
-		}
-		end := max(moved, c.start[recv.rank][recv.at])
-		c.finish(send, end) // its buffer is free when the receive has begun as well
-		c.finish(recv, end)
-		c.end[send.rank][send.at] = moved
-		return
+	if c.op(m.ops[0]).Kind == Send {
+		return c.message(m.ops[0], m.ops[1])
 	}
 	for _, to := range m.ops {
 		latest := 0.0
 		for _, from := range m.ops {
-			latest = max(latest, c.arrival(from, to))
+			link, err := c.costs.Between(int(from.rank), int(to.rank))
+			if err != nil {
+				return err
+			}
+			latest = max(latest, c.start[from.rank][from.at]+link)
 		}
 		c.finish(to, latest+c.costs.Took(c.op(to)))
 	}
+	return nil
 }
 
-// arrival is when a rank has what another gives.
-func (c *clock) arrival(from, to place) float64 {
-	link, err := c.costs.Between(int(from.rank), int(to.rank))
-	if err != nil {
-		c.err = err
+// message has a message move. Those of a stream may be under way at the same time, and come in order.
+func (c *clock) message(send, recv place) error {
+	link, err := c.costs.Between(int(send.rank), int(recv.rank))
+	moved := c.start[send.rank][send.at] + link + c.costs.Took(c.op(send))
+	if before := c.waits[send.rank][send.at].stream; before >= 0 {
+		moved = max(moved, c.end[send.rank][before])
 	}
-	return c.start[from.rank][from.at] + link
+	end := max(moved, c.start[recv.rank][recv.at])
+	c.finish(send, end) // its buffer is free when the receive has begun as well
+	c.finish(recv, end)
+	c.end[send.rank][send.at] = moved
+	return err
 }
 
-// finish ends an operation beside the passes.
+// finish ends an operation.
 func (c *clock) finish(at place, end float64) {
-	r, i := at.rank, at.at
+	r, i := at.rank, int(at.at)
 	c.end[r][i], c.missing[r][i] = end, ended
 	message := c.op(at).Kind == Send || c.op(at).Kind == Recv
 	for _, j := range c.then[r][i] {
-		if !message || c.before[r][j] != i { // messages may be under way at the same time
+		if !message || c.waits[r][j].stream != i {
 			c.start[r][j] = max(c.start[r][j], end)
 		}
-		c.count(place{r, j})
+		if c.missing[r][j]--; c.missing[r][j] == 0 {
+			c.ready = append(c.ready, place{r, int32(j)})
+		}
 	}
 }
 
@@ -308,37 +254,42 @@ func (c *clock) cycle(r int) error {
 				strings.Join(path[begin:], "; "))
 		}
 		seen[r] = len(path)
-		at := place{int32(r), int32(c.next[r])}
+		first := 0 // pass that has not ended, or what is last
+		for first < len(c.Ranks[r])-1 && (c.missing[r][first] == ended || c.Ranks[r][first].beside()) {
+			first++
+		}
+		at := place{int32(r), int32(first)}
 		for range maxOps { // what it waits for, and what that waits for, to what has not begun
-			cause, ok := c.cause(at)
-			if !ok {
+			cause := c.cause(at)
+			if cause == at {
 				break
 			}
 			at = cause
 		}
 		path = append(path, fmt.Sprintf("rank %d is at %v and waits for %v of rank %d",
-			r, c.Text(c.Ranks[r][c.next[r]]), c.Text(c.op(at)), at.rank))
+			r, c.Text(c.Ranks[r][first]), c.Text(c.op(at)), at.rank))
 		r = int(at.rank)
 	}
 }
 
-// cause is what an operation that has begun waits for; false for one that has not begun.
-func (c *clock) cause(at place) (place, bool) {
+// cause is what an operation that has begun waits for; itself for one that has not begun.
+func (c *clock) cause(at place) place {
 	r, i := at.rank, at.at
-	if int(i) > c.next[r] {
-		return at, false
+	w := c.waits[r][i]
+	if w.pass >= 0 && c.missing[r][w.pass] != ended {
+		return at
 	}
-	for _, j := range append(slices.Clone(c.flows[r].After[i]), int(c.before[r][i])) {
+	for _, j := range append([]int{w.stream}, c.flows[r].After[i]...) {
 		if j >= 0 && c.missing[r][j] != ended {
-			return place{r, int32(j)}, true
+			return place{r, int32(j)}
 		}
 	}
 	if m := c.meetings[r][i]; m != nil {
 		for _, other := range m.ops {
 			if other != at && c.missing[other.rank][other.at] > 0 {
-				return other, true
+				return other
 			}
 		}
 	}
-	return at, false
+	return at
 }

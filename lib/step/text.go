@@ -1,7 +1,9 @@
 package step
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,10 +12,8 @@ import (
 // Blocks returns n blocks with no names, and a unit for each: a pipeline's stages.
 func Blocks(n int) (blocks []Block, units []Unit) {
 	blocks, units = make([]Block, n), make([]Unit, n)
-	numbers := make([]int, n)
 	for b := range blocks {
-		numbers[b] = b
-		blocks[b].Units = numbers[b : b+1 : b+1]
+		blocks[b].Units = []int{b}
 	}
 	return blocks, units
 }
@@ -37,114 +37,99 @@ func Blocks(n int) (blocks []Block, units []Unit) {
 // it is written, as in 2SEND_F0>3. A name that is not made of letters, digits and -_.+/ alone is quoted as in Go.
 func (p *Plan) String() string {
 	var b strings.Builder
-	for _, line := range p.header() {
+	head, schedule := p.header()
+	for _, line := range head {
 		fmt.Fprintln(&b, line)
 	}
-	var lists []string
-	ranks := map[string][]int{}
-	for r, list := range p.rankTexts(" ") {
-		if p.isSchedule() { // as in version 0.1
-			lists = append(lists, fmt.Sprintf("rank %d:%s\n", r, list))
-			continue
-		}
-		if ranks[list] == nil {
-			lists = append(lists, list)
-		}
-		ranks[list] = append(ranks[list], r)
+	type group struct {
+		ranks []int
+		list  string
 	}
-	for _, list := range lists {
-		switch same := ranks[list]; {
-		case same == nil:
-			b.WriteString(list)
-		default:
-			fmt.Fprintf(&b, "rank%s %s:%s\n", plural(same), setText(same), list)
+	var groups []*group
+	same := map[string]*group{}
+	for r, list := range p.lists() {
+		text := strings.Join(append([]string{""}, list...), " ")
+		if same[text] == nil || schedule { // of a schedule each rank has a line, as in version 0.1
+			same[text] = &group{list: text}
+			groups = append(groups, same[text])
 		}
+		same[text].ranks = append(same[text].ranks, r)
+	}
+	for _, g := range groups {
+		fmt.Fprintf(&b, "%s:%s\n", numbered("rank", g.ranks), g.list)
 	}
 	return b.String()
 }
 
-func plural(set []int) string {
-	if len(set) > 1 {
-		return "s"
+// WriteCSV writes the plan as PyTorch's pipelining does (its schedules have _dump_csv): a record for each rank, a cell
+// for each operation, as in 0F0,0F1,0B0. What that cannot say comes first, in comments: the lines of [Plan.String]
+// before those of the ranks.
+func (p *Plan) WriteCSV(w io.Writer) error {
+	out := bufio.NewWriter(w) // an error comes back from Flush
+	head, _ := p.header()
+	for _, line := range head {
+		fmt.Fprintf(out, "# %s\n", line)
 	}
-	return ""
+	for _, list := range p.lists() {
+		if len(list) == 0 {
+			list = []string{`""`} // blank lines are no records
+		}
+		fmt.Fprintln(out, strings.Join(list, ","))
+	}
+	return out.Flush()
 }
 
-// rankTexts are the ranks' lists, each operation behind a separator.
-func (p *Plan) rankTexts(separator string) (lists []string) {
-	peers := p.peers()
+// lists are the operations of each rank, as words.
+func (p *Plan) lists() [][]string {
+	lists, links := make([][]string, len(p.Ranks)), p.linked(false)
 	for r, list := range p.Ranks {
-		var b strings.Builder
 		for i, op := range list {
-			b.WriteString(separator)
-			b.WriteString(p.Text(op))
-			if usual := peers.of(r, i); op.Peer != usual {
-				fmt.Fprintf(&b, ">%d", op.Peer)
+			text := p.Text(op)
+			if op.Peer != links.peer(r, i) {
+				text += ">" + strconv.Itoa(op.Peer)
 			}
+			lists[r] = append(lists[r], text)
 		}
-		lists = append(lists, b.String())
 	}
 	return lists
 }
 
-// isSchedule tells whether the plan has nothing that a pipeline's schedule has not, but for its operations.
-func (p *Plan) isSchedule() bool {
-	for b, block := range p.Blocks {
-		if b >= len(p.Units) || block.Name != "" || !slices.Equal(block.Units, []int{b}) ||
-			p.Units[b].Name != "" || len(p.Units[b].Reduce) > 0 || p.Units[b].Shard != "" {
-			return false
-		}
-	}
-	return len(p.Axes) == 0 && len(p.Units) == len(p.Blocks)
-}
-
-// header is all but the ranks' lists, in lines.
-func (p *Plan) header() []string {
-	sizes := fmt.Sprintf("microbatches=%d every=%d weights=%s", p.Micro, p.Every, p.Weights)
-	if p.isSchedule() {
-		return []string{fmt.Sprintf("schedule %s stages=%d %s", quote(p.Name), len(p.Blocks), sizes)}
-	}
-	units := ""
-	if len(p.Units) != len(p.Blocks) {
-		units = fmt.Sprintf("units=%d ", len(p.Units))
-	}
-	lines := []string{fmt.Sprintf("plan %s blocks=%d %s%s", quote(p.Name), len(p.Blocks), units, sizes)}
+// header is all but the ranks' lists, in lines. A schedule has one: all else in it is as usual.
+func (p *Plan) header() (lines []string, schedule bool) {
 	for _, a := range p.Axes {
-		line := fmt.Sprintf("axis %s size=%d", quote(a.Name), a.Size)
 		var groups []string
 		for _, g := range a.Groups {
 			groups = append(groups, setText(g))
 		}
+		line := fmt.Sprintf("axis %s size=%d", quote(a.Name), a.Size)
 		if len(groups) > 0 {
 			line += " groups=" + strings.Join(groups, "|")
 		}
 		lines = append(lines, line)
 	}
-	lines = append(lines, alike("unit", len(p.Units), func(u int) (text string) {
-		if p.Units[u].Name != "" {
-			text += " " + quote(p.Units[u].Name)
-		}
-		if axes := p.Units[u].Reduce; len(axes) > 0 {
-			text += " reduce=" + strings.Join(axes, ",")
-		}
-		if shard := p.Units[u].Shard; shard != "" {
-			text += " shard=" + shard
-		}
-		return text
+	lines = append(lines, alike("unit", len(p.Units), func(u int) string {
+		unit := p.Units[u]
+		return named(unit.Name) + field("reduce", strings.Join(unit.Reduce, ",")) + field("shard", unit.Shard)
 	})...)
-	return append(lines, alike("block", len(p.Blocks), func(b int) (text string) {
-		if p.Blocks[b].Name != "" {
-			text += " " + quote(p.Blocks[b].Name)
+	lines = append(lines, alike("block", len(p.Blocks), func(b int) string {
+		if units := p.Blocks[b].Units; !slices.Equal(units, []int{b}) {
+			return named(p.Blocks[b].Name) + " units=" + setText(units)
 		}
-		if !slices.Equal(p.Blocks[b].Units, []int{b}) {
-			text += " units=" + setText(p.Blocks[b].Units)
-		}
-		return text
+		return named(p.Blocks[b].Name)
 	})...)
+	word, blocks, units := "plan", "blocks", ""
+	if len(p.Units) != len(p.Blocks) {
+		units = fmt.Sprintf(" units=%d", len(p.Units))
+	} else if schedule = len(lines) == 0; schedule {
+		word, blocks = "schedule", "stages"
+	}
+	first := fmt.Sprintf("%s %s %s=%d%s microbatches=%d every=%d weights=%s", word, quote(p.Name), blocks, len(p.Blocks), units,
+		p.Micro, p.Every, p.Weights)
+	return append([]string{first}, lines...), schedule
 }
 
 // alike writes lines for n things, one for several that follow each other and are alike, none where nothing is said.
-func alike(name string, n int, say func(i int) string) (lines []string) {
+func alike(word string, n int, say func(i int) string) (lines []string) {
 	for from, to := 0, 0; from < n; from = to {
 		text := say(from)
 		var same []int
@@ -152,10 +137,34 @@ func alike(name string, n int, say func(i int) string) (lines []string) {
 			same = append(same, to)
 		}
 		if text != "" {
-			lines = append(lines, name+plural(same)+" "+setText(same)+text)
+			lines = append(lines, numbered(word, same)+text)
 		}
 	}
 	return lines
+}
+
+// numbered is "rank 0", "ranks 0-3".
+func numbered(word string, set []int) string {
+	if len(set) > 1 {
+		word += "s"
+	}
+	return word + " " + setText(set)
+}
+
+// field is " key=value", or nothing where there is no value.
+func field(key, value string) string {
+	if value == "" {
+		return ""
+	}
+	return " " + key + "=" + value
+}
+
+// named is " name", or nothing where there is none.
+func named(name string) string {
+	if name == "" {
+		return ""
+	}
+	return " " + quote(name)
 }
 
 func quote(name string) string {
@@ -165,75 +174,26 @@ func quote(name string) string {
 	return strconv.Quote(name)
 }
 
+// plain tells whether a name can be written without quotes. The names of axes must be such.
+func plain(name string) bool {
+	return name != "" && strings.IndexFunc(name, func(c rune) bool {
+		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("-_.+/", c))
+	}) < 0
+}
+
 // setText writes numbers in their order, those that follow each other as in 0-3.
 func setText(set []int) string {
-	var b strings.Builder
+	var runs []string
 	for i := 0; i < len(set); i++ {
 		first := i
 		for i+1 < len(set) && set[i+1] == set[i]+1 {
 			i++
 		}
-		if b.Len() > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprint(&b, set[first])
+		run := strconv.Itoa(set[first])
 		if i > first {
-			fmt.Fprint(&b, "-", set[i])
+			run += "-" + strconv.Itoa(set[i])
 		}
+		runs = append(runs, run)
 	}
-	return b.String()
-}
-
-// lanes says which operation is the other end of a message: that of the rank whose turn it is to have one like it.
-type lanes struct {
-	p     *Plan
-	ends  map[Op][2][]int32 // of each message, as what sends it, the ranks that send it and those that receive it
-	turns [][]int32         // of each operation, which of its kind for that message it is
-}
-
-// sent is the message that an operation sends or receives, as what sends it; its second value is which of these it is.
-func (op Op) sent() (message Op, receives int) {
-	message = Op{Kind: Send, What: op.What, Block: op.Block, Micro: op.Micro}
-	if op.Kind == Send {
-		return message, 0
-	}
-	if op.What == Activation {
-		message.Block--
-	} else {
-		message.Block++
-	}
-	return message, 1
-}
-
-func (p *Plan) peers() *lanes {
-	l := &lanes{p: p, ends: map[Op][2][]int32{}, turns: make([][]int32, len(p.Ranks))}
-	for r, list := range p.Ranks {
-		for i, op := range list {
-			if op.Kind != Send && op.Kind != Recv {
-				continue
-			}
-			if l.turns[r] == nil {
-				l.turns[r] = make([]int32, len(list))
-			}
-			message, end := op.sent()
-			ends := l.ends[message]
-			l.turns[r][i] = int32(len(ends[end]))
-			ends[end] = append(ends[end], int32(r))
-			l.ends[message] = ends
-		}
-	}
-	return l
-}
-
-// of is the peer that the operation of a rank has if none is written: 0 where there is none.
-func (l *lanes) of(rank, at int) int {
-	op := l.p.Ranks[rank][at]
-	if op.Kind != Send && op.Kind != Recv {
-		return 0
-	}
-	message, end := op.sent()
-	if others := l.ends[message][1-end]; int(l.turns[rank][at]) < len(others) {
-		return int(others[l.turns[rank][at]])
-	}
-	return 0
+	return strings.Join(runs, ",")
 }

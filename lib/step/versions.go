@@ -1,5 +1,7 @@
 package step
 
+import "slices"
+
 // Versions returns, for each operation of each rank's list, the version of its block's weights that a pass uses; for an
 // update, the one that it makes; for others 0. The first version is 0, the first update makes 1. See [Weights] for the
 // rules.
@@ -10,23 +12,15 @@ package step
 // Errors are those of passes that are missing, twice or in the wrong order, and a version that the rank has not made
 // when a forward pass needs it.
 func (p *Plan) Versions() ([][]int, error) {
-	x, err := p.index()
+	links, err := p.passes()
 	if err != nil {
 		return nil, err
 	}
-	return p.versionsOf(x)
+	return p.versionsOf(links)
 }
 
-func (p *Plan) versionsOf(x *index) ([][]int, error) {
+func (p *Plan) versionsOf(links *links) ([][]int, error) {
 	versions := p.made()
-	first := map[place]int{} // of the first block's forward passes, the newest version where they begin
-	if p.Weights == Vertical {
-		for m := range p.Micro {
-			for _, at := range x.of(output, m) {
-				first[place{at.rank, int32(m)}] = versions[at.rank][at.at]
-			}
-		}
-	}
 	for r, list := range p.Ranks {
 		began := map[[2]int]int{} // versions by block and micro-batch
 		for i, op := range list {
@@ -34,36 +28,33 @@ func (p *Plan) versionsOf(x *index) ([][]int, error) {
 				continue
 			}
 			key := [2]int{op.Block, op.Micro}
-			if op.Kind != Forward {
-				versions[r][i] = began[key]
-				continue
+			if op.Kind == Forward {
+				newest := versions[r][i]
+				if began[key] = p.version(place{int32(r), int32(i)}, links, versions); began[key] > newest {
+					return nil, p.errorAt(r, i, "it needs version %d of the weights, and the rank has made only %d by then: "+
+						"move it behind an update of block %d", began[key], newest, op.Block)
+				}
 			}
-			use, newest := 0, versions[r][i]
-			switch p.Weights {
-			case Stash:
-				use = newest
-			case Vertical:
-				use = first[place{x.firstRank(op, r), int32(op.Micro)}]
-			case Double:
-				use = max(op.Micro/p.Every-1, 0)
-			}
-			if use > newest {
-				return nil, p.errorAt(r, i, "it needs version %d of the weights, and the rank has made only %d by then: "+
-					"move it behind an update of block %d", use, newest, op.Block)
-			}
-			versions[r][i], began[key] = use, use
+			versions[r][i] = began[key]
 		}
 	}
 	return versions, nil
 }
 
-// firstRank is the rank that has the first block's forward pass for a micro-batch in a rank's replica.
-func (x *index) firstRank(op Op, rank int) int32 {
-	for op.Kind = Forward; op.Block > 0; op.Block-- {
-		from, _ := x.input(op, rank)
-		rank = int(from.rank)
+// version is the one that the forward pass at a place uses; versions has the newest at it, and at that of the
+// first block.
+func (p *Plan) version(at place, links *links, versions [][]int) int {
+	switch p.Weights {
+	case Double:
+		return max(p.Ranks[at.rank][at.at].Micro/p.Every-1, 0)
+	case Flush:
+		return 0
+	case Vertical:
+		for links.from[at.rank][at.at] != nowhere {
+			at = links.from[at.rank][at.at]
+		}
 	}
-	return int32(rank)
+	return versions[at.rank][at.at]
 }
 
 // made returns, for each operation of each rank's list, the newest version that the rank then has of the block's
@@ -103,41 +94,27 @@ func (p *Plan) KeptVersions() ([]map[int]int, error) {
 	}
 	kept := make([]map[int]int, len(p.Ranks))
 	for r, list := range p.Ranks {
-		all := p.UnitsOn(r)
 		kept[r] = map[int]int{}
 		last := map[[2]int]int{} // of each unit and version, the last position that uses it
-		p.eachUse(list, func(i, u int) {
-			kept[r][u] = 1 // at the least
-			last[[2]int{u, versions[r][i]}] = i
-		})
-		old := map[int]int{}    // of each unit, how many versions before the newest are kept
-		ends := map[int][]int{} // by position, the units of which one is kept until there
 		for i, op := range list {
-			for _, u := range ends[i] {
-				old[u]--
+			if op.Kind.Pass() && op.Kind != Update {
+				for _, u := range p.Blocks[op.Block].Units {
+					kept[r][u] = 1 // at the least
+					last[[2]int{u, versions[r][i]}] = i
+				}
 			}
+		}
+		all, old := p.UnitsOn(r), map[int][]int{} // of each unit, the last uses of versions before the newest
+		for i, op := range list {
 			if op.Kind != Update {
 				continue
 			}
 			for _, u := range op.units(all) {
-				if at := last[[2]int{u, versions[r][i] - 1}]; at > i {
-					old[u]++
-					ends[at] = append(ends[at], u)
-				}
-				kept[r][u] = max(kept[r][u], old[u]+1)
+				old[u] = append(old[u], last[[2]int{u, versions[r][i] - 1}])
+				old[u] = slices.DeleteFunc(old[u], func(at int) bool { return at < i })
+				kept[r][u] = max(kept[r][u], len(old[u])+1)
 			}
 		}
 	}
 	return kept, nil
-}
-
-// eachUse calls do for each pass of a list and each unit whose weights it uses.
-func (p *Plan) eachUse(list []Op, do func(i, unit int)) {
-	for i, op := range list {
-		if op.Kind.Pass() && op.Kind != Update {
-			for _, u := range p.Blocks[op.Block].Units {
-				do(i, u)
-			}
-		}
-	}
 }

@@ -39,6 +39,26 @@ type Noisy interface {
 	NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node
 }
 
+// Buffered is a model some of whose parameters are buffers, and not weights: the running means of batch normalization,
+// and what is frozen. What the loss gives as the gradient of a buffer is its change, the old value less the new: 0
+// where it is frozen. A step makes it the old less the mean of these changes over micro-batches and devices. The
+// optimizer, with its decay and its schedule, and clipping leave buffers alone, and the scale of a loss cancels out.
+type Buffered interface {
+	Model
+	BufferNames() []string // some of those of Params
+}
+
+// Buffers returns the names of a model's buffers: none where it is not [Buffered].
+func Buffers(m Model) map[string]bool {
+	buffers := map[string]bool{}
+	if b, ok := m.(Buffered); ok {
+		for _, name := range b.BufferNames() {
+			buffers[name] = true
+		}
+	}
+	return buffers
+}
+
 // Checker is a model that can say what is wrong with a batch, such as tokens outside of its vocabulary. Each step
 // asks it before it begins.
 type Checker interface {
@@ -121,6 +141,16 @@ func (r Recipe) Policy() precision.Policy {
 	return r.Precision
 }
 
+// Optimizer is Rule for weights, and what [Buffered] says for buffers.
+func (r Recipe) Optimizer() optim.Rule {
+	buffers := Buffers(r.Model)
+	if len(buffers) == 0 {
+		return r.Rule
+	}
+	is := func(s params.Spec) bool { return buffers[s.Name] }
+	return optim.Grouped(r.Rule, optim.Group{Has: is, Rule: optim.SGD(1)}) // old − (old − new)
+}
+
 // State lists everything that a run keeps between steps: the parameters, in the type that the precision keeps them in,
 // the optimizer's states, the states of the loss scaling, and the counters "train.steps", of batches, and
 // "train.updates", of updates made of them.
@@ -133,7 +163,7 @@ func (r Recipe) parts() parts {
 	tree := r.Model.Params().As(r.Policy().Params)
 	p := parts{
 		params:    tree,
-		optimizer: optim.States(r.Rule, tree),
+		optimizer: optim.States(r.Optimizer(), tree),
 		counters:  counterSpecs,
 	}
 	for _, s := range r.Policy().Scaling.States() {

@@ -68,7 +68,7 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 	next := len(p.params)
 	for i, s := range p.params {
 		cut := l.shares.Cuts[i]
-		for _, state := range r.Rule.States(s, optim.CutOf(cut)) {
+		for _, state := range r.Optimizer().States(s, optim.CutOf(cut)) {
 			if cut != nil && state.Axis >= 0 {
 				l.cuts[next] = &params.Cut{Axis: state.Axis, Index: cut.Index}
 			}
@@ -98,7 +98,7 @@ func (l layout) fits(mesh *xla.Mesh) error {
 // joins returns an error if the rule's states of cut parameters are not the whole's in pieces.
 func (l layout) joins() error {
 	for i, s := range l.recipe.parts().params {
-		if !optim.Joins(l.recipe.Rule, s, optim.CutOf(l.shares.Cuts[i])) {
+		if !optim.Joins(l.recipe.Optimizer(), s, optim.CutOf(l.shares.Cuts[i])) {
 			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another optimizer, "+
 				"or do not share parameters", s)
 		}

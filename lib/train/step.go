@@ -107,8 +107,15 @@ func (r Recipe) updated(share Share, state []*graph.Node, loss *graph.Node, grad
 		grads = scaler.Unscale(grads, scaling)
 	}
 	if r.Clip > 0 {
-		norm = share.norm(g, r.Model.Params(), grads)
-		grads = optim.ClipTo(grads, r.Clip, norm)
+		buffers, tree := Buffers(r.Model), r.Model.Params()
+		norm = share.norm(g, tree, buffers, grads)
+		clipped := optim.ClipTo(grads, r.Clip, norm)
+		for i, s := range tree {
+			if buffers[s.Name] {
+				clipped[i] = grads[i]
+			}
+		}
+		grads = clipped
 		finite = graph.LogicalAnd(finite, graph.IsFinite(norm)) // squares overflow before the gradients do
 	}
 	newWeights, newStates := r.update(share, weights, grads, states, updates, key)
@@ -123,25 +130,28 @@ func (r Recipe) updated(share Share, state []*graph.Node, loss *graph.Node, grad
 	return slices.Concat(newWeights, newStates, newScaling, []*graph.Node{steps, updates, metrics})
 }
 
-// norm is the norm of all gradients, a float32 scalar.
-func (s Share) norm(g *graph.Graph, tree params.Tree, grads []*graph.Node) *graph.Node {
+// norm is the norm of all gradients of weights, a float32 scalar.
+func (s Share) norm(g *graph.Graph, tree params.Tree, buffers map[string]bool, grads []*graph.Node) *graph.Node {
 	if s.All != nil {
 		return s.All.Norm
 	}
-	if s.parts != nil {
-		return optim.NormOfParts(tree, s.parts, grads, s.Sum)
-	}
-	if s.Counted == nil {
-		return optim.GlobalNorm(grads, s.Sum)
-	}
+	var of params.Tree
+	var parts []optim.Part
 	var counted []*graph.Node
 	for i, grad := range grads {
-		if s.Counted[i] {
-			counted = append(counted, grad)
+		if buffers[tree[i].Name] || s.Counted != nil && s.parts == nil && !s.Counted[i] {
+			continue
+		}
+		of, counted = append(of, tree[i]), append(counted, grad)
+		if s.parts != nil {
+			parts = append(parts, s.parts[i])
 		}
 	}
-	if len(counted) == 0 { // of this rank
+	switch {
+	case len(counted) == 0: // of this rank
 		return graph.Sqrt(s.Sum(graph.Const(g, float32(0))))
+	case s.parts != nil:
+		return optim.NormOfParts(of, parts, counted, s.Sum)
 	}
 	return optim.GlobalNorm(counted, s.Sum)
 }
@@ -195,9 +205,9 @@ func (r Recipe) update(share Share, weights, grads, states []*graph.Node, number
 		parts = make([]optim.Part, len(tree))
 	}
 	if !policy.StochasticUpdate {
-		return optim.ApplyToParts(r.Rule, tree, parts, weights, grads, states, number)
+		return optim.ApplyToParts(r.Optimizer(), tree, parts, weights, grads, states, number)
 	}
-	newWeights, newStates = optim.ApplyToParts(r.Rule, tree.As(dtypes.Float32), parts, precision.Cast(weights, dtypes.Float32), grads, states, number)
+	newWeights, newStates = optim.ApplyToParts(r.Optimizer(), tree.As(dtypes.Float32), parts, precision.Cast(weights, dtypes.Float32), grads, states, number)
 	for i, w := range newWeights {
 		site := i
 		if share.Places != nil {

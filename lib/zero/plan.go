@@ -49,7 +49,7 @@ func NewPlan(recipe train.Recipe, o Options, ranks int) (Plan, error) {
 		return Plan{}, err
 	}
 	policy := recipe.Policy()
-	l := newLayout(model, recipe.Rule, model.Params().As(policy.Params), shards)
+	l := newLayout(model, recipe.Optimizer(), model.Params().As(policy.Params), shards)
 	all, err := entries(recipe, l)
 	if err != nil {
 		return Plan{}, err

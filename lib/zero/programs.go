@@ -49,7 +49,7 @@ func (l *layout) pattern(model chain.Model, i int) string {
 }
 
 func (e *Engine) compile(shards int) (*programs, error) {
-	p := &programs{layout: newLayout(e.model, e.recipe.Rule, e.model.Params().As(e.policy.Params), shards)}
+	p := &programs{layout: newLayout(e.model, e.recipe.Optimizer(), e.model.Params().As(e.policy.Params), shards)}
 	var err error
 	if p.entries, err = entries(e.recipe, p.layout); err != nil {
 		return nil, err

@@ -25,10 +25,10 @@ func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 		}
 	}
 	for r := range q.Ranks {
-		if stage == 3 {
+		reduce(q, r, stage, pending)
+		if stage == 3 { // so that what is gathered is freed right behind its pass
 			gatherAhead(q, r, ahead, axis)
 		}
-		reduce(q, r, stage, pending)
 	}
 	return q
 }

@@ -57,7 +57,7 @@ func New(mesh *xla.Mesh, recipe train.Recipe, o Options) (*Run, error) {
 	}
 	s := &inOne{options: o.withDefaults(), recipe: recipe, model: model, policy: recipe.Policy(), axes: axes, world: mesh.NumDevices()}
 	s.passes = chain.Passes{Model: model, Precision: s.policy, Keep: !o.Recompute}
-	s.layout = newLayout(model, recipe.Rule, model.Params().As(s.policy.Params), shards)
+	s.layout = newLayout(model, recipe.Optimizer(), model.Params().As(s.policy.Params), shards)
 	r := &Run{inOne: s, mesh: mesh}
 	if r.entries, err = entries(recipe, s.layout); err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ type entry struct {
 
 // entries lists a recipe's state: the parameters, and the rest.
 func entries(r train.Recipe, l layout) ([]entry, error) {
-	states, err := optim.StatesOfParts(r.Rule, l.tree, l.parts())
+	states, err := optim.StatesOfParts(r.Optimizer(), l.tree, l.parts())
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/ml/layers"
 	"github.com/gomlx/gomlx/ml/layers/regularizer"
 	"github.com/gomlx/gomlx/ml/model"
+	gomlx "github.com/gomlx/gomlx/ml/train"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/params"
@@ -32,14 +33,25 @@ func TestNewErrors(t *testing.T) {
 			a := scope.In("a").In("b").VariableWithShape("w", number).NodeValue(inputs)
 			return graph.Add(a, scope.In("a.b").VariableWithShape("w", number).NodeValue(inputs))
 		}, `"/a/b/w" and "/a.b/w" would both be named "a.b.w"`},
-		{"batch normalization", normalized(false), `changes the variable "/batch_normalization/`},
-		{"dropout", func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
-			return mlp(scope, layers.DropoutStatic(scope, inputs, 0.5), targets)
-		}, `changes the variable "/#rngState"`},
-		{"regularizer", func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
-			scope.SetParam(regularizer.ParamL2, 0.1)
+		{"changed weight", func(scope *model.Scope, inputs, _ *graph.Node) *graph.Node {
+			w := scope.VariableWithShape("w", number)
+			y := graph.Mul(inputs, w.NodeValue(inputs))
+			w.SetNodeValue(graph.ZerosLike(w.NodeValue(inputs)))
+			return graph.ReduceAllMean(y)
+		}, `changes the variable "/w" while it trains, which the optimizer changes`},
+		{"counter", func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+			n := scope.VariableWithValue("n", int32(3)).SetTrainable(false)
+			n.SetNodeValue(graph.OnePlus(n.NodeValue(inputs)))
 			return mlp(scope, inputs, targets)
-		}, `"trainer_regularization_loss"`},
+		}, `changes the variable "/n" of type Int32`},
+		{"update after the step", func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+			scope.SetParam(regularizer.ParamL1, 0.1)
+			return mlp(scope, inputs, targets)
+		}, `"trainer_per_step_update_graph_fn"`},
+		{"loss for the trainer", func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+			gomlx.AddMainLoss(graph.ReduceAllMean(inputs))
+			return mlp(scope, inputs, targets)
+		}, `"trainer_main_loss"`},
 		{"no scalar", func(scope *model.Scope, inputs, _ *graph.Node) *graph.Node {
 			return layers.Dense(scope, inputs, false, 1)
 		}, "the loss has shape (Float32)[6, 1]"},
@@ -50,10 +62,6 @@ func TestNewErrors(t *testing.T) {
 		}, `"/count" has element type Int32`},
 		{"panic", func(*model.Scope, *graph.Node, *graph.Node) *graph.Node { panic("a reason") }, "a reason"},
 	} {
-		backend := backend
-		if c.name == "batch normalization" {
-			backend = devicetest.One() // the plain one has none
-		}
 		if _, err := storemodel.New(backend, model.NewStore(), c.loss, mlpInputs, mlpTargets); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
@@ -91,6 +99,9 @@ func changing(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 	}
 	if inputs.Shape().Dim(0) == 3 {
 		w.SetNodeValue(graph.ZerosLike(w.NodeValue(inputs)))
+	}
+	if inputs.Shape().Dim(0) == 4 {
+		gomlx.AddRegularizationLoss(graph.ReduceAllSum(w.NodeValue(inputs)))
 	}
 	return graph.ReduceAllMean(x)
 }
@@ -132,8 +143,11 @@ func TestLossErrors(t *testing.T) {
 			return m.Loss(params.Nodes{"w": vector(g, 3)}, vector(g, 2, 3), nil)
 		}, `uses the variable "/b" for this batch`},
 		{"another batch, a change", func(g *graph.Graph) *graph.Node {
-			return m.Loss(params.Nodes{"w": vector(g, 3)}, vector(g, 3, 3), nil)
+			return training(m, params.Nodes{"w": vector(g, 3)}, vector(g, 3, 3), nil)
 		}, `changes the variable "/w"`},
+		{"another batch, a regularizer", func(g *graph.Graph) *graph.Node {
+			return m.Loss(params.Nodes{"w": vector(g, 3)}, vector(g, 4, 3), nil)
+		}, "has a regularizer for this batch"},
 	} {
 		exec, err := graph.NewExec(backend, c.build)
 		if err != nil {

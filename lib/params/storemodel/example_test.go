@@ -1,6 +1,7 @@
 package storemodel_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 
@@ -9,10 +10,15 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/ml/layers"
+	"github.com/gomlx/gomlx/ml/layers/norm"
 	"github.com/gomlx/gomlx/ml/model"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // A GoMLX model becomes a tree of parameters, and gets new values back.
@@ -51,4 +57,64 @@ func Example() {
 	// line.dense.weights (Float32)[2, 1]
 	// line.dense.biases (Float32)[1]
 	// [[213]]
+}
+
+// A GoMLX model in two layers, with batch normalization and dropout, trains in a pipeline of two devices.
+func ExampleNewChain() {
+	must := func(err error) {
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	ctx := context.Background()
+	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
+	must(err)
+	defer backend.Close()
+	rows := [][]float32{{0, 0}, {0, 1}, {1, 0}, {1, 1}, {0, 0}, {0, 1}, {1, 0}, {1, 1}}
+	inputs, targets := tensors.FromValue(rows), tensors.FromValue([][]float32{{0}, {1}, {1}, {0}, {0}, {1}, {1}, {0}})
+
+	body := func(scope *model.Scope, x *graph.Node) *graph.Node {
+		x = graph.Tanh(layers.Dense(scope, x, true, 32))
+		return layers.DropoutStatic(scope, norm.BatchNorm(scope, x, -1).Done(), 0.1)
+	}
+	head := func(scope *model.Scope, x *graph.Node) *graph.Node { return layers.Dense(scope, x, true, 1) }
+	criterion := func(y, targets *graph.Node) *graph.Node {
+		return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
+	}
+
+	network := storemodel.Layers{{Name: "body", Build: body}, {Name: "head", Build: head}}
+	store := model.NewStore()
+	store.SetParam(model.ParamInitialSeed, int64(7))
+	m, err := storemodel.NewChain(backend, store, network, criterion, inputs.Shape(), targets.Shape())
+	must(err)
+	for _, name := range m.BufferNames() {
+		fmt.Println("not trained:", name)
+	}
+	recipe := train.Recipe{Model: m, Rule: optim.AdamW(0.03)}
+	run, err := parallel.New(ctx, backend, recipe, parallel.Layout{Pipe: 2}, parallel.Options{})
+	must(err)
+	defer run.Close()
+	for range 200 {
+		_, err := run.Step(ctx, inputs, targets)
+		must(err)
+	}
+
+	named, err := run.Params(ctx)
+	must(err)
+	values, err := named.List(m.Params())
+	must(err)
+	must(m.Write(values))
+	y, err := model.CallOnce(backend, store, network.Build, inputs)
+	must(err)
+	for i, row := range rows[:4] {
+		fmt.Printf("%v xor %v: %t\n", row[0], row[1], y.Value().([][]float32)[i][0] > 0.5)
+	}
+	// Output:
+	// not trained: body.batch_normalization.mean
+	// not trained: body.batch_normalization.variance
+	// not trained: body.batch_normalization.avg_weight
+	// 0 xor 0: false
+	// 0 xor 1: true
+	// 1 xor 0: true
+	// 1 xor 1: false
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/ml/model"
+	gomlx "github.com/gomlx/gomlx/ml/train"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
@@ -27,6 +28,9 @@ func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss sto
 		g := in[0].Graph()
 		scope.Store().SetTraining(g, true)
 		out := []*graph.Node{loss(scope, in[0], in[1])}
+		if penalty := gomlx.GetRegularizationLoss(g); penalty != nil {
+			out[0] = graph.Add(out[0], penalty)
+		}
 		var variables []*model.Variable
 		var nodes []*graph.Node
 		for _, name := range names {

@@ -115,13 +115,19 @@ func run(t testing.TB, backend compute.Backend, fn func([]*graph.Node) []*graph.
 	return out
 }
 
-// gradients returns a graph function from parameters, inputs and targets to the loss and the gradients.
+// gradients returns a graph function from parameters, inputs and targets to the loss and the gradients in training.
 func gradients(m *storemodel.Model) func([]*graph.Node) []*graph.Node {
 	return func(in []*graph.Node) []*graph.Node {
 		n := len(m.Params())
-		loss := m.Loss(m.Params().Nodes(in[:n]), in[n], in[n+1])
+		loss := training(m, m.Params().Nodes(in[:n]), in[n], in[n+1])
 		return append([]*graph.Node{loss}, graph.Gradient(loss, in[:n]...)...)
 	}
+}
+
+// training is a model's loss in training, with the noise of a key.
+func training(m *storemodel.Model, p params.Nodes, inputs, targets *graph.Node) *graph.Node {
+	g := inputs.Graph()
+	return m.NoisyLoss(p, inputs, targets, graph.Const(g, uint32(1)), graph.Const(g, uint32(0)))
 }
 
 // named names nodes of any float type; Tree.Nodes insists on the tree's own.

@@ -19,11 +19,12 @@ type standIns struct {
 	graph     *graph.Graph
 	store     *model.Store
 	nodes     map[string]*graph.Node
-	variables []*model.Variable
+	variables map[string]*model.Variable
 }
 
 func newStandIns(g *graph.Graph) *standIns {
-	return &standIns{graph: g, store: model.NewStore(), nodes: map[string]*graph.Node{}}
+	return &standIns{graph: g, store: model.NewStore(), nodes: map[string]*graph.Node{},
+		variables: map[string]*model.Variable{}}
 }
 
 // add lets the node be the variable of the path. It panics if GoMLX does.
@@ -37,25 +38,23 @@ func (s *standIns) add(path string, node *graph.Node) {
 	s.store.WithVariableAsConst(false) // which forbids changes
 	v.SetNodeValue(node)
 	s.nodes[path] = node
-	s.variables = append(s.variables, v)
+	s.variables[path] = v
 }
 
-// check returns an error if a variable was changed, or the store has one with other dimensions than its node or that is
-// used and has no node.
+// now is the node that is the variable of the path at the end: another one, if it was changed.
+func (s *standIns) now(path string) *graph.Node { return s.variables[path].NodeValue(s.graph) }
+
+// check returns an error if a constant was changed, or the store has a variable with other dimensions than its node or
+// one that is used and has no node.
 func (s *standIns) check(store *model.Store) error {
-	for _, v := range s.variables {
-		if v.NodeValue(s.graph) != s.nodes[v.Path()] {
-			return changes(v.Path())
-		}
-	}
 	for v := range store.IterVariables() {
 		node, ok := s.nodes[v.Path()]
 		switch {
 		case ok && !slices.Equal(node.Shape().Dimensions, v.Shape().Dimensions):
 			return fmt.Errorf("the model makes the variable %q of shape %s for this batch, its parameter has %s",
 				v.Path(), v.Shape(), node.Shape())
-		case !ok && v.ChangedInGraph(s.graph):
-			return changes(v.Path())
+		case ok && v.Path() != randomState && !node.DType().IsFloat() && s.now(v.Path()) != node:
+			return changes(v)
 		case !ok && v.InUseByGraph(s.graph):
 			return fmt.Errorf("the model uses the variable %q for this batch, which it did not use when it was first built: "+
 				"call New with a batch for which it uses all its variables", v.Path())
@@ -63,3 +62,6 @@ func (s *standIns) check(store *model.Store) error {
 	}
 	return nil
 }
+
+// randomState is the path of the variable that GoMLX's random numbers are made of.
+var randomState = model.JoinPath(model.RootScopePath, model.RNGStateVariableName)

@@ -1,6 +1,7 @@
 package storemodel_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -13,12 +14,14 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/ml/layers"
 	"github.com/gomlx/gomlx/ml/layers/norm"
+	"github.com/gomlx/gomlx/ml/layers/regularizer"
 	"github.com/gomlx/gomlx/ml/model"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -115,39 +118,46 @@ func TestBuildsAtOnce(t *testing.T) {
 	}
 }
 
-// line is w·x + b with a weight that is not trained.
+// line is w·x + b with a weight that is not trained, and a constant.
 func line(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 	g := inputs.Graph()
 	w := scope.VariableWithValue("w", float32(3)).SetTrainable(false).NodeValue(g)
 	b := scope.VariableWithValue("b", float32(1)).NodeValue(g)
-	y := graph.Add(graph.Mul(inputs, w), b)
+	n := graph.ConvertDType(scope.VariableWithValue("n", int32(0)).SetTrainable(false).NodeValue(g), b.DType())
+	y := graph.Add(graph.Add(graph.Mul(inputs, w), b), n)
 	return graph.ReduceAllMean(graph.Square(graph.Sub(graph.ConvertDType(y, targets.DType()), targets)))
 }
 
 var number = shapes.Make(dtypes.Float32)
 
-// TestFixed reads a variable that is not trained: it is a constant, of the value that it has when the graph is built.
-func TestFixed(t *testing.T) {
+// TestFrozen: a variable that is not trained is a buffer without a gradient, and one that is no float a constant, of
+// the value that it has when the graph is built.
+func TestFrozen(t *testing.T) {
 	backend, store := devicetest.PureGo(), model.NewStore()
 	m := newModel(t, backend, store, line, number, number)
-	if got := m.Params().Names(); !slices.Equal(got, []string{"b"}) {
-		t.Fatalf("parameters %q, want b", got)
+	got, buffers := m.Params().Names(), m.BufferNames()
+	if !slices.Equal(got, []string{"w", "b"}) || !slices.Equal(buffers, []string{"w"}) {
+		t.Fatalf("parameters %q, of which %q are buffers, want w and b, and w", got, buffers)
 	}
 	two, zero := tensors.FromScalar(float32(2)), tensors.FromScalar(float32(0))
-	for w, want := range map[float32]float32{3: 49, -1: 1} { // (2w + 1)²
-		if err := store.GetVariable("w").SetValue(tensors.FromScalar(w)); err != nil {
+	for n, want := range map[int32][2]float32{0: {49, 14}, -8: {1, -2}} { // (3·2 + 1 + n)², and its gradient by b
+		if err := store.GetVariable("n").SetValue(tensors.FromScalar(n)); err != nil {
 			t.Fatal(err)
 		}
 		for _, half := range []bool{false, true} {
 			out := run(t, backend, func(in []*graph.Node) []*graph.Node {
+				to := dtypes.Float32
 				if half {
-					in[0] = graph.ConvertDType(in[0], dtypes.BFloat16)
+					to = dtypes.BFloat16
 				}
-				loss := m.Loss(named(m, in[:1]), in[1], in[2])
-				return append([]*graph.Node{loss}, graph.Gradient(loss, in[0])...)
+				p := precision.Cast(in[:2], to)
+				loss := training(m, named(m, p), in[2], in[3])
+				return append([]*graph.Node{loss}, precision.Cast(graph.Gradient(loss, p[1], p[0]), dtypes.Float32)...)
 			}, append(initial(t, m), two, zero)...)
-			if got := tensors.ToScalar[float32](out[0]); got != want {
-				t.Errorf("w = %v, half precision %t: loss %v, want %v", w, half, got, want)
+			for i, want := range []float32{want[0], want[1], 0} {
+				if got := out[i].Value(); got != want {
+					t.Errorf("n = %v, half precision %t: output %d is %v, want %v", n, half, i, got, want)
+				}
 			}
 		}
 	}
@@ -213,16 +223,24 @@ func TestOptionalVariable(t *testing.T) {
 // names between them.
 func TestTwiceInOneGraph(t *testing.T) {
 	backend := devicetest.PureGo()
-	m := newModel(t, backend, model.NewStore(), line, number, number)
+	// (3·x + b)², and ten times the square of b.
+	penalized := func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+		loss := line(scope, inputs, targets)
+		regularizer.L2(10)(inputs.Graph(), scope.GetVariable("b"))
+		return loss
+	}
+	m := newModel(t, backend, model.NewStore(), penalized, number, number)
 	other := newModel(t, backend, model.NewStore(), line, number, number)
 	out := run(t, backend, func(in []*graph.Node) []*graph.Node {
-		first := m.Loss(named(m, in[:1]), in[2], in[2])
-		between := other.Loss(named(m, in[1:2]), in[2], in[2])
-		second := m.Loss(named(m, in[1:2]), in[2], in[2])
+		w := graph.Const(in[0].Graph(), float32(3))
+		loss := func(m *storemodel.Model, b *graph.Node) *graph.Node {
+			return m.Loss(named(m, []*graph.Node{w, b}), in[2], in[2])
+		}
+		first, between, second := loss(m, in[0]), loss(other, in[1]), loss(m, in[1])
 		return append([]*graph.Node{first, between, second}, graph.Gradient(second, in[0], in[1])...)
 	}, tensors.FromScalar(float32(1)), tensors.FromScalar(float32(-1)), tensors.FromScalar(float32(2)))
-	// (3·2 + b − 2)², and 2(3·2 + b − 2) for the gradient.
-	for i, want := range []float32{25, 9, 9, 0, 6} {
+	// (3·2 + b − 2)² + 10b², and 2(3·2 + b − 2) + 20b for the gradient.
+	for i, want := range []float32{35, 9, 19, 0, -14} {
 		if got := out[i].Value(); got != want {
 			t.Errorf("output %d is %v, want %v", i, got, want)
 		}
@@ -235,15 +253,21 @@ func TestFrozenBatchNorm(t *testing.T) {
 	m := newModel(t, backend, newStore(), normalized(true), mlpInputs, mlpTargets)
 	rng := rand.New(rand.NewPCG(8, 9))
 	inputs, targets := random(rng, mlpInputs), random(rng, mlpTargets)
-	want := byGoMLX(t, backend, newStore(), normalized(true), m.Params().Names(), [][2]*tensors.Tensor{{inputs, targets}})[0]
+	weights := m.Params().Names()[:3]
+	want := byGoMLX(t, backend, newStore(), normalized(true), weights, [][2]*tensors.Tensor{{inputs, targets}})[0]
 	got := run(t, backend, gradients(m), append(initial(t, m), inputs, targets)...)
 	for i := range want {
 		if !got[i].Equal(want[i]) {
 			t.Errorf("output %d: %s, want %s", i, got[i], want[i])
 		}
 	}
-	if slices.ContainsFunc(m.Params().Names(), func(name string) bool { return strings.HasSuffix(name, "mean") }) {
-		t.Errorf("averages are parameters: %q", m.Params().Names())
+	for i, name := range m.BufferNames() {
+		if !strings.HasPrefix(name, "batch_normalization.") || fmt.Sprint(got[4+i].Value()) != "[0 0]" {
+			t.Errorf("%s changes by %s", name, got[4+i])
+		}
+	}
+	if len(m.BufferNames()) != 2 {
+		t.Errorf("buffers %q, want a mean and a variance", m.BufferNames())
 	}
 }
 

@@ -3,6 +3,7 @@ package storemodel
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/ml/model"
@@ -14,20 +15,20 @@ import (
 func (m *Model) Validate() error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	for _, list := range [][]variable{m.trained, m.fixed} {
-		if _, err := m.find(list); err != nil {
-			return err
-		}
+	list := m.variables
+	for _, p := range m.pieces {
+		list = slices.Concat(list, p.fixed)
 	}
-	return nil
+	_, err := m.find(list)
+	return err
 }
 
 // Init returns copies, on the host, of the values that the parameters' variables have now: GoMLX's initial values after
 // [New], and after [Model.Write] those.
-func (m *Model) Init() ([]*tensors.Tensor, error) { return m.values(m.trained) }
+func (m *Model) Init() ([]*tensors.Tensor, error) { return m.values(m.variables) }
 
-// Write copies the values, in the order of [Model.Params], into the store's variables, for use with GoMLX. It changes all
-// variables, or none if there is an error: values that differ from the parameters in number or any shape or are no
+// Write copies the values, in the order of [Model.Params], into the store's variables, for use with GoMLX. It changes
+// all variables, or none if there is an error: values that differ from the parameters in number or any shape or are no
 // longer there, or a store that [Model.Validate] rejects.
 func (m *Model) Write(values []*tensors.Tensor) error {
 	for i, value := range values {
@@ -35,7 +36,7 @@ func (m *Model) Write(values []*tensors.Tensor) error {
 			return fmt.Errorf("storemodel: value #%d is nil or was freed", i)
 		}
 	}
-	if err := params.Check(m.tree, values); err != nil {
+	if err := params.Check(m.Params(), values); err != nil {
 		return fmt.Errorf("storemodel: %w", err)
 	}
 	copies, err := clones(values)
@@ -44,7 +45,7 @@ func (m *Model) Write(values []*tensors.Tensor) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	variables, err := m.find(m.trained)
+	variables, err := m.find(m.variables)
 	if err != nil {
 		return err
 	}

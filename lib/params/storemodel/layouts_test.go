@@ -1,0 +1,251 @@
+package storemodel_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/ml/layers/fnn"
+	"github.com/gomlx/gomlx/ml/model"
+	zoo "github.com/gomlx/gomlx/ml/zoo/transformer"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/params/storemodel"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+var (
+	_ train.Buffered = (*storemodel.Model)(nil)
+	_ train.Noisy    = (*storemodel.Model)(nil)
+)
+
+// result is what a training left.
+type result struct {
+	metrics   []train.Metrics
+	evaluated float64 // the loss of the batch after the last
+	params    traintest.Named
+}
+
+const steps = 3
+
+// start begins to train in a layout.
+func start(t *testing.T, backend *xla.Backend, m train.Model, l parallel.Layout) train.Trainer {
+	t.Helper()
+	recipe := train.Recipe{Model: m, Rule: optim.AdamW(1e-2), Clip: 1, Seed: 5}
+	run, err := parallel.New(context.Background(), backend, recipe, l, parallel.Options{})
+	check(t, err)
+	t.Cleanup(func() { run.Close() })
+	return run
+}
+
+// finish trains to the last step.
+func finish(t *testing.T, run train.Trainer, batches traintest.Batches) (out result) {
+	t.Helper()
+	ctx := context.Background()
+	for run.Steps() < steps {
+		x, y := batches(run.Steps())
+		m, err := run.Step(ctx, x, y)
+		check(t, err)
+		out.metrics = append(out.metrics, m)
+	}
+	var err error
+	out.evaluated, err = run.Evaluate(ctx, first(batches(steps)), second(batches(steps)))
+	check(t, err)
+	out.params, err = run.Params(ctx)
+	check(t, err)
+	return out
+}
+
+// compare fails the test if two trainings differ by more than sums do that are made in another order: a loss and a
+// norm by 1e-5 of it, and a parameter by 16 units in the last place of the largest one.
+func compare(t *testing.T, want, got result) {
+	t.Helper()
+	near := func(a, b float64) bool { return math.Abs(a/b-1) < 1e-5 }
+	for i, m := range got.metrics {
+		w := want.metrics[len(want.metrics)-len(got.metrics)+i]
+		if !near(m.Loss, w.Loss) || !near(m.GradNorm, w.GradNorm) {
+			t.Errorf("step %d: loss %g and norm %g, want %g and %g", i, m.Loss, m.GradNorm, w.Loss, w.GradNorm)
+		}
+	}
+	if !near(got.evaluated, want.evaluated) {
+		t.Errorf("evaluated: loss %g, want %g", got.evaluated, want.evaluated)
+	}
+	if off := traintest.Apart(t, want.params, got.params); !(off <= 16) {
+		t.Errorf("parameters are %g units apart", off)
+	}
+}
+
+// TestLayouts trains a network with batch normalization, dropout and a regularizer on one device, with as many
+// micro-batches as other layouts have devices with other rows: so each normalizes the same rows, and has the same
+// noise.
+func TestLayouts(t *testing.T) {
+	backend := devicetest.Open(t, 4)
+	parted, err := storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels)
+	check(t, err)
+	for _, c := range []struct {
+		name    string
+		model   *storemodel.Model
+		layouts []parallel.Layout
+	}{
+		{"whole", newModel(t, backend, newStore(), whole(cnn(0.3)), pictures, labels), []parallel.Layout{
+			{Data: 2}, {Replicas: 2, ZeRO: 3},
+		}},
+		{"layers", parted, []parallel.Layout{
+			{Data: 2}, {Data: 2, ZeRO: 1}, {Data: 2, ZeRO: 2}, {Data: 2, ZeRO: 3, Prefetch: 1},
+			{Replicas: 2}, {Replicas: 2, ZeRO: 1}, {Replicas: 2, ZeRO: 2}, {Replicas: 2, ZeRO: 3},
+			{Pipe: 2}, {Pipe: 3, Microbatches: 2, Schedule: "zb-h1"},
+			{Pipe: 2, Replicas: 2, Microbatches: 1, Recompute: true},
+		}},
+	} {
+		want := finish(t, start(t, backend, c.model, parallel.Layout{Microbatches: 2}), images)
+		for _, l := range c.layouts {
+			t.Run(fmt.Sprintf("%s %+v", c.name, l), func(t *testing.T) {
+				compare(t, want, finish(t, start(t, backend, c.model, l), images))
+			})
+		}
+	}
+}
+
+// TestCheckpoint goes on, in a pipeline, from a checkpoint of devices that share the state: buffers are part of it.
+func TestCheckpoint(t *testing.T) {
+	ctx, backend, dir := context.Background(), devicetest.Open(t, 4), t.TempDir()
+	m, err := storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels)
+	check(t, err)
+	run := start(t, backend, m, parallel.Layout{Data: 2, ZeRO: 3})
+	_, err = run.Step(ctx, first(images(0)), second(images(0)))
+	check(t, err)
+	check(t, run.Save(ctx, dir, nil, 1))
+	again := start(t, backend, m, parallel.Layout{Pipe: 2})
+	check(t, again.Load(ctx, traintest.Last(t, dir)))
+	compare(t, finish(t, run, images), finish(t, again, images))
+}
+
+// TestBuffersOfAllRanks: ranks, and the devices of one program, have the same buffers, bit for bit, though each has
+// normalized other rows.
+func TestBuffersOfAllRanks(t *testing.T) {
+	backend := devicetest.Open(t, 4)
+	m := newModel(t, backend, newStore(), whole(cnn(0.3)), pictures, labels)
+	recipe := train.Recipe{Model: m, Rule: optim.AdamW(1e-2)}
+	same := func(t *testing.T, a, b traintest.Named) {
+		t.Helper()
+		for _, name := range m.BufferNames() {
+			if !a.Get(name).Equal(b.Get(name)) {
+				t.Errorf("%s is %s on one device, %s on another", name, a[name], b[name])
+			}
+		}
+	}
+	mesh, err := backend.Mesh(xla.Axis(train.Axis, 2))
+	check(t, err)
+	one, err := ddp.NewSPMD(mesh, recipe)
+	check(t, err)
+	defer one.Close()
+	_, err = one.Step(images(0))
+	check(t, err)
+	var devices [2]traintest.Named
+	for i := range devices {
+		values, err := one.Params(i)
+		check(t, err)
+		devices[i], err = params.Zip(m.Params(), values)
+		check(t, err)
+	}
+	same(t, devices[0], devices[1])
+
+	p, err := parallel.NewPlan(recipe, parallel.Layout{Replicas: 2})
+	check(t, err)
+	var mu sync.Mutex
+	var ranks []traintest.Named
+	check(t, group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
+		run, err := p.Join(ctx, g, backend, g.Rank(), parallel.Options{})
+		if err != nil {
+			return err
+		}
+		defer run.Close()
+		if _, err := run.Step(ctx, first(images(0)), second(images(0))); err != nil {
+			return err
+		}
+		values, err := run.Params(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		ranks = append(ranks, values)
+		return err
+	}))
+	same(t, ranks[0], ranks[1])
+}
+
+// TestAuto: where the compiler cuts the step, noise and normalization are those of one device.
+func TestAuto(t *testing.T) {
+	backend := devicetest.Open(t, 4)
+	m := newModel(t, backend, newStore(), whole(cnn(0.3)), pictures, labels)
+	var losses [3][]float64
+	for n := 1; n <= 2; n++ {
+		mesh, err := backend.Mesh(xla.Axis(train.Axis, n))
+		check(t, err)
+		run, err := ddp.NewAuto(mesh, train.Recipe{Model: m, Rule: optim.AdamW(1e-2)})
+		check(t, err)
+		defer run.Close()
+		for i := range steps {
+			m, err := run.Step(images(i))
+			check(t, err)
+			losses[n] = append(losses[n], m.Loss)
+		}
+	}
+	for i, loss := range losses[2] {
+		if !(math.Abs(loss/losses[1][i]-1) < 1e-5) {
+			t.Errorf("losses %v on two devices, %v on one", losses[2], losses[1])
+		}
+	}
+}
+
+// TestModelsOfGoMLX trains the transformer of GoMLX's zoo, with dropout, and its feedforward network, of which
+// hyperparameters in the store say that it has batch normalization, dropout and a regularizer.
+func TestModelsOfGoMLX(t *testing.T) {
+	backend := devicetest.Open(t, 4)
+	text := shapes.Make(dtypes.Int32, 8, 6)
+	transformer := func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+		m := zoo.New(scope).WithVocabSize(5).WithEmbedDim(8).WithNumLayers(1).WithNumHeads(2).WithHeadDim(4).
+			WithFFNDim(16).WithMaxPosEmbed(6).WithDropout(0.2).WithBias(false)
+		return crossEntropy(m.Logits(inputs, zoo.CallOptions{}), graph.InsertAxes(targets, -1))
+	}
+	network := newStore()
+	network.SetParams(map[string]any{
+		fnn.ParamNumHiddenLayers: 2, fnn.ParamNumHiddenNodes: 8, "activation": "swish",
+		"normalization": "batch", "dropout_rate": 0.2, "l2_regularization": 1e-3,
+	})
+	for _, c := range []struct {
+		name  string
+		model *storemodel.Model
+		batch traintest.Batches
+	}{
+		{"zoo", newModel(t, backend, newStore(), transformer, text, text), func(i int) (x, y *tensors.Tensor) {
+			return random(seeded(i), text), random(seeded(100+i), text)
+		}},
+		{"fnn", newModel(t, backend, network, func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
+			x := graph.Reshape(inputs, inputs.Shape().Dim(0), -1)
+			return crossEntropy(fnn.New(scope, x, classes).Done(), targets)
+		}, pictures, labels), images},
+	} {
+		want := finish(t, start(t, backend, c.model, parallel.Layout{Microbatches: 2}), c.batch)
+		for _, l := range []parallel.Layout{{Data: 2}, {Replicas: 2, ZeRO: 3}} {
+			t.Run(fmt.Sprintf("%s %+v", c.name, l), func(t *testing.T) {
+				compare(t, want, finish(t, start(t, backend, c.model, l), c.batch))
+			})
+		}
+		if has := strings.Contains(fmt.Sprint(c.model.BufferNames()), "batch_normalization"); has != (c.name == "fnn") {
+			t.Errorf("%s: buffers %q", c.name, c.model.BufferNames())
+		}
+	}
+}

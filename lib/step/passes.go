@@ -1,0 +1,189 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// passRules say of each pass which of a block's three gradients and outputs for a micro-batch it is, which must be
+// there before it, and which must not: the bits are those of passWords.
+var passRules = map[Kind]struct{ is, needs, bars int }{
+	Forward: {is: 1, bars: 1}, Backward: {is: 6, needs: 1, bars: 6}, InputGrad: {is: 2, needs: 1, bars: 2},
+	WeightGrad: {is: 4, needs: 3, bars: 4}, Recompute: {needs: 1},
+}
+
+const allPasses = 7
+
+var passWords = map[int]string{1: "forward pass", 2: "input gradient", 4: "weight gradient"}
+
+// passes looks for sizes that cannot be, operations of what there is not, and passes that are missing, twice, or on
+// another rank than the others of the block for that micro-batch, or before them. It links those of different blocks.
+func (p *Plan) passes() (*links, error) {
+	if err := p.head(); err != nil {
+		return nil, err
+	}
+	on := make([]int, len(p.Blocks)*p.Micro) // by block and micro-batch, the ranks that have its passes
+	for r, list := range p.Ranks {
+		done := map[int]int{}
+		for i, op := range list {
+			if err := p.known(op); err != nil {
+				return nil, p.errorAt(r, i, "%w", err)
+			}
+			rule, key := passRules[op.Kind], op.Block*p.Micro+op.Micro
+			if lacks := rule.needs &^ done[key]; lacks != 0 {
+				return nil, p.errorAt(r, i, "it comes before the %s of the micro-batch, or on another rank: move it behind",
+					passWords[lacks&-lacks])
+			}
+			if done[key]&rule.bars != 0 {
+				return nil, p.errorAt(r, i, "the rank has that already: remove one, and keep B, or I and W")
+			}
+			if rule.is != 0 {
+				done[key] |= rule.is
+			}
+		}
+		for _, op := range list {
+			if op.Kind != Forward {
+				continue
+			}
+			key := op.Block*p.Micro + op.Micro
+			if lacks := allPasses &^ done[key]; lacks != 0 {
+				op.Kind = map[int]Kind{4: WeightGrad, 6: Backward}[lacks]
+				return nil, fmt.Errorf("step: block %d has no %v for micro-batch %d: add %v to rank %d",
+					op.Block, op.Kind, op.Micro, p.Text(op), r)
+			}
+			on[key]++
+		}
+	}
+	return p.linked(true), p.everywhere(on)
+}
+
+// everywhere looks for passes that are missing on all ranks or, in replicas, on some. Without axes there are none.
+func (p *Plan) everywhere(on []int) error {
+	replicas := 1
+	if len(p.Axes) > 0 {
+		replicas = slices.Max(on)
+	}
+	for key, n := range on {
+		op := Op{Kind: Forward, Block: key / p.Micro, Micro: key % p.Micro}
+		switch {
+		case n == 0:
+			return fmt.Errorf("step: block %d has no forward pass for micro-batch %d: add %v to a rank",
+				op.Block, op.Micro, p.Text(op))
+		case n != replicas:
+			return fmt.Errorf("step: block %d has its passes for micro-batch %d on %d ranks, want %d: "+
+				"let one in each replica have them", op.Block, op.Micro, n, replicas)
+		}
+	}
+	return nil
+}
+
+// head checks what is not in the ranks' lists.
+func (p *Plan) head() error {
+	ops := 0
+	for _, list := range p.Ranks {
+		ops += len(list)
+	}
+	switch {
+	case len(p.Ranks) == 0:
+		return errors.New("step: no ranks: give at least one")
+	case len(p.Blocks) == 0:
+		return errors.New("step: no blocks: give at least one")
+	case p.Micro < 1:
+		return fmt.Errorf("step: %d micro-batches: give at least 1", p.Micro)
+	case p.Micro > ops/len(p.Blocks): // so that memory is bounded by what there is
+		return fmt.Errorf("step: %d operations are too few for %d blocks and %d micro-batches", ops, len(p.Blocks), p.Micro)
+	case p.Every < 1 || p.Micro%p.Every != 0:
+		return fmt.Errorf("step: an update every %d micro-batches: give a divisor of the %d micro-batches", p.Every, p.Micro)
+	case p.Weights == Flush && p.Every != p.Micro:
+		return fmt.Errorf("step: an update every %d of %d micro-batches with weights %q: give %d, or other weights",
+			p.Every, p.Micro, p.Weights, p.Micro)
+	case !slices.Contains([]Weights{Flush, Stash, Vertical, Double}, p.Weights):
+		return fmt.Errorf("step: unknown weights %q: use %s, %s, %s or %s", p.Weights, Flush, Stash, Vertical, Double)
+	}
+	for b, block := range p.Blocks {
+		for _, u := range block.Units {
+			if u < 0 || u >= len(p.Units) {
+				return fmt.Errorf("step: block %d uses unit %d: there are %d units", b, u, len(p.Units))
+			}
+		}
+	}
+	return p.checkAxes()
+}
+
+func (p *Plan) checkAxes() error {
+	names := map[string]bool{}
+	for _, a := range p.Axes {
+		if !plain(a.Name) || names[a.Name] {
+			return fmt.Errorf("step: axis %q: give each axis a name of its own, of letters, digits and -_.+/ alone", a.Name)
+		}
+		names[a.Name] = true
+		in := map[int]bool{}
+		for _, g := range a.Groups {
+			if len(g) != a.Size {
+				return fmt.Errorf("step: axis %s: a group of %d ranks, its size is %d: make all groups as large",
+					a.Name, len(g), a.Size)
+			}
+			for _, r := range g {
+				if r < 0 || r >= len(p.Ranks) || in[r] {
+					return fmt.Errorf("step: axis %s: rank %d is in two groups, or is none of the %d ranks", a.Name, r, len(p.Ranks))
+				}
+				in[r] = true
+			}
+		}
+	}
+	for u, unit := range p.Units {
+		once := map[string]bool{}
+		for _, name := range unit.Reduce {
+			if !names[name] || once[name] {
+				return fmt.Errorf("step: unit %d is reduced along %q: give each of its axes once, and a line for each", u, name)
+			}
+			once[name] = true
+		}
+		if unit.Shard != "" && !once[unit.Shard] {
+			return fmt.Errorf("step: unit %d is sharded along %q: that must be one of the axes that it is reduced along",
+				u, unit.Shard)
+		}
+	}
+	return nil
+}
+
+// known refuses an operation of what the plan does not have.
+func (p *Plan) known(op Op) error {
+	v := verb{op.Kind, op.What}
+	if op.Kind == Wait {
+		v.Kind = op.Of
+	}
+	if _, ok := verbs[v]; !ok {
+		return fmt.Errorf("unknown kind %q of %q", byte(op.Kind), byte(op.What))
+	}
+	least, last := 0, len(p.Blocks)-1
+	if v.ofAll() {
+		least = -1
+	}
+	switch {
+	case v.ofBlock() && (op.Block < 0 || op.Block > last):
+		return fmt.Errorf("block %d: the model has blocks 0 to %d", op.Block, last)
+	case !v.ofBlock() && (op.Unit < least || op.Unit >= len(p.Units)):
+		return fmt.Errorf("unit %d: there are units 0 to %d", op.Unit, len(p.Units)-1)
+	case op.Micro < 0 || op.Micro >= p.Micro:
+		return fmt.Errorf("micro-batch %d: there are micro-batches 0 to %d", op.Micro, p.Micro-1)
+	case op.Peer < 0 || op.Peer >= len(p.Ranks):
+		return fmt.Errorf("rank %d: there are ranks 0 to %d", op.Peer, len(p.Ranks)-1)
+	case (v == verb{Send, Activation} || v == verb{Recv, Gradient}) && op.Block == last,
+		(v == verb{Send, Gradient} || v == verb{Recv, Activation}) && op.Block == 0:
+		return errors.New("there is no such block before or behind: remove it")
+	}
+	if op.Kind == Gather || op.Kind == Reduce {
+		if _, ok := p.Axis(op.Axis); !ok {
+			return fmt.Errorf("axis %q: there is no such axis: have it in the plan", op.Axis)
+		}
+	}
+	return nil
+}
+
+// errorAt is an error that says where.
+func (p *Plan) errorAt(rank, at int, format string, args ...any) error {
+	op := p.Ranks[rank][at]
+	return fmt.Errorf("step: rank %d, position %d, %v: %w", rank, at, p.Text(op), fmt.Errorf(format, args...))
+}
