@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/systest"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -15,6 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -174,4 +177,32 @@ func TestLayouts(t *testing.T) {
 		})
 	}
 	t.Logf("losses are off by at most %.2g", worst)
+}
+
+// TestOwnSchedule trains by a schedule that is none of the named ones, which says how many ranks and micro-batches there are.
+func TestOwnSchedule(t *testing.T) {
+	own, err := step.Parse("schedule mine\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rows, until = 8, 2
+	r, l := train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.5)}, parallel.Layout{Plan: own, Data: 2, ZeRO: 1}
+	if l.Ranks() != 2 || l.Devices() != 4 {
+		t.Errorf("%d ranks, %d devices", l.Ranks(), l.Devices())
+	}
+	want, _ := traintest.Alone(t, devices(), r, until, toyBatches(rows))
+	run := start(t, r, l)
+	steps(t, run, until, toyBatches(rows))
+	near(t, "a schedule of one's own", paramsOf(t, run), want, unitBound)
+	if name := run.Plan().Name; name != "mine" {
+		t.Errorf("the plan is called %q", name)
+	}
+	stuck := own.Clone()
+	slices.Reverse(stuck.Ranks[0])
+	checkError(t, "a schedule that cannot be", parallel.Layout{Plan: stuck}.Validate(), "rank 0")
+	async, err := pipeline.PipeDream(2, 2, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkError(t, "an asynchronous one", parallel.Layout{Plan: async}.Validate(), "updates while micro-batches are under way")
 }

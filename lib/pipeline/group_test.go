@@ -148,6 +148,11 @@ func TestAsynchronousCheckpoint(t *testing.T) {
 	var want, got result
 	want.train(t, run, 2, batches)
 	check(t, run.Save(ctx, dir, nil, 0))
+	in, out := batches(0)
+	loss, err := run.Evaluate(ctx, in, out) // which changes nothing
+	if check(t, err); !(loss < want.metrics[0].Loss) {
+		t.Errorf("the loss is %g after two steps, before %g", loss, want.metrics[0].Loss)
+	}
 	want.train(t, run, 3, batches)
 	again := start(t, backend, free(), o)
 	check(t, again.Load(ctx, traintest.Last(t, dir)))

@@ -26,7 +26,8 @@ type BlockCost struct {
 // Measure runs the passes of each block of a recipe's model on a device, several times, for micro-batches of the given
 // shapes; the values that they compute with are zeros. Blocks that are alike are measured once, and the device holds one
 // block at a time.
-func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Recipe, inputs, targets shapes.Shape) (costs []BlockCost, err error) {
+func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Recipe, inputs, targets shapes.Shape) (
+	costs []BlockCost, err error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}

@@ -45,8 +45,8 @@ type Options struct {
 	// backward pass (Huang et al. 2019, "GPipe", §2.3). Otherwise what is costly to recompute is saved.
 	Recompute bool
 	// Fused has one program for a backward pass that the schedule does not split. It is somewhat faster than the two programs
-	// of its parts, one after another, but is rounded otherwise. Without it schedules that split backward passes and those
-	// that do not have the same bits, where no parameter is in several blocks and each stage is on one of several ranks.
+	// of its parts, one after another, but is rounded otherwise. Without it all schedules on several ranks have the same bits,
+	// but for parameters that several blocks or several ranks of a pipeline have, as all have in DualPipe.
 	Fused bool
 	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in one
 	// process an hour. A rank that takes longer fails the group, and the others learn by which operation.
@@ -91,7 +91,8 @@ func New(ctx context.Context, backend *xla.Backend, r train.Recipe, o Options) (
 // Join makes this process's rank of a group, which runs on one of the backend's devices. The group has Options.Replicas
 // times as many ranks as the schedule; those of a pipeline are neighbours. It is a collective call: all begin with rank
 // 0's initial state.
-func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe, o Options) (train.Trainer, error) {
+func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe, o Options) (train.Trainer,
+	error) {
 	s, err := o.spec(r)
 	if err != nil {
 		return nil, err
@@ -143,8 +144,8 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 		return s, errors.New("pipeline: Recipe.Replicas is set, which is for one program on several devices: leave it nil, and set " +
 			"Options.Replicas")
 	case o.Schedule.Weights != step.Flush && (r.Clip > 0 || len(r.Policy().Scaling.States()) > 0):
-		return s, fmt.Errorf("pipeline: the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or loss scaling "+
-			"wait for all of them: leave them out, or use a schedule that flushes", o.Schedule.Name)
+		return s, fmt.Errorf("pipeline: the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or "+
+			"loss scaling wait for all of them: leave them out, or use a schedule that flushes", o.Schedule.Name)
 	}
 	model, err := chain.Of(r.Model)
 	if err != nil {
