@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/step"
@@ -81,5 +84,34 @@ func TestForetold(t *testing.T) {
 			}
 			check(t, run.Close())
 		})
+	}
+}
+
+// TestRefused has what the engine cannot play, with what its errors name.
+func TestRefused(t *testing.T) {
+	m := toy.Layers(3, false)
+	spec := func(change func(p *step.Plan)) engine.Spec {
+		p, members := replicas(m, 2, 1)
+		p.Inside(train.Axis, 2)
+		for u := range p.Units {
+			p.Units[u].Reduce = []string{train.Axis, "replica"}
+		}
+		change(p)
+		return engine.Spec{Recipe: train.Recipe{Model: m, Rule: optim.SGD(1)}, Plans: []*step.Plan{ddp.Average(p, true, false)},
+			Members: members}
+	}
+	check(t, engine.Check(spec(func(*step.Plan) {})))
+	for name, c := range map[string]struct {
+		spec engine.Spec
+		says string
+	}{
+		"no plan":  {engine.Spec{Recipe: train.Recipe{Model: m}}, "without plans"},
+		"order":    {spec(func(p *step.Plan) { p.Units[1].Reduce = []string{"replica", train.Axis} }), `"replica", between ranks, before`},
+		"two axes": {spec(func(p *step.Plan) { p.Units[0].Shard, p.Units[1].Shard = train.Axis, "replica" }), "along one axis"},
+		"no axis":  {spec(func(p *step.Plan) { p.Units[0].Shard = "nowhere" }), `"nowhere"`},
+	} {
+		if err := engine.Check(c.spec); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q in it", name, err, c.says)
+		}
 	}
 }
