@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shardbook/shardbook/lib/chart"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
 // pipelineBench measures what a pipeline costs, in two ways. Ranks that only sleep show what playing a schedule takes
@@ -44,7 +44,7 @@ func (b *pipelineBench) cases() (cases []testCase, err error) {
 	}
 	for _, of := range []struct {
 		class, name string
-		kinds       []schedule.Kind
+		kinds       []pipeline.Kind
 	}{
 		{ranksSleep, fmt.Sprintf("%d layers, sleeping %g ms", b.size.Layers, b.size.ForwardMS), sleptKinds},
 		{ranksTrain, fmt.Sprintf("%d layers, width %d, %d rows", b.size.Layers, b.size.Width, b.size.Rows), trainedKinds},
@@ -55,7 +55,7 @@ func (b *pipelineBench) cases() (cases []testCase, err error) {
 			if err != nil {
 				return nil, err
 			}
-			c.Stages = s.Stages
+			c.Stages = len(s.Blocks)
 			cases = append(cases, testCase{name: fmt.Sprintf("%s, %s", of.name, kind), class: of.class, params: c, within: trainTolerance})
 		}
 	}

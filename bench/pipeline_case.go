@@ -12,7 +12,8 @@ import (
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/step"
 )
 
 // pipelineRanks is how many ranks a pipeline has.
@@ -23,9 +24,9 @@ const pipelineRate = 0.1
 
 // Schedules of [pipelineBench].
 var (
-	trainedKinds = []schedule.Kind{schedule.KindGPipe, schedule.Kind1F1B, schedule.KindInterleaved}
+	trainedKinds = []pipeline.Kind{pipeline.KindGPipe, pipeline.Kind1F1B, pipeline.KindInterleaved}
 	// sleptKinds begins with those that PyTorch has too.
-	sleptKinds = append(trainedKinds[:3:3], schedule.KindZBH1, schedule.KindZBH2, schedule.KindZBV)
+	sleptKinds = append(trainedKinds[:3:3], pipeline.KindZBH1, pipeline.KindZBH2, pipeline.KindZBV)
 )
 
 // pipelineSize is a stack of layers, gelu(x·w + b), their batch, and how long a layer sleeps that is none.
@@ -56,19 +57,19 @@ func (s pipelineSize) check() error {
 // pipelineCase is a size with a schedule.
 type pipelineCase struct {
 	pipelineSize
-	Kind   schedule.Kind `json:"kind"`
+	Kind   pipeline.Kind `json:"kind"`
 	Ranks  int           `json:"ranks"`
 	Stages int           `json:"stages"`
 }
 
-func (c pipelineCase) schedule() (schedule.Schedule, error) {
-	return schedule.New(c.Kind, c.Ranks, c.Microbatches, 0)
+func (c pipelineCase) schedule() (*step.Plan, error) {
+	return pipeline.NewSchedule(c.Kind, c.Ranks, c.Microbatches, 0)
 }
 
 // costs are what the passes of a stage sleep, in milliseconds.
-func (c pipelineCase) costs() schedule.Costs {
+func (c pipelineCase) costs() step.Costs {
 	forward := []float64{c.ForwardMS * float64(c.Layers) / float64(c.Stages)}
-	return schedule.Costs{Forward: forward, InputGrad: forward, WeightGrad: forward}
+	return step.Costs{Forward: forward, InputGrad: forward, WeightGrad: forward}
 }
 
 // model has the numbered arrays of [flashData] as weights, and biases of 0.

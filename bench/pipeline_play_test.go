@@ -8,33 +8,43 @@ import (
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// BenchmarkPlay says what it costs to play a schedule whose passes take no time: GPipe's step by the Player, over a loop that sends
-// and receives the same messages between the same ranks, one after another, and does nothing else. The two take turns. The ratios
-// are the median of the rounds' and that of the least times.
+// BenchmarkPlay says what it costs to carry a schedule out: a step of GPipe of a layer of one number for each stage, over a loop that
+// sends and receives the same messages between the same ranks, one after another, and does nothing else. The two take turns. The
+// ratios are the median of the rounds' and that of the least times.
 func BenchmarkPlay(b *testing.B) {
 	const microbatches, inner = 64, 4
-	plan, err := schedule.GPipe(pipelineRanks, microbatches)
+	plan, err := pipeline.GPipe(pipelineRanks, microbatches)
 	if err != nil {
 		b.Fatal(err)
 	}
-	player, err := pipeline.NewPlayer(plan)
+	backend, err := xla.Open(xla.Devices(pipelineRanks), xla.Plugin("cpu"))
 	if err != nil {
 		b.Fatal(err)
 	}
+	defer backend.Close()
+	var played trainXLA
+	played.backend, played.start = backend, startPlan(pipeline.Options{Schedule: plan, Fused: true})
+	size := pipelineSize{Microbatches: microbatches}
+	if err := played.begin(pipelineCase{size, pipeline.KindGPipe, pipelineRanks, pipelineRanks}.smallest()); err != nil {
+		b.Fatal(err)
+	}
+	defer played.run.Close()
 	groups, err := group.New(pipelineRanks)
 	if err != nil {
 		b.Fatal(err)
 	}
 	all := ranks{groups: groups}
-	idle := pipeline.Sleeper{Costs: schedule.Costs{Forward: []float64{0}, Backward: []float64{0}}}
-	ways := []func(ctx context.Context, i int) error{
-		func(ctx context.Context, i int) error {
-			return player.Play(ctx, groups[i], idle, pipeline.PlayOptions{})
+	ways := []func() error{
+		func() error {
+			_, err := played.step()
+			return err
 		},
-		func(ctx context.Context, i int) error { return passOn(ctx, groups[i], microbatches) },
+		func() error {
+			return all.do(func(ctx context.Context, i int) error { return passOn(ctx, groups[i], microbatches) })
+		},
 	}
 	took := make([]sampleTimes, len(ways))
 	for round := 0; b.Loop(); round++ {
@@ -42,7 +52,7 @@ func BenchmarkPlay(b *testing.B) {
 			k := (round + i) % len(ways)
 			begin := time.Now()
 			for range inner {
-				if err := all.do(ways[k]); err != nil {
+				if err := ways[k](); err != nil {
 					b.Fatal(err)
 				}
 			}

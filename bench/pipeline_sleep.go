@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
 // plannedCase reads a case, and makes its schedule.
-func plannedCase(params []byte) (c pipelineCase, plan schedule.Schedule, err error) {
+func plannedCase(params []byte) (c pipelineCase, plan *step.Plan, err error) {
 	if err = json.Unmarshal(params, &c); err == nil {
 		plan, err = c.schedule()
 	}
@@ -36,48 +39,36 @@ func (s *simulated) prepare(params []byte) error {
 func (s *simulated) sample(int) (float64, error) { return s.ms, nil }
 func (s *simulated) finish() error               { return nil }
 
-// sleepers play a schedule with ranks that sleep.
-type sleepers struct {
-	ranks
-	player *pipeline.Player
-	pipeline.Sleeper
-}
+// sleepers train the smallest model, a layer for each stage, whose passes take as long as is said: ranks that sleep.
+type sleepers struct{ trainXLA }
 
-func serveSleepers(context.Context) (subject, func(), error) { return &sleepers{}, func() {}, nil }
+func serveSleepers(ctx context.Context) (subject, func(), error) {
+	backend, err := openXLA(ctx, pipelineRanks)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &sleepers{trainXLA{backend: backend}}, backend.Close, nil
+}
 
 func (s *sleepers) prepare(params []byte) error {
 	c, plan, err := plannedCase(params)
 	if err != nil {
 		return err
 	}
-	if s.player, err = pipeline.NewPlayer(plan); err != nil {
-		return err
-	}
-	if s.groups, err = group.New(len(plan.Ranks)); err != nil {
-		return err
-	}
-	s.Sleeper = pipeline.Sleeper{Costs: c.costs(), Unit: time.Millisecond}
-	return s.play()
+	costs := c.costs()
+	s.start = startPlan(pipeline.Options{Schedule: plan, Fused: true,
+		Pace: func(op step.Op) time.Duration { return time.Duration(costs.Took(op) * float64(time.Millisecond)) }})
+	return s.begin(c.smallest())
 }
 
-// play plays the schedule once. A message from the wrong pass is an error.
-func (s *sleepers) play() error {
-	return s.do(func(ctx context.Context, i int) error {
-		return s.player.Play(ctx, s.groups[i], s.Sleeper, pipeline.PlayOptions{})
-	})
+// smallest is a recipe of a layer for each stage, of one number for each micro-batch, and its batch.
+func (c pipelineCase) smallest() (r train.Recipe, inputs, targets *tensors.Tensor) {
+	c.Layers, c.Width, c.Rows = c.Stages, 1, c.Microbatches
+	inputs, targets = c.batch()
+	return train.Recipe{Model: c.model(), Rule: optim.SGD(pipelineRate)}, inputs, targets
 }
 
-func (s *sleepers) sample(calls int) (float64, error) {
-	if err := s.play(); err != nil { // the first call after a pause is slow
-		return 0, err
-	}
-	begin := time.Now()
-	for range calls {
-		if err := s.play(); err != nil {
-			return 0, err
-		}
-	}
-	return milliseconds(begin, calls), nil
-}
+// facts are none: what is learnt does not matter.
+func (s *sleepers) facts() (facts, error) { return facts{}, nil }
 
-func (s *sleepers) finish() error { return s.play() }
+func (s *sleepers) finish() error { return s.run.Close() }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/systest"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
 // smallPipeline is a benchmark that is done soon.
@@ -43,7 +43,7 @@ func checkPipeline(t *testing.T, records []record, slept, trained string) {
 	t.Helper()
 	for _, of := range []struct {
 		name  string
-		kinds []schedule.Kind
+		kinds []pipeline.Kind
 		want  string
 	}{
 		{"8 layers, sleeping ", trainedKinds, slept},
@@ -70,7 +70,7 @@ func checkPipeline(t *testing.T, records []record, slept, trained string) {
 // TestPipelineSimulated compares a step with the closed form of Narayanan et al. 2021, "Efficient Large-Scale Language Model
 // Training on GPU Clusters Using Megatron-LM", §2.2: m+(p−1)/v passes of a rank's share, forward and backward.
 func TestPipelineSimulated(t *testing.T) {
-	for kind, chunks := range map[schedule.Kind]float64{schedule.KindGPipe: 1, schedule.Kind1F1B: 1, schedule.KindInterleaved: 2} {
+	for kind, chunks := range map[pipeline.Kind]float64{pipeline.KindGPipe: 1, pipeline.Kind1F1B: 1, pipeline.KindInterleaved: 2} {
 		c := pipelineCase{pipelineSize{Layers: 8, Microbatches: 8, ForwardMS: 5}, kind, pipelineRanks, pipelineRanks * int(chunks)}
 		plan, err := c.schedule()
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/train"
@@ -51,25 +50,24 @@ func startPipeline(c pipelineCase) startRun {
 		if err != nil {
 			return nil, err
 		}
-		engine, err := pipeline.NewEngine(backend, r)
-		if err != nil {
-			return nil, err
-		}
-		p, err := engine.Pipeline(pipeline.Options{Schedule: plan})
-		if err != nil {
-			engine.Close()
-			return nil, err
-		}
-		return joinRanks(backend, engine, func(ctx context.Context, g group.Group, device int) (trainRank, error) {
-			rank, err := p.Join(ctx, g, device)
-			if err != nil {
-				return trainRank{}, err
-			}
-			return trainRank{func(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
-				m, err := rank.Step(ctx, inputs, targets)
-				// The loss is where the last stage is, and the mean of the ranks is taken.
-				return m.Loss * float64(len(plan.Ranks)), err
-			}, rank.Close}, nil
-		})
+		return startPlan(pipeline.Options{Schedule: plan})(backend, r)
 	}
+}
+
+func startPlan(o pipeline.Options) startRun {
+	return func(backend *xla.Backend, r train.Recipe) (trainRun, error) {
+		run, err := pipeline.New(context.Background(), backend, r, o)
+		if err != nil {
+			return nil, err
+		}
+		return trainerRun{run}, nil
+	}
+}
+
+// trainerRun is a trainer as a [trainRun].
+type trainerRun struct{ train.Trainer }
+
+// Step implements trainRun.
+func (r trainerRun) Step(inputs, targets *tensors.Tensor) (train.Metrics, error) {
+	return r.Trainer.Step(context.Background(), inputs, targets)
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shardbook/shardbook/internal/userfile"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/step"
 )
 
 // scheduleOptions are the flags of the command.
@@ -75,7 +76,7 @@ func scheduleCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.kind, "kind", string(schedule.Kind1F1B), "one of "+strings.Join(scheduleKinds(), ", "))
+	f.StringVar(&o.kind, "kind", string(pipeline.Kind1F1B), "one of "+strings.Join(scheduleKinds(), ", "))
 	f.IntVar(&o.stages, "stages", 4, "devices of the pipeline")
 	f.IntVar(&o.microbatches, "microbatches", 8, "micro-batches of a step")
 	f.IntVar(&o.chunks, "chunks", 0, "stages that a device has, of the kinds that let one choose (default 2; search: 1)")
@@ -91,10 +92,10 @@ func scheduleCommand() *cobra.Command {
 }
 
 // kindSearch is the kind that is looked for.
-const kindSearch = string(schedule.KindSearch)
+const kindSearch = string(pipeline.KindSearch)
 
 func scheduleKinds() (names []string) {
-	for _, k := range schedule.Kinds() {
+	for _, k := range pipeline.Kinds() {
 		names = append(names, string(k))
 	}
 	return append(names, kindSearch)
@@ -129,48 +130,48 @@ func (o *scheduleOptions) validate(cmd *cobra.Command) error {
 }
 
 // build makes, finds or reads the schedule.
-func (o *scheduleOptions) build(in io.Reader, costs schedule.Costs) (schedule.Schedule, error) {
+func (o *scheduleOptions) build(in io.Reader, costs step.Costs) (*step.Plan, error) {
 	if o.read != "" {
 		s, err := readSchedule("read", o.read, in)
 		if err != nil {
 			return s, err
 		}
-		return s, checkCosts(o.cost, costs, s.Stages/s.Chunks())
+		return s, checkCosts(o.cost, costs, len(s.Blocks)/s.Chunks())
 	}
 	if err := checkCosts(o.cost, costs, o.stages); err != nil {
-		return schedule.Schedule{}, err
+		return nil, err
 	}
 	if o.kind == kindSearch {
 		chunks := max(o.chunks, 1)
 		if o.chunks < 0 {
-			return schedule.Schedule{}, fmt.Errorf("--chunks=%d: want at least 1", o.chunks)
+			return nil, fmt.Errorf("--chunks=%d: want at least 1", o.chunks)
 		}
-		s, err := schedule.Search(o.stages, o.microbatches, chunks, costs.Spread(chunks), o.memory*float64(chunks))
+		s, err := pipeline.Search(o.stages, o.microbatches, chunks, costs.Spread(chunks), o.memory*float64(chunks))
 		if err != nil && chunks > 1 {
 			err = fmt.Errorf("%w (in chunks, of which a device has %d)", err, chunks)
 		}
 		return s, err
 	}
-	return schedule.New(schedule.Kind(o.kind), o.stages, o.microbatches, o.chunks)
+	return pipeline.NewSchedule(pipeline.Kind(o.kind), o.stages, o.microbatches, o.chunks)
 }
 
 // maxSchedule is more bytes than any schedule has that is read.
 const maxSchedule = 64 << 20
 
 // readSchedule reads either form, by how it begins, from the file that a flag names.
-func readSchedule(flag, path string, in io.Reader) (schedule.Schedule, error) {
+func readSchedule(flag, path string, in io.Reader) (*step.Plan, error) {
 	text, err := readOr(in, path, maxSchedule)
 	if err != nil {
-		return schedule.Schedule{}, fmt.Errorf("--%s: %w", flag, err)
+		return nil, fmt.Errorf("--%s: %w", flag, err)
 	}
-	var s schedule.Schedule
+	var s *step.Plan
 	if isScheduleText(string(text)) {
-		s, err = schedule.Parse(string(text))
+		s, err = step.Parse(string(text))
 	} else {
-		s, err = schedule.ReadCSV(strings.NewReader(string(text)))
+		s, err = step.ReadCSV(strings.NewReader(string(text)))
 	}
 	if err != nil {
-		return schedule.Schedule{}, fmt.Errorf("--%s: %s: %w", flag, path, err)
+		return nil, fmt.Errorf("--%s: %s: %w", flag, path, err)
 	}
 	return s, nil
 }

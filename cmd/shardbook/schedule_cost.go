@@ -5,12 +5,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/step"
 )
 
-// parseCosts reads costs as in F=1:2:1:1,B=2,link=0.1. What is not given is as in schedule.Equal.
-func parseCosts(text string) (schedule.Costs, error) {
-	c := schedule.Equal()
+// parseCosts reads costs as in F=1:2:1:1,B=2,link=0.1. What is not given is as in step.Equal.
+func parseCosts(text string) (step.Costs, error) {
+	c := step.Equal()
 	if text == "" {
 		return c, nil
 	}
@@ -48,7 +48,7 @@ func parseCosts(text string) (schedule.Costs, error) {
 }
 
 // checkCosts returns an error for a list that has not one value for each of a pipeline's parts.
-func checkCosts(text string, c schedule.Costs, parts int) error {
+func checkCosts(text string, c step.Costs, parts int) error {
 	for _, list := range [][]float64{c.Forward, c.InputGrad, c.WeightGrad, c.Backward, c.Update, c.Activation, c.Kept} {
 		if n := len(list); n > 1 && n != parts {
 			return fmt.Errorf("--cost=%.60s: a list has %d values for %d stages: give one for each, or one for all", text, n, parts)

@@ -13,20 +13,21 @@ import (
 
 	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/chart"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/step/draw"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
 // write writes the files that flags ask for. One that is there already, and is of another kind, is an error.
-func (o *scheduleOptions) write(t schedule.Timeline) error {
+func (o *scheduleOptions) write(t step.Timeline) error {
 	for _, f := range []struct {
 		flag, path string
 		same       func(io.Reader) bool // tells whether a file is of the kind
 		make       func(io.Writer) error
 	}{
-		{"csv", strings.TrimPrefix(o.csv, "-"), isScheduleCSV, t.Schedule.WriteCSV},
+		{"csv", strings.TrimPrefix(o.csv, "-"), isScheduleCSV, t.Plan.WriteCSV},
 		{"trace", o.trace, isTrace, func(w io.Writer) error {
-			tr, err := t.Trace(time.Millisecond)
+			tr, err := draw.Trace(t, time.Millisecond)
 			if err != nil {
 				return err
 			}
@@ -69,7 +70,7 @@ func replaceFile(path string, same func(io.Reader) bool, make func(io.Writer) er
 }
 
 func isScheduleCSV(r io.Reader) bool {
-	_, err := schedule.ReadCSV(r)
+	_, err := step.ReadCSV(r)
 	return err == nil
 }
 
@@ -87,12 +88,12 @@ func isSchedulePage(r io.Reader) bool {
 }
 
 // writeSchedulePage writes the timeline's charts as a page that needs nothing else.
-func writeSchedulePage(w io.Writer, t schedule.Timeline) error {
-	name := fmt.Sprintf("%s, %d devices, %d micro-batches", t.Schedule.Name, len(t.Start), t.Schedule.Microbatches)
+func writeSchedulePage(w io.Writer, t step.Timeline) error {
+	name := fmt.Sprintf("%s, %d devices, %d micro-batches", t.Plan.Name, len(t.Start), t.Plan.Micro)
 	page := pageStart + "<title>" + html.EscapeString(name) + "</title>\n"
 	for _, c := range []*chart.Chart{
-		t.Chart(name).Axes("time", ""),
-		t.MemoryChart("stashed activations").Axes("time", "micro-batches of a device's part"),
+		draw.Chart(t, name).Axes("time", ""),
+		draw.Memory(t, "stashed activations").Axes("time", "micro-batches of a device's part"),
 	} {
 		fragment, err := c.HTML()
 		if err != nil {

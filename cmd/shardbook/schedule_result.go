@@ -6,31 +6,32 @@ import (
 	"math/big"
 	"strings"
 
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/step"
 )
 
 // scheduleResult is what --json prints. Lists are by device. Times are in the unit of the costs, memory in micro-batches of
 // a device's part of the model.
 type scheduleResult struct {
-	Kind            string           `json:"kind"`
-	Stages          int              `json:"stages"` // devices
-	Microbatches    int              `json:"microbatches"`
-	Chunks          int              `json:"chunks"` // of a device's part
-	Weights         schedule.Weights `json:"weights"`
-	Every           int              `json:"every"`     // micro-batches of an update
-	Bubble          float64          `json:"bubble"`    // share of the step time that is idle
-	StepTime        float64          `json:"step_time"` // the period of steps with no barrier between them
-	Makespan        float64          `json:"makespan"`
-	Idle            []float64        `json:"idle"`
-	PeakActivations []int            `json:"peak_activations"` // stashed micro-batches, each counted for each stage
-	PeakMemory      []float64        `json:"peak_memory"`
+	Kind            string       `json:"kind"`
+	Stages          int          `json:"stages"` // devices
+	Microbatches    int          `json:"microbatches"`
+	Chunks          int          `json:"chunks"` // of a device's part
+	Weights         step.Weights `json:"weights"`
+	Every           int          `json:"every"`     // micro-batches of an update
+	Bubble          float64      `json:"bubble"`    // share of the step time that is idle
+	StepTime        float64      `json:"step_time"` // the period of steps with no barrier between them
+	Makespan        float64      `json:"makespan"`
+	Idle            []float64    `json:"idle"`
+	PeakActivations []int        `json:"peak_activations"` // stashed micro-batches, each counted for each stage
+	PeakMemory      []float64    `json:"peak_memory"`
 	// KeptVersions is the most versions of a stage's weights that a device has at once.
 	KeptVersions []int `json:"kept_versions"`
 }
 
-func newScheduleResult(t schedule.Timeline) (scheduleResult, error) {
-	s := t.Schedule
-	r := scheduleResult{Kind: s.Name, Stages: len(s.Ranks), Microbatches: s.Microbatches, Chunks: s.Chunks(),
+func newScheduleResult(t step.Timeline) (scheduleResult, error) {
+	s := t.Plan
+	r := scheduleResult{Kind: s.Name, Stages: len(s.Ranks), Microbatches: s.Micro, Chunks: s.Chunks(),
 		Weights: s.Weights, Every: s.Every, Bubble: t.Bubble, StepTime: t.StepTime, Makespan: t.Makespan, Idle: t.Idle,
 		PeakActivations: t.PeakActivations, PeakMemory: t.PeakMemory}
 	kept, err := s.KeptVersions()
@@ -48,7 +49,7 @@ func newScheduleResult(t schedule.Timeline) (scheduleResult, error) {
 }
 
 // text is the picture, and below it what it comes to. With the usual costs the bubble has a formula.
-func (r scheduleResult) text(t schedule.Timeline, usual bool) string {
+func (r scheduleResult) text(t step.Timeline, usual bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d devices, %d micro-batches", r.Kind, r.Stages, r.Microbatches)
 	if r.Chunks > 1 {
@@ -59,7 +60,7 @@ func (r scheduleResult) text(t schedule.Timeline, usual bool) string {
 	fmt.Fprintf(&b, "step time  %g, the period of steps with no barrier between them\n", r.StepTime)
 	fmt.Fprintf(&b, "makespan   %g, from the first start to the last end\n", r.Makespan)
 	fmt.Fprintf(&b, "memory     at most %s micro-batches of its part are stashed on device 0, 1, …\n", join(r.PeakMemory))
-	if r.Weights != schedule.Flush {
+	if r.Weights != step.Flush {
 		fmt.Fprintf(&b, "versions   at most %s of the weights are kept on device 0, 1, …; one update for each %d micro-batches\n",
 			join(r.KeptVersions), r.Every)
 		fmt.Fprintf(&b, "           The bubble is that of filling and draining the pipeline once: a run that goes on has none.\n")
@@ -89,27 +90,27 @@ func (r scheduleResult) fraction(usual bool) string {
 
 // formula is the closed form of a bubble, if the kind has one and it gives this share.
 func (r scheduleResult) formula(share *big.Rat) string {
-	kind, chunks := schedule.Kind(r.Kind), 0
+	kind, chunks := pipeline.Kind(r.Kind), 0
 	if kind.Chunked() {
 		chunks = r.Chunks
 	}
-	idle, total, ok := schedule.Bubble(kind, r.Stages, r.Microbatches, chunks)
+	idle, total, ok := pipeline.Bubble(kind, r.Stages, r.Microbatches, chunks)
 	if !ok || share.Cmp(big.NewRat(int64(idle), int64(total))) != 0 {
 		return ""
 	}
 	d, m, usual := r.Stages, r.Microbatches, idle == r.Stages-1 // else there are few micro-batches, and more is idle
 	switch {
-	case kind == schedule.KindNaive:
+	case kind == pipeline.KindNaive:
 		return "(d-1)/d"
-	case kind == schedule.KindGPipe || kind == schedule.Kind1F1B:
+	case kind == pipeline.KindGPipe || kind == pipeline.Kind1F1B:
 		return "(d-1)/(m+d-1)"
 	case kind.Chunked() && usual:
 		return "(d-1)/(v·m+d-1)"
-	case kind == schedule.KindZBH1 && usual:
+	case kind == pipeline.KindZBH1 && usual:
 		return "(d-1)/(3m+d-1)"
-	case (kind == schedule.KindZBH2 || kind == schedule.KindZBV) && m < 2*d-1:
+	case (kind == pipeline.KindZBH2 || kind == pipeline.KindZBV) && m < 2*d-1:
 		return "(2d-1-m)/(3m+2d-1-m)"
-	case kind == schedule.KindDualPipe:
+	case kind == pipeline.KindDualPipe:
 		return "(d/2-1)/(3m+d/2-1)"
 	}
 	return ""

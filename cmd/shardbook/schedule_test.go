@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -88,7 +88,7 @@ memory     at most 2, 1 micro-batches of its part are stashed on device 0, 1, â€
 // TestScheduleJSON compares the numbers with the closed forms, in units of a device's whole part whatever the chunks:
 // whoever computes has 3 a micro-batch.
 func TestScheduleJSON(t *testing.T) {
-	for _, kind := range schedule.Kinds() {
+	for _, kind := range pipeline.Kinds() {
 		for _, chunks := range []int{1, 3} {
 			args := []string{"--kind", string(kind), "--stages", "4", "--microbatches", "12"}
 			switch {
@@ -100,11 +100,11 @@ func TestScheduleJSON(t *testing.T) {
 				chunks = 0
 			}
 			r := scheduleJSON(t, args...)
-			s, err := schedule.New(kind, 4, 12, chunks)
+			s, err := pipeline.NewSchedule(kind, 4, 12, chunks)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Kind != string(kind) || r.Stages != 4 || r.Microbatches != 12 || r.Chunks*4 != max(s.Stages, 4) || r.Weights != s.Weights || r.Every != s.Every {
+			if r.Kind != string(kind) || r.Stages != 4 || r.Microbatches != 12 || r.Chunks*4 != max(len(s.Blocks), 4) || r.Weights != s.Weights || r.Every != s.Every {
 				t.Errorf("%q: %+v", args, r)
 			}
 			if !slices.Equal(r.PeakActivations, s.PeakActivations()) {
@@ -115,7 +115,7 @@ func TestScheduleJSON(t *testing.T) {
 					t.Errorf("%q: memory %v of %v stages, of which %d are a part", args, r.PeakMemory[i], n, r.Chunks)
 				}
 			}
-			idle, total, ok := schedule.Bubble(kind, 4, 12, chunks)
+			idle, total, ok := pipeline.Bubble(kind, 4, 12, chunks)
 			if !ok {
 				continue
 			}
@@ -150,7 +150,7 @@ func TestScheduleFiles(t *testing.T) {
 	for range 2 { // the second time over the first one's files
 		schedulePrinted(t, append(common, "--csv", csv, "--trace", tr, "--chart", page)...)
 	}
-	s, err := schedule.ZBV(3, 5)
+	s, err := pipeline.ZBV(3, 5)
 	if err != nil {
 		t.Fatal(err)
 	}

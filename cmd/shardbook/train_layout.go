@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	layouts "github.com/shardbook/shardbook/lib/parallel"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
 // layoutSettings are those of layouts alone, which compose pipelines, ZeRO and devices that share layers or sequences.
@@ -53,7 +53,7 @@ func (p *parallel) layout(batch, ring, ulysses int) (layouts.Layout, error) {
 	if err != nil {
 		return l, err
 	}
-	l.Schedule, l.Chunks, l.Microbatches = cmp.Or(p.PipeSchedule, schedule.Kind1F1B), p.Chunks, s.Microbatches
+	l.Schedule, l.Chunks, l.Microbatches = cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), p.Chunks, s.Micro
 	l.Cut, err = p.cutList()
 	return l, err
 }

@@ -58,23 +58,24 @@ func (e layoutEngine) Join(ctx context.Context, g group.Group, number int) (rank
 		return nil, err
 	}
 	bytes, err := e.Bytes(g.Rank())
-	return layoutRank{r, byName(bytes)}, err
+	return planRank{r, byName(bytes)}, err
 }
 
 // Close has nothing to do: ranks have programs of their own.
 func (e layoutEngine) Close() {}
 
-type layoutRank struct {
+// planRank is a rank that carries a plan out.
+type planRank struct {
 	train.Trainer
 	memory map[string]int64
 }
 
-func (r layoutRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
+func (r planRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
 	m, err := r.Trainer.Step(ctx, inputs, targets)
 	return ddp.Metrics{Metrics: m}, err
 }
 
-func (r layoutRank) Memory() map[string]int64 { return r.memory }
+func (r planRank) Memory() map[string]int64 { return r.memory }
 
 // sentByAxis is what ranks of a layout sent in the last step: of each kind the most. It is nil for other runs. With a crew it is a
 // collective call.
@@ -88,7 +89,7 @@ func (t *training) sentByAxis() (map[string]int64, error) {
 	}
 	most := map[string]int64{}
 	for _, one := range run.ranks {
-		own, err := one.(layoutRank).Traffic()
+		own, err := one.(planRank).Traffic()
 		if err != nil {
 			return nil, err
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
 // Ways to cut a model into stages besides a list.
@@ -20,7 +20,7 @@ const (
 // pipeSettings say how a model is spread over the ranks of a pipeline.
 type pipeSettings struct {
 	Pipe            int           `json:"pipe,omitempty"` // ranks; 0 is no pipeline
-	PipeSchedule    schedule.Kind `json:"pipe_schedule,omitempty"`
+	PipeSchedule    pipeline.Kind `json:"pipe_schedule,omitempty"`
 	Microbatches    int           `json:"microbatches,omitempty"` // 0 is for the schedule and the batch to say
 	Chunks          int           `json:"chunks,omitempty"`       // 0 is the schedule's
 	Cut             string        `json:"cut,omitempty"`
@@ -58,7 +58,7 @@ func (p *pipeSettings) given() string {
 }
 
 func (p *pipeSettings) normalize() {
-	p.PipeSchedule = schedule.Kind(strings.ToLower(string(p.PipeSchedule)))
+	p.PipeSchedule = pipeline.Kind(strings.ToLower(string(p.PipeSchedule)))
 	p.Cut = strings.ToLower(strings.ReplaceAll(p.Cut, " ", ""))
 }
 

@@ -10,70 +10,74 @@ import (
 
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // pipeEngine has ranks each of which holds some stages of the model.
 type pipeEngine struct {
-	*pipeline.Pipeline
-	recipe   train.Recipe
-	schedule schedule.Schedule
+	backend *xla.Backend
+	recipe  train.Recipe
+	options pipeline.Options
+	plan    *step.Plan
 }
 
 func newPipeEngine(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, in around) (engine, int, error) {
-	s, err := j.Parallel.schedule(j.Batch)
+	p := j.Parallel
+	s, err := p.schedule(j.Batch)
 	if err != nil {
 		return nil, 0, err
 	}
-	engine, err := pipeline.NewEngine(backend, recipe)
+	o := pipeline.Options{Schedule: s, Replicas: p.Data, Recompute: p.RecomputeStages, Timeout: patience, Trace: in.recorder}
+	if o.Cut, err = p.cutBlocks(ctx, backend, recipe, s, batch, in.crew); err != nil {
+		return nil, 0, err
+	}
+	plan, err := o.Plan(recipe)
 	if err != nil {
 		return nil, 0, err
 	}
-	made, err := newPipeline(ctx, engine, j.Parallel, s, batch, in)
-	if err != nil {
-		engine.Close()
-		return nil, 0, err
-	}
-	return pipeEngine{made, recipe, s}, made.Ranks(), nil
+	return pipeEngine{backend, recipe, o, plan}, len(plan.Ranks), nil
 }
 
-// newPipeline cuts the model into stages.
-func newPipeline(ctx context.Context, engine *pipeline.Engine, p parallel, s schedule.Schedule, batch batchFunc, in around) (*pipeline.Pipeline, error) {
-	cut, err := p.cutList()
-	if p.Cut == cutMeasured {
-		cut, err = measuredCut(ctx, engine, s, p.Data, batch)
-		if err == nil {
-			var all [][]int
-			if all, err = shared(in.crew, cut); err == nil {
-				cut = all[0] // each process has measured other times
-			}
+// cutBlocks is how many blocks each stage has. With a crew it is a collective call.
+func (p *parallel) cutBlocks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, s *step.Plan, batch batchFunc, c *crew) ([]int, error) {
+	if p.Cut != cutMeasured {
+		cut, err := p.cutList()
+		if err != nil || cut != nil {
+			return cut, err
 		}
+		model, err := chain.Of(recipe.Model)
+		if err != nil {
+			return nil, err
+		}
+		return pipeline.Even(len(model.Blocks), len(s.Blocks))
 	}
+	cut, err := measuredCut(ctx, backend, recipe, s, p.Data, batch)
 	if err != nil {
 		return nil, err
 	}
-	return engine.Pipeline(pipeline.Options{Schedule: s, Cut: cut, Replicas: p.Data, Recompute: p.RecomputeStages,
-		Timeout: patience, Trace: in.recorder})
+	all, err := shared(c, cut)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil // each process has measured other times
 }
 
 // measuredCut balances the stages by how long the blocks take for a micro-batch on device 0.
-func measuredCut(ctx context.Context, engine *pipeline.Engine, s schedule.Schedule, pipelines int, batch batchFunc) ([]int, error) {
+func measuredCut(ctx context.Context, backend *xla.Backend, recipe train.Recipe, s *step.Plan, pipelines int, batch batchFunc) ([]int, error) {
 	inputs, targets, err := batch(0)
 	if err != nil {
 		return nil, err
 	}
 	part := func(whole *tensors.Tensor) shapes.Shape {
 		dims := slices.Clone(whole.Shape().Dimensions)
-		dims[0] /= pipelines * s.Microbatches
+		dims[0] /= pipelines * s.Micro
 		return shapes.Make(whole.DType(), dims...)
 	}
-	blocks, err := engine.Measure(ctx, 0, part(inputs), part(targets))
+	blocks, err := pipeline.Measure(ctx, backend, 0, recipe, part(inputs), part(targets))
 	if err != nil {
 		return nil, err
 	}
@@ -81,17 +85,20 @@ func measuredCut(ctx context.Context, engine *pipeline.Engine, s schedule.Schedu
 	for _, b := range blocks {
 		costs = append(costs, (b.Forward + b.InputGrad + b.WeightGrad).Seconds())
 	}
-	return pipeline.Balance(costs, nil, math.Inf(1), s.Stages)
+	return pipeline.Balance(costs, nil, math.Inf(1), len(s.Blocks))
 }
 
 func (e pipeEngine) Join(ctx context.Context, g group.Group, device int) (rank, error) {
-	r, err := e.Pipeline.Join(ctx, g, device)
+	r, err := pipeline.Join(ctx, g, e.backend, device, e.recipe, e.options)
 	if err != nil {
 		return nil, err
 	}
-	memory, err := e.memory(g.Rank() % len(e.schedule.Ranks))
-	return pipeRank{r, len(e.schedule.Ranks), memory}, err
+	memory, err := e.memory(g.Rank())
+	return planRank{r, memory}, err
 }
+
+// Close has nothing to do: ranks have programs of their own.
+func (e pipeEngine) Close() {}
 
 // memory is what a rank holds between the passes: of the weights as many versions as there can be.
 func (e pipeEngine) memory(at int) (map[string]int64, error) {
@@ -99,47 +106,19 @@ func (e pipeEngine) memory(at int) (map[string]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept, err := e.schedule.KeptVersions()
+	kept, err := e.plan.KeptVersions()
 	if err != nil {
 		return nil, err
 	}
-	all, policy := model.Blocks, e.recipe.Policy()
+	versions, all, policy := 1, model.Blocks, e.recipe.Policy()
+	for _, n := range kept[at] {
+		versions = max(versions, n)
+	}
 	model.Blocks = nil
-	kinds, versions, first := map[string]int64{}, 1, 0
-	for stage, n := range e.Cut() {
-		blocks := all[first : first+n]
-		first += n
-		if !slices.Contains(e.schedule.On(at), stage) {
-			continue
-		}
-		model.Blocks = append(model.Blocks, blocks...)
-		versions = max(versions, kept[at][stage])
-		for _, b := range blocks {
-			kinds["gradients"] += b.Params.As(policy.Reduce).Bytes()
-		}
+	for _, b := range e.plan.On(at) {
+		model.Blocks = append(model.Blocks, all[b])
 	}
 	tree := model.Params().As(policy.Params)
-	kinds["parameters"] = int64(versions) * tree.Bytes()
-	kinds["optimizer"] = optim.States(e.recipe.Rule, tree).Bytes()
-	return kinds, nil
+	return map[string]int64{"parameters": int64(versions) * tree.Bytes(), "optimizer": optim.States(e.recipe.Rule, tree).Bytes(),
+		"gradients": model.Params().As(policy.Reduce).Bytes()}, nil
 }
-
-type pipeRank struct {
-	*pipeline.Rank
-	ranks  int // of a pipeline
-	memory map[string]int64
-}
-
-// Step gives a loss whose mean over all ranks is that of the batch: only ranks with the last stage know any.
-func (r pipeRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
-	m, err := r.Rank.Step(ctx, inputs, targets)
-	m.Loss *= float64(r.ranks)
-	return ddp.Metrics{Metrics: m}, err
-}
-
-// Params are the rank's.
-func (r pipeRank) Params(context.Context) (params.Named[*tensors.Tensor], error) {
-	return r.Rank.Params()
-}
-
-func (r pipeRank) Memory() map[string]int64 { return r.memory }

@@ -3,10 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -21,22 +20,21 @@ type pipeResult struct {
 	Bubble float64 `json:"bubble"`
 	// Idle is the share of the time in the trace, if there is one, in which a rank had nothing to do, on average.
 	Idle *float64 `json:"idle,omitempty"`
-	// PeakActivations are the most micro-batches that a rank has kept something of at once, each counted for each of its
-	// stages; nil if no step was made.
+	// PeakActivations are the most micro-batches that a rank saves something of at once, each counted for each of its stages.
 	PeakActivations []int `json:"peak_activations,omitempty"`
 }
 
-// piped is the result of a run of pipelines, or nil. With a crew it is a collective call.
+// piped is the result of a run of pipelines, or nil.
 func (t *training) piped() (*pipeResult, error) {
 	run, _ := t.run.(*ranks)
 	if run == nil {
 		return nil, nil
 	}
-	var s schedule.Schedule
+	var s *step.Plan
 	var cut []int
 	switch e := run.engine.(type) {
 	case pipeEngine:
-		s, cut = e.schedule, e.Cut()
+		s, cut = e.options.Schedule, e.options.Cut
 	case layoutEngine:
 		if e.Layout().Pipe == 1 {
 			return nil, nil
@@ -49,34 +47,15 @@ func (t *training) piped() (*pipeResult, error) {
 	default:
 		return nil, nil
 	}
-	r := &pipeResult{Schedule: s.Name, Ranks: len(s.Ranks), Stages: s.Stages, Microbatches: s.Microbatches, Cut: cut}
-	timeline, err := s.Simulate(schedule.Equal())
+	r := &pipeResult{Schedule: s.Name, Ranks: len(s.Ranks), Stages: len(s.Blocks), Microbatches: s.Micro, Cut: cut,
+		PeakActivations: s.PeakActivations()}
+	timeline, err := s.Simulate(step.Equal())
 	if err != nil {
 		return nil, err
 	}
 	r.Bubble = timeline.Bubble
 	if t.traced != nil {
 		r.Idle = &t.traced.idle
-	}
-	if len(t.records) == 0 {
-		return r, nil
-	}
-	var own []int
-	for _, one := range run.ranks {
-		piped, ok := one.(pipeRank)
-		if !ok {
-			return r, nil
-		}
-		own = append(own, piped.PeakActivations())
-	}
-	all, err := shared(t.crew, own)
-	if err != nil {
-		return nil, err
-	}
-	r.PeakActivations = make([]int, r.Ranks)
-	for i, peak := range slices.Concat(all...) {
-		most := &r.PeakActivations[i%r.Ranks]
-		*most = max(*most, peak)
 	}
 	return r, nil
 }
@@ -93,9 +72,7 @@ func (r *pipeResult) print(out io.Writer) {
 		fmt.Fprintf(out, "; in the trace ranks had nothing to do for %.0f%% of the time", 100**r.Idle)
 	}
 	fmt.Fprintln(out)
-	if len(r.PeakActivations) > 0 {
-		fmt.Fprintf(out, "activations   of at most %s micro-batches were kept at once on device 0, 1, …\n", join(r.PeakActivations))
-	}
+	fmt.Fprintf(out, "activations   of at most %s micro-batches are saved at once on device 0, 1, …\n", join(r.PeakActivations))
 }
 
 // idle is the share of a trace's time in which a rank waited, had not begun or had ended, on average.

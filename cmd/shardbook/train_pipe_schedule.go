@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/step"
 )
 
 // schedule makes the schedule of a pipeline, whose part of a batch it can divide where the number of micro-batches is left to it.
-func (p *parallel) schedule(batch int) (schedule.Schedule, error) {
+func (p *parallel) schedule(batch int) (*step.Plan, error) {
 	if p.ScheduleText != "" {
-		s, err := schedule.Parse(p.ScheduleText)
+		s, err := step.Parse(p.ScheduleText)
 		if err == nil {
 			err = s.Check()
 		}
@@ -22,9 +23,9 @@ func (p *parallel) schedule(batch int) (schedule.Schedule, error) {
 		}
 		return s, err
 	}
-	kind, rows := cmp.Or(p.PipeSchedule, schedule.Kind1F1B), batch/p.Data/max(p.Replicas, 1)
-	build := func(microbatches int) (schedule.Schedule, error) {
-		s, err := schedule.New(kind, p.Pipe, microbatches, p.Chunks)
+	kind, rows := cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), batch/p.Data/max(p.Replicas, 1)
+	build := func(microbatches int) (*step.Plan, error) {
+		s, err := pipeline.NewSchedule(kind, p.Pipe, microbatches, p.Chunks)
 		if err != nil {
 			err = fmt.Errorf("--pipe, --schedule, --microbatches, --chunks: %w", err)
 		}
@@ -45,7 +46,7 @@ func (p *parallel) schedule(batch int) (schedule.Schedule, error) {
 	if s, err := build(usual); err != nil {
 		return s, err
 	}
-	return schedule.Schedule{}, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d rows: "+
+	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d rows: "+
 		"choose a multiple of %d", batch, kind, rows, usual*p.Data*max(p.Replicas, 1))
 }
 

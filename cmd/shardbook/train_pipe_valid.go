@@ -6,7 +6,7 @@ import (
 
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -65,8 +65,8 @@ func (p *parallel) validatePipe(batch int) error {
 // validateStages is validate for the schedule and the stages of a pipeline.
 func (p *parallel) validateStages(batch int) error {
 	switch {
-	case p.PipeSchedule != "" && !slices.Contains(schedule.Kinds(), p.PipeSchedule):
-		return fmt.Errorf("--schedule=%.40s: want one of %q", p.PipeSchedule, schedule.Kinds())
+	case p.PipeSchedule != "" && !slices.Contains(pipeline.Kinds(), p.PipeSchedule):
+		return fmt.Errorf("--schedule=%.40s: want one of %q", p.PipeSchedule, pipeline.Kinds())
 	case p.Microbatches < 0:
 		return fmt.Errorf("--microbatches=%d: want at least 1, or 0 for a number that suits the schedule", p.Microbatches)
 	case p.Chunks < 0:
@@ -81,9 +81,9 @@ func (p *parallel) validateStages(batch int) error {
 	if err != nil {
 		return err
 	}
-	if parts := p.Data * max(p.Replicas, 1); batch%parts != 0 || batch/parts%s.Microbatches != 0 {
+	if parts := p.Data * max(p.Replicas, 1); batch%parts != 0 || batch/parts%s.Micro != 0 {
 		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d pipelines with %d micro-batches each: "+
-			"choose a multiple of their product", batch, parts, s.Microbatches)
+			"choose a multiple of their product", batch, parts, s.Micro)
 	}
 	return nil
 }
@@ -103,15 +103,15 @@ func (j *job) suitsPipe(r train.Recipe) error {
 		return inFlags(err)
 	}
 	n := len(model.Blocks)
-	if _, err := pipeline.Even(n, s.Stages); err != nil {
+	if _, err := pipeline.Even(n, len(s.Blocks)); err != nil {
 		return fmt.Errorf("--pipe=%d: %d blocks, the embedding and the head among them, cannot be the %d stages of the schedule %s: "+
-			"use more --layers, or less --pipe or --chunks", p.Pipe, n, s.Stages, s.Name)
+			"use more --layers, or less --pipe or --chunks", p.Pipe, n, len(s.Blocks), s.Name)
 	}
-	if cut, _ := p.cutList(); cut != nil && (len(cut) != s.Stages || sumUpTo(cut, n+1) != n) {
+	if cut, _ := p.cutList(); cut != nil && (len(cut) != len(s.Blocks) || sumUpTo(cut, n+1) != n) {
 		return fmt.Errorf("--cut=%.60s: want a number of blocks for each of the %d stages of the schedule %s, %d in all: "+
-			"the embedding, --layers and the head", p.Cut, s.Stages, s.Name, n)
+			"the embedding, --layers and the head", p.Cut, len(s.Blocks), s.Name, n)
 	}
-	if s.Weights == schedule.Flush {
+	if s.Weights == step.Flush {
 		return nil
 	}
 	return j.suitsAsync(r, s)
@@ -126,8 +126,8 @@ func sumUpTo(numbers []int, limit int) (sum int) {
 }
 
 // suitsAsync is suitsPipe for a schedule whose ranks do not wait for each other's updates.
-func (j *job) suitsAsync(r train.Recipe, s schedule.Schedule) error {
-	way, updates := fmt.Sprintf("--schedule=%s", s.Name), s.Microbatches/max(s.Every, 1)
+func (j *job) suitsAsync(r train.Recipe, s *step.Plan) error {
+	way, updates := fmt.Sprintf("--schedule=%s", s.Name), s.Micro/max(s.Every, 1)
 	switch {
 	case r.Clip > 0:
 		return fmt.Errorf("%s: each rank updates at its own time, and none knows the norm of all gradients: leave out --clip", way)

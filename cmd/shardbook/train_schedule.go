@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
 // rates are the schedules of the learning rate.
@@ -24,7 +24,7 @@ const (
 
 func addScheduleFlag(f *pflag.FlagSet) error {
 	f.Var(&scheduleFlag{f}, "schedule", fmt.Sprintf("with --pipe, who computes what in which order: one of %q (default %s), of which the "+
-		"last three update stages at different times; or, as --%s, one of %q", schedule.Kinds(), schedule.Kind1F1B, rateFlag, rates))
+		"last three update stages at different times; or, as --%s, one of %q", pipeline.Kinds(), pipeline.Kind1F1B, rateFlag, rates))
 	return f.MarkHidden(pipelineFlag)
 }
 
@@ -34,10 +34,10 @@ func (s *scheduleFlag) Set(value string) error {
 	switch {
 	case slices.Contains(rates, kind):
 		return s.flags.Set(rateFlag, kind)
-	case slices.Contains(schedule.Kinds(), schedule.Kind(kind)):
+	case slices.Contains(pipeline.Kinds(), pipeline.Kind(kind)):
 		return s.flags.Set(pipelineFlag, kind)
 	}
-	return fmt.Errorf("want one of %q for a pipeline, or of %q for the learning rate", schedule.Kinds(), rates)
+	return fmt.Errorf("want one of %q for a pipeline, or of %q for the learning rate", pipeline.Kinds(), rates)
 }
 
 // String implements [pflag.Value].

@@ -16,7 +16,6 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
@@ -124,11 +123,7 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 		spec.Mesh = []xla.MeshAxis{xla.Axis(inside, l.devices)}
 	}
 	if l.pipe > 1 {
-		s, err := schedule.New(schedule.Kind(l.schedule), l.pipe, l.micro, l.chunks)
-		if err != nil {
-			t.Fatal(err)
-		}
-		order, err := step.Parse(s.String())
+		order, err := pipeline.NewSchedule(pipeline.Kind(l.schedule), l.pipe, l.micro, l.chunks)
 		if err != nil {
 			t.Fatal(err)
 		}

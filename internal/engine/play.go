@@ -123,7 +123,7 @@ func (p *play) carryOut(s *segment) error {
 	op := p.plan.Ranks[p.own.rank][s.from]
 	var err error
 	switch {
-	case s.local && s.program != nil:
+	case s.local && (s.program != nil || p.takes(s) > 0):
 		err = p.compute(s)
 	case !s.local && op.Kind != step.Wait:
 		if err = p.begin(s.from, op); err != nil {
@@ -236,9 +236,12 @@ func (p *play) compute(s *segment) error {
 	}
 	defer p.watch(p.where, limit)()
 	end, start := p.span(trace.Compute, p.plan.Text(first)), time.Now()
-	err := p.call(s)
-	if p.Pace != nil && err == nil {
-		err = sleepUntil(p.ctx, start.Add(p.Pace(first)))
+	var err error
+	if s.program != nil {
+		err = p.call(s)
+	}
+	if least := p.takes(s); least > 0 && err == nil {
+		err = sleepUntil(p.ctx, start.Add(least))
 	}
 	end()
 	if late := context.Cause(p.ctx); late != nil && p.ctx.Err() != nil {
@@ -248,6 +251,19 @@ func (p *play) compute(s *segment) error {
 		return fmt.Errorf("%s: %w", p.where, err)
 	}
 	return nil
+}
+
+// takes is how long a segment's passes take at least, also those that have nothing to compute.
+func (p *play) takes(s *segment) (least time.Duration) {
+	if p.Pace == nil {
+		return 0
+	}
+	for _, op := range p.plan.Ranks[p.own.rank][s.from:s.to] {
+		if op.Kind.Pass() {
+			least += p.Pace(op)
+		}
+	}
+	return least
 }
 
 // describe names an operation, and the block that it is of.

@@ -251,7 +251,8 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 			return nil, err
 		}
 	}
-	one := &prepared{plan: p, flow: f, versions: versions[o.rank], segments: o.segments(p, f, r.world.Size() == 1), waits: map[int][]int{}}
+	alone := r.world.Size() == 1 && p.Weights == step.Flush // else passes use versions of the parameters, and are programs of their own
+	one := &prepared{plan: p, flow: f, versions: versions[o.rank], segments: o.segments(p, f, alone), waits: map[int][]int{}}
 	for at, done := range f.Done {
 		if done != at {
 			one.waits[done] = append(one.waits[done], at)

@@ -98,8 +98,11 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 				if op.Kind == step.Forward {
 					s.gives(slot{kind: lossSlot, number: op.Micro})
 				} else if op.Kind != step.Recompute {
-					for c := range o.scalingCells() {
-						take(slot{kind: cellSlot, number: c})
+					scaling := o.scalingCells()
+					for c := range o.cells { // in their order, which programs that are shared must have in common
+						if scaling[c] {
+							take(slot{kind: cellSlot, number: c})
+						}
 					}
 				}
 			}

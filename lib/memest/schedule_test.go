@@ -1,28 +1,29 @@
-package memest
+package memest_test
 
 import (
 	"testing"
 
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
-// TestInFlight compares what a device holds with the schedules themselves, as lib/pipeline/schedule has them. Of ZB-V it
+// TestInFlight compares what a device holds with the schedules themselves, as lib/pipeline has them. Of ZB-V it
 // says how much that is at most, where there are too few micro-batches to fill the pipeline.
 func TestInFlight(t *testing.T) {
-	compared := map[Schedule]int{}
-	for _, kind := range Schedules() {
-		for v := 1; v <= 3 && (v == 1 || kind == Interleaved); v++ {
+	compared := map[memest.Schedule]int{}
+	for _, kind := range memest.Schedules() {
+		for v := 1; v <= 3 && (v == 1 || kind == memest.Interleaved); v++ {
 			for d := 1; d <= 8; d++ {
 				for m := 1; m <= 24; m++ {
-					s, err := schedule.New(schedule.Kind(kind), d, m, v)
+					s, err := pipeline.NewSchedule(pipeline.Kind(kind), d, m, v)
 					if err != nil {
 						continue // the kind has none of these sizes
 					}
 					for r, peak := range s.PeakActivations() {
 						compared[kind]++
-						n, of := Layout{Pipeline: d, Schedule: kind, Chunks: v}.inFlight(r, m)
+						n, of := memest.InFlight(memest.Layout{Pipeline: d, Schedule: kind, Chunks: v}, r, m)
 						stages := int64(len(s.On(r))) // that make the device's part
-						if n*stages != int64(peak)*of && !(kind == ZBV && m < 2*d-1 && n*stages > int64(peak)*of) {
+						if n*stages != int64(peak)*of && !(kind == memest.ZBV && m < 2*d-1 && n*stages > int64(peak)*of) {
 							t.Errorf("%s, %d chunks: device %d of %d holds %d/%d of %d micro-batches, the schedule's %d of %d stages",
 								kind, v, r, d, n, of, m, peak, stages)
 						}
@@ -31,7 +32,7 @@ func TestInFlight(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range Schedules() {
+	for _, kind := range memest.Schedules() {
 		if compared[kind] < 100 {
 			t.Errorf("%s was compared %d times", kind, compared[kind])
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/zero"
@@ -163,26 +162,15 @@ func TestCheckpointsOfEngines(t *testing.T) {
 	}
 	sameState(t, "zero", ofZero, dir)
 
-	e, err := pipeline.NewEngine(devices(), r)
+	gpipe, err := pipeline.GPipe(3, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer e.Close()
-	s, err := schedule.New(schedule.KindGPipe, 3, 2, 0)
+	pipe, err := pipeline.New(t.Context(), devices(), r, pipeline.Options{Schedule: gpipe})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := e.Pipeline(pipeline.Options{Schedule: s})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := group.Run(t.Context(), 3, func(ctx context.Context, g group.Group) error {
-		one, err := p.Join(ctx, g, g.Rank())
-		if err != nil {
-			return err
-		}
-		return errors.Join(one.Load(ctx, traintest.Last(t, ofZero)), one.Save(ctx, ofPipe, nil, 0), one.Close())
-	}, group.Timeout(time.Minute)); err != nil {
+	if err := errors.Join(pipe.Load(t.Context(), traintest.Last(t, ofZero)), pipe.Save(t.Context(), ofPipe, nil, 0), pipe.Close()); err != nil {
 		t.Fatal(err)
 	}
 	sameState(t, "pipeline", ofPipe, dir)

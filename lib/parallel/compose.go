@@ -30,7 +30,7 @@ func (l Layout) compose(model chain.Model, tokens []string) (p *step.Plan, membe
 			p.Units[u].Reduce = []string{inside}
 		}
 	}
-	order, err := l.order()
+	order, err := l.schedule()
 	if err != nil {
 		return nil, nil, nil, err
 	}

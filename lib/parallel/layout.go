@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/shardbook/shardbook/lib/memest"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/tensor"
@@ -51,8 +51,11 @@ type Layout struct {
 
 	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both
 	// what devices share. Chunks is how many stages each rank has, where it has several.
-	Schedule schedule.Kind `json:"schedule,omitempty"`
+	Schedule pipeline.Kind `json:"schedule,omitempty"`
 	Chunks   int           `json:"chunks,omitempty"`
+	// Plan is a schedule of one's own in the place of Schedule, Chunks, Microbatches and Pipe, which are then its own. Its blocks
+	// are the stages.
+	Plan *step.Plan `json:"-"`
 	// Microbatches is into how many parts a rank's rows of a batch are divided; 0 is as many as Pipe.
 	Microbatches int `json:"microbatches,omitempty"`
 	// Cut is how many blocks of the model each stage has; nil is pipeline.Even.
@@ -67,11 +70,14 @@ type Layout struct {
 
 // whole sets what was left at zero.
 func (l Layout) whole() Layout {
+	if l.Plan != nil {
+		l.Pipe, l.Microbatches, l.Chunks, l.Schedule = len(l.Plan.Ranks), l.Plan.Micro, l.Plan.Chunks(), pipeline.Kind(l.Plan.Name)
+	}
 	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Ring, &l.Ulysses, &l.Tensor, &l.Hosts} {
 		*n = cmp.Or(*n, 1)
 	}
 	l.Microbatches = cmp.Or(l.Microbatches, l.Pipe)
-	l.Schedule = cmp.Or(l.Schedule, schedule.Kind1F1B)
+	l.Schedule = cmp.Or(l.Schedule, pipeline.Kind1F1B)
 	if l.Chunks == 0 {
 		if l.Chunks = 1; l.Schedule.Chunked() {
 			l.Chunks = 2
@@ -131,22 +137,16 @@ func (l Layout) Validate() error {
 }
 
 // schedule is that of one pipeline.
-func (l Layout) schedule() (schedule.Schedule, error) {
+func (l Layout) schedule() (*step.Plan, error) {
 	l = l.whole()
-	if !l.Schedule.Synchronous() {
-		return schedule.Schedule{}, fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one that "+
+	if async := !l.Schedule.Synchronous(); l.Plan == nil && async || l.Plan != nil && l.Plan.Weights != step.Flush {
+		return nil, fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one that "+
 			"does not, or use lib/pipeline", l.Schedule)
 	}
-	return schedule.New(l.Schedule, l.Pipe, l.Microbatches, l.Chunks)
-}
-
-// order is the schedule as a plan of a step.
-func (l Layout) order() (*step.Plan, error) {
-	s, err := l.schedule()
-	if err != nil {
-		return nil, err
+	if l.Plan != nil {
+		return l.Plan, l.Plan.Check()
 	}
-	return step.Parse(s.String())
+	return pipeline.NewSchedule(l.Schedule, l.Pipe, l.Microbatches, l.Chunks)
 }
 
 // axes are those of a rank's mesh. Devices that share a layer, which send the most, are neighbours.

@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -147,11 +147,11 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Replicas: 2, ZeRO: 1, Prefetch: 1}, "Layout.Prefetch is 1 in stage 1 of ZeRO"},
 		{parallel.Layout{TensorSequence: true}, "Layout.TensorSequence is set and Layout.Tensor is 1"},
 		{parallel.Layout{Replicas: 3, Hosts: 2}, "Layout.Hosts is 2, and there are 3 ranks"},
-		{parallel.Layout{Pipe: 2, Schedule: schedule.KindPipeDream}, `Layout.Schedule is "pipedream", which updates while micro-batches are under way`},
+		{parallel.Layout{Pipe: 2, Schedule: pipeline.KindPipeDream}, `Layout.Schedule is "pipedream", which updates while micro-batches are under way`},
 		{parallel.Layout{Pipe: 2, Schedule: "no such"}, `unknown kind "no such"`},
 		{parallel.Layout{Pipe: 2, Chunks: 3}, "3 chunks"},
-		{parallel.Layout{Pipe: 3, Schedule: schedule.KindDualPipe, Microbatches: 6}, "3 ranks are odd"},
-		{parallel.Layout{Pipe: 2, Microbatches: 3, Schedule: schedule.KindInterleaved}, "3 micro-batches are no multiple"},
+		{parallel.Layout{Pipe: 3, Schedule: pipeline.KindDualPipe, Microbatches: 6}, "3 ranks are odd"},
+		{parallel.Layout{Pipe: 2, Microbatches: 3, Schedule: pipeline.KindInterleaved}, "3 micro-batches are no multiple"},
 	} {
 		checkError(t, "layout", c.layout.Validate(), c.want)
 		_, err := parallel.NewPlan(train.Recipe{Model: small(2), Rule: optim.SGD(1)}, c.layout)

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/train"
 )
@@ -73,11 +73,11 @@ func (f form) factors() []any {
 // each schedule, both ways to share sequences, replicas in place of devices with other rows. Without devices that have
 // other rows or tokens ZeRO does nothing, and one stage stands for all.
 func formsOf() (all []form) {
-	kinds := map[int][]schedule.Kind{
-		1: {schedule.Kind1F1B},
-		2: {schedule.Kind1F1B, schedule.KindZBH1, schedule.KindGPipe, schedule.KindZBV, schedule.KindInterleaved, schedule.KindDualPipe, schedule.KindZBH2},
-		4: {schedule.KindZBH1, schedule.Kind1F1B, schedule.KindGPipe, schedule.KindNaive},
-		8: {schedule.Kind1F1B},
+	kinds := map[int][]pipeline.Kind{
+		1: {pipeline.Kind1F1B},
+		2: {pipeline.Kind1F1B, pipeline.KindZBH1, pipeline.KindGPipe, pipeline.KindZBV, pipeline.KindInterleaved, pipeline.KindDualPipe, pipeline.KindZBH2},
+		4: {pipeline.KindZBH1, pipeline.Kind1F1B, pipeline.KindGPipe, pipeline.KindNaive},
+		8: {pipeline.Kind1F1B},
 	}
 	placements := []sequence.Placement{sequence.Contiguous, sequence.Striped, sequence.Zigzag}
 	of := map[int]int{} // so far, by pipe
@@ -91,9 +91,9 @@ func formsOf() (all []form) {
 			f.Schedule = kinds[s.pipe][of[s.pipe]%len(kinds[s.pipe])]
 			of[s.pipe]++
 			switch f.Schedule {
-			case schedule.KindInterleaved:
+			case pipeline.KindInterleaved:
 				f.layers = 2 * s.pipe
-			case schedule.KindDualPipe:
+			case pipeline.KindDualPipe:
 				f.Microbatches = 2 * s.pipe
 			}
 			if k%2 == 0 {

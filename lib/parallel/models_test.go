@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -34,14 +34,14 @@ func TestModels(t *testing.T) {
 	for tied, layouts := range map[bool][]parallel.Layout{
 		false: {
 			{Pipe: 2, Data: 2, ZeRO: 1},
-			{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 3, Schedule: schedule.KindZBH1},
+			{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 3, Schedule: pipeline.KindZBH1},
 			{Pipe: 4, Data: 2, ZeRO: 2, Recompute: true},
 		},
 		true: {
 			{Pipe: 2, Data: 2},
-			{Pipe: 2, Data: 4, ZeRO: 3, Schedule: schedule.KindZBV, Recompute: true},
+			{Pipe: 2, Data: 4, ZeRO: 3, Schedule: pipeline.KindZBV, Recompute: true},
 			{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 2, Cut: []int{1, 3}},
-			{Replicas: 4, Pipe: 2, Microbatches: 4, Schedule: schedule.KindDualPipe},
+			{Replicas: 4, Pipe: 2, Microbatches: 4, Schedule: pipeline.KindDualPipe},
 			{Pipe: 2, Data: 3, ZeRO: 1, Microbatches: 1}, // no power of two
 		},
 	} {
@@ -90,7 +90,7 @@ func TestNoise(t *testing.T) {
 		t.Errorf("dropout changes parameters by %g units alone", off)
 	}
 	for _, l := range []parallel.Layout{
-		{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 2, Schedule: schedule.KindZBH1},
+		{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 2, Schedule: pipeline.KindZBH1},
 		{Replicas: 2, Pipe: 2, Tensor: 2, TensorSequence: true, Recompute: true},
 	} {
 		run := start(t, r, l)

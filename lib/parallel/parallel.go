@@ -26,7 +26,6 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
@@ -135,7 +134,7 @@ func (p *Plan) Layout() Layout { return p.layout }
 func (p *Plan) Step() *step.Plan { return p.spec.Plans[0] }
 
 // Schedule is the order of the passes in one pipeline.
-func (p *Plan) Schedule() (schedule.Schedule, error) { return p.layout.schedule() }
+func (p *Plan) Schedule() (*step.Plan, error) { return p.layout.schedule() }
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: memest.Parameters, which the passes
 // use; memest.Master where these are of another type than those that are kept; memest.Optimizer; and memest.Gradients, from

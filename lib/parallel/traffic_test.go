@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -28,7 +28,7 @@ func TestTraffic(t *testing.T) {
 		{plain, []parallel.Layout{
 			{Data: 2, ZeRO: 1, Microbatches: 2},
 			{Data: 2, ZeRO: 3, Recompute: true},
-			{Data: 2, ZeRO: 3, Tensor: 2, TensorSequence: true, Pipe: 2, Schedule: schedule.KindZBH1},
+			{Data: 2, ZeRO: 3, Tensor: 2, TensorSequence: true, Pipe: 2, Schedule: pipeline.KindZBH1},
 			{Replicas: 2, Data: 2, Tensor: 2, Recompute: true},
 			{Data: 2, Tensor: 2, TensorSequence: true, ZeRO: 2, Microbatches: 2},
 			{Data: 2, Ring: 2, Ulysses: 2, Recompute: true},
@@ -36,8 +36,8 @@ func TestTraffic(t *testing.T) {
 		{tied, []parallel.Layout{
 			{Data: 2, ZeRO: 3},
 			{Pipe: 2},
-			{Pipe: 2, Schedule: schedule.KindZBV},
-			{Pipe: 2, Schedule: schedule.KindDualPipe, Microbatches: 4},
+			{Pipe: 2, Schedule: pipeline.KindZBV},
+			{Pipe: 2, Schedule: pipeline.KindDualPipe, Microbatches: 4},
 		}},
 	} {
 		x := tensors.FromFlatDataAndDimensions(make([]int32, rows*c.Seq), rows, c.Seq)

@@ -7,15 +7,23 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/internal/rank"
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
-	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // A second implementation of asynchronous training, as plain as it can be: lists of versions of each stage's parameters, whole
 // models made of them, and the papers' formulas.
+
+// free is a recipe of four blocks with no parameter in common, and a rule that keeps nothing.
+func free() train.Recipe { return train.Recipe{Model: toy.Layers(4, false), Rule: optim.SGD(freeRate)} }
+
+const freeRate = 0.5
 
 // history is, for each stage, the versions of its parameters so far; the papers' w⁽¹⁾ is the first.
 type history struct {
@@ -46,11 +54,11 @@ type slope struct {
 	program *xla.Portable
 }
 
-func newSlope(t *testing.T) slope {
+func newSlope(t *testing.T, backend *xla.Backend) slope {
 	t.Helper()
-	model := freeRecipe().Model
+	model := free().Model
 	n := len(model.Params())
-	program, err := xla.CompilePortable(devices(), func(in []*graph.Node) []*graph.Node {
+	program, err := xla.CompilePortable(backend, func(in []*graph.Node) []*graph.Node {
 		return graph.Gradient(model.Loss(model.Params().Nodes(in[:n]), in[n], in[n+1]), in[:n]...)
 	})
 	if err != nil {
@@ -61,16 +69,16 @@ func newSlope(t *testing.T) slope {
 }
 
 // of returns the gradients for a micro-batch, where each stage has a version of its own.
-func (s slope) of(h *history, b rank.MicroBatch, versionOf func(stage int) int) [][]float32 {
+func (s slope) of(h *history, inputs, targets *tensors.Tensor, versionOf func(stage int) int) [][]float32 {
 	s.t.Helper()
-	tree := freeRecipe().Model.Params()
+	tree := free().Model.Params()
 	args := make([]any, len(tree), len(tree)+2)
 	for stage, params := range h.stages {
 		for k, at := range params {
 			args[at] = tensors.FromFlatDataAndDimensions(h.version(stage, versionOf(stage))[k], tree[at].Shape.Dimensions...)
 		}
 	}
-	out, err := s.program.Call(0, append(args, b.Inputs, b.Targets)...)
+	out, err := s.program.Call(0, append(args, inputs, targets)...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -81,15 +89,21 @@ func (s slope) of(h *history, b rank.MicroBatch, versionOf func(stage int) int) 
 	return grads
 }
 
+// rowsOf cuts micro-batch i of m out of a tensor.
+func rowsOf(t *tensors.Tensor, i, m int) *tensors.Tensor {
+	flat, dims := tensors.MustCopyFlatData[float32](t), t.Shape().Clone().Dimensions
+	n := len(flat) / m
+	dims[0] /= m
+	return tensors.FromFlatDataAndDimensions(flat[i*n:(i+1)*n], dims...)
+}
+
 // asynchronously trains the free recipe in steps that begin with an empty pipeline.
-func asynchronously(t *testing.T, kind schedule.Kind, cut []int, m, every, steps int, batches batchOf) result {
+func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int, m, every, steps int, batches traintest.Batches) result {
 	t.Helper()
-	model, n := freeRecipe().Model, len(cut)
+	model, n := free().Model.(chain.Model), len(cut)
 	initial, err := model.Init()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, _ := freeChain().Homes()
+	check(t, err)
+	all, _ := model.Homes()
 	h := &history{}
 	block := 0
 	for _, size := range cut {
@@ -104,24 +118,20 @@ func asynchronously(t *testing.T, kind schedule.Kind, cut []int, m, every, steps
 		}
 		h.stages, h.versions = append(h.stages, params), append(h.versions, [][][]float32{values})
 	}
-	gradient := newSlope(t)
 	for step := range steps {
 		for s := range h.versions {
 			h.versions[s] = h.versions[s][len(h.versions[s])-1:]
 		}
 		inputs, targets := batches(step)
-		parts, err := rank.MicroBatches(inputs, targets, 0, 1, m)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for T := 1; T <= m/every; T++ { // the papers count from 1
 			var mean [][]float32
 			for i := range every {
-				grads := gradient.of(h, parts[(T-1)*every+i], func(stage int) int {
+				micro := (T-1)*every + i
+				grads := gradient.of(h, rowsOf(inputs, micro, m), rowsOf(targets, micro, m), func(stage int) int {
 					switch kind {
-					case schedule.KindPipeDream: // ∇f(w₁⁽ᵗ⁻ⁿ⁺¹⁾, w₂⁽ᵗ⁻ⁿ⁺²⁾, …, wₙ⁽ᵗ⁾), Narayanan et al. 2019, §3.3
+					case pipeline.KindPipeDream: // ∇f(w₁⁽ᵗ⁻ⁿ⁺¹⁾, w₂⁽ᵗ⁻ⁿ⁺²⁾, …, wₙ⁽ᵗ⁾), Narayanan et al. 2019, §3.3
 						return T - n + stage + 1
-					case schedule.KindPipeDreamVertical: // ∇f(w₁⁽ᵗ⁻ⁿ⁺¹⁾, w₂⁽ᵗ⁻ⁿ⁺¹⁾, …), there
+					case pipeline.KindPipeDreamVertical: // ∇f(w₁⁽ᵗ⁻ⁿ⁺¹⁾, w₂⁽ᵗ⁻ⁿ⁺¹⁾, …), there
 						return T - n + 1
 					}
 					return T - 1 // ∇f(W⁽ᵗ⁻¹⁾), Narayanan et al. 2021, §3.1
@@ -138,7 +148,7 @@ func asynchronously(t *testing.T, kind schedule.Kind, cut []int, m, every, steps
 			h.learn(mean)
 		}
 	}
-	r := result{params: map[string]*tensors.Tensor{}}
+	r := result{params: traintest.Named{}}
 	for stage, params := range h.stages {
 		newest := h.versions[stage][len(h.versions[stage])-1]
 		for k, at := range params {
@@ -153,37 +163,39 @@ func asynchronously(t *testing.T, kind schedule.Kind, cut []int, m, every, steps
 // against synchronous training, which learns something else. A rank keeps as many versions as its schedule says.
 func TestAsynchronous(t *testing.T) {
 	const steps, m = 2, 8
-	batches := toyBatches(m * microRows)
-	synchronous := plain(t, freeEngine(t), m, 1, steps, batches)
+	backend, batches := devices(t), toyBatches(m*microRows)
+	gradient := newSlope(t, backend)
+	synchronous := alone(t, backend, free(), steps, batches)
 	for _, cut := range [][]int{{4}, {1, 3}, {1, 2, 1}, {1, 1, 1, 1}} {
-		for _, kind := range []schedule.Kind{schedule.KindPipeDream, schedule.KindPipeDreamVertical, schedule.Kind2BW} {
+		for _, kind := range []pipeline.Kind{pipeline.KindPipeDream, pipeline.KindPipeDreamVertical, pipeline.Kind2BW} {
 			name := fmt.Sprintf("%s with the cut %v", kind, cut)
-			s, recorder := newSchedule(t, kind, len(cut), m, 0), trace.New()
-			o := pipeline.Options{Schedule: s, Cut: cut, Recompute: len(cut) == 3, Trace: recorder}
-			got := training{engine: freeEngine(t), options: o, steps: steps, batches: batches}.run(t)
-			near(t, name, got, asynchronously(t, kind, cut, m, s.Every, steps, batches))
-			if off := got.apart(t, synchronous); !(off > 100*bound) {
+			s := scheduled(t, kind, len(cut), m)
+			o := pipeline.Options{Schedule: s, Cut: cut, Recompute: len(cut) == 3, Fused: len(cut)%2 == 0}
+			run := start(t, backend, free(), o)
+			var got result
+			got.train(t, run, steps, batches)
+			near(t, name, got, asynchronously(t, gradient, kind, cut, m, s.Every, steps, batches))
+			if off := traintest.Apart(t, synchronous.params, got.params); !(off > 100*bound) {
 				t.Errorf("%s: only %g units from synchronous training", name, off)
 			}
+			if run.Steps() != steps {
+				t.Errorf("%s: %d steps", name, run.Steps())
+			}
 			kept, err := s.KeptVersions()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for r := range cut {
-				if most := highest(recorder.Trace(), r, "weight versions"); most != int64(kept[r][r]) {
-					t.Errorf("%s: rank %d keeps %d versions, want %d", name, r, most, kept[r][r])
+			check(t, err)
+			most, block := int64(0), 0
+			for r, n := range cut { // Memory is that of the rank that has most
+				own := int64(0)
+				for range n {
+					own += free().Model.(chain.Model).Blocks[block].Params.Bytes()
+					block++
 				}
+				most = max(most, own*int64(kept[r][r]))
 			}
+			if got := run.Memory()[memest.Parameters]; got != most {
+				t.Errorf("%s: %d bytes of parameters, want %d in versions %v", name, got, most, kept)
+			}
+			check(t, run.Close())
 		}
 	}
-}
-
-// highest is the largest value of a rank's counter.
-func highest(t trace.Trace, rank int, name string) (most int64) {
-	for _, c := range t.Counters {
-		if c.Rank == rank && c.Name == name {
-			most = max(most, c.Value)
-		}
-	}
-	return most
 }

@@ -4,7 +4,7 @@ package pipeline
 // input gradient and the weight gradient take equally long and messages no time; ok is false for asynchronous kinds,
 // whose steps have no end, for unknown ones, and for sizes that the kind cannot have. A step takes as long as the rank
 // that is longest between its first and its last pass: steps that follow each other with no barrier between them start
-// so often (Qi et al. 2023, §5.3, "cost"). Chunks is as in [New].
+// so often (Qi et al. 2023, §5.3, "cost"). Chunks is as in [NewSchedule].
 //
 // With d ranks, m micro-batches and v chunks idle and total are:
 //

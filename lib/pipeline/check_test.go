@@ -34,7 +34,7 @@ func some(rng *rand.Rand, ranks, microbatches int) *step.Plan {
 		if kind.Chunked() {
 			v += rng.IntN(3)
 		}
-		if s, err := pipeline.New(kind, 1+rng.IntN(ranks), 1+rng.IntN(microbatches), v); err == nil {
+		if s, err := pipeline.NewSchedule(kind, 1+rng.IntN(ranks), 1+rng.IntN(microbatches), v); err == nil {
 			return s
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
 )
 
 // Even deals blocks to stages as evenly as can be; the first ones get one more. More stages than blocks are an error.
@@ -22,24 +20,6 @@ func Even(blocks, stages int) ([]int, error) {
 		}
 	}
 	return cut, nil
-}
-
-// CheckCut returns an error if a cut does not give each stage of a schedule at least one of so many blocks, and all of them away.
-func CheckCut(cut []int, s schedule.Schedule, blocks int) error {
-	if len(cut) != s.Stages {
-		return fmt.Errorf("pipeline: Options.Cut has %d stages, the schedule %s %d: give a number of blocks for each stage", len(cut), s.Name, s.Stages)
-	}
-	sum := 0
-	for i, n := range cut {
-		if n < 1 {
-			return fmt.Errorf("pipeline: Options.Cut gives stage %d %d blocks: give each at least 1", i, n)
-		}
-		sum += n
-	}
-	if sum != blocks {
-		return fmt.Errorf("pipeline: Options.Cut, %v, is for %d blocks, and the model has %d: have them add up to that", cut, sum, blocks)
-	}
-	return nil
 }
 
 // Balance cuts a chain of blocks into stages so that the most costly stage costs as little as can be: a pipeline is as fast as

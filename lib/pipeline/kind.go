@@ -42,11 +42,11 @@ func (k Kind) Chunked() bool {
 	return k == KindInterleaved || k == KindBreadthFirst || k == KindLooped
 }
 
-// New builds a named schedule. Chunks is the number of stages that a rank has: of the [Kind.Chunked] ones, where 0
+// NewSchedule builds a named schedule. Chunks is the number of stages that a rank has: of the [Kind.Chunked] ones, where 0
 // stands for 2; for the others it must be 0 or 1, even for zb-v, which always has two. PipeDream-2BW updates every so
 // many micro-batches as is the smallest divisor of microbatches that is not below ranks. Sizes that the kind cannot
 // have, and an unknown kind, are errors.
-func New(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error) {
+func NewSchedule(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error) {
 	if chunks == 0 && kind.Chunked() {
 		chunks = 2
 	}

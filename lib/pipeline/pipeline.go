@@ -1,136 +1,194 @@
 // Package pipeline trains a model whose blocks are spread over ranks: each has one or more stages, runs of blocks, and
-// micro-batches go from stage to stage and back. Who computes what in which order is a schedule, plain data of package
-// schedule; any can be played.
+// micro-batches go from stage to stage and back. Who computes what in which order is a schedule: a plan of a step
+// (lib/step) whose blocks are the stages. [NewSchedule] builds the published ones, [Search] looks for one, and any other
+// may be written by hand.
 //
-// An [Engine] has the programs of a recipe, which the ranks of a process share; a [Pipeline] is its model cut into stages, with a
-// schedule; and a [Rank] has the weights of its own stages on a device of its own. A stage computes a micro-batch block by block, by
-// the same few programs for every micro-batch, stage and schedule, so that schedules which differ only in their order, or in how the
-// model is cut, give the same bits. That goes for a backward pass, too, which is two programs one after another where the schedule
-// does not split it.
-//
-// [Player] plays a schedule with any [Worker], not only with a rank of a model.
+// [Spread] turns a schedule and a model into what each rank does, block by block. [New] runs that with a device for each
+// rank, and [Join] makes a process one rank of a group. What they return is a train.Trainer like any other.
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/pipeline/schedule"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// The names, in the trainer's Traffic, of what goes between ranks.
+const (
+	BetweenStages = engine.BetweenStages // activations and their gradients
+	BetweenRanks  = "replica"            // gradients of replicas
 )
 
 // Options say how a model is trained in a pipeline.
 type Options struct {
-	// Schedule is what the ranks of one pipeline do in a step. Its micro-batches are those of a step.
-	Schedule schedule.Schedule
+	// Schedule is what the ranks of one pipeline do in a step; its blocks are the stages. Its micro-batches are those of a
+	// step. One that updates several times in a step ([Kind.Synchronous] is false) empties the pipeline at the end of each
+	// step, so have it be of many micro-batches.
+	Schedule *step.Plan
 	// Cut is how many blocks of the model each stage has, in order; nil is [Even]. [Balance] finds one by the blocks' costs.
 	Cut []int
 	// Replicas is how many pipelines train together, each with its part of the batch's rows (data parallelism); 0 is 1. The
 	// first ranks of the group are the first pipeline, and so on.
 	Replicas int
-	// Recompute keeps of each micro-batch only the input of a stage between the passes, and computes the stage again before
-	// the backward pass (Huang et al. 2019, "GPipe", §2.3). Otherwise what is costly to make again is kept.
+	// Recompute saves of each micro-batch only the input of a stage between the passes, and recomputes the stage before its
+	// backward pass (Huang et al. 2019, "GPipe", §2.3). Otherwise what is costly to recompute is saved.
 	Recompute bool
-	// Fused has one program for a backward pass that the schedule does not split. It is somewhat faster than the two programs of
-	// its parts, one after another, but is rounded otherwise: then schedules that split and those that do not have other bits.
+	// Fused has one program for a backward pass that the schedule does not split. It is somewhat faster than the two programs
+	// of its parts, one after another, but is rounded otherwise. Without it schedules that split backward passes and those
+	// that do not have the same bits, where no parameter is in several blocks and each stage is on one of several ranks.
 	Fused bool
-	// Timeout is how long one pass may take: see [PlayOptions].
+	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in one
+	// process an hour. A rank that takes longer fails the group, and the others learn by which operation.
 	Timeout time.Duration
-	// Trace, where it is not nil, gets what [PlayOptions] say; spans of gradients and parameters that ranks share; and the counters
-	// "stashed activations", micro-batches that a rank keeps something of, and "weight versions".
+	// Pace, where it is not nil, has each pass of a stage take at least so long: simulated devices, whose passes overlap on
+	// any number of cores. The block of the operation is the stage. An update is one of all the rank's units, -1. Unless
+	// Fused, a backward pass that the schedule does not split is an InputGrad and a WeightGrad.
+	Pace func(op step.Op) time.Duration
+	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
 	Trace *trace.Recorder
 }
 
-// Pipeline is an engine's model in a pipeline: who has what, and who does what. It is made for the ranks of a process, which
-// share it.
-type Pipeline struct {
-	*Engine
-	options Options
-	player  *Player
-	*Division
-}
-
-// Pipeline puts the model into a pipeline. A schedule or options that are not valid, and more stages than blocks, are errors.
-func (e *Engine) Pipeline(o Options) (*Pipeline, error) {
-	player, err := NewPlayer(o.Schedule)
+// Plan is what each rank does in a step of a recipe, block by block, and when. It needs no devices.
+func (o Options) Plan(r train.Recipe) (*step.Plan, error) {
+	s, err := o.spec(r)
 	if err != nil {
 		return nil, err
 	}
-	if o.Cut == nil {
-		if o.Cut, err = Even(len(e.blocks), o.Schedule.Stages); err != nil {
-			return nil, err
-		}
-	}
-	if err := o.validFor(e.recipe, len(e.blocks)); err != nil {
+	return s.Plans[0], nil
+}
+
+// New starts a run of a recipe in pipelines on the backend's first devices, one for each rank. The model is a chain of
+// blocks (chain.Chained, as gpt.Config is); any other is one block, and so one stage. It is an error if there are more
+// stages than blocks, if the cut does not fit, if there are too few devices, and if an asynchronous schedule comes with
+// gradient clipping, loss scaling or parameters that several ranks have. The context is for starting; each call of the
+// trainer has its own.
+func New(ctx context.Context, backend *xla.Backend, r train.Recipe, o Options) (train.Trainer, error) {
+	s, err := o.spec(r)
+	if err != nil {
 		return nil, err
 	}
-	o.Replicas = max(o.Replicas, 1)
-	p := &Pipeline{Engine: e, options: o, player: player}
-	p.Division, err = Divide(e.recipe, e.model, o.Schedule, o.Cut)
-	return p, err
-}
-
-// Cut is how many blocks each stage has.
-func (p *Pipeline) Cut() []int { return p.options.Cut }
-
-// Ranks is how many ranks train together.
-func (p *Pipeline) Ranks() int { return len(p.Shares) * p.options.Replicas }
-
-// prepare compiles what a rank needs for micro-batches of which the blocks have these sizes.
-func (p *Pipeline) prepare(at int, all []sizes) error {
-	for _, stage := range p.options.Schedule.On(at) {
-		passes := map[schedule.Pass]bool{}
-		for _, a := range p.options.Schedule.Ranks[at] {
-			if a.Stage == stage {
-				passes[a.Pass] = true
-			}
-		}
-		if passes[schedule.Backward] && !p.options.Fused {
-			passes[schedule.InputGrad], passes[schedule.WeightGrad], passes[schedule.Backward] = true, true, false
-		}
-		for _, i := range p.Stages[stage] { // beside other ranks, which prepare theirs
-			if err := p.blocks[i].prepare(all[i], passes); err != nil {
-				return err
-			}
-		}
+	if backend == nil {
+		return nil, errNoBackend
 	}
-	if p.options.Schedule.Weights != schedule.Flush {
-		return nil // there are two updates, and not each rank has both
-	}
-	update, err := p.updateOf(p.Shares[at], false)
+	run, err := engine.Start(ctx, backend, s)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return update.Prepare()
+	return run, nil
 }
 
-// validFor returns an error if a model of so many blocks cannot be trained with the options.
-func (o Options) validFor(r train.Recipe, blocks int) error {
-	if o.Replicas < 0 {
-		return fmt.Errorf("pipeline: Options.Replicas is %d: set it to at least 1, or to 0 for 1", o.Replicas)
+// Join makes this process's rank of a group, which runs on one of the backend's devices. The group has Options.Replicas
+// times as many ranks as the schedule; those of a pipeline are neighbours. It is a collective call: all begin with rank
+// 0's initial state.
+func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe, o Options) (train.Trainer, error) {
+	s, err := o.spec(r)
+	if err != nil {
+		return nil, err
 	}
-	if err := CheckCut(o.Cut, o.Schedule, blocks); err != nil {
-		return err
+	if backend == nil {
+		return nil, errNoBackend
 	}
-	if r.Replicas != nil {
-		return errors.New("pipeline: Recipe.Replicas is set, which is for one program on several devices: leave it nil, and set Options.Replicas")
+	if n := len(s.Plans[0].Ranks); g.Size() != n {
+		return nil, fmt.Errorf("pipeline: a group of %d ranks for %d pipelines of %d: make it %d",
+			g.Size(), max(o.Replicas, 1), len(o.Schedule.Ranks), n)
 	}
-	if o.Schedule.Weights != schedule.Flush && (r.Clip > 0 || len(r.Policy().Scaling.States()) > 0) {
-		return fmt.Errorf("pipeline: the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or loss scaling "+
+	programs, err := engine.New(backend, s)
+	if err != nil {
+		return nil, err
+	}
+	one, err := programs.Join(ctx, g, device)
+	if err != nil {
+		programs.Close()
+		return nil, err
+	}
+	return joined{one, programs}, nil
+}
+
+// joined is a rank with programs of its own.
+type joined struct {
+	*engine.Rank
+	programs *engine.Programs
+}
+
+// Close implements [train.Trainer].
+func (j joined) Close() error {
+	defer j.programs.Close()
+	return j.Rank.Close()
+}
+
+var errNoBackend = errors.New("pipeline: the backend is nil: open one with xla.Open")
+
+// spec is a run of a recipe, as the engine has it.
+func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
+	if err := r.Validate(); err != nil {
+		return s, err
+	}
+	switch {
+	case o.Schedule == nil:
+		return s, errors.New("pipeline: Options.Schedule is nil: build one with NewSchedule")
+	case o.Replicas < 0:
+		return s, fmt.Errorf("pipeline: Options.Replicas is %d: set it to at least 1, or to 0 for 1", o.Replicas)
+	case r.Replicas != nil:
+		return s, errors.New("pipeline: Recipe.Replicas is set, which is for one program on several devices: leave it nil, and set " +
+			"Options.Replicas")
+	case o.Schedule.Weights != step.Flush && (r.Clip > 0 || len(r.Policy().Scaling.States()) > 0):
+		return s, fmt.Errorf("pipeline: the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or loss scaling "+
 			"wait for all of them: leave them out, or use a schedule that flushes", o.Schedule.Name)
 	}
-	return nil
+	model, err := chain.Of(r.Model)
+	if err != nil {
+		return s, err
+	}
+	r.Model = model // whose parameters may be in another order
+	p, members := engine.Serial(model, o.Schedule.Micro)
+	cut := o.Cut
+	if cut == nil {
+		if cut, err = Even(len(p.Blocks), len(o.Schedule.Blocks)); err != nil {
+			return s, err
+		}
+	}
+	if p, err = Spread(p, o.Schedule, cut); err != nil {
+		return s, err
+	}
+	if o.Recompute {
+		p = recompute.Stages(p)
+	}
+	p = ddp.Average(p.Copies(max(o.Replicas, 1), BetweenRanks), true, false)
+	if err := p.Check(); err != nil {
+		return s, err
+	}
+	s = engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members,
+		Options: engine.Options{Apart: !o.Fused, Timeout: o.Timeout, Pace: o.pace(cut), Trace: o.Trace}}
+	return s, engine.Check(s)
 }
 
-// chainOf returns the recipe's model as a chain, and the recipe with it.
-func chainOf(r train.Recipe) (chain.Model, train.Recipe, error) {
-	if err := r.Validate(); err != nil {
-		return chain.Model{}, r, err
+// pace is Options.Pace for blocks: each takes its part of its stage's pass.
+func (o Options) pace(cut []int) func(step.Op) time.Duration {
+	if o.Pace == nil {
+		return nil
 	}
-	model, err := chain.Of(r.Model)
-	r.Model = model // whose parameters may be in another order
-	return model, r, err
+	var stages []int // by block
+	for stage, n := range cut {
+		for range n {
+			stages = append(stages, stage)
+		}
+	}
+	return func(op step.Op) time.Duration {
+		if op.Kind == step.Update {
+			return o.Pace(op)
+		}
+		op.Block = stages[op.Block]
+		return o.Pace(op) / time.Duration(cut[op.Block])
+	}
 }

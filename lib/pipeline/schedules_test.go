@@ -12,7 +12,7 @@ import (
 
 func TestNew(t *testing.T) {
 	for _, kind := range pipeline.Kinds() {
-		s, err := pipeline.New(kind, 4, 8, 0)
+		s, err := pipeline.NewSchedule(kind, 4, 8, 0)
 		if err != nil {
 			t.Fatalf("%s: %v", kind, err)
 		}
@@ -28,7 +28,7 @@ func TestNew(t *testing.T) {
 				t.Errorf("%s: rank %d has stages %v, want %d", kind, r, got, want)
 			}
 		}
-		same, err := pipeline.New(kind, 4, 8, 0)
+		same, err := pipeline.NewSchedule(kind, 4, 8, 0)
 		if err != nil || !reflect.DeepEqual(s, same) {
 			t.Errorf("%s: not the same twice (%v)", kind, err)
 		}
@@ -39,7 +39,7 @@ func TestNew(t *testing.T) {
 func TestOneChunk(t *testing.T) {
 	for chunked, plain := range map[pipeline.Kind]pipeline.Kind{pipeline.KindInterleaved: pipeline.Kind1F1B, pipeline.KindBreadthFirst: pipeline.KindGPipe, pipeline.KindLooped: pipeline.KindGPipe} {
 		sizes([]pipeline.Kind{chunked}, 5, 7, 1, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
-			want, err := pipeline.New(plain, d, m, 0)
+			want, err := pipeline.NewSchedule(plain, d, m, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,11 +63,11 @@ func TestNewErrors(t *testing.T) {
 			{1 << 12, 1 << 13, 0, "ask for fewer"},
 			{4, 8, -1, "-1 chunks a rank"},
 		} {
-			if _, err := pipeline.New(kind, c.ranks, c.microbatches, c.chunks); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := pipeline.NewSchedule(kind, c.ranks, c.microbatches, c.chunks); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: %v, want %q", kind, c.ranks, c.microbatches, c.chunks, err, c.want)
 			}
 		}
-		_, err := pipeline.New(kind, 4, 8, 3)
+		_, err := pipeline.NewSchedule(kind, 4, 8, 3)
 		if (err == nil) != kind.Chunked() {
 			t.Errorf("%s with 3 chunks: %v", kind, err)
 		}
@@ -76,8 +76,8 @@ func TestNewErrors(t *testing.T) {
 		err  error
 		want string
 	}{
-		{second(pipeline.New("gpipes", 4, 8, 0)), `unknown kind "gpipes": use one of naive, gpipe, 1f1b, `},
-		{second(pipeline.New(pipeline.KindGPipe, 4, 8, 2)), "it takes no number of chunks; leave it out"},
+		{second(pipeline.NewSchedule("gpipes", 4, 8, 0)), `unknown kind "gpipes": use one of naive, gpipe, 1f1b, `},
+		{second(pipeline.NewSchedule(pipeline.KindGPipe, 4, 8, 2)), "it takes no number of chunks; leave it out"},
 		{second(pipeline.Interleaved(4, 6, 2)), "6 micro-batches are no multiple of 4 ranks: use 4 or 8"},
 		{second(pipeline.Interleaved(4, 3, 2)), "3 micro-batches are no multiple of 4 ranks: use 4"},
 		{second(pipeline.DualPipe(3, 8)), "3 ranks are odd: use 4"},
@@ -87,7 +87,7 @@ func TestNewErrors(t *testing.T) {
 		{second(pipeline.TwoBW(4, 8, 2)), "every 2 micro-batches is too often for 4 ranks"},
 		{second(pipeline.TwoBW(4, 9, 3)), "every 3 micro-batches is too often for 4 ranks"},
 		{second(pipeline.TwoBW(4, 10, 4)), "10 micro-batches are no multiple of the 4 that an update takes: use 12"},
-		{second(pipeline.New(pipeline.Kind2BW, 4, 3, 0)), "3 micro-batches for 4 ranks"},
+		{second(pipeline.NewSchedule(pipeline.Kind2BW, 4, 3, 0)), "3 micro-batches for 4 ranks"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
 			t.Errorf("%v, want %q", c.err, c.want)
@@ -116,7 +116,7 @@ func TestFigures(t *testing.T) {
 		{pipeline.KindZBH2, 0, "F0 F1 F2 F3 F4 F5 F6 I0 W0 F7 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 I6 W6 I7 W7"},
 		{pipeline.KindZBH2, 3, "F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7"},
 	} {
-		s, err := pipeline.New(c.kind, 4, 8, 0)
+		s, err := pipeline.NewSchedule(c.kind, 4, 8, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func sizes(kinds []pipeline.Kind, ranks, microbatches, chunks int, do func(kind 
 		for v := 1; v <= chunks && (v == 1 || kind.Chunked()); v++ {
 			for d := 1; d <= ranks; d++ {
 				for m := 1; m <= microbatches; m++ {
-					s, err := pipeline.New(kind, d, m, v)
+					s, err := pipeline.NewSchedule(kind, d, m, v)
 					if err != nil {
 						s = &step.Plan{}
 					}

@@ -53,7 +53,7 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 		if k.Chunked() {
 			own = chunks
 		}
-		p, err := New(k, ranks, microbatches, own)
+		p, err := NewSchedule(k, ranks, microbatches, own)
 		if err != nil || len(p.Blocks) != stages || !k.Synchronous() || k == KindDualPipe {
 			continue // not for these numbers, or of another shape
 		}

@@ -21,7 +21,7 @@ func bestNamed(t *testing.T, d, m, v int, c step.Costs, memory float64) (best fl
 		if !k.Chunked() {
 			chunks = 0
 		}
-		s, err := pipeline.New(k, d, m, chunks)
+		s, err := pipeline.NewSchedule(k, d, m, chunks)
 		if err != nil || len(s.Blocks) != d*v {
 			continue
 		}

@@ -1,0 +1,299 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/systest"
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// TestFaults has ranks with stages of a model fail, panic, stall or be cancelled, before a step and in it, in one pipeline
+// and in two that train together. Every other rank gets an error that names it; whatever is asked of a rank after that says
+// what to do; and nothing is left on the devices.
+func TestFaults(t *testing.T) {
+	backend := devices(t)
+	for _, form := range []struct {
+		kind            pipeline.Kind
+		ranks, replicas int
+		cases           []traintest.Case
+	}{
+		{pipeline.KindZBH1, 3, 1, []traintest.Case{
+			{At: "before", Fault: traintest.Stalls, Victim: 2},
+			{At: "first", Fault: traintest.Fails, Victim: 0},
+			{At: "middle", Fault: traintest.Panics, Victim: 1},
+			{At: "last", Fault: traintest.Cancels, Victim: 2},
+		}},
+		{pipeline.KindPipeDream, 2, 1, []traintest.Case{
+			{At: "middle", Fault: traintest.Stalls, Victim: 1},
+			{At: "last", Fault: traintest.Fails, Victim: 0},
+			{At: "before", Fault: traintest.Cancels, Victim: 0},
+		}},
+		{pipeline.Kind1F1B, 2, 2, []traintest.Case{
+			{At: "first", Fault: traintest.Cancels, Victim: 3},
+			{At: "middle", Fault: traintest.Fails, Victim: 1},
+			{At: "last", Fault: traintest.Panics, Victim: 2},
+			{At: "first", Fault: traintest.Stalls, Victim: 0},
+		}},
+	} {
+		const m = 4
+		o := pipeline.Options{Schedule: scheduled(t, form.kind, form.ranks, m), Replicas: form.replicas, Timeout: time.Minute}
+		ranks := traintest.Ranks[train.Trainer]{Size: form.ranks * form.replicas, Batches: toyBatches(form.replicas * m * microRows),
+			Folder: t.TempDir(),
+			Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
+				return pipeline.Join(ctx, g, backend, g.Rank(), free(), o)
+			},
+			Ask: func(r train.Trainer) map[string]error {
+				_, params := r.Params(context.Background())
+				_, traffic := r.Traffic()
+				return map[string]error{"Params": params, "Traffic": traffic}
+			}}
+		leaks := devicetest.NoLeaks(t, backend)
+		t.Run(fmt.Sprintf("%s, %d replicas", form.kind, form.replicas), func(t *testing.T) {
+			for _, c := range form.cases {
+				ranks.Play(t, c)
+			}
+		})
+		leaks()
+	}
+}
+
+// stateIn is all that is in the newest checkpoint of a folder.
+func stateIn(t testing.TB, dir string) (r result) {
+	t.Helper()
+	c := traintest.Last(t, dir)
+	values, err := c.Read(context.Background(), c.Tree())
+	check(t, err)
+	r.params, err = params.Zip(c.Tree(), values)
+	check(t, err)
+	return r
+}
+
+// TestCheckpoints passes a run on from one pipeline to the next, with other schedules, cuts and replicas, to one device and
+// back. Each loads what the one before it saved and saves it again: the same bits. Then each takes a step from there: all
+// learn the same.
+func TestCheckpoints(t *testing.T) {
+	const m = 4
+	ctx, backend, r, batches := context.Background(), devices(t), deep(true), toyBatches(m*microRows)
+	form := func(kind pipeline.Kind, ranks, microbatches, replicas int, cut ...int) *pipeline.Options {
+		return &pipeline.Options{Schedule: scheduled(t, kind, ranks, microbatches), Replicas: replicas, Cut: cut}
+	}
+	first := form(pipeline.Kind1F1B, 3, m, 1)
+	run := start(t, backend, r, *first)
+	var one result
+	one.train(t, run, 2, batches)
+	dir := t.TempDir()
+	check(t, run.Save(ctx, dir, "note", 0))
+	one.metrics = nil // of the steps before
+	one.train(t, run, 3, batches)
+	saved := stateIn(t, dir)
+	for i, o := range []*pipeline.Options{form(pipeline.KindZBV, 2, m, 1, 1, 6, 3, 2), form(pipeline.KindGPipe, 2, m/2, 2),
+		form(pipeline.KindDualPipe, 2, m, 1, 4, 8), form(pipeline.KindNaive, 1, m, 1), nil, first} {
+		name, again, c := fmt.Sprintf("form %d", i), t.TempDir(), traintest.Last(t, dir)
+		var note string
+		if err := c.Meta(&note); err != nil || note != "note" || c.Step != 2 {
+			t.Errorf("%s: a checkpoint of step %d with note %q: %v", name, c.Step, note, err)
+		}
+		var next result
+		if o == nil {
+			run := traintest.One(t, backend, r)
+			check(t, run.Load(ctx, c))
+			_, err := run.Save(ctx, again, "note", 0)
+			check(t, err)
+			_, err = run.Step(batches(2))
+			check(t, err)
+			values, err := run.Params(0)
+			check(t, err)
+			next.params, err = params.Zip(r.Model.Params(), values)
+			check(t, errors.Join(err, run.Close()))
+		} else {
+			run := start(t, backend, r, *o)
+			check(t, run.Load(ctx, c))
+			check(t, run.Save(ctx, again, "note", 0))
+			next.train(t, run, 3, batches)
+			check(t, run.Close())
+		}
+		same(t, name+", saved again", stateIn(t, again), saved)
+		near(t, name+", after a step", next, one)
+		if o == first {
+			same(t, name+", after a step", next, one)
+		}
+		dir = again
+	}
+}
+
+// TestAsynchronousCheckpoint goes on from a checkpoint as if it had not been: PipeDream fills the pipeline at each step.
+func TestAsynchronousCheckpoint(t *testing.T) {
+	const m = 4
+	ctx, backend, batches, dir := context.Background(), devices(t), toyBatches(m*microRows), t.TempDir()
+	o := pipeline.Options{Schedule: scheduled(t, pipeline.KindPipeDream, 3, m)}
+	run := start(t, backend, free(), o)
+	var want, got result
+	want.train(t, run, 2, batches)
+	check(t, run.Save(ctx, dir, nil, 0))
+	want.train(t, run, 3, batches)
+	again := start(t, backend, free(), o)
+	check(t, again.Load(ctx, traintest.Last(t, dir)))
+	got.train(t, again, 3, batches)
+	same(t, "a run that goes on", got, want)
+	for name, want := range map[string]int32{"train.steps": 2, "train.updates": 2 * m} {
+		if got := tensors.ToScalar[int32](stateIn(t, dir).params.Get(name)); got != want {
+			t.Errorf("%s is %d, want %d", name, got, want)
+		}
+	}
+}
+
+// envDir is set in processes that are ranks: the folder for their checkpoints, one for each form. They run this test
+// program, built with the tag mpi.
+const envDir = "SHARDBOOK_PIPELINE_DIR"
+
+// processes are those of a job, and processForms what they train in: one pipeline of four, with one stage each and with two,
+// and two of two.
+const processes = 4
+
+var processForms = []struct {
+	kind               pipeline.Kind
+	ranks, m, replicas int
+}{{pipeline.Kind1F1B, 4, 8, 1}, {pipeline.KindZBV, 4, 8, 1}, {pipeline.KindDualPipe, 4, 8, 1}, {pipeline.KindZBH1, 2, 4, 2}}
+
+// trainAndSave is a rank's part.
+func trainAndSave(ctx context.Context, g group.Group, backend *xla.Backend, device int, root string) error {
+	for i, form := range processForms {
+		s, err := pipeline.NewSchedule(form.kind, form.ranks, form.m, 0)
+		if err != nil {
+			return err
+		}
+		r, err := pipeline.Join(ctx, g, backend, device, deep(true), pipeline.Options{Schedule: s, Replicas: form.replicas})
+		if err != nil {
+			return err
+		}
+		for n := range 2 {
+			in, out := toy.Batch(n, 8*microRows)
+			if _, err := r.Step(ctx, in, out); err != nil {
+				return errors.Join(err, r.Close())
+			}
+		}
+		if err := errors.Join(r.Save(ctx, filepath.Join(root, fmt.Sprint(i)), nil, 0), r.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestProcesses trains by processes under mpirun and by goroutines: the same bits, where no more than two ranks have a
+// parameter in common. A machine without Open MPI and without the means to get it skips the test; CI and root never do.
+func TestProcesses(t *testing.T) {
+	program, theirs, own := systest.BuildRanks(t, t.TempDir()), t.TempDir(), t.TempDir()
+	command := []string{"mpirun", "-n", fmt.Sprint(processes), "--oversubscribe", program}
+	if output, _, err := systest.Ranks(t, envDir+"="+theirs, command...); err != nil {
+		t.Fatalf("mpirun: %v: %s", err, output)
+	}
+	backend := devices(t)
+	check(t, group.Run(t.Context(), processes, func(ctx context.Context, g group.Group) error {
+		return trainAndSave(ctx, g, backend, g.Rank(), own)
+	}, group.Timeout(5*time.Minute)))
+	for i, form := range processForms {
+		got, want := stateIn(t, filepath.Join(theirs, fmt.Sprint(i))), stateIn(t, filepath.Join(own, fmt.Sprint(i)))
+		if form.replicas > 1 { // four ranks have gradients in common, and Open MPI adds them up in an order of its own
+			near(t, string(form.kind), got, want)
+		} else {
+			same(t, string(form.kind), got, want)
+		}
+	}
+}
+
+// noReplicas is for a program on several devices.
+type noReplicas struct{ train.Replicas }
+
+// TestRefused lists what cannot be, with what the error must say.
+func TestRefused(t *testing.T) {
+	backend := devices(t)
+	oneF, pipeDream := scheduled(t, pipeline.Kind1F1B, 2, 4), scheduled(t, pipeline.KindPipeDream, 2, 4)
+	cyclic, missing := oneF.Clone(), oneF.Clone()
+	slices.Reverse(cyclic.Ranks[0][:3]) // its first micro-batch comes last, and the other rank's not
+	missing.Ranks[1] = missing.Ranks[1][2:]
+	clipped, scaled, replicated, whole := free(), free(), free(), free()
+	clipped.Clip = 1
+	scaled.Precision, _ = precision.ParsePolicy("fp16")
+	replicated.Replicas = noReplicas{}
+	whole.Model = traintest.Whole{Model: whole.Model}
+	on := func(s *step.Plan, cut ...int) pipeline.Options { return pipeline.Options{Schedule: s, Cut: cut} }
+	for name, c := range map[string]struct {
+		recipe  train.Recipe
+		options pipeline.Options
+		want    string
+	}{
+		"no rule":            {train.Recipe{Model: toy.Model(false)}, on(oneF), "no rule"},
+		"no schedule":        {free(), pipeline.Options{}, "Options.Schedule is nil"},
+		"no chain":           {whole, on(oneF), "1 blocks cannot be 2 stages"},
+		"a program's copies": {replicated, on(oneF), "set Options.Replicas"},
+		"more stages":        {free(), on(scheduled(t, pipeline.KindGPipe, 5, 4)), "4 blocks cannot be 5 stages"},
+		"more chunks":        {free(), on(scheduled(t, pipeline.KindZBV, 3, 4)), "4 blocks cannot be 6 stages"},
+		"a short cut":        {free(), on(oneF, 4), "the cut [4] has 1 stages, the schedule 2"},
+		"too few blocks":     {free(), on(oneF, 1, 2), "the cut [1 2] is for 3 blocks, and the model has 4"},
+		"too many":           {free(), on(oneF, 3, 2), "is for 5 blocks"},
+		"an empty stage":     {free(), on(oneF, 4, 0), "gives stage 1 0 blocks"},
+		"a negative stage":   {free(), on(oneF, 5, -1), "gives stage 1 -1 blocks"},
+		"negative replicas":  {free(), pipeline.Options{Schedule: oneF, Replicas: -1}, "Options.Replicas is -1"},
+		"a cycle":            {free(), on(cyclic), "rank 0"},
+		"a missing pass":     {free(), on(missing), "1F0"},
+		"clipping":           {clipped, on(pipeDream), "Recipe.Clip or loss scaling"},
+		"scaling":            {scaled, on(pipeDream), "Recipe.Clip or loss scaling"},
+		"tied":               {deep(true), on(pipeDream), "ranks [0 1] have scale in common"},
+		"more devices":       {deep(false), on(scheduled(t, pipeline.KindGPipe, 9, 4)), "9 devices, and the backend 8"},
+	} {
+		run, err := pipeline.New(t.Context(), backend, c.recipe, c.options)
+		if err == nil {
+			_ = run.Close()
+		}
+		checkError(t, name, err, c.want)
+	}
+	_, err := pipeline.New(t.Context(), nil, free(), on(oneF))
+	checkError(t, "no backend", err, "the backend is nil")
+	join := func(ranks int, b *xla.Backend, first int) error {
+		return group.Run(t.Context(), ranks, func(ctx context.Context, g group.Group) error {
+			r, err := pipeline.Join(ctx, g, b, first+g.Rank(), free(), on(oneF))
+			if err != nil {
+				return err
+			}
+			return r.Close()
+		}, group.Timeout(time.Minute))
+	}
+	checkError(t, "a larger group", join(3, backend, 0), "a group of 3 ranks for 1 pipelines of 2: make it 2")
+	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
+	checkError(t, "no such device", join(2, backend, deviceCount), "device 8")
+
+	for _, c := range []struct {
+		model train.Model
+		rows  int
+		want  string
+	}{
+		{toy.Model(false), 6, "a batch of 6 rows for 1 devices with other rows and 4 micro-batches each"},
+		{toy.Unlike(), 8, `"h0" and "h2" are of the kind "h", but not one function`},
+		{toy.Picky(), 8, "not this batch"},
+	} {
+		run := start(t, backend, train.Recipe{Model: c.model, Rule: optim.SGD(1)}, on(oneF))
+		for range 2 { // which loses no rank
+			in, out := toy.Batch(0, c.rows)
+			_, err := run.Step(t.Context(), in, out)
+			checkError(t, "a batch or a model", err, c.want)
+		}
+	}
+}
