@@ -105,12 +105,7 @@ func (p *Plan) groups() map[string][][]int {
 // checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes may be on
 // all replicas, as in local SGD, which averages parameters now and then.
 func (p *Plan) checkJoined(replicas int) error {
-	owners := make([][]int, len(p.Units))
-	for r := range p.Ranks {
-		for _, u := range p.UnitsOn(r) {
-			owners[u] = append(owners[u], r)
-		}
-	}
+	owners := p.owners()
 	groups := p.groups()
 	known := map[string]bool{}
 	for u, unit := range p.Units {

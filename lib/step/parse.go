@@ -124,7 +124,11 @@ func (p *parser) ranks(line string) error {
 	if len(ranks) == 0 || ranks[0] != next {
 		return fmt.Errorf("%.40q: want the list of the next rank, %q", line, fmt.Sprintf("rank %d: 0F0 …", next))
 	}
-	words = strings.Fields(list)
+	return p.list(ranks, strings.Fields(list))
+}
+
+// list reads the list of ranks.
+func (p *parser) list(ranks []int, words []string) error {
 	if err := p.allow(len(ranks) * (1 + len(words))); err != nil {
 		return err
 	}
@@ -164,15 +168,7 @@ func (p *parser) record(line string) error {
 			words = append(words, cell)
 		}
 	}
-	if err := p.allow(1 + len(words)); err != nil {
-		return err
-	}
-	list, err := p.parseOps(words)
-	if err != nil {
-		return fmt.Errorf("rank %d: %w", len(p.Ranks), err)
-	}
-	p.Ranks = append(p.Ranks, list)
-	return nil
+	return p.list([]int{len(p.Ranks)}, words)
 }
 
 // parseOps reads a rank's list.
