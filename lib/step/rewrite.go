@@ -27,8 +27,8 @@ func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op))
 	p.Ranks[rank] = list
 }
 
-// Completed is a unit whose gradients of a micro-batch have all been added up; Last says that those of all micro-batches
-// before the next update have.
+// Completed is a unit whose gradients of a micro-batch have all been added up; Last says that those of all
+// micro-batches before the next update have.
 type Completed struct {
 	Unit int
 	Last bool
