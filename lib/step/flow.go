@@ -44,6 +44,8 @@ type Flow struct {
 	After [][]int
 	// Resident are the units whose parameters are whole before the first operation, and again behind the last.
 	Resident map[int]bool
+
+	all []*made // in the order in which they were made
 }
 
 // flow follows a rank's values through its list.
@@ -51,7 +53,7 @@ type flow struct {
 	Flow
 	p     *Plan
 	there map[Value]*made
-	all   []*made            // in the order in which they were made
+	list  []Op
 	waits map[Op]*underWay   // operations that have begun, as a Wait names them, where the list has any
 	last  map[lane]*underWay // of each stream
 	begun []*underWay
@@ -62,7 +64,10 @@ type flow struct {
 // made is a value as one operation has made it.
 type made struct {
 	Value
-	at    int         // position of what makes it
+	at    int         // position of what makes it; -1 where it was there before
+	pass  int         // position of the last pass that uses it
+	ends  int         // position of the operation behind which it is needed no more
+	never bool        // the operation that makes it ends it as well
 	last  int         // position of the last use so far
 	maker *underWay   // what makes it, if that has not ended
 	users []*underWay // those under way that use it
@@ -81,7 +86,8 @@ type underWay struct {
 func (p *Plan) Flow(rank int) (*Flow, error) {
 	list := p.Ranks[rank]
 	n := len(list)
-	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}, units: p.UnitsOn(rank)}
+	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}, units: p.UnitsOn(rank),
+		list: list}
 	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
 	f.Unmade, f.Done, f.After = make([][]Value, n), make([]int, n), make([][]int, n)
 	if slices.ContainsFunc(list, func(op Op) bool { return op.Kind == Wait }) {
@@ -318,7 +324,9 @@ func (f *flow) use(i int, v Value) error {
 		f.After[i] = append(f.After[i], m.maker.at)
 		f.finish(m.maker, i)
 	}
-	m.last = max(m.last, i)
+	if m.last = max(m.last, i); f.list[i].Kind.Pass() {
+		m.pass = i
+	}
 	return nil
 }
 
@@ -332,7 +340,7 @@ func (f *flow) make(i int, v Value) *made {
 	if old := f.there[v]; old != nil {
 		f.release(old, max(old.last, 0))
 	}
-	m := &made{Value: v, at: i, last: i}
+	m := &made{Value: v, at: i, last: i, pass: i, ends: len(f.list) - 1}
 	f.all = append(f.all, m)
 	if f.there[v] = m; i >= 0 {
 		f.Makes[i] = append(f.Makes[i], v)
@@ -355,7 +363,8 @@ func (f *flow) release(m *made, i int) {
 
 func (f *flow) endAt(m *made, i int) {
 	f.Ends[i] = append(f.Ends[i], m.Value)
-	if m.at == i {
+	m.ends = min(m.ends, i)
+	if m.never = m.at == i; m.never {
 		f.Unmade[i] = append(f.Unmade[i], m.Value)
 	}
 }

@@ -82,8 +82,12 @@ func (b *Bytes) kind(v Value, communication bool) *int64 {
 		return &b.Communication
 	case v.Held < Whole:
 		return &b.Activations
+	case v.Held == Whole:
+		return &b.Gathered
+	case v.Held == States:
+		return &b.States
 	}
-	return map[Held]*int64{Whole: &b.Gathered, Sum: &b.Gradients, Reduced: &b.Gradients, States: &b.States}[v.Held]
+	return &b.Gradients
 }
 
 // Memory is what a rank holds in a step.
@@ -117,22 +121,36 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 	flow, list := c.flows[r], c.Ranks[r]
 	changes := make([]Bytes, len(list)+1) // at the start of each operation
 	hold := func(v Value, communication bool, from, to int) {
+		if from > to {
+			return
+		}
 		*changes[from].kind(v, communication) += s.of(v)
 		if to < len(list) {
 			*changes[to+1].kind(v, communication) -= s.of(v)
 		}
 	}
 	moved := map[int]bool{} // units whose states the list moves: others stay
-	for _, l := range flow.lives(list) {
-		moved[l.Unit] = moved[l.Unit] || l.Held == States
-		if op := list[l.made]; l.Held == Reduced && op.Kind == Reduce && op.Axis != c.Units[l.Unit].Shard {
-			l.used = flow.Done[l.made] + 1 // in place of the sum, until then
-			hold(l.Value, false, l.used, max(l.unused, l.used-1))
+	for _, m := range flow.all {
+		if m.never {
 			continue
 		}
-		hold(l.Value, true, l.made, l.used-1)
-		hold(l.Value, false, l.used, l.unused)
-		hold(l.Value, true, l.unused+1, l.ends)
+		moved[m.Unit] = moved[m.Unit] || m.Held == States
+		made := max(m.at, 0)
+		from, to := made, max(m.pass, 0) // in use by the passes; before and behind it is only received or sent
+		if m.Held == Reduced && list[made].Kind == Reduce && list[made].Axis != c.Units[m.Unit].Shard {
+			from = flow.Done[made] + 1 // in place of the sum, until then
+			hold(m.Value, false, from, max(m.ends, from-1))
+			continue
+		}
+		if list[made].Kind == Recv && m.at >= 0 {
+			from = min(flow.Done[made], len(list)-1)
+		}
+		if to = max(to, from); m.Held != Input && m.Held != OutGrad || m.Host {
+			to = m.ends
+		}
+		hold(m.Value, true, made, from-1)
+		hold(m.Value, false, from, to)
+		hold(m.Value, true, to+1, m.ends)
 	}
 	for _, u := range c.UnitsOn(r) {
 		if changes[0].Parameters += s.of(Value{Held: resident, Unit: u}); !moved[u] {
@@ -150,60 +168,4 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 		}
 	}
 	return m
-}
-
-// life is a value on a rank, by positions in its list.
-type life struct {
-	Value
-	made, ends   int // the first and the last at which it is there
-	used, unused int // the same for the passes; before and behind it is only received or sent
-}
-
-// lives returns the values of a list. What the operation that makes it ends as well is never there.
-func (f *Flow) lives(list []Op) (all []life) {
-	open := map[Value][]life{}
-	for u := range f.Resident {
-		v := Value{Held: Whole, Unit: u}
-		open[v] = []life{{Value: v}}
-	}
-	end := func(v Value, at int) {
-		if len(open[v]) == 0 { // it was there before
-			open[v] = []life{{Value: v}}
-		}
-		l := open[v][0]
-		if l.Held != Input && l.Held != OutGrad || l.Host {
-			l.unused = at
-		}
-		l.ends = at
-		all, open[v] = append(all, l), open[v][1:]
-	}
-	for i, op := range list {
-		for _, v := range f.Uses[i] {
-			if n := len(open[v]); n > 0 && op.Kind.Pass() {
-				open[v][n-1].unused = i
-			}
-		}
-		needed := func(v Value) bool { return !slices.Contains(f.Unmade[i], v) }
-		for _, v := range f.Makes[i] {
-			l := life{Value: v, made: i, used: i, unused: i}
-			if op.Kind == Recv {
-				l.used = min(f.Done[i], len(list)-1)
-				l.unused = l.used
-			}
-			if needed(v) {
-				open[v] = append(open[v], l)
-			}
-		}
-		for _, v := range f.Ends[i] {
-			if needed(v) {
-				end(v, i) // the oldest
-			}
-		}
-	}
-	for v, left := range open { // at the end, or for the next step
-		for range left {
-			end(v, len(list)-1)
-		}
-	}
-	return all
 }

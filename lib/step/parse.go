@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -396,15 +397,9 @@ func (p *parser) finish() {
 			p.Units = units
 		}
 	}
-	if p.Micro == 0 {
-		p.Micro = micro
-	}
-	if p.Every == 0 {
-		p.Every = p.Micro
-	}
-	if p.Weights == "" {
-		p.Weights = Flush
-	}
+	p.Micro = cmp.Or(p.Micro, micro)
+	p.Every = cmp.Or(p.Every, p.Micro)
+	p.Weights = cmp.Or(p.Weights, Flush)
 	links := p.linked(false)
 	for r, list := range p.Ranks {
 		for i, op := range list {
