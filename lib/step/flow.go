@@ -86,8 +86,7 @@ type underWay struct {
 func (p *Plan) Flow(rank int) (*Flow, error) {
 	list := p.Ranks[rank]
 	n := len(list)
-	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}, units: p.UnitsOn(rank),
-		list: list}
+	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}, list: list}
 	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
 	f.Unmade, f.Done, f.After = make([][]Value, n), make([]int, n), make([][]int, n)
 	if slices.ContainsFunc(list, func(op Op) bool { return op.Kind == Wait }) {
@@ -98,7 +97,7 @@ func (p *Plan) Flow(rank int) (*Flow, error) {
 			return nil, p.errorAt(rank, i, "%w", err)
 		}
 	}
-	f.Resident = p.resident(rank)
+	f.units, f.Resident = p.UnitsOn(rank), p.resident(rank)
 	for u := range f.Resident {
 		f.make(-1, Value{Held: Whole, Unit: u})
 	}

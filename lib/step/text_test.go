@@ -180,7 +180,8 @@ func TestCSVFaults(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0") {
+	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0",
+		"schedule stages=1\nrank 0: 1B0") {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
