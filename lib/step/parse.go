@@ -223,10 +223,9 @@ func (p *parser) first(text string) error {
 	f.number("units", 1, &p.units)
 	f.number("microbatches", 1, &p.Micro)
 	f.number("every", 1, &p.Every)
-	all := []Weights{Flush, Stash, Vertical, Double}
 	f.read("weights", func(value string) error {
-		if p.Weights = Weights(value); !slices.Contains(all, p.Weights) {
-			return fmt.Errorf("%.40q: want one of %v", value, all)
+		if p.Weights = Weights(value); !slices.Contains(allWeights, p.Weights) {
+			return fmt.Errorf("%.40q: want one of %v", value, allWeights)
 		}
 		return nil
 	})
