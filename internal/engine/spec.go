@@ -147,6 +147,15 @@ func newCommon(s Spec) (*common, error) {
 	}
 	p := s.Plans[0]
 	for _, u := range p.Units {
+		between := ""
+		for _, name := range u.Reduce {
+			if a, _ := p.Axis(name); len(a.Groups) > 0 {
+				between = name
+			} else if between != "" {
+				return nil, fmt.Errorf("engine: unit %s is reduced along %q, between ranks, before %q, within them: put the axes of a "+
+					"rank's own devices first", u.Name, between, name)
+			}
+		}
 		if u.Shard == "" {
 			continue
 		}

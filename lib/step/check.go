@@ -105,12 +105,7 @@ func (p *Plan) groups() map[string][][]int {
 // checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes may be on
 // all replicas, as in local SGD, which averages parameters now and then.
 func (p *Plan) checkJoined(replicas int) error {
-	owners := make([][]int, len(p.Units))
-	for r := range p.Ranks {
-		for _, u := range p.UnitsOn(r) {
-			owners[u] = append(owners[u], r)
-		}
-	}
+	owners := p.owners()
 	groups := p.groups()
 	known := map[string]bool{}
 	for u, unit := range p.Units {
@@ -205,7 +200,8 @@ func (p *Plan) checkOp(op Op, next map[int]int, sharded map[[2]int]bool) error {
 	switch key := [2]int{op.Block, op.Micro}; {
 	case op.Kind == Backward, op.Kind == WeightGrad:
 		if op.Micro < next[op.Block] {
-			return fmt.Errorf("the block's gradient for micro-batch %d came before: sum them in ascending order", next[op.Block]-1)
+			return fmt.Errorf("the block's gradient for micro-batch %d came before: sum them in ascending order",
+				next[op.Block]-1)
 		}
 		next[op.Block] = op.Micro + 1
 	case op.Kind == Free && op.What == Activation:
@@ -298,7 +294,8 @@ func (s *unitState) reduce(axes []string, axis string) error {
 	case at > s.reduced, at > 0 && s.summed:
 		return fmt.Errorf("it has gradients that are not reduced along %q: have that before", axes[at-1])
 	case at > 0 && at < s.reduced, at == 0 && s.reduced > 1:
-		return fmt.Errorf("its gradients before are reduced along %q already: remove it, or have it before", axes[s.reduced-1])
+		return fmt.Errorf("its gradients before are reduced along %q already: remove it, or have it before",
+			axes[s.reduced-1])
 	}
 	s.summed, s.reduced = s.summed && at > 0, at+1
 	return nil
@@ -308,7 +305,8 @@ func (s *unitState) reduce(axes []string, axis string) error {
 func (s *unitState) end(p *Plan, u int, resident bool) error {
 	switch {
 	case s.own && s.updated != p.Micro:
-		return fmt.Errorf("has no update %v: each of its units needs one every %d micro-batches", p.Text(s.next(p, u)), p.Every)
+		return fmt.Errorf("has no update %v: each of its units needs one every %d micro-batches",
+			p.Text(s.next(p, u)), p.Every)
 	case s.stored != 0:
 		return fmt.Errorf("does not leave the optimizer's states of unit %d where it finds them: "+
 			"let it store them as often as it fetches them", u)

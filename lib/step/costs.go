@@ -3,6 +3,7 @@ package step
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Costs say how long operations take and what they keep, in any units. A list has a value for each block, or one that
@@ -40,31 +41,38 @@ const mostCost = 1e100
 // Check returns an error for lists of another length than the number of blocks or units, and for numbers that are no
 // costs.
 func (c Costs) Check(blocks, units int) error {
-	for _, f := range []struct {
-		name  string
-		list  []float64
-		most  float64
-		count int
-	}{
-		{"Forward", c.Forward, mostCost, blocks}, {"InputGrad", c.InputGrad, mostCost, blocks},
-		{"WeightGrad", c.WeightGrad, mostCost, blocks}, {"Backward", c.Backward, mostCost, blocks},
-		{"Recompute", c.Recompute, mostCost, blocks}, {"Update", c.Update, mostCost, units},
-		{"Activation", c.Activation, mostCost, blocks}, {"Kept", c.Kept, 1, blocks},
-	} {
-		if n := len(f.list); n > 1 && n != f.count {
-			return fmt.Errorf("step: Costs.%s has %d values for %d: give one for each, or one for all", f.name, n, f.count)
+	for _, f := range c.lists() {
+		most, count := mostCost, blocks
+		if f.name == "Kept" {
+			most = 1
+		} else if f.name == "Update" {
+			count = units
 		}
-		for _, v := range f.list {
-			if !(v >= 0 && v <= f.most) {
-				return fmt.Errorf("step: Costs.%s has the value %v: give one from 0 to %g", f.name, v, f.most)
+		if n := len(*f.list); n > 1 && n != count {
+			return fmt.Errorf("step: Costs.%s has %d values for %d: give one for each, or one for all", f.name, n, count)
+		}
+		for _, v := range *f.list {
+			if !(v >= 0 && v <= most) {
+				return fmt.Errorf("step: Costs.%s has the value %v: give one from 0 to %g", f.name, v, most)
 			}
 		}
 	}
 	return nil
 }
 
+type costList struct {
+	name string
+	list *[]float64
+}
+
+func (c *Costs) lists() []costList {
+	return []costList{{"Forward", &c.Forward}, {"InputGrad", &c.InputGrad}, {"WeightGrad", &c.WeightGrad},
+		{"Backward", &c.Backward}, {"Recompute", &c.Recompute}, {"Update", &c.Update}, {"Activation", &c.Activation},
+		{"Kept", &c.Kept}}
+}
+
 // of is a block's or unit's value of a list.
-func of(list []float64, at int, otherwise float64) float64 {
+func of[T any](list []T, at int, otherwise T) T {
 	switch len(list) {
 	case 0:
 		return otherwise
@@ -122,18 +130,14 @@ func (c Costs) Between(from, to int) (float64, error) {
 // chunk has the numbers of its whole block, and messages take n times as long. What is then counted is to be divided
 // by n, as [Plan.SimulateShares] does it.
 func (c Costs) Spread(n int) Costs {
-	for _, list := range []*[]float64{&c.Forward, &c.InputGrad, &c.WeightGrad, &c.Backward, &c.Recompute, &c.Update,
-		&c.Activation, &c.Kept} {
-		if len(*list) < 2 {
-			continue
-		}
+	for _, l := range c.lists() {
 		var each []float64
-		for _, v := range *list {
-			for range n {
-				each = append(each, v)
-			}
+		for _, v := range *l.list {
+			each = append(each, slices.Repeat([]float64{v}, n)...)
 		}
-		*list = each
+		if len(*l.list) > 1 {
+			*l.list = each
+		}
 	}
 	if link := c.Link; link != nil {
 		c.Link = func(from, to int) float64 { return link(from, to) * float64(n) }

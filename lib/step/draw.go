@@ -34,10 +34,10 @@ func (t Timeline) Draw(w io.Writer) error {
 		}
 	}
 	unit, columns := unit(rows, end)
-	scale, column := drawWidth/end, 1
+	scale, column := 0.0, 1
 	legend := "drawn to scale, with f, b, i, w, u for passes that have no room for a number"
-	if end == 0 {
-		scale = 0
+	if end > 0 {
+		scale = drawWidth / end
 	}
 	// A picture of numbers may be wider than one that is drawn to scale, but not without bound.
 	if columns > 0 && columns*(widest+1) <= 4*drawWidth {

@@ -44,6 +44,8 @@ type Flow struct {
 	After [][]int
 	// Resident are the units whose parameters are whole before the first operation, and again behind the last.
 	Resident map[int]bool
+
+	all []*made // in the order in which they were made
 }
 
 // flow follows a rank's values through its list.
@@ -51,16 +53,21 @@ type flow struct {
 	Flow
 	p     *Plan
 	there map[Value]*made
-	all   []*made            // in the order in which they were made
+	list  []Op
 	waits map[Op]*underWay   // operations that have begun, as a Wait names them, where the list has any
 	last  map[lane]*underWay // of each stream
 	begun []*underWay
+	units []int // of the rank
+	err   error
 }
 
 // made is a value as one operation has made it.
 type made struct {
 	Value
-	at    int         // position of what makes it
+	at    int         // position of what makes it; -1 where it was there before
+	pass  int         // position of the last pass that uses it
+	ends  int         // position of the operation behind which it is needed no more
+	never bool        // the operation that makes it ends it as well
 	last  int         // position of the last use so far
 	maker *underWay   // what makes it, if that has not ended
 	users []*underWay // those under way that use it
@@ -71,15 +78,15 @@ type made struct {
 type underWay struct {
 	at     int
 	before []*underWay // which end before it: that before on its stream, and those that make what it uses
-	uses   []*made
-	makes  []*made
+	uses   *made
+	makes  *made
 }
 
 // Flow follows what a rank has through its list. An operation that uses what is not there is an error that says where.
 func (p *Plan) Flow(rank int) (*Flow, error) {
 	list := p.Ranks[rank]
 	n := len(list)
-	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}}
+	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}, list: list}
 	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
 	f.Unmade, f.Done, f.After = make([][]Value, n), make([]int, n), make([][]int, n)
 	if slices.ContainsFunc(list, func(op Op) bool { return op.Kind == Wait }) {
@@ -90,7 +97,7 @@ func (p *Plan) Flow(rank int) (*Flow, error) {
 			return nil, p.errorAt(rank, i, "%w", err)
 		}
 	}
-	f.Resident = p.resident(rank)
+	f.units, f.Resident = p.UnitsOn(rank), p.resident(rank)
 	for u := range f.Resident {
 		f.make(-1, Value{Held: Whole, Unit: u})
 	}
@@ -140,11 +147,8 @@ func (p *Plan) resident(rank int) map[int]bool {
 func (f *flow) begins(list []Op) {
 	seen := map[Value]bool{}
 	for _, op := range list {
-		v := Value{Held: States, Unit: op.Unit}
-		if op.What == Parameters {
-			v.Held = Whole
-		}
-		if op.Kind != Store && op.Kind != Fetch || op.What != State && op.What != Parameters || seen[v] {
+		v := f.p.operand(op)
+		if op.Kind != Store && op.Kind != Fetch || v.Held != States && v.Held != Whole || seen[v] {
 			continue
 		}
 		seen[v] = true
@@ -155,136 +159,138 @@ func (f *flow) begins(list []Op) {
 }
 
 func (f *flow) step(i int, op Op) error {
-	at := func(h Held) Value { return Value{Held: h, Block: op.Block, Micro: op.Micro} }
-	next := func(h Held) Value { return Value{Held: h, Block: op.Block + 1, Micro: op.Micro} }
-	before := func(h Held) Value { return Value{Held: h, Block: op.Block - 1, Micro: op.Micro} }
-	unit := func(h Held) Value { return Value{Held: h, Unit: op.Unit} }
-	lastBlock := op.Block == len(f.p.Blocks)-1
-	switch op.Kind {
+	switch v := f.p.operand(op); op.Kind {
 	case Forward, Recompute:
-		if op.Block == 0 && op.Kind == Forward {
-			f.make(i, at(Input))
-		}
-		if err := f.use(i, append(f.whole(op.Block), at(Input))...); err != nil {
-			return err
-		}
-		f.make(i, at(Saved))
-		if !lastBlock {
-			f.make(i, next(Input))
-		}
+		f.forward(i, op)
+		return f.err
 	case Backward, InputGrad, WeightGrad:
-		uses := append(f.whole(op.Block), at(Input), at(Saved))
-		if !lastBlock {
-			uses = append(uses, at(OutGrad))
-		}
-		if op.Kind == WeightGrad && op.Block > 0 {
-			uses = append(uses, at(Left))
-		}
-		if err := f.use(i, uses...); err != nil {
-			return err
-		}
-		if op.Kind != WeightGrad && op.Block > 0 {
-			f.make(i, before(OutGrad))
-		}
-		if op.Kind == InputGrad && op.Block > 0 {
-			f.make(i, at(Left))
-		}
-		if op.Kind != InputGrad {
-			for _, u := range f.p.Blocks[op.Block].Units {
-				f.add(i, Value{Held: Sum, Unit: u})
-			}
-		}
+		f.backward(i, op)
+		return f.err
 	case Update:
-		units := []int{op.Unit}
-		if op.Unit < 0 {
-			units = f.unitsWithSums()
+		for _, u := range op.units(f.units) {
+			f.update(i, u)
 		}
-		for _, u := range units {
-			v := f.gradient(u)
-			if host := (Value{Held: v.Held, Unit: u, Host: true}); f.there[host] != nil && f.there[v] == nil {
-				v = host
-			}
-			if err := f.use(i, v); err != nil {
-				return err
-			}
-			states := Value{Held: States, Unit: u}
-			if moved := (Value{Held: States, Unit: u, Host: true}); !v.Host && f.there[moved] != nil || f.there[states] != nil {
-				if err := f.use(i, states); err != nil {
-					return err
-				}
-			}
-			if whole := (Value{Held: Whole, Unit: u}); f.there[whole] != nil { // of which it updates its shard
-				_ = f.use(i, whole)
-			}
-			f.end(i, v)
-		}
-	case Send:
-		v := next(Input)
-		if op.What == Gradient {
-			v = before(OutGrad)
-		}
-		return f.begin(i, op, []Value{v}, nil, nil)
-	case Recv:
-		v := at(Input)
-		if op.What == Gradient {
-			v = at(OutGrad)
-		}
-		return f.begin(i, op, nil, nil, []Value{v})
-	case Gather:
-		if op.What == Activation {
-			return f.begin(i, op, nil, nil, []Value{at(Input)})
-		}
-		return f.begin(i, op, nil, nil, []Value{unit(Whole)})
+		return f.err
 	case Free:
-		v := unit(Whole)
-		if op.What == Activation {
-			v = at(Input)
-		}
 		if err := f.use(i, v); err != nil {
 			return err
 		}
 		f.end(i, v)
+		return nil
+	case Send:
+		v, _ = op.gives()
+		return f.begin(i, op, &v, false, nil)
+	case Recv:
+		v, _ = op.takes()
+		return f.begin(i, op, nil, false, &v)
+	case Gather:
+		return f.begin(i, op, nil, false, &v)
 	case Reduce:
+		sum, reduced := Value{Held: Sum, Unit: op.Unit}, Value{Held: Reduced, Unit: op.Unit}
 		if op.What == State {
-			return f.begin(i, op, nil, nil, nil)
+			return f.begin(i, op, nil, false, nil)
 		}
 		if axes := f.p.Units[op.Unit].Reduce; len(axes) > 0 && axes[0] != op.Axis { // in place
-			return f.begin(i, op, []Value{unit(Reduced)}, nil, []Value{unit(Reduced)})
+			return f.begin(i, op, &reduced, false, &reduced)
 		}
-		return f.begin(i, op, nil, []Value{unit(Sum)}, []Value{unit(Reduced)})
+		return f.begin(i, op, &sum, true, &reduced)
 	case Store, Fetch:
-		v := at(Input)
-		switch op.What {
-		case State:
-			v = unit(States)
-		case Gradient:
-			v = f.gradient(op.Unit)
-		case Parameters:
-			v = unit(Whole)
-		}
 		from, to := v, v
 		from.Host, to.Host = op.Kind == Fetch, op.Kind == Store
-		return f.begin(i, op, nil, []Value{from}, []Value{to})
-	case Wait:
-		op.Kind, op.Of, op.Peer = op.Of, 0, 0
-		w := f.waits[op]
-		if w == nil {
-			return errors.New("nothing such has begun: have it begin before")
-		}
-		f.After[i] = append(f.After[i], w.at)
-		f.finish(w, i)
-	default:
-		return fmt.Errorf("unknown kind %q", byte(op.Kind))
+		return f.begin(i, op, &from, true, &to)
 	}
+	op.Kind, op.Of, op.Peer = op.Of, 0, 0 // of a Wait
+	w := f.waits[op]
+	if w == nil {
+		return errors.New("nothing such has begun: have it begin before")
+	}
+	f.After[i] = append(f.After[i], w.at)
+	f.finish(w, i)
 	return nil
 }
 
+// operand is what Gather makes, Free ends, and Store and Fetch move.
+func (p *Plan) operand(op Op) Value {
+	switch op.What {
+	case Activation:
+		return op.value(Input)
+	case Parameters:
+		return Value{Held: Whole, Unit: op.Unit}
+	case Gradient:
+		if op.Kind == Store || op.Kind == Fetch {
+			return p.gradient(op.Unit)
+		}
+	}
+	return Value{Held: States, Unit: op.Unit}
+}
+
 // gradient is what an update takes of a unit.
-func (f *flow) gradient(unit int) Value {
-	if len(f.p.Units[unit].Reduce) == 0 {
+func (p *Plan) gradient(unit int) Value {
+	if len(p.Units[unit].Reduce) == 0 {
 		return Value{Held: Sum, Unit: unit}
 	}
 	return Value{Held: Reduced, Unit: unit}
+}
+
+// value is one of an operation's block, for its micro-batch.
+func (op Op) value(h Held) Value { return Value{Held: h, Block: op.Block, Micro: op.Micro} }
+
+func (f *flow) forward(i int, op Op) {
+	if op.Block == 0 && op.Kind == Forward {
+		f.make(i, op.value(Input))
+	}
+	f.useAll(i, f.whole(op.Block), op.value(Input))
+	f.make(i, op.value(Saved))
+	if op.Kind = Forward; op.Block < len(f.p.Blocks)-1 {
+		v, _ := op.gives()
+		f.make(i, v)
+	}
+}
+
+func (f *flow) backward(i int, op Op) {
+	uses := []Value{op.value(Input), op.value(Saved)}
+	if op.Block < len(f.p.Blocks)-1 {
+		uses = append(uses, op.value(OutGrad))
+	}
+	if op.Kind == WeightGrad && op.Block > 0 {
+		uses = append(uses, op.value(Left))
+	}
+	f.useAll(i, f.whole(op.Block), uses...)
+	if v, ok := op.gives(); ok && op.Block > 0 {
+		f.make(i, v)
+	}
+	if op.Kind == InputGrad && op.Block > 0 {
+		f.make(i, op.value(Left))
+	}
+	for _, u := range f.p.Blocks[op.Block].Units {
+		if sum := (Value{Held: Sum, Unit: u}); op.Kind == InputGrad {
+			break
+		} else if f.there[sum] == nil {
+			f.make(i, sum)
+		} else {
+			f.useAll(i, nil, sum)
+		}
+	}
+}
+
+// update takes gradients and states where they are: of both also in the host's memory. Of gathered parameters it
+// updates the rank's shard.
+func (f *flow) update(i, u int) {
+	v, states, whole := f.p.gradient(u), Value{Held: States, Unit: u}, Value{Held: Whole, Unit: u}
+	host, away := v, states
+	if host.Host, away.Host = true, true; f.there[host] != nil && f.there[v] == nil {
+		v = host
+	}
+	f.useAll(i, nil, v)
+	if !v.Host && f.there[away] != nil || f.there[states] != nil {
+		f.useAll(i, nil, states)
+	}
+	if f.there[whole] != nil {
+		f.useAll(i, nil, whole)
+	}
+	if f.err == nil {
+		f.end(i, v)
+	}
 }
 
 // whole are the gathered parameters that a block's passes use.
@@ -297,33 +303,35 @@ func (f *flow) whole(block int) (values []Value) {
 	return values
 }
 
-func (f *flow) unitsWithSums() (units []int) {
-	for u := range f.p.Units {
-		v, host := f.gradient(u), f.gradient(u)
-		host.Host = true
-		if f.there[v] != nil || f.there[host] != nil || f.there[Value{Held: Sum, Unit: u}] != nil {
-			units = append(units, u)
+// useAll has a pass use values. The first error stays.
+func (f *flow) useAll(i int, whole []Value, values ...Value) {
+	for _, v := range append(whole, values...) {
+		if f.err == nil {
+			f.err = f.use(i, v)
 		}
 	}
-	return units
 }
 
-// use has a pass use values, and wait for what makes them.
-func (f *flow) use(i int, values ...Value) error {
-	for _, v := range values {
-		m := f.there[v]
-		if m == nil {
-			return fmt.Errorf("it needs %v, which the rank does not have: have it made, received, gathered or fetched before",
-				f.p.describe(v))
-		}
-		f.Uses[i] = append(f.Uses[i], v)
-		if m.maker != nil {
-			f.After[i] = append(f.After[i], m.maker.at)
-			f.finish(m.maker, i)
-		}
-		m.last = max(m.last, i)
+// use has a pass use a value, and wait for what makes it.
+func (f *flow) use(i int, v Value) error {
+	m := f.there[v]
+	if m == nil {
+		return f.lacks(v)
+	}
+	f.Uses[i] = append(f.Uses[i], v)
+	if m.maker != nil {
+		f.After[i] = append(f.After[i], m.maker.at)
+		f.finish(m.maker, i)
+	}
+	if m.last = max(m.last, i); f.list[i].Kind.Pass() {
+		m.pass = i
 	}
 	return nil
+}
+
+func (f *flow) lacks(v Value) error {
+	return fmt.Errorf("it needs %v, which the rank does not have: have it made, received, gathered or fetched before",
+		f.p.describe(v))
 }
 
 // make has an operation make a value, anew where it is there.
@@ -331,21 +339,12 @@ func (f *flow) make(i int, v Value) *made {
 	if old := f.there[v]; old != nil {
 		f.release(old, max(old.last, 0))
 	}
-	m := &made{Value: v, at: i, last: i}
+	m := &made{Value: v, at: i, last: i, pass: i, ends: len(f.list) - 1}
 	f.all = append(f.all, m)
 	if f.there[v] = m; i >= 0 {
 		f.Makes[i] = append(f.Makes[i], v)
 	}
 	return m
-}
-
-// add has a pass add to a sum, which it makes where there is none.
-func (f *flow) add(i int, v Value) {
-	if f.there[v] == nil {
-		f.make(i, v)
-		return
-	}
-	_ = f.use(i, v) // which is there
 }
 
 // end frees a value behind an operation.
@@ -363,45 +362,44 @@ func (f *flow) release(m *made, i int) {
 
 func (f *flow) endAt(m *made, i int) {
 	f.Ends[i] = append(f.Ends[i], m.Value)
-	if m.at == i {
+	m.ends = min(m.ends, i)
+	if m.never = m.at == i; m.never {
 		f.Unmade[i] = append(f.Unmade[i], m.Value)
 	}
 }
 
-// begin has an operation go on beside the passes. It uses some values, takes some for good, and makes some or adds to
-// them.
-func (f *flow) begin(i int, op Op, uses, takes, makes []Value) error {
+// begin has an operation go on beside the passes. It uses a value, or takes it for good, and makes one or, of reduced
+// gradients, adds to those that are there.
+func (f *flow) begin(i int, op Op, in *Value, take bool, out *Value) error {
 	stream := op.lane()
 	w := &underWay{at: i}
 	if before := f.last[stream]; before != nil {
 		w.before = append(w.before, before)
 	}
-	for k, v := range slices.Concat(uses, takes) {
-		m := f.there[v]
+	if in != nil {
+		m := f.there[*in]
 		if m == nil {
-			return fmt.Errorf("it needs %v, which the rank does not have: have it made before", f.p.describe(v))
+			return f.lacks(*in)
 		}
 		f.behind(w, m)
-		f.Uses[i] = append(f.Uses[i], v)
-		m.last, m.users = max(m.last, i), append(m.users, w)
-		w.uses = append(w.uses, m)
-		if k >= len(uses) {
+		f.Uses[i] = append(f.Uses[i], *in)
+		m.last, m.users, w.uses = max(m.last, i), append(m.users, w), m
+		if take {
 			m.gone = true
-			delete(f.there, v)
+			delete(f.there, *in)
 		}
 	}
-	for _, v := range makes {
-		m := f.there[v]
+	if out != nil {
+		m := f.there[*out]
 		if m != nil {
 			f.behind(w, m)
 		}
-		if m == nil || v.Held != Reduced {
-			m = f.make(i, v)
+		if m == nil || out.Held != Reduced {
+			m = f.make(i, *out)
 		} else {
-			f.Uses[i] = append(f.Uses[i], v)
+			f.Uses[i] = append(f.Uses[i], *out)
 		}
-		m.last, m.maker = max(m.last, i), w
-		w.makes = append(w.makes, m)
+		m.last, m.maker, w.makes = max(m.last, i), w, m
 	}
 	if op.Peer = 0; f.waits != nil {
 		f.waits[op] = w
@@ -431,12 +429,10 @@ func (f *flow) finish(w *underWay, i int) {
 	for _, before := range w.before {
 		f.finish(before, i)
 	}
-	for _, m := range w.makes {
-		if m.maker == w {
-			m.maker = nil
-		}
+	if m := w.makes; m != nil && m.maker == w {
+		m.maker = nil
 	}
-	for _, m := range w.uses {
+	if m := w.uses; m != nil {
 		m.last = max(m.last, i)
 		m.users = slices.DeleteFunc(m.users, func(u *underWay) bool { return u == w })
 		if m.gone && len(m.users) == 0 {

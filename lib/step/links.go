@@ -40,8 +40,8 @@ func (op Op) message() Value {
 }
 
 // links have, of each operation that gives a value, the place of the one that takes it, and of that the place of the
-// one that gives it; nowhere where there is none. Of replicas, which do the same for other rows of a batch, the first has the first
-// rank that takes a value.
+// one that gives it; nowhere where there is none. Of replicas, which do the same for other rows of a batch, the first
+// has the first rank that takes a value.
 type links struct {
 	to, from [][]place
 	replica  []int // of each rank

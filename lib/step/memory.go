@@ -18,20 +18,19 @@ type Sizes struct {
 	States   []int64 // what it has of the optimizer's states
 }
 
-func size(list []int64, at int) int64 {
-	switch len(list) {
-	case 0:
-		return 0
-	case 1:
-		return list[0]
-	}
-	return list[at]
+// resident is what a rank always has of a unit's parameters.
+const resident = States + 1
+
+// lists are those of values, by [Held].
+func (s Sizes) lists() [resident + 1][]int64 {
+	return [...][]int64{Input: s.Input, OutGrad: s.Input, Saved: s.Saved, Left: s.Left, Whole: s.Whole, Sum: s.Sum,
+		Reduced: s.Reduced, States: s.States, resident: s.Resident}
 }
 
 func (s Sizes) check(blocks, units int) error {
-	for k, list := range [][]int64{s.Input, s.Saved, s.Left, s.Whole, s.Sum, s.Reduced, s.Resident, s.States} {
+	for h, list := range s.lists() {
 		n := blocks
-		if k > 2 {
+		if Held(h) >= Whole {
 			n = units
 		}
 		if len(list) > 1 && len(list) != n || len(list) > 0 && slices.Min(list) < 0 {
@@ -43,23 +42,14 @@ func (s Sizes) check(blocks, units int) error {
 
 // of is the size of a value.
 func (s Sizes) of(v Value) int64 {
-	switch v.Held {
-	case Input:
-		return size(s.Input, v.Block)
-	case OutGrad: // that of the next block's input
-		return size(s.Input, v.Block+1)
-	case Saved:
-		return size(s.Saved, v.Block)
-	case Left:
-		return size(s.Left, v.Block)
-	case Whole:
-		return size(s.Whole, v.Unit)
-	case Sum:
-		return size(s.Sum, v.Unit)
-	case Reduced:
-		return size(s.Reduced, v.Unit)
+	at := v.Block
+	switch {
+	case v.Held == OutGrad: // that of the next block's input
+		at++
+	case v.Held >= Whole:
+		at = v.Unit
 	}
-	return size(s.States, v.Unit)
+	return of(s.lists()[v.Held], at, 0)
 }
 
 // Bytes are what a rank holds, by kind.
@@ -81,6 +71,23 @@ func (b Bytes) Total() int64 {
 // kinds are its fields.
 func (b *Bytes) kinds() []*int64 {
 	return []*int64{&b.Parameters, &b.Gathered, &b.Gradients, &b.States, &b.Activations, &b.Communication, &b.Host}
+}
+
+// kind is the field of a value, which may be under way between ranks.
+func (b *Bytes) kind(v Value, communication bool) *int64 {
+	switch {
+	case v.Host:
+		return &b.Host
+	case communication:
+		return &b.Communication
+	case v.Held < Whole:
+		return &b.Activations
+	case v.Held == Whole:
+		return &b.Gathered
+	case v.Held == States:
+		return &b.States
+	}
+	return &b.Gradients
 }
 
 // Memory is what a rank holds in a step.
@@ -111,48 +118,47 @@ func (p *Plan) Memory(s Sizes) ([]Memory, error) {
 }
 
 func (c *checked) memory(r int, s Sizes) (m Memory) {
-	flow, n := c.flows[r], len(c.Ranks[r])
-	changes := make([]Bytes, n+1) // at the start of each operation
+	flow, list := c.flows[r], c.Ranks[r]
+	changes := make([]Bytes, len(list)+1) // at the start of each operation
 	hold := func(v Value, communication bool, from, to int) {
-		of := func(b *Bytes) *int64 {
-			switch {
-			case v.Host:
-				return &b.Host
-			case communication:
-				return &b.Communication
-			case v.Held == Whole:
-				return &b.Gathered
-			case v.Held == Sum, v.Held == Reduced:
-				return &b.Gradients
-			case v.Held == States:
-				return &b.States
-			}
-			return &b.Activations
+		if from > to {
+			return
 		}
-		*of(&changes[from]) += s.of(v)
-		if to < n {
-			*of(&changes[to+1]) -= s.of(v)
+		*changes[from].kind(v, communication) += s.of(v)
+		if to < len(list) {
+			*changes[to+1].kind(v, communication) -= s.of(v)
 		}
 	}
-	lives := flow.lives(c.Ranks[r])
-	for _, u := range c.UnitsOn(r) {
-		changes[0].Parameters += size(s.Resident, u)
-		if !slices.ContainsFunc(lives, func(l life) bool { return l.Held == States && l.Unit == u }) { // they stay
-			changes[0].States += size(s.States, u)
-		}
-	}
-	for _, l := range lives {
-		if op := c.Ranks[r][l.made]; l.Held == Reduced && op.Kind == Reduce && op.Axis != c.Units[l.Unit].Shard {
-			l.used = flow.Done[l.made] + 1 // in place of the sum, until then
-			hold(l.Value, false, l.used, max(l.unused, l.used-1))
+	moved := map[int]bool{} // units whose states the list moves: others stay
+	for _, m := range flow.all {
+		if m.never {
 			continue
 		}
-		hold(l.Value, true, l.made, l.used-1)
-		hold(l.Value, false, l.used, l.unused)
-		hold(l.Value, true, l.unused+1, l.ends)
+		moved[m.Unit] = moved[m.Unit] || m.Held == States
+		made := max(m.at, 0)
+		from, to := made, max(m.pass, 0) // in use by the passes; before and behind it is only received or sent
+		if m.Held == Reduced && list[made].Kind == Reduce && list[made].Axis != c.Units[m.Unit].Shard {
+			from = flow.Done[made] + 1 // in place of the sum, until then
+			hold(m.Value, false, from, max(m.ends, from-1))
+			continue
+		}
+		if list[made].Kind == Recv && m.at >= 0 {
+			from = min(flow.Done[made], len(list)-1)
+		}
+		if to = max(to, from); m.Held != Input && m.Held != OutGrad || m.Host {
+			to = m.ends
+		}
+		hold(m.Value, true, made, from-1)
+		hold(m.Value, false, from, to)
+		hold(m.Value, true, to+1, m.ends)
+	}
+	for _, u := range c.UnitsOn(r) {
+		if changes[0].Parameters += s.of(Value{Held: resident, Unit: u}); !moved[u] {
+			changes[0].States += s.of(Value{Held: States, Unit: u})
+		}
 	}
 	now := Bytes{}
-	for i := range n {
+	for i := range list {
 		for k, kind := range now.kinds() {
 			*kind += *changes[i].kinds()[k]
 			*m.Peak.kinds()[k] = max(*m.Peak.kinds()[k], *kind)
@@ -162,63 +168,4 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 		}
 	}
 	return m
-}
-
-// life is a value on a rank, by positions in its list.
-type life struct {
-	Value
-	made, ends   int // the first and the last at which it is there
-	used, unused int // the same for the passes; before and behind it is only received or sent
-}
-
-// lives returns the values of a list. What the operation that makes it ends as well is never there.
-func (f *Flow) lives(list []Op) (all []life) {
-	open := map[Value][]life{}
-	for u := range f.Resident {
-		v := Value{Held: Whole, Unit: u}
-		open[v] = []life{{Value: v}}
-	}
-	end := func(v Value, at int) {
-		if len(open[v]) == 0 { // it was there before
-			open[v] = []life{{Value: v}}
-		}
-		l := open[v][0]
-		if l.Held != Input && l.Held != OutGrad || l.Host {
-			l.unused = at
-		}
-		l.ends = at
-		all, open[v] = append(all, l), open[v][1:]
-	}
-	for i, op := range list {
-		for _, v := range f.Uses[i] {
-			if n := len(open[v]); n > 0 && op.Kind.Pass() {
-				open[v][n-1].unused = i
-			}
-		}
-		for _, v := range f.Makes[i] {
-			if slices.Contains(f.Unmade[i], v) {
-				continue
-			}
-			l := life{Value: v, made: i, used: i, unused: i}
-			if op.Kind == Recv {
-				l.used = min(f.Done[i], len(list)-1)
-				l.unused = l.used
-			}
-			open[v] = append(open[v], l)
-		}
-		for _, v := range f.Ends[i] {
-			if !slices.Contains(f.Unmade[i], v) {
-				end(v, i) // the oldest
-			}
-		}
-	}
-	for _, v := range f.Ends[len(list)] {
-		end(v, len(list)-1)
-	}
-	for v, left := range open { // for the next step
-		for range left {
-			end(v, len(list)-1)
-		}
-	}
-	return all
 }

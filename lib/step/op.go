@@ -67,7 +67,8 @@ type verb struct {
 
 // verbs are the names of operations, PyTorch's as far as it has them.
 var verbs = map[verb]string{
-	{Forward, 0}: "F", {Backward, 0}: "B", {InputGrad, 0}: "I", {WeightGrad, 0}: "W", {Recompute, 0}: "R", {Update, 0}: "U",
+	{Forward, 0}: "F", {Backward, 0}: "B", {InputGrad, 0}: "I", {WeightGrad, 0}: "W", {Recompute, 0}: "R",
+	{Update, 0}:        "U",
 	{Send, Activation}: "SEND_F", {Send, Gradient}: "SEND_B", {Recv, Activation}: "RECV_F", {Recv, Gradient}: "RECV_B",
 	{Gather, Parameters}: "UNSHARD", {Gather, Activation}: "UNSHARD_F",
 	{Free, Parameters}: "RESHARD", {Free, Activation}: "RESHARD_F",

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -124,7 +125,11 @@ func (p *parser) ranks(line string) error {
 	if len(ranks) == 0 || ranks[0] != next {
 		return fmt.Errorf("%.40q: want the list of the next rank, %q", line, fmt.Sprintf("rank %d: 0F0 …", next))
 	}
-	words = strings.Fields(list)
+	return p.list(ranks, strings.Fields(list))
+}
+
+// list reads the list of ranks.
+func (p *parser) list(ranks []int, words []string) error {
 	if err := p.allow(len(ranks) * (1 + len(words))); err != nil {
 		return err
 	}
@@ -164,15 +169,7 @@ func (p *parser) record(line string) error {
 			words = append(words, cell)
 		}
 	}
-	if err := p.allow(1 + len(words)); err != nil {
-		return err
-	}
-	list, err := p.parseOps(words)
-	if err != nil {
-		return fmt.Errorf("rank %d: %w", len(p.Ranks), err)
-	}
-	p.Ranks = append(p.Ranks, list)
-	return nil
+	return p.list([]int{len(p.Ranks)}, words)
 }
 
 // parseOps reads a rank's list.
@@ -212,13 +209,10 @@ func (p *parser) heading(line string) error {
 	if err != nil {
 		return err
 	}
-	switch word = strings.TrimSuffix(word, "s"); {
-	case word == "unit" && len(of) > 0:
-		return p.unit(of, rest)
-	case word == "block" && len(of) > 0:
-		return p.block(of, rest)
+	if word = strings.TrimSuffix(word, "s"); word != "unit" && word != "block" || len(of) == 0 {
+		return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
 	}
-	return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
+	return p.numbered(word, of, rest)
 }
 
 // first reads the first line, and makes the blocks and units that it counts.
@@ -229,10 +223,9 @@ func (p *parser) first(text string) error {
 	f.number("units", 1, &p.units)
 	f.number("microbatches", 1, &p.Micro)
 	f.number("every", 1, &p.Every)
-	all := []Weights{Flush, Stash, Vertical, Double}
 	f.read("weights", func(value string) error {
-		if p.Weights = Weights(value); !slices.Contains(all, p.Weights) {
-			return fmt.Errorf("%.40q: want one of %v", value, all)
+		if p.Weights = Weights(value); !slices.Contains(allWeights, p.Weights) {
+			return fmt.Errorf("%.40q: want one of %v", value, allWeights)
 		}
 		return nil
 	})
@@ -265,42 +258,38 @@ func (p *parser) axis(text string) error {
 	return f.err
 }
 
-func (p *parser) unit(numbers []int, text string) error {
-	f := parseFields(text, "reduce", "shard")
-	u := Unit{Name: f.name, Shard: f.values["shard"]}
-	f.read("reduce", func(value string) error {
-		u.Reduce = strings.Split(value, ",")
-		return p.allow(len(numbers) * len(u.Reduce))
-	})
-	for _, name := range append(slices.Clone(u.Reduce), "a"+u.Shard) { // which may be empty
-		if f.err == nil && !plain(name) {
-			return fmt.Errorf("%.40q: want names of axes", text)
-		}
-	}
+// numbered reads what is said of units or blocks.
+func (p *parser) numbered(word string, numbers []int, text string) error {
+	f := parseFields(text, map[string][]string{"unit": {"reduce", "shard"}, "block": {"units"}}[word]...)
+	there := map[string]int{"unit": len(p.Units), "block": len(p.Blocks)}[word]
 	for _, n := range numbers {
-		if n >= len(p.Units) {
-			return fmt.Errorf("unit %d: there are %d", n, len(p.Units))
+		switch {
+		case n >= there:
+			return fmt.Errorf("%s %d: there are %d", word, n, there)
+		case word == "unit":
+			u := &p.Units[n]
+			u.Name = f.name
+			f.read("reduce", func(value string) error { return p.axes(value, &u.Reduce) })
+			f.read("shard", func(value string) error { u.Shard = value; return p.axes(value, new([]string)) })
+		default:
+			b := &p.Blocks[n]
+			b.Name = f.name
+			f.read("units", func(value string) (err error) {
+				b.Units, err = parseSet(value)
+				return errors.Join(err, p.allow(len(b.Units)))
+			})
 		}
-		p.Units[n] = u
-		p.Units[n].Reduce = slices.Clone(u.Reduce)
 	}
 	return f.err
 }
 
-func (p *parser) block(numbers []int, text string) error {
-	f := parseFields(text, "units")
-	for _, n := range numbers {
-		if n >= len(p.Blocks) {
-			return fmt.Errorf("block %d: there are %d", n, len(p.Blocks))
-		}
-		b := &p.Blocks[n]
-		b.Name = f.name
-		f.read("units", func(value string) (err error) {
-			b.Units, err = parseSet(value)
-			return errors.Join(err, p.allow(len(b.Units)))
-		})
+// axes reads names of axes.
+func (p *parser) axes(text string, to *[]string) error {
+	*to = strings.Split(text, ",")
+	if slices.ContainsFunc(*to, func(name string) bool { return !plain(name) }) {
+		return fmt.Errorf("%.40q: want names of axes", text)
 	}
-	return f.err
+	return p.allow(len(*to))
 }
 
 // fields are a line's name, which may be quoted or left out, and words such as size=4.
@@ -407,15 +396,9 @@ func (p *parser) finish() {
 			p.Units = units
 		}
 	}
-	if p.Micro == 0 {
-		p.Micro = micro
-	}
-	if p.Every == 0 {
-		p.Every = p.Micro
-	}
-	if p.Weights == "" {
-		p.Weights = Flush
-	}
+	p.Micro = cmp.Or(p.Micro, micro)
+	p.Every = cmp.Or(p.Every, p.Micro)
+	p.Weights = cmp.Or(p.Weights, Flush)
 	links := p.linked(false)
 	for r, list := range p.Ranks {
 		for i, op := range list {

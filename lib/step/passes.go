@@ -98,8 +98,8 @@ func (p *Plan) head() error {
 	case p.Weights == Flush && p.Every != p.Micro:
 		return fmt.Errorf("step: an update every %d of %d micro-batches with weights %q: give %d, or other weights",
 			p.Every, p.Micro, p.Weights, p.Micro)
-	case !slices.Contains([]Weights{Flush, Stash, Vertical, Double}, p.Weights):
-		return fmt.Errorf("step: unknown weights %q: use %s, %s, %s or %s", p.Weights, Flush, Stash, Vertical, Double)
+	case !slices.Contains(allWeights, p.Weights):
+		return fmt.Errorf("step: unknown weights %q: use one of %v", p.Weights, allWeights)
 	}
 	for b, block := range p.Blocks {
 		for _, u := range block.Units {

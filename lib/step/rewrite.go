@@ -27,8 +27,8 @@ func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op))
 	p.Ranks[rank] = list
 }
 
-// Completed is a unit whose gradients of a micro-batch have all been added up; Last says that those of all micro-batches
-// before the next update have.
+// Completed is a unit whose gradients of a micro-batch have all been added up; Last says that those of all
+// micro-batches before the next update have.
 type Completed struct {
 	Unit int
 	Last bool
@@ -67,34 +67,29 @@ func (p *Plan) Inside(axis string, devices int) {
 	p.Axes = append(p.Axes, Axis{Name: axis, Size: devices})
 }
 
-// Copies returns the plan for so many times as many ranks, each copy of which has its part of every batch: data parallelism. The ranks
-// of a copy are neighbours. Ranks that have the same units are along one axis, which is called name, or for units that only some of
-// a copy's ranks have in common, name and these. Each unit's gradients are to be reduced along its axis, behind what is said
-// already; the operations that do it are left to other rewrites. With one copy only what its own ranks have in common has an axis.
+// Copies returns the plan for n times as many ranks, each copy of which has its part of every batch: data parallelism.
+// The ranks of a copy are neighbours. Ranks that have the same units are along one axis, which is called name, or for
+// units that only some of a copy's ranks have in common, name and these. Each unit's gradients are to be reduced along
+// its axis, behind what is said already; the operations that do it are left to other rewrites. With one copy only what
+// its own ranks have in common has an axis.
 func (p *Plan) Copies(n int, name string) *Plan {
 	q := p.Clone()
-	ranks := len(p.Ranks)
-	holders := make([][]int, len(p.Units))
-	for r := range p.Ranks {
-		for _, u := range p.UnitsOn(r) {
-			holders[u] = append(holders[u], r)
-		}
-	}
 	q.Ranks = nil
-	for i, a := range p.Axes {
+	for i := range q.Axes {
 		q.Axes[i].Groups = nil
-		for c := range n {
-			for _, g := range a.Groups {
-				q.Axes[i].Groups = append(q.Axes[i].Groups, shifted(g, c*ranks))
-			}
-		}
 	}
 	for c := range n {
+		by := c * len(p.Ranks)
+		for i, a := range p.Axes {
+			for _, g := range a.Groups {
+				q.Axes[i].Groups = append(q.Axes[i].Groups, shifted(g, by))
+			}
+		}
 		for _, list := range p.Ranks {
 			list = slices.Clone(list)
 			for i := range list {
 				if list[i].Kind == Send || list[i].Kind == Recv {
-					list[i].Peer += c * ranks
+					list[i].Peer += by
 				}
 			}
 			q.Ranks = append(q.Ranks, list)
@@ -102,32 +97,19 @@ func (p *Plan) Copies(n int, name string) *Plan {
 	}
 	if n > 1 {
 		all := Axis{Name: name, Size: n}
-		for r := range ranks {
-			var group []int
-			for c := range n {
-				group = append(group, c*ranks+r)
-			}
-			all.Groups = append(all.Groups, group)
+		for r := range p.Ranks {
+			all.Groups = append(all.Groups, p.across([]int{r}, n))
 		}
 		q.Axes = append(q.Axes, all)
 	}
-	for u, have := range holders {
+	for u, have := range p.owners() {
 		axis := name
 		if len(have) > 1 && !p.joined(u, have) {
-			axis = name
 			for _, r := range have {
 				axis += fmt.Sprint("-", r)
 			}
 			if _, ok := q.Axis(axis); !ok {
-				a := Axis{Name: axis, Size: n * len(have)}
-				var group []int
-				for c := range n {
-					for _, r := range have {
-						group = append(group, c*ranks+r)
-					}
-				}
-				a.Groups = [][]int{group}
-				q.Axes = append(q.Axes, a)
+				q.Axes = append(q.Axes, Axis{Name: axis, Size: n * len(have), Groups: [][]int{p.across(have, n)}})
 			}
 		} else if n == 1 {
 			continue
@@ -135,6 +117,25 @@ func (p *Plan) Copies(n int, name string) *Plan {
 		q.Units[u].Reduce = append(slices.Clone(q.Units[u].Reduce), axis)
 	}
 	return q
+}
+
+// owners are the ranks that have each unit.
+func (p *Plan) owners() [][]int {
+	owners := make([][]int, len(p.Units))
+	for r := range p.Ranks {
+		for _, u := range p.UnitsOn(r) {
+			owners[u] = append(owners[u], r)
+		}
+	}
+	return owners
+}
+
+// across are ranks and those of copies that do the same.
+func (p *Plan) across(ranks []int, n int) (all []int) {
+	for c := range n {
+		all = append(all, shifted(ranks, c*len(p.Ranks))...)
+	}
+	return all
 }
 
 // shifted are ranks with greater numbers.
@@ -148,13 +149,9 @@ func shifted(ranks []int, by int) []int {
 
 // joined says whether a unit's gradients are reduced along an axis that ranks are along together.
 func (p *Plan) joined(unit int, ranks []int) bool {
-	for _, name := range p.Units[unit].Reduce {
+	return slices.ContainsFunc(p.Units[unit].Reduce, func(name string) bool {
 		a, _ := p.Axis(name)
-		for _, g := range a.Groups {
-			if !slices.ContainsFunc(ranks, func(r int) bool { return !slices.Contains(g, r) }) {
-				return true
-			}
-		}
-	}
-	return false
+		group := a.Group(ranks[0])
+		return !slices.ContainsFunc(ranks, func(r int) bool { return !slices.Contains(group, r) })
+	})
 }

@@ -77,14 +77,19 @@ func (p *Plan) Simulate(costs Costs) (Timeline, error) {
 		t.Transfers = append(t.Transfers, transfers...)
 		busy = append(busy, sum)
 		start, end := 0.0, 0.0
-		if passes := t.Spans[first:]; len(passes) > 0 {
+		passes := t.Spans[first:]
+		if len(passes) > 0 {
 			start, end = passes[0].Start, passes[len(passes)-1].End
 		}
 		t.Start, t.End = append(t.Start, start), append(t.End, end)
 		t.Makespan, t.StepTime = max(t.Makespan, end), max(t.StepTime, end-start)
-		t.hold(p, costs, r, first)
+		t.hold(p, costs, r, passes)
+		for i, op := range p.Ranks[r] { // without messages it has the same passes
+			if op.Kind.Pass() {
+				passes[0].Version, passes = checked.versions[r][i], passes[1:]
+			}
+		}
 	}
-	t.version(p, checked.versions)
 	total := 0.0
 	for _, b := range busy {
 		t.Idle = append(t.Idle, t.StepTime-b)
@@ -96,21 +101,8 @@ func (p *Plan) Simulate(costs Costs) (Timeline, error) {
 	return t, nil
 }
 
-// version fills in the versions of weights.
-func (t *Timeline) version(p *Plan, versions [][]int) {
-	at := 0
-	for r, list := range p.Ranks {
-		for i, op := range list {
-			if op.Kind.Pass() {
-				t.Spans[at].Version = versions[r][i]
-				at++
-			}
-		}
-	}
-}
-
 // hold adds what a rank saves as time goes on.
-func (t *Timeline) hold(p *Plan, costs Costs, r, first int) {
+func (t *Timeline) hold(p *Plan, costs Costs, r int, passes []Span) {
 	h := NewActivations(costs, p.On(r), p.Ranks[r])
 	levels := []Level{}
 	level := func(at float64) { // of several at one time the last stays
@@ -123,7 +115,7 @@ func (t *Timeline) hold(p *Plan, costs Costs, r, first int) {
 			levels = append(levels, Level{at, h.Held})
 		}
 	}
-	for _, s := range t.Spans[first:] {
+	for _, s := range passes {
 		h.Start(s.Op)
 		level(s.Start)
 		h.End(s.Op)
@@ -154,25 +146,24 @@ func (p *Plan) SimulateShares(c Costs) (Timeline, error) {
 		return t, err
 	}
 	// Dividing at the end keeps what is counted in integers exact until here.
-	share := func(x *float64) { *x /= float64(v) }
+	shared := []*float64{&t.Makespan, &t.StepTime}
 	for _, list := range [][]float64{t.Start, t.End, t.Idle, t.PeakMemory} {
 		for i := range list {
-			share(&list[i])
+			shared = append(shared, &list[i])
 		}
 	}
-	share(&t.Makespan)
-	share(&t.StepTime)
 	for _, spans := range [][]Span{t.Spans, t.Transfers} {
 		for i := range spans {
-			share(&spans[i].Start)
-			share(&spans[i].End)
+			shared = append(shared, &spans[i].Start, &spans[i].End)
 		}
 	}
 	for _, levels := range t.Memory {
 		for i := range levels {
-			share(&levels[i].At)
-			share(&levels[i].Held)
+			shared = append(shared, &levels[i].At, &levels[i].Held)
 		}
+	}
+	for _, x := range shared {
+		*x /= float64(v)
 	}
 	return t, nil
 }

@@ -116,6 +116,8 @@ const (
 	Double Weights = "double"
 )
 
+var allWeights = []Weights{Flush, Stash, Vertical, Double}
+
 // Pass says whether an operation is one of the passes or an update: what the rank's devices compute.
 func (k Kind) Pass() bool {
 	switch k {

@@ -123,8 +123,8 @@ func (p *Plan) header() (lines []string, schedule bool) {
 	} else if schedule = len(lines) == 0; schedule {
 		word, blocks = "schedule", "stages"
 	}
-	first := fmt.Sprintf("%s %s %s=%d%s microbatches=%d every=%d weights=%s", word, quote(p.Name), blocks, len(p.Blocks), units,
-		p.Micro, p.Every, p.Weights)
+	first := fmt.Sprintf("%s %s %s=%d%s microbatches=%d every=%d weights=%s", word, quote(p.Name), blocks,
+		len(p.Blocks), units, p.Micro, p.Every, p.Weights)
 	return append([]string{first}, lines...), schedule
 }
 

@@ -131,8 +131,8 @@ func TestReadCSV(t *testing.T) {
 		{"", "no records"},
 		{"# schedule a stages=2\n", "no records"},
 		{"# schedule a stages=x\n0F0", "line 1"},
-		{"(0F0;what)OVERLAP_F_B", `line 1: rank 0: position 1: "what": want block, pass`},
-		{"0F0\n1F0,what", `line 2: rank 1: position 1: "what": want block, pass`},
+		{"(0F0;what)OVERLAP_F_B", `line 1: position 1: "what": want block, pass`},
+		{"0F0\n1F0,what", `line 2: position 1: "what": want block, pass`},
 		{strings.Repeat("0F0,", maxOps+1), "more than"},
 		{strings.Repeat("\"\"\n", maxOps+1), "more than"},
 		{strings.Repeat(",", maxCSV+1), "longer than"},
@@ -180,7 +180,8 @@ func TestCSVFaults(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0") {
+	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0",
+		"schedule stages=1\nrank 0: 1B0") {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

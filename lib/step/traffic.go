@@ -1,5 +1,7 @@
 package step
 
+import "slices"
+
 // Names in [Plan.Traffic] of what goes along no axis.
 const (
 	BetweenStages = "pipe" // messages, activations and their gradients, from one rank to another
@@ -12,15 +14,12 @@ const (
 // ranks, and twice that for an all-reduce. A message counts where it is sent. Groups of one rank or device send
 // nothing. Errors are those of [Plan.Memory].
 func (p *Plan) Traffic(s Sizes) ([]map[string]int64, error) {
-	if err := p.Check(); err != nil {
+	q, err := p.checked()
+	if err != nil {
 		return nil, err
 	}
 	if err := s.check(len(p.Blocks), len(p.Units)); err != nil {
 		return nil, err
-	}
-	q := p
-	if !p.hasMessages() {
-		q, _ = p.WithMessages() // Check has made it as well
 	}
 	all := make([]map[string]int64, len(q.Ranks))
 	for r, list := range q.Ranks {
@@ -38,16 +37,9 @@ func (p *Plan) Traffic(s Sizes) ([]map[string]int64, error) {
 func (p *Plan) moves(op Op, s Sizes) (axis string, bytes int64) {
 	switch op.Kind {
 	case Send:
-		if op.What == Activation {
-			return BetweenStages, size(s.Input, op.Block+1)
-		}
-		return BetweenStages, size(s.Input, op.Block)
+		return BetweenStages, s.of(op.message())
 	case Store, Fetch:
-		held := map[What]Held{Activation: Input, Gradient: Reduced, Parameters: Whole, State: States}[op.What]
-		if op.What == Gradient && len(p.Units[op.Unit].Reduce) == 0 {
-			held = Sum
-		}
-		return ToHost, s.of(Value{Held: held, Block: op.Block, Unit: op.Unit})
+		return ToHost, s.of(p.operand(op))
 	case Gather, Reduce:
 	default:
 		return "", 0
@@ -55,27 +47,21 @@ func (p *Plan) moves(op Op, s Sizes) (axis string, bytes int64) {
 	if a, _ := p.Axis(op.Axis); a.Size == 1 {
 		return "", 0
 	}
-	switch op.What {
-	case Activation:
-		return op.Axis, size(s.Input, op.Block)
-	case Parameters:
-		return op.Axis, size(s.Whole, op.Unit)
-	case Gradient:
-		for _, axis := range p.Units[op.Unit].Reduce {
-			if axis == op.Axis {
-				break
-			}
-			if axis == p.Units[op.Unit].Shard { // of which only a shard is left
-				return op.Axis, size(s.Reduced, op.Unit)
-			}
+	switch {
+	case op.Kind == Gather:
+		return op.Axis, s.of(p.operand(op))
+	case op.What == Gradient:
+		v := Value{Held: Sum, Unit: op.Unit}
+		reduce := p.Units[op.Unit].Reduce
+		if before := reduce[:max(0, slices.Index(reduce, op.Axis))]; slices.Contains(before, p.Units[op.Unit].Shard) {
+			v.Held = Reduced // of which only a shard is left
 		}
-		return op.Axis, size(s.Sum, op.Unit)
-	}
-	if op.Unit >= 0 {
-		return op.Axis, size(s.Resident, op.Unit) + size(s.States, op.Unit)
+		return op.Axis, s.of(v)
 	}
 	for u := range p.Units {
-		bytes += size(s.Resident, u) + size(s.States, u)
+		if op.Unit < 0 || op.Unit == u {
+			bytes += s.of(Value{Held: resident, Unit: u}) + s.of(Value{Held: States, Unit: u})
+		}
 	}
 	return op.Axis, bytes
 }

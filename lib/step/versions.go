@@ -65,19 +65,16 @@ func (p *Plan) made() [][]int {
 		made[r] = make([]int, len(list))
 		newest, all := map[int]int{}, p.UnitsOn(r)
 		for i, op := range list {
-			units := op.units(all)
-			switch {
-			case op.Kind == Update:
-				for _, u := range units {
-					newest[u]++
-				}
-			case op.Kind.Pass():
-				units = p.Blocks[op.Block].Units
-			default:
+			if !op.Kind.Pass() {
 				continue
 			}
-			if len(units) > 0 {
-				made[r][i] = newest[units[0]]
+			for k, u := range p.touched(op, all) {
+				if op.Kind == Update {
+					newest[u]++
+				}
+				if k == 0 {
+					made[r][i] = newest[u]
+				}
 			}
 		}
 	}
@@ -98,7 +95,7 @@ func (p *Plan) KeptVersions() ([]map[int]int, error) {
 		last := map[[2]int]int{} // of each unit and version, the last position that uses it
 		for i, op := range list {
 			if op.Kind.Pass() && op.Kind != Update {
-				for _, u := range p.Blocks[op.Block].Units {
+				for _, u := range p.touched(op, nil) {
 					kept[r][u] = 1 // at the least
 					last[[2]int{u, versions[r][i]}] = i
 				}

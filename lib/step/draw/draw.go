@@ -13,9 +13,10 @@ import (
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// Chart draws a timeline as a Gantt chart: a row a rank, and one for each of its streams that take time, a colour a kind
-// of operation, and in each bar what [step.Timeline.Draw] writes there. What takes no time is left out. Name the axis,
-// with the unit of the costs, by its method Axes. Its errors are those of chart.Gantt, which takes a few thousand spans.
+// Chart draws a timeline as a Gantt chart: a row a rank, and one for each of its streams that take time, a colour a
+// kind of operation, and in each bar what [step.Timeline.Draw] writes there. What takes no time is left out. Name the
+// axis, with the unit of the costs, by its method Axes. Its errors are those of chart.Gantt, which takes a few thousand
+// spans.
 func Chart(t step.Timeline, title string) *chart.Chart {
 	var spans []chart.Span
 	for _, row := range t.Rows() {
@@ -25,7 +26,8 @@ func Chart(t step.Timeline, title string) *chart.Chart {
 		}
 		for i, s := range row.Spans {
 			if s.End > s.Start {
-				spans = append(spans, chart.Span{Lane: lane, Label: row.Labels[i], Kind: s.Kind.String(), Start: s.Start, End: s.End})
+				spans = append(spans, chart.Span{Lane: lane, Label: row.Labels[i], Kind: s.Kind.String(),
+					Start: s.Start, End: s.End})
 			}
 		}
 	}
@@ -53,8 +55,8 @@ func Memory(t step.Timeline, title string) *chart.Chart {
 
 // Trace is a timeline as a trace, in which a time of 1 takes unit: for trace.Trace.WriteChrome, and for
 // trace.Timelines, which draws it above a trace that was measured. Passes are on the stream trace.Compute, others on
-// that of their [step.Op.Stream], and have the names of [step.Plan.Text]. What takes no time is left out. A unit that is
-// not above 0, or so long that the times do not fit a time.Duration, is an error.
+// that of their [step.Op.Stream], and have the names of [step.Plan.Text]. What takes no time is left out. A unit that
+// is not above 0, or so long that the times do not fit a time.Duration, is an error.
 func Trace(t step.Timeline, unit time.Duration) (trace.Trace, error) {
 	var spans []trace.Span
 	at := func(x float64) time.Duration { return time.Duration(math.Round(x * float64(unit))) }

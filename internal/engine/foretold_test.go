@@ -1,0 +1,117 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/engine"
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// TestForetold compares what ranks of one device send and hold, to the byte, with what their plans say before anything runs.
+func TestForetold(t *testing.T) {
+	backend := devicetest.Open(t, 8)
+	r := train.Recipe{Model: toy.Layers(6, false), Rule: optim.AdamW(1e-2)}
+	m := r.Model.(chain.Model)
+	const rows, width, number = 8, 6, 4 // of a batch, of a layer, bytes of a float32
+	for _, l := range layouts {
+		if l.devices > 1 {
+			continue
+		}
+		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
+			spec := l.plan(t, m)
+			spec.Recipe = r
+			p := spec.Plans[0]
+			s := step.Sizes{}
+			for u, unit := range p.Units {
+				shards, n := 1, 0
+				if unit.Shard != "" {
+					a, _ := p.Axis(unit.Shard)
+					shards = a.Size
+				}
+				for _, at := range spec.Members[u] {
+					n += (m.Params()[at].Size() + shards - 1) / shards * shards
+				}
+				whole := int64(number * n)
+				s.Whole, s.Sum = append(s.Whole, whole), append(s.Sum, whole)
+				s.Reduced, s.Resident = append(s.Reduced, whole/int64(shards)), append(s.Resident, whole/int64(shards))
+				s.States = append(s.States, 2*whole/int64(shards))
+			}
+			copies := max(1, l.ranks/max(1, l.pipe))
+			s.Input = []int64{int64(number * width * rows / l.micro / copies)}
+			sent, err := p.Traffic(s)
+			check(t, err)
+			held, err := p.Memory(s)
+			check(t, err)
+			run := start(t, backend, spec)
+			in, out := toy.Batch(0, rows)
+			_, err = run.Step(context.Background(), in, out)
+			check(t, err)
+			got, err := run.Traffic()
+			check(t, err)
+			want, most := map[string]int64{}, step.Bytes{} // of the rank that has most
+			for i := range sent {
+				for axis, n := range sent[i] {
+					want[axis] = max(want[axis], n)
+				}
+				peak := held[i].Peak
+				most.Parameters, most.Gathered = max(most.Parameters, peak.Parameters), max(most.Gathered, peak.Gathered)
+				most.States = max(most.States, peak.States)
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%v bytes are sent, the plan says %v", got, want)
+			}
+			for kind, n := range map[memest.Kind]int64{memest.Optimizer: most.States, memest.Parameters: most.Parameters} {
+				if l.zero > 0 && l.zero < 3 && kind == memest.Parameters {
+					n = most.Gathered // what lies there between steps
+				}
+				if got := run.Memory()[kind]; got != n {
+					t.Errorf("%s: %d bytes are held, the plan says %d", kind, got, n)
+				}
+			}
+			if got := run.Memory()[memest.Communication]; l.zero == 3 && got != most.Gathered {
+				t.Errorf("%d bytes of gathered parameters, the plan says %d", got, most.Gathered)
+			}
+			check(t, run.Close())
+		})
+	}
+}
+
+// TestRefused has what the engine cannot play, with what its errors name.
+func TestRefused(t *testing.T) {
+	m := toy.Layers(3, false)
+	spec := func(change func(p *step.Plan)) engine.Spec {
+		p, members := replicas(m, 2, 1)
+		p.Inside(train.Axis, 2)
+		for u := range p.Units {
+			p.Units[u].Reduce = []string{train.Axis, "replica"}
+		}
+		change(p)
+		return engine.Spec{Recipe: train.Recipe{Model: m, Rule: optim.SGD(1)}, Plans: []*step.Plan{ddp.Average(p, true, false)},
+			Members: members}
+	}
+	check(t, engine.Check(spec(func(*step.Plan) {})))
+	for name, c := range map[string]struct {
+		spec engine.Spec
+		says string
+	}{
+		"no plan":  {engine.Spec{Recipe: train.Recipe{Model: m}}, "without plans"},
+		"order":    {spec(func(p *step.Plan) { p.Units[1].Reduce = []string{"replica", train.Axis} }), `"replica", between ranks, before`},
+		"two axes": {spec(func(p *step.Plan) { p.Units[0].Shard, p.Units[1].Shard = train.Axis, "replica" }), "along one axis"},
+		"no axis":  {spec(func(p *step.Plan) { p.Units[0].Shard = "nowhere" }), `"nowhere"`},
+	} {
+		if err := engine.Check(c.spec); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q in it", name, err, c.says)
+		}
+	}
+}
