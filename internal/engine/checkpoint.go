@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/step"
@@ -41,7 +42,7 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 			defer draft.Discard()
 		}
 	}
-	told, err := exchange(ctx, r.world, []byte(path))
+	told, err := ranksof.Exchange(ctx, r.world, []byte(path))
 	if err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 			return own
 		}
 	}
-	if told, err = exchange(ctx, r.world, report); err != nil {
+	if told, err = ranksof.Exchange(ctx, r.world, report); err != nil {
 		return err
 	}
 	done := []byte{}
@@ -62,11 +63,11 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 			done = []byte("done")
 		}
 	}
-	if told, err = exchange(ctx, r.world, done); err != nil {
+	if told, err = ranksof.Exchange(ctx, r.world, done); err != nil {
 		return err
 	}
 	if own == nil && len(told[0]) == 0 {
-		own = fmt.Errorf("another rank could not write its part of the checkpoint; %w", ErrElsewhere)
+		own = fmt.Errorf("another rank could not write its part of the checkpoint; %w", ranksof.ErrElsewhere)
 	}
 	return own
 }
@@ -129,7 +130,7 @@ func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, r
 	for rank, report := range reports {
 		var w *checkpoint.Written
 		if len(report) == 0 {
-			return fmt.Errorf("rank %d could not write its part of the checkpoint; %w", rank, ErrElsewhere)
+			return fmt.Errorf("rank %d could not write its part of the checkpoint; %w", rank, ranksof.ErrElsewhere)
 		}
 		if err := json.Unmarshal(report, &w); err != nil {
 			return fmt.Errorf("the report of rank %d: %w", rank, err)
@@ -175,7 +176,7 @@ func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint) (state []*ten
 			at = strconv.Itoa(c.Step)
 		}
 	}
-	told, err := exchange(ctx, r.world, []byte(at))
+	told, err := ranksof.Exchange(ctx, r.world, []byte(at))
 	if err != nil {
 		return nil, err
 	}
@@ -183,33 +184,10 @@ func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint) (state []*ten
 		switch {
 		case own != nil:
 		case len(t) == 0:
-			own = fmt.Errorf("rank %d could not read the checkpoint; %w", rank, ErrElsewhere)
+			own = fmt.Errorf("rank %d could not read the checkpoint; %w", rank, ranksof.ErrElsewhere)
 		case string(t) != at:
 			own = fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, at)
 		}
 	}
 	return state, own
-}
-
-// ErrElsewhere is what an error wraps that a rank has because another has one of its own.
-var ErrElsewhere = errors.New("it says why")
-
-// exchange gives all ranks each rank's message, in the order of the ranks. It is a collective call.
-func exchange(ctx context.Context, g group.Group, own []byte) ([][]byte, error) {
-	sizes := make([]int64, g.Size())
-	if err := group.AllGather(ctx, g, []int64{int64(len(own))}, sizes); err != nil {
-		return nil, err
-	}
-	longest := slices.Max(append(sizes, 1))
-	padded := make([]byte, longest)
-	copy(padded, own)
-	all := make([]byte, len(padded)*g.Size())
-	if err := group.AllGather(ctx, g, padded, all); err != nil {
-		return nil, err
-	}
-	messages := make([][]byte, g.Size())
-	for i := range messages {
-		messages[i] = all[i*len(padded):][:sizes[i]]
-	}
-	return messages, nil
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gomlx/compute/shapes"
@@ -215,7 +216,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		p.arrays.changed(into, fresh)
 		if resident {
 			p.cells[cell] = fresh
-			return joined(into.FinalizeAll(), end())
+			return errors.Join(into.FinalizeAll(), end())
 		}
 		p.values[v] = []*dtensor.Tensor{fresh}
 		return into.FinalizeAll()
@@ -227,7 +228,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 func (p *play) gatherHost(g group.Group, own *tensors.Tensor, rows int, whole shapes.Shape) (*tensors.Tensor, error) {
 	in, out := &memory{}, &memory{}
 	all := tensors.FromShape(whole)
-	if err := joined(in.stage(own), out.stage(all)); err != nil {
+	if err := errors.Join(in.stage(own), out.stage(all)); err != nil {
 		return nil, err
 	}
 	if err := g.Do(p.ctx, group.Call{Kind: group.KindAllGather, Type: in.kind, In: in.buffer, Out: out.buffer}); err != nil {
@@ -320,7 +321,7 @@ func (p *play) scatter(g group.Group, u *unit, whole *dtensor.Tensor) (*dtensor.
 	}
 	in, out := &memory{}, &memory{}
 	shard := tensors.FromShape(shape)
-	if err := joined(in.stage(host), out.stage(shard)); err != nil {
+	if err := errors.Join(in.stage(host), out.stage(shard)); err != nil {
 		return nil, err
 	}
 	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer, Out: out.buffer}); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/step"
@@ -27,7 +28,7 @@ type play struct {
 	*prepared
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	parts   []microBatch
+	parts   []ranksof.MicroBatch
 	targets map[int]*dtensor.Tensor // by micro-batch
 	losses  []*dtensor.Tensor
 	metrics *dtensor.Tensor
@@ -45,7 +46,7 @@ type underWay struct {
 }
 
 // step carries a plan out. What lies behind in the end is what lay there before.
-func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m train.Metrics, err error) {
+func (r *Rank) step(ctx context.Context, of *prepared, parts []ranksof.MicroBatch) (m train.Metrics, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
@@ -368,7 +369,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	case targetSlot:
 		if p.targets[x.number] == nil {
 			on, _ := p.own.lies(x, p.sizes)
-			t, err := p.place(p.parts[x.number].targets, on)
+			t, err := p.place(p.parts[x.number].Targets, on)
 			if err != nil {
 				return nil, err
 			}
@@ -377,7 +378,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		}
 		return []any{p.targets[x.number]}, nil
 	case rowSlot:
-		return []any{p.parts[x.number].row}, nil
+		return []any{p.parts[x.number].Row}, nil
 	case stepSlot:
 		return []any{int32(p.steps)}, nil
 	case placeSlot:
@@ -387,7 +388,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	}
 	if x.value.Held == step.Input && x.value.Block == 0 && p.values[x.value] == nil {
 		on, _ := p.own.lies(x, p.sizes)
-		t, err := p.place(p.parts[x.value.Micro].inputs, on)
+		t, err := p.place(p.parts[x.value.Micro].Inputs, on)
 		if err != nil {
 			return nil, err
 		}

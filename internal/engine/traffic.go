@@ -1,10 +1,6 @@
 package engine
 
-import (
-	"errors"
-
-	"github.com/shardbook/shardbook/lib/xla"
-)
+import "github.com/shardbook/shardbook/lib/xla"
 
 // BetweenStages is the name, in [Rank.Traffic], of activations and their gradients that go to other ranks.
 const BetweenStages = "pipe"
@@ -43,5 +39,3 @@ func (r *Rank) Traffic() (map[string]int64, error) {
 	}
 	return all, nil
 }
-
-func joined(errs ...error) error { return errors.Join(errs...) }

@@ -1,7 +1,6 @@
 package rank
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -44,19 +43,14 @@ func Bytes(kind group.Type, b group.Buffer) []byte {
 	return unsafe.Slice((*byte)(b.Data), b.Len*kind.Size())
 }
 
-// OnHost calls do with the memory of a tensor of the host, as a group takes it: whatever do writes there is the tensor's. It is an
-// error as in [Memory].
-func OnHost(t *tensors.Tensor, do func(kind group.Type, memory group.Buffer) error) error {
+// TypeOf is what groups call a tensor's type. It is an error as in [Memory].
+func TypeOf(t *tensors.Tensor) (group.Type, error) {
 	kind, ok := map[dtypes.DType]group.Type{dtypes.Float32: group.Float32, dtypes.Float64: group.Float64, dtypes.BFloat16: group.BFloat16,
 		dtypes.Float16: group.Float16, dtypes.Int32: group.Int32, dtypes.Uint8: group.Uint8}[t.DType()]
 	if !ok {
-		return notShared(t.DType())
+		return 0, notShared(t.DType())
 	}
-	var own error
-	err := t.MutableBytes(func(data []byte) {
-		own = do(kind, group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(data)), Len: t.Size()})
-	})
-	return errors.Join(err, own)
+	return kind, nil
 }
 
 func notShared(dtype dtypes.DType) error {

@@ -34,18 +34,6 @@ func Ended(ctx context.Context, g group.Group) error {
 	return group.Barrier(ctx, g)
 }
 
-// FromFirst gives all ranks rank 0's values of tensors of the host. It is a collective call.
-func FromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) error {
-	for _, v := range values {
-		var own error
-		err := v.MutableBytes(func(data []byte) { own = group.Broadcast(ctx, g, data, 0) })
-		if err := errors.Join(err, own); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Numbers are those of n ranks: first, and then each so many more than the one before.
 func Numbers(first, more, n int) []int {
 	ranks := make([]int, n)
