@@ -20,7 +20,8 @@ import (
 //     one; a unit whose axes do not join the ranks that have it;
 //   - a version of the weights that is needed before it is made, also of gathered parameters that were updated since;
 //   - a use of what is not there, such as parameters that are not gathered yet or freed already; what is received,
-//     stored, fetched or recomputed for nobody; parameters that are gathered twice or not freed;
+//     stored, fetched or recomputed for nobody; parameters that are gathered twice or not freed, or that an update on
+//     the host leaves there;
 //   - ranks that do not do the same along an axis, or do not send what is received, in the same order;
 //   - ranks that wait for each other, with the operations at which they do.
 func (p *Plan) Check() error {
@@ -170,14 +171,13 @@ func (p *Plan) checkRank(r int) (*Flow, error) {
 	return flow, nil
 }
 
-// wasted tells whether an operation moves or makes what nobody uses in vain. A pass may make such, and a shard of
-// parameters that is fetched is gathered then.
+// wasted tells whether an operation moves or makes what nobody uses in vain. A pass may make such.
 func wasted(op Op, v Value) bool {
 	switch op.Kind {
 	case Recv, Store, Gather:
 		return true
 	case Fetch:
-		return op.What != Parameters
+		return op.What != Parameters // which the next step uses
 	}
 	return op.Kind == Recompute && v.Held == Saved
 }
@@ -198,6 +198,8 @@ func (p *Plan) touched(op Op, units []int) []int {
 // checkOp looks at the order of a block's gradients, and at inputs that are gathered.
 func (p *Plan) checkOp(op Op, next map[int]int, sharded map[[2]int]bool) error {
 	switch key := [2]int{op.Block, op.Micro}; {
+	case op.Kind == HostUpdate && p.Weights != Flush:
+		return fmt.Errorf("the weights are %q, and passes of other micro-batches go on beside it: update on the device", p.Weights)
 	case op.Kind == Backward, op.Kind == WeightGrad:
 		if op.Micro < next[op.Block] {
 			return fmt.Errorf("the block's gradient for micro-batch %d came before: sum them in ascending order",
@@ -224,6 +226,8 @@ type unitState struct {
 	stored  int  // how often its states went to the host more than back
 	whole   bool // the parameters are gathered
 	old     bool // they have been updated since
+	away    bool // its gradients are in the host's memory
+	fresh   bool // its new parameters are
 }
 
 // next is the next update of a unit.
@@ -240,14 +244,16 @@ func (s *unitState) step(p *Plan, op Op, u int) error {
 			return errors.New("the gathered parameters are from before the update: gather them again")
 		}
 	case verb{Backward, 0}, verb{WeightGrad, 0}:
-		s.summed = true
+		if s.summed = true; s.away {
+			return fmt.Errorf("the gradients of unit %d are in the host's memory: store them behind this", u)
+		}
 		if op.Micro < s.updated {
 			return fmt.Errorf("an update of unit %d that its gradient belongs in came before: move that behind it", u)
 		}
 		if op.Micro >= s.updated+p.Every {
 			return fmt.Errorf("its gradient does not belong in the update %v: that must come before", p.Text(s.next(p, u)))
 		}
-	case verb{Update, 0}:
+	case verb{Update, 0}, verb{HostUpdate, 0}:
 		return s.update(p, op, u)
 	case verb{Reduce, Gradient}:
 		return s.reduce(unit.Reduce, op.Axis)
@@ -258,9 +264,16 @@ func (s *unitState) step(p *Plan, op Op, u int) error {
 		if s.whole && !s.old {
 			return errors.New("the rank has them whole already: free them at the end of the list, or remove this")
 		}
+		if s.fresh {
+			return errors.New("its new parameters are in the host's memory: fetch them before")
+		}
 		s.whole, s.old = true, false
 	case verb{Free, Parameters}:
 		s.whole = false
+	case verb{Store, Gradient}, verb{Fetch, Gradient}:
+		s.away = op.Kind == Store
+	case verb{Fetch, Parameters}:
+		s.fresh = false
 	case verb{Store, State}:
 		s.stored++
 	case verb{Fetch, State}:
@@ -281,6 +294,7 @@ func (s *unitState) update(p *Plan, op Op, u int) error {
 		return fmt.Errorf("gradients are not reduced along all of %v: have that before", axes)
 	}
 	s.updated, s.summed, s.reduced, s.old = s.updated+p.Every, false, 0, true
+	s.away, s.fresh = false, op.Kind == HostUpdate
 	return nil
 }
 
@@ -310,6 +324,8 @@ func (s *unitState) end(p *Plan, u int, resident bool) error {
 	case s.stored != 0:
 		return fmt.Errorf("does not leave the optimizer's states of unit %d where it finds them: "+
 			"let it store them as often as it fetches them", u)
+	case s.fresh:
+		return fmt.Errorf("leaves the new parameters of unit %d in the host's memory: have it fetch them", u)
 	case s.whole && s.old && resident:
 		return fmt.Errorf("has the gathered parameters of unit %d to the end, from before its update: "+
 			"gather them behind it, or free them before", u)

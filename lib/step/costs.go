@@ -18,7 +18,7 @@ type Costs struct {
 	// Link is the time from when one rank sends, or comes to a Gather or Reduce, to when another has what it gives.
 	// Several messages may be under way at a time. Where nil it is 0.
 	Link func(from, to int) float64
-	// Transfer is the time that a Gather, Reduce, Store or Fetch takes, or a Send besides Link. In a stream there is one
+	// Transfer is the time that a Gather, Reduce, Store, Fetch or HostUpdate takes, or a Send besides Link. In a stream there is one
 	// of these at a time. Where nil it is 0.
 	Transfer func(op Op) float64
 
@@ -100,7 +100,7 @@ func (c Costs) Took(op Op) float64 {
 			return 0
 		}
 		return of(c.Update, op.Unit, 0)
-	case Gather, Reduce, Store, Fetch, Send:
+	case Gather, Reduce, Store, Fetch, HostUpdate, Send:
 		if c.Transfer != nil {
 			return c.Transfer(op)
 		}

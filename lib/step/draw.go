@@ -71,6 +71,7 @@ func (t Timeline) String() string {
 func kindLabels(rows []Row) (words []string) {
 	for _, k := range []Kind{
 		Forward, Backward, InputGrad, WeightGrad, Recompute, Update, Send, Gather, Reduce, Store, Fetch,
+		HostUpdate,
 	} {
 		for _, row := range rows {
 			at := slices.IndexFunc(row.Spans, func(s Span) bool { return s.Kind == k && s.End > s.Start })

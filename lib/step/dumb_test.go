@@ -1,6 +1,9 @@
 package step
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // dumb is a second checker, which only says yes or no: it carries the lists out, one operation after the other, in
 // whatever order they allow, on values that say what is in them.
@@ -33,9 +36,9 @@ type item struct {
 type gradient struct{ rank, block, micro int }
 
 type dumbUnit struct {
-	updated, stored int
-	whole, old      bool
-	next            map[int]int // of each block
+	updated, stored         int
+	whole, old, away, fresh bool
+	next                    map[int]int // of each block
 }
 
 type transfer struct {
@@ -136,7 +139,7 @@ func (d *dumb) play() bool {
 			}
 		}
 		for _, s := range d.state[r] {
-			if s.updated != p.Micro || s.whole && s.old || s.stored != 0 {
+			if s.updated != p.Micro || s.whole && s.old || s.stored != 0 || s.fresh {
 				return false
 			}
 		}
@@ -254,6 +257,9 @@ func (d *dumb) begin(op Op) (did, never bool) {
 			if op.Micro < s.next[op.Block] || op.Micro/d.Every != s.updated/d.Every {
 				return false, true
 			}
+			if s.away {
+				return false, true
+			}
 			s.next[op.Block] = op.Micro + 1
 			if d.here[d.r][v] == nil {
 				d.here[d.r][v] = &item{ready: true, grads: map[gradient]int{}}
@@ -295,18 +301,12 @@ func (d *dumb) update(op Op) (did, never bool) {
 	if op.Unit < 0 {
 		units = d.UnitsOn(d.r)
 	}
-	gradients := func(u int) Value {
-		if len(d.Units[u].Reduce) == 0 {
-			return Value{Held: Sum, Unit: u}
-		}
-		return Value{Held: Reduced, Unit: u}
-	}
 	var needs []Value
 	for _, u := range units {
 		if s := d.state[d.r][u]; s == nil || op.Micro != s.updated+d.Every-1 {
 			return false, true
 		}
-		needs = append(needs, gradients(u))
+		needs = append(needs, d.gradients(u))
 		for _, host := range []bool{false, true} {
 			if v := (Value{Held: States, Unit: u, Host: host}); d.here[d.r][v] != nil {
 				v.Host = false
@@ -321,40 +321,43 @@ func (d *dumb) update(op Op) (did, never bool) {
 		return
 	}
 	for _, u := range units {
-		s, v := d.state[d.r][u], gradients(u)
-		want := map[gradient]int{}
-		owners := 0
-		for r, list := range d.Ranks {
-			if slices.Contains(d.UnitsOn(r), u) {
-				owners++
-			}
-			for _, pass := range list {
-				if pass.Kind == Forward && slices.Contains(d.Blocks[pass.Block].Units, u) && pass.Micro/d.Every == op.Micro/d.Every {
-					want[gradient{r, pass.Block, pass.Micro}]++
-				}
-			}
-		}
-		if len(d.Units[u].Reduce) == 0 && owners == d.replicas { // each for itself
-			for g := range want {
-				if g.rank != d.r {
-					delete(want, g)
-				}
-			}
-		}
-		got := d.here[d.r][v].grads
-		if len(got) != len(want) {
+		s, v := d.state[d.r][u], d.gradients(u)
+		if !maps.Equal(d.here[d.r][v].grads, d.due(d.r, u, op.Micro)) {
 			return false, true
-		}
-		for g, n := range got {
-			if want[g] != n {
-				return false, true
-			}
 		}
 		delete(d.here[d.r], v)
 		s.updated += d.Every
 		s.old = s.old || s.whole
 	}
 	return true, false
+}
+
+// gradients are what an update takes of a unit.
+func (d *dumb) gradients(u int) Value {
+	if len(d.Units[u].Reduce) == 0 {
+		return Value{Held: Sum, Unit: u}
+	}
+	return Value{Held: Reduced, Unit: u}
+}
+
+// due are the gradients of which a rank's update must be.
+func (d *dumb) due(rank, u, micro int) map[gradient]int {
+	want := map[gradient]int{}
+	owners := 0
+	for r, list := range d.Ranks {
+		if slices.Contains(d.UnitsOn(r), u) {
+			owners++
+		}
+		for _, pass := range list {
+			if pass.Kind == Forward && slices.Contains(d.Blocks[pass.Block].Units, u) && pass.Micro/d.Every == micro/d.Every {
+				want[gradient{r, pass.Block, pass.Micro}]++
+			}
+		}
+	}
+	if len(d.Units[u].Reduce) == 0 && owners == d.replicas { // each for itself
+		maps.DeleteFunc(want, func(g gradient, _ int) bool { return g.rank != rank })
+	}
+	return want
 }
 
 // start begins an operation beside the passes.
@@ -390,8 +393,11 @@ func (d *dumb) start(op Op) (did, never bool) {
 		never = d.set(input, t.to)
 	case op.Kind == Gather:
 		s := d.state[d.r][op.Unit]
-		if s == nil || op.Axis != d.Units[op.Unit].Shard || s.whole && !s.old {
+		if s == nil || op.Axis != d.Units[op.Unit].Shard || s.whole && !s.old || s.fresh {
 			return false, true
+		}
+		if fresh := (Value{Held: Fresh, Unit: op.Unit}); d.here[d.r][fresh] != nil {
+			take(fresh)
 		}
 		s.whole, s.old, t.to.by = true, false, 0
 		d.here[d.r][Value{Held: Whole, Unit: op.Unit}] = t.to
@@ -418,10 +424,25 @@ func (d *dumb) start(op Op) (did, never bool) {
 			}
 			t.to.by = 0
 		}
+		if s := d.state[d.r][op.Unit]; s != nil && op.What == Gradient {
+			from, s.away = d.gradients(op.Unit), op.Kind == Store
+		} else if s != nil && op.What == Parameters {
+			from, s.fresh, t.to.by = Value{Held: Fresh, Unit: op.Unit}, false, 0
+		}
 		to := from
 		from.Host, to.Host = op.Kind == Fetch, op.Kind == Store
 		take(from)
 		never = never || d.set(to, t.to)
+	case op.Kind == HostUpdate:
+		s, from := d.state[d.r][op.Unit], d.gradients(op.Unit)
+		from.Host = true
+		if s == nil || d.Weights != Flush || op.Micro != s.updated+d.Every-1 {
+			return false, true
+		}
+		take(from)
+		t.to.by = 0
+		d.here[d.r][Value{Held: Fresh, Unit: op.Unit, Host: true}] = t.to
+		s.updated, s.old, s.away, s.fresh = s.updated+d.Every, s.old || s.whole, false, true
 	}
 	if t.from != nil {
 		t.from.used = true
@@ -507,6 +528,12 @@ func (d *dumb) move() (did, never bool) {
 					if t.from != nil && t.old != nil {
 						add(t.to.grads, t.old)
 					}
+				}
+				if t.op.What == Gradient && (t.op.Kind == Store || t.op.Kind == Fetch) {
+					t.to.grads = t.from.grads
+				}
+				if t.op.Kind == HostUpdate && !maps.Equal(t.from.grads, d.due(t.rank, t.op.Unit, t.op.Micro)) {
+					return false, true
 				}
 				d.time(t, all)
 				t.to.ready, t.to.since, t.ended = true, t.end, true

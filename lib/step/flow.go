@@ -17,6 +17,7 @@ const (
 	Whole               // the gathered parameters of a unit that is sharded
 	Sum                 // the sum of a unit's gradients on this rank, which waits to be reduced
 	Reduced             // the sum over the ranks, or a shard of it
+	Fresh               // a unit's parameters, or a shard of them, as an update on the host has made them
 	States              // the optimizer's states of a unit, where the plan moves them
 )
 
@@ -78,8 +79,8 @@ type made struct {
 type underWay struct {
 	at     int
 	before []*underWay // which end before it: that before on its stream, and those that make what it uses
-	uses   *made
-	makes  *made
+	uses   []*made
+	makes  []*made
 }
 
 // Flow follows what a rank has through its list. An operation that uses what is not there is an error that says where.
@@ -116,7 +117,7 @@ func (p *Plan) Flow(rank int) (*Flow, error) {
 		if f.there[v] != m { // it has ended
 			continue
 		}
-		if v.Held == Whole && (v.Host || f.Resident[v.Unit] || p.Units[v.Unit].Shard == "") || v.Held == States {
+		if v.Held == Whole && f.Resident[v.Unit] || v.Held == States || v.Held == Fresh && !v.Host {
 			continue // for the next step
 		}
 		f.endAt(m, max(m.last, 0))
@@ -142,19 +143,17 @@ func (p *Plan) resident(rank int) map[int]bool {
 	return whole
 }
 
-// begins has the step begin with what is first moved to the host or back: the optimizer's states, which are where they
-// are moved from, and parameters in the host's memory.
+// begins has the step begin with the optimizer's states that it moves, where they are moved from first.
 func (f *flow) begins(list []Op) {
 	seen := map[Value]bool{}
 	for _, op := range list {
 		v := f.p.operand(op)
-		if op.Kind != Store && op.Kind != Fetch || v.Held != States && v.Held != Whole || seen[v] {
+		if op.Kind != Store && op.Kind != Fetch || v.Held != States || seen[v] {
 			continue
 		}
 		seen[v] = true
-		if v.Host = op.Kind == Fetch; v.Host || v.Held == States {
-			f.make(-1, v)
-		}
+		v.Host = op.Kind == Fetch
+		f.make(-1, v)
 	}
 }
 
@@ -179,25 +178,37 @@ func (f *flow) step(i int, op Op) error {
 		return nil
 	case Send:
 		v, _ = op.gives()
-		return f.begin(i, op, &v, false, nil)
+		return f.begin(i, op, false, []Value{v}, nil)
 	case Recv:
 		v, _ = op.takes()
-		return f.begin(i, op, nil, false, &v)
+		return f.begin(i, op, false, nil, []Value{v})
 	case Gather:
-		return f.begin(i, op, nil, false, &v)
+		var in []Value
+		if fresh := (Value{Held: Fresh, Unit: op.Unit}); op.What == Parameters && f.there[fresh] != nil {
+			in = append(in, fresh)
+		}
+		return f.begin(i, op, true, in, []Value{v})
 	case Reduce:
 		sum, reduced := Value{Held: Sum, Unit: op.Unit}, Value{Held: Reduced, Unit: op.Unit}
 		if op.What == State {
-			return f.begin(i, op, nil, false, nil)
+			return f.begin(i, op, false, nil, nil)
 		}
 		if axes := f.p.Units[op.Unit].Reduce; len(axes) > 0 && axes[0] != op.Axis { // in place
-			return f.begin(i, op, &reduced, false, &reduced)
+			return f.begin(i, op, false, []Value{reduced}, []Value{reduced})
 		}
-		return f.begin(i, op, &sum, true, &reduced)
+		return f.begin(i, op, true, []Value{sum}, []Value{reduced})
 	case Store, Fetch:
 		from, to := v, v
 		from.Host, to.Host = op.Kind == Fetch, op.Kind == Store
-		return f.begin(i, op, &from, true, &to)
+		return f.begin(i, op, true, []Value{from}, []Value{to})
+	case HostUpdate:
+		var in, out []Value
+		for _, u := range op.units(f.units) {
+			v := f.p.gradient(u)
+			v.Host = true
+			in, out = append(in, v), append(out, Value{Held: Fresh, Unit: u, Host: true})
+		}
+		return f.begin(i, op, true, in, out)
 	}
 	op.Kind, op.Of, op.Peer = op.Of, 0, 0 // of a Wait
 	w := f.waits[op]
@@ -215,6 +226,9 @@ func (p *Plan) operand(op Op) Value {
 	case Activation:
 		return op.value(Input)
 	case Parameters:
+		if op.Kind == Fetch {
+			return Value{Held: Fresh, Unit: op.Unit}
+		}
 		return Value{Held: Whole, Unit: op.Unit}
 	case Gradient:
 		if op.Kind == Store || op.Kind == Fetch {
@@ -273,16 +287,13 @@ func (f *flow) backward(i int, op Op) {
 	}
 }
 
-// update takes gradients and states where they are: of both also in the host's memory. Of gathered parameters it
-// updates the rank's shard.
+// update takes gradients, and states that the list moves. Of gathered parameters it updates the rank's shard.
 func (f *flow) update(i, u int) {
 	v, states, whole := f.p.gradient(u), Value{Held: States, Unit: u}, Value{Held: Whole, Unit: u}
-	host, away := v, states
-	if host.Host, away.Host = true, true; f.there[host] != nil && f.there[v] == nil {
-		v = host
-	}
+	away := states
+	away.Host = true
 	f.useAll(i, nil, v)
-	if !v.Host && f.there[away] != nil || f.there[states] != nil {
+	if f.there[away] != nil || f.there[states] != nil {
 		f.useAll(i, nil, states)
 	}
 	if f.there[whole] != nil {
@@ -368,38 +379,38 @@ func (f *flow) endAt(m *made, i int) {
 	}
 }
 
-// begin has an operation go on beside the passes. It uses a value, or takes it for good, and makes one or, of reduced
-// gradients, adds to those that are there.
-func (f *flow) begin(i int, op Op, in *Value, take bool, out *Value) error {
+// begin has an operation go on beside the passes. It uses values, or takes them for good, and makes others or, of
+// reduced gradients, adds to those that are there.
+func (f *flow) begin(i int, op Op, take bool, in, out []Value) error {
 	stream := op.lane()
 	w := &underWay{at: i}
 	if before := f.last[stream]; before != nil {
 		w.before = append(w.before, before)
 	}
-	if in != nil {
-		m := f.there[*in]
+	for _, v := range in {
+		m := f.there[v]
 		if m == nil {
-			return f.lacks(*in)
+			return f.lacks(v)
 		}
 		f.behind(w, m)
-		f.Uses[i] = append(f.Uses[i], *in)
-		m.last, m.users, w.uses = max(m.last, i), append(m.users, w), m
+		f.Uses[i] = append(f.Uses[i], v)
+		m.last, m.users, w.uses = max(m.last, i), append(m.users, w), append(w.uses, m)
 		if take {
 			m.gone = true
-			delete(f.there, *in)
+			delete(f.there, v)
 		}
 	}
-	if out != nil {
-		m := f.there[*out]
+	for _, v := range out {
+		m := f.there[v]
 		if m != nil {
 			f.behind(w, m)
 		}
-		if m == nil || out.Held != Reduced {
-			m = f.make(i, *out)
+		if m == nil || v.Held != Reduced {
+			m = f.make(i, v)
 		} else {
-			f.Uses[i] = append(f.Uses[i], *out)
+			f.Uses[i] = append(f.Uses[i], v)
 		}
-		m.last, m.maker, w.makes = max(m.last, i), w, m
+		m.last, m.maker, w.makes = max(m.last, i), w, append(w.makes, m)
 	}
 	if op.Peer = 0; f.waits != nil {
 		f.waits[op] = w
@@ -429,10 +440,12 @@ func (f *flow) finish(w *underWay, i int) {
 	for _, before := range w.before {
 		f.finish(before, i)
 	}
-	if m := w.makes; m != nil && m.maker == w {
-		m.maker = nil
+	for _, m := range w.makes {
+		if m.maker == w {
+			m.maker = nil
+		}
 	}
-	if m := w.uses; m != nil {
+	for _, m := range w.uses {
 		m.last = max(m.last, i)
 		m.users = slices.DeleteFunc(m.users, func(u *underWay) bool { return u == w })
 		if m.gone && len(m.users) == 0 {

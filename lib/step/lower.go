@@ -141,7 +141,7 @@ func (l *lowering) reduce(rank int, reduce Op) {
 		case (op.Kind == Backward || op.Kind == WeightGrad) && slices.Contains(l.Blocks[op.Block].Units, reduce.Unit),
 			op.Kind == Reduce && op.What == Gradient && op.Unit == reduce.Unit:
 			last = i
-		case op.Kind == Update && (op.Unit < 0 || op.Unit == reduce.Unit):
+		case op.Kind.updates() && (op.Unit < 0 || op.Unit == reduce.Unit):
 			if last < 0 {
 				l.before[rank][i] = append(l.before[rank][i], reduce)
 			} else {

@@ -24,7 +24,7 @@ const resident = States + 1
 // lists are those of values, by [Held].
 func (s Sizes) lists() [resident + 1][]int64 {
 	return [...][]int64{Input: s.Input, OutGrad: s.Input, Saved: s.Saved, Left: s.Left, Whole: s.Whole, Sum: s.Sum,
-		Reduced: s.Reduced, States: s.States, resident: s.Resident}
+		Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
 }
 
 func (s Sizes) check(blocks, units int) error {
@@ -78,7 +78,7 @@ func (b *Bytes) kind(v Value, communication bool) *int64 {
 	switch {
 	case v.Host:
 		return &b.Host
-	case communication:
+	case communication, v.Held == Fresh:
 		return &b.Communication
 	case v.Held < Whole:
 		return &b.Activations
@@ -129,7 +129,8 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 			*changes[to+1].kind(v, communication) -= s.of(v)
 		}
 	}
-	moved := map[int]bool{} // units whose states the list moves: others stay
+	moved := map[int]bool{}  // units whose states the list moves: others stay
+	hosted := map[int]bool{} // or are always in the host's memory
 	for _, m := range flow.all {
 		if m.never {
 			continue
@@ -152,7 +153,18 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 		hold(m.Value, false, from, to)
 		hold(m.Value, true, to+1, m.ends)
 	}
+	for _, op := range list {
+		if op.Kind == HostUpdate {
+			for _, u := range op.units(c.UnitsOn(r)) {
+				hosted[u] = true
+			}
+		}
+	}
 	for _, u := range c.UnitsOn(r) {
+		if hosted[u] {
+			changes[0].Host += s.of(Value{Held: States, Unit: u})
+			moved[u] = true
+		}
 		if changes[0].Parameters += s.of(Value{Held: resident, Unit: u}); !moved[u] {
 			changes[0].States += s.of(Value{Held: States, Unit: u})
 		}

@@ -18,7 +18,7 @@ func (op Op) lane() lane {
 	switch op.Kind {
 	case Gather, Reduce:
 		return lane{axis: op.Axis}
-	case Send, Recv, Store, Fetch:
+	case Send, Recv, Store, Fetch, HostUpdate:
 		return lane{kind: op.Kind, peer: op.Peer}
 	}
 	return lane{}
@@ -28,8 +28,8 @@ func (op Op) lane() lane {
 func (op Op) beside() bool { return op.lane() != lane{} }
 
 // Stream names what an operation goes on in, one after another: "compute" for passes, else its axis, "to 3" and "from
-// 3" for the messages to and from rank 3, "to host" and "to device". Of a Free and a Wait, which take no time, it is
-// "".
+// 3" for the messages to and from rank 3, "to host", "to device" and "host". Of a Free and a Wait, which take no time,
+// it is "".
 func (op Op) Stream() string {
 	switch op.Kind {
 	case Send:
@@ -40,6 +40,8 @@ func (op Op) Stream() string {
 		return "to host"
 	case Fetch:
 		return "to device"
+	case HostUpdate:
+		return "host"
 	}
 	if op.Kind.Pass() {
 		return "compute"
@@ -56,7 +58,7 @@ func (k Kind) String() string {
 }
 
 var kindWords = map[Kind]string{Forward: "forward", Backward: "backward", InputGrad: "input gradient",
-	WeightGrad: "weight gradient", Recompute: "recompute", Update: "update", Send: "send", Recv: "receive",
+	WeightGrad: "weight gradient", Recompute: "recompute", Update: "update", HostUpdate: "update on the host", Send: "send", Recv: "receive",
 	Gather: "gather", Free: "free", Reduce: "reduce", Store: "store", Fetch: "fetch", Wait: "wait"}
 
 // verb is what an operation does, and to what.
@@ -68,15 +70,15 @@ type verb struct {
 // verbs are the names of operations, PyTorch's as far as it has them.
 var verbs = map[verb]string{
 	{Forward, 0}: "F", {Backward, 0}: "B", {InputGrad, 0}: "I", {WeightGrad, 0}: "W", {Recompute, 0}: "R",
-	{Update, 0}:        "U",
+	{Update, 0}: "U", {HostUpdate, 0}: "HOST_U",
 	{Send, Activation}: "SEND_F", {Send, Gradient}: "SEND_B", {Recv, Activation}: "RECV_F", {Recv, Gradient}: "RECV_B",
 	{Gather, Parameters}: "UNSHARD", {Gather, Activation}: "UNSHARD_F",
 	{Free, Parameters}: "RESHARD", {Free, Activation}: "RESHARD_F",
 	{Reduce, Gradient}: "REDUCE_GRAD", {Reduce, State}: "AVERAGE",
 	{Store, Activation}: "STORE_F", {Fetch, Activation}: "FETCH_F",
 	{Store, Gradient}: "STORE_GRAD", {Fetch, Gradient}: "FETCH_GRAD",
-	{Store, Parameters}: "STORE_PARAM", {Fetch, Parameters}: "FETCH_PARAM",
-	{Store, State}: "STORE_STATE", {Fetch, State}: "FETCH_STATE",
+	{Fetch, Parameters}: "FETCH_PARAM",
+	{Store, State}:      "STORE_STATE", {Fetch, State}: "FETCH_STATE",
 }
 
 var verbNamed = func() map[string]verb {
@@ -93,7 +95,10 @@ func (v verb) ofBlock() bool {
 }
 
 // ofAll tells whether the operation may be one of all units.
-func (v verb) ofAll() bool { return v.Kind == Update || v == verb{Reduce, State} }
+func (v verb) ofAll() bool { return v.Kind.updates() || v == verb{Reduce, State} }
+
+// updates tells whether it is the optimizer's.
+func (k Kind) updates() bool { return k == Update || k == HostUpdate }
 
 // Text is an operation in one word, as PyTorch writes it as far as PyTorch has it:
 //
@@ -105,7 +110,8 @@ func (v verb) ofAll() bool { return v.Kind == Update || v == verb{Reduce, State}
 //	2REDUCE_GRAD           its gradients are reduced
 //	2AVERAGE AVERAGE       parameters and states are averaged, of unit 2, of all
 //	2UNSHARD_F0 2RESHARD_F0 2STORE_F0 2FETCH_F0            the input of block 2
-//	2STORE_STATE 2FETCH_STATE 2STORE_GRAD 2FETCH_PARAM …   to the host and back, of unit 2
+//	2STORE_STATE 2FETCH_STATE              the optimizer's states of unit 2, to the host and back
+//	2STORE_GRAD 2HOST_U3 2FETCH_PARAM      its gradients to the host, its update there, its new parameters back
 //	WAIT_1SEND_F0          until that has ended
 //
 // Behind an operation of a unit is its micro-batch if that is not 0. "@axis" is at the end where the unit does not say
@@ -129,7 +135,7 @@ func (p *Plan) Text(op Op) string {
 		b = strconv.AppendInt(b, int64(number), 10)
 	}
 	b = append(b, name...)
-	if block || op.Micro != 0 || op.Kind == Update {
+	if block || op.Micro != 0 || op.Kind.updates() {
 		b = strconv.AppendInt(b, int64(op.Micro), 10)
 	}
 	if op.Axis != p.usualAxis(op) {
@@ -159,7 +165,7 @@ func (p *Plan) parseOp(word string) (op Op, err error) {
 	name := strings.Trim(rest, "0123456789")
 	first, micro, _ := strings.Cut(rest, name)
 	v, known := verbNamed[name]
-	if !known || first == "" && !v.ofAll() || micro == "" && (v.ofBlock() || v.Kind == Update) || hasAxis && !plain(axis) {
+	if !known || first == "" && !v.ofAll() || micro == "" && (v.ofBlock() || v.Kind.updates()) || hasAxis && !plain(axis) {
 		return op, fmt.Errorf("%.40q: want block, pass (F, B, I, W or R) and micro-batch as in 2F0, "+
 			"or another operation such as U3, 2SEND_F0 or 2UNSHARD", word)
 	}
@@ -204,4 +210,5 @@ var heldWords = [...]string{Input: "the input of block %d", Saved: "what block %
 	OutGrad: "the gradient of block %d's output",
 	Left:    "what the input gradient of block %d leaves for its weight gradient",
 	Whole:   "the gathered parameters", Sum: "the gradients", Reduced: "the reduced gradients",
+	Fresh:  "the new parameters",
 	States: "the optimizer's states"}

@@ -415,7 +415,7 @@ func (p *Plan) fromPyTorch() {
 	for _, list := range p.Ranks {
 		split := map[Op]bool{} // weight gradients behind
 		for _, op := range slices.Backward(list) {
-			updates = updates || op.Kind == Update
+			updates = updates || op.Kind.updates()
 			split[op] = op.Kind == WeightGrad
 		}
 		for i, op := range list {

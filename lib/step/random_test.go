@@ -263,6 +263,16 @@ func offload(random *rand.Rand, p *Plan, r int) {
 			if random.IntN(4) == 0 && store.Kind == Store {
 				insert(p, r, at+1, Op{Kind: Wait, Of: Store, What: Activation, Block: op.Block, Micro: op.Micro})
 			}
+		case op.Kind == Update && op.Unit >= 0 && p.Weights == Flush && random.IntN(4) == 0:
+			store, fetch := Op{Kind: Store, What: Gradient, Unit: op.Unit}, Op{Kind: Fetch, What: Parameters, Unit: op.Unit}
+			p.Ranks[r] = slices.Clone(p.Ranks[r])
+			p.Ranks[r][i].Kind = HostUpdate
+			until := slices.IndexFunc(p.Ranks[r][i:], func(o Op) bool { return o.Kind == Gather && o.Unit == op.Unit && o.What == Parameters })
+			if until < 0 {
+				until = len(p.Ranks[r]) - i
+			}
+			insert(p, r, i+1+random.IntN(until), fetch)
+			insert(p, r, i, store)
 		case op.Kind == Update && op.Unit >= 0 && p.Every == p.Micro && random.IntN(4) == 0:
 			fetch := Op{Kind: Fetch, What: State, Unit: op.Unit}
 			store := fetch

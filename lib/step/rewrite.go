@@ -46,7 +46,7 @@ func (p *Plan) Complete(rank int) map[int][]Completed {
 			for _, u := range p.Blocks[op.Block].Units {
 				last[sum{u, op.Micro}], end[u] = i, i
 			}
-		case Update:
+		case Update, HostUpdate:
 			for u, at := range end {
 				ends[[2]int{u, at}] = true
 			}

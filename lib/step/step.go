@@ -22,6 +22,7 @@ const (
 	WeightGrad Kind = 'W' // the gradients of its weights alone, which nobody waits for; after InputGrad
 	Recompute  Kind = 'R' // a forward pass again, for what was not kept for the backward pass
 	Update     Kind = 'U' // the optimizer, with the gradients since the update before
+	HostUpdate Kind = 'H' // the same by the host, of gradients and states in its memory, beside the passes
 
 	Send   Kind = 's' // to Peer
 	Recv   Kind = 'r' // from Peer
