@@ -125,7 +125,7 @@ func (b *build) do(op step.Op) {
 		b.forward(op)
 	case step.Backward, step.InputGrad, step.WeightGrad:
 		b.backward(op)
-	case step.Update:
+	case step.Update, step.HostUpdate:
 		b.makeUpdate(op)
 	case step.Gather:
 		b.gather(op)
@@ -163,7 +163,7 @@ func (b *build) operands(op step.Op) chain.Operands {
 
 // weight is a parameter, whole or as a device has it: an array of its own, or columns of its unit's matrix.
 func (b *build) weight(at int) *graph.Node {
-	if b.shards == 1 {
+	if !b.flat {
 		return b.number(cellSlot, b.weights[at])
 	}
 	u := b.unitOf[at]

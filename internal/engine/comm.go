@@ -19,8 +19,8 @@ import (
 )
 
 // begin has an operation between ranks go on beside the passes.
-func (p *play) begin(i int, op step.Op) error {
-	switch op.Kind {
+func (p *play) begin(s *segment, op step.Op) error {
+	switch i := s.from; op.Kind {
 	case step.Send:
 		return p.send(i, op)
 	case step.Recv:
@@ -36,6 +36,8 @@ func (p *play) begin(i int, op step.Op) error {
 		return p.store(i, op)
 	case step.Fetch:
 		return p.fetch(i, op)
+	case step.HostUpdate:
+		return p.hostUpdate(s, op)
 	}
 	return fmt.Errorf("engine: it is not carried out yet")
 }
@@ -260,11 +262,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 	first := u.Reduce[0] == op.Axis
 	from := g.sum
 	if first {
-		g.sum = nil
-		for _, at := range u.members {
-			delete(p.filled, at)
-		}
-		if from == nil {
+		if p.forgetSum(op.Unit); from == nil {
 			return fmt.Errorf("engine: there are no gradients of %s", u.Name)
 		}
 	}
@@ -397,11 +395,17 @@ func (o *own) floats() (cells []int) {
 
 func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 	for _, k := range r.own.floats() {
-		m, err := r.memoryOf(r.cells[k])
+		m, err := &memory{}, error(nil)
+		there := r.host.cell(k)
+		if there != nil {
+			err = m.stage(there)
+		} else {
+			m, err = r.memoryOf(r.cells[k])
+		}
 		if err == nil {
 			err = g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer, Out: m.buffer})
 		}
-		if err == nil && m.staged != nil {
+		if err == nil && m.staged != nil && there == nil {
 			old := r.cells[k]
 			if r.cells[k], err = r.place(m.staged, r.own.cells[k].on); err == nil {
 				r.arrays.changed(old, r.cells[k])

@@ -1,9 +1,11 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
@@ -59,98 +61,112 @@ func (h *host) takeCell(i int) *tensors.Tensor {
 	return t
 }
 
+// move has a transfer to or from the host's memory go on beside the passes.
+func (p *play) move(i int, op step.Op, bytes int64, do, end func() error) {
+	p.traffic.sent[step.ToHost] += bytes
+	p.background(i, op, trace.Copy, func() error {
+		start := time.Now()
+		err := do()
+		if p.HostLink > 0 && err == nil {
+			err = sleepUntil(p.ctx, start.Add(time.Duration(float64(bytes)/p.HostLink*float64(time.Second))))
+		}
+		return err
+	}, end)
+}
+
 // store begins to move something to the host's memory. Its arrays are freed when all of it is there.
 func (p *play) store(i int, op step.Op) error {
 	switch op.What {
-	case step.Activation:
-		v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
-		list := p.values[v]
-		if len(list) != 1 {
-			return fmt.Errorf("engine: %v is not there", v)
-		}
-		delete(p.values, v)
-		p.taken[v]++
-		there := v
-		there.Host = true
-		p.traffic.sent[step.ToHost] += list[0].ShardShape().ByteSize()
-		p.background(i, op, trace.Copy, func() error {
-			t, err := merged(list[0])
-			p.host.put(there, t)
-			return err
-		}, func() error { return p.arrays.release(list...) })
-		return nil
+	case step.Gradient:
+		return p.storeGradients(i, op)
 	case step.State:
-		cells := p.own.statesOn(op.Unit)
-		gone := map[int]*dtensor.Tensor{}
-		for _, k := range cells {
-			if gone[k], p.cells[k] = p.cells[k], nil; gone[k] == nil {
-				return fmt.Errorf("engine: the states of unit %d are not on the device", op.Unit)
-			}
-			p.traffic.sent[step.ToHost] += p.own.cells[k].shape.ByteSize()
-		}
-		p.background(i, op, trace.Copy, func() error {
-			for k, on := range gone {
-				t, err := merged(on)
-				if err != nil {
-					return err
-				}
-				p.host.putCell(k, t)
-			}
-			return nil
-		}, func() error {
-			var errs []error
-			for _, on := range gone {
-				errs = append(errs, p.arrays.release(on))
-			}
-			return errors.Join(errs...)
-		})
-		return nil
+		return p.storeStates(i, op)
 	}
-	return fmt.Errorf("engine: it is not carried out yet")
+	v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
+	list := p.values[v]
+	if len(list) != 1 {
+		return fmt.Errorf("engine: %v is not there", v)
+	}
+	delete(p.values, v)
+	p.taken[v]++
+	there := v
+	there.Host = true
+	p.move(i, op, list[0].ShardShape().ByteSize(), func() error {
+		t, err := merged(list[0])
+		p.host.put(there, t)
+		return err
+	}, func() error { return p.arrays.release(list...) })
+	return nil
 }
 
 // fetch begins to bring something back from the host's memory.
 func (p *play) fetch(i int, op step.Op) error {
 	switch op.What {
-	case step.Activation:
-		v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
-		there := v
-		there.Host = true
-		on, shape := p.own.lies(slot{kind: valueSlot, value: v}, p.sizes)
-		p.traffic.sent[step.ToHost] += shape[0].ByteSize()
-		var t *dtensor.Tensor
-		p.background(i, op, trace.Copy, func() (err error) {
-			t, err = p.place(p.host.take(there), on)
-			return err
-		}, func() error {
-			p.arrays.add(memest.Activations, t)
-			p.values[v] = []*dtensor.Tensor{t}
-			return nil
-		})
-		return nil
+	case step.Parameters:
+		return p.fetchParameters(i, op)
 	case step.State:
-		cells := p.own.statesOn(op.Unit)
-		there := map[int]*dtensor.Tensor{}
-		for _, k := range cells {
-			p.traffic.sent[step.ToHost] += p.own.cells[k].shape.ByteSize()
-		}
-		p.background(i, op, trace.Copy, func() (err error) {
-			for _, k := range cells {
-				if there[k], err = p.place(p.host.takeCell(k), p.own.cells[k].on); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, func() error {
-			for k, on := range there {
-				p.arrays.add(p.own.kindOf(k), on)
-				p.cells[k] = on
-			}
-			return nil
-		})
-		return nil
+		return p.fetchStates(i, op)
+	case step.Gradient:
+		return fmt.Errorf("engine: gradients stay in the host's memory: have it update")
 	}
-	return fmt.Errorf("engine: it is not carried out yet")
+	v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
+	there := v
+	there.Host = true
+	on, shape := p.own.lies(slot{kind: valueSlot, value: v}, p.sizes)
+	var t *dtensor.Tensor
+	p.move(i, op, shape[0].ByteSize(), func() (err error) {
+		t, err = p.place(p.host.take(there), on)
+		return err
+	}, func() error {
+		p.arrays.add(memest.Activations, t)
+		p.values[v] = []*dtensor.Tensor{t}
+		return nil
+	})
+	return nil
+}
+
+func (p *play) storeStates(i int, op step.Op) error {
+	gone, bytes := map[int]*dtensor.Tensor{}, int64(0)
+	for _, k := range p.own.statesOn(op.Unit) {
+		if gone[k], p.cells[k] = p.cells[k], nil; gone[k] == nil {
+			return fmt.Errorf("engine: the states of unit %d are not on the device", op.Unit)
+		}
+		bytes += p.own.cells[k].shape.ByteSize()
+	}
+	p.move(i, op, bytes, func() error {
+		for k, on := range gone {
+			t, err := merged(on)
+			if err != nil {
+				return err
+			}
+			p.host.putCell(k, t)
+		}
+		return nil
+	}, func() error { return p.arrays.release(slices.Collect(maps.Values(gone))...) })
+	return nil
+}
+
+func (p *play) fetchStates(i int, op step.Op) error {
+	there, bytes := map[int]*dtensor.Tensor{}, int64(0)
+	cells := p.own.statesOn(op.Unit)
+	for _, k := range cells {
+		bytes += p.own.cells[k].shape.ByteSize()
+	}
+	p.move(i, op, bytes, func() (err error) {
+		for _, k := range cells {
+			if there[k], err = p.place(p.host.takeCell(k), p.own.cells[k].on); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func() error {
+		for k, on := range there {
+			p.arrays.add(p.own.kindOf(k), on)
+			p.cells[k] = on
+		}
+		return nil
+	})
+	return nil
 }
 
 // statesOn are the cells of a unit's states: the optimizer's, and the master copy where there is one besides.
@@ -168,15 +184,20 @@ func (o *own) statesOn(unit int) (cells []int) {
 
 // cellOf is the cell of an entry of the state that is no parameter.
 func (o *own) cellOf(entry int) int {
-	if o.shards == 1 {
+	if !o.flat {
 		return entry
 	}
 	return o.rest + entry - len(o.whole)
 }
 
-// hosted says which units' states lie on the host between steps: those that a plan fetches first.
+// hosted says which units' states lie on the host between steps: those that a plan fetches first, or all.
 func (o *own) hosted() map[int]bool {
 	first := map[int]bool{}
+	for _, u := range o.order {
+		if o.hosts {
+			first[u] = true
+		}
+	}
 	for _, op := range o.Plans[0].Ranks[o.rank] {
 		if op.What == step.State && (op.Kind == step.Fetch || op.Kind == step.Store) {
 			if _, seen := first[op.Unit]; !seen {

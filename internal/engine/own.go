@@ -87,7 +87,7 @@ func (c *common) newOwn(rank int) *own {
 	o.listUnits(p)
 	o.listCounted(p)
 	o.update = o.recipe
-	if c.shards > 1 {
+	if c.flat {
 		part.Blocks = nil
 		for _, b := range o.blocks {
 			part.Blocks = append(part.Blocks, local.Blocks[b])
@@ -118,7 +118,7 @@ func (o *own) listUnits(p *step.Plan) {
 				continue
 			}
 			length := o.tree[at].Size()
-			if o.shards > 1 {
+			if o.flat {
 				length = optim.FlatLength(o.Recipe.Optimizer(), o.tree[at], o.shards)
 			}
 			u.members, u.lengths, u.offsets = append(u.members, at), append(u.lengths, length), append(u.offsets, u.size)
@@ -170,7 +170,7 @@ func (o *own) has(p *step.Plan, rank, place int) bool {
 // parts are the parts that a device has of the parameters, as the rule lists its states for them.
 func (o *own) parts() (parts []optim.Part) {
 	for i, cut := range o.cuts {
-		if o.shards > 1 {
+		if o.flat {
 			parts = append(parts, optim.Flat{Length: o.length(i)})
 		} else {
 			parts = append(parts, optim.CutOf(cut))
@@ -181,7 +181,7 @@ func (o *own) parts() (parts []optim.Part) {
 
 func (o *own) listEntries() {
 	tree := o.tree
-	if o.shards == 1 {
+	if !o.flat {
 		tree = o.whole.As(o.policy.Params)
 	}
 	var states []optim.State
@@ -200,18 +200,18 @@ func (o *own) listEntries() {
 		e := entry{spec: whole, local: whole.Shape}
 		switch {
 		case i < n:
-			if e.cut, e.local = o.cuts[i], o.tree[i].Shape; o.shards > 1 {
+			if e.cut, e.local = o.cuts[i], o.tree[i].Shape; o.flat {
 				e.flat = o.length(i)
 			}
 		case i < n+len(states):
 			s, at := states[i-n], of[i-n]
 			if cut := o.cuts[at]; cut != nil && s.Axis >= 0 {
-				if e.cut = cut; o.shards == 1 {
+				if e.cut = cut; !o.flat {
 					e.cut = &params.Cut{Axis: s.Axis, Index: cut.Index}
 				}
 				e.local = e.cut.Part(whole.Shape)
 			}
-			if o.shards > 1 && s.Axis >= 0 {
+			if o.flat && s.Axis >= 0 {
 				e.flat = s.Spec.Size()
 			}
 		}
@@ -231,7 +231,7 @@ type cell struct {
 // listCells lists the arrays: the parameters, or of units that are sharded the whole or a shard, in the type to compute in, and then
 // shards in the type that they are kept in, where that is another; and the other entries.
 func (o *own) listCells(p *step.Plan) {
-	if o.shards == 1 {
+	if !o.flat {
 		for i, e := range o.entries {
 			o.cells = append(o.cells, cell{shape: e.local, on: o.placement(e.cut, false), unit: -1, entry: i})
 			if o.rest = len(o.whole); i < o.rest {
@@ -244,13 +244,13 @@ func (o *own) listCells(p *step.Plan) {
 	for _, number := range o.order {
 		u := o.units[number]
 		c := cell{shape: shapes.Make(o.policy.Compute, u.size), on: o.unitPlacement(u, true), unit: number, entry: -1, shard: true}
-		if flow[number] {
+		if flow[number] || u.Shard == "" {
 			c.shape, c.on, c.shard = shapes.Make(o.policy.Compute, o.shards, u.size), o.unitPlacement(u, false), false
 		}
 		o.weights[number] = len(o.cells)
 		o.cells = append(o.cells, c)
 	}
-	if o.policy.Mixed() {
+	if o.policy.Mixed() || o.hosts {
 		for _, number := range o.order {
 			u := o.units[number]
 			o.masters[number] = len(o.cells)

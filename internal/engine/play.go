@@ -127,7 +127,7 @@ func (p *play) carryOut(s *segment) error {
 	case s.local && (s.program != nil || p.takes(s) > 0):
 		err = p.compute(s)
 	case !s.local && op.Kind != step.Wait:
-		if err = p.begin(s.from, op); err != nil {
+		if err = p.begin(s, op); err != nil {
 			err = fmt.Errorf("rank %d, in %s: %w", p.world.Rank(), p.plan.Text(op), err)
 		}
 	}
@@ -333,13 +333,7 @@ func (p *play) addUp(t *dtensor.Tensor, axis string) (*tensors.Tensor, error) {
 	if err := errors.Join(err, t.FinalizeAll()); err != nil {
 		return nil, err
 	}
-	g := p.world
-	if axis != "" {
-		g = p.groups[axis]
-	}
-	var own error
-	err = tensors.MutableFlatData(host, func(flat []float32) { own = group.AllReduce(p.ctx, g, flat, group.Sum) })
-	return host, errors.Join(err, p.within(step.Op{Axis: axis}, own))
+	return host, p.addUpHost(host, axis)
 }
 
 // arg is what is in a slot.
@@ -522,13 +516,17 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 
 // empty says that a unit's sums have been used up.
 func (p *play) empty(unit int) error {
-	g := p.gradsOf(unit)
-	t := g.sum
-	g.sum = nil
+	t := p.gradsOf(unit).sum
+	p.forgetSum(unit)
+	return p.arrays.release(t)
+}
+
+// forgetSum has the next gradients of a unit begin a new sum.
+func (p *play) forgetSum(unit int) {
+	p.gradsOf(unit).sum = nil
 	for _, at := range p.own.units[unit].members {
 		delete(p.filled, at)
 	}
-	return p.arrays.release(t)
 }
 
 // report reads the loss and the metrics.

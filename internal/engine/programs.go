@@ -30,6 +30,7 @@ type Programs struct {
 
 	mu     sync.Mutex
 	shared map[string]*xla.Portable
+	host   *hostPrograms
 	all    []interface{ Close() }
 	closed bool
 }
@@ -51,6 +52,12 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 		return nil, err
 	}
 	p := &Programs{shown: shown, common: c, backend: backend, shared: map[string]*xla.Portable{}, firsts: map[string]int{}}
+	if c.hosts {
+		if p.host, err = newHostPrograms(); err != nil {
+			return nil, err
+		}
+		p.all = append(p.all, p.host)
+	}
 	for rank := range s.Plans[0].Ranks {
 		o := c.newOwn(rank)
 		p.ranks = append(p.ranks, o)
@@ -186,10 +193,11 @@ type segment struct {
 	from, to int
 	local    bool
 	io       *io
-	ended    []step.Value // what nobody needs behind it
-	stay     bool         // the parameters before an update are used behind it
-	program  program      // of a local one
-	sums     []program    // what ranks add up before it
+	ended    []step.Value  // what nobody needs behind it
+	stay     bool          // the parameters before an update are used behind it
+	program  program       // of a local one
+	onHost   []*graph.Exec // of an update on the host: what ranks add up before it, and it
+	sums     []program     // what ranks add up before it
 	phases   []phase
 }
 
@@ -284,7 +292,7 @@ func (o *own) between(p *step.Plan, op step.Op) bool {
 		kind = op.Of
 	}
 	switch kind {
-	case step.Send, step.Recv, step.Store, step.Fetch:
+	case step.Send, step.Recv, step.Store, step.Fetch, step.HostUpdate:
 		return true
 	case step.Gather, step.Reduce:
 		a, _ := p.Axis(op.Axis)
@@ -295,7 +303,8 @@ func (o *own) between(p *step.Plan, op step.Op) bool {
 
 // prepare makes the program of a segment, for micro-batches of which blocks have these sizes.
 func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes *sizes, ranks int) error {
-	if !s.local {
+	first := p.Ranks[o.rank][s.from]
+	if !s.local && first.Kind != step.HostUpdate {
 		return nil
 	}
 	s.io = o.listIO(p, f, s.from, s.to)
@@ -330,7 +339,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 	}
 	n := len(in)
 	var all []sumOf
-	if ranks > 1 && p.Ranks[o.rank][s.from].Kind == step.Update {
+	if ranks > 1 && updates(first.Kind) {
 		var failed error
 		_, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
 			all, s.phases, failed = phasesOf(in, fn)
@@ -339,6 +348,9 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		if err := errors.Join(failed, err); err != nil {
 			return err
 		}
+	}
+	if first.Kind == step.HostUpdate {
+		return d.prepareHost(key, s, fn, all, n)
 	}
 	for i := range s.phases {
 		lay := layout{in: slices.Clone(l.in), out: slices.Repeat([]xla.Placement{xla.Replicated()}, len(s.phases[i].axes))}
@@ -399,7 +411,7 @@ func (o *own) key(p *step.Plan, s *segment) string {
 					seen[u.number] = len(seen)
 				}
 				fmt.Fprint(&b, " ", seen[u.number])
-				if o.shards > 1 {
+				if o.flat {
 					fmt.Fprint(&b, ":", u.size, ",", o.offset(at), ",", o.length(at))
 				}
 			}

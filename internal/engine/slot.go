@@ -76,7 +76,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	ends := map[slot]int{} // inside: the last position
 	for i := from; i < to; i++ {
 		for _, v := range f.Ends[i] {
-			if v.Held != step.States { // in cells, which an update takes
+			if v.Held != step.States && v.Held != step.Fresh { // which an update takes and makes
 				ends[o.slotOf(v)] = i
 			}
 		}
@@ -113,10 +113,10 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 			} else if op.What == step.Parameters {
 				take(slot{kind: cellSlot, number: o.weights[op.Unit]})
 			}
-		case step.Update:
+		case step.Update, step.HostUpdate:
 			o.takeState(s, op, o.isLast(p, op))
-			for u := range f.Resident {
-				if op.Unit < 0 || op.Unit == u {
+			for _, u := range o.order {
+				if (op.Unit < 0 || op.Unit == u) && (f.Resident[u] || op.Kind == step.HostUpdate) {
 					made[slot{kind: freshSlot, number: u}], fresh[u] = true, true
 				}
 			}
@@ -124,16 +124,16 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		for _, v := range f.Uses[i] {
 			x := o.slotOf(v)
 			switch {
-			case v.Held == step.States:
+			case v.Held == step.States, v.Held == step.Fresh:
 			case x.kind == reducedSlot && op.Kind == step.Reduce && !made[x]:
 				s.changes(x)
-			case x.kind != sumSlot || op.Kind == step.Reduce || op.Kind == step.Update:
+			case x.kind != sumSlot || op.Kind == step.Reduce || updates(op.Kind):
 				take(x)
 			}
 		}
 		for _, v := range f.Makes[i] {
 			x := o.slotOf(v)
-			if v.Held == step.States || slices.Contains(f.Unmade[i], v) {
+			if v.Held == step.States || v.Held == step.Fresh || slices.Contains(f.Unmade[i], v) {
 				continue // nobody needs it
 			}
 			if x.kind == valueSlot && v.Held == step.Input && op.Kind == step.Forward && op.Block == 0 && v.Block == 0 {
@@ -183,8 +183,10 @@ func (o *own) touch(s *io, block int, stays func(slot) bool) {
 // takeWeights takes the parameters of a block.
 func (o *own) takeWeights(block int, take func(slot)) {
 	for _, at := range o.homes[block] {
-		if o.shards == 1 {
+		if !o.flat {
 			take(slot{kind: cellSlot, number: o.weights[at]})
+		} else if u := o.unitOf[at]; u.Shard == "" {
+			take(slot{kind: cellSlot, number: o.weights[u.number]})
 		}
 	}
 }
@@ -196,12 +198,14 @@ func (o *own) takeState(s *io, op step.Op, last bool) {
 	for _, at := range members {
 		u := o.unitOf[at].number
 		x := slot{kind: cellSlot, number: o.weights[u]}
-		if o.shards == 1 {
+		if !o.flat {
 			x.number = at
 		}
-		if o.shards > 1 && !o.cells[x.number].shard { // the whole, of which it has its row
+		switch {
+		case op.Kind == step.HostUpdate: // it has the master copy
+		case o.flat && !o.cells[x.number].shard: // the whole, of which it has its row
 			s.takes(x)
-		} else {
+		default:
 			s.changes(x)
 		}
 		if cell, ok := o.masters[u]; ok {
@@ -232,7 +236,7 @@ func (o *own) slotOf(v step.Value) slot {
 	case step.Reduced:
 		return slot{kind: reducedSlot, number: v.Unit}
 	case step.Whole:
-		if at, ok := o.weights[v.Unit]; ok && o.shards > 1 && !o.cells[at].shard {
+		if at, ok := o.weights[v.Unit]; ok && o.flat && !o.cells[at].shard {
 			return slot{kind: cellSlot, number: at}
 		}
 	}
@@ -241,7 +245,7 @@ func (o *own) slotOf(v step.Value) slot {
 
 // ofParameters says whether a slot has a parameter that is not sharded.
 func (o *own) ofParameters(x slot) bool {
-	return x.kind == cellSlot && o.shards == 1 && x.number < len(o.whole)
+	return x.kind == cellSlot && !o.flat && x.number < len(o.whole)
 }
 
 // scalingCells are the cells of the states of the loss scaling.
@@ -266,6 +270,8 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 		switch {
 		case x.kind == sumSlot && o.sumsDiffer():
 			return o.apart(), one(shape)
+		case x.kind == freshSlot && u.Shard == "":
+			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, 1, u.size))
 		case x.kind == freshSlot:
 			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Compute, u.size))
 		case x.kind == reducedSlot && o.shards > 1:

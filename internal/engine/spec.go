@@ -52,6 +52,9 @@ type Options struct {
 	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes longer
 	// fails the group, and the others learn by which operation.
 	Timeout time.Duration
+	// HostLink, where it is not 0, has each transfer to or from the host's memory take at least its bytes divided by it, in
+	// bytes per second: a simulated link.
+	HostLink float64
 	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of others on
 	// any number of cores.
 	Pace func(op step.Op) time.Duration
@@ -126,6 +129,8 @@ type common struct {
 	shards int                    // in how many parts units are sharded
 	axis   string                 // along which; "" is none
 	inside bool                   // it is of a rank's own devices
+	hosts  bool                   // the host updates
+	flat   bool                   // units lie as matrices: they are sharded, or the host has them as well
 	scale  int                    // summands of a mean of gradients, of one micro-batch
 }
 
@@ -164,6 +169,18 @@ func newCommon(s Spec) (*common, error) {
 			return nil, fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan", u.Name, u.Shard)
 		}
 		c.axis, c.shards, c.inside = u.Shard, a.Size, len(a.Groups) == 0
+	}
+	for _, list := range p.Ranks {
+		c.hosts = c.hosts || slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.HostUpdate })
+	}
+	c.flat = c.shards > 1 || c.hosts
+	for _, list := range p.Ranks {
+		if i := slices.IndexFunc(list, func(op step.Op) bool { return op.Kind == step.Update }); c.hosts && i >= 0 {
+			return nil, fmt.Errorf("engine: the host makes some updates, and devices %s: let the host make all", p.Text(list[i]))
+		}
+	}
+	if c.hosts && c.devices() > 1 {
+		return nil, fmt.Errorf("engine: the host updates for a rank of %d devices: give each rank one", c.devices())
 	}
 	return c, c.fits()
 }

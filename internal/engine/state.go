@@ -187,7 +187,7 @@ func merged(on *dtensor.Tensor) (*tensors.Tensor, error) {
 // sharded; and else the whole entry.
 func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), place int) (*tensors.Tensor, error) {
 	e := o.entries[i]
-	if i >= len(o.whole) || o.shards == 1 {
+	if i >= len(o.whole) || !o.flat {
 		t, err := now(o.cellOf(i))
 		if err != nil || e.flat > 0 || e.cut == nil {
 			return t, err
@@ -240,7 +240,7 @@ func (o *own) kindOf(i int) memest.Kind {
 	switch {
 	case i >= len(o.cells)-len(scaling)-len(counters):
 		return batchKind
-	case c.unit >= 0 && o.weights[c.unit] == i, c.unit < 0 && i < len(o.whole) && o.shards == 1:
+	case c.unit >= 0 && o.weights[c.unit] == i, c.unit < 0 && i < len(o.whole) && !o.flat:
 		return memest.Parameters
 	case c.unit >= 0:
 		return memest.Master

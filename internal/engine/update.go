@@ -63,12 +63,15 @@ func (o *own) modelOf(members []int) chain.Model {
 func (o *own) isLast(p *step.Plan, op step.Op) bool {
 	list := p.Ranks[o.rank]
 	for i := len(list) - 1; i >= 0; i-- {
-		if list[i].Kind == step.Update {
+		if updates(list[i].Kind) {
 			return list[i] == op || list[i].Micro != op.Micro && list[i].Unit == op.Unit
 		}
 	}
 	return false
 }
+
+// updates says whether an operation is an update, of the devices or of the host.
+func updates(k step.Kind) bool { return k == step.Update || k == step.HostUpdate }
 
 // scaled returns x, of any floating-point type, times a float32 scalar: a sum times one over the number of its summands is their mean.
 // (A quotient would be compiled now to a division, now to a product, and programs would differ in bits.)
@@ -86,6 +89,9 @@ func (b *build) summed(at int) *graph.Node {
 	if s := b.sums[x]; s != nil && s.matrix != nil && s.matrix.Rank() == 1 {
 		return b.cut(s.matrix, at)
 	}
+	if b.flat { // whole: the host updates, and nobody shards
+		return graph.Reshape(b.columns(at, b.part(x, at)), b.length(at))
+	}
 	return b.part(x, at)
 }
 
@@ -98,7 +104,7 @@ func (b *build) cut(vector *graph.Node, at int) *graph.Node {
 func (b *build) state(members []int) (state []*graph.Node) {
 	own := map[int]*graph.Node{} // shards of units
 	for _, at := range members {
-		if b.shards == 1 {
+		if !b.flat {
 			state = append(state, b.number(cellSlot, at))
 			continue
 		}
@@ -143,8 +149,16 @@ func (b *build) row(matrix *graph.Node) *graph.Node {
 	if b.inside {
 		return graph.Reshape(collective.Part(matrix, 0, axisNames(b.axis)...), n)
 	}
-	place := []*graph.Node{b.number(placeSlot, 0), graph.ScalarZero(b.g, dtypes.Int32)}
+	place := []*graph.Node{b.place(), graph.ScalarZero(b.g, dtypes.Int32)}
 	return graph.Reshape(graph.DynamicSlice(matrix, place, []int{1, n}), n)
+}
+
+// place is the rank's among those that share the state.
+func (b *build) place() *graph.Node {
+	if at := b.number(placeSlot, 0); at != nil {
+		return at
+	}
+	return graph.ScalarZero(b.g, dtypes.Int32)
 }
 
 // keep puts a new state into the cells.
@@ -154,7 +168,7 @@ func (b *build) keep(members []int, state []*graph.Node) {
 	}
 	parts := map[int][]*graph.Node{} // by unit
 	for k, at := range members {
-		if b.shards == 1 {
+		if !b.flat {
 			put(cellSlot, at, state[k])
 			continue
 		}
@@ -169,13 +183,18 @@ func (b *build) keep(members []int, state []*graph.Node) {
 		shard := concatenate(shards, 0)
 		if cell, ok := b.masters[u.number]; ok {
 			put(cellSlot, cell, shard)
-			shard = precision.Cast([]*graph.Node{shard}, b.policy.Compute)[0]
+			if b.policy.Mixed() {
+				shard = precision.Cast([]*graph.Node{shard}, b.policy.Compute)[0]
+			}
 		}
-		if cell := b.weights[u.number]; b.cells[cell].shard {
+		if cell := b.weights[u.number]; b.cells[cell].shard && !b.hosts {
 			put(cellSlot, cell, shard)
-		} else {
-			put(freshSlot, u.number, shard)
+			continue
 		}
+		if u.Shard == "" {
+			shard = graph.InsertAxes(shard, 0)
+		}
+		put(freshSlot, u.number, shard)
 	}
 	for k, cell := range b.behind(members) {
 		put(cellSlot, cell, state[len(members)+k])
@@ -266,12 +285,12 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 // share says what the device has of the model, and what is known of all gradients.
 func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s train.Share) {
 	switch {
-	case b.shards > 1:
+	case b.flat:
 		var place *graph.Node
 		if b.inside {
 			place = collective.Rank(b.g, axisNames(b.axis)...)
 		} else {
-			place = b.number(placeSlot, 0)
+			place = b.place()
 		}
 		place = graph.ConvertDType(place, dtypes.Int64) // a parameter may have more than 2³¹ elements
 		var flats []optim.Flat
@@ -307,6 +326,9 @@ func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
 		}
 		if b.inside {
 			return collective.AllReduce(x, collective.Sum, axisNames(b.axis)...)
+		}
+		if b.shards == 1 {
+			return x
 		}
 		return b.between(x, b.axis)
 	}

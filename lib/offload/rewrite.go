@@ -101,3 +101,58 @@ func States(p *step.Plan, ahead int) *step.Plan {
 	}
 	return q
 }
+
+// Updates writes into a plan that the host updates, in whose memory the optimizer's states and a master copy of the
+// parameters always are (Ren et al. 2021, "ZeRO-Offload", §4.1): a unit's gradients go down as soon as they are complete,
+// and its new parameters come up behind its update. With each, a unit is updated when its gradients have come, while
+// passes of other blocks go on; else all are at once, in the place of the plan's own update, as clipping and loss scaling
+// need it, which ask something of all gradients. At most ahead units' gradients are on their way down while passes go on.
+func Updates(p *step.Plan, each bool, ahead int) *step.Plan {
+	q := p.Clone()
+	for r, list := range p.Ranks {
+		last := map[int]int{} // by unit: the position of what completes its gradients
+		for i, op := range list {
+			switch op.Kind {
+			case step.Backward, step.WeightGrad:
+				for _, u := range p.Blocks[op.Block].Units {
+					last[u] = max(last[u], i)
+				}
+			case step.Reduce:
+				last[op.Unit] = i
+			}
+		}
+		complete := map[int][]int{}
+		for _, u := range p.UnitsOn(r) {
+			complete[last[u]] = append(complete[last[u]], u)
+		}
+		var leaving []step.Op
+		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
+			of := func(kind step.Kind, what step.What, unit int) step.Op {
+				return step.Op{Kind: kind, What: what, Unit: unit, Micro: p.Micro - 1}
+			}
+			for _, u := range complete[i] {
+				behind = append(behind, of(step.Store, step.Gradient, u))
+				if each {
+					behind = append(behind, of(step.HostUpdate, 0, u), of(step.Fetch, step.Parameters, u))
+				}
+				wait := of(step.Wait, step.Gradient, u)
+				wait.Of = step.Store
+				if leaving = append(leaving, wait); len(leaving) > ahead {
+					behind, leaving = append(behind, leaving[0]), leaving[1:]
+				}
+			}
+			if op.Kind != step.Update || each {
+				return nil, behind
+			}
+			before = append(before, of(step.HostUpdate, 0, op.Unit))
+			for _, u := range p.UnitsOn(r) {
+				if op.Unit < 0 || op.Unit == u {
+					before = append(before, of(step.Fetch, step.Parameters, u))
+				}
+			}
+			return before, behind
+		})
+		q.Ranks[r] = slices.DeleteFunc(q.Ranks[r], func(op step.Op) bool { return op.Kind == step.Update })
+	}
+	return q
+}
