@@ -172,12 +172,13 @@ func (p *play) rows(u *unit) int {
 func (p *play) gatherUnit(i int, op step.Op) error {
 	u := p.own.units[op.Unit]
 	g := p.groups[op.Axis]
-	own, cell := p.fresh[op.Unit], p.own.weights[op.Unit]
+	fresh, cell := p.gradsOf(op.Unit), p.own.weights[op.Unit]
 	resident := p.flow.Resident[op.Unit]
-	if !resident {
-		own = p.cells[cell]
+	own := func() *dtensor.Tensor { return fresh.fresh } // which may be on its way
+	if shard := p.cells[cell]; !resident {
+		own = func() *dtensor.Tensor { return shard }
 	}
-	whole := shapes.Make(own.DType(), p.rows(u)*p.shards, u.size)
+	whole := shapes.Make(p.policy.Compute, p.rows(u)*p.shards, u.size)
 	on := p.own.unitPlacement(u, false)
 	v := step.Value{Held: step.Whole, Unit: op.Unit}
 	var into *dtensor.Tensor
@@ -195,32 +196,32 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		if !resident {
 			return nil
 		}
-		err := p.arrays.release(own)
-		delete(p.fresh, op.Unit)
+		err := p.arrays.release(fresh.fresh)
+		fresh.fresh = nil
 		return err
 	}
 	if p.reachable() {
-		p.background(i, op, trace.Gather, func() error { return p.call2(g, group.KindAllGather, own, into) }, end)
+		p.background(i, op, trace.Gather, func() error { return p.call2(g, group.KindAllGather, own(), into) }, end)
 		return nil
 	}
-	var fresh *dtensor.Tensor
+	var placed *dtensor.Tensor
 	p.background(i, op, trace.Gather, func() error {
-		from, err := merged(own)
+		from, err := merged(own())
 		if err != nil {
 			return err
 		}
 		all, err := p.gatherHost(g, from, p.rows(u), whole)
 		if err == nil {
-			fresh, err = p.place(all, on)
+			placed, err = p.place(all, on)
 		}
 		return err
 	}, func() error {
-		p.arrays.changed(into, fresh)
+		p.arrays.changed(into, placed)
 		if resident {
-			p.cells[cell] = fresh
+			p.cells[cell] = placed
 			return errors.Join(into.FinalizeAll(), end())
 		}
-		p.values[v] = []*dtensor.Tensor{fresh}
+		p.values[v] = []*dtensor.Tensor{placed}
 		return into.FinalizeAll()
 	})
 	return nil

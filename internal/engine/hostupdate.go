@@ -195,24 +195,25 @@ func (p *play) storeGradients(i int, op step.Op) error {
 func (p *play) fetchParameters(i int, op step.Op) error {
 	x := slot{kind: freshSlot, number: op.Unit}
 	on, shape := p.own.lies(x, p.sizes)
-	var fresh *dtensor.Tensor
+	g, resident := p.gradsOf(op.Unit), p.flow.Resident[op.Unit]
 	p.move(i, op, shape[0].ByteSize(), func() error {
 		t := p.host.take(step.Value{Held: step.Fresh, Unit: op.Unit, Host: true})
 		own, err := t.LocalClone() // of one backend it is not for another
 		if err == nil {
-			fresh, err = p.place(own, on)
+			g.fresh, err = p.place(own, on)
+		}
+		if err == nil && resident { // it is gathered next
+			p.arrays.add(memest.Communication, g.fresh)
 		}
 		return errors.Join(err, t.FinalizeAll())
 	}, func() error {
-		if p.flow.Resident[op.Unit] { // what is gathered next
-			p.arrays.add(memest.Communication, fresh)
-			p.fresh[op.Unit] = fresh
+		if resident {
 			return nil
 		}
 		cell := p.own.weights[op.Unit]
 		old := p.cells[cell]
-		p.arrays.changed(old, fresh)
-		p.cells[cell] = fresh
+		p.arrays.changed(old, g.fresh)
+		p.cells[cell], g.fresh = g.fresh, nil
 		return old.FinalizeAll()
 	})
 	return nil

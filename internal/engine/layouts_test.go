@@ -14,6 +14,7 @@ import (
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -87,6 +88,7 @@ type layout struct {
 	pipe, chunks          int
 	recompute             string
 	apart                 bool
+	host                  bool // it updates
 }
 
 // layouts are the table of all tests here.
@@ -104,11 +106,15 @@ var layouts = []layout{
 	{ranks: 2, devices: 1, micro: 4, pipe: 2, schedule: "dualpipe"}, {ranks: 4, devices: 2, micro: 2, pipe: 2, schedule: "1f1b", zero: 3},
 	{ranks: 2, devices: 2, micro: 2, pipe: 2, schedule: "zb-h1", zero: 2},
 	{ranks: 4, devices: 1, micro: 4, pipe: 2, schedule: "1f1b", zero: 3, ahead: 1, staged: true},
+	{ranks: 1, devices: 1, micro: 2, host: true, recompute: "blocks"}, {ranks: 2, devices: 1, micro: 1, host: true},
+	{ranks: 2, devices: 1, micro: 1, zero: 1, host: true}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1, host: true},
+	{ranks: 4, devices: 1, micro: 2, zero: 2, shard: 2, staged: true, host: true},
+	{ranks: 6, devices: 1, micro: 2, pipe: 3, schedule: "1f1b", zero: 1, host: true},
 }
 
 // factors is which techniques a layout has.
 func (l layout) factors() []any {
-	return []any{l.ranks > 1, l.devices > 1, l.micro > 1, l.zero, l.shard, l.late, l.staged, l.schedule, l.recompute}
+	return []any{l.ranks > 1, l.devices > 1, l.micro > 1, l.zero, l.shard, l.late, l.staged, l.schedule, l.recompute, l.host}
 }
 
 func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
@@ -157,6 +163,9 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 		p = zero.Shard(p, l.zero, l.ahead, l.ahead, axis)
 	} else {
 		p = ddp.Average(p, !l.late, false)
+	}
+	if l.host {
+		p = offload.Updates(p, false, l.ahead)
 	}
 	spec.Plans = []*step.Plan{p}
 	spec.Staged, spec.Apart = l.staged, l.apart

@@ -346,7 +346,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		}
 		return []any{p.cells[x.number]}, nil
 	case freshSlot:
-		return []any{p.fresh[x.number]}, nil
+		return []any{p.gradsOf(x.number).fresh}, nil
 	case sumSlot:
 		return one(p.sumOf(x))
 	case reducedSlot:
@@ -457,7 +457,7 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 			p.cells[x.number] = mine[0]
 		case freshSlot:
 			p.arrays.add(memest.Communication, mine[0])
-			p.fresh[x.number] = mine[0]
+			p.gradsOf(x.number).fresh = mine[0]
 		case sumSlot:
 			g := p.gradsOf(x.number)
 			p.arrays.changed(g.sum, mine[0])
@@ -501,8 +501,9 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 			errs = append(errs, p.arrays.release(g.reduced))
 			g.reduced = nil
 		case freshSlot:
-			errs = append(errs, p.arrays.release(p.fresh[x.number]))
-			delete(p.fresh, x.number)
+			g := p.gradsOf(x.number)
+			errs = append(errs, p.arrays.release(g.fresh))
+			g.fresh = nil
 		}
 	}
 	for _, op := range p.plan.Ranks[p.own.rank][s.from:s.to] {

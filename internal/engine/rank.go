@@ -36,8 +36,7 @@ type Rank struct {
 	host   *host
 	cells  []*dtensor.Tensor
 	values map[step.Value][]*dtensor.Tensor
-	grads  map[int]*grads // by unit
-	fresh  map[int]*dtensor.Tensor
+	grads  map[int]*grads            // by unit
 	filled map[int]bool              // parameters of which there is something in the sums
 	old    map[int][]*dtensor.Tensor // by version: parameters before the newest, which passes of micro-batches under way use
 
@@ -51,8 +50,9 @@ type Rank struct {
 	lost       error
 }
 
-// grads are the sums of a unit's gradients: the rank's own, and those over ranks. Who reduces has both meanwhile.
-type grads struct{ sum, reduced *dtensor.Tensor }
+// grads are the sums of a unit's gradients, the rank's own and those over ranks; who reduces has both meanwhile. Behind them there
+// is the shard of new parameters, until it is gathered.
+type grads struct{ sum, reduced, fresh *dtensor.Tensor }
 
 // prepared is a plan, cut for a rank.
 type prepared struct {
@@ -74,7 +74,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 		return nil, err
 	}
 	r := &Rank{devices: &devices{p, mesh, first}, own: p.ranks[g.Rank()], world: g, groups: map[string]group.Group{},
-		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{}, fresh: map[int]*dtensor.Tensor{}, filled: map[int]bool{},
+		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{}, filled: map[int]bool{},
 		old:      map[int][]*dtensor.Tensor{},
 		prepared: map[int]*prepared{}}
 	r.arrays, r.host = newArrays(r.devices, p.Trace, g.Rank()), newHost()
@@ -368,7 +368,6 @@ func (r *Rank) Close() error {
 	}
 	clear(r.values)
 	clear(r.grads)
-	clear(r.fresh)
 	r.cells = nil
 	return r.arrays.close()
 }

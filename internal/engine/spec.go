@@ -179,6 +179,14 @@ func newCommon(s Spec) (*common, error) {
 			return nil, fmt.Errorf("engine: the host makes some updates, and devices %s: let the host make all", p.Text(list[i]))
 		}
 	}
+	if asks := s.Recipe.Clip > 0 || len(c.policy.Scaling.States()) > 0; asks && len(p.Units) > 1 {
+		for _, list := range p.Ranks {
+			if i := slices.IndexFunc(list, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 }); i >= 0 {
+				return nil, fmt.Errorf("engine: %s updates before the gradients of all units are there, and clipping or loss scaling "+
+					"ask something of all: leave them out, or update all at once", p.Text(list[i]))
+			}
+		}
+	}
 	if c.hosts && c.devices() > 1 {
 		return nil, fmt.Errorf("engine: the host updates for a rank of %d devices: give each rank one", c.devices())
 	}

@@ -107,29 +107,26 @@ func States(p *step.Plan, ahead int) *step.Plan {
 // and its new parameters come up behind its update. With each, a unit is updated when its gradients have come, while
 // passes of other blocks go on; else all are at once, in the place of the plan's own update, as clipping and loss scaling
 // need it, which ask something of all gradients. At most ahead units' gradients are on their way down while passes go on.
+// Those that several stages of a pipeline have in common go behind all passes: others may wait for these.
 func Updates(p *step.Plan, each bool, ahead int) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {
-		last := map[int]int{} // by unit: the position of what completes its gradients
-		for i, op := range list {
-			switch op.Kind {
-			case step.Backward, step.WeightGrad:
-				for _, u := range p.Blocks[op.Block].Units {
-					last[u] = max(last[u], i)
-				}
-			case step.Reduce:
-				last[op.Unit] = i
-			}
-		}
-		complete := map[int][]int{}
+		complete := map[int][]int{} // units, by the position behind which their gradients go down
+		update := slices.IndexFunc(list, func(op step.Op) bool { return op.Kind == step.Update })
 		for _, u := range p.UnitsOn(r) {
-			complete[last[u]] = append(complete[last[u]], u)
+			last := update - 1
+			for i := range list {
+				if !spans(p, r, u) && adds(p, list[i], u) {
+					last = i
+				}
+			}
+			complete[last] = append(complete[last], u)
+		}
+		of := func(kind step.Kind, what step.What, unit int) step.Op {
+			return step.Op{Kind: kind, What: what, Unit: unit, Micro: p.Micro - 1}
 		}
 		var leaving []step.Op
 		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
-			of := func(kind step.Kind, what step.What, unit int) step.Op {
-				return step.Op{Kind: kind, What: what, Unit: unit, Micro: p.Micro - 1}
-			}
 			for _, u := range complete[i] {
 				behind = append(behind, of(step.Store, step.Gradient, u))
 				if each {
@@ -137,17 +134,16 @@ func Updates(p *step.Plan, each bool, ahead int) *step.Plan {
 				}
 				wait := of(step.Wait, step.Gradient, u)
 				wait.Of = step.Store
-				if leaving = append(leaving, wait); len(leaving) > ahead {
+				if leaving = append(leaving, wait); len(leaving) > ahead && i < update-1 {
 					behind, leaving = append(behind, leaving[0]), leaving[1:]
 				}
 			}
-			if op.Kind != step.Update || each {
-				return nil, behind
-			}
-			before = append(before, of(step.HostUpdate, 0, op.Unit))
-			for _, u := range p.UnitsOn(r) {
-				if op.Unit < 0 || op.Unit == u {
-					before = append(before, of(step.Fetch, step.Parameters, u))
+			if op.Kind == step.Update && !each {
+				before = append(before, of(step.HostUpdate, 0, op.Unit))
+				for _, u := range p.UnitsOn(r) {
+					if op.Unit < 0 || op.Unit == u {
+						before = append(before, of(step.Fetch, step.Parameters, u))
+					}
 				}
 			}
 			return before, behind
@@ -155,4 +151,21 @@ func Updates(p *step.Plan, each bool, ahead int) *step.Plan {
 		q.Ranks[r] = slices.DeleteFunc(q.Ranks[r], func(op step.Op) bool { return op.Kind == step.Update })
 	}
 	return q
+}
+
+// adds says whether an operation adds to a unit's gradients, or reduces them.
+func adds(p *step.Plan, op step.Op, unit int) bool {
+	switch op.Kind {
+	case step.Backward, step.WeightGrad:
+		return slices.Contains(p.Blocks[op.Block].Units, unit)
+	}
+	return op.Kind == step.Reduce && op.What == step.Gradient && op.Unit == unit
+}
+
+// spans says whether a unit's gradients are reduced with ranks that have other blocks.
+func spans(p *step.Plan, rank, unit int) bool {
+	return slices.ContainsFunc(p.Units[unit].Reduce, func(name string) bool {
+		a, _ := p.Axis(name)
+		return slices.ContainsFunc(a.Group(rank), func(q int) bool { return !slices.Equal(p.On(q), p.On(rank)) })
+	})
 }
