@@ -165,7 +165,7 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 		p = ddp.Average(p, !l.late, false)
 	}
 	if l.host {
-		p = offload.Updates(p, false, l.ahead)
+		p = offload.Updates(p, l.ahead)
 	}
 	spec.Plans = []*step.Plan{p}
 	spec.Staged, spec.Apart = l.staged, l.apart

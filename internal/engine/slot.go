@@ -212,9 +212,8 @@ func (o *own) takeState(s *io, op step.Op, last bool) {
 			s.changes(slot{kind: cellSlot, number: cell})
 		}
 	}
-	common := len(o.cells) - 2 - len(o.policy.Scaling.States())
 	for _, cell := range o.behind(members) {
-		if x := (slot{kind: cellSlot, number: cell}); cell < common || last {
+		if x := (slot{kind: cellSlot, number: cell}); cell < o.firstShared() || last {
 			s.changes(x)
 		} else {
 			s.takes(x)

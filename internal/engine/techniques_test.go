@@ -182,8 +182,9 @@ func TestOffload(t *testing.T) {
 	for _, ahead := range []int{0, 1, 3} {
 		for name, q := range map[string]*step.Plan{"inputs": offload.Inputs(p, ahead), "states": offload.States(p, ahead),
 			"both":    offload.Inputs(offload.States(p, ahead), ahead),
-			"updates": offload.Updates(p, false, ahead), "each update": offload.Updates(p, true, ahead),
-			"all": offload.Inputs(offload.Updates(p, true, ahead), ahead)} {
+			"at once": offload.UpdateAtOnce(p),
+			"updates": offload.Updates(p, ahead), "each update": offload.Updates(offload.UpdateAtOnce(p), ahead),
+			"all": offload.Inputs(offload.Updates(offload.UpdateAtOnce(p), ahead), ahead)} {
 			check(t, q.Check())
 			spec := engine.Spec{Recipe: r, Plans: []*step.Plan{q}, Members: members}
 			got := learn(t, spec, 3, 8)

@@ -29,10 +29,11 @@ func (b *build) makeUpdate(op step.Op) {
 	}
 	out := recipe.UpdateShare(b.share(recipe, members, b.totals(grads)), b.state(members), graph.Const(b.g, float32(0)), grads)
 	last := len(out) - 1
-	if b.isLast(b.plan, op) {
+	isLast := b.isLast(b.plan, op)
+	if isLast {
 		b.has[slot{kind: metricSlot}] = out[last:]
 	}
-	b.keep(members, out[:last])
+	b.keep(members, out[:last], isLast)
 }
 
 // updated are the parameters that an update of a unit, or of all units, makes anew.
@@ -133,11 +134,14 @@ func (o *own) behind(members []int) (cells []int) {
 			cells = append(cells, o.cellOf(e))
 		}
 	}
-	for i := len(o.cells) - 2 - len(o.policy.Scaling.States()); i < len(o.cells); i++ {
+	for i := o.firstShared(); i < len(o.cells); i++ {
 		cells = append(cells, i)
 	}
 	return cells
 }
+
+// firstShared is the first cell that belongs to no unit: those of loss scaling, and counters.
+func (o *own) firstShared() int { return len(o.cells) - 2 - len(o.policy.Scaling.States()) }
 
 func (b *build) cutOf(shards map[int]*graph.Node, at int) *graph.Node {
 	return b.cut(shards[b.unitOf[at].number], at)
@@ -162,7 +166,7 @@ func (b *build) place() *graph.Node {
 }
 
 // keep puts a new state into the cells.
-func (b *build) keep(members []int, state []*graph.Node) {
+func (b *build) keep(members []int, state []*graph.Node, last bool) {
 	put := func(kind slotKind, number int, x *graph.Node) {
 		b.has[slot{kind: kind, number: number}] = []*graph.Node{x}
 	}
@@ -197,7 +201,9 @@ func (b *build) keep(members []int, state []*graph.Node) {
 		put(freshSlot, u.number, shard)
 	}
 	for k, cell := range b.behind(members) {
-		put(cellSlot, cell, state[len(members)+k])
+		if cell < b.firstShared() || last {
+			put(cellSlot, cell, state[len(members)+k])
+		}
 	}
 }
 

@@ -29,24 +29,15 @@ func Inputs(p *step.Plan, ahead int) *step.Plan {
 			at := max(n+1, n+1+next-ahead)
 			fetched[at] = append(fetched[at], move(step.Fetch, op))
 		}
-		n := -1
-		var leaving []step.Op
+		n, leaving := -1, queue{ahead: ahead}
 		q.Insert(r, func(_ int, op step.Op) (before, behind []step.Op) {
 			if !op.Kind.Pass() {
 				return nil, nil
 			}
-			n++
-			if before = fetched[n]; !stored[n] {
-				return before, nil
+			if n++; stored[n] {
+				behind = leaving.begin(move(step.Store, op))
 			}
-			behind = append(behind, move(step.Store, op))
-			if leaving = append(leaving, move(step.Store, op)); len(leaving) > ahead {
-				w := leaving[0]
-				leaving = leaving[1:]
-				w.Kind, w.Of = step.Wait, step.Store
-				behind = append(behind, w)
-			}
-			return before, behind
+			return fetched[n], behind
 		})
 	}
 	return q
@@ -56,47 +47,54 @@ func move(kind step.Kind, of step.Op) step.Op {
 	return step.Op{Kind: kind, What: step.Activation, Block: of.Block, Micro: of.Micro}
 }
 
-// States writes into a plan that the optimizer's states lie in the host's memory: each unit is updated by itself, as soon as
-// its gradients are complete, with its states fetched ahead passes before and stored behind it. Gradients then live for one
-// unit only. The plan has one update, of all units; where the gradients of all must be known before, as for clipping, it
-// cannot be split.
-func States(p *step.Plan, ahead int) *step.Plan {
+// UpdateAtOnce writes into a plan, which updates all units at its end, that each is updated by itself as soon as its
+// gradients are complete, so that they live for one unit only (Lv et al. 2023, "Full Parameter Fine-Tuning for Large
+// Language Models with Limited Resources", §3.1). Clipping and loss scaling, which ask something of all gradients, then
+// cannot be. Units that several stages of a pipeline have in common are updated at the end: others may wait for these.
+func UpdateAtOnce(p *step.Plan) *step.Plan {
 	q := p.Clone()
+	for r := range p.Ranks {
+		complete := completing(p, r)
+		q.Insert(r, func(i int, _ step.Op) (_, behind []step.Op) {
+			for _, u := range complete[i] {
+				behind = append(behind, step.Op{Kind: step.Update, Unit: u, Micro: p.Micro - 1})
+			}
+			return nil, behind
+		})
+		q.Ranks[r] = slices.DeleteFunc(q.Ranks[r], func(op step.Op) bool { return op.Kind == step.Update && op.Unit < 0 })
+	}
+	return q
+}
+
+// States writes into a plan that the optimizer's states lie in the host's memory: each unit is updated at once, with its
+// states fetched ahead passes before and stored behind it. At most ahead units' states are on their way down while passes
+// go on.
+func States(p *step.Plan, ahead int) *step.Plan {
+	q := UpdateAtOnce(p)
 	for r := range q.Ranks {
-		complete := q.Complete(r)
-		updated, fetched := map[int][]int{}, map[int][]int{} // units, by number of the pass behind, or before, which
+		fetched := map[int][]int{} // units, by the number of the pass before which
 		n := 0
-		for i, op := range q.Ranks[r] {
-			if !op.Kind.Pass() {
-				continue
+		for _, op := range q.Ranks[r] {
+			if op.Kind == step.Update {
+				at := max(0, n-1-ahead)
+				fetched[at] = append(fetched[at], op.Unit)
+			} else if op.Kind.Pass() {
+				n++
 			}
-			for _, c := range complete[i] {
-				if c.Last {
-					updated[n], fetched[max(0, n-ahead)] = append(updated[n], c.Unit), append(fetched[max(0, n-ahead)], c.Unit)
-				}
-			}
-			n++
 		}
-		q.Ranks[r] = slices.DeleteFunc(q.Ranks[r], func(op step.Op) bool { return op.Kind == step.Update })
-		n = -1
-		var leaving []step.Op
+		n = 0
+		leaving := queue{ahead: ahead}
 		q.Insert(r, func(_ int, op step.Op) (before, behind []step.Op) {
-			if !op.Kind.Pass() {
-				return nil, nil
+			if op.Kind == step.Update {
+				return nil, leaving.begin(step.Op{Kind: step.Store, What: step.State, Unit: op.Unit})
 			}
-			n++
-			for _, u := range fetched[n] {
-				before = append(before, step.Op{Kind: step.Fetch, What: step.State, Unit: u})
-			}
-			for _, u := range updated[n] {
-				behind = append(behind, step.Op{Kind: step.Update, Unit: u, Micro: q.Micro - 1},
-					step.Op{Kind: step.Store, What: step.State, Unit: u})
-				w := step.Op{Kind: step.Wait, Of: step.Store, What: step.State, Unit: u}
-				if leaving = append(leaving, w); len(leaving) > ahead {
-					behind, leaving = append(behind, leaving[0]), leaving[1:]
+			if op.Kind.Pass() {
+				for _, u := range fetched[n] {
+					before = append(before, step.Op{Kind: step.Fetch, What: step.State, Unit: u})
 				}
+				n++
 			}
-			return before, behind
+			return before, nil
 		})
 	}
 	return q
@@ -104,46 +102,27 @@ func States(p *step.Plan, ahead int) *step.Plan {
 
 // Updates writes into a plan that the host updates, in whose memory the optimizer's states and a master copy of the
 // parameters always are (Ren et al. 2021, "ZeRO-Offload", §4.1): a unit's gradients go down as soon as they are complete,
-// and its new parameters come up behind its update. With each, a unit is updated when its gradients have come, while
-// passes of other blocks go on; else all are at once, in the place of the plan's own update, as clipping and loss scaling
-// need it, which ask something of all gradients. At most ahead units' gradients are on their way down while passes go on.
-// Those that several stages of a pipeline have in common go behind all passes: others may wait for these.
-func Updates(p *step.Plan, each bool, ahead int) *step.Plan {
+// the host updates where the plan has an update, and new parameters come up behind it. Behind [UpdateAtOnce] all of that is
+// beside the passes of other blocks. At most ahead units' gradients are on their way down while passes go on.
+func Updates(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
-	for r, list := range p.Ranks {
-		complete := map[int][]int{} // units, by the position behind which their gradients go down
-		update := slices.IndexFunc(list, func(op step.Op) bool { return op.Kind == step.Update })
-		for _, u := range p.UnitsOn(r) {
-			last := update - 1
-			for i := range list {
-				if !spans(p, r, u) && adds(p, list[i], u) {
-					last = i
-				}
-			}
-			complete[last] = append(complete[last], u)
-		}
-		of := func(kind step.Kind, what step.What, unit int) step.Op {
-			return step.Op{Kind: kind, What: what, Unit: unit, Micro: p.Micro - 1}
-		}
-		var leaving []step.Op
+	for r := range p.Ranks {
+		complete, leaving := completing(p, r), queue{ahead: ahead}
 		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
-			for _, u := range complete[i] {
-				behind = append(behind, of(step.Store, step.Gradient, u))
-				if each {
-					behind = append(behind, of(step.HostUpdate, 0, u), of(step.Fetch, step.Parameters, u))
-				}
-				wait := of(step.Wait, step.Gradient, u)
-				wait.Of = step.Store
-				if leaving = append(leaving, wait); len(leaving) > ahead && i < update-1 {
-					behind, leaving = append(behind, leaving[0]), leaving[1:]
-				}
-			}
-			if op.Kind == step.Update && !each {
-				before = append(before, of(step.HostUpdate, 0, op.Unit))
+			if op.Kind == step.Update {
+				before = append(before, step.Op{Kind: step.HostUpdate, Unit: op.Unit, Micro: op.Micro})
 				for _, u := range p.UnitsOn(r) {
 					if op.Unit < 0 || op.Unit == u {
-						before = append(before, of(step.Fetch, step.Parameters, u))
+						before = append(before, step.Op{Kind: step.Fetch, What: step.Parameters, Unit: u, Micro: op.Micro})
 					}
+				}
+			}
+			for _, u := range complete[i] {
+				store := step.Op{Kind: step.Store, What: step.Gradient, Unit: u, Micro: p.Micro - 1}
+				if spans(p, r, u) {
+					behind = append(behind, store)
+				} else {
+					behind = append(behind, leaving.begin(store)...)
 				}
 			}
 			return before, behind
@@ -153,13 +132,48 @@ func Updates(p *step.Plan, each bool, ahead int) *step.Plan {
 	return q
 }
 
-// adds says whether an operation adds to a unit's gradients, or reduces them.
-func adds(p *step.Plan, op step.Op, unit int) bool {
-	switch op.Kind {
-	case step.Backward, step.WeightGrad:
-		return slices.Contains(p.Blocks[op.Block].Units, unit)
+// queue bounds how many operations are under way while passes go on.
+type queue struct {
+	ahead int
+	begun []step.Op
+}
+
+// begin returns an operation, and the wait for an earlier one that must have ended now.
+func (q *queue) begin(op step.Op) []step.Op {
+	if q.begun = append(q.begun, op); len(q.begun) <= q.ahead {
+		return []step.Op{op}
 	}
-	return op.Kind == step.Reduce && op.What == step.Gradient && op.Unit == unit
+	w := q.begun[0]
+	q.begun = q.begun[1:]
+	w.Kind, w.Of = step.Wait, w.Kind
+	return []step.Op{op, w}
+}
+
+// completing returns, by position in a rank's list, the units whose gradients are complete behind it: reduced, where they
+// are. Those that other stages add to are at the end of all passes, behind the others.
+func completing(p *step.Plan, rank int) map[int][]int {
+	list, at := p.Ranks[rank], map[int][]int{}
+	var late []int
+	end := 0
+	for _, u := range p.UnitsOn(rank) {
+		last := 0
+		for i, op := range list {
+			adds := op.Kind == step.Backward || op.Kind == step.WeightGrad
+			if reduces := op.Kind == step.Reduce && op.What == step.Gradient; adds || reduces {
+				end = max(end, i)
+				if reduces && op.Unit == u || adds && slices.Contains(p.Blocks[op.Block].Units, u) {
+					last = i
+				}
+			}
+		}
+		if spans(p, rank, u) {
+			late = append(late, u)
+		} else {
+			at[last] = append(at[last], u)
+		}
+	}
+	at[end] = append(at[end], late...)
+	return at
 }
 
 // spans says whether a unit's gradients are reduced with ranks that have other blocks.
