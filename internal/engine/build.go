@@ -12,6 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
 // build builds the graph of a segment, operation by operation, as each device sees it.
@@ -26,6 +27,8 @@ type build struct {
 	again map[step.Value]bool // what is saved of a block is to be computed with its backward pass
 	last  *graph.Node         // what the last pass made: what is gathered waits for it
 	hold  []*graph.Node       // what the next pass waits for
+	sizes *sizes
+	parts []slot // of inputs, which the segment makes
 	// touched are the parameters whose gradients are added to sums that lie outside.
 	touched []int
 	// between adds x up over the ranks along an axis of the plan, or over all ranks for "".
@@ -44,8 +47,11 @@ type sum struct {
 func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *sizes) summing {
 	return func(in []*graph.Node, between func(x *graph.Node, axis string) *graph.Node) []*graph.Node {
 		b := &build{own: o, plan: p, flow: f, g: in[0].Graph(), has: map[slot][]*graph.Node{}, sums: map[slot]*sum{},
-			again: map[step.Value]bool{}, between: between, touched: s.touched}
+			again: map[step.Value]bool{}, between: between, touched: s.touched, sizes: sizes}
 		for _, op := range p.Ranks[o.rank][from:to] {
+			if op.Kind == step.Free && op.What == step.Activation {
+				b.parts = append(b.parts, b.value(step.Part, op.Block, op.Micro))
+			}
 			b.serial = b.serial || !op.Kind.Pass()
 		}
 		rest := b.read(s.in, in, sizes)
@@ -128,8 +134,12 @@ func (b *build) do(op step.Op) {
 	case step.Update, step.HostUpdate:
 		b.makeUpdate(op)
 	case step.Gather:
-		b.gather(op)
-	case step.Free: // nothing uses it any more
+		if op.What == step.Activation {
+			b.gatherInput(op)
+		} else {
+			b.gather(op)
+		}
+	case step.Free: // nothing uses it any more; of an input there is the device's part
 	case step.Reduce:
 		b.reduce(op)
 	case step.Wait:
@@ -213,6 +223,11 @@ func (b *build) forward(op step.Op) {
 			x = graph.SchedulingBarrier(x, wait)
 		}
 	}
+	part := b.value(step.Part, op.Block, op.Micro)
+	if op.Kind == step.Forward && slices.Contains(b.parts, part) { // made with the input, or the compiler would keep that for as long
+		held := residual.Hold(b.Shares.Axis, x, residual.Part(x, b.Shares.Axis))
+		x, b.has[part] = held[0], held[1:]
+	}
 	b.has[in] = []*graph.Node{x}
 	y, saved := b.passes.Forward(op.Block, b.operands(op))
 	b.has[b.value(step.Saved, op.Block, op.Micro)] = saved
@@ -224,6 +239,15 @@ func (b *build) forward(op step.Op) {
 		b.has[b.value(step.Input, op.Block+1, op.Micro)] = []*graph.Node{y}
 	}
 	b.last = y
+}
+
+// gatherInput makes the whole input of a block of the devices' parts, behind the last pass.
+func (b *build) gatherInput(op step.Op) {
+	part, axis := b.one(step.Part, op.Block, op.Micro), b.Shares.Axis
+	if b.last != nil {
+		part = residual.Hold(axis, part, b.last)[0]
+	}
+	b.has[b.value(step.Input, op.Block, op.Micro)] = []*graph.Node{residual.Whole(part, b.sizes.blocks[op.Block].x, axis)}
 }
 
 // meanOver is the mean, or where losses are sums the sum, over the devices that have other rows or tokens.

@@ -12,63 +12,73 @@ import (
 
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/step"
-	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// host is what a rank has put into the host's memory. Streams work on it beside the passes.
+// host is what a rank has put into the host's memory: values of the plan, and cells, by number. Streams work on it beside the
+// passes.
 type host struct {
-	mu     sync.Mutex
-	values map[step.Value]*tensors.Tensor
-	cells  map[int]*tensors.Tensor
+	own    *own
+	arrays *arrays // which count it
+
+	mu   sync.Mutex
+	held map[any]*tensors.Tensor
 }
 
-func newHost() *host {
-	return &host{values: map[step.Value]*tensors.Tensor{}, cells: map[int]*tensors.Tensor{}}
-}
-
-func (h *host) put(v step.Value, t *tensors.Tensor) {
+func (h *host) put(key any, t *tensors.Tensor) {
+	h.count(key, 1, t)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.values[v] = t
+	h.held[key] = t
 }
 
-func (h *host) take(v step.Value) *tensors.Tensor {
+// get is what lies there, or nil.
+func (h *host) get(key any) *tensors.Tensor {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.values[v]
-	delete(h.values, v)
+	return h.held[key]
+}
+
+func (h *host) take(key any) *tensors.Tensor {
+	h.mu.Lock()
+	t := h.held[key]
+	delete(h.held, key)
+	h.mu.Unlock()
+	if t != nil {
+		h.count(key, -1, t)
+	}
 	return t
 }
 
-func (h *host) putCell(i int, t *tensors.Tensor) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.cells[i] = t
+func (h *host) count(key any, sign int64, t *tensors.Tensor) {
+	kind := memest.Activations
+	switch k := key.(type) {
+	case int:
+		kind = h.own.kindOf(k)
+	case step.Value:
+		switch k.Held {
+		case step.Sum, step.Reduced:
+			kind = memest.Gradients
+		case step.Fresh:
+			kind = memest.Parameters
+		}
+	}
+	h.arrays.mu.Lock()
+	defer h.arrays.mu.Unlock()
+	h.arrays.count(OnHost+kind, sign*t.Shape().ByteSize())
 }
 
-// cell is what lies there of a cell, or nil.
-func (h *host) cell(i int) *tensors.Tensor {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.cells[i]
-}
-
-func (h *host) takeCell(i int) *tensors.Tensor {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.cells[i]
-	delete(h.cells, i)
-	return t
-}
+// OnHost is before the kind of what lies in the host's memory.
+const OnHost memest.Kind = "host "
 
 // move has a transfer to or from the host's memory go on beside the passes.
 func (p *play) move(i int, op step.Op, bytes int64, do, end func() error) {
 	p.traffic.sent[step.ToHost] += bytes
-	p.background(i, op, trace.Copy, func() error {
+	p.background(i, op, op.Stream(), func() error {
 		start := time.Now()
 		err := do()
 		if p.HostLink > 0 && err == nil {
-			err = sleepUntil(p.ctx, start.Add(time.Duration(float64(bytes)/p.HostLink*float64(time.Second))))
+			takes := min(float64(bytes)/p.HostLink, 1e9) // at most some thirty years
+			err = sleepUntil(p.ctx, start.Add(time.Duration(takes*float64(time.Second))))
 		}
 		return err
 	}, end)
@@ -139,7 +149,7 @@ func (p *play) storeStates(i int, op step.Op) error {
 			if err != nil {
 				return err
 			}
-			p.host.putCell(k, t)
+			p.host.put(k, t)
 		}
 		return nil
 	}, func() error { return p.arrays.release(slices.Collect(maps.Values(gone))...) })
@@ -154,7 +164,7 @@ func (p *play) fetchStates(i int, op step.Op) error {
 	}
 	p.move(i, op, bytes, func() (err error) {
 		for _, k := range cells {
-			if there[k], err = p.place(p.host.takeCell(k), p.own.cells[k].on); err != nil {
+			if there[k], err = p.place(p.host.take(k), p.own.cells[k].on); err != nil {
 				return err
 			}
 		}
@@ -210,7 +220,7 @@ func (o *own) hosted() map[int]bool {
 
 // cellNow is what lies in a cell, whole over the rank's devices and on the host.
 func (r *Rank) cellNow(i int) (*tensors.Tensor, error) {
-	if t := r.host.cell(i); t != nil {
+	if t := r.host.get(i); t != nil {
 		return t.LocalClone()
 	}
 	return merged(r.cells[i])

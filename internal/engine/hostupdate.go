@@ -77,12 +77,12 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 		}
 	}
 	common := map[slot]*tensors.Tensor{} // what it makes of these
-	p.background(s.from, op, streamHost, func() error {
+	p.background(s.from, op, op.Stream(), func() error {
 		for i, x := range s.io.in {
 			switch {
 			case args[i] != nil:
 			case x.kind == cellSlot:
-				args[i] = p.host.cell(x.number)
+				args[i] = p.host.get(x.number)
 			default:
 				v := step.Value{Held: step.Sum, Unit: x.number, Host: true}
 				if x.kind == reducedSlot {
@@ -102,9 +102,9 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 			switch {
 			case x.kind == freshSlot:
 				p.host.put(step.Value{Held: step.Fresh, Unit: x.number, Host: true}, out[k])
-			case x.kind == cellSlot && p.host.cell(x.number) != nil:
-				old := p.host.cell(x.number)
-				p.host.putCell(x.number, out[k])
+			case x.kind == cellSlot && p.host.get(x.number) != nil:
+				old := p.host.take(x.number)
+				p.host.put(x.number, out[k])
 				err = errors.Join(err, old.FinalizeAll())
 			default:
 				common[x] = out[k]
@@ -120,9 +120,6 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 	})
 	return nil
 }
-
-// streamHost is what the host computes, in a trace.
-const streamHost = "host"
 
 // callHost runs the programs of an update.
 func (p *play) callHost(s *segment, args []*tensors.Tensor) ([]*tensors.Tensor, error) {

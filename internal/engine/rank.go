@@ -77,7 +77,8 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{}, filled: map[int]bool{},
 		old:      map[int][]*dtensor.Tensor{},
 		prepared: map[int]*prepared{}}
-	r.arrays, r.host = newArrays(r.devices, p.Trace, g.Rank()), newHost()
+	r.arrays = newArrays(r.devices, p.Trace, g.Rank())
+	r.host = &host{own: r.own, arrays: r.arrays, held: map[any]*tensors.Tensor{}}
 	if p.Hook != nil {
 		r.hook = p.Hook()
 	}
@@ -159,7 +160,8 @@ func (r *Rank) replace(values []*tensors.Tensor) error {
 	var cells []*dtensor.Tensor
 	for i, t := range all {
 		if there[i] {
-			r.host.putCell(i, t)
+			r.host.take(i)
+			r.host.put(i, t)
 			cells = append(cells, nil)
 			continue
 		}
@@ -257,7 +259,7 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 			return nil, err
 		}
 	}
-	alone := r.world.Size() == 1 && p.Weights == step.Flush // else passes use versions of the parameters, and are programs of their own
+	alone := r.world.Size() == 1 && p.Weights == step.Flush && !r.Blockwise // else passes use versions of the parameters, and are programs of their own
 	one := &prepared{plan: p, flow: f, versions: versions[o.rank], segments: o.segments(p, f, alone), waits: map[int][]int{}}
 	for at, done := range f.Done {
 		if done != at {
@@ -368,6 +370,7 @@ func (r *Rank) Close() error {
 	}
 	clear(r.values)
 	clear(r.grads)
+	clear(r.host.held)
 	r.cells = nil
 	return r.arrays.close()
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gomlx/compute/shapes"
 
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -289,6 +290,10 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 			return o.activations(), one(sizes.blocks[b].x)
 		case step.OutGrad:
 			return o.activations(), one(sizes.blocks[b+1].x)
+		case step.Part:
+			x := sizes.blocks[b].x
+			n := o.meshSize(o.Shares.Axis)
+			return o.apart(), one(shapes.Make(precision.BitsType(x.DType), (x.Size()+n-1)/n))
 		case step.Saved:
 			return o.apart(), sizes.blocks[b].saved
 		case step.Left:

@@ -47,6 +47,8 @@ type Options struct {
 	// Apart has a backward pass of a device be two programs, for its two parts, so that schedules that split it and those that
 	// do not have the same bits.
 	Apart bool
+	// Blockwise has each pass be a program of its own, also where a rank alone could have one for the whole step.
+	Blockwise bool
 	// Staged copies what goes between ranks through the host's own memory, as where it cannot reach the devices'.
 	Staged bool
 	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes longer
@@ -179,7 +181,7 @@ func newCommon(s Spec) (*common, error) {
 			return nil, fmt.Errorf("engine: the host makes some updates, and devices %s: let the host make all", p.Text(list[i]))
 		}
 	}
-	if asks := s.Recipe.Clip > 0 || len(c.policy.Scaling.States()) > 0; asks && len(p.Units) > 1 {
+	if s.Recipe.AsksAll() && len(p.Units) > 1 {
 		for _, list := range p.Ranks {
 			if i := slices.IndexFunc(list, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 }); i >= 0 {
 				return nil, fmt.Errorf("engine: %s updates before the gradients of all units are there, and clipping or loss scaling "+
@@ -200,6 +202,16 @@ func (c *common) devices() int {
 		n *= a.Size
 	}
 	return n
+}
+
+// meshSize is how many of them there are along an axis.
+func (c *common) meshSize(axis string) int {
+	for _, a := range c.Mesh {
+		if a.Name == axis {
+			return a.Size
+		}
+	}
+	return 1
 }
 
 // fits returns an error if the rule cannot work on what devices have.

@@ -207,13 +207,10 @@ func (b *build) keep(members []int, state []*graph.Node, last bool) {
 	}
 }
 
-// asks says whether clipping or loss scaling ask for something of all gradients.
-func (o *own) asks() bool { return o.Recipe.Clip > 0 || len(o.policy.Scaling.States()) > 0 }
-
 // totals is what clipping and loss scaling ask of all gradients: a vector of the number of ranks that have some which are not
 // finite, and of the sum of the squares, of the model's elements each once. It is nil where nobody asks.
 func (b *build) totals(grads []*graph.Node) *graph.Node {
-	if !b.asks() {
+	if !b.Recipe.AsksAll() {
 		return nil
 	}
 	bad := graph.ScalarZero(b.g, dtypes.Float32)

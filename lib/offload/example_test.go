@@ -8,6 +8,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -19,18 +20,10 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer backend.Close()
-	mesh, err := backend.Mesh(xla.Axis("data", 1))
-	if err != nil {
-		log.Fatal(err)
-	}
 	config := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 16, Vocab: 128, Norm: gpt.RMSNorm, NoBias: true}
-	model, err := config.Chain()
-	if err != nil {
-		log.Fatal(err)
-	}
-	run, err := offload.New(mesh, model, optim.AdamW(2e-2), offload.Options{
-		Optimizer: offload.Host, Update: offload.Host, Activations: offload.Host, Prefetch: 1,
-	})
+	ctx := context.Background()
+	run, err := offload.New(ctx, backend, train.Recipe{Model: config, Rule: optim.AdamW(2e-2)},
+		offload.Options{Host: offload.Host{Update: true, Activations: true, Prefetch: 1}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -44,20 +37,20 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		loss, err := run.Step(context.Background(), inputs, targets)
+		m, err := run.Step(ctx, inputs, targets)
 		if err != nil {
 			log.Fatal(err)
 		}
 		if done := run.Steps(); done%10 == 1 {
-			fmt.Printf("step %2d: loss %.1f\n", done, loss)
+			fmt.Printf("step %2d: loss %.1f\n", done, m.Loss)
 		}
 	}
-	memory := run.Memory()
-	fmt.Println("device:", memory.Device.Now.Total(), "bytes, all parameters:", memory.Device.Now[offload.Parameters])
-	fmt.Println("host:  ", memory.Host.Now.Total(), "bytes, all the optimizer's:", memory.Host.Now[offload.Optimizer])
+	most := run.Memory()
+	fmt.Println("device:", most["parameters"], "bytes of parameters,", most["optimizer"], "of states")
+	fmt.Println("host:  ", most["host master copy"], "bytes of a master copy,", most["host optimizer"], "of states")
 	// Output:
 	// step  1: loss 4.9
 	// step 11: loss 3.1
-	// device: 42304 bytes, all parameters: 42304
-	// host:   126912 bytes, all the optimizer's: 126912
+	// device: 42304 bytes of parameters, 0 of states
+	// host:   42304 bytes of a master copy, 84608 of states
 }

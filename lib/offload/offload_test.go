@@ -1,238 +1,251 @@
 package offload_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math"
-	"math/rand/v2"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
-const host, device = offload.Host, offload.Device
+var momentum = optim.SGDRule{LR: 0.1, Momentum: 0.9}
 
-func mesh(t testing.TB, b *xla.Backend) *xla.Mesh {
+// ways are what can be on the host, each with and without transfers ahead.
+func ways() (all []offload.Host) {
+	for _, h := range []offload.Host{{}, {Activations: true}, {Optimizer: true, Activations: true}, {Update: true, Activations: true}} {
+		all = append(all, h)
+		h.Prefetch = 2
+		all = append(all, h)
+	}
+	return all[1:]
+}
+
+func policy(t *testing.T, name string) precision.Policy {
 	t.Helper()
-	m, err := b.Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	p, err := precision.ParsePolicy(name)
+	check(t, err)
+	return p
 }
 
-// toy is a chain that compiles fast and does not blow rounding up: 6 features to 4, two blocks of one kind, and back by the same matrix. Its blocks
-// have inputs of 96, 64, 64 and 64 bytes for a batch of 4; its parameters, 280 bytes.
-func toy() chain.Model {
-	const f32 = dtypes.Float32
-	dot := func(x, w *graph.Node, axis int) *graph.Node {
-		return graph.DotGeneral(graph.ConvertDType(x, w.DType()), []int{1}, nil, w, []int{axis}, nil)
-	}
-	plus := func(x, b *graph.Node) *graph.Node { return graph.Add(x, graph.ExpandLeftToRank(b, 2)) }
-	table := params.New("in.w", f32, 6, 4)
-	blocks := []chain.Block{{Name: "in", Params: params.Tree{table}, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-		return graph.Tanh(dot(x, p.Get("in.w"), 0))
-	}}}
-	for _, name := range []string{"h0", "h1"} {
-		tree := params.Tree{params.New(name+".w", f32, 4, 4), params.New(name+".b", f32, 4)}
-		blocks = append(blocks, chain.Block{Name: name, Kind: "h", Params: tree, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-			return graph.Add(x, graph.Tanh(plus(dot(x, p.Get(name+".w"), 0), p.Get(name+".b"))))
-		}})
-	}
-	out := params.Tree{table, params.New("out.b", f32, 6)}
-	blocks = append(blocks, chain.Block{Name: "out", Params: out, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-		return plus(dot(x, p.Get("in.w"), 1), p.Get("out.b"))
-	}})
-	m := chain.Model{Blocks: blocks, Criterion: func(y, targets *graph.Node) *graph.Node {
-		return graph.ReduceAllMean(graph.Square(graph.Sub(graph.ConvertDType(y, f32), targets)))
-	}}
-	m.Initial = func() ([]*tensors.Tensor, error) { return uniform(m.Params(), 1), nil }
-	return m
-}
-
-// toyBatch is the batch of a step: random inputs, which are their own targets.
-func toyBatch(step int) (inputs, targets *tensors.Tensor) {
-	x := func() *tensors.Tensor {
-		return uniform(params.Tree{params.New("x", dtypes.Float32, 4, 6)}, uint64(step+2))[0]
-	}
-	return x(), x()
-}
-
-// uniform returns random tensors for a tree, between −1 and 1.
-func uniform(tree params.Tree, seed uint64) (values []*tensors.Tensor) {
-	random := rand.New(rand.NewPCG(seed, 0))
-	for _, s := range tree {
-		flat := make([]float32, s.Size())
-		for i := range flat {
-			flat[i] = 2*random.Float32() - 1
-		}
-		values = append(values, tensors.FromFlatDataAndDimensions(flat, s.Shape.Dimensions...))
-	}
-	return values
-}
-
-// start begins a run on the shared device.
-func start(t testing.TB, m chain.Model, rule optim.Rule, o offload.Options) *offload.Run {
-	t.Helper()
-	return startOn(t, devicetest.One(), m, rule, o)
-}
-
-func startOn(t testing.TB, b *xla.Backend, m chain.Model, rule optim.Rule, o offload.Options) *offload.Run {
-	t.Helper()
-	run, err := offload.New(mesh(t, b), m, rule, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := run.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return run
-}
-
-// batches gives the batch of a step.
-type batches func(step int) (inputs, targets *tensors.Tensor)
-
-// result is what a run has learned.
-type result struct {
-	losses         []float64
-	params, states []*tensors.Tensor
-}
-
-// learn trains up to a step.
-func learn(t testing.TB, run *offload.Run, of batches, steps int) (r result) {
-	t.Helper()
-	for run.Steps() < steps {
-		inputs, targets := of(run.Steps())
-		loss, err := run.Step(t.Context(), inputs, targets)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.losses = append(r.losses, loss)
-	}
-	var err, err2 error
-	r.params, err = run.Params()
-	if r.states, err2 = run.State(); err != nil || err2 != nil {
-		t.Fatal(err, err2)
-	}
-	return r
-}
-
-// reference is the same by train.New: one program, everything on the device.
-func reference(t testing.TB, m train.Model, rule optim.Rule, p precision.Policy, of batches, steps int) (r result) {
-	t.Helper()
-	run, err := train.New(mesh(t, devicetest.One()), train.Recipe{Model: m, Rule: rule, Precision: p})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer run.Close()
-	for run.Steps() < steps {
-		inputs, targets := of(run.Steps())
-		m, err := run.Step(inputs, targets)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.losses = append(r.losses, m.Loss)
-	}
-	all, err := run.State(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.params, r.states = cut(m, rule, all)
-	return r
-}
-
-// plainly is reference in plain Go, which has nothing to compile.
-func plainly(t testing.TB, m train.Model, rule optim.Rule, p precision.Policy, of batches, steps int) (r result) {
-	t.Helper()
-	recipe := train.Recipe{Model: m, Rule: rule, Precision: p}
-	state, err := recipe.Initial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec, err := graph.NewExec(devicetest.PureGo(), recipe.Graph)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer exec.Finalize()
-	for step := range steps {
-		inputs, targets := of(step)
-		out, err := exec.Call(append(state, inputs, targets))
-		if err != nil {
-			t.Fatal(err)
-		}
-		last := len(out) - 1
-		state = out[:last]
-		r.losses = append(r.losses, float64(tensors.MustCopyFlatData[float32](out[last])[0]))
-	}
-	r.params, r.states = cut(m, rule, state)
-	return r
-}
-
-// cut takes parameters and states of a rule out of the state of a train.Recipe.
-func cut(m train.Model, rule optim.Rule, all []*tensors.Tensor) (values, states []*tensors.Tensor) {
-	n := len(m.Params())
-	return all[:n], all[n : n+len(optim.States(rule, m.Params()))]
-}
-
-// distance returns the largest difference between losses, parameters and states, each relative to the largest element
-// of its tensor.
-func distance(t testing.TB, a, b result) float64 {
-	t.Helper()
-	if len(a.losses) != len(b.losses) || len(a.params) != len(b.params) || len(a.states) != len(b.states) {
-		t.Fatalf("%d losses, %d parameters and %d states; and %d, %d and %d", len(a.losses), len(a.params), len(a.states),
-			len(b.losses), len(b.params), len(b.states))
-	}
-	worst := 0.0
-	compare := func(n int, x, y func(i int) float64) {
-		largest, differ := 0.0, 0.0
-		for i := range n {
-			largest, differ = max(largest, math.Abs(y(i))), max(differ, math.Abs(x(i)-y(i))) // NaN stays NaN
-		}
-		if differ != 0 {
-			worst = max(worst, differ/largest)
-		}
-	}
-	for i := range b.losses {
-		compare(1, func(int) float64 { return a.losses[i] }, func(int) float64 { return b.losses[i] })
-	}
-	for _, pair := range [][2][]*tensors.Tensor{{a.params, b.params}, {a.states, b.states}} {
-		for i, x := range pair[0] {
-			if !x.Shape().Equal(pair[1][i].Shape()) {
-				t.Fatalf("tensor %d has shape %s, and %s", i, x.Shape(), pair[1][i].Shape())
+// TestWays compares runs with what one program of one device learns. As long as the device updates, what is moved changes no bit, and
+// as long as the host does.
+func TestWays(t *testing.T) {
+	const steps = 3
+	batches := func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 4) }
+	bare := toy.Layers(3, false)
+	bare.Blocks = append([]chain.Block{{Name: "half", Apply: func(_ params.Nodes, x, _, _ *graph.Node) *graph.Node {
+		return graph.MulScalar(x, 0.5)
+	}}}, bare.Blocks...)
+	// Biases of one block have another rule, so blocks of one kind must not share their updates.
+	grouped := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("1.b"), Rule: optim.SGD(0.1)})
+	for name, r := range map[string]train.Recipe{
+		"momentum, tied":     {Model: toy.Model(true), Rule: momentum},
+		"groups":             {Model: toy.Layers(3, false), Rule: grouped},
+		"adafactor":          {Model: toy.Layers(3, false), Rule: optim.Adafactor(1e-2)},
+		"without parameters": {Model: bare, Rule: momentum},
+		"one block":          {Model: traintest.Whole{Model: toy.Model(true)}, Rule: momentum},
+		"clipped":            {Model: toy.Layers(3, false), Rule: momentum, Clip: 0.1},
+		"bf16":               {Model: toy.Layers(3, false), Rule: momentum, Precision: policy(t, "bf16")},
+		"fp16, loss scaled":  {Model: toy.Layers(3, false), Rule: momentum, Precision: policy(t, "fp16")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, metrics := traintest.Alone(t, devicetest.One(), r, steps, batches)
+			same := map[bool]traintest.Named{}
+			for _, h := range ways() {
+				run, err := offload.New(t.Context(), devicetest.One(), r, offload.Options{Host: h})
+				if r.AsksAll() && h.Optimizer {
+					if !matches(err, "before the gradients of all units are there") {
+						t.Errorf("%+v: error %v", h, err)
+					}
+					continue
+				}
+				check(t, err)
+				for i := range steps {
+					in, out := batches(i)
+					m, err := run.Step(t.Context(), in, out)
+					check(t, err)
+					if d := m.Loss/metrics[i].Loss - 1; !(math.Abs(d) < 1e-5) && r.Precision == (precision.Policy{}) {
+						t.Errorf("%+v: step %d: loss %g, want %g", h, i, m.Loss, metrics[i].Loss)
+					}
+				}
+				got, err := run.Params(t.Context())
+				check(t, err)
+				check(t, run.Close())
+				if off := traintest.Apart(t, want, got); !(off <= 64) {
+					t.Errorf("%+v: %g units apart", h, off)
+				}
+				if first := same[h.Update]; first == nil {
+					same[h.Update] = got
+				} else if name := traintest.Differ(first, got); name != "" {
+					t.Errorf("%+v: %s differs from a run that differs in where things are kept", h, name)
+				}
 			}
-			x, y := tensors.MustCopyFlatData[float32](x), tensors.MustCopyFlatData[float32](pair[1][i])
-			compare(len(x), func(k int) float64 { return float64(x[k]) }, func(k int) float64 { return float64(y[k]) })
-		}
+		})
 	}
-	return worst
 }
 
-// noLeak fails if there are more goroutines than before, and stay.
-func noLeak(t testing.TB, before int) {
+// TestMemory holds what a run counts on its device against the backend's ledger and, on both sides, against the sizes of what there is.
+func TestMemory(t *testing.T) {
+	m := toy.Layers(4, false)
+	states := optim.States(momentum, m.Params()).Bytes()
+	// Buffers of gradients stay for the next step, one of each size: the two layers between have the same.
+	buffers := m.Params().Bytes() - m.Blocks[1].Params.Bytes()
+	for _, c := range []struct {
+		h            offload.Host
+		p            string
+		device, host int64 // of states between steps
+	}{
+		{offload.Host{}, "fp32", states, 0},
+		{offload.Host{Optimizer: true, Activations: true}, "fp32", 0, states},
+		{offload.Host{Update: true, Activations: true}, "fp32", 0, states},
+		{offload.Host{Update: true, Activations: true}, "bf16", 0, states},
+	} {
+		backend := devicetest.OpenOwn(t, 1)
+		r := trace.New()
+		recipe := train.Recipe{Model: m, Rule: momentum, Precision: policy(t, c.p)}
+		run, err := offload.New(t.Context(), backend, recipe, offload.Options{Host: c.h, Trace: r})
+		check(t, err)
+		now, device, peak := map[string]int64{}, int64(0), int64(0)
+		count := func() {
+			now, device, peak = map[string]int64{}, 0, 0
+			for _, n := range r.Counters() {
+				if !strings.HasPrefix(n.Name, "host ") {
+					device += n.Value - now[n.Name]
+					peak = max(peak, device)
+				}
+				now[n.Name] = n.Value
+			}
+		}
+		kept := m.Params().As(recipe.Policy().Compute).Bytes()
+		for range 2 {
+			in, out := toy.Batch(0, 4)
+			_, err := run.Step(t.Context(), in, out)
+			check(t, err)
+			count()
+			master := int64(0)
+			if c.h.Update {
+				master = m.Params().Bytes()
+			}
+			if now["parameters"] != kept || now["optimizer"] != c.device || now["host optimizer"] != c.host || now["host master copy"] != master ||
+				now["activations"]+now["gradients"]+now["host activations"]+now["host gradients"] != 0 {
+				t.Errorf("%+v, %s: %v, want %d bytes of parameters, %d and %d of states", c.h, c.p, now, kept, c.device, c.host)
+			}
+			if got := backend.Live()[0].Bytes; got != device+buffers || peak > backend.PeakBytes()[0] {
+				t.Errorf("%+v, %s: %d bytes are counted, %d at most; the device has %d, %d at most", c.h, c.p, device, peak, got, backend.PeakBytes()[0])
+			}
+		}
+		if most := run.Memory(); c.h.Activations && most[memest.Activations] == 0 || c.h.Update && most["host gradients"] == 0 {
+			t.Errorf("%+v: %v", c.h, most)
+		}
+		check(t, run.Close())
+		if live := backend.Live()[0]; live.Buffers != 0 {
+			t.Errorf("%+v: after Close %+v on the device", c.h, live)
+		}
+	}
+}
+
+// TestAheadOfTheLink has the device run ahead of a link that takes years by as many blocks as Prefetch says, and not by one more. The
+// run is lost by its context's end.
+func TestAheadOfTheLink(t *testing.T) {
+	for prefetch, want := range []int{1, 2} {
+		r := trace.New()
+		h := offload.Host{Activations: true, Prefetch: prefetch}
+		run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(5, false), Rule: optim.SGD(0.1)},
+			offload.Options{Host: h, Bandwidth: 1e-9, Trace: r})
+		check(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		failed := make(chan error)
+		go func() {
+			in, out := toy.Batch(0, 4)
+			_, err := run.Step(ctx, in, out)
+			failed <- err
+		}()
+		for len(trace.Of(r.Spans(), 0, "compute")) < want {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+		if err := <-failed; !errors.Is(err, context.Canceled) {
+			t.Errorf("prefetch %d: %v", prefetch, err)
+		}
+		if got := trace.Of(r.Spans(), 0, "compute"); len(got) != want {
+			t.Errorf("prefetch %d: the device computed %v, want %d blocks", prefetch, got, want)
+		}
+		if _, err := run.Params(t.Context()); !matches(err, "is lost") {
+			t.Errorf("prefetch %d: parameters of a lost run: error %v", prefetch, err)
+		}
+		check(t, run.Close())
+	}
+}
+
+// TestTrace has the streams of a step in which the device waits for each transfer.
+func TestTrace(t *testing.T) {
+	r := trace.New()
+	run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(2, false), Rule: momentum},
+		offload.Options{Host: offload.Host{Update: true, Activations: true}, Trace: r})
+	check(t, err)
+	in, out := toy.Batch(0, 4)
+	_, err = run.Step(t.Context(), in, out)
+	check(t, err)
+	check(t, run.Close())
+	spans := map[string][]string{}
+	for _, s := range r.Spans() {
+		spans[s.Stream] = append(spans[s.Stream], s.Name)
+	}
+	delete(spans, "wait") // which there is only where the transfer was not quicker than the look at it
+	const want = "map[compute:[0F0 1F0 1B0 0R0] host:[1HOST_U0 0HOST_U0] to device:[1FETCH_PARAM 0FETCH_F0 0FETCH_PARAM] " +
+		"to host:[0STORE_F0 1STORE_GRAD 0STORE_GRAD]]"
+	if got := fmt.Sprint(spans); got != want {
+		t.Errorf("spans\n%v\nwant\n%v", got, want)
+	}
+	for _, stream := range []string{"to host", "to device"} {
+		if share := trace.Overlap(trace.Of(r.Spans(), 0, stream), trace.Of(r.Spans(), 0, "compute")); stream == "to host" && share != 0 {
+			t.Errorf("%g of the time of %q is also the device's, which should wait", share, stream)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	good := train.Recipe{Model: toy.Layers(2, false), Rule: momentum}
+	for want, c := range map[string]struct {
+		r train.Recipe
+		o offload.Options
+	}{
+		"Prefetch is -1":   {good, offload.Options{Host: offload.Host{Prefetch: -1}}},
+		"Bandwidth is NaN": {good, offload.Options{Bandwidth: math.NaN()}},
+		"no rule":          {train.Recipe{Model: good.Model}, offload.Options{}},
+	} {
+		if _, err := offload.New(t.Context(), devicetest.One(), c.r, c.o); !matches(err, want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	if _, err := offload.New(t.Context(), nil, good, offload.Options{}); !matches(err, "backend is nil") {
+		t.Errorf("no backend: %v", err)
+	}
+}
+
+func check(t *testing.T, err error) {
 	t.Helper()
-	for range 1000 {
-		if runtime.NumGoroutine() <= before {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
 	}
-	stacks := make([]byte, 1<<16)
-	t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
 }
 
-// matches reports whether an error contains a text.
 func matches(err error, want string) bool { return err != nil && strings.Contains(err.Error(), want) }

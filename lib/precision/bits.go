@@ -12,10 +12,18 @@ var unsigned = map[dtypes.DType]dtypes.DType{
 // ToBits returns the bits of floats as unsigned integers, which compilers neither round nor hold in wider types, and others
 // as they are.
 func ToBits(x *graph.Node) *graph.Node {
-	if bits, ok := unsigned[x.DType()]; ok {
+	if bits := BitsType(x.DType()); bits != x.DType() {
 		return graph.Bitcast(x, bits)
 	}
 	return x
+}
+
+// BitsType is the type that [ToBits] makes of another.
+func BitsType(of dtypes.DType) dtypes.DType {
+	if bits, ok := unsigned[of]; ok {
+		return bits
+	}
+	return of
 }
 
 // FromBits reverses [ToBits]: the type is that of the floats.

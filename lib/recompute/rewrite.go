@@ -7,9 +7,15 @@ import (
 )
 
 // Blocks has each block keep no more than its input for the backward pass, and compute its forward pass again right before
-// that (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", §4.1).
+// that (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", §4.1). A block whose backward pass follows its
+// forward pass at once keeps what it has.
 func Blocks(p *step.Plan) *step.Plan {
-	return again(p, func(passes []step.Op, i int) []int { return []int{passes[i].Block} })
+	return again(p, func(passes []step.Op, i int) []int {
+		if before := passes[max(i-1, 0)]; before.Kind == step.Forward && before.Block == passes[i].Block && before.Micro == passes[i].Micro {
+			return nil
+		}
+		return []int{passes[i].Block}
+	})
 }
 
 // Stages keeps of a micro-batch only the input of each run of blocks that a rank has one after another, and computes these

@@ -140,10 +140,9 @@ func (p *Plan) checkRank(r int) (*Flow, error) {
 	for _, u := range units {
 		states[u].own, states[u].whole = true, resident[u]
 	}
-	next := map[int]int{}        // of each block, the micro-batch that its gradient may be of
-	sharded := map[[2]int]bool{} // inputs of which the rank has a shard
+	next := map[int]int{} // of each block, the micro-batch that its gradient may be of
 	for i, op := range list {
-		if err := p.checkOp(op, next, sharded); err != nil {
+		if err := p.checkOp(op, next); err != nil {
 			return nil, p.errorAt(r, i, "%w", err)
 		}
 		for _, u := range p.touched(op, units) {
@@ -195,9 +194,9 @@ func (p *Plan) touched(op Op, units []int) []int {
 	return nil
 }
 
-// checkOp looks at the order of a block's gradients, and at inputs that are gathered.
-func (p *Plan) checkOp(op Op, next map[int]int, sharded map[[2]int]bool) error {
-	switch key := [2]int{op.Block, op.Micro}; {
+// checkOp looks at the order of a block's gradients.
+func (p *Plan) checkOp(op Op, next map[int]int) error {
+	switch {
 	case op.Kind == HostUpdate && p.Weights != Flush:
 		return fmt.Errorf("the weights are %q, and passes of other micro-batches go on beside it: update on the device", p.Weights)
 	case op.Kind == Backward, op.Kind == WeightGrad:
@@ -206,13 +205,6 @@ func (p *Plan) checkOp(op Op, next map[int]int, sharded map[[2]int]bool) error {
 				next[op.Block]-1)
 		}
 		next[op.Block] = op.Micro + 1
-	case op.Kind == Free && op.What == Activation:
-		sharded[key] = true
-	case op.Kind == Gather && op.What == Activation:
-		if !sharded[key] {
-			return errors.New("the rank has it whole: free it before, or remove this")
-		}
-		delete(sharded, key)
 	}
 	return nil
 }

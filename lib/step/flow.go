@@ -13,6 +13,7 @@ const (
 	Input   Held = iota // of a block for a micro-batch: the output of the block before, or of the batch
 	Saved               // what a block's backward pass needs of its forward pass, for a micro-batch
 	OutGrad             // the gradient of a block's output for a micro-batch; of the last block none, it has the loss
+	Part                // a device's part of a block's input for a micro-batch, where devices share it between the passes
 	Left                // what a block's InputGrad leaves for its WeightGrad, for a micro-batch
 	Whole               // the gathered parameters of a unit that is sharded
 	Sum                 // the sum of a unit's gradients on this rank, which waits to be reduced
@@ -174,7 +175,9 @@ func (f *flow) step(i int, op Op) error {
 		if err := f.use(i, v); err != nil {
 			return err
 		}
-		f.end(i, v)
+		if f.end(i, v); op.What == Activation {
+			f.make(i, op.value(Part))
+		}
 		return nil
 	case Send:
 		v, _ = op.gives()
@@ -184,7 +187,9 @@ func (f *flow) step(i int, op Op) error {
 		return f.begin(i, op, false, nil, []Value{v})
 	case Gather:
 		var in []Value
-		if fresh := (Value{Held: Fresh, Unit: op.Unit}); op.What == Parameters && f.there[fresh] != nil {
+		if fresh := (Value{Held: Fresh, Unit: op.Unit}); op.What == Activation {
+			in = append(in, op.value(Part))
+		} else if f.there[fresh] != nil {
 			in = append(in, fresh)
 		}
 		return f.begin(i, op, true, in, []Value{v})

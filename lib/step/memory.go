@@ -8,6 +8,7 @@ import (
 // Sizes are in bytes. A list has a value for each block or unit, or one that stands for all; an empty one is zeros.
 type Sizes struct {
 	Input []int64 // of a block, for a micro-batch; also of its gradient
+	Part  []int64 // a device's part of it, where devices share it between the passes
 	Saved []int64 // what a block saves in its forward pass for a micro-batch
 	Left  []int64 // what its input gradient leaves for its weight gradient
 
@@ -23,7 +24,7 @@ const resident = States + 1
 
 // lists are those of values, by [Held].
 func (s Sizes) lists() [resident + 1][]int64 {
-	return [...][]int64{Input: s.Input, OutGrad: s.Input, Saved: s.Saved, Left: s.Left, Whole: s.Whole, Sum: s.Sum,
+	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, Left: s.Left, Whole: s.Whole, Sum: s.Sum,
 		Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
 }
 

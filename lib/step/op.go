@@ -207,8 +207,8 @@ func (p *Plan) describe(v Value) (text string) {
 }
 
 var heldWords = [...]string{Input: "the input of block %d", Saved: "what block %d saves in its forward pass",
-	OutGrad: "the gradient of block %d's output",
-	Left:    "what the input gradient of block %d leaves for its weight gradient",
-	Whole:   "the gathered parameters", Sum: "the gradients", Reduced: "the reduced gradients",
+	OutGrad: "the gradient of block %d's output", Part: "the part of block %d's input",
+	Left:  "what the input gradient of block %d leaves for its weight gradient",
+	Whole: "the gathered parameters", Sum: "the gradients", Reduced: "the reduced gradients",
 	Fresh:  "the new parameters",
 	States: "the optimizer's states"}

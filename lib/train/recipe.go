@@ -132,6 +132,10 @@ func (r Recipe) Validate() error {
 	return nil
 }
 
+// AsksAll says whether an update asks something of all gradients, as clipping and loss scaling do: then it cannot begin
+// before all are there.
+func (r Recipe) AsksAll() bool { return r.Clip > 0 || len(r.Policy().Scaling.States()) > 0 }
+
 // Policy is the precision, with the zero value made plain: float32 throughout.
 func (r Recipe) Policy() precision.Policy {
 	if r.Precision == (precision.Policy{}) {

@@ -189,3 +189,8 @@ func TestBufferErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func bytesOf(t *tensors.Tensor) (all []byte) {
+	t.ConstBytes(func(data []byte) { all = slices.Clone(data) })
+	return all
+}

@@ -35,23 +35,25 @@ func Checkpoint(fn func(in []*graph.Node) []*graph.Node, axis string, x *graph.N
 	if ranks == 1 {
 		return recompute.Call(func(x []*graph.Node) []*graph.Node { return fn(slices.Concat(x, others)) }, x)
 	}
-	kept := hold(axis, x, part(x, ranks, axis))
+	kept := Hold(axis, x, Part(x, axis))
 	forward := func(in []*graph.Node) []*graph.Node {
 		same := graph.OptimizationBarriers(in[1], in[0]) // for GoMLX does not know that a conditional depends on what is inside
 		return fn(slices.Concat(same[:1], in[3:]))
 	}
 	backward := func(in, _, v []*graph.Node) []*graph.Node {
 		// Neither the part nor what is gathered of it may be needed before the gradients are there.
-		ready := hold(axis, append([]*graph.Node{in[2]}, v...)...)
-		again := slices.Concat([]*graph.Node{whole(ready[0], in[0].Shape(), axis)}, in[3:])
+		ready := Hold(axis, append([]*graph.Node{in[2]}, v...)...)
+		again := slices.Concat([]*graph.Node{Whole(ready[0], in[0].Shape(), axis)}, in[3:])
 		of := pull(fn, again, ready[1:])
 		return slices.Concat(of[:1], []*graph.Node{nil, nil}, of[1:])
 	}
 	return autodiff.Custom(slices.Concat([]*graph.Node{x}, kept, others), forward, backward)
 }
 
-// part is this rank's part of x's bits, in one dimension. Compilers may hold floats in wider types.
-func part(x *graph.Node, ranks int, axis string) *graph.Node {
+// Part is this rank's part of x's bits, in one dimension, padded where the ranks along a mesh axis do not divide it. (Bits,
+// since compilers may hold floats in wider types.) It builds a graph, and panics without such an axis.
+func Part(x *graph.Node, axis string) *graph.Node {
+	ranks := collective.AxisSize(x.Graph(), axis)
 	flat := graph.Reshape(precision.ToBits(x), -1)
 	if over := x.Shape().Size() % ranks; over > 0 {
 		flat = graph.Concatenate([]*graph.Node{flat, graph.Zeros(x.Graph(), shapes.Make(flat.DType(), ranks-over))}, 0)
@@ -59,8 +61,8 @@ func part(x *graph.Node, ranks int, axis string) *graph.Node {
 	return collective.Part(flat, 0, axis)
 }
 
-// whole gathers the parts.
-func whole(part *graph.Node, like shapes.Shape, axis string) *graph.Node {
+// Whole gathers the parts of an array of a shape. It builds a graph, and panics without such a mesh axis.
+func Whole(part *graph.Node, like shapes.Shape, axis string) *graph.Node {
 	flat := collective.AllGather(part, 0, axis)
 	if flat.Shape().Size() > like.Size() {
 		flat = graph.Slice(flat, graph.AxisRange(0, like.Size()))

@@ -11,7 +11,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
@@ -44,50 +43,6 @@ func ExampleCheckpoint() {
 	// Output:
 	// the gradient at 0: 1
 	// 3 all-gathers, 768 bytes
-}
-
-// Four ranks that have the same three checkpoints of 4 KiB.
-func ExampleStash() {
-	const ranks, checkpoints = 4, 3
-	backend := check(xla.Open(xla.Devices(ranks), xla.Plugin("cpu")))
-	defer backend.Close()
-	for _, where := range []offload.Where{offload.Device, offload.Host} {
-		err := group.Run(context.Background(), ranks, func(ctx context.Context, g group.Group) error {
-			stash, err := residual.NewStash(backend, g.Rank(), g, where)
-			if err != nil {
-				return err
-			}
-			defer stash.Close()
-			for i := range checkpoints { // the forward pass
-				x, err := backend.Put(tensors.FromShape(shapes.Make(dtypes.Float32, 1024)), g.Rank())
-				if err != nil {
-					return err
-				}
-				if err := stash.Put(ctx, i, x); err != nil {
-					return err
-				}
-			}
-			if device, host := stash.Bytes(); g.Rank() == 0 {
-				fmt.Printf("on the %v: %d bytes on the device, %d on the host; whole: %d\n", where, device, host, checkpoints*4096)
-			}
-			for i := checkpoints - 1; i >= 0; i-- { // the backward pass
-				x, err := stash.Get(ctx, i)
-				if err != nil {
-					return err
-				}
-				if err := x.FinalizeAll(); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			log.Fatal(err)
-		}
-	}
-	// Output:
-	// on the device: 3072 bytes on the device, 0 on the host; whole: 12288
-	// on the host: 0 bytes on the device, 3072 on the host; whole: 12288
 }
 
 // Gradients of 6000 numbers in ten tensors, by way of a buffer for all of them, and of one for 1024.
