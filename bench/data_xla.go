@@ -28,7 +28,7 @@ type ranks struct {
 	ranks  []trainRank
 }
 
-// trainRank is a rank of lib/ddp or lib/zero. step returns the loss of its own rows or of
+// trainRank is a rank of lib/ddp. step returns the loss of its own rows or of
 // the whole batch: the ranks' mean is the same.
 type trainRank struct {
 	step  func(ctx context.Context, inputs, targets *tensors.Tensor) (loss float64, err error)

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -102,10 +103,14 @@ func (t *trainXLA) step() (loss float64, err error) {
 
 func (t *trainXLA) facts() (f facts, err error) {
 	f.Values = t.losses
-	if run, ok := t.run.(interface{ Memory() (xla.Memory, error) }); ok {
+	switch run := t.run.(type) {
+	case interface{ Memory() (xla.Memory, error) }:
 		var m xla.Memory
 		m, err = run.Memory()
 		f.Memory = footprint{Arguments: m.Arguments, Outputs: m.Outputs - m.Aliased, Temporary: m.Temporary}
+	case programRun:
+		m := run.Trainer.Memory()
+		f.Memory = footprint{Arguments: m[memest.Parameters] + m[memest.Master] + m[memest.Optimizer], Temporary: m[memest.Temporary]}
 	}
 	return f, err
 }

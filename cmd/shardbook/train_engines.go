@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -99,28 +100,30 @@ func (r ddpRank) Memory() map[string]int64 {
 }
 
 // zeroEngine has ranks that hold shards.
-type zeroEngine struct{ *zero.Engine }
+type zeroEngine struct {
+	backend *xla.Backend
+	recipe  train.Recipe
+	options zero.Options
+	memory  map[string]int64
+}
 
 func newZeroEngine(backend *xla.Backend, p parallel, recipe train.Recipe, in around) (engine, int, error) {
+	if p.Offload {
+		return nil, 0, errors.New("--offload-optimizer: updates in host memory are not there at present: leave it out")
+	}
 	o := p.zeroOptions()
-	o.Trace = in.recorder
-	e, err := zero.NewEngine(backend, recipe, o)
-	return zeroEngine{e}, p.Data, err
+	bytes, err := o.Bytes(recipe, p.Data)
+	o.Timeout, o.Trace = patience, in.recorder
+	return zeroEngine{backend, recipe, o, byName(bytes)}, p.Data, err
 }
 
 func (e zeroEngine) Join(ctx context.Context, g group.Group, device int) (rank, error) {
-	r, err := e.Engine.Join(ctx, g, device)
+	r, err := zero.Join(ctx, g, e.backend, device, e.recipe, e.options)
 	if err != nil {
 		return nil, err
 	}
-	return zeroRank{r}, nil
+	return planRank{r, e.memory}, nil
 }
 
-type zeroRank struct{ *zero.Rank }
-
-func (r zeroRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
-	m, err := r.Rank.Step(ctx, inputs, targets)
-	return ddp.Metrics{Metrics: m}, err
-}
-
-func (r zeroRank) Memory() map[string]int64 { return byName(r.Bytes()) }
+// Close has nothing to do: ranks have programs of their own.
+func (e zeroEngine) Close() {}

@@ -52,12 +52,12 @@ func newRunner(ctx context.Context, backend *xla.Backend, j *job, recipe train.R
 	if p.sharing() != "" {
 		return newShared(backend, j, recipe)
 	}
+	if p.Zero > 0 {
+		return newSharded(ctx, backend, recipe, p)
+	}
 	mesh, err := p.mesh(backend)
 	if err != nil {
 		return nil, err
-	}
-	if p.Zero > 0 {
-		return newSharded(mesh, backend, recipe, p)
 	}
 	start := train.New
 	switch p.Sync {

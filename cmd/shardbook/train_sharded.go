@@ -7,56 +7,55 @@ import (
 
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// newSharded starts a run of one program on all devices, each of which holds shards.
-func newSharded(mesh *xla.Mesh, backend *xla.Backend, recipe train.Recipe, p parallel) (runner, error) {
+// newSharded starts a run of one program on all devices that share the state.
+func newSharded(ctx context.Context, backend *xla.Backend, recipe train.Recipe, p parallel) (runner, error) {
 	if p.Sync == syncAuto {
+		mesh, err := p.mesh(backend)
+		if err != nil {
+			return nil, err
+		}
 		return newAutoSharded(mesh, backend, recipe, p.Zero)
 	}
-	options := p.zeroOptions()
-	options.Shards = 0 // the mesh says it
-	run, err := zero.New(mesh, recipe, options)
+	run, err := zero.NewSPMD(ctx, backend, recipe, p.Data, p.zeroOptions())
 	if err != nil {
 		return nil, inFlags(err)
 	}
 	return sharded{run, backend, recipe}, nil
 }
 
-// sharded is a program with collectives of package zero.
+// sharded is a trainer with collectives in its programs.
 type sharded struct {
-	*zero.Run
+	train.Trainer
 	backend *xla.Backend
 	recipe  train.Recipe
 }
 
 func (s sharded) Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error {
-	return trainOn(ctx, wholeSteps{s.Run}, until, batch, done)
+	return trainOn(ctx, wholeSteps{s.Trainer}, until, batch, done)
 }
 
 // wholeSteps makes steps that are not interrupted.
-type wholeSteps struct{ *zero.Run }
+type wholeSteps struct{ train.Trainer }
 
 func (s wholeSteps) Step(inputs, targets *tensors.Tensor) (train.Metrics, error) {
-	return s.Run.Step(context.Background(), inputs, targets)
+	return s.Trainer.Step(context.Background(), inputs, targets)
 }
 
-func (s sharded) Bytes() (int64, error) {
-	memory, err := s.Run.Memory()
-	return memory.Total(), err
-}
-
-func (s sharded) Memory() (map[string]int64, error) {
-	kinds := byName(s.Run.Bytes())
-	if memory, err := s.Run.Memory(); err == nil { // else no step has run
-		kinds["temporary"] = memory.Temporary
+func (s sharded) Bytes() (sum int64, err error) {
+	for _, n := range s.Trainer.Memory() {
+		sum += n
 	}
-	return kinds, nil
+	return sum, nil
 }
+
+func (s sharded) Memory() (map[string]int64, error) { return byName(s.Trainer.Memory()), nil }
 
 func (s sharded) Probe(fn probeFunc) (probe, error) {
 	named, err := s.Params(context.Background())
@@ -67,9 +66,9 @@ func (s sharded) Probe(fn probeFunc) (probe, error) {
 }
 
 // byName is memory by the names of its kinds.
-func byName(b zero.Bytes) map[string]int64 {
+func byName(bytes map[memest.Kind]int64) map[string]int64 {
 	kinds := map[string]int64{}
-	for kind, n := range b {
+	for kind, n := range bytes {
 		kinds[string(kind)] = n
 	}
 	return kinds

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero"
@@ -69,9 +70,8 @@ func (p *parallel) validateZero() error {
 	return nil
 }
 
-// zeroOptions are those of both engines, and Shards besides, which is of ranks; one program has it in its mesh.
 func (p *parallel) zeroOptions() zero.Options {
-	return zero.Options{Stage: p.Zero, Prefetch: p.Prefetch, Accumulate: p.Accumulate, Shards: p.Shards, Offload: p.Offload}
+	return zero.Options{Stage: p.Zero, Prefetch: p.Prefetch, Accumulate: p.Accumulate, Shards: p.Shards}
 }
 
 // traffic is what each device sends in a step, or nil where that is not known before.
@@ -79,22 +79,40 @@ func (p *parallel) traffic(recipe train.Recipe) (*traffic, error) {
 	if p.Zero == 0 || p.Sync == syncAuto || p.composed() {
 		return nil, nil
 	}
-	plan, err := zero.NewPlan(recipe, p.zeroOptions(), p.Data)
-	t := plan.Traffic
-	return &traffic{Gather: t.Gather, Scatter: t.Scatter, Average: t.Average}, inFlags(err)
+	o := p.zeroOptions()
+	plan, err := o.Plan(recipe, p.Data)
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	sizes, err := o.Sizes(recipe, p.Data)
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	t := &traffic{}
+	for _, op := range plan.Ranks[0] {
+		a, _ := plan.Axis(op.Axis)
+		n := int64(a.Size)
+		switch {
+		case op.Kind == step.Gather:
+			t.Gather += sizes.Whole[op.Unit] * (n - 1) / n
+		case op.Kind == step.Reduce && op.Axis == train.Axis:
+			t.Scatter += sizes.Sum[op.Unit] * (n - 1) / n
+		case op.Kind == step.Reduce:
+			t.Average += 2 * sizes.Reduced[op.Unit] * (n - 1) / n
+		}
+	}
+	return t, nil
 }
 
-// traffic is zero.Traffic.
+// traffic is the bytes that a device sends in a step where each message is sent as a ring's algorithm sends it: (N−1)/N of what is
+// gathered or scattered, for N devices, and twice that of what is all-reduced. Sums within an update are not counted.
 type traffic struct {
-	Gather  int64 `json:"gather"`
-	Scatter int64 `json:"scatter"`
-	Average int64 `json:"average,omitempty"`
+	Gather  int64 `json:"gather"`            // parameters
+	Scatter int64 `json:"scatter"`           // gradients, to shards
+	Average int64 `json:"average,omitempty"` // shards of gradients, between the copies of the state of hybrid sharding
 }
 
 // mesh has the devices of one program.
 func (p *parallel) mesh(backend *xla.Backend) (*xla.Mesh, error) {
-	if p.Shards > 0 {
-		return backend.Mesh(xla.Axis(zero.Replicas, p.Data/p.Shards), xla.Axis(train.Axis, p.Shards))
-	}
 	return backend.Mesh(xla.Axis(train.Axis, p.Data))
 }

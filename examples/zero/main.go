@@ -39,8 +39,8 @@ func main() {
 	}
 	backend := notebook.Must(xla.Open(xla.Devices(4)))
 	defer backend.Close()
-	mesh := notebook.Must(backend.Mesh(xla.Axis(train.Axis, 4)))
-	run := notebook.Must(zero.New(mesh, train.Recipe{Model: network, Rule: optim.Adam(0.1)}, zero.Options{Stage: 3}))
+	recipe := train.Recipe{Model: network, Rule: optim.Adam(0.1)}
+	run := notebook.Must(zero.NewSPMD(context.Background(), backend, recipe, 4, zero.Options{Stage: 3}))
 	defer run.Close()
 
 	inputs := tensors.FromValue([][]float32{{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}})
@@ -50,8 +50,8 @@ func main() {
 	for run.Steps() < 100 {
 		last = notebook.Must(run.Step(context.Background(), inputs, targets))
 	}
-	held := run.Bytes()
+	held := run.Memory()
 	fmt.Printf("parameters: %d of %d bytes on each device; Adam's states: %d\n", held[memest.Parameters], network.Params().Bytes(), held[memest.Optimizer])
-	fmt.Println("a step's collectives:", notebook.Must(run.Collectives()))
+	fmt.Println("bytes between the devices in a step:", notebook.Must(run.Traffic())[train.Axis])
 	fmt.Printf("loss: %.2f, after %d steps %.2f\n", first.Loss, run.Steps(), last.Loss)
 }

@@ -39,6 +39,42 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	return kinds, nil
 }
 
+// Sizes are those of the units of a spec's plans, padding included, as a device of the first rank has them that has a unit. States
+// have the master copy of the parameters with them.
+func Sizes(s Spec) (step.Sizes, error) {
+	c, err := newCommon(s)
+	if err != nil {
+		return step.Sizes{}, err
+	}
+	n := len(s.Plans[0].Units)
+	list := func() []int64 { return make([]int64, n) }
+	sizes := step.Sizes{Whole: list(), Sum: list(), Reduced: list(), Resident: list(), States: list()}
+	for rank := range s.Plans[0].Ranks {
+		o := c.newOwn(rank)
+		gathered := o.resident(s.Plans[0])
+		for number, u := range o.units {
+			if sizes.Whole[number] > 0 {
+				continue
+			}
+			whole := int64(o.shards * u.size)
+			sizes.Whole[number], sizes.Sum[number] = whole*int64(o.policy.Compute.Size()), whole*int64(o.policy.Reduce.Size())
+			sizes.Reduced[number] = sizes.Sum[number] / int64(o.shards)
+			for _, k := range o.statesOn(number) {
+				sizes.States[number] += o.cells[k].shape.ByteSize()
+			}
+			switch {
+			case o.shards > 1 && !gathered[number]:
+				sizes.Resident[number] = o.cells[o.weights[number]].shape.ByteSize()
+			case o.shards == 1:
+				for _, at := range u.members {
+					sizes.Resident[number] += o.cells[o.weights[at]].shape.ByteSize()
+				}
+			}
+		}
+	}
+	return sizes, nil
+}
+
 // reducesEach says whether gradients are reduced to shards as soon as there are some, so that no others are kept.
 func (o *own) reducesEach() bool {
 	return o.shards > 1 && slices.ContainsFunc(o.Plans[0].Ranks[o.rank], func(op step.Op) bool {

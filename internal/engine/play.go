@@ -52,7 +52,7 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []ranksof.MicroBatc
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
 		taken: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
 	r.arrays.begin()
-	r.traffic = &traffic{calls: map[*xla.Program]int{}, sent: map[string]int64{}}
+	r.traffic = &traffic{calls: map[*xla.Program]int{}, ran: map[needs]bool{}, sent: map[string]int64{}}
 	whole := false
 	defer func() {
 		if thrown := recover(); thrown != nil {
@@ -321,8 +321,12 @@ func (p *play) call(s *segment) error {
 
 // run calls a program, and counts it.
 func (p *play) run(one program, args ...any) ([]*dtensor.Tensor, error) {
-	if on, ok := one.(*xla.Program); ok {
+	switch on := one.(type) {
+	case *xla.Program:
 		p.traffic.calls[on]++
+		p.traffic.ran[on] = true
+	case onDevice:
+		p.traffic.ran[on.Portable] = true
 	}
 	return one.Call(args...)
 }
@@ -390,7 +394,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		p.values[x.value] = []*dtensor.Tensor{t}
 	}
 	list, ok := p.values[x.value]
-	if !ok {
+	if _, all := p.own.lies(x, p.sizes); !ok && len(all) > 0 {
 		return nil, fmt.Errorf("engine: %v is not there", x.value)
 	}
 	var args []any

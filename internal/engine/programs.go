@@ -311,9 +311,6 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 	if s.stay {
 		s.io.donated = slices.DeleteFunc(s.io.donated, func(x slot) bool { return o.ofParameters(x) })
 	}
-	if len(s.io.out) == 0 {
-		return nil // there is nothing to compute
-	}
 	var l layout
 	var in []shapes.Shape
 	for _, x := range s.io.in {
@@ -330,7 +327,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		l.out = append(l.out, slices.Repeat([]xla.Placement{on}, len(all))...)
 	}
 	if len(l.out) == 0 {
-		l.out = append(l.out, xla.Replicated())
+		return nil // there is nothing to compute
 	}
 	fn := o.segment(p, f, s.from, s.to, s.io, sizes)
 	key := o.key(p, s)

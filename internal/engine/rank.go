@@ -291,8 +291,15 @@ func (p *prepared) uses(list []step.Op, from, version int) bool {
 	return false
 }
 
-// Memory is the most bytes of each kind that a device of the rank has held at once in the last step.
-func (r *Rank) Memory() map[memest.Kind]int64 { return r.arrays.peaks() }
+// Memory is the most bytes of each kind that a device of the rank has held at once in the last step, and memest.Temporary, what
+// the program needs besides that needs most.
+func (r *Rank) Memory() map[memest.Kind]int64 {
+	kinds := r.arrays.peaks()
+	if n := r.traffic.temporary(); n > 0 {
+		kinds[memest.Temporary] = n
+	}
+	return kinds
+}
 
 // Plan is that of the next step.
 func (r *Rank) Plan() *step.Plan { return r.shown[r.steps%len(r.shown)] }

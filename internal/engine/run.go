@@ -169,4 +169,29 @@ func (r *Run) Close() error {
 	return errors.Join(errs...)
 }
 
+// Join is [Programs.Join] with programs of the rank's own, which it frees with the rank.
+func Join(ctx context.Context, g group.Group, backend *xla.Backend, first int, s Spec) (train.Trainer, error) {
+	programs, err := New(backend, s)
+	if err != nil {
+		return nil, err
+	}
+	one, err := programs.Join(ctx, g, first)
+	if err != nil {
+		programs.Close()
+		return nil, err
+	}
+	return joined{one, programs}, nil
+}
+
+type joined struct {
+	*Rank
+	programs *Programs
+}
+
+// Close implements [train.Trainer].
+func (j joined) Close() error {
+	defer j.programs.Close()
+	return j.Rank.Close()
+}
+
 var _, _ train.Trainer = (*Run)(nil), (*Rank)(nil)

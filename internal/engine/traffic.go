@@ -8,7 +8,24 @@ const BetweenStages = "pipe"
 // traffic is what a rank has sent in a step.
 type traffic struct {
 	calls map[*xla.Program]int // whose collectives are known once they are compiled
+	ran   map[needs]bool       // programs
 	sent  map[string]int64     // bytes to other ranks, by axis
+}
+
+// needs is a program that says what it needs.
+type needs interface{ Memory() (xla.Memory, error) }
+
+// temporary is the most that a program of the last step needs on a device besides what goes in and comes out.
+func (t *traffic) temporary() (most int64) {
+	if t == nil {
+		return 0
+	}
+	for p := range t.ran {
+		if m, err := p.Memory(); err == nil { // else it is closed
+			most = max(most, m.Temporary)
+		}
+	}
+	return most
 }
 
 // Traffic is what the rank sent in the last step, in bytes, by axis: of operations between the rank's own devices, as

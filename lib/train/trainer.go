@@ -39,7 +39,7 @@ type Trainer interface {
 	// was saved. A checkpoint of another recipe is an error, and leaves the run as it was.
 	Load(ctx context.Context, c *checkpoint.Checkpoint) error
 	// Memory is the most that a device has held of each kind at once in the last step, in bytes. What a program needs
-	// besides while it runs is not in it.
+	// besides while it runs is memest.Temporary, of the program that needs most.
 	Memory() map[memest.Kind]int64
 	// Traffic is what a device, and between ranks a rank, has sent in the last step, in bytes, by axis.
 	Traffic() (map[string]int64, error)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
@@ -14,38 +13,42 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// Stage 3 on two devices, as one program: each holds half of all, and gathers the three blocks' parameters for each of their
-// passes. (The first block's backward pass turns out not to need them.)
+// Stage 3 by two ranks with a device each: they hold half of all, and gather each block's parameters a pass ahead. The ranks may as
+// well be processes on two hosts ([zero.Join], lib/collective/mpi).
 func ExampleNew() {
 	must := func(err error) {
 		if err != nil {
 			panic(err)
 		}
 	}
-	backend, err := xla.Open(xla.Devices(2))
+	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
 	must(err)
 	defer backend.Close()
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, 2))
-	must(err)
-	recipe := train.Recipe{Model: deep(3, 8), Rule: optim.Adam(1e-3)}
-	run, err := zero.New(mesh, recipe, zero.Options{Stage: 3})
+	recipe := train.Recipe{Model: deep(2, 8), Rule: optim.Adam(1e-3)}
+	run, err := zero.New(context.Background(), backend, recipe, 2, zero.Options{Stage: 3, Prefetch: 1})
 	must(err)
 	defer run.Close()
 	x := tensors.FromValue([][]float32{{1, 2, 3, 4, 5, 6, 7, 8}, {8, 7, 6, 5, 4, 3, 2, 1}})
 	_, err = run.Step(context.Background(), x, x)
 	must(err)
-	report, err := run.Collectives()
-	must(err)
-	fmt.Println(run.Bytes()[memest.Parameters], "of", recipe.Model.Params().Bytes(), "bytes of parameters")
-	fmt.Println(report)
+	held, all := run.Memory(), recipe.Model.Params().Bytes()
+	fmt.Println(held[memest.Parameters], "of", all, "bytes of parameters,", held[memest.Optimizer], "of", 2*all, "of Adam's states")
+	fmt.Println(run.Plan())
 	// Output:
-	// 384 of 768 bytes of parameters
-	// all-reduce ×1, 4 B; all-gather ×5, 1.2 KiB; reduce-scatter ×3, 768 B
+	// 256 of 512 bytes of parameters, 512 of 1024 of Adam's states
+	// plan serial blocks=3 units=2 microbatches=1 every=1 weights=flush
+	// axis data size=2 groups=0-1
+	// unit 0 h0 reduce=data shard=data
+	// unit 1 h1 reduce=data shard=data
+	// block 0 h0
+	// block 1 h1
+	// block 2 loss units=
+	// ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD WAIT_1REDUCE_GRAD U0
 }
 
-// The same by two ranks, each a goroutine with a device and programs of its own. They may as well be processes on two
-// hosts (lib/collective/mpi).
-func ExampleNewEngine() {
+// The same as one program: what XLA made of it is seen in what goes along the devices' axis. (The first block's backward pass turns out
+// not to need its parameters.)
+func ExampleNewSPMD() {
 	must := func(err error) {
 		if err != nil {
 			panic(err)
@@ -55,25 +58,15 @@ func ExampleNewEngine() {
 	must(err)
 	defer backend.Close()
 	recipe := train.Recipe{Model: deep(3, 8), Rule: optim.Adam(1e-3)}
-	engine, err := zero.NewEngine(backend, recipe, zero.Options{Stage: 3, Prefetch: 1})
+	run, err := zero.NewSPMD(context.Background(), backend, recipe, 2, zero.Options{Stage: 3})
 	must(err)
-	defer engine.Close()
+	defer run.Close()
 	x := tensors.FromValue([][]float32{{1, 2, 3, 4, 5, 6, 7, 8}, {8, 7, 6, 5, 4, 3, 2, 1}})
-	must(group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
-		rank, err := engine.Join(ctx, g, g.Rank())
-		if err != nil {
-			return err
-		}
-		defer rank.Close()
-		if _, err := rank.Step(ctx, x, x); err != nil {
-			return err
-		}
-		if g.Rank() == 0 {
-			held := rank.Bytes()
-			delete(held, memest.Communication) // how much is whole at once depends on how fast it comes
-			fmt.Println(held)
-		}
-		return nil
-	}))
-	// Output: map[gradients:384 optimizer:768 parameters:384]
+	_, err = run.Step(context.Background(), x, x)
+	must(err)
+	sent, err := run.Traffic()
+	must(err)
+	fmt.Println(run.Memory()[memest.Parameters], "of", recipe.Model.Params().Bytes(), "bytes of parameters;", sent, "bytes sent")
+	// Output:
+	// 384 of 768 bytes of parameters; map[data:2052] bytes sent
 }

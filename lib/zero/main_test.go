@@ -1,9 +1,79 @@
 package zero_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 
+	"github.com/gomlx/gomlx/core/tensors"
+
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/zero"
 )
 
 func TestMain(m *testing.M) { devicetest.Main(m) }
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// form is a way to train.
+type form struct {
+	devices int
+	spmd    bool
+	zero.Options
+}
+
+func (f form) start(t testing.TB, backend *xla.Backend, r train.Recipe) train.Trainer {
+	t.Helper()
+	begin := zero.New
+	if f.spmd {
+		begin = zero.NewSPMD
+	}
+	run, err := begin(context.Background(), backend, r, f.devices, f.Options)
+	check(t, err)
+	return run
+}
+
+// learn makes steps, and returns the parameters.
+func learn(ctx context.Context, run train.Trainer, steps int, batches traintest.Batches) (traintest.Named, error) {
+	for range steps {
+		inputs, targets := batches(run.Steps())
+		if _, err := run.Step(ctx, inputs, targets); err != nil {
+			return nil, err
+		}
+	}
+	return run.Params(ctx)
+}
+
+// learned is what a form learns.
+func learned(t testing.TB, backend *xla.Backend, r train.Recipe, f form, steps int, batches traintest.Batches) traintest.Named {
+	t.Helper()
+	run := f.start(t, backend, r)
+	all, err := learn(context.Background(), run, steps, batches)
+	check(t, errors.Join(err, run.Close()))
+	return all
+}
+
+func toyBatches(rows int) traintest.Batches {
+	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
+}
+
+// rules are all kinds of them, one for each part of the toy.
+func rules() optim.Rule {
+	eight := optim.Adam8bit(1e-2)
+	eight.Block, eight.Least = 4, 1
+	return optim.Grouped(optim.AdamW(1e-2),
+		optim.Group{Has: optim.Named("in.w"), Rule: optim.Adafactor(1e-2)},
+		optim.Group{Has: optim.Named("in.b", "scale"), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}},
+		optim.Group{Has: optim.Named("h0.w"), Rule: eight},
+		optim.Group{Has: optim.Named("out.w"), Rule: optim.Adam(1e-2)})
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
@@ -46,23 +47,16 @@ func deep(blocks, width int) chain.Model {
 	return m
 }
 
-// needs is what a step of a deep chain needs besides its arguments, in bytes on each device.
-func needs(t *testing.T, mesh *xla.Mesh, depth, width int, o zero.Options) int64 {
+// needs is what a step of a deep chain needs while it runs, in bytes on each device.
+func needs(t *testing.T, backend *xla.Backend, depth, width int, o zero.Options) int64 {
 	t.Helper()
-	run, err := zero.New(mesh, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	const world = 4
+	run := form{world, true, o}.start(t, backend, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)})
 	defer run.Close()
-	x := tensors.FromFlatDataAndDimensions(make([]float32, mesh.NumDevices()*width), mesh.NumDevices(), width)
-	if err := run.Prepare(x, x); err != nil {
-		t.Fatal(err)
-	}
-	m, err := run.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m.Temporary
+	x := tensors.FromFlatDataAndDimensions(make([]float32, world*width), world, width)
+	_, err := run.Step(t.Context(), x, x)
+	check(t, err)
+	return run.Memory()[memest.Temporary]
 }
 
 // TestDepth looks at what the compiled steps of chains of 5 and 10 equal blocks need: in stage 3 five blocks more cost
@@ -70,15 +64,11 @@ func needs(t *testing.T, mesh *xla.Mesh, depth, width int, o zero.Options) int64
 // one block's parameters.
 func TestDepth(t *testing.T) {
 	const width, world = 64, 4
-	backend := devicetest.Open(t, world)
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, world))
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := devicetest.Open(t, 8)
 	const block, row = width * width * 4, width * 4
 	var near int64
 	for _, o := range []zero.Options{{Stage: 3}, {Stage: 3, Recompute: true}} {
-		shallow, deep := needs(t, mesh, 5, width, o), needs(t, mesh, 10, width, o)
+		shallow, deep := needs(t, backend, 5, width, o), needs(t, backend, 10, width, o)
 		if more, most := deep-shallow, int64(5*(block/world+8*row)); more > most {
 			t.Errorf("%+v: five blocks more need %d bytes more, want at most %d", o, more, most)
 		}
@@ -89,16 +79,16 @@ func TestDepth(t *testing.T) {
 			near = deep
 		}
 	}
-	far := needs(t, mesh, 10, width, zero.Options{Stage: 3, Prefetch: 2})
+	far := needs(t, backend, 10, width, zero.Options{Stage: 3, Prefetch: 2})
 	if blocks := float64(far-near) / block; !(blocks > 1.5 && blocks < 2.5) {
 		t.Errorf("two blocks ahead need %g blocks more", blocks)
 	}
 }
 
-// TestCompilersOwn trains by NewAuto, and compares it with one device, and what it sends with what New does.
+// TestCompilersOwn trains by NewAuto, and compares it with one device.
 func TestCompilersOwn(t *testing.T) {
 	const world, width, steps = 4, 8, 4
-	backend := devicetest.Open(t, world)
+	backend := devicetest.Open(t, 8)
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, world))
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +102,7 @@ func TestCompilersOwn(t *testing.T) {
 		x := tensors.FromFlatDataAndDimensions(flat, world, width)
 		return x, x
 	}
-	one := alone(t, backend, recipe, steps, batches)
+	one, _ := traintest.Alone(t, backend, recipe, steps, batches)
 	for _, stage := range []int{1, 3} {
 		run, err := zero.NewAuto(mesh, recipe, stage)
 		if err != nil {
@@ -129,11 +119,11 @@ func TestCompilersOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := named{}
+		got := traintest.Named{}
 		for i, s := range recipe.Model.Params() {
 			got[s.Name] = list[i]
 		}
-		if off := traintest.Apart(t, one, got); !(off <= bound) {
+		if off := traintest.Apart(t, one, got); !(off <= 4) {
 			t.Errorf("stage %d: %g units from one device", stage, off)
 		}
 		total, err := run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
@@ -173,15 +163,11 @@ func TestCompilersOwn(t *testing.T) {
 func TestActivationsOnHost(t *testing.T) {
 	const depth, width, rows = 12, 8, 256
 	peak := func(where offload.Where) int64 {
-		backend, err := xla.Open(xla.Devices(1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer backend.Close()
-		e := engine(t, backend, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)}, zero.Options{Stage: 3, Recompute: true, Activations: where})
-		defer e.Close()
-		x := tensors.FromFlatDataAndDimensions(make([]float32, rows*width), rows, width)
-		ranks(t, e, 1, 1, func(int) (*tensors.Tensor, *tensors.Tensor) { return x, x })
+		backend := devicetest.OpenOwn(t, 2)
+		x := tensors.FromFlatDataAndDimensions(make([]float32, 2*rows*width), 2*rows, width)
+		learned(t, backend, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)},
+			form{2, false, zero.Options{Stage: 3, Recompute: true, Activations: where}}, 1,
+			func(int) (*tensors.Tensor, *tensors.Tensor) { return x, x })
 		return backend.PeakBytes()[0]
 	}
 	const input = rows * width * 4

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -23,18 +24,27 @@ import (
 var half = precision.Policy{Params: dtypes.Float32, Compute: dtypes.BFloat16, Output: dtypes.Float32, Reduce: dtypes.BFloat16}
 
 // A model whose shards need no padding has exactly the paper's bytes (Rajbhandari et al. 2020, §5, K = 12): 4Ψ+12Ψ/N,
-// 2Ψ+14Ψ/N and 16Ψ/N for Ψ parameters.
-func ExampleNewPlan() {
+// 2Ψ+14Ψ/N and 16Ψ/N for Ψ parameters. A step moves 2 or 3 times the bytes of the parameters, of which a ring sends (N−1)/N.
+func ExampleOptions_Bytes() {
 	recipe := train.Recipe{Model: deep(4, 16), Rule: optim.Adam(1e-3), Precision: half}
 	params := int64(recipe.Model.Params().Size())
-	for stage := 1; stage <= 3; stage++ {
-		p, err := zero.NewPlan(recipe, zero.Options{Stage: stage}, 8)
+	must := func(err error) {
 		if err != nil {
 			panic(err)
 		}
+	}
+	for stage := 1; stage <= 3; stage++ {
+		o := zero.Options{Stage: stage}
+		held, err := o.Bytes(recipe, 8)
+		must(err)
+		p, err := o.Plan(recipe, 8)
+		must(err)
+		sizes, err := o.Sizes(recipe, 8)
+		must(err)
+		sent, err := p.Traffic(sizes)
+		must(err)
 		formula := []int64{4*params + 12*params/8, 2*params + 14*params/8, 16 * params / 8}[stage-1]
-		psi := float64(2*params) * 7 / 8 // bytes of the parameters, less 1/N
-		fmt.Printf("stage %d: %d bytes held, the formula says %d; %g Ψ sent\n", stage, p.Bytes.Total(), formula, float64(p.Traffic.Total())/psi)
+		fmt.Printf("stage %d: %d bytes held, the formula says %d; %d Ψ sent\n", stage, total(held), formula, sent[0][train.Axis]/(2*params))
 	}
 	// Output:
 	// stage 1: 5632 bytes held, the formula says 5632; 2 Ψ sent
@@ -42,93 +52,90 @@ func ExampleNewPlan() {
 	// stage 3: 2048 bytes held, the formula says 2048; 3 Ψ sent
 }
 
-// sends counts what each rank's messages have in a step, and returns what it holds.
-func sends(t *testing.T, e *zero.Engine, world int) (sent []int64, held []zero.Bytes) {
-	t.Helper()
-	sent, held = make([]int64, world), make([]zero.Bytes, world)
-	if err := group.Run(context.Background(), world, func(ctx context.Context, inner group.Group) error {
-		counted := group.Count(inner)
-		g, err := group.ByPlan(counted, plan.Ring)
-		if err != nil {
-			return err
-		}
-		r, err := e.Join(ctx, g, g.Rank())
-		if err != nil {
-			return err
-		}
-		inputs, targets := toy.Batch(0, 4*world)
-		for range 2 {
-			sent[g.Rank()] = -int64(counted.Total().Bytes)
-			if _, err := r.Step(ctx, inputs, targets); err != nil {
-				return err
-			}
-			sent[g.Rank()] += int64(counted.Total().Bytes)
-		}
-		held[g.Rank()] = r.Bytes()
-		return r.Close()
-	}); err != nil {
-		t.Fatal(err)
+func total(bytes map[memest.Kind]int64) (sum int64) {
+	for _, n := range bytes {
+		sum += n
 	}
-	return sent, held
+	return sum
 }
 
 // TestPlan holds what ranks hold and send, message by message, against the plan, in worlds of up to 8, hardly any of which
 // divides a parameter of the toy: exactly, on every rank. And the plan against the formulas in the padded number of parameters.
 func TestPlan(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	recipe := train.Recipe{Model: toy.Layers(2, true), Rule: optim.Adam(1e-2), Precision: half}
+	r := train.Recipe{Model: toy.Layers(3, true), Rule: optim.Adam(1e-2), Precision: half}
 	for stage := 1; stage <= 3; stage++ {
-		for _, o := range []zero.Options{{Stage: stage}, {Stage: stage, Accumulate: 2, Prefetch: stage / 3}} {
-			e := engine(t, backend, recipe, o)
-			worlds := []int{1, 2, 3, 5, 8}
-			if o.Accumulate > 0 {
-				worlds = []int{3}
-			} else if stage < 3 {
-				worlds = []int{3, 8}
+		for _, f := range []form{{3, false, zero.Options{Stage: stage}}, {8, false, zero.Options{Stage: stage}},
+			{2, false, zero.Options{Stage: stage, Accumulate: 2, Prefetch: stage / 3}}, {4, false, zero.Options{Stage: stage, Shards: 2}}} {
+			o, world, shards := f.Options, f.devices, f.devices
+			if o.Shards > 0 {
+				shards = o.Shards
 			}
-			for _, world := range worlds {
-				p, err := zero.NewPlan(recipe, o, world)
+			want, err := o.Bytes(r, world)
+			check(t, err)
+			p, err := o.Plan(r, world)
+			check(t, err)
+			sizes, err := o.Sizes(r, world)
+			check(t, err)
+			moved, err := p.Traffic(sizes)
+			check(t, err)
+			held, err := p.Memory(sizes)
+			check(t, err)
+			padded := int64(0)
+			for _, s := range r.Model.Params() {
+				padded += int64((s.Size() + shards - 1) / shards * shards)
+			}
+			shard := padded / int64(shards)
+			if formula := []int64{4*padded + 12*shard, 2*padded + 14*shard, 16 * shard}[stage-1]; total(want) != formula {
+				t.Errorf("%+v: planned %v, want %d bytes for %d parameters", f, want, formula, padded)
+			}
+			check(t, group.Run(t.Context(), world, func(ctx context.Context, inner group.Group) error {
+				counted := group.Count(inner)
+				g, err := group.ByPlan(counted, plan.Ring)
 				if err != nil {
-					t.Fatal(err)
+					return err
 				}
-				padded := int64(recipe.Model.Params().Size() + p.Padding)
-				shard := padded / int64(world)
-				formula := []int64{4*padded + 12*shard, 2*padded + 14*shard, 16 * shard}[stage-1]
-				if p.Bytes.Total() != formula || p.Padding >= world*len(recipe.Model.Params()) {
-					t.Errorf("stage %d, %d ranks: planned %v, want %d bytes for %d parameters", stage, world, p.Bytes, formula, padded)
+				one, err := zero.Join(ctx, g, backend, g.Rank(), r, o)
+				if err != nil {
+					return err
 				}
-				sent, held := sends(t, e, world)
-				for rank := range world {
-					if sent[rank] != p.Traffic.Total() {
-						t.Errorf("%+v: rank %d of %d sends %d bytes, planned %+v", o, rank, world, sent[rank], p.Traffic)
+				var sent int64
+				for range 2 {
+					sent = -int64(counted.Total().Bytes)
+					inputs, targets := toy.Batch(0, 4*world)
+					if _, err := one.Step(ctx, inputs, targets); err != nil {
+						return err
 					}
-					states := maps.Clone(held[rank])
-					delete(states, memest.Communication)
-					if !maps.Equal(states, p.Bytes) {
-						t.Errorf("%+v: rank %d of %d holds %v, planned %v", o, rank, world, states, p.Bytes)
+					sent += int64(counted.Total().Bytes)
+				}
+				loss, err := plan.Formula(plan.AllReduce, plan.Ring, world, 1, 8)
+				if err != nil {
+					return err
+				}
+				n, rank := int64(world), g.Rank()
+				planned := moved[rank][train.Axis]*(n-1)/n + int64(loss.Sent[rank].Bytes)
+				if o.Shards == 0 && sent != planned { // else they go by parts of the group
+					t.Errorf("%+v: rank %d sends %d bytes, planned %d", f, rank, sent, planned)
+				}
+				if got, err := one.Traffic(); err != nil || !maps.Equal(got, moved[rank]) {
+					t.Errorf("%+v: rank %d sends %v, planned %v: %v", f, rank, got, moved[rank], err)
+				}
+				has := one.Memory()
+				for _, kind := range []memest.Kind{memest.Parameters, memest.Master, memest.Optimizer} {
+					if has[kind] != want[kind] {
+						t.Errorf("%+v: rank %d holds %d bytes of %s, planned %d", f, rank, has[kind], kind, want[kind])
 					}
 				}
-			}
-		}
-	}
-}
-
-// TestHybridPlan holds the plan of copies against what ranks hold.
-func TestHybridPlan(t *testing.T) {
-	const world = 4
-	backend := devicetest.Open(t, world)
-	recipe := train.Recipe{Model: toy.Model(false), Rule: optim.Adam(1e-2)}
-	for _, o := range []zero.Options{{Stage: 3, Shards: 2}, {Stage: 2, Offload: true}} {
-		p, err := zero.NewPlan(recipe, o, world)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, held := sends(t, engine(t, backend, recipe, o), world)
-		for rank := range world {
-			delete(held[rank], memest.Communication)
-			if !maps.Equal(held[rank], p.Bytes) {
-				t.Errorf("%+v: rank %d holds %v, planned %v", o, rank, held[rank], p.Bytes)
-			}
+				peak, shard := held[rank].Peak, slices.Max(sizes.Reduced) // which is added to another one
+				if grads := has[memest.Gradients]; grads < want[memest.Gradients] || grads > peak.Gradients+shard {
+					t.Errorf("%+v: rank %d holds %d bytes of gradients, planned %d, with those of a moment %d", f, rank, grads,
+						want[memest.Gradients], peak.Gradients)
+				}
+				if stage == 3 && has[memest.Communication] != peak.Gathered {
+					t.Errorf("%+v: rank %d gathers %d bytes, planned %d", f, rank, has[memest.Communication], peak.Gathered)
+				}
+				return one.Close()
+			}))
 		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 //   - Stage 1 reduces a unit's gradients once, to shards, as soon as the last micro-batch's are there, updates the rank's
 //     shard, and gathers the new parameters.
 //   - Stage 2 reduces those of each micro-batch, so that nothing but shards is kept.
-//   - Stage 3 gathers a unit's parameters for each pass that uses them, ahead passes before it, and frees them behind it.
+//   - Stage 3 gathers a unit's parameters for each pass that uses them, ahead passes before it, and frees them behind it,
+//     unless they would be gathered again at once.
 //
 // At most pending reductions are under way beside the passes; with 0 the next pass waits for each, which takes the least
 // memory.
@@ -36,8 +37,9 @@ func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 // stretch is some passes one after another, by their number, in which a unit is gathered.
 type stretch struct{ unit, first, last int }
 
-// stretches lists, in order of their beginning, when units are gathered on a rank. One that the next pass needs too stays.
-func stretches(p *step.Plan, rank int) (all []stretch) {
+// stretches lists, in order of their beginning, when units are needed on a rank. One that would be gathered again no later than behind
+// its last pass stays.
+func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	open := map[int]int{} // by unit: its last stretch
 	n := 0
 	for _, op := range p.Ranks[rank] {
@@ -48,7 +50,7 @@ func stretches(p *step.Plan, rank int) (all []stretch) {
 			if p.Units[u].Shard == "" {
 				continue
 			}
-			if at, ok := open[u]; ok && all[at].last == n-1 {
+			if at, ok := open[u]; ok && all[at].last >= n-1-ahead {
 				all[at].last = n
 				continue
 			}
@@ -62,7 +64,7 @@ func stretches(p *step.Plan, rank int) (all []stretch) {
 
 // gatherAhead gathers each unit so many passes before it is needed, and frees it behind.
 func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
-	coming, n := stretches(p, rank), 0
+	coming, n := stretches(p, rank, ahead), 0
 	var open []stretch
 	p.Insert(rank, func(_ int, op step.Op) (before, behind []step.Op) {
 		if !op.Kind.Pass() || op.Kind == step.Update {
