@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -108,9 +107,6 @@ type zeroEngine struct {
 }
 
 func newZeroEngine(backend *xla.Backend, p parallel, recipe train.Recipe, in around) (engine, int, error) {
-	if p.Offload {
-		return nil, 0, errors.New("--offload-optimizer: updates in host memory are not there at present: leave it out")
-	}
 	o := p.zeroOptions()
 	bytes, err := o.Bytes(recipe, p.Data)
 	o.Timeout, o.Trace = patience, in.recorder

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -71,7 +72,8 @@ func (p *parallel) validateZero() error {
 }
 
 func (p *parallel) zeroOptions() zero.Options {
-	return zero.Options{Stage: p.Zero, Prefetch: p.Prefetch, Accumulate: p.Accumulate, Shards: p.Shards}
+	return zero.Options{Stage: p.Zero, Prefetch: p.Prefetch, Accumulate: p.Accumulate, Shards: p.Shards,
+		Offload: offload.Host{Update: p.Offload}}
 }
 
 // traffic is what each device sends in a step, or nil where that is not known before.

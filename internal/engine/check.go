@@ -16,7 +16,7 @@ func Check(s Spec) error {
 }
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
-// memest.Gradients, from the first micro-batch to the update.
+// memest.Gradients, from the first micro-batch to the update. What is in the host's memory has [OnHost] before its kind.
 func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	c, err := newCommon(s)
 	if err != nil {
@@ -25,9 +25,14 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	o := c.newOwn(rank)
 	kinds := map[memest.Kind]int64{}
 	for i, cell := range o.cells {
-		if kind := o.kindOf(i); kind != batchKind {
-			kinds[kind] += cell.shape.ByteSize()
+		kind := o.kindOf(i)
+		if kind == batchKind {
+			continue
 		}
+		if o.hosts && kind != memest.Parameters {
+			kind = OnHost + kind
+		}
+		kinds[kind] += cell.shape.ByteSize()
 	}
 	rows := o.shards
 	if o.reducesEach() {

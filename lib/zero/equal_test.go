@@ -27,22 +27,26 @@ func forms() (all []form) {
 		}
 	}
 	for _, o := range []zero.Options{
-		{Stage: 3, Recompute: true}, {Stage: 3, Recompute: true, Activations: offload.Host}, {Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 20},
+		{Stage: 3, Recompute: true}, {Stage: 3, Recompute: true, Offload: offload.Host{Activations: true}}, {Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 20},
 		{Stage: 1, Accumulate: 2, Shards: 2}, {Stage: 2, Accumulate: 2}, {Stage: 3, Accumulate: 2, Prefetch: 1}, {Stage: 3, Shards: 2},
 		{Stage: 2, Shards: 1},
 	} {
 		all = append(all, form{4, false, o}, form{4, true, o})
+	}
+	for _, o := range []zero.Options{{Stage: 1, Accumulate: 2}, {Stage: 2, Shards: 2}, {Stage: 3, Prefetch: 1}} {
+		o.Offload.Update = true
+		all = append(all, form{4, false, o})
 	}
 	return all
 }
 
 // factors is what a form has.
 func (f form) factors() []any {
-	return []any{f.devices, f.spmd, f.Stage, f.Prefetch, f.Accumulate, f.Recompute, f.Activations, f.Shards}
+	return []any{f.devices, f.spmd, f.Stage, f.Prefetch, f.Accumulate, f.Recompute, f.Offload, f.Shards}
 }
 
 // exact is what runs with the same bits have in common: the order in which gradients are added up.
-func (f form) exact() string { return fmt.Sprint(f.devices, f.Accumulate, f.Shards) }
+func (f form) exact() string { return fmt.Sprint(f.devices, f.Accumulate, f.Shards, f.Offload.Update) }
 
 // TestEqual holds runs of all forms against one device, and those that add up in one order against each other bit for bit: with all
 // kinds of rules, a parameter that two blocks have in common, one that nothing uses, and clipping.
@@ -109,7 +113,8 @@ func TestModels(t *testing.T) {
 	} {
 		one, _ := traintest.Alone(t, backend, c.recipe, steps, c.batches)
 		for _, f := range []form{{world, false, zero.Options{Stage: 1}}, {world, false, zero.Options{Stage: 2}},
-			{world, false, zero.Options{Stage: 3}}, {world, true, zero.Options{Stage: 1}}, {world, true, zero.Options{Stage: 3}}} {
+			{world, false, zero.Options{Stage: 3}}, {world, true, zero.Options{Stage: 1}}, {world, true, zero.Options{Stage: 3}},
+			{world, false, zero.Options{Stage: 2, Offload: offload.Host{Update: true}}}} {
 			if off := traintest.Apart(t, one, learned(t, backend, c.recipe, f, steps, c.batches)); !(off <= c.bound) {
 				t.Errorf("%s, %+v: %g units from one device, want at most %g", name, f, off, c.bound)
 			}

@@ -162,16 +162,16 @@ func TestCompilersOwn(t *testing.T) {
 // all of them.
 func TestActivationsOnHost(t *testing.T) {
 	const depth, width, rows = 12, 8, 256
-	peak := func(where offload.Where) int64 {
+	peak := func(host bool) int64 {
 		backend := devicetest.OpenOwn(t, 2)
 		x := tensors.FromFlatDataAndDimensions(make([]float32, 2*rows*width), 2*rows, width)
 		learned(t, backend, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)},
-			form{2, false, zero.Options{Stage: 3, Recompute: true, Activations: where}}, 1,
+			form{2, false, zero.Options{Stage: 3, Recompute: true, Offload: offload.Host{Activations: host, Prefetch: 1}}}, 1,
 			func(int) (*tensors.Tensor, *tensors.Tensor) { return x, x })
 		return backend.PeakBytes()[0]
 	}
 	const input = rows * width * 4
-	if saved, least := peak(offload.Device)-peak(offload.Host), int64((depth-3)*input); saved < least {
+	if saved, least := peak(false)-peak(true), int64((depth-3)*input); saved < least {
 		t.Errorf("the host takes %d bytes of activations, want at least %d", saved, least)
 	}
 }

@@ -55,9 +55,10 @@ type Options struct {
 	// Recompute saves of each block only its input between the passes, and recomputes the block before its backward pass.
 	// Otherwise what is costly to recompute is saved.
 	Recompute bool
-	// Activations is where the inputs of blocks lie between the passes, where Recompute is set: on the Device, or on the Host,
-	// which the paper calls P_a+cpu (§6.1).
-	Activations offload.Where
+	// Offload is what lies in the host's memory, or is done there: updates, with the optimizer's states and the master copy
+	// (ZeRO-Offload; Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", §4.1), and the inputs of
+	// blocks, which with Recompute are all that is kept between the passes. It is for a rank for each device.
+	Offload offload.Host
 	// Shards is how many neighbouring ranks share one copy of the state; 0 is all. With fewer there are several copies, each in
 	// a sharding group, whose ranks of equal place average their gradients: hybrid sharding (HSDP; Zhao et al. 2023, "PyTorch FSDP:
 	// Experiences on Scaling Fully Sharded Data Parallel", §3.2.2).
@@ -80,13 +81,10 @@ func (o Options) Validate() error {
 		return fmt.Errorf("zero: Options.Prefetch is %d in stage %d, whose parameters are there already: leave it 0", o.Prefetch, o.Stage)
 	case o.Accumulate < 0:
 		return fmt.Errorf("zero: Options.Accumulate is %d: set it to at least 1, or to 0 for 1", o.Accumulate)
-	case o.Activations != offload.Device && !(o.Activations == offload.Host && o.Recompute):
-		return fmt.Errorf("zero: Options.Activations is %s, and Recompute %v: set it to offload.Host with Recompute, or leave it out",
-			o.Activations, o.Recompute)
 	case o.Shards < 0:
 		return fmt.Errorf("zero: Options.Shards is %d: set it to at least 1, or to 0 for all ranks", o.Shards)
 	}
-	return nil
+	return o.Offload.Validate()
 }
 
 // Plan is what each of so many ranks does in a step of a recipe, and when. It needs no devices.
@@ -187,9 +185,7 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 		s.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, shards)}
 	}
 	p = Shard(p.Copies(devices/shards, Replicas), o.Stage, o.Prefetch, pending, train.Axis)
-	if o.Activations == offload.Host {
-		p = offload.Inputs(p, 1)
-	}
+	p = o.Offload.Into(p, r)
 	if err := p.Check(); err != nil {
 		return s, err
 	}
