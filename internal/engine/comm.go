@@ -149,8 +149,11 @@ func (p *play) background(i int, op step.Op, kind string, do, end func() error) 
 		for _, d := range before {
 			<-d
 		}
+		if p.ctx.Err() != nil { // what it uses may not be there, and others would take its calls for those before them
+			return context.Cause(p.ctx)
+		}
 		defer p.span(kind, p.plan.Text(op))()
-		err := do()
+		err := caught(do)
 		if err != nil { // the rank may wait for something else
 			p.cancel(err)
 		}

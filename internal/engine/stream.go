@@ -23,7 +23,7 @@ func newStream(tasks int) *stream {
 	s := &stream{queue: make(chan task, tasks)}
 	s.end.Go(func() {
 		for t := range s.queue {
-			*t.err = caught(t.do)
+			*t.err = t.do()
 			close(t.done)
 		}
 	})
