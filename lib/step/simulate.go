@@ -65,7 +65,7 @@ func (p *Plan) Simulate(costs Costs) (Timeline, error) {
 		sum, first := 0.0, len(t.Spans)
 		var transfers []Span
 		for i, op := range list {
-			s := Span{Rank: r, Op: op, Start: c.start[r][i], End: c.end[r][i]}
+			s := Span{Rank: r, Op: op, Start: c.times[r][i].start, End: c.times[r][i].end}
 			if op.Kind.Pass() {
 				t.Spans = append(t.Spans, s)
 				sum += c.took(r, op)
