@@ -148,8 +148,8 @@ func sameTime(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a),
 
 // add takes a named schedule if it fits.
 func (f *finder) add(p *step.Plan) error {
-	for r, list := range p.Ranks {
-		if !f.fits(list, p.On(r)) {
+	for _, list := range p.Ranks {
+		if !f.fits(list) {
 			return nil
 		}
 	}
@@ -162,9 +162,9 @@ func (f *finder) add(p *step.Plan) error {
 	return nil
 }
 
-// fits tells whether a rank with these stages that does a list keeps to the limit.
-func (f *finder) fits(list []step.Op, stages []int) bool {
-	a := step.NewActivations(f.costs, stages, nil)
+// fits tells whether a rank that does a list keeps to the limit.
+func (f *finder) fits(list []step.Op) bool {
+	a := step.NewActivations(f.costs, nil)
 	for _, op := range list {
 		a.Start(op)
 		a.End(op)
@@ -255,7 +255,7 @@ func (f *finder) improve(c candidate, plays int) (candidate, error) {
 	for better := true; better; {
 		better = false
 		for r, list := range c.Ranks {
-			stages, order := c.On(r), clk.orders[r]
+			order := clk.orders[r]
 			for k := 0; k+1 < len(list); k++ {
 				a, b := list[k], list[k+1]
 				if b.Kind == step.Update || a.Block == b.Block && (a.Kind == b.Kind || a.Micro == b.Micro) {
@@ -269,7 +269,7 @@ func (f *finder) improve(c candidate, plays int) (candidate, error) {
 					list[k], list[k+1] = list[k+1], list[k]
 				}
 				swap()
-				if (b.Kind != step.Forward || f.fits(list, stages)) && clk.play() {
+				if (b.Kind != step.Forward || f.fits(list)) && clk.play() {
 					if s := clk.rate(); s.compare(c.score) < 0 {
 						c.score, c.Name, better = s, string(KindSearch), true
 						continue

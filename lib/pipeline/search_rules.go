@@ -85,8 +85,8 @@ func (r rule) schedule(frame builder) (candidate, bool) {
 	g := &greedy{rule: r, builder: builder{&p}, shares: r.placement.shares(r.costs),
 		first: make([]float64, ranks), free: make([]float64, ranks),
 		forwards: make([][]float64, stages), inputs: make([][]float64, stages), weights: make([][]float64, stages)}
-	for _, stages := range r.stages {
-		g.holding = append(g.holding, step.NewActivations(r.costs, stages, nil))
+	for range r.stages {
+		g.holding = append(g.holding, step.NewActivations(r.costs, nil))
 	}
 	choices, known := make([]*choice, len(r.stages)), make([]bool, len(r.stages))
 	for left := stages * p.Micro; left > 0; {
