@@ -64,51 +64,56 @@ func play(p *Plan, flows []*Flow, costs Costs) (*clock, error) {
 	return c, c.err
 }
 
-// channel is what several ranks do one after another: messages from one rank to another, or what a group, of which from
-// is the first, does along an axis.
-type channel struct {
-	axis     string
-	from, to int
+// meeting is the nth operation that several ranks make together: a message from one rank to another, or what a group,
+// of which from is the first, does along an axis.
+type meeting struct {
+	axis          string
+	from, to, nth int
 }
 
 // meet finds which operations of ranks are one: the first from one rank to another is the first that this receives from
 // it, and so on; likewise those along an axis.
 func (c *clock) meet() error {
-	groups, lists := c.groups(), map[channel]map[int][]place{}
-	var channels []channel
+	groups, with := c.groups(), map[meeting][]place{}
+	var all []meeting
 	for r, list := range c.Ranks {
+		count := map[lane]int{}
 		for i, op := range list {
-			var ch channel
+			m, group := meeting{from: r, to: op.Peer, nth: count[op.lane()]}, groups[op.Axis]
 			switch {
-			case op.isMessage() && op.Peer == r:
-				return c.errorAt(r, i, "a rank needs no message to itself: remove it")
-			case op.Kind == Send:
-				ch = channel{from: r, to: op.Peer}
-			case op.Kind == Recv:
-				ch = channel{from: op.Peer, to: r}
 			case op.Kind == Gather, op.Kind == Reduce:
-				group := groups[op.Axis][r]
-				if len(group) == 0 {
+				if len(group[r]) == 0 {
 					return c.errorAt(r, i, "the rank is in no group of axis %s: add it to one", op.Axis)
 				}
-				ch = channel{axis: op.Axis, from: group[0]}
-			default:
+				m = meeting{axis: op.Axis, from: group[r][0], nth: m.nth}
+			case !op.isMessage():
 				continue
+			case op.Peer == r:
+				return c.errorAt(r, i, "a rank needs no message to itself: remove it")
+			case op.Kind == Recv:
+				m.from, m.to = m.to, m.from
 			}
-			if lists[ch] == nil {
-				lists[ch] = map[int][]place{}
-				channels = append(channels, ch)
+			if count[op.lane()]++; with[m] == nil {
+				all = append(all, m)
 			}
-			lists[ch][r] = append(lists[ch][r], place{int32(r), int32(i)})
+			with[m] = append(with[m], place{int32(r), int32(i)})
 		}
 	}
-	for _, ch := range channels {
-		ranks := []int{ch.from, ch.to}
-		if ch.axis != "" {
-			ranks = groups[ch.axis][ch.from]
+	for _, m := range all {
+		ops, size := with[m], 2
+		if m.axis != "" {
+			size = len(groups[m.axis][m.from])
 		}
-		if err := c.join(ranks, lists[ch]); err != nil {
-			return err
+		for k := range size {
+			other := "nothing"
+			if k < len(ops) {
+				if c.at(ops[k]).with = ops; c.op(ops[0]).meets(c.op(ops[k])) {
+					continue
+				}
+				other = fmt.Sprintf("%v (rank %d, position %d)", c.Text(c.op(ops[k])), ops[k].rank, ops[k].at)
+			}
+			return c.errorAt(int(ops[0].rank), int(ops[0].at), "the other side has %s in its place: "+
+				"let all that communicate do the same in the same order", other)
 		}
 	}
 	return nil
@@ -117,38 +122,6 @@ func (c *clock) meet() error {
 func (c *clock) op(at place) Op { return c.Ranks[at.rank][at.at] }
 
 func (c *clock) at(at place) *times { return &c.times[at.rank][at.at] }
-
-// join makes one of the first operations of ranks, of the second, and so on.
-func (c *clock) join(ranks []int, lists map[int][]place) error {
-	first := lists[ranks[0]]
-	for _, r := range ranks {
-		a, b := first, lists[r]
-		if len(b) > len(a) {
-			a, b = b, a
-		}
-		for k := range a {
-			if k < len(b) && c.op(a[k]).meets(c.op(b[k])) {
-				continue
-			}
-			other := "nothing"
-			if k < len(b) {
-				other = fmt.Sprintf("%v (rank %d, position %d)", c.Text(c.op(b[k])), b[k].rank, b[k].at)
-			}
-			return c.errorAt(int(a[k].rank), int(a[k].at), "the other side has %s in its place: "+
-				"let all that communicate do the same in the same order", other)
-		}
-	}
-	for k := range first {
-		var with []place
-		for _, r := range ranks {
-			with = append(with, lists[r][k])
-		}
-		for _, at := range with {
-			c.at(at).with = with
-		}
-	}
-	return nil
-}
 
 // meets tells whether two operations can be one of several ranks.
 func (op Op) meets(other Op) bool {
@@ -214,7 +187,10 @@ func (t *times) finish(end float64) { t.end, t.over, t.ended = end, end, true }
 
 // message has a message move. Those of a stream come in order. The buffer of a send is free when the receive has begun
 // as well.
-func (c *clock) message(send, recv place) {
+func (c *clock) message(send, recv place) { // or the other way round
+	if c.op(send).Kind == Recv {
+		send, recv = recv, send
+	}
 	s := c.at(send)
 	moved := c.start(send) + c.link(send, recv) + c.costs.Took(c.op(send))
 	over := max(moved, c.start(recv))
