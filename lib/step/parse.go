@@ -18,7 +18,7 @@ const (
 
 // Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out
 // what follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all
-// micro-batches, and weights is flush. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the
+// micro-batches, and weights is flush. A list may go on in the next lines. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the
 // line's number.
 func Parse(text string) (*Plan, error) {
 	var p parser
@@ -28,6 +28,8 @@ func Parse(text string) (*Plan, error) {
 			return nil
 		case p.headed && (word == "rank" || word == "ranks"):
 			return p.ranks(line)
+		case len(p.Ranks) > 0:
+			return p.list(strings.Fields(line))
 		}
 		return p.heading(line)
 	})
@@ -77,6 +79,7 @@ type parser struct {
 	headed              bool // the first line has been read
 	blocks, units, size int
 	listed              []bool // ranks
+	open                []int  // those whose list goes on
 }
 
 // toInfer is the peer of a message until all have been read.
@@ -113,12 +116,22 @@ func (p *parser) ranks(line string) error {
 	if !ok || err != nil || len(ranks) == 0 || ranks[0] != next {
 		return fmt.Errorf("%.40q: want the list of the next rank, %q", line, fmt.Sprintf("rank %d: 0F0 …", next))
 	}
-	return p.list(ranks, strings.Fields(list))
+	for p.open = ranks; len(ranks) > 0; ranks = ranks[1:] {
+		r := ranks[0]
+		for r >= len(p.listed) {
+			p.listed, p.Ranks = append(p.listed, false), append(p.Ranks, nil)
+		}
+		if p.listed[r] {
+			return fmt.Errorf("rank %d has a list already", r)
+		}
+		p.listed[r] = true
+	}
+	return p.list(strings.Fields(list))
 }
 
-// list reads the list of ranks.
-func (p *parser) list(ranks []int, words []string) error {
-	if err := p.allow(len(ranks) * (1 + len(words))); err != nil {
+// list reads what the ranks whose list is open do next.
+func (p *parser) list(words []string) error {
+	if err := p.allow(len(p.open) * len(words)); err != nil {
 		return err
 	}
 	var ops []Op
@@ -132,18 +145,12 @@ func (p *parser) list(ranks []int, words []string) error {
 			op.Peer, err = parseFrom(0, peer)
 		}
 		if err != nil {
-			return fmt.Errorf("position %d: %w", i, err)
+			return fmt.Errorf("position %d: %w", len(p.Ranks[p.open[0]])+i, err)
 		}
 		ops = append(ops, op)
 	}
-	for _, r := range ranks {
-		for r >= len(p.listed) {
-			p.listed, p.Ranks = append(p.listed, false), append(p.Ranks, nil)
-		}
-		if p.listed[r] {
-			return fmt.Errorf("rank %d has a list already", r)
-		}
-		p.listed[r], p.Ranks[r] = true, slices.Clone(ops)
+	for _, r := range p.open {
+		p.Ranks[r] = append(p.Ranks[r], ops...)
 	}
 	return nil
 }
@@ -168,7 +175,8 @@ func (p *parser) record(line string) error {
 			words = append(words, cell)
 		}
 	}
-	return p.list([]int{len(p.Ranks)}, words)
+	p.open, p.Ranks = []int{len(p.Ranks)}, append(p.Ranks, nil)
+	return errors.Join(p.allow(1), p.list(words))
 }
 
 // heading reads a line before those of the ranks: the first, or one of an axis, of units or of blocks.

@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// lineWidth is how wide a line of a plan may be.
+const lineWidth = 100
+
 // Blocks returns n blocks with no names, and a unit for each: a pipeline's stages.
 func Blocks(n int) (blocks []Block, units []Unit) {
 	blocks, units = make([]Block, n), make([]Unit, n)
@@ -24,8 +27,8 @@ func Blocks(n int) (blocks []Block, units []Unit) {
 //	rank 0: 0F0 0F1 0B0 0B1 0U1
 //	rank 1: 1F0 1B0 1F1 1B1 1U1
 //
-// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and the unit of the
-// same number. Ranks with equal lists have one line:
+// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and, where there are as
+// many units, the unit of the same number. Ranks with equal lists have them once, in as many lines as it takes:
 //
 //	plan zero-3 blocks=2 microbatches=1 every=1 weights=flush
 //	axis data size=4 groups=0-3
@@ -46,8 +49,16 @@ func (p *Plan) String() string {
 		ranks[text] = append(ranks[text], r)
 	}
 	for r, list := range lists {
-		if text := strings.Join(list, " "); ranks[text][0] == r {
-			fmt.Fprintln(&b, strings.TrimRight(numbered("rank", ranks[text])+": "+text, " "))
+		if same := ranks[strings.Join(list, " ")]; same[0] == r {
+			line := numbered("rank", same) + ":"
+			for _, op := range list {
+				if len(line)+len(op) >= lineWidth {
+					fmt.Fprintln(&b, line)
+					line = "   "
+				}
+				line += " " + op
+			}
+			fmt.Fprintln(&b, line)
 		}
 	}
 	return b.String()
@@ -100,7 +111,7 @@ func (p *Plan) header() []string {
 		return named(unit.Name) + field("reduce", strings.Join(unit.Reduce, ",")) + field("shard", unit.Shard)
 	})...)
 	lines = append(lines, alike("block", len(p.Blocks), func(b int) string {
-		if units := p.Blocks[b].Units; !slices.Equal(units, []int{b}) {
+		if units := p.Blocks[b].Units; len(p.Units) != len(p.Blocks) || !slices.Equal(units, []int{b}) {
 			return named(p.Blocks[b].Name) + " units=" + setText(units)
 		}
 		return named(p.Blocks[b].Name)
