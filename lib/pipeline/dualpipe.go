@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"unicode"
 
 	"github.com/shardbook/shardbook/lib/step"
 )
@@ -39,63 +40,59 @@ func DualPipe(ranks, microbatches int) (*step.Plan, error) {
 	}
 	for r := range ranks {
 		end := min(r, ranks-1-r)
-		d := dual{builder: b, rank: r, near: end, next: map[string]int{}}
-		if r < ranks/2 {
-			d.next["far F"], d.next["far B"] = microbatches/2, microbatches/2
+		d := dual{builder: b, rank: r, stages: [2]int{end, ranks - 1 - end}, next: map[rune]int{}}
+		if r < ranks/2 { // the second half of the micro-batches enters at the far end
+			d.next['f'], d.next['b'] = microbatches/2, microbatches/2
 		} else {
-			d.next["near F"], d.next["near B"] = microbatches/2, microbatches/2
+			d.next['F'], d.next['B'] = microbatches/2, microbatches/2
 		}
 		outer, inner := ranks/2-1-end, end+1
-		d.do(outer, "near F", "near F")
-		d.do(inner, "near F", "far F")
-		d.do(outer, "far I", "W", "far F")
-		d.do(microbatches/2-ranks+inner, "near F", "far B", "far F", "near B")
-		d.do(outer, "far B", "far F", "near B")
-		d.do(inner/2, "far B", "near B")
+		d.do(outer, "FF")
+		d.do(inner, "Ff")
+		d.do(outer, "iWf")
+		d.do(microbatches/2-ranks+inner, "FbfB")
+		d.do(outer, "bfB")
+		d.do(inner/2, "bB")
 		if inner%2 != 0 { // the middle
-			d.do(1, "far B", "near I")
+			d.do(1, "bI")
 		}
-		d.do(inner/2, "far I", "near I")
-		d.do(outer, "W", "near I")
+		d.do(inner/2, "iI")
+		d.do(outer, "WI")
 		d.do(inner, "W")
 	}
 	return b.flush(), nil
 }
 
-// dual writes a rank's list of DualPipe; of each stage, forward and backward passes take the next micro-batch.
+// dual writes a rank's list of DualPipe.
 type dual struct {
 	builder
-	rank, near int
-	next       map[string]int
-	late       []step.Op // weight gradients that are still to do
+	rank   int
+	stages [2]int       // near and far
+	next   map[rune]int // micro-batch, of forward and of backward passes
+	late   []step.Op    // weight gradients that are still to do
 }
 
-func (d *dual) do(times int, passes ...string) {
+// do does passes so many times, of the near stage in capital letters, of the far stage in small ones.
+func (d *dual) do(times int, passes string) {
 	for range times {
 		for _, pass := range passes {
-			kind := step.Kind(pass[len(pass)-1])
-			if kind == step.WeightGrad {
-				d.do1(d.late[0])
-				d.late = d.late[1:]
-				continue
+			op := step.Op{Kind: step.Kind(unicode.ToUpper(pass)), Block: d.stages[0]}
+			if unicode.IsLower(pass) {
+				op.Block = d.stages[1]
 			}
-			stage := d.near
-			if pass[0] == 'f' {
-				stage = len(d.Ranks) - 1 - d.near
+			if op.Kind == step.WeightGrad {
+				op, d.late = d.late[0], d.late[1:]
+			} else {
+				if op.Kind == step.InputGrad { // which shares a count with B
+					pass -= 'I' - 'B'
+				}
+				op.Micro = d.next[pass]
+				d.next[pass]++
 			}
-			count := pass
-			if kind == step.InputGrad { // which shares a count with B
-				count = pass[:len(pass)-1] + "B"
-			}
-			op := step.Op{Kind: kind, Block: stage, Micro: d.next[count]}
-			d.next[count]++
-			d.do1(op)
-			if kind == step.InputGrad {
+			if d.Ranks[d.rank] = append(d.Ranks[d.rank], op); op.Kind == step.InputGrad {
 				op.Kind = step.WeightGrad
 				d.late = append(d.late, op)
 			}
 		}
 	}
 }
-
-func (d *dual) do1(op step.Op) { d.Ranks[d.rank] = append(d.Ranks[d.rank], op) }

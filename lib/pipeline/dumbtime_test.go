@@ -93,18 +93,3 @@ func dumbPeriod(s *step.Plan, pairs bool) (period, busy int) {
 	}
 	return period, busy
 }
-
-// dumbStash is the largest number of micro-batches of stages that a rank has begun and not yet done with.
-func dumbStash(s *step.Plan, rank int) int {
-	held, peak := map[[2]int]bool{}, 0
-	for _, a := range s.Ranks[rank] {
-		switch a.Kind {
-		case step.Forward:
-			held[[2]int{a.Block, a.Micro}] = true
-		case step.Backward, step.WeightGrad:
-			delete(held, [2]int{a.Block, a.Micro})
-		}
-		peak = max(peak, len(held))
-	}
-	return peak
-}

@@ -25,53 +25,30 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestFaults has ranks with stages of a model fail, panic, stall or be cancelled, before a step and in it, in one pipeline
-// and in two that train together. Every other rank gets an error that names it; whatever is asked of a rank after that says
-// what to do; and nothing is left on the devices.
+// TestFaults has ranks of an asynchronous pipeline fail, panic, stall or be cancelled, before a step and in it. Every other
+// rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left on the
+// devices. Pipelines that flush have their faults in internal/engine, those that train together in lib/parallel.
 func TestFaults(t *testing.T) {
+	const m = 4
 	backend := devices(t)
-	for _, form := range []struct {
-		kind            pipeline.Kind
-		ranks, replicas int
-		cases           []traintest.Case
-	}{
-		{pipeline.KindZBH1, 3, 1, []traintest.Case{
-			{At: "before", Fault: traintest.Stalls, Victim: 2},
-			{At: "first", Fault: traintest.Fails, Victim: 0},
-			{At: "middle", Fault: traintest.Panics, Victim: 1},
-			{At: "last", Fault: traintest.Cancels, Victim: 2},
-		}},
-		{pipeline.KindPipeDream, 2, 1, []traintest.Case{
-			{At: "middle", Fault: traintest.Stalls, Victim: 1},
-			{At: "last", Fault: traintest.Fails, Victim: 0},
-			{At: "before", Fault: traintest.Cancels, Victim: 0},
-		}},
-		{pipeline.Kind1F1B, 2, 2, []traintest.Case{
-			{At: "first", Fault: traintest.Cancels, Victim: 3},
-			{At: "middle", Fault: traintest.Fails, Victim: 1},
-			{At: "last", Fault: traintest.Panics, Victim: 2},
-			{At: "first", Fault: traintest.Stalls, Victim: 0},
-		}},
+	o := pipeline.Options{Schedule: scheduled(t, pipeline.KindPipeDream, 2, m), Timeout: time.Minute}
+	ranks := traintest.Ranks[train.Trainer]{Size: 2, Batches: toyBatches(m * microRows), Folder: t.TempDir(),
+		Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
+			return pipeline.Join(ctx, g, backend, g.Rank(), free(), o)
+		},
+		Ask: func(r train.Trainer) map[string]error {
+			_, params := r.Params(context.Background())
+			_, traffic := r.Traffic()
+			return map[string]error{"Params": params, "Traffic": traffic}
+		}}
+	defer devicetest.NoLeaks(t, backend)()
+	for _, c := range []traintest.Case{
+		{At: "middle", Fault: traintest.Stalls, Victim: 1},
+		{At: "last", Fault: traintest.Fails, Victim: 0},
+		{At: "first", Fault: traintest.Panics, Victim: 1},
+		{At: "before", Fault: traintest.Cancels, Victim: 0},
 	} {
-		const m = 4
-		o := pipeline.Options{Schedule: scheduled(t, form.kind, form.ranks, m), Replicas: form.replicas, Timeout: time.Minute}
-		ranks := traintest.Ranks[train.Trainer]{Size: form.ranks * form.replicas, Batches: toyBatches(form.replicas * m * microRows),
-			Folder: t.TempDir(),
-			Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
-				return pipeline.Join(ctx, g, backend, g.Rank(), free(), o)
-			},
-			Ask: func(r train.Trainer) map[string]error {
-				_, params := r.Params(context.Background())
-				_, traffic := r.Traffic()
-				return map[string]error{"Params": params, "Traffic": traffic}
-			}}
-		leaks := devicetest.NoLeaks(t, backend)
-		t.Run(fmt.Sprintf("%s, %d replicas", form.kind, form.replicas), func(t *testing.T) {
-			for _, c := range form.cases {
-				ranks.Play(t, c)
-			}
-		})
-		leaks()
+		ranks.Play(t, c)
 	}
 }
 
@@ -84,59 +61,6 @@ func stateIn(t testing.TB, dir string) (r result) {
 	r.params, err = params.Zip(c.Tree(), values)
 	check(t, err)
 	return r
-}
-
-// TestCheckpoints passes a run on from one pipeline to the next, with other schedules, cuts and replicas, to one device and
-// back. Each loads what the one before it saved and saves it again: the same bits. Then each takes a step from there: all
-// learn the same.
-func TestCheckpoints(t *testing.T) {
-	const m = 4
-	ctx, backend, r, batches := context.Background(), devices(t), deep(true), toyBatches(m*microRows)
-	form := func(kind pipeline.Kind, ranks, microbatches, replicas int, cut ...int) *pipeline.Options {
-		return &pipeline.Options{Schedule: scheduled(t, kind, ranks, microbatches), Replicas: replicas, Cut: cut}
-	}
-	first := form(pipeline.Kind1F1B, 3, m, 1)
-	run := start(t, backend, r, *first)
-	var one result
-	one.train(t, run, 2, batches)
-	dir := t.TempDir()
-	check(t, run.Save(ctx, dir, "note", 0))
-	one.metrics = nil // of the steps before
-	one.train(t, run, 3, batches)
-	saved := stateIn(t, dir)
-	for i, o := range []*pipeline.Options{form(pipeline.KindZBV, 2, m, 1, 1, 6, 3, 2), form(pipeline.KindGPipe, 2, m/2, 2),
-		form(pipeline.KindDualPipe, 2, m, 1, 4, 8), form(pipeline.KindNaive, 1, m, 1), nil, first} {
-		name, again, c := fmt.Sprintf("form %d", i), t.TempDir(), traintest.Last(t, dir)
-		var note string
-		if err := c.Meta(&note); err != nil || note != "note" || c.Step != 2 {
-			t.Errorf("%s: a checkpoint of step %d with note %q: %v", name, c.Step, note, err)
-		}
-		var next result
-		if o == nil {
-			run := traintest.One(t, backend, r)
-			check(t, run.Load(ctx, c))
-			_, err := run.Save(ctx, again, "note", 0)
-			check(t, err)
-			_, err = run.Step(batches(2))
-			check(t, err)
-			values, err := run.Params(0)
-			check(t, err)
-			next.params, err = params.Zip(r.Model.Params(), values)
-			check(t, errors.Join(err, run.Close()))
-		} else {
-			run := start(t, backend, r, *o)
-			check(t, run.Load(ctx, c))
-			check(t, run.Save(ctx, again, "note", 0))
-			next.train(t, run, 3, batches)
-			check(t, run.Close())
-		}
-		same(t, name+", saved again", stateIn(t, again), saved)
-		near(t, name+", after a step", next, one)
-		if o == first {
-			same(t, name+", after a step", next, one)
-		}
-		dir = again
-	}
 }
 
 // TestAsynchronousCheckpoint goes on from a checkpoint as if it had not been: PipeDream fills the pipeline at each step.

@@ -81,15 +81,8 @@ func NewSchedule(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error)
 
 // smallest2BW updates as often as [TwoBW] may.
 func smallest2BW(ranks, microbatches int) (*step.Plan, error) {
-	if _, err := blank(Kind2BW, ranks, microbatches, 1, 3); err != nil {
-		return nil, err
-	}
-	if microbatches < ranks {
-		return nil, fmt.Errorf("schedule %s: %d micro-batches for %d ranks: an update takes at least one for each rank: use %d",
-			Kind2BW, microbatches, ranks, ranks)
-	}
 	every := ranks
-	for microbatches%every != 0 {
+	for every > 0 && every < min(microbatches, maxPasses) && microbatches%every != 0 {
 		every++
 	}
 	return TwoBW(ranks, microbatches, every)

@@ -57,30 +57,30 @@ func (b builder) flush() *step.Plan {
 	return b.Plan
 }
 
-// looped has stage s on rank s mod ranks. Micro-batches go through the chunks of a rank in groups, depth first: a group
-// goes through all, then the next group, of which the last may be smaller; backward through the chunks from the last.
-// After ahead(rank) forward passes each rank goes back once for each time that it goes forward. Where weights are not
-// those of a flush, a stage is updated after the backward pass of every Every-th micro-batch.
-func (b builder) looped(group int, ahead func(rank int) int) *step.Plan {
+// looped writes a schedule with stage s on rank s mod ranks. Micro-batches go through the chunks of a rank in groups,
+// depth first: a group goes through all, then the next group, of which the last may be smaller; backward through the
+// chunks from the last. After ahead(rank) forward passes each rank goes back once for each time that it goes forward.
+func looped(kind Kind, ranks, microbatches, chunks, group int, ahead func(rank int) int) (*step.Plan, error) {
+	b, err := blank(kind, ranks, microbatches, chunks, 2)
+	if err != nil {
+		return nil, err
+	}
+	b.looped(group, ahead, func(step.Op) {})
+	return b.flush(), nil
+}
+
+// looped calls did behind each backward pass.
+func (b builder) looped(group int, ahead func(rank int) int, did func(back step.Op)) {
 	for r := range b.Ranks {
 		forward, backward := b.order(r, group, step.Forward), b.order(r, group, step.Backward)
 		first := min(ahead(r), len(forward))
-		list := append(b.Ranks[r], forward[:first]...)
+		b.Ranks[r] = append(b.Ranks[r], forward[:first]...)
 		for i, back := range backward {
-			if i+first < len(forward) {
-				list = append(list, forward[i+first])
-			}
-			list = append(list, back)
-			if b.Weights != step.Flush && (back.Micro+1)%b.Every == 0 {
-				list = append(list, step.Op{Kind: step.Update, Unit: back.Block, Micro: back.Micro})
-			}
+			b.Ranks[r] = append(b.Ranks[r], forward[min(i+first, len(forward)):min(i+first+1, len(forward))]...)
+			b.Ranks[r] = append(b.Ranks[r], back)
+			did(back)
 		}
-		b.Ranks[r] = list
 	}
-	if b.Weights != step.Flush {
-		return b.Plan
-	}
-	return b.flush()
 }
 
 // order returns a rank's passes of one kind.
@@ -104,27 +104,19 @@ func (b builder) order(rank, group int, kind step.Kind) (order []step.Op) {
 func all(int) int { return maxPasses }
 
 // oneFOneB is how many forward passes 1F1B has on a rank before the first pair.
-func (b builder) oneFOneB(rank int) int { return len(b.Ranks) - rank - 1 }
+func oneFOneB(ranks int) func(rank int) int { return func(r int) int { return ranks - r - 1 } }
 
 // Naive is model parallelism with no pipelining: one micro-batch goes forward through all stages and back, then the
 // next. One rank works at a time (Huang et al. 2019, "GPipe", figure 2b).
 func Naive(ranks, microbatches int) (*step.Plan, error) {
-	b, err := blank(KindNaive, ranks, microbatches, 1, 2)
-	if err != nil {
-		return nil, err
-	}
-	return b.looped(1, func(int) int { return 0 }), nil
+	return looped(KindNaive, ranks, microbatches, 1, 1, func(int) int { return 0 })
 }
 
 // GPipe is all forward passes, then all backward passes (Huang et al. 2019, "GPipe", §2.3, figure 2c). The paper's
 // figure goes back through the micro-batches in descending order; here it is ascending, as in every schedule of this
 // package, so that all sum a weight's gradients in the same order. That changes no time.
 func GPipe(ranks, microbatches int) (*step.Plan, error) {
-	b, err := blank(KindGPipe, ranks, microbatches, 1, 2)
-	if err != nil {
-		return nil, err
-	}
-	return b.looped(microbatches, all), nil
+	return looped(KindGPipe, ranks, microbatches, 1, microbatches, all)
 }
 
 // OneFOneB is 1F1B with a flush: after a start of forward passes, each rank goes back with a micro-batch for each that
@@ -132,11 +124,7 @@ func GPipe(ranks, microbatches int) (*step.Plan, error) {
 // §2.2.1, there PipeDream-flush). It takes as long as [GPipe], but rank r saves at most min(ranks-r, microbatches)
 // micro-batches.
 func OneFOneB(ranks, microbatches int) (*step.Plan, error) {
-	b, err := blank(Kind1F1B, ranks, microbatches, 1, 2)
-	if err != nil {
-		return nil, err
-	}
-	return b.looped(microbatches, b.oneFOneB), nil
+	return looped(Kind1F1B, ranks, microbatches, 1, microbatches, oneFOneB(ranks))
 }
 
 // Interleaved is 1F1B with several stages on a rank: stage s is on rank s mod ranks, so that a micro-batch passes each
@@ -144,47 +132,36 @@ func OneFOneB(ranks, microbatches int) (*step.Plan, error) {
 // Model Training on GPU Clusters", §2.2.2). Micro-batches go in groups of one for each rank through all chunks, so
 // their number must be a multiple of ranks. With one chunk it is 1F1B, with any number.
 func Interleaved(ranks, microbatches, chunks int) (*step.Plan, error) {
-	b, err := blank(KindInterleaved, ranks, microbatches, chunks, 2)
-	if err != nil {
-		return nil, err
-	}
 	if chunks == 1 {
-		return b.looped(ranks, b.oneFOneB), nil
+		return looped(KindInterleaved, ranks, microbatches, 1, ranks, oneFOneB(ranks))
 	}
-	if microbatches%ranks != 0 {
-		below := microbatches / ranks * ranks
-		would := fmt.Sprintf("%d or %d", below, below+ranks)
-		if below == 0 {
-			would = fmt.Sprint(ranks)
+	// The first backward pass is of the last stage for micro-batch 0, which has to go through chunks-1 rounds of a group,
+	// and to the last rank and back.
+	p, err := looped(KindInterleaved, ranks, microbatches, chunks, ranks,
+		func(r int) int { return (chunks-1)*ranks + 2*(ranks-r-1) })
+	if err == nil && microbatches%ranks != 0 {
+		would := fmt.Sprint(ranks)
+		if below := microbatches / ranks * ranks; below > 0 {
+			would = fmt.Sprintf("%d or %d", below, below+ranks)
 		}
 		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of %d ranks: use %s",
 			KindInterleaved, microbatches, ranks, would)
 	}
-	// The first backward pass is of the last stage for micro-batch 0, which has to go through chunks-1 rounds of a group,
-	// and to the last rank and back.
-	return b.looped(ranks, func(r int) int { return (chunks-1)*ranks + 2*(ranks-r-1) }), nil
+	return p, err
 }
 
 // BreadthFirst has stage s on rank s mod ranks, and sends all micro-batches through one chunk before the next chunk
 // begins, forward and then back (Lamy-Poirier 2022, "Breadth-First Pipeline Parallelism", §4). A chunk's weights are
 // needed, and its gradients complete, once in a step, which goes well with sharded data parallelism.
 func BreadthFirst(ranks, microbatches, chunks int) (*step.Plan, error) {
-	b, err := blank(KindBreadthFirst, ranks, microbatches, chunks, 2)
-	if err != nil {
-		return nil, err
-	}
-	return b.looped(microbatches, all), nil
+	return looped(KindBreadthFirst, ranks, microbatches, chunks, microbatches, all)
 }
 
 // Looped has the stages where [Interleaved] has them, and goes depth first: micro-batches go in groups of one for each
 // rank through all chunks. All forward passes come before all backward passes, which go from the last chunk to the
 // first. It takes any number of micro-batches; the last group may be smaller.
 func Looped(ranks, microbatches, chunks int) (*step.Plan, error) {
-	b, err := blank(KindLooped, ranks, microbatches, chunks, 2)
-	if err != nil {
-		return nil, err
-	}
-	return b.looped(ranks, all), nil
+	return looped(KindLooped, ranks, microbatches, chunks, ranks, all)
 }
 
 // PipeDream is asynchronous 1F1B, with no flush: each stage is updated after each micro-batch's backward pass, so
@@ -192,16 +169,10 @@ func Looped(ranks, microbatches, chunks int) (*step.Plan, error) {
 // micro-batch's two passes use the same weights, which are kept for it (§3.3): those that the stage has when the
 // micro-batch comes ([step.Stash]), or, vertical, those of the version that the first stage used ([step.Vertical]).
 func PipeDream(ranks, microbatches int, vertical bool) (*step.Plan, error) {
-	kind, weights := KindPipeDream, step.Stash
 	if vertical {
-		kind, weights = KindPipeDreamVertical, step.Vertical
+		return unflushed(KindPipeDreamVertical, ranks, microbatches, 1, step.Vertical)
 	}
-	b, err := blank(kind, ranks, microbatches, 1, 3)
-	if err != nil {
-		return nil, err
-	}
-	b.Every, b.Weights = 1, weights
-	return b.looped(microbatches, b.oneFOneB), nil
+	return unflushed(KindPipeDream, ranks, microbatches, 1, step.Stash)
 }
 
 // TwoBW is PipeDream-2BW: asynchronous 1F1B with an update for each batch of every micro-batches, the gradients of
@@ -209,18 +180,30 @@ func PipeDream(ranks, microbatches int, vertical bool) (*step.Plan, error) {
 // Training", §3.1): micro-batch i, in batch t = i/every, uses version max(t-1, 0), so W(t+1) = W(t) - v·∇f(W(t-1)). A
 // rank never has more than two versions. That needs every >= ranks; microbatches must be a multiple of every.
 func TwoBW(ranks, microbatches, every int) (*step.Plan, error) {
-	b, err := blank(Kind2BW, ranks, microbatches, 1, 3)
-	if err != nil {
-		return nil, err
-	}
-	if every < ranks {
+	p, err := unflushed(Kind2BW, ranks, microbatches, every, step.Double)
+	switch {
+	case err != nil:
+	case every < ranks:
 		return nil, fmt.Errorf("schedule %s: an update every %d micro-batches is too often for %d ranks with two versions "+
 			"of the weights: use at least %d", Kind2BW, every, ranks, ranks)
-	}
-	if microbatches%every != 0 {
+	case microbatches%every != 0:
 		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of the %d that an update takes: use %d",
 			Kind2BW, microbatches, every, (microbatches/every+1)*every)
 	}
-	b.Every, b.Weights = every, step.Double
-	return b.looped(microbatches, b.oneFOneB), nil
+	return p, err
+}
+
+// unflushed is 1F1B whose stages are updated behind the backward pass of every so many micro-batches.
+func unflushed(kind Kind, ranks, microbatches, every int, weights step.Weights) (*step.Plan, error) {
+	b, err := blank(kind, ranks, microbatches, 1, 3)
+	if err != nil {
+		return nil, err
+	}
+	b.Every, b.Weights = every, weights
+	b.looped(microbatches, oneFOneB(ranks), func(back step.Op) {
+		if (back.Micro+1)%max(every, 1) == 0 {
+			b.do(back.Block, step.Update, back.Block, back.Micro)
+		}
+	})
+	return b.Plan, nil
 }

@@ -61,7 +61,11 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 			return nil, err
 		}
 	}
-	if !f.optimal(places, microbatches) {
+	bound := math.Inf(1)
+	for _, p := range places {
+		bound = min(bound, f.bound(p.stages, microbatches))
+	}
+	if !slices.ContainsFunc(f.found, func(c candidate) bool { return sameTime(c.step, bound) }) {
 		for _, p := range places {
 			all := rules(p, costs, f.limit)
 			for i, r := range all {
@@ -69,8 +73,10 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 				if every := 1 + len(all)*len(places)*3*stages*microbatches/mostPlaced; (len(all)-1-i)%every > 0 {
 					continue
 				}
-				if c, ok := r.schedule(frame); ok {
-					f.found = append(f.found, c)
+				if p := r.schedule(frame); p != nil {
+					if err := f.add(p); err != nil {
+						return nil, err
+					}
 				}
 			}
 		}
@@ -146,10 +152,10 @@ func (s score) compare(o score) int {
 // sameTime tells whether numbers are equal but for rounding.
 func sameTime(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b)) }
 
-// add takes a named schedule if it fits.
+// add takes a schedule if it fits.
 func (f *finder) add(p *step.Plan) error {
-	for r, list := range p.Ranks {
-		if !f.fits(list, p.On(r)) {
+	for _, list := range p.Ranks {
+		if !f.fits(list) {
 			return nil
 		}
 	}
@@ -162,9 +168,9 @@ func (f *finder) add(p *step.Plan) error {
 	return nil
 }
 
-// fits tells whether a rank with these stages that does a list keeps to the limit.
-func (f *finder) fits(list []step.Op, stages []int) bool {
-	a := step.NewActivations(f.costs, stages, nil)
+// fits tells whether a rank that does a list keeps to the limit.
+func (f *finder) fits(list []step.Op) bool {
+	a := step.NewActivations(f.costs, nil)
 	for _, op := range list {
 		a.Start(op)
 		a.End(op)
@@ -175,35 +181,26 @@ func (f *finder) fits(list []step.Op, stages []int) bool {
 // tolerance is the share of a limit that a sum of fractions may be above it.
 const tolerance = 1e-12
 
-// bound is a time that no step with these ranks' stages is shorter than: that in which the busiest rank computes.
-func (f *finder) bound(p *step.Plan) (most float64) {
-	for _, list := range p.Ranks {
+// bound is a time that no step is shorter than whose ranks have these stages: that in which the busiest computes.
+func (f *finder) bound(stages [][]int, microbatches int) (most float64) {
+	for _, own := range stages {
 		busy := 0.0
-		for _, op := range list {
-			busy += f.costs.Took(op)
+		for _, s := range own {
+			took := func(k step.Kind) float64 { return f.costs.Took(step.Op{Kind: k, Block: s, Unit: s}) }
+			back := min(took(step.Backward), took(step.InputGrad)+took(step.WeightGrad))
+			busy += float64(microbatches)*(took(step.Forward)+back) + took(step.Update)
 		}
 		most = max(most, busy)
 	}
 	return most
 }
 
-// optimal tells whether a step is found that no schedule's can be shorter than.
-func (f *finder) optimal(places []placement, microbatches int) bool {
-	least := math.Inf(1)
-	for _, p := range places {
-		most := 0.0
-		for _, stages := range p.stages {
-			busy := 0.0
-			for _, s := range stages {
-				took := func(k step.Kind) float64 { return f.costs.Took(step.Op{Kind: k, Block: s, Unit: s}) }
-				back := min(took(step.Backward), took(step.InputGrad)+took(step.WeightGrad))
-				busy += float64(microbatches)*(took(step.Forward)+back) + took(step.Update)
-			}
-			most = max(most, busy)
-		}
-		least = min(least, most)
+func (f *finder) boundOf(p *step.Plan) float64 {
+	var stages [][]int
+	for r := range p.Ranks {
+		stages = append(stages, p.On(r))
 	}
-	return slices.ContainsFunc(f.found, func(c candidate) bool { return sameTime(c.step, least) })
+	return f.bound(stages, p.Micro)
 }
 
 // Effort: how many of the best candidates are improved; and the passes that list schedulers place, about, and those
@@ -224,7 +221,7 @@ func (f *finder) best() (*step.Plan, error) {
 	}
 	slices.SortStableFunc(f.found, func(a, b candidate) int { return a.compare(b.score) })
 	for _, c := range f.found[:min(improved, len(f.found))] {
-		if sameTime(best.step, f.bound(best.Plan)) {
+		if sameTime(best.step, f.boundOf(best.Plan)) {
 			break
 		}
 		c, err := f.improve(c, mostPlayed/improved)
@@ -241,21 +238,16 @@ func (f *finder) best() (*step.Plan, error) {
 // improve swaps neighbours in the ranks' orders as long as that makes the score better, and passes are played no more
 // often than plays.
 func (f *finder) improve(c candidate, plays int) (candidate, error) {
-	p := *c.Plan
-	p.Ranks = slices.Clone(p.Ranks)
-	for r, list := range p.Ranks {
-		p.Ranks[r] = slices.Clone(list)
-	}
-	c.Plan = &p
+	c.Plan = c.Clone()
 	clk, err := newClock(c.Plan, f.costs)
 	if err != nil {
 		return c, err
 	}
-	bound := f.bound(c.Plan)
+	bound := f.boundOf(c.Plan)
 	for better := true; better; {
 		better = false
 		for r, list := range c.Ranks {
-			stages, order := c.On(r), clk.orders[r]
+			order := clk.orders[r]
 			for k := 0; k+1 < len(list); k++ {
 				a, b := list[k], list[k+1]
 				if b.Kind == step.Update || a.Block == b.Block && (a.Kind == b.Kind || a.Micro == b.Micro) {
@@ -269,7 +261,7 @@ func (f *finder) improve(c candidate, plays int) (candidate, error) {
 					list[k], list[k+1] = list[k+1], list[k]
 				}
 				swap()
-				if (b.Kind != step.Forward || f.fits(list, stages)) && clk.play() {
+				if (b.Kind != step.Forward || f.fits(list)) && clk.play() {
 					if s := clk.rate(); s.compare(c.score) < 0 {
 						c.score, c.Name, better = s, string(KindSearch), true
 						continue

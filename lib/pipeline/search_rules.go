@@ -69,24 +69,23 @@ func rules(p placement, c step.Costs, limit float64) (all []rule) {
 type greedy struct {
 	rule
 	builder
-	first   []float64 // by rank: when it starts
-	shares  []float64 // what it stashes of one micro-batch
+	shares  []float64 // by rank: what it saves of one micro-batch
 	free    []float64 // when it has done what it was given
 	holding []*step.Activations
 	// By stage: when the passes ended of the micro-batches that have been through them.
 	forwards, inputs, weights [][]float64
 }
 
-// schedule carries the rule out. It returns false if the room does not suffice for a micro-batch.
-func (r rule) schedule(frame builder) (candidate, bool) {
+// schedule carries the rule out. It returns nil if the room does not suffice for a micro-batch.
+func (r rule) schedule(frame builder) *step.Plan {
 	ranks, stages := len(r.stages), len(frame.Blocks)
 	p := *frame.Plan
 	p.Ranks = make([][]step.Op, ranks)
 	g := &greedy{rule: r, builder: builder{&p}, shares: r.placement.shares(r.costs),
-		first: make([]float64, ranks), free: make([]float64, ranks),
+		free:     make([]float64, ranks),
 		forwards: make([][]float64, stages), inputs: make([][]float64, stages), weights: make([][]float64, stages)}
-	for _, stages := range r.stages {
-		g.holding = append(g.holding, step.NewActivations(r.costs, stages, nil))
+	for range r.stages {
+		g.holding = append(g.holding, step.NewActivations(r.costs, nil))
 	}
 	choices, known := make([]*choice, len(r.stages)), make([]bool, len(r.stages))
 	for left := stages * p.Micro; left > 0; {
@@ -101,7 +100,7 @@ func (r rule) schedule(frame builder) (candidate, bool) {
 			}
 		}
 		if rank < 0 {
-			return candidate{}, false
+			return nil
 		}
 		c := *choices[rank]
 		g.commit(rank, c)
@@ -116,19 +115,7 @@ func (r rule) schedule(frame builder) (candidate, bool) {
 			left--
 		}
 	}
-	return candidate{g.flush(), g.rate()}, true
-}
-
-// rate is the score of what was done: nothing is left to wait for but the updates at the end.
-func (g *greedy) rate() (s score) {
-	for r, stages := range g.stages {
-		span := g.free[r] - g.first[r]
-		for _, stage := range stages {
-			span += g.costs.Took(step.Op{Kind: step.Update, Unit: stage})
-		}
-		s.step, s.spans = max(s.step, span), s.spans+span
-	}
-	return s
+	return g.flush()
 }
 
 // choice is an action that a rank may do next, and when it could start.
@@ -140,20 +127,18 @@ type choice struct {
 
 // choose is what a rank does next: nil if there is nothing of which it is known when it can start.
 func (g *greedy) choose(rank int) *choice {
-	var candidates [3]choice // forward, backward and weight gradient
 	var forward, back, weights *choice
-	take := func(kind int, old **choice, pass step.Kind, stage, place, microbatch int, ready float64) {
+	take := func(best **choice, pass step.Kind, stage, place, microbatch int, ready float64) {
 		c := choice{step.Op{Kind: pass, Block: stage, Micro: microbatch}, max(g.free[rank], ready), place}
-		if *old == nil || g.prefers(c, **old) {
-			candidates[kind] = c
-			*old = &candidates[kind]
+		if *best == nil || g.prefers(c, **best) {
+			*best = &c
 		}
 	}
 	for place, stage := range g.stages[rank] {
 		f, i, w := g.forwards[stage], g.inputs[stage], g.weights[stage]
 		if m := len(f); m < g.Micro {
 			if ready, ok := g.arrives(g.forwards, stage-1, m, rank); ok && g.admits(rank, stage, m) {
-				take(0, &forward, step.Forward, stage, place, m, ready)
+				take(&forward, step.Forward, stage, place, m, ready)
 			}
 		}
 		if m := len(i); m < len(f) {
@@ -162,11 +147,11 @@ func (g *greedy) choose(rank int) *choice {
 				if !g.split {
 					pass = step.Backward
 				}
-				take(1, &back, pass, stage, place, m, max(ready, f[m]))
+				take(&back, pass, stage, place, m, max(ready, f[m]))
 			}
 		}
 		if m := len(w); g.split && m < len(i) {
-			take(2, &weights, step.WeightGrad, stage, place, m, i[m])
+			take(&weights, step.WeightGrad, stage, place, m, i[m])
 		}
 	}
 	first, second := back, forward
@@ -208,9 +193,6 @@ func (g *greedy) arrives(ends [][]float64, stage, microbatch, rank int) (float64
 
 // commit has a rank do an action.
 func (g *greedy) commit(rank int, c choice) {
-	if len(g.Ranks[rank]) == 0 {
-		g.first[rank] = c.start
-	}
 	g.do(rank, c.Kind, c.Block, c.Micro)
 	g.holding[rank].Start(c.Op)
 	g.holding[rank].End(c.Op)

@@ -62,11 +62,14 @@ func TestCheckWaits(t *testing.T) {
 // just where a second checker refuses it.
 func TestCheckRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	good, bad := 0, 0
+	counts := map[Weights]map[bool]int{Flush: {}, Stash: {}, Vertical: {}, Double: {}}
 	for range 6000 {
 		p := randomPlan(random)
 		if err := p.Check(); err != nil || !dumbValid(p) {
 			t.Fatalf("%vCheck says %v, the second checker %v", p, err, dumbValid(p))
+		}
+		if p.Weights == Stash {
+			p.Weights = []Weights{Stash, Vertical, Double}[random.IntN(3)]
 		}
 		before := p.String()
 		for range 1 + random.IntN(2) {
@@ -76,14 +79,12 @@ func TestCheckRandom(t *testing.T) {
 		if (err == nil) != want {
 			t.Fatalf("%sbecomes\n%vCheck says %v, the second checker %v", before, p, err, want)
 		}
-		if err == nil {
-			good++
-		} else {
-			bad++
-		}
+		counts[p.Weights][err == nil]++
 	}
-	if good < 500 || bad < 500 {
-		t.Errorf("%d plans were good and %d bad: the test needs both", good, bad)
+	for weights, of := range counts {
+		if of[true] < 30 || of[false] < 30 {
+			t.Errorf("weights %s: %d plans were good and %d bad: the test needs both", weights, of[true], of[false])
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package step
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -9,7 +10,7 @@ import (
 	"strings"
 )
 
-// drawWidth is how many characters wide a picture may be where its scale is free.
+// drawWidth is how many characters wide a picture is where labels have no room.
 const drawWidth = 240
 
 // Draw writes the timeline as a picture, a row a rank, as the papers draw it: the number of the micro-batch where a
@@ -18,46 +19,74 @@ const drawWidth = 240
 // number tells which, A for its first. Below the rank are the streams of what takes time beside the passes, with the
 // operations' first numbers and a letter. A line below the picture says so.
 //
-// A column is the unit of time that all times are multiples of. If there is none, or the picture would be wider than
-// 960 characters, it is drawn to scale, with a letter for the pass where a number does not fit. The errors are those
+// All is to scale. A column is the shortest time that an operation takes, with room for its label. Where that would
+// make the picture wider than 960 characters, what has no room for its label has a letter alone. The errors are those
 // of w.
 func (t Timeline) Draw(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	rows := t.Rows()
-	margin, widest, end, blocks := 0, 0, 0.0, 0
+	margin, widest, several := 0, 0, false
+	shortest, end := math.Inf(1), 0.0
+	words := map[Kind]string{} // of each kind, the first label
 	for _, row := range rows {
-		margin, blocks = max(margin, len(row.Name)), max(blocks, len(t.Plan.On(row.Rank)))
+		margin, several = max(margin, len(row.Name)), several || len(t.Plan.On(row.Rank)) > 1
 		for i, s := range row.Spans {
-			if end = max(end, s.End); s.End > s.Start {
-				widest = max(widest, len(row.Labels[i]))
+			if s.End > s.Start {
+				widest, shortest, end = max(widest, len(row.Labels[i])), min(shortest, s.End-s.Start), max(end, s.End)
+				words[s.Kind] = cmp.Or(words[s.Kind], row.Labels[i]+" "+s.Kind.String())
 			}
 		}
 	}
-	unit, columns := unit(rows, end)
-	scale, column := 0.0, 1
-	legend := "drawn to scale, with f, b, i, w, u for passes that have no room for a number"
-	if end > 0 {
-		scale = drawWidth / end
-	}
-	// A picture of numbers may be wider than one that is drawn to scale, but not without bound.
-	if columns > 0 && columns*(widest+1) <= 4*drawWidth {
-		column = widest + 1
-		scale = float64(column) / unit
-		legend = fmt.Sprintf("a column is %.9g", unit)
+	column, legend := widest+1, fmt.Sprintf("a column is %.9g", shortest)
+	scale := float64(column) / shortest
+	if !(end*scale <= 4*drawWidth) || end == 0 {
+		column, scale = 1, drawWidth/cmp.Or(end, math.Inf(1))
+		legend = "drawn to scale, with f, b, i, w, u for passes that have no room for a number"
 	}
 	for _, row := range rows {
-		line := newLine(int(math.Round(end*scale)), column)
+		line := make([]rune, int(math.Round(end*scale)))
+		for i := range line {
+			if line[i] = ' '; i%column == 0 {
+				line[i] = '·'
+			}
+		}
+		at := func(time float64) int { return min(int(math.Round(time*scale)), len(line)) }
 		for i, s := range row.Spans {
-			line.put(int(math.Round(s.Start*scale)), int(math.Round(s.End*scale)), row.Labels[i], s.Kind, column)
+			put(line[at(s.Start):at(s.End)], row.Labels[i], s.Kind, column)
 		}
 		fmt.Fprintf(out, "%-*s │%s\n", margin, row.Name, strings.TrimRight(string(line), " "))
 	}
-	words := kindLabels(rows)
-	if blocks > 1 {
-		words = append(words, "A, B, … a rank's blocks")
+	for _, k := range drawn {
+		if words[k] != "" {
+			fmt.Fprintf(out, "%s, ", words[k])
+		}
 	}
-	fmt.Fprintf(out, "%s; %s\n", strings.Join(append(words, "· idle"), ", "), legend)
+	if several {
+		fmt.Fprint(out, "A, B, … a rank's blocks, ")
+	}
+	fmt.Fprintf(out, "· idle; %s\n", legend)
 	return out.Flush()
+}
+
+// drawn are the kinds of operations that take time.
+var drawn = []Kind{Forward, Backward, InputGrad, WeightGrad, Recompute, Update, Send, Gather, Reduce, Store, Fetch,
+	HostUpdate}
+
+// put draws a span: its label, or a letter for its kind where that does not fit, a line as long as it lasts if that is
+// more than a column, and a gap.
+func put(span []rune, label string, kind Kind, column int) {
+	fill := '─'
+	if len(label) >= len(span) {
+		label = strings.ToLower(string(rune(kind)))
+	} else if len(span) <= column {
+		fill = ' '
+	}
+	for i := range span {
+		if span[i] = fill; i > 0 && i == len(span)-1 {
+			span[i] = ' '
+		}
+	}
+	copy(span, []rune(label))
 }
 
 // String is what [Timeline.Draw] writes.
@@ -65,23 +94,6 @@ func (t Timeline) String() string {
 	var b strings.Builder
 	t.Draw(&b) // a Builder has no errors
 	return b.String()
-}
-
-// kindLabels are the kinds of operations that take time, each with the first label that it has.
-func kindLabels(rows []Row) (words []string) {
-	for _, k := range []Kind{
-		Forward, Backward, InputGrad, WeightGrad, Recompute, Update, Send, Gather, Reduce, Store, Fetch,
-		HostUpdate,
-	} {
-		for _, row := range rows {
-			at := slices.IndexFunc(row.Spans, func(s Span) bool { return s.Kind == k && s.End > s.Start })
-			if at >= 0 {
-				words = append(words, fmt.Sprintf("%s %s", row.Labels[at], k))
-				break
-			}
-		}
-	}
-	return words
 }
 
 // Row is a row of a picture: the passes of a rank, or one of its streams.
@@ -146,63 +158,4 @@ func letter(n int) string {
 		text = letter(n/26-1) + text
 	}
 	return text
-}
-
-// unit finds a time of which all times are multiples, and how many of it the rows are long: 0 if there is none.
-func unit(rows []Row, end float64) (unit float64, columns int) {
-	times := []float64{0}
-	for _, row := range rows {
-		for _, s := range row.Spans {
-			times = append(times, s.Start, s.End)
-		}
-	}
-	slices.Sort(times)
-	shortest := math.Inf(1)
-	for i := 1; i < len(times); i++ {
-		if !sameTime(times[i-1], times[i]) {
-			shortest = min(shortest, times[i]-times[i-1])
-		}
-	}
-	if math.IsInf(shortest, 1) || end/shortest > 1e5 {
-		return 0, 0
-	}
-	for part := 1.0; part <= 4; part++ { // the shortest time may itself be a few units
-		unit = shortest / part
-		if !slices.ContainsFunc(times, func(at float64) bool { return math.Abs(at/unit-math.Round(at/unit)) > 1e-6 }) {
-			return unit, int(math.Round(end / unit))
-		}
-	}
-	return 0, 0
-}
-
-// line is a line of a picture.
-type line []rune
-
-// newLine returns a line with a dot in each column.
-func newLine(width, column int) line {
-	l := line(strings.Repeat(" ", width))
-	for at := 0; at < width; at += column {
-		l[at] = '·'
-	}
-	return l
-}
-
-// put draws a span: its label, or a letter for its kind where that does not fit, a line as long as it lasts if that is
-// more than a column, and a gap.
-func (l line) put(from, to int, label string, kind Kind, column int) {
-	to = min(to, len(l))
-	if from >= to {
-		return
-	}
-	text := []rune(strings.Repeat("─", to-from))
-	if len(label) >= len(text) {
-		label = strings.ToLower(string(rune(kind)))
-	} else if len(text) <= column {
-		text = []rune(strings.Repeat(" ", to-from))
-	}
-	copy(text, []rune(label))
-	if len(text) > 1 {
-		text[len(text)-1] = ' '
-	}
-	copy(l[from:], text)
 }

@@ -16,6 +16,7 @@ type dumb struct {
 	began       []map[Op]*transfer
 	state       []map[int]*dumbUnit // by rank and unit
 	shards      []map[Value]bool    // activations that are freed
+	first       map[int]int         // by micro-batch, the version that block 0 uses
 
 	costs      Costs
 	took, over float64            // of the pass that is tried: its time, and when it is over
@@ -65,6 +66,7 @@ func (d *dumb) play() bool {
 			}
 		}
 	}
+	d.first = map[int]int{}
 	for r := range p.Ranks {
 		d.here = append(d.here, map[Value]*item{})
 		d.queues = append(d.queues, map[lane][]*transfer{})
@@ -97,13 +99,7 @@ func (d *dumb) play() bool {
 		for d.r = range p.Ranks {
 			for d.at[d.r] < len(p.Ranks[d.r]) {
 				op := p.Ranks[d.r][d.at[d.r]]
-				d.took, d.over = d.costs.Took(op), d.now[d.r]
-				if op.Kind == Update {
-					d.took = 0
-					for _, u := range op.units(p.UnitsOn(d.r)) {
-						d.took += of(d.costs.Update, u, 0)
-					}
-				}
+				d.took, d.over = d.takes(op), d.now[d.r]
 				did, never := d.begin(op)
 				if never {
 					return false
@@ -145,6 +141,17 @@ func (d *dumb) play() bool {
 		}
 	}
 	return true
+}
+
+// takes is the time of an operation of the rank.
+func (d *dumb) takes(op Op) (took float64) {
+	if op.Kind != Update || op.Unit >= 0 {
+		return d.costs.Took(op)
+	}
+	for _, u := range d.UnitsOn(d.r) {
+		took += of(d.costs.Update, u, 0)
+	}
+	return took
 }
 
 // dumbPasses tells whether all passes are there, each as often, with its others on the same rank.
@@ -230,6 +237,14 @@ func (d *dumb) begin(op Op) (did, never bool) {
 		if did, never = d.need(append(parameters, value(Input, op.Block))...); !did {
 			return
 		}
+		if made := d.version(op); op.Kind == Forward { // of the weights
+			if op.Block == 0 {
+				d.first[op.Micro] = made
+			}
+			if d.Weights == Vertical && d.first[op.Micro] > made || d.Weights == Double && op.Micro/d.Every-1 > made {
+				return false, true
+			}
+		}
 		never = d.set(value(Saved, op.Block), &item{ready: true, by: op.Kind, since: d.over})
 		if op.Block < last {
 			never = d.set(value(Input, op.Block+1), &item{ready: true, since: d.over}) || never
@@ -294,6 +309,14 @@ func (d *dumb) begin(op Op) (did, never bool) {
 		return d.start(op)
 	}
 	return !never, never
+}
+
+// version is how often the rank has updated a block.
+func (d *dumb) version(op Op) (updates int) {
+	for _, u := range d.Blocks[op.Block].Units {
+		updates = d.state[d.r][u].updated / d.Every
+	}
+	return updates
 }
 
 func (d *dumb) update(op Op) (did, never bool) {

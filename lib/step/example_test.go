@@ -28,8 +28,8 @@ func ExamplePlan() {
 plan zero-3 blocks=3 microbatches=1
 axis data size=2 groups=0-1
 units 0-2 reduce=data shard=data
-ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0 2RESHARD 2REDUCE_GRAD ` +
-		"0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD U0")
+ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0 2RESHARD
+	2REDUCE_GRAD 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD U0`)
 	fmt.Print(p)
 	t, err := p.Simulate(step.Costs{Transfer: func(op step.Op) float64 { return 1 }})
 	if err != nil {
@@ -45,67 +45,14 @@ ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0
 	// plan zero-3 blocks=3 microbatches=1 every=1 weights=flush
 	// axis data size=2 groups=0-1
 	// units 0-2 reduce=data shard=data
-	// ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0 2RESHARD 2REDUCE_GRAD 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD U0
+	// ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0 2RESHARD
+	//     2REDUCE_GRAD 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD U0
 	// rank 0 │·   A0  B0  C0  C0b──── B0b──── A0b──── ·
 	//   data │0g  1g  2g  ·   1g  ·   2x  0g  1x  ·   0x
 	// rank 1 │·   A0  B0  C0  C0b──── B0b──── A0b──── ·
 	//   data │0g  1g  2g  ·   1g  ·   2x  0g  1x  ·   0x
 	// A0 forward, C0b backward, 0g gather, 2x reduce, A, B, … a rank's blocks, · idle; a column is 1
 	// gathered at most: 200
-}
-
-// 1F1B on two ranks, twice, whose optimizer's states are sharded between the pipelines: ZeRO-1.
-func ExamplePlan_zero1() {
-	p := plan(`
-plan 1f1b-zero-1 blocks=2 microbatches=2
-axis data size=2 groups=0,2|1,3
-units 0-1 reduce=data shard=data
-ranks 0,2: 0F0 0F1 0B0 0B1 0REDUCE_GRAD U1 0UNSHARD
-ranks 1,3: 1F0 1B0 1F1 1B1 1REDUCE_GRAD U1 1UNSHARD`)
-	q, err := p.WithMessages()
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Print(q)
-	traffic, err := q.Traffic(step.Sizes{Input: []int64{8}, Whole: []int64{100}, Sum: []int64{200}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("rank 0 sends", traffic[0])
-	// Output:
-	// plan 1f1b-zero-1 blocks=2 microbatches=2 every=2 weights=flush
-	// axis data size=2 groups=0,2|1,3
-	// units 0-1 reduce=data shard=data
-	// ranks 0,2: 0F0 0SEND_F0 0RECV_B0 0F1 0SEND_F1 0RECV_B1 WAIT_0SEND_F0 0B0 WAIT_0SEND_F1 0B1 0REDUCE_GRAD U1 0UNSHARD
-	// ranks 1,3: 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1 1REDUCE_GRAD U1 1UNSHARD
-	// rank 0 sends map[data:300 pipe:16]
-}
-
-// Data parallelism with buckets: the first has the gradients of blocks 1 and 2, and is reduced while block 0 goes back.
-func ExamplePlan_buckets() {
-	p := plan(`
-plan ddp blocks=3 units=2 microbatches=1
-axis data size=4 groups=0-3
-unit 0 first reduce=data
-unit 1 last reduce=data
-block 0 units=1
-blocks 1-2 units=0
-ranks 0-3: 0F0 1F0 2F0 2B0 1B0 0REDUCE_GRAD 0B0 1REDUCE_GRAD U0`)
-	fmt.Print(p)
-	t, err := p.Simulate(step.Costs{Transfer: func(op step.Op) float64 { return 2 }})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("without overlap it would take 13, and takes", t.StepTime)
-	// Output:
-	// plan ddp blocks=3 units=2 microbatches=1 every=1 weights=flush
-	// axis data size=4 groups=0-3
-	// unit 0 first reduce=data
-	// unit 1 last reduce=data
-	// block 0 units=1
-	// blocks 1-2 units=0
-	// ranks 0-3: 0F0 1F0 2F0 2B0 1B0 0REDUCE_GRAD 0B0 1REDUCE_GRAD U0
-	// without overlap it would take 13, and takes 11
 }
 
 // A schedule by hand, in which rank 0 goes back before it has gone forward with all that rank 1 asks for first.

@@ -44,7 +44,6 @@ func (op Op) message() Value {
 // has the first rank that takes a value.
 type links struct {
 	to, from [][]place
-	replica  []int // of each rank
 	replicas int
 }
 
@@ -61,7 +60,7 @@ func (p *Plan) linked(passes bool) *links {
 		}
 		ends[v][end] = append(ends[v][end], place{int32(r), int32(i)})
 	}
-	l := &links{replica: make([]int, len(p.Ranks))}
+	l := &links{}
 	for r, list := range p.Ranks {
 		l.to = append(l.to, slices.Repeat([]place{nowhere}, len(list)))
 		l.from = append(l.from, slices.Repeat([]place{nowhere}, len(list)))
@@ -77,9 +76,6 @@ func (p *Plan) linked(passes bool) *links {
 	for _, e := range ends {
 		gives, takes := e[0], e[1]
 		l.replicas = max(l.replicas, len(takes))
-		for k, t := range takes {
-			l.replica[t.rank] = max(l.replica[t.rank], k)
-		}
 		if passes {
 			gives, takes = l.own(gives, takes)
 		}

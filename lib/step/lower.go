@@ -16,7 +16,8 @@ import (
 //     pass that uses what the receiver has made after it used the message. Where there is none nobody waits before the
 //     end.
 //   - A unit that several ranks of a pipeline have, as in DualPipe, gets an axis that joins these, "unit-0", and a
-//     Reduce along it behind the last gradient before each update.
+//     Reduce along it behind the last gradient before each update. Copies of a pipeline are to be made of one that has
+//     them.
 //
 // Between blocks of one rank there is no message. Errors are those of passes that are missing, twice or in the wrong
 // order; whether the ranks come to an end is for [Plan.Check] to say.
@@ -44,8 +45,8 @@ type lowering struct {
 }
 
 func (p *Plan) withMessages(links *links) *Plan {
-	q := *p
-	l := &lowering{Plan: &q, links: links, lanes: map[[2]int32][]message{}}
+	q := p.Clone()
+	l := &lowering{Plan: q, links: links, lanes: map[[2]int32][]message{}}
 	for r, list := range p.Ranks {
 		l.before, l.behind = append(l.before, make([][]Op, len(list))), append(l.behind, make([][]Op, len(list)))
 		for i, op := range list {
@@ -63,14 +64,22 @@ func (p *Plan) withMessages(links *links) *Plan {
 	for ends, lane := range l.lanes {
 		l.wait(ends, lane)
 	}
-	l.join()
+	for u, have := range p.owners() {
+		if links.replicas == 1 && len(have) > 1 && !p.joined(u, have) {
+			a := Axis{Name: fmt.Sprint("unit-", u), Groups: [][]int{have}, Size: len(have)}
+			q.Axes, q.Units[u].Reduce = append(q.Axes, a), append(slices.Clone(q.Units[u].Reduce), a.Name)
+			for _, r := range have {
+				l.reduce(r, Op{Kind: Reduce, What: Gradient, Unit: u, Axis: a.Name})
+			}
+		}
+	}
 	q.Ranks = make([][]Op, len(p.Ranks))
 	for r, list := range p.Ranks {
 		for i, op := range list {
 			q.Ranks[r] = append(append(append(q.Ranks[r], l.before[r][i]...), op), l.behind[r][i]...)
 		}
 	}
-	return &q
+	return q
 }
 
 // moved is the Send or Recv of what a pass makes or needs.
@@ -117,22 +126,6 @@ func (l *lowering) wait(ends [2]int32, lane []message) {
 	}
 }
 
-// join reduces the gradients of units that several ranks of a pipeline have.
-func (l *lowering) join() {
-	for u, groups := range l.sharers() {
-		if len(groups) == 0 {
-			continue
-		}
-		a := Axis{Name: fmt.Sprintf("unit-%d", u), Groups: groups, Size: len(groups[0])}
-		l.Axes = append(slices.Clone(l.Axes), a)
-		l.Units = slices.Clone(l.Units)
-		l.Units[u].Reduce = append(slices.Clone(l.Units[u].Reduce), a.Name)
-		for _, r := range slices.Concat(groups...) {
-			l.reduce(r, Op{Kind: Reduce, What: Gradient, Unit: u, Axis: a.Name})
-		}
-	}
-}
-
 // reduce puts a Reduce behind the last gradient before each update, or what is reduced along other axes.
 func (l *lowering) reduce(rank int, reduce Op) {
 	last := -1
@@ -150,24 +143,4 @@ func (l *lowering) reduce(rank int, reduce Op) {
 			last = -1
 		}
 	}
-}
-
-// sharers returns, for each unit, the groups of ranks of the same replica that have it; none where each is alone, or
-// where an axis of the unit joins them.
-func (l *lowering) sharers() [][][]int {
-	groups := make([][][]int, len(l.Units)) // by unit and replica
-	for r := range l.Ranks {
-		for _, u := range l.UnitsOn(r) {
-			if groups[u] == nil {
-				groups[u] = make([][]int, l.replicas)
-			}
-			groups[u][l.replica[r]] = append(groups[u][l.replica[r]], r)
-		}
-	}
-	for u, of := range groups {
-		if len(of) > 0 && (len(of[0]) < 2 || l.joined(u, of[0])) {
-			groups[u] = nil
-		}
-	}
-	return groups
 }

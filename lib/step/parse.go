@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,40 +18,40 @@ const (
 
 // Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out
 // what follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all
-// micro-batches, and weights is flush. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the
+// micro-batches, and weights is flush. A list may go on in the next lines. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the
 // line's number.
 func Parse(text string) (*Plan, error) {
 	var p parser
 	err := p.lines(text, func(line string) error {
-		word, _, _ := strings.Cut(line, " ")
-		switch {
+		switch word, _, _ := strings.Cut(line, " "); {
 		case line[0] == '#':
 			return nil
-		case p.head == "" || word != "rank" && word != "ranks" && p.headed():
-			return p.heading(line)
+		case p.headed && (word == "rank" || word == "ranks"):
+			return p.ranks(line)
+		case len(p.Ranks) > 0:
+			return p.list(strings.Fields(line))
 		}
-		return p.ranks(line)
+		return p.heading(line)
 	})
 	if err != nil {
 		return nil, err
 	}
-	if p.head == "" {
+	if !p.headed {
 		return nil, fmt.Errorf("step: the text is empty: want a line %q first", "schedule NAME")
 	}
 	if at := slices.Index(p.listed, false); at >= 0 {
 		return nil, fmt.Errorf("step: rank %d has no list", at)
 	}
-	p.finish()
-	return &p.Plan, nil
+	return p.finish(), nil
 }
 
 // ReadCSV reads what WriteCSV wrote, and what PyTorch did: schedules of passes alone, and lowered ones with SEND_F,
 // RECV_B, UNSHARD and so on. Empty cells, in which a rank is idle, are skipped. A pair such as (0F1;3B0)OVERLAP_F_B is
 // one pass after the other. Without the line "# schedule …" there are as many blocks and micro-batches as the cells
-// name, weights are [Flush], and updates are appended if there are none; a B with a W of the same block and
-// micro-batch behind it is read as I, as older files have it; and what is gathered or reduced is so along an axis
-// "data", of which the file does not say who is in it: here each rank alone. Whether the plan can be carried out is
-// for [Plan.Check] to say. Errors have the line's number.
+// name, weights are [Flush], and updates are appended if there are none; a B beside a W of the same block and
+// micro-batch is read as I, as older files have it; and what is gathered or reduced is so along an axis "data", of
+// which the file does not say who is in it: here each rank alone. Whether the plan can be carried out is for
+// [Plan.Check] to say. Errors have the line's number.
 func ReadCSV(r io.Reader) (*Plan, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxCSV+1))
 	if err != nil {
@@ -66,12 +67,7 @@ func ReadCSV(r io.Reader) (*Plan, error) {
 	if len(p.Ranks) == 0 {
 		return nil, errors.New("step: the CSV has no records: want one for each rank, as in 0F0,0F1,0B0")
 	}
-	foreign := p.head == ""
-	if foreign {
-		p.head = "schedule"
-	}
-	p.finish()
-	if foreign {
+	if p.finish(); !p.headed {
 		p.fromPyTorch()
 	}
 	return &p.Plan, nil
@@ -80,9 +76,10 @@ func ReadCSV(r io.Reader) (*Plan, error) {
 // parser is what has been read so far.
 type parser struct {
 	Plan
-	head                string // "schedule" or "plan", once that line has been read
+	headed              bool // the first line has been read
 	blocks, units, size int
 	listed              []bool // ranks
+	open                []int  // those whose list goes on
 }
 
 // toInfer is the peer of a message until all have been read.
@@ -102,9 +99,6 @@ func (p *parser) lines(text string, read func(line string) error) error {
 	return nil
 }
 
-// headed tells whether lines for axes, units and blocks may follow.
-func (p *parser) headed() bool { return p.head == "plan" && len(p.Ranks) == 0 }
-
 // allow counts operations and ranks, and limits them.
 func (p *parser) allow(more int) error {
 	if p.size += more; p.size > maxOps {
@@ -116,48 +110,60 @@ func (p *parser) allow(more int) error {
 // ranks reads a line with the list of ranks.
 func (p *parser) ranks(line string) error {
 	head, list, ok := strings.Cut(line, ":")
-	words := strings.Fields(head)
+	_, numbers, _ := strings.Cut(head, " ")
+	ranks, err := p.set(strings.TrimSpace(numbers))
 	next := slices.Index(append(p.listed, false), false)
-	var ranks []int
-	if ok && len(words) == 2 && (words[0] == "rank" || words[0] == "ranks") {
-		ranks, _ = parseSet(words[1])
-	}
-	if len(ranks) == 0 || ranks[0] != next {
+	if !ok || err != nil || len(ranks) == 0 || ranks[0] != next {
 		return fmt.Errorf("%.40q: want the list of the next rank, %q", line, fmt.Sprintf("rank %d: 0F0 …", next))
 	}
-	return p.list(ranks, strings.Fields(list))
-}
-
-// list reads the list of ranks.
-func (p *parser) list(ranks []int, words []string) error {
-	if err := p.allow(len(ranks) * (1 + len(words))); err != nil {
-		return err
-	}
-	ops, err := p.parseOps(words)
-	if err != nil {
-		return err
-	}
-	for _, r := range ranks {
+	for p.open = ranks; len(ranks) > 0; ranks = ranks[1:] {
+		r := ranks[0]
 		for r >= len(p.listed) {
 			p.listed, p.Ranks = append(p.listed, false), append(p.Ranks, nil)
 		}
 		if p.listed[r] {
 			return fmt.Errorf("rank %d has a list already", r)
 		}
-		p.listed[r], p.Ranks[r] = true, slices.Clone(ops)
+		p.listed[r] = true
+	}
+	return p.list(strings.Fields(list))
+}
+
+// list reads what the ranks whose list is open do next.
+func (p *parser) list(words []string) error {
+	if err := p.allow(len(p.open) * len(words)); err != nil {
+		return err
+	}
+	var ops []Op
+	for i, word := range words {
+		word, peer, written := strings.Cut(word, ">")
+		op, err := p.parseOp(word)
+		if op.isMessage() {
+			op.Peer = toInfer
+		}
+		if err == nil && written {
+			op.Peer, err = parseFrom(0, peer)
+		}
+		if err != nil {
+			return fmt.Errorf("position %d: %w", len(p.Ranks[p.open[0]])+i, err)
+		}
+		ops = append(ops, op)
+	}
+	for _, r := range p.open {
+		p.Ranks[r] = append(p.Ranks[r], ops...)
 	}
 	return nil
 }
 
 // record reads a line of CSV.
 func (p *parser) record(line string) error {
-	if comment, ok := strings.CutPrefix(line, "#"); ok {
-		comment = strings.TrimSpace(comment)
+	if comment, ok := strings.CutPrefix(line, "# "); ok {
 		word, _, _ := strings.Cut(comment, " ")
-		first := word == "schedule" || word == "plan"
-		if first && p.head == "" && len(p.Ranks) == 0 || !first && p.headed() {
+		if first := word == "schedule" || word == "plan"; len(p.Ranks) == 0 && first == !p.headed {
 			return p.heading(comment)
 		}
+	}
+	if line[0] == '#' {
 		return nil
 	}
 	var words []string
@@ -169,175 +175,146 @@ func (p *parser) record(line string) error {
 			words = append(words, cell)
 		}
 	}
-	return p.list([]int{len(p.Ranks)}, words)
+	p.open, p.Ranks = []int{len(p.Ranks)}, append(p.Ranks, nil)
+	return errors.Join(p.allow(1), p.list(words))
 }
 
-// parseOps reads a rank's list.
-func (p *parser) parseOps(words []string) (list []Op, err error) {
-	for i, word := range words {
-		word, peer, written := strings.Cut(word, ">")
-		op, err := p.parseOp(word)
-		if op.Kind == Send || op.Kind == Recv {
-			op.Peer = toInfer
-		}
-		if err == nil && written {
-			op.Peer, err = parseFrom(0, peer)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("position %d: %w", i, err)
-		}
-		list = append(list, op)
-	}
-	return list, nil
-}
-
-// heading reads a line before those of the ranks.
+// heading reads a line before those of the ranks: the first, or one of an axis, of units or of blocks.
 func (p *parser) heading(line string) error {
 	word, rest, _ := strings.Cut(line, " ")
-	if p.head == "" {
-		if word != "schedule" && word != "plan" || rest == "" {
-			return fmt.Errorf("%.40q: want %q", line, "schedule NAME stages=4 …")
-		}
-		p.head = word
-		return p.first(rest)
+	first := word == "schedule" || word == "plan"
+	if first == p.headed || first && rest == "" || len(p.Ranks) > 0 {
+		return fmt.Errorf("%.40q: want %q first, then lines for axes, units and blocks, then a list for each rank", line,
+			"schedule NAME stages=4 …")
 	}
-	if word == "axis" {
+	switch p.headed = true; {
+	case first:
+		return p.first(rest)
+	case word == "axis":
 		return p.axis(rest)
 	}
 	numbers, rest, _ := strings.Cut(rest, " ")
-	of, err := parseSet(numbers)
+	of, err := p.set(numbers)
 	if err != nil {
 		return err
 	}
-	if word = strings.TrimSuffix(word, "s"); word != "unit" && word != "block" || len(of) == 0 {
+	for _, n := range of {
+		switch word {
+		case "unit", "units":
+			err = p.unit(n, rest)
+		case "block", "blocks":
+			err = p.block(n, rest)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(of) == 0 || !slices.Contains([]string{"unit", "units", "block", "blocks"}, word) {
 		return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
 	}
-	return p.numbered(word, of, rest)
+	return nil
 }
 
 // first reads the first line, and makes the blocks and units that it counts.
-func (p *parser) first(text string) error {
-	blocks := map[string]string{"plan": "blocks", "schedule": "stages"}[p.head]
-	f := parseFields(text, blocks, "every", "microbatches", "units", "weights")
-	f.number(blocks, 1, &p.blocks)
-	f.number("units", 1, &p.units)
-	f.number("microbatches", 1, &p.Micro)
-	f.number("every", 1, &p.Every)
-	f.read("weights", func(value string) error {
-		if p.Weights = Weights(value); !slices.Contains(allWeights, p.Weights) {
-			return fmt.Errorf("%.40q: want one of %v", value, allWeights)
-		}
-		return nil
-	})
-	p.Name = f.name
+func (p *parser) first(text string) (err error) {
+	p.Name, err = fields{"stages": number(1, &p.blocks), "blocks": number(1, &p.blocks), "units": number(1, &p.units),
+		"microbatches": number(1, &p.Micro), "every": number(1, &p.Every), "weights": func(value string) error {
+			if p.Weights = Weights(value); !slices.Contains(allWeights, p.Weights) {
+				return fmt.Errorf("%.40q: want one of %v", value, allWeights)
+			}
+			return nil
+		}}.read(text)
 	p.Blocks, p.Units = Blocks(p.blocks)
 	if p.units > 0 {
 		p.Units = make([]Unit, p.units)
 	}
-	return errors.Join(f.err, p.allow(len(p.Units)))
+	return errors.Join(err, p.allow(len(p.Units)))
 }
 
-func (p *parser) axis(text string) error {
-	f := parseFields(text, "groups", "size")
-	a := Axis{Name: f.name}
-	f.number("size", 0, &a.Size)
-	f.read("groups", func(value string) error {
+func (p *parser) axis(text string) (err error) {
+	var a Axis
+	a.Name, err = fields{"size": number(0, &a.Size), "groups": func(value string) error {
 		for text := range strings.SplitSeq(value, "|") {
-			g, err := parseSet(text)
-			if err = errors.Join(err, p.allow(len(g))); err != nil {
+			g, err := p.set(text)
+			if err != nil {
 				return err
 			}
 			a.Groups = append(a.Groups, g)
 		}
 		return nil
-	})
-	if f.err == nil && !plain(a.Name) {
+	}}.read(text)
+	if p.Axes = append(p.Axes, a); err == nil && !plain(a.Name) {
 		return fmt.Errorf("axis %.40q: name it with letters, digits and -_.+/ alone", a.Name)
 	}
-	p.Axes = append(p.Axes, a)
-	return f.err
+	return err
 }
 
-// numbered reads what is said of units or blocks.
-func (p *parser) numbered(word string, numbers []int, text string) error {
-	f := parseFields(text, map[string][]string{"unit": {"reduce", "shard"}, "block": {"units"}}[word]...)
-	there := map[string]int{"unit": len(p.Units), "block": len(p.Blocks)}[word]
-	for _, n := range numbers {
-		switch {
-		case n >= there:
-			return fmt.Errorf("%s %d: there are %d", word, n, there)
-		case word == "unit":
-			u := &p.Units[n]
-			u.Name = f.name
-			f.read("reduce", func(value string) error { return p.axes(value, &u.Reduce) })
-			f.read("shard", func(value string) error { u.Shard = value; return p.axes(value, new([]string)) })
-		default:
-			b := &p.Blocks[n]
-			b.Name = f.name
-			f.read("units", func(value string) (err error) {
-				b.Units, err = parseSet(value)
-				return errors.Join(err, p.allow(len(b.Units)))
-			})
+func (p *parser) unit(n int, text string) (err error) {
+	if n >= len(p.Units) {
+		return fmt.Errorf("unit %d: there are %d", n, len(p.Units))
+	}
+	u := &p.Units[n]
+	axes := func(value string) error {
+		u.Reduce = strings.Split(value, ",")
+		if !slices.ContainsFunc(u.Reduce, func(name string) bool { return !plain(name) }) {
+			return p.allow(len(u.Reduce))
 		}
+		return fmt.Errorf("%.40q: want names of axes", value)
 	}
-	return f.err
-}
-
-// axes reads names of axes.
-func (p *parser) axes(text string, to *[]string) error {
-	*to = strings.Split(text, ",")
-	if slices.ContainsFunc(*to, func(name string) bool { return !plain(name) }) {
-		return fmt.Errorf("%.40q: want names of axes", text)
+	shard := func(value string) error {
+		if u.Shard = value; !plain(value) {
+			return fmt.Errorf("%.40q: want the name of an axis", value)
+		}
+		return nil
 	}
-	return p.allow(len(*to))
+	u.Name, err = fields{"reduce": axes, "shard": shard}.read(text)
+	return err
 }
 
-// fields are a line's name, which may be quoted or left out, and words such as size=4.
-type fields struct {
-	name   string
-	values map[string]string
-	err    error // the first
+func (p *parser) block(n int, text string) (err error) {
+	if n >= len(p.Blocks) {
+		return fmt.Errorf("block %d: there are %d", n, len(p.Blocks))
+	}
+	p.Blocks[n].Name, err = fields{"units": func(value string) (err error) {
+		p.Blocks[n].Units, err = p.set(value)
+		return err
+	}}.read(text)
+	return err
 }
 
-func parseFields(text string, keys ...string) *fields {
-	f := &fields{values: map[string]string{}}
+// fields are what may follow a line's name, in words such as size=4, and how values are read.
+type fields map[string]func(value string) error
+
+func number(least int, to *int) func(value string) error {
+	return func(value string) (err error) {
+		*to, err = parseFrom(least, value)
+		return err
+	}
+}
+
+// read reads a name, which may be quoted or left out, and fields.
+func (f fields) read(text string) (name string, err error) {
 	text = strings.TrimSpace(text)
 	first, rest, _ := strings.Cut(text, " ")
+	key, _, isField := strings.Cut(first, "=")
 	if quoted, err := strconv.QuotedPrefix(text); err == nil && quoted[0] == '"' {
-		f.name, _ = strconv.Unquote(quoted) // QuotedPrefix has checked it
+		name, _ = strconv.Unquote(quoted) // QuotedPrefix has checked it
 		text = text[len(quoted):]
-	} else if key, _, ok := strings.Cut(first, "="); !ok || !slices.Contains(keys, key) {
-		if f.name, text = first, rest; !plain(first) && first != "" {
-			f.err = fmt.Errorf("name %.40q: quote a name that has other than letters, digits and -_.+/", first)
+	} else if !isField || f[key] == nil {
+		if name, text = first, rest; !plain(first) && first != "" {
+			return name, fmt.Errorf("name %.40q: quote a name that has other than letters, digits and -_.+/", first)
 		}
 	}
 	for _, word := range strings.Fields(text) {
 		key, value, _ := strings.Cut(word, "=")
-		if !slices.Contains(keys, key) && f.err == nil {
-			slices.Sort(keys)
-			f.err = fmt.Errorf("%.40q: want any of %s=…", word, strings.Join(keys, "=…, "))
+		if f[key] == nil {
+			return name, fmt.Errorf("%.40q: want any of %s=…", word, strings.Join(slices.Sorted(maps.Keys(f)), "=…, "))
 		}
-		f.values[key] = value
+		if err := f[key](value); err != nil {
+			return name, fmt.Errorf("%s: %w", key, err)
+		}
 	}
-	return f
-}
-
-// read reads a field that is there.
-func (f *fields) read(key string, do func(value string) error) {
-	value, ok := f.values[key]
-	if !ok || f.err != nil {
-		return
-	}
-	if err := do(value); err != nil {
-		f.err = fmt.Errorf("%s: %w", key, err)
-	}
-}
-
-func (f *fields) number(key string, least int, to *int) {
-	f.read(key, func(value string) (err error) {
-		*to, err = parseFrom(least, value)
-		return err
-	})
+	return name, nil
 }
 
 // parseNumber reads digits alone, and no number that no plan can have.
@@ -357,8 +334,8 @@ func parseFrom(least int, text string) (int, error) {
 	return n, nil
 }
 
-// parseSet reads what setText wrote.
-func parseSet(text string) (set []int, err error) {
+// set reads what setText wrote.
+func (p *parser) set(text string) (set []int, err error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -369,8 +346,11 @@ func parseSet(text string) (set []int, err error) {
 		}
 		a, err := parseNumber(first)
 		b, err2 := parseNumber(last)
-		if err != nil || err2 != nil || b < a || len(set)+b-a >= maxOps {
+		if err != nil || err2 != nil || b < a {
 			return nil, fmt.Errorf("%.40q: want numbers as in 0-3,6", text)
+		}
+		if err := p.allow(b - a + 1); err != nil {
+			return nil, err
 		}
 		for n := a; n <= b; n++ {
 			set = append(set, n)
@@ -380,12 +360,12 @@ func parseSet(text string) (set []int, err error) {
 }
 
 // finish fills in what the text left out.
-func (p *parser) finish() {
+func (p *parser) finish() *Plan {
 	blocks, micro := 1, 1
 	for _, list := range p.Ranks {
 		for _, op := range list {
 			blocks, micro = max(blocks, op.Block+1), max(micro, op.Micro+1)
-			if p.head == "schedule" {
+			if p.units == 0 {
 				blocks = max(blocks, op.Unit+1)
 			}
 		}
@@ -407,21 +387,21 @@ func (p *parser) finish() {
 			}
 		}
 	}
+	return &p.Plan
 }
 
 // fromPyTorch adds what PyTorch's files do not say.
 func (p *Plan) fromPyTorch() {
 	updates := false
 	for _, list := range p.Ranks {
-		split := map[Op]bool{} // weight gradients behind
-		for _, op := range slices.Backward(list) {
-			updates = updates || op.Kind.updates()
-			split[op] = op.Kind == WeightGrad
+		has := map[Op]bool{}
+		for _, op := range list {
+			has[op], updates = true, updates || op.Kind.updates()
 		}
 		for i, op := range list {
 			switch (verb{op.Kind, op.What}) {
 			case verb{Backward, 0}:
-				if split[Op{Kind: WeightGrad, Block: op.Block, Micro: op.Micro}] {
+				if op.Kind = WeightGrad; has[op] {
 					list[i].Kind = InputGrad
 				}
 			case verb{Gather, Parameters}:

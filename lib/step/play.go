@@ -6,132 +6,114 @@ import (
 	"strings"
 )
 
-// clock has the times at which operations start and end. An operation starts when what it waits for has ended: the pass
+// clock has the times at which operations start and end. An operation starts when what it waits for is over: the pass
 // before it in the list, what makes that which it uses ([Flow].After), and what is before it in its stream. A message
 // moves when it is sent and its receive has begun, operations along an axis when all ranks of a group are there.
 type clock struct {
 	*Plan
-	costs      Costs
-	flows      []*Flow
-	units      [][]int     // of each rank
-	start, end [][]float64 // of each operation
-	missing    [][]int     // how many operations each still waits for; ended where it has ended
-	waits      [][]waits
-	then       [][][]int // those that wait for it
-	meetings   [][]*meeting
-	ready      []place
+	costs Costs
+	flows []*Flow
+	times [][]times // by rank and position
+	path  []place   // operations whose start is asked for, each because of the one before
+	err   error     // the first
 }
 
-// waits are the operations of the same rank that one waits for besides those of Flow.After; −1 is none.
-type waits struct {
-	pass   int // the last that is not beside the passes
-	stream int // that before in its stream
+// times are those of an operation.
+type times struct {
+	start, end   float64
+	over         float64 // when what waits for it goes on: of a message when it has moved and is received
+	state        byte    // of start
+	ended        bool
+	pass, stream int32   // positions of the last operation before it that is not beside the passes, and in its stream
+	with         []place // the operations that it is one of: a send and its receive, or those of a group along an axis
 }
 
-// meeting is an operation of several ranks: a send and its receive, or what a group does along an axis.
-type meeting struct {
-	ops     []place
-	missing int
-}
-
-const ended = -1
+// States of a start.
+const (
+	asked = iota + 1
+	known
+)
 
 // play plays a plan with its messages. Errors are ranks that do not do the same, or wait for each other.
 func play(p *Plan, flows []*Flow, costs Costs) (*clock, error) {
 	c := &clock{Plan: p, costs: costs, flows: flows}
-	for r, list := range p.Ranks {
-		c.add(r, list)
+	longest := 0
+	for _, list := range p.Ranks {
+		times, last, pass := make([]times, len(list)), map[lane]int32{}, int32(-1)
+		for i, op := range list {
+			times[i].pass, times[i].stream = pass, -1
+			if j, ok := last[op.lane()]; ok && op.beside() {
+				times[i].stream = j
+			}
+			if last[op.lane()] = int32(i); !op.beside() {
+				pass = int32(i)
+			}
+		}
+		c.times, longest = append(c.times, times), max(longest, len(list))
 	}
 	if err := c.meet(); err != nil {
 		return nil, err
 	}
-	for len(c.ready) > 0 {
-		last := len(c.ready) - 1
-		at := c.ready[last]
-		c.ready = c.ready[:last]
-		if err := c.arrive(at); err != nil {
-			return nil, err
-		}
-	}
-	for r, missing := range c.missing {
-		if slices.ContainsFunc(missing, func(n int) bool { return n != ended }) {
-			return nil, c.cycle(r)
-		}
-	}
-	return c, nil
-}
-
-// add enters a rank's list.
-func (c *clock) add(r int, list []Op) {
-	n := len(list)
-	missing, then, before := make([]int, n), make([][]int, n), make([]waits, n)
-	last, pass := map[lane]int{}, -1
-	for i, op := range list {
-		before[i] = waits{pass, -1}
-		if !op.beside() {
-			pass = i
-		} else if j, ok := last[op.lane()]; ok {
-			before[i].stream = j
-		}
-		last[op.lane()] = i
-		for _, j := range append([]int{before[i].pass, before[i].stream}, c.flows[r].After[i]...) {
-			if j >= 0 {
-				missing[i]++
-				then[j] = append(then[j], i)
+	for i := range longest { // of all ranks at a time, so that none is asked for far ahead of the others
+		for r, list := range p.Ranks {
+			if i < len(list) && c.err == nil {
+				c.over(place{int32(r), int32(i)})
 			}
 		}
-		if missing[i] == 0 {
-			c.ready = append(c.ready, place{int32(r), int32(i)})
-		}
 	}
-	c.missing, c.then, c.waits = append(c.missing, missing), append(c.then, then), append(c.waits, before)
-	c.start, c.end = append(c.start, make([]float64, n)), append(c.end, make([]float64, n))
-	c.meetings, c.units = append(c.meetings, make([]*meeting, n)), append(c.units, c.UnitsOn(r))
+	return c, c.err
 }
 
-// channel is what several ranks do one after another: messages from one rank to another, or what a group, of which from
-// is the first, does along an axis.
-type channel struct {
-	axis     string
-	from, to int
+// meeting is the nth operation that several ranks make together: a message from one rank to another, or what a group,
+// of which from is the first, does along an axis.
+type meeting struct {
+	axis          string
+	from, to, nth int
 }
 
 // meet finds which operations of ranks are one: the first from one rank to another is the first that this receives from
 // it, and so on; likewise those along an axis.
 func (c *clock) meet() error {
-	groups, lists := c.groups(), map[channel]map[int][]place{}
-	var channels []channel
+	groups, with := c.groups(), map[meeting][]place{}
+	var all []meeting
 	for r, list := range c.Ranks {
+		count := map[lane]int{}
 		for i, op := range list {
-			var ch channel
-			switch op.Kind {
-			case Send:
-				ch = channel{from: r, to: op.Peer}
-			case Recv:
-				ch = channel{from: op.Peer, to: r}
-			case Gather, Reduce:
-				group := groups[op.Axis][r]
-				if len(group) == 0 {
+			m, group := meeting{from: r, to: op.Peer, nth: count[op.lane()]}, groups[op.Axis]
+			switch {
+			case op.Kind == Gather, op.Kind == Reduce:
+				if len(group[r]) == 0 {
 					return c.errorAt(r, i, "the rank is in no group of axis %s: add it to one", op.Axis)
 				}
-				ch = channel{axis: op.Axis, from: group[0]}
-			default:
+				m = meeting{axis: op.Axis, from: group[r][0], nth: m.nth}
+			case !op.isMessage():
 				continue
+			case op.Peer == r:
+				return c.errorAt(r, i, "a rank needs no message to itself: remove it")
+			case op.Kind == Recv:
+				m.from, m.to = m.to, m.from
 			}
-			if lists[ch] == nil {
-				lists[ch] = map[int][]place{}
-				channels = append(channels, ch)
+			if count[op.lane()]++; with[m] == nil {
+				all = append(all, m)
 			}
-			lists[ch][r] = append(lists[ch][r], place{int32(r), int32(i)})
+			with[m] = append(with[m], place{int32(r), int32(i)})
 		}
 	}
-	for _, ch := range channels {
-		ranks := []int{ch.from, ch.to}
-		if ch.axis != "" {
-			ranks = groups[ch.axis][ch.from]
+	for _, m := range all {
+		ops, size := with[m], 2
+		if m.axis != "" {
+			size = len(groups[m.axis][m.from])
 		}
-		if err := c.join(ranks, lists[ch]); err != nil {
-			return err
+		for k := range size {
+			other := "nothing"
+			if k < len(ops) {
+				if c.at(ops[k]).with = ops; c.op(ops[0]).meets(c.op(ops[k])) {
+					continue
+				}
+				other = fmt.Sprintf("%v (rank %d, position %d)", c.Text(c.op(ops[k])), ops[k].rank, ops[k].at)
+			}
+			return c.errorAt(int(ops[0].rank), int(ops[0].at), "the other side has %s in its place: "+
+				"let all that communicate do the same in the same order", other)
 		}
 	}
 	return nil
@@ -139,31 +121,7 @@ func (c *clock) meet() error {
 
 func (c *clock) op(at place) Op { return c.Ranks[at.rank][at.at] }
 
-// join makes meetings of the first operations of ranks, of the second, and so on.
-func (c *clock) join(ranks []int, lists map[int][]place) error {
-	meetings := make([]meeting, len(lists[ranks[0]]))
-	for _, r := range ranks {
-		a, b := lists[ranks[0]], lists[r]
-		for k := range max(len(a), len(b)) {
-			if k < len(a) && k < len(b) && c.op(a[k]).meets(c.op(b[k])) {
-				m := &meetings[k]
-				m.ops, m.missing = append(m.ops, b[k]), m.missing+1
-				c.meetings[r][b[k].at] = m
-				continue
-			}
-			if k >= len(a) {
-				a, b = b, a
-			}
-			other := "nothing"
-			if k < len(b) {
-				other = fmt.Sprintf("%v (rank %d, position %d)", c.Text(c.op(b[k])), b[k].rank, b[k].at)
-			}
-			return c.errorAt(int(a[k].rank), int(a[k].at), "the other side has %s in its place: "+
-				"let all that communicate do the same in the same order", other)
-		}
-	}
-	return nil
-}
+func (c *clock) at(at place) *times { return &c.times[at.rank][at.at] }
 
 // meets tells whether two operations can be one of several ranks.
 func (op Op) meets(other Op) bool {
@@ -176,120 +134,118 @@ func (op Op) meets(other Op) bool {
 	return op == other
 }
 
+// start is when an operation starts.
+func (c *clock) start(at place) float64 {
+	t := c.at(at)
+	if t.state == asked && c.err == nil {
+		c.err = c.cycle(at)
+	}
+	if t.state != 0 {
+		return t.start
+	}
+	t.state = asked
+	c.path = append(c.path, at)
+	wait := func(j int) {
+		if j >= 0 && c.err == nil {
+			t.start = max(t.start, c.over(place{at.rank, int32(j)}))
+		}
+	}
+	if wait(int(t.pass)); !c.op(at).isMessage() { // several messages may be under way at a time
+		wait(int(t.stream))
+	}
+	for _, j := range c.flows[at.rank].After[at.at] {
+		wait(j)
+	}
+	c.path, t.state = c.path[:len(c.path)-1], known
+	return t.start
+}
+
+func (op Op) isMessage() bool { return op.Kind == Send || op.Kind == Recv }
+
+// over is when what waits for an operation goes on.
+func (c *clock) over(at place) float64 {
+	t, op := c.at(at), c.op(at)
+	switch {
+	case t.ended:
+	case op.isMessage():
+		c.message(t.with[0], t.with[1])
+	case t.with == nil:
+		t.finish(c.start(at) + c.took(int(at.rank), op))
+	default:
+		for _, to := range t.with {
+			latest := 0.0
+			for _, from := range t.with {
+				latest = max(latest, c.start(from)+c.link(from, to))
+			}
+			c.at(to).finish(latest + c.costs.Took(c.op(to)))
+		}
+	}
+	return t.over
+}
+
+func (t *times) finish(end float64) { t.end, t.over, t.ended = end, end, true }
+
+// message has a message move. Those of a stream come in order. The buffer of a send is free when the receive has begun
+// as well.
+func (c *clock) message(send, recv place) { // or the other way round
+	if c.op(send).Kind == Recv {
+		send, recv = recv, send
+	}
+	s := c.at(send)
+	moved := c.start(send) + c.link(send, recv) + c.costs.Took(c.op(send))
+	over := max(moved, c.start(recv))
+	if s.stream >= 0 {
+		before := place{send.rank, s.stream}
+		over = max(over, c.over(before))
+		moved = max(moved, c.at(before).end)
+	}
+	c.at(recv).finish(over)
+	s.finish(over)
+	s.end = moved
+}
+
+func (c *clock) link(from, to place) float64 {
+	link, err := c.costs.Between(int(from.rank), int(to.rank))
+	if c.err == nil {
+		c.err = err
+	}
+	return link
+}
+
 // took is the time that an operation takes by itself.
 func (c *clock) took(r int, op Op) (sum float64) {
 	if op.Kind != Update {
 		return c.costs.Took(op)
 	}
-	for _, u := range op.units(c.units[r]) {
+	units := []int{op.Unit}
+	if op.Unit < 0 {
+		units = c.UnitsOn(r)
+	}
+	for _, u := range units {
 		op.Unit = u
 		sum += c.costs.Took(op)
 	}
 	return sum
 }
 
-// arrive has an operation take place that waits for none of its rank, when all ranks that it needs are there.
-func (c *clock) arrive(at place) error {
-	m := c.meetings[at.rank][at.at]
-	if m == nil { // of this rank alone
-		c.finish(at, c.start[at.rank][at.at]+c.took(int(at.rank), c.op(at)))
-		return nil
+// cycle is the error for ranks that wait for each other: the path has led to an operation a second time.
+func (c *clock) cycle(again place) error {
+	path := slices.Clone(c.path[slices.Index(c.path, again):])
+	for path[0].rank == path[len(path)-1].rank { // begin where it comes to another rank
+		path = append(path[1:], path[0])
 	}
-	if m.missing--; m.missing > 0 {
-		return nil
-	}
-	if c.op(m.ops[0]).Kind == Send {
-		return c.message(m.ops[0], m.ops[1])
-	}
-	for _, to := range m.ops {
-		latest := 0.0
-		for _, from := range m.ops {
-			link, err := c.costs.Between(int(from.rank), int(to.rank))
-			if err != nil {
-				return err
-			}
-			latest = max(latest, c.start[from.rank][from.at]+link)
+	var text []string
+	at := path[0] // the last operation of its rank that is not beside the passes
+	for i, p := range path {
+		if p.rank != at.rank || !c.op(p).beside() {
+			at = p
 		}
-		c.finish(to, latest+c.costs.Took(c.op(to)))
-	}
-	return nil
-}
-
-// message has a message move. Those of a stream may be under way at the same time, and come in order.
-func (c *clock) message(send, recv place) error {
-	link, err := c.costs.Between(int(send.rank), int(recv.rank))
-	moved := c.start[send.rank][send.at] + link + c.costs.Took(c.op(send))
-	if before := c.waits[send.rank][send.at].stream; before >= 0 {
-		moved = max(moved, c.end[send.rank][before])
-	}
-	end := max(moved, c.start[recv.rank][recv.at])
-	c.finish(send, end) // its buffer is free when the receive has begun as well
-	c.finish(recv, end)
-	c.end[send.rank][send.at] = moved
-	return err
-}
-
-// finish ends an operation.
-func (c *clock) finish(at place, end float64) {
-	r, i := at.rank, int(at.at)
-	c.end[r][i], c.missing[r][i] = end, ended
-	message := c.op(at).Kind == Send || c.op(at).Kind == Recv
-	for _, j := range c.then[r][i] {
-		if !message || c.waits[r][j].stream != i {
-			c.start[r][j] = max(c.start[r][j], end)
-		}
-		if c.missing[r][j]--; c.missing[r][j] == 0 {
-			c.ready = append(c.ready, place{r, int32(j)})
+		if next := path[(i+1)%len(path)]; next.rank != p.rank {
+			text = append(text, fmt.Sprintf("rank %d is at %v and waits for %v of rank %d", p.rank, c.Text(c.op(at)),
+				c.Text(c.op(next)), next.rank))
 		}
 	}
-}
-
-// cycle is the error for ranks that wait for each other.
-func (c *clock) cycle(r int) error {
-	var path []string
-	seen := map[int]int{}
-	for {
-		if begin, ok := seen[r]; ok {
-			return fmt.Errorf("step: ranks wait for each other for ever: %s; change the order of one of them",
-				strings.Join(path[begin:], "; "))
-		}
-		seen[r] = len(path)
-		first := 0 // pass that has not ended, or what is last
-		for first < len(c.Ranks[r])-1 && (c.missing[r][first] == ended || c.Ranks[r][first].beside()) {
-			first++
-		}
-		at := place{int32(r), int32(first)}
-		for range maxOps { // what it waits for, and what that waits for, to what has not begun
-			cause := c.cause(at)
-			if cause == at {
-				break
-			}
-			at = cause
-		}
-		path = append(path, fmt.Sprintf("rank %d is at %v and waits for %v of rank %d",
-			r, c.Text(c.Ranks[r][first]), c.Text(c.op(at)), at.rank))
-		r = int(at.rank)
-	}
-}
-
-// cause is what an operation that has begun waits for; itself for one that has not begun.
-func (c *clock) cause(at place) place {
-	r, i := at.rank, at.at
-	w := c.waits[r][i]
-	if w.pass >= 0 && c.missing[r][w.pass] != ended {
-		return at
-	}
-	for _, j := range append([]int{w.stream}, c.flows[r].After[i]...) {
-		if j >= 0 && c.missing[r][j] != ended {
-			return place{r, int32(j)}
-		}
-	}
-	if m := c.meetings[r][i]; m != nil {
-		for _, other := range m.ops {
-			if other != at && c.missing[other.rank][other.at] > 0 {
-				return other
-			}
-		}
-	}
-	return at
+	first := slices.Index(text, slices.Min(text))
+	return fmt.Errorf("step: ranks wait for each other for ever: %s; change the order of one of them",
+		strings.Join(append(text[first:], text[:first]...), "; "))
 }

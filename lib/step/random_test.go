@@ -89,17 +89,15 @@ func flush(random *rand.Rand, p *Plan) {
 // messages.
 func randomPlan(random *rand.Rand) *Plan {
 	p := randomSchedule(random)
-	if p.Weights == Flush && random.IntN(2) == 0 {
-		replicate(random, p, "data", 2)
-		if random.IntN(3) == 0 {
-			replicate(random, p, "replica", 2)
-		}
-	}
 	q, err := p.WithMessages()
 	if err != nil {
 		panic(err)
 	}
-	if len(p.Axes) > 0 {
+	if p.Weights == Flush && random.IntN(2) == 0 {
+		replicate(random, q, 0, "data", 2)
+		if random.IntN(3) == 0 {
+			replicate(random, q, 1, "replica", 2)
+		}
 		reduceAndShard(random, q)
 	}
 	for r := range q.Ranks {
@@ -109,8 +107,9 @@ func randomPlan(random *rand.Rand) *Plan {
 	return q
 }
 
-// replicate makes n of each rank, one rank after the other or one pipeline after the other.
-func replicate(random *rand.Rand, p *Plan, axis string, n int) {
+// replicate makes n of each rank, one rank after the other or one pipeline after the other, which reduce gradients
+// along an axis, the at-th of each unit.
+func replicate(random *rand.Rand, p *Plan, at int, axis string, n int) {
 	a, ranks, lists := Axis{Name: axis, Size: n}, len(p.Ranks), make([][]Op, n*len(p.Ranks))
 	stride, each := ranks, 1
 	if random.IntN(2) == 0 {
@@ -132,14 +131,20 @@ func replicate(random *rand.Rand, p *Plan, axis string, n int) {
 	for r, list := range p.Ranks {
 		var group []int
 		for k := range n {
-			lists[r*each+k*stride] = slices.Clone(list)
+			own := slices.Clone(list)
+			for i, op := range own {
+				if op.isMessage() {
+					own[i].Peer = op.Peer*each + k*stride
+				}
+			}
+			lists[r*each+k*stride] = own
 			group = append(group, r*each+k*stride)
 		}
 		a.Groups = append(a.Groups, group)
 	}
 	p.Axes, p.Ranks = append(p.Axes, a), lists
 	for u := range p.Units {
-		p.Units[u].Reduce = append(p.Units[u].Reduce, axis)
+		p.Units[u].Reduce = slices.Insert(slices.Clone(p.Units[u].Reduce), at, axis)
 	}
 }
 

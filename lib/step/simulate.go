@@ -47,7 +47,23 @@ type Level struct{ At, Held float64 }
 // after another. A plan with no messages is that of [Plan.WithMessages]. Sums of integers are exact.
 //
 // The errors are those of [Plan.Check], and costs that are negative, not finite, or as many as no plan's blocks.
-func (p *Plan) Simulate(costs Costs) (Timeline, error) {
+func (p *Plan) Simulate(costs Costs) (Timeline, error) { return p.simulate(costs, 1) }
+
+// SimulateShares is Simulate with costs of a rank's whole share of the model, so that schedules with different numbers
+// of blocks a rank can be compared: costs are a list with a value for each of d equal parts of the model, or one for
+// all, where d is the number of blocks with one a rank. In a plan of v·d blocks each is a v-th of such a part, and
+// takes a v-th of its time and memory. Where a block is on several ranks they share its micro-batches, and v is 1.
+func (p *Plan) SimulateShares(c Costs) (Timeline, error) {
+	v := p.Chunks()
+	return p.simulate(c.Spread(v), float64(v))
+}
+
+// Chunks is the number of pieces that a rank's share of the model is in: blocks for each rank where each is on one
+// rank.
+func (p *Plan) Chunks() int { return max(1, len(p.Blocks)/max(1, len(p.Ranks))) }
+
+// simulate divides all that it counts by a number, at the end, so that sums of integers are exact.
+func (p *Plan) simulate(costs Costs, by float64) (Timeline, error) {
 	checked, err := p.checked()
 	if err != nil {
 		return Timeline{}, err
@@ -61,69 +77,59 @@ func (p *Plan) Simulate(costs Costs) (Timeline, error) {
 	}
 	t := Timeline{Plan: p}
 	var busy []float64
+	last, longest := 0.0, 0.0
 	for r, list := range c.Ranks {
-		sum, first := 0.0, len(t.Spans)
-		var transfers []Span
+		var passes, transfers []Span
+		sum, start, end := 0.0, 0.0, 0.0
+		h, levels := NewActivations(costs, list), []Level{}
+		level := func(at float64) { // of several at one time the last stays
+			if n := len(levels); n > 0 && levels[n-1].At == at/by {
+				levels = levels[:n-1]
+			}
+			if n := len(levels); n == 0 || levels[n-1].Held != h.Held/by {
+				levels = append(levels, Level{at / by, h.Held / by})
+			}
+		}
 		for i, op := range list {
-			s := Span{Rank: r, Op: op, Start: c.start[r][i], End: c.end[r][i]}
-			if op.Kind.Pass() {
-				t.Spans = append(t.Spans, s)
-				sum += c.took(r, op)
-			} else if op.beside() {
+			at := c.times[r][i]
+			s := Span{Rank: r, Op: op, Start: at.start / by, End: at.end / by}
+			if op.beside() {
 				transfers = append(transfers, s)
+			}
+			if !op.Kind.Pass() {
+				continue
+			}
+			if len(passes) == 0 {
+				start = at.start
+			}
+			end, sum, passes = at.end, sum+c.took(r, op), append(passes, s)
+			h.Start(op)
+			level(at.start)
+			h.End(op)
+			level(at.end)
+		}
+		k := 0
+		for i, op := range p.Ranks[r] { // without messages it has the same passes
+			if op.Kind.Pass() {
+				passes[k].Version = checked.versions[r][i]
+				k++
 			}
 		}
 		slices.SortStableFunc(transfers, func(a, b Span) int { return cmp.Compare(a.Stream(), b.Stream()) })
-		t.Transfers = append(t.Transfers, transfers...)
-		busy = append(busy, sum)
-		start, end := 0.0, 0.0
-		passes := t.Spans[first:]
-		if len(passes) > 0 {
-			start, end = passes[0].Start, passes[len(passes)-1].End
-		}
-		t.Start, t.End = append(t.Start, start), append(t.End, end)
-		t.Makespan, t.StepTime = max(t.Makespan, end), max(t.StepTime, end-start)
-		t.hold(p, costs, r, passes)
-		for i, op := range p.Ranks[r] { // without messages it has the same passes
-			if op.Kind.Pass() {
-				passes[0].Version, passes = checked.versions[r][i], passes[1:]
-			}
-		}
+		t.Spans, t.Transfers = append(t.Spans, passes...), append(t.Transfers, transfers...)
+		t.Start, t.End, busy = append(t.Start, start/by), append(t.End, end/by), append(busy, sum)
+		last, longest = max(last, end), max(longest, end-start)
+		t.PeakActivations = append(t.PeakActivations, h.MostCount)
+		t.PeakMemory, t.Memory = append(t.PeakMemory, h.Most/by), append(t.Memory, levels)
 	}
-	total := 0.0
+	idle := 0.0
 	for _, b := range busy {
-		t.Idle = append(t.Idle, t.StepTime-b)
-		total += t.StepTime - b
+		t.Idle, idle = append(t.Idle, (longest-b)/by), idle+longest-b
 	}
-	if t.StepTime > 0 {
-		t.Bubble = total / (t.StepTime * float64(len(busy)))
+	if t.Makespan, t.StepTime = last/by, longest/by; longest > 0 {
+		t.Bubble = idle / (longest * float64(len(busy)))
 	}
 	return t, nil
-}
-
-// hold adds what a rank saves as time goes on.
-func (t *Timeline) hold(p *Plan, costs Costs, r int, passes []Span) {
-	h := NewActivations(costs, p.On(r), p.Ranks[r])
-	levels := []Level{}
-	level := func(at float64) { // of several at one time the last stays
-		n := len(levels)
-		switch {
-		case n > 0 && levels[n-1].Held == h.Held:
-		case n > 0 && levels[n-1].At == at:
-			levels[n-1].Held = h.Held
-		default:
-			levels = append(levels, Level{at, h.Held})
-		}
-	}
-	for _, s := range passes {
-		h.Start(s.Op)
-		level(s.Start)
-		h.End(s.Op)
-		level(s.End)
-	}
-	t.PeakActivations = append(t.PeakActivations, h.MostCount)
-	t.PeakMemory = append(t.PeakMemory, h.Most)
-	t.Memory = append(t.Memory, levels)
 }
 
 // Of returns the spans of a rank's passes, in its order.
@@ -133,46 +139,4 @@ func spansOf(spans []Span, rank int) []Span {
 	from, _ := slices.BinarySearchFunc(spans, rank, func(s Span, r int) int { return s.Rank - r })
 	to, _ := slices.BinarySearchFunc(spans, rank+1, func(s Span, r int) int { return s.Rank - r })
 	return spans[from:to]
-}
-
-// SimulateShares is Simulate with costs of a rank's whole share of the model, so that schedules with different numbers
-// of blocks a rank can be compared: costs are a list with a value for each of d equal parts of the model, or one for
-// all, where d is the number of blocks with one a rank. In a plan of v·d blocks each is a v-th of such a part, and
-// takes a v-th of its time and memory. Where a block is on several ranks they share its micro-batches, and v is 1.
-func (p *Plan) SimulateShares(c Costs) (Timeline, error) {
-	v := p.Chunks()
-	t, err := p.Simulate(c.Spread(v))
-	if err != nil || v == 1 {
-		return t, err
-	}
-	// Dividing at the end keeps what is counted in integers exact until here.
-	shared := []*float64{&t.Makespan, &t.StepTime}
-	for _, list := range [][]float64{t.Start, t.End, t.Idle, t.PeakMemory} {
-		for i := range list {
-			shared = append(shared, &list[i])
-		}
-	}
-	for _, spans := range [][]Span{t.Spans, t.Transfers} {
-		for i := range spans {
-			shared = append(shared, &spans[i].Start, &spans[i].End)
-		}
-	}
-	for _, levels := range t.Memory {
-		for i := range levels {
-			shared = append(shared, &levels[i].At, &levels[i].Held)
-		}
-	}
-	for _, x := range shared {
-		*x /= float64(v)
-	}
-	return t, nil
-}
-
-// Chunks is the number of pieces that a rank's share of the model is in: blocks for each rank where each is on one
-// rank.
-func (p *Plan) Chunks() int {
-	if len(p.Ranks) == 0 {
-		return 1
-	}
-	return max(1, len(p.Blocks)/len(p.Ranks))
 }

@@ -28,53 +28,15 @@ func randomCosts(random *rand.Rand, stages int) Costs {
 	return c
 }
 
-// dumbEnds gives the end of each operation by going over all of them until nothing changes, looking for inputs in the
-// lists.
-func dumbEnds(p *Plan, c Costs) [][]float64 {
-	ends := make([][]float64, len(p.Ranks))
-	for r, list := range p.Ranks {
-		ends[r] = make([]float64, len(list))
-	}
-	for changed := true; changed; {
-		changed = false
-		for r, list := range p.Ranks {
-			for i, a := range list {
-				start := 0.0
-				if i > 0 {
-					start = ends[r][i-1]
-				}
-				for q, others := range p.Ranks {
-					for j, b := range others {
-						gives := b.Micro == a.Micro && (a.Kind == Forward && b.Kind == Forward && b.Block == a.Block-1 ||
-							(a.Kind == Backward || a.Kind == InputGrad) && (b.Kind == Backward || b.Kind == InputGrad) && b.Block == a.Block+1)
-						adds := a.Kind == Update && b.Block == a.Unit && (b.Kind == Backward || b.Kind == WeightGrad) &&
-							b.Micro <= a.Micro && b.Micro > a.Micro-p.Every
-						if gives || adds {
-							at := ends[q][j]
-							if q != r && c.Link != nil {
-								at += c.Link(q, r)
-							}
-							start = max(start, at)
-						}
-					}
-				}
-				if end := start + c.Took(a); end != ends[r][i] {
-					ends[r][i], changed = end, true
-				}
-			}
-		}
-	}
-	return ends
-}
-
-// dumbMemory is the most that a rank holds, looked for at the start of each forward pass.
+// dumbMemory is the most that a rank holds, looked for at the start of each pass.
 func dumbMemory(p *Plan, c Costs, r int) (count int, memory float64) {
 	for i := range p.Ranks[r] {
 		held := map[[2]int]float64{}
 		for j, a := range p.Ranks[r][:i+1] {
 			key, size := [2]int{a.Block, a.Micro}, of(c.Activation, a.Block, 1)
+			again := Op{Kind: Recompute, Block: a.Block, Micro: a.Micro}
 			switch {
-			case a.Kind == Forward:
+			case a.Kind == Recompute, a.Kind == Forward && !slices.Contains(p.Ranks[r], again):
 				held[key] = size
 			case j == i: // has not ended
 			case a.Kind == InputGrad:
@@ -92,57 +54,62 @@ func dumbMemory(p *Plan, c Costs, r int) (count int, memory float64) {
 	return count, memory
 }
 
-// TestSimulateRandom compares random schedules at random costs with the dumb ones, exactly.
+// TestSimulateRandom compares random plans at random costs, with their messages or without, with the second checker's
+// clock, exactly.
 func TestSimulateRandom(t *testing.T) {
-	random := rand.New(rand.NewPCG(5, 6))
-	for range 400 {
-		s := randomSchedule(random)
-		for r, list := range s.Ranks { // an update of each unit
-			all := slices.DeleteFunc(slices.Clone(list), func(op Op) bool { return op.Kind == Update && op.Unit < 0 })
-			for _, u := range s.UnitsOn(r) {
-				all = append(all, Op{Kind: Update, Unit: u, Micro: s.Micro - 1})
-			}
-			if len(s.UnitsOn(r)) > 0 && list[len(list)-1].Unit < 0 {
-				s.Ranks[r] = all
-			}
+	random := rand.New(rand.NewPCG(11, 12))
+	for n := range 1500 {
+		p := randomPlan(random)
+		if n%3 == 0 {
+			p = randomSchedule(random)
 		}
-		c := randomCosts(random, len(s.Blocks))
-		timeline, err := s.Simulate(c)
-		if err != nil {
-			t.Fatalf("%v: %v", s, err)
+		c := randomCosts(random, len(p.Blocks))
+		salt := random.IntN(5)
+		c.Transfer = func(op Op) float64 { return float64((int(op.Kind) + salt*op.Unit + op.Block) % 4) }
+		timeline := simulated(t, p, c)
+		if q, err := p.WithMessages(); err == nil {
+			p = q
 		}
-		ends := dumbEnds(s, c)
+		d := &dumb{Plan: p, costs: c}
+		if !d.play() {
+			t.Fatalf("%vthe second checker refuses it", p)
+		}
 		makespan, step, busy := 0.0, 0.0, 0.0
-		for r, list := range s.Ranks {
-			spans := timeline.Of(r)
-			if len(spans) != len(list) {
-				t.Fatalf("%v: rank %d has %d spans of %d actions", s, r, len(spans), len(list))
+		for r, list := range p.Ranks {
+			passes := timeline.Of(r)
+			if n := len(passes); n > 0 {
+				makespan, step = max(makespan, passes[n-1].End), max(step, passes[n-1].End-passes[0].Start)
 			}
-			for i, span := range spans {
-				if span.Op != list[i] || span.Rank != r || span.End != ends[r][i] || span.Start != ends[r][i]-c.Took(list[i]) {
-					t.Fatalf("%v: %+v of rank %d, want an end at %v", s, span, r, ends[r][i])
+			for i, op := range list {
+				if d.r = r; op.Kind.Pass() {
+					if s := passes[0]; s.Op != op || s.Rank != r || s.End != d.ends[r][i] || s.Start != s.End-d.takes(op) {
+						t.Fatalf("%vrank %d, position %d: %+v, want the end %v", p, r, i, s, d.ends[r][i])
+					}
+					busy += d.takes(op)
+					passes = passes[1:]
+				} else if op.beside() && op.Kind != Send {
+					at := slices.IndexFunc(timeline.Transfers, func(s Span) bool { return s.Rank == r && s.Op == op && s.End == d.ends[r][i] })
+					if at < 0 {
+						t.Fatalf("%vrank %d, position %d: %v does not end at %v: %+v", p, r, i, p.Text(op), d.ends[r][i], timeline.Transfers)
+					}
 				}
-				busy += span.End - span.Start
 			}
-			if n := len(spans); n > 0 {
-				makespan, step = max(makespan, spans[n-1].End), max(step, spans[n-1].End-spans[0].Start)
-			}
-			count, memory := dumbMemory(s, c, r)
+			count, memory := dumbMemory(p, c, r)
 			most := 0.0
 			for _, l := range timeline.Memory[r] {
 				most = max(most, l.Held)
 			}
-			if timeline.PeakActivations[r] != count || timeline.PeakMemory[r] != memory || most > memory {
-				t.Errorf("%v: rank %d holds %d and %v, at most %v over time; want %d and %v", s, r, timeline.PeakActivations[r],
+			if timeline.PeakActivations[r] != count || timeline.PeakMemory[r] != memory || most > memory || len(passes) > 0 {
+				t.Fatalf("%v: rank %d holds %d and %v, at most %v over time; want %d and %v", p, r, timeline.PeakActivations[r],
 					timeline.PeakMemory[r], most, count, memory)
 			}
 		}
 		bubble := 0.0
 		if step > 0 {
-			bubble = 1 - busy/step/float64(len(s.Ranks))
+			bubble = 1 - busy/step/float64(len(p.Ranks))
 		}
 		if timeline.Makespan != makespan || timeline.StepTime != step || math.Abs(timeline.Bubble-bubble) > 1e-12 {
-			t.Errorf("%v: makespan %v, step %v, bubble %v; want %v, %v, %v", s, timeline.Makespan, timeline.StepTime, timeline.Bubble, makespan, step, bubble)
+			t.Errorf("%v: makespan %v, step %v, bubble %v; want %v, %v, %v", p, timeline.Makespan, timeline.StepTime, timeline.Bubble, makespan, step, bubble)
 		}
 	}
 }
@@ -188,36 +155,4 @@ func simulated(t *testing.T, p *Plan, c Costs) Timeline {
 		t.Fatalf("%v%v", p, err)
 	}
 	return timeline
-}
-
-// TestSimulatePlans compares random plans of all kinds of operations, at random costs, with the second checker's clock.
-func TestSimulatePlans(t *testing.T) {
-	random := rand.New(rand.NewPCG(11, 12))
-	for range 1500 {
-		p := randomPlan(random)
-		c := randomCosts(random, len(p.Blocks))
-		salt := random.IntN(5)
-		c.Transfer = func(op Op) float64 { return float64((int(op.Kind) + salt*op.Unit + op.Block) % 4) }
-		timeline := simulated(t, p, c)
-		d := &dumb{Plan: p, costs: c}
-		if !d.play() {
-			t.Fatalf("%vthe second checker refuses it", p)
-		}
-		for r, list := range p.Ranks {
-			passes := timeline.Of(r)
-			for i, op := range list {
-				if op.Kind.Pass() {
-					if passes[0].Op != op || passes[0].End != d.ends[r][i] {
-						t.Fatalf("%vrank %d, position %d: %+v, want the end %v", p, r, i, passes[0], d.ends[r][i])
-					}
-					passes = passes[1:]
-				} else if op.beside() {
-					at := slices.IndexFunc(timeline.Transfers, func(s Span) bool { return s.Rank == r && s.Op == op && s.End == d.ends[r][i] })
-					if at < 0 && op.Kind != Send {
-						t.Fatalf("%vrank %d, position %d: %v does not end at %v: %+v", p, r, i, p.Text(op), d.ends[r][i], timeline.Transfers)
-					}
-				}
-			}
-		}
-	}
 }

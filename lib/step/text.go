@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// lineWidth is how wide a line of a plan may be.
+const lineWidth = 100
+
 // Blocks returns n blocks with no names, and a unit for each: a pipeline's stages.
 func Blocks(n int) (blocks []Block, units []Unit) {
 	blocks, units = make([]Block, n), make([]Unit, n)
@@ -24,8 +27,8 @@ func Blocks(n int) (blocks []Block, units []Unit) {
 //	rank 0: 0F0 0F1 0B0 0B1 0U1
 //	rank 1: 1F0 1B0 1F1 1B1 1U1
 //
-// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and the unit of the
-// same number. Ranks with equal lists have one line:
+// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and, where there are as
+// many units, the unit of the same number. Ranks with equal lists have them once, in as many lines as it takes:
 //
 //	plan zero-3 blocks=2 microbatches=1 every=1 weights=flush
 //	axis data size=4 groups=0-3
@@ -37,26 +40,26 @@ func Blocks(n int) (blocks []Block, units []Unit) {
 // it is written, as in 2SEND_F0>3. A name that is not made of letters, digits and -_.+/ alone is quoted as in Go.
 func (p *Plan) String() string {
 	var b strings.Builder
-	head, schedule := p.header()
-	for _, line := range head {
+	for _, line := range p.header() {
 		fmt.Fprintln(&b, line)
 	}
-	type group struct {
-		ranks []int
-		list  string
+	ranks, lists := map[string][]int{}, p.lists()
+	for r, list := range lists {
+		text := strings.Join(list, " ")
+		ranks[text] = append(ranks[text], r)
 	}
-	var groups []*group
-	same := map[string]*group{}
-	for r, list := range p.lists() {
-		text := strings.Join(append([]string{""}, list...), " ")
-		if same[text] == nil || schedule { // of a schedule each rank has a line, as in version 0.1
-			same[text] = &group{list: text}
-			groups = append(groups, same[text])
+	for r, list := range lists {
+		if same := ranks[strings.Join(list, " ")]; same[0] == r {
+			line := numbered("rank", same) + ":"
+			for _, op := range list {
+				if len(line)+len(op) >= lineWidth {
+					fmt.Fprintln(&b, line)
+					line = "   "
+				}
+				line += " " + op
+			}
+			fmt.Fprintln(&b, line)
 		}
-		same[text].ranks = append(same[text].ranks, r)
-	}
-	for _, g := range groups {
-		fmt.Fprintf(&b, "%s:%s\n", numbered("rank", g.ranks), g.list)
 	}
 	return b.String()
 }
@@ -66,8 +69,7 @@ func (p *Plan) String() string {
 // before those of the ranks.
 func (p *Plan) WriteCSV(w io.Writer) error {
 	out := bufio.NewWriter(w) // an error comes back from Flush
-	head, _ := p.header()
-	for _, line := range head {
+	for _, line := range p.header() {
 		fmt.Fprintf(out, "# %s\n", line)
 	}
 	for _, list := range p.lists() {
@@ -95,37 +97,34 @@ func (p *Plan) lists() [][]string {
 }
 
 // header is all but the ranks' lists, in lines. A schedule has one: all else in it is as usual.
-func (p *Plan) header() (lines []string, schedule bool) {
+func (p *Plan) header() []string {
+	var lines []string
 	for _, a := range p.Axes {
 		var groups []string
 		for _, g := range a.Groups {
 			groups = append(groups, setText(g))
 		}
-		line := fmt.Sprintf("axis %s size=%d", quote(a.Name), a.Size)
-		if len(groups) > 0 {
-			line += " groups=" + strings.Join(groups, "|")
-		}
-		lines = append(lines, line)
+		lines = append(lines, fmt.Sprintf("axis %s size=%d", quote(a.Name), a.Size)+field("groups", strings.Join(groups, "|")))
 	}
 	lines = append(lines, alike("unit", len(p.Units), func(u int) string {
 		unit := p.Units[u]
 		return named(unit.Name) + field("reduce", strings.Join(unit.Reduce, ",")) + field("shard", unit.Shard)
 	})...)
 	lines = append(lines, alike("block", len(p.Blocks), func(b int) string {
-		if units := p.Blocks[b].Units; !slices.Equal(units, []int{b}) {
+		if units := p.Blocks[b].Units; len(p.Units) != len(p.Blocks) || !slices.Equal(units, []int{b}) {
 			return named(p.Blocks[b].Name) + " units=" + setText(units)
 		}
 		return named(p.Blocks[b].Name)
 	})...)
-	word, blocks, units := "plan", "blocks", ""
-	if len(p.Units) != len(p.Blocks) {
-		units = fmt.Sprintf(" units=%d", len(p.Units))
-	} else if schedule = len(lines) == 0; schedule {
-		word, blocks = "schedule", "stages"
+	first := fmt.Sprintf("plan %s blocks=%d units=%d", quote(p.Name), len(p.Blocks), len(p.Units))
+	if len(p.Units) == len(p.Blocks) {
+		first = fmt.Sprintf("plan %s blocks=%d", quote(p.Name), len(p.Blocks))
+		if len(lines) == 0 {
+			first = fmt.Sprintf("schedule %s stages=%d", quote(p.Name), len(p.Blocks))
+		}
 	}
-	first := fmt.Sprintf("%s %s %s=%d%s microbatches=%d every=%d weights=%s", word, quote(p.Name), blocks,
-		len(p.Blocks), units, p.Micro, p.Every, p.Weights)
-	return append([]string{first}, lines...), schedule
+	first += fmt.Sprintf(" microbatches=%d every=%d weights=%s", p.Micro, p.Every, p.Weights)
+	return append([]string{first}, lines...)
 }
 
 // alike writes lines for n things, one for several that follow each other and are alike, none where nothing is said.

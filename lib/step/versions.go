@@ -20,7 +20,21 @@ func (p *Plan) Versions() ([][]int, error) {
 }
 
 func (p *Plan) versionsOf(links *links) ([][]int, error) {
-	versions := p.made()
+	versions := make([][]int, len(p.Ranks)) // at first the newest that the rank has of what an operation uses or makes
+	for r, list := range p.Ranks {
+		versions[r] = make([]int, len(list))
+		newest, all := map[int]int{}, p.UnitsOn(r)
+		for i, op := range list {
+			for k, u := range p.touched(op, all) {
+				if op.Kind == Update {
+					newest[u]++
+				}
+				if k == 0 && op.Kind.Pass() {
+					versions[r][i] = newest[u]
+				}
+			}
+		}
+	}
 	for r, list := range p.Ranks {
 		began := map[[2]int]int{} // versions by block and micro-batch
 		for i, op := range list {
@@ -57,30 +71,6 @@ func (p *Plan) version(at place, links *links, versions [][]int) int {
 	return versions[at.rank][at.at]
 }
 
-// made returns, for each operation of each rank's list, the newest version that the rank then has of the block's
-// weights; for an update, the one that it makes.
-func (p *Plan) made() [][]int {
-	made := make([][]int, len(p.Ranks))
-	for r, list := range p.Ranks {
-		made[r] = make([]int, len(list))
-		newest, all := map[int]int{}, p.UnitsOn(r)
-		for i, op := range list {
-			if !op.Kind.Pass() {
-				continue
-			}
-			for k, u := range p.touched(op, all) {
-				if op.Kind == Update {
-					newest[u]++
-				}
-				if k == 0 {
-					made[r][i] = newest[u]
-				}
-			}
-		}
-	}
-	return made
-}
-
 // KeptVersions returns, for each rank, the most versions of its weights that it has at a time, by unit. A version is
 // kept from the update that makes it until the next one is made and no pass that uses it is left. Errors are those of
 // [Plan.Versions].
@@ -92,24 +82,21 @@ func (p *Plan) KeptVersions() ([]map[int]int, error) {
 	kept := make([]map[int]int, len(p.Ranks))
 	for r, list := range p.Ranks {
 		kept[r] = map[int]int{}
-		last := map[[2]int]int{} // of each unit and version, the last position that uses it
-		for i, op := range list {
-			if op.Kind.Pass() && op.Kind != Update {
-				for _, u := range p.touched(op, nil) {
-					kept[r][u] = 1 // at the least
-					last[[2]int{u, versions[r][i]}] = i
+		later := map[int]map[int]bool{} // by unit, the versions that are there and passes further behind use
+		all := p.UnitsOn(r)
+		for i, op := range slices.Backward(list) {
+			for _, u := range p.touched(op, all) {
+				switch {
+				case op.Kind == Update:
+					delete(later[u], versions[r][i]) // before this there is none
+					kept[r][u] = max(kept[r][u], len(later[u])+1)
+				case op.Kind.Pass():
+					if later[u] == nil {
+						later[u] = map[int]bool{}
+					}
+					later[u][versions[r][i]] = true
+					kept[r][u] = max(kept[r][u], 1)
 				}
-			}
-		}
-		all, old := p.UnitsOn(r), map[int][]int{} // of each unit, the last uses of versions before the newest
-		for i, op := range list {
-			if op.Kind != Update {
-				continue
-			}
-			for _, u := range op.units(all) {
-				old[u] = append(old[u], last[[2]int{u, versions[r][i] - 1}])
-				old[u] = slices.DeleteFunc(old[u], func(at int) bool { return at < i })
-				kept[r][u] = max(kept[r][u], len(old[u])+1)
 			}
 		}
 	}
