@@ -11,17 +11,19 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/zero"
+	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
 // The names, in the trainer's Traffic, of what goes between ranks.
 const (
 	BetweenStages = engine.BetweenStages // activations and their gradients, to the stages before and behind
-	BetweenRanks  = "replica"            // gradients of replicas
+	BetweenRanks  = "replica"            // gradients of replicas, and parameters where ZeRO shards over them
+	BetweenShards = "shard"              // the same, where only some replicas share a copy of the state
 )
 
 // compose writes the layout's plan: one technique after another rewrites that of one device. It returns the parameters of
 // the plan's units, too, and how many blocks each stage has.
-func (l Layout) compose(model chain.Model, tokens []string) (p *step.Plan, members [][]int, cut []int, err error) {
+func (l Layout) compose(r train.Recipe, model chain.Model, tokens []string) (p *step.Plan, members [][]int, cut []int, err error) {
 	p, members = engine.Serial(model, l.Microbatches)
 	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
 	if l.shards() > 1 {
@@ -42,15 +44,22 @@ func (l Layout) compose(model chain.Model, tokens []string) (p *step.Plan, membe
 	if p, err = pipeline.Spread(p, order, cut); err != nil {
 		return nil, nil, nil, err
 	}
-	if l.Recompute {
-		p = recompute.Stages(p)
-	}
-	p = p.Copies(l.Replicas, BetweenRanks)
 	switch {
-	case l.ZeRO > 0 && l.shards() > 1:
-		p = zero.Shard(p, l.ZeRO, l.Prefetch, 0, inside)
-	case l.ZeRO > 0 && l.Replicas > 1:
-		p = zero.Shard(p, l.ZeRO, l.Prefetch, 1+l.Prefetch, BetweenRanks)
+	case l.Recompute:
+		p = recompute.Stages(p)
+	case l.Partition:
+		p.Inside(Tensor, l.Tensor)
+		p = residual.Partition(recompute.Blocks(p), Tensor)
 	}
-	return ddp.Average(p, true, false), members, cut, nil
+	along, pending := inside, 0
+	if l.shards() == 1 {
+		along, pending = BetweenRanks, 1+l.Prefetch
+	}
+	if l.Shards > 0 {
+		along, p = BetweenShards, p.Copies(l.Shards, BetweenShards)
+	}
+	if p = p.Copies(l.Replicas/max(1, l.Shards), BetweenRanks); l.ZeRO > 0 && l.shards()*l.Replicas > 1 {
+		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
+	}
+	return l.Offload.Into(ddp.Average(p, true, false), r), members, cut, nil
 }

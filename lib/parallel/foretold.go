@@ -33,7 +33,7 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	f := foretold{Layout: l, setup: s, rows: int64(rows / (l.Replicas * l.Data * l.Microbatches)),
 		policy: train.Recipe{Precision: s.Precision}.Policy()}
 	f.list()
-	p, members, _, err := l.compose(f.model, f.tokens())
+	p, members, _, err := l.compose(train.Recipe{Precision: s.Precision}, f.model, f.tokens())
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (f *foretold) sizes(p *step.Plan, members [][]int) (device, rank step.Sizes
 		rank.Reduced = append(rank.Reduced, left)
 	}
 	rank.Input = []int64{f.between() * int64(f.shards())}
-	device.Input = rank.Input
+	device.Input = []int64{f.between()}
 	return device, rank
 }
 
@@ -206,6 +206,9 @@ func (f *foretold) pass(op step.Op, last int) {
 		each, ends := 2, count(first) // an all-reduce behind attention, perceptron and embeddings,
 		if f.TensorSequence {         // in two parts, and an all-gather before the head
 			each, ends = 4, count(first)+count(end)
+		}
+		if f.Partition && op.Kind == step.Recompute { // block by block, whose outputs nobody needs again
+			each, ends = 1, 0
 		}
 		f.layers(each*count(layer) + ends)
 		if end && f.Tensor > 1 { // the loss: of each token's logits the largest, the sum of the exponentials, the target's

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/step"
@@ -48,6 +49,8 @@ type Layout struct {
 	ZeRO int `json:"zero,omitempty"`
 	// Prefetch is how many passes ahead of its use a block's parameters are gathered, in stage 3.
 	Prefetch int `json:"prefetch,omitempty"`
+	// Shards is how many neighbouring replicas share one copy of the state, where ZeRO shards over replicas; 0 is all.
+	Shards int `json:"shards,omitempty"`
 
 	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both
 	// what devices share. Chunks is how many stages each rank has, where it has several.
@@ -62,6 +65,11 @@ type Layout struct {
 	Cut []int `json:"cut,omitempty"`
 	// Recompute keeps of a micro-batch only the input of a stage between the passes.
 	Recompute bool `json:"recompute,omitempty"`
+	// Partition keeps of a micro-batch only the inputs of blocks, and of these on each device that shares layers only a part
+	// (ZeRO-R's P_a, Rajbhandari et al. 2020, §6.1).
+	Partition bool `json:"partition,omitempty"`
+	// Offload is what lies in the host's memory, or is done there. Updates are for ranks of one device.
+	Offload offload.Host `json:"offload,omitzero"`
 
 	// Hosts is how many machines the ranks are dealt to, in their order, the same number to each: the ranks of a pipeline are
 	// neighbours. A rank's own devices are always on one host.
@@ -99,8 +107,11 @@ func (l Layout) shards() int { l = l.whole(); return l.Data * l.Ring * l.Ulysses
 func (l Layout) Between() (axes []string) {
 	l = l.whole()
 	each := l.Ranks() / l.Hosts
-	if l.Hosts > 1 && l.Replicas > 1 {
+	if l.Hosts > 1 && l.Replicas > max(1, l.Shards) {
 		axes = append(axes, BetweenRanks)
+	}
+	if l.Shards > 0 && l.Shards*l.Pipe > each {
+		axes = append(axes, BetweenShards)
 	}
 	if each%l.Pipe != 0 {
 		axes = append(axes, BetweenStages)
@@ -116,6 +127,7 @@ func (l Layout) Validate() error {
 	}{
 		{"Replicas", l.Replicas}, {"Pipe", l.Pipe}, {"Data", l.Data}, {"Ring", l.Ring}, {"Ulysses", l.Ulysses}, {"Tensor", l.Tensor},
 		{"Chunks", l.Chunks}, {"Microbatches", l.Microbatches}, {"Hosts", l.Hosts}, {"ZeRO", l.ZeRO}, {"Prefetch", l.Prefetch},
+		{"Shards", l.Shards},
 	} {
 		if f.value < 0 || f.value > 1<<20 {
 			return fmt.Errorf("parallel: Layout.%s is %d: set it to at least 1, or to 0 for the default", f.name, f.value)
@@ -129,8 +141,17 @@ func (l Layout) Validate() error {
 		return fmt.Errorf("parallel: Layout.Prefetch is %d in stage %d of ZeRO, whose parameters are there already: leave it 0", l.Prefetch, l.ZeRO)
 	case l.TensorSequence && l.Tensor == 1:
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
+	case l.Shards > 0 && (l.ZeRO == 0 || l.shards() > 1 || l.Replicas%l.Shards != 0):
+		return fmt.Errorf("parallel: Layout.Shards is %d, with ZeRO=%d, %d replicas and %d devices of a rank that share its state: choose "+
+			"a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards, l.ZeRO, l.Replicas, l.shards())
+	case l.Partition && (l.Tensor == 1 || l.TensorSequence || l.Recompute):
+		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it is for devices that "+
+			"share layers and have whole activations between them, and recomputes block by block", l.Tensor, l.TensorSequence, l.Recompute)
 	case l.Ranks()%l.Hosts != 0:
 		return fmt.Errorf("parallel: Layout.Hosts is %d, and there are %d ranks: choose a number that divides them", l.Hosts, l.Ranks())
+	}
+	if err := l.Offload.Validate(); err != nil {
+		return err
 	}
 	_, err := l.schedule()
 	return err

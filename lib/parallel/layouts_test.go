@@ -13,6 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
@@ -57,6 +58,7 @@ func (f form) String() string {
 		name string
 		is   bool
 	}{{string(f.placement), l.Ring > 1}, {"tensor-sequence", l.TensorSequence}, {string(l.Schedule), l.Pipe > 1}, {"recompute", l.Recompute},
+		{"partition", l.Partition}, {fmt.Sprintf("shards=%d", l.Shards), l.Shards > 0}, {fmt.Sprintf("offload=%+v", l.Offload), l.Offload != offload.Host{}},
 		{"clip", f.clip > 0}} {
 		if part.is && part.name != "" {
 			text += "," + part.name
@@ -69,7 +71,7 @@ func (f form) String() string {
 func (f form) factors() []any {
 	l := f.Layout
 	return []any{l.Replicas > 1, l.Data > 1, l.Pipe > 1, l.Tensor > 1, l.Ring > 1, l.Ulysses > 1, l.ZeRO, f.placement, l.TensorSequence, l.Schedule,
-		l.Recompute, f.clip > 0}
+		l.Recompute, l.Partition, l.Shards, l.Offload, f.clip > 0}
 }
 
 // formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout may have besides:
@@ -115,6 +117,14 @@ func formsOf() (all []form) {
 			all = append(all, f)
 		}
 	}
+	for _, l := range []parallel.Layout{
+		{Data: 2, Tensor: 4, Partition: true, ZeRO: 2}, {Pipe: 2, Tensor: 2, Data: 2, Partition: true, Schedule: pipeline.KindZBH1},
+		{Replicas: 4, ZeRO: 3, Shards: 2}, {Replicas: 4, ZeRO: 1, Shards: 2, Offload: offload.Host{Update: true}},
+		{Replicas: 2, Pipe: 2, Offload: offload.Host{Update: true, Activations: true, Prefetch: 1}},
+		{Replicas: 2, Data: 2, Offload: offload.Host{Optimizer: true, Activations: true, Prefetch: 1}},
+	} {
+		all = append(all, form{layers: 2, Layout: l})
+	}
 	return all
 }
 
@@ -138,7 +148,7 @@ func TestLayouts(t *testing.T) {
 	}
 	alone := map[baseline][]train.Metrics{}
 	worst, forms := 0.0, formsOf()
-	if n := len(forms); n != 4+4*16 { // of the 20 layouts 16 have devices with other rows or tokens
+	if n := len(forms); n != 4+4*16+6 { // of the 20 layouts 16 have devices with other rows or tokens; and six that are written out
 		t.Errorf("%d runs", n)
 	}
 	for _, f := range systest.Pairwise(t, forms, form.factors) {

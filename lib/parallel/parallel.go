@@ -68,7 +68,7 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 		return nil, err
 	}
 	r.Model = model
-	one, members, cut, err := l.compose(model, shares.Tokens)
+	one, members, cut, err := l.compose(r, model, shares.Tokens)
 	if err == nil {
 		err = one.Check()
 	}

@@ -32,6 +32,10 @@ func TestTraffic(t *testing.T) {
 			{Replicas: 2, Data: 2, Tensor: 2, Recompute: true},
 			{Data: 2, Tensor: 2, TensorSequence: true, ZeRO: 2, Microbatches: 2},
 			{Data: 2, Ring: 2, Ulysses: 2, Recompute: true},
+			{Data: 2, Tensor: 2, Partition: true},
+			{Replicas: 2, Tensor: 2, Partition: true, Microbatches: 2},
+			{Replicas: 4, ZeRO: 3, Shards: 2},
+			{Replicas: 2, ZeRO: 1, Pipe: 2},
 		}},
 		{tied, []parallel.Layout{
 			{Data: 2, ZeRO: 3},
