@@ -18,8 +18,8 @@ const (
 
 // Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out
 // what follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all
-// micro-batches, and weights is flush. A list may go on in the next lines. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the
-// line's number.
+// micro-batches, and weights is flush. A list may go on in the next lines. Whether the plan can be carried out is for
+// [Plan.Check] to say. Errors have the line's number.
 func Parse(text string) (*Plan, error) {
 	var p parser
 	err := p.lines(text, func(line string) error {
