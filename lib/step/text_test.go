@@ -220,3 +220,11 @@ func anything(p *Plan) {
 	_, _ = p.Traffic(Sizes{})
 	p.PeakActivations()
 }
+
+// TestCSVNotes: comments that say nothing of the plan are passed over, before its first line and behind it.
+func TestCSVNotes(t *testing.T) {
+	const text = "# of a run\n#schedule mine stages=2\n# a note\n0F0,0F1,0B0,0B1,0U1\n# another\n1F0,1B0,1F1,1B1,1U1"
+	if got, err := ReadCSV(strings.NewReader(text)); err != nil || !reflect.DeepEqual(got, parsed(t, small)) {
+		t.Errorf("%v(%v)", got, err)
+	}
+}
