@@ -105,7 +105,10 @@ func (p *Plan) header() []string {
 			groups = append(groups, setText(g))
 		}
 		line := fmt.Sprintf("axis %s size=%d", quote(a.Name), a.Size)
-		lines = append(lines, line+field("groups", strings.Join(groups, "|")))
+		if len(groups) > 0 {
+			line += " groups=" + strings.Join(groups, "|")
+		}
+		lines = append(lines, line)
 	}
 	lines = append(lines, alike("unit", len(p.Units), func(u int) string {
 		unit := p.Units[u]

@@ -180,7 +180,7 @@ func TestCSVFaults(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0",
-		"schedule stages=1\nrank 0: 1B0") {
+		"schedule stages=1\nrank 0: 1B0", "plan x\naxis a groups=\nrank 0: 0F0\n0B0") {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
