@@ -17,8 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A second implementation of asynchronous training, as plain as it can be: lists of versions of each stage's parameters, whole
-// models made of them, and the papers' formulas.
+// A second implementation of asynchronous training, as plain as it can be: lists of versions of each stage's
+// parameters, whole models made of them, and the papers' formulas.
 
 // free is a recipe of four blocks with no parameter in common, and a rule that keeps nothing.
 func free() train.Recipe { return train.Recipe{Model: toy.Layers(4, false), Rule: optim.SGD(freeRate)} }
@@ -159,8 +159,8 @@ func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int,
 	return r
 }
 
-// TestAsynchronous holds PipeDream, with both ways to choose versions, and PipeDream-2BW against the papers' formulas, and
-// against synchronous training, which learns something else. A rank keeps as many versions as its schedule says.
+// TestAsynchronous holds PipeDream, with both ways to choose versions, and PipeDream-2BW against the papers' formulas,
+// and against synchronous training, which learns something else. A rank keeps as many versions as its schedule says.
 func TestAsynchronous(t *testing.T) {
 	const steps, m = 2, 8
 	backend, batches := devices(t), toyBatches(m*microRows)

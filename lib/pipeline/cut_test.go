@@ -44,8 +44,8 @@ func cuts(n, stages int) (all [][]int) {
 	return all
 }
 
-// bestCut looks at all cuts, and returns one with the least worst cost of those that fit, whose first stage is the shortest of
-// these, and with what is behind it cut in the same way; and the least memory that any cut needs.
+// bestCut looks at all cuts, and returns one with the least worst cost of those that fit, whose first stage is the
+// shortest of these, and with what is behind it cut in the same way; and the least memory that any cut needs.
 func bestCut(costs, memory []float64, limit float64, stages int) (best []int, room float64) {
 	least := math.Inf(1)
 	room = math.Inf(1)

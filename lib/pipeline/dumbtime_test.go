@@ -6,7 +6,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// A second implementation of time, as plain as it can be, to compare the rest with.
+// A second implementation of time, as plain as it can be, in which a forward pass and a backward pass that follows it are
+// one action, as in DualPipe's paper.
 
 // span is when an action of a rank's list ran.
 type span struct{ start, end int }
@@ -15,9 +16,9 @@ type span struct{ start, end int }
 var units = map[step.Kind]int{step.Forward: 1, step.Backward: 2, step.InputGrad: 1, step.WeightGrad: 1, step.Update: 0}
 
 // dumbTimes starts each action when the one before on the rank has ended and what it needs is there; messages take no
-// time. It goes over all ranks again and again until nothing changes. What can never start is not in the result. With
-// pairs, a forward pass and a backward pass that follows it are one action, whose outputs come at its end.
-func dumbTimes(s *step.Plan, costs map[step.Kind]int, pairs bool) [][]span {
+// time. It goes over all ranks again and again until nothing changes. What can never start is not in the result. The
+// outputs of a pair come at its end.
+func dumbTimes(s *step.Plan) [][]span {
 	never := -1
 	var ready [2][]int // of forward and backward passes, by stage+1 and micro-batch
 	for i := range ready {
@@ -48,7 +49,7 @@ func dumbTimes(s *step.Plan, costs map[step.Kind]int, pairs bool) [][]span {
 		for r, list := range s.Ranks {
 			for n := len(times[r]); n < len(list); n = len(times[r]) {
 				one := list[n : n+1]
-				if pairs && n+1 < len(list) && list[n].Kind == step.Forward && list[n+1].Kind == step.Backward {
+				if n+1 < len(list) && list[n].Kind == step.Forward && list[n+1].Kind == step.Backward {
 					one = list[n : n+2]
 				}
 				t, all := span{}, true
@@ -63,7 +64,7 @@ func dumbTimes(s *step.Plan, costs map[step.Kind]int, pairs bool) [][]span {
 				}
 				t.end = t.start
 				for _, a := range one {
-					t.end += costs[a.Kind]
+					t.end += units[a.Kind]
 				}
 				for _, a := range one {
 					if a.Kind == step.Forward || a.Kind == step.Backward || a.Kind == step.InputGrad {
@@ -80,8 +81,8 @@ func dumbTimes(s *step.Plan, costs map[step.Kind]int, pairs bool) [][]span {
 
 // dumbPeriod is the largest span of a rank and the largest time that a rank works, at unit costs; zeros if not all can
 // run.
-func dumbPeriod(s *step.Plan, pairs bool) (period, busy int) {
-	for r, list := range dumbTimes(s, units, pairs) {
+func dumbPeriod(s *step.Plan) (period, busy int) {
+	for r, list := range dumbTimes(s) {
 		if len(list) != len(s.Ranks[r]) {
 			return 0, 0
 		}

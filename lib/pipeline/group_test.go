@@ -25,9 +25,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestFaults has ranks of an asynchronous pipeline fail, panic, stall or be cancelled, before a step and in it. Every other
-// rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left on the
-// devices. Pipelines that flush have their faults in internal/engine, those that train together in lib/parallel.
+// TestFaults has ranks of an asynchronous pipeline fail, panic, stall or be cancelled, before a step and in it. Every
+// other rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left
+// on the devices. Pipelines that flush have their faults in internal/engine, those that train together in lib/parallel.
 func TestFaults(t *testing.T) {
 	const m = 4
 	backend := devices(t)
@@ -63,7 +63,8 @@ func stateIn(t testing.TB, dir string) (r result) {
 	return r
 }
 
-// TestAsynchronousCheckpoint goes on from a checkpoint as if it had not been: PipeDream fills the pipeline at each step.
+// TestAsynchronousCheckpoint goes on from a checkpoint as if it had not been: PipeDream fills the pipeline at each
+// step.
 func TestAsynchronousCheckpoint(t *testing.T) {
 	const m = 4
 	ctx, backend, batches, dir := context.Background(), devices(t), toyBatches(m*microRows), t.TempDir()
@@ -93,8 +94,8 @@ func TestAsynchronousCheckpoint(t *testing.T) {
 // program, built with the tag mpi.
 const envDir = "SHARDBOOK_PIPELINE_DIR"
 
-// processes are those of a job, and processForms what they train in: one pipeline of four, with one stage each and with two,
-// and two of two.
+// processes are those of a job, and processForms what they train in: one pipeline of four, with one stage each and with
+// two, and two of two.
 const processes = 4
 
 var processForms = []struct {

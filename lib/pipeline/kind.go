@@ -42,10 +42,10 @@ func (k Kind) Chunked() bool {
 	return k == KindInterleaved || k == KindBreadthFirst || k == KindLooped
 }
 
-// NewSchedule builds a named schedule. Chunks is the number of stages that a rank has: of the [Kind.Chunked] ones, where 0
-// stands for 2; for the others it must be 0 or 1, even for zb-v, which always has two. PipeDream-2BW updates every so
-// many micro-batches as is the smallest divisor of microbatches that is not below ranks. Sizes that the kind cannot
-// have, and an unknown kind, are errors.
+// NewSchedule builds a named schedule. Chunks is the number of stages that a rank has: of the [Kind.Chunked] ones,
+// where 0 stands for 2; for the others it must be 0 or 1, even for zb-v, which always has two. PipeDream-2BW updates
+// every so many micro-batches as is the smallest divisor of microbatches that is not below ranks. Sizes that the kind
+// cannot have, and an unknown kind, are errors.
 func NewSchedule(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error) {
 	if chunks == 0 && kind.Chunked() {
 		chunks = 2
@@ -73,8 +73,8 @@ func NewSchedule(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error)
 		return nil, fmt.Errorf("schedule: unknown kind %q: use one of %s", kind, strings.Join(names, ", "))
 	}
 	if chunks != 0 && chunks != 1 {
-		return nil, fmt.Errorf("schedule %s: %d chunks a rank: it takes no number of chunks; leave it out, or use %s, %s or %s",
-			kind, chunks, KindInterleaved, KindBreadthFirst, KindLooped)
+		return nil, fmt.Errorf("schedule %s: %d chunks a rank: it takes no number of chunks; "+
+			"leave it out, or use %s, %s or %s", kind, chunks, KindInterleaved, KindBreadthFirst, KindLooped)
 	}
 	return build(ranks, microbatches)
 }

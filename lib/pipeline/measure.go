@@ -24,8 +24,8 @@ type BlockCost struct {
 }
 
 // Measure runs the passes of each block of a recipe's model on a device, several times, for micro-batches of the given
-// shapes; the values that they compute with are zeros. Blocks that are alike are measured once, and the device holds one
-// block at a time.
+// shapes; the values that they compute with are zeros. Blocks that are alike are measured once, and the device holds
+// one block at a time.
 func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Recipe, inputs, targets shapes.Shape) (
 	costs []BlockCost, err error) {
 	if err := r.Validate(); err != nil {
@@ -47,8 +47,8 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 	return costs, err
 }
 
-// Costs are what the stages of a cut cost, in seconds and bytes, as [step.Plan.Simulate] and [Search] take them. A whole
-// backward pass is its two parts.
+// Costs are what the stages of a cut cost, in seconds and bytes, as [step.Plan.Simulate] and [Search] take them. A
+// whole backward pass is its two parts.
 func Costs(blocks []BlockCost, cut []int) step.Costs {
 	var c step.Costs
 	for _, n := range cut {

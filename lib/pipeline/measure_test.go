@@ -16,7 +16,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// TestMeasure measures blocks, and has a schedule simulated with what a cut of them costs. Nothing is left on the device.
+// TestMeasure measures blocks, and has a schedule simulated with what a cut of them costs. Nothing is left on the
+// device.
 func TestMeasure(t *testing.T) {
 	backend, inputs, targets := devices(t), shapes.Make(dtypes.Float32, microRows, 4), shapes.Make(dtypes.Float32, microRows, 3)
 	leaks := devicetest.NoLeaks(t, backend)
@@ -58,8 +59,8 @@ func TestMeasure(t *testing.T) {
 	checkError(t, "another width", err, `block "in"`)
 }
 
-// TestPace has passes take a time of their own, which overlap on any number of cores: a step takes at least as long as its
-// simulation, and not much longer.
+// TestPace has passes take a time of their own, which overlap on any number of cores: a step takes at least as long as
+// its simulation, and not much longer.
 func TestPace(t *testing.T) {
 	const m, unit = 4, 5 * time.Millisecond
 	backend, r, batches := devices(t), deep(false), toyBatches(m*microRows)

@@ -1,10 +1,10 @@
 // Package pipeline trains a model whose blocks are spread over ranks: each has one or more stages, runs of blocks, and
 // micro-batches go from stage to stage and back. Who computes what in which order is a schedule: a plan of a step
-// (lib/step) whose blocks are the stages. [NewSchedule] builds the published ones, [Search] looks for one, and any other
-// may be written by hand.
+// (lib/step) whose blocks are the stages. [NewSchedule] builds the published ones, [Search] looks for one, and any
+// other may be written by hand.
 //
-// [Spread] turns a schedule and a model into what each rank does, block by block. [New] runs that with a device for each
-// rank, and [Join] makes a process one rank of a group. What they return is a train.Trainer like any other.
+// [Spread] turns a schedule and a model into what each rank does, block by block. [New] runs that with a device for
+// each rank, and [Join] makes a process one rank of a group. What they return is a train.Trainer like any other.
 package pipeline
 
 import (
@@ -36,24 +36,25 @@ type Options struct {
 	// step. One that updates several times in a step ([Kind.Synchronous] is false) empties the pipeline at the end of each
 	// step, so have it be of many micro-batches.
 	Schedule *step.Plan
-	// Cut is how many blocks of the model each stage has, in order; nil is [Even]. [Balance] finds one by the blocks' costs.
+	// Cut is how many blocks of the model each stage has, in order; nil is [Even]. [Balance] finds one by the blocks'
+	// costs.
 	Cut []int
-	// Replicas is how many pipelines train together, each with its part of the batch's rows (data parallelism); 0 is 1. The
-	// first ranks of the group are the first pipeline, and so on.
+	// Replicas is how many pipelines train together, each with its part of the batch's rows (data parallelism); 0 is 1.
+	// The first ranks of the group are the first pipeline, and so on.
 	Replicas int
-	// Recompute saves of each micro-batch only the input of a stage between the passes, and recomputes the stage before its
-	// backward pass (Huang et al. 2019, "GPipe", §2.3). Otherwise what is costly to recompute is saved.
+	// Recompute saves of each micro-batch only the input of a stage between the passes, and recomputes the stage before
+	// its backward pass (Huang et al. 2019, "GPipe", §2.3). Otherwise what is costly to recompute is saved.
 	Recompute bool
-	// Fused has one program for a backward pass that the schedule does not split. It is somewhat faster than the two programs
-	// of its parts, one after another, but is rounded otherwise. Without it all schedules on several ranks have the same bits,
-	// but for parameters that several blocks or several ranks of a pipeline have, as all have in DualPipe.
+	// Fused has one program for a backward pass that the schedule does not split. It is somewhat faster than the two
+	// programs of its parts, one after another, but is rounded otherwise. Without it all schedules on several ranks have
+	// the same bits, but for parameters that several blocks or several ranks of a pipeline have, as all have in DualPipe.
 	Fused bool
 	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in one
 	// process an hour. A rank that takes longer fails the group, and the others learn by which operation.
 	Timeout time.Duration
-	// Pace, where it is not nil, has each pass of a stage take at least so long: simulated devices, whose passes overlap on
-	// any number of cores. The block of the operation is the stage. An update is one of all the rank's units, -1. Unless
-	// Fused, a backward pass that the schedule does not split is an InputGrad and a WeightGrad.
+	// Pace, where it is not nil, has each pass of a stage take at least so long: simulated devices, whose passes overlap
+	// on any number of cores. The block of the operation is the stage. An update is one of all the rank's units, -1.
+	// Unless Fused, a backward pass that the schedule does not split is an InputGrad and a WeightGrad.
 	Pace func(op step.Op) time.Duration
 	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
 	Trace *trace.Recorder
@@ -91,8 +92,8 @@ func New(ctx context.Context, backend *xla.Backend, r train.Recipe, o Options) (
 // Join makes this process's rank of a group, which runs on one of the backend's devices. The group has Options.Replicas
 // times as many ranks as the schedule; those of a pipeline are neighbours. It is a collective call: all begin with rank
 // 0's initial state.
-func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe, o Options) (train.Trainer,
-	error) {
+func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe, o Options) (
+	train.Trainer, error) {
 	s, err := o.spec(r)
 	if err != nil {
 		return nil, err
@@ -120,11 +121,11 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 	case o.Replicas < 0:
 		return s, fmt.Errorf("pipeline: Options.Replicas is %d: set it to at least 1, or to 0 for 1", o.Replicas)
 	case r.Replicas != nil:
-		return s, errors.New("pipeline: Recipe.Replicas is set, which is for one program on several devices: leave it nil, and set " +
-			"Options.Replicas")
+		return s, errors.New("pipeline: Recipe.Replicas is set, which is for one program on several devices: " +
+			"leave it nil, and set Options.Replicas")
 	case o.Schedule.Weights != step.Flush && (r.Clip > 0 || len(r.Policy().Scaling.States()) > 0):
-		return s, fmt.Errorf("pipeline: the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or "+
-			"loss scaling wait for all of them: leave them out, or use a schedule that flushes", o.Schedule.Name)
+		return s, fmt.Errorf("pipeline: the schedule %s updates while other ranks are at other micro-batches, and "+
+			"Recipe.Clip or loss scaling wait for all of them: leave them out, or use a schedule that flushes", o.Schedule.Name)
 	}
 	model, err := chain.Of(r.Model)
 	if err != nil {

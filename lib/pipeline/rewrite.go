@@ -7,11 +7,12 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Spread deals the blocks of a model to the ranks of a pipeline: blocks and units are those of a plan of one device, the
-// order is a schedule's, whose blocks are the stages, and cut is how many blocks each stage has ([Even], [Balance]). Units
-// that several ranks have in common, such as a tied embedding's, get an axis that joins these. The messages between ranks
-// are in the plan; that of the gradients along the axes is left to other rewrites. A cut that does not fit, and a
-// schedule that cannot be, are errors, and so are units in common where ranks update at times of their own.
+// Spread deals the blocks of a model to the ranks of a pipeline: blocks and units are those of a plan of one device,
+// the order is a schedule's, whose blocks are the stages, and cut is how many blocks each stage has ([Even],
+// [Balance]). Units that several ranks have in common, such as a tied embedding's, get an axis that joins these. The
+// messages between ranks are in the plan; that of the gradients along the axes is left to other rewrites. A cut that
+// does not fit, and a schedule that cannot be, are errors, and so are units in common where ranks update at times of
+// their own.
 func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 	if err := checkCut(cut, len(schedule.Blocks), len(model.Blocks)); err != nil {
 		return nil, err
@@ -55,8 +56,8 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 			}
 		}
 		if len(have) > 1 && p.Weights != step.Flush {
-			return nil, fmt.Errorf("pipeline: ranks %v have %s in common, and with the schedule %s each updates at its own time: untie it, or "+
-				"use a schedule that flushes", have, unit.Name, p.Name)
+			return nil, fmt.Errorf("pipeline: ranks %v have %s in common, and with the schedule %s each updates at its own "+
+				"time: untie it, or use a schedule that flushes", have, unit.Name, p.Name)
 		}
 	}
 	p = p.Copies(1, "shared")
@@ -66,7 +67,8 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 // checkCut returns an error if a cut does not give each of so many stages at least one block, and all blocks away.
 func checkCut(cut []int, stages, blocks int) error {
 	if len(cut) != stages {
-		return fmt.Errorf("pipeline: the cut %v has %d stages, the schedule %d: give a number of blocks for each stage", cut, len(cut), stages)
+		return fmt.Errorf("pipeline: the cut %v has %d stages, the schedule %d: give a number of blocks for each stage",
+			cut, len(cut), stages)
 	}
 	sum := 0
 	for i, n := range cut {
@@ -76,7 +78,8 @@ func checkCut(cut []int, stages, blocks int) error {
 		sum += n
 	}
 	if sum != blocks {
-		return fmt.Errorf("pipeline: the cut %v is for %d blocks, and the model has %d: have them add up to that", cut, sum, blocks)
+		return fmt.Errorf("pipeline: the cut %v is for %d blocks, and the model has %d: have them add up to that",
+			cut, sum, blocks)
 	}
 	return nil
 }

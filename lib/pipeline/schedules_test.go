@@ -150,27 +150,6 @@ func sizes(kinds []pipeline.Kind, ranks, microbatches, chunks int, do func(kind 
 	}
 }
 
-// TestBubble compares the formulas with the times of a simulation, exactly.
-func TestBubble(t *testing.T) {
-	compare := func(kind pipeline.Kind, d, m, v int, s *step.Plan, have bool) {
-		idle, total, ok := pipeline.Bubble(kind, d, m, v)
-		if want := have && kind.Synchronous(); ok != want {
-			t.Fatalf("%s, %d ranks, %d micro-batches, %d chunks: a formula is there: %v, want %v", kind, d, m, v, ok, want)
-		}
-		if !ok {
-			return
-		}
-		period, busy := dumbPeriod(s, false)
-		if work := 3 * m * len(s.Blocks) / d; period == 0 || busy != work || idle*period != (period-busy)*total {
-			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: idle %d of %d, the formula says %d of %d",
-				kind, d, m, v, period-busy, period, idle, total)
-		}
-	}
-	sizes(pipeline.Kinds(), 12, 48, 1, compare)
-	sizes([]pipeline.Kind{pipeline.KindInterleaved}, 12, 48, 4, compare)
-	sizes([]pipeline.Kind{pipeline.KindBreadthFirst, pipeline.KindLooped}, 12, 20, 3, compare)
-}
-
 func TestBubbleOfNothing(t *testing.T) {
 	for _, c := range [][3]int{{0, 8, 0}, {4, 0, 0}, {4, 8, -1}, {4, 8, 2}, {1 << 40, 8, 0}} {
 		if _, _, ok := pipeline.Bubble(pipeline.KindGPipe, c[0], c[1], c[2]); ok {
@@ -187,7 +166,7 @@ func TestBubbleOfPairs(t *testing.T) {
 			return
 		}
 		const both, back, weight = 3, 2, 1
-		period, busy := dumbPeriod(s, true)
+		period, busy := dumbPeriod(s)
 		if want := (d/2 - 1) * (both + back - 3*weight); period-busy != want {
 			t.Errorf("%d ranks, %d micro-batches: idle %d, published %d", d, m, period-busy, want)
 		}

@@ -103,8 +103,8 @@ func alone(t testing.TB, backend *xla.Backend, r train.Recipe, steps int, batche
 	return all
 }
 
-// bound is by how many units in the last place of the largest parameter a run may differ from one device's: sums are made in
-// another order. Of the runs here the furthest differed by 2.
+// bound is by how many units in the last place of the largest parameter a run may differ from one device's: sums are
+// made in another order. Of the runs here the furthest differed by 2.
 const bound = 4
 
 // near checks that two results have the same parameters and losses within the bound.
@@ -128,8 +128,8 @@ func same(t testing.TB, name string, got, want result) {
 	}
 }
 
-// TestSchedules trains with every synchronous schedule, on several numbers of ranks: all are one device's within the bound,
-// and have the same bits, but for those in which a stage is on two ranks.
+// TestSchedules trains with every synchronous schedule, on several numbers of ranks: all are one device's within the
+// bound, and have the same bits, but for those in which a stage is on two ranks.
 func TestSchedules(t *testing.T) {
 	const steps, m = 2, 12
 	backend, r, batches := devices(t), deep(false), toyBatches(m*microRows)
@@ -154,8 +154,8 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestForms trains a model with a parameter in its first and its last block: in one rank and in several pipelines, with uneven
-// cuts, recomputing what others save, and with whole backward passes as one program.
+// TestForms trains a model with a parameter in its first and its last block: in one rank and in several pipelines, with
+// uneven cuts, recomputing what others save, and with whole backward passes as one program.
 func TestForms(t *testing.T) {
 	const steps, m = 2, 4
 	backend, r := devices(t), deep(true)
@@ -249,8 +249,8 @@ func TestStochasticRounding(t *testing.T) {
 	}
 }
 
-// TestMemory: what a rank saves is said by its schedule. In GPipe that is all micro-batches, in 1F1B as many however many there
-// are, and what is recomputed is not saved.
+// TestMemory: what a rank saves is said by its schedule. In GPipe that is all micro-batches, in 1F1B as many however
+// many there are, and what is recomputed is not saved.
 func TestMemory(t *testing.T) {
 	backend, r := devices(t), deep(false)
 	most := func(kind pipeline.Kind, m int, recompute bool) int64 {

@@ -2,7 +2,6 @@ package step
 
 import (
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -144,6 +143,3 @@ func (c Costs) Spread(n int) Costs {
 	}
 	return c
 }
-
-// sameTime tells whether numbers are equal but for rounding.
-func sameTime(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b)) }

@@ -105,10 +105,10 @@ type Memory struct {
 // are those of [Plan.WithMessages], in which case Levels are those of that plan.
 func (p *Plan) Memory(s Sizes) ([]Memory, error) {
 	c, err := p.checked()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = s.check(len(p.Blocks), len(p.Units))
 	}
-	if err := s.check(len(p.Blocks), len(p.Units)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	all := make([]Memory, len(c.Ranks))

@@ -18,8 +18,8 @@ const (
 
 // Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out
 // what follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all
-// micro-batches, and weights is flush. A list may go on in the next lines. Whether the plan can be carried out is for [Plan.Check] to say. Errors have the
-// line's number.
+// micro-batches, and weights is flush. A list may go on in the next lines. Whether the plan can be carried out is for
+// [Plan.Check] to say. Errors have the line's number.
 func Parse(text string) (*Plan, error) {
 	var p parser
 	err := p.lines(text, func(line string) error {
@@ -157,13 +157,13 @@ func (p *parser) list(words []string) error {
 
 // record reads a line of CSV.
 func (p *parser) record(line string) error {
-	if comment, ok := strings.CutPrefix(line, "# "); ok {
+	if comment, ok := strings.CutPrefix(line, "#"); ok {
+		comment = strings.TrimSpace(comment)
 		word, _, _ := strings.Cut(comment, " ")
-		if first := word == "schedule" || word == "plan"; len(p.Ranks) == 0 && first == !p.headed {
+		first := word == "schedule" || word == "plan"
+		if len(p.Ranks) == 0 && (first && !p.headed || p.headed && slices.Contains(headings, word)) {
 			return p.heading(comment)
 		}
-	}
-	if line[0] == '#' {
 		return nil
 	}
 	var words []string
@@ -178,6 +178,9 @@ func (p *parser) record(line string) error {
 	p.open, p.Ranks = []int{len(p.Ranks)}, append(p.Ranks, nil)
 	return errors.Join(p.allow(1), p.list(words))
 }
+
+// headings are the words that lines behind the first begin with.
+var headings = []string{"axis", "unit", "units", "block", "blocks"}
 
 // heading reads a line before those of the ranks: the first, or one of an axis, of units or of blocks.
 func (p *parser) heading(line string) error {
@@ -209,7 +212,7 @@ func (p *parser) heading(line string) error {
 			return err
 		}
 	}
-	if len(of) == 0 || !slices.Contains([]string{"unit", "units", "block", "blocks"}, word) {
+	if len(of) == 0 || !slices.Contains(headings, word) {
 		return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
 	}
 	return nil

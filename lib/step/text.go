@@ -104,7 +104,11 @@ func (p *Plan) header() []string {
 		for _, g := range a.Groups {
 			groups = append(groups, setText(g))
 		}
-		lines = append(lines, fmt.Sprintf("axis %s size=%d", quote(a.Name), a.Size)+field("groups", strings.Join(groups, "|")))
+		line := fmt.Sprintf("axis %s size=%d", quote(a.Name), a.Size)
+		if len(groups) > 0 {
+			line += " groups=" + strings.Join(groups, "|")
+		}
+		lines = append(lines, line)
 	}
 	lines = append(lines, alike("unit", len(p.Units), func(u int) string {
 		unit := p.Units[u]

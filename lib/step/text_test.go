@@ -180,7 +180,7 @@ func TestCSVFaults(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0",
-		"schedule stages=1\nrank 0: 1B0") {
+		"schedule stages=1\nrank 0: 1B0", "plan x\naxis a groups=\nrank 0: 0F0\n0B0") {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -219,4 +219,12 @@ func anything(p *Plan) {
 	_, _ = p.Memory(Sizes{})
 	_, _ = p.Traffic(Sizes{})
 	p.PeakActivations()
+}
+
+// TestCSVNotes: comments that say nothing of the plan are passed over, before its first line and behind it.
+func TestCSVNotes(t *testing.T) {
+	const text = "# of a run\n#schedule mine stages=2\n# a note\n0F0,0F1,0B0,0B1,0U1\n# another\n1F0,1B0,1F1,1B1,1U1"
+	if got, err := ReadCSV(strings.NewReader(text)); err != nil || !reflect.DeepEqual(got, parsed(t, small)) {
+		t.Errorf("%v(%v)", got, err)
+	}
 }

@@ -15,10 +15,10 @@ const (
 // nothing. Errors are those of [Plan.Memory].
 func (p *Plan) Traffic(s Sizes) ([]map[string]int64, error) {
 	q, err := p.checked()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = s.check(len(p.Blocks), len(p.Units))
 	}
-	if err := s.check(len(p.Blocks), len(p.Units)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	all := make([]map[string]int64, len(q.Ranks))
