@@ -148,9 +148,9 @@ func (p *play) background(i int, op step.Op, kind string, do, end func() error) 
 			<-d
 		}
 		defer p.span(kind, p.plan.Text(op))()
-		err := do()
-		if err != nil { // the rank may wait for something else
-			p.cancel(err)
+		err := caught(do)
+		if err != nil { // the rank may wait for something else, and nothing behind this may be begun
+			p.cancel(p.within(op, err))
 		}
 		return err
 	})

@@ -14,6 +14,8 @@ import (
 // init makes a process that mpirun started a rank, which trains in some forms and saves.
 func init() {
 	if os.Getenv(envDir) != "" {
-		mpitest.Rank(func(ctx context.Context, job *mpi.Job, backend *xla.Backend) error { return asProcess(ctx, job, backend) })
+		mpitest.Rank(func(ctx context.Context, job *mpi.Job, backend *xla.Backend) error {
+			return asProcess(ctx, job, backend)
+		})
 	}
 }
