@@ -154,8 +154,8 @@ func (p *play) background(i int, op step.Op, kind string, do, end func() error) 
 		}
 		defer p.span(kind, p.plan.Text(op))()
 		err := caught(do)
-		if err != nil { // the rank may wait for something else
-			p.cancel(err)
+		if err != nil { // the rank may wait for something else, and nothing behind this may be begun
+			p.cancel(p.within(op, err))
 		}
 		return err
 	})

@@ -283,23 +283,6 @@ func TestFaults(t *testing.T) {
 // the tag mpi.
 const envDir = "SHARDBOOK_ZERO_DIR"
 
-// asProcess is a rank's part: it leaves off at a checkpoint, and goes on from it.
-func asProcess(ctx context.Context, g group.Group, backend *xla.Backend) error {
-	for i, o := range toyForms {
-		for _, end := range []int{3, theEnd} {
-			one, err := zero.Join(ctx, g, backend, 0, toyRecipe, o)
-			if err != nil {
-				return err
-			}
-			err = trainOn(ctx, g, one, filepath.Join(os.Getenv(envDir), fmt.Sprint(i)), end, never)
-			if err := errors.Join(err, one.Close()); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // TestProcesses trains by processes under mpirun, each of which writes a file, and by goroutines. Three ranks' sums come out the same, bit
 // for bit: Open MPI 4.1.4 adds three of them in the ranks' order. A machine without Open MPI and without the means to get it skips the
 // test; CI and root never do.
