@@ -235,6 +235,7 @@ func (r *Rank) prepare(part ranksof.MicroBatch) error {
 		r.inputs = shapes.Shape{}
 		return err
 	}
+	r.own = r.ranks[r.own.rank].without(r.sizes.idle)
 	r.evaluation = nil
 	for i, p := range r.Plans {
 		if r.prepared[i], err = r.ready(r.own, p); err != nil {

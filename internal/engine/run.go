@@ -170,3 +170,30 @@ func (r *Run) Close() error {
 }
 
 var _, _ train.Trainer = (*Run)(nil), (*Rank)(nil)
+
+// Join makes this process's rank of a group, with programs of its own, which drives the backend's devices from number first
+// on. It is a collective call.
+func Join(ctx context.Context, g group.Group, backend *xla.Backend, first int, s Spec) (train.Trainer, error) {
+	programs, err := New(backend, s)
+	if err != nil {
+		return nil, err
+	}
+	rank, err := programs.Join(ctx, g, first)
+	if err != nil {
+		programs.Close()
+		return nil, err
+	}
+	return joined{rank, programs}, nil
+}
+
+// joined is a rank with programs of its own.
+type joined struct {
+	*Rank
+	programs *Programs
+}
+
+// Close implements [train.Trainer].
+func (j joined) Close() error {
+	defer j.programs.Close()
+	return j.Rank.Close()
+}

@@ -165,7 +165,32 @@ func newCommon(s Spec) (*common, error) {
 		}
 		c.axis, c.shards, c.inside = u.Shard, a.Size, len(a.Groups) == 0
 	}
-	return c, c.fits()
+	return c, errors.Join(c.averages(), c.fits())
+}
+
+// averages returns an error if a plan averages states that cannot be: local SGD.
+func (c *common) averages() error {
+	p := c.Plans[len(c.Plans)-1]
+	if !slices.ContainsFunc(p.Ranks[0], func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State }) {
+		return nil
+	}
+	copies, _ := copiesOf(p, 0)
+	switch {
+	case len(c.policy.Scaling.States()) > 0:
+		return errors.New("engine: in local SGD Recipe.Precision would scale losses by as much as each rank finds right: use float32 or bfloat16")
+	case c.Recipe.Clip > 0 && copies < len(p.Ranks):
+		return errors.New("engine: in local SGD each replica clips its own gradients (Recipe.Clip), and ranks of a pipeline know no norm " +
+			"of a replica alone: leave one of the three out")
+	case c.shards > 1:
+		return errors.New("engine: in local SGD each replica has a state of its own, of which ZeRO leaves shards: leave one of them out")
+	}
+	all := c.Recipe.State()
+	for _, s := range all[:len(all)-2] { // but for the counters
+		if !s.Shape.DType.IsFloat() {
+			return fmt.Errorf("engine: in local SGD %s has no average: choose an optimizer with floating-point states", s)
+		}
+	}
+	return nil
 }
 
 // devices is how many a rank has.

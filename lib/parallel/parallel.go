@@ -174,15 +174,7 @@ func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, fi
 	if g.Size() != p.layout.Ranks() {
 		return nil, fmt.Errorf("parallel: a group of %d ranks for a layout of %d: make it %d", g.Size(), p.layout.Ranks(), p.layout.Ranks())
 	}
-	programs, err := engine.New(backend, p.with(o))
-	if err != nil {
-		return nil, err
-	}
-	rank, err := programs.Join(ctx, g, first)
-	if err != nil {
-		return nil, err
-	}
-	return rank, nil
+	return engine.Join(ctx, g, backend, first, p.with(o))
 }
 
 func (p *Plan) with(o Options) engine.Spec {

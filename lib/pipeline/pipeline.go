@@ -104,28 +104,7 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, 
 		return nil, fmt.Errorf("pipeline: a group of %d ranks for %d pipelines of %d: make it %d",
 			g.Size(), max(o.Replicas, 1), len(o.Schedule.Ranks), n)
 	}
-	programs, err := engine.New(backend, s)
-	if err != nil {
-		return nil, err
-	}
-	one, err := programs.Join(ctx, g, device)
-	if err != nil {
-		programs.Close()
-		return nil, err
-	}
-	return joined{one, programs}, nil
-}
-
-// joined is a rank with programs of its own.
-type joined struct {
-	*engine.Rank
-	programs *engine.Programs
-}
-
-// Close implements [train.Trainer].
-func (j joined) Close() error {
-	defer j.programs.Close()
-	return j.Rank.Close()
+	return engine.Join(ctx, g, backend, device, s)
 }
 
 var errNoBackend = errors.New("pipeline: the backend is nil: open one with xla.Open")
