@@ -1,0 +1,162 @@
+package paramserver_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/paramserver"
+)
+
+// TestFaults has a rank fail, panic or stall, before, in and after a step, in every form. Every other rank gets an error that
+// names it, within the group's timeout. Asynchronous ranks do not wait for each other in a step: they notice in the next call
+// that all make, here of the mean of the losses, and where one has stalled, one that waits for its answer may be named with it.
+func TestFaults(t *testing.T) {
+	victim := 0
+	for _, form := range slices.Sorted(maps.Keys(toyForms)) { // so that whom it strikes is the same in each run
+		t.Run(form, func(t *testing.T) {
+			e := warm(t, form)
+			defer devicetest.NoLeaks(t, threeDevices())()
+			for _, at := range []string{"before", "first", "last", "after"} {
+				for _, fault := range []traintest.Fault{traintest.Fails, traintest.Panics, traintest.Stalls} {
+					if fault == traintest.Panics && (at == "first" || at == "last") {
+						continue // nobody else's code runs there
+					}
+					victim = (victim + 1) % world
+					c := faultCase{form, e, at, fault, victim}
+					synctest.Test(t, func(t *testing.T) {
+						begun := time.Now()
+						if err := c.play(); err != nil {
+							t.Errorf("rank %d %s, %s: %v", c.victim, c.fault, c.at, err)
+						}
+						if waited := time.Since(begun); (waited >= time.Minute) != (fault == traintest.Stalls) {
+							t.Errorf("rank %d %s, %s: the ranks waited for %v", c.victim, c.fault, c.at, waited)
+						}
+					})
+				}
+			}
+		})
+	}
+}
+
+// TestEndedContext has ranks begin a step when another has failed and their context has ended: they still say who it was.
+func TestEndedContext(t *testing.T) {
+	for form := range toyForms {
+		e := warm(t, form)
+		leaks := devicetest.NoLeaks(t, threeDevices())
+		ranks, errs := make([]*paramserver.Rank, world), make([]error, world)
+		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
+			me := g.Rank()
+			if ranks[me], err = e.Join(ctx, g, me); err != nil {
+				return err
+			}
+			if err := group.Barrier(ctx, g); err != nil || me == 2 {
+				return errors.Join(err, traintest.ErrLuck)
+			}
+			<-ctx.Done()
+			inputs, targets, err := toyRows(form, world)(0)
+			if err == nil {
+				_, err = ranks[me].Step(ctx, inputs, targets)
+			}
+			errs[me] = err
+			return err
+		})
+		for _, err := range errs[:2] {
+			if err := (faultCase{victim: 2}).names(err); err != nil || !errors.Is(errs[0], traintest.ErrLuck) {
+				t.Errorf("%s: %v", form, err)
+			}
+		}
+		for _, rank := range ranks {
+			rank.Close()
+		}
+		leaks()
+	}
+}
+
+// TestCancelledStep cancels the context of one rank alone: it is at fault, and the others do not wait for it.
+func TestCancelledStep(t *testing.T) {
+	for form := range toyForms {
+		e := warm(t, form)
+		leaks := devicetest.NoLeaks(t, threeDevices())
+		groups, err := group.New(world)
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs := make([]error, world)
+		var all sync.WaitGroup
+		for me, g := range groups {
+			all.Go(func() {
+				rank, err := e.Join(t.Context(), g, me)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer rank.Close()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if me == 1 {
+					cancel()
+				}
+				inputs, targets, err := toyRows(form, world)(0)
+				if err == nil {
+					_, err = rank.Step(ctx, inputs, targets)
+				}
+				if err == nil { // an asynchronous rank
+					_, err = paramserver.Mean(ctx, g, 1)
+				}
+				errs[me] = err
+			})
+		}
+		all.Wait()
+		for r, err := range errs {
+			if e := (faultCase{victim: 1}).names(err); e != nil || r == 1 && !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: rank %d: %v", form, r, err)
+			}
+		}
+		leaks()
+	}
+}
+
+// TestFailedSave has a rank die while servers give rank 0 what there is to save.
+func TestFailedSave(t *testing.T) {
+	const form = "servers"
+	e := warm(t, form)
+	for n := range 2 * len(e.Buckets()) {
+		leaks := devicetest.NoLeaks(t, threeDevices())
+		ranks, errs := make([]*paramserver.Rank, world), make([]error, world)
+		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
+			me := g.Rank()
+			view := &trap{Group: g, strike: func() error { return traintest.ErrLuck },
+				on: func(call group.Call) bool { return call.Kind == group.KindBroadcast }}
+			if ranks[me], err = e.Join(ctx, view, me); err != nil {
+				return err
+			}
+			if me == 1 {
+				view.arm(n)
+			}
+			errs[me] = ranks[me].Save(ctx, t.TempDir(), nil, 1)
+			return errs[me]
+		})
+		for _, r := range []int{0, 2} {
+			if err := (faultCase{victim: 1}).names(errs[r]); err != nil {
+				t.Errorf("broadcast %d: rank %d: %v", n, r, err)
+			}
+		}
+		if !strings.Contains(errs[1].Error(), traintest.ErrLuck.Error()) {
+			t.Errorf("broadcast %d: rank 1: %v", n, errs[1])
+		}
+		for _, rank := range ranks {
+			rank.Close()
+		}
+		leaks()
+	}
+}
