@@ -1,11 +1,12 @@
 package parallel
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
@@ -19,10 +20,11 @@ const (
 	BetweenRanks  = "replica"            // gradients of replicas
 )
 
-// compose writes the layout's plan: one technique after another rewrites that of one device. It returns the parameters of
-// the plan's units, too, and how many blocks each stage has.
-func (l Layout) compose(model chain.Model, tokens []string) (p *step.Plan, members [][]int, cut []int, err error) {
-	p, members = engine.Serial(model, l.Microbatches)
+// compose writes the layout's plans, of steps in turn: one technique after another rewrites that of one device. Sums are the
+// parameters in the type that gradients are summed in. It returns the parameters of the plans' units, too, and how many blocks
+// each stage has.
+func (l Layout) compose(model chain.Model, sums params.Tree, tokens []string) (plans []*step.Plan, members [][]int, cut []int, err error) {
+	p, members := engine.Serial(model, l.Microbatches)
 	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
 	if l.shards() > 1 {
 		p.Inside(inside, l.shards())
@@ -45,6 +47,10 @@ func (l Layout) compose(model chain.Model, tokens []string) (p *step.Plan, membe
 	if l.Recompute {
 		p = recompute.Stages(p)
 	}
+	if one := p.Copies(1, BetweenStages); l.Every > 1 && len(one.Axes) > len(p.Axes) {
+		return nil, nil, nil, fmt.Errorf("parallel: Layout.Every is %d, and ranks of a pipeline have parameters in common, whose gradients "+
+			"all replicas would add up: leave Every out, or have one stage use them", l.Every)
+	}
 	p = p.Copies(l.Replicas, BetweenRanks)
 	switch {
 	case l.ZeRO > 0 && l.shards() > 1:
@@ -52,5 +58,6 @@ func (l Layout) compose(model chain.Model, tokens []string) (p *step.Plan, membe
 	case l.ZeRO > 0 && l.Replicas > 1:
 		p = zero.Shard(p, l.ZeRO, l.Prefetch, 1+l.Prefetch, BetweenRanks)
 	}
-	return ddp.Average(p, true, false), members, cut, nil
+	plans, members = l.gradients().Write(p, members, sums, BetweenRanks)
+	return plans, members, cut, nil
 }

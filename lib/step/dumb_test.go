@@ -334,7 +334,8 @@ func (d *dumb) update(op Op) (did, never bool) {
 				}
 			}
 		}
-		if len(d.Units[u].Reduce) == 0 && owners == d.replicas { // each for itself
+		apart := !slices.ContainsFunc(d.Units[u].Reduce, func(name string) bool { a, _ := d.Axis(name); return len(a.Groups) > 0 })
+		if apart && owners == d.replicas { // each for itself
 			for g := range want {
 				if g.rank != d.r {
 					delete(want, g)
