@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/shardbook/shardbook/internal/engine"
@@ -47,7 +48,7 @@ func (l Layout) compose(model chain.Model, sums params.Tree, tokens []string) (p
 	if l.Recompute {
 		p = recompute.Stages(p)
 	}
-	if one := p.Copies(1, BetweenStages); l.Every > 1 && len(one.Axes) > len(p.Axes) {
+	if l.Every > 1 && slices.ContainsFunc(p.Axes, func(a step.Axis) bool { return len(a.Groups) > 0 }) {
 		return nil, nil, nil, fmt.Errorf("parallel: Layout.Every is %d, and ranks of a pipeline have parameters in common, whose gradients "+
 			"all replicas would add up: leave Every out, or have one stage use them", l.Every)
 	}
