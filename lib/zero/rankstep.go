@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Step implements [Trainer]. The loss is the mean over the rank's own rows; ddp.Mean gives the whole batch's.
+// Step implements [Trainer]. The loss is the mean over the rank's own rows; the mean over the ranks is the whole batch's.
 func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
 	if r.lost != nil {
 		return train.Metrics{}, r.lost
