@@ -55,7 +55,8 @@ type Options struct {
 	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of others on
 	// any number of cores.
 	Pace func(op step.Op) time.Duration
-	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes held.
+	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes held, and of
+	// "bytes communicated", to other ranks in all steps.
 	Trace *trace.Recorder
 }
 

@@ -72,7 +72,8 @@ type Options struct {
 	Timeout time.Duration
 
 	// Trace, where it is not nil, gets a span for each operation, on the streams of package trace: Compute (passes and
-	// updates), Reduce (what ranks do together) and Wait (for that); and counters of the bytes held of each kind.
+	// updates), Reduce (what ranks do together) and Wait (for that); and counters of the bytes held of each kind, and after
+	// each step of the "bytes communicated" so far.
 	Trace *trace.Recorder
 }
 

@@ -90,5 +90,8 @@ func (o Options) spec(r train.Recipe, ranks int) (s engine.Spec, err error) {
 			return s, err
 		}
 	}
-	return s, engine.Check(s)
+	if err = engine.Check(s); err != nil && o.Every > 1 {
+		err = fmt.Errorf("ddp: Options.Every is %d: %w", o.Every, err)
+	}
+	return s, err
 }
