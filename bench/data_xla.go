@@ -28,7 +28,7 @@ type ranks struct {
 	ranks  []trainRank
 }
 
-// trainRank is a rank of lib/ddp. step returns the loss of its own rows or of
+// trainRank is a rank of lib/zero. step returns the loss of its own rows or of
 // the whole batch: the ranks' mean is the same.
 type trainRank struct {
 	step  func(ctx context.Context, inputs, targets *tensors.Tensor) (loss float64, err error)
@@ -36,20 +36,8 @@ type trainRank struct {
 }
 
 func startRanks(backend *xla.Backend, r train.Recipe) (trainRun, error) {
-	engine, err := ddp.NewEngine(backend, r, ddp.Options{})
-	if err != nil {
-		return nil, err
-	}
-	return joinRanks(backend, engine, func(ctx context.Context, g group.Group, device int) (trainRank, error) {
-		rank, err := engine.Join(ctx, g, device)
-		if err != nil {
-			return trainRank{}, err
-		}
-		return trainRank{func(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
-			m, err := rank.Step(ctx, inputs, targets)
-			return m.Loss, err
-		}, rank.Close}, nil
-	})
+	run, err := ddp.New(context.Background(), backend, r, backend.NumDevices(), ddp.Options{})
+	return trainerRun{run}, err
 }
 
 // joinRanks makes the ranks of an engine, one a device.

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/gomlx/gomlx/core/tensors"
-
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 	"github.com/shardbook/shardbook/lib/ddp"
@@ -62,7 +60,6 @@ func (a *alone) facts() (facts, error) { return facts{Values: a.whole}, nil }
 // process is one of the processes that train together: a rank of a job that mpirun started.
 type process struct {
 	trainXLA
-	ctx context.Context
 	job *mpi.Job
 }
 
@@ -76,7 +73,7 @@ func serveProcess(ctx context.Context) (subject, func(), error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, job.Close())
 	}
-	p := &process{trainXLA{backend: backend, start: startProcess(ctx, job)}, ctx, job}
+	p := &process{trainXLA{backend: backend, start: startProcess(ctx, job)}, job}
 	return p, func() {
 		backend.Close()
 		job.Close()
@@ -85,50 +82,13 @@ func serveProcess(ctx context.Context) (subject, func(), error) {
 
 func (p *process) rank() int { return p.job.Rank() }
 
-// facts are the losses of the whole batches, of this process's own.
-func (p *process) facts() (f facts, err error) {
-	for _, own := range p.losses {
-		loss, err := ddp.Mean(p.ctx, p.job, own)
-		if err != nil {
-			return f, err
-		}
-		f.Values = append(f.Values, loss)
-	}
-	return f, nil
-}
-
-// processRun is a rank of lib/ddp as a [trainRun]. The loss of a step is that of its own rows.
-type processRun struct {
-	ctx    context.Context
-	engine *ddp.Engine
-	rank   *ddp.Rank
-}
+// facts are the losses of the whole batches.
+func (p *process) facts() (facts, error) { return facts{Values: p.losses}, nil }
 
 // startProcess has the process's only device join a group.
 func startProcess(ctx context.Context, g group.Group) startRun {
 	return func(backend *xla.Backend, r train.Recipe) (trainRun, error) {
-		engine, err := ddp.NewEngine(backend, r, ddp.Options{})
-		if err != nil {
-			return nil, err
-		}
-		rank, err := engine.Join(ctx, g, 0)
-		if err != nil {
-			engine.Close()
-			return nil, err
-		}
-		return processRun{ctx, engine, rank}, nil
+		rank, err := ddp.Join(ctx, g, backend, 0, r, ddp.Options{})
+		return trainerRun{rank}, err
 	}
-}
-
-// Step implements trainRun.
-func (p processRun) Step(inputs, targets *tensors.Tensor) (train.Metrics, error) {
-	m, err := p.rank.Step(p.ctx, inputs, targets)
-	return m.Metrics, err
-}
-
-// Close implements trainRun.
-func (p processRun) Close() error {
-	err := p.rank.Close()
-	p.engine.Close()
-	return err
 }

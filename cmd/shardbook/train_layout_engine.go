@@ -9,7 +9,6 @@ import (
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/cost"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	layouts "github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/train"
@@ -70,9 +69,9 @@ type planRank struct {
 	memory map[string]int64
 }
 
-func (r planRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (ddp.Metrics, error) {
+func (r planRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error) {
 	m, err := r.Trainer.Step(ctx, inputs, targets)
-	return ddp.Metrics{Metrics: m}, err
+	return metrics{Metrics: m}, err
 }
 
 func (r planRank) Memory() map[string]int64 { return r.memory }

@@ -15,17 +15,32 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Ways besides those of package ddp's ranks (ddp.Syncs).
+// syncWay is how devices share what they learn.
+type syncWay string
+
 const (
-	syncSPMD  ddp.Sync = "spmd"  // one program on all devices
-	syncAuto  ddp.Sync = "auto"  // the same, and the compiler cuts it
-	syncRanks ddp.Sync = "ranks" // those of package zero
+	syncNaive   = syncWay(ddp.Naive) // those of package ddp's ranks
+	syncOverlap = syncWay(ddp.Overlap)
+	syncBucket  = syncWay(ddp.Bucketed)
+	syncServer  = syncWay("ps")    // parameter servers, which wait for the gradients of all ranks
+	syncAsync   = syncWay("async") // those that do not
+	syncSPMD    = syncWay("spmd")  // one program on all devices
+	syncAuto    = syncWay("auto")  // the same, and the compiler cuts it
+	syncRanks   = syncWay("ranks") // those of package zero
 )
+
+// syncWays are those of ranks each of which computes with everything.
+func syncWays() []syncWay {
+	return []syncWay{syncNaive, syncOverlap, syncBucket, syncServer, syncAsync}
+}
+
+// Served says whether there are parameter servers.
+func (s syncWay) Served() bool { return s == syncServer || s == syncAsync }
 
 // parallel is the part of a job that says how devices share it. A run may go on in another way.
 type parallel struct {
 	Data        int       `json:"data"`
-	Sync        ddp.Sync  `json:"sync,omitempty"` // "" is one program on one device
+	Sync        syncWay   `json:"sync,omitempty"` // "" is one program on one device
 	Accumulate  int       `json:"accumulate"`
 	BucketBytes byteCount `json:"bucket_bytes,omitempty"` // 0 is the library's default
 	Every       int       `json:"every"`
@@ -62,7 +77,7 @@ const syncUsage = "how devices share what they learn. Ranks with programs of the
 
 // normalize gives the way its one name.
 func (p *parallel) normalize() {
-	p.Sync, p.Compress = ddp.Sync(strings.ToLower(string(p.Sync))), strings.ToLower(p.Compress)
+	p.Sync, p.Compress = syncWay(strings.ToLower(string(p.Sync))), strings.ToLower(p.Compress)
 	p.pipeSettings.normalize()
 	p.shareSettings.normalize()
 }
@@ -84,19 +99,19 @@ func (p *parallel) choose(traced bool) {
 func (p *parallel) oneProgram() bool { return !slices.Contains(p.rankWays(), p.Sync) }
 
 // rankWay is the way of ranks where none is named.
-func (p *parallel) rankWay() ddp.Sync {
+func (p *parallel) rankWay() syncWay {
 	if p.Zero > 0 || p.Pipe > 0 || p.composed() {
 		return syncRanks
 	}
-	return ddp.Bucketed
+	return syncBucket
 }
 
 // rankWays are the ways of ranks that there are.
-func (p *parallel) rankWays() []ddp.Sync {
+func (p *parallel) rankWays() []syncWay {
 	if p.rankWay() == syncRanks {
-		return []ddp.Sync{syncRanks}
+		return []syncWay{syncRanks}
 	}
-	return ddp.Syncs()
+	return syncWays()
 }
 
 // resumed returns how devices go on with a run that they shared as p says, for the flags that are given now. Another --zero
@@ -188,7 +203,7 @@ func (p *parallel) validateWhole() error {
 	if flag := p.zeroSettings.given(); flag != "" {
 		return fmt.Errorf("--%s: each device holds everything: leave it out, or add --zero, 1 to 3", flag)
 	}
-	ways := append(ddp.Syncs(), syncSPMD, syncAuto)
+	ways := append(syncWays(), syncSPMD, syncAuto)
 	shared := parallel{Data: p.Data, Sync: p.Sync, Accumulate: 1, Every: 1}
 	switch {
 	case p.Sync == syncRanks:
@@ -197,15 +212,15 @@ func (p *parallel) validateWhole() error {
 		return fmt.Errorf("--sync=%s: want one of %q", p.Sync, ways)
 	case p.oneProgram() && *p != shared:
 		return fmt.Errorf("--sync=%s is one program, which has no micro-batches, buckets or servers: leave out --accumulate, --bucket-bytes, "+
-			"--every, --servers and --compress-gradients, or choose one of %q", p.Sync, ddp.Syncs())
-	case p.BucketBytes > 0 && (p.Sync == ddp.Naive || p.Sync == ddp.Overlap):
+			"--every, --servers and --compress-gradients, or choose one of %q", p.Sync, syncWays())
+	case p.BucketBytes > 0 && (p.Sync == syncNaive || p.Sync == syncOverlap):
 		return fmt.Errorf("--bucket-bytes=%d and --sync=%s, which has a bucket for each parameter: leave one of them out", p.BucketBytes, p.Sync)
-	case p.Every > 1 && p.Sync != ddp.Bucketed:
+	case p.Every > 1 && p.Sync != syncBucket:
 		return fmt.Errorf("--every=%d and --sync=%s: local SGD shares no gradients; leave one of them out", p.Every, p.Sync)
 	case p.Compress != "" && (p.Every > 1 || p.Sync.Served()):
 		return fmt.Errorf("--compress-gradients=%s: there is no all-reduce to compress with --every %d and --sync %s", p.Compress, p.Every, p.Sync)
 	case p.Servers > 0 && !p.Sync.Served():
-		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync, ddp.Server, ddp.Async)
+		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync, syncServer, syncAsync)
 	}
 	_, err := p.options()
 	return err
@@ -230,9 +245,9 @@ func (p *parallel) suits(r train.Recipe) error {
 	return nil
 }
 
-// options are those of the ranks.
+// options are those of the ranks, but for parameter servers.
 func (p *parallel) options() (ddp.Options, error) {
-	o := ddp.Options{Sync: p.Sync, BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Every: p.Every, Servers: p.Servers}
+	o := ddp.Options{Sync: ddp.Sync(p.Sync), BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Every: p.Every}
 	if p.Compress != "" {
 		var err error
 		if o.Hook, err = ddp.ParseHook(p.Compress); err != nil {

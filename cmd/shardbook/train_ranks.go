@@ -13,7 +13,6 @@ import (
 	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
@@ -80,13 +79,13 @@ func (r *ranks) Steps() int { return r.steps }
 // ahead is by how many steps a rank may be ahead of others that it does not have to wait for.
 const ahead = 64
 
-func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error {
+func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	gate := newGate(ctx, r)
-	reports := make([]chan ddp.Metrics, len(r.ranks))
+	reports := make([]chan metrics, len(r.ranks))
 	for i := range reports {
-		reports[i] = make(chan ddp.Metrics, ahead)
+		reports[i] = make(chan metrics, ahead)
 	}
 	var failed error // of done
 	var reader sync.WaitGroup
@@ -132,7 +131,7 @@ func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func
 }
 
 // wholeStep is the next report of each rank of this process; false if there is one that has no more.
-func wholeStep(reports []chan ddp.Metrics) (all []ddp.Metrics, more bool) {
+func wholeStep(reports []chan metrics) (all []metrics, more bool) {
 	for _, c := range reports {
 		m, more := <-c
 		if !more {
@@ -145,7 +144,7 @@ func wholeStep(reports []chan ddp.Metrics) (all []ddp.Metrics, more bool) {
 
 // mean puts all ranks' reports of a step together. They have equally many rows, so that the mean of their losses is the batch's. All
 // else is the same on all ranks, where they share gradients.
-func mean(all []ddp.Metrics) ddp.Metrics {
+func mean(all []metrics) metrics {
 	whole := all[0]
 	var loss, staleness float64
 	for _, m := range all {

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/ddp"
 )
 
 // gate has all ranks stop behind the same step.
@@ -29,7 +28,7 @@ const asyncLag = 8
 
 func newGate(ctx context.Context, r *ranks) *gate {
 	g := &gate{ctx: ctx, run: r.ctx, crew: r.crew, begun: r.steps, lag: 1}
-	if e, ok := r.engine.(ddpEngine); ok && e.sync == ddp.Async {
+	if e, ok := r.engine.(serverEngine); ok && e.async {
 		g.lag = asyncLag
 	}
 	g.agreed = make(chan bool, ahead)
@@ -65,7 +64,7 @@ func (g *gate) open() error {
 
 // agree gives all processes the reports of all ranks on a step, and has them agree on whether to stop. It is a collective call of the
 // crew; without one all reports are there.
-func (g *gate) agree(own []ddp.Metrics) (all []ddp.Metrics, err error) {
+func (g *gate) agree(own []metrics) (all []metrics, err error) {
 	if g.crew == nil {
 		return own, nil
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -248,7 +247,7 @@ func (t *training) close() {
 func (t *training) loop(ctx context.Context) error {
 	bar := newProgress("train")
 	defer bar.done()
-	done := func(m ddp.Metrics) error {
+	done := func(m metrics) error {
 		record, err := t.record(m)
 		if err != nil {
 			return err
@@ -288,7 +287,7 @@ func (t *training) loop(ctx context.Context) error {
 
 // record makes the record of the step that has just ended. A loss that is not finite is an error, which ends the run:
 // nothing good can follow.
-func (t *training) record(m ddp.Metrics) (stepRecord, error) {
+func (t *training) record(m metrics) (stepRecord, error) {
 	step, now := t.began+len(t.records)+1, time.Now()
 	seconds := now.Sub(t.lap).Seconds()
 	t.lap = now

@@ -17,7 +17,7 @@ type runner interface {
 	// Train trains on the batches up to that of step until, counted from 1, and gives what each whole step reported to done,
 	// in order. Where the context ends, it ends behind the step under way; that is no error, and Steps says where. An error
 	// of done ends it in the same way, and is returned.
-	Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error
+	Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error
 	// Steps is the number of steps made since the beginning of the run.
 	Steps() int
 	// Save and Load are those of train.Run.
@@ -80,7 +80,7 @@ type stepper interface {
 }
 
 // trainOn is [runner.Train] for one program.
-func trainOn(ctx context.Context, s stepper, until int, batch batchFunc, done func(ddp.Metrics) error) error {
+func trainOn(ctx context.Context, s stepper, until int, batch batchFunc, done func(metrics) error) error {
 	for s.Steps() < until && ctx.Err() == nil {
 		inputs, targets, err := batch(s.Steps())
 		if err != nil {
@@ -90,7 +90,7 @@ func trainOn(ctx context.Context, s stepper, until int, batch batchFunc, done fu
 		if err != nil {
 			return err
 		}
-		if err := done(ddp.Metrics{Metrics: m}); err != nil {
+		if err := done(metrics{Metrics: m}); err != nil {
 			return err
 		}
 	}
@@ -100,7 +100,7 @@ func trainOn(ctx context.Context, s stepper, until int, batch batchFunc, done fu
 // program is one program, on one device or on all of them.
 type program struct{ *train.Run }
 
-func (p program) Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error {
+func (p program) Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error {
 	return trainOn(ctx, p.Run, until, batch, done)
 }
 

@@ -6,7 +6,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
@@ -37,7 +36,7 @@ type sharded struct {
 	recipe  train.Recipe
 }
 
-func (s sharded) Train(ctx context.Context, until int, batch batchFunc, done func(ddp.Metrics) error) error {
+func (s sharded) Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error {
 	return trainOn(ctx, wholeSteps{s.Trainer}, until, batch, done)
 }
 

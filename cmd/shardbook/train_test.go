@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -258,7 +257,7 @@ func TestTrainTooLittleRoom(t *testing.T) {
 	_, skipped := ran(t, append(slices.Clone(small), "--steps", "2", "--activation", "relu", "--compress-relu", "CSR:0.01", "--loss-scale", "dynamic")...)
 	j := newJob()
 	j.Model.CompressReLU = "csr:0.01"
-	_, diverged := (&training{job: j, began: 1}).record(ddp.Metrics{Metrics: train.Metrics{Loss: math.NaN()}})
+	_, diverged := (&training{job: j, began: 1}).record(metrics{Metrics: train.Metrics{Loss: math.NaN()}})
 	for want, err := range map[string]error{"all steps were skipped (2)": skipped, "step 2: the loss is NaN": diverged} {
 		if said := fmt.Sprint(err); !strings.Contains(said, want) || !strings.Contains(said, "--compress-relu=csr:0.01 may have too little room") ||
 			strings.Contains(said, "--lr") {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
@@ -44,7 +43,7 @@ func (z *zeroSettings) given() string {
 
 // validateZero is validate where devices hold shards.
 func (p *parallel) validateZero() error {
-	ways := []ddp.Sync{syncSPMD, syncAuto, syncRanks}
+	ways := []syncWay{syncSPMD, syncAuto, syncRanks}
 	for _, f := range []struct {
 		name  string
 		given bool

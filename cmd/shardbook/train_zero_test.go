@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -120,7 +119,7 @@ func TestSharded(t *testing.T) {
 	backend := devicetest.Open(t, 3)
 	var losses [3][]float64
 	var ends [3][]float32
-	for i, way := range []ddp.Sync{syncRanks, syncSPMD, syncAuto} {
+	for i, way := range []syncWay{syncRanks, syncSPMD, syncAuto} {
 		p := parallel{Data: 3, Sync: way, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3}}
 		if way == syncAuto {
 			p.Accumulate = 1
@@ -129,7 +128,7 @@ func TestSharded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Train(t.Context(), 3, toyBatch, func(m ddp.Metrics) error {
+		if err := r.Train(t.Context(), 3, toyBatch, func(m metrics) error {
 			losses[i] = append(losses[i], m.Loss)
 			return nil
 		}); err != nil {
@@ -159,7 +158,7 @@ func TestSharded(t *testing.T) {
 
 // What is left out of a resumed run's flags is as it was, unless it belongs to a way that is left.
 func TestParallelResumed(t *testing.T) {
-	bucket := parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 2, Every: 1, BucketBytes: 9, Compress: "bf16"}
+	bucket := parallel{Data: 4, Sync: syncBucket, Accumulate: 2, Every: 1, BucketBytes: 9, Compress: "bf16"}
 	third := parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3, Prefetch: 2, Shards: 2}}
 	piped := parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 2, ScheduleText: "schedule"}}
 	shared := parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1,
@@ -171,14 +170,14 @@ func TestParallelResumed(t *testing.T) {
 	}{
 		{bucket, "", bucket},
 		{bucket, "--sync bucket --zero 0", bucket},
-		{bucket, "--data 2 --bucket-bytes 1kB", parallel{Data: 2, Sync: ddp.Bucketed, Accumulate: 2, Every: 1, BucketBytes: 1000, Compress: "bf16"}},
-		{bucket, "--sync Naive", parallel{Data: 4, Sync: ddp.Naive, Accumulate: 2, Every: 1}},
+		{bucket, "--data 2 --bucket-bytes 1kB", parallel{Data: 2, Sync: syncBucket, Accumulate: 2, Every: 1, BucketBytes: 1000, Compress: "bf16"}},
+		{bucket, "--sync Naive", parallel{Data: 4, Sync: syncNaive, Accumulate: 2, Every: 1}},
 		{bucket, "--zero 1", parallel{Data: 4, Sync: syncSPMD, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 1}}},
 		{third, "", third},
 		{third, "--zero 3 --prefetch 0", parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3, Shards: 2}}},
 		{third, "--sync spmd", parallel{Data: 4, Sync: syncSPMD, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 3, Prefetch: 2}}},
 		{third, "--zero 2 --shards 4", parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, zeroSettings: zeroSettings{Zero: 2, Shards: 4}}},
-		{third, "--zero 0", parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 2, Every: 1}},
+		{third, "--zero 0", parallel{Data: 4, Sync: syncBucket, Accumulate: 2, Every: 1}},
 		{third, "--zero 0 --data 1 --accumulate 1", alone()},
 		{third, "--pipe 2 --zero 0", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 2}}},
 		{piped, "--data 1", parallel{Data: 1, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: piped.pipeSettings}},
@@ -187,8 +186,8 @@ func TestParallelResumed(t *testing.T) {
 			pipeSettings: pipeSettings{Pipe: 2, PipeSchedule: "gpipe", Cut: "2,2"}}},
 		{piped, "--pipe 3 --schedule-file f", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 3, file: "f"}}},
 		{piped, "--zero 2", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 2}}},
-		{piped, "--sync naive", parallel{Data: 4, Sync: ddp.Naive, Accumulate: 1, Every: 1}},
-		{piped, "--pipe 0", parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 1, Every: 1}},
+		{piped, "--sync naive", parallel{Data: 4, Sync: syncNaive, Accumulate: 1, Every: 1}},
+		{piped, "--pipe 0", parallel{Data: 4, Sync: syncBucket, Accumulate: 1, Every: 1}},
 		{third, "--tensor 2", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, shareSettings: shareSettings{Tensor: 2}}},
 		{piped, "--seq-parallel 2 --data 1", parallel{Data: 1, Sync: syncSPMD, Accumulate: 1, Every: 1, shareSettings: shareSettings{SeqParallel: 2}}},
 		{shared, "--data 1 --tensor 2", parallel{Data: 1, Sync: syncSPMD, Accumulate: 1, Every: 1, shareSettings: shared.shareSettings}},
@@ -197,7 +196,7 @@ func TestParallelResumed(t *testing.T) {
 		{shared, "--seq-method Ulysses", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1,
 			shareSettings: shareSettings{Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: seqUlysses}}},
 		{shared, "--tensor 4", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, shareSettings: shareSettings{Tensor: 4}}},
-		{shared, "--tensor 1", parallel{Data: 4, Sync: ddp.Bucketed, Accumulate: 1, Every: 1}},
+		{shared, "--tensor 1", parallel{Data: 4, Sync: syncBucket, Accumulate: 1, Every: 1}},
 		{shared, "--tensor 2 --sync auto", parallel{Data: 4, Sync: syncAuto, Accumulate: 1, Every: 1, shareSettings: shareSettings{Tensor: 2}}},
 		{shared, "--zero 1", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, zeroSettings: zeroSettings{Zero: 1}}},
 		{shared, "--pipe 2", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, pipeSettings: pipeSettings{Pipe: 2}}},

@@ -306,6 +306,9 @@ func (b *build) backward(op step.Op) {
 		if grads == nil {
 			break
 		}
+		if b.idle[at] {
+			continue
+		}
 		s := b.sumOf(slot{kind: sumSlot, number: b.unitOf[at].number})
 		grad := grads[k]
 		if n := b.summands(); n > 1 && b.early() {
@@ -415,6 +418,9 @@ func (b *build) gather(op step.Op) {
 func (b *build) reduce(op step.Op) {
 	from, to := slot{kind: sumSlot, number: op.Unit}, slot{kind: reducedSlot, number: op.Unit}
 	u, axes := b.units[op.Unit], axisNames(op.Axis)
+	if u.size == 0 {
+		return // the loss depends on none of it
+	}
 	if u.Reduce[0] != op.Axis {
 		from = to
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -262,6 +263,9 @@ func (p *play) call2(g group.Group, kind group.Kind, in, out *dtensor.Tensor) er
 // reduceUnit adds up the ranks' sums of a unit's gradients: each gets all, or where they are sharded along the axis its shard.
 func (p *play) reduceUnit(i int, op step.Op) error {
 	u := p.own.units[op.Unit]
+	if u.size == 0 {
+		return nil // the loss depends on none of it
+	}
 	g := p.gradsOf(op.Unit)
 	first := u.Reduce[0] == op.Axis
 	from := g.sum
@@ -275,8 +279,11 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 	if !first && p.shards > 1 && !p.inside {
 		bytes /= int64(p.shards)
 	}
-	p.traffic.sent[op.Axis] += bytes
+	if hooked := p.hook != nil && !scatter; !hooked {
+		p.traffic.sent[op.Axis] += bytes
+	}
 	var used *dtensor.Tensor // up
+	var counts atomic.Int64  // what a hook has the group do
 	p.background(i, op, trace.Reduce, func() (err error) {
 		if !first {
 			from = g.reduced
@@ -287,7 +294,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 			used = from
 			to, err = p.scatter(p.groups[op.Axis], u, from)
 		default:
-			if to, err = p.addEach(op, u, from); to != from {
+			if to, err = p.addEach(op, u, from, &counts); to != from {
 				used = from
 			}
 		}
@@ -299,7 +306,10 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		}
 		g.reduced = to
 		return err
-	}, func() error { return p.arrays.release(used) })
+	}, func() error {
+		p.traffic.sent[op.Axis] += counts.Load()
+		return p.arrays.release(used)
+	})
 	return nil
 }
 
@@ -336,8 +346,8 @@ func (p *play) scatter(g group.Group, u *unit, whole *dtensor.Tensor) (*dtensor.
 	return t, err
 }
 
-// addEach adds up what ranks have, element by element, in place where that can be; or has the hook do it.
-func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor) (*dtensor.Tensor, error) {
+// addEach adds up what ranks have, element by element, in place where that can be; or has the hook do it, whose bytes it counts.
+func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.Int64) (*dtensor.Tensor, error) {
 	g := p.groups[op.Axis]
 	m, err := p.memoryOf(on)
 	if err != nil {
@@ -349,7 +359,7 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor) (*dtensor.Tensor
 			grads.Params = append(grads.Params, p.own.tree[at])
 		}
 		grads.Params = grads.Params.As(p.policy.Reduce)
-		err = p.hook.Reduce(p.ctx, g, grads)
+		err = p.hook.Reduce(p.ctx, counted{g, bytes}, grads)
 	} else {
 		err = g.Do(p.ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Sum, In: m.buffer, Out: m.buffer})
 	}

@@ -184,7 +184,7 @@ func (o *own) statesOn(unit int) (cells []int) {
 	if at, ok := o.masters[unit]; ok {
 		cells = append(cells, at)
 	}
-	for _, at := range o.units[unit].members {
+	for _, at := range o.updated(unit) {
 		for _, e := range o.statesOf[at] {
 			cells = append(cells, o.cellOf(e))
 		}

@@ -27,6 +27,7 @@ type own struct {
 	homes   [][]int       // by block of the model: its parameters
 	units   map[int]*unit // by number in the plan
 	order   []int         // theirs, ascending
+	idle    map[int]bool  // parameters on which the loss does not depend, once that is known
 	unitOf  []*unit       // by parameter
 	passes  chain.Passes  // of the model as a device has it
 	update  train.Recipe  // whose model has the parameters as an update takes them
@@ -43,7 +44,8 @@ type unit struct {
 	step.Unit
 	number  int
 	members []int // parameters
-	lengths []int // columns of each
+	idle    []int // those on which the loss does not depend, and of which there are no gradients
+	lengths []int // columns of each member
 	offsets []int // the first of them
 	size    int   // columns
 }
@@ -59,7 +61,7 @@ type entry struct {
 // newOwn lists what a rank of the plans has.
 func (c *common) newOwn(rank int) *own {
 	p := c.Plans[0]
-	o := &own{common: c, rank: rank, blocks: p.On(rank), units: map[int]*unit{}, weights: map[int]int{}, masters: map[int]int{}}
+	o := &own{common: c, rank: rank, blocks: p.On(rank), idle: map[int]bool{}, weights: map[int]int{}, masters: map[int]int{}}
 	part := c.model
 	part.Blocks = nil
 	for _, b := range o.blocks {
@@ -109,12 +111,16 @@ func (c *common) local(tree params.Tree) params.Tree {
 }
 
 func (o *own) listUnits(p *step.Plan) {
-	o.unitOf = make([]*unit, len(o.whole))
+	o.unitOf, o.units, o.order = make([]*unit, len(o.whole)), map[int]*unit{}, nil
 	for number, members := range o.Members {
 		u := &unit{Unit: p.Units[number], number: number}
 		for _, place := range members {
 			at := slices.Index(o.places, place)
 			if at < 0 {
+				continue
+			}
+			if o.unitOf[at] = u; o.idle[at] {
+				u.idle = append(u.idle, at)
 				continue
 			}
 			length := o.tree[at].Size()
@@ -123,13 +129,28 @@ func (o *own) listUnits(p *step.Plan) {
 			}
 			u.members, u.lengths, u.offsets = append(u.members, at), append(u.lengths, length), append(u.offsets, u.size)
 			u.size += length
-			o.unitOf[at] = u
 		}
-		if len(u.members) > 0 {
+		if len(u.members)+len(u.idle) > 0 {
 			o.units[number] = u
 			o.order = append(o.order, number)
 		}
 	}
+}
+
+// without is what a rank has where the loss does not depend on some parameters of the model, by their names: their gradients are
+// zeros, which are not kept nor sent. (In PyTorch they would have to be looked for at each step, find_unused_parameters, or a bucket
+// would wait for them for ever.) Where units lie as matrices they have a place like all others.
+func (o *own) without(idle map[string]bool) *own {
+	if len(idle) == 0 || o.flat {
+		return o
+	}
+	less := *o
+	less.idle = map[int]bool{}
+	for i, s := range o.whole {
+		less.idle[i] = idle[s.Name]
+	}
+	less.listUnits(o.Plans[0])
+	return &less
 }
 
 // length is the elements of a parameter's shard, and offset where it begins in its unit's.
@@ -144,15 +165,16 @@ func (o *own) offset(at int) int {
 }
 
 // listCounted says which parameters count here: the first rank that has one counts it, and where shards of it lie with
-// several ranks those of the first one's group. Buffers count nowhere.
+// several ranks those of the first one's group. Buffers count nowhere. In local SGD each rank counts its own.
 func (o *own) listCounted(p *step.Plan) {
 	buffers := train.Buffers(o.model)
+	local := o.local()
 	for i, place := range o.places {
 		first := 0
 		for !o.has(p, first, place) {
 			first++
 		}
-		counts := first == o.rank
+		counts := first == o.rank || local
 		if o.shards > 1 && !o.inside {
 			a, _ := p.Axis(o.axis)
 			counts = slices.Contains(a.Group(first), o.rank)
@@ -389,6 +411,12 @@ func (o *own) reducesCopies() bool {
 		}
 	}
 	return false
+}
+
+// local says whether ranks with other rows update with gradients of their own: local SGD, between its averages.
+func (o *own) local() bool {
+	copies, _ := o.copies()
+	return copies > 1 && !o.reducesCopies()
 }
 
 // early says whether gradients are divided by the summands before they are added up: sums of half types might overflow where

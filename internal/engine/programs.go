@@ -407,7 +407,7 @@ func (o *own) key(p *step.Plan, s *segment) string {
 				if _, ok := seen[u.number]; !ok {
 					seen[u.number] = len(seen)
 				}
-				fmt.Fprint(&b, " ", seen[u.number])
+				fmt.Fprint(&b, " ", seen[u.number], o.idle[at])
 				if o.flat {
 					fmt.Fprint(&b, ":", u.size, ",", o.offset(at), ",", o.length(at))
 				}
@@ -486,15 +486,17 @@ func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*si
 				}
 				return c, rest
 			}
+			var uses []bool
 			out, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
 				c, _ := operands(in)
 				y, saved := o.passes.Forward(i, c)
+				uses = reached(y, in[:n+1])
 				return append([]*graph.Node{y}, saved...)
 			}, in...)
 			if err != nil {
 				return nil, fmt.Errorf("engine: block %q, of an input of shape %s: %w", b.Name, x, err)
 			}
-			of = blockSizes{x: x, saved: out[1:]}
+			of = blockSizes{x: x, saved: out[1:], uses: uses}
 			outs[key] = out[0]
 			if split && i > 0 {
 				more := slices.Clone(of.saved)
@@ -525,5 +527,40 @@ func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*si
 		s.blocks = append(s.blocks, of)
 		x = outs[key]
 	}
+	s.idle = map[string]bool{}
+	needed := map[string]bool{}
+	for i, more := len(tree.Blocks)-1, true; i >= 0; i-- {
+		uses, list := s.blocks[i].uses, tree.Blocks[i].Params
+		for k, spec := range list {
+			if s.idle[spec.Name] = true; more && uses[k] {
+				needed[spec.Name] = true
+			}
+		}
+		more = more && uses[len(list)]
+	}
+	for name := range needed {
+		delete(s.idle, name)
+	}
 	return s, nil
+}
+
+// reached says of each of some nodes whether another one depends on it.
+func reached(from *graph.Node, nodes []*graph.Node) []bool {
+	seen := map[*graph.Node]bool{}
+	var visit func(n *graph.Node)
+	visit = func(n *graph.Node) {
+		if n == nil || seen[n] {
+			return
+		}
+		seen[n] = true
+		for _, in := range n.Inputs() {
+			visit(in)
+		}
+	}
+	visit(from)
+	all := make([]bool, len(nodes))
+	for i, n := range nodes {
+		all[i] = seen[n]
+	}
+	return all
 }

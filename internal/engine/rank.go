@@ -40,14 +40,15 @@ type Rank struct {
 	filled map[int]bool              // parameters of which there is something in the sums
 	old    map[int][]*dtensor.Tensor // by version: parameters before the newest, which passes of micro-batches under way use
 
-	prepared   map[int]*prepared // by plan, for
-	evaluation *prepared
-	inputs     shapes.Shape // micro-batches of these shapes
-	targets    shapes.Shape
-	sizes      *sizes
-	traffic    *traffic
-	steps      int
-	lost       error
+	prepared     map[int]*prepared // by plan, for
+	evaluation   *prepared
+	inputs       shapes.Shape // micro-batches of these shapes
+	targets      shapes.Shape
+	sizes        *sizes
+	traffic      *traffic
+	communicated int64 // bytes, in all steps
+	steps        int
+	lost         error
 }
 
 // grads are the sums of a unit's gradients, the rank's own and those over ranks; who reduces has both meanwhile. Behind them there
@@ -199,6 +200,12 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 		return train.Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))
 	}
 	r.steps++
+	for axis, n := range r.traffic.sent {
+		if axis != step.ToHost {
+			r.communicated += n
+		}
+	}
+	r.Trace.Count(r.world.Rank(), "bytes communicated", r.communicated)
 	return m, nil
 }
 
@@ -237,6 +244,7 @@ func (r *Rank) prepare(part ranksof.MicroBatch) error {
 		r.inputs = shapes.Shape{}
 		return err
 	}
+	r.own = r.ranks[r.own.rank].without(r.sizes.idle)
 	r.evaluation = nil
 	for i, p := range r.Plans {
 		if r.prepared[i], err = r.ready(r.own, p); err != nil {

@@ -68,7 +68,10 @@ func (s *io) changes(x slot) {
 func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	s := &io{}
 	list := p.Ranks[o.rank]
-	made := map[slot]bool{} // inside
+	made := map[slot]bool{}     // inside
+	none := func(x slot) bool { // of a unit on which the loss does not depend
+		return (x.kind == sumSlot || x.kind == reducedSlot) && o.units[x.number].size == 0
+	}
 	take := func(x slot) {
 		if !made[x] {
 			s.takes(x)
@@ -125,7 +128,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		for _, v := range f.Uses[i] {
 			x := o.slotOf(v)
 			switch {
-			case v.Held == step.States, v.Held == step.Fresh:
+			case v.Held == step.States || v.Held == step.Fresh || none(x):
 			case x.kind == reducedSlot && op.Kind == step.Reduce && !made[x]:
 				s.changes(x)
 			case x.kind != sumSlot || op.Kind == step.Reduce || updates(op.Kind):
@@ -134,7 +137,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		}
 		for _, v := range f.Makes[i] {
 			x := o.slotOf(v)
-			if v.Held == step.States || v.Held == step.Fresh || slices.Contains(f.Unmade[i], v) {
+			if v.Held == step.States || v.Held == step.Fresh || none(x) || slices.Contains(f.Unmade[i], v) {
 				continue // nobody needs it
 			}
 			if x.kind == valueSlot && v.Held == step.Input && op.Kind == step.Forward && op.Block == 0 && v.Block == 0 {
@@ -171,7 +174,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 func (o *own) touch(s *io, block int, stays func(slot) bool) {
 	for _, at := range o.homes[block] {
 		x := slot{kind: sumSlot, number: o.unitOf[at].number}
-		if stays(x) {
+		if o.idle[at] || stays(x) {
 			continue
 		}
 		if s.changes(x); !slices.Contains(s.touched, at) {
@@ -311,9 +314,11 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 type sizes struct {
 	targets shapes.Shape
 	blocks  []blockSizes
+	idle    map[string]bool // parameters on which the loss does not depend
 }
 
 type blockSizes struct {
 	x           shapes.Shape // its input
 	saved, left []shapes.Shape
+	uses        []bool // of its parameters, and at last its input: whether its output depends on it
 }

@@ -60,7 +60,8 @@ type Options struct {
 	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of others on
 	// any number of cores.
 	Pace func(op step.Op) time.Duration
-	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes held.
+	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes held, and of
+	// "bytes communicated", to other ranks in all steps.
 	Trace *trace.Recorder
 }
 
@@ -192,7 +193,32 @@ func newCommon(s Spec) (*common, error) {
 	if c.hosts && c.devices() > 1 {
 		return nil, fmt.Errorf("engine: the host updates for a rank of %d devices: give each rank one", c.devices())
 	}
-	return c, c.fits()
+	return c, errors.Join(c.averages(), c.fits())
+}
+
+// averages returns an error if a plan averages states that cannot be: local SGD.
+func (c *common) averages() error {
+	p := c.Plans[len(c.Plans)-1]
+	if !slices.ContainsFunc(p.Ranks[0], func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State }) {
+		return nil
+	}
+	copies, _ := copiesOf(p, 0)
+	switch {
+	case len(c.policy.Scaling.States()) > 0:
+		return errors.New("engine: in local SGD Recipe.Precision would scale losses by as much as each rank finds right: use float32 or bfloat16")
+	case c.Recipe.Clip > 0 && copies < len(p.Ranks):
+		return errors.New("engine: in local SGD each replica clips its own gradients (Recipe.Clip), and ranks of a pipeline know no norm " +
+			"of a replica alone: leave one of the three out")
+	case c.shards > 1:
+		return errors.New("engine: in local SGD each replica has a state of its own, of which ZeRO leaves shards: leave one of them out")
+	}
+	all := c.Recipe.State()
+	for _, s := range all[:len(all)-2] { // but for the counters
+		if !s.Shape.DType.IsFloat() {
+			return fmt.Errorf("engine: in local SGD %s has no average: choose an optimizer with floating-point states", s)
+		}
+	}
+	return nil
 }
 
 // devices is how many a rank has.

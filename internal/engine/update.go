@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/chain"
@@ -39,7 +40,7 @@ func (b *build) makeUpdate(op step.Op) {
 // updated are the parameters that an update of a unit, or of all units, makes anew.
 func (o *own) updated(unit int) []int {
 	if unit >= 0 {
-		return o.units[unit].members
+		return append(slices.Clone(o.units[unit].members), o.units[unit].idle...)
 	}
 	all := make([]int, len(o.whole))
 	for i := range all {
@@ -86,6 +87,9 @@ func (b *build) summed(at int) *graph.Node {
 	x := slot{kind: reducedSlot, number: u.number}
 	if len(u.Reduce) == 0 {
 		x.kind = sumSlot
+	}
+	if b.idle[at] {
+		return graph.Zeros(b.g, shapes.Make(b.policy.Reduce, b.tree[at].Shape.Dimensions...))
 	}
 	if s := b.sums[x]; s != nil && s.matrix != nil && s.matrix.Rank() == 1 {
 		return b.cut(s.matrix, at)
@@ -251,7 +255,11 @@ func (b *build) totals(grads []*graph.Node) *graph.Node {
 		}
 		squares = graph.Add(squares, sum)
 	}
-	return b.between(graph.Stack([]*graph.Node{bad, squares}, 0), "")
+	if all := graph.Stack([]*graph.Node{bad, squares}, 0); !b.local() {
+		return b.between(all, "")
+	} else {
+		return all
+	}
 }
 
 // countedPart leaves of a parameter's gradient what counts on this device, where several that share layers have the same.

@@ -63,13 +63,9 @@ func stepped(t *testing.T, run *train.Run, steps int, batches source) (losses []
 	t.Helper()
 	for step := range steps {
 		inputs, targets, err := batches(step)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		m, err := run.Step(inputs, targets)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		losses = append(losses, m.Loss)
 	}
 	return losses

@@ -5,31 +5,27 @@
 // Accelerating Data Parallel Training", §3), and [NewAuto] leaves it to the compiler. Nothing is seen of either while they
 // run.
 //
-// By ranks, each with programs and a device of its own, in one process (group.Run) or in several (mpi.World): an [Engine]
-// has the programs, [Engine.Join] makes a [Rank] of a group, and [Options] say what ranks do together.
+// By ranks, each with a device of its own: [New] starts all of them in this process, and [Join] makes the process one rank of
+// a group (mpi.World). [Options] say what ranks do together, and [Options.Plan] shows it, operation by operation: it is a plan
+// of a step (lib/step), which [Average], [IntoBuckets] and [Local] write.
 //
 //	[Naive]     an all-reduce for each gradient, after the backward pass
 //	[Overlap]   each as soon as its block's backward pass is done
 //	[Bucketed]  Overlap, with gradients in buckets (the default)
-//	[Server]    parameter servers, which wait for all gradients of a step
-//	[Async]     parameter servers that wait for none
 //
 // besides gradient accumulation, sums or means of losses, local SGD, and gradients that are compressed on their way
-// ([Hook]).
+// ([Hook]). Parameter servers are package paramserver; lib/parallel has the same options together with other techniques.
 //
 // # What is equal
 //
-// After any number of steps all ranks hold the same bits, but with Async, and in local SGD between its averages. Naive,
-// Overlap, Bucketed and Server make the same bits of the same batches, whatever the buckets and servers are, and, where no
-// two blocks share a parameter, those that one rank makes with the ranks' parts as its micro-batches
-// (Options.Accumulate): gradients are summed in the order of the ranks. That holds between goroutines; Open MPI adds up in
-// an order of its own. One program over the whole batch adds up in yet another, within its products, so runs differ from
-// it by rounding.
+// After any number of steps all ranks hold the same bits, but in local SGD between its averages. Naive, Overlap and Bucketed
+// make the same bits of the same batches, whatever the buckets are: gradients are summed in the order of the ranks. That holds
+// between goroutines; Open MPI adds up in an order of its own. One program over the whole batch adds up in yet another, within
+// its matmuls, so runs differ from it by rounding.
 //
 // # What is sent
 //
 // By a ring, each rank sends 2(N−1)/N times the bytes of all gradients a step, if N divides the elements of each bucket;
-// else some ranks send a few elements more and others fewer, and all together 2(N−1) times the bytes. Parameters that the loss does not
-// depend on have no gradients to send. With servers a rank that has none sends all gradients, and gets all parameters; a
-// server sends and gets each of its buckets N−1 times; each message is preceded by one of 24 bytes.
+// else some ranks send a few elements more and others fewer, and all together 2(N−1) times the bytes. Parameters that the loss
+// does not depend on have no gradients to send. The losses of the ranks are added up besides, one number.
 package ddp

@@ -5,53 +5,58 @@ import (
 	"fmt"
 
 	"github.com/shardbook/shardbook/internal/toy"
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Two ranks, each a goroutine with a device of its own, train on the halves of each batch, and send gradients while they
-// compute others. Processes do the same with mpi.World in the place of group.Run.
-func ExampleNewEngine() {
+// Two ranks, each with a device of its own, train on the halves of each batch, and send gradients while they compute
+// others. Processes do the same by Join, with mpi.World as their group.
+func ExampleNew() {
 	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
 	if err != nil {
 		panic(err)
 	}
 	defer backend.Close()
-	recipe := train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(0.05)}
-	engine, err := ddp.NewEngine(backend, recipe, ddp.Options{Sync: ddp.Overlap})
+	ctx := context.Background()
+	run, err := ddp.New(ctx, backend, train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(0.05)}, 2, ddp.Options{Sync: ddp.Overlap})
 	if err != nil {
 		panic(err)
 	}
-	defer engine.Close()
-	if err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
-		rank, err := engine.Join(ctx, g, g.Rank())
+	defer run.Close()
+	for range 3 {
+		inputs, targets := toy.Batch(run.Steps(), 8)
+		metrics, err := run.Step(ctx, inputs, targets)
 		if err != nil {
-			return err
+			panic(err)
 		}
-		defer rank.Close()
-		for range 3 {
-			inputs, targets := toy.Batch(rank.Steps(), 8) // the same on both, which take their rows
-			metrics, err := rank.Step(ctx, inputs, targets)
-			if err != nil {
-				return err
-			}
-			loss, err := ddp.Mean(ctx, g, metrics.Loss)
-			if err != nil {
-				return err
-			}
-			if g.Rank() == 0 {
-				fmt.Printf("%.3f\n", loss)
-			}
-		}
-		return nil
-	}); err != nil {
-		panic(err)
+		fmt.Printf("%.3f\n", metrics.Loss)
 	}
 	// Output:
 	// 0.358
 	// 0.334
 	// 0.215
+}
+
+// A layer's gradients are reduced as soon as its backward pass has ended, where they fill a bucket.
+func ExampleOptions_Plan() {
+	recipe := train.Recipe{Model: toy.Layers(4, false), Rule: optim.AdamW(0.05)}
+	plan, err := ddp.Options{BucketBytes: 200}.Plan(recipe, 2)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Print(plan)
+	// Output:
+	// plan ddp blocks=4 microbatches=1 every=1 weights=flush
+	// axis replica size=2 groups=0-1
+	// unit 0 bucket0 reduce=replica
+	// unit 1 bucket1 reduce=replica
+	// unit 2 bucket2 reduce=replica
+	// unit 3 bucket3 reduce=replica
+	// block 0 in units=2-3
+	// block 1 h0 units=1-2
+	// block 2 h1 units=0-1
+	// block 3 out units=0
+	// ranks 0-1: 0F0 1F0 2F0 3F0 3B0 2B0 0REDUCE_GRAD 1B0 1REDUCE_GRAD 0B0 2REDUCE_GRAD 3REDUCE_GRAD U0
 }

@@ -27,11 +27,11 @@ type matrix struct {
 	last          []float32 // the last step's Q
 }
 
-func newFactors(b Bucket, rank int) *factors {
+func newFactors(g Gradients, rank int) *factors {
 	f := &factors{}
 	var first, second int
-	for i, spec := range b.Params {
-		at := span{b.Offsets[i], b.Offsets[i] + spec.Size()}
+	for i, spec := range g.Params {
+		at := span{g.Offsets[i], g.Offsets[i] + spec.Size()}
 		if d := spec.Shape.Dimensions; len(d) > 1 {
 			n, m := d[0], spec.Size()/d[0]
 			if rank <= (n*m-1)/(n+m) { // so that rank·(n+m) < n·m, whatever the rank

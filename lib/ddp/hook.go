@@ -4,41 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"unsafe"
 
+	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// Hook communicates a bucket in place of an all-reduce: what PyTorch calls a communication hook. A rank has one of its
-// own, which may keep what it likes from step to step.
-type Hook interface {
-	// Reduce replaces the rank's gradients by the sum of all ranks', or what is near to it; all ranks must get the same
-	// bits. All ranks call it with the same buckets in the same order, one at a time, and it makes what calls on the
-	// group it likes.
-	Reduce(ctx context.Context, g group.Group, grads Gradients) error
-}
+// Hook communicates a bucket in place of an all-reduce: what PyTorch calls a communication hook. A rank has one of its own,
+// which may keep what it likes from step to step. Its one method,
+//
+//	Reduce(ctx context.Context, g group.Group, grads Gradients) error
+//
+// replaces the rank's gradients by the sum of all ranks', or what is near to it; all ranks must get the same bits. All ranks
+// call it with the same buckets in the same order, one at a time, and it makes what calls on the group it likes.
+type Hook = engine.Hook
 
-// Gradients are a rank's gradients of a bucket, in the device's memory.
-type Gradients struct {
-	Bucket
-	Index int // of the bucket, counted from 0
-	Type  group.Type
-	Data  group.Buffer
-}
-
-// Float32 returns the gradients as a slice: no copy. It is an error if they have another type.
-func (g Gradients) Float32() ([]float32, error) {
-	if g.Type != group.Float32 {
-		return nil, fmt.Errorf("ddp: gradients are summed in %v, and the hook takes float32 alone: set Recipe.Precision.Reduce", g.Type)
-	}
-	return unsafe.Slice((*float32)(g.Data.Data), g.Data.Len), nil
-}
-
-// call is the all-reduce of the gradients.
-func (g Gradients) call(op group.Op) group.Call {
-	return group.Call{Kind: group.KindAllReduce, Type: g.Type, Op: op, In: g.Data, Out: g.Data}
-}
+// Gradients are a rank's gradients of a bucket, in memory that the host reaches: Data, of Type, in which the gradients of
+// Params lie one after another, each from its element of Offsets on. Unit is the number of the bucket in the plan. The method
+// Float32 returns them as a slice, without a copy, and an error if they have another type.
+type Gradients = engine.Gradients
 
 // ByPlan is a hook that all-reduces message by message, by an algorithm of package plan or a plan of one's own:
 // slower than the group's own way, but every message can be seen and counted (group.Count). It takes float32

@@ -48,10 +48,10 @@ type residues map[int][]float32
 
 // of returns those of a bucket, which are zeros at first.
 func (r residues) of(grads Gradients) []float32 {
-	if len(r[grads.Index]) != grads.Data.Len {
-		r[grads.Index] = make([]float32, grads.Data.Len)
+	if len(r[grads.Unit]) != grads.Data.Len {
+		r[grads.Unit] = make([]float32, grads.Data.Len)
 	}
-	return r[grads.Index]
+	return r[grads.Unit]
 }
 
 // infinite says whether x is an infinity or a NaN.

@@ -70,7 +70,7 @@ func exchange(t *testing.T, world, steps int, hook func() ddp.Hook, buckets []dd
 }
 
 func gradients(b ddp.Bucket, index int, values []float32) ddp.Gradients {
-	return ddp.Gradients{Bucket: b, Index: index, Type: group.Float32,
+	return ddp.Gradients{Params: b.Params, Offsets: b.Offsets, Unit: index, Type: group.Float32,
 		Data: group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}}
 }
 
@@ -80,7 +80,7 @@ func bucketsOf(elements int, dimensions ...[]int) []ddp.Bucket {
 	for i, d := range dimensions {
 		tree = append(tree, params.New(fmt.Sprint("p", i), dtypes.Float32, d...))
 	}
-	return ddp.Buckets(tree, nil, dtypes.Float32, int64(4*elements))
+	return ddp.Buckets(tree, dtypes.Float32, int64(4*elements))
 }
 
 // mixed has vectors and matrices, of which one is too small to be made smaller, in two buckets.
@@ -322,7 +322,7 @@ func TestHookNames(t *testing.T) {
 
 func TestHooksRefuse(t *testing.T) {
 	b := bucketsOf(6, []int{2, 3})[0]
-	float64s := ddp.Gradients{Bucket: b, Type: group.Float64}
+	float64s := ddp.Gradients{Params: b.Params, Offsets: b.Offsets, Type: group.Float64}
 	floats := gradients(b, 0, make([]float32, 6))
 	for _, test := range []struct {
 		hook  func() ddp.Hook

@@ -9,32 +9,16 @@ import (
 
 	"github.com/shardbook/shardbook/internal/mpitest"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// init makes a process that mpirun started a rank, which trains in some forms and says what it ends with.
+// init makes a process that mpirun started a rank.
 func init() {
 	if os.Getenv(envRank) != "" {
-		mpitest.Rank(asProcess)
-	}
-}
-
-func asProcess(ctx context.Context, job *mpi.Job, backend *xla.Backend) error {
-	for _, form := range processForms {
-		e, err := ddp.NewEngine(backend, toyRecipe, toyForms[form])
-		if err != nil {
+		mpitest.Rank(func(ctx context.Context, job *mpi.Job, backend *xla.Backend) error {
+			text, err := lines(ctx, job, backend, 0)
+			fmt.Print(text)
 			return err
-		}
-		rank, err := e.Join(ctx, job, 0)
-		if err != nil {
-			return err
-		}
-		end, err := steady(ctx, job, rank, processSteps, toyRows(form, job.Size()))
-		if err != nil {
-			return fmt.Errorf("%s: %w", form, err)
-		}
-		fmt.Printf("rank %d, %s: %s\n", job.Rank(), form, digest(end))
+		})
 	}
-	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // deep is many equal layers.
@@ -48,16 +49,16 @@ func deep(layers, width int) chain.Model {
 }
 
 // traced makes three steps of two ranks, each with its own view of the group, and returns the spans of the last.
-func traced(t *testing.T, e *ddp.Engine, recorder *trace.Recorder, rows, width int, view func(g group.Group) (group.Group, error)) []trace.Span {
+func traced(t *testing.T, backend *xla.Backend, o ddp.Options, rows int, m chain.Model, view func(g group.Group) (group.Group, error)) []trace.Span {
 	t.Helper()
-	recorder.Take()
+	width := m.Blocks[0].Params[0].Shape.Dim(0)
 	batch := tensors.FromFlatDataAndDimensions(make([]float32, rows*width), rows, width)
 	if err := group.Run(context.Background(), 2, func(ctx context.Context, inner group.Group) error {
 		g, err := view(inner)
 		if err != nil {
 			return err
 		}
-		rank, err := e.Join(ctx, g, g.Rank())
+		rank, err := ddp.Join(ctx, g, backend, g.Rank(), train.Recipe{Model: m, Rule: optim.SGD(0.1)}, o)
 		if err != nil {
 			return err
 		}
@@ -66,7 +67,7 @@ func traced(t *testing.T, e *ddp.Engine, recorder *trace.Recorder, rows, width i
 				return err
 			}
 			if g.Rank() == 0 {
-				recorder.Take()
+				o.Trace.Take()
 			}
 			if err := group.Barrier(ctx, inner); err != nil {
 				return err
@@ -79,7 +80,7 @@ func traced(t *testing.T, e *ddp.Engine, recorder *trace.Recorder, rows, width i
 	}); err != nil {
 		t.Fatal(err)
 	}
-	return recorder.Trace().Spans
+	return o.Trace.Trace().Spans
 }
 
 // TestOverlap holds up each layer's all-reduce until the backward pass of the layer before it is computed:
@@ -88,31 +89,28 @@ func traced(t *testing.T, e *ddp.Engine, recorder *trace.Recorder, rows, width i
 func TestOverlap(t *testing.T) {
 	const layers, width, rows = 6, 16, 8
 	backend := devicetest.Open(t, 2)
-	recorder := trace.New()
-	engine := func(o ddp.Options) *ddp.Engine {
-		o.Trace = recorder
-		return newEngine(t, backend, train.Recipe{Model: deep(layers, width), Rule: optim.SGD(0.1)}, o)
-	}
+	m := deep(layers, width)
 	slow := func(g group.Group) (group.Group, error) { return group.Slow(g, group.Link{Latency: time.Millisecond}) }
-	naive := traced(t, engine(ddp.Options{Sync: ddp.Naive}), recorder, rows, width, slow)
+	naive := traced(t, backend, ddp.Options{Sync: ddp.Naive, Trace: trace.New()}, rows, m, slow)
 	for rank := range 2 {
 		reduce := trace.Of(naive, rank, trace.Reduce)
-		if hidden := trace.Overlap(reduce, trace.Of(naive, rank, trace.Compute)); len(reduce) == 0 || hidden != 0 {
+		if hidden := trace.Overlap(reduce, trace.Of(naive, rank, trace.Compute)); len(reduce) != layers || hidden != 0 {
 			t.Errorf("naive: rank %d: %.2f of %d reductions hidden", rank, hidden, len(reduce))
 		}
 	}
 	for _, o := range []ddp.Options{{Sync: ddp.Overlap}, {BucketBytes: 4 * width * width}} {
-		spans := traced(t, engine(o), recorder, rows, width, func(g group.Group) (group.Group, error) {
-			return &heldUp{Group: g, recorder: recorder, layers: layers}, nil
+		o.Trace = trace.New()
+		spans := traced(t, backend, o, rows, m, func(g group.Group) (group.Group, error) {
+			return &heldUp{Group: g, recorder: o.Trace, layers: layers}, nil
 		})
 		for rank := range 2 {
 			compute, reduce := trace.Of(spans, rank, trace.Compute), trace.Of(spans, rank, trace.Reduce)
-			if len(reduce) != layers || len(compute) != 2*layers {
+			if len(reduce) != layers || len(compute) != 2*layers+1 { // two passes of each, and the update
 				t.Fatalf("%q: rank %d: %d reductions and %d spans of computing, want %d and %d",
-					o.Sync, rank, len(reduce), len(compute), layers, 2*layers)
+					o.Sync, rank, len(reduce), len(compute), layers, 2*layers+1)
 			}
 			for n, s := range reduce[:layers-1] {
-				if s.End < compute[layers+n].End {
+				if s.End < compute[layers+n+1].End {
 					t.Errorf("%q: rank %d: the reduction of %s was not held up", o.Sync, rank, s.Name)
 				}
 			}
@@ -129,9 +127,8 @@ type heldUp struct {
 }
 
 func (h *heldUp) Do(ctx context.Context, call group.Call) error {
-	if call.Kind == group.KindAllReduce {
-		forward := h.layers - 1 // the last layer's is a part of its backward pass
-		passes := forward + min(h.layers, h.reduced%h.layers+2)
+	if call.Kind == group.KindAllReduce && call.Type == group.Float32 { // of gradients, not of losses
+		passes := h.layers + min(h.layers, h.reduced%h.layers+2)
 		h.reduced++
 		for begun := time.Now(); len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) < passes; time.Sleep(100 * time.Microsecond) {
 			if time.Since(begun) > time.Minute {

@@ -53,10 +53,10 @@ func (s *powerSGD) Reduce(ctx context.Context, g group.Group, grads Gradients) e
 		return err
 	}
 	kept := s.kept.of(grads)
-	b := s.buckets[grads.Index]
+	b := s.buckets[grads.Unit]
 	if b == nil {
-		b = newFactors(grads.Bucket, s.rank)
-		s.buckets[grads.Index] = b
+		b = newFactors(grads, s.rank)
+		s.buckets[grads.Unit] = b
 	}
 	at := 0
 	for _, w := range b.whole {

@@ -1,11 +1,12 @@
 package parallel
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
@@ -21,10 +22,10 @@ const (
 	BetweenShards = "shard"              // the same, where only some replicas share a copy of the state
 )
 
-// compose writes the layout's plan: one technique after another rewrites that of one device. It returns the parameters of
-// the plan's units, too, and how many blocks each stage has.
-func (l Layout) compose(r train.Recipe, model chain.Model, tokens []string) (p *step.Plan, members [][]int, cut []int, err error) {
-	p, members = engine.Serial(model, l.Microbatches)
+// compose writes the layout's plans, of steps in turn: one technique after another rewrites that of one device. It returns the
+// parameters of the plans' units, too, and how many blocks each stage has.
+func (l Layout) compose(r train.Recipe, model chain.Model, tokens []string) (plans []*step.Plan, members [][]int, cut []int, err error) {
+	p, members := engine.Serial(model, l.Microbatches)
 	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
 	if l.shards() > 1 {
 		p.Inside(inside, l.shards())
@@ -44,6 +45,10 @@ func (l Layout) compose(r train.Recipe, model chain.Model, tokens []string) (p *
 	if p, err = pipeline.Spread(p, order, cut); err != nil {
 		return nil, nil, nil, err
 	}
+	if l.Every > 1 && slices.ContainsFunc(p.Axes, func(a step.Axis) bool { return len(a.Groups) > 0 }) {
+		return nil, nil, nil, fmt.Errorf("parallel: Layout.Every is %d, and ranks of a pipeline have parameters in common, whose gradients "+
+			"all replicas would add up: leave Every out, or have one stage use them", l.Every)
+	}
 	switch {
 	case l.Recompute:
 		p = recompute.Stages(p)
@@ -61,5 +66,10 @@ func (l Layout) compose(r train.Recipe, model chain.Model, tokens []string) (p *
 	if p = p.Copies(l.Replicas/max(1, l.Shards), BetweenRanks); l.ZeRO > 0 && l.shards()*l.Replicas > 1 {
 		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
 	}
-	return l.Offload.Into(ddp.Average(p, true, false), r), members, cut, nil
+	sums := model.Params().As(r.Policy().Reduce)
+	plans, members = l.gradients().Write(p, members, sums, BetweenRanks)
+	for i := range plans {
+		plans[i] = l.Offload.Into(plans[i], r)
+	}
+	return plans, members, cut, nil
 }

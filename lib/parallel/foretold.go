@@ -33,10 +33,11 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	f := foretold{Layout: l, setup: s, rows: int64(rows / (l.Replicas * l.Data * l.Microbatches)),
 		policy: train.Recipe{Precision: s.Precision}.Policy()}
 	f.list()
-	p, members, _, err := l.compose(train.Recipe{Precision: s.Precision}, f.model, f.tokens())
+	plans, members, _, err := l.compose(train.Recipe{Precision: s.Precision}, f.model, f.tokens())
 	if err != nil {
 		return nil, err
 	}
+	p := plans[len(plans)-1]
 	device, rank := f.sizes(p, members)
 	own, err := p.Traffic(device)
 	if err != nil {

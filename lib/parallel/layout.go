@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/pipeline"
@@ -70,6 +71,16 @@ type Layout struct {
 	Partition bool `json:"partition,omitempty"`
 	// Offload is what lies in the host's memory, or is done there. Updates are for ranks of one device.
 	Offload offload.Host `json:"offload,omitzero"`
+
+	// Sync and BucketBytes are those of ddp.Options: when gradients are reduced, and in which pieces. "" is those of each block
+	// as soon as they are there.
+	Sync        ddp.Sync `json:"sync,omitempty"`
+	BucketBytes int64    `json:"bucket_bytes,omitempty"`
+	// EachMicroBatch, SumLoss, Every (local SGD, between replicas) and Hook (between replicas) are those of ddp.Options, too.
+	EachMicroBatch bool            `json:"each_microbatch,omitempty"`
+	SumLoss        bool            `json:"sum_loss,omitempty"`
+	Every          int             `json:"every,omitempty"`
+	Hook           func() ddp.Hook `json:"-"`
 
 	// Hosts is how many machines the ranks are dealt to, in their order, the same number to each: the ranks of a pipeline are
 	// neighbours. A rank's own devices are always on one host.
@@ -150,11 +161,46 @@ func (l Layout) Validate() error {
 	case l.Ranks()%l.Hosts != 0:
 		return fmt.Errorf("parallel: Layout.Hosts is %d, and there are %d ranks: choose a number that divides them", l.Hosts, l.Ranks())
 	}
-	if err := l.Offload.Validate(); err != nil {
+	if err := errors.Join(l.Offload.Validate(), l.validateGradients()); err != nil {
 		return err
 	}
 	_, err := l.schedule()
 	return err
+}
+
+// gradients are the options of package ddp that the layout has.
+func (l Layout) gradients() ddp.Options {
+	return ddp.Options{Sync: l.Sync, BucketBytes: l.BucketBytes, EachMicroBatch: l.EachMicroBatch, SumLoss: l.SumLoss, Every: l.Every,
+		Hook: l.Hook}
+}
+
+// validateGradients is Validate for what happens to gradients.
+func (l Layout) validateGradients() error {
+	if err := l.gradients().Validate(); err != nil {
+		return fmt.Errorf("parallel: of Layout: %w", err)
+	}
+	sharded := l.ZeRO > 0 && max(l.shards(), l.Replicas) > 1
+	switch {
+	case sharded && (l.Sync != "" || l.BucketBytes > 0):
+		return fmt.Errorf("parallel: Layout.Sync is %q, BucketBytes %d and ZeRO %d: what is sharded is reduced by the unit that is "+
+			"sharded; leave Sync and BucketBytes out", l.Sync, l.BucketBytes, l.ZeRO)
+	case sharded && l.EachMicroBatch:
+		return fmt.Errorf("parallel: Layout.EachMicroBatch is set and ZeRO is %d, whose stages say when gradients are reduced: leave it out",
+			l.ZeRO)
+	case sharded && (l.Hook != nil || l.Every > 1):
+		return fmt.Errorf("parallel: Layout.ZeRO is %d: a hook takes whole gradients, and local SGD (Every) averages states that each "+
+			"replica has whole; leave them out, or ZeRO", l.ZeRO)
+	case l.BucketBytes > 0 && l.Sync != ddp.Bucketed:
+		return fmt.Errorf("parallel: Layout.BucketBytes is %d and Sync %q, which has no such buckets: set Sync to %q, or leave it out",
+			l.BucketBytes, l.Sync, ddp.Bucketed)
+	case l.Replicas == 1 && (l.Hook != nil || l.Every > 1):
+		return errors.New("parallel: Layout.Hook and Every are for what goes between replicas, and Replicas is 1: a rank's own devices " +
+			"share gradients inside of their programs; leave them out, or use Replicas")
+	case l.Tensor > 1 && l.Hook != nil:
+		return fmt.Errorf("parallel: Layout.Hook takes whole gradients, and with Tensor %d a device has those of parts: leave one of "+
+			"them out", l.Tensor)
+	}
+	return nil
 }
 
 // schedule is that of one pipeline.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
@@ -152,6 +153,15 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Pipe: 2, Chunks: 3}, "3 chunks"},
 		{parallel.Layout{Pipe: 3, Schedule: pipeline.KindDualPipe, Microbatches: 6}, "3 ranks are odd"},
 		{parallel.Layout{Pipe: 2, Microbatches: 3, Schedule: pipeline.KindInterleaved}, "3 micro-batches are no multiple"},
+		{parallel.Layout{Sync: "sometimes"}, `"sometimes"`},
+		{parallel.Layout{Replicas: 2, Every: -1}, "Options.Every is -1"},
+		{parallel.Layout{Replicas: 2, Sync: ddp.Naive, BucketBytes: 9}, `Layout.BucketBytes is 9 and Sync "naive"`},
+		{parallel.Layout{Replicas: 2, ZeRO: 1, Sync: ddp.Bucketed}, "what is sharded is reduced by the unit that is sharded"},
+		{parallel.Layout{Data: 2, ZeRO: 3, EachMicroBatch: true}, "Layout.EachMicroBatch is set and ZeRO is 3"},
+		{parallel.Layout{Replicas: 2, Data: 2, ZeRO: 1, Every: 2}, "local SGD (Every) averages states that each replica has whole"},
+		{parallel.Layout{Data: 2, Hook: ddp.BF16()}, "Replicas is 1"},
+		{parallel.Layout{Replicas: 2, Tensor: 2, Hook: ddp.BF16()}, "with Tensor 2 a device has those of parts"},
+		{parallel.Layout{Replicas: 2, Every: 2, EachMicroBatch: true}, "Options.Every is 2"},
 	} {
 		checkError(t, "layout", c.layout.Validate(), c.want)
 		_, err := parallel.NewPlan(train.Recipe{Model: small(2), Rule: optim.SGD(1)}, c.layout)

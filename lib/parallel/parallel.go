@@ -68,15 +68,18 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 		return nil, err
 	}
 	r.Model = model
-	one, members, cut, err := l.compose(r, model, shares.Tokens)
-	if err == nil {
-		err = one.Check()
-	}
+	plans, members, cut, err := l.compose(r, model, shares.Tokens)
 	if err != nil {
 		return nil, err
 	}
+	for _, p := range plans {
+		if err := p.Check(); err != nil {
+			return nil, err
+		}
+	}
 	l.Cut = cut
-	p := &Plan{l, engine.Spec{Recipe: r, Plans: []*step.Plan{one}, Members: members, Shares: shares, Mesh: l.axes()}}
+	p := &Plan{l, engine.Spec{Recipe: r, Plans: plans, Members: members, Shares: shares, Mesh: l.axes(),
+		Options: engine.Options{Hook: l.Hook, Sum: l.SumLoss}}}
 	return p, engine.Check(p.spec)
 }
 
@@ -130,8 +133,8 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 // Layout is the plan's layout, with the numbers that were left at 0.
 func (p *Plan) Layout() Layout { return p.layout }
 
-// Step is what each rank does in a step, and when.
-func (p *Plan) Step() *step.Plan { return p.spec.Plans[0] }
+// Step is what each rank does in a step, and when; in local SGD in one that ends with an average.
+func (p *Plan) Step() *step.Plan { return p.spec.Plans[len(p.spec.Plans)-1] }
 
 // Schedule is the order of the passes in one pipeline.
 func (p *Plan) Schedule() (*step.Plan, error) { return p.layout.schedule() }

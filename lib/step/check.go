@@ -103,15 +103,16 @@ func (p *Plan) groups() map[string][][]int {
 	return groups
 }
 
-// checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes may be on
-// all replicas, as in local SGD, which averages parameters now and then.
+// checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes between ranks
+// may be on all replicas, as in local SGD, which averages parameters now and then.
 func (p *Plan) checkJoined(replicas int) error {
 	owners := p.owners()
 	groups := p.groups()
 	known := map[string]bool{}
 	for u, unit := range p.Units {
 		shape := fmt.Sprint(unit.Reduce, setText(owners[u]))
-		if known[shape] || len(unit.Reduce) == 0 && len(owners[u]) == replicas {
+		apart := !slices.ContainsFunc(unit.Reduce, func(name string) bool { a, _ := p.Axis(name); return len(a.Groups) > 0 })
+		if known[shape] || apart && len(owners[u]) == replicas {
 			continue
 		}
 		known[shape] = true

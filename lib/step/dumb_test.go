@@ -377,7 +377,8 @@ func (d *dumb) due(rank, u, micro int) map[gradient]int {
 			}
 		}
 	}
-	if len(d.Units[u].Reduce) == 0 && owners == d.replicas { // each for itself
+	apart := !slices.ContainsFunc(d.Units[u].Reduce, func(name string) bool { a, _ := d.Axis(name); return len(a.Groups) > 0 })
+	if apart && owners == d.replicas { // each for itself
 		maps.DeleteFunc(want, func(g gradient, _ int) bool { return g.rank != rank })
 	}
 	return want

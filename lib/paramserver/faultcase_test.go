@@ -1,4 +1,4 @@
-package ddp_test
+package paramserver_test
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/paramserver"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -32,23 +32,19 @@ var (
 		return backend
 	})
 	toyRecipe = train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)}
-	toyForms  = map[string]ddp.Options{
-		"naive":         {Sync: ddp.Naive},
-		"overlap":       {Sync: ddp.Overlap},
-		"buckets":       {BucketBytes: 160},
-		"micro-batches": {BucketBytes: 160, Accumulate: world},
-		"servers":       {Sync: ddp.Server, BucketBytes: 160},
-		"async":         {Sync: ddp.Async, BucketBytes: 160},
-		"local SGD":     {Every: 2},
+	toyForms  = map[string]paramserver.Options{
+		"servers":       {BucketBytes: 160},
+		"micro-batches": {BucketBytes: 160, Accumulate: world, Servers: 2},
+		"async":         {BucketBytes: 160, Async: true},
 	}
-	toyEngines = map[string]*ddp.Engine{}
+	toyEngines = map[string]*paramserver.Engine{}
 )
 
 // toyEngine returns the engine of a form.
-func toyEngine(t *testing.T, form string) *ddp.Engine {
+func toyEngine(t *testing.T, form string) *paramserver.Engine {
 	t.Helper()
 	if toyEngines[form] == nil {
-		e, err := ddp.NewEngine(threeDevices(), toyRecipe, toyForms[form])
+		e, err := paramserver.NewEngine(threeDevices(), toyRecipe, toyForms[form])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +54,7 @@ func toyEngine(t *testing.T, form string) *ddp.Engine {
 }
 
 // warm returns the engine of a form, whose programs are compiled.
-func warm(t *testing.T, form string) *ddp.Engine {
+func warm(t *testing.T, form string) *paramserver.Engine {
 	t.Helper()
 	e := toyEngine(t, form)
 	if err := group.Run(context.Background(), world, func(ctx context.Context, g group.Group) error {
@@ -101,15 +97,15 @@ func (t *trap) Do(ctx context.Context, call group.Call) error {
 	return t.Group.Do(ctx, call)
 }
 
-// shares says whether a call shares a bucket: reduces it, or gives it to a server (after a message that announces it).
+// shares says whether a call gives a bucket to a server (after a message that announces it).
 func shares(call group.Call) bool {
-	return call.Type == group.Float32 && (call.Kind == group.KindAllReduce || call.Kind == group.KindSend)
+	return call.Type == group.Float32 && call.Kind == group.KindSend
 }
 
 // faultCase is a fault in the second of some steps.
 type faultCase struct {
 	form   string
-	engine *ddp.Engine
+	engine *paramserver.Engine
 	at     string // before or after the step, or in it, where the first or the last bucket is shared
 	fault  traintest.Fault
 	victim int
@@ -121,7 +117,7 @@ func (c faultCase) play() error {
 	survivors.Add(world - 1)
 	strike := func() error { return c.fault.Strike(survivors.Wait, nil) }
 	batches := toyRows(c.form, world)
-	groups, ranks, errs := make([]group.Group, world), make([]*ddp.Rank, world), make([]error, world)
+	groups, ranks, errs := make([]group.Group, world), make([]*paramserver.Rank, world), make([]error, world)
 	defer func() {
 		for _, rank := range ranks {
 			if rank != nil {
@@ -164,7 +160,7 @@ func (c faultCase) play() error {
 					return err
 				}
 			}
-			if _, err := ddp.Mean(ctx, g, m.Loss); err != nil { // where asynchronous ranks notice
+			if _, err := paramserver.Mean(ctx, g, m.Loss); err != nil { // where asynchronous ranks notice
 				return err
 			}
 		}
@@ -206,26 +202,23 @@ func (c faultCase) names(err error) error {
 	}
 	// Without waiting for all, a rank may wait for an answer of the one that stalls, and so be late itself: then that is said of it.
 	waits := fmt.Sprintf(" from rank %d)), nor did ranks [%[1]d]", c.victim)
-	if toyForms[c.form].Sync == ddp.Async && c.fault == traintest.Stalls && strings.Contains(failure.Reason, waits) {
+	if toyForms[c.form].Async && c.fault == traintest.Stalls && strings.Contains(failure.Reason, waits) {
 		return nil
 	}
 	return fmt.Errorf("%v: that names rank %d", err, failure.Rank)
 }
 
-// last is the number of the last bucket that the rank shares in a step.
+// last is the number of the last bucket that the rank pushes in a step: of those that are not its own.
 func (c faultCase) last() int {
-	buckets := c.engine.Buckets()
-	switch o := toyForms[c.form]; {
-	case o.Every > 1: // it shares the state
-		return len(toyRecipe.State()) - 3 // but for the two counters
-	case o.Sync == ddp.Server || o.Sync == ddp.Async: // those that are not its own
-		own := 0
-		for b := range buckets {
-			if b%world == c.victim {
-				own++
-			}
-		}
-		return len(buckets) - own - 1
+	servers := toyForms[c.form].Servers
+	if servers == 0 {
+		servers = world
 	}
-	return len(buckets) - 1
+	last := -1
+	for b := range c.engine.Buckets() {
+		if b%servers != c.victim {
+			last++
+		}
+	}
+	return last
 }

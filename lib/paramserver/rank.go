@@ -1,4 +1,4 @@
-package ddp
+package paramserver
 
 import (
 	"context"
@@ -11,14 +11,13 @@ import (
 	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
 // Rank is one of the ranks that train together. It is not safe for use by several goroutines at once.
 //
 // A step that fails for a reason that the other ranks do not share, and any error of the group, leaves the rank lost: what
-// is asked of it after is an error. The group's failure names the rank at fault. ([Async] ranks notice in the next call that
+// is asked of it after is an error. The group's failure names the rank at fault. (Asynchronous ranks notice in the next call that
 // all make, such as [Mean]. Where one has stalled in mid-step, others may wait for its answers, and be late themselves: the
 // failure then names one of these and lists them all.) Go on in a new group, from the last checkpoint: batches are functions
 // of the step's number, so none is lost and none comes twice.
@@ -26,11 +25,10 @@ type Rank struct {
 	engine  *Engine
 	g       group.Group
 	device  int
-	state   []*tensors.Tensor // as train.Recipe.State lists it; with servers, the parameters alone
+	state   []*tensors.Tensor // the parameters
 	buckets []*tensors.Tensor
-	hook    Hook
-	client  *client         // with servers
-	sends   []chan struct{} // by receiver, with servers: full while a message and its data are sent
+	client  *client
+	sends   []chan struct{} // by receiver: full while a message and its data are sent
 	steps   int
 	lost    error
 
@@ -41,10 +39,10 @@ type Rank struct {
 // Metrics is what a step reports.
 type Metrics struct {
 	// Metrics are those of the rank: the loss is that of its own rows, before the update; [Mean] gives the whole
-	// batch's. With servers only the loss is there.
+	// batch's. Only the loss is there.
 	train.Metrics
 	// Staleness is how many updates by other ranks' gradients a parameter had seen, when the rank's gradient was applied
-	// to it, that the rank had not: the mean over the buckets. Only [Async] has any.
+	// to it, that the rank had not: the mean over the buckets. Only [Options.Async] has any.
 	Staleness float64
 }
 
@@ -56,22 +54,12 @@ func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, er
 	for to := range r.sends {
 		r.sends[to] = make(chan struct{}, 1)
 	}
-	if e.options.Hook != nil {
-		r.hook = e.options.Hook()
-	}
 	if servers := e.options.Servers; servers > g.Size() {
-		return nil, fmt.Errorf("ddp: Options.Servers is %d in a group of %d ranks: set it to at most that, or to 0 for all", servers, g.Size())
+		return nil, fmt.Errorf("paramserver: Options.Servers is %d in a group of %d ranks: set it to at most that, or to 0 for all", servers, g.Size())
 	}
 	initial, err := e.recipe.Initial()
 	if err != nil {
 		return nil, err
-	}
-	averaged, _, _ := train.Tail(e.recipe, e.recipe.State())
-	for _, s := range averaged {
-		if e.options.Every > 1 && !s.Shape.DType.IsFloat() {
-			return nil, fmt.Errorf("ddp: Options.Every is %d, and %s has no average: choose an optimizer with floating-point states",
-				e.options.Every, s)
-		}
 	}
 	if err := r.spread(ctx, initial); err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -89,12 +77,10 @@ func (r *Rank) spread(ctx context.Context, state []*tensors.Tensor) error {
 		}
 	}
 	err := r.broadcast(ctx, placed, 0)
-	if err == nil && r.engine.options.Sync.Served() {
-		return r.serve(ctx, placed)
+	if err != nil {
+		return errors.Join(err, rank.Free(placed...))
 	}
-	old := r.state
-	r.state = placed
-	return errors.Join(err, rank.Free(old...))
+	return r.serve(ctx, placed)
 }
 
 // broadcast copies a rank's tensors to all others'.
@@ -136,9 +122,6 @@ func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (m Metrics, er
 	if err := r.engine.kinds.Check(r.engine.backend.Text, r.engine.passes, parts[0].Inputs.Shape()); err != nil {
 		return m, err
 	}
-	if err := r.engine.prepare(parts[0].Inputs.Shape(), parts[0].Targets.Shape()); err != nil {
-		return m, err
-	}
 	if err := r.makeBuckets(); err != nil {
 		return m, err
 	}
@@ -147,70 +130,9 @@ func (r *Rank) step(ctx context.Context, parts []rank.MicroBatch) (m Metrics, er
 	if err := errors.Join(s.finish(), err); err != nil { // the failure of the group explains what comes of it
 		return m, err
 	}
-	if r.client != nil {
-		m.Loss, m.Scale = loss, 1
-		m.Staleness, err = r.client.pull(ctx)
-		return m, err // the server has made the update
-	}
-	if m.Metrics, err = r.update(loss, len(parts)); err != nil {
-		return m, err
-	}
-	if every := r.engine.options.Every; every > 1 && (r.steps+1)%every == 0 {
-		err = r.average(ctx)
-	}
-	return m, err
-}
-
-// update replaces the state, by what is in the buckets.
-func (r *Rank) update(loss float64, parts int) (train.Metrics, error) {
-	defer r.span(trace.Compute, "update")()
-	args := make([]any, 0, len(r.state)+2+len(r.buckets))
-	for _, v := range r.state {
-		args = append(args, v)
-	}
-	args = append(args, float32(loss), float32(1/r.divisor(parts)))
-	for _, b := range r.buckets {
-		args = append(args, b)
-	}
-	out, err := r.engine.update.Call(r.device, args...)
-	if err != nil {
-		return train.Metrics{}, err
-	}
-	last := len(out) - 1
-	r.state = out[:last]
-	m, err := train.MetricsOf(out[last])
-	return m, errors.Join(err, rank.Free(out[last:]...))
-}
-
-// divisor is how many gradients there are to a mean.
-func (r *Rank) divisor(parts int) float64 {
-	o := r.engine.options
-	ranks := float64(r.g.Size())
-	switch {
-	case o.EachMicroBatch && o.SumLoss: // the buckets have means over ranks
-		return 1 / ranks
-	case o.SumLoss:
-		return 1
-	case o.EachMicroBatch || o.Every > 1:
-		return float64(parts)
-	}
-	return ranks * float64(parts)
-}
-
-// average makes the ranks' states equal, for local SGD.
-func (r *Rank) average(ctx context.Context) error {
-	defer r.span(trace.Reduce, "state")()
-	averaged, _, _ := train.Tail(r.engine.recipe, r.state)
-	for _, v := range averaged {
-		kind, data, err := rank.Memory(v)
-		if err != nil {
-			return err
-		}
-		if err := r.counted().Do(ctx, group.Call{Kind: group.KindAllReduce, Type: kind, Op: group.Mean, In: data, Out: data}); err != nil {
-			return err
-		}
-	}
-	return nil
+	m.Loss, m.Scale = loss, 1
+	m.Staleness, err = r.client.pull(ctx)
+	return m, err // the servers have made the update
 }
 
 // counted is a view of the group that counts what calls are given to send or to reduce.
@@ -267,12 +189,12 @@ func Mean(ctx context.Context, g group.Group, x float64) (float64, error) {
 
 // lose remembers what the rank was lost by.
 func (r *Rank) lose(by error) error {
-	err := rank.LostBy("ddp", r.g.Rank(), by)
+	err := rank.LostBy("paramserver", r.g.Rank(), by)
 	r.lost = err
 	return errors.Join(err, r.Close())
 }
 
-// Close frees what the rank has on its device. With servers it is a collective call, in which each rank waits until the
+// Close frees what the rank has on its device. It is a collective call, in which each rank waits until the
 // others need its server no more, however long that takes: where one may be gone, let [Mean] tell first. A rank that fails
 // for reasons of its own returns rather than closes; it may close when the group has ended.
 func (r *Rank) Close() error {
@@ -284,7 +206,7 @@ func (r *Rank) Close() error {
 	err = errors.Join(err, rank.Free(r.state...), rank.Free(r.buckets...))
 	r.state, r.buckets = nil, nil
 	if r.lost == nil {
-		r.lost = errors.New("ddp: the rank is closed: join again")
+		r.lost = errors.New("paramserver: the rank is closed: join again")
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package ddp
+package paramserver
 
 import (
 	"context"
@@ -8,9 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/rank"
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/trace"
-	"github.com/shardbook/shardbook/lib/train"
 )
 
 // going is one step of a rank as it goes on: the passes on this goroutine, communication in the background.
@@ -38,9 +36,7 @@ func (s *going) passes(parts []rank.MicroBatch) (loss float64, err error) {
 		clear(s.left)
 		for _, places := range s.engine.all {
 			for _, at := range places {
-				if b := s.engine.slots[at].bucket; b >= 0 {
-					s.left[b]++
-				}
+				s.left[s.engine.slots[at].bucket]++
 			}
 		}
 		l, err := s.pass(p)
@@ -117,13 +113,6 @@ func (s *going) pass(p rank.MicroBatch) (loss float64, err error) {
 			return 0, err
 		}
 	}
-	if s.engine.options.Sync == Naive {
-		for b := range s.buckets {
-			if err := s.share(b); err != nil {
-				return 0, err
-			}
-		}
-	}
 	return loss, nil
 }
 
@@ -161,9 +150,6 @@ func (s *going) backward(i int, x, above *tensors.Tensor, kept []*tensors.Tensor
 		}
 	}
 	args = append(args, offsets, adds, above)
-	if i == len(s.engine.blocks)-1 {
-		args = append(args, s.scaling()...)
-	}
 	args = append(args, s.operands(b, x, row)...)
 	for _, t := range kept {
 		args = append(args, t)
@@ -181,66 +167,30 @@ func (s *going) backward(i int, x, above *tensors.Tensor, kept []*tensors.Tensor
 	return out[:n], nil
 }
 
-// scaling are the states of the loss scaling, of which there are none with servers.
-func (s *going) scaling() (args []any) {
-	if s.client != nil {
-		return nil
-	}
-	_, scaling, _ := train.Tail(s.engine.recipe, s.state)
-	for _, t := range scaling {
-		args = append(args, t)
-	}
-	return args
-}
-
 // ready is called when the gradients of a block are in their buckets: what has all of its gradients goes on its way. This
 // is the hook at the end of the backward pass of each block.
 func (s *going) ready(i int) error {
 	for _, at := range s.engine.all[i] {
 		b := s.engine.slots[at].bucket
-		if b < 0 {
+		if s.left[b]--; s.left[b] > 0 || !s.last {
 			continue
 		}
-		if s.left[b]--; s.left[b] > 0 || s.engine.options.Sync == Naive {
-			continue
-		}
-		if err := s.share(b); err != nil {
+		if err := s.push(b); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// share starts to communicate a bucket, if it is to be communicated now.
-func (s *going) share(b int) error {
-	o := s.engine.options
-	if o.Every > 1 || !s.last && !o.EachMicroBatch {
-		return nil
-	}
+// push has the stream give a bucket to its server.
+func (s *going) push(b int) error {
 	kind, data, err := rank.Memory(s.buckets[b])
 	if err != nil {
 		return err
 	}
-	grads := Gradients{Bucket: s.engine.buckets[b], Index: b, Type: kind, Data: data}
-	s.busy[b] = s.stream.Add(func() error { return s.reduce(grads) })
+	s.busy[b] = s.stream.Add(func() error {
+		defer s.span(trace.Send, fmt.Sprintf("bucket %d", b))()
+		return s.client.push(b, kind, data)
+	})
 	return nil
-}
-
-// reduce communicates a bucket, on the stream.
-func (s *going) reduce(grads Gradients) error {
-	name := fmt.Sprintf("bucket %d", grads.Index)
-	switch {
-	case s.client != nil:
-		defer s.span(trace.Send, name)()
-		return s.client.push(grads)
-	case s.hook != nil:
-		defer s.span(trace.Reduce, name)()
-		return s.hook.Reduce(s.ctx, s.counted(), grads)
-	}
-	defer s.span(trace.Reduce, name)()
-	op := group.Sum
-	if s.engine.options.EachMicroBatch {
-		op = group.Mean
-	}
-	return s.counted().Do(s.ctx, grads.call(op))
 }

@@ -1,4 +1,4 @@
-package ddp
+package paramserver
 
 import (
 	"context"
@@ -40,7 +40,7 @@ type client struct {
 
 // serve starts the rank's server and its client at a state that lies on its device. It takes the state.
 func (r *Rank) serve(ctx context.Context, state []*tensors.Tensor) error {
-	err := r.engine.prepare(noShape, noShape)
+	err := r.engine.prepare()
 	if r.client != nil && err == nil { // all ranks are here, and none has anything to push
 		err = r.client.close(nil)
 	}

@@ -1,4 +1,4 @@
-package ddp
+package paramserver
 
 import (
 	"context"
@@ -13,25 +13,25 @@ import (
 )
 
 // push gives a bucket's gradients to its server.
-func (c *client) push(grads Gradients) error {
+func (c *client) push(bucket int, kind group.Type, grads group.Buffer) error {
 	c.asked++
-	to := grads.Index % c.rank.servers()
+	to := bucket % c.rank.servers()
 	if to != c.rank.g.Rank() {
-		return c.send(to, pushed, grads.Index, 0, group.Call{Kind: group.KindSend, Type: grads.Type, Peer: to, In: grads.Data})
+		return c.send(to, pushed, bucket, 0, group.Call{Kind: group.KindSend, Type: kind, Peer: to, In: grads})
 	}
-	sh := c.shards[grads.Index]
-	into, kind, data, err := sh.room()
+	sh := c.shards[bucket]
+	into, _, data, err := sh.room()
 	if err != nil {
 		return err
 	}
-	copy(rank.Bytes(kind, data), rank.Bytes(grads.Type, grads.Data))
+	copy(rank.Bytes(kind, data), rank.Bytes(kind, grads))
 	return c.take(sh, to, into)
 }
 
 // pull takes the new parameters of all buckets that were pushed, and returns how stale their gradients were on average.
 func (c *client) pull(ctx context.Context) (staleness float64, err error) {
 	defer c.rank.span(trace.Wait, "parameters")()
-	if c.rank.engine.options.Sync == Server { // no answer comes before; and who is late is named here
+	if !c.rank.engine.options.Async { // no answer comes before; and who is late is named here
 		if err := group.Barrier(ctx, c.rank.g); err != nil {
 			return 0, err
 		}

@@ -1,4 +1,4 @@
-package ddp
+package paramserver
 
 import (
 	"errors"
@@ -93,7 +93,7 @@ func (sh *shard) take(worker int, grads *tensors.Tensor) (map[int]answer, error)
 	sh.waiting[worker] = grads
 	sh.here++
 	workers := []int{worker}
-	if sh.rank.engine.options.Sync == Server {
+	if !sh.rank.engine.options.Async {
 		if sh.here < len(sh.waiting) {
 			return nil, nil
 		}

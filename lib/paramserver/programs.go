@@ -1,9 +1,8 @@
-package ddp
+package paramserver
 
 import (
 	"fmt"
 
-	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/rank"
@@ -25,15 +24,11 @@ type block struct {
 	backward *xla.Portable
 }
 
-// places are where the gradients of a block's parameters lie: which of its buckets, or −1, for each.
+// places are where the gradients of a block's parameters lie: which of its buckets, for each.
 func (e *Engine) places(i int) (of []int, buckets []int) {
 	seen := map[int]int{}
 	for _, p := range e.all[i] {
 		b := e.slots[p].bucket
-		if b < 0 {
-			of = append(of, -1)
-			continue
-		}
 		if _, ok := seen[b]; !ok {
 			seen[b] = len(buckets)
 			buckets = append(buckets, b)
@@ -67,12 +62,7 @@ func (e *Engine) compile() error {
 		}
 		own.backward = backward[spread]
 	}
-	if e.options.Sync.Served() {
-		return e.compileServers()
-	}
-	var err error
-	e.update, err = e.program(e.updates, rank.Firsts(len(e.recipe.State()))...)
-	return err
+	return e.compileServers()
 }
 
 // program makes a program, which Close frees.
@@ -102,20 +92,13 @@ func (e *Engine) forward(i int) func(in []*graph.Node) []*graph.Node {
 	}
 }
 
-// backward is the backward pass of block i, whose gradients lie in so many buckets: of[k] is the one of its k-th parameter, or
-// −1. The program's inputs are, in this order: the buckets, the offsets, the flags, the gradient of the output, the states of
-// the loss scaling (of the last block), the operands, and what was kept.
+// backward is the backward pass of block i, whose gradients lie in so many buckets: of[k] is the one of its k-th parameter. The program's inputs are, in this order: the buckets, the offsets, the flags, the gradient of the output, the operands, and what was kept.
 func (e *Engine) backward(i int, of []int, n int) func(in []*graph.Node) []*graph.Node {
 	return func(in []*graph.Node) []*graph.Node {
 		buckets, in := append([]*graph.Node{}, in[:n]...), in[n:]
 		offsets, flags, above, in := in[0], in[1], in[2], in[3:]
-		var scaling []*graph.Node
-		if i == len(e.model.Blocks)-1 {
-			n := len(e.policy.Scaling.States())
-			scaling, in = in[:n], in[n:]
-		}
 		o, kept := e.operands(i, in)
-		g := e.passes.Backward(i, o, kept, above, scaling)
+		g := e.passes.Backward(i, o, kept, above, nil)
 		var out []*graph.Node
 		for _, x := range []*graph.Node{g.Loss, g.X} {
 			if x != nil {
@@ -123,9 +106,6 @@ func (e *Engine) backward(i int, of []int, n int) func(in []*graph.Node) []*grap
 			}
 		}
 		for k, grad := range g.Weights {
-			if of[k] < 0 {
-				continue
-			}
 			b := &buckets[of[k]]
 			flat := graph.Reshape(graph.ConvertDType(grad, e.policy.Reduce), grad.Shape().Size())
 			at := graph.Squeeze(graph.Slice(offsets, graph.AxisElem(k)))
@@ -139,21 +119,6 @@ func (e *Engine) backward(i int, of []int, n int) func(in []*graph.Node) []*grap
 		}
 		return append(out, buckets...)
 	}
-}
-
-// updates is the update of the whole state, from the state, the loss, the factor of the gradients, and the buckets.
-func (e *Engine) updates(in []*graph.Node) []*graph.Node {
-	n := len(e.recipe.State())
-	state, loss, factor, buckets := in[:n], in[n], in[n+1], in[n+2:]
-	grads := make([]*graph.Node, len(e.tree))
-	for i, spec := range e.tree {
-		if at := e.slots[i]; at.bucket >= 0 {
-			grads[i] = view(buckets[at.bucket], at.offset, spec.Shape.Dimensions, factor)
-		} else {
-			grads[i] = graph.Zeros(loss.Graph(), shapes.Make(e.policy.Reduce, spec.Shape.Dimensions...))
-		}
-	}
-	return e.recipe.Update(state, loss, grads)
 }
 
 // view returns the gradient that lies at an offset of a bucket, times a factor: one over the number of summands, where

@@ -1,4 +1,4 @@
-package ddp
+package paramserver
 
 import (
 	"context"
@@ -15,25 +15,16 @@ import (
 
 // Save writes the run as the checkpoint of its step into the folder dir, with the caller's metadata: see
 // train.Recipe.Save. It is a collective call, after which all ranks know that the checkpoint is there, or get the error;
-// rank 0 writes it. In local SGD the ranks' states are averaged before, as at every Options.Every-th step. What a hook
-// keeps is not saved.
+// rank 0 writes it.
 func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	state := r.state
-	var err error
-	if every := r.engine.options.Every; every > 1 && r.steps%every != 0 {
-		err = r.average(ctx)
-	}
-	if r.client != nil {
-		if state, err = r.collect(ctx); err == nil {
-			defer rank.Free(state...)
-		}
-	}
+	state, err := r.collect(ctx)
 	if err != nil {
 		return r.lose(err)
 	}
+	defer rank.Free(state...)
 	failed := []int32{0}
 	if r.g.Rank() == 0 {
 		if _, err = r.engine.recipe.Save(ctx, dir, state, meta, keep); err != nil {
@@ -44,7 +35,7 @@ func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 		return r.lose(errors.Join(err, e))
 	}
 	if failed[0] != 0 && err == nil {
-		err = fmt.Errorf("ddp: rank 0 could not save the checkpoint; %w", rank.ErrElsewhere)
+		err = fmt.Errorf("paramserver: rank 0 could not save the checkpoint; %w", rank.ErrElsewhere)
 	}
 	return err
 }
@@ -68,15 +59,12 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	}
 	if step[0] < 0 {
 		if err == nil {
-			err = fmt.Errorf("ddp: rank 0 could not read the checkpoint; %w", rank.ErrElsewhere)
+			err = fmt.Errorf("paramserver: rank 0 could not read the checkpoint; %w", rank.ErrElsewhere)
 		}
 		return err
 	}
 	if err := r.spread(ctx, state); err != nil {
 		return r.lose(err)
-	}
-	if r.hook != nil {
-		r.hook = r.engine.options.Hook() // the old one keeps what is of other steps
 	}
 	r.steps = int(step[0])
 	return nil

@@ -1,9 +1,8 @@
-package ddp_test
+package paramserver_test
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,8 +16,8 @@ import (
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/paramserver"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -30,7 +29,6 @@ type leg struct {
 	to    int // the step to end at
 	every int // the steps between checkpoints
 	kill  int // the step in which a rank dies; none if it is negative
-	rows  int // of a batch; 0 for two of each rank's micro-batch
 }
 
 // run makes the leg, and returns the steps whose batches each rank has asked for.
@@ -38,9 +36,6 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 	t.Helper()
 	e := toyEngine(t, l.form)
 	batches := toyRows(l.form, l.ranks)
-	if l.rows > 0 {
-		batches = toySource(l.rows)
-	}
 	var last *checkpoint.Checkpoint
 	if path, err := checkpoint.Latest(dir); err == nil {
 		last = open(t, path)
@@ -48,7 +43,7 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 		t.Fatal(err)
 	}
 	asked = make([][]int, l.ranks)
-	ranks := make([]*ddp.Rank, l.ranks)
+	ranks := make([]*paramserver.Rank, l.ranks)
 	err = group.Run(context.Background(), l.ranks, func(ctx context.Context, g group.Group) error {
 		me := g.Rank()
 		rank, err := e.Join(ctx, g, me)
@@ -166,48 +161,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestRelay has one form go on with what another left, with as many ranks or one. As all make the same bits of the same
-// batches, so do they together.
-func TestRelay(t *testing.T) {
-	dir, whole := t.TempDir(), t.TempDir()
-	legs := []leg{{form: "naive", ranks: world}, {form: "servers", ranks: world}, {form: "micro-batches", ranks: 1},
-		{form: "buckets", ranks: world}, {form: "overlap", ranks: world}}
-	step := 0
-	for _, l := range legs {
-		l.every, l.to, l.kill = 2, step+4, step+3 // dies with one step too many done
-		asked, err := l.run(t, dir)
-		if err == nil || !slices.Equal(asked[0], span(step, len(asked[0])+step)) {
-			t.Fatalf("%+v: steps %v, error %v", l, asked, err)
-		}
-		step += 2
-	}
-	all := leg{form: "buckets", ranks: world, to: step, every: step, kill: -1}
-	if _, err := all.run(t, whole); err != nil {
-		t.Fatal(err)
-	}
-	mustEqual(t, "the relay", stateOf(t, dir, toyRecipe, step), stateOf(t, whole, toyRecipe, step))
-
-	// Two ranks add up in another order, which is rounding. AdamW moves an element by about the rate of 1e-2 a step, whatever
-	// the size of its gradient, which may be rounding alone: the bound is what a hundredth of that makes in two steps.
-	two := leg{form: "buckets", ranks: 2, to: step + 2, every: 2, kill: -1, rows: 2 * world}
-	if asked, err := two.run(t, dir); err != nil || !slices.Equal(asked[0], span(step, step+2)) {
-		t.Fatalf("two ranks: steps %v, error %v", asked, err)
-	}
-	all.to, all.every = step+2, 2
-	if _, err := all.run(t, whole); err != nil {
-		t.Fatal(err)
-	}
-	got, want := stateOf(t, dir, toyRecipe, step+2), stateOf(t, whole, toyRecipe, step+2)
-	for i, s := range toyRecipe.Model.Params() {
-		if d := largestDifference(got[i], want[i]); d > 2e-4 {
-			t.Errorf("two ranks: %s differs by %g", s.Name, d)
-		}
-	}
-}
-
 // TestExchange has ranks load what one program on one device has saved, and the other way round.
 func TestExchange(t *testing.T) {
-	backend := threeDevices()
 	run := alonePart(t, toyRecipe)
 	dir := t.TempDir()
 	train := func(steps int) {
@@ -241,56 +196,6 @@ func TestExchange(t *testing.T) {
 	mustEqual(t, "one device", got, want)
 	train(1)
 	stateOf(t, dir, toyRecipe, 5)
-
-	// The parameters of a GPT are listed in one order and lie in another in its chain: their names are the same.
-	recipe := adamW(tiny)
-	e := newEngine(t, backend, recipe, ddp.Options{})
-	state, err := recipe.Initial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, s := range recipe.State() {
-		flat := make([]float32, s.Size())
-		for k := range flat {
-			flat[k] = float32(i) + float32(k)/1024
-		}
-		if i < len(state)-2 {
-			state[i] = tensors.FromFlatDataAndDimensions(flat, s.Shape.Dimensions...)
-		} else {
-			state[i] = tensors.FromScalar(int32(7)) // steps and updates
-		}
-	}
-	from, to := t.TempDir(), t.TempDir()
-	if path, err = recipe.Save(t.Context(), from, state, nil, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := group.Run(t.Context(), 2, func(ctx context.Context, g group.Group) error {
-		rank, err := e.Join(ctx, g, g.Rank())
-		if err != nil {
-			return err
-		}
-		c, err := checkpoint.Open(path)
-		if err != nil {
-			return err
-		}
-		if err := rank.Load(ctx, c); err != nil {
-			return err
-		}
-		if rank.Steps() != 7 {
-			return fmt.Errorf("%d steps, want 7", rank.Steps())
-		}
-		if err := rank.Save(ctx, to, nil, 1); err != nil {
-			return err
-		}
-		return rank.Close()
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for i, v := range stateOf(t, to, recipe, 7) {
-		if !v.Equal(state[i]) {
-			t.Errorf("%s is not what was loaded", recipe.State()[i].Name)
-		}
-	}
 }
 
 // alonePart is a run in one program on one device.
@@ -324,7 +229,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, form := range []string{"servers", "buckets"} {
+	for _, form := range []string{"servers"} {
 		e := toyEngine(t, form)
 		want := together(t, e, world, 3, toyRows(form, world))[0]
 		var refused atomic.Int32

@@ -1,0 +1,110 @@
+package paramserver_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/paramserver"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// result is what a rank ends with.
+type result struct {
+	losses    []float64 // of the whole batches
+	metrics   []paramserver.Metrics
+	staleness float64 // the sum
+	params    params.Named[*tensors.Tensor]
+}
+
+// source gives the batch of a step.
+type source func(step int) (inputs, targets *tensors.Tensor, err error)
+
+func toySource(rows int) source {
+	return func(step int) (*tensors.Tensor, *tensors.Tensor, error) {
+		inputs, targets := toy.Batch(step, rows)
+		return inputs, targets, nil
+	}
+}
+
+// together trains a world of ranks for some steps, and returns what each ends with.
+func together(t *testing.T, e *paramserver.Engine, world, steps int, batches source) []result {
+	t.Helper()
+	results := make([]result, world)
+	if err := group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
+		rank, err := e.Join(ctx, g, g.Rank())
+		if err != nil {
+			return err
+		}
+		results[g.Rank()], err = steady(ctx, g, rank, steps, batches)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for r := range results {
+		if name := differ(results[0].params, results[r].params); name != "" {
+			t.Errorf("ranks 0 and %d hold different values of %s", r, name)
+		}
+	}
+	return results
+}
+
+// steady makes steps on one rank, and closes it.
+func steady(ctx context.Context, g group.Group, rank *paramserver.Rank, steps int, batches source) (own result, err error) {
+	for range steps {
+		inputs, targets, err := batches(rank.Steps())
+		if err != nil {
+			return own, err
+		}
+		m, err := rank.Step(ctx, inputs, targets)
+		if err != nil {
+			return own, err
+		}
+		own.staleness += m.Staleness
+		own.metrics = append(own.metrics, m)
+		loss, err := paramserver.Mean(ctx, g, m.Loss)
+		if err != nil {
+			return own, err
+		}
+		own.losses = append(own.losses, loss)
+	}
+	if own.params, err = rank.Params(); err != nil {
+		return own, err
+	}
+	return own, rank.Close()
+}
+
+// learned says whether losses have fallen.
+func learned(losses []float64) bool {
+	n := len(losses) / 3
+	var first, last float64
+	for i := range n {
+		first, last = first+losses[i], last+losses[len(losses)-1-i]
+	}
+	return last < first
+}
+
+// differ returns the name of a parameter whose bits differ, or "".
+func differ(a, b params.Named[*tensors.Tensor]) string {
+	for name := range a {
+		if b[name] == nil || !a[name].Equal(b[name]) {
+			return name
+		}
+	}
+	return ""
+}
+
+func newEngine(t *testing.T, backend *xla.Backend, r train.Recipe, o paramserver.Options) *paramserver.Engine {
+	t.Helper()
+	e, err := paramserver.NewEngine(backend, r, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
