@@ -6,7 +6,6 @@ package rank
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -32,28 +31,6 @@ func Ended(ctx context.Context, g group.Group) error {
 		return nil
 	}
 	return group.Barrier(ctx, g)
-}
-
-// Numbers are those of n ranks: first, and then each so many more than the one before.
-func Numbers(first, more, n int) []int {
-	ranks := make([]int, n)
-	for i := range ranks {
-		ranks[i] = first + i*more
-	}
-	return ranks
-}
-
-// Within says which ranks an error of a part of a group is about: that numbers its ranks anew. ranks are those of the part, by their
-// numbers in the whole group, in the part's order. No error stays none.
-func Within(ranks []int, err error) error {
-	var failure *group.Failure
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &failure) && failure.Group != "" && failure.Rank < len(ranks):
-		return fmt.Errorf("rank %d, in a group of the ranks %v: %w", ranks[failure.Rank], ranks, err)
-	}
-	return fmt.Errorf("in a group of the ranks %v: %w", ranks, err)
 }
 
 // Each does something on so many ranks of this process at once. An error ends the context that fail belongs to; the first one is
