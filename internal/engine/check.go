@@ -16,7 +16,8 @@ func Check(s Spec) error {
 }
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
-// memest.Gradients, from the first micro-batch to the update.
+// memest.Gradients, from the first micro-batch to the update. Gradients of parameters that the loss does not depend on are counted,
+// too: which these are is known with the first batch.
 func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	c, err := newCommon(s)
 	if err != nil {
