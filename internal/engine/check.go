@@ -16,7 +16,8 @@ func Check(s Spec) error {
 }
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
-// memest.Gradients, from the first micro-batch to the update. What is in the host's memory has [OnHost] before its kind.
+// memest.Gradients, from the first micro-batch to the update; also those of parameters that the loss does not depend on: which
+// these are is known with the first batch. What is in the host's memory has [OnHost] before its kind.
 func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	c, err := newCommon(s)
 	if err != nil {
