@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// ParseHook returns the hook of a name, in any case, as a command line has it: "bf16" is [BF16], "topk:0.01" is [TopK] with
+// ParseHook returns the hook of a name, in any case, as a command line has it: "bf16" is [BF16], "fp8" is [FP8], "topk:0.01" is [TopK] with
 // a share, and "powersgd:4" is [PowerSGD] with a rank. An unknown name is an error that lists them; so is a setting that is
 // out of range.
 //
-// All three keep what they did not send. It is in no checkpoint, so that a run that goes on from one is not the same bit for
+// All keep what they did not send. It is in no checkpoint, so that a run that goes on from one is not the same bit for
 // bit; and it has the scale of the loss that it is of, so that where a dynamic scale changes, it counts for twice as much at
 // the next step, or half.
 func ParseHook(name string) (func() Hook, error) {
@@ -19,6 +19,10 @@ func ParseHook(name string) (func() Hook, error) {
 	case "bf16":
 		if !set {
 			return BF16(), nil
+		}
+	case "fp8":
+		if !set {
+			return FP8(), nil
 		}
 	case "topk":
 		if share, err := strconv.ParseFloat(setting, 64); err == nil {
@@ -29,7 +33,7 @@ func ParseHook(name string) (func() Hook, error) {
 			return valid(PowerSGD(rank), checkRank(rank))
 		}
 	}
-	return nil, fmt.Errorf("ddp: no hook is called %q: choose bf16, topk:SHARE (as topk:0.01) or powersgd:RANK (as powersgd:4)", name)
+	return nil, fmt.Errorf("ddp: no hook is called %q: choose bf16, fp8, topk:SHARE (as topk:0.01) or powersgd:RANK (as powersgd:4)", name)
 }
 
 func valid(hook func() Hook, err error) (func() Hook, error) {
@@ -47,11 +51,14 @@ func valid(hook func() Hook, err error) (func() Hook, error) {
 type residues map[int][]float32
 
 // of returns those of a bucket, which are zeros at first.
-func (r residues) of(grads Gradients) []float32 {
-	if len(r[grads.Unit]) != grads.Data.Len {
-		r[grads.Unit] = make([]float32, grads.Data.Len)
+func (r residues) of(grads Gradients) []float32 { return r.sized(grads.Unit, grads.Data.Len) }
+
+// sized returns those of some elements of a bucket.
+func (r residues) sized(bucket, n int) []float32 {
+	if len(r[bucket]) != n {
+		r[bucket] = make([]float32, n)
 	}
-	return r[grads.Unit]
+	return r[bucket]
 }
 
 // infinite says whether x is an infinity or a NaN.

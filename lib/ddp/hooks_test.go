@@ -123,7 +123,7 @@ func TestHooksLoseNothing(t *testing.T) {
 	for _, test := range []struct {
 		hook    string
 		rounded float64
-	}{{"bf16", 0x1p-9}, {"topk:0.05", 0}, {"topk:1e-9", 0}, {"powersgd:1", 0}, {"powersgd:2", 0}} {
+	}{{"bf16", 0x1p-9}, {"fp8", 0}, {"topk:0.05", 0}, {"topk:1e-9", 0}, {"powersgd:1", 0}, {"powersgd:2", 0}} {
 		hook, err := ddp.ParseHook(test.hook)
 		if err != nil {
 			t.Fatal(err)
@@ -168,6 +168,7 @@ func TestHooksCompress(t *testing.T) {
 	}
 	for name, want := range map[string]int{
 		"bf16":         2 * n,
+		"fp8":          4 * (78/3 + 4 + 48/3 + 4),
 		"topk:0.1":     8 * (8 + 5),
 		"topk:1e-9":    8 * 2,
 		"topk:1":       8 * n,
@@ -194,7 +195,7 @@ func TestHooksShowWhatIsNotFinite(t *testing.T) {
 	buckets := mixed()
 	n := sizeOf(buckets)
 	for _, bad := range []float32{float32(math.Inf(-1)), math.Float32frombits(0x7f800001)} {
-		for _, hook := range []func() ddp.Hook{ddp.BF16(), ddp.TopK(0.05), ddp.PowerSGD(1)} {
+		for _, hook := range []func() ddp.Hook{ddp.BF16(), ddp.FP8(), ddp.TopK(0.05), ddp.PowerSGD(1)} {
 			for _, places := range [][]int{{3}, {20}, {n - 1}, {15, 16, 17, 18, 19, 20, 21, 22, 23}} {
 				sums, _ := exchange(t, 3, 6, hook, buckets, func(rank, step int, _ []float32) []float32 {
 					x := noise(n, rank, step)
@@ -290,14 +291,15 @@ func TestErrorFeedback(t *testing.T) {
 }
 
 func TestHookNames(t *testing.T) {
-	for _, name := range []string{"bf16", "BF16", "topk:0.01", "TopK:1", "powersgd:4"} {
+	for _, name := range []string{"bf16", "BF16", "fp8", "topk:0.01", "TopK:1", "powersgd:4"} {
 		if hook, err := ddp.ParseHook(name); err != nil || hook == nil || hook() == nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 	for name, want := range map[string]string{
-		"":               `"": choose bf16, topk:SHARE`,
-		"fp8":            `"fp8"`,
+		"":               `"": choose bf16, fp8, topk:SHARE`,
+		"fp4":            `"fp4"`,
+		"fp8:1":          `"fp8:1"`,
 		"bf16:":          `"bf16:"`,
 		"bf16:2":         `"bf16:2"`,
 		"topk":           `"topk"`,

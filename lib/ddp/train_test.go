@@ -376,7 +376,7 @@ func TestHooksTrain(t *testing.T) {
 	for _, test := range []struct {
 		hook   func() ddp.Hook
 		factor float64
-	}{{ddp.BF16(), 1.05}, {ddp.TopK(0.25), 1.5}, {ddp.PowerSGD(1), 1.5}} {
+	}{{ddp.BF16(), 1.05}, {ddp.FP8(), 1.05}, {ddp.TopK(0.25), 1.5}, {ddp.PowerSGD(1), 1.5}} {
 		if got := end(test.hook); got > test.factor*exact {
 			t.Errorf("%T: a loss of %.4f, and %.4f without", test.hook(), got, exact)
 		}
