@@ -26,6 +26,7 @@ func TestFaults(t *testing.T) {
 	for k, l := range []layout{
 		{ranks: 3, devices: 1, micro: 1, zero: 3, ahead: 1}, {ranks: 3, devices: 1, micro: 2, zero: 1},
 		{ranks: 3, devices: 1, micro: 3, pipe: 3, schedule: "1f1b"}, {ranks: 3, devices: 2, micro: 1},
+		{ranks: 3, devices: 1, micro: 1, zero: 2, host: true},
 	} {
 		spec := l.plan(t, r.Model.(chain.Model))
 		spec.Recipe = r

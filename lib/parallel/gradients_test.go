@@ -12,6 +12,7 @@ import (
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/train"
@@ -56,6 +57,8 @@ func TestGradients(t *testing.T) {
 		{Replicas: 4, Pipe: 2, Hook: ddp.BF16(), Sync: ddp.Bucketed}, {Replicas: 2, Data: 2, Hook: ddp.ByPlan(plan.Ring)},
 		{Replicas: 2, Pipe: 2, Data: 2, SumLoss: true}, {Data: 4, SumLoss: true, EachMicroBatch: true, Microbatches: 2},
 		{Replicas: 2, Data: 2, Every: 2}, {Replicas: 2, Pipe: 2, Every: 2, Microbatches: 4},
+		{Replicas: 2, Every: 2, Offload: offload.Host{Update: true}}, {Replicas: 2, Sync: ddp.Bucketed, Offload: offload.Host{Update: true, Prefetch: 1}},
+		{Replicas: 4, Pipe: 2, Hook: ddp.FP8(), Offload: offload.Host{Optimizer: true}},
 	} {
 		r, bound := recipe, 64.0
 		if l.SumLoss {
@@ -67,7 +70,7 @@ func TestGradients(t *testing.T) {
 			want, loss = apart, apartLoss
 		}
 		if l.Hook != nil {
-			bound = 1 << 16 // of half types
+			bound = 1 << 19 // of types of 8 and 16 bits
 		}
 		run, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{})
 		must(err)

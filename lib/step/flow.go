@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -196,7 +197,12 @@ func (f *flow) step(i int, op Op) error {
 	case Reduce:
 		sum, reduced := Value{Held: Sum, Unit: op.Unit}, Value{Held: Reduced, Unit: op.Unit}
 		if op.What == State {
-			return f.begin(i, op, false, nil, nil)
+			for _, u := range op.units(f.units) { // behind what the host has made
+				if fresh := (Value{Held: Fresh, Unit: u}); f.there[fresh] != nil {
+					f.useAll(i, nil, fresh)
+				}
+			}
+			return cmp.Or(f.err, f.begin(i, op, false, nil, nil))
 		}
 		if axes := f.p.Units[op.Unit].Reduce; len(axes) > 0 && axes[0] != op.Axis { // in place
 			return f.begin(i, op, false, []Value{reduced}, []Value{reduced})
