@@ -226,9 +226,7 @@ func (p *play) compute(s *segment) error {
 	first := list[0]
 	for _, op := range list {
 		if op.Kind.Pass() {
-			if first = op; op.Kind == step.Forward && s.to == s.from+2 { // the last block's, with its backward pass
-				first = list[1]
-			}
+			first = op
 			break
 		}
 	}

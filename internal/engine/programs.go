@@ -227,7 +227,7 @@ func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) 
 			continue
 		}
 		pass := op.Kind.Pass() && op.Kind != step.Update
-		apart := waits[i] || pass && single && open != nil && !o.follows(list[open.from:open.to], op) ||
+		apart := waits[i] || pass && single && open != nil && !follows(list[open.from:open.to], op) ||
 			pass && p.Micro > 1 && micro >= 0 && op.Micro != micro
 		if open != nil && (apart && open.to > open.from || op.Kind == step.Update && !alone) {
 			open = nil
@@ -265,14 +265,10 @@ func endedIn(f *step.Flow, from, to int) (all []step.Value) {
 	return all
 }
 
-// follows says whether a pass is of the program of the operations before it: a recomputation belongs to the backward pass of its block,
-// and so does the forward pass of the last block on a rank that has all, unless the parts of backward passes are to be programs.
-func (o *own) follows(before []step.Op, op step.Op) bool {
-	last := len(o.model.Blocks) - 1
-	whole := len(o.blocks) == last+1 && !o.Apart
+// follows says whether a pass is of the program of the operations before it: a recomputation belongs to the backward pass of its block.
+func follows(before []step.Op, op step.Op) bool {
 	for _, b := range before {
-		first := b.Kind == step.Recompute || b.Kind == step.Forward && b.Block == last && whole && op.Kind == step.Backward
-		if b.Kind.Pass() && (!first || b.Block != op.Block || b.Micro != op.Micro || op.Kind == step.Recompute) {
+		if b.Kind.Pass() && (b.Kind != step.Recompute || b.Block != op.Block || op.Kind == step.Recompute) {
 			return false
 		}
 	}
@@ -280,9 +276,9 @@ func (o *own) follows(before []step.Op, op step.Op) bool {
 }
 
 // alike says whether a segment is one pass of a block, so that those of blocks that are alike can be one program.
-func (o *own) alike(list []step.Op) bool {
+func alike(list []step.Op) bool {
 	for i, op := range list {
-		if op.Kind == step.Update || !op.Kind.Pass() && op.Kind != step.Free || !o.follows(list[:i], op) {
+		if op.Kind == step.Update || !op.Kind.Pass() && op.Kind != step.Free || !follows(list[:i], op) {
 			return false
 		}
 	}
@@ -392,7 +388,7 @@ func (o *own) key(p *step.Plan, s *segment) string {
 	list := p.Ranks[o.rank][s.from:s.to]
 	twins := o.model.Twins()
 	micro := -1
-	single := o.alike(list) && o.devices() == 1
+	single := alike(list) && o.devices() == 1
 	if !single {
 		fmt.Fprint(&b, "rank ", o.rank, " ")
 	}

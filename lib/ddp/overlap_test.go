@@ -105,12 +105,12 @@ func TestOverlap(t *testing.T) {
 		})
 		for rank := range 2 {
 			compute, reduce := trace.Of(spans, rank, trace.Compute), trace.Of(spans, rank, trace.Reduce)
-			if len(reduce) != layers || len(compute) != 2*layers { // two passes of each, the last one's together, and the update
+			if len(reduce) != layers || len(compute) != 2*layers+1 { // two passes of each, and the update
 				t.Fatalf("%q: rank %d: %d reductions and %d spans of computing, want %d and %d",
-					o.Sync, rank, len(reduce), len(compute), layers, 2*layers)
+					o.Sync, rank, len(reduce), len(compute), layers, 2*layers+1)
 			}
 			for n, s := range reduce[:layers-1] {
-				if s.End < compute[layers+n].End {
+				if s.End < compute[layers+n+1].End {
 					t.Errorf("%q: rank %d: the reduction of %s was not held up", o.Sync, rank, s.Name)
 				}
 			}
@@ -128,7 +128,7 @@ type heldUp struct {
 
 func (h *heldUp) Do(ctx context.Context, call group.Call) error {
 	if call.Kind == group.KindAllReduce && call.Type == group.Float32 { // of gradients, not of losses
-		passes := h.layers - 1 + min(h.layers, h.reduced%h.layers+2)
+		passes := h.layers + min(h.layers, h.reduced%h.layers+2)
 		h.reduced++
 		for begun := time.Now(); len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) < passes; time.Sleep(100 * time.Microsecond) {
 			if time.Since(begun) > time.Minute {

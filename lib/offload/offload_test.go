@@ -215,7 +215,7 @@ func TestTrace(t *testing.T) {
 		spans[s.Stream] = append(spans[s.Stream], s.Name)
 	}
 	delete(spans, "wait") // which there is only where the transfer was not quicker than the look at it
-	const want = "map[compute:[0F0 1B0 0R0] host:[1HOST_U0 0HOST_U0] to device:[1FETCH_PARAM 0FETCH_F0 0FETCH_PARAM] " +
+	const want = "map[compute:[0F0 1F0 1B0 0R0] host:[1HOST_U0 0HOST_U0] to device:[1FETCH_PARAM 0FETCH_F0 0FETCH_PARAM] " +
 		"to host:[0STORE_F0 1STORE_GRAD 0STORE_GRAD]]"
 	if got := fmt.Sprint(spans); got != want {
 		t.Errorf("spans\n%v\nwant\n%v", got, want)
