@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 )
@@ -119,7 +118,7 @@ func (c *crew) context(ctx context.Context) context.Context {
 
 // tell gives every process each one's text, in the order of the ranks. It is a collective call.
 func (c *crew) tell(ctx context.Context, text string) ([]string, error) {
-	told, err := ranksof.Exchange(ctx, c.talk, []byte(text))
+	told, err := group.Exchange(ctx, c.talk, []byte(text))
 	texts := make([]string, len(told))
 	for rank, t := range told {
 		texts[rank] = string(t)

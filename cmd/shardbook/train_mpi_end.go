@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/launch"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
 // statusLost is the exit status of a process that has lost another: it is worth to start again from the last checkpoint. All other
@@ -87,7 +87,7 @@ func (c *crew) heard(err error) bool {
 	if errors.As(err, &f) {
 		return errors.Is(f, context.DeadlineExceeded) || f.Group != "" || f.Rank != c.Rank()
 	}
-	return errors.Is(err, ranksof.ErrElsewhere)
+	return errors.Is(err, train.ErrElsewhere)
 }
 
 // sayOwn prints the rank's own error, unless a rank before it has the same, and reports whether it did.

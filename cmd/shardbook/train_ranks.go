@@ -10,7 +10,6 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/params"
@@ -71,7 +70,16 @@ func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, e 
 
 // each does something on all ranks at once, and returns the first error, of which others may be the consequence.
 func (r *ranks) each(do func(i int) error) error {
-	return ranksof.Each(r.ctx, r.fail, len(r.ranks), do)
+	var all sync.WaitGroup
+	for i := range r.ranks {
+		all.Go(func() {
+			if err := do(i); err != nil {
+				r.fail(err)
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(r.ctx)
 }
 
 func (r *ranks) Steps() int { return r.steps }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/step"
@@ -42,7 +41,7 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 			defer draft.Discard()
 		}
 	}
-	told, err := ranksof.Exchange(ctx, r.world, []byte(path))
+	told, err := group.Exchange(ctx, r.world, []byte(path))
 	if err != nil {
 		return err
 	}
@@ -54,7 +53,7 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 			return own
 		}
 	}
-	if told, err = ranksof.Exchange(ctx, r.world, report); err != nil {
+	if told, err = group.Exchange(ctx, r.world, report); err != nil {
 		return err
 	}
 	done := []byte{}
@@ -63,11 +62,11 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 			done = []byte("done")
 		}
 	}
-	if told, err = ranksof.Exchange(ctx, r.world, done); err != nil {
+	if told, err = group.Exchange(ctx, r.world, done); err != nil {
 		return err
 	}
 	if own == nil && len(told[0]) == 0 {
-		own = fmt.Errorf("another rank could not write its part of the checkpoint; %w", ranksof.ErrElsewhere)
+		own = fmt.Errorf("another rank could not write its part of the checkpoint; %w", train.ErrElsewhere)
 	}
 	return own
 }
@@ -130,7 +129,7 @@ func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, r
 	for rank, report := range reports {
 		var w *checkpoint.Written
 		if len(report) == 0 {
-			return fmt.Errorf("rank %d could not write its part of the checkpoint; %w", rank, ranksof.ErrElsewhere)
+			return fmt.Errorf("rank %d could not write its part of the checkpoint; %w", rank, train.ErrElsewhere)
 		}
 		if err := json.Unmarshal(report, &w); err != nil {
 			return fmt.Errorf("the report of rank %d: %w", rank, err)
@@ -176,7 +175,7 @@ func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint) (state []*ten
 			at = strconv.Itoa(c.Step)
 		}
 	}
-	told, err := ranksof.Exchange(ctx, r.world, []byte(at))
+	told, err := group.Exchange(ctx, r.world, []byte(at))
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +183,7 @@ func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint) (state []*ten
 		switch {
 		case own != nil:
 		case len(t) == 0:
-			own = fmt.Errorf("rank %d could not read the checkpoint; %w", rank, ranksof.ErrElsewhere)
+			own = fmt.Errorf("rank %d could not read the checkpoint; %w", rank, train.ErrElsewhere)
 		case string(t) != at:
 			own = fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, at)
 		}

@@ -47,7 +47,7 @@ func TestForetold(t *testing.T) {
 				s.Reduced, s.Resident = append(s.Reduced, whole/int64(shards)), append(s.Resident, whole/int64(shards))
 				s.States = append(s.States, 2*whole/int64(shards))
 			}
-			if l.zero == 0 { // the loss does not depend on all of the first block
+			if l.zero == 0 && !l.host { // the loss does not depend on all of the first block
 				s.Sum[0] -= idle
 				s.Reduced[0] -= idle
 			}

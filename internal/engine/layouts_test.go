@@ -248,7 +248,7 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-func start(t *testing.T, backend *xla.Backend, spec engine.Spec) *engine.Run {
+func start(t *testing.T, backend *xla.Backend, spec engine.Spec) train.Trainer {
 	t.Helper()
 	run, err := engine.Start(context.Background(), backend, spec)
 	check(t, err)

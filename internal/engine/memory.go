@@ -2,13 +2,17 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"unsafe"
 
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/dtypes/bfloat16"
+	"github.com/gomlx/compute/dtypes/float16"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
-	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // memory is an array's memory as a group takes it: the device's own, or a copy on the host where that is not one piece of
@@ -26,7 +30,7 @@ func (r *Rank) memoryOf(on *dtensor.Tensor) (*memory, error) {
 	m := &memory{on: on}
 	if r.reachable() {
 		var err error
-		m.kind, m.buffer, err = ranksof.Memory(on.Shards()[0])
+		m.kind, m.buffer, err = viewed(on.Shards()[0])
 		return m, err
 	}
 	host, err := merged(on)
@@ -42,7 +46,7 @@ func (r *Rank) reachable() bool {
 }
 
 func (m *memory) stage(host *tensors.Tensor) error {
-	kind, err := ranksof.TypeOf(host)
+	kind, err := typeOf(host)
 	if err != nil {
 		return err
 	}
@@ -50,6 +54,42 @@ func (m *memory) stage(host *tensors.Tensor) error {
 	return host.MutableBytes(func(data []byte) {
 		m.buffer = group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(data)), Len: host.Size()}
 	})
+}
+
+// viewed is the memory of a tensor on a device that the host reaches (see [xla.View]), as a group takes it: no copy. Keep the
+// tensor alive while the group has it.
+func viewed(t *tensors.Tensor) (group.Type, group.Buffer, error) {
+	switch t.DType() {
+	case dtypes.Float32:
+		return view[float32](t)
+	case dtypes.Float64:
+		return view[float64](t)
+	case dtypes.BFloat16:
+		return view[bfloat16.BFloat16](t)
+	case dtypes.Float16:
+		return view[float16.Float16](t)
+	case dtypes.Int32:
+		return view[int32](t)
+	case dtypes.Uint8:
+		return view[uint8](t)
+	}
+	_, err := typeOf(t)
+	return 0, group.Buffer{}, err
+}
+
+func view[T group.Element](t *tensors.Tensor) (group.Type, group.Buffer, error) {
+	values, err := xla.View[T](t)
+	return group.TypeOf[T](), group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}, err
+}
+
+// typeOf is what groups call a tensor's type.
+func typeOf(t *tensors.Tensor) (group.Type, error) {
+	kind, ok := map[dtypes.DType]group.Type{dtypes.Float32: group.Float32, dtypes.Float64: group.Float64, dtypes.BFloat16: group.BFloat16,
+		dtypes.Float16: group.Float16, dtypes.Int32: group.Int32, dtypes.Uint8: group.Uint8}[t.DType()]
+	if !ok {
+		return 0, fmt.Errorf("engine: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8", t.DType())
+	}
+	return kind, nil
 }
 
 // swapped copies blocks of so many elements, which lie as rows of so many columns, so that they lie as columns of rows.

@@ -13,7 +13,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
-	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/step"
@@ -28,7 +27,7 @@ type play struct {
 	*prepared
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	parts   []ranksof.MicroBatch
+	parts   []microBatch
 	targets map[int]*dtensor.Tensor // by micro-batch
 	losses  []*dtensor.Tensor
 	metrics *dtensor.Tensor
@@ -46,7 +45,7 @@ type underWay struct {
 }
 
 // step carries a plan out. What lies behind in the end is what lay there before.
-func (r *Rank) step(ctx context.Context, of *prepared, parts []ranksof.MicroBatch) (m train.Metrics, err error) {
+func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m train.Metrics, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},

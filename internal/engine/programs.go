@@ -38,7 +38,7 @@ type Programs struct {
 // New checks a spec, and lists what each rank has. Programs are compiled before the first step that needs them.
 func New(backend *xla.Backend, s Spec) (*Programs, error) {
 	if backend == nil {
-		return nil, errors.New("engine: the backend is nil: open one with xla.Open")
+		return nil, errors.New("the backend is nil: open one with xla.Open")
 	}
 	shown := s.Plans
 	if s.Apart {

@@ -11,7 +11,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
-	ranksof "github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/params"
@@ -210,18 +209,18 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 }
 
 // parts are the rank's micro-batches of a batch, whose rows the rank's devices divide further.
-func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]ranksof.MicroBatch, error) {
+func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	copies, at := r.own.copies()
 	micro, devices := r.Plans[0].Micro, copies*r.Mesh[0].Size
 	if inputs != nil && inputs.Rank() > 0 && inputs.Shape().Dim(0)%(devices*micro) != 0 {
 		return nil, fmt.Errorf("engine: a batch of %d rows for %d devices with other rows and %d micro-batches each: make it a multiple of %d",
 			inputs.Shape().Dim(0), devices, micro, devices*micro)
 	}
-	return ranksof.MicroBatches(inputs, targets, at, copies, micro)
+	return microBatches(inputs, targets, at, copies, micro)
 }
 
 // prepare makes the programs for micro-batches of a shape, before any rank begins.
-func (r *Rank) prepare(part ranksof.MicroBatch) error {
+func (r *Rank) prepare(part microBatch) error {
 	in, out := part.Inputs.Shape().Clone(), part.Targets.Shape().Clone()
 	if in.Equal(r.inputs) && out.Equal(r.targets) {
 		return nil

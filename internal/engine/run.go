@@ -32,7 +32,7 @@ type Run struct {
 const patience = time.Hour
 
 // Start starts a run on the backend's first devices. The context is for starting: each call has its own.
-func Start(ctx context.Context, backend *xla.Backend, s Spec) (*Run, error) {
+func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, error) {
 	s.Timeout = cmp.Or(s.Timeout, patience)
 	programs, err := New(backend, s)
 	if err != nil {

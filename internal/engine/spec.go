@@ -120,6 +120,35 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 	return p, members
 }
 
+// Alone is a recipe on one device, whose plan techniques rewrite: see [Serial]. The recipe's model becomes a chain of blocks, whose
+// parameters may be in another order. A recipe that is not valid is an error.
+func Alone(r train.Recipe, microbatches int) (s Spec, err error) {
+	if err := r.Validate(); err != nil {
+		return s, err
+	}
+	if r.Replicas != nil {
+		return s, errors.New("Recipe.Replicas is set, which is for one program on several devices: leave it nil")
+	}
+	model, err := chain.Of(r.Model)
+	if err != nil {
+		return s, err
+	}
+	r.Model = model
+	p, members := Serial(model, microbatches)
+	return Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}, nil
+}
+
+// Checked is the spec with plans, or why they cannot be carried out.
+func (s Spec) Checked(plans ...*step.Plan) (Spec, error) {
+	for _, p := range plans {
+		if err := p.Check(); err != nil {
+			return s, err
+		}
+	}
+	s.Plans = plans
+	return s, Check(s)
+}
+
 // axisNames are the mesh axes that an axis of a plan stands for.
 func axisNames(axis string) []string { return strings.Split(axis, "+") }
 

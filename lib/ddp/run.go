@@ -3,11 +3,9 @@ package ddp
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/shardbook/shardbook/internal/engine"
-	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
@@ -36,14 +34,7 @@ func New(ctx context.Context, backend *xla.Backend, r train.Recipe, devices int,
 	if err != nil {
 		return nil, err
 	}
-	if backend == nil {
-		return nil, errNoBackend
-	}
-	run, err := engine.Start(ctx, backend, s)
-	if err != nil {
-		return nil, err
-	}
-	return run, nil
+	return engine.Start(ctx, backend, s)
 }
 
 // Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all begin
@@ -53,44 +44,31 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, 
 	if err != nil {
 		return nil, err
 	}
-	if backend == nil {
-		return nil, errNoBackend
-	}
 	return engine.Join(ctx, g, backend, device, s)
 }
 
-var errNoBackend = errors.New("ddp: the backend is nil: open one with xla.Open")
-
 // spec is a run of a recipe on ranks, as the engine has it.
 func (o Options) spec(r train.Recipe, ranks int) (s engine.Spec, err error) {
-	if err := errors.Join(o.Validate(), r.Validate()); err != nil {
+	if err := o.Validate(); err != nil {
 		return s, err
 	}
-	switch {
-	case ranks < 1:
+	if ranks < 1 {
 		return s, fmt.Errorf("ddp: %d devices: give at least 1", ranks)
-	case r.Replicas != nil:
-		return s, errors.New("ddp: Recipe.Replicas is set, which is for one program on several devices: leave it nil")
 	}
-	model, err := chain.Of(r.Model)
-	if err != nil {
+	if s, err = engine.Alone(r, max(o.Accumulate, 1)); err != nil {
 		return s, err
 	}
-	r.Model = model // whose parameters may be in another order
-	p, members := engine.Serial(model, max(o.Accumulate, 1))
+	p := s.Plans[0]
 	p.Name = "ddp"
 	if o.Recompute {
 		p = recompute.Blocks(p)
 	}
 	o.Sync = cmp.Or(o.Sync, Bucketed)
-	s = engine.Spec{Recipe: r, Options: engine.Options{Hook: o.Hook, Sum: o.SumLoss, Timeout: o.Timeout, Trace: o.Trace}}
-	s.Plans, s.Members = o.Write(p.Copies(ranks, BetweenRanks), members, model.Params().As(r.Policy().Reduce), BetweenRanks)
-	for _, p := range s.Plans {
-		if err := p.Check(); err != nil {
-			return s, err
-		}
-	}
-	if err = engine.Check(s); err != nil && o.Every > 1 {
+	s.Options = engine.Options{Hook: o.Hook, Sum: o.SumLoss, Timeout: o.Timeout, Trace: o.Trace}
+	sums := s.Recipe.Model.Params().As(r.Policy().Reduce)
+	plans, members := o.Write(p.Copies(ranks, BetweenRanks), s.Members, sums, BetweenRanks)
+	s.Members = members
+	if s, err = s.Checked(plans...); err != nil && o.Every > 1 {
 		err = fmt.Errorf("ddp: Options.Every is %d: %w", o.Every, err)
 	}
 	return s, err

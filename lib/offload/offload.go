@@ -20,13 +20,11 @@ package offload
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"github.com/shardbook/shardbook/internal/engine"
-	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -107,36 +105,24 @@ func New(ctx context.Context, backend *xla.Backend, r train.Recipe, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	if backend == nil {
-		return nil, errors.New("offload: the backend is nil: open one with xla.Open")
-	}
-	run, err := engine.Start(ctx, backend, s)
-	if err != nil {
-		return nil, err
-	}
-	return run, nil
+	return engine.Start(ctx, backend, s)
 }
 
 // spec is a run of a recipe, as the engine has it.
 func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
-	if err := errors.Join(o.Validate(), r.Validate()); err != nil {
+	if err := o.Validate(); err != nil {
 		return s, err
 	}
 	if !(o.Bandwidth >= 0 && o.Bandwidth < math.Inf(1)) {
 		return s, fmt.Errorf("offload: Options.Bandwidth is %g: set it to bytes per second, or to 0 for no simulated link", o.Bandwidth)
 	}
-	if r.Model, err = chain.Of(r.Model); err != nil {
+	if s, err = engine.Alone(r, 1); err != nil {
 		return s, err
 	}
-	p, members := engine.Serial(r.Model.(chain.Model), 1)
-	if p = recompute.Blocks(p); !r.AsksAll() && !o.Optimizer && !o.Update {
+	p := recompute.Blocks(s.Plans[0])
+	if !r.AsksAll() && !o.Optimizer && !o.Update {
 		p = UpdateAtOnce(p)
 	}
-	p = o.Into(p, r)
-	if err := p.Check(); err != nil {
-		return s, err
-	}
-	s = engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members,
-		Options: engine.Options{Blockwise: true, HostLink: o.Bandwidth, Timeout: o.Timeout, Trace: o.Trace}}
-	return s, engine.Check(s)
+	s.Options = engine.Options{Blockwise: true, HostLink: o.Bandwidth, Timeout: o.Timeout, Trace: o.Trace}
+	return s.Checked(o.Into(p, r))
 }

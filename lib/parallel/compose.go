@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/shardbook/shardbook/internal/engine"
-	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
@@ -22,10 +21,10 @@ const (
 	BetweenShards = "shard"              // the same, where only some replicas share a copy of the state
 )
 
-// compose writes the layout's plans, of steps in turn: one technique after another rewrites that of one device. It returns the
-// parameters of the plans' units, too, and how many blocks each stage has.
-func (l Layout) compose(r train.Recipe, model chain.Model, tokens []string) (plans []*step.Plan, members [][]int, cut []int, err error) {
-	p, members := engine.Serial(model, l.Microbatches)
+// compose writes the layout's plans, of steps in turn: one technique after another rewrites that of one device, whose units
+// have these parameters. It returns those of the plans' units, too, and how many blocks each stage has.
+func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int, tokens []string) (plans []*step.Plan, members [][]int, cut []int,
+	err error) {
 	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
 	if l.shards() > 1 {
 		p.Inside(inside, l.shards())
@@ -38,7 +37,7 @@ func (l Layout) compose(r train.Recipe, model chain.Model, tokens []string) (pla
 		return nil, nil, nil, err
 	}
 	if cut = l.Cut; cut == nil {
-		if cut, err = pipeline.Even(len(model.Blocks), len(order.Blocks)); err != nil {
+		if cut, err = pipeline.Even(len(p.Blocks), len(order.Blocks)); err != nil {
 			return nil, nil, nil, err
 		}
 	}
@@ -66,8 +65,7 @@ func (l Layout) compose(r train.Recipe, model chain.Model, tokens []string) (pla
 	if p = p.Copies(l.Replicas/max(1, l.Shards), BetweenRanks); l.ZeRO > 0 && l.shards()*l.Replicas > 1 {
 		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
 	}
-	sums := model.Params().As(r.Policy().Reduce)
-	plans, members = l.gradients().Write(p, members, sums, BetweenRanks)
+	plans, members = l.gradients().Write(p, of, r.Model.Params().As(r.Policy().Reduce), BetweenRanks)
 	for i := range plans {
 		plans[i] = l.Offload.Into(plans[i], r)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 
+	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -33,7 +34,8 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	f := foretold{Layout: l, setup: s, rows: int64(rows / (l.Replicas * l.Data * l.Microbatches)),
 		policy: train.Recipe{Precision: s.Precision}.Policy()}
 	f.list()
-	plans, members, _, err := l.compose(train.Recipe{Precision: s.Precision}, f.model, f.tokens())
+	one, of := engine.Serial(f.model, l.Microbatches)
+	plans, members, _, err := l.compose(train.Recipe{Model: f.model, Precision: s.Precision}, one, of, f.tokens())
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,6 @@ package parallel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -52,35 +51,27 @@ type Plan struct {
 // NewPlan puts a recipe into a layout. It is an error if the layout or the recipe is not valid, or if they do not fit each
 // other.
 func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
-	if err := errors.Join(l.Validate(), r.Validate()); err != nil {
+	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	if r.Replicas != nil {
-		return nil, errors.New("parallel: Recipe.Replicas is set, and the layout says itself what is averaged: leave it nil")
-	}
 	l = l.whole()
+	s, err := engine.Alone(r, l.Microbatches)
+	if err != nil {
+		return nil, err
+	}
 	shares, err := l.share(r.Model)
 	if err != nil {
 		return nil, err
 	}
-	model, err := chain.Of(r.Model)
+	plans, members, cut, err := l.compose(s.Recipe, s.Plans[0], s.Members, shares.Tokens)
 	if err != nil {
 		return nil, err
 	}
-	r.Model = model
-	plans, members, cut, err := l.compose(r, model, shares.Tokens)
-	if err != nil {
+	l.Cut, s.Members, s.Shares, s.Mesh, s.Hook, s.Sum = cut, members, shares, l.axes(), l.Hook, l.SumLoss
+	if s, err = s.Checked(plans...); err != nil {
 		return nil, err
 	}
-	for _, p := range plans {
-		if err := p.Check(); err != nil {
-			return nil, err
-		}
-	}
-	l.Cut = cut
-	p := &Plan{l, engine.Spec{Recipe: r, Plans: plans, Members: members, Shares: shares, Mesh: l.axes(),
-		Options: engine.Options{Hook: l.Hook, Sum: l.SumLoss}}}
-	return p, engine.Check(p.spec)
+	return &Plan{l, s}, nil
 }
 
 // share asks the model what devices share.
@@ -153,27 +144,17 @@ func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
 // New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so is
 // what [NewPlan] refuses. The context is for starting; each call of the trainer has its own.
 func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layout, o Options) (train.Trainer, error) {
-	if backend == nil {
-		return nil, errors.New("parallel: the backend is nil: open one with xla.Open")
-	}
 	p, err := NewPlan(recipe, l)
 	if err != nil {
 		return nil, err
 	}
-	run, err := engine.Start(ctx, backend, p.with(o))
-	if err != nil {
-		return nil, err
-	}
-	return run, nil
+	return engine.Start(ctx, backend, p.with(o))
 }
 
 // Join makes this process's rank of a group, which drives as many of the backend's devices as [Layout.PerRank] says, from
 // number first on. The group has [Layout.Ranks] ranks; those of a pipeline are neighbours. It is a collective call: all begin
 // with rank 0's initial state.
 func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, first int, o Options) (train.Trainer, error) {
-	if backend == nil {
-		return nil, errors.New("parallel: the backend is nil: open one with xla.Open")
-	}
 	if g.Size() != p.layout.Ranks() {
 		return nil, fmt.Errorf("parallel: a group of %d ranks for a layout of %d: make it %d", g.Size(), p.layout.Ranks(), p.layout.Ranks())
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/engine"
-	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -79,14 +78,7 @@ func New(ctx context.Context, backend *xla.Backend, r train.Recipe, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	if backend == nil {
-		return nil, errNoBackend
-	}
-	run, err := engine.Start(ctx, backend, s)
-	if err != nil {
-		return nil, err
-	}
-	return run, nil
+	return engine.Start(ctx, backend, s)
 }
 
 // Join makes this process's rank of a group, which runs on one of the backend's devices. The group has Options.Replicas
@@ -97,9 +89,6 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, 
 	s, err := o.spec(r)
 	if err != nil {
 		return nil, err
-	}
-	if backend == nil {
-		return nil, errNoBackend
 	}
 	if n := len(s.Plans[0].Ranks); g.Size() != n {
 		return nil, fmt.Errorf("pipeline: a group of %d ranks for %d pipelines of %d: make it %d",
@@ -112,9 +101,6 @@ var errNoBackend = errors.New("pipeline: the backend is nil: open one with xla.O
 
 // spec is a run of a recipe, as the engine has it.
 func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
-	if err := r.Validate(); err != nil {
-		return s, err
-	}
 	switch {
 	case o.Schedule == nil:
 		return s, errors.New("pipeline: Options.Schedule is nil: build one with NewSchedule")
@@ -127,13 +113,10 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 		return s, fmt.Errorf("pipeline: the schedule %s updates while other ranks are at other micro-batches, and "+
 			"Recipe.Clip or loss scaling wait for all of them: leave them out, or use a schedule that flushes", o.Schedule.Name)
 	}
-	model, err := chain.Of(r.Model)
-	if err != nil {
+	if s, err = engine.Alone(r, o.Schedule.Micro); err != nil {
 		return s, err
 	}
-	r.Model = model // whose parameters may be in another order
-	p, members := engine.Serial(model, o.Schedule.Micro)
-	cut := o.Cut
+	p, cut := s.Plans[0], o.Cut
 	if cut == nil {
 		if cut, err = Even(len(p.Blocks), len(o.Schedule.Blocks)); err != nil {
 			return s, err
@@ -145,13 +128,8 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 	if o.Recompute {
 		p = recompute.Stages(p)
 	}
-	p = ddp.Average(p.Copies(max(o.Replicas, 1), BetweenRanks), true, false)
-	if err := p.Check(); err != nil {
-		return s, err
-	}
-	s = engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members,
-		Options: engine.Options{Apart: !o.Fused, Timeout: o.Timeout, Pace: o.pace(cut), Trace: o.Trace}}
-	return s, engine.Check(s)
+	s.Options = engine.Options{Apart: !o.Fused, Timeout: o.Timeout, Pace: o.pace(cut), Trace: o.Trace}
+	return s.Checked(ddp.Average(p.Copies(max(o.Replicas, 1), BetweenRanks), true, false))
 }
 
 // pace is Options.Pace for blocks: each takes its part of its stage's pass.

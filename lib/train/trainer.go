@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -48,3 +49,7 @@ type Trainer interface {
 	// Close frees everything. What is asked of the run after is an error.
 	Close() error
 }
+
+// ErrElsewhere is what an error wraps that a rank has only because another has one of its own, which says why: to report the
+// first would say less.
+var ErrElsewhere = errors.New("it says why")

@@ -6,6 +6,8 @@ import (
 
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/internal/engine"
+	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
@@ -17,10 +19,15 @@ import (
 // where the devices divide that, and else whole; gradients, which are no inputs, are the compiler's, so that stage 2 is stage 1.
 // Batches, and the outputs of blocks, are cut by rows. [train.Run.Collectives] says what the compiler made of it.
 func NewAuto(mesh *xla.Mesh, recipe train.Recipe, stage int) (*train.Run, error) {
-	model, recipe, err := chainOf(recipe, Options{Stage: stage})
+	if err := (Options{Stage: stage}).Validate(); err != nil {
+		return nil, err
+	}
+	one, err := engine.Alone(recipe, 1)
 	if err != nil {
 		return nil, err
 	}
+	recipe = one.Recipe
+	model := recipe.Model.(chain.Model)
 	if mesh == nil || !slices.Equal(mesh.AxesNames(), []string{train.Axis}) {
 		return nil, fmt.Errorf("zero: the mesh is %v: make one with the one axis %q", mesh, train.Axis)
 	}

@@ -40,10 +40,11 @@ func ExampleNew() {
 	// axis data size=2 groups=0-1
 	// unit 0 h0 reduce=data shard=data
 	// unit 1 h1 reduce=data shard=data
-	// block 0 h0
-	// block 1 h1
+	// block 0 h0 units=0
+	// block 1 h1 units=1
 	// block 2 loss units=
-	// ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD WAIT_1REDUCE_GRAD U0
+	// ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0 0UNSHARD 1B0 1RESHARD
+	//     1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD WAIT_1REDUCE_GRAD U0
 }
 
 // The same as one program: what XLA made of it is seen in what goes along the devices' axis. (The first block's backward pass turns out

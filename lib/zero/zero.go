@@ -22,12 +22,10 @@ package zero
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/shardbook/shardbook/internal/engine"
-	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
@@ -135,11 +133,7 @@ func (o Options) start(ctx context.Context, backend *xla.Backend, r train.Recipe
 	if err != nil {
 		return nil, err
 	}
-	run, err := engine.Start(ctx, backend, s)
-	if err != nil {
-		return nil, err
-	}
-	return run, nil
+	return engine.Start(ctx, backend, s)
 }
 
 // Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all begin
@@ -155,8 +149,7 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, 
 // spec is a run of a recipe on devices, as the engine has it. Inside, a rank drives all devices that share a copy of the
 // state.
 func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, err error) {
-	model, r, err := chainOf(r, o)
-	if err != nil {
+	if err := o.Validate(); err != nil {
 		return s, err
 	}
 	shards := cmp.Or(o.Shards, devices)
@@ -167,7 +160,10 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 		return s, fmt.Errorf("zero: Options.Shards is %d, which does not divide the %d ranks: choose a divisor, or 0 for all",
 			o.Shards, devices)
 	}
-	p, members := engine.Serial(model, max(o.Accumulate, 1))
+	if s, err = engine.Alone(r, max(o.Accumulate, 1)); err != nil {
+		return s, err
+	}
+	p := s.Plans[0]
 	if o.Recompute {
 		p = recompute.Blocks(p)
 	}
@@ -185,24 +181,6 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 		s.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, shards)}
 	}
 	p = Shard(p.Copies(devices/shards, Replicas), o.Stage, o.Prefetch, pending, train.Axis)
-	p = o.Offload.Into(p, r)
-	if err := p.Check(); err != nil {
-		return s, err
-	}
-	s.Recipe, s.Plans, s.Members = r, []*step.Plan{p}, members
 	s.Timeout, s.Trace = o.Timeout, o.Trace
-	return s, engine.Check(s)
-}
-
-// chainOf returns the blocks of a recipe's model, and the recipe with these as its model: the parameters may be in another order.
-func chainOf(r train.Recipe, o Options) (chain.Model, train.Recipe, error) {
-	if err := errors.Join(o.Validate(), r.Validate()); err != nil {
-		return chain.Model{}, r, err
-	}
-	if r.Replicas != nil {
-		return chain.Model{}, r, errors.New("zero: Recipe.Replicas is set, which is for devices that hold the same: leave it nil")
-	}
-	model, err := chain.Of(r.Model)
-	r.Model = model
-	return model, r, err
+	return s.Checked(o.Offload.Into(p, r))
 }

@@ -3,6 +3,7 @@ package group_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -204,4 +205,18 @@ func ExampleRun() {
 	// rank 0: all-reduce #1: rank 1 called barrier where rank 0 called all-reduce (mean of 8 float32)
 	// rank 1: all-reduce #1: rank 1 called barrier where rank 0 called all-reduce (mean of 8 float32)
 	// rank 2: all-reduce #1: rank 1 called barrier where rank 0 called all-reduce (mean of 8 float32)
+}
+
+func ExampleExchange() {
+	err := group.Run(context.Background(), 3, func(ctx context.Context, g group.Group) error {
+		told, err := group.Exchange(ctx, g, []byte(strings.Repeat("x", g.Rank())))
+		if g.Rank() == 1 {
+			fmt.Printf("%q\n", told)
+		}
+		return err
+	})
+	fmt.Println(err)
+	// Output:
+	// ["" "x" "xx"]
+	// <nil>
 }

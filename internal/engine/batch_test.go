@@ -1,4 +1,4 @@
-package rank_test
+package engine_test
 
 import (
 	"fmt"
@@ -10,13 +10,13 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/internal/rank"
+	"github.com/shardbook/shardbook/internal/engine"
 )
 
 func ExampleMicroBatches() {
 	inputs := tensors.FromValue([][]int32{{0, 1}, {10, 11}, {20, 21}, {30, 31}})
 	targets := tensors.FromValue([]float32{0, 1, 2, 3})
-	parts, err := rank.MicroBatches(inputs, targets, 1, 2, 2) // the second of two ranks
+	parts, err := engine.MicroBatches(inputs, targets, 1, 2, 2) // the second of two ranks
 	if err != nil {
 		panic(err)
 	}
@@ -62,7 +62,7 @@ func TestMicroBatches(t *testing.T) {
 						var in, out []byte
 						row := 0
 						for r := range ranks {
-							parts, err := rank.MicroBatches(inputs, targets, r, ranks, micro)
+							parts, err := engine.MicroBatches(inputs, targets, r, ranks, micro)
 							if err != nil || len(parts) != micro {
 								t.Fatalf("%s: %d parts, %v", name, len(parts), err)
 							}
@@ -89,7 +89,7 @@ func TestMicroBatches(t *testing.T) {
 // TestMicroBatchesAreCopies changes a batch after it was cut.
 func TestMicroBatchesAreCopies(t *testing.T) {
 	batch := tensors.FromValue([]int32{1, 2})
-	parts, err := rank.MicroBatches(batch, batch, 1, 2, 1)
+	parts, err := engine.MicroBatches(batch, batch, 1, 2, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +122,8 @@ func TestMicroBatchesRefused(t *testing.T) {
 		{of(dtypes.Float64, 6, 2), good, 2, 3, "a batch of Float64: give it as int32, int64, uint8 or float32"},
 		{good, of(dtypes.Bool, 6, 2), 2, 3, "a batch of Bool"},
 	} {
-		parts, err := rank.MicroBatches(c.inputs, c.targets, 0, c.ranks, c.micro)
-		if err == nil || !strings.HasPrefix(err.Error(), "rank: ") || !strings.Contains(err.Error(), c.want) {
+		parts, err := engine.MicroBatches(c.inputs, c.targets, 0, c.ranks, c.micro)
+		if err == nil || !strings.HasPrefix(err.Error(), "engine: ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, %v; want %q", parts, err, c.want)
 		}
 	}

@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes/gotype"
+	"github.com/gomlx/gomlx/core/tensors"
+)
+
+// microBatch is rows of a batch that a rank computes at once.
+type microBatch struct {
+	Inputs, Targets *tensors.Tensor
+	Row             uint32 // the place of the first row in the whole batch
+}
+
+// microBatches cuts a rank's micro-batches, so many, out of the batch of all ranks, of which the first has the first rows.
+// It is an error if the rows cannot be divided evenly, or their type is none of int32, int64, uint8 and float32.
+func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]microBatch, error) {
+	if inputs == nil || targets == nil {
+		return nil, errors.New("engine: the inputs or the targets are nil: give both")
+	}
+	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) || in.Dim(0) == 0 {
+		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both as many rows", in, out)
+	}
+	rows := inputs.Shape().Dim(0)
+	if rows%(ranks*micro) != 0 {
+		return nil, fmt.Errorf("engine: a batch of %d rows is not divisible by %d ranks with %d micro-batches each: make it a multiple of %d",
+			rows, ranks, micro, ranks*micro)
+	}
+	size := rows / (ranks * micro)
+	all := make([]microBatch, micro)
+	for i := range all {
+		first := (rank*micro + i) * size
+		in, err := rowsOf(inputs, first, size)
+		if err != nil {
+			return nil, err
+		}
+		out, err := rowsOf(targets, first, size)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = microBatch{in, out, uint32(first)}
+	}
+	return all, nil
+}
+
+// rowsOf copies rows of a tensor: size of them, from first on.
+func rowsOf(t *tensors.Tensor, first, size int) (part *tensors.Tensor, err error) {
+	dims := append([]int{size}, t.Shape().Dimensions[1:]...)
+	each := t.Shape().Size() / t.Shape().Dim(0)
+	e := t.ConstFlatData(func(flat any) {
+		switch values := flat.(type) {
+		case []int32:
+			part = cut(values, first*each, size*each, dims)
+		case []int64:
+			part = cut(values, first*each, size*each, dims)
+		case []uint8:
+			part = cut(values, first*each, size*each, dims)
+		case []float32:
+			part = cut(values, first*each, size*each, dims)
+		default:
+			err = fmt.Errorf("engine: a batch of %s: give it as int32, int64, uint8 or float32", t.DType())
+		}
+	})
+	if e != nil {
+		return nil, e
+	}
+	return part, err
+}
+
+func cut[T gotype.Supported](values []T, at, size int, dims []int) *tensors.Tensor {
+	return tensors.FromFlatDataAndDimensions(append([]T{}, values[at:at+size]...), dims...)
+}

@@ -1,0 +1,7 @@
+package engine
+
+// What the tests of this package look at.
+var (
+	MicroBatches = microBatches
+	Viewed       = viewed
+)
