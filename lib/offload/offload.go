@@ -44,7 +44,8 @@ type Host struct {
 	// Go.
 	Update bool `json:"update,omitempty"`
 	// Prefetch is how many passes ahead of the device's work data may be on their way to it, and how many transfers may be
-	// on their way to the host. With 0 the device waits for each. The results are the same.
+	// on their way to the host; a block that is computed again right before its backward pass is one pass with it. With 0 the
+	// device waits for each. The results are the same.
 	Prefetch int `json:"prefetch,omitempty"`
 }
 

@@ -227,6 +227,28 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestPlan has the lists: nothing between a block's forward pass again and its backward pass, which are one program, and states
+// that come right before their update, or behind passes of other blocks.
+func TestPlan(t *testing.T) {
+	recipe := train.Recipe{Model: toy.Layers(3, false), Rule: momentum}
+	for ahead, want := range []string{
+		"0F0 0STORE_F0 WAIT_0STORE_F0 1F0 1STORE_F0 WAIT_1STORE_F0 2F0 2B0 2FETCH_STATE 2U0 2STORE_STATE WAIT_2STORE_STATE " +
+			"1FETCH_F0 1R0 1B0 1FETCH_STATE 1U0 1STORE_STATE WAIT_1STORE_STATE 0FETCH_F0 0R0 0B0 0FETCH_STATE 0U0 0STORE_STATE WAIT_0STORE_STATE",
+		"0F0 0STORE_F0 1F0 1STORE_F0 WAIT_0STORE_F0 2F0 2FETCH_STATE 1FETCH_F0 2B0 2U0 2STORE_STATE " +
+			"1FETCH_STATE 0FETCH_F0 1R0 1B0 1U0 1STORE_STATE WAIT_2STORE_STATE 0FETCH_STATE 0R0 0B0 0U0 0STORE_STATE WAIT_1STORE_STATE",
+	} {
+		p, err := offload.Options{Host: offload.Host{Optimizer: true, Activations: true, Prefetch: ahead}}.Plan(recipe)
+		check(t, err)
+		var got []string
+		for _, op := range p.Ranks[0] {
+			got = append(got, p.Text(op))
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("prefetch %d:\n%s\nwant\n%s", ahead, got, want)
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	good := train.Recipe{Model: toy.Layers(2, false), Rule: momentum}
 	for want, c := range map[string]struct {

@@ -13,34 +13,48 @@ import (
 func Inputs(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {
-		passes := slices.DeleteFunc(slices.Clone(list), func(op step.Op) bool { return !op.Kind.Pass() })
-		stored, fetched := map[int]bool{}, map[int][]step.Op{} // by number of the pass
-		for n, op := range passes {
+		number, first := passes(list)
+		stored, fetched := map[int]bool{}, map[int][]step.Op{} // by position in the list
+		for i, op := range list {
 			if op.Kind != step.Forward {
 				continue
 			}
-			next := slices.IndexFunc(passes[n+1:], func(other step.Op) bool {
-				return other.Kind != step.Update && other.Block == op.Block && other.Micro == op.Micro
+			next := i + 1 + slices.IndexFunc(list[i+1:], func(other step.Op) bool {
+				return other.Kind.Pass() && other.Kind != step.Update && other.Block == op.Block && other.Micro == op.Micro
 			})
-			if next < 1 { // there is none, or it follows at once
+			if number[next] <= number[i]+1 { // there is none, or it follows at once
 				continue
 			}
-			stored[n] = true
-			at := max(n+1, n+1+next-ahead)
+			stored[i] = true
+			at := first[max(number[i]+1, number[next]-ahead)]
 			fetched[at] = append(fetched[at], move(step.Fetch, op))
 		}
-		n, leaving := -1, queue{ahead: ahead}
-		q.Insert(r, func(_ int, op step.Op) (before, behind []step.Op) {
-			if !op.Kind.Pass() {
-				return nil, nil
-			}
-			if n++; stored[n] {
+		leaving := queue{ahead: ahead}
+		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
+			if stored[i] {
 				behind = leaving.begin(move(step.Store, op))
 			}
-			return fetched[n], behind
+			return fetched[i], behind
 		})
 	}
 	return q
+}
+
+// passes numbers the passes of a list, updates left out, by position, and returns the position where each begins. A block that is computed
+// again right before its backward pass makes one with it, of which a rank has one program: nothing comes between the two.
+func passes(list []step.Op) (number map[int]int, first []int) {
+	number = map[int]int{}
+	for i, op := range list {
+		if !op.Kind.Pass() || op.Kind == step.Update {
+			continue
+		}
+		again := i > 0 && list[i-1].Kind == step.Recompute && list[i-1].Block == op.Block && list[i-1].Micro == op.Micro
+		if !again {
+			first = append(first, i)
+		}
+		number[i] = len(first) - 1
+	}
+	return number, first
 }
 
 func move(kind step.Kind, of step.Op) step.Op {
@@ -71,30 +85,29 @@ func UpdateAtOnce(p *step.Plan) *step.Plan {
 // go on.
 func States(p *step.Plan, ahead int) *step.Plan {
 	q := UpdateAtOnce(p)
-	for r := range q.Ranks {
-		fetched := map[int][]int{} // units, by the number of the pass before which
-		n := 0
-		for _, op := range q.Ranks[r] {
-			if op.Kind == step.Update {
-				at := max(0, n-1-ahead)
-				fetched[at] = append(fetched[at], op.Unit)
-			} else if op.Kind.Pass() {
-				n++
+	for r, list := range q.Ranks {
+		number, first := passes(list)
+		fetched := map[int][]step.Op{} // by position in the list
+		last := -1                     // pass
+		for i, op := range list {
+			if n, ok := number[i]; ok {
+				last = n
 			}
+			if op.Kind != step.Update {
+				continue
+			}
+			at := i
+			if ahead > 0 {
+				at = first[max(0, last+1-ahead)]
+			}
+			fetched[at] = append(fetched[at], step.Op{Kind: step.Fetch, What: step.State, Unit: op.Unit})
 		}
-		n = 0
 		leaving := queue{ahead: ahead}
-		q.Insert(r, func(_ int, op step.Op) (before, behind []step.Op) {
+		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
 			if op.Kind == step.Update {
-				return nil, leaving.begin(step.Op{Kind: step.Store, What: step.State, Unit: op.Unit})
+				behind = leaving.begin(step.Op{Kind: step.Store, What: step.State, Unit: op.Unit})
 			}
-			if op.Kind.Pass() {
-				for _, u := range fetched[n] {
-					before = append(before, step.Op{Kind: step.Fetch, What: step.State, Unit: u})
-				}
-				n++
-			}
-			return before, nil
+			return fetched[i], behind
 		})
 	}
 	return q

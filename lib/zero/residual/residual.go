@@ -2,10 +2,9 @@
 // and memory that is free but in pieces. (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
 // Parameter Models", §4.2 and §6; lib/zero has ZeRO-DP, which partitions the states.)
 //
-//   - P_a, §6.1: ranks that compute with parts of the weights (tensor parallelism) have the same activations, and each
-//     keeps only its part of a checkpoint between the two passes. [Checkpoint] does it inside a program, [Stash] for ranks
-//     that drive a model block by block.
-//   - P_a+cpu, §6.1: that part lies in the host's memory: a [Stash] with [offload.Host].
+//   - P_a, §6.1: devices that compute with parts of the weights (tensor parallelism) have the same activations, and each
+//     keeps only its part of a checkpoint between the two passes. [Partition] writes it into the plan of a step, as
+//     parallel.Layout has it done, and [Checkpoint] into one program.
 //   - C_B, §6.2: gradients are fused for communication in a buffer of constant size, not in one as large as the model: [Buffer].
 //   - M_D, §6.3: what lives long is copied into memory that was reserved for it, so that what lives short leaves no holes
 //     between: [Region] is such memory, and [Replay] shows with a model of an allocator what becomes of it without.
