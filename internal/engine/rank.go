@@ -30,6 +30,7 @@ type Rank struct {
 	groups map[string]group.Group // by axis of the plans
 	place_ int                    // among those that share the state
 	hook   Hook
+	server Server // it, where that updates
 
 	arrays *arrays
 	host   *host
@@ -82,6 +83,10 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	if p.Hook != nil {
 		r.hook = p.Hook()
 	}
+	if p.Serve != nil {
+		r.server = p.Serve()
+		r.hook = r.server
+	}
 	for _, a := range p.Plans[0].Axes {
 		if err := r.split(ctx, a); err != nil {
 			return nil, err
@@ -99,16 +104,27 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 			return nil, err
 		}
 	}
-	all := p.Recipe.State()
-	var own []*tensors.Tensor
-	for _, e := range r.own.entries {
-		own = append(own, values[all.Index(e.spec.Name)])
-	}
-	if err := r.replace(own); err != nil {
+	if err := r.begin(ctx, p.Recipe.State(), values); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
+
+// begin takes a state, whole and on the host, in place of the one that is there. The tree lists it: all of the rank's, or of a server
+// all.
+func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Tensor) error {
+	var own []*tensors.Tensor
+	for _, e := range r.own.entries {
+		own = append(own, values[tree.Index(e.spec.Name)])
+	}
+	if err := r.replace(own); err != nil || r.server == nil {
+		return err
+	}
+	return r.server.Begin(ctx, r.world, r.first, values)
+}
+
+// Server is what updates in the rank's place, or nil.
+func (r *Rank) Server() Server { return r.server }
 
 // split makes the groups of an axis.
 func (r *Rank) split(ctx context.Context, a step.Axis) error {
@@ -377,8 +393,12 @@ func (r *Rank) orLose(err error) error {
 	return err
 }
 
-// Close frees what the rank has, and waits for nobody.
+// Close frees what the rank has, and waits for nobody but a server.
 func (r *Rank) Close() error {
+	var err error
+	if r.server != nil {
+		err = r.server.Close(r.lost)
+	}
 	if r.lost == nil {
 		r.lost = errors.New("the rank is closed: join again")
 	}
@@ -386,5 +406,5 @@ func (r *Rank) Close() error {
 	clear(r.grads)
 	clear(r.host.held)
 	r.cells = nil
-	return r.arrays.close()
+	return errors.Join(err, r.arrays.close())
 }

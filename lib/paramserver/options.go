@@ -31,9 +31,9 @@ type Options struct {
 	// Recompute has the backward pass compute each block again from its input. Otherwise the products and the like
 	// that it needs are kept from the forward pass.
 	Recompute bool
-	// Trace, where it is not nil, gets spans of the rank on the streams of package trace: Compute (forward and backward
-	// passes, the server's updates), Send (gradients), Wait (for parameters), Copy (of batches); and the counter "bytes
-	// communicated", of what was given to the group.
+	// Trace, where it is not nil, gets a span for each operation of the rank's plan, on the streams of package trace: Compute
+	// (passes, and the server's updates), Reduce (gradients pushed and parameters pulled) and Wait (for that); and counters of the
+	// bytes held of each kind, and of the "bytes communicated" so far, of what the rank has pushed.
 	Trace *trace.Recorder
 }
 

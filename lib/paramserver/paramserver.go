@@ -2,9 +2,12 @@
 // optimizer states in parts, workers push gradients to them and pull new parameters (Li et al. 2014, "Scaling Distributed
 // Machine Learning with the Parameter Server").
 //
-// Every rank is a worker, with programs and a device of its own, in one process (group.Run) or in several (mpi.World): an
-// [Engine] has the programs, and [Engine.Join] makes a [Rank] of a group. Servers are goroutines beside the first ranks
-// ([Options.Servers]).
+// Every rank is a worker, with a device of its own, in one process (group.Run) or in several (mpi.World): an [Engine] has the
+// programs, and [Engine.Join] makes a [Rank] of a group. Servers are goroutines beside the first ranks ([Options.Servers]),
+// and alone have the optimizer's states.
+//
+// In a step a worker pushes the gradients of a bucket as soon as its passes have made them, and pulls what the server makes of
+// the bucket's parameters while other passes go on. The next step begins with these.
 //
 // # What is equal
 //
@@ -14,6 +17,7 @@
 //
 // # What is sent
 //
-// A rank that has no server sends all gradients, and gets all parameters; a server sends and gets each of its buckets N−1
-// times; each message is preceded by one of 24 bytes.
+// A rank that has no server sends all gradients, and gets all parameters, in the type that gradients are summed in; a server
+// sends and gets each of its buckets N−1 times; each message is preceded by one of 24 bytes. Gradients in a half type other than
+// the parameters' are summed in that of the parameters.
 package paramserver
