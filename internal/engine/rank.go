@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -30,7 +31,8 @@ type Rank struct {
 	groups map[string]group.Group // by axis of the plans
 	place_ int                    // among those that share the state
 	hook   Hook
-	server Server // it, where that updates
+	server Server        // it, where that updates
+	served *atomic.Int64 // bytes that it has given to the group, and no step has counted
 
 	arrays *arrays
 	host   *host
@@ -85,7 +87,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	}
 	if p.Serve != nil {
 		r.server = p.Serve()
-		r.hook = r.server
+		r.hook, r.served = r.server, &atomic.Int64{}
 	}
 	for _, a := range p.Plans[0].Axes {
 		if err := r.split(ctx, a); err != nil {
@@ -120,7 +122,7 @@ func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Te
 	if err := r.replace(own); err != nil || r.server == nil {
 		return err
 	}
-	return r.server.Begin(ctx, r.world, r.first, values)
+	return r.server.Begin(ctx, counted{r.world, r.served}, r.first, values)
 }
 
 // Server is what updates in the rank's place, or nil.
@@ -215,6 +217,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 		return train.Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))
 	}
 	r.steps++
+	if r.server != nil {
+		r.traffic.sent[r.Plans[0].Axes[0].Name] = r.served.Swap(0)
+	}
 	for axis, n := range r.traffic.sent {
 		if axis != step.ToHost {
 			r.communicated += n

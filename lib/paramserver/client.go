@@ -64,15 +64,15 @@ func (c *client) Begin(ctx context.Context, g group.Group, device int, state []*
 	return nil
 }
 
-// Reduce implements [engine.Hook]: it pushes a bucket's gradients to their server, and pulls the parameters that this makes of
-// them.
-func (c *client) Reduce(ctx context.Context, g group.Group, grads engine.Gradients) error {
+// Reduce implements [engine.Hook]: it pushes a bucket's gradients to their server, and pulls the parameters that this
+// makes of them.
+func (c *client) Reduce(ctx context.Context, _ group.Group, grads engine.Gradients) error {
 	data := unsafe.Slice((*byte)(grads.Data.Data), grads.Data.Len*grads.Type.Size())
-	if err := c.push(g, grads.Unit, data); err != nil {
+	if err := c.push(grads.Unit, data); err != nil {
 		return err
 	}
 	if !c.engine.options.Async { // no answer comes before; and who is late is named here
-		if err := group.Barrier(ctx, g); err != nil {
+		if err := group.Barrier(ctx, c.g); err != nil {
 			return err
 		}
 	}
@@ -82,17 +82,17 @@ func (c *client) Reduce(ctx context.Context, g group.Group, grads engine.Gradien
 		copy(data, a.params)
 		return nil
 	case <-ctx.Done():
-		return errors.Join(group.Barrier(ctx, g), context.Cause(ctx)) // which tells the others
+		return errors.Join(group.Barrier(ctx, c.g), context.Cause(ctx)) // which tells the others
 	case <-c.ctx.Done():
-		return errors.Join(group.Barrier(c.ctx, g), context.Cause(c.ctx))
+		return errors.Join(group.Barrier(c.ctx, c.g), context.Cause(c.ctx))
 	}
 }
 
 // push gives a bucket's gradients to its server.
-func (c *client) push(g group.Group, bucket int, grads []byte) error {
+func (c *client) push(bucket int, grads []byte) error {
 	to := bucket % c.servers()
 	if to != c.g.Rank() {
-		return c.send(g, to, message{pushed, int64(bucket), 0}, grads)
+		return c.send(to, message{pushed, int64(bucket), 0}, grads)
 	}
 	sh := c.shards[bucket]
 	room := sh.room()
@@ -102,8 +102,8 @@ func (c *client) push(g group.Group, bucket int, grads []byte) error {
 	return c.take(sh, to, room)
 }
 
-// Parts implements [engine.Server]: a server writes the parameters of its buckets and their states, and the first one the
-// counters.
+// Parts implements [engine.Server]: a server writes the parameters of its buckets and their states, and the first one
+// the counters.
 func (c *client) Parts(steps int) (parts []checkpoint.Part, err error) {
 	all := c.engine.recipe.State()
 	add := func(at int, value *tensors.Tensor) {
@@ -139,7 +139,7 @@ func (c *client) Close(lost error) error {
 	tell := func(what int64, ranks int) {
 		for other := range ranks {
 			if err == nil && c.talks(other) {
-				err = c.send(c.g, other, message{what, 0, 0}, nil)
+				err = c.send(other, message{what, 0, 0}, nil)
 			}
 		}
 	}

@@ -36,7 +36,8 @@ type Engine struct {
 	closed  bool
 }
 
-// BetweenRanks is the name, in a rank's Traffic, of the gradients that it pushes.
+// BetweenRanks is the name, in a rank's Traffic, of what it has sent to the others, as worker and as server, since the
+// step before.
 const BetweenRanks = "servers"
 
 // patience is how long a pass may take, with its compilation.
@@ -84,7 +85,8 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 	return e, e.compileServers()
 }
 
-// planOf is what each of so many ranks does in a step: what its hook takes in place of a sum over them is for the servers.
+// planOf is what each of so many ranks does in a step: what its hook takes in place of a sum over them is for the
+// servers.
 func (e *Engine) planOf(ranks int) *step.Plan {
 	p := e.plan.Copies(ranks, BetweenRanks)
 	all := make([]int, ranks)
@@ -108,21 +110,24 @@ func (e *Engine) programs(ranks int) (*engine.Programs, error) {
 	if p := e.workers[ranks]; p != nil {
 		return p, nil
 	}
-	p, err := engine.New(e.backend, engine.Spec{Recipe: e.recipe, Plans: []*step.Plan{e.planOf(ranks)}, Members: e.members,
-		Options: engine.Options{Serve: func() engine.Server { return &client{engine: e} }, Sum: true, Blockwise: true,
-			Timeout: patience, Trace: e.options.Trace}})
+	serve := func() engine.Server { return &client{engine: e} }
+	p, err := engine.New(e.backend, engine.Spec{
+		Recipe: e.recipe, Plans: []*step.Plan{e.planOf(ranks)}, Members: e.members,
+		Options: engine.Options{Serve: serve, Sum: true, Blockwise: true, Timeout: patience, Trace: e.options.Trace},
+	})
 	if err == nil {
 		e.workers[ranks] = p
 	}
 	return p, err
 }
 
-// Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all ranks get
-// rank 0's state, which is the recipe's initial one. Servers run until the rank is closed or the context ends.
+// Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all
+// ranks get rank 0's state, which is the recipe's initial one. Servers run until the rank is closed or the context
+// ends.
 func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
 	if servers := e.options.Servers; servers > g.Size() {
-		return nil, fmt.Errorf("paramserver: Options.Servers is %d in a group of %d ranks: set it to at most that, or to 0 for all",
-			servers, g.Size())
+		return nil, fmt.Errorf("paramserver: Options.Servers is %d in a group of %d ranks: "+
+			"set it to at most that, or to 0 for all", servers, g.Size())
 	}
 	p, err := e.programs(g.Size())
 	if err != nil {

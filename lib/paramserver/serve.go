@@ -11,8 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Ranks with parameters to serve, and their clients, send each other messages: three words, and the data that the first of
-// them announces. Any pair of ranks of which one has a server may send some, both ways, so that each rank listens to
+// Ranks with parameters to serve, and their clients, send each other messages: three words, and the data that the first
+// of them announces. Any pair of ranks of which one has a server may send some, both ways, so that each rank listens to
 // each of these others from beginning to end.
 const (
 	pushed   = iota // bucket, 0: its gradients follow
@@ -60,12 +60,12 @@ func (c *client) note(err error) {
 }
 
 // send sends another rank a message, and the data that it announces.
-func (c *client) send(g group.Group, to int, m message, data []byte) error {
+func (c *client) send(to int, m message, data []byte) error {
 	c.sends[to] <- struct{}{}
 	defer func() { <-c.sends[to] }()
-	err := group.Send(c.ctx, g, m[:], to)
+	err := group.Send(c.ctx, c.g, m[:], to)
 	if err == nil && len(data) > 0 {
-		err = group.Send(c.ctx, g, data, to)
+		err = group.Send(c.ctx, c.g, data, to)
 	}
 	c.note(err) // now: no other message may follow a half one
 	return err
@@ -138,7 +138,7 @@ func (c *client) answer(to int) error {
 			if !more {
 				return nil
 			}
-			if err := c.send(c.g, to, message{answered, int64(a.bucket), a.staleness}, a.params); err != nil {
+			if err := c.send(to, message{answered, int64(a.bucket), a.staleness}, a.params); err != nil {
 				return err
 			}
 		case <-c.ctx.Done():

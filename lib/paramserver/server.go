@@ -81,8 +81,8 @@ type answer struct {
 	params    []byte // in the type of the gradients, as these lie
 }
 
-// take takes a worker's gradients, and updates the parameters with them or, where all are to be waited for, with the last
-// worker's. It returns the answers to workers.
+// take takes a worker's gradients, and updates the parameters with them or, where all are to be waited for, with the
+// last worker's. It returns the answers to workers.
 func (sh *shard) take(worker int, grads *tensors.Tensor) (map[int]answer, error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -145,9 +145,10 @@ func (sh *shard) update(grads []any) (now []byte, err error) {
 }
 
 // compileServers makes the programs of servers: the sum, and for each bucket one that makes, from its parameters, their
-// states, the number of the update, the factor of the gradients, and these, new parameters and states, and the parameters as
-// the gradients lie. The sum is that of an all-reduce between goroutines: in the order of the ranks, in float32, rounded once.
-// It is a program of its own so that the update is compiled as that of the whole state is, to the same bits.
+// states, the number of the update, the factor of the gradients, and these, new parameters and states, and the
+// parameters as the gradients lie. The sum is that of an all-reduce between goroutines: in the order of the ranks, in
+// float32, rounded once. It is a program of its own so that the update is compiled as that of the whole state is, to
+// the same bits.
 func (e *Engine) compileServers() (err error) {
 	if e.sum, err = xla.CompilePortable(e.backend, func(grads []*graph.Node) []*graph.Node {
 		sum := graph.ConvertDType(grads[0], dtypes.Float32)
