@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -51,6 +52,8 @@ type Options struct {
 	Blockwise bool
 	// Staged copies what goes between ranks through the host's own memory, as where it cannot reach the devices'.
 	Staged bool
+	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it: a simulated link.
+	Link group.Link
 	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes longer
 	// fails the group, and the others learn by which operation.
 	Timeout time.Duration

@@ -39,6 +39,12 @@ type Options struct {
 	Timeout time.Duration
 	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
 	Trace *trace.Recorder
+	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it (group.Slow): a
+	// simulated slow link.
+	Link group.Link
+	// Apart runs a backward pass that the schedule does not split as its two parts, so that all schedules of a pipeline have the
+	// same bits. It is somewhat slower.
+	Apart bool
 	// Staged copies what goes between ranks through the host's own memory, as is done where it cannot reach the devices'.
 	Staged bool
 }
@@ -78,6 +84,10 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 		}
 	}
 	l.Cut = cut
+	if plans[0].Weights != step.Flush && (r.Clip > 0 || len(r.Policy().Scaling.States()) > 0) {
+		return nil, fmt.Errorf("parallel: the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or loss "+
+			"scaling wait for all of them: leave them out, or choose a schedule that flushes", l.Schedule)
+	}
 	p := &Plan{l, engine.Spec{Recipe: r, Plans: plans, Members: members, Shares: shares, Mesh: l.axes(),
 		Options: engine.Options{Hook: l.Hook, Sum: l.SumLoss}}}
 	return p, engine.Check(p.spec)
@@ -150,15 +160,15 @@ func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
 	return engine.Bytes(p.spec, rank)
 }
 
-// New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so is
-// what [NewPlan] refuses. The context is for starting; each call of the trainer has its own.
-func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layout, o Options) (train.Trainer, error) {
+// Sizes are those of the units of [Plan.Step] in bytes, padding included, as a device has them, for [step.Plan.Memory] and
+// [step.Plan.Traffic]. States have the master copy of the parameters with them.
+func (p *Plan) Sizes() (step.Sizes, error) { return engine.Sizes(p.spec) }
+
+// Start starts a run of the plan on the backend's first devices, [Layout.Devices] of them; too few are an error. Its ranks
+// share compiled programs. The context is for starting; each call of the trainer has its own.
+func (p *Plan) Start(ctx context.Context, backend *xla.Backend, o Options) (train.Trainer, error) {
 	if backend == nil {
-		return nil, errors.New("parallel: the backend is nil: open one with xla.Open")
-	}
-	p, err := NewPlan(recipe, l)
-	if err != nil {
-		return nil, err
+		return nil, errNoBackend
 	}
 	run, err := engine.Start(ctx, backend, p.with(o))
 	if err != nil {
@@ -167,12 +177,24 @@ func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layou
 	return run, nil
 }
 
+// New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so is
+// what [NewPlan] refuses. It is [NewPlan] and [Plan.Start].
+func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layout, o Options) (train.Trainer, error) {
+	p, err := NewPlan(recipe, l)
+	if err != nil {
+		return nil, err
+	}
+	return p.Start(ctx, backend, o)
+}
+
+var errNoBackend = errors.New("parallel: the backend is nil: open one with xla.Open")
+
 // Join makes this process's rank of a group, which drives as many of the backend's devices as [Layout.PerRank] says, from
 // number first on. The group has [Layout.Ranks] ranks; those of a pipeline are neighbours. It is a collective call: all begin
 // with rank 0's initial state.
 func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, first int, o Options) (train.Trainer, error) {
 	if backend == nil {
-		return nil, errors.New("parallel: the backend is nil: open one with xla.Open")
+		return nil, errNoBackend
 	}
 	if g.Size() != p.layout.Ranks() {
 		return nil, fmt.Errorf("parallel: a group of %d ranks for a layout of %d: make it %d", g.Size(), p.layout.Ranks(), p.layout.Ranks())
@@ -182,6 +204,6 @@ func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, fi
 
 func (p *Plan) with(o Options) engine.Spec {
 	s := p.spec
-	s.Timeout, s.Trace, s.Staged = o.Timeout, o.Trace, o.Staged
+	s.Timeout, s.Trace, s.Link, s.Apart, s.Staged = o.Timeout, o.Trace, o.Link, o.Apart, o.Staged
 	return s
 }
