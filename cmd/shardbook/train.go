@@ -11,6 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
+	layouts "github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
@@ -166,6 +167,17 @@ func (o *trainOptions) ofRanks() string {
 		return "link"
 	}
 	return ""
+}
+
+// suits returns an error for a flag that only ranks know, where they have nothing that it could show.
+func (o *trainOptions) suits(p parallel, l layouts.Layout) error {
+	switch name := o.ofRanks(); {
+	case name != "" && p.oneProgram():
+		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %q", name, p.rankWays())
+	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
+		return fmt.Errorf("--link is between ranks, and there is one, of %d devices: leave it out, or add --replicas or --pipe", l.Devices())
+	}
+	return nil
 }
 
 func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {
