@@ -237,6 +237,21 @@ func TestAsynchronous(t *testing.T) {
 		steps(t, ours, until, toyBatches(rows))
 		steps(t, theirs, until, toyBatches(rows))
 		near(t, "an asynchronous schedule", paramsOf(t, ours), paramsOf(t, theirs), 0)
+		plan, err := parallel.NewPlan(r, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := int64(0) // older versions of weights among it
+		for rank := range 4 {
+			own, err := plan.Bytes(rank)
+			if err != nil {
+				t.Fatal(err)
+			}
+			most = max(most, own[memest.Parameters])
+		}
+		if got := ours.Memory()[memest.Parameters]; got != most {
+			t.Errorf("a device has held %d bytes of parameters, by the plan %d", got, most)
+		}
 		if err := errors.Join(ours.Close(), theirs.Close()); err != nil {
 			t.Error(err)
 		}
