@@ -106,11 +106,11 @@ func (l *launchJob) ranks(slots int) (int, error) {
 		n = *number
 	}
 	for ; n > 0; n-- {
-		p := j.Parallel
-		_, number := p.byProcess()
+		some := *j
+		_, number := some.Parallel.byProcess()
 		*number = n
-		p.choose(true)
-		if err = p.validate(j.Batch); err == nil || fixed {
+		some.Parallel.choose(true)
+		if _, err = some.laidOut(); err == nil || fixed {
 			return n * pipe, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
+	layouts "github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
@@ -23,10 +24,11 @@ func trainCommand() *cobra.Command {
 			"With --data N it is data-parallel on N devices, which share what they learn in one of the ways of --sync.\n" +
 			"With --zero each holds only a shard of the optimizer's states, of the gradients, and of the parameters.\n" +
 			"With --pipe N the model's blocks are spread over N devices, through which micro-batches go by --schedule.\n" +
-			"With --tensor N each layer is spread over N devices, and with --seq-parallel N each sequence, in one program; both go\n" +
-			"with each other and with --data, which is how many such groups of devices there are.\n" +
-			"All of these go together: then each stage of --pipe has devices of its own, which share rows by --data, layers and sequences,\n" +
-			"and shard by --zero what those with other rows have in common.\n\n" +
+			"With --tensor N each layer is spread over N devices, and with --seq-parallel N each sequence; both go with each other and\n" +
+			"with --data, which is how many such groups of devices there are.\n" +
+			"All of these go together, and with --sync, --every, --compress-gradients and --accumulate: then each stage of --pipe has\n" +
+			"devices of its own, which share rows by --data, layers and sequences, and shard by --zero what those with other rows have in\n" +
+			"common; --replicas is how many times all of that is there.\n\n" +
 			"With --checkpoint the run is saved as it goes and when it is interrupted, and --resume goes on from there,\n" +
 			"bit for bit as if it had not stopped; its settings come from the checkpoint. (Not so where devices do not agree\n" +
 			"after each step, with --sync async and --every, and where what --compress-gradients keeps back is lost.)\n" +
@@ -166,6 +168,17 @@ func (o *trainOptions) ofRanks() string {
 		return "link"
 	}
 	return ""
+}
+
+// suits returns an error for a flag that only ranks know, where they have nothing that it could show.
+func (o *trainOptions) suits(p parallel, l layouts.Layout) error {
+	switch name := o.ofRanks(); {
+	case name != "" && p.oneProgram():
+		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %q", name, p.rankWays())
+	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
+		return fmt.Errorf("--link is between ranks, and there is one, of %d devices: leave it out, or add --replicas or --pipe", l.Devices())
+	}
+	return nil
 }
 
 func (o *trainOptions) validate(cmd *cobra.Command, j *job) error {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 // A run that goes on from layout to layout learns what one device learns, but for rounding.
@@ -40,24 +43,65 @@ func TestTrainLayouts(t *testing.T) {
 	}
 }
 
+// What one technique has goes together with the others, for what one device learns but for rounding.
+func TestTrainTogether(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("schedule mine\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := oneDevice(t).Losses[:2]
+	for _, c := range systest.OfFull(t, 3, []struct {
+		flags  string
+		within float64
+	}{
+		{"--pipe 2 --data 2 --microbatches 2 --bucket-bytes 20kB --compress-gradients bf16", 1e-3},
+		{"--pipe 2 --replicas 4 --data 1 --microbatches 2 --zero 3 --prefetch 1 --shards 2 --cut measured", 1e-5},
+		{"--tensor 2 --schedule-file " + file + " --tensor-partition", 1e-5},
+		{"--tensor 2 --device-memory 80GB", 1e-5},
+		{"--data 2 --zero 3 --shards 1 --sync ranks", 1e-5},
+		{"--replicas 2 --tensor 2 --sync naive --accumulate 2", 1e-5},
+		{"--tensor 2 --accumulate 2 --trace " + file + ".json", 1e-5},
+		{"--replicas 2 --link 1e9", 1e-5},
+		{"--tensor 2 --sync bucket --bucket-bytes 20kB", 1e-5},
+		{"--data 2 --sync ranks", 1e-5},
+		{"--data 2 --offload-optimizer", 1e-5},
+		{"--pipe 2 --replicas 2 --microbatches 2 --zero 1 --offload-optimizer", 1e-5},
+		{"--pipe 2 --data 2 --tensor 2 --cut measured --sync overlap --microbatches 2", 1e-5},
+	}) {
+		r := trained(t, slices.Concat(together, []string{"--steps", "2"}, strings.Fields(c.flags))...)
+		if !near(r.Losses, want, c.within) {
+			t.Errorf("%s: losses %v, on one device %v", c.flags, r.Losses, want)
+		}
+	}
+	// Local SGD averages parameters, and has the losses of no other run but the first.
+	r := trained(t, slices.Concat(small, strings.Fields("--lr 0.01 --steps 2 --pipe 2 --data 2 --microbatches 2 --every 2"))...)
+	if !near(r.Losses[:1], want[:1], 1e-5) || !near(r.Losses, want, 1e-2) {
+		t.Errorf("local SGD: losses %v, on one device %v", r.Losses, want)
+	}
+}
+
 func TestTrainLayoutRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"--replicas 2":                                  "--replicas and --device-memory are for layouts of several of",
-		"--tensor 2 --device-memory 80GB":               "--replicas and --device-memory are for layouts of several of",
-		"--tensor 2 --replicas -1":                      "--replicas=-1",
-		"--tensor 2 --pipe 2 --sync bucket":             "--sync=bucket and a layout of several ways (--pipe=2, --tensor=2)",
-		"--tensor 2 --pipe 2 --every 2":                 "--every and a layout of several ways",
-		"--tensor 2 --pipe 2 --accumulate 2":            "--accumulate and a layout of several ways (--pipe=2, --tensor=2), whose pipeline has --microbatches",
-		"--tensor 2 --zero 1 --microbatches 2":          "--microbatches: there is no pipeline",
-		"--zero 3 --pipe 2 --prefetch 1":                "--prefetch and a layout of several ways",
-		"--zero 3 --pipe 2 --cut measured":              "--cut and a layout of several ways",
-		"--tensor 2 --pipe 2 --schedule pipedream":      "updates while micro-batches are under way",
-		"--tensor 2 --zero 1 --data 3":                  "--batch=8 cannot be divided into equal parts",
-		"--tensor 2 --pipe 9":                           "--pipe=9: 4 blocks",
-		"--tensor 2 --pipe 3":                           "needs 3 blocks, and the model has 2",
-		"--tensor 2 --pipe 2 --device-memory 10kB":      "a device of stage 1 needs",
-		"--tensor 2 --pipe 2 --data 256":                "multiply to 1024 devices",
-		"--tensor 2 --data 2 --zero 1 --optimizer lamb": "which is cut between the devices of the tensor axis and sharded by ZeRO",
+		"--tensor 2 --replicas -1":                          "--replicas=-1",
+		"--tensor 2 --pipe 2 --sync spmd":                   "--pipe and --sync=spmd, which is one program",
+		"--tensor 2 --pipe 2 --every 2":                     "--compress-gradients and --every are for what goes between replicas, and there is one",
+		"--tensor 2 --pipe 2 --accumulate 2":                "--accumulate and --pipe=2, which has --microbatches",
+		"--tensor 2 --zero 1 --microbatches 2":              "--microbatches: there is no pipeline",
+		"--zero 3 --tensor 2 --prefetch -1":                 "--prefetch=-1",
+		"--zero 3 --pipe 2 --bucket-bytes 1MB --data 2":     "what is sharded is reduced by the unit that is sharded; leave --sync and --bucket-bytes out",
+		"--zero 3 --data 2 --every 2":                       "local SGD (--every) averages states",
+		"--tensor 2 --replicas 2 --compress-gradients bf16": "--compress-gradients takes whole gradients",
+		"--tensor 2 --zero 1 --offload-optimizer":           "--offload-optimizer: the host updates for a rank of 2 devices",
+		"--tensor 2 --tensor-sequence --tensor-partition":   "--tensor-partition is set",
+		"--data 2 --tensor-partition":                       "--tensor-partition: no devices share layers",
+		"--tensor 2 --data 2 --link 1e9":                    "--link is between ranks, and there is one, of 4 devices",
+		"--replicas 3 --data 1 --shards 2 --zero 1":         "--shards is 2",
+		"--tensor 2 --pipe 2 --schedule pipedream":          "updates while micro-batches are under way",
+		"--tensor 2 --zero 1 --data 3":                      "--batch=8 cannot be divided into equal parts",
+		"--tensor 2 --pipe 9":                               "--pipe, --cut: 4 blocks cannot be 9 stages",
+		"--tensor 2 --pipe 2 --device-memory 10kB":          "a device of stage 1 needs",
+		"--tensor 2 --pipe 2 --data 256":                    "multiply to 1024 devices",
+		"--tensor 2 --data 2 --zero 1 --optimizer lamb":     "which is cut between the devices of the tensor axis and sharded by ZeRO",
 	} {
 		cmd := newCommand()
 		var out strings.Builder

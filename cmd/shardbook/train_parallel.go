@@ -3,41 +3,17 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/gomlx/compute/dtypes"
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/lib/ddp"
-	"github.com/shardbook/shardbook/lib/precision"
-	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/sequence"
 )
 
-// syncWay is how devices share what they learn.
-type syncWay string
-
-const (
-	syncNaive   = syncWay(ddp.Naive) // those of package ddp's ranks
-	syncOverlap = syncWay(ddp.Overlap)
-	syncBucket  = syncWay(ddp.Bucketed)
-	syncServer  = syncWay("ps")    // parameter servers, which wait for the gradients of all ranks
-	syncAsync   = syncWay("async") // those that do not
-	syncSPMD    = syncWay("spmd")  // one program on all devices
-	syncAuto    = syncWay("auto")  // the same, and the compiler cuts it
-	syncRanks   = syncWay("ranks") // those of package zero
-)
-
-// syncWays are those of ranks each of which computes with everything.
-func syncWays() []syncWay {
-	return []syncWay{syncNaive, syncOverlap, syncBucket, syncServer, syncAsync}
-}
-
-// Served says whether there are parameter servers.
-func (s syncWay) Served() bool { return s == syncServer || s == syncAsync }
-
-// parallel is the part of a job that says how devices share it. A run may go on in another way.
+// parallel is the part of a job that says how devices share it. A run may go on in another way. [job.layout] makes it a layout.
 type parallel struct {
 	Data        int       `json:"data"`
 	Sync        syncWay   `json:"sync,omitempty"` // "" is one program on one device
@@ -46,10 +22,32 @@ type parallel struct {
 	Every       int       `json:"every"`
 	Servers     int       `json:"servers,omitempty"`            // 0 is one on each rank
 	Compress    string    `json:"compress_gradients,omitempty"` // on their way
-	zeroSettings
-	pipeSettings
-	shareSettings
-	layoutSettings
+	Replicas    int       `json:"replicas,omitempty"`           // of all that the other flags say; 0 is 1
+
+	Zero     int  `json:"zero,omitempty"` // the stage; 0 shards nothing
+	Prefetch int  `json:"prefetch,omitempty"`
+	Shards   int  `json:"shards,omitempty"` // 0 is one for each device
+	Offload  bool `json:"offload_optimizer,omitempty"`
+
+	Pipe            int           `json:"pipe,omitempty"` // ranks; 0 is no pipeline
+	PipeSchedule    pipeline.Kind `json:"pipe_schedule,omitempty"`
+	Microbatches    int           `json:"microbatches,omitempty"` // 0 is for the schedule and the batch to say
+	Chunks          int           `json:"chunks,omitempty"`       // 0 is the schedule's
+	Cut             string        `json:"cut,omitempty"`
+	RecomputeStages bool          `json:"recompute_stages,omitempty"`
+	ScheduleText    string        `json:"pipe_schedule_text,omitempty"` // of a schedule that was read from a file
+	file            string        // to read it from
+
+	Tensor          int                `json:"tensor,omitempty"` // devices that share layers; 0 is none, and 1 is written so
+	TensorSequence  bool               `json:"tensor_sequence,omitempty"`
+	TensorOverlap   bool               `json:"tensor_overlap,omitempty"`
+	TensorPartition bool               `json:"tensor_partition,omitempty"`
+	SeqParallel     int                `json:"seq_parallel,omitempty"` // devices that share sequences; as Tensor
+	SeqMethod       string             `json:"seq_method,omitempty"`   // "" is seqRing
+	SeqUlysses      int                `json:"seq_ulysses,omitempty"`  // of seqHybrid; 0 is for the heads to say
+	Placement       sequence.Placement `json:"placement,omitempty"`    // "" is the method's
+
+	DeviceMemory byteCount `json:"-"` // which a layout must fit by the estimate; 0 is any
 }
 
 // alone is one device.
@@ -63,55 +61,71 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Every, "every", p.Every, "steps between the ranks' averages; more than 1 is local SGD, which averages what was trained and no gradients")
 	f.IntVar(&p.Servers, "servers", p.Servers, "with --sync ps and async, the ranks that have a parameter server (default all)")
 	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "how gradients are compressed on their way: bf16, topk:SHARE or powersgd:RANK (default not); what is kept back for later steps is not in checkpoints")
-	p.zeroSettings.flags(f)
-	p.pipeSettings.flags(f)
-	p.shareSettings.flags(f)
-	p.layoutSettings.flags(f)
+	f.IntVar(&p.Replicas, "replicas", p.Replicas, "how many times all that the other flags say is there, each with its part of every batch; gradients go between them by messages, and "+
+		"ZeRO shards over them where --data is 1 (default 1; with --engine mpi, as many as there are processes for)")
+	f.Var(&p.DeviceMemory, "device-memory", "bytes of a device, as 80GB: what needs more by the estimate is refused (default any)")
+
+	f.IntVar(&p.Zero, "zero", p.Zero, "ZeRO stage: 1 shards optimizer states between devices, 2 gradients too, 3 parameters too (FSDP); 0 nothing")
+	f.IntVar(&p.Prefetch, "prefetch", p.Prefetch, "with --zero 3, blocks ahead of their use that parameters are gathered")
+	f.IntVar(&p.Shards, "shards", p.Shards, "with --zero, neighbouring devices that share one copy of the state: hybrid sharding (default all)")
+	f.BoolVar(&p.Offload, "offload-optimizer", p.Offload, "optimizer states and master copy in host memory, and updates there (with --zero: ZeRO-Offload)")
+
+	f.IntVar(&p.Pipe, "pipe", p.Pipe, "devices of a pipeline, each of which has some of the model's blocks; 0 is no pipeline")
+	f.StringVar((*string)(&p.PipeSchedule), pipelineFlag, string(p.PipeSchedule), "see --schedule")
+	f.StringVar(&p.file, "schedule-file", p.file, "in place of --schedule, a file that has one, as CSV (see shardbook schedule) "+
+		"or in this project's text")
+	f.IntVar(&p.Microbatches, "microbatches", p.Microbatches, "with --pipe, micro-batches of a step in each pipeline "+
+		"(default the smallest number that is at least twice --pipe, divides its rows of a batch and suits the schedule; else the largest below)")
+	f.IntVar(&p.Chunks, "chunks", p.Chunks, "with --pipe, stages that a device has, of the schedules that let one choose (default 2)")
+	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("with --pipe, how many blocks each stage has, the embedding and the head among them, "+
+		"as 3,2,1; or %s; or %s, for stages that take about equally long on a device (default %[1]s)", cutEven, cutMeasured))
+	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages, "with --pipe, save of each micro-batch only the inputs of stages, "+
+		"and recompute stages in the backward pass")
+
+	f.IntVar(&p.Tensor, "tensor", p.Tensor, "devices that share each layer: tensor parallelism; 0 or 1 is none")
+	f.BoolVar(&p.TensorSequence, "tensor-sequence", p.TensorSequence, "with --tensor, between the shared layers each device has its part of the "+
+		"tokens (Megatron's sequence parallelism): less memory for activations, and as many bytes sent")
+	f.BoolVar(&p.TensorOverlap, "tensor-overlap", p.TensorOverlap, "with --tensor-sequence, send in chunks, so that one can travel while another is multiplied")
+	f.BoolVar(&p.TensorPartition, "tensor-partition", p.TensorPartition, "with --tensor, save only the inputs of blocks, each device a part of them, "+
+		"and recompute the rest (ZeRO-R's partitioned activations)")
+	f.IntVar(&p.SeqParallel, "seq-parallel", p.SeqParallel, "devices that share each sequence: sequence, or context, parallelism; 0 or 1 is none")
+	f.StringVar(&p.SeqMethod, "seq-method", p.SeqMethod, "with --seq-parallel, how attention sees all tokens: ulysses (all-to-alls exchange heads for "+
+		"tokens), ring (keys and values go around), allgather (they are gathered) or hybrid (rings of groups of ulysses) (default ring)")
+	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "with --seq-method hybrid, devices of a group of ulysses (default the largest number below "+
+		"--seq-parallel that divides it and a device's key/value heads, of which --tensor leaves it a part)")
+	f.StringVar((*string)(&p.Placement), "placement", string(p.Placement), "with --seq-parallel, which tokens of a sequence a device has: contiguous, "+
+		"striped or zigzag (default zigzag, with which causal attention is as much work for each; ulysses has contiguous alone)")
 }
 
-const syncUsage = "how devices share what they learn. Ranks with programs of their own: naive (an all-reduce for each gradient, after the " +
-	"backward pass), overlap (each as soon as it is there), bucket (overlap, with gradients in buckets), ps (parameter servers) or async (the " +
-	"same without waiting, for which no run is like another). One program for all devices: spmd (an all-reduce in it) or auto (the compiler " +
-	"puts it in). With --zero it is spmd, auto or ranks, with --pipe ranks, with --tensor spmd or auto, and with --seq-parallel spmd. (default bucket; with " +
-	"--zero, --tensor and --seq-parallel spmd, or ranks where only they will do; for one device and none of the flags of ranks, one program)"
+// beyond is the first flag by which the settings are other than one device's, but for the flags that are named; "" is none.
+func (p *parallel) beyond(but ...string) (flag string) {
+	named := map[string]bool{}
+	for _, name := range but {
+		named[name] = true
+	}
+	own, one := *p, alone()
+	given, default_ := pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
+	own.flags(given)
+	one.flags(default_)
+	given.VisitAll(func(f *pflag.Flag) {
+		if flag == "" && !named[f.Name] && f.Value.String() != default_.Lookup(f.Name).Value.String() {
+			flag = strings.TrimPrefix(f.Name, "pipe-")
+		}
+	})
+	return flag
+}
 
-// normalize gives the way its one name.
+// normalize gives what has several names one, and one device by itself, which shares nothing, its one number.
 func (p *parallel) normalize() {
-	p.Sync, p.Compress = syncWay(strings.ToLower(string(p.Sync))), strings.ToLower(p.Compress)
-	p.pipeSettings.normalize()
-	p.shareSettings.normalize()
-}
-
-// choose takes a way where none is named. traced says that something is asked for that only ranks have.
-func (p *parallel) choose(traced bool) {
-	switch {
-	case p.Sync != "" || *p == alone():
-	case p.composed() || p.Pipe > 0:
-		p.Sync = p.rankWay()
-	case p.sharing() != "" || p.Zero > 0 && !traced && p.Shards == 0 && !p.Offload:
-		p.Sync = syncSPMD
-	default:
-		p.Sync = p.rankWay()
+	p.Sync, p.Compress, p.SeqMethod = syncWay(strings.ToLower(string(p.Sync))), strings.ToLower(p.Compress), strings.ToLower(p.SeqMethod)
+	p.PipeSchedule = pipeline.Kind(strings.ToLower(string(p.PipeSchedule)))
+	p.Cut = strings.ToLower(strings.ReplaceAll(p.Cut, " ", ""))
+	p.Placement = sequence.Placement(strings.ToLower(string(p.Placement)))
+	for _, n := range []*int{&p.Tensor, &p.SeqParallel} {
+		if *n == 1 {
+			*n = 0
+		}
 	}
-}
-
-// oneProgram says that all devices run one program, and not ranks their own.
-func (p *parallel) oneProgram() bool { return !slices.Contains(p.rankWays(), p.Sync) }
-
-// rankWay is the way of ranks where none is named.
-func (p *parallel) rankWay() syncWay {
-	if p.Zero > 0 || p.Pipe > 0 || p.composed() {
-		return syncRanks
-	}
-	return syncBucket
-}
-
-// rankWays are the ways of ranks that there are.
-func (p *parallel) rankWays() []syncWay {
-	if p.rankWay() == syncRanks {
-		return []syncWay{syncRanks}
-	}
-	return syncWays()
 }
 
 // resumed returns how devices go on with a run that they shared as p says, for the flags that are given now. Another --zero
@@ -148,113 +162,6 @@ func (p parallel) resumed(given *pflag.FlagSet) (parallel, error) {
 		}
 	})
 	return now, err
-}
-
-// validate returns an error that names the flags at fault.
-func (p *parallel) validate(batch int) error {
-	if err := p.enough(); err != nil {
-		return err
-	}
-	switch {
-	case p.Zero < 0 || p.Zero > 3:
-		return fmt.Errorf("--zero=%d: want a stage, 1 to 3, or 0 to shard nothing", p.Zero)
-	case p.Accumulate < 1:
-		return fmt.Errorf("--accumulate=%d: want at least 1", p.Accumulate)
-	case p.Every < 1:
-		return fmt.Errorf("--every=%d: want at least 1", p.Every)
-	case p.Servers < 0 || p.Servers > p.Data:
-		return fmt.Errorf("--servers=%d: want 1 to --data %d, or 0 for all", p.Servers, p.Data)
-	}
-	if err := p.stray(); err != nil {
-		return err
-	}
-	if p.composed() {
-		return p.validateComposed(batch)
-	}
-	if p.Replicas != 0 || p.DeviceMemory != 0 {
-		return fmt.Errorf("--replicas and --device-memory are for layouts of several of --pipe, --zero, --tensor and --seq-parallel: leave them out; " +
-			"--data is for devices with other rows, and shardbook estimate says what they need")
-	}
-	if p.sharing() != "" {
-		return p.validateShared(batch)
-	}
-	if p.Pipe > 0 {
-		return p.validatePipe(batch)
-	}
-	if flag := p.pipeSettings.given(); flag != "" {
-		return fmt.Errorf("--%s: there is no pipeline: leave it out, or add --pipe, the number of its devices", flag)
-	}
-	check := p.validateWhole
-	if p.Zero > 0 {
-		check = p.validateZero
-	}
-	if err := check(); err != nil {
-		return err
-	}
-	if batch%p.Data != 0 || batch/p.Data%p.Accumulate != 0 {
-		return fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d with --accumulate %d each: choose a multiple of their product",
-			batch, p.Data, p.Accumulate)
-	}
-	return nil
-}
-
-// validateWhole is validate where each device holds everything.
-func (p *parallel) validateWhole() error {
-	if flag := p.zeroSettings.given(); flag != "" {
-		return fmt.Errorf("--%s: each device holds everything: leave it out, or add --zero, 1 to 3", flag)
-	}
-	ways := append(syncWays(), syncSPMD, syncAuto)
-	shared := parallel{Data: p.Data, Sync: p.Sync, Accumulate: 1, Every: 1}
-	switch {
-	case p.Sync == syncRanks:
-		return fmt.Errorf("--sync=%s is for --zero, 1 to 3, and --pipe: add one of them, or choose one of %q", p.Sync, ways)
-	case p.Sync != "" && !slices.Contains(ways, p.Sync):
-		return fmt.Errorf("--sync=%s: want one of %q", p.Sync, ways)
-	case p.oneProgram() && *p != shared:
-		return fmt.Errorf("--sync=%s is one program, which has no micro-batches, buckets or servers: leave out --accumulate, --bucket-bytes, "+
-			"--every, --servers and --compress-gradients, or choose one of %q", p.Sync, syncWays())
-	case p.BucketBytes > 0 && (p.Sync == syncNaive || p.Sync == syncOverlap):
-		return fmt.Errorf("--bucket-bytes=%d and --sync=%s, which has a bucket for each parameter: leave one of them out", p.BucketBytes, p.Sync)
-	case p.Every > 1 && p.Sync != syncBucket:
-		return fmt.Errorf("--every=%d and --sync=%s: local SGD shares no gradients; leave one of them out", p.Every, p.Sync)
-	case p.Compress != "" && (p.Every > 1 || p.Sync.Served()):
-		return fmt.Errorf("--compress-gradients=%s: there is no all-reduce to compress with --every %d and --sync %s", p.Compress, p.Every, p.Sync)
-	case p.Servers > 0 && !p.Sync.Served():
-		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync, syncServer, syncAsync)
-	}
-	_, err := p.options()
-	return err
-}
-
-// suits returns an error if a recipe cannot be trained that way.
-func (p *parallel) suits(r train.Recipe) error {
-	scales, way := r.Precision.Scaling != precision.Scaling{}, fmt.Sprintf("--sync=%s", p.Sync)
-	if p.Every > 1 {
-		way = fmt.Sprintf("--every=%d", p.Every)
-	}
-	switch {
-	case p.Sync.Served() && r.Clip > 0:
-		return fmt.Errorf("%s: a server sees a part of the gradients only, and cannot clip all of them: leave out --clip", way)
-	case p.Sync.Served() && r.Precision.StochasticUpdate:
-		return fmt.Errorf("%s: a server does not round stochastically: leave out --stochastic-rounding", way)
-	case p.Compress != "" && r.Policy().Reduce != dtypes.Float32:
-		return fmt.Errorf("--compress-gradients=%s takes gradients that are summed in float32: choose --precision fp32 or bf16", p.Compress)
-	case (p.Sync.Served() || p.Every > 1) && scales:
-		return fmt.Errorf("%s: there is no loss scale that all ranks agree on: choose --loss-scale none, or --precision bf16", way)
-	}
-	return nil
-}
-
-// options are those of the ranks, but for parameter servers.
-func (p *parallel) options() (ddp.Options, error) {
-	o := ddp.Options{Sync: ddp.Sync(p.Sync), BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Every: p.Every}
-	if p.Compress != "" {
-		var err error
-		if o.Hook, err = ddp.ParseHook(p.Compress); err != nil {
-			return o, fmt.Errorf("--compress-gradients: %w", err)
-		}
-	}
-	return o, nil
 }
 
 // byteCount is a flag for a number of bytes as people write it; 0 is not given.

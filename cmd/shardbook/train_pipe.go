@@ -1,14 +1,24 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/lib/gpt"
+	layouts "github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // Ways to cut a model into stages besides a list.
@@ -17,53 +27,8 @@ const (
 	cutMeasured = "measured"
 )
 
-// pipeSettings say how a model is spread over the ranks of a pipeline.
-type pipeSettings struct {
-	Pipe            int           `json:"pipe,omitempty"` // ranks; 0 is no pipeline
-	PipeSchedule    pipeline.Kind `json:"pipe_schedule,omitempty"`
-	Microbatches    int           `json:"microbatches,omitempty"` // 0 is for the schedule and the batch to say
-	Chunks          int           `json:"chunks,omitempty"`       // 0 is the schedule's
-	Cut             string        `json:"cut,omitempty"`
-	RecomputeStages bool          `json:"recompute_stages,omitempty"`
-	ScheduleText    string        `json:"pipe_schedule_text,omitempty"` // of a schedule that was read from a file
-	file            string        // to read it from
-}
-
-func (p *pipeSettings) flags(f *pflag.FlagSet) {
-	f.IntVar(&p.Pipe, "pipe", p.Pipe, "devices of a pipeline, each of which has some of the model's blocks; 0 is no pipeline")
-	f.StringVar((*string)(&p.PipeSchedule), pipelineFlag, string(p.PipeSchedule), "see --schedule")
-	f.StringVar(&p.file, "schedule-file", p.file, "in place of --schedule, a file that has one, as CSV (see shardbook schedule) "+
-		"or in this project's text")
-	f.IntVar(&p.Microbatches, "microbatches", p.Microbatches, "with --pipe, parts into which each pipeline divides its rows of a batch "+
-		"(default the smallest that is at least twice --pipe, divides them and suits the schedule; else the largest below)")
-	f.IntVar(&p.Chunks, "chunks", p.Chunks, "with --pipe, stages that a device has, of the schedules that let one choose (default 2)")
-	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("with --pipe, how many blocks each stage has, the embedding and the head among them, "+
-		"as 3,2,1; or %s; or %s, for stages that take about equally long on a device (default %[1]s)", cutEven, cutMeasured))
-	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages, "with --pipe, keep of each micro-batch only the inputs of stages, "+
-		"and compute stages again in the backward pass")
-}
-
-// given is a flag that was given and that only pipelines know, or "".
-func (p *pipeSettings) given() string {
-	for _, f := range []struct {
-		name  string
-		given bool
-	}{{"schedule", p.PipeSchedule != ""}, {"schedule-file", p.ScheduleText != ""}, {"microbatches", p.Microbatches != 0},
-		{"chunks", p.Chunks != 0}, {"cut", p.Cut != ""}, {"recompute-stages", p.RecomputeStages}} {
-		if f.given {
-			return f.name
-		}
-	}
-	return ""
-}
-
-func (p *pipeSettings) normalize() {
-	p.PipeSchedule = pipeline.Kind(strings.ToLower(string(p.PipeSchedule)))
-	p.Cut = strings.ToLower(strings.ReplaceAll(p.Cut, " ", ""))
-}
-
 // readFile reads the schedule that a flag names a file of. The file says how many ranks there are.
-func (p *pipeSettings) readFile() error {
+func (p *parallel) readFile() error {
 	if p.file == "" {
 		return nil
 	}
@@ -82,17 +47,135 @@ func (p *pipeSettings) readFile() error {
 	return nil
 }
 
+// validatePipe is validate for pipelines.
+func (p *parallel) validatePipe() error {
+	switch {
+	case p.PipeSchedule != "" && !slices.Contains(pipeline.Kinds(), p.PipeSchedule):
+		return fmt.Errorf("--schedule=%.40s: want one of %q", p.PipeSchedule, pipeline.Kinds())
+	case p.Microbatches < 0:
+		return fmt.Errorf("--microbatches=%d: want at least 1, or 0 for a number that suits the schedule", p.Microbatches)
+	case p.Chunks < 0:
+		return fmt.Errorf("--chunks=%d: want at least 1, or 0 for the usual number", p.Chunks)
+	case p.ScheduleText != "" && (p.PipeSchedule != "" || p.Microbatches > 0 || p.Chunks > 0):
+		return fmt.Errorf("--schedule, --microbatches and --chunks are said by the schedule of --schedule-file: leave them out")
+	}
+	_, err := p.cutList()
+	return err
+}
+
 // cutList is the list of a cut that is one, else nil.
-func (p *pipeSettings) cutList() (cut []int, err error) {
+func (p *parallel) cutList() (cut []int, err error) {
 	if p.Cut == "" || p.Cut == cutEven || p.Cut == cutMeasured {
 		return nil, nil
 	}
 	for _, text := range strings.Split(p.Cut, ",") {
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
+		if err != nil || n < 1 || n > maxCut {
 			return nil, fmt.Errorf("--cut=%.60s: want %s, %s, or how many blocks each stage has, at least 1, as 3,2,1", p.Cut, cutEven, cutMeasured)
 		}
 		cut = append(cut, n)
 	}
 	return cut, nil
+}
+
+// maxCut is more blocks than a stage can have, and so few that sums of them are exact.
+const maxCut = 1 << 30
+
+// schedule makes the schedule of a pipeline, whose part of a batch it can divide where the number of micro-batches is left to it.
+func (p *parallel) schedule(batch int) (*step.Plan, error) {
+	if p.ScheduleText != "" {
+		s, err := step.Parse(p.ScheduleText)
+		if err == nil {
+			err = s.Check()
+		}
+		if err == nil && len(s.Ranks) != p.Pipe {
+			err = fmt.Errorf("it has %d ranks, --pipe is %d", len(s.Ranks), p.Pipe)
+		}
+		if err != nil {
+			err = fmt.Errorf("--schedule-file: %w", err)
+		}
+		return s, err
+	}
+	kind, rows := cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), batch/p.Data/max(p.Replicas, 1)
+	build := func(microbatches int) (*step.Plan, error) {
+		s, err := pipeline.NewSchedule(kind, p.Pipe, microbatches, p.Chunks)
+		if err != nil {
+			err = fmt.Errorf("--pipe, --schedule, --microbatches, --chunks: %w", err)
+		}
+		return s, err
+	}
+	if p.Microbatches > 0 {
+		return build(p.Microbatches)
+	}
+	usual := 2 * p.Pipe
+	for _, m := range usualMicrobatches(usual) {
+		if rows%m != 0 {
+			continue
+		}
+		if s, err := build(m); err == nil {
+			return s, nil
+		}
+	}
+	if s, err := build(usual); err != nil {
+		return s, err
+	}
+	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d rows: "+
+		"choose a multiple of %d", batch, kind, rows, usual*p.Data*max(p.Replicas, 1))
+}
+
+// usualMicrobatches are numbers to try, the best first.
+func usualMicrobatches(usual int) (all []int) {
+	for m := usual; m <= 4*usual; m++ {
+		all = append(all, m)
+	}
+	for m := usual - 1; m > 0; m-- {
+		all = append(all, m)
+	}
+	return all
+}
+
+// suitsPipe returns an error if the learning rate cannot change with the steps of a job, whose pipelines update several times in each.
+func (j *job) suitsPipe(s *step.Plan) error {
+	if s == nil || s.Weights == step.Flush || j.Schedule == "constant" && j.Warmup == 0 {
+		return nil
+	}
+	if updates := s.Micro / max(s.Every, 1); updates > 1 {
+		return fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: leave out --lr-schedule and --warmup",
+			s.Name, updates)
+	}
+	return nil
+}
+
+// measuredCut balances the stages of a layout by how long blocks that no devices share take for a micro-batch on device 0. With a crew
+// it is a collective call.
+func measuredCut(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l layouts.Layout, batch batchFunc, c *crew) ([]int, error) {
+	inputs, targets, err := batch(0)
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := recipe.Model.(gpt.Parallel); ok {
+		recipe.Model = m.Config
+	}
+	part := func(whole *tensors.Tensor) shapes.Shape {
+		dims := slices.Clone(whole.Shape().Dimensions)
+		dims[0] /= max(1, l.Replicas) * max(1, l.Data) * l.Plan.Micro
+		return shapes.Make(whole.DType(), dims...)
+	}
+	blocks, err := pipeline.Measure(ctx, backend, 0, recipe, part(inputs), part(targets))
+	if err != nil {
+		return nil, err
+	}
+	var costs []float64
+	for _, b := range blocks {
+		costs = append(costs, (b.Forward + b.InputGrad + b.WeightGrad).Seconds())
+	}
+	cut, err := pipeline.Balance(costs, nil, math.Inf(1), len(l.Plan.Blocks))
+	if err != nil {
+		return nil, err
+	}
+	all, err := shared(c, cut)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil // each process has measured other times
 }

@@ -27,26 +27,10 @@ type pipeResult struct {
 // piped is the result of a run of pipelines, or nil.
 func (t *training) piped() (*pipeResult, error) {
 	run, _ := t.run.(*ranks)
-	if run == nil {
+	if run == nil || t.job.Parallel.Pipe == 0 {
 		return nil, nil
 	}
-	var s *step.Plan
-	var cut []int
-	switch e := run.engine.(type) {
-	case pipeEngine:
-		s, cut = e.options.Schedule, e.options.Cut
-	case layoutEngine:
-		if e.Layout().Pipe == 1 {
-			return nil, nil
-		}
-		cut = e.Layout().Cut
-		var err error
-		if s, err = e.Schedule(); err != nil {
-			return nil, err
-		}
-	default:
-		return nil, nil
-	}
+	s, cut := run.plan.Layout().Plan, run.plan.Layout().Cut
 	r := &pipeResult{Schedule: s.Name, Ranks: len(s.Ranks), Stages: len(s.Blocks), Microbatches: s.Micro, Cut: cut,
 		PeakActivations: s.PeakActivations()}
 	timeline, err := s.Simulate(step.Equal())

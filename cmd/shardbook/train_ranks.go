@@ -12,60 +12,70 @@ import (
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	layouts "github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// ranks is a runner of the ranks of this process, each with a device of its own: all, or its own of a crew. What fails on one ends
-// all.
+// ranks is a runner of the ranks of this process: all, or its own of a crew. What fails on one ends all.
 type ranks struct {
 	backend *xla.Backend
 	recipe  train.Recipe
-	engine  engine
-	crew    *crew
-	ranks   []rank
-	ctx     context.Context // ends with the first error
-	fail    context.CancelCauseFunc
-	steps   int
+	around
+	link  group.Link    // that their calls are as slow as
+	plan  *layouts.Plan // which they carry out; nil with parameter servers
+	lag   int           // by how many steps some may be behind others
+	ranks []rank
+	close func()          // frees what they share; may be nil
+	ctx   context.Context // ends with the first error
+	fail  context.CancelCauseFunc
+	steps int
+}
+
+// rank is one of the ranks that train together, or all of a plan that this process has. Its methods are for one goroutine; those that
+// take a context are collective calls.
+type rank interface {
+	// Step trains on the rank's part of a batch. The loss is that of its own rows, or of all.
+	Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error)
+	Steps() int
+	// Params are copies of the whole parameters that the rank has.
+	Params(ctx context.Context) (params.Named[*tensors.Tensor], error)
+	// Memory is what the rank holds between the passes, by kind.
+	Memory() (map[string]int64, error)
+	Save(ctx context.Context, dir string, meta any, keep int) error
+	Load(ctx context.Context, c *checkpoint.Checkpoint) error
+	Close() error
 }
 
 // around is what ranks run in, besides their devices.
 type around struct {
-	link     byteCount       // bytes a second that their calls are as slow as; 0 is no limit
-	recorder *trace.Recorder // nil records nothing
-	crew     *crew           // nil has all ranks in this process
+	bandwidth byteCount       // bytes a second that their calls are as slow as; 0 is no limit
+	recorder  *trace.Recorder // nil records nothing
+	crew      *crew           // nil has all ranks in this process
 }
 
 // patience is how long ranks of one process wait for each other: for the compiler, say. One that fails tells the others at once.
 const patience = time.Hour
 
-// newRanks starts the process's ranks, of n in all, of an engine, which it closes in the end.
-func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, e engine, n int, in around) (*ranks, error) {
-	r := &ranks{backend: backend, recipe: recipe, engine: e, crew: in.crew}
+// newRanks has none that have joined yet.
+func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, in around) *ranks {
+	r := &ranks{backend: backend, recipe: recipe, around: in, link: group.Link{Bandwidth: float64(in.bandwidth)}, lag: 1}
 	r.ctx, r.fail = context.WithCancelCause(in.crew.context(ctx))
-	groups, err := in.crew.groups(n)
-	if err == nil {
-		r.ranks = make([]rank, len(groups))
-		err = r.each(func(i int) (err error) {
-			g := groups[i]
-			if in.link > 0 {
-				if g, err = group.Slow(g, group.Link{Bandwidth: float64(in.link)}); err != nil {
-					return err
-				}
-			}
-			r.ranks[i], err = e.Join(r.ctx, g, i)
-			return err
-		})
-	}
-	if err != nil {
-		if in.crew == nil { // else the process ends
-			r.Close()
+	return r
+}
+
+// join starts the process's ranks, n of them.
+func (r *ranks) join(n int, start func(ctx context.Context, i int) (rank, error)) error {
+	r.ranks = make([]rank, n)
+	return r.each(func(i int) error {
+		one, err := start(r.ctx, i)
+		if err == nil {
+			r.ranks[i] = one
 		}
-		return nil, inFlags(err)
-	}
-	return r, nil
+		return err
+	})
 }
 
 // each does something on all ranks at once, and returns the first error, of which others may be the consequence.
@@ -186,19 +196,20 @@ func (r *ranks) byFirst(do func(one rank) error) error {
 	return cmp.Or(own, err)
 }
 
-func (r *ranks) Bytes() (int64, error) { return slices.Max(r.backend.PeakBytes()), nil }
+// peak is the most that has lain on a device.
+func (r *ranks) peak() int64 { return slices.Max(r.backend.PeakBytes()) }
 
 // Memory has the peak on a device, with the most of each kind that a rank holds. With a crew it is a collective call.
 func (r *ranks) Memory() (map[string]int64, error) {
-	peak, err := r.Bytes()
-	kinds := map[string]int64{"peak": peak}
+	kinds := map[string]int64{"peak": r.peak()}
 	for _, one := range r.ranks {
-		for kind, n := range one.Memory() {
+		own, err := one.Memory()
+		if err != nil {
+			return nil, err
+		}
+		for kind, n := range own {
 			kinds[kind] = max(kinds[kind], n)
 		}
-	}
-	if err != nil {
-		return nil, err
 	}
 	return r.crew.most(kinds)
 }
@@ -229,7 +240,9 @@ func (r *ranks) Close() error {
 		}
 		return r.ranks[i].Close()
 	})
-	r.engine.Close()
+	if r.close != nil {
+		r.close()
+	}
 	r.fail(nil)
 	return err
 }

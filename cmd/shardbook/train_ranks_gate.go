@@ -27,12 +27,7 @@ type gate struct {
 const asyncLag = 8
 
 func newGate(ctx context.Context, r *ranks) *gate {
-	g := &gate{ctx: ctx, run: r.ctx, crew: r.crew, begun: r.steps, lag: 1}
-	if e, ok := r.engine.(serverEngine); ok && e.async {
-		g.lag = asyncLag
-	}
-	g.agreed = make(chan bool, ahead)
-	return g
+	return &gate{ctx: ctx, run: r.ctx, crew: r.crew, begun: r.steps, lag: r.lag, agreed: make(chan bool, ahead)}
 }
 
 // pass says whether a rank may begin a step, counted from 0.

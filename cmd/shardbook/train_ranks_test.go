@@ -128,7 +128,7 @@ func TestRanksStopAndGoOn(t *testing.T) {
 		t.Error(err)
 	}
 	before := runtime.NumGoroutine()
-	for _, way := range append(syncWays(), syncRanks, wayPipe) {
+	for _, way := range append((&parallel{}).rankWays(), wayPipe) {
 		losses = nil
 		dir := t.TempDir()
 		r := toyRanks(t, backend, way)
@@ -212,8 +212,8 @@ func TestRanksFail(t *testing.T) {
 	}
 	r.Close()
 	for _, p := range []parallel{{Data: 4, Sync: syncBucket, Accumulate: 1, Every: 1}, {Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1,
-		zeroSettings: zeroSettings{Zero: 3}}} {
-		if _, err := newRunner(t.Context(), backend, &job{Parallel: p}, toy(), toyBatch, around{}); err == nil || !strings.Contains(err.Error(), "device 3 o") {
+		Zero: 3}} {
+		if _, err := newRunner(t.Context(), backend, &job{Parallel: p}, toy(), toyBatch, around{}); err == nil || !strings.Contains(err.Error(), "the layout has 4 devices, and the backend 3") {
 			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
 		}
 	}

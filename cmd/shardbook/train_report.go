@@ -172,7 +172,7 @@ func (t *training) page(r trainResult, text string) string {
 	}
 	fmt.Fprintf(out, "parameters    %d\n", r.Params)
 	each := ""
-	if t.job.Parallel.devices() > 1 {
+	if t.devices > 1 {
 		each = "of each device: "
 	}
 	var memory []string

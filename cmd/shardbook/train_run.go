@@ -138,6 +138,7 @@ type training struct {
 	given   func(flag string) bool // says which flags were
 	backend *xla.Backend
 	run     runner
+	devices int // of all processes
 	batches *gpt.Batches
 	unlock  func() // of the folder for checkpoints; nil where it is not locked
 	log     *stepLog
@@ -164,14 +165,14 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return err
 	}
 	j.Parallel.choose(name != "")
-	if err := j.Parallel.validate(j.Batch); err != nil {
+	layout, err := j.laidOut()
+	if err != nil {
 		return err
 	}
-	devices := j.Parallel.devices()
+	devices := layout.Devices()
+	t.devices = devices
 	if t.crew != nil {
-		if devices = 1; j.Parallel.composed() {
-			devices = j.Parallel.devicesOfRank()
-		}
+		devices = layout.PerRank()
 	}
 	if given := t.options.devices; given != 0 && given != devices {
 		return fmt.Errorf("--devices=%d: the run is on %d, which --data, --pipe, --tensor, --seq-parallel and --replicas "+
@@ -181,14 +182,24 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(j.Parallel.suits(recipe), j.suitsPipe(recipe), j.suitsShared(recipe)); err != nil {
-		return err
+	for _, check := range []func() error{
+		func() error { return j.Parallel.suits(recipe) },
+		func() error { return j.suitsPipe(layout.Plan) },
+		func() error { return j.suitsShared(recipe, layout) },
+		func() error { return t.options.suits(j.Parallel, layout) },
+	} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
-	if name != "" && j.Parallel.oneProgram() {
-		return j.Parallel.shows(name)
-	}
-	if t.sent, err = j.Parallel.traffic(recipe); err != nil {
-		return err
+	if j.Parallel.planned() {
+		plan, err := j.plan(recipe, layout)
+		if err == nil {
+			t.sent, err = shardTraffic(plan)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	was := j.TextSHA
 	corpus, err := j.corpus()
@@ -295,16 +306,12 @@ func (t *training) record(m metrics) (stepRecord, error) {
 		return stepRecord{}, fmt.Errorf("step %d: the loss is %g: %s", step, m.Loss,
 			t.job.remedy("try a smaller --lr, --clip 1, or --precision fp32"))
 	}
-	bytes, err := t.run.Bytes()
-	if err != nil {
-		return stepRecord{}, err
-	}
 	if math.IsNaN(m.GradNorm) || math.IsInf(m.GradNorm, 0) {
 		m.GradNorm = 0 // JSON has no other numbers; the step was left out, or the next loss will say
 	}
 	tokens := float64(t.job.Batch * t.job.Model.Seq)
 	return stepRecord{Step: step, Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped, Staleness: m.Staleness,
-		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: bytes}, nil
+		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: m.Bytes}, nil
 }
 
 // learned returns an error if the run has left out all of its steps.

@@ -6,7 +6,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
-	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -23,8 +22,6 @@ type runner interface {
 	// Save and Load are those of train.Run.
 	Save(ctx context.Context, dir string, meta any, keep int) error
 	Load(ctx context.Context, c *checkpoint.Checkpoint) error
-	// Bytes is what lies on a device while a step runs, once one has run. It may be called in Train by done.
-	Bytes() (int64, error)
 	// Memory is what lies on a device, by kind.
 	Memory() (map[string]int64, error)
 	// Probe is that of train.Run.
@@ -32,94 +29,41 @@ type runner interface {
 	Close() error
 }
 
+// metrics is what a step reports.
+type metrics struct {
+	train.Metrics
+	Staleness float64 // of gradients, where servers wait for nobody
+	Bytes     int64   // what lies on a device while a step runs
+}
+
 // batchFunc returns the batch of a step, counted from 0. It may be called by several goroutines at once.
 type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 
 // newRunner starts a run of a job on the backend's devices. Only ranks have anything around them.
 func newRunner(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, in around) (runner, error) {
-	p := j.Parallel
-	if !p.oneProgram() {
-		e, n, err := newEngine(ctx, backend, j, recipe, batch, in)
-		if err != nil {
-			return nil, inFlags(err)
-		}
-		r, err := newRanks(ctx, backend, recipe, e, n, in)
+	var start func(r *ranks) error
+	switch {
+	case j.Parallel.Sync.Served():
+		start = func(r *ranks) error { return r.serve(j.Parallel) }
+	case j.Parallel.planned():
+		plan, err := j.planOn(ctx, backend, recipe, batch, in.crew)
 		if err != nil {
 			return nil, err
 		}
-		return r, nil
-	}
-	if p.sharing() != "" {
-		return newShared(backend, j, recipe)
-	}
-	if p.Zero > 0 {
-		return newSharded(ctx, backend, recipe, p)
-	}
-	mesh, err := p.mesh(backend)
-	if err != nil {
-		return nil, err
-	}
-	start := train.New
-	switch p.Sync {
-	case syncSPMD:
-		start = ddp.NewSPMD
-	case syncAuto:
-		start = ddp.NewAuto
-	}
-	run, err := start(mesh, recipe)
-	if err != nil {
-		return nil, err
-	}
-	return program{run}, nil
-}
-
-// stepper makes one step after another.
-type stepper interface {
-	Steps() int
-	Step(inputs, targets *tensors.Tensor) (train.Metrics, error)
-}
-
-// trainOn is [runner.Train] for one program.
-func trainOn(ctx context.Context, s stepper, until int, batch batchFunc, done func(metrics) error) error {
-	for s.Steps() < until && ctx.Err() == nil {
-		inputs, targets, err := batch(s.Steps())
+		start = func(r *ranks) error { return r.carryOut(plan, j.Parallel.oneProgram()) }
+	default:
+		l, err := j.layout()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		m, err := s.Step(inputs, targets)
-		if err != nil {
-			return err
-		}
-		if err := done(metrics{Metrics: m}); err != nil {
-			return err
-		}
+		return newProgram(backend, j, recipe, l)
 	}
-	return nil
-}
-
-// program is one program, on one device or on all of them.
-type program struct{ *train.Run }
-
-func (p program) Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error {
-	return trainOn(ctx, p.Run, until, batch, done)
-}
-
-func (p program) Save(ctx context.Context, dir string, meta any, keep int) error {
-	_, err := p.Run.Save(ctx, dir, meta, keep)
-	return err
-}
-
-func (p program) Bytes() (int64, error) {
-	memory, err := p.Run.Memory()
-	return memory.Total(), err
-}
-
-func (p program) Memory() (map[string]int64, error) {
-	kinds := p.BytesPerDevice()
-	if memory, err := p.Run.Memory(); err == nil { // else no step has run
-		kinds["temporary"] = memory.Temporary
+	r := newRanks(ctx, backend, recipe, in)
+	if err := start(r); err != nil {
+		if in.crew == nil { // else the process ends
+			r.Close()
+		}
+		return nil, inFlags(err)
 	}
-	return kinds, nil
+	return r, nil
 }
-
-func (p program) Probe(fn probeFunc) (probe, error) { return p.Run.Probe(fn) }

@@ -3,11 +3,10 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"strings"
-
-	"github.com/spf13/pflag"
+	"slices"
 
 	"github.com/shardbook/shardbook/lib/gpt"
+	layouts "github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/tensor"
 	"github.com/shardbook/shardbook/lib/train"
@@ -23,89 +22,108 @@ const (
 
 func seqMethods() []string { return []string{seqUlysses, seqRing, seqGather, seqHybrid} }
 
-// Mesh axes besides train.Axis.
-const (
-	ringAxis    = "ring"
-	ulyssesAxis = "ulysses"
-	tensorAxis  = "tensor"
-)
-
-// shareSettings say how devices share what one alone would compute for a row of the batch: each layer, and each sequence.
-type shareSettings struct {
-	Tensor         int                `json:"tensor,omitempty"` // devices that share layers; 0 is none, and 1 is written so
-	TensorSequence bool               `json:"tensor_sequence,omitempty"`
-	TensorOverlap  bool               `json:"tensor_overlap,omitempty"`
-	SeqParallel    int                `json:"seq_parallel,omitempty"` // devices that share sequences; as Tensor
-	SeqMethod      string             `json:"seq_method,omitempty"`   // "" is seqRing
-	SeqUlysses     int                `json:"seq_ulysses,omitempty"`  // of seqHybrid; 0 is for the heads to say
-	Placement      sequence.Placement `json:"placement,omitempty"`    // "" is the method's
-}
-
-func (s *shareSettings) flags(f *pflag.FlagSet) {
-	f.IntVar(&s.Tensor, "tensor", s.Tensor, "devices that share each layer: tensor parallelism, in one program; 0 or 1 is none")
-	f.BoolVar(&s.TensorSequence, "tensor-sequence", s.TensorSequence, "with --tensor, between the shared layers each device has its part of the "+
-		"tokens (Megatron's sequence parallelism): less memory for activations, and as many bytes sent")
-	f.BoolVar(&s.TensorOverlap, "tensor-overlap", s.TensorOverlap, "with --tensor-sequence, send in chunks, so that one can travel while another is multiplied")
-	f.IntVar(&s.SeqParallel, "seq-parallel", s.SeqParallel, "devices that share each sequence: sequence, or context, parallelism, in one program; 0 or 1 is none")
-	f.StringVar(&s.SeqMethod, "seq-method", s.SeqMethod, "with --seq-parallel, how attention sees all tokens: ulysses (all-to-alls exchange heads for "+
-		"tokens), ring (keys and values go around), allgather (they are gathered) or hybrid (rings of groups of ulysses) (default ring)")
-	f.IntVar(&s.SeqUlysses, "seq-ulysses", s.SeqUlysses, "with --seq-method hybrid, devices of a group of ulysses (default the largest number below "+
-		"--seq-parallel that divides it and a device's key/value heads, of which --tensor leaves it a part)")
-	f.StringVar((*string)(&s.Placement), "placement", string(s.Placement), "with --seq-parallel, which tokens of a sequence a device has: contiguous, "+
-		"striped or zigzag (default zigzag, with which causal attention is as much work for each; ulysses has contiguous alone)")
-}
-
-// normalize gives one device by itself, which shares nothing, its one number.
-func (s *shareSettings) normalize() {
-	for _, n := range []*int{&s.Tensor, &s.SeqParallel} {
-		if *n == 1 {
-			*n = 0
-		}
-	}
-	s.SeqMethod = strings.ToLower(s.SeqMethod)
-	s.Placement = sequence.Placement(strings.ToLower(string(s.Placement)))
-}
-
-// sharing is the flag, with its value, by which devices share layers or sequences, or "".
-func (s *shareSettings) sharing() string {
-	switch {
-	case s.Tensor != 0:
-		return fmt.Sprintf("--tensor=%d", s.Tensor)
-	case s.SeqParallel != 0:
-		return fmt.Sprintf("--seq-parallel=%d", s.SeqParallel)
-	}
-	return ""
-}
-
 // method is that of attention.
-func (s *shareSettings) method() string { return cmp.Or(s.SeqMethod, seqRing) }
+func (p *parallel) method() string { return cmp.Or(p.SeqMethod, seqRing) }
 
-// tensorGroup is the devices that share layers.
-func (s *shareSettings) tensorGroup() (t tensor.Group) {
-	if s.Tensor > 0 {
-		t = tensor.Group{Axis: tensorAxis, Sequence: s.TensorSequence, Overlap: s.TensorOverlap}
+// model is a model as the devices compute it.
+func (p *parallel) model(c gpt.Config) train.Model {
+	if !p.sharing() || p.Sync == syncAuto { // the compiler cuts the model of one device
+		return c
 	}
-	return t
+	m := gpt.Parallel{Config: c, Sequence: p.sequenceGroup()}
+	if p.Tensor > 0 {
+		m.Tensor = tensor.Group{Axis: layouts.Tensor, Sequence: p.TensorSequence, Overlap: p.TensorOverlap}
+	}
+	return m
 }
 
 // sequenceGroup is the devices that share sequences.
-func (s *shareSettings) sequenceGroup() (g sequence.Group) {
-	if s.SeqParallel == 0 {
+func (p *parallel) sequenceGroup() (g sequence.Group) {
+	if p.SeqParallel == 0 {
 		return g
 	}
-	if m := s.method(); m != seqUlysses {
-		g.Ring, g.Gather, g.Placement = ringAxis, m == seqGather, cmp.Or(s.Placement, sequence.Zigzag)
+	if m := p.method(); m != seqUlysses {
+		g.Ring, g.Gather, g.Placement = layouts.Ring, m == seqGather, cmp.Or(p.Placement, sequence.Zigzag)
 	}
-	if m := s.method(); m == seqUlysses || m == seqHybrid {
-		g.Ulysses = ulyssesAxis
+	if m := p.method(); m == seqUlysses || m == seqHybrid {
+		g.Ulysses = layouts.Ulysses
 	}
 	return g
 }
 
-// model is a model as the devices compute it.
-func (p *parallel) model(c gpt.Config) train.Model {
-	if p.sharing() == "" || p.Sync == syncAuto { // the compiler cuts the model of one device
-		return c
+// degrees are the numbers of devices of a ring and of a group of Ulysses, which is where it is not given what suits a model with so
+// many key/value heads on each device. Whether the heads can be exchanged is for the model to say.
+func (p *parallel) degrees(keyHeads int) (ring, ulysses int, err error) {
+	n := max(1, p.SeqParallel)
+	switch p.method() {
+	case seqUlysses:
+		return 1, n, nil
+	case seqHybrid:
+		if ulysses = p.SeqUlysses; ulysses == 0 {
+			ulysses = largestBelow(n, keyHeads)
+		}
+		if ulysses == 1 {
+			return 0, 0, fmt.Errorf("--seq-parallel=%d with --seq-method %s: no number between 1 and it divides it and the %d key/value heads of a device: "+
+				"choose other numbers, or --seq-method %s", n, seqHybrid, keyHeads, seqRing)
+		}
+		return n / ulysses, ulysses, nil
 	}
-	return gpt.Parallel{Config: c, Tensor: p.tensorGroup(), Sequence: p.sequenceGroup()}
+	return n, 1, nil
+}
+
+// largestBelow is the largest number below n that divides it and another.
+func largestBelow(n, other int) int {
+	for u := n / 2; u > 1; u-- {
+		if n%u == 0 && other%u == 0 {
+			return u
+		}
+	}
+	return 1
+}
+
+// keyHeads are a device's key/value heads.
+func (j *job) keyHeads() int {
+	return max(1, cmp.Or(j.Model.KVHeads, j.Model.Heads)/max(1, j.Parallel.Tensor))
+}
+
+// validateSequence is validate for devices that share sequences.
+func (p *parallel) validateSequence() error {
+	m, n := p.method(), p.SeqParallel
+	switch {
+	case n == 0:
+		return nil
+	case !slices.Contains(seqMethods(), m):
+		return fmt.Errorf("--seq-method=%.40s: want one of %q", m, seqMethods())
+	case p.Placement != "" && !slices.Contains(sequence.Placements(), p.Placement):
+		return fmt.Errorf("--placement=%.40s: want one of %q", p.Placement, sequence.Placements())
+	case m == seqUlysses && p.Placement != "" && p.Placement != sequence.Contiguous:
+		return fmt.Errorf("--placement=%s and --seq-method=%s, which has %s tokens alone: leave one of them out", p.Placement, m, sequence.Contiguous)
+	case p.SeqUlysses != 0 && m != seqHybrid:
+		return fmt.Errorf("--seq-ulysses=%d and --seq-method=%s: leave it out, or choose --seq-method %s", p.SeqUlysses, m, seqHybrid)
+	case p.SeqUlysses != 0 && (p.SeqUlysses < 2 || p.SeqUlysses >= n || n%p.SeqUlysses != 0):
+		return fmt.Errorf("--seq-ulysses=%d: want a number between 1 and --seq-parallel %d that divides it, or 0 for one that suits the heads", p.SeqUlysses, n)
+	}
+	return nil
+}
+
+// suitsShared returns an error if devices cannot share the job's layers and sequences, where they are to. What a plan would refuse is
+// left to it, but for models that the compiler cuts.
+func (j *job) suitsShared(r train.Recipe, l layouts.Layout) error {
+	p := j.Parallel
+	if p.SeqParallel > j.Model.Seq {
+		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: want at most %[2]d",
+			p.SeqParallel, j.Model.Seq)
+	}
+	if !p.sharing() {
+		return nil
+	}
+	if _, err := j.Model.Rules().Cuts(j.Model.Params(), max(1, p.Tensor)); err != nil {
+		return fmt.Errorf("--tensor=%d: %w", p.Tensor, inFlags(err))
+	}
+	if p.Sync == syncAuto { // as if it were shared by hand
+		p.Sync = syncSPMD
+		r.Model = p.model(j.Model)
+	}
+	_, err := layouts.NewPlan(r, l)
+	return inFlags(err)
 }

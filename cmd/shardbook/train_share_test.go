@@ -78,18 +78,16 @@ func TestTrainShareRefuses(t *testing.T) {
 		"--seq-method ring":                                         "--seq-method: no devices share sequences",
 		"--tensor 2 --seq-ulysses 2":                                "--seq-ulysses: no devices share sequences",
 		"--placement zigzag":                                        "--placement: no devices share sequences",
-		"--tensor 2 --microbatches 2":                               "--microbatches and --tensor=2",
-		"--tensor 2 --offload-optimizer":                            "--offload-optimizer and --tensor=2",
-		"--tensor 2 --accumulate 2":                                 "--accumulate and --tensor=2, which is one program",
-		"--tensor 2 --bucket-bytes 1MB":                             "--bucket-bytes and --tensor=2",
-		"--tensor 2 --every 2":                                      "--every and --tensor=2",
-		"--tensor 2 --servers 1":                                    "--servers and --tensor=2",
-		"--tensor 2 --compress-gradients bf16":                      "--compress-gradients and --tensor=2",
-		"--tensor 2 --trace file":                                   "--trace and --tensor=2: one program",
-		"--seq-parallel 2 --link 1e9":                               "--link and --seq-parallel=2: one program",
-		"--tensor 2 --sync bucket":                                  "--sync=bucket and --tensor=2, which is one program",
-		"--seq-parallel 2 --sync auto":                              "--sync=auto and --seq-parallel=2",
-		"--tensor 2 --tensor-sequence --sync auto":                  "leave out --tensor-sequence and --tensor-overlap",
+		"--tensor 2 --microbatches 2":                               "--microbatches: there is no pipeline",
+		"--tensor 2 --offload-optimizer":                            "--offload-optimizer: the host updates for a rank of 2 devices",
+		"--tensor 2 --every 2":                                      "--every are for what goes between replicas, and there is one",
+		"--tensor 2 --servers 1":                                    "--servers=1 and --sync=ranks, which has no servers",
+		"--tensor 2 --compress-gradients bf16":                      "--compress-gradients and --every are for what goes between replicas",
+		"--tensor 2 --sync spmd --trace file":                       "--trace: one program on all devices shows nothing",
+		"--seq-parallel 2 --link 1e9":                               "--link is between ranks, and there is one, of 2 devices",
+		"--tensor 2 --sync spmd --accumulate 2":                     "--accumulate and --sync=spmd, which is one program",
+		"--seq-parallel 2 --sync auto":                              "--seq-parallel and --sync=auto",
+		"--tensor 2 --tensor-sequence --sync auto":                  "--tensor-sequence and --sync=auto, which leaves it to the compiler",
 		"--tensor 2 --data 3":                                       "--batch=8 cannot be divided into equal parts for --data 3",
 		"--seq-parallel 2 --seq-method flash":                       `--seq-method=flash: want one of ["ulysses" "ring" "allgather" "hybrid"]`,
 		"--seq-parallel 2 --placement spiral":                       "--placement=spiral: want one of",
@@ -103,8 +101,8 @@ func TestTrainShareRefuses(t *testing.T) {
 		"--tensor 3":                                                `--tensor=3: tensor: parameter h0.qkv.w`,
 		"--tensor 3 --sync auto":                                    `--tensor=3: tensor: parameter h0.qkv.w`,
 		"--tensor 2 --hidden 13":                                    `--tensor=2: tensor: parameter h0.up.w`,
-		"--tensor 4 --tensor-sequence --seq 10":                     "--tensor=4: gpt: --seq is 10, of which a device has 10 tokens",
-		"--tensor 2 --optimizer adam8bit":                           "--optimizer=adam8bit keeps numbers of blocks of tok",
+		"--tensor 4 --tensor-sequence --seq 10":                     "gpt: --seq is 10, of which a device has 10 tokens",
+		"--tensor 2 --optimizer adam8bit":                           "the optimizer keeps numbers of blocks of tok",
 		"--seq-parallel 2 --dropout 0.1":                            "--dropout is 0.1 and devices share sequences",
 		"--seq-parallel 2 --precision tf32":                         "--precision sets how products are computed",
 	} {
@@ -137,7 +135,7 @@ func TestSequenceDegrees(t *testing.T) {
 		{seqHybrid, 5, 0, 5, 0, 0},
 		{seqHybrid, 4, 0, 1, 0, 0},
 	} {
-		s := shareSettings{SeqParallel: c.n, SeqMethod: c.method, SeqUlysses: c.given}
+		s := parallel{SeqParallel: c.n, SeqMethod: c.method, SeqUlysses: c.given}
 		ring, ulysses, err := s.degrees(c.keys)
 		if ring != c.ring || ulysses != c.ulysses || (err != nil) != (c.ring == 0) {
 			t.Errorf("%+v: %d and %d, error %v", c, ring, ulysses, err)
@@ -145,36 +143,30 @@ func TestSequenceDegrees(t *testing.T) {
 	}
 }
 
-// The mesh has the axes that the model names, in the order of what goes between neighbours.
-func TestShareAxes(t *testing.T) {
+// A layout has the devices that the flags say, and the model the axes of those that share sequences.
+func TestShareLayout(t *testing.T) {
 	for _, c := range []struct {
-		share shareSettings
-		want  string
-		group sequence.Group
+		share         parallel
+		ring, ulysses int
+		group         sequence.Group
 	}{
-		{shareSettings{Tensor: 2}, "[{data 3} {tensor 2}]", sequence.Group{}},
-		{shareSettings{SeqParallel: 2}, "[{data 3} {ring 2}]", sequence.Group{Ring: "ring", Placement: sequence.Zigzag}},
-		{shareSettings{SeqParallel: 2, SeqMethod: seqUlysses}, "[{data 3} {ulysses 2}]", sequence.Group{Ulysses: "ulysses"}},
-		{shareSettings{SeqParallel: 2, SeqMethod: seqGather, Placement: sequence.Striped}, "[{data 3} {ring 2}]",
+		{parallel{Tensor: 2}, 1, 1, sequence.Group{}},
+		{parallel{SeqParallel: 2}, 2, 1, sequence.Group{Ring: "ring", Placement: sequence.Zigzag}},
+		{parallel{SeqParallel: 2, SeqMethod: seqUlysses}, 1, 2, sequence.Group{Ulysses: "ulysses"}},
+		{parallel{SeqParallel: 2, SeqMethod: seqGather, Placement: sequence.Striped}, 2, 1,
 			sequence.Group{Ring: "ring", Gather: true, Placement: sequence.Striped}},
-		{shareSettings{Tensor: 2, SeqParallel: 4, SeqMethod: seqHybrid}, "[{data 3} {ring 2} {ulysses 2} {tensor 2}]",
+		{parallel{Tensor: 2, SeqParallel: 4, SeqMethod: seqHybrid}, 2, 2,
 			sequence.Group{Ring: "ring", Ulysses: "ulysses", Placement: sequence.Zigzag}},
 	} {
 		j := newJob()
-		j.Parallel.Data, j.Parallel.shareSettings = 3, c.share
-		axes, err := j.axes()
-		if got := fmt.Sprint(axes); err != nil || got != c.want {
-			t.Errorf("%+v: %s, error %v, want %s", c.share, got, err, c.want)
+		j.Parallel = c.share
+		j.Parallel.Data = 3
+		l, err := j.layout()
+		if err != nil || l.Data != 3 || l.Ring != c.ring || l.Ulysses != c.ulysses || l.Tensor != c.share.Tensor || l.Ranks() != 1 {
+			t.Errorf("%+v: %+v, error %v", c.share, l, err)
 		}
 		if got := j.Parallel.sequenceGroup(); got != c.group {
 			t.Errorf("%+v: %+v, want %+v", c.share, got, c.group)
-		}
-		n := 1
-		for _, axis := range axes {
-			n *= axis.Size
-		}
-		if n != j.Parallel.devices() {
-			t.Errorf("%+v: %d devices on the mesh, %d in all", c.share, n, j.Parallel.devices())
 		}
 	}
 }

@@ -17,7 +17,8 @@ func Check(s Spec) error {
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
 // memest.Gradients, from the first micro-batch to the update; also those of parameters that the loss does not depend on: which
-// these are is known with the first batch. What is in the host's memory has [OnHost] before its kind.
+// these are is known with the first batch. Older versions of weights, of schedules that do not flush, are parameters, too. What is in
+// the host's memory has [OnHost] before its kind.
 func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	c, err := newCommon(s)
 	if err != nil {
@@ -34,6 +35,17 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 			kind = OnHost + kind
 		}
 		kinds[kind] += cell.shape.ByteSize()
+	}
+	if p := s.Plans[0]; p.Weights != step.Flush { // older versions of weights, for passes under way
+		kept, err := p.KeptVersions()
+		if err != nil {
+			return nil, err
+		}
+		for number, u := range o.units {
+			for _, at := range u.members {
+				kinds[memest.Parameters] += int64(max(1, kept[rank][number])-1) * o.cells[o.weights[at]].shape.ByteSize()
+			}
+		}
 	}
 	rows := o.shards
 	if o.reducesEach() {

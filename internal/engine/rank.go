@@ -75,6 +75,11 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	if err != nil {
 		return nil, err
 	}
+	if p.Link != (group.Link{}) {
+		if g, err = group.Slow(g, p.Link); err != nil {
+			return nil, err
+		}
+	}
 	r := &Rank{devices: &devices{p, mesh, first}, own: p.ranks[g.Rank()], world: g, groups: map[string]group.Group{},
 		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{},
 		old:      map[int][]*dtensor.Tensor{},

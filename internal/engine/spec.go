@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -54,6 +55,8 @@ type Options struct {
 	Blockwise bool
 	// Staged copies what goes between ranks through the host's own memory, as where it cannot reach the devices'.
 	Staged bool
+	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it: a simulated link.
+	Link group.Link
 	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes longer
 	// fails the group, and the others learn by which operation.
 	Timeout time.Duration
@@ -213,6 +216,10 @@ func newCommon(s Spec) (*common, error) {
 		if i := slices.IndexFunc(list, func(op step.Op) bool { return op.Kind == step.Update }); c.hosts && i >= 0 {
 			return nil, fmt.Errorf("engine: the host makes some updates, and devices %s: let the host make all", p.Text(list[i]))
 		}
+	}
+	if s.Recipe.AsksAll() && p.Weights != step.Flush {
+		return nil, fmt.Errorf("the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or loss "+
+			"scaling wait for all of them: leave them out, or choose a schedule that flushes", p.Name)
 	}
 	if s.Recipe.AsksAll() && len(p.Units) > 1 {
 		for _, list := range p.Ranks {

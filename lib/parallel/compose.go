@@ -59,10 +59,10 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int, tokens []strin
 	if l.shards() == 1 {
 		along, pending = BetweenRanks, 1+l.Prefetch
 	}
-	if l.Shards > 0 {
+	if l.Shards > 1 {
 		along, p = BetweenShards, p.Copies(l.Shards, BetweenShards)
 	}
-	if p = p.Copies(l.Replicas/max(1, l.Shards), BetweenRanks); l.ZeRO > 0 && l.shards()*l.Replicas > 1 {
+	if p = p.Copies(l.Replicas/max(1, l.Shards), BetweenRanks); l.ZeRO > 0 && l.shards()*l.Replicas > 1 && l.Shards != 1 { // else nobody shares a copy
 		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
 	}
 	plans, members = l.gradients().Write(p, of, r.Model.Params().As(r.Policy().Reduce), BetweenRanks)

@@ -54,7 +54,8 @@ type Layout struct {
 	Shards int `json:"shards,omitempty"`
 
 	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both
-	// what devices share. Chunks is how many stages each rank has, where it has several.
+	// what devices share. Those that update while micro-batches are under way (Kind.Synchronous is false) are for ranks of one
+	// device, and go with Replicas, Recompute and Cut alone. Chunks is how many stages each rank has, where it has several.
 	Schedule pipeline.Kind `json:"schedule,omitempty"`
 	Chunks   int           `json:"chunks,omitempty"`
 	// Plan is a schedule of one's own in the place of Schedule, Chunks, Microbatches and Pipe, which are then its own. Its blocks
@@ -164,8 +165,16 @@ func (l Layout) Validate() error {
 	if err := errors.Join(l.Offload.Validate(), l.validateGradients()); err != nil {
 		return err
 	}
-	_, err := l.schedule()
-	return err
+	order, err := l.schedule()
+	if err != nil || order.Weights == step.Flush {
+		return err
+	}
+	if l.PerRank() > 1 || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" || l.EachMicroBatch || l.Every > 1 ||
+		l.Hook != nil {
+		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one that does not, "+
+			"or leave Replicas, Recompute and Cut alone beside it, with ranks of one device", l.Schedule)
+	}
+	return nil
 }
 
 // gradients are the options of package ddp that the layout has.
@@ -206,10 +215,6 @@ func (l Layout) validateGradients() error {
 // schedule is that of one pipeline.
 func (l Layout) schedule() (*step.Plan, error) {
 	l = l.whole()
-	if async := !l.Schedule.Synchronous(); l.Plan == nil && async || l.Plan != nil && l.Plan.Weights != step.Flush {
-		return nil, fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one that "+
-			"does not, or use lib/pipeline", l.Schedule)
-	}
 	if l.Plan != nil {
 		return l.Plan, l.Plan.Check()
 	}

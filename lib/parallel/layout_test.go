@@ -148,7 +148,7 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Replicas: 2, ZeRO: 1, Prefetch: 1}, "Layout.Prefetch is 1 in stage 1 of ZeRO"},
 		{parallel.Layout{TensorSequence: true}, "Layout.TensorSequence is set and Layout.Tensor is 1"},
 		{parallel.Layout{Replicas: 3, Hosts: 2}, "Layout.Hosts is 2, and there are 3 ranks"},
-		{parallel.Layout{Pipe: 2, Schedule: pipeline.KindPipeDream}, `Layout.Schedule is "pipedream", which updates while micro-batches are under way`},
+		{parallel.Layout{Pipe: 2, Replicas: 2, ZeRO: 1, Schedule: pipeline.KindPipeDream}, `Layout.Schedule is "pipedream", which updates while micro-batches are under way`},
 		{parallel.Layout{Pipe: 2, Schedule: "no such"}, `unknown kind "no such"`},
 		{parallel.Layout{Pipe: 2, Chunks: 3}, "3 chunks"},
 		{parallel.Layout{Pipe: 3, Schedule: pipeline.KindDualPipe, Microbatches: 6}, "3 ranks are odd"},

@@ -2,14 +2,17 @@ package parallel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -210,9 +213,74 @@ func TestOwnSchedule(t *testing.T) {
 	stuck := own.Clone()
 	slices.Reverse(stuck.Ranks[0])
 	checkError(t, "a schedule that cannot be", parallel.Layout{Plan: stuck}.Validate(), "rank 0")
-	async, err := pipeline.PipeDream(2, 2, false)
+}
+
+// TestAsynchronous trains by a schedule that updates while micro-batches are under way: the bits are those of lib/pipeline, which is
+// compared with the papers' formulas. What waits for all ranks is refused.
+func TestAsynchronous(t *testing.T) {
+	const rows, until = 8, 3
+	order, err := pipeline.PipeDream(2, 2, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkError(t, "an asynchronous one", parallel.Layout{Plan: async}.Validate(), "updates while micro-batches are under way")
+	r := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.5)}
+	l := parallel.Layout{Replicas: 2, Plan: order}
+	for _, apart := range []bool{false, true} {
+		ours, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{Apart: apart})
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs, err := pipeline.New(t.Context(), devices(), r, pipeline.Options{Schedule: order, Replicas: 2, Fused: !apart})
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps(t, ours, until, toyBatches(rows))
+		steps(t, theirs, until, toyBatches(rows))
+		near(t, "an asynchronous schedule", paramsOf(t, ours), paramsOf(t, theirs), 0)
+		plan, err := parallel.NewPlan(r, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := int64(0) // older versions of weights among it
+		for rank := range 4 {
+			own, err := plan.Bytes(rank)
+			if err != nil {
+				t.Fatal(err)
+			}
+			most = max(most, own[memest.Parameters])
+		}
+		if got := ours.Memory()[memest.Parameters]; got != most {
+			t.Errorf("a device has held %d bytes of parameters, by the plan %d", got, most)
+		}
+		if err := errors.Join(ours.Close(), theirs.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	r.Clip = 1
+	_, err = parallel.NewPlan(r, l)
+	checkError(t, "clipping", err, "the schedule pipedream updates while other ranks are at other micro-batches, and Recipe.Clip")
+	l.Data = 2
+	checkError(t, "several devices", l.Validate(), "updates while micro-batches are under way")
+}
+
+// TestLink has what goes between ranks take as long as over a slow link, and come to the same bits.
+func TestLink(t *testing.T) {
+	r, l := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.5)}, parallel.Layout{Replicas: 2}
+	var all [2]traintest.Named
+	for i, latency := range []time.Duration{0, 20 * time.Millisecond} {
+		run, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{Link: group.Link{Latency: latency}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		steps(t, run, 1, toyBatches(8))
+		if took := time.Since(began); took < latency {
+			t.Errorf("a step took %v over a link of %v", took, latency)
+		}
+		all[i] = paramsOf(t, run)
+		if err := run.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	near(t, "a slow link", all[1], all[0], 0)
 }

@@ -109,9 +109,6 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 	case r.Replicas != nil:
 		return s, errors.New("pipeline: Recipe.Replicas is set, which is for one program on several devices: " +
 			"leave it nil, and set Options.Replicas")
-	case o.Schedule.Weights != step.Flush && (r.Clip > 0 || len(r.Policy().Scaling.States()) > 0):
-		return s, fmt.Errorf("pipeline: the schedule %s updates while other ranks are at other micro-batches, and "+
-			"Recipe.Clip or loss scaling wait for all of them: leave them out, or use a schedule that flushes", o.Schedule.Name)
 	}
 	if s, err = engine.Alone(r, o.Schedule.Micro); err != nil {
 		return s, err

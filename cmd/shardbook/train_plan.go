@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/memest"
+	layouts "github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// carryOut starts the ranks of a layout's plan: all, or that of a crew's process.
+func (r *ranks) carryOut(plan *layouts.Plan, inside bool) error {
+	l := plan.Layout()
+	o := layouts.Options{Timeout: patience, Trace: r.recorder, Link: r.link, Apart: l.Pipe > 1 && l.PerRank() == 1}
+	r.plan = plan
+	return r.join(1, func(ctx context.Context, _ int) (rank, error) {
+		var run train.Trainer
+		var err error
+		if r.crew == nil {
+			run, err = plan.Start(ctx, r.backend, o)
+		} else {
+			run, err = plan.Join(ctx, r.crew.Group, r.backend, 0, o)
+		}
+		return trainer{run, r, inside}, err
+	})
+}
+
+// trainer is all ranks of this process. Inside says that they are one program, which knows what it needs.
+type trainer struct {
+	train.Trainer
+	of     *ranks
+	inside bool
+}
+
+func (t trainer) Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error) {
+	m, err := t.Trainer.Step(ctx, inputs, targets)
+	bytes := t.of.peak()
+	if t.inside {
+		bytes = 0
+		for _, n := range t.Trainer.Memory() {
+			bytes += n
+		}
+	}
+	return metrics{Metrics: m, Bytes: bytes}, err
+}
+
+// Memory is what a rank holds besides activations, of each kind the most, and what a program needs besides.
+func (t trainer) Memory() (map[string]int64, error) {
+	if t.inside {
+		return byName(t.Trainer.Memory()), nil
+	}
+	most := map[string]int64{}
+	for rank := range t.of.plan.Layout().Ranks() {
+		own, err := t.of.plan.Bytes(rank)
+		if err != nil {
+			return nil, err
+		}
+		for kind, n := range byName(own) {
+			most[kind] = max(most[kind], n)
+		}
+	}
+	return most, nil
+}
+
+// byName is memory by the names of its kinds.
+func byName(bytes map[memest.Kind]int64) map[string]int64 {
+	kinds := map[string]int64{}
+	for kind, n := range bytes {
+		kinds[string(kind)] = n
+	}
+	return kinds
+}
+
+// sentByAxis is what ranks of a plan sent in the last step: of each kind the most. It is nil for other runs. With a crew it is a
+// collective call.
+func (t *training) sentByAxis() (map[string]int64, error) {
+	run, _ := t.run.(*ranks)
+	if run == nil || run.plan == nil || len(t.records) == 0 {
+		return nil, nil
+	}
+	own, err := run.ranks[0].(trainer).Traffic()
+	if err != nil {
+		return nil, err
+	}
+	return t.crew.most(own)
+}
+
+// traffic is the bytes that a device sends in a step where each message is sent as a ring's algorithm sends it: (N−1)/N of what is
+// gathered or scattered, for N devices, and twice that of what is all-reduced. Sums within an update are not counted.
+type traffic struct {
+	Gather  int64 `json:"gather"`            // parameters
+	Scatter int64 `json:"scatter"`           // gradients, to shards
+	Average int64 `json:"average,omitempty"` // shards of gradients, between the copies of the state of hybrid sharding
+}
+
+// shardTraffic is what each device of a plan sends in a step, or nil where not all have the same shards, or none.
+func shardTraffic(plan *layouts.Plan) (*traffic, error) {
+	if l := plan.Layout(); l.ZeRO == 0 || l.Pipe*l.Ring*l.Ulysses*l.Tensor > 1 {
+		return nil, nil
+	}
+	sizes, err := plan.Sizes()
+	if err != nil {
+		return nil, err
+	}
+	t, p := &traffic{}, plan.Step()
+	for _, op := range p.Ranks[0] {
+		a, _ := p.Axis(op.Axis)
+		n := int64(a.Size)
+		switch {
+		case op.Kind == step.Gather:
+			t.Gather += sizes.Whole[op.Unit] * (n - 1) / n
+		case op.Kind == step.Reduce && op.Axis == p.Units[op.Unit].Shard:
+			t.Scatter += sizes.Sum[op.Unit] * (n - 1) / n
+		case op.Kind == step.Reduce:
+			t.Average += 2 * sizes.Reduced[op.Unit] * (n - 1) / n
+		}
+	}
+	return t, nil
+}
