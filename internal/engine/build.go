@@ -29,8 +29,8 @@ type build struct {
 	hold  []*graph.Node       // what the next pass waits for
 	sizes *sizes
 	parts []slot // of inputs, which the segment makes
-	// touched are the parameters whose gradients are added to sums that lie outside.
-	touched []int
+	// touched are the parameters whose gradients are added to sums that lie outside, or begin them.
+	touched, begins []int
 	// between adds x up over the ranks along an axis of the plan, or over all ranks for "".
 	between func(x *graph.Node, axis string) *graph.Node
 	// serial has passes wait for what was made before them, so that the compiler does not hold everything at once.
@@ -47,7 +47,7 @@ type sum struct {
 func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *sizes) summing {
 	return func(in []*graph.Node, between func(x *graph.Node, axis string) *graph.Node) []*graph.Node {
 		b := &build{own: o, plan: p, flow: f, g: in[0].Graph(), has: map[slot][]*graph.Node{}, sums: map[slot]*sum{},
-			again: map[step.Value]bool{}, between: between, touched: s.touched, sizes: sizes}
+			again: map[step.Value]bool{}, between: between, touched: s.touched, begins: s.begins, sizes: sizes}
 		for _, op := range p.Ranks[o.rank][from:to] {
 			if op.Kind == step.Free && op.What == step.Activation {
 				b.parts = append(b.parts, b.value(step.Part, op.Block, op.Micro))
@@ -352,24 +352,16 @@ func (b *build) part(x slot, at int) *graph.Node {
 	return b.addedTo(before, at, s.added[at])
 }
 
-// addedTo adds what the segment has made of a parameter's gradients to what was there, if anything was.
+// addedTo adds what the segment has made of a parameter's gradients to what was there, unless they are the first.
 func (b *build) addedTo(before *graph.Node, at int, fresh *graph.Node) *graph.Node {
-	k := slices.Index(b.touched, at)
-	if k < 0 {
-		return graph.Add(before, fresh)
+	if slices.Contains(b.begins, at) {
+		return fresh
 	}
-	adds := b.element(2*k + 1)
-	adds = graph.NotEqual(adds, graph.ZerosLike(adds))
-	return graph.Where(graph.BroadcastToShape(adds, fresh.Shape()), graph.Add(before, fresh), fresh)
+	return graph.Add(before, fresh)
 }
 
-// element is one of the numbers that say where gradients lie, and whether anything is there.
-func (b *build) element(i int) *graph.Node {
-	return graph.Squeeze(graph.Slice(b.number(touchedSlot, 0), graph.AxisElem(i)))
-}
-
-// matrix is the sums of a unit's gradients as they lie outside of segments. Where parameters lie, and whether anything is
-// there, is told when the segment runs: so blocks that are alike share one.
+// matrix is the sums of a unit's gradients as they lie outside of segments. Where parameters lie is told when the segment
+// runs: so blocks that are alike share one.
 func (b *build) matrix(x slot) *graph.Node {
 	s, u := b.sums[x], b.units[x.number]
 	if s.matrix == nil {
@@ -388,7 +380,8 @@ func (b *build) matrix(x slot) *graph.Node {
 			continue
 		}
 		fresh := b.columns(at, s.added[at])
-		place := []*graph.Node{graph.Const(b.g, int32(0)), b.element(2 * k)}
+		offset := graph.Squeeze(graph.Slice(b.number(touchedSlot, 0), graph.AxisElem(k)))
+		place := []*graph.Node{graph.Const(b.g, int32(0)), offset}
 		before := graph.DynamicSlice(matrix, place, fresh.Shape().Dimensions)
 		matrix = graph.DynamicUpdateSlice(matrix, b.addedTo(before, at, fresh), place)
 	}

@@ -68,7 +68,7 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			err := d.prepare(o, plan, flow, s, sizes, 1)
+			err := d.prepare(o, plan, flow, s, sizes, map[int]bool{}, 1)
 			if err == nil && s.program != nil {
 				took[op.Kind], err = d.least(o, s, sizes)
 			}

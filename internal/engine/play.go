@@ -355,12 +355,9 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	case reducedSlot:
 		return []any{p.gradsOf(x.number).reduced}, nil
 	case touchedSlot:
-		where := make([]int32, 2*len(s.io.touched))
+		where := make([]int32, len(s.io.touched))
 		for k, at := range s.io.touched {
-			where[2*k] = int32(p.own.offset(at))
-			if p.filled[at] {
-				where[2*k+1] = 1
-			}
+			where[k] = int32(p.own.offset(at))
 		}
 		return []any{where}, nil
 	case targetSlot:
@@ -489,9 +486,6 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 			p.arrays.add(kind, mine...)
 		}
 	}
-	for _, at := range s.io.touched {
-		p.filled[at] = true
-	}
 	for _, x := range s.io.in { // what was used up
 		if slices.Contains(s.io.out, x) {
 			continue
@@ -528,9 +522,6 @@ func (p *play) empty(unit int) error {
 // forgetSum has the next gradients of a unit begin a new sum.
 func (p *play) forgetSum(unit int) {
 	p.gradsOf(unit).sum = nil
-	for _, at := range p.own.units[unit].members {
-		delete(p.filled, at)
-	}
 }
 
 // report reads the loss and the metrics.

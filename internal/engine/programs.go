@@ -301,13 +301,19 @@ func (o *own) between(p *step.Plan, op step.Op) bool {
 	return false
 }
 
-// prepare makes the program of a segment, for micro-batches of which blocks have these sizes.
-func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes *sizes, ranks int) error {
+// prepare makes the program of a segment, for micro-batches of which blocks have these sizes. Summed are the parameters of which there are
+// gradients before it.
+func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes *sizes, summed map[int]bool, ranks int) error {
 	first := p.Ranks[o.rank][s.from]
 	if !s.local && first.Kind != step.HostUpdate {
 		return nil
 	}
 	s.io = o.listIO(p, f, s.from, s.to)
+	for _, at := range s.io.touched {
+		if !summed[at] {
+			s.io.begins = append(s.io.begins, at)
+		}
+	}
 	if s.stay {
 		s.io.donated = slices.DeleteFunc(s.io.donated, func(x slot) bool { return o.ofParameters(x) })
 	}
@@ -367,7 +373,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 func (o *own) shapeOf(x slot, shape shapes.Shape, s *io) shapes.Shape {
 	switch x.kind {
 	case touchedSlot:
-		return shapes.Make(dtypes.Int32, 2*len(s.touched))
+		return shapes.Make(dtypes.Int32, len(s.touched))
 	case rowSlot:
 		return shapes.Make(dtypes.Uint32)
 	case stepSlot, placeSlot:
@@ -415,6 +421,9 @@ func (o *own) key(p *step.Plan, s *segment) string {
 			continue
 		}
 		fmt.Fprint(&b, " ", p.Text(op))
+	}
+	for _, at := range s.io.touched {
+		fmt.Fprint(&b, " ", slices.Contains(s.io.begins, at))
 	}
 	for _, list := range [][]slot{s.io.in, s.io.out} {
 		fmt.Fprint(&b, " |")

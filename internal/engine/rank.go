@@ -36,7 +36,6 @@ type Rank struct {
 	cells  []*dtensor.Tensor
 	values map[step.Value][]*dtensor.Tensor
 	grads  map[int]*grads            // by unit
-	filled map[int]bool              // parameters of which there is something in the sums
 	old    map[int][]*dtensor.Tensor // by version: parameters before the newest, which passes of micro-batches under way use
 
 	prepared     map[int]*prepared // by plan, for
@@ -74,7 +73,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 		return nil, err
 	}
 	r := &Rank{devices: &devices{p, mesh, first}, own: p.ranks[g.Rank()], world: g, groups: map[string]group.Group{},
-		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{}, filled: map[int]bool{},
+		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{},
 		old:      map[int][]*dtensor.Tensor{},
 		prepared: map[int]*prepared{}}
 	r.arrays = newArrays(r.devices, p.Trace, g.Rank())
@@ -273,13 +272,33 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 			one.waits[done] = append(one.waits[done], at)
 		}
 	}
+	summed := map[int]bool{}
 	for _, s := range one.segments {
 		s.stay = one.stays(s, p.Ranks[o.rank])
-		if err := r.devices.prepare(o, p, f, s, r.sizes, r.world.Size()); err != nil {
+		if err := r.devices.prepare(o, p, f, s, r.sizes, summed, r.world.Size()); err != nil {
 			return nil, err
+		}
+		for _, op := range p.Ranks[o.rank][s.from:s.to] {
+			o.sum(op, summed)
 		}
 	}
 	return one, nil
+}
+
+// sum follows the parameters of which there are gradients that nobody has used up.
+func (o *own) sum(op step.Op, summed map[int]bool) {
+	switch {
+	case op.Kind == step.Backward, op.Kind == step.WeightGrad:
+		for _, at := range o.homes[op.Block] {
+			summed[at] = true
+		}
+	case op.Kind == step.Reduce && op.What == step.Gradient, op.Kind == step.Store && op.What == step.Gradient, op.Kind == step.Update:
+		for _, at := range o.updated(op.Unit) {
+			if reduce := o.unitOf[at].Reduce; op.Kind != step.Reduce && len(reduce) == 0 || op.Kind == step.Reduce && reduce[0] == op.Axis {
+				delete(summed, at)
+			}
+		}
+	}
 }
 
 // stays says whether passes behind an update use the parameters before it.

@@ -20,7 +20,7 @@ const (
 	freshSlot                   // a shard of a unit's new parameters, between an update and what gathers it: number
 	sumSlot                     // the sums of a unit's gradients, in a matrix as its parameters lie: number
 	reducedSlot                 // sums over the ranks, or shards of them: number
-	touchedSlot                 // where gradients lie in these, and whether anything is there: two numbers a parameter
+	touchedSlot                 // where gradients lie in these: a number a parameter
 	targetSlot                  // the targets of a micro-batch: number
 	rowSlot                     // the place of its first row in the whole batch
 	stepSlot                    // the number of steps before
@@ -41,7 +41,8 @@ type slot struct {
 type io struct {
 	in, out []slot
 	donated []slot // of in
-	touched []int  // the parameters whose gradients it adds to sums that lie outside
+	touched []int  // the parameters whose gradients it adds to sums that lie outside, and
+	begins  []int  // those of them of which nothing is there before
 }
 
 func (s *io) takes(x slot) {
