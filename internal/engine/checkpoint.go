@@ -12,6 +12,7 @@ import (
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 )
@@ -86,11 +87,34 @@ func (r *Rank) settle(ctx context.Context) error {
 
 // write writes what is the rank's to write, and returns its report: what it has written, or null for nothing.
 func (r *Rank) write(ctx context.Context, path string) ([]byte, error) {
-	var parts []checkpoint.Part
+	parts, err := r.written(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range parts {
+		if err := train.CheckFinite(part.Spec.Name, part.Value, r.steps); err != nil {
+			return nil, err
+		}
+	}
+	var written *checkpoint.Written
+	if len(parts) > 0 {
+		w, err := checkpoint.WriteParts(ctx, path, r.world.Rank(), r.steps, parts)
+		if err != nil {
+			return nil, err
+		}
+		written = &w
+	}
+	return json.Marshal(written)
+}
+
+// written lists what the rank writes: what it is the first to have, or what its server has.
+func (r *Rank) written(ctx context.Context) (parts []checkpoint.Part, err error) {
+	if r.server != nil {
+		return r.server.Parts(r.steps)
+	}
 	for i, e := range r.own.entries {
 		part := checkpoint.Part{Spec: e.spec}
 		first := r.firsts[e.spec.Name]
-		var err error
 		if g := r.groups[r.axis]; e.flat > 0 && g != nil && e.cut == nil { // each has a run of it
 			a, _ := r.Plans[0].Axis(r.axis)
 			if !slices.Contains(a.Group(first), r.own.rank) {
@@ -107,20 +131,9 @@ func (r *Rank) write(ctx context.Context, path string) ([]byte, error) {
 		if part.Value == nil || first != r.own.rank && part.From == 0 && e.cut != nil {
 			continue
 		}
-		if err := train.CheckFinite(e.spec.Name, part.Value, r.steps); err != nil {
-			return nil, err
-		}
 		parts = append(parts, part)
 	}
-	var written *checkpoint.Written
-	if len(parts) > 0 {
-		w, err := checkpoint.WriteParts(ctx, path, r.world.Rank(), r.steps, parts)
-		if err != nil {
-			return nil, err
-		}
-		written = &w
-	}
-	return json.Marshal(written)
+	return parts, nil
 }
 
 // commit ends a checkpoint, of what the ranks report.
@@ -149,11 +162,15 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	state, err := r.read(ctx, c)
+	tree := r.own.recipe.State()
+	if r.server != nil {
+		tree = r.Recipe.State()
+	}
+	state, err := r.read(ctx, c, tree)
 	if err != nil {
 		return r.orLose(err)
 	}
-	if err := r.replace(state); err != nil {
+	if err := r.begin(ctx, tree, state); err != nil {
 		return r.lose(err)
 	}
 	if r.Hook != nil {
@@ -164,12 +181,12 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 }
 
 // read reads what is the rank's, if all ranks can.
-func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint) (state []*tensors.Tensor, err error) {
+func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.Tree) (state []*tensors.Tensor, err error) {
 	own := errors.New("the checkpoint is nil: open it, on every rank")
 	at := ""
 	if c != nil {
 		if own = r.Recipe.Keeps(c); own == nil {
-			state, own = c.Read(ctx, r.own.recipe.State())
+			state, own = c.Read(ctx, tree)
 		}
 		if own == nil {
 			at = strconv.Itoa(c.Step)

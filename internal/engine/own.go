@@ -69,6 +69,10 @@ func (c *common) newOwn(rank int) *own {
 	}
 	o.recipe = c.Recipe
 	o.recipe.Model = part
+	if c.Serve != nil {
+		part.Buffers = nil
+		o.recipe.Model, o.recipe.Rule = part, given{}
+	}
 	o.whole = part.Params()
 	o.tree = c.local(o.whole).As(c.policy.Params)
 	whole := c.model.Params()
@@ -139,9 +143,9 @@ func (o *own) listUnits(p *step.Plan) {
 
 // without is what a rank has where the loss does not depend on some parameters of the model, by their names: their gradients are
 // zeros, which are not kept nor sent. (In PyTorch they would have to be looked for at each step, find_unused_parameters, or a bucket
-// would wait for them for ever.) Where units lie as matrices they have a place like all others.
+// would wait for them for ever.) Where units lie as matrices, or servers update, they have a place like all others.
 func (o *own) without(idle map[string]bool) *own {
-	if len(idle) == 0 || o.flat {
+	if len(idle) == 0 || o.flat || o.Serve != nil {
 		return o
 	}
 	less := *o

@@ -539,7 +539,7 @@ func (p *play) report() (m train.Metrics, err error) {
 	if !p.Sum {
 		loss /= float64(p.plan.Micro * copies)
 	}
-	if p.world.Size() > 1 {
+	if p.world.Size() > 1 && p.server == nil {
 		sum := []float64{loss}
 		if err := group.AllReduce(p.ctx, p.world, sum, group.Sum); err != nil {
 			return m, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -30,6 +31,8 @@ type Rank struct {
 	groups map[string]group.Group // by axis of the plans
 	place_ int                    // among those that share the state
 	hook   Hook
+	server Server        // it, where that updates
+	served *atomic.Int64 // bytes that it has given to the group, and no step has counted
 
 	arrays *arrays
 	host   *host
@@ -81,6 +84,10 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	if p.Hook != nil {
 		r.hook = p.Hook()
 	}
+	if p.Serve != nil {
+		r.server = p.Serve()
+		r.hook, r.served = r.server, &atomic.Int64{}
+	}
 	for _, a := range p.Plans[0].Axes {
 		if err := r.split(ctx, a); err != nil {
 			return nil, err
@@ -98,16 +105,27 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 			return nil, err
 		}
 	}
-	all := p.Recipe.State()
-	var own []*tensors.Tensor
-	for _, e := range r.own.entries {
-		own = append(own, values[all.Index(e.spec.Name)])
-	}
-	if err := r.replace(own); err != nil {
+	if err := r.begin(ctx, p.Recipe.State(), values); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
+
+// begin takes a state, whole and on the host, in place of the one that is there. The tree lists it: all of the rank's, or of a server
+// all.
+func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Tensor) error {
+	var own []*tensors.Tensor
+	for _, e := range r.own.entries {
+		own = append(own, values[tree.Index(e.spec.Name)])
+	}
+	if err := r.replace(own); err != nil || r.server == nil {
+		return err
+	}
+	return r.server.Begin(ctx, counted{r.world, r.served}, r.first, values)
+}
+
+// Server is what updates in the rank's place, or nil.
+func (r *Rank) Server() Server { return r.server }
 
 // split makes the groups of an axis.
 func (r *Rank) split(ctx context.Context, a step.Axis) error {
@@ -198,6 +216,9 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 		return train.Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))
 	}
 	r.steps++
+	if r.server != nil {
+		r.traffic.sent[r.Plans[0].Axes[0].Name] = r.served.Swap(0)
+	}
 	for axis, n := range r.traffic.sent {
 		if axis != step.ToHost {
 			r.communicated += n
@@ -396,8 +417,12 @@ func (r *Rank) orLose(err error) error {
 	return err
 }
 
-// Close frees what the rank has, and waits for nobody.
+// Close frees what the rank has, and waits for nobody but a server.
 func (r *Rank) Close() error {
+	var err error
+	if r.server != nil {
+		err = r.server.Close(r.lost)
+	}
 	if r.lost == nil {
 		r.lost = errors.New("the rank is closed: join again")
 	}
@@ -405,5 +430,5 @@ func (r *Rank) Close() error {
 	clear(r.grads)
 	clear(r.host.held)
 	r.cells = nil
-	return r.arrays.close()
+	return errors.Join(err, r.arrays.close())
 }

@@ -42,6 +42,9 @@ type Spec struct {
 type Options struct {
 	// Hook makes what a rank calls in place of the all-reduce of a unit's gradients between ranks.
 	Hook func() Hook
+	// Serve makes what a rank asks for new parameters, in place of a hook: see [Server]. Set Sum with it: what a mean is of
+	// is the server's to know.
+	Serve func() Server
 	// Sum adds losses and gradients up over rows, where the model's loss is a sum and no mean.
 	Sum bool
 	// Apart has a backward pass of a device be two programs, for its two parts, so that schedules that split it and those that

@@ -3,71 +3,144 @@ package paramserver
 import (
 	"context"
 	"errors"
+	"sync"
+	"unsafe"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/internal/rank"
+	"github.com/shardbook/shardbook/internal/engine"
+	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/trace"
-	"github.com/shardbook/shardbook/lib/train"
 )
 
-// push gives a bucket's gradients to its server.
-func (c *client) push(bucket int, kind group.Type, grads group.Buffer) error {
-	c.asked++
-	to := bucket % c.rank.servers()
-	if to != c.rank.g.Rank() {
-		return c.send(to, pushed, bucket, 0, group.Call{Kind: group.KindSend, Type: kind, Peer: to, In: grads})
+// client is a rank's side of parameter servers, with the server that it has itself. It is an [engine.Server].
+type client struct {
+	engine *Engine
+	g      group.Group
+	device int
+
+	ctx       context.Context // ends with the first error
+	cancel    context.CancelCauseFunc
+	shards    map[int]*shard  // that it serves, by bucket
+	sends     []chan struct{} // by receiver: full while a message and its data are sent
+	answers   chan answer     // to this rank
+	out       []chan answer   // to others, by rank
+	loops     sync.WaitGroup
+	left      sync.WaitGroup // the workers of this server
+	closed    bool
+	staleness float64 // of the gradients of a step: the mean over the buckets
+}
+
+// Begin implements [engine.Server]. At first it starts the rank's server.
+func (c *client) Begin(ctx context.Context, g group.Group, device int, state []*tensors.Tensor) error {
+	first := c.cancel == nil
+	if first {
+		c.g, c.device, c.shards = g, device, map[int]*shard{}
+		c.answers, c.sends = make(chan answer, 1), make([]chan struct{}, g.Size())
+		for to := range c.sends {
+			c.sends[to] = make(chan struct{}, 1)
+		}
+		c.ctx, c.cancel = context.WithCancelCause(ctx)
 	}
-	sh := c.shards[bucket]
-	into, _, data, err := sh.room()
+	var err error
+	for b := range c.engine.buckets {
+		if b%c.servers() != g.Rank() || err != nil {
+			continue
+		}
+		if first {
+			c.shards[b] = &shard{client: c, bucket: b}
+		}
+		err = c.shards[b].begin(state)
+	}
+	if err == nil && first {
+		c.listen()
+	}
+	if err == nil {
+		err = group.Barrier(ctx, g) // before, none has anything to push
+	}
 	if err != nil {
+		return errors.Join(err, c.Close(err))
+	}
+	return nil
+}
+
+// Reduce implements [engine.Hook]: it pushes a bucket's gradients to their server, and pulls the parameters that this
+// makes of them.
+func (c *client) Reduce(ctx context.Context, _ group.Group, grads engine.Gradients) error {
+	data := unsafe.Slice((*byte)(grads.Data.Data), grads.Data.Len*grads.Type.Size())
+	if err := c.push(grads.Unit, data); err != nil {
 		return err
 	}
-	copy(rank.Bytes(kind, data), rank.Bytes(kind, grads))
-	return c.take(sh, to, into)
-}
-
-// pull takes the new parameters of all buckets that were pushed, and returns how stale their gradients were on average.
-func (c *client) pull(ctx context.Context) (staleness float64, err error) {
-	defer c.rank.span(trace.Wait, "parameters")()
-	if !c.rank.engine.options.Async { // no answer comes before; and who is late is named here
-		if err := group.Barrier(ctx, c.rank.g); err != nil {
-			return 0, err
+	if !c.engine.options.Async { // no answer comes before; and who is late is named here
+		if err := group.Barrier(ctx, c.g); err != nil {
+			return err
 		}
 	}
-	buckets := c.rank.engine.buckets
-	for ; c.asked > 0; c.asked-- {
-		var a answer
-		select {
-		case a = <-c.answers:
-		case <-ctx.Done():
-			return 0, rank.Ended(ctx, c.rank.g)
-		case <-c.ctx.Done():
-			return 0, errors.Join(rank.Ended(c.ctx, c.rank.g), context.Cause(c.ctx))
+	select {
+	case a := <-c.answers:
+		c.staleness += float64(a.staleness) / float64(len(c.engine.buckets))
+		copy(data, a.params)
+		return nil
+	case <-ctx.Done():
+		return errors.Join(group.Barrier(ctx, c.g), context.Cause(ctx)) // which tells the others
+	case <-c.ctx.Done():
+		return errors.Join(group.Barrier(c.ctx, c.g), context.Cause(c.ctx))
+	}
+}
+
+// push gives a bucket's gradients to its server.
+func (c *client) push(bucket int, grads []byte) error {
+	to := bucket % c.servers()
+	if to != c.g.Rank() {
+		return c.send(to, message{pushed, int64(bucket), 0}, grads)
+	}
+	sh := c.shards[bucket]
+	room := sh.room()
+	if err := room.MutableBytes(func(into []byte) { copy(into, grads) }); err != nil {
+		return err
+	}
+	return c.take(sh, to, room)
+}
+
+// Parts implements [engine.Server]: a server writes the parameters of its buckets and their states, and the first one
+// the counters.
+func (c *client) Parts(steps int) (parts []checkpoint.Part, err error) {
+	all := c.engine.recipe.State()
+	add := func(at int, value *tensors.Tensor) {
+		parts = append(parts, checkpoint.Part{Spec: all[at], Value: value})
+	}
+	for b := range c.engine.buckets {
+		sh := c.shards[b]
+		if sh == nil {
+			continue
 		}
-		staleness += float64(a.staleness) / float64(len(buckets))
-		for _, place := range buckets[a.bucket].Places {
-			kind, data, err := rank.Memory(c.rank.state[place])
+		for i, at := range c.engine.places(b) {
+			value, err := sh.values[i].LocalClone()
 			if err != nil {
-				return 0, err
+				return nil, err
 			}
-			a.params = a.params[copy(rank.Bytes(kind, data), a.params):]
+			add(at, value)
+		}
+		if b == 0 {
+			add(len(all)-2, tensors.FromScalar(int32(steps)))
+			add(len(all)-1, tensors.FromScalar(int32(sh.updates)))
 		}
 	}
-	return staleness, nil
+	return parts, nil
 }
 
-// close ends what goes on between the ranks, which all call it. After an error it ends it for this rank.
-func (c *client) close(lost error) error {
-	err := lost
-	g, servers := c.rank.g, c.rank.servers()
-	tell := func(what, ranks int) {
+// Close implements [engine.Server]. After an error it ends what goes on for this rank alone.
+func (c *client) Close(lost error) error {
+	if c.cancel == nil || c.closed {
+		return nil
+	}
+	c.closed = true
+	err, servers := lost, c.servers()
+	tell := func(what int64, ranks int) {
 		for other := range ranks {
-			if other == g.Rank() || other >= servers && g.Rank() >= servers || err != nil {
-				continue
+			if err == nil && c.talks(other) {
+				err = c.send(other, message{what, 0, 0}, nil)
 			}
-			err = c.send(other, what, 0, 0, group.Call{})
 		}
 	}
 	tell(leaving, servers)
@@ -78,7 +151,7 @@ func (c *client) close(lost error) error {
 				close(out)
 			}
 		}
-		tell(closing, g.Size())
+		tell(closing, c.g.Size())
 	}
 	if err != nil {
 		c.cancel(err)
@@ -89,85 +162,10 @@ func (c *client) close(lost error) error {
 	}
 	c.cancel(nil)
 	for _, sh := range c.shards {
-		err = errors.Join(err, rank.Free(sh.values...), rank.Free(sh.waiting...))
+		err = errors.Join(err, sh.free())
 	}
 	if lost != nil {
 		return nil
 	}
 	return err
-}
-
-// send sends another rank a message, and the data of a call after it, where that has some.
-func (c *client) send(to, what, bucket int, staleness int64, data group.Call) error {
-	c.rank.sends[to] <- struct{}{}
-	defer func() { <-c.rank.sends[to] }()
-	g := c.rank.counted()
-	err := group.Send(c.ctx, g, []int64{int64(what), int64(bucket), staleness}, to)
-	if err == nil && data.In.Len > 0 {
-		err = g.Do(c.ctx, data)
-	}
-	c.note(err) // now: no other message may follow a half one
-	return err
-}
-
-// collect returns the whole state, from the servers that have its parts. It is a collective call.
-func (r *Rank) collect(ctx context.Context) (state []*tensors.Tensor, err error) {
-	if err := group.Barrier(ctx, r.g); err != nil { // then no server has anything to do
-		return nil, err
-	}
-	if state, err = r.zeros(); err != nil {
-		return nil, err
-	}
-	var updates int32
-	for b := range r.engine.buckets {
-		if err != nil {
-			break
-		}
-		var values []*tensors.Tensor
-		for _, at := range r.places(b) {
-			values = append(values, state[at])
-		}
-		owner, number := b%r.servers(), []int64{0}
-		if owner == r.g.Rank() {
-			own := r.client.shards[b]
-			err, number[0] = copyTo(values, own.values), own.updates
-		}
-		err = errors.Join(err, r.broadcast(ctx, values, owner), group.Broadcast(ctx, r.g, number, owner))
-		updates = int32(number[0])
-	}
-	_, _, counters := train.Tail(r.engine.recipe, state)
-	for i, n := range []int32{int32(r.steps), updates} {
-		counter, e := r.engine.backend.Put(n, r.device)
-		err = errors.Join(err, e, rank.Free(counters[i]))
-		counters[i] = counter
-	}
-	if err != nil {
-		return nil, errors.Join(err, rank.Free(state...))
-	}
-	return state, nil
-}
-
-// zeros is a state of zeros on the rank's device.
-func (r *Rank) zeros() (state []*tensors.Tensor, err error) {
-	for _, s := range r.engine.recipe.State() {
-		v, err := r.engine.backend.Put(tensors.FromShape(s.Shape), r.device)
-		if err != nil {
-			return nil, errors.Join(err, rank.Free(state...))
-		}
-		state = append(state, v)
-	}
-	return state, nil
-}
-
-// copyTo copies tensors into the memory of others.
-func copyTo(to, from []*tensors.Tensor) error {
-	for i := range to {
-		kind, a, err := rank.Memory(to[i])
-		_, b, e := rank.Memory(from[i])
-		if err = errors.Join(err, e); err != nil {
-			return err
-		}
-		copy(rank.Bytes(kind, a), rank.Bytes(kind, b))
-	}
-	return nil
 }

@@ -1,13 +1,20 @@
 package paramserver
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"time"
 
+	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -18,21 +25,23 @@ type Engine struct {
 	recipe  train.Recipe
 	options Options
 	policy  precision.Policy
-	model   chain.Model
-	tree    params.Tree // the parameters, in the types that they are kept in
-	passes  chain.Passes
-	kinds   chain.Kinds
-	all     [][]int // by block: the places of its parameters
+	plan    *step.Plan // of one rank, which updates by itself, in buckets
+	members [][]int
+	buckets []ddp.Bucket
+	updates []*xla.Portable // of the buckets, and
+	sum     *xla.Portable   // of their gradients
 
-	once     sync.Once // for what follows
-	failed   error
-	buckets  []ddp.Bucket
-	slots    []slot // of the parameters: where their gradients lie
-	blocks   []*block
-	servers  []*xla.Portable // the updates of the buckets, and
-	sum      *xla.Portable   // of their gradients
-	programs []*xla.Portable // all of them
+	mu      sync.Mutex
+	workers map[int]*engine.Programs // by the size of the group
+	closed  bool
 }
+
+// BetweenRanks is the name, in a rank's Traffic, of what it has sent to the others, as worker and as server, since the
+// step before.
+const BetweenRanks = "servers"
+
+// patience is how long a pass may take, with its compilation.
+const patience = time.Hour
 
 // NewEngine makes the engine of a recipe, whose model is best a chain of blocks (chain.Chained, as gpt.Config is):
 // any other is one block. Programs are compiled when they are first run. Options, a recipe or a model that are not
@@ -48,45 +57,104 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 	if err != nil {
 		return nil, err
 	}
-	r.Model = model // whose parameters may be in another order
-	e := &Engine{backend: backend, recipe: r, options: o.withDefaults(), policy: r.Policy(), model: model}
-	e.tree = model.Params().As(e.policy.Params)
-	e.passes = chain.Passes{Model: model, Precision: e.policy, Keep: !o.Recompute}
-	e.all, _ = model.Homes()
-	return e, nil
+	r.Model, r.Precision = model, r.Policy() // whose parameters may be in another order
+	if r.Precision.Reduce.IsHalfPrecision() {
+		r.Precision.Reduce = r.Precision.Params // the parameters come back in the gradients' place
+	}
+	o = o.withDefaults()
+	e := &Engine{backend: backend, recipe: r, options: o, policy: r.Precision, workers: map[int]*engine.Programs{}}
+	e.plan, e.members = engine.Serial(model, o.Accumulate)
+	e.plan.Name = "parameter servers"
+	if o.Recompute {
+		e.plan = recompute.Blocks(e.plan)
+	}
+	tree := model.Params().As(e.policy.Reduce)
+	var bytes []int64
+	for _, s := range tree {
+		bytes = append(bytes, s.Bytes())
+	}
+	e.plan, e.members = ddp.IntoBuckets(e.plan, e.members, bytes, o.BucketBytes)
+	for _, places := range e.members {
+		b := ddp.Bucket{Places: places}
+		for _, at := range places {
+			b.Params, b.Offsets = append(b.Params, tree[at]), append(b.Offsets, b.Size)
+			b.Size += tree[at].Size()
+		}
+		e.buckets = append(e.buckets, b)
+	}
+	return e, e.compileServers()
 }
 
-// prepare lays out the buckets and makes the programs, once.
-func (e *Engine) prepare() error {
-	e.once.Do(func() {
-		e.buckets = ddp.Buckets(e.tree, e.policy.Reduce, e.options.BucketBytes)
-		e.slots = slots(e.buckets, len(e.tree))
-		e.failed = e.compile()
+// planOf is what each of so many ranks does in a step: what its hook takes in place of a sum over them is for the
+// servers.
+func (e *Engine) planOf(ranks int) *step.Plan {
+	p := e.plan.Copies(ranks, BetweenRanks)
+	all := make([]int, ranks)
+	for i := range all {
+		all[i] = i
+	}
+	p.Axes = []step.Axis{{Name: BetweenRanks, Size: ranks, Groups: [][]int{all}}} // of one rank, too
+	for u := range p.Units {
+		p.Units[u].Reduce = []string{BetweenRanks}
+	}
+	return ddp.Average(p, true, false)
+}
+
+// programs are those of the workers in a group of so many ranks.
+func (e *Engine) programs(ranks int) (*engine.Programs, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, errors.New("paramserver: the engine is closed: make another")
+	}
+	if p := e.workers[ranks]; p != nil {
+		return p, nil
+	}
+	serve := func() engine.Server { return &client{engine: e} }
+	p, err := engine.New(e.backend, engine.Spec{
+		Recipe: e.recipe, Plans: []*step.Plan{e.planOf(ranks)}, Members: e.members,
+		Options: engine.Options{Serve: serve, Sum: true, Blockwise: true, Timeout: patience, Trace: e.options.Trace},
 	})
-	return e.failed
+	if err == nil {
+		e.workers[ranks] = p
+	}
+	return p, err
 }
 
-// Buckets returns the buckets of the gradients, in the order in which they are filled; nil before a rank has joined.
+// Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all
+// ranks get rank 0's state, which is the recipe's initial one. Servers run until the rank is closed or the context
+// ends.
+func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
+	if servers := e.options.Servers; servers > g.Size() {
+		return nil, fmt.Errorf("paramserver: Options.Servers is %d in a group of %d ranks: "+
+			"set it to at most that, or to 0 for all", servers, g.Size())
+	}
+	p, err := e.programs(g.Size())
+	if err != nil {
+		return nil, err
+	}
+	worker, err := p.Join(ctx, g, device)
+	if err != nil {
+		return nil, err
+	}
+	return &Rank{worker, worker.Server().(*client)}, nil
+}
+
+// Buckets returns the buckets of the gradients, in the order in which they are filled.
 func (e *Engine) Buckets() []ddp.Bucket { return e.buckets }
 
 // Close frees the programs, once none of them runs.
 func (e *Engine) Close() {
-	e.once.Do(func() { e.failed = errors.New("paramserver: the engine is closed: make another") })
-	for _, p := range e.programs {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	for _, p := range e.workers {
+		p.Close()
+	}
+	for _, p := range append(e.updates, e.sum) {
 		p.Close()
 	}
 }
 
-// slot is where a gradient lies.
-type slot struct{ bucket, offset int }
-
-// slots returns where the gradient of each of a number of parameters lies.
-func slots(buckets []ddp.Bucket, parameters int) []slot {
-	at := make([]slot, parameters)
-	for b, bucket := range buckets {
-		for k, place := range bucket.Places {
-			at[place] = slot{b, bucket.Offsets[k]}
-		}
-	}
-	return at
-}
+// own lists a bucket's parameters in the type that they are kept in.
+func (e *Engine) own(bucket int) params.Tree { return e.buckets[bucket].Params.As(e.policy.Params) }

@@ -126,17 +126,17 @@ func TestCancelledStep(t *testing.T) {
 	}
 }
 
-// TestFailedSave has a rank die while servers give rank 0 what there is to save.
+// TestFailedSave has a rank die while the ranks agree on what they save.
 func TestFailedSave(t *testing.T) {
 	const form = "servers"
 	e := warm(t, form)
-	for n := range 2 * len(e.Buckets()) {
+	for n := range 6 {
 		leaks := devicetest.NoLeaks(t, threeDevices())
 		ranks, errs := make([]*paramserver.Rank, world), make([]error, world)
 		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
 			me := g.Rank()
 			view := &trap{Group: g, strike: func() error { return traintest.ErrLuck },
-				on: func(call group.Call) bool { return call.Kind == group.KindBroadcast }}
+				on: func(call group.Call) bool { return call.Kind == group.KindAllGather }}
 			if ranks[me], err = e.Join(ctx, view, me); err != nil {
 				return err
 			}
@@ -148,11 +148,11 @@ func TestFailedSave(t *testing.T) {
 		})
 		for _, r := range []int{0, 2} {
 			if err := (faultCase{victim: 1}).names(errs[r]); err != nil {
-				t.Errorf("broadcast %d: rank %d: %v", n, r, err)
+				t.Errorf("call %d: rank %d: %v", n, r, err)
 			}
 		}
 		if !strings.Contains(errs[1].Error(), traintest.ErrLuck.Error()) {
-			t.Errorf("broadcast %d: rank 1: %v", n, errs[1])
+			t.Errorf("call %d: rank 1: %v", n, errs[1])
 		}
 		for _, rank := range ranks {
 			rank.Close()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -92,8 +93,8 @@ func TestRefused(t *testing.T) {
 		"clipping":     {clipped, paramserver.Options{}, 4, "cannot clip"},
 		"scaling":      {scaled, paramserver.Options{}, 4, "scale losses"},
 		"no model":     {train.Recipe{Rule: optim.SGD(1)}, paramserver.Options{}, 4, "no model"},
-		"rows":         {plain, paramserver.Options{}, 3, "3 rows is not divisible by 2 ranks"},
-		"micro":        {plain, paramserver.Options{Accumulate: 2}, 2, "not divisible by 2 ranks with 2 micro-batches"},
+		"rows":         {plain, paramserver.Options{}, 3, "3 rows for 2 devices"},
+		"micro":        {plain, paramserver.Options{Accumulate: 2}, 2, "2 rows for 2 devices with other rows and 2 micro-batches"},
 		"picky":        {picky, paramserver.Options{}, 4, "not this batch"},
 		"unlike":       {unlike, paramserver.Options{}, 4, "not one function"},
 	} {
@@ -167,3 +168,25 @@ func TestAsync(t *testing.T) {
 type lonely struct{ group.Group }
 
 func (lonely) Do(context.Context, group.Call) error { return nil }
+
+// TestKinds trains in the types that precisions keep and sum in, and a model with buffers: within rounding what one device learns.
+func TestKinds(t *testing.T) {
+	const world, steps = 3, 4
+	backend := devicetest.Open(t, world)
+	mixed, pure := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(1e-2)}, train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.1)}
+	mixed.Precision, _ = precision.ParsePolicy("bf16")
+	mixed.Precision.Reduce = dtypes.BFloat16
+	pure.Precision, _ = precision.ParsePolicy("bf16-pure")
+	for name, c := range map[string]struct {
+		recipe train.Recipe
+		units  float64 // of float32, of which a bfloat16's last place has 2¹⁶
+	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16}, "buffers": {train.Recipe{Model: toy.Buffered(0.5), Rule: optim.AdamW(1e-2)}, 8}} {
+		recipe := c.recipe
+		want, _ := traintest.Alone(t, backend, recipe, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 4*world) })
+		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2}
+		got := together(t, newEngine(t, backend, recipe, o), world, steps, toySource(4*world))[0]
+		if off := traintest.Apart(t, want, got.params); !(off <= c.units) {
+			t.Errorf("%s: %g units from one device", name, off)
+		}
+	}
+}

@@ -14,10 +14,12 @@ import (
 // Options say how workers and servers train together. The zero value has a server on each rank, which waits for the
 // gradients of all ranks at each step.
 type Options struct {
-	// Async applies a rank's gradient when it comes, to parameters that others may have changed since the rank pulled them:
-	// nobody waits for the others (Dean et al. 2012, "Large Scale Distributed Deep Networks", §4.1). No run is like another.
+	// Async applies a rank's gradient when it comes, to parameters that others may have changed since the rank pulled
+	// them: nobody waits for the others (Dean et al. 2012, "Large Scale Distributed Deep Networks", §4.1). No run is
+	// like another.
 	Async bool
-	// Servers is on how many ranks, from rank 0 on, there is a parameter server; 0 is on all. Buckets are theirs in turn.
+	// Servers is on how many ranks, from rank 0 on, there is a parameter server; 0 is on all. Buckets are theirs in
+	// turn.
 	Servers int
 	// BucketBytes is the largest size of a bucket, in which gradients are pushed and parameters pulled; 0 is
 	// ddp.DefaultBucketBytes.
@@ -31,9 +33,10 @@ type Options struct {
 	// Recompute has the backward pass compute each block again from its input. Otherwise the products and the like
 	// that it needs are kept from the forward pass.
 	Recompute bool
-	// Trace, where it is not nil, gets spans of the rank on the streams of package trace: Compute (forward and backward
-	// passes, the server's updates), Send (gradients), Wait (for parameters), Copy (of batches); and the counter "bytes
-	// communicated", of what was given to the group.
+	// Trace, where it is not nil, gets a span for each operation of the rank's plan, on the streams of package trace:
+	// Compute (passes, and the server's updates), Reduce (gradients pushed and parameters pulled) and Wait (for that);
+	// and counters of the bytes held of each kind, and of the "bytes communicated" so far, of all that the rank has
+	// sent.
 	Trace *trace.Recorder
 }
 

@@ -51,10 +51,8 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 			return err
 		}
 		ranks[me] = rank
-		if last != nil && me == 0 {
+		if last != nil {
 			err = rank.Load(ctx, last)
-		} else if last != nil { // the others get it from rank 0
-			err = rank.Load(ctx, nil)
 		}
 		for err == nil && rank.Steps() < l.to {
 			step := rank.Steps()

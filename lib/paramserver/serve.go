@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/internal/rank"
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Ranks with parameters to serve, and their clients, send each other messages: three words, and the data that the first of
-// them announces. Any pair of ranks of which one has a server may send some, both ways, so that each rank listens to
+// Ranks with parameters to serve, and their clients, send each other messages: three words, and the data that the first
+// of them announces. Any pair of ranks of which one has a server may send some, both ways, so that each rank listens to
 // each of these others from beginning to end.
 const (
 	pushed   = iota // bucket, 0: its gradients follow
@@ -25,56 +23,29 @@ const (
 
 type message = [3]int64
 
-// client is a rank's side of parameter servers, with the server that it has itself.
-type client struct {
-	rank    *Rank
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	shards  map[int]*shard // that it serves, by bucket
-	asked   int            // buckets that were pushed and not pulled
-	answers chan answer    // to this rank
-	out     []chan answer  // to others, by rank
-	loops   sync.WaitGroup
-	left    sync.WaitGroup // the workers of this server
+// servers is on how many ranks there is a server. Bucket b is that of rank b modulo servers.
+func (c *client) servers() int {
+	if n := c.engine.options.Servers; n > 0 {
+		return n
+	}
+	return c.g.Size()
 }
 
-// serve starts the rank's server and its client at a state that lies on its device. It takes the state.
-func (r *Rank) serve(ctx context.Context, state []*tensors.Tensor) error {
-	err := r.engine.prepare()
-	if r.client != nil && err == nil { // all ranks are here, and none has anything to push
-		err = r.client.close(nil)
-	}
-	if err != nil {
-		return errors.Join(err, rank.Free(state...))
-	}
-	buckets := len(r.engine.buckets)
-	c := &client{rank: r, shards: map[int]*shard{}, answers: make(chan answer, buckets)}
-	c.ctx, c.cancel = context.WithCancelCause(ctx)
-	r.client = c
-	for b := range r.engine.buckets {
-		if b%r.servers() == r.g.Rank() && err == nil {
-			c.shards[b], err = newShard(r, b, state)
-		}
-	}
-	if err == nil {
-		c.listen(buckets)
-	}
-	old, n := r.state, len(r.engine.tree)
-	r.state = state[:n:n]
-	return errors.Join(err, rank.Free(old...), rank.Free(state[n:]...))
+// talks says whether the rank and another have anything to say to each other: one of them has a server.
+func (c *client) talks(other int) bool {
+	return other != c.g.Rank() && min(other, c.g.Rank()) < c.servers()
 }
 
 // listen starts what goes on between this rank and the others.
-func (c *client) listen(buckets int) {
-	g, servers := c.rank.g, c.rank.servers()
-	c.out = make([]chan answer, g.Size())
-	for other := range g.Size() {
-		if other == g.Rank() || other >= servers && g.Rank() >= servers {
+func (c *client) listen() {
+	c.out = make([]chan answer, c.g.Size())
+	for other := range c.out {
+		if !c.talks(other) {
 			continue
 		}
-		if g.Rank() < servers {
+		if c.g.Rank() < c.servers() {
 			c.left.Add(1)
-			c.out[other] = make(chan answer, buckets)
+			c.out[other] = make(chan answer, 1)
 			c.loops.Go(func() { c.note(c.answer(other)) })
 		}
 		c.loops.Go(func() { c.note(c.receive(other)) })
@@ -88,12 +59,24 @@ func (c *client) note(err error) {
 	}
 }
 
+// send sends another rank a message, and the data that it announces.
+func (c *client) send(to int, m message, data []byte) error {
+	c.sends[to] <- struct{}{}
+	defer func() { <-c.sends[to] }()
+	err := group.Send(c.ctx, c.g, m[:], to)
+	if err == nil && len(data) > 0 {
+		err = group.Send(c.ctx, c.g, data, to)
+	}
+	c.note(err) // now: no other message may follow a half one
+	return err
+}
+
 // receive takes what another rank sends, until it closes. It waits for as long as it takes: a rank that is late is
 // noticed, and named, where all wait for it.
 func (c *client) receive(from int) error {
 	ctx, cancel := context.WithTimeout(c.ctx, 1000*time.Hour)
 	defer cancel()
-	g, here := c.rank.g, true
+	here := true
 	defer func() {
 		if here && c.out[from] != nil {
 			c.left.Done()
@@ -101,7 +84,7 @@ func (c *client) receive(from int) error {
 	}()
 	for {
 		var m message
-		if err := group.Recv(ctx, g, m[:], from); err != nil {
+		if err := group.Recv(ctx, c.g, m[:], from); err != nil {
 			return err
 		}
 		switch m[0] {
@@ -110,19 +93,18 @@ func (c *client) receive(from int) error {
 			if sh == nil {
 				return fmt.Errorf("rank %d pushed bucket %d, which is not served here", from, m[1])
 			}
-			into, kind, data, err := sh.room()
+			room := sh.room()
+			var own error
+			err := room.MutableBytes(func(into []byte) { own = group.Recv(ctx, c.g, into, from) })
+			if err = errors.Join(err, own); err == nil {
+				err = c.take(sh, from, room)
+			}
 			if err != nil {
 				return err
 			}
-			if err := g.Do(ctx, group.Call{Kind: group.KindRecv, Type: kind, Peer: from, Out: data}); err != nil {
-				return errors.Join(err, rank.Free(into))
-			}
-			if err := c.take(sh, from, into); err != nil {
-				return err
-			}
 		case answered:
-			a := answer{int(m[1]), m[2], make([]byte, c.rank.engine.own(int(m[1])).Bytes())}
-			if err := group.Recv(ctx, g, a.params, from); err != nil {
+			a := answer{int(m[1]), m[2], make([]byte, c.engine.buckets[m[1]].Bytes())}
+			if err := group.Recv(ctx, c.g, a.params, from); err != nil {
 				return err
 			}
 			c.answers <- a
@@ -139,7 +121,7 @@ func (c *client) receive(from int) error {
 func (c *client) take(sh *shard, worker int, grads *tensors.Tensor) error {
 	answers, err := sh.take(worker, grads)
 	for w, a := range answers {
-		if w == c.rank.g.Rank() {
+		if w == c.g.Rank() {
 			c.answers <- a
 		} else {
 			c.out[w] <- a
@@ -156,7 +138,7 @@ func (c *client) answer(to int) error {
 			if !more {
 				return nil
 			}
-			if err := c.send(to, answered, a.bucket, a.staleness, group.SendCall(a.params, to)); err != nil {
+			if err := c.send(to, message{answered, int64(a.bucket), a.staleness}, a.params); err != nil {
 				return err
 			}
 		case <-c.ctx.Done():

@@ -30,8 +30,15 @@ func sent(t *testing.T, e *paramserver.Engine, world, rows int) []plan.Load {
 					return err
 				}
 			}
+			traffic, err := rank.Traffic()
+			if err != nil {
+				return err
+			}
 			if err := rank.Close(); err != nil {
 				return err
+			}
+			if n := traffic[paramserver.BetweenRanks]; n == 0 || n > int64(g.Total().Bytes) {
+				t.Errorf("rank %d: %d bytes of traffic in a step, and %d were sent in all", g.Rank(), n, g.Total().Bytes)
 			}
 			own, total := &loads[g.Rank()], g.Total()
 			own.Messages, own.Bytes = total.Messages-own.Messages, total.Bytes-own.Bytes
