@@ -25,8 +25,8 @@ import (
 // Plugin is the devices that tests run on: CPUs, or what $SHARDBOOK_PLUGIN says.
 func Plugin() string { return cmp.Or(os.Getenv(plugin.Env), string(plugin.CPU)) }
 
-// Open returns n devices that all tests of the process share: each backend compiles canaries first. Where there are fewer
-// GPUs, the test is skipped.
+// Open returns n devices that all tests of the process share: each backend compiles canaries first. Where there are
+// fewer GPUs, the test is skipped.
 func Open(t testing.TB, n int) *xla.Backend {
 	t.Helper()
 	opening, _ := shared.LoadOrStore(n, sync.OnceValues(func() (*xla.Backend, error) { return open(n) }))
@@ -85,7 +85,8 @@ func Call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*ten
 }
 
 // CallOn is Call on another backend.
-func CallOn(backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
+func CallOn(backend compute.Backend, fn func([]*graph.Node) []*graph.Node,
+	args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
 	exec, err := graph.NewExec(backend, fn)
 	if err != nil {
 		return nil, err
@@ -98,12 +99,13 @@ func CallOn(backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args 
 const EnvXLA = "SHARDBOOK_TEST_XLA"
 
 // quickly are XLA's flags that make it compile in half the time.
-const quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
+const quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true " +
+	"--xla_cpu_parallel_codegen_split_count=1"
 
-// CompileQuickly has XLA spend less on machine code, for tests that compile far more than they run: compiling takes half the
-// time. XLA plans the same temporary memory (TestTemporariesAtBothLevels in lib/memest). It is for TestMain, before anything
-// opens a device. With $SHARDBOOK_TEST_XLA=default it leaves XLA as it is for users, also in a process that one which compiles
-// quickly has started.
+// CompileQuickly has XLA spend less on machine code, for tests that compile far more than they run: compiling takes
+// half the time. XLA plans the same temporary memory (TestTemporariesAtBothLevels in lib/memest). It is for TestMain,
+// before anything opens a device. With $SHARDBOOK_TEST_XLA=default it leaves XLA as it is for users, also in a process
+// that one which compiles quickly has started.
 func CompileQuickly() {
 	flags := strings.Replace(os.Getenv("XLA_FLAGS"), quickly, "", 1)
 	if !AsUsersDo() {
@@ -124,9 +126,9 @@ func AsUsersDo() bool {
 	}
 }
 
-// CompiledAsUsersDo runs the test again in a process whose programs are compiled as they are for users, and reports whether this
-// one is it: XLA reads its flags once in a process, and a test that computes for long takes many times as long with what is
-// compiled quickly.
+// CompiledAsUsersDo runs the test again in a process whose programs are compiled as they are for users, and reports
+// whether this one is it: XLA reads its flags once in a process, and a test that computes for long takes many times as
+// long with what is compiled quickly.
 func CompiledAsUsersDo(t *testing.T) bool {
 	t.Helper()
 	if AsUsersDo() {

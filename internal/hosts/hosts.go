@@ -1,4 +1,5 @@
-// Package hosts gives tests several hosts on one Linux machine: network namespaces that see each other and nothing else.
+// Package hosts gives tests several hosts on one Linux machine: network namespaces that see each other and nothing
+// else.
 package hosts
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// Hosts are network namespaces, each with a name, an address and a cable to a switch that all of them share, and no way out.
-// They share processors, files and users with the machine.
+// Hosts are network namespaces, each with a name, an address and a cable to a switch that all of them share, and no way
+// out. They share processors, files and users with the machine.
 type Hosts struct {
 	t      testing.TB
 	prefix string // of all names
@@ -27,12 +28,12 @@ type Hosts struct {
 // serial numbers the Hosts of a process.
 var serial atomic.Int32
 
-// Network is the network of the hosts, as Open MPI's options take it. That of other Hosts has the same addresses, but is
-// another.
+// Network is the network of the hosts, as Open MPI's options take it. That of other Hosts has the same addresses, but
+// is another.
 const Network = "10.77.0.0/24"
 
-// New makes n hosts, from 1 to 250, which go with the test, together with the processes that still run on them. It skips the
-// test where only root could, or where the system has no network namespaces.
+// New makes n hosts, from 1 to 250, which go with the test, together with the processes that still run on them. It
+// skips the test where only root could, or where the system has no network namespaces.
 func New(t testing.TB, n int) *Hosts {
 	t.Helper()
 	if n < 1 || n > 250 {
@@ -130,7 +131,8 @@ func (h *Hosts) Wait() {
 		for _, name := range h.names {
 			for _, pid := range pids(name) {
 				command, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
-				busy = append(busy, fmt.Sprintf("%s: process %s, %.200q", name, pid, strings.ReplaceAll(string(command), "\x00", " ")))
+				busy = append(busy, fmt.Sprintf("%s: process %s, %.200q", name, pid,
+					strings.ReplaceAll(string(command), "\x00", " ")))
 			}
 		}
 		if len(busy) == 0 {

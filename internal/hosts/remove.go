@@ -21,8 +21,8 @@ const (
 	etcs       = "/etc/netns"
 )
 
-// remove ends what runs in the namespaces whose names begin with a prefix, and removes them. It goes on where something fails:
-// what is left is removed by the next test.
+// remove ends what runs in the namespaces whose names begin with a prefix, and removes them. It goes on where something
+// fails: what is left is removed by the next test.
 func remove(prefix string) {
 	found, _ := filepath.Glob(filepath.Join(namespaces, prefix+"-*"))
 	for _, path := range found {

@@ -32,7 +32,8 @@ except ImportError:
 // environments and is at least as new as least, such as "3.10". An error says what is
 // missing and how to get it.
 func Find(ctx context.Context, least string) (path, version string, err error) {
-	err = errors.New("no python3 on the PATH: install Python " + least + " or newer (Debian, Ubuntu: apt-get install python3 python3-venv)")
+	err = errors.New("no python3 on the PATH: install Python " + least +
+		" or newer (Debian, Ubuntu: apt-get install python3 python3-venv)")
 	for _, name := range []string{"python3", "python"} {
 		found, lookErr := exec.LookPath(name)
 		if lookErr != nil {
@@ -46,7 +47,8 @@ func Find(ctx context.Context, least string) (path, version string, err error) {
 		case said[2] != "True":
 			err = fmt.Errorf("%s is Python %s, need %s or newer: install one and put it on the PATH", found, said[1], least)
 		case said[3] != "venv":
-			err = fmt.Errorf("%s (Python %s) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv)", found, said[1])
+			err = fmt.Errorf("%s (Python %s) has no venv module: install it (Debian, Ubuntu: apt-get "+
+				"install python3-venv)", found, said[1])
 		default:
 			return said[0], said[1], nil
 		}
@@ -69,7 +71,8 @@ func Packages(requirements string) (count int) {
 
 // Install makes an environment in dir with the packages that requirements pin with
 // hashes. The options are added to pip's.
-func Install(ctx context.Context, interpreter, dir, requirements string, report cache.Progress, options ...string) error {
+func Install(ctx context.Context, interpreter, dir, requirements string, report cache.Progress,
+	options ...string) error {
 	total := Packages(requirements)
 	report(0, total, "making a Python environment")
 	if err := (command.Command{Name: interpreter, Args: []string{"-I", "-m", "venv", dir}}).Run(ctx); err != nil {

@@ -21,8 +21,8 @@ type Omission struct {
 	What    string
 }
 
-// go test shows nothing of what a package's tests say while they pass. So each package leaves its notes in a file, which its
-// next run replaces, and package tests, the last of all, prints them.
+// go test shows nothing of what a package's tests say while they pass. So each package leaves its notes in a file,
+// which its next run replaces, and package tests, the last of all, prints them.
 
 // Records is the folder of these files, of the quick tier or of the full one: of this checkout only.
 func Records() (string, error) {
@@ -41,7 +41,8 @@ func Records() (string, error) {
 	return filepath.Join(root, "tests", strings.ReplaceAll(checkout, string(filepath.Separator), "%"), tier), nil
 }
 
-// where returns the repository's folder, and the path below it of the folder that the test was started in, which is its package's.
+// where returns the repository's folder, and the path below it of the folder that the test was started in, which is its
+// package's.
 func where() (checkout, at string, err error) {
 	started, err := startedIn()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// OpenMPI finds Open MPI, or installs it. A machine without it and without the means to get it skips the test; CI and root
-// never do.
+// OpenMPI finds Open MPI, or installs it. A machine without it and without the means to get it skips the test; CI and
+// root never do.
 func OpenMPI(t *testing.T) {
 	t.Helper()
 	if err := openMPI(); err != nil {
@@ -41,7 +41,8 @@ var openMPI = sync.OnceValue(func() error {
 	return find()
 })
 
-// BuildRanks builds the test program of the package in the working directory with the tag mpi into a folder, for [Ranks] to run.
+// BuildRanks builds the test program of the package in the working directory with the tag mpi into a folder, for
+// [Ranks] to run.
 func BuildRanks(t *testing.T, folder string) (path string) {
 	t.Helper()
 	OpenMPI(t)
@@ -52,9 +53,9 @@ func BuildRanks(t *testing.T, folder string) (path string) {
 	return path
 }
 
-// Ranks runs a command that starts ranks, such as mpirun, with a setting in the environment that tells them what they are. It has a
-// process group of its own and four minutes; then it is told to end, and ten seconds later killed. The state is nil if it
-// could not be started.
+// Ranks runs a command that starts ranks, such as mpirun, with a setting in the environment that tells them what they
+// are. It has a process group of its own and four minutes; then it is told to end, and ten seconds later killed. The
+// state is nil if it could not be started.
 func Ranks(t *testing.T, setting string, command ...string) (output string, state *os.ProcessState, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)

@@ -5,9 +5,10 @@ import (
 	"testing"
 )
 
-// Pairwise returns all cases in the full tier. In the quick one it returns enough that every two values of two factors that
-// meet in some case meet in one that is returned (a covering array of strength 2), and notes the rest as left out. Most faults of
-// options that are combined show with two of them (Kuhn, Wallace and Gallo, IEEE Transactions on Software Engineering 30(6), 2004).
+// Pairwise returns all cases in the full tier. In the quick one it returns enough that every two values of two factors
+// that meet in some case meet in one that is returned (a covering array of strength 2), and notes the rest as left out.
+// Most faults of options that are combined show with two of them (Kuhn, Wallace and Gallo, IEEE Transactions on
+// Software Engineering 30(6), 2004).
 func Pairwise[T any](t testing.TB, cases []T, factors func(T) []any) []T {
 	t.Helper()
 	if Full() {

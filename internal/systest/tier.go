@@ -13,8 +13,8 @@ import (
 // everybody else the quick tier.
 const EnvTier = "SHARDBOOK_TEST"
 
-// Full reports whether everything is to be tested: all layouts, all notebooks, the image, the browser, hosts. The quick tier
-// tests every technique and every library, with fewer cases.
+// Full reports whether everything is to be tested: all layouts, all notebooks, the image, the browser, hosts. The quick
+// tier tests every technique and every library, with fewer cases.
 func Full() bool {
 	switch tier := os.Getenv(EnvTier); tier {
 	case "full":
@@ -66,13 +66,15 @@ func LeftOut(t testing.TB, what string) {
 	t.Log("left to the full tier:", what)
 }
 
-// Skip skips a test for a reason, and notes it for the table that a run of all tests ends with. In CI only what allowed.txt
-// lists may be skipped; all else fails, but for what the quick tier leaves to the full one.
+// Skip skips a test for a reason, and notes it for the table that a run of all tests ends with. In CI only what
+// allowed.txt lists may be skipped; all else fails, but for what the quick tier leaves to the full one.
 func Skip(t testing.TB, why Reason, what any) {
 	t.Helper()
 	note(t, why, fmt.Sprint(what))
-	if line := allowedLine(t, why); os.Getenv("CI") != "" && why != Tier && !slices.Contains(strings.Split(allowed, "\n"), line) {
-		t.Fatalf("skipped (%v): give CI what it needs, or allow it with the line %q in internal/systest/allowed.txt", what, line)
+	if line := allowedLine(t, why); os.Getenv("CI") != "" && why != Tier &&
+		!slices.Contains(strings.Split(allowed, "\n"), line) {
+		t.Fatalf("skipped (%v): give CI what it needs, or allow it with the line %q in internal/systest/allowed.txt",
+			what, line)
 	}
 	t.Skipf("%s: %v", why, what)
 }

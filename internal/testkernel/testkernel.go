@@ -21,8 +21,8 @@ import (
 const Part = 64
 
 // Affine and Parabola take x, of any shape, and the numbers factor and offset, all float32. They give, of x's shape,
-// factor·x + offset and factor·x² + offset, and the sums of each Part elements of that in row-major order and of what is
-// left, perhaps nothing. A factor that is not a number is an error.
+// factor·x + offset and factor·x² + offset, and the sums of each Part elements of that in row-major order and of what
+// is left, perhaps nothing. A factor that is not a number is an error.
 var (
 	Affine   = xla.NewKernel("shardbook_test_affine", C.affine_address())
 	Parabola = xla.NewKernel("shardbook_test_parabola", C.parabola_address())

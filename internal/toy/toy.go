@@ -15,8 +15,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Model is a perceptron of four layers, which compiles fast. One of its parameters is not used at all, and one twice if it is
-// tied.
+// Model is a perceptron of four layers, which compiles fast. One of its parameters is not used at all, and one twice if
+// it is tied.
 func Model(tied bool) chain.Model { return Layers(4, tied) }
 
 // Layers is Model with another number of layers, at least 2, of which those between the first and the last are twins.
@@ -24,11 +24,12 @@ func Layers(n int, tied bool) chain.Model {
 	const width = 6
 	layer := func(name, kind string, in, out int) chain.Block {
 		tree := params.Tree{params.New(name+".w", dtypes.Float32, in, out), params.New(name+".b", dtypes.Float32, out)}
-		return chain.Block{Name: name, Kind: kind, Params: tree, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-			w := p.Get(name + ".w")
-			x = graph.ConvertDType(x, w.DType())
-			return graph.Tanh(graph.Add(graph.Dot(x, w).Product(), graph.ExpandLeftToRank(p.Get(name+".b"), 2)))
-		}}
+		return chain.Block{Name: name, Kind: kind, Params: tree,
+			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
+				w := p.Get(name + ".w")
+				x = graph.ConvertDType(x, w.DType())
+				return graph.Tanh(graph.Add(graph.Dot(x, w).Product(), graph.ExpandLeftToRank(p.Get(name+".b"), 2)))
+			}}
 	}
 	scale := params.New("scale", dtypes.Float32)
 	first, last := layer("in", "", 4, width), layer("out", "", width, 3)

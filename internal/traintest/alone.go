@@ -1,5 +1,5 @@
-// Package traintest has what tests of ranks that train have in common: training on one device to compare with, by how much results
-// differ, and faults.
+// Package traintest has what tests of ranks that train have in common: training on one device to compare with, by how
+// much results differ, and faults.
 package traintest
 
 import (
@@ -41,7 +41,8 @@ func One(t testing.TB, backend *xla.Backend, recipe train.Recipe) *train.Run {
 }
 
 // Alone trains on one device, and returns the parameters and what each step reported.
-func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int, batches Batches) (Named, []train.Metrics) {
+func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int,
+	batches Batches) (Named, []train.Metrics) {
 	t.Helper()
 	run := One(t, backend, recipe)
 	defer run.Close()
@@ -64,8 +65,8 @@ func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int, b
 	return named, all
 }
 
-// Apart is by how much two trees differ at most, in units in the last place of the largest parameter, in float32. NaNs fail the
-// test.
+// Apart is by how much two trees differ at most, in units in the last place of the largest parameter, in float32. NaNs
+// fail the test.
 func Apart(t testing.TB, a, b Named) float64 {
 	t.Helper()
 	var worst, largest float64
@@ -115,9 +116,9 @@ func Differ(a, b Named) string {
 	return ""
 }
 
-// Agree fails the test unless two trees have the same bits. Where programs are compiled as they are for users, XLA contracts
-// multiplications and additions, and vectorizes loops, as the program around them allows: there programs that are not the same
-// may differ by bound units in the last place of the largest parameter.
+// Agree fails the test unless two trees have the same bits. Where programs are compiled as they are for users, XLA
+// contracts multiplications and additions, and vectorizes loops, as the program around them allows: there programs that
+// are not the same may differ by bound units in the last place of the largest parameter.
 func Agree(t testing.TB, what string, a, b Named, bound float64) {
 	t.Helper()
 	name := Differ(a, b)

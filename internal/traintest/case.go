@@ -140,7 +140,8 @@ func (c Case) named(r int, err error) error {
 		return nil
 	}
 	failure := firstOf(err)
-	if failure == nil || failure.Seq == 0 || !strings.Contains(failure.Error(), fmt.Sprintf("%v #%d", failure.Kind, failure.Seq)) {
+	if failure == nil || failure.Seq == 0 || !strings.Contains(failure.Error(),
+		fmt.Sprintf("%v #%d", failure.Kind, failure.Seq)) {
 		return fmt.Errorf("rank %d: %w; that does not say in which operation a rank failed", r, err)
 	}
 	named := failure.Rank
@@ -156,7 +157,8 @@ func (c Case) named(r int, err error) error {
 	return nil
 }
 
-// firstOf is the failure that an error began with: a rank that fails by one is the reason of another, in another part of the group.
+// firstOf is the failure that an error began with: a rank that fails by one is the reason of another, in another part
+// of the group.
 func firstOf(err error) (first *group.Failure) {
 	for failure := first; errors.As(err, &failure); err = failure.Err {
 		first = failure

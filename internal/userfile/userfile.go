@@ -1,5 +1,5 @@
-// Package userfile opens files that a user names, who may name anything: only a regular file within a size is read or replaced, and
-// opening never waits. What is refused is refused with one sentence that has its path.
+// Package userfile opens files that a user names, who may name anything: only a regular file within a size is read or
+// replaced, and opening never waits. What is refused is refused with one sentence that has its path.
 package userfile
 
 import (
@@ -44,22 +44,25 @@ func ReadAll(r io.Reader, path string, most int64) ([]byte, error) {
 	return text, nil
 }
 
-// Append opens a file to add to its end, and creates it where there is none; one that is regular can be read and cut, too. It may also
-// be a pipe that somebody reads, a terminal or another device without blocks, which can only be written.
+// Append opens a file to add to its end, and creates it where there is none; one that is regular can be read and cut,
+// too. It may also be a pipe that somebody reads, a terminal or another device without blocks, which can only be
+// written.
 func Append(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err != nil || !isStream(info) {
 		return Edit(path, os.O_APPEND, math.MaxInt64)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ENXIO) {
-		return nil, fmt.Errorf("%s is a pipe or device that nobody reads: start its reader first, or choose a regular file", path)
+		return nil, fmt.Errorf("%s is a pipe or device that nobody reads: start its reader first, or "+
+			"choose a regular file", path)
 	}
 	return file, err
 }
 
 func isStream(info fs.FileInfo) bool { return info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) != 0 }
 
-// open looks at the file before it opens it, as opening alone does something to some devices, and again at what it opened.
+// open looks at the file before it opens it, as opening alone does something to some devices, and again at what it
+// opened.
 func open(path string, flags int, most int64) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil {
 		if err := check(path, info, most); err != nil {
@@ -101,7 +104,8 @@ func kind(mode fs.FileMode) string {
 	for _, k := range []struct {
 		bit  fs.FileMode
 		name string
-	}{{fs.ModeDir, "a folder"}, {fs.ModeNamedPipe, "a named pipe"}, {fs.ModeSocket, "a socket"}, {fs.ModeCharDevice, "a character device"},
+	}{{fs.ModeDir, "a folder"}, {fs.ModeNamedPipe, "a named pipe"}, {fs.ModeSocket, "a socket"},
+		{fs.ModeCharDevice, "a character device"},
 		{fs.ModeDevice, "a block device"}} {
 		if mode&k.bit != 0 {
 			return k.name

@@ -13,7 +13,8 @@ import (
 )
 
 // Custom returns what forward makes of the inputs, with the gradient that backward gives instead of the one that GoMLX
-// would derive: JAX's custom_vjp (https://docs.jax.dev/en/latest/notebooks/Custom_derivative_rules_for_Python_code.html).
+// would derive: JAX's custom_vjp
+// (https://docs.jax.dev/en/latest/notebooks/Custom_derivative_rules_for_Python_code.html).
 //
 // backward gets the inputs, the outputs and the gradients arriving at the outputs (zeros where none arrives), each of
 // its output's shape. It returns one gradient of its input's shape for each input, or nil where there is none; it
@@ -71,7 +72,8 @@ func hub(in, out []*graph.Node, backward func(in, out, v []*graph.Node) []*graph
 // ruleOf returns the rule of a node if it is a hub. A gradient function is all that GoMLX keeps with a node and its
 // copies; the mark's throws what it holds. Nothing else has a gradient function on a boolean.
 func ruleOf(node *graph.Node) (found rule, ok bool) {
-	if node.Type() != graph.NodeTypeOptimizationBarrier { // for GoMLX the copy of a barrier of one operand is its operand
+	// for GoMLX the copy of a barrier of one operand is its operand
+	if node.Type() != graph.NodeTypeOptimizationBarrier {
 		return rule{}, false
 	}
 	operands := node.Inputs()
@@ -87,7 +89,8 @@ func ruleOf(node *graph.Node) (found rule, ok bool) {
 // GoMLX has gradients by the type of a node. Other barriers keep theirs.
 func init() {
 	barrier := graph.VJPRegistration[graph.NodeTypeOptimizationBarrier]
-	graph.VJPRegistration[graph.NodeTypeOptimizationBarrier] = func(node *graph.Node, vs []*graph.Node, of shapes.Shape) []*graph.Node {
+	graph.VJPRegistration[graph.NodeTypeOptimizationBarrier] = func(node *graph.Node, vs []*graph.Node,
+		of shapes.Shape) []*graph.Node {
 		if r, ok := ruleOf(node); ok {
 			return r.gradients(node.Inputs(), vs)
 		}
@@ -100,7 +103,8 @@ func (r rule) gradients(operands, vs []*graph.Node) []*graph.Node {
 	out, in := operands[:r.outputs], operands[r.outputs:len(operands)-1]
 	gradients := r.backward(slices.Clone(in), slices.Clone(out), slices.Clone(vs[:r.outputs]))
 	if len(gradients) != len(in) {
-		panic(fmt.Errorf("autodiff: backward returned %d gradients for %d inputs: return one for each, or nil", len(gradients), len(in)))
+		panic(fmt.Errorf("autodiff: backward returned %d gradients for %d inputs: return one for each, or nil",
+			len(gradients), len(in)))
 	}
 	for i, g := range gradients {
 		switch {

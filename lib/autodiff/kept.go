@@ -14,8 +14,8 @@ import (
 
 // costly says of which operations the results are kept rather than made again. A barrier is a wish to keep something.
 //
-// It also says which are not to be copied: GoMLX's copy of an all-reduce or a barrier with one operand is that operand, and a
-// copied loop would go on taking old values from outside.
+// It also says which are not to be copied: GoMLX's copy of an all-reduce or a barrier with one operand is that operand,
+// and a copied loop would go on taking old values from outside.
 func costly(n *graph.Node) bool {
 	switch n.Type() {
 	case graph.NodeTypeDotGeneral, graph.NodeTypeConvGeneral, graph.NodeTypeFFT, graph.NodeTypeSort,
@@ -29,8 +29,8 @@ func costly(n *graph.Node) bool {
 
 func barrier(n *graph.Node) bool { return n.Type() == graph.NodeTypeOptimizationBarrier }
 
-// candidate is a value that may be kept. Its key says how it is made of the inputs, so that it is the same in each graph
-// that the function is built in; of values with equal keys the order is the same.
+// candidate is a value that may be kept. Its key says how it is made of the inputs, so that it is the same in each
+// graph that the function is built in; of values with equal keys the order is the same.
 type candidate struct {
 	node *graph.Node
 	key  uint64
@@ -85,7 +85,8 @@ func key(n *graph.Node, keys map[*graph.Node]uint64) uint64 {
 	return keys[n]
 }
 
-// numbered is what differs from graph to graph in a node's text: the numbers of nodes, and of functions that are called.
+// numbered is what differs from graph to graph in a node's text: the numbers of nodes, and of functions that are
+// called.
 var numbered = regexp.MustCompile(`#\d+|Call\([^,]*`)
 
 // how says how a node is made, but not of what.
@@ -115,7 +116,8 @@ func maker(n *graph.Node) (op *graph.Node, output int) {
 // neededBy chooses what the gradients need.
 func (p pass) neededBy(gradients []*graph.Node) choice {
 	all := p.candidates()
-	places := map[*graph.Node][]int{} // of a value, and of all values of an operation, whose gradient may take them by itself
+	// of a value, and of all values of an operation, whose gradient may take them by itself
+	places := map[*graph.Node][]int{}
 	var c choice
 	for i, a := range all {
 		places[a.node] = []int{i}
@@ -158,7 +160,8 @@ func (p pass) neededBy(gradients []*graph.Node) choice {
 func (p pass) choose(c choice) []*graph.Node {
 	all := p.candidates()
 	if !slices.EqualFunc(all, c.keys, func(a candidate, key uint64) bool { return a.key == key }) {
-		panic(errors.New("autodiff: Split's function builds another graph each time: have it depend on nothing but its arguments and their shapes"))
+		panic(errors.New("autodiff: Split's function builds another graph each time: have it depend on nothing but " +
+			"its arguments and their shapes"))
 	}
 	kept := make([]*graph.Node, len(c.kept))
 	for i, at := range c.kept {

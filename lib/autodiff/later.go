@@ -7,11 +7,11 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// BackwardFirst is Backward in two programs: it returns the gradients of the first inputs that Of lists, so many of them, and
-// what BackwardLater wants to make those of the others. So a stage of a pipeline sends the gradient of its input on, before it
-// makes those of its weights (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1). What is left for later is what is costly
-// of all that both need, chosen as Forward does, and what the first program multiplies, which it has in memory anyway: so the gradient
-// of each product's result is, which both multiply by something.
+// BackwardFirst is Backward in two programs: it returns the gradients of the first inputs that Of lists, so many of
+// them, and what BackwardLater wants to make those of the others. So a stage of a pipeline sends the gradient of its
+// input on, before it makes those of its weights (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1). What is left
+// for later is what is costly of all that both need, chosen as Forward does, and what the first program multiplies,
+// which it has in memory anyway: so the gradient of each product's result is, which both multiply by something.
 //
 // kept is what Forward kept, or nil, where nothing was: then what both need of the forward pass is left, too.
 //
@@ -22,8 +22,8 @@ func (s Split) BackwardFirst(first int, in, kept, v []*graph.Node) (grads, left 
 	return b.grads[:first], b.choose(want)
 }
 
-// BackwardLater returns the gradients of the inputs that Of lists from place first on, given what BackwardFirst was, and what
-// it left.
+// BackwardLater returns the gradients of the inputs that Of lists from place first on, given what BackwardFirst was,
+// and what it left.
 func (s Split) BackwardLater(first int, in, kept, v, left []*graph.Node) []*graph.Node {
 	want := s.rehearseLater(first, in, kept, v)
 	b := s.backward(in, kept, v)
@@ -167,12 +167,14 @@ func (p pass) operands(n *graph.Node) (all []*graph.Node) {
 // with returns nodes made of the given values in place of others.
 func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
 	if len(others) != len(values) {
-		panic(fmt.Errorf("autodiff: %d values for later, where BackwardFirst leaves %d: give them all", len(values), len(others)))
+		panic(fmt.Errorf("autodiff: %d values for later, where BackwardFirst leaves %d: give them all", len(values),
+			len(others)))
 	}
 	now := map[*graph.Node]*graph.Node{}
 	for i, n := range others {
 		if values[i].Graph() != n.Graph() || !values[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: value %d for later has shape %s, BackwardFirst's %s: give them in its order, and of this graph",
+			panic(fmt.Errorf("autodiff: value %d for later has shape %s, BackwardFirst's %s: give them in its "+
+				"order, and of this graph",
 				i, values[i].Shape(), n.Shape()))
 		}
 		now[n] = values[i]
@@ -191,8 +193,8 @@ func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
 	return out
 }
 
-// copied says of which nodes there can be a copy. What cannot be copied stays as it is, which is right, if costly: it is made
-// again from the start.
+// copied says of which nodes there can be a copy. What cannot be copied stays as it is, which is right, if costly: it
+// is made again from the start.
 func copied(n *graph.Node) bool {
 	product := n.Type() == graph.NodeTypeDotGeneral || n.Type() == graph.NodeTypeConvGeneral
 	return n.NumOutputs() == 1 && (product || !costly(n))

@@ -2,9 +2,9 @@ package autodiff
 
 import "github.com/gomlx/gomlx/core/graph"
 
-// Once returns what build makes, which is built once in a graph for each key: what is the same wherever it is asked for, such as a
-// device's number. It is no part of what a [Split]'s function computes, whose passes may be in two graphs and each have their own; it
-// must depend on no other node.
+// Once returns what build makes, which is built once in a graph for each key: what is the same wherever it is asked
+// for, such as a device's number. It is no part of what a [Split]'s function computes, whose passes may be in two
+// graphs and each have their own; it must depend on no other node.
 func Once(g *graph.Graph, key any, build func() *graph.Node) *graph.Node {
 	at := onceKey{key}
 	if n, ok := g.State(at).(*graph.Node); ok {

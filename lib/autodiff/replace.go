@@ -8,8 +8,8 @@ import (
 )
 
 // replace has the nodes be the given values, and what the function made of them be made of these; before the
-// gradient is built, which then finds nothing else. The nodes stay what they are for GoMLX, with their gradients, but the
-// backend's values in them change. What nothing then uses, compilers drop.
+// gradient is built, which then finds nothing else. The nodes stay what they are for GoMLX, with their gradients, but
+// the backend's values in them change. What nothing then uses, compilers drop.
 func (p pass) replace(nodes, by []*graph.Node) {
 	if len(by) != len(nodes) {
 		panic(fmt.Errorf("autodiff: %d kept values, where Forward returns %d: give them all", len(by), len(nodes)))
@@ -17,7 +17,8 @@ func (p pass) replace(nodes, by []*graph.Node) {
 	now := map[*graph.Node]*graph.Node{}
 	for i, n := range nodes {
 		if by[i].Graph() != n.Graph() || !by[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: kept value %d has shape %s, Forward's %s: give them in its order, and of this graph", i, by[i].Shape(), n.Shape()))
+			panic(fmt.Errorf("autodiff: kept value %d has shape %s, Forward's %s: give them in its "+
+				"order, and of this graph", i, by[i].Shape(), n.Shape()))
 		}
 		now[n] = by[i]
 	}

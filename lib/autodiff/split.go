@@ -13,15 +13,15 @@ import (
 )
 
 // Split cuts a graph function and its gradient into two programs. The forward one returns, besides the outputs, what is
-// costly to make again of all that the gradient needs; the backward one takes that, and makes only the rest again. It is
-// jax.vjp across programs, with the policy dots_saveable of jax.checkpoint
+// costly to make again of all that the gradient needs; the backward one takes that, and makes only the rest again. It
+// is jax.vjp across programs, with the policy dots_saveable of jax.checkpoint
 // (https://docs.jax.dev/en/latest/gradient-checkpointing.html).
 //
 // Kept are the results of products, convolutions, Fourier transforms, sorts, calls (and with them kernels), loops,
-// branches and collectives; and, where these went into it, what Node.Checkpoint, Node.StopCheckpoint and barriers hold, so
-// that a function's own choice of what to recompute, or to compress, is respected. All else is made again: elementwise
-// operations, reductions, random bits, changes of shape. What cannot be taken from the kept values, such as what a loop
-// in the function takes from outside, is computed again from the inputs, too.
+// branches and collectives; and, where these went into it, what Node.Checkpoint, Node.StopCheckpoint and barriers hold,
+// so that a function's own choice of what to recompute, or to compress, is respected. All else is made again:
+// elementwise operations, reductions, random bits, changes of shape. What cannot be taken from the kept values, such as
+// what a loop in the function takes from outside, is computed again from the inputs, too.
 //
 // The gradients are those of one program, to the bit where operations run as they are written. A compiler fuses two
 // programs otherwise than one, which changes their rounding.
@@ -43,8 +43,8 @@ func (s Split) Forward(in []*graph.Node) (out, kept []*graph.Node) {
 }
 
 // Backward returns the gradients of the inputs that Of lists, in its order, given the same inputs as Forward's, what it
-// kept, and the gradients arriving at the outputs, each of its output's shape, or nil for an output that has none. For a
-// loss that is 1.
+// kept, and the gradients arriving at the outputs, each of its output's shape, or nil for an output that has none. For
+// a loss that is 1.
 //
 // It builds a graph, and panics where the function or its gradient does, and if kept or v do not fit.
 func (s Split) Backward(in, kept, v []*graph.Node) []*graph.Node {
@@ -135,7 +135,8 @@ func (s Split) check(in []*graph.Node) {
 	}
 	for _, i := range s.Of {
 		if i < 0 || i >= len(in) || !in[i].DType().IsFloat() {
-			panic(fmt.Errorf("autodiff: Split.Of has %d, which is none of the %d inputs, or no float: give the places of floats", i, len(in)))
+			panic(fmt.Errorf("autodiff: Split.Of has %d, which is none of the %d inputs, or no float: give "+
+				"the places of floats", i, len(in)))
 		}
 	}
 }
@@ -175,7 +176,8 @@ func (s Split) build(in []*graph.Node) pass {
 // gradients returns those of the inputs for those of the outputs.
 func (p pass) gradients(of []int, v []*graph.Node) []*graph.Node {
 	if len(v) != len(p.out) {
-		panic(fmt.Errorf("autodiff: %d gradients for the %d outputs of Split's function: give one for each, or nil", len(v), len(p.out)))
+		panic(fmt.Errorf("autodiff: %d gradients for the %d outputs of Split's function: give one for each, or nil",
+			len(v), len(p.out)))
 	}
 	// Nothing computes the sum: its gradient for an output is v.
 	sum := graph.Const(p.in[0].Graph(), float32(0))
@@ -184,7 +186,8 @@ func (p pass) gradients(of []int, v []*graph.Node) []*graph.Node {
 			continue
 		}
 		if !v[i].Shape().Equal(y.Shape()) || !y.DType().IsFloat() {
-			panic(fmt.Errorf("autodiff: a gradient of shape %s for output %d of Split's function, of shape %s: they must be equal, and floats",
+			panic(fmt.Errorf("autodiff: a gradient of shape %s for output %d of Split's function, of shape %s: they "+
+				"must be equal, and floats",
 				v[i].Shape(), i, y.Shape()))
 		}
 		part := graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(v[i])))

@@ -1,6 +1,6 @@
-// Package chain describes a model as a chain of blocks, each a graph function of its own parameters and of what the block
-// before it made, and builds the two passes of each block. Techniques that drive a model block by block take one: they
-// decide where a block is computed, when, and what is kept or sent in between.
+// Package chain describes a model as a chain of blocks, each a graph function of its own parameters and of what the
+// block before it made, and builds the two passes of each block. Techniques that drive a model block by block take one:
+// they decide where a block is computed, when, and what is kept or sent in between.
 package chain
 
 import (
@@ -24,20 +24,20 @@ type Block struct {
 	Kind string
 	// Params lists the parameters. Blocks that list one of the same name have it in common.
 	Params params.Tree
-	// Apply builds the graph from the output of the block before, or the inputs of the model, to the block's own. A block
-	// with noise, such as dropout, takes it from the key and the row, which are those of train.Noisy; both are nil where
-	// there is to be none.
+	// Apply builds the graph from the output of the block before, or the inputs of the model, to the block's own. A
+	// block with noise, such as dropout, takes it from the key and the row, which are those of train.Noisy; both are
+	// nil where there is to be none.
 	Apply func(p params.Nodes, x, key, row *graph.Node) *graph.Node
-	// Loss is for a last block whose loss has parameters, or cannot be told from the rest: it takes what Apply does, and
-	// the targets, and returns the mean loss over a batch. Apply and [Model.Criterion] are then not used.
+	// Loss is for a last block whose loss has parameters, or cannot be told from the rest: it takes what Apply does,
+	// and the targets, and returns the mean loss over a batch. Apply and [Model.Criterion] are then not used.
 	Loss func(p params.Nodes, x, targets, key, row *graph.Node) *graph.Node
 }
 
 // Model is a chain of blocks. It is a train.Model, train.Noisy and train.Buffered.
 type Model struct {
 	Blocks []Block
-	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets; nil where that
-	// block has a Loss.
+	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets; nil where
+	// that block has a Loss.
 	Criterion func(y, targets *graph.Node) *graph.Node
 	// Initial returns the initial values of the parameters in the order of [Model.Params].
 	Initial func() ([]*tensors.Tensor, error)
@@ -148,8 +148,8 @@ type whole interface {
 	Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node
 }
 
-// Of returns a model as a chain of blocks. A train.Model that is not [Chained] is a chain of one block: whatever works on
-// blocks has all of it at once. What is no model is an error.
+// Of returns a model as a chain of blocks. A train.Model that is not [Chained] is a chain of one block: whatever works
+// on blocks has all of it at once. What is no model is an error.
 func Of(model any) (Model, error) {
 	switch m := model.(type) {
 	case Chained:
@@ -208,13 +208,15 @@ func (m Model) Validate() error {
 		}
 		for _, s := range b.Params {
 			if other, ok := shapes[s.Name]; ok && !other.Shape.Equal(s.Shape) {
-				return fmt.Errorf("chain: block %q has the parameter %s, another block %s: give one shape, or two names", b.Name, s, other)
+				return fmt.Errorf("chain: block %q has the parameter %s, another block %s: give one "+
+					"shape, or two names", b.Name, s, other)
 			}
 			shapes[s.Name] = s
 		}
 		like, ok := kinds[b.Kind]
 		if kinds[b.Kind] = b; ok && b.Kind != "" && !slices.EqualFunc(like.Params, b.Params, sameShape) {
-			return fmt.Errorf("chain: blocks %q and %q are of the kind %q, but their parameters differ in shape: give them two kinds",
+			return fmt.Errorf("chain: blocks %q and %q are of the kind %q, but their parameters differ in shape: "+
+				"give them two kinds",
 				like.Name, b.Name, b.Kind)
 		}
 	}

@@ -25,8 +25,8 @@ type Operands struct {
 	Weights  []*graph.Node // as the block lists its parameters, in any floating-point type
 	X        *graph.Node   // the output of the block before, or the model's inputs
 	Key, Row *graph.Node   // the noise, or nil
-	// Targets, of the last block, have its forward pass end with the loss, in float32, as its output. Without them its passes
-	// are one: they follow each other, and nothing is kept between them.
+	// Targets, of the last block, have its forward pass end with the loss, in float32, as its output. Without them its
+	// passes are one: they follow each other, and nothing is kept between them.
 	Targets *graph.Node
 }
 
@@ -60,7 +60,8 @@ func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 	return graph.ConvertDType(p.Model.end(named, in.X, in.Targets, in.Key, in.Row), p.Precision.Output)
 }
 
-// split is block i as a function of the operands that it returns; the gradient of its input comes first, where there is one.
+// split is block i as a function of the operands that it returns; the gradient of its input comes first, where there is
+// one.
 func (p Passes) split(i int, weights []*graph.Node, in Operands) (s autodiff.Split, operands []*graph.Node) {
 	n := len(weights)
 	operands = append(slices.Clone(weights), in.X)
@@ -95,10 +96,11 @@ type Gradients struct {
 	Weights []*graph.Node // those of its parameters, in the type that the model computes in
 }
 
-// Backward returns the gradients of block i. kept is what Forward kept, and above the gradient of the block's output. The last
-// block has none above: its loss is scaled as the precision says, by the states of the loss scaling. Where Forward did not end
-// with the loss, above is the targets there.
-func (p Passes) Backward(i int, in Operands, kept []*graph.Node, above *graph.Node, scaling []*graph.Node) (g Gradients) {
+// Backward returns the gradients of block i. kept is what Forward kept, and above the gradient of the block's output.
+// The last block has none above: its loss is scaled as the precision says, by the states of the loss scaling. Where
+// Forward did not end with the loss, above is the targets there.
+func (p Passes) Backward(i int, in Operands, kept []*graph.Node, above *graph.Node,
+	scaling []*graph.Node) (g Gradients) {
 	of := precision.Cast(in.Weights, p.Precision.Compute)
 	var grads []*graph.Node
 	if p.keeps(i, in) {
@@ -116,7 +118,8 @@ func (p Passes) Backward(i int, in Operands, kept []*graph.Node, above *graph.No
 			g.Loss = graph.ConvertDType(toward, dtypes.Float32)
 			toward = p.Precision.Scaling.Scale(toward, scaling)
 		} else {
-			toward = graph.ReduceAllSum(graph.Mul(toward, graph.StopGradient(above))) // whose gradient in y is that from above
+			// whose gradient in y is that from above
+			toward = graph.ReduceAllSum(graph.Mul(toward, graph.StopGradient(above)))
 		}
 		if i > 0 {
 			of = append([]*graph.Node{in.X}, of...)
@@ -141,25 +144,29 @@ func (p Passes) toward(in Operands, above *graph.Node, scaling []*graph.Node) []
 	return []*graph.Node{above}
 }
 
-// BackwardInput is the part of Backward that the block before waits for: the gradient of the input, nil for the first block,
-// and what BackwardWeights wants for the rest. The passes must keep, and the last block have Targets.
-func (p Passes) BackwardInput(i int, in Operands, kept []*graph.Node, above *graph.Node, scaling []*graph.Node) (x *graph.Node, left []*graph.Node) {
+// BackwardInput is the part of Backward that the block before waits for: the gradient of the input, nil for the first
+// block, and what BackwardWeights wants for the rest. The passes must keep, and the last block have Targets.
+func (p Passes) BackwardInput(i int, in Operands, kept []*graph.Node, above *graph.Node,
+	scaling []*graph.Node) (x *graph.Node, left []*graph.Node) {
 	split, operands := p.split(i, precision.Cast(in.Weights, p.Precision.Compute), in)
 	if i == 0 {
 		return nil, nil
 	}
-	grads, left := split.BackwardFirst(1, operands, slices.Clip(append([]*graph.Node{}, kept...)), p.toward(in, above, scaling))
+	grads, left := split.BackwardFirst(1, operands, slices.Clip(append([]*graph.Node{}, kept...)),
+		p.toward(in, above, scaling))
 	return grads[0], left
 }
 
 // BackwardWeights is the other part: the gradients of the parameters, in the type that the model computes in.
-func (p Passes) BackwardWeights(i int, in Operands, kept []*graph.Node, above *graph.Node, scaling, left []*graph.Node) []*graph.Node {
+func (p Passes) BackwardWeights(i int, in Operands, kept []*graph.Node, above *graph.Node,
+	scaling, left []*graph.Node) []*graph.Node {
 	split, operands := p.split(i, precision.Cast(in.Weights, p.Precision.Compute), in)
 	if len(in.Weights) == 0 {
 		return nil
 	}
 	first := min(i, 1) // of the first block there is no gradient of the input
-	return split.BackwardLater(first, operands, slices.Clip(append([]*graph.Node{}, kept...)), p.toward(in, above, scaling), left)
+	return split.BackwardLater(first, operands, slices.Clip(append([]*graph.Node{}, kept...)),
+		p.toward(in, above, scaling), left)
 }
 
 // Homes returns, for each block, the places in [Model.Params] of all of its parameters, and of those whose home it is:

@@ -4,7 +4,8 @@ import "math"
 
 // shortNumber writes the labels of a log axis, as 1e-7 where ECharts writes 0.0000001, and without the digits that the
 // logarithm has lost. It is a function in the form in which go-echarts writes them.
-const shortNumber = "__f__function (v) { v = +v.toPrecision(12); return v >= 1e5 || v < 1e-3 ? v.toExponential().replace('e+', 'e') : String(v); }__f__"
+const shortNumber = "__f__function (v) { v = +v.toPrecision(12); return v >= 1e5 || v < 1e-3 ? " +
+	"v.toExponential().replace('e+', 'e') : String(v); }__f__"
 
 func numberAxis(name string, log, vertical bool) object {
 	o := axis(name, vertical)

@@ -16,8 +16,8 @@ func ECharts() string { return echartsJS }
 // live. It sets window.shardbookECharts, which a chart waits for, and needs no network. One a page is enough, anywhere
 // in it.
 func Loader() string {
-	// ECharts runs with its own exports and with define hidden: on a page with an AMD loader it would otherwise register
-	// there and not here. An end tag inside the script would close the element early.
+	// ECharts runs with its own exports and with define hidden: on a page with an AMD loader it would otherwise
+	// register there and not here. An end tag inside the script would close the element early.
 	safe := strings.ReplaceAll(echartsJS, "</script", `<\/script`)
 	return `<script>window.shardbookECharts=window.shardbookECharts||(function(){var exports={},module={exports:exports},define;` +
 		safe + "\n" + `;return exports})();window.dispatchEvent(new Event("shardbook-echarts"))</script>`

@@ -13,8 +13,8 @@ type heatMap struct {
 }
 
 // HeatMap draws a matrix of values as coloured cells: values[i][j] is the cell in row ys[i], the first at the top, and
-// column xs[j]. A matrix of up to 12 by 12 cells also states each value, and then a picture narrower than 400 pixels has
-// no key to the colours. Name the axes by [Chart.Axes], and say in the title what the values are and their unit.
+// column xs[j]. A matrix of up to 12 by 12 cells also states each value, and then a picture narrower than 400 pixels
+// has no key to the colours. Name the axes by [Chart.Axes], and say in the title what the values are and their unit.
 //
 // It is an error if xs or ys is empty or repeats a label, if values does not have one row for each of ys and one value
 // for each of xs, or if a value is NaN or infinite.

@@ -133,7 +133,8 @@ func pathLines(d string, growth float64) (lines []polyline, err error) {
 			to := from.plus(point{v[5], v[6]}, 1)
 			line.points = append(line.points, arc(at, to, v[0], v[1], v[2], v[3] != 0, v[4] != 0, growth)...)
 		case "Q":
-			points = []point{at.plus(points[0].plus(at, -1), 2./3), points[1].plus(points[0].plus(points[1], -1), 2./3), points[1]}
+			points = []point{at.plus(points[0].plus(at, -1), 2./3), points[1].plus(points[0].plus(points[1], -1), 2./3),
+				points[1]}
 			line.points = append(line.points, cubic(at, points)...)
 		case "C":
 			line.points = append(line.points, cubic(at, points)...)
@@ -216,7 +217,8 @@ func widened(lines []polyline, width float64, dashes []float64, round bool) (cov
 			side := point{-along.y * width / 2, along.x * width / 2}
 			for _, part := range dashed(gone, length, dashes) {
 				a, b := q.plus(along, part[0]), q.plus(along, part[1])
-				covered = append(covered, polyline{[]point{a.plus(side, -1), b.plus(side, -1), b.plus(side, 1), a.plus(side, 1)}, true})
+				covered = append(covered, polyline{[]point{a.plus(side, -1), b.plus(side, -1), b.plus(side, 1),
+					a.plus(side, 1)}, true})
 			}
 			gone += length
 		}

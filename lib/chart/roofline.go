@@ -19,8 +19,8 @@ type roofline struct {
 }
 
 // Roofline draws how fast operations were under the roof of a machine: across, the operations that each does for a byte
-// that it moves (FLOP/byte); up, those that it did in a second (FLOP/s). The roof is what the machine can do at most, in
-// FLOP/s: up to its peak all that its bandwidth, in bytes/s, lets through. Both axes are logarithmic.
+// that it moves (FLOP/byte); up, those that it did in a second (FLOP/s). The roof is what the machine can do at most,
+// in FLOP/s: up to its peak all that its bandwidth, in bytes/s, lets through. Both axes are logarithmic.
 //
 // It is an error if there are no points, or if a number is not from 1e-15 to 1e30.
 //
@@ -111,7 +111,8 @@ func (k *roofline) options(c *Chart) object {
 
 // decades are the powers of ten around numbers, with some room.
 func decades(values []float64) (low, high float64) {
-	return math.Pow10(int(math.Floor(math.Log10(slices.Min(values) / 1.5)))), math.Pow10(int(math.Ceil(math.Log10(slices.Max(values) * 1.5))))
+	return math.Pow10(int(math.Floor(math.Log10(slices.Min(values) / 1.5)))),
+		math.Pow10(int(math.Ceil(math.Log10(slices.Max(values) * 1.5))))
 }
 
 func (k *roofline) text(c *Chart) string {

@@ -12,8 +12,9 @@ import (
 	"github.com/janpfeifer/gonb/gonbui/protocol"
 )
 
-// Show shows charts where the program runs: in a notebook as pictures, several of them side by side, which are PNG images
-// where letters and shapes allow it and SVG ones elsewhere; in a terminal as [Chart.Text] on the standard output.
+// Show shows charts where the program runs: in a notebook as pictures, several of them side by side, which are PNG
+// images where letters and shapes allow it and SVG ones elsewhere; in a terminal as [Chart.Text] on the standard
+// output.
 //
 // A chart that cannot be drawn is replaced by the reason, where the chart would be and, in a notebook, on the standard
 // error, since a cell seldom looks at the error returned; the others are still shown. That error joins all reasons, and

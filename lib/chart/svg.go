@@ -42,8 +42,8 @@ func (c *Chart) draw() (picture, error) {
 	if err != nil {
 		return picture{}, fmt.Errorf("chart %q: %w", c.title, err)
 	}
-	// ECharts keeps what it measures in plain objects under the text itself, so this one text would become the prototype
-	// of every object on the page. A space of no width makes it a text like any other.
+	// ECharts keeps what it measures in plain objects under the text itself, so this one text would become the
+	// prototype of every object on the page. A space of no width makes it a text like any other.
 	p := picture{options: strings.ReplaceAll(string(data), "__proto__", "__proto\u200b__")}
 	p.width, p.height = c.size()
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %s", p.width, p.height, data))

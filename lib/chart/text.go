@@ -137,15 +137,16 @@ func plain(s string) string {
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
-		case r == '\t' || r == '\n' || r == '\r' || (r >= 0x20 && r <= 0xD7FF) || (r >= 0xE000 && r <= 0xFFFD) || r >= 0x10000:
+		case r == '\t' || r == '\n' || r == '\r' || (r >= 0x20 && r <= 0xD7FF) || (r >= 0xE000 && r <= 0xFFFD) ||
+			r >= 0x10000:
 			return r
 		}
 		return unicode.ReplacementChar
 	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
 }
 
-// textWidth estimates in pixels how wide s is in a sans-serif font of the given size. It follows DejaVu Sans, the widest
-// of the common ones, so that what fits here fits with the others.
+// textWidth estimates in pixels how wide s is in a sans-serif font of the given size. It follows DejaVu Sans, the
+// widest of the common ones, so that what fits here fits with the others.
 func textWidth(s string, size float64) float64 {
 	em := 0.0
 	for _, r := range s {

@@ -1,5 +1,5 @@
-// Package checkpoint saves named tensors in folders, each complete and unchanged or refused, and reads them back bit for
-// bit.
+// Package checkpoint saves named tensors in folders, each complete and unchanged or refused, and reads them back bit
+// for bit.
 //
 // A checkpoint of step 42 in DIR is the folder DIR/step-00000042 with
 //
@@ -12,14 +12,14 @@
 // The checksum is SHA-256 because it finds every damage, not only the likely ones, because processors have instructions
 // for it, and because "sha256sum" checks a file with no program of ours.
 //
-// A tensor may lie in any number of pieces, boxes that tile it, in any number of files. [Save] writes one file, and each
-// tensor whole. Where every rank holds a part of the tensors, all write together: one of them calls [Begin], each writes
-// the runs of elements that it has into a file of its own ([WriteParts]), and when all have, the first one completes the
-// checkpoint ([Shared.Commit]), which only then is one. A run that is not a box lies in several arrays of the file, each
-// named after the place of its first element in the whole, in row-major order: "head.w#1536".
+// A tensor may lie in any number of pieces, boxes that tile it, in any number of files. [Save] writes one file, and
+// each tensor whole. Where every rank holds a part of the tensors, all write together: one of them calls [Begin], each
+// writes the runs of elements that it has into a file of its own ([WriteParts]), and when all have, the first one
+// completes the checkpoint ([Shared.Commit]), which only then is one. A run that is not a box lies in several arrays of
+// the file, each named after the place of its first element in the whole, in row-major order: "head.w#1536".
 //
-// Whoever wrote the pieces, [Checkpoint.Read] puts them together, and [Checkpoint.ReadRanges] reads any runs of elements:
-// what 8 ranks wrote, 3 can go on with.
+// Whoever wrote the pieces, [Checkpoint.Read] puts them together, and [Checkpoint.ReadRanges] reads any runs of
+// elements: what 8 ranks wrote, 3 can go on with.
 package checkpoint
 
 import (
@@ -116,8 +116,8 @@ func notRegular(name string) error {
 	return fmt.Errorf("%s is not a regular file: put the file itself there", name)
 }
 
-// checkFolder compares what lies in the folder with the manifest's files. The errors say what to do about a file that is
-// damaged or missing, and about one that is not in the manifest.
+// checkFolder compares what lies in the folder with the manifest's files. The errors say what to do about a file that
+// is damaged or missing, and about one that is not in the manifest.
 func (m *manifest) checkFolder(path, damaged, extra string) error {
 	sizes := map[string]int64{}
 	for _, f := range m.Files {

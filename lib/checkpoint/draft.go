@@ -16,8 +16,8 @@ import (
 
 // A draft is a checkpoint that is being written, or one that is being removed: a folder beside the checkpoints, whose
 // name no reader takes for one. Whoever began it holds a lock on its manifest, empty until the end, which goes with the
-// process, so that others can tell a draft that is being written from one that nobody will complete. Those who only write
-// data files into it hold none: without the manifest their files are of no use.
+// process, so that others can tell a draft that is being written from one that nobody will complete. Those who only
+// write data files into it hold none: without the manifest their files are of no use.
 //
 // On network file systems a lock may hold on its own host only. So the name of a draft says on which it was begun, and
 // the drafts of other hosts are left alone until nothing in them has changed for a day, lock or not.
@@ -128,7 +128,8 @@ func (d *draft) publish(manifest []byte, path string) error {
 
 // discard ends the draft. One that was published is no longer there to be removed.
 func (d *draft) discard() {
-	d.manifest.Close() // first, because a network file system keeps an open file's name in its folder; this ends the lock
+	// first, because a network file system keeps an open file's name in its folder; this ends the lock
+	d.manifest.Close()
 	os.RemoveAll(d.path)
 }
 
@@ -168,8 +169,8 @@ func removeIfAbandoned(path string) {
 	if err != nil {
 		return
 	}
-	// The manifest is made before any other file. One that is not there after others were seen was removed, by somebody who
-	// did not come to the end.
+	// The manifest is made before any other file. One that is not there after others were seen was removed, by somebody
+	// who did not come to the end.
 	f, _, err := openWith(filepath.Join(path, manifestName), os.O_RDWR)
 	if err == nil {
 		defer f.Close()

@@ -7,7 +7,8 @@ import (
 )
 
 // names are the names of the element types in a manifest. They are those of safetensors, and in the same manner those
-// of the types that it lacks. Values lie in files as they do in memory, little-endian like every machine that XLA runs on.
+// of the types that it lacks. Values lie in files as they do in memory, little-endian like every machine that XLA runs
+// on.
 var names = map[dtypes.DType]string{
 	dtypes.Bool: "BOOL",
 	dtypes.Int8: "I8", dtypes.Int16: "I16", dtypes.Int32: "I32", dtypes.Int64: "I64",

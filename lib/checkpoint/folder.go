@@ -23,15 +23,15 @@ func stepOf(name string) (int, bool) {
 }
 
 // Latest returns the path of the checkpoint of the highest step in the folder dir. It does not see folders with no
-// manifest, which are being written, being copied, or cut off. If there is no checkpoint, or no such folder, the error is
-// [fs.ErrNotExist].
+// manifest, which are being written, being copied, or cut off. If there is no checkpoint, or no such folder, the error
+// is [fs.ErrNotExist].
 //
-// The checkpoint is verified as by [Open], and an error says what is wrong with it: to go on from an older one in silence
-// would lose all steps since. Move the damaged one away to use the one before it.
+// The checkpoint is verified as by [Open], and an error says what is wrong with it: to go on from an older one in
+// silence would lose all steps since. Move the damaged one away to use the one before it.
 func Latest(dir string) (path string, err error) {
-	// While writers save and remove, the newest of a list may be gone before it is opened, and none may seem to be there
-	// between two: that something is wrong is believed when the same is found twice in a row, and that there is none when
-	// nothing is found four times, a writer's time apart.
+	// While writers save and remove, the newest of a list may be gone before it is opened, and none may seem to be
+	// there between two: that something is wrong is believed when the same is found twice in a row, and that there is
+	// none when nothing is found four times, a writer's time apart.
 	var before []int
 	for alike := 1; ; alike++ {
 		steps, err := list(dir)

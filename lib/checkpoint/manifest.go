@@ -47,8 +47,8 @@ type tensor struct {
 	Pieces []piece `json:"pieces"`
 }
 
-// piece is a box of a tensor, the elements from Start[axis] to before Start[axis]+Size[axis] on every axis, in row-major
-// order. It lies in the file's array of that name.
+// piece is a box of a tensor, the elements from Start[axis] to before Start[axis]+Size[axis] on every axis, in
+// row-major order. It lies in the file's array of that name.
 type piece struct {
 	File  string `json:"file"`
 	Array string `json:"array"`

@@ -16,8 +16,9 @@ type Part struct {
 	Spec params.Spec
 	// From is the place of the first element in the whole, at least 0.
 	From int
-	// Value has the elements, in whatever shape, on the host or on any device; it has the whole's element type. What would
-	// lie beyond the whole's end is padding, and is not written. An element type of less than a byte must be whole.
+	// Value has the elements, in whatever shape, on the host or on any device; it has the whole's element type. What
+	// would lie beyond the whole's end is padding, and is not written. An element type of less than a byte must be
+	// whole.
 	Value *tensors.Tensor
 }
 
@@ -39,7 +40,8 @@ func (p Part) check() error {
 		return fmt.Errorf("a part of %q begins at element %d: it must not be negative", p.Spec.Name, p.From)
 	}
 	if dtype.IsPacked() && (p.From != 0 || p.Value.Size() != p.Spec.Size()) {
-		return fmt.Errorf("%d elements of %q from %d: %s cannot lie in parts, which need not begin at a byte; write all %d at once",
+		return fmt.Errorf("%d elements of %q from %d: %s cannot lie in parts, which need not begin at a byte; "+
+			"write all %d at once",
 			p.Value.Size(), p.Spec.Name, p.From, dtype, p.Spec.Size())
 	}
 	return nil

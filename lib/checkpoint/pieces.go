@@ -13,8 +13,9 @@ const maxCorners = 1 << 20
 // checkTiling returns an error unless the boxes, each inside of the shape, cover every element of it exactly once.
 //
 // A box is a signed sum of orthants, one at each of its corners, plus where an even number of the corner's coordinates
-// are upper ends and minus where an odd number are. Orthants at different points are linearly independent. So boxes tile
-// the whole if and only if the signed counts of their corners are those of the whole: no pair of boxes need be compared.
+// are upper ends and minus where an odd number are. Orthants at different points are linearly independent. So boxes
+// tile the whole if and only if the signed counts of their corners are those of the whole: no pair of boxes need be
+// compared.
 func checkTiling(shape []int, pieces []piece) error {
 	if len(pieces) == 1 && slices.Equal(pieces[0].Size, shape) {
 		return nil
@@ -51,8 +52,8 @@ func checkTiling(shape []int, pieces []piece) error {
 }
 
 // boxes cuts a run of a tensor's elements in row-major order, length of them from place from, into boxes, in the run's
-// own order. There are 2·rank-1 of them at most, or one of a scalar: from the innermost axis out, a box up to the end of
-// each axis, as far out as the run is long, and then a box of what is left on each axis on the way back.
+// own order. There are 2·rank-1 of them at most, or one of a scalar: from the innermost axis out, a box up to the end
+// of each axis, as far out as the run is long, and then a box of what is left on each axis on the way back.
 func boxes(shape []int, from, length int) []piece {
 	if length == product(shape) {
 		return []piece{{Start: make([]int, len(shape)), Size: append([]int{}, shape...)}}

@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Range is a run of a tensor's elements in row-major order: Length of them from place From, neither of them negative. It
-// may go beyond the end of the whole, and is zero there. An element type of less than a byte must be read whole.
+// Range is a run of a tensor's elements in row-major order: Length of them from place From, neither of them negative.
+// It may go beyond the end of the whole, and is zero there. An element type of less than a byte must be read whole.
 type Range struct {
 	// Spec is the whole tensor.
 	Spec         params.Spec
@@ -39,13 +39,13 @@ func (r Range) check() error {
 	return nil
 }
 
-// ReadRanges returns a new host vector for each range, in order. Ranges may overlap, and leave out what they like of the
-// checkpoint; a tensor that it does not have, or has in another shape or element type, is an error as in
+// ReadRanges returns a new host vector for each range, in order. Ranges may overlap, and leave out what they like of
+// the checkpoint; a tensor that it does not have, or has in another shape or element type, is an error as in
 // [Checkpoint.Read], before anything is read.
 //
-// Every file that holds an element of the ranges is read once and whole, and no vector is handed out unless all of these
-// files have the checksums that they were written with. No more memory is taken than the vectors are. Cancelling ctx stops
-// the reading between two pieces of a tensor.
+// Every file that holds an element of the ranges is read once and whole, and no vector is handed out unless all of
+// these files have the checksums that they were written with. No more memory is taken than the vectors are. Cancelling
+// ctx stops the reading between two pieces of a tensor.
 func (c *Checkpoint) ReadRanges(ctx context.Context, want []Range) ([]*tensors.Tensor, error) {
 	tree := make(params.Tree, len(want))
 	for i, r := range want {

@@ -17,8 +17,8 @@ import (
 // checkpoint's, in any order: the parameters without the optimizer's states, say. An entry that the checkpoint does not
 // have, or has in another shape or element type, is an error that names it, before anything is read.
 //
-// Every file that holds one of the tensors is read once and whole, and no tensor is handed out unless all of these files
-// have the checksums that they were written with. Cancelling ctx stops the reading between two tensors.
+// Every file that holds one of the tensors is read once and whole, and no tensor is handed out unless all of these
+// files have the checksums that they were written with. Cancelling ctx stops the reading between two tensors.
 func (c *Checkpoint) Read(ctx context.Context, tree params.Tree) ([]*tensors.Tensor, error) {
 	if err := tree.Validate(); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)

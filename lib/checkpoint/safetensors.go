@@ -39,7 +39,8 @@ func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
 		text = append(text, ' ')
 	}
 	if len(text) > maxHeader {
-		return nil, fmt.Errorf("the header of %d arrays has %d bytes, a safetensors file takes %d: save fewer tensors at once",
+		return nil, fmt.Errorf("the header of %d arrays has %d bytes, a safetensors file takes %d: save "+
+			"fewer tensors at once",
 			len(entries), len(text), maxHeader)
 	}
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), nil
@@ -78,8 +79,8 @@ func readHeader(r io.Reader, size int64) ([]entry, error) {
 	return entries, nil
 }
 
-// parseHeader returns the header's arrays, each checked by itself, in the order of the text. It goes through the text by
-// tokens because decoding into a map would let the second of two equal names replace the first.
+// parseHeader returns the header's arrays, each checked by itself, in the order of the text. It goes through the text
+// by tokens because decoding into a map would let the second of two equal names replace the first.
 func parseHeader(text []byte) ([]entry, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()

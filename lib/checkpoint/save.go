@@ -11,9 +11,9 @@ import (
 )
 
 // Save writes a checkpoint of the step, at least 0, into the folder dir, which it makes if need be, and returns the
-// checkpoint's own folder. There is one value for each entry of the tree, in its order, on the host or on any device. The
-// names go into the file as they are. The metadata is anything that [json.Marshal] takes, such as a struct of the model's
-// and the optimizer's settings; it may be nil. Names of axes are not saved.
+// checkpoint's own folder. There is one value for each entry of the tree, in its order, on the host or on any device.
+// The names go into the file as they are. The metadata is anything that [json.Marshal] takes, such as a struct of the
+// model's and the optimizer's settings; it may be nil. Names of axes are not saved.
 //
 // The checkpoint appears whole or not at all, however the process ends: it is written aside, reaches the disk, and is
 // then given its name. A checkpoint of that step which is there already is never replaced: [fs.ErrExist]. Several
@@ -21,12 +21,13 @@ import (
 // process that has ended left unfinished is removed by the next Save on its host, and by others after a day. Only the
 // owner of the files and folders may write to them; the umask says who else may read.
 //
-// Then all but the newest keep of the complete checkpoints up to this step are removed; 0 keeps all. Those of later steps
-// are left alone: they are another run's, or this run has gone back. If only that fails, the path is returned with the
-// error.
+// Then all but the newest keep of the complete checkpoints up to this step are removed; 0 keeps all. Those of later
+// steps are left alone: they are another run's, or this run has gone back. If only that fails, the path is returned
+// with the error.
 //
 // Cancelling ctx stops Save between two tensors, and leaves nothing behind. Save takes no copy of the tensors but the
-// one, on the host, that a single tensor on a device with memory of its own needs. They must not change until it returns.
+// one, on the host, that a single tensor on a device with memory of its own needs. They must not change until it
+// returns.
 func Save(ctx context.Context, dir string, step int, meta any, tree params.Tree, values []*tensors.Tensor, keep int) (
 	path string, err error) {
 

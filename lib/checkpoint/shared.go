@@ -24,8 +24,8 @@ type Shared struct {
 	ended bool
 }
 
-// Begin starts a checkpoint of the step, at least 0, in the folder dir, which it makes if need be. If that step is there
-// already, the error is [fs.ErrExist]. The folder must be one that all writers see.
+// Begin starts a checkpoint of the step, at least 0, in the folder dir, which it makes if need be. If that step is
+// there already, the error is [fs.ErrExist]. The folder must be one that all writers see.
 func Begin(dir string, step int) (*Shared, error) {
 	if step < 0 {
 		return nil, fmt.Errorf("checkpoint: step %d: it must not be negative", step)
@@ -50,22 +50,24 @@ func (s *Shared) failure(err error) error {
 // Path returns the folder of the draft, which [WriteParts] writes into. Readers take it for no checkpoint.
 func (s *Shared) Path() string { return s.draft.path }
 
-// Discard ends a checkpoint that will not be committed, and removes what was written of it. After Commit it does nothing.
+// Discard ends a checkpoint that will not be committed, and removes what was written of it. After Commit it does
+// nothing.
 func (s *Shared) Discard() {
 	s.ended = true
 	s.draft.discard()
 }
 
-// Commit makes a checkpoint of what the writers wrote, and returns its folder: it writes the manifest, sees that all has
-// reached the disk, gives the folder its name, and removes old checkpoints as [Save] does, which also says what the
-// metadata and keep are. The tree is all that the checkpoint holds, in the order in which [Checkpoint.Tree] will have it;
-// written is what [WriteParts] returned to each writer, in any order.
+// Commit makes a checkpoint of what the writers wrote, and returns its folder: it writes the manifest, sees that all
+// has reached the disk, gives the folder its name, and removes old checkpoints as [Save] does, which also says what the
+// metadata and keep are. The tree is all that the checkpoint holds, in the order in which [Checkpoint.Tree] will have
+// it; written is what [WriteParts] returned to each writer, in any order.
 //
-// It is an error, that names the tensor or the file, if the parts do not tile every tensor of the tree exactly once, or if
-// a writer's file is not in the draft as it was written (its size is compared; what is in it, when it is read), or one is
-// there that Commit was not told of. On any error but one that comes with a path, as Save's may, the draft is discarded
-// and no other checkpoint is touched.
-func (s *Shared) Commit(ctx context.Context, meta any, tree params.Tree, written []Written, keep int) (path string, err error) {
+// It is an error, that names the tensor or the file, if the parts do not tile every tensor of the tree exactly once, or
+// if a writer's file is not in the draft as it was written (its size is compared; what is in it, when it is read), or
+// one is there that Commit was not told of. On any error but one that comes with a path, as Save's may, the draft is
+// discarded and no other checkpoint is touched.
+func (s *Shared) Commit(ctx context.Context, meta any, tree params.Tree, written []Written,
+	keep int) (path string, err error) {
 	if s.ended {
 		return "", fmt.Errorf("checkpoint: %s was committed or discarded before: Begin it again", s.path)
 	}

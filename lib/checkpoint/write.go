@@ -30,11 +30,11 @@ type Written struct {
 	Tensors []tensor `json:"tensors"`
 }
 
-// WriteParts writes the parts that one writer has, all in one file (data-00003.safetensors for writer 3), into the draft
-// of the step's checkpoint, whose folder is at the path ([Shared.Path]). It returns when the file has reached the disk.
-// Writers write at the same time, in any processes or hosts that see the folder, each under a number of its own, at
-// least 0; a number whose file is there already is an error, [fs.ErrExist]. A writer that has nothing writes a file with
-// no arrays.
+// WriteParts writes the parts that one writer has, all in one file (data-00003.safetensors for writer 3), into the
+// draft of the step's checkpoint, whose folder is at the path ([Shared.Path]). It returns when the file has reached the
+// disk. Writers write at the same time, in any processes or hosts that see the folder, each under a number of its own,
+// at least 0; a number whose file is there already is an error, [fs.ErrExist]. A writer that has nothing writes a file
+// with no arrays.
 //
 // Cancelling ctx stops it between two parts. After an error the writer's file is gone, and the draft is as it was: the
 // writer may write again, or the checkpoint be discarded. The values must not change until WriteParts returns; as with
@@ -149,8 +149,8 @@ func layOut(name string, parts []Part) (described []tensor, entries []entry, siz
 // writeTensor writes the first n bytes of a tensor.
 func writeTensor(w io.Writer, t *tensors.Tensor, n int64) error {
 	if !t.HasLocal() && !t.IsShared() {
-		// GoMLX keeps the host copy that reading makes, also one that it failed to fill, which would be read as zeros the
-		// next time.
+		// GoMLX keeps the host copy that reading makes, also one that it failed to fill, which would be read as zeros
+		// the next time.
 		defer t.FinalizeLocal()
 	}
 	var writeErr error

@@ -44,7 +44,8 @@ func AxisSize(g *graph.Graph, axes ...string) int {
 func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 	mesh, ok := xla.MeshOf(g)
 	if !ok || g.DistributedStrategy() != distributed.SPMD {
-		panic(fmt.Errorf("%s needs a graph that each device of a mesh runs: compile the function with xla.Compile", operation))
+		panic(fmt.Errorf("%s needs a graph that each device of a mesh runs: compile the function with xla.Compile",
+			operation))
 	}
 	axes = slices.Clone(axes)
 	if len(axes) == 0 {
@@ -79,7 +80,8 @@ func tensorAxis(x *graph.Node, operation string, axis int) int {
 // ranks.
 func evenly(x *graph.Node, operation string, axis int, meshAxes []string, ranks int) {
 	if n := x.Shape().Dimensions[axis]; n%ranks != 0 {
-		panic(fmt.Errorf("%s: axis %d of %v has %d elements, which %d ranks along mesh axis %s cannot share evenly: pad it, or use another axis",
+		panic(fmt.Errorf("%s: axis %d of %v has %d elements, which %d ranks along mesh axis %s cannot share evenly: "+
+			"pad it, or use another axis",
 			operation, axis, x.Shape(), n, ranks, strings.Join(meshAxes, ", ")))
 	}
 }

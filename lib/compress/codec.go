@@ -14,13 +14,13 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Codec stores a tensor between its two uses. Those of this package are plain values to compare, and to use in any number
-// of graphs and goroutines.
+// Codec stores a tensor between its two uses. Those of this package are plain values to compare, and to use in any
+// number of graphs and goroutines.
 type Codec interface {
 	// Name is what [Parse] would make the codec of, if it can.
 	Name() string
-	// Encode returns what is kept of x: arrays of unsigned integers, since compilers may hold floats in wider types, and
-	// equally many for any x. It panics if x has no elements, or is of a type that the codec cannot keep.
+	// Encode returns what is kept of x: arrays of unsigned integers, since compilers may hold floats in wider types,
+	// and equally many for any x. It panics if x has no elements, or is of a type that the codec cannot keep.
 	Encode(x *graph.Node) []*graph.Node
 	// Decode returns a tensor of a shape from what is kept of one. It may panic if that is not so.
 	Decode(kept []*graph.Node, like shapes.Shape) *graph.Node
@@ -28,9 +28,10 @@ type Codec interface {
 	Bytes(shape shapes.Shape) int64
 }
 
-// Parse returns the codec of a name, in any case: "dense" ([Dense]); "fp16", "bf16", "fp10", "e4m3" and "e5m2" ([Float], where
-// too large numbers become the largest, as in Gist); "int8:64" ([Int8] with groups of so many, and "int8" is that one);
-// "csr:0.6" ([CSR] with that capacity). Another name, or one with a number that cannot be, is an error.
+// Parse returns the codec of a name, in any case: "dense" ([Dense]); "fp16", "bf16", "fp10", "e4m3" and "e5m2"
+// ([Float], where too large numbers become the largest, as in Gist); "int8:64" ([Int8] with groups of so many, and
+// "int8" is that one); "csr:0.6" ([CSR] with that capacity). Another name, or one with a number that cannot be, is an
+// error.
 func Parse(name string) (Codec, error) {
 	kind, setting, set := strings.Cut(strings.ToLower(name), ":")
 	if kind == "dense" && !set {
@@ -54,7 +55,8 @@ func Parse(name string) (Codec, error) {
 			return CSR(capacity)
 		}
 	}
-	return nil, fmt.Errorf("compress: no codec %q: choose one of dense, fp16, bf16, fp10, e4m3, e5m2, int8, int8:GROUP, csr:CAPACITY", name)
+	return nil, fmt.Errorf("compress: no codec %q: choose one of dense, fp16, bf16, fp10, e4m3, e5m2, int8, "+
+		"int8:GROUP, csr:CAPACITY", name)
 }
 
 func formats() []precision.Format {
@@ -74,8 +76,8 @@ func (dense) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
 }
 
 // Sign keeps a bit of each element, and makes of it 1 for those that are at least 0, and -1 for others and NaN (Gist's
-// "Binarize"). For a function whose gradient depends on no more, as [ReLU]'s, it is lossless. Parse does not know it, since
-// for others it is nonsense.
+// "Binarize"). For a function whose gradient depends on no more, as [ReLU]'s, it is lossless. Parse does not know it,
+// since for others it is nonsense.
 func Sign() Codec { return sign{} }
 
 type sign struct{}

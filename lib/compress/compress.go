@@ -3,8 +3,9 @@
 // if the codec is lossless. (Jain et al. 2018, "Gist: Efficient Data Encoding for Deep Neural Network Training", ISCA.)
 //
 // [Keep] does it for any function; [Dot], [ReLU] and [Through] are Keep for the usual ones. What is kept, and how many
-// bytes it has, is the [Codec]'s business: Gist's one bit for a ReLU ([Sign], its "Binarize"), its sparse storage ([CSR]),
-// its narrow formats ([Float], its "delayed precision reduction"), and integers with a scale for each group ([Int8]).
+// bytes it has, is the [Codec]'s business: Gist's one bit for a ReLU ([Sign], its "Binarize"), its sparse storage
+// ([CSR]), its narrow formats ([Float], its "delayed precision reduction"), and integers with a scale for each group
+// ([Int8]).
 package compress
 
 import (
@@ -17,16 +18,17 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Keep returns f(x, live), with the gradient that f has at what the codec makes of x: of the tensors x only the codes are
-// kept between the passes, and nothing of what f computes on the way, which is computed again. live are other inputs that
-// are in memory anyway, such as weights; they are kept as they are.
+// Keep returns f(x, live), with the gradient that f has at what the codec makes of x: of the tensors x only the codes
+// are kept between the passes, and nothing of what f computes on the way, which is computed again. live are other
+// inputs that are in memory anyway, such as weights; they are kept as they are.
 //
 // f is called anew for each graph.Gradient. Only its arguments get gradients, of which x must be floats, so f must not
 // reach for anything else that needs one. [autodiff.Custom] says what holds for inputs that are not to have a gradient.
-// The gradients have no gradients of their own. Where there is no backward pass, call f itself: Keep makes the codes anyway.
+// The gradients have no gradients of their own. Where there is no backward pass, call f itself: Keep makes the codes
+// anyway.
 //
-// The gradients of x wait for those of live, so that one layer is done with before the next begins. Under Node.Checkpoint
-// results are the same, but nothing is saved by the codec: the codes are made anew with all else.
+// The gradients of x wait for those of live, so that one layer is done with before the next begins. Under
+// Node.Checkpoint results are the same, but nothing is saved by the codec: the codes are made anew with all else.
 //
 // It panics where f or the codec does.
 func Keep(codec Codec, x, live []*graph.Node, f func(x, live []*graph.Node) []*graph.Node) []*graph.Node {
@@ -41,8 +43,9 @@ func Keep(codec Codec, x, live []*graph.Node, f func(x, live []*graph.Node) []*g
 			kept = append(kept, codec.Encode(x)...)
 		}
 		if codec != Dense() {
-			kept = graph.OptimizationBarriers(kept...) // no fusion with the decoding, where XLA has barriers for so long
-			y = after(y, kept)                         // XLA would put off the encoding, and keep x until then
+			// no fusion with the decoding, where XLA has barriers for so long
+			kept = graph.OptimizationBarriers(kept...)
+			y = after(y, kept) // XLA would put off the encoding, and keep x until then
 		}
 		return append(y, kept...)
 	}
@@ -66,16 +69,17 @@ func Through(x *graph.Node, codec Codec, f func(x *graph.Node) *graph.Node) *gra
 	return Keep(codec, []*graph.Node{x}, nil, func(x, _ []*graph.Node) []*graph.Node { return []*graph.Node{f(x[0])} })[0]
 }
 
-// Dot returns x·w (…,out) for x (…,in), which the codec keeps for w's gradient, and w (in,out), as [precision.Matmul.Dot]
-// does. It panics if the shapes do not fit or m is not valid.
+// Dot returns x·w (…,out) for x (…,in), which the codec keeps for w's gradient, and w (in,out), as
+// [precision.Matmul.Dot] does. It panics if the shapes do not fit or m is not valid.
 func Dot(x, w *graph.Node, codec Codec, m precision.Matmul) *graph.Node {
 	return Keep(codec, []*graph.Node{x}, []*graph.Node{w}, func(x, w []*graph.Node) []*graph.Node {
 		return []*graph.Node{m.Dot(x[0], []int{-1}, nil, w[0], []int{0}, nil)}
 	})[0]
 }
 
-// ReLU returns max(x, 0), and keeps a bit of each element for the gradient, which is 1 where x is at least 0, as GoMLX has
-// it, and 0 elsewhere. Only where x is NaN do GoMLX's own gradients differ: they are NaN. It panics if x is not a float.
+// ReLU returns max(x, 0), and keeps a bit of each element for the gradient, which is 1 where x is at least 0, as GoMLX
+// has it, and 0 elsewhere. Only where x is NaN do GoMLX's own gradients differ: they are NaN. It panics if x is not a
+// float.
 func ReLU(x *graph.Node) *graph.Node {
 	return Through(x, Sign(), func(x *graph.Node) *graph.Node { return graph.Max(x, graph.ZerosLike(x)) })
 }

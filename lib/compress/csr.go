@@ -16,12 +16,12 @@ import (
 // columns is the length of a sparse row, so that a column's number is a byte (Gist's "narrow value optimization").
 const columns = 256
 
-// CSR keeps the elements that are not 0, each with its column in rows of 256, a byte, and where each row ends (compressed
-// sparse rows: Gist's "sparse storage, dense compute"). It is lossless: of the zeros only +0 is left out.
+// CSR keeps the elements that are not 0, each with its column in rows of 256, a byte, and where each row ends
+// (compressed sparse rows: Gist's "sparse storage, dense compute"). It is lossless: of the zeros only +0 is left out.
 //
-// Shapes in a graph do not depend on values, so there is room for a share of the elements, the capacity, however many are 0.
-// If there are more that are not, all that is decoded is NaN. A capacity not above 0, or above 1, is an error. Above
-// [BreakEven] it keeps more than Dense does.
+// Shapes in a graph do not depend on values, so there is room for a share of the elements, the capacity, however many
+// are 0. If there are more that are not, all that is decoded is NaN. A capacity not above 0, or above 1, is an error.
+// Above [BreakEven] it keeps more than Dense does.
 func CSR(capacity float64) (Codec, error) {
 	if !(capacity > 0 && capacity <= 1) {
 		return nil, fmt.Errorf("compress: CSR with room for a share of %g: give one above 0 and at most 1", capacity)
@@ -49,8 +49,8 @@ func (c csr) Bytes(shape shapes.Shape) int64 {
 	return int64(room)*int64(shape.DType.Size()) + int64(packing(8).words(room))*4 + int64(csrRows(n))*4
 }
 
-// Encode finds for each place the element that has as many before it as the place. It searches, and does not scatter the
-// elements to their places, since XLA does that one after the other on CPUs.
+// Encode finds for each place the element that has as many before it as the place. It searches, and does not scatter
+// the elements to their places, since XLA does that one after the other on CPUs.
 func (c csr) Encode(x *graph.Node) []*graph.Node {
 	g, n := x.Graph(), x.Shape().Size()
 	rows, room := csrRows(n), c.room(n)
@@ -104,8 +104,8 @@ func starts(ends *graph.Node) *graph.Node {
 	return graph.Concatenate([]*graph.Node{first, graph.Slice(ends, graph.AxisRange(0, ends.Shape().Dim(0)-1))}, 0)
 }
 
-// search returns for each element of an array how many entries of an ascending list of some size are below what is wanted
-// there. below says it of the entries at places counted from 0, one for each element. It needs ready.
+// search returns for each element of an array how many entries of an ascending list of some size are below what is
+// wanted there. below says it of the entries at places counted from 0, one for each element. It needs ready.
 //
 // The binary search finds the result bit by bit. It is a loop because XLA would compute each step again for each use of
 // its result, 2ⁿ times in all. Without ready XLA would make the loop's memory as soon as the program starts.

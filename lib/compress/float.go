@@ -14,15 +14,17 @@ import (
 // FP10 is Gist's format of 10 bits, of which three share a word of 32.
 var FP10 = precision.Format{Name: "fp10", Exponent: 5, Mantissa: 4, Overflow: precision.ToLargest}
 
-// Float keeps numbers rounded as [precision.Round] does, in the bits of a format of at most 16 (Gist's "delayed precision
-// reduction": the forward pass has had them in full). A number moves by half a unit of its last place at most, unless it is
-// too large, and f.Overflow says what becomes of it. A format that is not valid, is wider, or of integers is an error.
+// Float keeps numbers rounded as [precision.Round] does, in the bits of a format of at most 16 (Gist's "delayed
+// precision reduction": the forward pass has had them in full). A number moves by half a unit of its last place at
+// most, unless it is too large, and f.Overflow says what becomes of it. A format that is not valid, is wider, or of
+// integers is an error.
 func Float(f precision.Format) (Codec, error) {
 	if err := f.Validate(); err != nil {
 		return nil, fmt.Errorf("compress: %w", err)
 	}
 	if f.Exponent == 0 || f.Bits() > 16 {
-		return nil, fmt.Errorf("compress: format %q of %d bits: give one of floats with at most 16; Int8 is for integers, Dense keeps all bits",
+		return nil, fmt.Errorf("compress: format %q of %d bits: give one of floats with at most 16; Int8 is for "+
+			"integers, Dense keeps all bits",
 			f.Name, f.Bits())
 	}
 	return float{f}, nil
@@ -89,7 +91,8 @@ func numbers(all *graph.Node, f precision.Format) *graph.Node {
 	return graph.Bitcast(graph.BitwiseOr(magnitude, sign), dtypes.Float32)
 }
 
-// rebias is what a float32's bits have more than those of the same normal number in a format, if both are shifted alike.
+// rebias is what a float32's bits have more than those of the same normal number in a format, if both are shifted
+// alike.
 func rebias(f precision.Format) uint32 { return uint32(127-f.Bias()) << 23 }
 
 // top is the bits of a format's exponent, which alone are the infinity if it has one.

@@ -12,11 +12,11 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Int8 keeps whole numbers from -127 to 127, and a float32 scale for each group of so many elements along the last axis,
-// whose last group may be smaller; a group may be larger than the axis. The largest magnitude of a group becomes 127; a
-// number moves by half of a 127th of that at most. In a group with a NaN or an infinity all become NaN or infinite. A group
-// below 1 is an error. (Groups as in Chen et al. 2021, "ActNN: Reducing Training Memory Footprint via 2-Bit Activation
-// Compressed Training", but symmetric around 0 and of 8 bits.)
+// Int8 keeps whole numbers from -127 to 127, and a float32 scale for each group of so many elements along the last
+// axis, whose last group may be smaller; a group may be larger than the axis. The largest magnitude of a group becomes
+// 127; a number moves by half of a 127th of that at most. In a group with a NaN or an infinity all become NaN or
+// infinite. A group below 1 is an error. (Groups as in Chen et al. 2021, "ActNN: Reducing Training Memory Footprint via
+// 2-Bit Activation Compressed Training", but symmetric around 0 and of 8 bits.)
 func Int8(group int) (Codec, error) {
 	if group < 1 {
 		return nil, fmt.Errorf("compress: Int8 with groups of %d: give at least 1", group)
@@ -24,9 +24,9 @@ func Int8(group int) (Codec, error) {
 	return int8s{group}, nil
 }
 
-// Int8Stochastic is [Int8] that rounds up or down by chance, so that the mean of what is decoded, and of a gradient that is
-// linear in it, is exact (ActNN). random returns 32 random bits, a uint32, for each element of an array of the dimensions
-// that it is asked for; two tensors, or two steps, should not have the same. It ties the codec to its graph.
+// Int8Stochastic is [Int8] that rounds up or down by chance, so that the mean of what is decoded, and of a gradient
+// that is linear in it, is exact (ActNN). random returns 32 random bits, a uint32, for each element of an array of the
+// dimensions that it is asked for; two tensors, or two steps, should not have the same. It ties the codec to its graph.
 func Int8Stochastic(group int, random func(dimensions ...int) *graph.Node) (Codec, error) {
 	if random == nil {
 		return nil, errors.New("compress: Int8Stochastic without random bits: give a function that makes them")

@@ -7,8 +7,9 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// packing is codes of so many bits, as many in a uint32 as fit. They are packed along the last axis, so that a tensor which
-// is split over devices along another is packed where it is. Of the m words of a row, word i has codes i, i+m, i+2m, ….
+// packing is codes of so many bits, as many in a uint32 as fit. They are packed along the last axis, so that a tensor
+// which is split over devices along another is packed where it is. Of the m words of a row, word i has codes i, i+m,
+// i+2m, ….
 type packing int
 
 // each is how many codes are in a word.
@@ -24,8 +25,8 @@ func (p packing) bytes(shape shapes.Shape) int64 {
 
 // pack returns the words (rows, words) of codes, which are below 2^p.
 //
-// It adds the codes up, since a sum is something that XLA keeps. An elementwise operation it rather repeats for each use of
-// the result, for which it keeps what is to be encoded.
+// It adds the codes up, since a sum is something that XLA keeps. An elementwise operation it rather repeats for each
+// use of the result, for which it keeps what is to be encoded.
 func (p packing) pack(codes *graph.Node) *graph.Node {
 	rows, n := rows(codes.Shape())
 	words := p.words(n)

@@ -10,14 +10,15 @@ import (
 
 // The kinds of data that EncodeSparse makes. Numbers are little-endian.
 const (
-	denseData  = 0 // then the values
-	sparseData = 1 // then how many values there are (8 bytes), the rows' ends (4 each), the columns (1 each), the values kept
+	denseData = 0 // then the values
+	// then how many values there are (8 bytes), the rows' ends (4 each), the columns (1 each), the values kept
+	sparseData = 1
 )
 
 const sparseHead = 1 + 8
 
-// EncodeSparse returns values in compressed sparse rows as [CSR] has them, but with room for just those that are not +0, or
-// as they are where that is shorter; the first byte says which. [DecodeSparse] returns the same bits.
+// EncodeSparse returns values in compressed sparse rows as [CSR] has them, but with room for just those that are not
+// +0, or as they are where that is shorter; the first byte says which. [DecodeSparse] returns the same bits.
 func EncodeSparse(values []float32) []byte {
 	var some int
 	for _, v := range values {
@@ -63,7 +64,8 @@ func DecodeSparse(data []byte) ([]float32, error) {
 	case data[0] == sparseData && len(data) >= sparseHead:
 		return decodeRows(binary.LittleEndian.Uint64(data[1:]), data[sparseHead:])
 	}
-	return nil, fmt.Errorf("compress: data of %d bytes and kind %d is damaged or none of EncodeSparse's", len(data), data[0])
+	return nil, fmt.Errorf("compress: data of %d bytes and kind %d is damaged or none of EncodeSparse's", len(data),
+		data[0])
 }
 
 // decodeRows returns n values from the ends, columns and values of rows.
@@ -73,7 +75,8 @@ func decodeRows(n uint64, data []byte) ([]float32, error) {
 		rows++
 	}
 	if rows > uint64(len(data)/4) {
-		return nil, fmt.Errorf("compress: data for %d rows in %d bytes is damaged: their ends alone need 4 each", rows, len(data))
+		return nil, fmt.Errorf("compress: data for %d rows in %d bytes is damaged: their ends alone need 4 each", rows,
+			len(data))
 	}
 	ends, data := data[:4*rows], data[4*rows:]
 	some := 0
@@ -94,7 +97,8 @@ func decodeRows(n uint64, data []byte) ([]float32, error) {
 		for i := start; i < end; i++ {
 			at := row*columns + int(column[i])
 			if i > start && column[i] <= column[i-1] || at >= len(values) || bitsAt(kept, i) == 0 {
-				return nil, fmt.Errorf("compress: value %d, of row %d and column %d, is out of order, outside, or 0: the data is damaged",
+				return nil, fmt.Errorf("compress: value %d, of row %d and column %d, is out of order, outside, or 0: "+
+					"the data is damaged",
 					i, row, column[i])
 			}
 			values[at] = math.Float32frombits(bitsAt(kept, i))

@@ -15,17 +15,19 @@ type Cluster struct {
 	Intra, Inter   Link // of a device to others of its node, and of other nodes
 }
 
-// Between returns the link that the slowest message of a ring of devices takes: ranks of them, from the first of a node,
-// each stride after the last. It is Inter if they are not all of one node. Neighbours have stride 1; in a mesh whose
-// innermost axis is t devices, the next axis has stride t. (Where ranks·stride does not divide DevicesPerNode, other such
-// groups may cross nodes though this one does not.)
-// It returns an error for numbers below 1, and for a link that is not valid.
+// Between returns the link that the slowest message of a ring of devices takes: ranks of them, from the first of a
+// node, each stride after the last. It is Inter if they are not all of one node. Neighbours have stride 1; in a mesh
+// whose innermost axis is t devices, the next axis has stride t. (Where ranks·stride does not divide DevicesPerNode,
+// other such groups may cross nodes though this one does not.) It returns an error for numbers below 1, and for a link
+// that is not valid.
 func (c Cluster) Between(ranks, stride int) (Link, error) {
 	if ranks < 1 || stride < 1 || c.DevicesPerNode < 1 {
-		return Link{}, fmt.Errorf("cost: %d ranks of stride %d with %d devices a node: give at least 1 of each", ranks, stride, c.DevicesPerNode)
+		return Link{}, fmt.Errorf("cost: %d ranks of stride %d with %d devices a node: give at least 1 of each", ranks,
+			stride, c.DevicesPerNode)
 	}
 	link := c.Intra
-	if ranks > 1 && stride > (c.DevicesPerNode-1)/(ranks-1) { // which is (ranks-1)·stride ≥ DevicesPerNode, without overflow
+	// which is (ranks-1)·stride ≥ DevicesPerNode, without overflow
+	if ranks > 1 && stride > (c.DevicesPerNode-1)/(ranks-1) {
 		link = c.Inter
 	}
 	return link, link.Validate()
@@ -73,13 +75,14 @@ func (o Op) ring(ranks int) (rounds, share float64, err error) {
 	case PointToPoint:
 		return 1, 1, nil
 	}
-	return 0, 0, fmt.Errorf("cost: there is no operation %q: choose one of %q", o, []Op{AllReduce, AllGather, ReduceScatter, AllToAll, PointToPoint})
+	return 0, 0, fmt.Errorf("cost: there is no operation %q: choose one of %q", o,
+		[]Op{AllReduce, AllGather, ReduceScatter, AllToAll, PointToPoint})
 }
 
-// Time returns what an operation on a buffer of so many bytes takes among ranks with such a link to the next, by ring (by
-// direct messages one after another for all-to-all), in the α-β model: each round takes the latency, and its bytes by the
-// bandwidth. The buffer is the whole one: what a rank has before a reduce-scatter, and after an all-gather.
-// It returns an error for a link that is not valid, an unknown operation, fewer than 1 rank and bytes below 0.
+// Time returns what an operation on a buffer of so many bytes takes among ranks with such a link to the next, by ring
+// (by direct messages one after another for all-to-all), in the α-β model: each round takes the latency, and its bytes
+// by the bandwidth. The buffer is the whole one: what a rank has before a reduce-scatter, and after an all-gather. It
+// returns an error for a link that is not valid, an unknown operation, fewer than 1 rank and bytes below 0.
 func (l Link) Time(o Op, bytes float64, ranks int) (Seconds, error) {
 	if err := l.Validate(); err != nil {
 		return 0, err

@@ -9,7 +9,8 @@ import (
 
 // plain is a name as it is compared: case does not count, and spaces, hyphens and underscores are one.
 func plain(name string) string {
-	return strings.Join(strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return strings.ContainsRune(" -_", r) }), " ")
+	return strings.Join(strings.FieldsFunc(strings.ToLower(name),
+		func(r rune) bool { return strings.ContainsRune(" -_", r) }), " ")
 }
 
 // find returns the item of that name, or an error that lists the nearest names.
@@ -30,7 +31,8 @@ func find[T any](kind, name string, items []T, nameOf func(T) string) (found T, 
 		return distance(want, plain(name))
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(far(a), far(b)) })
-	return found, fmt.Errorf("cost: there is no %s %.60q: the nearest of %d are %q", kind, name, len(names), names[:min(4, len(names))])
+	return found, fmt.Errorf("cost: there is no %s %.60q: the nearest of %d are %q", kind, name, len(names),
+		names[:min(4, len(names))])
 }
 
 // distance is the least number of bytes to insert, delete or replace that turns a into b (Levenshtein 1966).

@@ -2,12 +2,14 @@ package cost
 
 import "github.com/shardbook/shardbook/lib/gpt"
 
-// FromGPT returns the architecture of a configuration of this project's model. How it computes, its Matmul, Recompute and
-// Compress, is no part of it.
+// FromGPT returns the architecture of a configuration of this project's model. How it computes, its Matmul, Recompute
+// and Compress, is no part of it.
 func FromGPT(c gpt.Config) Model {
 	m := Model{
-		Layers: c.Layers, Width: c.Width, Heads: c.Heads, KVHeads: c.KVHeads, Hidden: c.Hidden, Vocab: c.Vocab, Context: c.Seq,
-		Gated: c.Gated, Tied: c.Tied, QKVBias: !c.NoBias, OutBias: !c.NoBias, MLPBias: !c.NoBias, NormBias: c.Norm != gpt.RMSNorm,
+		Layers: c.Layers, Width: c.Width, Heads: c.Heads, KVHeads: c.KVHeads, Hidden: c.Hidden, Vocab: c.Vocab,
+		Context: c.Seq,
+		Gated:   c.Gated, Tied: c.Tied, QKVBias: !c.NoBias, OutBias: !c.NoBias, MLPBias: !c.NoBias,
+		NormBias:   c.Norm != gpt.RMSNorm,
 		Activation: "gelu",
 	}
 	if c.Positions != gpt.Rotary {

@@ -15,15 +15,18 @@ type Hardware struct {
 	// "fp16", "fp8". Sums are float32. ("fp32" is outside of tensor cores.)
 	Peak            map[string]float64 `json:"peak"`
 	MemoryBandwidth float64            `json:"memory_bandwidth"` // bytes a second
-	// MemoryBytes is the maker's number of gigabytes with 2^30 bytes each, as drivers count it. The driver keeps some of it.
+	// MemoryBytes is the maker's number of gigabytes with 2^30 bytes each, as drivers count it. The driver keeps some
+	// of it.
 	MemoryBytes int64 `json:"memory_bytes"`
 }
 
-// PeakFLOPS returns the peak for a format. A format that the hardware does not have is an error that lists those it has.
+// PeakFLOPS returns the peak for a format. A format that the hardware does not have is an error that lists those it
+// has.
 func (h Hardware) PeakFLOPS(format string) (float64, error) {
 	peak, ok := h.Peak[format]
 	if !ok {
-		return 0, fmt.Errorf("cost: %s has no peak for %q: choose one of %q", h.Name, format, slices.Sorted(maps.Keys(h.Peak)))
+		return 0, fmt.Errorf("cost: %s has no peak for %q: choose one of %q", h.Name, format,
+			slices.Sorted(maps.Keys(h.Peak)))
 	}
 	return peak, nil
 }

@@ -10,9 +10,9 @@ import (
 // maxConfig is the most bytes that a config.json may have; a real one has about a thousand.
 const maxConfig = 1 << 20
 
-// ReadConfig returns the architecture that a Hugging Face config.json describes, of the model types gemma, gpt2, gpt_neox,
-// llama, mistral, opt, phi3 and qwen2. The model has no Name. Flags, activations and what follows from other sizes may be
-// missing, and are then what the library transformers takes them for.
+// ReadConfig returns the architecture that a Hugging Face config.json describes, of the model types gemma, gpt2,
+// gpt_neox, llama, mistral, opt, phi3 and qwen2. The model has no Name. Flags, activations and what follows from other
+// sizes may be missing, and are then what the library transformers takes them for.
 //
 // An unknown model type, a mixture of experts and an unknown variant of a known type are errors, since their parameters
 // would be counted wrongly. So is a size that is missing, no whole number, or out of range; the error names the field.
@@ -22,7 +22,8 @@ func ReadConfig(r io.Reader) (Model, error) {
 		return Model{}, fmt.Errorf("cost: config.json: %w", err)
 	}
 	if len(text) > maxConfig {
-		return Model{}, fmt.Errorf("cost: config.json has more than %d bytes: give the file beside the model's weights", maxConfig)
+		return Model{}, fmt.Errorf("cost: config.json has more than %d bytes: give the file beside the model's weights",
+			maxConfig)
 	}
 	c := config{names: map[string]string{}}
 	if err := json.Unmarshal(text, &c.fields); err != nil {
@@ -102,8 +103,9 @@ func (c *config) gpt2() Model {
 	c.names["PositionRows"] = "n_positions"
 	return Model{
 		Layers: c.size("Layers", "n_layer"), Width: c.size("Width", "n_embd"), Heads: c.size("Heads", "n_head"),
-		Hidden: c.optional("Hidden", "n_inner"), Vocab: c.size("Vocab", "vocab_size"), Context: context, PositionRows: context,
-		Tied: c.flag("tie_word_embeddings", true), QKVBias: true, OutBias: true, MLPBias: true, NormBias: true,
+		Hidden: c.optional("Hidden", "n_inner"), Vocab: c.size("Vocab", "vocab_size"), Context: context,
+		PositionRows: context,
+		Tied:         c.flag("tie_word_embeddings", true), QKVBias: true, OutBias: true, MLPBias: true, NormBias: true,
 		Activation: c.activation("activation_function", "gelu"),
 	}
 }
@@ -111,9 +113,11 @@ func (c *config) gpt2() Model {
 func (c *config) neox() Model {
 	bias := c.flag("attention_bias", true)
 	return Model{
-		Layers: c.size("Layers", "num_hidden_layers"), Width: c.size("Width", "hidden_size"), Heads: c.size("Heads", "num_attention_heads"),
-		Hidden: c.size("Hidden", "intermediate_size"), Vocab: c.size("Vocab", "vocab_size"), Context: c.size("Context", "max_position_embeddings"),
-		Tied: c.flag("tie_word_embeddings", false), QKVBias: bias, OutBias: bias, MLPBias: true, NormBias: true,
+		Layers: c.size("Layers", "num_hidden_layers"), Width: c.size("Width", "hidden_size"),
+		Heads:  c.size("Heads", "num_attention_heads"),
+		Hidden: c.size("Hidden", "intermediate_size"), Vocab: c.size("Vocab", "vocab_size"),
+		Context: c.size("Context", "max_position_embeddings"),
+		Tied:    c.flag("tie_word_embeddings", false), QKVBias: bias, OutBias: bias, MLPBias: true, NormBias: true,
 		Activation: c.activation("hidden_act", "gelu"),
 	}
 }
@@ -122,7 +126,8 @@ func (c *config) opt() Model {
 	c.require("do_layer_norm_before", true)
 	c.require("layer_norm_elementwise_affine", true)
 	c.require("_remove_final_layer_norm", false)
-	width, context, bias := c.size("Width", "hidden_size"), c.size("Context", "max_position_embeddings"), c.flag("enable_bias", true)
+	width, context, bias := c.size("Width", "hidden_size"), c.size("Context", "max_position_embeddings"),
+		c.flag("enable_bias", true)
 	if narrow := c.optional("", "word_embed_proj_dim"); narrow != 0 && narrow != width {
 		c.fail("word_embed_proj_dim", "is %d and hidden_size %d: a table of another width is not known", narrow, width)
 	}

@@ -7,8 +7,8 @@
 // [Hardware] and [Cluster] describe devices and the links between them; [TrainingTime], [Link] and [Rates] turn counts
 // into time.
 //
-// All is plain arithmetic on the formulas that the functions name. Counts of parameters are exact; operations, bytes and
-// time are float64. Bytes are bytes, never elements, and bandwidths are bytes a second in one direction.
+// All is plain arithmetic on the formulas that the functions name. Counts of parameters are exact; operations, bytes
+// and time are float64. Bytes are bytes, never elements, and bandwidths are bytes a second in one direction.
 package cost
 
 import (
@@ -17,8 +17,8 @@ import (
 	"slices"
 )
 
-// Model is the architecture of a decoder-only Transformer: tables, then blocks of attention and a multi-layer perceptron
-// (MLP) with a normalization before each, a last normalization, and the head.
+// Model is the architecture of a decoder-only Transformer: tables, then blocks of attention and a multi-layer
+// perceptron (MLP) with a normalization before each, a last normalization, and the head.
 type Model struct {
 	Name string `json:"name,omitempty"`
 
@@ -68,8 +68,8 @@ type fieldError struct{ field, problem string }
 
 func (e *fieldError) Error() string { return "cost: Model." + e.field + " " + e.problem }
 
-// Validate returns an error that names the first field that is not valid, with its value and what to do. The upper limits
-// are such that of a valid model neither the parameters nor 16 bytes for each overflow an int64.
+// Validate returns an error that names the first field that is not valid, with its value and what to do. The upper
+// limits are such that of a valid model neither the parameters nor 16 bytes for each overflow an int64.
 func (m Model) Validate() error {
 	if err := m.check(); err != nil {
 		return err
@@ -95,13 +95,16 @@ func (m Model) check() *fieldError {
 	}
 	switch {
 	case m.HeadWidth == 0 && m.Width%m.Heads != 0:
-		return &fieldError{"Heads", fmt.Sprintf("is %d, which does not divide the width %d: choose a divisor, or set the width of a head",
+		return &fieldError{"Heads", fmt.Sprintf("is %d, which does not divide the width %d: choose a divisor, or set "+
+			"the width of a head",
 			m.Heads, m.Width)}
 	case m.attentionWidth() > 1<<22:
-		return &fieldError{"HeadWidth", fmt.Sprintf("is %d, which with %d heads makes attention %d wide: at most %d is possible",
+		return &fieldError{"HeadWidth", fmt.Sprintf("is %d, which with %d heads makes attention %d wide: at "+
+			"most %d is possible",
 			m.HeadWidth, m.Heads, m.attentionWidth(), 1<<22)}
 	case m.Heads%m.KV() != 0:
-		return &fieldError{"KVHeads", fmt.Sprintf("is %d, which does not divide the %d heads: choose a divisor", m.KVHeads, m.Heads)}
+		return &fieldError{"KVHeads", fmt.Sprintf("is %d, which does not divide the %d heads: choose a divisor",
+			m.KVHeads, m.Heads)}
 	case !slices.Contains([]string{"", "gelu", "silu", "relu"}, m.Activation):
 		return &fieldError{"Activation", fmt.Sprintf("is %q: set it to gelu, silu or relu", m.Activation)}
 	}

@@ -1,8 +1,9 @@
 package cost
 
-// RoughBlock returns the usual estimate of a block's parameters for width h: 4h² for attention (3h² for queries, keys and
-// values, h² for the output), and in an MLP of hidden width 4h 8h², or 12h² with a gate. That is 12h², or 16h² gated.
-// Llama's gated MLP is 8/3·h wide, to have 8h² again (Touvron et al. 2023, §2.2), so its block is no gated one here.
+// RoughBlock returns the usual estimate of a block's parameters for width h: 4h² for attention (3h² for queries, keys
+// and values, h² for the output), and in an MLP of hidden width 4h 8h², or 12h² with a gate. That is 12h², or 16h²
+// gated. Llama's gated MLP is 8/3·h wide, to have 8h² again (Touvron et al. 2023, §2.2), so its block is no gated one
+// here.
 func RoughBlock(width int, gated bool) float64 {
 	h := float64(width)
 	if gated {

@@ -16,7 +16,8 @@ func (s Seconds) String() string {
 	for _, u := range []struct {
 		below, unit Seconds
 		name        string
-	}{{1e-6, 1e-9, " ns"}, {1e-3, 1e-6, " µs"}, {1, 1e-3, " ms"}, {120, 1, " s"}, {7200, 60, " min"}, {2 * Day, 3600, " h"}, {2 * Year, Day, " days"}} {
+	}{{1e-6, 1e-9, " ns"}, {1e-3, 1e-6, " µs"}, {1, 1e-3, " ms"}, {120, 1, " s"}, {7200, 60, " min"},
+		{2 * Day, 3600, " h"}, {2 * Year, Day, " days"}} {
 		if s < u.below && s > -u.below {
 			unit, name = u.unit, u.name
 			break
@@ -28,8 +29,8 @@ func (s Seconds) String() string {
 // TrainingTime returns the time that devices of the given peak, in operations a second, take for so many operations at
 // a utilization, which is the share of the peak that they attain.
 //
-// With the operations of the estimate 8ND and peak·utilization = X it is the 8TP/(nX) of Narayanan et al. 2021, equation 4.
-// It returns an error unless all are positive and finite, and the utilization at most 1.
+// With the operations of the estimate 8ND and peak·utilization = X it is the 8TP/(nX) of Narayanan et al. 2021,
+// equation 4. It returns an error unless all are positive and finite, and the utilization at most 1.
 func TrainingTime(flops float64, devices int, peak, utilization float64) (Seconds, error) {
 	if err := positive(quantity{"operations", flops}, quantity{"devices", float64(devices)}, quantity{"peak", peak},
 		quantity{"utilization", utilization}); err != nil {
@@ -41,12 +42,13 @@ func TrainingTime(flops float64, devices int, peak, utilization float64) (Second
 	return Seconds(flops / (float64(devices) * peak * utilization)), nil
 }
 
-// Utilization returns the share of the devices' peak at which they did so many operations in a time. With the operations
-// of [Work.Model] or [Model.TokenFLOPs] it is the model FLOPs utilization (MFU), with those of [Work.Hardware] the hardware
-// FLOPs utilization (HFU) of Chowdhery et al. 2022, appendix B. More than 1 means that an argument is wrong.
-// It returns an error unless all are positive and finite.
+// Utilization returns the share of the devices' peak at which they did so many operations in a time. With the
+// operations of [Work.Model] or [Model.TokenFLOPs] it is the model FLOPs utilization (MFU), with those of
+// [Work.Hardware] the hardware FLOPs utilization (HFU) of Chowdhery et al. 2022, appendix B. More than 1 means that an
+// argument is wrong. It returns an error unless all are positive and finite.
 func Utilization(flops float64, took Seconds, devices int, peak float64) (float64, error) {
-	if err := positive(quantity{"operations", flops}, quantity{"time", float64(took)}, quantity{"devices", float64(devices)},
+	if err := positive(quantity{"operations", flops}, quantity{"time", float64(took)},
+		quantity{"devices", float64(devices)},
 		quantity{"peak", peak}); err != nil {
 		return 0, err
 	}

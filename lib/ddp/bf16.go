@@ -11,10 +11,10 @@ import (
 
 // BF16 is a hook that all-reduces gradients as bfloat16, rounded to the nearest: half the bytes, 2 for each element.
 //
-// What a rank's own rounding loses is added to its gradients of the next step. Without that, the ranks' roundings, each in
-// proportion to that rank's gradient, need not cancel where the gradients do, and training would settle beside the optimum.
-// The group rounds the sum once more, which changes an element of it by no more than its 2⁻⁹-th part, and is not made up
-// for.
+// What a rank's own rounding loses is added to its gradients of the next step. Without that, the ranks' roundings, each
+// in proportion to that rank's gradient, need not cancel where the gradients do, and training would settle beside the
+// optimum. The group rounds the sum once more, which changes an element of it by no more than its 2⁻⁹-th part, and is
+// not made up for.
 //
 // A rank keeps 4 bytes for each element. Gradients must be float32.
 func BF16() func() Hook {

@@ -22,15 +22,16 @@ type Bucket struct {
 // Bytes is the size of the bucket's buffer.
 func (b Bucket) Bytes() int64 { return b.Params.Bytes() }
 
-// Buckets are those in which [IntoBuckets] puts the gradients of a list of parameters, summed in a floating-point type: of at
-// most so many bytes each, those of the last parameters first.
+// Buckets are those in which [IntoBuckets] puts the gradients of a list of parameters, summed in a floating-point type:
+// of at most so many bytes each, those of the last parameters first.
 func Buckets(tree params.Tree, sum dtypes.DType, bytes int64) (buckets []Bucket) {
 	tree = tree.As(sum)
 	all := make([]int, len(tree))
 	for i := range all {
 		all[i] = i
 	}
-	one := &step.Plan{Blocks: []step.Block{{Units: []int{0}}}, Units: make([]step.Unit, 1), Ranks: [][]step.Op{{{Kind: step.Forward}}}}
+	one := &step.Plan{Blocks: []step.Block{{Units: []int{0}}}, Units: make([]step.Unit, 1),
+		Ranks: [][]step.Op{{{Kind: step.Forward}}}}
 	_, members := IntoBuckets(one, [][]int{all}, sizes(tree), bytes)
 	for _, places := range members {
 		b := Bucket{Places: places}

@@ -7,11 +7,11 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// IntoBuckets puts the gradients of a plan's parameters into buckets of at most so many bytes each, which are reduced in one
-// message; one that is larger has a bucket of its own (Li et al. 2020, §3.2.3). The first bucket has the last parameters,
-// since the backward pass comes to these first. Members are the parameters of each unit, by their places, whose gradients
-// have so many bytes; those of the buckets are returned. Parameters that are not on the same ranks share no bucket, and
-// what is sharded is left as it is. With 0 bytes each parameter has a bucket of its own.
+// IntoBuckets puts the gradients of a plan's parameters into buckets of at most so many bytes each, which are reduced
+// in one message; one that is larger has a bucket of its own (Li et al. 2020, §3.2.3). The first bucket has the last
+// parameters, since the backward pass comes to these first. Members are the parameters of each unit, by their places,
+// whose gradients have so many bytes; those of the buckets are returned. Parameters that are not on the same ranks
+// share no bucket, and what is sharded is left as it is. With 0 bytes each parameter has a bucket of its own.
 func IntoBuckets(p *step.Plan, members [][]int, bytes []int64, limit int64) (*step.Plan, [][]int) {
 	q := p.Clone()
 	q.Units = nil

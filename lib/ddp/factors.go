@@ -100,8 +100,8 @@ func add(y []float32, a float32, x []float32) { blas32.Axpy(a, vector(x), vector
 
 func vector(x []float32) blas32.Vector { return blas32.Vector{N: len(x), Inc: 1, Data: x} }
 
-// dot is the product of two vectors. gonum's sums in an order that depends on where in memory they lie, so that two runs
-// would differ in bits.
+// dot is the product of two vectors. gonum's sums in an order that depends on where in memory they lie, so that two
+// runs would differ in bits.
 func dot[T float32 | float64](x, y []T) T {
 	var a, b, c, d T
 	y = y[:len(x)]
@@ -118,9 +118,10 @@ func dot[T float32 | float64](x, y []T) T {
 	return a + b + c + d
 }
 
-// orthonormalise makes columns of a length orthonormal, by the modified Gram-Schmidt method in float64. A column of which
-// those before it leave no more than float32's rounding, as of one of zeros, is replaced by a random one: it would stay so
-// for ever, and what is left of it would not be orthogonal. There must be no more columns than rows. NaNs spread.
+// orthonormalise makes columns of a length orthonormal, by the modified Gram-Schmidt method in float64. A column of
+// which those before it leave no more than float32's rounding, as of one of zeros, is replaced by a random one: it
+// would stay so for ever, and what is left of it would not be orthogonal. There must be no more columns than rows. NaNs
+// spread.
 func orthonormalise(columns []float32, length int, random *rand.Rand) {
 	basis := make([]float64, len(columns))
 	for i, x := range columns {

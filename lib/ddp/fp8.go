@@ -9,14 +9,15 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// FP8 is a hook that sends gradients as E4M3 numbers of one byte, scaled so that a message's largest is the format's largest
-// (Peng et al. 2023, "FP8-LM: Training FP8 Large Language Models", §2.1). Sums of such numbers would overflow, so each of N
-// ranks adds up a part of the bucket in float32, in the order of the ranks, and sends the sums in the same way. What either
-// rounding loses is added at the next step (Tang et al. 2021, "1-bit Adam", §4, which compresses twice as well).
+// FP8 is a hook that sends gradients as E4M3 numbers of one byte, scaled so that a message's largest is the format's
+// largest (Peng et al. 2023, "FP8-LM: Training FP8 Large Language Models", §2.1). Sums of such numbers would overflow,
+// so each of N ranks adds up a part of the bucket in float32, in the order of the ranks, and sends the sums in the same
+// way. What either rounding loses is added at the next step (Tang et al. 2021, "1-bit Adam", §4, which compresses twice
+// as well).
 //
-// For a bucket of n elements a rank gives the group (n/N+4)·(N+1) bytes, n/N rounded up, in an all-to-all and an all-gather:
-// about a quarter of what a ring's all-reduce of float32 sends. It keeps 4·(1+1/N) bytes for each element. Gradients must be
-// float32.
+// For a bucket of n elements a rank gives the group (n/N+4)·(N+1) bytes, n/N rounded up, in an all-to-all and an
+// all-gather: about a quarter of what a ring's all-reduce of float32 sends. It keeps 4·(1+1/N) bytes for each element.
+// Gradients must be float32.
 func FP8() func() Hook {
 	return func() Hook { return &eighths{residues{}, residues{}} }
 }

@@ -47,8 +47,8 @@ type Options struct {
 	// Accumulate is into how many micro-batches, one after another, a rank's rows of a batch are divided; 0 is 1.
 	// Their gradients are added up.
 	Accumulate int
-	// EachMicroBatch reduces gradients after each micro-batch, not after the last alone: for Accumulate times the traffic the
-	// same result, but for rounding. It shows what PyTorch's no_sync is for.
+	// EachMicroBatch reduces gradients after each micro-batch, not after the last alone: for Accumulate times the
+	// traffic the same result, but for rounding. It shows what PyTorch's no_sync is for.
 	EachMicroBatch bool
 
 	// SumLoss says that the model's loss is a sum over the rows of the batch, not a mean: losses and gradients are then
@@ -63,17 +63,17 @@ type Options struct {
 	// alike, are averaged. Sync then says nothing.
 	Every int
 
-	// Recompute keeps of a micro-batch only the input of each block, and computes the block again before its backward pass.
-	// Otherwise what is costly to compute again is kept.
+	// Recompute keeps of a micro-batch only the input of each block, and computes the block again before its backward
+	// pass. Otherwise what is costly to compute again is kept.
 	Recompute bool
 
-	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in one
-	// process an hour. A rank that takes longer fails the group, and the others learn by which operation.
+	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in
+	// one process an hour. A rank that takes longer fails the group, and the others learn by which operation.
 	Timeout time.Duration
 
 	// Trace, where it is not nil, gets a span for each operation, on the streams of package trace: Compute (passes and
-	// updates), Reduce (what ranks do together) and Wait (for that); and counters of the bytes held of each kind, and after
-	// each step of the "bytes communicated" so far.
+	// updates), Reduce (what ranks do together) and Wait (for that); and counters of the bytes held of each kind, and
+	// after each step of the "bytes communicated" so far.
 	Trace *trace.Recorder
 }
 
@@ -97,15 +97,16 @@ func (o Options) Validate() error {
 		return errors.New("ddp: Options.EachMicroBatch and Options.Hook: leave one out, since gradients that were reduced " +
 			"once would be compressed again")
 	case o.Every > 1 && (o.EachMicroBatch || o.Hook != nil):
-		return fmt.Errorf("ddp: Options.Every is %d, so that no gradients are reduced: leave out EachMicroBatch and Hook", o.Every)
+		return fmt.Errorf("ddp: Options.Every is %d, so that no gradients are reduced: leave out "+
+			"EachMicroBatch and Hook", o.Every)
 	}
 	return nil
 }
 
 // Write writes the options into the plan of ranks that have the same along an axis, as [step.Plan.Copies] makes it: who
-// reduces which gradients when, in buckets, or as the units are where Sync is "". Members are the parameters of each unit, by
-// their places in a list of them in the type that gradients are summed in. It returns the plans of the steps, in turn, and the
-// parameters of their units.
+// reduces which gradients when, in buckets, or as the units are where Sync is "". Members are the parameters of each
+// unit, by their places in a list of them in the type that gradients are summed in. It returns the plans of the steps,
+// in turn, and the parameters of their units.
 func (o Options) Write(p *step.Plan, members [][]int, tree params.Tree, axis string) ([]*step.Plan, [][]int) {
 	if _, several := p.Axis(axis); o.Every > 1 && several {
 		plans := Local(p, o.Every, axis)

@@ -10,23 +10,25 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// PowerSGD is a hook that sends gradients as products of two thin matrices (Vogels et al. 2019, "PowerSGD: Practical Low-Rank
-// Gradient Compression for Distributed Optimization", Algorithms 1 and 2). A parameter's gradient is taken as a matrix M of n
-// rows, its first axis, and m columns, all others. From what Q was at the step before, random numbers at first,
+// PowerSGD is a hook that sends gradients as products of two thin matrices (Vogels et al. 2019, "PowerSGD: Practical
+// Low-Rank Gradient Compression for Distributed Optimization", Algorithms 1 and 2). A parameter's gradient is taken as
+// a matrix M of n rows, its first axis, and m columns, all others. From what Q was at the step before, random numbers
+// at first,
 //
 //	P = all-reduce(M·Q), made orthonormal;  Q = all-reduce(Mᵀ·P);  the sum of the ranks' M is taken to be P·Qᵀ
 //
-// for P of n×rank and Q of m×rank: a step of the power iteration. What a rank's own part of that, P·(Mᵀ·P)ᵀ, is short of its
-// M it keeps, and adds to its gradient of the next step. Vectors, and matrices that this would not make smaller, are
-// all-reduced as they are.
+// for P of n×rank and Q of m×rank: a step of the power iteration. What a rank's own part of that, P·(Mᵀ·P)ᵀ, is short
+// of its M it keeps, and adds to its gradient of the next step. Vectors, and matrices that this would not make smaller,
+// are all-reduced as they are.
 //
-// In two all-reduces a rank gives the group 4·(n+m)·rank bytes for each matrix with (n+m)·rank < n·m, and 4 for each element
-// of the others. It keeps 4 bytes for each element, and 4·(n+3·m)·rank for a matrix. Gradients must be float32. A matrix with
-// an infinity or a NaN on any rank becomes NaN as a whole, on all ranks, for this step. A rank below 1 is an error of the
-// first step.
+// In two all-reduces a rank gives the group 4·(n+m)·rank bytes for each matrix with (n+m)·rank < n·m, and 4 for each
+// element of the others. It keeps 4 bytes for each element, and 4·(n+3·m)·rank for a matrix. Gradients must be float32.
+// A matrix with an infinity or a NaN on any rank becomes NaN as a whole, on all ranks, for this step. A rank below 1 is
+// an error of the first step.
 func PowerSGD(rank int) func() Hook {
 	return func() Hook {
-		return &powerSGD{rank: rank, kept: residues{}, buckets: map[int]*factors{}, random: rand.New(rand.NewPCG(1905, 13727))}
+		return &powerSGD{rank: rank, kept: residues{}, buckets: map[int]*factors{},
+			random: rand.New(rand.NewPCG(1905, 13727))}
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 // BetweenRanks is the name, in the trainer's Traffic, of what goes between ranks.
 const BetweenRanks = "replica"
 
-// Plan is what each of so many ranks does in a step of a recipe, and when; in local SGD in a step that ends with an average.
-// It needs no devices.
+// Plan is what each of so many ranks does in a step of a recipe, and when; in local SGD in a step that ends with an
+// average. It needs no devices.
 func (o Options) Plan(r train.Recipe, ranks int) (*step.Plan, error) {
 	s, err := o.spec(r, ranks)
 	if err != nil {
@@ -26,9 +26,10 @@ func (o Options) Plan(r train.Recipe, ranks int) (*step.Plan, error) {
 	return s.Plans[len(s.Plans)-1], nil
 }
 
-// New starts a run of a recipe on so many of the backend's first devices, one for each rank. The model is best a chain of
-// blocks (chain.Chained, as gpt.Config is), whose gradients are reduced while those of other blocks are computed; any other
-// is one block. Too few devices are an error. The context is for starting; each call of the trainer has its own.
+// New starts a run of a recipe on so many of the backend's first devices, one for each rank. The model is best a chain
+// of blocks (chain.Chained, as gpt.Config is), whose gradients are reduced while those of other blocks are computed;
+// any other is one block. Too few devices are an error. The context is for starting; each call of the trainer has its
+// own.
 func New(ctx context.Context, backend *xla.Backend, r train.Recipe, devices int, o Options) (train.Trainer, error) {
 	s, err := o.spec(r, devices)
 	if err != nil {
@@ -37,9 +38,10 @@ func New(ctx context.Context, backend *xla.Backend, r train.Recipe, devices int,
 	return engine.Start(ctx, backend, s)
 }
 
-// Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all begin
-// with rank 0's initial state.
-func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe, o Options) (train.Trainer, error) {
+// Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all
+// begin with rank 0's initial state.
+func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe,
+	o Options) (train.Trainer, error) {
 	s, err := o.spec(r, g.Size())
 	if err != nil {
 		return nil, err

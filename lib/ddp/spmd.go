@@ -10,10 +10,11 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// NewSPMD starts a run in which one compiled program, gradients, all-reduce and update in one graph, runs on all devices
-// of a mesh whose first axis is [train.Axis], along which [train.Run.Step] gives each its part of the rows. Each has the whole
-// state, or, of a [train.Shared] model, what the model says: the mesh then has its axes, too, and gradients are averaged along those
-// of its tokens as well. The recipe's Replicas are set here. [train.Run.Collectives] says what the all-reduce was compiled to.
+// NewSPMD starts a run in which one compiled program, gradients, all-reduce and update in one graph, runs on all
+// devices of a mesh whose first axis is [train.Axis], along which [train.Run.Step] gives each its part of the rows.
+// Each has the whole state, or, of a [train.Shared] model, what the model says: the mesh then has its axes, too, and
+// gradients are averaged along those of its tokens as well. The recipe's Replicas are set here. [train.Run.Collectives]
+// says what the all-reduce was compiled to.
 func NewSPMD(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
 	if mesh == nil { // which the model is asked about
 		return nil, errors.New("ddp: the mesh is nil: make one with Backend.Mesh")
@@ -39,8 +40,8 @@ func NewAuto(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
 // replicas are the devices along axes of the mesh that have different rows or tokens.
 type replicas struct{ axes []string }
 
-// Mean implements [train.Replicas] by one all-reduce. Devices have equally many rows and tokens, so the mean over the batch is the
-// mean of the devices' means, for the loss as for its gradients.
+// Mean implements [train.Replicas] by one all-reduce. Devices have equally many rows and tokens, so the mean over the
+// batch is the mean of the devices' means, for the loss as for its gradients.
 func (r replicas) Mean(nodes []*graph.Node) []*graph.Node {
 	if collective.AxisSize(nodes[0].Graph(), r.axes...) == 1 {
 		return nodes

@@ -8,16 +8,18 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// TopK is a hook that sends only the largest gradients (Stich et al. 2018, "Sparsified SGD with Memory", Algorithm 1; Lin et
-// al. 2018, "Deep Gradient Compression"). Of the n elements of a bucket each rank sends the k = max(1, round(share·n)) of
-// largest magnitude, of equal ones those that come first, to all others, which add them up in the order of the ranks. It
-// keeps the other elements, and adds them to its gradients of the next step. Infinities and NaNs count as largest.
+// TopK is a hook that sends only the largest gradients (Stich et al. 2018, "Sparsified SGD with Memory", Algorithm 1;
+// Lin et al. 2018, "Deep Gradient Compression"). Of the n elements of a bucket each rank sends the k = max(1,
+// round(share·n)) of largest magnitude, of equal ones those that come first, to all others, which add them up in the
+// order of the ranks. It keeps the other elements, and adds them to its gradients of the next step. Infinities and NaNs
+// count as largest.
 //
-// A rank gives the group 8·k bytes, indices and values, in two all-gathers. As a ring carries them out each of N ranks sends
-// 8·k·(N−1) bytes, where the all-reduce of the whole bucket would take 8·n·(N−1)/N: a share of 1/N or more saves nothing.
+// A rank gives the group 8·k bytes, indices and values, in two all-gathers. As a ring carries them out each of N ranks
+// sends 8·k·(N−1) bytes, where the all-reduce of the whole bucket would take 8·n·(N−1)/N: a share of 1/N or more saves
+// nothing.
 //
-// A rank keeps 4 bytes for each element. Gradients must be float32. A share that is not above 0 and at most 1 is an error of
-// the first step.
+// A rank keeps 4 bytes for each element. Gradients must be float32. A share that is not above 0 and at most 1 is an
+// error of the first step.
 func TopK(share float64) func() Hook {
 	return func() Hook { return &topK{share, residues{}} }
 }
@@ -44,7 +46,8 @@ func (t *topK) Reduce(ctx context.Context, g group.Group, grads Gradients) error
 	}
 	n := len(values)
 	if n > math.MaxInt32 {
-		return fmt.Errorf("ddp: TopK of a bucket of %d elements, which it counts in int32: set a smaller Options.BucketBytes", n)
+		return fmt.Errorf("ddp: TopK of a bucket of %d elements, which it counts in int32: set a smaller "+
+			"Options.BucketBytes", n)
 	}
 	kept := t.kept.of(grads)
 	for i, x := range values {
@@ -74,10 +77,11 @@ func (t *topK) Reduce(ctx context.Context, g group.Group, grads Gradients) error
 	return nil
 }
 
-// largest returns where the k numbers of largest magnitude are, from first to last; of equal ones it takes the first. NaNs
-// are larger than infinities. k is at most the number of numbers.
+// largest returns where the k numbers of largest magnitude are, from first to last; of equal ones it takes the first.
+// NaNs are larger than infinities. k is at most the number of numbers.
 func largest(x []float32, k int) []int32 {
-	// Magnitudes are in the order of their bits, so that the k-th is found by counting, 11 bits after 11 from the highest.
+	// Magnitudes are in the order of their bits, so that the k-th is found by counting, 11 bits after 11 from the
+	// highest.
 	var kth uint32
 	equal := k // in the end, how many of those that equal the k-th are among the k
 	for _, shift := range [...]int{22, 11, 0} {

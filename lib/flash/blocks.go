@@ -8,13 +8,13 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Block is how many queries and keys the engine Blocks takes at a time; 0: about 256 of each. The queries of the heads that
-// share a key head count together.
+// Block is how many queries and keys the engine Blocks takes at a time; 0: about 256 of each. The queries of the heads
+// that share a key head count together.
 type Block struct{ Queries, Keys int }
 
 // blocks is a call cut into blocks. Its loops read tensors where they lie and write what they made into place, so that
-// besides the operands and results there are never more than a few blocks; but for half types the gradient of the queries,
-// which is summed up in float32.
+// besides the operands and results there are never more than a few blocks; but for half types the gradient of the
+// queries, which is summed up in float32.
 //
 // Within a block, the queries of the heads that share a key head are rows of one matrix: (B,K,R,D) for R = queries·H/K.
 type blocks struct {
@@ -32,7 +32,8 @@ func (c call) blocks() blocks {
 	if size.Keys == 0 {
 		size.Keys = 256
 	}
-	b.qs = newSide(newSpan(c.queries(), size.Queries), c.QueryPositions, c.QuerySegments, c.q.Graph(), c.keys()-c.queries())
+	b.qs = newSide(newSpan(c.queries(), size.Queries), c.QueryPositions, c.QuerySegments, c.q.Graph(),
+		c.keys()-c.queries())
 	b.ks = newSide(newSpan(c.keys(), size.Keys), c.KeyPositions, c.KeySegments, c.q.Graph(), 0)
 	return b
 }
@@ -41,7 +42,8 @@ func (c call) blocks() blocks {
 func (b blocks) rows(x, i *graph.Node) *graph.Node {
 	x = part(x, b.qs.start(i), b.qs.block)
 	x = graph.Reshape(x, b.batch(), b.qs.block, b.keyHeads(), b.group, x.Shape().Dim(3))
-	x = graph.Reshape(graph.TransposeAllAxes(x, 0, 2, 1, 3, 4), b.batch(), b.keyHeads(), b.qs.block*b.group, x.Shape().Dim(4))
+	x = graph.Reshape(graph.TransposeAllAxes(x, 0, 2, 1, 3, 4), b.batch(), b.keyHeads(), b.qs.block*b.group,
+		x.Shape().Dim(4))
 	return graph.ConvertDType(x, b.statistics())
 }
 
@@ -62,8 +64,8 @@ func (b blocks) columns(x, j *graph.Node) *graph.Node {
 
 func swapped(x *graph.Node) *graph.Node { return graph.TransposeAllAxes(x, 0, 2, 1, 3) }
 
-// scores returns those of rows (B,K,R,D) of block i for the keys (B,K,S,D) of block j, (B,K,R,S): −∞ where a row does not see
-// a key, or where the key was in a block before.
+// scores returns those of rows (B,K,R,D) of block i for the keys (B,K,S,D) of block j, (B,K,R,S): −∞ where a row does
+// not see a key, or where the key was in a block before.
 func (b blocks) scores(q, k, i, j *graph.Node) *graph.Node {
 	s := graph.MulScalar(graph.Einsum("bkrd,bksd->bkrs", q, k), b.Scale)
 	asKeys := func(x *graph.Node) *graph.Node { return graph.Reshape(x, x.Shape().Dim(0), 1, 1, b.ks.block) }
@@ -82,7 +84,8 @@ func (b blocks) asRows(x *graph.Node) *graph.Node {
 }
 
 // count runs body for i from first to before end, with the state that it returns.
-func count(first, end *graph.Node, state []*graph.Node, body func(i *graph.Node, state []*graph.Node) []*graph.Node) []*graph.Node {
+func count(first, end *graph.Node, state []*graph.Node, body func(i *graph.Node,
+	state []*graph.Node) []*graph.Node) []*graph.Node {
 	return xla.While(append([]*graph.Node{first}, state...), func(s []*graph.Node) *graph.Node {
 		return graph.LessThan(s[0], end)
 	}, func(s []*graph.Node) []*graph.Node {
@@ -90,17 +93,19 @@ func count(first, end *graph.Node, state []*graph.Node, body func(i *graph.Node,
 	})[1:]
 }
 
-// over is count for all blocks of a side. GoMLX does not see what a loop's body takes from outside: the call's nodes go through
-// the loop, unchanged, so that it knows that the results depend on them.
-func (b blocks) over(s side, state []*graph.Node, body func(i *graph.Node, state []*graph.Node) []*graph.Node) []*graph.Node {
+// over is count for all blocks of a side. GoMLX does not see what a loop's body takes from outside: the call's nodes go
+// through the loop, unchanged, so that it knows that the results depend on them.
+func (b blocks) over(s side, state []*graph.Node, body func(i *graph.Node,
+	state []*graph.Node) []*graph.Node) []*graph.Node {
 	n := len(state)
-	return count(integer(b.q, 0), integer(b.q, s.count), append(state, b.inputs()...), func(i *graph.Node, state []*graph.Node) []*graph.Node {
-		return append(body(i, state[:n:n]), state[n:]...)
-	})[:n]
+	return count(integer(b.q, 0), integer(b.q, s.count), append(state, b.inputs()...),
+		func(i *graph.Node, state []*graph.Node) []*graph.Node {
+			return append(body(i, state[:n:n]), state[n:]...)
+		})[:n]
 }
 
-// blocksForward is FlashAttention's forward pass (Dao 2023, Algorithm 1): for each block of queries, online softmax over the
-// blocks of keys that it sees.
+// blocksForward is FlashAttention's forward pass (Dao 2023, Algorithm 1): for each block of queries, online softmax
+// over the blocks of keys that it sees.
 func (c call) blocksForward(of dtypes.DType) (out, m, d *graph.Node) {
 	b := c.blocks()
 	g, stat := c.q.Graph(), c.statistics()
@@ -111,7 +116,8 @@ func (c call) blocksForward(of dtypes.DType) (out, m, d *graph.Node) {
 		q := b.rows(c.q, i)
 		r := q.Shape().Dim(2)
 		one := shapes.Make(stat, c.batch(), c.keyHeads(), r, 1)
-		begin := []*graph.Node{negInf(graph.Zeros(g, one)), graph.Zeros(g, one), graph.Zeros(g, shapes.Make(stat, c.batch(), c.keyHeads(), r, c.e()))}
+		begin := []*graph.Node{negInf(graph.Zeros(g, one)), graph.Zeros(g, one),
+			graph.Zeros(g, shapes.Make(stat, c.batch(), c.keyHeads(), r, c.e()))}
 		first, end := seen.of(i)
 		s := count(first, end, begin, func(j *graph.Node, s []*graph.Node) []*graph.Node {
 			m, d, o := s[0], s[1], s[2]
@@ -144,7 +150,8 @@ func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Nod
 	// A query that sees nothing has weights e^(−∞).
 	none := graph.Equal(d, graph.ZerosLike(d))
 	m, d = graph.Where(none, graph.Neg(negInf(m)), m), graph.Where(none, graph.OnesLike(d), d)
-	all := []*graph.Node{graph.Zeros(g, shapes.Make(stat, c.q.Shape().Dimensions...)), graph.ZerosLike(c.k), graph.ZerosLike(c.v)}
+	all := []*graph.Node{graph.Zeros(g, shapes.Make(stat, c.q.Shape().Dimensions...)), graph.ZerosLike(c.k),
+		graph.ZerosLike(c.v)}
 	all = b.over(b.ks, all, func(j *graph.Node, all []*graph.Node) []*graph.Node {
 		k, v := b.columns(c.k, j), b.columns(c.v, j)
 		first, end := seeing.of(j)
@@ -153,7 +160,8 @@ func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Nod
 			q, dOut := b.rows(c.q, i), b.rows(dOut, i)
 			weights := graph.Div(graph.Exp(graph.Sub(b.scores(q, k, i, j), b.stats(m, i))), b.stats(d, i))
 			if fresh := b.qs.fresh(i, b.asRows); fresh != nil {
-				weights = graph.Where(graph.BroadcastToDims(fresh, weights.Shape().Dimensions...), weights, graph.ZerosLike(weights))
+				weights = graph.Where(graph.BroadcastToDims(fresh, weights.Shape().Dimensions...), weights,
+					graph.ZerosLike(weights))
 			}
 			dWeights := graph.Einsum("bkre,bkse->bkrs", dOut, v)
 			dScores := graph.MulScalar(graph.Mul(weights, graph.Sub(dWeights, b.stats(delta, i))), c.Scale)

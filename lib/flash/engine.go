@@ -22,22 +22,24 @@ const (
 	// Blocks are loops over blocks in the graph, for any device that XLA has and for xla.CompileAuto, too.
 	Blocks Engine = "blocks"
 
-	// CPU is a kernel in C that XLA calls on CPUs, for float32, bfloat16 and float16, in graphs compiled with xla.Compile
-	// or run by a graph.Exec. Where it cannot be called, Blocks take its place. The forward pass is shared among XLA's threads
-	// by 128 queries of a head; the backward pass by key heads, of each of which a thread holds the gradients of keys and
-	// values, about 4·S·(D+E) bytes that XLA does not count as the program's.
+	// CPU is a kernel in C that XLA calls on CPUs, for float32, bfloat16 and float16, in graphs compiled with
+	// xla.Compile or run by a graph.Exec. Where it cannot be called, Blocks take its place. The forward pass is shared
+	// among XLA's threads by 128 queries of a head; the backward pass by key heads, of each of which a thread holds the
+	// gradients of keys and values, about 4·S·(D+E) bytes that XLA does not count as the program's.
 	CPU Engine = "cpu"
 
 	// CuDNN is cuDNN's fused attention on CUDA devices, as GoMLX calls it: for bfloat16 and float16, all keys or Causal
-	// ones, equally many queries and keys at the usual positions, and heads of equal widths D and E that are a multiple of 8
-	// up to 128. It needs compute capability 8.0. It gives no log-sum-exp, which WithLogSumExp then computes by Blocks.
+	// ones, equally many queries and keys at the usual positions, and heads of equal widths D and E that are a multiple
+	// of 8 up to 128. It needs compute capability 8.0. It gives no log-sum-exp, which WithLogSumExp then computes by
+	// Blocks.
 	CuDNN Engine = "cudnn"
 )
 
 // Validate returns an error for an engine that there is not.
 func (e Engine) Validate() error {
 	if !slices.Contains([]Engine{Auto, Blocks, CPU, CuDNN}, e) {
-		return fmt.Errorf("flash: engine %q: give %q, %q, %q, or nothing for the fastest", string(e), string(Blocks), string(CPU), string(CuDNN))
+		return fmt.Errorf("flash: engine %q: give %q, %q, %q, or nothing for the fastest", string(e), string(Blocks),
+			string(CPU), string(CuDNN))
 	}
 	return nil
 }
@@ -58,14 +60,17 @@ func (c call) checkEngine() error {
 	_, ours := c.q.Graph().Backend().(*xla.Backend)
 	switch {
 	case !ours:
-		return fmt.Errorf("flash: the graph is for the backend %q, whose loops lack operations: open one with xla.Open of this project's lib/xla",
+		return fmt.Errorf("flash: the graph is for the backend %q, whose loops lack operations: open one with "+
+			"xla.Open of this project's lib/xla",
 			c.q.Graph().Backend().Name())
 	case c.Engine == CPU && c.q.DType() == dtypes.Float64:
 		return fmt.Errorf("flash: the engine %q has no float64: give %q", string(CPU), string(Blocks))
 	case c.Engine == CuDNN && !c.onCUDA():
-		return fmt.Errorf("flash: the engine %q needs a CUDA device: leave it open, or give %q", string(CuDNN), string(Blocks))
+		return fmt.Errorf("flash: the engine %q needs a CUDA device: leave it open, or give %q", string(CuDNN),
+			string(Blocks))
 	case c.Engine == CuDNN && c.cudnnProblem() != "":
-		return fmt.Errorf("flash: the engine %q cannot: %s: leave it open, or give %q", string(CuDNN), c.cudnnProblem(), string(Blocks))
+		return fmt.Errorf("flash: the engine %q cannot: %s: leave it open, or give %q", string(CuDNN), c.cudnnProblem(),
+			string(Blocks))
 	}
 	return nil
 }

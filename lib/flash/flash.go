@@ -1,7 +1,7 @@
 // Package flash computes attention without ever holding the scores of all pairs of tokens: FlashAttention (Dao et al.
-// 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691), by online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867)
-// over blocks of keys. Its memory grows with the length of the sequence, not with its square. Package online derives it
-// step by step in plain Go.
+// 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691), by online softmax (Milakov and Gimelshein 2018,
+// arXiv:1805.02867) over blocks of keys. Its memory grows with the length of the sequence, not with its square. Package
+// online derives it step by step in plain Go.
 package flash
 
 import (
@@ -25,13 +25,13 @@ type Options struct {
 // dot-product attention (Vaswani et al. 2017, §3.2.1). A query that sees no key gets zeros.
 //
 // q is (B,T,H,D), k (B,S,K,D), v (B,S,K,E) and the result (B,T,H,E), all of one type: float32, bfloat16 or float16 (and
-// float64 with the engine Blocks). K divides H; query head h attends with key head h·K/H: grouped-query attention (Ainslie
-// et al. 2023, arXiv:2305.13245). Softmax and sums are in float32 whatever the type (float64 for float64).
+// float64 with the engine Blocks). K divides H; query head h attends with key head h·K/H: grouped-query attention
+// (Ainslie et al. 2023, arXiv:2305.13245). Softmax and sums are in float32 whatever the type (float64 for float64).
 //
 // The gradient is FlashAttention's: it keeps the operands, the result and the log-sum-exp of each query's scores, and
-// computes the scores again. The log-sum-exp is kept as two numbers, the largest score and the sum of the exponentials less
-// it: its own rounding, where scores are large, would be most of the error. Attention works under Checkpoint, on shards of
-// the batch or of the heads, and in graphs compiled with xla.CompileAuto.
+// computes the scores again. The log-sum-exp is kept as two numbers, the largest score and the sum of the exponentials
+// less it: its own rounding, where scores are large, would be most of the error. Attention works under Checkpoint, on
+// shards of the batch or of the heads, and in graphs compiled with xla.CompileAuto.
 //
 // It panics on shapes or types that do not fit and on options that Validate refuses.
 func Attention(q, k, v *graph.Node, o Options) *graph.Node {

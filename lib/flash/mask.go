@@ -14,18 +14,18 @@ type Mask struct {
 	// Causal: a query sees the keys at its own position and before.
 	Causal bool
 
-	// Window, where it is not 0: a query sees keys less than Window positions away; with Causal, itself and the Window−1
-	// before it (sliding-window attention; Beltagy et al. 2020, arXiv:2004.05150, §3.1).
+	// Window, where it is not 0: a query sees keys less than Window positions away; with Causal, itself and the
+	// Window−1 before it (sliding-window attention; Beltagy et al. 2020, arXiv:2004.05150, §3.1).
 	Window int
 
-	// Positions of the queries, (T), and the keys, (S), int32. Where they are nil, those of the keys are 0 to S−1 and those
-	// of the queries S−T to S−1: the queries are the last tokens, as behind a cache of keys. Any order is right, but blocks
-	// are skipped by the least and the greatest position in them.
+	// Positions of the queries, (T), and the keys, (S), int32. Where they are nil, those of the keys are 0 to S−1 and
+	// those of the queries S−T to S−1: the queries are the last tokens, as behind a cache of keys. Any order is right,
+	// but blocks are skipped by the least and the greatest position in them.
 	QueryPositions, KeyPositions *graph.Node
 
-	// Segments of the queries, (B,T), and the keys, (B,S), int32, both or none: a query sees keys of its own segment. So
-	// sequences of different lengths are packed in one row, or padded with a segment of padding. Positions count through
-	// the row, not from each segment's start, which is the same for Causal and Window.
+	// Segments of the queries, (B,T), and the keys, (B,S), int32, both or none: a query sees keys of its own segment.
+	// So sequences of different lengths are packed in one row, or padded with a segment of padding. Positions count
+	// through the row, not from each segment's start, which is the same for Causal and Window.
 	QuerySegments, KeySegments *graph.Node
 }
 
@@ -89,17 +89,20 @@ func (c call) check() error {
 		}
 	}
 	b, s, kv := c.batch(), c.keys(), c.keyHeads()
-	if c.k.Shape().Dim(0) != b || c.v.Shape().Dim(0) != b || c.v.Shape().Dim(1) != s || c.v.Shape().Dim(2) != kv || c.k.Shape().Dim(3) != c.d() {
+	if c.k.Shape().Dim(0) != b || c.v.Shape().Dim(0) != b || c.v.Shape().Dim(1) != s || c.v.Shape().Dim(2) != kv ||
+		c.k.Shape().Dim(3) != c.d() {
 		return fmt.Errorf("flash: queries are %s, keys %s, values %s: want (B,T,H,D), (B,S,K,D) and (B,S,K,E)",
 			c.q.Shape(), c.k.Shape(), c.v.Shape())
 	}
 	for _, x := range []*graph.Node{c.q, c.k, c.v} {
 		if x.Shape().Size() == 0 {
-			return fmt.Errorf("flash: queries are %s, keys %s, values %s: none may be empty", c.q.Shape(), c.k.Shape(), c.v.Shape())
+			return fmt.Errorf("flash: queries are %s, keys %s, values %s: none may be empty", c.q.Shape(), c.k.Shape(),
+				c.v.Shape())
 		}
 	}
 	if c.heads()%kv != 0 {
-		return fmt.Errorf("flash: %d query heads are no multiple of %d key heads: each key head serves equally many", c.heads(), kv)
+		return fmt.Errorf("flash: %d query heads are no multiple of %d key heads: each key head serves equally many",
+			c.heads(), kv)
 	}
 	switch c.q.DType() {
 	case dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16:
@@ -131,7 +134,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("flash: the scale is %g: give a positive number, or 0 for 1/√D", o.Scale)
 	}
 	if o.Block.Queries < 0 || o.Block.Keys < 0 {
-		return fmt.Errorf("flash: blocks of %d queries and %d keys: give positive numbers, or 0 for the usual ones", o.Block.Queries, o.Block.Keys)
+		return fmt.Errorf("flash: blocks of %d queries and %d keys: give positive numbers, or 0 for the usual ones",
+			o.Block.Queries, o.Block.Keys)
 	}
 	return o.Engine.Validate()
 }

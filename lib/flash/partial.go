@@ -8,11 +8,11 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Partial is attention to some of the keys, in a form that can be merged with that to others: for each query the largest
-// score M and the sum D of e^(score−M), both (B,T,H), and the sum O of e^(score−M)·value, (B,T,H,E), in float32 (float64
-// for float64). Of a query that sees no key M is −∞, and D and O are 0. Merging is associative and commutative, but for
-// rounding: so blocks of keys may be attended to in any order and place (Rabe and Staats 2021, arXiv:2112.05682, §2; ring
-// attention, Liu et al. 2023, arXiv:2310.01889).
+// Partial is attention to some of the keys, in a form that can be merged with that to others: for each query the
+// largest score M and the sum D of e^(score−M), both (B,T,H), and the sum O of e^(score−M)·value, (B,T,H,E), in float32
+// (float64 for float64). Of a query that sees no key M is −∞, and D and O are 0. Merging is associative and
+// commutative, but for rounding: so blocks of keys may be attended to in any order and place (Rabe and Staats 2021,
+// arXiv:2112.05682, §2; ring attention, Liu et al. 2023, arXiv:2310.01889).
 type Partial struct{ M, D, O *graph.Node }
 
 // Attend returns the partial attention of queries (B,T,H,D) to keys (B,S,K,D) and values (B,S,K,E). It has no gradient:
@@ -26,15 +26,16 @@ func Attend(q, k, v *graph.Node, o Options) Partial {
 // newPartialCall is newCall for engines that give partial results.
 func newPartialCall(q, k, v *graph.Node, o Options) call {
 	if o.Engine == CuDNN {
-		panic(fmt.Errorf("flash: the engine %q gives no partial results: leave it open, or give %q", string(CuDNN), string(Blocks)))
+		panic(fmt.Errorf("flash: the engine %q gives no partial results: leave it open, or give %q", string(CuDNN),
+			string(Blocks)))
 	}
 	return newCall(q, k, v, o)
 }
 
-// Gradients returns the gradients of q, k and v for the gradient dOut, (B,T,H,E), that arrives at attention's output, where
-// whole is the attention to all keys and k and v may be some of them: then dk and dv are theirs, and dq is their part of a
-// sum. dOut has the type of q or of whole. It is made of what Attention's gradient is made of, and has no gradient itself.
-// It panics as Attention does, and on a whole or a dOut that does not fit.
+// Gradients returns the gradients of q, k and v for the gradient dOut, (B,T,H,E), that arrives at attention's output,
+// where whole is the attention to all keys and k and v may be some of them: then dk and dv are theirs, and dq is their
+// part of a sum. dOut has the type of q or of whole. It is made of what Attention's gradient is made of, and has no
+// gradient itself. It panics as Attention does, and on a whole or a dOut that does not fit.
 func Gradients(q, k, v *graph.Node, whole Partial, dOut *graph.Node, o Options) (dq, dk, dv *graph.Node) {
 	c := newPartialCall(q, k, v, o)
 	for _, x := range []struct {

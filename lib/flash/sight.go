@@ -8,15 +8,15 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// extent is what the mask knows of queries or keys: the range of positions and segments that each element stands for. Of a
-// token, the least and the greatest are the same.
+// extent is what the mask knows of queries or keys: the range of positions and segments that each element stands for.
+// Of a token, the least and the greatest are the same.
 type extent struct {
 	least, greatest               *graph.Node
 	leastSegment, greatestSegment *graph.Node // nil: all are of one segment
 }
 
-// meet returns which of the queries may see which of the keys, where the extents' shapes broadcast: exactly, for tokens; for
-// blocks, whether the ranges leave it possible. nil: every query sees every key.
+// meet returns which of the queries may see which of the keys, where the extents' shapes broadcast: exactly, for
+// tokens; for blocks, whether the ranges leave it possible. nil: every query sees every key.
 func (m Mask) meet(q, k extent) (seen *graph.Node) {
 	if m.everything() {
 		return nil
@@ -95,8 +95,8 @@ func (s side) blocks(dims ...int) extent {
 	return e
 }
 
-// sight says which blocks of keys each block of queries sees: those from first[i] to before end[i]. In between there may be
-// some that it does not see, which costs time only.
+// sight says which blocks of keys each block of queries sees: those from first[i] to before end[i]. In between there
+// may be some that it does not see, which costs time only.
 type sight struct{ first, end *graph.Node }
 
 func (m Mask) keysSeen(q, k side) sight { return m.seenBy(q, k, 1) }

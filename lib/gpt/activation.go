@@ -9,7 +9,8 @@ import (
 	"github.com/shardbook/shardbook/lib/compress"
 )
 
-// activate is the perceptron's activation of its up projection or, gated, of its up and gate projections, each (B,T,hidden).
+// activate is the perceptron's activation of its up projection or, gated, of its up and gate projections, each
+// (B,T,hidden).
 func (c Config) activate(h []*graph.Node) *graph.Node {
 	if len(h) == 1 && c.Activation == ReLU && c.Compress+c.CompressReLU != "" {
 		return compress.ReLU(h[0]) // a bit is all that its gradient needs

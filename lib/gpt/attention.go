@@ -22,7 +22,8 @@ func (c layers) attention(p params.Nodes, at string, x *graph.Node, noise *Noise
 	q, k, v := c.qkv(p, at, x)
 	q, k, v = made.after(recompute.QKV, q), made.after(recompute.QKV, k), made.after(recompute.QKV, v)
 	y := made.after(recompute.Mix, c.attend(q, k, v, noise, made)) // (B,T,H,D)
-	return c.rows(p, at+".o", graph.Reshape(y, y.Shape().Dim(0), y.Shape().Dim(1), y.Shape().Dim(2)*c.headWidth()), c.Compress)
+	return c.rows(p, at+".o", graph.Reshape(y, y.Shape().Dim(0), y.Shape().Dim(1), y.Shape().Dim(2)*c.headWidth()),
+		c.Compress)
 }
 
 // QKV returns the queries (B,T,H,D), keys and values (B,T,K,D) of the block at a path on x (B,T,C), by one product;

@@ -34,7 +34,8 @@ func (c Corpus) Batches(config Config, batch int) (*Batches, error) {
 	case batch < 1:
 		return nil, fmt.Errorf("gpt: batch size %d: it must be at least 1", batch)
 	case batch > maxTokens/seq:
-		return nil, fmt.Errorf("gpt: a batch of %d sequences of %d tokens: it must not have more than %d tokens", batch, seq, maxTokens)
+		return nil, fmt.Errorf("gpt: a batch of %d sequences of %d tokens: it must not have more than %d tokens", batch,
+			seq, maxTokens)
 	case len(c.Text) == 0:
 		return nil, fmt.Errorf("gpt: corpus %q is empty: give it a text", c.Name)
 	case !c.cyclic && len(c.Text) < seq+1:
@@ -72,8 +73,8 @@ func (b *Batches) Step(step int) (inputs, targets *tensors.Tensor, err error) {
 }
 
 // Rank returns the rows of a step's batch that belong to one rank of a world: inputs and targets, each (B/world,T)
-// int32. Rank r has rows r·B/world to (r+1)·B/world−1 of the same batch that a single device gets. It is an error if the
-// step is negative, the rank is outside of the world, or the world's size does not divide the batch.
+// int32. Rank r has rows r·B/world to (r+1)·B/world−1 of the same batch that a single device gets. It is an error if
+// the step is negative, the rank is outside of the world, or the world's size does not divide the batch.
 func (b *Batches) Rank(step, rank, world int) (inputs, targets *tensors.Tensor, err error) {
 	switch {
 	case step < 0:

@@ -63,8 +63,8 @@ func (c Config) plan() recompute.Plan {
 	return plan
 }
 
-// MLP is the multi-layer perceptron of the block at a path: it widens x (B,T,C) to Hidden, applies [Config.Activation], and
-// narrows it again (B,T,C). It panics if a parameter is missing or does not fit x.
+// MLP is the multi-layer perceptron of the block at a path: it widens x (B,T,C) to Hidden, applies [Config.Activation],
+// and narrows it again (B,T,C). It panics if a parameter is missing or does not fit x.
 func (c Config) MLP(p params.Nodes, at string, x *graph.Node) *graph.Node {
 	return c.alone().mlp(p, at, x, made{})
 }

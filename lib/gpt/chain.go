@@ -8,8 +8,8 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Chain returns the model as a chain: the embedding "embed", the blocks "h0", "h1", …, and the head "head". A tied token
-// table is a parameter of both ends. An invalid configuration is an error.
+// Chain returns the model as a chain: the embedding "embed", the blocks "h0", "h1", …, and the head "head". A tied
+// token table is a parameter of both ends. An invalid configuration is an error.
 func (c Config) Chain() (chain.Model, error) {
 	if err := c.Validate(); err != nil {
 		return chain.Model{}, err
@@ -17,8 +17,8 @@ func (c Config) Chain() (chain.Model, error) {
 	return c.chain(func(*graph.Graph) layers { return c.alone() })
 }
 
-// Chain is [Config.Chain] for devices that share the model: the blocks take what a device has of the parameters, and give each
-// other what it has of the tokens. Their graphs need the mesh.
+// Chain is [Config.Chain] for devices that share the model: the blocks take what a device has of the parameters, and
+// give each other what it has of the tokens. Their graphs need the mesh.
 func (m Parallel) Chain() (chain.Model, error) {
 	if err := m.Validate(); err != nil {
 		return chain.Model{}, err
@@ -31,7 +31,8 @@ func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
 	m := chain.Model{Initial: c.Init, Matmul: c.Matmul, Noisy: c.Dropout > 0, Check: c.CheckBatch,
 		Criterion: func(y, targets *graph.Node) *graph.Node { return on(y.Graph()).loss(y, targets) }}
 	var err error
-	add := func(name, kind string, paths []string, apply func(c layers, p params.Nodes, x *graph.Node, noise *Noise) *graph.Node) {
+	add := func(name, kind string, paths []string, apply func(c layers, p params.Nodes, x *graph.Node,
+		noise *Noise) *graph.Node) {
 		tree, e := c.Params().Under(paths...)
 		if e != nil {
 			err = e
@@ -59,6 +60,9 @@ func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
 			return c.block(p, i, plan.Enter(i, x), noise, plan)
 		})
 	}
-	add("head", "", c.HeadPaths(), func(c layers, p params.Nodes, x *graph.Node, _ *Noise) *graph.Node { return c.head(p, x) })
+	add("head", "", c.HeadPaths(), func(c layers, p params.Nodes, x *graph.Node,
+		_ *Noise) *graph.Node {
+		return c.head(p, x)
+	})
 	return m, err
 }

@@ -7,10 +7,10 @@
 // Models", §2.2; grouped-query heads as in Llama 2).
 //
 // The model has no state. [Config.Params] lists the parameters, [Config.Init] makes their initial values, and the graph
-// functions take them as [params.Nodes]: [Config.Loss] is the whole model; [Config.Embed], [Config.Block], [Config.Head]
-// and [CrossEntropy] are the same model piece by piece, and [Config.Stage] any run of these pieces. In the shapes written
-// beside their arguments, B is the batch, T the positions of the sequence, C the width, H the heads, K the key/value
-// heads, D = C/H the width of a head and V the vocabulary.
+// functions take them as [params.Nodes]: [Config.Loss] is the whole model; [Config.Embed], [Config.Block],
+// [Config.Head] and [CrossEntropy] are the same model piece by piece, and [Config.Stage] any run of these pieces. In
+// the shapes written beside their arguments, B is the batch, T the positions of the sequence, C the width, H the heads,
+// K the key/value heads, D = C/H the width of a head and V the vocabulary.
 //
 // The model computes in the type of the parameters it is given: cast them to half precision, and activations and
 // products are in half precision, too. Normalizations, softmax and the loss stay in float32.
@@ -42,8 +42,8 @@ type Config struct {
 	// bytes are all below it.
 	Vocab int `json:"vocab"`
 
-	// KVHeads is the number of key and value heads, K, each shared by Heads/KVHeads query heads: grouped-query attention
-	// (Ainslie et al. 2023). 0 is Heads; 1 is multi-query attention.
+	// KVHeads is the number of key and value heads, K, each shared by Heads/KVHeads query heads: grouped-query
+	// attention (Ainslie et al. 2023). 0 is Heads; 1 is multi-query attention.
 	KVHeads int `json:"kv_heads,omitempty"`
 	// Hidden is the width inside the multi-layer perceptron. 0 is 4·Width.
 	Hidden int `json:"hidden,omitempty"`
@@ -65,9 +65,9 @@ type Config struct {
 	// and at the end of each sub-block (Srivastava et al. 2014), in [0,1). The loss without noise has none.
 	Dropout float64 `json:"dropout,omitempty"`
 
-	// Flash computes attention block by block without holding its scores, by [flash.Attention]: the same results but for
-	// rounding, in memory that grows with Seq alone. The scores are always recomputed, whatever Recompute says of them. It
-	// goes with neither Dropout nor Matmul, and needs lib/xla's backend.
+	// Flash computes attention block by block without holding its scores, by [flash.Attention]: the same results but
+	// for rounding, in memory that grows with Seq alone. The scores are always recomputed, whatever Recompute says of
+	// them. It goes with neither Dropout nor Matmul, and needs lib/xla's backend.
 	Flash bool `json:"flash,omitempty"`
 	// Matmul says how products are computed where that differs from plain products in the parameters' type.
 	Matmul precision.Matmul `json:"matmul,omitzero"`
@@ -75,9 +75,9 @@ type Config struct {
 	// time, and results by rounding alone.
 	Recompute recompute.Policy `json:"recompute,omitempty"`
 	// Compress names the codec, as lib/compress parses it, in which the blocks' linear maps keep what they multiply and
-	// the perceptron what its activation is applied to; "" keeps all as it is. The forward pass stays exact, and so do the
-	// gradients with a lossless codec. CompressReLU is the codec for what comes out of a ReLU, half of which is zero; ""
-	// is Compress.
+	// the perceptron what its activation is applied to; "" keeps all as it is. The forward pass stays exact, and so do
+	// the gradients with a lossless codec. CompressReLU is the codec for what comes out of a ReLU, half of which is
+	// zero; "" is Compress.
 	Compress     string `json:"compress,omitempty"`
 	CompressReLU string `json:"compress_relu,omitempty"`
 }
@@ -103,8 +103,8 @@ const (
 )
 
 // ReferenceConfig returns the configuration of the reference model, which benchmarks and tests compare: 4 layers of
-// width 256 with 8 heads, 256 positions and a token for each byte, 3 356 160 parameters. It is trained on [Reference] in
-// batches of 16.
+// width 256 with 8 heads, 256 positions and a token for each byte, 3 356 160 parameters. It is trained on [Reference]
+// in batches of 16.
 func ReferenceConfig() Config {
 	return Config{Layers: 4, Width: 256, Heads: 8, Seq: 256, Vocab: 256}
 }
@@ -147,10 +147,12 @@ func (c Config) Validate() error {
 	case !(c.Dropout >= 0 && c.Dropout < 1):
 		return fmt.Errorf("gpt: Config.Dropout is %g: set it to at least 0 and less than 1", c.Dropout)
 	case c.Flash && c.Dropout > 0:
-		return fmt.Errorf("gpt: Config.Dropout is %g with Config.Flash, which never holds the attention weights that would be dropped: "+
+		return fmt.Errorf("gpt: Config.Dropout is %g with Config.Flash, which never holds the attention weights that "+
+			"would be dropped: "+
 			"leave one of them out", c.Dropout)
 	case c.Flash && c.Matmul != (precision.Matmul{}):
-		return fmt.Errorf("gpt: Config.Matmul sets how products are computed, and with Config.Flash those of attention are in float32: leave one of them out")
+		return fmt.Errorf("gpt: Config.Matmul sets how products are computed, and with Config.Flash those of " +
+			"attention are in float32: leave one of them out")
 	}
 	if err := c.Matmul.Validate(); err != nil {
 		return fmt.Errorf("gpt: Config.Matmul: %w", err)

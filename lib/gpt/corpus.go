@@ -40,14 +40,15 @@ type reading struct {
 	keep  func(name string, folder bool) bool
 }
 
-// Limit ends the text after this many bytes, within a file if need be. The default, and any number below 1, is no limit: the text must
-// not have more than [MaxCorpus] then.
+// Limit ends the text after this many bytes, within a file if need be. The default, and any number below 1, is no
+// limit: the text must not have more than [MaxCorpus] then.
 func Limit(bytes int64) Option { return func(r *reading) { r.limit = bytes } }
 
 // ReadCorpus reads a file or, joined end to end in the order of their paths, all regular files below a folder. In a
 // folder, files and folders whose name begins with a dot are left out and symbolic links are not followed.
-// It is an error if a file cannot be read, if there is not a single byte to read, or if there are more than [MaxCorpus]. So is what
-// is named and is neither a folder nor a regular file: a pipe or a device has no end that can be known.
+// It is an error if a file cannot be read, if there is not a single byte to read, or if there are more than
+// [MaxCorpus]. So is what is named and is neither a folder nor a regular file: a pipe or a device has no end that can
+// be known.
 func ReadCorpus(name string, options ...Option) (Corpus, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -137,7 +138,8 @@ func (r *reading) read(name, folder, start string) (Corpus, error) {
 		return Corpus{}, fmt.Errorf("gpt: corpus %s: %w", name, err)
 	}
 	if len(text) == 0 {
-		return Corpus{}, fmt.Errorf("gpt: corpus %s has not a single byte: choose a file, or a folder of files, with text", name)
+		return Corpus{}, fmt.Errorf("gpt: corpus %s has not a single byte: choose a file, or a folder "+
+			"of files, with text", name)
 	}
 	return Corpus{Name: name, Text: text}, nil
 }
@@ -159,7 +161,8 @@ func (r *reading) appendFile(text []byte, path string) ([]byte, error) {
 	}
 	rest := most - int64(len(text))
 	if info.Size() > rest && !cut {
-		return nil, fmt.Errorf("with %s there are %d bytes: a text has at most %d; choose fewer or smaller files, or use only that many bytes of them",
+		return nil, fmt.Errorf("with %s there are %d bytes: a text has at most %d; choose fewer or smaller files, or "+
+			"use only that many bytes of them",
 			path, int64(len(text))+info.Size(), most)
 	}
 	all := bytes.NewBuffer(text)

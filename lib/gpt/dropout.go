@@ -46,7 +46,8 @@ func (c layers) dropTokens(x *graph.Node, n *Noise, at site) *graph.Node {
 	axes := noise.Whole(x.Shape().Dimensions)
 	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
 	if !c.everyToken() {
-		ranks := c.tensor.Size(x.Graph()) // the tokens of a sequence are shared along no other axis where there is dropout
+		// the tokens of a sequence are shared along no other axis where there is dropout
+		ranks := c.tensor.Size(x.Graph())
 		axes[1] = noise.Axis{Whole: axes[1].Whole * ranks, Index: c.places(x.Graph(), axes[1].Whole*ranks)}
 	}
 	return c.drop(x, n, at, axes)
@@ -61,14 +62,15 @@ func (c layers) dropWeights(x *graph.Node, n *Noise) *graph.Node {
 	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
 	if !c.tensor.Alone() {
 		keys, queries := c.headPlaces(x.Graph())
-		axes[1], axes[3] = noise.Axis{Whole: c.kvHeads(), Index: keys}, noise.Axis{Whole: c.Heads / c.kvHeads(), Index: queries}
+		axes[1], axes[3] = noise.Axis{Whole: c.kvHeads(), Index: keys},
+			noise.Axis{Whole: c.Heads / c.kvHeads(), Index: queries}
 	}
 	return c.drop(x, n, inAttention, axes)
 }
 
 // drop sets a share c.Dropout of the values of x (B,…) to zero and scales the others so that the mean stays: inverted
-// dropout (Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting"). The axes say what
-// the device has of the whole x.
+// dropout (Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting"). The axes say
+// what the device has of the whole x.
 func (c Config) drop(x *graph.Node, n *Noise, at site, axes []noise.Axis) *graph.Node {
 	bits := noise.BitsAt(n.Key, uint32(n.layer)*uint32(sites)+uint32(at), axes...)
 	kept := graph.GreaterOrEqual(bits, graph.Scalar(x.Graph(), dtypes.Uint32, uint32(c.Dropout*(1<<32))))

@@ -15,20 +15,21 @@ import (
 	"github.com/shardbook/shardbook/lib/tensor"
 )
 
-// Parallel is a model that the devices of a mesh compute together: along one axis they share its layers, along others its
-// sequences. A mesh axis of size 1 shares nothing. Its parameters, and their initial values, are those of the configuration on
-// any number of devices; [Config.Rules] says which part of them a device has.
+// Parallel is a model that the devices of a mesh compute together: along one axis they share its layers, along others
+// its sequences. A mesh axis of size 1 shares nothing. Its parameters, and their initial values, are those of the
+// configuration on any number of devices; [Config.Rules] says which part of them a device has.
 type Parallel struct {
 	Config Config
-	// Tensor is the devices that share layers: tensor parallelism, and with its Sequence Megatron's sequence parallelism.
+	// Tensor is the devices that share layers: tensor parallelism, and with its Sequence Megatron's sequence
+	// parallelism.
 	Tensor tensor.Group
-	// Sequence is the devices that share sequences, each of which has Config.Seq tokens. It goes with no Dropout, and computes
-	// attention as Config.Flash does, whether that is set or not.
+	// Sequence is the devices that share sequences, each of which has Config.Seq tokens. It goes with no Dropout, and
+	// computes attention as Config.Flash does, whether that is set or not.
 	Sequence sequence.Group
 }
 
-// Rules says how devices share the parameters of a model. Those that no rule names are whole on each. Query heads, and the
-// perceptron's width, must be a multiple of the devices; key heads a multiple or a divisor. A vocabulary is padded.
+// Rules says how devices share the parameters of a model. Those that no rule names are whole on each. Query heads, and
+// the perceptron's width, must be a multiple of the devices; key heads a multiple or a divisor. A vocabulary is padded.
 func (c Config) Rules() tensor.Rules {
 	d := c.headWidth()
 	return tensor.Rules{
@@ -52,10 +53,12 @@ func (m Parallel) Validate() error {
 		case slices.Contains(m.Sequence.Axes(), m.Tensor.Axis):
 			return fmt.Errorf("gpt: along mesh axis %q devices share layers and sequences: choose two axes", m.Tensor.Axis)
 		case m.Config.Dropout > 0:
-			return fmt.Errorf("gpt: Config.Dropout is %g and devices share sequences: their attention never holds the weights that would be "+
+			return fmt.Errorf("gpt: Config.Dropout is %g and devices share sequences: their attention never holds the "+
+				"weights that would be "+
 				"dropped: leave one of them out", m.Config.Dropout)
 		case m.Config.Matmul != (precision.Matmul{}):
-			return errors.New("gpt: Config.Matmul sets how products are computed and devices share sequences, whose attention computes them in float32: " +
+			return errors.New("gpt: Config.Matmul sets how products are computed and devices share sequences, whose " +
+				"attention computes them in float32: " +
 				"leave one of them out")
 		}
 	}
@@ -71,8 +74,8 @@ func (m Parallel) Init() ([]*tensors.Tensor, error) { return m.Config.Init() }
 // Products is [Config.Products].
 func (m Parallel) Products() precision.Matmul { return m.Config.Matmul }
 
-// Shares says what each device of a mesh with axes of these sizes has. It returns an error that names what the sizes do not
-// divide, and for an axis that the mesh lacks.
+// Shares says what each device of a mesh with axes of these sizes has. It returns an error that names what the sizes do
+// not divide, and for an axis that the mesh lacks.
 func (m Parallel) Shares(size func(axis string) (int, error)) (s params.Shares, err error) {
 	if err := m.Validate(); err != nil {
 		return s, err
@@ -98,7 +101,8 @@ func (m Parallel) Shares(size func(axis string) (int, error)) (s params.Shares, 
 	}
 	placement := m.Sequence.Placement
 	if local := placement.Local(m.Config.Seq, tokens); m.Tensor.Sequence && local%ranks != 0 {
-		return s, fmt.Errorf("gpt: Config.Seq is %d, of which a device has %d tokens, and %d devices that share layers cannot have equal "+
+		return s, fmt.Errorf("gpt: Config.Seq is %d, of which a device has %d tokens, and %d devices that share "+
+			"layers cannot have equal "+
 			"parts of them: choose a multiple of %d", m.Config.Seq, local, ranks, placement.Local(1, 1)*tokens*ranks)
 	}
 	if s.Cuts, err = m.Config.Rules().Cuts(m.Config.Params(), ranks); err != nil {
@@ -119,8 +123,8 @@ func (m Parallel) exchanges(size func(axis string) (int, error), ranks int) erro
 	return sequence.Exchanges(m.Config.Heads/ranks, max(1, m.Config.kvHeads()/ranks), n)
 }
 
-// Loss is the device's share of the loss, from what it has of the parameters and from whole sequences (B,Seq): the mean over the
-// devices that share sequences is [Config.Loss]. It panics as that does.
+// Loss is the device's share of the loss, from what it has of the parameters and from whole sequences (B,Seq): the mean
+// over the devices that share sequences is [Config.Loss]. It panics as that does.
 func (m Parallel) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 	return m.NoisyLoss(p, inputs, targets, nil, nil)
 }

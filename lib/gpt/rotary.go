@@ -16,8 +16,8 @@ const RotaryBase = 10000
 // Rotate turns each pair of features (i, i+D/2) of x (B,T,H,D) by the angle position·[RotaryBase]^(−2i/D), so that the
 // product of a query and a key depends on how far apart they are (Su et al. 2021, "RoFormer: Enhanced Transformer with
 // Rotary Position Embedding", §3.4; halves paired as in GPT-NeoX and Llama). Positions (T) are integers; a rank that
-// holds a part of the sequence gives its part's. It computes in float32 and returns x's type. It panics if the shapes do
-// not fit or D is odd.
+// holds a part of the sequence gives its part's. It computes in float32 and returns x's type. It panics if the shapes
+// do not fit or D is odd.
 func Rotate(x, positions *graph.Node) *graph.Node {
 	s := x.Shape()
 	if s.Rank() != 4 || s.Dim(3)%2 != 0 || positions.Rank() != 1 || positions.Shape().Dim(0) != s.Dim(1) {
@@ -26,9 +26,12 @@ func Rotate(x, positions *graph.Node) *graph.Node {
 	}
 	half, x32 := s.Dim(3)/2, precision.Widen(x)
 	step := -2 * math.Log(RotaryBase) / float64(s.Dim(3))
-	frequency := graph.Exp(graph.MulScalar(graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1), step)) // (1,D/2)
-	angle := graph.Mul(graph.InsertAxes(graph.ConvertDType(positions, x32.DType()), -1), frequency)            // (T,D/2)
-	angle = graph.InsertAxes(angle, 0, 1)                                                                      // (1,T,1,D/2)
+	// (1,D/2)
+	frequency := graph.Exp(graph.MulScalar(graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1), step))
+	// (T,D/2)
+	angle := graph.Mul(graph.InsertAxes(graph.ConvertDType(positions, x32.DType()), -1), frequency)
+	// (1,T,1,D/2)
+	angle = graph.InsertAxes(angle, 0, 1)
 	cos, sin := graph.Cos(angle), graph.Sin(angle)
 	a := graph.Slice(x32, graph.AxisRange().Spacer(), graph.AxisRange(0, half))
 	b := graph.Slice(x32, graph.AxisRange().Spacer(), graph.AxisRange(half))

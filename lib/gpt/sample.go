@@ -44,10 +44,12 @@ func (s Sampling) Validate() error {
 	return nil
 }
 
-// Generate continues a text by n bytes. The logits function returns, for a row of Config.Seq tokens and the index of the
-// last that counts, the logits of the next: a program made of [Config.NextLogits]. Of a text longer than Seq, the model
-// sees the end. It is an error if the prompt is empty or has a byte outside of the vocabulary, or a setting is not valid.
-func (c Config) Generate(prompt []byte, n int, s Sampling, logits func(tokens *tensors.Tensor, last int32) ([]float32, error)) ([]byte, error) {
+// Generate continues a text by n bytes. The logits function returns, for a row of Config.Seq tokens and the index of
+// the last that counts, the logits of the next: a program made of [Config.NextLogits]. Of a text longer than Seq, the
+// model sees the end. It is an error if the prompt is empty or has a byte outside of the vocabulary, or a setting is
+// not valid.
+func (c Config) Generate(prompt []byte, n int, s Sampling, logits func(tokens *tensors.Tensor,
+	last int32) ([]float32, error)) ([]byte, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}

@@ -14,8 +14,9 @@ import (
 	"github.com/shardbook/shardbook/lib/tensor"
 )
 
-// layers are a model's as a device computes them: the groups say with whom. Their zero values are one device alone, for which
-// they do nothing. In shapes, T, H, K and V are then what the device has of the tokens, the heads and the vocabulary.
+// layers are a model's as a device computes them: the groups say with whom. Their zero values are one device alone, for
+// which they do nothing. In shapes, T, H, K and V are then what the device has of the tokens, the heads and the
+// vocabulary.
 type layers struct {
 	Config
 	tensor   tensor.Group
@@ -105,7 +106,8 @@ func (c layers) heads(g *graph.Graph) (queries, keys int) {
 	return c.Heads / n, max(1, c.kvHeads()/n)
 }
 
-// headPlaces are those of the device's key heads among all, and of its query heads among those of a key head: vectors of int32.
+// headPlaces are those of the device's key heads among all, and of its query heads among those of a key head: vectors
+// of int32.
 func (c layers) headPlaces(g *graph.Graph) (keys, queries *graph.Node) {
 	rank, ranks := c.tensor.Rank(g), c.tensor.Size(g)
 	ownQueries, ownKeys := c.heads(g)
@@ -130,8 +132,8 @@ func (c layers) local(tokens *graph.Node) *graph.Node {
 	return c.sequence.Take(tokens, 1)
 }
 
-// loss is the device's share of the mean [CrossEntropy] of its logits (B,T,V) and the targets (B,Seq): the mean over the
-// devices that have other tokens of the same rows is the mean over all tokens.
+// loss is the device's share of the mean [CrossEntropy] of its logits (B,T,V) and the targets (B,Seq): the mean over
+// the devices that have other tokens of the same rows is the mean over all tokens.
 func (c layers) loss(logits, targets *graph.Node) *graph.Node {
 	each := c.tensor.CrossEntropy(logits, c.local(targets), c.Vocab) // (B,T)
 	if !c.sharesTokens() {

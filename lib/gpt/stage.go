@@ -10,8 +10,8 @@ import (
 )
 
 // Stage is a part of the model: blocks first to last−1, with the embedding before block 0 and the head after the last.
-// x is the tokens (B,T) of a stage that begins with block 0, and the stage before's output (B,T,C) otherwise; the result
-// is (B,T,C), or the logits (B,T,V) of a stage that ends with the last block. It needs only the parameters that
+// x is the tokens (B,T) of a stage that begins with block 0, and the stage before's output (B,T,C) otherwise; the
+// result is (B,T,C), or the logits (B,T,V) of a stage that ends with the last block. It needs only the parameters that
 // [Config.StageParams] lists. The noise may be nil. It panics if the blocks are not in the model or x does not fit.
 func (c Config) Stage(p params.Nodes, first, last int, x *graph.Node, noise *Noise) *graph.Node {
 	return c.alone().stage(p, first, last, x, noise)

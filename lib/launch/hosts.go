@@ -30,7 +30,8 @@ func (l *hostList) add(name, slots string) error {
 		}
 	}
 	if !hostName.MatchString(name) {
-		return fmt.Errorf("%.80q is no host name: want letters, digits, dots and hyphens (a user, or an address of IPv6, goes into ssh's configuration)", name)
+		return fmt.Errorf("%.80q is no host name: want letters, digits, dots and hyphens (a user, or an address of "+
+			"IPv6, goes into ssh's configuration)", name)
 	}
 	i := slices.IndexFunc(*l, func(h Host) bool { return h.Name == name })
 	if i < 0 {
@@ -43,8 +44,9 @@ func (l *hostList) add(name, slots string) error {
 	return nil
 }
 
-// ParseHostfile reads a hostfile as Open MPI has them: a host in each line, with slots=N behind its name, or 1 slot. What
-// follows # is a comment; max_slots is ignored. A host that is named again has more slots. An error has the line's number.
+// ParseHostfile reads a hostfile as Open MPI has them: a host in each line, with slots=N behind its name, or 1 slot.
+// What follows # is a comment; max_slots is ignored. A host that is named again has more slots. An error has the line's
+// number.
 func ParseHostfile(r io.Reader) ([]Host, error) {
 	var hosts hostList
 	lines := bufio.NewScanner(r)
@@ -92,8 +94,9 @@ func ParseHosts(text string) ([]Host, error) {
 	return hosts, nil
 }
 
-// Discover runs a script that prints the hosts there are now, one a line as NAME or NAME:SLOTS, such as the MPI Operator's
-// discover_hosts.sh. Where it says no slots, a host has as many as in the list of known ones, else 1. It may print none.
+// Discover runs a script that prints the hosts there are now, one a line as NAME or NAME:SLOTS, such as the MPI
+// Operator's discover_hosts.sh. Where it says no slots, a host has as many as in the list of known ones, else 1. It may
+// print none.
 func Discover(ctx context.Context, script string, known []Host) ([]Host, error) {
 	output, err := output(ctx, script)
 	if err != nil {

@@ -1,21 +1,22 @@
-// Package launch supervises a job of ranks under mpirun: it starts the job on the hosts that answer, and starts it again
-// from its checkpoint when a rank or a host is lost.
+// Package launch supervises a job of ranks under mpirun: it starts the job on the hosts that answer, and starts it
+// again from its checkpoint when a rank or a host is lost.
 //
-// The parts are data and small functions. [Host] lists come from a hostfile ([ParseHostfile]), a list ([ParseHosts]), a Slurm
-// allocation ([Slurm]) or a script ([Discover]); [Probe] says which of them answer; [MPIRun] is mpirun's command line;
-// [Start] runs it; and [Supervise] repeats that until the job is done, or is not worth another start.
+// The parts are data and small functions. [Host] lists come from a hostfile ([ParseHostfile]), a list ([ParseHosts]), a
+// Slurm allocation ([Slurm]) or a script ([Discover]); [Probe] says which of them answer; [MPIRun] is mpirun's command
+// line; [Start] runs it; and [Supervise] repeats that until the job is done, or is not worth another start.
 //
 // # What Open MPI leaves to do
 //
-// No MPI call returns an error when a host is gone, and mpirun may hang then. So mpirun is told to notice lost daemons by
-// itself, within about eight seconds; whoever supervises it waits a grace time after the first sign of trouble, and then
-// kills it with all that it started here. Daemons on other hosts end when they lose mpirun.
+// No MPI call returns an error when a host is gone, and mpirun may hang then. So mpirun is told to notice lost daemons
+// by itself, within about eight seconds; whoever supervises it waits a grace time after the first sign of trouble, and
+// then kills it with all that it started here. Daemons on other hosts end when they lose mpirun.
 //
 // # Exit statuses
 //
-// A job ends with 0 when it is done, with 75 (EX_TEMPFAIL in sysexits.h) where a rank saw that another was lost, and with 1 where
-// something is wrong that another start would not mend. mpirun passes the status of the first rank that failed on; it has 128
-// and the signal's number where a rank was killed, and statuses of its own from 128 up where it lost a daemon.
+// A job ends with 0 when it is done, with 75 (EX_TEMPFAIL in sysexits.h) where a rank saw that another was lost, and
+// with 1 where something is wrong that another start would not mend. mpirun passes the status of the first rank that
+// failed on; it has 128 and the signal's number where a rank was killed, and statuses of its own from 128 up where it
+// lost a daemon.
 package launch
 
 import (

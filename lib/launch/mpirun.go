@@ -21,7 +21,8 @@ type MPIRun struct {
 
 // Args returns mpirun's arguments for so many ranks of a command on the hosts.
 func (m MPIRun) Args(hosts []Host, ranks int, command []string) []string {
-	args := []string{"-n", strconv.Itoa(ranks), "--host", list(hosts), "--bind-to", "none"} // else a rank's threads share one core
+	// else a rank's threads share one core
+	args := []string{"-n", strconv.Itoa(ranks), "--host", list(hosts), "--bind-to", "none"}
 	set := func(name, value string) { args = append(args, "--mca", name, value) }
 	// A daemon that is cut off is noticed within 3 s of silence and 3 questions, 1 s apart. Otherwise mpirun hangs.
 	set("oob_tcp_keepalive_time", "3")

@@ -20,8 +20,8 @@ type Silent struct {
 // Agent is how a command is run on another host.
 type Agent func(host string) []string
 
-// ShellAgent takes what Open MPI takes as plm_rsh_agent: a program with arguments, which is given the host and the command.
-// Behind colons, Open MPI has alternatives, of which this is the first. For ssh, it never asks for a password.
+// ShellAgent takes what Open MPI takes as plm_rsh_agent: a program with arguments, which is given the host and the
+// command. Behind colons, Open MPI has alternatives, of which this is the first. For ssh, it never asks for a password.
 func ShellAgent(command string) Agent {
 	first, _, _ := strings.Cut(command, " : ")
 	words := strings.Fields(first)
@@ -40,8 +40,8 @@ func SlurmAgent(host string) []string {
 	return []string{"srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + host}
 }
 
-// Probe runs true on all hosts but this one at once, and returns, in the order of hosts, those that answered within the deadline
-// and those that did not.
+// Probe runs true on all hosts but this one at once, and returns, in the order of hosts, those that answered within the
+// deadline and those that did not.
 func Probe(ctx context.Context, hosts []Host, agent Agent, deadline time.Duration) (live []Host, silent []Silent) {
 	failed := make([]error, len(hosts))
 	var all sync.WaitGroup

@@ -38,8 +38,8 @@ type mpirun struct {
 	status  int
 }
 
-// Start runs mpirun, or another program, in a process group of its own. Its output is passed on as it comes; a line of stderr
-// that matches the pattern is a sign of trouble.
+// Start runs mpirun, or another program, in a process group of its own. Its output is passed on as it comes; a line of
+// stderr that matches the pattern is a sign of trouble.
 func Start(program string, args []string, stdout, stderr io.Writer, trouble *regexp.Regexp) (Process, error) {
 	p := &mpirun{cmd: ownGroup(exec.Command(program, args...)), done: make(chan struct{}), trouble: make(chan struct{})}
 	p.cmd.Cancel = nil // it has no context
@@ -74,8 +74,8 @@ func (p *mpirun) Status() int { return p.status }
 
 func (p *mpirun) Trouble() <-chan struct{} { return p.trouble }
 
-// Interrupt sends mpirun SIGUSR1, which it forwards to all ranks. On SIGTERM it would kill them one second later, whether they
-// have saved or not, and would wait that second for each if it were told to wait longer.
+// Interrupt sends mpirun SIGUSR1, which it forwards to all ranks. On SIGTERM it would kill them one second later,
+// whether they have saved or not, and would wait that second for each if it were told to wait longer.
 func (p *mpirun) Interrupt() { p.cmd.Process.Signal(syscall.SIGUSR1) }
 
 func (p *mpirun) Kill() {

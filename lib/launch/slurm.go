@@ -49,14 +49,16 @@ func slurmTasks(text string, nodes int) (tasks []string, err error) {
 			times, err = strconv.Atoi(run[2])
 		}
 		if run == nil || err != nil || times < 1 || times > nodes-len(tasks) {
-			return nil, fmt.Errorf("SLURM_TASKS_PER_NODE=%.80s does not suit the %d nodes of SLURM_JOB_NODELIST: want such as 2(x3),1", text, nodes)
+			return nil, fmt.Errorf("SLURM_TASKS_PER_NODE=%.80s does not suit the %d nodes of SLURM_JOB_NODELIST: "+
+				"want such as 2(x3),1", text, nodes)
 		}
 		for range times {
 			tasks = append(tasks, run[1])
 		}
 	}
 	if len(tasks) != nodes {
-		return nil, fmt.Errorf("SLURM_TASKS_PER_NODE=%.80s is for %d nodes, and SLURM_JOB_NODELIST has %d", text, len(tasks), nodes)
+		return nil, fmt.Errorf("SLURM_TASKS_PER_NODE=%.80s is for %d nodes, and SLURM_JOB_NODELIST has %d", text,
+			len(tasks), nodes)
 	}
 	return tasks, nil
 }

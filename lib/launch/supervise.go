@@ -30,19 +30,19 @@ type Config struct {
 	MinHosts int
 	// Restarts is how often the job is started again with no new checkpoint in between.
 	Restarts int
-	// Grace is how long a job may take to end once it is in trouble or has been interrupted, or a host has fallen silent. Must be
-	// positive.
+	// Grace is how long a job may take to end once it is in trouble or has been interrupted, or a host has fallen
+	// silent. Must be positive.
 	Grace time.Duration
-	// Pause is how long to wait before the n-th start with no new checkpoint in between; nil is half a second to one, doubled
-	// each time, up to a minute.
+	// Pause is how long to wait before the n-th start with no new checkpoint in between; nil is half a second to one,
+	// doubled each time, up to a minute.
 	Pause func(n int) time.Duration
 	// Say prints a line.
 	Say func(line string)
 }
 
-// Supervise starts a job until it ends well, and returns nil then. A job that lost a rank or a host is started again, from its
-// newest checkpoint, on the hosts that answer. So is one that ended with another status than 1 and has a new checkpoint: what
-// happened once in many steps need not happen again.
+// Supervise starts a job until it ends well, and returns nil then. A job that lost a rank or a host is started again,
+// from its newest checkpoint, on the hosts that answer. So is one that ended with another status than 1 and has a new
+// checkpoint: what happened once in many steps need not happen again.
 //
 // When ctx ends the job is interrupted, and has the grace time to save and to end. Errors are of type [*Error].
 func Supervise(ctx context.Context, c Config) error {
@@ -147,7 +147,8 @@ func (s *supervisor) live(ctx context.Context) (live []Host, silent []Silent, er
 		s.say("host %s is left out: %v", h.Name, h.Err)
 	}
 	if need := max(s.MinHosts, 1); len(live) < need {
-		return nil, nil, &Error{Again, fmt.Errorf("%d of %d hosts answer, and at least %d are needed (--min-hosts)", len(live), len(all), need)}
+		return nil, nil, &Error{Again, fmt.Errorf("%d of %d hosts answer, and at least %d are needed (--min-hosts)",
+			len(live), len(all), need)}
 	}
 	return live, silent, nil
 }
@@ -173,7 +174,8 @@ func (s *supervisor) summary() {
 		s.say("done at the first start")
 		return
 	}
-	s.say("done at start %d; the starts before lost, and the next made again, %s steps", s.starts, strings.Join(s.lost, ", "))
+	s.say("done at start %d; the starts before lost, and the next made again, %s steps", s.starts,
+		strings.Join(s.lost, ", "))
 }
 
 func names(silent []Silent) string {

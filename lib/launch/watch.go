@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// watch waits for the end of a job, and sees to it that it comes: within the grace time after a sign of trouble, after a host
-// fell silent, or after ctx ended, it kills the job. The error says why it did.
+// watch waits for the end of a job, and sees to it that it comes: within the grace time after a sign of trouble, after
+// a host fell silent, or after ctx ended, it kills the job. The error says why it did.
 func watch(ctx context.Context, c Config, p Process, hosts []Host) error {
 	asking, stop := context.WithCancel(context.WithoutCancel(ctx))
 	answers := make(chan []Silent, 1)

@@ -16,9 +16,9 @@ type kept struct {
 }
 
 // keeps lists what lib/gpt keeps of a block: what GoMLX's gradients refer to and XLA does not make again by itself, as
-// the buffers of compiled programs show. A tensor that exists in two layouts is there twice only where both are alive at
-// once. Sequence and context parallelism divide tokens, tensor parallelism heads and the MLP's width (Korthikanti et al.
-// 2022, §4).
+// the buffers of compiled programs show. A tensor that exists in two layouts is there twice only where both are alive
+// at once. Sequence and context parallelism divide tokens, tensor parallelism heads and the MLP's width (Korthikanti et
+// al. 2022, §4).
 func (s Setup) keeps(v *sheet) ([]kept, error) {
 	const (
 		tokens  = "b*s*h*p/(c*r)"         // a number for each feature of each token
@@ -79,7 +79,8 @@ func (s Setup) keeps(v *sheet) ([]kept, error) {
 			list[i].made |= recompute.SetOf(recompute.Up)
 		}
 	}
-	list = append(list, kept{op: recompute.Down, made: recompute.SetOf(recompute.Down), name: "block output", formula: tokens})
+	list = append(list, kept{op: recompute.Down, made: recompute.SetOf(recompute.Down), name: "block output",
+		formula: tokens})
 	for i := range list {
 		one, err := v.compute(list[i].formula)
 		if err != nil {

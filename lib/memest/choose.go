@@ -61,11 +61,11 @@ func Steps(s Setup) ([]recompute.Step, error) {
 	return steps, nil
 }
 
-// Recompute returns a policy that makes little again and whose estimate is within a budget for each device, in bytes: the
-// cheapest of those with names and of those that dynamic programming over the operations of all blocks
-// ([recompute.Choose]) finds for several amounts of room. What a moment of the backward pass needs besides is no part of
-// that choice, only of the estimate, so a cheaper one may exist. An error says when none was found that fits. The setup's
-// own policy is not looked at.
+// Recompute returns a policy that makes little again and whose estimate is within a budget for each device, in bytes:
+// the cheapest of those with names and of those that dynamic programming over the operations of all blocks
+// ([recompute.Choose]) finds for several amounts of room. What a moment of the backward pass needs besides is no part
+// of that choice, only of the estimate, so a cheaper one may exist. An error says when none was found that fits. The
+// setup's own policy is not looked at.
 func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 	s.Recompute = recompute.None
 	steps, err := Steps(s)
@@ -99,7 +99,8 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 		}
 		return needs <= budget, nil
 	}
-	named := []recompute.Policy{recompute.None, recompute.Recomputing(recompute.Norm1, recompute.Norm2), recompute.Recomputing(recompute.Act),
+	named := []recompute.Policy{recompute.None, recompute.Recomputing(recompute.Norm1, recompute.Norm2),
+		recompute.Recomputing(recompute.Act),
 		recompute.Selective, recompute.Halves, recompute.Block}
 	for k := 2; k <= min(blocks, 16); k++ {
 		named = append(named, recompute.Every(k))
@@ -138,7 +139,8 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 		}
 	}
 	if math.IsInf(cheapest, 1) {
-		return "", fmt.Errorf("memest: no recomputation was found that brings a device within %d bytes: the least is %d; see Advise", budget, least)
+		return "", fmt.Errorf("memest: no recomputation was found that brings a device within %d bytes: the "+
+			"least is %d; see Advise", budget, least)
 	}
 	return best, nil
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Estimate lists the memory of a run. A setup that is not valid is an error, and so is memory that an int64 does not hold.
+// Estimate lists the memory of a run. A setup that is not valid is an error, and so is memory that an int64 does not
+// hold.
 func Estimate(s Setup) (Ledger, error) {
 	if err := s.Validate(); err != nil {
 		return Ledger{}, err
@@ -41,7 +42,8 @@ func Estimate(s Setup) (Ledger, error) {
 		if err != nil {
 			return Ledger{}, fmt.Errorf("memest: stage %d: %w", i, err)
 		}
-		l.Stages = append(l.Stages, Stage{Index: i, First: first, Blocks: d.blocks, Moment: moment, Items: slices.Concat(states[d], passes)})
+		l.Stages = append(l.Stages, Stage{Index: i, First: first, Blocks: d.blocks, Moment: moment,
+			Items: slices.Concat(states[d], passes)})
 	}
 	return l, nil
 }
@@ -53,12 +55,14 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 		return Ledger{}, fmt.Errorf("memest: a model of %d parameters: give at least 1", n)
 	}
 	if n > 1<<56 {
-		return Ledger{}, fmt.Errorf("memest: a model of %d parameters: their bytes are more than an int64 holds; give at most %d", n, int64(1)<<56)
+		return Ledger{}, fmt.Errorf("memest: a model of %d parameters: their bytes are more than an int64 "+
+			"holds; give at most %d", n, int64(1)<<56)
 	}
 	s.Model = cost.Model{Layers: 1, Width: 1, Heads: 1, Vocab: 2, Context: 1}
 	l := s.Layout
 	if s.Engine != Planned || l.Tensor > 1 || l.Context > 1 || l.Pipeline > 1 || l.Seq || l.Chunks > 1 {
-		return Ledger{}, errors.New("memest: a number of parameters says nothing about their shapes: give a model to cut it by tensors, " +
+		return Ledger{}, errors.New("memest: a number of parameters says nothing about their shapes: give a model to " +
+			"cut it by tensors, " +
 			"sequence or pipeline")
 	}
 	if err := s.Validate(); err != nil {
@@ -67,7 +71,8 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 	s = s.whole()
 	if square, line := optim.BytesPerParameter(s.Rule, params.Tree{params.New("x", s.Precision.Params, 512, 512)}),
 		optim.BytesPerParameter(s.Rule, params.Tree{params.New("x", s.Precision.Params, 512*512)}); square != line {
-		return Ledger{}, fmt.Errorf("memest: a number of parameters says nothing about their shapes, and %T keeps other states for other "+
+		return Ledger{}, fmt.Errorf("memest: a number of parameters says nothing about their shapes, and %T keeps "+
+			"other states for other "+
 			"shapes: give a model", s.Rule)
 	}
 	all := tensor{cost.Tensor{Name: "parameters", Part: "all parameters", Dims: []int{int(n)}, Count: 1}, "P"}
@@ -87,8 +92,10 @@ func (s Setup) vars() vars {
 	}
 	p := s.Precision.Compute.Size()
 	return vars{
-		"b": int64(s.Batch), "s": int64(s.Seq), "h": int64(m.Width), "a": int64(m.Heads), "k": int64(m.KV()), "d": int64(m.HeadDim()),
-		"f": int64(m.MLPWidth()), "v": int64(m.Vocab), "w": int64(m.PositionRows), "p": int64(p), "t": int64(l.Tensor), "r": int64(r),
+		"b": int64(s.Batch), "s": int64(s.Seq), "h": int64(m.Width), "a": int64(m.Heads), "k": int64(m.KV()),
+		"d": int64(m.HeadDim()),
+		"f": int64(m.MLPWidth()), "v": int64(m.Vocab), "w": int64(m.PositionRows), "p": int64(p), "t": int64(l.Tensor),
+		"r": int64(r),
 		"c": int64(l.Context), "n": int64(s.ranks()), "g": s.Bucket, "o": s.Framework,
 	}
 }
@@ -133,8 +140,8 @@ func (s *stage) input(index int) []Item {
 	return []Item{{Kind: Activations, Name: name, Count: (flying + of - 1) / of, Formula: residual, Source: s.source()}}
 }
 
-// kept lists the activations that are kept at the worst moment, of all micro-batches in flight: that in hand has what the
-// moment needs, the others are whole. Offloaded, the device has only what the block in hand needs.
+// kept lists the activations that are kept at the worst moment, of all micro-batches in flight: that in hand has what
+// the moment needs, the others are whole. Offloaded, the device has only what the block in hand needs.
 func (s *stage) kept(worst moment, index int) []Item {
 	var items []Item
 	flying, of := s.Layout.inFlight(index, s.Microbatches)
@@ -155,7 +162,8 @@ func (s *stage) kept(worst moment, index int) []Item {
 			host  bool
 		}{{here, false}, {away, true}} {
 			if at.count > 0 {
-				items = append(items, Item{Kind: Activations, Name: k.name, Count: at.count, Formula: k.formula, Source: s.source(), Host: at.host})
+				items = append(items, Item{Kind: Activations, Name: k.name, Count: at.count, Formula: k.formula,
+					Source: s.source(), Host: at.host})
 			}
 		}
 	}
@@ -174,16 +182,19 @@ func (s *stage) buffers() []Item {
 			add(Communication, "gradient bucket", 1, "g", "Li et al. 2020, §4.2")
 		}
 		if s.sharded(3) {
-			add(Communication, "gathered parameters of the block in hand and the next", 2, "p*("+s.elementsOf("h.")+")", "Rajbhandari et al. 2020, §5.3")
+			add(Communication, "gathered parameters of the block in hand and the next", 2, "p*("+s.elementsOf("h.")+")",
+				"Rajbhandari et al. 2020, §5.3")
 			if outside := s.elementsOf("tok", "head"); outside != "0" {
 				add(Communication, "gathered token table and head", 1, "p*("+outside+")", "Rajbhandari et al. 2020, §5.3")
 			}
 		}
 		if s.sharded(2) {
-			add(Communication, "whole gradients of the block in hand", 1, "p*("+s.elementsOf("h.")+")", "Rajbhandari et al. 2020, §5.2")
+			add(Communication, "whole gradients of the block in hand", 1, "p*("+s.elementsOf("h.")+")",
+				"Rajbhandari et al. 2020, §5.2")
 		}
 		if l.Context > 1 {
-			add(Communication, "keys and values of the neighbour, and their gradients", 2, "2*b*s*ceil(k/t)*d*p/c", "Liu et al. 2023, §3")
+			add(Communication, "keys and values of the neighbour, and their gradients", 2, "2*b*s*ceil(k/t)*d*p/c",
+				"Liu et al. 2023, §3")
 		}
 		if l.Seq {
 			add(Communication, "gathered tokens", 1, "b*s*h*p/c", "Korthikanti et al. 2022, §4.2.2")

@@ -62,7 +62,8 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 		}
 	}
 	if s.Batch%2 == 0 {
-		try(fmt.Sprintf("micro-batches of %d", s.Batch/2), "more micro-batches a step", func(s *Setup) { s.Batch, s.Microbatches = s.Batch/2, 2*s.Microbatches })
+		try(fmt.Sprintf("micro-batches of %d", s.Batch/2), "more micro-batches a step",
+			func(s *Setup) { s.Batch, s.Microbatches = s.Batch/2, 2*s.Microbatches })
 	}
 	if s.Layout.Tensor > 1 && !s.Layout.Seq {
 		try("sequence parallelism", "none", func(s *Setup) { s.Layout.Seq = true })
@@ -72,13 +73,15 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 			continue
 		}
 		fewer := func(s *Setup) { s.Layout.Data, s.Microbatches = s.Layout.Data/by, by*s.Microbatches }
-		try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Layout.Tensor, s.Layout.Data/by), "two all-reduces a block and pass",
+		try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Layout.Tensor, s.Layout.Data/by),
+			"two all-reduces a block and pass",
 			func(s *Setup) { s.Layout.Tensor *= by; fewer(s) })
 		try(fmt.Sprintf("%d pipeline stages, data %d", by*s.Layout.Pipeline, s.Layout.Data/by), "a bubble",
 			func(s *Setup) { s.Layout.Pipeline *= by; fewer(s) })
 	}
 	if s.ranks() == 1 {
-		try(fmt.Sprintf("%d devices and ZeRO stage 3", 8*s.Layout.Devices()), "8 times the devices", func(s *Setup) { s.Layout.Data, s.Layout.ZeRO = 8, 3 })
+		try(fmt.Sprintf("%d devices and ZeRO stage 3", 8*s.Layout.Devices()), "8 times the devices",
+			func(s *Setup) { s.Layout.Data, s.Layout.ZeRO = 8, 3 })
 	}
 	if !s.OffloadActivations {
 		try("activations in host memory", "traffic over the host link", func(s *Setup) { s.OffloadActivations = true })

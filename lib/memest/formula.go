@@ -13,9 +13,9 @@ import (
 // vars are the values of a formula's names.
 type vars map[string]int64
 
-// compute computes a formula exactly: +, -, *, /, parentheses, whole numbers, names, and ceil(x) of a fraction. So what a
-// ledger shows beside a number is what the number was computed with. A result that is no whole number is rounded up. One
-// that int64 does not hold is an error, and so are mistakes in the formula.
+// compute computes a formula exactly: +, -, *, /, parentheses, whole numbers, names, and ceil(x) of a fraction. So what
+// a ledger shows beside a number is what the number was computed with. A result that is no whole number is rounded up.
+// One that int64 does not hold is an error, and so are mistakes in the formula.
 func (v vars) compute(formula string) (int64, error) {
 	expr, err := parse(formula)
 	if err != nil {
@@ -27,7 +27,8 @@ func (v vars) compute(formula string) (int64, error) {
 	}
 	n := roundUp(x)
 	if !n.IsInt64() {
-		return 0, fmt.Errorf("%s bytes are more than an int64 holds, with %s: make the model, the batch or the sequence smaller",
+		return 0, fmt.Errorf("%s bytes are more than an int64 holds, with %s: make the model, the batch or "+
+			"the sequence smaller",
 			formula, v.of(expr))
 	}
 	return n.Int64(), nil

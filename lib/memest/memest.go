@@ -2,10 +2,10 @@
 // gradients, optimizer states, activations operation by operation, buffers; each line with its formula, its values and
 // its source.
 //
-// [Estimate] takes a [Setup]: a model of lib/cost, a batch, and how the run is laid out, computed and saved. Of a number
-// of parameters alone, [OfParameters] knows the states. [Advise] says what to change when a run does not fit. The
-// functions of a published convention, such as [Korthikanti], count as its source does and give its numbers, to stand
-// beside ours.
+// [Estimate] takes a [Setup]: a model of lib/cost, a batch, and how the run is laid out, computed and saved. Of a
+// number of parameters alone, [OfParameters] knows the states. [Advise] says what to change when a run does not fit.
+// The functions of a published convention, such as [Korthikanti], count as its source does and give its numbers, to
+// stand beside ours.
 //
 // # What is measured
 //
@@ -22,8 +22,9 @@
 //	              own need to, and 1 of 32 tokens
 //
 // Of [Planned] on several devices only states are compared, with what lib/zero and lib/parallel hold (their tests). Its
-// activations under tensor, context and pipeline parallelism, and its lines of communication, are formulas of the papers
-// that they name, and are not measured. Nothing is compared on GPUs. What lib/compress keeps is not known to any estimate.
+// activations under tensor, context and pipeline parallelism, and its lines of communication, are formulas of the
+// papers that they name, and are not measured. Nothing is compared on GPUs. What lib/compress keeps is not known to any
+// estimate.
 //
 // All sizes are exact whole numbers of bytes. [GB] is 10⁹ of them and [GiB] 2³⁰.
 //

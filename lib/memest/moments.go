@@ -47,8 +47,8 @@ type stage struct {
 	tensors     []tensor
 }
 
-// worst returns the moment at which memory is at its most: the loss, or in one of the blocks the gradients of the MLP, of
-// the attention's weights, or of queries, keys and values, or the end of the backward pass.
+// worst returns the moment at which memory is at its most: the loss, or in one of the blocks the gradients of the MLP,
+// of the attention's weights, or of queries, keys and values, or the end of the backward pass.
 func (s *stage) worst() (moment, error) {
 	var worst moment
 	consider := func(m moment) error {
@@ -65,7 +65,8 @@ func (s *stage) worst() (moment, error) {
 		s.addKept(below, block, recompute.Down)
 	}
 	if s.last {
-		if err := consider(moment{name: "the loss", keeps: slices.Clone(below), away: slices.Clone(below), needs: slices.Concat(s.loss(), s.gradients(-1, -1))}); err != nil {
+		if err := consider(moment{name: "the loss", keeps: slices.Clone(below), away: slices.Clone(below),
+			needs: slices.Concat(s.loss(), s.gradients(-1, -1))}); err != nil {
 			return worst, err
 		}
 	}
@@ -108,7 +109,8 @@ func (s *stage) worst() (moment, error) {
 				ready++
 			}
 			needs := slices.Concat(at.needs, s.gradients(done, ready))
-			if err := consider(moment{name: fmt.Sprintf("%s in block %d", at.name, block), keeps: keeps, away: slices.Clone(below), needs: needs}); err != nil {
+			if err := consider(moment{name: fmt.Sprintf("%s in block %d", at.name, block), keeps: keeps,
+				away: slices.Clone(below), needs: needs}); err != nil {
 				return worst, err
 			}
 		}

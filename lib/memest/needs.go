@@ -31,7 +31,8 @@ func (s *stage) mlp(block recompute.Set) []need {
 	n := need{Temporary, "gradients inside the MLP", 2, "4*b*s*f/(c*t)"}
 	half := s.Precision.Compute.IsHalfPrecision()
 	switch {
-	case s.Model.Gated && half && (s.Model.MLPBias || block.Has(recompute.Act)): // of two inputs, each in two layouts, and of the output
+	case s.Model.Gated && half &&
+		(s.Model.MLPBias || block.Has(recompute.Act)): // of two inputs, each in two layouts, and of the output
 		n.count = 5
 	case s.Model.Gated && half:
 		n.count = 3
@@ -76,8 +77,9 @@ func (s *stage) held() bool {
 }
 
 // gradients is what the gradients need after those of so many of the last blocks are there; -1 for none, not even the
-// head's. A residual stream's gradient is the sum of two for each block and one of the head, and XLA adds them up at the
-// end. Those of parameters are used up as they come unless they are [Setup] held; a planned engine has lines for them.
+// head's. A residual stream's gradient is the sum of two for each block and one of the head, and XLA adds them up at
+// the end. Those of parameters are used up as they come unless they are [Setup] held; a planned engine has lines for
+// them.
 func (s *stage) gradients(residuals, blocks int) []need {
 	var needs []need
 	if s.first && s.Engine == Compiled {
@@ -90,7 +92,8 @@ func (s *stage) gradients(residuals, blocks int) []need {
 		needs = append(needs, s.update()...)
 	}
 	if s.Engine == Compiled && s.Precision.Mixed() {
-		needs = append(needs, need{Temporary, "parameters in the type of the passes, of blocks", int64(len(s.plan)), "p*(" + s.elementsOf("h.") + ")"},
+		needs = append(needs, need{Temporary, "parameters in the type of the passes, of blocks", int64(len(s.plan)),
+			"p*(" + s.elementsOf("h.") + ")"},
 			need{Temporary, "parameters in the type of the passes, of the head", 1, "p*(" + s.elementsOf("lnf", "head") + ")"})
 	}
 	if blocks < 0 {
@@ -172,7 +175,8 @@ func (s *stage) update() []need {
 	case optim.Adam8bitRule:
 		return []need{
 			{Temporary, "both means of blocks in float32", int64(len(s.plan)), "8*(" + s.elementsOf("h.") + ")"},
-			{Temporary, "both means in float32, outside of the blocks", 1, "8*(" + s.elementsOf("tok", "pos", "lnf", "head") + ")"},
+			{Temporary, "both means in float32, outside of the blocks", 1,
+				"8*(" + s.elementsOf("tok", "pos", "lnf", "head") + ")"},
 		}
 	case optim.LionRule, optim.LAMBRule, optim.AdafactorRule:
 		return []need{{Temporary, "update of the largest parameter", 1, "4*(" + s.largest() + ")"}}

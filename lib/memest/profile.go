@@ -7,8 +7,8 @@ import (
 )
 
 // Published counts, each with the names, the formulas and the mistakes of its source, to stand beside an [Estimate]:
-// [Notes], [Korthikanti], [DeepSpeed], [Accelerate] and [ZeRO]. Their units differ: what DeepSpeed and Accelerate print as
-// GB is 2³⁰ bytes ([GiB]), and so is a GB of Korthikanti et al.; the notes and the ZeRO paper mean 10⁹ ([GB]).
+// [Notes], [Korthikanti], [DeepSpeed], [Accelerate] and [ZeRO]. Their units differ: what DeepSpeed and Accelerate print
+// as GB is 2³⁰ bytes ([GiB]), and so is a GB of Korthikanti et al.; the notes and the ZeRO paper mean 10⁹ ([GB]).
 
 // published completes lines of a published count: one of each where no other count is set.
 func (v vars) published(source string, items ...Item) ([]Item, error) {

@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// Accelerate counts as Hugging Face's accelerate estimate-memory does (accelerate/commands/estimate.py, 0.30.0). What it
-// prints as KB, MB and GB are 2¹⁰, 2²⁰ and 2³⁰ bytes. It knows nothing of activations.
+// Accelerate counts as Hugging Face's accelerate estimate-memory does (accelerate/commands/estimate.py, 0.30.0). What
+// it prints as KB, MB and GB are 2¹⁰, 2²⁰ and 2³⁰ bytes. It knows nothing of activations.
 type Accelerate struct {
-	// Size is the bytes of a model in float32, for its column "Total Size", or of its largest layer, for "Largest Layer".
-	// It counts buffers, such as tables of rotary positions, and what transformers' AutoModel loads, which has no head.
+	// Size is the bytes of a model in float32, for its column "Total Size", or of its largest layer, for "Largest
+	// Layer". It counts buffers, such as tables of rotary positions, and what transformers' AutoModel loads, which has
+	// no head.
 	Size  int64
 	DType string // "float32", "float16", "int8" or "int4"
 
-	// Documented counts training as its documentation ("Model memory estimator") and versions before 0.29 do: four times
-	// the model, whatever its type.
+	// Documented counts training as its documentation ("Model memory estimator") and versions before 0.29 do: four
+	// times the model, whatever its type.
 	Documented bool
 }
 
@@ -26,7 +27,8 @@ func (a Accelerate) validate() error {
 		return err
 	}
 	if _, ok := accelerateDivisors[a.DType]; !ok {
-		return fmt.Errorf("memest: Accelerate.DType is %q: set it to one of %q", a.DType, slices.Sorted(maps.Keys(accelerateDivisors)))
+		return fmt.Errorf("memest: Accelerate.DType is %q: set it to one of %q", a.DType,
+			slices.Sorted(maps.Keys(accelerateDivisors)))
 	}
 	return nil
 }
@@ -42,9 +44,9 @@ func (a Accelerate) Loading() ([]Item, error) {
 		Item{Kind: Parameters, Name: a.DType + " parameters", Formula: "S" + accelerateDivisors[a.DType]})
 }
 
-// Training is the column "Training using Adam". In float16 it is no sum, but the largest of four moments: the float32 model
-// S, its gradients 3/2·S, the optimizer's states 2·S, and the update, again 2·S; the one line is that. An error names the
-// field that is not valid: int8 and int4 have no training, unless it is Documented.
+// Training is the column "Training using Adam". In float16 it is no sum, but the largest of four moments: the float32
+// model S, its gradients 3/2·S, the optimizer's states 2·S, and the update, again 2·S; the one line is that. An error
+// names the field that is not valid: int8 and int4 have no training, unless it is Documented.
 func (a Accelerate) Training() ([]Item, error) {
 	if err := a.validate(); err != nil {
 		return nil, err

@@ -21,8 +21,8 @@ type DeepSpeed struct {
 	OffloadParams    bool // cpu_offload_params: so are parameters, in stage 3
 	ZeroInit         bool // zero_init: parameters are cut as they are made, in stage 3
 
-	// Documented counts stage 2 without offload by the formula of DeepSpeed's documentation ("Memory Requirements") and of
-	// versions before 0.14.3, 4P + 16P/N, where all gradients are on each device. Since then it is 2P + 18P/N.
+	// Documented counts stage 2 without offload by the formula of DeepSpeed's documentation ("Memory Requirements") and
+	// of versions before 0.14.3, 4P + 16P/N, where all gradients are on each device. Since then it is 2P + 18P/N.
 	Documented bool
 }
 
@@ -52,7 +52,8 @@ func (d DeepSpeed) validate() error {
 			return err
 		}
 	case d.OffloadParams:
-		return errors.New("memest: DeepSpeed.OffloadParams is set in stage 2, which has parameters on each device: choose stage 3")
+		return errors.New("memest: DeepSpeed.OffloadParams is set in stage 2, which has parameters on each " +
+			"device: choose stage 3")
 	case d.ZeroInit:
 		return errors.New("memest: DeepSpeed.ZeroInit is set in stage 2, which has parameters on each device: choose stage 3")
 	}
@@ -71,7 +72,8 @@ func (d DeepSpeed) stage2() []Item {
 	made := Item{Kind: Temporary, Name: whileMade, Formula: "4*g*P*3/2", Host: true}
 	if d.OffloadOptimizer {
 		host := Item{Kind: Optimizer, Name: heldStates, Formula: "16*P*3/2", Host: true}
-		if d.GPUsPerNode*d.Nodes > 4 { // the larger of the two; here, unlike in its documentation, with the GPUs of all nodes
+		// the larger of the two; here, unlike in its documentation, with the GPUs of all nodes
+		if d.GPUsPerNode*d.Nodes > 4 {
 			host, host.Formula = made, "4*N*P*3/2"
 		}
 		return []Item{{Kind: Parameters, Name: "16-bit parameters", Formula: "2*P"}, host}

@@ -10,8 +10,8 @@ import (
 // Korthikanti counts activations as Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
 // Models", §4 and §5: in 16 bits, with dropout, whose masks have a byte for each number. Its GB are 2³⁰ bytes.
 //
-// Its model is a GPT whose MLP is 4h wide without a gate and that has as many key and value heads as heads; any other is
-// counted as if it were that, by its layers L, width h, heads a and vocabulary v.
+// Its model is a GPT whose MLP is 4h wide without a gate and that has as many key and value heads as heads; any other
+// is counted as if it were that, by its layers L, width h, heads a and vocabulary v.
 type Korthikanti struct {
 	Model cost.Model
 	Batch int // sequences of a micro-batch, b; 0 is 1
@@ -43,9 +43,11 @@ func (k Korthikanti) validate() error {
 	}
 	switch {
 	case k.Model.Heads%k.Tensor != 0:
-		return fmt.Errorf("memest: Korthikanti.Tensor is %d, which does not divide the model's %d heads", k.Tensor, k.Model.Heads)
+		return fmt.Errorf("memest: Korthikanti.Tensor is %d, which does not divide the model's %d heads", k.Tensor,
+			k.Model.Heads)
 	case k.SequenceParallel && k.Seq%k.Tensor != 0:
-		return fmt.Errorf("memest: Korthikanti.Tensor is %d, which does not divide the sequence of %d tokens", k.Tensor, k.Seq)
+		return fmt.Errorf("memest: Korthikanti.Tensor is %d, which does not divide the sequence of %d tokens", k.Tensor,
+			k.Seq)
 	case k.Model.Layers%(k.Pipeline*k.Chunks) != 0:
 		return fmt.Errorf("memest: Korthikanti.Pipeline is %d with Chunks %d, and %d does not divide the model's %d layers",
 			k.Pipeline, k.Chunks, k.Pipeline*k.Chunks, k.Model.Layers)
@@ -68,9 +70,9 @@ func (k Korthikanti) Layer() ([]Item, error) {
 	return k.vars().published("Korthikanti et al. 2022, §4.1 and table 2", k.layer(1)...)
 }
 
-// FirstStage lists what a device of the first pipeline stage keeps, which is the one that keeps most: of all layers, however
-// many the stages, since it has an L/p-th of them for p micro-batches (§4.2.3); and what is outside the layers (§4.3). An
-// error names the field that is not valid.
+// FirstStage lists what a device of the first pipeline stage keeps, which is the one that keeps most: of all layers,
+// however many the stages, since it has an L/p-th of them for p micro-batches (§4.2.3); and what is outside the layers
+// (§4.3). An error names the field that is not valid.
 func (k Korthikanti) FirstStage() ([]Item, error) {
 	k = k.whole()
 	if err := k.validate(); err != nil {

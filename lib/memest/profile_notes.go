@@ -2,7 +2,8 @@ package memest
 
 import "fmt"
 
-// Notes counts as course notes on LLM training acceleration do, for training in 16 bits with Adam. Their GB are 10⁹ bytes.
+// Notes counts as course notes on LLM training acceleration do, for training in 16 bits with Adam. Their GB are 10⁹
+// bytes.
 type Notes struct {
 	Params int64 // X·10⁹, or Φ
 
@@ -18,15 +19,16 @@ type Notes struct {
 type Reading string
 
 const (
-	// NormsTogether adds up the parts, with 2bsdp for both normalizations of a layer: (9+5+2)bsdp + 2bsd + 2bs²Hp + bs²H.
+	// NormsTogether adds up the parts, with 2bsdp for both normalizations of a layer: (9+5+2)bsdp + 2bsd + 2bs²Hp +
+	// bs²H.
 	NormsTogether Reading = "norms together"
 	// NormsEach adds up the parts, with 2bsdp for each of them: (9+5+4)bsdp + 2bsd + 2bs²Hp + bs²H.
 	NormsEach Reading = "norms each"
-	// PrintedTotal is the sum that they print, 17bsdp + 2bsd + 2bs²Hp + bs²H, which is neither. 17bsdp is what the parts
-	// with NormsTogether come to at p=2 with their 2bsd, so it seems to have that twice.
+	// PrintedTotal is the sum that they print, 17bsdp + 2bsd + 2bs²Hp + bs²H, which is neither. 17bsdp is what the
+	// parts with NormsTogether come to at p=2 with their 2bsd, so it seems to have that twice.
 	PrintedTotal Reading = "printed total"
-	// Approximation is what they make of that for p=2, leaving out 2bsd: 34bsd + 5bs²H. It is exactly NormsTogether at p=2,
-	// and Korthikanti et al. 2022, equation 1.
+	// Approximation is what they make of that for p=2, leaving out 2bsd: 34bsd + 5bs²H. It is exactly NormsTogether at
+	// p=2, and Korthikanti et al. 2022, equation 1.
 	Approximation Reading = "approximation"
 	// HiddenCode is a function in a comment of theirs, pdbs·(16 + 2/p + 2Hs/d + Hs/(pd)): NormsTogether for every p.
 	HiddenCode Reading = "code in a comment"
@@ -51,9 +53,9 @@ func (n Notes) States() ([]Item, error) {
 	)
 }
 
-// Activations lists what all layers keep, without tables and head. Their total is printed for "a L layer Transformer" but
-// has no L; it is the number of each line here. An error names the field that is not valid, or says that there is no such
-// reading.
+// Activations lists what all layers keep, without tables and head. Their total is printed for "a L layer Transformer"
+// but has no L; it is the number of each line here. An error names the field that is not valid, or says that there is
+// no such reading.
 //
 // The table of activations beside these formulas follows from none of them.
 func (n Notes) Activations(r Reading) ([]Item, error) {
@@ -64,7 +66,8 @@ func (n Notes) Activations(r Reading) ([]Item, error) {
 	}
 	type line struct{ name, formula string }
 	attention := []line{
-		{"queries, keys and values", "3*b*s*d*p"}, {"softmax's input and output", "2*b*s*s*H*p"}, {"dropout after softmax", "b*s*s*H"},
+		{"queries, keys and values", "3*b*s*d*p"}, {"softmax's input and output", "2*b*s*s*H*p"},
+		{"dropout after softmax", "b*s*s*H"},
 		{"output of the heads", "b*s*d*p"}, {"output projection", "b*s*d*p"}, {"attention's dropout", "b*s*d"},
 	}
 	mlp := []line{
@@ -77,7 +80,8 @@ func (n Notes) Activations(r Reading) ([]Item, error) {
 	case NormsTogether:
 		lines = append(append(mlp, attention...), line{"both normalizations", "2*b*s*d*p"})
 	case NormsEach:
-		lines = append(append(mlp, attention...), line{"first normalization", "2*b*s*d*p"}, line{"second normalization", "2*b*s*d*p"})
+		lines = append(append(mlp, attention...), line{"first normalization", "2*b*s*d*p"},
+			line{"second normalization", "2*b*s*d*p"})
 	case PrintedTotal:
 		lines = []line{{"linear layers", "17*b*s*d*p"}, {"softmax", "2*b*s*s*H*p"},
 			{"dropout", "2*b*s*d"}, {"dropout after softmax", "b*s*s*H"}}
@@ -95,6 +99,7 @@ func (n Notes) Activations(r Reading) ([]Item, error) {
 	for i, l := range lines {
 		items[i] = Item{Kind: Activations, Name: l.name, Count: int64(n.Layers), Formula: l.formula}
 	}
-	v := vars{"d": int64(n.Width), "H": int64(n.Heads), "s": int64(n.Sequence), "b": int64(n.Batch), "p": int64(n.Precision)}
+	v := vars{"d": int64(n.Width), "H": int64(n.Heads), "s": int64(n.Sequence), "b": int64(n.Batch),
+		"p": int64(n.Precision)}
 	return v.published("course notes on LLM training acceleration, activations: "+string(r), items...)
 }

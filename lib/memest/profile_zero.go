@@ -1,8 +1,8 @@
 package memest
 
 // ZeRO counts the model states of a data-parallel device as Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward
-// Training Trillion Parameter Models", §3.1 and §5: mixed precision with Adam, so 2 bytes of a parameter (Ψ in the paper),
-// 2 of its gradient and K=12 of optimizer states. Its GB are 10⁹ bytes.
+// Training Trillion Parameter Models", §3.1 and §5: mixed precision with Adam, so 2 bytes of a parameter (Ψ in the
+// paper), 2 of its gradient and K=12 of optimizer states. Its GB are 10⁹ bytes.
 type ZeRO struct {
 	Params int64
 	// Stage is what the devices share rather than each keep: 0 nothing, 1 optimizer states, 2 gradients as well, 3
@@ -36,8 +36,8 @@ func (z ZeRO) States() ([]Item, error) {
 	)
 }
 
-// Volume is the elements, not bytes, that a device sends in a step: 2Ψ, and 3Ψ in stage 3 (§7). The paper leaves out the
-// factor (N−1)/N of rings. An error names the field that is not valid.
+// Volume is the elements, not bytes, that a device sends in a step: 2Ψ, and 3Ψ in stage 3 (§7). The paper leaves out
+// the factor (N−1)/N of rings. An error names the field that is not valid.
 func (z ZeRO) Volume() (int64, error) {
 	if err := z.validate(); err != nil {
 		return 0, err

@@ -12,7 +12,8 @@ const (
 	ZBH1        Schedule = "zb-h1"       // zero bubble at 1F1B's memory (Qi et al. 2023, §2.3)
 	ZBH2        Schedule = "zb-h2"       // no bubble at twice the memory
 	ZBV         Schedule = "zb-v"        // no bubble at 1F1B's memory, stages in a V (§6)
-	DualPipe    Schedule = "dualpipe"    // from both ends at once, two copies of the parameters (DeepSeek-AI 2024, §3.2.1)
+	// from both ends at once, two copies of the parameters (DeepSeek-AI 2024, §3.2.1)
+	DualPipe Schedule = "dualpipe"
 )
 
 // Schedules lists them all.

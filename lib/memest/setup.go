@@ -35,8 +35,8 @@ type Setup struct {
 	// OffloadOptimizer keeps the optimizer's states and the master copy in host memory, OffloadActivations what the
 	// forward pass keeps of a block.
 	OffloadOptimizer, OffloadActivations bool
-	// Bucket is the bytes of a buffer in which gradients are communicated. 0 is 25 MB, PyTorch's default (Li et al. 2020,
-	// §4.2).
+	// Bucket is the bytes of a buffer in which gradients are communicated. 0 is 25 MB, PyTorch's default (Li et al.
+	// 2020, §4.2).
 	Bucket int64
 	// Framework is what the framework takes for itself on each device, such as a CUDA context, in bytes.
 	Framework int64
@@ -44,9 +44,10 @@ type Setup struct {
 
 // Layout says how many devices share a run, and what each of them has.
 type Layout struct {
-	Data   int  `json:"data,omitempty"`   // replicas of the model, each with its own sequences
-	Tensor int  `json:"tensor,omitempty"` // devices that share each block's matrices
-	Seq    bool `json:"seq,omitempty"`    // they share what lies between the matrices as well, by tokens (Korthikanti et al. 2022, §4.2.2)
+	Data   int `json:"data,omitempty"`   // replicas of the model, each with its own sequences
+	Tensor int `json:"tensor,omitempty"` // devices that share each block's matrices
+	// they share what lies between the matrices as well, by tokens (Korthikanti et al. 2022, §4.2.2)
+	Seq bool `json:"seq,omitempty"`
 	// Context is the devices that share each sequence by tokens, attention and all.
 	Context int `json:"context,omitempty"`
 
@@ -83,8 +84,8 @@ const (
 	// describe. Numbers have the sizes of their types, and operations keep what lib/gpt's do; kernels of one's own may
 	// keep less. The package comment says what of it is measured.
 	Planned Engine = ""
-	// Compiled is this project's lib/train on a CPU: one program a step, compiled by XLA, in which a gradient is used up
-	// as soon as it is there where nothing stops that.
+	// Compiled is this project's lib/train on a CPU: one program a step, compiled by XLA, in which a gradient is used
+	// up as soon as it is there where nothing stops that.
 	Compiled Engine = "compiled"
 )
 
@@ -98,8 +99,10 @@ func (s Setup) Validate() error {
 		name        string
 		value, most int
 	}{
-		{"Batch", s.Batch, 1 << 31}, {"Seq", s.Seq, 1 << 28}, {"Microbatches", s.Microbatches, 1 << 31}, {"Layout.Data", l.Data, 1 << 31},
-		{"Layout.Tensor", l.Tensor, 1 << 20}, {"Layout.Context", l.Context, 1 << 28}, {"Layout.Pipeline", l.Pipeline, 1 << 14},
+		{"Batch", s.Batch, 1 << 31}, {"Seq", s.Seq, 1 << 28}, {"Microbatches", s.Microbatches, 1 << 31},
+		{"Layout.Data", l.Data, 1 << 31},
+		{"Layout.Tensor", l.Tensor, 1 << 20}, {"Layout.Context", l.Context, 1 << 28},
+		{"Layout.Pipeline", l.Pipeline, 1 << 14},
 		{"Layout.Chunks", l.Chunks, 1 << 14}, {"Layout.ZeRO", l.ZeRO, 3}, {"Bucket", int(s.Bucket), 1 << 50},
 		{"Framework", int(s.Framework), 1 << 50},
 	} {
@@ -115,24 +118,31 @@ func (s Setup) Validate() error {
 	m := s.Model
 	switch {
 	case l.Tensor > m.Heads:
-		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, more than the model's %d heads: a head cannot be shared", l.Tensor, m.Heads)
+		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, more than the model's %d heads: a head cannot be shared",
+			l.Tensor, m.Heads)
 	case m.Heads%l.Tensor != 0:
 		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, which does not divide the model's %d heads", l.Tensor, m.Heads)
 	case m.KV()%l.Tensor != 0 && l.Tensor%m.KV() != 0:
-		return fmt.Errorf("memest: Setup.Layout.Tensor is %d and the model has %d key and value heads: one must divide the other", l.Tensor, m.KV())
+		return fmt.Errorf("memest: Setup.Layout.Tensor is %d and the model has %d key and value heads: one "+
+			"must divide the other", l.Tensor, m.KV())
 	case m.MLPWidth()%l.Tensor != 0:
-		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, which does not divide the width %d inside the MLP", l.Tensor, m.MLPWidth())
+		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, which does not divide the width %d inside the MLP",
+			l.Tensor, m.MLPWidth())
 	case s.Seq > m.Context && m.PositionRows > 0:
-		return fmt.Errorf("memest: Setup.Seq is %d, and the model has learned positions for %d: choose a shorter sequence", s.Seq, m.Context)
+		return fmt.Errorf("memest: Setup.Seq is %d, and the model has learned positions for %d: choose "+
+			"a shorter sequence", s.Seq, m.Context)
 	case s.Seq%l.Context != 0:
-		return fmt.Errorf("memest: Setup.Layout.Context is %d, which does not divide the sequence of %d tokens", l.Context, s.Seq)
+		return fmt.Errorf("memest: Setup.Layout.Context is %d, which does not divide the sequence of %d tokens",
+			l.Context, s.Seq)
 	case l.Seq && s.Seq/l.Context%l.Tensor != 0:
-		return fmt.Errorf("memest: Setup.Layout.Seq shares %d tokens between %d devices: choose a sequence that divides", s.Seq/l.Context, l.Tensor)
+		return fmt.Errorf("memest: Setup.Layout.Seq shares %d tokens between %d devices: choose a "+
+			"sequence that divides", s.Seq/l.Context, l.Tensor)
 	case l.Pipeline*l.Chunks > m.Layers:
 		return fmt.Errorf("memest: Setup.Layout.Pipeline of %d stages in %d chunks needs %d blocks, and the model has %d",
 			l.Pipeline, l.Chunks, l.Pipeline*l.Chunks, m.Layers)
 	case l.Chunks > 1 && l.Schedule != Interleaved:
-		return fmt.Errorf("memest: Setup.Layout.Chunks is %d in schedule %q: chunks are for %q", l.Chunks, l.Schedule, Interleaved)
+		return fmt.Errorf("memest: Setup.Layout.Chunks is %d in schedule %q: chunks are for %q", l.Chunks, l.Schedule,
+			Interleaved)
 	case !slices.Contains(Schedules(), l.Schedule):
 		return fmt.Errorf("memest: Setup.Layout.Schedule is %q: choose one of %q", l.Schedule, Schedules())
 	case !(s.Dropout >= 0 && s.Dropout < 1):
@@ -142,10 +152,13 @@ func (s Setup) Validate() error {
 	}
 	if s.Engine == Compiled {
 		if l.Devices() != l.Data || l.ZeRO > 0 || s.Microbatches > 1 || s.OffloadOptimizer || s.OffloadActivations {
-			return fmt.Errorf("memest: Setup.Engine is %q, which runs whole models on data-parallel devices: leave it out", Compiled)
+			return fmt.Errorf("memest: Setup.Engine is %q, which runs whole models on data-parallel "+
+				"devices: leave it out", Compiled)
 		}
-		if p := s.Precision.Compute; p != dtypes.Float32 && p != dtypes.BFloat16 || s.Precision.Matmul != (precision.Matmul{}) {
-			return fmt.Errorf("memest: Setup.Engine is %q, which is known for float32 and bfloat16 with plain products: leave it out", Compiled)
+		if p := s.Precision.Compute; p != dtypes.Float32 && p != dtypes.BFloat16 ||
+			s.Precision.Matmul != (precision.Matmul{}) {
+			return fmt.Errorf("memest: Setup.Engine is %q, which is known for float32 and bfloat16 with plain "+
+				"products: leave it out", Compiled)
 		}
 	}
 	if _, err := s.Recompute.Plan(m.Layers); err != nil {

@@ -99,7 +99,8 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 				terms = append(terms, s.shard(t.elements, h.stage))
 			}
 			formula := fmt.Sprintf("%d*(%s)", h.bytes, strings.Join(terms, "+"))
-			items = append(items, Item{Kind: h.kind, Name: part.name, Count: part.count, Formula: formula, Source: h.source, Host: h.host})
+			items = append(items, Item{Kind: h.kind, Name: part.name, Count: part.count, Formula: formula,
+				Source: h.source, Host: h.host})
 		}
 	}
 	optimizer, err := s.optimizer(tensors)
@@ -133,7 +134,8 @@ func (it *Item) fill(v *sheet) error {
 func times(count, bytes int64) (int64, error) {
 	high, low := bits.Mul64(uint64(count), uint64(bytes))
 	if high != 0 || low > math.MaxInt64>>4 {
-		return 0, fmt.Errorf("%d times %d bytes are more than an int64 holds: make the model, the batch or the sequence smaller", count, bytes)
+		return 0, fmt.Errorf("%d times %d bytes are more than an int64 holds: make the model, the batch or "+
+			"the sequence smaller", count, bytes)
 	}
 	return int64(low), nil
 }
@@ -207,8 +209,8 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 	return items, nil
 }
 
-// stateFormula is a state's bytes: by the tensor's formula if it has as many elements as a device's part of that, by its
-// dimensions otherwise.
+// stateFormula is a state's bytes: by the tensor's formula if it has as many elements as a device's part of that, by
+// its dimensions otherwise.
 func (s Setup) stateFormula(t tensor, length int64, state optim.State) string {
 	size := int64(1)
 	dims := make([]string, 0, len(state.Shape.Dimensions)+1)

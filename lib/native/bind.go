@@ -18,12 +18,12 @@ import (
 //	*float32, unsafe.Pointer  float *, void *
 //	float32, int32, int, …    float, int32_t, int64_t, …
 //
-// F returns nothing; or a number; or an error, for a C function that returns a const char *: NULL, or what was wrong, a text
-// that outlives the call. C may not keep addresses of Go's memory after it has returned. The function may be called from
-// several goroutines at once if C's allows that. A call takes a microsecond or two more than C's.
+// F returns nothing; or a number; or an error, for a C function that returns a const char *: NULL, or what was wrong, a
+// text that outlives the call. C may not keep addresses of Go's memory after it has returned. The function may be
+// called from several goroutines at once if C's allows that. A call takes a microsecond or two more than C's.
 //
-// Load returns an error for other types, for a name that C does not know or that is bound twice, and for a number of another
-// type than C's parameter, if that cannot hold every value.
+// Load returns an error for other types, for a name that C does not know or that is bound twice, and for a number of
+// another type than C's parameter, if that cannot hold every value.
 func Bind[F any](name string, function *F) Option {
 	return func(c *config) error {
 		if function == nil {
@@ -68,7 +68,8 @@ func newBinding(name string, variable reflect.Value) (*binding, error) {
 	for i := range t.NumIn() {
 		p, ok := parameterOf(t.In(i))
 		if !ok {
-			return nil, fmt.Errorf("parameter %d is of type %v: make it a number, a slice of numbers, a pointer to one, or an unsafe.Pointer", i, t.In(i))
+			return nil, fmt.Errorf("parameter %d is of type %v: make it a number, a slice of numbers, a pointer to "+
+				"one, or an unsafe.Pointer", i, t.In(i))
 		}
 		b.parameters = append(b.parameters, p)
 		b.words += p.words

@@ -41,8 +41,8 @@ var inC = language{
 	hardware: func() string { return fmt.Sprint(cpu.X86, cpu.ARM64) },
 }
 
-// ownFirst has a library's calls of its own functions go there even if the process has others of those names. Where it is not
-// needed, linkers do not know it.
+// ownFirst has a library's calls of its own functions go there even if the process has others of those names. Where it
+// is not needed, linkers do not know it.
 var ownFirst = map[string][]string{"linux": {"-Wl,-Bsymbolic"}}
 
 func findC() ([]string, error) {
@@ -57,9 +57,9 @@ func findC() ([]string, error) {
 	return nil, errors.New("native: there is no C compiler, gcc or cc, on the PATH: install gcc, or set CC to a compiler")
 }
 
-// build compiles the text unless it was before, and returns the library's path: KEY/SUM.so, where KEY is of all that goes into
-// the library, and SUM of what came out. So a file that was cut off or changed is seen, and a whole one appears at once: it is
-// written aside and renamed, by as many processes as like.
+// build compiles the text unless it was before, and returns the library's path: KEY/SUM.so, where KEY is of all that
+// goes into the library, and SUM of what came out. So a file that was cut off or changed is seen, and a whole one
+// appears at once: it is written aside and renamed, by as many processes as like.
 func (in language) build(text string, c config) (path string, err error) {
 	command, err := in.find()
 	if err != nil {
@@ -67,7 +67,8 @@ func (in language) build(text string, c config) (path string, err error) {
 	}
 	version, err := versionOf(command[0])
 	if err != nil {
-		return "", fmt.Errorf("native: the compiler %q is not there: %w; install it, or set CC (NVCC for CUDA) to another", command[0], err)
+		return "", fmt.Errorf("native: the compiler %q is not there: %w; install it, or set CC (NVCC "+
+			"for CUDA) to another", command[0], err)
 	}
 	root, err := cache.Dir(c.cacheDir)
 	if err != nil {
@@ -106,8 +107,8 @@ func (in language) build(text string, c config) (path string, err error) {
 	return path, nil
 }
 
-// versionOf tells one version of a compiler from another without running it: by where it is, how large and how old, as ccache
-// does (its manual, "compiler_check").
+// versionOf tells one version of a compiler from another without running it: by where it is, how large and how old, as
+// ccache does (its manual, "compiler_check").
 func versionOf(compiler string) (string, error) {
 	path, err := exec.LookPath(compiler)
 	if err == nil {
@@ -153,7 +154,8 @@ func (in language) compile(folder, text string, command, flags []string) (librar
 		}
 	}
 	library = at("library.so")
-	args := slices.Concat(command[1:], []string{"-include", at("native.h"), "-I", folder, "-o", library, at(in.file)}, flags, in.libs)
+	args := slices.Concat(command[1:], []string{"-include", at("native.h"), "-I", folder, "-o", library, at(in.file)},
+		flags, in.libs)
 	said, err := exec.Command(command[0], args...).CombinedOutput()
 	if err == nil {
 		return library, nil

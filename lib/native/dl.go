@@ -41,8 +41,8 @@ func symbol(handle unsafe.Pointer, name string) unsafe.Pointer {
 	return C.dlsym(handle, text)
 }
 
-// call calls what withBindings wrote, and returns the function's message. The words hold the arguments, pointers among them,
-// which must be pinned.
+// call calls what withBindings wrote, and returns the function's message. The words hold the arguments, pointers among
+// them, which must be pinned.
 func call(function unsafe.Pointer, words []uint64, result unsafe.Pointer) string {
 	return C.GoString(C.call(function, (*C.uint64_t)(unsafe.SliceData(words)), result))
 }

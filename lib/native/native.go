@@ -1,5 +1,5 @@
-// Package native compiles C and CUDA functions while a program runs, and makes Go functions and XLA kernels of them: what
-// torch.utils.cpp_extension.load_inline is in PyTorch.
+// Package native compiles C and CUDA functions while a program runs, and makes Go functions and XLA kernels of them:
+// what torch.utils.cpp_extension.load_inline is in PyTorch.
 //
 //	var double func(x []float32)
 //	_, err := native.Load(`
@@ -9,8 +9,8 @@
 //
 // Slices may be the memory of CPU devices (xla.View).
 //
-// A function of C has the memory of this process in its hands: if it writes past an array's end or crashes, there is no error
-// but the end of the process, or worse.
+// A function of C has the memory of this process in its hands: if it writes past an array's end or crashes, there is no
+// error but the end of the process, or worse.
 package native
 
 import (
@@ -18,8 +18,9 @@ import (
 	"unsafe"
 )
 
-// Library is a compiled source, loaded into this process until the process ends: bound functions, XLA's programs and threads
-// may be in it at any time, and nobody can tell that none is. Its methods may be called from several goroutines at once.
+// Library is a compiled source, loaded into this process until the process ends: bound functions, XLA's programs and
+// threads may be in it at any time, and nobody can tell that none is. Its methods may be called from several goroutines
+// at once.
 type Library struct {
 	path   string
 	handle unsafe.Pointer
@@ -35,10 +36,10 @@ type config struct {
 	bound    []*binding
 }
 
-// Flags adds arguments for the compiler, behind the package's own (-O3 -march=native for C), so that of two that exclude
-// each other, as -O3 and -O0 do, it is these that count. The compiler runs in the current folder, with no shell. To sum up in
-// vectors take -fopenmp-simd and "#pragma omp simd reduction(+:sum)", not -ffast-math: with gcc before version 13 that makes
-// denormal numbers zero for the whole thread that loads the library.
+// Flags adds arguments for the compiler, behind the package's own (-O3 -march=native for C), so that of two that
+// exclude each other, as -O3 and -O0 do, it is these that count. The compiler runs in the current folder, with no
+// shell. To sum up in vectors take -fopenmp-simd and "#pragma omp simd reduction(+:sum)", not -ffast-math: with gcc
+// before version 13 that makes denormal numbers zero for the whole thread that loads the library.
 func Flags(flags ...string) Option {
 	return func(c *config) error {
 		c.flags = append(c.flags, flags...)
@@ -46,8 +47,8 @@ func Flags(flags ...string) Option {
 	}
 }
 
-// CacheDir sets the folder in which compiled libraries are kept, in a folder "native". The default is $SHARDBOOK_CACHE, else
-// "shardbook" in the user's cache folder. Nothing in it is ever removed; it may be deleted at any time.
+// CacheDir sets the folder in which compiled libraries are kept, in a folder "native". The default is $SHARDBOOK_CACHE,
+// else "shardbook" in the user's cache folder. Nothing in it is ever removed; it may be deleted at any time.
 func CacheDir(dir string) Option {
 	return func(c *config) error {
 		c.cacheDir = dir
@@ -55,14 +56,15 @@ func CacheDir(dir string) Option {
 	}
 }
 
-// Load compiles a source in C with $CC, gcc or cc, loads it, and makes what Bind options ask for. native.h, which has the
-// slice types, and foreign.h of lib/xla/foreign are included before the source; the mathematics library is linked.
+// Load compiles a source in C with $CC, gcc or cc, loads it, and makes what Bind options ask for. native.h, which has
+// the slice types, and foreign.h of lib/xla/foreign are included before the source; the mathematics library is linked.
 //
-// What the same compiler made before of the same source with the same flags, for the same processor, is not compiled again.
-// Files that the source includes are no part of that: after a change in one, change the source or a flag, such as -DVERSION=2.
+// What the same compiler made before of the same source with the same flags, for the same processor, is not compiled
+// again. Files that the source includes are no part of that: after a change in one, change the source or a flag, such
+// as -DVERSION=2.
 //
-// It returns an error if there is no compiler, if the source does not compile (the compiler's own words, in which source.c is
-// the source), if a symbol is missing, and where Bind says so.
+// It returns an error if there is no compiler, if the source does not compile (the compiler's own words, in which
+// source.c is the source), if a symbol is missing, and where Bind says so.
 func Load(source string, options ...Option) (*Library, error) { return load(inC, source, options) }
 
 func load(in language, source string, options []Option) (*Library, error) {
@@ -82,7 +84,8 @@ func load(in language, source string, options []Option) (*Library, error) {
 	}
 	handle, err := open(path)
 	if err != nil {
-		return nil, fmt.Errorf("native: the compiled source cannot be loaded: %w; if a symbol is undefined, define it, or name its library in Flags", err)
+		return nil, fmt.Errorf("native: the compiled source cannot be loaded: %w; if a symbol is undefined, define "+
+			"it, or name its library in Flags", err)
 	}
 	l := &Library{path: path, handle: handle, bound: c.bound}
 	for i, b := range l.bound {
@@ -99,8 +102,8 @@ func load(in language, source string, options []Option) (*Library, error) {
 // Path returns the path of the compiled library, for tools such as objdump.
 func (l *Library) Path() string { return l.path }
 
-// Symbol returns the address of a function or variable that is not static in the source. In CUDA, names are those of C only
-// for what is declared extern "C".
+// Symbol returns the address of a function or variable that is not static in the source. In CUDA, names are those of C
+// only for what is declared extern "C".
 func (l *Library) Symbol(name string) (unsafe.Pointer, error) {
 	address := symbol(l.handle, name)
 	if address == nil {

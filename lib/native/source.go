@@ -17,8 +17,8 @@ const strict = `#pragma GCC diagnostic error "-Wimplicit-function-declaration"
 #pragma GCC diagnostic error "-Wconversion"
 `
 
-// withBindings returns the source with a function behind it for each binding, which takes its arguments from words and calls
-// the function of the source. So the compiler checks their types, and no call is put together by hand.
+// withBindings returns the source with a function behind it for each binding, which takes its arguments from words and
+// calls the function of the source. So the compiler checks their types, and no call is put together by hand.
 func withBindings(in language, source string, bound []*binding) (string, error) {
 	var s strings.Builder
 	s.WriteString(source + "\n#line 1 \"bindings\"\n")
@@ -27,7 +27,8 @@ func withBindings(in language, source string, bound []*binding) (string, error) 
 	}
 	for i, b := range bound {
 		if in.cuda && !b.fails {
-			return "", fmt.Errorf("native: Bind(%q) with a %v: a GPU's errors need somewhere to go: make its result an error", b.name, b.variable.Type())
+			return "", fmt.Errorf("native: Bind(%q) with a %v: a GPU's errors need somewhere to go: make "+
+				"its result an error", b.name, b.variable.Type())
 		}
 		b.writeCall(&s, i, in.cuda)
 		if b.forXLA() && !in.cuda {
@@ -80,7 +81,8 @@ func (b *binding) forXLA() bool {
 }
 
 func (b *binding) writeKernel(s *strings.Builder, number int) {
-	fmt.Fprintf(s, "static foreign_error *shardbook_run_%d(foreign_frame *f) {\n\tstatic const native_parameter p[] = {", number)
+	fmt.Fprintf(s, "static foreign_error *shardbook_run_%d(foreign_frame *f) {\n\tstatic const "+
+		"native_parameter p[] = {", number)
 	for _, p := range b.parameters {
 		types := strings.Trim(fmt.Sprint(p.of.xla), "[]")
 		fmt.Fprintf(s, "{%t, %d, {%s}}, ", p.words == 2, p.of.bytes, strings.ReplaceAll(types, " ", ", "))

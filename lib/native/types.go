@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// number is a type of numbers: its name in C, that of its slices after "slice_", its bytes, and XLA's numbers of the element
-// types that look like it (xla/xla_data.proto, PrimitiveType).
+// number is a type of numbers: its name in C, that of its slices after "slice_", its bytes, and XLA's numbers of the
+// element types that look like it (xla/xla_data.proto, PrimitiveType).
 type number struct {
 	c, slice string
 	bytes    int

@@ -108,8 +108,8 @@ func Key(seed uint32, step *graph.Node) *graph.Node {
 	return hash(graph.BitwiseXor(mixed, hash(graph.ConvertDType(step, dtypes.Uint32))))
 }
 
-// hash mixes the bits of each uint32 of x, so that every bit of it changes every bit of the result with a chance of about
-// a half: MurmurHash3's 32-bit finalizer (Appleby 2011, github.com/aappleby/smhasher).
+// hash mixes the bits of each uint32 of x, so that every bit of it changes every bit of the result with a chance of
+// about a half: MurmurHash3's 32-bit finalizer (Appleby 2011, github.com/aappleby/smhasher).
 func hash(x *graph.Node) *graph.Node {
 	number := func(v uint32) *graph.Node { return graph.Const(x.Graph(), v) }
 	fold := func(x *graph.Node, by uint32) *graph.Node {

@@ -72,7 +72,8 @@ func decodeFile(data []byte, into reflect.Value) (err error) {
 		return fmt.Errorf("a %s is kept there, not a %s", typeName, into.Type())
 	}
 	if wantErr != nil || signature != want {
-		return fmt.Errorf("a %s is kept there, but that type has been declared anew since; run the cell that keeps it again", typeName)
+		return fmt.Errorf("a %s is kept there, but that type has been declared anew since; run the cell "+
+			"that keeps it again", typeName)
 	}
 	d.value(into, 0)
 	if d.err == nil && len(d.data) > 0 {
@@ -111,8 +112,8 @@ var (
 	gobEncoder      = reflect.TypeFor[gob.GobEncoder]()
 )
 
-// marshaler returns how values of type t marshal themselves, if they do. A struct that embeds such a type has its methods
-// too, and they would leave its other fields out: it counts as one that does not.
+// marshaler returns how values of type t marshal themselves, if they do. A struct that embeds such a type has its
+// methods too, and they would leave its other fields out: it counts as one that does not.
 func marshaler(t reflect.Type) (marshal func(v any) ([]byte, error), unmarshal func(v any, data []byte) error) {
 	if t.Kind() == reflect.Struct {
 		for i := range t.NumField() {

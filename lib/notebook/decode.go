@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// decoder reads values from data, which it consumes; after its first error it does nothing. It never allocates much more
-// than data can fill.
+// decoder reads values from data, which it consumes; after its first error it does nothing. It never allocates much
+// more than data can fill.
 type decoder struct {
 	data []byte
 	err  error

@@ -20,10 +20,10 @@ var ErrNotKept = errors.New("no value kept")
 // environment share it; a ! line does not. Outside a notebook the copy lives in the process's memory.
 //
 // Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, pointers,
-// structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with [encoding.BinaryMarshaler] or
-// [encoding/gob.GobEncoder] (such as time.Time). Everything comes back bit for bit; nil slices and maps stay nil. A
-// tensor on a device is fetched to the host first and stays usable; the kept tensor is a local one. Two pointers to the
-// same value come back as pointers to two copies.
+// structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with
+// [encoding.BinaryMarshaler] or [encoding/gob.GobEncoder] (such as time.Time). Everything comes back bit for bit; nil
+// slices and maps stay nil. A tensor on a device is fetched to the host first and stays usable; the kept tensor is a
+// local one. Two pointers to the same value come back as pointers to two copies.
 //
 // Keep returns an error for a value that would not come back whole: one with functions, channels, interfaces or fields
 // that are not exported anywhere in its type, one that contains itself, a finalized tensor; and when it cannot be
@@ -51,8 +51,8 @@ func keep(name string, value any) error {
 
 // Kept returns a copy of the value that [Keep] stored under name. T is the type it had then.
 //
-// The error wraps [ErrNotKept] and lists the names in use if nothing is kept under name. It names both types if the value
-// has another type than T, and says so if T has been declared anew since.
+// The error wraps [ErrNotKept] and lists the names in use if nothing is kept under name. It names both types if the
+// value has another type than T, and says so if T has been declared anew since.
 func Kept[T any](name string) (T, error) {
 	var value T
 	if err := kept(name, reflect.ValueOf(&value).Elem()); err != nil {

@@ -13,9 +13,9 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
-// Check does nothing if err is nil. Otherwise it writes the error to the standard error and ends the process with status
-// 1, without running deferred calls; in a notebook that ends the cell, as an error. It is for cells and small programs: a
-// library returns its errors.
+// Check does nothing if err is nil. Otherwise it writes the error to the standard error and ends the process with
+// status 1, without running deferred calls; in a notebook that ends the cell, as an error. It is for cells and small
+// programs: a library returns its errors.
 func Check(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -14,13 +14,13 @@ const (
 	packageName = "notebook"
 )
 
-// ParamNames returns the names of the parameters that the given notebook cells read by calling [Param] or [LookupParam],
-// sorted and each once.
+// ParamNames returns the names of the parameters that the given notebook cells read by calling [Param] or
+// [LookupParam], sorted and each once.
 //
 // It reads the cells as text, so they need not be complete: it leaves out comments, lines that begin with % or ! (which
-// are commands to the kernel) and cells that a command gives to another program (%%bash, %%sh, %%script, %%writefile). It
-// knows the package by the name notebook and by any name under which one of the cells imports it. It finds names that are
-// string literals, and not those that are variables or that other packages read.
+// are commands to the kernel) and cells that a command gives to another program (%%bash, %%sh, %%script, %%writefile).
+// It knows the package by the name notebook and by any name under which one of the cells imports it. It finds names
+// that are string literals, and not those that are variables or that other packages read.
 func ParamNames(cells ...string) []string {
 	var sources [][]lexeme
 	aliases := map[string]bool{packageName: true}

@@ -29,9 +29,9 @@ func Progress(label string, total int) iter.Seq[int] {
 	}
 }
 
-// Bar is a progress bar that counts steps. While it runs it shows the count, the rate, the remaining time (which supposes
-// that the rate stays what it was on average) and a note; at the end it shows the label and the count only, so that a
-// notebook's output does not change from run to run.
+// Bar is a progress bar that counts steps. While it runs it shows the count, the rate, the remaining time (which
+// supposes that the rate stays what it was on average) and a note; at the end it shows the label and the count only, so
+// that a notebook's output does not change from run to run.
 //
 // In a notebook it is drawn in the cell's output and changed in place, at most ten times a second; on a terminal it is
 // drawn on the standard error; and where the standard error is something else, it is a line there every five seconds.
@@ -48,8 +48,8 @@ type Bar struct {
 	display display
 }
 
-// NewBar draws a bar at zero for the given number of steps; end it with [Bar.Done]. If total is not positive, the number
-// of steps is not known: the bar counts without a remaining time.
+// NewBar draws a bar at zero for the given number of steps; end it with [Bar.Done]. If total is not positive, the
+// number of steps is not known: the bar counts without a remaining time.
 func NewBar(label string, total int) *Bar {
 	return newBar(label, total, time.Now, openDisplay)
 }

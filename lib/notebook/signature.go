@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// signatureOf describes type t down to its basic types, so that two types have the same signature only if a value of one
-// can be read as a value of the other: cells are compiled one by one, and a type may be declared anew between two.
+// signatureOf describes type t down to its basic types, so that two types have the same signature only if a value of
+// one can be read as a value of the other: cells are compiled one by one, and a type may be declared anew between two.
 // It returns an error that says which part of t cannot be kept, if one cannot.
 func signatureOf(t reflect.Type) (string, error) {
 	s := signer{seen: make(map[reflect.Type]bool)}

@@ -6,10 +6,10 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Inputs writes into a plan that the inputs of blocks lie in the host's memory between their forward pass and what needs
-// them next: they go down behind the forward pass, and come up ahead passes before (vDNN, Rhu et al. 2016, §III; of blocks
-// that are computed again P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most ahead of them are on their way down
-// while passes go on. Those of a block whose next pass follows at once stay.
+// Inputs writes into a plan that the inputs of blocks lie in the host's memory between their forward pass and what
+// needs them next: they go down behind the forward pass, and come up ahead passes before (vDNN, Rhu et al. 2016, §III;
+// of blocks that are computed again P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most ahead of them are on their
+// way down while passes go on. Those of a block whose next pass follows at once stay.
 func Inputs(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {
@@ -40,8 +40,9 @@ func Inputs(p *step.Plan, ahead int) *step.Plan {
 	return q
 }
 
-// passes numbers the passes of a list, updates left out, by position, and returns the position where each begins. A block that is computed
-// again right before its backward pass makes one with it, of which a rank has one program: nothing comes between the two.
+// passes numbers the passes of a list, updates left out, by position, and returns the position where each begins. A
+// block that is computed again right before its backward pass makes one with it, of which a rank has one program:
+// nothing comes between the two.
 func passes(list []step.Op) (number map[int]int, first []int) {
 	number = map[int]int{}
 	for i, op := range list {
@@ -80,9 +81,9 @@ func UpdateAtOnce(p *step.Plan) *step.Plan {
 	return q
 }
 
-// States writes into a plan that the optimizer's states lie in the host's memory: each unit is updated at once, with its
-// states fetched ahead passes before and stored behind it. At most ahead units' states are on their way down while passes
-// go on.
+// States writes into a plan that the optimizer's states lie in the host's memory: each unit is updated at once, with
+// its states fetched ahead passes before and stored behind it. At most ahead units' states are on their way down while
+// passes go on.
 func States(p *step.Plan, ahead int) *step.Plan {
 	q := UpdateAtOnce(p)
 	for r, list := range q.Ranks {
@@ -114,9 +115,10 @@ func States(p *step.Plan, ahead int) *step.Plan {
 }
 
 // Updates writes into a plan that the host updates, in whose memory the optimizer's states and a master copy of the
-// parameters always are (Ren et al. 2021, "ZeRO-Offload", §4.1): a unit's gradients go down as soon as they are complete,
-// the host updates where the plan has an update, and new parameters come up behind it. Behind [UpdateAtOnce] all of that is
-// beside the passes of other blocks. At most ahead units' gradients are on their way down while passes go on.
+// parameters always are (Ren et al. 2021, "ZeRO-Offload", §4.1): a unit's gradients go down as soon as they are
+// complete, the host updates where the plan has an update, and new parameters come up behind it. Behind [UpdateAtOnce]
+// all of that is beside the passes of other blocks. At most ahead units' gradients are on their way down while passes
+// go on.
 func Updates(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r := range p.Ranks {
@@ -162,8 +164,8 @@ func (q *queue) begin(op step.Op) []step.Op {
 	return []step.Op{op, w}
 }
 
-// completing returns, by position in a rank's list, the units whose gradients are complete behind it: reduced, where they
-// are. Those that other stages add to are at the end of all passes, behind the others.
+// completing returns, by position in a rank's list, the units whose gradients are complete behind it: reduced, where
+// they are. Those that other stages add to are at the end of all passes, behind the others.
 func completing(p *step.Plan, rank int) map[int][]int {
 	list, at := p.Ranks[rank], map[int][]int{}
 	var late []int

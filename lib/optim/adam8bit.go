@@ -15,21 +15,22 @@ import (
 // unsigned for v). A step decodes the moments, makes AdamW's step with the new ones in full precision, and encodes
 // those, each as the nearest number of the table.
 //
-// In one thing it departs from the paper: a v greater than 0 never becomes 0, but at least the table's least other number.
-// In the paper a v below 1.6·10⁻⁷ of the largest of its block becomes 0 while its m may survive, and m/(√0+Eps) can be a
-// step of thousands of LR (the zero-point problem of Li et al. 2023, "Memory Efficient Optimizers with 4-bit States").
-// Here such an element moves less than it would by AdamW, and rounding makes no step more than about 3 times as long.
+// In one thing it departs from the paper: a v greater than 0 never becomes 0, but at least the table's least other
+// number. In the paper a v below 1.6·10⁻⁷ of the largest of its block becomes 0 while its m may survive, and m/(√0+Eps)
+// can be a step of thousands of LR (the zero-point problem of Li et al. 2023, "Memory Efficient Optimizers with 4-bit
+// States"). Here such an element moves less than it would by AdamW, and rounding makes no step more than about 3 times
+// as long.
 //
 // Its states are the codes "m" and "v", of the parameter's shape, and "m.max" and "v.max", one number for each block;
 // or AdamW's own for a parameter of fewer than Least elements in all.
 //
 // Blocks are runs of a part's own elements in row-major order, the last perhaps shorter. So shards make exactly the
-// whole's step if each is a run of whole blocks, and else one that differs as the quantisation does: [Joins] says so. A [Cut]
-// with a Length is refused, since ranks that have an index in common would have it in different blocks.
+// whole's step if each is a run of whole blocks, and else one that differs as the quantisation does: [Joins] says so. A
+// [Cut] with a Length is refused, since ranks that have an index in common would have it in different blocks.
 type Adam8bitRule struct {
 	AdamWRule
-	// Block is the number of elements that share a scale, at least 1; Least is how many elements a parameter has, shards
-	// together, that is quantised.
+	// Block is the number of elements that share a scale, at least 1; Least is how many elements a parameter has,
+	// shards together, that is quantised.
 	Block, Least int
 }
 
@@ -71,7 +72,8 @@ func (r Adam8bitRule) Update(u Update) (*graph.Node, []*graph.Node) {
 		return u.descend(w, change, r.LR), []*graph.Node{m, v}
 	}
 	if c, ok := u.Part.(Cut); ok && c.Length > 0 {
-		panic(fmt.Errorf("optim: Adam8bit quantises blocks of %s, which ranks that have some of its indices would have otherwise: choose another "+
+		panic(fmt.Errorf("optim: Adam8bit quantises blocks of %s, which ranks that have some of its indices would "+
+			"have otherwise: choose another "+
 			"rule for it, or a Cut without Length", u.Spec))
 	}
 	p := u.piece()
@@ -82,7 +84,8 @@ func (r Adam8bitRule) Update(u Update) (*graph.Node, []*graph.Node) {
 	change, m, v := r.change(w, g, m, v, u.Step)
 	mCodes, mMax := encode(m, signed, r.Block)
 	vCodes, vMax := encode(v, unsigned, r.Block)
-	vCodes = graph.Max(vCodes, graph.ConvertDType(graph.GreaterThan(v, graph.ZerosLike(v)), dtypes.Uint8)) // code 0 is of 0 alone
+	// code 0 is of 0 alone
+	vCodes = graph.Max(vCodes, graph.ConvertDType(graph.GreaterThan(v, graph.ZerosLike(v)), dtypes.Uint8))
 	return u.descend(w, change, r.LR), []*graph.Node{mCodes, mMax, vCodes, vMax}
 }
 

@@ -20,7 +20,8 @@ import (
 //
 // It builds a graph, and panics if max is not a number of at least 2⁻¹²⁶, the smallest that float32 has in full
 // precision, or there are no gradients.
-func ClipByGlobalNorm(grads []*graph.Node, max float64, sum func(*graph.Node) *graph.Node) (clipped []*graph.Node, norm *graph.Node) {
+func ClipByGlobalNorm(grads []*graph.Node, max float64, sum func(*graph.Node) *graph.Node) (clipped []*graph.Node,
+	norm *graph.Node) {
 	norm = GlobalNorm(grads, sum)
 	return ClipTo(grads, max, norm), norm
 }
@@ -37,8 +38,9 @@ func GlobalNorm(grads []*graph.Node, sum func(*graph.Node) *graph.Node) *graph.N
 	return graph.Sqrt(square)
 }
 
-// NormOfParts is [GlobalNorm] of gradients of the parameters of a tree, of which a rank has parts: each element counts once,
-// whichever ranks have it. A nil part is a gradient that every rank has whole, the same on each. It panics as GlobalNorm does.
+// NormOfParts is [GlobalNorm] of gradients of the parameters of a tree, of which a rank has parts: each element counts
+// once, whichever ranks have it. A nil part is a gradient that every rank has whole, the same on each. It panics as
+// GlobalNorm does.
 func NormOfParts(tree params.Tree, parts []Part, grads []*graph.Node, sum func(*graph.Node) *graph.Node) *graph.Node {
 	var whole, shared []*graph.Node
 	for i, g := range grads {
@@ -82,7 +84,8 @@ func SquareNorm(grads []*graph.Node) *graph.Node {
 // ClipTo is [ClipByGlobalNorm] for a norm that is known, a float32 scalar.
 func ClipTo(grads []*graph.Node, max float64, norm *graph.Node) []*graph.Node {
 	if !(max >= 0x1p-126) || math.IsInf(max, 1) {
-		panic(fmt.Errorf("optim: gradients are to be clipped to a norm of %g: give a number of at least 1.2e-38, such as 1", max))
+		panic(fmt.Errorf("optim: gradients are to be clipped to a norm of %g: give a number of at least "+
+			"1.2e-38, such as 1", max))
 	}
 	g, t := norm.Graph(), norm.DType()
 	scale := graph.MinScalar(graph.Div(graph.Scalar(g, t, max), norm), 1)

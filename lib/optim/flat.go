@@ -30,9 +30,10 @@ type Flat struct {
 	Sum    func(*graph.Node) *graph.Node
 }
 
-// FlatLength is the Length of the flat parts in which so many ranks hold a parameter: its elements divided by the ranks,
-// rounded up, so that the last parts may have padding; where a rule keeps one number for a block of elements ([Adam8bit]), to whole
-// blocks, so that the parts make exactly the whole's step, and their states are the whole's in pieces.
+// FlatLength is the Length of the flat parts in which so many ranks hold a parameter: its elements divided by the
+// ranks, rounded up, so that the last parts may have padding; where a rule keeps one number for a block of elements
+// ([Adam8bit]), to whole blocks, so that the parts make exactly the whole's step, and their states are the whole's in
+// pieces.
 func FlatLength(r Rule, param params.Spec, ranks int) int {
 	length, unit := (param.Size()+ranks-1)/ranks, max(1, blockOf(r, param))
 	return max(1, (length+unit-1)/unit*unit)

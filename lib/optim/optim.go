@@ -103,12 +103,14 @@ func BytesPerParameter(r Rule, tree params.Tree) float64 {
 // Parameters and gradients are in the order of the tree and have its dimensions; their element types may differ from
 // it. It builds a graph, and panics if the lists do not match the tree in number or any shape, or the rule is not
 // valid.
-func Apply(r Rule, tree params.Tree, values, grads, states []*graph.Node, step *graph.Node) (newValues, newStates []*graph.Node) {
+func Apply(r Rule, tree params.Tree, values, grads, states []*graph.Node,
+	step *graph.Node) (newValues, newStates []*graph.Node) {
 	return ApplyToParts(r, tree, make([]Part, len(tree)), values, grads, states, step)
 }
 
 // ApplyToParts is [Apply] for one part of each parameter, as [StatesOfParts] is [States].
-func ApplyToParts(r Rule, tree params.Tree, parts []Part, values, grads, states []*graph.Node, step *graph.Node) (newValues, newStates []*graph.Node) {
+func ApplyToParts(r Rule, tree params.Tree, parts []Part, values, grads, states []*graph.Node,
+	step *graph.Node) (newValues, newStates []*graph.Node) {
 	all, err := StatesOfParts(r, tree, parts)
 	if err != nil {
 		panic(err)
@@ -118,12 +120,14 @@ func ApplyToParts(r Rule, tree params.Tree, parts []Part, values, grads, states 
 		got, want int
 	}{{"parameters", len(values), len(tree)}, {"gradients", len(grads), len(tree)}, {"states", len(states), len(all)}} {
 		if list.got != list.want {
-			panic(fmt.Errorf("optim: %d %s for a tree of %d parameters, which needs %d", list.got, list.what, len(tree), list.want))
+			panic(fmt.Errorf("optim: %d %s for a tree of %d parameters, which needs %d", list.got, list.what, len(tree),
+				list.want))
 		}
 	}
 	for i, s := range tree {
 		n := len(r.States(s, parts[i]))
-		value, state := r.Update(Update{Spec: s, Part: parts[i], Param: values[i], Grad: grads[i], States: states[:n], Step: step})
+		value, state := r.Update(Update{Spec: s, Part: parts[i], Param: values[i], Grad: grads[i], States: states[:n],
+			Step: step})
 		newValues, newStates = append(newValues, value), append(newStates, state...)
 		states = states[n:]
 	}

@@ -11,8 +11,8 @@ import (
 func Names() []string { return slices.Sorted(maps.Keys(byName())) }
 
 // Parse returns the rule of that name, in any case, with the given learning rate and its usual settings, as for a
-// command line. A name that it does not know, and a learning rate that the rule refuses, are errors. ("adafactor" takes 0
-// for its own.)
+// command line. A name that it does not know, and a learning rate that the rule refuses, are errors. ("adafactor" takes
+// 0 for its own.)
 func Parse(name string, lr float64) (Rule, error) {
 	of, ok := byName()[strings.ToLower(name)]
 	if !ok {

@@ -63,9 +63,10 @@ func sumWith(sum func(*graph.Node) *graph.Node, x *graph.Node) *graph.Node {
 	return sum(x)
 }
 
-// Joins returns whether the states of all parts of a parameter, joined as [State].Axis says, are those that the rule lists for
-// the whole. It is so but for [Adam8bit]: its blocks may lie otherwise in the parts, and then its codes and scales can be
-// joined and cut again by parts of the same kind alone. Rules from outside this package are taken at their word.
+// Joins returns whether the states of all parts of a parameter, joined as [State].Axis says, are those that the rule
+// lists for the whole. It is so but for [Adam8bit]: its blocks may lie otherwise in the parts, and then its codes and
+// scales can be joined and cut again by parts of the same kind alone. Rules from outside this package are taken at
+// their word.
 func Joins(r Rule, param params.Spec, part Part) bool {
 	block := blockOf(r, param)
 	return block == 0 || wholeIfNil(part).runs(param.Shape.Dimensions, block)

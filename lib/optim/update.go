@@ -21,9 +21,9 @@ func Elementwise(param params.Spec, part Part, names ...string) []State {
 	return states
 }
 
-// Total sums x, which has the dimensions of the part, over all parts of the parameter, each element of which counts once,
-// for rules outside this package.
-// It is a scalar of x's type, the same on all ranks. It builds a graph, and panics if the part lacks what it needs.
+// Total sums x, which has the dimensions of the part, over all parts of the parameter, each element of which counts
+// once, for rules outside this package. It is a scalar of x's type, the same on all ranks. It builds a graph, and
+// panics if the part lacks what it needs.
 func (u Update) Total(x *graph.Node) *graph.Node { return u.piece().total(x) }
 
 // begin checks an update, and returns the parameter and the gradient in the type to compute in.

@@ -21,9 +21,10 @@ const (
 	BetweenShards = "shard"              // the same, where only some replicas share a copy of the state
 )
 
-// compose writes the layout's plans, of steps in turn: one technique after another rewrites that of one device, whose units
-// have these parameters. It returns those of the plans' units, too, and how many blocks each stage has.
-func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int, tokens []string) (plans []*step.Plan, members [][]int, cut []int,
+// compose writes the layout's plans, of steps in turn: one technique after another rewrites that of one device, whose
+// units have these parameters. It returns those of the plans' units, too, and how many blocks each stage has.
+func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
+	tokens []string) (plans []*step.Plan, members [][]int, cut []int,
 	err error) {
 	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
 	if l.shards() > 1 {
@@ -45,7 +46,8 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int, tokens []strin
 		return nil, nil, nil, err
 	}
 	if l.Every > 1 && slices.ContainsFunc(p.Axes, func(a step.Axis) bool { return len(a.Groups) > 0 }) {
-		return nil, nil, nil, fmt.Errorf("parallel: Layout.Every is %d, and ranks of a pipeline have parameters in common, whose gradients "+
+		return nil, nil, nil, fmt.Errorf("parallel: Layout.Every is %d, and ranks of a pipeline have parameters in "+
+			"common, whose gradients "+
 			"all replicas would add up: leave Every out, or have one stage use them", l.Every)
 	}
 	switch {

@@ -20,11 +20,11 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Traffic is what a step sends, in bytes, before anything runs: what a trainer's Traffic measures after it, under the same
-// names, of a Transformer that is shared as gpt.Parallel shares it, with rings in the placement sequence.Zigzag or
-// sequence.Contiguous. The setup, the rows and the errors are those of [Layout.Estimate]. Sums of losses and norms are not
-// counted. Parameters, gradients and messages are those of the layout's plan ([step.Plan.Traffic]), what blocks send within
-// themselves is counted block by block.
+// Traffic is what a step sends, in bytes, before anything runs: what a trainer's Traffic measures after it, under the
+// same names, of a Transformer that is shared as gpt.Parallel shares it, with rings in the placement sequence.Zigzag or
+// sequence.Contiguous. The setup, the rows and the errors are those of [Layout.Estimate]. Sums of losses and norms are
+// not counted. Parameters, gradients and messages are those of the layout's plan ([step.Plan.Traffic]), what blocks
+// send within themselves is counted block by block.
 func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	if _, err := l.Estimate(s, rows); err != nil {
 		return nil, err
@@ -183,7 +183,8 @@ func (f *foretold) sizes(p *step.Plan, members [][]int) (device, rank step.Sizes
 	return device, rank
 }
 
-// unused is what is gathered of the embeddings for their backward pass alone, which does not need them: the compiler leaves it out.
+// unused is what is gathered of the embeddings for their backward pass alone, which does not need them: the compiler
+// leaves it out.
 func (f *foretold) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes int64) {
 	used := map[int]bool{}
 	for _, op := range list {
@@ -214,7 +215,8 @@ func (f *foretold) pass(op step.Op, last int) {
 			each, ends = 1, 0
 		}
 		f.layers(each*count(layer) + ends)
-		if end && f.Tensor > 1 { // the loss: of each token's logits the largest, the sum of the exponentials, the target's
+		// the loss: of each token's logits the largest, the sum of the exponentials, the target's
+		if end && f.Tensor > 1 {
 			f.all[Tensor] += 3 * f.tokensOf() * int64(f.policy.Output.Size())
 		}
 		f.attention(layer, true)
@@ -278,7 +280,8 @@ func (f *foretold) attention(layer, forward bool) {
 		return
 	}
 	m := f.setup.Model
-	moves, back := f.SequenceGroup(sequence.Zigzag).Traffic(sequence.Layer{Batch: int(f.rows), Tokens: f.setup.Seq, Heads: m.Heads / f.Tensor,
+	moves, back := f.SequenceGroup(sequence.Zigzag).Traffic(sequence.Layer{Batch: int(f.rows), Tokens: f.setup.Seq,
+		Heads:    m.Heads / f.Tensor,
 		KeyHeads: max(1, m.KV()/f.Tensor), Width: m.HeadDim(), Type: f.policy.Compute}, f.Ring, f.Ulysses)
 	if !forward {
 		moves = back

@@ -25,13 +25,13 @@ const (
 
 // Layout says how many devices share a run, and what each of them has. A number that is 0 is 1.
 //
-// Replicas × Pipe ranks train together, and each drives Data × Ring × Ulysses × Tensor devices by programs of its own: what lies
-// within a rank is done by collectives in these programs, what lies between ranks by messages of a group, which may go from host to
-// host.
+// Replicas × Pipe ranks train together, and each drives Data × Ring × Ulysses × Tensor devices by programs of its own:
+// what lies within a rank is done by collectives in these programs, what lies between ranks by messages of a group,
+// which may go from host to host.
 type Layout struct {
-	// Replicas is how many pipelines train side by side, each with its part of the batch: data parallelism between ranks. ZeRO
-	// shards over them where a rank has no devices of its own to shard over; else they have copies of what these share (hybrid
-	// sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
+	// Replicas is how many pipelines train side by side, each with its part of the batch: data parallelism between
+	// ranks. ZeRO shards over them where a rank has no devices of its own to shard over; else they have copies of what
+	// these share (hybrid sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
 	Replicas int `json:"replicas,omitempty"`
 	// Pipe is how many ranks the blocks of the model are spread over.
 	Pipe int `json:"pipe,omitempty"`
@@ -45,8 +45,8 @@ type Layout struct {
 	// TensorSequence has them share what lies between layers, too (Korthikanti et al. 2022, §4.2.2).
 	TensorSequence bool `json:"tensor_sequence,omitempty"`
 
-	// ZeRO is the stage: what a rank's devices with other rows or tokens shard of the optimizer's states (1), gradients as well (2),
-	// parameters as well (3) (Rajbhandari et al. 2020, §5).
+	// ZeRO is the stage: what a rank's devices with other rows or tokens shard of the optimizer's states (1), gradients
+	// as well (2), parameters as well (3) (Rajbhandari et al. 2020, §5).
 	ZeRO int `json:"zero,omitempty"`
 	// Prefetch is how many passes ahead of its use a block's parameters are gathered, in stage 3.
 	Prefetch int `json:"prefetch,omitempty"`
@@ -58,8 +58,8 @@ type Layout struct {
 	// device, and go with Replicas, Recompute and Cut alone. Chunks is how many stages each rank has, where it has several.
 	Schedule pipeline.Kind `json:"schedule,omitempty"`
 	Chunks   int           `json:"chunks,omitempty"`
-	// Plan is a schedule of one's own in the place of Schedule, Chunks, Microbatches and Pipe, which are then its own. Its blocks
-	// are the stages.
+	// Plan is a schedule of one's own in the place of Schedule, Chunks, Microbatches and Pipe, which are then its own.
+	// Its blocks are the stages.
 	Plan *step.Plan `json:"-"`
 	// Microbatches is into how many parts a rank's rows of a batch are divided; 0 is as many as Pipe.
 	Microbatches int `json:"microbatches,omitempty"`
@@ -67,31 +67,33 @@ type Layout struct {
 	Cut []int `json:"cut,omitempty"`
 	// Recompute keeps of a micro-batch only the input of a stage between the passes.
 	Recompute bool `json:"recompute,omitempty"`
-	// Partition keeps of a micro-batch only the inputs of blocks, and of these on each device that shares layers only a part
-	// (ZeRO-R's P_a, Rajbhandari et al. 2020, §6.1).
+	// Partition keeps of a micro-batch only the inputs of blocks, and of these on each device that shares layers only a
+	// part (ZeRO-R's P_a, Rajbhandari et al. 2020, §6.1).
 	Partition bool `json:"partition,omitempty"`
 	// Offload is what lies in the host's memory, or is done there. Updates are for ranks of one device.
 	Offload offload.Host `json:"offload,omitzero"`
 
-	// Sync and BucketBytes are those of ddp.Options: when gradients are reduced, and in which pieces. "" is those of each block
-	// as soon as they are there.
+	// Sync and BucketBytes are those of ddp.Options: when gradients are reduced, and in which pieces. "" is those of
+	// each block as soon as they are there.
 	Sync        ddp.Sync `json:"sync,omitempty"`
 	BucketBytes int64    `json:"bucket_bytes,omitempty"`
-	// EachMicroBatch, SumLoss, Every (local SGD, between replicas) and Hook (between replicas) are those of ddp.Options, too.
+	// EachMicroBatch, SumLoss, Every (local SGD, between replicas) and Hook (between replicas) are those of
+	// ddp.Options, too.
 	EachMicroBatch bool            `json:"each_microbatch,omitempty"`
 	SumLoss        bool            `json:"sum_loss,omitempty"`
 	Every          int             `json:"every,omitempty"`
 	Hook           func() ddp.Hook `json:"-"`
 
-	// Hosts is how many machines the ranks are dealt to, in their order, the same number to each: the ranks of a pipeline are
-	// neighbours. A rank's own devices are always on one host.
+	// Hosts is how many machines the ranks are dealt to, in their order, the same number to each: the ranks of a
+	// pipeline are neighbours. A rank's own devices are always on one host.
 	Hosts int `json:"hosts,omitempty"`
 }
 
 // whole sets what was left at zero.
 func (l Layout) whole() Layout {
 	if l.Plan != nil {
-		l.Pipe, l.Microbatches, l.Chunks, l.Schedule = len(l.Plan.Ranks), l.Plan.Micro, l.Plan.Chunks(), pipeline.Kind(l.Plan.Name)
+		l.Pipe, l.Microbatches, l.Chunks, l.Schedule = len(l.Plan.Ranks), l.Plan.Micro, l.Plan.Chunks(),
+			pipeline.Kind(l.Plan.Name)
 	}
 	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Ring, &l.Ulysses, &l.Tensor, &l.Hosts} {
 		*n = cmp.Or(*n, 1)
@@ -137,8 +139,10 @@ func (l Layout) Validate() error {
 		name  string
 		value int
 	}{
-		{"Replicas", l.Replicas}, {"Pipe", l.Pipe}, {"Data", l.Data}, {"Ring", l.Ring}, {"Ulysses", l.Ulysses}, {"Tensor", l.Tensor},
-		{"Chunks", l.Chunks}, {"Microbatches", l.Microbatches}, {"Hosts", l.Hosts}, {"ZeRO", l.ZeRO}, {"Prefetch", l.Prefetch},
+		{"Replicas", l.Replicas}, {"Pipe", l.Pipe}, {"Data", l.Data}, {"Ring", l.Ring}, {"Ulysses", l.Ulysses},
+		{"Tensor", l.Tensor},
+		{"Chunks", l.Chunks}, {"Microbatches", l.Microbatches}, {"Hosts", l.Hosts}, {"ZeRO", l.ZeRO},
+		{"Prefetch", l.Prefetch},
 		{"Shards", l.Shards},
 	} {
 		if f.value < 0 || f.value > 1<<20 {
@@ -150,17 +154,22 @@ func (l Layout) Validate() error {
 	case l.ZeRO > 3:
 		return fmt.Errorf("parallel: Layout.ZeRO is %d: choose a stage from 0 to 3", l.ZeRO)
 	case l.Prefetch > 0 && l.ZeRO < 3:
-		return fmt.Errorf("parallel: Layout.Prefetch is %d in stage %d of ZeRO, whose parameters are there already: leave it 0", l.Prefetch, l.ZeRO)
+		return fmt.Errorf("parallel: Layout.Prefetch is %d in stage %d of ZeRO, whose parameters are there "+
+			"already: leave it 0", l.Prefetch, l.ZeRO)
 	case l.TensorSequence && l.Tensor == 1:
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
 	case l.Shards > 0 && (l.ZeRO == 0 || l.shards() > 1 || l.Replicas%l.Shards != 0):
-		return fmt.Errorf("parallel: Layout.Shards is %d, with ZeRO=%d, %d replicas and %d devices of a rank that share its state: choose "+
+		return fmt.Errorf("parallel: Layout.Shards is %d, with ZeRO=%d, %d replicas and %d devices of a rank that "+
+			"share its state: choose "+
 			"a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards, l.ZeRO, l.Replicas, l.shards())
 	case l.Partition && (l.Tensor == 1 || l.TensorSequence || l.Recompute):
-		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it is for devices that "+
-			"share layers and have whole activations between them, and recomputes block by block", l.Tensor, l.TensorSequence, l.Recompute)
+		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it "+
+			"is for devices that "+
+			"share layers and have whole activations between them, and recomputes block by block", l.Tensor,
+			l.TensorSequence, l.Recompute)
 	case l.Ranks()%l.Hosts != 0:
-		return fmt.Errorf("parallel: Layout.Hosts is %d, and there are %d ranks: choose a number that divides them", l.Hosts, l.Ranks())
+		return fmt.Errorf("parallel: Layout.Hosts is %d, and there are %d ranks: choose a number that divides them",
+			l.Hosts, l.Ranks())
 	}
 	if err := errors.Join(l.Offload.Validate(), l.validateGradients()); err != nil {
 		return err
@@ -179,8 +188,9 @@ func (l Layout) Validate() error {
 
 // gradients are the options of package ddp that the layout has.
 func (l Layout) gradients() ddp.Options {
-	return ddp.Options{Sync: l.Sync, BucketBytes: l.BucketBytes, EachMicroBatch: l.EachMicroBatch, SumLoss: l.SumLoss, Every: l.Every,
-		Hook: l.Hook}
+	return ddp.Options{Sync: l.Sync, BucketBytes: l.BucketBytes, EachMicroBatch: l.EachMicroBatch, SumLoss: l.SumLoss,
+		Every: l.Every,
+		Hook:  l.Hook}
 }
 
 // validateGradients is Validate for what happens to gradients.
@@ -191,22 +201,28 @@ func (l Layout) validateGradients() error {
 	sharded := l.ZeRO > 0 && max(l.shards(), l.Replicas) > 1
 	switch {
 	case sharded && (l.Sync != "" || l.BucketBytes > 0):
-		return fmt.Errorf("parallel: Layout.Sync is %q, BucketBytes %d and ZeRO %d: what is sharded is reduced by the unit that is "+
+		return fmt.Errorf("parallel: Layout.Sync is %q, BucketBytes %d and ZeRO %d: what is sharded is reduced "+
+			"by the unit that is "+
 			"sharded; leave Sync and BucketBytes out", l.Sync, l.BucketBytes, l.ZeRO)
 	case sharded && l.EachMicroBatch:
-		return fmt.Errorf("parallel: Layout.EachMicroBatch is set and ZeRO is %d, whose stages say when gradients are reduced: leave it out",
+		return fmt.Errorf("parallel: Layout.EachMicroBatch is set and ZeRO is %d, whose stages say when gradients are "+
+			"reduced: leave it out",
 			l.ZeRO)
 	case sharded && (l.Hook != nil || l.Every > 1):
-		return fmt.Errorf("parallel: Layout.ZeRO is %d: a hook takes whole gradients, and local SGD (Every) averages states that each "+
+		return fmt.Errorf("parallel: Layout.ZeRO is %d: a hook takes whole gradients, and local SGD (Every) "+
+			"averages states that each "+
 			"replica has whole; leave them out, or ZeRO", l.ZeRO)
 	case l.BucketBytes > 0 && l.Sync != ddp.Bucketed:
-		return fmt.Errorf("parallel: Layout.BucketBytes is %d and Sync %q, which has no such buckets: set Sync to %q, or leave it out",
+		return fmt.Errorf("parallel: Layout.BucketBytes is %d and Sync %q, which has no such buckets: set Sync to "+
+			"%q, or leave it out",
 			l.BucketBytes, l.Sync, ddp.Bucketed)
 	case l.Replicas == 1 && (l.Hook != nil || l.Every > 1):
-		return errors.New("parallel: Layout.Hook and Every are for what goes between replicas, and Replicas is 1: a rank's own devices " +
+		return errors.New("parallel: Layout.Hook and Every are for what goes between replicas, and Replicas is 1: a " +
+			"rank's own devices " +
 			"share gradients inside of their programs; leave them out, or use Replicas")
 	case l.Tensor > 1 && l.Hook != nil:
-		return fmt.Errorf("parallel: Layout.Hook takes whole gradients, and with Tensor %d a device has those of parts: leave one of "+
+		return fmt.Errorf("parallel: Layout.Hook takes whole gradients, and with Tensor %d a device has those of "+
+			"parts: leave one of "+
 			"them out", l.Tensor)
 	}
 	return nil
@@ -224,10 +240,12 @@ func (l Layout) schedule() (*step.Plan, error) {
 // axes are those of a rank's mesh. Devices that share a layer, which send the most, are neighbours.
 func (l Layout) axes() []xla.MeshAxis {
 	l = l.whole()
-	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.Ring), xla.Axis(Ulysses, l.Ulysses), xla.Axis(Tensor, l.Tensor)}
+	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.Ring), xla.Axis(Ulysses, l.Ulysses),
+		xla.Axis(Tensor, l.Tensor)}
 }
 
-// TensorGroup is the devices that share layers, for a model that is written with them. Where there is one device, it is the zero group.
+// TensorGroup is the devices that share layers, for a model that is written with them. Where there is one device, it is
+// the zero group.
 func (l Layout) TensorGroup() tensor.Group {
 	if l.whole().Tensor == 1 {
 		return tensor.Group{}
@@ -235,8 +253,8 @@ func (l Layout) TensorGroup() tensor.Group {
 	return tensor.Group{Axis: Tensor, Sequence: l.TensorSequence}
 }
 
-// SequenceGroup is the devices that share sequences, for a model that is written with them; a placement is for a ring. Where there is
-// one device, it is the zero group.
+// SequenceGroup is the devices that share sequences, for a model that is written with them; a placement is for a ring.
+// Where there is one device, it is the zero group.
 func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
 	l = l.whole()
 	if l.Ring > 1 {
@@ -248,8 +266,8 @@ func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
 	return g
 }
 
-// Estimate is the memory of each stage's devices, before anything runs: a setup with what the layout says put into it. rows is how
-// many sequences a batch has. Rows that cannot be dealt out, and what memest refuses, are errors.
+// Estimate is the memory of each stage's devices, before anything runs: a setup with what the layout says put into it.
+// rows is how many sequences a batch has. Rows that cannot be dealt out, and what memest refuses, are errors.
 func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 	if err := l.Validate(); err != nil {
 		return memest.Ledger{}, err
@@ -257,7 +275,8 @@ func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 	l = l.whole()
 	parts := l.Replicas * l.Data * l.Microbatches
 	if rows < 1 || rows%parts != 0 {
-		return memest.Ledger{}, fmt.Errorf("parallel: a batch of %d rows for %d devices with other rows, %d micro-batches each: make it a multiple of %d",
+		return memest.Ledger{}, fmt.Errorf("parallel: a batch of %d rows for %d devices with other rows, %d "+
+			"micro-batches each: make it a multiple of %d",
 			rows, l.Replicas*l.Data, l.Microbatches, parts)
 	}
 	s.Batch, s.Microbatches = rows/parts, l.Microbatches
@@ -278,7 +297,8 @@ func (l Layout) Fits(s memest.Setup, rows int, bytes int64) error {
 		return err
 	}
 	if most := ledger.Largest(); most.Bytes() > bytes {
-		return fmt.Errorf("parallel: a device of stage %d needs %d bytes, and has %d: choose more devices along pipe, tensor or a sequence axis, "+
+		return fmt.Errorf("parallel: a device of stage %d needs %d bytes, and has %d: choose more devices along pipe, "+
+			"tensor or a sequence axis, "+
 			"a higher ZeRO stage, recomputation or a smaller micro-batch", most.Index, most.Bytes(), bytes)
 	}
 	return nil

@@ -1,17 +1,17 @@
-// Package parallel composes the techniques that spread the training of one model over many devices: data, pipeline, tensor
-// and sequence parallelism, ZeRO, recomputation, in one [Layout].
+// Package parallel composes the techniques that spread the training of one model over many devices: data, pipeline,
+// tensor and sequence parallelism, ZeRO, recomputation, in one [Layout].
 //
-// A layout is turned into a plan of a step (lib/step): the plan of one device, its blocks dealt to the ranks of a pipeline
-// (lib/pipeline), its forward passes made again (lib/recompute), its ranks copied, its units sharded (lib/zero) or their
-// gradients reduced (lib/ddp). [New] runs it on the devices of this process, and [Plan.Join] makes a process one rank of a
-// group, which may go from host to host (lib/collective/mpi).
+// A layout is turned into a plan of a step (lib/step): the plan of one device, its blocks dealt to the ranks of a
+// pipeline (lib/pipeline), its forward passes made again (lib/recompute), its ranks copied, its units sharded
+// (lib/zero) or their gradients reduced (lib/ddp). [New] runs it on the devices of this process, and [Plan.Join] makes
+// a process one rank of a group, which may go from host to host (lib/collective/mpi).
 //
-// Each rank drives the devices of a mesh by programs of its own, in which lib/collective's operations do what its devices
-// share: other rows (the axis "data"), parts of a layer ("tensor") and other tokens ("ring", "ulysses"). What lies between
-// ranks, activations from stage to stage and the gradients of replicas, goes by a group.Group.
+// Each rank drives the devices of a mesh by programs of its own, in which lib/collective's operations do what its
+// devices share: other rows (the axis "data"), parts of a layer ("tensor") and other tokens ("ring", "ulysses"). What
+// lies between ranks, activations from stage to stage and the gradients of replicas, goes by a group.Group.
 //
-// Any train.Model can be trained; to be cut into stages it must be a chain of blocks (package chain). Where devices share
-// layers or sequences, it must say what each of them has (train.Shared), as gpt.Parallel does.
+// Any train.Model can be trained; to be cut into stages it must be a chain of blocks (package chain). Where devices
+// share layers or sequences, it must say what each of them has (train.Shared), as gpt.Parallel does.
 package parallel
 
 import (
@@ -33,8 +33,8 @@ import (
 
 // Options say how a layout is run.
 type Options struct {
-	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout, or in one process an
-	// hour. A rank that takes longer fails the group, and the others learn by which operation.
+	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout, or in one process
+	// an hour. A rank that takes longer fails the group, and the others learn by which operation.
 	Timeout time.Duration
 	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
 	Trace *trace.Recorder
@@ -54,8 +54,8 @@ type Plan struct {
 	spec   engine.Spec
 }
 
-// NewPlan puts a recipe into a layout. It is an error if the layout or the recipe is not valid, or if they do not fit each
-// other.
+// NewPlan puts a recipe into a layout. It is an error if the layout or the recipe is not valid, or if they do not fit
+// each other.
 func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -89,7 +89,8 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	shared, ok := model.(train.Shared)
 	if !ok {
 		if l.PerRank() > l.Data {
-			return shares, fmt.Errorf("parallel: a %T does not say what devices share, and the layout has tensor=%d, ring=%d, ulysses=%d: "+
+			return shares, fmt.Errorf("parallel: a %T does not say what devices share, and the layout has tensor=%d, "+
+				"ring=%d, ulysses=%d: "+
 				"give a model that does (train.Shared), as gpt.Parallel, or leave these at 1", model, l.Tensor, l.Ring, l.Ulysses)
 		}
 		return shares, nil
@@ -98,7 +99,8 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 		if n, ok := sizes[axis]; ok {
 			return n, nil
 		}
-		return 0, fmt.Errorf("parallel: the model shares along the axis %q, and a layout has %q, %q and %q: use Layout.TensorGroup and "+
+		return 0, fmt.Errorf("parallel: the model shares along the axis %q, and a layout has %q, %q and %q: use "+
+			"Layout.TensorGroup and "+
 			"SequenceGroup", axis, Ring, Ulysses, Tensor)
 	})
 	if err != nil {
@@ -106,7 +108,8 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	}
 	for _, axis := range l.axes()[1:] {
 		if axis.Size > 1 && axis.Name != shares.Axis && !slices.Contains(shares.Tokens, axis.Name) {
-			return shares, fmt.Errorf("parallel: the layout has %s=%d, and the model shares nothing along it: use Layout.TensorGroup and "+
+			return shares, fmt.Errorf("parallel: the layout has %s=%d, and the model shares nothing along it: use "+
+				"Layout.TensorGroup and "+
 				"SequenceGroup", axis.Name, axis.Size)
 		}
 	}
@@ -137,9 +140,9 @@ func (p *Plan) Step() *step.Plan { return p.spec.Plans[len(p.spec.Plans)-1] }
 func (p *Plan) Schedule() (*step.Plan, error) { return p.layout.schedule() }
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: memest.Parameters, which the passes
-// use; memest.Master where these are of another type than those that are kept; memest.Optimizer; and memest.Gradients, from
-// the first micro-batch to the update. Loss scale and counters, a few bytes, are not counted. A rank that the layout does not
-// have is an error.
+// use; memest.Master where these are of another type than those that are kept; memest.Optimizer; and memest.Gradients,
+// from the first micro-batch to the update. Loss scale and counters, a few bytes, are not counted. A rank that the
+// layout does not have is an error.
 func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
 	if rank < 0 || rank >= p.layout.Ranks() {
 		return nil, fmt.Errorf("parallel: rank %d of %d: count from 0", rank, p.layout.Ranks())
@@ -167,12 +170,14 @@ func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layou
 	return p.Start(ctx, backend, o)
 }
 
-// Join makes this process's rank of a group, which drives as many of the backend's devices as [Layout.PerRank] says, from
-// number first on. The group has [Layout.Ranks] ranks; those of a pipeline are neighbours. It is a collective call: all begin
-// with rank 0's initial state.
-func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, first int, o Options) (train.Trainer, error) {
+// Join makes this process's rank of a group, which drives as many of the backend's devices as [Layout.PerRank] says,
+// from number first on. The group has [Layout.Ranks] ranks; those of a pipeline are neighbours. It is a collective
+// call: all begin with rank 0's initial state.
+func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, first int,
+	o Options) (train.Trainer, error) {
 	if g.Size() != p.layout.Ranks() {
-		return nil, fmt.Errorf("parallel: a group of %d ranks for a layout of %d: make it %d", g.Size(), p.layout.Ranks(), p.layout.Ranks())
+		return nil, fmt.Errorf("parallel: a group of %d ranks for a layout of %d: make it %d", g.Size(),
+			p.layout.Ranks(), p.layout.Ranks())
 	}
 	return engine.Join(ctx, g, backend, first, p.with(o))
 }

@@ -9,22 +9,24 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// Cut says what each of several ranks has of an array: some of the indices along one axis, and all along the others. A nil
-// *Cut is the whole array on every rank.
+// Cut says what each of several ranks has of an array: some of the indices along one axis, and all along the others. A
+// nil *Cut is the whole array on every rank.
 //
 // [Cut.Validate] says what a cut must be; the other methods take that for granted unless they return an error.
 type Cut struct {
 	Axis int // from 0
-	// Index lists for each rank the indices of the whole that it has, in its own order; −1 is padding, whose values are 0.
-	// All ranks have equally many. Each index is with at least one rank; where several have one, they keep equal copies.
+	// Index lists for each rank the indices of the whole that it has, in its own order; −1 is padding, whose values are
+	// 0. All ranks have equally many. Each index is with at least one rank; where several have one, they keep equal
+	// copies.
 	Index [][]int
 }
 
-// EvenCut cuts an axis of so many indices into equal runs, one for each rank, in order. With pad the last ranks may have
-// padding; without, ranks that do not divide the axis are an error.
+// EvenCut cuts an axis of so many indices into equal runs, one for each rank, in order. With pad the last ranks may
+// have padding; without, ranks that do not divide the axis are an error.
 func EvenCut(axis, size, ranks int, pad bool) (*Cut, error) {
 	if ranks < 1 || size < 1 || !pad && size%ranks != 0 {
-		return nil, fmt.Errorf("params: %d indices along axis %d cannot be cut evenly for %d ranks: choose a number of ranks that divides them",
+		return nil, fmt.Errorf("params: %d indices along axis %d cannot be cut evenly for %d ranks: choose a number "+
+			"of ranks that divides them",
 			size, axis, ranks)
 	}
 	length := (size + ranks - 1) / ranks
@@ -41,9 +43,9 @@ func EvenCut(axis, size, ranks int, pad bool) (*Cut, error) {
 	return c, nil
 }
 
-// Validate returns an error if the cut does not fit the parameter: its axis is none of the parameter's; there are no ranks;
-// they have none or not equally many indices; an index is neither one of the axis nor padding; a rank has one twice, or no
-// rank has it. A nil cut fits all.
+// Validate returns an error if the cut does not fit the parameter: its axis is none of the parameter's; there are no
+// ranks; they have none or not equally many indices; an index is neither one of the axis nor padding; a rank has one
+// twice, or no rank has it. A nil cut fits all.
 func (c *Cut) Validate(s Spec) error {
 	if err := c.check(s.Shape.Dimensions); err != nil {
 		return fmt.Errorf("params: the cut of %q: %w", s.Name, err)
@@ -56,7 +58,8 @@ func (c *Cut) check(whole []int) error {
 	case c == nil:
 		return nil
 	case c.Axis < 0 || c.Axis >= len(whole):
-		return fmt.Errorf("its axis is %d, and the dimensions are %v: choose one of the axes, from 0, or a nil cut for a scalar",
+		return fmt.Errorf("its axis is %d, and the dimensions are %v: choose one of the axes, from 0, or a "+
+			"nil cut for a scalar",
 			c.Axis, whole)
 	case len(c.Index) == 0 || len(c.Index[0]) == 0:
 		return fmt.Errorf("it has the indices %v: give at least one rank, and each at least one index", c.Index)
@@ -65,7 +68,8 @@ func (c *Cut) check(whole []int) error {
 	holder := slices.Repeat([]int{-1}, size) // the last rank that has the index
 	for rank, list := range c.Index {
 		if len(list) != c.Length() {
-			return fmt.Errorf("rank %d has %d indices and rank 0 has %d: fill up with −1, which is padding", rank, len(list), c.Length())
+			return fmt.Errorf("rank %d has %d indices and rank 0 has %d: fill up with −1, which is padding", rank,
+				len(list), c.Length())
 		}
 		for _, i := range list {
 			switch {
@@ -122,9 +126,9 @@ func (c *Cut) along(shape shapes.Shape, length int) shapes.Shape {
 	return other
 }
 
-// Stack returns what all ranks have, one after another along the axis, with zeros for padding: what a mesh that shards the
-// axis evenly is given. For a nil cut it is t itself. A cut that does not fit the tensor is an error, and so are elements of
-// less than a byte.
+// Stack returns what all ranks have, one after another along the axis, with zeros for padding: what a mesh that shards
+// the axis evenly is given. For a nil cut it is t itself. A cut that does not fit the tensor is an error, and so are
+// elements of less than a byte.
 func (c *Cut) Stack(t *tensors.Tensor) (*tensors.Tensor, error) {
 	if c == nil {
 		return t, nil
@@ -143,16 +147,17 @@ func (c *Cut) Stack(t *tensors.Tensor) (*tensors.Tensor, error) {
 	})
 }
 
-// Join returns the whole of what [Cut.Stack] returned, whose axis has so many indices; each is taken from the first rank that
-// has it. For a nil cut it is the tensor itself, whatever the size. A tensor that the ranks cannot have is an error, and so
-// are a cut that does not fit the size and elements of less than a byte.
+// Join returns the whole of what [Cut.Stack] returned, whose axis has so many indices; each is taken from the first
+// rank that has it. For a nil cut it is the tensor itself, whatever the size. A tensor that the ranks cannot have is an
+// error, and so are a cut that does not fit the size and elements of less than a byte.
 func (c *Cut) Join(stacked *tensors.Tensor, size int) (*tensors.Tensor, error) {
 	if c == nil {
 		return stacked, nil
 	}
 	shape := stacked.Shape()
 	if c.Axis < 0 || c.Axis >= shape.Rank() || size < 1 {
-		return nil, fmt.Errorf("params: a tensor of shape %s cannot be joined along axis %d to %d indices: choose one of its axes and at least 1",
+		return nil, fmt.Errorf("params: a tensor of shape %s cannot be joined along axis %d to %d indices: choose one "+
+			"of its axes and at least 1",
 			shape, c.Axis, size)
 	}
 	whole := c.along(shape, size)
@@ -160,7 +165,8 @@ func (c *Cut) Join(stacked *tensors.Tensor, size int) (*tensors.Tensor, error) {
 		return nil, fmt.Errorf("params: the cut of a tensor of shape %s: %w", whole, err)
 	}
 	if want := c.along(shape, c.Ranks()*c.Length()); !shape.Equal(want) {
-		return nil, fmt.Errorf("params: a tensor of shape %s is no stack of %d ranks with %d indices each along axis %d: give one of shape %s",
+		return nil, fmt.Errorf("params: a tensor of shape %s is no stack of %d ranks with %d indices each along axis "+
+			"%d: give one of shape %s",
 			shape, c.Ranks(), c.Length(), c.Axis, want)
 	}
 	return c.copied(stacked, size, func(move func(to, from int)) {
@@ -174,8 +180,8 @@ func (c *Cut) Join(stacked *tensors.Tensor, size int) (*tensors.Tensor, error) {
 	})
 }
 
-// copied returns a tensor with another length of the cut's axis, into which each calls move for the indices to be copied;
-// the others are zeros.
+// copied returns a tensor with another length of the cut's axis, into which each calls move for the indices to be
+// copied; the others are zeros.
 func (c *Cut) copied(t *tensors.Tensor, length int, each func(move func(to, from int))) (*tensors.Tensor, error) {
 	old := t.Shape()
 	if old.DType.IsPacked() {

@@ -1,4 +1,5 @@
-// Package params describes the parameters of a model: an ordered list of named, shaped entries, with no store behind it.
+// Package params describes the parameters of a model: an ordered list of named, shaped entries, with no store behind
+// it.
 //
 // A [Tree] says which parameters there are and in which order; the values, whether graph nodes, tensors or anything
 // else, travel beside it as plain slices in that order. Whoever shards, cuts or replaces a part of a model does it on
@@ -57,7 +58,8 @@ func (t Tree) Validate() error {
 			return fmt.Errorf("params: entries #%d and #%d are both named %q: names must be unique", j, i, s.Name)
 		}
 		seen[s.Name] = i
-		if d := s.Shape.DType; d < 0 || d >= dtypes.MaxDType || !d.IsSupported() { // which panics for what is no type at all
+		// which panics for what is no type at all
+		if d := s.Shape.DType; d < 0 || d >= dtypes.MaxDType || !d.IsSupported() {
 			return fmt.Errorf("params: %q has element type %s: choose one that tensors can hold", s.Name, s.Shape.DType)
 		}
 		for axis, d := range s.Shape.Dimensions {

@@ -58,8 +58,8 @@ func Balance(costs, memory []float64, limit float64, stages int) ([]int, error) 
 // partition returns the cut whose largest stage costs least, and what that costs; nil if none fits.
 func partition(costs, memory []float64, limit float64, stages int) (cut []int, cost float64) {
 	n := len(costs)
-	// best[s][i] is the least cost of the largest of s stages made of the blocks from i on; size[s][i] how many the first
-	// of them has.
+	// best[s][i] is the least cost of the largest of s stages made of the blocks from i on; size[s][i] how many the
+	// first of them has.
 	best, size := make([][]float64, stages+1), make([][]int, stages+1)
 	for s := range best {
 		best[s], size[s] = make([]float64, n+1), make([]int, n+1)

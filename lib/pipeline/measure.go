@@ -16,8 +16,8 @@ import (
 // BlockCost is what one block costs for one micro-batch.
 type BlockCost struct {
 	Name string
-	// Forward, Backward, InputGrad and WeightGrad are the least times of the passes, Backward that of one program for both
-	// parts (Options.Fused). InputGrad is 0 for the first block, and WeightGrad for one without parameters.
+	// Forward, Backward, InputGrad and WeightGrad are the least times of the passes, Backward that of one program for
+	// both parts (Options.Fused). InputGrad is 0 for the first block, and WeightGrad for one without parameters.
 	Forward, Backward, InputGrad, WeightGrad time.Duration
 	// Weights are the bytes of the parameters, Saved those of what is saved between the passes, the input among it.
 	Weights, Saved int64

@@ -31,9 +31,9 @@ const (
 
 // Options say how a model is trained in a pipeline.
 type Options struct {
-	// Schedule is what the ranks of one pipeline do in a step; its blocks are the stages. Its micro-batches are those of a
-	// step. One that updates several times in a step ([Kind.Synchronous] is false) empties the pipeline at the end of each
-	// step, so have it be of many micro-batches.
+	// Schedule is what the ranks of one pipeline do in a step; its blocks are the stages. Its micro-batches are those
+	// of a step. One that updates several times in a step ([Kind.Synchronous] is false) empties the pipeline at the end
+	// of each step, so have it be of many micro-batches.
 	Schedule *step.Plan
 	// Cut is how many blocks of the model each stage has, in order; nil is [Even]. [Balance] finds one by the blocks'
 	// costs.
@@ -45,15 +45,16 @@ type Options struct {
 	// its backward pass (Huang et al. 2019, "GPipe", §2.3). Otherwise what is costly to recompute is saved.
 	Recompute bool
 	// Fused has one program for a backward pass that the schedule does not split. It is somewhat faster than the two
-	// programs of its parts, one after another, but is rounded otherwise. Without it all schedules on several ranks have
-	// the same bits, but for parameters that several blocks or several ranks of a pipeline have, as all have in DualPipe.
+	// programs of its parts, one after another, but is rounded otherwise. Without it all schedules on several ranks
+	// have the same bits, but for parameters that several blocks or several ranks of a pipeline have, as all have in
+	// DualPipe.
 	Fused bool
-	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in one
-	// process an hour. A rank that takes longer fails the group, and the others learn by which operation.
+	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in
+	// one process an hour. A rank that takes longer fails the group, and the others learn by which operation.
 	Timeout time.Duration
-	// Pace, where it is not nil, has each pass of a stage take at least so long: simulated devices, whose passes overlap
-	// on any number of cores. The block of the operation is the stage. An update is one of all the rank's units, -1.
-	// Unless Fused, a backward pass that the schedule does not split is an InputGrad and a WeightGrad.
+	// Pace, where it is not nil, has each pass of a stage take at least so long: simulated devices, whose passes
+	// overlap on any number of cores. The block of the operation is the stage. An update is one of all the rank's
+	// units, -1. Unless Fused, a backward pass that the schedule does not split is an InputGrad and a WeightGrad.
 	Pace func(op step.Op) time.Duration
 	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
 	Trace *trace.Recorder

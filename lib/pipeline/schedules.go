@@ -135,8 +135,8 @@ func Interleaved(ranks, microbatches, chunks int) (*step.Plan, error) {
 	if chunks == 1 {
 		return looped(KindInterleaved, ranks, microbatches, 1, ranks, oneFOneB(ranks))
 	}
-	// The first backward pass is of the last stage for micro-batch 0, which has to go through chunks-1 rounds of a group,
-	// and to the last rank and back.
+	// The first backward pass is of the last stage for micro-batch 0, which has to go through chunks-1 rounds of a
+	// group, and to the last rank and back.
 	p, err := looped(KindInterleaved, ranks, microbatches, chunks, ranks,
 		func(r int) int { return (chunks-1)*ranks + 2*(ranks-r-1) })
 	if err == nil && microbatches%ranks != 0 {

@@ -34,7 +34,8 @@ func rules(p placement, c step.Costs, limit float64) (all []rule) {
 			room := make([]float64, ranks)
 			for r := range room {
 				depth := math.Floor(slope*float64(ranks-1-r)) + 1 + more
-				if len(p.stages[r]) > 1 { // a rank's stages are apart: its first waits for the whole way through all of them
+				// a rank's stages are apart: its first waits for the whole way through all of them
+				if len(p.stages[r]) > 1 {
 					depth = math.Floor(slope*float64(ranks)) + more
 				}
 				room[r] = min(limit, max(1, depth)*shares[r])

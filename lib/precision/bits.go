@@ -6,11 +6,12 @@ import (
 )
 
 var unsigned = map[dtypes.DType]dtypes.DType{
-	dtypes.Float64: dtypes.Uint64, dtypes.Float32: dtypes.Uint32, dtypes.Float16: dtypes.Uint16, dtypes.BFloat16: dtypes.Uint16,
+	dtypes.Float64: dtypes.Uint64, dtypes.Float32: dtypes.Uint32, dtypes.Float16: dtypes.Uint16,
+	dtypes.BFloat16: dtypes.Uint16,
 }
 
-// ToBits returns the bits of floats as unsigned integers, which compilers neither round nor hold in wider types, and others
-// as they are.
+// ToBits returns the bits of floats as unsigned integers, which compilers neither round nor hold in wider types, and
+// others as they are.
 func ToBits(x *graph.Node) *graph.Node {
 	if bits := BitsType(x.DType()); bits != x.DType() {
 		return graph.Bitcast(x, bits)

@@ -35,10 +35,10 @@ const (
 )
 
 // The formats. FP32 and FP16 are IEEE 754's binary32 and binary16. BF16 is the upper half of an FP32. TF32 is 19
-// bits of an FP32, which is what NVIDIA's tensor cores read of one. E4M3 (the FN variant: no infinities, two NaNs) and E5M2 are of
-// Micikevicius et al. 2022, "FP8 Formats for Deep Learning", §3, and the OCP 8-bit Floating Point Specification, which
-// leaves saturation to the user: E4M3, for operands, saturates here, and E5M2, for gradients, goes to infinity, so that
-// loss scaling sees it. Copy a format and set Overflow for the other mode.
+// bits of an FP32, which is what NVIDIA's tensor cores read of one. E4M3 (the FN variant: no infinities, two NaNs) and
+// E5M2 are of Micikevicius et al. 2022, "FP8 Formats for Deep Learning", §3, and the OCP 8-bit Floating Point
+// Specification, which leaves saturation to the user: E4M3, for operands, saturates here, and E5M2, for gradients, goes
+// to infinity, so that loss scaling sees it. Copy a format and set Overflow for the other mode.
 //
 // INT8 holds -127 to 127 (and never -128, to be symmetric), saturates, and has 0 for NaN; see [Quantize].
 var (
@@ -76,10 +76,11 @@ func FormatOf(dtype dtypes.DType) (Format, bool) {
 	return Format{}, false
 }
 
-// DType returns GoMLX's type that holds the format's numbers, whatever its name and Overflow, and false if GoMLX has none.
-// (It names floating-point types of 8 bits, but its tensors and graphs have none of them.)
+// DType returns GoMLX's type that holds the format's numbers, whatever its name and Overflow, and false if GoMLX has
+// none. (It names floating-point types of 8 bits, but its tensors and graphs have none of them.)
 func (f Format) DType() (dtypes.DType, bool) {
-	for dtype, of := range map[dtypes.DType]Format{dtypes.Float32: FP32, dtypes.BFloat16: BF16, dtypes.Float16: FP16, dtypes.Int8: INT8} {
+	for dtype, of := range map[dtypes.DType]Format{dtypes.Float32: FP32, dtypes.BFloat16: BF16, dtypes.Float16: FP16,
+		dtypes.Int8: INT8} {
 		if f.Name, f.Overflow = of.Name, of.Overflow; f == of {
 			return dtype, true
 		}
@@ -98,7 +99,8 @@ func (f Format) MarshalText() ([]byte, error) {
 	if known, err := ParseFormat(f.Name); err != nil {
 		return nil, err
 	} else if known != f {
-		return nil, fmt.Errorf("precision: the format %+v is not the %q of this package: a name cannot stand for it", f, f.Name)
+		return nil, fmt.Errorf("precision: the format %+v is not the %q of this package: a name cannot stand for it", f,
+			f.Name)
 	}
 	return []byte(f.Name), nil
 }
@@ -120,7 +122,8 @@ func (f *Format) UnmarshalText(name []byte) error {
 func (f Format) Validate() error {
 	switch {
 	case f.Mantissa < 1 || f.Mantissa > 23 || f.Exponent < 0 || f.Exponent == 1 || f.Exponent > 8:
-		return fmt.Errorf("precision: format %q has %d bits of exponent and %d of mantissa: 2 to 8 (0 for integers) and 1 to 23 are possible",
+		return fmt.Errorf("precision: format %q has %d bits of exponent and %d of mantissa: 2 to 8 (0 for integers) "+
+			"and 1 to 23 are possible",
 			f.Name, f.Exponent, f.Mantissa)
 	case f.Exponent == 8 && f.NoInfinities:
 		return fmt.Errorf("precision: format %q goes beyond float32: with 8 bits of exponent it needs infinities", f.Name)

@@ -34,18 +34,20 @@ func policies() []named {
 	const f32, b16, f16 = dtypes.Float32, dtypes.BFloat16, dtypes.Float16
 	return []named{
 		{"fp32", Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32}},
-		{"tf32", Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32, Matmul: Matmul{Operands: TF32, Gradients: TF32}}},
+		{"tf32", Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32,
+			Matmul: Matmul{Operands: TF32, Gradients: TF32}}},
 		{"bf16", Policy{Params: f32, Compute: b16, Output: f32, Reduce: f32}},
 		{"fp16", Policy{Params: f32, Compute: f16, Output: f32, Reduce: f16, Scaling: Dynamic()}},
 		{"bf16-pure", Policy{Params: b16, Compute: b16, Output: f32, Reduce: b16}},
 		{"fp16-pure", Policy{Params: f16, Compute: f16, Output: f32, Reduce: f16, Scaling: Dynamic()}},
-		{"fp8", Policy{Params: f32, Compute: b16, Output: f32, Reduce: f32, Matmul: Matmul{Operands: E4M3, Gradients: E5M2, Scaled: true}}},
+		{"fp8", Policy{Params: f32, Compute: b16, Output: f32, Reduce: f32,
+			Matmul: Matmul{Operands: E4M3, Gradients: E5M2, Scaled: true}}},
 	}
 }
 
-// Names returns the names of policies: "fp32" and "tf32" (products of operands rounded to TF32, as cuBLAS may compute those of float32),
-// mixed "bf16" and "fp16" (with dynamic loss scaling), "bf16-pure" and "fp16-pure" with no master copy, and "fp8" (over
-// mixed bf16, products of E4M3 operands and E5M2 gradients, scaled by the tensor).
+// Names returns the names of policies: "fp32" and "tf32" (products of operands rounded to TF32, as cuBLAS may compute
+// those of float32), mixed "bf16" and "fp16" (with dynamic loss scaling), "bf16-pure" and "fp16-pure" with no master
+// copy, and "fp8" (over mixed bf16, products of E4M3 operands and E5M2 gradients, scaled by the tensor).
 func Names() []string {
 	var names []string
 	for _, p := range policies() {
@@ -77,13 +79,16 @@ func (p Policy) Validate() error {
 		}
 	}
 	if p.Params != p.Compute && p.Params != dtypes.Float32 {
-		return fmt.Errorf("precision: Policy.Params is %s, to compute in %s: a master copy must be Float32", p.Params, p.Compute)
+		return fmt.Errorf("precision: Policy.Params is %s, to compute in %s: a master copy must be Float32", p.Params,
+			p.Compute)
 	}
 	if p.StochasticUpdate && !p.Params.IsHalfPrecision() {
-		return fmt.Errorf("precision: Policy.StochasticUpdate of parameters kept in %s: it is for those kept in a half type", p.Params)
+		return fmt.Errorf("precision: Policy.StochasticUpdate of parameters kept in %s: it is for those "+
+			"kept in a half type", p.Params)
 	}
 	if p.Scaling != (Scaling{}) && p.Output != dtypes.Float32 {
-		return fmt.Errorf("precision: Policy.Scaling of a loss of %s: set Output to Float32, which can hold a scaled loss", p.Output)
+		return fmt.Errorf("precision: Policy.Scaling of a loss of %s: set Output to Float32, which can "+
+			"hold a scaled loss", p.Output)
 	}
 	if err := p.Matmul.Validate(); err != nil {
 		return err
@@ -118,9 +123,9 @@ func (b ParamBytes) Total() int { return b.Master + b.Param + b.Gradient }
 // Cast returns the nodes converted to a float type, and as they are where they are no floats. The gradients of what is
 // converted come in its former type. It panics if the type is no float.
 //
-// XLA may compute with more precision than a half type has: within a program it may leave out conversions to a half type
-// and back (its option xla_allow_excess_precision, which lib/xla turns off on CPUs). What a program returns in a half type
-// is rounded in any case, as is what [Round] returns.
+// XLA may compute with more precision than a half type has: within a program it may leave out conversions to a half
+// type and back (its option xla_allow_excess_precision, which lib/xla turns off on CPUs). What a program returns in a
+// half type is rounded in any case, as is what [Round] returns.
 func Cast(x []*graph.Node, to dtypes.DType) []*graph.Node {
 	if !to.IsFloat() {
 		panic(fmt.Errorf("precision: cast to %s: give a float type", to))
@@ -134,8 +139,8 @@ func Cast(x []*graph.Node, to dtypes.DType) []*graph.Node {
 	return cast
 }
 
-// CastStochastic converts float32 numbers to a half type by [RoundStochastic], with uint32 random bits of x's dimensions. It
-// panics if the types or dimensions are others.
+// CastStochastic converts float32 numbers to a half type by [RoundStochastic], with uint32 random bits of x's
+// dimensions. It panics if the types or dimensions are others.
 func CastStochastic(x *graph.Node, to dtypes.DType, random *graph.Node) *graph.Node {
 	f, ok := FormatOf(to)
 	if !ok || !to.IsHalfPrecision() {

@@ -10,10 +10,10 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Rounding in graphs works on the bits of float32 numbers, for conversions do not do: GoMLX lacks floating-point types of
-// 8 bits, and XLA may leave out a conversion to a half type and back (its option xla_allow_excess_precision; lib/xla
-// forbids it on CPUs). The bits are the same as [Format.Round]'s, for subnormal numbers too, which XLA's arithmetic on CPUs
-// takes for 0.
+// Rounding in graphs works on the bits of float32 numbers, for conversions do not do: GoMLX lacks floating-point types
+// of 8 bits, and XLA may leave out a conversion to a half type and back (its option xla_allow_excess_precision; lib/xla
+// forbids it on CPUs). The bits are the same as [Format.Round]'s, for subnormal numbers too, which XLA's arithmetic on
+// CPUs takes for 0.
 
 // Round returns x, of any shape, rounded as [Format.Round] does, in x's type, which is float32 or a half type (whose
 // own precision the result then has too). The gradient goes straight through, as if nothing were rounded (Bengio et
@@ -26,7 +26,8 @@ func Round(x *graph.Node, f Format) *graph.Node { return straight(x, f, nil) }
 // is a subnormal float32.)
 func RoundStochastic(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 	if random.DType() != dtypes.Uint32 || !random.Shape().EqualDimensions(x.Shape()) {
-		panic(fmt.Errorf("precision: random bits of shape %s for numbers of shape %s: give as many, of type uint32", random.Shape(), x.Shape()))
+		panic(fmt.Errorf("precision: random bits of shape %s for numbers of shape %s: give as many, of type uint32",
+			random.Shape(), x.Shape()))
 	}
 	return straight(x, f, random)
 }
@@ -77,7 +78,8 @@ func roundBits(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 
 	// In units of the last place that stays the mantissa is below 2^f.Mantissa; if it becomes that, the exponent grows.
 	lost := 23 - f.Mantissa
-	units := graph.Mul(graph.ConvertDType(graph.BitwiseAnd(magnitude, bits(mantissas)), dtypes.Float32), number(math.Ldexp(1, -lost)))
+	units := graph.Mul(graph.ConvertDType(graph.BitwiseAnd(magnitude, bits(mantissas)), dtypes.Float32),
+		number(math.Ldexp(1, -lost)))
 	largest := math.Float32bits(float32(f.Largest()))
 	n := whole(units, random)
 	if random != nil {
@@ -106,7 +108,8 @@ func whole(n, random *graph.Node) *graph.Node {
 	}
 	g := n.Graph()
 	floor := graph.Floor(n)
-	part := graph.Mul(graph.Sub(n, floor), graph.Const(g, float32(1<<32))) // exact, and for a bit pattern r, r < part if r < ⌈part⌉
+	// exact, and for a bit pattern r, r < part if r < ⌈part⌉
+	part := graph.Mul(graph.Sub(n, floor), graph.Const(g, float32(1<<32)))
 	up := graph.LessThan(random, graph.ConvertDType(graph.Ceil(part), dtypes.Uint32))
 	return graph.Add(floor, graph.ConvertDType(up, dtypes.Float32))
 }

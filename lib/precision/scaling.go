@@ -20,10 +20,11 @@ import (
 // parameters and optimizer states; Update. A step that clips the gradients by their norm takes it as finite only if the
 // norm is so too (graph.LogicalAnd of Finite and graph.IsFinite): squares overflow where the gradients do not.
 type Scaling struct {
-	Initial  float64 `json:"initial,omitempty"`  // the scale at first; 0 for none
-	Interval int     `json:"interval,omitempty"` // finite steps in a row after which the scale grows; 0 leaves it as it is
-	Growth   float64 `json:"growth,omitempty"`   // what it is multiplied by then
-	Backoff  float64 `json:"backoff,omitempty"`  // what it is multiplied by after a step that was left out, down to 1
+	Initial float64 `json:"initial,omitempty"` // the scale at first; 0 for none
+	// finite steps in a row after which the scale grows; 0 leaves it as it is
+	Interval int     `json:"interval,omitempty"`
+	Growth   float64 `json:"growth,omitempty"`  // what it is multiplied by then
+	Backoff  float64 `json:"backoff,omitempty"` // what it is multiplied by after a step that was left out, down to 1
 }
 
 // Static returns scaling by one number.
@@ -44,9 +45,11 @@ func (s Scaling) Validate() error {
 	case !(s.Initial >= 1 && s.Initial <= largestScale):
 		return fmt.Errorf("precision: Scaling.Initial is %g: set it to at least 1 and at most 2¹²⁶", s.Initial)
 	case s.Interval == 0 && (s.Growth != 0 || s.Backoff != 0):
-		return fmt.Errorf("precision: Scaling.Growth is %g and Backoff %g with an Interval of 0: set Interval, or both to 0 for a static scale", s.Growth, s.Backoff)
+		return fmt.Errorf("precision: Scaling.Growth is %g and Backoff %g with an Interval of 0: set Interval, or "+
+			"both to 0 for a static scale", s.Growth, s.Backoff)
 	case s.Interval < 0 || s.Interval > math.MaxInt32:
-		return fmt.Errorf("precision: Scaling.Interval is %d: set it to a number of steps, or 0 for a static scale", s.Interval)
+		return fmt.Errorf("precision: Scaling.Interval is %d: set it to a number of steps, or 0 for a static scale",
+			s.Interval)
 	case s.Interval > 0 && !(s.Growth >= 1 && s.Growth <= largestScale):
 		return fmt.Errorf("precision: Scaling.Growth is %g: set it to at least 1 and at most 2¹²⁶, such as 2", s.Growth)
 	case s.Interval > 0 && !(s.Backoff > 0 && s.Backoff <= 1):
@@ -55,8 +58,8 @@ func (s Scaling) Validate() error {
 	return nil
 }
 
-// States lists what scaling keeps between steps: nothing without scaling; else "scale", a float32 scalar, and if that is
-// not static "good", the number of finite steps since the scale last changed, an int32 scalar.
+// States lists what scaling keeps between steps: nothing without scaling; else "scale", a float32 scalar, and if that
+// is not static "good", the number of finite steps since the scale last changed, an int32 scalar.
 func (s Scaling) States() params.Tree {
 	return params.Tree{params.New("scale", dtypes.Float32), params.New("good", dtypes.Int32)}[:s.kept()]
 }

@@ -8,8 +8,8 @@ import (
 
 // Chain runs x through layers, one after another, in segments of so many layers each. Of a segment only the output is
 // kept; the backward pass makes the rest again, segment by segment from the last (Chen et al. 2016, §4.1). The last
-// segment's values are kept, since the backward pass begins with them. So of one segment, or with none given, nothing is
-// recomputed.
+// segment's values are kept, since the backward pass begins with them. So of one segment, or with none given, nothing
+// is recomputed.
 //
 // n layers that each need a tensors of one size in the backward pass hold in k equal segments about k + a·n/k of them,
 // which is least for k = √(a·n): √n where a layer needs its output and no more. Segments that get shorter do better:
@@ -64,9 +64,9 @@ func Uniform(n, k int) []int {
 	return sizes
 }
 
-// Shrinking returns the sizes of segments of n layers of which each has one layer less than the one before it, since one
-// output more is kept by then. Where each layer needs one tensor, the backward pass holds √(2n) of them, as little as it
-// can if nothing is made again twice; equal segments hold 2√n.
+// Shrinking returns the sizes of segments of n layers of which each has one layer less than the one before it, since
+// one output more is kept by then. Where each layer needs one tensor, the backward pass holds √(2n) of them, as little
+// as it can if nothing is made again twice; equal segments hold 2√n.
 func Shrinking(n int) []int {
 	first := 0
 	for reach := 0; reach < n; reach += first {

@@ -6,14 +6,14 @@ import (
 	"sort"
 )
 
-// Choose returns which steps to keep so that [Peak] is within a budget of bytes and making the others again costs least,
-// with that peak and that cost. If no choice is within the budget, the error says how much the thriftiest needs.
+// Choose returns which steps to keep so that [Peak] is within a budget of bytes and making the others again costs
+// least, with that peak and that cost. If no choice is within the budget, the error says how much the thriftiest needs.
 //
 // This is dynamic programming: the least cost for each kept step and each sum of the bytes kept up to it. Sums are
 // exact, so no choice exceeds the budget; but of those within a 2048th of the budget only the cheapest is followed. So
 // the cost is the least possible where all bytes are multiples of one number that is at least such a part, as those of
-// equal blocks mostly are, and otherwise close to it. The time grows with 2048·n for n steps, and if no choice is within
-// the budget with n².
+// equal blocks mostly are, and otherwise close to it. The time grows with 2048·n for n steps, and if no choice is
+// within the budget with n².
 func Choose(steps []Step, budget int64) (keep []bool, peak int64, cost float64, err error) {
 	if err := checkSteps(steps); err != nil {
 		return nil, 0, 0, err
@@ -80,8 +80,8 @@ type choice struct {
 	kept   int64   // bytes kept so far
 	cost   float64 // of making again what was not
 
-	// The same less the sums over all steps up to at. So what keeping step j next needs and costs is more by the sums up
-	// to j, whatever at is.
+	// The same less the sums over all steps up to at. So what keeping step j next needs and costs is more by the sums
+	// up to j, whatever at is.
 	need int64
 	rank float64
 }
@@ -98,8 +98,9 @@ func (c chain) peak(from *choice, j int) int64 { return from.need + c.bytes[j] }
 // cheapest returns the choice of least cost up to the end, nil if it finds none.
 func (c chain) cheapest(budget int64) *choice {
 	unit := max(1, c.unit, budget/resolution)
-	// Choices with about the same bytes form a lane. Those made later stay within the budget for longer, so of a lane only
-	// those matter which are cheaper than all made after them: the first is the cheapest. (A sliding window's minimum.)
+	// Choices with about the same bytes form a lane. Those made later stay within the budget for longer, so of a lane
+	// only those matter which are cheaper than all made after them: the first is the cheapest. (A sliding window's
+	// minimum.)
 	lanes := make([][]*choice, max(0, budget)/unit+1)
 	lanes[0] = []*choice{{}}
 	next := make([]choice, len(lanes)) // those that keep step j
@@ -138,8 +139,8 @@ func (c chain) cheapest(budget int64) *choice {
 	}
 }
 
-// leanest returns a choice up to the end with a peak within the budget, nil if there is none: of all choices up to a kept
-// step the one that keeps least can go on wherever another can.
+// leanest returns a choice up to the end with a peak within the budget, nil if there is none: of all choices up to a
+// kept step the one that keeps least can go on wherever another can.
 func (c chain) leanest(budget int64) *choice {
 	best := make([]choice, len(c.steps)+1)
 	reached := make([]bool, len(best))

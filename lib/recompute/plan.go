@@ -14,8 +14,8 @@ import (
 // what comes after the blocks needs it as soon as it is made.
 //
 // A model calls [Plan.Enter] where it enters the blocks and [Plan.After] on what each operation makes. The values come
-// back the same, but tell GoMLX's reverse pass what to keep (Node.Checkpoint); what was not kept it makes again as soon as
-// a gradient arrives that needs it, collectives between devices included.
+// back the same, but tell GoMLX's reverse pass what to keep (Node.Checkpoint); what was not kept it makes again as soon
+// as a gradient arrives that needs it, collectives between devices included.
 type Plan []Set
 
 // maxBlocks bounds what a text may ask for.

@@ -18,9 +18,9 @@ import (
 //	"ops:A,B"         the outputs of these operations of every block: names of [Op]
 //	"plan:A,B;-*3"    block by block the operations' names; "*3" repeats: what [Plan.Policy] writes
 //
-// With K blocks between kept outputs, L blocks of which each needs a times its output's memory need L/K + a·K of it. The
-// root is best for a = 1. A Transformer's block needs some 25 times its output, and "block" less than "sqrt" while there
-// are fewer than a² blocks.
+// With K blocks between kept outputs, L blocks of which each needs a times its output's memory need L/K + a·K of it.
+// The root is best for a = 1. A Transformer's block needs some 25 times its output, and "block" less than "sqrt" while
+// there are fewer than a² blocks.
 type Policy string
 
 // The policies without parameters.

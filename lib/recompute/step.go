@@ -33,8 +33,8 @@ func Peak(steps []Step, keep []bool) int64 {
 	return max(peak, kept+run)
 }
 
-// PlanOf returns the plan of a choice, whose steps are the operations of [AllOps] for each block in turn. Another number
-// of steps than blocks have is an error.
+// PlanOf returns the plan of a choice, whose steps are the operations of [AllOps] for each block in turn. Another
+// number of steps than blocks have is an error.
 func PlanOf(keep []bool) (Plan, error) {
 	if len(keep)%int(ops) != 0 {
 		return nil, fmt.Errorf("recompute: a choice among %d steps: give %d for each block, one an operation", len(keep), ops)

@@ -10,16 +10,16 @@ import (
 	"github.com/shardbook/shardbook/lib/flash"
 )
 
-// Attention is flash.Attention of sequences of so many tokens that the group shares: q is (B,Local,H,D), k (B,Local,K,D), v
-// (B,Local,K,E) and the result (B,Local,H,E), this device's tokens of each. The options are those of one device, without
-// positions and segments. Padding attends to padding alone, and nothing else sees it; what comes out for it is of no use, and
-// its gradient moves nothing else's.
+// Attention is flash.Attention of sequences of so many tokens that the group shares: q is (B,Local,H,D), k
+// (B,Local,K,D), v (B,Local,K,E) and the result (B,Local,H,E), this device's tokens of each. The options are those of
+// one device, without positions and segments. Padding attends to padding alone, and nothing else sees it; what comes
+// out for it is of no use, and its gradient moves nothing else's.
 //
 // Between the passes a ring keeps a device's own q, k and v, the result, and two numbers for each query and head. See
 // [Group.Traffic] for what moves when.
 //
-// It panics on operands that do not fit, where flash.Attention or Local does, and where Ulysses' ranks do not divide the
-// key/value heads.
+// It panics on operands that do not fit, where flash.Attention or Local does, and where Ulysses' ranks do not divide
+// the key/value heads.
 func (s Group) Attention(q, k, v *graph.Node, tokens int, o flash.Options) *graph.Node {
 	l := s.layout(q.Graph(), tokens)
 	if err := l.check(q, k, v, o); err != nil {
@@ -47,12 +47,14 @@ func (s Group) Attention(q, k, v *graph.Node, tokens int, o flash.Options) *grap
 func (l layout) check(q, k, v *graph.Node, o flash.Options) error {
 	for _, x := range []*graph.Node{q, k, v} {
 		if x.Rank() != 4 || x.Shape().Dim(1) != l.local() {
-			return fmt.Errorf("sequence: queries are %s, keys %s, values %s: want (B,%d,H,D), (B,%d,K,D) and (B,%d,K,E), a device's share of %d tokens",
+			return fmt.Errorf("sequence: queries are %s, keys %s, values %s: want (B,%d,H,D), (B,%d,K,D) and "+
+				"(B,%d,K,E), a device's share of %d tokens",
 				q.Shape(), k.Shape(), v.Shape(), l.local(), l.local(), l.local(), l.tokens)
 		}
 	}
 	if o.QueryPositions != nil || o.KeyPositions != nil || o.QuerySegments != nil || o.KeySegments != nil {
-		return fmt.Errorf("sequence: the mask has positions or segments of its own: leave them out, the group knows its tokens'")
+		return fmt.Errorf("sequence: the mask has positions or segments of its own: leave them out, the " +
+			"group knows its tokens'")
 	}
 	if err := Exchanges(q.Shape().Dim(2), k.Shape().Dim(2), l.ulysses); err != nil {
 		return err
@@ -63,11 +65,12 @@ func (l layout) check(q, k, v *graph.Node, o flash.Options) error {
 	return nil
 }
 
-// Exchanges returns an error unless so many ranks of Ulysses can exchange a device's heads for tokens: of the query heads and of
-// the key/value heads that it has without them, each rank gets equally many.
+// Exchanges returns an error unless so many ranks of Ulysses can exchange a device's heads for tokens: of the query
+// heads and of the key/value heads that it has without them, each rank gets equally many.
 func Exchanges(heads, keyHeads, ranks int) error {
 	if ranks < 1 || heads%ranks != 0 || keyHeads%ranks != 0 {
-		return fmt.Errorf("sequence: a device has %d query heads and %d key/value heads, which %d devices cannot exchange evenly for tokens (Ulysses): "+
+		return fmt.Errorf("sequence: a device has %d query heads and %d key/value heads, which %d devices cannot "+
+			"exchange evenly for tokens (Ulysses): "+
 			"choose a number of devices that divides both, or the ring", heads, keyHeads, ranks)
 	}
 	return nil
@@ -113,8 +116,8 @@ func (l layout) segments(positions *graph.Node, batch int) *graph.Node {
 	return graph.BroadcastToDims(graph.Reshape(graph.ConvertDType(padding, dtypes.Int32), 1, n), batch, n)
 }
 
-// asksRank reports whether attention needs the device's rank along the ring: for masks, and so that a ring's compiler does
-// not know which hops see nothing (see hop).
+// asksRank reports whether attention needs the device's rank along the ring: for masks, and so that a ring's compiler
+// does not know which hops see nothing (see hop).
 func (l layout) asksRank(o flash.Options) bool {
 	return l.ring > 1 && (!l.Gather || o.Causal || o.Window > 0 || l.padding() > 0)
 }

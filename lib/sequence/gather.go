@@ -22,8 +22,8 @@ func (l layout) gatherAttention(q, k, v *graph.Node, o flash.Options) *graph.Nod
 	return flash.Attention(q, l.gather(k), l.gather(v), l.masked(o, queries, keys, q.Shape().Dim(0)))
 }
 
-// gather joins the tokens, axis 1, of all ranks. The gradient is summed up over the ranks in the type for that, which for
-// half types is not their own.
+// gather joins the tokens, axis 1, of all ranks. The gradient is summed up over the ranks in the type for that, which
+// for half types is not their own.
 func (l layout) gather(x *graph.Node) *graph.Node {
 	return autodiff.Custom([]*graph.Node{x},
 		func(in []*graph.Node) []*graph.Node {

@@ -36,10 +36,10 @@ func (l layout) inHop(n int, o flash.Options, rank *graph.Node) hop {
 
 // add returns what more makes of sums and of further nodes, or the sums where the hop's queries see none of its keys.
 //
-// It is a loop of one turn or none, for two reasons. A hop in which nothing is seen costs nothing. And what a loop returns
-// has a place in memory, in which it was summed up: the compiler would otherwise put off all additions to the end, where it
-// can do them in one go, and keep what each hop gave until then. All nodes go through the loop, since GoMLX does not see
-// what its body takes from outside.
+// It is a loop of one turn or none, for two reasons. A hop in which nothing is seen costs nothing. And what a loop
+// returns has a place in memory, in which it was summed up: the compiler would otherwise put off all additions to the
+// end, where it can do them in one go, and keep what each hop gave until then. All nodes go through the loop, since
+// GoMLX does not see what its body takes from outside.
 func (h hop) add(sums, in []*graph.Node, more func(sums, in []*graph.Node) []*graph.Node) []*graph.Node {
 	n := len(sums)
 	state := append(append([]*graph.Node{h.sees}, sums...), in...)

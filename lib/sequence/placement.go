@@ -19,8 +19,8 @@ const (
 	// arXiv:2311.09431, §3). At every hop every rank sees half of the pairs, but for the diagonal.
 	Striped Placement = "striped"
 
-	// Zigzag cuts the sequence into 2P runs, of which rank r has those numbered r and 2P−1−r: one early and one late, which
-	// together see equally many keys on every rank (Llama Team 2024, arXiv:2407.21783, §3.3.2).
+	// Zigzag cuts the sequence into 2P runs, of which rank r has those numbered r and 2P−1−r: one early and one late,
+	// which together see equally many keys on every rank (Llama Team 2024, arXiv:2407.21783, §3.3.2).
 	Zigzag Placement = "zigzag"
 )
 
@@ -30,7 +30,8 @@ func Placements() []Placement { return []Placement{Contiguous, Striped, Zigzag} 
 // Validate returns an error for a placement that there is not.
 func (p Placement) Validate() error {
 	if p != "" && !slices.Contains(Placements(), p) {
-		return fmt.Errorf("sequence: placement %q: choose %q, %q or %q", string(p), string(Contiguous), string(Striped), string(Zigzag))
+		return fmt.Errorf("sequence: placement %q: choose %q, %q or %q", string(p), string(Contiguous), string(Striped),
+			string(Zigzag))
 	}
 	return nil
 }
@@ -55,9 +56,9 @@ func (p Placement) runs() int {
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// Positions returns those of a rank's tokens out of a sequence of so many, in the order in which the rank has them. Every
-// rank has Local of them; positions from tokens on are padding, at the end of the sequence. It panics if there is no such
-// rank or where Local does.
+// Positions returns those of a rank's tokens out of a sequence of so many, in the order in which the rank has them.
+// Every rank has Local of them; positions from tokens on are padding, at the end of the sequence. It panics if there is
+// no such rank or where Local does.
 func (p Placement) Positions(tokens, ranks, rank int) []int {
 	if rank < 0 || rank >= ranks {
 		panic(fmt.Errorf("sequence: rank %d of %d: choose 0 to %d", rank, ranks, ranks-1))
@@ -78,8 +79,8 @@ func (p Placement) Positions(tokens, ranks, rank int) []int {
 	return positions
 }
 
-// at is Positions in a graph: those of the tokens numbered index, (N) int32, of the local ones of a rank, int32, which is a
-// scalar or one for each token.
+// at is Positions in a graph: those of the tokens numbered index, (N) int32, of the local ones of a rank, int32, which
+// is a scalar or one for each token.
 func (p Placement) at(index, rank *graph.Node, local, ranks int) *graph.Node {
 	half := local / 2
 	switch p {

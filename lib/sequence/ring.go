@@ -10,9 +10,9 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// ringAttention is ring attention (Liu, Zaharia and Abbeel 2023, arXiv:2310.01889, Algorithm 1): P−1 hops of keys and values
-// forwards. The backward pass is a ring of its own, with P−1 hops of them and P of their gradients, which travel with the
-// keys and values that they belong to and then one hop further, home.
+// ringAttention is ring attention (Liu, Zaharia and Abbeel 2023, arXiv:2310.01889, Algorithm 1): P−1 hops of keys and
+// values forwards. The backward pass is a ring of its own, with P−1 hops of them and P of their gradients, which travel
+// with the keys and values that they belong to and then one hop further, home.
 func (l layout) ringAttention(q, k, v *graph.Node, o flash.Options) *graph.Node {
 	return autodiff.Custom([]*graph.Node{q, k, v, l.ringRank(q.Graph())},
 		func(in []*graph.Node) []*graph.Node {
@@ -49,9 +49,10 @@ func (l layout) ringForward(q, k, v, rank *graph.Node, o flash.Options) flash.Pa
 	return flash.Partial{M: sums[0], D: sums[1], O: sums[2]}
 }
 
-// ringBackward returns the gradients of q, k and v, for that of the result. Each hop's are computed in float32 (float64 for
-// float64), also of half types, so that nothing is rounded before it is summed up.
-func (l layout) ringBackward(q, k, v, rank *graph.Node, whole flash.Partial, dOut *graph.Node, o flash.Options) (dq, dk, dv *graph.Node) {
+// ringBackward returns the gradients of q, k and v, for that of the result. Each hop's are computed in float32 (float64
+// for float64), also of half types, so that nothing is rounded before it is summed up.
+func (l layout) ringBackward(q, k, v, rank *graph.Node, whole flash.Partial, dOut *graph.Node,
+	o flash.Options) (dq, dk, dv *graph.Node) {
 	of, sum := q.DType(), l.sum(q.DType())
 	wide := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, whole.D.DType()) }
 	narrow := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, sum) }
@@ -60,7 +61,8 @@ func (l layout) ringBackward(q, k, v, rank *graph.Node, whole flash.Partial, dOu
 	gradients := func(in []*graph.Node) (dq, dkv *graph.Node) {
 		k, v := keys.of(in[3]).split()
 		whole := flash.Partial{M: in[4], D: in[5], O: in[6]}
-		dq, dk, dv := flash.Gradients(wide(in[2]), wide(k), wide(v), whole, wide(in[7]), l.masked(o, in[0], in[1], q.Shape().Dim(0)))
+		dq, dk, dv := flash.Gradients(wide(in[2]), wide(k), wide(v), whole, wide(in[7]),
+			l.masked(o, in[0], in[1], q.Shape().Dim(0)))
 		return dq, join(dk, dv).flat
 	}
 	// Forward and backward hops of the same keys would be one to the compiler, which kept all of them in between.
@@ -118,8 +120,8 @@ func (p pair) bits() pair { return p.of(precision.ToBits(p.flat)) }
 // of is a pair of the same type and shapes.
 func (p pair) of(flat *graph.Node) pair { return pair{flat, p.dtype, p.shapes} }
 
-// after is the pair, but not before x is there. A compiler that is free to passes keys all the way around before anything
-// else, and then has those of all ranks at once.
+// after is the pair, but not before x is there. A compiler that is free to passes keys all the way around before
+// anything else, and then has those of all ranks at once.
 func (p pair) after(x *graph.Node) pair { return p.of(graph.SchedulingBarrier(p.flat, x)) }
 
 func (p pair) split() (a, b *graph.Node) {

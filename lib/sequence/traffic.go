@@ -17,13 +17,14 @@ type Layer struct {
 
 // Move is the operations of one kind that each rank takes part in, and what they move.
 type Move struct {
-	xla.Traffic       // as Program.Collectives counts them
-	Sent        int64 // bytes that leave the rank: of the buffers all in a hop, (N−1)/N in what N ranks exchange or gather
+	xla.Traffic // as Program.Collectives counts them
+	// bytes that leave the rank: of the buffers all in a hop, (N−1)/N in what N ranks exchange or gather
+	Sent int64
 }
 
 // Traffic returns what attention moves in the passes of one layer, with so many ranks along the ring and of Ulysses: a
-// formula, which a test compares with what XLA made of the graph. For N tokens of a batch with padding, P ranks in all, query
-// heads h wide together and key/value heads g, each rank's buffers have in each pass
+// formula, which a test compares with what XLA made of the graph. For N tokens of a batch with padding, P ranks in all,
+// query heads h wide together and key/value heads g, each rank's buffers have in each pass
 //
 //	Ulysses:          (2h + 2g)·N/P      4 all-to-alls
 //	ring:       (r−1)·2g·N/P             r−1 permutes, and backwards r of gradients besides
@@ -42,7 +43,8 @@ func (s Group) Traffic(layer Layer, ring, ulysses int) (forward, backward []Move
 		exchange := move(xla.AllToAll, 4, heads*row*size, ulysses)
 		forward, backward = append(forward, exchange), append(backward, exchange)
 	}
-	keys := 2 * int64(layer.KeyHeads) * row // numbers of a ring rank's keys and values, its ranks of Ulysses having a part each
+	// numbers of a ring rank's keys and values, its ranks of Ulysses having a part each
+	keys := 2 * int64(layer.KeyHeads) * row
 	hops, all := int64(ring-1), int64(ring)
 	switch {
 	case ring == 1:
@@ -56,9 +58,9 @@ func (s Group) Traffic(layer Layer, ring, ulysses int) (forward, backward []Move
 	return forward, backward
 }
 
-// Once returns what a graph moves once, however many layers it has, for attention with such a mask: the numbers by which
-// the ranks of a ring know themselves (collective.Rank), 4 bytes for each. Nothing without a ring, and with Gather where
-// nothing is masked. It panics where Local does.
+// Once returns what a graph moves once, however many layers it has, for attention with such a mask: the numbers by
+// which the ranks of a ring know themselves (collective.Rank), 4 bytes for each. Nothing without a ring, and with
+// Gather where nothing is masked. It panics where Local does.
 func (s Group) Once(o flash.Options, tokens, ring, ulysses int) []Move {
 	if !s.on(tokens, ring, ulysses).asksRank(o) {
 		return nil

@@ -103,8 +103,8 @@ func (p *Plan) groups() map[string][][]int {
 	return groups
 }
 
-// checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes between ranks
-// may be on all replicas, as in local SGD, which averages parameters now and then.
+// checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes between
+// ranks may be on all replicas, as in local SGD, which averages parameters now and then.
 func (p *Plan) checkJoined(replicas int) error {
 	owners := p.owners()
 	groups := p.groups()
@@ -199,7 +199,8 @@ func (p *Plan) touched(op Op, units []int) []int {
 func (p *Plan) checkOp(op Op, next map[int]int) error {
 	switch {
 	case op.Kind == HostUpdate && p.Weights != Flush:
-		return fmt.Errorf("the weights are %q, and passes of other micro-batches go on beside it: update on the device", p.Weights)
+		return fmt.Errorf("the weights are %q, and passes of other micro-batches go on beside it: update on the device",
+			p.Weights)
 	case op.Kind == Backward, op.Kind == WeightGrad:
 		if op.Micro < next[op.Block] {
 			return fmt.Errorf("the block's gradient for micro-batch %d came before: sum them in ascending order",

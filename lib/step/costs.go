@@ -17,8 +17,8 @@ type Costs struct {
 	// Link is the time from when one rank sends, or comes to a Gather or Reduce, to when another has what it gives.
 	// Several messages may be under way at a time. Where nil it is 0.
 	Link func(from, to int) float64
-	// Transfer is the time that a Gather, Reduce, Store, Fetch or HostUpdate takes, or a Send besides Link. In a stream there is one
-	// of these at a time. Where nil it is 0.
+	// Transfer is the time that a Gather, Reduce, Store, Fetch or HostUpdate takes, or a Send besides Link. In a stream
+	// there is one of these at a time. Where nil it is 0.
 	Transfer func(op Op) float64
 
 	// Activation is what a block saves for the backward pass of a micro-batch, where empty 1.

@@ -14,13 +14,14 @@ const (
 	Input   Held = iota // of a block for a micro-batch: the output of the block before, or of the batch
 	Saved               // what a block's backward pass needs of its forward pass, for a micro-batch
 	OutGrad             // the gradient of a block's output for a micro-batch; of the last block none, it has the loss
-	Part                // a device's part of a block's input for a micro-batch, where devices share it between the passes
-	Left                // what a block's InputGrad leaves for its WeightGrad, for a micro-batch
-	Whole               // the gathered parameters of a unit that is sharded
-	Sum                 // the sum of a unit's gradients on this rank, which waits to be reduced
-	Reduced             // the sum over the ranks, or a shard of it
-	Fresh               // a unit's parameters, or a shard of them, as an update on the host has made them
-	States              // the optimizer's states of a unit, where the plan moves them
+	// a device's part of a block's input for a micro-batch, where devices share it between the passes
+	Part
+	Left    // what a block's InputGrad leaves for its WeightGrad, for a micro-batch
+	Whole   // the gathered parameters of a unit that is sharded
+	Sum     // the sum of a unit's gradients on this rank, which waits to be reduced
+	Reduced // the sum over the ranks, or a shard of it
+	Fresh   // a unit's parameters, or a shard of them, as an update on the host has made them
+	States  // the optimizer's states of a unit, where the plan moves them
 )
 
 // Value is something that a rank has for a while.
@@ -34,16 +35,16 @@ type Value struct {
 type Flow struct {
 	Uses, Makes [][]Value
 	// Ends lists the values that are needed no more behind an operation. One that the operation makes itself is never
-	// needed: it need not be made. What was used up by an operation under way, or made again meanwhile, ends when that has
-	// ended, when the rank may have another of the same name: of gradients a new sum.
+	// needed: it need not be made. What was used up by an operation under way, or made again meanwhile, ends when that
+	// has ended, when the rank may have another of the same name: of gradients a new sum.
 	Ends [][]Value
 	// Unmade lists those of Makes that nobody needs, where Ends may mean the one before.
 	Unmade [][]Value
-	// Done is the position of the operation which waits for one that is under way beside the passes, because it uses what
-	// that makes, or is a Wait; behind the end of the list for one that nobody waits for before.
+	// Done is the position of the operation which waits for one that is under way beside the passes, because it uses
+	// what that makes, or is a Wait; behind the end of the list for one that nobody waits for before.
 	Done []int
-	// After lists the operations under way that must have ended before one begins, since it uses what they make, or is a
-	// Wait. Besides, those of a stream ([Op.Stream]) are one after another.
+	// After lists the operations under way that must have ended before one begins, since it uses what they make, or is
+	// a Wait. Besides, those of a stream ([Op.Stream]) are one after another.
 	After [][]int
 	// Resident are the units whose parameters are whole before the first operation, and again behind the last.
 	Resident map[int]bool

@@ -24,7 +24,8 @@ const resident = States + 1
 
 // lists are those of values, by [Held].
 func (s Sizes) lists() [resident + 1][]int64 {
-	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, Left: s.Left, Whole: s.Whole, Sum: s.Sum,
+	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, Left: s.Left, Whole: s.Whole,
+		Sum:     s.Sum,
 		Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
 }
 

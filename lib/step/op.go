@@ -58,7 +58,8 @@ func (k Kind) String() string {
 }
 
 var kindWords = map[Kind]string{Forward: "forward", Backward: "backward", InputGrad: "input gradient",
-	WeightGrad: "weight gradient", Recompute: "recompute", Update: "update", HostUpdate: "update on the host", Send: "send", Recv: "receive",
+	WeightGrad: "weight gradient", Recompute: "recompute", Update: "update", HostUpdate: "update on the host",
+	Send: "send", Recv: "receive",
 	Gather: "gather", Free: "free", Reduce: "reduce", Store: "store", Fetch: "fetch", Wait: "wait"}
 
 // verb is what an operation does, and to what.

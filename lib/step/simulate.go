@@ -24,9 +24,9 @@ type Timeline struct {
 	// Makespan is the end of the last pass of all; the first starts at 0.
 	Makespan float64
 	// StepTime is the largest of the ranks' times from Start to End ("cost" of Qi et al. 2023, §5.3). Steps that follow
-	// each other with no barrier between them, as no synchronous schedule needs one, can start every StepTime: each rank
-	// goes on where it ends. For the named synchronous kinds at equal costs they can start no more often. Where costs
-	// differ they may, since a rank that waits within this first step may start later in the next ones. Of an
+	// each other with no barrier between them, as no synchronous schedule needs one, can start every StepTime: each
+	// rank goes on where it ends. For the named synchronous kinds at equal costs they can start no more often. Where
+	// costs differ they may, since a rank that waits within this first step may start later in the next ones. Of an
 	// asynchronous schedule it is the time of its micro-batches with the pipeline filled and drained once.
 	StepTime float64
 	// Bubble is the share of StepTime in which a rank is idle, on average over the ranks.

@@ -87,8 +87,8 @@ type Unit struct {
 	Name string
 	// Reduce lists the axes that gradients are summed along, in the order in which that is done.
 	Reduce []string
-	// Shard is the one of them along which each rank has a shard of the optimizer's states, and, as the operations say, of
-	// gradients and parameters; "" is none.
+	// Shard is the one of them along which each rank has a shard of the optimizer's states, and, as the operations say,
+	// of gradients and parameters; "" is none.
 	Shard string
 }
 

@@ -9,13 +9,13 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// SumCopies is for a parameter of which several ranks have copies of some indices, as of key and value heads where there
-// are fewer of them than ranks ([Heads]). It returns x, this rank's part along an axis (−1 is the last), and its gradient
-// has at each index that several ranks have the sum over these, so that the copies stay equal. It is x itself where the
-// cut is nil or no index is with several ranks.
+// SumCopies is for a parameter of which several ranks have copies of some indices, as of key and value heads where
+// there are fewer of them than ranks ([Heads]). It returns x, this rank's part along an axis (−1 is the last), and its
+// gradient has at each index that several ranks have the sum over these, so that the copies stay equal. It is x itself
+// where the cut is nil or no index is with several ranks.
 //
-// The backward pass has one all-reduce, in x's type, of as many columns as there are different indices with several ranks.
-// It panics if the cut is not for this group or does not fit x.
+// The backward pass has one all-reduce, in x's type, of as many columns as there are different indices with several
+// ranks. It panics if the cut is not for this group or does not fit x.
 func (t Group) SumCopies(x *graph.Node, axis int, cut *params.Cut) *graph.Node {
 	n := t.Size(x.Graph())
 	if cut == nil || n == 1 {
@@ -24,7 +24,8 @@ func (t Group) SumCopies(x *graph.Node, axis int, cut *params.Cut) *graph.Node {
 	check(axis >= -x.Rank() && axis < x.Rank(), "SumCopies: %s has no axis %d", x.Shape(), axis)
 	axis = (axis + x.Rank()) % x.Rank()
 	check(cut.Ranks() == n, "SumCopies: a cut for %d ranks in a group of %d: make one for as many", cut.Ranks(), n)
-	check(x.Shape().Dim(axis) == cut.Length(), "SumCopies: axis %d of %s, of which a rank of the cut has %d: give its part",
+	check(x.Shape().Dim(axis) == cut.Length(), "SumCopies: axis %d of %s, of which a rank of the cut "+
+		"has %d: give its part",
 		axis, x.Shape(), cut.Length())
 	where, which := copies(cut)
 	if len(where[0]) == 0 {
@@ -43,8 +44,8 @@ func (t Group) SumCopies(x *graph.Node, axis int, cut *params.Cut) *graph.Node {
 	})
 }
 
-// copies says which indices several ranks have. where has for each rank, and each such index, its place on that rank, or
-// −1; which has for each rank and place the number of the index among these, or −1.
+// copies says which indices several ranks have. where has for each rank, and each such index, its place on that rank,
+// or −1; which has for each rank and place the number of the index among these, or −1.
 func copies(cut *params.Cut) (where, which [][]int32) {
 	holders := map[int]int{}
 	for _, indices := range cut.Index {

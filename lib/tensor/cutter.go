@@ -7,7 +7,8 @@ import (
 )
 
 // Cutter cuts one parameter for several ranks. Its errors name the parameter. The cutters here count axes from 0, and
-// from the end with negative ones: −1, the last, is that of the outputs both of a matrix (in,out) and of its bias (out).
+// from the end with negative ones: −1, the last, is that of the outputs both of a matrix (in,out) and of its bias
+// (out).
 type Cutter func(s params.Spec, ranks int) (*params.Cut, error)
 
 // Even cuts an axis into equal runs, one for each rank in order. Ranks that do not divide it are an error.
@@ -32,12 +33,12 @@ func runs(axis int, pad bool) Cutter {
 }
 
 // Heads cuts an axis that lists the query heads of attention, then so many heads of keys, then as many of values, each
-// head so wide; with keys 0 query heads alone. Each rank has an equal run of the query heads and the key and value heads
-// that these attend with (query head h with key head h·keys/queries), in the same order, so its part is that of a
+// head so wide; with keys 0 query heads alone. Each rank has an equal run of the query heads and the key and value
+// heads that these attend with (query head h with key head h·keys/queries), in the same order, so its part is that of a
 // smaller attention. With more ranks than key heads, ranks/keys neighbours have the same one: see [Group.SumCopies].
 //
-// It is an error if the axis has another size, if keys do not divide queries, if ranks do not divide queries, or if neither
-// ranks divide keys nor keys ranks.
+// It is an error if the axis has another size, if keys do not divide queries, if ranks do not divide queries, or if
+// neither ranks divide keys nor keys ranks.
 func Heads(axis, queries, keys, width int) Cutter {
 	return func(s params.Spec, ranks int) (*params.Cut, error) {
 		axis, err := axisOf(s, axis)
@@ -47,16 +48,20 @@ func Heads(axis, queries, keys, width int) Cutter {
 		size := s.Shape.Dim(axis)
 		switch {
 		case queries < 1 || keys < 0 || width < 1 || size != (queries+2*keys)*width:
-			return nil, fmt.Errorf("tensor: axis %d of parameter %v cannot have %d query heads, %d of keys and as many of values, each %d wide: "+
+			return nil, fmt.Errorf("tensor: axis %d of parameter %v cannot have %d query heads, %d of keys and as "+
+				"many of values, each %d wide: "+
 				"choose numbers that give %d", axis, s, queries, keys, width, size)
 		case ranks < 1 || queries%ranks != 0:
-			return nil, fmt.Errorf("tensor: parameter %v: %d ranks cannot share %d query heads evenly: choose a number of ranks that divides them",
+			return nil, fmt.Errorf("tensor: parameter %v: %d ranks cannot share %d query heads evenly: choose a "+
+				"number of ranks that divides them",
 				s, ranks, queries)
 		case keys > 0 && queries%keys != 0:
-			return nil, fmt.Errorf("tensor: parameter %v: %d query heads cannot share %d key heads evenly: choose key heads that divide them",
+			return nil, fmt.Errorf("tensor: parameter %v: %d query heads cannot share %d key heads evenly: choose key "+
+				"heads that divide them",
 				s, queries, keys)
 		case keys > 0 && keys%ranks != 0 && ranks%keys != 0:
-			return nil, fmt.Errorf("tensor: parameter %v: %d ranks cannot share %d key heads: choose ranks that divide them, or are a multiple",
+			return nil, fmt.Errorf("tensor: parameter %v: %d ranks cannot share %d key heads: choose ranks that "+
+				"divide them, or are a multiple",
 				s, ranks, keys)
 		}
 		cut := &params.Cut{Axis: axis, Index: make([][]int, ranks)}

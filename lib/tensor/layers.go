@@ -7,19 +7,19 @@ import (
 	"github.com/shardbook/shardbook/lib/collective"
 )
 
-// Product multiplies x (…,in) by w (in,out): (…,out). Which numbers it computes in is its own affair. It must do with any
-// number of tokens, and each token's row must depend on that token alone.
+// Product multiplies x (…,in) by w (in,out): (…,out). Which numbers it computes in is its own affair. It must do with
+// any number of tokens, and each token's row must depend on that token alone.
 type Product = func(x, w *graph.Node) *graph.Node
 
-// Columns multiplies x by matrices whose columns are shared: this device has w (C,N/n) of each. x is (B,T,C), the same on
-// each device, or (B,T/n,C), its part of the tokens, with Sequence. The results are (B,T,N/n), one for each matrix.
+// Columns multiplies x by matrices whose columns are shared: this device has w (C,N/n) of each. x is (B,T,C), the same
+// on each device, or (B,T/n,C), its part of the tokens, with Sequence. The results are (B,T,N/n), one for each matrix.
 //
 // All of them together have one f: no communication, and in the backward pass one all-reduce of B·T·C numbers of x's
-// type. With Sequence they have one all-gather, and in the backward pass another one and one reduce-scatter: the gathered x
-// is not kept for the gradients of the matrices, but gathered again (Korthikanti et al., §4.2.2). With Overlap an all-gather
-// and the reduce-scatter are n−1 collective-permutes of B·T/n·C numbers each, and what came with them is kept. The gradient
-// of a matrix is then the sum of n products, one for each chunk, in the type of the matrix; all else adds up in the same
-// order as without.
+// type. With Sequence they have one all-gather, and in the backward pass another one and one reduce-scatter: the
+// gathered x is not kept for the gradients of the matrices, but gathered again (Korthikanti et al., §4.2.2). With
+// Overlap an all-gather and the reduce-scatter are n−1 collective-permutes of B·T/n·C numbers each, and what came with
+// them is kept. The gradient of a matrix is then the sum of n products, one for each chunk, in the type of the matrix;
+// all else adds up in the same order as without.
 func (t Group) Columns(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
 	check(x.Rank() == 3, "Columns: x has shape %s: want (B,T,C)", x.Shape())
 	switch {
@@ -57,14 +57,14 @@ func (t Group) gatherColumns(x *graph.Node, ws []*graph.Node, product Product) [
 }
 
 // Rows multiplies x (B,T,N/n), the results of [Group.Columns] or what elementwise functions or heads make of them, by a
-// matrix whose rows are shared: this device has w (N/n,C). It returns the sum over the devices (B,T,C), the same on each,
-// or with Sequence this device's part of the tokens (B,T/n,C).
+// matrix whose rows are shared: this device has w (N/n,C). It returns the sum over the devices (B,T,C), the same on
+// each, or with Sequence this device's part of the tokens (B,T/n,C).
 //
-// That is one g: one all-reduce of B·T·C numbers, and none in the backward pass. With Sequence it is one reduce-scatter,
-// and one all-gather in the backward pass; with Overlap each is n−1 collective-permutes of B·T/n·C numbers, and bits
-// differ by the order in which the devices' parts, and the n products of the matrix's gradient, are added. Sums are in the
-// type of the product, as Megatron's are: in float32 those of bfloat16 would move twice the bytes. A bias belongs behind
-// Rows, lest it is added n times.
+// That is one g: one all-reduce of B·T·C numbers, and none in the backward pass. With Sequence it is one
+// reduce-scatter, and one all-gather in the backward pass; with Overlap each is n−1 collective-permutes of B·T/n·C
+// numbers, and bits differ by the order in which the devices' parts, and the n products of the matrix's gradient, are
+// added. Sums are in the type of the product, as Megatron's are: in float32 those of bfloat16 would move twice the
+// bytes. A bias belongs behind Rows, lest it is added n times.
 func (t Group) Rows(x, w *graph.Node, product Product) *graph.Node {
 	check(x.Rank() == 3, "Rows: x has shape %s: want (B,T,N/n)", x.Shape())
 	if t.overlaps(x.Graph()) {
@@ -86,8 +86,8 @@ func (t Group) Enter(x *graph.Node) *graph.Node {
 	return collective.F(x, t.Axis)
 }
 
-// Leave stands behind what the devices share. It is g: the sum of the devices' x (B,T,…), whose gradient is the gradient
-// of each. With Sequence it is the reduce-scatter along axis 1, (B,T/n,…); the transpose is the all-gather.
+// Leave stands behind what the devices share. It is g: the sum of the devices' x (B,T,…), whose gradient is the
+// gradient of each. With Sequence it is the reduce-scatter along axis 1, (B,T/n,…); the transpose is the all-gather.
 func (t Group) Leave(x *graph.Node) *graph.Node {
 	switch {
 	case t.Size(x.Graph()) == 1:

@@ -7,10 +7,10 @@ import (
 	"github.com/shardbook/shardbook/lib/collective"
 )
 
-// The two rings are each other's transpose, and GoMLX derives each one's gradient by itself: that of a shift is the shift
-// back, so the gradient of chunks that go around is a partial sum that comes back around, and the other way about. Only
-// the order of chunks needs gradients of its own (chunks, ordered), which write each gradient into place once where GoMLX's
-// would add up n arrays that are mostly zeros.
+// The two rings are each other's transpose, and GoMLX derives each one's gradient by itself: that of a shift is the
+// shift back, so the gradient of chunks that go around is a partial sum that comes back around, and the other way
+// about. Only the order of chunks needs gradients of its own (chunks, ordered), which write each gradient into place
+// once where GoMLX's would add up n arrays that are mostly zeros.
 
 // overlaps reports whether the rings are to be used in a graph.
 func (t Group) overlaps(g *graph.Graph) bool { return t.Overlap && t.sharesTokens(g) }
@@ -35,8 +35,8 @@ func (t Group) ringColumns(x *graph.Node, ws []*graph.Node, product Product) []*
 	return ys
 }
 
-// ringRows is Rows in chunks: the sum for the tokens of rank d starts at rank d+1, goes around, and comes to rank d last.
-// So at step s rank r multiplies the tokens of rank r−1−s while the sum that they belong to is on its way.
+// ringRows is Rows in chunks: the sum for the tokens of rank d starts at rank d+1, goes around, and comes to rank d
+// last. So at step s rank r multiplies the tokens of rank r−1−s while the sum that they belong to is on its way.
 func (t Group) ringRows(x, w *graph.Node, product Product) *graph.Node {
 	n := t.Size(x.Graph())
 	check(x.Shape().Dim(1)%n == 0, "Rows: %d devices do not divide the %d tokens of x %s: choose a number that does",
@@ -53,8 +53,8 @@ func (t Group) ringRows(x, w *graph.Node, product Product) *graph.Node {
 	return sum
 }
 
-// chunks cuts x (B,T,…) along the tokens: the s-th of the n chunks (B,T/n,…) has the tokens of rank r−back−s, where r is
-// this device's. Its transpose is ordered.
+// chunks cuts x (B,T,…) along the tokens: the s-th of the n chunks (B,T/n,…) has the tokens of rank r−back−s, where r
+// is this device's. Its transpose is ordered.
 func (t Group) chunks(x *graph.Node, back int) []*graph.Node {
 	return autodiff.Custom([]*graph.Node{x},
 		func(in []*graph.Node) []*graph.Node { return t.cutTokens(in[0], back) },

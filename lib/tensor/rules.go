@@ -15,12 +15,13 @@ type Rule struct {
 	Cut  Cutter
 }
 
-// Rules say how ranks share a model. Of several that match a name the first counts; what none matches, every rank has whole.
+// Rules say how ranks share a model. Of several that match a name the first counts; what none matches, every rank has
+// whole.
 type Rules []Rule
 
-// Cuts returns what each rank has of each entry of a tree, in the tree's order; nil is an entry that every rank has whole,
-// as with one rank all are. A rule that matches nothing is no error, since models differ in what parameters they have; a
-// pattern that path.Match refuses is one, and so is a cutter's.
+// Cuts returns what each rank has of each entry of a tree, in the tree's order; nil is an entry that every rank has
+// whole, as with one rank all are. A rule that matches nothing is no error, since models differ in what parameters they
+// have; a pattern that path.Match refuses is one, and so is a cutter's.
 func (r Rules) Cuts(tree params.Tree, ranks int) ([]*params.Cut, error) {
 	if ranks < 1 {
 		return nil, fmt.Errorf("tensor: %d ranks: choose at least 1", ranks)
@@ -35,11 +36,11 @@ func (r Rules) Cuts(tree params.Tree, ranks int) ([]*params.Cut, error) {
 	return cuts, nil
 }
 
-// Auto returns how each entry of a run's state lies along a mesh axis of so many ranks for train.NewAuto, whose compiler
-// chooses the communication: a parameter is cut along the axis of its rule, in runs of indices next to each other, and
-// whole where the ranks do not divide the axis or the rule has an error; what an optimizer keeps for it, named below it, is
-// cut by the same rule. The compiler knows whole arrays only, so which rank has which index does not change what is computed:
-// heads need not be together.
+// Auto returns how each entry of a run's state lies along a mesh axis of so many ranks for train.NewAuto, whose
+// compiler chooses the communication: a parameter is cut along the axis of its rule, in runs of indices next to each
+// other, and whole where the ranks do not divide the axis or the rule has an error; what an optimizer keeps for it,
+// named below it, is cut by the same rule. The compiler knows whole arrays only, so which rank has which index does not
+// change what is computed: heads need not be together.
 func (r Rules) Auto(axis string, ranks int) func(i int, s params.Spec) xla.Placement {
 	return func(_ int, s params.Spec) xla.Placement {
 		cut, err := r.cut(s, ranks)

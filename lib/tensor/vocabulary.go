@@ -16,8 +16,8 @@ import (
 // Sequence this device's part of the tokens (B,T/n,C), in the table's type.
 //
 // Each device looks up what is in its rows and has zeros for the rest; the sum over the devices is one all-reduce, or
-// reduce-scatter, and exact (Shoeybi et al., §3). The gradients of a row add up in float32 (float64 for float64). A token
-// outside of the table gives zeros; on one device it reads the nearest row, as GoMLX's Gather does.
+// reduce-scatter, and exact (Shoeybi et al., §3). The gradients of a row add up in float32 (float64 for float64). A
+// token outside of the table gives zeros; on one device it reads the nearest row, as GoMLX's Gather does.
 func (t Group) Embed(table, tokens *graph.Node) *graph.Node {
 	check(table.Rank() == 2 && tokens.Rank() == 2 && tokens.DType().IsInt(),
 		"Embed: a table %s and tokens %s: want (V/n,C) and integers (B,T)", table.Shape(), tokens.Shape())
@@ -27,25 +27,27 @@ func (t Group) Embed(table, tokens *graph.Node) *graph.Node {
 	rows := table.Shape().Dim(0)
 	place := graph.Sub(in64(tokens), t.start(table.Graph(), rows)) // in this device's rows
 	here := within(place, rows)
-	found := graph.Gather(precision.Widen(table), graph.ExpandAxes(graph.Where(here, place, graph.ZerosLike(place)), -1)) // (B,T,C)
+	// (B,T,C)
+	found := graph.Gather(precision.Widen(table), graph.ExpandAxes(graph.Where(here, place, graph.ZerosLike(place)), -1))
 	found = graph.Where(broadcastLeft(here, found), found, graph.ZerosLike(found))
 	return t.Leave(graph.ConvertDType(found, table.DType()))
 }
 
 // CrossEntropy returns −log softmax(logits)[target] for each position, in nats, as targets (B,T) are shaped: in float32
 // for half-precision logits, else in their type, and the same on each device. The logits (B,T,⌈V/n⌉) are shared along
-// their last axis in equal runs; columns that are not of the vocabulary are padding, and left out. The targets are of any
-// integer type; one outside of the vocabulary gives 0, and adds nothing to any gradient.
+// their last axis in equal runs; columns that are not of the vocabulary are padding, and left out. The targets are of
+// any integer type; one outside of the vocabulary gives 0, and adds nothing to any gradient.
 //
-// No device ever has all logits. Three numbers for each position are communicated, in two all-reduces: the largest logit,
-// and then the sum of the exponentials of the logits less that, and the target's logit less that (Shoeybi et al., §3). The
-// backward pass needs no communication.
+// No device ever has all logits. Three numbers for each position are communicated, in two all-reduces: the largest
+// logit, and then the sum of the exponentials of the logits less that, and the target's logit less that (Shoeybi et
+// al., §3). The backward pass needs no communication.
 func (t Group) CrossEntropy(logits, targets *graph.Node, vocab int) *graph.Node {
 	g := logits.Graph()
 	n, columns := t.Size(g), logits.Shape().Dim(-1)
 	check(logits.Rank() > 1 && slices.Equal(logits.Shape().Dimensions[:logits.Rank()-1], targets.Shape().Dimensions),
 		"CrossEntropy: logits have shape %s and targets %s: want (B,T,V/n) and (B,T)", logits.Shape(), targets.Shape())
-	check(columns == (vocab+n-1)/n, "CrossEntropy: %d columns of logits on each of %d devices for a vocabulary of %d: want %d",
+	check(columns == (vocab+n-1)/n, "CrossEntropy: %d columns of logits on each of %d devices for a "+
+		"vocabulary of %d: want %d",
 		columns, n, vocab, (vocab+n-1)/n)
 	logits = precision.Widen(logits)
 	if n == 1 {
@@ -82,7 +84,8 @@ func (t Group) start(g *graph.Graph, each int) *graph.Node {
 // within says which of x are from 0 to size−1.
 func within(x *graph.Node, size int) *graph.Node {
 	g := x.Graph()
-	return graph.LogicalAnd(graph.GreaterOrEqual(x, graph.Const(g, int64(0))), graph.LessThan(x, graph.Const(g, int64(size))))
+	return graph.LogicalAnd(graph.GreaterOrEqual(x, graph.Const(g, int64(0))),
+		graph.LessThan(x, graph.Const(g, int64(size))))
 }
 
 func in64(x *graph.Node) *graph.Node { return graph.ConvertDType(x, dtypes.Int64) }

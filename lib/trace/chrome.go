@@ -41,7 +41,8 @@ func (t Trace) WriteChrome(w io.Writer) error {
 	ranks := map[int]bool{}
 	for _, s := range t.Spans {
 		if s.End < s.Start {
-			return fmt.Errorf("trace: span %q of rank %d, %s ends at %v, before it starts at %v", s.Name, s.Rank, s.Stream, s.End, s.Start)
+			return fmt.Errorf("trace: span %q of rank %d, %s ends at %v, before it starts at %v", s.Name, s.Rank,
+				s.Stream, s.End, s.Start)
 		}
 		ranks[s.Rank] = true
 	}

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// ReadChrome reads what [Trace.WriteChrome] wrote, or what another program did in Chrome's trace event format: an object
-// with the events, or the list of them alone. It takes complete events and counts of processes that have whole numbers,
-// which become ranks; a stream has its thread's name, or else its number. Other events are passed over. Times are
-// rounded to nanoseconds, exactly so up to three weeks.
+// ReadChrome reads what [Trace.WriteChrome] wrote, or what another program did in Chrome's trace event format: an
+// object with the events, or the list of them alone. It takes complete events and counts of processes that have whole
+// numbers, which become ranks; a stream has its thread's name, or else its number. Other events are passed over. Times
+// are rounded to nanoseconds, exactly so up to three weeks.
 //
 // It is an error if the text is not JSON of that form, or if a time or a count is missing or too large.
 func ReadChrome(r io.Reader) (Trace, error) {

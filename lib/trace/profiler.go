@@ -14,8 +14,8 @@ import (
 //	}
 //	err := p.Close()
 //
-// A nil Profiler is one that is off. Step and Close are for one goroutine: of several ranks one calls them, when all are
-// done with the step.
+// A nil Profiler is one that is off. Step and Close are for one goroutine: of several ranks one calls them, when all
+// are done with the step.
 type Profiler struct {
 	schedule Schedule
 	ready    func(Window) error

@@ -3,8 +3,8 @@ package trace
 import "fmt"
 
 // Schedule says which steps of a long run are recorded: it waits, warms up and records, and begins again, as
-// torch.profiler.schedule does. The first steps after a wait are recorded and thrown away, because they pay for the start
-// of recording and for what the run does once.
+// torch.profiler.schedule does. The first steps after a wait are recorded and thrown away, because they pay for the
+// start of recording and for what the run does once.
 type Schedule struct {
 	Wait   int // steps not recorded
 	WarmUp int // steps after them that are recorded and thrown away

@@ -15,8 +15,8 @@ type Row struct {
 	Stream, Name    string
 	Calls           int
 	Total, Min, Max time.Duration // of the spans' lengths; one that ends before it starts counts as 0 long
-	// Share is the part of the time in which the stream did anything, on the row's ranks, that one of these spans ran in.
-	// The rows of a stream whose spans do not overlap add up to 1.
+	// Share is the part of the time in which the stream did anything, on the row's ranks, that one of these spans ran
+	// in. The rows of a stream whose spans do not overlap add up to 1.
 	Share float64
 	Work  // of all calls
 }

@@ -10,8 +10,8 @@ import (
 // Timing says how [Time] times a function.
 type Timing struct {
 	// WarmUp is how many calls come before the timed ones. The first calls pay for what happens once: a program is
-	// compiled, memory is asked for and touched, caches fill, a processor leaves its rest. 0 means 10 calls, after which
-	// that is over for most functions; below 0 means none.
+	// compiled, memory is asked for and touched, caches fill, a processor leaves its rest. 0 means 10 calls, after
+	// which that is over for most functions; below 0 means none.
 	WarmUp int
 	// Calls is how many calls are timed. 0 means 10: one alone does not show how much the times differ. Others on the
 	// machine can only make a call slower, so the least time is closest to what the function takes by itself, and the

@@ -24,9 +24,9 @@ func ByName(s Span) string { return s.Name }
 // Timeline draws a trace over time (ms): a row for each stream of each rank, with a colour of its own for each stream.
 func (t Trace) Timeline(title string) *chart.Chart { return Timelines(title, ByStream, Run{Trace: t}) }
 
-// Timelines draws traces below each other on one time axis (ms), as they are: to see a step of each from its start, give
-// that part by [Trace.Within]. A span has the colour of what kind returns for it. For charts of their own with equal
-// axes there is [chart.Chart.Range].
+// Timelines draws traces below each other on one time axis (ms), as they are: to see a step of each from its start,
+// give that part by [Trace.Within]. A span has the colour of what kind returns for it. For charts of their own with
+// equal axes there is [chart.Chart.Range].
 //
 // Spans of one row and kind that are too short to be seen are drawn as one where they stand close together, since there
 // may be any number of them.
@@ -50,7 +50,8 @@ func Timelines(title string, kind func(Span) string, runs ...Run) *chart.Chart {
 				lane = run.Name + ": " + lane
 			}
 			for _, s := range joinShort(stream, kind, (to-from)/1000) {
-				bars = append(bars, chart.Span{Lane: lane, Label: s.Name, Kind: cmp.Or(kind(s), "-"), Start: ms(s.Start), End: ms(s.End)})
+				bars = append(bars, chart.Span{Lane: lane, Label: s.Name, Kind: cmp.Or(kind(s), "-"),
+					Start: ms(s.Start), End: ms(s.End)})
 			}
 		}
 	}

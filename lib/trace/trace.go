@@ -9,8 +9,8 @@
 //	end()
 //
 // What was recorded is a [Trace], plain data: [Busy] and [Overlap] measure it, [Trace.Table] adds it up,
-// [Trace.Timeline] and [Trace.Counts] draw it, and [Trace.WriteChrome] writes it for Perfetto. A [Profiler] records only
-// some steps of a long run, [Time] times one function, and a [Roof] says how fast an operation could have been.
+// [Trace.Timeline] and [Trace.Counts] draw it, and [Trace.WriteChrome] writes it for Perfetto. A [Profiler] records
+// only some steps of a long run, [Time] times one function, and a [Roof] says how fast an operation could have been.
 package trace
 
 import (
@@ -58,7 +58,8 @@ type Trace struct {
 
 func sortSpans(spans []Span) {
 	slices.SortStableFunc(spans, func(a, b Span) int {
-		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End))
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Start, b.Start),
+			cmp.Compare(a.End, b.End))
 	})
 }
 

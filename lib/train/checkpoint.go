@@ -52,27 +52,29 @@ func (r Recipe) Keeps(c *checkpoint.Checkpoint) error {
 	tree := r.State()
 	for _, s := range c.Tree() {
 		if tree.Index(s.Name) < 0 {
-			return fmt.Errorf("train: %s has %q, which the run does not keep: give the model and the optimizer that it was saved with",
+			return fmt.Errorf("train: %s has %q, which the run does not keep: give the model and the optimizer "+
+				"that it was saved with",
 				c.Path, s.Name)
 		}
 	}
 	return nil
 }
 
-// CheckFinite returns an error if an entry of the state after a step, or a part of it, has values that are not finite: the
-// run has diverged, and should not be saved.
+// CheckFinite returns an error if an entry of the state after a step, or a part of it, has values that are not finite:
+// the run has diverged, and should not be saved.
 func CheckFinite(name string, value *tensors.Tensor, step int) error {
 	finite, err := allFinite(value)
 	if err == nil && !finite {
-		err = fmt.Errorf("train: %s has values that are not finite after step %d: the run has diverged, and is not saved", name, step)
+		err = fmt.Errorf("train: %s has values that are not finite after step %d: the run has "+
+			"diverged, and is not saved", name, step)
 	}
 	return err
 }
 
 // Load puts a checkpoint's state in the place of the run's: the next step is what it would have been in the run that
 // was saved, bit for bit. A checkpoint that [Recipe.Read] refuses is an error; the run then stands where it stood.
-// Settings that are not part of the state, such as the learning rate, are the recipe's: to go on as before is to give the
-// same recipe.
+// Settings that are not part of the state, such as the learning rate, are the recipe's: to go on as before is to give
+// the same recipe.
 func (r *Run) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	values, err := r.recipe.Read(ctx, c)
 	if err != nil {
@@ -98,7 +100,8 @@ func (r Recipe) Read(ctx context.Context, c *checkpoint.Checkpoint) ([]*tensors.
 	}
 	at := tree.Index(stepsName)
 	if steps := tensors.ToScalar[int32](values[at]); int(steps) != c.Step {
-		return nil, fmt.Errorf("train: %s is of step %d and its state of step %d: it was not saved by a run", c.Path, c.Step, steps)
+		return nil, fmt.Errorf("train: %s is of step %d and its state of step %d: it was not saved by a run", c.Path,
+			c.Step, steps)
 	}
 	return values, nil
 }

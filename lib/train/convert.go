@@ -11,7 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Convert returns a float32 tensor, of the host, in a half type, rounded to nearest even, and any other tensor as it is.
+// Convert returns a float32 tensor, of the host, in a half type, rounded to nearest even, and any other tensor as it
+// is.
 func Convert(t *tensors.Tensor, to dtypes.DType) (*tensors.Tensor, error) {
 	if t.DType() != dtypes.Float32 || to == dtypes.Float32 {
 		return t, nil

@@ -1,8 +1,8 @@
 // Package train makes a training step of a model, an optimizer and a precision, and runs it on devices.
 //
 // A [Recipe] says what a step does; it is plain data. [New] compiles it for a mesh to one program that takes the whole
-// state of the run, parameters, optimizer states, loss scale and counters, and a batch, and returns the new state in the
-// memory of the old. A [Run] holds that state on the devices, repeats the step, and saves and loads the state.
+// state of the run, parameters, optimizer states, loss scale and counters, and a batch, and returns the new state in
+// the memory of the old. A [Run] holds that state on the devices, repeats the step, and saves and loads the state.
 //
 // On a mesh of one device that is ordinary training. Techniques that use several devices say how by [Recipe.Replicas]
 // or make a step of their own from the same parts.
@@ -119,7 +119,8 @@ func (r Recipe) Validate() error {
 		return err
 	}
 	if r.Clip != 0 && !(r.Clip >= 0x1p-126 && r.Clip < math.Inf(1)) {
-		return fmt.Errorf("train: Recipe.Clip is %g: set it to the largest norm of the gradients, at least 2⁻¹²⁶, or to 0 for none", r.Clip)
+		return fmt.Errorf("train: Recipe.Clip is %g: set it to the largest norm of the gradients, at least "+
+			"2⁻¹²⁶, or to 0 for none", r.Clip)
 	}
 	var products precision.Matmul
 	if m, ok := r.Model.(Multiplier); ok {
@@ -196,8 +197,8 @@ func cut[T any](p parts, values []T) (weights, optimizer, scaling, counters []T)
 	return next(p.params), next(p.optimizer), next(p.scaling), next(p.counters)
 }
 
-// Tail cuts the states of the loss scaling and the counters off the end of a state in the order of [Recipe.State], or of a part of
-// one that ends with them. The values may be anything that there is one of for each entry.
+// Tail cuts the states of the loss scaling and the counters off the end of a state in the order of [Recipe.State], or
+// of a part of one that ends with them. The values may be anything that there is one of for each entry.
 func Tail[T any](r Recipe, state []T) (before, scaling, counters []T) {
 	end := len(state) - len(counterSpecs)
 	begin := end - len(r.Policy().Scaling.States())

@@ -17,9 +17,8 @@ import (
 // Axis is the mesh axis that batches are split over.
 const Axis = "data"
 
-// Run is a run of a recipe on the devices of a mesh: its state lies there, the same on each but for what the model is cut
-// into ([Shared]), and each step replaces it.
-// It is not safe for use by several goroutines at once.
+// Run is a run of a recipe on the devices of a mesh: its state lies there, the same on each but for what the model is
+// cut into ([Shared]), and each step replaces it. It is not safe for use by several goroutines at once.
 type Run struct {
 	recipe Recipe
 	mesh   *xla.Mesh
@@ -35,8 +34,8 @@ type Run struct {
 // Metrics is what a step reports.
 type Metrics struct {
 	Loss float64 // mean over the batch before the update, in nats
-	// GradNorm is the norm of all gradients together, before clipping; not finite where they are not. 0 where Recipe.Clip
-	// is not set.
+	// GradNorm is the norm of all gradients together, before clipping; not finite where they are not. 0 where
+	// Recipe.Clip is not set.
 	GradNorm float64
 	// Skipped is true if a gradient was not finite, so that the update was left out: see
 	// precision.Scaling. All else stays as it was but the loss scale and the count of batches.
@@ -45,8 +44,8 @@ type Metrics struct {
 }
 
 // New starts a run: parameters at the model's initial values and everything else at the recipe's, on every device of a
-// mesh. Its first axis is named "data", and there is no other but those of a [Shared] model. Several devices that have different
-// rows or tokens need [Recipe.Replicas].
+// mesh. Its first axis is named "data", and there is no other but those of a [Shared] model. Several devices that have
+// different rows or tokens need [Recipe.Replicas].
 func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
 	if err := errors.Join(given(mesh), r.Validate()); err != nil {
 		return nil, err
@@ -59,8 +58,9 @@ func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
 }
 
 // NewAuto is New with a step that is written for one device: the compiler cuts it, since the batch is split over the
-// devices of the first axis by rows, and puts the collectives in (AutoSharding). The mesh may have further axes. lie says how
-// each entry of [Recipe.State] lies on the mesh, of which the first are the parameters; nil is that all devices have all of it.
+// devices of the first axis by rows, and puts the collectives in (AutoSharding). The mesh may have further axes. lie
+// says how each entry of [Recipe.State] lies on the mesh, of which the first are the parameters; nil is that all
+// devices have all of it.
 func NewAuto(mesh *xla.Mesh, r Recipe, lie func(i int, s params.Spec) xla.Placement) (*Run, error) {
 	if r.Replicas != nil {
 		return nil, errors.New("train: Recipe.Replicas is set, and the compiler itself shares the step: leave it nil")
@@ -111,7 +111,8 @@ func start(mesh *xla.Mesh, l layout, compile compiler, lie func(i int, s params.
 	for i := range all {
 		all[i] = i
 	}
-	run.step, err = compile(mesh, l.graph, xla.In(in...).Gives(append(slices.Clone(run.on), xla.Replicated())...).Donates(all...))
+	run.step, err = compile(mesh, l.graph, xla.In(in...).Gives(append(slices.Clone(run.on),
+		xla.Replicated())...).Donates(all...))
 	if err != nil {
 		return nil, errors.Join(err, finalize(run.state))
 	}
@@ -184,8 +185,8 @@ func (r *Run) Memory() (xla.Memory, error) { return r.step.Memory() }
 // Collectives is what the compiled step has of operations between devices. It returns an error before the first step.
 func (r *Run) Collectives() (xla.Report, error) { return r.step.Collectives() }
 
-// BytesPerDevice is the memory that the state takes on each device, in bytes: that of the "parameters", in the type that
-// they are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.
+// BytesPerDevice is the memory that the state takes on each device, in bytes: that of the "parameters", in the type
+// that they are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.
 func (r *Run) BytesPerDevice() map[string]int64 {
 	bytes := func(values []*dtensor.Tensor) (sum int64) {
 		for _, v := range values {
@@ -197,13 +198,14 @@ func (r *Run) BytesPerDevice() map[string]int64 {
 	return map[string]int64{"parameters": bytes(weights), "optimizer": bytes(optimizer)}
 }
 
-// Params returns copies of the parameters as one device holds them, or whole where they are cut, in the order of the model's
-// tree and in the type that the precision keeps them in.
+// Params returns copies of the parameters as one device holds them, or whole where they are cut, in the order of the
+// model's tree and in the type that the precision keeps them in.
 func (r *Run) Params(device int) ([]*tensors.Tensor, error) {
 	return r.whole(device, r.state[:len(r.parts.params)])
 }
 
-// State returns copies of the whole state as one device holds it, or whole where it is cut, in the order of [Recipe.State].
+// State returns copies of the whole state as one device holds it, or whole where it is cut, in the order of
+// [Recipe.State].
 func (r *Run) State(device int) ([]*tensors.Tensor, error) { return r.whole(device, r.state) }
 
 func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
@@ -254,7 +256,8 @@ type Probe struct {
 // Each device gets all of every input and computes the same. The run is not changed.
 func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*Probe, error) {
 	if r.layout.shares.Axis != "" || len(r.layout.shares.Tokens) > 0 {
-		return nil, errors.New("train: a probe of a model that devices share: take its Params, and ask the model of one device")
+		return nil, errors.New("train: a probe of a model that devices share: take its Params, and ask the " +
+			"model of one device")
 	}
 	var compile compiler = xla.Compile
 	if r.cut {

@@ -14,13 +14,13 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Shared is a model that the devices of a mesh compute together. Its Params and Init are the whole model's. Its loss is built
-// from what one device has of the parameters, and from its rows of the batch; the mean of that over the devices along [Axis]
-// and along params.Shares.Tokens is the loss, and so it is with the gradients.
+// Shared is a model that the devices of a mesh compute together. Its Params and Init are the whole model's. Its loss is
+// built from what one device has of the parameters, and from its rows of the batch; the mean of that over the devices
+// along [Axis] and along params.Shares.Tokens is the loss, and so it is with the gradients.
 type Shared interface {
 	Model
-	// Shares says what each device of a mesh has, whose axes have these sizes. Besides [Axis], the mesh has the axes that are
-	// named in it. A model that does not fit the sizes is an error, and so is a mesh that lacks an axis.
+	// Shares says what each device of a mesh has, whose axes have these sizes. Besides [Axis], the mesh has the axes
+	// that are named in it. A model that does not fit the sizes is an error, and so is a mesh that lacks an axis.
 	Shares(size func(axis string) (int, error)) (params.Shares, error)
 }
 
@@ -55,7 +55,8 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 	}
 	p := r.parts()
 	if len(l.shares.Cuts) != len(p.params) {
-		return l, fmt.Errorf("train: a model of %d parameters shares %d: give a cut for each, nil for a whole one", len(p.params), len(l.shares.Cuts))
+		return l, fmt.Errorf("train: a model of %d parameters shares %d: give a cut for each, nil for a whole one",
+			len(p.params), len(l.shares.Cuts))
 	}
 	l.local = slices.Clone(l.local)
 	for i, s := range p.params {
@@ -84,7 +85,8 @@ func (l layout) fits(mesh *xla.Mesh) error {
 	if l.shares.Axis != "" {
 		want = append(want, l.shares.Axis)
 	}
-	if len(names) != len(want) || names[0] != Axis || slices.ContainsFunc(want, func(axis string) bool { return !slices.Contains(names, axis) }) {
+	if len(names) != len(want) || names[0] != Axis || slices.ContainsFunc(want,
+		func(axis string) bool { return !slices.Contains(names, axis) }) {
 		return fmt.Errorf("train: the mesh has axes %q, want %q, the first one first", names, want)
 	}
 	for _, axis := range append([]string{Axis}, l.shares.Tokens...) {
@@ -99,7 +101,8 @@ func (l layout) fits(mesh *xla.Mesh) error {
 func (l layout) joins() error {
 	for i, s := range l.recipe.parts().params {
 		if !optim.Joins(l.recipe.Optimizer(), s, optim.CutOf(l.shares.Cuts[i])) {
-			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another optimizer, "+
+			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with "+
+				"it: choose another optimizer, "+
 				"or do not share parameters", s)
 		}
 	}
@@ -133,8 +136,8 @@ func (l layout) share(g *graph.Graph) Share {
 	return l.recipe.CutShare(g, l.shares.Axis, l.shares.Cuts)
 }
 
-// CutShare is the share of a device that has a part of each parameter, as cuts say for the devices along a mesh axis; nil is one that
-// each has whole. It builds a graph.
+// CutShare is the share of a device that has a part of each parameter, as cuts say for the devices along a mesh axis;
+// nil is one that each has whole. It builds a graph.
 func (r Recipe) CutShare(g *graph.Graph, axis string, cuts []*params.Cut) Share {
 	s := Share{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, axis) }}
 	own := func(table any) *graph.Node { // the device's row of a table

@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Graph is one step as each device sees it. Its inputs are the state, as [Recipe.State] lists it, and this device's rows
-// of the inputs and the targets; its outputs those of [Recipe.Update]. It panics if the inputs do not fit.
+// Graph is one step as each device sees it. Its inputs are the state, as [Recipe.State] lists it, and this device's
+// rows of the inputs and the targets; its outputs those of [Recipe.Update]. It panics if the inputs do not fit.
 func (r Recipe) Graph(in []*graph.Node) []*graph.Node {
 	return r.graph(in, r.Model.Params(), func(*graph.Graph) Share { return Share{} })
 }
@@ -30,19 +30,21 @@ func (r Recipe) graph(in []*graph.Node, tree params.Tree, share func(*graph.Grap
 // Key returns the key of a step's noise, a uint32 scalar, from the number of steps before it, an integer scalar.
 func (r Recipe) Key(before *graph.Node) *graph.Node { return noise.Key(r.Seed, graph.OnePlus(before)) }
 
-// Update is the part of a step that follows the gradients. It takes the state, as [Recipe.State] lists it, the mean loss
-// over the batch, a float32 scalar, and the gradients of the scaled loss, means over the batch, too, in the order of the
-// parameters and of any floating-point types. It returns the new state, and a vector of four: the loss, the norm of the
-// gradients (0 where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics if the
-// inputs do not fit.
+// Update is the part of a step that follows the gradients. It takes the state, as [Recipe.State] lists it, the mean
+// loss over the batch, a float32 scalar, and the gradients of the scaled loss, means over the batch, too, in the order
+// of the parameters and of any floating-point types. It returns the new state, and a vector of four: the loss, the norm
+// of the gradients (0 where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics
+// if the inputs do not fit.
 func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	return r.UpdateShards(nil, state, loss, grads)
 }
 
 // UpdateShards is [Recipe.Update] for a rank that has one flat part of each parameter, and of its gradient, padded with
 // zeros: the state then has the parts in place of the parameters, and the optimizer's states of these, as
-// optim.StatesOfParts lists them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
-func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+// optim.StatesOfParts lists them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are
+// the whole.
+func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *graph.Node,
+	grads []*graph.Node) []*graph.Node {
 	return r.updated(r.FlatShare(shards), state, loss, grads)
 }
 
@@ -57,15 +59,17 @@ func (r Recipe) FlatShare(shards []optim.Flat) (share Share) {
 	return share
 }
 
-// Share says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its parameters,
-// each whole, or parts of them ([Recipe.FlatShare], [Recipe.CutShare]).
+// Share says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its
+// parameters, each whole, or parts of them ([Recipe.FlatShare], [Recipe.CutShare]).
 type Share struct {
-	// Places are those of the share's parameters in the larger model's list: they choose the noise of stochastic rounding.
+	// Places are those of the share's parameters in the larger model's list: they choose the noise of stochastic
+	// rounding.
 	Places []int
-	// Counted says, for each of the share's parameters, whether it counts here in what is said of all gradients: of those that
-	// several ranks have, it is one rank's.
+	// Counted says, for each of the share's parameters, whether it counts here in what is said of all gradients: of
+	// those that several ranks have, it is one rank's.
 	Counted []bool
-	// Sum adds up the ranks' x, as an all-reduce does. Only clipping and loss scaling need it, and not where All is set.
+	// Sum adds up the ranks' x, as an all-reduce does. Only clipping and loss scaling need it, and not where All is
+	// set.
 	Sum func(x *graph.Node) *graph.Node
 	// All is what is known of the gradients of all ranks, or nil.
 	All *Known
@@ -80,11 +84,12 @@ type Known struct {
 	Norm   *graph.Node // theirs, unscaled, as optim.GlobalNorm's
 }
 
-// UpdateShare is [Recipe.Update] for a rank that has a share of the model: norms are those of all gradients, and an update is
-// made by all ranks or none. It panics if the share does not fit the recipe's model.
+// UpdateShare is [Recipe.Update] for a rank that has a share of the model: norms are those of all gradients, and an
+// update is made by all ranks or none. It panics if the share does not fit the recipe's model.
 func (r Recipe) UpdateShare(s Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	if len(s.Places) != len(grads) || len(s.Counted) != len(grads) || s.Sum == nil && s.All == nil {
-		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: give one of each for each, and Sum or All",
+		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: give one of "+
+			"each for each, and Sum or All",
 			len(s.Places), len(s.Counted), len(grads)))
 	}
 	return r.updated(s, state, loss, grads)
@@ -170,7 +175,8 @@ func (s Share) everywhere(is *graph.Node) *graph.Node {
 
 // gradients returns the mean loss over the batch, in float32, and the gradients of the scaled loss. The model computes
 // in the policy's type, in which the tree lists its parameters, and the gradients come in it.
-func (r Recipe) gradients(tree params.Tree, weights, scaling []*graph.Node, inputs, targets, key *graph.Node) (*graph.Node, []*graph.Node) {
+func (r Recipe) gradients(tree params.Tree, weights, scaling []*graph.Node,
+	inputs, targets, key *graph.Node) (*graph.Node, []*graph.Node) {
 	policy := r.Policy()
 	cast := precision.Cast(weights, policy.Compute)
 	loss := graph.ConvertDType(r.loss(tree.Nodes(cast), inputs, targets, key), policy.Output)
@@ -199,7 +205,8 @@ func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.No
 }
 
 // update applies the rule. Parameters of a half type that are rounded stochastically are handed to it in float32.
-func (r Recipe) update(share Share, weights, grads, states []*graph.Node, number, key *graph.Node) (newWeights, newStates []*graph.Node) {
+func (r Recipe) update(share Share, weights, grads, states []*graph.Node,
+	number, key *graph.Node) (newWeights, newStates []*graph.Node) {
 	policy, tree, parts := r.Policy(), r.parts().params, share.parts
 	if parts == nil {
 		parts = make([]optim.Part, len(tree))
@@ -207,13 +214,15 @@ func (r Recipe) update(share Share, weights, grads, states []*graph.Node, number
 	if !policy.StochasticUpdate {
 		return optim.ApplyToParts(r.Optimizer(), tree, parts, weights, grads, states, number)
 	}
-	newWeights, newStates = optim.ApplyToParts(r.Optimizer(), tree.As(dtypes.Float32), parts, precision.Cast(weights, dtypes.Float32), grads, states, number)
+	newWeights, newStates = optim.ApplyToParts(r.Optimizer(), tree.As(dtypes.Float32), parts,
+		precision.Cast(weights, dtypes.Float32), grads, states, number)
 	for i, w := range newWeights {
 		site := i
 		if share.Places != nil {
 			site = share.Places[i]
 		}
-		newWeights[i] = precision.CastStochastic(w, policy.Params, noise.BitsAt(key, updateSite+uint32(site), share.place(i, w)...))
+		newWeights[i] = precision.CastStochastic(w, policy.Params,
+			noise.BitsAt(key, updateSite+uint32(site), share.place(i, w)...))
 	}
 	return newWeights, newStates
 }

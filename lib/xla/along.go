@@ -7,8 +7,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// CollectivesAlong is [Program.Collectives] by the mesh axes that operations go along: "data", or "data,tensor" for what is between
-// all devices that differ in these. What is between devices of no difference, a group of one, is not listed.
+// CollectivesAlong is [Program.Collectives] by the mesh axes that operations go along: "data", or "data,tensor" for
+// what is between all devices that differ in these. What is between devices of no difference, a group of one, is not
+// listed.
 func (p *Program) CollectivesAlong() (map[string]Report, error) {
 	return latest(&p.compiled, func(e *executable) (map[string]Report, error) {
 		m, err := e.optimized()
@@ -66,8 +67,8 @@ func (m message) between() (devices []int64) {
 	return groups[0].numbers("replica_ids")
 }
 
-// firstOfIota is the first group of a list that is written as the numbers from 0 on, given dimensions, transposed, and dealt out in
-// their order.
+// firstOfIota is the first group of a list that is written as the numbers from 0 on, given dimensions, transposed, and
+// dealt out in their order.
 func (m message) firstOfIota() (devices []int64) {
 	dims, order := m.numbers("iota_reshape_dims"), m.numbers("iota_transpose_perm")
 	if len(order) == 0 {

@@ -52,7 +52,8 @@ func Constrain(x *graph.Node, p Placement) *graph.Node {
 		panic(fmt.Errorf("Constrain needs a mesh: compile the graph function with xla.CompileAuto"))
 	}
 	if g.DistributedStrategy() != distributed.AutoSharding {
-		panic(fmt.Errorf("Constrain is for graph functions compiled with xla.CompileAuto: with xla.Compile each device has its own values, and collectives move them"))
+		panic(fmt.Errorf("Constrain is for graph functions compiled with xla.CompileAuto: with xla.Compile each " +
+			"device has its own values, and collectives move them"))
 	}
 	if p.lastAxis() >= x.Rank() {
 		panic(fmt.Errorf("placement %v splits axis %d of %v", p, p.lastAxis(), x.Shape()))
@@ -99,8 +100,8 @@ func (n *numbered) of(name string) (Placement, bool) {
 	return named(n.all, constrained, name)
 }
 
-// named returns the one of all whose number a function's name has: the prefix, the number, and then perhaps "_" and what makes
-// the name unique.
+// named returns the one of all whose number a function's name has: the prefix, the number, and then perhaps "_" and
+// what makes the name unique.
 func named[T any](all []T, prefix, name string) (one T, ok bool) {
 	after, ours := strings.CutPrefix(name, prefix)
 	digits, _, _ := strings.Cut(after, "_")

@@ -87,13 +87,14 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
 	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is yes
-	b := &Backend{Backend: inner, plugin: found, client: clientHandle(inner), ledger: newLedger(inner.NumDevices()), info: Info{
-		Devices:  inner.NumDevices(),
-		Platform: found.Platform,
-		Plugin:   found.Path,
-		Source:   found.Source,
-		API:      api.String(),
-	}}
+	b := &Backend{Backend: inner, plugin: found, client: clientHandle(inner), ledger: newLedger(inner.NumDevices()),
+		info: Info{
+			Devices:  inner.NumDevices(),
+			Platform: found.Platform,
+			Plugin:   found.Path,
+			Source:   found.Source,
+			API:      api.String(),
+		}}
 	replaceTable(inner, func(table unsafe.Pointer) unsafe.Pointer { return plugin.CompileThrough(table, b.client) })
 	if c.devices != 0 && b.info.Devices != c.devices {
 		b.Close()
@@ -101,15 +102,17 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	}
 	if err := b.check(c); err != nil {
 		b.Close()
-		return nil, fmt.Errorf("plugin %q is refused (with XLA_FLAGS=%q): %w; unset XLA_FLAGS, or set %s to another plugin", found.Path, os.Getenv("XLA_FLAGS"), err, plugin.Env)
+		return nil, fmt.Errorf("plugin %q is refused (with XLA_FLAGS=%q): %w; unset XLA_FLAGS, or set "+
+			"%s to another plugin", found.Path, os.Getenv("XLA_FLAGS"), err, plugin.Env)
 	}
 	plugin.KeepExecutables(b.client, b.executables(c)) // not before: canaries are compiled each time
 	b.ledger = newLedger(b.info.Devices)               // the canaries' buffers are garbage now, not the user's
 	return b, nil
 }
 
-// tameGoXLA keeps go-xla from downloading plugins behind our back, and from a warning about NVIDIA's libraries, which it looks for in
-// another folder than the one that pip puts them in and the plugin finds. Both hold for the whole process.
+// tameGoXLA keeps go-xla from downloading plugins behind our back, and from a warning about NVIDIA's libraries, which
+// it looks for in another folder than the one that pip puts them in and the plugin finds. Both hold for the whole
+// process.
 var tameGoXLA = sync.OnceFunc(func() {
 	goxla.EnableAutoInstall(false)
 	os.Setenv("GOPJRT_CUDA_CHECKS", "0")
@@ -135,7 +138,8 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 		return c.clientOptions(ctx, p)
 	}
 	if c.devices > gpus {
-		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, or for the CPU (%s=cpu)", ErrTooFew, c.devices, gpus, plugin.Env)
+		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, or "+
+			"for the CPU (%s=cpu)", ErrTooFew, c.devices, gpus, plugin.Env)
 	}
 	if c.devices == 0 {
 		return nil, nil
@@ -150,8 +154,8 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 // Info says what the backend runs on.
 func (b *Backend) Info() Info { return b.info }
 
-// Close frees the devices, once nothing is compiled for them any more. Tensors that still lie on them become invalid. It may
-// be called more than once.
+// Close frees the devices, once nothing is compiled for them any more. Tensors that still lie on them become invalid.
+// It may be called more than once.
 func (b *Backend) Close() {
 	b.building.Lock()
 	defer b.building.Unlock()

@@ -55,7 +55,8 @@ func (b *buffer) Finalize() error {
 func (b *Backend) inner(of compute.Buffer) (compute.Buffer, error) {
 	owned, ok := of.(*buffer)
 	if !ok || owned.backend != b {
-		return nil, fmt.Errorf("buffer of type %T was not made by this backend: make it with the backend that runs the program", of)
+		return nil, fmt.Errorf("buffer of type %T was not made by this backend: make it with the backend "+
+			"that runs the program", of)
 	}
 	return owned.Buffer, nil
 }

@@ -39,10 +39,9 @@ const canarySide = 64
 var canaryTypes = []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16}
 
 // runCanaries checks products in the types, and operations between all devices: of
-// those only the all-reduce with a single type. It returns every result, and an error that names the first that was wrong. A
-// plugin is not trusted because it loads: XLA:CPU has returned garbage, without a
-// word, for a product with a constant that is then summed. A test may spoil what the
-// device gave.
+// those only the all-reduce with a single type. It returns every result, and an error that names the first that was
+// wrong. A plugin is not trusted because it loads: XLA:CPU has returned garbage, without a word, for a product with a
+// constant that is then summed. A test may spoil what the device gave.
 func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got []float64)) ([]Canary, error) {
 	products, err := productCanaries(b, types)
 	if err != nil {

@@ -130,7 +130,8 @@ func (c Collective) clone() Collective {
 
 // AllReduce writes an operation between devices; GoMLX calls it. Operands of GoMLX's
 // own all-reduce come in groups of one type, ours all together.
-func (f *function) AllReduce(operands []compute.Value, reduction compute.ReduceOpType, groups [][]int) ([]compute.Value, error) {
+func (f *function) AllReduce(operands []compute.Value, reduction compute.ReduceOpType,
+	groups [][]int) ([]compute.Value, error) {
 	local := f.here(operands...)
 	c, ours := known.collective(reduction)
 	if !ours {
@@ -158,8 +159,8 @@ func (f *function) collective(c Collective, operands []compute.Value, groups [][
 	return []compute.Value{newValue(operands[0], result)}, nil
 }
 
-// moves reports whether the operation computes nothing. Half types then go as whole numbers: XLA on CPUs has them travel as
-// float32, in twice the bytes.
+// moves reports whether the operation computes nothing. Half types then go as whole numbers: XLA on CPUs has them
+// travel as float32, in twice the bytes.
 func (c Collective) moves() bool { return c.Kind != AllReduce && c.Kind != ReduceScatter }
 
 // allReduce writes one operation for each type among the operands, in the order of

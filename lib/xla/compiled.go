@@ -44,8 +44,9 @@ var number = regexp.MustCompile(`/\d+(#\d+)?$`)
 // withoutNumber is the name that a program has in every process.
 func withoutNumber(name string) string { return number.ReplaceAllString(name, "") }
 
-// build compiles the program for these inputs unless it has been. The backend is not closed meanwhile: GoMLX would panic, and
-// whoever waits for the same program would wait for ever (docs/upstream.md, "a panic while a program is compiled").
+// build compiles the program for these inputs unless it has been. The backend is not closed meanwhile: GoMLX would
+// panic, and whoever waits for the same program would wait for ever (docs/upstream.md, "a panic while a program is
+// compiled").
 func (c *compiled) build(inputs ...shapes.Shape) (*graph.Graph, error) {
 	c.backend.building.RLock()
 	defer c.backend.building.RUnlock()

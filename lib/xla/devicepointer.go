@@ -9,8 +9,8 @@ import (
 )
 
 // DevicePointer returns the address of a shard's memory on its device, for functions that CUDA or C runs there
-// (lib/native): on a CPU that of View's first element, on a GPU one that the host may not read. It is valid until the shard
-// is finalized, donated or garbage: keep the shard alive while the address is in use.
+// (lib/native): on a CPU that of View's first element, on a GPU one that the host may not read. It is valid until the
+// shard is finalized, donated or garbage: keep the shard alive while the address is in use.
 //
 // It returns an error if the shard is not on a device of this package's, or if the plugin gives no addresses.
 func DevicePointer(shard *tensors.Tensor) (unsafe.Pointer, error) {

@@ -53,7 +53,8 @@ func (p *Program) checkShards(placed []*dtensor.Tensor) error {
 				}
 			}
 			if j, again := first[shard]; again && (p.donates(i) || p.donates(j)) {
-				return fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may overwrite: give a copy", j, i)
+				return fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may "+
+					"overwrite: give a copy", j, i)
 			}
 			first[shard] = i
 		}

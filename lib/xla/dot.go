@@ -7,11 +7,13 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// DotGeneral multiplies. On CPUs, x·wᵀ with few rows takes XLA several times as long as w·xᵀ does (docs/upstream.md, "products of few
-// rows"): it is written as that, transposed. The gradient of a linear layer's input is such a product.
-func (f *function) DotGeneral(lhs compute.Value, lhsContracted, lhsBatch []int, rhs compute.Value, rhsContracted, rhsBatch []int,
+// DotGeneral multiplies. On CPUs, x·wᵀ with few rows takes XLA several times as long as w·xᵀ does (docs/upstream.md,
+// "products of few rows"): it is written as that, transposed. The gradient of a linear layer's input is such a product.
+func (f *function) DotGeneral(lhs compute.Value, lhsContracted, lhsBatch []int, rhs compute.Value,
+	rhsContracted, rhsBatch []int,
 	config compute.DotGeneralConfig) (compute.Value, error) {
-	if f.parent != nil || f.builder.backend.info.Platform != plugin.CPU || !fewRows(lhs, lhsContracted, lhsBatch, rhs, rhsContracted) {
+	if f.parent != nil || f.builder.backend.info.Platform != plugin.CPU ||
+		!fewRows(lhs, lhsContracted, lhsBatch, rhs, rhsContracted) {
 		return f.Function.DotGeneral(lhs, lhsContracted, lhsBatch, rhs, rhsContracted, rhsBatch, config)
 	}
 	swapped, err := f.Function.DotGeneral(rhs, rhsContracted, rhsBatch, lhs, lhsContracted, lhsBatch, config)
@@ -30,8 +32,8 @@ func (f *function) DotGeneral(lhs compute.Value, lhsContracted, lhsBatch []int, 
 	return f.Function.Transpose(behind[0], append(axes, 0)...)
 }
 
-// fewRows says whether a product is x·wᵀ with w a large matrix and x of so few rows that the other form is faster. The bounds were
-// measured, with matrices from 256×256 to 4096×1024 and 8 to 1024 rows.
+// fewRows says whether a product is x·wᵀ with w a large matrix and x of so few rows that the other form is faster. The
+// bounds were measured, with matrices from 256×256 to 4096×1024 and 8 to 1024 rows.
 func fewRows(x compute.Value, xContracted, xBatch []int, w compute.Value, wContracted []int) bool {
 	const large, share = 512 * 512, 4
 	a, b := hloValue(x).Shape(), hloValue(w).Shape()

@@ -13,7 +13,8 @@ type executable struct {
 }
 
 // Execute runs the program; GoMLX calls it. inputs and donate are device-major.
-func (e *executable) Execute(inputs []compute.Buffer, donate []bool, device compute.DeviceNum) ([]compute.Buffer, error) {
+func (e *executable) Execute(inputs []compute.Buffer, donate []bool,
+	device compute.DeviceNum) ([]compute.Buffer, error) {
 	inner := make([]compute.Buffer, len(inputs))
 	for i, input := range inputs {
 		var err error

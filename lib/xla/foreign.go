@@ -42,15 +42,17 @@ func NewKernel(name string, handler unsafe.Pointer) *Kernel {
 // Call adds a call of the kernel to the operands' graph, and returns its results, of the given shapes; at least two:
 // GoMLX loses a call with one result under Checkpoint. Operands and results lie in row-major order.
 //
-// XLA takes it for a function of its operands alone, and may call it once for equal ones. An error that it returns is one of
-// the program's; on one device of several whose program has collectives behind the call, it ends the process.
+// XLA takes it for a function of its operands alone, and may call it once for equal ones. An error that it returns is
+// one of the program's; on one device of several whose program has collectives behind the call, it ends the process.
 //
-// Where XLA cannot call it, it returns what otherwise makes of the operands, which must be the same: on other devices than
-// CPUs, on other backends, with a plugin that has no such interface, and with CompileAuto, whose compiler could not cut
-// the call in pieces. Like what GoMLX calls a function, it has no gradient.
-func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape, otherwise func(operands []*graph.Node) []*graph.Node) []*graph.Node {
+// Where XLA cannot call it, it returns what otherwise makes of the operands, which must be the same: on other devices
+// than CPUs, on other backends, with a plugin that has no such interface, and with CompileAuto, whose compiler could
+// not cut the call in pieces. Like what GoMLX calls a function, it has no gradient.
+func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
+	otherwise func(operands []*graph.Node) []*graph.Node) []*graph.Node {
 	if len(operands) == 0 || len(results) < 2 {
-		panic(fmt.Errorf("kernel %q has %d operands and %d results: give it one operand and two results, or more", k.name, len(operands), len(results)))
+		panic(fmt.Errorf("kernel %q has %d operands and %d results: give it one operand and two results, or more",
+			k.name, len(operands), len(results)))
 	}
 	g := operands[0].Graph()
 	if b, ours := g.Backend().(*Backend); !ours || g.DistributedStrategy() == distributed.AutoSharding || !k.knownTo(b) {
@@ -73,8 +75,8 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape, otherwise 
 	return f.Call(operands...)
 }
 
-// calling begins the names of the functions that stand for kernels. The kernel's number follows, and then perhaps "_" and
-// what makes the name unique.
+// calling begins the names of the functions that stand for kernels. The kernel's number follows, and then perhaps "_"
+// and what makes the name unique.
 const calling = "shardbook_kernel_"
 
 // kernelOf returns the kernel that a function of this name stands for, or nil.
@@ -100,12 +102,14 @@ func (k *Kernel) knownTo(b *Backend) bool {
 const typedCall = 4
 
 // write writes the kernel's call in place of the call of a function.
-func (k *Kernel) write(beside compute.Value, operands []*stablehlo.Value, f *stablehlo.Function) ([]compute.Value, error) {
+func (k *Kernel) write(beside compute.Value, operands []*stablehlo.Value,
+	f *stablehlo.Function) ([]compute.Value, error) {
 	shapesOf := make([]xlashapes.Shape, len(f.Outputs))
 	for i, o := range f.Outputs {
 		shapesOf[i] = o.Shape()
 	}
-	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)), shapesOf, make([][]int, len(shapesOf)))
+	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)), shapesOf,
+		make([][]int, len(shapesOf)))
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,8 @@ type builder struct {
 	donated []int       // parameters of the main function
 }
 
-// Builder starts a graph; GoMLX calls it. XLA gets the name without the number that is this process's own, so that it is the
-// same program in each.
+// Builder starts a graph; GoMLX calls it. XLA gets the name without the number that is this process's own, so that it
+// is the same program in each.
 func (b *Backend) Builder(name string) compute.Builder {
 	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: b.donations.of(name)}
 }
@@ -145,6 +145,7 @@ func (f *function) If(pred compute.Value, then, otherwise compute.Function) ([]c
 }
 
 // Sort sorts by a closure that compares.
-func (f *function) Sort(less compute.Function, axis int, stable bool, inputs ...compute.Value) ([]compute.Value, error) {
+func (f *function) Sort(less compute.Function, axis int, stable bool,
+	inputs ...compute.Value) ([]compute.Value, error) {
 	return f.Function.Sort(unwrap(less), axis, stable, f.here(inputs...)...)
 }

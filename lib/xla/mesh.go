@@ -55,10 +55,12 @@ func (b *Backend) MeshFrom(first int, axes ...MeshAxis) (*Mesh, error) {
 		names[i], sizes[i] = axis.Name, axis.Size
 		if free := b.info.Devices - first; axis.Size > free/devices { // in this form nothing overflows
 			if first > 0 {
-				return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices from number %d on: make it smaller, or open more with xla.Devices",
+				return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices from number %d on: make it "+
+					"smaller, or open more with xla.Devices",
 					axesString(axes), free, first)
 			}
-			return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices: make it smaller, or open more with xla.Devices", axesString(axes), free)
+			return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices: make it smaller, or open "+
+				"more with xla.Devices", axesString(axes), free)
 		}
 		devices *= axis.Size
 	}
@@ -213,7 +215,8 @@ func (m *Mesh) shardShape(whole shapes.Shape, p Placement) (shapes.Shape, error)
 	for axis, over := range p.split {
 		parts := spec.NumDevicesShardingAxis(axis)
 		if shard.Dimensions[axis]%parts != 0 {
-			return shapes.Shape{}, fmt.Errorf("shape %v is not divisible at axis %d: %d elements over %d devices of mesh axes %q", whole, axis, whole.Dimensions[axis], parts, over)
+			return shapes.Shape{}, fmt.Errorf("shape %v is not divisible at axis %d: %d elements over %d "+
+				"devices of mesh axes %q", whole, axis, whole.Dimensions[axis], parts, over)
 		}
 		shard.Dimensions[axis] /= parts
 	}

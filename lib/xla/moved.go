@@ -72,8 +72,8 @@ func (i *instruction) parameter(n int) *instruction {
 	return nil
 }
 
-// written is how much of its result the instruction writes. Inside a fusion that is less than all of it only if the rest
-// came in from outside.
+// written is how much of its result the instruction writes. Inside a fusion that is less than all of it only if the
+// rest came in from outside.
 func (i *instruction) written(fused bool) int64 {
 	switch i.opcode {
 	case "dynamic-update-slice":

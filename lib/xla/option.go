@@ -87,8 +87,8 @@ func AllCanaries() Option {
 	}
 }
 
-// CompileAfresh has XLA compile programs that it has compiled on this machine before, instead of loading them from the cache
-// folder: to measure compilation. $SHARDBOOK_COMPILE=afresh does so, too.
+// CompileAfresh has XLA compile programs that it has compiled on this machine before, instead of loading them from the
+// cache folder: to measure compilation. $SHARDBOOK_COMPILE=afresh does so, too.
 func CompileAfresh() Option {
 	return func(c *config) error {
 		c.afresh = true
@@ -96,8 +96,8 @@ func CompileAfresh() Option {
 	}
 }
 
-// TF32 has GPUs multiply float32 with 10 bits of fraction in place of 23, several times as fast: products are off by 1e-3. Without it
-// float32 is float32 on CUDA too, and a run there has the losses of one on CPUs but for rounding.
+// TF32 has GPUs multiply float32 with 10 bits of fraction in place of 23, several times as fast: products are off by
+// 1e-3. Without it float32 is float32 on CUDA too, and a run there has the losses of one on CPUs but for rounding.
 func TF32() Option {
 	return func(c *config) error {
 		c.tf32 = true
@@ -116,7 +116,8 @@ func newConfig(options []Option) (config, error) {
 	if text := os.Getenv(EnvDevices); c.devices == 0 && text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return c, fmt.Errorf("%s=%q is not a whole number: set it to the number of devices, 1 to %d", EnvDevices, text, MaxDevices)
+			return c, fmt.Errorf("%s=%q is not a whole number: set it to the number of devices, 1 to %d", EnvDevices,
+				text, MaxDevices)
 		}
 		if err := checkDevices(n, EnvDevices); err != nil {
 			return c, err
@@ -131,7 +132,8 @@ func newConfig(options []Option) (config, error) {
 	case "afresh":
 		c.afresh = true
 	default:
-		return c, fmt.Errorf("%s=%q: set it to \"afresh\", or to nothing to load programs that were compiled before", EnvCompile, text)
+		return c, fmt.Errorf("%s=%q: set it to \"afresh\", or to nothing to load programs that were compiled before",
+			EnvCompile, text)
 	}
 	dir, err := cache.Dir(c.cacheDir)
 	if err != nil {

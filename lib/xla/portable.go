@@ -59,8 +59,8 @@ func (b *Backend) Put(value any, device int) (*tensors.Tensor, error) {
 	return tensors.FromBuffer(buffer)
 }
 
-// Prepare compiles the program for inputs of these shapes without running it, so that the first Call with such is as fast as
-// the others.
+// Prepare compiles the program for inputs of these shapes without running it, so that the first Call with such is as
+// fast as the others.
 func (p *Portable) Prepare(inputs ...shapes.Shape) (err error) {
 	defer recoverGraph(&err)
 	if err := p.use(); err != nil {
@@ -127,7 +127,8 @@ func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
 			return nil, fmt.Errorf("argument %d does not lie on device %d of the program's backend: put it there", i, device)
 		}
 		if j, again := first[t]; again && (p.donates(i) || p.donates(j)) {
-			return nil, fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may overwrite: give a copy", j, i)
+			return nil, fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may "+
+				"overwrite: give a copy", j, i)
 		}
 		first[t], own[i] = i, t.Shape()
 	}

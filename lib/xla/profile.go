@@ -30,9 +30,9 @@ type Event struct {
 	Module, Operation string
 }
 
-// Profile runs f and returns what XLA's own profiler saw meanwhile, of all that runs in the process. It takes one profile
-// at a time. Its error wraps [ErrNoProfiler] where the plugin has none, and f did not run then; f's error is returned as
-// it is. Where no profile is taken it costs nothing.
+// Profile runs f and returns what XLA's own profiler saw meanwhile, of all that runs in the process. It takes one
+// profile at a time. Its error wraps [ErrNoProfiler] where the plugin has none, and f did not run then; f's error is
+// returned as it is. Where no profile is taken it costs nothing.
 func (b *Backend) Profile(f func() error) (*Profile, error) {
 	if b.IsFinalized() {
 		return nil, errors.New("the backend is closed: open another")

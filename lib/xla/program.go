@@ -110,7 +110,8 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	shards, g, err := p.exec.CallWithGraphOnDevice(compute.DeviceNum(p.mesh.first), inputs...) // which a mesh of one device needs
+	// which a mesh of one device needs
+	shards, g, err := p.exec.CallWithGraphOnDevice(compute.DeviceNum(p.mesh.first), inputs...)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +179,8 @@ func (p *Program) checkOutputs(g *graph.Graph) error {
 	for i, shape := range outputs[:len(outputs)-len(g.LoggedNodes())] { // GoMLX appends what is logged
 		placement := placementOf(p.layout.Out, i)
 		if placement.lastAxis() >= shape.Rank() {
-			return fmt.Errorf("output %d: placement %v splits axis %d of a tensor of shape %v", i, placement, placement.lastAxis(), shape)
+			return fmt.Errorf("output %d: placement %v splits axis %d of a tensor of shape %v", i, placement,
+				placement.lastAxis(), shape)
 		}
 		if !p.auto {
 			continue
@@ -214,7 +216,8 @@ func (p *Program) checkPlaced(i int, on *dtensor.Tensor) error {
 		return fmt.Errorf("the tensor lies on another mesh than the program's %v: place it on that", p.mesh)
 	}
 	if !samePlacement(on.ShardingSpec(), want, on.Shape().Rank()) {
-		return fmt.Errorf("the tensor is placed as %v, the program wants %v: place it so, or change the layout", on.ShardingSpec(), want)
+		return fmt.Errorf("the tensor is placed as %v, the program wants %v: place it so, or change the layout",
+			on.ShardingSpec(), want)
 	}
 	return nil
 }

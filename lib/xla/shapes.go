@@ -7,8 +7,8 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Shapes returns the shapes of what a graph function returns on one device of the mesh, from those of what the device gives it.
-// Nothing is compiled. What the function panics with is an error.
+// Shapes returns the shapes of what a graph function returns on one device of the mesh, from those of what the device
+// gives it. Nothing is compiled. What the function panics with is an error.
 func (m *Mesh) Shapes(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (out []shapes.Shape, err error) {
 	defer recoverGraph(&err)
 	g := graph.NewGraph(m.backend, "")

@@ -46,8 +46,9 @@ var (
 	backendClient = field[goxla.Backend, *pjrt.Client]("client")
 	clientPlugin  = field[pjrt.Client, *pjrt.Plugin]("plugin")
 	clientWrapper = kindOf[pjrt.Client]("client", reflect.Pointer)
-	clientC       = fieldOf(clientWrapper.Type.Elem(), "c", func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
-	pluginAPI     = kindOf[pjrt.Plugin]("api", reflect.Pointer)
+	clientC       = fieldOf(clientWrapper.Type.Elem(), "c",
+		func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
+	pluginAPI = kindOf[pjrt.Plugin]("api", reflect.Pointer)
 )
 
 // Numbers of operations that go-xla can write but has no function for.
@@ -56,7 +57,8 @@ const opReduceScatter = 102
 func init() {
 	s := stablehlo.Statement{OpType: opReduceScatter}
 	if got, want := s.OpType.ToStableHLO(), "stablehlo.reduce_scatter"; got != want {
-		panic(fmt.Sprintf("lib/xla was written for go-xla v0.4.1, where operation %d is %q; here it is %q: build with v0.4.1", opReduceScatter, want, got))
+		panic(fmt.Sprintf("lib/xla was written for go-xla v0.4.1, where operation %d is %q; here it is "+
+			"%q: build with v0.4.1", opReduceScatter, want, got))
 	}
 }
 
@@ -81,7 +83,8 @@ func kindOf[Owner any](name string, kind reflect.Kind) reflect.StructField {
 func fieldOf(owner reflect.Type, name string, right func(reflect.Type) bool) reflect.StructField {
 	f, found := owner.FieldByName(name)
 	if !found || !right(f.Type) {
-		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2 and go-xla v0.4.1, where %v has a field %q of another type than here (%v): build with those versions", owner, name, f.Type))
+		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2 and go-xla v0.4.1, where %v has a field %q of "+
+			"another type than here (%v): build with those versions", owner, name, f.Type))
 	}
 	return f
 }
@@ -166,7 +169,8 @@ func reductionTypeOf(n *graph.Node) compute.ReduceOpType {
 	inputs := reflect.ValueOf(n).Elem().FieldByIndex(nodeInputs.Index).Elem()
 	of := inputs.Elem().FieldByName("reductionType")
 	if !of.IsValid() || of.Type() != reflect.TypeFor[compute.ReduceOpType]() {
-		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2, where %v has a field %q: build with that version", inputs.Type(), "reductionType"))
+		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2, where %v has a field %q: build with that version",
+			inputs.Type(), "reductionType"))
 	}
 	return compute.ReduceOpType(of.Int())
 }
@@ -176,7 +180,8 @@ func calledName(n *graph.Node) string {
 	inputs := reflect.ValueOf(n).Elem().FieldByIndex(nodeInputs.Index).Elem()
 	of := inputs.Elem().FieldByName("f")
 	if !of.IsValid() || of.Type() != reflect.TypeFor[*graph.Function]() {
-		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2, where %v has a field %q: build with that version", inputs.Type(), "f"))
+		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2, where %v has a field %q: build with that version",
+			inputs.Type(), "f"))
 	}
 	return of.Elem().FieldByName("name").String()
 }

@@ -16,7 +16,8 @@ import (
 //
 // Where the body has collectives, all devices must turn equally often: XLA ends the
 // process, after a while, when one waits for others that do not come.
-func While(state []*graph.Node, cond func(state []*graph.Node) *graph.Node, body func(state []*graph.Node) []*graph.Node) []*graph.Node {
+func While(state []*graph.Node, cond func(state []*graph.Node) *graph.Node,
+	body func(state []*graph.Node) []*graph.Node) []*graph.Node {
 	if len(state) == 0 {
 		panic(fmt.Errorf("While has no state: it could never end"))
 	}

@@ -5,17 +5,18 @@ import "strings"
 // Operation is one operation of a compiled program: what XLA runs as one, and what a [Profile] has events of.
 //
 // FLOPs are counted so:
-//   - a product of matrices: 2·M·N·K, of each of a batch; a convolution likewise, 2 for each multiplication, the padding's
-//     included;
-//   - what goes element by element, from an addition to an exponential, a comparison or a conversion: 1 for each element;
-//   - a reduction of n elements to m: n−m times what it combines two with; in windows of w to m: m·(w−1) times; scatter: once
-//     for each element that it brings; sorting n along an axis: ⌈log₂ n⌉ comparisons for each element;
+//   - a product of matrices: 2·M·N·K, of each of a batch; a convolution likewise, 2 for each multiplication, the
+//     padding's included;
+//   - what goes element by element, from an addition to an exponential, a comparison or a conversion: 1 for each
+//     element;
+//   - a reduction of n elements to m: n−m times what it combines two with; in windows of w to m: m·(w−1) times;
+//     scatter: once for each element that it brings; sorting n along an axis: ⌈log₂ n⌉ comparisons for each element;
 //   - an all-reduce or reduce-scatter: 1 for each element that a device gives;
 //   - what moves data: 0.
 //
-// Bytes are the least that must move between memory and the device: of its operands what it reads and of its results what
-// it writes, each once. Of what it slices it reads the slice; what it updates in place it does not copy. A fusion keeps what
-// is inside it to itself.
+// Bytes are the least that must move between memory and the device: of its operands what it reads and of its results
+// what it writes, each once. Of what it slices it reads the slice; what it updates in place it does not copy. A fusion
+// keeps what is inside it to itself.
 type Operation struct {
 	Module, Name string // in XLA's words, as [Event] and [OperationTime] have them
 	Kind         string // "dot", "fusion", "reduce", "custom-call" and so on
@@ -28,9 +29,9 @@ type Operation struct {
 	Guess bool    // Runs is a guess: in a loop it counts one turn, in a conditional each branch as taken
 }
 
-// Operations lists the operations of what the program most recently compiled or ran as, as XLA optimized it: those of loops
-// and branches too, but not the loop as such, nor what nothing runs for. It returns an error before the first Call or
-// Prepare, and after Close.
+// Operations lists the operations of what the program most recently compiled or ran as, as XLA optimized it: those of
+// loops and branches too, but not the loop as such, nor what nothing runs for. It returns an error before the first
+// Call or Prepare, and after Close.
 func (p *Program) Operations() ([]Operation, error) {
 	return latest(&p.compiled, (*executable).operations)
 }

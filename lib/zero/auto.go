@@ -14,10 +14,11 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// NewAuto starts a run of a stage in which the compiler chooses the collectives (AutoSharding), on a mesh whose one axis is
-// train.Axis: to stand beside [New]. The step is written for one device. What the stage shards is cut along its first axis
-// where the devices divide that, and else whole; gradients, which are no inputs, are the compiler's, so that stage 2 is stage 1.
-// Batches, and the outputs of blocks, are cut by rows. [train.Run.Collectives] says what the compiler made of it.
+// NewAuto starts a run of a stage in which the compiler chooses the collectives (AutoSharding), on a mesh whose one
+// axis is train.Axis: to stand beside [New]. The step is written for one device. What the stage shards is cut along its
+// first axis where the devices divide that, and else whole; gradients, which are no inputs, are the compiler's, so that
+// stage 2 is stage 1. Batches, and the outputs of blocks, are cut by rows. [train.Run.Collectives] says what the
+// compiler made of it.
 func NewAuto(mesh *xla.Mesh, recipe train.Recipe, stage int) (*train.Run, error) {
 	if err := (Options{Stage: stage}).Validate(); err != nil {
 		return nil, err

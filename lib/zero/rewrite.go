@@ -9,14 +9,14 @@ import (
 // Shard writes ZeRO into a plan: its units are sharded along an axis, which each has among those that its gradients are
 // reduced along (Rajbhandari et al. 2020, "ZeRO", §5).
 //
-//   - Stage 1 reduces a unit's gradients once, to shards, as soon as the last micro-batch's are there, updates the rank's
-//     shard, and gathers the new parameters.
+//   - Stage 1 reduces a unit's gradients once, to shards, as soon as the last micro-batch's are there, updates the
+//     rank's shard, and gathers the new parameters.
 //   - Stage 2 reduces those of each micro-batch, so that nothing but shards is kept.
-//   - Stage 3 gathers a unit's parameters for each pass that uses them, ahead passes before it, and frees them behind it,
-//     unless they would be gathered again at once.
+//   - Stage 3 gathers a unit's parameters for each pass that uses them, ahead passes before it, and frees them behind
+//     it, unless they would be gathered again at once.
 //
-// At most pending reductions are under way beside the passes; with 0 the next pass waits for each, which takes the least
-// memory.
+// At most pending reductions are under way beside the passes; with 0 the next pass waits for each, which takes the
+// least memory.
 func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 	q := p.Clone()
 	for u, unit := range q.Units {
@@ -37,8 +37,8 @@ func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 // stretch is some passes one after another, by their number, in which a unit is gathered.
 type stretch struct{ unit, first, last int }
 
-// stretches lists, in order of their beginning, when units are needed on a rank. One that would be gathered again no later than behind
-// its last pass stays.
+// stretches lists, in order of their beginning, when units are needed on a rank. One that would be gathered again no
+// later than behind its last pass stays.
 func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	open := map[int]int{} // by unit: its last stretch
 	n := 0
@@ -72,7 +72,8 @@ func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
 		}
 		for ; len(coming) > 0 && coming[0].first <= n+ahead; coming = coming[1:] {
 			open = append(open, coming[0])
-			before = append(before, step.Op{Kind: step.Gather, What: step.Parameters, Unit: coming[0].unit, Micro: op.Micro, Axis: axis})
+			before = append(before, step.Op{Kind: step.Gather, What: step.Parameters, Unit: coming[0].unit,
+				Micro: op.Micro, Axis: axis})
 		}
 		open = slices.DeleteFunc(open, func(s stretch) bool {
 			if s.last == n {
@@ -111,7 +112,8 @@ func reduce(p *step.Plan, rank, stage, pending int) {
 		if op.Kind == step.Update && stage < 3 {
 			for _, u := range p.UnitsOn(rank) {
 				if p.Units[u].Shard != "" {
-					behind = append(behind, step.Op{Kind: step.Gather, What: step.Parameters, Unit: u, Axis: p.Units[u].Shard, Micro: op.Micro})
+					behind = append(behind, step.Op{Kind: step.Gather, What: step.Parameters, Unit: u,
+						Axis: p.Units[u].Shard, Micro: op.Micro})
 				}
 			}
 		}

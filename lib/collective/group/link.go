@@ -24,7 +24,8 @@ type Link struct {
 // error.
 func Slow(g Group, link Link) (Group, error) {
 	if link.Latency < 0 || !(link.Bandwidth >= 0 && link.Bandwidth < math.Inf(1)) {
-		return nil, fmt.Errorf("group: a link of %v and %g bytes/s: want neither negative, and 0 for no limit", link.Latency, link.Bandwidth)
+		return nil, fmt.Errorf("group: a link of %v and %g bytes/s: want neither negative, and 0 for no limit",
+			link.Latency, link.Bandwidth)
 	}
 	return slowBy(g, link, new(port), new(port)), nil
 }
@@ -96,11 +97,14 @@ func (s *slow) Split(ctx context.Context, color, key int) (Group, error) {
 }
 
 // collectives are the operations of plans that calls are.
-var collectives = map[Kind]plan.Op{KindBroadcast: plan.Broadcast, KindReduce: plan.Reduce, KindAllReduce: plan.AllReduce,
-	KindGather: plan.Gather, KindAllGather: plan.AllGather, KindScatter: plan.Scatter, KindReduceScatter: plan.ReduceScatter,
-	KindAllToAll: plan.AllToAll}
+var collectives = map[Kind]plan.Op{KindBroadcast: plan.Broadcast, KindReduce: plan.Reduce,
+	KindAllReduce: plan.AllReduce,
+	KindGather:    plan.Gather, KindAllGather: plan.AllGather, KindScatter: plan.Scatter,
+	KindReduceScatter: plan.ReduceScatter,
+	KindAllToAll:      plan.AllToAll}
 
-// time is what the call takes: a collective the same on all ranks, as long as on the one with the most to send or to get.
+// time is what the call takes: a collective the same on all ranks, as long as on the one with the most to send or to
+// get.
 func (s *slow) time(call Call) time.Duration {
 	rounds, bytes := 1, call.Elements()*call.Type.Size()
 	if op, ok := collectives[call.Kind]; ok {

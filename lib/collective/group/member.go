@@ -89,7 +89,8 @@ func (m *member) perform(ctx context.Context, at place, call Call, started time.
 	}
 	if !m.config.bare {
 		if err := call.Check(m.rank, len(m.members)); err != nil {
-			return m.fail(&Failure{Rank: m.rank, Kind: call.Kind, Seq: at.seq, Reason: "asked for what cannot be: " + err.Error(), Err: err})
+			return m.fail(&Failure{Rank: m.rank, Kind: call.Kind, Seq: at.seq,
+				Reason: "asked for what cannot be: " + err.Error(), Err: err})
 		}
 	}
 	if ctx.Err() != nil {

@@ -85,7 +85,8 @@ func mismatch(send, recv *Call, seq uint64) *Failure {
 	reason := ""
 	switch {
 	case send.Type != recv.Type || send.In.Len != recv.Out.Len:
-		reason = fmt.Sprintf("receives %d %v where rank %d sends %d %v", recv.Out.Len, recv.Type, sender, send.In.Len, send.Type)
+		reason = fmt.Sprintf("receives %d %v where rank %d sends %d %v", recv.Out.Len, recv.Type, sender, send.In.Len,
+			send.Type)
 	case overlap(send.In, recv.Out, send.Type.Size()):
 		reason = fmt.Sprintf("receives into the memory that rank %d sends: give each rank buffers of its own", sender)
 	default:

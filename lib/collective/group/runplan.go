@@ -66,7 +66,8 @@ func RunAllToAllPlan[T Element](ctx context.Context, g Group, p *plan.Plan, in, 
 		}
 	}
 	if offset != len(out) {
-		return fmt.Errorf("group: out has %d elements; want %d, as rank %d gets of an all-to-all of %d", len(out), offset, g.Rank(), len(in))
+		return fmt.Errorf("group: out has %d elements; want %d, as rank %d gets of an all-to-all of %d", len(out),
+			offset, g.Rank(), len(in))
 	}
 	if call := AllToAllCall(in, out); overlap(call.In, call.Out, call.Type.Size()) {
 		return errors.New("group: in and out overlap: give the all-to-all two buffers")

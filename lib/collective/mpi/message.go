@@ -51,7 +51,8 @@ func (g *ranks) recv(t *task) error {
 		return g.blame(t, err, due, []int{t.Peer})
 	}
 	if theirs.typ != t.Type || theirs.elements != int64(t.Out.Len) {
-		reason := fmt.Sprintf("receives %d %v where rank %d sends %d %v", t.Out.Len, t.Type, t.Peer, theirs.elements, theirs.typ)
+		reason := fmt.Sprintf("receives %d %v where rank %d sends %d %v", t.Out.Len, t.Type, t.Peer, theirs.elements,
+			theirs.typ)
 		return g.fail(t, g.rank, reason, nil)
 	}
 	x := &transfer{comm: g.comm}

@@ -93,7 +93,8 @@ func (h head) agrees(o head) bool {
 // String is the call in words.
 func (h head) String() string {
 	n := int(h.elements)
-	call := group.Call{Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), In: group.Buffer{Len: n}, Out: group.Buffer{Len: n}}
+	call := group.Call{Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), In: group.Buffer{Len: n},
+		Out: group.Buffer{Len: n}}
 	if h.uneven {
 		return fmt.Sprintf("%v (uneven parts of %v)", h.kind, h.typ)
 	}

@@ -104,7 +104,8 @@ func (g *ranks) giveUpInQueue(ctx context.Context, kind group.Kind, seq uint64) 
 	if missing := g.post.notCalled(); ctx.Err() == context.DeadlineExceeded && len(missing) > 0 {
 		for _, r := range g.Flight() {
 			if r.Ended.IsZero() && r.Group == g.name && r.Kind != group.KindSend && r.Kind != group.KindRecv {
-				t := &task{Call: group.Call{Kind: r.Kind}, seq: r.Seq, bound: bound{ctx: ctx, started: r.Started, until: time.Now()}}
+				t := &task{Call: group.Call{Kind: r.Kind}, seq: r.Seq,
+					bound: bound{ctx: ctx, started: r.Started, until: time.Now()}}
 				g.blame(t, context.DeadlineExceeded, "arrive", missing)
 				return
 			}

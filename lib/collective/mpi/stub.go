@@ -19,7 +19,8 @@ func World(options ...Option) (*Job, error) {
 	if _, err := newConfig(options); err != nil {
 		return nil, err
 	}
-	return nil, errors.New("mpi: this program is built without Open MPI: install it (Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev pkg-config) and build with -tags mpi")
+	return nil, errors.New("mpi: this program is built without Open MPI: install it (Debian, Ubuntu: apt-get install " +
+		"openmpi-bin libopenmpi-dev pkg-config) and build with -tags mpi")
 }
 
 // Close says that this process makes no more calls, and ends Open MPI.

@@ -101,7 +101,8 @@ func parseHeader(line string) (*Plan, error) {
 	for i, want := range []struct {
 		text string // with # for the number
 		at   *int
-	}{{"# ranks", &p.Ranks}, {"root #", &p.Root}, {"# chunks", &p.Chunks}, {"# slots", &p.Slots}, {"# rounds", &p.Rounds}} {
+	}{{"# ranks", &p.Ranks}, {"root #", &p.Root}, {"# chunks", &p.Chunks}, {"# slots", &p.Slots},
+		{"# rounds", &p.Rounds}} {
 		var field string
 		field, sizes, _ = strings.Cut(sizes, ", ")
 		before, after, _ := strings.Cut(want.text, "#")

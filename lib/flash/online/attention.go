@@ -8,9 +8,9 @@ package online
 // where the first factor takes the terms of oᵢ₋₁, made with dᵢ₋₁ and mᵢ₋₁, to dᵢ and mᵢ. The last o is the result: each
 // one before is the attention over the keys so far.
 //
-// Queries are taken one by one, and each loads all the keys and values that it sees. (Rabe & Staats 2021, "Self-attention
-// Does Not Need O(n²) Memory", arXiv 2112.05682, §2 and §3, has the loop in the form of [DivideOnce].) Sizes that do not fit are
-// an error.
+// Queries are taken one by one, and each loads all the keys and values that it sees. (Rabe & Staats 2021,
+// "Self-attention Does Not Need O(n²) Memory", arXiv 2112.05682, §2 and §3, has the loop in the form of [DivideOnce].)
+// Sizes that do not fit are an error.
 func OneLoop[F Float](h Head[F]) (Forward[F], error) {
 	return queryByQuery(h, func(s State[F], o []F, x F, v []F) State[F] {
 		next := s.Add(x)

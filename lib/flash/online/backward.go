@@ -17,15 +17,16 @@ type Gradients[F Float] struct {
 //	dQ = scale·dS·K
 //	dK = scale·dSᵀ·Q
 //
-// P, dP and dS go to main memory and back: 7TS elements. The rest moves as little as it can, as in ThreeStep. Sizes that
-// do not fit are an error.
+// P, dP and dS go to main memory and back: 7TS elements. The rest moves as little as it can, as in ThreeStep. Sizes
+// that do not fit are an error.
 func ThreeStepGradients[F Float](h Head[F], f Forward[F], dOut []F) (Gradients[F], error) {
 	p, err := beginBackward(h, dOut)
 	if err != nil {
 		return Gradients[F]{}, err
 	}
 	if len(f.P) != p.queries*p.keys {
-		return Gradients[F]{}, fmt.Errorf("online: %d weights of %d queries and %d keys: give what ThreeStep made of this head",
+		return Gradients[F]{}, fmt.Errorf("online: %d weights of %d queries and %d keys: give what "+
+			"ThreeStep made of this head",
 			len(f.P), p.queries, p.keys)
 	}
 	w := inMain(&p.memory, f.P, p.queries, p.keys)

@@ -12,8 +12,8 @@ import "fmt"
 // queries that may see it, with their dQ so far (Dao et al. 2022, algorithm 4; the form is that of Dao 2023, algorithm
 // 2). That is Θ(N²d²/M) elements again (theorem 5).
 //
-// f is of any step but ThreeStep. A weight is off by up to about |LSE| roundings, the price of one number for two, m and
-// d. Sizes that do not fit are an error.
+// f is of any step but ThreeStep. A weight is off by up to about |LSE| roundings, the price of one number for two, m
+// and d. Sizes that do not fit are an error.
 func TiledGradients[F Float](h Head[F], f Forward[F], dOut []F, t Tiles) (Gradients[F], error) {
 	p, err := beginBackward(h, dOut)
 	if err != nil {

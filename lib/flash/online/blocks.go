@@ -49,10 +49,10 @@ func KeysOutside[F Float](h Head[F], t Tiles) (Forward[F], error) {
 	return p.forward(), nil
 }
 
-// QueriesOutside is attention in tiles, in FlashAttention-2's order (Dao 2023, arXiv 2307.08691, algorithm 1): each tile
-// of queries is loaded once, and for each of them all keys and values; (m, d, o) stay in fast memory, are divided once,
-// and stored once. With tiles of one query it is [DivideOnce] with the keys in blocks. Tiles of keys that no query of a
-// tile may see are passed over. Sizes that do not fit are an error.
+// QueriesOutside is attention in tiles, in FlashAttention-2's order (Dao 2023, arXiv 2307.08691, algorithm 1): each
+// tile of queries is loaded once, and for each of them all keys and values; (m, d, o) stay in fast memory, are divided
+// once, and stored once. With tiles of one query it is [DivideOnce] with the keys in blocks. Tiles of keys that no
+// query of a tile may see are passed over. Sizes that do not fit are an error.
 func QueriesOutside[F Float](h Head[F], t Tiles) (Forward[F], error) {
 	p, err := begin(h)
 	if err != nil {

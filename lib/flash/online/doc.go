@@ -15,6 +15,6 @@
 //
 // Scores of −Inf are masked: they weigh nothing, and what sees nothing but them is 0. Scores of +Inf and NaN give NaN.
 //
-// product.go has the products of matrices that they need, tiles.go the tiles that fit in a fast memory. reference.go has
-// attention once more, as directly as can be, for tests of other implementations.
+// product.go has the products of matrices that they need, tiles.go the tiles that fit in a fast memory. reference.go
+// has attention once more, as directly as can be, for tests of other implementations.
 package online

@@ -58,7 +58,8 @@ func begin[F Float](h Head[F]) (*pass[F], error) {
 	case h.D < 1 || h.E < 1:
 		return nil, fmt.Errorf("online: keys of %d elements and values of %d: both need at least 1", h.D, h.E)
 	case len(h.Q)%h.D != 0 || len(h.K)%h.D != 0 || len(h.V)%h.E != 0:
-		return nil, fmt.Errorf("online: %d and %d elements of queries and keys of %d, and %d of values of %d: give whole rows",
+		return nil, fmt.Errorf("online: %d and %d elements of queries and keys of %d, and %d of values of "+
+			"%d: give whole rows",
 			len(h.Q), len(h.K), h.D, len(h.V), h.E)
 	case len(h.K)/h.D != len(h.V)/h.E:
 		return nil, fmt.Errorf("online: %d keys and %d values: give one value for each key", len(h.K)/h.D, len(h.V)/h.E)

@@ -2,8 +2,8 @@ package online
 
 import "math"
 
-// State is what softmax needs to know of the numbers seen so far: their maximum M and D = Σe^(xⱼ−M), which is at least 1
-// once any is seen. It begins as [Empty], not as the zero value.
+// State is what softmax needs to know of the numbers seen so far: their maximum M and D = Σe^(xⱼ−M), which is at least
+// 1 once any is seen. It begins as [Empty], not as the zero value.
 type State[F Float] struct{ M, D F }
 
 // Empty is the state of no numbers: M = −Inf, D = 0.

@@ -1,5 +1,6 @@
 // Package foreign holds foreign.h, which C functions are written with that XLA's programs call as kernels (xla.Kernel).
-// Packages with such functions import it, so that the header goes where they go and they are built anew when it changes.
+// Packages with such functions import it, so that the header goes where they go and they are built anew when it
+// changes.
 package foreign
 
 import _ "embed" // for Header

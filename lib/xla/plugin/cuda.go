@@ -9,9 +9,9 @@ import (
 // cudaFlag tells XLA where the part of the CUDA toolkit is that it compiles with (ptxas, libdevice).
 const cudaFlag = "--xla_gpu_cuda_data_dir"
 
-// FindCUDA points a CUDA plugin that was installed with pip to the compiler that pip installed with it (nvidia-cuda-nvcc), by XLA_FLAGS of
-// this process. Where there is none, or the flag is set already, it does nothing: XLA looks in /usr/local/cuda, and cannot compile
-// without.
+// FindCUDA points a CUDA plugin that was installed with pip to the compiler that pip installed with it
+// (nvidia-cuda-nvcc), by XLA_FLAGS of this process. Where there is none, or the flag is set already, it does nothing:
+// XLA looks in /usr/local/cuda, and cannot compile without.
 func (p Plugin) FindCUDA() {
 	flags := os.Getenv("XLA_FLAGS")
 	if p.Platform != CUDA || strings.Contains(flags, cudaFlag) {

@@ -36,8 +36,8 @@ type compiler struct {
 	kept  *Executables   // nil: compile always
 }
 
-// CompileThrough returns a plugin's table of functions for one client (PJRT_Client*) whose programs are compiled as always until
-// [KeepExecutables] is called; or the table itself if the plugin cannot load what it compiled before.
+// CompileThrough returns a plugin's table of functions for one client (PJRT_Client*) whose programs are compiled as
+// always until [KeepExecutables] is called; or the table itself if the plugin cannot load what it compiled before.
 func CompileThrough(table, client unsafe.Pointer) unsafe.Pointer {
 	through := C.pjrt_compile_through(table)
 	if through == nil {
@@ -47,8 +47,8 @@ func CompileThrough(table, client unsafe.Pointer) unsafe.Pointer {
 	return through
 }
 
-// KeepExecutables has a client that compiles through us look into the folder first, and put there what it compiles; unless the
-// plugin has refused to load what lies there.
+// KeepExecutables has a client that compiles through us look into the folder first, and put there what it compiles;
+// unless the plugin has refused to load what lies there.
 func KeepExecutables(client unsafe.Pointer, kept *Executables) {
 	if kept != nil && kept.refused() {
 		kept = nil
@@ -107,9 +107,9 @@ func (e *Executables) path(args *C.pjrt_compile_args) string {
 	return filepath.Join(e.Folder, hex.EncodeToString(h.Sum(nil)))
 }
 
-// Where the plugin does not load what it has compiled on the same machine, nothing is kept any more: XLA writes an error to the
-// terminal at each try. It takes how LLVM tunes code for some of Intel's processors for something that these must be able to do
-// (https://github.com/openxla/xla/issues/44565).
+// Where the plugin does not load what it has compiled on the same machine, nothing is kept any more: XLA writes an
+// error to the terminal at each try. It takes how LLVM tunes code for some of Intel's processors for something that
+// these must be able to do (https://github.com/openxla/xla/issues/44565).
 
 func (e *Executables) refusal() string {
 	sum := sha256.Sum256([]byte(e.Key))

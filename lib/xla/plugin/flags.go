@@ -20,8 +20,8 @@ var flags = []flag{
 	// Which operations XLA hands to YNNPACK in one fusion. Some of those fusions read memory that nobody wrote
 	// (openxla/xla#48378, jax#39103) and return garbage without an error, so the list is emptied.
 	{"xla_cpu_experimental_ynn_fusion_type", ""},
-	// Where a program rounds to half precision, it is rounded. XLA would leave out a conversion to a half type and back,
-	// and a CPU would then show none of the overflow, underflow and rounding that half precision has.
+	// Where a program rounds to half precision, it is rounded. XLA would leave out a conversion to a half type and
+	// back, and a CPU would then show none of the overflow, underflow and rounding that half precision has.
 	{"xla_allow_excess_precision", "false"},
 }
 

@@ -56,11 +56,13 @@ func Load(p Plugin) (Version, error) {
 	defer C.free(unsafe.Pointer(path))
 	var major, minor C.int
 	if problem := C.pjrt_version(path, &major, &minor); problem != nil {
-		return Version{}, fmt.Errorf("plugin %q is not a PJRT plugin for this machine (%s): give another path, or remove it to have one installed", p.Path, C.GoString(problem))
+		return Version{}, fmt.Errorf("plugin %q is not a PJRT plugin for this machine (%s): give another path, or "+
+			"remove it to have one installed", p.Path, C.GoString(problem))
 	}
 	v := Version{int(major), int(minor)}
 	if v.Major != oldest.Major || v.Minor < oldest.Minor {
-		return v, fmt.Errorf("plugin %q speaks PJRT API %v, need %v or newer in %d.x: update it or remove it, or set %s to another", p.Path, v, oldest, oldest.Major, Env)
+		return v, fmt.Errorf("plugin %q speaks PJRT API %v, need %v or newer in %d.x: update it or remove it, "+
+			"or set %s to another", p.Path, v, oldest, oldest.Major, Env)
 	}
 	return v, nil
 }
@@ -86,7 +88,8 @@ func whole(path string) error {
 	}
 	for _, segment := range file.Progs {
 		if end := segment.Off + segment.Filesz; segment.Type == elf.PT_LOAD && end > uint64(info.Size()) {
-			return fmt.Errorf("plugin %q is cut short: %d bytes of at least %d, as after a broken download: remove it, or give another path", path, info.Size(), end)
+			return fmt.Errorf("plugin %q is cut short: %d bytes of at least %d, as after a broken download: remove "+
+				"it, or give another path", path, info.Size(), end)
 		}
 	}
 	return nil

@@ -276,7 +276,8 @@ func (w wheel) check(path string) error {
 		return err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != w.SHA256 {
-		return fmt.Errorf("%s has SHA-256 %s, want %s: the download was damaged or replaced", filepath.Base(path), got, w.SHA256)
+		return fmt.Errorf("%s has SHA-256 %s, want %s: the download was damaged or replaced", filepath.Base(path), got,
+			w.SHA256)
 	}
 	return nil
 }

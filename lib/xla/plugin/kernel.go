@@ -5,8 +5,8 @@ package plugin
 #include <string.h>
 #include "pjrt.h"
 
-// Of XLA's pjrt_c_api_ffi_extension.h. Before PJRT 0.9x the arguments had one more field; there XLA finds them too short
-// and returns an error.
+// Of XLA's pjrt_c_api_ffi_extension.h. Before PJRT 0.9x the arguments had one more field; there XLA finds them too
+// short and returns an error.
 typedef struct {
 	size_t struct_size;
 	const char *name;
@@ -16,7 +16,8 @@ typedef struct {
 	size_t platform_size;
 	int traits;
 } register_args;
-typedef struct { pjrt_extension base; void *register_type, *add_user_data; void *(*register_handler)(register_args *); } ffi;
+typedef struct { pjrt_extension base; void *register_type,
+	*add_user_data; void *(*register_handler)(register_args *); } ffi;
 enum { FFI = 5 };
 
 static const char *register_kernel(const char *path, const char *name, void *handler) {

@@ -100,10 +100,12 @@ func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plug
 // loadable reports a path that go-xla would take for something else.
 func (p Plugin) loadable() error {
 	if strings.Contains(p.Path, ",") {
-		return fmt.Errorf("plugin %q: go-xla cannot load from a path with a comma: move or link the file, or move the cache with %s", p.Path, cache.EnvDir)
+		return fmt.Errorf("plugin %q: go-xla cannot load from a path with a comma: move or link the file, or "+
+			"move the cache with %s", p.Path, cache.EnvDir)
 	}
 	if p.Platform == CPU && pjrt.IsCUDAName(p.Path) {
-		return fmt.Errorf("plugin %q: go-xla takes it for a CUDA plugin because of its path: move or link it to a folder without \"cuda\" or \"nvidia\"", p.Path)
+		return fmt.Errorf("plugin %q: go-xla takes it for a CUDA plugin because of its path: move or link it to "+
+			"a folder without \"cuda\" or \"nvidia\"", p.Path)
 	}
 	return nil
 }
@@ -116,7 +118,8 @@ func explicit(path string) (Plugin, error) {
 	info, err := os.Stat(abs)
 	switch {
 	case err != nil:
-		return Plugin{}, fmt.Errorf("plugin %q: no such file (%s takes a path, \"cpu\", \"cuda\" or %q): correct the path, or leave it out to have one installed", path, Env, goXLA)
+		return Plugin{}, fmt.Errorf("plugin %q: no such file (%s takes a path, \"cpu\", \"cuda\" or %q): correct the "+
+			"path, or leave it out to have one installed", path, Env, goXLA)
 	case !info.Mode().IsRegular():
 		return Plugin{}, fmt.Errorf("plugin %q is not a file: give the path of the .so file itself", path)
 	}
@@ -139,7 +142,8 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 		}
 	}
 	if platform == CUDA {
-		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
+		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its "+
+			"xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
 	}
 	// go-xla's release is there only if somebody asked for it.
 	if p, ok := findCached(slices.Concat(verified(root), unverified(root))); ok {

@@ -7,7 +7,8 @@ package plugin
 
 // Of XLA's pjrt_c_api_profiler_extension.h and profiler_c_api.h.
 typedef struct { size_t struct_size; void *priv, *error; } profiler_error_args;
-typedef struct { size_t struct_size; void *priv, *error; const char *message; size_t message_size; } profiler_message_args;
+typedef struct { size_t struct_size; void *priv,
+	*error; const char *message; size_t message_size; } profiler_message_args;
 typedef struct { size_t struct_size; const char *options; size_t options_size; void *profiler; } profiler_create_args;
 typedef struct { size_t struct_size; void *profiler; } profiler_args;
 typedef struct { size_t struct_size; void *profiler; char *buffer; size_t size; } profiler_data_args;
@@ -68,8 +69,8 @@ static void profiler_destroy(const profiler_api *api, void *profiler) {
 	free(failed(api, api->destroy(&destroy)));
 }
 
-// profiler_collect gives the data, which are the profiler's. The header has the caller bring memory for them, in a second
-// call; XLA brings its own in the first, and then the second writes nothing.
+// profiler_collect gives the data, which are the profiler's. The header has the caller bring memory for them, in a
+// second call; XLA brings its own in the first, and then the second writes nothing.
 static char *profiler_collect(const profiler_api *api, void *profiler, char **own, const char **data, size_t *size) {
 	profiler_data_args collect = { sizeof collect, profiler, NULL, 0 };
 	char *problem = failed(api, api->collect(&collect));

@@ -68,5 +68,6 @@ func OptimizedProgram(p Plugin, executable unsafe.Pointer) (code []byte, format 
 		defer C.free(unsafe.Pointer(problem))
 		return nil, "", fmt.Errorf("plugin %q does not give its optimized program: %s", p.Path, C.GoString(problem))
 	}
-	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(got.code)), got.code_size)), C.GoStringN(got.format, C.int(got.format_size)), nil
+	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(got.code)), got.code_size)),
+		C.GoStringN(got.format, C.int(got.format_size)), nil
 }

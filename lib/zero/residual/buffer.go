@@ -12,10 +12,10 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Buffer is where a rank's gradients are fused before they are communicated: their elements one tensor after the other, as
-// float32, in which they are reduced whatever type they have. Many small tensors so make few large messages. A buffer for
-// all of them at once, which frameworks used to have, is as large as the model in float32; one of constant size is enough
-// for large messages (C_B, ZeRO §6.2).
+// Buffer is where a rank's gradients are fused before they are communicated: their elements one tensor after the other,
+// as float32, in which they are reduced whatever type they have. Many small tensors so make few large messages. A
+// buffer for all of them at once, which frameworks used to have, is as large as the model in float32; one of constant
+// size is enough for large messages (C_B, ZeRO §6.2).
 //
 // It is for one goroutine.
 type Buffer struct {
@@ -24,8 +24,8 @@ type Buffer struct {
 	messages int
 }
 
-// NewBuffer returns a buffer of so many bytes, 4 for each element; with 0 it grows to hold all tensors of a call at once. A
-// size that holds no whole number of elements is an error.
+// NewBuffer returns a buffer of so many bytes, 4 for each element; with 0 it grows to hold all tensors of a call at
+// once. A size that holds no whole number of elements is an error.
 func NewBuffer(bytes int) (*Buffer, error) {
 	if bytes < 0 || bytes%4 != 0 {
 		return nil, fmt.Errorf("residual: a buffer of %d bytes: give a multiple of 4, or 0 for as many as there are", bytes)
@@ -40,12 +40,12 @@ func (b *Buffer) Bytes() int64 { return int64(len(b.memory)) * 4 }
 // elements of each call.
 func (b *Buffer) Messages() int { return b.messages }
 
-// AllReduce reduces tensors, on CPU devices or on the host, with those of all other ranks, and writes the results over them:
-// in float32, rounded once to the tensor's own type. The result's bits do not depend on the buffer's size. All ranks give as
-// many elements.
+// AllReduce reduces tensors, on CPU devices or on the host, with those of all other ranks, and writes the results over
+// them: in float32, rounded once to the tensor's own type. The result's bits do not depend on the buffer's size. All
+// ranks give as many elements.
 //
-// A tensor that is not float32, bfloat16 or float16, or that has no elements or memory, is an error, and then nothing is sent.
-// After another error some of the tensors are reduced and some are not.
+// A tensor that is not float32, bfloat16 or float16, or that has no elements or memory, is an error, and then nothing
+// is sent. After another error some of the tensors are reduced and some are not.
 func (b *Buffer) AllReduce(ctx context.Context, g group.Group, of []*tensors.Tensor, op group.Op) error {
 	defer runtime.KeepAlive(of) // whose memory the arrays are
 	total := 0
@@ -76,8 +76,8 @@ func (b *Buffer) AllReduce(ctx context.Context, g group.Group, of []*tensors.Ten
 	return nil
 }
 
-// each goes through n elements of the arrays, counted through all of them from at: n of them lie in an array from an element
-// on, and in a buffer of these n from another.
+// each goes through n elements of the arrays, counted through all of them from at: n of them lie in an array from an
+// element on, and in a buffer of these n from another.
 func each(arrays []array, at, n int, do func(a array, from, into, n int)) {
 	into := 0
 	for _, a := range arrays {

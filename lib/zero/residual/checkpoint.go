@@ -14,20 +14,23 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Checkpoint returns fn of x and the others, in this order, and has the backward pass make again what fn makes of them, as
-// [recompute.Call] does. But of x, which must be the same on all N ranks along a mesh axis, each rank keeps between the
-// passes only its N-th part (P_a, ZeRO §6.1; flat, and padded where N does not divide it). The forward pass uses x itself
-// and exchanges nothing; the backward pass gathers the parts, once for each checkpoint, when the gradient arrives.
+// Checkpoint returns fn of x and the others, in this order, and has the backward pass make again what fn makes of them,
+// as [recompute.Call] does. But of x, which must be the same on all N ranks along a mesh axis, each rank keeps between
+// the passes only its N-th part (P_a, ZeRO §6.1; flat, and padded where N does not divide it). The forward pass uses x
+// itself and exchanges nothing; the backward pass gathers the parts, once for each checkpoint, when the gradient
+// arrives.
 //
 // The others are what else fn needs, such as weights, and are kept as they are. fn must reach through its arguments
-// whatever needs a gradient. The gradients are those of [recompute.Call], of each rank's own fn: that of x is summed over the
-// ranks only if fn says so (collective.F). They have no gradients of their own. With one rank it is recompute.Call.
+// whatever needs a gradient. The gradients are those of [recompute.Call], of each rank's own fn: that of x is summed
+// over the ranks only if fn says so (collective.F). They have no gradients of their own. With one rank it is
+// recompute.Call.
 //
 // Blocks are checkpointed one after the other, the output of one being x of the next. Inside Node.Checkpoint or
 // recompute.Call results are the same, but nothing is saved.
 //
 // It builds a graph, and panics on nil nodes, without such a mesh axis, and where fn does.
-func Checkpoint(fn func(in []*graph.Node) []*graph.Node, axis string, x *graph.Node, others ...*graph.Node) []*graph.Node {
+func Checkpoint(fn func(in []*graph.Node) []*graph.Node, axis string, x *graph.Node,
+	others ...*graph.Node) []*graph.Node {
 	if x == nil || slices.Contains(others, nil) {
 		panic(errors.New("residual: Checkpoint of a nil node: leave it out"))
 	}
@@ -37,7 +40,8 @@ func Checkpoint(fn func(in []*graph.Node) []*graph.Node, axis string, x *graph.N
 	}
 	kept := Hold(axis, x, Part(x, axis))
 	forward := func(in []*graph.Node) []*graph.Node {
-		same := graph.OptimizationBarriers(in[1], in[0]) // for GoMLX does not know that a conditional depends on what is inside
+		// for GoMLX does not know that a conditional depends on what is inside
+		same := graph.OptimizationBarriers(in[1], in[0])
 		return fn(slices.Concat(same[:1], in[3:]))
 	}
 	backward := func(in, _, v []*graph.Node) []*graph.Node {
@@ -50,8 +54,8 @@ func Checkpoint(fn func(in []*graph.Node) []*graph.Node, axis string, x *graph.N
 	return autodiff.Custom(slices.Concat([]*graph.Node{x}, kept, others), forward, backward)
 }
 
-// Part is this rank's part of x's bits, in one dimension, padded where the ranks along a mesh axis do not divide it. (Bits,
-// since compilers may hold floats in wider types.) It builds a graph, and panics without such an axis.
+// Part is this rank's part of x's bits, in one dimension, padded where the ranks along a mesh axis do not divide it.
+// (Bits, since compilers may hold floats in wider types.) It builds a graph, and panics without such an axis.
 func Part(x *graph.Node, axis string) *graph.Node {
 	ranks := collective.AxisSize(x.Graph(), axis)
 	flat := graph.Reshape(precision.ToBits(x), -1)

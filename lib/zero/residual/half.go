@@ -26,8 +26,8 @@ func newHalf(f precision.Format, bits func(x float32) uint16) *half {
 	return h
 }
 
-// These are [precision.Format.Encode] for one type each, and so faster. The packages bfloat16 and float16 make an infinity of
-// some NaNs, and zeros of most subnormal numbers.
+// These are [precision.Format.Encode] for one type each, and so faster. The packages bfloat16 and float16 make an
+// infinity of some NaNs, and zeros of most subnormal numbers.
 
 func bfloat16Bits(x float32) uint16 {
 	bits := math.Float32bits(x)

@@ -32,13 +32,13 @@ type Report struct {
 // Fragmented reports whether an allocation failed although enough bytes were free, if not in one piece.
 func (r Report) Fragmented() bool { return r.Failed && r.Asked <= r.Free }
 
-// Replay makes the allocations, in their order, in a model of a device's memory of so many bytes; with 0 it has no end. The
-// model is an allocator that takes the first free block, from address 0, that is large enough, and neither rounds nor moves
-// anything. Real ones round, and keep lists by size, but have holes between blocks that live long, as the model has. (XLA's
-// CPU devices take memory from malloc, whose addresses say nothing of a GPU's.)
+// Replay makes the allocations, in their order, in a model of a device's memory of so many bytes; with 0 it has no end.
+// The model is an allocator that takes the first free block, from address 0, that is large enough, and neither rounds
+// nor moves anything. Real ones round, and keep lists by size, but have holes between blocks that live long, as the
+// model has. (XLA's CPU devices take memory from malloc, whose addresses say nothing of a GPU's.)
 //
-// An allocation that does not fit is not an error: the report says so. Errors are negative sizes, an ID that is allocated
-// already or is not, and a negative capacity.
+// An allocation that does not fit is not an error: the report says so. Errors are negative sizes, an ID that is
+// allocated already or is not, and a negative capacity.
 func Replay(events []Event, capacity int64) (Report, error) {
 	if capacity < 0 {
 		return Report{}, fmt.Errorf("residual: a memory of %d bytes: give at least 1, or 0 for no end", capacity)
@@ -55,7 +55,8 @@ func Replay(events []Event, capacity int64) (Report, error) {
 			heap = slices.Delete(heap, at, at+1)
 			continue
 		case at >= 0:
-			return Report{}, fmt.Errorf("residual: event %d is allocation %d, which there is already: give each an ID of its own", i, e.ID)
+			return Report{}, fmt.Errorf("residual: event %d is allocation %d, which there is already: give "+
+				"each an ID of its own", i, e.ID)
 		case e.Bytes < 0:
 			return Report{}, fmt.Errorf("residual: event %d allocates %d bytes: give at least 0", i, e.Bytes)
 		}
@@ -97,9 +98,9 @@ type block struct {
 
 func (b block) end() int64 { return b.address + b.bytes }
 
-// WithRegion returns the events with all that lives long in one allocation, made before everything else and never freed: a
-// [Region], of the bytes that first fit needs for these allocations alone. Where none lives long the events are the same.
-// Its errors are Replay's.
+// WithRegion returns the events with all that lives long in one allocation, made before everything else and never
+// freed: a [Region], of the bytes that first fit needs for these allocations alone. Where none lives long the events
+// are the same. Its errors are Replay's.
 func WithRegion(events []Event) ([]Event, error) {
 	if _, err := Replay(events, 0); err != nil {
 		return nil, err

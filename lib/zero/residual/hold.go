@@ -8,15 +8,15 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Hold returns the nodes as they are, all made at one time and each in memory of its own: what follows uses that memory, and
-// not what the nodes were made of.
+// Hold returns the nodes as they are, all made at one time and each in memory of its own: what follows uses that
+// memory, and not what the nodes were made of.
 //
 // Barriers do not do that on CPUs, where XLA drops them before it fuses operations. Then it cuts the part out of x only
-// where the part is gathered, and keeps x until then; and it adds up the outputs of all blocks before this one, in every
-// operation that takes their sum (x is one, where blocks have residual connections), and keeps all outputs. So this is a
-// conditional, into which XLA fuses nothing, and of which only one branch ever runs: the one that copies nothing. XLA cannot
-// know, since ranks tell each other their numbers while the program runs (collective.Rank). It builds a graph, and panics
-// without such a mesh axis.
+// where the part is gathered, and keeps x until then; and it adds up the outputs of all blocks before this one, in
+// every operation that takes their sum (x is one, where blocks have residual connections), and keeps all outputs. So
+// this is a conditional, into which XLA fuses nothing, and of which only one branch ever runs: the one that copies
+// nothing. XLA cannot know, since ranks tell each other their numbers while the program runs (collective.Rank). It
+// builds a graph, and panics without such a mesh axis.
 func Hold(axis string, nodes ...*graph.Node) []*graph.Node {
 	g := nodes[0].Graph()
 	always := graph.GreaterOrEqual(collective.Rank(g, axis), graph.Const(g, int32(0)))

@@ -23,7 +23,8 @@ func memory(t *tensors.Tensor) (bytes []byte, err error) {
 			return nil, err
 		}
 		if !backend.HasSharedBuffers() {
-			return nil, fmt.Errorf("the memory of %s is not the host's, and ranks share that alone: use CPU devices", backend.Name())
+			return nil, fmt.Errorf("the memory of %s is not the host's, and ranks share that alone: use CPU devices",
+				backend.Name())
 		}
 		if !t.IsShared() {
 			t.FinalizeLocal() // a copy on the host, which would not see what is written

@@ -34,17 +34,19 @@ type slot struct {
 // alignment is where tensors begin, in bytes: what XLA wants of buffers.
 const alignment = 64
 
-// NewRegion reserves memory on a device for tensors of these shapes, one behind the other, each at a multiple of 64 bytes.
-// They must be of one type, which is a number's of at least 8 bits. Close the region after use.
+// NewRegion reserves memory on a device for tensors of these shapes, one behind the other, each at a multiple of 64
+// bytes. They must be of one type, which is a number's of at least 8 bits. Close the region after use.
 func NewRegion(backend *xla.Backend, device int, of ...shapes.Shape) (*Region, error) {
 	if backend == nil || len(of) == 0 {
-		return nil, errors.New("residual: a region of no backend, or for nothing: give a backend and the shapes of what lies there")
+		return nil, errors.New("residual: a region of no backend, or for nothing: give a backend and the shapes " +
+			"of what lies there")
 	}
 	r := &Region{backend: backend, device: device, get: map[string]*xla.Portable{}}
 	total := 0
 	for i, shape := range of {
 		if !shape.Ok() || shape.Size() == 0 || shape.DType != of[0].DType || !(shape.DType.IsFloat() || shape.DType.IsInt()) {
-			return nil, fmt.Errorf("residual: shape %d of a region is %s, the first %s: give shapes with elements, of one type of numbers",
+			return nil, fmt.Errorf("residual: shape %d of a region is %s, the first %s: give shapes with elements, of "+
+				"one type of numbers",
 				i, shape, of[0])
 		}
 		r.slots = append(r.slots, slot{shape, total})
@@ -91,8 +93,8 @@ func (r *Region) slot(i int) (slot, error) {
 	return r.slots[i], nil
 }
 
-// Put copies a tensor, which lies on the region's device or on the host and remains the caller's, into place i, over what is
-// there. A place that does not exist and a tensor of another shape are errors.
+// Put copies a tensor, which lies on the region's device or on the host and remains the caller's, into place i, over
+// what is there. A place that does not exist and a tensor of another shape are errors.
 func (r *Region) Put(i int, x *tensors.Tensor) error {
 	s, err := r.slot(i)
 	if err != nil {

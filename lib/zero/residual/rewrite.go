@@ -6,9 +6,9 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Partition writes P_a into a plan whose ranks have devices along an axis that have the same activations: of a block's input
-// each keeps only its part from the forward pass on, and they gather it before the block's next pass (ZeRO §6.1). The input
-// of the first block is the batch, and stays; so does that of a block whose next pass follows at once.
+// Partition writes P_a into a plan whose ranks have devices along an axis that have the same activations: of a block's
+// input each keeps only its part from the forward pass on, and they gather it before the block's next pass (ZeRO §6.1).
+// The input of the first block is the batch, and stays; so does that of a block whose next pass follows at once.
 func Partition(p *step.Plan, axis string) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {

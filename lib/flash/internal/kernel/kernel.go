@@ -1,6 +1,6 @@
-// Package kernel is FlashAttention for XLA's CPU devices, in C: matrix products in registers, and vectors whose lanes are
-// queries, so that nothing is ever summed up across lanes. attention.c says what a call is made of, and tile.h has the loops,
-// which are compiled for several instruction sets, of which the best is taken when the program runs.
+// Package kernel is FlashAttention for XLA's CPU devices, in C: matrix products in registers, and vectors whose lanes
+// are queries, so that nothing is ever summed up across lanes. attention.c says what a call is made of, and tile.h has
+// the loops, which are compiled for several instruction sets, of which the best is taken when the program runs.
 package kernel
 
 /*
