@@ -214,7 +214,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		if err != nil {
 			return err
 		}
-		all, err := p.gatherHost(g, from, p.rows(u), whole)
+		all, err := gatherRows(p.ctx, g, from, p.rows(u), whole)
 		if err == nil {
 			placed, err = p.place(all, on)
 		}
@@ -229,22 +229,6 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		return into.FinalizeAll()
 	})
 	return nil
-}
-
-// gatherHost puts what ranks have on the host together, row by row of those that each has.
-func (p *play) gatherHost(g group.Group, own *tensors.Tensor, rows int, whole shapes.Shape) (*tensors.Tensor, error) {
-	in, out := &memory{}, &memory{}
-	all := tensors.FromShape(whole)
-	if err := errors.Join(in.stage(own), out.stage(all)); err != nil {
-		return nil, err
-	}
-	if err := g.Do(p.ctx, group.Call{Kind: group.KindAllGather, Type: in.kind, In: in.buffer, Out: out.buffer}); err != nil {
-		return nil, err
-	}
-	if rows == 1 {
-		return all, nil
-	}
-	return swapped(all, g.Size(), rows)
 }
 
 // call2 makes an operation of a group on arrays of the device, a sum where it reduces.

@@ -49,6 +49,14 @@ func forwardOnly(p *step.Plan) *step.Plan {
 		q.Ranks[r] = nil
 		open := map[int]int{} // by unit: where it is gathered, in the new list
 		used := map[int]bool{}
+		drop := func(at int) {
+			q.Ranks[r] = slices.Delete(q.Ranks[r], at, at+1)
+			for u := range open {
+				if open[u] > at {
+					open[u]--
+				}
+			}
+		}
 		for _, op := range list {
 			switch {
 			case op.Kind == step.Forward:
@@ -61,13 +69,7 @@ func forwardOnly(p *step.Plan) *step.Plan {
 				open[op.Unit], used[op.Unit] = len(q.Ranks[r]), false
 			case op.What == step.Parameters && op.Kind == step.Free:
 				if !used[op.Unit] {
-					at := open[op.Unit]
-					q.Ranks[r] = slices.Delete(q.Ranks[r], at, at+1)
-					for u := range open {
-						if open[u] > at {
-							open[u]--
-						}
-					}
+					drop(open[op.Unit])
 					continue
 				}
 			default:
@@ -77,12 +79,7 @@ func forwardOnly(p *step.Plan) *step.Plan {
 		}
 		for u, at := range open { // what an update gathers anew
 			if !used[u] && at < len(q.Ranks[r]) && q.Ranks[r][at].Kind == step.Gather && q.Ranks[r][at].Unit == u {
-				q.Ranks[r] = slices.Delete(q.Ranks[r], at, at+1)
-				for v := range open {
-					if open[v] > at {
-						open[v]--
-					}
-				}
+				drop(at)
 			}
 		}
 	}

@@ -4,4 +4,5 @@ package engine
 var (
 	MicroBatches = microBatches
 	Viewed       = viewed
+	GatherRows   = gatherRows
 )

@@ -1,12 +1,14 @@
 package engine_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 	"unsafe"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -70,5 +72,25 @@ func TestViewedRefused(t *testing.T) {
 	}
 	if _, _, err := engine.Viewed(gone); err == nil {
 		t.Error("what is gone has memory")
+	}
+}
+
+// TestGatherRows has ranks put rows together, and one that is not there be an error.
+func TestGatherRows(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		err := group.Run(t.Context(), 2, func(ctx context.Context, g group.Group) error {
+			me := float32(g.Rank())
+			if gone && g.Rank() == 1 {
+				return nil
+			}
+			all, err := engine.GatherRows(ctx, g, tensors.FromValue([]float32{me, me + 10}), 2, shapes.Make(dtypes.Float32, 4))
+			if err == nil && !slices.Equal(tensors.MustCopyFlatData[float32](all), []float32{0, 1, 10, 11}) {
+				t.Errorf("%v", all)
+			}
+			return err
+		})
+		if (err != nil) != gone {
+			t.Errorf("a rank is gone: %v; error %v", gone, err)
+		}
 	}
 }

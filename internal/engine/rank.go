@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -384,24 +383,23 @@ func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
 		return held, err
 	}
 	if g := r.groups[r.axis]; g != nil {
-		if held, err = gatherRows(ctx, g, held, e.ranks()); err != nil {
+		whole := shapes.Make(held.DType(), g.Size()*held.Size())
+		if held, err = gatherRows(ctx, g, held, e.ranks(), whole); err != nil {
 			return nil, err
 		}
 	}
 	return r.own.unflatten(e, held)
 }
 
-// gatherRows puts ranks' vectors together, each of several rows: row by row.
-func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int) (*tensors.Tensor, error) {
-	all := tensors.FromShape(shapes.Make(own.DType(), g.Size()*own.Size()))
-	var inner error
+// gatherRows puts together what ranks have on the host, each of several rows: row by row.
+func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int, whole shapes.Shape) (*tensors.Tensor, error) {
+	all := tensors.FromShape(whole)
+	var inner, failed error
 	err := own.ConstBytes(func(in []byte) {
-		inner = all.MutableBytes(func(out []byte) {
-			inner = cmp.Or(inner, group.AllGather(ctx, g, in, out))
-		})
+		inner = all.MutableBytes(func(out []byte) { failed = group.AllGather(ctx, g, in, out) })
 	})
-	if err := errors.Join(err, inner); err != nil {
-		return nil, err
+	if err := errors.Join(err, inner, failed); err != nil || rows == 1 {
+		return all, err
 	}
 	return swapped(all, g.Size(), rows)
 }

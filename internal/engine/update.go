@@ -123,7 +123,7 @@ func (b *build) state(members []int) (state []*graph.Node) {
 				own[u] = b.row(own[u])
 			}
 		}
-		state = append(state, b.cutOf(own, at))
+		state = append(state, b.cut(own[u], at))
 	}
 	for _, i := range b.behind(members) {
 		state = append(state, b.number(cellSlot, i))
@@ -146,10 +146,6 @@ func (o *own) behind(members []int) (cells []int) {
 
 // firstShared is the first cell that belongs to no unit: those of loss scaling, and counters.
 func (o *own) firstShared() int { return len(o.cells) - 2 - len(o.policy.Scaling.States()) }
-
-func (b *build) cutOf(shards map[int]*graph.Node, at int) *graph.Node {
-	return b.cut(shards[b.unitOf[at].number], at)
-}
 
 // row is the device's row of a unit's matrix.
 func (b *build) row(matrix *graph.Node) *graph.Node {
