@@ -68,7 +68,7 @@ func newCommand() *cobra.Command {
 }
 
 // release is that of this source, or the one before it.
-const release = "v0.1.0"
+const release = "v0.2.0"
 
 // version is that of the module, with the commit of a build between two releases, where the program knows it: what go install was
 // asked for, or what go build found in a clone.
