@@ -28,6 +28,7 @@ type signalWatch struct {
 	grace   time.Duration
 	saving  int           // writes under way that are not to be cut off
 	saved   chan struct{} // is closed when there are none; nil where nobody waits
+	hushed  bool          // nothing is to be said at the end
 	last    func()        // is called before the process is ended; nil is nothing
 	exit    func(status int)
 	message io.Writer
@@ -92,6 +93,13 @@ func (w *signalWatch) before(last func()) {
 	w.last = last
 }
 
+// hush has the process end without a word: what there is to say is said, or another says it.
+func (w *signalWatch) hush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hushed = true
+}
+
 // context ends at the first signal, and the watch has begun.
 func (w *signalWatch) context() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -129,10 +137,14 @@ func (w *signalWatch) watch(caught <-chan os.Signal, cancel context.CancelFunc) 
 func (w *signalWatch) end(by os.Signal, how string) {
 	s := by.(syscall.Signal)
 	w.mu.Lock()
-	last := w.last
+	last, hushed := w.last, w.hushed
 	w.mu.Unlock()
 	if last != nil {
 		last()
+	}
+	if hushed {
+		w.exit(128 + int(s))
+		return
 	}
 	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; checkpoints that were finished are whole\n", unix.SignalName(s), how)
 	w.exit(128 + int(s))

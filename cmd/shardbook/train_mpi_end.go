@@ -32,6 +32,12 @@ const rollCallTime = 10 * time.Second
 // stopped and ends the others, who are about to say it.
 const linger = time.Second
 
+// stay lingers, without a word where mpirun ends it meanwhile.
+func stay() {
+	signals.hush()
+	time.Sleep(linger)
+}
+
 // endReport is what a process says at the end, in at most reportBytes.
 type endReport struct {
 	text string
@@ -58,20 +64,20 @@ func (c *crew) end(err error, out io.Writer) error {
 	switch {
 	case owners >= 0:
 		if !mine.own || !c.sayOwn(out, reports, mine.text) {
-			time.Sleep(linger)
+			stay()
 		}
 		return exitStatus(1)
 	case len(missing) > 0:
 		fmt.Fprintf(out, "shardbook: %s: %s within %v: killed, stalled or cut off; go on from the last checkpoint%s\n",
 			c.at(c.Rank()), c.lost(missing), c.timeout, c.seen(err, missing))
-		time.Sleep(linger)
+		stay()
 		return exitStatus(statusLost)
 	case slices.ContainsFunc(reports, func(r endReport) bool { return r.text != "" }):
 		if first := slices.IndexFunc(reports, func(r endReport) bool { return r.text != "" }); first == c.Rank() {
 			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none is gone, but one may be slower than --timeout %v allows\n",
 				c.at(first), mine.text, c.timeout)
 		} else {
-			time.Sleep(linger)
+			stay()
 		}
 		return exitStatus(statusLost)
 	}
