@@ -34,3 +34,12 @@ func isOnce(n *graph.Node) bool {
 	of, _ := n.Graph().State(onceNodes{}).(map[*graph.Node]bool)
 	return of[n]
 }
+
+// Prepare calls a function for a graph, and for the graphs that are built to see what a [Split] of this one keeps. It
+// may attach what graph functions ask the graph for.
+func Prepare(g *graph.Graph, prepare func(g *graph.Graph)) {
+	g.AttachState(prepared{}, prepare)
+	prepare(g)
+}
+
+type prepared struct{}

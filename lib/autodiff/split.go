@@ -87,6 +87,9 @@ func (s Split) again(in []*graph.Node) (p pass, v []*graph.Node, end func()) {
 		g.Finalize()
 		panic(fmt.Errorf("autodiff: %w", err))
 	}
+	if prepare, ok := like.State(prepared{}).(func(*graph.Graph)); ok {
+		Prepare(g, prepare)
+	}
 	p = s.build(parameters(g, shapesOf(in)))
 	v = make([]*graph.Node, len(p.out))
 	for i, y := range p.out {

@@ -33,10 +33,21 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// AxisSize returns the number of ranks along mesh axes.
+// AxisSize returns the number of ranks along mesh axes, or along an axis of [Between] and mesh axes.
 func AxisSize(g *graph.Graph, axes ...string) int {
+	ranks := 1
+	axes = slices.DeleteFunc(slices.Clone(axes), func(axis string) bool {
+		b, ok := between(g, axis)
+		if ok {
+			ranks *= b.size
+		}
+		return ok
+	})
+	if ranks > 1 && len(axes) == 0 {
+		return ranks
+	}
 	_, size := along(g, "AxisSize", axes)
-	return size
+	return size * ranks
 }
 
 // along checks the mesh axes of an operation and counts its ranks. No axes are all
@@ -48,6 +59,12 @@ func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 			operation))
 	}
 	axes = slices.Clone(axes)
+	for _, axis := range axes {
+		if IsBetween(g, axis) {
+			panic(fmt.Errorf("%s along %q, which lies between programs: RingShift along it alone is all that there is",
+				operation, axis))
+		}
+	}
 	if len(axes) == 0 {
 		axes = mesh.AxesNames()
 	}

@@ -66,8 +66,13 @@ func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
 //
 //	x[a b] on each of N ranks → [a b]: x of rank r-shift on rank r
 //
-// Its transpose is RingShift by -shift.
+// Its transpose is RingShift by -shift. It is the one operation that there is along an axis of [Between], too.
 func RingShift(x *graph.Node, shift int, axes ...string) *graph.Node {
+	if len(axes) == 1 {
+		if _, ok := between(x.Graph(), axes[0]); ok {
+			return xla.Shift{Axis: axes[0], By: shift}.Of(x)
+		}
+	}
 	axes, n := along(x.Graph(), "RingShift", axes)
 	to := make([]int, n)
 	for r := range to {

@@ -17,6 +17,11 @@ import (
 // go-xla cannot ask XLA for the device's number, so each device is sent its own: an
 // all-to-all of the numbers 0 to N-1, once a graph for each choice of axes.
 func Rank(g *graph.Graph, axes ...string) *graph.Node {
+	if len(axes) == 1 {
+		if b, ok := between(g, axes[0]); ok {
+			return b.rank
+		}
+	}
 	axes, n := along(g, "Rank", axes)
 	if n == 1 {
 		return graph.Const(g, int32(0))

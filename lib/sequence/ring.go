@@ -28,14 +28,14 @@ func (l layout) ringAttention(q, k, v *graph.Node, o flash.Options) *graph.Node 
 }
 
 func (l layout) ringForward(q, k, v, rank *graph.Node, o flash.Options) flash.Partial {
+	keys := l.travelling(k, v)
+	next := l.onward(keys)
 	here := l.inHop(0, o, rank)
 	first := flash.Attend(q, k, v, l.masked(o, here.queries, here.keys, q.Shape().Dim(0)))
 	sums := []*graph.Node{first.M, first.D, first.O}
-	keys := join(k, v).bits()
-	next := l.onward(keys)
 	for n := 1; n < l.ring; n++ {
 		if keys = next; n < l.ring-1 {
-			keys = keys.after(sums[2])
+			keys = l.after(keys, sums[2])
 			next = l.onward(keys)
 		}
 		hop := l.inHop(n, o, rank)
@@ -56,7 +56,7 @@ func (l layout) ringBackward(q, k, v, rank *graph.Node, whole flash.Partial, dOu
 	of, sum := q.DType(), l.sum(q.DType())
 	wide := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, whole.D.DType()) }
 	narrow := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, sum) }
-	keys := join(k, v).bits()
+	keys := l.travelling(k, v)
 	// The gradients of q and, joined, of k and v.
 	gradients := func(in []*graph.Node) (dq, dkv *graph.Node) {
 		k, v := keys.of(in[3]).split()
@@ -66,18 +66,18 @@ func (l layout) ringBackward(q, k, v, rank *graph.Node, whole flash.Partial, dOu
 		return dq, join(dk, dv).flat
 	}
 	// Forward and backward hops of the same keys would be one to the compiler, which kept all of them in between.
-	keys = keys.after(dOut)
+	keys = l.after(keys, dOut)
 	operands := func(n int) (hop, []*graph.Node) {
 		hop := l.inHop(n, o, rank)
 		return hop, []*graph.Node{hop.queries, hop.keys, q, keys.flat, whole.M, whole.D, whole.O, dOut}
 	}
+	next := l.onward(keys)
 	_, in := operands(0)
 	dq, dkv := gradients(in)
 	sums := []*graph.Node{narrow(dq), narrow(dkv)}
-	next := l.onward(keys)
 	for n := 1; n < l.ring; n++ {
 		if keys = next; n < l.ring-1 {
-			keys = keys.after(sums[0])
+			keys = l.after(keys, sums[0])
 			next = l.onward(keys)
 		}
 		sums[1] = l.shift(sums[1])
@@ -114,15 +114,30 @@ func join(a, b *graph.Node) pair {
 	return pair{flat, a.DType(), [2][]int{a.Shape().Dimensions, b.Shape().Dimensions}}
 }
 
-// bits is the same pair as whole numbers: half types XLA on CPUs would hold as float32 between hops.
-func (p pair) bits() pair { return p.of(precision.ToBits(p.flat)) }
+// travelling is the keys and values as they go from rank to rank: as whole numbers between devices, where XLA on CPUs
+// would hold half types as float32 between hops.
+func (l layout) travelling(k, v *graph.Node) pair {
+	p := join(k, v)
+	if l.between(k.Graph()) {
+		return p
+	}
+	return p.of(precision.ToBits(p.flat))
+}
+
+// between says whether the ring's ranks have programs of their own.
+func (l layout) between(g *graph.Graph) bool { return collective.IsBetween(g, l.Ring) }
 
 // of is a pair of the same type and shapes.
 func (p pair) of(flat *graph.Node) pair { return pair{flat, p.dtype, p.shapes} }
 
 // after is the pair, but not before x is there. A compiler that is free to passes keys all the way around before
-// anything else, and then has those of all ranks at once.
-func (p pair) after(x *graph.Node) pair { return p.of(graph.SchedulingBarrier(p.flat, x)) }
+// anything else, and then has those of all ranks at once. Between programs there is no such compiler.
+func (l layout) after(p pair, x *graph.Node) pair {
+	if l.between(x.Graph()) {
+		return p
+	}
+	return p.of(graph.SchedulingBarrier(p.flat, x))
+}
 
 func (p pair) split() (a, b *graph.Node) {
 	size := 1

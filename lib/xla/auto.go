@@ -73,31 +73,32 @@ func Constrain(x *graph.Node, p Placement) *graph.Node {
 // the placement follows, and then perhaps "_" and what makes the name unique.
 const constrained = "constrained_"
 
-// constraints numbers placements. Equal ones have one number.
-var constraints numbered
+var constraints = numbered[Placement]{prefix: constrained}
 
-type numbered struct {
+// numbered numbers what names of functions stand for. Equal ones have one number.
+type numbered[T fmt.Stringer] struct {
+	prefix string
 	sync.Mutex
-	all []Placement
+	all []T
 }
 
-func (n *numbered) number(p Placement) int {
+func (n *numbered[T]) number(one T) int {
 	n.Lock()
 	defer n.Unlock()
 	for i, other := range n.all {
-		if other.String() == p.String() {
+		if other.String() == one.String() {
 			return i
 		}
 	}
-	n.all = append(n.all, p)
+	n.all = append(n.all, one)
 	return len(n.all) - 1
 }
 
-// of returns the placement that the name of a function of Constrain's says.
-func (n *numbered) of(name string) (Placement, bool) {
+// of returns what the name of a function stands for.
+func (n *numbered[T]) of(name string) (T, bool) {
 	n.Lock()
 	defer n.Unlock()
-	return named(n.all, constrained, name)
+	return named(n.all, n.prefix, name)
 }
 
 // named returns the one of all whose number a function's name has: the prefix, the number, and then perhaps "_" and
@@ -112,12 +113,15 @@ func named[T any](all []T, prefix, name string) (one T, ok bool) {
 	return all[i], true
 }
 
-// GoMLX has no gradient for calls. That of a constraint is the same constraint.
+// GoMLX has no gradient for calls. That of a constraint is the same constraint, and that of a shift the shift back.
 func init() {
 	before, had := graph.VJPRegistration[graph.NodeTypeCall]
 	graph.VJPRegistration[graph.NodeTypeCall] = func(node *graph.Node, v []*graph.Node, shape shapes.Shape) []*graph.Node {
 		if p, ok := constraints.of(calledName(node)); ok {
 			return []*graph.Node{Constrain(v[0], p)}
+		}
+		if s, ok := shifts.of(calledName(node)); ok {
+			return []*graph.Node{Shift{s.Axis, -s.By}.Of(v[0])}
 		}
 		if !had {
 			panic(fmt.Errorf("a call of function %q has no gradient in GoMLX: write its body in the graph", calledName(node)))

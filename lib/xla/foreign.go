@@ -104,12 +104,8 @@ const typedCall = 4
 // write writes the kernel's call in place of the call of a function.
 func (k *Kernel) write(beside compute.Value, operands []*stablehlo.Value,
 	f *stablehlo.Function) ([]compute.Value, error) {
-	shapesOf := make([]xlashapes.Shape, len(f.Outputs))
-	for i, o := range f.Outputs {
-		shapesOf[i] = o.Shape()
-	}
-	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)), shapesOf,
-		make([][]int, len(shapesOf)))
+	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)), shapesOf(f.Outputs),
+		make([][]int, len(f.Outputs)))
 	if err != nil {
 		return nil, err
 	}
@@ -119,4 +115,11 @@ func (k *Kernel) write(beside compute.Value, operands []*stablehlo.Value,
 		results[i] = newValue(beside, v)
 	}
 	return results, nil
+}
+
+func shapesOf(values []*stablehlo.Value) (all []xlashapes.Shape) {
+	for _, v := range values {
+		all = append(all, v.Shape())
+	}
+	return all
 }

@@ -40,6 +40,7 @@ func (b *builder) NewFunction(name string) (compute.Function, error) {
 	}
 	f := b.begin(inner, nil)
 	f.kernel = kernelOf(name)
+	f.shift, f.shifts = shifts.of(name)
 	return f, nil
 }
 
@@ -75,6 +76,8 @@ type function struct {
 	builder *builder
 	parent  *function // of a closure
 	kernel  *Kernel   // that calls of the function are calls of
+	shift   Shift     // that they are, if
+	shifts  bool
 }
 
 // Builder returns the builder that the function belongs to.
@@ -121,8 +124,11 @@ func (f *function) Parameter(name string, shape shapes.Shape, sharding *compute.
 // unwrap takes go-xla's function out of ours.
 func unwrap(f compute.Function) compute.Function { return f.(*function).Function }
 
-// Call calls a function made by NewFunction, or the kernel that it stands for.
+// Call calls a function made by NewFunction, or the kernel or the shift that it stands for.
 func (f *function) Call(target compute.Function, inputs ...compute.Value) ([]compute.Value, error) {
+	if of := target.(*function); of.shifts {
+		return of.shift.write(f.here(inputs...)[0], hloFunction(of.Function))
+	}
 	if k := target.(*function).kernel; k != nil {
 		inputs = f.here(inputs...)
 		operands := make([]*stablehlo.Value, len(inputs))
