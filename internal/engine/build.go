@@ -58,6 +58,9 @@ func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *si
 		if len(rest) > 0 {
 			panic(fmt.Errorf("engine: %d values more than the segment takes", len(rest)))
 		}
+		if place := b.number(ringSlot, 0); place != nil {
+			collective.Between(b.g, b.Ring, b.ring, place)
+		}
 		for _, op := range p.Ranks[o.rank][from:to] {
 			b.do(op)
 		}

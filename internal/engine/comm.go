@@ -43,10 +43,10 @@ func (p *play) begin(s *segment, op step.Op) error {
 	return fmt.Errorf("engine: it is not carried out yet")
 }
 
-// start makes a call to one other rank in the background. One that fails ends the step at once: the rank may be waiting for a
+// start makes a call to one other rank of a group in the background. One that fails ends the step at once: the rank may be waiting for a
 // message that its peer sends only after this one, and would not look at this call before.
-func (p *play) start(call group.Call) *group.Pending {
-	pending := p.world.Start(p.ctx, call)
+func (p *play) start(g group.Group, call group.Call) *group.Pending {
+	pending := g.Start(p.ctx, call)
 	go func() {
 		if err := pending.Wait(); err != nil {
 			p.cancel(err)
@@ -79,7 +79,7 @@ func (p *play) send(i int, op step.Op) error {
 		return err
 	}
 	p.traffic.sent[BetweenStages] += int64(m.buffer.Len * m.kind.Size())
-	pending := p.start(group.Call{Kind: group.KindSend, Type: m.kind, Peer: op.Peer, In: m.buffer})
+	pending := p.start(p.world, group.Call{Kind: group.KindSend, Type: m.kind, Peer: op.Peer, In: m.buffer})
 	p.begun[i] = &underWay{done: pending.Done(), wait: pending.Wait, end: func() error { m.on = nil; return nil }}
 	return nil
 }
@@ -101,7 +101,7 @@ func (p *play) receive(i int, op step.Op) error {
 	} else if err := m.stage(tensors.FromShape(whole)); err != nil {
 		return err
 	}
-	pending := p.start(group.Call{Kind: group.KindRecv, Type: m.kind, Peer: op.Peer, Out: m.buffer})
+	pending := p.start(p.world, group.Call{Kind: group.KindRecv, Type: m.kind, Peer: op.Peer, Out: m.buffer})
 	u := &underWay{done: pending.Done(), wait: pending.Wait}
 	if m.staged != nil {
 		u.end = func() error {

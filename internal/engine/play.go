@@ -231,7 +231,7 @@ func (p *play) compute(s *segment) error {
 	}
 	p.where = fmt.Sprintf("rank %d, in %s", p.world.Rank(), p.describe(first))
 	limit := cmp.Or(p.Timeout, group.DefaultTimeout)
-	if first.Kind == step.Update {
+	if _, cut := s.program.(*cutProgram); cut || first.Kind == step.Update {
 		limit *= 2 // it may wait for other ranks, and what the group says of these comes first
 	}
 	defer p.watch(p.where, limit)()
@@ -326,6 +326,8 @@ func (p *play) run(one program, args ...any) ([]*dtensor.Tensor, error) {
 		p.traffic.ran[on] = true
 	case onDevice:
 		p.traffic.ran[on.Portable] = true
+	case *cutProgram:
+		return p.runCut(on, args)
 	}
 	return one.Call(args...)
 }
@@ -377,6 +379,8 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		return []any{int32(p.steps)}, nil
 	case placeSlot:
 		return []any{int32(p.place_)}, nil
+	case ringSlot:
+		return []any{int32(p.groups[p.Ring].Rank())}, nil
 	case factorSlot:
 		return []any{p.factor()}, nil
 	}

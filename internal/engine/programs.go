@@ -210,7 +210,7 @@ func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) 
 			waits[done] = true
 		}
 	}
-	single := !alone && o.devices() == 1
+	single := !alone && (o.devices() == 1 || o.ring > 1) // what goes between ranks inside of passes cuts these up
 	var open *segment
 	micro := -1
 	for i, op := range list {
@@ -365,7 +365,12 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		l.in = append(l.in, lay.out...)
 	}
 	var err error
-	s.program, err = d.compile(key, behind(fn, all, s.phases, n), l)
+	whole := behind(fn, all, s.phases, n)
+	if o.ring > 1 && !updates(first.Kind) {
+		s.program, err = d.compileCut(key, whole, in, l, o.apart())
+	} else {
+		s.program, err = d.compile(key, whole, l)
+	}
 	return err
 }
 
@@ -376,7 +381,7 @@ func (o *own) shapeOf(x slot, shape shapes.Shape, s *io) shapes.Shape {
 		return shapes.Make(dtypes.Int32, len(s.touched))
 	case rowSlot:
 		return shapes.Make(dtypes.Uint32)
-	case stepSlot, placeSlot:
+	case stepSlot, placeSlot, ringSlot:
 		return shapes.Make(dtypes.Int32)
 	case factorSlot:
 		return shapes.Make(dtypes.Float32)
@@ -497,6 +502,7 @@ func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*si
 			}
 			var uses []bool
 			out, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+				o.onRing(in[0].Graph())
 				c, _ := operands(in)
 				y, saved := o.passes.Forward(i, c)
 				uses = reached(y, in[:n+1])
@@ -517,6 +523,7 @@ func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*si
 					more = append(more, out[0])
 				}
 				if out, err = d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+					o.onRing(in[0].Graph())
 					c, rest := operands(in)
 					saved, rest := rest[:len(of.saved)], rest[len(of.saved):]
 					var above *graph.Node

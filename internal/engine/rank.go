@@ -235,6 +235,7 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 // parts are the rank's micro-batches of a batch, whose rows the rank's devices divide further.
 func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	copies, at := r.own.copies()
+	copies, at = copies/r.own.ring, at/r.own.ring
 	micro, devices := r.Plans[0].Micro, copies*r.Mesh[0].Size
 	if inputs != nil && inputs.Rank() > 0 && inputs.Shape().Dim(0)%(devices*micro) != 0 {
 		return nil, fmt.Errorf("engine: a batch of %d rows for %d devices with other rows and %d micro-batches each: make it a multiple of %d",
@@ -258,7 +259,7 @@ func (r *Rank) prepare(part microBatch) error {
 	}
 	var err error
 	if r.mesh.NumDevices() == 1 { // blocks of one kind share programs
-		if err = r.kinds.Check(r.backend.Text, r.own.passes, in); err != nil {
+		if err = r.kinds.Check(r.textOf, r.own.passes, in); err != nil {
 			r.inputs = shapes.Shape{}
 			return err
 		}

@@ -27,6 +27,7 @@ const (
 	lossSlot                    // the loss of a micro-batch
 	factorSlot                  // one over the summands of a mean of gradients
 	placeSlot                   // the place of the rank among those that share the state
+	ringSlot                    // and among those that have the same rows
 	metricSlot                  // the vector of an update
 )
 
@@ -94,6 +95,9 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		switch op.Kind {
 		case step.Forward, step.Recompute, step.Backward, step.InputGrad, step.WeightGrad:
 			o.takeWeights(op.Block, take)
+			if o.ring > 1 {
+				s.takes(slot{kind: ringSlot})
+			}
 			if o.model.Noisy {
 				s.takes(slot{kind: stepSlot})
 				s.takes(slot{kind: rowSlot, number: op.Micro})

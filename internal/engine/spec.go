@@ -36,6 +36,9 @@ type Spec struct {
 	// plus between.
 	Mesh   []xla.MeshAxis
 	Shares params.Shares // what the devices of a rank share
+	// Ring is the axis of the plans whose ranks have the same rows, and of these other tokens, which the model exchanges
+	// along an axis of this name (collective.Between). They are copies next to each other. "" is none.
+	Ring string
 	Options
 }
 
@@ -170,6 +173,7 @@ type common struct {
 	hosts  bool                   // the host updates
 	flat   bool                   // units lie as matrices: they are sharded, or the host has them as well
 	scale  int                    // summands of a mean of gradients, of one micro-batch
+	ring   int                    // ranks that have the same rows
 }
 
 func newCommon(s Spec) (*common, error) {
@@ -177,7 +181,7 @@ func newCommon(s Spec) (*common, error) {
 	if !ok || len(s.Plans) == 0 {
 		return nil, errors.New("engine: a spec without plans, or of a model that is no chain.Model")
 	}
-	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, cuts: map[string]*params.Cut{}, shards: 1, scale: 1}
+	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, cuts: map[string]*params.Cut{}, shards: 1, scale: 1, ring: 1}
 	if len(c.Mesh) == 0 {
 		c.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, 1)}
 	}
@@ -189,6 +193,9 @@ func newCommon(s Spec) (*common, error) {
 		}
 	}
 	p := s.Plans[0]
+	if a, ok := p.Axis(s.Ring); ok {
+		c.ring = a.Size
+	}
 	for _, u := range p.Units {
 		between := ""
 		for _, name := range u.Reduce {

@@ -64,12 +64,30 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
 	if l.Shards > 1 {
 		along, p = BetweenShards, p.Copies(l.Shards, BetweenShards)
 	}
-	if p = p.Copies(l.Replicas/max(1, l.Shards), BetweenRanks); l.ZeRO > 0 && l.shards()*l.Replicas > 1 && l.Shards != 1 { // else nobody shares a copy
+	p = p.Copies(l.copies()/max(1, l.Shards), BetweenRanks)
+	if l.ZeRO > 0 && l.shards()*l.copies() > 1 && l.Shards != 1 { // else nobody shares a copy
 		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
+	}
+	if ring, _ := l.rings(); ring > 1 {
+		p.Axes = append(p.Axes, step.Axis{Name: Ring, Size: ring, Groups: ringsOf(len(p.Ranks), ring, l.Pipe)})
 	}
 	plans, members = l.gradients().Write(p, of, r.Model.Params().As(r.Policy().Reduce), BetweenRanks)
 	for i := range plans {
 		plans[i] = l.Offload.Into(plans[i], r)
 	}
 	return plans, members, cut, nil
+}
+
+// ringsOf are the ranks of each ring: those of the same stage, of copies that are neighbours.
+func ringsOf(ranks, ring, pipe int) (groups [][]int) {
+	for first := 0; first < ranks; first += ring * pipe {
+		for stage := range pipe {
+			var group []int
+			for i := range ring {
+				group = append(group, first+i*pipe+stage)
+			}
+			groups = append(groups, group)
+		}
+	}
+	return groups
 }

@@ -129,7 +129,8 @@ func (f *foretold) part(t cost.Tensor) (n int64, cut bool) {
 
 // tokens are the axes along which devices have other tokens.
 func (f *foretold) tokens() (axes []string) {
-	for name, n := range map[string]int{Ring: f.Ring, Ulysses: f.Ulysses} {
+	_, ring := f.rings()
+	for name, n := range map[string]int{Ring: ring, Ulysses: f.Ulysses} {
 		if n > 1 {
 			axes = append(axes, name)
 		}
@@ -287,11 +288,13 @@ func (f *foretold) attention(layer, forward bool) {
 		moves = back
 	}
 	for _, move := range moves {
-		axis := Ring
+		axis, times := Ring, 1
 		if move.Kind == xla.AllToAll {
 			axis = Ulysses
+		} else if f.RingRanks {
+			times = f.PerRank()
 		}
-		f.all[axis] += move.Bytes
+		f.all[axis] += move.Bytes * int64(times)
 	}
 }
 

@@ -27,7 +27,7 @@ const (
 //
 // Replicas × Pipe ranks train together, and each drives Data × Ring × Ulysses × Tensor devices by programs of its own:
 // what lies within a rank is done by collectives in these programs, what lies between ranks by messages of a group,
-// which may go from host to host.
+// which may go from host to host. With RingRanks the ring is of ranks: Replicas × Ring × Pipe of them.
 type Layout struct {
 	// Replicas is how many pipelines train side by side, each with its part of the batch: data parallelism between
 	// ranks. ZeRO shards over them where a rank has no devices of its own to shard over; else they have copies of what
@@ -40,6 +40,10 @@ type Layout struct {
 	// Ring and Ulysses are how many devices share each sequence, in either way or both (see package sequence).
 	Ring    int `json:"ring,omitempty"`
 	Ulysses int `json:"ulysses,omitempty"`
+	// RingRanks has the ring go from rank to rank, and so from host to host, each of which may have Ulysses inside (the
+	// hybrid of Fang and Zhao 2024, "USP"). A pass then is several programs, with the exchange of keys and values between
+	// them. ZeRO shards over the ranks of a ring as over replicas.
+	RingRanks bool `json:"ring_ranks,omitempty"`
 	// Tensor is how many devices share each layer.
 	Tensor int `json:"tensor,omitempty"`
 	// TensorSequence has them share what lies between layers, too (Korthikanti et al. 2022, §4.2.2).
@@ -109,20 +113,41 @@ func (l Layout) whole() Layout {
 }
 
 // Ranks is how many ranks train together, PerRank how many devices each drives, and Devices how many there are.
-func (l Layout) Ranks() int   { l = l.whole(); return l.Replicas * l.Pipe }
+func (l Layout) Ranks() int   { return l.copies() * l.whole().Pipe }
 func (l Layout) PerRank() int { return l.shards() * l.whole().Tensor }
 func (l Layout) Devices() int { return l.Ranks() * l.PerRank() }
 
+// rings is the ring as ranks and as devices of a rank have it: one of them is 1.
+func (l Layout) rings() (ranks, devices int) {
+	if l = l.whole(); l.RingRanks {
+		return l.Ring, 1
+	}
+	return 1, l.Ring
+}
+
+// copies is how many pipelines have other rows or other tokens.
+func (l Layout) copies() int {
+	ranks, _ := l.rings()
+	return l.whole().Replicas * ranks
+}
+
 // shards is how many of a rank's devices have the same parameters.
-func (l Layout) shards() int { l = l.whole(); return l.Data * l.Ring * l.Ulysses }
+func (l Layout) shards() int {
+	_, ring := l.rings()
+	l = l.whole()
+	return l.Data * ring * l.Ulysses
+}
 
 // Between lists what goes between hosts, by its name in [Layout.Traffic]: [BetweenRanks] for the gradients of replicas,
 // [BetweenStages] for activations.
 func (l Layout) Between() (axes []string) {
 	l = l.whole()
 	each := l.Ranks() / l.Hosts
-	if l.Hosts > 1 && l.Replicas > max(1, l.Shards) {
+	if l.Hosts > 1 && l.copies() > max(1, l.Shards) {
 		axes = append(axes, BetweenRanks)
+	}
+	if ring, _ := l.rings(); ring*l.Pipe > each || each%(ring*l.Pipe) != 0 {
+		axes = append(axes, Ring)
 	}
 	if l.Shards > 0 && l.Shards*l.Pipe > each {
 		axes = append(axes, BetweenShards)
@@ -158,10 +183,15 @@ func (l Layout) Validate() error {
 			"already: leave it 0", l.Prefetch, l.ZeRO)
 	case l.TensorSequence && l.Tensor == 1:
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
-	case l.Shards > 0 && (l.ZeRO == 0 || l.shards() > 1 || l.Replicas%l.Shards != 0):
+	case l.Shards > 0 && (l.ZeRO == 0 || l.shards() > 1 || l.copies()%l.Shards != 0):
 		return fmt.Errorf("parallel: Layout.Shards is %d, with ZeRO=%d, %d replicas and %d devices of a rank that "+
-			"share its state: choose "+
-			"a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards, l.ZeRO, l.Replicas, l.shards())
+			"share its state: choose a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards, l.ZeRO,
+			l.copies(), l.shards())
+	case l.RingRanks && l.Ring == 1:
+		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or leave it out")
+	case l.RingRanks && l.Every > 1:
+		return fmt.Errorf("parallel: Layout.RingRanks is set and Every is %d: the ranks of a ring have the gradients of one "+
+			"batch, which is averaged each time; leave one of them out", l.Every)
 	case l.Partition && (l.Tensor == 1 || l.TensorSequence || l.Recompute):
 		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it "+
 			"is for devices that "+
@@ -178,7 +208,7 @@ func (l Layout) Validate() error {
 	if err != nil || order.Weights == step.Flush {
 		return err
 	}
-	if l.PerRank() > 1 || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" || l.EachMicroBatch || l.Every > 1 ||
+	if l.PerRank() > 1 || l.RingRanks || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" || l.EachMicroBatch || l.Every > 1 ||
 		l.Hook != nil {
 		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one that does not, "+
 			"or leave Replicas, Recompute and Cut alone beside it, with ranks of one device", l.Schedule)
@@ -198,7 +228,7 @@ func (l Layout) validateGradients() error {
 	if err := l.gradients().Validate(); err != nil {
 		return fmt.Errorf("parallel: of Layout: %w", err)
 	}
-	sharded := l.ZeRO > 0 && max(l.shards(), l.Replicas) > 1
+	sharded := l.ZeRO > 0 && max(l.shards(), l.copies()) > 1
 	switch {
 	case sharded && (l.Sync != "" || l.BucketBytes > 0):
 		return fmt.Errorf("parallel: Layout.Sync is %q, BucketBytes %d and ZeRO %d: what is sharded is reduced "+
@@ -216,7 +246,7 @@ func (l Layout) validateGradients() error {
 		return fmt.Errorf("parallel: Layout.BucketBytes is %d and Sync %q, which has no such buckets: set Sync to "+
 			"%q, or leave it out",
 			l.BucketBytes, l.Sync, ddp.Bucketed)
-	case l.Replicas == 1 && (l.Hook != nil || l.Every > 1):
+	case l.copies() == 1 && (l.Hook != nil || l.Every > 1):
 		return errors.New("parallel: Layout.Hook and Every are for what goes between replicas, and Replicas is 1: a " +
 			"rank's own devices " +
 			"share gradients inside of their programs; leave them out, or use Replicas")
@@ -239,8 +269,9 @@ func (l Layout) schedule() (*step.Plan, error) {
 
 // axes are those of a rank's mesh. Devices that share a layer, which send the most, are neighbours.
 func (l Layout) axes() []xla.MeshAxis {
+	_, ring := l.rings()
 	l = l.whole()
-	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.Ring), xla.Axis(Ulysses, l.Ulysses),
+	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, ring), xla.Axis(Ulysses, l.Ulysses),
 		xla.Axis(Tensor, l.Tensor)}
 }
 

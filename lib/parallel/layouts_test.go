@@ -60,7 +60,7 @@ func (f form) String() string {
 	for _, part := range []struct {
 		name string
 		is   bool
-	}{{string(f.placement), l.Ring > 1}, {"tensor-sequence", l.TensorSequence}, {string(l.Schedule), l.Pipe > 1}, {"recompute", l.Recompute},
+	}{{string(f.placement), l.Ring > 1}, {"ring-ranks", l.RingRanks}, {"tensor-sequence", l.TensorSequence}, {string(l.Schedule), l.Pipe > 1}, {"recompute", l.Recompute},
 		{"partition", l.Partition}, {fmt.Sprintf("shards=%d", l.Shards), l.Shards > 0}, {fmt.Sprintf("offload=%+v", l.Offload), l.Offload != offload.Host{}},
 		{"clip", f.clip > 0}} {
 		if part.is && part.name != "" {
@@ -74,7 +74,7 @@ func (f form) String() string {
 func (f form) factors() []any {
 	l := f.Layout
 	return []any{l.Replicas > 1, l.Data > 1, l.Pipe > 1, l.Tensor > 1, l.Ring > 1, l.Ulysses > 1, l.ZeRO, f.placement, l.TensorSequence, l.Schedule,
-		l.Recompute, l.Partition, l.Shards, l.Offload, f.clip > 0}
+		l.Recompute, l.Partition, l.Shards, l.Offload, f.clip > 0, l.RingRanks}
 }
 
 // formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout may have besides:
@@ -128,6 +128,14 @@ func formsOf() (all []form) {
 	} {
 		all = append(all, form{layers: 2, Layout: l})
 	}
+	for i, l := range []parallel.Layout{ // rings of ranks
+		{Ring: 4, ZeRO: 3, Prefetch: 1}, {Ring: 2, Ulysses: 2, Replicas: 2}, {Ring: 2, Pipe: 2, Tensor: 2, TensorSequence: true},
+		{Ring: 2, Ulysses: 2, Data: 2, ZeRO: 2, Microbatches: 2}, {Ring: 4, Pipe: 2, Schedule: pipeline.KindZBH1, Recompute: true},
+		{Ring: 2, Tensor: 2, Partition: true, Replicas: 2}, {Ring: 2, ZeRO: 1, Offload: offload.Host{Update: true, Activations: true}},
+	} {
+		l.RingRanks = true
+		all = append(all, form{layers: 2, Layout: l, placement: placements[i%3]})
+	}
 	return all
 }
 
@@ -151,7 +159,7 @@ func TestLayouts(t *testing.T) {
 	}
 	alone := map[baseline][]train.Metrics{}
 	worst, forms := 0.0, formsOf()
-	if n := len(forms); n != 4+4*16+6 { // of the 20 layouts 16 have devices with other rows or tokens; and six that are written out
+	if n := len(forms); n != 4+4*16+6+7 { // of the 20 layouts 16 have devices with other rows or tokens; and 13 that are written out
 		t.Errorf("%d runs", n)
 	}
 	for _, f := range systest.Pairwise(t, forms, form.factors) {

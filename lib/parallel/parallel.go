@@ -74,6 +74,9 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 		return nil, err
 	}
 	l.Cut, s.Members, s.Shares, s.Mesh, s.Hook, s.Sum = cut, members, shares, l.axes(), l.Hook, l.SumLoss
+	if l.RingRanks {
+		s.Ring = Ring
+	}
 	if s, err = s.Checked(plans...); err != nil {
 		return nil, err
 	}
@@ -86,9 +89,10 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	for _, axis := range l.axes() {
 		sizes[axis.Name] = axis.Size
 	}
+	sizes[Ring] = l.Ring
 	shared, ok := model.(train.Shared)
 	if !ok {
-		if l.PerRank() > l.Data {
+		if l.PerRank() > l.Data || l.Ring > 1 {
 			return shares, fmt.Errorf("parallel: a %T does not say what devices share, and the layout has tensor=%d, "+
 				"ring=%d, ulysses=%d: "+
 				"give a model that does (train.Shared), as gpt.Parallel, or leave these at 1", model, l.Tensor, l.Ring, l.Ulysses)
@@ -107,11 +111,15 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 		return shares, err
 	}
 	for _, axis := range l.axes()[1:] {
-		if axis.Size > 1 && axis.Name != shares.Axis && !slices.Contains(shares.Tokens, axis.Name) {
+		if n := sizes[axis.Name]; n > 1 && axis.Name != shares.Axis && !slices.Contains(shares.Tokens, axis.Name) {
 			return shares, fmt.Errorf("parallel: the layout has %s=%d, and the model shares nothing along it: use "+
-				"Layout.TensorGroup and "+
-				"SequenceGroup", axis.Name, axis.Size)
+				"Layout.TensorGroup and SequenceGroup", axis.Name, n)
 		}
+	}
+	if l.RingRanks { // along which a rank's devices share nothing
+		between := func(axis string) bool { return axis == Ring }
+		shares.Tokens = slices.DeleteFunc(slices.Clone(shares.Tokens), between)
+		shares.Between = slices.DeleteFunc(slices.Clone(shares.Between), between)
 	}
 	if shares.Cuts != nil { // in the order in which the chain lists parameters
 		chained, err := chain.Of(model)

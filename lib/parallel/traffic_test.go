@@ -36,6 +36,8 @@ func TestTraffic(t *testing.T) {
 			{Replicas: 2, Tensor: 2, Partition: true, Microbatches: 2},
 			{Replicas: 4, ZeRO: 3, Shards: 2},
 			{Replicas: 2, ZeRO: 1, Pipe: 2},
+			{Ring: 4, RingRanks: true, Recompute: true},
+			{Replicas: 2, Ring: 2, RingRanks: true, Ulysses: 2},
 		}},
 		{tied, []parallel.Layout{
 			{Data: 2, ZeRO: 3},

@@ -24,7 +24,7 @@ type Cut struct {
 	in []shapes.Shape
 }
 
-// Shifted is a shift of a [Cut], and what is shifted: an input, something carried, or received by a shift before.
+// Shifted is a shift of a [Cut], and what is shifted: something carried, or received by a shift before.
 type Shifted struct {
 	Shift
 	Of    Ref
@@ -102,6 +102,12 @@ func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 		}
 		return out
 	}
+}
+
+// Takes says whether a program or a shift, from number k on, takes something.
+func (c *Cut) Takes(k int, r Ref) bool {
+	return k < len(c.Programs) && slices.ContainsFunc(c.Programs[k:], func(p CutProgram) bool { return slices.Contains(p.In, r) }) ||
+		k < len(c.Shifts) && slices.ContainsFunc(c.Shifts[k:], func(s Shifted) bool { return s.Of == r })
 }
 
 // shapeOf is the shape of what is carried or received.
@@ -231,14 +237,12 @@ func (c *cutting) carry(k int, v *stablehlo.Value) Ref {
 
 // send is what shift number n gives to another rank.
 func (c *cutting) send(n int, v *stablehlo.Value) Ref {
-	if i, ok := c.inputs[v.String()]; ok {
-		return Ref{RefInput, i}
-	}
-	at := c.made[v.String()]
-	if m, ok := c.shift[at]; ok {
+	at, made := c.made[v.String()]
+	if m, ok := c.shift[at]; ok && made {
 		return Ref{RefReceived, m}
 	}
-	if c.free[at] {
+	if !made || c.free[at] {
+		c.take(n, v)
 		return c.carry(n, v)
 	}
 	return c.carry(c.program[at], v)

@@ -37,7 +37,7 @@ func cutFunction(in []*graph.Node) []*graph.Node {
 		})[1]
 	back := xla.Shift{Axis: "ring", By: -1}.Of(graph.Dot(turned, w).Product())
 	_ = graph.Dot(w, w)
-	loss := graph.ReduceAllSum(graph.Mul(graph.Sin(onward.Of(graph.Square(x))), x))
+	loss := graph.ReduceAllSum(graph.Mul(graph.Sin(graph.Square(onward.Of(x))), x))
 	return []*graph.Node{graph.Add(back, graph.Mul(b, mean)), x, b, mean, graph.Gradient(loss, x)[0]}
 }
 

@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/core/tensors/dtensor"
+
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// onRing has a graph that is only looked at know that ranks have other tokens of the same rows.
+func (c *common) onRing(g *graph.Graph) {
+	if c.ring > 1 {
+		collective.Between(g, c.Ring, c.ring, graph.Const(g, int32(0)))
+	}
+}
+
+// textOf is xla.Backend.Text for functions that may ask for the ring.
+func (r *Rank) textOf(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (string, error) {
+	return r.backend.Text(func(in []*graph.Node) []*graph.Node {
+		r.onRing(in[0].Graph())
+		return fn(in)
+	}, in...)
+}
+
+// cutProgram is a graph function that exchanges something with other ranks on its way: several programs.
+type cutProgram struct {
+	*xla.Cut
+	programs []program // nil where there is nothing to compute
+	outputs  int
+	apart    xla.Placement // of what goes from one to another, which each device has its own of
+}
+
+// Call is for [play.runCut], which has the ranks.
+func (c *cutProgram) Call(...any) ([]*dtensor.Tensor, error) {
+	return nil, errors.New("engine: a program that exchanges something between ranks, run by one")
+}
+
+// compileCut makes a program of a function that may exchange something between ranks.
+func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node, in []shapes.Shape, l layout,
+	apart xla.Placement) (program, error) {
+	cut, err := xla.NewCut(d.mesh, fn, in...)
+	if err != nil {
+		return nil, err
+	}
+	if len(cut.Shifts) == 0 {
+		return d.compile(key, fn, l)
+	}
+	c := &cutProgram{Cut: cut, programs: make([]program, len(cut.Programs)), outputs: len(l.out), apart: apart}
+	for k, of := range cut.Programs {
+		if len(of.Out) == 0 {
+			continue
+		}
+		var own layout
+		for i, ref := range of.In {
+			on := apart
+			if ref.Kind == xla.RefInput {
+				on = l.in[ref.Number]
+				if slices.Contains(l.donated, ref.Number) && !cut.Takes(k+1, ref) {
+					own.donated = append(own.donated, i)
+				}
+			}
+			own.in = append(own.in, on)
+		}
+		for _, ref := range of.Out {
+			on := apart
+			if ref.Kind == xla.RefOutput {
+				on = l.out[ref.Number]
+			}
+			own.out = append(own.out, on)
+		}
+		if c.programs[k], err = d.compile(fmt.Sprint(key, " part ", k), cut.Program(k), own); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// exchange is a shift that has begun.
+type exchange struct {
+	of, into       *dtensor.Tensor // into is nil where what arrives is staged
+	from, to       *memory
+	sent, received *group.Pending
+	ended          bool
+}
+
+// runCut runs the programs one after another. A shift begins as soon as there is what is shifted, beside the next
+// programs, and is waited for by the first that takes what it receives.
+func (p *play) runCut(c *cutProgram, args []any) (out []*dtensor.Tensor, err error) {
+	has, begun := map[xla.Ref]*dtensor.Tensor{}, make([]*exchange, len(c.Shifts))
+	out = make([]*dtensor.Tensor, c.outputs)
+	defer func() {
+		if err != nil {
+			p.cancel(err) // which ends what is under way
+		}
+		for n, e := range begun {
+			if late := p.endShift(c, n, e, has); err == nil {
+				err = late
+			}
+		}
+		for _, t := range has {
+			err = errors.Join(err, p.arrays.release(t))
+		}
+	}()
+	for k, of := range c.Programs {
+		var in []any
+		for _, ref := range of.In {
+			if ref.Kind == xla.RefInput {
+				in = append(in, args[ref.Number])
+				continue
+			}
+			if ref.Kind == xla.RefReceived {
+				if err := p.endShift(c, ref.Number, begun[ref.Number], has); err != nil {
+					return nil, err
+				}
+			}
+			in = append(in, has[ref])
+		}
+		if c.programs[k] != nil {
+			made, err := p.run(c.programs[k], in...)
+			if err != nil {
+				return nil, err
+			}
+			for i, ref := range of.Out {
+				if ref.Kind == xla.RefOutput {
+					out[ref.Number] = made[i]
+					continue
+				}
+				p.arrays.add(memest.Activations, made[i])
+				has[ref] = made[i]
+			}
+		}
+		if k < len(c.Shifts) {
+			of := c.Shifts[k].Of
+			if of.Kind == xla.RefReceived {
+				if err := p.endShift(c, of.Number, begun[of.Number], has); err != nil {
+					return nil, err
+				}
+			}
+			if begun[k], err = p.beginShift(c, k, has[of]); err != nil {
+				return nil, err
+			}
+		}
+		for ref, t := range has {
+			sending := func(e *exchange) bool { return e != nil && !e.ended && e.of == t }
+			if c.Takes(k+1, ref) || slices.ContainsFunc(begun, sending) {
+				continue
+			}
+			if err := p.arrays.release(t); err != nil {
+				return nil, err
+			}
+			delete(has, ref)
+		}
+	}
+	return out, nil
+}
+
+// beginShift sends an array of the devices to the rank that a shift says, and receives another rank's.
+func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, error) {
+	shift := c.Shifts[n]
+	g := p.groups[shift.Axis]
+	ranks := g.Size()
+	to, from := ((g.Rank()+shift.By)%ranks+ranks)%ranks, ((g.Rank()-shift.By)%ranks+ranks)%ranks
+	whole := x.Shape()
+	e := &exchange{of: x, to: &memory{}}
+	var err error
+	if e.from, err = p.memoryOf(x); err != nil {
+		return nil, err
+	}
+	if p.reachable() {
+		if e.into, err = p.arrays.borrow(memest.Communication, whole, c.apart); err == nil {
+			e.to, err = p.memoryOf(e.into)
+		}
+	} else {
+		err = e.to.stage(tensors.FromShape(whole))
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.arrays.release(e.into))
+	}
+	p.traffic.sent[shift.Axis] += whole.ByteSize()
+	e.sent = p.start(g, group.Call{Kind: group.KindSend, Type: e.from.kind, Peer: to, In: e.from.buffer})
+	e.received = p.start(g, group.Call{Kind: group.KindRecv, Type: e.to.kind, Peer: from, Out: e.to.buffer})
+	return e, nil
+}
+
+// endShift waits for a shift, and puts what it has received where it belongs.
+func (p *play) endShift(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dtensor.Tensor) error {
+	if e == nil || e.ended {
+		return nil
+	}
+	end := p.span(trace.Wait, c.Shifts[n].Shift.String())
+	err := errors.Join(e.sent.Wait(), e.received.Wait())
+	end()
+	e.ended = true
+	if e.into == nil && err == nil {
+		if e.into, err = p.place(e.to.staged, c.apart); err == nil {
+			p.arrays.add(memest.Communication, e.into)
+		}
+	}
+	if e.into != nil {
+		has[xla.Ref{Kind: xla.RefReceived, Number: n}] = e.into
+	}
+	if err != nil {
+		return fmt.Errorf("in the exchange %v: %w", c.Shifts[n].Shift, p.within(step.Op{Axis: c.Shifts[n].Axis}, err))
+	}
+	return nil
+}
