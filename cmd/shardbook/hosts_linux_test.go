@@ -28,7 +28,7 @@ func mpiTrain(h *hosts.Hosts, program string, flags ...string) []string {
 func TestTrainAcrossHosts(t *testing.T) {
 	h, program := hosts.New(t, 3), mpiCommand(t)
 	want := oneDevice(t)
-	for _, way := range []string{"--data 3 --zero 3", "--pipe 3"} {
+	for _, way := range []string{"--data 3 --zero 3", "--pipe 3", "--seq-parallel 6 --seq-ranks --seq-method hybrid --seq-ulysses 2"} {
 		run := startOnHosts(t, mpiTrain(h, program, append(strings.Fields(way), "--steps", "8", "--json")...))
 		status, results := run.status(), run.lines(`^{"losses"`)
 		var got trainResult

@@ -94,14 +94,14 @@ func (l *launchJob) ranks(slots int) (int, error) {
 		return 0, err
 	}
 	flag, number := j.Parallel.byProcess()
-	pipe, fixed := max(j.Parallel.Pipe, 1), l.train.Flags().Changed(flag)
-	n := min(slots, xla.MaxDevices) / pipe
+	each, fixed := j.Parallel.perCopy(), l.train.Flags().Changed(flag)
+	n := min(slots, xla.MaxDevices) / each
 	switch {
-	case slots < pipe:
-		return 0, fmt.Errorf("--pipe=%d needs as many ranks, and the hosts have slots for %d", pipe, slots)
+	case slots < each:
+		return 0, fmt.Errorf("the job needs %d ranks at least (--pipe, --seq-ranks), and the hosts have slots for %d", each, slots)
 	case fixed && (*number > n || *number < 1):
 		return 0, fmt.Errorf("--%s=%d needs %d ranks, and the hosts have slots for %d: leave it out to use as many as there are",
-			flag, *number, *number*pipe, slots)
+			flag, *number, *number*each, slots)
 	case fixed:
 		n = *number
 	}
@@ -111,7 +111,7 @@ func (l *launchJob) ranks(slots int) (int, error) {
 		*number = n
 		some.Parallel.choose(true)
 		if _, err = some.laidOut(); err == nil || fixed {
-			return n * pipe, err
+			return n * each, err
 		}
 	}
 	return 0, fmt.Errorf("no number of ranks up to %d can do the job: %w", slots, err)
@@ -143,7 +143,7 @@ func (l *launchJob) start(ranks, from int) ([]string, error) {
 	args := append([]string{"train"}, l.args...)
 	args = append(args, "--engine", engineMPI, "--checkpoint", l.folder)
 	if flag, _ := j.Parallel.byProcess(); !l.train.Flags().Changed(flag) {
-		args = append(args, "--"+flag, strconv.Itoa(ranks/max(j.Parallel.Pipe, 1)))
+		args = append(args, "--"+flag, strconv.Itoa(ranks/j.Parallel.perCopy()))
 	}
 	if from > 0 && !l.train.Flags().Changed("resume") {
 		args = append(args, "--resume")

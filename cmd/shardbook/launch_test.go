@@ -74,7 +74,7 @@ func TestLaunchBadArguments(t *testing.T) {
 		{"--checkpoint X --grace -1s", []string{"--grace=-1s"}},
 		{"--checkpoint X --slots 2 -- --zero 5", []string{"localhost:2", "--zero=5"}},
 		{"--checkpoint X --slots 2 -- --data 4", []string{"--data=4 needs 4 ranks", "slots for 2"}},
-		{"--checkpoint X --slots 2 -- --pipe 4", []string{"--pipe=4", "slots for 2"}},
+		{"--checkpoint X --slots 2 -- --pipe 4", []string{"needs 4 ranks", "--pipe", "slots for 2"}},
 	} {
 		args := append([]string{"launch"}, strings.Fields(strings.ReplaceAll(test.args, "X", folder))...)
 		out, stderr, status := shardbook(t, env, args...)

@@ -20,7 +20,7 @@ func (j *job) layout() (l layouts.Layout, err error) {
 	p := j.Parallel
 	l = layouts.Layout{Tensor: p.Tensor, TensorSequence: p.TensorSequence, Partition: p.TensorPartition,
 		ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards, Offload: offload.Host{Update: p.Offload},
-		Microbatches: p.Accumulate, Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes), Every: p.Every}
+		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes), Every: p.Every}
 	switch {
 	case p.meshed():
 		l.Replicas, l.Data = p.Replicas, p.Data

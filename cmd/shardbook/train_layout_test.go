@@ -66,6 +66,8 @@ func TestTrainTogether(t *testing.T) {
 		{"--data 2 --sync ranks", 1e-5},
 		{"--data 2 --offload-optimizer", 1e-5},
 		{"--pipe 2 --replicas 2 --microbatches 2 --zero 1 --offload-optimizer", 1e-5},
+		{"--seq-parallel 2 --seq-ranks --zero 1", 1e-5},
+		{"--seq-parallel 4 --seq-ranks --seq-method hybrid --seq-ulysses 2 --pipe 2 --microbatches 2", 1e-5},
 		{"--pipe 2 --data 2 --tensor 2 --cut measured --sync overlap --microbatches 2", 1e-5},
 	}) {
 		r := trained(t, slices.Concat(together, []string{"--steps", "2"}, strings.Fields(c.flags))...)

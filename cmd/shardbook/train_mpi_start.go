@@ -77,18 +77,21 @@ func (c *crew) settle(p *parallel, o trainOptions, given func(flag string) bool)
 	if o.trace != "" {
 		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common time: leave one of them out", engineMPI)
 	}
-	n, pipe, what := c.Size(), max(1, p.Pipe), "ranks"
-	if p.Pipe > 0 {
-		what = fmt.Sprintf("pipelines of --pipe=%d", pipe)
+	n, each, what := c.Size(), p.perCopy(), "ranks"
+	switch {
+	case p.SeqRanks:
+		what = fmt.Sprintf("groups of %d ranks that share sequences or blocks", each)
+	case p.Pipe > 0:
+		what = fmt.Sprintf("pipelines of --pipe=%d", each)
 	}
 	switch {
-	case given(flag) && of*pipe == n:
+	case given(flag) && of*each == n:
 	case given(flag):
-		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag, of, what, of*pipe, n)
-	case n%pipe != 0:
-		return fmt.Errorf("--pipe=%d: %d processes are no whole number of pipelines: start a multiple of %[1]d", pipe, n)
+		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag, of, what, of*each, n)
+	case n%each != 0:
+		return fmt.Errorf("%d processes are no whole number of %s: start a multiple of %d", n, what, each)
 	default:
-		*number = n / pipe
+		*number = n / each
 	}
 	return nil
 }

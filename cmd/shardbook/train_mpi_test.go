@@ -158,7 +158,7 @@ func TestCrewRefuses(t *testing.T) {
 	}
 	for flags, want := range map[string]string{
 		"--data 3":                "--data=3 ranks need 3 processes, and there are 2",
-		"--pipe 3":                "--pipe=3: 2 processes are no whole number of pipelines",
+		"--pipe 3":                "2 processes are no whole number of pipelines of --pipe=3",
 		"--tensor 2 --replicas 3": "--replicas=3 ranks need 3 processes, and there are 2",
 		"--sync spmd":             "choose --sync, one of",
 		"--trace file":            "processes have clocks of their own",

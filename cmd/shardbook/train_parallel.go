@@ -45,6 +45,7 @@ type parallel struct {
 	SeqParallel     int                `json:"seq_parallel,omitempty"` // devices that share sequences; as Tensor
 	SeqMethod       string             `json:"seq_method,omitempty"`   // "" is seqRing
 	SeqUlysses      int                `json:"seq_ulysses,omitempty"`  // of seqHybrid; 0 is for the heads to say
+	SeqRanks        bool               `json:"seq_ranks,omitempty"`    // rings are of ranks
 	Placement       sequence.Placement `json:"placement,omitempty"`    // "" is the method's
 
 	DeviceMemory byteCount `json:"-"` // which a layout must fit by the estimate; 0 is any
@@ -93,6 +94,8 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 		"tokens), ring (keys and values go around), allgather (they are gathered) or hybrid (rings of groups of ulysses) (default ring)")
 	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "with --seq-method hybrid, devices of a group of ulysses (default the largest number below "+
 		"--seq-parallel that divides it and a device's key/value heads, of which --tensor leaves it a part)")
+	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "with --seq-method ring and hybrid, keys and values go from rank to rank, and so from host to host; "+
+		"a rank then has the devices of a group of ulysses")
 	f.StringVar((*string)(&p.Placement), "placement", string(p.Placement), "with --seq-parallel, which tokens of a sequence a device has: contiguous, "+
 		"striped or zigzag (default zigzag, with which causal attention is as much work for each; ulysses has contiguous alone)")
 }
@@ -143,7 +146,7 @@ func (p parallel) resumed(given *pflag.FlagSet) (parallel, error) {
 		now.ScheduleText = ""
 	}
 	if other("seq-method") {
-		now.SeqUlysses, now.Placement = 0, ""
+		now.SeqUlysses, now.SeqRanks, now.Placement = 0, false, ""
 	}
 	if only || zero || sync {
 		now = alone()

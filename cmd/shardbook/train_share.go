@@ -71,6 +71,15 @@ func (p *parallel) degrees(keyHeads int) (ring, ulysses int, err error) {
 	return n, 1, nil
 }
 
+// perCopy is how many ranks each pipeline or ring, or rings of pipelines, has: those that have the same rows.
+func (p *parallel) perCopy() int {
+	n := max(1, p.Pipe)
+	if p.SeqRanks {
+		n *= max(1, p.SeqParallel) / max(1, p.SeqUlysses)
+	}
+	return n
+}
+
 // largestBelow is the largest number below n that divides it and another.
 func largestBelow(n, other int) int {
 	for u := n / 2; u > 1; u-- {
@@ -98,6 +107,9 @@ func (p *parallel) validateSequence() error {
 		return fmt.Errorf("--placement=%.40s: want one of %q", p.Placement, sequence.Placements())
 	case m == seqUlysses && p.Placement != "" && p.Placement != sequence.Contiguous:
 		return fmt.Errorf("--placement=%s and --seq-method=%s, which has %s tokens alone: leave one of them out", p.Placement, m, sequence.Contiguous)
+	case p.SeqRanks && m != seqRing && (m != seqHybrid || p.SeqUlysses == 0):
+		return fmt.Errorf("--seq-ranks and --seq-method=%s: it is for rings; choose --seq-method %s, or %s with --seq-ulysses, the devices of a rank",
+			m, seqRing, seqHybrid)
 	case p.SeqUlysses != 0 && m != seqHybrid:
 		return fmt.Errorf("--seq-ulysses=%d and --seq-method=%s: leave it out, or choose --seq-method %s", p.SeqUlysses, m, seqHybrid)
 	case p.SeqUlysses != 0 && (p.SeqUlysses < 2 || p.SeqUlysses >= n || n%p.SeqUlysses != 0):

@@ -166,6 +166,7 @@ func (p *parallel) stray() error {
 		{"tensor-partition", tensor, addTensor, p.TensorPartition && p.Tensor == 0},
 		{"seq-method", sequence, addSequence, p.SeqMethod != "" && p.SeqParallel == 0},
 		{"seq-ulysses", sequence, addSequence, p.SeqUlysses != 0 && p.SeqParallel == 0},
+		{"seq-ranks", sequence, addSequence, p.SeqRanks && p.SeqParallel == 0},
 		{"placement", sequence, addSequence, p.Placement != "" && p.SeqParallel == 0},
 	} {
 		if f.stray {
