@@ -88,7 +88,8 @@ func TestCheckpoints(t *testing.T) {
 	const rows = 8
 	r := train.Recipe{Model: small(1), Rule: optim.AdamW(1e-2), Clip: 0.5}
 	first := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}
-	layouts := []*parallel.Layout{&first, {Data: 4, ZeRO: 3}, nil, {Replicas: 2, Pipe: 2, Tensor: 2}}
+	layouts := []*parallel.Layout{&first, {Data: 4, ZeRO: 3}, nil, {Replicas: 2, Pipe: 2, Tensor: 2},
+		{Replicas: 2, Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}}
 	_, want := traintest.Alone(t, devices(), r, len(layouts), texts(rows))
 	var dir string
 	for step, l := range layouts {

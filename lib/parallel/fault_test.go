@@ -12,37 +12,50 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
 const faultRows = 8
 
-// TestFaults has ranks of two devices fail, panic, stall or be cancelled, before a step and in it, in one pipeline and in two that train
-// together. Every other rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left
+// TestFaults has ranks of two devices fail, panic, stall or be cancelled, before a step and in it, in a ring, in one pipeline and in two that
+// train together. Every other rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left
 // on the devices.
 func TestFaults(t *testing.T) {
+	toys := train.Recipe{Model: toy.Layers(2, true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Clip: 1}
+	ring := parallel.Layout{Ring: 3, RingRanks: true, Ulysses: 2}
+	shared := toys
+	shared.Model = small(2)
+	shared = sharing(shared, ring, sequence.Zigzag)
 	for _, form := range []struct {
-		layout parallel.Layout
-		cases  []traintest.Case
+		layout  parallel.Layout
+		recipe  train.Recipe
+		batches traintest.Batches
+		cases   []traintest.Case
 	}{
-		{parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}, []traintest.Case{
+		{ring, shared, texts(faultRows), []traintest.Case{
+			{At: "first", Fault: traintest.Fails, Victim: 2},
+			{At: "middle", Fault: traintest.Stalls, Victim: 1},
+			{At: "middle", Fault: traintest.Panics, Victim: 0},
+			{At: "last", Fault: traintest.Cancels, Victim: 2},
+		}},
+		{parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}, toys, toyBatches(faultRows), []traintest.Case{
 			{At: "first", Fault: traintest.Fails, Victim: 0},
 			{At: "last", Fault: traintest.Fails, Victim: 1},
 			{At: "middle", Fault: traintest.Cancels, Victim: 1},
 			{At: "middle", Fault: traintest.Panics, Victim: 0},
 		}},
-		{parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 1}, []traintest.Case{
+		{parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 1}, toys, toyBatches(faultRows), []traintest.Case{
 			{At: "before", Fault: traintest.Fails, Victim: 3},
 			{At: "last", Fault: traintest.Cancels, Victim: 2},
 			{At: "first", Fault: traintest.Stalls, Victim: 1},
 		}},
 	} {
-		r := train.Recipe{Model: toy.Layers(2, true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Clip: 1}
-		plan, err := parallel.NewPlan(r, form.layout)
+		plan, err := parallel.NewPlan(form.recipe, form.layout)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks := traintest.Ranks[train.Trainer]{Size: form.layout.Ranks(), Batches: toyBatches(faultRows),
+		ranks := traintest.Ranks[train.Trainer]{Size: form.layout.Ranks(), Batches: form.batches,
 			Folder: t.TempDir(),
 			Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
 				return plan.Join(ctx, g, devices(), g.Rank()*form.layout.PerRank(), parallel.Options{})

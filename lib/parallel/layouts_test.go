@@ -51,6 +51,7 @@ type form struct {
 	placement sequence.Placement
 	layers    int
 	clip      float64
+	staged    bool
 }
 
 func (f form) String() string {
@@ -62,7 +63,7 @@ func (f form) String() string {
 		is   bool
 	}{{string(f.placement), l.Ring > 1}, {"ring-ranks", l.RingRanks}, {"tensor-sequence", l.TensorSequence}, {string(l.Schedule), l.Pipe > 1}, {"recompute", l.Recompute},
 		{"partition", l.Partition}, {fmt.Sprintf("shards=%d", l.Shards), l.Shards > 0}, {fmt.Sprintf("offload=%+v", l.Offload), l.Offload != offload.Host{}},
-		{"clip", f.clip > 0}} {
+		{"clip", f.clip > 0}, {"staged", f.staged}} {
 		if part.is && part.name != "" {
 			text += "," + part.name
 		}
@@ -74,7 +75,7 @@ func (f form) String() string {
 func (f form) factors() []any {
 	l := f.Layout
 	return []any{l.Replicas > 1, l.Data > 1, l.Pipe > 1, l.Tensor > 1, l.Ring > 1, l.Ulysses > 1, l.ZeRO, f.placement, l.TensorSequence, l.Schedule,
-		l.Recompute, l.Partition, l.Shards, l.Offload, f.clip > 0, l.RingRanks}
+		l.Recompute, l.Partition, l.Shards, l.Offload, f.clip > 0, l.RingRanks, f.staged}
 }
 
 // formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout may have besides:
@@ -134,7 +135,7 @@ func formsOf() (all []form) {
 		{Ring: 2, Tensor: 2, Partition: true, Replicas: 2}, {Ring: 2, ZeRO: 1, Offload: offload.Host{Update: true, Activations: true}},
 	} {
 		l.RingRanks = true
-		all = append(all, form{layers: 2, Layout: l, placement: placements[i%3]})
+		all = append(all, form{layers: 2, Layout: l, placement: placements[i%3], staged: i%3 == 0})
 	}
 	return all
 }
@@ -177,7 +178,8 @@ func TestLayouts(t *testing.T) {
 				_, alone[of] = traintest.Alone(t, devices(), r, layoutSteps, texts(layoutRows))
 			}
 			want := alone[of]
-			run, err := parallel.New(context.Background(), devices(), sharing(r, f.Layout, f.placement), f.Layout, parallel.Options{})
+			run, err := parallel.New(context.Background(), devices(), sharing(r, f.Layout, f.placement), f.Layout,
+				parallel.Options{Staged: f.staged})
 			if err != nil {
 				t.Fatal(err)
 			}

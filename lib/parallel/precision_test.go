@@ -40,8 +40,13 @@ func TestPrecision(t *testing.T) {
 	for _, c := range []struct {
 		policy string
 		share  float64
-		zero   int
-	}{{"bf16", 0.008, 3}, {"fp16", 0.002, 1}} {
+		layout parallel.Layout
+	}{
+		{"bf16", 0.008, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 3}},
+		{"fp16", 0.002, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}},
+		{"bf16", 0.008, parallel.Layout{Ring: 2, RingRanks: true, Replicas: 2, ZeRO: 3}},
+		{"fp16", 0.002, parallel.Layout{Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}},
+	} {
 		policy, err := precision.ParsePolicy(c.policy)
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +57,7 @@ func TestPrecision(t *testing.T) {
 		}
 		r := train.Recipe{Model: small(1), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Precision: policy}
 		want, alone := traintest.Alone(t, devices(), r, until, texts(rows))
-		l := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: c.zero}
+		l := c.layout
 		var mu sync.Mutex
 		got := traintest.Named{}
 		if err := joined(t.Context(), r, l, func(ctx context.Context, g group.Group, one train.Trainer) error {
