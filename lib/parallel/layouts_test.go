@@ -204,7 +204,8 @@ func TestLayouts(t *testing.T) {
 
 // TestOwnSchedule trains by a schedule that is none of the named ones, which says how many ranks and micro-batches there are.
 func TestOwnSchedule(t *testing.T) {
-	own, err := step.Parse("schedule mine\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1")
+	// the first stage recomputes its second micro-batch
+	own, err := step.Parse("schedule mine\nrank 0: 0F0 0F1 0B0 0R1 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,9 +218,11 @@ func TestOwnSchedule(t *testing.T) {
 	run := start(t, r, l)
 	steps(t, run, until, toyBatches(rows))
 	near(t, "a schedule of one's own", paramsOf(t, run), want, unitBound)
-	if name := run.Plan().Name; name != "mine" {
-		t.Errorf("the plan is called %q", name)
+	if p := run.Plan(); p.Name != "mine" || !slices.ContainsFunc(p.Ranks[0], func(op step.Op) bool { return op.Kind == step.Recompute }) {
+		t.Errorf("the plan is\n%s", p)
 	}
+	_, err = parallel.NewPlan(r, parallel.Layout{Plan: offload.Inputs(own, 0)})
+	checkError(t, "a schedule with more than passes", err, "the rest is for other rewrites")
 	stuck := own.Clone()
 	slices.Reverse(stuck.Ranks[0])
 	checkError(t, "a schedule that cannot be", parallel.Layout{Plan: stuck}.Validate(), "rank 0")

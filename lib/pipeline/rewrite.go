@@ -11,7 +11,7 @@ import (
 // the order is a schedule's, whose blocks are the stages, and cut is how many blocks each stage has ([Even],
 // [Balance]). Units that several ranks have in common, such as a tied embedding's, get an axis that joins these. The
 // messages between ranks are in the plan; that of the gradients along the axes is left to other rewrites. A cut that
-// does not fit, and a schedule that cannot be, are errors, and so are units in common where ranks update at times of
+// does not fit, and a schedule that cannot be or has more than passes, updates and messages, are errors, and so are units in common where ranks update at times of
 // their own.
 func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 	if err := checkCut(cut, len(schedule.Blocks), len(model.Blocks)); err != nil {
@@ -32,7 +32,7 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 		for _, op := range list {
 			from, to := first[op.Block], first[op.Block+1]
 			switch op.Kind {
-			case step.Forward:
+			case step.Forward, step.Recompute:
 				for b := from; b < to; b++ {
 					own = append(own, step.Op{Kind: op.Kind, Block: b, Micro: op.Micro})
 				}
@@ -44,6 +44,13 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 				if updates++; updates%len(schedule.On(r)) == 0 {
 					own = append(own, step.Op{Kind: step.Update, Unit: -1, Micro: op.Micro})
 				}
+			case step.Send, step.Recv: // which are written anew
+			default:
+				if op.Kind == step.Wait && (op.Of == step.Send || op.Of == step.Recv) {
+					continue
+				}
+				return nil, fmt.Errorf("pipeline: the schedule has %s on rank %d: give it passes, updates and messages; the "+
+					"rest is for other rewrites", schedule.Text(op), r)
 			}
 		}
 		p.Ranks = append(p.Ranks, own)
