@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/gomlx/compute/dtypes"
@@ -59,8 +60,11 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 				f.all[name] += own[r][axis] - f.unused(p, list, device)
 			}
 		}
-		for _, op := range list {
-			f.pass(op, len(p.Blocks)-1)
+		passes := slices.DeleteFunc(slices.Clone(list), func(op step.Op) bool { return !op.Kind.Pass() })
+		for i, op := range passes {
+			f.pass(op, len(p.Blocks)-1, slices.ContainsFunc(passes[i+1:], func(later step.Op) bool {
+				return later.Block == op.Block+1 && later.Micro == op.Micro
+			}))
 		}
 		for name, n := range maps.All(f.all) {
 			most[name] = max(most[name], n)
@@ -194,6 +198,7 @@ func (f *foretold) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes in
 			for _, u := range p.Blocks[op.Block].Units {
 				used[u] = true
 			}
+		case op.What != step.Parameters:
 		case op.Kind == step.Gather:
 			used[op.Unit] = false
 		case op.Kind == step.Free && !used[op.Unit]:
@@ -203,8 +208,9 @@ func (f *foretold) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes in
 	return bytes
 }
 
-// pass counts what a pass of a block sends between devices that share layers, sequences or tokens.
-func (f *foretold) pass(op step.Op, last int) {
+// pass counts what a pass of a block sends between devices that share layers, sequences or tokens; its output may be
+// needed by none of the rank's later passes.
+func (f *foretold) pass(op step.Op, last int, needed bool) {
 	first, layer, end := op.Block == 0, op.Block > 0 && op.Block < last, op.Block == last
 	switch op.Kind {
 	case step.Forward, step.Recompute:
@@ -212,8 +218,8 @@ func (f *foretold) pass(op step.Op, last int) {
 		if f.TensorSequence {         // in two parts, and an all-gather before the head
 			each, ends = 4, count(first)+count(end)
 		}
-		if f.Partition && op.Kind == step.Recompute { // block by block, whose outputs nobody needs again
-			each, ends = 1, 0
+		if op.Kind == step.Recompute && !needed {
+			each, ends = each-1, 0
 		}
 		f.layers(each*count(layer) + ends)
 		// the loss: of each token's logits the largest, the sum of the exponentials, the target's

@@ -146,7 +146,7 @@ func (l Layout) Between() (axes []string) {
 	if l.Hosts > 1 && l.copies() > max(1, l.Shards) {
 		axes = append(axes, BetweenRanks)
 	}
-	if ring, _ := l.rings(); ring*l.Pipe > each || each%(ring*l.Pipe) != 0 {
+	if ring, _ := l.rings(); ring > 1 && each%(ring*l.Pipe) != 0 {
 		axes = append(axes, Ring)
 	}
 	if l.Shards > 0 && l.Shards*l.Pipe > each {
@@ -197,6 +197,9 @@ func (l Layout) Validate() error {
 			"is for devices that "+
 			"share layers and have whole activations between them, and recomputes block by block", l.Tensor,
 			l.TensorSequence, l.Recompute)
+	case l.Partition && l.Offload.Activations:
+		return errors.New("parallel: Layout.Partition and Offload.Activations are set: in the host's memory there is one copy of " +
+			"an input for all devices that share layers, so leave Partition out")
 	case l.Ranks()%l.Hosts != 0:
 		return fmt.Errorf("parallel: Layout.Hosts is %d, and there are %d ranks: choose a number that divides them",
 			l.Hosts, l.Ranks())

@@ -9,6 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/train"
@@ -116,6 +117,8 @@ func TestLayoutNumbers(t *testing.T) {
 		{parallel.Layout{Pipe: 4, Hosts: 4}, 4, 1, 4, "pipe"},
 		{parallel.Layout{Replicas: 3, Pipe: 2, Hosts: 2}, 6, 1, 6, "replica pipe"}, // the second pipeline is on both
 		{parallel.Layout{Replicas: 4, Hosts: 2}, 4, 1, 4, "replica"},
+		{parallel.Layout{Ring: 3, RingRanks: true, Ulysses: 2, Hosts: 3}, 3, 2, 6, "replica ring"},
+		{parallel.Layout{Ring: 2, RingRanks: true, Pipe: 2, Replicas: 2, Hosts: 2}, 8, 1, 8, "replica"},
 	} {
 		l := c.layout
 		if err := l.Validate(); err != nil {
@@ -138,6 +141,9 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Pipe: -2}, "Layout.Pipe is -2"},
 		{parallel.Layout{Data: math.MaxInt}, "Layout.Data is 9223372036854775807"},
 		{parallel.Layout{Ring: -1}, "Layout.Ring is -1"},
+		{parallel.Layout{RingRanks: true}, "Layout.RingRanks is set and Ring is 1"},
+		{parallel.Layout{Ring: 2, RingRanks: true, Every: 2}, "RingRanks is set and Every is 2"},
+		{parallel.Layout{Tensor: 2, Partition: true, Offload: offload.Host{Activations: true}}, "so leave Partition out"},
 		{parallel.Layout{Ulysses: -1}, "Layout.Ulysses is -1"},
 		{parallel.Layout{Tensor: -1}, "Layout.Tensor is -1"},
 		{parallel.Layout{Chunks: -1}, "Layout.Chunks is -1"},

@@ -37,6 +37,11 @@ func TestTraffic(t *testing.T) {
 			{Replicas: 4, ZeRO: 3, Shards: 2},
 			{Replicas: 2, ZeRO: 1, Pipe: 2},
 			{Ring: 4, RingRanks: true, Recompute: true},
+			{Ring: 2, RingRanks: true, Tensor: 2},
+			{Pipe: 2, Tensor: 2},
+			{Pipe: 2, Tensor: 2, Recompute: true},
+			{Pipe: 2, Tensor: 2, Partition: true},
+			{Pipe: 2, Tensor: 2, Partition: true, Schedule: pipeline.KindZBH1},
 			{Replicas: 2, Ring: 2, RingRanks: true, Ulysses: 2},
 		}},
 		{tied, []parallel.Layout{
