@@ -8,8 +8,8 @@ import (
 
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
-	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/offload"
+	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/train"
