@@ -266,7 +266,14 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 	if hooked := p.hook != nil && !scatter; !hooked {
 		p.traffic.sent[op.Axis] += bytes
 	}
-	var used *dtensor.Tensor // up
+	var shard *dtensor.Tensor // that it gets
+	if scatter && p.reachable() {
+		var err error
+		if shard, err = p.arrays.borrow(memest.Gradients, p.shardOf(u), p.own.unitPlacement(u, true)); err != nil {
+			return err
+		}
+	}
+	var used, added *dtensor.Tensor // up
 	var counts atomic.Int64  // what a hook has the group do
 	p.background(i, op, trace.Reduce, func() (err error) {
 		if !first {
@@ -276,7 +283,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		switch {
 		case scatter:
 			used = from
-			to, err = p.scatter(p.groups[op.Axis], u, from)
+			to, err = p.scatter(p.groups[op.Axis], u, from, shard)
 		default:
 			if to, err = p.addEach(op, u, from, &counts); to != from {
 				used = from
@@ -286,28 +293,27 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 			return err
 		}
 		if first && g.reduced != nil { // of a micro-batch before
+			added = to
 			to, err = p.plus(g.reduced, to, p.own.unitPlacement(u, p.shards > 1))
 		}
 		g.reduced = to
 		return err
 	}, func() error {
 		p.traffic.sent[op.Axis] += counts.Load()
-		return p.arrays.release(used)
+		return p.arrays.release(used, added)
 	})
 	return nil
 }
 
-// scatter sums whole gradients over ranks, of which each gets its shard.
-func (p *play) scatter(g group.Group, u *unit, whole *dtensor.Tensor) (*dtensor.Tensor, error) {
-	rows := p.rows(u)
-	shape, on := shapes.Make(p.policy.Reduce, rows*u.size), p.own.unitPlacement(u, true)
-	if p.reachable() {
-		shard, err := p.arrays.borrow(memest.Gradients, shape, on)
-		if err != nil {
-			return nil, err
-		}
+// shardOf is the shape of a shard of a unit's gradients, on all of a rank's devices together.
+func (p *play) shardOf(u *unit) shapes.Shape { return shapes.Make(p.policy.Reduce, p.rows(u)*u.size) }
+
+// scatter sums whole gradients over ranks, of which each gets its shard: into an array, or nil for a staged one.
+func (p *play) scatter(g group.Group, u *unit, whole, shard *dtensor.Tensor) (*dtensor.Tensor, error) {
+	if shard != nil {
 		return shard, p.call2(g, group.KindReduceScatter, whole, shard)
 	}
+	rows := p.rows(u)
 	host, err := merged(whole)
 	if err == nil && rows > 1 {
 		host, err = swapped(host, rows, p.shards)
@@ -316,14 +322,14 @@ func (p *play) scatter(g group.Group, u *unit, whole *dtensor.Tensor) (*dtensor.
 		return nil, err
 	}
 	in, out := &memory{}, &memory{}
-	shard := tensors.FromShape(shape)
-	if err := errors.Join(in.stage(host), out.stage(shard)); err != nil {
+	staged := tensors.FromShape(p.shardOf(u))
+	if err := errors.Join(in.stage(host), out.stage(staged)); err != nil {
 		return nil, err
 	}
 	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer, Out: out.buffer}); err != nil {
 		return nil, err
 	}
-	t, err := p.place(shard, on)
+	t, err := p.place(staged, p.own.unitPlacement(u, true))
 	if err == nil {
 		p.arrays.add(memest.Gradients, t)
 	}
@@ -357,7 +363,7 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.In
 	return t, err
 }
 
-// plus adds b to a. Both are used up.
+// plus adds b to a, which is used up.
 func (p *play) plus(a, b *dtensor.Tensor, on xla.Placement) (*dtensor.Tensor, error) {
 	add, err := p.compile("add", func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Add(in[0], in[1])} },
 		layout{in: []xla.Placement{on, on}, out: []xla.Placement{on}, donated: []int{0}})
@@ -369,7 +375,7 @@ func (p *play) plus(a, b *dtensor.Tensor, on xla.Placement) (*dtensor.Tensor, er
 		return nil, err
 	}
 	p.arrays.changed(a, out[0])
-	return out[0], p.arrays.release(b)
+	return out[0], nil
 }
 
 // average makes what ranks keep between steps equal, but for counters.
