@@ -88,6 +88,7 @@ func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node
 
 // exchange is a shift that has begun.
 type exchange struct {
+	done           chan struct{} // it has arrived
 	of, into       *dtensor.Tensor // into is nil where what arrives is staged
 	from, to       *memory
 	sent, received *group.Pending
@@ -96,7 +97,7 @@ type exchange struct {
 
 // runCut runs the programs one after another. A shift begins as soon as there is what is shifted, beside the next
 // programs, and is waited for by the first that takes what it receives.
-func (p *play) runCut(c *cutProgram, args []any) (out []*dtensor.Tensor, err error) {
+func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Tensor, err error) {
 	has, begun := map[xla.Ref]*dtensor.Tensor{}, make([]*exchange, len(c.Shifts))
 	out = make([]*dtensor.Tensor, c.outputs)
 	defer func() {
@@ -127,7 +128,9 @@ func (p *play) runCut(c *cutProgram, args []any) (out []*dtensor.Tensor, err err
 			in = append(in, has[ref])
 		}
 		if c.programs[k] != nil {
+			end := p.span(trace.Compute, name)
 			made, err := p.run(c.programs[k], in...)
+			end()
 			if err != nil {
 				return nil, err
 			}
@@ -172,7 +175,7 @@ func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, e
 	ranks := g.Size()
 	to, from := ((g.Rank()+shift.By)%ranks+ranks)%ranks, ((g.Rank()-shift.By)%ranks+ranks)%ranks
 	whole := x.Shape()
-	e := &exchange{of: x, to: &memory{}}
+	e := &exchange{of: x, to: &memory{}, done: make(chan struct{})}
 	var err error
 	if e.from, err = p.memoryOf(x); err != nil {
 		return nil, err
@@ -188,8 +191,14 @@ func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, e
 		return nil, errors.Join(err, p.arrays.release(e.into))
 	}
 	p.traffic.sent[shift.Axis] += whole.ByteSize()
+	end := p.span(trace.Send, shift.String())
 	e.sent = p.start(g, group.Call{Kind: group.KindSend, Type: e.from.kind, Peer: to, In: e.from.buffer})
 	e.received = p.start(g, group.Call{Kind: group.KindRecv, Type: e.to.kind, Peer: from, Out: e.to.buffer})
+	go func() {
+		<-e.received.Done()
+		end()
+		close(e.done)
+	}()
 	return e, nil
 }
 
@@ -200,6 +209,7 @@ func (p *play) endShift(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dten
 	}
 	end := p.span(trace.Wait, c.Shifts[n].Shift.String())
 	err := errors.Join(e.sent.Wait(), e.received.Wait())
+	<-e.done
 	end()
 	e.ended = true
 	if e.into == nil && err == nil {

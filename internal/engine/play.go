@@ -231,14 +231,18 @@ func (p *play) compute(s *segment) error {
 	}
 	p.where = fmt.Sprintf("rank %d, in %s", p.world.Rank(), p.describe(first))
 	limit := cmp.Or(p.Timeout, group.DefaultTimeout)
-	if _, cut := s.program.(*cutProgram); cut || first.Kind == step.Update {
+	_, cut := s.program.(*cutProgram)
+	if cut || first.Kind == step.Update {
 		limit *= 2 // it may wait for other ranks, and what the group says of these comes first
 	}
 	defer p.watch(p.where, limit)()
-	end, start := p.span(trace.Compute, p.plan.Text(first)), time.Now()
+	end, start := func() {}, time.Now()
+	if !cut { // whose programs are spans of their own
+		end = p.span(trace.Compute, p.plan.Text(first))
+	}
 	var err error
 	if s.program != nil {
-		err = p.call(s)
+		err = p.call(s, p.plan.Text(first))
 	}
 	if least := p.takes(s); least > 0 && err == nil {
 		err = sleepUntil(p.ctx, start.Add(least))
@@ -289,7 +293,7 @@ func (p *play) watch(where string, limit time.Duration) (end func()) {
 	}
 }
 
-func (p *play) call(s *segment) error {
+func (p *play) call(s *segment, name string) error {
 	var args []any
 	for _, x := range s.io.in {
 		list, err := p.arg(x, s)
@@ -311,7 +315,13 @@ func (p *play) call(s *segment) error {
 			args = append(args, sum)
 		}
 	}
-	out, err := p.run(s.program, args...)
+	var out []*dtensor.Tensor
+	var err error
+	if cut, ok := s.program.(*cutProgram); ok {
+		out, err = p.runCut(cut, name, args)
+	} else {
+		out, err = p.run(s.program, args...)
+	}
 	if err != nil {
 		return err
 	}
@@ -326,8 +336,6 @@ func (p *play) run(one program, args ...any) ([]*dtensor.Tensor, error) {
 		p.traffic.ran[on] = true
 	case onDevice:
 		p.traffic.ran[on.Portable] = true
-	case *cutProgram:
-		return p.runCut(on, args)
 	}
 	return one.Call(args...)
 }
