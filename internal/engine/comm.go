@@ -274,7 +274,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		}
 	}
 	var used, added *dtensor.Tensor // up
-	var counts atomic.Int64  // what a hook has the group do
+	var counts atomic.Int64         // what a hook has the group do
 	p.background(i, op, trace.Reduce, func() (err error) {
 		if !first {
 			from = g.reduced

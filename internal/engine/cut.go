@@ -36,7 +36,7 @@ func (r *Rank) textOf(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shap
 // cutProgram is a graph function that exchanges something with other ranks on its way: several programs.
 type cutProgram struct {
 	*xla.Cut
-	programs []program // nil where there is nothing to compute
+	programs []program
 	outputs  int
 	apart    xla.Placement // of what goes from one to another, which each device has its own of
 }
@@ -58,9 +58,6 @@ func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node
 	}
 	c := &cutProgram{Cut: cut, programs: make([]program, len(cut.Programs)), outputs: len(l.out), apart: apart}
 	for k, of := range cut.Programs {
-		if len(of.Out) == 0 {
-			continue
-		}
 		var own layout
 		for i, ref := range of.In {
 			on := apart
@@ -88,7 +85,7 @@ func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node
 
 // exchange is a shift that has begun.
 type exchange struct {
-	done           chan struct{} // it has arrived
+	done           chan struct{}   // it has arrived
 	of, into       *dtensor.Tensor // into is nil where what arrives is staged
 	from, to       *memory
 	sent, received *group.Pending
@@ -113,7 +110,19 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 			err = errors.Join(err, p.arrays.release(t))
 		}
 	}()
+	next := 0 // shift
 	for k, of := range c.Programs {
+		for ; next < len(c.Shifts) && c.Shifts[next].Before == k; next++ {
+			of := c.Shifts[next].Of
+			if of.Kind == xla.RefReceived {
+				if err := p.endShift(c, of.Number, begun[of.Number], has); err != nil {
+					return nil, err
+				}
+			}
+			if begun[next], err = p.beginShift(c, next, has[of]); err != nil {
+				return nil, err
+			}
+		}
 		var in []any
 		for _, ref := range of.In {
 			if ref.Kind == xla.RefInput {
@@ -127,32 +136,19 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 			}
 			in = append(in, has[ref])
 		}
-		if c.programs[k] != nil {
-			end := p.span(trace.Compute, name)
-			made, err := p.run(c.programs[k], in...)
-			end()
-			if err != nil {
-				return nil, err
-			}
-			for i, ref := range of.Out {
-				if ref.Kind == xla.RefOutput {
-					out[ref.Number] = made[i]
-					continue
-				}
-				p.arrays.add(memest.Activations, made[i])
-				has[ref] = made[i]
-			}
+		end := p.span(trace.Compute, name)
+		made, err := p.run(c.programs[k], in...)
+		end()
+		if err != nil {
+			return nil, err
 		}
-		if k < len(c.Shifts) {
-			of := c.Shifts[k].Of
-			if of.Kind == xla.RefReceived {
-				if err := p.endShift(c, of.Number, begun[of.Number], has); err != nil {
-					return nil, err
-				}
+		for i, ref := range of.Out {
+			if ref.Kind == xla.RefOutput {
+				out[ref.Number] = made[i]
+				continue
 			}
-			if begun[k], err = p.beginShift(c, k, has[of]); err != nil {
-				return nil, err
-			}
+			p.arrays.add(memest.Activations, made[i])
+			has[ref] = made[i]
 		}
 		for ref, t := range has {
 			sending := func(e *exchange) bool { return e != nil && !e.ended && e.of == t }

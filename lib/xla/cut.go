@@ -12,11 +12,12 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Cut is a graph function with shifts ([Shift]), cut into programs: the first up to the first shift, the next from there
-// to the second, and so on. What a program makes and a later one, or another rank, takes is carried: an output of the
-// one and an input of the others. What depends on nothing but constants and scalars is made again where it is used.
+// Cut is a graph function with shifts ([Shift]), cut into programs: at each shift, and where first something is needed
+// that a shift has received, so that it can travel beside the program before. What a program makes and a later one, or
+// another rank, takes is carried: an output of the one and an input of the others. What depends on nothing but constants
+// and scalars is made again where it is used.
 type Cut struct {
-	Shifts   []Shifted      // in their order; number n lies between the programs n and n+1
+	Shifts   []Shifted      // in their order
 	Carried  []shapes.Shape // on a device; scalars as vectors of one
 	Programs []CutProgram
 
@@ -27,11 +28,12 @@ type Cut struct {
 // Shifted is a shift of a [Cut], and what is shifted: something carried, or received by a shift before.
 type Shifted struct {
 	Shift
-	Of    Ref
-	Shape shapes.Shape
+	Of     Ref
+	Shape  shapes.Shape
+	Before int // the program before which it can begin
 }
 
-// CutProgram is what a program of a [Cut] takes and returns. One that returns nothing need not run.
+// CutProgram is what a program of a [Cut] takes and returns.
 type CutProgram struct{ In, Out []Ref }
 
 // Ref is an input or output of the function that is cut, something carried, or what a shift has received, by its number.
@@ -104,10 +106,10 @@ func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 	}
 }
 
-// Takes says whether a program or a shift, from number k on, takes something.
+// Takes says whether something is taken by a program from number k on, or by a shift before one.
 func (c *Cut) Takes(k int, r Ref) bool {
-	return k < len(c.Programs) && slices.ContainsFunc(c.Programs[k:], func(p CutProgram) bool { return slices.Contains(p.In, r) }) ||
-		k < len(c.Shifts) && slices.ContainsFunc(c.Shifts[k:], func(s Shifted) bool { return s.Of == r })
+	return slices.ContainsFunc(c.Programs[min(k, len(c.Programs)):], func(p CutProgram) bool { return slices.Contains(p.In, r) }) ||
+		slices.ContainsFunc(c.Shifts, func(s Shifted) bool { return s.Before >= k && s.Of == r })
 }
 
 // shapeOf is the shape of what is carried or received.
@@ -128,7 +130,7 @@ type cutting struct {
 	made    map[string]int // positions of the statements
 	live    []bool         // by position: whether an output depends on a statement
 	free    []bool         // whether it depends on constants and scalars alone
-	program []int          // its own; of a shift the one before
+	program []int          // its own
 	shift   map[int]int    // by position: numbers of shifts
 }
 
@@ -152,11 +154,17 @@ func newCutting(in, out []*graph.Node) *cutting {
 	}
 	c.live = c.neededBy(results, nil)
 	c.free, c.program = make([]bool, len(all)), make([]int, len(all))
+	now, begun, needed := 0, false, map[int]bool{} // the program, whether there is something in it, and what was received
+	next := func() {
+		if begun {
+			now, begun = now+1, false
+		}
+	}
 	for i, s := range all {
 		if !c.live[i] {
 			continue
 		}
-		c.program[i], c.free[i] = len(c.Shifts), true
+		c.free[i] = true
 		for _, v := range c.uses(s) {
 			if at, ok := c.inputs[v.String()]; ok {
 				c.free[i] = c.free[i] && in[at].IsScalar()
@@ -165,12 +173,22 @@ func newCutting(in, out []*graph.Node) *cutting {
 			}
 		}
 		if shift, ok := shiftIn(s); ok {
+			begun = begun || now == 0 // which returns what is shifted
+			next()
 			c.free[i], c.shift[i] = false, len(c.Shifts)
 			c.values[Ref{RefReceived, len(c.Shifts)}] = s.Outputs[0]
-			c.Shifts = append(c.Shifts, Shifted{Shift: shift, Shape: shapeOfHLO(s.Outputs[0])})
+			c.Shifts = append(c.Shifts, Shifted{Shift: shift, Shape: shapeOfHLO(s.Outputs[0]), Before: now})
+			continue
 		}
+		for _, v := range c.uses(s) {
+			if n, ok := c.shift[c.at(v)]; ok && !needed[n] {
+				needed[n] = true
+				next()
+			}
+		}
+		c.program[i], begun = now, begun || !c.free[i]
 	}
-	c.Programs = make([]CutProgram, len(c.Shifts)+1)
+	c.Programs = make([]CutProgram, now+1)
 	for k := range c.Programs {
 		for i, x := range in {
 			if x.IsScalar() {
@@ -242,13 +260,22 @@ func (c *cutting) send(n int, v *stablehlo.Value) Ref {
 		return Ref{RefReceived, m}
 	}
 	if !made || c.free[at] {
-		c.take(n, v)
-		return c.carry(n, v)
+		k := c.Shifts[n].Before - 1
+		c.take(k, v)
+		return c.carry(k, v)
 	}
 	return c.carry(c.program[at], v)
 }
 
 func (c *cutting) isShift(at int) bool { _, ok := c.shift[at]; return ok }
+
+// at is the position of what makes a value, or −1.
+func (c *cutting) at(v *stablehlo.Value) int {
+	if at, ok := c.made[v.String()]; ok {
+		return at
+	}
+	return -1
+}
 
 // leave takes all out of the function that is being built but what a program needs, and returns the values of what that
 // returns.
