@@ -137,15 +137,10 @@ type cutting struct {
 func newCutting(in, out []*graph.Node) *cutting {
 	c := &cutting{Cut: &Cut{}, main: functionOf(hloValue(valueOf(in[0]))), values: map[Ref]*stablehlo.Value{},
 		inputs: map[string]int{}, made: map[string]int{}, shift: map[int]int{}}
-	all := c.main.Statements
+	scalar := make([]bool, len(in))
 	for i, x := range in {
 		v := hloValue(valueOf(x))
-		c.inputs[v.String()], c.values[Ref{RefInput, i}] = i, v
-	}
-	for i, s := range all {
-		for _, v := range s.Outputs {
-			c.made[v.String()] = i
-		}
+		c.inputs[v.String()], c.values[Ref{RefInput, i}], scalar[i] = i, v, x.IsScalar()
 	}
 	results := make([]*stablehlo.Value, len(out))
 	for i, y := range out {
@@ -153,8 +148,40 @@ func newCutting(in, out []*graph.Node) *cutting {
 		c.values[Ref{RefOutput, i}] = results[i]
 	}
 	c.live = c.neededBy(results, nil)
+	c.deal(scalar)
+	for k := range c.Programs {
+		for i := range in {
+			if scalar[i] {
+				c.Programs[k].In = append(c.Programs[k].In, Ref{RefInput, i})
+			}
+		}
+	}
+	for i, s := range c.main.Statements {
+		if n, ok := c.shift[i]; ok {
+			c.Shifts[n].Of = c.send(n, s.Inputs[0])
+		} else if c.live[i] && !c.free[i] {
+			for _, v := range c.uses(s) {
+				c.take(c.program[i], v)
+			}
+		}
+	}
+	for i, v := range results {
+		k := len(c.Programs) - 1
+		if at := c.at(v); at >= 0 && !c.free[at] && !c.isShift(at) {
+			k = c.program[at]
+		} else {
+			c.take(k, v)
+		}
+		c.Programs[k].Out = append(c.Programs[k].Out, Ref{RefOutput, i})
+	}
+	return c
+}
+
+// deal deals the statements to programs.
+func (c *cutting) deal(scalar []bool) {
+	all := c.main.Statements
 	c.free, c.program = make([]bool, len(all)), make([]int, len(all))
-	now, begun, needed := 0, false, map[int]bool{} // the program, whether there is something in it, and what was received
+	now, begun, there := 0, false, map[int]bool{} // a program, whether there is something in it, and what was received
 	next := func() {
 		if begun {
 			now, begun = now+1, false
@@ -164,73 +191,50 @@ func newCutting(in, out []*graph.Node) *cutting {
 		if !c.live[i] {
 			continue
 		}
-		c.free[i] = true
-		for _, v := range c.uses(s) {
-			if at, ok := c.inputs[v.String()]; ok {
-				c.free[i] = c.free[i] && in[at].IsScalar()
-			} else if at, ok := c.made[v.String()]; ok {
-				c.free[i] = c.free[i] && c.free[at]
-			}
-		}
 		if shift, ok := shiftIn(s); ok {
 			begun = begun || now == 0 // which returns what is shifted
 			next()
-			c.free[i], c.shift[i] = false, len(c.Shifts)
+			c.shift[i] = len(c.Shifts)
 			c.values[Ref{RefReceived, len(c.Shifts)}] = s.Outputs[0]
 			c.Shifts = append(c.Shifts, Shifted{Shift: shift, Shape: shapeOfHLO(s.Outputs[0]), Before: now})
 			continue
 		}
+		c.free[i] = true
 		for _, v := range c.uses(s) {
-			if n, ok := c.shift[c.at(v)]; ok && !needed[n] {
-				needed[n] = true
-				next()
+			if n, ok := c.inputs[v.String()]; ok {
+				c.free[i] = c.free[i] && scalar[n]
+			} else if at := c.at(v); at >= 0 {
+				c.free[i] = c.free[i] && c.free[at]
+				if n, ok := c.shift[at]; ok && !there[n] {
+					there[n] = true
+					next()
+				}
 			}
 		}
 		c.program[i], begun = now, begun || !c.free[i]
 	}
 	c.Programs = make([]CutProgram, now+1)
-	for k := range c.Programs {
-		for i, x := range in {
-			if x.IsScalar() {
-				c.Programs[k].In = append(c.Programs[k].In, Ref{RefInput, i})
-			}
-		}
-	}
-	for i, s := range all {
-		if _, shifts := c.shift[i]; c.live[i] && !shifts && !c.free[i] {
-			for _, v := range c.uses(s) {
-				c.take(c.program[i], v)
-			}
-		}
-	}
-	for i, s := range all {
-		if n, shifts := c.shift[i]; shifts && c.live[i] {
-			c.Shifts[n].Of = c.send(n, s.Inputs[0])
-		}
-	}
-	last := len(c.Programs) - 1
-	for i, v := range results {
-		k := last
-		if at, ok := c.made[v.String()]; ok && !c.free[at] && !c.isShift(at) {
-			k = c.program[at]
-		} else {
-			c.take(last, v)
-		}
-		c.Programs[k].Out = append(c.Programs[k].Out, Ref{RefOutput, i})
-	}
-	return c
 }
 
-// take has a program take a value that it does not make itself.
+// at is the position of the statement that makes a value, or −1 for an input and what is a closure's own.
+func (c *cutting) at(v *stablehlo.Value) int {
+	if at, ok := c.made[v.String()]; ok {
+		return at
+	}
+	return -1
+}
+
+func (c *cutting) isShift(at int) bool { _, ok := c.shift[at]; return ok }
+
+// take has a program take a value, unless it makes that itself.
 func (c *cutting) take(k int, v *stablehlo.Value) {
-	ref, at := Ref{}, 0
+	var ref Ref
+	at := c.at(v)
 	if i, ok := c.inputs[v.String()]; ok {
 		ref = Ref{RefInput, i}
-	} else if at, ok = c.made[v.String()]; !ok || c.free[at] {
-		return
 	} else if n, ok := c.shift[at]; ok {
 		ref = Ref{RefReceived, n}
-	} else if c.program[at] == k {
+	} else if at < 0 || c.free[at] || c.program[at] == k {
 		return
 	} else {
 		ref = c.carry(c.program[at], v)
@@ -255,26 +259,16 @@ func (c *cutting) carry(k int, v *stablehlo.Value) Ref {
 
 // send is what shift number n gives to another rank.
 func (c *cutting) send(n int, v *stablehlo.Value) Ref {
-	at, made := c.made[v.String()]
-	if m, ok := c.shift[at]; ok && made {
+	at := c.at(v)
+	if m, ok := c.shift[at]; ok {
 		return Ref{RefReceived, m}
 	}
-	if !made || c.free[at] {
-		k := c.Shifts[n].Before - 1
-		c.take(k, v)
-		return c.carry(k, v)
+	k := c.Shifts[n].Before - 1
+	if at >= 0 && !c.free[at] {
+		k = c.program[at]
 	}
-	return c.carry(c.program[at], v)
-}
-
-func (c *cutting) isShift(at int) bool { _, ok := c.shift[at]; return ok }
-
-// at is the position of what makes a value, or −1.
-func (c *cutting) at(v *stablehlo.Value) int {
-	if at, ok := c.made[v.String()]; ok {
-		return at
-	}
-	return -1
+	c.take(k, v)
+	return c.carry(k, v)
 }
 
 // leave takes all out of the function that is being built but what a program needs, and returns the values of what that
