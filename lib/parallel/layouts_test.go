@@ -194,6 +194,14 @@ func TestLayouts(t *testing.T) {
 				t.Errorf("losses are off by %.2g of one device's, want at most %g", off, lossBound)
 			}
 			worst = max(worst, off)
+			if f.RingRanks { // whose forward passes are other programs without backward passes
+				inputs, targets := texts(layoutRows)(layoutSteps)
+				loss, err := run.Evaluate(t.Context(), inputs, targets)
+				m, other := run.Step(t.Context(), inputs, targets)
+				if err := errors.Join(err, other); err != nil || !(math.Abs(loss/m.Loss-1) <= lossBound) {
+					t.Errorf("the loss is %g, and of a step %g: %v", loss, m.Loss, err)
+				}
+			}
 			if err := run.Close(); err != nil {
 				t.Error(err)
 			}
