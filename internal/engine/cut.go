@@ -18,14 +18,14 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// onRing has a graph that is only looked at know that ranks have other tokens of the same rows.
+// onRing declares the ring's axis in a graph that is built for its shapes or text alone.
 func (c *common) onRing(g *graph.Graph) {
 	if c.ring > 1 {
 		collective.Between(g, c.Ring, c.ring, graph.Const(g, int32(0)))
 	}
 }
 
-// textOf is xla.Backend.Text for functions that may ask for the ring.
+// textOf is xla.Backend.Text for functions that may use the ring's axis.
 func (r *Rank) textOf(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (string, error) {
 	return r.backend.Text(func(in []*graph.Node) []*graph.Node {
 		r.onRing(in[0].Graph())
@@ -33,20 +33,20 @@ func (r *Rank) textOf(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shap
 	}, in...)
 }
 
-// cutProgram is a graph function that exchanges something with other ranks on its way: several programs.
+// cutProgram is a pass that exchanges tensors with other ranks on its way: several programs.
 type cutProgram struct {
 	*xla.Cut
 	programs []program
 	outputs  int
-	apart    xla.Placement // of what goes from one to another, which each device has its own of
+	apart    xla.Placement // of carried and received tensors, which differ on each device
 }
 
-// Call is for [play.runCut], which has the ranks.
+// Call fails: use [play.runCut], which has the group.
 func (c *cutProgram) Call(...any) ([]*dtensor.Tensor, error) {
 	return nil, errors.New("engine: a program that exchanges something between ranks, run by one")
 }
 
-// compileCut makes a program of a function that may exchange something between ranks.
+// compileCut compiles a function that may exchange tensors with other ranks.
 func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node, in []shapes.Shape, l layout,
 	apart xla.Placement) (program, error) {
 	cut, err := xla.NewCut(d.mesh, fn, in...)
@@ -83,23 +83,23 @@ func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node
 	return c, nil
 }
 
-// exchange is a shift that has begun.
+// exchange is a shift under way.
 type exchange struct {
-	done           chan struct{}   // it has arrived
+	done           chan struct{}   // closed when the tensor is received
 	of, into       *dtensor.Tensor // into is nil where what arrives is staged
 	from, to       *memory
 	sent, received *group.Pending
 	ended          bool
 }
 
-// runCut runs the programs one after another. A shift begins as soon as there is what is shifted, beside the next
-// programs, and is waited for by the first that takes what it receives.
+// runCut runs the programs in order. A shift starts when what it sends is there, overlaps with the next programs, and is
+// waited for by the first one that uses what it received. Name is the pass's, for the trace.
 func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Tensor, err error) {
 	has, begun := map[xla.Ref]*dtensor.Tensor{}, make([]*exchange, len(c.Shifts))
 	out = make([]*dtensor.Tensor, c.outputs)
 	defer func() {
 		if err != nil {
-			p.cancel(err) // which ends what is under way
+			p.cancel(err) // ends the shifts under way
 		}
 		for n, e := range begun {
 			if late := p.endShift(c, n, e, has); err == nil {
@@ -164,7 +164,7 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 	return out, nil
 }
 
-// beginShift sends an array of the devices to the rank that a shift says, and receives another rank's.
+// beginShift starts to send x to another rank, and to receive a tensor of the same shape.
 func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, error) {
 	shift := c.Shifts[n]
 	g := p.groups[shift.Axis]
@@ -198,7 +198,7 @@ func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, e
 	return e, nil
 }
 
-// endShift waits for a shift, and puts what it has received where it belongs.
+// endShift waits for a shift, and stores what it received.
 func (p *play) endShift(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dtensor.Tensor) error {
 	if e == nil || e.ended {
 		return nil

@@ -36,8 +36,9 @@ type Spec struct {
 	// plus between.
 	Mesh   []xla.MeshAxis
 	Shares params.Shares // what the devices of a rank share
-	// Ring is the axis of the plans whose ranks have the same rows, and of these other tokens, which the model exchanges
-	// along an axis of this name (collective.Between). They are copies next to each other. "" is none.
+	// Ring is the plans' axis whose ranks share sequences (context parallelism): they have the same rows and different
+	// tokens, and the model shifts keys and values along an axis of this name (collective.Between). They are neighbouring
+	// copies. "" is none.
 	Ring string
 	Options
 }

@@ -35,8 +35,8 @@ func isOnce(n *graph.Node) bool {
 	return of[n]
 }
 
-// Prepare calls a function for a graph, and for the graphs that are built to see what a [Split] of this one keeps. It
-// may attach what graph functions ask the graph for.
+// Prepare calls prepare for a graph now, and for each scratch graph that [Split] builds for it. Use it to attach state
+// that the graph function reads.
 func Prepare(g *graph.Graph, prepare func(g *graph.Graph)) {
 	g.AttachState(prepared{}, prepare)
 	prepare(g)

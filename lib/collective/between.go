@@ -8,9 +8,10 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Between has a graph know an axis that lies between programs: so many ranks, of which each has a program of its own and
-// devices of its own, and of which this is number rank, an int32 scalar. [Rank], [AxisSize], [RingShift] and [IsBetween]
-// take it as they do mesh axes; a function that shifts along it is compiled with xla.NewCut.
+// Between declares an axis of ranks that have programs and devices of their own, for the graph of one of them: size is
+// the number of ranks, and rank this one's number, an int32 scalar. [Rank], [AxisSize] and [RingShift] then accept the
+// axis like one of the mesh; all other operations panic. A function that calls RingShift along it must be split with
+// xla.NewCut.
 func Between(g *graph.Graph, axis string, size int, rank *graph.Node) {
 	autodiff.Prepare(g, func(to *graph.Graph) {
 		own := rank
@@ -22,7 +23,7 @@ func Between(g *graph.Graph, axis string, size int, rank *graph.Node) {
 	})
 }
 
-// IsBetween says whether an axis lies between programs.
+// IsBetween reports whether an axis was declared with [Between].
 func IsBetween(g *graph.Graph, axis string) bool { _, ok := between(g, axis); return ok }
 
 type (

@@ -33,7 +33,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// AxisSize returns the number of ranks along mesh axes, or along an axis of [Between] and mesh axes.
+// AxisSize returns the number of ranks along mesh axes, and along axes that were declared with [Between].
 func AxisSize(g *graph.Graph, axes ...string) int {
 	ranks := 1
 	axes = slices.DeleteFunc(slices.Clone(axes), func(axis string) bool {

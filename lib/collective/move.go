@@ -66,7 +66,7 @@ func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
 //
 //	x[a b] on each of N ranks → [a b]: x of rank r-shift on rank r
 //
-// Its transpose is RingShift by -shift. It is the one operation that there is along an axis of [Between], too.
+// Its transpose is RingShift by -shift. The axis may be one of [Between].
 func RingShift(x *graph.Node, shift int, axes ...string) *graph.Node {
 	if len(axes) == 1 {
 		if _, ok := between(x.Graph(), axes[0]); ok {

@@ -40,9 +40,9 @@ type Layout struct {
 	// Ring and Ulysses are how many devices share each sequence, in either way or both (see package sequence).
 	Ring    int `json:"ring,omitempty"`
 	Ulysses int `json:"ulysses,omitempty"`
-	// RingRanks has the ring go from rank to rank, and so from host to host, each of which may have Ulysses inside (the
-	// hybrid of Fang and Zhao 2024, "USP"). A pass then is several programs, with the exchange of keys and values between
-	// them. ZeRO shards over the ranks of a ring as over replicas.
+	// RingRanks makes the ring one of ranks, which may be on different hosts, with Ulysses between the devices of a rank
+	// (the hybrid of Fang and Zhao 2024, "USP"). A pass is then several programs, between which keys and values are sent.
+	// ZeRO shards over the ranks of a ring as over replicas.
 	RingRanks bool `json:"ring_ranks,omitempty"`
 	// Tensor is how many devices share each layer.
 	Tensor int `json:"tensor,omitempty"`

@@ -114,7 +114,7 @@ func join(a, b *graph.Node) pair {
 	return pair{flat, a.DType(), [2][]int{a.Shape().Dimensions, b.Shape().Dimensions}}
 }
 
-// travelling is the keys and values as they go from rank to rank: as whole numbers between devices, where XLA on CPUs
+// travelling returns keys and values as they are sent: between the devices of one program as integers, since XLA on CPUs
 // would hold half types as float32 between hops.
 func (l layout) travelling(k, v *graph.Node) pair {
 	p := join(k, v)
@@ -124,7 +124,7 @@ func (l layout) travelling(k, v *graph.Node) pair {
 	return p.of(precision.ToBits(p.flat))
 }
 
-// between says whether the ring's ranks have programs of their own.
+// between reports whether the ring's ranks have programs of their own.
 func (l layout) between(g *graph.Graph) bool { return collective.IsBetween(g, l.Ring) }
 
 // of is a pair of the same type and shapes.

@@ -12,10 +12,10 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Cut is a graph function with shifts ([Shift]), cut into programs: at each shift, and where first something is needed
-// that a shift has received, so that it can travel beside the program before. What a program makes and a later one, or
-// another rank, takes is carried: an output of the one and an input of the others. What depends on nothing but constants
-// and scalars is made again where it is used.
+// Cut is a graph function with shifts ([Shift]), split into programs: at each shift, and before the first operation that
+// uses what a shift received, so that the program in between can overlap with the transfer. A value that one program
+// computes and a later one uses, or a shift sends, is carried: an output of the one program and an input of the others.
+// Values that depend on constants and scalars alone are recomputed where they are used.
 type Cut struct {
 	Shifts   []Shifted      // in their order
 	Carried  []shapes.Shape // on a device; scalars as vectors of one
@@ -25,27 +25,27 @@ type Cut struct {
 	in []shapes.Shape
 }
 
-// Shifted is a shift of a [Cut], and what is shifted: something carried, or received by a shift before.
+// Shifted is a shift of a [Cut].
 type Shifted struct {
 	Shift
-	Of     Ref
-	Shape  shapes.Shape
-	Before int // the program before which it can begin
+	Of     Ref          // what is sent: a carried value, or one that an earlier shift received
+	Shape  shapes.Shape // of it, on one device
+	Before int          // number of the program before which the shift can start
 }
 
-// CutProgram is what a program of a [Cut] takes and returns.
+// CutProgram lists the inputs and outputs of one program of a [Cut], in order.
 type CutProgram struct{ In, Out []Ref }
 
-// Ref is an input or output of the function that is cut, something carried, or what a shift has received, by its number.
+// Ref names a tensor: an input or output of the original function, a carried value, or what a shift received.
 type Ref struct {
 	Kind   RefKind
 	Number int
 }
 
-// RefKind says what a [Ref] is of.
+// RefKind says which list the number of a [Ref] counts in.
 type RefKind byte
 
-// The kinds of what programs of a [Cut] take and return.
+// Kinds of tensors that programs of a [Cut] take and return.
 const (
 	RefInput RefKind = iota
 	RefOutput
@@ -53,8 +53,9 @@ const (
 	RefReceived
 )
 
-// NewCut cuts a graph function, for inputs of shapes as a device of the mesh has them. The function must build the same
-// graph whenever it is called. What it panics with is an error.
+// NewCut splits a graph function for inputs of the given shapes, as one device of the mesh has them. Nothing is compiled:
+// compile the functions that [Cut.Program] returns. The function must build the same graph at every call. Its panics are
+// returned as errors.
 func NewCut(m *Mesh, fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (*Cut, error) {
 	var c *Cut
 	_, err := m.Shapes(func(nodes []*graph.Node) []*graph.Node {
@@ -68,7 +69,8 @@ func NewCut(m *Mesh, fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape
 	return c, nil
 }
 
-// Program returns the graph function of program number k, whose inputs and outputs are those that Programs says.
+// Program returns the graph function of program k, with the inputs and outputs that Programs[k] lists. It panics if the
+// original function builds another graph than it did in NewCut.
 func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 	return func(given []*graph.Node) []*graph.Node {
 		of, g := c.Programs[k], given[0].Graph()
@@ -81,7 +83,7 @@ func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 			}
 		}
 		for i, shape := range c.in {
-			if in[i] == nil { // what this program makes does not depend on it
+			if in[i] == nil { // nothing in this program depends on it
 				in[i] = graph.Zeros(g, shape)
 			}
 		}
@@ -92,7 +94,7 @@ func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 				"arguments and their shapes"))
 		}
 		out := make([]*graph.Node, len(of.Out))
-		for i, ref := range of.Out { // nodes of the right shapes, whose values are changed
+		for i, ref := range of.Out { // placeholders of the right shapes, whose backend values are replaced below
 			out[i] = graph.Identity(graph.Zeros(g, shapeOfHLO(now.values[ref])))
 		}
 		beside := valueOf(given[0])
@@ -106,13 +108,13 @@ func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 	}
 }
 
-// Takes says whether something is taken by a program from number k on, or by a shift before one.
+// Takes reports whether program k or a later one uses a tensor, or a shift that starts before one of these sends it.
 func (c *Cut) Takes(k int, r Ref) bool {
 	return slices.ContainsFunc(c.Programs[min(k, len(c.Programs)):], func(p CutProgram) bool { return slices.Contains(p.In, r) }) ||
 		slices.ContainsFunc(c.Shifts, func(s Shifted) bool { return s.Before >= k && s.Of == r })
 }
 
-// shapeOf is the shape of what is carried or received.
+// shapeOf returns the shape of a carried or received tensor.
 func (c *Cut) shapeOf(r Ref) shapes.Shape {
 	if r.Kind == RefReceived {
 		return c.Shifts[r.Number].Shape
@@ -120,18 +122,19 @@ func (c *Cut) shapeOf(r Ref) shapes.Shape {
 	return c.Carried[r.Number]
 }
 
-// cutting is a cut of a function as it was built in StableHLO, where what depends on what can be seen. (GoMLX's nodes
-// do not say: lib/autodiff changes their values.) Values are known by their names, which closures use, too.
+// cutting analyses a function in the StableHLO that was built for it. GoMLX's nodes would not do: lib/autodiff replaces
+// their backend values, so that a node's inputs are not what it is computed from. Values are compared by name, since
+// closures refer to outer values by name.
 type cutting struct {
 	*Cut
 	main    *stablehlo.Function
 	values  map[Ref]*stablehlo.Value
-	inputs  map[string]int // numbers
-	made    map[string]int // positions of the statements
-	live    []bool         // by position: whether an output depends on a statement
-	free    []bool         // whether it depends on constants and scalars alone
-	program []int          // its own
-	shift   map[int]int    // by position: numbers of shifts
+	inputs  map[string]int // number of an input, by its name
+	made    map[string]int // position of the statement that computes a value
+	live    []bool         // by position: an output depends on the statement
+	free    []bool         // it depends on constants and scalars alone
+	program []int          // number of its program
+	shift   map[int]int    // number of a shift, by position
 }
 
 func newCutting(in, out []*graph.Node) *cutting {
@@ -177,11 +180,11 @@ func newCutting(in, out []*graph.Node) *cutting {
 	return c
 }
 
-// deal deals the statements to programs.
+// deal assigns statements to programs.
 func (c *cutting) deal(scalar []bool) {
 	all := c.main.Statements
 	c.free, c.program = make([]bool, len(all)), make([]int, len(all))
-	now, begun, there := 0, false, map[int]bool{} // a program, whether there is something in it, and what was received
+	now, begun, there := 0, false, map[int]bool{} // the program, whether it has statements, and which shifts are awaited
 	next := func() {
 		if begun {
 			now, begun = now+1, false
@@ -192,7 +195,7 @@ func (c *cutting) deal(scalar []bool) {
 			continue
 		}
 		if shift, ok := shiftIn(s); ok {
-			begun = begun || now == 0 // which returns what is shifted
+			begun = begun || now == 0 // program 0 has to return what is sent
 			next()
 			c.shift[i] = len(c.Shifts)
 			c.values[Ref{RefReceived, len(c.Shifts)}] = s.Outputs[0]
@@ -216,7 +219,7 @@ func (c *cutting) deal(scalar []bool) {
 	c.Programs = make([]CutProgram, now+1)
 }
 
-// at is the position of the statement that makes a value, or −1 for an input and what is a closure's own.
+// at returns the position of the statement that computes a value, or −1 for inputs and local values of closures.
 func (c *cutting) at(v *stablehlo.Value) int {
 	if at, ok := c.made[v.String()]; ok {
 		return at
@@ -226,7 +229,7 @@ func (c *cutting) at(v *stablehlo.Value) int {
 
 func (c *cutting) isShift(at int) bool { _, ok := c.shift[at]; return ok }
 
-// take has a program take a value, unless it makes that itself.
+// take adds a value to a program's inputs, unless the program computes it.
 func (c *cutting) take(k int, v *stablehlo.Value) {
 	var ref Ref
 	at := c.at(v)
@@ -244,7 +247,7 @@ func (c *cutting) take(k int, v *stablehlo.Value) {
 	}
 }
 
-// carry has a program return a value that others take.
+// carry adds a value to a program's outputs, for other programs.
 func (c *cutting) carry(k int, v *stablehlo.Value) Ref {
 	for n := range c.Carried {
 		if ref := (Ref{RefCarried, n}); c.values[ref].String() == v.String() {
@@ -257,7 +260,7 @@ func (c *cutting) carry(k int, v *stablehlo.Value) Ref {
 	return ref
 }
 
-// send is what shift number n gives to another rank.
+// send returns what shift n sends.
 func (c *cutting) send(n int, v *stablehlo.Value) Ref {
 	at := c.at(v)
 	if m, ok := c.shift[at]; ok {
@@ -271,8 +274,8 @@ func (c *cutting) send(n int, v *stablehlo.Value) Ref {
 	return c.carry(k, v)
 }
 
-// leave takes all out of the function that is being built but what a program needs, and returns the values of what that
-// returns.
+// leave removes all statements that a program does not need from the function under construction, and returns the
+// program's outputs.
 func (c *cutting) leave(of CutProgram, given []*graph.Node) (out []*stablehlo.Value) {
 	instead := map[string]*stablehlo.Value{}
 	for i, ref := range of.In {
@@ -297,7 +300,7 @@ func (c *cutting) leave(of CutProgram, given []*graph.Node) (out []*stablehlo.Va
 	return out
 }
 
-// neededBy says, by position, on which statements values depend, of which some are replaced by others.
+// neededBy reports, by position, which statements values depend on, with some values replaced.
 func (c *cutting) neededBy(values []*stablehlo.Value, instead map[string]*stablehlo.Value) []bool {
 	needed := make([]bool, len(c.main.Statements))
 	for i, s := range c.main.Statements {
@@ -320,7 +323,7 @@ func (c *cutting) neededBy(values []*stablehlo.Value, instead map[string]*stable
 	return needed
 }
 
-// uses are the values that a statement uses, with those that its closures use.
+// uses returns the values that a statement and its closures use.
 func (c *cutting) uses(s *stablehlo.Statement) []*stablehlo.Value {
 	all := slices.Clone(s.Inputs)
 	for _, f := range s.FunctionParameters {
@@ -331,7 +334,7 @@ func (c *cutting) uses(s *stablehlo.Statement) []*stablehlo.Value {
 	return all
 }
 
-// put has a statement, and its closures, use other values.
+// put replaces values in a statement and its closures.
 func put(s *stablehlo.Statement, instead map[string]*stablehlo.Value) {
 	for i, v := range s.Inputs {
 		if by := instead[v.String()]; by != nil {
@@ -345,8 +348,8 @@ func put(s *stablehlo.Statement, instead map[string]*stablehlo.Value) {
 	}
 }
 
-// valueOf returns the backend's value of a node.
+// valueOf returns a node's value in the backend.
 func valueOf(n *graph.Node) compute.Value { return graph.InternalBackendOutputs(n)[0] }
 
-// shapeOfHLO is a value's shape, as GoMLX has it.
+// shapeOfHLO returns a value's shape in GoMLX's form.
 func shapeOfHLO(v *stablehlo.Value) shapes.Shape { return goxla.ShapeFromXLA(v.Shape()) }

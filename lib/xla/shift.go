@@ -11,19 +11,20 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Shift is what ranks with programs of their own do together inside of a graph function: each gives a tensor to the
-// rank By places on along an axis of ranks, and gets one of the same shape. XLA has no such operation; [NewCut] cuts the
-// function into programs there, and whoever runs them moves the tensors between them.
+// Shift is an exchange between ranks, each of which has programs and devices of its own, in the middle of a graph
+// function: every rank sends a tensor to the rank By places further along an axis, and receives one of the same shape.
+// XLA has no such operation. [NewCut] splits the function into programs at each shift, and the caller who runs these
+// sends the tensors between them.
 type Shift struct {
 	Axis string
 	By   int // may be negative
 }
 
-// String returns the shift as reports have it.
+// String returns the shift as traces and errors name it, such as "ring+1".
 func (s Shift) String() string { return fmt.Sprintf("%s%+d", s.Axis, s.By) }
 
-// Of returns the x that another rank gives. Its gradient is that of x, shifted back. It must not be inside a While
-// loop. A function that has it and is not cut is one that XLA refuses.
+// Of returns the tensor received for x, which is sent. The gradient of x is the output gradient shifted back. Of panics
+// inside loops and branches, and on other backends. XLA refuses to compile a function with a shift that is not split.
 func (s Shift) Of(x *graph.Node) *graph.Node {
 	g := x.Graph()
 	if _, ours := g.Backend().(*Backend); !ours {
@@ -42,12 +43,12 @@ func (s Shift) Of(x *graph.Node) *graph.Node {
 	return f.Call(x)[0]
 }
 
-// shifting begins the names of the functions that stand for shifts.
+// shifting is the prefix of the names of the functions that stand for shifts.
 const shifting = "shardbook_shift_"
 
 var shifts = numbered[Shift]{prefix: shifting}
 
-// write writes a call that [NewCut] finds again.
+// write emits a custom call, which NewCut recognizes.
 func (s Shift) write(x compute.Value, f *stablehlo.Function) ([]compute.Value, error) {
 	values, err := stablehlo.CustomCallV2(fmt.Sprint(shifting, shifts.number(s)), "", []*stablehlo.Value{hloValue(x)},
 		[][]int{nil}, shapesOf(f.Outputs), make([][]int, len(f.Outputs)))
