@@ -33,8 +33,8 @@ func ParseHook(name string) (func() Hook, error) {
 			return valid(PowerSGD(rank), checkRank(rank))
 		}
 	}
-	return nil, fmt.Errorf("ddp: no hook is called %q: choose bf16, fp8, topk:SHARE (as topk:0.01) or "+
-		"powersgd:RANK (as powersgd:4)", name)
+	return nil, fmt.Errorf("ddp: no hook is called %q: choose bf16, fp8, "+
+		"topk:SHARE (as topk:0.01) or powersgd:RANK (as powersgd:4)", name)
 }
 
 func valid(hook func() Hook, err error) (func() Hook, error) {

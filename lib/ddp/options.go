@@ -94,11 +94,11 @@ func (o Options) Validate() error {
 	}
 	switch {
 	case o.EachMicroBatch && o.Hook != nil:
-		return errors.New("ddp: Options.EachMicroBatch and Options.Hook: leave one out, since gradients that were reduced " +
-			"once would be compressed again")
+		return errors.New("ddp: Options.EachMicroBatch and Options.Hook: " +
+			"leave one out, since gradients that were reduced once would be compressed again")
 	case o.Every > 1 && (o.EachMicroBatch || o.Hook != nil):
-		return fmt.Errorf("ddp: Options.Every is %d, so that no gradients are reduced: leave out "+
-			"EachMicroBatch and Hook", o.Every)
+		return fmt.Errorf("ddp: Options.Every is %d, so that no gradients are reduced: "+
+			"leave out EachMicroBatch and Hook", o.Every)
 	}
 	return nil
 }

@@ -46,8 +46,8 @@ func (t *topK) Reduce(ctx context.Context, g group.Group, grads Gradients) error
 	}
 	n := len(values)
 	if n > math.MaxInt32 {
-		return fmt.Errorf("ddp: TopK of a bucket of %d elements, which it counts in int32: set a smaller "+
-			"Options.BucketBytes", n)
+		return fmt.Errorf("ddp: TopK of a bucket of %d elements, which it counts in int32: "+
+			"set a smaller Options.BucketBytes", n)
 	}
 	kept := t.kept.of(grads)
 	for i, x := range values {

@@ -101,9 +101,8 @@ func (l layout) fits(mesh *xla.Mesh) error {
 func (l layout) joins() error {
 	for i, s := range l.recipe.parts().params {
 		if !optim.Joins(l.recipe.Optimizer(), s, optim.CutOf(l.shares.Cuts[i])) {
-			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with "+
-				"it: choose another optimizer, "+
-				"or do not share parameters", s)
+			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: "+
+				"choose another optimizer, or do not share parameters", s)
 		}
 	}
 	return nil

@@ -88,9 +88,8 @@ type Known struct {
 // update is made by all ranks or none. It panics if the share does not fit the recipe's model.
 func (r Recipe) UpdateShare(s Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	if len(s.Places) != len(grads) || len(s.Counted) != len(grads) || s.Sum == nil && s.All == nil {
-		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: give one of "+
-			"each for each, and Sum or All",
-			len(s.Places), len(s.Counted), len(grads)))
+		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: "+
+			"give one of each for each, and Sum or All", len(s.Places), len(s.Counted), len(grads)))
 	}
 	return r.updated(s, state, loss, grads)
 }

@@ -55,8 +55,8 @@ func Replay(events []Event, capacity int64) (Report, error) {
 			heap = slices.Delete(heap, at, at+1)
 			continue
 		case at >= 0:
-			return Report{}, fmt.Errorf("residual: event %d is allocation %d, which there is already: give "+
-				"each an ID of its own", i, e.ID)
+			return Report{}, fmt.Errorf("residual: event %d is allocation %d, which there is already: "+
+				"give each an ID of its own", i, e.ID)
 		case e.Bytes < 0:
 			return Report{}, fmt.Errorf("residual: event %d allocates %d bytes: give at least 0", i, e.Bytes)
 		}

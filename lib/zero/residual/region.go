@@ -38,16 +38,15 @@ const alignment = 64
 // bytes. They must be of one type, which is a number's of at least 8 bits. Close the region after use.
 func NewRegion(backend *xla.Backend, device int, of ...shapes.Shape) (*Region, error) {
 	if backend == nil || len(of) == 0 {
-		return nil, errors.New("residual: a region of no backend, or for nothing: give a backend and the shapes " +
-			"of what lies there")
+		return nil, errors.New("residual: a region of no backend, or for nothing: " +
+			"give a backend and the shapes of what lies there")
 	}
 	r := &Region{backend: backend, device: device, get: map[string]*xla.Portable{}}
 	total := 0
 	for i, shape := range of {
 		if !shape.Ok() || shape.Size() == 0 || shape.DType != of[0].DType || !(shape.DType.IsFloat() || shape.DType.IsInt()) {
-			return nil, fmt.Errorf("residual: shape %d of a region is %s, the first %s: give shapes with elements, of "+
-				"one type of numbers",
-				i, shape, of[0])
+			return nil, fmt.Errorf("residual: shape %d of a region is %s, the first %s: "+
+				"give shapes with elements, of one type of numbers", i, shape, of[0])
 		}
 		r.slots = append(r.slots, slot{shape, total})
 		unit := max(1, alignment/shape.DType.Size())
