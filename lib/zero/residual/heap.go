@@ -99,7 +99,7 @@ type block struct {
 func (b block) end() int64 { return b.address + b.bytes }
 
 // WithRegion returns the events with all that lives long in one allocation, made before everything else and never
-// freed: a [Region], of the bytes that first fit needs for these allocations alone. Where none lives long the events
+// freed: a region, of the bytes that first fit needs for these allocations alone. Where none lives long the events
 // are the same. Its errors are Replay's.
 func WithRegion(events []Event) ([]Event, error) {
 	if _, err := Replay(events, 0); err != nil {
