@@ -30,6 +30,7 @@ type Engine struct {
 	buckets []ddp.Bucket
 	updates []*xla.Portable // of the buckets, and
 	sum     *xla.Portable   // of their gradients
+	staged  bool            // for tests: see engine.Options.Staged
 
 	mu      sync.Mutex
 	workers map[int]*engine.Programs // by the size of the group
@@ -113,7 +114,8 @@ func (e *Engine) programs(ranks int) (*engine.Programs, error) {
 	serve := func() engine.Server { return &client{engine: e} }
 	p, err := engine.New(e.backend, engine.Spec{
 		Recipe: e.recipe, Plans: []*step.Plan{e.planOf(ranks)}, Members: e.members,
-		Options: engine.Options{Serve: serve, Sum: true, Blockwise: true, Timeout: patience, Trace: e.options.Trace},
+		Options: engine.Options{Serve: serve, Sum: true, Blockwise: true, Staged: e.staged, Timeout: patience,
+			Trace: e.options.Trace},
 	})
 	if err == nil {
 		e.workers[ranks] = p
