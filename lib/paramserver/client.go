@@ -26,7 +26,6 @@ type client struct {
 	answers   chan answer     // to this rank
 	out       []chan answer   // to others, by rank
 	loops     sync.WaitGroup
-	left      sync.WaitGroup // the workers of this server
 	closed    bool
 	staleness float64 // of the gradients of a step: the mean over the buckets
 }
@@ -135,23 +134,19 @@ func (c *client) Close(lost error) error {
 		return nil
 	}
 	c.closed = true
-	err, servers := lost, c.servers()
-	tell := func(what int64, ranks int) {
-		for other := range ranks {
-			if err == nil && c.talks(other) {
-				err = c.send(other, message{what, 0, 0}, nil)
-			}
-		}
+	err := lost
+	if err == nil { // behind this none pushes any more, and all have their answers
+		ctx, cancel := c.patient()
+		err = group.Barrier(ctx, c.g)
+		cancel()
 	}
-	tell(leaving, servers)
-	if err == nil {
-		c.left.Wait() // then nobody waits for an answer
-		for _, out := range c.out {
-			if out != nil {
-				close(out)
-			}
+	for other, out := range c.out {
+		if err == nil && out != nil {
+			close(out)
 		}
-		tell(closing, c.g.Size())
+		if err == nil && c.talks(other) {
+			err = c.send(other, message{closing, 0, 0}, nil)
+		}
 	}
 	if err != nil {
 		c.cancel(err)

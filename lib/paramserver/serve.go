@@ -17,7 +17,6 @@ import (
 const (
 	pushed   = iota // bucket, 0: its gradients follow
 	answered        // bucket, how stale the gradients were: its new parameters follow
-	leaving         // 0, 0: the rank pushes no more
 	closing         // 0, 0: the rank sends no more
 )
 
@@ -44,7 +43,6 @@ func (c *client) listen() {
 			continue
 		}
 		if c.g.Rank() < c.servers() {
-			c.left.Add(1)
 			c.out[other] = make(chan answer, 1)
 			c.loops.Go(func() { c.note(c.answer(other)) })
 		}
@@ -71,17 +69,15 @@ func (c *client) send(to int, m message, data []byte) error {
 	return err
 }
 
-// receive takes what another rank sends, until it closes. It waits for as long as it takes: a rank that is late is
-// noticed, and named, where all wait for it.
+// patient is for a wait of as long as it takes: a rank that is late is noticed, and named, where all wait for it.
+func (c *client) patient() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.ctx, 1000*time.Hour)
+}
+
+// receive takes what another rank sends, until it closes.
 func (c *client) receive(from int) error {
-	ctx, cancel := context.WithTimeout(c.ctx, 1000*time.Hour)
+	ctx, cancel := c.patient()
 	defer cancel()
-	here := true
-	defer func() {
-		if here && c.out[from] != nil {
-			c.left.Done()
-		}
-	}()
 	for {
 		var m message
 		if err := group.Recv(ctx, c.g, m[:], from); err != nil {
@@ -108,9 +104,6 @@ func (c *client) receive(from int) error {
 				return err
 			}
 			c.answers <- a
-		case leaving:
-			here = false
-			c.left.Done()
 		case closing:
 			return nil
 		}

@@ -128,7 +128,7 @@ func (s *streams) Do(ctx context.Context, call group.Call) error {
 		s.t.Errorf("rank %d: %v of %d bytes with rank %d, want a message", s.Rank(), call.Kind, bytes, call.Peer)
 	default:
 		message := *(*[3]int64)(data.Data)
-		if w.ended = message[0] == 3; message[0] < 2 {
+		if w.ended = message[0] == 2; message[0] < 2 {
 			w.follows = int(s.buckets[message[1]].Bytes())
 		}
 	}
