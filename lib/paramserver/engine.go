@@ -75,14 +75,7 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 		bytes = append(bytes, s.Bytes())
 	}
 	e.plan, e.members = ddp.IntoBuckets(e.plan, e.members, bytes, o.BucketBytes)
-	for _, places := range e.members {
-		b := ddp.Bucket{Places: places}
-		for _, at := range places {
-			b.Params, b.Offsets = append(b.Params, tree[at]), append(b.Offsets, b.Size)
-			b.Size += tree[at].Size()
-		}
-		e.buckets = append(e.buckets, b)
-	}
+	e.buckets = ddp.BucketsOf(e.members, tree)
 	return e, e.compileServers()
 }
 
