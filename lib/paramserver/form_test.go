@@ -113,7 +113,7 @@ func TestRefused(t *testing.T) {
 				}
 				inputs, targets := toy.Batch(0, c.rows)
 				if _, err = rank.Step(ctx, inputs, targets); err != nil {
-					if _, e := rank.Params(); e != nil && name != "unlike" {
+					if _, e := rank.Params(ctx); e != nil && name != "unlike" {
 						t.Errorf("%s: then %v", name, e)
 					}
 				}
