@@ -24,7 +24,6 @@ type client struct {
 	shards    map[int]*shard  // that it serves, by bucket
 	sends     []chan struct{} // by receiver: full while a message and its data are sent
 	answers   chan answer     // to this rank
-	out       []chan answer   // to others, by rank
 	loops     sync.WaitGroup
 	closed    bool
 	staleness float64 // of the gradients of a step: the mean over the buckets
@@ -140,10 +139,7 @@ func (c *client) Close(lost error) error {
 		err = group.Barrier(ctx, c.g)
 		cancel()
 	}
-	for other, out := range c.out {
-		if err == nil && out != nil {
-			close(out)
-		}
+	for other := range c.g.Size() {
 		if err == nil && c.talks(other) {
 			err = c.send(other, message{closing, 0, 0}, nil)
 		}

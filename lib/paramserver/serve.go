@@ -35,18 +35,12 @@ func (c *client) talks(other int) bool {
 	return other != c.g.Rank() && min(other, c.g.Rank()) < c.servers()
 }
 
-// listen starts what goes on between this rank and the others.
+// listen starts to receive what the others send.
 func (c *client) listen() {
-	c.out = make([]chan answer, c.g.Size())
-	for other := range c.out {
-		if !c.talks(other) {
-			continue
+	for other := range c.g.Size() {
+		if c.talks(other) {
+			c.loops.Go(func() { c.note(c.receive(other)) })
 		}
-		if c.g.Rank() < c.servers() {
-			c.out[other] = make(chan answer, 1)
-			c.loops.Go(func() { c.note(c.answer(other)) })
-		}
-		c.loops.Go(func() { c.note(c.receive(other)) })
 	}
 }
 
@@ -110,32 +104,18 @@ func (c *client) receive(from int) error {
 	}
 }
 
-// take gives a worker's gradients to their shard, and the answers to those who wait for them.
+// take gives a worker's gradients to their shard, and the answers to those who wait for them: one for each worker, which
+// pushes no other bucket before it has it.
 func (c *client) take(sh *shard, worker int, grads *tensors.Tensor) error {
 	answers, err := sh.take(worker, grads)
 	for w, a := range answers {
 		if w == c.g.Rank() {
 			c.answers <- a
-		} else {
-			c.out[w] <- a
+			continue
 		}
+		c.loops.Go(func() { // who waits for the message to be received may have one to send to this rank
+			_ = c.send(w, message{answered, int64(a.bucket), a.staleness}, a.params) // which notes an error
+		})
 	}
 	return err
-}
-
-// answer sends another rank what is for it.
-func (c *client) answer(to int) error {
-	for {
-		select {
-		case a, more := <-c.out[to]:
-			if !more {
-				return nil
-			}
-			if err := c.send(to, message{answered, int64(a.bucket), a.staleness}, a.params); err != nil {
-				return err
-			}
-		case <-c.ctx.Done():
-			return context.Cause(c.ctx)
-		}
-	}
 }
