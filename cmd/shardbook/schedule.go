@@ -184,11 +184,12 @@ func readOr(in io.Reader, path string, most int64) ([]byte, error) {
 	return userfile.Read(path, most)
 }
 
-// isScheduleText tells this project's text, by its first line that is no comment, from CSV.
+// isScheduleText tells the text that [step.Parse] reads, by its first line that is no comment, from CSV.
 func isScheduleText(text string) bool {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			return strings.HasPrefix(line, "schedule ")
+			word, _, _ := strings.Cut(line, " ")
+			return word == "schedule" || word == "plan"
 		}
 	}
 	return false

@@ -32,8 +32,8 @@ func parseCosts(text string) (step.Costs, error) {
 		for _, value := range strings.Split(values, ":") {
 			x, err := strconv.ParseFloat(value, 64)
 			if err != nil || !(x >= 0 && x <= 1e15) {
-				return c, fmt.Errorf("--cost=%.60s: %s=%.20s: want numbers from 0 to 1e15, one or, with : between them, one for each "+
-					"device", text, name, value)
+				return c, fmt.Errorf("--cost=%.60s: %s=%.20s: want numbers from 0 to 1e15, "+
+					"one or, with : between them, one for each device", text, name, value)
 			}
 			*list = append(*list, x)
 		}

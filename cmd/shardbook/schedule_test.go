@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/zero"
 )
 
 // runSchedule runs the command in this process and returns what it printed.
@@ -190,6 +193,38 @@ func TestScheduleFiles(t *testing.T) {
 		}
 		if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
 			t.Errorf("%s has changed %s", flag, path)
+		}
+	}
+}
+
+// TestSchedulePlans reads any plan, in both forms: what step writes, and what it reads though nobody wrote it so.
+func TestSchedulePlans(t *testing.T) {
+	sharded, err := zero.Options{Stage: 3, Prefetch: 1}.Plan(toy(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asynchronous, err := pipeline.TwoBW(2, 4, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*step.Plan{sharded, asynchronous} {
+		var csv bytes.Buffer
+		if err := p.WriteCSV(&csv); err != nil {
+			t.Fatal(err)
+		}
+		want, err := runSchedule(p.String(), "--read", "-")
+		if err != nil || !strings.HasPrefix(want, p.Name+": ") {
+			t.Fatalf("%s as text: error %v, printed\n%s", p.Name, err, want)
+		}
+		for form, text := range map[string]string{"CSV": csv.String(), "text with a comment": "\n # by hand\n" + p.String()} {
+			if got, err := runSchedule(text, "--read", "-"); err != nil || got != want {
+				t.Errorf("%s as %s: error %v, got\n%s\nwant\n%s", p.Name, form, err, got, want)
+			}
+		}
+	}
+	for form, text := range map[string]string{"short text": "schedule 1f1b\nrank 0: 0F0 0B0 0U0", "PyTorch's CSV": "0F0,,0B0"} {
+		if got, err := runSchedule(text, "--read", "-"); err != nil || !strings.Contains(got, "1 micro-batches") {
+			t.Errorf("%s: error %v, got\n%s", form, err, got)
 		}
 	}
 }

@@ -71,8 +71,8 @@ func trainCommand() *cobra.Command {
 	}
 	f.StringVar(&o.engine, "engine", engineLocal, fmt.Sprintf("where ranks are: %s, in this process, or %s, each in a process of its own, on one device, "+
 		"which mpirun starts; the same results but for rounding", engineLocal, engineMPI))
-	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout, fmt.Sprintf("with --engine %s, how long a rank waits for another: one that is killed, stalled or cut off "+
-		"is noticed within this time by all others, which name it and end; must be longer than any rank is late, as one that compiles longer", engineMPI))
+	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout, fmt.Sprintf("with --engine %s, how long a rank waits for another: "+
+		"one that is killed, stalled or cut off is noticed within this time by all others, which name it and end; must be longer than any rank is late, as one that compiles longer", engineMPI))
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "newest checkpoints to keep; 0 keeps all")
@@ -137,8 +137,8 @@ const compressUsage = "codec of what is kept for the backward pass: dense, fp16,
 
 // compressReLUUsage is the help of --compress-relu.
 func compressReLUUsage() string {
-	return fmt.Sprintf("codec of what comes out of a ReLU, half of which is 0 (default as --compress); csr:SHARE has room for that share "+
-		"of numbers that are not 0, must not meet more, and saves memory below %.2f in float32 and %.2f in half types",
+	return fmt.Sprintf("codec of what comes out of a ReLU, half of which is 0 (default as --compress); "+
+		"csr:SHARE has room for that share of numbers that are not 0, must not meet more, and saves memory below %.2f in float32 and %.2f in half types",
 		compress.BreakEven(4), compress.BreakEven(2))
 }
 

@@ -68,8 +68,8 @@ func (j *job) laidOut() (layouts.Layout, error) {
 		micro = l.Plan.Micro
 	}
 	if n := max(1, l.Replicas) * max(1, l.Data) * micro; err == nil && j.Batch%n != 0 {
-		err = fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d and --replicas %d, of %d micro-batches each "+
-			"(--accumulate, --microbatches): choose a multiple of %d", j.Batch, j.Parallel.Data, max(1, j.Parallel.Replicas), micro, n)
+		err = fmt.Errorf("--batch=%d cannot be divided into equal parts for --data %d and --replicas %d, "+
+			"of %d micro-batches each (--accumulate, --microbatches): choose a multiple of %d", j.Batch, j.Parallel.Data, max(1, j.Parallel.Replicas), micro, n)
 	}
 	return l, err
 }

@@ -62,8 +62,8 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Every, "every", p.Every, "steps between the ranks' averages; more than 1 is local SGD, which averages what was trained and no gradients")
 	f.IntVar(&p.Servers, "servers", p.Servers, "with --sync ps and async, the ranks that have a parameter server (default all)")
 	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "how gradients are compressed on their way: bf16, topk:SHARE or powersgd:RANK (default not); what is kept back for later steps is not in checkpoints")
-	f.IntVar(&p.Replicas, "replicas", p.Replicas, "how many times all that the other flags say is there, each with its part of every batch; gradients go between them by messages, and "+
-		"ZeRO shards over them where --data is 1 (default 1; with --engine mpi, as many as there are processes for)")
+	f.IntVar(&p.Replicas, "replicas", p.Replicas, "how many times all that the other flags say is there, each with its part of every batch; "+
+		"gradients go between them by messages, and ZeRO shards over them where --data is 1 (default 1; with --engine mpi, as many as there are processes for)")
 	f.Var(&p.DeviceMemory, "device-memory", "bytes of a device, as 80GB: what needs more by the estimate is refused (default any)")
 
 	f.IntVar(&p.Zero, "zero", p.Zero, "ZeRO stage: 1 shards optimizer states between devices, 2 gradients too, 3 parameters too (FSDP); 0 nothing")
@@ -73,8 +73,8 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 
 	f.IntVar(&p.Pipe, "pipe", p.Pipe, "devices of a pipeline, each of which has some of the model's blocks; 0 is no pipeline")
 	f.StringVar((*string)(&p.PipeSchedule), pipelineFlag, string(p.PipeSchedule), "see --schedule")
-	f.StringVar(&p.file, "schedule-file", p.file, "in place of --schedule, a file that has one, as CSV (see shardbook schedule) "+
-		"or in this project's text")
+	f.StringVar(&p.file, "schedule-file", p.file, "in place of --schedule, a file that has one, "+
+		"as CSV (see shardbook schedule) or in this project's text")
 	f.IntVar(&p.Microbatches, "microbatches", p.Microbatches, "with --pipe, micro-batches of a step in each pipeline "+
 		"(default the smallest number that is at least twice --pipe, divides its rows of a batch and suits the schedule; else the largest below)")
 	f.IntVar(&p.Chunks, "chunks", p.Chunks, "with --pipe, stages that a device has, of the schedules that let one choose (default 2)")
@@ -84,18 +84,18 @@ func (p *parallel) flags(f *pflag.FlagSet) {
 		"and recompute stages in the backward pass")
 
 	f.IntVar(&p.Tensor, "tensor", p.Tensor, "devices that share each layer: tensor parallelism; 0 or 1 is none")
-	f.BoolVar(&p.TensorSequence, "tensor-sequence", p.TensorSequence, "with --tensor, between the shared layers each device has its part of the "+
-		"tokens (Megatron's sequence parallelism): less memory for activations, and as many bytes sent")
+	f.BoolVar(&p.TensorSequence, "tensor-sequence", p.TensorSequence, "with --tensor, between the shared layers each device has its part of the tokens "+
+		"(Megatron's sequence parallelism): less memory for activations, and as many bytes sent")
 	f.BoolVar(&p.TensorOverlap, "tensor-overlap", p.TensorOverlap, "with --tensor-sequence, send in chunks, so that one can travel while another is multiplied")
 	f.BoolVar(&p.TensorPartition, "tensor-partition", p.TensorPartition, "with --tensor, save only the inputs of blocks, each device a part of them, "+
 		"and recompute the rest (ZeRO-R's partitioned activations)")
 	f.IntVar(&p.SeqParallel, "seq-parallel", p.SeqParallel, "devices that share each sequence: sequence, or context, parallelism; 0 or 1 is none")
-	f.StringVar(&p.SeqMethod, "seq-method", p.SeqMethod, "with --seq-parallel, how attention sees all tokens: ulysses (all-to-alls exchange heads for "+
-		"tokens), ring (keys and values go around), allgather (they are gathered) or hybrid (rings of groups of ulysses) (default ring)")
-	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "with --seq-method hybrid, devices of a group of ulysses (default the largest number below "+
-		"--seq-parallel that divides it and a device's key/value heads, of which --tensor leaves it a part)")
-	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "with --seq-method ring and hybrid, keys and values go from rank to rank, and so from host to host; "+
-		"a rank then has the devices of a group of ulysses")
+	f.StringVar(&p.SeqMethod, "seq-method", p.SeqMethod, "with --seq-parallel, how attention sees all tokens: ulysses (all-to-alls exchange heads for tokens), "+
+		"ring (keys and values go around), allgather (they are gathered) or hybrid (rings of groups of ulysses) (default ring)")
+	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "with --seq-method hybrid, devices of a group of ulysses "+
+		"(default the largest number below --seq-parallel that divides it and a device's key/value heads, of which --tensor leaves it a part)")
+	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "with --seq-method ring and hybrid, keys and values go from rank to rank, "+
+		"and so from host to host; a rank then has the devices of a group of ulysses")
 	f.StringVar((*string)(&p.Placement), "placement", string(p.Placement), "with --seq-parallel, which tokens of a sequence a device has: contiguous, "+
 		"striped or zigzag (default zigzag, with which causal attention is as much work for each; ulysses has contiguous alone)")
 }

@@ -175,8 +175,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		devices = layout.PerRank()
 	}
 	if given := t.options.devices; given != 0 && given != devices {
-		return fmt.Errorf("--devices=%d: the run is on %d, which --data, --pipe, --tensor, --seq-parallel and --replicas "+
-			"say: leave out --devices, or change these", given, devices)
+		return fmt.Errorf("--devices=%d: the run is on %d, which --data, --pipe, --tensor, --seq-parallel and --replicas say: "+
+			"leave out --devices, or change these", given, devices)
 	}
 	recipe, err := j.recipe()
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 )
 
 func addScheduleFlag(f *pflag.FlagSet) error {
-	f.Var(&scheduleFlag{f}, "schedule", fmt.Sprintf("with --pipe, who computes what in which order: one of %q (default %s), of which the "+
-		"last three update stages at different times; or, as --%s, one of %q", pipeline.Kinds(), pipeline.Kind1F1B, rateFlag, rates))
+	f.Var(&scheduleFlag{f}, "schedule", fmt.Sprintf("with --pipe, who computes what in which order: "+
+		"one of %q (default %s), of which the last three update stages at different times; or, as --%s, one of %q", pipeline.Kinds(), pipeline.Kind1F1B, rateFlag, rates))
 	return f.MarkHidden(pipelineFlag)
 }
 

@@ -6,7 +6,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/paramserver"
 )
 
@@ -47,10 +46,6 @@ type serverRank struct {
 func (r serverRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error) {
 	m, err := r.Rank.Step(ctx, inputs, targets)
 	return metrics{m.Metrics, m.Staleness, r.of.peak()}, err
-}
-
-func (r serverRank) Params(context.Context) (params.Named[*tensors.Tensor], error) {
-	return r.Rank.Params()
 }
 
 // Memory leaves out the optimizer's states, which may lie on other ranks.

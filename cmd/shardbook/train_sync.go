@@ -31,12 +31,13 @@ func syncWays() []syncWay {
 	return []syncWay{syncNaive, syncOverlap, syncBucket, syncRanks, syncServer, syncAsync, syncSPMD, syncAuto}
 }
 
-const syncUsage = "how devices share what they learn. Ranks with programs of their own: naive (an all-reduce for each gradient, after the " +
-	"backward pass), overlap (each as soon as it is there), bucket (overlap, with gradients in buckets), ranks (those of each block as soon as " +
-	"they are there), ps (parameter servers) or async (like ps, but ranks do not wait for each other; runs are not reproducible). One program for " +
-	"all devices: spmd (an all-reduce in it) or auto (the compiler puts it in). (default bucket; ranks with --pipe and for what several of --pipe, " +
-	"--zero, --tensor, --seq-parallel and --replicas make; spmd with --zero, --tensor and --seq-parallel by themselves, where nothing else is " +
-	"asked for; for one device and none of the flags of ranks, one program)"
+const syncUsage = "how devices share what they learn. Ranks with programs of their own: naive (an all-reduce for each gradient, " +
+	"after the backward pass), overlap (each as soon as it is there), bucket (overlap, with gradients in buckets), " +
+	"ranks (those of each block as soon as they are there), ps (parameter servers) or async (like ps, but ranks do not wait for each other; runs are not reproducible). " +
+	"One program for all devices: spmd (an all-reduce in it) or auto (the compiler puts it in). " +
+	"(default bucket; ranks with --pipe and for what several of --pipe, --zero, --tensor, --seq-parallel and --replicas make; " +
+	"spmd with --zero, --tensor and --seq-parallel by themselves, where nothing else is asked for; " +
+	"for one device and none of the flags of ranks, one program)"
 
 // Served says whether there are parameter servers.
 func (s syncWay) Served() bool { return s == syncServer || s == syncAsync }

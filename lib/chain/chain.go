@@ -208,16 +208,15 @@ func (m Model) Validate() error {
 		}
 		for _, s := range b.Params {
 			if other, ok := shapes[s.Name]; ok && !other.Shape.Equal(s.Shape) {
-				return fmt.Errorf("chain: block %q has the parameter %s, another block %s: give one "+
-					"shape, or two names", b.Name, s, other)
+				return fmt.Errorf("chain: block %q has the parameter %s, another block %s: "+
+					"give one shape, or two names", b.Name, s, other)
 			}
 			shapes[s.Name] = s
 		}
 		like, ok := kinds[b.Kind]
 		if kinds[b.Kind] = b; ok && b.Kind != "" && !slices.EqualFunc(like.Params, b.Params, sameShape) {
 			return fmt.Errorf("chain: blocks %q and %q are of the kind %q, but their parameters differ in shape: "+
-				"give them two kinds",
-				like.Name, b.Name, b.Kind)
+				"give them two kinds", like.Name, b.Name, b.Kind)
 		}
 	}
 	return nil

@@ -18,34 +18,23 @@ import (
 //
 // A rank keeps 4 bytes for each element. Gradients must be float32.
 func BF16() func() Hook {
-	return func() Hook { return &halved{kept: residues{}} }
+	return func() Hook { return &feedback{&halved{}, residues{}} }
 }
 
-type halved struct {
-	kept residues
-	sent []bfloat16.BFloat16
-}
+type halved struct{ sent []bfloat16.BFloat16 }
 
-func (h *halved) Reduce(ctx context.Context, g group.Group, grads Gradients) error {
-	values, err := grads.Float32()
-	if err != nil {
-		return err
-	}
-	kept := h.kept.of(grads)
-	h.sent = slices.Grow(h.sent[:0], len(values))
-	sent := h.sent[:len(values)]
-	for i, x := range values {
-		x += kept[i]
+func (h *halved) reduce(ctx context.Context, g group.Group, _ Gradients, own, sums []float32) error {
+	h.sent = slices.Grow(h.sent[:0], len(own))
+	sent := h.sent[:len(own)]
+	for i, x := range own {
 		sent[i] = bfloat16.FromFloat32(x) // to the nearest, in a tie to even; a NaN that comes of a sum stays one
-		if kept[i] = x - sent[i].Float32(); infinite(kept[i]) {
-			kept[i] = 0
-		}
+		own[i] = x - sent[i].Float32()
 	}
 	if err := group.AllReduce(ctx, g, sent, group.Sum); err != nil {
 		return err
 	}
 	for i, x := range sent {
-		values[i] = x.Float32()
+		sums[i] = x.Float32()
 	}
 	return nil
 }

@@ -33,6 +33,11 @@ func Buckets(tree params.Tree, sum dtypes.DType, bytes int64) (buckets []Bucket)
 	one := &step.Plan{Blocks: []step.Block{{Units: []int{0}}}, Units: make([]step.Unit, 1),
 		Ranks: [][]step.Op{{{Kind: step.Forward}}}}
 	_, members := IntoBuckets(one, [][]int{all}, sizes(tree), bytes)
+	return BucketsOf(members, tree)
+}
+
+// BucketsOf are buckets of members, the places of parameters that [IntoBuckets] returns, in a list of these.
+func BucketsOf(members [][]int, tree params.Tree) (buckets []Bucket) {
 	for _, places := range members {
 		b := Bucket{Places: places}
 		for _, at := range places {

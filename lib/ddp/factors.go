@@ -79,11 +79,10 @@ func (m *matrix) computeQ(bucket []float32) {
 	}
 }
 
-// multiply replaces M by P·Qᵀ, and keeps what the rank's own part of that leaves of M.
-func (m *matrix) multiply(bucket, kept []float32) {
+// multiply makes P·Qᵀ of the sums, and leaves of M what the rank's own part of that lacks.
+func (m *matrix) multiply(sums, bucket []float32) {
 	for i := range m.rows {
-		row, rest := m.row(bucket, i), m.row(kept, i)
-		copy(rest, row)
+		row, rest := m.row(sums, i), m.row(bucket, i)
 		clear(row)
 		for j := 0; j*m.columns < len(m.q); j++ {
 			p := m.p[j*m.rows+i]

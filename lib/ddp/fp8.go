@@ -19,46 +19,39 @@ import (
 // all-gather: about a quarter of what a ring's all-reduce of float32 sends. It keeps 4·(1+1/N) bytes for each element.
 // Gradients must be float32.
 func FP8() func() Hook {
-	return func() Hook { return &eighths{residues{}, residues{}} }
+	return func() Hook { return &feedback{&eighths{residues{}}, residues{}} }
 }
 
-// eighths has what was kept back of the rank's own gradients, and of the sums of its part.
-type eighths struct{ own, sums residues }
+// eighths has what was kept back of the sums of the rank's part.
+type eighths struct{ kept residues }
 
-func (e *eighths) Reduce(ctx context.Context, g group.Group, grads Gradients) error {
-	values, err := grads.Float32()
-	if err != nil {
-		return err
-	}
+func (e *eighths) reduce(ctx context.Context, g group.Group, grads Gradients, own, sums []float32) error {
 	ranks := g.Size()
-	part := (len(values) + ranks - 1) / ranks
-	of := func(rank int) (from, to int) { return min(rank*part, len(values)), min((rank+1)*part, len(values)) }
+	part := (len(own) + ranks - 1) / ranks
+	of := func(rank int) (from, to int) { return min(rank*part, len(own)), min((rank+1)*part, len(own)) }
 	message := part + 4 // with the scale before it
 	out, in := make([]byte, ranks*message), make([]byte, ranks*message)
-	kept := e.own.of(grads)
-	for i, x := range values {
-		kept[i] += x
-	}
 	for rank := range ranks {
 		from, to := of(rank)
-		pack(kept[from:to], out[rank*message:])
+		pack(own[from:to], out[rank*message:])
 	}
 	if err := group.AllToAll(ctx, g, out, in); err != nil {
 		return err
 	}
 	from, to := of(g.Rank())
-	sums := e.sums.sized(grads.Unit, to-from)
+	mine := e.kept.of(grads.Unit, to-from)
 	for rank := range ranks {
-		unpack(in[rank*message:], sums)
+		unpack(in[rank*message:], mine)
 	}
-	pack(sums, out)
+	pack(mine, out)
+	dropInfinite(mine)
 	if err := group.AllGather(ctx, g, out[:message], in); err != nil {
 		return err
 	}
-	clear(values)
+	clear(sums)
 	for rank := range ranks {
 		from, to := of(rank)
-		unpack(in[rank*message:], values[from:to])
+		unpack(in[rank*message:], sums[from:to])
 	}
 	return nil
 }
@@ -82,9 +75,7 @@ func pack(x []float32, out []byte) {
 		default:
 			out[4+i] = byte(precision.E4M3.Encode(float64(v / scale)))
 		}
-		if x[i] -= e4m3[out[4+i]] * scale; infinite(x[i]) {
-			x[i] = 0
-		}
+		x[i] -= e4m3[out[4+i]] * scale
 	}
 }
 

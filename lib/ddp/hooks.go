@@ -1,9 +1,12 @@
 package ddp
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
 // ParseHook returns the hook of a name, in any case, as a command line has it: "bf16" is [BF16], "fp8" is [FP8],
@@ -33,8 +36,8 @@ func ParseHook(name string) (func() Hook, error) {
 			return valid(PowerSGD(rank), checkRank(rank))
 		}
 	}
-	return nil, fmt.Errorf("ddp: no hook is called %q: choose bf16, fp8, topk:SHARE (as topk:0.01) or "+
-		"powersgd:RANK (as powersgd:4)", name)
+	return nil, fmt.Errorf("ddp: no hook is called %q: choose bf16, fp8, "+
+		"topk:SHARE (as topk:0.01) or powersgd:RANK (as powersgd:4)", name)
 }
 
 func valid(hook func() Hook, err error) (func() Hook, error) {
@@ -44,22 +47,55 @@ func valid(hook func() Hook, err error) (func() Hook, error) {
 	return hook, nil
 }
 
-// residues are what a hook has kept back, by bucket: error feedback (Seide et al. 2014, "1-Bit Stochastic Gradient
-// Descent", §3; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD"). Gradients are compressed with what was kept
-// back before, and what this loses is kept back in turn: so it is late, but not lost.
+// feedback is a hook that compresses float32 gradients with error feedback (Seide et al. 2014, "1-Bit Stochastic
+// Gradient Descent", §3; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD"). Gradients are compressed with what
+// was kept back before, and what this loses is kept back in turn: so it is late, but not lost.
 //
-// They are finite always. An infinity or a NaN goes to all ranks, once, and is not kept: it would come again for ever.
+// What is kept is finite always. An infinity or a NaN goes to all ranks, once, and is not kept: it would come again for
+// ever.
+type feedback struct {
+	compressor
+	kept residues
+}
+
+// compressor is what hooks with error feedback differ in.
+type compressor interface {
+	// reduce makes sums of the ranks' gradients: each has own of a bucket, of which it leaves what it did not send. On
+	// entry sums are the gradients without what was kept back.
+	reduce(ctx context.Context, g group.Group, of Gradients, own, sums []float32) error
+}
+
+// Reduce implements [Hook].
+func (f *feedback) Reduce(ctx context.Context, g group.Group, grads Gradients) error {
+	values, err := grads.Float32()
+	if err != nil {
+		return err
+	}
+	kept := f.kept.of(grads.Unit, len(values))
+	for i, x := range values {
+		kept[i] += x
+	}
+	err = f.reduce(ctx, g, grads, kept, values)
+	dropInfinite(kept)
+	return err
+}
+
+// residues are numbers that are kept from step to step, by bucket: zeros at first.
 type residues map[int][]float32
 
-// of returns those of a bucket, which are zeros at first.
-func (r residues) of(grads Gradients) []float32 { return r.sized(grads.Unit, grads.Data.Len) }
-
-// sized returns those of some elements of a bucket.
-func (r residues) sized(bucket, n int) []float32 {
+func (r residues) of(bucket, n int) []float32 {
 	if len(r[bucket]) != n {
 		r[bucket] = make([]float32, n)
 	}
 	return r[bucket]
+}
+
+func dropInfinite(x []float32) {
+	for i, v := range x {
+		if infinite(v) {
+			x[i] = 0
+		}
+	}
 }
 
 // infinite says whether x is an infinity or a NaN.

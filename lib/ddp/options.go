@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/params"
@@ -27,14 +26,6 @@ const (
 
 // Syncs are all of them.
 func Syncs() []Sync { return []Sync{Naive, Overlap, Bucketed} }
-
-// ParseSync returns the way of a name. An unknown one is an error that lists them.
-func ParseSync(name string) (Sync, error) {
-	if s := Sync(strings.ToLower(name)); slices.Contains(Syncs(), s) {
-		return s, nil
-	}
-	return "", fmt.Errorf("ddp: no way to synchronise is called %q: choose one of %q", name, Syncs())
-}
 
 // Options say how ranks train together. The zero value is [Bucketed], with all gradients averaged at each step.
 type Options struct {
@@ -79,10 +70,8 @@ type Options struct {
 
 // Validate returns an error that says what is not valid, with its value and what to do.
 func (o Options) Validate() error {
-	if o.Sync != "" {
-		if _, err := ParseSync(string(o.Sync)); err != nil {
-			return err
-		}
+	if o.Sync != "" && !slices.Contains(Syncs(), o.Sync) {
+		return fmt.Errorf("ddp: no way to synchronise is called %q: choose one of %q", o.Sync, Syncs())
 	}
 	for _, n := range []struct {
 		name  string
@@ -94,11 +83,11 @@ func (o Options) Validate() error {
 	}
 	switch {
 	case o.EachMicroBatch && o.Hook != nil:
-		return errors.New("ddp: Options.EachMicroBatch and Options.Hook: leave one out, since gradients that were reduced " +
-			"once would be compressed again")
+		return errors.New("ddp: Options.EachMicroBatch and Options.Hook: " +
+			"leave one out, since gradients that were reduced once would be compressed again")
 	case o.Every > 1 && (o.EachMicroBatch || o.Hook != nil):
-		return fmt.Errorf("ddp: Options.Every is %d, so that no gradients are reduced: leave out "+
-			"EachMicroBatch and Hook", o.Every)
+		return fmt.Errorf("ddp: Options.Every is %d, so that no gradients are reduced: "+
+			"leave out EachMicroBatch and Hook", o.Every)
 	}
 	return nil
 }

@@ -27,8 +27,8 @@ import (
 // an error of the first step.
 func PowerSGD(rank int) func() Hook {
 	return func() Hook {
-		return &powerSGD{rank: rank, kept: residues{}, buckets: map[int]*factors{},
-			random: rand.New(rand.NewPCG(1905, 13727))}
+		random := rand.New(rand.NewPCG(1905, 13727))
+		return &feedback{&powerSGD{rank, map[int]*factors{}, random}, residues{}}
 	}
 }
 
@@ -41,20 +41,14 @@ func checkRank(rank int) error {
 
 type powerSGD struct {
 	rank    int
-	kept    residues
 	buckets map[int]*factors
 	random  *rand.Rand // whose numbers are the same on all ranks
 }
 
-func (s *powerSGD) Reduce(ctx context.Context, g group.Group, grads Gradients) error {
+func (s *powerSGD) reduce(ctx context.Context, g group.Group, grads Gradients, own, sums []float32) error {
 	if err := checkRank(s.rank); err != nil {
 		return err
 	}
-	values, err := grads.Float32()
-	if err != nil {
-		return err
-	}
-	kept := s.kept.of(grads)
 	b := s.buckets[grads.Unit]
 	if b == nil {
 		b = newFactors(grads, s.rank)
@@ -62,28 +56,26 @@ func (s *powerSGD) Reduce(ctx context.Context, g group.Group, grads Gradients) e
 	}
 	at := 0
 	for _, w := range b.whole {
-		at += copy(b.first[at:], values[w.from:w.to])
+		at += copy(b.first[at:], own[w.from:w.to])
+		clear(own[w.from:w.to])
 	}
 	for _, m := range b.matrices {
-		for i := m.from; i < m.to; i++ {
-			values[i] += kept[i]
-		}
 		orthonormalise(m.last, m.columns, s.random)
-		m.computeP(values)
+		m.computeP(own)
 	}
 	if err := group.AllReduce(ctx, g, b.first, group.Sum); err != nil {
 		return err
 	}
 	at = 0
 	for _, w := range b.whole {
-		at += copy(values[w.from:w.to], b.first[at:])
+		at += copy(sums[w.from:w.to], b.first[at:])
 	}
 	if len(b.matrices) == 0 {
 		return nil
 	}
 	for _, m := range b.matrices {
 		orthonormalise(m.p, m.rows, s.random)
-		m.computeQ(values)
+		m.computeQ(own)
 		copy(m.own, m.q)
 	}
 	if err := group.AllReduce(ctx, g, b.second, group.Sum); err != nil {
@@ -92,11 +84,11 @@ func (s *powerSGD) Reduce(ctx context.Context, g group.Group, grads Gradients) e
 	for _, m := range b.matrices {
 		if slices.ContainsFunc(m.q, infinite) {
 			for i := m.from; i < m.to; i++ {
-				values[i] = float32(math.NaN())
+				own[i], sums[i] = own[i]-sums[i], float32(math.NaN())
 			}
-			continue // what is kept, and the last Q, stay as they were
+			continue // what is kept, but for rounding, and the last Q, stay as they were
 		}
-		m.multiply(values, kept)
+		m.multiply(sums, own)
 		copy(m.last, m.q)
 	}
 	return nil

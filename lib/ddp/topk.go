@@ -21,7 +21,7 @@ import (
 // A rank keeps 4 bytes for each element. Gradients must be float32. A share that is not above 0 and at most 1 is an
 // error of the first step.
 func TopK(share float64) func() Hook {
-	return func() Hook { return &topK{share, residues{}} }
+	return func() Hook { return &feedback{topK(share), residues{}} }
 }
 
 func checkShare(share float64) error {
@@ -31,37 +31,21 @@ func checkShare(share float64) error {
 	return fmt.Errorf("ddp: TopK's share is %g: set it above 0, and to at most 1, which sends all", share)
 }
 
-type topK struct {
-	share float64
-	kept  residues
-}
+type topK float64
 
-func (t *topK) Reduce(ctx context.Context, g group.Group, grads Gradients) error {
-	if err := checkShare(t.share); err != nil {
+func (share topK) reduce(ctx context.Context, g group.Group, _ Gradients, own, sums []float32) error {
+	if err := checkShare(float64(share)); err != nil {
 		return err
 	}
-	values, err := grads.Float32()
-	if err != nil {
-		return err
-	}
-	n := len(values)
+	n := len(own)
 	if n > math.MaxInt32 {
-		return fmt.Errorf("ddp: TopK of a bucket of %d elements, which it counts in int32: set a smaller "+
-			"Options.BucketBytes", n)
+		return fmt.Errorf("ddp: TopK of a bucket of %d elements, which it counts in int32: "+
+			"set a smaller Options.BucketBytes", n)
 	}
-	kept := t.kept.of(grads)
-	for i, x := range values {
-		kept[i] += x
-	}
-	k := min(n, max(1, int(math.Round(t.share*float64(n)))))
-	places, sent := largest(kept, k), make([]float32, k)
+	k := min(n, max(1, int(math.Round(float64(share)*float64(n)))))
+	places, sent := largest(own, k), make([]float32, k)
 	for j, at := range places {
-		sent[j], kept[at] = kept[at], 0
-	}
-	for i, x := range kept {
-		if infinite(x) { // there were more than k
-			kept[i] = 0
-		}
+		sent[j], own[at] = own[at], 0
 	}
 	allPlaces, allSent := make([]int32, k*g.Size()), make([]float32, k*g.Size())
 	if err := group.AllGather(ctx, g, places, allPlaces); err != nil {
@@ -70,9 +54,9 @@ func (t *topK) Reduce(ctx context.Context, g group.Group, grads Gradients) error
 	if err := group.AllGather(ctx, g, sent, allSent); err != nil {
 		return err
 	}
-	clear(values)
+	clear(sums)
 	for j, at := range allPlaces {
-		values[at] += allSent[j]
+		sums[at] += allSent[j]
 	}
 	return nil
 }

@@ -115,8 +115,8 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 		return s, err
 	}
 	if !(o.Bandwidth >= 0 && o.Bandwidth < math.Inf(1)) {
-		return s, fmt.Errorf("offload: Options.Bandwidth is %g: set it to bytes per second, or to 0 "+
-			"for no simulated link", o.Bandwidth)
+		return s, fmt.Errorf("offload: Options.Bandwidth is %g: "+
+			"set it to bytes per second, or to 0 for no simulated link", o.Bandwidth)
 	}
 	if s, err = engine.Alone(r, 1); err != nil {
 		return s, err

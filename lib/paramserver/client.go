@@ -24,9 +24,7 @@ type client struct {
 	shards    map[int]*shard  // that it serves, by bucket
 	sends     []chan struct{} // by receiver: full while a message and its data are sent
 	answers   chan answer     // to this rank
-	out       []chan answer   // to others, by rank
 	loops     sync.WaitGroup
-	left      sync.WaitGroup // the workers of this server
 	closed    bool
 	staleness float64 // of the gradients of a step: the mean over the buckets
 }
@@ -135,23 +133,16 @@ func (c *client) Close(lost error) error {
 		return nil
 	}
 	c.closed = true
-	err, servers := lost, c.servers()
-	tell := func(what int64, ranks int) {
-		for other := range ranks {
-			if err == nil && c.talks(other) {
-				err = c.send(other, message{what, 0, 0}, nil)
-			}
-		}
+	err := lost
+	if err == nil { // behind this none pushes any more, and all have their answers
+		ctx, cancel := c.patient()
+		err = group.Barrier(ctx, c.g)
+		cancel()
 	}
-	tell(leaving, servers)
-	if err == nil {
-		c.left.Wait() // then nobody waits for an answer
-		for _, out := range c.out {
-			if out != nil {
-				close(out)
-			}
+	for other := range c.g.Size() {
+		if err == nil && c.talks(other) {
+			err = c.send(other, message{closing, 0, 0}, nil)
 		}
-		tell(closing, c.g.Size())
 	}
 	if err != nil {
 		c.cancel(err)

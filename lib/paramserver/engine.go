@@ -30,6 +30,7 @@ type Engine struct {
 	buckets []ddp.Bucket
 	updates []*xla.Portable // of the buckets, and
 	sum     *xla.Portable   // of their gradients
+	staged  bool            // for tests: see engine.Options.Staged
 
 	mu      sync.Mutex
 	workers map[int]*engine.Programs // by the size of the group
@@ -74,14 +75,7 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 		bytes = append(bytes, s.Bytes())
 	}
 	e.plan, e.members = ddp.IntoBuckets(e.plan, e.members, bytes, o.BucketBytes)
-	for _, places := range e.members {
-		b := ddp.Bucket{Places: places}
-		for _, at := range places {
-			b.Params, b.Offsets = append(b.Params, tree[at]), append(b.Offsets, b.Size)
-			b.Size += tree[at].Size()
-		}
-		e.buckets = append(e.buckets, b)
-	}
+	e.buckets = ddp.BucketsOf(e.members, tree)
 	return e, e.compileServers()
 }
 
@@ -113,7 +107,8 @@ func (e *Engine) programs(ranks int) (*engine.Programs, error) {
 	serve := func() engine.Server { return &client{engine: e} }
 	p, err := engine.New(e.backend, engine.Spec{
 		Recipe: e.recipe, Plans: []*step.Plan{e.planOf(ranks)}, Members: e.members,
-		Options: engine.Options{Serve: serve, Sum: true, Blockwise: true, Timeout: patience, Trace: e.options.Trace},
+		Options: engine.Options{Serve: serve, Sum: true, Blockwise: true, Staged: e.staged, Timeout: patience,
+			Trace: e.options.Trace},
 	})
 	if err == nil {
 		e.workers[ranks] = p

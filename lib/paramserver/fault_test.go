@@ -3,49 +3,57 @@ package paramserver_test
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
+
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/paramserver"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestFaults has a rank fail, panic or stall, before, in and after a step, in every form. Every other rank gets an error that
-// names it, within the group's timeout. Asynchronous ranks do not wait for each other in a step: they notice in the next call
-// that all make, here of the mean of the losses, and where one has stalled, one that waits for its answer may be named with it.
+// TestFaults has a rank fail, panic, stall or be cancelled, before a step and where it pushes the first, the middle or the
+// last bucket, in every form. Every other rank gets an error that names it, within the group's timeout. Asynchronous ranks do
+// not wait for each other in a step: they notice in the next call that all make, here of the mean of the losses.
 func TestFaults(t *testing.T) {
-	victim := 0
-	for _, form := range slices.Sorted(maps.Keys(toyForms)) { // so that whom it strikes is the same in each run
+	for form := range toyForms {
 		t.Run(form, func(t *testing.T) {
 			e := warm(t, form)
 			defer devicetest.NoLeaks(t, threeDevices())()
-			for _, at := range []string{"before", "first", "last", "after"} {
-				for _, fault := range []traintest.Fault{traintest.Fails, traintest.Panics, traintest.Stalls} {
-					if fault == traintest.Panics && (at == "first" || at == "last") {
-						continue // nobody else's code runs there
-					}
-					victim = (victim + 1) % world
-					c := faultCase{form, e, at, fault, victim}
-					synctest.Test(t, func(t *testing.T) {
-						begun := time.Now()
-						if err := c.play(); err != nil {
-							t.Errorf("rank %d %s, %s: %v", c.victim, c.fault, c.at, err)
-						}
-						if waited := time.Since(begun); (waited >= time.Minute) != (fault == traintest.Stalls) {
-							t.Errorf("rank %d %s, %s: the ranks waited for %v", c.victim, c.fault, c.at, waited)
-						}
-					})
+			ranks := traintest.Ranks[*pusher]{Size: world, Folder: t.TempDir(),
+				Batches: func(step int) (*tensors.Tensor, *tensors.Tensor) {
+					inputs, targets, _ := toyRows(form, world)(step)
+					return inputs, targets
+				},
+				Join: func(ctx context.Context, g group.Group) (*pusher, error) {
+					rank, err := e.Join(ctx, &only{g.(traintest.Trap), pushes}, g.Rank())
+					return &pusher{rank, g}, err
+				}}
+			for n, at := range []string{"before", "first", "middle", "last"} {
+				for m, fault := range traintest.Faults {
+					ranks.Play(t, traintest.Case{At: at, Fault: fault, Victim: (n + m) % world})
 				}
 			}
 		})
 	}
+}
+
+// pusher is a rank that is a train.Trainer: the loss of its steps is that of the whole batch.
+type pusher struct {
+	*paramserver.Rank
+	g group.Group
+}
+
+func (p *pusher) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
+	m, err := p.Rank.Step(ctx, inputs, targets)
+	if err == nil {
+		m.Loss, err = paramserver.Mean(ctx, p.g.(traintest.Trap).Group, m.Loss)
+	}
+	return m.Metrics, err
 }
 
 // TestEndedContext has ranks begin a step when another has failed and their context has ended: they still say who it was.
@@ -71,7 +79,7 @@ func TestEndedContext(t *testing.T) {
 			return err
 		})
 		for _, err := range errs[:2] {
-			if err := (faultCase{victim: 2}).names(err); err != nil || !errors.Is(errs[0], traintest.ErrLuck) {
+			if err := names(2, err); err != nil || !errors.Is(errs[0], traintest.ErrLuck) {
 				t.Errorf("%s: %v", form, err)
 			}
 		}
@@ -118,7 +126,7 @@ func TestCancelledStep(t *testing.T) {
 		}
 		all.Wait()
 		for r, err := range errs {
-			if e := (faultCase{victim: 1}).names(err); e != nil || r == 1 && !errors.Is(err, context.Canceled) {
+			if e := names(1, err); e != nil || r == 1 && !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: rank %d: %v", form, r, err)
 			}
 		}
@@ -135,19 +143,19 @@ func TestFailedSave(t *testing.T) {
 		ranks, errs := make([]*paramserver.Rank, world), make([]error, world)
 		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
 			me := g.Rank()
-			view := &trap{Group: g, strike: func() error { return traintest.ErrLuck },
-				on: func(call group.Call) bool { return call.Kind == group.KindAllGather }}
+			view := &only{traintest.NewTrap(g, func() error { return traintest.ErrLuck }),
+				func(call group.Call) bool { return call.Kind == group.KindAllGather }}
 			if ranks[me], err = e.Join(ctx, view, me); err != nil {
 				return err
 			}
 			if me == 1 {
-				view.arm(n)
+				view.Arm("last", int64(n)+1)
 			}
 			errs[me] = ranks[me].Save(ctx, t.TempDir(), nil, 1)
 			return errs[me]
 		})
 		for _, r := range []int{0, 2} {
-			if err := (faultCase{victim: 1}).names(errs[r]); err != nil {
+			if err := names(1, errs[r]); err != nil {
 				t.Errorf("call %d: rank %d: %v", n, r, err)
 			}
 		}

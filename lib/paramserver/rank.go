@@ -6,7 +6,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -58,12 +57,6 @@ func (r *Rank) mean(sum float64) float64 {
 		return sum / float64(o.Accumulate)
 	}
 	return sum
-}
-
-// Params returns copies of the parameters as the rank has them, by the names of the model's list and in the type that
-// they are kept in.
-func (r *Rank) Params() (params.Named[*tensors.Tensor], error) {
-	return r.Trainer.Params(context.Background())
 }
 
 // Mean returns the mean of a number over the ranks, such as the loss of the whole batch. It is a collective call.

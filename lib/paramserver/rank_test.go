@@ -73,7 +73,7 @@ func steady(ctx context.Context, g group.Group, rank *paramserver.Rank, steps in
 		}
 		own.losses = append(own.losses, loss)
 	}
-	if own.params, err = rank.Params(); err != nil {
+	if own.params, err = rank.Params(ctx); err != nil {
 		return own, err
 	}
 	return own, rank.Close()

@@ -17,7 +17,6 @@ import (
 const (
 	pushed   = iota // bucket, 0: its gradients follow
 	answered        // bucket, how stale the gradients were: its new parameters follow
-	leaving         // 0, 0: the rank pushes no more
 	closing         // 0, 0: the rank sends no more
 )
 
@@ -36,19 +35,12 @@ func (c *client) talks(other int) bool {
 	return other != c.g.Rank() && min(other, c.g.Rank()) < c.servers()
 }
 
-// listen starts what goes on between this rank and the others.
+// listen starts to receive what the others send.
 func (c *client) listen() {
-	c.out = make([]chan answer, c.g.Size())
-	for other := range c.out {
-		if !c.talks(other) {
-			continue
+	for other := range c.g.Size() {
+		if c.talks(other) {
+			c.loops.Go(func() { c.note(c.receive(other)) })
 		}
-		if c.g.Rank() < c.servers() {
-			c.left.Add(1)
-			c.out[other] = make(chan answer, 1)
-			c.loops.Go(func() { c.note(c.answer(other)) })
-		}
-		c.loops.Go(func() { c.note(c.receive(other)) })
 	}
 }
 
@@ -71,17 +63,15 @@ func (c *client) send(to int, m message, data []byte) error {
 	return err
 }
 
-// receive takes what another rank sends, until it closes. It waits for as long as it takes: a rank that is late is
-// noticed, and named, where all wait for it.
+// patient is for a wait of as long as it takes: a rank that is late is noticed, and named, where all wait for it.
+func (c *client) patient() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.ctx, 1000*time.Hour)
+}
+
+// receive takes what another rank sends, until it closes.
 func (c *client) receive(from int) error {
-	ctx, cancel := context.WithTimeout(c.ctx, 1000*time.Hour)
+	ctx, cancel := c.patient()
 	defer cancel()
-	here := true
-	defer func() {
-		if here && c.out[from] != nil {
-			c.left.Done()
-		}
-	}()
 	for {
 		var m message
 		if err := group.Recv(ctx, c.g, m[:], from); err != nil {
@@ -108,41 +98,24 @@ func (c *client) receive(from int) error {
 				return err
 			}
 			c.answers <- a
-		case leaving:
-			here = false
-			c.left.Done()
 		case closing:
 			return nil
 		}
 	}
 }
 
-// take gives a worker's gradients to their shard, and the answers to those who wait for them.
+// take gives a worker's gradients to their shard, and the answers to those who wait for them: one for each worker, which
+// pushes no other bucket before it has it.
 func (c *client) take(sh *shard, worker int, grads *tensors.Tensor) error {
 	answers, err := sh.take(worker, grads)
 	for w, a := range answers {
 		if w == c.g.Rank() {
 			c.answers <- a
-		} else {
-			c.out[w] <- a
+			continue
 		}
+		c.loops.Go(func() { // who waits for the message to be received may have one to send to this rank
+			_ = c.send(w, message{answered, int64(a.bucket), a.staleness}, a.params) // which notes an error
+		})
 	}
 	return err
-}
-
-// answer sends another rank what is for it.
-func (c *client) answer(to int) error {
-	for {
-		select {
-		case a, more := <-c.out[to]:
-			if !more {
-				return nil
-			}
-			if err := c.send(to, message{answered, int64(a.bucket), a.staleness}, a.params); err != nil {
-				return err
-			}
-		case <-c.ctx.Done():
-			return context.Cause(c.ctx)
-		}
-	}
 }

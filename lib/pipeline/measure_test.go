@@ -3,7 +3,9 @@ package pipeline_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/trace"
 )
 
 // TestMeasure measures blocks, and has a schedule simulated with what a cut of them costs. Nothing is left on the
@@ -59,26 +62,58 @@ func TestMeasure(t *testing.T) {
 	checkError(t, "another width", err, `block "in"`)
 }
 
-// TestPace has passes take a time of their own, which overlap on any number of cores: a step takes at least as long as
-// its simulation, and not much longer.
+// TestPace has each pass of a stage take a time of its own: all of them are asked for, none takes less, and all ranks
+// are in a pass at once, on any number of cores.
 func TestPace(t *testing.T) {
-	const m, unit = 4, 5 * time.Millisecond
+	const ranks, m, unit = 4, 4, time.Millisecond
 	backend, r, batches := devices(t), deep(false), toyBatches(m*microRows)
 	for _, kind := range []pipeline.Kind{pipeline.Kind1F1B, pipeline.KindZBH1, pipeline.KindInterleaved} {
 		for _, fused := range []bool{false, true} {
-			s := scheduled(t, kind, 4, m)
-			run := start(t, backend, r, pipeline.Options{Schedule: s, Fused: fused, Pace: func(op step.Op) time.Duration {
+			name, s, recorder := fmt.Sprintf("%s, fused %v", kind, fused), scheduled(t, kind, ranks, m), trace.New()
+			var mu sync.Mutex
+			asked := map[step.Op]bool{}
+			var all sync.WaitGroup // ranks that have to come to the end of the first ramp
+			all.Add(ranks)
+			pace := func(op step.Op) time.Duration {
+				mu.Lock()
+				first := !asked[op]
+				asked[op] = true
+				mu.Unlock()
+				if op.Kind == step.Forward && op.Block < ranks && op.Block+op.Micro == ranks-1 {
+					if first {
+						all.Done()
+					}
+					all.Wait() // for ever, unless all ranks are here
+				}
 				return time.Duration(step.Equal().Took(op) * float64(unit))
-			}})
-			var all result
-			all.train(t, run, 1, batches) // which compiles
-			begin := time.Now()
-			all.train(t, run, 2, batches)
-			took, want := time.Since(begin), time.Duration(simulated(t, s, step.Equal()).Makespan*float64(unit))
-			if name := fmt.Sprintf("%s, fused %v", kind, fused); took < want || took > 4*want {
-				t.Errorf("%s: a step takes %v, the simulation says %v", name, took, want)
 			}
-			check(t, run.Close())
+			trained(t, backend, r, pipeline.Options{Schedule: s, Fused: fused, Pace: pace, Trace: recorder}, 1, batches)
+			want := map[step.Op]bool{}
+			for rank, list := range s.Ranks {
+				var least, took time.Duration
+				for _, op := range list {
+					least += time.Duration(step.Equal().Took(op) * float64(unit))
+					switch {
+					case op.Kind == step.Update:
+						want[step.Op{Kind: step.Update, Unit: -1, Micro: m - 1}] = true
+					case op.Kind == step.Backward && !fused:
+						for _, op.Kind = range []step.Kind{step.InputGrad, step.WeightGrad} {
+							want[op] = true
+						}
+					default:
+						want[op] = true
+					}
+				}
+				for _, span := range trace.Of(recorder.Spans(), rank, trace.Compute) {
+					took += span.End - span.Start
+				}
+				if took < least {
+					t.Errorf("%s: the passes of rank %d took %v, less than %v", name, rank, took, least)
+				}
+			}
+			if !maps.Equal(asked, want) {
+				t.Errorf("%s: asked for %v, want %v", name, asked, want)
+			}
 		}
 	}
 }

@@ -63,8 +63,8 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 			}
 		}
 		if len(have) > 1 && p.Weights != step.Flush {
-			return nil, fmt.Errorf("pipeline: ranks %v have %s in common, and with the schedule %s each updates at its own "+
-				"time: untie it, or use a schedule that flushes", have, unit.Name, p.Name)
+			return nil, fmt.Errorf("pipeline: ranks %v have %s in common, "+
+				"and with the schedule %s each updates at its own time: untie it, or use a schedule that flushes", have, unit.Name, p.Name)
 		}
 	}
 	p = p.Copies(1, "shared")

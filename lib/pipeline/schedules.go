@@ -184,8 +184,8 @@ func TwoBW(ranks, microbatches, every int) (*step.Plan, error) {
 	switch {
 	case err != nil:
 	case every < ranks:
-		return nil, fmt.Errorf("schedule %s: an update every %d micro-batches is too often for %d ranks with two versions "+
-			"of the weights: use at least %d", Kind2BW, every, ranks, ranks)
+		return nil, fmt.Errorf("schedule %s: an update every %d micro-batches is too often for %d ranks "+
+			"with two versions of the weights: use at least %d", Kind2BW, every, ranks, ranks)
 	case microbatches%every != 0:
 		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of the %d that an update takes: use %d",
 			Kind2BW, microbatches, every, (microbatches/every+1)*every)

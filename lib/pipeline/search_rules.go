@@ -71,19 +71,21 @@ type greedy struct {
 	rule
 	builder
 	shares  []float64 // by rank: what it saves of one micro-batch
+	began   []float64 // when it did so first
 	free    []float64 // when it has done what it was given
 	holding []*step.Activations
 	// By stage: when the passes ended of the micro-batches that have been through them.
 	forwards, inputs, weights [][]float64
 }
 
-// schedule carries the rule out. It returns nil if the room does not suffice for a micro-batch.
-func (r rule) schedule(frame builder) *step.Plan {
+// schedule carries the rule out, and says how long a step takes. It returns nil if the room does not suffice for a
+// micro-batch.
+func (r rule) schedule(frame builder) (_ *step.Plan, took float64) {
 	ranks, stages := len(r.stages), len(frame.Blocks)
 	p := *frame.Plan
 	p.Ranks = make([][]step.Op, ranks)
 	g := &greedy{rule: r, builder: builder{&p}, shares: r.placement.shares(r.costs),
-		free:     make([]float64, ranks),
+		began: make([]float64, ranks), free: make([]float64, ranks),
 		forwards: make([][]float64, stages), inputs: make([][]float64, stages), weights: make([][]float64, stages)}
 	for range r.stages {
 		g.holding = append(g.holding, step.NewActivations(r.costs, nil))
@@ -101,7 +103,7 @@ func (r rule) schedule(frame builder) *step.Plan {
 			}
 		}
 		if rank < 0 {
-			return nil
+			return nil, 0
 		}
 		c := *choices[rank]
 		g.commit(rank, c)
@@ -116,7 +118,13 @@ func (r rule) schedule(frame builder) *step.Plan {
 			left--
 		}
 	}
-	return g.flush()
+	for rank, stages := range g.stages {
+		for _, s := range stages {
+			g.free[rank] += g.costs.Took(step.Op{Kind: step.Update, Unit: s})
+		}
+		took = max(took, g.free[rank]-g.began[rank])
+	}
+	return g.flush(), took
 }
 
 // choice is an action that a rank may do next, and when it could start.
@@ -194,6 +202,9 @@ func (g *greedy) arrives(ends [][]float64, stage, microbatch, rank int) (float64
 
 // commit has a rank do an action.
 func (g *greedy) commit(rank int, c choice) {
+	if len(g.Ranks[rank]) == 0 {
+		g.began[rank] = c.start
+	}
 	g.do(rank, c.Kind, c.Block, c.Micro)
 	g.holding[rank].Start(c.Op)
 	g.holding[rank].End(c.Op)

@@ -52,9 +52,8 @@ func (r Recipe) Keeps(c *checkpoint.Checkpoint) error {
 	tree := r.State()
 	for _, s := range c.Tree() {
 		if tree.Index(s.Name) < 0 {
-			return fmt.Errorf("train: %s has %q, which the run does not keep: give the model and the optimizer "+
-				"that it was saved with",
-				c.Path, s.Name)
+			return fmt.Errorf("train: %s has %q, which the run does not keep: "+
+				"give the model and the optimizer that it was saved with", c.Path, s.Name)
 		}
 	}
 	return nil
@@ -65,8 +64,8 @@ func (r Recipe) Keeps(c *checkpoint.Checkpoint) error {
 func CheckFinite(name string, value *tensors.Tensor, step int) error {
 	finite, err := allFinite(value)
 	if err == nil && !finite {
-		err = fmt.Errorf("train: %s has values that are not finite after step %d: the run has "+
-			"diverged, and is not saved", name, step)
+		err = fmt.Errorf("train: %s has values that are not finite after step %d: "+
+			"the run has diverged, and is not saved", name, step)
 	}
 	return err
 }

@@ -119,16 +119,16 @@ func (r Recipe) Validate() error {
 		return err
 	}
 	if r.Clip != 0 && !(r.Clip >= 0x1p-126 && r.Clip < math.Inf(1)) {
-		return fmt.Errorf("train: Recipe.Clip is %g: set it to the largest norm of the gradients, at least "+
-			"2⁻¹²⁶, or to 0 for none", r.Clip)
+		return fmt.Errorf("train: Recipe.Clip is %g: set it to the largest norm of the gradients, at least 2⁻¹²⁶, "+
+			"or to 0 for none", r.Clip)
 	}
 	var products precision.Matmul
 	if m, ok := r.Model.(Multiplier); ok {
 		products = m.Products()
 	}
 	if want := r.Precision.Matmul; want != products {
-		return fmt.Errorf("train: Recipe.Precision computes products as %+v, the model as %+v: give the model the policy's "+
-			"(gpt.Config.Matmul)", want, products)
+		return fmt.Errorf("train: Recipe.Precision computes products as %+v, the model as %+v: "+
+			"give the model the policy's (gpt.Config.Matmul)", want, products)
 	}
 	return nil
 }

@@ -256,8 +256,8 @@ type Probe struct {
 // Each device gets all of every input and computes the same. The run is not changed.
 func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*Probe, error) {
 	if r.layout.shares.Axis != "" || len(r.layout.shares.Tokens) > 0 {
-		return nil, errors.New("train: a probe of a model that devices share: take its Params, and ask the " +
-			"model of one device")
+		return nil, errors.New("train: a probe of a model that devices share: " +
+			"take its Params, and ask the model of one device")
 	}
 	var compile compiler = xla.Compile
 	if r.cut {

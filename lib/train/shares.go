@@ -101,9 +101,8 @@ func (l layout) fits(mesh *xla.Mesh) error {
 func (l layout) joins() error {
 	for i, s := range l.recipe.parts().params {
 		if !optim.Joins(l.recipe.Optimizer(), s, optim.CutOf(l.shares.Cuts[i])) {
-			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with "+
-				"it: choose another optimizer, "+
-				"or do not share parameters", s)
+			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: "+
+				"choose another optimizer, or do not share parameters", s)
 		}
 	}
 	return nil
@@ -125,8 +124,14 @@ func (l layout) join(i int, all *tensors.Tensor) (*tensors.Tensor, error) {
 	return l.cuts[i].Join(all, l.state[i].Shape.Dimensions[l.cuts[i].Axis])
 }
 
-// graph is [Recipe.Graph] for what a device has.
-func (l layout) graph(in []*graph.Node) []*graph.Node { return l.recipe.graph(in, l.local, l.share) }
+// graph is one step as each device sees it. Its inputs are what it has of the state, as [Recipe.State] lists it, and its
+// rows of the inputs and the targets; its outputs those of [Recipe.Update].
+func (l layout) graph(in []*graph.Node) []*graph.Node {
+	r, state, batch := l.recipe, in[:len(in)-2], in[len(in)-2:]
+	weights, _, scaling, counters := cut(r.parts(), state)
+	loss, grads := r.gradients(l.local.As(r.Policy().Compute), weights, scaling, batch[0], batch[1], r.Key(counters[0]))
+	return r.updated(l.share(loss.Graph()), state, loss, grads)
+}
 
 // share is the device's share of the parameters.
 func (l layout) share(g *graph.Graph) Share {

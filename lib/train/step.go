@@ -13,20 +13,6 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Graph is one step as each device sees it. Its inputs are the state, as [Recipe.State] lists it, and this device's
-// rows of the inputs and the targets; its outputs those of [Recipe.Update]. It panics if the inputs do not fit.
-func (r Recipe) Graph(in []*graph.Node) []*graph.Node {
-	return r.graph(in, r.Model.Params(), func(*graph.Graph) Share { return Share{} })
-}
-
-// graph is Graph for a device that has a share of the state, with parameters as a tree lists them.
-func (r Recipe) graph(in []*graph.Node, tree params.Tree, share func(*graph.Graph) Share) []*graph.Node {
-	state, batch := in[:len(in)-2], in[len(in)-2:]
-	weights, _, scaling, counters := cut(r.parts(), state)
-	loss, grads := r.gradients(tree.As(r.Policy().Compute), weights, scaling, batch[0], batch[1], r.Key(counters[0]))
-	return r.updated(share(loss.Graph()), state, loss, grads)
-}
-
 // Key returns the key of a step's noise, a uint32 scalar, from the number of steps before it, an integer scalar.
 func (r Recipe) Key(before *graph.Node) *graph.Node { return noise.Key(r.Seed, graph.OnePlus(before)) }
 
@@ -36,19 +22,12 @@ func (r Recipe) Key(before *graph.Node) *graph.Node { return noise.Key(r.Seed, g
 // of the gradients (0 where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics
 // if the inputs do not fit.
 func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
-	return r.UpdateShards(nil, state, loss, grads)
+	return r.updated(Share{}, state, loss, grads)
 }
 
-// UpdateShards is [Recipe.Update] for a rank that has one flat part of each parameter, and of its gradient, padded with
-// zeros: the state then has the parts in place of the parameters, and the optimizer's states of these, as
-// optim.StatesOfParts lists them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are
-// the whole.
-func (r Recipe) UpdateShards(shards []optim.Flat, state []*graph.Node, loss *graph.Node,
-	grads []*graph.Node) []*graph.Node {
-	return r.updated(r.FlatShare(shards), state, loss, grads)
-}
-
-// FlatShare is the share of a rank that has one flat part of each parameter.
+// FlatShare is the share of a rank that has one flat part of each parameter, and of its gradient, padded with zeros. The
+// state then has the parts in place of the parameters, and the optimizer's states of these, as optim.StatesOfParts lists
+// them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
 func (r Recipe) FlatShare(shards []optim.Flat) (share Share) {
 	for _, s := range shards {
 		if share.Sum, share.parts = s.Sum, append(share.parts, s); r.Policy().StochasticUpdate {
@@ -88,9 +67,8 @@ type Known struct {
 // update is made by all ranks or none. It panics if the share does not fit the recipe's model.
 func (r Recipe) UpdateShare(s Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	if len(s.Places) != len(grads) || len(s.Counted) != len(grads) || s.Sum == nil && s.All == nil {
-		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: give one of "+
-			"each for each, and Sum or All",
-			len(s.Places), len(s.Counted), len(grads)))
+		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: "+
+			"give one of each for each, and Sum or All", len(s.Places), len(s.Counted), len(grads)))
 	}
 	return r.updated(s, state, loss, grads)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
+	"slices"
 
 	"github.com/gomlx/gomlx/core/graph"
 )
@@ -13,7 +14,8 @@ import (
 
 // ThrowingErrors makes a graph function throw its panics as errors, for a graph.Exec.
 // After one that is no error GoMLX believes for ever that the function is being compiled
-// (docs/upstream.md, "panics that are no errors"). A [Program] does it by itself.
+// (docs/upstream.md, "panics that are no errors"). A [Program] does it by itself. So it throws an error for results that
+// GoMLX would panic over: none at all, and nodes that are nil.
 func ThrowingErrors[F graph.ExecGraphFn](fn F) F {
 	f := reflect.ValueOf(fn)
 	if f.Kind() != reflect.Func || f.IsNil() {
@@ -25,8 +27,22 @@ func ThrowingErrors[F graph.ExecGraphFn](fn F) F {
 				panic(thrown{asError(by)})
 			}
 		}()
-		return f.Call(args)
+		results := f.Call(args)
+		if !someNodes(results) {
+			panic(errors.New("the graph function returns no nodes, or nil for one: have it return what the program computes"))
+		}
+		return results
 	}).Interface().(F)
+}
+
+// someNodes says whether results, of the types that a graph function may have, are nodes, and at least one.
+func someNodes(results []reflect.Value) bool {
+	for _, r := range results {
+		if nodes, ok := r.Interface().([]*graph.Node); ok && (len(nodes) == 0 || slices.Contains(nodes, nil)) || r.IsNil() {
+			return false
+		}
+	}
+	return true
 }
 
 // thrown is an error that a graph function has thrown.

@@ -131,6 +131,40 @@ func TestPrepareOnClosed(t *testing.T) {
 	}
 }
 
+// TestNoResults has graph functions that return nothing, or nil: an error each time, of which Close knows nothing.
+func TestNoResults(t *testing.T) {
+	backend := devicetest.Open(t, 1)
+	mesh, err := backend.Mesh(xla.Axis("all", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fn := range map[string]func(in []*graph.Node) []*graph.Node{
+		"nil":         func([]*graph.Node) []*graph.Node { return nil },
+		"none":        func([]*graph.Node) []*graph.Node { return []*graph.Node{} },
+		"one is none": func(in []*graph.Node) []*graph.Node { return []*graph.Node{in[0], nil} },
+	} {
+		one, err := xla.CompilePortable(backend, fn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second would wait for the first
+			_, err := one.Call(0, float32(1))
+			_, err2 := all.Call(float32(1))
+			for _, err := range []error{err, err2} {
+				if err == nil || !strings.Contains(err.Error(), "returns no nodes") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		one.Close()
+		all.Close()
+	}
+}
+
 // TestPrepare compiles ahead of the first call, which then builds nothing; many may ask at once, and programs run meanwhile.
 func TestPrepare(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)

@@ -1,7 +1,6 @@
 package residual_test
 
 import (
-	"context"
 	"fmt"
 	"log"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
@@ -43,35 +41,6 @@ func ExampleCheckpoint() {
 	// Output:
 	// the gradient at 0: 1
 	// 3 all-gathers, 768 bytes
-}
-
-// Gradients of 6000 numbers in ten tensors, by way of a buffer for all of them, and of one for 1024.
-func ExampleBuffer() {
-	for _, bytes := range []int{0, 4096} {
-		err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
-			var gradients []*tensors.Tensor
-			for range 10 {
-				gradients = append(gradients, tensors.FromShape(shapes.Make(dtypes.BFloat16, 600)))
-			}
-			buffer, err := residual.NewBuffer(bytes)
-			if err != nil {
-				return err
-			}
-			if err := buffer.AllReduce(ctx, g, gradients, group.Mean); err != nil {
-				return err
-			}
-			if g.Rank() == 0 {
-				fmt.Printf("%d bytes, %d messages\n", buffer.Bytes(), buffer.Messages())
-			}
-			return nil
-		})
-		if err != nil {
-			log.Fatal(err)
-		}
-	}
-	// Output:
-	// 24000 bytes, 1 messages
-	// 4096 bytes, 6 messages
 }
 
 // Two checkpoints of 10 bytes are made among temporaries of 30, and then 60 bytes are needed at once.

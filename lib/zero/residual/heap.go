@@ -55,8 +55,8 @@ func Replay(events []Event, capacity int64) (Report, error) {
 			heap = slices.Delete(heap, at, at+1)
 			continue
 		case at >= 0:
-			return Report{}, fmt.Errorf("residual: event %d is allocation %d, which there is already: give "+
-				"each an ID of its own", i, e.ID)
+			return Report{}, fmt.Errorf("residual: event %d is allocation %d, which there is already: "+
+				"give each an ID of its own", i, e.ID)
 		case e.Bytes < 0:
 			return Report{}, fmt.Errorf("residual: event %d allocates %d bytes: give at least 0", i, e.Bytes)
 		}
@@ -99,7 +99,7 @@ type block struct {
 func (b block) end() int64 { return b.address + b.bytes }
 
 // WithRegion returns the events with all that lives long in one allocation, made before everything else and never
-// freed: a [Region], of the bytes that first fit needs for these allocations alone. Where none lives long the events
+// freed: a region, of the bytes that first fit needs for these allocations alone. Where none lives long the events
 // are the same. Its errors are Replay's.
 func WithRegion(events []Event) ([]Event, error) {
 	if _, err := Replay(events, 0); err != nil {
