@@ -263,8 +263,13 @@ func (b *build) meanOver(x *graph.Node) *graph.Node {
 	return graph.MulScalar(x, 1/float64(collective.AxisSize(b.g, axes...)))
 }
 
-// averaged are the mesh axes along which devices have other rows or tokens.
-func (o *own) averaged() []string { return append([]string{o.Mesh[0].Name}, o.Shares.Tokens...) }
+// scaling is the state of the loss scaling.
+func (b *build) scaling() (state []*graph.Node) {
+	for _, i := range b.scalingCells() {
+		state = append(state, b.number(cellSlot, i))
+	}
+	return state
+}
 
 func (b *build) backward(op step.Op) {
 	above := b.one(step.OutGrad, op.Block, op.Micro)
@@ -279,11 +284,7 @@ func (b *build) backward(op step.Op) {
 	saved := b.has[b.value(step.Saved, op.Block, op.Micro)]
 	var scaling []*graph.Node
 	if op.Block == len(b.plan.Blocks)-1 {
-		for i := range b.cells {
-			if b.scalingCells()[i] {
-				scaling = append(scaling, b.number(cellSlot, i))
-			}
-		}
+		scaling = b.scaling()
 	}
 	var x *graph.Node
 	var grads []*graph.Node
@@ -399,7 +400,7 @@ func concatenate(all []*graph.Node, axis int) *graph.Node {
 func (b *build) gather(op step.Op) {
 	shard := b.number(freshSlot, op.Unit)
 	if !b.flow.Resident[op.Unit] {
-		if shard = b.number(cellSlot, b.weights[op.Unit]); b.last != nil {
+		if shard = b.number(cellSlot, b.cellOf(op.Unit)); b.last != nil {
 			shard = graph.SchedulingBarrier(shard, b.last)
 		}
 	}

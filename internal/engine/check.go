@@ -26,15 +26,12 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	}
 	o := c.newOwn(rank)
 	kinds := map[memest.Kind]int64{}
-	for i, cell := range o.cells {
-		kind := o.kindOf(i)
-		if kind == batchKind {
-			continue
-		}
+	for _, c := range o.cells[:o.firstShared()] {
+		kind := c.kind
 		if o.hosts && kind != memest.Parameters {
 			kind = OnHost + kind
 		}
-		kinds[kind] += cell.shape.ByteSize()
+		kinds[kind] += c.shape.ByteSize()
 	}
 	if p := s.Plans[0]; p.Weights != step.Flush { // older versions of weights, for passes under way
 		kept, err := p.KeptVersions()
@@ -69,7 +66,7 @@ func Sizes(s Spec) (step.Sizes, error) {
 	sizes := step.Sizes{Whole: list(), Sum: list(), Reduced: list(), Resident: list(), States: list()}
 	for rank := range s.Plans[0].Ranks {
 		o := c.newOwn(rank)
-		gathered := o.resident(s.Plans[0])
+		gathered := o.resident()
 		for number, u := range o.units {
 			if sizes.Whole[number] > 0 {
 				continue
@@ -82,7 +79,7 @@ func Sizes(s Spec) (step.Sizes, error) {
 			}
 			switch {
 			case o.shards > 1 && !gathered[number]:
-				sizes.Resident[number] = o.cells[o.weights[number]].shape.ByteSize()
+				sizes.Resident[number] = o.cells[o.cellOf(number)].shape.ByteSize()
 			case o.shards == 1:
 				for _, at := range u.members {
 					sizes.Resident[number] += o.cells[o.weights[at]].shape.ByteSize()

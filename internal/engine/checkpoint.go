@@ -113,25 +113,22 @@ func (r *Rank) written(ctx context.Context) (parts []checkpoint.Part, err error)
 		return r.server.Parts(r.steps)
 	}
 	for i, e := range r.own.entries {
-		part := checkpoint.Part{Spec: e.spec}
-		first := r.firsts[e.spec.Name]
-		if g := r.groups[r.axis]; e.flat > 0 && g != nil && e.cut == nil { // each has a run of it
-			a, _ := r.Plans[0].Axis(r.axis)
-			if !slices.Contains(a.Group(first), r.own.rank) {
-				continue
+		part, mine := checkpoint.Part{Spec: e.spec}, e.first == r.own.rank
+		switch spread := e.flat > 0 && r.groups[r.axis] != nil; {
+		case spread && e.cut == nil: // each has a run of it
+			if mine = slices.Contains(r.sharers(e.first), r.own.rank); mine {
+				part.From = r.place_ * e.flat
+				part.Value, err = r.own.held(i, r.cellNow, r.place_)
 			}
-			part.From = r.place_ * e.flat
-			part.Value, err = r.own.held(i, r.cellNow, r.place_)
-		} else if first == r.own.rank || e.flat > 0 && g != nil {
+		case spread || mine:
 			part.Value, err = r.entry(ctx, i)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if part.Value == nil || first != r.own.rank && part.From == 0 && e.cut != nil {
-			continue
+		if mine {
+			parts = append(parts, part)
 		}
-		parts = append(parts, part)
 	}
 	return parts, nil
 }

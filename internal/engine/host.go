@@ -53,7 +53,7 @@ func (h *host) count(key any, sign int64, t *tensors.Tensor) {
 	kind := memest.Activations
 	switch k := key.(type) {
 	case int:
-		kind = h.own.kindOf(k)
+		kind = h.own.cells[k].kind
 	case step.Value:
 		switch k.Held {
 		case step.Sum, step.Reduced:
@@ -171,51 +171,12 @@ func (p *play) fetchStates(i int, op step.Op) error {
 		return nil
 	}, func() error {
 		for k, on := range there {
-			p.arrays.add(p.own.kindOf(k), on)
+			p.arrays.add(p.own.cells[k].kind, on)
 			p.cells[k] = on
 		}
 		return nil
 	})
 	return nil
-}
-
-// statesOn are the cells of a unit's states: the optimizer's, and the master copy where there is one besides.
-func (o *own) statesOn(unit int) (cells []int) {
-	if at, ok := o.masters[unit]; ok {
-		cells = append(cells, at)
-	}
-	for _, at := range o.updated(unit) {
-		for _, e := range o.statesOf[at] {
-			cells = append(cells, o.cellOf(e))
-		}
-	}
-	return cells
-}
-
-// cellOf is the cell of an entry of the state that is no parameter.
-func (o *own) cellOf(entry int) int {
-	if !o.flat {
-		return entry
-	}
-	return o.rest + entry - len(o.whole)
-}
-
-// hosted says which units' states lie on the host between steps: those that a plan fetches first, or all.
-func (o *own) hosted() map[int]bool {
-	first := map[int]bool{}
-	for _, u := range o.order {
-		if o.hosts {
-			first[u] = true
-		}
-	}
-	for _, op := range o.Plans[0].Ranks[o.rank] {
-		if op.What == step.State && (op.Kind == step.Fetch || op.Kind == step.Store) {
-			if _, seen := first[op.Unit]; !seen {
-				first[op.Unit] = op.Kind == step.Fetch
-			}
-		}
-	}
-	return first
 }
 
 // cellNow is what lies in a cell, whole over the rank's devices and on the host.

@@ -207,7 +207,7 @@ func (p *play) fetchParameters(i int, op step.Op) error {
 		if resident {
 			return nil
 		}
-		cell := p.own.weights[op.Unit]
+		cell := p.own.cellOf(op.Unit)
 		old := p.cells[cell]
 		p.arrays.changed(old, g.fresh)
 		p.cells[cell], g.fresh = g.fresh, nil

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -90,21 +89,4 @@ func typeOf(t *tensors.Tensor) (group.Type, error) {
 		return 0, fmt.Errorf("engine: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8", t.DType())
 	}
 	return kind, nil
-}
-
-// swapped copies blocks of so many elements, which lie as rows of so many columns, so that they lie as columns of rows.
-func swapped(from *tensors.Tensor, rows, columns int) (*tensors.Tensor, error) {
-	to := tensors.FromShape(from.Shape())
-	n := from.Size() / (rows * columns) * from.DType().Size()
-	var own error
-	err := from.ConstBytes(func(src []byte) {
-		own = to.MutableBytes(func(dst []byte) {
-			for i := range rows {
-				for j := range columns {
-					copy(dst[(j*rows+i)*n:][:n], src[(i*columns+j)*n:])
-				}
-			}
-		})
-	})
-	return to, errors.Join(err, own)
 }

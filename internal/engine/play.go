@@ -426,7 +426,7 @@ func (p *play) sumOf(x slot) (*dtensor.Tensor, error) {
 	if p.own.sumsDiffer() {
 		whole.Dimensions[0] *= p.mesh.NumDevices()
 	} else {
-		whole.Dimensions[0] *= p.rows(p.own.units[x.number])
+		whole.Dimensions[0] *= p.own.units[x.number].cuts
 	}
 	var err error
 	g.sum, err = p.arrays.borrow(memest.Gradients, whole, on)

@@ -51,7 +51,7 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Programs{shown: shown, common: c, backend: backend, shared: map[string]*xla.Portable{}, firsts: map[string]int{}}
+	p := &Programs{shown: shown, common: c, backend: backend, shared: map[string]*xla.Portable{}}
 	if c.hosts {
 		if p.host, err = newHostPrograms(); err != nil {
 			return nil, err
@@ -59,13 +59,7 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 		p.all = append(p.all, p.host)
 	}
 	for rank := range s.Plans[0].Ranks {
-		o := c.newOwn(rank)
-		p.ranks = append(p.ranks, o)
-		for _, e := range o.entries {
-			if _, ok := p.firsts[e.spec.Name]; !ok {
-				p.firsts[e.spec.Name] = rank
-			}
-		}
+		p.ranks = append(p.ranks, c.newOwn(rank))
 	}
 	return p, nil
 }

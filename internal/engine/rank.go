@@ -168,29 +168,27 @@ func fromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) err
 
 // replace takes a state, as the rank's entries list it, whole and on the host, in place of the one that is there.
 func (r *Rank) replace(values []*tensors.Tensor) error {
-	all, err := r.own.cellArrays(values, r.place_)
-	if err != nil {
-		return err
-	}
-	there := map[int]bool{} // on the host
-	for u, is := range r.own.hosted() {
-		for _, k := range r.own.statesOn(u) {
-			there[k] = is
+	var all []*tensors.Tensor
+	for _, c := range r.own.cells {
+		t, err := r.own.arrayOf(c, values, r.place_)
+		if err != nil {
+			return err
 		}
+		all = append(all, t)
 	}
 	var cells []*dtensor.Tensor
-	for i, t := range all {
-		if there[i] {
+	for i, c := range r.own.cells {
+		if c.host {
 			r.host.take(i)
-			r.host.put(i, t)
+			r.host.put(i, all[i])
 			cells = append(cells, nil)
 			continue
 		}
-		on, err := r.place(t, r.own.cells[i].on)
+		on, err := r.place(all[i], c.on)
 		if err != nil {
 			return errors.Join(err, r.arrays.release(cells...))
 		}
-		r.arrays.add(r.own.kindOf(i), on)
+		r.arrays.add(c.kind, on)
 		cells = append(cells, on)
 	}
 	old := r.cells
@@ -384,7 +382,7 @@ func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
 	}
 	if g := r.groups[r.axis]; g != nil {
 		whole := shapes.Make(held.DType(), g.Size()*held.Size())
-		if held, err = gatherRows(ctx, g, held, e.ranks(), whole); err != nil {
+		if held, err = gatherRows(ctx, g, held, ranks(e.cut), whole); err != nil {
 			return nil, err
 		}
 	}

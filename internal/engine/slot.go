@@ -6,6 +6,7 @@ import (
 
 	"github.com/gomlx/compute/shapes"
 
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -103,11 +104,8 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 				if op.Kind == step.Forward {
 					s.gives(slot{kind: lossSlot, number: op.Micro})
 				} else if op.Kind != step.Recompute {
-					scaling := o.scalingCells()
-					for c := range o.cells { // in their order, which programs that are shared must have in common
-						if scaling[c] {
-							take(slot{kind: cellSlot, number: c})
-						}
+					for _, c := range o.scalingCells() {
+						take(slot{kind: cellSlot, number: c})
 					}
 				}
 			}
@@ -116,7 +114,7 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 				take(slot{kind: freshSlot, number: op.Unit})
 				delete(fresh, op.Unit)
 			} else if op.What == step.Parameters {
-				take(slot{kind: cellSlot, number: o.weights[op.Unit]})
+				take(slot{kind: cellSlot, number: o.cellOf(op.Unit)})
 			}
 		case step.Update, step.HostUpdate:
 			o.takeState(s, op, o.isLast(p, op))
@@ -188,10 +186,8 @@ func (o *own) touch(s *io, block int, stays func(slot) bool) {
 // takeWeights takes the parameters of a block.
 func (o *own) takeWeights(block int, take func(slot)) {
 	for _, at := range o.homes[block] {
-		if !o.flat {
+		if o.unitOf[at].Shard == "" || !o.flat {
 			take(slot{kind: cellSlot, number: o.weights[at]})
-		} else if u := o.unitOf[at]; u.Shard == "" {
-			take(slot{kind: cellSlot, number: o.weights[u.number]})
 		}
 	}
 }
@@ -201,20 +197,13 @@ func (o *own) takeWeights(block int, take func(slot)) {
 func (o *own) takeState(s *io, op step.Op, last bool) {
 	members := o.updated(op.Unit)
 	for _, at := range members {
-		u := o.unitOf[at].number
-		x := slot{kind: cellSlot, number: o.weights[u]}
-		if !o.flat {
-			x.number = at
-		}
-		switch {
-		case op.Kind == step.HostUpdate: // it has the master copy
-		case o.flat && !o.cells[x.number].shard: // the whole, of which it has its row
+		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].whole && !o.hosts { // it has its row
 			s.takes(x)
-		default:
+		} else if !o.hosts {
 			s.changes(x)
 		}
-		if cell, ok := o.masters[u]; ok {
-			s.changes(slot{kind: cellSlot, number: cell})
+		if x := (slot{kind: cellSlot, number: o.entries[at].cell}); x.number != o.weights[at] {
+			s.changes(x)
 		}
 	}
 	for _, cell := range o.behind(members) {
@@ -224,7 +213,7 @@ func (o *own) takeState(s *io, op step.Op, last bool) {
 			s.takes(x)
 		}
 	}
-	if s.takes(slot{kind: factorSlot}); o.shards > 1 && !o.inside {
+	if s.takes(slot{kind: factorSlot}); o.mine < o.shards {
 		s.takes(slot{kind: placeSlot})
 	}
 	if last {
@@ -240,7 +229,7 @@ func (o *own) slotOf(v step.Value) slot {
 	case step.Reduced:
 		return slot{kind: reducedSlot, number: v.Unit}
 	case step.Whole:
-		if at, ok := o.weights[v.Unit]; ok && o.flat && !o.cells[at].shard {
+		if at := o.cellOf(v.Unit); o.cells[at].whole {
 			return slot{kind: cellSlot, number: at}
 		}
 	}
@@ -249,17 +238,7 @@ func (o *own) slotOf(v step.Value) slot {
 
 // ofParameters says whether a slot has a parameter that is not sharded.
 func (o *own) ofParameters(x slot) bool {
-	return x.kind == cellSlot && !o.flat && x.number < len(o.whole)
-}
-
-// scalingCells are the cells of the states of the loss scaling.
-func (o *own) scalingCells() map[int]bool {
-	cells := map[int]bool{}
-	states, n := len(o.policy.Scaling.States()), len(o.cells)
-	for i := n - 2 - states; i < n-2; i++ {
-		cells[i] = true
-	}
-	return cells
+	return x.kind == cellSlot && !o.flat && o.cells[x.number].kind == memest.Parameters
 }
 
 // lies says how what is in a slot lies on a rank's devices, and the shapes that each of these has.
@@ -296,7 +275,7 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 			return o.activations(), one(sizes.blocks[b+1].x)
 		case step.Part:
 			x := sizes.blocks[b].x
-			n := o.meshSize(o.Shares.Axis)
+			n := o.size(o.Shares.Axis)
 			return o.apart(), one(shapes.Make(precision.BitsType(x.DType), (x.Size()+n-1)/n))
 		case step.Saved:
 			return o.apart(), sizes.blocks[b].saved

@@ -164,12 +164,13 @@ type common struct {
 	policy precision.Policy
 	model  chain.Model
 	cuts   map[string]*params.Cut // of the parameters that the devices of a rank share, by name
+	firsts map[string]int         // by name of a parameter: the first rank that has it
 	shards int                    // in how many parts units are sharded
 	axis   string                 // along which; "" is none
-	inside bool                   // it is of a rank's own devices
+	within []string               // its mesh axes, if it is of a rank's own devices
+	mine   int                    // how many of the shards a rank has: all, or one
 	hosts  bool                   // the host updates
 	flat   bool                   // units lie as matrices: they are sharded, or the host has them as well
-	scale  int                    // summands of a mean of gradients, of one micro-batch
 }
 
 func newCommon(s Spec) (*common, error) {
@@ -177,7 +178,8 @@ func newCommon(s Spec) (*common, error) {
 	if !ok || len(s.Plans) == 0 {
 		return nil, errors.New("engine: a spec without plans, or of a model that is no chain.Model")
 	}
-	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, cuts: map[string]*params.Cut{}, shards: 1, scale: 1}
+	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, cuts: map[string]*params.Cut{}, firsts: map[string]int{},
+		shards: 1, mine: 1}
 	if len(c.Mesh) == 0 {
 		c.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, 1)}
 	}
@@ -206,7 +208,16 @@ func newCommon(s Spec) (*common, error) {
 		if !ok || c.axis != "" && c.axis != u.Shard {
 			return nil, fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan", u.Name, u.Shard)
 		}
-		c.axis, c.shards, c.inside = u.Shard, a.Size, len(a.Groups) == 0
+		if c.axis, c.shards = u.Shard, a.Size; len(a.Groups) == 0 {
+			c.within, c.mine = axisNames(u.Shard), a.Size
+		}
+	}
+	for rank := range slices.Backward(p.Ranks) {
+		for _, b := range p.On(rank) {
+			for _, s := range model.Blocks[b].Params {
+				c.firsts[s.Name] = rank
+			}
+		}
 	}
 	for _, list := range p.Ranks {
 		c.hosts = c.hosts || slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.HostUpdate })
@@ -258,25 +269,6 @@ func (c *common) averages() error {
 		}
 	}
 	return nil
-}
-
-// devices is how many a rank has.
-func (c *common) devices() int {
-	n := 1
-	for _, a := range c.Mesh {
-		n *= a.Size
-	}
-	return n
-}
-
-// meshSize is how many of them there are along an axis.
-func (c *common) meshSize(axis string) int {
-	for _, a := range c.Mesh {
-		if a.Name == axis {
-			return a.Size
-		}
-	}
-	return 1
 }
 
 // fits returns an error if the rule cannot work on what devices have.

@@ -37,18 +37,6 @@ func (b *build) makeUpdate(op step.Op) {
 	b.keep(members, out[:last], isLast)
 }
 
-// updated are the parameters that an update of a unit, or of all units, makes anew.
-func (o *own) updated(unit int) []int {
-	if unit >= 0 {
-		return append(slices.Clone(o.units[unit].members), o.units[unit].idle...)
-	}
-	all := make([]int, len(o.whole))
-	for i := range all {
-		all[i] = i
-	}
-	return all
-}
-
 // modelOf is a model that has some of the rank's parameters alone.
 func (o *own) modelOf(members []int) chain.Model {
 	m := o.update.Model.(chain.Model)
@@ -109,21 +97,17 @@ func (b *build) cut(vector *graph.Node, at int) *graph.Node {
 func (b *build) state(members []int) (state []*graph.Node) {
 	own := map[int]*graph.Node{} // shards of units
 	for _, at := range members {
-		if !b.flat {
-			state = append(state, b.number(cellSlot, at))
-			continue
-		}
-		u := b.unitOf[at].number
-		if own[u] == nil {
-			cell, ok := b.masters[u]
-			if !ok {
-				cell = b.weights[u]
-			}
-			if own[u] = b.number(cellSlot, cell); !b.cells[cell].shard {
-				own[u] = b.row(own[u])
+		k := b.entries[at].cell
+		if own[k] == nil {
+			if own[k] = b.number(cellSlot, k); b.cells[k].whole {
+				own[k] = b.row(own[k])
 			}
 		}
-		state = append(state, b.cut(own[u], at))
+		if b.flat {
+			state = append(state, b.cut(own[k], at))
+		} else {
+			state = append(state, own[k])
+		}
 	}
 	for _, i := range b.behind(members) {
 		state = append(state, b.number(cellSlot, i))
@@ -135,7 +119,7 @@ func (b *build) state(members []int) (state []*graph.Node) {
 func (o *own) behind(members []int) (cells []int) {
 	for _, at := range members {
 		for _, e := range o.statesOf[at] {
-			cells = append(cells, o.cellOf(e))
+			cells = append(cells, o.entries[e].cell)
 		}
 	}
 	for i := o.firstShared(); i < len(o.cells); i++ {
@@ -144,21 +128,18 @@ func (o *own) behind(members []int) (cells []int) {
 	return cells
 }
 
-// firstShared is the first cell that belongs to no unit: those of loss scaling, and counters.
-func (o *own) firstShared() int { return len(o.cells) - 2 - len(o.policy.Scaling.States()) }
-
 // row is the device's row of a unit's matrix.
 func (b *build) row(matrix *graph.Node) *graph.Node {
 	n := matrix.Shape().Dim(1)
-	if b.inside {
-		return graph.Reshape(collective.Part(matrix, 0, axisNames(b.axis)...), n)
-	}
 	place := []*graph.Node{b.place(), graph.ScalarZero(b.g, dtypes.Int32)}
 	return graph.Reshape(graph.DynamicSlice(matrix, place, []int{1, n}), n)
 }
 
-// place is the rank's among those that share the state.
+// place is the device's, or the rank's, among those that share the state.
 func (b *build) place() *graph.Node {
+	if len(b.within) > 0 {
+		return collective.Rank(b.g, b.within...)
+	}
 	if at := b.number(placeSlot, 0); at != nil {
 		return at
 	}
@@ -170,35 +151,28 @@ func (b *build) keep(members []int, state []*graph.Node, last bool) {
 	put := func(kind slotKind, number int, x *graph.Node) {
 		b.has[slot{kind: kind, number: number}] = []*graph.Node{x}
 	}
-	parts := map[int][]*graph.Node{} // by unit
-	for k, at := range members {
-		if !b.flat {
-			put(cellSlot, at, state[k])
-			continue
+	for _, at := range members {
+		kept, cell, u := b.entries[at].cell, b.weights[at], b.unitOf[at]
+		if at != b.cells[kept].of[0] {
+			continue // it is put there with the first of them
 		}
-		u := b.unitOf[at]
-		if parts[u.number] = append(parts[u.number], state[k]); len(parts[u.number]) < len(u.members) {
-			continue
+		var parts []*graph.Node
+		for _, i := range b.cells[kept].of {
+			parts = append(parts, state[slices.Index(members, i)])
 		}
-		shards := make([]*graph.Node, len(u.members))
-		for i, m := range u.members {
-			shards[i] = state[slices.Index(members, m)]
+		x := concatenate(parts, 0)
+		if kept != cell {
+			put(cellSlot, kept, x)
+			x = precision.Cast([]*graph.Node{x}, b.policy.Compute)[0]
 		}
-		shard := concatenate(shards, 0)
-		if cell, ok := b.masters[u.number]; ok {
-			put(cellSlot, cell, shard)
-			if b.policy.Mixed() {
-				shard = precision.Cast([]*graph.Node{shard}, b.policy.Compute)[0]
-			}
-		}
-		if cell := b.weights[u.number]; b.cells[cell].shard && !b.hosts {
-			put(cellSlot, cell, shard)
+		if !b.cells[cell].whole && !b.hosts {
+			put(cellSlot, cell, x)
 			continue
 		}
 		if u.Shard == "" {
-			shard = graph.InsertAxes(shard, 0)
+			x = graph.InsertAxes(x, 0)
 		}
-		put(freshSlot, u.number, shard)
+		put(freshSlot, u.number, x)
 	}
 	for k, cell := range b.behind(members) {
 		if cell < b.firstShared() || last {
@@ -219,20 +193,11 @@ func (b *build) totals(grads []*graph.Node) *graph.Node {
 		if b.devices() > 1 {
 			bad = collective.AllReduce(bad, collective.Max)
 		}
-		var scaling []*graph.Node
-		for i := range b.cells {
-			if b.scalingCells()[i] {
-				scaling = append(scaling, b.number(cellSlot, i))
-			}
-		}
-		grads = b.policy.Scaling.Unscale(grads, scaling)
+		grads = b.policy.Scaling.Unscale(grads, b.scaling())
 	}
 	squares := graph.ScalarZero(b.g, dtypes.Float32)
 	for _, cut := range []bool{false, true} { // what is the same on some devices counts on one
-		var axes []string
-		if b.shards > 1 && b.inside {
-			axes = axisNames(b.axis)
-		}
+		axes := slices.Clone(b.within)
 		if cut {
 			axes = append(axes, b.Shares.Axis)
 		}
@@ -293,13 +258,7 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s train.Share) {
 	switch {
 	case b.flat:
-		var place *graph.Node
-		if b.inside {
-			place = collective.Rank(b.g, axisNames(b.axis)...)
-		} else {
-			place = b.place()
-		}
-		place = graph.ConvertDType(place, dtypes.Int64) // a parameter may have more than 2³¹ elements
+		place := graph.ConvertDType(b.place(), dtypes.Int64) // a parameter may have more than 2³¹ elements
 		var flats []optim.Flat
 		for _, at := range members {
 			n := b.length(at)
@@ -331,8 +290,8 @@ func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
 		if b.own.cuts[at] != nil {
 			panic(errSums(b.whole[at]))
 		}
-		if b.inside {
-			return collective.AllReduce(x, collective.Sum, axisNames(b.axis)...)
+		if len(b.within) > 0 {
+			return collective.AllReduce(x, collective.Sum, b.within...)
 		}
 		if b.shards == 1 {
 			return x
