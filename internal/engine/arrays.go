@@ -85,6 +85,17 @@ func (a *arrays) changed(from, to *dtensor.Tensor) {
 	delete(a.held, from)
 }
 
+// put has an array lie where another one may have been, which it frees.
+func (a *arrays) put(at **dtensor.Tensor, kind memest.Kind, t *dtensor.Tensor) error {
+	old := *at
+	if *at = t; old == nil {
+		a.add(kind, t)
+		return nil
+	}
+	a.changed(old, t)
+	return old.FinalizeAll()
+}
+
 // release ends the use of arrays: those that were borrowed go back, others are freed at once, since the garbage collector would come
 // late. They may be nil.
 func (a *arrays) release(list ...*dtensor.Tensor) error {

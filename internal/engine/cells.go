@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/gomlx/compute/shapes"
 
 	"github.com/shardbook/shardbook/lib/memest"
@@ -155,8 +157,17 @@ func (o *own) statesOn(unit int) (cells []int) {
 	return cells
 }
 
-// cellOf is the cell of a unit's parameters, where these lie in one.
-func (o *own) cellOf(unit int) int { return o.weights[o.units[unit].members[0]] }
+// cellsOf are the cells of a unit's parameters: one where they lie in a matrix, which is then cellOf.
+func (o *own) cellsOf(u *unit) (cells []int) {
+	for _, at := range u.members {
+		if k := o.weights[at]; !slices.Contains(cells, k) {
+			cells = append(cells, k)
+		}
+	}
+	return cells
+}
+
+func (o *own) cellOf(unit int) int { return o.cellsOf(o.units[unit])[0] }
 
 // firstShared is the first cell that belongs to no unit: those of loss scaling, and counters.
 func (o *own) firstShared() int {

@@ -39,8 +39,8 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 			return nil, err
 		}
 		for number, u := range o.units {
-			for _, at := range u.members {
-				kinds[memest.Parameters] += int64(max(1, kept[rank][number])-1) * o.cells[o.weights[at]].shape.ByteSize()
+			for _, k := range o.cellsOf(u) {
+				kinds[memest.Parameters] += int64(max(1, kept[rank][number])-1) * o.cells[k].shape.ByteSize()
 			}
 		}
 	}
@@ -77,13 +77,11 @@ func Sizes(s Spec) (step.Sizes, error) {
 			for _, k := range o.statesOn(number) {
 				sizes.States[number] += o.cells[k].shape.ByteSize()
 			}
-			switch {
-			case o.shards > 1 && !gathered[number]:
-				sizes.Resident[number] = o.cells[o.cellOf(number)].shape.ByteSize()
-			case o.shards == 1:
-				for _, at := range u.members {
-					sizes.Resident[number] += o.cells[o.weights[at]].shape.ByteSize()
-				}
+			if o.shards > 1 && gathered[number] {
+				continue
+			}
+			for _, k := range o.cellsOf(u) {
+				sizes.Resident[number] += o.cells[k].shape.ByteSize()
 			}
 		}
 	}

@@ -385,7 +385,7 @@ func (o *own) floats() (cells []int) {
 func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 	for _, k := range r.own.floats() {
 		m, err := &memory{}, error(nil)
-		there := r.host.get(k)
+		there := r.host.get(slot{kind: cellSlot, number: k})
 		if there != nil {
 			err = m.stage(there)
 		} else {

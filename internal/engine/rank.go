@@ -84,7 +84,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 		old:      map[int][]*dtensor.Tensor{},
 		prepared: map[int]*prepared{}}
 	r.arrays = newArrays(r.devices, p.Trace, g.Rank())
-	r.host = &host{own: r.own, arrays: r.arrays, held: map[any]*tensors.Tensor{}}
+	r.host = &host{own: r.own, arrays: r.arrays, held: map[slot]*tensors.Tensor{}}
 	if p.Hook != nil {
 		r.hook = p.Hook()
 	}
@@ -179,8 +179,9 @@ func (r *Rank) replace(values []*tensors.Tensor) error {
 	var cells []*dtensor.Tensor
 	for i, c := range r.own.cells {
 		if c.host {
-			r.host.take(i)
-			r.host.put(i, all[i])
+			x := slot{kind: cellSlot, number: i}
+			r.host.take(x)
+			r.host.put(x, all[i])
 			cells = append(cells, nil)
 			continue
 		}

@@ -241,6 +241,19 @@ func (o *own) ofParameters(x slot) bool {
 	return x.kind == cellSlot && !o.flat && o.cells[x.number].kind == memest.Parameters
 }
 
+// kindOf is what the memory of a slot is for, but for that of parameters to communicate.
+func (o *own) kindOf(x slot) memest.Kind {
+	switch x.kind {
+	case cellSlot:
+		return o.cells[x.number].kind
+	case sumSlot, reducedSlot:
+		return memest.Gradients
+	case freshSlot:
+		return memest.Parameters
+	}
+	return memest.Activations
+}
+
 // lies says how what is in a slot lies on a rank's devices, and the shapes that each of these has.
 func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) {
 	one := func(s shapes.Shape) []shapes.Shape { return []shapes.Shape{s} }
