@@ -40,7 +40,7 @@ type Rank struct {
 	grads  map[int]*grads            // by unit
 	old    map[int][]*dtensor.Tensor // by version: parameters before the newest, which passes of micro-batches under way use
 
-	prepared     map[int]*prepared // by plan, for
+	prepared     []*prepared // by plan, for
 	evaluation   *prepared
 	inputs       shapes.Shape // micro-batches of these shapes
 	targets      shapes.Shape
@@ -49,6 +49,7 @@ type Rank struct {
 	communicated int64 // bytes, in all steps
 	steps        int
 	lost         error
+	alone        bool // it closes the programs
 }
 
 // grads are the sums of a unit's gradients, the rank's own and those over ranks; who reduces has both meanwhile. Behind them there
@@ -81,8 +82,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	}
 	r := &Rank{devices: &devices{p, mesh, first}, own: p.ranks[g.Rank()], world: g, groups: map[string]group.Group{},
 		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{},
-		old:      map[int][]*dtensor.Tensor{},
-		prepared: map[int]*prepared{}}
+		old: map[int][]*dtensor.Tensor{}}
 	r.arrays = newArrays(r.devices, p.Trace, g.Rank())
 	r.host = &host{own: r.own, arrays: r.arrays, held: map[slot]*tensors.Tensor{}}
 	if p.Hook != nil {
@@ -137,17 +137,10 @@ func (r *Rank) split(ctx context.Context, a step.Axis) error {
 		return nil
 	}
 	at := slices.IndexFunc(a.Groups, func(g []int) bool { return slices.Contains(g, r.world.Rank()) })
-	if len(a.Groups) == 1 && len(a.Groups[0]) == r.world.Size() {
-		if at >= 0 {
-			r.groups[a.Name] = r.world
-		}
-		return nil
+	g, err := r.world, error(nil)
+	if len(a.Groups[0]) < r.world.Size() {
+		g, err = r.world.Split(ctx, at, slices.Index(a.Group(r.world.Rank()), r.world.Rank()))
 	}
-	key := 0
-	if at >= 0 {
-		key = slices.Index(a.Groups[at], r.world.Rank())
-	}
-	g, err := r.world.Split(ctx, at, key)
 	if at >= 0 {
 		r.groups[a.Name] = g
 	}
@@ -248,32 +241,31 @@ func (r *Rank) prepare(part microBatch) error {
 	if in.Equal(r.inputs) && out.Equal(r.targets) {
 		return nil
 	}
-	r.inputs, r.targets = in.Clone(), out.Clone()
-	in.Dimensions[0] /= r.Mesh[0].Size
-	out.Dimensions[0] /= r.Mesh[0].Size
-	split := false
-	for _, list := range r.Plans[0].Ranks {
-		split = split || slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.InputGrad })
+	r.inputs, r.evaluation, r.prepared = shapes.Shape{}, nil, nil // until all is well
+	local := func(s shapes.Shape) shapes.Shape {
+		s = s.Clone()
+		s.Dimensions[0] /= r.Mesh[0].Size
+		return s
 	}
-	var err error
 	if r.mesh.NumDevices() == 1 { // blocks of one kind share programs
-		if err = r.kinds.Check(r.backend.Text, r.own.passes, in); err != nil {
-			r.inputs = shapes.Shape{}
+		if err := r.kinds.Check(r.backend.Text, r.own.passes, in); err != nil {
 			return err
 		}
 	}
-	if r.sizes, err = r.measure(r.own, in, out, split); err != nil {
-		r.inputs = shapes.Shape{}
+	_, split := find(r.Plans[0], func(op step.Op) bool { return op.Kind == step.InputGrad })
+	var err error
+	if r.sizes, err = r.measure(r.own, local(in), local(out), split); err != nil {
 		return err
 	}
 	r.own = r.ranks[r.own.rank].without(r.sizes.idle)
-	r.evaluation = nil
-	for i, p := range r.Plans {
-		if r.prepared[i], err = r.ready(r.own, p); err != nil {
-			r.inputs = shapes.Shape{}
+	for _, p := range r.Plans {
+		one, err := r.ready(r.own, p)
+		if err != nil {
 			return err
 		}
+		r.prepared = append(r.prepared, one)
 	}
+	r.inputs, r.targets = in, out
 	return nil
 }
 
@@ -432,5 +424,9 @@ func (r *Rank) Close() error {
 	clear(r.grads)
 	clear(r.host.held)
 	r.cells = nil
-	return errors.Join(err, r.arrays.close())
+	err = errors.Join(err, r.arrays.close())
+	if r.alone {
+		r.Programs.Close()
+	}
+	return err
 }

@@ -7,6 +7,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -84,9 +85,6 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 	}
 	unitOf := map[int]int{}
 	add := func(name string, places ...int) {
-		if len(places) == 0 {
-			return
-		}
 		for _, at := range places {
 			unitOf[at] = len(p.Units)
 		}
@@ -94,18 +92,17 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 	}
 	tree := model.Params()
 	for i, b := range model.Blocks {
-		var own []int
+		var own, units []int
 		for _, at := range home[i] {
-			if users[at] == 1 {
-				own = append(own, at)
-			} else {
+			if users[at] > 1 {
 				add(tree[at].Name, at)
+			} else {
+				own = append(own, at)
 			}
 		}
-		add(b.Name, own...)
-	}
-	for i, b := range model.Blocks {
-		var units []int
+		if len(own) > 0 {
+			add(b.Name, own...)
+		}
 		for _, at := range all[i] {
 			if !slices.Contains(units, unitOf[at]) {
 				units = append(units, unitOf[at])
@@ -185,20 +182,41 @@ func newCommon(s Spec) (*common, error) {
 	}
 	if s.Shares.Axis != "" {
 		for i, spec := range model.Params() {
-			if cut := s.Shares.Cuts[i]; cut != nil && cut.Ranks() > 1 {
+			if cut := s.Shares.Cuts[i]; ranks(cut) > 1 {
 				c.cuts[spec.Name] = cut
 			}
 		}
 	}
 	p := s.Plans[0]
+	for rank := range slices.Backward(p.Ranks) {
+		for _, s := range only(model, p.On(rank)).Params() {
+			c.firsts[s.Name] = rank
+		}
+	}
+	_, c.hosts = find(p, func(op step.Op) bool { return op.Kind == step.HostUpdate })
+	return c, cmp.Or(c.shardAxis(p), c.checkUpdates(p), errors.Join(c.averages(), c.fits()))
+}
+
+// find is an operation of a plan for which something is true, if there is one.
+func find(p *step.Plan, is func(op step.Op) bool) (step.Op, bool) {
+	for _, list := range p.Ranks {
+		if i := slices.IndexFunc(list, is); i >= 0 {
+			return list[i], true
+		}
+	}
+	return step.Op{}, false
+}
+
+// shardAxis finds the axis of the shards. It returns an error if there are several, or reductions come in another order than they can.
+func (c *common) shardAxis(p *step.Plan) error {
 	for _, u := range p.Units {
 		between := ""
 		for _, name := range u.Reduce {
 			if a, _ := p.Axis(name); len(a.Groups) > 0 {
 				between = name
 			} else if between != "" {
-				return nil, fmt.Errorf("engine: unit %s is reduced along %q, between ranks, before %q, within them: put the axes of a "+
-					"rank's own devices first", u.Name, between, name)
+				return fmt.Errorf("engine: unit %s is reduced along %q, between ranks, before %q, within them: "+
+					"put the axes of a rank's own devices first", u.Name, between, name)
 			}
 		}
 		if u.Shard == "" {
@@ -206,64 +224,57 @@ func newCommon(s Spec) (*common, error) {
 		}
 		a, ok := p.Axis(u.Shard)
 		if !ok || c.axis != "" && c.axis != u.Shard {
-			return nil, fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan", u.Name, u.Shard)
+			return fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan", u.Name, u.Shard)
 		}
 		if c.axis, c.shards = u.Shard, a.Size; len(a.Groups) == 0 {
 			c.within, c.mine = axisNames(u.Shard), a.Size
 		}
 	}
-	for rank := range slices.Backward(p.Ranks) {
-		for _, b := range p.On(rank) {
-			for _, s := range model.Blocks[b].Params {
-				c.firsts[s.Name] = rank
-			}
-		}
-	}
-	for _, list := range p.Ranks {
-		c.hosts = c.hosts || slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.HostUpdate })
-	}
 	c.flat = c.shards > 1 || c.hosts
-	for _, list := range p.Ranks {
-		if i := slices.IndexFunc(list, func(op step.Op) bool { return op.Kind == step.Update }); c.hosts && i >= 0 {
-			return nil, fmt.Errorf("engine: the host makes some updates, and devices %s: let the host make all", p.Text(list[i]))
-		}
-	}
-	if s.Recipe.AsksAll() && p.Weights != step.Flush {
-		return nil, fmt.Errorf("the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or loss "+
-			"scaling wait for all of them: leave them out, or choose a schedule that flushes", p.Name)
-	}
-	if s.Recipe.AsksAll() && len(p.Units) > 1 {
-		for _, list := range p.Ranks {
-			if i := slices.IndexFunc(list, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 }); i >= 0 {
-				return nil, fmt.Errorf("engine: %s updates before the gradients of all units are there, and clipping or loss scaling "+
-					"ask something of all: leave them out, or update all at once", p.Text(list[i]))
-			}
-		}
+	return nil
+}
+
+// checkUpdates returns an error if updates are made where or when they cannot be.
+func (c *common) checkUpdates(p *step.Plan) error {
+	if op, some := find(p, func(op step.Op) bool { return op.Kind == step.Update }); c.hosts && some {
+		return fmt.Errorf("engine: the host makes some updates, and devices %s: let the host make all", p.Text(op))
 	}
 	if c.hosts && c.devices() > 1 {
-		return nil, fmt.Errorf("engine: the host updates for a rank of %d devices: give each rank one", c.devices())
+		return fmt.Errorf("engine: the host updates for a rank of %d devices: give each rank one", c.devices())
 	}
-	return c, errors.Join(c.averages(), c.fits())
+	if !c.Recipe.AsksAll() {
+		return nil
+	}
+	if p.Weights != step.Flush {
+		return fmt.Errorf("the schedule %s updates while other ranks are at other micro-batches, "+
+			"and Recipe.Clip or loss scaling wait for all of them: leave them out, or choose a schedule that flushes", p.Name)
+	}
+	if op, some := find(p, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 }); some && len(p.Units) > 1 {
+		return fmt.Errorf("engine: %s updates before the gradients of all units are there, "+
+			"and clipping or loss scaling ask something of all: leave them out, or update all at once", p.Text(op))
+	}
+	return nil
 }
 
 // averages returns an error if a plan averages states that cannot be: local SGD.
 func (c *common) averages() error {
 	p := c.Plans[len(c.Plans)-1]
-	if !slices.ContainsFunc(p.Ranks[0], func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State }) {
+	if _, some := find(p, func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State }); !some {
 		return nil
 	}
 	copies, _ := copiesOf(p, 0)
 	switch {
 	case len(c.policy.Scaling.States()) > 0:
-		return errors.New("engine: in local SGD Recipe.Precision would scale losses by as much as each rank finds right: use float32 or bfloat16")
+		return errors.New("engine: in local SGD Recipe.Precision would scale losses by as much as each rank finds right: " +
+			"use float32 or bfloat16")
 	case c.Recipe.Clip > 0 && copies < len(p.Ranks):
-		return errors.New("engine: in local SGD each replica clips its own gradients (Recipe.Clip), and ranks of a pipeline know no norm " +
-			"of a replica alone: leave one of the three out")
+		return errors.New("engine: in local SGD each replica clips its own gradients (Recipe.Clip), " +
+			"and ranks of a pipeline know no norm of a replica alone: leave one of the three out")
 	case c.shards > 1:
 		return errors.New("engine: in local SGD each replica has a state of its own, of which ZeRO leaves shards: leave one of them out")
 	}
-	all := c.Recipe.State()
-	for _, s := range all[:len(all)-2] { // but for the counters
+	before, _, _ := train.Tail(c.Recipe, c.Recipe.State())
+	for _, s := range before {
 		if !s.Shape.DType.IsFloat() {
 			return fmt.Errorf("engine: in local SGD %s has no average: choose an optimizer with floating-point states", s)
 		}
@@ -280,8 +291,8 @@ func (c *common) fits() error {
 			continue
 		}
 		if !optim.Joins(rule, s, optim.CutOf(cut)) {
-			return fmt.Errorf("engine: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another "+
-				"optimizer, or tensor=1", s)
+			return fmt.Errorf("engine: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: "+
+				"choose another optimizer, or tensor=1", s)
 		}
 		if c.shards == 1 {
 			continue

@@ -304,6 +304,6 @@ func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
 type errSums params.Spec
 
 func (e errSums) Error() string {
-	return fmt.Sprintf("engine: the optimizer sums over the elements of %s, which is cut between the devices of the tensor axis and sharded "+
-		"by ZeRO: choose one of the two, or an optimizer that does not, such as adamw", params.Spec(e))
+	return fmt.Sprintf("engine: the optimizer sums over the elements of %s, "+
+		"which is cut between the devices of the tensor axis and sharded by ZeRO: choose one of the two, or an optimizer that does not, such as adamw", params.Spec(e))
 }
