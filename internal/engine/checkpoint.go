@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +14,6 @@ import (
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -42,47 +42,53 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 			defer draft.Discard()
 		}
 	}
-	told, err := group.Exchange(ctx, r.world, []byte(path))
+	told, err := r.agree(ctx, "write the checkpoint", []byte(path), own)
 	if err != nil {
 		return err
 	}
-	var report []byte
-	if path = string(told[0]); path != "" {
-		report, own = r.write(ctx, path)
-		var failure *group.Failure
-		if errors.As(own, &failure) {
-			return own
-		}
+	report, own := r.write(ctx, string(told[0]))
+	var failure *group.Failure
+	if errors.As(own, &failure) {
+		return own
 	}
-	if told, err = group.Exchange(ctx, r.world, report); err != nil {
+	if told, err = r.agree(ctx, "write its part of the checkpoint", report, own); err != nil {
 		return err
 	}
-	done := []byte{}
-	if r.world.Rank() == 0 && own == nil {
-		if own = r.commit(ctx, draft, meta, told, keep); own == nil {
-			done = []byte("done")
+	if r.world.Rank() == 0 {
+		own = r.commit(ctx, draft, meta, told, keep)
+	}
+	_, err = r.agree(ctx, "write the checkpoint", nil, own)
+	return err
+}
+
+// agree gives every rank what each has to say, if all could do something: own is why this one could not, or nil. Else all get an error:
+// that rank its own, rank 0 one that names it.
+func (r *Rank) agree(ctx context.Context, what string, say []byte, own error) ([][]byte, error) {
+	if say = append([]byte{1}, say...); own != nil {
+		say = nil
+	}
+	told, err := group.Exchange(ctx, r.world, say)
+	if err := cmp.Or(err, own); err != nil {
+		return nil, err
+	}
+	for rank, t := range told {
+		if len(t) == 0 && r.world.Rank() == 0 {
+			return nil, fmt.Errorf("rank %d could not %s; %w", rank, what, train.ErrElsewhere)
+		} else if len(t) == 0 {
+			return nil, fmt.Errorf("another rank could not %s; %w", what, train.ErrElsewhere)
 		}
+		told[rank] = t[1:]
 	}
-	if told, err = group.Exchange(ctx, r.world, done); err != nil {
-		return err
-	}
-	if own == nil && len(told[0]) == 0 {
-		own = fmt.Errorf("another rank could not write its part of the checkpoint; %w", train.ErrElsewhere)
-	}
-	return own
+	return told, nil
 }
 
 // settle makes the ranks' states equal, in local SGD between its averages.
 func (r *Rank) settle(ctx context.Context) error {
-	if r.steps%len(r.Plans) == 0 {
+	op, some := find(r.Plans[len(r.Plans)-1], averages)
+	if r.steps%len(r.Plans) == 0 || !some {
 		return nil
 	}
-	last := r.Plans[len(r.Plans)-1].Ranks[r.own.rank]
-	i := slices.IndexFunc(last, func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State })
-	if i < 0 {
-		return nil
-	}
-	return r.averageCells(ctx, r.groups[last[i].Axis])
+	return r.averageCells(ctx, r.groups[op.Axis])
 }
 
 // write writes what is the rank's to write, and returns its report: what it has written, or null for nothing.
@@ -138,9 +144,6 @@ func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, r
 	var all []checkpoint.Written
 	for rank, report := range reports {
 		var w *checkpoint.Written
-		if len(report) == 0 {
-			return fmt.Errorf("rank %d could not write its part of the checkpoint; %w", rank, train.ErrElsewhere)
-		}
 		if err := json.Unmarshal(report, &w); err != nil {
 			return fmt.Errorf("the report of rank %d: %w", rank, err)
 		}
@@ -182,25 +185,16 @@ func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.T
 	own := errors.New("the checkpoint is nil: open it, on every rank")
 	at := ""
 	if c != nil {
+		at = strconv.Itoa(c.Step)
 		if own = r.Recipe.Keeps(c); own == nil {
 			state, own = c.Read(ctx, tree)
 		}
-		if own == nil {
-			at = strconv.Itoa(c.Step)
-		}
 	}
-	told, err := group.Exchange(ctx, r.world, []byte(at))
-	if err != nil {
-		return nil, err
-	}
+	told, err := r.agree(ctx, "read the checkpoint", []byte(at), own)
 	for rank, t := range told {
-		switch {
-		case own != nil:
-		case len(t) == 0:
-			own = fmt.Errorf("rank %d could not read the checkpoint; %w", rank, train.ErrElsewhere)
-		case string(t) != at:
-			own = fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, at)
+		if string(t) != at {
+			return nil, fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, at)
 		}
 	}
-	return state, own
+	return state, err
 }

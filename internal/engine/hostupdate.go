@@ -35,25 +35,34 @@ func (h *hostPrograms) Close() {
 	h.backend.Finalize()
 }
 
-// prepareHost makes the programs of an update on the host: one for each phase of what ranks add up, and the update.
-func (d *devices) prepareHost(key string, s *segment, fn summing, all []sumOf, inputs int) error {
+// compileHost makes a program of the host: one for each key.
+func (d *devices) compileHost(key string, fn func(in []*graph.Node) []*graph.Node, _ layout) (program, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i := range len(s.phases) + 1 {
-		name, one := fmt.Sprint(key, " sums ", i), behind(fn, all, s.phases, inputs)
-		if i < len(s.phases) {
-			one = before(fn, all, s.phases, i, inputs)
+	e := d.host.execs[key]
+	if e == nil {
+		var err error
+		if e, err = graph.NewExec(d.host.backend, xla.ThrowingErrors(fn)); err != nil {
+			return nil, err
 		}
-		if d.host.execs[name] == nil {
-			exec, err := graph.NewExec(d.host.backend, xla.ThrowingErrors(one))
-			if err != nil {
-				return err
-			}
-			d.host.execs[name] = exec
-		}
-		s.onHost = append(s.onHost, d.host.execs[name])
+		d.host.execs[key] = e
 	}
-	return nil
+	return onHost{e, d}, nil
+}
+
+// onHost is a program of the host, whose results lie in its memory.
+type onHost struct {
+	*graph.Exec
+	devices *devices
+}
+
+// Call implements [program].
+func (p onHost) Call(args ...any) ([]*dtensor.Tensor, error) {
+	out, err := p.Exec.Call(args...)
+	if err != nil {
+		return nil, err
+	}
+	return p.devices.placed(out...)
 }
 
 // hostUpdate begins to update on the host, with gradients and states in its memory.
@@ -88,23 +97,23 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 				p.host.take(x)
 			}
 		}
-		out, err := p.callHost(s, args)
+		out, err := p.invoke(s, args)
 		if err != nil {
 			return err
 		}
 		for k, x := range s.io.out {
-			old := p.host.get(x)
+			t, old := out[k].Shards()[0], p.host.get(x)
 			switch {
 			case old != nil:
 				p.host.take(x)
-				p.host.put(x, out[k])
+				p.host.put(x, t)
 				err = old.FinalizeAll()
 			case x.kind == freshSlot:
-				if out[k], err = detached(out[k]); err == nil {
-					p.host.put(x, out[k])
+				if t, err = detached(t); err == nil {
+					p.host.put(x, t)
 				}
 			default:
-				common[x] = out[k]
+				common[x] = t
 			}
 			if err != nil {
 				return err
@@ -138,23 +147,6 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 func detached(t *tensors.Tensor) (*tensors.Tensor, error) {
 	own, err := t.LocalClone()
 	return own, errors.Join(err, t.FinalizeAll())
-}
-
-// callHost runs the programs of an update.
-func (p *play) callHost(s *segment, args []any) ([]*tensors.Tensor, error) {
-	for i, f := range s.phases {
-		out, err := s.onHost[i].Call(args...)
-		if err != nil {
-			return nil, err
-		}
-		for k, sum := range out {
-			if err := p.addUpHost(sum, f.axes[k]); err != nil {
-				return nil, err
-			}
-			args = append(args, sum)
-		}
-	}
-	return s.onHost[len(s.phases)].Call(args...)
 }
 
 // addUpHost adds a vector of the host up over the ranks along an axis, or all.

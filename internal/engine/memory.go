@@ -58,35 +58,37 @@ func (m *memory) stage(host *tensors.Tensor) error {
 // viewed is the memory of a tensor on a device that the host reaches (see [xla.View]), as a group takes it: no copy. Keep the
 // tensor alive while the group has it.
 func viewed(t *tensors.Tensor) (group.Type, group.Buffer, error) {
-	switch t.DType() {
-	case dtypes.Float32:
-		return view[float32](t)
-	case dtypes.Float64:
-		return view[float64](t)
-	case dtypes.BFloat16:
-		return view[bfloat16.BFloat16](t)
-	case dtypes.Float16:
-		return view[float16.Float16](t)
-	case dtypes.Int32:
-		return view[int32](t)
-	case dtypes.Uint8:
-		return view[uint8](t)
+	kind, err := typeOf(t)
+	if err != nil {
+		return 0, group.Buffer{}, err
 	}
-	_, err := typeOf(t)
-	return 0, group.Buffer{}, err
-}
-
-func view[T group.Element](t *tensors.Tensor) (group.Type, group.Buffer, error) {
-	values, err := xla.View[T](t)
-	return group.TypeOf[T](), group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}, err
+	buffer, err := shared[t.DType()].view(t)
+	return kind, buffer, err
 }
 
 // typeOf is what groups call a tensor's type.
 func typeOf(t *tensors.Tensor) (group.Type, error) {
-	kind, ok := map[dtypes.DType]group.Type{dtypes.Float32: group.Float32, dtypes.Float64: group.Float64, dtypes.BFloat16: group.BFloat16,
-		dtypes.Float16: group.Float16, dtypes.Int32: group.Int32, dtypes.Uint8: group.Uint8}[t.DType()]
+	of, ok := shared[t.DType()]
 	if !ok {
 		return 0, fmt.Errorf("engine: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8", t.DType())
 	}
-	return kind, nil
+	return of.kind, nil
+}
+
+// shared are the types that ranks share.
+var shared = map[dtypes.DType]struct {
+	kind group.Type
+	view func(t *tensors.Tensor) (group.Buffer, error)
+}{
+	dtypes.Float32:  {group.Float32, view[float32]},
+	dtypes.Float64:  {group.Float64, view[float64]},
+	dtypes.BFloat16: {group.BFloat16, view[bfloat16.BFloat16]},
+	dtypes.Float16:  {group.Float16, view[float16.Float16]},
+	dtypes.Int32:    {group.Int32, view[int32]},
+	dtypes.Uint8:    {group.Uint8, view[uint8]},
+}
+
+func view[T group.Element](t *tensors.Tensor) (group.Buffer, error) {
+	values, err := xla.View[T](t)
+	return group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}, err
 }

@@ -298,24 +298,29 @@ func (p *play) call(s *segment) error {
 		}
 		args = append(args, list...)
 	}
-	for i, one := range s.sums {
-		out, err := p.run(one, slices.Clone(args)...)
-		if err != nil {
-			return err
-		}
-		for k, t := range out {
-			sum, err := p.addUp(t, s.phases[i].axes[k])
-			if err != nil {
-				return err
-			}
-			args = append(args, sum)
-		}
-	}
-	out, err := p.run(s.program, args...)
+	out, err := p.invoke(s, args)
 	if err != nil {
 		return err
 	}
 	return p.take(s, out)
+}
+
+// invoke calls a segment's program, after those that make what ranks add up before it.
+func (p *play) invoke(s *segment, args []any) ([]*dtensor.Tensor, error) {
+	for i, one := range s.sums {
+		out, err := p.run(one, slices.Clone(args)...)
+		if err != nil {
+			return nil, err
+		}
+		for k, t := range out {
+			sum, err := p.addUp(t, s.phases[i].axes[k])
+			if err != nil {
+				return nil, err
+			}
+			args = append(args, sum)
+		}
+	}
+	return p.run(s.program, args...)
 }
 
 // run calls a program, and counts it.

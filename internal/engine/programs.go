@@ -152,22 +152,19 @@ func (p onDevice) Call(args ...any) ([]*dtensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make([]*dtensor.Tensor, len(out))
-	for i, t := range out {
-		if all[i], err = p.devices.placed(t); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
+	return p.devices.placed(out...)
 }
 
-// placed is an array that lies on a rank's one device.
-func (d *devices) placed(t *tensors.Tensor) (*dtensor.Tensor, error) {
+// placed are arrays that lie on a rank's one device.
+func (d *devices) placed(list ...*tensors.Tensor) ([]*dtensor.Tensor, error) {
 	spec, err := xla.Replicated().Spec(d.mesh.DeviceMesh)
-	if err != nil {
-		return nil, err
+	all := make([]*dtensor.Tensor, len(list))
+	for i, t := range list {
+		if err == nil {
+			all[i], err = dtensor.NewTensor(spec, []*tensors.Tensor{t})
+		}
 	}
-	return dtensor.NewTensor(spec, []*tensors.Tensor{t})
+	return all, err
 }
 
 // place puts an array of the host on the devices.
@@ -179,7 +176,8 @@ func (d *devices) place(t *tensors.Tensor, on xla.Placement) (*dtensor.Tensor, e
 	if err != nil {
 		return nil, err
 	}
-	return d.placed(one)
+	all, err := d.placed(one)
+	return all[0], err
 }
 
 // segment is some operations of a rank's list that are carried out together: one program, or an operation between ranks.
@@ -187,11 +185,10 @@ type segment struct {
 	from, to int
 	local    bool
 	io       *io
-	ended    []step.Value  // what nobody needs behind it
-	stay     bool          // the parameters before an update are used behind it
-	program  program       // of a local one
-	onHost   []*graph.Exec // of an update on the host: what ranks add up before it, and it
-	sums     []program     // what ranks add up before it
+	ended    []step.Value // what nobody needs behind it
+	stay     bool         // the parameters before an update are used behind it
+	program  program      // of a local one
+	sums     []program    // what ranks add up before it
 	phases   []phase
 }
 
@@ -346,12 +343,13 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 			return err
 		}
 	}
+	compile := d.compile
 	if first.Kind == step.HostUpdate {
-		return d.prepareHost(key, s, fn, all, n)
+		compile = d.compileHost
 	}
 	for i := range s.phases {
 		lay := layout{in: slices.Clone(l.in), out: slices.Repeat([]xla.Placement{xla.Replicated()}, len(s.phases[i].axes))}
-		one, err := d.compile(fmt.Sprint(key, " sums ", i), before(fn, all, s.phases, i, n), lay)
+		one, err := compile(fmt.Sprint(key, " sums ", i), before(fn, all, s.phases, i, n), lay)
 		if err != nil {
 			return err
 		}
@@ -359,7 +357,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		l.in = append(l.in, lay.out...)
 	}
 	var err error
-	s.program, err = d.compile(key, behind(fn, all, s.phases, n), l)
+	s.program, err = compile(key, behind(fn, all, s.phases, n), l)
 	return err
 }
 

@@ -194,7 +194,7 @@ func newCommon(s Spec) (*common, error) {
 		}
 	}
 	_, c.hosts = find(p, func(op step.Op) bool { return op.Kind == step.HostUpdate })
-	return c, cmp.Or(c.shardAxis(p), c.checkUpdates(p), errors.Join(c.averages(), c.fits()))
+	return c, cmp.Or(c.shardAxis(p), c.checkUpdates(p), errors.Join(c.checkAverages(), c.fits()))
 }
 
 // find is an operation of a plan for which something is true, if there is one.
@@ -256,10 +256,13 @@ func (c *common) checkUpdates(p *step.Plan) error {
 	return nil
 }
 
-// averages returns an error if a plan averages states that cannot be: local SGD.
-func (c *common) averages() error {
+// averages says whether an operation averages states.
+func averages(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State }
+
+// checkAverages returns an error if a plan averages states that cannot be: local SGD.
+func (c *common) checkAverages() error {
 	p := c.Plans[len(c.Plans)-1]
-	if _, some := find(p, func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State }); !some {
+	if _, some := find(p, averages); !some {
 		return nil
 	}
 	copies, _ := copiesOf(p, 0)
