@@ -15,13 +15,12 @@ import (
 
 // entry is one of the arrays that train.Recipe.State lists, and what a device has of it.
 type entry struct {
-	spec   params.Spec  // of the whole
-	first  int          // the first rank that has it
-	cut    *params.Cut  // between the devices that share layers; nil is none
-	local  shapes.Shape // what a device has, and
-	flat   int          // if it is sharded besides, the elements of a shard; else 0
-	cell   int          // where it lies, in the type that it is kept in, and
-	offset int          // its first column there, if it is sharded
+	spec   params.Spec // of the whole
+	first  int         // the first rank that has it
+	cut    *params.Cut // between the devices that share layers; nil is none
+	flat   int         // if it is sharded besides, the elements of a shard; else 0
+	cell   int         // where it lies, in the type that it is kept in, and
+	offset int         // its first column there, if it is sharded
 }
 
 // cell is one of the arrays that a rank's devices keep between steps: an entry; or a matrix of the shards of some that are sharded, a
@@ -43,7 +42,7 @@ func (o *own) listEntries() {
 	o.statesOf = make([][]int, n)
 	all := o.recipe.State()
 	for i := range o.whole {
-		o.entries = append(o.entries, entry{spec: all[i], first: o.firsts[all[i].Name], cut: o.cuts[i], local: o.tree[i].Shape})
+		o.entries = append(o.entries, entry{spec: all[i], first: o.firsts[all[i].Name], cut: o.cuts[i]})
 		if o.flat {
 			o.entries[i].flat = o.length(i)
 		}
@@ -55,21 +54,18 @@ func (o *own) listEntries() {
 		}
 		for _, s := range rule.States(param, part) {
 			k := len(o.entries)
-			e := entry{spec: all[k], first: o.entries[i].first, local: all[k].Shape}
-			if cut := o.cuts[i]; cut != nil && s.Axis >= 0 {
-				if e.cut = cut; !o.flat {
-					e.cut = &params.Cut{Axis: s.Axis, Index: cut.Index}
-				}
-				e.local = e.cut.Part(e.local)
-			}
-			if o.flat && s.Axis >= 0 {
-				e.flat = s.Spec.Size()
+			e := entry{spec: all[k], first: o.entries[i].first}
+			switch cut := o.cuts[i]; {
+			case s.Axis >= 0 && o.flat:
+				e.cut, e.flat = cut, s.Spec.Size()
+			case s.Axis >= 0 && cut != nil:
+				e.cut = &params.Cut{Axis: s.Axis, Index: cut.Index}
 			}
 			o.entries, o.statesOf[i] = append(o.entries, e), append(o.statesOf[i], k)
 		}
 	}
 	for _, s := range all[len(o.entries):] {
-		o.entries = append(o.entries, entry{spec: s, local: s.Shape})
+		o.entries = append(o.entries, entry{spec: s})
 	}
 }
 
@@ -100,7 +96,7 @@ func (o *own) listCells() {
 		if o.flat && i < n {
 			continue
 		}
-		c := cell{kind: memest.Optimizer, shape: e.local, on: o.placement(e.cut, e.flat > 0), of: []int{i}}
+		c := cell{kind: memest.Optimizer, shape: e.cut.Part(e.spec.Shape), on: o.placement(e.cut, e.flat > 0), of: []int{i}}
 		if e.flat > 0 {
 			c.shape = shapes.Make(e.spec.Shape.DType, e.flat)
 		}

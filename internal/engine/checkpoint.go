@@ -20,13 +20,17 @@ import (
 // Save writes the whole state as the checkpoint of its step into the folder dir, which all ranks must see: see [checkpoint.Save] for its
 // metadata, and for how many are kept. Each rank writes what it is the first to have, so what is saved does not depend on the layout. It is
 // a collective call: rank 0 begins the checkpoint and commits it. Where one rank cannot write, there is no checkpoint, and all ranks get an
-// error: that rank its own, rank 0 one that names it. They can go on; but an error of the group loses the rank. What a hook keeps is not
+// error: that rank its own, the others one that names it. They can go on; but an error of the group loses the rank. What a hook keeps is not
 // saved. In local SGD the ranks' states are averaged before.
 func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	return r.orLose(r.save(ctx, dir, meta, keep))
+	err := r.save(ctx, dir, meta, keep)
+	if r.world.Rank() > 0 && errors.Is(err, train.ErrElsewhere) {
+		err = fmt.Errorf("another rank could not write: %w", err)
+	}
+	return r.orLose(err)
 }
 
 func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
@@ -62,7 +66,7 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 }
 
 // agree gives every rank what each has to say, if all could do something: own is why this one could not, or nil. Else all get an error:
-// that rank its own, rank 0 one that names it.
+// that rank its own, the others one that names it.
 func (r *Rank) agree(ctx context.Context, what string, say []byte, own error) ([][]byte, error) {
 	if say = append([]byte{1}, say...); own != nil {
 		say = nil
@@ -72,10 +76,8 @@ func (r *Rank) agree(ctx context.Context, what string, say []byte, own error) ([
 		return nil, err
 	}
 	for rank, t := range told {
-		if len(t) == 0 && r.world.Rank() == 0 {
+		if len(t) == 0 {
 			return nil, fmt.Errorf("rank %d could not %s; %w", rank, what, train.ErrElsewhere)
-		} else if len(t) == 0 {
-			return nil, fmt.Errorf("another rank could not %s; %w", what, train.ErrElsewhere)
 		}
 		told[rank] = t[1:]
 	}

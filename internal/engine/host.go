@@ -177,11 +177,3 @@ func (p *play) move(i int, op step.Op, all []moving, do, end func() error) {
 		return err
 	}, end)
 }
-
-// cellNow is what lies in a cell, whole over the rank's devices and on the host.
-func (r *Rank) cellNow(i int) (*tensors.Tensor, error) {
-	if t := r.host.get(slot{kind: cellSlot, number: i}); t != nil {
-		return t.LocalClone()
-	}
-	return merged(r.cells[i])
-}

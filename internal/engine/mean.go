@@ -43,26 +43,6 @@ func (c *common) averaged() []string { return append([]string{c.Mesh[0].Name}, c
 // sumsDiffer says whether devices of a rank have other sums of gradients, of other rows or tokens.
 func (c *common) sumsDiffer() bool { return c.size(c.averaged()...) > 1 }
 
-// size is how many of a rank's devices there are along mesh axes.
-func (c *common) size(axes ...string) int {
-	n := 1
-	for _, a := range c.Mesh {
-		if slices.Contains(axes, a.Name) {
-			n *= a.Size
-		}
-	}
-	return n
-}
-
-// devices is how many a rank has.
-func (c *common) devices() int {
-	n := 1
-	for _, a := range c.Mesh {
-		n *= a.Size
-	}
-	return n
-}
-
 // reducesCopies says whether gradients are added up over ranks with other rows; in local SGD they are not.
 func (o *own) reducesCopies() bool {
 	p := o.Plans[0]

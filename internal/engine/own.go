@@ -60,7 +60,8 @@ func (c *common) newOwn(rank int) *own {
 	for _, s := range o.whole {
 		o.places, o.cuts = append(o.places, all.Index(s.Name)), append(o.cuts, c.cuts[s.Name])
 	}
-	local := chain.Model{Criterion: c.model.Criterion, Initial: c.model.Initial, Matmul: c.model.Matmul, Noisy: c.model.Noisy}
+	local := c.model
+	local.Blocks = nil
 	for _, b := range c.model.Blocks {
 		b.Params = c.local(b.Params)
 		local.Blocks = append(local.Blocks, b)

@@ -22,9 +22,8 @@ import (
 type Programs struct {
 	*common
 	backend *xla.Backend
-	shown   []*step.Plan   // as they were given
-	ranks   []*own         // by rank of the plans
-	firsts  map[string]int // by name of an entry of the state: the first rank that has it
+	shown   []*step.Plan // as they were given
+	ranks   []*own       // by rank of the plans
 
 	kinds chain.Kinds
 

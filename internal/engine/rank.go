@@ -56,15 +56,6 @@ type Rank struct {
 // is the shard of new parameters, until it is gathered.
 type grads struct{ sum, reduced, fresh *dtensor.Tensor }
 
-// prepared is a plan, cut for a rank.
-type prepared struct {
-	plan     *step.Plan
-	flow     *step.Flow
-	versions []int // by position: that of the parameters which an operation uses, or makes
-	segments []*segment
-	waits    map[int][]int // by position: what ends there
-}
-
 // Join makes this process's rank of a group, which drives the backend's devices from number first on. The group has as many ranks
 // as the plans. It is a collective call: all begin with rank 0's initial state.
 func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, error) {
@@ -159,37 +150,6 @@ func fromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) err
 	return nil
 }
 
-// replace takes a state, as the rank's entries list it, whole and on the host, in place of the one that is there.
-func (r *Rank) replace(values []*tensors.Tensor) error {
-	var all []*tensors.Tensor
-	for _, c := range r.own.cells {
-		t, err := r.own.arrayOf(c, values, r.place_)
-		if err != nil {
-			return err
-		}
-		all = append(all, t)
-	}
-	var cells []*dtensor.Tensor
-	for i, c := range r.own.cells {
-		if c.host {
-			x := slot{kind: cellSlot, number: i}
-			r.host.take(x)
-			r.host.put(x, all[i])
-			cells = append(cells, nil)
-			continue
-		}
-		on, err := r.place(all[i], c.on)
-		if err != nil {
-			return errors.Join(err, r.arrays.release(cells...))
-		}
-		r.arrays.add(c.kind, on)
-		cells = append(cells, on)
-	}
-	old := r.cells
-	r.cells = cells
-	return r.arrays.release(old...)
-}
-
 // Step trains on one batch, inputs and targets of shape (B,…): the same on all ranks. Its rows are divided by the ranks with other
 // rows, the micro-batches, and the devices with other rows; a B that cannot be is an error. The loss is the mean over the whole batch.
 // It is a collective call.
@@ -235,104 +195,6 @@ func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	return microBatches(inputs, targets, at, copies, micro)
 }
 
-// prepare makes the programs for micro-batches of a shape, before any rank begins.
-func (r *Rank) prepare(part microBatch) error {
-	in, out := part.Inputs.Shape().Clone(), part.Targets.Shape().Clone()
-	if in.Equal(r.inputs) && out.Equal(r.targets) {
-		return nil
-	}
-	r.inputs, r.evaluation, r.prepared = shapes.Shape{}, nil, nil // until all is well
-	local := func(s shapes.Shape) shapes.Shape {
-		s = s.Clone()
-		s.Dimensions[0] /= r.Mesh[0].Size
-		return s
-	}
-	if r.mesh.NumDevices() == 1 { // blocks of one kind share programs
-		if err := r.kinds.Check(r.backend.Text, r.own.passes, in); err != nil {
-			return err
-		}
-	}
-	_, split := find(r.Plans[0], func(op step.Op) bool { return op.Kind == step.InputGrad })
-	var err error
-	if r.sizes, err = r.measure(r.own, local(in), local(out), split); err != nil {
-		return err
-	}
-	r.own = r.ranks[r.own.rank].without(r.sizes.idle)
-	for _, p := range r.Plans {
-		one, err := r.ready(r.own, p)
-		if err != nil {
-			return err
-		}
-		r.prepared = append(r.prepared, one)
-	}
-	r.inputs, r.targets = in, out
-	return nil
-}
-
-// ready cuts a plan, and makes the programs.
-func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
-	f, err := p.Flow(o.rank)
-	if err != nil {
-		return nil, err
-	}
-	versions := make([][]int, len(p.Ranks))
-	if p.Weights != step.Flush { // else there is one
-		if versions, err = p.Versions(); err != nil {
-			return nil, err
-		}
-	}
-	alone := r.world.Size() == 1 && p.Weights == step.Flush && !r.Blockwise // else passes use versions of the parameters, and are programs of their own
-	one := &prepared{plan: p, flow: f, versions: versions[o.rank], segments: o.segments(p, f, alone), waits: map[int][]int{}}
-	for at, done := range f.Done {
-		if done != at {
-			one.waits[done] = append(one.waits[done], at)
-		}
-	}
-	summed := map[int]bool{}
-	for _, s := range one.segments {
-		s.stay = one.stays(s, p.Ranks[o.rank])
-		if err := r.devices.prepare(o, p, f, s, r.sizes, summed, r.world.Size()); err != nil {
-			return nil, err
-		}
-		for _, op := range p.Ranks[o.rank][s.from:s.to] {
-			o.sum(op, summed)
-		}
-	}
-	return one, nil
-}
-
-// sum follows the parameters of which there are gradients that nobody has used up.
-func (o *own) sum(op step.Op, summed map[int]bool) {
-	switch {
-	case op.Kind == step.Backward, op.Kind == step.WeightGrad:
-		for _, at := range o.homes[op.Block] {
-			summed[at] = true
-		}
-	case op.Kind == step.Reduce && op.What == step.Gradient, op.Kind == step.Store && op.What == step.Gradient, op.Kind == step.Update:
-		for _, at := range o.updated(op.Unit) {
-			if reduce := o.unitOf[at].Reduce; op.Kind != step.Reduce && len(reduce) == 0 || op.Kind == step.Reduce && reduce[0] == op.Axis {
-				delete(summed, at)
-			}
-		}
-	}
-}
-
-// stays says whether passes behind an update use the parameters before it.
-func (p *prepared) stays(s *segment, list []step.Op) bool {
-	at := s.to - 1
-	return p.versions != nil && list[at].Kind == step.Update && p.uses(list, s.to, p.versions[at]-1)
-}
-
-// uses says whether passes from a position on use a version of the parameters.
-func (p *prepared) uses(list []step.Op, from, version int) bool {
-	for i := from; i < len(list); i++ {
-		if list[i].Kind.Pass() && list[i].Kind != step.Update && p.versions[i] == version {
-			return true
-		}
-	}
-	return false
-}
-
 // Memory is the most bytes of each kind that a device of the rank has held at once in the last step, and memest.Temporary, what
 // the program needs besides that needs most.
 func (r *Rank) Memory() map[memest.Kind]int64 {
@@ -364,35 +226,6 @@ func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error
 		all[s.Name] = t
 	}
 	return all, nil
-}
-
-// entry returns a whole entry of the state. It is a collective call where ranks have shards of it.
-func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
-	e := r.own.entries[i]
-	held, err := r.own.held(i, r.cellNow, r.place_)
-	if err != nil || e.flat == 0 {
-		return held, err
-	}
-	if g := r.groups[r.axis]; g != nil {
-		whole := shapes.Make(held.DType(), g.Size()*held.Size())
-		if held, err = gatherRows(ctx, g, held, ranks(e.cut), whole); err != nil {
-			return nil, err
-		}
-	}
-	return r.own.unflatten(e, held)
-}
-
-// gatherRows puts together what ranks have on the host, each of several rows: row by row.
-func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int, whole shapes.Shape) (*tensors.Tensor, error) {
-	all := tensors.FromShape(whole)
-	var inner, failed error
-	err := own.ConstBytes(func(in []byte) {
-		inner = all.MutableBytes(func(out []byte) { failed = group.AllGather(ctx, g, in, out) })
-	})
-	if err := errors.Join(err, inner, failed); err != nil || rows == 1 {
-		return all, err
-	}
-	return swapped(all, g.Size(), rows)
 }
 
 // lose remembers what the rank was lost by.

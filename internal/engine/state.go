@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"context"
 	"errors"
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
@@ -103,7 +105,7 @@ func (o *own) flatten(e entry, whole *tensors.Tensor) (*tensors.Tensor, error) {
 
 // unflatten undoes flatten.
 func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) {
-	shape := e.local.Clone()
+	shape := e.cut.Part(e.spec.Shape).Clone()
 	if shape.DType = flat.DType(); e.cut != nil {
 		shape.Dimensions[e.cut.Axis] *= ranks(e.cut)
 	}
@@ -117,7 +119,7 @@ func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) 
 // runs calls do for each run of n elements that lie together in an entry as its cut stacks it, and in its flat form.
 func (o *own) runs(e entry, do func(inStack, inFlat, n int)) {
 	outer, n := 1, 1
-	for axis, d := range e.local.Dimensions {
+	for axis, d := range e.cut.Part(e.spec.Shape).Dimensions {
 		if e.cut != nil && axis < e.cut.Axis {
 			outer *= d
 		} else {
@@ -162,4 +164,72 @@ func merged(on *dtensor.Tensor) (*tensors.Tensor, error) {
 		return on.Shards()[0].LocalClone()
 	}
 	return on.Merge()
+}
+
+// replace takes a state, as the rank's entries list it, whole and on the host, in place of the one that is there.
+func (r *Rank) replace(values []*tensors.Tensor) error {
+	var all []*tensors.Tensor
+	for _, c := range r.own.cells {
+		t, err := r.own.arrayOf(c, values, r.place_)
+		if err != nil {
+			return err
+		}
+		all = append(all, t)
+	}
+	var cells []*dtensor.Tensor
+	for i, c := range r.own.cells {
+		if c.host {
+			x := slot{kind: cellSlot, number: i}
+			r.host.take(x)
+			r.host.put(x, all[i])
+			cells = append(cells, nil)
+			continue
+		}
+		on, err := r.place(all[i], c.on)
+		if err != nil {
+			return errors.Join(err, r.arrays.release(cells...))
+		}
+		r.arrays.add(c.kind, on)
+		cells = append(cells, on)
+	}
+	old := r.cells
+	r.cells = cells
+	return r.arrays.release(old...)
+}
+
+// entry returns a whole entry of the state. It is a collective call where ranks have shards of it.
+func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
+	e := r.own.entries[i]
+	held, err := r.own.held(i, r.cellNow, r.place_)
+	if err != nil || e.flat == 0 {
+		return held, err
+	}
+	if g := r.groups[r.axis]; g != nil {
+		whole := shapes.Make(held.DType(), g.Size()*held.Size())
+		if held, err = gatherRows(ctx, g, held, ranks(e.cut), whole); err != nil {
+			return nil, err
+		}
+	}
+	return r.own.unflatten(e, held)
+}
+
+// gatherRows puts together what ranks have on the host, each of several rows: row by row.
+func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int, whole shapes.Shape) (*tensors.Tensor, error) {
+	all := tensors.FromShape(whole)
+	var inner, failed error
+	err := own.ConstBytes(func(in []byte) {
+		inner = all.MutableBytes(func(out []byte) { failed = group.AllGather(ctx, g, in, out) })
+	})
+	if err := errors.Join(err, inner, failed); err != nil || rows == 1 {
+		return all, err
+	}
+	return swapped(all, g.Size(), rows)
+}
+
+// cellNow is what lies in a cell, whole over the rank's devices and on the host.
+func (r *Rank) cellNow(i int) (*tensors.Tensor, error) {
+	if t := r.host.get(slot{kind: cellSlot, number: i}); t != nil {
+		return t.LocalClone()
+	}
+	return merged(r.cells[i])
 }

@@ -9,12 +9,6 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Check returns an error if a spec cannot be carried out, before any device is touched.
-func Check(s Spec) error {
-	_, err := newCommon(s)
-	return err
-}
-
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
 // memest.Gradients, from the first micro-batch to the update; also those of parameters that the loss does not depend on: which
 // these are is known with the first batch. Older versions of weights, of schedules that do not flush, are parameters, too. What is in
