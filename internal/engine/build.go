@@ -16,17 +16,15 @@ type build struct {
 	*own
 	plan *step.Plan
 	flow *step.Flow
+	io   *io
 	g    *graph.Graph
 	// There is one node for what a slot has, but several for values that are lists, and for sums, which lie apart by parameter.
 	has   map[slot][]*graph.Node
 	sums  map[slot]*sum
-	again map[step.Value]bool // what is saved of a block is to be computed with its backward pass
-	last  *graph.Node         // what the last pass made: what is gathered waits for it
-	hold  []*graph.Node       // what the next pass waits for
+	last  *graph.Node   // what the last pass made: what is gathered waits for it
+	hold  []*graph.Node // what the next pass waits for
 	sizes *sizes
 	parts []slot // of inputs, which the segment makes
-	// touched are the parameters whose gradients are added to sums that lie outside, or begin them.
-	touched, begins []int
 	// between adds x up over the ranks along an axis of the plan, or over all ranks for "".
 	between func(x *graph.Node, axis string) *graph.Node
 	// serial has passes wait for what was made before them, so that the compiler does not hold everything at once.
@@ -36,29 +34,26 @@ type build struct {
 // segment is the graph function of some operations of a rank.
 func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *sizes) summing {
 	return func(in []*graph.Node, between func(x *graph.Node, axis string) *graph.Node) []*graph.Node {
-		b := &build{own: o, plan: p, flow: f, g: in[0].Graph(), has: map[slot][]*graph.Node{}, sums: map[slot]*sum{},
-			again: map[step.Value]bool{}, between: between, touched: s.touched, begins: s.begins, sizes: sizes}
+		b := &build{own: o, plan: p, flow: f, io: s, g: in[0].Graph(), has: map[slot][]*graph.Node{}, sums: map[slot]*sum{},
+			between: between, sizes: sizes}
 		for _, op := range p.Ranks[o.rank][from:to] {
 			if op.Kind == step.Free && op.What == step.Activation {
-				b.parts = append(b.parts, b.value(step.Part, op.Block, op.Micro))
+				b.parts = append(b.parts, valueOf(step.Part, op.Block, op.Micro))
 			}
 			b.serial = b.serial || !op.Kind.Pass()
 		}
-		rest := b.read(s.in, in, sizes)
-		if len(rest) > 0 {
-			panic(fmt.Errorf("engine: %d values more than the segment takes", len(rest)))
-		}
+		b.read(in)
 		for _, op := range p.Ranks[o.rank][from:to] {
 			b.do(op)
 		}
-		return b.write(s, sizes)
+		return b.write()
 	}
 }
 
-// read takes what is in slots from the front of in.
-func (b *build) read(slots []slot, in []*graph.Node, sizes *sizes) (rest []*graph.Node) {
-	for _, x := range slots {
-		_, want := b.lies(x, sizes)
+// read has what is in the slots that the segment takes.
+func (b *build) read(in []*graph.Node) {
+	for _, x := range b.io.in {
+		_, want := b.lies(x, b.sizes)
 		nodes := slices.Clone(in[:len(want)])
 		in = in[len(want):]
 		for i, n := range nodes { // scalars of which each device has its own come as vectors
@@ -72,12 +67,11 @@ func (b *build) read(slots []slot, in []*graph.Node, sizes *sizes) (rest []*grap
 		}
 		b.has[x] = nodes
 	}
-	return in
 }
 
-// write lists what is in the slots that a segment gives.
-func (b *build) write(s *io, sizes *sizes) (out []*graph.Node) {
-	for _, x := range s.out {
+// write lists what is in the slots that the segment gives.
+func (b *build) write() (out []*graph.Node) {
+	for _, x := range b.io.out {
 		if x.kind == sumSlot || x.kind == reducedSlot {
 			out = append(out, b.matrix(x))
 			continue
@@ -92,32 +86,33 @@ func (b *build) write(s *io, sizes *sizes) (out []*graph.Node) {
 	return out
 }
 
-// number is the one node of a slot of the host's numbers.
+// get is the one node of a slot, or nil.
+func (b *build) get(x slot) *graph.Node {
+	if of := b.has[x]; len(of) > 0 {
+		return of[0]
+	}
+	return nil
+}
+
 func (b *build) number(kind slotKind, number int) *graph.Node {
-	if of := b.has[slot{kind: kind, number: number}]; len(of) > 0 {
-		return of[0]
-	}
-	return nil
+	return b.get(slot{kind: kind, number: number})
 }
 
-func (b *build) value(h step.Held, block, micro int) slot {
-	return slot{kind: valueSlot, value: step.Value{Held: h, Block: block, Micro: micro}}
-}
+// put has what a slot has be some nodes.
+func (b *build) put(x slot, nodes ...*graph.Node) { b.has[x] = nodes }
 
-// one is the node of a value of one array, or nil.
-func (b *build) one(h step.Held, block, micro int) *graph.Node {
-	if of := b.has[b.value(h, block, micro)]; len(of) > 0 {
-		return of[0]
+// after has a value wait for others, which may be nil.
+func after(x *graph.Node, others ...*graph.Node) *graph.Node {
+	others = slices.DeleteFunc(others, func(n *graph.Node) bool { return n == nil })
+	if len(others) == 0 {
+		return x
 	}
-	return nil
+	return graph.SchedulingBarrier(x, others...)
 }
 
 func (b *build) do(op step.Op) {
 	switch op.Kind {
-	case step.Forward:
-		b.forward(op)
-	case step.Recompute:
-		b.again[step.Value{Held: step.Saved, Block: op.Block, Micro: op.Micro}] = true
+	case step.Forward, step.Recompute:
 		b.forward(op)
 	case step.Backward, step.InputGrad, step.WeightGrad:
 		b.backward(op)
@@ -161,10 +156,8 @@ func (b *build) columns(at int, x *graph.Node) *graph.Node {
 func (b *build) gather(op step.Op) {
 	shard := b.number(freshSlot, op.Unit)
 	if !b.flow.Resident[op.Unit] {
-		if shard = b.number(cellSlot, b.cellOf(op.Unit)); b.last != nil {
-			shard = graph.SchedulingBarrier(shard, b.last)
-		}
+		shard = after(b.number(cellSlot, b.cellOf(op.Unit)), b.last)
 	}
 	whole := collective.AllGather(graph.InsertAxes(shard, 0), 0, axisNames(op.Axis)...)
-	b.has[b.slotOf(step.Value{Held: step.Whole, Unit: op.Unit})] = []*graph.Node{whole}
+	b.put(b.slotOf(step.Value{Held: step.Whole, Unit: op.Unit}), whole)
 }

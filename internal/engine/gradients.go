@@ -58,7 +58,7 @@ func (b *build) joined(x slot) *graph.Node {
 
 // addedTo adds what the segment has made of a parameter's gradients to what was there, unless they are the first.
 func (b *build) addedTo(before *graph.Node, at int, fresh *graph.Node) *graph.Node {
-	if slices.Contains(b.begins, at) {
+	if slices.Contains(b.io.begins, at) {
 		return fresh
 	}
 	return graph.Add(before, fresh)
@@ -75,7 +75,7 @@ func (b *build) matrix(x slot) *graph.Node {
 		return s.matrix
 	}
 	matrix := s.matrix
-	for k, at := range b.touched {
+	for k, at := range b.io.touched {
 		if s.added[at] == nil || b.unitOf[at] != u {
 			continue
 		}
@@ -127,13 +127,9 @@ func (b *build) wait(op step.Op) {
 		if s == nil {
 			return
 		}
-		if s.matrix != nil {
-			b.hold = append(b.hold, s.matrix)
-		}
+		b.hold = append(b.hold, s.matrix)
 		for _, at := range b.units[op.Unit].members {
-			if s.added[at] != nil {
-				b.hold = append(b.hold, s.added[at])
-			}
+			b.hold = append(b.hold, s.added[at])
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gomlx/compute/dtypes"
@@ -14,7 +15,7 @@ import (
 
 // operands are those of a block's passes.
 func (b *build) operands(op step.Op) chain.Operands {
-	x := b.one(step.Input, op.Block, op.Micro)
+	x := b.get(valueOf(step.Input, op.Block, op.Micro))
 	o := chain.Operands{X: graph.Identity(graph.StopGradient(x))} // each block has a gradient of its own
 	if b.model.Noisy {
 		o.Key = b.Recipe.Key(b.number(stepSlot, 0))
@@ -40,50 +41,44 @@ func (b *build) weight(at int) *graph.Node {
 		return b.number(cellSlot, b.weights[at])
 	}
 	u := b.unitOf[at]
-	matrix := b.has[b.slotOf(step.Value{Held: step.Whole, Unit: u.number})][0]
-	return b.view(matrix, at)
+	return b.view(b.get(b.slotOf(step.Value{Held: step.Whole, Unit: u.number})), at)
 }
 
 func (b *build) forward(op step.Op) {
-	in := b.value(step.Input, op.Block, op.Micro)
-	x := b.waits(b.has[in][0])
-	if b.serial && b.last != nil && op.Block == 0 { // behind the micro-batch before
-		x = graph.SchedulingBarrier(x, b.last)
+	in := valueOf(step.Input, op.Block, op.Micro)
+	x := b.waits(b.get(in))
+	if b.serial && op.Block == 0 { // behind the micro-batch before
+		x = after(x, b.last)
 	}
 	if op.Kind == step.Recompute { // or the compiler would find that it has been computed before
-		wait := b.last
-		if wait == nil {
-			wait = b.one(step.OutGrad, op.Block, op.Micro)
-		}
-		if wait != nil {
-			x = graph.SchedulingBarrier(x, wait)
-		}
+		x = after(x, cmp.Or(b.last, b.get(valueOf(step.OutGrad, op.Block, op.Micro))))
 	}
-	part := b.value(step.Part, op.Block, op.Micro)
+	part := valueOf(step.Part, op.Block, op.Micro)
 	if op.Kind == step.Forward && slices.Contains(b.parts, part) { // made with the input, or the compiler would keep that for as long
 		held := residual.Hold(b.Shares.Axis, x, residual.Part(x, b.Shares.Axis))
-		x, b.has[part] = held[0], held[1:]
+		x = held[0]
+		b.put(part, held[1:]...)
 	}
-	b.has[in] = []*graph.Node{x}
+	b.put(in, x)
 	y, saved := b.passes.Forward(op.Block, b.operands(op))
-	b.has[b.value(step.Saved, op.Block, op.Micro)] = saved
+	b.put(valueOf(step.Saved, op.Block, op.Micro), saved...)
 	if op.Block == len(b.plan.Blocks)-1 {
 		if op.Kind == step.Forward {
-			b.has[slot{kind: lossSlot, number: op.Micro}] = []*graph.Node{b.meanOver(y)}
+			b.put(slot{kind: lossSlot, number: op.Micro}, b.meanOver(y))
 		}
 	} else {
-		b.has[b.value(step.Input, op.Block+1, op.Micro)] = []*graph.Node{y}
+		b.put(valueOf(step.Input, op.Block+1, op.Micro), y)
 	}
 	b.last = y
 }
 
 // gatherInput makes the whole input of a block of the devices' parts, behind the last pass.
 func (b *build) gatherInput(op step.Op) {
-	part, axis := b.one(step.Part, op.Block, op.Micro), b.Shares.Axis
+	part, axis := b.get(valueOf(step.Part, op.Block, op.Micro)), b.Shares.Axis
 	if b.last != nil {
 		part = residual.Hold(axis, part, b.last)[0]
 	}
-	b.has[b.value(step.Input, op.Block, op.Micro)] = []*graph.Node{residual.Whole(part, b.sizes.blocks[op.Block].x, axis)}
+	b.put(valueOf(step.Input, op.Block, op.Micro), residual.Whole(part, b.sizes.blocks[op.Block].x, axis))
 }
 
 // meanOver is the mean, or where losses are sums the sum, over the devices that have other rows or tokens.
@@ -108,16 +103,14 @@ func (b *build) scaling() (state []*graph.Node) {
 }
 
 func (b *build) backward(op step.Op) {
-	above := b.one(step.OutGrad, op.Block, op.Micro)
-	if above != nil {
-		above = b.waits(above)
-		b.has[b.value(step.OutGrad, op.Block, op.Micro)] = []*graph.Node{above}
-	} else {
-		in := b.value(step.Input, op.Block, op.Micro)
-		b.has[in] = []*graph.Node{b.waits(b.has[in][0])}
+	from := valueOf(step.OutGrad, op.Block, op.Micro)
+	if b.get(from) == nil { // it begins with the loss
+		from.value.Held = step.Input
 	}
+	b.put(from, b.waits(b.get(from)))
+	above := b.get(valueOf(step.OutGrad, op.Block, op.Micro))
 	o := b.operands(op)
-	saved := b.has[b.value(step.Saved, op.Block, op.Micro)]
+	saved := b.has[valueOf(step.Saved, op.Block, op.Micro)]
 	var scaling []*graph.Node
 	if op.Block == len(b.plan.Blocks)-1 {
 		scaling = b.scaling()
@@ -131,19 +124,16 @@ func (b *build) backward(op step.Op) {
 	case step.InputGrad:
 		var left []*graph.Node
 		x, left = b.passes.BackwardInput(op.Block, o, saved, above, scaling)
-		b.has[b.value(step.Left, op.Block, op.Micro)] = left
+		b.put(valueOf(step.Left, op.Block, op.Micro), left...)
 	default:
-		grads = b.passes.BackwardWeights(op.Block, o, saved, above, scaling, b.has[b.value(step.Left, op.Block, op.Micro)])
+		grads = b.passes.BackwardWeights(op.Block, o, saved, above, scaling, b.has[valueOf(step.Left, op.Block, op.Micro)])
 	}
 	if x != nil {
-		b.has[b.value(step.OutGrad, op.Block-1, op.Micro)] = []*graph.Node{x}
+		b.put(valueOf(step.OutGrad, op.Block-1, op.Micro), x)
 		b.last = x
 	}
 	for k, at := range b.homes[op.Block] {
-		if grads == nil {
-			break
-		}
-		if b.idle[at] {
+		if grads == nil || b.idle[at] {
 			continue
 		}
 		s := b.sumOf(slot{kind: sumSlot, number: b.unitOf[at].number})
@@ -160,9 +150,7 @@ func (b *build) backward(op step.Op) {
 
 // waits has a value wait for what the passes wait for.
 func (b *build) waits(x *graph.Node) *graph.Node {
-	if len(b.hold) > 0 {
-		x = graph.SchedulingBarrier(x, b.hold...)
-		b.hold = nil
-	}
+	x = after(x, b.hold...)
+	b.hold = nil
 	return x
 }

@@ -38,6 +38,11 @@ type slot struct {
 	number int
 }
 
+// valueOf is the slot of a value of a block for a micro-batch.
+func valueOf(h step.Held, block, micro int) slot {
+	return slot{kind: valueSlot, value: step.Value{Held: h, Block: block, Micro: micro}}
+}
+
 // io is what a segment takes and makes, in order.
 type io struct {
 	in, out []slot

@@ -16,7 +16,7 @@ import (
 
 // totals is what clipping and loss scaling ask of all gradients: a vector of the number of ranks that have some which are not
 // finite, and of the sum of the squares, of the model's elements each once. It is nil where nobody asks.
-func (b *build) totals(grads []*graph.Node) *graph.Node {
+func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
 	if !b.Recipe.AsksAll() {
 		return nil
 	}
@@ -35,9 +35,9 @@ func (b *build) totals(grads []*graph.Node) *graph.Node {
 			axes = append(axes, b.Shares.Axis)
 		}
 		var of []*graph.Node
-		for i, x := range grads {
-			if b.counted[i] && (b.cuts[i] != nil) == cut {
-				of = append(of, b.countedPart(i, x))
+		for k, at := range members {
+			if b.counted[at] && (b.cuts[at] != nil) == cut {
+				of = append(of, b.countedPart(at, grads[k]))
 			}
 		}
 		if len(of) == 0 {
@@ -138,5 +138,6 @@ type errSums params.Spec
 
 func (e errSums) Error() string {
 	return fmt.Sprintf("engine: the optimizer sums over the elements of %s, "+
-		"which is cut between the devices of the tensor axis and sharded by ZeRO: choose one of the two, or an optimizer that does not, such as adamw", params.Spec(e))
+		"which is cut between the devices of the tensor axis and sharded by ZeRO: "+
+		"choose one of the two, or an optimizer that does not, such as adamw", params.Spec(e))
 }

@@ -24,11 +24,11 @@ func (b *build) makeUpdate(op step.Op) {
 	for _, at := range members {
 		grads = append(grads, scaled(b.summed(at), factor))
 	}
-	out := recipe.UpdateShare(b.share(recipe, members, b.totals(grads)), b.state(members), graph.Const(b.g, float32(0)), grads)
+	out := recipe.UpdateShare(b.share(recipe, members, b.totals(members, grads)), b.state(members), graph.Const(b.g, float32(0)), grads)
 	last := len(out) - 1
 	isLast := b.isLast(b.plan, op)
 	if isLast {
-		b.has[slot{kind: metricSlot}] = out[last:]
+		b.put(slot{kind: metricSlot}, out[last])
 	}
 	b.keep(members, out[:last], isLast)
 }
@@ -119,9 +119,7 @@ func (b *build) place() *graph.Node {
 
 // keep puts a new state into the cells.
 func (b *build) keep(members []int, state []*graph.Node, last bool) {
-	put := func(kind slotKind, number int, x *graph.Node) {
-		b.has[slot{kind: kind, number: number}] = []*graph.Node{x}
-	}
+	put := func(kind slotKind, number int, x *graph.Node) { b.put(slot{kind: kind, number: number}, x) }
 	for _, at := range members {
 		kept, cell, u := b.entries[at].cell, b.weights[at], b.unitOf[at]
 		if at != b.cells[kept].of[0] {
