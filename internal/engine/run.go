@@ -40,16 +40,15 @@ func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, er
 		return nil, err
 	}
 	n, each := len(programs.ranks), programs.devices()
-	if have := int(backend.NumDevices()); have < n*each {
-		programs.Close()
-		return nil, fmt.Errorf("the layout has %d devices, and the backend %d: open more with xla.Devices", n*each, have)
-	}
-	groups, err := group.New(n, group.Timeout(patience))
-	if err != nil {
-		return nil, err
-	}
 	r := &Run{programs: programs, ranks: make([]*Rank, n)}
 	r.ctx, r.fail = context.WithCancelCause(context.WithoutCancel(ctx))
+	groups, err := group.New(n, group.Timeout(patience))
+	if have := int(backend.NumDevices()); have < n*each {
+		err = fmt.Errorf("the layout has %d devices, and the backend %d: open more with xla.Devices", n*each, have)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
 	err = r.each(ctx, func(ctx context.Context, i int) (err error) {
 		r.ranks[i], err = programs.Join(ctx, groups[i], i*each)
 		return err
