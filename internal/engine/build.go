@@ -18,7 +18,8 @@ type build struct {
 	flow *step.Flow
 	io   *io
 	g    *graph.Graph
-	// There is one node for what a slot has, but several for values that are lists, and for sums, which lie apart by parameter.
+	// There is one node for what a slot has, but several for values that are lists, and for sums, which lie apart by
+	// parameter.
 	has   map[slot][]*graph.Node
 	sums  map[slot]*sum
 	last  *graph.Node   // what the last pass made: what is gathered waits for it
@@ -34,8 +35,8 @@ type build struct {
 // segment is the graph function of some operations of a rank.
 func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *sizes) summing {
 	return func(in []*graph.Node, between func(x *graph.Node, axis string) *graph.Node) []*graph.Node {
-		b := &build{own: o, plan: p, flow: f, io: s, g: in[0].Graph(), has: map[slot][]*graph.Node{}, sums: map[slot]*sum{},
-			between: between, sizes: sizes}
+		b := &build{own: o, plan: p, flow: f, io: s, sizes: sizes, g: in[0].Graph(), between: between,
+			has: map[slot][]*graph.Node{}, sums: map[slot]*sum{}}
 		for _, op := range p.Ranks[o.rank][from:to] {
 			if op.Kind == step.Free && op.What == step.Activation {
 				b.parts = append(b.parts, valueOf(step.Part, op.Block, op.Micro))

@@ -10,9 +10,9 @@ import (
 )
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
-// memest.Gradients, from the first micro-batch to the update; also those of parameters that the loss does not depend on: which
-// these are is known with the first batch. Older versions of weights, of schedules that do not flush, are parameters, too. What is in
-// the host's memory has [OnHost] before its kind.
+// memest.Gradients, from the first micro-batch to the update; also those of parameters that the loss does not depend
+// on: which these are is known with the first batch. Older versions of weights, of schedules that do not flush, are
+// parameters, too. What is in the host's memory has [OnHost] before its kind.
 func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	c, err := newCommon(s)
 	if err != nil {
@@ -48,8 +48,8 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	return kinds, nil
 }
 
-// Sizes are those of the units of a spec's plans, padding included, as a device of the first rank has them that has a unit. States
-// have the master copy of the parameters with them.
+// Sizes are those of the units of a spec's plans, padding included, as a device of the first rank has them that has a
+// unit. States have the master copy of the parameters with them.
 func Sizes(s Spec) (step.Sizes, error) {
 	c, err := newCommon(s)
 	if err != nil {
@@ -66,7 +66,8 @@ func Sizes(s Spec) (step.Sizes, error) {
 				continue
 			}
 			whole := int64(o.shards * u.size)
-			sizes.Whole[number], sizes.Sum[number] = whole*int64(o.policy.Compute.Size()), whole*int64(o.policy.Reduce.Size())
+			sizes.Whole[number] = whole * int64(o.policy.Compute.Size())
+			sizes.Sum[number] = whole * int64(o.policy.Reduce.Size())
 			sizes.Reduced[number] = sizes.Sum[number] / int64(o.shards)
 			for _, k := range o.statesOn(number) {
 				sizes.States[number] += o.cells[k].shape.ByteSize()

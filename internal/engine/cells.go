@@ -23,8 +23,8 @@ type entry struct {
 	offset int         // its first column there, if it is sharded
 }
 
-// cell is one of the arrays that a rank's devices keep between steps: an entry; or a matrix of the shards of some that are sharded, a
-// row each. Of the matrix a rank has all, or what is its own.
+// cell is one of the arrays that a rank's devices keep between steps: an entry; or a matrix of the shards of some that
+// are sharded, a row each. Of the matrix a rank has all, or what is its own.
 type cell struct {
 	kind  memest.Kind
 	shape shapes.Shape // what a device has
@@ -69,8 +69,8 @@ func (o *own) listEntries() {
 	}
 }
 
-// listCells lists the arrays: the parameters, or of units that are sharded the whole or a shard, in the type to compute in, and then
-// shards in the type that they are kept in, where that is another or the host's; and the other entries.
+// listCells lists the arrays: the parameters, or of units that are sharded the whole or a shard, in the type to compute
+// in, and then shards in the type that they are kept in, where that is another or the host's; and the other entries.
 func (o *own) listCells() {
 	n := len(o.whole)
 	o.weights = make([]int, n)
@@ -96,7 +96,8 @@ func (o *own) listCells() {
 		if o.flat && i < n {
 			continue
 		}
-		c := cell{kind: memest.Optimizer, shape: e.cut.Part(e.spec.Shape), on: o.placement(e.cut, e.flat > 0), of: []int{i}}
+		c := cell{kind: memest.Optimizer, of: []int{i}, shape: e.cut.Part(e.spec.Shape)}
+		c.on = o.placement(e.cut, e.flat > 0)
 		if e.flat > 0 {
 			c.shape = shapes.Make(e.spec.Shape.DType, e.flat)
 		}
@@ -116,11 +117,10 @@ func (o *own) listCells() {
 
 // addUnit adds a cell of a unit's parameters: a whole matrix to compute with, or what the rank has of it.
 func (o *own) addUnit(u *unit, kind memest.Kind, whole bool) {
-	c := cell{kind: kind, shape: shapes.Make(o.policy.Compute, u.size), on: o.unitPlacement(u, !whole), of: u.members, whole: whole}
-	if kind == memest.Master {
+	c := cell{kind: kind, of: u.members, on: o.unitPlacement(u, !whole), whole: whole}
+	if c.shape = shapes.Make(o.policy.Compute, u.size); kind == memest.Master {
 		c.shape.DType = o.policy.Params
-	}
-	if whole {
+	} else if whole {
 		c.shape = shapes.Make(o.policy.Compute, o.shards, u.size)
 	}
 	for k, at := range u.members {
@@ -197,7 +197,8 @@ func (o *own) hosted() map[int]bool {
 	return first
 }
 
-// placement says how an array lies on a rank's devices that devices along the tensor axis have cuts of, and that is sharded, or not.
+// placement says how an array lies on a rank's devices that devices along the tensor axis have cuts of, and that is
+// sharded, or not.
 func (o *own) placement(cut *params.Cut, sharded bool) xla.Placement {
 	if cut == nil || sharded {
 		return o.rows(cut != nil, sharded)
@@ -208,7 +209,8 @@ func (o *own) placement(cut *params.Cut, sharded bool) xla.Placement {
 // unitPlacement is that of a unit's matrix, or of a shard of it.
 func (o *own) unitPlacement(u *unit, sharded bool) xla.Placement { return o.rows(u.cuts > 1, sharded) }
 
-// rows is the placement of rows of which the devices that share layers have others, or those that share the state, or all the same.
+// rows is the placement of rows of which the devices that share layers have others, or those that share the state, or
+// all the same.
 func (o *own) rows(cut, sharded bool) xla.Placement {
 	var axes []string
 	if cut {

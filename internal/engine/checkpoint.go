@@ -17,11 +17,12 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Save writes the whole state as the checkpoint of its step into the folder dir, which all ranks must see: see [checkpoint.Save] for its
-// metadata, and for how many are kept. Each rank writes what it is the first to have, so what is saved does not depend on the layout. It is
-// a collective call: rank 0 begins the checkpoint and commits it. Where one rank cannot write, there is no checkpoint, and all ranks get an
-// error: that rank its own, the others one that names it. They can go on; but an error of the group loses the rank. What a hook keeps is not
-// saved. In local SGD the ranks' states are averaged before.
+// Save writes the whole state as the checkpoint of its step into the folder dir, which all ranks must see: see
+// [checkpoint.Save] for its metadata, and for how many are kept. Each rank writes what it is the first to have, so what
+// is saved does not depend on the layout. It is a collective call: rank 0 begins the checkpoint and commits it. Where
+// one rank cannot write, there is no checkpoint, and all ranks get an error: that rank its own, the others one that
+// names it. They can go on; but an error of the group loses the rank. What a hook keeps is not saved. In local SGD the
+// ranks' states are averaged before.
 func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	if r.lost != nil {
 		return r.lost
@@ -65,8 +66,8 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 	return err
 }
 
-// agree gives every rank what each has to say, if all could do something: own is why this one could not, or nil. Else all get an error:
-// that rank its own, the others one that names it.
+// agree gives every rank what each has to say, if all could do something: own is why this one could not, or nil. Else
+// all get an error: that rank its own, the others one that names it.
 func (r *Rank) agree(ctx context.Context, what string, say []byte, own error) ([][]byte, error) {
 	if say = append([]byte{1}, say...); own != nil {
 		say = nil
@@ -157,9 +158,10 @@ func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, r
 	return err
 }
 
-// Load puts a checkpoint's state, of whatever layout, in the place of the ranks': the next step is what it would have been in the run
-// that was saved. It is a collective call, and each rank reads what is its own. Where one cannot read, all get an error, as they do if
-// they open the checkpoints of several steps, or of another recipe; they then stand where they stood. An error of the group loses the rank.
+// Load puts a checkpoint's state, of whatever layout, in the place of the ranks': the next step is what it would have
+// been in the run that was saved. It is a collective call, and each rank reads what is its own. Where one cannot read,
+// all get an error, as they do if they open the checkpoints of several steps, or of another recipe; they then stand
+// where they stood. An error of the group loses the rank.
 func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if r.lost != nil {
 		return r.lost
@@ -183,7 +185,8 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 }
 
 // read reads what is the rank's, if all ranks can.
-func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.Tree) (state []*tensors.Tensor, err error) {
+func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.Tree) ([]*tensors.Tensor, error) {
+	var state []*tensors.Tensor
 	own := errors.New("the checkpoint is nil: open it, on every rank")
 	at := ""
 	if c != nil {
@@ -195,7 +198,8 @@ func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.T
 	told, err := r.agree(ctx, "read the checkpoint", []byte(at), own)
 	for rank, t := range told {
 		if string(t) != at {
-			return nil, fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, at)
+			return nil, fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: "+
+				"give all the same", rank, t, at)
 		}
 	}
 	return state, err

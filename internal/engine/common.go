@@ -1,9 +1,3 @@
-// Package engine carries out training steps that are written as plans (lib/step): for any model that is a chain of blocks,
-// on ranks that drive one device or a mesh of devices each.
-//
-// What lies between two operations of a group is a segment: one compiled program, with the collectives between a rank's own
-// devices in it. A rank alone has the whole step as one program; where ranks have a device each, each pass is a program,
-// which all blocks that are alike share. Operations between ranks go through group.Group, on a stream for each axis.
 package engine
 
 import (
@@ -45,8 +39,8 @@ func newCommon(s Spec) (*common, error) {
 	if !ok || len(s.Plans) == 0 {
 		return nil, errors.New("engine: a spec without plans, or of a model that is no chain.Model")
 	}
-	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, cuts: map[string]*params.Cut{}, firsts: map[string]int{},
-		shards: 1, mine: 1}
+	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, shards: 1, mine: 1,
+		cuts: map[string]*params.Cut{}, firsts: map[string]int{}}
 	if len(c.Mesh) == 0 {
 		c.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, 1)}
 	}
@@ -77,7 +71,8 @@ func find(p *step.Plan, is func(op step.Op) bool) (step.Op, bool) {
 	return step.Op{}, false
 }
 
-// shardAxis finds the axis of the shards. It returns an error if there are several, or reductions come in another order than they can.
+// shardAxis finds the axis of the shards. It returns an error if there are several, or reductions come in another order
+// than they can.
 func (c *common) shardAxis(p *step.Plan) error {
 	for _, u := range p.Units {
 		between := ""
@@ -94,7 +89,8 @@ func (c *common) shardAxis(p *step.Plan) error {
 		}
 		a, ok := p.Axis(u.Shard)
 		if !ok || c.axis != "" && c.axis != u.Shard {
-			return fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan", u.Name, u.Shard)
+			return fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan",
+				u.Name, u.Shard)
 		}
 		if c.axis, c.shards = u.Shard, a.Size; len(a.Groups) == 0 {
 			c.within, c.mine = axisNames(u.Shard), a.Size
@@ -117,11 +113,13 @@ func (c *common) checkUpdates(p *step.Plan) error {
 	}
 	if p.Weights != step.Flush {
 		return fmt.Errorf("the schedule %s updates while other ranks are at other micro-batches, "+
-			"and Recipe.Clip or loss scaling wait for all of them: leave them out, or choose a schedule that flushes", p.Name)
+			"and Recipe.Clip or loss scaling wait for all of them: "+
+			"leave them out, or choose a schedule that flushes", p.Name)
 	}
-	if op, some := find(p, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 }); some && len(p.Units) > 1 {
+	one, some := find(p, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 })
+	if some && len(p.Units) > 1 {
 		return fmt.Errorf("engine: %s updates before the gradients of all units are there, "+
-			"and clipping or loss scaling ask something of all: leave them out, or update all at once", p.Text(op))
+			"and clipping or loss scaling ask something of all: leave them out, or update all at once", p.Text(one))
 	}
 	return nil
 }
@@ -138,18 +136,20 @@ func (c *common) checkAverages() error {
 	copies, _ := copiesOf(p, 0)
 	switch {
 	case len(c.policy.Scaling.States()) > 0:
-		return errors.New("engine: in local SGD Recipe.Precision would scale losses by as much as each rank finds right: " +
-			"use float32 or bfloat16")
+		return errors.New("engine: in local SGD Recipe.Precision would scale losses " +
+			"by as much as each rank finds right: use float32 or bfloat16")
 	case c.Recipe.Clip > 0 && copies < len(p.Ranks):
 		return errors.New("engine: in local SGD each replica clips its own gradients (Recipe.Clip), " +
 			"and ranks of a pipeline know no norm of a replica alone: leave one of the three out")
 	case c.shards > 1:
-		return errors.New("engine: in local SGD each replica has a state of its own, of which ZeRO leaves shards: leave one of them out")
+		return errors.New("engine: in local SGD each replica has a state of its own, of which ZeRO leaves shards: " +
+			"leave one of them out")
 	}
 	before, _, _ := train.Tail(c.Recipe, c.Recipe.State())
 	for _, s := range before {
 		if !s.Shape.DType.IsFloat() {
-			return fmt.Errorf("engine: in local SGD %s has no average: choose an optimizer with floating-point states", s)
+			return fmt.Errorf("engine: in local SGD %s has no average: "+
+				"choose an optimizer with floating-point states", s)
 		}
 	}
 	return nil
@@ -164,21 +164,22 @@ func (c *common) fits() error {
 			continue
 		}
 		if !optim.Joins(rule, s, optim.CutOf(cut)) {
-			return fmt.Errorf("engine: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: "+
-				"choose another optimizer, or tensor=1", s)
+			return fmt.Errorf("engine: the optimizer keeps numbers of blocks of %s, "+
+				"which is cut, and the blocks with it: choose another optimizer, or tensor=1", s)
 		}
 		if c.shards == 1 {
 			continue
 		}
 		for _, state := range optim.States(rule, params.Tree{s}) {
 			if !slices.Equal(state.Shape.Dimensions, s.Shape.Dimensions) {
-				return fmt.Errorf("engine: the optimizer's %s is not of the shape of %s, of which tensor parallelism and ZeRO leave no run: "+
+				return fmt.Errorf("engine: the optimizer's %s is not of the shape of %s, "+
+					"of which tensor parallelism and ZeRO leave no run: "+
 					"choose one of the two, or an optimizer whose states are, such as adamw", state, s)
 			}
 		}
 		if c.policy.StochasticUpdate {
-			return fmt.Errorf("engine: stochastic rounding numbers the elements of %s, of which tensor parallelism and ZeRO leave no run: "+
-				"leave one of them out", s)
+			return fmt.Errorf("engine: stochastic rounding numbers the elements of %s, "+
+				"of which tensor parallelism and ZeRO leave no run: leave one of them out", s)
 		}
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Evaluate returns the mean loss over a batch, without noise, and changes nothing. Batches are as those of [Rank.Step]. It is a
-// collective call, whose errors lose the rank as those of a step do.
+// Evaluate returns the mean loss over a batch, without noise, and changes nothing. Batches are as those of [Rank.Step].
+// It is a collective call, whose errors lose the rank as those of a step do.
 func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
 	if r.lost != nil {
 		return 0, r.lost

@@ -64,8 +64,8 @@ func (b *build) addedTo(before *graph.Node, at int, fresh *graph.Node) *graph.No
 	return graph.Add(before, fresh)
 }
 
-// matrix is the sums of a unit's gradients as they lie outside of segments. Where parameters lie is told when the segment
-// runs: so blocks that are alike share one.
+// matrix is the sums of a unit's gradients as they lie outside of segments. Where parameters lie is told when the
+// segment runs: so blocks that are alike share one.
 func (b *build) matrix(x slot) *graph.Node {
 	s, u := b.sums[x], b.units[x.number]
 	if s.matrix == nil {
@@ -157,8 +157,8 @@ func (b *build) summed(at int) *graph.Node {
 	return b.part(x, at)
 }
 
-// scaled returns x, of any floating-point type, times a float32 scalar: a sum times one over the number of its summands is their mean.
-// (A quotient would be compiled now to a division, now to a product, and programs would differ in bits.)
+// scaled returns x, of any floating-point type, times a float32 scalar: a sum times one over the number of its summands
+// is their mean. (A quotient would be compiled now to a division, now to a product, and programs would differ in bits.)
 func scaled(x, factor *graph.Node) *graph.Node {
 	return graph.ConvertDType(graph.Mul(graph.ConvertDType(x, dtypes.Float32), factor), x.DType())
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// host is what a rank has put into the host's memory, by the slot that it is in on the devices. Streams work on it beside the passes.
+// host is what a rank has put into the host's memory, by the slot that it is in on the devices. Streams work on it
+// beside the passes.
 type host struct {
 	own    *own
 	arrays *arrays // which count it

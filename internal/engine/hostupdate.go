@@ -21,8 +21,8 @@ type hostPrograms struct {
 	execs   map[string]*graph.Exec
 }
 
-// newHostPrograms opens GoMLX's backend in plain Go, which does one operation after another: loops side by side may wait for
-// each other for ever (docs/upstream.md, "loops side by side in plain Go"), and a rule may have some.
+// newHostPrograms opens GoMLX's backend in plain Go, which does one operation after another: loops side by side may
+// wait for each other for ever (docs/upstream.md, "loops side by side in plain Go"), and a rule may have some.
 func newHostPrograms() (*hostPrograms, error) {
 	backend, err := gobackend.New("ops_sequential")
 	return &hostPrograms{backend, map[string]*graph.Exec{}}, err

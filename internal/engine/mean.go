@@ -6,13 +6,14 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the first block, and
-// the other ranks of their pipelines with them.
+// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the
+// first block, and the other ranks of their pipelines with them.
 func (o *own) copies() (n, at int) { return copiesOf(o.Plans[0], o.rank) }
 
 func copiesOf(p *step.Plan, of int) (n, at int) {
 	for rank, list := range p.Ranks {
-		if !slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 }) {
+		first := func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 }
+		if !slices.ContainsFunc(list, first) {
 			continue
 		}
 		if rank <= of {
@@ -23,8 +24,8 @@ func copiesOf(p *step.Plan, of int) (n, at int) {
 	return n, at
 }
 
-// summands is how many gradients are added up to the mean over a batch: of micro-batches, and of ranks and devices with other rows
-// or tokens, where these are added up. Where losses are sums it is 1.
+// summands is how many gradients are added up to the mean over a batch: of micro-batches, and of ranks and devices with
+// other rows or tokens, where these are added up. Where losses are sums it is 1.
 func (o *own) summands() int {
 	if o.Sum {
 		return 1
@@ -66,6 +67,6 @@ func (o *own) local() bool {
 	return copies > 1 && !o.reducesCopies()
 }
 
-// early says whether gradients are divided by the summands before they are added up: sums of half types might overflow where
-// their mean does not.
+// early says whether gradients are divided by the summands before they are added up: sums of half types might overflow
+// where their mean does not.
 func (o *own) early() bool { return o.policy.Reduce.Size() < 4 }

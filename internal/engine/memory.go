@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// memory is an array's memory as a group takes it: the device's own, or a copy on the host where that is not one piece of
-// memory which the host reaches.
+// memory is an array's memory as a group takes it: the device's own, or a copy on the host where that is not one piece
+// of memory which the host reaches.
 type memory struct {
 	kind   group.Type
 	buffer group.Buffer
@@ -23,8 +23,8 @@ type memory struct {
 	on     *dtensor.Tensor // which must live as long
 }
 
-// memoryOf returns an array's memory, with what is in it. Values that the group does not share go as bytes where only copies
-// are made.
+// memoryOf returns an array's memory, with what is in it. Values that the group does not share go as bytes where only
+// copies are made.
 func (r *Rank) memoryOf(on *dtensor.Tensor) (*memory, error) {
 	m := &memory{on: on}
 	if r.reachable() {
@@ -55,8 +55,8 @@ func (m *memory) stage(host *tensors.Tensor) error {
 	})
 }
 
-// viewed is the memory of a tensor on a device that the host reaches (see [xla.View]), as a group takes it: no copy. Keep the
-// tensor alive while the group has it.
+// viewed is the memory of a tensor on a device that the host reaches (see [xla.View]), as a group takes it: no copy.
+// Keep the tensor alive while the group has it.
 func viewed(t *tensors.Tensor) (group.Type, group.Buffer, error) {
 	kind, err := typeOf(t)
 	if err != nil {
@@ -70,7 +70,8 @@ func viewed(t *tensors.Tensor) (group.Type, group.Buffer, error) {
 func typeOf(t *tensors.Tensor) (group.Type, error) {
 	of, ok := shared[t.DType()]
 	if !ok {
-		return 0, fmt.Errorf("engine: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8", t.DType())
+		return 0, fmt.Errorf("engine: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8",
+			t.DType())
 	}
 	return of.kind, nil
 }

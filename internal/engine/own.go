@@ -119,7 +119,8 @@ func (o *own) listUnits() {
 			if o.flat {
 				length = optim.FlatLength(o.Recipe.Optimizer(), o.tree[at], o.shards)
 			}
-			u.members, u.lengths, u.offsets = append(u.members, at), append(u.lengths, length), append(u.offsets, u.size)
+			u.members = append(u.members, at)
+			u.lengths, u.offsets = append(u.lengths, length), append(u.offsets, u.size)
 			u.size += length
 			u.cuts = max(u.cuts, ranks(o.cuts[at]))
 		}
@@ -138,9 +139,10 @@ func ranks(cut *params.Cut) int {
 	return cut.Ranks()
 }
 
-// without is what a rank has where the loss does not depend on some parameters of the model, by their names: their gradients are
-// zeros, which are not kept nor sent. (In PyTorch they would have to be looked for at each step, find_unused_parameters, or a bucket
-// would wait for them for ever.) Where units lie as matrices, or servers update, they have a place like all others.
+// without is what a rank has where the loss does not depend on some parameters of the model, by their names: their
+// gradients are zeros, which are not kept nor sent. (In PyTorch they would have to be looked for at each step,
+// find_unused_parameters, or a bucket would wait for them for ever.) Where units lie as matrices, or servers update,
+// they have a place like all others.
 func (o *own) without(idle map[string]bool) *own {
 	if len(idle) == 0 || o.flat || o.Serve != nil {
 		return o

@@ -54,7 +54,8 @@ func (b *build) forward(op step.Op) {
 		x = after(x, cmp.Or(b.last, b.get(valueOf(step.OutGrad, op.Block, op.Micro))))
 	}
 	part := valueOf(step.Part, op.Block, op.Micro)
-	if op.Kind == step.Forward && slices.Contains(b.parts, part) { // made with the input, or the compiler would keep that for as long
+	// made with the input, or the compiler would keep that for as long
+	if op.Kind == step.Forward && slices.Contains(b.parts, part) {
 		held := residual.Hold(b.Shares.Axis, x, residual.Part(x, b.Shares.Axis))
 		x = held[0]
 		b.put(part, held[1:]...)
@@ -126,7 +127,8 @@ func (b *build) backward(op step.Op) {
 		x, left = b.passes.BackwardInput(op.Block, o, saved, above, scaling)
 		b.put(valueOf(step.Left, op.Block, op.Micro), left...)
 	default:
-		grads = b.passes.BackwardWeights(op.Block, o, saved, above, scaling, b.has[valueOf(step.Left, op.Block, op.Micro)])
+		left := b.has[valueOf(step.Left, op.Block, op.Micro)]
+		grads = b.passes.BackwardWeights(op.Block, o, saved, above, scaling, left)
 	}
 	if x != nil {
 		b.put(valueOf(step.OutGrad, op.Block-1, op.Micro), x)

@@ -61,8 +61,10 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 			return nil, err
 		}
 	}
-	alone := r.world.Size() == 1 && p.Weights == step.Flush && !r.Blockwise // else passes use versions of the parameters, and are programs of their own
-	one := &prepared{plan: p, flow: f, versions: versions[o.rank], segments: o.segments(p, f, alone), waits: map[int][]int{}}
+	// else passes use versions of the parameters, and are programs of their own
+	alone := r.world.Size() == 1 && p.Weights == step.Flush && !r.Blockwise
+	one := &prepared{plan: p, flow: f, versions: versions[o.rank], waits: map[int][]int{}}
+	one.segments = o.segments(p, f, alone)
 	for at, done := range f.Done {
 		if done != at {
 			one.waits[done] = append(one.waits[done], at)
@@ -88,9 +90,14 @@ func (o *own) sum(op step.Op, summed map[int]bool) {
 		for _, at := range o.homes[op.Block] {
 			summed[at] = true
 		}
-	case op.Kind == step.Reduce && op.What == step.Gradient, op.Kind == step.Store && op.What == step.Gradient, op.Kind == step.Update:
+	case op.What == step.Gradient && (op.Kind == step.Reduce || op.Kind == step.Store), op.Kind == step.Update:
 		for _, at := range o.updated(op.Unit) {
-			if reduce := o.unitOf[at].Reduce; op.Kind != step.Reduce && len(reduce) == 0 || op.Kind == step.Reduce && reduce[0] == op.Axis {
+			reduce := o.unitOf[at].Reduce
+			used := len(reduce) == 0
+			if op.Kind == step.Reduce {
+				used = reduce[0] == op.Axis
+			}
+			if used {
 				delete(summed, at)
 			}
 		}

@@ -20,9 +20,9 @@ import (
 
 // Rank is one of the ranks that train together. It is not safe for use by several goroutines at once.
 //
-// A step that fails leaves the rank lost, and all others: what is asked of it after is an error. The error says which rank failed,
-// and in which operation. Go on in a new group, from the last checkpoint: batches are functions of the step's number, so none is lost and
-// none comes twice.
+// A step that fails leaves the rank lost, and all others: what is asked of it after is an error. The error says which
+// rank failed, and in which operation. Go on in a new group, from the last checkpoint: batches are functions of the
+// step's number, so none is lost and none comes twice.
 type Rank struct {
 	*devices
 	own    *own
@@ -38,7 +38,7 @@ type Rank struct {
 	cells  []*dtensor.Tensor
 	values map[step.Value][]*dtensor.Tensor
 	grads  map[int]*grads            // by unit
-	old    map[int][]*dtensor.Tensor // by version: parameters before the newest, which passes of micro-batches under way use
+	old    map[int][]*dtensor.Tensor // by version: parameters before the newest, for micro-batches under way
 
 	prepared     []*prepared // by plan, for
 	evaluation   *prepared
@@ -52,12 +52,12 @@ type Rank struct {
 	alone        bool // it closes the programs
 }
 
-// grads are the sums of a unit's gradients, the rank's own and those over ranks; who reduces has both meanwhile. Behind them there
-// is the shard of new parameters, until it is gathered.
+// grads are the sums of a unit's gradients, the rank's own and those over ranks; who reduces has both meanwhile. Behind
+// them there is the shard of new parameters, until it is gathered.
 type grads struct{ sum, reduced, fresh *dtensor.Tensor }
 
-// Join makes this process's rank of a group, which drives the backend's devices from number first on. The group has as many ranks
-// as the plans. It is a collective call: all begin with rank 0's initial state.
+// Join makes this process's rank of a group, which drives the backend's devices from number first on. The group has as
+// many ranks as the plans. It is a collective call: all begin with rank 0's initial state.
 func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, error) {
 	if g.Size() != len(p.ranks) {
 		return nil, fmt.Errorf("engine: a group of %d ranks for a plan of %d: make them equal", g.Size(), len(p.ranks))
@@ -106,8 +106,8 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	return r, nil
 }
 
-// begin takes a state, whole and on the host, in place of the one that is there. The tree lists it: all of the rank's, or of a server
-// all.
+// begin takes a state, whole and on the host, in place of the one that is there. The tree lists it: all of the rank's,
+// or of a server all.
 func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Tensor) error {
 	var own []*tensors.Tensor
 	for _, e := range r.own.entries {
@@ -150,9 +150,9 @@ func fromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) err
 	return nil
 }
 
-// Step trains on one batch, inputs and targets of shape (B,…): the same on all ranks. Its rows are divided by the ranks with other
-// rows, the micro-batches, and the devices with other rows; a B that cannot be is an error. The loss is the mean over the whole batch.
-// It is a collective call.
+// Step trains on one batch, inputs and targets of shape (B,…): the same on all ranks. Its rows are divided by the ranks
+// with other rows, the micro-batches, and the devices with other rows; a B that cannot be is an error. The loss is the
+// mean over the whole batch. It is a collective call.
 func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
 	if r.lost != nil {
 		return train.Metrics{}, r.lost
@@ -189,14 +189,15 @@ func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	copies, at := r.own.copies()
 	micro, devices := r.Plans[0].Micro, copies*r.Mesh[0].Size
 	if inputs != nil && inputs.Rank() > 0 && inputs.Shape().Dim(0)%(devices*micro) != 0 {
-		return nil, fmt.Errorf("engine: a batch of %d rows for %d devices with other rows and %d micro-batches each: make it a multiple of %d",
+		return nil, fmt.Errorf("engine: a batch of %d rows for %d devices with other rows and %d micro-batches each: "+
+			"make it a multiple of %d",
 			inputs.Shape().Dim(0), devices, micro, devices*micro)
 	}
 	return microBatches(inputs, targets, at, copies, micro)
 }
 
-// Memory is the most bytes of each kind that a device of the rank has held at once in the last step, and memest.Temporary, what
-// the program needs besides that needs most.
+// Memory is the most bytes of each kind that a device of the rank has held at once in the last step, and
+// memest.Temporary, what the program needs besides that needs most.
 func (r *Rank) Memory() map[memest.Kind]int64 {
 	kinds := r.arrays.peaks()
 	if n := r.traffic.temporary(); n > 0 {
@@ -211,8 +212,8 @@ func (r *Rank) Plan() *step.Plan { return r.shown[r.steps%len(r.shown)] }
 // Steps is the number of batches trained on, and so the number of the next one, from 0.
 func (r *Rank) Steps() int { return r.steps }
 
-// Params returns copies of the parameters that the rank has, whole, by name and in the type that they are kept in. It is a collective
-// call where ranks have shards.
+// Params returns copies of the parameters that the rank has, whole, by name and in the type that they are kept in. It
+// is a collective call where ranks have shards.
 func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error) {
 	if r.lost != nil {
 		return nil, r.lost
@@ -230,7 +231,8 @@ func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error
 
 // lose remembers what the rank was lost by.
 func (r *Rank) lose(by error) error {
-	err := fmt.Errorf("rank %d is lost: join a new group and load the last checkpoint; it was lost by: %w", r.world.Rank(), by)
+	err := fmt.Errorf("rank %d is lost: join a new group and load the last checkpoint; it was lost by: %w",
+		r.world.Rank(), by)
 	r.lost = err
 	return errors.Join(err, r.Close())
 }

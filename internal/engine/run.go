@@ -29,7 +29,8 @@ type Run struct {
 	fail     context.CancelCauseFunc
 }
 
-// patience is how long ranks of a process wait for each other, for the compiler, say. One that fails tells the others at once.
+// patience is how long ranks of a process wait for each other, for the compiler, say. One that fails tells the others
+// at once.
 const patience = time.Hour
 
 // Start starts a run on the backend's first devices. The context is for starting: each call has its own.
@@ -59,8 +60,8 @@ func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, er
 	return r, nil
 }
 
-// each does something on all ranks at once. Where that leaves them as they were the first rank's error says most; else the first of all,
-// of which others may be the consequence.
+// each does something on all ranks at once. Where that leaves them as they were the first rank's error says most; else
+// the first of all, of which others may be the consequence.
 func (r *Run) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -89,13 +90,17 @@ func ask[T any](ctx context.Context, r *Run, do func(ctx context.Context, one *R
 
 // Step implements [train.Trainer].
 func (r *Run) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
-	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (train.Metrics, error) { return one.Step(ctx, inputs, targets) })
+	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (train.Metrics, error) {
+		return one.Step(ctx, inputs, targets)
+	})
 	return all[0], err
 }
 
 // Evaluate implements [train.Trainer].
 func (r *Run) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
-	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (float64, error) { return one.Evaluate(ctx, inputs, targets) })
+	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (float64, error) {
+		return one.Evaluate(ctx, inputs, targets)
+	})
 	return all[0], err
 }
 
@@ -104,7 +109,9 @@ func (r *Run) Steps() int { return r.ranks[0].Steps() }
 
 // Params implements [train.Trainer].
 func (r *Run) Params(ctx context.Context) (params.Named[*tensors.Tensor], error) {
-	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (params.Named[*tensors.Tensor], error) { return one.Params(ctx) })
+	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (params.Named[*tensors.Tensor], error) {
+		return one.Params(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}

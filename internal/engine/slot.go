@@ -94,7 +94,6 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	}
 	ended := func(x slot, i int) bool { at, ok := ends[x]; return ok && at >= i }
 	last := len(p.Blocks) - 1
-	fresh := map[int]bool{} // units whose new shards nobody has gathered
 	for i := from; i < to; i++ {
 		op := list[i]
 		switch op.Kind {
@@ -115,9 +114,9 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 				}
 			}
 		case step.Gather:
-			if op.What == step.Parameters && f.Resident[op.Unit] {
-				take(slot{kind: freshSlot, number: op.Unit})
-				delete(fresh, op.Unit)
+			if fresh := (slot{kind: freshSlot, number: op.Unit}); op.What == step.Parameters && f.Resident[op.Unit] {
+				take(fresh)
+				s.out = slices.DeleteFunc(s.out, func(x slot) bool { return x == fresh })
 			} else if op.What == step.Parameters {
 				take(slot{kind: cellSlot, number: o.cellOf(op.Unit)})
 			}
@@ -125,7 +124,9 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 			o.takeState(s, op, o.isLast(p, op))
 			for _, u := range o.order {
 				if (op.Unit < 0 || op.Unit == u) && (f.Resident[u] || op.Kind == step.HostUpdate) {
-					made[slot{kind: freshSlot, number: u}], fresh[u] = true, true
+					fresh := slot{kind: freshSlot, number: u}
+					made[fresh] = true
+					s.gives(fresh)
 				}
 			}
 		}
@@ -166,11 +167,6 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		}
 	}
 	s.donated = slices.DeleteFunc(s.donated, func(x slot) bool { return !slices.Contains(s.out, x) })
-	for _, u := range o.order {
-		if fresh[u] {
-			s.gives(slot{kind: freshSlot, number: u})
-		}
-	}
 	return s
 }
 
@@ -197,8 +193,8 @@ func (o *own) takeWeights(block int, take func(slot)) {
 	}
 }
 
-// takeState has an update take what lies on the devices, and give it anew: of a unit or of all. Only the last one changes what belongs
-// to none.
+// takeState has an update take what lies on the devices, and give it anew: of a unit or of all. Only the last one
+// changes what belongs to none.
 func (o *own) takeState(s *io, op step.Op, last bool) {
 	members := o.updated(op.Unit)
 	for _, at := range members {

@@ -1,9 +1,10 @@
-// Package engine carries out training steps that are written as plans (lib/step): for any model that is a chain of blocks,
-// on ranks that drive one device or a mesh of devices each.
+// Package engine carries out training steps that are written as plans (lib/step): for any model that is a chain of
+// blocks, on ranks that drive one device or a mesh of devices each.
 //
-// What lies between two operations of a group is a segment: one compiled program, with the collectives between a rank's own
-// devices in it. A rank alone has the whole step as one program; where ranks have a device each, each pass is a program,
-// which all blocks that are alike share. Operations between ranks go through group.Group, on a stream for each axis.
+// What lies between two operations of a group is a segment: one compiled program, with the collectives between a rank's
+// own devices in it. A rank alone has the whole step as one program; where ranks have a device each, each pass is a
+// program, which all blocks that are alike share. Operations between ranks go through group.Group, on a stream for each
+// axis.
 package engine
 
 import (
@@ -23,13 +24,13 @@ import (
 // Spec is what is trained, and how. All ranks have the same.
 type Spec struct {
 	Recipe train.Recipe // whose model is a chain.Model
-	// Plans are those of the steps, in turn: step n is carried out as plan n modulo their number says. They have the same
-	// units and axes, and the same blocks on each rank.
+	// Plans are those of the steps, in turn: step n is carried out as plan n modulo their number says. They have the
+	// same units and axes, and the same blocks on each rank.
 	Plans []*step.Plan
 	// Members has, for each unit of the plans, its parameters, as places in the model's list.
 	Members [][]int
-	// Mesh are the axes of each rank's devices; none is one device. Axes of a plan without groups are these, several with a
-	// plus between.
+	// Mesh are the axes of each rank's devices; none is one device. Axes of a plan without groups are these, several
+	// with a plus between.
 	Mesh   []xla.MeshAxis
 	Shares params.Shares // what the devices of a rank share
 	Options
@@ -39,31 +40,32 @@ type Spec struct {
 type Options struct {
 	// Hook makes what a rank calls in place of the all-reduce of a unit's gradients between ranks.
 	Hook func() Hook
-	// Serve makes what a rank asks for new parameters, in place of a hook: see [Server]. Set Sum with it: what a mean is of
-	// is the server's to know.
+	// Serve makes what a rank asks for new parameters, in place of a hook: see [Server]. Set Sum with it: what a mean
+	// is of is the server's to know.
 	Serve func() Server
 	// Sum adds losses and gradients up over rows, where the model's loss is a sum and no mean.
 	Sum bool
-	// Apart has a backward pass of a device be two programs, for its two parts, so that schedules that split it and those that
-	// do not have the same bits.
+	// Apart has a backward pass of a device be two programs, for its two parts, so that schedules that split it and
+	// those that do not have the same bits.
 	Apart bool
 	// Blockwise has each pass be a program of its own, also where a rank alone could have one for the whole step.
 	Blockwise bool
 	// Staged copies what goes between ranks through the host's own memory, as where it cannot reach the devices'.
 	Staged bool
-	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it: a simulated link.
+	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it: a simulated
+	// link.
 	Link group.Link
-	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes longer
-	// fails the group, and the others learn by which operation.
+	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes
+	// longer fails the group, and the others learn by which operation.
 	Timeout time.Duration
-	// HostLink, where it is not 0, has each transfer to or from the host's memory take at least its bytes divided by it, in
-	// bytes per second: a simulated link.
+	// HostLink, where it is not 0, has each transfer to or from the host's memory take at least its bytes divided by
+	// it, in bytes per second: a simulated link.
 	HostLink float64
-	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of others on
-	// any number of cores.
+	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of
+	// others on any number of cores.
 	Pace func(op step.Op) time.Duration
-	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes held, and of
-	// "bytes communicated", to other ranks in all steps.
+	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes
+	// held, and of "bytes communicated", to other ranks in all steps.
 	Trace *trace.Recorder
 }
 
@@ -118,8 +120,8 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 	return p, members
 }
 
-// Alone is a recipe on one device, whose plan techniques rewrite: see [Serial]. The recipe's model becomes a chain of blocks, whose
-// parameters may be in another order. A recipe that is not valid is an error.
+// Alone is a recipe on one device, whose plan techniques rewrite: see [Serial]. The recipe's model becomes a chain of
+// blocks, whose parameters may be in another order. A recipe that is not valid is an error.
 func Alone(r train.Recipe, microbatches int) (s Spec, err error) {
 	if err := r.Validate(); err != nil {
 		return s, err

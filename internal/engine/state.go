@@ -12,8 +12,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// arrayOf makes what lies in a cell, whole over a rank's devices and on the host, of the entries of its state. place is the
-// rank's among those that share the state.
+// arrayOf makes what lies in a cell, whole over a rank's devices and on the host, of the entries of its state. place is
+// the rank's among those that share the state.
 func (o *own) arrayOf(c cell, values []*tensors.Tensor, place int) (*tensors.Tensor, error) {
 	first := c.of[0]
 	if o.entries[first].flat == 0 {
@@ -47,8 +47,8 @@ func (o *own) arrayOf(c cell, values []*tensors.Tensor, place int) (*tensors.Ten
 	return all, nil
 }
 
-// held undoes arrayOf for an entry: it returns all of it; or what the rank has, where it is sharded: as a vector, with what devices
-// have that share layers one after another.
+// held undoes arrayOf for an entry: it returns all of it; or what the rank has, where it is sharded: as a vector, with
+// what devices have that share layers one after another.
 func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), place int) (*tensors.Tensor, error) {
 	e := o.entries[i]
 	c := o.cells[e.cell]
@@ -90,8 +90,8 @@ func (o *own) cutsIn(c cell) int {
 	return cuts
 }
 
-// flatten makes, of a whole entry, one vector of what the devices have of it that share layers, one after another: the elements of
-// each in row-major order, filled up with zeros to shards of equal length.
+// flatten makes, of a whole entry, one vector of what the devices have of it that share layers, one after another: the
+// elements of each in row-major order, filled up with zeros to shards of equal length.
 func (o *own) flatten(e entry, whole *tensors.Tensor) (*tensors.Tensor, error) {
 	stacked, err := e.cut.Stack(whole)
 	if err != nil {
@@ -214,7 +214,8 @@ func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
 }
 
 // gatherRows puts together what ranks have on the host, each of several rows: row by row.
-func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int, whole shapes.Shape) (*tensors.Tensor, error) {
+func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int,
+	whole shapes.Shape) (*tensors.Tensor, error) {
 	all := tensors.FromShape(whole)
 	var inner, failed error
 	err := own.ConstBytes(func(in []byte) {

@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// totals is what clipping and loss scaling ask of all gradients: a vector of the number of ranks that have some which are not
-// finite, and of the sum of the squares, of the model's elements each once. It is nil where nobody asks.
+// totals is what clipping and loss scaling ask of all gradients: a vector of the number of ranks that have some which
+// are not finite, and of the sum of the squares, of the model's elements each once. It is nil where nobody asks.
 func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
 	if !b.Recipe.AsksAll() {
 		return nil
@@ -56,7 +56,8 @@ func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
 	}
 }
 
-// countedPart leaves of a parameter's gradient what counts on this device, where several that share layers have the same.
+// countedPart leaves of a parameter's gradient what counts on this device, where several that share layers have the
+// same.
 func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 	cut := b.cuts[i]
 	if cut == nil {

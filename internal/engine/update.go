@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// makeUpdate makes the cells of a unit, or of all, anew, of what they were and of the sums of the gradients. The counters, and what
-// clipping and loss scaling know, are those of the last update of a list.
+// makeUpdate makes the cells of a unit, or of all, anew, of what they were and of the sums of the gradients. The
+// counters, and what clipping and loss scaling know, are those of the last update of a list.
 func (b *build) makeUpdate(op step.Op) {
 	members := b.updated(op.Unit)
 	recipe := b.update
@@ -24,7 +24,8 @@ func (b *build) makeUpdate(op step.Op) {
 	for _, at := range members {
 		grads = append(grads, scaled(b.summed(at), factor))
 	}
-	out := recipe.UpdateShare(b.share(recipe, members, b.totals(members, grads)), b.state(members), graph.Const(b.g, float32(0)), grads)
+	share := b.share(recipe, members, b.totals(members, grads))
+	out := recipe.UpdateShare(share, b.state(members), graph.Const(b.g, float32(0)), grads)
 	last := len(out) - 1
 	isLast := b.isLast(b.plan, op)
 	if isLast {
@@ -64,7 +65,8 @@ func (b *build) cut(vector *graph.Node, at int) *graph.Node {
 	return graph.Slice(vector, graph.AxisRange(b.offset(at), b.offset(at)+b.length(at)))
 }
 
-// state lists what an update of some parameters takes, as a recipe lists its state: of parameters that are sharded the shards.
+// state lists what an update of some parameters takes, as a recipe lists its state: of parameters that are sharded the
+// shards.
 func (b *build) state(members []int) (state []*graph.Node) {
 	own := map[int]*graph.Node{} // shards of units
 	for _, at := range members {
@@ -86,7 +88,8 @@ func (b *build) state(members []int) (state []*graph.Node) {
 	return state
 }
 
-// behind are the cells that come behind the parameters in the state of an update: their states, the loss scaling's, and counters.
+// behind are the cells that come behind the parameters in the state of an update: their states, the loss scaling's, and
+// counters.
 func (o *own) behind(members []int) (cells []int) {
 	for _, at := range members {
 		for _, e := range o.statesOf[at] {
