@@ -89,7 +89,6 @@ func (o *own) listCells() {
 			}
 		}
 	}
-	hosted := o.hosted()
 	_, scaling, counters := train.Tail(o.recipe, o.entries)
 	for i := range o.entries {
 		e := &o.entries[i]
@@ -108,11 +107,7 @@ func (o *own) listCells() {
 		}
 		o.cells = append(o.cells, c)
 	}
-	for u, is := range hosted {
-		for _, k := range o.statesOn(u) {
-			o.cells[k].host = is
-		}
-	}
+	o.listHosted()
 }
 
 // addUnit adds a cell of a unit's parameters: a whole matrix to compute with, or what the rank has of it.
@@ -179,22 +174,24 @@ func (o *own) scalingCells() (cells []int) {
 	return cells
 }
 
-// hosted says which units' states lie on the host between steps: those that a plan fetches first, or all.
-func (o *own) hosted() map[int]bool {
-	first := map[int]bool{}
+// listHosted says which cells lie on the host between steps: the states of units that a plan fetches first, or all.
+func (o *own) listHosted() {
+	hosted := map[int]bool{} // by unit
 	for _, u := range o.order {
 		if o.hosts {
-			first[u] = true
+			hosted[u] = true
 		}
 	}
 	for _, op := range o.Plans[0].Ranks[o.rank] {
-		if op.What == step.State && (op.Kind == step.Fetch || op.Kind == step.Store) {
-			if _, seen := first[op.Unit]; !seen {
-				first[op.Unit] = op.Kind == step.Fetch
-			}
+		if _, seen := hosted[op.Unit]; !seen && op.What == step.State && (op.Kind == step.Fetch || op.Kind == step.Store) {
+			hosted[op.Unit] = op.Kind == step.Fetch
 		}
 	}
-	return first
+	for u, is := range hosted {
+		for _, k := range o.statesOn(u) {
+			o.cells[k].host = is
+		}
+	}
 }
 
 // placement says how an array lies on a rank's devices that devices along the tensor axis have cuts of, and that is

@@ -55,7 +55,7 @@ func (c *common) newOwn(rank int) *own {
 		part.Buffers, o.recipe.Rule, o.update.Rule = nil, given{}, given{}
 	}
 	o.recipe.Model, o.update.Model, o.whole = part, part, part.Params()
-	o.tree = c.local(o.whole).As(c.policy.Params)
+	o.tree = c.partsOf(o.whole).As(c.policy.Params)
 	all := c.model.Params()
 	for _, s := range o.whole {
 		o.places, o.cuts = append(o.places, all.Index(s.Name)), append(o.cuts, c.cuts[s.Name])
@@ -63,7 +63,7 @@ func (c *common) newOwn(rank int) *own {
 	local := c.model
 	local.Blocks = nil
 	for _, b := range c.model.Blocks {
-		b.Params = c.local(b.Params)
+		b.Params = c.partsOf(b.Params)
 		local.Blocks = append(local.Blocks, b)
 		var home []int
 		for _, s := range b.Params {
@@ -93,8 +93,8 @@ func only(m chain.Model, blocks []int) chain.Model {
 	return m
 }
 
-// local is the parameters of a tree as devices have them that share layers.
-func (c *common) local(tree params.Tree) params.Tree {
+// partsOf is the parameters of a tree as devices have them that share layers.
+func (c *common) partsOf(tree params.Tree) params.Tree {
 	tree = slices.Clone(tree)
 	for i, s := range tree {
 		tree[i].Shape = c.cuts[s.Name].Part(s.Shape)

@@ -262,19 +262,17 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 	case cellSlot:
 		return o.cells[x.number].on, one(o.cells[x.number].shape)
 	case sumSlot, reducedSlot, freshSlot:
-		u := o.units[x.number]
-		shape := shapes.Make(o.policy.Reduce, o.shards, u.size)
+		u, dtype, rows := o.units[x.number], o.policy.Reduce, o.shards
+		if x.kind == freshSlot {
+			dtype, rows = o.policy.Compute, 1
+		}
 		switch {
 		case x.kind == sumSlot && o.sumsDiffer():
-			return o.apart(), one(shape)
-		case x.kind == freshSlot && u.Shard == "":
-			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, 1, u.size))
-		case x.kind == freshSlot:
-			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Compute, u.size))
-		case x.kind == reducedSlot && o.shards > 1:
-			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Reduce, u.size))
+			return o.apart(), one(shapes.Make(dtype, rows, u.size))
+		case x.kind == freshSlot && u.Shard != "" || x.kind == reducedSlot && o.shards > 1:
+			return o.unitPlacement(u, true), one(shapes.Make(dtype, u.size))
 		}
-		return o.unitPlacement(u, false), one(shape)
+		return o.unitPlacement(u, false), one(shapes.Make(dtype, rows, u.size))
 	case targetSlot:
 		return xla.Shard(0, o.Mesh[0].Name), one(sizes.targets)
 	case valueSlot:
