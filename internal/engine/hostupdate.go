@@ -104,14 +104,14 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 		for k, x := range s.io.out {
 			t, old := out[k].Shards()[0], p.host.get(x)
 			switch {
-			case old != nil:
-				p.host.take(x)
-				p.host.put(x, t)
-				err = old.FinalizeAll()
 			case x.kind == freshSlot:
 				if t, err = detached(t); err == nil {
 					p.host.put(x, t)
 				}
+			case old != nil:
+				p.host.take(x)
+				p.host.put(x, t)
+				err = old.FinalizeAll()
 			default:
 				common[x] = t
 			}
