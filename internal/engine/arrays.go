@@ -14,9 +14,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// arrays is what a rank holds on its devices: of which kind, and how much at most. It has arrays to communicate with, too: equal
-// ones are used again and again, as many bytes for a deep model as for a shallow one (constant-size buffers, Rajbhandari et al. 2020,
-// "ZeRO", §6.2). It may be used by several goroutines at once.
+// arrays is what a rank holds on its devices: of which kind, and how much at most. It has arrays to communicate with,
+// too: equal ones are used again and again, as many bytes for a deep model as for a shallow one (constant-size buffers,
+// Rajbhandari et al. 2020, "ZeRO", §6.2). It may be used by several goroutines at once.
 type arrays struct {
 	devices *devices
 	trace   *trace.Recorder
@@ -35,7 +35,8 @@ type holding struct {
 }
 
 func newArrays(d *devices, t *trace.Recorder, rank int) *arrays {
-	return &arrays{devices: d, trace: t, rank: rank, spare: map[string][]*dtensor.Tensor{}, held: map[*dtensor.Tensor]holding{},
+	return &arrays{devices: d, trace: t, rank: rank,
+		spare: map[string][]*dtensor.Tensor{}, held: map[*dtensor.Tensor]holding{},
 		now: map[memest.Kind]int64{}, most: map[memest.Kind]int64{}}
 }
 
@@ -85,8 +86,19 @@ func (a *arrays) changed(from, to *dtensor.Tensor) {
 	delete(a.held, from)
 }
 
-// release ends the use of arrays: those that were borrowed go back, others are freed at once, since the garbage collector would come
-// late. They may be nil.
+// put has an array lie where another one may have been, which it frees.
+func (a *arrays) put(at **dtensor.Tensor, kind memest.Kind, t *dtensor.Tensor) error {
+	old := *at
+	if *at = t; old == nil {
+		a.add(kind, t)
+		return nil
+	}
+	a.changed(old, t)
+	return old.FinalizeAll()
+}
+
+// release ends the use of arrays: those that were borrowed go back, others are freed at once, since the garbage
+// collector would come late. They may be nil.
 func (a *arrays) release(list ...*dtensor.Tensor) error {
 	var errs []error
 	for _, t := range list {

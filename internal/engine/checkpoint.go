@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,20 +14,24 @@ import (
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Save writes the whole state as the checkpoint of its step into the folder dir, which all ranks must see: see [checkpoint.Save] for its
-// metadata, and for how many are kept. Each rank writes what it is the first to have, so what is saved does not depend on the layout. It is
-// a collective call: rank 0 begins the checkpoint and commits it. Where one rank cannot write, there is no checkpoint, and all ranks get an
-// error: that rank its own, rank 0 one that names it. They can go on; but an error of the group loses the rank. What a hook keeps is not
-// saved. In local SGD the ranks' states are averaged before.
+// Save writes the whole state as the checkpoint of its step into the folder dir, which all ranks must see: see
+// [checkpoint.Save] for its metadata, and for how many are kept. Each rank writes what it is the first to have, so what
+// is saved does not depend on the layout. It is a collective call: rank 0 begins the checkpoint and commits it. Where
+// one rank cannot write, there is no checkpoint, and all ranks get an error: that rank its own, the others one that
+// names it. They can go on; but an error of the group loses the rank. What a hook keeps is not saved. In local SGD the
+// ranks' states are averaged before.
 func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	return r.orLose(r.save(ctx, dir, meta, keep))
+	err := r.save(ctx, dir, meta, keep)
+	if r.world.Rank() > 0 && errors.Is(err, train.ErrElsewhere) {
+		err = fmt.Errorf("another rank could not write: %w", err)
+	}
+	return r.orLose(err)
 }
 
 func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
@@ -42,47 +47,51 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 			defer draft.Discard()
 		}
 	}
-	told, err := group.Exchange(ctx, r.world, []byte(path))
+	told, err := r.agree(ctx, "write the checkpoint", []byte(path), own)
 	if err != nil {
 		return err
 	}
-	var report []byte
-	if path = string(told[0]); path != "" {
-		report, own = r.write(ctx, path)
-		var failure *group.Failure
-		if errors.As(own, &failure) {
-			return own
-		}
+	report, own := r.write(ctx, string(told[0]))
+	var failure *group.Failure
+	if errors.As(own, &failure) {
+		return own
 	}
-	if told, err = group.Exchange(ctx, r.world, report); err != nil {
+	if told, err = r.agree(ctx, "write its part of the checkpoint", report, own); err != nil {
 		return err
 	}
-	done := []byte{}
-	if r.world.Rank() == 0 && own == nil {
-		if own = r.commit(ctx, draft, meta, told, keep); own == nil {
-			done = []byte("done")
+	if r.world.Rank() == 0 {
+		own = r.commit(ctx, draft, meta, told, keep)
+	}
+	_, err = r.agree(ctx, "write the checkpoint", nil, own)
+	return err
+}
+
+// agree gives every rank what each has to say, if all could do something: own is why this one could not, or nil. Else
+// all get an error: that rank its own, the others one that names it.
+func (r *Rank) agree(ctx context.Context, what string, say []byte, own error) ([][]byte, error) {
+	if say = append([]byte{1}, say...); own != nil {
+		say = nil
+	}
+	told, err := group.Exchange(ctx, r.world, say)
+	if err := cmp.Or(err, own); err != nil {
+		return nil, err
+	}
+	for rank, t := range told {
+		if len(t) == 0 {
+			return nil, fmt.Errorf("rank %d could not %s; %w", rank, what, train.ErrElsewhere)
 		}
+		told[rank] = t[1:]
 	}
-	if told, err = group.Exchange(ctx, r.world, done); err != nil {
-		return err
-	}
-	if own == nil && len(told[0]) == 0 {
-		own = fmt.Errorf("another rank could not write its part of the checkpoint; %w", train.ErrElsewhere)
-	}
-	return own
+	return told, nil
 }
 
 // settle makes the ranks' states equal, in local SGD between its averages.
 func (r *Rank) settle(ctx context.Context) error {
-	if r.steps%len(r.Plans) == 0 {
+	op, some := find(r.Plans[len(r.Plans)-1], averages)
+	if r.steps%len(r.Plans) == 0 || !some {
 		return nil
 	}
-	last := r.Plans[len(r.Plans)-1].Ranks[r.own.rank]
-	i := slices.IndexFunc(last, func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State })
-	if i < 0 {
-		return nil
-	}
-	return r.averageCells(ctx, r.groups[last[i].Axis])
+	return r.averageCells(ctx, r.groups[op.Axis])
 }
 
 // write writes what is the rank's to write, and returns its report: what it has written, or null for nothing.
@@ -113,25 +122,22 @@ func (r *Rank) written(ctx context.Context) (parts []checkpoint.Part, err error)
 		return r.server.Parts(r.steps)
 	}
 	for i, e := range r.own.entries {
-		part := checkpoint.Part{Spec: e.spec}
-		first := r.firsts[e.spec.Name]
-		if g := r.groups[r.axis]; e.flat > 0 && g != nil && e.cut == nil { // each has a run of it
-			a, _ := r.Plans[0].Axis(r.axis)
-			if !slices.Contains(a.Group(first), r.own.rank) {
-				continue
+		part, mine := checkpoint.Part{Spec: e.spec}, e.first == r.own.rank
+		switch spread := e.flat > 0 && r.groups[r.axis] != nil; {
+		case spread && e.cut == nil: // each has a run of it
+			if mine = slices.Contains(r.sharers(e.first), r.own.rank); mine {
+				part.From = r.place_ * e.flat
+				part.Value, err = r.own.held(i, r.cellNow, r.place_)
 			}
-			part.From = r.place_ * e.flat
-			part.Value, err = r.own.held(i, r.cellNow, r.place_)
-		} else if first == r.own.rank || e.flat > 0 && g != nil {
+		case spread || mine:
 			part.Value, err = r.entry(ctx, i)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if part.Value == nil || first != r.own.rank && part.From == 0 && e.cut != nil {
-			continue
+		if mine {
+			parts = append(parts, part)
 		}
-		parts = append(parts, part)
 	}
 	return parts, nil
 }
@@ -141,9 +147,6 @@ func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, r
 	var all []checkpoint.Written
 	for rank, report := range reports {
 		var w *checkpoint.Written
-		if len(report) == 0 {
-			return fmt.Errorf("rank %d could not write its part of the checkpoint; %w", rank, train.ErrElsewhere)
-		}
 		if err := json.Unmarshal(report, &w); err != nil {
 			return fmt.Errorf("the report of rank %d: %w", rank, err)
 		}
@@ -155,9 +158,10 @@ func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, r
 	return err
 }
 
-// Load puts a checkpoint's state, of whatever layout, in the place of the ranks': the next step is what it would have been in the run
-// that was saved. It is a collective call, and each rank reads what is its own. Where one cannot read, all get an error, as they do if
-// they open the checkpoints of several steps, or of another recipe; they then stand where they stood. An error of the group loses the rank.
+// Load puts a checkpoint's state, of whatever layout, in the place of the ranks': the next step is what it would have
+// been in the run that was saved. It is a collective call, and each rank reads what is its own. Where one cannot read,
+// all get an error, as they do if they open the checkpoints of several steps, or of another recipe; they then stand
+// where they stood. An error of the group loses the rank.
 func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if r.lost != nil {
 		return r.lost
@@ -181,29 +185,22 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 }
 
 // read reads what is the rank's, if all ranks can.
-func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.Tree) (state []*tensors.Tensor, err error) {
+func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.Tree) ([]*tensors.Tensor, error) {
+	var state []*tensors.Tensor
 	own := errors.New("the checkpoint is nil: open it, on every rank")
 	at := ""
 	if c != nil {
+		at = strconv.Itoa(c.Step)
 		if own = r.Recipe.Keeps(c); own == nil {
 			state, own = c.Read(ctx, tree)
 		}
-		if own == nil {
-			at = strconv.Itoa(c.Step)
-		}
 	}
-	told, err := group.Exchange(ctx, r.world, []byte(at))
-	if err != nil {
-		return nil, err
-	}
+	told, err := r.agree(ctx, "read the checkpoint", []byte(at), own)
 	for rank, t := range told {
-		switch {
-		case own != nil:
-		case len(t) == 0:
-			own = fmt.Errorf("rank %d could not read the checkpoint; %w", rank, train.ErrElsewhere)
-		case string(t) != at:
-			own = fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: give all the same", rank, t, at)
+		if string(t) != at {
+			return nil, fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: "+
+				"give all the same", rank, t, at)
 		}
 	}
-	return state, own
+	return state, err
 }

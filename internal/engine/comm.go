@@ -163,26 +163,17 @@ func (p *play) background(i int, op step.Op, kind string, do, end func() error) 
 	p.begun[i] = &underWay{done, wait, end}
 }
 
-// rows is how many of a rank's devices have other parts of a unit, because they share layers.
-func (p *play) rows(u *unit) int {
-	n := 1
-	for _, at := range u.members {
-		n = max(n, p.own.entries[at].ranks())
-	}
-	return n
-}
-
 // gatherUnit puts the ranks' shards of a unit together.
 func (p *play) gatherUnit(i int, op step.Op) error {
 	u := p.own.units[op.Unit]
 	g := p.groups[op.Axis]
-	fresh, cell := p.gradsOf(op.Unit), p.own.weights[op.Unit]
+	fresh, cell := p.gradsOf(op.Unit), p.own.cellOf(op.Unit)
 	resident := p.flow.Resident[op.Unit]
 	own := func() *dtensor.Tensor { return fresh.fresh } // which may be on its way
 	if shard := p.cells[cell]; !resident {
 		own = func() *dtensor.Tensor { return shard }
 	}
-	whole := shapes.Make(p.policy.Compute, p.rows(u)*p.shards, u.size)
+	whole := shapes.Make(p.policy.Compute, u.cuts*p.shards, u.size)
 	on := p.own.unitPlacement(u, false)
 	v := step.Value{Held: step.Whole, Unit: op.Unit}
 	var into *dtensor.Tensor
@@ -214,7 +205,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		if err != nil {
 			return err
 		}
-		all, err := gatherRows(p.ctx, g, from, p.rows(u), whole)
+		all, err := gatherRows(p.ctx, g, from, u.cuts, whole)
 		if err == nil {
 			placed, err = p.place(all, on)
 		}
@@ -259,9 +250,9 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		}
 	}
 	scatter := op.Axis == u.Shard
-	bytes := shapes.Make(p.policy.Reduce, p.rows(u)*p.shards, u.size).ByteSize()
-	if !first && p.shards > 1 && !p.inside {
-		bytes /= int64(p.shards)
+	bytes := shapes.Make(p.policy.Reduce, u.cuts*p.shards, u.size).ByteSize()
+	if !first {
+		bytes /= int64(p.shards / p.mine)
 	}
 	if hooked := p.hook != nil && !scatter; !hooked {
 		p.traffic.sent[op.Axis] += bytes
@@ -306,14 +297,14 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 }
 
 // shardOf is the shape of a shard of a unit's gradients, on all of a rank's devices together.
-func (p *play) shardOf(u *unit) shapes.Shape { return shapes.Make(p.policy.Reduce, p.rows(u)*u.size) }
+func (p *play) shardOf(u *unit) shapes.Shape { return shapes.Make(p.policy.Reduce, u.cuts*u.size) }
 
 // scatter sums whole gradients over ranks, of which each gets its shard: into an array, or nil for a staged one.
 func (p *play) scatter(g group.Group, u *unit, whole, shard *dtensor.Tensor) (*dtensor.Tensor, error) {
 	if shard != nil {
 		return shard, p.call2(g, group.KindReduceScatter, whole, shard)
 	}
-	rows := p.rows(u)
+	rows := u.cuts
 	host, err := merged(whole)
 	if err == nil && rows > 1 {
 		host, err = swapped(host, rows, p.shards)
@@ -390,7 +381,7 @@ func (p *play) average(i int, op step.Op) error {
 // floats are the cells that have an average: parameters and the optimizer's states.
 func (o *own) floats() (cells []int) {
 	for k, c := range o.cells {
-		if o.kindOf(k) != batchKind && c.shape.DType.IsFloat() {
+		if c.kind != batchKind && c.shape.DType.IsFloat() {
 			cells = append(cells, k)
 		}
 	}
@@ -400,7 +391,7 @@ func (o *own) floats() (cells []int) {
 func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 	for _, k := range r.own.floats() {
 		m, err := &memory{}, error(nil)
-		there := r.host.get(k)
+		there := r.host.get(slot{kind: cellSlot, number: k})
 		if there != nil {
 			err = m.stage(there)
 		} else {

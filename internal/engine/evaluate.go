@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"iter"
 	"slices"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -9,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Evaluate returns the mean loss over a batch, without noise, and changes nothing. Batches are as those of [Rank.Step]. It is a
-// collective call, whose errors lose the rank as those of a step do.
+// Evaluate returns the mean loss over a batch, without noise, and changes nothing. Batches are as those of [Rank.Step].
+// It is a collective call, whose errors lose the rank as those of a step do.
 func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
 	if r.lost != nil {
 		return 0, r.lost
@@ -47,41 +48,33 @@ func forwardOnly(p *step.Plan) *step.Plan {
 	q.Weights = step.Flush // the newest version for all
 	for r, list := range p.Ranks {
 		q.Ranks[r] = nil
-		open := map[int]int{} // by unit: where it is gathered, in the new list
-		used := map[int]bool{}
-		drop := func(at int) {
-			q.Ranks[r] = slices.Delete(q.Ranks[r], at, at+1)
-			for u := range open {
-				if open[u] > at {
-					open[u]--
-				}
+		for i, op := range list {
+			kind := op.Kind
+			if kind == step.Wait {
+				kind = op.Of
 			}
-		}
-		for _, op := range list {
-			switch {
-			case op.Kind == step.Forward:
-				for _, u := range p.Blocks[op.Block].Units {
-					used[u] = true
-				}
-			case (op.Kind == step.Send || op.Kind == step.Recv || op.Kind == step.Wait && (op.Of == step.Send || op.Of == step.Recv)) &&
-				op.What == step.Activation:
-			case op.What == step.Parameters && op.Kind == step.Gather:
-				open[op.Unit], used[op.Unit] = len(q.Ranks[r]), false
-			case op.What == step.Parameters && op.Kind == step.Free:
-				if !used[op.Unit] {
-					drop(open[op.Unit])
-					continue
-				}
-			default:
-				continue
+			keep := kind == step.Forward || (kind == step.Send || kind == step.Recv) && op.What == step.Activation
+			if op.What == step.Parameters {
+				keep = op.Kind == step.Gather && forwards(p, slices.All(list[i+1:]), op.Unit) ||
+					op.Kind == step.Free && forwards(p, slices.Backward(list[:i]), op.Unit)
 			}
-			q.Ranks[r] = append(q.Ranks[r], op)
-		}
-		for u, at := range open { // what an update gathers anew
-			if !used[u] && at < len(q.Ranks[r]) && q.Ranks[r][at].Kind == step.Gather && q.Ranks[r][at].Unit == u {
-				drop(at)
+			if keep {
+				q.Ranks[r] = append(q.Ranks[r], op)
 			}
 		}
 	}
 	return q
+}
+
+// forwards says whether a forward pass uses the parameters of a unit before they are gathered or freed.
+func forwards(p *step.Plan, list iter.Seq2[int, step.Op], unit int) bool {
+	for _, op := range list {
+		switch {
+		case op.Kind == step.Forward && slices.Contains(p.Blocks[op.Block].Units, unit):
+			return true
+		case (op.Kind == step.Gather || op.Kind == step.Free) && op.What == step.Parameters && op.Unit == unit:
+			return false
+		}
+	}
+	return false
 }

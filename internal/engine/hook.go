@@ -66,7 +66,8 @@ type Gradients struct {
 // Float32 returns the gradients as a slice: no copy. It is an error if they have another type.
 func (g Gradients) Float32() ([]float32, error) {
 	if g.Type != group.Float32 {
-		return nil, fmt.Errorf("ddp: gradients are summed in %v, and the hook takes float32 alone: set Recipe.Precision.Reduce", g.Type)
+		return nil, fmt.Errorf("ddp: gradients are summed in %v, and the hook takes float32 alone: "+
+			"set Recipe.Precision.Reduce", g.Type)
 	}
 	return unsafe.Slice((*float32)(g.Data.Data), g.Data.Len), nil
 }

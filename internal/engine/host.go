@@ -1,9 +1,8 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,64 +13,160 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// host is what a rank has put into the host's memory: values of the plan, and cells, by number. Streams work on it beside the
-// passes.
+// host is what a rank has put into the host's memory, by the slot that it is in on the devices. Streams work on it
+// beside the passes.
 type host struct {
 	own    *own
 	arrays *arrays // which count it
 
 	mu   sync.Mutex
-	held map[any]*tensors.Tensor
-}
-
-func (h *host) put(key any, t *tensors.Tensor) {
-	h.count(key, 1, t)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.held[key] = t
-}
-
-// get is what lies there, or nil.
-func (h *host) get(key any) *tensors.Tensor {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.held[key]
-}
-
-func (h *host) take(key any) *tensors.Tensor {
-	h.mu.Lock()
-	t := h.held[key]
-	delete(h.held, key)
-	h.mu.Unlock()
-	if t != nil {
-		h.count(key, -1, t)
-	}
-	return t
-}
-
-func (h *host) count(key any, sign int64, t *tensors.Tensor) {
-	kind := memest.Activations
-	switch k := key.(type) {
-	case int:
-		kind = h.own.kindOf(k)
-	case step.Value:
-		switch k.Held {
-		case step.Sum, step.Reduced:
-			kind = memest.Gradients
-		case step.Fresh:
-			kind = memest.Parameters
-		}
-	}
-	h.arrays.mu.Lock()
-	defer h.arrays.mu.Unlock()
-	h.arrays.count(OnHost+kind, sign*t.Shape().ByteSize())
+	held map[slot]*tensors.Tensor
 }
 
 // OnHost is before the kind of what lies in the host's memory.
 const OnHost memest.Kind = "host "
 
+func (h *host) put(x slot, t *tensors.Tensor) {
+	h.count(x, 1, t)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held[x] = t
+}
+
+// get is what lies there, or nil.
+func (h *host) get(x slot) *tensors.Tensor {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.held[x]
+}
+
+func (h *host) take(x slot) *tensors.Tensor {
+	h.mu.Lock()
+	t := h.held[x]
+	delete(h.held, x)
+	h.mu.Unlock()
+	if t != nil {
+		h.count(x, -1, t)
+	}
+	return t
+}
+
+func (h *host) count(x slot, sign int64, t *tensors.Tensor) {
+	h.arrays.mu.Lock()
+	defer h.arrays.mu.Unlock()
+	h.arrays.count(OnHost+h.own.kindOf(x), sign*t.Shape().ByteSize())
+}
+
+// moving is an array that goes from a rank's devices to the host's memory, or back.
+type moving struct {
+	x    slot
+	at   **dtensor.Tensor // where it is on the devices
+	kind memest.Kind      // of it there
+	soon bool             // it is there as soon as it has come, for what is behind it on its stream
+}
+
+// moves lists the arrays that an operation moves.
+func (p *play) moves(op step.Op) (all []moving, err error) {
+	switch op.What {
+	case step.State:
+		for _, k := range p.own.statesOn(op.Unit) {
+			all = append(all, moving{slot{kind: cellSlot, number: k}, &p.cells[k], p.own.cells[k].kind, false})
+		}
+	case step.Parameters: // that an update on the host has made
+		m := moving{slot{kind: freshSlot, number: op.Unit}, &p.gradsOf(op.Unit).fresh, memest.Communication, true}
+		if !p.flow.Resident[op.Unit] { // else it is gathered next
+			m.at, m.soon = &p.cells[p.own.cellOf(op.Unit)], false
+		}
+		all = append(all, m)
+	case step.Gradient:
+		if op.Kind == step.Fetch {
+			return nil, errors.New("engine: gradients stay in the host's memory: have it update")
+		}
+		g := p.gradsOf(op.Unit)
+		m := moving{slot{kind: reducedSlot, number: op.Unit}, &g.reduced, memest.Gradients, false}
+		if len(p.own.units[op.Unit].Reduce) == 0 { // the next gradients begin a new sum
+			sum := g.sum
+			p.forgetSum(op.Unit)
+			m.x.kind, m.at = sumSlot, &sum
+		}
+		all = append(all, m)
+	default:
+		v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
+		list := make([]*dtensor.Tensor, 1)
+		if op.Kind == step.Fetch {
+			p.values[v] = list
+		} else if copy(list, p.values[v]) == 0 {
+			return nil, fmt.Errorf("engine: %v is not there", v)
+		} else {
+			delete(p.values, v)
+			p.taken[v]++
+		}
+		all = append(all, moving{slot{kind: valueSlot, value: v}, &list[0], memest.Activations, false})
+	}
+	return all, nil
+}
+
+// store begins to move something to the host's memory. Its arrays are freed when all of it is there.
+func (p *play) store(i int, op step.Op) error {
+	all, err := p.moves(op)
+	if err != nil {
+		return err
+	}
+	var gone []*dtensor.Tensor
+	p.move(i, op, all, func() error {
+		for _, m := range all {
+			on := *m.at // which may have been under way
+			if *m.at = nil; on == nil {
+				return fmt.Errorf("engine: %v is not on the devices", m.x)
+			}
+			gone = append(gone, on)
+			t, err := merged(on)
+			if err != nil {
+				return err
+			}
+			p.host.put(m.x, t)
+		}
+		return nil
+	}, func() error { return p.arrays.release(gone...) })
+	return nil
+}
+
+// fetch begins to bring something back from the host's memory.
+func (p *play) fetch(i int, op step.Op) error {
+	all, err := p.moves(op)
+	if err != nil {
+		return err
+	}
+	come := make([]*dtensor.Tensor, len(all))
+	p.move(i, op, all, func() (err error) {
+		for k, m := range all {
+			on, _ := p.own.lies(m.x, p.sizes)
+			if come[k], err = p.place(p.host.take(m.x), on); err != nil {
+				return err
+			}
+			if m.soon {
+				err = p.arrays.put(m.at, m.kind, come[k])
+			}
+		}
+		return err
+	}, func() (err error) {
+		for k, m := range all {
+			if !m.soon && err == nil {
+				err = p.arrays.put(m.at, m.kind, come[k])
+			}
+		}
+		return err
+	})
+	return nil
+}
+
 // move has a transfer to or from the host's memory go on beside the passes.
-func (p *play) move(i int, op step.Op, bytes int64, do, end func() error) {
+func (p *play) move(i int, op step.Op, all []moving, do, end func() error) {
+	bytes := int64(0)
+	for _, m := range all {
+		_, shape := p.own.lies(m.x, p.sizes)
+		bytes += shape[0].ByteSize()
+	}
 	p.traffic.sent[step.ToHost] += bytes
 	p.background(i, op, op.Stream(), func() error {
 		start := time.Now()
@@ -82,146 +177,4 @@ func (p *play) move(i int, op step.Op, bytes int64, do, end func() error) {
 		}
 		return err
 	}, end)
-}
-
-// store begins to move something to the host's memory. Its arrays are freed when all of it is there.
-func (p *play) store(i int, op step.Op) error {
-	switch op.What {
-	case step.Gradient:
-		return p.storeGradients(i, op)
-	case step.State:
-		return p.storeStates(i, op)
-	}
-	v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
-	list := p.values[v]
-	if len(list) != 1 {
-		return fmt.Errorf("engine: %v is not there", v)
-	}
-	delete(p.values, v)
-	p.taken[v]++
-	there := v
-	there.Host = true
-	p.move(i, op, list[0].ShardShape().ByteSize(), func() error {
-		t, err := merged(list[0])
-		p.host.put(there, t)
-		return err
-	}, func() error { return p.arrays.release(list...) })
-	return nil
-}
-
-// fetch begins to bring something back from the host's memory.
-func (p *play) fetch(i int, op step.Op) error {
-	switch op.What {
-	case step.Parameters:
-		return p.fetchParameters(i, op)
-	case step.State:
-		return p.fetchStates(i, op)
-	case step.Gradient:
-		return fmt.Errorf("engine: gradients stay in the host's memory: have it update")
-	}
-	v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
-	there := v
-	there.Host = true
-	on, shape := p.own.lies(slot{kind: valueSlot, value: v}, p.sizes)
-	var t *dtensor.Tensor
-	p.move(i, op, shape[0].ByteSize(), func() (err error) {
-		t, err = p.place(p.host.take(there), on)
-		return err
-	}, func() error {
-		p.arrays.add(memest.Activations, t)
-		p.values[v] = []*dtensor.Tensor{t}
-		return nil
-	})
-	return nil
-}
-
-func (p *play) storeStates(i int, op step.Op) error {
-	gone, bytes := map[int]*dtensor.Tensor{}, int64(0)
-	for _, k := range p.own.statesOn(op.Unit) {
-		if gone[k], p.cells[k] = p.cells[k], nil; gone[k] == nil {
-			return fmt.Errorf("engine: the states of unit %d are not on the device", op.Unit)
-		}
-		bytes += p.own.cells[k].shape.ByteSize()
-	}
-	p.move(i, op, bytes, func() error {
-		for k, on := range gone {
-			t, err := merged(on)
-			if err != nil {
-				return err
-			}
-			p.host.put(k, t)
-		}
-		return nil
-	}, func() error { return p.arrays.release(slices.Collect(maps.Values(gone))...) })
-	return nil
-}
-
-func (p *play) fetchStates(i int, op step.Op) error {
-	there, bytes := map[int]*dtensor.Tensor{}, int64(0)
-	cells := p.own.statesOn(op.Unit)
-	for _, k := range cells {
-		bytes += p.own.cells[k].shape.ByteSize()
-	}
-	p.move(i, op, bytes, func() (err error) {
-		for _, k := range cells {
-			if there[k], err = p.place(p.host.take(k), p.own.cells[k].on); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, func() error {
-		for k, on := range there {
-			p.arrays.add(p.own.kindOf(k), on)
-			p.cells[k] = on
-		}
-		return nil
-	})
-	return nil
-}
-
-// statesOn are the cells of a unit's states: the optimizer's, and the master copy where there is one besides.
-func (o *own) statesOn(unit int) (cells []int) {
-	if at, ok := o.masters[unit]; ok {
-		cells = append(cells, at)
-	}
-	for _, at := range o.updated(unit) {
-		for _, e := range o.statesOf[at] {
-			cells = append(cells, o.cellOf(e))
-		}
-	}
-	return cells
-}
-
-// cellOf is the cell of an entry of the state that is no parameter.
-func (o *own) cellOf(entry int) int {
-	if !o.flat {
-		return entry
-	}
-	return o.rest + entry - len(o.whole)
-}
-
-// hosted says which units' states lie on the host between steps: those that a plan fetches first, or all.
-func (o *own) hosted() map[int]bool {
-	first := map[int]bool{}
-	for _, u := range o.order {
-		if o.hosts {
-			first[u] = true
-		}
-	}
-	for _, op := range o.Plans[0].Ranks[o.rank] {
-		if op.What == step.State && (op.Kind == step.Fetch || op.Kind == step.Store) {
-			if _, seen := first[op.Unit]; !seen {
-				first[op.Unit] = op.Kind == step.Fetch
-			}
-		}
-	}
-	return first
-}
-
-// cellNow is what lies in a cell, whole over the rank's devices and on the host.
-func (r *Rank) cellNow(i int) (*tensors.Tensor, error) {
-	if t := r.host.get(i); t != nil {
-		return t.LocalClone()
-	}
-	return merged(r.cells[i])
 }

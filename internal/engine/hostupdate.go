@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/gobackend"
@@ -12,7 +11,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -23,8 +21,8 @@ type hostPrograms struct {
 	execs   map[string]*graph.Exec
 }
 
-// newHostPrograms opens GoMLX's backend in plain Go, which does one operation after another: loops side by side may wait for
-// each other for ever (docs/upstream.md, "loops side by side in plain Go"), and a rule may have some.
+// newHostPrograms opens GoMLX's backend in plain Go, which does one operation after another: loops side by side may
+// wait for each other for ever (docs/upstream.md, "loops side by side in plain Go"), and a rule may have some.
 func newHostPrograms() (*hostPrograms, error) {
 	backend, err := gobackend.New("ops_sequential")
 	return &hostPrograms{backend, map[string]*graph.Exec{}}, err
@@ -37,183 +35,118 @@ func (h *hostPrograms) Close() {
 	h.backend.Finalize()
 }
 
-// prepareHost makes the programs of an update on the host: one for each phase of what ranks add up, and the update.
-func (d *devices) prepareHost(key string, s *segment, fn summing, all []sumOf, inputs int) error {
+// compileHost makes a program of the host: one for each key.
+func (d *devices) compileHost(key string, fn func(in []*graph.Node) []*graph.Node, _ layout) (program, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i := range len(s.phases) + 1 {
-		name, one := fmt.Sprint(key, " sums ", i), behind(fn, all, s.phases, inputs)
-		if i < len(s.phases) {
-			one = before(fn, all, s.phases, i, inputs)
+	e := d.host.execs[key]
+	if e == nil {
+		var err error
+		if e, err = graph.NewExec(d.host.backend, xla.ThrowingErrors(fn)); err != nil {
+			return nil, err
 		}
-		if d.host.execs[name] == nil {
-			exec, err := graph.NewExec(d.host.backend, xla.ThrowingErrors(one))
-			if err != nil {
-				return err
-			}
-			d.host.execs[name] = exec
-		}
-		s.onHost = append(s.onHost, d.host.execs[name])
+		d.host.execs[key] = e
 	}
-	return nil
+	return onHost{e, d}, nil
+}
+
+// onHost is a program of the host, whose results lie in its memory.
+type onHost struct {
+	*graph.Exec
+	devices *devices
+}
+
+// Call implements [program].
+func (p onHost) Call(args ...any) ([]*dtensor.Tensor, error) {
+	out, err := p.Exec.Call(args...)
+	if err != nil {
+		return nil, err
+	}
+	return p.devices.placed(out...)
 }
 
 // hostUpdate begins to update on the host, with gradients and states in its memory.
 func (p *play) hostUpdate(s *segment, op step.Op) error {
-	args := make([]*tensors.Tensor, len(s.io.in)) // nil ones lie on the host when it begins
+	args := make([]any, len(s.io.in)) // nil ones are to be on the host when it begins
 	for i, x := range s.io.in {
-		switch {
-		case x.kind == stepSlot:
-			args[i] = tensors.FromScalar(int32(p.steps))
-		case x.kind == placeSlot:
-			args[i] = tensors.FromScalar(int32(p.place_))
-		case x.kind == factorSlot:
-			args[i] = tensors.FromScalar(p.factor())
-		case x.kind == cellSlot && p.cells[x.number] != nil: // of all units, such as counters
-			var err error
-			if args[i], err = merged(p.cells[x.number]); err != nil {
-				return err
-			}
+		if x.kind == sumSlot || x.kind == reducedSlot || x.kind == cellSlot && p.cells[x.number] == nil {
+			continue
+		}
+		list, err := p.arg(x, s)
+		if err == nil {
+			args[i] = list[0]
+		}
+		if on, is := args[i].(*dtensor.Tensor); is { // of all units, such as counters
+			args[i], err = merged(on)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	common := map[slot]*tensors.Tensor{} // what it makes of these
 	p.background(s.from, op, op.Stream(), func() error {
 		for i, x := range s.io.in {
-			switch {
-			case args[i] != nil:
-			case x.kind == cellSlot:
-				args[i] = p.host.get(x.number)
-			default:
-				v := step.Value{Held: step.Sum, Unit: x.number, Host: true}
-				if x.kind == reducedSlot {
-					v.Held = step.Reduced
-				}
-				args[i] = p.host.take(v)
+			if args[i] != nil {
+				continue
 			}
-			if args[i] == nil {
+			t := p.host.get(x)
+			if t == nil {
 				return fmt.Errorf("engine: %v is not in the host's memory", x)
 			}
+			if args[i] = t; x.kind != cellSlot {
+				p.host.take(x)
+			}
 		}
-		out, err := p.callHost(s, args)
+		out, err := p.invoke(s, args)
 		if err != nil {
 			return err
 		}
 		for k, x := range s.io.out {
+			t, old := out[k].Shards()[0], p.host.get(x)
 			switch {
 			case x.kind == freshSlot:
-				p.host.put(step.Value{Held: step.Fresh, Unit: x.number, Host: true}, out[k])
-			case x.kind == cellSlot && p.host.get(x.number) != nil:
-				old := p.host.take(x.number)
-				p.host.put(x.number, out[k])
-				err = errors.Join(err, old.FinalizeAll())
+				if t, err = detached(t); err == nil {
+					p.host.put(x, t)
+				}
+			case old != nil:
+				p.host.take(x)
+				p.host.put(x, t)
+				err = old.FinalizeAll()
 			default:
-				common[x] = out[k]
+				common[x] = t
+			}
+			if err != nil {
+				return err
 			}
 		}
-		return err
+		return nil
 	}, func() error {
-		var errs []error
-		for x, t := range common {
-			errs = append(errs, p.takeCommon(x, t))
+		for x, t := range common { // of no unit: it is on the devices
+			own, err := detached(t)
+			if err != nil {
+				return err
+			}
+			on, err := p.place(own, xla.Replicated())
+			if err != nil {
+				return err
+			}
+			at := &p.metrics
+			if x.kind == cellSlot {
+				at = &p.cells[x.number]
+			}
+			if err := p.arrays.put(at, batchKind, on); err != nil {
+				return err
+			}
 		}
-		return errors.Join(errs...)
+		return nil
 	})
 	return nil
 }
 
-// callHost runs the programs of an update.
-func (p *play) callHost(s *segment, args []*tensors.Tensor) ([]*tensors.Tensor, error) {
-	call := func(e *graph.Exec) ([]*tensors.Tensor, error) {
-		all := make([]any, len(args))
-		for i, t := range args {
-			all[i] = t
-		}
-		return e.Call(all...)
-	}
-	for i, f := range s.phases {
-		out, err := call(s.onHost[i])
-		if err != nil {
-			return nil, err
-		}
-		for k, sum := range out {
-			if err := p.addUpHost(sum, f.axes[k]); err != nil {
-				return nil, err
-			}
-		}
-		args = slices.Concat(args, out)
-	}
-	return call(s.onHost[len(s.phases)])
-}
-
-// takeCommon puts on the device what an update on the host has made of what belongs to no unit.
-func (p *play) takeCommon(x slot, t *tensors.Tensor) error {
-	own, err := t.LocalClone() // of one backend it is not for another
-	if err != nil {
-		return err
-	}
-	on, err := p.place(own, xla.Replicated())
-	if err != nil {
-		return errors.Join(err, t.FinalizeAll())
-	}
-	if x.kind == metricSlot {
-		p.arrays.add(batchKind, on)
-		p.metrics = on
-		return t.FinalizeAll()
-	}
-	old := p.cells[x.number]
-	p.arrays.changed(old, on)
-	p.cells[x.number] = on
-	return errors.Join(old.FinalizeAll(), t.FinalizeAll())
-}
-
-// storeGradients begins to move a unit's gradients to the host's memory.
-func (p *play) storeGradients(i int, op step.Op) error {
-	g, v := p.gradsOf(op.Unit), step.Value{Held: step.Reduced, Unit: op.Unit, Host: true}
-	var own *dtensor.Tensor
-	if len(p.own.units[op.Unit].Reduce) == 0 {
-		if own, v.Held = g.sum, step.Sum; own == nil {
-			return fmt.Errorf("engine: there are no gradients of unit %d", op.Unit)
-		}
-		p.forgetSum(op.Unit)
-	}
-	_, shape := p.own.lies(p.own.slotOf(v), p.sizes)
-	p.move(i, op, shape[0].ByteSize(), func() error {
-		if own == nil { // it may have been under way
-			own, g.reduced = g.reduced, nil
-		}
-		t, err := merged(own)
-		p.host.put(v, t)
-		return err
-	}, func() error { return p.arrays.release(own) })
-	return nil
-}
-
-// fetchParameters begins to bring up what an update on the host has made.
-func (p *play) fetchParameters(i int, op step.Op) error {
-	x := slot{kind: freshSlot, number: op.Unit}
-	on, shape := p.own.lies(x, p.sizes)
-	g, resident := p.gradsOf(op.Unit), p.flow.Resident[op.Unit]
-	p.move(i, op, shape[0].ByteSize(), func() error {
-		t := p.host.take(step.Value{Held: step.Fresh, Unit: op.Unit, Host: true})
-		own, err := t.LocalClone() // of one backend it is not for another
-		if err == nil {
-			g.fresh, err = p.place(own, on)
-		}
-		if err == nil && resident { // it is gathered next
-			p.arrays.add(memest.Communication, g.fresh)
-		}
-		return errors.Join(err, t.FinalizeAll())
-	}, func() error {
-		if resident {
-			return nil
-		}
-		cell := p.own.weights[op.Unit]
-		old := p.cells[cell]
-		p.arrays.changed(old, g.fresh)
-		p.cells[cell], g.fresh = g.fresh, nil
-		return old.FinalizeAll()
-	})
-	return nil
+// detached makes a tensor of the host's backend one of any: of one backend it is not for another.
+func detached(t *tensors.Tensor) (*tensors.Tensor, error) {
+	own, err := t.LocalClone()
+	return own, errors.Join(err, t.FinalizeAll())
 }
 
 // addUpHost adds a vector of the host up over the ranks along an axis, or all.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -15,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// memory is an array's memory as a group takes it: the device's own, or a copy on the host where that is not one piece of
-// memory which the host reaches.
+// memory is an array's memory as a group takes it: the device's own, or a copy on the host where that is not one piece
+// of memory which the host reaches.
 type memory struct {
 	kind   group.Type
 	buffer group.Buffer
@@ -24,8 +23,8 @@ type memory struct {
 	on     *dtensor.Tensor // which must live as long
 }
 
-// memoryOf returns an array's memory, with what is in it. Values that the group does not share go as bytes where only copies
-// are made.
+// memoryOf returns an array's memory, with what is in it. Values that the group does not share go as bytes where only
+// copies are made.
 func (r *Rank) memoryOf(on *dtensor.Tensor) (*memory, error) {
 	m := &memory{on: on}
 	if r.reachable() {
@@ -56,55 +55,41 @@ func (m *memory) stage(host *tensors.Tensor) error {
 	})
 }
 
-// viewed is the memory of a tensor on a device that the host reaches (see [xla.View]), as a group takes it: no copy. Keep the
-// tensor alive while the group has it.
+// viewed is the memory of a tensor on a device that the host reaches (see [xla.View]), as a group takes it: no copy.
+// Keep the tensor alive while the group has it.
 func viewed(t *tensors.Tensor) (group.Type, group.Buffer, error) {
-	switch t.DType() {
-	case dtypes.Float32:
-		return view[float32](t)
-	case dtypes.Float64:
-		return view[float64](t)
-	case dtypes.BFloat16:
-		return view[bfloat16.BFloat16](t)
-	case dtypes.Float16:
-		return view[float16.Float16](t)
-	case dtypes.Int32:
-		return view[int32](t)
-	case dtypes.Uint8:
-		return view[uint8](t)
+	kind, err := typeOf(t)
+	if err != nil {
+		return 0, group.Buffer{}, err
 	}
-	_, err := typeOf(t)
-	return 0, group.Buffer{}, err
-}
-
-func view[T group.Element](t *tensors.Tensor) (group.Type, group.Buffer, error) {
-	values, err := xla.View[T](t)
-	return group.TypeOf[T](), group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}, err
+	buffer, err := shared[t.DType()].view(t)
+	return kind, buffer, err
 }
 
 // typeOf is what groups call a tensor's type.
 func typeOf(t *tensors.Tensor) (group.Type, error) {
-	kind, ok := map[dtypes.DType]group.Type{dtypes.Float32: group.Float32, dtypes.Float64: group.Float64, dtypes.BFloat16: group.BFloat16,
-		dtypes.Float16: group.Float16, dtypes.Int32: group.Int32, dtypes.Uint8: group.Uint8}[t.DType()]
+	of, ok := shared[t.DType()]
 	if !ok {
-		return 0, fmt.Errorf("engine: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8", t.DType())
+		return 0, fmt.Errorf("engine: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8",
+			t.DType())
 	}
-	return kind, nil
+	return of.kind, nil
 }
 
-// swapped copies blocks of so many elements, which lie as rows of so many columns, so that they lie as columns of rows.
-func swapped(from *tensors.Tensor, rows, columns int) (*tensors.Tensor, error) {
-	to := tensors.FromShape(from.Shape())
-	n := from.Size() / (rows * columns) * from.DType().Size()
-	var own error
-	err := from.ConstBytes(func(src []byte) {
-		own = to.MutableBytes(func(dst []byte) {
-			for i := range rows {
-				for j := range columns {
-					copy(dst[(j*rows+i)*n:][:n], src[(i*columns+j)*n:])
-				}
-			}
-		})
-	})
-	return to, errors.Join(err, own)
+// shared are the types that ranks share.
+var shared = map[dtypes.DType]struct {
+	kind group.Type
+	view func(t *tensors.Tensor) (group.Buffer, error)
+}{
+	dtypes.Float32:  {group.Float32, view[float32]},
+	dtypes.Float64:  {group.Float64, view[float64]},
+	dtypes.BFloat16: {group.BFloat16, view[bfloat16.BFloat16]},
+	dtypes.Float16:  {group.Float16, view[float16.Float16]},
+	dtypes.Int32:    {group.Int32, view[int32]},
+	dtypes.Uint8:    {group.Uint8, view[uint8]},
+}
+
+func view[T group.Element](t *tensors.Tensor) (group.Buffer, error) {
+	values, err := xla.View[T](t)
+	return group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}, err
 }

@@ -219,16 +219,15 @@ func (p *play) forget(from int) error {
 	return errors.Join(errs...)
 }
 
+// passOf returns the first pass of a segment, or the first operation of one without passes.
+func (p *play) passOf(s *segment) step.Op {
+	list := p.plan.Ranks[p.own.rank][s.from:s.to]
+	return list[max(0, slices.IndexFunc(list, func(op step.Op) bool { return op.Kind.Pass() }))]
+}
+
 // compute runs a segment's program.
 func (p *play) compute(s *segment) error {
-	list := p.plan.Ranks[p.own.rank][s.from:s.to]
-	first := list[0]
-	for _, op := range list {
-		if op.Kind.Pass() {
-			first = op
-			break
-		}
-	}
+	first := p.passOf(s)
 	p.where = fmt.Sprintf("rank %d, in %s", p.world.Rank(), p.describe(first))
 	limit := cmp.Or(p.Timeout, group.DefaultTimeout)
 	_, cut := s.program.(*cutProgram)
@@ -242,7 +241,7 @@ func (p *play) compute(s *segment) error {
 	}
 	var err error
 	if s.program != nil {
-		err = p.call(s, p.plan.Text(first))
+		err = p.call(s)
 	}
 	if least := p.takes(s); least > 0 && err == nil {
 		err = sleepUntil(p.ctx, start.Add(least))
@@ -293,7 +292,7 @@ func (p *play) watch(where string, limit time.Duration) (end func()) {
 	}
 }
 
-func (p *play) call(s *segment, name string) error {
+func (p *play) call(s *segment) error {
 	var args []any
 	for _, x := range s.io.in {
 		list, err := p.arg(x, s)
@@ -302,30 +301,32 @@ func (p *play) call(s *segment, name string) error {
 		}
 		args = append(args, list...)
 	}
-	for i, one := range s.sums {
-		out, err := p.run(one, slices.Clone(args)...)
-		if err != nil {
-			return err
-		}
-		for k, t := range out {
-			sum, err := p.addUp(t, s.phases[i].axes[k])
-			if err != nil {
-				return err
-			}
-			args = append(args, sum)
-		}
-	}
-	var out []*dtensor.Tensor
-	var err error
-	if cut, ok := s.program.(*cutProgram); ok {
-		out, err = p.runCut(cut, name, args)
-	} else {
-		out, err = p.run(s.program, args...)
-	}
+	out, err := p.invoke(s, args)
 	if err != nil {
 		return err
 	}
 	return p.take(s, out)
+}
+
+// invoke calls a segment's program, after those that make what ranks add up before it.
+func (p *play) invoke(s *segment, args []any) ([]*dtensor.Tensor, error) {
+	for i, one := range s.sums {
+		out, err := p.run(one, slices.Clone(args)...)
+		if err != nil {
+			return nil, err
+		}
+		for k, t := range out {
+			sum, err := p.addUp(t, s.phases[i].axes[k])
+			if err != nil {
+				return nil, err
+			}
+			args = append(args, sum)
+		}
+	}
+	if cut, ok := s.program.(*cutProgram); ok {
+		return p.runCut(cut, p.plan.Text(p.passOf(s)), args)
+	}
+	return p.run(s.program, args...)
 }
 
 // run calls a program, and counts it.
@@ -438,7 +439,7 @@ func (p *play) sumOf(x slot) (*dtensor.Tensor, error) {
 	if p.own.sumsDiffer() {
 		whole.Dimensions[0] *= p.mesh.NumDevices()
 	} else {
-		whole.Dimensions[0] *= p.rows(p.own.units[x.number])
+		whole.Dimensions[0] *= p.own.units[x.number].cuts
 	}
 	var err error
 	g.sum, err = p.arrays.borrow(memest.Gradients, whole, on)

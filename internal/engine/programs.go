@@ -22,9 +22,8 @@ import (
 type Programs struct {
 	*common
 	backend *xla.Backend
-	shown   []*step.Plan   // as they were given
-	ranks   []*own         // by rank of the plans
-	firsts  map[string]int // by name of an entry of the state: the first rank that has it
+	shown   []*step.Plan // as they were given
+	ranks   []*own       // by rank of the plans
 
 	kinds chain.Kinds
 
@@ -51,7 +50,7 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Programs{shown: shown, common: c, backend: backend, shared: map[string]*xla.Portable{}, firsts: map[string]int{}}
+	p := &Programs{shown: shown, common: c, backend: backend, shared: map[string]*xla.Portable{}}
 	if c.hosts {
 		if p.host, err = newHostPrograms(); err != nil {
 			return nil, err
@@ -59,13 +58,7 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 		p.all = append(p.all, p.host)
 	}
 	for rank := range s.Plans[0].Ranks {
-		o := c.newOwn(rank)
-		p.ranks = append(p.ranks, o)
-		for _, e := range o.entries {
-			if _, ok := p.firsts[e.spec.Name]; !ok {
-				p.firsts[e.spec.Name] = rank
-			}
-		}
+		p.ranks = append(p.ranks, c.newOwn(rank))
 	}
 	return p, nil
 }
@@ -158,22 +151,19 @@ func (p onDevice) Call(args ...any) ([]*dtensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make([]*dtensor.Tensor, len(out))
-	for i, t := range out {
-		if all[i], err = p.devices.placed(t); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
+	return p.devices.placed(out...)
 }
 
-// placed is an array that lies on a rank's one device.
-func (d *devices) placed(t *tensors.Tensor) (*dtensor.Tensor, error) {
+// placed are arrays that lie on a rank's one device.
+func (d *devices) placed(list ...*tensors.Tensor) ([]*dtensor.Tensor, error) {
 	spec, err := xla.Replicated().Spec(d.mesh.DeviceMesh)
-	if err != nil {
-		return nil, err
+	all := make([]*dtensor.Tensor, len(list))
+	for i, t := range list {
+		if err == nil {
+			all[i], err = dtensor.NewTensor(spec, []*tensors.Tensor{t})
+		}
 	}
-	return dtensor.NewTensor(spec, []*tensors.Tensor{t})
+	return all, err
 }
 
 // place puts an array of the host on the devices.
@@ -185,7 +175,8 @@ func (d *devices) place(t *tensors.Tensor, on xla.Placement) (*dtensor.Tensor, e
 	if err != nil {
 		return nil, err
 	}
-	return d.placed(one)
+	all, err := d.placed(one)
+	return all[0], err
 }
 
 // segment is some operations of a rank's list that are carried out together: one program, or an operation between ranks.
@@ -193,11 +184,10 @@ type segment struct {
 	from, to int
 	local    bool
 	io       *io
-	ended    []step.Value  // what nobody needs behind it
-	stay     bool          // the parameters before an update are used behind it
-	program  program       // of a local one
-	onHost   []*graph.Exec // of an update on the host: what ranks add up before it, and it
-	sums     []program     // what ranks add up before it
+	ended    []step.Value // what nobody needs behind it
+	stay     bool         // the parameters before an update are used behind it
+	program  program      // of a local one
+	sums     []program    // what ranks add up before it
 	phases   []phase
 }
 
@@ -352,12 +342,13 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 			return err
 		}
 	}
+	compile := d.compile
 	if first.Kind == step.HostUpdate {
-		return d.prepareHost(key, s, fn, all, n)
+		compile = d.compileHost
 	}
 	for i := range s.phases {
 		lay := layout{in: slices.Clone(l.in), out: slices.Repeat([]xla.Placement{xla.Replicated()}, len(s.phases[i].axes))}
-		one, err := d.compile(fmt.Sprint(key, " sums ", i), before(fn, all, s.phases, i, n), lay)
+		one, err := compile(fmt.Sprint(key, " sums ", i), before(fn, all, s.phases, i, n), lay)
 		if err != nil {
 			return err
 		}
@@ -369,7 +360,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 	if o.ring > 1 && !updates(first.Kind) {
 		s.program, err = d.compileCut(key, whole, in, l, o.apart())
 	} else {
-		s.program, err = d.compile(key, whole, l)
+		s.program, err = compile(key, whole, l)
 	}
 	return err
 }

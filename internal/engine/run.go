@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,8 @@ type Run struct {
 	fail     context.CancelCauseFunc
 }
 
-// patience is how long ranks of a process wait for each other, for the compiler, say. One that fails tells the others at once.
+// patience is how long ranks of a process wait for each other, for the compiler, say. One that fails tells the others
+// at once.
 const patience = time.Hour
 
 // Start starts a run on the backend's first devices. The context is for starting: each call has its own.
@@ -39,16 +41,15 @@ func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, er
 		return nil, err
 	}
 	n, each := len(programs.ranks), programs.devices()
-	if have := int(backend.NumDevices()); have < n*each {
-		programs.Close()
-		return nil, fmt.Errorf("the layout has %d devices, and the backend %d: open more with xla.Devices", n*each, have)
-	}
-	groups, err := group.New(n, group.Timeout(patience))
-	if err != nil {
-		return nil, err
-	}
 	r := &Run{programs: programs, ranks: make([]*Rank, n)}
 	r.ctx, r.fail = context.WithCancelCause(context.WithoutCancel(ctx))
+	groups, err := group.New(n, group.Timeout(patience))
+	if have := int(backend.NumDevices()); have < n*each {
+		err = fmt.Errorf("the layout has %d devices, and the backend %d: open more with xla.Devices", n*each, have)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
 	err = r.each(ctx, func(ctx context.Context, i int) (err error) {
 		r.ranks[i], err = programs.Join(ctx, groups[i], i*each)
 		return err
@@ -59,8 +60,8 @@ func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, er
 	return r, nil
 }
 
-// each does something on all ranks at once. Where that leaves them as they were the first rank's error says most; else the first of all,
-// of which others may be the consequence.
+// each does something on all ranks at once. Where that leaves them as they were the first rank's error says most; else
+// the first of all, of which others may be the consequence.
 func (r *Run) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -78,24 +79,29 @@ func (r *Run) each(ctx context.Context, do func(ctx context.Context, i int) erro
 	return cmp.Or(context.Cause(r.ctx), cmp.Or(errs...))
 }
 
+// ask has all ranks do something, and returns what each says.
+func ask[T any](ctx context.Context, r *Run, do func(ctx context.Context, one *Rank) (T, error)) ([]T, error) {
+	all := make([]T, len(r.ranks))
+	return all, r.each(ctx, func(ctx context.Context, i int) (err error) {
+		all[i], err = do(ctx, r.ranks[i])
+		return err
+	})
+}
+
 // Step implements [train.Trainer].
 func (r *Run) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
-	all := make([]train.Metrics, len(r.ranks))
-	err := r.each(ctx, func(ctx context.Context, i int) (err error) {
-		all[i], err = r.ranks[i].Step(ctx, inputs, targets)
-		return err
+	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (train.Metrics, error) {
+		return one.Step(ctx, inputs, targets)
 	})
 	return all[0], err
 }
 
 // Evaluate implements [train.Trainer].
 func (r *Run) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
-	losses := make([]float64, len(r.ranks))
-	err := r.each(ctx, func(ctx context.Context, i int) (err error) {
-		losses[i], err = r.ranks[i].Evaluate(ctx, inputs, targets)
-		return err
+	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (float64, error) {
+		return one.Evaluate(ctx, inputs, targets)
 	})
-	return losses[0], err
+	return all[0], err
 }
 
 // Steps implements [train.Trainer].
@@ -103,44 +109,46 @@ func (r *Run) Steps() int { return r.ranks[0].Steps() }
 
 // Params implements [train.Trainer].
 func (r *Run) Params(ctx context.Context) (params.Named[*tensors.Tensor], error) {
-	all := make([]params.Named[*tensors.Tensor], len(r.ranks))
-	if err := r.each(ctx, func(ctx context.Context, i int) (err error) {
-		all[i], err = r.ranks[i].Params(ctx)
-		return err
-	}); err != nil {
+	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (params.Named[*tensors.Tensor], error) {
+		return one.Params(ctx)
+	})
+	if err != nil {
 		return nil, err
 	}
 	whole := params.Named[*tensors.Tensor]{}
-	for i := len(all) - 1; i >= 0; i-- {
-		maps.Copy(whole, all[i])
+	for _, own := range slices.Backward(all) {
+		maps.Copy(whole, own)
 	}
 	return whole, nil
 }
 
 // Memory implements [train.Trainer]: of each kind what the device has that has most.
 func (r *Run) Memory() map[memest.Kind]int64 {
-	most := map[memest.Kind]int64{}
+	all := map[memest.Kind]int64{}
 	for _, one := range r.ranks {
-		for kind, n := range one.Memory() {
-			most[kind] = max(most[kind], n)
-		}
+		most(all, one.Memory())
 	}
-	return most
+	return all
 }
 
 // Traffic implements [train.Trainer]: by each name, of the rank that sent most.
 func (r *Run) Traffic() (map[string]int64, error) {
-	most := map[string]int64{}
+	all := map[string]int64{}
 	for _, one := range r.ranks {
 		own, err := one.Traffic()
 		if err != nil {
 			return nil, err
 		}
-		for name, n := range own {
-			most[name] = max(most[name], n)
-		}
+		most(all, own)
 	}
-	return most, nil
+	return all, nil
+}
+
+// most leaves in all the larger of the two numbers of each kind.
+func most[K comparable](all, more map[K]int64) {
+	for kind, n := range more {
+		all[kind] = max(all[kind], n)
+	}
 }
 
 // Plan implements [train.Trainer].
@@ -180,18 +188,8 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, first int, s
 		programs.Close()
 		return nil, err
 	}
-	return joined{one, programs}, nil
-}
-
-type joined struct {
-	*Rank
-	programs *Programs
-}
-
-// Close implements [train.Trainer].
-func (j joined) Close() error {
-	defer j.programs.Close()
-	return j.Rank.Close()
+	one.alone = true
+	return one, nil
 }
 
 var _, _ train.Trainer = (*Run)(nil), (*Rank)(nil)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gomlx/compute/shapes"
 
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -36,6 +37,11 @@ type slot struct {
 	kind   slotKind
 	value  step.Value
 	number int
+}
+
+// valueOf is the slot of a value of a block for a micro-batch.
+func valueOf(h step.Held, block, micro int) slot {
+	return slot{kind: valueSlot, value: step.Value{Held: h, Block: block, Micro: micro}}
 }
 
 // io is what a segment takes and makes, in order.
@@ -89,7 +95,6 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	}
 	ended := func(x slot, i int) bool { at, ok := ends[x]; return ok && at >= i }
 	last := len(p.Blocks) - 1
-	fresh := map[int]bool{} // units whose new shards nobody has gathered
 	for i := from; i < to; i++ {
 		op := list[i]
 		switch op.Kind {
@@ -107,26 +112,25 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 				if op.Kind == step.Forward {
 					s.gives(slot{kind: lossSlot, number: op.Micro})
 				} else if op.Kind != step.Recompute {
-					scaling := o.scalingCells()
-					for c := range o.cells { // in their order, which programs that are shared must have in common
-						if scaling[c] {
-							take(slot{kind: cellSlot, number: c})
-						}
+					for _, c := range o.scalingCells() {
+						take(slot{kind: cellSlot, number: c})
 					}
 				}
 			}
 		case step.Gather:
-			if op.What == step.Parameters && f.Resident[op.Unit] {
-				take(slot{kind: freshSlot, number: op.Unit})
-				delete(fresh, op.Unit)
+			if fresh := (slot{kind: freshSlot, number: op.Unit}); op.What == step.Parameters && f.Resident[op.Unit] {
+				take(fresh)
+				s.out = slices.DeleteFunc(s.out, func(x slot) bool { return x == fresh })
 			} else if op.What == step.Parameters {
-				take(slot{kind: cellSlot, number: o.weights[op.Unit]})
+				take(slot{kind: cellSlot, number: o.cellOf(op.Unit)})
 			}
 		case step.Update, step.HostUpdate:
 			o.takeState(s, op, o.isLast(p, op))
 			for _, u := range o.order {
 				if (op.Unit < 0 || op.Unit == u) && (f.Resident[u] || op.Kind == step.HostUpdate) {
-					made[slot{kind: freshSlot, number: u}], fresh[u] = true, true
+					fresh := slot{kind: freshSlot, number: u}
+					made[fresh] = true
+					s.gives(fresh)
 				}
 			}
 		}
@@ -167,11 +171,6 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		}
 	}
 	s.donated = slices.DeleteFunc(s.donated, func(x slot) bool { return !slices.Contains(s.out, x) })
-	for _, u := range o.order {
-		if fresh[u] {
-			s.gives(slot{kind: freshSlot, number: u})
-		}
-	}
 	return s
 }
 
@@ -192,33 +191,24 @@ func (o *own) touch(s *io, block int, stays func(slot) bool) {
 // takeWeights takes the parameters of a block.
 func (o *own) takeWeights(block int, take func(slot)) {
 	for _, at := range o.homes[block] {
-		if !o.flat {
+		if o.unitOf[at].Shard == "" || !o.flat {
 			take(slot{kind: cellSlot, number: o.weights[at]})
-		} else if u := o.unitOf[at]; u.Shard == "" {
-			take(slot{kind: cellSlot, number: o.weights[u.number]})
 		}
 	}
 }
 
-// takeState has an update take what lies on the devices, and give it anew: of a unit or of all. Only the last one changes what belongs
-// to none.
+// takeState has an update take what lies on the devices, and give it anew: of a unit or of all. Only the last one
+// changes what belongs to none.
 func (o *own) takeState(s *io, op step.Op, last bool) {
 	members := o.updated(op.Unit)
 	for _, at := range members {
-		u := o.unitOf[at].number
-		x := slot{kind: cellSlot, number: o.weights[u]}
-		if !o.flat {
-			x.number = at
-		}
-		switch {
-		case op.Kind == step.HostUpdate: // it has the master copy
-		case o.flat && !o.cells[x.number].shard: // the whole, of which it has its row
+		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].whole && !o.hosts { // it has its row
 			s.takes(x)
-		default:
+		} else if !o.hosts {
 			s.changes(x)
 		}
-		if cell, ok := o.masters[u]; ok {
-			s.changes(slot{kind: cellSlot, number: cell})
+		if x := (slot{kind: cellSlot, number: o.entries[at].cell}); x.number != o.weights[at] {
+			s.changes(x)
 		}
 	}
 	for _, cell := range o.behind(members) {
@@ -228,7 +218,7 @@ func (o *own) takeState(s *io, op step.Op, last bool) {
 			s.takes(x)
 		}
 	}
-	if s.takes(slot{kind: factorSlot}); o.shards > 1 && !o.inside {
+	if s.takes(slot{kind: factorSlot}); o.mine < o.shards {
 		s.takes(slot{kind: placeSlot})
 	}
 	if last {
@@ -244,7 +234,7 @@ func (o *own) slotOf(v step.Value) slot {
 	case step.Reduced:
 		return slot{kind: reducedSlot, number: v.Unit}
 	case step.Whole:
-		if at, ok := o.weights[v.Unit]; ok && o.flat && !o.cells[at].shard {
+		if at := o.cellOf(v.Unit); o.cells[at].whole {
 			return slot{kind: cellSlot, number: at}
 		}
 	}
@@ -253,17 +243,20 @@ func (o *own) slotOf(v step.Value) slot {
 
 // ofParameters says whether a slot has a parameter that is not sharded.
 func (o *own) ofParameters(x slot) bool {
-	return x.kind == cellSlot && !o.flat && x.number < len(o.whole)
+	return x.kind == cellSlot && !o.flat && o.cells[x.number].kind == memest.Parameters
 }
 
-// scalingCells are the cells of the states of the loss scaling.
-func (o *own) scalingCells() map[int]bool {
-	cells := map[int]bool{}
-	states, n := len(o.policy.Scaling.States()), len(o.cells)
-	for i := n - 2 - states; i < n-2; i++ {
-		cells[i] = true
+// kindOf is what the memory of a slot is for, but for that of parameters to communicate.
+func (o *own) kindOf(x slot) memest.Kind {
+	switch x.kind {
+	case cellSlot:
+		return o.cells[x.number].kind
+	case sumSlot, reducedSlot:
+		return memest.Gradients
+	case freshSlot:
+		return memest.Parameters
 	}
-	return cells
+	return memest.Activations
 }
 
 // lies says how what is in a slot lies on a rank's devices, and the shapes that each of these has.
@@ -273,19 +266,17 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 	case cellSlot:
 		return o.cells[x.number].on, one(o.cells[x.number].shape)
 	case sumSlot, reducedSlot, freshSlot:
-		u := o.units[x.number]
-		shape := shapes.Make(o.policy.Reduce, o.shards, u.size)
+		u, dtype, rows := o.units[x.number], o.policy.Reduce, o.shards
+		if x.kind == freshSlot {
+			dtype, rows = o.policy.Compute, 1
+		}
 		switch {
 		case x.kind == sumSlot && o.sumsDiffer():
-			return o.apart(), one(shape)
-		case x.kind == freshSlot && u.Shard == "":
-			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, 1, u.size))
-		case x.kind == freshSlot:
-			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Compute, u.size))
-		case x.kind == reducedSlot && o.shards > 1:
-			return o.unitPlacement(u, true), one(shapes.Make(o.policy.Reduce, u.size))
+			return o.apart(), one(shapes.Make(dtype, rows, u.size))
+		case x.kind == freshSlot && u.Shard != "" || x.kind == reducedSlot && o.shards > 1:
+			return o.unitPlacement(u, true), one(shapes.Make(dtype, u.size))
 		}
-		return o.unitPlacement(u, false), one(shape)
+		return o.unitPlacement(u, false), one(shapes.Make(dtype, rows, u.size))
 	case targetSlot:
 		return xla.Shard(0, o.Mesh[0].Name), one(sizes.targets)
 	case valueSlot:
@@ -300,7 +291,7 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 			return o.activations(), one(sizes.blocks[b+1].x)
 		case step.Part:
 			x := sizes.blocks[b].x
-			n := o.meshSize(o.Shares.Axis)
+			n := o.size(o.Shares.Axis)
 			return o.apart(), one(shapes.Make(precision.BitsType(x.DType), (x.Size()+n-1)/n))
 		case step.Saved:
 			return o.apart(), sizes.blocks[b].saved

@@ -1,23 +1,20 @@
-// Package engine carries out training steps that are written as plans (lib/step): for any model that is a chain of blocks,
-// on ranks that drive one device or a mesh of devices each.
+// Package engine carries out training steps that are written as plans (lib/step): for any model that is a chain of
+// blocks, on ranks that drive one device or a mesh of devices each.
 //
-// What lies between two operations of a group is a segment: one compiled program, with the collectives between a rank's own
-// devices in it. A rank alone has the whole step as one program; where ranks have a device each, each pass is a program,
-// which all blocks that are alike share. Operations between ranks go through group.Group, on a stream for each axis.
+// What lies between two operations of a group is a segment: one compiled program, with the collectives between a rank's
+// own devices in it. A rank alone has the whole step as one program; where ranks have a device each, each pass is a
+// program, which all blocks that are alike share. Operations between ranks go through group.Group, on a stream for each
+// axis.
 package engine
 
 import (
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
-	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
@@ -27,13 +24,13 @@ import (
 // Spec is what is trained, and how. All ranks have the same.
 type Spec struct {
 	Recipe train.Recipe // whose model is a chain.Model
-	// Plans are those of the steps, in turn: step n is carried out as plan n modulo their number says. They have the same
-	// units and axes, and the same blocks on each rank.
+	// Plans are those of the steps, in turn: step n is carried out as plan n modulo their number says. They have the
+	// same units and axes, and the same blocks on each rank.
 	Plans []*step.Plan
 	// Members has, for each unit of the plans, its parameters, as places in the model's list.
 	Members [][]int
-	// Mesh are the axes of each rank's devices; none is one device. Axes of a plan without groups are these, several with a
-	// plus between.
+	// Mesh are the axes of each rank's devices; none is one device. Axes of a plan without groups are these, several
+	// with a plus between.
 	Mesh   []xla.MeshAxis
 	Shares params.Shares // what the devices of a rank share
 	// Ring is the plans' axis whose ranks share sequences (context parallelism): they have the same rows and different
@@ -47,31 +44,32 @@ type Spec struct {
 type Options struct {
 	// Hook makes what a rank calls in place of the all-reduce of a unit's gradients between ranks.
 	Hook func() Hook
-	// Serve makes what a rank asks for new parameters, in place of a hook: see [Server]. Set Sum with it: what a mean is of
-	// is the server's to know.
+	// Serve makes what a rank asks for new parameters, in place of a hook: see [Server]. Set Sum with it: what a mean
+	// is of is the server's to know.
 	Serve func() Server
 	// Sum adds losses and gradients up over rows, where the model's loss is a sum and no mean.
 	Sum bool
-	// Apart has a backward pass of a device be two programs, for its two parts, so that schedules that split it and those that
-	// do not have the same bits.
+	// Apart has a backward pass of a device be two programs, for its two parts, so that schedules that split it and
+	// those that do not have the same bits.
 	Apart bool
 	// Blockwise has each pass be a program of its own, also where a rank alone could have one for the whole step.
 	Blockwise bool
 	// Staged copies what goes between ranks through the host's own memory, as where it cannot reach the devices'.
 	Staged bool
-	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it: a simulated link.
+	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it: a simulated
+	// link.
 	Link group.Link
-	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes longer
-	// fails the group, and the others learn by which operation.
+	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes
+	// longer fails the group, and the others learn by which operation.
 	Timeout time.Duration
-	// HostLink, where it is not 0, has each transfer to or from the host's memory take at least its bytes divided by it, in
-	// bytes per second: a simulated link.
+	// HostLink, where it is not 0, has each transfer to or from the host's memory take at least its bytes divided by
+	// it, in bytes per second: a simulated link.
 	HostLink float64
-	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of others on
-	// any number of cores.
+	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of
+	// others on any number of cores.
 	Pace func(op step.Op) time.Duration
-	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes held, and of
-	// "bytes communicated", to other ranks in all steps.
+	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes
+	// held, and of "bytes communicated", to other ranks in all steps.
 	Trace *trace.Recorder
 }
 
@@ -88,9 +86,6 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 	}
 	unitOf := map[int]int{}
 	add := func(name string, places ...int) {
-		if len(places) == 0 {
-			return
-		}
 		for _, at := range places {
 			unitOf[at] = len(p.Units)
 		}
@@ -98,18 +93,17 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 	}
 	tree := model.Params()
 	for i, b := range model.Blocks {
-		var own []int
+		var own, units []int
 		for _, at := range home[i] {
-			if users[at] == 1 {
-				own = append(own, at)
-			} else {
+			if users[at] > 1 {
 				add(tree[at].Name, at)
+			} else {
+				own = append(own, at)
 			}
 		}
-		add(b.Name, own...)
-	}
-	for i, b := range model.Blocks {
-		var units []int
+		if len(own) > 0 {
+			add(b.Name, own...)
+		}
 		for _, at := range all[i] {
 			if !slices.Contains(units, unitOf[at]) {
 				units = append(units, unitOf[at])
@@ -130,8 +124,8 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 	return p, members
 }
 
-// Alone is a recipe on one device, whose plan techniques rewrite: see [Serial]. The recipe's model becomes a chain of blocks, whose
-// parameters may be in another order. A recipe that is not valid is an error.
+// Alone is a recipe on one device, whose plan techniques rewrite: see [Serial]. The recipe's model becomes a chain of
+// blocks, whose parameters may be in another order. A recipe that is not valid is an error.
 func Alone(r train.Recipe, microbatches int) (s Spec, err error) {
 	if err := r.Validate(); err != nil {
 		return s, err
@@ -159,159 +153,8 @@ func (s Spec) Checked(plans ...*step.Plan) (Spec, error) {
 	return s, Check(s)
 }
 
-// axisNames are the mesh axes that an axis of a plan stands for.
-func axisNames(axis string) []string { return strings.Split(axis, "+") }
-
-// common is what all ranks of a process have of a spec.
-type common struct {
-	Spec
-	policy precision.Policy
-	model  chain.Model
-	cuts   map[string]*params.Cut // of the parameters that the devices of a rank share, by name
-	shards int                    // in how many parts units are sharded
-	axis   string                 // along which; "" is none
-	inside bool                   // it is of a rank's own devices
-	hosts  bool                   // the host updates
-	flat   bool                   // units lie as matrices: they are sharded, or the host has them as well
-	scale  int                    // summands of a mean of gradients, of one micro-batch
-	ring   int                    // ranks that have the same rows
-}
-
-func newCommon(s Spec) (*common, error) {
-	model, ok := s.Recipe.Model.(chain.Model)
-	if !ok || len(s.Plans) == 0 {
-		return nil, errors.New("engine: a spec without plans, or of a model that is no chain.Model")
-	}
-	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, cuts: map[string]*params.Cut{}, shards: 1, scale: 1, ring: 1}
-	if len(c.Mesh) == 0 {
-		c.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, 1)}
-	}
-	if s.Shares.Axis != "" {
-		for i, spec := range model.Params() {
-			if cut := s.Shares.Cuts[i]; cut != nil && cut.Ranks() > 1 {
-				c.cuts[spec.Name] = cut
-			}
-		}
-	}
-	p := s.Plans[0]
-	if a, ok := p.Axis(s.Ring); ok {
-		c.ring = a.Size
-	}
-	for _, u := range p.Units {
-		between := ""
-		for _, name := range u.Reduce {
-			if a, _ := p.Axis(name); len(a.Groups) > 0 {
-				between = name
-			} else if between != "" {
-				return nil, fmt.Errorf("engine: unit %s is reduced along %q, between ranks, before %q, within them: put the axes of a "+
-					"rank's own devices first", u.Name, between, name)
-			}
-		}
-		if u.Shard == "" {
-			continue
-		}
-		a, ok := p.Axis(u.Shard)
-		if !ok || c.axis != "" && c.axis != u.Shard {
-			return nil, fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan", u.Name, u.Shard)
-		}
-		c.axis, c.shards, c.inside = u.Shard, a.Size, len(a.Groups) == 0
-	}
-	for _, list := range p.Ranks {
-		c.hosts = c.hosts || slices.ContainsFunc(list, func(op step.Op) bool { return op.Kind == step.HostUpdate })
-	}
-	c.flat = c.shards > 1 || c.hosts
-	for _, list := range p.Ranks {
-		if i := slices.IndexFunc(list, func(op step.Op) bool { return op.Kind == step.Update }); c.hosts && i >= 0 {
-			return nil, fmt.Errorf("engine: the host makes some updates, and devices %s: let the host make all", p.Text(list[i]))
-		}
-	}
-	if s.Recipe.AsksAll() && p.Weights != step.Flush {
-		return nil, fmt.Errorf("the schedule %s updates while other ranks are at other micro-batches, and Recipe.Clip or loss "+
-			"scaling wait for all of them: leave them out, or choose a schedule that flushes", p.Name)
-	}
-	if s.Recipe.AsksAll() && len(p.Units) > 1 {
-		for _, list := range p.Ranks {
-			if i := slices.IndexFunc(list, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 }); i >= 0 {
-				return nil, fmt.Errorf("engine: %s updates before the gradients of all units are there, and clipping or loss scaling "+
-					"ask something of all: leave them out, or update all at once", p.Text(list[i]))
-			}
-		}
-	}
-	if c.hosts && c.devices() > 1 {
-		return nil, fmt.Errorf("engine: the host updates for a rank of %d devices: give each rank one", c.devices())
-	}
-	return c, errors.Join(c.averages(), c.fits())
-}
-
-// averages returns an error if a plan averages states that cannot be: local SGD.
-func (c *common) averages() error {
-	p := c.Plans[len(c.Plans)-1]
-	if !slices.ContainsFunc(p.Ranks[0], func(op step.Op) bool { return op.Kind == step.Reduce && op.What == step.State }) {
-		return nil
-	}
-	copies, _ := copiesOf(p, 0)
-	switch {
-	case len(c.policy.Scaling.States()) > 0:
-		return errors.New("engine: in local SGD Recipe.Precision would scale losses by as much as each rank finds right: use float32 or bfloat16")
-	case c.Recipe.Clip > 0 && copies < len(p.Ranks):
-		return errors.New("engine: in local SGD each replica clips its own gradients (Recipe.Clip), and ranks of a pipeline know no norm " +
-			"of a replica alone: leave one of the three out")
-	case c.shards > 1:
-		return errors.New("engine: in local SGD each replica has a state of its own, of which ZeRO leaves shards: leave one of them out")
-	}
-	all := c.Recipe.State()
-	for _, s := range all[:len(all)-2] { // but for the counters
-		if !s.Shape.DType.IsFloat() {
-			return fmt.Errorf("engine: in local SGD %s has no average: choose an optimizer with floating-point states", s)
-		}
-	}
-	return nil
-}
-
-// devices is how many a rank has.
-func (c *common) devices() int {
-	n := 1
-	for _, a := range c.Mesh {
-		n *= a.Size
-	}
-	return n
-}
-
-// meshSize is how many of them there are along an axis.
-func (c *common) meshSize(axis string) int {
-	for _, a := range c.Mesh {
-		if a.Name == axis {
-			return a.Size
-		}
-	}
-	return 1
-}
-
-// fits returns an error if the rule cannot work on what devices have.
-func (c *common) fits() error {
-	rule := c.Recipe.Optimizer()
-	for _, s := range c.model.Params() {
-		cut := c.cuts[s.Name]
-		if cut == nil {
-			continue
-		}
-		if !optim.Joins(rule, s, optim.CutOf(cut)) {
-			return fmt.Errorf("engine: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: choose another "+
-				"optimizer, or tensor=1", s)
-		}
-		if c.shards == 1 {
-			continue
-		}
-		for _, state := range optim.States(rule, params.Tree{s}) {
-			if !slices.Equal(state.Shape.Dimensions, s.Shape.Dimensions) {
-				return fmt.Errorf("engine: the optimizer's %s is not of the shape of %s, of which tensor parallelism and ZeRO leave no run: "+
-					"choose one of the two, or an optimizer whose states are, such as adamw", state, s)
-			}
-		}
-		if c.policy.StochasticUpdate {
-			return fmt.Errorf("engine: stochastic rounding numbers the elements of %s, of which tensor parallelism and ZeRO leave no run: "+
-				"leave one of them out", s)
-		}
-	}
-	return nil
+// Check returns an error if a spec cannot be carried out, before any device is touched.
+func Check(s Spec) error {
+	_, err := newCommon(s)
+	return err
 }

@@ -1,138 +1,32 @@
 package engine
 
 import (
+	"context"
 	"errors"
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
-	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// run is the elements that all devices which share an entry's shards have of what one of them has: more than local has where
-// there is padding.
-func (o *own) run(e entry) int { return o.shards * e.flat }
-
-func (e entry) ranks() int {
-	if e.cut == nil {
-		return 1
+// arrayOf makes what lies in a cell, whole over a rank's devices and on the host, of the entries of its state. place is
+// the rank's among those that share the state.
+func (o *own) arrayOf(c cell, values []*tensors.Tensor, place int) (*tensors.Tensor, error) {
+	first := c.of[0]
+	if o.entries[first].flat == 0 {
+		return o.entries[first].cut.Stack(values[first])
 	}
-	return e.cut.Ranks()
-}
-
-// flatten makes, of a whole entry, one vector of what the devices have of it that share layers, one after another: the elements of
-// each in row-major order, filled up with zeros to shards of equal length.
-func (o *own) flatten(e entry, whole *tensors.Tensor) (*tensors.Tensor, error) {
-	stacked, err := e.cut.Stack(whole)
-	if err != nil {
-		return nil, err
-	}
-	flat := tensors.FromShape(shapes.Make(stacked.DType(), e.ranks()*o.run(e)))
-	return flat, e.copied(stacked, flat, o.run(e), false)
-}
-
-// unflatten undoes flatten.
-func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) {
-	shape := e.local.Clone()
-	if e.cut != nil {
-		shape.Dimensions[e.cut.Axis] *= e.ranks()
-	}
-	stacked := tensors.FromShape(shapes.Make(flat.DType(), shape.Dimensions...))
-	if err := e.copied(stacked, flat, o.run(e), true); err != nil || e.cut == nil {
-		return stacked, err
-	}
-	return e.cut.Join(stacked, e.spec.Shape.Dimensions[e.cut.Axis])
-}
-
-// copied copies between the two forms of an entry; run is how many elements each device has in the flat one.
-func (e entry) copied(stacked, flat *tensors.Tensor, run int, back bool) error {
-	size := flat.DType().Size()
-	outer, inner := 1, size // of runs that lie together
-	for axis, d := range e.local.Dimensions {
-		if e.cut != nil && axis < e.cut.Axis {
-			outer *= d
-		} else {
-			inner *= d
-		}
-	}
-	var err error
-	read, write := stacked, flat
-	if back {
-		read, write = flat, stacked
-	}
-	failed := read.ConstBytes(func(from []byte) {
-		err = write.MutableBytes(func(to []byte) {
-			for r := range e.ranks() {
-				for k := range outer {
-					inStack, inFlat := (k*e.ranks()+r)*inner, r*run*size+k*inner
-					if back {
-						copy(to[inStack:inStack+inner], from[inFlat:])
-					} else {
-						copy(to[inFlat:inFlat+inner], from[inStack:])
-					}
-				}
-			}
-		})
-	})
-	return errors.Join(failed, err)
-}
-
-// strip takes, of each of so many vectors one after another, the elements from first on, so many of each.
-func strip(flat *tensors.Tensor, vectors, first, n int) (*tensors.Tensor, error) {
-	part := tensors.FromShape(shapes.Make(flat.DType(), vectors*n))
-	size := flat.DType().Size()
-	var own error
-	err := flat.ConstBytes(func(from []byte) {
-		own = part.MutableBytes(func(to []byte) {
-			each := len(from) / vectors
-			for v := range vectors {
-				copy(to[v*n*size:(v+1)*n*size], from[v*each+first*size:])
-			}
-		})
-	})
-	return part, errors.Join(err, own)
-}
-
-// cellArrays makes what lies in a rank's cells, whole over its devices and on the host, of the entries of its state. place is the
-// rank's among those that share the state.
-func (o *own) cellArrays(values []*tensors.Tensor, place int) ([]*tensors.Tensor, error) {
-	var all []*tensors.Tensor
-	for _, c := range o.cells {
-		var t *tensors.Tensor
-		var err error
-		switch {
-		case c.unit >= 0:
-			t, err = o.unitArray(o.units[c.unit], c, values, place)
-		case c.shard:
-			e := o.entries[c.entry]
-			if t, err = o.flatten(e, values[c.entry]); err == nil && !o.inside {
-				t, err = strip(t, e.ranks(), place*e.flat, e.flat)
-			}
-		default:
-			t, err = o.entries[c.entry].cut.Stack(values[c.entry])
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, t)
-	}
-	return all, nil
-}
-
-// unitArray is the matrix of a unit, or a shard of it, of all devices that have other cuts.
-func (o *own) unitArray(u *unit, c cell, values []*tensors.Tensor, place int) (*tensors.Tensor, error) {
-	cuts := 1
-	for _, at := range u.members {
-		cuts = max(cuts, o.entries[at].ranks())
-	}
-	dtype := c.shape.DType
-	matrix := tensors.FromShape(shapes.Make(dtype, cuts*o.shards, u.size))
-	size := dtype.Size()
-	for k, at := range u.members {
-		e := o.entries[at]
-		value, err := train.Convert(values[at], dtype)
+	cuts := o.cutsIn(c)
+	from, rows := o.rowsIn(c, place)
+	shape := c.shape.Clone()
+	shape.Dimensions[0] *= cuts * rows * c.columns() / c.shape.Size()
+	all := tensors.FromShape(shape)
+	for _, i := range c.of {
+		e := o.entries[i]
+		value, err := train.Convert(values[i], c.shape.DType)
 		if err != nil {
 			return nil, err
 		}
@@ -140,39 +34,128 @@ func (o *own) unitArray(u *unit, c cell, values []*tensors.Tensor, place int) (*
 		if err != nil {
 			return nil, err
 		}
-		n := u.lengths[k]
-		var own error
-		err = flat.ConstBytes(func(from []byte) {
-			own = matrix.MutableBytes(func(to []byte) {
-				for row := range cuts * o.shards {
-					at := row
-					if e.cut == nil { // all have the same
-						at = row % o.shards
-					}
-					copy(to[(row*u.size+u.offsets[k])*size:][:n*size], from[at*n*size:])
+		if err := moved(all, flat, func(move func(to, from, n int)) {
+			for cut := range cuts {
+				for row := range rows { // devices that share layers may have the same of some
+					move((cut*rows+row)*c.columns()+e.offset, (cut%ranks(e.cut)*o.shards+from+row)*e.flat, e.flat)
 				}
-			})
-		})
-		if err := errors.Join(err, own); err != nil {
+			}
+		}); err != nil {
 			return nil, err
 		}
 	}
-	if !c.shard {
-		return matrix, nil
-	}
-	vector := tensors.FromShape(shapes.Make(dtype, matrix.Size()))
-	if err := copyBytes(vector, matrix); err != nil || o.inside {
-		return vector, err
-	}
-	return strip(vector, cuts, place*u.size, u.size)
+	return all, nil
 }
 
-func copyBytes(to, from *tensors.Tensor) error {
+// held undoes arrayOf for an entry: it returns all of it; or what the rank has, where it is sharded: as a vector, with
+// what devices have that share layers one after another.
+func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), place int) (*tensors.Tensor, error) {
+	e := o.entries[i]
+	c := o.cells[e.cell]
+	all, err := now(e.cell)
+	switch {
+	case err != nil || e.flat == 0 && e.cut == nil:
+		return all, err
+	case e.flat == 0:
+		return e.cut.Join(all, e.spec.Shape.Dimensions[e.cut.Axis])
+	}
+	from, rows := o.rowsIn(c, place)
+	own := tensors.FromShape(shapes.Make(all.DType(), ranks(e.cut)*o.mine*e.flat))
+	return own, moved(own, all, func(move func(to, from, n int)) {
+		for cut := range ranks(e.cut) {
+			for row := range o.mine {
+				move((cut*o.mine+row)*e.flat, (cut*rows+place-from+row)*c.columns()+e.offset, e.flat)
+			}
+		}
+	})
+}
+
+// columns is the elements of each shard that lies in a cell.
+func (c cell) columns() int { return c.shape.Dimensions[len(c.shape.Dimensions)-1] }
+
+// rowsIn is which shards of a cell's matrix a rank has, which has a place among those that share the state.
+func (o *own) rowsIn(c cell, place int) (first, n int) {
+	if c.whole {
+		return 0, o.shards
+	}
+	return place, o.mine
+}
+
+// cutsIn is how many of a rank's devices have other parts of what is in a cell, because they share layers.
+func (o *own) cutsIn(c cell) int {
+	cuts := 1
+	for _, i := range c.of {
+		cuts = max(cuts, ranks(o.entries[i].cut))
+	}
+	return cuts
+}
+
+// flatten makes, of a whole entry, one vector of what the devices have of it that share layers, one after another: the
+// elements of each in row-major order, filled up with zeros to shards of equal length.
+func (o *own) flatten(e entry, whole *tensors.Tensor) (*tensors.Tensor, error) {
+	stacked, err := e.cut.Stack(whole)
+	if err != nil {
+		return nil, err
+	}
+	flat := tensors.FromShape(shapes.Make(stacked.DType(), ranks(e.cut)*o.shards*e.flat))
+	return flat, moved(flat, stacked, func(move func(to, from, n int)) {
+		o.runs(e, func(inStack, inFlat, n int) { move(inFlat, inStack, n) })
+	})
+}
+
+// unflatten undoes flatten.
+func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) {
+	shape := e.cut.Part(e.spec.Shape).Clone()
+	if shape.DType = flat.DType(); e.cut != nil {
+		shape.Dimensions[e.cut.Axis] *= ranks(e.cut)
+	}
+	stacked := tensors.FromShape(shape)
+	if err := moved(stacked, flat, func(move func(to, from, n int)) { o.runs(e, move) }); err != nil || e.cut == nil {
+		return stacked, err
+	}
+	return e.cut.Join(stacked, e.spec.Shape.Dimensions[e.cut.Axis])
+}
+
+// runs calls do for each run of n elements that lie together in an entry as its cut stacks it, and in its flat form.
+func (o *own) runs(e entry, do func(inStack, inFlat, n int)) {
+	outer, n := 1, 1
+	for axis, d := range e.cut.Part(e.spec.Shape).Dimensions {
+		if e.cut != nil && axis < e.cut.Axis {
+			outer *= d
+		} else {
+			n *= d
+		}
+	}
+	for r := range ranks(e.cut) {
+		for k := range outer {
+			do((k*ranks(e.cut)+r)*n, r*o.shards*e.flat+k*n, n)
+		}
+	}
+}
+
+// moved copies elements between tensors of one type on the host: each calls move for each run of them.
+func moved(to, from *tensors.Tensor, each func(move func(to, from, n int))) error {
+	size := to.DType().Size()
 	var own error
-	err := from.ConstBytes(func(src []byte) {
-		own = to.MutableBytes(func(dst []byte) { copy(dst, src) })
+	err := from.ConstBytes(func(in []byte) {
+		own = to.MutableBytes(func(out []byte) {
+			each(func(to, from, n int) { copy(out[to*size:(to+n)*size], in[from*size:]) })
+		})
 	})
 	return errors.Join(err, own)
+}
+
+// swapped copies blocks of so many elements, which lie as rows of so many columns, so that they lie as columns of rows.
+func swapped(from *tensors.Tensor, rows, columns int) (*tensors.Tensor, error) {
+	to := tensors.FromShape(from.Shape())
+	n := from.Size() / (rows * columns)
+	return to, moved(to, from, func(move func(to, from, n int)) {
+		for i := range rows {
+			for j := range columns {
+				move((j*rows+i)*n, (i*columns+j)*n, n)
+			}
+		}
+	})
 }
 
 // merged copies what lies on a rank's devices to the host: whole over them.
@@ -183,70 +166,71 @@ func merged(on *dtensor.Tensor) (*tensors.Tensor, error) {
 	return on.Merge()
 }
 
-// held returns what the rank has of an entry, as a vector with what devices have that share layers one after another, where it is
-// sharded; and else the whole entry.
-func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), place int) (*tensors.Tensor, error) {
-	e := o.entries[i]
-	if i >= len(o.whole) || !o.flat {
-		t, err := now(o.cellOf(i))
-		if err != nil || e.flat > 0 || e.cut == nil {
-			return t, err
+// replace takes a state, as the rank's entries list it, whole and on the host, in place of the one that is there.
+func (r *Rank) replace(values []*tensors.Tensor) error {
+	var all []*tensors.Tensor
+	for _, c := range r.own.cells {
+		t, err := r.own.arrayOf(c, values, r.place_)
+		if err != nil {
+			return err
 		}
-		return e.cut.Join(t, e.spec.Shape.Dimensions[e.cut.Axis])
+		all = append(all, t)
 	}
-	u := o.unitOf[i]
-	at, ok := o.masters[u.number]
-	if !ok {
-		at = o.weights[u.number]
+	var cells []*dtensor.Tensor
+	for i, c := range r.own.cells {
+		if c.host {
+			x := slot{kind: cellSlot, number: i}
+			r.host.take(x)
+			r.host.put(x, all[i])
+			cells = append(cells, nil)
+			continue
+		}
+		on, err := r.place(all[i], c.on)
+		if err != nil {
+			return errors.Join(err, r.arrays.release(cells...))
+		}
+		r.arrays.add(c.kind, on)
+		cells = append(cells, on)
 	}
-	all, err := now(at)
-	if err != nil {
-		return nil, err
+	old := r.cells
+	r.cells = cells
+	return r.arrays.release(old...)
+}
+
+// entry returns a whole entry of the state. It is a collective call where ranks have shards of it.
+func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
+	e := r.own.entries[i]
+	held, err := r.own.held(i, r.cellNow, r.place_)
+	if err != nil || e.flat == 0 {
+		return held, err
 	}
-	rows := all.Size() / u.size
-	n, offset := o.length(i), o.offset(i)
-	cuts := 1
-	for _, m := range u.members {
-		cuts = max(cuts, o.entries[m].ranks())
-	}
-	flat := tensors.FromShape(shapes.Make(all.DType(), rows*n))
-	size := all.DType().Size()
-	var own error
-	err = all.ConstBytes(func(from []byte) {
-		own = flat.MutableBytes(func(to []byte) {
-			for row := range rows {
-				copy(to[row*n*size:(row+1)*n*size], from[(row*u.size+offset)*size:])
-			}
-		})
-	})
-	if err := errors.Join(err, own); err != nil {
-		return nil, err
-	}
-	if !o.cells[at].shard && !o.inside { // the whole, of which the rank's row is asked
-		if flat, err = strip(flat, cuts, place*n, n); err != nil {
+	if g := r.groups[r.axis]; g != nil {
+		whole := shapes.Make(held.DType(), g.Size()*held.Size())
+		if held, err = gatherRows(ctx, g, held, ranks(e.cut), whole); err != nil {
 			return nil, err
 		}
 	}
-	if e.cut == nil && cuts > 1 { // all that share layers have the same
-		return strip(flat, 1, 0, flat.Size()/cuts)
-	}
-	return flat, nil
+	return r.own.unflatten(e, held)
 }
 
-// kindOf is what a cell is for.
-func (o *own) kindOf(i int) memest.Kind {
-	c := o.cells[i]
-	_, scaling, counters := train.Tail(o.recipe, o.cells)
-	switch {
-	case i >= len(o.cells)-len(scaling)-len(counters):
-		return batchKind
-	case c.unit >= 0 && o.weights[c.unit] == i, c.unit < 0 && i < len(o.whole) && !o.flat:
-		return memest.Parameters
-	case c.unit >= 0:
-		return memest.Master
+// gatherRows puts together what ranks have on the host, each of several rows: row by row.
+func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int,
+	whole shapes.Shape) (*tensors.Tensor, error) {
+	all := tensors.FromShape(whole)
+	var inner, failed error
+	err := own.ConstBytes(func(in []byte) {
+		inner = all.MutableBytes(func(out []byte) { failed = group.AllGather(ctx, g, in, out) })
+	})
+	if err := errors.Join(err, inner, failed); err != nil || rows == 1 {
+		return all, err
 	}
-	return memest.Optimizer
+	return swapped(all, g.Size(), rows)
 }
 
-// batchKind is memory of batches and counters.
-const batchKind memest.Kind = "batch"
+// cellNow is what lies in a cell, whole over the rank's devices and on the host.
+func (r *Rank) cellNow(i int) (*tensors.Tensor, error) {
+	if t := r.host.get(slot{kind: cellSlot, number: i}); t != nil {
+		return t.LocalClone()
+	}
+	return merged(r.cells[i])
+}

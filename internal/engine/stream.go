@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// stream does one thing after another in the background, as a device's communication stream does. Its methods are for one
-// goroutine.
+// stream does one thing after another in the background, as a device's communication stream does. Its methods are for
+// one goroutine.
 type stream struct {
 	queue chan task
 	end   sync.WaitGroup

@@ -29,9 +29,10 @@ func (t *traffic) temporary() (most int64) {
 }
 
 // Traffic is what the rank sent in the last step, in bytes, by axis: of operations between the rank's own devices, as
-// xla.Program.CollectivesAlong names their axes, the data of those that each device takes part in (of what goes in or comes
-// out, whichever is more); of operations between ranks, by the plan's axis, likewise, and where a hook reduces gradients of
-// the calls that it makes; and under [BetweenStages] the messages to other ranks, of all its devices together.
+// xla.Program.CollectivesAlong names their axes, the data of those that each device takes part in (of what goes in or
+// comes out, whichever is more); of operations between ranks, by the plan's axis, likewise, and where a hook reduces
+// gradients of the calls that it makes; and under [BetweenStages] the messages to other ranks, of all its devices
+// together.
 func (r *Rank) Traffic() (map[string]int64, error) {
 	if r.lost != nil {
 		return nil, r.lost

@@ -9,16 +9,10 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Check returns an error if a spec cannot be carried out, before any device is touched.
-func Check(s Spec) error {
-	_, err := newCommon(s)
-	return err
-}
-
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
-// memest.Gradients, from the first micro-batch to the update; also those of parameters that the loss does not depend on: which
-// these are is known with the first batch. Older versions of weights, of schedules that do not flush, are parameters, too. What is in
-// the host's memory has [OnHost] before its kind.
+// memest.Gradients, from the first micro-batch to the update; also those of parameters that the loss does not depend
+// on: which these are is known with the first batch. Older versions of weights, of schedules that do not flush, are
+// parameters, too. What is in the host's memory has [OnHost] before its kind.
 func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	c, err := newCommon(s)
 	if err != nil {
@@ -26,15 +20,12 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	}
 	o := c.newOwn(rank)
 	kinds := map[memest.Kind]int64{}
-	for i, cell := range o.cells {
-		kind := o.kindOf(i)
-		if kind == batchKind {
-			continue
-		}
+	for _, c := range o.cells[:o.firstShared()] {
+		kind := c.kind
 		if o.hosts && kind != memest.Parameters {
 			kind = OnHost + kind
 		}
-		kinds[kind] += cell.shape.ByteSize()
+		kinds[kind] += c.shape.ByteSize()
 	}
 	if p := s.Plans[0]; p.Weights != step.Flush { // older versions of weights, for passes under way
 		kept, err := p.KeptVersions()
@@ -42,8 +33,8 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 			return nil, err
 		}
 		for number, u := range o.units {
-			for _, at := range u.members {
-				kinds[memest.Parameters] += int64(max(1, kept[rank][number])-1) * o.cells[o.weights[at]].shape.ByteSize()
+			for _, k := range o.cellsOf(u) {
+				kinds[memest.Parameters] += int64(max(1, kept[rank][number])-1) * o.cells[k].shape.ByteSize()
 			}
 		}
 	}
@@ -57,8 +48,8 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	return kinds, nil
 }
 
-// Sizes are those of the units of a spec's plans, padding included, as a device of the first rank has them that has a unit. States
-// have the master copy of the parameters with them.
+// Sizes are those of the units of a spec's plans, padding included, as a device of the first rank has them that has a
+// unit. States have the master copy of the parameters with them.
 func Sizes(s Spec) (step.Sizes, error) {
 	c, err := newCommon(s)
 	if err != nil {
@@ -69,24 +60,23 @@ func Sizes(s Spec) (step.Sizes, error) {
 	sizes := step.Sizes{Whole: list(), Sum: list(), Reduced: list(), Resident: list(), States: list()}
 	for rank := range s.Plans[0].Ranks {
 		o := c.newOwn(rank)
-		gathered := o.resident(s.Plans[0])
+		gathered := o.resident()
 		for number, u := range o.units {
 			if sizes.Whole[number] > 0 {
 				continue
 			}
 			whole := int64(o.shards * u.size)
-			sizes.Whole[number], sizes.Sum[number] = whole*int64(o.policy.Compute.Size()), whole*int64(o.policy.Reduce.Size())
+			sizes.Whole[number] = whole * int64(o.policy.Compute.Size())
+			sizes.Sum[number] = whole * int64(o.policy.Reduce.Size())
 			sizes.Reduced[number] = sizes.Sum[number] / int64(o.shards)
 			for _, k := range o.statesOn(number) {
 				sizes.States[number] += o.cells[k].shape.ByteSize()
 			}
-			switch {
-			case o.shards > 1 && !gathered[number]:
-				sizes.Resident[number] = o.cells[o.weights[number]].shape.ByteSize()
-			case o.shards == 1:
-				for _, at := range u.members {
-					sizes.Resident[number] += o.cells[o.weights[at]].shape.ByteSize()
-				}
+			if o.shards > 1 && gathered[number] {
+				continue
+			}
+			for _, k := range o.cellsOf(u) {
+				sizes.Resident[number] += o.cells[k].shape.ByteSize()
 			}
 		}
 	}

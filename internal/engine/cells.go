@@ -1,0 +1,241 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/gomlx/compute/shapes"
+
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// entry is one of the arrays that train.Recipe.State lists, and what a device has of it.
+type entry struct {
+	spec   params.Spec // of the whole
+	first  int         // the first rank that has it
+	cut    *params.Cut // between the devices that share layers; nil is none
+	flat   int         // if it is sharded besides, the elements of a shard; else 0
+	cell   int         // where it lies, in the type that it is kept in, and
+	offset int         // its first column there, if it is sharded
+}
+
+// cell is one of the arrays that a rank's devices keep between steps: an entry; or a matrix of the shards of some that
+// are sharded, a row each. Of the matrix a rank has all, or what is its own.
+type cell struct {
+	kind  memest.Kind
+	shape shapes.Shape // what a device has
+	on    xla.Placement
+	of    []int // entries
+	whole bool  // a whole matrix on each device
+	host  bool  // it lies in the host's memory between steps
+}
+
+// batchKind is memory of batches and counters.
+const batchKind memest.Kind = "batch"
+
+func (o *own) listEntries() {
+	rule, n := o.recipe.Optimizer(), len(o.whole)
+	o.statesOf = make([][]int, n)
+	all := o.recipe.State()
+	for i := range o.whole {
+		o.entries = append(o.entries, entry{spec: all[i], first: o.firsts[all[i].Name], cut: o.cuts[i]})
+		if o.flat {
+			o.entries[i].flat = o.length(i)
+		}
+	}
+	for i := range o.whole {
+		param, part := o.whole.As(o.policy.Params)[i], optim.CutOf(o.cuts[i])
+		if o.flat {
+			param, part = o.tree[i], optim.Flat{Length: o.length(i)}
+		}
+		for _, s := range rule.States(param, part) {
+			k := len(o.entries)
+			e := entry{spec: all[k], first: o.entries[i].first}
+			switch cut := o.cuts[i]; {
+			case s.Axis >= 0 && o.flat:
+				e.cut, e.flat = cut, s.Spec.Size()
+			case s.Axis >= 0 && cut != nil:
+				e.cut = &params.Cut{Axis: s.Axis, Index: cut.Index}
+			}
+			o.entries, o.statesOf[i] = append(o.entries, e), append(o.statesOf[i], k)
+		}
+	}
+	for _, s := range all[len(o.entries):] {
+		o.entries = append(o.entries, entry{spec: s})
+	}
+}
+
+// listCells lists the arrays: the parameters, or of units that are sharded the whole or a shard, in the type to compute
+// in, and then shards in the type that they are kept in, where that is another or the host's; and the other entries.
+func (o *own) listCells() {
+	n := len(o.whole)
+	o.weights = make([]int, n)
+	if o.flat {
+		resident := o.resident()
+		for _, number := range o.order {
+			u := o.units[number]
+			o.addUnit(u, memest.Parameters, resident[number] || u.Shard == "")
+			for _, at := range u.members {
+				o.weights[at] = o.entries[at].cell
+			}
+		}
+		for _, number := range o.order {
+			if o.policy.Mixed() || o.hosts {
+				o.addUnit(o.units[number], memest.Master, false)
+			}
+		}
+	}
+	_, scaling, counters := train.Tail(o.recipe, o.entries)
+	for i := range o.entries {
+		e := &o.entries[i]
+		if o.flat && i < n {
+			continue
+		}
+		c := cell{kind: memest.Optimizer, of: []int{i}, shape: e.cut.Part(e.spec.Shape)}
+		c.on = o.placement(e.cut, e.flat > 0)
+		if e.flat > 0 {
+			c.shape = shapes.Make(e.spec.Shape.DType, e.flat)
+		}
+		if e.cell = len(o.cells); i < n {
+			c.kind, o.weights[i] = memest.Parameters, e.cell
+		} else if i >= len(o.entries)-len(scaling)-len(counters) {
+			c.kind = batchKind
+		}
+		o.cells = append(o.cells, c)
+	}
+	o.listHosted()
+}
+
+// addUnit adds a cell of a unit's parameters: a whole matrix to compute with, or what the rank has of it.
+func (o *own) addUnit(u *unit, kind memest.Kind, whole bool) {
+	c := cell{kind: kind, of: u.members, on: o.unitPlacement(u, !whole), whole: whole}
+	if c.shape = shapes.Make(o.policy.Compute, u.size); kind == memest.Master {
+		c.shape.DType = o.policy.Params
+	} else if whole {
+		c.shape = shapes.Make(o.policy.Compute, o.shards, u.size)
+	}
+	for k, at := range u.members {
+		o.entries[at].cell, o.entries[at].offset = len(o.cells), u.offsets[k]
+	}
+	o.cells = append(o.cells, c)
+}
+
+// resident are the units that are whole between steps.
+func (o *own) resident() map[int]bool {
+	f, err := o.Plans[0].Flow(o.rank)
+	if err != nil { // which Check has told
+		return nil
+	}
+	return f.Resident
+}
+
+// statesOn are the cells of a unit's states: the optimizer's, and the master copy where there is one besides.
+func (o *own) statesOn(unit int) (cells []int) {
+	for i, c := range o.cells {
+		if c.kind == memest.Master && o.unitOf[c.of[0]].number == unit {
+			cells = append(cells, i)
+		}
+	}
+	for _, at := range o.updated(unit) {
+		for _, e := range o.statesOf[at] {
+			cells = append(cells, o.entries[e].cell)
+		}
+	}
+	return cells
+}
+
+// cellsOf are the cells of a unit's parameters: one where they lie in a matrix, which is then cellOf.
+func (o *own) cellsOf(u *unit) (cells []int) {
+	for _, at := range u.members {
+		if k := o.weights[at]; !slices.Contains(cells, k) {
+			cells = append(cells, k)
+		}
+	}
+	return cells
+}
+
+func (o *own) cellOf(unit int) int { return o.cellsOf(o.units[unit])[0] }
+
+// firstShared is the first cell that belongs to no unit: those of loss scaling, and counters.
+func (o *own) firstShared() int {
+	before, _, _ := train.Tail(o.recipe, o.cells)
+	return len(before)
+}
+
+// scalingCells are those of the loss scaling.
+func (o *own) scalingCells() (cells []int) {
+	for i := range o.policy.Scaling.States() {
+		cells = append(cells, o.firstShared()+i)
+	}
+	return cells
+}
+
+// listHosted says which cells lie on the host between steps: the states of units that a plan fetches first, or all.
+func (o *own) listHosted() {
+	hosted := map[int]bool{} // by unit
+	for _, u := range o.order {
+		if o.hosts {
+			hosted[u] = true
+		}
+	}
+	for _, op := range o.Plans[0].Ranks[o.rank] {
+		if _, seen := hosted[op.Unit]; !seen && op.What == step.State && (op.Kind == step.Fetch || op.Kind == step.Store) {
+			hosted[op.Unit] = op.Kind == step.Fetch
+		}
+	}
+	for u, is := range hosted {
+		for _, k := range o.statesOn(u) {
+			o.cells[k].host = is
+		}
+	}
+}
+
+// placement says how an array lies on a rank's devices that devices along the tensor axis have cuts of, and that is
+// sharded, or not.
+func (o *own) placement(cut *params.Cut, sharded bool) xla.Placement {
+	if cut == nil || sharded {
+		return o.rows(cut != nil, sharded)
+	}
+	return xla.Shard(cut.Axis, o.Shares.Axis)
+}
+
+// unitPlacement is that of a unit's matrix, or of a shard of it.
+func (o *own) unitPlacement(u *unit, sharded bool) xla.Placement { return o.rows(u.cuts > 1, sharded) }
+
+// rows is the placement of rows of which the devices that share layers have others, or those that share the state, or
+// all the same.
+func (o *own) rows(cut, sharded bool) xla.Placement {
+	var axes []string
+	if cut {
+		axes = append(axes, o.Shares.Axis)
+	}
+	if sharded {
+		axes = append(axes, o.within...)
+	}
+	if len(axes) == 0 {
+		return xla.Replicated()
+	}
+	return xla.Shard(0, axes...)
+}
+
+// apart is the placement of values of which every device has its own. Scalars have to be vectors for it.
+func (o *own) apart() xla.Placement {
+	var names []string
+	for _, axis := range o.Mesh {
+		names = append(names, axis.Name)
+	}
+	return xla.Shard(0, names...)
+}
+
+// activations is the placement of what blocks give each other.
+func (o *own) activations() xla.Placement {
+	on := xla.Shard(0, train.Axis)
+	if len(o.Shares.Between) > 0 {
+		on = on.And(1, o.Shares.Between...)
+	}
+	return on
+}

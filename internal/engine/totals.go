@@ -1,0 +1,144 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// totals is what clipping and loss scaling ask of all gradients: a vector of the number of ranks that have some which
+// are not finite, and of the sum of the squares, of the model's elements each once. It is nil where nobody asks.
+func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
+	if !b.Recipe.AsksAll() {
+		return nil
+	}
+	bad := graph.ScalarZero(b.g, dtypes.Float32)
+	if len(b.policy.Scaling.States()) > 0 {
+		bad = graph.ConvertDType(graph.LogicalNot(precision.Finite(grads)), dtypes.Float32)
+		if b.devices() > 1 {
+			bad = collective.AllReduce(bad, collective.Max)
+		}
+		grads = b.policy.Scaling.Unscale(grads, b.scaling())
+	}
+	squares := graph.ScalarZero(b.g, dtypes.Float32)
+	for _, cut := range []bool{false, true} { // what is the same on some devices counts on one
+		axes := slices.Clone(b.within)
+		if cut {
+			axes = append(axes, b.Shares.Axis)
+		}
+		var of []*graph.Node
+		for k, at := range members {
+			if b.counted[at] && (b.cuts[at] != nil) == cut {
+				of = append(of, b.countedPart(at, grads[k]))
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		sum := optim.SquareNorm(of)
+		if len(axes) > 0 {
+			sum = collective.AllReduce(sum, collective.Sum, axes...)
+		}
+		squares = graph.Add(squares, sum)
+	}
+	if all := graph.Stack([]*graph.Node{bad, squares}, 0); !b.local() {
+		return b.between(all, "")
+	} else {
+		return all
+	}
+}
+
+// countedPart leaves of a parameter's gradient what counts on this device, where several that share layers have the
+// same.
+func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
+	cut := b.cuts[i]
+	if cut == nil {
+		return x
+	}
+	counts := make([][]float32, cut.Ranks())
+	for r := range counts {
+		for _, is := range cut.Counted(r) {
+			count := float32(0)
+			if is {
+				count = 1
+			}
+			counts[r] = append(counts[r], count)
+		}
+	}
+	along := graph.Reshape(collective.Part(graph.Const(b.g, counts), 0, b.Shares.Axis), cut.Length())
+	dims := b.tree[i].Shape.Dimensions
+	var others []int
+	for a := range dims {
+		if a != cut.Axis {
+			others = append(others, a)
+		}
+	}
+	mask := graph.ExpandAndBroadcast(along, dims, others)
+	if b.shards > 1 {
+		mask = b.row(b.columns(i, mask))
+	}
+	return graph.Where(graph.GreaterThan(mask, graph.ZerosLike(mask)), x, graph.ZerosLike(x))
+}
+
+// share says what the device has of the model, and what is known of all gradients.
+func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s train.Share) {
+	switch {
+	case b.flat:
+		place := graph.ConvertDType(b.place(), dtypes.Int64) // a parameter may have more than 2³¹ elements
+		var flats []optim.Flat
+		for _, at := range members {
+			n := b.length(at)
+			flats = append(flats, optim.Flat{Length: n, Offset: graph.MulScalar(place, n), Sum: b.sumOver(at)})
+		}
+		s = recipe.FlatShare(flats)
+	case len(b.common.cuts) > 0:
+		var cuts []*params.Cut
+		for _, at := range members {
+			cuts = append(cuts, b.own.cuts[at])
+		}
+		s = recipe.CutShare(b.g, b.Shares.Axis, cuts)
+	}
+	for _, at := range members {
+		s.Places, s.Counted = append(s.Places, b.places[at]), append(s.Counted, b.counted[at])
+	}
+	s.All = &train.Known{}
+	if totals != nil {
+		element := func(i int) *graph.Node { return graph.Reshape(graph.Slice(totals, graph.AxisElem(i))) }
+		bad := element(0)
+		s.All.Finite, s.All.Norm = graph.Equal(bad, graph.ZerosLike(bad)), graph.Sqrt(element(1))
+	}
+	return s
+}
+
+// sumOver adds up what devices have of a parameter that is sharded.
+func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
+	return func(x *graph.Node) *graph.Node {
+		if b.own.cuts[at] != nil {
+			panic(errSums(b.whole[at]))
+		}
+		if len(b.within) > 0 {
+			return collective.AllReduce(x, collective.Sum, b.within...)
+		}
+		if b.shards == 1 {
+			return x
+		}
+		return b.between(x, b.axis)
+	}
+}
+
+// errSums is what a rule is refused with that needs sums over a parameter of which devices have shards of parts.
+type errSums params.Spec
+
+func (e errSums) Error() string {
+	return fmt.Sprintf("engine: the optimizer sums over the elements of %s, "+
+		"which is cut between the devices of the tensor axis and sharded by ZeRO: "+
+		"choose one of the two, or an optimizer that does not, such as adamw", params.Spec(e))
+}
