@@ -77,7 +77,12 @@ func (b *build) forward(op step.Op) {
 func (b *build) gatherInput(op step.Op) {
 	part, axis := b.get(valueOf(step.Part, op.Block, op.Micro)), b.Shares.Axis
 	if b.last != nil {
-		part = residual.Hold(axis, part, b.last)[0]
+		out := valueOf(step.OutGrad, op.Block, op.Micro)
+		held := residual.Hold(axis, part, b.last)
+		if b.get(out) == b.last { // or the input would be gathered before the gradient is there
+			b.put(out, held[1])
+		}
+		part, b.last = held[0], held[1]
 	}
 	b.put(valueOf(step.Input, op.Block, op.Micro), residual.Whole(part, b.sizes.blocks[op.Block].x, axis))
 }

@@ -4,12 +4,8 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/shapes"
-	"github.com/gomlx/gomlx/core/graph"
-	"github.com/gomlx/gomlx/core/tensors"
-
-	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
@@ -20,27 +16,16 @@ func check[T any](value T, err error) T {
 	return value
 }
 
-// Three layers whose inputs are divided between two devices: 64 numbers each, gathered once each for the backward pass.
-func ExampleCheckpoint() {
-	backend := check(xla.Open(xla.Devices(2), xla.Plugin("cpu")))
-	defer backend.Close()
-	mesh := check(backend.Mesh(xla.Axis("tensor", 2)))
-	layer := func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Tanh(in[0])} }
-	step := check(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
-		y := x
-		for range 3 {
-			y = residual.Checkpoint(layer, "tensor", y)[0]
-		}
-		return graph.Gradient(graph.ReduceAllSum(y), x)[0]
-	}, xla.In(xla.Replicated()).Gives(xla.Replicated())))
-	defer step.Close()
-	out := check(step.Call(tensors.FromShape(shapes.Make(dtypes.Float32, 8, 8))))
-	fmt.Println("the gradient at 0:", tensors.MustCopyFlatData[float32](out[0].Shards()[0])[0])
-	sent := check(step.Collectives())
-	fmt.Printf("%d all-gathers, %d bytes\n", sent.Of(xla.AllGather).Count, sent.Of(xla.AllGather).Bytes)
+// The input of the second block is divided between two devices behind its forward pass, and gathered before it is
+// recomputed.
+func ExamplePartition() {
+	p := check(step.Parse("schedule one stages=3\nrank 0: 0F0 1F0 2F0 2B0 1B0 0B0 0U0 1U0 2U0"))
+	p.Inside("tensor", 2)
+	fmt.Print(residual.Partition(recompute.Blocks(p), "tensor"))
 	// Output:
-	// the gradient at 0: 1
-	// 3 all-gathers, 768 bytes
+	// plan one blocks=3 microbatches=1 every=1 weights=flush
+	// axis tensor size=2
+	// rank 0: 0F0 1F0 1RESHARD_F0 2F0 2B0 1UNSHARD_F0 1R0 1B0 0R0 0B0 0U0 1U0 2U0
 }
 
 // Two checkpoints of 10 bytes are made among temporaries of 30, and then 60 bytes are needed at once.

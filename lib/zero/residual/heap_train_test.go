@@ -5,6 +5,7 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -14,6 +15,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
+
+type nodes = []*graph.Node
 
 // sizes are the bytes of a Transformer block, as a rank drives it.
 type sizes struct {

@@ -4,7 +4,7 @@
 //
 //   - P_a, §6.1: devices that compute with parts of the weights (tensor parallelism) have the same activations, and
 //     each keeps only its part of a checkpoint between the two passes. [Partition] writes it into the plan of a step,
-//     as parallel.Layout has it done, and [Checkpoint] into one program.
+//     as parallel.Layout has it done.
 //   - C_B, §6.2: gradients are fused for communication in buffers of constant size, not in one as large as the model:
 //     the buckets of ddp.IntoBuckets, and the units of zero.Shard.
 //   - M_D, §6.3: what lives long lies in memory that was reserved for it, so that what lives short leaves no holes

@@ -1,12 +1,33 @@
 package residual
 
 import (
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
+
+// Part is this rank's part of x's bits, in one dimension, padded where the ranks along a mesh axis do not divide it.
+// (Bits, since compilers may hold floats in wider types.) It builds a graph, and panics without such an axis.
+func Part(x *graph.Node, axis string) *graph.Node {
+	ranks := collective.AxisSize(x.Graph(), axis)
+	flat := graph.Reshape(precision.ToBits(x), -1)
+	if over := x.Shape().Size() % ranks; over > 0 {
+		flat = graph.Concatenate([]*graph.Node{flat, graph.Zeros(x.Graph(), shapes.Make(flat.DType(), ranks-over))}, 0)
+	}
+	return collective.Part(flat, 0, axis)
+}
+
+// Whole gathers the parts of an array of a shape. It builds a graph, and panics without such a mesh axis.
+func Whole(part *graph.Node, like shapes.Shape, axis string) *graph.Node {
+	flat := collective.AllGather(part, 0, axis)
+	if flat.Shape().Size() > like.Size() {
+		flat = graph.Slice(flat, graph.AxisRange(0, like.Size()))
+	}
+	return precision.FromBits(graph.Reshape(flat, like.Dimensions...), like.DType)
+}
 
 // Hold returns the nodes as they are, all made at one time and each in memory of its own: what follows uses that
 // memory, and not what the nodes were made of.
