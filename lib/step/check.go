@@ -37,292 +37,220 @@ type checked struct {
 }
 
 func (p *Plan) checked() (*checked, error) {
-	links, err := p.passes()
+	replicas, err := p.passes()
 	if err != nil {
 		return nil, err
 	}
 	c := &checked{Plan: p}
-	if c.versions, err = p.versionsOf(links); err != nil {
+	if c.versions, err = p.versionsOf(); err != nil {
 		return nil, err
 	}
 	if !p.hasMessages() {
-		c.Plan = p.withMessages(links)
+		c.Plan = p.withMessages(replicas)
 	}
-	if err := c.checkJoined(links.replicas); err != nil {
+	if err := c.checkJoined(replicas); err != nil {
 		return nil, err
 	}
 	c.flows = make([]*Flow, len(c.Ranks))
-	same := map[*Op]int{} // by the first operation of a list, the first of the ranks that share it
 	for r, list := range c.Ranks {
-		if len(list) > 0 {
-			if q, ok := same[&list[0]]; ok && len(c.Ranks[q]) == len(list) {
-				c.flows[r] = c.flows[q]
-				continue
-			}
-			same[&list[0]] = r
+		same := slices.IndexFunc(c.Ranks[:r], func(other []Op) bool { return slices.Equal(list, other) })
+		if same >= 0 { // as those of replicas are
+			c.flows[r] = c.flows[same]
+			continue
 		}
-		if c.flows[r], err = c.checkRank(r); err != nil {
+		f, err := c.follow(r)
+		if err == nil {
+			err = f.checkEnd(r)
+		}
+		if err != nil {
 			return nil, err
 		}
+		c.flows[r] = &f.Flow
 	}
-	_, err = play(c.Plan, c.flows, Costs{})
+	_, err = c.play(Costs{})
 	return c, err
 }
 
 func (p *Plan) hasMessages() bool {
-	return slices.ContainsFunc(p.Ranks, func(list []Op) bool {
-		return slices.ContainsFunc(list, func(op Op) bool { return op.Kind == Send || op.Kind == Recv })
-	})
-}
-
-// units are those of an operation, which may be all that the rank has.
-func (op Op) units(all []int) []int {
-	if op.Unit < 0 {
-		return all
-	}
-	return []int{op.Unit}
-}
-
-// groups has, by axis and rank, the ranks that one is with along an axis; none where it is in no group.
-func (p *Plan) groups() map[string][][]int {
-	groups := map[string][][]int{}
-	for _, a := range p.Axes {
-		of := make([][]int, len(p.Ranks))
-		for _, g := range a.Groups {
-			for _, r := range g {
-				of[r] = g
-			}
-		}
-		for r := range of {
-			if len(a.Groups) == 0 { // its own devices
-				of[r] = []int{r}
-			}
-		}
-		groups[a.Name] = of
-	}
-	return groups
+	return slices.ContainsFunc(p.Ranks, func(list []Op) bool { return slices.ContainsFunc(list, Op.isMessage) })
 }
 
 // checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes between
 // ranks may be on all replicas, as in local SGD, which averages parameters now and then.
 func (p *Plan) checkJoined(replicas int) error {
-	owners := p.owners()
-	groups := p.groups()
 	known := map[string]bool{}
-	for u, unit := range p.Units {
-		shape := fmt.Sprint(unit.Reduce, setText(owners[u]))
-		apart := !slices.ContainsFunc(unit.Reduce, func(name string) bool { a, _ := p.Axis(name); return len(a.Groups) > 0 })
-		if known[shape] || apart && len(owners[u]) == replicas {
+	for u, have := range p.owners() {
+		axes := p.Units[u].Reduce
+		shape := fmt.Sprint(axes, setText(have))
+		apart := !slices.ContainsFunc(axes, func(name string) bool { a, _ := p.Axis(name); return len(a.Groups) > 0 })
+		if known[shape] || apart && len(have) == replicas {
 			continue
 		}
 		known[shape] = true
-		for _, r := range owners[u] {
-			reached := []int{r} // the ranks whose gradients come to it
-			for _, name := range slices.Backward(unit.Reduce) {
-				var more []int
-				for _, q := range reached {
-					more = append(more, groups[name][q]...)
-				}
-				reached = more
-			}
-			if slices.Sort(reached); !slices.Equal(reached, owners[u]) {
+		for _, r := range have {
+			if reached := p.reached(u, r); !slices.Equal(reached, have) {
 				return fmt.Errorf("step: unit %d is on ranks %s, and along %v rank %d gets the gradients of ranks %s: "+
-					"let the axes join all that have the unit, once each", u, setText(owners[u]), unit.Reduce, r, setText(reached))
+					"let the axes join all that have the unit, once each", u, setText(have), axes, r, setText(reached))
 			}
 		}
 	}
 	return nil
 }
 
-// checkRank follows a rank's units and values through its list.
-func (p *Plan) checkRank(r int) (*Flow, error) {
-	list, units, resident := p.Ranks[r], p.UnitsOn(r), p.resident(r)
-	states := make([]unitState, len(p.Units))
-	for _, u := range units {
-		states[u].own, states[u].whole = true, resident[u]
-	}
-	next := map[int]int{} // of each block, the micro-batch that its gradient may be of
-	for i, op := range list {
-		if err := p.checkOp(op, next); err != nil {
-			return nil, p.errorAt(r, i, "%w", err)
+// reached are the ranks whose gradients of a unit come to a rank, in ascending order.
+func (p *Plan) reached(unit, rank int) []int {
+	ranks := []int{rank}
+	for _, name := range slices.Backward(p.Units[unit].Reduce) {
+		var more []int
+		for _, r := range ranks {
+			a, _ := p.Axis(name)
+			more = append(more, a.Group(r)...)
 		}
-		for _, u := range p.touched(op, units) {
-			if err := states[u].step(p, op, u); err != nil {
-				return nil, p.errorAt(r, i, "%w", err)
-			}
-		}
+		ranks = more
 	}
-	for u := range states {
-		if err := states[u].end(p, u, resident[u]); err != nil {
-			return nil, fmt.Errorf("step: rank %d %w", r, err)
-		}
-	}
-	flow, err := p.Flow(r)
-	if err != nil {
-		return nil, err
-	}
-	for i, op := range list {
-		for _, v := range flow.Unmade[i] {
-			if wasted(op, v) {
-				return nil, p.errorAt(r, i, "nothing uses %v behind it: remove it", p.describe(v))
-			}
-		}
-	}
-	return flow, nil
+	slices.Sort(ranks)
+	return ranks
 }
 
-// wasted tells whether an operation moves or makes what nobody uses in vain. A pass may make such.
-func wasted(op Op, v Value) bool {
-	switch op.Kind {
-	case Recv, Store, Gather:
-		return true
-	case Fetch:
-		return op.What != Parameters // which the next step uses
-	}
-	return op.Kind == Recompute && v.Held == Saved
-}
-
-// touched are the units that an operation is of, or whose parameters it uses.
-func (p *Plan) touched(op Op, units []int) []int {
-	switch v := (verb{op.Kind, op.What}); {
-	case op.Kind == Wait:
-		return nil
-	case !v.ofBlock():
-		return op.units(units)
-	case op.Kind.Pass():
-		return p.Blocks[op.Block].Units
-	}
-	return nil
-}
-
-// checkOp looks at the order of a block's gradients.
-func (p *Plan) checkOp(op Op, next map[int]int) error {
-	switch {
-	case op.Kind == HostUpdate && p.Weights != Flush:
-		return fmt.Errorf("the weights are %q, and passes of other micro-batches go on beside it: update on the device",
-			p.Weights)
-	case op.Kind == Backward, op.Kind == WeightGrad:
-		if op.Micro < next[op.Block] {
-			return fmt.Errorf("the block's gradient for micro-batch %d came before: sum them in ascending order",
-				next[op.Block]-1)
-		}
-		next[op.Block] = op.Micro + 1
-	}
-	return nil
-}
-
-// unitState is what a rank has of a unit, as its list goes on.
+// unitState is what a rank's list has done with a unit so far.
 type unitState struct {
-	own     bool // it is of the rank's blocks
-	updated int  // micro-batches that its updates so far have
-	summed  bool // there are gradients that are not reduced
-	reduced int  // along how many axes those are that are
-	stored  int  // how often its states went to the host more than back
-	whole   bool // the parameters are gathered
-	old     bool // they have been updated since
-	away    bool // its gradients are in the host's memory
-	fresh   bool // its new parameters are
+	updates int
+	at      int // position of the last update, or -1
+	reduced int // axes along which the gradients are reduced that the next update takes
 }
 
-// next is the next update of a unit.
-func (s *unitState) next(p *Plan, u int) Op {
-	return Op{Kind: Update, Unit: u, Micro: s.updated + p.Every - 1}
+// due is the next update of a unit.
+func (f *flow) due(u int) Op {
+	return Op{Kind: Update, Unit: u, Micro: f.state[u].updates*f.Every + f.Every - 1}
 }
 
-// step goes on with an operation.
-func (s *unitState) step(p *Plan, op Op, u int) error {
-	unit := p.Units[u]
-	switch (verb{op.Kind, op.What}) {
+// ofUnit is a value of a unit. Reduced is what goes into an update: of a unit that is not reduced the sum.
+func (p *Plan) ofUnit(held Held, u int, host bool) Value {
+	if held == Reduced && len(p.Units[u].Reduce) == 0 {
+		held = Sum
+	}
+	return Value{Held: held, Unit: u, Host: host}
+}
+
+// has tells whether the rank has a value of a unit, and old whether it has its parameters from before an update.
+func (f *flow) has(held Held, u int, host bool) bool { return f.there[f.ofUnit(held, u, host)] != nil }
+
+func (f *flow) old(u int) bool {
+	whole := f.there[Value{Held: Whole, Unit: u}]
+	return whole != nil && whole.at < f.state[u].at
+}
+
+// checkOp tells whether an operation may follow those before it, which the values that it uses do not tell.
+func (f *flow) checkOp(i int, op Op, units []int) error {
+	switch op.Kind {
+	case HostUpdate:
+		if f.Weights != Flush {
+			return fmt.Errorf("the weights are %q, and passes of other micro-batches go on beside it: update on the device",
+				f.Weights)
+		}
+	case Backward, WeightGrad:
+		if op.Micro < f.next[op.Block] {
+			return fmt.Errorf("the block's gradient for micro-batch %d came before: sum them in ascending order",
+				f.next[op.Block]-1)
+		}
+		f.next[op.Block] = op.Micro + 1
+	}
+	for _, u := range units {
+		if err := f.checkUnit(i, op, u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *flow) checkUnit(i int, op Op, u int) error {
+	unit, s, due := f.Units[u], &f.state[u], f.due(u)
+	switch op.verb() {
 	case verb{Forward, 0}:
-		if s.whole && s.old && unit.Shard != "" {
+		if f.old(u) && unit.Shard != "" {
 			return errors.New("the gathered parameters are from before the update: gather them again")
 		}
 	case verb{Backward, 0}, verb{WeightGrad, 0}:
-		if s.summed = true; s.away {
+		switch {
+		case f.has(Reduced, u, true):
 			return fmt.Errorf("the gradients of unit %d are in the host's memory: store them behind this", u)
-		}
-		if op.Micro < s.updated {
+		case op.Micro <= due.Micro-f.Every:
 			return fmt.Errorf("an update of unit %d that its gradient belongs in came before: move that behind it", u)
-		}
-		if op.Micro >= s.updated+p.Every {
-			return fmt.Errorf("its gradient does not belong in the update %v: that must come before", p.Text(s.next(p, u)))
+		case op.Micro > due.Micro:
+			return fmt.Errorf("its gradient does not belong in the update %v: that must come before", f.Text(due))
 		}
 	case verb{Update, 0}, verb{HostUpdate, 0}:
-		return s.update(p, op, u)
+		switch {
+		case due.Micro >= f.Micro:
+			return fmt.Errorf("unit %d has had its last update: remove this one", u)
+		case op.Micro != due.Micro:
+			return fmt.Errorf("the next update of the unit is %v, every %d micro-batches", f.Text(due), f.Every)
+		case len(unit.Reduce) > 0 && (f.has(Sum, u, false) || s.reduced < len(unit.Reduce)):
+			return fmt.Errorf("gradients are not reduced along all of %v: have that before", unit.Reduce)
+		}
+		s.updates, s.reduced, s.at = s.updates+1, 0, i
 	case verb{Reduce, Gradient}:
-		return s.reduce(unit.Reduce, op.Axis)
+		return f.checkReduce(op, u)
 	case verb{Gather, Parameters}:
 		if unit.Shard == "" || op.Axis != unit.Shard {
 			return fmt.Errorf("the unit is sharded along %q, not along %q", unit.Shard, op.Axis)
 		}
-		if s.whole && !s.old {
+		if f.has(Whole, u, false) && !f.old(u) {
 			return errors.New("the rank has them whole already: free them at the end of the list, or remove this")
 		}
-		if s.fresh {
-			return errors.New("its new parameters are in the host's memory: fetch them before")
-		}
-		s.whole, s.old = true, false
-	case verb{Free, Parameters}:
-		s.whole = false
-	case verb{Store, Gradient}, verb{Fetch, Gradient}:
-		s.away = op.Kind == Store
-	case verb{Fetch, Parameters}:
-		s.fresh = false
-	case verb{Store, State}:
-		s.stored++
-	case verb{Fetch, State}:
-		s.stored--
 	}
 	return nil
 }
 
-func (s *unitState) update(p *Plan, op Op, u int) error {
-	due, axes := s.next(p, u), p.Units[u].Reduce
-	if due.Micro >= p.Micro {
-		return fmt.Errorf("unit %d has had its last update: remove this one", u)
-	}
-	if op.Micro != due.Micro {
-		return fmt.Errorf("the next update of the unit is %v, every %d micro-batches", p.Text(due), p.Every)
-	}
-	if len(axes) > 0 && (s.summed || s.reduced < len(axes)) {
-		return fmt.Errorf("gradients are not reduced along all of %v: have that before", axes)
-	}
-	s.updated, s.summed, s.reduced, s.old = s.updated+p.Every, false, 0, true
-	s.away, s.fresh = false, op.Kind == HostUpdate
-	return nil
-}
-
-// reduce has gradients reduced along an axis: along the first as often as there are new ones, along the others in their
-// order, all of them once.
-func (s *unitState) reduce(axes []string, axis string) error {
-	at := slices.Index(axes, axis)
+// checkReduce has gradients reduced along an axis: along the first as often as there are new ones, along the others in
+// their order, all of them once.
+func (f *flow) checkReduce(op Op, u int) error {
+	axes, s, summed := f.Units[u].Reduce, &f.state[u], f.has(Sum, u, false)
+	at := slices.Index(axes, op.Axis)
 	switch {
 	case at < 0:
-		return fmt.Errorf("the unit is reduced along %v, not along %q", axes, axis)
-	case at > s.reduced, at > 0 && s.summed:
+		return fmt.Errorf("the unit is reduced along %v, not along %q", axes, op.Axis)
+	case at > s.reduced, at > 0 && summed:
 		return fmt.Errorf("it has gradients that are not reduced along %q: have that before", axes[at-1])
 	case at > 0 && at < s.reduced, at == 0 && s.reduced > 1:
 		return fmt.Errorf("its gradients before are reduced along %q already: remove it, or have it before",
 			axes[s.reduced-1])
 	}
-	s.summed, s.reduced = s.summed && at > 0, at+1
+	s.reduced = at + 1
 	return nil
 }
 
-// end looks at what is left of a unit at the end of the list.
-func (s *unitState) end(p *Plan, u int, resident bool) error {
-	switch {
-	case s.own && s.updated != p.Micro:
-		return fmt.Errorf("has no update %v: each of its units needs one every %d micro-batches",
-			p.Text(s.next(p, u)), p.Every)
-	case s.stored != 0:
-		return fmt.Errorf("does not leave the optimizer's states of unit %d where it finds them: "+
-			"let it store them as often as it fetches them", u)
-	case s.fresh:
-		return fmt.Errorf("leaves the new parameters of unit %d in the host's memory: have it fetch them", u)
-	case s.whole && s.old && resident:
-		return fmt.Errorf("has the gathered parameters of unit %d to the end, from before its update: "+
-			"gather them behind it, or free them before", u)
+// checkEnd looks at what the list leaves behind, and at what nobody has used.
+func (f *flow) checkEnd(rank int) error {
+	for _, u := range f.units {
+		if due := f.due(u); due.Micro < f.Micro {
+			return fmt.Errorf("step: rank %d has no update %v: each of its units needs one every %d micro-batches", rank,
+				f.Text(due), f.Every)
+		}
+	}
+	for _, m := range f.all {
+		switch last := f.there[m.Value]; {
+		case m.Held == States && m.at < 0 && last == nil:
+			return fmt.Errorf("step: rank %d does not leave the optimizer's states of unit %d where it finds them: "+
+				"let it store them as often as it fetches them", rank, m.Unit)
+		case m.Held == Fresh && m.Host && last == m:
+			return fmt.Errorf("step: rank %d leaves the new parameters of unit %d in the host's memory: have it fetch them",
+				rank, m.Unit)
+		case m.Held == Whole && f.Resident[m.Unit] && f.old(m.Unit):
+			return fmt.Errorf("step: rank %d has the gathered parameters of unit %d to the end, from before its update: "+
+				"gather them behind it, or free them before", rank, m.Unit)
+		case m.never && f.list[m.at].wastes(m.Held):
+			return f.errorAt(rank, m.at, "nothing uses %v behind it: remove it", f.describe(m.Value))
+		}
 	}
 	return nil
+}
+
+// wastes tells whether an operation does in vain what nobody uses. A pass may make such.
+func (op Op) wastes(held Held) bool {
+	switch op.Kind {
+	case Recv, Store, Fetch, Gather:
+		return true
+	}
+	return op.Kind == Recompute && held == Saved
 }

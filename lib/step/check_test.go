@@ -1,8 +1,10 @@
 package step
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -137,9 +139,14 @@ func TestCheckErrors(t *testing.T) {
 		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0HOST_U0 0FETCH_PARAM 0UNSHARD",
 			"position 3, 0HOST_U0: it needs the reduced gradients of unit 0 in the host's memory"},
 		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0 0UNSHARD 0FETCH_PARAM",
-			"position 5, 0UNSHARD: its new parameters are in the host's memory: fetch them before"},
+			"position 5, 0UNSHARD: it needs the new parameters of unit 0, which the rank has in the host's memory alone"},
 		{strings.Replace(zero, " shard=data", "", 1) + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0",
 			"rank 0 leaves the new parameters of unit 0 in the host's memory: have it fetch them"},
+		{strings.Replace(zero, "blocks=1", "blocks=1 microbatches=2", 1) + "ranks 0-1: 0F0 0F1 0B0 0REDUCE_GRAD 0B1 0STORE_GRAD " +
+			"0REDUCE_GRAD 0STORE_GRAD 0HOST_U1 0FETCH_PARAM 0UNSHARD",
+			"position 5, 0STORE_GRAD: nothing uses the reduced gradients of unit 0 in the host's memory behind it"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0 AVERAGE 0FETCH_PARAM 0UNSHARD",
+			"position 5, AVERAGE: it needs the new parameters of unit 0, which the rank has in the host's memory alone"},
 		{head + "rank 0: 0F0 0F1 0B0 0STORE_GRAD 0B1 0HOST_U1 0FETCH_PARAM\nrank 1: 1F0 1F1 1B0 1B1 1U1",
 			"0B1: the gradients of unit 0 are in the host's memory: store them behind this"},
 		{"schedule x stages=1 microbatches=2 every=1 weights=stash\nrank 0: 0F0 0B0 0STORE_GRAD 0HOST_U0 0FETCH_PARAM 0F1 0B1 0U1",
@@ -188,5 +195,37 @@ func TestCheckErrors(t *testing.T) {
 		if err := p.Check(); err == nil {
 			t.Errorf("%+v: no error", p)
 		}
+		if len(p.Ranks) > 0 {
+			if _, err := p.Flow(0); err == nil {
+				t.Errorf("%+v: no error of Flow", p)
+			}
+		}
+	}
+}
+
+// TestCopies copies copies of a pipeline whose ranks have units in common: axes join all that have one, once each.
+func TestCopies(t *testing.T) {
+	p := parsed(t, good[1]).Copies(1, "shared").Copies(2, "shards").Copies(2, "replicas")
+	if got, want := fmt.Sprint(p.Units[0].Reduce), "[shared-0-1 shards replicas]"; got != want {
+		t.Errorf("a unit is reduced along %s, want %s", got, want)
+	}
+	if err := p.checkJoined(4); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAverageWaits: a rank waits for parameters that come from the host where it averages them, not behind the end:
+// the engine has them on the device from there on.
+func TestAverageWaits(t *testing.T) {
+	p := parsed(t, "plan x blocks=1\naxis all size=2 groups=0-1\nranks 0-1: 0F0 0B0 0STORE_GRAD 0HOST_U0 0FETCH_PARAM AVERAGE")
+	if err := p.Check(); err != nil {
+		t.Fatal(err)
+	}
+	flow, err := p.Flow(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{0, 1, 5, 5, 5, 6}; !slices.Equal(flow.Done, want) || !slices.Equal(flow.After[5], []int{4}) {
+		t.Errorf("done at %v, after %v: want %v, and the average after the fetch", flow.Done, flow.After, want)
 	}
 }

@@ -1,9 +1,6 @@
 package step
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // Costs say how long operations take and what they keep, in any units. A list has a value for each block, or one that
 // stands for all. The zero value is [Equal].
@@ -25,6 +22,8 @@ type Costs struct {
 	Activation []float64
 	// Kept is the share of it, from 0 to 1, that is still needed between InputGrad and WeightGrad, where empty 1.
 	Kept []float64
+
+	parts int // how many blocks each value of a list is for: see Spread
 }
 
 // Equal are the costs at which the papers count: 1 for a forward pass and each half of a backward pass, which makes 2
@@ -40,34 +39,33 @@ const mostCost = 1e100
 // Check returns an error for lists of another length than the number of blocks or units, and for numbers that are no
 // costs.
 func (c Costs) Check(blocks, units int) error {
-	for _, f := range c.lists() {
-		most, count := mostCost, blocks
-		if f.name == "Kept" {
-			most = 1
-		} else if f.name == "Update" {
-			count = units
-		}
-		if n := len(*f.list); n > 1 && n != count {
-			return fmt.Errorf("step: Costs.%s has %d values for %d: give one for each, or one for all", f.name, n, count)
-		}
-		for _, v := range *f.list {
-			if !(v >= 0 && v <= most) {
-				return fmt.Errorf("step: Costs.%s has the value %v: give one from 0 to %g", f.name, v, most)
-			}
+	for _, l := range []struct {
+		name  string
+		list  []float64
+		count int
+		most  float64
+	}{{"Forward", c.Forward, blocks, mostCost}, {"InputGrad", c.InputGrad, blocks, mostCost},
+		{"WeightGrad", c.WeightGrad, blocks, mostCost}, {"Backward", c.Backward, blocks, mostCost},
+		{"Recompute", c.Recompute, blocks, mostCost}, {"Update", c.Update, units, mostCost},
+		{"Activation", c.Activation, blocks, mostCost}, {"Kept", c.Kept, blocks, 1}} {
+		if err := checkList("Costs."+l.name, l.list, l.count/max(1, c.parts), l.most); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-type costList struct {
-	name string
-	list *[]float64
-}
-
-func (c *Costs) lists() []costList {
-	return []costList{{"Forward", &c.Forward}, {"InputGrad", &c.InputGrad}, {"WeightGrad", &c.WeightGrad},
-		{"Backward", &c.Backward}, {"Recompute", &c.Recompute}, {"Update", &c.Update}, {"Activation", &c.Activation},
-		{"Kept", &c.Kept}}
+// checkList looks at a list with a value for each block or unit, or one for all.
+func checkList[T int64 | float64](name string, list []T, count int, most T) error {
+	if n := len(list); n > 1 && n != count {
+		return fmt.Errorf("step: %s has %d values for %d: give one for each, or one for all", name, n, count)
+	}
+	for _, v := range list {
+		if !(v >= 0 && v <= most) {
+			return fmt.Errorf("step: %s has the value %v: give one from 0 to %v", name, v, most)
+		}
+	}
+	return nil
 }
 
 // of is a block's or unit's value of a list.
@@ -81,24 +79,28 @@ func of[T any](list []T, at int, otherwise T) T {
 	return list[at]
 }
 
+func (c *Costs) of(list []float64, at int, otherwise float64) float64 {
+	return of(list, at/max(1, c.parts), otherwise)
+}
+
 // Took is the time that an operation takes; 0 for the update of all units, which is for the caller to add up.
 func (c Costs) Took(op Op) float64 {
 	switch op.Kind {
 	case Forward:
-		return of(c.Forward, op.Block, 1)
+		return c.of(c.Forward, op.Block, 1)
 	case Recompute:
-		return of(c.Recompute, op.Block, of(c.Forward, op.Block, 1))
+		return c.of(c.Recompute, op.Block, c.of(c.Forward, op.Block, 1))
 	case InputGrad:
-		return of(c.InputGrad, op.Block, 1)
+		return c.of(c.InputGrad, op.Block, 1)
 	case WeightGrad:
-		return of(c.WeightGrad, op.Block, 1)
+		return c.of(c.WeightGrad, op.Block, 1)
 	case Backward:
-		return of(c.Backward, op.Block, of(c.InputGrad, op.Block, 1)+of(c.WeightGrad, op.Block, 1))
+		return c.of(c.Backward, op.Block, c.of(c.InputGrad, op.Block, 1)+c.of(c.WeightGrad, op.Block, 1))
 	case Update:
 		if op.Unit < 0 {
 			return 0
 		}
-		return of(c.Update, op.Unit, 0)
+		return c.of(c.Update, op.Unit, 0)
 	case Gather, Reduce, Store, Fetch, HostUpdate, Send:
 		if c.Transfer != nil {
 			return c.Transfer(op)
@@ -109,8 +111,8 @@ func (c Costs) Took(op Op) float64 {
 
 // Saved is what a block saves of a micro-batch, and what is left of that after InputGrad.
 func (c Costs) Saved(block int) (saved, kept float64) {
-	saved = of(c.Activation, block, 1)
-	return saved, saved * of(c.Kept, block, 1)
+	saved = c.of(c.Activation, block, 1)
+	return saved, saved * c.of(c.Kept, block, 1)
 }
 
 // Between is the time of a message, which takes none within a rank. A time that is none is an error.
@@ -129,15 +131,7 @@ func (c Costs) Between(from, to int) (float64, error) {
 // chunk has the numbers of its whole block, and messages take n times as long. What is then counted is to be divided
 // by n, as [Plan.SimulateShares] does it.
 func (c Costs) Spread(n int) Costs {
-	for _, l := range c.lists() {
-		var each []float64
-		for _, v := range *l.list {
-			each = append(each, slices.Repeat([]float64{v}, n)...)
-		}
-		if len(*l.list) > 1 {
-			*l.list = each
-		}
-	}
+	c.parts = n * max(1, c.parts)
 	if link := c.Link; link != nil {
 		c.Link = func(from, to int) float64 { return link(from, to) * float64(n) }
 	}

@@ -56,9 +56,9 @@ func (t Timeline) Draw(w io.Writer) error {
 		}
 		fmt.Fprintf(out, "%-*s │%s\n", margin, row.Name, strings.TrimRight(string(line), " "))
 	}
-	for _, k := range drawn {
-		if words[k] != "" {
-			fmt.Fprintf(out, "%s, ", words[k])
+	for _, of := range kinds {
+		if words[of.kind] != "" {
+			fmt.Fprintf(out, "%s, ", words[of.kind])
 		}
 	}
 	if several {
@@ -67,10 +67,6 @@ func (t Timeline) Draw(w io.Writer) error {
 	fmt.Fprintf(out, "· idle; %s\n", legend)
 	return out.Flush()
 }
-
-// drawn are the kinds of operations that take time.
-var drawn = []Kind{Forward, Backward, InputGrad, WeightGrad, Recompute, Update, Send, Gather, Reduce, Store, Fetch,
-	HostUpdate}
 
 // put draws a span: its label, or a letter for its kind where that does not fit, a line as long as it lasts if that is
 // more than a column, and a gap.

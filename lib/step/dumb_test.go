@@ -10,19 +10,19 @@ import (
 type dumb struct {
 	*Plan
 	r, replicas int
-	at          []int                  // of each rank
-	here        []map[Value]*item      // by rank, what the list has by now, be it made or under way
-	queues      []map[lane][]*transfer // of each rank, what is under way
+	at          []int                    // of each rank
+	here        []map[Value]*item        // by rank, what the list has by now, be it made or under way
+	queues      []map[string][]*transfer // of each rank, what is under way
 	began       []map[Op]*transfer
 	state       []map[int]*dumbUnit // by rank and unit
 	shards      []map[Value]bool    // activations that are freed
 	first       map[int]int         // by micro-batch, the version that block 0 uses
 
 	costs      Costs
-	took, over float64            // of the pass that is tried: its time, and when it is over
-	now        []float64          // of each rank
-	free       []map[lane]float64 // of each rank and stream
-	ends       []map[int]float64  // of each rank and position
+	took, over float64              // of the pass that is tried: its time, and when it is over
+	now        []float64            // of each rank
+	free       []map[string]float64 // of each rank and stream
+	ends       []map[int]float64    // of each rank and position
 }
 
 // item is a value.
@@ -69,10 +69,10 @@ func (d *dumb) play() bool {
 	d.first = map[int]int{}
 	for r := range p.Ranks {
 		d.here = append(d.here, map[Value]*item{})
-		d.queues = append(d.queues, map[lane][]*transfer{})
+		d.queues = append(d.queues, map[string][]*transfer{})
 		d.began = append(d.began, map[Op]*transfer{})
 		d.shards = append(d.shards, map[Value]bool{})
-		d.free, d.ends = append(d.free, map[lane]float64{}), append(d.ends, map[int]float64{})
+		d.free, d.ends = append(d.free, map[string]float64{}), append(d.ends, map[int]float64{})
 		d.state = append(d.state, map[int]*dumbUnit{})
 		for _, u := range p.UnitsOn(r) {
 			d.state[r][u] = &dumbUnit{next: map[int]int{}}
@@ -472,14 +472,14 @@ func (d *dumb) start(op Op) (did, never bool) {
 		t.from.used = true
 		t.needs = append(t.needs, t.from)
 	}
-	d.queues[d.r][op.lane()] = append(d.queues[d.r][op.lane()], t)
+	d.queues[d.r][op.Stream()] = append(d.queues[d.r][op.Stream()], t)
 	op.Peer = 0
 	d.began[d.r][op] = t
 	return !never, never
 }
 
-// head is the first operation of a rank in a lane, if it can be.
-func (d *dumb) head(rank int, l lane) *transfer {
+// head is the first operation of a rank in a stream, if it can be.
+func (d *dumb) head(rank int, l string) *transfer {
 	q := d.queues[rank][l]
 	if len(q) == 0 {
 		return nil
@@ -505,7 +505,7 @@ func (d *dumb) move() (did, never bool) {
 			case Recv:
 				continue
 			case Send:
-				other := d.head(t.op.Peer, lane{kind: Recv, peer: r})
+				other := d.head(t.op.Peer, Op{Kind: Recv, Peer: r}.Stream())
 				if other == nil {
 					continue
 				}
@@ -561,11 +561,11 @@ func (d *dumb) move() (did, never bool) {
 				}
 				d.time(t, all)
 				t.to.ready, t.to.since, t.ended = true, t.end, true
-				k := t.op.lane()
+				k := t.op.Stream()
 				d.queues[t.rank][k] = d.queues[t.rank][k][1:]
 			}
 			for _, t := range all {
-				d.free[t.rank][t.op.lane()] = t.end
+				d.free[t.rank][t.op.Stream()] = t.end
 			}
 		}
 	}
@@ -581,7 +581,7 @@ func (d *dumb) time(t *transfer, all []*transfer) {
 		}
 		message := from.op.Kind == Send || from.op.Kind == Recv
 		if !message {
-			start = max(start, d.free[from.rank][from.op.lane()])
+			start = max(start, d.free[from.rank][from.op.Stream()])
 		}
 		if d.costs.Link != nil && from.rank != t.rank && from.op.Kind != Recv {
 			start += d.costs.Link(from.rank, t.rank)
@@ -596,7 +596,7 @@ func (d *dumb) time(t *transfer, all []*transfer) {
 	if t.op.Kind != Send && t.op.Kind != Recv {
 		t.end += d.costs.Took(t.op)
 	} else { // messages come in order
-		t.end = max(t.end, d.free[t.rank][t.op.lane()])
+		t.end = max(t.end, d.free[t.rank][t.op.Stream()])
 	}
 	d.ends[t.rank][t.at] = t.end
 }

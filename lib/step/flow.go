@@ -1,10 +1,8 @@
 package step
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 )
 
 // Held is what a value is.
@@ -49,420 +47,289 @@ type Flow struct {
 	// Resident are the units whose parameters are whole before the first operation, and again behind the last.
 	Resident map[int]bool
 
-	all []*made // in the order in which they were made
-}
-
-// flow follows a rank's values through its list.
-type flow struct {
-	Flow
-	p     *Plan
-	there map[Value]*made
-	list  []Op
-	waits map[Op]*underWay   // operations that have begun, as a Wait names them, where the list has any
-	last  map[lane]*underWay // of each stream
-	begun []*underWay
-	units []int // of the rank
-	err   error
+	all          []*made // in the order in which they were made
+	units        []int   // of the rank's blocks
+	pass, stream []int   // of each operation, the last before it that is not beside the passes, and in its stream; or -1
 }
 
 // made is a value as one operation has made it.
 type made struct {
 	Value
-	at    int         // position of what makes it; -1 where it was there before
-	pass  int         // position of the last pass that uses it
-	ends  int         // position of the operation behind which it is needed no more
-	never bool        // the operation that makes it ends it as well
-	last  int         // position of the last use so far
-	maker *underWay   // what makes it, if that has not ended
-	users []*underWay // those under way that use it
-	gone  bool        // freed, used up or made again: it ends when nobody uses it any more
+	at    int   // position of what makes it; -1 where it was there before
+	maker int   // of what has last added to it
+	pass  int   // of the last pass that uses it
+	last  int   // of the last use that is not beside the passes
+	users []int // of those that are
+	ends  int   // of the operation behind which it is needed no more
+	never bool  // the operation that makes it ends it as well
 }
 
-// underWay is an operation beside the passes.
-type underWay struct {
-	at     int
-	before []*underWay // which end before it: that before on its stream, and those that make what it uses
-	uses   []*made
-	makes  []*made
+// flow follows a rank's values through its list.
+type flow struct {
+	Flow
+	*Plan
+	list  []Op
+	there map[Value]*made
+	last  map[string]int // position of the last operation of each stream
+	begun map[Op]int     // of those beside the passes, as a Wait names them
+	state []unitState    // of each unit
+	next  map[int]int    // of each block, the micro-batch that its gradient may be of
 }
 
-// Flow follows what a rank has through its list. An operation that uses what is not there is an error that says where.
+// Flow follows what a rank has through its list. Errors are those that [Plan.Check] finds in what it does with that,
+// such as an operation that uses what is not there.
 func (p *Plan) Flow(rank int) (*Flow, error) {
-	list := p.Ranks[rank]
-	n := len(list)
-	f := &flow{p: p, there: map[Value]*made{}, last: map[lane]*underWay{}, list: list}
-	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
-	f.Unmade, f.Done, f.After = make([][]Value, n), make([]int, n), make([][]int, n)
-	if slices.ContainsFunc(list, func(op Op) bool { return op.Kind == Wait }) {
-		f.waits = map[Op]*underWay{}
+	if err := p.head(); err != nil {
+		return nil, err
 	}
-	for i, op := range list {
+	for i, op := range p.Ranks[rank] {
 		if err := p.known(op); err != nil {
 			return nil, p.errorAt(rank, i, "%w", err)
 		}
 	}
-	f.units, f.Resident = p.UnitsOn(rank), p.resident(rank)
-	for u := range f.Resident {
-		f.make(-1, Value{Held: Whole, Unit: u})
-	}
-	f.begins(list)
-	for i, op := range list {
-		f.Done[i] = i
-		if err := f.step(i, op); err != nil {
-			return nil, p.errorAt(rank, i, "%w", err)
-		}
-	}
-	for _, w := range f.begun { // what nobody waited for ends with the list
-		f.finish(w, n)
-	}
-	for _, m := range f.all {
-		v := m.Value
-		if f.there[v] != m { // it has ended
-			continue
-		}
-		if v.Held == Whole && f.Resident[v.Unit] || v.Held == States || v.Held == Fresh && !v.Host {
-			continue // for the next step
-		}
-		f.endAt(m, max(m.last, 0))
+	f, err := p.follow(rank)
+	if err != nil {
+		return nil, err
 	}
 	return &f.Flow, nil
 }
 
-// resident are the units that a rank's list leaves whole, of those that are sharded.
-func (p *Plan) resident(rank int) map[int]bool {
-	whole := map[int]bool{}
-	for _, u := range p.UnitsOn(rank) {
-		if p.Units[u].Shard != "" {
-			whole[u] = true
+func (p *Plan) follow(rank int) (*flow, error) {
+	list := p.Ranks[rank]
+	n := len(list)
+	f := &flow{Plan: p, list: list, there: map[Value]*made{}, last: map[string]int{}, begun: map[Op]int{},
+		state: make([]unitState, len(p.Units)), next: map[int]int{}}
+	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
+	f.Unmade, f.After = make([][]Value, n), make([][]int, n)
+	f.Done, f.pass, f.stream = make([]int, n), make([]int, n), make([]int, n)
+	f.begins(rank)
+	pass := -1
+	for i, op := range list {
+		if f.Done[i], f.pass[i] = i, pass; !op.beside() {
+			pass = i
+		}
+		if err := f.step(i, op); err != nil {
+			return nil, p.errorAt(rank, i, "%w", err)
 		}
 	}
-	for _, op := range p.Ranks[rank] {
-		if op.What == Parameters && op.Kind == Gather {
-			whole[op.Unit] = true
-		} else if op.What == Parameters && op.Kind == Free {
-			delete(whole, op.Unit)
+	for i, done := range f.Done {
+		if done < 0 { // what nobody waited for ends with the list
+			f.Done[i] = n
 		}
 	}
-	return whole
+	for _, m := range f.all {
+		f.end(m)
+	}
+	return f, nil
 }
 
-// begins has the step begin with the optimizer's states that it moves, where they are moved from first.
-func (f *flow) begins(list []Op) {
-	seen := map[Value]bool{}
-	for _, op := range list {
-		v := f.p.operand(op)
-		if op.Kind != Store && op.Kind != Fetch || v.Held != States || seen[v] {
+// begins has the step begin with the parameters that the list leaves whole, of those that are sharded, and with the
+// optimizer's states that it moves, where they are moved from first.
+func (f *flow) begins(rank int) {
+	f.units, f.Resident = f.UnitsOn(rank), map[int]bool{}
+	moved := map[int]bool{}
+	for u := range f.state {
+		f.state[u].at = -1
+	}
+	for _, u := range f.units {
+		if f.Units[u].Shard != "" {
+			f.Resident[u] = true
+		}
+	}
+	for _, op := range f.list {
+		switch op.verb() {
+		case verb{Gather, Parameters}:
+			f.Resident[op.Unit] = true
+		case verb{Free, Parameters}:
+			delete(f.Resident, op.Unit)
+		case verb{Store, State}, verb{Fetch, State}:
+			if !moved[op.Unit] {
+				moved[op.Unit] = true
+				f.make(-1, Value{Held: States, Unit: op.Unit, Host: op.Kind == Fetch})
+			}
+		}
+	}
+	for u := range f.Resident {
+		f.make(-1, Value{Held: Whole, Unit: u})
+	}
+}
+
+// unitsOf are the units that an operation is of, or whose parameters it uses.
+func (p *Plan) unitsOf(op Op, all []int) []int {
+	switch v := op.verb(); {
+	case op.Kind == Wait, v.ofBlock() && !op.Kind.Pass():
+		return nil
+	case v.ofBlock():
+		return p.Blocks[op.Block].Units
+	case op.Unit < 0:
+		return all
+	}
+	return []int{op.Unit}
+}
+
+// step has an operation do what the table says.
+func (f *flow) step(i int, op Op) error {
+	if f.stream[i] = -1; op.Kind == Wait {
+		return f.wait(i, op)
+	}
+	units := f.unitsOf(op, f.units)
+	if err := f.checkOp(i, op, units); err != nil {
+		return err
+	}
+	if op.beside() {
+		stream := op.Stream()
+		if at, ok := f.last[stream]; ok {
+			f.stream[i] = at
+		}
+		f.last[stream], f.Done[i] = i, -1
+	}
+	for _, t := range table[op.verb()].does {
+		if op.Kind == Reduce && t.held == Sum && f.Units[op.Unit].Reduce[0] != op.Axis { // in place
+			t.how, t.held = uses, Reduced
+		}
+		if t.held < Whole {
+			v := Value{Held: t.held, Block: op.Block, Micro: op.Micro, Host: t.where == host}
+			switch t.where {
+			case next:
+				v.Block++
+			case previous:
+				v.Block--
+			}
+			if err := f.touch(i, t.how, v); err != nil {
+				return err
+			}
 			continue
 		}
-		seen[v] = true
-		v.Host = op.Kind == Fetch
-		f.make(-1, v)
-	}
-}
-
-func (f *flow) step(i int, op Op) error {
-	switch v := f.p.operand(op); op.Kind {
-	case Forward, Recompute:
-		f.forward(i, op)
-		return f.err
-	case Backward, InputGrad, WeightGrad:
-		f.backward(i, op)
-		return f.err
-	case Update:
-		for _, u := range op.units(f.units) {
-			f.update(i, u)
-		}
-		return f.err
-	case Free:
-		if err := f.use(i, v); err != nil {
-			return err
-		}
-		if f.end(i, v); op.What == Activation {
-			f.make(i, op.value(Part))
-		}
-		return nil
-	case Send:
-		v, _ = op.gives()
-		return f.begin(i, op, false, []Value{v}, nil)
-	case Recv:
-		v, _ = op.takes()
-		return f.begin(i, op, false, nil, []Value{v})
-	case Gather:
-		var in []Value
-		if fresh := (Value{Held: Fresh, Unit: op.Unit}); op.What == Activation {
-			in = append(in, op.value(Part))
-		} else if f.there[fresh] != nil {
-			in = append(in, fresh)
-		}
-		return f.begin(i, op, true, in, []Value{v})
-	case Reduce:
-		sum, reduced := Value{Held: Sum, Unit: op.Unit}, Value{Held: Reduced, Unit: op.Unit}
-		if op.What == State {
-			for _, u := range op.units(f.units) { // behind what the host has made
-				if fresh := (Value{Held: Fresh, Unit: u}); f.there[fresh] != nil {
-					f.useAll(i, nil, fresh)
-				}
+		for _, u := range units {
+			if err := f.touch(i, t.how, f.ofUnit(t.held, u, t.where == host)); err != nil {
+				return err
 			}
-			return cmp.Or(f.err, f.begin(i, op, false, nil, nil))
 		}
-		if axes := f.p.Units[op.Unit].Reduce; len(axes) > 0 && axes[0] != op.Axis { // in place
-			return f.begin(i, op, false, []Value{reduced}, []Value{reduced})
-		}
-		return f.begin(i, op, true, []Value{sum}, []Value{reduced})
-	case Store, Fetch:
-		from, to := v, v
-		from.Host, to.Host = op.Kind == Fetch, op.Kind == Store
-		return f.begin(i, op, true, []Value{from}, []Value{to})
-	case HostUpdate:
-		var in, out []Value
-		for _, u := range op.units(f.units) {
-			v := f.p.gradient(u)
-			v.Host = true
-			in, out = append(in, v), append(out, Value{Held: Fresh, Unit: u, Host: true})
-		}
-		return f.begin(i, op, true, in, out)
 	}
-	op.Kind, op.Of, op.Peer = op.Of, 0, 0 // of a Wait
-	w := f.waits[op]
-	if w == nil {
-		return errors.New("nothing such has begun: have it begin before")
+	if f.Done[i] < 0 {
+		if a, ok := f.Axis(op.Axis); ok && len(a.Groups) == 0 { // it is a part of what the rank's devices compute
+			f.finish(i, i)
+		}
+		op.Peer = 0
+		f.begun[op] = i
 	}
-	f.After[i] = append(f.After[i], w.at)
-	f.finish(w, i)
 	return nil
 }
 
-// operand is what Gather makes, Free ends, and Store and Fetch move.
-func (p *Plan) operand(op Op) Value {
-	switch op.What {
-	case Activation:
-		return op.value(Input)
-	case Parameters:
-		if op.Kind == Fetch {
-			return Value{Held: Fresh, Unit: op.Unit}
+// touch has an operation touch a value.
+func (f *flow) touch(i int, does how, v Value) error {
+	op, m := f.list[i], f.there[v]
+	if m == nil && op.Kind == Forward && v.Held == Input && v.Block == 0 {
+		m = f.make(i, v) // of the batch
+	}
+	away := v
+	away.Host = !v.Host
+	switch {
+	case op.Kind.Pass() && !f.exists(v), m == nil && does >= mayUse && f.there[away] == nil:
+		return nil
+	case does == makes, does == adds && m == nil:
+		if m != nil {
+			f.after(i, m.maker)
 		}
-		return Value{Held: Whole, Unit: op.Unit}
-	case Gradient:
-		if op.Kind == Store || op.Kind == Fetch {
-			return p.gradient(op.Unit)
-		}
-	}
-	return Value{Held: States, Unit: op.Unit}
-}
-
-// gradient is what an update takes of a unit.
-func (p *Plan) gradient(unit int) Value {
-	if len(p.Units[unit].Reduce) == 0 {
-		return Value{Held: Sum, Unit: unit}
-	}
-	return Value{Held: Reduced, Unit: unit}
-}
-
-// value is one of an operation's block, for its micro-batch.
-func (op Op) value(h Held) Value { return Value{Held: h, Block: op.Block, Micro: op.Micro} }
-
-func (f *flow) forward(i int, op Op) {
-	if op.Block == 0 && op.Kind == Forward {
-		f.make(i, op.value(Input))
-	}
-	f.useAll(i, f.whole(op.Block), op.value(Input))
-	f.make(i, op.value(Saved))
-	if op.Kind = Forward; op.Block < len(f.p.Blocks)-1 {
-		v, _ := op.gives()
 		f.make(i, v)
+		return nil
+	case m == nil && f.there[away] != nil && !v.Host:
+		return fmt.Errorf("it needs %v, which the rank has in the host's memory alone: have it fetched before", f.describe(v))
+	case m == nil:
+		return fmt.Errorf("it needs %v, which the rank does not have: have it made, received, gathered or fetched before",
+			f.describe(v))
 	}
-}
-
-func (f *flow) backward(i int, op Op) {
-	uses := []Value{op.value(Input), op.value(Saved)}
-	if op.Block < len(f.p.Blocks)-1 {
-		uses = append(uses, op.value(OutGrad))
-	}
-	if op.Kind == WeightGrad && op.Block > 0 {
-		uses = append(uses, op.value(Left))
-	}
-	f.useAll(i, f.whole(op.Block), uses...)
-	if v, ok := op.gives(); ok && op.Block > 0 {
-		f.make(i, v)
-	}
-	if op.Kind == InputGrad && op.Block > 0 {
-		f.make(i, op.value(Left))
-	}
-	for _, u := range f.p.Blocks[op.Block].Units {
-		if sum := (Value{Held: Sum, Unit: u}); op.Kind == InputGrad {
-			break
-		} else if f.there[sum] == nil {
-			f.make(i, sum)
-		} else {
-			f.useAll(i, nil, sum)
-		}
-	}
-}
-
-// update takes gradients, and states that the list moves. Of gathered parameters it updates the rank's shard.
-func (f *flow) update(i, u int) {
-	v, states, whole := f.p.gradient(u), Value{Held: States, Unit: u}, Value{Held: Whole, Unit: u}
-	away := states
-	away.Host = true
-	f.useAll(i, nil, v)
-	if f.there[away] != nil || f.there[states] != nil {
-		f.useAll(i, nil, states)
-	}
-	if f.there[whole] != nil {
-		f.useAll(i, nil, whole)
-	}
-	if f.err == nil {
-		f.end(i, v)
-	}
-}
-
-// whole are the gathered parameters that a block's passes use.
-func (f *flow) whole(block int) (values []Value) {
-	for _, u := range f.p.Blocks[block].Units {
-		if f.p.Units[u].Shard != "" {
-			values = append(values, Value{Held: Whole, Unit: u})
-		}
-	}
-	return values
-}
-
-// useAll has a pass use values. The first error stays.
-func (f *flow) useAll(i int, whole []Value, values ...Value) {
-	for _, v := range append(whole, values...) {
-		if f.err == nil {
-			f.err = f.use(i, v)
-		}
-	}
-}
-
-// use has a pass use a value, and wait for what makes it.
-func (f *flow) use(i int, v Value) error {
-	m := f.there[v]
-	if m == nil {
-		return f.lacks(v)
-	}
+	f.after(i, m.maker)
 	f.Uses[i] = append(f.Uses[i], v)
-	if m.maker != nil {
-		f.After[i] = append(f.After[i], m.maker.at)
+	if does == mayAwait {
 		f.finish(m.maker, i)
-	}
-	if m.last = max(m.last, i); f.list[i].Kind.Pass() {
+		m.last = i
+	} else if op.beside() {
+		m.users = append(m.users, i)
+	} else if m.last = i; op.Kind.Pass() {
 		m.pass = i
 	}
+	if does == takes || does == mayTake {
+		delete(f.there, v)
+	} else if does == adds {
+		m.maker = i
+	}
 	return nil
 }
 
-func (f *flow) lacks(v Value) error {
-	return fmt.Errorf("it needs %v, which the rank does not have: have it made, received, gathered or fetched before",
-		f.p.describe(v))
+// exists tells whether there is a value that a pass touches: what the last block makes has the loss, the batch has no
+// gradient, and only what is sharded is gathered.
+func (p *Plan) exists(v Value) bool {
+	switch v.Held {
+	case Input:
+		return v.Block < len(p.Blocks)
+	case OutGrad:
+		return v.Block >= 0 && v.Block < len(p.Blocks)-1
+	case Left:
+		return v.Block > 0
+	case Whole:
+		return p.Units[v.Unit].Shard != ""
+	}
+	return true
 }
 
-// make has an operation make a value, anew where it is there.
+// make has an operation make a value.
 func (f *flow) make(i int, v Value) *made {
-	if old := f.there[v]; old != nil {
-		f.release(old, max(old.last, 0))
-	}
-	m := &made{Value: v, at: i, last: i, pass: i, ends: len(f.list) - 1}
-	f.all = append(f.all, m)
-	if f.there[v] = m; i >= 0 {
+	m := &made{Value: v, at: i, maker: i, pass: i, last: i}
+	f.all, f.there[v] = append(f.all, m), m
+	if i >= 0 {
 		f.Makes[i] = append(f.Makes[i], v)
 	}
 	return m
 }
 
-// end frees a value behind an operation.
-func (f *flow) end(i int, v Value) {
-	f.release(f.there[v], i)
-	delete(f.there, v)
-}
-
-// release ends a value that nobody will use from now on, when those that are under way have used it.
-func (f *flow) release(m *made, i int) {
-	if m.gone = true; len(m.users) == 0 {
-		f.endAt(m, i)
+// wait has an operation wait for another.
+func (f *flow) wait(i int, op Op) error {
+	op.Kind, op.Of, op.Peer = op.Of, 0, 0
+	at, ok := f.begun[op]
+	if !ok {
+		return errors.New("nothing such has begun: have it begin before")
 	}
-}
-
-func (f *flow) endAt(m *made, i int) {
-	f.Ends[i] = append(f.Ends[i], m.Value)
-	m.ends = min(m.ends, i)
-	if m.never = m.at == i; m.never {
-		f.Unmade[i] = append(f.Unmade[i], m.Value)
-	}
-}
-
-// begin has an operation go on beside the passes. It uses values, or takes them for good, and makes others or, of
-// reduced gradients, adds to those that are there.
-func (f *flow) begin(i int, op Op, take bool, in, out []Value) error {
-	stream := op.lane()
-	w := &underWay{at: i}
-	if before := f.last[stream]; before != nil {
-		w.before = append(w.before, before)
-	}
-	for _, v := range in {
-		m := f.there[v]
-		if m == nil {
-			return f.lacks(v)
-		}
-		f.behind(w, m)
-		f.Uses[i] = append(f.Uses[i], v)
-		m.last, m.users, w.uses = max(m.last, i), append(m.users, w), append(w.uses, m)
-		if take {
-			m.gone = true
-			delete(f.there, v)
-		}
-	}
-	for _, v := range out {
-		m := f.there[v]
-		if m != nil {
-			f.behind(w, m)
-		}
-		if m == nil || v.Held != Reduced {
-			m = f.make(i, v)
-		} else {
-			f.Uses[i] = append(f.Uses[i], v)
-		}
-		m.last, m.maker, w.makes = max(m.last, i), w, append(w.makes, m)
-	}
-	if op.Peer = 0; f.waits != nil {
-		f.waits[op] = w
-	}
-	f.last[stream], f.Done[i] = w, -1
-	f.begun = append(f.begun, w)
-	if a, ok := f.p.Axis(op.Axis); ok && len(a.Groups) == 0 { // it is a part of what the rank's devices compute
-		f.finish(w, i)
-	}
+	f.After[i] = append(f.After[i], at)
+	f.finish(at, i)
 	return nil
 }
 
-// behind has an operation wait for what makes a value, if that is under way.
-func (f *flow) behind(w *underWay, m *made) {
-	if m.maker != nil && m.maker != w {
-		f.After[w.at] = append(f.After[w.at], m.maker.at)
-		w.before = append(w.before, m.maker)
+// after has an operation begin after another, if that is under way.
+func (f *flow) after(i, other int) {
+	if other >= 0 && other != i && f.Done[other] < 0 {
+		if f.After[i] = append(f.After[i], other); f.Done[i] == i {
+			f.finish(other, i)
+		}
 	}
 }
 
-// finish has an operation wait for one that is under way. What ends before that has ended then, too.
-func (f *flow) finish(w *underWay, i int) {
-	if f.Done[w.at] != -1 {
+// finish has one that is under way end before another. What ends before it has ended then, too.
+func (f *flow) finish(at, i int) {
+	if at < 0 || f.Done[at] >= 0 {
 		return
 	}
-	f.Done[w.at] = i
-	for _, before := range w.before {
-		f.finish(before, i)
+	f.Done[at] = i
+	f.finish(f.stream[at], i)
+	for _, other := range f.After[at] {
+		f.finish(other, i)
 	}
-	for _, m := range w.makes {
-		if m.maker == w {
-			m.maker = nil
-		}
+}
+
+// end says where a value ends: when all that use it have ended.
+func (f *flow) end(m *made) {
+	n := len(f.list)
+	if m.ends = n - 1; f.there[m.Value] == m && (m.Held == Whole && f.Resident[m.Unit] || m.Held == States ||
+		m.Held == Fresh && !m.Host) {
+		return // for the next step
 	}
-	for _, m := range w.uses {
-		m.last = max(m.last, i)
-		m.users = slices.DeleteFunc(m.users, func(u *underWay) bool { return u == w })
-		if m.gone && len(m.users) == 0 {
-			f.endAt(m, i)
-		}
+	at := max(m.last, 0)
+	for _, i := range m.users {
+		at = max(at, f.Done[i])
 	}
-	w.before, w.uses, w.makes = nil, nil, nil
+	f.Ends[at] = append(f.Ends[at], m.Value)
+	m.ends = min(at, n-1)
+	if m.never = at == m.at; m.never {
+		f.Unmade[at] = append(f.Unmade[at], m.Value)
+	}
 }

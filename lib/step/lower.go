@@ -25,61 +25,55 @@ func (p *Plan) WithMessages() (*Plan, error) {
 	if p.hasMessages() {
 		return nil, errors.New("step: the plan has messages already")
 	}
-	links, err := p.passes()
+	replicas, err := p.passes()
 	if err != nil {
 		return nil, err
 	}
-	return p.withMessages(links), nil
+	return p.withMessages(replicas), nil
 }
-
-// message has the positions of the passes that make and need what one rank sends another.
-type message struct{ made, needed int32 }
 
 // lowering adds messages to a plan.
 type lowering struct {
 	*Plan
 	*links
-	lanes  map[[2]int32][]message // from one rank to another, in the order in which they are sent
-	before [][][]Op               // by rank and position: what comes before an operation,
-	behind [][][]Op               // and behind it
+	lanes          map[[2]int32][]message // from one rank to another, in the order in which they are sent
+	before, behind [][][]Op               // by rank and position, what is added
 }
 
-func (p *Plan) withMessages(links *links) *Plan {
-	q := p.Clone()
-	l := &lowering{Plan: q, links: links, lanes: map[[2]int32][]message{}}
+// message has the positions of the passes that make and need what one rank sends another.
+type message struct{ made, needed int32 }
+
+func (p *Plan) withMessages(replicas int) *Plan {
+	l := &lowering{Plan: p.Clone(), links: p.linked(true), lanes: map[[2]int32][]message{}}
 	for r, list := range p.Ranks {
 		l.before, l.behind = append(l.before, make([][]Op, len(list))), append(l.behind, make([][]Op, len(list)))
 		for i, op := range list {
-			if to := links.to[r][i]; to != nowhere && int(to.rank) != r {
+			if to := l.to[r][i]; to != nowhere && int(to.rank) != r {
 				ends := [2]int32{int32(r), to.rank}
 				l.lanes[ends] = append(l.lanes[ends], message{int32(i), to.at})
 				l.behind[r][i] = []Op{op.moved(Send, to.rank)}
 			}
 		}
 	}
-	begun := map[[2]int32]int{} // of each lane, how many receives are begun
 	for r := range p.Ranks {
-		l.receive(r, begun)
+		l.receive(int32(r))
 	}
 	for ends, lane := range l.lanes {
 		l.wait(ends, lane)
 	}
 	for u, have := range p.owners() {
-		if links.replicas == 1 && len(have) > 1 && !p.joined(u, have) {
+		if replicas == 1 && len(have) > 1 && !p.joined(u, have) {
 			a := Axis{Name: fmt.Sprint("unit-", u), Groups: [][]int{have}, Size: len(have)}
-			q.Axes, q.Units[u].Reduce = append(q.Axes, a), append(slices.Clone(q.Units[u].Reduce), a.Name)
+			l.Axes, l.Units[u].Reduce = append(l.Axes, a), append(slices.Clone(l.Units[u].Reduce), a.Name)
 			for _, r := range have {
 				l.reduce(r, Op{Kind: Reduce, What: Gradient, Unit: u, Axis: a.Name})
 			}
 		}
 	}
-	q.Ranks = make([][]Op, len(p.Ranks))
-	for r, list := range p.Ranks {
-		for i, op := range list {
-			q.Ranks[r] = append(append(append(q.Ranks[r], l.before[r][i]...), op), l.behind[r][i]...)
-		}
+	for r := range l.Ranks {
+		l.Insert(r, func(i int, _ Op) (before, behind []Op) { return l.before[r][i], l.behind[r][i] })
 	}
-	return q
+	return l.Plan
 }
 
 // moved is the Send or Recv of what a pass makes or needs.
@@ -92,20 +86,21 @@ func (op Op) moved(kind Kind, peer int32) Op {
 }
 
 // receive begins a rank's receives.
-func (l *lowering) receive(r int, begun map[[2]int32]int) {
+func (l *lowering) receive(r int32) {
 	list, before := l.Ranks[r], -1 // position of the pass before
+	begun := map[int32]int{}       // by rank, how many of its messages
 	for i, op := range list {
 		if !op.Kind.Pass() {
 			continue
 		}
-		if from := l.from[r][i]; from != nowhere && int(from.rank) != r {
-			ends, at := [2]int32{from.rank, int32(r)}, before
+		if from := l.from[r][i]; from != nowhere && from.rank != r {
+			lane, at := l.lanes[[2]int32{from.rank, r}], before
 			if before < 0 {
 				at = i
 			}
-			lane := l.lanes[ends]
-			for ; begun[ends] < len(lane) && lane[begun[ends]].made <= from.at; begun[ends]++ {
-				l.before[r][at] = append(l.before[r][at], list[lane[begun[ends]].needed].moved(Recv, from.rank))
+			for ; begun[from.rank] < len(lane) && lane[begun[from.rank]].made <= from.at; begun[from.rank]++ {
+				recv := list[lane[begun[from.rank]].needed].moved(Recv, from.rank)
+				l.before[r][at] = append(l.before[r][at], recv)
 			}
 		}
 		before = i
@@ -118,9 +113,9 @@ func (l *lowering) wait(ends [2]int32, lane []message) {
 	for _, m := range lane {
 		answer, _ := slices.BinarySearchFunc(back, m.needed+1, func(b message, at int32) int { return int(b.made - at) })
 		if answer < len(back) && back[answer].needed > m.made { // else the ranks wait for each other
-			at := &l.before[ends[0]][back[answer].needed]
 			wait := l.Ranks[ends[0]][m.made].moved(Wait, 0)
 			wait.Of = Send
+			at := &l.before[ends[0]][back[answer].needed]
 			*at = append(*at, wait)
 		}
 	}
@@ -134,12 +129,8 @@ func (l *lowering) reduce(rank int, reduce Op) {
 		case (op.Kind == Backward || op.Kind == WeightGrad) && slices.Contains(l.Blocks[op.Block].Units, reduce.Unit),
 			op.Kind == Reduce && op.What == Gradient && op.Unit == reduce.Unit:
 			last = i
-		case op.Kind.updates() && (op.Unit < 0 || op.Unit == reduce.Unit):
-			if last < 0 {
-				l.before[rank][i] = append(l.before[rank][i], reduce)
-			} else {
-				l.behind[rank][last] = append(l.behind[rank][last], reduce)
-			}
+		case op.Kind.updates() && (op.Unit < 0 || op.Unit == reduce.Unit) && last >= 0:
+			l.behind[rank][last] = append(l.behind[rank][last], reduce)
 			last = -1
 		}
 	}

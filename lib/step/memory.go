@@ -1,8 +1,9 @@
 package step
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
+	"math"
 )
 
 // Sizes are in bytes. A list has a value for each block or unit, or one that stands for all; an empty one is zeros.
@@ -25,21 +26,7 @@ const resident = States + 1
 // lists are those of values, by [Held].
 func (s Sizes) lists() [resident + 1][]int64 {
 	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, Left: s.Left, Whole: s.Whole,
-		Sum:     s.Sum,
-		Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
-}
-
-func (s Sizes) check(blocks, units int) error {
-	for h, list := range s.lists() {
-		n := blocks
-		if Held(h) >= Whole {
-			n = units
-		}
-		if len(list) > 1 && len(list) != n || len(list) > 0 && slices.Min(list) < 0 {
-			return fmt.Errorf("step: Sizes has the list %v: give %d values from 0, or one for all", list, n)
-		}
-	}
-	return nil
+		Sum: s.Sum, Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
 }
 
 // of is the size of a value.
@@ -105,10 +92,7 @@ type Memory struct {
 // runs is not in it. Errors are those of [Plan.Check], and sizes that are none. Give a plan with its messages, or they
 // are those of [Plan.WithMessages], in which case Levels are those of that plan.
 func (p *Plan) Memory(s Sizes) ([]Memory, error) {
-	c, err := p.checked()
-	if err == nil {
-		err = s.check(len(p.Blocks), len(p.Units))
-	}
+	c, err := p.sized(s)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +101,19 @@ func (p *Plan) Memory(s Sizes) ([]Memory, error) {
 		all[r] = c.memory(r, s)
 	}
 	return all, nil
+}
+
+// sized checks a plan and sizes for it.
+func (p *Plan) sized(s Sizes) (*checked, error) {
+	c, err := p.checked()
+	for h, list := range s.lists() {
+		count := len(p.Blocks)
+		if Held(h) >= Whole {
+			count = len(p.Units)
+		}
+		err = cmp.Or(err, checkList(fmt.Sprintf("the list %v of Sizes", list), list, count, math.MaxInt64))
+	}
+	return c, err
 }
 
 func (c *checked) memory(r int, s Sizes) (m Memory) {
@@ -131,44 +128,30 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 			*changes[to+1].kind(v, communication) -= s.of(v)
 		}
 	}
-	moved := map[int]bool{}  // units whose states the list moves: others stay
-	hosted := map[int]bool{} // or are always in the host's memory
+	moved, hosted := map[int]bool{}, map[int]bool{} // units whose states the list moves, or the host has
 	for _, m := range flow.all {
-		if m.never {
-			continue
-		}
-		moved[m.Unit] = moved[m.Unit] || m.Held == States
+		moved[m.Unit], hosted[m.Unit] = moved[m.Unit] || m.Held == States, hosted[m.Unit] || m.Held == Fresh
 		made := max(m.at, 0)
 		from, to := made, max(m.pass, 0) // in use by the passes; before and behind it is only received or sent
-		if m.Held == Reduced && list[made].Kind == Reduce && list[made].Axis != c.Units[m.Unit].Shard {
-			from = flow.Done[made] + 1 // in place of the sum, until then
-			hold(m.Value, false, from, max(m.ends, from-1))
+		switch {
+		case m.never:
 			continue
-		}
-		if list[made].Kind == Recv && m.at >= 0 {
+		case m.Held == Reduced && list[made].Kind == Reduce && list[made].Axis != c.Units[m.Unit].Shard:
+			from, made = flow.Done[made]+1, flow.Done[made]+1 // in place of the sum, until then
+		case list[made].Kind == Recv && m.at >= 0:
 			from = min(flow.Done[made], len(list)-1)
 		}
 		if to = max(to, from); m.Held != Input && m.Held != OutGrad || m.Host {
-			to = m.ends
+			to = max(m.ends, from-1)
 		}
 		hold(m.Value, true, made, from-1)
 		hold(m.Value, false, from, to)
 		hold(m.Value, true, to+1, m.ends)
 	}
-	for _, op := range list {
-		if op.Kind == HostUpdate {
-			for _, u := range op.units(c.UnitsOn(r)) {
-				hosted[u] = true
-			}
-		}
-	}
-	for _, u := range c.UnitsOn(r) {
-		if hosted[u] {
-			changes[0].Host += s.of(Value{Held: States, Unit: u})
-			moved[u] = true
-		}
-		if changes[0].Parameters += s.of(Value{Held: resident, Unit: u}); !moved[u] {
-			changes[0].States += s.of(Value{Held: States, Unit: u})
+	for _, u := range flow.units {
+		changes[0].Parameters += s.of(Value{Held: resident, Unit: u})
+		if hosted[u] || !moved[u] {
+			hold(Value{Held: States, Unit: u, Host: hosted[u]}, false, 0, len(list))
 		}
 	}
 	now := Bytes{}

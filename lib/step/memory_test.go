@@ -80,7 +80,7 @@ func TestMemory(t *testing.T) {
 	if m := memory[0]; m.Peak.Parameters != 100 || m.Peak.States != 400 || m.Levels[0].Activations != 0 || m.Levels[m.At].Total() != m.Total {
 		t.Errorf("%+v", m)
 	}
-	if _, err := p.Memory(Sizes{Saved: []int64{1, 2, 3}}); err == nil || !strings.Contains(err.Error(), "give 2 values") {
+	if _, err := p.Memory(Sizes{Saved: []int64{1, 2, 3}}); err == nil || !strings.Contains(err.Error(), "3 values for 2") {
 		t.Errorf("three values for two blocks: %v", err)
 	}
 	traffic, err := p.Traffic(s)

@@ -6,26 +6,89 @@ import (
 	"strings"
 )
 
-// lane is what an operation beside the passes goes on in, one after another: an axis, the messages to or from a rank,
-// or the transfers to or from the host's memory.
-type lane struct {
-	axis string
-	kind Kind
-	peer int
+// verb is what an operation does, and to what.
+type verb struct {
+	Kind
+	What
 }
 
-func (op Op) lane() lane {
-	switch op.Kind {
-	case Gather, Reduce:
-		return lane{axis: op.Axis}
-	case Send, Recv, Store, Fetch, HostUpdate:
-		return lane{kind: op.Kind, peer: op.Peer}
-	}
-	return lane{}
+func (op Op) verb() verb { return verb{op.Kind, op.What} }
+
+// entry is what the package knows of a verb: its name, PyTorch's as far as it has one, and what such an operation does
+// with the values that a rank has, in this order. Passes do it to those values alone that there are: see [Plan.exists].
+type entry struct {
+	name string
+	does []touch
+}
+
+type touch struct {
+	how   how
+	held  Held
+	where where
+}
+
+// how an operation touches a value.
+type how byte
+
+const (
+	uses   how = iota // it must be there
+	takes             // uses it up
+	makes             // anew where it is there
+	adds              // to what is there, or makes it
+	mayUse            // where the list has such
+	mayTake
+	mayAwait // as mayUse, and the rank itself waits for it, though the operation goes on beside the passes
+)
+
+// where a value is that an operation touches.
+type where byte
+
+const (
+	here     where = iota // of its own block or unit, on the device
+	host                  // the same in the host's memory
+	next                  // of the block behind
+	previous              // of the block before
+)
+
+// table has all operations. The gradients that are moved or go into an update are Reduced, which of a unit that is
+// not reduced are Sum: see [Plan.ofUnit].
+var table = map[verb]entry{
+	{Forward, 0}:   {"F", []touch{{uses, Whole, here}, {uses, Input, here}, {makes, Saved, here}, {makes, Input, next}}},
+	{Recompute, 0}: {"R", []touch{{uses, Whole, here}, {uses, Input, here}, {makes, Saved, here}, {makes, Input, next}}},
+	{Backward, 0}: {"B", []touch{{uses, Whole, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
+		{makes, OutGrad, previous}, {adds, Sum, here}}},
+	{InputGrad, 0}: {"I", []touch{{uses, Whole, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
+		{makes, OutGrad, previous}, {makes, Left, here}}},
+	{WeightGrad, 0}: {"W", []touch{{uses, Whole, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
+		{uses, Left, here}, {adds, Sum, here}}},
+	{Update, 0}:     {"U", []touch{{takes, Reduced, here}, {mayUse, States, here}, {mayUse, Whole, here}}},
+	{HostUpdate, 0}: {"HOST_U", []touch{{takes, Reduced, host}, {makes, Fresh, host}}},
+
+	{Send, Activation}:   {"SEND_F", []touch{{uses, Input, next}}},
+	{Send, Gradient}:     {"SEND_B", []touch{{uses, OutGrad, previous}}},
+	{Recv, Activation}:   {"RECV_F", []touch{{makes, Input, here}}},
+	{Recv, Gradient}:     {"RECV_B", []touch{{makes, OutGrad, here}}},
+	{Gather, Parameters}: {"UNSHARD", []touch{{mayTake, Fresh, here}, {makes, Whole, here}}},
+	{Gather, Activation}: {"UNSHARD_F", []touch{{takes, Part, here}, {makes, Input, here}}},
+	{Free, Parameters}:   {"RESHARD", []touch{{takes, Whole, here}}},
+	{Free, Activation}:   {"RESHARD_F", []touch{{takes, Input, here}, {makes, Part, here}}},
+	{Reduce, Gradient}:   {"REDUCE_GRAD", []touch{{takes, Sum, here}, {adds, Reduced, here}}},
+	{Reduce, State}:      {"AVERAGE", []touch{{mayAwait, Fresh, here}}},
+
+	{Store, Activation}: {"STORE_F", []touch{{takes, Input, here}, {makes, Input, host}}},
+	{Fetch, Activation}: {"FETCH_F", []touch{{takes, Input, host}, {makes, Input, here}}},
+	{Store, Gradient}:   {"STORE_GRAD", []touch{{takes, Reduced, here}, {makes, Reduced, host}}},
+	{Fetch, Gradient}:   {"FETCH_GRAD", []touch{{takes, Reduced, host}, {makes, Reduced, here}}},
+	{Fetch, Parameters}: {"FETCH_PARAM", []touch{{takes, Fresh, host}, {makes, Fresh, here}}},
+	{Store, State}:      {"STORE_STATE", []touch{{takes, States, here}, {makes, States, host}}},
+	{Fetch, State}:      {"FETCH_STATE", []touch{{takes, States, host}, {makes, States, here}}},
 }
 
 // beside tells whether an operation goes on beside the passes.
-func (op Op) beside() bool { return op.lane() != lane{} }
+func (op Op) beside() bool { return !op.Kind.Pass() && op.Kind != Free && op.Kind != Wait }
+
+// isMessage tells whether it is one end of a message between ranks.
+func (op Op) isMessage() bool { return op.Kind == Send || op.Kind == Recv }
 
 // Stream names what an operation goes on in, one after another: "compute" for passes, else its axis, "to 3" and "from
 // 3" for the messages to and from rank 3, "to host", "to device" and "host". Of a Free and a Wait, which take no time,
@@ -33,59 +96,44 @@ func (op Op) beside() bool { return op.lane() != lane{} }
 func (op Op) Stream() string {
 	switch op.Kind {
 	case Send:
-		return fmt.Sprint("to ", op.Peer)
+		return "to " + strconv.Itoa(op.Peer)
 	case Recv:
-		return fmt.Sprint("from ", op.Peer)
+		return "from " + strconv.Itoa(op.Peer)
 	case Store:
 		return "to host"
 	case Fetch:
 		return "to device"
 	case HostUpdate:
 		return "host"
+	case Gather, Reduce:
+		return op.Axis
+	case Free, Wait:
+		return ""
 	}
-	if op.Kind.Pass() {
-		return "compute"
-	}
-	return op.lane().axis
+	return "compute"
 }
 
 // String is what an operation of the kind does, in words: "forward", "input gradient", "gather".
 func (k Kind) String() string {
-	if word, ok := kindWords[k]; ok {
-		return word
+	for _, of := range kinds {
+		if of.kind == k {
+			return of.words
+		}
 	}
 	return fmt.Sprintf("kind %q", byte(k))
 }
 
-var kindWords = map[Kind]string{Forward: "forward", Backward: "backward", InputGrad: "input gradient",
-	WeightGrad: "weight gradient", Recompute: "recompute", Update: "update", HostUpdate: "update on the host",
-	Send: "send", Recv: "receive",
-	Gather: "gather", Free: "free", Reduce: "reduce", Store: "store", Fetch: "fetch", Wait: "wait"}
-
-// verb is what an operation does, and to what.
-type verb struct {
-	Kind
-	What
-}
-
-// verbs are the names of operations, PyTorch's as far as it has them.
-var verbs = map[verb]string{
-	{Forward, 0}: "F", {Backward, 0}: "B", {InputGrad, 0}: "I", {WeightGrad, 0}: "W", {Recompute, 0}: "R",
-	{Update, 0}: "U", {HostUpdate, 0}: "HOST_U",
-	{Send, Activation}: "SEND_F", {Send, Gradient}: "SEND_B", {Recv, Activation}: "RECV_F", {Recv, Gradient}: "RECV_B",
-	{Gather, Parameters}: "UNSHARD", {Gather, Activation}: "UNSHARD_F",
-	{Free, Parameters}: "RESHARD", {Free, Activation}: "RESHARD_F",
-	{Reduce, Gradient}: "REDUCE_GRAD", {Reduce, State}: "AVERAGE",
-	{Store, Activation}: "STORE_F", {Fetch, Activation}: "FETCH_F",
-	{Store, Gradient}: "STORE_GRAD", {Fetch, Gradient}: "FETCH_GRAD",
-	{Fetch, Parameters}: "FETCH_PARAM",
-	{Store, State}:      "STORE_STATE", {Fetch, State}: "FETCH_STATE",
-}
+var kinds = []struct {
+	kind  Kind
+	words string
+}{{Forward, "forward"}, {Backward, "backward"}, {InputGrad, "input gradient"}, {WeightGrad, "weight gradient"},
+	{Recompute, "recompute"}, {Update, "update"}, {Send, "send"}, {Recv, "receive"}, {Gather, "gather"}, {Free, "free"},
+	{Reduce, "reduce"}, {Store, "store"}, {Fetch, "fetch"}, {HostUpdate, "update on the host"}, {Wait, "wait"}}
 
 var verbNamed = func() map[string]verb {
 	named := map[string]verb{}
-	for v, name := range verbs {
-		named[name] = v
+	for v, of := range table {
+		named[of.name] = v
 	}
 	return named
 }()
@@ -122,13 +170,12 @@ func (p *Plan) Text(op Op) string {
 		op.Kind, op.Of = op.Of, 0
 		return "WAIT_" + p.Text(op)
 	}
-	v := verb{op.Kind, op.What}
-	name, ok := verbs[v]
-	if !ok {
+	name := table[op.verb()].name
+	if name == "" {
 		return fmt.Sprintf("%+v", struct{ Op }{op})
 	}
 	b := make([]byte, 0, 24)
-	number, block := op.Unit, v.ofBlock()
+	number, block := op.Unit, op.verb().ofBlock()
 	if block {
 		number = op.Block
 	}
@@ -148,7 +195,7 @@ func (p *Plan) Text(op Op) string {
 // usualAxis is the axis of an operation where its text names none.
 func (p *Plan) usualAxis(op Op) string {
 	known := op.Unit >= 0 && op.Unit < len(p.Units)
-	switch v := (verb{op.Kind, op.What}); {
+	switch v := op.verb(); {
 	case v == verb{Gather, Parameters} && known:
 		return p.Units[op.Unit].Shard
 	case v == verb{Reduce, Gradient} && known && len(p.Units[op.Unit].Reduce) == 1:
@@ -195,21 +242,20 @@ func (p *Plan) parseOp(word string) (op Op, err error) {
 }
 
 // describe is a value in words.
-func (p *Plan) describe(v Value) (text string) {
-	if text = heldWords[v.Held]; v.Held < Whole {
-		text = fmt.Sprintf(text+" for micro-batch %d", v.Block, v.Micro)
-	} else {
-		text = fmt.Sprintf(text+" of unit %d", v.Unit)
+func (p *Plan) describe(v Value) string {
+	number, end := v.Unit, ""
+	if v.Held < Whole {
+		number, end = v.Block, fmt.Sprint(" for micro-batch ", v.Micro)
 	}
 	if v.Host {
-		text += " in the host's memory"
+		end += " in the host's memory"
 	}
-	return text
+	return fmt.Sprintf(heldWords[v.Held], number) + end
 }
 
 var heldWords = [...]string{Input: "the input of block %d", Saved: "what block %d saves in its forward pass",
 	OutGrad: "the gradient of block %d's output", Part: "the part of block %d's input",
 	Left:  "what the input gradient of block %d leaves for its weight gradient",
-	Whole: "the gathered parameters", Sum: "the gradients", Reduced: "the reduced gradients",
-	Fresh:  "the new parameters",
-	States: "the optimizer's states"}
+	Whole: "the gathered parameters of unit %d", Sum: "the gradients of unit %d",
+	Reduced: "the reduced gradients of unit %d", Fresh: "the new parameters of unit %d",
+	States: "the optimizer's states of unit %d"}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,14 +34,13 @@ func Parse(text string) (*Plan, error) {
 		}
 		return p.heading(line)
 	})
+	if at := slices.Index(p.listed, false); err == nil && !p.headed {
+		err = fmt.Errorf("step: the text is empty: want a line %q first", "schedule NAME")
+	} else if err == nil && at >= 0 {
+		err = fmt.Errorf("step: rank %d has no list", at)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if !p.headed {
-		return nil, fmt.Errorf("step: the text is empty: want a line %q first", "schedule NAME")
-	}
-	if at := slices.Index(p.listed, false); at >= 0 {
-		return nil, fmt.Errorf("step: rank %d has no list", at)
 	}
 	return p.finish(), nil
 }
@@ -155,134 +155,111 @@ func (p *parser) list(words []string) error {
 	return nil
 }
 
+// pair is two passes in one cell of CSV.
+var pair = regexp.MustCompile(`\(([^;()]*); *([^;()]*)\)OVERLAP_F_B`)
+
 // record reads a line of CSV.
 func (p *parser) record(line string) error {
 	if comment, ok := strings.CutPrefix(line, "#"); ok {
 		comment = strings.TrimSpace(comment)
 		word, _, _ := strings.Cut(comment, " ")
-		first := word == "schedule" || word == "plan"
-		if len(p.Ranks) == 0 && (first && !p.headed || p.headed && slices.Contains(headings, word)) {
-			return p.heading(comment)
+		if len(p.Ranks) > 0 || !slices.Contains(headings[p.headed], word) {
+			return nil
 		}
-		return nil
+		return p.heading(comment)
 	}
-	var words []string
-	for cell := range strings.SplitSeq(line, ",") {
-		cell = strings.Trim(cell, "\" \t")
-		if pair, ok := strings.CutSuffix(cell, ")OVERLAP_F_B"); ok && strings.HasPrefix(pair, "(") {
-			words = append(words, strings.FieldsFunc(pair[1:], func(c rune) bool { return c == ';' || c == ' ' })...)
-		} else if cell != "" {
-			words = append(words, cell)
-		}
-	}
+	words := strings.FieldsFunc(pair.ReplaceAllString(line, "$1,$2"), func(c rune) bool {
+		return c == ',' || c == '"' || c == ' ' || c == '\t'
+	})
 	p.open, p.Ranks = []int{len(p.Ranks)}, append(p.Ranks, nil)
 	return errors.Join(p.allow(1), p.list(words))
 }
 
-// headings are the words that lines behind the first begin with.
-var headings = []string{"axis", "unit", "units", "block", "blocks"}
+// headings are the words that the first line begins with, and the others before those of the ranks.
+var headings = map[bool][]string{false: {"schedule", "plan"}, true: {"axis", "unit", "units", "block", "blocks"}}
 
 // heading reads a line before those of the ranks: the first, or one of an axis, of units or of blocks.
-func (p *parser) heading(line string) error {
+func (p *parser) heading(line string) (err error) {
 	word, rest, _ := strings.Cut(line, " ")
-	first := word == "schedule" || word == "plan"
+	first := slices.Contains(headings[false], word)
 	if first == p.headed || first && rest == "" || len(p.Ranks) > 0 {
 		return fmt.Errorf("%.40q: want %q first, then lines for axes, units and blocks, then a list for each rank", line,
 			"schedule NAME stages=4 …")
 	}
-	switch p.headed = true; {
-	case first:
-		return p.first(rest)
-	case word == "axis":
-		return p.axis(rest)
-	}
-	numbers, rest, _ := strings.Cut(rest, " ")
-	of, err := p.set(numbers)
-	if err != nil {
-		return err
+	p.headed = true
+	of := []int{0}
+	if one := strings.TrimSuffix(word, "s"); one == "unit" || one == "block" {
+		word = one
+		numbers, behind, _ := strings.Cut(rest, " ")
+		if of, err = p.set(numbers); err != nil {
+			return err
+		}
+		rest = behind
 	}
 	for _, n := range of {
-		switch word {
-		case "unit", "units":
-			err = p.unit(n, rest)
-		case "block", "blocks":
-			err = p.block(n, rest)
+		name, f, err := p.about(word, n)
+		if err == nil {
+			*name, err = f.read(rest)
+		}
+		if err == nil && word == "axis" && !plain(*name) {
+			err = fmt.Errorf("axis %.40q: name it with letters, digits and -_.+/ alone", *name)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if len(of) == 0 || !slices.Contains(headings, word) {
-		return fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", line)
+	if first {
+		p.Blocks, p.Units = Blocks(p.blocks)
+		if p.units > 0 {
+			p.Units = make([]Unit, p.units)
+		}
+		return p.allow(len(p.Units))
 	}
 	return nil
 }
 
-// first reads the first line, and makes the blocks and units that it counts.
-func (p *parser) first(text string) (err error) {
-	p.Name, err = fields{"stages": number(1, &p.blocks), "blocks": number(1, &p.blocks), "units": number(1, &p.units),
-		"microbatches": number(1, &p.Micro), "every": number(1, &p.Every), "weights": func(value string) error {
-			if p.Weights = Weights(value); !slices.Contains(allWeights, p.Weights) {
-				return fmt.Errorf("%.40q: want one of %v", value, allWeights)
+// about says where what a heading says belongs: its name, and its fields.
+func (p *parser) about(word string, n int) (name *string, f fields, err error) {
+	switch {
+	case word == "schedule", word == "plan":
+		return &p.Name, fields{"stages": number(1, &p.blocks), "blocks": number(1, &p.blocks), "units": number(1, &p.units),
+			"microbatches": number(1, &p.Micro), "every": number(1, &p.Every), "weights": func(value string) error {
+				if p.Weights = Weights(value); !slices.Contains(allWeights, p.Weights) {
+					return fmt.Errorf("%.40q: want one of %v", value, allWeights)
+				}
+				return nil
+			}}, nil
+	case word == "axis":
+		p.Axes = append(p.Axes, Axis{})
+		a := &p.Axes[len(p.Axes)-1]
+		return &a.Name, fields{"size": number(0, &a.Size), "groups": func(value string) (err error) {
+			for text := range strings.SplitSeq(value, "|") {
+				g, wrong := p.set(text)
+				a.Groups, err = append(a.Groups, g), cmp.Or(err, wrong)
 			}
-			return nil
-		}}.read(text)
-	p.Blocks, p.Units = Blocks(p.blocks)
-	if p.units > 0 {
-		p.Units = make([]Unit, p.units)
-	}
-	return errors.Join(err, p.allow(len(p.Units)))
-}
-
-func (p *parser) axis(text string) (err error) {
-	var a Axis
-	a.Name, err = fields{"size": number(0, &a.Size), "groups": func(value string) error {
-		for text := range strings.SplitSeq(value, "|") {
-			g, err := p.set(text)
-			if err != nil {
-				return err
+			return err
+		}}, nil
+	case word == "unit" && n < len(p.Units):
+		u := &p.Units[n]
+		return &u.Name, fields{"shard": func(value string) error { u.Shard = value; return nil },
+			"reduce": func(value string) error {
+				if u.Reduce = strings.Split(value, ","); slices.ContainsFunc(u.Reduce, func(a string) bool { return !plain(a) }) {
+					return fmt.Errorf("%.40q: want names of axes", value)
+				}
+				return p.allow(len(u.Reduce))
+			}}, nil
+	case word == "block" && n < len(p.Blocks):
+		b := &p.Blocks[n]
+		return &b.Name, fields{"units": func(value string) (err error) {
+			if b.Units = nil; value != "" {
+				b.Units, err = p.set(value)
 			}
-			a.Groups = append(a.Groups, g)
-		}
-		return nil
-	}}.read(text)
-	if p.Axes = append(p.Axes, a); err == nil && !plain(a.Name) {
-		return fmt.Errorf("axis %.40q: name it with letters, digits and -_.+/ alone", a.Name)
+			return err
+		}}, nil
+	case word == "unit", word == "block":
+		return nil, nil, fmt.Errorf("%s %d: there are %d units and %d blocks", word, n, len(p.Units), len(p.Blocks))
 	}
-	return err
-}
-
-func (p *parser) unit(n int, text string) (err error) {
-	if n >= len(p.Units) {
-		return fmt.Errorf("unit %d: there are %d", n, len(p.Units))
-	}
-	u := &p.Units[n]
-	axes := func(value string) error {
-		u.Reduce = strings.Split(value, ",")
-		if !slices.ContainsFunc(u.Reduce, func(name string) bool { return !plain(name) }) {
-			return p.allow(len(u.Reduce))
-		}
-		return fmt.Errorf("%.40q: want names of axes", value)
-	}
-	shard := func(value string) error {
-		if u.Shard = value; !plain(value) {
-			return fmt.Errorf("%.40q: want the name of an axis", value)
-		}
-		return nil
-	}
-	u.Name, err = fields{"reduce": axes, "shard": shard}.read(text)
-	return err
-}
-
-func (p *parser) block(n int, text string) (err error) {
-	if n >= len(p.Blocks) {
-		return fmt.Errorf("block %d: there are %d", n, len(p.Blocks))
-	}
-	p.Blocks[n].Name, err = fields{"units": func(value string) (err error) {
-		p.Blocks[n].Units, err = p.set(value)
-		return err
-	}}.read(text)
-	return err
+	return nil, nil, fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", word)
 }
 
 // fields are what may follow a line's name, in words such as size=4, and how values are read.
@@ -339,9 +316,6 @@ func parseFrom(least int, text string) (int, error) {
 
 // set reads what setText wrote.
 func (p *parser) set(text string) (set []int, err error) {
-	if text == "" {
-		return nil, nil
-	}
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRun := strings.Cut(part, "-")
 		if !isRun {
@@ -397,21 +371,22 @@ func (p *parser) finish() *Plan {
 func (p *Plan) fromPyTorch() {
 	updates := false
 	for _, list := range p.Ranks {
-		has := map[Op]bool{}
-		for _, op := range list {
-			has[op], updates = true, updates || op.Kind.updates()
-		}
+		backward := map[Op]int{} // position
 		for i, op := range list {
-			switch (verb{op.Kind, op.What}) {
+			switch op.verb() {
 			case verb{Backward, 0}:
-				if op.Kind = WeightGrad; has[op] {
-					list[i].Kind = InputGrad
+				backward[op] = i
+			case verb{WeightGrad, 0}:
+				op.Kind = Backward
+				if at, ok := backward[op]; ok {
+					list[at].Kind = InputGrad
 				}
 			case verb{Gather, Parameters}:
 				p.Units[op.Unit].Shard = "data"
 			case verb{Reduce, Gradient}:
 				p.Units[op.Unit].Reduce = []string{"data"}
 			}
+			updates = updates || list[i].Kind.updates()
 		}
 	}
 	if slices.ContainsFunc(p.Units, func(u Unit) bool { return u.Shard != "" || u.Reduce != nil }) {

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// passRules say of each pass which of a block's three gradients and outputs for a micro-batch it is, which must be
-// there before it, and which must not: the bits are those of passWords.
-var passRules = map[Kind]struct{ is, needs, bars int }{
-	Forward: {is: 1, bars: 1}, Backward: {is: 6, needs: 1, bars: 6}, InputGrad: {is: 2, needs: 1, bars: 2},
-	WeightGrad: {is: 4, needs: 3, bars: 4}, Recompute: {needs: 1},
+// passRules say of each pass which of a block's three gradients and outputs for a micro-batch it is, of which there is
+// one, and which must be there before it: the bits are those of passWords.
+var passRules = map[Kind]struct{ is, needs int }{
+	Forward: {is: 1}, Backward: {is: 6, needs: 1}, InputGrad: {is: 2, needs: 1}, WeightGrad: {is: 4, needs: 3},
+	Recompute: {needs: 1},
 }
 
 const allPasses = 7
@@ -18,49 +18,41 @@ const allPasses = 7
 var passWords = map[int]string{1: "forward pass", 2: "input gradient", 4: "weight gradient"}
 
 // passes looks for sizes that cannot be, operations of what there is not, and passes that are missing, twice, or on
-// another rank than the others of the block for that micro-batch, or before them. It links those of different blocks.
-func (p *Plan) passes() (*links, error) {
+// another rank than the others of the block for that micro-batch, or before them. Replicas are the ranks that have each
+// pass: without axes one.
+func (p *Plan) passes() (replicas int, err error) {
 	if err := p.head(); err != nil {
-		return nil, err
+		return 0, err
 	}
 	on := make([]int, len(p.Blocks)*p.Micro) // by block and micro-batch, the ranks that have its passes
 	for r, list := range p.Ranks {
 		done := map[int]int{}
 		for i, op := range list {
 			if err := p.known(op); err != nil {
-				return nil, p.errorAt(r, i, "%w", err)
+				return 0, p.errorAt(r, i, "%w", err)
 			}
 			rule, key := passRules[op.Kind], op.Block*p.Micro+op.Micro
 			if lacks := rule.needs &^ done[key]; lacks != 0 {
-				return nil, p.errorAt(r, i, "it comes before the %s of the micro-batch, or on another rank: move it behind",
+				return 0, p.errorAt(r, i, "it comes before the %s of the micro-batch, or on another rank: move it behind",
 					passWords[lacks&-lacks])
+			} else if done[key]&rule.is != 0 {
+				return 0, p.errorAt(r, i, "the rank has that already: remove one, and keep B, or I and W")
 			}
-			if done[key]&rule.bars != 0 {
-				return nil, p.errorAt(r, i, "the rank has that already: remove one, and keep B, or I and W")
-			}
-			if rule.is != 0 {
-				done[key] |= rule.is
-			}
+			done[key] |= rule.is
 		}
 		for _, op := range list {
 			if op.Kind != Forward {
 				continue
 			}
 			key := op.Block*p.Micro + op.Micro
-			if lacks := allPasses &^ done[key]; lacks != 0 {
-				op.Kind = map[int]Kind{4: WeightGrad, 6: Backward}[lacks]
-				return nil, fmt.Errorf("step: block %d has no %v for micro-batch %d: add %v to rank %d",
+			if op.Kind = map[int]Kind{4: WeightGrad, 6: Backward}[allPasses&^done[key]]; op.Kind != 0 {
+				return 0, fmt.Errorf("step: block %d has no %v for micro-batch %d: add %v to rank %d",
 					op.Block, op.Kind, op.Micro, p.Text(op), r)
 			}
 			on[key]++
 		}
 	}
-	return p.linked(true), p.everywhere(on)
-}
-
-// everywhere looks for passes that are missing on all ranks or, in replicas, on some. Without axes there are none.
-func (p *Plan) everywhere(on []int) error {
-	replicas := 1
+	replicas = 1
 	if len(p.Axes) > 0 {
 		replicas = slices.Max(on)
 	}
@@ -68,14 +60,14 @@ func (p *Plan) everywhere(on []int) error {
 		op := Op{Kind: Forward, Block: key / p.Micro, Micro: key % p.Micro}
 		switch {
 		case n == 0:
-			return fmt.Errorf("step: block %d has no forward pass for micro-batch %d: add %v to a rank",
+			return 0, fmt.Errorf("step: block %d has no forward pass for micro-batch %d: add %v to a rank",
 				op.Block, op.Micro, p.Text(op))
 		case n != replicas:
-			return fmt.Errorf("step: block %d has its passes for micro-batch %d on %d ranks, want %d: "+
+			return 0, fmt.Errorf("step: block %d has its passes for micro-batch %d on %d ranks, want %d: "+
 				"let one in each replica have them", op.Block, op.Micro, n, replicas)
 		}
 	}
-	return nil
+	return replicas, nil
 }
 
 // head checks what is not in the ranks' lists.
@@ -150,11 +142,11 @@ func (p *Plan) checkAxes() error {
 
 // known refuses an operation of what the plan does not have.
 func (p *Plan) known(op Op) error {
-	v := verb{op.Kind, op.What}
+	v := op.verb()
 	if op.Kind == Wait {
 		v.Kind = op.Of
 	}
-	if _, ok := verbs[v]; !ok {
+	if _, ok := table[v]; !ok {
 		return fmt.Errorf("unknown kind %q of %q", byte(op.Kind), byte(op.What))
 	}
 	least, last := 0, len(p.Blocks)-1

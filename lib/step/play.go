@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,9 +11,8 @@ import (
 // before it in the list, what makes that which it uses ([Flow].After), and what is before it in its stream. A message
 // moves when it is sent and its receive has begun, operations along an axis when all ranks of a group are there.
 type clock struct {
-	*Plan
+	*checked
 	costs Costs
-	flows []*Flow
 	times [][]times // by rank and position
 	path  []place   // operations whose start is asked for, each because of the one before
 	err   error     // the first
@@ -20,12 +20,11 @@ type clock struct {
 
 // times are those of an operation.
 type times struct {
-	start, end   float64
-	over         float64 // when what waits for it goes on: of a message when it has moved and is received
-	state        byte    // of start
-	ended        bool
-	pass, stream int32   // positions of the last operation before it that is not beside the passes, and in its stream
-	with         []place // the operations that it is one of: a send and its receive, or those of a group along an axis
+	start, end float64
+	over       float64 // when what waits for it goes on: of a message when it has moved and is received
+	state      byte    // of start
+	ended      bool
+	with       []place // the operations that it is one of: a send and its receive, or those of a group along an axis
 }
 
 // States of a start.
@@ -34,66 +33,61 @@ const (
 	known
 )
 
-// play plays a plan with its messages. Errors are ranks that do not do the same, or wait for each other.
-func play(p *Plan, flows []*Flow, costs Costs) (*clock, error) {
-	c := &clock{Plan: p, costs: costs, flows: flows}
+// play gives operations their times. Errors are ranks that do not do the same, or wait for each other.
+func (c *checked) play(costs Costs) (*clock, error) {
+	k := &clock{checked: c, costs: costs}
 	longest := 0
-	for _, list := range p.Ranks {
-		times, last, pass := make([]times, len(list)), map[lane]int32{}, int32(-1)
-		for i, op := range list {
-			times[i].pass, times[i].stream = pass, -1
-			if j, ok := last[op.lane()]; ok && op.beside() {
-				times[i].stream = j
-			}
-			if last[op.lane()] = int32(i); !op.beside() {
-				pass = int32(i)
-			}
-		}
-		c.times, longest = append(c.times, times), max(longest, len(list))
+	for _, list := range c.Ranks {
+		k.times, longest = append(k.times, make([]times, len(list))), max(longest, len(list))
 	}
-	if err := c.meet(); err != nil {
+	if err := k.meet(); err != nil {
 		return nil, err
 	}
 	for i := range longest { // of all ranks at a time, so that none is asked for far ahead of the others
-		for r, list := range p.Ranks {
-			if i < len(list) && c.err == nil {
-				c.over(place{int32(r), int32(i)})
+		for r, list := range c.Ranks {
+			if i < len(list) && k.err == nil {
+				k.over(place{int32(r), int32(i)})
 			}
 		}
 	}
-	return c, c.err
+	return k, k.err
 }
 
-// meeting is the nth operation that several ranks make together: a message from one rank to another, or what a group,
-// of which from is the first, does along an axis.
+// meeting is the nth operation that several ranks make together: a message, or what a group does along an axis.
 type meeting struct {
 	axis          string
-	from, to, nth int
+	from, to, nth int // the ranks of a message; of a group the first, and how many
 }
 
 // meet finds which operations of ranks are one: the first from one rank to another is the first that this receives from
 // it, and so on; likewise those along an axis.
 func (c *clock) meet() error {
-	groups, with := c.groups(), map[meeting][]place{}
+	with := map[meeting][]place{}
 	var all []meeting
 	for r, list := range c.Ranks {
-		count := map[lane]int{}
+		count, groups := map[meeting]int{}, map[string][]int{}
 		for i, op := range list {
-			m, group := meeting{from: r, to: op.Peer, nth: count[op.lane()]}, groups[op.Axis]
-			switch {
-			case op.Kind == Gather, op.Kind == Reduce:
-				if len(group[r]) == 0 {
-					return c.errorAt(r, i, "the rank is in no group of axis %s: add it to one", op.Axis)
+			m := meeting{from: r, to: op.Peer}
+			switch op.Kind {
+			case Send:
+			case Recv:
+				m = meeting{from: op.Peer, to: r}
+			case Gather, Reduce:
+				if groups[op.Axis] == nil {
+					a, _ := c.Axis(op.Axis)
+					if groups[op.Axis] = a.Group(r); len(a.Groups) > 0 && len(groups[op.Axis]) != a.Size {
+						return c.errorAt(r, i, "the rank is in no group of axis %s: add it to one", op.Axis)
+					}
 				}
-				m = meeting{axis: op.Axis, from: group[r][0], nth: m.nth}
-			case !op.isMessage():
+				m = meeting{axis: op.Axis, from: groups[op.Axis][0], to: len(groups[op.Axis])}
+			default:
 				continue
-			case op.Peer == r:
-				return c.errorAt(r, i, "a rank needs no message to itself: remove it")
-			case op.Kind == Recv:
-				m.from, m.to = m.to, m.from
 			}
-			if count[op.lane()]++; with[m] == nil {
+			if op.isMessage() && op.Peer == r {
+				return c.errorAt(r, i, "a rank needs no message to itself: remove it")
+			}
+			count[m]++
+			if m.nth = count[m]; with[m] == nil {
 				all = append(all, m)
 			}
 			with[m] = append(with[m], place{int32(r), int32(i)})
@@ -102,7 +96,7 @@ func (c *clock) meet() error {
 	for _, m := range all {
 		ops, size := with[m], 2
 		if m.axis != "" {
-			size = len(groups[m.axis][m.from])
+			size = m.to
 		}
 		for k := range size {
 			other := "nothing"
@@ -119,13 +113,9 @@ func (c *clock) meet() error {
 	return nil
 }
 
-func (c *clock) op(at place) Op { return c.Ranks[at.rank][at.at] }
-
-func (c *clock) at(at place) *times { return &c.times[at.rank][at.at] }
-
 // meets tells whether two operations can be one of several ranks.
 func (op Op) meets(other Op) bool {
-	if op.Kind == Send || op.Kind == Recv {
+	if op.isMessage() {
 		return op.message() == other.message()
 	}
 	if op.What != Activation {
@@ -134,9 +124,13 @@ func (op Op) meets(other Op) bool {
 	return op == other
 }
 
+func (c *clock) op(at place) Op { return c.Ranks[at.rank][at.at] }
+
+func (c *clock) at(at place) *times { return &c.times[at.rank][at.at] }
+
 // start is when an operation starts.
 func (c *clock) start(at place) float64 {
-	t := c.at(at)
+	t, flow := c.at(at), c.flows[at.rank]
 	if t.state == asked && c.err == nil {
 		c.err = c.cycle(at)
 	}
@@ -150,17 +144,15 @@ func (c *clock) start(at place) float64 {
 			t.start = max(t.start, c.over(place{at.rank, int32(j)}))
 		}
 	}
-	if wait(int(t.pass)); !c.op(at).isMessage() { // several messages may be under way at a time
-		wait(int(t.stream))
+	if wait(flow.pass[at.at]); !c.op(at).isMessage() { // several messages may be under way at a time
+		wait(flow.stream[at.at])
 	}
-	for _, j := range c.flows[at.rank].After[at.at] {
+	for _, j := range flow.After[at.at] {
 		wait(j)
 	}
 	c.path, t.state = c.path[:len(c.path)-1], known
 	return t.start
 }
-
-func (op Op) isMessage() bool { return op.Kind == Send || op.Kind == Recv }
 
 // over is when what waits for an operation goes on.
 func (c *clock) over(at place) float64 {
@@ -168,9 +160,9 @@ func (c *clock) over(at place) float64 {
 	switch {
 	case t.ended:
 	case op.isMessage():
-		c.message(t.with[0], t.with[1])
+		c.message(t.with)
 	case t.with == nil:
-		t.finish(c.start(at) + c.took(int(at.rank), op))
+		t.finish(c.start(at) + c.took(at.rank, op))
 	default:
 		for _, to := range t.with {
 			latest := 0.0
@@ -187,42 +179,34 @@ func (t *times) finish(end float64) { t.end, t.over, t.ended = end, end, true }
 
 // message has a message move. Those of a stream come in order. The buffer of a send is free when the receive has begun
 // as well.
-func (c *clock) message(send, recv place) { // or the other way round
+func (c *clock) message(ends []place) {
+	send, recv := ends[0], ends[1]
 	if c.op(send).Kind == Recv {
 		send, recv = recv, send
 	}
-	s := c.at(send)
 	moved := c.start(send) + c.link(send, recv) + c.costs.Took(c.op(send))
 	over := max(moved, c.start(recv))
-	if s.stream >= 0 {
-		before := place{send.rank, s.stream}
-		over = max(over, c.over(before))
-		moved = max(moved, c.at(before).end)
+	if j := c.flows[send.rank].stream[send.at]; j >= 0 {
+		before := place{send.rank, int32(j)}
+		over, moved = max(over, c.over(before)), max(moved, c.at(before).end)
 	}
 	c.at(recv).finish(over)
-	s.finish(over)
-	s.end = moved
+	c.at(send).finish(over)
+	c.at(send).end = moved
 }
 
 func (c *clock) link(from, to place) float64 {
 	link, err := c.costs.Between(int(from.rank), int(to.rank))
-	if c.err == nil {
-		c.err = err
-	}
+	c.err = cmp.Or(c.err, err)
 	return link
 }
 
 // took is the time that an operation takes by itself.
-func (c *clock) took(r int, op Op) (sum float64) {
-	if op.Kind != Update {
+func (c *clock) took(rank int32, op Op) (sum float64) {
+	if op.Kind != Update || op.Unit >= 0 {
 		return c.costs.Took(op)
 	}
-	units := []int{op.Unit}
-	if op.Unit < 0 {
-		units = c.UnitsOn(r)
-	}
-	for _, u := range units {
-		op.Unit = u
+	for _, op.Unit = range c.flows[rank].units {
 		sum += c.costs.Took(op)
 	}
 	return sum

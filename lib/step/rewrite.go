@@ -147,11 +147,8 @@ func shifted(ranks []int, by int) []int {
 	return all
 }
 
-// joined says whether a unit's gradients are reduced along an axis that ranks are along together.
+// joined tells whether the gradients of all ranks that have a unit come to the first of them.
 func (p *Plan) joined(unit int, ranks []int) bool {
-	return slices.ContainsFunc(p.Units[unit].Reduce, func(name string) bool {
-		a, _ := p.Axis(name)
-		group := a.Group(ranks[0])
-		return !slices.ContainsFunc(ranks, func(r int) bool { return !slices.Contains(group, r) })
-	})
+	reached := p.reached(unit, ranks[0])
+	return !slices.ContainsFunc(ranks, func(r int) bool { return !slices.Contains(reached, r) })
 }

@@ -71,7 +71,7 @@ func (p *Plan) simulate(costs Costs, by float64) (Timeline, error) {
 	if err := costs.Check(len(p.Blocks), len(p.Units)); err != nil {
 		return Timeline{}, err
 	}
-	c, err := play(checked.Plan, checked.flows, costs)
+	c, err := checked.play(costs)
 	if err != nil {
 		return Timeline{}, err
 	}
@@ -102,7 +102,7 @@ func (p *Plan) simulate(costs Costs, by float64) (Timeline, error) {
 			if len(passes) == 0 {
 				start = at.start
 			}
-			end, sum, passes = at.end, sum+c.took(r, op), append(passes, s)
+			end, sum, passes = at.end, sum+c.took(int32(r), op), append(passes, s)
 			h.Start(op)
 			level(at.start)
 			h.End(op)

@@ -39,29 +39,27 @@ func Blocks(n int) (blocks []Block, units []Unit) {
 // as in replicas of a pipeline, the first rank that sends means the first that receives, and so on. Where it is another
 // it is written, as in 2SEND_F0>3. A name that is not made of letters, digits and -_.+/ alone is quoted as in Go.
 func (p *Plan) String() string {
-	var b strings.Builder
-	for _, line := range p.header() {
-		fmt.Fprintln(&b, line)
-	}
-	ranks, lists := map[string][]int{}, p.lists()
-	for r, list := range lists {
+	lines := p.header()
+	ranks, texts := map[string][]int{}, []string{}
+	for r, list := range p.lists() {
 		text := strings.Join(list, " ")
+		if ranks[text] == nil {
+			texts = append(texts, text)
+		}
 		ranks[text] = append(ranks[text], r)
 	}
-	for r, list := range lists {
-		if same := ranks[strings.Join(list, " ")]; same[0] == r {
-			line := numbered("rank", same) + ":"
-			for _, op := range list {
-				if len(line)+len(op) >= lineWidth {
-					fmt.Fprintln(&b, line)
-					line = "   "
-				}
-				line += " " + op
+	for _, text := range texts {
+		line := numbered("rank", ranks[text]) + ":"
+		for _, op := range strings.Fields(text) {
+			if len(line)+len(op) >= lineWidth {
+				lines = append(lines, line)
+				line = "   "
 			}
-			fmt.Fprintln(&b, line)
+			line += " " + op
 		}
+		lines = append(lines, line)
 	}
-	return b.String()
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // WriteCSV writes the plan as PyTorch's pipelining does (its schedules have _dump_csv): a record for each rank, a cell
@@ -104,31 +102,43 @@ func (p *Plan) header() []string {
 		for _, g := range a.Groups {
 			groups = append(groups, setText(g))
 		}
-		line := fmt.Sprintf("axis %s size=%d", quote(a.Name), a.Size)
-		if len(groups) > 0 {
-			line += " groups=" + strings.Join(groups, "|")
-		}
-		lines = append(lines, line)
+		lines = append(lines, "axis"+said(a.Name, "size", strconv.Itoa(a.Size), "groups", strings.Join(groups, "|")))
 	}
 	lines = append(lines, alike("unit", len(p.Units), func(u int) string {
-		unit := p.Units[u]
-		return named(unit.Name) + field("reduce", strings.Join(unit.Reduce, ",")) + field("shard", unit.Shard)
+		return said(p.Units[u].Name, "reduce", strings.Join(p.Units[u].Reduce, ","), "shard", p.Units[u].Shard)
 	})...)
 	lines = append(lines, alike("block", len(p.Blocks), func(b int) string {
-		if units := p.Blocks[b].Units; len(p.Units) != len(p.Blocks) || !slices.Equal(units, []int{b}) {
-			return named(p.Blocks[b].Name) + " units=" + setText(units)
+		text, units := said(p.Blocks[b].Name), p.Blocks[b].Units
+		if len(p.Units) != len(p.Blocks) || !slices.Equal(units, []int{b}) {
+			text += " units=" + setText(units)
 		}
-		return named(p.Blocks[b].Name)
+		return text
 	})...)
-	first := fmt.Sprintf("plan %s blocks=%d units=%d", quote(p.Name), len(p.Blocks), len(p.Units))
-	if len(p.Units) == len(p.Blocks) {
-		first = fmt.Sprintf("plan %s blocks=%d", quote(p.Name), len(p.Blocks))
-		if len(lines) == 0 {
-			first = fmt.Sprintf("schedule %s stages=%d", quote(p.Name), len(p.Blocks))
+	first, blocks, units := "plan", strconv.Itoa(len(p.Blocks)), strconv.Itoa(len(p.Units))
+	kind := "blocks"
+	if blocks == units {
+		if units = ""; len(lines) == 0 {
+			first, kind = "schedule", "stages"
 		}
 	}
-	first += fmt.Sprintf(" microbatches=%d every=%d weights=%s", p.Micro, p.Every, p.Weights)
+	first += said(p.Name, kind, blocks, "units", units, "microbatches", strconv.Itoa(p.Micro), "every",
+		strconv.Itoa(p.Every), "weights", string(p.Weights))
 	return append([]string{first}, lines...)
+}
+
+// said is a name, and keys with values behind it, without those that are empty.
+func said(name string, fields ...string) (text string) {
+	if plain(name) {
+		text = " " + name
+	} else if name != "" {
+		text = " " + strconv.Quote(name)
+	}
+	for i := 0; i < len(fields); i += 2 {
+		if fields[i+1] != "" {
+			text += " " + fields[i] + "=" + fields[i+1]
+		}
+	}
+	return text
 }
 
 // alike writes lines for n things, one for several that follow each other and are alike, none where nothing is said.
@@ -152,29 +162,6 @@ func numbered(word string, set []int) string {
 		word += "s"
 	}
 	return word + " " + setText(set)
-}
-
-// field is " key=value", or nothing where there is no value.
-func field(key, value string) string {
-	if value == "" {
-		return ""
-	}
-	return " " + key + "=" + value
-}
-
-// named is " name", or nothing where there is none.
-func named(name string) string {
-	if name == "" {
-		return ""
-	}
-	return " " + quote(name)
-}
-
-func quote(name string) string {
-	if plain(name) {
-		return name
-	}
-	return strconv.Quote(name)
 }
 
 // plain tells whether a name can be written without quotes. The names of axes must be such.

@@ -14,18 +14,15 @@ const (
 // ranks, and twice that for an all-reduce. A message counts where it is sent. Groups of one rank or device send
 // nothing. Errors are those of [Plan.Memory].
 func (p *Plan) Traffic(s Sizes) ([]map[string]int64, error) {
-	q, err := p.checked()
-	if err == nil {
-		err = s.check(len(p.Blocks), len(p.Units))
-	}
+	c, err := p.sized(s)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]map[string]int64, len(q.Ranks))
-	for r, list := range q.Ranks {
+	all := make([]map[string]int64, len(c.Ranks))
+	for r, list := range c.Ranks {
 		all[r] = map[string]int64{}
-		for _, op := range list {
-			if axis, bytes := q.moves(op, s); bytes > 0 {
+		for i := range list {
+			if axis, bytes := c.moves(r, i, s); bytes > 0 {
 				all[r][axis] += bytes
 			}
 		}
@@ -34,34 +31,31 @@ func (p *Plan) Traffic(s Sizes) ([]map[string]int64, error) {
 }
 
 // moves returns what an operation sends, and along which axis.
-func (p *Plan) moves(op Op, s Sizes) (axis string, bytes int64) {
-	switch op.Kind {
-	case Send:
-		return BetweenStages, s.of(op.message())
-	case Store, Fetch:
-		return ToHost, s.of(p.operand(op))
-	case Gather, Reduce:
-	default:
+func (c *checked) moves(r, i int, s Sizes) (axis string, bytes int64) {
+	op, flow := c.Ranks[r][i], c.flows[r]
+	if a, _ := c.Axis(op.Axis); a.Size == 1 {
 		return "", 0
 	}
-	if a, _ := p.Axis(op.Axis); a.Size == 1 {
-		return "", 0
-	}
-	switch {
-	case op.Kind == Gather:
-		return op.Axis, s.of(p.operand(op))
-	case op.What == Gradient:
-		v := Value{Held: Sum, Unit: op.Unit}
-		reduce := p.Units[op.Unit].Reduce
-		if before := reduce[:max(0, slices.Index(reduce, op.Axis))]; slices.Contains(before, p.Units[op.Unit].Shard) {
+	switch op.verb() {
+	case verb{Reduce, Gradient}:
+		unit, v := c.Units[op.Unit], Value{Held: Sum, Unit: op.Unit}
+		if shard := slices.Index(unit.Reduce, unit.Shard); shard >= 0 && shard < slices.Index(unit.Reduce, op.Axis) {
 			v.Held = Reduced // of which only a shard is left
 		}
 		return op.Axis, s.of(v)
-	}
-	for u := range p.Units {
-		if op.Unit < 0 || op.Unit == u {
+	case verb{Reduce, State}:
+		for _, u := range c.unitsOf(op, flow.units) {
 			bytes += s.of(Value{Held: resident, Unit: u}) + s.of(Value{Held: States, Unit: u})
 		}
+		return op.Axis, bytes
 	}
-	return op.Axis, bytes
+	switch op.Kind {
+	case Gather:
+		return op.Axis, s.of(flow.Makes[i][0])
+	case Send:
+		return BetweenStages, s.of(flow.Uses[i][0])
+	case Store, Fetch:
+		return ToHost, s.of(flow.Uses[i][0])
+	}
+	return "", 0
 }

@@ -12,63 +12,62 @@ import "slices"
 // Errors are those of passes that are missing, twice or in the wrong order, and a version that the rank has not made
 // when a forward pass needs it.
 func (p *Plan) Versions() ([][]int, error) {
-	links, err := p.passes()
-	if err != nil {
+	if _, err := p.passes(); err != nil {
 		return nil, err
 	}
-	return p.versionsOf(links)
+	return p.versionsOf()
 }
 
-func (p *Plan) versionsOf(links *links) ([][]int, error) {
-	versions := make([][]int, len(p.Ranks)) // at first the newest that the rank has of what an operation uses or makes
+func (p *Plan) versionsOf() ([][]int, error) {
+	newest := make([][]int, len(p.Ranks)) // version of the first unit that an operation uses or makes
 	for r, list := range p.Ranks {
-		versions[r] = make([]int, len(list))
-		newest, all := map[int]int{}, p.UnitsOn(r)
-		for i, op := range list {
-			for k, u := range p.touched(op, all) {
+		updates, all := map[int]int{}, p.UnitsOn(r)
+		for _, op := range list {
+			units, version := p.unitsOf(op, all), 0
+			for _, u := range units {
 				if op.Kind == Update {
-					newest[u]++
-				}
-				if k == 0 && op.Kind.Pass() {
-					versions[r][i] = newest[u]
+					updates[u]++
 				}
 			}
+			if op.Kind.Pass() && len(units) > 0 {
+				version = updates[units[0]]
+			}
+			newest[r] = append(newest[r], version)
 		}
 	}
+	before := &links{}
+	if p.Weights == Vertical {
+		before = p.linked(true)
+	}
+	versions := make([][]int, len(p.Ranks))
 	for r, list := range p.Ranks {
 		began := map[[2]int]int{} // versions by block and micro-batch
 		for i, op := range list {
-			if !op.Kind.Pass() || op.Kind == Update {
-				continue
-			}
-			key := [2]int{op.Block, op.Micro}
+			version, key := newest[r][i], [2]int{op.Block, op.Micro}
 			if op.Kind == Forward {
-				newest := versions[r][i]
-				if began[key] = p.version(place{int32(r), int32(i)}, links, versions); began[key] > newest {
-					return nil, p.errorAt(r, i, "it needs version %d of the weights, and the rank has made only %d by then: "+
-						"move it behind an update of block %d", began[key], newest, op.Block)
+				switch p.Weights {
+				case Flush:
+					version = 0
+				case Double:
+					version = max(op.Micro/p.Every-1, 0)
+				case Vertical: // that of the first block
+					at := place{int32(r), int32(i)}
+					for before.from[at.rank][at.at] != nowhere {
+						at = before.from[at.rank][at.at]
+					}
+					version = newest[at.rank][at.at]
 				}
+				if began[key] = version; version > newest[r][i] {
+					return nil, p.errorAt(r, i, "it needs version %d of the weights, and the rank has made only %d by then: "+
+						"move it behind an update of block %d", version, newest[r][i], op.Block)
+				}
+			} else if op.Kind.Pass() && op.Kind != Update {
+				version = began[key]
 			}
-			versions[r][i] = began[key]
+			versions[r] = append(versions[r], version)
 		}
 	}
 	return versions, nil
-}
-
-// version is the one that the forward pass at a place uses; versions has the newest at it, and at that of the
-// first block.
-func (p *Plan) version(at place, links *links, versions [][]int) int {
-	switch p.Weights {
-	case Double:
-		return max(p.Ranks[at.rank][at.at].Micro/p.Every-1, 0)
-	case Flush:
-		return 0
-	case Vertical:
-		for links.from[at.rank][at.at] != nowhere {
-			at = links.from[at.rank][at.at]
-		}
-	}
-	return versions[at.rank][at.at]
 }
 
 // KeptVersions returns, for each rank, the most versions of its weights that it has at a time, by unit. A version is
@@ -82,21 +81,20 @@ func (p *Plan) KeptVersions() ([]map[int]int, error) {
 	kept := make([]map[int]int, len(p.Ranks))
 	for r, list := range p.Ranks {
 		kept[r] = map[int]int{}
-		later := map[int]map[int]bool{} // by unit, the versions that are there and passes further behind use
-		all := p.UnitsOn(r)
+		later, all := map[int]map[int]bool{}, p.UnitsOn(r) // by unit, the versions that passes further behind use
 		for i, op := range slices.Backward(list) {
-			for _, u := range p.touched(op, all) {
-				switch {
-				case op.Kind == Update:
-					delete(later[u], versions[r][i]) // before this there is none
-					kept[r][u] = max(kept[r][u], len(later[u])+1)
-				case op.Kind.Pass():
-					if later[u] == nil {
-						later[u] = map[int]bool{}
-					}
-					later[u][versions[r][i]] = true
-					kept[r][u] = max(kept[r][u], 1)
+			if !op.Kind.Pass() {
+				continue
+			}
+			for _, u := range p.unitsOf(op, all) {
+				if later[u] == nil {
+					later[u] = map[int]bool{}
 				}
+				if later[u][versions[r][i]] = true; op.Kind == Update { // beside the one that it makes
+					kept[r][u] = max(kept[r][u], len(later[u]))
+					delete(later[u], versions[r][i]) // before this there is none
+				}
+				kept[r][u] = max(kept[r][u], 1)
 			}
 		}
 	}
