@@ -71,6 +71,7 @@ func TestForetold(t *testing.T) {
 				peak := held[i].Peak
 				most.Parameters, most.Gathered = max(most.Parameters, peak.Parameters), max(most.Gathered, peak.Gathered)
 				most.States = max(most.States, peak.States)
+				most.Gradients = max(most.Gradients, peak.Gradients)
 			}
 			if !maps.Equal(got, want) {
 				t.Errorf("%v bytes are sent, the plan says %v", got, want)
@@ -82,6 +83,10 @@ func TestForetold(t *testing.T) {
 				if got := run.Memory()[kind]; got != n {
 					t.Errorf("%s: %d bytes are held, the plan says %d", kind, got, n)
 				}
+			}
+			// A rank alone has gradients inside of its one program, and what is staged is there twice for a while.
+			if got := run.Memory()[memest.Gradients]; got != most.Gradients && l.ranks > 1 && !l.staged {
+				t.Errorf("gradients: %d bytes are held, the plan says %d", got, most.Gradients)
 			}
 			if got := run.Memory()[memest.Communication]; l.zero == 3 && got != most.Gathered {
 				t.Errorf("%d bytes of gathered parameters, the plan says %d", got, most.Gathered)

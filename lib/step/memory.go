@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Sizes are in bytes. A list has a value for each block or unit, or one that stands for all; an empty one is zeros.
@@ -129,7 +130,11 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 		}
 	}
 	moved, hosted := map[int]bool{}, map[int]bool{} // units whose states the list moves, or the host has
+	shards := map[int][]*made{}                     // sums over ranks, by unit
 	for _, m := range flow.all {
+		if m.Held == Reduced {
+			shards[m.Unit] = append(shards[m.Unit], m)
+		}
 		moved[m.Unit], hosted[m.Unit] = moved[m.Unit] || m.Held == States, hosted[m.Unit] || m.Held == Fresh
 		made := max(m.at, 0)
 		from, to := made, max(m.pass, 0) // in use by the passes; before and behind it is only received or sent
@@ -147,6 +152,12 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 		hold(m.Value, true, made, from-1)
 		hold(m.Value, false, from, to)
 		hold(m.Value, true, to+1, m.ends)
+	}
+	for i, op := range list { // a shard that is added to another has an array of its own until the rank waits for it
+		if op.Kind == Reduce && op.What == Gradient && op.Axis == c.Units[op.Unit].Shard &&
+			slices.ContainsFunc(shards[op.Unit], func(m *made) bool { return m.at < i && m.ends >= i }) {
+			hold(Value{Held: Reduced, Unit: op.Unit}, false, i, flow.Done[i])
+		}
 	}
 	for _, u := range flow.units {
 		changes[0].Parameters += s.of(Value{Held: resident, Unit: u})
