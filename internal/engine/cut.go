@@ -100,6 +100,8 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 	defer func() {
 		if err != nil {
 			p.cancel(err) // ends the shifts under way
+			out = slices.DeleteFunc(out, func(t *dtensor.Tensor) bool { return t == nil })
+			err, out = errors.Join(append([]error{err}, freeAll(out)...)...), nil
 		}
 		for n, e := range begun {
 			if late := p.endShift(c, n, e, has); err == nil {
@@ -116,11 +118,11 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 			of := c.Shifts[next].Of
 			if of.Kind == xla.RefReceived {
 				if err := p.endShift(c, of.Number, begun[of.Number], has); err != nil {
-					return nil, err
+					return out, err
 				}
 			}
 			if begun[next], err = p.beginShift(c, next, has[of]); err != nil {
-				return nil, err
+				return out, err
 			}
 		}
 		var in []any
@@ -131,7 +133,7 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 			}
 			if ref.Kind == xla.RefReceived {
 				if err := p.endShift(c, ref.Number, begun[ref.Number], has); err != nil {
-					return nil, err
+					return out, err
 				}
 			}
 			in = append(in, has[ref])
@@ -140,7 +142,7 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 		made, err := p.run(c.programs[k], in...)
 		end()
 		if err != nil {
-			return nil, err
+			return out, err
 		}
 		for i, ref := range of.Out {
 			if ref.Kind == xla.RefOutput {
@@ -156,7 +158,7 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 				continue
 			}
 			if err := p.arrays.release(t); err != nil {
-				return nil, err
+				return out, err
 			}
 			delete(has, ref)
 		}

@@ -45,7 +45,7 @@ func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (f
 // forwardOnly is the forward passes of a plan, with what belongs to them.
 func forwardOnly(p *step.Plan) *step.Plan {
 	q := p.Clone()
-	q.Weights = step.Flush // the newest version for all
+	q.Weights, q.Every = step.Flush, q.Micro // the newest version for all
 	for r, list := range p.Ranks {
 		q.Ranks[r] = nil
 		for i, op := range list {
