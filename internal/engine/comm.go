@@ -43,8 +43,8 @@ func (p *play) begin(s *segment, op step.Op) error {
 	return fmt.Errorf("engine: it is not carried out yet")
 }
 
-// start makes a call to one other rank of a group in the background. One that fails ends the step at once: the rank may be waiting for a
-// message that its peer sends only after this one, and would not look at this call before.
+// start makes a call to one other rank of a group in the background. One that fails ends the step at once: the rank may
+// be waiting for a message that its peer sends only after this one, and would not look at this call before.
 func (p *play) start(g group.Group, call group.Call) *group.Pending {
 	pending := g.Start(p.ctx, call)
 	go func() {
@@ -87,34 +87,51 @@ func (p *play) send(i int, op step.Op) error {
 func (p *play) receive(i int, op step.Op) error {
 	v := messageOf(op)
 	on, shape := p.own.lies(slot{kind: valueSlot, value: v}, p.sizes)
-	whole := p.wholeOf(shape[0])
-	m := &memory{}
-	if p.reachable() {
-		t, err := p.arrays.borrow(memest.Activations, whole, on)
-		if err != nil {
-			return err
-		}
-		p.values[v] = []*dtensor.Tensor{t}
-		if m, err = p.memoryOf(t); err != nil {
-			return err
-		}
-	} else if err := m.stage(tensors.FromShape(whole)); err != nil {
+	a, err := p.expect(memest.Activations, p.wholeOf(shape[0]), on)
+	if err != nil {
 		return err
 	}
-	pending := p.start(p.world, group.Call{Kind: group.KindRecv, Type: m.kind, Peer: op.Peer, Out: m.buffer})
-	u := &underWay{done: pending.Done(), wait: pending.Wait}
-	if m.staged != nil {
-		u.end = func() error {
-			t, err := p.place(m.staged, on)
-			if err == nil {
-				p.arrays.add(memest.Activations, t)
-				p.values[v] = []*dtensor.Tensor{t}
-			}
-			return err
+	pending := p.start(p.world, group.Call{Kind: group.KindRecv, Type: a.to.kind, Peer: op.Peer, Out: a.to.buffer})
+	p.begun[i] = &underWay{done: pending.Done(), wait: pending.Wait, end: func() error {
+		t, err := p.received(a)
+		if err == nil {
+			p.values[v] = []*dtensor.Tensor{t}
 		}
-	}
-	p.begun[i] = u
+		return err
+	}}
 	return nil
+}
+
+// arrival is where a tensor of another rank is received: in an array of the devices, or staged on the host.
+type arrival struct {
+	kind memest.Kind
+	on   xla.Placement
+	into *dtensor.Tensor // nil where it is staged
+	to   *memory
+}
+
+// expect prepares to receive a tensor of a shape that all devices have together.
+func (p *play) expect(kind memest.Kind, whole shapes.Shape, on xla.Placement) (a *arrival, err error) {
+	a = &arrival{kind: kind, on: on, to: &memory{}}
+	if !p.reachable() {
+		return a, a.to.stage(tensors.FromShape(whole))
+	}
+	if a.into, err = p.arrays.borrow(kind, whole, on); err == nil {
+		a.to, err = p.memoryOf(a.into)
+	}
+	return a, err
+}
+
+// received returns the tensor once it is there.
+func (p *play) received(a *arrival) (*dtensor.Tensor, error) {
+	if a.into != nil {
+		return a.into, nil
+	}
+	t, err := p.place(a.to.staged, a.on)
+	if err == nil {
+		p.arrays.add(a.kind, t)
+	}
+	return t, err
 }
 
 // wholeOf is the shape, of all devices together, of what blocks give each other.
@@ -211,13 +228,10 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		}
 		return err
 	}, func() error {
-		p.arrays.changed(into, placed)
 		if resident {
-			p.cells[cell] = placed
-			return errors.Join(into.FinalizeAll(), end())
+			return errors.Join(p.arrays.put(&p.cells[cell], memest.Parameters, placed), end())
 		}
-		p.values[v] = []*dtensor.Tensor{placed}
-		return into.FinalizeAll()
+		return p.arrays.put(&p.values[v][0], memest.Communication, placed)
 	})
 	return nil
 }
@@ -401,10 +415,9 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 			err = g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer, Out: m.buffer})
 		}
 		if err == nil && m.staged != nil && there == nil {
-			old := r.cells[k]
-			if r.cells[k], err = r.place(m.staged, r.own.cells[k].on); err == nil {
-				r.arrays.changed(old, r.cells[k])
-				err = old.FinalizeAll()
+			var mean *dtensor.Tensor
+			if mean, err = r.place(m.staged, r.own.cells[k].on); err == nil {
+				err = r.arrays.put(&r.cells[k], r.own.cells[k].kind, mean)
 			}
 		}
 		if err != nil {

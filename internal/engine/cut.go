@@ -7,7 +7,6 @@ import (
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
-	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/lib/collective"
@@ -85,10 +84,11 @@ func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node
 
 // exchange is a shift under way.
 type exchange struct {
-	done           chan struct{}   // closed when the tensor is received
-	of, into       *dtensor.Tensor // into is nil where what arrives is staged
-	from, to       *memory
+	*arrival
+	of             *dtensor.Tensor // what is sent
+	from           *memory         // of it
 	sent, received *group.Pending
+	done           chan struct{} // closed when the tensor is received
 	ended          bool
 }
 
@@ -172,23 +172,15 @@ func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, e
 	g := p.groups[shift.Axis]
 	ranks := g.Size()
 	to, from := ((g.Rank()+shift.By)%ranks+ranks)%ranks, ((g.Rank()-shift.By)%ranks+ranks)%ranks
-	whole := x.Shape()
-	e := &exchange{of: x, to: &memory{}, done: make(chan struct{})}
+	e := &exchange{of: x, done: make(chan struct{})}
 	var err error
 	if e.from, err = p.memoryOf(x); err != nil {
 		return nil, err
 	}
-	if p.reachable() {
-		if e.into, err = p.arrays.borrow(memest.Communication, whole, c.apart); err == nil {
-			e.to, err = p.memoryOf(e.into)
-		}
-	} else {
-		err = e.to.stage(tensors.FromShape(whole))
-	}
-	if err != nil {
+	if e.arrival, err = p.expect(memest.Communication, x.Shape(), c.apart); err != nil {
 		return nil, errors.Join(err, p.arrays.release(e.into))
 	}
-	p.traffic.sent[shift.Axis] += whole.ByteSize()
+	p.traffic.sent[shift.Axis] += x.Shape().ByteSize()
 	end := p.span(trace.Send, shift.String())
 	e.sent = p.start(g, group.Call{Kind: group.KindSend, Type: e.from.kind, Peer: to, In: e.from.buffer})
 	e.received = p.start(g, group.Call{Kind: group.KindRecv, Type: e.to.kind, Peer: from, Out: e.to.buffer})
@@ -210,10 +202,8 @@ func (p *play) endShift(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dten
 	<-e.done
 	end()
 	e.ended = true
-	if e.into == nil && err == nil {
-		if e.into, err = p.place(e.to.staged, c.apart); err == nil {
-			p.arrays.add(memest.Communication, e.into)
-		}
+	if err == nil {
+		e.into, err = p.received(e.arrival)
 	}
 	if e.into != nil {
 		has[xla.Ref{Kind: xla.RefReceived, Number: n}] = e.into

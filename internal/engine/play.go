@@ -93,10 +93,7 @@ func (p *play) recount() error {
 	if err != nil {
 		return err
 	}
-	old := p.cells[at]
-	p.arrays.changed(old, counter)
-	p.cells[at] = counter
-	return old.FinalizeAll()
+	return p.arrays.put(&p.cells[at], batchKind, counter)
 }
 
 // ended returns the group's failure, which says who is at fault, if the context has ended. Ended by this rank's caller alone, it is a

@@ -145,7 +145,7 @@ func moved(to, from *tensors.Tensor, each func(move func(to, from, n int))) erro
 	return errors.Join(err, own)
 }
 
-// swapped copies blocks of so many elements, which lie as rows of so many columns, so that they lie as columns of rows.
+// swapped transposes a matrix of rows × columns blocks, each of the same number of elements.
 func swapped(from *tensors.Tensor, rows, columns int) (*tensors.Tensor, error) {
 	to := tensors.FromShape(from.Shape())
 	n := from.Size() / (rows * columns)

@@ -68,8 +68,8 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
 	if l.ZeRO > 0 && l.shards()*l.copies() > 1 && l.Shards != 1 { // else nobody shares a copy
 		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
 	}
-	if ring, _ := l.rings(); ring > 1 {
-		p.Axes = append(p.Axes, step.Axis{Name: Ring, Size: ring, Groups: ringsOf(len(p.Ranks), ring, l.Pipe)})
+	if l.RingRanks {
+		p.Axes = append(p.Axes, step.Axis{Name: Ring, Size: l.Ring, Groups: ringsOf(len(p.Ranks), l.Ring, l.Pipe)})
 	}
 	plans, members = l.gradients().Write(p, of, r.Model.Params().As(r.Policy().Reduce), BetweenRanks)
 	for i := range plans {

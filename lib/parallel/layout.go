@@ -117,25 +117,24 @@ func (l Layout) Ranks() int   { return l.copies() * l.whole().Pipe }
 func (l Layout) PerRank() int { return l.shards() * l.whole().Tensor }
 func (l Layout) Devices() int { return l.Ranks() * l.PerRank() }
 
-// rings is the ring as ranks and as devices of a rank have it: one of them is 1.
-func (l Layout) rings() (ranks, devices int) {
-	if l = l.whole(); l.RingRanks {
-		return l.Ring, 1
+// ring is how many of a rank's devices are along the ring.
+func (l Layout) ring() int {
+	if l.RingRanks {
+		return 1
 	}
-	return 1, l.Ring
+	return l.whole().Ring
 }
 
 // copies is how many pipelines have other rows or other tokens.
 func (l Layout) copies() int {
-	ranks, _ := l.rings()
-	return l.whole().Replicas * ranks
+	l = l.whole()
+	return l.Replicas * l.Ring / l.ring()
 }
 
 // shards is how many of a rank's devices have the same parameters.
 func (l Layout) shards() int {
-	_, ring := l.rings()
 	l = l.whole()
-	return l.Data * ring * l.Ulysses
+	return l.Data * l.ring() * l.Ulysses
 }
 
 // Between lists what goes between hosts, by its name in [Layout.Traffic]: [BetweenRanks] for the gradients of replicas,
@@ -146,7 +145,7 @@ func (l Layout) Between() (axes []string) {
 	if l.Hosts > 1 && l.copies() > max(1, l.Shards) {
 		axes = append(axes, BetweenRanks)
 	}
-	if ring, _ := l.rings(); ring > 1 && each%(ring*l.Pipe) != 0 {
+	if l.RingRanks && each%(l.Ring*l.Pipe) != 0 {
 		axes = append(axes, Ring)
 	}
 	if l.Shards > 0 && l.Shards*l.Pipe > each {
@@ -198,8 +197,8 @@ func (l Layout) Validate() error {
 			"share layers and have whole activations between them, and recomputes block by block", l.Tensor,
 			l.TensorSequence, l.Recompute)
 	case l.Partition && l.Offload.Activations:
-		return errors.New("parallel: Layout.Partition and Offload.Activations are set: in the host's memory there is one copy of " +
-			"an input for all devices that share layers, so leave Partition out")
+		return errors.New("parallel: Layout.Partition and Offload.Activations are set: in the host's memory there is " +
+			"one copy of an input for all devices that share layers, so leave Partition out")
 	case l.Ranks()%l.Hosts != 0:
 		return fmt.Errorf("parallel: Layout.Hosts is %d, and there are %d ranks: choose a number that divides them",
 			l.Hosts, l.Ranks())
@@ -272,9 +271,8 @@ func (l Layout) schedule() (*step.Plan, error) {
 
 // axes are those of a rank's mesh. Devices that share a layer, which send the most, are neighbours.
 func (l Layout) axes() []xla.MeshAxis {
-	_, ring := l.rings()
 	l = l.whole()
-	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, ring), xla.Axis(Ulysses, l.Ulysses),
+	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.ring()), xla.Axis(Ulysses, l.Ulysses),
 		xla.Axis(Tensor, l.Tensor)}
 }
 

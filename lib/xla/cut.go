@@ -18,7 +18,7 @@ import (
 // Values that depend on constants and scalars alone are recomputed where they are used.
 type Cut struct {
 	Shifts   []Shifted      // in their order
-	Carried  []shapes.Shape // on a device; scalars as vectors of one
+	Carried  []shapes.Shape // on a device; programs take and return a scalar as a vector of one
 	Programs []CutProgram
 
 	fn func(in []*graph.Node) []*graph.Node
@@ -110,7 +110,8 @@ func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 
 // Takes reports whether program k or a later one uses a tensor, or a shift that starts before one of these sends it.
 func (c *Cut) Takes(k int, r Ref) bool {
-	return slices.ContainsFunc(c.Programs[min(k, len(c.Programs)):], func(p CutProgram) bool { return slices.Contains(p.In, r) }) ||
+	takes := func(p CutProgram) bool { return slices.Contains(p.In, r) }
+	return slices.ContainsFunc(c.Programs[min(k, len(c.Programs)):], takes) ||
 		slices.ContainsFunc(c.Shifts, func(s Shifted) bool { return s.Before >= k && s.Of == r })
 }
 

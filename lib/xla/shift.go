@@ -35,7 +35,8 @@ func (s Shift) Of(x *graph.Node) *graph.Node {
 	}
 	clearScalars(g)
 	defer clearScalars(g)
-	f := graph.NewFunction(g, g.UniqueName(fmt.Sprintf("%s%d", shifting, shifts.number(s))), func(g *graph.Graph) []*graph.Node {
+	name := g.UniqueName(fmt.Sprintf("%s%d", shifting, shifts.number(s)))
+	f := graph.NewFunction(g, name, func(g *graph.Graph) []*graph.Node {
 		graph.Parameter(g, "x", x.Shape())
 		// two results, or GoMLX would lose the call under Checkpoint
 		return []*graph.Node{graph.Zeros(g, x.Shape()), graph.Zeros(g, shapes.Make(dtypes.Int32))}

@@ -32,7 +32,7 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	}
 	l = l.whole()
 	s.Seq = cmp.Or(s.Seq, s.Model.Context)
-	f := foretold{Layout: l, setup: s, rows: int64(rows / (l.Replicas * l.Data * l.Microbatches)),
+	f := predicted{Layout: l, setup: s, rows: int64(rows / (l.Replicas * l.Data * l.Microbatches)),
 		policy: train.Recipe{Precision: s.Precision}.Policy()}
 	f.list()
 	one, of := engine.Serial(f.model, l.Microbatches)
@@ -73,8 +73,8 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	return most, nil
 }
 
-// foretold counts what a rank sends in a step.
-type foretold struct {
+// predicted counts what a rank sends in a step.
+type predicted struct {
 	Layout
 	setup  memest.Setup
 	policy precision.Policy
@@ -86,7 +86,7 @@ type foretold struct {
 }
 
 // list makes the chain of a Transformer's blocks.
-func (f *foretold) list() {
+func (f *predicted) list() {
 	f.own, f.cut = map[string]int64{}, map[string]bool{}
 	blocks := []chain.Block{{Name: "embed"}}
 	for i := range f.setup.Model.Layers {
@@ -115,7 +115,7 @@ func (f *foretold) list() {
 }
 
 // part is how many elements of a parameter a device has, and whether others have other ones (Shoeybi et al. 2019, §3).
-func (f *foretold) part(t cost.Tensor) (n int64, cut bool) {
+func (f *predicted) part(t cost.Tensor) (n int64, cut bool) {
 	m, ranks := f.setup.Model, int64(f.Tensor)
 	last := int64(t.Dims[len(t.Dims)-1])
 	switch t.Name {
@@ -132,9 +132,8 @@ func (f *foretold) part(t cost.Tensor) (n int64, cut bool) {
 }
 
 // tokens are the axes along which devices have other tokens.
-func (f *foretold) tokens() (axes []string) {
-	_, ring := f.rings()
-	for name, n := range map[string]int{Ring: ring, Ulysses: f.Ulysses} {
+func (f *predicted) tokens() (axes []string) {
+	for name, n := range map[string]int{Ring: f.ring(), Ulysses: f.Ulysses} {
 		if n > 1 {
 			axes = append(axes, name)
 		}
@@ -143,7 +142,7 @@ func (f *foretold) tokens() (axes []string) {
 }
 
 // named is the name of an axis of devices as the compiler's collectives have it: without axes of one device.
-func (f *foretold) named(axis string) string {
+func (f *predicted) named(axis string) string {
 	var names []string
 	for _, a := range f.axes() {
 		for _, name := range strings.Split(axis, "+") {
@@ -156,7 +155,7 @@ func (f *foretold) named(axis string) string {
 }
 
 // sizes are those of a plan's values on a device, and on a rank's devices together.
-func (f *foretold) sizes(p *step.Plan, members [][]int) (device, rank step.Sizes) {
+func (f *predicted) sizes(p *step.Plan, members [][]int) (device, rank step.Sizes) {
 	tree := f.model.Params()
 	shards := int64(1)
 	for u, list := range members {
@@ -190,7 +189,7 @@ func (f *foretold) sizes(p *step.Plan, members [][]int) (device, rank step.Sizes
 
 // unused is what is gathered of the embeddings for their backward pass alone, which does not need them: the compiler
 // leaves it out.
-func (f *foretold) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes int64) {
+func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes int64) {
 	used := map[int]bool{}
 	for _, op := range list {
 		switch {
@@ -210,7 +209,7 @@ func (f *foretold) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes in
 
 // pass counts what a pass of a block sends between devices that share layers, sequences or tokens; its output may be
 // needed by none of the rank's later passes.
-func (f *foretold) pass(op step.Op, last int, needed bool) {
+func (f *predicted) pass(op step.Op, last int, needed bool) {
 	first, layer, end := op.Block == 0, op.Block > 0 && op.Block < last, op.Block == last
 	switch op.Kind {
 	case step.Forward, step.Recompute:
@@ -252,7 +251,7 @@ func (f *foretold) pass(op step.Op, last int, needed bool) {
 }
 
 // backward is the whole backward pass of a block.
-func (f *foretold) backward(block int, first, layer, end bool) {
+func (f *predicted) backward(block int, first, layer, end bool) {
 	each, ends := 2, count(end)
 	if f.TensorSequence { // which gathers once more what the forward pass has gathered
 		each, ends = 6, count(first)+2*count(end)
@@ -263,7 +262,7 @@ func (f *foretold) backward(block int, first, layer, end bool) {
 }
 
 // copies are the gradients of parameters that are not cut, which with TensorSequence are sums over all tokens.
-func (f *foretold) copies(block int) {
+func (f *predicted) copies(block int) {
 	if !f.TensorSequence {
 		return
 	}
@@ -275,14 +274,14 @@ func (f *foretold) copies(block int) {
 }
 
 // layers counts so many operations, between the devices that share layers, on what lies between blocks.
-func (f *foretold) layers(n int) {
+func (f *predicted) layers(n int) {
 	if f.Tensor > 1 {
 		f.all[Tensor] += int64(n) * f.between()
 	}
 }
 
 // attention counts what devices that share sequences move for that of a layer.
-func (f *foretold) attention(layer, forward bool) {
+func (f *predicted) attention(layer, forward bool) {
 	if !layer {
 		return
 	}
@@ -305,8 +304,8 @@ func (f *foretold) attention(layer, forward bool) {
 }
 
 // tokensOf are a device's of a micro-batch, and between the bytes of what lies between two blocks for them.
-func (f *foretold) tokensOf() int64 { return f.rows * int64(f.setup.Seq/(f.Ring*f.Ulysses)) }
-func (f *foretold) between() int64 {
+func (f *predicted) tokensOf() int64 { return f.rows * int64(f.setup.Seq/(f.Ring*f.Ulysses)) }
+func (f *predicted) between() int64 {
 	return f.tokensOf() * int64(f.setup.Model.Width) * int64(f.policy.Compute.Size())
 }
 
