@@ -133,11 +133,11 @@ func (m Model) CheckBatch(inputs, targets *tensors.Tensor) error {
 // BufferNames is [Model.Buffers].
 func (m Model) BufferNames() []string { return m.Buffers }
 
-// Chain returns the model itself, which so is [Chained].
+// Chain returns the model itself, which therefore satisfies chained.
 func (m Model) Chain() (Model, error) { return m, m.Validate() }
 
-// Chained is what can be taken as a chain of blocks. gpt.Config is.
-type Chained interface {
+// chained is what can be taken as a chain of blocks. gpt.Config is.
+type chained interface {
 	Chain() (Model, error)
 }
 
@@ -148,11 +148,11 @@ type whole interface {
 	Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node
 }
 
-// Of returns a model as a chain of blocks. A train.Model that is not [Chained] is a chain of one block: whatever works
+// Of returns a model as a chain of blocks. A train.Model that is not chained is a chain of one block: whatever works
 // on blocks has all of it at once. What is no model is an error.
 func Of(model any) (Model, error) {
 	switch m := model.(type) {
-	case Chained:
+	case chained:
 		return m.Chain()
 	case whole:
 		return one(m)

@@ -107,11 +107,11 @@ func (m Model) Params() Params {
 }
 
 // Total returns all parameters.
-func (p Params) Total() int64 { return p.Embeddings + p.Positions + p.NonEmbedding() + p.Head }
+func (p Params) Total() int64 { return p.Embeddings + p.Positions + p.nonEmbedding() + p.Head }
 
-// NonEmbedding returns the parameters less the token and position tables and the head, the N of scaling laws (Kaplan et
+// nonEmbedding returns the parameters less the token and position tables and the head, the N of scaling laws (Kaplan et
 // al. 2020, "Scaling Laws for Neural Language Models", §1.3).
-func (p Params) NonEmbedding() int64 { return p.Attention + p.MLP + p.Norms + p.LastNorm }
+func (p Params) nonEmbedding() int64 { return p.Attention + p.MLP + p.Norms + p.LastNorm }
 
 // Block returns the parameters of one block.
 func (p Params) Block() int64 { return (p.Attention + p.MLP + p.Norms) / int64(max(1, p.Layers)) }

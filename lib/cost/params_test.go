@@ -60,9 +60,9 @@ func TestParams(t *testing.T) {
 			t.Fatalf("%+v: %+v, want %+v", m, got, want)
 		}
 		block := attention + mlp + 2*norm
-		if got.Block() != block || got.NonEmbedding() != l*block+norm ||
+		if got.Block() != block || got.nonEmbedding() != l*block+norm ||
 			got.Total() != l*block+norm+want.Embeddings+want.Positions+want.Head {
-			t.Fatalf("%+v: block %d, without embeddings %d, total %d", m, got.Block(), got.NonEmbedding(), got.Total())
+			t.Fatalf("%+v: block %d, without embeddings %d, total %d", m, got.Block(), got.nonEmbedding(), got.Total())
 		}
 	}
 }

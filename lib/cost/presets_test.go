@@ -38,8 +38,8 @@ func TestPresetCounts(t *testing.T) {
 				t.Errorf("%s: %d parameters, published are %d", p.Name, count.Total(), p.Params)
 			}
 		}
-		if p.NonEmbedding != 0 && count.NonEmbedding() != p.NonEmbedding {
-			t.Errorf("%s: %d without tables, published are %d", p.Name, count.NonEmbedding(), p.NonEmbedding)
+		if p.NonEmbedding != 0 && count.nonEmbedding() != p.NonEmbedding {
+			t.Errorf("%s: %d without tables, published are %d", p.Name, count.nonEmbedding(), p.NonEmbedding)
 		}
 		switch {
 		case p.Params == 0 && p.Printed == "":

@@ -6,18 +6,18 @@ import "fmt"
 type Seconds float64
 
 const (
-	Day  Seconds = 24 * 60 * 60
-	Year Seconds = 365.25 * Day
+	day  Seconds = 24 * 60 * 60
+	year Seconds = 365.25 * day
 )
 
 // String returns the time to three digits in the unit that suits it, from ns to years.
 func (s Seconds) String() string {
-	unit, name := Year, " years"
+	unit, name := year, " years"
 	for _, u := range []struct {
 		below, unit Seconds
 		name        string
 	}{{1e-6, 1e-9, " ns"}, {1e-3, 1e-6, " µs"}, {1, 1e-3, " ms"}, {120, 1, " s"}, {7200, 60, " min"},
-		{2 * Day, 3600, " h"}, {2 * Year, Day, " days"}} {
+		{2 * day, 3600, " h"}, {2 * year, day, " days"}} {
 		if s < u.below && s > -u.below {
 			unit, name = u.unit, u.name
 			break

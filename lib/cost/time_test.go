@@ -23,9 +23,9 @@ func TestTrainingTime(t *testing.T) {
 			flops = 2*forward + backward
 		}
 		took := must(TrainingTime(flops, c.Devices, c.Attained, 1))(t)
-		got := fmt.Sprintf("%.0f days", took/Day)
-		if took > Year {
-			got = fmt.Sprintf("%.0f years", took/Year)
+		got := fmt.Sprintf("%.0f days", took/day)
+		if took > year {
+			got = fmt.Sprintf("%.0f years", took/year)
 		}
 		if got != c.Printed {
 			t.Errorf("%s: %s, want %s", c.Source, got, c.Printed)
@@ -96,7 +96,7 @@ func TestSeconds(t *testing.T) {
 		want string
 	}{
 		{0, "0 ns"}, {2.5e-9, "2.5 ns"}, {1e-6, "1 µs"}, {0.0123, "12.3 ms"}, {-0.0123, "-12.3 ms"}, {1, "1 s"}, {119, "119 s"}, {120, "2 min"},
-		{7200, "2 h"}, {2 * Day, "2 days"}, {34 * Day, "34 days"}, {-3 * Year, "-3 years"}, {355.4 * Year, "355 years"},
+		{7200, "2 h"}, {2 * day, "2 days"}, {34 * day, "34 days"}, {-3 * year, "-3 years"}, {355.4 * year, "355 years"},
 		{Seconds(math.Inf(1)), "+Inf years"}, {Seconds(math.NaN()), "NaN years"},
 	} {
 		if got := c.s.String(); got != c.want {

@@ -21,7 +21,7 @@ func (c Config) activate(h []*graph.Node) *graph.Node {
 		case c.Activation == ReLU:
 			last = graph.Max(last, graph.ZerosLike(last))
 		case c.Gated:
-			last = SiLU(last)
+			last = siLU(last)
 		default:
 			last = GELU(last)
 		}

@@ -45,7 +45,7 @@ func (c layers) qkv(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.No
 	q, k, v = part(0, queries), part(queries, keys), part(queries+keys, keys)
 	if c.Positions == Rotary {
 		positions := c.positions(x.Graph(), t)
-		q, k = Rotate(q, positions), Rotate(k, positions)
+		q, k = rotate(q, positions), rotate(k, positions)
 	}
 	return q, k, v
 }

@@ -95,11 +95,11 @@ const (
 	Usual Activation = "usual"
 	ReLU  Activation = "relu"
 
-	LayerNorm Norm = "layernorm" // [LayerNormalize]
-	RMSNorm   Norm = "rmsnorm"   // [RMSNormalize]
+	LayerNorm Norm = "layernorm"
+	RMSNorm   Norm = "rmsnorm"
 
 	Learned Positions = "learned" // a table of Seq rows, added to the embedding
-	Rotary  Positions = "rotary"  // queries and keys turned by their position: [Rotate]
+	Rotary  Positions = "rotary"  // queries and keys turned by their position
 )
 
 // ReferenceConfig returns the configuration of the reference model, which benchmarks and tests compare: 4 layers of

@@ -29,8 +29,8 @@ type Corpus struct {
 	cyclic bool // read as the reference model reads: see Reference
 }
 
-// MaxCorpus is the most bytes that a text may have, which is held in memory.
-const MaxCorpus = 4 << 30
+// maxCorpus is the most bytes that a text may have, which is held in memory.
+const maxCorpus = 4 << 30
 
 // Option changes what [ReadCorpus] and [GoSource] read.
 type Option func(*reading)
@@ -41,13 +41,13 @@ type reading struct {
 }
 
 // Limit ends the text after this many bytes, within a file if need be. The default, and any number below 1, is no
-// limit: the text must not have more than [MaxCorpus] then.
+// limit: the text must not have more than maxCorpus then.
 func Limit(bytes int64) Option { return func(r *reading) { r.limit = bytes } }
 
 // ReadCorpus reads a file or, joined end to end in the order of their paths, all regular files below a folder. In a
 // folder, files and folders whose name begins with a dot are left out and symbolic links are not followed.
 // It is an error if a file cannot be read, if there is not a single byte to read, or if there are more than
-// [MaxCorpus]. So is what is named and is neither a folder nor a regular file: a pipe or a device has no end that can
+// maxCorpus. So is what is named and is neither a folder nor a regular file: a pipe or a device has no end that can
 // be known.
 func ReadCorpus(name string, options ...Option) (Corpus, error) {
 	info, err := os.Stat(name)
@@ -146,7 +146,7 @@ func (r *reading) read(name, folder, start string) (Corpus, error) {
 
 // appendFile appends a file's content up to the limit; errEnough says that it is reached.
 func (r *reading) appendFile(text []byte, path string) ([]byte, error) {
-	most, cut := int64(MaxCorpus), false
+	most, cut := int64(maxCorpus), false
 	if r.limit > 0 && r.limit <= most {
 		most, cut = r.limit, true
 	}

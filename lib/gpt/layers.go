@@ -39,31 +39,31 @@ func (c Config) matmul(x, w *graph.Node) *graph.Node {
 	return c.Matmul.Dot(x, []int{-1}, nil, w, []int{0}, nil)
 }
 
-// Epsilon is what the normalizations add to a variance or mean square.
-const Epsilon = 1e-5
+// epsilon is what the normalizations add to a variance or mean square.
+const epsilon = 1e-5
 
 // Normalize applies the normalization that [Config.Norm] chooses to x (…,C), with the parameters at a path. It computes
 // in float32 and returns x's type. It panics if the shapes do not fit.
 func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node {
 	x32, g := precision.Widen(x), precision.Widen(p.Get(at+".g"))
 	if c.Norm == RMSNorm {
-		return graph.ConvertDType(RMSNormalize(x32, g), x.DType())
+		return graph.ConvertDType(rmsNormalize(x32, g), x.DType())
 	}
-	return graph.ConvertDType(LayerNormalize(x32, g, precision.Widen(p.Get(at+".b"))), x.DType())
+	return graph.ConvertDType(layerNormalize(x32, g, precision.Widen(p.Get(at+".b"))), x.DType())
 }
 
-// LayerNormalize returns (x−mean)/√(variance+[Epsilon])·g + b over the last axis of x (…,C), for a scale g and a bias b
+// layerNormalize returns (x−mean)/√(variance+epsilon)·g + b over the last axis of x (…,C), for a scale g and a bias b
 // (C) (Ba, Kiros & Hinton 2016, "Layer Normalization"). It panics if the shapes do not fit.
-func LayerNormalize(x, g, b *graph.Node) *graph.Node {
+func layerNormalize(x, g, b *graph.Node) *graph.Node {
 	centred := graph.Sub(x, graph.ReduceAndKeep(x, graph.ReduceMean, -1))
-	return graph.Add(RMSNormalize(centred, g), graph.ExpandLeftToRank(b, x.Rank()))
+	return graph.Add(rmsNormalize(centred, g), graph.ExpandLeftToRank(b, x.Rank()))
 }
 
-// RMSNormalize returns x/√(mean square+[Epsilon])·g over the last axis of x (…,C), for a scale g (C) (Zhang & Sennrich
+// rmsNormalize returns x/√(mean square+epsilon)·g over the last axis of x (…,C), for a scale g (C) (Zhang & Sennrich
 // 2019, "Root Mean Square Layer Normalization"). It panics if the shapes do not fit.
-func RMSNormalize(x, g *graph.Node) *graph.Node {
+func rmsNormalize(x, g *graph.Node) *graph.Node {
 	square := graph.ReduceAndKeep(graph.Square(x), graph.ReduceMean, -1) // (…,1)
-	y := graph.Div(x, graph.Sqrt(graph.AddScalar(square, Epsilon)))
+	y := graph.Div(x, graph.Sqrt(graph.AddScalar(square, epsilon)))
 	return graph.Mul(y, graph.ExpandLeftToRank(g, x.Rank()))
 }
 
@@ -74,6 +74,6 @@ func GELU(x *graph.Node) *graph.Node {
 	return graph.Mul(graph.MulScalar(x, 0.5), graph.AddScalar(graph.Tanh(graph.MulScalar(cubic, math.Sqrt(2/math.Pi))), 1))
 }
 
-// SiLU returns x·sigmoid(x) elementwise (Hendrycks & Gimpel 2016, §3; Ramachandran et al. 2017, "Swish").
+// siLU returns x·sigmoid(x) elementwise (Hendrycks & Gimpel 2016, §3; Ramachandran et al. 2017, "Swish").
 // It panics if x is not a float.
-func SiLU(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }
+func siLU(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }

@@ -10,22 +10,22 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// RotaryBase is the base of the angles of [Rotate], Su et al.'s and Llama's.
-const RotaryBase = 10000
+// rotaryBase is the base of the angles of rotate, Su et al.'s and Llama's.
+const rotaryBase = 10000
 
-// Rotate turns each pair of features (i, i+D/2) of x (B,T,H,D) by the angle position·[RotaryBase]^(−2i/D), so that the
+// rotate turns each pair of features (i, i+D/2) of x (B,T,H,D) by the angle position·rotaryBase^(−2i/D), so that the
 // product of a query and a key depends on how far apart they are (Su et al. 2021, "RoFormer: Enhanced Transformer with
 // Rotary Position Embedding", §3.4; halves paired as in GPT-NeoX and Llama). Positions (T) are integers; a rank that
 // holds a part of the sequence gives its part's. It computes in float32 and returns x's type. It panics if the shapes
 // do not fit or D is odd.
-func Rotate(x, positions *graph.Node) *graph.Node {
+func rotate(x, positions *graph.Node) *graph.Node {
 	s := x.Shape()
 	if s.Rank() != 4 || s.Dim(3)%2 != 0 || positions.Rank() != 1 || positions.Shape().Dim(0) != s.Dim(1) {
 		panic(fmt.Errorf("gpt: rotary positions of shape %s for %s: want (T) and (B,T,H,D) with an even D",
 			positions.Shape(), s))
 	}
 	half, x32 := s.Dim(3)/2, precision.Widen(x)
-	step := -2 * math.Log(RotaryBase) / float64(s.Dim(3))
+	step := -2 * math.Log(rotaryBase) / float64(s.Dim(3))
 	// (1,D/2)
 	frequency := graph.Exp(graph.MulScalar(graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1), step))
 	// (T,D/2)

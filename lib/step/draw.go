@@ -13,7 +13,7 @@ import (
 // drawWidth is how many characters wide a picture is where labels have no room.
 const drawWidth = 240
 
-// Draw writes the timeline as a picture, a row a rank, as the papers draw it: the number of the micro-batch where a
+// draw writes the timeline as a picture, a row a rank, as the papers draw it: the number of the micro-batch where a
 // pass starts, and b for Backward, i for InputGrad, w for WeightGrad, r for Recompute after it, with a line for as
 // long as it lasts; · is idle time, and u an update. Where a rank has several blocks a capital letter before the
 // number tells which, A for its first. Below the rank are the streams of what takes time beside the passes, with the
@@ -22,7 +22,7 @@ const drawWidth = 240
 // All is to scale. A column is the shortest time that an operation takes, with room for its label. Where that would
 // make the picture wider than 960 characters, what has no room for its label has a letter alone. The errors are those
 // of w.
-func (t Timeline) Draw(w io.Writer) error {
+func (t Timeline) draw(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	rows := t.Rows()
 	margin, widest, several := 0, 0, false
@@ -85,10 +85,10 @@ func put(span []rune, label string, kind Kind, column int) {
 	copy(span, []rune(label))
 }
 
-// String is what [Timeline.Draw] writes.
+// String draws the timeline as text, one line per rank, as the papers draw it.
 func (t Timeline) String() string {
 	var b strings.Builder
-	t.Draw(&b) // a Builder has no errors
+	t.draw(&b) // a Builder has no errors
 	return b.String()
 }
 
@@ -97,7 +97,7 @@ type Row struct {
 	Rank   int
 	Name   string // "rank 0", or the stream below it
 	Spans  []Span
-	Labels []string // of each span, as [Timeline.Draw] writes it
+	Labels []string // of each span, as String draws it
 }
 
 // Rows returns a row for each rank, and behind it one for each of its streams that take time. A message is on the row

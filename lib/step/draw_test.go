@@ -92,7 +92,7 @@ type broken struct{}
 func (broken) Write([]byte) (int, error) { return 0, errors.New("full") }
 
 func TestDrawError(t *testing.T) {
-	if err := simulated(t, parsed(t, gpipe(1, 1)), Equal()).Draw(broken{}); err == nil {
+	if err := simulated(t, parsed(t, gpipe(1, 1)), Equal()).draw(broken{}); err == nil {
 		t.Error("no error of a writer that takes nothing")
 	}
 }

@@ -4,7 +4,7 @@ import "slices"
 
 // Names in [Plan.Traffic] of what goes along no axis.
 const (
-	BetweenStages = "pipe" // messages, activations and their gradients, from one rank to another
+	betweenStages = "pipe" // messages, activations and their gradients, from one rank to another
 	ToHost        = "host" // to the host's memory and back
 )
 
@@ -53,7 +53,7 @@ func (c *checked) moves(r, i int, s Sizes) (axis string, bytes int64) {
 	case Gather:
 		return op.Axis, s.of(flow.Makes[i][0])
 	case Send:
-		return BetweenStages, s.of(flow.Uses[i][0])
+		return betweenStages, s.of(flow.Uses[i][0])
 	case Store, Fetch:
 		return ToHost, s.of(flow.Uses[i][0])
 	}

@@ -12,8 +12,8 @@ import (
 // EnvDevices names the environment variable with the number of devices.
 const EnvDevices = "SHARDBOOK_DEVICES"
 
-// EnvCompile names the environment variable that, set to "afresh", does what [CompileAfresh] does.
-const EnvCompile = "SHARDBOOK_COMPILE"
+// envCompile names the environment variable that, set to "afresh", does what [CompileAfresh] does.
+const envCompile = "SHARDBOOK_COMPILE"
 
 // DefaultDevices is the number of CPU devices when nobody asks for another: a
 // mesh of 8 has room for three axes, on a laptop as on a server.
@@ -69,15 +69,6 @@ func CacheDir(dir string) Option {
 	}
 }
 
-// OnInstall has report called while a plugin is being installed; the default
-// writes a line to standard error for each step.
-func OnInstall(report func(done, total int, what string)) Option {
-	return func(c *config) error {
-		c.progress = report
-		return nil
-	}
-}
-
 // AllCanaries has Open run every canary, also for a plugin that has passed them
 // on this machine before.
 func AllCanaries() Option {
@@ -127,13 +118,13 @@ func newConfig(options []Option) (config, error) {
 	if c.plugin == "" {
 		c.plugin = os.Getenv(plugin.Env)
 	}
-	switch text := os.Getenv(EnvCompile); text {
+	switch text := os.Getenv(envCompile); text {
 	case "":
 	case "afresh":
 		c.afresh = true
 	default:
 		return c, fmt.Errorf("%s=%q: set it to \"afresh\", or to nothing to load programs that were compiled before",
-			EnvCompile, text)
+			envCompile, text)
 	}
 	dir, err := cache.Dir(c.cacheDir)
 	if err != nil {

@@ -16,11 +16,11 @@ var ErrNoProfiler = plugin.ErrNoProfiler
 
 // Profile is what XLA's own profiler saw.
 type Profile struct {
-	Events []Event // as XLA lists them: plane by plane, line by line
+	events []event // as XLA lists them: plane by plane, line by line
 }
 
-// Event is something that took time on a device, or in the host's part of XLA.
-type Event struct {
+// event is something that took time on a device, or in the host's part of XLA.
+type event struct {
 	Plane, Line string        // where: "/device:GPU:0", and a stream of it
 	Name        string        // what: a kernel's name, say
 	Start       time.Duration // since the first event
@@ -62,12 +62,12 @@ type OperationTime struct {
 // those of the host, which start them, are left out. A loop's time holds that of what is in it, if XLA has an event for
 // the loop.
 func (p *Profile) Operations() []OperationTime {
-	device := func(e Event) bool { return strings.HasPrefix(e.Plane, "/device:") }
-	ofDevices := slices.ContainsFunc(p.Events, func(e Event) bool { return e.Operation != "" && device(e) })
+	device := func(e event) bool { return strings.HasPrefix(e.Plane, "/device:") }
+	ofDevices := slices.ContainsFunc(p.events, func(e event) bool { return e.Operation != "" && device(e) })
 	type key struct{ module, name string }
 	at := map[key]int{}
 	var all []OperationTime
-	for _, e := range p.Events {
+	for _, e := range p.events {
 		if e.Operation == "" || ofDevices && !device(e) {
 			continue
 		}

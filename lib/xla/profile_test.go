@@ -197,24 +197,24 @@ func TestReadSpace(t *testing.T) {
 	if ended, err := readSpace(append(handSpace(), 0)); err != nil || !reflect.DeepEqual(ended, p) {
 		t.Errorf("with a zero byte after it, as XLA's plugin for CUDA gives it: %+v, %v", ended, err)
 	}
-	if last, err := readSpace(wire(1, "\x12\x01\x00")); err != nil || len(last.Events) > 0 { // a plane whose name ends with one
+	if last, err := readSpace(wire(1, "\x12\x01\x00")); err != nil || len(last.events) > 0 { // a plane whose name ends with one
 		t.Errorf("with a zero byte in its last field: %+v, %v", last, err)
 	}
 	const gpu, stream = "/device:GPU:0", "Stream #7"
-	want := []Event{
+	want := []event{
 		{gpu, stream, "gemm_kernel", 3 * time.Microsecond, 3 * time.Microsecond, "step", "dot.3"},
 		{gpu, stream, "loop_kernel", 10 * time.Microsecond, 7 * time.Microsecond, "step", "fusion.1"},
 		{gpu, stream, "MemcpyD2D", 21 * time.Microsecond, time.Microsecond, "", ""},
 		{"/host:CPU", "thread", "", 0, 50 * time.Microsecond, "", "dot.3"},
 	}
-	if !reflect.DeepEqual(p.Events, want) {
-		t.Errorf("got %+v, want %+v", p.Events, want)
+	if !reflect.DeepEqual(p.events, want) {
+		t.Errorf("got %+v, want %+v", p.events, want)
 	}
 	// The host's event, which started the device's, does not count.
 	if got, want := p.Operations(), []OperationTime{{"step", "fusion.1", 1, 7 * time.Microsecond}, {"step", "dot.3", 1, 3 * time.Microsecond}}; !slices.Equal(got, want) {
 		t.Errorf("operations %+v, want %+v", got, want)
 	}
-	if p, err := readSpace(nil); err != nil || len(p.Events) > 0 || len(p.Operations()) > 0 {
+	if p, err := readSpace(nil); err != nil || len(p.events) > 0 || len(p.Operations()) > 0 {
 		t.Errorf("an empty one: %+v, %v", p, err)
 	}
 }

@@ -37,9 +37,6 @@ type Layout struct {
 // In starts a layout with the placements of the inputs.
 func In(placements ...Placement) Layout { return Layout{In: placements} }
 
-// Out starts a layout with the placements of the outputs, for a function without inputs.
-func Out(placements ...Placement) Layout { return Layout{Out: placements} }
-
 // Gives adds the placements of the outputs.
 func (l Layout) Gives(placements ...Placement) Layout {
 	l.Out = placements

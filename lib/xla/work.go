@@ -18,7 +18,7 @@ import "strings"
 // what it writes, each once. Of what it slices it reads the slice; what it updates in place it does not copy. A fusion
 // keeps what is inside it to itself.
 type Operation struct {
-	Module, Name string // in XLA's words, as [Event] and [OperationTime] have them
+	Module, Name string // in XLA's words, as event and [OperationTime] have them
 	Kind         string // "dot", "fusion", "reduce", "custom-call" and so on
 
 	FLOPs  float64 // of one run, on one device

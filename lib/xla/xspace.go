@@ -25,11 +25,11 @@ func readSpace(space []byte) (*Profile, error) {
 	}
 	// XLA counts from 1970 or from the profile's start.
 	first := time.Duration(math.MaxInt64)
-	for _, e := range p.Events {
+	for _, e := range p.events {
 		first = min(first, e.Start)
 	}
-	for i := range p.Events {
-		p.Events[i].Start -= first
+	for i := range p.events {
+		p.events[i].Start -= first
 	}
 	return p, nil
 }
@@ -53,11 +53,11 @@ func withoutEnd(space []byte) []byte {
 type plane struct {
 	name  string
 	texts map[int64]string // names of statistics, and what they refer to
-	kinds map[int64]Event  // what all events of a kind share
+	kinds map[int64]event  // what all events of a kind share
 }
 
 func (p *Profile) readPlane(bytes []byte) error {
-	from := plane{texts: map[int64]string{}, kinds: map[int64]Event{}}
+	from := plane{texts: map[int64]string{}, kinds: map[int64]event{}}
 	var kinds, lines [][]byte // read when the tables that they refer to are there
 	err := eachField(bytes, func(f wireField) error {
 		switch f.number {
@@ -129,12 +129,12 @@ func (p *Profile) readLine(bytes []byte, from *plane) error {
 			return err
 		}
 		e.Plane, e.Line = from.name, name
-		p.Events = append(p.Events, e)
+		p.events = append(p.events, e)
 	}
 	return nil
 }
 
-func (p *plane) readEvent(bytes []byte, line time.Duration) (Event, error) {
+func (p *plane) readEvent(bytes []byte, line time.Duration) (event, error) {
 	const nanosecond = 1000 // picoseconds
 	var kind, start, duration int64
 	var stats [][]byte
@@ -165,7 +165,7 @@ func (p *plane) readEvent(bytes []byte, line time.Duration) (Event, error) {
 }
 
 // readStat keeps the statistics that say which operation an event is part of.
-func (e *Event) readStat(bytes []byte, texts map[int64]string) error {
+func (e *event) readStat(bytes []byte, texts map[int64]string) error {
 	var name, value string
 	err := eachField(bytes, func(f wireField) error {
 		switch f.number {

@@ -38,7 +38,7 @@ import (
 
 // The axes of a plan, and the names in the trainer's Traffic. Between those that share one copy of the state it is
 // train.Axis, between copies Replicas.
-const Replicas = "replica"
+const replicas = "replica"
 
 // Options say what is sharded, and how.
 type Options struct {
@@ -185,7 +185,7 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 		}
 		s.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, shards)}
 	}
-	p = Shard(p.Copies(devices/shards, Replicas), o.Stage, o.Prefetch, pending, train.Axis)
+	p = Shard(p.Copies(devices/shards, replicas), o.Stage, o.Prefetch, pending, train.Axis)
 	s.Timeout, s.Trace = o.Timeout, o.Trace
 	return s.Checked(o.Offload.Into(p, r))
 }

@@ -16,7 +16,7 @@ func OneLoop[F Float](h Head[F]) (Forward[F], error) {
 		next := s.Add(x)
 		keep := divide(s.D, next.D) * weight(s.M, next.M)
 		scale(o, keep)
-		addTo(o, next.Share(x), v)
+		addTo(o, next.share(x), v)
 		return next
 	}, func(s State[F], o []F) {})
 }

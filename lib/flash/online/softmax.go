@@ -31,7 +31,7 @@ func ThreePass[F Float](x []F) ([]F, Traffic) {
 		s.D += weight(in.get(i), s.M)
 	}
 	for i := range x {
-		out.set(i, s.Share(in.get(i)))
+		out.set(i, s.share(in.get(i)))
 	}
 	return out.data, m.traffic
 }
@@ -46,7 +46,7 @@ func Online[F Float](x []F) ([]F, Traffic) {
 		s = s.Add(in.get(i))
 	}
 	for i := range x {
-		out.set(i, s.Share(in.get(i)))
+		out.set(i, s.share(in.get(i)))
 	}
 	return out.data, m.traffic
 }
@@ -67,6 +67,6 @@ func Resident[F Float](x []F) ([]F, Traffic) {
 func softmax[F Float](row []F) {
 	s := fold(Empty[F](), nil, row, nil)
 	for i, x := range row {
-		row[i] = s.Share(x)
+		row[i] = s.share(x)
 	}
 }

@@ -31,8 +31,8 @@ func (s State[F]) Merge(t State[F]) State[F] {
 	return State[F]{m, F(s.D*weight(s.M, m)) + F(t.D*weight(t.M, m))} // F rounds each product alike: nothing is fused
 }
 
-// Share is softmax at x, one of the numbers seen: e^(x−M)/D.
-func (s State[F]) Share(x F) F { return divide(weight(x, s.M), s.D) }
+// share is softmax at x, one of the numbers seen: e^(x−M)/D.
+func (s State[F]) share(x F) F { return divide(weight(x, s.M), s.D) }
 
 // LogSumExp is log Σeˣʲ = M + log D; −Inf for [Empty].
 func (s State[F]) LogSumExp() F { return s.M + F(math.Log(float64(s.D))) }
