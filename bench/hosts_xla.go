@@ -51,7 +51,7 @@ func (a *alone) prepare(params []byte) error {
 	if err != nil {
 		return err
 	}
-	return a.begin(train.Recipe{Model: size.config(), Rule: optim.AdamW(trainRate)}, inputs, targets)
+	return a.begin(train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)}, inputs, targets)
 }
 
 // facts are the losses alone: memory is not what is compared.

@@ -57,7 +57,7 @@ func (s *sleepers) prepare(params []byte) error {
 	}
 	costs := c.costs()
 	s.start = startPlan(pipeline.Options{Schedule: plan, Fused: true,
-		Pace: func(op step.Op) time.Duration { return time.Duration(costs.Took(op) * float64(time.Millisecond)) }})
+		Pace: func(op step.Op) time.Duration { return time.Duration(costs.Time(op) * float64(time.Millisecond)) }})
 	return s.begin(c.smallest())
 }
 
@@ -65,7 +65,7 @@ func (s *sleepers) prepare(params []byte) error {
 func (c pipelineCase) smallest() (r train.Recipe, inputs, targets *tensors.Tensor) {
 	c.Layers, c.Width, c.Rows = c.Stages, 1, c.Microbatches
 	inputs, targets = c.batch()
-	return train.Recipe{Model: c.model(), Rule: optim.SGD(pipelineRate)}, inputs, targets
+	return train.Recipe{Model: c.model(), Optimizer: optim.SGD(pipelineRate)}, inputs, targets
 }
 
 // facts are none: what is learnt does not matter.

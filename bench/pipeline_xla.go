@@ -35,7 +35,7 @@ func (l *layersXLA) prepare(params []byte) error {
 	}
 	l.start = l.starts(c)
 	inputs, targets := c.batch()
-	return l.begin(train.Recipe{Model: c.model(), Rule: optim.SGD(pipelineRate)}, inputs, targets)
+	return l.begin(train.Recipe{Model: c.model(), Optimizer: optim.SGD(pipelineRate)}, inputs, targets)
 }
 
 // facts are the losses alone: memory is not what is compared.

@@ -58,7 +58,7 @@ func (t *trainXLA) prepare(params []byte) error {
 	if err := json.Unmarshal(params, &size); err != nil {
 		return err
 	}
-	run, err := t.start(t.backend, train.Recipe{Model: size.config(), Rule: optim.AdamW(trainRate)})
+	run, err := t.start(t.backend, train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)})
 	if err != nil {
 		return err
 	}

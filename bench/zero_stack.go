@@ -100,5 +100,5 @@ func (s *stackXLA) prepare(params []byte) error {
 		return err
 	}
 	inputs, targets := c.batch()
-	return s.begin(train.Recipe{Model: c.model(), Rule: optim.AdamW(trainRate)}, inputs, targets)
+	return s.begin(train.Recipe{Model: c.model(), Optimizer: optim.AdamW(trainRate)}, inputs, targets)
 }

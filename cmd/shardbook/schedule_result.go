@@ -34,7 +34,7 @@ func newScheduleResult(t step.Timeline) (scheduleResult, error) {
 	r := scheduleResult{Kind: s.Name, Stages: len(s.Ranks), Microbatches: s.Micro, Chunks: s.Chunks(),
 		Weights: s.Weights, Every: s.Every, Bubble: t.Bubble, StepTime: t.StepTime, Makespan: t.Makespan, Idle: t.Idle,
 		PeakActivations: t.PeakActivations, PeakMemory: t.PeakMemory}
-	kept, err := s.KeptVersions()
+	kept, err := s.WeightVersions()
 	if err != nil {
 		return r, err
 	}

@@ -190,7 +190,7 @@ func (j *job) recipe() (train.Recipe, error) {
 	}
 	model := j.Model
 	model.Matmul = policy.Matmul
-	r := train.Recipe{Model: j.Parallel.model(model), Rule: rule, Precision: policy, Clip: j.Clip, Seed: j.Seed}
+	r := train.Recipe{Model: j.Parallel.model(model), Optimizer: rule, Precision: policy, Clip: j.Clip, Seed: j.Seed}
 	return r, inFlags(r.Validate())
 }
 

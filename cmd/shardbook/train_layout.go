@@ -77,7 +77,7 @@ func (j *job) laidOut() (layouts.Layout, error) {
 // plan puts a recipe into the job's layout, if it fits the memory of the devices by the estimate.
 func (j *job) plan(recipe train.Recipe, l layouts.Layout) (*layouts.Plan, error) {
 	if memory := int64(j.Parallel.DeviceMemory); memory > 0 {
-		setup := memest.Setup{Model: cost.FromGPT(j.Model), Seq: j.Model.Seq, Precision: recipe.Precision, Rule: recipe.Rule,
+		setup := memest.Setup{Model: cost.FromGPT(j.Model), Seq: j.Model.Seq, Precision: recipe.Precision, Optimizer: recipe.Optimizer,
 			Recompute: j.Model.Recompute, Flash: j.Model.Flash, Dropout: j.Model.Dropout, Clip: recipe.Clip > 0}
 		if err := l.Fits(setup, j.Batch, memory); err != nil {
 			return nil, inFlags(err)

@@ -43,7 +43,7 @@ func toy() train.Recipe {
 	m.Initial = func() ([]*tensors.Tensor, error) {
 		return []*tensors.Tensor{tensors.FromFlatDataAndDimensions(initial[0], 4, 5), tensors.FromFlatDataAndDimensions(initial[1], 5, 3)}, nil
 	}
-	return train.Recipe{Model: m, Rule: optim.AdamW(1e-2)}
+	return train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2)}
 }
 
 func toyBatch(step int) (inputs, targets *tensors.Tensor, err error) {

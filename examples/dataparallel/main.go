@@ -38,7 +38,7 @@ func main() {
 
 	store := model.NewStore()
 	network := notebook.Must(storemodel.New(backend, store, loss, inputs.Shape(), targets.Shape()))
-	run := notebook.Must(ddp.NewSPMD(mesh, train.Recipe{Model: network, Rule: optim.Adam(0.03)}))
+	run := notebook.Must(ddp.NewSPMD(mesh, train.Recipe{Model: network, Optimizer: optim.Adam(0.03)}))
 	defer run.Close()
 	for range 300 {
 		notebook.Must(run.Step(inputs, targets)) // a device takes its part of the rows: here one

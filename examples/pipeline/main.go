@@ -27,7 +27,7 @@ func main() {
 	defer backend.Close()
 	config := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 16, Vocab: 256}
 	batches := notebook.Must(gpt.Reference().Batches(config, 8)) // 8 sequences: 2 for each of 4 micro-batches
-	ctx, recipe := context.Background(), train.Recipe{Model: config, Rule: optim.AdamW(0.01)}
+	ctx, recipe := context.Background(), train.Recipe{Model: config, Optimizer: optim.AdamW(0.01)}
 	run := notebook.Must(pipeline.New(ctx, backend, recipe, pipeline.Options{Schedule: last}))
 	defer run.Close()
 	for n := range 11 {

@@ -39,7 +39,7 @@ func main() {
 	}
 	backend := notebook.Must(xla.Open(xla.Devices(4)))
 	defer backend.Close()
-	recipe := train.Recipe{Model: network, Rule: optim.Adam(0.1)}
+	recipe := train.Recipe{Model: network, Optimizer: optim.Adam(0.1)}
 	run := notebook.Must(zero.NewSPMD(context.Background(), backend, recipe, 4, zero.Options{Stage: 3}))
 	defer run.Close()
 

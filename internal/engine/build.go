@@ -163,5 +163,5 @@ func (b *build) gather(op step.Op) {
 		shard = after(b.number(cellSlot, b.cellOf(op.Unit)), b.last)
 	}
 	whole := collective.AllGather(graph.InsertAxes(shard, 0), 0, axisNames(op.Axis)...)
-	b.put(b.slotOf(step.Value{Held: step.Whole, Unit: op.Unit}), whole)
+	b.put(b.slotOf(step.Value{Held: step.Full, Unit: op.Unit}), whole)
 }

@@ -28,7 +28,7 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 		kinds[kind] += c.shape.ByteSize()
 	}
 	if p := s.Plans[0]; p.Weights != step.Flush { // older versions of weights, for passes under way
-		kept, err := p.KeptVersions()
+		kept, err := p.WeightVersions()
 		if err != nil {
 			return nil, err
 		}

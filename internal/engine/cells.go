@@ -38,7 +38,7 @@ type cell struct {
 const batchKind memest.Kind = "batch"
 
 func (o *own) listEntries() {
-	rule, n := o.recipe.Optimizer(), len(o.whole)
+	rule, n := o.recipe.GroupedOptimizer(), len(o.whole)
 	o.statesOf = make([][]int, n)
 	all := o.recipe.State()
 	for i := range o.whole {

@@ -192,7 +192,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 	}
 	whole := shapes.Make(p.policy.Compute, u.cuts*p.shards, u.size)
 	on := p.own.unitPlacement(u, false)
-	v := step.Value{Held: step.Whole, Unit: op.Unit}
+	v := step.Value{Held: step.Full, Unit: op.Unit}
 	var into *dtensor.Tensor
 	if resident {
 		into = p.cells[cell]

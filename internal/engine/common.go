@@ -112,7 +112,7 @@ func (c *common) checkUpdates(p *step.Plan) error {
 	if c.hosts && c.devices() > 1 {
 		return fmt.Errorf("engine: the host updates for a rank of %d devices: give each rank one", c.devices())
 	}
-	if !c.Recipe.AsksAll() {
+	if !c.Recipe.NeedsAllGradients() {
 		return nil
 	}
 	if p.Weights != step.Flush {
@@ -161,7 +161,7 @@ func (c *common) checkAverages() error {
 
 // fits returns an error if the rule cannot work on what devices have.
 func (c *common) fits() error {
-	rule := c.Recipe.Optimizer()
+	rule := c.Recipe.GroupedOptimizer()
 	for _, s := range c.model.Params() {
 		cut := c.cuts[s.Name]
 		if cut == nil {

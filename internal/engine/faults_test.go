@@ -22,7 +22,7 @@ import (
 // rank after that says what to do, and nothing is left on the devices.
 func TestFaults(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Layers(3, true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Clip: 1}
+	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 1}
 	for k, l := range []layout{
 		{ranks: 3, devices: 1, micro: 1, zero: 3, ahead: 1}, {ranks: 3, devices: 1, micro: 2, zero: 1},
 		{ranks: 3, devices: 1, micro: 3, pipe: 3, schedule: "1f1b"}, {ranks: 3, devices: 2, micro: 1},

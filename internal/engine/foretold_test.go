@@ -21,7 +21,7 @@ import (
 // TestForetold compares what ranks of one device send and hold, to the byte, with what their plans say before anything runs.
 func TestForetold(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Layers(6, false), Rule: optim.AdamW(1e-2)}
+	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(1e-2)}
 	m := r.Model.(chain.Model)
 	const rows, width, number, idle = 8, 6, 4, 20 // of a batch, of a layer, bytes of a float32, of a parameter that is not used
 	for _, l := range layouts {
@@ -106,7 +106,7 @@ func TestRefused(t *testing.T) {
 			p.Units[u].Reduce = []string{train.Axis, "replica"}
 		}
 		change(p)
-		return engine.Spec{Recipe: train.Recipe{Model: m, Rule: optim.SGD(1)}, Plans: []*step.Plan{ddp.Average(p, true, false)},
+		return engine.Spec{Recipe: train.Recipe{Model: m, Optimizer: optim.SGD(1)}, Plans: []*step.Plan{ddp.Average(p, true, false)},
 			Members: members}
 	}
 	check(t, engine.Check(spec(func(*step.Plan) {})))

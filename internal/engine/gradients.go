@@ -121,7 +121,7 @@ func (b *build) reduce(op step.Op) {
 func (b *build) wait(op step.Op) {
 	switch op.Of {
 	case step.Gather:
-		b.hold = append(b.hold, b.has[b.slotOf(step.Value{Held: step.Whole, Unit: op.Unit})]...)
+		b.hold = append(b.hold, b.has[b.slotOf(step.Value{Held: step.Full, Unit: op.Unit})]...)
 	case step.Reduce:
 		s := b.sums[slot{kind: reducedSlot, number: op.Unit}]
 		if s == nil {

@@ -43,13 +43,13 @@ type Server interface {
 // given is the rule of parameters that a server makes: they are there in the place of the gradients.
 type given struct{}
 
-// Validate implements [optim.Rule].
+// Validate implements [optim.Optimizer].
 func (given) Validate() error { return nil }
 
-// States implements [optim.Rule].
+// States implements [optim.Optimizer].
 func (given) States(params.Spec, optim.Part) []optim.State { return nil }
 
-// Update implements [optim.Rule].
+// Update implements [optim.Optimizer].
 func (given) Update(u optim.Update) (*graph.Node, []*graph.Node) {
 	return graph.ConvertDType(u.Grad, u.Param.DType()), nil
 }

@@ -30,7 +30,7 @@ import (
 // more each rank keeps as many versions of its parameters as the plan says, and the runs learn.
 func TestVersions(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Layers(3, false), Rule: optim.SGD(0.5)}
+	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGD(0.5)}
 	for _, kind := range []string{"pipedream", "pipedream-vertical", "pipedream-2bw"} {
 		l := layout{ranks: 3, devices: 1, micro: 6, pipe: 3, schedule: kind}
 		spec := l.plan(t, r.Model.(chain.Model))
@@ -53,7 +53,7 @@ func TestVersions(t *testing.T) {
 // TestApart has schedules that split backward passes, and one that does not, give the same bits where all are made in two parts.
 func TestApart(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(0.1)}
+	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1)}
 	var want traintest.Named
 	for _, kind := range []string{"1f1b", "gpipe", "zb-h1", "zb-h2"} {
 		l := layout{ranks: 2, devices: 1, micro: 4, pipe: 2, schedule: kind, apart: true}
@@ -149,9 +149,9 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 	}
 	switch {
 	case l.shard > 1:
-		p = p.Copies(l.shard, "shard").Copies(l.ranks/l.shard, "replica")
+		p = p.Replicate(l.shard, "shard").Replicate(l.ranks/l.shard, "replica")
 	case l.ranks > max(1, l.pipe):
-		p = p.Copies(l.ranks/max(1, l.pipe), "replica")
+		p = p.Replicate(l.ranks/max(1, l.pipe), "replica")
 	}
 	axis := "replica"
 	if l.devices > 1 {
@@ -181,10 +181,10 @@ func TestLayouts(t *testing.T) {
 	folder, n := t.TempDir(), 0
 	batches := func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, rows) }
 	for _, r := range []train.Recipe{
-		{Model: toy.Model(true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}},
-		{Model: toy.Layers(6, false), Rule: optim.AdamW(1e-2), Clip: 0.1},
-		{Model: toy.Layers(3, false), Rule: optim.LAMB(1e-2)},
-		{Model: toy.Buffered(2), Rule: optim.AdamW(1e-2), Clip: 0.1},
+		{Model: toy.Model(true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}},
+		{Model: toy.Layers(6, false), Optimizer: optim.AdamW(1e-2), Clip: 0.1},
+		{Model: toy.Layers(3, false), Optimizer: optim.LAMB(1e-2)},
+		{Model: toy.Buffered(2), Optimizer: optim.AdamW(1e-2), Clip: 0.1},
 	} {
 		want, metrics := traintest.Alone(t, backend, r, steps, batches)
 		before := "" // the folder of the layout before
@@ -193,7 +193,7 @@ func TestLayouts(t *testing.T) {
 				continue
 			}
 			n++
-			t.Run(fmt.Sprintf("%T %+v", r.Rule, l), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%T %+v", r.Optimizer, l), func(t *testing.T) {
 				spec := l.plan(t, r.Model.(chain.Model))
 				spec.Recipe = r
 				ctx, dir := context.Background(), filepath.Join(folder, fmt.Sprint(n))

@@ -45,7 +45,7 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 	if err != nil {
 		return nil, err
 	}
-	costs, twins := make([]BlockCost, len(model.Blocks)), model.Twins()
+	costs, twins := make([]BlockCost, len(model.Blocks)), model.SharedPrograms()
 	for i, b := range model.Blocks {
 		of := sizes.blocks[i]
 		costs[i] = BlockCost{Name: b.Name, Took: map[step.Kind]time.Duration{}, Weights: b.Params.As(p.policy.Params).Bytes(),

@@ -52,7 +52,7 @@ func (c *common) newOwn(rank int) *own {
 	on := c.Plans[0].On(rank)
 	part := only(c.model, on)
 	if c.Serve != nil {
-		part.Buffers, o.recipe.Rule, o.update.Rule = nil, given{}, given{}
+		part.Buffers, o.recipe.Optimizer, o.update.Optimizer = nil, given{}, given{}
 	}
 	o.recipe.Model, o.update.Model, o.whole = part, part, part.Params()
 	o.tree = c.partsOf(o.whole).As(c.policy.Params)
@@ -117,7 +117,7 @@ func (o *own) listUnits() {
 			}
 			length := o.tree[at].Size()
 			if o.flat {
-				length = optim.FlatLength(o.Recipe.Optimizer(), o.tree[at], o.shards)
+				length = optim.FlatLength(o.Recipe.GroupedOptimizer(), o.tree[at], o.shards)
 			}
 			u.members = append(u.members, at)
 			u.lengths, u.offsets = append(u.lengths, length), append(u.offsets, u.size)

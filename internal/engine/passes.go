@@ -41,7 +41,7 @@ func (b *build) weight(at int) *graph.Node {
 		return b.number(cellSlot, b.weights[at])
 	}
 	u := b.unitOf[at]
-	return b.view(b.get(b.slotOf(step.Value{Held: step.Whole, Unit: u.number})), at)
+	return b.view(b.get(b.slotOf(step.Value{Held: step.Full, Unit: u.number})), at)
 }
 
 func (b *build) forward(op step.Op) {
@@ -56,7 +56,7 @@ func (b *build) forward(op step.Op) {
 	part := valueOf(step.Part, op.Block, op.Micro)
 	// made with the input, or the compiler would keep that for as long
 	if op.Kind == step.Forward && slices.Contains(b.parts, part) {
-		held := residual.Hold(b.Shares.Axis, x, residual.Part(x, b.Shares.Axis))
+		held := residual.Hold(b.Shares.Axis, x, residual.Shard(x, b.Shares.Axis))
 		x = held[0]
 		b.put(part, held[1:]...)
 	}
@@ -84,7 +84,7 @@ func (b *build) gatherInput(op step.Op) {
 		}
 		part, b.last = held[0], held[1]
 	}
-	b.put(valueOf(step.Input, op.Block, op.Micro), residual.Whole(part, b.sizes.blocks[op.Block].x, axis))
+	b.put(valueOf(step.Input, op.Block, op.Micro), residual.Gather(part, b.sizes.blocks[op.Block].x, axis))
 }
 
 // meanOver is the mean, or where losses are sums the sum, over the devices that have other rows or tokens.

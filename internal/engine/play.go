@@ -490,7 +490,7 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 			errs = append(errs, p.arrays.release(p.values[x.value]...))
 			p.values[x.value] = mine
 			kind := memest.Activations
-			if x.value.Held == step.Whole {
+			if x.value.Held == step.Full {
 				kind = memest.Communication
 			}
 			p.arrays.add(kind, mine...)

@@ -388,7 +388,7 @@ func (o *own) shapeOf(x slot, shape shapes.Shape, s *io) shapes.Shape {
 func (o *own) key(p *step.Plan, s *segment) string {
 	var b strings.Builder
 	list := p.Ranks[o.rank][s.from:s.to]
-	twins := o.model.Twins()
+	twins := o.model.SharedPrograms()
 	micro := -1
 	single := alike(list) && o.devices() == 1
 	if !single {
@@ -462,7 +462,7 @@ func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*si
 	x := inputs
 	made := map[string]blockSizes{}
 	outs := map[string]shapes.Shape{}
-	twins := o.model.Twins()
+	twins := o.model.SharedPrograms()
 	tree := o.passes.Model
 	for i, b := range tree.Blocks {
 		key := fmt.Sprint(twins[i], x)

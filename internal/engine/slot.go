@@ -233,7 +233,7 @@ func (o *own) slotOf(v step.Value) slot {
 		return slot{kind: sumSlot, number: v.Unit}
 	case step.Reduced:
 		return slot{kind: reducedSlot, number: v.Unit}
-	case step.Whole:
+	case step.Full:
 		if at := o.cellOf(v.Unit); o.cells[at].whole {
 			return slot{kind: cellSlot, number: at}
 		}
@@ -297,7 +297,7 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 			return o.apart(), sizes.blocks[b].saved
 		case step.Left:
 			return o.apart(), sizes.blocks[b].left
-		case step.Whole:
+		case step.Full:
 			u := o.units[x.value.Unit]
 			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, o.shards, u.size))
 		}

@@ -77,7 +77,7 @@ type Options struct {
 // each block, and one for each parameter that several blocks have in common; members are as [Spec] has them.
 func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int) {
 	p = &step.Plan{Name: "serial", Micro: microbatches, Every: microbatches, Weights: step.Flush}
-	all, home := model.Homes()
+	all, home := model.Owners()
 	users := map[int]int{}
 	for _, places := range all {
 		for _, at := range places {

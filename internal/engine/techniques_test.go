@@ -26,7 +26,7 @@ import (
 // replicas is the plan of some ranks that have all parameters, and nothing that they do together yet.
 func replicas(m chain.Model, ranks, micro int) (*step.Plan, [][]int) {
 	p, members := engine.Serial(m, micro)
-	return p.Copies(ranks, "replica"), members
+	return p.Replicate(ranks, "replica"), members
 }
 
 // learn trains for some steps, and returns the parameters.
@@ -57,7 +57,7 @@ func (c counting) Reduce(ctx context.Context, g group.Group, grads engine.Gradie
 // TestBuckets trains with gradients in buckets of any size, reduced at once, behind all passes, by a hook, and after each micro-batch:
 // the same bits, but for the last, which adds up in another order.
 func TestBuckets(t *testing.T) {
-	r := train.Recipe{Model: toy.Layers(5, false), Rule: optim.AdamW(0.1)}
+	r := train.Recipe{Model: toy.Layers(5, false), Optimizer: optim.AdamW(0.1)}
 	m := r.Model.(chain.Model)
 	var bytes []int64
 	for _, s := range m.Params() {
@@ -104,7 +104,7 @@ func TestBuckets(t *testing.T) {
 // whose states are averaged on the host.
 func TestLocalSGD(t *testing.T) {
 	const ranks, every, steps = 2, 3, 6
-	r := train.Recipe{Model: toy.Layers(3, false), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}}
+	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
 	m := r.Model.(chain.Model)
 	p, members := replicas(m, ranks, 1)
 	plans := ddp.Local(p, every, "replica")
@@ -175,7 +175,7 @@ func mean(t *testing.T, a, b *tensors.Tensor) {
 // TestOffload trains with inputs of blocks, states of the optimizer, or both in the host's memory: the same bits, a checkpoint that goes
 // on, and states that are on the device for their update alone.
 func TestOffload(t *testing.T) {
-	r := train.Recipe{Model: toy.Layers(6, false), Rule: optim.AdamW(0.1)}
+	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(0.1)}
 	p, members := engine.Serial(r.Model.(chain.Model), 2)
 	p = recompute.Blocks(p)
 	want := learn(t, engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}, 3, 8)
@@ -195,7 +195,7 @@ func TestOffload(t *testing.T) {
 			in, out := toy.Batch(0, 8)
 			_, err := run.Step(context.Background(), in, out)
 			check(t, err)
-			all := optim.States(r.Rule, r.Model.Params()).Bytes()
+			all := optim.States(r.Optimizer, r.Model.Params()).Bytes()
 			if most := run.Memory()[memest.Optimizer]; strings.Contains("states both", name) && (most == 0 || most > all*int64(1+2*ahead)/3) && ahead < 3 {
 				t.Errorf("%s, %d ahead: %d bytes of states on the device, of %d in all", name, ahead, most, all)
 			}

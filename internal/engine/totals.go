@@ -17,7 +17,7 @@ import (
 // totals is what clipping and loss scaling ask of all gradients: a vector of the number of ranks that have some which
 // are not finite, and of the sum of the squares, of the model's elements each once. It is nil where nobody asks.
 func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
-	if !b.Recipe.AsksAll() {
+	if !b.Recipe.NeedsAllGradients() {
 		return nil
 	}
 	bad := graph.ScalarZero(b.g, dtypes.Float32)
@@ -89,7 +89,7 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 }
 
 // share says what the device has of the model, and what is known of all gradients.
-func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s train.Share) {
+func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s train.Shard) {
 	switch {
 	case b.flat:
 		place := graph.ConvertDType(b.place(), dtypes.Int64) // a parameter may have more than 2³¹ elements
@@ -98,18 +98,18 @@ func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s
 			n := b.length(at)
 			flats = append(flats, optim.Flat{Length: n, Offset: graph.MulScalar(place, n), Sum: b.sumOver(at)})
 		}
-		s = recipe.FlatShare(flats)
+		s = recipe.FlatShard(flats)
 	case len(b.common.cuts) > 0:
 		var cuts []*params.Cut
 		for _, at := range members {
 			cuts = append(cuts, b.own.cuts[at])
 		}
-		s = recipe.CutShare(b.g, b.Shares.Axis, cuts)
+		s = recipe.CutShard(b.g, b.Shares.Axis, cuts)
 	}
 	for _, at := range members {
 		s.Places, s.Counted = append(s.Places, b.places[at]), append(s.Counted, b.counted[at])
 	}
-	s.All = &train.Known{}
+	s.All = &train.Global{}
 	if totals != nil {
 		element := func(i int) *graph.Node { return graph.Reshape(graph.Slice(totals, graph.AxisElem(i))) }
 		bad := element(0)

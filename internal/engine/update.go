@@ -25,7 +25,7 @@ func (b *build) makeUpdate(op step.Op) {
 		grads = append(grads, scaled(b.summed(at), factor))
 	}
 	share := b.share(recipe, members, b.totals(members, grads))
-	out := recipe.UpdateShare(share, b.state(members), graph.Const(b.g, float32(0)), grads)
+	out := recipe.UpdateShard(share, b.state(members), graph.Const(b.g, float32(0)), grads)
 	last := len(out) - 1
 	isLast := b.isLast(b.plan, op)
 	if isLast {

@@ -54,9 +54,9 @@ func (s Split) Backward(in, kept, v []*graph.Node) []*graph.Node {
 	return p.gradients(s.Of, v)
 }
 
-// Kept returns the shapes of what Forward keeps on a backend, for inputs of the given shapes; outside of a mesh, so
+// Saved returns the shapes of what Forward keeps on a backend, for inputs of the given shapes; outside of a mesh, so
 // the function must have no collectives. An error is what Forward would panic with.
-func (s Split) Kept(backend compute.Backend, in ...shapes.Shape) (kept []shapes.Shape, err error) {
+func (s Split) Saved(backend compute.Backend, in ...shapes.Shape) (kept []shapes.Shape, err error) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
 			err = fmt.Errorf("autodiff: building the graph: %v", thrown)

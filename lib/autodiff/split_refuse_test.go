@@ -91,14 +91,14 @@ func TestSplitRefuses(t *testing.T) {
 
 func TestSplitKept(t *testing.T) {
 	s, f32 := autodiff.Split{Fn: squared, Of: both}, func(dims ...int) shapes.Shape { return shapes.Make(dtypes.Float32, dims...) }
-	kept, err := s.Kept(devicetest.PureGo(), f32(2, 3), f32(3, 4))
+	kept, err := s.Saved(devicetest.PureGo(), f32(2, 3), f32(3, 4))
 	if err != nil || len(kept) != 1 || !kept[0].Equal(f32(2, 4)) {
 		t.Errorf("keeps %v, %v; want the product", kept, err)
 	}
-	if _, err := s.Kept(devicetest.PureGo(), f32(2, 3), f32(4, 4)); err == nil || !strings.HasPrefix(err.Error(), "autodiff: ") {
+	if _, err := s.Saved(devicetest.PureGo(), f32(2, 3), f32(4, 4)); err == nil || !strings.HasPrefix(err.Error(), "autodiff: ") {
 		t.Errorf("error %v for shapes that do not fit", err)
 	}
-	if _, err := s.Kept(devicetest.PureGo()); err == nil {
+	if _, err := s.Saved(devicetest.PureGo()); err == nil {
 		t.Error("no error for no inputs")
 	}
 }

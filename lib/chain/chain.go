@@ -184,8 +184,8 @@ func one(w whole) (Model, error) {
 	return m, m.Validate()
 }
 
-// Products returns how the blocks compute products.
-func (m Model) Products() precision.Matmul { return m.Matmul }
+// MatmulPrecision returns how the blocks compute products.
+func (m Model) MatmulPrecision() precision.Matmul { return m.Matmul }
 
 // Validate returns an error that says what is not valid, and what to do.
 func (m Model) Validate() error {

@@ -27,9 +27,9 @@ func ExampleModel() {
 	if err != nil {
 		panic(err)
 	}
-	all, home := m.Homes()
+	all, home := m.Owners()
 	for i, b := range m.Blocks {
-		fmt.Printf("%-5s %2d parameters, %2d at home; programs of %s\n", b.Name, len(all[i]), len(home[i]), m.Blocks[m.Twins()[i]].Name)
+		fmt.Printf("%-5s %2d parameters, %2d at home; programs of %s\n", b.Name, len(all[i]), len(home[i]), m.Blocks[m.SharedPrograms()[i]].Name)
 	}
 	// Output:
 	// embed  2 parameters,  2 at home; programs of embed
@@ -84,7 +84,7 @@ func TestPasses(t *testing.T) {
 				loss := m.NoisyLoss(m.Params().As(policy.Compute).Nodes(computed), x, goals, key, row)
 				want := append([]*graph.Node{loss}, graph.Gradient(policy.Scaling.Scale(graph.ConvertDType(loss, policy.Output), scaling), computed...)...)
 
-				all, _ := m.Homes()
+				all, _ := m.Owners()
 				got := make([]*graph.Node, n+1)
 				operands, held := make([]chain.Operands, len(m.Blocks)), make([][]*graph.Node, len(m.Blocks))
 				for i := range m.Blocks {
@@ -207,7 +207,7 @@ func (w walk) whole(weights []*graph.Node, x, targets *graph.Node) []*graph.Node
 // through goes through the blocks, each as in a program of its own.
 func (w walk) through(weights []*graph.Node, x, targets *graph.Node, parts bool) []*graph.Node {
 	key, row := w.noise(x.Graph())
-	all, _ := w.Model.Homes()
+	all, _ := w.Model.Owners()
 	n := len(w.Model.Blocks)
 	operands, kept, above, left := make([]chain.Operands, n), make([][]*graph.Node, n), make([]*graph.Node, n), make([][]*graph.Node, n)
 	for i := range n {

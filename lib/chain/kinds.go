@@ -20,7 +20,7 @@ type Kinds struct {
 // TextOf writes a graph function's program for one device as a text: xla.Backend.Text.
 type TextOf = func(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (string, error)
 
-// Check builds the graphs of the blocks that have twins ([Model.Twins]), and those of their gradients, for inputs of
+// Check builds the graphs of the blocks that have twins (Model.SharedPrograms), and those of their gradients, for inputs of
 // a shape, and returns an error that says which two differ. Nothing is compiled. Once it has found nothing it does
 // nothing.
 func (k *Kinds) Check(text TextOf, p Passes, inputs shapes.Shape) error {
@@ -29,7 +29,7 @@ func (k *Kinds) Check(text TextOf, p Passes, inputs shapes.Shape) error {
 	if k.done {
 		return nil
 	}
-	twins, last := p.Model.Twins(), -1
+	twins, last := p.Model.SharedPrograms(), -1
 	for i, twin := range twins {
 		if twin < i {
 			last = i // behind which none has a twin

@@ -175,7 +175,7 @@ func step(m chain.Model) error {
 	if err != nil {
 		return err
 	}
-	run, err := train.New(mesh, train.Recipe{Model: m, Rule: optim.SGD(1)})
+	run, err := train.New(mesh, train.Recipe{Model: m, Optimizer: optim.SGD(1)})
 	if err != nil {
 		return err
 	}

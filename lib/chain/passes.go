@@ -169,9 +169,9 @@ func (p Passes) BackwardWeights(i int, in Operands, kept []*graph.Node, above *g
 		p.toward(in, above, scaling), left)
 }
 
-// Homes returns, for each block, the places in [Model.Params] of all of its parameters, and of those whose home it is:
+// Owners returns, for each block, the places in [Model.Params] of all of its parameters, and of those whose home it is:
 // the first block that has them.
-func (m Model) Homes() (all, home [][]int) {
+func (m Model) Owners() (all, home [][]int) {
 	tree, seen := m.Params(), map[string]bool{}
 	for _, b := range m.Blocks {
 		var places, own []int
@@ -187,9 +187,9 @@ func (m Model) Homes() (all, home [][]int) {
 	return all, home
 }
 
-// Twins returns for each block the first block that is the same function of equally shaped parameters in the same place
+// SharedPrograms returns for each block the first block that is the same function of equally shaped parameters in the same place
 // of the chain (first, last or between), whose programs it can use: see [Block.Kind].
-func (m Model) Twins() []int {
+func (m Model) SharedPrograms() []int {
 	twins, first := make([]int, len(m.Blocks)), map[string]int{}
 	for i, b := range m.Blocks {
 		twins[i] = i

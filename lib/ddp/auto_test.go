@@ -16,7 +16,7 @@ func TestInGraph(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	c := tiny
 	c.Dropout = 0.2
-	recipe := train.Recipe{Model: c, Rule: optim.SGD(0.1), Seed: 3}
+	recipe := train.Recipe{Model: c, Optimizer: optim.SGD(0.1), Seed: 3}
 	var losses [][]float64
 	for _, form := range []struct {
 		name  string

@@ -16,7 +16,7 @@ func ExampleAverage() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	plan = plan.Copies(4, "data")
+	plan = plan.Replicate(4, "data")
 	parameters, bytes := [][]int{{0}, {1}, {2}, {3}}, []int64{10, 10, 10, 10} // of each unit; of each parameter
 	plan, _ = ddp.IntoBuckets(plan, parameters, bytes, 20)
 	fmt.Println(ddp.Average(plan, true, false))

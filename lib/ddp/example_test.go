@@ -20,7 +20,7 @@ func ExampleNew() {
 	}
 	defer backend.Close()
 	ctx := context.Background()
-	run, err := ddp.New(ctx, backend, train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(0.05)}, 2, ddp.Options{Sync: ddp.Overlap})
+	run, err := ddp.New(ctx, backend, train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(0.05)}, 2, ddp.Options{Sync: ddp.Overlap})
 	if err != nil {
 		panic(err)
 	}
@@ -41,7 +41,7 @@ func ExampleNew() {
 
 // A layer's gradients are reduced as soon as its backward pass has ended, where they fill a bucket.
 func ExampleOptions_Plan() {
-	recipe := train.Recipe{Model: toy.Layers(4, false), Rule: optim.AdamW(0.05)}
+	recipe := train.Recipe{Model: toy.Layers(4, false), Optimizer: optim.AdamW(0.05)}
 	plan, err := ddp.Options{BucketBytes: 200}.Plan(recipe, 2)
 	if err != nil {
 		panic(err)

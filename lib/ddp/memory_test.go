@@ -21,7 +21,7 @@ func TestBucketMemory(t *testing.T) {
 	of := ledger.Largest().Of
 	for _, limit := range []int64{1, 150_000, ddp.DefaultBucketBytes} {
 		backend := devicetest.OpenOwn(t, 2)
-		run := start(t, backend, train.Recipe{Model: c, Rule: optim.AdamW(1e-3)}, 2, ddp.Options{BucketBytes: limit})
+		run := start(t, backend, train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3)}, 2, ddp.Options{BucketBytes: limit})
 		learn(t, run, 2, textSource(t, c, 4))
 		for _, kind := range []memest.Kind{memest.Parameters, memest.Optimizer, memest.Gradients} {
 			if got := run.Memory()[kind]; got != of(kind) {

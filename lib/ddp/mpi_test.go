@@ -28,7 +28,7 @@ const processes = 3
 
 // lines trains as one rank of a group, in some forms, and says what it ends with.
 func lines(ctx context.Context, g group.Group, backend *xla.Backend, device int) (text string, err error) {
-	r := train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)}
+	r := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(1e-2)}
 	for _, o := range []ddp.Options{{BucketBytes: 160}, {Every: 2}} {
 		rank, err := ddp.Join(ctx, g, backend, device, r, o)
 		if err != nil {

@@ -47,7 +47,7 @@ func ExampleBuckets() {
 // TestRefused has options, recipes, models and batches that cannot be, with what the errors name. A batch leaves the run as it was.
 func TestRefused(t *testing.T) {
 	backend, ctx := devicetest.Open(t, 2), context.Background()
-	plain := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
+	plain := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}
 	with := func(change func(r *train.Recipe)) train.Recipe {
 		r := plain
 		change(&r)
@@ -57,7 +57,7 @@ func TestRefused(t *testing.T) {
 		r.Precision, _ = precision.ParsePolicy("fp32")
 		r.Precision.Scaling = precision.Dynamic()
 	})
-	eight := with(func(r *train.Recipe) { r.Model, r.Rule = deep(2, 80), optim.Adam8bit(0.1) }) // smaller parameters have float32 states
+	eight := with(func(r *train.Recipe) { r.Model, r.Optimizer = deep(2, 80), optim.Adam8bit(0.1) }) // smaller parameters have float32 states
 	broken := toy.Model(false)
 	broken.Blocks[1].Apply = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node) *graph.Node { panic(fmt.Errorf("broken")) }
 	inputs, targets := toy.Batch(0, 4)
@@ -79,7 +79,7 @@ func TestRefused(t *testing.T) {
 		"local hook":    {plain, ddp.Options{Hook: ring, Every: 2}, 2, nil, nil, "Every is 2"},
 		"local scaling": {scaled, ddp.Options{Every: 2}, 2, nil, nil, "scale losses"},
 		"no average":    {eight, ddp.Options{Every: 2}, 2, nil, nil, "has no average"},
-		"no model":      {train.Recipe{Rule: optim.SGD(1)}, ddp.Options{}, 2, nil, nil, "no model"},
+		"no model":      {train.Recipe{Optimizer: optim.SGD(1)}, ddp.Options{}, 2, nil, nil, "no model"},
 		"no blocks":     {with(func(r *train.Recipe) { r.Model = chain.Model{} }), ddp.Options{}, 2, nil, nil, "no blocks"},
 		"replicas":      {with(func(r *train.Recipe) { r.Replicas = replicas{} }), ddp.Options{}, 2, nil, nil, "Recipe.Replicas"},
 		"no devices":    {plain, ddp.Options{}, 0, nil, nil, "0 devices"},

@@ -92,7 +92,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Write writes the options into the plan of ranks that have the same along an axis, as [step.Plan.Copies] makes it: who
+// Write writes the options into the plan of ranks that have the same along an axis, as [step.Plan.Replicate] makes it: who
 // reduces which gradients when, in buckets, or as the units are where Sync is "". Members are the parameters of each
 // unit, by their places in a list of them in the type that gradients are summed in. It returns the plans of the steps,
 // in turn, and the parameters of their units.

@@ -58,7 +58,7 @@ func traced(t *testing.T, backend *xla.Backend, o ddp.Options, rows int, m chain
 		if err != nil {
 			return err
 		}
-		rank, err := ddp.Join(ctx, g, backend, g.Rank(), train.Recipe{Model: m, Rule: optim.SGD(0.1)}, o)
+		rank, err := ddp.Join(ctx, g, backend, g.Rank(), train.Recipe{Model: m, Optimizer: optim.SGD(0.1)}, o)
 		if err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ func loads(t *testing.T, world int, o ddp.Options) []plan.Load {
 	loads := make([]plan.Load, world)
 	check(t, group.Run(context.Background(), world, func(ctx context.Context, inner group.Group) error {
 		g := group.Count(inner)
-		rank, err := ddp.Join(ctx, g, backend, g.Rank(), train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, o)
+		rank, err := ddp.Join(ctx, g, backend, g.Rank(), train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}, o)
 		if err != nil {
 			return err
 		}

@@ -68,7 +68,7 @@ func (o Options) spec(r train.Recipe, ranks int) (s engine.Spec, err error) {
 	o.Sync = cmp.Or(o.Sync, Bucketed)
 	s.Options = engine.Options{Hook: o.Hook, Sum: o.SumLoss, Timeout: o.Timeout, Trace: o.Trace}
 	sums := s.Recipe.Model.Params().As(r.Policy().Reduce)
-	plans, members := o.Write(p.Copies(ranks, BetweenRanks), s.Members, sums, BetweenRanks)
+	plans, members := o.Write(p.Replicate(ranks, BetweenRanks), s.Members, sums, BetweenRanks)
 	s.Members = members
 	if s, err = s.Checked(plans...); err != nil && o.Every > 1 {
 		err = fmt.Errorf("ddp: Options.Every is %d: %w", o.Every, err)

@@ -24,7 +24,7 @@ import (
 var tiny = gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 256}
 
 // adamW is the recipe of most tests.
-func adamW(c gpt.Config) train.Recipe { return train.Recipe{Model: c, Rule: optim.AdamW(1e-3)} }
+func adamW(c gpt.Config) train.Recipe { return train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3)} }
 
 // trained trains on a world of devices and returns the losses and the run.
 func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, steps int, batches source) ([]float64, *train.Run) {
@@ -50,7 +50,7 @@ func TestEqualsOneDevice(t *testing.T) {
 	const steps = 20
 	const lossBound, paramBound = 2e-6, 1e-6
 	backend := devicetest.Open(t, 8)
-	recipe := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(1e-3)}
+	recipe := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(1e-3)}
 	for batch, worlds := range map[int][]int{24: {2, 3, 4, 6, 8}, 35: {5, 7}} {
 		wantLosses, one := trained(t, backend, recipe, 1, steps, toySource(batch))
 		want := parameters(t, one, 0)
@@ -105,7 +105,7 @@ func TestOverflowOnOneDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	policy.Scaling = precision.Dynamic()
-	run, err := ddp.NewSPMD(mesh, train.Recipe{Model: row{}, Rule: optim.SGD(1), Precision: policy})
+	run, err := ddp.NewSPMD(mesh, train.Recipe{Model: row{}, Optimizer: optim.SGD(1), Precision: policy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestErrors(t *testing.T) {
 		t.Errorf("a mesh without the axis: %v", err)
 	}
 	for _, m := range []train.Model{tiny, gpt.Parallel{Config: tiny}} {
-		r := train.Recipe{Model: m, Rule: optim.SGD(1)}
+		r := train.Recipe{Model: m, Optimizer: optim.SGD(1)}
 		if _, err := ddp.NewSPMD(nil, r); err == nil || !strings.Contains(err.Error(), "the mesh is nil") {
 			t.Errorf("no mesh, for a %T: %v", m, err)
 		}
@@ -188,7 +188,7 @@ func TestErrors(t *testing.T) {
 	if _, err := ddp.NewSPMD(mesh, adamW(gpt.Config{})); err == nil {
 		t.Error("an empty model: no error")
 	}
-	if _, err := ddp.NewSPMD(mesh, train.Recipe{Model: tiny, Rule: optim.AdamW(-1)}); err == nil {
+	if _, err := ddp.NewSPMD(mesh, train.Recipe{Model: tiny, Optimizer: optim.AdamW(-1)}); err == nil {
 		t.Error("a negative learning rate: no error")
 	}
 	run, err := ddp.NewSPMD(mesh, adamW(tiny))

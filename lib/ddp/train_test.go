@@ -109,10 +109,10 @@ func TestForms(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	batches := toySource(rows)
 	recipes := map[string]train.Recipe{
-		"momentum": {Model: toy.Layers(3, false), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}},
-		"tied":     {Model: toy.Model(true), Rule: optim.AdamW(1e-2), Clip: 0.1},
-		"whole":    {Model: traintest.Whole{Model: toy.Model(false)}, Rule: optim.SGD(0.1)},
-		"buffers":  {Model: toy.Buffered(2), Rule: optim.SGD(0.1)},
+		"momentum": {Model: toy.Layers(3, false), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}},
+		"tied":     {Model: toy.Model(true), Optimizer: optim.AdamW(1e-2), Clip: 0.1},
+		"whole":    {Model: traintest.Whole{Model: toy.Model(false)}, Optimizer: optim.SGD(0.1)},
+		"buffers":  {Model: toy.Buffered(2), Optimizer: optim.SGD(0.1)},
 	}
 	for name, r := range recipes {
 		want, metrics := traintest.Alone(t, backend, r, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, rows) })
@@ -165,7 +165,7 @@ func TestForms(t *testing.T) {
 func TestAccumulation(t *testing.T) {
 	const steps, each = 5, 2
 	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Layers(3, false), Rule: optim.AdamW(1e-2)}
+	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.AdamW(1e-2)}
 	for _, world := range []int{2, 4, 5, 8} {
 		batches := toySource(each * world)
 		run := start(t, backend, r, 1, ddp.Options{Accumulate: world})
@@ -183,7 +183,7 @@ func TestRules(t *testing.T) {
 	for _, name := range optim.Names() {
 		rule, err := optim.Parse(name, 0.01)
 		check(t, err)
-		r := train.Recipe{Model: toy.Layers(2, false), Rule: rule}
+		r := train.Recipe{Model: toy.Layers(2, false), Optimizer: rule}
 		want, _ := traintest.Alone(t, backend, r, 3, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 8) })
 		run := start(t, backend, r, 2, ddp.Options{})
 		learn(t, run, 3, toySource(8))
@@ -208,7 +208,7 @@ func TestPrecisions(t *testing.T) {
 		if scaled {
 			policy.Scaling.Initial = 1 << 22
 		}
-		recipe := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1), Precision: policy, Clip: 1}
+		recipe := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1), Precision: policy, Clip: 1}
 		run := start(t, backend, recipe, 2, ddp.Options{})
 		got := learn(t, run, steps, toySource(4))
 		check(t, run.Close())
@@ -247,7 +247,7 @@ func TestSumLoss(t *testing.T) {
 	m.Criterion = func(y, targets *graph.Node) *graph.Node {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
-	recipe := func(rate float64) train.Recipe { return train.Recipe{Model: m, Rule: optim.SGD(rate)} }
+	recipe := func(rate float64) train.Recipe { return train.Recipe{Model: m, Optimizer: optim.SGD(rate)} }
 	want, metrics := traintest.Alone(t, backend, recipe(0.01), 5, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, rows) })
 	for name, c := range map[string]struct {
 		rate, loss float64
@@ -277,7 +277,7 @@ func TestLocalSGD(t *testing.T) {
 	const world, rows = 2, 4
 	backend := devicetest.Open(t, world)
 	m := toy.Layers(3, false)
-	r := train.Recipe{Model: m, Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}, Clip: 0.1}
+	r := train.Recipe{Model: m, Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}, Clip: 0.1}
 	batch := func(i int) (*tensors.Tensor, *tensors.Tensor) {
 		inputs, targets := toy.Batch(i, rows*world)
 		check(t, tensors.MutableFlatData(targets, func(flat []float32) {
@@ -329,7 +329,7 @@ func rowsOf(x *tensors.Tensor, first, rows int) *tensors.Tensor {
 func TestResume(t *testing.T) {
 	const world, rows, at, end = 3, 6, 3, 6
 	backend, ctx := devicetest.Open(t, world), context.Background()
-	r := train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)}
+	r := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(1e-2)}
 	for name, c := range map[string]struct{ from, to ddp.Options }{
 		"another form": {ddp.Options{Sync: ddp.Naive}, ddp.Options{BucketBytes: 160}},
 		"local SGD":    {ddp.Options{Every: 2}, ddp.Options{Every: 2}},
@@ -362,7 +362,7 @@ func TestHooksTrain(t *testing.T) {
 	const world, steps = 3, 60
 	backend := devicetest.Open(t, world)
 	end := func(hook func() ddp.Hook) (mean float64) {
-		run := start(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)}, world,
+		run := start(t, backend, train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(1e-2)}, world,
 			ddp.Options{BucketBytes: 160, Hook: hook})
 		defer run.Close()
 		for i, m := range learn(t, run, steps, toySource(2*world)) {
@@ -387,7 +387,7 @@ func TestHooksTrain(t *testing.T) {
 func TestFaults(t *testing.T) {
 	const world = 3
 	backend := devicetest.Open(t, world)
-	r := train.Recipe{Model: toy.Layers(3, false), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}}
+	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
 	for name, o := range map[string]ddp.Options{"hook": {BucketBytes: 160, Hook: ddp.PowerSGD(1)}, "local SGD": {Every: 2}, "naive": {Sync: ddp.Naive}} {
 		leaks := devicetest.NoLeaks(t, backend)
 		ranks := traintest.Ranks[train.Trainer]{Size: world, Folder: t.TempDir(),

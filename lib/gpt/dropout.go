@@ -43,7 +43,7 @@ func (c layers) dropTokens(x *graph.Node, n *Noise, at site) *graph.Node {
 	if n == nil || c.Dropout == 0 {
 		return x
 	}
-	axes := noise.Whole(x.Shape().Dimensions)
+	axes := noise.Full(x.Shape().Dimensions)
 	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
 	if !c.everyToken() {
 		// the tokens of a sequence are shared along no other axis where there is dropout
@@ -58,7 +58,7 @@ func (c layers) dropWeights(x *graph.Node, n *Noise) *graph.Node {
 	if n == nil || c.Dropout == 0 {
 		return x
 	}
-	axes := noise.Whole(x.Shape().Dimensions)
+	axes := noise.Full(x.Shape().Dimensions)
 	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
 	if !c.tensor.Alone() {
 		keys, queries := c.headPlaces(x.Graph())

@@ -31,7 +31,7 @@ func ExampleParallel() {
 		Tensor:   tensor.Group{Axis: "tensor", Sequence: true},
 		Sequence: sequence.Group{Ring: "ring", Placement: sequence.Zigzag},
 	}
-	run, err := ddp.NewSPMD(mesh, training.Recipe{Model: model, Rule: optim.AdamW(5e-3)})
+	run, err := ddp.NewSPMD(mesh, training.Recipe{Model: model, Optimizer: optim.AdamW(5e-3)})
 	if err != nil {
 		log.Fatal(err)
 	}

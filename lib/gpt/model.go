@@ -19,8 +19,8 @@ func (c Config) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node)
 	return CrossEntropy(c.Stage(p, 0, c.Layers, inputs, &Noise{Key: key, Row: row}), targets)
 }
 
-// Products returns how the model computes products, for who must know.
-func (c Config) Products() precision.Matmul { return c.Matmul }
+// MatmulPrecision returns how the model computes products, for who must know.
+func (c Config) MatmulPrecision() precision.Matmul { return c.Matmul }
 
 // Forward returns the logits (B,T,V) of the token that follows each of the tokens (B,T).
 // It is [Config.Head] of every [Config.Block] in turn of [Config.Embed], and panics where they do.

@@ -71,8 +71,8 @@ func (m Parallel) Params() params.Tree { return m.Config.Params() }
 // Init returns the initial values of the whole model: [Config.Init].
 func (m Parallel) Init() ([]*tensors.Tensor, error) { return m.Config.Init() }
 
-// Products is [Config.Products].
-func (m Parallel) Products() precision.Matmul { return m.Config.Matmul }
+// MatmulPrecision is Config.MatmulPrecision.
+func (m Parallel) MatmulPrecision() precision.Matmul { return m.Config.Matmul }
 
 // Shares says what each device of a mesh with axes of these sizes has. It returns an error that names what the sizes do
 // not divide, and for an axis that the mesh lacks.

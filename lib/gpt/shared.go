@@ -67,7 +67,7 @@ func (c layers) shared(g *graph.Graph, p params.Nodes, paths ...string) params.N
 			p[s.Name] = c.tensor.SumCopies(p.Get(s.Name), cuts[i].Axis, cuts[i])
 		}
 	}
-	for i, node := range c.tensor.Whole(whole) {
+	for i, node := range c.tensor.Replicated(whole) {
 		p[names[i]] = node
 	}
 	return p

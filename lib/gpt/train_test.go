@@ -16,7 +16,7 @@ import (
 )
 
 // train returns the loss before each of the first updates of a run on the reference text.
-func train(t *testing.T, c gpt.Config, batch, steps int, rule optim.Rule) []float64 {
+func train(t *testing.T, c gpt.Config, batch, steps int, rule optim.Optimizer) []float64 {
 	t.Helper()
 	batches, err := gpt.Reference().Batches(c, batch)
 	if err != nil {

@@ -69,11 +69,11 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 		return Ledger{}, err
 	}
 	s = s.whole()
-	if square, line := optim.BytesPerParameter(s.Rule, params.Tree{params.New("x", s.Precision.Params, 512, 512)}),
-		optim.BytesPerParameter(s.Rule, params.Tree{params.New("x", s.Precision.Params, 512*512)}); square != line {
+	if square, line := optim.BytesPerParameter(s.Optimizer, params.Tree{params.New("x", s.Precision.Params, 512, 512)}),
+		optim.BytesPerParameter(s.Optimizer, params.Tree{params.New("x", s.Precision.Params, 512*512)}); square != line {
 		return Ledger{}, fmt.Errorf("memest: a number of parameters says nothing about their shapes, and %T keeps "+
 			"other states for other "+
-			"shapes: give a model", s.Rule)
+			"shapes: give a model", s.Optimizer)
 	}
 	all := tensor{cost.Tensor{Name: "parameters", Part: "all parameters", Dims: []int{int(n)}, Count: 1}, "P"}
 	items, err := s.states(newSheet(vars{"P": n, "n": int64(s.ranks())}), []tensor{all})

@@ -89,7 +89,7 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 	if !s.OffloadOptimizer {
 		try("optimizer states in host memory", "traffic over the host link", func(s *Setup) { s.OffloadOptimizer = true })
 	}
-	try("8-bit Adam", "a rounding of the states", func(s *Setup) { s.Rule = optim.Adam8bit(1e-3) })
+	try("8-bit Adam", "a rounding of the states", func(s *Setup) { s.Optimizer = optim.Adam8bit(1e-3) })
 	slices.SortStableFunc(found, func(a, b Change) int { return cmp.Compare(a.Bytes, b.Bytes) })
 	return found, nil
 }

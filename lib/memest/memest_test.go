@@ -86,7 +86,7 @@ func TestOptimizerStatesOfEveryRule(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			s := Setup{Model: randomModel(r), Rule: rule}
+			s := Setup{Model: randomModel(r), Optimizer: rule}
 			var tree params.Tree
 			for _, tensor := range s.Model.Tensors() {
 				for i := range tensor.Count {
@@ -245,7 +245,7 @@ func TestBadSetups(t *testing.T) {
 			t.Errorf("%d parameters: no error", n)
 		}
 	}
-	if _, err := OfParameters(1e9, Setup{Rule: optim.Adafactor(1e-3)}); err == nil || !strings.Contains(err.Error(), "other shapes") {
+	if _, err := OfParameters(1e9, Setup{Optimizer: optim.Adafactor(1e-3)}); err == nil || !strings.Contains(err.Error(), "other shapes") {
 		t.Errorf("Adafactor of a number of parameters: %v", err)
 	}
 	if _, err := OfParameters(1e9, Setup{Layout: Layout{Tensor: 2}}); err == nil || !strings.Contains(err.Error(), "give a model") {

@@ -110,8 +110,8 @@ func (s *stage) gradients(residuals, blocks int) []need {
 // end is what there is when the last gradient is: all of them where they are held, and their means where they come from
 // several devices.
 func (s *stage) end() []need {
-	_, lamb := s.Rule.(optim.LAMBRule)
-	_, adafactor := s.Rule.(optim.AdafactorRule)
+	_, lamb := s.Optimizer.(optim.LAMBOptimizer)
+	_, adafactor := s.Optimizer.(optim.AdafactorOptimizer)
 	late := lamb || adafactor // norms of whole parameters come first, and XLA puts the updates off
 	if s.Engine != Compiled || !late && !s.held() {
 		return nil
@@ -171,14 +171,14 @@ func (s *stage) copied() string {
 
 // update is what a rule's update needs. That of Adam and SGD is one pass over each parameter and needs nothing.
 func (s *stage) update() []need {
-	switch s.Rule.(type) {
-	case optim.Adam8bitRule:
+	switch s.Optimizer.(type) {
+	case optim.Adam8bitOptimizer:
 		return []need{
 			{Temporary, "both means of blocks in float32", int64(len(s.plan)), "8*(" + s.elementsOf("h.") + ")"},
 			{Temporary, "both means in float32, outside of the blocks", 1,
 				"8*(" + s.elementsOf("tok", "pos", "lnf", "head") + ")"},
 		}
-	case optim.LionRule, optim.LAMBRule, optim.AdafactorRule:
+	case optim.LionOptimizer, optim.LAMBOptimizer, optim.AdafactorOptimizer:
 		return []need{{Temporary, "update of the largest parameter", 1, "4*(" + s.largest() + ")"}}
 	}
 	return nil

@@ -22,7 +22,7 @@ func TestEstimatesOfOffload(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 32}
-	recipe := train.Recipe{Model: c, Rule: optim.AdamW(1e-3), Precision: policy}
+	recipe := train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3), Precision: policy}
 	run, err := offload.New(t.Context(), devicetest.Open(t, 1), recipe,
 		offload.Options{Host: offload.Host{Update: true, Activations: true}})
 	if err != nil {
@@ -33,7 +33,7 @@ func TestEstimatesOfOffload(t *testing.T) {
 	if _, err := run.Step(t.Context(), tokens, tokens); err != nil {
 		t.Fatal(err)
 	}
-	l, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Batch: 2, Precision: policy, Rule: recipe.Rule, Recompute: "block",
+	l, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Batch: 2, Precision: policy, Optimizer: recipe.Optimizer, Recompute: "block",
 		OffloadOptimizer: true, OffloadActivations: true})
 	if err != nil {
 		t.Fatal(err)

@@ -92,12 +92,12 @@ func (r run) parts() (recipe train.Recipe, setup memest.Setup, err error) {
 		return recipe, setup, err
 	}
 	c := r.config()
-	recipe = train.Recipe{Model: c, Rule: rule, Precision: policy}
+	recipe = train.Recipe{Model: c, Optimizer: rule, Precision: policy}
 	if r.clip {
 		recipe.Clip = 1
 	}
 	return recipe, memest.Setup{
-		Model: cost.FromGPT(c), Batch: r.rows(), Precision: policy, Rule: rule, Recompute: c.Recompute, Flash: c.Flash,
+		Model: cost.FromGPT(c), Batch: r.rows(), Precision: policy, Optimizer: rule, Recompute: c.Recompute, Flash: c.Flash,
 		Dropout: c.Dropout, Clip: r.clip, Layout: memest.Layout{Data: r.devices},
 	}, nil
 }

@@ -24,7 +24,7 @@ type Setup struct {
 
 	Layout    Layout
 	Precision precision.Policy // the zero value is float32 throughout
-	Rule      optim.Rule       // nil is AdamW
+	Optimizer optim.Optimizer  // nil is AdamW
 	Recompute recompute.Policy
 	Flash     bool    // attention keeps no scores
 	Dropout   float64 // above 0, attention keeps its weights after dropping as well
@@ -167,8 +167,8 @@ func (s Setup) Validate() error {
 	if err := s.Precision.Validate(); err != nil {
 		return fmt.Errorf("memest: Setup.Precision: %w", err)
 	}
-	if err := s.Rule.Validate(); err != nil {
-		return fmt.Errorf("memest: Setup.Rule: %w", err)
+	if err := s.Optimizer.Validate(); err != nil {
+		return fmt.Errorf("memest: Setup.Optimizer: %w", err)
 	}
 	return nil
 }
@@ -181,8 +181,8 @@ func (s Setup) whole() Setup {
 		const f32 = dtypes.Float32
 		s.Precision = precision.Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32}
 	}
-	if s.Rule == nil {
-		s.Rule = optim.AdamW(1e-3)
+	if s.Optimizer == nil {
+		s.Optimizer = optim.AdamW(1e-3)
 	}
 	s.Bucket = cmp.Or(s.Bucket, 25e6)
 	if s.Recompute == "none" {

@@ -187,7 +187,7 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 			length = (length + int64(s.ranks()) - 1) / int64(s.ranks())
 			cut = optim.Flat{Length: int(length)}
 		}
-		states, err := optim.StatesOfParts(s.Rule, params.Tree{spec}, []optim.Part{cut})
+		states, err := optim.StatesOfParts(s.Optimizer, params.Tree{spec}, []optim.Part{cut})
 		if err != nil {
 			return nil, err
 		}
@@ -197,7 +197,7 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 			if _, ok := at[key]; !ok {
 				at[key] = len(items)
 				items = append(items, Item{Kind: Optimizer, Name: fmt.Sprintf("%s of %s", name, t.Part), Count: int64(t.Count),
-					Source: fmt.Sprintf("%T.States", s.Rule), Host: s.OffloadOptimizer})
+					Source: fmt.Sprintf("%T.States", s.Optimizer), Host: s.OffloadOptimizer})
 			}
 			it := &items[at[key]]
 			if it.Formula != "" {

@@ -21,8 +21,8 @@ type Axis struct {
 	Index *graph.Node // those that the device has, a vector of uint32 or int32; nil is all of them
 }
 
-// Whole are the axes of an array of the given dimensions, of which a device has all.
-func Whole(dimensions []int) []Axis {
+// Full are the axes of an array of the given dimensions, of which a device has all.
+func Full(dimensions []int) []Axis {
 	axes := make([]Axis, len(dimensions))
 	for i, n := range dimensions {
 		axes[i].Whole = n
@@ -43,7 +43,7 @@ func Rows(row *graph.Node, n int) Axis {
 // scalar; the site tells one use of a key from another. The first axis begins at element row of that axis of the whole
 // array, a uint32 scalar; nil is 0. The bits repeat after 2³² elements. It panics if key or row is not what it says.
 func Bits(key *graph.Node, site uint32, row *graph.Node, dimensions ...int) *graph.Node {
-	axes := Whole(dimensions)
+	axes := Full(dimensions)
 	if row != nil {
 		if len(axes) == 0 {
 			scalar(row)

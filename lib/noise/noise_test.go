@@ -90,7 +90,7 @@ func TestBitsAt(t *testing.T) {
 				args = append(args, tensors.FromValue(of))
 			}
 			out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
-				axes, given := noise.Whole(whole), in[1:]
+				axes, given := noise.Full(whole), in[1:]
 				for i := range c {
 					if c[i] != nil {
 						axes[i].Index, given = given[0], given[1:]

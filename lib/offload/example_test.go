@@ -22,7 +22,7 @@ func Example() {
 	defer backend.Close()
 	config := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 16, Vocab: 128, Norm: gpt.RMSNorm, NoBias: true}
 	ctx := context.Background()
-	run, err := offload.New(ctx, backend, train.Recipe{Model: config, Rule: optim.AdamW(2e-2)},
+	run, err := offload.New(ctx, backend, train.Recipe{Model: config, Optimizer: optim.AdamW(2e-2)},
 		offload.Options{Host: offload.Host{Update: true, Activations: true, Prefetch: 1}})
 	if err != nil {
 		log.Fatal(err)

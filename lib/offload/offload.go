@@ -61,7 +61,7 @@ func (h Host) Validate() error {
 // behind all passes; else each is updated as soon as its gradients have come.
 func (h Host) Into(p *step.Plan, recipe train.Recipe) *step.Plan {
 	switch {
-	case h.Update && recipe.AsksAll():
+	case h.Update && recipe.NeedsAllGradients():
 		p = Updates(p, h.Prefetch)
 	case h.Update:
 		p = Updates(UpdateAtOnce(p), h.Prefetch)
@@ -122,7 +122,7 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 		return s, err
 	}
 	p := recompute.Blocks(s.Plans[0])
-	if !r.AsksAll() && !o.Optimizer && !o.Update {
+	if !r.NeedsAllGradients() && !o.Optimizer && !o.Update {
 		p = UpdateAtOnce(p)
 	}
 	s.Options = engine.Options{Blockwise: true, HostLink: o.Bandwidth, Timeout: o.Timeout, Trace: o.Trace}

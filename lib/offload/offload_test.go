@@ -25,7 +25,7 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-var momentum = optim.SGDRule{LR: 0.1, Momentum: 0.9}
+var momentum = optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}
 
 // ways are what can be on the host, each with and without transfers ahead.
 func ways() (all []offload.Host) {
@@ -54,23 +54,23 @@ func TestWays(t *testing.T) {
 		return graph.MulScalar(x, 0.5)
 	}}}, bare.Blocks...)
 	// Biases of one block have another rule, so blocks of one kind must not share their updates.
-	grouped := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("1.b"), Rule: optim.SGD(0.1)})
+	grouped := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("1.b"), Optimizer: optim.SGD(0.1)})
 	for name, r := range map[string]train.Recipe{
-		"momentum, tied":     {Model: toy.Model(true), Rule: momentum},
-		"groups":             {Model: toy.Layers(3, false), Rule: grouped},
-		"adafactor":          {Model: toy.Layers(3, false), Rule: optim.Adafactor(1e-2)},
-		"without parameters": {Model: bare, Rule: momentum},
-		"one block":          {Model: traintest.Whole{Model: toy.Model(true)}, Rule: momentum},
-		"clipped":            {Model: toy.Layers(3, false), Rule: momentum, Clip: 0.1},
-		"bf16":               {Model: toy.Layers(3, false), Rule: momentum, Precision: policy(t, "bf16")},
-		"fp16, loss scaled":  {Model: toy.Layers(3, false), Rule: momentum, Precision: policy(t, "fp16")},
+		"momentum, tied":     {Model: toy.Model(true), Optimizer: momentum},
+		"groups":             {Model: toy.Layers(3, false), Optimizer: grouped},
+		"adafactor":          {Model: toy.Layers(3, false), Optimizer: optim.Adafactor(1e-2)},
+		"without parameters": {Model: bare, Optimizer: momentum},
+		"one block":          {Model: traintest.Whole{Model: toy.Model(true)}, Optimizer: momentum},
+		"clipped":            {Model: toy.Layers(3, false), Optimizer: momentum, Clip: 0.1},
+		"bf16":               {Model: toy.Layers(3, false), Optimizer: momentum, Precision: policy(t, "bf16")},
+		"fp16, loss scaled":  {Model: toy.Layers(3, false), Optimizer: momentum, Precision: policy(t, "fp16")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, metrics := traintest.Alone(t, devicetest.One(), r, steps, batches)
 			same := map[bool]traintest.Named{}
 			for _, h := range ways() {
 				run, err := offload.New(t.Context(), devicetest.One(), r, offload.Options{Host: h})
-				if r.AsksAll() && h.Optimizer {
+				if r.NeedsAllGradients() && h.Optimizer {
 					if !matches(err, "before the gradients of all units are there") {
 						t.Errorf("%+v: error %v", h, err)
 					}
@@ -120,7 +120,7 @@ func TestMemory(t *testing.T) {
 	} {
 		backend := devicetest.OpenOwn(t, 1)
 		r := trace.New()
-		recipe := train.Recipe{Model: m, Rule: momentum, Precision: policy(t, c.p)}
+		recipe := train.Recipe{Model: m, Optimizer: momentum, Precision: policy(t, c.p)}
 		run, err := offload.New(t.Context(), backend, recipe, offload.Options{Host: c.h, Trace: r})
 		check(t, err)
 		now, device, peak := map[string]int64{}, int64(0), int64(0)
@@ -172,7 +172,7 @@ func TestAheadOfTheLink(t *testing.T) {
 	for prefetch, want := range []int{1, 2} {
 		r := trace.New()
 		h := offload.Host{Activations: true, Prefetch: prefetch}
-		run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(5, false), Rule: optim.SGD(0.1)},
+		run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(5, false), Optimizer: optim.SGD(0.1)},
 			offload.Options{Host: h, Bandwidth: 1e-9, Trace: r})
 		check(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -203,7 +203,7 @@ func TestAheadOfTheLink(t *testing.T) {
 // TestTrace has the streams of a step in which the device waits for each transfer.
 func TestTrace(t *testing.T) {
 	r := trace.New()
-	run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(2, false), Rule: momentum},
+	run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(2, false), Optimizer: momentum},
 		offload.Options{Host: offload.Host{Update: true, Activations: true}, Trace: r})
 	check(t, err)
 	in, out := toy.Batch(0, 4)
@@ -230,7 +230,7 @@ func TestTrace(t *testing.T) {
 // TestPlan has the lists: nothing between a block's forward pass again and its backward pass, which are one program, and states
 // that come right before their update, or behind passes of other blocks.
 func TestPlan(t *testing.T) {
-	recipe := train.Recipe{Model: toy.Layers(3, false), Rule: momentum}
+	recipe := train.Recipe{Model: toy.Layers(3, false), Optimizer: momentum}
 	for ahead, want := range []string{
 		"0F0 0STORE_F0 WAIT_0STORE_F0 1F0 1STORE_F0 WAIT_1STORE_F0 2F0 2B0 2FETCH_STATE 2U0 2STORE_STATE WAIT_2STORE_STATE " +
 			"1FETCH_F0 1R0 1B0 1FETCH_STATE 1U0 1STORE_STATE WAIT_1STORE_STATE 0FETCH_F0 0R0 0B0 0FETCH_STATE 0U0 0STORE_STATE WAIT_0STORE_STATE",
@@ -250,7 +250,7 @@ func TestPlan(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	good := train.Recipe{Model: toy.Layers(2, false), Rule: momentum}
+	good := train.Recipe{Model: toy.Layers(2, false), Optimizer: momentum}
 	for want, c := range map[string]struct {
 		r train.Recipe
 		o offload.Options

@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// AdafactorRule keeps of the squared gradients of a matrix only the means of its rows and columns (Shazeer & Stern
+// AdafactorOptimizer keeps of the squared gradients of a matrix only the means of its rows and columns (Shazeer & Stern
 // 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", algorithms 4 and 5); make it with [Adafactor].
 // For gradient G of the matrix W at step t, with RMS the root mean square over the whole parameter:
 //
@@ -26,7 +26,7 @@ import (
 //
 // The states are "rows" and "columns", or "v"; with Beta1 also "m", the mean of the changes of W, by which W changes
 // then (as in the authors' implementation in Tensor2Tensor; the paper leaves it out).
-type AdafactorRule struct {
+type AdafactorOptimizer struct {
 	// LR is the relative step ρ: about the share of its root mean square by which a parameter changes in one step. With
 	// 0 it is min(0.01, 1/√t), which needs no tuning; a schedule's rate multiplies either. At least 0.
 	LR float64
@@ -45,20 +45,20 @@ type AdafactorRule struct {
 
 // Adafactor returns the rule with the given relative step (0 for the paper's own), and the paper's other settings
 // (algorithm 4 and §9): decay 0.8, eps 1e-30 and 1e-3, clipping at 1, and no mean of the changes.
-func Adafactor(lr float64) AdafactorRule {
-	return AdafactorRule{LR: lr, Decay: 0.8, Eps1: 1e-30, Eps2: 1e-3, Clip: 1}
+func Adafactor(lr float64) AdafactorOptimizer {
+	return AdafactorOptimizer{LR: lr, Decay: 0.8, Eps1: 1e-30, Eps2: 1e-3, Clip: 1}
 }
 
-// Validate implements [Rule].
-func (r AdafactorRule) Validate() error {
+// Validate implements Optimizer.
+func (r AdafactorOptimizer) Validate() error {
 	const least = 0x1p-126 // XLA may take what is smaller for 0
 	return checkSettings("Adafactor", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Decay", r.Decay, 0, math.Inf(1)},
 		setting{"Eps1", r.Eps1, least, math.Inf(1)}, setting{"Eps2", r.Eps2, least, math.Inf(1)},
 		setting{"Clip", r.Clip, least, math.Inf(1)}, setting{"Beta1", r.Beta1, 0, 1})
 }
 
-// States implements [Rule]: "rows" and "columns", or "v"; and "m" with Beta1.
-func (r AdafactorRule) States(param params.Spec, part Part) (states []State) {
+// States implements Optimizer: "rows" and "columns", or "v"; and "m" with Beta1.
+func (r AdafactorOptimizer) States(param params.Spec, part Part) (states []State) {
 	p, n, t := pieceOf(param, part), len(param.Shape.Dimensions), computeType(param)
 	if n >= 2 {
 		states = []State{p.without(n-1).state(param, "rows", t), p.without(n-2).state(param, "columns", t)}
@@ -71,8 +71,8 @@ func (r AdafactorRule) States(param params.Spec, part Part) (states []State) {
 	return states
 }
 
-// Update implements [Rule].
-func (r AdafactorRule) Update(u Update) (*graph.Node, []*graph.Node) {
+// Update implements Optimizer.
+func (r AdafactorOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	w, g := u.begin(r)
 	p, n := u.piece(), len(u.Spec.Shape.Dimensions)
 	square := graph.Square(g)
@@ -110,7 +110,7 @@ func (r AdafactorRule) Update(u Update) (*graph.Node, []*graph.Node) {
 
 // mean is one step of a running mean of squares, to which Eps1 is added. Where x is already a mean over an axis, that
 // is as good as adding it to each square. Such a mean is at least Eps1, which Max says where a product underflows.
-func (r AdafactorRule) mean(u Update, old, x *graph.Node) *graph.Node {
+func (r AdafactorOptimizer) mean(u Update, old, x *graph.Node) *graph.Node {
 	t := graph.ConvertDType(u.Step, dtypes.Float64)
 	share := graph.ConvertDType(graph.Pow(t, graph.Scalar(t.Graph(), t.DType(), -r.Decay)), x.DType()) // 1−β
 	mean := graph.Add(graph.Mul(old, graph.OneMinus(share)), graph.Mul(graph.AddScalar(x, r.Eps1), share))
@@ -118,7 +118,7 @@ func (r AdafactorRule) mean(u Update, old, x *graph.Node) *graph.Node {
 }
 
 // relativeStep is ρ, a scalar.
-func (r AdafactorRule) relativeStep(step *graph.Node) *graph.Node {
+func (r AdafactorOptimizer) relativeStep(step *graph.Node) *graph.Node {
 	t := graph.ConvertDType(step, dtypes.Float64)
 	if r.LR != 0 {
 		return graph.Scalar(t.Graph(), t.DType(), r.LR)

@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Adam8bitRule is [AdamWRule] with moments of one byte for each element (Dettmers et al. 2022, "8-bit Optimizers via
+// Adam8bitOptimizer is AdamWOptimizer with moments of one byte for each element (Dettmers et al. 2022, "8-bit Optimizers via
 // Block-wise Quantization"); make it with [Adam8bit]. Between steps a moment is, for each block of elements, their
 // largest absolute value and for each element the code of its share of that in a table ([DynamicMap], signed for m,
 // unsigned for v). A step decodes the moments, makes AdamW's step with the new ones in full precision, and encodes
@@ -27,8 +27,8 @@ import (
 // Blocks are runs of a part's own elements in row-major order, the last perhaps shorter. So shards make exactly the
 // whole's step if each is a run of whole blocks, and else one that differs as the quantisation does: [Joins] says so. A
 // [Cut] with a Length is refused, since ranks that have an index in common would have it in different blocks.
-type Adam8bitRule struct {
-	AdamWRule
+type Adam8bitOptimizer struct {
+	AdamWOptimizer
 	// Block is the number of elements that share a scale, at least 1; Least is how many elements a parameter has,
 	// shards together, that is quantised.
 	Block, Least int
@@ -36,22 +36,22 @@ type Adam8bitRule struct {
 
 // Adam8bit returns the rule with the settings of [AdamW] and, as bitsandbytes has them, blocks of 256 (the paper's are
 // 2048: fewer bytes for scales, and coarser) and at least 4096 elements.
-func Adam8bit(lr float64) Adam8bitRule {
-	return Adam8bitRule{AdamWRule: AdamW(lr), Block: 256, Least: 4096}
+func Adam8bit(lr float64) Adam8bitOptimizer {
+	return Adam8bitOptimizer{AdamWOptimizer: AdamW(lr), Block: 256, Least: 4096}
 }
 
-// Validate implements [Rule].
-func (r Adam8bitRule) Validate() error {
+// Validate implements Optimizer.
+func (r Adam8bitOptimizer) Validate() error {
 	if r.Block < 1 {
 		return fmt.Errorf("optim: Adam8bit.Block is %d: set it to at least 1", r.Block)
 	}
 	return r.validate("Adam8bit")
 }
 
-// States implements [Rule]: "m", "m.max", "v" and "v.max", or "m" and "v" for a small parameter.
-func (r Adam8bitRule) States(param params.Spec, part Part) []State {
+// States implements Optimizer: "m", "m.max", "v" and "v.max", or "m" and "v" for a small parameter.
+func (r Adam8bitOptimizer) States(param params.Spec, part Part) []State {
 	if r.small(param) {
-		return r.AdamWRule.States(param, part)
+		return r.AdamWOptimizer.States(param, part)
 	}
 	p := pieceOf(param, part)
 	var states []State
@@ -64,8 +64,8 @@ func (r Adam8bitRule) States(param params.Spec, part Part) []State {
 	return states
 }
 
-// Update implements [Rule].
-func (r Adam8bitRule) Update(u Update) (*graph.Node, []*graph.Node) {
+// Update implements Optimizer.
+func (r Adam8bitOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	w, g := u.begin(r)
 	if r.small(u.Spec) {
 		change, m, v := r.change(w, g, u.States[0], u.States[1], u.Step)
@@ -89,11 +89,13 @@ func (r Adam8bitRule) Update(u Update) (*graph.Node, []*graph.Node) {
 	return u.descend(w, change, r.LR), []*graph.Node{mCodes, mMax, vCodes, vMax}
 }
 
-func (r Adam8bitRule) block(param params.Spec) int {
+func (r Adam8bitOptimizer) block(param params.Spec) int {
 	if r.small(param) {
 		return 0
 	}
 	return max(1, r.Block)
 }
 
-func (r Adam8bitRule) small(param params.Spec) bool { return product(param.Shape.Dimensions) < r.Least }
+func (r Adam8bitOptimizer) small(param params.Spec) bool {
+	return product(param.Shape.Dimensions) < r.Least
+}

@@ -79,11 +79,11 @@ func plainNearest(table [256]float32, x float64) int {
 func TestAdam8bitAgainstPlainGo(t *testing.T) {
 	const steps = 4
 	backend := devicetest.PureGo()
-	rule := optim.Adam8bitRule{AdamWRule: optim.AdamWRule{LR: 0.01, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1}, Block: 7, Least: 1}
+	rule := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamWOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1}, Block: 7, Least: 1}
 	real := rule
 	real.Block, real.Least = 256, 4096
 	for _, c := range []struct {
-		rule  optim.Adam8bitRule
+		rule  optim.Adam8bitOptimizer
 		tree  params.Tree
 		onXLA bool
 	}{
@@ -124,7 +124,7 @@ func TestAdam8bitAgainstPlainGo(t *testing.T) {
 }
 
 // checkAdam8bit checks one step of one parameter. The states are codes and scales of m, and of v.
-func checkAdam8bit(t *testing.T, r optim.Adam8bitRule, step int, w, g, newW []float64, before, after []*tensors.Tensor) {
+func checkAdam8bit(t *testing.T, r optim.Adam8bitOptimizer, step int, w, g, newW []float64, before, after []*tensors.Tensor) {
 	t.Helper()
 	tables := [][256]float32{optim.DynamicMap(true), optim.DynamicMap(false)}
 	moments := make([][]float64, 2) // the new ones, before they are quantised
@@ -184,7 +184,7 @@ func checkAdam8bit(t *testing.T, r optim.Adam8bitRule, step int, w, g, newW []fl
 // The zero-point problem: a v below 1.6e-7 of its block's largest, whose m is not as small. Without a gradient AdamW's
 // second step is LR·0.9/1.9/√(0.999/1.999), 0.67·LR. With 0 for v it would be 0.9e-6/0.19/1e-8, 474·LR.
 func TestAdam8bitZeroPoint(t *testing.T) {
-	rule := optim.Adam8bitRule{AdamWRule: optim.Adam(1), Block: 3, Least: 1}
+	rule := optim.Adam8bitOptimizer{AdamWOptimizer: optim.Adam(1), Block: 3, Least: 1}
 	tree := params.Tree{params.New("w", dtypes.Float32, 3)}
 	values := append([]*tensors.Tensor{tensors.FromValue([]float32{0, 0, 0})}, zeros(t, optim.States(rule, tree))...)
 	var before []float64
@@ -206,7 +206,7 @@ func TestAdam8bitZeroPoint(t *testing.T) {
 
 // What is not a number stays seen: it spoils its block and no other.
 func TestAdam8bitNotFinite(t *testing.T) {
-	rule := optim.Adam8bitRule{AdamWRule: optim.AdamW(0.01), Block: 2, Least: 1}
+	rule := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 2, Least: 1}
 	tree := params.Tree{params.New("w", dtypes.Float32, 4)}
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		values := append([]*tensors.Tensor{tensors.FromValue([]float32{1, 1, 1, 1})}, zeros(t, optim.States(rule, tree))...)

@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// AdamWRule is Adam with decoupled weight decay; make it with [AdamW] or [Adam] and change what should differ.
+// AdamWOptimizer is Adam with decoupled weight decay; make it with [AdamW] or [Adam] and change what should differ.
 //
 // Adam (Kingma & Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1) with the decay outside of the
 // adaptive step (Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2). For gradient g at
@@ -20,7 +20,7 @@ import (
 //	w ← w − LR·( m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + Eps) + WeightDecay·w )
 //
 // Its states are "m" and "v", both of the parameter's shape.
-type AdamWRule struct {
+type AdamWOptimizer struct {
 	// LR is the learning rate: about the most by which an element changes in one step, but for one whose gradient is
 	// seldom other than 0, up to (1−β₁)/√(1−β₂) times that (Kingma & Ba 2015, §2.1). At least 0.
 	LR float64
@@ -36,40 +36,40 @@ type AdamWRule struct {
 
 // AdamW returns the rule with the given learning rate, betas 0.9 and 0.999, eps 1e-8 and weight decay 0.01, which it
 // applies to every parameter. The reference model is trained with a learning rate of 3e-4.
-func AdamW(lr float64) AdamWRule {
-	return AdamWRule{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}
+func AdamW(lr float64) AdamWOptimizer {
+	return AdamWOptimizer{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}
 }
 
 // Adam is [AdamW] without weight decay.
-func Adam(lr float64) AdamWRule {
+func Adam(lr float64) AdamWOptimizer {
 	r := AdamW(lr)
 	r.WeightDecay = 0
 	return r
 }
 
-// Validate implements [Rule].
-func (r AdamWRule) Validate() error { return r.validate("AdamW") }
+// Validate implements Optimizer.
+func (r AdamWOptimizer) Validate() error { return r.validate("AdamW") }
 
-func (r AdamWRule) validate(name string) error {
+func (r AdamWOptimizer) validate(name string) error {
 	return checkSettings(name, setting{"LR", r.LR, 0, math.Inf(1)},
 		setting{"Beta1", r.Beta1, 0, 1}, setting{"Beta2", r.Beta2, 0, 1},
 		setting{"Eps", r.Eps, 0, math.Inf(1)}, setting{"WeightDecay", r.WeightDecay, 0, math.Inf(1)})
 }
 
-// States implements [Rule]: "m" and "v".
-func (r AdamWRule) States(param params.Spec, part Part) []State {
+// States implements Optimizer: "m" and "v".
+func (r AdamWOptimizer) States(param params.Spec, part Part) []State {
 	return Elementwise(param, part, "m", "v")
 }
 
-// Update implements [Rule].
-func (r AdamWRule) Update(u Update) (*graph.Node, []*graph.Node) {
+// Update implements Optimizer.
+func (r AdamWOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	w, g := u.begin(r)
 	change, m, v := r.change(w, g, u.States[0], u.States[1], u.Step)
 	return u.descend(w, change, r.LR), []*graph.Node{m, v}
 }
 
 // change returns what the learning rate multiplies, and the new moments.
-func (r AdamWRule) change(w, g, m, v, step *graph.Node) (change, newM, newV *graph.Node) {
+func (r AdamWOptimizer) change(w, g, m, v, step *graph.Node) (change, newM, newV *graph.Node) {
 	m, v = running(m, g, r.Beta1), running(v, graph.Square(g), r.Beta2)
 	mean := graph.Div(m, correction(r.Beta1, step, m.DType()))
 	square := graph.Div(v, correction(r.Beta2, step, v.DType()))

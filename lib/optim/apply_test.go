@@ -17,12 +17,12 @@ import (
 )
 
 func TestValidate(t *testing.T) {
-	adamw := func(change func(*optim.AdamWRule)) optim.Rule {
+	adamw := func(change func(*optim.AdamWOptimizer)) optim.Optimizer {
 		r := optim.AdamW(1e-3)
 		change(&r)
 		return r
 	}
-	adafactor := func(change func(*optim.AdafactorRule)) optim.Rule {
+	adafactor := func(change func(*optim.AdafactorOptimizer)) optim.Optimizer {
 		r := optim.Adafactor(0)
 		change(&r)
 		return r
@@ -30,7 +30,7 @@ func TestValidate(t *testing.T) {
 	eight := optim.Adam8bit(1e-3)
 	eight.Beta1 = -1
 	for _, c := range []struct {
-		rule optim.Rule
+		rule optim.Optimizer
 		want string // part of the error; "" for none
 	}{
 		{optim.AdamW(3e-4), ""},
@@ -38,29 +38,29 @@ func TestValidate(t *testing.T) {
 		{optim.AdamW(-1), "AdamW.LR is -1"},
 		{optim.AdamW(math.Inf(1)), "AdamW.LR is +Inf"},
 		{optim.AdamW(math.NaN()), "AdamW.LR is NaN"},
-		{adamw(func(r *optim.AdamWRule) { r.Beta1 = 1 }), "AdamW.Beta1 is 1: set it to at least 0 and less than 1"},
-		{adamw(func(r *optim.AdamWRule) { r.Beta2 = -0.1 }), "AdamW.Beta2 is -0.1"},
-		{adamw(func(r *optim.AdamWRule) { r.Eps = -1e-8 }), "AdamW.Eps is -1e-08"},
-		{adamw(func(r *optim.AdamWRule) { r.WeightDecay = -0.5 }), "AdamW.WeightDecay is -0.5"},
+		{adamw(func(r *optim.AdamWOptimizer) { r.Beta1 = 1 }), "AdamW.Beta1 is 1: set it to at least 0 and less than 1"},
+		{adamw(func(r *optim.AdamWOptimizer) { r.Beta2 = -0.1 }), "AdamW.Beta2 is -0.1"},
+		{adamw(func(r *optim.AdamWOptimizer) { r.Eps = -1e-8 }), "AdamW.Eps is -1e-08"},
+		{adamw(func(r *optim.AdamWOptimizer) { r.WeightDecay = -0.5 }), "AdamW.WeightDecay is -0.5"},
 		{optim.SGD(0.1), ""},
 		{optim.SGD(-0.1), "SGD.LR is -0.1"},
-		{optim.SGDRule{LR: 0.1, Momentum: 1.5}, "SGD.Momentum is 1.5"},
-		{optim.SGDRule{LR: 0.1, WeightDecay: -1}, "SGD.WeightDecay is -1"},
-		{optim.SGDRule{LR: 0.1, Nesterov: true}, "set a momentum"},
+		{optim.SGDOptimizer{LR: 0.1, Momentum: 1.5}, "SGD.Momentum is 1.5"},
+		{optim.SGDOptimizer{LR: 0.1, WeightDecay: -1}, "SGD.WeightDecay is -1"},
+		{optim.SGDOptimizer{LR: 0.1, Nesterov: true}, "set a momentum"},
 		{optim.Lion(-1), "Lion.LR is -1"},
-		{optim.LionRule{Beta2: 1}, "Lion.Beta2 is 1"},
+		{optim.LionOptimizer{Beta2: 1}, "Lion.Beta2 is 1"},
 		{optim.LAMB(-1), "LAMB.LR is -1"},
 		{optim.Adafactor(0), ""},
 		{optim.Adafactor(-1), "Adafactor.LR is -1"},
-		{adafactor(func(r *optim.AdafactorRule) { r.Eps1 = 0 }), "Adafactor.Eps1 is 0"},
-		{adafactor(func(r *optim.AdafactorRule) { r.Eps1 = 0x1p-127 }), "Adafactor.Eps1 is 5.87"},
-		{adafactor(func(r *optim.AdafactorRule) { r.Eps2 = 0 }), "Adafactor.Eps2 is 0"},
-		{adafactor(func(r *optim.AdafactorRule) { r.Clip = 0 }), "Adafactor.Clip is 0"},
-		{adafactor(func(r *optim.AdafactorRule) { r.Decay = -1 }), "Adafactor.Decay is -1"},
-		{adafactor(func(r *optim.AdafactorRule) { r.Beta1 = 1 }), "Adafactor.Beta1 is 1"},
+		{adafactor(func(r *optim.AdafactorOptimizer) { r.Eps1 = 0 }), "Adafactor.Eps1 is 0"},
+		{adafactor(func(r *optim.AdafactorOptimizer) { r.Eps1 = 0x1p-127 }), "Adafactor.Eps1 is 5.87"},
+		{adafactor(func(r *optim.AdafactorOptimizer) { r.Eps2 = 0 }), "Adafactor.Eps2 is 0"},
+		{adafactor(func(r *optim.AdafactorOptimizer) { r.Clip = 0 }), "Adafactor.Clip is 0"},
+		{adafactor(func(r *optim.AdafactorOptimizer) { r.Decay = -1 }), "Adafactor.Decay is -1"},
+		{adafactor(func(r *optim.AdafactorOptimizer) { r.Beta1 = 1 }), "Adafactor.Beta1 is 1"},
 		{optim.Adam8bit(1e-3), ""},
 		{eight, "Adam8bit.Beta1 is -1"},
-		{optim.Adam8bitRule{AdamWRule: optim.AdamW(1)}, "Adam8bit.Block is 0"},
+		{optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(1)}, "Adam8bit.Block is 0"},
 		{optim.Scheduled(optim.SGD(-1), optim.Constant(1)), "SGD.LR is -1"},
 		{optim.Scheduled(optim.SGD(1), optim.Cosine{}), "Cosine.Steps is 0"},
 		{optim.Scheduled(nil, optim.Constant(1)), "lacks its rule"},
@@ -68,9 +68,9 @@ func TestValidate(t *testing.T) {
 		{optim.Grouped(optim.SGD(1)), ""},
 		{optim.Grouped(nil), "no rule for the rest"},
 		{optim.Grouped(optim.SGD(-1)), "SGD.LR is -1"},
-		{optim.Grouped(optim.SGD(1), optim.Group{Rule: optim.SGD(1)}), "group #0 lacks"},
+		{optim.Grouped(optim.SGD(1), optim.Group{Optimizer: optim.SGD(1)}), "group #0 lacks"},
 		{optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w")}), "group #0 lacks"},
-		{optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Rule: optim.SGD(-2)}), "group #0: optim: SGD.LR is -2"},
+		{optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Optimizer: optim.SGD(-2)}), "group #0: optim: SGD.LR is -2"},
 	} {
 		refused(t, c.rule, c.rule.Validate(), c.want)
 		optim.States(c.rule, smallTree) // does not panic, valid or not
@@ -90,7 +90,7 @@ func TestApplyRefuses(t *testing.T) {
 	one := tensors.FromScalar(int32(1))
 	for _, c := range []struct {
 		name   string
-		rule   optim.Rule
+		rule   optim.Optimizer
 		states int
 		in     []*tensors.Tensor // parameters, gradients, states and step
 		want   string
@@ -99,8 +99,8 @@ func TestApplyRefuses(t *testing.T) {
 		{"gradients swapped", optim.SGD(0.1), 0, []*tensors.Tensor{two, three, three, two, one}, `the gradient "a" has shape`},
 		{"parameters swapped", optim.SGD(0.1), 0, []*tensors.Tensor{three, two, two, three, one}, `the parameter "a" has shape`},
 		{"whole numbers", optim.SGD(0.1), 0, []*tensors.Tensor{two, three, whole, three, one}, "a floating-point type"},
-		{"a state missing", optim.SGDRule{LR: 0.1, Momentum: 0.5}, 1, []*tensors.Tensor{two, three, two, three, two, one}, "1 states for a tree of 2 parameters, which needs 2"},
-		{"a state of another shape", optim.SGDRule{LR: 0.1, Momentum: 0.5}, 2, []*tensors.Tensor{two, three, two, three, two, two, one}, `the value of "b.momentum" has shape`},
+		{"a state missing", optim.SGDOptimizer{LR: 0.1, Momentum: 0.5}, 1, []*tensors.Tensor{two, three, two, three, two, one}, "1 states for a tree of 2 parameters, which needs 2"},
+		{"a state of another shape", optim.SGDOptimizer{LR: 0.1, Momentum: 0.5}, 2, []*tensors.Tensor{two, three, two, three, two, two, one}, `the value of "b.momentum" has shape`},
 		{"step not a scalar", optim.SGD(0.1), 0, []*tensors.Tensor{two, three, two, three, two}, "the step has shape"},
 		{"rule not valid", optim.SGD(-1), 0, []*tensors.Tensor{two, three, two, three, one}, "SGD.LR is -1"},
 		{"scheduled rule not valid", optim.Scheduled(nil, nil), 0, []*tensors.Tensor{two, three, two, three, one}, "lacks its rule"},
@@ -144,7 +144,7 @@ func TestRate(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float32, 3, 4)}
 	values := append(normal(tree, random), normal(tree, random)...)
 	for _, name := range append(optim.Names(), "adafactor with a mean") {
-		at := func(lr float64) optim.Rule {
+		at := func(lr float64) optim.Optimizer {
 			if name == "adafactor with a mean" {
 				rule := optim.Adafactor(lr)
 				rule.Beta1 = 0.5
@@ -179,8 +179,8 @@ func near(a, b float64) bool { return scalar.EqualWithinAbsOrRel(a, b, 1e-7, 1e-
 func TestGrouped(t *testing.T) {
 	tree := params.Tree{params.New("h.w", dtypes.Float32, 1), params.New("h.g", dtypes.Float32, 1),
 		params.New("tok", dtypes.Float32, 1), params.New("g", dtypes.Float32, 1)}
-	rule := optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("*.g", "tok"), Rule: optim.SGDRule{LR: 10, Momentum: 0.5}},
-		optim.Group{Has: optim.Named("*g"), Rule: optim.SGD(100)})
+	rule := optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("*.g", "tok"), Optimizer: optim.SGDOptimizer{LR: 10, Momentum: 0.5}},
+		optim.Group{Has: optim.Named("*g"), Optimizer: optim.SGD(100)})
 	if got := optim.States(rule, tree).Names(); !slices.Equal(got, []string{"h.g.momentum", "tok.momentum"}) {
 		t.Errorf("states %q", got)
 	}

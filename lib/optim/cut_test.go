@@ -27,10 +27,10 @@ func ExampleJoins() {
 }
 
 func TestJoins(t *testing.T) {
-	eight := optim.Adam8bitRule{AdamWRule: optim.AdamW(0.01), Block: 4, Least: 10}
-	grouped := optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Rule: optim.Scheduled(eight, optim.Constant(1))})
+	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 10}
+	grouped := optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Optimizer: optim.Scheduled(eight, optim.Constant(1))})
 	for _, c := range []struct {
-		rule optim.Rule
+		rule optim.Optimizer
 		name string
 		dims []int
 		part optim.Part
@@ -60,7 +60,7 @@ func TestJoins(t *testing.T) {
 func TestAdam8bitRefusesIndices(t *testing.T) {
 	w := params.New("w", dtypes.Float32, 4, 6)
 	for least, want := range map[int]string{1: "Adam8bit quantises blocks of w (Float32)[4, 6]", 100: ""} {
-		rule := optim.Adam8bitRule{AdamWRule: optim.AdamW(0.01), Block: 4, Least: least}
+		rule := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: least}
 		_, err := call(func(in []*graph.Node) []*graph.Node {
 			return trained(rule, params.Tree{w}, optim.Cut{Axis: 1, Ranks: 2, Length: 3}, in[0], in[:1])
 		}, tensors.FromValue([][]float32{{1, 2, 3}, {1, 2, 3}, {1, 2, 3}, {1, 2, 3}}))

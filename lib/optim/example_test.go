@@ -14,7 +14,7 @@ import (
 )
 
 // Three steps of descent on the loss w², whose gradient is 2w.
-func ExampleRule() {
+func ExampleOptimizer() {
 	rule := optim.SGD(0.25)
 	spec := params.New("w", dtypes.Float32, 2)
 	step, err := graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
@@ -86,7 +86,7 @@ func ExampleBytesPerParameter() {
 func ExampleScheduled() {
 	schedule := optim.Warmup{Steps: 4, Then: optim.Cosine{Steps: 8, Floor: 0.1}}
 	rule := optim.Scheduled(
-		optim.Grouped(optim.AdamW(3e-4), optim.Group{Has: optim.Named("*.g", "*.b"), Rule: optim.Adam(3e-4)}),
+		optim.Grouped(optim.AdamW(3e-4), optim.Group{Has: optim.Named("*.g", "*.b"), Optimizer: optim.Adam(3e-4)}),
 		schedule)
 	fmt.Println(rule.Validate())
 	for step := 1; step <= 13; step += 2 {

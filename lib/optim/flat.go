@@ -34,7 +34,7 @@ type Flat struct {
 // ranks, rounded up, so that the last parts may have padding; where a rule keeps one number for a block of elements
 // ([Adam8bit]), to whole blocks, so that the parts make exactly the whole's step, and their states are the whole's in
 // pieces.
-func FlatLength(r Rule, param params.Spec, ranks int) int {
+func FlatLength(r Optimizer, param params.Spec, ranks int) int {
 	length, unit := (param.Size()+ranks-1)/ranks, max(1, blockOf(r, param))
 	return max(1, (length+unit-1)/unit*unit)
 }
@@ -45,7 +45,7 @@ type blocked interface {
 }
 
 // blockOf is the length of a rule's blocks of a parameter, or 0 if it has none.
-func blockOf(r Rule, param params.Spec) int {
+func blockOf(r Optimizer, param params.Spec) int {
 	if b, ok := r.(blocked); ok {
 		return b.block(param)
 	}

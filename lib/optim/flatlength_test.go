@@ -23,17 +23,17 @@ func ExampleFlatLength() {
 }
 
 // quantised are rules by which the parameter "w" has blocks of 4 elements if it has at least 10, and others have none.
-func quantised() map[string]optim.Rule {
-	eight := optim.Adam8bitRule{AdamWRule: optim.AdamW(0.01), Block: 4, Least: 10}
-	onlyW := optim.Group{Has: optim.Named("w"), Rule: eight}
-	slow := func(r optim.Rule) optim.Rule { return optim.Scheduled(r, optim.Warmup{Steps: 5}) }
-	return map[string]optim.Rule{
+func quantised() map[string]optim.Optimizer {
+	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 10}
+	onlyW := optim.Group{Has: optim.Named("w"), Optimizer: eight}
+	slow := func(r optim.Optimizer) optim.Optimizer { return optim.Scheduled(r, optim.Warmup{Steps: 5}) }
+	return map[string]optim.Optimizer{
 		"Scheduled":            slow(optim.Grouped(optim.SGD(1), onlyW)),
 		"Grouped":              optim.Grouped(optim.AdamW(1), onlyW),
-		"the rest of Grouped":  optim.Grouped(eight, optim.Group{Has: optim.Named("other"), Rule: optim.Lion(1)}),
-		"Scheduled in Grouped": optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Rule: slow(eight)}),
+		"the rest of Grouped":  optim.Grouped(eight, optim.Group{Has: optim.Named("other"), Optimizer: optim.Lion(1)}),
+		"Scheduled in Grouped": optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Optimizer: slow(eight)}),
 		"twice Scheduled, twice Grouped": slow(optim.Grouped(optim.Grouped(optim.SGD(1), onlyW),
-			optim.Group{Has: optim.Named("x"), Rule: optim.SGD(1)})),
+			optim.Group{Has: optim.Named("x"), Optimizer: optim.SGD(1)})),
 	}
 }
 
@@ -41,7 +41,7 @@ func quantised() map[string]optim.Rule {
 func TestFlatLength(t *testing.T) {
 	for _, dims := range [][]int{{}, {1}, {3}, {9}, {10}, {2, 5}, {7, 11}, {4, 4, 4}, {0, 3}} {
 		for ranks := 1; ranks <= 9; ranks++ {
-			check := func(name string, rule optim.Rule, param params.Spec, block int) {
+			check := func(name string, rule optim.Optimizer, param params.Spec, block int) {
 				want := block
 				for want*ranks < param.Size() {
 					want += block

@@ -13,15 +13,15 @@ import (
 
 // Group is a rule for some parameters of a [Grouped] rule: those for which Has returns true.
 type Group struct {
-	Has  func(whole params.Spec) bool
-	Rule Rule
+	Has       func(whole params.Spec) bool
+	Optimizer Optimizer
 }
 
 // Grouped returns a rule that uses for each parameter that of the first group which has it, and rest for the others.
 // As usual, without weight decay for gains and biases:
 //
 //	Grouped(AdamW(3e-4), Group{Named("*.g", "*.b"), Adam(3e-4)})
-func Grouped(rest Rule, groups ...Group) Rule { return grouped{rest, slices.Clone(groups)} }
+func Grouped(rest Optimizer, groups ...Group) Optimizer { return grouped{rest, slices.Clone(groups)} }
 
 // Named selects the parameters that have one of the names. A name may begin with a "*", which stands for anything.
 func Named(names ...string) func(params.Spec) bool {
@@ -36,7 +36,7 @@ func Named(names ...string) func(params.Spec) bool {
 }
 
 type grouped struct {
-	rest   Rule
+	rest   Optimizer
 	groups []Group
 }
 
@@ -45,10 +45,10 @@ func (r grouped) Validate() error {
 		return errors.New("optim: Grouped has no rule for the rest: give one")
 	}
 	for i, g := range r.groups {
-		if g.Has == nil || g.Rule == nil {
+		if g.Has == nil || g.Optimizer == nil {
 			return fmt.Errorf("optim: group #%d lacks its Has or its Rule: give both", i)
 		}
-		if err := g.Rule.Validate(); err != nil {
+		if err := g.Optimizer.Validate(); err != nil {
 			return fmt.Errorf("optim: group #%d: %w", i, err)
 		}
 	}
@@ -56,10 +56,10 @@ func (r grouped) Validate() error {
 }
 
 // of returns a parameter's rule, or nil where the rule is not valid.
-func (r grouped) of(param params.Spec) Rule {
+func (r grouped) of(param params.Spec) Optimizer {
 	for _, g := range r.groups {
 		if g.Has != nil && g.Has(param) {
-			return g.Rule
+			return g.Optimizer
 		}
 	}
 	return r.rest

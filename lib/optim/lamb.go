@@ -6,33 +6,33 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// LAMBRule is Adam with steps in proportion to each parameter's norm, for large batches (You et al. 2020, "Large Batch
+// LAMBOptimizer is Adam with steps in proportion to each parameter's norm, for large batches (You et al. 2020, "Large Batch
 // Optimization for Deep Learning: Training BERT in 76 minutes", algorithm 2 with φ the identity); make it with [LAMB].
-// With the change c that [AdamWRule] multiplies by its learning rate, weight decay included:
+// With the change c that AdamWOptimizer multiplies by its learning rate, weight decay included:
 //
 //	w ← w − LR·‖w‖/‖c‖·c
 //
 // with Euclidean norms over the whole parameter, and 1 for the quotient where either norm is 0, as the authors' code
 // has it. The settings and states are AdamW's; LR is the share of its norm by which a parameter changes in one step.
-type LAMBRule AdamWRule
+type LAMBOptimizer AdamWOptimizer
 
 // LAMB returns the rule with the given learning rate, betas 0.9 and 0.999, eps 1e-6 and weight decay 0.01.
-func LAMB(lr float64) LAMBRule {
-	return LAMBRule{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-6, WeightDecay: 0.01}
+func LAMB(lr float64) LAMBOptimizer {
+	return LAMBOptimizer{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-6, WeightDecay: 0.01}
 }
 
-// Validate implements [Rule].
-func (r LAMBRule) Validate() error { return AdamWRule(r).validate("LAMB") }
+// Validate implements Optimizer.
+func (r LAMBOptimizer) Validate() error { return AdamWOptimizer(r).validate("LAMB") }
 
-// States implements [Rule]: "m" and "v".
-func (r LAMBRule) States(param params.Spec, part Part) []State {
+// States implements Optimizer: "m" and "v".
+func (r LAMBOptimizer) States(param params.Spec, part Part) []State {
 	return Elementwise(param, part, "m", "v")
 }
 
-// Update implements [Rule].
-func (r LAMBRule) Update(u Update) (*graph.Node, []*graph.Node) {
+// Update implements Optimizer.
+func (r LAMBOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	w, g := u.begin(r)
-	change, m, v := AdamWRule(r).change(w, g, u.States[0], u.States[1], u.Step)
+	change, m, v := AdamWOptimizer(r).change(w, g, u.States[0], u.States[1], u.Step)
 	// The quotient of the norms is that of the root mean squares.
 	size, length := u.piece().rms(w), u.piece().rms(change)
 	either := graph.Equal(graph.Mul(graph.Sign(size), graph.Sign(length)), graph.ScalarZero(w.Graph(), w.DType()))

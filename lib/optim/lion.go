@@ -8,14 +8,14 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// LionRule steps by the sign of a mean of gradients (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms",
+// LionOptimizer steps by the sign of a mean of gradients (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms",
 // algorithm 2); make it with [Lion]. For gradient g:
 //
 //	w ← w − LR·( sign(β₁m + (1−β₁)g) + WeightDecay·w )
 //	m ← β₂m + (1−β₂)g
 //
 // Its state is "m", of the parameter's shape.
-type LionRule struct {
+type LionOptimizer struct {
 	// LR is the learning rate, by which every element changes in each step. The paper (§5) finds 3 to 10 times less
 	// than for AdamW fitting, with as many times the weight decay. At least 0.
 	LR float64
@@ -27,19 +27,23 @@ type LionRule struct {
 
 // Lion returns the rule with the given learning rate, betas 0.9 and 0.99 and weight decay 0.1: ten times that of
 // [AdamW], for a tenth of its learning rate.
-func Lion(lr float64) LionRule { return LionRule{LR: lr, Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.1} }
+func Lion(lr float64) LionOptimizer {
+	return LionOptimizer{LR: lr, Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.1}
+}
 
-// Validate implements [Rule].
-func (r LionRule) Validate() error {
+// Validate implements Optimizer.
+func (r LionOptimizer) Validate() error {
 	return checkSettings("Lion", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Beta1", r.Beta1, 0, 1},
 		setting{"Beta2", r.Beta2, 0, 1}, setting{"WeightDecay", r.WeightDecay, 0, math.Inf(1)})
 }
 
-// States implements [Rule]: "m".
-func (r LionRule) States(param params.Spec, part Part) []State { return Elementwise(param, part, "m") }
+// States implements Optimizer: "m".
+func (r LionOptimizer) States(param params.Spec, part Part) []State {
+	return Elementwise(param, part, "m")
+}
 
-// Update implements [Rule]. The step does not matter.
-func (r LionRule) Update(u Update) (*graph.Node, []*graph.Node) {
+// Update implements Optimizer. The step does not matter.
+func (r LionOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	w, g := u.begin(r)
 	m := u.States[0]
 	direction := graph.Sign(running(m, g, r.Beta1))

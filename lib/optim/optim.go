@@ -1,14 +1,14 @@
 // Package optim is the update rules of optimizers as pure graph functions: a parameter, its gradient and its state go
 // in, the new parameter and state come out.
 //
-// Nothing is stored: a [Rule] lists the state that it keeps for a parameter, by name and shape, and the caller holds
+// Nothing is stored: a Optimizer lists the state that it keeps for a parameter, by name and shape, and the caller holds
 // it. A rule computes in float32, whatever the type of the parameter and the gradient (in float64 for a float64
 // parameter), and gives the new parameter in the type that it came in.
 //
 // All rules work on shards, too: a [Part] says which part of a parameter a rank has, and how to sum over the ranks. The
 // result is that part of what the whole would become, up to float32 rounding: sums are made in another order, and XLA
 // fuses a product and a sum to one rounding or not as it compiles a shape. (Adam8bit alone depends on how its blocks
-// lie; see [Adam8bitRule].)
+// lie; see Adam8bitOptimizer.)
 //
 //	[SGD]        momentum, Nesterov        [Scheduled]          a rate that changes with the step
 //	[AdamW]      and [Adam]                [Grouped]            other rules for some parameters
@@ -27,8 +27,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Rule is the update rule of an optimizer.
-type Rule interface {
+// Optimizer is the update rule of an optimizer.
+type Optimizer interface {
 	// Validate returns an error that names the first setting which is not valid, with its value and what to do.
 	Validate() error
 
@@ -65,7 +65,7 @@ type State struct {
 }
 
 // States lists the states of all parameters of a tree, parameter by parameter.
-func States(r Rule, tree params.Tree) params.Tree {
+func States(r Optimizer, tree params.Tree) params.Tree {
 	var all params.Tree
 	for _, s := range tree {
 		all = append(all, specs(r.States(s, nil))...)
@@ -75,7 +75,7 @@ func States(r Rule, tree params.Tree) params.Tree {
 
 // StatesOfParts is [States] for one part of each parameter, in the order of the tree; a nil part is a whole. It returns
 // an error if the parts differ from the tree in number or one does not fit its parameter.
-func StatesOfParts(r Rule, tree params.Tree, parts []Part) ([]State, error) {
+func StatesOfParts(r Optimizer, tree params.Tree, parts []Part) ([]State, error) {
 	if len(parts) != len(tree) {
 		return nil, fmt.Errorf("optim: %d parts for the %d parameters of the tree: give one for each, nil for a whole",
 			len(parts), len(tree))
@@ -92,7 +92,7 @@ func StatesOfParts(r Rule, tree params.Tree, parts []Part) ([]State, error) {
 
 // BytesPerParameter returns what the rule keeps for the whole tree, in bytes for each element of the parameters; 0 for
 // an empty tree, and NaN for one that is not valid.
-func BytesPerParameter(r Rule, tree params.Tree) float64 {
+func BytesPerParameter(r Optimizer, tree params.Tree) float64 {
 	if tree.Validate() != nil {
 		return math.NaN()
 	}
@@ -103,13 +103,13 @@ func BytesPerParameter(r Rule, tree params.Tree) float64 {
 // Parameters and gradients are in the order of the tree and have its dimensions; their element types may differ from
 // it. It builds a graph, and panics if the lists do not match the tree in number or any shape, or the rule is not
 // valid.
-func Apply(r Rule, tree params.Tree, values, grads, states []*graph.Node,
+func Apply(r Optimizer, tree params.Tree, values, grads, states []*graph.Node,
 	step *graph.Node) (newValues, newStates []*graph.Node) {
 	return ApplyToParts(r, tree, make([]Part, len(tree)), values, grads, states, step)
 }
 
 // ApplyToParts is [Apply] for one part of each parameter, as [StatesOfParts] is [States].
-func ApplyToParts(r Rule, tree params.Tree, parts []Part, values, grads, states []*graph.Node,
+func ApplyToParts(r Optimizer, tree params.Tree, parts []Part, values, grads, states []*graph.Node,
 	step *graph.Node) (newValues, newStates []*graph.Node) {
 	all, err := StatesOfParts(r, tree, parts)
 	if err != nil {

@@ -13,7 +13,7 @@ func Names() []string { return slices.Sorted(maps.Keys(byName())) }
 // Parse returns the rule of that name, in any case, with the given learning rate and its usual settings, as for a
 // command line. A name that it does not know, and a learning rate that the rule refuses, are errors. ("adafactor" takes
 // 0 for its own.)
-func Parse(name string, lr float64) (Rule, error) {
+func Parse(name string, lr float64) (Optimizer, error) {
 	of, ok := byName()[strings.ToLower(name)]
 	if !ok {
 		return nil, fmt.Errorf("optim: there is no rule %q: choose one of %q", name, Names())
@@ -25,16 +25,16 @@ func Parse(name string, lr float64) (Rule, error) {
 	return rule, nil
 }
 
-func byName() map[string]func(lr float64) Rule {
-	return map[string]func(lr float64) Rule{
-		"sgd":       func(lr float64) Rule { return SGD(lr) },
-		"momentum":  func(lr float64) Rule { return SGDRule{LR: lr, Momentum: 0.9} },
-		"nesterov":  func(lr float64) Rule { return SGDRule{LR: lr, Momentum: 0.9, Nesterov: true} },
-		"adam":      func(lr float64) Rule { return Adam(lr) },
-		"adamw":     func(lr float64) Rule { return AdamW(lr) },
-		"adam8bit":  func(lr float64) Rule { return Adam8bit(lr) },
-		"adafactor": func(lr float64) Rule { return Adafactor(lr) },
-		"lion":      func(lr float64) Rule { return Lion(lr) },
-		"lamb":      func(lr float64) Rule { return LAMB(lr) },
+func byName() map[string]func(lr float64) Optimizer {
+	return map[string]func(lr float64) Optimizer{
+		"sgd":       func(lr float64) Optimizer { return SGD(lr) },
+		"momentum":  func(lr float64) Optimizer { return SGDOptimizer{LR: lr, Momentum: 0.9} },
+		"nesterov":  func(lr float64) Optimizer { return SGDOptimizer{LR: lr, Momentum: 0.9, Nesterov: true} },
+		"adam":      func(lr float64) Optimizer { return Adam(lr) },
+		"adamw":     func(lr float64) Optimizer { return AdamW(lr) },
+		"adam8bit":  func(lr float64) Optimizer { return Adam8bit(lr) },
+		"adafactor": func(lr float64) Optimizer { return Adafactor(lr) },
+		"lion":      func(lr float64) Optimizer { return Lion(lr) },
+		"lamb":      func(lr float64) Optimizer { return LAMB(lr) },
 	}
 }

@@ -67,7 +67,7 @@ func sumWith(sum func(*graph.Node) *graph.Node, x *graph.Node) *graph.Node {
 // lists for the whole. It is so but for [Adam8bit]: its blocks may lie otherwise in the parts, and then its codes and
 // scales can be joined and cut again by parts of the same kind alone. Rules from outside this package are taken at
 // their word.
-func Joins(r Rule, param params.Spec, part Part) bool {
+func Joins(r Optimizer, param params.Spec, part Part) bool {
 	block := blockOf(r, param)
 	return block == 0 || wholeIfNil(part).runs(param.Shape.Dimensions, block)
 }

@@ -17,11 +17,11 @@ import (
 
 // allRules are all rules, and combinations.
 func allRules() []ruleCase {
-	eight := optim.Adam8bitRule{AdamWRule: optim.AdamW(0.01), Block: 4, Least: 1}
+	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 1}
 	return append(exactRules(),
 		ruleCase{name: "Adam8bit", rule: eight, onXLA: true},
 		ruleCase{name: "Grouped and scheduled", rule: optim.Scheduled(
-			optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Rule: optim.Adafactor(0)}), optim.Warmup{Steps: 5})})
+			optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Optimizer: optim.Adafactor(0)}), optim.Warmup{Steps: 5})})
 }
 
 // The parts of all ranks, put together, are after three steps what the whole is, with all states. Where ranks have indices
@@ -150,7 +150,7 @@ func TestPartsRefused(t *testing.T) {
 	flat := tensors.FromValue([]float32{1, 2, 3, 4, 5})
 	sum := func(x *graph.Node) *graph.Node { return x }
 	for _, c := range []struct {
-		rule optim.Rule
+		rule optim.Optimizer
 		part func(g *graph.Graph) optim.Part
 		want string
 	}{

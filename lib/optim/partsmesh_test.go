@@ -58,7 +58,7 @@ func TestPartsOnMesh(t *testing.T) {
 	rules := slices.DeleteFunc(allRules(), func(r ruleCase) bool { return !r.onXLA })
 	for i, r := range rules {
 		if !optim.Joins(r.rule, tree[2], onRank(nil)[2]) { // Adam8bit, which refuses such a part
-			rules[i].rule = optim.Grouped(r.rule, optim.Group{Has: optim.Named(tree[2].Name), Rule: optim.AdamW(0.01)})
+			rules[i].rule = optim.Grouped(r.rule, optim.Group{Has: optim.Named(tree[2].Name), Optimizer: optim.AdamW(0.01)})
 		}
 	}
 	random := rand.New(rand.NewPCG(13, 14))

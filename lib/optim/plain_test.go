@@ -26,7 +26,7 @@ func each(f func(w, g float64, s []float64, step int) float64) plain {
 	}
 }
 
-func plainSGD(r optim.SGDRule) plain {
+func plainSGD(r optim.SGDOptimizer) plain {
 	return each(func(w, g float64, s []float64, _ int) float64 {
 		b := g
 		if r.Momentum != 0 {
@@ -40,13 +40,13 @@ func plainSGD(r optim.SGDRule) plain {
 	})
 }
 
-func plainAdamW(r optim.AdamWRule) plain {
+func plainAdamW(r optim.AdamWOptimizer) plain {
 	return each(func(w, g float64, s []float64, step int) float64 {
 		return w - r.LR*(plainAdamDirection(r, g, s, step)+r.WeightDecay*w)
 	})
 }
 
-func plainAdamDirection(r optim.AdamWRule, g float64, s []float64, step int) float64 {
+func plainAdamDirection(r optim.AdamWOptimizer, g float64, s []float64, step int) float64 {
 	t := float64(step)
 	s[0] = r.Beta1*s[0] + (1-r.Beta1)*g
 	s[1] = r.Beta2*s[1] + (1-r.Beta2)*g*g
@@ -54,13 +54,13 @@ func plainAdamDirection(r optim.AdamWRule, g float64, s []float64, step int) flo
 }
 
 // plainLAMB is algorithm 2 of You et al. 2020.
-func plainLAMB(r optim.LAMBRule) plain {
+func plainLAMB(r optim.LAMBOptimizer) plain {
 	return func(_ []int, w, g []float64, states [][]float64, step int) {
 		u := make([]float64, len(w))
 		var sizeOfW, sizeOfU float64
 		for i := range w {
 			s := []float64{states[0][i], states[1][i]}
-			u[i] = plainAdamDirection(optim.AdamWRule(r), g[i], s, step) + r.WeightDecay*w[i]
+			u[i] = plainAdamDirection(optim.AdamWOptimizer(r), g[i], s, step) + r.WeightDecay*w[i]
 			states[0][i], states[1][i] = s[0], s[1]
 			sizeOfW += w[i] * w[i]
 			sizeOfU += u[i] * u[i]
@@ -76,7 +76,7 @@ func plainLAMB(r optim.LAMBRule) plain {
 }
 
 // plainLion is algorithm 2 of Chen et al. 2023.
-func plainLion(r optim.LionRule) plain {
+func plainLion(r optim.LionOptimizer) plain {
 	return each(func(w, g float64, s []float64, _ int) float64 {
 		c := r.Beta1*s[0] + (1-r.Beta1)*g
 		s[0] = r.Beta2*s[0] + (1-r.Beta2)*g
@@ -91,7 +91,7 @@ func plainLion(r optim.LionRule) plain {
 }
 
 // plainAdafactor is algorithms 4 and 5 of Shazeer & Stern 2018, but that the states are means for their sums.
-func plainAdafactor(r optim.AdafactorRule) plain {
+func plainAdafactor(r optim.AdafactorOptimizer) plain {
 	rms := func(x []float64) float64 {
 		sum := 0.0
 		for _, x := range x {

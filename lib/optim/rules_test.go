@@ -19,40 +19,40 @@ import (
 // ruleCase is a rule and what it shall do.
 type ruleCase struct {
 	name  string
-	rule  optim.Rule
+	rule  optim.Optimizer
 	plain plain
 	onXLA bool // compile it too, one case of each rule
 }
 
 // exactRules are all rules but the quantised one.
 func exactRules() []ruleCase {
-	far := optim.AdamWRule{LR: 0.1, Beta1: 0.5, Beta2: 0.75, Eps: 0.3, WeightDecay: 0.2}
+	far := optim.AdamWOptimizer{LR: 0.1, Beta1: 0.5, Beta2: 0.75, Eps: 0.3, WeightDecay: 0.2}
 	noFirst := optim.AdamW(0.01)
 	noFirst.Beta1 = 0
-	momentum := optim.SGDRule{LR: 0.1, Momentum: 0.9, WeightDecay: 0.2}
-	nesterov := optim.SGDRule{LR: 0.1, Momentum: 0.8, Nesterov: true}
-	lion := optim.LionRule{LR: 0.02, Beta1: 0.6, Beta2: 0.8, WeightDecay: 0.3}
-	lamb := optim.LAMBRule{LR: 0.1, Beta1: 0.7, Beta2: 0.9, Eps: 0.1, WeightDecay: 0.5}
-	fixed := optim.AdafactorRule{LR: 0.03, Absolute: true, Decay: 0.5, Eps1: 1e-4, Eps2: 0.1, Clip: 0.5, Beta1: 0.7}
+	momentum := optim.SGDOptimizer{LR: 0.1, Momentum: 0.9, WeightDecay: 0.2}
+	nesterov := optim.SGDOptimizer{LR: 0.1, Momentum: 0.8, Nesterov: true}
+	lion := optim.LionOptimizer{LR: 0.02, Beta1: 0.6, Beta2: 0.8, WeightDecay: 0.3}
+	lamb := optim.LAMBOptimizer{LR: 0.1, Beta1: 0.7, Beta2: 0.9, Eps: 0.1, WeightDecay: 0.5}
+	fixed := optim.AdafactorOptimizer{LR: 0.03, Absolute: true, Decay: 0.5, Eps1: 1e-4, Eps2: 0.1, Clip: 0.5, Beta1: 0.7}
 	return []ruleCase{
-		{"AdamW", optim.AdamW(3e-4), plainAdamW(optim.AdamWRule{LR: 3e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}), true},
+		{"AdamW", optim.AdamW(3e-4), plainAdamW(optim.AdamWOptimizer{LR: 3e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}), true},
 		{"AdamW other settings", far, plainAdamW(far), false},
 		{"AdamW without a first moment", noFirst, plainAdamW(noFirst), false},
-		{"Adam", optim.Adam(3e-4), plainAdamW(optim.AdamWRule{LR: 3e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}), false},
-		{"SGD", optim.SGD(0.1), plainSGD(optim.SGDRule{LR: 0.1}), false},
+		{"Adam", optim.Adam(3e-4), plainAdamW(optim.AdamWOptimizer{LR: 3e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}), false},
+		{"SGD", optim.SGD(0.1), plainSGD(optim.SGDOptimizer{LR: 0.1}), false},
 		{"SGD with momentum", momentum, plainSGD(momentum), false},
 		{"SGD with Nesterov's momentum", nesterov, plainSGD(nesterov), true},
-		{"Lion", optim.Lion(0.01), plainLion(optim.LionRule{LR: 0.01, Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.1}), false},
+		{"Lion", optim.Lion(0.01), plainLion(optim.LionOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.1}), false},
 		{"Lion other settings", lion, plainLion(lion), true},
-		{"LAMB", optim.LAMB(0.01), plainLAMB(optim.LAMBRule{LR: 0.01, Beta1: 0.9, Beta2: 0.999, Eps: 1e-6, WeightDecay: 0.01}), false},
+		{"LAMB", optim.LAMB(0.01), plainLAMB(optim.LAMBOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.999, Eps: 1e-6, WeightDecay: 0.01}), false},
 		{"LAMB other settings", lamb, plainLAMB(lamb), true},
-		{"Adafactor", optim.Adafactor(0), plainAdafactor(optim.AdafactorRule{Decay: 0.8, Eps1: 1e-30, Eps2: 1e-3, Clip: 1}), false},
+		{"Adafactor", optim.Adafactor(0), plainAdafactor(optim.AdafactorOptimizer{Decay: 0.8, Eps1: 1e-30, Eps2: 1e-3, Clip: 1}), false},
 		{"Adafactor other settings", fixed, plainAdafactor(fixed), true},
 	}
 }
 
 // oneStep is Apply as a graph function of parameters, gradients, states and the step.
-func oneStep(rule optim.Rule, tree params.Tree) func([]*graph.Node) []*graph.Node {
+func oneStep(rule optim.Optimizer, tree params.Tree) func([]*graph.Node) []*graph.Node {
 	n := len(tree)
 	return func(in []*graph.Node) []*graph.Node {
 		last := len(in) - 1
@@ -107,7 +107,7 @@ func TestRulesAgainstPlainGo(t *testing.T) {
 }
 
 // equal compares parameters and states of smallTree. float32 has 24 bits, and an update rounds some tens of times.
-func equal(t *testing.T, rule optim.Rule, step int, where string, got []*tensors.Tensor, want [][]float64) {
+func equal(t *testing.T, rule optim.Optimizer, step int, where string, got []*tensors.Tensor, want [][]float64) {
 	t.Helper()
 	names := append(smallTree.Names(), optim.States(rule, smallTree).Names()...)
 	for k := range want {
@@ -136,7 +136,7 @@ func TestAdamWFirstStep(t *testing.T) {
 func TestZeros(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float32, 2, 2)}
 	none, some := tensors.FromValue([][]float32{{0, 0}, {0, 0}}), tensors.FromValue([][]float32{{1, 0}, {0, -2}})
-	for _, rule := range []optim.Rule{optim.LAMB(0.1), optim.Adafactor(0.1), optim.Adam8bitRule{AdamWRule: optim.AdamW(0.1), Block: 3, Least: 1}} {
+	for _, rule := range []optim.Optimizer{optim.LAMB(0.1), optim.Adafactor(0.1), optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.1), Block: 3, Least: 1}} {
 		for _, grad := range []*tensors.Tensor{none, some} {
 			args := slices.Concat([]*tensors.Tensor{none, grad}, zeros(t, optim.States(rule, tree)), []*tensors.Tensor{tensors.FromScalar(int32(1))})
 			out := mustCall(t, oneStep(rule, tree), args...)
@@ -204,7 +204,7 @@ func TestHalfPrecision(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	wide := params.Tree{params.New("w", dtypes.Float32, 4, 6)}
 	values := append(normal(wide, random), normal(wide, random)...)
-	for _, c := range append(exactRules(), ruleCase{name: "Adam8bit", rule: optim.Adam8bitRule{AdamWRule: optim.AdamW(0.1), Block: 7, Least: 1}}) {
+	for _, c := range append(exactRules(), ruleCase{name: "Adam8bit", rule: optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.1), Block: 7, Least: 1}}) {
 		for _, half := range []dtypes.DType{dtypes.BFloat16, dtypes.Float16} {
 			tree := params.Tree{params.New("w", half, 4, 6)}
 			if got, want := optim.States(c.rule, tree), optim.States(c.rule, wide); !slices.EqualFunc(got, want,
@@ -238,7 +238,7 @@ func TestHalfPrecision(t *testing.T) {
 // A float64 parameter is computed in float64.
 func TestFloat64(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float64, 2)}
-	rule := optim.SGDRule{LR: 1e-12, Momentum: 0.5}
+	rule := optim.SGDOptimizer{LR: 1e-12, Momentum: 0.5}
 	out := mustCall(t, oneStep(rule, tree), tensors.FromValue([]float64{1, 2}), tensors.FromValue([]float64{1, -1}),
 		tensors.FromValue([]float64{0, 0}), tensors.FromScalar(int32(1)))
 	if got := floats(t, out[0]); got[0] != 1-1e-12 || got[1] != 2+1e-12 {
@@ -258,7 +258,7 @@ func TestRulesConverge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if eight, ok := rule.(optim.Adam8bitRule); ok {
+			if eight, ok := rule.(optim.Adam8bitOptimizer); ok {
 				eight.Least, eight.Block = 1, 3
 				rule = eight
 			}

@@ -10,10 +10,10 @@ import (
 
 // Scheduled returns a rule whose learning rate is multiplied by the schedule's rate at each step. What decays weights
 // in proportion to the learning rate is multiplied with it.
-func Scheduled(rule Rule, schedule Schedule) Rule { return scheduled{rule, schedule} }
+func Scheduled(rule Optimizer, schedule Schedule) Optimizer { return scheduled{rule, schedule} }
 
 type scheduled struct {
-	rule     Rule
+	rule     Optimizer
 	schedule Schedule
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// SGDRule is stochastic gradient descent (Robbins & Monro 1951, "A Stochastic Approximation Method"), if asked with the
+// SGDOptimizer is stochastic gradient descent (Robbins & Monro 1951, "A Stochastic Approximation Method"), if asked with the
 // heavy-ball momentum of Polyak 1964, "Some methods of speeding up the convergence of iteration methods", or with
 // Nesterov's as Sutskever et al. 2013 write it, "On the importance of initialization and momentum in deep learning",
 // §2. Make it with [SGD]. For gradient g:
@@ -18,7 +18,7 @@ import (
 //	w ← w − LR·(b + WeightDecay·w)                  with Nesterov: g + Momentum·b in place of b
 //
 // With momentum its state is b, named "momentum", of the parameter's shape; without, it has none.
-type SGDRule struct {
+type SGDOptimizer struct {
 	// LR is the learning rate: the share of the gradient by which an element changes in one step. At least 0.
 	LR float64
 	// Momentum is the share of the last change that goes on, in [0,1). Each gradient acts 1/(1−Momentum) times over,
@@ -31,10 +31,10 @@ type SGDRule struct {
 }
 
 // SGD returns the rule with the given learning rate and no momentum.
-func SGD(lr float64) SGDRule { return SGDRule{LR: lr} }
+func SGD(lr float64) SGDOptimizer { return SGDOptimizer{LR: lr} }
 
-// Validate implements [Rule].
-func (r SGDRule) Validate() error {
+// Validate implements Optimizer.
+func (r SGDOptimizer) Validate() error {
 	if r.Nesterov && r.Momentum == 0 {
 		return errors.New("optim: SGD.Nesterov is set and SGD.Momentum is 0: set a momentum, as 0.9")
 	}
@@ -42,16 +42,16 @@ func (r SGDRule) Validate() error {
 		setting{"WeightDecay", r.WeightDecay, 0, math.Inf(1)})
 }
 
-// States implements [Rule]: "momentum" with momentum, nothing without.
-func (r SGDRule) States(param params.Spec, part Part) []State {
+// States implements Optimizer: "momentum" with momentum, nothing without.
+func (r SGDOptimizer) States(param params.Spec, part Part) []State {
 	if r.Momentum == 0 {
 		return nil
 	}
 	return Elementwise(param, part, "momentum")
 }
 
-// Update implements [Rule]. The step does not matter.
-func (r SGDRule) Update(u Update) (*graph.Node, []*graph.Node) {
+// Update implements Optimizer. The step does not matter.
+func (r SGDOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	w, g := u.begin(r)
 	change, states := g, []*graph.Node(nil)
 	if r.Momentum != 0 {

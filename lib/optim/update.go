@@ -27,7 +27,7 @@ func Elementwise(param params.Spec, part Part, names ...string) []State {
 func (u Update) Total(x *graph.Node) *graph.Node { return u.piece().total(x) }
 
 // begin checks an update, and returns the parameter and the gradient in the type to compute in.
-func (u Update) begin(r Rule) (param, grad *graph.Node) {
+func (u Update) begin(r Optimizer) (param, grad *graph.Node) {
 	if err := r.Validate(); err != nil {
 		panic(err)
 	}

@@ -86,7 +86,7 @@ func (r deviceRun) step(step int) (float64, error) {
 // it again, the same bits, and goes on as a run of one device does that was never interrupted. What devices share is padded.
 func TestCheckpoints(t *testing.T) {
 	const rows = 8
-	r := train.Recipe{Model: small(1), Rule: optim.AdamW(1e-2), Clip: 0.5}
+	r := train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2), Clip: 0.5}
 	first := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}
 	layouts := []*parallel.Layout{&first, {Data: 4, ZeRO: 3}, nil, {Replicas: 2, Pipe: 2, Tensor: 2},
 		{Replicas: 2, Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}}
@@ -134,7 +134,7 @@ func TestCheckpointsOfEngines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(0.1), Precision: policy}
+	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Precision: policy}
 	_, want := traintest.Alone(t, devices(), r, 3, toyBatches(6))
 	l := parallel.Layout{Pipe: 2, Data: 3, ZeRO: 2, Microbatches: 1}
 	dir, ofZero, ofPipe := t.TempDir(), t.TempDir(), t.TempDir()
@@ -184,7 +184,7 @@ func TestCheckpointsOfEngines(t *testing.T) {
 // if they had not been, and which leave nothing behind.
 func TestFailedSave(t *testing.T) {
 	const rows = 8
-	r := train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.5)}
+	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}
 	want, _ := traintest.Alone(t, devices(), r, 2, toyBatches(rows))
 	root := t.TempDir()
 	file, good := filepath.Join(root, "file"), filepath.Join(root, "good")
@@ -192,7 +192,7 @@ func TestFailedSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := r
-	other.Rule = optim.SGDRule{LR: 0.5, Momentum: 0.9}
+	other.Optimizer = optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}
 	foreign := start(t, other, parallel.Layout{})
 	if err := foreign.Save(t.Context(), good, nil, 0); err != nil {
 		t.Fatal(err)

@@ -62,9 +62,9 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
 		along, pending = BetweenRanks, 1+l.Prefetch
 	}
 	if l.Shards > 1 {
-		along, p = BetweenShards, p.Copies(l.Shards, BetweenShards)
+		along, p = BetweenShards, p.Replicate(l.Shards, BetweenShards)
 	}
-	p = p.Copies(l.copies()/max(1, l.Shards), BetweenRanks)
+	p = p.Replicate(l.copies()/max(1, l.Shards), BetweenRanks)
 	if l.ZeRO > 0 && l.shards()*l.copies() > 1 && l.Shards != 1 { // else nobody shares a copy
 		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
 	}

@@ -30,7 +30,7 @@ func ExampleNew() {
 	layout := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 2}
 	config := gpt.Config{Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 8, NoBias: true, Norm: gpt.RMSNorm}
 	model := gpt.Parallel{Config: config, Tensor: layout.TensorGroup(), Sequence: layout.SequenceGroup("")}
-	run, err := parallel.New(context.Background(), backend, train.Recipe{Model: model, Rule: optim.AdamW(0.05)}, layout, parallel.Options{})
+	run, err := parallel.New(context.Background(), backend, train.Recipe{Model: model, Optimizer: optim.AdamW(0.05)}, layout, parallel.Options{})
 	must(err)
 	defer run.Close()
 	const rows = 4
@@ -59,7 +59,7 @@ func ExamplePlan_Join() {
 		panic(err)
 	}
 	defer backend.Close()
-	recipe := train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(0.05)}
+	recipe := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(0.05)}
 	plan, err := parallel.NewPlan(recipe, parallel.Layout{Replicas: 2, Pipe: 2})
 	if err != nil {
 		panic(err)

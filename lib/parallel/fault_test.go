@@ -22,7 +22,7 @@ const faultRows = 8
 // train together. Every other rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left
 // on the devices.
 func TestFaults(t *testing.T) {
-	toys := train.Recipe{Model: toy.Layers(2, true), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Clip: 1}
+	toys := train.Recipe{Model: toy.Layers(2, true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 1}
 	ring := parallel.Layout{Ring: 3, RingRanks: true, Ulysses: 2}
 	shared := toys
 	shared.Model = small(2)
@@ -78,7 +78,7 @@ func TestFaults(t *testing.T) {
 // TestRunFails has all ranks of a run take longer for a pass than they may: the run says by what it was lost, and its devices are free.
 func TestRunFails(t *testing.T) {
 	leaks := devicetest.NoLeaks(t, devices())
-	r := train.Recipe{Model: toy.Layers(2, true), Rule: optim.SGD(0.5)}
+	r := train.Recipe{Model: toy.Layers(2, true), Optimizer: optim.SGD(0.5)}
 	run, err := parallel.New(t.Context(), devices(), r, parallel.Layout{Pipe: 2, Data: 2}, parallel.Options{Timeout: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestRunFails(t *testing.T) {
 // TestClose leaves nothing on the devices, of whatever layout.
 func TestClose(t *testing.T) {
 	leaks := devicetest.NoLeaks(t, devices())
-	r := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(0.1), Clip: 1}
+	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Clip: 1}
 	for _, l := range []parallel.Layout{{Data: 2, ZeRO: 3}, {Replicas: 2, Pipe: 2, Data: 2, ZeRO: 2, Recompute: true}} {
 		run := start(t, r, l)
 		steps(t, run, 2, toyBatches(faultRows))

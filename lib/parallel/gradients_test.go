@@ -33,8 +33,8 @@ func TestGradients(t *testing.T) {
 	sum.Criterion = func(y, targets *graph.Node) *graph.Node {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
-	recipe := train.Recipe{Model: mean, Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}}
-	sums := train.Recipe{Model: sum, Rule: optim.SGD(1e-3)}
+	recipe := train.Recipe{Model: mean, Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}}
+	sums := train.Recipe{Model: sum, Optimizer: optim.SGD(1e-3)}
 	learn := func(run train.Trainer) (got traintest.Named, loss float64) {
 		for i := range steps {
 			in, out := toy.Batch(i, rows)
@@ -79,7 +79,7 @@ func TestGradients(t *testing.T) {
 			t.Errorf("%+v: %g units apart, the last loss %g, want %g", l, off, last, loss)
 		}
 	}
-	tied := train.Recipe{Model: toy.Model(true), Rule: optim.SGD(1)}
+	tied := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(1)}
 	_, err = parallel.NewPlan(tied, parallel.Layout{Replicas: 2, Pipe: 2, Every: 2})
 	checkError(t, "tied", err, "ranks of a pipeline have parameters in common")
 	clipped := recipe

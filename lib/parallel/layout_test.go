@@ -49,7 +49,7 @@ func TestRefusedLayouts(t *testing.T) {
 				field, planned = "Layout.Pipeline of 8 stages", "6 blocks cannot be 8 stages"
 			}
 			_, ledger := l.Estimate(setup(c), layoutRows)
-			_, plan := parallel.NewPlan(sharing(train.Recipe{Model: c, Rule: optim.SGD(1)}, l, ""), l)
+			_, plan := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: optim.SGD(1)}, l, ""), l)
 			if field == "" {
 				if ledger != nil || plan != nil {
 					t.Errorf("%+v is refused: by the estimate: %v; by the plan: %v", l, ledger, plan)
@@ -67,7 +67,7 @@ func TestRefusedLayouts(t *testing.T) {
 		t.Errorf("only %d layouts are refused", refused)
 	}
 	l := parallel.Layout{Ulysses: 8} // one head for two devices; memest does not know in which way devices share sequences
-	_, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Rule: optim.SGD(1)}, l, ""), l)
+	_, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: optim.SGD(1)}, l, ""), l)
 	checkError(t, "ulysses", err, "a device has 4 query heads")
 }
 
@@ -78,7 +78,7 @@ func TestStagesAlone(t *testing.T) {
 			continue
 		}
 		l := parallel.Layout{Pipe: s.pipe, Tensor: s.tensor, Ring: s.seq}
-		r := sharing(train.Recipe{Model: small(max(2, s.pipe)), Rule: optim.AdamW(1)}, l, "")
+		r := sharing(train.Recipe{Model: small(max(2, s.pipe)), Optimizer: optim.AdamW(1)}, l, "")
 		for rank := range l.Ranks() {
 			var first map[memest.Kind]int64
 			for l.ZeRO = range 4 {
@@ -170,7 +170,7 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Replicas: 2, Every: 2, EachMicroBatch: true}, "Options.Every is 2"},
 	} {
 		checkError(t, "layout", c.layout.Validate(), c.want)
-		_, err := parallel.NewPlan(train.Recipe{Model: small(2), Rule: optim.SGD(1)}, c.layout)
+		_, err := parallel.NewPlan(train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, c.layout)
 		checkError(t, "plan", err, c.want)
 		_, err = c.layout.Estimate(setup(small(2)), 8)
 		checkError(t, "estimate", err, c.want)

@@ -169,9 +169,9 @@ func TestLayouts(t *testing.T) {
 			if _, err := f.Estimate(setup(c), layoutRows); err != nil {
 				t.Fatal(err)
 			}
-			r := train.Recipe{Model: c, Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}} // which does not forgive a wrong scale
+			r := train.Recipe{Model: c, Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}} // which does not forgive a wrong scale
 			if f.clip > 0 {
-				r.Rule, r.Clip = optim.AdamW(1e-2), f.clip
+				r.Optimizer, r.Clip = optim.AdamW(1e-2), f.clip
 			}
 			of := baseline{f.layers, f.clip}
 			if alone[of] == nil {
@@ -218,7 +218,7 @@ func TestOwnSchedule(t *testing.T) {
 		t.Fatal(err)
 	}
 	const rows, until = 8, 2
-	r, l := train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.5)}, parallel.Layout{Plan: own, Data: 2, ZeRO: 1}
+	r, l := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}, parallel.Layout{Plan: own, Data: 2, ZeRO: 1}
 	if l.Ranks() != 2 || l.Devices() != 4 {
 		t.Errorf("%d ranks, %d devices", l.Ranks(), l.Devices())
 	}
@@ -244,7 +244,7 @@ func TestAsynchronous(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.5)}
+	r := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.5)}
 	l := parallel.Layout{Replicas: 2, Plan: order}
 	for _, apart := range []bool{false, true} {
 		ours, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{Apart: apart})
@@ -286,7 +286,7 @@ func TestAsynchronous(t *testing.T) {
 
 // TestLink has what goes between ranks take as long as over a slow link, and come to the same bits.
 func TestLink(t *testing.T) {
-	r, l := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.5)}, parallel.Layout{Replicas: 2}
+	r, l := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.5)}, parallel.Layout{Replicas: 2}
 	var all [2]traintest.Named
 	for i, latency := range []time.Duration{0, 20 * time.Millisecond} {
 		run, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{Link: group.Link{Latency: latency}})

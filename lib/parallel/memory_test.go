@@ -26,7 +26,7 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := train.Recipe{Model: small(1), Rule: optim.AdamW(1e-2)}
+	r := train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2)}
 	half := r
 	half.Precision = mixed
 	whole, part := r.Model.Params().Bytes(), shardBytes(r, 4)
@@ -81,7 +81,7 @@ func TestMemory(t *testing.T) {
 
 // TestPeaks compares the most that lies on a device at once: from stage to stage it shrinks by what is sharded besides.
 func TestPeaks(t *testing.T) {
-	r := train.Recipe{Model: small(2), Rule: optim.SGD(1e-2)}
+	r := train.Recipe{Model: small(2), Optimizer: optim.SGD(1e-2)}
 	var peaks, planned []int64
 	for zero := 1; zero <= 3; zero++ {
 		l := parallel.Layout{Data: 4, ZeRO: zero, Microbatches: 2}
@@ -141,12 +141,12 @@ func TestEstimatedStates(t *testing.T) {
 			l := parallel.Layout{Pipe: s.pipe, Data: s.data, Tensor: s.tensor, Ring: s.seq, ZeRO: zero}
 			for _, policy := range []precision.Policy{{}, mixed} {
 				of := setup(c)
-				of.Rule, of.Precision = optim.AdamW(1e-2), policy
+				of.Optimizer, of.Precision = optim.AdamW(1e-2), policy
 				ledger, err := l.Estimate(of, layoutRows)
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Rule: of.Rule, Precision: policy}, l, ""), l)
+				p, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: of.Optimizer, Precision: policy}, l, ""), l)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -45,7 +45,7 @@ func TestModels(t *testing.T) {
 			{Pipe: 2, Data: 3, ZeRO: 1, Microbatches: 1}, // no power of two
 		},
 	} {
-		r := train.Recipe{Model: toy.Layers(4, tied), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Clip: 0.1}
+		r := train.Recipe{Model: toy.Layers(4, tied), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 0.1}
 		for _, l := range layouts {
 			rows := rows
 			if l.Data == 3 {
@@ -67,7 +67,7 @@ func TestModels(t *testing.T) {
 
 // TestWhole trains a model that is no chain of blocks.
 func TestWhole(t *testing.T) {
-	r := train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}}
+	r := train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
 	want, _ := traintest.Alone(t, devices(), r, 3, toyBatches(8))
 	for _, l := range []parallel.Layout{{Data: 2, ZeRO: 3}, {Replicas: 2, Data: 2, ZeRO: 1, Recompute: true}} {
 		run := start(t, r, l)
@@ -81,7 +81,7 @@ func TestNoise(t *testing.T) {
 	const rows, until = 8, 3
 	c := small(1)
 	c.Dropout, c.Tied = 0.1, true
-	r := train.Recipe{Model: c, Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Seed: 7}
+	r := train.Recipe{Model: c, Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Seed: 7}
 	want, _ := traintest.Alone(t, devices(), r, until, texts(rows))
 	quiet := r
 	quiet.Model = func() gpt.Config { c := c; c.Dropout = 0; return c }()

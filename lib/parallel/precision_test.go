@@ -55,7 +55,7 @@ func TestPrecision(t *testing.T) {
 		if overflows {
 			policy.Scaling.Initial, policy.Scaling.Backoff = 0x1p26, 0x1p-16
 		}
-		r := train.Recipe{Model: small(1), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}, Precision: policy}
+		r := train.Recipe{Model: small(1), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Precision: policy}
 		want, alone := traintest.Alone(t, devices(), r, until, texts(rows))
 		l := c.layout
 		var mu sync.Mutex
@@ -115,7 +115,7 @@ func TestRules(t *testing.T) {
 		if c.rule == "adam8bit" {
 			model.Width = 32 // large enough for blocks of 8-bit states
 		}
-		r := train.Recipe{Model: model, Rule: rule}
+		r := train.Recipe{Model: model, Optimizer: rule}
 		_, want := traintest.Alone(t, devices(), r, until, texts(rows))
 		run := start(t, r, c.layout)
 		off := 0.0
@@ -142,10 +142,10 @@ func TestRulesRefused(t *testing.T) {
 		layout parallel.Layout
 		want   string
 	}{
-		"adafactor":           {train.Recipe{Rule: optim.Adafactor(1e-2)}, both, "the optimizer's tok.rows (Float32)[11] is not of the shape of"},
-		"lamb":                {train.Recipe{Rule: optim.LAMB(1e-2)}, both, "choose one of the two, or an optimizer that does not"},
-		"adam8bit":            {train.Recipe{Rule: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2}, "the optimizer keeps numbers of blocks of"},
-		"stochastic rounding": {train.Recipe{Rule: optim.SGD(1), Precision: rounding}, both, "stochastic rounding numbers the elements"},
+		"adafactor":           {train.Recipe{Optimizer: optim.Adafactor(1e-2)}, both, "the optimizer's tok.rows (Float32)[11] is not of the shape of"},
+		"lamb":                {train.Recipe{Optimizer: optim.LAMB(1e-2)}, both, "choose one of the two, or an optimizer that does not"},
+		"adam8bit":            {train.Recipe{Optimizer: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2}, "the optimizer keeps numbers of blocks of"},
+		"stochastic rounding": {train.Recipe{Optimizer: optim.SGD(1), Precision: rounding}, both, "stochastic rounding numbers the elements"},
 	} {
 		model := small(1)
 		model.Width = 32 // large enough for blocks of 8-bit states

@@ -26,13 +26,13 @@ type noReplicas struct{ train.Replicas }
 
 // TestRefused lists what cannot be planned or begun, with what the error must say.
 func TestRefused(t *testing.T) {
-	toys := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(1)}
+	toys := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(1)}
 	replicated, whole := toys, toys
 	replicated.Replicas = noReplicas{}
 	whole.Model = traintest.Whole{Model: toys.Model}
 	one := parallel.Layout{Tensor: 2}
-	alone := train.Recipe{Model: gpt.Parallel{Config: small(2)}, Rule: optim.SGD(1)}
-	other := train.Recipe{Model: gpt.Parallel{Config: small(2), Tensor: tensor.Group{Axis: "model"}}, Rule: optim.SGD(1)}
+	alone := train.Recipe{Model: gpt.Parallel{Config: small(2)}, Optimizer: optim.SGD(1)}
+	other := train.Recipe{Model: gpt.Parallel{Config: small(2), Tensor: tensor.Group{Axis: "model"}}, Optimizer: optim.SGD(1)}
 	begin := func(b *xla.Backend, r train.Recipe, l parallel.Layout) error {
 		run, err := parallel.New(context.Background(), b, r, l, parallel.Options{})
 		if err == nil {
@@ -49,10 +49,10 @@ func TestRefused(t *testing.T) {
 		"a program's copies": {replicated, parallel.Layout{}, "Recipe.Replicas is set"},
 		"no chain":           {whole, parallel.Layout{Pipe: 2}, "1 blocks cannot be 2 stages"},
 		"shares nothing":     {toys, parallel.Layout{Tensor: 2, Ring: 3}, "does not say what devices share, and the layout has tensor=2, ring=3, ulysses=1"},
-		"one device's GPT":   {train.Recipe{Model: small(2), Rule: optim.SGD(1)}, one, "a gpt.Config does not say what devices share"},
+		"one device's GPT":   {train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, one, "a gpt.Config does not say what devices share"},
 		"no axis":            {alone, one, "the layout has tensor=2, and the model shares nothing along it: use Layout.TensorGroup and SequenceGroup"},
 		"another axis":       {other, one, `the model shares along the axis "model"`},
-		"heads":              {sharing(train.Recipe{Model: small(2), Rule: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""), parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},
+		"heads":              {sharing(train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""), parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},
 		"more stages":        {toys, parallel.Layout{Pipe: 5}, "4 blocks cannot be 5 stages"},
 		"a short cut":        {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "the cut [4] has 1 stages, the schedule 2"},
 		"too few blocks":     {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}}, "the cut [1 2] is for 3 blocks, and the model has 4"},
@@ -93,7 +93,7 @@ func TestModelsRefused(t *testing.T) {
 		"the loss has shape (Float32)[2, 3], want a float scalar": rows,
 		"not this batch": toy.Picky(),
 	} {
-		run := start(t, train.Recipe{Model: m, Rule: optim.SGD(1)}, parallel.Layout{Pipe: 2, Data: 2})
+		run := start(t, train.Recipe{Model: m, Optimizer: optim.SGD(1)}, parallel.Layout{Pipe: 2, Data: 2})
 		for range 2 {
 			in, out := toy.Batch(0, 8)
 			_, err := run.Step(t.Context(), in, out)
@@ -105,7 +105,7 @@ func TestModelsRefused(t *testing.T) {
 // TestBatchesRefused gives a run batches that cannot be dealt out, after which it goes on as if they had not been.
 func TestBatchesRefused(t *testing.T) {
 	const rows = 8
-	r := train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.5)}
+	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}
 	l := parallel.Layout{Replicas: 2, Pipe: 2, Data: 2}
 	want, _ := traintest.Alone(t, devices(), r, 2, toyBatches(rows))
 	run := start(t, r, l)

@@ -53,7 +53,7 @@ func TestTraffic(t *testing.T) {
 	} {
 		x := tensors.FromFlatDataAndDimensions(make([]int32, rows*c.Seq), rows, c.Seq)
 		for _, l := range c.layouts {
-			run := start(t, train.Recipe{Model: c.Config, Rule: optim.SGD(0.1)}, l)
+			run := start(t, train.Recipe{Model: c.Config, Optimizer: optim.SGD(0.1)}, l)
 			if _, err := run.Step(t.Context(), x, x); err != nil {
 				t.Fatal(err)
 			}

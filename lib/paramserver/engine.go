@@ -82,7 +82,7 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 // planOf is what each of so many ranks does in a step: what its hook takes in place of a sum over them is for the
 // servers.
 func (e *Engine) planOf(ranks int) *step.Plan {
-	p := e.plan.Copies(ranks, BetweenRanks)
+	p := e.plan.Replicate(ranks, BetweenRanks)
 	all := make([]int, ranks)
 	for i := range all {
 		all[i] = i

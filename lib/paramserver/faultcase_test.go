@@ -30,7 +30,7 @@ var (
 		}
 		return backend
 	})
-	toyRecipe = train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)}
+	toyRecipe = train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(1e-2)}
 	toyForms  = map[string]paramserver.Options{
 		"servers":       {BucketBytes: 160},
 		"micro-batches": {BucketBytes: 160, Accumulate: world, Servers: 2},

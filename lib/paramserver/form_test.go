@@ -26,7 +26,7 @@ func TestForms(t *testing.T) {
 	const steps, staged = 6, 4
 	backend := devicetest.Open(t, 8)
 	for _, tied := range []bool{false, true} {
-		recipe := train.Recipe{Model: toy.Layers(3, tied), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}}
+		recipe := train.Recipe{Model: toy.Layers(3, tied), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}}
 		for _, world := range []int{1, 3, 8} {
 			want, metrics := traintest.Alone(t, backend, recipe, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) {
 				return toy.Batch(i, 2*world)
@@ -67,7 +67,7 @@ func TestSumLoss(t *testing.T) {
 	m.Criterion = func(y, targets *graph.Node) *graph.Node {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
-	recipe := train.Recipe{Model: m, Rule: optim.SGD(0.01)}
+	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(0.01)}
 	want, metrics := traintest.Alone(t, backend, recipe, 5, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 2*world) })
 	got := together(t, newEngine(t, backend, recipe, paramserver.Options{SumLoss: true, Accumulate: 2}), world, 5, toySource(2*world))[0]
 	if off := traintest.Apart(t, want, got.params); !(off <= 8) {
@@ -81,7 +81,7 @@ func TestSumLoss(t *testing.T) {
 // TestRefused has options, recipes and batches that cannot be, with what the errors name.
 func TestRefused(t *testing.T) {
 	backend := devicetest.Open(t, 2)
-	plain := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
+	plain := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}
 	clipped, scaled, picky, unlike := plain, plain, plain, plain
 	clipped.Clip = 1
 	scaled.Precision, _ = precision.ParsePolicy("fp16")
@@ -98,7 +98,7 @@ func TestRefused(t *testing.T) {
 		"many servers": {plain, paramserver.Options{Servers: 3}, 4, "Servers is 3 in a group of 2"},
 		"clipping":     {clipped, paramserver.Options{}, 4, "cannot clip"},
 		"scaling":      {scaled, paramserver.Options{}, 4, "scale losses"},
-		"no model":     {train.Recipe{Rule: optim.SGD(1)}, paramserver.Options{}, 4, "no model"},
+		"no model":     {train.Recipe{Optimizer: optim.SGD(1)}, paramserver.Options{}, 4, "no model"},
 		"rows":         {plain, paramserver.Options{}, 3, "3 rows for 2 devices"},
 		"micro":        {plain, paramserver.Options{Accumulate: 2}, 2, "2 rows for 2 devices with other rows and 2 micro-batches"},
 		"picky":        {picky, paramserver.Options{}, 4, "not this batch"},
@@ -135,7 +135,7 @@ func TestRefused(t *testing.T) {
 func TestAsync(t *testing.T) {
 	const steps = 30
 	backend := devicetest.Open(t, 4)
-	recipe := train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(1e-2)}
+	recipe := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(1e-2)}
 	e := newEngine(t, backend, recipe, paramserver.Options{Async: true, BucketBytes: 160, Servers: 1})
 	one := together(t, e, 1, steps, toySource(4))[0]
 	plain := together(t, newEngine(t, backend, recipe, paramserver.Options{}), 1, steps, toySource(4))[0]
@@ -179,14 +179,14 @@ func (lonely) Do(context.Context, group.Call) error { return nil }
 func TestKinds(t *testing.T) {
 	const world, steps = 3, 4
 	backend := devicetest.Open(t, world)
-	mixed, pure := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(1e-2)}, train.Recipe{Model: toy.Model(true), Rule: optim.SGD(0.1)}
+	mixed, pure := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(1e-2)}, train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.1)}
 	mixed.Precision, _ = precision.ParsePolicy("bf16")
 	mixed.Precision.Reduce = dtypes.BFloat16
 	pure.Precision, _ = precision.ParsePolicy("bf16-pure")
 	for name, c := range map[string]struct {
 		recipe train.Recipe
 		units  float64 // of float32, of which a bfloat16's last place has 2¹⁶
-	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16}, "buffers": {train.Recipe{Model: toy.Buffered(0.5), Rule: optim.AdamW(1e-2)}, 8}} {
+	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16}, "buffers": {train.Recipe{Model: toy.Buffered(0.5), Optimizer: optim.AdamW(1e-2)}, 8}} {
 		recipe := c.recipe
 		want, _ := traintest.Alone(t, backend, recipe, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 4*world) })
 		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2}

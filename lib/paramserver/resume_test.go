@@ -218,7 +218,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	other := train.Recipe{Model: toyRecipe.Model, Rule: optim.SGD(0.1)}
+	other := train.Recipe{Model: toyRecipe.Model, Optimizer: optim.SGD(0.1)}
 	state, err := other.Initial()
 	if err != nil {
 		t.Fatal(err)

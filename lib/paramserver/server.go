@@ -62,7 +62,7 @@ func (sh *shard) free() error {
 // places are those of a bucket's parameters, and then of their states, in the whole state.
 func (e *Engine) places(bucket int) []int {
 	places, all := slices.Clone(e.buckets[bucket].Places), e.recipe.State()
-	for _, s := range optim.States(e.recipe.Optimizer(), e.own(bucket)) {
+	for _, s := range optim.States(e.recipe.GroupedOptimizer(), e.own(bucket)) {
 		places = append(places, all.Index(s.Name))
 	}
 	return places
@@ -161,7 +161,7 @@ func (e *Engine) compileServers() (err error) {
 	}
 	for b, bucket := range e.buckets {
 		own := e.own(b)
-		states := len(optim.States(e.recipe.Optimizer(), own))
+		states := len(optim.States(e.recipe.GroupedOptimizer(), own))
 		donated := make([]int, len(own)+states)
 		for i := range donated {
 			donated[i] = i
@@ -175,7 +175,7 @@ func (e *Engine) compileServers() (err error) {
 				x = graph.Mul(graph.ConvertDType(x, dtypes.Float32), factor) // in float32, whatever the type
 				grads[i] = graph.Reshape(graph.ConvertDType(x, sum.DType()), s.Shape.Dimensions...)
 			}
-			weights, kept = optim.Apply(e.recipe.Optimizer(), own, weights, grads, kept, number)
+			weights, kept = optim.Apply(e.recipe.GroupedOptimizer(), own, weights, grads, kept, number)
 			for i, w := range weights {
 				flat[i] = graph.Reshape(graph.ConvertDType(w, sum.DType()), w.Shape().Size())
 			}

@@ -59,7 +59,7 @@ func TestStream(t *testing.T) {
 	backend := devicetest.Open(t, world)
 	for _, async := range []bool{false, true} {
 		o := paramserver.Options{Async: async, BucketBytes: 160, Servers: servers}
-		e := newEngine(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, o)
+		e := newEngine(t, backend, train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}, o)
 		if err := group.Run(t.Context(), world, func(ctx context.Context, g group.Group) error {
 			s := &streams{Group: g, t: t, buckets: e.Buckets(), ways: map[group.Kind][]stream{
 				group.KindSend: make([]stream, world), group.KindRecv: make([]stream, world)}}
@@ -146,7 +146,7 @@ func TestServerBytes(t *testing.T) {
 				continue // how many there are, servers that wait have shown
 			}
 			o := paramserver.Options{Async: async, BucketBytes: 160, Servers: servers}
-			e := newEngine(t, backend, train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, o)
+			e := newEngine(t, backend, train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}, o)
 			loads := sent(t, e, worlds, 2*worlds)
 			for rank, load := range loads {
 				want := 0

@@ -21,7 +21,9 @@ import (
 // parameters, whole models made of them, and the papers' formulas.
 
 // free is a recipe of four blocks with no parameter in common, and a rule that keeps nothing.
-func free() train.Recipe { return train.Recipe{Model: toy.Layers(4, false), Rule: optim.SGD(freeRate)} }
+func free() train.Recipe {
+	return train.Recipe{Model: toy.Layers(4, false), Optimizer: optim.SGD(freeRate)}
+}
 
 const freeRate = 0.5
 
@@ -103,7 +105,7 @@ func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int,
 	model, n := free().Model.(chain.Model), len(cut)
 	initial, err := model.Init()
 	check(t, err)
-	all, _ := model.Homes()
+	all, _ := model.Owners()
 	h := &history{}
 	block := 0
 	for _, size := range cut {
@@ -181,7 +183,7 @@ func TestAsynchronous(t *testing.T) {
 			if run.Steps() != steps {
 				t.Errorf("%s: %d steps", name, run.Steps())
 			}
-			kept, err := s.KeptVersions()
+			kept, err := s.WeightVersions()
 			check(t, err)
 			most, block := int64(0), 0
 			for r, n := range cut { // Memory is that of the rank that has most

@@ -22,7 +22,7 @@ func ExampleNew() {
 	backend, err := xla.Open(xla.Devices(2))
 	must(err)
 	defer backend.Close()
-	recipe := train.Recipe{Model: toy.Model(false), Rule: optim.AdamW(0.05)}
+	recipe := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(0.05)}
 	for ranks := 2; ranks >= 1; ranks-- {
 		schedule, err := pipeline.ZBH1(ranks, 4)
 		must(err)

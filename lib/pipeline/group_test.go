@@ -219,7 +219,7 @@ func TestRefused(t *testing.T) {
 		{toy.Unlike(), 8, `"h0" and "h2" are of the kind "h", but not one function`},
 		{toy.Picky(), 8, "not this batch"},
 	} {
-		run := start(t, backend, train.Recipe{Model: c.model, Rule: optim.SGD(1)}, on(oneF))
+		run := start(t, backend, train.Recipe{Model: c.model, Optimizer: optim.SGD(1)}, on(oneF))
 		for range 2 { // which loses no rank
 			in, out := toy.Batch(0, c.rows)
 			_, err := run.Step(t.Context(), in, out)

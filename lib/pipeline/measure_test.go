@@ -85,14 +85,14 @@ func TestPace(t *testing.T) {
 					}
 					all.Wait() // for ever, unless all ranks are here
 				}
-				return time.Duration(step.Equal().Took(op) * float64(unit))
+				return time.Duration(step.Equal().Time(op) * float64(unit))
 			}
 			trained(t, backend, r, pipeline.Options{Schedule: s, Fused: fused, Pace: pace, Trace: recorder}, 1, batches)
 			want := map[step.Op]bool{}
 			for rank, list := range s.Ranks {
 				var least, took time.Duration
 				for _, op := range list {
-					least += time.Duration(step.Equal().Took(op) * float64(unit))
+					least += time.Duration(step.Equal().Time(op) * float64(unit))
 					switch {
 					case op.Kind == step.Update:
 						want[step.Op{Kind: step.Update, Unit: -1, Micro: m - 1}] = true

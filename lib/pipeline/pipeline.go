@@ -127,7 +127,7 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 		p = recompute.Stages(p)
 	}
 	s.Options = engine.Options{Apart: !o.Fused, Timeout: o.Timeout, Pace: o.pace(cut), Trace: o.Trace}
-	return s.Checked(ddp.Average(p.Copies(max(o.Replicas, 1), BetweenRanks), true, false))
+	return s.Checked(ddp.Average(p.Replicate(max(o.Replicas, 1), BetweenRanks), true, false))
 }
 
 // pace is Options.Pace for blocks: each takes its part of its stage's pass.

@@ -67,7 +67,7 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 				"and with the schedule %s each updates at its own time: untie it, or use a schedule that flushes", have, unit.Name, p.Name)
 		}
 	}
-	p = p.Copies(1, "shared")
+	p = p.Replicate(1, "shared")
 	return p.WithMessages()
 }
 

@@ -255,7 +255,7 @@ func TestKeptVersions(t *testing.T) {
 		if !have {
 			return
 		}
-		kept, err := s.KeptVersions()
+		kept, err := s.WeightVersions()
 		if err != nil {
 			t.Fatal(err)
 		}

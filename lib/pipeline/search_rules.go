@@ -120,7 +120,7 @@ func (r rule) schedule(frame builder) (_ *step.Plan, took float64) {
 	}
 	for rank, stages := range g.stages {
 		for _, s := range stages {
-			g.free[rank] += g.costs.Took(step.Op{Kind: step.Update, Unit: s})
+			g.free[rank] += g.costs.Time(step.Op{Kind: step.Update, Unit: s})
 		}
 		took = max(took, g.free[rank]-g.began[rank])
 	}
@@ -170,7 +170,7 @@ func (g *greedy) choose(rank int) *choice {
 	if first == nil || second != nil && second.start < first.start && !sameTime(second.start, first.start) {
 		first = second
 	}
-	if first == nil || weights != nil && weights.start+g.patience*g.costs.Took(weights.Op) < first.start {
+	if first == nil || weights != nil && weights.start+g.patience*g.costs.Time(weights.Op) < first.start {
 		return weights
 	}
 	return first
@@ -208,7 +208,7 @@ func (g *greedy) commit(rank int, c choice) {
 	g.do(rank, c.Kind, c.Block, c.Micro)
 	g.holding[rank].Start(c.Op)
 	g.holding[rank].End(c.Op)
-	end := c.start + g.costs.Took(c.Op)
+	end := c.start + g.costs.Time(c.Op)
 	g.free[rank] = end
 	if c.Kind == step.Forward {
 		g.forwards[c.Block] = append(g.forwards[c.Block], end)

@@ -34,7 +34,7 @@ func devices(t testing.TB) *xla.Backend { t.Helper(); return devicetest.Open(t, 
 // deep is a recipe of twelve blocks, enough for six ranks with two stages each; if tied the first and the last have a
 // parameter in common.
 func deep(tied bool) train.Recipe {
-	return train.Recipe{Model: toy.Layers(12, tied), Rule: optim.SGDRule{LR: 0.5, Momentum: 0.9}}
+	return train.Recipe{Model: toy.Layers(12, tied), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
 }
 
 func toyBatches(rows int) traintest.Batches {
@@ -235,7 +235,7 @@ func TestStochasticRounding(t *testing.T) {
 	policy, err := precision.ParsePolicy("bf16-pure")
 	check(t, err)
 	policy.StochasticUpdate = true
-	r := train.Recipe{Model: toy.Layers(3, true), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}, Precision: policy}
+	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}, Precision: policy}
 	backend, batches := devices(t), toyBatches(m*microRows)
 	one := alone(t, backend, r, steps, batches)
 	for _, o := range []pipeline.Options{

@@ -136,7 +136,7 @@ func (p *Plan) ofUnit(held Held, u int, host bool) Value {
 func (f *flow) has(held Held, u int, host bool) bool { return f.there[f.ofUnit(held, u, host)] != nil }
 
 func (f *flow) old(u int) bool {
-	whole := f.there[Value{Held: Whole, Unit: u}]
+	whole := f.there[Value{Held: Full, Unit: u}]
 	return whole != nil && whole.at < f.state[u].at
 }
 
@@ -195,7 +195,7 @@ func (f *flow) checkUnit(i int, op Op, u int) error {
 		if unit.Shard == "" || op.Axis != unit.Shard {
 			return fmt.Errorf("the unit is sharded along %q, not along %q", unit.Shard, op.Axis)
 		}
-		if f.has(Whole, u, false) && !f.old(u) {
+		if f.has(Full, u, false) && !f.old(u) {
 			return errors.New("the rank has them whole already: free them at the end of the list, or remove this")
 		}
 	}
@@ -236,7 +236,7 @@ func (f *flow) checkEnd(rank int) error {
 		case m.Held == Fresh && m.Host && last == m:
 			return fmt.Errorf("step: rank %d leaves the new parameters of unit %d in the host's memory: have it fetch them",
 				rank, m.Unit)
-		case m.Held == Whole && f.Resident[m.Unit] && f.old(m.Unit):
+		case m.Held == Full && f.Resident[m.Unit] && f.old(m.Unit):
 			return fmt.Errorf("step: rank %d has the gathered parameters of unit %d to the end, from before its update: "+
 				"gather them behind it, or free them before", rank, m.Unit)
 		case m.never && f.list[m.at].wastes(m.Held):

@@ -205,7 +205,7 @@ func TestCheckErrors(t *testing.T) {
 
 // TestCopies copies copies of a pipeline whose ranks have units in common: axes join all that have one, once each.
 func TestCopies(t *testing.T) {
-	p := parsed(t, good[1]).Copies(1, "shared").Copies(2, "shards").Copies(2, "replicas")
+	p := parsed(t, good[1]).Replicate(1, "shared").Replicate(2, "shards").Replicate(2, "replicas")
 	if got, want := fmt.Sprint(p.Units[0].Reduce), "[shared-0-1 shards replicas]"; got != want {
 		t.Errorf("a unit is reduced along %s, want %s", got, want)
 	}

@@ -83,8 +83,8 @@ func (c *Costs) of(list []float64, at int, otherwise float64) float64 {
 	return of(list, at/max(1, c.parts), otherwise)
 }
 
-// Took is the time that an operation takes; 0 for the update of all units, which is for the caller to add up.
-func (c Costs) Took(op Op) float64 {
+// Time is the time that an operation takes; 0 for the update of all units, which is for the caller to add up.
+func (c Costs) Time(op Op) float64 {
 	switch op.Kind {
 	case Forward:
 		return c.of(c.Forward, op.Block, 1)

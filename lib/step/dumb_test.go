@@ -83,7 +83,7 @@ func (d *dumb) play() bool {
 				}
 			}
 			if p.Units[u].Shard != "" && (gathers.Kind == Gather || gathers == Op{Kind: Free}) {
-				d.here[r][Value{Held: Whole, Unit: u}] = &item{ready: true}
+				d.here[r][Value{Held: Full, Unit: u}] = &item{ready: true}
 				d.state[r][u].whole = true
 			}
 			for _, op := range p.Ranks[r] {
@@ -146,7 +146,7 @@ func (d *dumb) play() bool {
 // takes is the time of an operation of the rank.
 func (d *dumb) takes(op Op) (took float64) {
 	if op.Kind != Update || op.Unit >= 0 {
-		return d.costs.Took(op)
+		return d.costs.Time(op)
 	}
 	for _, u := range d.UnitsOn(d.r) {
 		took += of(d.costs.Update, u, 0)
@@ -222,7 +222,7 @@ func (d *dumb) begin(op Op) (did, never bool) {
 	if op.Kind.Pass() && op.Kind != Update {
 		for _, u := range d.Blocks[op.Block].Units {
 			if d.Units[u].Shard != "" {
-				parameters = append(parameters, Value{Held: Whole, Unit: u})
+				parameters = append(parameters, Value{Held: Full, Unit: u})
 				if op.Kind == Forward && d.state[d.r][u].old {
 					return false, true
 				}
@@ -285,7 +285,7 @@ func (d *dumb) begin(op Op) (did, never bool) {
 	case Update:
 		return d.update(op)
 	case Free:
-		v := Value{Held: Whole, Unit: op.Unit}
+		v := Value{Held: Full, Unit: op.Unit}
 		if op.What == Activation {
 			v = value(Input, op.Block)
 		}
@@ -336,7 +336,7 @@ func (d *dumb) update(op Op) (did, never bool) {
 				needs = append(needs, v)
 			}
 		}
-		if v := (Value{Held: Whole, Unit: u}); d.here[d.r][v] != nil {
+		if v := (Value{Held: Full, Unit: u}); d.here[d.r][v] != nil {
 			needs = append(needs, v)
 		}
 	}
@@ -424,7 +424,7 @@ func (d *dumb) start(op Op) (did, never bool) {
 			take(fresh)
 		}
 		s.whole, s.old, t.to.by = true, false, 0
-		d.here[d.r][Value{Held: Whole, Unit: op.Unit}] = t.to
+		d.here[d.r][Value{Held: Full, Unit: op.Unit}] = t.to
 	case op.Kind == Reduce:
 		axes, v := d.Units[op.Unit].Reduce, Value{Held: Reduced, Unit: op.Unit}
 		if !slices.Contains(axes, op.Axis) {
@@ -589,12 +589,12 @@ func (d *dumb) time(t *transfer, all []*transfer) {
 			start += d.costs.Link(t.rank, t.op.Peer)
 		}
 		if from.op.Kind == Send {
-			start += d.costs.Took(from.op)
+			start += d.costs.Time(from.op)
 		}
 		t.end = max(t.end, start)
 	}
 	if t.op.Kind != Send && t.op.Kind != Recv {
-		t.end += d.costs.Took(t.op)
+		t.end += d.costs.Time(t.op)
 	} else { // messages come in order
 		t.end = max(t.end, d.free[t.rank][t.op.Stream()])
 	}

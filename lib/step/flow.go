@@ -15,7 +15,7 @@ const (
 	// a device's part of a block's input for a micro-batch, where devices share it between the passes
 	Part
 	Left    // what a block's InputGrad leaves for its WeightGrad, for a micro-batch
-	Whole   // the gathered parameters of a unit that is sharded
+	Full    // the gathered parameters of a unit that is sharded
 	Sum     // the sum of a unit's gradients on this rank, which waits to be reduced
 	Reduced // the sum over the ranks, or a shard of it
 	Fresh   // a unit's parameters, or a shard of them, as an update on the host has made them
@@ -150,7 +150,7 @@ func (f *flow) begins(rank int) {
 		}
 	}
 	for u := range f.Resident {
-		f.make(-1, Value{Held: Whole, Unit: u})
+		f.make(-1, Value{Held: Full, Unit: u})
 	}
 }
 
@@ -187,7 +187,7 @@ func (f *flow) step(i int, op Op) error {
 		if op.Kind == Reduce && t.held == Sum && f.Units[op.Unit].Reduce[0] != op.Axis { // in place
 			t.how, t.held = uses, Reduced
 		}
-		if t.held < Whole {
+		if t.held < Full {
 			v := Value{Held: t.held, Block: op.Block, Micro: op.Micro, Host: t.where == host}
 			switch t.where {
 			case next:
@@ -267,7 +267,7 @@ func (p *Plan) exists(v Value) bool {
 		return v.Block >= 0 && v.Block < len(p.Blocks)-1
 	case Left:
 		return v.Block > 0
-	case Whole:
+	case Full:
 		return p.Units[v.Unit].Shard != ""
 	}
 	return true
@@ -319,7 +319,7 @@ func (f *flow) finish(at, i int) {
 // end says where a value ends: when all that use it have ended.
 func (f *flow) end(m *made) {
 	n := len(f.list)
-	if m.ends = n - 1; f.there[m.Value] == m && (m.Held == Whole && f.Resident[m.Unit] || m.Held == States ||
+	if m.ends = n - 1; f.there[m.Value] == m && (m.Held == Full && f.Resident[m.Unit] || m.Held == States ||
 		m.Held == Fresh && !m.Host) {
 		return // for the next step
 	}

@@ -120,7 +120,7 @@ func TestVersionsErrors(t *testing.T) {
 		"rank 0: 0F0 0B0 0U0 0F1 0B1 0U1\nrank 1: 1F0 1B0 1F1 1U0 1B1 1U1")
 	const want = "rank 1, position 2, 1F1: it needs version 1 of the weights, and the rank has made only 0"
 	_, versions := p.Versions()
-	_, kept := p.KeptVersions()
+	_, kept := p.WeightVersions()
 	for _, err := range []error{p.Check(), versions, kept} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

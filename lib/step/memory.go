@@ -26,7 +26,7 @@ const resident = States + 1
 
 // lists are those of values, by [Held].
 func (s Sizes) lists() [resident + 1][]int64 {
-	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, Left: s.Left, Whole: s.Whole,
+	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, Left: s.Left, Full: s.Whole,
 		Sum: s.Sum, Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
 }
 
@@ -36,7 +36,7 @@ func (s Sizes) of(v Value) int64 {
 	switch {
 	case v.Held == OutGrad: // that of the next block's input
 		at++
-	case v.Held >= Whole:
+	case v.Held >= Full:
 		at = v.Unit
 	}
 	return of(s.lists()[v.Held], at, 0)
@@ -70,9 +70,9 @@ func (b *Bytes) kind(v Value, communication bool) *int64 {
 		return &b.Host
 	case communication, v.Held == Fresh:
 		return &b.Communication
-	case v.Held < Whole:
+	case v.Held < Full:
 		return &b.Activations
-	case v.Held == Whole:
+	case v.Held == Full:
 		return &b.Gathered
 	case v.Held == States:
 		return &b.States
@@ -109,7 +109,7 @@ func (p *Plan) sized(s Sizes) (*checked, error) {
 	c, err := p.checked()
 	for h, list := range s.lists() {
 		count := len(p.Blocks)
-		if Held(h) >= Whole {
+		if Held(h) >= Full {
 			count = len(p.Units)
 		}
 		err = cmp.Or(err, checkList(fmt.Sprintf("the list %v of Sizes", list), list, count, math.MaxInt64))

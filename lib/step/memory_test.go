@@ -32,7 +32,7 @@ func TestMemoryRandom(t *testing.T) {
 			}
 			held := map[Value]int{}
 			for u := range flow.Resident {
-				held[Value{Held: Whole, Unit: u}]++
+				held[Value{Held: Full, Unit: u}]++
 			}
 			for i, op := range ops {
 				for _, v := range flow.Makes[i] {

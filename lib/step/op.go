@@ -53,24 +53,24 @@ const (
 // table has all operations. The gradients that are moved or go into an update are Reduced, which of a unit that is
 // not reduced are Sum: see [Plan.ofUnit].
 var table = map[verb]entry{
-	{Forward, 0}:   {"F", []touch{{uses, Whole, here}, {uses, Input, here}, {makes, Saved, here}, {makes, Input, next}}},
-	{Recompute, 0}: {"R", []touch{{uses, Whole, here}, {uses, Input, here}, {makes, Saved, here}, {makes, Input, next}}},
-	{Backward, 0}: {"B", []touch{{uses, Whole, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
+	{Forward, 0}:   {"F", []touch{{uses, Full, here}, {uses, Input, here}, {makes, Saved, here}, {makes, Input, next}}},
+	{Recompute, 0}: {"R", []touch{{uses, Full, here}, {uses, Input, here}, {makes, Saved, here}, {makes, Input, next}}},
+	{Backward, 0}: {"B", []touch{{uses, Full, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
 		{makes, OutGrad, previous}, {adds, Sum, here}}},
-	{InputGrad, 0}: {"I", []touch{{uses, Whole, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
+	{InputGrad, 0}: {"I", []touch{{uses, Full, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
 		{makes, OutGrad, previous}, {makes, Left, here}}},
-	{WeightGrad, 0}: {"W", []touch{{uses, Whole, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
+	{WeightGrad, 0}: {"W", []touch{{uses, Full, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
 		{uses, Left, here}, {adds, Sum, here}}},
-	{Update, 0}:     {"U", []touch{{takes, Reduced, here}, {mayUse, States, here}, {mayUse, Whole, here}}},
+	{Update, 0}:     {"U", []touch{{takes, Reduced, here}, {mayUse, States, here}, {mayUse, Full, here}}},
 	{HostUpdate, 0}: {"HOST_U", []touch{{takes, Reduced, host}, {makes, Fresh, host}}},
 
 	{Send, Activation}:   {"SEND_F", []touch{{uses, Input, next}}},
 	{Send, Gradient}:     {"SEND_B", []touch{{uses, OutGrad, previous}}},
 	{Recv, Activation}:   {"RECV_F", []touch{{makes, Input, here}}},
 	{Recv, Gradient}:     {"RECV_B", []touch{{makes, OutGrad, here}}},
-	{Gather, Parameters}: {"UNSHARD", []touch{{mayTake, Fresh, here}, {makes, Whole, here}}},
+	{Gather, Parameters}: {"UNSHARD", []touch{{mayTake, Fresh, here}, {makes, Full, here}}},
 	{Gather, Activation}: {"UNSHARD_F", []touch{{takes, Part, here}, {makes, Input, here}}},
-	{Free, Parameters}:   {"RESHARD", []touch{{takes, Whole, here}}},
+	{Free, Parameters}:   {"RESHARD", []touch{{takes, Full, here}}},
 	{Free, Activation}:   {"RESHARD_F", []touch{{takes, Input, here}, {makes, Part, here}}},
 	{Reduce, Gradient}:   {"REDUCE_GRAD", []touch{{takes, Sum, here}, {adds, Reduced, here}}},
 	{Reduce, State}:      {"AVERAGE", []touch{{mayAwait, Fresh, here}}},
@@ -244,7 +244,7 @@ func (p *Plan) parseOp(word string) (op Op, err error) {
 // describe is a value in words.
 func (p *Plan) describe(v Value) string {
 	number, end := v.Unit, ""
-	if v.Held < Whole {
+	if v.Held < Full {
 		number, end = v.Block, fmt.Sprint(" for micro-batch ", v.Micro)
 	}
 	if v.Host {
@@ -255,7 +255,7 @@ func (p *Plan) describe(v Value) string {
 
 var heldWords = [...]string{Input: "the input of block %d", Saved: "what block %d saves in its forward pass",
 	OutGrad: "the gradient of block %d's output", Part: "the part of block %d's input",
-	Left:  "what the input gradient of block %d leaves for its weight gradient",
-	Whole: "the gathered parameters of unit %d", Sum: "the gradients of unit %d",
+	Left: "what the input gradient of block %d leaves for its weight gradient",
+	Full: "the gathered parameters of unit %d", Sum: "the gradients of unit %d",
 	Reduced: "the reduced gradients of unit %d", Fresh: "the new parameters of unit %d",
 	States: "the optimizer's states of unit %d"}

@@ -169,7 +169,7 @@ func (c *clock) over(at place) float64 {
 			for _, from := range t.with {
 				latest = max(latest, c.start(from)+c.link(from, to))
 			}
-			c.at(to).finish(latest + c.costs.Took(c.op(to)))
+			c.at(to).finish(latest + c.costs.Time(c.op(to)))
 		}
 	}
 	return t.over
@@ -184,7 +184,7 @@ func (c *clock) message(ends []place) {
 	if c.op(send).Kind == Recv {
 		send, recv = recv, send
 	}
-	moved := c.start(send) + c.link(send, recv) + c.costs.Took(c.op(send))
+	moved := c.start(send) + c.link(send, recv) + c.costs.Time(c.op(send))
 	over := max(moved, c.start(recv))
 	if j := c.flows[send.rank].stream[send.at]; j >= 0 {
 		before := place{send.rank, int32(j)}
@@ -204,10 +204,10 @@ func (c *clock) link(from, to place) float64 {
 // took is the time that an operation takes by itself.
 func (c *clock) took(rank int32, op Op) (sum float64) {
 	if op.Kind != Update || op.Unit >= 0 {
-		return c.costs.Took(op)
+		return c.costs.Time(op)
 	}
 	for _, op.Unit = range c.flows[rank].units {
-		sum += c.costs.Took(op)
+		sum += c.costs.Time(op)
 	}
 	return sum
 }

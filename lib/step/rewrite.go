@@ -67,12 +67,12 @@ func (p *Plan) Inside(axis string, devices int) {
 	p.Axes = append(p.Axes, Axis{Name: axis, Size: devices})
 }
 
-// Copies returns the plan for n times as many ranks, each copy of which has its part of every batch: data parallelism.
+// Replicate returns the plan for n times as many ranks, each copy of which has its part of every batch: data parallelism.
 // The ranks of a copy are neighbours. Ranks that have the same units are along one axis, which is called name, or for
 // units that only some of a copy's ranks have in common, name and these. Each unit's gradients are to be reduced along
 // its axis, behind what is said already; the operations that do it are left to other rewrites. With one copy only what
 // its own ranks have in common has an axis.
-func (p *Plan) Copies(n int, name string) *Plan {
+func (p *Plan) Replicate(n int, name string) *Plan {
 	q := p.Clone()
 	q.Ranks = nil
 	for i := range q.Axes {

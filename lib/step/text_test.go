@@ -214,7 +214,7 @@ func anything(p *Plan) {
 	}
 	_ = p.Check()
 	_, _ = p.WithMessages()
-	_, _ = p.KeptVersions()
+	_, _ = p.WeightVersions()
 	_, _ = p.Simulate(Costs{})
 	_, _ = p.Memory(Sizes{})
 	_, _ = p.Traffic(Sizes{})

@@ -70,10 +70,10 @@ func (p *Plan) versionsOf() ([][]int, error) {
 	return versions, nil
 }
 
-// KeptVersions returns, for each rank, the most versions of its weights that it has at a time, by unit. A version is
+// WeightVersions returns, for each rank, the most versions of its weights that it has at a time, by unit. A version is
 // kept from the update that makes it until the next one is made and no pass that uses it is left. Errors are those of
 // [Plan.Versions].
-func (p *Plan) KeptVersions() ([]map[int]int, error) {
+func (p *Plan) WeightVersions() ([]map[int]int, error) {
 	versions, err := p.Versions()
 	if err != nil {
 		return nil, err

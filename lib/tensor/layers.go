@@ -7,9 +7,9 @@ import (
 	"github.com/shardbook/shardbook/lib/collective"
 )
 
-// Product multiplies x (…,in) by w (in,out): (…,out). Which numbers it computes in is its own affair. It must do with
+// Matmul multiplies x (…,in) by w (in,out): (…,out). Which numbers it computes in is its own affair. It must do with
 // any number of tokens, and each token's row must depend on that token alone.
-type Product = func(x, w *graph.Node) *graph.Node
+type Matmul = func(x, w *graph.Node) *graph.Node
 
 // Columns multiplies x by matrices whose columns are shared: this device has w (C,N/n) of each. x is (B,T,C), the same
 // on each device, or (B,T/n,C), its part of the tokens, with Sequence. The results are (B,T,N/n), one for each matrix.
@@ -20,7 +20,7 @@ type Product = func(x, w *graph.Node) *graph.Node
 // Overlap an all-gather and the reduce-scatter are n−1 collective-permutes of B·T/n·C numbers each, and what came with
 // them is kept. The gradient of a matrix is then the sum of n products, one for each chunk, in the type of the matrix;
 // all else adds up in the same order as without.
-func (t Group) Columns(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
+func (t Group) Columns(x *graph.Node, ws []*graph.Node, product Matmul) []*graph.Node {
 	check(x.Rank() == 3, "Columns: x has shape %s: want (B,T,C)", x.Shape())
 	switch {
 	case t.overlaps(x.Graph()):
@@ -31,7 +31,7 @@ func (t Group) Columns(x *graph.Node, ws []*graph.Node, product Product) []*grap
 	return products(t.Enter(x), ws, product)
 }
 
-func products(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
+func products(x *graph.Node, ws []*graph.Node, product Matmul) []*graph.Node {
 	ys := make([]*graph.Node, len(ws))
 	for i, w := range ws {
 		ys[i] = product(x, w)
@@ -40,7 +40,7 @@ func products(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
 }
 
 // gatherColumns is Columns of tokens that are gathered, and gathered again in the backward pass.
-func (t Group) gatherColumns(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
+func (t Group) gatherColumns(x *graph.Node, ws []*graph.Node, product Matmul) []*graph.Node {
 	return autodiff.Custom(append([]*graph.Node{x}, ws...),
 		func(in []*graph.Node) []*graph.Node { return products(t.Enter(in[0]), in[1:], product) },
 		func(in, _, v []*graph.Node) []*graph.Node {
@@ -65,7 +65,7 @@ func (t Group) gatherColumns(x *graph.Node, ws []*graph.Node, product Product) [
 // numbers, and bits differ by the order in which the devices' parts, and the n products of the matrix's gradient, are
 // added. Sums are in the type of the product, as Megatron's are: in float32 those of bfloat16 would move twice the
 // bytes. A bias belongs behind Rows, lest it is added n times.
-func (t Group) Rows(x, w *graph.Node, product Product) *graph.Node {
+func (t Group) Rows(x, w *graph.Node, product Matmul) *graph.Node {
 	check(x.Rank() == 3, "Rows: x has shape %s: want (B,T,N/n)", x.Shape())
 	if t.overlaps(x.Graph()) {
 		return t.ringRows(x, w, product)

@@ -31,7 +31,7 @@ func TestCheckpoint(t *testing.T) {
 				if checkpoint {
 					x = x.Checkpoint()
 				}
-				bias := w.group.Whole(in[3:])[0]
+				bias := w.group.Replicated(in[3:])[0]
 				x = pair(w.group, graph.Mul(x, graph.ExpandLeftToRank(bias, 3)), in[1], in[2])
 				x = pair(w.group, graph.Sin(x), in[1], in[2])
 				if checkpoint {
@@ -60,7 +60,7 @@ func TestAlone(t *testing.T) {
 	groups := []tensor.Group{{}, {Axis: "tensor"}, {Axis: "tensor", Sequence: true, Overlap: true}}
 	p := onRanks(t, mesh, 0, 2, func(in []*graph.Node) []*graph.Node {
 		for _, group := range groups {
-			if same := []*graph.Node{group.Enter(in[0]), group.Leave(in[0]), group.Tokens(in[0], 1), group.Whole(in)[0],
+			if same := []*graph.Node{group.Enter(in[0]), group.Leave(in[0]), group.Tokens(in[0], 1), group.Replicated(in)[0],
 				group.SumCopies(in[0], 0, &params.Cut{})}; slices.ContainsFunc(same, func(x *graph.Node) bool { return x != in[0] }) {
 				t.Errorf("%+v adds something to what one device computes", group)
 			}

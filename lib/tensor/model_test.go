@@ -56,7 +56,7 @@ func (c transformer) loss(t tensor.Group, cuts []*params.Cut, tree params.Tree, 
 	for _, name := range whole {
 		ws = append(ws, p.Get(name))
 	}
-	for i, w := range t.Whole(ws) {
+	for i, w := range t.Replicated(ws) {
 		p[whole[i]] = w
 	}
 	for _, name := range []string{"qkv.w", "qkv.b"} {

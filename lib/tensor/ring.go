@@ -16,7 +16,7 @@ import (
 func (t Group) overlaps(g *graph.Graph) bool { return t.Overlap && t.sharesTokens(g) }
 
 // ringColumns is Columns in chunks: at step s the tokens of rank r−s are here. They go on while they are multiplied.
-func (t Group) ringColumns(x *graph.Node, ws []*graph.Node, product Product) []*graph.Node {
+func (t Group) ringColumns(x *graph.Node, ws []*graph.Node, product Matmul) []*graph.Node {
 	n := t.Size(x.Graph())
 	products := make([][]*graph.Node, len(ws)) // of each matrix, by step
 	for s := range n {
@@ -37,7 +37,7 @@ func (t Group) ringColumns(x *graph.Node, ws []*graph.Node, product Product) []*
 
 // ringRows is Rows in chunks: the sum for the tokens of rank d starts at rank d+1, goes around, and comes to rank d
 // last. So at step s rank r multiplies the tokens of rank r−1−s while the sum that they belong to is on its way.
-func (t Group) ringRows(x, w *graph.Node, product Product) *graph.Node {
+func (t Group) ringRows(x, w *graph.Node, product Matmul) *graph.Node {
 	n := t.Size(x.Graph())
 	check(x.Shape().Dim(1)%n == 0, "Rows: %d devices do not divide the %d tokens of x %s: choose a number that does",
 		n, x.Shape().Dim(1), x.Shape())

@@ -11,7 +11,7 @@
 // What lies between the pairs, normalizations and residuals, every device computes whole: the same work and the same
 // activations n times. Sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198, §4.2.2) shares that along the
 // tokens: an all-reduce becomes a reduce-scatter that leaves each device its part of the tokens, and an all-gather
-// before the next pair. It moves the same bytes, and these activations take the n-th part of the memory. [Group.Whole]
+// before the next pair. It moves the same bytes, and these activations take the n-th part of the memory. Group.Replicated
 // is for the parameters that are used there.
 //
 // The vocabulary is shared, too: [Group.Embed] and [Group.CrossEntropy], which never has all logits on one device.

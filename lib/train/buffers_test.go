@@ -23,10 +23,10 @@ func TestBuffers(t *testing.T) {
 		name string
 		r    train.Recipe
 	}{
-		{"plain", train.Recipe{Rule: optim.SGD(0.1)}},
-		{"scheduled", train.Recipe{Rule: optim.Scheduled(optim.AdamW(1e-2), optim.Warmup{Steps: 10})}},
-		{"clipped", train.Recipe{Rule: optim.LAMB(1e-2), Clip: 0.01}},
-		{"scaled", train.Recipe{Rule: optim.AdamW(1e-2), Clip: 0.01, Precision: scaled}},
+		{"plain", train.Recipe{Optimizer: optim.SGD(0.1)}},
+		{"scheduled", train.Recipe{Optimizer: optim.Scheduled(optim.AdamW(1e-2), optim.Warmup{Steps: 10})}},
+		{"clipped", train.Recipe{Optimizer: optim.LAMB(1e-2), Clip: 0.01}},
+		{"scaled", train.Recipe{Optimizer: optim.AdamW(1e-2), Clip: 0.01, Precision: scaled}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var norms []float64

@@ -28,7 +28,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	model := gpt.Config{Layers: 1, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
-	run, err := train.New(mesh, train.Recipe{Model: model, Rule: optim.AdamW(5e-3), Precision: bf16})
+	run, err := train.New(mesh, train.Recipe{Model: model, Optimizer: optim.AdamW(5e-3), Precision: bf16})
 	if err != nil {
 		log.Fatal(err)
 	}

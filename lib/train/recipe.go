@@ -90,8 +90,8 @@ type Replicas interface {
 
 // Recipe is one training step.
 type Recipe struct {
-	Model Model
-	Rule  optim.Rule
+	Model     Model
+	Optimizer optim.Optimizer
 
 	// Precision says in which types parameters are kept and the model computes, and how the loss is scaled. The zero
 	// value is float32 throughout.
@@ -106,8 +106,8 @@ type Recipe struct {
 
 // Validate returns an error that says what is not valid, with its value and what to do.
 func (r Recipe) Validate() error {
-	if r.Model == nil || r.Rule == nil {
-		return errors.New("train: the recipe has no model or no rule: set Recipe.Model and Recipe.Rule")
+	if r.Model == nil || r.Optimizer == nil {
+		return errors.New("train: the recipe has no model or no optimizer: set Recipe.Model and Recipe.Optimizer")
 	}
 	if err := r.Model.Validate(); err != nil { // or there may be no parameters to look at
 		return err
@@ -115,7 +115,7 @@ func (r Recipe) Validate() error {
 	if len(r.Model.Params()) == 0 {
 		return fmt.Errorf("train: the model, of type %T, has no parameters, and so nothing to train: give it some", r.Model)
 	}
-	if err := errors.Join(r.Model.Params().Validate(), r.Rule.Validate(), r.Policy().Validate()); err != nil {
+	if err := errors.Join(r.Model.Params().Validate(), r.Optimizer.Validate(), r.Policy().Validate()); err != nil {
 		return err
 	}
 	if r.Clip != 0 && !(r.Clip >= 0x1p-126 && r.Clip < math.Inf(1)) {
@@ -133,9 +133,9 @@ func (r Recipe) Validate() error {
 	return nil
 }
 
-// AsksAll says whether an update asks something of all gradients, as clipping and loss scaling do: then it cannot begin
+// NeedsAllGradients says whether an update asks something of all gradients, as clipping and loss scaling do: then it cannot begin
 // before all are there.
-func (r Recipe) AsksAll() bool { return r.Clip > 0 || len(r.Policy().Scaling.States()) > 0 }
+func (r Recipe) NeedsAllGradients() bool { return r.Clip > 0 || len(r.Policy().Scaling.States()) > 0 }
 
 // Policy is the precision, with the zero value made plain: float32 throughout.
 func (r Recipe) Policy() precision.Policy {
@@ -146,14 +146,14 @@ func (r Recipe) Policy() precision.Policy {
 	return r.Precision
 }
 
-// Optimizer is Rule for weights, and what [Buffered] says for buffers.
-func (r Recipe) Optimizer() optim.Rule {
+// GroupedOptimizer is the optimizer of the weights, with the update that [Buffered] models have for their buffers.
+func (r Recipe) GroupedOptimizer() optim.Optimizer {
 	buffers := Buffers(r.Model)
 	if len(buffers) == 0 {
-		return r.Rule
+		return r.Optimizer
 	}
 	is := func(s params.Spec) bool { return buffers[s.Name] }
-	return optim.Grouped(r.Rule, optim.Group{Has: is, Rule: optim.SGD(1)}) // old − (old − new)
+	return optim.Grouped(r.Optimizer, optim.Group{Has: is, Optimizer: optim.SGD(1)}) // old − (old − new)
 }
 
 // State lists everything that a run keeps between steps: the parameters, in the type that the precision keeps them in,
@@ -168,7 +168,7 @@ func (r Recipe) parts() parts {
 	tree := r.Model.Params().As(r.Policy().Params)
 	p := parts{
 		params:    tree,
-		optimizer: optim.States(r.Optimizer(), tree),
+		optimizer: optim.States(r.GroupedOptimizer(), tree),
 		counters:  counterSpecs,
 	}
 	for _, s := range r.Policy().Scaling.States() {

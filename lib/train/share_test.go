@@ -19,7 +19,7 @@ import (
 // partOf is a rank's share of a chain: some of its blocks.
 type partOf struct {
 	recipe train.Recipe
-	share  train.Share
+	share  train.Shard
 }
 
 // shares gives the first blocks of the recipe's chain to one rank and the others to another. What both have is counted with the first.
@@ -65,7 +65,7 @@ func updates(r train.Recipe, state []*graph.Node, grads []*graph.Node) (whole, s
 		for _, at := range p.share.Places {
 			own = append(own, grads[at])
 		}
-		return p.recipe.UpdateShare(p.share, p.state(r, state), loss, own)
+		return p.recipe.UpdateShard(p.share, p.state(r, state), loss, own)
 	}
 	for rank := range parts {
 		update(rank, func(x *graph.Node) *graph.Node {
@@ -121,7 +121,7 @@ func TestShares(t *testing.T) {
 		"overflow there":      {policy: named("fp16", false), overflow: "out.b", skipped: 1},
 		"overflow of both":    {policy: named("fp16", false), overflow: "scale", clip: 1, skipped: 1},
 	} {
-		r := train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(0.1), Precision: c.policy(), Clip: c.clip, Seed: 5}
+		r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Precision: c.policy(), Clip: c.clip, Seed: 5}
 		state, err := r.Initial()
 		if err != nil {
 			t.Fatal(err)
@@ -192,19 +192,19 @@ func nearLargest(a, b *tensors.Tensor, share float64) bool {
 
 // TestSharesRefused gives shares that do not fit.
 func TestSharesRefused(t *testing.T) {
-	r := train.Recipe{Model: line{[]float32{1, 2}}, Rule: optim.SGD(1)}
+	r := train.Recipe{Model: line{[]float32{1, 2}}, Optimizer: optim.SGD(1)}
 	state, err := r.Initial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := func(x *graph.Node) *graph.Node { return x }
-	for name, s := range map[string]train.Share{
+	for name, s := range map[string]train.Shard{
 		"no places": {Counted: []bool{true}, Sum: sum},
 		"no counts": {Places: []int{0}, Sum: sum},
 		"no sum":    {Places: []int{0}, Counted: []bool{true}},
 	} {
 		if _, err := devicetest.CallOn(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
-			return r.UpdateShare(s, in, graph.Const(in[0].Graph(), float32(0)), in[:1])
+			return r.UpdateShard(s, in, graph.Const(in[0].Graph(), float32(0)), in[:1])
 		}, state...); err == nil {
 			t.Errorf("%s: no error", name)
 		}

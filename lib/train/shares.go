@@ -69,7 +69,7 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 	next := len(p.params)
 	for i, s := range p.params {
 		cut := l.shares.Cuts[i]
-		for _, state := range r.Optimizer().States(s, optim.CutOf(cut)) {
+		for _, state := range r.GroupedOptimizer().States(s, optim.CutOf(cut)) {
 			if cut != nil && state.Axis >= 0 {
 				l.cuts[next] = &params.Cut{Axis: state.Axis, Index: cut.Index}
 			}
@@ -100,7 +100,7 @@ func (l layout) fits(mesh *xla.Mesh) error {
 // joins returns an error if the rule's states of cut parameters are not the whole's in pieces.
 func (l layout) joins() error {
 	for i, s := range l.recipe.parts().params {
-		if !optim.Joins(l.recipe.Optimizer(), s, optim.CutOf(l.shares.Cuts[i])) {
+		if !optim.Joins(l.recipe.GroupedOptimizer(), s, optim.CutOf(l.shares.Cuts[i])) {
 			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: "+
 				"choose another optimizer, or do not share parameters", s)
 		}
@@ -134,22 +134,22 @@ func (l layout) graph(in []*graph.Node) []*graph.Node {
 }
 
 // share is the device's share of the parameters.
-func (l layout) share(g *graph.Graph) Share {
+func (l layout) share(g *graph.Graph) Shard {
 	if l.shares.Axis == "" {
-		return Share{}
+		return Shard{}
 	}
-	return l.recipe.CutShare(g, l.shares.Axis, l.shares.Cuts)
+	return l.recipe.CutShard(g, l.shares.Axis, l.shares.Cuts)
 }
 
-// CutShare is the share of a device that has a part of each parameter, as cuts say for the devices along a mesh axis;
+// CutShard is the share of a device that has a part of each parameter, as cuts say for the devices along a mesh axis;
 // nil is one that each has whole. It builds a graph.
-func (r Recipe) CutShare(g *graph.Graph, axis string, cuts []*params.Cut) Share {
-	s := Share{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, axis) }}
+func (r Recipe) CutShard(g *graph.Graph, axis string, cuts []*params.Cut) Shard {
+	s := Shard{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, axis) }}
 	own := func(table any) *graph.Node { // the device's row of a table
 		return graph.Reshape(collective.Part(graph.Const(g, table), 0, axis), -1)
 	}
 	for i, spec := range r.Model.Params() {
-		cut, axes := cuts[i], noise.Whole(spec.Shape.Dimensions)
+		cut, axes := cuts[i], noise.Full(spec.Shape.Dimensions)
 		part := optim.CutOf(cut)
 		if c, ok := part.(optim.Cut); ok {
 			c.Sum = s.Sum

@@ -23,7 +23,7 @@ var odd = gpt.Config{Layers: 2, Width: 32, Heads: 8, KVHeads: 2, Hidden: 24, Seq
 // Training is that of one device, whichever devices share what.
 func TestSharedEqualsOneDevice(t *testing.T) {
 	const zigzag = sequence.Zigzag
-	runs := hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3)}, inFloat32,
+	runs := hold(t, train.Recipe{Model: even, Optimizer: optim.AdamW(3e-3)}, inFloat32,
 		way{data: 1, ring: 1, ulysses: 1, tensor: 1, sequence: true, overlap: true, placement: zigzag},
 		way{tensor: 2},
 		way{tensor: 8, sequence: true},
@@ -52,7 +52,7 @@ func TestSharedEqualsOneDeviceOdd(t *testing.T) {
 		{data: 2, ring: 2, ulysses: 2, placement: sequence.Zigzag},
 		{data: 2, ring: 2, tensor: 2, sequence: true, overlap: true, placement: sequence.Zigzag},
 	}
-	recipe := train.Recipe{Model: odd, Rule: optim.AdamW(3e-3), Clip: 0.1}
+	recipe := train.Recipe{Model: odd, Optimizer: optim.AdamW(3e-3), Clip: 0.1}
 	runs := hold(t, recipe, inFloat32, ways...)
 
 	// What one of them saves the others go on from: a checkpoint has the whole state, however it was shared. In the same
@@ -95,13 +95,13 @@ func TestSharedOptionsEqualOneDevice(t *testing.T) {
 	t.Run("dropout", func(t *testing.T) {
 		c := even
 		c.KVHeads, c.Dropout = 2, 0.2
-		hold(t, train.Recipe{Model: c, Rule: rule, Seed: 7}, inFloat32,
+		hold(t, train.Recipe{Model: c, Optimizer: rule, Seed: 7}, inFloat32,
 			way{data: 2, tensor: 4, sequence: true})
 	})
 	t.Run("recompute", func(t *testing.T) {
 		c := even
 		c.Recompute, c.Flash, c.KVHeads = recompute.Block, true, 1
-		hold(t, train.Recipe{Model: c, Rule: rule}, inFloat32,
+		hold(t, train.Recipe{Model: c, Optimizer: rule}, inFloat32,
 			way{tensor: 3, sequence: true}, way{ring: 2, placement: sequence.Zigzag})
 	})
 }
@@ -111,13 +111,13 @@ func TestSharedOptionsEqualOneDevice(t *testing.T) {
 // 20 steps make of that (0.001 was measured, and 0.00005).
 func TestSharedHalfPrecision(t *testing.T) {
 	t.Run("bf16", func(t *testing.T) {
-		hold(t, train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: policy(t, "bf16")}, bounds{losses: 1e-2, gradients: 0x1p-5},
+		hold(t, train.Recipe{Model: even, Optimizer: optim.AdamW(3e-3), Precision: policy(t, "bf16")}, bounds{losses: 1e-2, gradients: 0x1p-5},
 			way{ring: 2, tensor: 2, sequence: true, placement: sequence.Zigzag})
 	})
 	// The first scales are too large, and the devices together leave these steps out, as one device does. (Devices that share tokens
 	// may leave out others: each has the mean over its own tokens, whose gradients are larger.)
 	t.Run("fp16", func(t *testing.T) {
-		r := train.Recipe{Model: even, Rule: optim.AdamW(3e-3), Precision: policy(t, "fp16"), Clip: 0.1}
+		r := train.Recipe{Model: even, Optimizer: optim.AdamW(3e-3), Precision: policy(t, "fp16"), Clip: 0.1}
 		r.Precision.Scaling.Initial = 0x1p26
 		runs := hold(t, r, bounds{losses: 1e-3, gradients: 0x1p-8}, way{tensor: 4, sequence: true})
 		if n := state(t, runs[0])[r.State().Index("train.updates")].Value().(int32); n < 10 || n > 19 {

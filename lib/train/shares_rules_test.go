@@ -108,12 +108,12 @@ func TestSharedUpdates(t *testing.T) {
 		bound   float64 // relative
 		skipped int
 	}{
-		"SGD":                 {recipe: train.Recipe{Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}}},
-		"AdamW, clipped":      {recipe: train.Recipe{Rule: optim.AdamW(0.1), Clip: 0.5}, bound: 1e-6},
-		"LAMB":                {recipe: train.Recipe{Rule: optim.LAMB(0.1)}, bound: 2e-6},
-		"Adafactor":           {recipe: train.Recipe{Rule: optim.Adafactor(0.1)}, bound: 2e-6},
-		"stochastic rounding": {recipe: train.Recipe{Rule: optim.SGD(0.1), Precision: named("bf16-pure", true), Seed: 5}},
-		"overflow":            {recipe: train.Recipe{Rule: optim.AdamW(0.1), Precision: scaled}, skipped: 1},
+		"SGD":                 {recipe: train.Recipe{Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}}},
+		"AdamW, clipped":      {recipe: train.Recipe{Optimizer: optim.AdamW(0.1), Clip: 0.5}, bound: 1e-6},
+		"LAMB":                {recipe: train.Recipe{Optimizer: optim.LAMB(0.1)}, bound: 2e-6},
+		"Adafactor":           {recipe: train.Recipe{Optimizer: optim.Adafactor(0.1)}, bound: 2e-6},
+		"stochastic rounding": {recipe: train.Recipe{Optimizer: optim.SGD(0.1), Precision: named("bf16-pure", true), Seed: 5}},
+		"overflow":            {recipe: train.Recipe{Optimizer: optim.AdamW(0.1), Precision: scaled}, skipped: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			states := map[bool][]*tensors.Tensor{}

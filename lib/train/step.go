@@ -22,13 +22,13 @@ func (r Recipe) Key(before *graph.Node) *graph.Node { return noise.Key(r.Seed, g
 // of the gradients (0 where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics
 // if the inputs do not fit.
 func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
-	return r.updated(Share{}, state, loss, grads)
+	return r.updated(Shard{}, state, loss, grads)
 }
 
-// FlatShare is the share of a rank that has one flat part of each parameter, and of its gradient, padded with zeros. The
+// FlatShard is the share of a rank that has one flat part of each parameter, and of its gradient, padded with zeros. The
 // state then has the parts in place of the parameters, and the optimizer's states of these, as optim.StatesOfParts lists
 // them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
-func (r Recipe) FlatShare(shards []optim.Flat) (share Share) {
+func (r Recipe) FlatShard(shards []optim.Flat) (share Shard) {
 	for _, s := range shards {
 		if share.Sum, share.parts = s.Sum, append(share.parts, s); r.Policy().StochasticUpdate {
 			first := graph.ConvertDType(s.Offset, dtypes.Uint32)
@@ -38,9 +38,9 @@ func (r Recipe) FlatShare(shards []optim.Flat) (share Share) {
 	return share
 }
 
-// Share says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its
-// parameters, each whole, or parts of them ([Recipe.FlatShare], [Recipe.CutShare]).
-type Share struct {
+// Shard says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its
+// parameters, each whole, or parts of them (Recipe.FlatShard, Recipe.CutShard).
+type Shard struct {
 	// Places are those of the share's parameters in the larger model's list: they choose the noise of stochastic
 	// rounding.
 	Places []int
@@ -51,21 +51,21 @@ type Share struct {
 	// set.
 	Sum func(x *graph.Node) *graph.Node
 	// All is what is known of the gradients of all ranks, or nil.
-	All *Known
+	All *Global
 
 	parts []optim.Part   // of the parameters; none are the whole, as is a nil one
 	axes  [][]noise.Axis // what the parts have of each parameter
 }
 
-// Known is what clipping and loss scaling ask of all gradients.
-type Known struct {
+// Global is what clipping and loss scaling ask of all gradients.
+type Global struct {
 	Finite *graph.Node // whether all are finite, a boolean scalar
 	Norm   *graph.Node // theirs, unscaled, as optim.GlobalNorm's
 }
 
-// UpdateShare is [Recipe.Update] for a rank that has a share of the model: norms are those of all gradients, and an
+// UpdateShard is [Recipe.Update] for a rank that has a share of the model: norms are those of all gradients, and an
 // update is made by all ranks or none. It panics if the share does not fit the recipe's model.
-func (r Recipe) UpdateShare(s Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+func (r Recipe) UpdateShard(s Shard, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	if len(s.Places) != len(grads) || len(s.Counted) != len(grads) || s.Sum == nil && s.All == nil {
 		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: "+
 			"give one of each for each, and Sum or All", len(s.Places), len(s.Counted), len(grads)))
@@ -73,7 +73,7 @@ func (r Recipe) UpdateShare(s Share, state []*graph.Node, loss *graph.Node, grad
 	return r.updated(s, state, loss, grads)
 }
 
-func (r Recipe) updated(share Share, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+func (r Recipe) updated(share Shard, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	scaler := r.Policy().Scaling
 	weights, states, scaling, counters := cut(r.parts(), state)
 	g := loss.Graph()
@@ -114,7 +114,7 @@ func (r Recipe) updated(share Share, state []*graph.Node, loss *graph.Node, grad
 }
 
 // norm is the norm of all gradients of weights, a float32 scalar.
-func (s Share) norm(g *graph.Graph, tree params.Tree, buffers map[string]bool, grads []*graph.Node) *graph.Node {
+func (s Shard) norm(g *graph.Graph, tree params.Tree, buffers map[string]bool, grads []*graph.Node) *graph.Node {
 	if s.All != nil {
 		return s.All.Norm
 	}
@@ -140,7 +140,7 @@ func (s Share) norm(g *graph.Graph, tree params.Tree, buffers map[string]bool, g
 }
 
 // everywhere says whether something is so on all ranks.
-func (s Share) everywhere(is *graph.Node) *graph.Node {
+func (s Shard) everywhere(is *graph.Node) *graph.Node {
 	if s.All != nil {
 		return s.All.Finite
 	}
@@ -183,16 +183,16 @@ func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.No
 }
 
 // update applies the rule. Parameters of a half type that are rounded stochastically are handed to it in float32.
-func (r Recipe) update(share Share, weights, grads, states []*graph.Node,
+func (r Recipe) update(share Shard, weights, grads, states []*graph.Node,
 	number, key *graph.Node) (newWeights, newStates []*graph.Node) {
 	policy, tree, parts := r.Policy(), r.parts().params, share.parts
 	if parts == nil {
 		parts = make([]optim.Part, len(tree))
 	}
 	if !policy.StochasticUpdate {
-		return optim.ApplyToParts(r.Optimizer(), tree, parts, weights, grads, states, number)
+		return optim.ApplyToParts(r.GroupedOptimizer(), tree, parts, weights, grads, states, number)
 	}
-	newWeights, newStates = optim.ApplyToParts(r.Optimizer(), tree.As(dtypes.Float32), parts,
+	newWeights, newStates = optim.ApplyToParts(r.GroupedOptimizer(), tree.As(dtypes.Float32), parts,
 		precision.Cast(weights, dtypes.Float32), grads, states, number)
 	for i, w := range newWeights {
 		site := i
@@ -206,11 +206,11 @@ func (r Recipe) update(share Share, weights, grads, states []*graph.Node,
 }
 
 // place says which elements of parameter i the rank has.
-func (s Share) place(i int, w *graph.Node) []noise.Axis {
+func (s Shard) place(i int, w *graph.Node) []noise.Axis {
 	if s.axes != nil {
 		return s.axes[i]
 	}
-	return noise.Whole(w.Shape().Dimensions)
+	return noise.Full(w.Shape().Dimensions)
 }
 
 // updateSite is the first of the sites at which updates are rounded; those of models' dropout lie below.

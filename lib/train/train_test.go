@@ -96,7 +96,7 @@ func TestReferenceLosses(t *testing.T) {
 		{1, 40, 5, 100, 3, []float64{5.55604, 5.53645, 5.51909, 5.49006}},
 	} {
 		config := gpt.Config{Layers: c.layers, Width: c.d, Heads: c.heads, Seq: c.seq, Vocab: 256}
-		run := start(t, train.Recipe{Model: config, Rule: optim.AdamW(3e-4)})
+		run := start(t, train.Recipe{Model: config, Optimizer: optim.AdamW(3e-4)})
 		got := steps(t, run, config, c.batch, len(c.want))
 		for i, want := range c.want {
 			if math.Abs(got[i]-want) > 1e-4 {
@@ -111,7 +111,7 @@ func TestReferenceLosses(t *testing.T) {
 func TestPrecisions(t *testing.T) {
 	const n, batch = 12, 4
 	rule := optim.AdamW(1e-2)
-	exact := steps(t, start(t, train.Recipe{Model: tiny, Rule: rule}), tiny, batch, n)
+	exact := steps(t, start(t, train.Recipe{Model: tiny, Optimizer: rule}), tiny, batch, n)
 	bounds := map[string]float64{
 		"fp32": 0,
 		"tf32": 0.0005, "fp16": 0.0005, "fp16-pure": 0.0015, // 11 bits
@@ -127,7 +127,7 @@ func TestPrecisions(t *testing.T) {
 		p := policy(t, name)
 		c := tiny
 		c.Matmul = p.Matmul
-		losses := steps(t, start(t, train.Recipe{Model: c, Rule: rule, Precision: p}), c, batch, n)
+		losses := steps(t, start(t, train.Recipe{Model: c, Optimizer: rule, Precision: p}), c, batch, n)
 		worst := 0.0
 		for i := range losses {
 			if diff := math.Abs(losses[i] - exact[i]); !(diff <= worst) { // a NaN is the worst
@@ -164,7 +164,7 @@ func (m line) Loss(p params.Nodes, x, y *graph.Node) *graph.Node {
 func TestOverflowIsSkipped(t *testing.T) {
 	p := policy(t, "fp16")
 	p.Scaling = precision.Scaling{Initial: 1024, Interval: 3, Growth: 2, Backoff: 0.5}
-	recipe := train.Recipe{Model: line{[]float32{1, -2}}, Rule: optim.AdamW(0.1), Precision: p, Clip: 100}
+	recipe := train.Recipe{Model: line{[]float32{1, -2}}, Optimizer: optim.AdamW(0.1), Precision: p, Clip: 100}
 	run, clean := start(t, recipe), start(t, recipe)
 	y := tensors.FromValue([][]float32{{0, 0}})
 	one := func(run *train.Run, x0, x1 float32) train.Metrics {
@@ -225,7 +225,7 @@ func TestSmallUpdates(t *testing.T) {
 	mean := func(name string, stochastic bool) float64 {
 		p := policy(t, name)
 		p.StochasticUpdate = stochastic
-		run := start(t, train.Recipe{Model: line{w}, Rule: optim.SGD(lr), Precision: p, Seed: 3})
+		run := start(t, train.Recipe{Model: line{w}, Optimizer: optim.SGD(lr), Precision: p, Seed: 3})
 		for range n {
 			if _, err := run.Step(x, x); err != nil {
 				t.Fatal(err)
@@ -286,7 +286,7 @@ func TestResume(t *testing.T) {
 		x = tensors.FromFlatDataAndDimensions(flat, 1, elements)
 		return x, x, nil
 	}
-	mostlyAdam := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("tok"), Rule: optim.Adafactor(1e-2)}) // which compiles faster
+	mostlyAdam := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("tok"), Optimizer: optim.Adafactor(1e-2)}) // which compiles faster
 	text, err := gpt.Reference().Batches(tiny, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -295,10 +295,10 @@ func TestResume(t *testing.T) {
 		recipe train.Recipe
 		batch  func(step int) (inputs, targets *tensors.Tensor, err error)
 	}{
-		"dropout, Adafactor, cosine, fp16": {train.Recipe{Model: noisy, Rule: optim.Scheduled(mostlyAdam, optim.Cosine{Steps: 8}),
+		"dropout, Adafactor, cosine, fp16": {train.Recipe{Model: noisy, Optimizer: optim.Scheduled(mostlyAdam, optim.Cosine{Steps: 8}),
 			Precision: policy(t, "fp16"), Clip: 0.5, Seed: 5}, text.Step},
-		"8-bit Adam": {train.Recipe{Model: line{make([]float32, elements)}, Rule: optim.Adam8bit(1e-2)}, random},
-		"stochastic, momentum": {train.Recipe{Model: line{make([]float32, elements)}, Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9},
+		"8-bit Adam": {train.Recipe{Model: line{make([]float32, elements)}, Optimizer: optim.Adam8bit(1e-2)}, random},
+		"stochastic, momentum": {train.Recipe{Model: line{make([]float32, elements)}, Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9},
 			Precision: half, Seed: 6}, random},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -331,8 +331,8 @@ func TestResume(t *testing.T) {
 
 func TestLoadErrors(t *testing.T) {
 	ctx := context.Background()
-	of := func(n int, rule optim.Rule) *train.Run {
-		return start(t, train.Recipe{Model: line{make([]float32, n)}, Rule: rule})
+	of := func(n int, rule optim.Optimizer) *train.Run {
+		return start(t, train.Recipe{Model: line{make([]float32, n)}, Optimizer: rule})
 	}
 	run := of(3, optim.AdamW(1e-2))
 	x := tensors.FromValue([][]float32{{1, 2, 3}})
@@ -353,7 +353,7 @@ func TestLoadErrors(t *testing.T) {
 	}{
 		"another size":           {of(4, optim.AdamW(1e-2)), "w has shape [3] in the checkpoint, [4] in the model"},
 		"fewer optimizer states": {of(3, optim.Lion(1e-2)), `has "w.v", which the run does not keep`},
-		"other optimizer states": {of(3, optim.SGDRule{LR: 1, Momentum: 0.5}), `has "w.m", which the run does not keep`},
+		"other optimizer states": {of(3, optim.SGDOptimizer{LR: 1, Momentum: 0.5}), `has "w.m", which the run does not keep`},
 	} {
 		before := state(t, c.run)
 		if err := c.run.Load(ctx, saved); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -372,7 +372,7 @@ func TestDivergedRunIsNotSaved(t *testing.T) {
 	for _, name := range []string{"fp32", "bf16-pure", "fp16-pure"} {
 		p := policy(t, name)
 		p.Scaling = precision.Scaling{}
-		run, dir := start(t, train.Recipe{Model: line{[]float32{1}}, Rule: optim.SGD(1), Precision: p}), t.TempDir()
+		run, dir := start(t, train.Recipe{Model: line{[]float32{1}}, Optimizer: optim.SGD(1), Precision: p}), t.TempDir()
 		for _, x := range []float32{1, float32(math.Inf(1))} {
 			if _, err := run.Step(tensors.FromValue([][]float32{{x}}), tensors.FromValue([][]float32{{0}})); err != nil {
 				t.Fatal(err)
@@ -390,7 +390,7 @@ func TestDivergedRunIsNotSaved(t *testing.T) {
 
 // Clipping scales all gradients to the norm that it is given: with plain descent the parameters move by just that.
 func TestClip(t *testing.T) {
-	run := start(t, train.Recipe{Model: line{[]float32{0, 0}}, Rule: optim.SGD(1), Clip: 0.5})
+	run := start(t, train.Recipe{Model: line{[]float32{0, 0}}, Optimizer: optim.SGD(1), Clip: 0.5})
 	m, err := run.Step(tensors.FromValue([][]float32{{3, 4}}), tensors.FromValue([][]float32{{0, 0}}))
 	if err != nil || math.Abs(m.GradNorm-5) > 1e-6 {
 		t.Errorf("%+v, error %v; the norm of (3,4) is 5", m, err)
@@ -410,7 +410,7 @@ func TestRecipeErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := train.Recipe{Model: tiny, Rule: optim.AdamW(1e-3)}
+	good := train.Recipe{Model: tiny, Optimizer: optim.AdamW(1e-3)}
 	change := func(f func(*train.Recipe)) train.Recipe { r := good; f(&r); return r }
 	for _, c := range []struct {
 		mesh   *xla.Mesh
@@ -422,7 +422,7 @@ func TestRecipeErrors(t *testing.T) {
 		{mesh, train.Recipe{}, "no model or no rule"},
 		{mesh, change(func(r *train.Recipe) { r.Model = barren{tiny} }), "of type train_test.barren, has no parameters"},
 		{mesh, change(func(r *train.Recipe) { r.Model = gpt.Config{} }), "Layers"},
-		{mesh, change(func(r *train.Recipe) { r.Rule = optim.AdamW(-1) }), "LR"},
+		{mesh, change(func(r *train.Recipe) { r.Optimizer = optim.AdamW(-1) }), "LR"},
 		{mesh, change(func(r *train.Recipe) { r.Clip = -1 }), "Recipe.Clip is -1"},
 		{mesh, change(func(r *train.Recipe) { r.Precision.Params = dtypes.Int32 }), "Policy.Params"},
 		{mesh, change(func(r *train.Recipe) { r.Precision = policy(t, "tf32") }), "gpt.Config.Matmul"},
@@ -438,7 +438,7 @@ func TestRecipeErrors(t *testing.T) {
 
 // TestPicky makes a step with a batch that the model refuses: the run stands where it stood.
 func TestPicky(t *testing.T) {
-	picky := start(t, train.Recipe{Model: toy.Picky(), Rule: optim.SGD(1)})
+	picky := start(t, train.Recipe{Model: toy.Picky(), Optimizer: optim.SGD(1)})
 	_, err := picky.Step(toy.Batch(0, 4))
 	if fmt.Sprint(err) != "train: step 0: toy: not this batch: give another" {
 		t.Errorf("error %v", err)
@@ -460,7 +460,7 @@ func TestStateIsDonated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := train.Recipe{Model: line{make([]float32, 1000)}, Rule: optim.AdamW(1e-3)}
+	r := train.Recipe{Model: line{make([]float32, 1000)}, Optimizer: optim.AdamW(1e-3)}
 	run, err := train.New(mesh, r)
 	if err != nil {
 		t.Fatal(err)

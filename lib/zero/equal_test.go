@@ -58,7 +58,7 @@ func TestEqual(t *testing.T) {
 	// another order. Of the runs here the furthest off differed by 1.
 	const steps, bound = 10, 4
 	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Layers(3, true), Rule: rules(), Clip: 1}
+	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: rules(), Clip: 1}
 	alone, first := map[int]traintest.Named{}, map[string]traintest.Named{}
 	for _, f := range systest.Pairwise(t, forms(), form.factors) {
 		batches := toyBatches(2 * f.devices)
@@ -92,7 +92,7 @@ func TestModels(t *testing.T) {
 		}
 		return tensors.FromFlatDataAndDimensions(inputs, 2*world, c.Seq), tensors.FromFlatDataAndDimensions(append(inputs[1:], 0), 2*world, c.Seq)
 	}
-	sgd := optim.SGDRule{LR: 0.1, Momentum: 0.9}
+	sgd := optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}
 	typed := func(name string) train.Recipe {
 		policy, err := precision.ParsePolicy(name)
 		check(t, err)
@@ -100,7 +100,7 @@ func TestModels(t *testing.T) {
 		if name == "fp16" { // one step is left out on one device as on several, whose gradients are sums, and so larger
 			policy.Scaling.Initial, policy.Scaling.Backoff = 0x1p24, 0x1p-14
 		}
-		return train.Recipe{Model: toy.Layers(2, true), Rule: sgd, Precision: policy, Clip: 1}
+		return train.Recipe{Model: toy.Layers(2, true), Optimizer: sgd, Precision: policy, Clip: 1}
 	}
 	const ulp = 0x1p-23
 	for name, c := range map[string]struct {
@@ -108,8 +108,8 @@ func TestModels(t *testing.T) {
 		batches traintest.Batches
 		bound   float64
 	}{
-		"GPT":       {train.Recipe{Model: c, Rule: sgd}, text, 4},
-		"whole":     {train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Rule: optim.AdamW(1e-2)}, toyBatches(2 * world), 4},
+		"GPT":       {train.Recipe{Model: c, Optimizer: sgd}, text, 4},
+		"whole":     {train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Optimizer: optim.AdamW(1e-2)}, toyBatches(2 * world), 4},
 		"bf16":      {typed("bf16"), toyBatches(2 * world), 0.008 / ulp},
 		"fp16":      {typed("fp16"), toyBatches(2 * world), 0.002 / ulp},
 		"bf16-pure": {typed("bf16-pure"), toyBatches(2 * world), 0.008 / ulp},

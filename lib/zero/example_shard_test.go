@@ -18,7 +18,7 @@ func ExampleShard() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	plan = plan.Copies(4, "data")
+	plan = plan.Replicate(4, "data")
 	plan = zero.Shard(plan, 3, 1, 1, "data")
 	fmt.Println(plan)
 	// Output:
@@ -41,7 +41,7 @@ func ExampleShard_pipeline() {
 	if plan, err = plan.WithMessages(); err != nil {
 		log.Fatal(err)
 	}
-	plan = zero.Shard(plan.Copies(2, "data"), 1, 0, 0, "data")
+	plan = zero.Shard(plan.Replicate(2, "data"), 1, 0, 0, "data")
 	fmt.Println(plan)
 	// Output:
 	// plan 1f1b blocks=2 microbatches=3 every=3 weights=flush

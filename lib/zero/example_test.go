@@ -24,7 +24,7 @@ func ExampleNew() {
 	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
 	must(err)
 	defer backend.Close()
-	recipe := train.Recipe{Model: deep(2, 8), Rule: optim.Adam(1e-3)}
+	recipe := train.Recipe{Model: deep(2, 8), Optimizer: optim.Adam(1e-3)}
 	run, err := zero.New(context.Background(), backend, recipe, 2, zero.Options{Stage: 3, Prefetch: 1})
 	must(err)
 	defer run.Close()
@@ -58,7 +58,7 @@ func ExampleNewSPMD() {
 	backend, err := xla.Open(xla.Devices(2))
 	must(err)
 	defer backend.Close()
-	recipe := train.Recipe{Model: deep(3, 8), Rule: optim.Adam(1e-3)}
+	recipe := train.Recipe{Model: deep(3, 8), Optimizer: optim.Adam(1e-3)}
 	run, err := zero.NewSPMD(context.Background(), backend, recipe, 2, zero.Options{Stage: 3})
 	must(err)
 	defer run.Close()

@@ -33,7 +33,7 @@ const (
 )
 
 var (
-	toyRecipe = train.Recipe{Model: toy.Model(true), Rule: optim.AdamW(1e-2)}
+	toyRecipe = train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(1e-2)}
 	toyForms  = []zero.Options{{Stage: 1}, {Stage: 2, Accumulate: 2}, {Stage: 3, Prefetch: 1}}
 	toySource = toyBatches(2 * 2 * three)
 )
@@ -73,7 +73,7 @@ func sameState(t *testing.T, what string, got, want traintest.Named) {
 // the same bits, states of all kinds of rules among them. Then each takes a step from there: all learn the same.
 func TestCheckpoints(t *testing.T) {
 	ctx, backend, batches := context.Background(), devicetest.Open(t, 8), toyBatches(24)
-	r := train.Recipe{Model: toy.Model(true), Rule: rules()}
+	r := train.Recipe{Model: toy.Model(true), Optimizer: rules()}
 	first := form{8, false, zero.Options{Stage: 3}}
 	run, dir := first.start(t, backend, r), t.TempDir()
 	_, err := learn(ctx, run, 3, batches)

@@ -68,12 +68,12 @@ func toyBatches(rows int) traintest.Batches {
 }
 
 // rules are all kinds of them, one for each part of the toy.
-func rules() optim.Rule {
+func rules() optim.Optimizer {
 	eight := optim.Adam8bit(1e-2)
 	eight.Block, eight.Least = 4, 1
 	return optim.Grouped(optim.AdamW(1e-2),
-		optim.Group{Has: optim.Named("in.w"), Rule: optim.Adafactor(1e-2)},
-		optim.Group{Has: optim.Named("in.b", "scale"), Rule: optim.SGDRule{LR: 0.1, Momentum: 0.9}},
-		optim.Group{Has: optim.Named("h0.w"), Rule: eight},
-		optim.Group{Has: optim.Named("out.w"), Rule: optim.Adam(1e-2)})
+		optim.Group{Has: optim.Named("in.w"), Optimizer: optim.Adafactor(1e-2)},
+		optim.Group{Has: optim.Named("in.b", "scale"), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}},
+		optim.Group{Has: optim.Named("h0.w"), Optimizer: eight},
+		optim.Group{Has: optim.Named("out.w"), Optimizer: optim.Adam(1e-2)})
 }

@@ -51,7 +51,7 @@ func deep(blocks, width int) chain.Model {
 func needs(t *testing.T, backend *xla.Backend, depth, width int, o zero.Options) int64 {
 	t.Helper()
 	const world = 4
-	run := form{world, true, o}.start(t, backend, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)})
+	run := form{world, true, o}.start(t, backend, train.Recipe{Model: deep(depth, width), Optimizer: optim.SGD(0.1)})
 	defer run.Close()
 	x := tensors.FromFlatDataAndDimensions(make([]float32, world*width), world, width)
 	_, err := run.Step(t.Context(), x, x)
@@ -93,7 +93,7 @@ func TestCompilersOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recipe := train.Recipe{Model: deep(3, width), Rule: optim.AdamW(1e-2)}
+	recipe := train.Recipe{Model: deep(3, width), Optimizer: optim.AdamW(1e-2)}
 	batches := func(step int) (*tensors.Tensor, *tensors.Tensor) {
 		flat := make([]float32, world*width)
 		for i := range flat {
@@ -165,7 +165,7 @@ func TestActivationsOnHost(t *testing.T) {
 	peak := func(host bool) int64 {
 		backend := devicetest.OpenOwn(t, 2)
 		x := tensors.FromFlatDataAndDimensions(make([]float32, 2*rows*width), 2*rows, width)
-		learned(t, backend, train.Recipe{Model: deep(depth, width), Rule: optim.SGD(0.1)},
+		learned(t, backend, train.Recipe{Model: deep(depth, width), Optimizer: optim.SGD(0.1)},
 			form{2, false, zero.Options{Stage: 3, Recompute: true, Offload: offload.Host{Activations: host, Prefetch: 1}}}, 1,
 			func(int) (*tensors.Tensor, *tensors.Tensor) { return x, x })
 		return backend.PeakBytes()[0]

@@ -19,7 +19,7 @@ type noReplicas struct{ train.Replicas }
 // TestRefused lists what cannot be, with what the error must say.
 func TestRefused(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	good := train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
+	good := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}
 	replicated := good
 	replicated.Replicas = noReplicas{}
 	for name, c := range map[string]struct {
@@ -62,9 +62,9 @@ func TestRefused(t *testing.T) {
 		"rows":          {good, form{3, false, zero.Options{Stage: 3}}, 4, "4 rows for 3 devices"},
 		"micro-batches": {good, form{3, false, zero.Options{Stage: 3, Accumulate: 2}}, 9, "3 devices with other rows and 2 micro-batches each"},
 		"devices' rows": {good, form{2, true, zero.Options{Stage: 3}}, 3, "3 rows for 2 devices"},
-		"no twins": {train.Recipe{Model: toy.Unlike(), Rule: optim.SGD(0.1)}, form{3, false, zero.Options{Stage: 3}}, 3,
+		"no twins": {train.Recipe{Model: toy.Unlike(), Optimizer: optim.SGD(0.1)}, form{3, false, zero.Options{Stage: 3}}, 3,
 			`blocks "h0" and "h2" are of the kind "h", but`},
-		"picky": {train.Recipe{Model: toy.Picky(), Rule: optim.SGD(0.1)}, form{2, true, zero.Options{Stage: 2}}, 4, "not this batch"},
+		"picky": {train.Recipe{Model: toy.Picky(), Optimizer: optim.SGD(0.1)}, form{2, true, zero.Options{Stage: 2}}, 4, "not this batch"},
 	} {
 		run := c.form.start(t, backend, c.recipe)
 		for range 2 { // what was wrong with the batch cost nothing

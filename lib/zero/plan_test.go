@@ -26,7 +26,7 @@ var half = precision.Policy{Params: dtypes.Float32, Compute: dtypes.BFloat16, Ou
 // A model whose shards need no padding has exactly the paper's bytes (Rajbhandari et al. 2020, §5, K = 12): 4Ψ+12Ψ/N,
 // 2Ψ+14Ψ/N and 16Ψ/N for Ψ parameters. A step moves 2 or 3 times the bytes of the parameters, of which a ring sends (N−1)/N.
 func ExampleOptions_Bytes() {
-	recipe := train.Recipe{Model: deep(4, 16), Rule: optim.Adam(1e-3), Precision: half}
+	recipe := train.Recipe{Model: deep(4, 16), Optimizer: optim.Adam(1e-3), Precision: half}
 	params := int64(recipe.Model.Params().Size())
 	must := func(err error) {
 		if err != nil {
@@ -63,7 +63,7 @@ func total(bytes map[memest.Kind]int64) (sum int64) {
 // divides a parameter of the toy: exactly, on every rank. And the plan against the formulas in the padded number of parameters.
 func TestPlan(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Layers(3, true), Rule: optim.Adam(1e-2), Precision: half}
+	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.Adam(1e-2), Precision: half}
 	for stage := 1; stage <= 3; stage++ {
 		for _, f := range []form{{3, false, zero.Options{Stage: stage}}, {8, false, zero.Options{Stage: stage}},
 			{2, false, zero.Options{Stage: stage, Accumulate: 2, Prefetch: stage / 3}}, {4, false, zero.Options{Stage: stage, Shards: 2}}} {

@@ -27,7 +27,7 @@ const toyForwards = 4
 // traced makes two steps of two ranks, each with its own view of the group, and returns the trace of the second.
 func traced(t *testing.T, o zero.Options, view func(g group.Group) (group.Group, error)) trace.Trace {
 	t.Helper()
-	backend, r := devicetest.Open(t, 8), train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}
+	backend, r := devicetest.Open(t, 8), train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}
 	check(t, group.Run(t.Context(), 2, func(ctx context.Context, inner group.Group) error {
 		g, err := view(inner)
 		if err != nil {
@@ -136,7 +136,7 @@ func checkGathered(t *testing.T, ahead int, got trace.Trace, rank int, compute [
 // gathersOf lists, of stage 3, how many passes come before the one that needs each gather.
 func gathersOf(t *testing.T, o zero.Options) (passes []int) {
 	t.Helper()
-	p, err := o.Plan(train.Recipe{Model: toy.Model(false), Rule: optim.SGD(0.1)}, 2)
+	p, err := o.Plan(train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}, 2)
 	check(t, err)
 	for i, op := range p.Ranks[0] {
 		if op.Kind != step.Gather || o.Stage < 3 {

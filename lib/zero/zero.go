@@ -175,7 +175,7 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 	pending := o.Prefetch
 	switch {
 	case !inside:
-		if p = p.Copies(shards, train.Axis); o.Stage == 2 {
+		if p = p.Replicate(shards, train.Axis); o.Stage == 2 {
 			pending = 1 // a block's gradients are reduced while those of the next are computed
 		}
 	case shards > 1:
@@ -185,7 +185,7 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 		}
 		s.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, shards)}
 	}
-	p = Shard(p.Copies(devices/shards, replicas), o.Stage, o.Prefetch, pending, train.Axis)
+	p = Shard(p.Replicate(devices/shards, replicas), o.Stage, o.Prefetch, pending, train.Axis)
 	s.Timeout, s.Trace = o.Timeout, o.Trace
 	return s.Checked(o.Offload.Into(p, r))
 }

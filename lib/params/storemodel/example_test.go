@@ -90,7 +90,7 @@ func ExampleNewChain() {
 	for _, name := range m.BufferNames() {
 		fmt.Println("not trained:", name)
 	}
-	recipe := train.Recipe{Model: m, Rule: optim.AdamW(0.03)}
+	recipe := train.Recipe{Model: m, Optimizer: optim.AdamW(0.03)}
 	run, err := parallel.New(ctx, backend, recipe, parallel.Layout{Pipe: 2}, parallel.Options{})
 	must(err)
 	defer run.Close()

@@ -45,7 +45,7 @@ const steps = 3
 // start begins to train in a layout.
 func start(t *testing.T, backend *xla.Backend, m train.Model, l parallel.Layout) train.Trainer {
 	t.Helper()
-	recipe := train.Recipe{Model: m, Rule: optim.AdamW(1e-2), Clip: 1, Seed: 5}
+	recipe := train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2), Clip: 1, Seed: 5}
 	run, err := parallel.New(context.Background(), backend, recipe, l, parallel.Options{})
 	check(t, err)
 	t.Cleanup(func() { run.Close() })
@@ -139,7 +139,7 @@ func TestCheckpoint(t *testing.T) {
 func TestBuffersOfAllRanks(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	m := newModel(t, backend, newStore(), whole(cnn(0.3)), pictures, labels)
-	recipe := train.Recipe{Model: m, Rule: optim.AdamW(1e-2)}
+	recipe := train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2)}
 	same := func(t *testing.T, a, b traintest.Named) {
 		t.Helper()
 		for _, name := range m.BufferNames() {
@@ -194,7 +194,7 @@ func TestAuto(t *testing.T) {
 	for n := 1; n <= 2; n++ {
 		mesh, err := backend.Mesh(xla.Axis(train.Axis, n))
 		check(t, err)
-		run, err := ddp.NewAuto(mesh, train.Recipe{Model: m, Rule: optim.AdamW(1e-2)})
+		run, err := ddp.NewAuto(mesh, train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2)})
 		check(t, err)
 		defer run.Close()
 		for i := range steps {

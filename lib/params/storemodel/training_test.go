@@ -30,7 +30,7 @@ import (
 // plainly trains on one device, by plain descent.
 func plainly(t *testing.T, m train.Model, p precision.Policy) train.Trainer {
 	t.Helper()
-	recipe := train.Recipe{Model: m, Rule: optim.SGD(rate), Precision: p}
+	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(rate), Precision: p}
 	run, err := parallel.New(context.Background(), devicetest.One(), recipe, parallel.Layout{}, parallel.Options{})
 	check(t, err)
 	t.Cleanup(func() { run.Close() })
@@ -178,7 +178,7 @@ func TestNoise(t *testing.T) {
 func TestSteps(t *testing.T) {
 	ctx := context.Background()
 	m := newModel(t, devicetest.One(), newStore(), whole(cnn(0.3)), pictures, labels)
-	recipe := train.Recipe{Model: m, Rule: optim.SGD(0)} // nothing is learned
+	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(0)} // nothing is learned
 	run, err := parallel.New(ctx, devicetest.One(), recipe, parallel.Layout{}, parallel.Options{})
 	check(t, err)
 	defer run.Close()
@@ -232,7 +232,7 @@ func TestHalfPrecisionBatchNorm(t *testing.T) {
 		}
 	}
 	plain := newModel(t, backend, newStore(), net(dtypes.InvalidDType), pictures, labels)
-	recipe := train.Recipe{Model: plain, Rule: optim.SGD(rate), Precision: bf16}
+	recipe := train.Recipe{Model: plain, Optimizer: optim.SGD(rate), Precision: bf16}
 	run, err := parallel.New(ctx, backend, recipe, parallel.Layout{}, parallel.Options{})
 	if err == nil {
 		_, err = run.Step(ctx, first(images(0)), second(images(0)))

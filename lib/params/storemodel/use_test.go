@@ -44,7 +44,7 @@ func TestDDP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		training, err := ddp.NewSPMD(mesh, train.Recipe{Model: m, Rule: optim.SGD(rate)})
+		training, err := ddp.NewSPMD(mesh, train.Recipe{Model: m, Optimizer: optim.SGD(rate)})
 		if err != nil {
 			t.Fatal(err)
 		}

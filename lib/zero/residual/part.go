@@ -9,9 +9,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Part is this rank's part of x's bits, in one dimension, padded where the ranks along a mesh axis do not divide it.
+// Shard is this rank's part of x's bits, in one dimension, padded where the ranks along a mesh axis do not divide it.
 // (Bits, since compilers may hold floats in wider types.) It builds a graph, and panics without such an axis.
-func Part(x *graph.Node, axis string) *graph.Node {
+func Shard(x *graph.Node, axis string) *graph.Node {
 	ranks := collective.AxisSize(x.Graph(), axis)
 	flat := graph.Reshape(precision.ToBits(x), -1)
 	if over := x.Shape().Size() % ranks; over > 0 {
@@ -20,8 +20,8 @@ func Part(x *graph.Node, axis string) *graph.Node {
 	return collective.Part(flat, 0, axis)
 }
 
-// Whole gathers the parts of an array of a shape. It builds a graph, and panics without such a mesh axis.
-func Whole(part *graph.Node, like shapes.Shape, axis string) *graph.Node {
+// Gather gathers the parts of an array of a shape. It builds a graph, and panics without such a mesh axis.
+func Gather(part *graph.Node, like shapes.Shape, axis string) *graph.Node {
 	flat := collective.AllGather(part, 0, axis)
 	if flat.Shape().Size() > like.Size() {
 		flat = graph.Slice(flat, graph.AxisRange(0, like.Size()))

@@ -31,8 +31,8 @@ func TestPart(t *testing.T) {
 		}{{dtypes.Float32, 4}, {dtypes.BFloat16, 2}, {dtypes.Int32, 4}} {
 			p, err := xla.Compile(mesh, func(x *graph.Node) []*graph.Node {
 				x = graph.ConvertDType(x, c.dtype)
-				held := residual.Hold("tensor", x, residual.Part(x, "tensor"))
-				whole := residual.Whole(held[1], x.Shape(), "tensor")
+				held := residual.Hold("tensor", x, residual.Shard(x, "tensor"))
+				whole := residual.Gather(held[1], x.Shape(), "tensor")
 				return []*graph.Node{graph.ConvertDType(graph.Equal(whole, held[0]), dtypes.Int32), held[1]}
 			}, xla.In(xla.Replicated()).Gives(xla.Replicated(), xla.Shard(0, "tensor")))
 			if err != nil {
@@ -68,7 +68,7 @@ func TestPartitionMemory(t *testing.T) {
 	backend, needs := devicetest.Open(t, ranks), map[int]float64{} // inputs, by layers
 	for _, config.Layers = range []int{from, to} {
 		l := parallel.Layout{Tensor: ranks, Partition: true}
-		r := train.Recipe{Model: gpt.Parallel{Config: config, Tensor: l.TensorGroup()}, Rule: optim.SGD(0.1)}
+		r := train.Recipe{Model: gpt.Parallel{Config: config, Tensor: l.TensorGroup()}, Optimizer: optim.SGD(0.1)}
 		run, err := parallel.New(t.Context(), backend, r, l, parallel.Options{})
 		if err != nil {
 			t.Fatal(err)
