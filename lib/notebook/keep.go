@@ -1,13 +1,14 @@
 package notebook
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
 	"strings"
 )
 
-// maxNameBytes limits the names of kept values, so that the hexadecimal form of any name is a valid file name.
+// maxNameBytes limits names, so that the hexadecimal form of any is a valid file name.
 const maxNameBytes = 100
 
 // ErrNotKept is wrapped by the error that [Kept] returns for a name under which nothing is kept.
@@ -19,15 +20,15 @@ var ErrNotKept = errors.New("no value kept")
 // kernel never sees it, and it takes about the value's size in that folder. Programs that a cell starts with its own
 // environment share it; a ! line does not. Outside a notebook the copy lives in the process's memory.
 //
-// Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, pointers,
-// structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with
-// [encoding.BinaryMarshaler] or [encoding/gob.GobEncoder] (such as time.Time). Everything comes back bit for bit; nil
-// slices and maps stay nil. A tensor on a device is fetched to the host first and stays usable; the kept tensor is a
-// local one. Two pointers to the same value come back as pointers to two copies.
+// Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, structs,
+// pointers to structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with
+// [encoding.BinaryMarshaler] or [encoding/gob.GobEncoder] (such as time.Time). It is written by [encoding/gob], so a
+// slice or map without elements may come back nil, and two pointers to one value as pointers to two copies. A tensor comes
+// back bit for bit, as a local one; one that is on a device is fetched to the host, and can still be used.
 //
-// Keep returns an error for a value that would not come back whole: one with functions, channels, interfaces or fields
-// that are not exported anywhere in its type, one that contains itself, a finalized tensor; and when it cannot be
-// written. What was kept under name before is then still there.
+// Keep returns an error for a value that would not come back complete: one whose type has functions, channels,
+// interfaces, fields that are not exported, pointers to numbers, or contains itself; one with a nil pointer in a slice or
+// map; a finalized tensor; and when it cannot be written. What was kept under name before is then still there.
 func Keep(name string, value any) error {
 	if err := keep(name, value); err != nil {
 		return fmt.Errorf("notebook: keeping %q: %w", name, err)
@@ -77,7 +78,7 @@ func kept(name string, into reflect.Value) error {
 	if !found {
 		return notKept(s, name)
 	}
-	if err := decodeFile(data, into); err != nil {
+	if err := decode(bytes.NewReader(data), into); err != nil {
 		return fmt.Errorf("reading %q: %w", name, err)
 	}
 	return nil

@@ -52,7 +52,7 @@ var processStore memoryStore
 
 func (s *memoryStore) put(name string, value reflect.Value) error {
 	var b bytes.Buffer
-	if err := encodeFile(&b, value); err != nil {
+	if err := encode(&b, value); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -104,7 +104,7 @@ func (s folderStore) put(name string, value reflect.Value) (err error) {
 		}
 	}()
 	w := bufio.NewWriterSize(f, 1<<16)
-	err = encodeFile(w, value)
+	err = encode(w, value)
 	if err == nil {
 		err = w.Flush()
 	}
