@@ -6,7 +6,6 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,29 +18,31 @@ import (
 type header struct{ Type, Signature string }
 
 // encode writes a value as encoding/gob does, and refuses types of which gob would leave something out.
-func encode(w io.Writer, value reflect.Value) error {
+func encode(value reflect.Value) ([]byte, error) {
 	signature, as, err := describe(value.Type())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if value.Kind() == reflect.Pointer && value.IsNil() {
-		return fmt.Errorf("it is a nil %s", value.Type())
+		return nil, fmt.Errorf("it is a nil %s", value.Type())
 	}
-	e := gob.NewEncoder(w)
+	var b bytes.Buffer
+	e := gob.NewEncoder(&b)
 	if err := e.Encode(header{value.Type().String(), signature}); err != nil {
-		return err
+		return nil, err
 	}
 	copied := reflect.New(value.Type())
 	copied.Elem().Set(value)
-	return e.EncodeValue(reflect.NewAt(as, copied.UnsafePointer()))
+	err = e.EncodeValue(reflect.NewAt(as, copied.UnsafePointer()))
+	return b.Bytes(), err
 }
 
-// decode sets into, which is addressable, to the value in a file.
-func decode(r io.Reader, into reflect.Value) error {
-	d := gob.NewDecoder(r)
+// decode sets into, which is addressable, to the value that encode wrote.
+func decode(data []byte, into reflect.Value) error {
+	d := gob.NewDecoder(bytes.NewReader(data))
 	var is header
 	if err := d.Decode(&is); err != nil {
-		return fmt.Errorf("the file is damaged: %w", err)
+		return fmt.Errorf("the kept value is damaged; run the cell that keeps it again: %w", err)
 	}
 	if is.Type != into.Type().String() {
 		return fmt.Errorf("a %s is kept there, not a %s", is.Type, into.Type())

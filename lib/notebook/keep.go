@@ -1,10 +1,11 @@
 package notebook
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"reflect"
+	"strconv"
 	"strings"
 )
 
@@ -47,7 +48,11 @@ func keep(name string, value any) error {
 	if err != nil {
 		return err
 	}
-	return s.put(name, reflect.ValueOf(value))
+	data, err := encode(reflect.ValueOf(value))
+	if err != nil {
+		return err
+	}
+	return s.put(name, data)
 }
 
 // Kept returns a copy of the value that [Keep] stored under name. T is the type it had then.
@@ -56,32 +61,35 @@ func keep(name string, value any) error {
 // value has another type than T, and says so if T has been declared anew since.
 func Kept[T any](name string) (T, error) {
 	var value T
-	if err := kept(name, reflect.ValueOf(&value).Elem()); err != nil {
-		var zero T
-		return zero, fmt.Errorf("notebook: %w", err)
+	err := kept(name, reflect.ValueOf(&value).Elem())
+	switch {
+	case err == nil:
+		return value, nil
+	case errors.Is(err, ErrNotKept):
+		err = fmt.Errorf("notebook: %w", err)
+	default:
+		err = fmt.Errorf("notebook: reading %q: %w", name, err)
 	}
-	return value, nil
+	var zero T
+	return zero, err
 }
 
 func kept(name string, into reflect.Value) error {
 	if err := checkName(name); err != nil {
-		return fmt.Errorf("reading %q: %w", name, err)
+		return err
 	}
 	s, err := openStore()
 	if err != nil {
-		return fmt.Errorf("reading %q: %w", name, err)
+		return err
 	}
-	data, found, err := s.get(name)
-	if err != nil {
-		return fmt.Errorf("reading %q: %w", name, err)
-	}
-	if !found {
+	data, err := s.get(name)
+	if errors.Is(err, fs.ErrNotExist) {
 		return notKept(s, name)
 	}
-	if err := decode(bytes.NewReader(data), into); err != nil {
-		return fmt.Errorf("reading %q: %w", name, err)
+	if err != nil {
+		return err
 	}
-	return nil
+	return decode(data, into)
 }
 
 func notKept(s store, name string) error {
@@ -91,11 +99,10 @@ func notKept(s store, name string) error {
 	}
 	list := "nothing"
 	if len(names) > 0 {
-		quoted := make([]string, len(names))
 		for i, n := range names {
-			quoted[i] = fmt.Sprintf("%q", n)
+			names[i] = strconv.Quote(n)
 		}
-		list = strings.Join(quoted, ", ")
+		list = strings.Join(names, ", ")
 	}
 	return fmt.Errorf("%w under %q; kept so far: %s; run the cell that calls notebook.Keep(%q, …) first",
 		ErrNotKept, name, list, name)
