@@ -98,9 +98,9 @@ func (t *tensor) GobDecode(data []byte) error {
 	return t.MutableBytes(func(b []byte) { copy(b, content) })
 }
 
-// describe returns a signature that types share only if a value of one can be read as a value of the other, and the type
-// that gob is given in t's place: one of the same memory, with tensor for *tensors.Tensor. The error says which part
-// of t cannot be kept.
+// describe returns a signature, which two types have in common only if a value of one can be read as a value of the
+// other, and the type that gob is given in t's place: one of the same memory, with tensor for *tensors.Tensor. The
+// error says which part of t cannot be kept.
 func describe(t reflect.Type) (signature string, as reflect.Type, err error) {
 	var d describer
 	as, err = d.add(t, t.String())

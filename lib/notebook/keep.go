@@ -12,8 +12,7 @@ import (
 // maxNameBytes limits names, so that the hexadecimal form of any is a valid file name.
 const maxNameBytes = 100
 
-// ErrNotKept is wrapped by the error that [Kept] returns for a name under which nothing is kept.
-var ErrNotKept = errors.New("no value kept")
+var errNotKept = errors.New("no value kept")
 
 // Keep stores a copy of value under name, replacing what was kept there, for a later cell to read with [Kept].
 //
@@ -24,12 +23,12 @@ var ErrNotKept = errors.New("no value kept")
 // Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, structs,
 // pointers to structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with
 // [encoding.BinaryMarshaler] or [encoding/gob.GobEncoder] (such as time.Time). It is written by [encoding/gob], so a
-// slice or map without elements may come back nil, and two pointers to one value as pointers to two copies. A tensor comes
-// back bit for bit, as a local one; one that is on a device is fetched to the host, and can still be used.
+// slice or map without elements may come back nil, and two pointers to one value as pointers to two copies. A tensor
+// comes back bit for bit, as a local one; one that is on a device is fetched to the host, and can still be used.
 //
 // Keep returns an error for a value that would not come back complete: one whose type has functions, channels,
-// interfaces, fields that are not exported, pointers to numbers, or contains itself; one with a nil pointer in a slice or
-// map; a finalized tensor; and when it cannot be written. What was kept under name before is then still there.
+// interfaces, fields that are not exported, pointers to numbers, or contains itself; one with a nil pointer in a slice
+// or map; a finalized tensor; and when it cannot be written. What was kept under name before is then still there.
 func Keep(name string, value any) error {
 	if err := keep(name, value); err != nil {
 		return fmt.Errorf("notebook: keeping %q: %w", name, err)
@@ -57,15 +56,15 @@ func keep(name string, value any) error {
 
 // Kept returns a copy of the value that [Keep] stored under name. T is the type it had then.
 //
-// The error wraps [ErrNotKept] and lists the names in use if nothing is kept under name. It names both types if the
-// value has another type than T, and says so if T has been declared anew since.
+// It is an error if nothing is kept under name, if the value has another type than T, or if a type of that name has been
+// declared anew since.
 func Kept[T any](name string) (T, error) {
 	var value T
 	err := kept(name, reflect.ValueOf(&value).Elem())
 	switch {
 	case err == nil:
 		return value, nil
-	case errors.Is(err, ErrNotKept):
+	case errors.Is(err, errNotKept):
 		err = fmt.Errorf("notebook: %w", err)
 	default:
 		err = fmt.Errorf("notebook: reading %q: %w", name, err)
@@ -95,7 +94,7 @@ func kept(name string, into reflect.Value) error {
 func notKept(s store, name string) error {
 	names, err := s.names()
 	if err != nil {
-		return fmt.Errorf("%w under %q, and the kept names cannot be listed: %w", ErrNotKept, name, err)
+		return fmt.Errorf("%w under %q, and the kept names cannot be listed: %w", errNotKept, name, err)
 	}
 	list := "nothing"
 	if len(names) > 0 {
@@ -105,7 +104,7 @@ func notKept(s store, name string) error {
 		list = strings.Join(names, ", ")
 	}
 	return fmt.Errorf("%w under %q; kept so far: %s; run the cell that calls notebook.Keep(%q, …) first",
-		ErrNotKept, name, list, name)
+		errNotKept, name, list, name)
 }
 
 func checkName(name string) error {

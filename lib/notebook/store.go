@@ -25,8 +25,8 @@ type store interface {
 // openStore returns the kernel's store in a notebook and the process's memory elsewhere.
 //
 // A notebook's values are in a folder inside the kernel's temporary folder. That one is made new for each kernel
-// process, under a random name that must not exist yet, so the values of an earlier kernel cannot be seen even if it was
-// killed before it could remove them. The go tool ignores names that begin with a dot.
+// process, under a random name that must not exist yet, so the values of an earlier kernel cannot be seen even if it
+// was killed before it could remove them. The go tool ignores names that begin with a dot.
 func openStore() (store, error) {
 	if os.Getenv(protocol.GONB_PIPE_ENV) == "" {
 		return &processStore, nil
