@@ -60,8 +60,8 @@ type Options struct {
 	// of ranks has a copy, and ranks with equal positions in their groups average their gradients: hybrid sharding
 	// (HSDP; Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", §3.2.2).
 	Shards int
-	// Timeout is the maximal time of a block's pass, and half that of an update; 0 means group.DefaultTimeout, or an
-	// hour if all ranks are in one process. If a rank takes longer, training fails on all ranks with an error that
+	// Timeout is the maximal time of a block's pass; an update may take twice as long. 0 means group.DefaultTimeout, or
+	// an hour if all ranks are in one process. If a rank takes longer, training fails on all ranks with an error that
 	// names the operation.
 	Timeout time.Duration
 	// Trace, if not nil, records a span for each operation, and counters of memory by kind.
