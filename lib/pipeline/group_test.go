@@ -170,7 +170,7 @@ func TestRefused(t *testing.T) {
 		options pipeline.Options
 		want    string
 	}{
-		"no rule":            {train.Recipe{Model: toy.Model(false)}, on(oneF), "no rule"},
+		"no optimizer":       {train.Recipe{Model: toy.Model(false)}, on(oneF), "no optimizer"},
 		"no schedule":        {free(), pipeline.Options{}, "Options.Schedule is nil"},
 		"no chain":           {whole, on(oneF), "1 blocks cannot be 2 stages"},
 		"a program's copies": {replicated, on(oneF), "set Options.Replicas"},
@@ -186,7 +186,7 @@ func TestRefused(t *testing.T) {
 		"a missing pass":     {free(), on(missing), "1F0"},
 		"clipping":           {clipped, on(pipeDream), "Recipe.Clip or loss scaling"},
 		"scaling":            {scaled, on(pipeDream), "Recipe.Clip or loss scaling"},
-		"tied":               {deep(true), on(pipeDream), "ranks [0 1] have scale in common"},
+		"tied":               {deep(true), on(pipeDream), "ranks [0 1] share scale"},
 		"more devices":       {deep(false), on(scheduled(t, pipeline.KindGPipe, 9, 4)), "9 devices, and the backend 8"},
 	} {
 		run, err := pipeline.New(t.Context(), backend, c.recipe, c.options)
@@ -206,7 +206,7 @@ func TestRefused(t *testing.T) {
 			return r.Close()
 		}, group.Timeout(time.Minute))
 	}
-	checkError(t, "a larger group", join(3, backend, 0), "a group of 3 ranks for 1 pipelines of 2: make it 2")
+	checkError(t, "a larger group", join(3, backend, 0), "a group of 3 ranks for 1 pipelines of 2 ranks: use a group of 2")
 	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
 	checkError(t, "no such device", join(2, backend, deviceCount), "device 8")
 
