@@ -177,7 +177,7 @@ func TestRefused(t *testing.T) {
 		"more stages":        {free(), on(scheduled(t, pipeline.KindGPipe, 5, 4)), "4 blocks cannot be 5 stages"},
 		"more chunks":        {free(), on(scheduled(t, pipeline.KindZBV, 3, 4)), "4 blocks cannot be 6 stages"},
 		"a short cut":        {free(), on(oneF, 4), "the cut [4] has 1 stages, the schedule 2"},
-		"too few blocks":     {free(), on(oneF, 1, 2), "the cut [1 2] is for 3 blocks, and the model has 4"},
+		"too few blocks":     {free(), on(oneF, 1, 2), "the cut [1 2] is for 3 blocks, the model has 4"},
 		"too many":           {free(), on(oneF, 3, 2), "is for 5 blocks"},
 		"an empty stage":     {free(), on(oneF, 4, 0), "gives stage 1 0 blocks"},
 		"a negative stage":   {free(), on(oneF, 5, -1), "gives stage 1 -1 blocks"},
