@@ -12,10 +12,11 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// costly says of which operations the results are kept rather than made again. A barrier is a wish to keep something.
+// costly reports whether the results of an operation are saved rather than recomputed. A barrier is a request to save
+// its operands.
 //
-// It also says which are not to be copied: GoMLX's copy of an all-reduce or a barrier with one operand is that operand,
-// and a copied loop would go on taking old values from outside.
+// These operations must not be copied either: GoMLX copies an all-reduce or a barrier with one operand as that operand,
+// and a copied loop would still use the old values from outside.
 func costly(n *graph.Node) bool {
 	switch n.Type() {
 	case graph.NodeTypeDotGeneral, graph.NodeTypeConvGeneral, graph.NodeTypeFFT, graph.NodeTypeSort,
@@ -29,20 +30,20 @@ func costly(n *graph.Node) bool {
 
 func barrier(n *graph.Node) bool { return n.Type() == graph.NodeTypeOptimizationBarrier }
 
-// candidate is a value that may be kept. Its key says how it is made of the inputs, so that it is the same in each
-// graph that the function is built in; of values with equal keys the order is the same.
+// candidate is a value that may be saved. Its key says how it is computed from the inputs, so it is the same in each
+// graph that the function is built in. Values with equal keys are in the same order in all graphs.
 type candidate struct {
 	node *graph.Node
 	key  uint64
 }
 
-// choice is which of the candidates are kept.
+// choice says which of the candidates are saved.
 type choice struct {
-	keys []uint64 // of all candidates
-	kept []int
+	keys  []uint64 // of all candidates
+	saved []int
 }
 
-// candidates returns all that may be kept, in the order of their keys.
+// candidates returns the values that may be saved, in the order of their keys.
 func (p pass) candidates() []candidate {
 	keys := map[*graph.Node]uint64{}
 	for i, x := range p.in {
@@ -59,7 +60,7 @@ func (p pass) candidates() []candidate {
 			operand[x] = true
 		}
 	}
-	dear := map[*graph.Node]bool{} // something costly went into it, or it is that itself
+	dear := map[*graph.Node]bool{} // costly, or computed from something costly
 	var all []candidate
 	for _, n := range p.made {
 		op, _ := maker(n)
@@ -72,13 +73,13 @@ func (p pass) candidates() []candidate {
 	return all
 }
 
-// key says how a node is made of the inputs, given their keys, and adds its own and others to these.
+// key returns a node's key, given those of the inputs, and adds the keys of all nodes between to keys.
 func key(n *graph.Node, keys map[*graph.Node]uint64) uint64 {
 	if known, ok := keys[n]; ok {
 		return known
 	}
 	text, in := how(n), n.Inputs()
-	if isOnce(n) { // what it is made of may differ from graph to graph
+	if isOnce(n) { // its operands may differ from graph to graph
 		in = nil
 	}
 	for _, x := range in {
@@ -88,11 +89,11 @@ func key(n *graph.Node, keys map[*graph.Node]uint64) uint64 {
 	return keys[n]
 }
 
-// numbered is what differs from graph to graph in a node's text: the numbers of nodes, and of functions that are
-// called.
+// numbered are the parts of a node's text that differ from graph to graph: the numbers of nodes and of called
+// functions.
 var numbered = regexp.MustCompile(`#\d+|Call\([^,]*`)
 
-// how says how a node is made, but not of what.
+// how says how a node is computed, without its operands.
 func how(n *graph.Node) string { return numbered.ReplaceAllString(n.String(), "") }
 
 func digest(text string) uint64 {
@@ -103,23 +104,23 @@ func digest(text string) uint64 {
 
 var splitIndex = regexp.MustCompile(`index=(\d+)`)
 
-// maker returns the operation that made a value, and which of its outputs the value is.
+// maker returns the operation that computed a value, and which of its outputs the value is.
 func maker(n *graph.Node) (op *graph.Node, output int) {
 	if n.Type() != graph.NodeTypeSplitNode {
 		return n, 0
 	}
 	found := splitIndex.FindStringSubmatch(n.String())
 	if found == nil {
-		panic(fmt.Errorf("autodiff: GoMLX writes %q of an output, and v0.28.2 wrote its index: build with that version", n))
+		panic(fmt.Errorf("autodiff: GoMLX describes an output as %q, without the index that v0.28.2 wrote: build with that version", n))
 	}
 	output, _ = strconv.Atoi(found[1])
 	return n.Inputs()[0], output
 }
 
-// neededBy chooses what the gradients need.
+// neededBy chooses the candidates that the gradients need.
 func (p pass) neededBy(gradients []*graph.Node) choice {
 	all := p.candidates()
-	// of a value, and of all values of an operation, whose gradient may take them by itself
+	// indices by value, and by operation, whose gradient may use all its values
 	places := map[*graph.Node][]int{}
 	var c choice
 	for i, a := range all {
@@ -137,7 +138,7 @@ func (p pass) neededBy(gradients []*graph.Node) choice {
 		}
 		seen[n] = true
 		if at, ok := places[n]; ok {
-			c.kept = append(c.kept, at...)
+			c.saved = append(c.saved, at...)
 			return
 		}
 		for _, x := range n.Inputs() {
@@ -147,28 +148,28 @@ func (p pass) neededBy(gradients []*graph.Node) choice {
 	for _, n := range gradients {
 		visit(n)
 	}
-	// What the gradient's loops take from outside are inputs of what is inside.
+	// Values that the gradient's loops use from outside are inputs of nodes inside.
 	g := p.in[0].Graph()
 	for _, n := range g.Nodes()[p.last.Id()+1:] {
 		if n.Function() != g.CurrentFunc() {
 			visit(n)
 		}
 	}
-	slices.Sort(c.kept)
-	c.kept = slices.Compact(c.kept)
+	slices.Sort(c.saved)
+	c.saved = slices.Compact(c.saved)
 	return c
 }
 
-// choose returns the nodes that are to be kept.
+// choose returns the nodes to save.
 func (p pass) choose(c choice) []*graph.Node {
 	all := p.candidates()
 	if !slices.EqualFunc(all, c.keys, func(a candidate, key uint64) bool { return a.key == key }) {
-		panic(errors.New("autodiff: Split's function builds another graph each time: have it depend on nothing but " +
+		panic(errors.New("autodiff: Split's function builds a different graph each time: let it depend on nothing but " +
 			"its arguments and their shapes"))
 	}
-	kept := make([]*graph.Node, len(c.kept))
-	for i, at := range c.kept {
-		kept[i] = all[at].node
+	saved := make([]*graph.Node, len(c.saved))
+	for i, at := range c.saved {
+		saved[i] = all[at].node
 	}
-	return kept
+	return saved
 }
