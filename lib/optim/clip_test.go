@@ -125,9 +125,9 @@ func TestClipRefuses(t *testing.T) {
 		max   float64
 		grads int
 		want  string
-	}{{1, 1, ""}, {0, 1, "largest norm is 0"}, {-1, 1, "a norm of -1"}, {math.NaN(), 1, "a norm of NaN"},
+	}{{1, 1, ""}, {0, 1, "largest norm is 0"}, {-1, 1, "largest norm is -1"}, {math.NaN(), 1, "largest norm is NaN"},
 		{math.Inf(1), 1, "largest norm is +Inf"}, {1, 0, "no gradients"},
-		{1e-38, 1, "largest norm is 1e-38"}, {1e-46, 1, "a norm of 1e-46: give a number of at least 1.2e-38"},
+		{1e-38, 1, "largest norm is 1e-38"}, {1e-46, 1, "largest norm is 1e-46: give a number of at least 1.2e-38"},
 		{0x1p-126, 1, ""}} {
 		_, err := call(func(in []*graph.Node) []*graph.Node {
 			_, norm := optim.ClipByGlobalNorm(in[:c.grads], c.max, nil)
