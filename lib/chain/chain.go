@@ -169,8 +169,8 @@ func one(w plainModel) (Model, error) {
 	}); ok {
 		m.Noisy, loss = true, noisy.NoisyLoss
 	}
-	if multiplier, ok := w.(interface{ Products() precision.Matmul }); ok {
-		m.Matmul = multiplier.Products()
+	if multiplier, ok := w.(interface{ MatmulPrecision() precision.Matmul }); ok {
+		m.Matmul = multiplier.MatmulPrecision()
 	}
 	if buffered, ok := w.(interface{ BufferNames() []string }); ok {
 		m.Buffers = buffered.BufferNames()

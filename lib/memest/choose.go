@@ -101,7 +101,7 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 	}
 	named := []recompute.Policy{recompute.None, recompute.Recomputing(recompute.Norm1, recompute.Norm2),
 		recompute.Recomputing(recompute.Act),
-		recompute.Selective, recompute.Halves, recompute.Block}
+		recompute.Selective, recompute.SubLayers, recompute.Block}
 	for k := 2; k <= min(blocks, 16); k++ {
 		named = append(named, recompute.Every(k))
 	}

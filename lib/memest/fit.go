@@ -55,7 +55,7 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 		}{
 			{recompute.Selective, "a little time"},
 			{recompute.Recomputing(recompute.Norm1, recompute.Norm2, recompute.Act), "a little time"},
-			{recompute.Halves, "one more forward pass"},
+			{recompute.SubLayers, "one more forward pass"},
 			{recompute.Block, "one more forward pass"},
 		} {
 			try(fmt.Sprintf("recompute %s", p.policy), p.cost, func(s *Setup) { s.Recompute = p.policy })

@@ -39,7 +39,7 @@ var fitted = table{
 			batch: 2, devices: 2},
 
 		{change: recomputing(recompute.Block, 2), batch: 4},
-		{change: recomputing(recompute.Halves, 1)},
+		{change: recomputing(recompute.SubLayers, 1)},
 		{change: recomputing(recompute.Selective, 1)},
 		{change: recomputing(recompute.Every(2), 3)},
 		{change: recomputing(recompute.Recomputing(recompute.Norm1, recompute.Norm2, recompute.Act), 1)},
