@@ -20,9 +20,8 @@ type Change struct {
 }
 
 // Advise tries single changes to a setup and returns those that save memory, the largest saving first. The budget is
-// the
-// memory of a device, in bytes. No change alters the number of sequences in a step; only one, which says so, the number
-// of devices. It returns an error for an invalid setup.
+// the memory of a device, in bytes. No change alters the number of sequences in a step; only one, which says so, the
+// number of devices. It returns an error for an invalid setup.
 func Advise(s Setup, budget int64) ([]Change, error) {
 	now, err := Estimate(s)
 	if err != nil {
@@ -97,9 +96,9 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 }
 
 // Combine makes one change of [Advise] after another until the setup fits the budget (bytes on each device) or no
-// change
-// helps. Each time it takes the smallest saving that fits, else the largest. It returns the changes in order; the last
-// has the final setup and its memory. It returns none for a setup that already fits, and an error for an invalid one.
+// change helps. Each time it takes the smallest saving that fits, else the largest. It returns the changes in order;
+// the last has the final setup and its memory. It returns none for a setup that already fits, and an error for an
+// invalid one.
 func Combine(s Setup, budget int64) ([]Change, error) {
 	now, err := Estimate(s)
 	if err != nil || now.BytesPerDevice() <= budget {

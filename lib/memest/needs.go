@@ -64,8 +64,7 @@ func (s *stage) scores(recomputed bool) []need {
 }
 
 // projections is the memory at the gradient of the QKV projection: the gradients of queries, keys and values, each
-// padded
-// to the size of all three, and their sum in three layouts.
+// padded to the size of all three, and their sum in three layouts.
 func (s *stage) projections() []need {
 	return []need{{Temporary, "gradients of queries, keys and values", 6, projections}}
 }
@@ -156,8 +155,7 @@ func (s *stage) elementsOf(prefixes ...string) string {
 }
 
 // copied is the formula of the weights that XLA copies because the input gradient still needs them when they are
-// updated
-// in place. XLA reuses the buffers of earlier copies, so that only one of each size counts.
+// updated in place. XLA reuses the buffers of earlier copies, so that only one of each size counts.
 func (s *stage) copied() string {
 	var found []string
 	seen := map[int64]bool{}

@@ -8,8 +8,7 @@ import (
 
 // Published formulas, each with the names, units and mistakes of its source, for comparison with an [Estimate]:
 // [Notes], [Korthikanti], [DeepSpeed], [Accelerate] and [ZeRO]. DeepSpeed, Accelerate and Korthikanti et al. print
-// units
-// of 2³⁰ bytes as GB; for the notes and the ZeRO paper a GB is 10⁹ bytes.
+// units of 2³⁰ bytes as GB; for the notes and the ZeRO paper a GB is 10⁹ bytes.
 
 // published computes the items of a published formula. Counts default to 1.
 func (v vars) published(source string, items ...Item) ([]Item, error) {

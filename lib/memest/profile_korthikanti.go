@@ -71,10 +71,8 @@ func (k Korthikanti) Layer() ([]Item, error) {
 }
 
 // FirstStage lists the activations that a device of the first pipeline stage saves, which saves the most: L/p layers
-// for
-// p micro-batches, so as much as all L layers for any number of stages (§4.2.3), and those outside the layers (§4.3).
-// It
-// returns an error for an invalid field.
+// for p micro-batches, so as much as all L layers for any number of stages (§4.2.3), and those outside the layers
+// (§4.3). It returns an error for an invalid field.
 func (k Korthikanti) FirstStage() ([]Item, error) {
 	k = k.withDefaults()
 	if err := k.validate(); err != nil {

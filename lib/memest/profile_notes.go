@@ -20,8 +20,7 @@ type Reading string
 
 const (
 	// NormsTogether is the sum of the parts with 2bsdp for both normalizations of a layer: (9+5+2)bsdp + 2bsd + 2bs²Hp
-	// +
-	// bs²H.
+	// + bs²H.
 	NormsTogether Reading = "norms together"
 	// NormsEach is the sum of the parts with 2bsdp for each normalization: (9+5+4)bsdp + 2bsd + 2bs²Hp + bs²H.
 	NormsEach Reading = "norms each"
@@ -55,9 +54,8 @@ func (n Notes) States() ([]Item, error) {
 }
 
 // Activations lists the saved activations of all layers, without the embedding and the head. The notes print their
-// total
-// for "a L layer Transformer", but without a factor L; here L is the count of each line. It returns an error for an
-// invalid field or an unknown reading.
+// total for "a L layer Transformer", but without a factor L; here L is the count of each line. It returns an error for
+// an invalid field or an unknown reading.
 //
 // The notes' table of activations follows from none of these formulas.
 func (n Notes) Activations(r Reading) ([]Item, error) {

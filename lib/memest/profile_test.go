@@ -79,8 +79,7 @@ func listed(t testing.TB) func([]Item, error) Stage {
 }
 
 // Random settings of every published formula: each item follows from its own formula and values, or there is an error
-// that
-// names the type. None panics or overflows.
+// that names the type. None panics or overflows.
 func TestPublishedRandomly(t *testing.T) {
 	random := rand.New(rand.NewPCG(31, 32))
 	number := func() int64 {

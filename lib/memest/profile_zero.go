@@ -36,8 +36,7 @@ func (z ZeRO) States() ([]Item, error) {
 }
 
 // Volume returns the elements, not bytes, that a device sends in a step: 2Ψ, and 3Ψ in stage 3 (§7). The paper leaves
-// out
-// a ring's factor (N−1)/N. It returns an error for an invalid field.
+// out a ring's factor (N−1)/N. It returns an error for an invalid field.
 func (z ZeRO) Volume() (int64, error) {
 	if err := z.validate(); err != nil {
 		return 0, err

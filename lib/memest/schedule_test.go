@@ -8,8 +8,7 @@ import (
 )
 
 // TestInFlight compares the activations in flight with the schedules of lib/pipeline. For ZB-V with too few
-// micro-batches
-// to fill the pipeline, inFlight is an upper bound.
+// micro-batches to fill the pipeline, inFlight is an upper bound.
 func TestInFlight(t *testing.T) {
 	compared := map[memest.Schedule]int{}
 	for _, kind := range memest.Schedules() {
