@@ -456,7 +456,7 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--tensor", "7"}, []string{"Layout.Tensor is 7"}},
 		{[]string{"--model", "GPT-2", "--zero", "4"}, []string{"ZeRO is 4"}},
 		{[]string{"--model", "GPT-2", "--zero", "-1"}, []string{"ZeRO is -1"}},
-		{[]string{"--model", "GPT-2", "--pipe", "13"}, []string{"Pipeline of 13"}},
+		{[]string{"--model", "GPT-2", "--pipe", "13"}, []string{"Pipeline is 13"}},
 		{[]string{"--model", "GPT-2", "--schedule", "random"}, []string{"Schedule", "random"}},
 		{[]string{"--model", "GPT-2", "--seq", "9999"}, []string{"Seq is 9999"}},
 		{[]string{"--model", "GPT-2", "--seq", "-1"}, []string{"Seq is -1"}},
