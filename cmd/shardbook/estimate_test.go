@@ -354,7 +354,7 @@ func TestEstimateText(t *testing.T) {
 			"devices: 1, the whole model", "It does not fit: 120.00 is 34.10 more than H100 SXM's 85.90 GB.", "For advice on what to change"}},
 		{[]string{"--model", "Llama 3 8B", "--data", "8", "--device", "h100 sxm", "--seq", "4096", "--recompute", "block", "--flash"}, []string{
 			"Llama 3 8B, 8 030 261 248 parameters", "passes: 1 × 4096 tokens, recompute block, flash attention", "more lines (--detail)",
-			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  half as much traffic again", "8-bit Adam"}},
+			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  1.5 times the traffic", "8-bit Adam"}},
 		{[]string{"--model", "GPT-2", "--advise", "--memory", "80GB"}, []string{"It fits", "flash attention"}},
 		{[]string{"--model", "OPT 30B", "--pipe", "24", "--microbatches", "2", "--offload-optimizer", "--batch", "2"}, []string{
 			"2 micro-batches of 2 × 2048 tokens, 1f1b, optimizer offloaded", "host memory for each device", "\nstage  blocks\n    0  0 to 1 ",
@@ -456,7 +456,7 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--tensor", "7"}, []string{"Layout.Tensor is 7"}},
 		{[]string{"--model", "GPT-2", "--zero", "4"}, []string{"ZeRO is 4"}},
 		{[]string{"--model", "GPT-2", "--zero", "-1"}, []string{"ZeRO is -1"}},
-		{[]string{"--model", "GPT-2", "--pipe", "13"}, []string{"Pipeline of 13"}},
+		{[]string{"--model", "GPT-2", "--pipe", "13"}, []string{"Pipeline is 13"}},
 		{[]string{"--model", "GPT-2", "--schedule", "random"}, []string{"Schedule", "random"}},
 		{[]string{"--model", "GPT-2", "--seq", "9999"}, []string{"Seq is 9999"}},
 		{[]string{"--model", "GPT-2", "--seq", "-1"}, []string{"Seq is -1"}},
