@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/internal/flags"
-	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -114,7 +113,7 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	flags.Choices(f, "precision", precision.Names()...)
 	flags.Group(f, "precision")
 
-	f.StringVar((*string)(&s.Recompute), "recompute", string(s.Recompute), "none|auto|block|halves|every:K|sqrt|selective|ops:A,B; auto is the cheapest that fits")
+	f.StringVar((*string)(&s.Recompute), "recompute", string(s.Recompute), "none|auto|block|halves|every:K|sqrt|selective|ops:A,B")
 	f.BoolVar(&s.OffloadOptimizer, "offload-optimizer", s.OffloadOptimizer, "optimizer states and master copy in host memory")
 	f.BoolVar(&s.OffloadActivations, "offload-activations", s.OffloadActivations, "activations in host memory")
 	f.StringVar((*string)(&s.Bucket), "bucket", string(s.Bucket), "bytes of the buffer in which gradients are sent")
@@ -140,7 +139,7 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	flags.Pairs(f, "layout", `several layout and pipeline flags in one, as "pipe=2,data=2,tensor=2,zero=1"`, "layout", "pipeline")
 	flags.Group(f, "layout")
 	f.IntVar(&s.Pipe, "pipe", s.Pipe, "pipeline stages")
-	f.StringVar(&s.Schedule, "schedule", s.Schedule, "pipeline schedule: "+flags.List(memest.Schedules(), "|"))
+	f.StringVar(&s.Schedule, "schedule", s.Schedule, "schedule: "+flags.List(memest.Schedules(), "|"))
 	f.IntVar(&s.Chunks, "chunks", s.Chunks, "stages of each device of an interleaved pipeline")
 	f.IntVar(&s.Microbatches, "microbatches", s.Microbatches, "micro-batches per step on each data-parallel device")
 	flags.Choices(f, "schedule", memest.Schedules()...)

@@ -92,7 +92,7 @@ left between I and W. A value for each part is written F=1:2:1:1.`,
 	f.IntVar(&o.chunks, "chunks", 0, "stages per device, of interleaved kinds (default 2; search: 1)")
 	f.StringVar(&o.cost, "cost", "", "how long passes take (default F=1,I=1,W=1,B=2,U=0,link=0,A=1,K=1)")
 	f.Float64Var(&o.memory, "memory", 0, "most micro-batches that a device may save, for --kind search (default no limit)")
-	f.StringVar(&o.read, "read", "", "read the schedule from a file of CSV, or of this project's text; - is standard input")
+	f.StringVar(&o.read, "read", "", "read the schedule from a file of CSV or of this project's text, or from -")
 	flags.Choices(f, "kind", scheduleKinds()...)
 	flags.File(f, "read")
 	flags.Group(f, "pipeline")

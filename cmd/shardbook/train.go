@@ -119,7 +119,7 @@ type trainOptions struct {
 func (o *trainOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "read settings from a file of YAML, TOML or JSON, by the names of flags")
 	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as such a file, in YAML, and do nothing more")
-	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI}, "ranks in this process, or processes that mpirun starts: local|mpi")
+	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI}, "ranks in this process, or started by mpirun: local|mpi")
 	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout, "how long ranks of --engine mpi wait before they give one up")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")

@@ -43,31 +43,27 @@ func layoutText(p job.Parallel, l parallel.Layout) string {
 	if l.Plan != nil {
 		l.Pipe, l.Microbatches = len(l.Plan.Ranks), 0 // of which the schedule's line says more
 	}
+	ranks := l.Ranks()
+	if flag, _ := p.ByProcess(); flag == "data" && !p.OneProgram() { // and each rank is one of the --data devices
+		l.Data, l.Replicas = l.Replicas, 1
+	}
+	if l.Sync = ""; l.Microbatches == 1 { // it is said in the words of the command
+		l.Microbatches = 0
+	}
 	n, text := l.Devices(), "1 device"
 	if n > 1 {
-		text = fmt.Sprintf("%v: %d devices", numbersAbove1(l), n)
+		text = fmt.Sprintf("%v: %d devices", l, n)
 	}
 	switch {
 	case n > 1 && p.OneProgram():
 		text += ", one program"
 	case n > 1:
-		text += fmt.Sprintf(", %d ranks", l.Ranks())
+		text += fmt.Sprintf(", %d ranks", ranks)
 	}
 	if p.Sync != "" {
 		text += ", --sync " + string(p.Sync)
 	}
 	return text
-}
-
-// numbersAbove1 is a layout without numbers of one device, rank or step.
-func numbersAbove1(l parallel.Layout) parallel.Layout {
-	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Ring, &l.Ulysses, &l.Tensor, &l.Microbatches, &l.Every} {
-		if *n == 1 {
-			*n = 0
-		}
-	}
-	l.Sync = "" // which is said in the words of the command
-	return l
 }
 
 // predicted is the memory of the device that needs most, and what a rank sends in a step, in words.

@@ -210,9 +210,6 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if err := t.compare(from); err != nil {
 		return err
 	}
-	if err := t.predict(recipe, layout); err != nil {
-		return err
-	}
 	in := around{t.options.link, t.tracer.recorder(), t.mpi}
 	if t.run, err = newRunner(ctx, t.backend, j, layout, recipe, t.batches.Step, in); err != nil {
 		return err
@@ -230,7 +227,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.log, err = openLog(t.options.log, t.began); err != nil {
 		return err
 	}
-	return t.openCurves()
+	return errors.Join(t.openCurves(), t.predict(recipe, layout))
 }
 
 // layout is the job's, on the processes that there are.

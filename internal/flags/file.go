@@ -19,19 +19,16 @@ import (
 	"github.com/shardbook/shardbook/internal/userfile"
 )
 
-// extensions are those of files of settings.
-var extensions = []string{"yaml", "yml", "json", "toml"}
-
 // anyFile marks a flag of which each file must be one of settings.
 const anyFile = "*"
 
-// Settings marks a flag as one that names a file of settings: YAML, JSON or TOML, by its extension, with the names of flags
-// as keys, with - or _ in them. With extensions, files with others are not its own. [Settle] reads it: flags that were
+// Settings marks a flag as one that names a file of settings: of TOML, if it is called so, else of YAML, which JSON is, too.
+// Keys are the names of flags, with - or _ in them. With extensions, files with others are not its own. [Settle] reads it: flags that were
 // given stay as they are, and one of which the file has the default does not count as given. An unknown key, one that is
 // there twice, and a value that its flag does not take are errors that name the file, the line where it is YAML or JSON,
 // the key and the value. It panics if there is no such flag.
 func Settings(f *pflag.FlagSet, name string, only ...string) {
-	File(f, name, extensions...)
+	File(f, name, "yaml", "yml", "json", "toml")
 	if only == nil {
 		only = []string{anyFile}
 	}
@@ -126,10 +123,7 @@ func Located(f *pflag.FlagSet, err error) error {
 
 // read lists the settings of a file.
 func read(path string, text []byte) ([]entry, error) {
-	switch extension := strings.TrimPrefix(filepath.Ext(path), "."); {
-	case !slices.Contains(extensions, extension):
-		return nil, fmt.Errorf("%s: want a file of YAML, JSON or TOML, with the extension %s", path, strings.Join(extensions, ", "))
-	case extension == "toml":
+	if filepath.Ext(path) == ".toml" {
 		return readTOML(path, text)
 	}
 	return readYAML(path, text)

@@ -18,6 +18,7 @@ var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--
 	"Layout.Hook and Every", "--compress-gradients and --every", "Layout.Hook", "--compress-gradients",
 	"Layout.Every", "--every", "Layout.TensorSequence", "--tensor-sequence", "Layout.Tensor", "--tensor",
 	"the sequence method", "--seq-method", "tokens are placed", "--placement: tokens are placed",
+	"a mesh axis for Ring", "--seq-method ring",
 	"the host updates", "--offload-optimizer: the host updates",
 	"Sync and BucketBytes", "--sync and --bucket-bytes", "BucketBytes ", "--bucket-bytes ", "(Every)", "(--every)",
 	" and Sync ", " and --sync ", " and ZeRO ", " and --zero ", "and Replicas is 1", "and there is one", "or ZeRO", "or --zero",

@@ -30,9 +30,6 @@ const (
 	GroupOutput    = "output"
 )
 
-// RecomputeUsage is the help of --recompute.
-const RecomputeUsage = "activation checkpointing: none|block|halves|every:K|sqrt|selective|ops:A,B"
-
 // rateFlag is the schedule of the learning rate, and rates its values.
 const rateFlag = "lr-schedule"
 
@@ -71,10 +68,12 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	flags.Choices(f, "positions", gpt.Learned, gpt.Rotary)
 	flags.Group(f, groupModel)
 
-	f.StringVar(&j.Text, "text", j.Text, "training text: go (its standard library), reference, a file or a folder")
+	f.StringVar(&j.Text, "text", j.Text, "text: go (its standard library), reference, a file or a folder")
 	f.Int64Var(&j.TextBytes, "text-bytes", j.TextBytes, "use only the first bytes of the text, this many (default all)")
 	f.IntVar(&j.Batch, "batch", j.Batch, "sequences per step, on all devices together")
 	f.Uint32Var(&j.Seed, "seed", j.Seed, "seed of the data order, of dropout and of stochastic rounding")
+	flags.Least(f, "1", "batch")
+	flags.Least(f, "0", "text-bytes")
 	flags.Group(f, groupData)
 
 	f.StringVar(&j.Optimizer, "optimizer", j.Optimizer, strings.Join(optim.Names(), "|"))
@@ -84,6 +83,7 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	f.Float64Var(&j.Clip, "clip", j.Clip, "clip gradients to this global norm (default no clipping)")
 	flags.Choices(f, "optimizer", optim.Names()...)
 	flags.Choices(f, rateFlag, rates...)
+	flags.Least(f, "0", "warmup")
 	flags.Group(f, groupOptimizer)
 
 	f.StringVar(&j.Precision, "precision", j.Precision, "number format: "+strings.Join(precision.Names(), "|"))
@@ -93,10 +93,10 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	flags.Choices(f, "loss-scale", "none", "dynamic")
 	flags.Group(f, groupPrecision)
 
-	f.StringVar((*string)(&m.Recompute), "recompute", string(m.Recompute), RecomputeUsage)
+	f.StringVar((*string)(&m.Recompute), "recompute", string(m.Recompute), "activation checkpointing: none|block|halves|every:K|sqrt|selective|ops:A,B")
 	f.StringVar(&m.Compress, "compress", m.Compress,
-		"compress saved activations: dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:SHARE")
-	f.StringVar(&m.CompressReLU, "compress-relu", m.CompressReLU, "compress saved outputs of ReLU (default as --compress)")
+		"codec of saved activations: dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:SHARE")
+	f.StringVar(&m.CompressReLU, "compress-relu", m.CompressReLU, "codec of saved outputs of ReLU (default as --compress)")
 	flags.Choices(f, "recompute", "none", "block", "halves", "every:2", "sqrt", "selective")
 	flags.Group(f, groupMemory)
 
@@ -113,7 +113,7 @@ func (j *Job) run(f *pflag.FlagSet) {
 // flags adds the flags that say how devices share the job.
 func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Data, "data", p.Data, "data-parallel devices, each with its part of every batch")
-	flags.Choice(f, &p.Sync, "sync", syncWays(), "how devices exchange gradients: "+flags.List(syncWays(), "|"))
+	flags.Choice(f, &p.Sync, "sync", syncWays(), "gradient exchange: "+flags.List(syncWays(), "|"))
 	f.IntVar(&p.Accumulate, "accumulate", p.Accumulate, "gradient accumulation: micro-batches per step, without --pipe")
 	f.Var(&p.BucketBytes, "bucket-bytes", fmt.Sprintf("largest bucket of gradients (default %gMB)", ddp.DefaultBucketBytes/1e6))
 	f.IntVar(&p.Every, "every", p.Every, "local SGD: steps between averages of the parameters")
@@ -131,11 +131,13 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 		"shard the saved inputs of blocks, and recompute the rest (ZeRO-R)")
 	f.IntVar(&p.SeqParallel, "seq-parallel", p.SeqParallel, "sequence-parallel (context-parallel) devices")
 	flags.Choice(f, &p.SeqMethod, "seq-method", parallel.SeqMethods(),
-		fmt.Sprintf("attention over sharded sequences: %s (default ring)", strings.Join(parallel.SeqMethods(), "|")))
+		fmt.Sprintf("attention over shards: %s (default ring)", strings.Join(parallel.SeqMethods(), "|")))
 	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "devices in a Ulysses group of --seq-method hybrid (default what fits)")
 	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "pass keys and values between ranks, and so between hosts")
 	flags.Choice(f, &p.Placement, "placement", sequence.Placements(),
 		fmt.Sprintf("which tokens a device has: %s (default zigzag)", flags.List(sequence.Placements(), "|")))
+	flags.Least(f, "1", "data", "accumulate", "every")
+	flags.Least(f, "0", "servers", "replicas", "zero", "prefetch", "shards", "tensor", "seq-parallel", "seq-ulysses")
 	flags.Needs(f, "zero", "prefetch", "shards")
 	flags.Needs(f, "tensor", "tensor-sequence", "tensor-partition")
 	flags.Needs(f, "tensor-sequence", "tensor-overlap")
@@ -151,6 +153,7 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Chunks, "chunks", p.Chunks, "stages per rank, of interleaved schedules (default 2)")
 	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage, as 3,2,1; or %s, or %s (default %[1]s)", cutEven, CutMeasured))
 	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages, "save only the inputs of stages, and recompute the rest")
+	flags.Least(f, "0", "pipe", "microbatches", "chunks")
 	flags.Needs(f, "pipe", "schedule", "microbatches", "chunks", "cut", "recompute-stages")
 	flags.Choices(f, "schedule", append(flags.Texts(pipeline.Kinds()), rates...)...)
 	flags.Choices(f, "cut", cutEven, CutMeasured)

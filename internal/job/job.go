@@ -116,8 +116,6 @@ func (j *Job) Remedy(otherwise string) string {
 func (j *Job) Corpus() (c gpt.Corpus, err error) {
 	var limit []gpt.Option
 	switch {
-	case j.TextBytes < 0:
-		return c, fmt.Errorf("--text-bytes=%d: want at least 1, or 0 for all", j.TextBytes)
 	case j.TextBytes > 0 && j.Text == "reference":
 		return c, fmt.Errorf("--text-bytes=%d: the reference text is always read to its end; leave the flag out", j.TextBytes)
 	case j.TextBytes > 0:
@@ -178,9 +176,6 @@ func (j *Job) Rate() (s optim.Schedule, err error) {
 		s = optim.Linear{Steps: rest}
 	default:
 		return nil, fmt.Errorf("--%s=%s: want one of %q", rateFlag, j.Schedule, rates)
-	}
-	if j.Warmup < 0 {
-		return nil, fmt.Errorf("--warmup=%d: want at least 0", j.Warmup)
 	}
 	if j.Warmup > 0 {
 		s = optim.Warmup{Steps: j.Warmup, Then: s}

@@ -46,7 +46,7 @@ func (j *Job) Layout() (parallel.Layout, error) {
 		return l, fmt.Errorf("the layout %v has %d devices: want at most %d", l, n, xla.MaxDevices)
 	}
 	if _, err := l.MicroBatch(j.Batch); err != nil {
-		return l, fmt.Errorf("--batch=%d: %w", j.Batch, InFlags(err))
+		return l, fmt.Errorf("--batch: %w", InFlags(err))
 	}
 	return l, nil
 }
@@ -57,9 +57,7 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 		ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards, Offload: offload.Host{Update: p.Offload},
 		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes), Every: p.Every}
 	switch {
-	case p.Data < 1:
-		return l, fmt.Errorf("--data=%d: want at least 1", p.Data)
-	case p.Shards < 0 || p.Shards > 0 && !p.meshed() && p.Data%p.Shards != 0:
+	case p.Shards > 0 && !p.meshed() && p.Data%p.Shards != 0:
 		return l, fmt.Errorf("--shards=%d: want a divisor of --data %d, or 0 for all", p.Shards, p.Data)
 	case p.meshed():
 		l.Replicas, l.Data = p.Replicas, p.Data
@@ -100,7 +98,7 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 // sequences sets how devices share sequences.
 func (j *Job) sequences(l *parallel.Layout) (err error) {
 	switch p := &j.Parallel; {
-	case p.SeqParallel < 0 || p.SeqParallel > j.Model.Seq:
+	case p.SeqParallel > j.Model.Seq:
 		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: want at most %[2]d",
 			p.SeqParallel, j.Model.Seq)
 	case p.SeqRanks && p.SeqMethod != "" && p.SeqMethod != "ring" && (p.SeqMethod != "hybrid" || p.SeqUlysses == 0):
@@ -171,10 +169,10 @@ func (p *Parallel) schedule(batch int) (*step.Plan, error) {
 		}
 		return s, err
 	}
-	if p.Microbatches != 0 {
+	if p.Microbatches > 0 {
 		return build(p.Microbatches)
 	}
-	usual, rows := 2*p.Pipe, batch/max(p.Data, 1)/max(p.Replicas, 1)
+	usual, rows := 2*p.Pipe, batch/p.Data/max(p.Replicas, 1)
 	for _, m := range usualMicrobatches(usual) {
 		if rows%m != 0 {
 			continue
@@ -187,7 +185,7 @@ func (p *Parallel) schedule(batch int) (*step.Plan, error) {
 		return s, err
 	}
 	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d sequences: "+
-		"choose a multiple of %d", batch, cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), rows, usual*max(p.Data, 1)*max(p.Replicas, 1))
+		"choose a multiple of %d", batch, cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), rows, usual*p.Data*max(p.Replicas, 1))
 }
 
 // usualMicrobatches are numbers to try, the best first.

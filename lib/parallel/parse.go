@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -24,15 +25,14 @@ func SeqMethods() []string { return []string{seqRing, seqUlysses, seqAllGather, 
 // that divides the devices and a device's key/value heads. It is an error if the method or the numbers do not fit each
 // other; whether the heads do is for the model to say.
 func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, group int, err error) {
-	if devices < 0 {
-		return 0, 0, fmt.Errorf("parallel: %d devices share sequences: want at least 1", devices)
-	}
-	devices = max(1, devices)
+	devices, method = cmp.Or(devices, 1), cmp.Or(method, seqRing)
 	switch {
-	case method != "" && !slices.Contains(SeqMethods(), method):
+	case devices < 0:
+		return 0, 0, fmt.Errorf("parallel: %d devices share sequences: want at least 1", devices)
+	case !slices.Contains(SeqMethods(), method):
 		return 0, 0, fmt.Errorf("parallel: the sequence method is %.40q: want one of %s", method, strings.Join(SeqMethods(), ", "))
 	case method != seqHybrid && ulysses != 0:
-		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d with the sequence method %q: leave it out, or choose %q", ulysses,
+		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d with the sequence method %s: leave it out, or choose %s", ulysses,
 			method, seqHybrid)
 	case method == seqUlysses:
 		return 1, devices, nil
@@ -44,7 +44,7 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 		}
 		if ulysses < 2 {
 			return 0, 0, fmt.Errorf("parallel: no number of devices below %d divides both these and a device's %d key/value heads: "+
-				"choose other numbers, or the sequence method %q", devices, keyHeads, seqRing)
+				"choose other numbers, or the sequence method %s", devices, keyHeads, seqRing)
 		}
 	case ulysses < 2 || ulysses >= devices || devices%ulysses != 0:
 		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d of %d devices that share sequences: choose a divisor between 1 "+
@@ -151,8 +151,14 @@ func (k key) set(value string, given bool) (want string) {
 	return ""
 }
 
-// String is the layout as [ParseLayout] reads it, without what is 0; Plan and Hook are left out.
+// String is the layout as [ParseLayout] reads it, without what is 0, and without numbers of 1 that could as well be 0. Plan
+// and Hook are left out.
 func (l Layout) String() string {
+	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Tensor, &l.Every, &l.Hosts} {
+		if *n == 1 {
+			*n = 0
+		}
+	}
 	var s sequences
 	switch ring, ulysses := max(1, l.Ring), max(1, l.Ulysses); {
 	case ring > 1 && ulysses > 1:

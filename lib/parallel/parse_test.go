@@ -12,23 +12,24 @@ import (
 	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
-// TestLayoutText writes random layouts, of which most are not valid, and reads them back.
+// TestLayoutText writes random layouts, of which most are not valid, and reads them back. A number of devices that is 1 is
+// written as none.
 func TestLayoutText(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	number := func() int { return max(0, random.IntN(9)-3) }
 	yes := func() bool { return random.IntN(4) == 0 }
-	several := func() int { // devices along an axis: one device is written as none
+	several := func() int {
 		if n := number(); n != 1 {
 			return n
 		}
 		return 0
 	}
 	for range 1000 {
-		l := parallel.Layout{Replicas: number(), Pipe: number(), Data: number(), Ring: several(), Ulysses: several(),
-			RingRanks: yes(), Tensor: number(), TensorSequence: yes(), ZeRO: number(), Prefetch: number(), Shards: number(),
+		l := parallel.Layout{Replicas: several(), Pipe: several(), Data: several(), Ring: several(), Ulysses: several(),
+			RingRanks: yes(), Tensor: several(), TensorSequence: yes(), ZeRO: number(), Prefetch: number(), Shards: number(),
 			Chunks: number(), Microbatches: number(), Recompute: yes(), Partition: yes(),
 			Offload: offload.Host{Update: yes(), Activations: yes()}, BucketBytes: int64(number()) << 30,
-			EachMicroBatch: yes(), SumLoss: yes(), Every: number(), Hosts: number()}
+			EachMicroBatch: yes(), SumLoss: yes(), Every: several(), Hosts: several()}
 		l.Schedule = append(pipeline.Kinds(), "")[random.IntN(len(pipeline.Kinds())+1)]
 		l.Sync = append(ddp.Syncs(), "")[random.IntN(len(ddp.Syncs())+1)]
 		for range random.IntN(3) {
@@ -58,7 +59,7 @@ func TestParseLayoutRefuses(t *testing.T) {
 		"seq-parallel=9223372036854775808":                   "want a whole number",
 		"pipe=2, data = 2":                                   `the unknown key "data "`,
 		"bucket-bytes=25MB":                                  "want a whole number",
-		"seq-parallel=4,seq-method=ulysses,seq-ulysses=4":    `or choose "hybrid"`,
+		"seq-parallel=4,seq-method=ulysses,seq-ulysses=4":    "or choose hybrid",
 		"tensor=2,tensor-sequence,tensor-sequence=true,zero": "tensor-sequence twice",
 	} {
 		_, err := parallel.ParseLayout(text)
