@@ -1,7 +1,7 @@
-package main
+package flags
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"regexp"
@@ -9,22 +9,8 @@ import (
 	"strings"
 )
 
-// amount is a number as people write large ones: 7.5e9, 7.5B, 80GB, 80GiB. In JSON it may also be a number.
-type amount string
-
-func (a *amount) UnmarshalJSON(text []byte) error {
-	var s string
-	if err := json.Unmarshal(text, &s); err == nil {
-		*a = amount(s)
-		return nil
-	}
-	var n json.Number
-	if err := json.Unmarshal(text, &n); err != nil {
-		return fmt.Errorf("%.40s: want a number, or a text such as \"7.5B\" or \"80GB\"", text)
-	}
-	*a = amount(n)
-	return nil
-}
+// Amount is a number as people write large ones: 7.5e9, 7.5B, 80GB, 80GiB.
+type Amount string
 
 var (
 	thousands = map[string]int64{"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
@@ -34,8 +20,8 @@ var (
 	numberAndUnit = regexp.MustCompile(`^([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*([a-z]*)$`)
 )
 
-// count is a whole number of things, at least 1.
-func (a amount) count(flag string) (int64, error) {
+// Count is a whole number of things, at least 1, or an error that names the flag.
+func (a Amount) Count(flag string) (int64, error) {
 	x, ok := a.value(thousands)
 	if !ok || !x.IsInt() || x.Sign() < 1 || !x.Num().IsInt64() {
 		return 0, fmt.Errorf("--%s=%.60s: want a whole number from 1 to 9.2e18, as 7500000000, 7.5e9 or 7.5B", flag, a)
@@ -43,8 +29,8 @@ func (a amount) count(flag string) (int64, error) {
 	return x.Num().Int64(), nil
 }
 
-// bytes is a number of bytes, what is over a whole one cut off.
-func (a amount) bytes(flag string, least int64) (int64, error) {
+// Bytes is a number of bytes, rounded down and at least the least, or an error that names the flag.
+func (a Amount) Bytes(flag string, least int64) (int64, error) {
 	x, ok := a.value(byteUnits)
 	if ok {
 		if n := new(big.Int).Quo(x.Num(), x.Denom()); n.IsInt64() && n.Int64() >= least {
@@ -55,7 +41,7 @@ func (a amount) bytes(flag string, least int64) (int64, error) {
 }
 
 // value is the exact number, of one between those that an int64 is near: the digits of others could fill the memory.
-func (a amount) value(units map[string]int64) (*big.Rat, bool) {
+func (a Amount) value(units map[string]int64) (*big.Rat, bool) {
 	parts := numberAndUnit.FindStringSubmatch(strings.ToLower(string(a)))
 	if parts == nil || len(a) > 60 {
 		return nil, false
@@ -75,28 +61,26 @@ func (a amount) value(units map[string]int64) (*big.Rat, bool) {
 	return x.Mul(x, new(big.Rat).SetInt64(unit)), true
 }
 
-// byteUnit is the unit of everything that is printed.
-type byteUnit struct {
-	name  string
-	bytes float64
-	means string
+// Bytes is a flag for a number of bytes as people write it; 0 is not given.
+type Bytes int64
+
+// Set implements [pflag.Value].
+func (b *Bytes) Set(text string) error {
+	n, err := Amount(text).Bytes("", 1)
+	if err != nil {
+		return errors.New("want bytes, at least 1, as 25000000, 25e6, 25MB or 25MiB")
+	}
+	*b = Bytes(n)
+	return nil
 }
 
-func parseUnits(name string) (byteUnit, error) {
-	switch strings.ToLower(name) {
-	case "gb":
-		return byteUnit{"GB", 1e9, "10⁹ bytes"}, nil
-	case "gib":
-		return byteUnit{"GiB", 1 << 30, "2³⁰ bytes"}, nil
+// String implements [pflag.Value].
+func (b *Bytes) String() string {
+	if *b == 0 {
+		return ""
 	}
-	return byteUnit{}, fmt.Errorf("--units=%s: want GB or GiB", name)
+	return strconv.FormatInt(int64(*b), 10)
 }
 
-// grouped writes a number with its digits in threes.
-func grouped(n int64) string {
-	text := strconv.FormatInt(n, 10)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + " " + text[i:]
-	}
-	return text
-}
+// Type implements [pflag.Value].
+func (b *Bytes) Type() string { return "bytes" }

@@ -1,4 +1,4 @@
-package main
+package mpijob
 
 import (
 	"context"
@@ -15,26 +15,26 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// statusLost is the exit status of a process that has lost another: it is worth to start again from the last checkpoint. All other
-// errors have status 1.
-const statusLost = launch.Again
+// StatusFailed is the exit status of a process of which another one failed: it is worth to start again from the last
+// checkpoint. All other errors have status 1.
+const StatusFailed = launch.Again
 
-// exitStatus is an error of which everything is said already, and the status to end the process with, at once: what a failure has
-// left under way between processes may still move data.
-type exitStatus int
+// ExitStatus is an error that is printed already, and the status to end the process with, at once: what a failure has left
+// under way between processes may still move data.
+type ExitStatus int
 
-func (s exitStatus) Error() string { return fmt.Sprintf("said already, status %d", int(s)) }
+func (s ExitStatus) Error() string { return fmt.Sprintf("printed already, status %d", int(s)) }
 
 // rollCallTime is how long a rank that cannot go on waits for the others to answer, if the timeout is not shorter.
 const rollCallTime = 10 * time.Second
 
-// linger is how long a rank stays that has lost another, or leaves it to another to say what went wrong: at its end mpirun wakes the
-// stopped and ends the others, who are about to say it.
+// linger is how long a rank waits of which another one failed, or that leaves it to another to say what went wrong: at its
+// end mpirun wakes the stopped and ends the others, which are about to say it.
 const linger = time.Second
 
-// stay lingers, without a word where mpirun ends it meanwhile.
-func stay() {
-	signals.hush()
+// wait lingers, and says nothing where mpirun ends it meanwhile.
+func (c *Job) wait() {
+	c.quiet()
 	time.Sleep(linger)
 }
 
@@ -47,9 +47,9 @@ type endReport struct {
 // reportBytes is short enough for a message that is sent whether or not anyone receives it.
 const reportBytes = 2048
 
-// end has all processes tell each other how they ended, and each error said once, by the first rank that has it: a rank that heard of
+// End has all processes tell each other how they ended, and each error said once, by the first rank that has it: a rank that heard of
 // another's error says nothing, but where a rank does not answer each of the others names it. It returns nil where all ended well.
-func (c *crew) end(err error, out io.Writer) error {
+func (c *Job) End(err error, out io.Writer) error {
 	if c == nil {
 		return err
 	}
@@ -64,28 +64,28 @@ func (c *crew) end(err error, out io.Writer) error {
 	switch {
 	case owners >= 0:
 		if !mine.own || !c.sayOwn(out, reports, mine.text) {
-			stay()
+			c.wait()
 		}
-		return exitStatus(1)
+		return ExitStatus(1)
 	case len(missing) > 0:
 		fmt.Fprintf(out, "shardbook: %s: %s within %v: killed, stalled or cut off; go on from the last checkpoint%s\n",
-			c.at(c.Rank()), c.lost(missing), c.timeout, c.seen(err, missing))
-		stay()
-		return exitStatus(statusLost)
+			c.at(c.Rank()), c.silent(missing), c.timeout, c.seen(err, missing))
+		c.wait()
+		return ExitStatus(StatusFailed)
 	case slices.ContainsFunc(reports, func(r endReport) bool { return r.text != "" }):
 		if first := slices.IndexFunc(reports, func(r endReport) bool { return r.text != "" }); first == c.Rank() {
 			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none is gone, but one may be slower than --timeout %v allows\n",
 				c.at(first), mine.text, c.timeout)
 		} else {
-			stay()
+			c.wait()
 		}
-		return exitStatus(statusLost)
+		return ExitStatus(StatusFailed)
 	}
 	return nil
 }
 
 // heard says whether an error is only what the rank heard or saw of another. A call that the alarm ended fails as the rank's own.
-func (c *crew) heard(err error) bool {
+func (c *Job) heard(err error) bool {
 	if alarm := context.Cause(c.ctx); alarm != nil && errors.Is(err, alarm) {
 		return true
 	}
@@ -97,7 +97,7 @@ func (c *crew) heard(err error) bool {
 }
 
 // sayOwn prints the rank's own error, unless a rank before it has the same, and reports whether it did.
-func (c *crew) sayOwn(out io.Writer, reports []endReport, text string) bool {
+func (c *Job) sayOwn(out io.Writer, reports []endReport, text string) bool {
 	same := 0
 	for other, r := range reports {
 		if r.own && r.text == clipped(text) {
@@ -115,10 +115,10 @@ func (c *crew) sayOwn(out io.Writer, reports []endReport, text string) bool {
 }
 
 // at is a rank and its host.
-func (c *crew) at(rank int) string { return fmt.Sprintf("rank %d on %s", rank, c.hosts[rank]) }
+func (c *Job) at(rank int) string { return fmt.Sprintf("rank %d on %s", rank, c.hosts[rank]) }
 
-// lost says which ranks did not answer.
-func (c *crew) lost(ranks []int) string {
+// silent says which ranks did not answer.
+func (c *Job) silent(ranks []int) string {
 	var names []string
 	for _, r := range ranks {
 		names = append(names, c.at(r))
@@ -128,7 +128,7 @@ func (c *crew) lost(ranks []int) string {
 
 // seen is in which operation a rank saw that one of those that do not answer is missing; "" where it only heard of it, or where what
 // it waited for was another rank that waited itself.
-func (c *crew) seen(err error, missing []int) string {
+func (c *Job) seen(err error, missing []int) string {
 	var f *group.Failure
 	if errors.As(err, &f) && f.Group == "" && slices.Contains(missing, f.Rank) {
 		return " (" + f.Error() + ")"
@@ -156,7 +156,7 @@ func clipped(text string) string { return text[:min(len(text), reportBytes-1)] }
 
 // rollCall gives each rank's report to all, and says who did not report in time. Ranks send to each other rather than gather, which
 // tells nothing at all where one is missing.
-func (c *crew) rollCall(mine endReport, wait time.Duration) (reports []endReport, missing []int) {
+func (c *Job) rollCall(mine endReport, wait time.Duration) (reports []endReport, missing []int) {
 	n := c.Size()
 	reports = make([]endReport, n)
 	reports[c.Rank()] = endReport{clipped(mine.text), mine.own}

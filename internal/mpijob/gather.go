@@ -1,4 +1,4 @@
-package main
+package mpijob
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// whole gives all processes the parameters of the tree, of which each has some. It is a collective call.
-func (c *crew) whole(tree params.Tree, own params.Named[*tensors.Tensor]) error {
+// Gather gives all processes all parameters of the tree, of which each has some. It is a collective call.
+func (c *Job) Gather(tree params.Tree, own params.Named[*tensors.Tensor]) error {
 	if c == nil {
 		return nil
 	}
@@ -21,7 +21,7 @@ func (c *crew) whole(tree params.Tree, own params.Named[*tensors.Tensor]) error 
 			names = append(names, s.Name)
 		}
 	}
-	all, err := shared(c, names)
+	all, err := Exchange(c, names)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (c *crew) whole(tree params.Tree, own params.Named[*tensors.Tensor]) error 
 		if own[s.Name] == nil {
 			own[s.Name] = tensors.FromShape(s.Shape)
 		}
-		e := own[s.Name].MutableBytes(func(data []byte) { err = group.Broadcast(c.ctx, c.talk, data, from) })
+		e := own[s.Name].MutableBytes(func(data []byte) { err = group.Broadcast(c.ctx, c.Talk, data, from) })
 		if err := errors.Join(err, e); err != nil {
 			return err
 		}
@@ -43,9 +43,9 @@ func (c *crew) whole(tree params.Tree, own params.Named[*tensors.Tensor]) error 
 	return nil
 }
 
-// most is the largest number of each kind that any process has. It is a collective call.
-func (c *crew) most(own map[string]int64) (map[string]int64, error) {
-	all, err := shared(c, own)
+// Most is the largest number of each kind that any process has. It is a collective call.
+func (c *Job) Most(own map[string]int64) (map[string]int64, error) {
+	all, err := Exchange(c, own)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (o *scheduleOptions) write(t step.Timeline) error {
 			}
 			return tr.WriteChrome(w)
 		}},
-		{"chart", o.chart, isSchedulePage, func(w io.Writer) error { return writeSchedulePage(w, t) }},
+		{"chart", o.chart, isPage, func(w io.Writer) error { return writeSchedulePage(w, t) }},
 	} {
 		if f.path == "" {
 			continue
@@ -80,21 +80,17 @@ func isTrace(r io.Reader) bool {
 }
 
 // pageStart begins a page of charts, and tells it from other files.
-const pageStart = "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<meta name=\"generator\" content=\"shardbook schedule\">\n"
+const pageStart = "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<meta name=\"generator\" content=\"shardbook\">\n"
 
-func isSchedulePage(r io.Reader) bool {
+func isPage(r io.Reader) bool {
 	start, err := io.ReadAll(io.LimitReader(r, int64(len(pageStart))))
 	return err == nil && string(start) == pageStart
 }
 
-// writeSchedulePage writes the timeline's charts as a page that needs nothing else.
-func writeSchedulePage(w io.Writer, t step.Timeline) error {
-	name := fmt.Sprintf("%s, %d devices, %d micro-batches", t.Plan.Name, len(t.Start), t.Plan.Micro)
-	page := pageStart + "<title>" + html.EscapeString(name) + "</title>\n"
-	for _, c := range []*chart.Chart{
-		draw.Chart(t, name).Axes("time", ""),
-		draw.Memory(t, "stashed activations").Axes("time", "micro-batches of a device's part"),
-	} {
+// writePage writes charts as a page that needs nothing else.
+func writePage(w io.Writer, title string, charts ...*chart.Chart) error {
+	page := pageStart + "<title>" + html.EscapeString(title) + "</title>\n"
+	for _, c := range charts {
 		fragment, err := c.HTML()
 		if err != nil {
 			return err
@@ -103,4 +99,11 @@ func writeSchedulePage(w io.Writer, t step.Timeline) error {
 	}
 	_, err := io.WriteString(w, page)
 	return err
+}
+
+// writeSchedulePage writes the timeline's charts.
+func writeSchedulePage(w io.Writer, t step.Timeline) error {
+	name := fmt.Sprintf("%s, %d devices, %d micro-batches", t.Plan.Name, len(t.Start), t.Plan.Micro)
+	return writePage(w, name, draw.Chart(t, name).Axes("time", ""),
+		draw.Memory(t, "saved activations").Axes("time", "micro-batches of a device's part"))
 }
