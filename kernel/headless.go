@@ -38,16 +38,16 @@ type Run struct {
 }
 
 // Times are how long the code cells of a notebook took, in their order.
-type Times []CellTime
+type Times []cellTime
 
-// CellTime is how long a code cell took: GoNB's compiling and linking, and the run.
-type CellTime struct {
+// cellTime is how long a code cell took: GoNB's compiling and linking, and the run.
+type cellTime struct {
 	Cell int // counted from 1, text cells included
 	Took time.Duration
 }
 
 // Ran adds a cell. It is meant for Run.OnRan.
-func (t *Times) Ran(cell int, took time.Duration) { *t = append(*t, CellTime{cell, took}) }
+func (t *Times) Ran(cell int, took time.Duration) { *t = append(*t, cellTime{cell, took}) }
 
 // String returns one line.
 func (t Times) String() string {

@@ -88,8 +88,8 @@ func isRoot(dir string) bool {
 	return err == nil && strings.HasPrefix(string(text), "module "+modulePath+"\n")
 }
 
-// Notebooks is the folder that JupyterLab opens.
-func (k *Kernel) Notebooks() string { return filepath.Join(k.Root, "notebooks") }
+// notebooks is the folder that JupyterLab opens.
+func (k *Kernel) notebooks() string { return filepath.Join(k.Root, "notebooks") }
 
 // Report is told how far the set-up has come: the part it is at, inside that part
 // done of total steps (0 when unknown), and what is being done.

@@ -37,7 +37,7 @@ func (lab Lab) Warning() string {
 // printed with the address, unless Args or the user's configuration set one.
 func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
 	if lab.Dir == "" {
-		lab.Dir = k.Notebooks()
+		lab.Dir = k.notebooks()
 	}
 	args := []string{"lab", "--ServerApp.root_dir=" + lab.Dir}
 	if lab.NoBrowser {

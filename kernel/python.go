@@ -49,10 +49,11 @@ const minPython = "3.10"
 func (k *Kernel) python() (cache.Part, error) {
 	interpreter, version, err := pyenv.Find(context.Background(), minPython)
 	return cache.Part{
-		Root:    k.Cache,
-		Name:    "python",
-		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, chart.Loader(), labextension.Contents(), interpreter, version),
-		Bytes:   pythonBytes,
+		Root: k.Cache,
+		Name: "python",
+		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, chart.Loader(),
+			labextension.Contents(), interpreter, version),
+		Bytes: pythonBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			return installPython(ctx, interpreter, dir, report)
 		},

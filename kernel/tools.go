@@ -55,7 +55,8 @@ func (k *Kernel) tools() (cache.Part, error) {
 			} {
 				report(i, 3, "building "+tool.name)
 				bin := filepath.Join(dir, tool.dir) + string(filepath.Separator)
-				build := command.Command{Name: "go", Args: []string{"build", "-o", bin, tool.pkg}, Dir: filepath.Join(k.Root, tool.module), Env: ownGo}
+				build := command.Command{Name: "go", Args: []string{"build", "-o", bin, tool.pkg},
+					Dir: filepath.Join(k.Root, tool.module), Env: ownGo}
 				if err := build.Run(ctx); err != nil {
 					return err
 				}
@@ -99,7 +100,8 @@ func (k *Kernel) modules() (cache.Part, error) {
 					return err
 				}
 			}
-			download := command.Command{Name: "go", Args: []string{"mod", "download", "-modfile=" + filepath.Join(dir, "go.mod"), "all"}, Dir: k.Root, Env: ownGo}
+			download := command.Command{Name: "go", Dir: k.Root, Env: ownGo,
+				Args: []string{"mod", "download", "-modfile=" + filepath.Join(dir, "go.mod"), "all"}}
 			if err := download.Run(ctx); err != nil {
 				return err
 			}
@@ -108,7 +110,9 @@ func (k *Kernel) modules() (cache.Part, error) {
 				built++
 				report(1, 2, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
 			}
-			return command.Command{Name: "go", Args: []string{"build", "-v", "./lib/..."}, Dir: k.Root, Env: ownGo, OnLine: onLine}.Run(ctx)
+			build := command.Command{Name: "go", Args: []string{"build", "-v", "./lib/..."}, Dir: k.Root, Env: ownGo,
+				OnLine: onLine}
+			return build.Run(ctx)
 		},
 	}, nil
 }
@@ -129,7 +133,8 @@ func (k *Kernel) goVersion(ctx context.Context) (string, error) {
 }
 
 func goMissing(err error) error {
-	return fmt.Errorf("the go command does not run (%w): install Go 1.26 or newer from https://go.dev/dl and put it on the PATH", err)
+	return fmt.Errorf("the go command does not run (%w): install Go 1.26 or newer from https://go.dev/dl and put it "+
+		"on the PATH", err)
 }
 
 // moduleLine returns the line of go.mod that requires the module.

@@ -46,8 +46,8 @@ type Plugin struct {
 	knowsFlags bool // it is one that knows all flags of ours, which need not be looked for
 }
 
-// ErrNotFound is wrapped by the error of Find when no plugin is there.
-var ErrNotFound = errors.New("no PJRT plugin found")
+// errNotFound is wrapped by the error of Find when no plugin is there.
+var errNotFound = errors.New("no PJRT plugin found")
 
 // Find returns the plugin that want names: what Env says, or "" for the best that
 // is there (CUDA where its plugin and a GPU are, else CPU). It installs
@@ -68,7 +68,7 @@ func find(want, root string) (Plugin, error) {
 		if p, ok := findCached(unverified(root)); ok {
 			return p, nil
 		}
-		return Plugin{}, fmt.Errorf("%w of go-xla's release: run `shardbook setup --plugin go-xla`", ErrNotFound)
+		return Plugin{}, fmt.Errorf("%w of go-xla's release: run `shardbook setup --plugin go-xla`", errNotFound)
 	case want != "":
 		return explicit(want)
 	}
@@ -84,7 +84,7 @@ func find(want, root string) (Plugin, error) {
 // wanted and none is there.
 func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plugin, error) {
 	p, err := Find(want, root)
-	if err == nil || !errors.Is(err, ErrNotFound) || Platform(want) == CUDA {
+	if err == nil || !errors.Is(err, errNotFound) || Platform(want) == CUDA {
 		return p, err
 	}
 	sources := verified(root)
@@ -143,13 +143,13 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 	}
 	if platform == CUDA {
 		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its "+
-			"xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
+			"xla_cuda_plugin.so", errNotFound, GPUs(), Env)
 	}
 	// go-xla's release is there only if somebody asked for it.
 	if p, ok := findCached(slices.Concat(verified(root), unverified(root))); ok {
 		return p, nil
 	}
-	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", ErrNotFound, Env)
+	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", errNotFound, Env)
 }
 
 // findCached returns the plugin of the first source that is installed.
