@@ -75,40 +75,6 @@ func TestCompiledOnce(t *testing.T) {
 	}
 }
 
-// A file that is not what was written is not loaded; and what remains of a build that was cut off is no library.
-func TestDamagedFiles(t *testing.T) {
-	runs, dir := counted(t), t.TempDir()
-	path := answered(t, dir, answerSource).Path()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := append([]byte(nil), content...)
-	changed[len(changed)/2] ^= 1
-	for i, damage := range [][]byte{nil, content[:len(content)/2], changed, append(content, 0)} {
-		if err := os.Remove(path); err != nil { // the process has the old file in its memory
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, damage, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(filepath.Dir(path), "rest"), content, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := child(t, "answer", dir).CombinedOutput()
-		if err != nil || string(answer) != "42" {
-			t.Fatalf("damage %d: %v: %s", i, err, answer)
-		}
-		if runs() != i+2 {
-			t.Fatalf("damage %d: the compiler has run %d times, want %d", i, runs(), i+2)
-		}
-	}
-	answered(t, dir, answerSource)
-	if runs() != 5 {
-		t.Error("what was made anew is not used")
-	}
-}
-
 // Processes and goroutines that load one source at once all get it, and leave nothing but libraries.
 func TestLoadedAtOnce(t *testing.T) {
 	dir := t.TempDir()
@@ -125,7 +91,7 @@ func TestLoadedAtOnce(t *testing.T) {
 	all.Wait()
 	left, err := filepath.Glob(filepath.Join(dir, "native", "*"))
 	if err != nil || len(left) != 1 {
-		t.Errorf("%q are left (%v), want one folder", left, err)
+		t.Errorf("%q are left (%v), want one library", left, err)
 	}
 }
 
