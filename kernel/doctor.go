@@ -64,8 +64,7 @@ func RunProbe(ctx context.Context) Probe {
 // driver that is stuck would otherwise hold it for ever.
 const doctorPatience = 2 * time.Minute
 
-// Doctor looks at every part and installs nothing. probe is the command that runs
-// RunProbe and prints its result.
+// Doctor looks at every part and installs nothing. probe is the command that runs RunProbe and prints its result.
 func (k *Kernel) Doctor(ctx context.Context, probe func(context.Context) *exec.Cmd) Diagnosis {
 	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()

@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// FindNotebooks returns the paths of the notebooks named, in their order, or of
-// all in reading order when none is named. A name may leave out ".ipynb", or give
-// only the number in front.
+// FindNotebooks returns the paths of the notebooks named, in their order, or of all in reading order when none is
+// named. A name may leave out ".ipynb", or give only the number in front.
 func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
 	entries, err := os.ReadDir(k.notebooks())
 	if err != nil {

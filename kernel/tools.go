@@ -21,13 +21,11 @@ const (
 	modulesBytes = 1500e6
 )
 
-// completionDir is the folder, in that of the tools, with what completes code that
-// is being written.
+// completionDir is the folder, in that of the tools, with what completes code that is being written.
 const completionDir = "completion"
 
-// tools are the programs that GoNB's cells need: GoNB itself, of the version in
-// go.mod, and goimports and gopls, of the versions in tools/go.mod (a module of
-// its own, because gopls wants another golang.org/x/tools than GoMLX). gopls lies
+// tools are the programs that GoNB's cells need: GoNB itself, of the version in go.mod, and goimports and gopls, of the
+// versions in tools/go.mod (a module of its own, because gopls wants another golang.org/x/tools than GoMLX). gopls lies
 // in a folder of its own, since only JupyterLab's kernels shall see it.
 func (k *Kernel) tools() (cache.Part, error) {
 	goVersion, err := k.goVersion(context.Background())
@@ -66,10 +64,9 @@ func (k *Kernel) tools() (cache.Part, error) {
 	}, nil
 }
 
-// modules fills Go's module cache with everything that a cell may import, since
-// cells run with GOPROXY=off, and its build cache, so that the first cell is not
-// the one that compiles GoMLX. `go build` alone would leave gaps. The part lies in
-// the module cache: whoever empties that removes the part as well.
+// modules fills Go's module cache with everything that a cell may import, since cells run with GOPROXY=off, and its
+// build cache, so that the first cell is not the one that compiles GoMLX. `go build` alone would leave gaps. The part
+// lies in the module cache: whoever empties that removes the part as well.
 func (k *Kernel) modules() (cache.Part, error) {
 	sums, err := os.ReadFile(filepath.Join(k.Root, "go.sum"))
 	if err != nil {
@@ -117,8 +114,7 @@ func (k *Kernel) modules() (cache.Part, error) {
 	}, nil
 }
 
-// ownGo makes set-up's go commands build this checkout, whatever workspace or flags
-// the user has.
+// ownGo makes set-up's go commands build this checkout, whatever workspace or flags the user has.
 var ownGo = []string{"GOWORK=off", "GOFLAGS=-buildvcs=false"}
 
 // goVersion returns the version of Go that the project is built with.

@@ -1,10 +1,9 @@
 // Package plugin finds the PJRT plugin, the shared library that holds XLA, or
 // installs it, and looks at it before it is loaded.
 //
-// A plugin is looked for in this order: an explicit path, go-xla's own folders,
-// the project's cache. Where none is found, a pinned CPU plugin is installed into
-// the cache: the first of several that can be had. Its hash is checked. go-xla's
-// own release, of which no hash is known, is installed for those who ask for it.
+// A plugin is looked for in this order: an explicit path, go-xla's own folders, the project's cache. Where none is
+// found, a pinned CPU plugin is installed into the cache: the first of several that can be had. Its hash is checked.
+// go-xla's own release, of which no hash is known, is installed for those who ask for it.
 package plugin
 
 import (
@@ -23,9 +22,8 @@ import (
 	"github.com/shardbook/shardbook/internal/cache"
 )
 
-// Env names the environment variable that chooses the plugin: a path, one of the
-// platforms "cpu" and "cuda", or "go-xla" for go-xla's own release for CPUs, whose
-// download cannot be verified.
+// Env names the environment variable that chooses the plugin: a path, one of the platforms "cpu" and "cuda", or
+// "go-xla" for go-xla's own release for CPUs, whose download cannot be verified.
 const Env = "SHARDBOOK_PLUGIN"
 
 // Platform is the kind of device that a plugin drives.
@@ -49,9 +47,8 @@ type Plugin struct {
 // errNotFound is wrapped by the error of Find when no plugin is there.
 var errNotFound = errors.New("no PJRT plugin found")
 
-// Find returns the plugin that want names: what Env says, or "" for the best that
-// is there (CUDA where its plugin and a GPU are, else CPU). It installs
-// nothing and loads nothing. root is the project's cache folder.
+// Find returns the plugin that want names: what Env says, or "" for the best that is there (CUDA where its plugin and a
+// GPU are, else CPU). It installs nothing and loads nothing. root is the project's cache folder.
 func Find(want, root string) (Plugin, error) {
 	p, err := find(want, root)
 	if err != nil {
@@ -80,8 +77,7 @@ func find(want, root string) (Plugin, error) {
 	return findPlatform(CPU, root)
 }
 
-// Ensure is Find, and installs a CPU plugin into the cache folder root when one is
-// wanted and none is there.
+// Ensure is Find, and installs a CPU plugin into the cache folder root when one is wanted and none is there.
 func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plugin, error) {
 	p, err := Find(want, root)
 	if err == nil || !errors.Is(err, errNotFound) || Platform(want) == CUDA {
