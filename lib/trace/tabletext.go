@@ -60,7 +60,7 @@ func perNanosecond(amount int64, in time.Duration) string {
 	return digits(float64(amount)/float64(in), 4)
 }
 
-// digits writes four digits that count, unless they lie more than so many places after the point.
+// digits writes four digits that count, unless they lie more than this many places after the point.
 func digits(v float64, places int) string {
 	if v == 0 {
 		return "0"
