@@ -53,3 +53,5 @@
 // One call moves up to 2³¹−1 elements in gathers, scatters, reduce-scatters and
 // all-to-alls; the others have no limit. A group that was split lasts until Close.
 package mpi
+
+import _ "github.com/shardbook/shardbook/internal/half" // whose header reduce.c includes
