@@ -6,8 +6,6 @@ import (
 	"math"
 	"sync"
 	"time"
-
-	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
 // Link is a simulated way between ranks that is slower than the real one.
@@ -96,38 +94,23 @@ func (s *slow) Split(ctx context.Context, color, key int) (Group, error) {
 	return slowBy(part, s.link, s.out, s.in), nil
 }
 
-// collectives are the operations of plans that calls are.
-var collectives = map[Kind]plan.Op{KindBroadcast: plan.Broadcast, KindReduce: plan.Reduce,
-	KindAllReduce: plan.AllReduce,
-	KindGather:    plan.Gather, KindAllGather: plan.AllGather, KindScatter: plan.Scatter,
-	KindReduceScatter: plan.ReduceScatter,
-	KindAllToAll:      plan.AllToAll}
-
-// time is what the call takes: a collective the same on all ranks, as long as on the one with the most to send or to
-// get.
+// time is what the call takes: a collective the same on all ranks, as long as on the one that sends or receives most.
 func (s *slow) time(call Call) time.Duration {
-	rounds, bytes := 1, call.Elements()*call.Type.Size()
-	if op, ok := collectives[call.Kind]; ok {
-		algorithm := plan.Ring
-		if !plan.Exists(op, algorithm) {
-			algorithm = plan.Naive
-		}
-		elements := call.Elements() // of the whole buffer, of which a rank may have a part
-		if op == plan.Gather || op == plan.AllGather || op == plan.Scatter || op == plan.ReduceScatter {
-			elements *= s.Size()
-		}
-		traffic, err := plan.Formula(op, algorithm, s.Size(), elements, call.Type.Size())
-		if err != nil {
-			return 0
-		}
-		rounds, bytes = traffic.Rounds, 0
-		for rank := range traffic.Sent {
-			bytes = max(bytes, traffic.Sent[rank].Bytes, traffic.Received[rank].Bytes)
-		}
+	bytes := float64(call.Elements() * call.Type.Size())
+	rounds, n := 1, s.Size()
+	switch call.Kind {
+	case KindBroadcast, KindReduce:
+		rounds = 2 * (n - 1)
+	case KindAllReduce:
+		rounds, bytes = 2*(n-1), bytes*2*float64(n-1)/float64(n)
+	case KindGather, KindAllGather, KindScatter, KindReduceScatter: // the elements are those of a rank's part
+		rounds, bytes = n-1, bytes*float64(n-1)
+	case KindAllToAll:
+		rounds, bytes = n-1, bytes*float64(n-1)/2
 	}
 	took := time.Duration(rounds) * s.link.Latency
-	if s.link.Bandwidth > 0 {
-		took += time.Duration(float64(bytes) / s.link.Bandwidth * float64(time.Second))
+	if s.link.Bandwidth > 0 && rounds > 0 {
+		took += time.Duration(bytes / s.link.Bandwidth * float64(time.Second))
 	}
 	return took
 }

@@ -53,7 +53,7 @@ func playProgram(seed uint64, link Link) (results [][][]float32, err error) {
 		r := g.Rank()
 		for i, c := range cases {
 			in, out := ins[i][r], results[i][r]
-			call := c.call(r, counts[i], func() Call { return callOf(c, in, out) })
+			call := c.call(r, counts[i], func() Call { return callFor(c, in, out) })
 			if c.Kind == KindSend { // to the next rank; the receives are started, since all ranks may wait for theirs
 				call = SendCall(in, (r+1)%ranks)
 				pending = append(pending, g.Start(ctx, RecvCall(out, (r+ranks-1)%ranks)))
@@ -83,22 +83,22 @@ func TestLinkTime(t *testing.T) {
 		{func(rank int) Call { return RecvCall(whole, (rank+1)%4) }, 1, n},
 		{func(int) Call { return BarrierCall() }, 1, 0},
 		{func(int) Call { return BroadcastCall(whole, 2) }, 6, n},
-		{func(int) Call { return ReduceCall(whole, Sum, 2) }, 6, n},
+		{func(int) Call { return reduceCall(whole, Sum, 2) }, 6, n},
 		{func(int) Call { return AllReduceCall(whole, Sum) }, 6, 2 * 3 * n / 4},
-		{func(int) Call { return AllGatherCall(part, whole) }, 3, 3 * n / 4},
-		{func(int) Call { return ReduceScatterCall(whole, part, Sum) }, 3, 3 * n / 4},
-		{func(int) Call { return AllToAllCall(whole, whole) }, 3, 3 * n / 2},
+		{func(int) Call { return allGatherCall(part, whole) }, 3, 3 * n / 4},
+		{func(int) Call { return reduceScatterCall(whole, part, Sum) }, 3, 3 * n / 4},
+		{func(int) Call { return allToAllCall(whole, whole) }, 3, 3 * n / 2},
 		{func(rank int) Call { // only the root has a whole buffer
 			if rank == 2 {
-				return GatherCall(part, whole, 2)
+				return gatherCall(part, whole, 2)
 			}
-			return GatherCall(part, nil, 2)
+			return gatherCall(part, nil, 2)
 		}, 3, 3 * n / 4},
 		{func(rank int) Call {
 			if rank == 2 {
-				return ScatterCall(whole, part, 2)
+				return scatterCall(whole, part, 2)
 			}
-			return ScatterCall(nil, part, 2)
+			return scatterCall(nil, part, 2)
 		}, 3, 3 * n / 4},
 	} {
 		for rank, g := range slowGroups(t, 4, Link{Latency: time.Second, Bandwidth: 1000}) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Timeline is what a plan takes on a network.
+// Timeline is when each rank does what, and the time that a plan takes on a network.
 type Timeline struct {
 	Title string          // such as "all-reduce by ring, 4 ranks"
 	Total time.Duration   // until the last rank is done
@@ -15,8 +15,8 @@ type Timeline struct {
 	Spans []Span          // by round
 }
 
-// Span is what a rank does for a stretch of time: sends or receives one message, or
-// adds what it has received.
+// Span is a period in which a rank sends or receives one message, or adds what it has
+// received.
 type Span struct {
 	Rank, Round int
 	Action      Action
@@ -25,18 +25,18 @@ type Span struct {
 	Begin, End  time.Duration
 }
 
-// Cost works out the time that a plan takes for so many elements of elementSize
-// bytes, by the α-β model (Hockney 1994; Thakur, Rabenseifner & Gropp 2005): a
-// message takes its link's latency and its bytes by the bandwidth.
+// Cost predicts the time that a plan takes on a network, by the α-β model (Hockney 1994;
+// Thakur, Rabenseifner & Gropp 2005): a message takes its link's latency plus its bytes
+// over the bandwidth. elements and elementSize (in bytes) are those of [Plan.Count].
 //
 // A rank begins a round when its last one is done. It has a port in each direction
-// (see Topology.Ports), so its messages of a round go out one after another, and come
-// in one after another, as they arrive; receiving one takes as long as sending it and
-// ends not before it is sent. A sender does not wait for the receiver. When all
-// messages of the round are through, the rank adds. Copies take no time.
+// (see Topology.Ports), so it sends its messages of a round one after another, and
+// receives them one after another, as they arrive; receiving one takes as long as
+// sending it, and ends no earlier. A sender does not wait for the receiver. When all
+// messages of the round are received, the rank adds. Copies take no time.
 //
 // It returns an error for negative sizes, a plan that cannot be carried out, and a
-// topology that makes no sense.
+// topology with an invalid link.
 func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 	}
 	added := p.added(elements, elementSize)
 	line := &Timeline{Title: fmt.Sprintf("%v by %v, %d ranks", p.Op, p.Algorithm, p.Ranks)}
-	clock := make([]float64, p.Ranks) // when each rank is done with its rounds so far
+	clock := make([]float64, p.Ranks) // when each rank has ended its rounds so far
 	for round, messages := range rounds {
 		begin := slices.Clone(clock)
 		out, in := ports(begin, t.Ports), ports(begin, t.Ports)
@@ -86,7 +86,7 @@ func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 	return line, nil
 }
 
-// flight is a message under way: how long it takes, and when it is sent.
+// flight is a message: how long it takes in seconds, and when it is sent.
 type flight struct {
 	message
 	took, sent float64
@@ -128,4 +128,31 @@ func (l *Timeline) add(rank, round int, action Action, peer, bytes int, begin, e
 
 func duration(seconds float64) time.Duration {
 	return time.Duration(seconds*float64(time.Second) + 0.5)
+}
+
+// Fastest returns the plan of an operation that takes the least time on a network, by
+// the model of [Plan.Cost], and that time. elements and elementSize are those of
+// [Plan.Count], the options those of [New]. Of equally fast plans it returns the first
+// in the order of [Algorithms].
+func Fastest(op Op, ranks int, t Topology, elements, elementSize int, options ...Option) (*Plan, *Timeline, error) {
+	var best *Plan
+	var least *Timeline
+	for _, algorithm := range Algorithms(op) {
+		p, err := New(op, algorithm, ranks, options...)
+		if err != nil {
+			return nil, nil, err
+		}
+		line, err := p.Cost(t, elements, elementSize)
+		if err != nil {
+			return nil, nil, err
+		}
+		if best == nil || line.Total < least.Total {
+			best, least = p, line
+		}
+	}
+	if best == nil { // an operation that does not exist: New has the words for it
+		_, err := New(op, Naive, ranks, options...)
+		return nil, nil, err
+	}
+	return best, least, nil
 }
