@@ -5,67 +5,68 @@ import (
 	"unsafe"
 )
 
-// Send gives buf to rank to, which calls Recv with as many elements of the same
-// type. It returns when buf may be used again.
+// Send sends buf to rank to, which calls [Recv] with the same number of elements of the
+// same type. It returns when buf may be used again.
 func Send[T Element](ctx context.Context, g Group, buf []T, to int) error {
 	return g.Do(ctx, SendCall(buf, to))
 }
 
-// Recv fills buf with what rank from sends.
+// Recv receives into buf what rank from sends.
 func Recv[T Element](ctx context.Context, g Group, buf []T, from int) error {
 	return g.Do(ctx, RecvCall(buf, from))
 }
 
-// Broadcast copies the root's buf to every rank's, all of one length.
+// Broadcast copies the root's buf to every rank's. All have the same length.
 func Broadcast[T Element](ctx context.Context, g Group, buf []T, root int) error {
 	return g.Do(ctx, BroadcastCall(buf, root))
 }
 
-// Reduce reduces the bufs of all ranks, element by element, into the root's.
-// The other ranks' bufs stay as they are.
+// Reduce reduces the bufs of all ranks, element by element, into the root's. The other
+// ranks' bufs do not change.
 func Reduce[T Element](ctx context.Context, g Group, buf []T, op Op, root int) error {
 	return g.Do(ctx, reduceCall(buf, op, root))
 }
 
 // AllReduce reduces the bufs of all ranks, element by element, into each of them.
-// Every rank gets the same bits.
+// All ranks get bitwise equal results.
 func AllReduce[T Element](ctx context.Context, g Group, buf []T, op Op) error {
 	return g.Do(ctx, AllReduceCall(buf, op))
 }
 
-// Gather puts every rank's in into the root's out, in the order of the ranks; out
-// is Size times as long as in. The other ranks' outs are not used and may be nil.
+// Gather concatenates the ins of all ranks, in the order of the ranks, into the root's
+// out, which is Size times as long as in. The other ranks' outs may be nil.
 func Gather[T Element](ctx context.Context, g Group, in, out []T, root int) error {
 	return g.Do(ctx, gatherCall(in, out, root))
 }
 
-// AllGather puts every rank's in into every rank's out, in the order of the ranks;
-// out is Size times as long as in. A rank's in may be its own part of out.
+// AllGather concatenates the ins of all ranks, in the order of the ranks, into every
+// rank's out, which is Size times as long as in. A rank's in may be its own part of out.
 func AllGather[T Element](ctx context.Context, g Group, in, out []T) error {
 	return g.Do(ctx, allGatherCall(in, out))
 }
 
-// Scatter puts part r of the root's in into rank r's out; in is Size times as long
-// as out. The other ranks' ins are not used and may be nil.
+// Scatter copies part r of the root's in into rank r's out; in is Size times as long as
+// out. The other ranks' ins may be nil.
 func Scatter[T Element](ctx context.Context, g Group, in, out []T, root int) error {
 	return g.Do(ctx, scatterCall(in, out, root))
 }
 
-// ReduceScatter reduces the ins of all ranks, element by element, and puts part r
-// of the result into rank r's out; in is Size times as long as out. A rank's out
-// may be its own part of in; the rest of in stays as it is.
+// ReduceScatter reduces the ins of all ranks, element by element, and writes part r of
+// the result into rank r's out; in is Size times as long as out. A rank's out may be its
+// own part of in; the rest of in does not change.
 func ReduceScatter[T Element](ctx context.Context, g Group, in, out []T, op Op) error {
 	return g.Do(ctx, reduceScatterCall(in, out, op))
 }
 
-// AllToAll makes part p of rank r's in part r of rank p's out; all parts are equal.
+// AllToAll copies part p of rank r's in to part r of rank p's out, for all r and p. All
+// parts have the same length.
 func AllToAll[T Element](ctx context.Context, g Group, in, out []T) error {
 	return g.Do(ctx, allToAllCall(in, out))
 }
 
-// AllToAllV is AllToAll with uneven parts: in has inCounts[p] elements for each rank
-// p, one part after the other, and out gets outCounts[p] from each rank p. What rank
-// r has for p must be what p expects from r.
+// AllToAllV is [AllToAll] with uneven parts: in has inCounts[p] elements for each rank p,
+// one part after the other, and out receives outCounts[p] from each rank p. The counts
+// of rank r for p and of rank p from r must be equal.
 func AllToAllV[T Element](ctx context.Context, g Group, in, out []T, inCounts, outCounts []int) error {
 	return g.Do(ctx, allToAllVCall(in, out, inCounts, outCounts))
 }

@@ -54,10 +54,8 @@ func (m *member) arrive(call Call, seq uint64) (last bool, _ *Failure) {
 	if s.arrived < len(s.members) {
 		return false, nil
 	}
-	if !s.config.bare {
-		if f := s.agree(seq); f != nil {
-			return true, s.failLocked(f)
-		}
+	if f := s.agree(seq); f != nil {
+		return true, s.failLocked(f)
 	}
 	s.begun = seq
 	s.arrived = 0

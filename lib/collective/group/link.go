@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// Link is a simulated way between ranks that is slower than the real one.
+// Link is a simulated network link between ranks, for [Slow].
 type Link struct {
 	Latency   time.Duration // of each round of messages
 	Bandwidth float64       // bytes per second, in each direction of each rank; 0 is no limit
 }
 
-// Slow returns a view of g whose calls take at least as long as over the link, and move nothing more: a rank has one
-// port out and one in, through which messages go one after another, and collectives are taken to be those of the ring
-// (the naive ones where there is no ring). The time is slept, so that the processor has it for other things.
+// Slow returns a view of g whose calls take at least as long as over the link, to simulate a slower network. A rank has
+// one port in each direction, which messages pass one after another; a collective takes the time of the ring algorithm
+// (of the naive one if there is no ring). The ranks sleep during that time, so that the processor is free.
 //
-// What the view started and what it does are delayed; calls on g itself are not. A negative or infinite setting is an
-// error.
+// Calls on g itself are not delayed. A negative or infinite setting is an error.
 func Slow(g Group, link Link) (Group, error) {
 	if link.Latency < 0 || !(link.Bandwidth >= 0 && link.Bandwidth < math.Inf(1)) {
 		return nil, fmt.Errorf("group: a link of %v and %g bytes/s: want neither negative, and 0 for no limit",
@@ -51,7 +50,7 @@ func (s *slow) Do(ctx context.Context, call Call) error {
 
 // Start makes a call in the background.
 func (s *slow) Start(ctx context.Context, call Call) *Pending {
-	if call.Kind == KindSend { // it leaves when it is through
+	if call.Kind == KindSend { // it is sent when it has passed the port
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		before := s.sends[call.Peer]
@@ -68,14 +67,14 @@ func (s *slow) Start(ctx context.Context, call Call) *Pending {
 	return NewPending(func() error { return s.after(ctx, call, inner.Wait()) })
 }
 
-// after is what follows when the group has made a call that is no send, with or without an error.
+// after waits for the time of a call other than a send, which the group has made.
 func (s *slow) after(ctx context.Context, call Call, err error) error {
 	if err != nil {
 		return err
 	}
 	took := s.time(call)
 	if call.Kind == KindRecv {
-		err = s.in.pass(ctx, time.Now().Add(-took), took) // it came in while it went out
+		err = s.in.pass(ctx, time.Now().Add(-took), took) // it was received while it was sent
 	} else {
 		err = s.out.pass(ctx, time.Now(), took)
 	}
@@ -103,7 +102,7 @@ func (s *slow) time(call Call) time.Duration {
 		rounds = 2 * (n - 1)
 	case KindAllReduce:
 		rounds, bytes = 2*(n-1), bytes*2*float64(n-1)/float64(n)
-	case KindGather, KindAllGather, KindScatter, KindReduceScatter: // the elements are those of a rank's part
+	case KindGather, KindAllGather, KindScatter, KindReduceScatter: // bytes are those of one rank's part
 		rounds, bytes = n-1, bytes*float64(n-1)
 	case KindAllToAll:
 		rounds, bytes = n-1, bytes*float64(n-1)/2
@@ -115,13 +114,14 @@ func (s *slow) time(call Call) time.Duration {
 	return took
 }
 
-// port lets one thing through at a time.
+// port lets one message pass at a time.
 type port struct {
 	mu   sync.Mutex
 	free time.Time // when it will be
 }
 
-// pass waits until what begins at a time, or when the port is free, is through. It ends with the context.
+// pass waits until a message that begins to pass at a time, or when the port is free, has passed. It ends with the
+// context.
 func (p *port) pass(ctx context.Context, begin time.Time, took time.Duration) error {
 	if took <= 0 {
 		return nil

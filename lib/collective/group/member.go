@@ -64,14 +64,9 @@ func (m *member) do(ctx context.Context, at place, call Call) error {
 		at.leave()
 	}()
 	started := time.Now()
-	var number uint64
-	if !m.config.bare {
-		number = m.recorder.Begin(m.name, at.seq, call, started)
-	}
+	number := m.recorder.Begin(m.name, at.seq, call, started)
 	err := m.perform(ctx, at, call, started)
-	if !m.config.bare {
-		m.recorder.End(number, err)
-	}
+	m.recorder.End(number, err)
 	whole = true
 	return err
 }
@@ -87,11 +82,9 @@ func (m *member) perform(ctx context.Context, at place, call Call, started time.
 	if f := m.failure.Load(); f != nil {
 		return f
 	}
-	if !m.config.bare {
-		if err := call.Check(m.rank, len(m.members)); err != nil {
-			return m.fail(&Failure{Rank: m.rank, Kind: call.Kind, Seq: at.seq,
-				Reason: "asked for what cannot be: " + err.Error(), Err: err})
-		}
+	if err := call.Check(m.rank, len(m.members)); err != nil {
+		return m.fail(&Failure{Rank: m.rank, Kind: call.Kind, Seq: at.seq,
+			Reason: "made an invalid call: " + err.Error(), Err: err})
 	}
 	if ctx.Err() != nil {
 		return m.giveUp(ctx, call.Kind, at.seq)

@@ -20,7 +20,7 @@ var (
 // String is the type's name, such as "float32".
 func (t Type) String() string { return name("type", typeNames[:], int(t)) }
 
-// Size is how many bytes an element has, 0 for a type that does not exist.
+// Size is the size of an element in bytes, 0 for an unknown type.
 func (t Type) Size() int {
 	if int(t) >= len(typeSizes) {
 		return 0

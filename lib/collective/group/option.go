@@ -21,7 +21,6 @@ type config struct {
 	timeout time.Duration
 	records int
 	spins   int  // how often a rank lets others run before it sleeps
-	bare    bool // without records and checks, to measure what they cost
 	hook    func(rank int, s step)
 }
 

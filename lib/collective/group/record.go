@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Record is one operation of one rank, as its flight recorder keeps it.
+// Record is one operation of one rank in its flight recorder.
 type Record struct {
-	Group    string    // which sub-group; "" for the group that was split
+	Group    string    // the sub-group; "" for a group that was not split off
 	Seq      uint64    // as in Failure
 	Kind     Kind      //
 	Type     Type      //
 	Op       Op        // of reductions
 	Peer     int       // as in Call
-	Elements int       // as Call.Elements counts them
+	Elements int       // as in Call.Elements
 	Started  time.Time //
 	Ended    time.Time // zero while the operation runs
-	Err      string    // "" where it went well
+	Err      string    // "" if it succeeded
 }
 
 // String is the operation in words, such as "all-reduce #12 (sum of 1024 float32)".
@@ -52,24 +52,24 @@ func describe(kind Kind, t Type, op Op, peer, elements int) string {
 	return what
 }
 
-// Recorder keeps the last operations of one rank. It is for implementations of
-// Group, and may be used by several goroutines.
+// Recorder is a rank's flight recorder: a ring buffer of its last operations. It is for
+// implementations of [Group], and may be used by several goroutines.
 type Recorder struct {
 	mu      sync.Mutex
 	records []Record
 	next    uint64
 }
 
-// DefaultRecords is how many operations a rank's recorder keeps unless told otherwise.
+// DefaultRecords is the number of operations that a flight recorder keeps.
 const DefaultRecords = 64
 
-// NewRecorder returns a recorder of that many operations, at least one.
+// NewRecorder returns a recorder of the last size operations, at least one.
 func NewRecorder(size int) *Recorder {
 	return &Recorder{records: make([]Record, max(1, size))}
 }
 
-// Begin keeps an operation that starts at a time, and returns the number to end it
-// by. The group is the name of a sub-group, or "".
+// Begin records the start of an operation and returns its number, for End. The group is
+// the name of a sub-group, or "".
 func (r *Recorder) Begin(group string, seq uint64, call Call, started time.Time) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +81,7 @@ func (r *Recorder) Begin(group string, seq uint64, call Call, started time.Time)
 	return r.next - 1
 }
 
-// End marks the end of what Begin numbered, if it is still kept.
+// End records the end of operation number, if it is still in the recorder.
 func (r *Recorder) End(number uint64, err error) {
 	ended := time.Now()
 	r.mu.Lock()
@@ -96,7 +96,7 @@ func (r *Recorder) End(number uint64, err error) {
 	}
 }
 
-// Records returns what is kept, oldest first.
+// Records returns the operations in the recorder, oldest first.
 func (r *Recorder) Records() []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,8 +108,8 @@ func (r *Recorder) Records() []Record {
 	return kept
 }
 
-// WriteRecords writes the operations of a rank, one a line: when it started, what
-// it is, and how long it took or that it still runs.
+// WriteRecords writes a rank's operations as text, one per line: the time it started,
+// the operation, and how long it took or that it is still running.
 func WriteRecords(w io.Writer, rank int, records []Record) error {
 	var text strings.Builder
 	if len(records) == 0 {

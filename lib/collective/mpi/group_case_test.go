@@ -20,95 +20,12 @@ import (
 )
 
 func init() {
-	cases["course"] = course
 	cases["background"] = background
 	cases["rounding"] = rounding
 	cases["waiting"] = waiting
 	cases["alone"] = alone
 	cases["same bits"] = sameBits
 	cases["foreign memory"] = foreignMemory
-}
-
-// course has the worked examples of the parallel programming crash course in the
-// Ultra-Scale Playbook (appendix A0), with its numbers, on three ranks.
-func course(ctx context.Context, r *rank) error {
-	me := float32(r.Rank() + 1)
-	is := func(what string, err error, got []float32, want ...float32) error {
-		if err != nil {
-			return err
-		}
-		if !slices.Equal(got, want) {
-			return fmt.Errorf("%s: rank %d has %v, want %v", what, r.Rank(), got, want)
-		}
-		return nil
-	}
-	fill := func(v float32, n int) []float32 { return slices.Repeat([]float32{v}, n) }
-
-	broadcast := make([]float32, 5)
-	if r.Rank() == 0 {
-		broadcast = []float32{1, 2, 3, 4, 5}
-	}
-	err := group.Broadcast(ctx, r, broadcast, 0)
-	if err := is("broadcast", err, broadcast, 1, 2, 3, 4, 5); err != nil {
-		return err
-	}
-
-	reduced := fill(me, 5)
-	err = group.Reduce(ctx, r, reduced, group.Sum, 0)
-	want := fill(me, 5)
-	if r.Rank() == 0 {
-		want = fill(6, 5)
-	}
-	if err := is("reduce", err, reduced, want...); err != nil {
-		return err
-	}
-
-	reduced = fill(me, 5)
-	err = group.AllReduce(ctx, r, reduced, group.Sum)
-	if err := is("all-reduce", err, reduced, fill(6, 5)...); err != nil {
-		return err
-	}
-
-	gathered := make([]float32, 15)
-	everything := slices.Concat(fill(1, 5), fill(2, 5), fill(3, 5))
-	err = group.AllGather(ctx, r, fill(me, 5), gathered)
-	if err := is("all-gather", err, gathered, everything...); err != nil {
-		return err
-	}
-
-	gathered, want = nil, nil
-	if r.Rank() == 0 {
-		gathered, want = make([]float32, 15), everything
-	}
-	err = group.Gather(ctx, r, fill(me, 5), gathered, 0)
-	if err := is("gather", err, gathered, want...); err != nil {
-		return err
-	}
-
-	part := make([]float32, 5)
-	err = group.Scatter(ctx, r, everything, part, 0)
-	if err := is("scatter", err, part, fill(me, 5)...); err != nil {
-		return err
-	}
-
-	in := []float32{me, 2 * me, me * me, 4 * me * me, me * me * me, 8 * me * me * me}
-	out := make([]float32, 2)
-	err = group.ReduceScatter(ctx, r, in, out, group.Sum)
-	scattered := [][]float32{{6, 12}, {14, 56}, {36, 288}}
-	if err := is("reduce-scatter", err, out, scattered[r.Rank()]...); err != nil {
-		return err
-	}
-
-	const unit = 100 * time.Millisecond
-	began := time.Now()
-	time.Sleep(time.Duration(r.Rank()) * unit)
-	if err := group.Barrier(ctx, r); err != nil {
-		return err
-	}
-	if took := time.Since(began); took < 2*unit-unit/2 { // processes do not begin at the same instant
-		return fmt.Errorf("barrier: rank %d left after %v, before the last rank came", r.Rank(), took)
-	}
-	return nil
 }
 
 // background splits the world in two ways, and has collectives of both groups and

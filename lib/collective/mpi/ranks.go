@@ -117,7 +117,7 @@ func (g *ranks) giveUpInQueue(ctx context.Context, kind group.Kind, seq uint64) 
 // perform makes any call but a split.
 func (g *ranks) perform(t *task) error {
 	if err := t.check(g.rank, g.size); err != nil {
-		return g.fail(t, g.rank, "asked for what cannot be: "+err.Error(), err)
+		return g.fail(t, g.rank, "made an invalid call: "+err.Error(), err)
 	}
 	switch t.Kind {
 	case group.KindSend:

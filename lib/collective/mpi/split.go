@@ -21,7 +21,7 @@ func (g *ranks) Split(ctx context.Context, color, key int) (group.Group, error) 
 	err := g.do(ctx, g.collectives.ask(), group.Call{Kind: group.KindSplit}, func(t *task) (err error) {
 		if color > math.MaxInt32 || int(int32(key)) != key {
 			err := fmt.Errorf("color %d and key %d: Open MPI has 32 bits for each", color, key)
-			return g.fail(t, g.rank, "asked for what cannot be: "+err.Error(), err)
+			return g.fail(t, g.rank, "made an invalid call: "+err.Error(), err)
 		}
 		if err := g.meet(t); err != nil {
 			return err

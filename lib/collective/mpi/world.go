@@ -78,7 +78,7 @@ func World(options ...Option) (*Job, error) {
 	if code := C.shardbook_start(&comm); code != C.MPI_SUCCESS {
 		return nil, mpiError(code)
 	}
-	w := &world{config: config, recorder: group.NewRecorder(config.records)}
+	w := &world{config: config, recorder: group.NewRecorder(group.DefaultRecords)}
 	g, err := newRanks("", comm, w)
 	if err != nil {
 		return nil, err
