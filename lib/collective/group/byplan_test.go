@@ -37,7 +37,7 @@ func TestByPlan(t *testing.T) {
 			for kind := KindBroadcast; kind < KindBarrier; kind++ {
 				for element := Float32; element <= Uint8; element++ {
 					c := randomCase{View: true, Seed: random.Uint64(), Kind: kind, Type: element, Ranks: ranks, Algorithm: algorithm,
-						Length: random.IntN(20), Root: random.IntN(ranks), InPlace: random.IntN(2) == 0, Op: Op(random.IntN(int(Min) + 1))}
+						Length: random.IntN(20), Root: random.IntN(ranks), InPlace: random.IntN(2) == 0, Op: ReduceOp(random.IntN(int(Min) + 1))}
 					if c.Op == Mean && (c.Type >= Int32 || ranks&(ranks-1) != 0) || c.Op == Product {
 						c.Op = Sum // thirds and products of many ranks are not exact
 					}
@@ -60,7 +60,7 @@ func playView[T Element](c randomCase) error {
 	}
 	unchanged := copies(ins)
 	want := reference(c.Kind, c.Op, c.Root, unchanged, copies(outs), counts)
-	counted := make([]*Counted, c.Ranks)
+	counted := make([]Counted, c.Ranks)
 	if err := Run(context.Background(), c.Ranks, func(ctx context.Context, g Group) error {
 		r := g.Rank()
 		counted[r] = Count(g)

@@ -23,13 +23,13 @@ func Broadcast[T Element](ctx context.Context, g Group, buf []T, root int) error
 
 // Reduce reduces the bufs of all ranks, element by element, into the root's. The other
 // ranks' bufs do not change.
-func Reduce[T Element](ctx context.Context, g Group, buf []T, op Op, root int) error {
+func Reduce[T Element](ctx context.Context, g Group, buf []T, op ReduceOp, root int) error {
 	return g.Do(ctx, reduceCall(buf, op, root))
 }
 
 // AllReduce reduces the bufs of all ranks, element by element, into each of them.
 // All ranks get bitwise equal results.
-func AllReduce[T Element](ctx context.Context, g Group, buf []T, op Op) error {
+func AllReduce[T Element](ctx context.Context, g Group, buf []T, op ReduceOp) error {
 	return g.Do(ctx, AllReduceCall(buf, op))
 }
 
@@ -54,7 +54,7 @@ func Scatter[T Element](ctx context.Context, g Group, in, out []T, root int) err
 // ReduceScatter reduces the ins of all ranks, element by element, and writes part r of
 // the result into rank r's out; in is Size times as long as out. A rank's out may be its
 // own part of in; the rest of in does not change.
-func ReduceScatter[T Element](ctx context.Context, g Group, in, out []T, op Op) error {
+func ReduceScatter[T Element](ctx context.Context, g Group, in, out []T, op ReduceOp) error {
 	return g.Do(ctx, reduceScatterCall(in, out, op))
 }
 
@@ -90,12 +90,14 @@ func BroadcastCall[T Element](buf []T, root int) Call {
 }
 
 // AllReduceCall is [AllReduce] as a [Call].
-func AllReduceCall[T Element](buf []T, op Op) Call { return callOf(KindAllReduce, op, 0, buf, buf) }
+func AllReduceCall[T Element](buf []T, op ReduceOp) Call {
+	return callOf(KindAllReduce, op, 0, buf, buf)
+}
 
 // BarrierCall is [Barrier] as a [Call].
 func BarrierCall() Call { return Call{Kind: KindBarrier} }
 
-func reduceCall[T Element](buf []T, op Op, root int) Call {
+func reduceCall[T Element](buf []T, op ReduceOp, root int) Call {
 	return callOf(KindReduce, op, root, buf, buf)
 }
 
@@ -109,7 +111,7 @@ func scatterCall[T Element](in, out []T, root int) Call {
 	return callOf(KindScatter, Sum, root, in, out)
 }
 
-func reduceScatterCall[T Element](in, out []T, op Op) Call {
+func reduceScatterCall[T Element](in, out []T, op ReduceOp) Call {
 	return callOf(KindReduceScatter, op, 0, in, out)
 }
 
@@ -129,7 +131,7 @@ func some(counts []int) []int {
 	return counts
 }
 
-func callOf[T Element](kind Kind, op Op, peer int, in, out []T) Call {
+func callOf[T Element](kind Kind, op ReduceOp, peer int, in, out []T) Call {
 	return Call{Kind: kind, Type: TypeOf[T](), Op: op, Peer: peer, In: bufferOf(in), Out: bufferOf(out)}
 }
 

@@ -147,12 +147,3 @@ func (c *Call) Elements() int {
 	}
 	return c.In.Len
 }
-
-// String describes the call, such as "all-reduce (sum of 1024 float32)".
-func (c *Call) String() string {
-	what := describe(c.Kind, c.Type, c.Op, c.Peer, c.Elements())
-	if what == "" {
-		return c.Kind.String()
-	}
-	return fmt.Sprintf("%v (%s)", c.Kind, what)
-}

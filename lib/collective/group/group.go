@@ -65,11 +65,8 @@ type Group interface {
 	// not fail the others, but a rank that has ended is missing in all.
 	Split(ctx context.Context, color, key int) (Group, error)
 
-	// Flight returns this rank's last operations, oldest first: its flight recorder.
-	Flight() []Record
-
-	// Dump writes the last operations of every rank that can be reached, as text,
-	// with those in sub-groups.
+	// Dump writes the last operations of every rank that can be reached, with those in
+	// sub-groups, as text: their flight recorders.
 	Dump(w io.Writer) error
 }
 
@@ -91,11 +88,11 @@ const (
 	Uint8
 )
 
-// Op is a reduction.
-type Op uint8
+// ReduceOp is a reduction.
+type ReduceOp uint8
 
 const (
-	Sum Op = iota
+	Sum ReduceOp = iota
 	Mean
 	Product
 	Max
@@ -124,8 +121,8 @@ const (
 type Call struct {
 	Kind Kind
 	Type Type
-	Op   Op  // of reductions
-	Peer int // the root, or the other rank of a send or receive
+	Op   ReduceOp // of reductions
+	Peer int      // the root, or the other rank of a send or receive
 
 	// In is the input and Out the output, where the operation has either. Operations
 	// in place (broadcast, reduce, all-reduce) have them equal.

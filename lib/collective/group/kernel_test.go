@@ -20,7 +20,7 @@ func TestFastIsPortable(t *testing.T) {
 	fast := 0
 	for ranks := 1; ranks <= 9; ranks++ {
 		for length := 0; length < 200; length++ {
-			for _, op := range []Op{Sum, Mean} {
+			for _, op := range []ReduceOp{Sum, Mean} {
 				offset := rng.IntN(8)
 				srcs := make([][]float32, ranks)
 				for r := range srcs {
@@ -168,7 +168,7 @@ func TestNaN(t *testing.T) {
 func TestZeros(t *testing.T) {
 	minus := math.Copysign(0, -1)
 	for _, values := range [][2]float64{{0, minus}, {minus, 0}} {
-		for op, negative := range map[Op]bool{Max: false, Min: true} {
+		for op, negative := range map[ReduceOp]bool{Max: false, Min: true} {
 			t.Run(fmt.Sprint(op, values), func(t *testing.T) {
 				srcs := [][]float64{{values[0]}, {values[1]}}
 				reduce(Float64, op, addresses(srcs), addresses(srcs), 1)

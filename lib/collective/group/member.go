@@ -179,11 +179,9 @@ func (m *member) giveUpLocked(ctx context.Context, kind Kind, seq uint64) *Failu
 	return m.failLocked(&Failure{Rank: m.rank, Kind: kind, Seq: seq, Reason: "gave up: " + err.Error(), Err: err})
 }
 
-func (m *member) Flight() []Record { return m.recorder.Records() }
-
 func (m *member) Dump(w io.Writer) error {
 	for _, other := range m.members {
-		if err := WriteRecords(w, other.rank, other.Flight()); err != nil {
+		if err := WriteRecords(w, other.rank, other.recorder.Records()); err != nil {
 			return err
 		}
 	}

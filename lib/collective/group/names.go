@@ -29,7 +29,7 @@ func (t Type) Size() int {
 }
 
 // String is the reduction's name, such as "sum".
-func (o Op) String() string { return name("op", opNames[:], int(o)) }
+func (o ReduceOp) String() string { return name("op", opNames[:], int(o)) }
 
 // String is the operation's name, such as "all-reduce".
 func (k Kind) String() string { return name("kind", kindNames[:], int(k)) }

@@ -20,7 +20,7 @@ func Timeout(d time.Duration) Option { return func(c *config) { c.timeout = d } 
 type config struct {
 	timeout time.Duration
 	records int
-	spins   int  // how often a rank lets others run before it sleeps
+	spins   int // how often a rank lets others run before it sleeps
 	hook    func(rank int, s step)
 }
 

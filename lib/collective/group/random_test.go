@@ -36,7 +36,7 @@ type randomCase struct {
 	Seed      uint64
 	Kind      Kind
 	Type      Type
-	Op        Op
+	Op        ReduceOp
 	Ranks     int
 	Length    int // of a buffer, or of one rank's part of it
 	Root      int
@@ -51,7 +51,7 @@ type randomCase struct {
 func newCase(seed uint64) randomCase {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	c := randomCase{
-		Seed: seed, Kind: Kind(rng.IntN(int(KindSplit))), Type: Type(rng.IntN(int(Uint8) + 1)), Op: Op(rng.IntN(int(Min) + 1)),
+		Seed: seed, Kind: Kind(rng.IntN(int(KindSplit))), Type: Type(rng.IntN(int(Uint8) + 1)), Op: ReduceOp(rng.IntN(int(Min) + 1)),
 		Ranks: 1 + rng.IntN(8), Length: rng.IntN(40),
 		Started: rng.IntN(4) == 0, InPlace: rng.IntN(2) == 0, Uneven: rng.IntN(2) == 0,
 	}
@@ -268,15 +268,15 @@ func playPlan[T Element](c randomCase) error {
 		}
 	}
 	before := copies(bufs)
-	counted := make([]*Counted, n)
+	views := make([]*counted, n)
 	err = Run(context.Background(), n, func(ctx context.Context, g Group) error {
-		counted[g.Rank()] = Count(g)
-		return RunPlan(ctx, counted[g.Rank()], p, bufs[g.Rank()], op)
+		views[g.Rank()] = Count(g).(*counted)
+		return RunPlan(ctx, views[g.Rank()], p, bufs[g.Rank()], op)
 	}, Timeout(time.Minute))
 	if err != nil {
 		return err
 	}
-	if err := countedAsPlanned(p, counted, length, c.Type.Size()); err != nil {
+	if err := countedAsPlanned(p, views, length, c.Type.Size()); err != nil {
 		return err
 	}
 	got, want := make([][]T, n), make([][]T, n)
@@ -330,7 +330,7 @@ func beginOrEnd(begin func(int) int, r, n, length int) int {
 }
 
 // countedAsPlanned compares what was sent with what the plan says.
-func countedAsPlanned(p *plan.Plan, counted []*Counted, elements, size int) error {
+func countedAsPlanned(p *plan.Plan, counted []*counted, elements, size int) error {
 	want, err := p.Count(elements, size)
 	if err != nil {
 		return err

@@ -10,46 +10,42 @@ import (
 
 // Record is one operation of one rank in its flight recorder.
 type Record struct {
-	Group    string    // the sub-group; "" for a group that was not split off
-	Seq      uint64    // as in Failure
-	Kind     Kind      //
-	Type     Type      //
-	Op       Op        // of reductions
-	Peer     int       // as in Call
-	Elements int       // as in Call.Elements
-	Started  time.Time //
-	Ended    time.Time // zero while the operation runs
-	Err      string    // "" if it succeeded
+	Group   string    // the sub-group; "" for a group that was not split off
+	Seq     uint64    // as in Failure
+	Call    Call      // without its buffers' memory
+	Started time.Time //
+	Ended   time.Time // zero while the operation runs
+	Err     string    // "" if it succeeded
 }
 
-// String is the operation in words, such as "all-reduce #12 (sum of 1024 float32)".
+// String describes the operation, such as "all-reduce #12 (sum of 1024 float32)".
 func (r Record) String() string {
-	s := fmt.Sprintf("%v #%d", r.Kind, r.Seq)
+	s := fmt.Sprintf("%v #%d", r.Call.Kind, r.Seq)
 	if r.Group != "" {
 		s += " of " + r.Group
 	}
-	if what := describe(r.Kind, r.Type, r.Op, r.Peer, r.Elements); what != "" {
-		s += " (" + what + ")"
-	}
-	return s
+	return s + r.Call.details()
 }
 
-// describe says what an operation is about: "sum of 1024 float32 to rank 0".
-func describe(kind Kind, t Type, op Op, peer, elements int) string {
-	what := fmt.Sprintf("%d %v", elements, t)
-	switch kind {
-	case KindBarrier, KindSplit:
+// String describes the call, such as "all-reduce (sum of 1024 float32)".
+func (c *Call) String() string { return c.Kind.String() + c.details() }
+
+// details are the elements, reduction and peer: " (sum of 1024 float32 to rank 0)".
+func (c *Call) details() string {
+	if c.Kind == KindBarrier || c.Kind == KindSplit {
 		return ""
+	}
+	what := fmt.Sprintf("%d %v", c.Elements(), c.Type)
+	switch c.Kind {
 	case KindSend, KindReduce, KindGather:
-		what += fmt.Sprintf(" to rank %d", peer)
+		what += fmt.Sprintf(" to rank %d", c.Peer)
 	case KindRecv, KindBroadcast, KindScatter:
-		what += fmt.Sprintf(" from rank %d", peer)
+		what += fmt.Sprintf(" from rank %d", c.Peer)
 	}
-	switch kind {
-	case KindReduce, KindAllReduce, KindReduceScatter:
-		what = fmt.Sprintf("%v of %s", op, what)
+	if c.reduces() {
+		what = fmt.Sprintf("%v of %s", c.Op, what)
 	}
-	return what
+	return " (" + what + ")"
 }
 
 // Recorder is a rank's flight recorder: a ring buffer of its last operations. It is for
@@ -73,10 +69,8 @@ func NewRecorder(size int) *Recorder {
 func (r *Recorder) Begin(group string, seq uint64, call Call, started time.Time) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.records[r.next%uint64(len(r.records))] = Record{
-		Group: group, Seq: seq, Kind: call.Kind, Type: call.Type, Op: call.Op, Peer: call.Peer,
-		Elements: call.Elements(), Started: started,
-	}
+	call.In.Data, call.Out.Data, call.InCounts, call.OutCounts, call.split = nil, nil, nil, nil, nil
+	r.records[r.next%uint64(len(r.records))] = Record{Group: group, Seq: seq, Call: call, Started: started}
 	r.next++
 	return r.next - 1
 }

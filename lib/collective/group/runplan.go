@@ -19,7 +19,7 @@ import (
 // is for rank p, by what rank p sends; its length must be a multiple of the ranks.
 //
 // An error that is not a [*Failure] is about the arguments, and the rank has sent nothing.
-func RunPlan[T Element](ctx context.Context, g Group, p *plan.Plan, buf []T, op Op) error {
+func RunPlan[T Element](ctx context.Context, g Group, p *plan.Plan, buf []T, op ReduceOp) error {
 	return runPlan(ctx, g, p, TypeOf[T](), op, bytesOf(bufferOf(buf), TypeOf[T]()))
 }
 
@@ -32,7 +32,7 @@ func elementsOf(data []byte, t Type) Buffer {
 }
 
 // runPlan is RunPlan without the type.
-func runPlan(ctx context.Context, g Group, p *plan.Plan, t Type, op Op, data []byte) error {
+func runPlan(ctx context.Context, g Group, p *plan.Plan, t Type, op ReduceOp, data []byte) error {
 	r := runner{g: g, plan: p, typ: t, op: op, n: len(data) / t.Size()}
 	if err := r.check(elementsOf(data, t)); err != nil {
 		return fmt.Errorf("group: %w", err)
@@ -79,7 +79,7 @@ type runner struct {
 	g     Group
 	plan  *plan.Plan
 	typ   Type
-	op    Op
+	op    ReduceOp
 	n     int // elements of the data
 	slots [][]byte
 }

@@ -10,17 +10,22 @@ import (
 // Counted is a rank's view of a group that counts the messages and bytes that the rank
 // sends, directly or by [RunPlan], to compare them with a plan's ([plan.Count]). Messages
 // inside the group's own collectives, and in sub-groups, are not counted.
-type Counted struct {
+type Counted interface {
+	Group
+	// Total is what the rank has sent without an error.
+	Total() plan.Load
+}
+
+type counted struct {
 	Group
 	mu   sync.Mutex
 	sent []plan.Load // by receiver
 }
 
 // Count returns a view of g that counts from here on.
-func Count(g Group) *Counted { return &Counted{Group: g, sent: make([]plan.Load, g.Size())} }
+func Count(g Group) Counted { return &counted{Group: g, sent: make([]plan.Load, g.Size())} }
 
-// Total is what the rank has sent without an error.
-func (c *Counted) Total() (total plan.Load) {
+func (c *counted) Total() (total plan.Load) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, load := range c.sent {
@@ -31,14 +36,14 @@ func (c *Counted) Total() (total plan.Load) {
 }
 
 // Do makes a call, and counts it if it is a send.
-func (c *Counted) Do(ctx context.Context, call Call) error {
+func (c *counted) Do(ctx context.Context, call Call) error {
 	err := c.Group.Do(ctx, call)
 	c.count(call, err)
 	return err
 }
 
 // Start makes a call in the background, and counts it if it is a send.
-func (c *Counted) Start(ctx context.Context, call Call) *Pending {
+func (c *counted) Start(ctx context.Context, call Call) *Pending {
 	p := c.Group.Start(ctx, call)
 	if call.Kind != KindSend {
 		return p
@@ -50,7 +55,7 @@ func (c *Counted) Start(ctx context.Context, call Call) *Pending {
 	})
 }
 
-func (c *Counted) count(call Call, err error) {
+func (c *counted) count(call Call, err error) {
 	if call.Kind != KindSend || err != nil {
 		return
 	}

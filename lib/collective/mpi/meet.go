@@ -134,7 +134,7 @@ func (p *post) whereabouts(rank int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if last := p.peers[rank].last; last.seq > 0 {
-		return fmt.Sprintf("its last call here was %v", last.record())
+		return fmt.Sprintf("its last call here was %v", group.Record{Seq: last.seq, Call: last.call()})
 	}
 	return "it has made no call here"
 }

@@ -26,7 +26,7 @@ type head struct {
 	what     what
 	kind     group.Kind
 	typ      group.Type
-	op       group.Op
+	op       group.ReduceOp
 	uneven   bool
 	cause    cause
 	rank     int32 // of a failure: the rank at fault
@@ -90,20 +90,19 @@ func (h head) agrees(o head) bool {
 		h.elements == o.elements && h.uneven == o.uneven
 }
 
-// String is the call in words.
+// call is the call that was announced, without buffers.
+func (h head) call() group.Call {
+	buffer := group.Buffer{Len: int(h.elements)}
+	return group.Call{Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), In: buffer, Out: buffer}
+}
+
+// String describes the call.
 func (h head) String() string {
-	n := int(h.elements)
-	call := group.Call{Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), In: group.Buffer{Len: n},
-		Out: group.Buffer{Len: n}}
 	if h.uneven {
 		return fmt.Sprintf("%v (uneven parts of %v)", h.kind, h.typ)
 	}
+	call := h.call()
 	return call.String()
-}
-
-// record is the call as a flight recorder would keep it.
-func (h head) record() group.Record {
-	return group.Record{Seq: h.seq, Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), Elements: int(h.elements)}
 }
 
 // cause is what errors.Is may ask of a failure that came from another rank.

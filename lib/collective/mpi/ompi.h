@@ -6,7 +6,7 @@ MPI_Comm shardbook_world(void);
 MPI_Request shardbook_no_request(void);
 MPI_Datatype shardbook_type(int type);
 
-// shardbook_op is the reduction of a type, both numbered as Go's group.Op and
+// shardbook_op is the reduction of a type, both numbered as Go's group.ReduceOp and
 // group.Type are. The mean is a sum here: the caller divides.
 MPI_Op shardbook_op(int op, int type);
 

@@ -55,10 +55,10 @@ func (g *ranks) Start(ctx context.Context, call group.Call) *group.Pending {
 	return group.NewPending(func() error { return g.do(ctx, p, call, g.perform) })
 }
 
-func (g *ranks) Flight() []group.Record { return g.world.recorder.Records() }
-
 // Dump writes the last operations of this process: every process keeps its own.
-func (g *ranks) Dump(w io.Writer) error { return group.WriteRecords(w, g.world.rank, g.Flight()) }
+func (g *ranks) Dump(w io.Writer) error {
+	return group.WriteRecords(w, g.world.rank, g.world.recorder.Records())
+}
 
 // task is a call whose turn has come.
 type task struct {
@@ -102,9 +102,9 @@ func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*
 func (g *ranks) giveUpInQueue(ctx context.Context, kind group.Kind, seq uint64) {
 	err := ended(ctx)
 	if missing := g.post.notCalled(); ctx.Err() == context.DeadlineExceeded && len(missing) > 0 {
-		for _, r := range g.Flight() {
-			if r.Ended.IsZero() && r.Group == g.name && r.Kind != group.KindSend && r.Kind != group.KindRecv {
-				t := &task{Call: group.Call{Kind: r.Kind}, seq: r.Seq,
+		for _, r := range g.world.recorder.Records() {
+			if r.Ended.IsZero() && r.Group == g.name && r.Call.Kind != group.KindSend && r.Call.Kind != group.KindRecv {
+				t := &task{Call: r.Call, seq: r.Seq,
 					bound: bound{ctx: ctx, started: r.Started, until: time.Now()}}
 				g.blame(t, context.DeadlineExceeded, "arrive", missing)
 				return

@@ -15,12 +15,11 @@ type Timeline struct {
 	Spans []Span          // by round
 }
 
-// Span is a period in which a rank sends or receives one message, or adds what it has
-// received.
+// Span is a period in which a rank sends or receives one message.
 type Span struct {
 	Rank, Round int
-	Action      Action
-	Peer        int // of Send and Receive
+	Action      Action // Send or Receive
+	Peer        int    // the other rank
 	Bytes       int
 	Begin, End  time.Duration
 }
@@ -32,8 +31,8 @@ type Span struct {
 // A rank begins a round when its last one is done. It has a port in each direction
 // (see Topology.Ports), so it sends its messages of a round one after another, and
 // receives them one after another, as they arrive; receiving one takes as long as
-// sending it, and ends no earlier. A sender does not wait for the receiver. When all
-// messages of the round are received, the rank adds. Copies take no time.
+// sending it, and ends no earlier. A sender does not wait for the receiver. Reducing and
+// copying take no time.
 //
 // It returns an error for negative sizes, a plan that cannot be carried out, and a
 // topology with an invalid link.
@@ -45,7 +44,6 @@ func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	added := p.added(elements, elementSize)
 	line := &Timeline{Title: fmt.Sprintf("%v by %v, %d ranks", p.Op, p.Algorithm, p.Ranks)}
 	clock := make([]float64, p.Ranks) // when each rank has ended its rounds so far
 	for round, messages := range rounds {
@@ -70,13 +68,6 @@ func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 			*port = max(*port+f.took, f.sent)
 			clock[f.to] = max(clock[f.to], *port)
 			line.add(f.to, round, Receive, f.from, f.bytes, *port-f.took, *port)
-		}
-		for rank := range clock {
-			if bytes := added[rank][round]; bytes > 0 && t.Reduction > 0 {
-				start := clock[rank]
-				clock[rank] += float64(bytes) / t.Reduction
-				line.add(rank, round, Add, 0, bytes, start, clock[rank])
-			}
 		}
 	}
 	for _, seconds := range clock {
@@ -104,20 +95,6 @@ func ports(begin []float64, count int) []portTimes {
 	all := make([]portTimes, len(begin))
 	for rank, free := range begin {
 		all[rank] = slices.Repeat(portTimes{free}, max(1, count))
-	}
-	return all
-}
-
-// added is the bytes that each rank adds, by rank and round.
-func (p *Plan) added(elements, elementSize int) []map[int]int {
-	all := make([]map[int]int, p.Ranks)
-	for rank, steps := range p.Steps {
-		all[rank] = map[int]int{}
-		for _, s := range steps {
-			if s.Action == Add {
-				all[rank][s.Round] += p.bytes(s.Chunk, elements, elementSize)
-			}
-		}
 	}
 	return all
 }

@@ -143,17 +143,6 @@ func TestCostOrder(t *testing.T) {
 	}
 }
 
-func TestCostReduction(t *testing.T) {
-	network := plan.Uniform(nvlink)
-	network.Reduction = 100e9
-	const N, elements = 8, 1 << 20
-	line := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4)
-	want := seconds(nvlink, 2*(N-1), 2.*(N-1)/N*4*elements) + (N-1.)/N*4*elements/100e9
-	if !near(line.Total, want) {
-		t.Errorf("%v, want %v s", line.Total, want)
-	}
-}
-
 // A network that differs by pair: a slow rank holds up whoever waits for it, and
 // nobody else.
 func TestCostWaits(t *testing.T) {
@@ -219,14 +208,12 @@ func TestTimeline(t *testing.T) {
 func TestCostErrors(t *testing.T) {
 	p := make1(t, plan.AllReduce, plan.Ring, 3)
 	for want, topology := range map[string]plan.Topology{
-		"without links":         {},
-		"-1 ports":              {Link: plan.Uniform(nvlink).Link, Ports: -1},
-		"reduction of -1":       {Link: plan.Uniform(nvlink).Link, Reduction: -1},
-		"0 bytes/s":             plan.Uniform(plan.Link{}),
-		"latency -1ns":          plan.Uniform(plan.Link{Latency: -1, Bandwidth: 1}),
-		"from rank 0 to 1":      plan.Groups(0, nvlink, nvlink),
-		"3µs and NaN bytes/s":   plan.Uniform(plan.Link{Latency: 3 * time.Microsecond, Bandwidth: math.NaN()}),
-		"a reduction of NaN by": {Link: plan.Uniform(nvlink).Link, Reduction: math.NaN()},
+		"without links":       {},
+		"-1 ports":            {Link: plan.Uniform(nvlink).Link, Ports: -1},
+		"0 bytes/s":           plan.Uniform(plan.Link{}),
+		"latency -1ns":        plan.Uniform(plan.Link{Latency: -1, Bandwidth: 1}),
+		"from rank 0 to 1":    plan.Groups(0, nvlink, nvlink),
+		"3µs and NaN bytes/s": plan.Uniform(plan.Link{Latency: 3 * time.Microsecond, Bandwidth: math.NaN()}),
 	} {
 		if _, err := p.Cost(topology, 10, 4); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got error %v, want %q", err, want)
