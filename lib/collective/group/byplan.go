@@ -9,10 +9,10 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// ByPlan returns a view of a group that carries out all-reduces, all-gathers and reduce-scatters by sends and receives, by
-// an algorithm of package plan, as [RunPlan] does: slower than the group's own collectives, but every message can be
+// ByPlan returns a view of a group that carries out all-reduces, all-gathers and reduce-scatters by sends and receives,
+// by an algorithm of package plan, as [RunPlan] does: slower than the group's own collectives, but every message can be
 // seen and counted (see [Count]). A plan of the caller's replaces the operation that it is for; a view of a view
-// replaces several. Other calls, calls in the background, and sub-groups stay the group's own. It is an error if the
+// replaces several. Other calls, calls in the background, and sub-groups are the group's own. It is an error if the
 // algorithm lacks one of the three operations, or the plan is for none of them.
 func ByPlan(g Group, way plan.Way) (Group, error) {
 	if way == nil {

@@ -23,8 +23,8 @@ func byPlanAlgorithms() (all []plan.Algorithm) {
 }
 
 // TestByPlan holds what a view does against the reference of all operations, bit for bit, and what it sends against the
-// plans: for every kind of call, every element type, every algorithm and 1 to 8 ranks. Values are small whole numbers, whose
-// sums are exact in any order.
+// plans: for every kind of call, every element type, every algorithm and 1 to 8 ranks. Values are small whole numbers,
+// whose sums are exact in any order.
 func TestByPlan(t *testing.T) {
 	defer noLeaks(t)()
 	algorithms := byPlanAlgorithms()
@@ -37,7 +37,8 @@ func TestByPlan(t *testing.T) {
 			for kind := KindBroadcast; kind < KindBarrier; kind++ {
 				for element := Float32; element <= Uint8; element++ {
 					c := randomCase{View: true, Seed: random.Uint64(), Kind: kind, Type: element, Ranks: ranks, Algorithm: algorithm,
-						Length: random.IntN(20), Root: random.IntN(ranks), InPlace: random.IntN(2) == 0, Op: ReduceOp(random.IntN(int(Min) + 1))}
+						Length: random.IntN(20), Root: random.IntN(ranks), InPlace: random.IntN(2) == 0,
+						Op: ReduceOp(random.IntN(int(Min) + 1))}
 					if c.Op == Mean && (c.Type >= Int32 || ranks&(ranks-1) != 0) || c.Op == Product {
 						c.Op = Sum // thirds and products of many ranks are not exact
 					}
@@ -178,8 +179,8 @@ func TestOwnPlan(t *testing.T) {
 	}
 }
 
-// TestByPlanFails has one rank make a call that cannot be, or be gone: the others get a failure that names it, as they do of
-// the group's own way.
+// TestByPlanFails has one rank make a call that cannot be, or be gone: the others get a failure that names it, as they
+// do of the group's own way.
 func TestByPlanFails(t *testing.T) {
 	defer noLeaks(t)()
 	const ranks, culprit = 3, 1

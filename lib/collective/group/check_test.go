@@ -52,7 +52,8 @@ func TestCheck(t *testing.T) {
 		{"all-to-all-v without counts", allToAllVCall(a, b, nil, nil), "0 in-counts for 3 ranks"},
 		{"all-to-all-v of few counts", allToAllVCall(a, b, []int{12}, []int{4}), "1 in-counts for 3 ranks"},
 		{"all-to-all-v below zero", allToAllVCall(a, b, []int{-1, 1, 12}, []int{1, 1, 2}), "the in-count of rank 0 is -1"},
-		{"all-to-all-v of too little", allToAllVCall(a, b, []int{1, 1, 1}, []int{1, 1, 2}), "the in-counts add up to 3, and in has 12"},
+		{"all-to-all-v of too little", allToAllVCall(a, b, []int{1, 1, 1}, []int{1, 1, 2}),
+			"the in-counts add up to 3, and in has 12"},
 		{"barrier", BarrierCall(), ""},
 		{"nothing", AllReduceCall([]float32(nil), Sum), ""},
 	} {
@@ -74,13 +75,17 @@ func TestDisagreement(t *testing.T) {
 		odd    Call // of rank 2
 		want   string
 	}{
-		{"kind", BarrierCall(), AllReduceCall(four(), Sum), "barrier #1: rank 2 called all-reduce (sum of 4 float32) where rank 0 called barrier"},
-		{"op", AllReduceCall(four(), Sum), AllReduceCall(four(), Max), "rank 2 called all-reduce (max of 4 float32) where rank 0 called all-reduce (sum of 4 float32)"},
+		{"kind", BarrierCall(), AllReduceCall(four(), Sum),
+			"barrier #1: rank 2 called all-reduce (sum of 4 float32) where rank 0 called barrier"},
+		{"op", AllReduceCall(four(), Sum), AllReduceCall(four(), Max),
+			"rank 2 called all-reduce (max of 4 float32) where rank 0 called all-reduce (sum of 4 float32)"},
 		{"root", reduceCall(four(), Sum, 0), reduceCall(four(), Sum, 2), "rank 2 called reduce (sum of 4 float32 to rank 2)"},
 		{"length", AllReduceCall(four(), Sum), AllReduceCall(four()[:3], Sum), "rank 2 called all-reduce (sum of 3 float32)"},
-		{"type", AllReduceCall(four(), Sum), AllReduceCall([]int32{1, 2, 3, 4}, Sum), "rank 2 called all-reduce (sum of 4 int32)"},
+		{"type", AllReduceCall(four(), Sum), AllReduceCall([]int32{1, 2, 3, 4}, Sum),
+			"rank 2 called all-reduce (sum of 4 int32)"},
 		{"counts", allToAllVCall(shared[:3], make([]float32, 3), []int{1, 1, 1}, []int{1, 1, 1}),
-			allToAllVCall(make([]float32, 4), make([]float32, 3), []int{1, 2, 1}, []int{1, 1, 1}), "rank 2 has 2 elements for rank 1, which expects 1"},
+			allToAllVCall(make([]float32, 4), make([]float32, 3), []int{1, 2, 1}, []int{1, 1, 1}),
+			"rank 2 has 2 elements for rank 1, which expects 1"},
 		{"memory", BroadcastCall(shared, 0), BroadcastCall(shared, 0), "rank 1 writes to memory that rank 0 uses"},
 	} {
 		err := Run(context.Background(), 3, func(ctx context.Context, g Group) error {
@@ -130,7 +135,8 @@ func TestBadArguments(t *testing.T) {
 		{"5000 ranks", 5000, nil},
 		{"a timeout of 0s", 2, []Option{Timeout(0)}},
 	} {
-		if err := Run(context.Background(), test.n, nothing, test.options...); err == nil || !strings.Contains(err.Error(), test.want) {
+		if err := Run(context.Background(), test.n, nothing, test.options...); err == nil || !strings.Contains(err.Error(),
+			test.want) {
 			t.Errorf("error %v, want %q", err, test.want)
 		}
 		if _, err := New(test.n, test.options...); err == nil {
@@ -181,7 +187,8 @@ func TestCancel(t *testing.T) {
 		<-runCtx.Done()
 		return nil
 	})
-	if !errors.Is(err, context.Canceled) || !errors.Is(err, out) || !strings.Contains(err.Error(), "rank 0: barrier #1: rank 1 gave up: context canceled: out of patience") {
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, out) || !strings.Contains(err.Error(),
+		"rank 0: barrier #1: rank 1 gave up: context canceled: out of patience") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -246,7 +246,8 @@ func (c faultCase) check(victim int, first, next error) error {
 		if failure.Rank != victim && !c.blameless(failure) {
 			return fmt.Errorf("blames another: %v", err)
 		}
-		if failure.Seq == 0 || !strings.Contains(err.Error(), fmt.Sprintf("%v #%d: rank %d ", failure.Kind, failure.Seq, failure.Rank)) {
+		if failure.Seq == 0 || !strings.Contains(err.Error(), fmt.Sprintf("%v #%d: rank %d ", failure.Kind, failure.Seq,
+			failure.Rank)) {
 			return fmt.Errorf("%q does not name the operation, its number and the rank", err)
 		}
 		if c.late() && !errors.Is(err, context.DeadlineExceeded) {

@@ -27,7 +27,10 @@ func TestNoAllocation(t *testing.T) {
 	const n, times = 4, 20
 	for _, length := range []int{n, 1 << 18} {
 		calls := map[string]func(ctx context.Context, g Group, whole, part, other []float32) error{
-			"all-reduce": func(ctx context.Context, g Group, whole, _, _ []float32) error { return AllReduce(ctx, g, whole, Sum) },
+			"all-reduce": func(ctx context.Context, g Group, whole, _, _ []float32) error {
+				return AllReduce(ctx, g, whole,
+					Sum)
+			},
 			"reduce-scatter": func(ctx context.Context, g Group, whole, part, _ []float32) error {
 				return ReduceScatter(ctx, g, whole, part, Max)
 			},
@@ -223,7 +226,8 @@ func TestGoneFromSubgroup(t *testing.T) {
 		}
 		return Barrier(ctx, sub)
 	})
-	if err == nil || !strings.Contains(err.Error(), "rank 2: barrier #1 of split #1 color 1, split #1 color 0: rank 1 has returned") {
+	if err == nil || !strings.Contains(err.Error(),
+		"rank 2: barrier #1 of split #1 color 1, split #1 color 0: rank 1 has returned") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -311,7 +315,8 @@ func TestDiesMoving(t *testing.T) {
 	if err == nil {
 		t.Error("no error of the rank that died")
 	}
-	if got, want := errs[1-died.Load()], fmt.Sprintf("rank %d died", died.Load()); got == nil || !strings.Contains(got.Error(), want) {
+	if got, want := errs[1-died.Load()], fmt.Sprintf("rank %d died", died.Load()); got == nil ||
+		!strings.Contains(got.Error(), want) {
 		t.Errorf("the other rank has error %v, want %q", got, want)
 	}
 }
@@ -324,7 +329,8 @@ func TestPanic(t *testing.T) {
 		}
 		return Barrier(ctx, g)
 	})
-	if err == nil || strings.Count(err.Error(), "barrier #1: rank 1 panicked: no good") != 2 || !strings.Contains(err.Error(), "rank 1: panic: no good") {
+	if err == nil || strings.Count(err.Error(), "barrier #1: rank 1 panicked: no good") != 2 ||
+		!strings.Contains(err.Error(), "rank 1: panic: no good") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -381,7 +387,8 @@ func TestRecorder(t *testing.T) {
 	third := r.Begin("", 3, BarrierCall(), begun)
 	r.End(first, fmt.Errorf("late")) // no longer kept: must not end the third
 	got := r.Records()
-	if len(got) != 2 || got[0].Seq != 2 || got[1].Seq != 3 || got[0].Ended.IsZero() || !got[1].Ended.IsZero() || got[1].Err != "" {
+	if len(got) != 2 || got[0].Seq != 2 || got[1].Seq != 3 || got[0].Ended.IsZero() || !got[1].Ended.IsZero() ||
+		got[1].Err != "" {
 		t.Errorf("records %+v", got)
 	}
 	r.End(third, nil)

@@ -16,7 +16,8 @@ import (
 // bit, at all lengths, offsets and numbers of ranks, special values included.
 func TestFastIsPortable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	special := []float32{0, float32(math.Copysign(0, -1)), float32(math.Inf(1)), float32(math.Inf(-1)), 1e-45, -1e-40, math.MaxFloat32}
+	special := []float32{0, float32(math.Copysign(0, -1)), float32(math.Inf(1)), float32(math.Inf(-1)), 1e-45, -1e-40,
+		math.MaxFloat32}
 	fast := 0
 	for ranks := 1; ranks <= 9; ranks++ {
 		for length := 0; length < 200; length++ {

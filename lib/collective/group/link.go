@@ -56,7 +56,7 @@ func (s *slow) Start(ctx context.Context, call Call) *Pending {
 		before := s.sends[call.Peer]
 		s.sends[call.Peer] = NewPending(func() error {
 			if before != nil {
-				before.Wait() // its error is for who started it
+				before.Wait() // whose error its own Wait returns
 			}
 			_ = s.out.pass(ctx, time.Now(), s.time(call)) // the call itself says that the context has ended
 			return s.Group.Do(ctx, call)
@@ -78,7 +78,7 @@ func (s *slow) after(ctx context.Context, call Call, err error) error {
 	} else {
 		err = s.out.pass(ctx, time.Now(), took)
 	}
-	if err != nil { // the group fails as for any call whose context ends, and says who is at fault
+	if err != nil { // the group fails with the reason, as for any call whose context ends
 		return s.Group.Do(ctx, BarrierCall())
 	}
 	return nil

@@ -69,8 +69,8 @@ func playProgram(seed uint64, link Link) (results [][][]float32, err error) {
 	return results, err
 }
 
-// TestLinkTime has what calls take by the model: rounds times the latency, and the bytes of the rank that sends or gets most.
-// The rounds and bytes are those of plan.Formula's table.
+// TestLinkTime has what calls take by the model: rounds times the latency, and the bytes of the rank that sends or gets
+// most. The rounds and bytes are those of plan.Formula's table.
 func TestLinkTime(t *testing.T) {
 	const n = 1200 // bytes of the whole buffer
 	whole, part := make([]float32, n/4), make([]float32, n/4/4)
@@ -210,7 +210,8 @@ func TestSlowTakesAtLeast(t *testing.T) {
 	}
 }
 
-// TestSlowKeepsOrder has sends to one rank arrive in the order of the calls, also where one is done after one that was started.
+// TestSlowKeepsOrder has sends to one rank arrive in the order of the calls, also where one is done after one that was
+// started.
 func TestSlowKeepsOrder(t *testing.T) {
 	defer noLeaks(t)()
 	const messages = 20
@@ -244,8 +245,8 @@ func TestSlowKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestSlowEndsWithItsContext cancels calls of rank 1 over a link that takes for ever, when rank 0 has done its part. As of any
-// group, both get the failure.
+// TestSlowEndsWithItsContext cancels calls of rank 1 over a link that takes for ever, when rank 0 has done its part. As
+// of any group, both get the failure.
 func TestSlowEndsWithItsContext(t *testing.T) {
 	defer noLeaks(t)()
 	sum := func() Call { return AllReduceCall(make([]float32, 3), Sum) }
@@ -256,7 +257,8 @@ func TestSlowEndsWithItsContext(t *testing.T) {
 	}{
 		{"all-reduce", func(ctx context.Context, g Group) error { return g.Do(ctx, sum()) }, sum()},
 		{"started", func(ctx context.Context, g Group) error { return g.Start(ctx, BarrierCall()).Wait() }, BarrierCall()},
-		{"send", func(ctx context.Context, g Group) error { return Send(ctx, g, []float32{1}, 0) }, RecvCall(make([]float32, 1), 1)},
+		{"send", func(ctx context.Context, g Group) error { return Send(ctx, g, []float32{1}, 0) }, RecvCall(make([]float32,
+			1), 1)},
 	} {
 		groups, err := New(2)
 		if err != nil {

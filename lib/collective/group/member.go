@@ -22,7 +22,7 @@ func (m *member) Start(ctx context.Context, call Call) *Pending {
 	return NewPending(func() error { return m.do(ctx, at, call) })
 }
 
-// lane is where a call has its place. A call that cannot be is refused with the collectives.
+// lane is the lane of a call. An invalid call is refused in that of the collectives.
 func (m *member) lane(kind Kind, peer int) *lane {
 	lanes := m.sends
 	switch {
@@ -56,9 +56,9 @@ func (m *member) do(ctx context.Context, at place, call Call) error {
 			<-at.turn
 		}
 	}
-	whole := false
+	ended := false
 	defer func() {
-		if !whole { // its goroutine ends in the middle of the call
+		if !ended { // its goroutine ends in the middle of the call
 			m.fail(m.died(call.Kind, at.seq))
 		}
 		at.leave()
@@ -67,7 +67,7 @@ func (m *member) do(ctx context.Context, at place, call Call) error {
 	number := m.recorder.Begin(m.name, at.seq, call, started)
 	err := m.perform(ctx, at, call, started)
 	m.recorder.End(number, err)
-	whole = true
+	ended = true
 	return err
 }
 
@@ -102,8 +102,8 @@ func (m *member) perform(ctx context.Context, at place, call Call, started time.
 	return nil
 }
 
-// await waits until ready says so, and returns nil; or until the group fails or the
-// call's time is up, and returns why.
+// await waits until ready, and returns nil; or until the group fails or the call's time
+// is over, and returns why.
 func (m *member) await(ctx context.Context, at place, ready func() bool) error {
 	for range m.config.spins {
 		if ready() {
@@ -135,8 +135,8 @@ func (m *member) giveUp(ctx context.Context, kind Kind, seq uint64) *Failure {
 	return m.giveUpLocked(ctx, kind, seq)
 }
 
-// giveUpInQueue is giveUp of a call whose turn has not come. If its time is up, whoever
-// the call before it waits for is late.
+// giveUpInQueue is giveUp of a call that waits for an earlier one of its lane. At a
+// deadline, the rank that the earlier call waits for is at fault.
 func (m *member) giveUpInQueue(ctx context.Context, call Call, at place) {
 	s := m.shared
 	s.mu.Lock()

@@ -51,7 +51,8 @@ type randomCase struct {
 func newCase(seed uint64) randomCase {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	c := randomCase{
-		Seed: seed, Kind: Kind(rng.IntN(int(KindSplit))), Type: Type(rng.IntN(int(Uint8) + 1)), Op: ReduceOp(rng.IntN(int(Min) + 1)),
+		Seed: seed, Kind: Kind(rng.IntN(int(KindSplit))), Type: Type(rng.IntN(int(Uint8) + 1)),
+		Op:    ReduceOp(rng.IntN(int(Min) + 1)),
 		Ranks: 1 + rng.IntN(8), Length: rng.IntN(40),
 		Started: rng.IntN(4) == 0, InPlace: rng.IntN(2) == 0, Uneven: rng.IntN(2) == 0,
 	}

@@ -5,9 +5,8 @@ import "unsafe"
 // pointers are addresses of arrays of one length.
 type pointers []unsafe.Pointer
 
-// reduce reduces n elements of the sources into every destination. The sources are
-// taken in order, so the result is the same whoever computes it. A destination may
-// be a source.
+// reduce reduces n elements of the sources, in their order, into every destination. A
+// destination may be a source.
 //
 // Integers wrap. A maximum or minimum with a NaN is NaN, and +0 is more than -0.
 // The 16-bit types are reduced in float32 and rounded once, to the nearest and to
@@ -30,13 +29,13 @@ func reduce(t Type, op ReduceOp, dsts, srcs pointers, n int) {
 	}
 }
 
-// number is a type that is reduced in itself.
+// number is a type that is reduced without conversion.
 type number interface {
 	float32 | float64 | int32 | int64 | uint8
 }
 
-// A strip is what is reduced at a time where there is no faster way: its
-// intermediate results stay in the first cache.
+// strip is the number of elements that are reduced at a time without vector instructions:
+// their intermediate results fit in the first cache.
 const strip = 1024
 
 // reduceAs reduces elements from to n.
@@ -110,7 +109,7 @@ func fold[T number](op ReduceOp, a, b []T) {
 	}
 }
 
-// foldFloat32 is fold, faster where it can be.
+// foldFloat32 is fold, with vector instructions where there are any.
 func foldFloat32(op ReduceOp, a, b []float32) {
 	done := 0
 	if op == Sum || op == Mean {

@@ -181,8 +181,9 @@ func fromNumber[T Element](x float64) T {
 type table []float64
 
 var (
-	bfloat16Table = newTable(func(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }, 0x7f80, math.Ldexp(1, 128))
-	float16Table  = newTable(float16Value, 0x7c00, 65536)
+	bfloat16Table = newTable(func(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }, 0x7f80,
+		math.Ldexp(1, 128))
+	float16Table = newTable(float16Value, 0x7c00, 65536)
 )
 
 // float16Value is the definition of the format.

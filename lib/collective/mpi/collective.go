@@ -15,7 +15,7 @@ import (
 // maxCount is the most elements that one MPI call takes: its counts are C ints.
 const maxCount = math.MaxInt32
 
-// inPlace stands for MPI_IN_PLACE, an address that Go's runtime does not suffer.
+// inPlace stands for MPI_IN_PLACE, an address that Go's runtime does not allow.
 var inPlace unsafe.Pointer
 
 // collective starts one rank's part in a collective call that moves data and is not
@@ -62,12 +62,12 @@ func (t *transfer) collective(call group.Call, rank int) {
 	})
 }
 
-// ownPart is whether a rank's small buffer is its own part of the large one.
+// ownPart reports whether a rank's small buffer is its own part of the large one.
 func ownPart(small, large group.Buffer, t group.Type, rank int) bool {
 	return small.Len > 0 && small.Data == unsafe.Add(large.Data, rank*small.Len*t.Size())
 }
 
-// scratch is memory that stands for a buffer until the transfer ends well.
+// scratch is temporary memory, which is copied to the buffer when the transfer is done.
 func (t *transfer) scratch(b group.Buffer, typ group.Type) unsafe.Pointer {
 	temporary := make([]byte, b.Len*typ.Size())
 	t.last = func() { copy(unsafe.Slice((*byte)(b.Data), len(temporary)), temporary) }

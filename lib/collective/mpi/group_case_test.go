@@ -36,7 +36,8 @@ func background(ctx context.Context, r *rank) error {
 		return err
 	}
 	if want := (r.Size() - 1 - r.Rank()) / 2; half.Rank() != want {
-		return fmt.Errorf("rank %d is rank %d of its half, want %d: the keys order it from the last to the first", r.Rank(), half.Rank(), want)
+		return fmt.Errorf("rank %d is rank %d of its half, want %d: the keys order it from the last to the first", r.Rank(),
+			half.Rank(), want)
 	}
 	none, err := r.Split(ctx, -1, 0)
 	if err != nil || none != nil {
@@ -77,7 +78,8 @@ func background(ctx context.Context, r *rank) error {
 		return err
 	}
 	for _, want := range []string{
-		fmt.Sprintf("rank %d: ", r.Rank()), "all-reduce #42 (sum of 50000 int64)", "barrier #40 of split #1 color ", fmt.Sprintf("send #20 (50000 int64 to rank %d)", peer),
+		fmt.Sprintf("rank %d: ", r.Rank()), "all-reduce #42 (sum of 50000 int64)", "barrier #40 of split #1 color ",
+		fmt.Sprintf("send #20 (50000 int64 to rank %d)", peer),
 	} {
 		if !strings.Contains(dump.String(), want) {
 			return fmt.Errorf("the dump has no %q:\n%s", want, dump.String())
@@ -153,7 +155,8 @@ func sameBits(ctx context.Context, r *rank) error {
 			wide[i] = float32(rng.NormFloat64())
 			narrow[i] = bfloat16.FromFloat32(wide[i])
 		}
-		if err := firstError(group.AllReduce(ctx, r, wide, group.Sum), group.AllReduce(ctx, r, narrow, group.Mean)); err != nil {
+		if err := firstError(group.AllReduce(ctx, r, wide, group.Sum), group.AllReduce(ctx, r, narrow,
+			group.Mean)); err != nil {
 			return err
 		}
 		firstWide, firstNarrow := slices.Clone(wide), slices.Clone(narrow)

@@ -30,5 +30,6 @@ func newConfig(options []Option) (config, error) {
 	return c, nil
 }
 
-// ErrLate is what [World]'s error wraps if a process of the job did not start in time: a new start of the job may succeed.
+// ErrLate is what [World]'s error wraps if a process of the job did not start in time: a new start of the job may
+// succeed.
 var ErrLate = errors.New("mpi: not all processes of the job started")

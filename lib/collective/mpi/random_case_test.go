@@ -93,7 +93,8 @@ func randomCall[T group.Element](ctx context.Context, r *rank, rng *rand.Rand, o
 			return err
 		}
 		if !slices.Equal(got, want) {
-			return fmt.Errorf("%v of %d %v, %v, root %d, in place %v: rank %d gets %v, want %v", kind, n, group.TypeOf[T](), op, root, inPlace, me, head(got), head(want))
+			return fmt.Errorf("%v of %d %v, %v, root %d, in place %v: rank %d gets %v, want %v", kind, n, group.TypeOf[T](), op,
+				root, inPlace, me, head(got), head(want))
 		}
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// ranks is one process's view of a group, which is a communicator of Open MPI.
+// ranks is one process's view of a group: an Open MPI communicator.
 type ranks struct {
 	name        string // of a sub-group; "" for the world
 	comm        C.MPI_Comm
@@ -67,7 +67,7 @@ type task struct {
 	bound
 }
 
-// do makes a call when its turn in the lane has come, and keeps a record of it.
+// do makes a call when its turn in the lane has come, and records it.
 func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*task) error) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -97,8 +97,9 @@ func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*
 	return err
 }
 
-// giveUpInQueue fails the group because the context of a call ended whose turn has not
-// come. If its time is up, whoever the collective before it waits for is late.
+// giveUpInQueue fails the group because the context of a call ended that waits for an
+// earlier one of its lane. At a deadline, the rank that the earlier collective waits for
+// is at fault.
 func (g *ranks) giveUpInQueue(ctx context.Context, kind group.Kind, seq uint64) {
 	err := ended(ctx)
 	if missing := g.post.notCalled(); ctx.Err() == context.DeadlineExceeded && len(missing) > 0 {

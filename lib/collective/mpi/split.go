@@ -13,9 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Split is a collective call. MPI can only split while it waits, so this happens
-// when all ranks have announced that they are in the call, on a thread that is left
-// behind if it does not end in time.
+// Split implements [group.Group]. MPI's split blocks, so it is called when all ranks have
+// announced the call, on a thread that is abandoned if it does not return in time.
 func (g *ranks) Split(ctx context.Context, color, key int) (group.Group, error) {
 	var part *ranks
 	err := g.do(ctx, g.collectives.ask(), group.Call{Kind: group.KindSplit}, func(t *task) (err error) {

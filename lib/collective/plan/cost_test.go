@@ -101,7 +101,8 @@ func TestCostPorts(t *testing.T) {
 			t.Errorf("both ways, %d ranks: %v, want %v s", N, line.Total, want)
 		}
 		ring := make1(t, plan.AllReduce, plan.Ring, N)
-		if one, two := cost(t, ring, plan.Uniform(nvlink), elements, 4), cost(t, ring, two, elements, 4); one.Total != two.Total {
+		if one, two := cost(t, ring, plan.Uniform(nvlink), elements, 4), cost(t, ring, two, elements,
+			4); one.Total != two.Total {
 			t.Errorf("one way, %d ranks: %v with one port, %v with two", N, one.Total, two.Total)
 		}
 	}
@@ -119,7 +120,8 @@ func TestCostHierarchical(t *testing.T) {
 		if !near(line.Total, want) {
 			t.Errorf("%d groups of %d: %v, want %v s", test.groups, test.size, line.Total, want)
 		}
-		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 && test.size > 1 && ring.Total <= line.Total {
+		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 && test.size > 1 &&
+			ring.Total <= line.Total {
 			t.Errorf("%d groups of %d: a ring takes %v, no longer than %v", test.groups, test.size, ring.Total, line.Total)
 		}
 	}
@@ -193,7 +195,8 @@ func TestTimeline(t *testing.T) {
 				messages++
 			case plan.Receive:
 				for _, sent := range line.Spans {
-					if sent.Action == plan.Send && sent.Round == s.Round && sent.Rank == s.Peer && sent.Peer == s.Rank && sent.End > s.End {
+					if sent.Action == plan.Send && sent.Round == s.Round && sent.Rank == s.Peer && sent.Peer == s.Rank &&
+						sent.End > s.End {
 						t.Errorf("%+v is received before %+v", s, sent)
 					}
 				}

@@ -23,7 +23,8 @@ func checkTotals(t *testing.T, traffic plan.Traffic) {
 			received.Bytes += traffic.Links[to][from].Bytes
 		}
 		if sent != traffic.Sent[from] || received != traffic.Received[from] || row[from] != (plan.Load{}) {
-			t.Errorf("rank %d: links make %v and %v, loads are %v and %v", from, sent, received, traffic.Sent[from], traffic.Received[from])
+			t.Errorf("rank %d: links make %v and %v, loads are %v and %v", from, sent, received, traffic.Sent[from],
+				traffic.Received[from])
 		}
 		total.Messages += sent.Messages
 		total.Bytes += sent.Bytes

@@ -139,7 +139,8 @@ func TestNames(t *testing.T) {
 	if plan.Algorithms(plan.Op(9)) != nil {
 		t.Error("an unknown operation has algorithms")
 	}
-	if got := fmt.Sprint(plan.Op(9), plan.Algorithm(9), plan.Action(9), plan.Add); got != "Op(9) Algorithm(9) Action(9) add" {
+	if got := fmt.Sprint(plan.Op(9), plan.Algorithm(9), plan.Action(9),
+		plan.Add); got != "Op(9) Algorithm(9) Action(9) add" {
 		t.Error(got)
 	}
 }
