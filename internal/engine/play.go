@@ -21,7 +21,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// play is one step of a rank as it goes on.
+// play is a step of a rank while it runs.
 type play struct {
 	*Rank
 	*prepared
@@ -31,32 +31,33 @@ type play struct {
 	targets map[int]*dtensor.Tensor // by micro-batch
 	losses  []*dtensor.Tensor
 	metrics *dtensor.Tensor
-	taken   map[step.Value]int // values that go to the host, and are freed when they are there
-	begun   map[int]*underWay  // operations between ranks that have not ended, by position
+	storing map[step.Value]int // values that are copied to the host, and freed after that
+	begun   map[int]*underWay  // operations between ranks that are under way, by position
 	streams map[string]*stream
-	where   string // what the rank does, as errors have it
+	where   string // what the rank does, for errors
 }
 
 // underWay is an operation beside the passes.
 type underWay struct {
 	done <-chan struct{}
 	wait func() error
-	end  func() error // what the rank does when it is done; nil is nothing
+	end  func() error // called by the rank when the operation is done; or nil
 }
 
-// step carries a plan out. What lies behind in the end is what lay there before.
+// step runs a plan. Each value is freed at the end of its live range, so a step leaves no more behind than there was
+// before.
 func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m train.Metrics, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
-		taken: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
+		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
 	r.arrays.begin()
 	r.traffic = &traffic{calls: map[*xla.Program]int{}, ran: map[needs]bool{}, sent: map[string]int64{}}
-	whole := false
+	ok := false
 	defer func() {
 		if thrown := recover(); thrown != nil {
 			err = fmt.Errorf("%s: panic: %v\n%s", p.where, thrown, debug.Stack())
-		} else if !whole && err == nil { // or the others would wait for it
+		} else if !ok && err == nil { // or other ranks would wait for it
 			err = fmt.Errorf("%s: its goroutine was ended", p.where)
 		}
 		err = errors.Join(err, p.finish(err))
@@ -79,11 +80,11 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 	if m, err = p.report(); err == nil {
 		err = p.recount()
 	}
-	whole = true
+	ok = true
 	return m, err
 }
 
-// recount has a step of several updates count one batch.
+// recount makes a step with several updates count as one batch.
 func (p *play) recount() error {
 	if p.plan.Weights == step.Flush {
 		return nil
@@ -96,8 +97,8 @@ func (p *play) recount() error {
 	return p.arrays.put(&p.cells[at], batchKind, counter)
 }
 
-// ended returns the group's failure, which says who is at fault, if the context has ended. Ended by this rank's caller alone, it is a
-// failure too: the others learn of it.
+// ended returns an error if the context has ended: the group's failure, which names the rank at fault, if there is one.
+// If only this rank's caller ended the context, the other ranks learn of it here.
 func (p *play) ended() error {
 	if p.ctx.Err() == nil {
 		return nil
@@ -110,7 +111,7 @@ func (p *play) ended() error {
 	return context.Cause(p.ctx)
 }
 
-// carryOut does the operations of a segment.
+// carryOut runs a segment.
 func (p *play) carryOut(s *segment) error {
 	for i := s.from; i < s.to; i++ {
 		if err := p.await(i); err != nil {
@@ -120,7 +121,7 @@ func (p *play) carryOut(s *segment) error {
 	op := p.plan.Ranks[p.own.rank][s.from]
 	var err error
 	switch {
-	case s.local && (s.program != nil || p.takes(s) > 0):
+	case s.local && (s.program != nil || p.minTime(s) > 0):
 		err = p.compute(s)
 	case !s.local && op.Kind != step.Wait:
 		if err = p.begin(s, op); err != nil {
@@ -133,7 +134,7 @@ func (p *play) carryOut(s *segment) error {
 	return err
 }
 
-// await waits for the operations that are to have ended before one at a position.
+// await waits for the operations that must be done before the one at a position.
 func (p *play) await(i int) error {
 	for _, at := range p.waits[i] {
 		u := p.begun[at]
@@ -160,7 +161,7 @@ func (p *play) await(i int) error {
 	return nil
 }
 
-// within says which ranks an error of an axis' group is about: that numbers its ranks anew.
+// within translates the rank in an error of an axis's group, which numbers its ranks differently.
 func (p *play) within(op step.Op, err error) error {
 	var failure *group.Failure
 	if g := p.groups[op.Axis]; g == nil || g == p.world || !errors.As(err, &failure) || failure.Group == "" {
@@ -174,15 +175,15 @@ func (p *play) within(op step.Op, err error) error {
 	return fmt.Errorf("in a group of the ranks %v: %w", ranks, err)
 }
 
-// release frees values that nobody needs any more. Sums of gradients are freed by what uses them up.
+// release frees values at the end of their live range. Accumulated gradients are freed by what uses them.
 func (p *play) release(ended []step.Value) error {
 	var errs []error
 	for _, v := range ended {
 		if v.Held == step.Sum || v.Held == step.Reduced || v.Host {
 			continue
 		}
-		if p.taken[v] > 0 {
-			p.taken[v]--
+		if p.storing[v] > 0 {
+			p.storing[v]--
 			continue
 		}
 		errs = append(errs, p.arrays.release(p.values[v]...))
@@ -191,8 +192,8 @@ func (p *play) release(ended []step.Value) error {
 	return errors.Join(errs...)
 }
 
-// before are the parameters that a segment's pass uses, where they are not the newest.
-func (p *play) before(s *segment) []*dtensor.Tensor {
+// oldParams returns the parameters that a segment's pass uses, if they are not the newest.
+func (p *play) oldParams(s *segment) []*dtensor.Tensor {
 	if p.versions == nil {
 		return nil
 	}
@@ -204,7 +205,7 @@ func (p *play) before(s *segment) []*dtensor.Tensor {
 	return nil
 }
 
-// forget frees versions of the parameters that no operation from a position on uses.
+// forget frees the versions of parameters that no operation from a position on uses.
 func (p *play) forget(from int) error {
 	var errs []error
 	for version, list := range p.old {
@@ -216,7 +217,7 @@ func (p *play) forget(from int) error {
 	return errors.Join(errs...)
 }
 
-// passOf returns the first pass of a segment, or the first operation of one without passes.
+// passOf returns the first pass of a segment, or its first operation if it has no passes.
 func (p *play) passOf(s *segment) step.Op {
 	list := p.plan.Ranks[p.own.rank][s.from:s.to]
 	return list[max(0, slices.IndexFunc(list, func(op step.Op) bool { return op.Kind.Pass() }))]
@@ -229,18 +230,18 @@ func (p *play) compute(s *segment) error {
 	limit := cmp.Or(p.Timeout, group.DefaultTimeout)
 	_, cut := s.program.(*cutProgram)
 	if cut || first.Kind == step.Update {
-		limit *= 2 // it may wait for other ranks, and what the group says of these comes first
+		limit *= 2 // it may wait for other ranks, and the group's error about these should come first
 	}
 	defer p.watch(p.where, limit)()
 	end, start := func() {}, time.Now()
-	if !cut { // whose programs are spans of their own
+	if !cut { // whose programs have their own spans
 		end = p.span(trace.Compute, p.plan.Text(first))
 	}
 	var err error
 	if s.program != nil {
 		err = p.call(s)
 	}
-	if least := p.takes(s); least > 0 && err == nil {
+	if least := p.minTime(s); least > 0 && err == nil {
 		err = sleepUntil(p.ctx, start.Add(least))
 	}
 	end()
@@ -253,8 +254,8 @@ func (p *play) compute(s *segment) error {
 	return nil
 }
 
-// takes is how long a segment's passes take at least, also those that have nothing to compute.
-func (p *play) takes(s *segment) (least time.Duration) {
+// minTime returns the minimal time of a segment's passes, which may have nothing to compute.
+func (p *play) minTime(s *segment) (least time.Duration) {
 	if p.Pace == nil {
 		return 0
 	}
@@ -266,7 +267,7 @@ func (p *play) takes(s *segment) (least time.Duration) {
 	return least
 }
 
-// describe names an operation, and the block that it is of.
+// describe names an operation and its block.
 func (p *play) describe(op step.Op) string {
 	if op.Kind == step.Update {
 		return p.plan.Text(op) + " (update)"
@@ -274,13 +275,13 @@ func (p *play) describe(op step.Op) string {
 	return fmt.Sprintf("%s (%s)", p.plan.Text(op), p.plan.Blocks[op.Block].Name)
 }
 
-// watch fails the group if the rank does not come to the end of a pass in time: nobody else can say which it is in.
+// watch fails the group if the rank does not finish a pass in time: other ranks cannot tell which pass it is in.
 func (p *play) watch(where string, limit time.Duration) (end func()) {
 	told := make(chan struct{})
 	timer := time.AfterFunc(limit, func() {
 		defer close(told)
 		p.cancel(fmt.Errorf("%s: it takes longer than %v", where, limit))
-		_ = p.ended() // which tells the others; what this rank returns says the same
+		_ = p.ended() // which tells the other ranks; this rank returns the same
 	})
 	return func() {
 		if !timer.Stop() {
@@ -302,10 +303,10 @@ func (p *play) call(s *segment) error {
 	if err != nil {
 		return err
 	}
-	return p.take(s, out)
+	return p.assign(s, out)
 }
 
-// invoke calls a segment's program, after those that make what ranks add up before it.
+// invoke calls a segment's program, after those that compute what ranks sum before it.
 func (p *play) invoke(s *segment, args []any) ([]*dtensor.Tensor, error) {
 	for i, one := range s.sums {
 		out, err := p.run(one, slices.Clone(args)...)
@@ -326,7 +327,7 @@ func (p *play) invoke(s *segment, args []any) ([]*dtensor.Tensor, error) {
 	return p.run(s.program, args...)
 }
 
-// run calls a program, and counts it.
+// run calls a program, and counts the call.
 func (p *play) run(one program, args ...any) ([]*dtensor.Tensor, error) {
 	switch on := one.(type) {
 	case *xla.Program:
@@ -338,7 +339,7 @@ func (p *play) run(one program, args ...any) ([]*dtensor.Tensor, error) {
 	return one.Call(args...)
 }
 
-// addUp adds a vector up over the ranks along an axis, or all.
+// addUp sums a vector over the ranks along an axis, or over all ranks.
 func (p *play) addUp(t *dtensor.Tensor, axis string) (*tensors.Tensor, error) {
 	host, err := merged(t)
 	if err := errors.Join(err, t.FinalizeAll()); err != nil {
@@ -347,12 +348,12 @@ func (p *play) addUp(t *dtensor.Tensor, axis string) (*tensors.Tensor, error) {
 	return host, p.addUpHost(host, axis)
 }
 
-// arg is what is in a slot.
+// arg returns what is in a slot.
 func (p *play) arg(x slot, s *segment) ([]any, error) {
 	one := func(t *dtensor.Tensor, err error) ([]any, error) { return []any{t}, err }
 	switch x.kind {
 	case cellSlot:
-		if old := p.before(s); old != nil && p.own.ofParameters(x) {
+		if old := p.oldParams(s); old != nil && p.own.ofParameters(x) {
 			return []any{old[x.number]}, nil
 		}
 		return []any{p.cells[x.number]}, nil
@@ -383,8 +384,8 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		return []any{p.parts[x.number].Row}, nil
 	case stepSlot:
 		return []any{int32(p.steps)}, nil
-	case placeSlot:
-		return []any{int32(p.place_)}, nil
+	case shardSlot:
+		return []any{int32(p.shardIndex)}, nil
 	case ringSlot:
 		return []any{int32(p.groups[p.Ring].Rank())}, nil
 	case factorSlot:
@@ -410,9 +411,9 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	return args, nil
 }
 
-// factor is what the sums of the gradients are multiplied by for an update.
+// factor is what an update multiplies accumulated gradients by.
 func (p *play) factor() float32 {
-	if p.own.early() {
+	if p.own.scalesEarly() {
 		return 1
 	}
 	return float32(1 / float64(p.own.summands()))
@@ -425,26 +426,26 @@ func (p *play) gradsOf(unit int) *grads {
 	return p.grads[unit]
 }
 
-// sumOf is the matrix of a unit's sums, whatever is in it.
+// sumOf returns the matrix of a unit's accumulated gradients, with undefined elements if there are none.
 func (p *play) sumOf(x slot) (*dtensor.Tensor, error) {
 	g := p.gradsOf(x.number)
 	if g.sum != nil {
 		return g.sum, nil
 	}
 	on, shape := p.own.lies(x, p.sizes)
-	whole := shape[0].Clone()
+	full := shape[0].Clone()
 	if p.own.sumsDiffer() {
-		whole.Dimensions[0] *= p.mesh.NumDevices()
+		full.Dimensions[0] *= p.mesh.NumDevices()
 	} else {
-		whole.Dimensions[0] *= p.own.units[x.number].cuts
+		full.Dimensions[0] *= p.own.units[x.number].cuts
 	}
 	var err error
-	g.sum, err = p.arrays.borrow(memest.Gradients, whole, on)
+	g.sum, err = p.arrays.borrow(memest.Gradients, full, on)
 	return g.sum, err
 }
 
-// take puts what a segment has made where it belongs.
-func (p *play) take(s *segment, out []*dtensor.Tensor) error {
+// assign stores the results of a segment in their slots.
+func (p *play) assign(s *segment, out []*dtensor.Tensor) error {
 	var errs []error
 	for _, x := range s.io.out {
 		_, shapes := p.own.lies(x, p.sizes)
@@ -454,7 +455,7 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 		case cellSlot:
 			old := p.cells[x.number]
 			switch {
-			case s.stay && p.own.ofParameters(x):
+			case s.keepsOld && p.own.ofParameters(x):
 				version := p.versions[s.to-1] - 1
 				p.old[version] = append(p.old[version], old)
 				p.arrays.add(memest.Parameters, mine[0])
@@ -496,7 +497,7 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 			p.arrays.add(kind, mine...)
 		}
 	}
-	for _, x := range s.io.in { // what was used up
+	for _, x := range s.io.in { // frees what was used up
 		if slices.Contains(s.io.out, x) {
 			continue
 		}
@@ -522,19 +523,19 @@ func (p *play) take(s *segment, out []*dtensor.Tensor) error {
 	return errors.Join(append(errs, freeAll(out)...)...)
 }
 
-// empty says that a unit's sums have been used up.
+// empty frees a unit's accumulated gradients.
 func (p *play) empty(unit int) error {
 	t := p.gradsOf(unit).sum
 	p.forgetSum(unit)
 	return p.arrays.release(t)
 }
 
-// forgetSum has the next gradients of a unit begin a new sum.
+// forgetSum makes the next gradients of a unit begin a new sum.
 func (p *play) forgetSum(unit int) {
 	p.gradsOf(unit).sum = nil
 }
 
-// report reads the loss and the metrics.
+// report returns the loss and the metrics.
 func (p *play) report() (m train.Metrics, err error) {
 	loss := 0.0
 	for _, t := range p.losses {
@@ -545,7 +546,7 @@ func (p *play) report() (m train.Metrics, err error) {
 			return m, err
 		}
 	}
-	copies, _ := p.own.copies()
+	copies, _ := p.own.replicas()
 	if !p.Sum {
 		loss /= float64(p.plan.Micro * copies)
 	}
@@ -560,7 +561,7 @@ func (p *play) report() (m train.Metrics, err error) {
 	return m, nil
 }
 
-// finish leaves nothing behind: after a failure, what is under way ends with the context.
+// finish ends what is under way, and frees what remains.
 func (p *play) finish(failed error) error {
 	if failed != nil {
 		p.cancel(failed)
@@ -581,7 +582,7 @@ func (p *play) finish(failed error) error {
 
 func (p *play) span(stream, name string) func() { return p.Trace.Start(p.world.Rank(), stream, name) }
 
-// freeAll frees what a program has returned for nobody.
+// freeAll frees results that nothing uses.
 func freeAll(list []*dtensor.Tensor) (errs []error) {
 	for _, t := range list {
 		errs = append(errs, t.FinalizeAll())
@@ -589,8 +590,7 @@ func freeAll(list []*dtensor.Tensor) (errs []error) {
 	return errs
 }
 
-// sleepUntil waits, and is more exact at the end than a timer, which wakes a goroutine up to so late: an idle Go program waits for
-// its timers in whole milliseconds on Linux.
+// sleepUntil sleeps, more exactly than a timer: an idle Go program on Linux waits for timers in full milliseconds.
 func sleepUntil(ctx context.Context, end time.Time) error {
 	const late = time.Millisecond
 	if d := time.Until(end); d > late {

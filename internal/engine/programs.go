@@ -18,12 +18,13 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Programs are those of a spec that the ranks of a process share: where ranks have a device each, one program runs on any.
+// Programs are the compiled programs of a spec, shared by the ranks of a process. If ranks have one device each, a
+// program runs on any of them.
 type Programs struct {
 	*common
-	backend *xla.Backend
-	shown   []*step.Plan // as they were given
-	ranks   []*own       // by rank of the plans
+	backend  *xla.Backend
+	original []*step.Plan // before backward passes are split
+	ranks    []*own       // by rank of the plans
 
 	kinds chain.Kinds
 
@@ -34,15 +35,15 @@ type Programs struct {
 	closed bool
 }
 
-// New checks a spec, and lists what each rank has. Programs are compiled before the first step that needs them.
+// New checks a spec, and derives each rank's part. Programs are compiled before the first step that needs them.
 func New(backend *xla.Backend, s Spec) (*Programs, error) {
 	if backend == nil {
 		return nil, errors.New("the backend is nil: open one with xla.Open")
 	}
-	shown := s.Plans
+	original := s.Plans
 	if s.Apart {
 		s.Plans = nil
-		for _, p := range shown {
+		for _, p := range original {
 			s.Plans = append(s.Plans, halved(p))
 		}
 	}
@@ -50,7 +51,7 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Programs{shown: shown, common: c, backend: backend, shared: map[string]*xla.Portable{}}
+	p := &Programs{original: original, common: c, backend: backend, shared: map[string]*xla.Portable{}}
 	if c.hosts {
 		if p.host, err = newHostPrograms(); err != nil {
 			return nil, err
@@ -63,7 +64,7 @@ func New(backend *xla.Backend, s Spec) (*Programs, error) {
 	return p, nil
 }
 
-// halved is a plan whose backward passes are two, for their two parts.
+// halved returns a plan with each backward pass split into its two parts.
 func halved(p *step.Plan) *step.Plan {
 	q := p.Clone()
 	for r, list := range q.Ranks {
@@ -80,7 +81,7 @@ func halved(p *step.Plan) *step.Plan {
 	return q
 }
 
-// Close frees the programs, once none of them runs.
+// Close frees the programs. None of them may run.
 func (p *Programs) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,25 +97,25 @@ type program interface {
 	Call(args ...any) ([]*dtensor.Tensor, error)
 }
 
-// layout says how a program's inputs and outputs lie, and which inputs' memory it may use.
+// layout is the placement of a program's inputs and outputs, and the inputs whose memory it may reuse.
 type layout struct {
 	in, out []xla.Placement
 	donated []int
 }
 
-// devices are those of a rank: they compile and run its programs.
+// devices are the devices of a rank, which compile and run its programs.
 type devices struct {
 	*Programs
 	mesh  *xla.Mesh
 	first int
 }
 
-// compile makes a program. On one device programs of one key are one, whichever device it is.
+// compile compiles a program. With one device per rank, equal keys mean the same program on all devices.
 func (d *devices) compile(key string, fn func(in []*graph.Node) []*graph.Node, l layout) (program, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, errors.New("engine: the programs are closed: start another run")
+		return nil, errors.New("engine: the programs are closed: start a new run")
 	}
 	if d.mesh.NumDevices() > 1 {
 		p, err := xla.Compile(d.mesh, fn, xla.In(l.in...).Gives(l.out...).Donates(l.donated...))
@@ -154,7 +155,7 @@ func (p onDevice) Call(args ...any) ([]*dtensor.Tensor, error) {
 	return p.devices.placed(out...)
 }
 
-// placed are arrays that lie on a rank's one device.
+// placed wraps arrays on a rank's one device.
 func (d *devices) placed(list ...*tensors.Tensor) ([]*dtensor.Tensor, error) {
 	spec, err := xla.Replicated().Spec(d.mesh.DeviceMesh)
 	all := make([]*dtensor.Tensor, len(list))
@@ -166,7 +167,7 @@ func (d *devices) placed(list ...*tensors.Tensor) ([]*dtensor.Tensor, error) {
 	return all, err
 }
 
-// place puts an array of the host on the devices.
+// place copies an array of the host to the devices.
 func (d *devices) place(t *tensors.Tensor, on xla.Placement) (*dtensor.Tensor, error) {
 	if d.mesh.NumDevices() > 1 {
 		return d.mesh.Place(t, on)
@@ -179,28 +180,28 @@ func (d *devices) place(t *tensors.Tensor, on xla.Placement) (*dtensor.Tensor, e
 	return all[0], err
 }
 
-// segment is some operations of a rank's list that are carried out together: one program, or an operation between ranks.
+// segment is a range of a rank's list that runs at once: as one program, or one operation between ranks.
 type segment struct {
 	from, to int
-	local    bool
+	local    bool // one program
 	io       *io
-	ended    []step.Value // what nobody needs behind it
-	stay     bool         // the parameters before an update are used behind it
-	program  program      // of a local one
-	sums     []program    // what ranks add up before it
+	ended    []step.Value // nothing needs them after it
+	keepsOld bool         // later passes use the parameters from before its update
+	program  program      // of a local segment
+	sums     []program    // for what ranks sum before it
 	phases   []phase
 }
 
-// segments cuts a rank's list. Alone says that ranks make no operations with others.
+// segments cuts a rank's list. Alone says that there are no operations with other ranks.
 func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) {
 	list := p.Ranks[o.rank]
-	waits := make([]bool, len(list)+1) // for an operation between ranks
+	waits := make([]bool, len(list)+1) // for operations between ranks, by position
 	for i, done := range f.Done {
 		if o.between(p, list[i]) {
 			waits[done] = true
 		}
 	}
-	single := !alone && (o.devices() == 1 || o.ring > 1) // what goes between ranks inside of passes cuts these up
+	single := !alone && (o.devices() == 1 || o.ring > 1) // with a ring, exchanges in the middle of passes cut their programs
 	var open *segment
 	micro := -1
 	for i, op := range list {
@@ -239,7 +240,7 @@ func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) 
 	return all
 }
 
-// endedIn lists the values that end in a segment, but for those that it makes again.
+// endedIn lists the values that end in a segment, except those that it makes again.
 func endedIn(f *step.Flow, from, to int) (all []step.Value) {
 	for i := from; i < to; i++ {
 		for _, v := range f.Ends[i] {
@@ -255,7 +256,8 @@ func endedIn(f *step.Flow, from, to int) (all []step.Value) {
 	return all
 }
 
-// follows says whether a pass is of the program of the operations before it: a recomputation belongs to the backward pass of its block.
+// follows reports whether a pass belongs to the program of the operations before it: the recomputation of a block
+// belongs to its backward pass.
 func follows(before []step.Op, op step.Op) bool {
 	for _, b := range before {
 		if b.Kind.Pass() && (b.Kind != step.Recompute || b.Block != op.Block || op.Kind == step.Recompute) {
@@ -265,8 +267,8 @@ func follows(before []step.Op, op step.Op) bool {
 	return true
 }
 
-// alike says whether a segment is one pass of a block, so that those of blocks that are alike can be one program.
-func alike(list []step.Op) bool {
+// isBlockPass reports whether a segment is one pass of a block, whose program other blocks of its kind can share.
+func isBlockPass(list []step.Op) bool {
 	for i, op := range list {
 		if op.Kind == step.Update || !op.Kind.Pass() && op.Kind != step.Free || !follows(list[:i], op) {
 			return false
@@ -275,7 +277,7 @@ func alike(list []step.Op) bool {
 	return true
 }
 
-// between says whether an operation is one of several ranks, or of the host.
+// between reports whether an operation is between ranks, or with the host.
 func (o *own) between(p *step.Plan, op step.Op) bool {
 	kind := op.Kind
 	if kind == step.Wait {
@@ -291,8 +293,7 @@ func (o *own) between(p *step.Plan, op step.Op) bool {
 	return false
 }
 
-// prepare makes the program of a segment, for micro-batches of which blocks have these sizes. Summed are the parameters of which there are
-// gradients before it.
+// prepare makes the program of a segment. Summed are the parameters that have accumulated gradients before it.
 func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes *sizes, summed map[int]bool, ranks int) error {
 	first := p.Ranks[o.rank][s.from]
 	if !s.local && first.Kind != step.HostUpdate {
@@ -304,7 +305,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 			s.io.begins = append(s.io.begins, at)
 		}
 	}
-	if s.stay {
+	if s.keepsOld {
 		s.io.donated = slices.DeleteFunc(s.io.donated, func(x slot) bool { return o.ofParameters(x) })
 	}
 	var l layout
@@ -323,12 +324,12 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		l.out = append(l.out, slices.Repeat([]xla.Placement{on}, len(all))...)
 	}
 	if len(l.out) == 0 {
-		return nil // there is nothing to compute
+		return nil // nothing to compute
 	}
 	fn := o.segment(p, f, s.from, s.to, s.io, sizes)
 	key := o.key(p, s)
-	if s.stay {
-		key += " stay"
+	if s.keepsOld {
+		key += " keepsOld"
 	}
 	n := len(in)
 	var all []sumOf
@@ -348,7 +349,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 	}
 	for i := range s.phases {
 		lay := layout{in: slices.Clone(l.in), out: slices.Repeat([]xla.Placement{xla.Replicated()}, len(s.phases[i].axes))}
-		one, err := compile(fmt.Sprint(key, " sums ", i), before(fn, all, s.phases, i, n), lay)
+		one, err := compile(fmt.Sprint(key, " sums ", i), phaseFn(fn, all, s.phases, i, n), lay)
 		if err != nil {
 			return err
 		}
@@ -356,23 +357,23 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		l.in = append(l.in, lay.out...)
 	}
 	var err error
-	whole := behind(fn, all, s.phases, n)
+	full := finalFn(fn, all, s.phases, n)
 	if o.ring > 1 && !updates(first.Kind) {
-		s.program, err = d.compileCut(key, whole, in, l, o.apart())
+		s.program, err = d.compileCut(key, full, in, l, o.apart())
 	} else {
-		s.program, err = compile(key, whole, l)
+		s.program, err = compile(key, full, l)
 	}
 	return err
 }
 
-// shapeOf is the shape of what is in a slot as a program takes it.
+// shapeOf returns the shape of a slot as a program takes it.
 func (o *own) shapeOf(x slot, shape shapes.Shape, s *io) shapes.Shape {
 	switch x.kind {
 	case touchedSlot:
 		return shapes.Make(dtypes.Int32, len(s.touched))
 	case rowSlot:
 		return shapes.Make(dtypes.Uint32)
-	case stepSlot, placeSlot, ringSlot:
+	case stepSlot, shardSlot, ringSlot:
 		return shapes.Make(dtypes.Int32)
 	case factorSlot:
 		return shapes.Make(dtypes.Float32)
@@ -384,13 +385,13 @@ func (o *own) shapeOf(x slot, shape shapes.Shape, s *io) shapes.Shape {
 	return shape
 }
 
-// key is the same for segments that one program can carry out: those of blocks that are alike, for any micro-batch.
+// key is equal for segments that can share a program: passes of blocks of one kind, for any micro-batch.
 func (o *own) key(p *step.Plan, s *segment) string {
 	var b strings.Builder
 	list := p.Ranks[o.rank][s.from:s.to]
-	twins := o.model.SharedPrograms()
+	programOf := o.model.SharedPrograms()
 	micro := -1
-	single := alike(list) && o.devices() == 1
+	single := isBlockPass(list) && o.devices() == 1
 	if !single {
 		fmt.Fprint(&b, "rank ", o.rank, " ")
 	}
@@ -402,9 +403,9 @@ func (o *own) key(p *step.Plan, s *segment) string {
 			micro = op.Micro
 		}
 		if op.Micro -= micro; single && op.Kind.Pass() {
-			fmt.Fprintf(&b, "%c of %d", op.Kind, twins[op.Block])
+			fmt.Fprintf(&b, "%c of %d", op.Kind, programOf[op.Block])
 			seen := map[int]int{}
-			for _, at := range o.homes[op.Block] {
+			for _, at := range o.blockParams[op.Block] {
 				u := o.unitOf[at]
 				if _, ok := seen[u.number]; !ok {
 					seen[u.number] = len(seen)
@@ -426,7 +427,7 @@ func (o *own) key(p *step.Plan, s *segment) string {
 		for _, x := range list {
 			if x.number -= micro * o.ofMicro(x); single {
 				x.number = 0
-				x.value.Block -= list0(p.Ranks[o.rank][s.from:s.to])
+				x.value.Block -= firstBlock(p.Ranks[o.rank][s.from:s.to])
 				x.value.Unit = 0
 			}
 			x.value.Micro -= micro
@@ -436,8 +437,8 @@ func (o *own) key(p *step.Plan, s *segment) string {
 	return b.String()
 }
 
-// list0 is the block of the first pass.
-func list0(list []step.Op) int {
+// firstBlock returns the block of the first pass.
+func firstBlock(list []step.Op) int {
 	for _, op := range list {
 		if op.Kind.Pass() {
 			return op.Block
@@ -455,17 +456,17 @@ func (o *own) ofMicro(x slot) int {
 	return 0
 }
 
-// measure builds the graphs of the blocks, one after another, to see what they return, for micro-batches of shapes as a device
-// has them. Blocks that are alike are built once.
+// measure builds the graphs of the blocks to find the shapes of their results, for micro-batches with the given shapes
+// on a device. Blocks that share programs are built once.
 func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*sizes, error) {
 	s := &sizes{targets: targets}
 	x := inputs
 	made := map[string]blockSizes{}
 	outs := map[string]shapes.Shape{}
-	twins := o.model.SharedPrograms()
+	programOf := o.model.SharedPrograms()
 	tree := o.passes.Model
 	for i, b := range tree.Blocks {
-		key := fmt.Sprint(twins[i], x)
+		key := fmt.Sprint(programOf[i], x)
 		of, ok := made[key]
 		if !ok {
 			var in []shapes.Shape
@@ -517,17 +518,17 @@ func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*si
 					o.onRing(in[0].Graph())
 					c, rest := operands(in)
 					saved, rest := rest[:len(of.saved)], rest[len(of.saved):]
-					var above *graph.Node
+					var outGrad *graph.Node
 					scaling := rest
 					if !last {
-						above, scaling = rest[0], nil
+						outGrad, scaling = rest[0], nil
 					}
-					x, left := o.passes.BackwardInput(i, c, saved, above, scaling)
-					return append([]*graph.Node{x}, left...)
+					x, forWeights := o.passes.BackwardInput(i, c, saved, outGrad, scaling)
+					return append([]*graph.Node{x}, forWeights...)
 				}, append(in, more...)...); err != nil {
 					return nil, fmt.Errorf("engine: the gradient of block %q: %w", b.Name, err)
 				}
-				of.left = out[1:]
+				of.forWeights = out[1:]
 			}
 			made[key] = of
 		}
@@ -551,7 +552,7 @@ func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*si
 	return s, nil
 }
 
-// reached says of each of some nodes whether another one depends on it.
+// reached reports for each node whether from depends on it.
 func reached(from *graph.Node, nodes []*graph.Node) []bool {
 	seen := map[*graph.Node]bool{}
 	var visit func(n *graph.Node)

@@ -12,44 +12,44 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// slotKind says what a segment takes or makes.
+// slotKind is the kind of a slot.
 type slotKind byte
 
 const (
-	cellSlot    slotKind = iota // what lies on the devices between steps: number
+	cellSlot    slotKind = iota // an array that the devices hold between steps: number
 	valueSlot                   // a value of the plan, of one or more arrays
-	freshSlot                   // a shard of a unit's new parameters, between an update and what gathers it: number
-	sumSlot                     // the sums of a unit's gradients, in a matrix as its parameters lie: number
-	reducedSlot                 // sums over the ranks, or shards of them: number
-	touchedSlot                 // where gradients lie in these: a number a parameter
+	freshSlot                   // a shard of a unit's new parameters, from an update to the gather: number
+	sumSlot                     // a unit's accumulated gradients, a matrix: number
+	reducedSlot                 // reduced gradients, or shards of them: number
+	touchedSlot                 // the columns of parameters in these matrices
 	targetSlot                  // the targets of a micro-batch: number
-	rowSlot                     // the place of its first row in the whole batch
-	stepSlot                    // the number of steps before
-	lossSlot                    // the loss of a micro-batch
-	factorSlot                  // one over the summands of a mean of gradients
-	placeSlot                   // the place of the rank among those that share the state
-	ringSlot                    // and among those that have the same rows
-	metricSlot                  // the vector of an update
+	rowSlot                     // index of its first example in the batch of all ranks: number
+	stepSlot                    // number of the step
+	lossSlot                    // loss of a micro-batch: number
+	factorSlot                  // what an update multiplies gradients by
+	shardSlot                   // index of the rank among those that share the state
+	ringSlot                    // index of the rank in its ring
+	metricSlot                  // the vector of metrics of an update
 )
 
-// slot is one of the things that a segment takes or makes.
+// slot is an input or output of a segment.
 type slot struct {
 	kind   slotKind
 	value  step.Value
 	number int
 }
 
-// valueOf is the slot of a value of a block for a micro-batch.
+// valueOf returns the slot of a value of a block for a micro-batch.
 func valueOf(h step.Held, block, micro int) slot {
 	return slot{kind: valueSlot, value: step.Value{Held: h, Block: block, Micro: micro}}
 }
 
-// io is what a segment takes and makes, in order.
+// io is a segment's inputs and outputs, in order.
 type io struct {
 	in, out []slot
-	donated []slot // of in
-	touched []int  // the parameters whose gradients it adds to sums that lie outside, and
-	begins  []int  // those of them of which nothing is there before
+	donated []slot // inputs whose memory it reuses
+	touched []int  // parameters whose gradients it accumulates in sums from outside
+	begins  []int  // those of them whose sums are empty before
 }
 
 func (s *io) takes(x slot) {
@@ -72,12 +72,12 @@ func (s *io) changes(x slot) {
 	}
 }
 
-// listIO says what the operations of a segment take and make. Values are those of the plan's flow.
+// listIO lists what the operations of a segment take and give. Values are those of the plan's flow.
 func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	s := &io{}
 	list := p.Ranks[o.rank]
-	made := map[slot]bool{}     // inside
-	none := func(x slot) bool { // of a unit on which the loss does not depend
+	made := map[slot]bool{}     // in the segment
+	none := func(x slot) bool { // the loss does not depend on the unit
 		return (x.kind == sumSlot || x.kind == reducedSlot) && o.units[x.number].size == 0
 	}
 	take := func(x slot) {
@@ -85,10 +85,10 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 			s.takes(x)
 		}
 	}
-	ends := map[slot]int{} // inside: the last position
+	ends := map[slot]int{} // in the segment: the last position
 	for i := from; i < to; i++ {
 		for _, v := range f.Ends[i] {
-			if v.Held != step.States && v.Held != step.Fresh { // which an update takes and makes
+			if v.Held != step.States && v.Held != step.Fresh { // which takeState handles
 				ends[o.slotOf(v)] = i
 			}
 		}
@@ -147,10 +147,10 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		for _, v := range f.Makes[i] {
 			x := o.slotOf(v)
 			if v.Held == step.States || v.Held == step.Fresh || none(x) || slices.Contains(f.Unmade[i], v) {
-				continue // nobody needs it
+				continue // nothing needs it
 			}
 			if x.kind == valueSlot && v.Held == step.Input && op.Kind == step.Forward && op.Block == 0 && v.Block == 0 {
-				s.takes(x) // of the batch
+				s.takes(x) // the batch
 				continue
 			}
 			if made[x] = true; x.kind != sumSlot && !ended(x, i) {
@@ -161,11 +161,11 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 			o.touch(s, op.Block, func(x slot) bool { return made[x] && ended(x, i) })
 		}
 	}
-	s.out = slices.DeleteFunc(s.out, func(x slot) bool { // it was used up
+	s.out = slices.DeleteFunc(s.out, func(x slot) bool { // used up
 		_, gone := ends[x]
 		return gone && (x.kind == sumSlot || x.kind == reducedSlot)
 	})
-	for _, x := range s.out { // the whole of a unit, in place of the one before
+	for _, x := range s.out { // a unit's full parameters replace the old ones
 		if x.kind == cellSlot && slices.Contains(s.in, x) {
 			s.changes(x)
 		}
@@ -174,9 +174,9 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 	return s
 }
 
-// touch notes that a block's gradients are added to sums, but for those that never leave the segment.
+// touch lists the sums in which a block's gradients are accumulated, except those that never leave the segment.
 func (o *own) touch(s *io, block int, stays func(slot) bool) {
-	for _, at := range o.homes[block] {
+	for _, at := range o.blockParams[block] {
 		x := slot{kind: sumSlot, number: o.unitOf[at].number}
 		if o.idle[at] || stays(x) {
 			continue
@@ -190,19 +190,18 @@ func (o *own) touch(s *io, block int, stays func(slot) bool) {
 
 // takeWeights takes the parameters of a block.
 func (o *own) takeWeights(block int, take func(slot)) {
-	for _, at := range o.homes[block] {
+	for _, at := range o.blockParams[block] {
 		if o.unitOf[at].Shard == "" || !o.flat {
 			take(slot{kind: cellSlot, number: o.weights[at]})
 		}
 	}
 }
 
-// takeState has an update take what lies on the devices, and give it anew: of a unit or of all. Only the last one
-// changes what belongs to none.
+// takeState lists the state that an update takes and gives. Only the last update changes what belongs to no unit.
 func (o *own) takeState(s *io, op step.Op, last bool) {
 	members := o.updated(op.Unit)
 	for _, at := range members {
-		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].whole && !o.hosts { // it has its row
+		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].full && !o.hosts { // it has its row
 			s.takes(x)
 		} else if !o.hosts {
 			s.changes(x)
@@ -211,22 +210,22 @@ func (o *own) takeState(s *io, op step.Op, last bool) {
 			s.changes(x)
 		}
 	}
-	for _, cell := range o.behind(members) {
+	for _, cell := range o.otherCells(members) {
 		if x := (slot{kind: cellSlot, number: cell}); cell < o.firstShared() || last {
 			s.changes(x)
 		} else {
 			s.takes(x)
 		}
 	}
-	if s.takes(slot{kind: factorSlot}); o.mine < o.shards {
-		s.takes(slot{kind: placeSlot})
+	if s.takes(slot{kind: factorSlot}); o.perRank < o.shards {
+		s.takes(slot{kind: shardSlot})
 	}
 	if last {
 		s.gives(slot{kind: metricSlot})
 	}
 }
 
-// slotOf is where a value of the plan lies.
+// slotOf returns the slot of a value of the plan.
 func (o *own) slotOf(v step.Value) slot {
 	switch v.Held {
 	case step.Sum:
@@ -234,19 +233,19 @@ func (o *own) slotOf(v step.Value) slot {
 	case step.Reduced:
 		return slot{kind: reducedSlot, number: v.Unit}
 	case step.Full:
-		if at := o.cellOf(v.Unit); o.cells[at].whole {
+		if at := o.cellOf(v.Unit); o.cells[at].full {
 			return slot{kind: cellSlot, number: at}
 		}
 	}
 	return slot{kind: valueSlot, value: v}
 }
 
-// ofParameters says whether a slot has a parameter that is not sharded.
+// ofParameters reports whether a slot has a parameter that is an array of its own.
 func (o *own) ofParameters(x slot) bool {
 	return x.kind == cellSlot && !o.flat && o.cells[x.number].kind == memest.Parameters
 }
 
-// kindOf is what the memory of a slot is for, but for that of parameters to communicate.
+// kindOf returns the kind of memory of a slot, except parameters to communicate.
 func (o *own) kindOf(x slot) memest.Kind {
 	switch x.kind {
 	case cellSlot:
@@ -259,7 +258,7 @@ func (o *own) kindOf(x slot) memest.Kind {
 	return memest.Activations
 }
 
-// lies says how what is in a slot lies on a rank's devices, and the shapes that each of these has.
+// lies returns the placement of a slot's arrays, and their shapes on each device.
 func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) {
 	one := func(s shapes.Shape) []shapes.Shape { return []shapes.Shape{s} }
 	switch x.kind {
@@ -296,25 +295,25 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 		case step.Saved:
 			return o.apart(), sizes.blocks[b].saved
 		case step.Left:
-			return o.apart(), sizes.blocks[b].left
+			return o.apart(), sizes.blocks[b].forWeights
 		case step.Full:
 			u := o.units[x.value.Unit]
 			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, o.shards, u.size))
 		}
-		panic(fmt.Errorf("engine: no place for %v", x.value))
+		panic(fmt.Errorf("engine: unexpected value %v", x.value))
 	}
-	return xla.Replicated(), one(shapes.Shape{}) // numbers of the host, or a program's own vectors
+	return xla.Replicated(), one(shapes.Shape{}) // scalars from the host, or a program's own vectors
 }
 
-// sizes are the shapes of what passes between segments, on a device, for micro-batches of a shape.
+// sizes are the shapes, on a device, of what is passed between segments.
 type sizes struct {
 	targets shapes.Shape
 	blocks  []blockSizes
-	idle    map[string]bool // parameters on which the loss does not depend
+	idle    map[string]bool // parameters that the loss does not depend on
 }
 
 type blockSizes struct {
-	x           shapes.Shape // its input
-	saved, left []shapes.Shape
-	uses        []bool // of its parameters, and at last its input: whether its output depends on it
+	x                 shapes.Shape // its input
+	saved, forWeights []shapes.Shape
+	uses              []bool // by parameter, and for the input last: whether the output depends on it
 }

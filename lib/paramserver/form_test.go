@@ -95,7 +95,7 @@ func TestRefused(t *testing.T) {
 		"bucket":       {plain, paramserver.Options{BucketBytes: -1}, 4, "BucketBytes is -1"},
 		"accumulate":   {plain, paramserver.Options{Accumulate: -2}, 4, "Accumulate is -2"},
 		"servers":      {plain, paramserver.Options{Servers: -1}, 4, "Servers is -1"},
-		"many servers": {plain, paramserver.Options{Servers: 3}, 4, "Servers is 3 in a group of 2"},
+		"many servers": {plain, paramserver.Options{Servers: 3}, 4, "Servers is 3, more than the 2 ranks"},
 		"clipping":     {clipped, paramserver.Options{}, 4, "cannot clip"},
 		"scaling":      {scaled, paramserver.Options{}, 4, "scale losses"},
 		"no model":     {train.Recipe{Optimizer: optim.SGD(1)}, paramserver.Options{}, 4, "no model"},
