@@ -213,7 +213,7 @@ func TestRanksFail(t *testing.T) {
 	r.Close()
 	for _, p := range []parallel{{Data: 4, Sync: syncBucket, Accumulate: 1, Every: 1}, {Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1,
 		Zero: 3}} {
-		if _, err := newRunner(t.Context(), backend, &job{Parallel: p}, toy(), toyBatch, around{}); err == nil || !strings.Contains(err.Error(), "the layout has 4 devices, and the backend 3") {
+		if _, err := newRunner(t.Context(), backend, &job{Parallel: p}, toy(), toyBatch, around{}); err == nil || !strings.Contains(err.Error(), "the layout needs 4 devices, the backend has 3") {
 			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
 		}
 	}

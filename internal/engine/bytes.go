@@ -57,16 +57,16 @@ func Sizes(s Spec) (step.Sizes, error) {
 	}
 	n := len(s.Plans[0].Units)
 	list := func() []int64 { return make([]int64, n) }
-	sizes := step.Sizes{Whole: list(), Sum: list(), Reduced: list(), Resident: list(), States: list()}
+	sizes := step.Sizes{Full: list(), Sum: list(), Reduced: list(), Resident: list(), States: list()}
 	for rank := range s.Plans[0].Ranks {
 		o := c.newOwn(rank)
 		gathered := o.resident()
 		for number, u := range o.units {
-			if sizes.Whole[number] > 0 {
+			if sizes.Full[number] > 0 {
 				continue
 			}
 			full := int64(o.shards * u.size)
-			sizes.Whole[number] = full * int64(o.policy.Compute.Size())
+			sizes.Full[number] = full * int64(o.policy.Compute.Size())
 			sizes.Sum[number] = full * int64(o.policy.Reduce.Size())
 			sizes.Reduced[number] = sizes.Sum[number] / int64(o.shards)
 			for _, k := range o.statesOn(number) {

@@ -139,7 +139,7 @@ func (c *common) checkAverages() error {
 	copies, _ := replicaOf(p, 0)
 	switch {
 	case len(c.policy.Scaling.States()) > 0:
-		return errors.New("engine: in local SGD dynamic loss scaling (Recipe.Precision) would differ between ranks: " +
+		return errors.New("engine: in local SGD Recipe.Precision would scale losses differently on each rank: " +
 			"use float32 or bfloat16")
 	case c.Recipe.Clip > 0 && copies < len(p.Ranks):
 		return errors.New("engine: local SGD cannot clip gradients (Recipe.Clip) in pipelines, " +

@@ -130,9 +130,9 @@ func (b *build) backward(op step.Op) {
 	case step.InputGrad:
 		var forWeights []*graph.Node
 		x, forWeights = b.passes.BackwardInput(op.Block, o, saved, outGrad, scaling)
-		b.put(valueOf(step.Left, op.Block, op.Micro), forWeights...)
+		b.put(valueOf(step.ForWeightGrad, op.Block, op.Micro), forWeights...)
 	default:
-		forWeights := b.has[valueOf(step.Left, op.Block, op.Micro)]
+		forWeights := b.has[valueOf(step.ForWeightGrad, op.Block, op.Micro)]
 		grads = b.passes.BackwardWeights(op.Block, o, saved, outGrad, scaling, forWeights)
 	}
 	if x != nil {

@@ -135,7 +135,7 @@ func (c Case) named(r int, err error) error {
 	if err == nil {
 		return fmt.Errorf("rank %d has no error", r)
 	}
-	own := regexp.MustCompile(fmt.Sprintf(`rank %d: (%v|panic: %s|(?:\w+: )?rank %[1]d is lost)`, c.Victim, ErrLuck, boom))
+	own := regexp.MustCompile(fmt.Sprintf(`rank %d: (%v|panic: %s|(?:\w+: )?rank %[1]d has failed)`, c.Victim, ErrLuck, boom))
 	if c.Fault != Stalls && own.MatchString(err.Error()) {
 		return nil
 	}
@@ -166,12 +166,12 @@ func firstOf(err error) (first *group.Failure) {
 	return first
 }
 
-// lost says what is wrong with what a rank answers when it is lost, and closes it, twice.
+// lost says what is wrong with what a rank answers after it has failed, and closes it, twice.
 func (all Ranks[R]) lost(r R) error {
 	ctx := context.Background()
 	made := r.Steps()
 	inputs, targets := all.Batches(1)
-	_, step := r.Step(ctx, inputs, targets) // who failed before it is lost now
+	_, step := r.Step(ctx, inputs, targets) // a rank that failed before is unusable now
 	answers := map[string]error{"Step": step, "Save": r.Save(ctx, all.Folder, nil, 1), "Load": r.Load(ctx, nil)}
 	if all.Ask != nil {
 		for method, err := range all.Ask(r) {

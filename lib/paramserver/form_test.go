@@ -99,8 +99,8 @@ func TestRefused(t *testing.T) {
 		"clipping":     {clipped, paramserver.Options{}, 4, "cannot clip"},
 		"scaling":      {scaled, paramserver.Options{}, 4, "scale losses"},
 		"no model":     {train.Recipe{Optimizer: optim.SGD(1)}, paramserver.Options{}, 4, "no model"},
-		"rows":         {plain, paramserver.Options{}, 3, "3 rows for 2 devices"},
-		"micro":        {plain, paramserver.Options{Accumulate: 2}, 2, "2 rows for 2 devices with other rows and 2 micro-batches"},
+		"rows":         {plain, paramserver.Options{}, 3, "3 examples for 2 data-parallel devices"},
+		"micro":        {plain, paramserver.Options{Accumulate: 2}, 2, "2 examples for 2 data-parallel devices with 2 micro-batches"},
 		"picky":        {picky, paramserver.Options{}, 4, "not this batch"},
 		"unlike":       {unlike, paramserver.Options{}, 4, "not one function"},
 	} {

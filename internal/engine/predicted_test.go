@@ -43,7 +43,7 @@ func TestForetold(t *testing.T) {
 					n += (m.Params()[at].Size() + shards - 1) / shards * shards
 				}
 				full := int64(number * n)
-				s.Whole, s.Sum = append(s.Whole, full), append(s.Sum, full)
+				s.Full, s.Sum = append(s.Full, full), append(s.Sum, full)
 				s.Reduced, s.Resident = append(s.Reduced, full/int64(shards)), append(s.Resident, full/int64(shards))
 				s.States = append(s.States, 2*full/int64(shards))
 			}
