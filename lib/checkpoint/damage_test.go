@@ -101,17 +101,19 @@ func TestFilesMoved(t *testing.T) {
 		do   func(path, other string) error
 		want string
 	}{
-		{"data missing", func(path, _ string) error { return os.Remove(filepath.Join(path, dataName)) }, dataName + " is missing"},
+		{"data missing", func(path, _ string) error { return os.Remove(filepath.Join(path, dataName)) },
+			dataName + " is missing"},
 		{"data of another step", func(path, other string) error {
 			return os.Rename(filepath.Join(other, dataName), filepath.Join(path, dataName))
 		}, "its SHA-256 is"},
 		{"manifest of another step", func(path, other string) error {
 			return os.Rename(filepath.Join(other, manifestName), filepath.Join(path, manifestName))
-		}, "holds step 2, its folder says step 1"},
+		}, "has step 2, but its folder's name says step 1"},
 		{"an extra file", func(path, _ string) error {
 			return os.WriteFile(filepath.Join(path, "data-00001.safetensors"), nil, 0o666)
 		}, "data-00001.safetensors is not in the checkpoint's manifest: remove it"},
-		{"an extra folder", func(path, _ string) error { return os.Mkdir(filepath.Join(path, "x"), 0o777) }, "x is not in"},
+		{"an extra folder", func(path, _ string) error { return os.Mkdir(filepath.Join(path, "x"), 0o777) },
+			"x is not in"},
 		{"a link", func(path, other string) error {
 			name := filepath.Join(path, dataName)
 			if err := os.Remove(name); err != nil {
@@ -184,9 +186,11 @@ func TestDiffers(t *testing.T) {
 	}{
 		{params.Tree{params.New("h0.qkv.w", dtypes.Float32, 128, 384)},
 			[]string{path, "h0.qkv.w has shape [64 192] in the checkpoint, [128 384] in the model"}},
-		{params.Tree{params.New("h0.qkv.w", dtypes.Float32, 192, 64)}, []string{"[64 192] in the checkpoint, [192 64] in the model"}},
+		{params.Tree{params.New("h0.qkv.w", dtypes.Float32, 192, 64)},
+			[]string{"[64 192] in the checkpoint, [192 64] in the model"}},
 		{params.Tree{params.New("b", dtypes.Float32)}, []string{"b has shape [2] in the checkpoint, [] in the model"}},
-		{params.Tree{params.New("b", dtypes.Int32, 2)}, []string{"b has element type Float32 in the checkpoint, Int32 in the model"}},
+		{params.Tree{params.New("b", dtypes.Int32, 2)}, []string{
+			"b has element type Float32 in the checkpoint, Int32 in the model"}},
 		{params.Tree{params.New("c", dtypes.Int32, 2), params.New("b", dtypes.Float32, 3), saved[0]},
 			[]string{"c is not in the checkpoint; b has shape"}},
 		{allTypes(2), []string{"s.Bool is not in", fmt.Sprintf("and %d more", 2*len(names)-5)}},

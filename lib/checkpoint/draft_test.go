@@ -44,7 +44,8 @@ func TestConcurrent(t *testing.T) {
 		t.Errorf("%v checkpoints were saved, want one of each step", won)
 	}
 	got := listing(t, dir)
-	if !slices.Contains(got, folderName(9)) || slices.ContainsFunc(got, func(name string) bool { return name[0] == '.' }) {
+	if !slices.Contains(got, folderName(9)) || slices.ContainsFunc(got,
+		func(name string) bool { return name[0] == '.' }) {
 		t.Errorf("there are %q", got)
 	}
 	for _, name := range got {
@@ -53,7 +54,8 @@ func TestConcurrent(t *testing.T) {
 		if err := c.Meta(&writer); err != nil {
 			t.Error(err)
 		}
-		if flat := tensors.MustCopyFlatData[int32](read(t, c, tree)[0]); !slices.Equal(flat, slices.Repeat([]int32{writer}, 1000)) {
+		if flat := tensors.MustCopyFlatData[int32](read(t, c, tree)[0]); !slices.Equal(flat,
+			slices.Repeat([]int32{writer}, 1000)) {
 			t.Errorf("%s mixes writers", name)
 		}
 	}
@@ -169,8 +171,10 @@ func TestOtherHostsDraft(t *testing.T) {
 		plant(other, map[string]time.Duration{folder: 0, manifestName: 0, written: 0}),
 		plant(other, map[string]time.Duration{folder: short, manifestName: short}),
 		plant(other, map[string]time.Duration{folder: long, manifestName: long, written: short}), // a long write
-		plant(other, map[string]time.Duration{folder: short}),                                    // about to make its manifest
-		plant(other, map[string]time.Duration{folder: -long, manifestName: -long}),               // clocks that were set
+		// about to make its manifest
+		plant(other, map[string]time.Duration{folder: short}),
+		// clocks that were set
+		plant(other, map[string]time.Duration{folder: -long, manifestName: -long}),
 		folderName(8),
 	}
 	plant(other, map[string]time.Duration{folder: long, manifestName: long, written: long})

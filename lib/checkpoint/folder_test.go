@@ -27,7 +27,7 @@ func TestExists(t *testing.T) {
 	before := listing(t, dir)
 	for step, at := range map[int]string{3: path, 4: blocked} {
 		_, err := Save(t.Context(), dir, step, "other", nil, nil, 1)
-		wantError(t, "saved again", err, at, "left as it is")
+		wantError(t, "saved again", err, at, "was not changed")
 		if !errors.Is(err, fs.ErrExist) {
 			t.Errorf("%v is not fs.ErrExist", err)
 		}
@@ -35,7 +35,8 @@ func TestExists(t *testing.T) {
 	if got := listing(t, dir); !slices.Equal(got, before) {
 		t.Errorf("the folder has %q, had %q", got, before)
 	}
-	if got := read(t, open(t, path), params.Tree{params.New("w", dtypes.Float32, 3)}); got[0].Value().([]float32)[2] != 3 {
+	if got := read(t, open(t, path), params.Tree{params.New("w", dtypes.Float32,
+		3)}); got[0].Value().([]float32)[2] != 3 {
 		t.Errorf("the checkpoint holds %v", got)
 	}
 }
@@ -70,7 +71,8 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	save1(t, dir, 14, 1)
-	want := []string{"notes", "step-00000001", "step-00000005x", "step-00000013", "step-00000014", "step-1", "step-100000000"}
+	want := []string{"notes", "step-00000001", "step-00000005x", "step-00000013", "step-00000014", "step-1",
+		"step-100000000"}
 	if got := listing(t, dir); !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}

@@ -21,7 +21,8 @@ const writerDir = "CHECKPOINT_TEST_WRITER"
 
 func TestKilled(t *testing.T) {
 	testKilled(t, 8, func(dir string, step int, tree params.Tree, value []int32) error {
-		_, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{tensors.FromFlatDataAndDimensions(value, 50, 1000)}, 2)
+		_, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{
+			tensors.FromFlatDataAndDimensions(value, 50, 1000)}, 2)
 		return err
 	})
 }

@@ -23,8 +23,9 @@ var someSum = strings.Repeat("0a", sha256.Size)
 
 var (
 	goodFile   = `{"name":"d.safetensors","bytes":100,"sha256":"` + someSum + `"}`
-	goodTensor = `{"name":"w","dtype":"F32","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w","start":[0,0],"size":[2,3]}]}`
-	goodInner  = `{"format":1,"step":3,"meta":null,"files":[` + goodFile + `],"tensors":[` + goodTensor + `]}`
+	goodTensor = `{"name":"w","dtype":"F32","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w",` +
+		`"start":[0,0],"size":[2,3]}]}`
+	goodInner = `{"format":1,"step":3,"meta":null,"files":[` + goodFile + `],"tensors":[` + goodTensor + `]}`
 )
 
 // Manifests that contradict themselves, with the right checksum all the same.
@@ -33,7 +34,7 @@ func TestManifestRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ old, new, want string }{
-		{`"format":1`, `"format":2`, "format 2, this program reads format 1: use the program"},
+		{`"format":1`, `"format":2`, "format 2, but this program reads format 1: use the program"},
 		{`"format":1,`, ``, "format 0"},
 		{`"format":1`, `"format":"1"`, "string"},
 		{`"step":3`, `"step":-3`, "step -3"},
@@ -44,7 +45,7 @@ func TestManifestRefuses(t *testing.T) {
 		{`]}]}]}`, `]}]}]}{}`, "after top-level value"},
 		{goodInner, `[]`, "cannot unmarshal array"},
 		{goodFile, goodFile + "," + goodFile, "listed twice"},
-		{goodFile, ``, `lies in file "d.safetensors", which is not there`},
+		{goodFile, ``, `is in file "d.safetensors", which is missing`},
 		{`"name":"d.safetensors"`, `"name":"../d.safetensors"`, `"../d.safetensors" is not a data file's name`},
 		{`"name":"d.safetensors"`, `"name":"/d.safetensors"`, "not a data file's name"},
 		{`"name":"d.safetensors"`, `"name":"x/d.safetensors"`, "not a data file's name"},
@@ -56,7 +57,8 @@ func TestManifestRefuses(t *testing.T) {
 		{someSum, someSum[2:], "SHA-256"},
 		{someSum, "zz" + someSum[2:], "SHA-256"},
 		{goodTensor, goodTensor + "," + goodTensor, `named "w"`},
-		{goodTensor, goodTensor + "," + strings.Replace(goodTensor, `"w"`, `"v"`, 1), `array "w" of "d.safetensors" is used twice`},
+		{goodTensor, goodTensor + "," + strings.Replace(goodTensor, `"w"`, `"v"`, 1),
+			`array "w" of "d.safetensors" is used twice`},
 		{`"name":"w"`, `"name":""`, `named ""`},
 		{`"F32"`, `"F8_E4M3"`, `"F8_E4M3"`},
 		{`"F32"`, `"Float32"`, `"Float32"`},
@@ -71,7 +73,8 @@ func TestManifestRefuses(t *testing.T) {
 		{`"start":[0,0],"size":[2,3]`, `"start":[0,0],"size":[1,3]`, "1 pieces do not cover"},
 		{`"start":[0,0],"size":[2,3]`, `"start":[0,0],"size":[2,0]`, "size [2 0]"},
 		{`"F32","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w","start":[0,0],"size":[2,3]}`,
-			`"I4","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w","start":[0,0],"size":[1,3]}`, "cannot lie in pieces"},
+			`"I4","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w","start":[0,0],"size":[1,3]}`,
+			"cannot be stored in pieces"},
 		{`[{"file":"d.safetensors","array":"w","start":[0,0],"size":[2,3]}]`, `[]`, "0 pieces"},
 	} {
 		inner := strings.Replace(goodInner, c.old, c.new, 1)
@@ -95,7 +98,8 @@ func TestForged(t *testing.T) {
 	for _, c := range []struct{ inner, want string }{
 		{strings.Replace(goodInner, `"name":"d.`, `"name":"../d.`, 1), "not a data file's name"},
 		{goodInner, "d.safetensors is missing"},
-		{strings.NewReplacer("[2,3]", "[1048576,1048576]", `"bytes":100`, `"bytes":4398046511200`).Replace(goodInner), "is missing"},
+		{strings.NewReplacer("[2,3]", "[1048576,1048576]", `"bytes":100`, `"bytes":4398046511200`).Replace(goodInner),
+			"is missing"},
 		{strings.Replace(goodInner, "[2,3]", "[1048576,1048576]", 2), "too small"},
 	} {
 		if err := os.WriteFile(filepath.Join(path, manifestName), sealed(c.inner), 0o666); err != nil {

@@ -52,7 +52,8 @@ func allTypes(dimensions ...int) params.Tree {
 	var tree params.Tree
 	for _, dtype := range dtypes.DTypeValues() {
 		if dtype.IsSupported() {
-			tree = append(tree, params.New("a."+dtype.String(), dtype, dimensions...), params.New("s."+dtype.String(), dtype))
+			tree = append(tree, params.New("a."+dtype.String(), dtype, dimensions...),
+				params.New("s."+dtype.String(), dtype))
 		}
 	}
 	return tree
@@ -61,7 +62,8 @@ func allTypes(dimensions ...int) params.Tree {
 func save1(t *testing.T, dir string, step, keep int) string {
 	t.Helper()
 	tree := params.Tree{params.New("w", dtypes.Float32, 3)}
-	path, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{tensors.FromValue([]float32{1, 2, float32(step)})}, keep)
+	path, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{
+		tensors.FromValue([]float32{1, 2, float32(step)})}, keep)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +135,8 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := open(t, path)
-		if got := c.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) || c.Step != 42 || c.Path != path || filepath.Base(path) != "step-00000042" {
+		if got := c.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) || c.Step != 42 || c.Path != path ||
+			filepath.Base(path) != "step-00000042" {
 			t.Errorf("step %d of %s holds\n%v, want\n%v", c.Step, c.Path, got, tree)
 		}
 		picked := rng.Perm(len(tree))[:1+rng.IntN(len(tree))]
@@ -142,7 +145,8 @@ func TestRoundTrip(t *testing.T) {
 			part[i] = tree[index]
 		}
 		for i, value := range read(t, c, part) {
-			if want := values[picked[i]]; !value.Shape().Equal(want.Shape()) || !bytes.Equal(bytesOf(t, value), bytesOf(t, want)) {
+			if want := values[picked[i]]; !value.Shape().Equal(want.Shape()) ||
+				!bytes.Equal(bytesOf(t, value), bytesOf(t, want)) {
 				t.Errorf("%s came back as %s %x, want %x", part[i], value.Shape(), bytesOf(t, value), bytesOf(t, want))
 			}
 		}
@@ -154,7 +158,8 @@ func TestRoundTrip(t *testing.T) {
 func TestNames(t *testing.T) {
 	var tree params.Tree
 	var values []*tensors.Tensor
-	for _, name := range []string{`"`, `\`, "a<b>&c", "\x00\n", "größe 重", "../x", "/etc/passwd", " ", "DTYPE", strings.Repeat("n", 5000)} {
+	for _, name := range []string{`"`, `\`, "a<b>&c", "\x00\n", "größe 重", "../x", "/etc/passwd", " ", "DTYPE",
+		strings.Repeat("n", 5000)} {
 		tree = append(tree, params.New(name, dtypes.Float32))
 		values = append(values, tensors.FromScalar(float32(len(values))))
 	}
@@ -195,7 +200,7 @@ func TestMeta(t *testing.T) {
 	var less struct{ Width int }
 	wantError(t, "a target that lacks a field", c.Meta(&less), "Betas", path, "does not fit")
 	wantError(t, "no pointer", c.Meta(settings{}), path)
-	wantError(t, "no metadata", open(t, save1(t, t.TempDir(), 1, 0)).Meta(&got), "no metadata")
+	wantError(t, "no metadata", open(t, save1(t, t.TempDir(), 1, 0)).Meta(&got), "without metadata")
 	_, err = Save(t.Context(), t.TempDir(), 1, func() {}, nil, nil, 0)
 	wantError(t, "metadata that is no JSON", err, "JSON", "func()")
 }
@@ -217,15 +222,18 @@ func TestSaveRefuses(t *testing.T) {
 		want       string
 	}{
 		{"a negative step", -1, 0, nil, nil, "step -1"},
-		{"a negative keep", 1, -1, nil, nil, "keep -1"},
+		{"a negative keep", 1, -1, nil, nil, "keep is -1"},
 		{"an invalid tree", 1, 0, params.Tree{w, w}, []*tensors.Tensor{value, value}, `both named "w"`},
 		{"too few values", 1, 0, params.Tree{w}, nil, "0 values for the 1 parameters"},
 		{"nil", 1, 0, params.Tree{w}, []*tensors.Tensor{nil}, `the value of "w" cannot be read`},
 		{"a finalized tensor", 1, 0, params.Tree{w}, []*tensors.Tensor{finalized}, `the value of "w" cannot be read`},
-		{"another shape", 1, 0, params.Tree{params.New("w", dtypes.Float32, 3)}, []*tensors.Tensor{value}, `"w" has shape`},
+		{"another shape", 1, 0, params.Tree{params.New("w", dtypes.Float32, 3)}, []*tensors.Tensor{value},
+			`"w" has shape`},
 		{"no UTF-8", 1, 0, params.Tree{params.New("\xff", dtypes.Float32, 2)}, []*tensors.Tensor{value}, `name "\xff"`},
-		{"safetensors' own name", 1, 0, params.Tree{params.New("__metadata__", dtypes.Float32, 2)}, []*tensors.Tensor{value}, "__metadata__"},
-		{"a boolean that is none", 1, 0, params.Tree{params.New("b", dtypes.Bool, 2)}, []*tensors.Tensor{odd}, "element 1 of the booleans is 7"},
+		{"safetensors' own name", 1, 0, params.Tree{params.New("__metadata__", dtypes.Float32, 2)},
+			[]*tensors.Tensor{value}, "__metadata__"},
+		{"a boolean that is none", 1, 0, params.Tree{params.New("b", dtypes.Bool, 2)}, []*tensors.Tensor{odd},
+			"element 1 of the booleans is 7"},
 	} {
 		dir := t.TempDir()
 		_, err := Save(t.Context(), dir, c.step, nil, c.tree, c.values, c.keep)
@@ -317,7 +325,8 @@ func TestDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		if value.HasLocal() || !value.Ok() {
-			t.Errorf("%s: after Save the tensor has a copy on the host (%v) or is gone (%v)", name, value.HasLocal(), !value.Ok())
+			t.Errorf("%s: after Save the tensor has a copy on the host (%v) or is gone (%v)", name, value.HasLocal(),
+				!value.Ok())
 		}
 		if got := read(t, open(t, path), params.Tree{spec})[0]; !bytes.Equal(bytesOf(t, got), bytesOf(t, host)) {
 			t.Errorf("%s: %v came back as %v", name, host, got)

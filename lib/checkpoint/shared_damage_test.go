@@ -130,8 +130,8 @@ func TestCancelShared(t *testing.T) {
 	}
 }
 
-// A draft outlives those who look for abandoned ones, however long its writers take, until whoever began it is gone: then
-// the next one to begin removes it, with all that the writers wrote.
+// A draft outlives those who look for abandoned ones, however long its writers take, until whoever began it is gone:
+// then the next one to begin removes it, with all that the writers wrote.
 func TestSharedAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
@@ -163,7 +163,8 @@ func TestSharedAbandoned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := listing(t, dir), []string{filepath.Base(other.Path()), filepath.Base(good)}; !slices.Equal(got, want) {
+	if got, want := listing(t, dir), []string{filepath.Base(other.Path()), filepath.Base(good)}; !slices.Equal(got,
+		want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}
 	if _, err := WriteParts(t.Context(), s.Path(), 3, 2, nil); err == nil {
@@ -182,7 +183,8 @@ func TestWriterKilled(t *testing.T) {
 	spec := params.New("w", dtypes.Int32, 2_000_000)
 	if path := os.Getenv(partsDraft); path != "" { // the writer, until the draft is gone
 		for writer := 1; ; writer++ {
-			if _, err := WriteParts(t.Context(), path, writer, 2, []Part{{spec, 1, tensors.FromShape(spec.Shape)}}); err != nil {
+			if _, err := WriteParts(t.Context(), path, writer, 2,
+				[]Part{{spec, 1, tensors.FromShape(spec.Shape)}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -191,7 +191,8 @@ func evenly(tree params.Tree, n, ranks int) (want []Range) {
 // What 8 ranks wrote, 3 read and write again, and 8 after them, with every bit in its place.
 func TestReshard(t *testing.T) {
 	rng := rand.New(rand.NewPCG(22, 23))
-	tree := params.Tree{params.New("a", dtypes.Float32, 7, 5, 3), params.New("b", dtypes.BFloat16, 11), params.New("s", dtypes.Int64)}
+	tree := params.Tree{params.New("a", dtypes.Float32, 7, 5, 3), params.New("b", dtypes.BFloat16, 11),
+		params.New("s", dtypes.Int64)}
 	var first []*tensors.Tensor
 	for _, spec := range tree {
 		first = append(first, random(t, rng, spec))
@@ -278,7 +279,8 @@ func TestPartOnDevice(t *testing.T) {
 
 // Arrays whose names would be the same have others, and both tensors come back.
 func TestNamesOfPieces(t *testing.T) {
-	tree := params.Tree{params.New("w", dtypes.Int32, 4), params.New("w#0", dtypes.Int32), params.New("w#2", dtypes.Int32, 3),
+	tree := params.Tree{params.New("w", dtypes.Int32, 4), params.New("w#0", dtypes.Int32),
+		params.New("w#2", dtypes.Int32, 3),
 		params.New("w#2#", dtypes.Int32)}
 	vector := func(values ...int32) *tensors.Tensor { return tensors.FromValue(values) }
 	c := saveParts(t, t.TempDir(), 1, tree, [][]Part{{

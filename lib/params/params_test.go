@@ -121,7 +121,8 @@ func TestZipAndList(t *testing.T) {
 	if _, err := params.Zip(tree, values[1:]); !matches(err, "4 values for the 5 parameters") {
 		t.Errorf("Zip of too few: error %v", err)
 	}
-	if _, err := params.Zip(params.Tree{tree[0], tree[1], tree[0]}, values[:3]); !matches(err, `two parameters of the tree are named "tok"`) {
+	if _, err := params.Zip(params.Tree{tree[0], tree[1], tree[0]}, values[:3]); !matches(err,
+		`two parameters of the tree are named "tok"`) {
 		t.Errorf("Zip of two with one name: error %v", err)
 	}
 	defer func() {

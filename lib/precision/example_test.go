@@ -16,7 +16,8 @@ import (
 func ExampleFormats() {
 	fmt.Println("format bits  largest  smallest normal  subnormal  epsilon")
 	for _, f := range precision.Formats() {
-		fmt.Printf("%-6s %4d %8.3g %16.3g %10.3g %8.3g\n", f, f.Bits(), f.Largest(), f.SmallestNormal(), f.SmallestSubnormal(), f.Epsilon())
+		fmt.Printf("%-6s %4d %8.3g %16.3g %10.3g %8.3g\n", f, f.Bits(), f.Largest(), f.SmallestNormal(),
+			f.SmallestSubnormal(), f.Epsilon())
 	}
 	// Output:
 	// format bits  largest  smallest normal  subnormal  epsilon
@@ -41,7 +42,10 @@ func ExampleFormat_Round() {
 
 // A graph can round to a format that no device computes in.
 func ExampleRound() {
-	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) *graph.Node { return precision.Round(x, precision.E4M3) })
+	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) *graph.Node {
+		return precision.Round(x,
+			precision.E4M3)
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,7 +17,8 @@ import (
 
 func mended(t *testing.T, what, workaround string) {
 	t.Helper()
-	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what, workaround)
+	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what,
+		workaround)
 }
 
 // TestUpstreamGradientOfSeveralAxes contracts axes 0 and 1 of one operand with 1 and 0 of the other.

@@ -62,7 +62,8 @@ func TestNewErrors(t *testing.T) {
 		}, `"/count" has element type Int32`},
 		{"panic", func(*model.Scope, *graph.Node, *graph.Node) *graph.Node { panic("a reason") }, "a reason"},
 	} {
-		if _, err := storemodel.New(backend, model.NewStore(), c.loss, mlpInputs, mlpTargets); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := storemodel.New(backend, model.NewStore(), c.loss, mlpInputs, mlpTargets); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -81,7 +82,8 @@ func TestNewErrors(t *testing.T) {
 		{"finalized", finalized, mlp, mlpInputs, "storemodel"},
 		{"no shape", newStore(), mlp, shapes.Shape{}, "storemodel"},
 	} {
-		if _, err := storemodel.New(backend, c.store, c.loss, c.shape, mlpTargets); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := storemodel.New(backend, c.store, c.loss, c.shape, mlpTargets); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -180,8 +182,10 @@ func TestWriteErrors(t *testing.T) {
 	}{
 		{"too few", func(v []*tensors.Tensor) []*tensors.Tensor { return v[1:] }, "3 values for the 4 parameters"},
 		{"nil", func(v []*tensors.Tensor) []*tensors.Tensor { v[3] = nil; return v }, "value #3 is nil"},
-		{"freed", func(v []*tensors.Tensor) []*tensors.Tensor { v[2].MustFinalizeAll(); return v }, "value #2 is nil or was freed"},
-		{"another shape", func(v []*tensors.Tensor) []*tensors.Tensor { v[0], v[2] = v[2], v[0]; return v }, "has shape"},
+		{"freed", func(v []*tensors.Tensor) []*tensors.Tensor { v[2].MustFinalizeAll(); return v },
+			"value #2 is nil or was freed"},
+		{"another shape", func(v []*tensors.Tensor) []*tensors.Tensor { v[0], v[2] = v[2], v[0]; return v },
+			"has shape"},
 	} {
 		if err := m.Write(c.change(initial(t, m))); !matches(err, c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)

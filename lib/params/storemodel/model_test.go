@@ -22,7 +22,8 @@ const rate = 0.1
 
 // byGoMLX makes steps of descent the way GoMLX is used: the variables are updated by the graph. It returns each step's
 // loss and gradients, in the order of the names.
-func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss storemodel.Loss, names []string, batches [][2]*tensors.Tensor) (steps [][]*tensors.Tensor) {
+func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss storemodel.Loss, names []string,
+	batches [][2]*tensors.Tensor) (steps [][]*tensors.Tensor) {
 	t.Helper()
 	exec, err := model.NewExec(backend, store, func(scope *model.Scope, in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
@@ -152,9 +153,12 @@ func TestHalfPrecision(t *testing.T) {
 		before       bool // the variables are in the store before the model runs
 	}{
 		// The plain backend has no fused layers of this type.
-		{"mlp", device, mlp, mlp, [2]*tensors.Tensor{inputs, targets}, [2]*tensors.Tensor{to(t, device, inputs, half), targets}, false},
-		{"bigram", plain, bigram(dtypes.Float32), bigram(half), [2]*tensors.Tensor{in, next}, [2]*tensors.Tensor{in, next}, false},
-		{"bigram before", plain, bigram(dtypes.Float32), bigram(half), [2]*tensors.Tensor{in, next}, [2]*tensors.Tensor{in, next}, true},
+		{"mlp", device, mlp, mlp, [2]*tensors.Tensor{inputs, targets},
+			[2]*tensors.Tensor{to(t, device, inputs, half), targets}, false},
+		{"bigram", plain, bigram(dtypes.Float32), bigram(half), [2]*tensors.Tensor{in, next},
+			[2]*tensors.Tensor{in, next}, false},
+		{"bigram before", plain, bigram(dtypes.Float32), bigram(half), [2]*tensors.Tensor{in, next},
+			[2]*tensors.Tensor{in, next}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			backend, store := c.backend, newStore()

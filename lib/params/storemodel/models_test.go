@@ -56,7 +56,8 @@ func bigram(dtype dtypes.DType) storemodel.Loss {
 		x := layers.Embedding(scope.In("tokens"), graph.InsertAxes(inputs, -1), dtype, 5, 4)
 		x = norm.LayerNorm(scope.In("last"), x, -1).Done()
 		logits := graph.ConvertDType(layers.Dense(scope.In("head"), x, false, 5), dtypes.Float32)
-		return graph.Neg(graph.ReduceAllMean(graph.Mul(graph.OneHot(targets, 5, dtypes.Float32), graph.LogSoftmax(logits, -1))))
+		return graph.Neg(graph.ReduceAllMean(graph.Mul(graph.OneHot(targets, 5, dtypes.Float32),
+			graph.LogSoftmax(logits, -1))))
 	}
 }
 
@@ -81,7 +82,8 @@ func random(rng *rand.Rand, shape shapes.Shape) *tensors.Tensor {
 }
 
 // newModel makes a model, and fails the test if it cannot.
-func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss storemodel.Loss, inputs, targets shapes.Shape) *storemodel.Model {
+func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss storemodel.Loss, inputs,
+	targets shapes.Shape) *storemodel.Model {
 	t.Helper()
 	m, err := storemodel.New(backend, store, loss, inputs, targets)
 	if err != nil {
@@ -101,7 +103,8 @@ func initial(t testing.TB, m *storemodel.Model) []*tensors.Tensor {
 }
 
 // run builds and runs a graph function once.
-func run(t testing.TB, backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) []*tensors.Tensor {
+func run(t testing.TB, backend compute.Backend, fn func([]*graph.Node) []*graph.Node,
+	args ...*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
 	exec, err := graph.NewExec(backend, fn)
 	if err != nil {

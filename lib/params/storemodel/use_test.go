@@ -83,7 +83,8 @@ func TestBuildsAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range losses {
 		group.Go(func() {
-			inputs, targets := tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 3)), tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 2))
+			inputs, targets := tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 3)),
+				tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 2))
 			for _, row := range []*tensors.Tensor{inputs, targets} {
 				row.MustMutableFlatData(func(flat any) {
 					for j := range flat.([]float32) {
@@ -187,7 +188,8 @@ func TestVariablesOfTheCaller(t *testing.T) {
 		loss := m.Loss(named(m, []*graph.Node{w}), in[1], in[1])
 		return append([]*graph.Node{loss}, graph.Gradient(loss, in[0], w)...)
 	}, append(initial(t, m), tensors.FromScalar(float32(2)))...)
-	if loss, grad := out[0].Value(), out[1].Value(); loss != float32(10) || grad != float32(2) || out[2].DType() != dtypes.BFloat16 {
+	if loss, grad := out[0].Value(), out[1].Value(); loss != float32(10) || grad != float32(2) ||
+		out[2].DType() != dtypes.BFloat16 {
 		t.Errorf("loss %v, gradient %v of 5·2", loss, grad)
 	}
 }
