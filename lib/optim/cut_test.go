@@ -79,8 +79,7 @@ func TestCountedRefused(t *testing.T) {
 		{nil, ""},
 		{[]bool{true, false, true}, ""},
 		{[]bool{true, false}, "the Counted of a part of dimensions [4 3], cut along axis 1, has shape (Bool)[2]: " +
-			"give " +
-			"a vector of 3 booleans"},
+			"give a vector of 3 booleans"},
 		{[]float32{1, 0, 1}, "has shape (Float32)[3]"},
 		{true, "has shape (Bool)"},
 	} {

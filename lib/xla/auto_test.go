@@ -75,7 +75,8 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if moves := report.Of(xla.AllToAll).Count > 0; moves != c.moves || !moves && report.Of(xla.AllReduce).Count != 1 {
+		if moves := report.Of(xla.AllToAll).Count > 0; moves != c.moves || !moves &&
+			report.Of(xla.AllReduce).Count != 1 {
 			t.Errorf("%s: the compiler chose %v", c.name, report)
 		}
 		p.Close()

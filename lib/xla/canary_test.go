@@ -97,7 +97,7 @@ func TestOpenRefuses(t *testing.T) {
 		}
 		return len(files)
 	}
-	for _, canary := range []string{"Float16 product with a constant, summed", "all-to-all over 2 devices"} {
+	for _, canary := range []string{"Float16 matmul with a constant, summed", "all-to-all over 2 devices"} {
 		checkRefused(t, canary, open(canary))
 		if n := trusted(); n != 0 {
 			t.Errorf("%s is wrong: %d plugins are trusted", canary, n)
@@ -106,7 +106,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := open("none"); err != nil || trusted() != 1 {
 		t.Errorf("a right plugin: %v, %d are trusted", err, trusted())
 	}
-	for _, canary := range []string{"Float32 product of two inputs, summed", "all-reduce over 2 devices"} {
+	for _, canary := range []string{"Float32 matmul of two inputs, summed", "all-reduce over 2 devices"} {
 		checkRefused(t, canary, open(canary))
 		if n := trusted(); n != 0 {
 			t.Errorf("%s is wrong: %d plugins are trusted", canary, n)
@@ -153,7 +153,8 @@ func TestBadFusionsAreRefused(t *testing.T) {
 	}
 	switch {
 	case strings.Contains(text, "opened, 0 values wrong, error <nil>."):
-	case strings.Contains(text, "refused: ") && strings.Contains(text, "computes wrongly") && strings.Contains(text, "XLA_FLAGS"):
+	case strings.Contains(text, "refused: ") && strings.Contains(text, "computes wrongly") &&
+		strings.Contains(text, "XLA_FLAGS"):
 	default:
 		t.Errorf("neither opened rightly nor refused with the reason")
 	}

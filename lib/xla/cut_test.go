@@ -106,7 +106,8 @@ func TestCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	// the third shift of the function is not among them, which nobody needs; the gradient's is
-	if got := fmt.Sprint(cut.Shifts[0].Shift, cut.Shifts[1].Shift, cut.Shifts[2].Shift, len(cut.Shifts)); got != "ring+1 ring+1 ring-1 5" {
+	if got := fmt.Sprint(cut.Shifts[0].Shift, cut.Shifts[1].Shift, cut.Shifts[2].Shift,
+		len(cut.Shifts)); got != "ring+1 ring+1 ring-1 5" {
 		t.Errorf("shifts are %s", got)
 	}
 	if got := cut.Shifts[1].Of; got != (xla.Ref{Kind: xla.RefReceived, Number: 0}) {
@@ -134,7 +135,8 @@ func TestCut(t *testing.T) {
 	}
 	has := make([]map[xla.Ref]*tensors.Tensor, ranks)
 	for r := range has {
-		has[r] = map[xla.Ref]*tensors.Tensor{{Number: 0}: tensor(xs[r]), {Number: 1}: tensor(w), {Number: 2}: tensors.FromScalar(int32(r))}
+		has[r] = map[xla.Ref]*tensors.Tensor{{Number: 0}: tensor(xs[r]), {Number: 1}: tensor(w),
+			{Number: 2}: tensors.FromScalar(int32(r))}
 	}
 	next := 0 // shift
 	for k, of := range cut.Programs {
@@ -203,7 +205,7 @@ func TestCutRefuses(t *testing.T) {
 	if _, err := xla.NewCut(mesh, func(in []*graph.Node) []*graph.Node {
 		return xla.While(in, func(s []*graph.Node) *graph.Node { return graph.Const(s[0].Graph(), false) },
 			func(s []*graph.Node) []*graph.Node { return []*graph.Node{xla.Shift{Axis: "ring", By: 1}.Of(s[0])} })
-	}, shape); err == nil || !strings.Contains(err.Error(), "take it out") {
+	}, shape); err == nil || !strings.Contains(err.Error(), "move it out") {
 		t.Errorf("a shift in a loop: %v", err)
 	}
 }

@@ -17,7 +17,8 @@ func TestDevicePointerErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := place(t, mesh, []float32{1, 2, 3, 4})
-	if _, err := xla.DevicePointer(tensors.FromValue([]float32{1})); err == nil || !strings.Contains(err.Error(), "not on a device") {
+	if _, err := xla.DevicePointer(tensors.FromValue([]float32{1})); err == nil ||
+		!strings.Contains(err.Error(), "not on a device") {
 		t.Errorf("host tensor: %v", err)
 	}
 	other := tensors.FromValue([]float32{1})

@@ -63,7 +63,8 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 			want = 4 * n
 		}
 		if memory.Aliased != want {
-			t.Errorf("donated %v: %d bytes of the outputs lie in an input's place, want %d", donate, memory.Aliased, want)
+			t.Errorf("donated %v: %d bytes of the outputs lie in an input's place, want %d", donate, memory.Aliased,
+				want)
 		}
 		for device, shard := range state.Shards() {
 			got, err := xla.View[float32](shard)
@@ -71,7 +72,8 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i := slices.IndexFunc(got, func(v float32) bool { return v != 3 }); i >= 0 {
-				t.Errorf("donated %v: element %d on device %d is %g after 3 steps by 1, want 3", donate, i, device, got[i])
+				t.Errorf("donated %v: element %d on device %d is %g after 3 steps by 1, want 3", donate, i, device,
+					got[i])
 			}
 		}
 		p.Close()

@@ -72,8 +72,8 @@ func keep(t *testing.T, cache string, options ...xla.Option) (got kept) {
 	return got
 }
 
-// A program that was compiled before is loaded, and is the same in all that can be asked of it. One that is damaged is compiled
-// again, and so is all with CompileAfresh.
+// A program that was compiled before is loaded, and is the same in all that can be asked of it. One that is damaged is
+// compiled again, and so is all with CompileAfresh.
 func TestExecutablesAreKept(t *testing.T) {
 	cache := t.TempDir()
 	same := func(when string, got, want kept) {
@@ -130,7 +130,8 @@ func TestExecutablesAreKept(t *testing.T) {
 	}
 }
 
-// Where XLA does not load what it is given, though it is what was written, it is never tried again, and all is compiled.
+// Where XLA does not load what it is given, though it is what was written, it is never tried again, and all is
+// compiled.
 func TestExecutablesThatDoNotLoad(t *testing.T) {
 	cache := t.TempDir()
 	compiled := keep(t, cache)
@@ -141,7 +142,8 @@ func TestExecutablesThatDoNotLoad(t *testing.T) {
 	}
 	for range 2 {
 		got := keep(t, cache)
-		if !slices.Equal(got.sums, compiled.sums) || len(got.files) != 2 || !strings.Contains(got.files[1], "refused-") {
+		if !slices.Equal(got.sums, compiled.sums) || len(got.files) != 2 ||
+			!strings.Contains(got.files[1], "refused-") {
 			t.Errorf("%+v", got)
 		}
 	}

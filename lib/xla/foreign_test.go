@@ -90,7 +90,8 @@ func TestKernel(t *testing.T) {
 	for _, n := range []int{0, 1, 63, 64, 65, 10_000} {
 		x := counting(n)
 		calls(t, 1, func() {
-			out, err := devicetest.Call(bothNodes(affine), tensors.FromFlatDataAndDimensions(x, n), tensors.FromValue([]float32{3, 0.5}))
+			out, err := devicetest.Call(bothNodes(affine), tensors.FromFlatDataAndDimensions(x, n),
+				tensors.FromValue([]float32{3, 0.5}))
 			if err != nil {
 				t.Fatalf("%d elements: %v", n, err)
 			}
@@ -179,7 +180,10 @@ func TestKernelNames(t *testing.T) {
 func TestKernelError(t *testing.T) {
 	const says = "the factor is not a number"
 	nan := float32(math.NaN())
-	exec, err := graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] })
+	exec, err := graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node {
+		return affine(x,
+			numbers)[0]
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +193,8 @@ func TestKernelError(t *testing.T) {
 		t.Fatal(err)
 	}
 	split := xla.Shard(0, "data")
-	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] }, xla.In(split).Gives(split))
+	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] },
+		xla.In(split).Gives(split))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +209,8 @@ func TestKernelError(t *testing.T) {
 		} else {
 			same(t, "after the error", out[0], []float32{3, 5, 7, 9})
 		}
-		if _, err := program.Call(x, []float32{1, 0, 1, 0, nan, 0, 1, 0}); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := program.Call(x, []float32{1, 0, 1, 0, nan, 0, 1, 0}); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("Program.Call: error %v, want one that says %q", err, says)
 		}
 		if out, err := program.Call(x, []float32{2, 1, 3, 1, 2, 1, 3, 1}); err != nil {
@@ -236,7 +242,8 @@ func TestKernelOfTooLittle(t *testing.T) {
 		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return testkernel.Affine.Call(in[:operands], []shapes.Shape{in[0].Shape()}, nil)
 		}, tensors.FromValue([]float32{1}), tensors.FromValue([]float32{1, 0}))
-		if want := fmt.Sprintf("has %d operands and 1 results: give it one operand and two results, or more", operands); err == nil || !strings.Contains(err.Error(), want) {
+		if want := fmt.Sprintf("has %d operands and 1 results: give it one operand and two results, or more",
+			operands); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
@@ -335,9 +342,10 @@ func TestKernelInClosures(t *testing.T) {
 		out, err = devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
 			g := x.Graph()
 			double := graph.MulScalar(x, 2)
-			last := xla.While([]*graph.Node{graph.Const(g, int32(0)), graph.ZerosLike(x)}, below(3), func(s []*graph.Node) []*graph.Node {
-				return []*graph.Node{graph.AddScalar(s[0], 1), affine(graph.Add(s[1], double), numbers)[0]}
-			})
+			last := xla.While([]*graph.Node{graph.Const(g, int32(0)), graph.ZerosLike(x)}, below(3),
+				func(s []*graph.Node) []*graph.Node {
+					return []*graph.Node{graph.AddScalar(s[0], 1), affine(graph.Add(s[1], double), numbers)[0]}
+				})
 			branch := xla.If(graph.LessThan(last[0], graph.Const(g, int32(9))), func() []*graph.Node {
 				return []*graph.Node{parabola(x, numbers)[0]}
 			}, func() []*graph.Node {
@@ -415,7 +423,8 @@ func TestKernelOtherwise(t *testing.T) {
 	y, sums := affineOf(x, 3, 0.5)
 	numbers := []float32{3, 0.5}
 	calls(t, 0, func() {
-		out, err := devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x), tensors.FromValue(numbers))
+		out, err := devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x),
+			tensors.FromValue(numbers))
 		if err != nil {
 			t.Fatal(err)
 		}

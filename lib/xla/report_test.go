@@ -71,7 +71,8 @@ func TestReportCountsEveryKind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (xla.Traffic{Kind: c.op.Kind, Count: 1, Bytes: c.bytes}); len(got) != 1 || got.Of(c.op.Kind) != want {
+		if want := (xla.Traffic{Kind: c.op.Kind, Count: 1, Bytes: c.bytes}); len(got) != 1 ||
+			got.Of(c.op.Kind) != want {
 			t.Errorf("%v: reported %+v, want %+v", c.op.Kind, got, want)
 		}
 		p.Close()

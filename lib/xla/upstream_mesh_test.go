@@ -89,7 +89,8 @@ func TestUpstreamDonation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer exec.Finalize()
-	donated, err := graph.DonateTensorBuffer(tensors.FromFlatDataAndDimensions(make([]float32, 1000), 1000), b.Backend, 0)
+	donated, err := graph.DonateTensorBuffer(tensors.FromFlatDataAndDimensions(make([]float32, 1000), 1000), b.Backend,
+		0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,8 @@ func TestUpstreamUnevenOutput(t *testing.T) {
 	}
 	defer exec.Finalize()
 	out, err := exec.AutoSharding(mesh).WithOutputShardingSpecs(spec).Call()
-	if err != nil || len(out) != 2 || fmt.Sprint(out[0].Value()) != "[0 1 2]" || fmt.Sprint(out[1].Value()) != "[0 1 2]" {
+	if err != nil || len(out) != 2 || fmt.Sprint(out[0].Value()) != "[0 1 2]" ||
+		fmt.Sprint(out[1].Value()) != "[0 1 2]" {
 		t.Logf("3 elements split over 2 devices: %v, %v", out, err)
 		mended(t, "an output that does not divide", "lib/xla/program.go (assemble)")
 	}

@@ -30,7 +30,8 @@ func openUpstream(t *testing.T) *Backend {
 // mended fails the test because upstream does right.
 func mended(t *testing.T, what, workaround string) {
 	t.Helper()
-	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what, workaround)
+	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what,
+		workaround)
 }
 
 // refused checks that upstream gave an error that says want.
@@ -85,7 +86,8 @@ func TestUpstreamReductionsInTwoFunctions(t *testing.T) {
 	three := func(x *graph.Node) *graph.Node { return graph.ReduceAllSum(graph.BroadcastToDims(x, 3)) }
 	fn := func(x *graph.Node) *graph.Node { return to100(three(x), three) }
 	_, err := scalarOf(openUpstream(t).Backend, fn, 2)
-	refused(t, err, "reductionFn is not a StableHLO closure", "reductions in two functions", "lib/xla/function.go (begin, end)")
+	refused(t, err, "reductionFn is not a StableHLO closure", "reductions in two functions",
+		"lib/xla/function.go (begin, end)")
 	ours(t, fn, 2, 162)
 }
 
@@ -95,7 +97,8 @@ func TestUpstreamClosuresInClosures(t *testing.T) {
 		return to100(x, func(x *graph.Node) *graph.Node { return to100(x, double) })
 	}
 	_, err := scalarOf(openUpstream(t).Backend, fn, 3)
-	refused(t, err, "must be a closure of the current function", "closures in closures", "lib/xla/function.go (Closure)")
+	refused(t, err, "must be a closure of the current function", "closures in closures",
+		"lib/xla/function.go (Closure)")
 	ours(t, fn, 3, 192)
 }
 
@@ -143,8 +146,9 @@ func TestUpstreamCallsHaveNoGradient(t *testing.T) {
 	refused(t, err, "has no gradient in GoMLX", "calls without a gradient", "lib/xla/auto.go (init)")
 }
 
-// TestUpstreamGradientsThroughClosures runs on our backend: upstream's takes no values from outside. Were it mended there
-// would be an error in place of 0, and lib/flash/blocks.go (over) could do without its operands in the loop's state.
+// TestUpstreamGradientsThroughClosures runs on our backend: upstream's takes no values from outside. Were it mended
+// there would be an error in place of 0, and lib/flash/blocks.go (over) could do without its operands in the loop's
+// state.
 func TestUpstreamGradientsThroughClosures(t *testing.T) {
 	ours(t, func(x *graph.Node) *graph.Node {
 		y := graph.MulScalar(x, 3)
@@ -172,7 +176,10 @@ func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 // TestUpstreamSchedulingBarrier ties a number to an infinite one.
 func TestUpstreamSchedulingBarrier(t *testing.T) {
 	tie := func(b compute.Backend) string {
-		exec, err := graph.NewExec(b, func(x, after *graph.Node) *graph.Node { return graph.SchedulingBarrier(x, after) })
+		exec, err := graph.NewExec(b, func(x, after *graph.Node) *graph.Node {
+			return graph.SchedulingBarrier(x,
+				after)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,8 @@ func TestViewIsTheDevicesMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			if address, err := xla.DevicePointer(shard); err != nil || address != unsafe.Pointer(&view[0]) {
-				t.Errorf("turn %d: device %d has its memory at %v (error %v), the view at %p", turn, device, address, err, &view[0])
+				t.Errorf("turn %d: device %d has its memory at %v (error %v), the view at %p", turn, device, address,
+					err, &view[0])
 			}
 			view[1] = float32(100*turn + device)
 			if got := shard.Value().([]float32)[1]; got != view[1] {
@@ -63,7 +64,8 @@ func TestViewErrors(t *testing.T) {
 	if _, err := xla.View[int32](placed); err == nil || !strings.Contains(err.Error(), "Float32") {
 		t.Errorf("float32 as int32: %v", err)
 	}
-	if _, err := xla.View[float32](tensors.FromValue([]float32{1})); err == nil || !strings.Contains(err.Error(), "not on a device") {
+	if _, err := xla.View[float32](tensors.FromValue([]float32{1})); err == nil ||
+		!strings.Contains(err.Error(), "not on a device") {
 		t.Errorf("host tensor: %v", err)
 	}
 	if err := placed.FinalizeAll(); err != nil {

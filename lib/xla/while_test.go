@@ -27,9 +27,10 @@ func TestClosures(t *testing.T) {
 		{"nested loops", func(x *graph.Node) *graph.Node {
 			zero := graph.Const(x.Graph(), int32(0))
 			return xla.While([]*graph.Node{zero, x}, below(3), func(outer []*graph.Node) []*graph.Node {
-				inner := xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), outer[1]}, below(2), func(s []*graph.Node) []*graph.Node {
-					return []*graph.Node{graph.AddScalar(s[0], 1), graph.AddScalar(s[1], 1)}
-				})
+				inner := xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), outer[1]}, below(2),
+					func(s []*graph.Node) []*graph.Node {
+						return []*graph.Node{graph.AddScalar(s[0], 1), graph.AddScalar(s[1], 1)}
+					})
 				return []*graph.Node{graph.AddScalar(outer[0], 1), inner[1]}
 			})[1] // x + 6
 		}, 24},
@@ -46,9 +47,10 @@ func TestClosures(t *testing.T) {
 		}, 56},
 		{"a captured result", func(x *graph.Node) *graph.Node {
 			y := graph.MulScalar(x, 2)
-			return xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), x}, below(2), func(s []*graph.Node) []*graph.Node {
-				return []*graph.Node{graph.AddScalar(s[0], 1), y}
-			})[1]
+			return xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), x}, below(2),
+				func(s []*graph.Node) []*graph.Node {
+					return []*graph.Node{graph.AddScalar(s[0], 1), y}
+				})[1]
 		}, 12},
 		{"one reduction everywhere", func(x *graph.Node) *graph.Node {
 			before := graph.ReduceAllSum(x) // 6
@@ -68,10 +70,11 @@ func TestClosures(t *testing.T) {
 		}, 600},
 		{"a value made inside of values from outside, used outside", func(x *graph.Node) *graph.Node {
 			var kept *graph.Node
-			y := xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), x}, below(1), func(s []*graph.Node) []*graph.Node {
-				kept = graph.Add(x, x)
-				return []*graph.Node{graph.AddScalar(s[0], 1), graph.Add(s[1], kept)}
-			})[1]
+			y := xla.While([]*graph.Node{graph.Const(x.Graph(), int32(0)), x}, below(1),
+				func(s []*graph.Node) []*graph.Node {
+					kept = graph.Add(x, x)
+					return []*graph.Node{graph.AddScalar(s[0], 1), graph.Add(s[1], kept)}
+				})[1]
 			return graph.Add(y, kept) // 5x
 		}, 30},
 	} {

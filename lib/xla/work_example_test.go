@@ -28,7 +28,8 @@ func ExampleProgram_Work() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := p.Prepare(tensors.FromShape(shapes.Make(dtypes.Float32, 64, 64)), tensors.FromShape(shapes.Make(dtypes.Float32, 64, 32))); err != nil {
+	if err := p.Prepare(tensors.FromShape(shapes.Make(dtypes.Float32, 64, 64)),
+		tensors.FromShape(shapes.Make(dtypes.Float32, 64, 32))); err != nil {
 		log.Fatal(err)
 	}
 	work, err := p.Work()

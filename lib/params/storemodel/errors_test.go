@@ -38,7 +38,7 @@ func TestNewErrors(t *testing.T) {
 			y := graph.Mul(inputs, w.NodeValue(inputs))
 			w.SetNodeValue(graph.ZerosLike(w.NodeValue(inputs)))
 			return graph.ReduceAllMean(y)
-		}, `changes the variable "/w" while it trains, which the optimizer changes`},
+		}, `changes the variable "/w" in training, which the optimizer changes`},
 		{"counter", func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 			n := scope.VariableWithValue("n", int32(3)).SetTrainable(false)
 			n.SetNodeValue(graph.OnePlus(n.NodeValue(inputs)))
@@ -140,7 +140,7 @@ func TestLossErrors(t *testing.T) {
 		{"cast, another shape", func(g *graph.Graph) *graph.Node {
 			w := graph.ConvertDType(vector(g, 3), dtypes.BFloat16)
 			return m.Loss(params.Nodes{"w": w}, vector(g, 1, 1), nil) // which would be broadcast
-		}, `makes the variable "/w" of shape`},
+		}, `creates the variable "/w" with shape`},
 		{"another batch, another variable", func(g *graph.Graph) *graph.Node {
 			return m.Loss(params.Nodes{"w": vector(g, 3)}, vector(g, 2, 3), nil)
 		}, `uses the variable "/b" for this batch`},
@@ -214,7 +214,7 @@ func TestWriteErrors(t *testing.T) {
 	if err := store.GetVariable("/out/dense/biases").SetValue(tensors.FromValue([]float32{1, 2, 3})); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Validate(); !matches(err, `"/out/dense/biases" has shape (Float32)[3], it had (Float32)[2]`) {
+	if err := m.Validate(); !matches(err, `"/out/dense/biases" has shape (Float32)[3], but it had (Float32)[2]`) {
 		t.Errorf("another shape: error %v", err)
 	}
 	if err := store.GetVariable("/out/dense/biases").Reset(); err != nil {

@@ -14,13 +14,15 @@
 //
 // GoMLX's layers work as with GoMLX's trainer, with these differences:
 //
-//   - Dropout, and other uses of random numbers from the scope, get different numbers at each step, for each micro-batch
-//     and on each device with other examples. GoMLX's generator makes the numbers of a full array at once, so they depend
-//     on which examples a device computes together: layouts have the same random numbers only if they split the batch in
-//     the same way, such as two devices, and one device with two micro-batches. Each layer of a chain has its own.
-//   - Variables that are not trainable are parameters too, called buffers in train.Buffered. Buffers that a step changes,
-//     such as the averages of batch normalization, get the mean over micro-batches and devices; others do not change. As
-//     in PyTorch's DistributedDataParallel, each micro-batch on each device is normalized by its own statistics.
+//   - Dropout, and other uses of random numbers from the scope, get different numbers at each step, for each micro-
+//     batch and on each device with other examples. GoMLX's generator makes the numbers of a full array at once, so
+//     they depend on which examples a device computes together: layouts have the same random numbers only if they split
+//     the batch in the same way, such as two devices, and one device with two micro-batches. Each layer of a chain has
+//     its own.
+//   - Variables that are not trainable are parameters too, called buffers in train.Buffered. Buffers that a step
+//     changes, such as the averages of batch normalization, get the mean over micro-batches and devices; others do not
+//     change. As in PyTorch's DistributedDataParallel, each micro-batch on each device is normalized by its own
+//     statistics.
 //   - Regularizers are part of the loss. GoMLX's L1 is refused, since it also sets small weights to 0 after each step.
 //   - [Model.Loss], for evaluation, is GoMLX's inference: without dropout, and normalized by the averages.
 //

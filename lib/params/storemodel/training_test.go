@@ -325,7 +325,7 @@ func TestNewChainErrors(t *testing.T) {
 			`building layer "a"`},
 		{"panic", storemodel.Layers{{Name: "a", Build: dense}, {Name: "b", Build: panics}}, sum,
 			`building layer "b" for an input of shape (Float32)[6, 2]: a reason`},
-		{"no loss", storemodel.Layers{{Name: "a", Build: dense}}, same, "want a float scalar"},
+		{"no loss", storemodel.Layers{{Name: "a", Build: dense}}, same, "not that of a float scalar"},
 		{"nothing to train", storemodel.Layers{{Name: "a", Build: identity}}, sum, "uses no trainable variables"},
 		{"integers", storemodel.Layers{{Name: "a", Build: func(scope *model.Scope, x *graph.Node) *graph.Node {
 			return graph.ConvertDType(normal(scope, dense(scope, x)), dtypes.Int32)
