@@ -12,8 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Six columns on four ranks: the last have padding. Adafactor's states join to the whole's. Adam8bit's blocks would be
-// others.
+// Six columns on four ranks, where the last have padding. Adafactor's states can be joined; Adam8bit's blocks differ.
 func ExampleJoins() {
 	w := params.New("w", dtypes.Float32, 3000, 6)
 	part := optim.Cut{Axis: 1, Ranks: 4, Length: 2}

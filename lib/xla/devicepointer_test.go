@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// That the address is the view's, TestViewIsTheDevicesMemory says.
+// TestViewIsTheDevicesMemory checks that View's address is the device's.
 func TestDevicePointerErrors(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {

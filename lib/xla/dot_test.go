@@ -11,8 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// TestProductsOfFewRows has products x·wᵀ come out right on both sides of the bounds, and be written the other way
-// round on one.
+// TestProductsOfFewRows: matmuls x·wᵀ are right on both sides of the bounds, and transposed on one.
 func TestProductsOfFewRows(t *testing.T) {
 	b, err := Open(Devices(1), Plugin("cpu"))
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 
 // All numbers of these tests are small integers and halves: exact in every order of summation.
 
-// affine calls the kernel of its name; parabola the other.
+// affine calls the kernel of that name; parabola the other.
 func affine(x, numbers *graph.Node) []*graph.Node {
 	return called(testkernel.Affine, x, numbers, func(x *graph.Node) *graph.Node { return x })
 }
@@ -44,7 +44,7 @@ func called(k *xla.Kernel, x, numbers *graph.Node, power func(*graph.Node) *grap
 	})
 }
 
-// affineOf is what the kernel gives, in plain Go.
+// affineOf is the kernel in plain Go.
 func affineOf(x []float32, factor, offset float32) (y, sums []float32) {
 	sums = make([]float32, len(x)/testkernel.Part+1)
 	for i, v := range x {
@@ -63,12 +63,12 @@ func counting(n int) []float32 {
 	return x
 }
 
-// bothNodes makes a graph function of two nodes one of their list.
+// bothNodes adapts a graph function of a list to one of two nodes.
 func bothNodes(fn func(x, numbers *graph.Node) []*graph.Node) func([]*graph.Node) []*graph.Node {
 	return func(in []*graph.Node) []*graph.Node { return fn(in[0], in[1]) }
 }
 
-// calls checks how often fn has programs call kernels.
+// calls checks how many kernel calls fn's program has.
 func calls(t *testing.T, want int, fn func()) {
 	t.Helper()
 	before := testkernel.Calls()
@@ -102,7 +102,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// A scalar has no axes; and what XLA keeps transposed it brings in order for the kernel, and takes back.
+// Scalars have no axes. Operands that XLA stores transposed are converted to row-major order and back.
 func TestKernelShapes(t *testing.T) {
 	numbers := tensors.FromValue([]float32{3, 0.5})
 	out, err := devicetest.Call(bothNodes(affine), tensors.FromScalar(float32(2)), numbers)
@@ -130,7 +130,7 @@ func TestKernelShapes(t *testing.T) {
 	same(t, "sums of the transposed", out[1], sums)
 }
 
-// Calls of two kernels in one graph are told apart, and constants are those of the graph before, between and after.
+// Calls of two kernels in one graph are distinguished, and constants are those of the graph before, between and after.
 func TestKernelsInOneGraph(t *testing.T) {
 	x := counting(70)
 	want := slices.Clone(x)
@@ -160,7 +160,7 @@ func TestKernelsInOneGraph(t *testing.T) {
 	})
 }
 
-// A function of the caller's own is no kernel, whatever it is called.
+// A function with a similar name is not a kernel.
 func TestKernelNames(t *testing.T) {
 	out, err := devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
 		double := graph.NewFunction(x.Graph(), "kernel_0", func(g *graph.Graph) []*graph.Node {
@@ -176,7 +176,7 @@ func TestKernelNames(t *testing.T) {
 	same(t, "the kernel", out[1], []float32{3, 6})
 }
 
-// What a kernel says is wrong is an error of the call, also where it is so on one device alone; the next call works.
+// A kernel's error is the call's error, also if only one device has it; the next call works.
 func TestKernelError(t *testing.T) {
 	const says = "the factor is not a number"
 	nan := float32(math.NaN())
@@ -221,8 +221,8 @@ func TestKernelError(t *testing.T) {
 	}
 }
 
-// A call whose structs are not those of foreign.h is an error before anything of it is touched; an interface that is
-// not the one of foreign.h hears of another version, and refuses the kernel.
+// A call whose structs differ from those of foreign.h is an error before they are used; another version of the
+// interface rejects the kernel.
 func TestKernelOfOtherLayout(t *testing.T) {
 	const other = "XLA calls the kernel with structs of another layout than foreign.h has: use the pinned plugin"
 	for frame, want := range map[testkernel.Frame]string{
@@ -249,7 +249,7 @@ func TestKernelOfTooLittle(t *testing.T) {
 	}
 }
 
-// Goroutines call a program of four devices and one of one device at once. However many threads are busy, all is done.
+// Goroutines call a program of four devices and one of one device at the same time, with all threads busy.
 func TestKernelCallsAtOnce(t *testing.T) {
 	b := devicetest.OpenOwn(t, 4)
 	mesh, err := b.Mesh(xla.Axis("data", 4))
@@ -333,7 +333,7 @@ func TestKernelCallsAtOnce(t *testing.T) {
 	}
 }
 
-// A kernel may stand in a loop and in a branch, and use there what was made outside.
+// A kernel may be called in a loop and in a branch, with values from outside.
 func TestKernelInClosures(t *testing.T) {
 	x := counting(65)
 	var out []*tensors.Tensor
@@ -370,9 +370,9 @@ func TestKernelInClosures(t *testing.T) {
 	same(t, "after", out[2], doubled)
 }
 
-// The backward pass calls the kernel again for what was not kept, and the gradients are the same.
+// Recomputation calls the kernel again, and the gradients are the same.
 func TestKernelIsRecomputed(t *testing.T) {
-	// y², of which the gradient needs y; the kernel has none of its own, so it is given here.
+	// y², whose gradient needs y; the kernel has no gradient, so it is given here.
 	square := func(in []*graph.Node) []*graph.Node {
 		y := autodiff.Custom(in, func(in []*graph.Node) []*graph.Node { return affine(in[0], in[1]) },
 			func(in, _, v []*graph.Node) []*graph.Node {
@@ -416,8 +416,7 @@ func TestKernelIsRecomputed(t *testing.T) {
 	}
 }
 
-// Where XLA cannot call a kernel, what stands in for it is computed: on other backends, and where the compiler cuts the
-// work.
+// Where XLA cannot call a kernel, its replacement is computed: on other backends, and with CompileAuto.
 func TestKernelOtherwise(t *testing.T) {
 	x := counting(256)
 	y, sums := affineOf(x, 3, 0.5)

@@ -15,8 +15,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestMeshFrom runs programs on two meshes of neighbouring devices side by side: what is placed lies on the mesh's own
-// devices, and what they exchange does not leave them.
+// TestMeshFrom runs programs on two meshes side by side: tensors are on the mesh's own devices, and collectives stay
+// within them.
 func TestMeshFrom(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 5)
 	for _, first := range []int{1, 3} {
@@ -80,8 +80,7 @@ func TestMeshFromRefused(t *testing.T) {
 	}
 }
 
-// TestShapes says what a function returns on one device, with collectives in it, without anything compiled; what it
-// panics with is an error.
+// TestShapes: the shapes of a function with collectives on one device, without compiling; panics are errors.
 func TestShapes(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 3)
 	mesh, err := backend.MeshFrom(1, xla.Axis("data", 2))
@@ -114,7 +113,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestText writes a program as a text: the same for the same function, with no constant left out.
+// TestText: the text of a program is the same for the same function, with all constants.
 func TestText(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	text := func(last float32) string {

@@ -90,9 +90,8 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// TestHalfPrecisionIsHalf rounds to half types in the midst of a program: 10000² is more than float16 holds, in
-// bfloat16 it is 9984² rounded, and 4097 has one bit more than float16 and four more than bfloat16. XLA left to itself
-// would not round them.
+// TestHalfPrecisionIsHalf rounds to half types inside of a program: 10000² is too large for float16 and 9984² in
+// bfloat16, and 4097 has too many bits for both. By default XLA would not round them.
 func TestHalfPrecisionIsHalf(t *testing.T) {
 	for dtype, want := range map[dtypes.DType][]float32{
 		dtypes.Float16:  {float32(math.Inf(1)), 4096},

@@ -17,7 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestPortable runs one program on all devices at once, each with its own values, and gives it its state's memory.
+// TestPortable runs one program on all devices at once, each with its own values, and donates its state.
 func TestPortable(t *testing.T) {
 	const devices, steps = 4, 5
 	backend := devicetest.OpenOwn(t, devices)
@@ -112,7 +112,7 @@ func TestPortableErrors(t *testing.T) {
 	}
 }
 
-// Many that want the same program of a backend that is closed meanwhile all get an answer.
+// Goroutines that use the same program of a backend that is closed meanwhile all return.
 func TestPrepareOnClosed(t *testing.T) {
 	for range 3 {
 		backend := devicetest.OpenOwn(t, 1)
@@ -137,7 +137,7 @@ func TestPrepareOnClosed(t *testing.T) {
 	}
 }
 
-// TestNoResults has graph functions that return nothing, or nil: an error each time, of which Close knows nothing.
+// TestNoResults: graph functions that return nothing, or nil, are errors each time.
 func TestNoResults(t *testing.T) {
 	backend := devicetest.Open(t, 1)
 	mesh, err := backend.Mesh(xla.Axis("all", 1))
@@ -171,8 +171,8 @@ func TestNoResults(t *testing.T) {
 	}
 }
 
-// TestPrepare compiles ahead of the first call, which then builds nothing; many may ask at once, and programs run
-// meanwhile.
+// TestPrepare compiles before the first call, which then builds nothing; goroutines may call it at once, also while
+// programs run.
 func TestPrepare(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
 	var built atomic.Int64

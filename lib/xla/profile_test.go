@@ -19,8 +19,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// mlpSpace is what XLA's profiler for CPUs saw of two runs of mlp, in jaxlib 0.10.2, which has that profiler beside its
-// plugin: with the HLO that this package makes of mlp, and $XLA_FLAGS as package plugin sets it.
+// mlpSpace is the profile of two runs of mlp by XLA's profiler for CPUs in jaxlib 0.10.2, which has a profiler besides
+// its plugin: with the HLO that this package makes of mlp, and $XLA_FLAGS as package plugin sets it.
 func mlpSpace(t testing.TB) []byte {
 	space, err := os.ReadFile("testdata/mlp.xplane.pb")
 	if err != nil {
@@ -29,7 +29,7 @@ func mlpSpace(t testing.TB) []byte {
 	return space
 }
 
-// mlp is the program of the profile: x of [64 32], normalized, by w of [32 128], tanh, by v of [128 32], and x again.
+// mlp is the profiled program: x of [64 32], normalized, by w of [32 128], tanh, by v of [128 32], and x again.
 func mlp(x, w, v *graph.Node) *graph.Node {
 	centred := graph.Sub(x, graph.ReduceAndKeep(x, graph.ReduceMean, -1))
 	variance := graph.ReduceAndKeep(graph.Square(centred), graph.ReduceMean, -1)
@@ -46,7 +46,7 @@ func opened(t *testing.T) *Backend {
 	return b
 }
 
-// zeros are a tensor of that shape, as Go has it.
+// zeros is a tensor of that shape in Go.
 func zeros(rows, columns int) [][]float32 {
 	all := make([][]float32, rows)
 	for i := range all {
@@ -55,7 +55,7 @@ func zeros(rows, columns int) [][]float32 {
 	return all
 }
 
-// XLA's plugin for CPUs says that it has no profiler, before anything runs.
+// XLA's plugin for CPUs reports that it has no profiler, before anything runs.
 func TestNoProfiler(t *testing.T) {
 	b := opened(t)
 	_, err := b.Profile(func() error { t.Error("it runs all the same"); return nil })
@@ -71,8 +71,8 @@ func TestNoProfiler(t *testing.T) {
 	}
 }
 
-// A profile's operations are those of the program, by the same names; what XLA's profiler saw comes from a plugin that
-// gives it, so that all is real but the plugin.
+// A profile's operations are those of the program, with the same names. The recording of XLA's profiler comes from a
+// test plugin, so that everything is real but the plugin.
 func TestProfileJoinsOperations(t *testing.T) {
 	b := opened(t)
 	mesh, err := b.Mesh(Axis("data", 1))
@@ -114,7 +114,7 @@ func TestProfileJoinsOperations(t *testing.T) {
 		if o.Events != runs || o.Total <= 0 || i > 0 && o.Total > times[i-1].Total {
 			t.Errorf("%d: %+v", i, o)
 		}
-		// The one recorded has a number behind its name, of the process that it was recorded in.
+		// The recorded one has a number of its process after its name.
 		if name := func(s string) string {
 			return s[strings.LastIndex(s,
 				"_mlp"):][:4]
@@ -129,7 +129,7 @@ func TestProfileJoinsOperations(t *testing.T) {
 	}
 }
 
-// profilerPlugin is a library with a profiler that sees that.
+// profilerPlugin builds a library with a profiler that returns a recording.
 func profilerPlugin(t *testing.T, space []byte) plugin.Plugin {
 	source := fmt.Sprintf(`#include <stddef.h>
 typedef struct { size_t size; void *profiler; char *data; size_t count; } args;
@@ -155,7 +155,7 @@ void *GetPjrtApi(void) { return &api; }`, strings.Trim(strings.ReplaceAll(fmt.Sp
 	return plugin.Plugin{Path: so, Platform: plugin.CPU}
 }
 
-// wire writes a field of a message: a text, bytes or a whole number.
+// wire writes a field of a message: a string, bytes or an integer.
 func wire(number protowire.Number, value any) []byte {
 	switch value := value.(type) {
 	case int:
@@ -168,8 +168,8 @@ func wire(number protowire.Number, value any) []byte {
 
 func join(fields ...[]byte) []byte { return bytes.Join(fields, nil) }
 
-// handSpace has a plane of a device and one of the host, the tables after what refers to them, an operation's name once
-// in the event itself, once in its kind, once as a reference, and fields that nobody knows.
+// handSpace has a plane of a device and one of the host, tables after what refers to them, an operation's name in the
+// event itself, in its kind, and as a reference, and unknown fields.
 func handSpace() []byte {
 	table := func(field protowire.Number, key int, value ...[]byte) []byte {
 		return wire(field, join(wire(1, key), wire(2, join(value...))))
@@ -221,7 +221,7 @@ func TestReadSpace(t *testing.T) {
 	if !reflect.DeepEqual(p.events, want) {
 		t.Errorf("got %+v, want %+v", p.events, want)
 	}
-	// The host's event, which started the device's, does not count.
+	// The host's event, which launched the device's, does not count.
 	if got, want := p.Operations(), []OperationTime{{"step", "fusion.1", 1, 7 * time.Microsecond},
 		{"step", "dot.3", 1, 3 * time.Microsecond}}; !slices.Equal(got, want) {
 		t.Errorf("operations %+v, want %+v", got, want)

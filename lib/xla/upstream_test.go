@@ -12,8 +12,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// The tests in the upstream files pass while the bugs that docs/upstream.md lists
-// are there. One that fails says that its bug is gone, and which workaround can go.
+// The tests in the upstream files pass while the bugs in docs/upstream.md exist. A test that fails says that its bug is
+// fixed, and which workaround can be removed.
 
 // upstream has two devices for all these tests. Its field Backend is go-xla's own.
 var upstream = sync.OnceValues(func() (*Backend, error) { return Open(Devices(2), Plugin("cpu")) })
@@ -27,14 +27,14 @@ func openUpstream(t *testing.T) *Backend {
 	return b
 }
 
-// mended fails the test because upstream does right.
+// mended fails the test because upstream is fixed.
 func mended(t *testing.T, what, workaround string) {
 	t.Helper()
 	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what,
 		workaround)
 }
 
-// refused checks that upstream gave an error that says want.
+// refused checks that upstream returned an error with a text.
 func refused(t *testing.T, err error, want, what, workaround string) {
 	t.Helper()
 	switch {
@@ -133,8 +133,7 @@ func TestUpstreamConstantsAcrossClosures(t *testing.T) {
 	}, 2, 486)
 }
 
-// TestUpstreamCallsHaveNoGradient relies on lib/xla/auto.go, which says so where
-// GoMLX has none.
+// TestUpstreamCallsHaveNoGradient is about lib/xla/auto.go, which returns an error for calls without gradients.
 func TestUpstreamCallsHaveNoGradient(t *testing.T) {
 	_, err := scalarOf(openUpstream(t).Backend, func(x *graph.Node) *graph.Node {
 		double := graph.NewFunction(x.Graph(), "double", func(g *graph.Graph) []*graph.Node {
@@ -146,8 +145,8 @@ func TestUpstreamCallsHaveNoGradient(t *testing.T) {
 	refused(t, err, "has no gradient in GoMLX", "calls without a gradient", "lib/xla/auto.go (init)")
 }
 
-// TestUpstreamGradientsThroughClosures runs on our backend: upstream's takes no values from outside. Were it mended
-// there would be an error in place of 0, and lib/flash/blocks.go (over) could do without its operands in the loop's
+// TestUpstreamGradientsThroughClosures runs on our backend, since upstream's takes no values from outside. If it were
+// fixed there would be an error instead of 0, and lib/flash/blocks.go (over) would not need its operands in the loop's
 // state.
 func TestUpstreamGradientsThroughClosures(t *testing.T) {
 	ours(t, func(x *graph.Node) *graph.Node {
@@ -173,7 +172,7 @@ func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 	mended(t, "panics that are no errors", "lib/xla/graphfn.go (ThrowingErrors)")
 }
 
-// TestUpstreamSchedulingBarrier ties a number to an infinite one.
+// TestUpstreamSchedulingBarrier makes a number depend on an infinite one.
 func TestUpstreamSchedulingBarrier(t *testing.T) {
 	tie := func(b compute.Backend) string {
 		exec, err := graph.NewExec(b, func(x, after *graph.Node) *graph.Node {

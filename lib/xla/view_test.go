@@ -12,8 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// What is written through a view is what the next program reads, of placed tensors
-// as of a program's outputs.
+// The next program reads what is written through a view, of placed tensors and of outputs.
 func TestViewIsTheDevicesMemory(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {

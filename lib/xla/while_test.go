@@ -15,9 +15,8 @@ func below(n int32) func([]*graph.Node) *graph.Node {
 	return func(s []*graph.Node) *graph.Node { return graph.LessThan(s[0], graph.Const(s[0].Graph(), n)) }
 }
 
-// What upstream refuses in closures works here: loops in loops, values from outside
-// in operations of two operands and as results, one reduction in several functions,
-// and constants that several closures use.
+// What upstream rejects in closures works here: nested loops, values from outside in binary operations and as results,
+// one reduction in several functions, and constants that several closures use.
 func TestClosures(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -91,7 +90,7 @@ func TestClosures(t *testing.T) {
 	}
 }
 
-// Collectives work in loops, and each device turns as often as the others.
+// Collectives work in loops.
 func TestCollectiveInWhile(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
 	if err != nil {

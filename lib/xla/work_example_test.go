@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A program says what it does: here a product of [64 64] by [64 16] on each of two devices.
+// The work of a program: here a matmul of [64 64] by [64 16] on each of two devices.
 func ExampleProgram_Work() {
 	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
 	if err != nil {

@@ -37,7 +37,7 @@ func floats(dims ...int) shapes.Shape { return shapes.Make(dtypes.Float32, dims.
 
 func list(s ...shapes.Shape) []shapes.Shape { return s }
 
-// repeated runs body n times; XLA knows how often only where n is a constant.
+// repeated runs body n times; XLA knows how often only if n is a constant.
 func repeated(n, x *graph.Node, body func(i, x *graph.Node) *graph.Node) *graph.Node {
 	return While([]*graph.Node{graph.ScalarZero(x.Graph(), dtypes.Int32), x, n},
 		func(s []*graph.Node) *graph.Node { return graph.LessThan(s[0], s[2]) },
@@ -46,16 +46,16 @@ func repeated(n, x *graph.Node, body func(i, x *graph.Node) *graph.Node) *graph.
 		})[1]
 }
 
-// layer is matrix i of several.
+// layer returns matrix i of a stack.
 func layer(of, i *graph.Node) *graph.Node {
 	zero := graph.ScalarZero(i.Graph(), dtypes.Int32)
 	return graph.Squeeze(graph.DynamicSlice(of, []*graph.Node{i, zero, zero}, []int{1, 32, 32}), 0)
 }
 
 // TestWork compares the first programs with XLA's own cost analysis (HloCostAnalysis: its "flops" and "transcendentals"
-// together, and "bytes accessed") of what the pinned plugin makes of them here, as jaxlib 0.10.2 gives it in
-// hlo_module_cost_analysis: the plugin does not. The others are counted by hand, since XLA counts a loop as one turn,
-// and reads all of what it scatters to.
+// together, and "bytes accessed") of the pinned plugin's programs, by jaxlib 0.10.2 (hlo_module_cost_analysis), since
+// the plugin has none. The others are counted by hand: XLA counts a loop as one iteration, and reads all of what it
+// scatters to.
 func TestWork(t *testing.T) {
 	b, err := Open(Devices(2), Plugin("cpu"))
 	if err != nil {
@@ -108,7 +108,7 @@ func TestWork(t *testing.T) {
 			})
 		}, list(floats(64, 32), floats(12, 32, 32)), Work{
 			FLOPs: 12*(2*64*32*32+64*32+1) + 13,
-			// the layer is cut out, not read in place
+			// the layer is copied, not read in place
 			Bytes: start + 12*(2*4+addOne+(2*4096+4)+(2*state+4096)+2*state) + 13*compare}},
 		{"update in a loop", func(x []*graph.Node) *graph.Node {
 			return repeated(graph.Const(x[0].Graph(), int32(12)), x[0], func(i, all *graph.Node) *graph.Node {
