@@ -19,7 +19,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// openAndRead does all that a program does with a checkpoint before it has values.
+// openAndRead reads a checkpoint as a program does.
 func openAndRead(t *testing.T, path string) ([]*tensors.Tensor, error) {
 	t.Helper()
 	c, err := Open(path)
@@ -47,7 +47,7 @@ func small(t *testing.T, dir string, step int) string {
 	return path
 }
 
-// Every single flipped bit, every shorter length and every added byte, in every file, is an error that names the file.
+// Every flipped bit, every shorter length and every additional byte, in every file, is an error that names the file.
 func TestEveryDamage(t *testing.T) {
 	path := small(t, t.TempDir(), 1)
 	for _, file := range listing(t, path) {
@@ -151,7 +151,7 @@ func TestFilesMoved(t *testing.T) {
 	}
 }
 
-// A file that changes after Open is noticed by Read.
+// Read notices a file that changed after Open.
 func TestChangedAfterOpen(t *testing.T) {
 	path := small(t, t.TempDir(), 1)
 	c := open(t, path)
@@ -168,7 +168,7 @@ func TestChangedAfterOpen(t *testing.T) {
 	wantError(t, "removed", err, name)
 }
 
-// What the model wants and the checkpoint does not have is named, all of it, before anything is read.
+// An error names everything that the model needs and the checkpoint lacks, before anything is read.
 func TestDiffers(t *testing.T) {
 	saved := params.Tree{params.New("h0.qkv.w", dtypes.Float32, 64, 192), params.New("b", dtypes.Float32, 2)}
 	values, err := params.Zeros(saved)
@@ -204,7 +204,7 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// Nothing but a regular file is opened, and nothing is waited for.
+// Only regular files are opened, and Open never waits.
 func TestOpenRegular(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "name")

@@ -16,7 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// What is there is never replaced: neither a checkpoint, nor what only has its name.
+// Save never replaces a checkpoint, or anything else with its name.
 func TestExists(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
 	path := save1(t, dir, 3, 0)
@@ -60,7 +60,7 @@ func TestKeep(t *testing.T) {
 			t.Errorf("after step %d with keep %d there are %q, want %q", c.step, c.keep, got, want)
 		}
 	}
-	// What is not a complete checkpoint is neither counted nor removed.
+	// Incomplete checkpoints are neither counted nor removed.
 	for _, name := range []string{"step-00000001", "step-1", "step-00000005x", "notes"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o777); err != nil {
 			t.Fatal(err)
@@ -117,8 +117,7 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-// A reader finds a checkpoint at every moment, though the only one is replaced again and again, and never a folder with
-// a checkpoint's name that is not complete.
+// A reader always finds a complete checkpoint, although the only one is replaced again and again.
 func TestLatestWhileSaving(t *testing.T) {
 	dir := t.TempDir()
 	save1(t, dir, 0, 1)

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// sealed puts a manifest into its file with the right checksum, as somebody would who forges one.
+// sealed returns the file of a forged manifest, with the right checksum.
 func sealed(inner string) []byte {
 	sum := sha256.Sum256([]byte(inner))
 	return []byte(`{"sha256":"` + hex.EncodeToString(sum[:]) + `","manifest":` + inner + "}\n")
@@ -28,7 +28,7 @@ var (
 	goodInner = `{"format":1,"step":3,"meta":null,"files":[` + goodFile + `],"tensors":[` + goodTensor + `]}`
 )
 
-// Manifests that contradict themselves, with the right checksum all the same.
+// Inconsistent manifests with the right checksum.
 func TestManifestRefuses(t *testing.T) {
 	if _, err := parseManifest(sealed(goodInner)); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestManifestRefuses(t *testing.T) {
 	}
 }
 
-// A forged manifest leads nowhere: not out of the folder, and not to memory that the files do not fill.
+// A forged manifest can neither lead out of the folder nor allocate more memory than the files have bytes.
 func TestForged(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "forged")
@@ -113,8 +113,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// FuzzManifest: any bytes are an error or a manifest that is written as it was read, and none takes more memory or time
-// than its own length.
+// FuzzManifest: any bytes are an error or a manifest that is encoded to the same bytes, and need no more memory or time
+// than their length explains.
 func FuzzManifest(f *testing.F) {
 	f.Add([]byte(goodInner))
 	f.Add([]byte(strings.Replace(goodInner, "[0,0]", "[9223372036854775807,0]", 1)))

@@ -54,7 +54,7 @@ func randomShape(rng *rand.Rand) []int {
 	return shape
 }
 
-// The tiling's check against a count of how often each element is covered, for tilings and for spoiled ones.
+// checkTiling agrees with counting how often each element is covered.
 func TestTiling(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 9))
 	outcomes := map[bool]int{}
@@ -127,8 +127,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// FuzzBoxes: boxes of a run are inside of the shape, lie in the run's order, have its elements and no others, and are
-// as few as is said.
+// FuzzBoxes: the boxes of a range are inside of the shape, in the range's order, have exactly its elements, and are as
+// few as documented.
 func FuzzBoxes(f *testing.F) {
 	f.Add([]byte{}, uint(0), uint(1))
 	f.Add([]byte{7}, uint(2), uint(3))
@@ -165,7 +165,7 @@ func FuzzBoxes(f *testing.F) {
 	})
 }
 
-// Tensors that were written in pieces, as several ranks would, are put together, whoever holds which.
+// Tensors that were written in pieces by several ranks are assembled.
 func TestReadPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(12, 13))
 	for range 50 {

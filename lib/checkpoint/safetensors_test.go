@@ -20,7 +20,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// handMade makes a checkpoint of one hand-built data file and the tensors that the manifest says are in it.
+// handMade makes a checkpoint of one hand-built data file and a manifest with the given tensors.
 func handMade(t *testing.T, data []byte, manifestTensors string) string {
 	t.Helper()
 	path := t.TempDir()
@@ -36,7 +36,8 @@ func handMade(t *testing.T, data []byte, manifestTensors string) string {
 	return path
 }
 
-// A file built by hand, by the format's description: arrays in another order than their data, odd offsets, any padding.
+// A file built by hand from the format's description: arrays in another order than their data, odd offsets, any
+// padding.
 func TestReadsHandBuilt(t *testing.T) {
 	header := `{"b":{"data_offsets":[1,9],"shape":[1,2],"dtype":"F32"},"__metadata__":{"format":"pt"},` +
 		` "a":{"dtype":"BOOL","shape":[],"data_offsets":[0,1]}}   `
@@ -54,7 +55,7 @@ func TestReadsHandBuilt(t *testing.T) {
 	}
 }
 
-// A file and its manifest that both are whole, and differ.
+// A valid file and a valid manifest that differ.
 func TestFileAgainstManifest(t *testing.T) {
 	const manifest = `{"name":"w","dtype":"U16","shape":[2],"pieces":[{"file":"d.safetensors","array":"w",` +
 		`"start":[0],"size":[2]}]}`
@@ -76,7 +77,7 @@ func TestFileAgainstManifest(t *testing.T) {
 	wantError(t, "a boolean that is none", err, `"w"`, "element 1 of the booleans is 2")
 }
 
-// What Save writes is what a reader finds that knows nothing of this package, by the format's description alone.
+// A reader that knows only the format's description reads what Save writes.
 func TestReadByOthers(t *testing.T) {
 	tree := append(allTypes(3), params.New("<&>", dtypes.Float16, 2, 5))
 	values := make([]*tensors.Tensor, len(tree))
@@ -103,7 +104,7 @@ func TestReadByOthers(t *testing.T) {
 		len(header) != len(tree)+1 {
 		t.Errorf("%d arrays, metadata %v", len(header)-1, got)
 	}
-	// The names in the reference implementation's enum Dtype, and what stands for the types that it lacks.
+	// The names in the reference implementation's enum Dtype, and the types that stand for those that it lacks.
 	types := map[dtypes.DType]string{
 		dtypes.Bool: "BOOL", dtypes.Uint8: "U8", dtypes.Int8: "I8", dtypes.Int16: "I16", dtypes.Uint16: "U16",
 		dtypes.Float16: "F16", dtypes.BFloat16: "BF16", dtypes.Int32: "I32", dtypes.Uint32: "U32",
@@ -190,7 +191,7 @@ func TestHeaderRefuses(t *testing.T) {
 	}
 }
 
-// FuzzHeader: any bytes are an error, or arrays that fill the file with no holes.
+// FuzzHeader: any bytes are an error, or arrays that fill the file without gaps.
 func FuzzHeader(f *testing.F) {
 	f.Add(handBuilt(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  `, "12345678"))
 	f.Add(handBuilt(`{"__metadata__":{"a":"b"},"w":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, "1"))

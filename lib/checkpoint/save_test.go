@@ -23,7 +23,7 @@ import (
 // dataName is the file that Save writes.
 var dataName = fileOf(0)
 
-// random returns a tensor of random bits, among which are NaNs of all kinds; bytes of booleans are 0 or 1.
+// random returns a tensor of random bits, including NaNs of all kinds; bytes of booleans are 0 or 1.
 func random(t *testing.T, rng *rand.Rand, spec params.Spec) *tensors.Tensor {
 	t.Helper()
 	value := tensors.FromShape(spec.Shape)
@@ -47,7 +47,7 @@ func bytesOf(t *testing.T, value *tensors.Tensor) (copied []byte) {
 	return copied
 }
 
-// allTypes has an entry of each element type that a tree can hold, of the given dimensions, and a scalar of each.
+// allTypes has an entry of each element type that a tree can have, of the given dimensions, and a scalar of each.
 func allTypes(dimensions ...int) params.Tree {
 	var tree params.Tree
 	for _, dtype := range dtypes.DTypeValues() {
@@ -88,7 +88,7 @@ func read(t *testing.T, c *Checkpoint, tree params.Tree) []*tensors.Tensor {
 	return values
 }
 
-// names lists a folder, hidden files too.
+// names lists a folder, including hidden files.
 func listing(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -118,7 +118,7 @@ func wantError(t *testing.T, what string, err error, parts ...string) {
 	}
 }
 
-// Every bit of every type comes back, in the order of whatever part of the tree is asked for, and in the tree's own.
+// Every bit of every type is read back, in the order of any part of the tree, and in the tree's own.
 func TestRoundTrip(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, dimensions := range [][]int{{1}, {7}, {3, 5}, {2, 1, 3, 2}} {
@@ -154,7 +154,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// Names that JSON must escape go in as they are.
+// Names that JSON must escape are unchanged.
 func TestNames(t *testing.T) {
 	var tree params.Tree
 	var values []*tensors.Tensor
@@ -250,7 +250,7 @@ func TestSaveRefuses(t *testing.T) {
 	wantError(t, "a file for a folder", err, "not a directory")
 }
 
-// canceledAfter is a context that is found cancelled at the n-th look and later.
+// canceledAfter is a context that is cancelled from its n-th check on.
 type canceledAfter struct {
 	context.Context
 	looks int
@@ -303,7 +303,7 @@ type ownMemory struct{ compute.Backend }
 
 func (ownMemory) HasSharedBuffers() bool { return false }
 
-// Tensors on devices are saved from where they are, and no copies on the host are left.
+// Tensors are saved from devices, and leave no copies on the host.
 func TestDevice(t *testing.T) {
 	backend, err := gobackend.New("")
 	if err != nil {

@@ -24,7 +24,7 @@ var (
 	twoSpec = params.Tree{matrix, flag}
 )
 
-// three is a checkpoint of three writers, whose second one has nothing but padding, and of two tensors.
+// three is a checkpoint of three writers and two tensors; the second writer has only padding.
 func three() [][]Part {
 	return [][]Part{
 		{{matrix, 0, tensors.FromValue([]int32{0, 1})}},
@@ -33,7 +33,7 @@ func three() [][]Part {
 	}
 }
 
-// What Commit refuses leaves nothing behind, and the checkpoints that are there as they are.
+// When Commit fails, it leaves nothing behind, and changes no other checkpoint.
 func TestCommitRefuses(t *testing.T) {
 	name := func(writer int, s *Shared) string { return filepath.Join(s.Path(), fileOf(writer)) }
 	for _, c := range []struct {
@@ -149,7 +149,7 @@ func TestCommitRefuses(t *testing.T) {
 	wantError(t, "a negative step", err, "step -1")
 }
 
-// What WriteParts refuses leaves the draft as it was.
+// When WriteParts fails, it leaves the draft as it was.
 func TestWritePartsRefuses(t *testing.T) {
 	s, err := Begin(t.TempDir(), 7)
 	if err != nil {
@@ -243,7 +243,7 @@ func TestReadRangesRefuses(t *testing.T) {
 	}
 }
 
-// Of two that begin the same step the first to commit wins, and the other one says so.
+// Of two processes that begin the same step, the first to commit succeeds, and the other returns an error.
 func TestSharedTwice(t *testing.T) {
 	dir := t.TempDir()
 	first, err1 := Begin(dir, 5)

@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Three query heads and one key head on two ranks: both have the key head, and the second has a query head less.
+// Three query heads and one key head on two ranks: both have the key head, and the second has one query head less.
 func ExampleCut() {
 	cut := &params.Cut{Index: [][]int{{0, 1, 3}, {2, -1, 3}}}
 	heads := tensors.FromValue([]float32{10, 20, 30, 77})
@@ -57,7 +57,7 @@ func randomCut(random *rand.Rand, axis, size int) *params.Cut {
 	return cut
 }
 
-// places calls f for each place of an array.
+// places calls f for the index of each element of an array.
 func places(dims []int, f func(place []int)) {
 	place := make([]int, len(dims))
 	var next func(axis int)
@@ -105,7 +105,7 @@ func checkStack[T int8 | int32 | float64](t *testing.T, cut *params.Cut, dims []
 		!slices.Equal(tensors.MustCopyFlatData[T](stacked), want) {
 		t.Errorf("%+v of %v: stacked %s, want %v", cut, flat, stacked, want)
 	}
-	// What lies in padding and in copies that do not count is not looked at.
+	// Join ignores padding, and copies that do not count.
 	place := 0
 	tensors.MustMutableFlatData(stacked, func(flat []T) {
 		places(stackedDims, func(at []int) {
@@ -142,7 +142,7 @@ func TestStackAndJoin(t *testing.T) {
 	}
 }
 
-// Each index counts on one rank, the first that has it.
+// Each index counts on the first rank that has it.
 func TestCounted(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 50 {
@@ -198,7 +198,7 @@ func TestEvenCut(t *testing.T) {
 	}
 }
 
-// A nil cut leaves everything as it is.
+// A nil cut changes nothing.
 func TestNoCut(t *testing.T) {
 	var none *params.Cut
 	x := tensors.FromValue([]int32{1, 2})

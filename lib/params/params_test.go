@@ -93,7 +93,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Ordered to named and back is the identity, and a part of the tree picks its part of the values.
+// From ordered to named and back is the identity, and a part of the tree selects its values.
 func TestZipAndList(t *testing.T) {
 	values := []int{10, 11, 12, 13, 14}
 	named, err := params.Zip(tree, values)

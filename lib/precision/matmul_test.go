@@ -37,8 +37,8 @@ func normal(seed uint64, rows, columns int, scale float64) matrix {
 	return filled(rows, columns, func(int, int) float32 { return float32(r.NormFloat64() * scale) })
 }
 
-// A half type's products are summed in float32, and its gradients' products have operands of that half type. Summed
-// in the type itself 4097 ones make 2048 in FP16 and 256 in BF16.
+// Matmuls of a half type accumulate in float32, and the backward pass has operands of that half type. Accumulated in
+// the type itself, 4097 ones give 2048 in FP16 and 256 in BF16.
 func TestZeroMatmul(t *testing.T) {
 	for name, backend := range backends() {
 		for _, dtype := range []dtypes.DType{dtypes.BFloat16, dtypes.Float16} {
@@ -67,7 +67,7 @@ func TestZeroMatmul(t *testing.T) {
 					graph.ConvertDType(precision.Mean(x[1]), dtypes.Float32)}, grads...)
 			}, ones(2, 4097), ones(4097, 2))
 			for i, least := range []float32{4096, 4096, 1, 2, 2} {
-				// 4097 is no number of either type: it would say that XLA has left out a conversion there and back.
+				// Neither type has 4097: it would show that XLA left out a conversion.
 				if got := floats(out[i])[0]; got != least {
 					t.Errorf("%s, %s: result %d is %g, want %g", name, dtype, i, got, least)
 				}
@@ -76,7 +76,7 @@ func TestZeroMatmul(t *testing.T) {
 	}
 }
 
-// With a format that rounds nothing all that is left is the way through flatten and Custom.
+// With a format that rounds nothing, flatten and Custom change nothing.
 func TestDotAxes(t *testing.T) {
 	for _, c := range []struct {
 		l, r   []int
@@ -119,7 +119,7 @@ func TestDotAxes(t *testing.T) {
 	}
 }
 
-// Axes to contract may come in any order, which GoMLX's own gradient mistakes.
+// Contracting axes may be in any order, for which GoMLX's own gradient is wrong.
 func TestDotAxesOutOfOrder(t *testing.T) {
 	step := func(dot func(l, r *node) *node) func(nodes) nodes {
 		return func(in nodes) nodes {
@@ -252,8 +252,8 @@ func TestMatmulAgainstPlainGo(t *testing.T) {
 	}
 }
 
-// Scaled, what is not finite stays and does not act on the rest, which has the scale of its own largest number, up to
-// float32's. All goes for operands and gradients alike.
+// With Scaled, numbers that are not finite stay and do not affect the rest, which is scaled by its own largest number,
+// up to float32's. This holds for operands and gradients.
 func TestScaledExtremes(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	tensors := []struct {
@@ -315,7 +315,7 @@ func TestScaledExtremes(t *testing.T) {
 	}
 }
 
-// Sums in a half type stop growing where an addend is less than half a last place, in the backward pass too.
+// Sums in a half type stop growing where an addend is less than half of the last place, in the backward pass too.
 func TestAccumulate(t *testing.T) {
 	const n = 300
 	for chunk, want := range map[int]float32{1: 256, 64: 300} {

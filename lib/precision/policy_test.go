@@ -19,8 +19,8 @@ import (
 func shape(dims ...int) shapes.Shape { return shapes.Make(dtypes.Float32, dims...) }
 
 func TestPolicies(t *testing.T) {
-	// Of a parameter: the master copy, the one to compute with, the gradient. Mixed precision with Adam's 8 bytes is
-	// the well-known 16.
+	// For one parameter: master weights, working copy, gradient. Mixed precision with Adam's 8 bytes has the well-known
+	// 16.
 	want := map[string]precision.ParamBytes{
 		"fp32": {0, 4, 4}, "tf32": {0, 4, 4}, "bf16": {4, 2, 2}, "fp16": {4, 2, 2}, "bf16-pure": {0, 2, 2},
 		"fp16-pure": {0, 2, 2}, "fp8": {4, 2, 2},
@@ -63,16 +63,15 @@ func TestPolicies(t *testing.T) {
 
 func TestBadPolicies(t *testing.T) {
 	for want, change := range map[string]func(p *precision.Policy){
-		"Policy.Params is InvalidDType":                        func(p *precision.Policy) { p.Params = dtypes.InvalidDType },
-		"Policy.Compute is Int32":                              func(p *precision.Policy) { p.Compute = dtypes.Int32 },
-		"Policy.Output is Float64":                             func(p *precision.Policy) { p.Output = dtypes.Float64 },
-		"Policy.Reduce is Bool":                                func(p *precision.Policy) { p.Reduce = dtypes.Bool },
-		"Params is BFloat16 and Policy.Compute Float16":        func(p *precision.Policy) { p.Params = dtypes.BFloat16 },
-		"StochasticUpdate is set and Policy.Params is Float32": func(p *precision.Policy) { p.StochasticUpdate = true },
-		"Scaling is set and Policy.Output is Float16": func(
-			p *precision.Policy) {
-			p.Output = dtypes.Float16
+		"Policy.Params is InvalidDType":                 func(p *precision.Policy) { p.Params = dtypes.InvalidDType },
+		"Policy.Compute is Int32":                       func(p *precision.Policy) { p.Compute = dtypes.Int32 },
+		"Policy.Output is Float64":                      func(p *precision.Policy) { p.Output = dtypes.Float64 },
+		"Policy.Reduce is Bool":                         func(p *precision.Policy) { p.Reduce = dtypes.Bool },
+		"Params is BFloat16 and Policy.Compute Float16": func(p *precision.Policy) { p.Params = dtypes.BFloat16 },
+		"StochasticUpdate is set and Policy.Params is Float32": func(p *precision.Policy) {
+			p.StochasticUpdate = true
 		},
+		"Scaling is set and Policy.Output is Float16": func(p *precision.Policy) { p.Output = dtypes.Float16 },
 		"Matmul.Chunk is 0": func(
 			p *precision.Policy) {
 			p.Matmul.Accumulate = precision.FP16
@@ -107,7 +106,8 @@ func TestCast(t *testing.T) {
 	}
 }
 
-// Updates of an eighth of the last place are lost each time when rounded to the nearest, but count on average.
+// Updates of an eighth of the last place have no effect when rounded to nearest, but with stochastic rounding on
+// average.
 func TestCastStochastic(t *testing.T) {
 	const n = 4096
 	x := make([]float32, n)

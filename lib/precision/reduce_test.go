@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// A mean of numbers whose sum FP16 cannot hold, and sums over some axes that are rounded once, at the end.
+// A mean of numbers whose sum overflows FP16, and sums over some axes that are rounded once, at the end.
 func TestReduce(t *testing.T) {
 	for name, backend := range backends() {
 		out := run(t, backend, func(in nodes) nodes {

@@ -136,7 +136,7 @@ func TestRoundStochasticInGraph(t *testing.T) {
 	}
 }
 
-// XLA's own conversions to the half types, whose bits the program returns, are right for all that is no NaN.
+// XLA's own conversions to the half types are right in outputs, except for NaN.
 func TestConvertDTypeOfXLA(t *testing.T) {
 	for _, f := range []precision.Format{precision.FP16, precision.BF16} {
 		dtype, _ := f.DType()
@@ -153,7 +153,7 @@ func TestConvertDTypeOfXLA(t *testing.T) {
 	}
 }
 
-// Half types are rounded in float32, and the gradient passes as it is.
+// Half types are rounded in float32, and the gradient is passed through.
 func TestRoundOfHalvesAndGradient(t *testing.T) {
 	for name, backend := range backends() {
 		out := run(t, backend, func(in nodes) nodes {

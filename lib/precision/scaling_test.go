@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// step is one of a training of w by the gradient x·1e-7, computed in FP16: without a scale it underflows to a
-// coarse 2⁻²⁴ or to 0. It returns w, a number that counts steps taken, the states, and the gradient.
+// step is a step that trains w by the gradient x·1e-7, computed in FP16: without a scale it underflows to a coarse 2⁻²⁴
+// or to 0. It returns w, the number of updates, the states, and the gradient.
 func step(s precision.Scaling) func(nodes) nodes {
 	return func(in nodes) nodes {
 		w, count, x, states := in[0], in[1], in[2], in[3:]
@@ -97,7 +97,7 @@ func TestScaling(t *testing.T) {
 	}
 }
 
-// The scale stays a number however long it grows.
+// The scale stays finite however long it grows.
 func TestScaleStaysFinite(t *testing.T) {
 	s := precision.Scaling{Initial: 0x1p100, Interval: 1, Growth: 0x1p100, Backoff: 0.5}
 	out := run(t, devicetest.PureGo(), func(in nodes) nodes { return s.Update(in, graph.Const(in[0].Graph(), true)) },
@@ -107,7 +107,7 @@ func TestScaleStaysFinite(t *testing.T) {
 	}
 }
 
-// With scale 65536 a gradient of 1e-7 keeps FP16's 11 bits; without one it becomes 2⁻²³, a subnormal of 2 bits.
+// With a scale of 65536 a gradient of 1e-7 has FP16's 11 bits; without one it becomes 2⁻²³, a subnormal of 2 bits.
 func TestScalingSavesGradients(t *testing.T) {
 	for _, c := range []struct {
 		s    precision.Scaling

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 )
 
-// These pass while the bugs that docs/upstream.md lists are there.
+// These tests pass while the bugs in docs/upstream.md exist.
 
 func mended(t *testing.T, what, workaround string) {
 	t.Helper()
@@ -33,7 +33,7 @@ func TestUpstreamGradientOfSeveralAxes(t *testing.T) {
 	}
 }
 
-// TestUpstreamGradientsOfHalfProducts counts the products that a gradient makes in float32.
+// TestUpstreamGradientsOfHalfProducts counts the matmuls of a gradient in float32.
 func TestUpstreamGradientsOfHalfProducts(t *testing.T) {
 	wide := 0
 	_, err := try(devicetest.One(), func(in nodes) nodes {

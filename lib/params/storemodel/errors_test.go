@@ -92,7 +92,7 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// changing is a model that does something else for a batch of two.
+// changing is a model that behaves differently for a batch of two.
 func changing(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 	w := scope.VariableWithShape("w", shapes.Make(dtypes.Float32, inputs.Shape().Dim(-1)))
 	x := graph.Mul(inputs, graph.InsertAxes(w.NodeValue(inputs), 0))
@@ -196,7 +196,7 @@ func TestWriteErrors(t *testing.T) {
 			}
 		}
 	}
-	// What is written is a copy, and so is what is read.
+	// Write and Init copy.
 	zeros, err := params.Zeros(m.Params())
 	if err != nil {
 		t.Fatal(err)

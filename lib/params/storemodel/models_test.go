@@ -50,7 +50,7 @@ func transformer(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 	return graph.ReduceAllMean(loss.SparseCategoricalCrossEntropyLogits(labels, []*graph.Node{logits}))
 }
 
-// bigram predicts each token from the one before alone, with parameters of the given type.
+// bigram predicts each token from the previous one, with parameters of the given type.
 func bigram(dtype dtypes.DType) storemodel.Loss {
 	return func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 		x := layers.Embedding(scope.In("tokens"), graph.InsertAxes(inputs, -1), dtype, 5, 4)
@@ -81,7 +81,7 @@ func random(rng *rand.Rand, shape shapes.Shape) *tensors.Tensor {
 	return t
 }
 
-// newModel makes a model, and fails the test if it cannot.
+// newModel makes a model or fails the test.
 func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss storemodel.Loss, inputs,
 	targets shapes.Shape) *storemodel.Model {
 	t.Helper()
@@ -92,7 +92,7 @@ func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss st
 	return m
 }
 
-// initial returns the values that a model starts from.
+// initial returns a model's initial values.
 func initial(t testing.TB, m *storemodel.Model) []*tensors.Tensor {
 	t.Helper()
 	values, err := m.Init()
@@ -127,13 +127,13 @@ func gradients(m *storemodel.Model) func([]*graph.Node) []*graph.Node {
 	}
 }
 
-// training is a model's loss in training, with the noise of a key.
+// training is a model's loss in training, with random numbers of a key.
 func training(m *storemodel.Model, p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 	g := inputs.Graph()
 	return m.NoisyLoss(p, inputs, targets, graph.Const(g, uint32(1)), graph.Const(g, uint32(0)))
 }
 
-// named names nodes of any float type; Tree.Nodes insists on the tree's own.
+// named names nodes of any float type; Tree.Nodes requires the tree's own.
 func named(m *storemodel.Model, nodes []*graph.Node) params.Nodes {
 	named, err := params.Zip(m.Params(), nodes)
 	if err != nil {
