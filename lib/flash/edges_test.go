@@ -105,7 +105,7 @@ func TestSubnormals(t *testing.T) {
 	}
 }
 
-// What is no number stays none, and is not taken for a query that sees no key.
+// NaN inputs give NaN, not the zeros of a query that sees no key.
 func TestNaN(t *testing.T) {
 	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
 		out, err := devicetest.Call(func(in []*node) []*node {
