@@ -16,7 +16,9 @@ func Ready(t testing.TB) *kernel.Kernel {
 		t.Fatal(err)
 	}
 	if err := k.Setup(t.Context(), func(part string, _, _ int,
-		what string) { t.Logf("%s: %s", part, what) }); err != nil {
+		what string) {
+		t.Logf("%s: %s", part, what)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return k

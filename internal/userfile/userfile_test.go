@@ -34,7 +34,7 @@ func TestSpecialFiles(t *testing.T) {
 	for path, want := range map[string]string{
 		dir: "a folder", at("pipe"): "a named pipe", at("link"): "a named pipe", at("socket"): "a socket",
 		"/dev/zero": "a character device", "/dev/full": "a character device",
-			at("sparse"): "100000000000 bytes: give a file of at most 10",
+		at("sparse"): "100000000000 bytes: give a file of at most 10",
 	} {
 		_, read := userfile.Read(path, 10)
 		_, edit := userfile.Edit(path, os.O_TRUNC, 10)
