@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -24,7 +23,7 @@ func (c collectiveCase) busFactor() float64 {
 	return plan.BusFactor(plan.Ops()[slices.IndexFunc(plan.Ops(), named)], c.Ranks)
 }
 
-// traffic is how many bytes all ranks together read and write at least.
+// traffic is the least number of bytes that all ranks together read and write.
 func (c collectiveCase) traffic() int64 {
 	n := int64(c.Ranks)
 	switch c.Op {
@@ -33,24 +32,24 @@ func (c collectiveCase) traffic() int64 {
 	case "broadcast":
 		return n * c.Bytes // one is read, the others are written
 	default:
-		return (n + 1) * c.Bytes // every whole buffer and every part, once
+		return (n + 1) * c.Bytes // every full buffer and every part, once
 	}
 }
 
-// counts is how many elements a rank gives and gets. An operation in place has no
-// second buffer.
+// counts is the number of elements of a rank's input and output. An operation in place
+// has no output buffer.
 func (c collectiveCase) counts() (in, out int) {
-	whole := int(c.Bytes / 4)
-	part := whole / c.Ranks
+	full := int(c.Bytes / 4)
+	part := full / c.Ranks
 	switch c.Op {
 	case "reduce-scatter":
-		return whole, part
+		return full, part
 	case "all-gather":
-		return part, whole
+		return part, full
 	case "all-to-all":
-		return whole, whole
+		return full, full
 	default:
-		return whole, 0
+		return full, 0
 	}
 }
 
@@ -68,7 +67,7 @@ func fill(buf []float32, rank, from int) {
 	}
 }
 
-// fillInput writes what a rank gives.
+// fillInput writes a rank's input.
 func (c collectiveCase) fillInput(in []float32, rank int) {
 	from := 0
 	if c.Op == "all-gather" {
@@ -77,7 +76,7 @@ func (c collectiveCase) fillInput(in []float32, rank int) {
 	fill(in, rank, from)
 }
 
-// check compares what a rank got with what it should have got.
+// check compares a rank's result with the expected one.
 func (c collectiveCase) check(got []float32, rank int) error {
 	part := int(c.Bytes/4) / c.Ranks
 	sum := c.Ranks * (c.Ranks + 1) / 2
@@ -98,9 +97,4 @@ func (c collectiveCase) check(got []float32, rank int) error {
 		}
 	}
 	return nil
-}
-
-func parseCollective(params []byte) (c collectiveCase, err error) {
-	err = json.Unmarshal(params, &c)
-	return c, err
 }

@@ -2,77 +2,98 @@ package main
 
 import (
 	"context"
-	"net"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// groupEngine calls the operations of a group.
-type groupEngine struct {
+// rankSubject is one rank of a group.
+type rankSubject struct {
 	ctx context.Context
-	g   group.Group
+	group.Group
+	ops []string // those that it is measured with
+	collectiveCase
+	in, out []float32
 }
 
-func (e groupEngine) barrier() error { return group.Barrier(e.ctx, e.g) }
+func (s *rankSubject) prepare(params []byte) (facts, error) {
+	if err := json.Unmarshal(params, &s.collectiveCase); err != nil {
+		return facts{}, err
+	}
+	if !slices.Contains(s.ops, s.Op) {
+		return facts{}, errUnsupported("it has no " + s.Op)
+	}
+	in, out := s.counts()
+	s.in, s.out = make([]float32, in), make([]float32, out)
+	return facts{}, s.verify()
+}
 
-func (e groupEngine) do(op string, in, out []float32) error {
-	switch op {
+// do makes a call.
+func (s *rankSubject) do() error {
+	switch s.Op {
 	case "all-reduce":
-		return group.AllReduce(e.ctx, e.g, in, group.Sum)
+		return group.AllReduce(s.ctx, s.Group, s.in, group.Sum)
 	case "reduce-scatter":
-		return group.ReduceScatter(e.ctx, e.g, in, out, group.Sum)
+		return group.ReduceScatter(s.ctx, s.Group, s.in, s.out, group.Sum)
 	case "all-gather":
-		return group.AllGather(e.ctx, e.g, in, out)
+		return group.AllGather(s.ctx, s.Group, s.in, s.out)
 	case "all-to-all":
-		return group.AllToAll(e.ctx, e.g, in, out)
-	case "broadcast":
-		return group.Broadcast(e.ctx, e.g, in, 0)
+		return group.AllToAll(s.ctx, s.Group, s.in, s.out)
 	}
-	return errUnsupported(op)
+	return group.Broadcast(s.ctx, s.Group, s.in, 0)
 }
 
-// ringEngine runs the ring's plan of an all-reduce.
-type ringEngine struct {
-	groupEngine
-	ring *plan.Plan
+func (s *rankSubject) sample(calls int) (float64, error) {
+	s.fillInput(s.in, s.Rank())
+	err := errors.Join(s.do(), group.Barrier(s.ctx, s.Group)) // the first call after a pause is slow
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	for range calls {
+		if err := s.do(); err != nil {
+			return 0, err
+		}
+	}
+	return milliseconds(begin, calls), nil
 }
 
-func (e ringEngine) do(op string, in, _ []float32) error {
-	if op != "all-reduce" {
-		return errUnsupported("only all-reduce is measured by its plan")
+func (s *rankSubject) finish() error {
+	err := s.verify()
+	s.in, s.out = nil, nil
+	return err
+}
+
+// verify makes one call and checks its result.
+func (s *rankSubject) verify() error {
+	s.fillInput(s.in, s.Rank())
+	clear(s.out)
+	if err := s.do(); err != nil {
+		return err
 	}
-	return group.RunPlan(e.ctx, e.g, e.ring, in, group.Sum)
+	if len(s.out) == 0 {
+		return s.check(s.in, s.Rank())
+	}
+	return s.check(s.out, s.Rank())
 }
 
 func (b *collectives) serveGroup(ctx context.Context) (subject, func(), error) {
-	return serveRanks(b.ranks, func(g group.Group) subject {
-		return &rankSubject{number: g.Rank(), engine: groupEngine{ctx, g}}
+	return serveRanks(b.ranks, func(g group.Group) (subject, error) {
+		return &rankSubject{ctx: ctx, Group: g, ops: collectiveOps}, nil
 	})
 }
 
 func (b *collectives) serveRing(ctx context.Context) (subject, func(), error) {
-	ring, err := plan.New(plan.AllReduce, plan.Ring, b.ranks)
-	if err != nil {
-		return nil, nil, err
-	}
-	return serveRanks(b.ranks, func(g group.Group) subject {
-		return &rankSubject{number: g.Rank(), engine: ringEngine{groupEngine{ctx, g}, ring}}
+	return serveRanks(b.ranks, func(g group.Group) (subject, error) {
+		ring, err := group.ByPlan(g, plan.Ring)
+		return &rankSubject{ctx: ctx, Group: ring, ops: []string{"all-reduce"}}, err
 	})
-}
-
-// serveRanks makes a subject of a group's ranks, each a goroutine.
-func serveRanks(ranks int, make func(group.Group) subject) (subject, func(), error) {
-	groups, err := group.New(ranks)
-	if err != nil {
-		return nil, nil, err
-	}
-	t := newTogether(ranks)
-	for rank, g := range groups {
-		go t.obey(rank, make(g))
-	}
-	return t, t.end, nil
 }
 
 // serveMPI makes this process one rank of a job that mpirun started. It works where
@@ -82,16 +103,54 @@ func serveMPI(ctx context.Context) (subject, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &rankSubject{number: job.Rank(), engine: groupEngine{ctx, job}}, func() { job.Close() }, nil
+	return &rankSubject{ctx: ctx, Group: job, ops: collectiveOps}, func() { job.Close() }, nil
 }
 
-// loopback is the name of the network interface to the machine itself.
-func loopback() string {
-	interfaces, _ := net.Interfaces()
-	for _, i := range interfaces {
-		if i.Flags&net.FlagLoopback != 0 {
-			return i.Name
-		}
+// serveRanks makes a subject of n ranks, each a goroutine.
+func serveRanks(n int, rank func(group.Group) (subject, error)) (subject, func(), error) {
+	groups, err := group.New(n)
+	if err != nil {
+		return nil, nil, err
 	}
-	return "lo"
+	all := make(together, n)
+	for i, g := range groups {
+		s, err := rank(g)
+		if err != nil {
+			return nil, nil, err
+		}
+		all[i] = s
+	}
+	return all, func() {}, nil
+}
+
+// together is a subject whose ranks are goroutines of this process.
+type together []subject
+
+// each has every rank do something at the same time, and returns the time of the
+// slowest.
+func (t together) each(do func(subject) (float64, error)) (float64, error) {
+	times, errs := make([]float64, len(t)), make([]error, len(t))
+	var working sync.WaitGroup
+	for i, s := range t {
+		working.Go(func() { times[i], errs[i] = do(s) })
+	}
+	working.Wait()
+	return slices.Max(times), errors.Join(errs...)
+}
+
+func (t together) prepare(params []byte) (facts, error) {
+	_, err := t.each(func(s subject) (float64, error) {
+		_, err := s.prepare(params)
+		return 0, err
+	})
+	return facts{}, err
+}
+
+func (t together) sample(calls int) (float64, error) {
+	return t.each(func(s subject) (float64, error) { return s.sample(calls) })
+}
+
+func (t together) finish() error {
+	_, err := t.each(func(s subject) (float64, error) { return 0, s.finish() })
+	return err
 }

@@ -51,6 +51,7 @@ import "C"
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"runtime"
 	"time"
@@ -73,12 +74,12 @@ var (
 )
 
 // serveMemory makes a subject of threads that run the kernel at the same time, one
-// a core.
+// per core.
 func serveMemory(k kernel) func(context.Context) (subject, func(), error) {
 	return func(ctx context.Context) (subject, func(), error) {
 		threads := runtime.GOMAXPROCS(0)
-		return serveRanks(threads, func(g group.Group) subject {
-			return &memory{kernel: k, threads: threads, barrier: func() error { return group.Barrier(ctx, g) }}
+		return serveRanks(threads, func(g group.Group) (subject, error) {
+			return &memory{kernel: k, ctx: ctx, threads: g}, nil
 		})
 	}
 }
@@ -88,36 +89,36 @@ func serveMemory(k kernel) func(context.Context) (subject, func(), error) {
 // operation must move.
 type memory struct {
 	kernel
-	threads int
-	barrier func() error
+	ctx     context.Context
+	threads group.Group
 	collectiveCase
 	a, b []float32
 }
 
-func (m *memory) prepare(params []byte) (err error) {
-	if m.collectiveCase, err = parseCollective(params); err != nil {
-		return err
+func (m *memory) prepare(params []byte) (facts, error) {
+	if err := json.Unmarshal(params, &m.collectiveCase); err != nil {
+		return facts{}, err
 	}
-	n := max(1, int(m.Bytes/4)*m.Ranks/m.threads)
+	n := max(1, int(m.Bytes/4)*m.Ranks/m.threads.Size())
 	for _, array := range []*[]float32{&m.a, &m.b} {
 		p := C.allocate(C.size_t(4 * n))
 		if p == nil {
-			return errors.New("out of memory")
+			return facts{}, errors.New("out of memory")
 		}
 		*array = unsafe.Slice((*float32)(p), n)
 		fill(*array, 0, 0)
 	}
-	return nil
+	return facts{}, nil
 }
 
 func (m *memory) sample(calls int) (float64, error) {
 	m.pass(1) // as those it is compared with
-	if err := m.barrier(); err != nil {
+	if err := group.Barrier(m.ctx, m.threads); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
 	m.pass(calls)
-	moved := m.moves * int64(len(m.a)*4*m.threads)
+	moved := m.moves * int64(len(m.a)*4*m.threads.Size())
 	return milliseconds(begin, calls) * float64(m.traffic()) / float64(moved), nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -18,7 +19,7 @@ type inGraph struct {
 	mesh *xla.Mesh
 	collectiveCase
 	program *xla.Program
-	donates bool // the input is given up for a result as large
+	donates bool // the input's memory becomes the result's
 	held    *dtensor.Tensor
 }
 
@@ -31,9 +32,9 @@ func (b *collectives) serveXLA(ctx context.Context) (subject, func(), error) {
 	return &inGraph{mesh: mesh}, backend.Close, err
 }
 
-func (s *inGraph) prepare(params []byte) (err error) {
-	if s.collectiveCase, err = parseCollective(params); err != nil {
-		return err
+func (s *inGraph) prepare(params []byte) (_ facts, err error) {
+	if err = json.Unmarshal(params, &s.collectiveCase); err != nil {
+		return facts{}, err
 	}
 	in, out := s.counts()
 	s.donates = out == 0 || in == out
@@ -43,9 +44,9 @@ func (s *inGraph) prepare(params []byte) (err error) {
 		layout = layout.Donates(0)
 	}
 	if s.program, err = xla.Compile(s.mesh, s.body, layout); err != nil {
-		return err
+		return facts{}, err
 	}
-	return s.verify()
+	return facts{}, s.verify()
 }
 
 // body is the operation on a device's row.

@@ -2,14 +2,57 @@ package main
 
 import "slices"
 
-// compared is a result with the times that count: those that it took, or its costs.
+// sampleTimes are one implementation's times in milliseconds, one a round.
+type sampleTimes []float64
+
+// min is the least, or 0 if there are none.
+func (t sampleTimes) min() float64 {
+	if len(t) == 0 {
+		return 0
+	}
+	return slices.Min(t)
+}
+
+func (t sampleTimes) median() float64 { return median(t) }
+
+// median is the middle value, or the mean of the two middle ones; 0 if there are none.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(values))
+	m := len(s) / 2
+	if len(s)%2 == 1 {
+		return s[m]
+	}
+	return (s[m-1] + s[m]) / 2
+}
+
+// pairRatios divides, round by round, the time of the best of the others in that
+// round by ours. It is nil if there are no others.
+func pairRatios(mine sampleTimes, others []sampleTimes) []float64 {
+	if len(others) == 0 {
+		return nil
+	}
+	ratios := make([]float64, len(mine))
+	for i, t := range mine {
+		best := others[0][i]
+		for _, other := range others[1:] {
+			best = min(best, other[i])
+		}
+		ratios[i] = best / t
+	}
+	return ratios
+}
+
+// compared is a result with the times to compare, which may be costs.
 type compared struct {
 	result
 	least float64 // of the times; of costs the least time over the base's least
 }
 
 // costs returns the results with the times of those that have a base divided by its.
-// Without the base they have no cost, and are compared with nobody: they become bases.
+// If the base was not measured they have no cost, and become bases, which are not compared.
 func costs(results []result) (all []compared) {
 	for _, r := range results {
 		c := compared{r, r.times.min()}
@@ -34,7 +77,7 @@ type side struct {
 	times   []sampleTimes
 	least   float64   // of all times
 	best    result    // that of the least median
-	leanest footprint // of those who plan their memory, that of the least in all
+	leanest footprint // the least of those whose memory is planned
 }
 
 func sideOf(r role, class string, results []compared) (s side) {
@@ -87,7 +130,7 @@ func compare(name string, c testCase, results []result) []record {
 			if we.times != nil {
 				ratios := pairRatios(res.times, we.times)
 				for i, r := range ratios {
-					ratios[i] = 1 / r // theirs over ours, as on our lines
+					ratios[i] = 1 / r // theirs over ours
 				}
 				rec.compareTimes(ratios, res.least/we.least)
 			}
@@ -105,9 +148,9 @@ func (r *record) compareTimes(ratios []float64, ofLeast float64) {
 	r.Ratio, r.RatioMin, r.MinRatio = round(median(ratios)), round(slices.Min(ratios)), round(ofLeast)
 }
 
-// compareMemory sets ratios where both sides plan their memory, and times are compared.
+// compareMemory sets the ratios of memory if it is planned on both sides.
 func (r *record) compareMemory(theirs, ours footprint) {
-	if r.Over != "" { // memory is a device's, and there are different numbers of devices
+	if r.Over != "" { // memory is per device, and the numbers of devices differ
 		return
 	}
 	if theirs.planned() > 0 && ours.planned() > 0 {

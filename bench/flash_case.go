@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"strings"
 )
 
 // flashCase is attention to be computed, of one sequence.
@@ -19,8 +17,8 @@ type flashCase struct {
 	Fits bool `json:"fits"`
 }
 
-// flashSmall are the cases that workers do before anything is measured: what a library
-// needs for itself, such as its threads, is no part of a case's memory.
+// flashSmall are the cases that workers do before anything is measured, so that what a
+// library allocates once, such as its threads, is not counted as a case's memory.
 var flashSmall = []flashCase{
 	{Tokens: 128, Heads: flashHeads, Width: flashWidth},
 	{Tokens: 128, Heads: flashHeads, Width: flashWidth, Backward: true},
@@ -33,11 +31,11 @@ const (
 	// flashMost bounds what may be asked for.
 	flashMost = 1 << 20
 
-	// flashCopies is how many arrays of the scores of all pairs there must be memory
-	// for: their gradients and softmax need some more.
+	// flashCopies is the number of arrays as large as the scores of all pairs that there
+	// must be memory for: softmax and gradients need some more.
 	flashCopies = 6
 
-	// flashTolerance is how far apart fingerprints may be. Rounding shows in their
+	// flashTolerance is the error allowed of fingerprints. Rounding shows in their
 	// seventh decimal.
 	flashTolerance = 1e-5
 )
@@ -63,13 +61,14 @@ func (c flashCase) elements() int { return c.Tokens * c.Heads * c.Width }
 // the scores of all pairs, or does not.
 func parseFlash(params []byte, holdsScores bool) (c flashCase, err error) {
 	if err = json.Unmarshal(params, &c); err == nil && holdsScores && !c.Fits {
-		err = errUnsupported(fmt.Sprintf("too little free memory for the scores of all pairs, %.0f MiB several times", mebibytes(c.scores())))
+		err = errUnsupported(fmt.Sprintf("too little free memory for the scores of all pairs, %s MiB several times",
+			mebibytes(c.scores())))
 	}
 	return c, err
 }
 
-// flashData returns the numbered array of that many elements, even in ±√3: their
-// variance is 1, as is that of the scores then. 0, 1 and 2 are q, k and v.
+// flashData returns the array of that number and size, uniform in ±√3: the variance is 1,
+// and so is that of the scores. 0, 1 and 2 are q, k and v.
 func flashData(number, elements int) []float32 {
 	data := make([]float32, elements)
 	for i := range data {
@@ -87,34 +86,13 @@ func splitmix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// fingerprint stands for a result where implementations are compared: its product with
-// random numbers, over the root of the number of elements. Where the results' elements
-// are off by e it is off by about e.
+// fingerprint stands for a result where implementations are compared: its dot product with
+// random numbers, over the root of the number of elements. An error e of the elements is
+// an error of about e.
 func fingerprint(result []float32) float64 {
 	sum := 0.0
 	for i, r := range flashData(3, len(result)) {
 		sum += float64(r) * float64(result[i])
 	}
 	return sum / math.Sqrt(float64(len(result)))
-}
-
-// freeMemory is the memory that programs can have now, in bytes, or all there could be
-// where the system does not say.
-func freeMemory() int64 {
-	text, _ := os.ReadFile("/proc/meminfo")
-	return procField(string(text), "MemAvailable", math.MaxInt64)
-}
-
-// procField reads a size in kB from such a file as /proc/meminfo, and returns it in
-// bytes.
-func procField(text, name string, otherwise int64) int64 {
-	for line := range strings.Lines(text) {
-		var kilobytes int64
-		if rest, ok := strings.CutPrefix(line, name+":"); ok {
-			if _, err := fmt.Sscan(rest, &kilobytes); err == nil {
-				return kilobytes << 10
-			}
-		}
-	}
-	return otherwise
 }

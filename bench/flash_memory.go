@@ -19,21 +19,17 @@ import (
 	"runtime/debug"
 )
 
-// peakRise calls f and returns by how much the memory of this process rose meanwhile:
+// peakRise calls f and returns by how much the resident memory of this process rose:
 // its peak over its level before, in bytes. It is 0 where the system does not say
-// (Linux does), or where nobody may forget the peak.
+// (Linux does), or does not allow the peak to be reset.
 func peakRise(f func() error) (int64, error) {
 	debug.FreeOSMemory()
-	C.trim() // or f might have what was freed, and nothing would rise
+	C.trim() // or f might get memory that was freed before
 	if os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) != nil {
 		return 0, f()
 	}
-	before := peakMemory()
+	peak := func() int64 { return procBytes("/proc/self/status", "VmHWM", 0) }
+	before := peak()
 	err := f()
-	return peakMemory() - before, err
-}
-
-func peakMemory() int64 {
-	text, _ := os.ReadFile("/proc/self/status")
-	return procField(string(text), "VmHWM", 0)
+	return peak() - before, err
 }

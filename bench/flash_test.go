@@ -4,35 +4,9 @@ import (
 	"errors"
 	"math"
 	"os"
-	"strings"
+	"path/filepath"
 	"testing"
-
-	"github.com/shardbook/shardbook/internal/systest"
 )
-
-func TestFlashCases(t *testing.T) {
-	cases, err := (&flashBench{tokens: []int{64, flashMost}, threads: 1}).cases()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []struct {
-		name string
-		fits bool
-	}{
-		{"forward, 64 tokens", true},
-		{"forward, 1048576 tokens", false}, // scores of 32 TiB
-		{"forward+backward, 64 tokens", true},
-		{"forward+backward, 1048576 tokens", false},
-	}
-	for i, c := range cases {
-		if fits := c.params.(flashCase).Fits; c.name != want[i].name || fits != want[i].fits {
-			t.Errorf("%q, fits: %v; want %+v", c.name, fits, want[i])
-		}
-	}
-	if len(cases) != len(want) {
-		t.Errorf("%d cases, want %d", len(cases), len(want))
-	}
-}
 
 func TestFlashFits(t *testing.T) {
 	for _, test := range []struct {
@@ -104,91 +78,19 @@ func TestPeakRise(t *testing.T) {
 	}
 }
 
-func TestProcField(t *testing.T) {
+func TestProcBytes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "meminfo")
 	for text, want := range map[string]int64{
 		"MemTotal:  9 kB\nMemAvailable:    7 kB\n": 7 << 10,
 		"MemAvailableToo: 7 kB\n":                  -1,
 		"MemAvailable: much\n":                     -1,
 		"":                                         -1,
 	} {
-		if got := procField(text, "MemAvailable", -1); got != want {
-			t.Errorf("%q: %d, want %d", text, got, want)
-		}
-	}
-}
-
-// TestFlashOurs has the three ways of ours agree.
-func TestFlashOurs(t *testing.T) {
-	b := &flashBench{tokens: []int{400}, threads: 1}
-	records, err := run(t, b, settings{rounds: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(records) != 6 {
-		t.Fatalf("%d records, want 6", len(records))
-	}
-	for _, r := range records {
-		holds := r.Temporary >= flashCase{Tokens: 400, Heads: flashHeads}.scores()
-		if r.Tokens != 400 || r.Op == "" || (r.Role == variant) != (r.Ratio > 0) || (r.Impl == "plain") && !holds || r.Impl == "flash" && holds {
-			t.Errorf("%+v", r)
-		}
-	}
-}
-
-// TestFlashPeers has all agree.
-func TestFlashPeers(t *testing.T) {
-	python := os.Getenv(envPython)
-	if _, err := peersPython(python); err != nil {
-		systest.Skip(t, systest.NoPeers, err)
-	}
-	records, err := run(t, &flashBench{tokens: []int{300}, threads: 2}, settings{rounds: 1, peers: true, python: python})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(records) != 14 {
-		t.Fatalf("%d records, want 14", len(records))
-	}
-	for _, r := range records {
-		if r.Ratio <= 0 {
-			t.Errorf("%s, %s has no ratio: %+v", r.Impl, r.Case, r)
-		}
-		if compiled := r.Impl != "torch"; compiled != (r.Temporary > 0) {
-			t.Errorf("%s, %s: memory %+v", r.Impl, r.Case, r.footprint)
-		}
-	}
-}
-
-// TestFlashCharts reads the tables made of times and sizes that are made up.
-func TestFlashCharts(t *testing.T) {
-	c := flashCase{Tokens: 512}
-	records := compare("flash", testCase{name: "short", describe: c.describe}, []result{
-		{implementation{name: "flash", role: ours}, sampleTimes{10, 20}, footprint{Temporary: 1 << 20, ExtraRSS: 2 << 20}},
-		{implementation{name: "plain", role: variant}, sampleTimes{5, 5}, footprint{Temporary: 8 << 20}},
-		{implementation{name: "torch", role: peer}, sampleTimes{20, 30}, footprint{ExtraRSS: 3 << 20}},
-	})
-	c.Tokens = 1024
-	records = append(records, compare("flash", testCase{name: "long", describe: c.describe}, []result{
-		{implementation{name: "flash", role: ours}, sampleTimes{10}, footprint{}},
-		{implementation{name: "torch", role: peer}, sampleTimes{15}, footprint{}},
-	})...)
-	var text strings.Builder
-	for _, c := range (&flashBench{}).charts(records) {
-		if err := c.Err(); err != nil {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		text.WriteString(c.Text())
-	}
-	got := strings.Join(strings.Fields(text.String()), " ")
-	for _, want := range []string{
-		"torch █▁ 1.75 → 1.5",
-		"case plain torch",
-		"short 0.38 (0.25) 1.75 (1.50)",
-		"long – 1.50 (1.50)",
-		"case flash plain torch",
-		"short 1.0 / 2.0 8.0 / – – / 3.0",
-	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in\n%s", want, text.String())
+		if got := procBytes(path, "MemAvailable", -1); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/lib/flash"
-	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -21,8 +20,8 @@ type flashXLA struct {
 
 	program *xla.Program
 	inputs  []any
-	slow    bool // a call takes so long that the pause before it does not matter
-	found   facts
+	slow    bool      // a call takes so long that it needs no warm-up
+	prints  []float64 // fingerprints of the results
 }
 
 // flashEngine is lib/flash's attention.
@@ -32,9 +31,6 @@ func flashEngine(e flash.Engine) flashXLA {
 	}}
 }
 
-// plainAttention is what flash attention is instead of.
-func plainAttention() flashXLA { return flashXLA{attention: gpt.CausalAttention, holdsScores: true} }
-
 func (s flashXLA) serve(ctx context.Context) (subject, func(), error) {
 	backend, err := openXLA(ctx, 1)
 	if err != nil {
@@ -43,7 +39,7 @@ func (s flashXLA) serve(ctx context.Context) (subject, func(), error) {
 	s.mesh, err = backend.Mesh(xla.Axis("device", 1))
 	for _, c := range flashSmall {
 		if err == nil {
-			err = s.build(c)
+			_, err = s.build(c)
 		}
 		if err == nil {
 			err = s.finish()
@@ -52,21 +48,21 @@ func (s flashXLA) serve(ctx context.Context) (subject, func(), error) {
 	return &s, backend.Close, err
 }
 
-func (s *flashXLA) prepare(params []byte) error {
+func (s *flashXLA) prepare(params []byte) (facts, error) {
 	c, err := parseFlash(params, s.holdsScores)
 	if err != nil {
-		return err
+		return facts{}, err
 	}
 	return s.build(c)
 }
 
 // build puts the operands on the device, compiles, and makes the first call.
-func (s *flashXLA) build(c flashCase) (err error) {
+func (s *flashXLA) build(c flashCase) (f facts, err error) {
 	for number := range 3 {
 		host := tensors.FromFlatDataAndDimensions(flashData(number, c.elements()), 1, c.Tokens, c.Heads, c.Width)
 		placed, err := s.mesh.Place(host, xla.Replicated())
 		if err != nil {
-			return err
+			return f, err
 		}
 		s.inputs = append(s.inputs, placed)
 	}
@@ -78,14 +74,14 @@ func (s *flashXLA) build(c flashCase) (err error) {
 		return graph.Gradient(graph.ReduceAllSum(out), in...)
 	}
 	if s.program, err = xla.Compile(s.mesh, body, xla.In(xla.Replicated()).Gives(xla.Replicated())); err != nil {
-		return err
+		return f, err
 	}
 	if err := s.program.Prepare(s.inputs...); err != nil {
-		return err
+		return f, err
 	}
 	plan, err := s.program.Memory()
 	if err != nil {
-		return err
+		return f, err
 	}
 	var out []*dtensor.Tensor
 	begin := time.Now()
@@ -94,17 +90,16 @@ func (s *flashXLA) build(c flashCase) (err error) {
 		return err
 	})
 	if err != nil {
-		return err
+		return f, err
 	}
 	s.slow = time.Since(begin) > slowCall
-	s.found = facts{Memory: footprint{
+	s.prints, err = fingerprints(out)
+	return facts{s.prints, footprint{
 		Arguments: plan.Arguments, Outputs: plan.Outputs, Temporary: plan.Temporary, ExtraRSS: rise,
-	}}
-	s.found.Values, err = fingerprints(out)
-	return err
+	}}, err
 }
 
-// fingerprints are those of results, which it frees.
+// fingerprints are those of the results, which it frees.
 func fingerprints(results []*dtensor.Tensor) (prints []float64, err error) {
 	for _, result := range results {
 		defer result.FinalizeAll()
@@ -116,8 +111,6 @@ func fingerprints(results []*dtensor.Tensor) (prints []float64, err error) {
 	}
 	return prints, nil
 }
-
-func (s *flashXLA) facts() (facts, error) { return s.found, nil }
 
 func (s *flashXLA) sample(calls int) (float64, error) {
 	if !s.slow {
@@ -143,7 +136,7 @@ func (s *flashXLA) make(calls int) error {
 	return nil
 }
 
-// finish looks whether the results are what they were.
+// finish checks that the results are still the same.
 func (s *flashXLA) finish() error {
 	out, err := s.program.Call(s.inputs...)
 	if err != nil {
@@ -151,7 +144,7 @@ func (s *flashXLA) finish() error {
 	}
 	got, err := fingerprints(out)
 	if err == nil {
-		err = agree(got, s.found.Values, flashTolerance)
+		err = agree(got, s.prints, flashTolerance)
 	}
 	for _, input := range s.inputs {
 		input.(*dtensor.Tensor).FinalizeAll()

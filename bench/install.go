@@ -19,7 +19,8 @@ import (
 // requirements pins the peers' packages with hashes. It is made from
 // requirements.in by
 //
-//	uv pip compile --no-deps --universal --python-version 3.11 --generate-hashes --no-annotate --no-header requirements.in -o requirements.txt
+//	uv pip compile --no-deps --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+//		requirements.in -o requirements.txt
 //
 //go:embed requirements.txt
 var requirements string
@@ -35,7 +36,8 @@ const (
 	// pythonBytes is the space that the environment needs while pip fills it.
 	pythonBytes = 12e9
 
-	needMPI = "Open MPI is a system package: install it (Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev pkg-config)"
+	needMPI = "Open MPI is a system package: install it " +
+		"(Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev pkg-config)"
 )
 
 func installCommand() *cobra.Command {
@@ -95,7 +97,8 @@ func peersPython(named string) (string, error) {
 		}
 		dir, ok := part.Installed()
 		if !ok {
-			return "", fmt.Errorf("the peers are not installed in %s: run \"go run ./bench install\", or name a Python that has them by --python", part.Root)
+			return "", fmt.Errorf("the peers are not installed in %s: run \"go run ./bench install\", "+
+				"or name a Python that has them by --python", part.Root)
 		}
 		named = pyenv.Python(dir)
 	}

@@ -26,8 +26,7 @@ func thisMachine(ctx context.Context) machine {
 	m := machine{Cores: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	cpu, _ := os.ReadFile("/proc/cpuinfo")
 	m.Processor = cmp.Or(field(string(cpu), "model name"), runtime.GOARCH)
-	memory, _ := os.ReadFile("/proc/meminfo")
-	m.Memory = procField(string(memory), "MemTotal", 0)
+	m.Memory = procBytes("/proc/meminfo", "MemTotal", 0)
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	m.Kernel = strings.TrimSpace(string(kernel))
 	if said, err := exec.CommandContext(ctx, "mpirun", "--version").Output(); err == nil {
@@ -45,6 +44,20 @@ func field(text, name string) string {
 	}
 	return ""
 }
+
+// procBytes reads a size in kB from a file such as /proc/meminfo, and returns it in bytes; otherwise if it is not
+// there.
+func procBytes(path, name string, otherwise int64) int64 {
+	text, _ := os.ReadFile(path)
+	var kilobytes int64
+	if _, err := fmt.Sscan(field(string(text), name), &kilobytes); err != nil {
+		return otherwise
+	}
+	return kilobytes << 10
+}
+
+// freeMemory is the memory that programs can have now, in bytes. It has no bound where the system does not say.
+func freeMemory() int64 { return procBytes("/proc/meminfo", "MemAvailable", math.MaxInt64) }
 
 func (m machine) String() string {
 	text := fmt.Sprintf("%s, %d cores", m.Processor, m.Cores)

@@ -5,10 +5,10 @@
 //	go run ./bench collectives --peers          prints ratios
 //	go run ./bench collectives --peers --json   prints JSON lines
 //
-// Every implementation lives in a process of its own, which is warmed up once per
-// case and then measured in turns with the others, so that what else the machine
-// does in those seconds hits all of them. What counts is the ratio of times taken
-// in the same turn; a time by itself says little on a shared machine.
+// Each implementation runs in processes of its own, which are warmed up once per
+// case. The implementations take turns, so that what else the machine does affects
+// all of them. The result is the ratio of times taken in the same turn; a time by
+// itself says little on a shared machine.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 // benchmarks are all there are; each has a file of its own name.
-var benchmarks = []func() benchmark{newCollectives, newTraining, newData, newTensor, newZero, newZeroMemory,
+var benchmarks = []func() *benchmark{newCollectives, newTraining, newData, newTensor, newZero, newZeroMemory,
 	newFlash, newPipeline, newHosts}
 
 func main() {
@@ -44,7 +44,7 @@ func newCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, fresh := range benchmarks {
 				b := fresh()
-				fmt.Printf("%-12s  %s\n", b.name(), b.about())
+				fmt.Printf("%-12s  %s\n", b.name, b.about)
 				for _, im := range b.implementations() {
 					fmt.Printf("  %-14s  %s, %s\n", im.name, im.role, im.about)
 				}
@@ -61,44 +61,25 @@ func newCommand() *cobra.Command {
 
 // benchmarkCommand is the command that runs one benchmark, or in a worker process
 // one of its implementations.
-func benchmarkCommand(b benchmark) *cobra.Command {
+func benchmarkCommand(b *benchmark) *cobra.Command {
 	var s settings
-	var asJSON, save bool
-	var out, worker string
+	var worker string
 	cmd := &cobra.Command{
-		Use:   b.name(),
-		Short: b.about(),
+		Use:   b.name,
+		Short: b.about,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if worker != "" {
 				return serveWorker(cmd.Context(), b, worker)
 			}
-			report, err := newReport(b, asJSON, out)
-			if err != nil {
-				return err
-			}
-			if report.Command = commandLine(cmd); save {
-				if report.saved, err = resultsFolder(cmd.Context()); err != nil {
-					return fmt.Errorf("--save: %w", err)
-				}
-			}
-			return report.finish(s.run(cmd.Context(), b, report))
+			r := newReport(b, s)
+			r.Command = commandLine(cmd)
+			return r.finish(s.run(cmd.Context(), b, r))
 		},
 	}
-	flags := cmd.Flags()
-	flags.BoolVar(&s.peers, "peers", false, "measure the peers too, and print ratios")
-	flags.BoolVar(&asJSON, "json", false, "print JSON lines, one for each case and implementation")
-	flags.BoolVar(&save, "save", false,
-		"write all that was measured into bench/"+resultsName+", of which \"bench tables\" makes the tables")
-	flags.StringVar(&out, "out", "", "folder for "+linesFile+" and "+pageFile)
-	flags.StringSliceVar(&s.only, "impls", nil, "implementations to measure (default all)")
-	if _, ok := b.(untimed); !ok {
-		flags.IntVar(&s.rounds, "rounds", 15, "samples of each case and implementation")
-	}
-	flags.StringVar(&s.python, "python", os.Getenv(envPython),
-		"Python interpreter that has the peers (default $"+envPython+", else what \"bench install\" installed)")
-	flags.StringVar(&worker, "worker", "", "serve as this implementation's process")
-	flags.MarkHidden("worker")
-	b.flags(cmd)
+	s.flags(cmd.Flags(), b)
+	b.flags(cmd.Flags())
+	cmd.Flags().StringVar(&worker, "worker", "", "serve as this implementation's process")
+	cmd.Flags().MarkHidden("worker")
 	return cmd
 }

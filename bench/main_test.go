@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/shardbook/shardbook/lib/chart"
+	"github.com/shardbook/shardbook/internal/systest"
 )
 
 // envMain makes the test's binary the program itself.
@@ -27,7 +27,7 @@ const envMain = "SHARDBOOK_BENCH_MAIN"
 // envPIDs names the file that the program's processes write their numbers into.
 const envPIDs = "SHARDBOOK_BENCH_PIDS"
 
-// TestMain makes the test's own binary a worker where it is started as one.
+// TestMain makes the test's own binary a worker if it is started as one.
 func TestMain(m *testing.M) {
 	benchmarks = append(benchmarks, newFake)
 	if os.Getenv(envSocket) != "" || os.Getenv(envMain) != "" {
@@ -38,19 +38,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fake is a benchmark of sleepers that take the time they are named for.
-type fake struct{}
-
-func newFake() benchmark { return fake{} }
-
-func (fake) name() string                   { return "fake" }
-func (fake) about() string                  { return "for tests" }
-func (fake) flags(*cobra.Command)           {}
-func (fake) charts([]record) []*chart.Chart { return nil }
-func (fake) cases() ([]testCase, error) {
-	return []testCase{{name: "one", params: 1, within: 0.25}}, nil
+// newFake is a benchmark of subjects that report fixed times.
+func newFake() *benchmark {
+	return &benchmark{name: "fake", about: "for tests", flags: func(*pflag.FlagSet) {},
+		cases:           func() ([]testCase, error) { return []testCase{{name: "one", params: 1, within: 0.25}}, nil },
+		implementations: fakes}
 }
-func (fake) implementations() []implementation {
+
+func fakes() []implementation {
 	serve := func(s fakeSubject) func(context.Context) (subject, func(), error) {
 		return func(context.Context) (subject, func(), error) { return &s, func() {}, nil }
 	}
@@ -65,17 +60,18 @@ func (fake) implementations() []implementation {
 		{name: "bound", role: limit, serve: serve(fakeSubject{ms: 5})},
 		{name: "unable", role: ours, serve: serve(fakeSubject{prepared: errUnsupported("not here")})},
 		{name: "wrong", role: ours, serve: serve(fakeSubject{prepared: errors.New("wrong result: 1, want 2")})},
-		{name: "one", role: ours, serve: serve(fakeSubject{ms: 10, value: 1})},
-		{name: "near", role: ours, serve: serve(fakeSubject{ms: 10, value: 1.25})},
-		{name: "off", role: ours, serve: serve(fakeSubject{ms: 10, value: 1.5})},
+		{name: "one", role: ours, serve: serve(fakeSubject{ms: 10, values: []float64{1}})},
+		{name: "near", role: ours, serve: serve(fakeSubject{ms: 10, values: []float64{1.25}})},
+		{name: "off", role: ours, serve: serve(fakeSubject{ms: 10, values: []float64{1.5}})},
 		{name: "dying", role: ours, serve: serve(fakeSubject{at: 1, last: die})},
 		{name: "mortal", role: ours, serve: serve(fakeSubject{ms: 10, at: thirdRound, last: die})},
 		{name: "signaling", role: ours, serve: serve(fakeSubject{ms: 10, at: thirdRound, last: func() {
 			syscall.Kill(os.Getppid(), syscall.SIGINT)
-			select {} // and answers nobody any more
+			select {} // and answers no more
 		}})},
 		{name: "parent", role: variant, serve: serve(fakeSubject{ms: 10}), commands: startParent},
-		{name: "stillborn", role: ours, serve: func(context.Context) (subject, func(), error) { return nil, nil, errors.New("no engine") }},
+		{name: "stillborn", role: ours,
+			serve: func(context.Context) (subject, func(), error) { return nil, nil, errors.New("no engine") }},
 		{name: "silent", role: ours, commands: func(ctx context.Context, _ place) ([]*exec.Cmd, error) {
 			return []*exec.Cmd{exec.CommandContext(ctx, "sh", "-c", "echo no luck >&2; exit 3")}, nil
 		}},
@@ -95,40 +91,155 @@ func startParent(ctx context.Context, _ place) ([]*exec.Cmd, error) {
 type fakeSubject struct {
 	ms       float64
 	prepared error
-	value    float64 // 0 is none
+	values   []float64
 	samples  int
 	at       int // the number of the sample that is the last; 0 is none
 	last     func()
 }
 
-func (s *fakeSubject) prepare([]byte) error { return s.prepared }
-func (s *fakeSubject) finish() error        { return nil }
-func (s *fakeSubject) facts() (f facts, err error) {
-	if s.value != 0 {
-		f.Values = []float64{s.value}
-	}
-	return f, nil
-}
-func (s *fakeSubject) sample(calls int) (float64, error) {
+func (s *fakeSubject) prepare([]byte) (facts, error) { return facts{Values: s.values}, s.prepared }
+func (s *fakeSubject) finish() error                 { return nil }
+func (s *fakeSubject) sample(int) (float64, error) {
 	if s.samples++; s.samples == s.at {
 		s.last()
 	}
 	return s.ms, nil
 }
 
-// run runs a benchmark and returns its records.
-func run(t *testing.T, b benchmark, s settings) ([]record, error) {
-	t.Helper()
-	report, err := newReport(b, false, "")
-	if err != nil {
-		t.Fatal(err)
+// run runs a benchmark with the flags, and returns its records.
+func run(ctx context.Context, b *benchmark, text string) ([]record, error) {
+	var s settings
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.flags(flags, b)
+	b.flags(flags)
+	if err := flags.Parse(strings.Fields(text)); err != nil {
+		return nil, err
 	}
-	err = s.run(t.Context(), b, report)
-	return report.Records, err
+	r := newReport(b, s)
+	err := s.run(ctx, b, r)
+	return r.Records, err
+}
+
+// TestBenchmarks measures small cases of all of ours, and of the peers where they are installed. All results are
+// checked against each other.
+func TestBenchmarks(t *testing.T) {
+	const small = " --rounds=1 --layers=1 --d=24 --heads=4 --seq=8 --batch=8"
+	for _, test := range []struct {
+		name  string
+		fresh func() *benchmark
+		flags string
+		want  string // implementations of the first case, with their bases
+		cases int
+		full  bool // in the full tier only
+		mpi   bool
+	}{
+		{"collectives", newCollectives, "--ranks=3 --sizes=48,12300 --rounds=2 " +
+			"--impls=group,group-ring,xla,xla-malloc,memory-copy,memory-negate,memory-add",
+			"group group-ring xla xla-malloc memory-copy memory-negate memory-add", 10, false, false},
+		{"collectives of peers", newCollectives, "--ranks=2 --sizes=4096 --rounds=1 --peers " +
+			"--impls=mpi,gloo,openmpi,jax,jax-donate", "mpi gloo openmpi jax jax-donate", 5, false, true},
+		{"train", newTraining, "--rounds=1 --layers=2 --d=128 --heads=4 --seq=64 --batch=8", "xla xla-malloc", 1, false,
+			false},
+		{"train of peers", newTraining, "--rounds=2 --layers=2 --d=24 --heads=3 --seq=10 --batch=5 --peers",
+			"xla xla-malloc jax jax-malloc torch", 1, false, false},
+		{"data", newData, small, "xla spmd-2:xla spmd-4:xla ranks-2:xla", 1, true, false},
+		{"data of peers", newData, small + " --peers --impls=spmd-2,ddp-2,jax-4",
+			"xla spmd-2:xla torch ddp-2:torch jax jax-4:jax", 1, false, false},
+		{"hosts", newHosts, small + " --impls=mpi-tcp-2,rank", "xla mpi-tcp-2:xla rank:xla", 1, true, true},
+		{"hosts of peers", newHosts, small + " --peers --impls=mpi-2,ddp-2", "xla mpi-2:xla torch ddp-2:torch", 1, false,
+			true},
+		{"tensor", newTensor, small + " --impls=tensor-2,sequence-2,ring-2", "tensor-2 sequence-2 ring-2", 1, false, false},
+		{"tensor of peers", newTensor, small + " --peers --impls=tensor-2,jax-2,tensor-4,jax-4", "tensor-2 jax-2", 2, false,
+			false},
+		{"zero", newZero, small + " --impls=ranks-zero3-2,zero3-2", "ranks-2 ranks-zero3-2:ranks-2 spmd-2 zero3-2:spmd-2", 1,
+			false, false},
+		{"zero of peers", newZero, small + " --peers --impls=zero2-4,fsdp-2,jax-zero1-4,jax-fsdp-4",
+			"ddp-2 fsdp-2:ddp-2 spmd-4 jax-4 jax-zero1-4:jax-4 jax-fsdp-4:jax-4 zero2-4:spmd-4", 1, false, false},
+		{"zero-memory", newZeroMemory, "--layers=3 --d=8", "zero3", 1, false, false},
+		{"zero-memory of peers", newZeroMemory, "--layers=2 --d=16 --peers", "zero3 jax-fsdp jax-fsdp-scan", 1, false, false},
+		{"flash", newFlash, "--sizes=400 --threads=1 --rounds=1", "flash blocks plain", 2, false, false},
+		{"flash of peers", newFlash, "--sizes=300 --rounds=1 --peers",
+			"flash blocks plain torch jax-naive jax-nn jax-chunked", 2, false, false},
+		{"pipeline", newPipeline, "--d=6 --batch=8 --microbatches=4 --ms=0.5 --rounds=1", "simulated player-4:simulated", 9,
+			false, false},
+		{"pipeline of peers", newPipeline, "--d=6 --batch=8 --microbatches=4 --ms=1 --rounds=1 --peers",
+			"simulated player-4:simulated torch-player-4:simulated", 9, false, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.full {
+				systest.FullOnly(t, test.name)
+			}
+			if strings.Contains(test.flags, "--peers") {
+				if _, err := peersPython(os.Getenv(envPython)); err != nil {
+					systest.Skip(t, systest.NoPeers, err)
+				}
+			}
+			if test.mpi {
+				systest.OpenMPI(t)
+			}
+			b := test.fresh()
+			records, err := run(t.Context(), b, test.flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var cases, first []string
+			for _, r := range records {
+				if !slices.Contains(cases, r.Case) {
+					cases = append(cases, r.Case)
+				}
+				if r.Case == records[0].Case {
+					first = append(first, strings.TrimSuffix(r.Impl+":"+r.Over, ":"))
+				}
+				if hasBase := r.Over != ""; hasBase != (r.Cost > 0) || b.untimed != (r.MedianMS <= 0) {
+					t.Errorf("%s of %s: %+v", r.Impl, r.Case, r)
+				}
+				checkMemory(t, r)
+			}
+			if got := strings.Join(first, " "); got != test.want || len(cases) != test.cases {
+				t.Errorf("measured %s in %d cases; want %s in %d", got, len(cases), test.want, test.cases)
+			}
+			if text := tableText(records); strings.Contains(text, "NaN") {
+				t.Error(text)
+			}
+			for _, c := range chartsOf(records) {
+				if err := c.Err(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// checkMemory checks what is known of a record's memory.
+func checkMemory(t *testing.T, r record) {
+	t.Helper()
+	least, most := int64(0), int64(1)<<40
+	switch {
+	case r.Bench == "train" && r.Impl == "torch":
+		least, most = 0, 0
+		if r.PeakRSS <= 0 {
+			t.Errorf("torch has no peak: %+v", r.footprint)
+		}
+	case r.Bench == "train":
+		least = 1
+	case r.Bench == "zero-memory":
+		least = r.GradientBytes
+	case r.Bench == "flash" && r.Impl != "torch":
+		least = 1
+		scores := flashCase{Tokens: r.Tokens, Heads: flashHeads}.scores()
+		if r.Impl == "plain" {
+			least = scores
+		} else if r.Impl == "flash" {
+			most = scores - 1
+		}
+	}
+	if r.Temporary < least || r.Temporary > most {
+		t.Errorf("%s of %s: %d bytes of temporary memory, want %d to %d", r.Impl, r.Case, r.Temporary, least, most)
+	}
 }
 
 func TestTurns(t *testing.T) {
-	records, err := run(t, fake{}, settings{rounds: 3, only: []string{"good", "half", "bound", "unable", "missing"}})
+	records, err := run(t.Context(), newFake(), "--rounds=3 --impls=good,half,bound,unable,missing")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +255,7 @@ func TestTurns(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	for name, want := range map[string]string{
-		"wrong":        "one: wrong, rank 0, prepare: wrong result: 1, want 2",
+		"wrong":        "one: wrong, prepare: wrong result: 1, want 2",
 		"dying":        "last words",
 		"stillborn":    "bench: no engine",
 		"silent":       "starting silent: it ended at once (exit status 3): no luck",
@@ -152,21 +263,14 @@ func TestFailures(t *testing.T) {
 		"good,one,off": "one: off: wrong result",
 		"nobody":       `--impls: no implementation "nobody", want some of good,`,
 	} {
-		_, err := run(t, fake{}, settings{rounds: 1, only: strings.Split(name, ",")})
+		_, err := run(t.Context(), newFake(), "--rounds=1 --impls="+name)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, want)
 		}
 	}
-}
-
-func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	report, err := newReport(fake{}, false, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (settings{rounds: 1, only: []string{"good"}}).run(ctx, fake{}, report); !errors.Is(err, context.Canceled) {
+	if _, err := run(ctx, newFake(), "--rounds=1 --impls=good"); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want %v", err, context.Canceled)
 	}
 }
@@ -181,30 +285,26 @@ func TestEndsEarly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var printed, said strings.Builder
-			cmd := exec.CommandContext(t.Context(), program, "fake", "--impls=half,parent,"+name, "--rounds=9", "--out="+out)
+			var lines, said strings.Builder
+			cmd := exec.CommandContext(t.Context(), program, "fake", "--impls=half,parent,"+name, "--rounds=9", "--json",
+				"--save="+out)
 			cmd.Env = append(os.Environ(), envMain+"=1", envPIDs+"="+pids)
-			cmd.Stdout, cmd.Stderr = &printed, &said
+			cmd.Stdout, cmd.Stderr = &lines, &said
 			if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 1 {
 				t.Errorf("it ended by %v, want exit status 1", err)
 			}
-			if want := "PARTIAL: the run ended early. The last case is one, of 2 rounds."; !strings.Contains(printed.String(), want) {
-				t.Errorf("no %q in what it printed:\n%s", want, printed.String())
-			}
-			for _, want := range []string{"the results are partial, and not saved: one: ", why} {
+			for _, want := range []string{"PARTIAL: the run ended early. The last case is one, of 2 rounds.",
+				"the results are partial, and not saved: one: ", why} {
 				if !strings.Contains(said.String(), want) {
 					t.Errorf("no %q in standard error:\n%s", want, said.String())
 				}
 			}
-			lines, err := os.ReadFile(filepath.Join(out, linesFile))
-			if err != nil {
-				t.Fatal(err)
+			if saved, _ := os.ReadDir(out); len(saved) > 0 {
+				t.Errorf("it saved %v", saved)
 			}
-			if got := strings.Count(string(lines), `"samples_ms":[`); got != 3 {
-				t.Errorf("%d records with samples, want 3, in\n%s", got, lines)
-			}
-			if got := strings.Count(string(lines), `"samples_ms":[10,10]`); got != 2 {
-				t.Errorf("%d records with two samples of 10 ms, want 2, in\n%s", got, lines)
+			all, two := strings.Count(lines.String(), `"samples_ms":[`), strings.Count(lines.String(), `"samples_ms":[10,10]`)
+			if all != 3 || two != 2 {
+				t.Errorf("%d records, %d with two samples of 10 ms, want 3 and 2, in\n%s", all, two, lines.String())
 			}
 			text, err := os.ReadFile(pids)
 			if err != nil {
@@ -230,7 +330,7 @@ func notePID() {
 	}
 }
 
-// awaitEnd waits for a process to end that was sent a signal. One that has ended and that nobody waits for has as well.
+// awaitEnd waits for a process to end, also as a zombie.
 func awaitEnd(t *testing.T, number string) {
 	t.Helper()
 	pid, err := strconv.Atoi(number)
@@ -254,6 +354,7 @@ func TestBadArguments(t *testing.T) {
 		{"collectives --rounds=0", "--rounds=0"},
 		{"collectives --ranks=1", "--ranks=1: want 2 or more"},
 		{"collectives --sizes=1000", "multiple of 16"},
+		{"collectives --sizes=1125899906842624", "do not fit into the free memory: want at most"},
 		{"collectives --ops=all-sorts", "all-reduce"},
 		{"collectives --impls=gloo", "add --peers"},
 		{"collectives --peers --impls=jax --python=/no/such/python", "--python=/no/such/python"},
@@ -262,12 +363,17 @@ func TestBadArguments(t *testing.T) {
 		{"train --d=100 --heads=3", "heads"},
 		{"train --batch=-1", "-1"},
 		{"train --worker=jax", `no implementation "jax"`},
-		{"collectives --sizes=1MB", `"1MB" is no size: want bytes, or a whole number of KiB`},
-		{"collectives --sizes=4KiB,,1MiB", `"" is no size`},
-		{"collectives --sizes=-4KiB", `"-4KiB" is no size`},
-		{"collectives --sizes=9007199254740992KiB", "more than the 2⁶³-1 bytes"},
-		{"collectives --sizes=99999999999999999999", "more than the 2⁶³-1 bytes"},
-		{"collectives --sizes=1073741824GiB", "do not fit into the free memory: want at most"},
+		{"data --batch=6", "a batch of 6 sequences, want a multiple of 4"},
+		{"hosts --batch=5", "a batch of 5 sequences, want a multiple of 2"},
+		{"tensor --d=24 --heads=6", "6 heads, want a multiple of 4"},
+		{"tensor --seq=12", "sequences of 12, want a multiple of 8"},
+		{"zero-memory --d=6", "--d=6: want a multiple of 4"},
+		{"zero-memory --layers=0", "--layers: 0 blocks, want 1 to 4096"},
+		{"pipeline --layers=12", "--layers=12: want a multiple of 8"},
+		{"pipeline --d=0", "--d=0: want 1 to 4096"},
+		{"pipeline --microbatches=6", "--microbatches=6: want a multiple of 4"},
+		{"pipeline --batch=6 --microbatches=4", "--batch=6: want a multiple of the 4 micro-batches"},
+		{"pipeline --ms=NaN", "--ms=NaN: want more than 0, at most 1000"},
 		{"flash --sizes=0", "0 tokens, want 1 to"},
 		{"flash --threads=0", "--threads=0: want 1 or more"},
 		{"flash --worker=torch", `no implementation "torch"`},
@@ -280,33 +386,99 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-func TestPairRatios(t *testing.T) {
-	mine := sampleTimes{1, 2, 4}
-	got := pairRatios(mine, []sampleTimes{{2, 2, 8}, {3, 1, 4}})
-	if want := []float64{2, 0.5, 1}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+// TestCases looks at the cases by default, or with a flag.
+func TestCases(t *testing.T) {
+	const small, large = "layers 2, width 128, heads 4, 8×64 tokens", "layers 4, width 256, heads 8, 16×256 tokens"
+	for _, test := range []struct {
+		fresh func() *benchmark
+		flags string
+		want  string
+	}{
+		{newTraining, "", small + "; " + large},
+		{newTraining, "--layers=1 --d=8 --heads=2 --seq=5 --batch=3", "layers 1, width 8, heads 2, 3×5 tokens"},
+		{newHosts, "--small", small},
+		{newTensor, "", small + ", 2 devices; " + small + ", 4 devices; " + large + ", 2 devices; " + large + ", 4 devices"},
+		{newFlash, "--sizes=64,1048576", "forward, 64 tokens; forward, 1048576 tokens; " +
+			"forward+backward, 64 tokens; forward+backward, 1048576 tokens"},
+	} {
+		b := test.fresh()
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		b.flags(flags)
+		if err := flags.Parse(strings.Fields(test.flags)); err != nil {
+			t.Fatal(err)
+		}
+		cases, err := b.cases()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, c := range cases {
+			names = append(names, c.name)
+			switch params := c.params.(type) {
+			case trainParams:
+				if known := !strings.Contains(test.flags, "--layers"); known != (len(c.want) == trainFirst) {
+					t.Errorf("%s %s: %d losses to compare with", b.name, c.name, len(c.want))
+				}
+			case flashCase:
+				if fits := params.Tokens == 64; params.Fits != fits { // the others' scores take 32 TiB
+					t.Errorf("%s: it fits: %v", c.name, params.Fits)
+				}
+			}
+		}
+		if got := strings.Join(names, "; "); got != test.want {
+			t.Errorf("%s %s: cases %s, want %s", b.name, test.flags, got, test.want)
+		}
 	}
-	if got := pairRatios(mine, nil); got != nil {
-		t.Errorf("with nobody to compare with: %v", got)
+}
+
+// TestCompare compares made-up times.
+func TestCompare(t *testing.T) {
+	got := compare("some", testCase{name: "one"}, []result{
+		{implementation{name: "xla", role: base}, sampleTimes{10, 20, 40}, footprint{}},
+		{implementation{name: "spmd-2", role: ours, over: "xla"}, sampleTimes{20, 60, 40}, footprint{}},     // 2, 3, 1
+		{implementation{name: "ddp-2", role: peer, over: "torch"}, sampleTimes{400, 120, 100}, footprint{}}, // 4, 1.5, 1
+		{implementation{name: "torch", role: base}, sampleTimes{100, 80, 100}, footprint{}},
+		{implementation{name: "jax-2", role: peer, over: "missing"}, sampleTimes{1, 1, 1}, footprint{}},
+		{implementation{name: "a", role: ours, class: "c"}, sampleTimes{1, 2, 4}, footprint{Arguments: 4, Temporary: 8}},
+		{implementation{name: "b", role: peer, class: "c"}, sampleTimes{2, 2, 8}, footprint{Arguments: 4, Temporary: 16,
+			Outputs: 4}},
+		{implementation{name: "d", role: peer, class: "c"}, sampleTimes{3, 1, 4}, footprint{PeakRSS: 1 << 30}},
+		{implementation{name: "e", role: limit, class: "c"}, sampleTimes{1, 1, 1}, footprint{}},
+	})
+	for i, want := range []record{
+		{MinMS: 10, MedianMS: 20},
+		// Ratios of 4/2, 1.5/3 and 1/1; the peer's cost of its least times is 100 over 80.
+		{MinMS: 20, MedianMS: 40, Over: "xla", Cost: 2, MinCost: 2, Ratio: 1, RatioMin: 0.5, MinRatio: 0.625, Best: "ddp-2"},
+		{MinMS: 100, MedianMS: 120, Over: "torch", Cost: 1.5, MinCost: 1.25, Ratio: 1, RatioMin: 0.5, MinRatio: 0.625},
+		{MinMS: 80, MedianMS: 100},
+		{MinMS: 1, MedianMS: 1},
+		// The best peers' times are 2, 1 and 4.
+		{MinMS: 1, MedianMS: 2, Ratio: 1, RatioMin: 0.5, MinRatio: 1, Best: "b", OfLimit: 0.5,
+			footprint: footprint{Arguments: 4, Temporary: 8}, TempRatio: 2, MemoryRatio: 2},
+		{MinMS: 2, MedianMS: 2, Ratio: 2, RatioMin: 1, MinRatio: 2,
+			footprint: footprint{Arguments: 4, Temporary: 16, Outputs: 4}, TempRatio: 2, MemoryRatio: 2},
+		{MinMS: 1, MedianMS: 3, Ratio: 1, RatioMin: 0.5, MinRatio: 1, footprint: footprint{PeakRSS: 1 << 30}},
+		{MinMS: 1, MedianMS: 1},
+	} {
+		r := got[i]
+		want.Bench, want.Case, want.Impl, want.Class, want.Samples, want.Rounds = "some", "one", r.Impl, r.Class, r.Samples, 3
+		if want.Role = r.Role; !reflect.DeepEqual(r, want) {
+			t.Errorf("got  %+v\nwant %+v", r, want)
+		}
 	}
 	if m := median([]float64{5, 1, 3, 2}); m != 2.5 {
 		t.Errorf("median %v, want 2.5", m)
 	}
 }
 
-// TestReport compares with times made up so that the ratios can be seen.
+// TestReport writes made-up times as JSON, and a page.
 func TestReport(t *testing.T) {
 	out := t.TempDir()
-	b := &collectives{ops: collectiveOps, sizes: sizes{bytes: []int64{1 << 20}}, ranks: 4}
-	r, err := newReport(b, false, out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cases, err := b.cases()
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = r.add(cases[0], []result{
+	b := newCollectives()
+	s := settings{save: out, page: filepath.Join(out, "charts.html")}
+	r := newReport(b, s)
+	c := collectiveCase{Op: "all-reduce", Bytes: 1 << 20, Ranks: 4}
+	err := r.add(testCase{name: "all-reduce 1 MiB", describe: c.describe}, []result{
 		{implementation{name: "group", role: ours}, sampleTimes{1, 2, 1}, footprint{}},
 		{implementation{name: "quick", role: peer}, sampleTimes{3, 3, 2}, footprint{}},
 		{implementation{name: "slow", role: peer}, sampleTimes{4, 1, 4}, footprint{}},
@@ -317,37 +489,27 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(out, linesFile))
+	text, err := os.ReadFile(filepath.Join(out, r.fileName()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	var got record
-	if err := json.Unmarshal([]byte(first), &got); err != nil {
-		t.Fatal(err)
+	var saved outcome
+	if err := json.Unmarshal(text, &saved); err != nil || !reflect.DeepEqual(saved, r.outcome) {
+		t.Errorf("saved %+v, %v; want %+v", saved, err, r.outcome)
 	}
-	got.Load1, got.Samples = 0, nil
-	want := record{
-		Bench: "collectives", Case: "all-reduce 1 MiB", Impl: "group", Role: ours, MinMS: 1, MedianMS: 1, Rounds: 3,
-		Ratio: 2, RatioMin: 0.5, MinRatio: 1, Best: "quick",
-		// 2^20 bytes in 1 ms, times 2·3/4
-		details: details{Op: "all-reduce", Bytes: 1 << 20, Ranks: 4, AlgBW: 1.049, BusBW: 1.573},
-	}
-	if !reflect.DeepEqual(got, want) {
+	// 2^20 bytes in 1 ms, times 2·3/4
+	want := details{Op: "all-reduce", Bytes: 1 << 20, Ranks: 4, AlgBW: 1.049, BusBW: 1.573}
+	if got := saved.Records[0].details; got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	page, err := os.ReadFile(filepath.Join(out, pageFile))
+	page, err := os.ReadFile(s.page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"2.00 (0.50)", "group against the best peer", "<script"} {
-		if !strings.Contains(string(page), part) {
-			t.Errorf("the page has no %q", part)
-		}
-	}
-	for _, part := range []string{`src="http`, `href="http`} {
-		if strings.Contains(string(page), part) {
-			t.Errorf("the page has %q: it would need the network", part)
+	for part, has := range map[string]bool{"2.00": true, "theirs / ours": true, "<script": true,
+		`src="http`: false, `href="http`: false} { // the page needs no network
+		if strings.Contains(string(page), part) != has {
+			t.Errorf("the page has %q: %v, want %v", part, !has, has)
 		}
 	}
 }

@@ -2,31 +2,41 @@ package main
 
 import (
 	"context"
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/shardbook/shardbook/lib/notebook"
 )
 
-// scripts are the peers' programs.
-//
-//go:embed peers/*.py
-var scripts embed.FS
-
 // settings are the flags that every benchmark has.
 type settings struct {
-	peers  bool
-	only   []string // names of implementations; none means all
-	rounds int
-	python string
+	peers, json bool
+	save, page  string
+	only        []string // names of implementations; none means all
+	rounds      int
+	python      string
+}
+
+func (s *settings) flags(flags *pflag.FlagSet, b *benchmark) {
+	flags.BoolVar(&s.peers, "peers", false, "measure the peers too, and print ratios")
+	flags.BoolVar(&s.json, "json", false, "print JSON lines, one for each case and implementation")
+	flags.StringVar(&s.save, "save", "", "`folder` to write all that was measured into, as JSON; without a value bench/results")
+	flags.Lookup("save").NoOptDefVal = "bench/results"
+	flags.StringVar(&s.page, "page", "", "HTML `file` to write charts into")
+	flags.StringSliceVar(&s.only, "impls", nil, "implementations to measure (default all)")
+	if !b.untimed {
+		flags.IntVar(&s.rounds, "rounds", 15, "samples of each case and implementation")
+	}
+	flags.StringVar(&s.python, "python", os.Getenv(envPython),
+		"Python interpreter that has the peers (default $"+envPython+", else what \"bench install\" installed)")
 }
 
 const (
@@ -37,14 +47,14 @@ const (
 	// maxCalls bounds the calls of one sample.
 	maxCalls = 2000
 
-	// slowCall is how long a call takes that needs no others before it: neither to wake
-	// up, nor to find how many make a sample.
+	// slowCall is the duration from which on a call needs no warm-up call before it, and
+	// is a sample by itself.
 	slowCall = 500 * time.Millisecond
 )
 
 // run measures a benchmark's cases and reports each as soon as it is done.
-func (s settings) run(ctx context.Context, b benchmark, report *report) error {
-	if _, ok := b.(untimed); !ok && s.rounds < 1 {
+func (s settings) run(ctx context.Context, b *benchmark, report *report) error {
+	if !b.untimed && s.rounds < 1 {
 		return fmt.Errorf("--rounds=%d: want 1 or more", s.rounds)
 	}
 	cases, err := b.cases()
@@ -55,14 +65,14 @@ func (s settings) run(ctx context.Context, b benchmark, report *report) error {
 	if err != nil {
 		return err
 	}
-	p, clean, err := s.place(implementations)
+	p, err := s.place(implementations)
 	if err != nil {
 		return err
 	}
-	defer clean()
+	defer os.RemoveAll(p.dir)
 	report.begin(ctx)
 
-	bar := notebook.NewBar(b.name(), len(implementations)+len(cases)*s.rounds)
+	bar := notebook.NewBar(b.name, len(implementations)+len(cases)*s.rounds)
 	defer bar.Done()
 	workers, err := startWorkers(ctx, implementations, b, p, func(name string) { bar.Step("started %s", name) })
 	defer stopWorkers(workers)
@@ -85,7 +95,7 @@ func (s settings) run(ctx context.Context, b benchmark, report *report) error {
 }
 
 // choose returns the implementations that the flags ask for.
-func (s settings) choose(b benchmark) ([]implementation, error) {
+func (s settings) choose(b *benchmark) ([]implementation, error) {
 	var names []string
 	asked := map[string]bool{}
 	for _, im := range b.implementations() {
@@ -111,28 +121,6 @@ func (s settings) choose(b benchmark) ([]implementation, error) {
 	return chosen, nil
 }
 
-// place makes the folder that the workers need.
-func (s settings) place(implementations []implementation) (p place, clean func(), err error) {
-	if slices.ContainsFunc(implementations, func(im implementation) bool { return im.role == peer }) {
-		if p.python, err = peersPython(s.python); err != nil {
-			return p, nil, err
-		}
-	}
-	if p.dir, err = os.MkdirTemp("", "bench-"); err != nil {
-		return p, nil, err
-	}
-	clean = func() { os.RemoveAll(p.dir) }
-	files, err := fs.Sub(scripts, "peers")
-	if err == nil {
-		p.scripts = p.dir + "/peers"
-		err = os.CopyFS(p.scripts, files)
-	}
-	if err != nil {
-		clean()
-	}
-	return p, clean, err
-}
-
 // result is what one implementation took for one case.
 type result struct {
 	implementation
@@ -141,8 +129,8 @@ type result struct {
 }
 
 // measure takes samples of a case from all workers in turns. Each round begins
-// with another worker. Workers that cannot do the case are left out. Where it fails in
-// a round, the results are those of the rounds before.
+// with another worker. Workers that cannot do the case are left out. If a round fails,
+// the results are those of the rounds before it.
 func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onRound func()) ([]result, error) {
 	params, err := json.Marshal(c.params)
 	if err != nil {
@@ -170,27 +158,30 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 		if err := agree(prepared.Values, want, c.within); err != nil {
 			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
-		if c.hear != nil {
-			c.hear(w.name, prepared.Values)
-		}
 		n := 0
 		if rounds > 0 {
 			if n, err = w.sampleCalls(ctx); err != nil {
 				return nil, err
 			}
 		}
-		able = append(able, w)
-		calls = append(calls, n)
-		results = append(results, result{w.implementation, make(sampleTimes, rounds), prepared.Memory})
+		able, calls = append(able, w), append(calls, n)
+		results = append(results, result{w.implementation, nil, prepared.Memory})
 	}
 	for round := range rounds {
+		times := make(sampleTimes, len(able))
 		for i := range able {
 			k := (round + i) % len(able)
 			a, err := able[k].ask(ctx, request{Do: "sample", Calls: calls[k]})
 			if err != nil {
-				return cut(results, round), err
+				if round == 0 {
+					results = nil
+				}
+				return results, err
 			}
-			results[k].times[round] = math.Round(a.MS*1e6) / 1e6 // no clock tells less than a nanosecond
+			times[k] = math.Round(a.MS*1e6) / 1e6 // to nanoseconds
+		}
+		for k, ms := range times {
+			results[k].times = append(results[k].times, ms)
 		}
 		onRound()
 	}
@@ -202,18 +193,7 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 	return results, nil
 }
 
-// cut returns the results of the first rounds, none where there is none.
-func cut(results []result, rounds int) []result {
-	if rounds == 0 {
-		return nil
-	}
-	for i := range results {
-		results[i].times = results[i].times[:rounds]
-	}
-	return results
-}
-
-// sampleCalls finds how many calls of the case prepared make a sample.
+// sampleCalls finds how many calls of the prepared case make a sample.
 func (w *worker) sampleCalls(ctx context.Context) (calls int, err error) {
 	calls = 1
 	for range 3 { // the first sample is often slow
@@ -229,11 +209,15 @@ func (w *worker) sampleCalls(ctx context.Context) (calls int, err error) {
 	return calls, nil
 }
 
-// agree compares results with what they must be.
+// agree compares results with the expected ones.
 func agree(got, want []float64, within float64) error {
 	close := func(a, b float64) bool { return math.Abs(a-b) <= within }
 	if !slices.EqualFunc(got, want, close) {
 		return fmt.Errorf("wrong result: %v, want %v within %v", got, want, within)
 	}
 	return nil
+}
+
+func milliseconds(begin time.Time, calls int) float64 {
+	return time.Since(begin).Seconds() * 1e3 / float64(calls)
 }

@@ -24,10 +24,9 @@ type request struct {
 	Calls int             `json:"calls,omitempty"` // of sample
 }
 
-// answer is a worker's answer, and also what it says when it connects.
+// answer is a worker's answer, and also its first message.
 type answer struct {
-	Rank        int      `json:"rank"`
-	Versions    versions `json:"versions,omitempty"` // when it connects
+	Versions    versions `json:"versions,omitempty"` // of the first message
 	MS          float64  `json:"ms,omitempty"`       // of sample
 	facts                // of prepare
 	Unsupported string   `json:"unsupported,omitempty"`
@@ -39,33 +38,30 @@ type errUnsupported string
 
 func (e errUnsupported) Error() string { return string(e) }
 
-// serveWorker is the life of a worker process.
-func serveWorker(ctx context.Context, b benchmark, name string) error {
-	i := slices.IndexFunc(b.implementations(), func(im implementation) bool { return im.name == name && im.serve != nil })
+// serveWorker is a worker process.
+func serveWorker(ctx context.Context, b *benchmark, name string) error {
+	all := b.implementations()
+	i := slices.IndexFunc(all, func(im implementation) bool { return im.name == name && im.serve != nil })
 	if i < 0 {
-		return fmt.Errorf("%s has no implementation %q that runs in this program", b.name(), name)
+		return fmt.Errorf("%s has no implementation %q that runs in this program", b.name, name)
 	}
 	conn, err := net.Dial("unix", os.Getenv(envSocket))
 	if err != nil {
 		return fmt.Errorf("$%s: %w; --worker is for processes that bench starts itself", envSocket, err)
 	}
 	defer conn.Close()
-	s, end, err := b.implementations()[i].serve(ctx)
+	s, end, err := all[i].serve(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	rank := 0
-	if r, ok := s.(interface{ rank() int }); ok {
-		rank = r.rank()
-	}
-	return serve(conn, s, rank)
+	return serve(conn, s)
 }
 
 // serve answers requests until the connection ends.
-func serve(conn net.Conn, s subject, rank int) error {
+func serve(conn net.Conn, s subject) error {
 	out := json.NewEncoder(conn)
-	if err := out.Encode(answer{Rank: rank, Versions: loaded}); err != nil {
+	if err := out.Encode(answer{Versions: loaded}); err != nil {
 		return err
 	}
 	lines := bufio.NewScanner(conn)
@@ -74,13 +70,11 @@ func serve(conn net.Conn, s subject, rank int) error {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return err
 		}
-		a := answer{Rank: rank}
+		var a answer
 		var err error
 		switch r.Do {
 		case "prepare":
-			if err = s.prepare(r.Case); err == nil {
-				a.facts, err = factsOf(s)
-			}
+			a.facts, err = s.prepare(r.Case)
 		case "sample":
 			a.MS, err = s.sample(r.Calls)
 		case "finish":
@@ -99,11 +93,4 @@ func serve(conn net.Conn, s subject, rank int) error {
 		}
 	}
 	return lines.Err()
-}
-
-func factsOf(s subject) (facts, error) {
-	if s, ok := s.(interface{ facts() (facts, error) }); ok {
-		return s.facts()
-	}
-	return facts{}, nil
 }

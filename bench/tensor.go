@@ -2,35 +2,29 @@ package main
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
-	"github.com/shardbook/shardbook/lib/chart"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/tensor"
 )
 
-// tensorBench measures a step whose layers or sequences several devices share. A case is compared among those that have
-// equally many devices, by the time of the step itself: all have the same arithmetic to do on the same cores.
-type tensorBench struct{ training }
-
-func newTensor() benchmark { return &tensorBench{} }
-
-func (*tensorBench) name() string { return "tensor" }
-
-func (*tensorBench) about() string {
-	return "a training step of the reference GPT, whose layers or sequences 2 or 4 devices share, float32"
+// newTensor measures a step with tensor or context parallelism. A case is compared among those with the same number of
+// devices, by the time of the step itself: all do the same arithmetic on the same cores.
+func newTensor() *benchmark {
+	var b training
+	return &benchmark{name: "tensor",
+		about: "a training step of the reference GPT with tensor or context parallelism on 2 or 4 devices, float32",
+		flags: b.flags, cases: b.tensorCases, implementations: tensorImplementations}
 }
 
-// tensorDevices are how many devices share.
+// tensorDevices are the numbers of devices.
 var tensorDevices = []int{2, 4}
 
-// devicesClass is the class of those that have so many devices.
+// devicesClass is the class of the implementations with n devices.
 func devicesClass(n int) string { return fmt.Sprintf("%d devices", n) }
 
-func (b *tensorBench) cases() ([]testCase, error) {
-	sizes, err := b.training.cases()
+func (b *training) tensorCases() ([]testCase, error) {
+	sizes, err := b.cases()
 	var cases []testCase
 	for _, c := range sizes {
 		size, name := c.params.(trainParams).trainSize, c.name
@@ -38,7 +32,7 @@ func (b *tensorBench) cases() ([]testCase, error) {
 			if size.Heads%n != 0 {
 				return nil, fmt.Errorf("%s: %d heads, want a multiple of %d", name, size.Heads, n)
 			}
-			if size.Seq%(2*n) != 0 { // zigzag has two pieces for each device
+			if size.Seq%(2*n) != 0 { // zigzag has two chunks for each device
 				return nil, fmt.Errorf("%s: sequences of %d, want a multiple of %d", name, size.Seq, 2*n)
 			}
 			c.class = devicesClass(n)
@@ -49,31 +43,23 @@ func (b *tensorBench) cases() ([]testCase, error) {
 	return cases, err
 }
 
-func (*tensorBench) implementations() (all []implementation) {
+func tensorImplementations() (all []implementation) {
 	const axis = "share"
 	for _, n := range tensorDevices {
-		name := func(of string) string { return fmt.Sprintf("%s-%d", of, n) }
-		start := func(model gpt.Parallel) startRun { return startParallel(axis, model) }
-		all = append(all,
-			implementation{name: name("tensor"), about: "tensor-parallel, an all-reduce a pair of matrices", role: ours, class: devicesClass(n),
-				serve: serveTraining(n, start(gpt.Parallel{Tensor: tensor.Group{Axis: axis}}))},
-			implementation{name: name("sequence"), about: "the same with tokens shared between the pairs", role: variant, class: devicesClass(n),
-				serve: serveTraining(n, start(gpt.Parallel{Tensor: tensor.Group{Axis: axis, Sequence: true}}))},
-			implementation{name: name("ring"), about: "sequences shared, zigzag, their attention around a ring", role: variant, class: devicesClass(n),
-				serve: serveTraining(n, start(gpt.Parallel{Sequence: sequence.Group{Ring: axis, Placement: sequence.Zigzag}}))},
-			implementation{name: name("jax"), about: "jit over a mesh, matrices and heads sharded", role: peer, class: devicesClass(n),
-				commands: trainJAX(n, "--tensor")})
+		serve := func(model gpt.Parallel) implementation {
+			return implementation{serve: serveGPT(n, startParallel(axis, model))}
+		}
+		add := func(of, about string, role role, im implementation) {
+			im.name, im.about, im.role, im.class = fmt.Sprintf("%s-%d", of, n), about, role, devicesClass(n)
+			all = append(all, im)
+		}
+		add("tensor", "tensor-parallel, an all-reduce for each pair of matrices", ours,
+			serve(gpt.Parallel{Tensor: tensor.Group{Axis: axis}}))
+		add("sequence", "the same with sequence parallelism between the pairs", variant,
+			serve(gpt.Parallel{Tensor: tensor.Group{Axis: axis, Sequence: true}}))
+		add("ring", "context-parallel, zigzag, ring attention", variant,
+			serve(gpt.Parallel{Sequence: sequence.Group{Ring: axis, Placement: sequence.Zigzag}}))
+		add("jax", "jit over a mesh, matrices and heads sharded", peer, implementation{commands: trainJAX(n, "--tensor")})
 	}
 	return all
-}
-
-// charts are those of [training], for each number of devices.
-func (b *tensorBench) charts(records []record) (charts []*chart.Chart) {
-	for _, n := range tensorDevices {
-		others := func(r record) bool { return !strings.HasSuffix(r.Case, devicesClass(n)) }
-		if of := slices.DeleteFunc(slices.Clone(records), others); len(of) > 0 {
-			charts = append(charts, b.training.charts(of)...)
-		}
-	}
-	return charts
 }

@@ -1,45 +1,42 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/shardbook/shardbook/lib/chart"
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
 // training measures a training step of the reference model on one device: forward,
-// loss, backward and AdamW, with a batch that is there already (ours is handed it anew
-// each time, some kilobytes). All implementations begin with the same weights and
-// text, and must have the same losses.
+// loss, backward and AdamW, with a batch that is there already (ours is passed it each
+// time, some kilobytes). All implementations begin with the same weights and text, and
+// must have the same losses. Other benchmarks are of the same cases.
 type training struct {
 	override trainSize // where not zero
+
+	// rows divides the number of sequences of a batch; 0 means 1.
+	rows int
 }
 
-func newTraining() benchmark { return &training{} }
+func newTraining() *benchmark {
+	var b training
+	return &benchmark{name: "train", about: "a training step of the reference GPT on one device, float32",
+		flags: b.flags, cases: b.cases, implementations: trainImplementations}
+}
 
-func (*training) name() string { return "train" }
-
-func (*training) about() string { return "a training step of the reference GPT on one device, float32" }
-
-func (b *training) flags(cmd *cobra.Command) {
-	flags := cmd.Flags()
+func (b *training) flags(flags *pflag.FlagSet) {
 	flags.IntVar(&b.override.Layers, "layers", 0, "number of blocks (default that of the case, as below)")
-	flags.IntVar(&b.override.Width, "d", 0, "features of a position")
+	flags.IntVar(&b.override.Width, "d", 0, "hidden size")
 	flags.IntVar(&b.override.Heads, "heads", 0, "attention heads")
-	flags.IntVar(&b.override.Seq, "seq", 0, "positions of a sequence")
+	flags.IntVar(&b.override.Seq, "seq", 0, "length of a sequence")
 	flags.IntVar(&b.override.Batch, "batch", 0, "sequences of a batch")
 }
 
-// trainParams is what the workers get to know. The peers have the text from here.
+// trainParams is what the workers are sent. The peers take the text from here.
 type trainParams struct {
 	trainSize
 	Vocab int    `json:"vocab"`
@@ -55,6 +52,9 @@ func (b *training) cases() ([]testCase, error) {
 			continue
 		}
 		seen = append(seen, size)
+		if n := max(1, b.rows); size.Batch%n != 0 {
+			return nil, fmt.Errorf("%v: a batch of %d sequences, want a multiple of %d", size, size.Batch, n)
+		}
 		corpus := gpt.Reference()
 		if _, err := corpus.Batches(size.config(), size.Batch); err != nil {
 			return nil, fmt.Errorf("%v: %w", size, err)
@@ -69,71 +69,91 @@ func (b *training) cases() ([]testCase, error) {
 	return cases, nil
 }
 
-func (b *training) implementations() []implementation {
+func trainImplementations() []implementation {
 	return []implementation{
-		{name: "xla", about: "this project on XLA's CPU device", role: ours, serve: serveTraining(1, startOne)},
+		{name: "xla", about: "this project on XLA's CPU device", role: ours, serve: serveGPT(1, startOne)},
 		{name: "xla-malloc", about: "the same, with glibc told to keep freed memory", role: ours, env: []string{keepMemory},
-			serve: serveTraining(1, startOne)},
-		{name: "jax", about: "jit, with the state given up", role: peer, commands: trainPeer(nil, "jax")},
+			serve: serveGPT(1, startOne)},
+		{name: "jax", about: "jit, with the state donated", role: peer, commands: python(nil, "train.py", "jax")},
 		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer,
-			commands: trainPeer([]string{keepMemory}, "jax")},
-		{name: "torch", about: "eager, a thread a core", role: peer,
-			commands: trainPeer(nil, "torch", "--threads="+strconv.Itoa(runtime.NumCPU()))},
+			commands: python([]string{keepMemory}, "train.py", "jax")},
+		{name: "torch", about: "eager, a thread a core", role: peer, commands: trainTorch()},
 	}
 }
 
-func trainPeer(env []string, args ...string) func(context.Context, place) ([]*exec.Cmd, error) {
-	return func(ctx context.Context, p place) ([]*exec.Cmd, error) {
-		cmd := exec.CommandContext(ctx, p.python, append([]string{filepath.Join(p.scripts, "train.py")}, args...)...)
-		cmd.Env = slices.Concat(os.Environ(), []string{"JAX_PLATFORMS=cpu", "CUDA_VISIBLE_DEVICES="}, env)
-		return []*exec.Cmd{cmd}, nil
-	}
+// trainTorch trains with PyTorch in one process.
+func trainTorch() commands {
+	return python(nil, "train.py", "torch", "--threads="+strconv.Itoa(runtime.NumCPU()))
 }
 
-// charts draws how the peers compare to us, and lists all there is to say of each.
-func (b *training) charts(records []record) []*chart.Chart {
-	header := []string{"case", "", "ms", "ratio", "least", "temporary MiB", "ratio", "all planned MiB", "ratio", "peak RSS MiB"}
-	var cases []string
-	var rows [][]string
-	var bars []chart.Series
-	for _, r := range records {
-		if !slices.Contains(cases, r.Case) {
-			cases = append(cases, r.Case)
+// trainJAX trains on a mesh of devices of the host.
+func trainJAX(devices int, args ...string) commands {
+	return python([]string{jaxDevices(devices)}, "train.py",
+		append([]string{"jax", "--devices=" + strconv.Itoa(devices)}, args...)...)
+}
+
+// ddpProcesses is the number of processes that PyTorch's data parallelism has.
+const ddpProcesses = 2
+
+func trainDDP(args ...string) commands {
+	return torchProcesses(ddpProcesses, "train.py", append([]string{"torch"}, args...)...)
+}
+
+// trainSize is the size of a model and of its batch. The fields are those of
+// [gpt.Config], and the number of sequences.
+type trainSize struct {
+	Layers int `json:"layers"`
+	Width  int `json:"d"`
+	Heads  int `json:"heads"`
+	Seq    int `json:"seq"`
+	Batch  int `json:"batch"`
+}
+
+// trainSizes are measured by default: a small model, whose step is short enough to show
+// the overhead of a step, and the reference model.
+var trainSizes = []trainSize{
+	{Layers: 2, Width: 128, Heads: 4, Seq: 64, Batch: 8},
+	{Layers: 4, Width: 256, Heads: 8, Seq: 256, Batch: 16},
+}
+
+// trainLosses are the losses of the first steps. Those of the reference model are
+// lib/gpt's; those of the small one are what PyTorch 2.15 and JAX 0.10.2 agree on.
+// At other sizes the implementations must agree with each other.
+var trainLosses = map[trainSize][]float64{
+	trainSizes[0]: {5.54506, 5.24437, 5.04355, 4.92261},
+	trainSizes[1]: {5.58069, 4.70050, 4.37114, 4.22252},
+}
+
+const (
+	// trainFirst is the number of steps whose losses are checked.
+	trainFirst = 4
+
+	// trainTolerance is the error allowed of losses, in nats. Rounding shows in their
+	// sixth digit.
+	trainTolerance = 1e-4
+
+	// trainRate is AdamW's learning rate.
+	trainRate = 3e-4
+)
+
+func (s trainSize) String() string {
+	return fmt.Sprintf("layers %d, width %d, heads %d, %d×%d tokens", s.Layers, s.Width, s.Heads, s.Batch, s.Seq)
+}
+
+func (s trainSize) config() gpt.Config {
+	return gpt.Config{Layers: s.Layers, Width: s.Width, Heads: s.Heads, Seq: s.Seq, Vocab: gpt.ReferenceConfig().Vocab}
+}
+
+// with returns the size with those of its fields changed that are set in other.
+func (s trainSize) with(other trainSize) trainSize {
+	for _, field := range []struct {
+		of    *int
+		value int
+	}{{&s.Layers, other.Layers}, {&s.Width, other.Width}, {&s.Heads, other.Heads}, {&s.Seq, other.Seq},
+		{&s.Batch, other.Batch}} {
+		if field.value != 0 {
+			*field.of = field.value
 		}
-		rows = append(rows, []string{r.Case, r.Impl, cell("%.4g", r.MedianMS), cell("%.2f", r.Ratio), cell("%.2f", r.RatioMin),
-			cell("%.1f", mebibytes(r.Temporary)), cell("%.2f", r.TempRatio),
-			cell("%.1f", mebibytes(r.planned())), cell("%.2f", r.MemoryRatio), cell("%.1f", mebibytes(r.PeakRSS))})
-		if r.Role == peer {
-			bars = addBar(bars, r.Impl+", time", r.Ratio)
-			bars = addBar(bars, r.Impl+", memory", r.MemoryRatio)
-		}
 	}
-	charts := []*chart.Chart{chart.Table("Each by itself; the ratios are theirs over ours", header, rows)}
-	if bars != nil {
-		charts = append(charts, chart.Bar("The peers against us", cases, bars...).Axes("", "theirs / ours"))
-	}
-	return charts
+	return s
 }
-
-// addBar adds a case's value to the series of that name; 0 is none.
-func addBar(bars []chart.Series, name string, value float64) []chart.Series {
-	if value == 0 {
-		return bars
-	}
-	i := slices.IndexFunc(bars, func(s chart.Series) bool { return s.Name == name })
-	if i < 0 {
-		return append(bars, chart.Series{Name: name, Y: []float64{value}})
-	}
-	bars[i].Y = append(bars[i].Y, value)
-	return bars
-}
-
-// cell writes a number, or a dash where there is none.
-func cell(format string, value float64) string {
-	if value == 0 {
-		return "–"
-	}
-	return fmt.Sprintf(format, value)
-}
-
-func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }

@@ -9,113 +9,245 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/mpi"
+	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// trainXLA trains with this project.
-type trainXLA struct {
-	backend         *xla.Backend
-	start           startRun
-	run             trainRun
-	inputs, targets *tensors.Tensor
-	losses          []float64 // of the first steps
+// trial is what a worker trains.
+type trial struct {
+	start  startRun
+	recipe train.Recipe
+	batch  func(step int) (inputs, targets *tensors.Tensor, err error)
+
+	// measured, if not nil, is the batch that is measured, by another run than the one
+	// whose losses are checked. Otherwise the last batch is.
+	measured func() (inputs, targets *tensors.Tensor, err error)
+
+	// sleeps is set where passes sleep: then losses have no meaning.
+	sleeps bool
 }
 
-// trainRun is what trains: a [train.Run], or ranks.
+// trainSubject trains with this project.
+type trainSubject struct {
+	backend *xla.Backend
+	read    func(params []byte) (trial, error)
+
+	task            trial
+	run             trainRun
+	inputs, targets *tensors.Tensor
+	loss            float64 // of the last checked step
+}
+
+// trainRun is a [train.Run] or, by way of trainerRun, a [train.Trainer].
 type trainRun interface {
-	// Step returns when all of the step is done. The loss is that of the whole batch.
+	// Step returns when the step is done. The loss is that of the full batch.
 	Step(inputs, targets *tensors.Tensor) (train.Metrics, error)
 	Close() error
+}
+
+type trainerRun struct{ train.Trainer }
+
+// Step implements trainRun.
+func (r trainerRun) Step(inputs, targets *tensors.Tensor) (train.Metrics, error) {
+	return r.Trainer.Step(context.Background(), inputs, targets)
 }
 
 // startRun starts a run on all devices of a backend.
 type startRun func(*xla.Backend, train.Recipe) (trainRun, error)
 
-func startOne(backend *xla.Backend, r train.Recipe) (trainRun, error) {
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		return nil, err
+// startTrainer is the startRun of a trainer.
+func startTrainer(start func(context.Context, *xla.Backend, train.Recipe, int) (train.Trainer, error)) startRun {
+	return func(backend *xla.Backend, r train.Recipe) (trainRun, error) {
+		run, err := start(context.Background(), backend, r, backend.NumDevices())
+		return trainerRun{run}, err
 	}
-	return train.New(mesh, r)
 }
 
-func serveTraining(devices int, start startRun) func(context.Context) (subject, func(), error) {
+// Ways to train: on one device; data-parallel, as one program and as ranks; in ZeRO's stages; and as a pipeline.
+var (
+	startOne startRun = func(backend *xla.Backend, r train.Recipe) (trainRun, error) {
+		mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
+		if err != nil {
+			return nil, err
+		}
+		return train.New(mesh, r)
+	}
+	startSPMD startRun = func(backend *xla.Backend, r train.Recipe) (trainRun, error) {
+		mesh, err := backend.Mesh(xla.Axis(train.Axis, backend.NumDevices()))
+		if err != nil {
+			return nil, err
+		}
+		return ddp.NewSPMD(mesh, r)
+	}
+	startRanks = startTrainer(func(ctx context.Context, backend *xla.Backend, r train.Recipe, n int) (train.Trainer,
+		error) {
+		return ddp.New(ctx, backend, r, n, ddp.Options{})
+	})
+)
+
+func startZero(o zero.Options) startRun {
+	return startTrainer(func(ctx context.Context, backend *xla.Backend, r train.Recipe, n int) (train.Trainer, error) {
+		return zero.NewSPMD(ctx, backend, r, n, o)
+	})
+}
+
+func startZeroRanks(o zero.Options) startRun {
+	return startTrainer(func(ctx context.Context, backend *xla.Backend, r train.Recipe, n int) (train.Trainer, error) {
+		return zero.New(ctx, backend, r, n, o)
+	})
+}
+
+func startPipeline(o pipeline.Options) startRun {
+	return startTrainer(func(ctx context.Context, backend *xla.Backend, r train.Recipe, _ int) (train.Trainer, error) {
+		return pipeline.New(ctx, backend, r, o)
+	})
+}
+
+// startParallel has all devices share the recipe's model along a mesh axis, by tensor or context parallelism.
+func startParallel(axis string, model gpt.Parallel) startRun {
+	return func(backend *xla.Backend, r train.Recipe) (trainRun, error) {
+		mesh, err := backend.Mesh(xla.Axis(train.Axis, 1), xla.Axis(axis, backend.NumDevices()))
+		if err != nil {
+			return nil, err
+		}
+		model.Config = r.Model.(gpt.Config)
+		r.Model = model
+		return ddp.NewSPMD(mesh, r)
+	}
+}
+
+// gptTrial trains the model of a [trainSize] on the reference text.
+func gptTrial(start startRun) func([]byte) (trial, error) {
+	return func(params []byte) (t trial, err error) {
+		size, batches, err := gptCase(params)
+		if err != nil {
+			return t, err
+		}
+		return trial{start: start, recipe: train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)},
+			batch: batches.Step}, nil
+	}
+}
+
+func gptCase(params []byte) (size trainSize, batches *gpt.Batches, err error) {
+	if err = json.Unmarshal(params, &size); err == nil {
+		batches, err = gpt.Reference().Batches(size.config(), size.Batch)
+	}
+	return size, batches, err
+}
+
+// firstRank is [gptTrial], measured on the sequences of the first of two processes.
+func firstRank(start startRun) func([]byte) (trial, error) {
+	return func(params []byte) (trial, error) {
+		t, err := gptTrial(start)(params)
+		if err != nil {
+			return t, err
+		}
+		_, batches, err := gptCase(params)
+		t.measured = func() (inputs, targets *tensors.Tensor, err error) {
+			return batches.Rank(trainFirst-1, 0, ddpProcesses)
+		}
+		return t, err
+	}
+}
+
+func serveGPT(devices int, start startRun) func(context.Context) (subject, func(), error) {
+	return serveTrial(devices, gptTrial(start))
+}
+
+func serveTrial(devices int, of func(params []byte) (trial, error)) func(context.Context) (subject, func(), error) {
 	return func(ctx context.Context) (subject, func(), error) {
 		backend, err := openXLA(ctx, devices)
 		if err != nil {
 			return nil, nil, err
 		}
-		return &trainXLA{backend: backend, start: start}, backend.Close, nil
+		return &trainSubject{backend: backend, read: of}, backend.Close, nil
 	}
 }
 
-func (t *trainXLA) prepare(params []byte) error {
-	var size trainSize
-	if err := json.Unmarshal(params, &size); err != nil {
-		return err
-	}
-	run, err := t.start(t.backend, train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)})
+// serveProcess makes this process one rank of a job that mpirun started. It works where the program was built with the
+// tag mpi.
+func serveProcess(ctx context.Context) (subject, func(), error) {
+	job, err := mpi.World()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	batches, err := gpt.Reference().Batches(size.config(), size.Batch)
+	join := startTrainer(func(_ context.Context, backend *xla.Backend, r train.Recipe, _ int) (train.Trainer, error) {
+		return ddp.Join(ctx, group.Group(job), backend, 0, r, ddp.Options{})
+	})
+	s, end, err := serveGPT(1, join)(ctx)
 	if err != nil {
-		return err
+		return nil, nil, errors.Join(err, job.Close())
 	}
-	t.run, t.losses = run, nil
-	for step := range trainFirst {
-		if t.inputs, t.targets, err = batches.Step(step); err != nil {
-			return err
-		}
-		loss, err := t.step()
-		if err != nil {
-			return err
-		}
-		t.losses = append(t.losses, loss)
-	}
-	return nil
+	return s, func() {
+		end()
+		job.Close()
+	}, nil
 }
 
-// begin starts a run all of whose steps have the same batch, and makes the first of them.
-func (t *trainXLA) begin(r train.Recipe, inputs, targets *tensors.Tensor) (err error) {
-	if t.run, err = t.start(t.backend, r); err != nil {
-		return err
+func (t *trainSubject) prepare(params []byte) (f facts, err error) {
+	if t.task, err = t.read(params); err != nil {
+		return f, err
 	}
-	t.inputs, t.targets, t.losses = inputs, targets, nil
-	for range trainFirst {
-		loss, err := t.step()
-		if err != nil {
-			return err
+	if f.Values, err = t.first(t.task.batch); err != nil {
+		return f, err
+	}
+	if f.Memory, err = t.memory(); err != nil {
+		return f, err
+	}
+	if t.task.sleeps {
+		return facts{}, nil
+	}
+	if measured := t.task.measured; measured != nil {
+		if err = t.run.Close(); err == nil {
+			_, err = t.first(func(int) (inputs, targets *tensors.Tensor, err error) { return measured() })
 		}
-		t.losses = append(t.losses, loss)
-	}
-	return nil
-}
-
-func (t *trainXLA) step() (loss float64, err error) {
-	metrics, err := t.run.Step(t.inputs, t.targets)
-	return metrics.Loss, err
-}
-
-func (t *trainXLA) facts() (f facts, err error) {
-	f.Values = t.losses
-	switch run := t.run.(type) {
-	case interface{ Memory() (xla.Memory, error) }:
-		var m xla.Memory
-		m, err = run.Memory()
-		f.Memory = footprint{Arguments: m.Arguments, Outputs: m.Outputs - m.Aliased, Temporary: m.Temporary}
-	case programRun:
-		m := run.Trainer.Memory()
-		f.Memory = footprint{Arguments: m[memest.Parameters] + m[memest.Master] + m[memest.Optimizer], Temporary: m[memest.Temporary]}
 	}
 	return f, err
 }
 
-func (t *trainXLA) sample(calls int) (float64, error) {
+// first starts a run, makes its first steps, and returns their losses.
+func (t *trainSubject) first(batch func(int) (inputs, targets *tensors.Tensor, err error)) (losses []float64,
+	err error) {
+	if t.run, err = t.task.start(t.backend, t.task.recipe); err != nil {
+		return nil, err
+	}
+	for step := range trainFirst {
+		if t.inputs, t.targets, err = batch(step); err != nil {
+			return nil, err
+		}
+		if t.loss, err = t.step(); err != nil {
+			return nil, err
+		}
+		losses = append(losses, t.loss)
+	}
+	return losses, nil
+}
+
+func (t *trainSubject) step() (loss float64, err error) {
+	metrics, err := t.run.Step(t.inputs, t.targets)
+	return metrics.Loss, err
+}
+
+// memory is that of the step's program on a device.
+func (t *trainSubject) memory() (footprint, error) {
+	if run, ok := t.run.(*train.Run); ok {
+		m, err := run.Memory()
+		return footprint{Arguments: m.Arguments, Outputs: m.Outputs - m.Aliased, Temporary: m.Temporary}, err
+	}
+	m := t.run.(trainerRun).Memory()
+	return footprint{Arguments: m[memest.Parameters] + m[memest.Master] + m[memest.Optimizer],
+		Temporary: m[memest.Temporary]}, nil
+}
+
+func (t *trainSubject) sample(calls int) (float64, error) {
 	if _, err := t.step(); err != nil { // the first call after a pause is slow
 		return 0, err
 	}
@@ -128,12 +260,15 @@ func (t *trainXLA) sample(calls int) (float64, error) {
 	return milliseconds(begin, calls), nil
 }
 
-// finish looks whether the steps that were measured have trained: all of them had
-// the same batch, whose loss must have fallen.
-func (t *trainXLA) finish() error {
+// finish checks that the measured steps have trained: all of them had the same batch,
+// so its loss must have fallen.
+func (t *trainSubject) finish() error {
+	if t.task.sleeps {
+		return t.run.Close()
+	}
 	loss, err := t.step()
-	if before := t.losses[len(t.losses)-1]; err == nil && !(loss < before) {
-		err = fmt.Errorf("the loss is %v after training on one batch, was %v before", loss, before)
+	if err == nil && !(loss < t.loss) {
+		err = fmt.Errorf("the loss is %v after training on one batch, was %v before", loss, t.loss)
 	}
 	return errors.Join(err, t.run.Close())
 }

@@ -16,21 +16,20 @@ import (
 	"time"
 )
 
-// patience is how long a worker may take to start or to answer one request before
-// it counts as hanging.
+// patience bounds the time in which a worker starts, or answers one request.
 const patience = 3 * time.Minute
 
 // grace is how long a program may take to end.
 const grace = 3 * time.Second
 
-// worker is an implementation's processes, seen from the process that measures.
+// worker is an implementation's processes, as the process that measures sees them.
 type worker struct {
 	implementation
 	programs []*exec.Cmd
 	over     sync.WaitGroup // the programs
 	ranks    []*connection
-	said     tail     // by the programs
-	versions versions // of what they measure with
+	said     tail // output of the programs
+	versions versions
 }
 
 type connection struct {
@@ -40,7 +39,8 @@ type connection struct {
 
 // startWorkers starts the implementations that can be, and says which cannot. The
 // workers must be stopped, also after an error.
-func startWorkers(ctx context.Context, implementations []implementation, b benchmark, p place, onStart func(name string)) (workers []*worker, err error) {
+func startWorkers(ctx context.Context, implementations []implementation, b *benchmark, p place,
+	onStart func(name string)) (workers []*worker, err error) {
 	for _, im := range implementations {
 		w, err := startWorker(ctx, im, b, p)
 		var missing errUnsupported
@@ -56,7 +56,7 @@ func startWorkers(ctx context.Context, implementations []implementation, b bench
 	return workers, nil
 }
 
-// stopWorkers stops all at once: some may need to be told by signals.
+// stopWorkers stops all at the same time: some may take a while.
 func stopWorkers(workers []*worker) {
 	var stopping sync.WaitGroup
 	for _, w := range workers {
@@ -67,7 +67,7 @@ func stopWorkers(workers []*worker) {
 
 // startWorker starts an implementation's processes and waits until all of them
 // have connected.
-func startWorker(ctx context.Context, im implementation, b benchmark, p place) (*worker, error) {
+func startWorker(ctx context.Context, im implementation, b *benchmark, p place) (*worker, error) {
 	w := &worker{implementation: im}
 	err := w.start(ctx, b, p)
 	if err != nil {
@@ -77,7 +77,7 @@ func startWorker(ctx context.Context, im implementation, b benchmark, p place) (
 	return w, nil
 }
 
-func (w *worker) start(ctx context.Context, b benchmark, p place) error {
+func (w *worker) start(ctx context.Context, b *benchmark, p place) error {
 	path := filepath.Join(p.dir, w.name+".sock")
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -127,7 +127,7 @@ func (w *worker) start(ctx context.Context, b benchmark, p place) error {
 		return context.Cause(ctx)
 	}
 	if err == nil {
-		// Where one of several processes dies, no others are waited for.
+		// If one of several processes dies, the others are not waited for.
 		go func() {
 			<-ended
 			w.hangUp()
@@ -137,9 +137,9 @@ func (w *worker) start(ctx context.Context, b benchmark, p place) error {
 }
 
 // self is this very program as a worker.
-func (im implementation) self(ctx context.Context, b benchmark) ([]*exec.Cmd, error) {
+func (im implementation) self(ctx context.Context, b *benchmark) ([]*exec.Cmd, error) {
 	program, err := os.Executable()
-	cmd := exec.CommandContext(ctx, program, append([]string{b.name(), "--worker=" + im.name}, im.args...)...)
+	cmd := exec.CommandContext(ctx, program, append([]string{b.name, "--worker=" + im.name}, im.args...)...)
 	cmd.Env = append(os.Environ(), im.env...)
 	return []*exec.Cmd{cmd}, err
 }
@@ -179,7 +179,7 @@ func (w *worker) ask(ctx context.Context, r request) (all answer, err error) {
 	if err != nil {
 		return all, err
 	}
-	// Whoever is waiting for an answer goes on at once when the run is cut off.
+	// No answer is waited for when the run is cut off.
 	defer context.AfterFunc(ctx, w.hangUp)()
 	for _, c := range w.ranks {
 		if _, err := c.Write(append(line, '\n')); err != nil {
@@ -193,7 +193,7 @@ func (w *worker) ask(ctx context.Context, r request) (all answer, err error) {
 		case err != nil:
 			return all, w.failed(ctx, r, err)
 		case a.Error != "":
-			return all, fmt.Errorf("%s, rank %d, %s: %s", w.name, a.Rank, r.Do, a.Error)
+			return all, fmt.Errorf("%s, %s: %s", w.name, r.Do, a.Error)
 		case a.Unsupported != "":
 			unsupported = errUnsupported(a.Unsupported)
 		}
@@ -215,15 +215,14 @@ func (w *worker) failed(ctx context.Context, r request, err error) error {
 	return fmt.Errorf("%s, %s: %w: %s", w.name, r.Do, err, w.lastWords())
 }
 
-// lastWords is what the programs said last. It waits a moment for them to end: a
-// connection breaks before the last words arrive.
+// lastWords is the last output of the programs. It waits a moment for them to end: a
+// connection breaks before their last output arrives.
 func (w *worker) lastWords() string {
 	w.await(grace)
 	return w.said.text()
 }
 
-// stop ends the programs: they see their connection end, and are told by signals
-// if they do not go.
+// stop ends the programs: by closing their connections, then by signals.
 func (w *worker) stop() {
 	w.hangUp()
 	if !w.await(grace) {
@@ -234,7 +233,7 @@ func (w *worker) stop() {
 	w.await(grace)
 }
 
-// hangUp ends the connections. Whoever waits for an answer goes on at once.
+// hangUp ends the connections, and with them the wait for any answer.
 func (w *worker) hangUp() {
 	for _, c := range w.ranks {
 		c.Close()

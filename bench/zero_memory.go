@@ -1,46 +1,47 @@
 package main
 
 import (
-	"context"
+	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
+	"math"
 	"strconv"
 
-	"github.com/spf13/cobra"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/spf13/pflag"
 
-	"github.com/shardbook/shardbook/lib/chart"
+	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// zeroMemory measures what a device needs beside its part of the state when all of the
-// state is split: the temporary memory of a compiled step of a stack of equal blocks. It
-// should grow by a device's part of a block's gradients for each block, and by nothing
-// else: whole weights and whole gradients are there of a few blocks at a time.
+// zeroMemory measures what a device needs besides its shard of the state in ZeRO's stage 3:
+// the temporary memory of a compiled step of a stack of equal blocks. Each block should add
+// a device's shard of the block's gradients, and nothing else: only a few blocks at a time
+// have full weights and full gradients.
 type zeroMemory struct {
 	depths []int
 	width  int
 }
 
-func newZeroMemory() benchmark { return &zeroMemory{} }
-
-func (*zeroMemory) name() string { return "zero-memory" }
-
-func (*zeroMemory) about() string {
-	return fmt.Sprintf("the temporary memory of a step of a deep stack, its state split over %d devices, float32", stackDevices)
+func newZeroMemory() *benchmark {
+	var b zeroMemory
+	return &benchmark{name: "zero-memory", untimed: true,
+		about: fmt.Sprintf("the temporary memory of a step of a deep stack, its state sharded over %d devices, float32",
+			stackDevices),
+		flags: b.flags, cases: b.cases, implementations: stackImplementations}
 }
-
-func (*zeroMemory) untimed() {}
 
 const (
 	stackDevices = 4
 
-	// stackRows is the batch: so small that what the blocks make is small beside their weights.
+	// stackRows is the batch: so small that activations are small beside the weights.
 	stackRows = 8
 
-	// stackTolerance is how far apart losses may be, which are in the tens: rounding shows
+	// stackTolerance is the error allowed of losses, which are in the tens: rounding shows
 	// in their sixth digit after four steps.
 	stackTolerance = 1e-3
 
@@ -48,9 +49,9 @@ const (
 	stackMost = 1 << 12
 )
 
-func (b *zeroMemory) flags(cmd *cobra.Command) {
-	cmd.Flags().IntSliceVar(&b.depths, "layers", []int{4, 8, 16, 32}, "numbers of blocks")
-	cmd.Flags().IntVar(&b.width, "d", 256, "features")
+func (b *zeroMemory) flags(flags *pflag.FlagSet) {
+	flags.IntSliceVar(&b.depths, "layers", []int{4, 8, 16, 32}, "numbers of blocks")
+	flags.IntVar(&b.width, "d", 256, "hidden size")
 }
 
 func (b *zeroMemory) cases() (cases []testCase, err error) {
@@ -67,53 +68,90 @@ func (b *zeroMemory) cases() (cases []testCase, err error) {
 	return cases, nil
 }
 
-func (*zeroMemory) implementations() []implementation {
+func stackImplementations() []implementation {
+	jax := func(args ...string) commands {
+		return python([]string{jaxDevices(stackDevices)}, "zero.py",
+			append([]string{"--devices=" + strconv.Itoa(stackDevices)}, args...)...)
+	}
 	return []implementation{
-		{name: "zero3", about: "stage 3, one program", role: ours, serve: serveStack(startZero(zero.Options{Stage: 3}))},
-		{name: "jax-fsdp", about: "the same state split, block after block", role: peer, commands: stackPeer()},
-		{name: "jax-fsdp-scan", about: "the same, in jax.lax.scan over jax.checkpoint", role: peer, commands: stackPeer("--scan")},
+		{name: "zero3", about: "stage 3, one program", role: ours, serve: serveTrial(stackDevices, stackTrial)},
+		{name: "jax-fsdp", about: "the same state sharded, block after block", role: peer, commands: jax()},
+		{name: "jax-fsdp-scan", about: "the same, in jax.lax.scan over jax.checkpoint", role: peer, commands: jax("--scan")},
 	}
 }
 
-func stackPeer(args ...string) func(context.Context, place) ([]*exec.Cmd, error) {
-	return func(ctx context.Context, p place) ([]*exec.Cmd, error) {
-		cmd := exec.CommandContext(ctx, p.python, append([]string{filepath.Join(p.scripts, "zero.py"), "--devices=" + strconv.Itoa(stackDevices)}, args...)...)
-		cmd.Env = append(os.Environ(), "JAX_PLATFORMS=cpu", "CUDA_VISIBLE_DEVICES=", jaxDevices(stackDevices))
-		return []*exec.Cmd{cmd}, nil
-	}
+// stackCase is a deep stack of equal residual blocks, x + tanh(x·up)·down, and its batch.
+type stackCase struct {
+	Depth int `json:"depth"`
+	Width int `json:"width"`
+	Rows  int `json:"rows"`
 }
 
-// charts draws the temporary memory beside what there must be of it.
-func (b *zeroMemory) charts(records []record) []*chart.Chart {
-	var lines []chart.Series
-	var drawn []int
-	for _, r := range records {
-		if !slices.Contains(drawn, r.Depth) {
-			drawn = append(drawn, r.Depth)
-			lines = addPoint(lines, gradientsOf, int64(r.Depth), float64(r.GradientBytes)/(1<<10))
+func (c stackCase) String() string {
+	return fmt.Sprintf("%d blocks, width %d, %d rows", c.Depth, c.Width, c.Rows)
+}
+
+// blockBytes is the size of one block's weights.
+func (c stackCase) blockBytes() int64 { return 2 * 4 * int64(c.Width) * int64(c.Width) }
+
+// gradientBytes is the size of a device's shard of all gradients.
+func (c stackCase) gradientBytes() int64 { return c.blockBytes() * int64(c.Depth) / stackDevices }
+
+func (c stackCase) describe(r *record) {
+	r.Depth, r.BlockBytes, r.GradientBytes = c.Depth, c.blockBytes(), c.gradientBytes()
+}
+
+// model has the numbered arrays of [flashData] as weights, two a block.
+func (c stackCase) model() chain.Model {
+	var m chain.Model
+	for i := range c.Depth {
+		up, down := fmt.Sprintf("h%d.up", i), fmt.Sprintf("h%d.down", i)
+		m.Blocks = append(m.Blocks, chain.Block{
+			Name: fmt.Sprintf("h%d", i),
+			Kind: "block",
+			Params: params.Tree{params.New(up, dtypes.Float32, c.Width, c.Width), params.New(down, dtypes.Float32, c.Width,
+				c.Width)},
+			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
+				hidden := graph.Tanh(graph.Dot(x, p.Get(up)).Product())
+				return graph.Add(x, graph.Dot(hidden, p.Get(down)).Product())
+			},
+		})
+	}
+	m.Criterion = squareError
+	m.Initial = func() (weights []*tensors.Tensor, err error) {
+		for number := range 2 * c.Depth {
+			weights = append(weights, numberedArray(number, 1/math.Sqrt(float64(c.Width)), c.Width, c.Width))
 		}
-		lines = addPoint(lines, r.Impl, int64(r.Depth), float64(r.Temporary)/(1<<10))
+		return weights, nil
 	}
-	var charts []*chart.Chart
-	for _, t := range b.tables(records) {
-		charts = append(charts, t.chart())
-	}
-	return append(charts, chart.Line("Temporary memory of a step on each device", "blocks", "KiB", lines...))
+	return m
 }
 
-// gradientsOf names what there must be on each device beside its part of the state.
-const gradientsOf = "a device's gradients"
-
-// tables lists the temporary memory beside what there must be of it.
-func (*zeroMemory) tables(records []record) []table {
-	temporary := func(r record) string { return kibibytes(r.Temporary) }
-	t := pivot("Temporary memory of a step on each device, KiB", records, temporary, ours, peer)
-	t.header = slices.Insert(t.header, 1, "a block's weights", gradientsOf)
-	for i, row := range t.rows {
-		k := slices.IndexFunc(records, func(r record) bool { return r.Case == row[0] })
-		t.rows[i] = slices.Insert(row, 1, kibibytes(records[k].BlockBytes), kibibytes(records[k].GradientBytes))
-	}
-	return []table{t}
+// batch is the same in every step.
+func (c stackCase) batch(int) (inputs, targets *tensors.Tensor, err error) {
+	return numberedArray(2*c.Depth, 1, c.Rows, c.Width), numberedArray(2*c.Depth+1, 1, c.Rows, c.Width), nil
 }
 
-func kibibytes(bytes int64) string { return cell("%.0f", float64(bytes)/(1<<10)) }
+// squareError is the mean of the squared differences.
+func squareError(y, targets *graph.Node) *graph.Node {
+	return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
+}
+
+// numberedArray is the array of [flashData] of that number, scaled.
+func numberedArray(number int, scale float64, rows, columns int) *tensors.Tensor {
+	flat := flashData(number, rows*columns)
+	for i := range flat {
+		flat[i] *= float32(scale)
+	}
+	return tensors.FromFlatDataAndDimensions(flat, rows, columns)
+}
+
+func stackTrial(params []byte) (trial, error) {
+	var c stackCase
+	err := json.Unmarshal(params, &c)
+	return trial{
+		start:  startZero(zero.Options{Stage: 3}),
+		recipe: train.Recipe{Model: c.model(), Optimizer: optim.AdamW(trainRate)},
+		batch:  c.batch,
+	}, err
+}

@@ -98,12 +98,12 @@ class Rank:
 
 
 class Gloo(Rank):
-    def __init__(self, rank, ranks, store):
+    def __init__(self, threads, rank, ranks, store):
         super().__init__(rank)
         import torch
         import torch.distributed as dist
 
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads)
         dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=ranks)
         self.torch, self.dist, self.barrier = torch, dist, dist.barrier
 
@@ -216,16 +216,17 @@ def main():
     parser.add_argument("library", choices=["gloo", "mpi", "jax"])
     parser.add_argument("--rank", type=int)
     parser.add_argument("--ranks", type=int)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--store")
     parser.add_argument("--donate", action="store_true")
     a = parser.parse_args()
     if a.library == "gloo":
-        subject = Gloo(a.rank, a.ranks, a.store)
+        subject = Gloo(a.threads, a.rank, a.ranks, a.store)
     elif a.library == "mpi":
         subject = OpenMPI()
     else:
         subject = Jax(a.ranks, a.donate)
-    serve(subject, getattr(subject, "rank", 0))
+    serve(subject)
 
 
 if __name__ == "__main__":

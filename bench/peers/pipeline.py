@@ -210,7 +210,7 @@ def main():
         subject = Whole()
     else:
         subject = (Sleepers if a.work == "sleep" else Pipeline)(a.rank, a.ranks, a.store)
-    serve(subject, a.rank)
+    serve(subject)
 
 
 if __name__ == "__main__":

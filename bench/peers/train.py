@@ -353,7 +353,7 @@ def main():
         trainer = Torch(a.threads)
     else:
         trainer = (FSDP if a.split == "all" else DDP)(a.threads, a.rank, a.ranks, a.store)
-    serve(trainer, a.rank)
+    serve(trainer)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def versions():
     return {"Python": platform.python_version(), **{name: importlib.metadata.version(name) for name in named}}
 
 
-def serve(subject, rank=0):
+def serve(subject):
     """Answer requests until the connection ends.
 
     subject has prepare(case) -> facts or None, sample(calls) -> milliseconds of a
@@ -29,7 +29,7 @@ def serve(subject, rank=0):
     lines = connection.makefile("rw")
 
     def say(**answer):
-        print(json.dumps({"rank": rank, **answer}), file=lines, flush=True)
+        print(json.dumps(answer), file=lines, flush=True)
 
     say(versions=versions())
     for line in lines:

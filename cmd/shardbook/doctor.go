@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -38,7 +39,7 @@ func doctorCommand() *cobra.Command {
 				_, err = fmt.Print(d)
 			}
 			if err == nil && !d.OK {
-				err = errSaid
+				err = mpijob.ExitStatus(1)
 			}
 			return err
 		},

@@ -7,27 +7,32 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/cost"
 )
 
 // estimateOptions say how an estimate is shown; they do not change it.
 type estimateOptions struct {
 	file                          string
-	list                          bool
+	list, printConfig             bool
 	json, detail, compare, advise bool
 	units                         string
 }
 
 func estimateCommand() *cobra.Command {
-	var o estimateOptions
+	o, settings := estimateOptions{}, newEstimateSettings()
 	cmd := &cobra.Command{
 		Use:   "estimate",
 		Short: "Estimate the memory of a training run, with no device",
-		Long: "Estimate the memory of a training run on each device, line by line, before any device is touched.\n\n" +
-			"The model is a published one (--model), a Hugging Face config.json (--config), sizes as in shardbook train\n" +
-			"(--layers, --d, --heads, --vocab, --seq), or only a number of parameters (--params), of which the states alone are known.\n" +
-			"--file reads the same settings from a file of JSON, with _ for - in their names: {\"model\": \"Llama 3 8B\", \"seq_parallel\": true}.\n" +
-			"Flags that are given go before the file.",
+		Long: `Estimate the memory of a training run on each device, line by line, before any device is touched.
+
+The model is a published one (--model), a Hugging Face config.json (--config), sizes as in shardbook train
+(--layers, --d, --heads, --vocab, --seq), or only a number of parameters (--params), of which the states alone
+are known.
+
+All settings may also come from a file of YAML or TOML (--config), or of JSON (--file), by the names of the
+flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}. Flags that are given win.`,
 		Example: "  shardbook estimate --params 7.5e9 --data 64 --zero 1\n" +
 			"  shardbook estimate --model \"Llama 3 8B\" --data 8 --zero 3 --flash --seq 4096 --device \"H100 SXM\"\n" +
 			"  shardbook estimate --config config.json --tensor 8 --seq-parallel --pipe 4 --microbatches 16 --detail\n" +
@@ -40,18 +45,16 @@ func estimateCommand() *cobra.Command {
 				return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the layout, as in --data 8 --tensor 4")
 			case o.list:
 				return listModels(cmd.OutOrStdout(), o.json)
+			case o.printConfig:
+				return flags.Print(cmd.OutOrStdout(), cmd.Flags())
 			}
 			units, err := parseUnits(o.units)
 			if err != nil {
 				return err
 			}
-			settings, err := readEstimateSettings(cmd.Flags(), o.file)
+			e, err := (&estimateRequest{*settings, cmd.Flags()}).estimate(o)
 			if err != nil {
-				return err
-			}
-			e, err := settings.estimate(o)
-			if err != nil {
-				return err
+				return flags.Located(cmd.Flags(), err)
 			}
 			if o.json {
 				return writeJSON(cmd.OutOrStdout(), e)
@@ -61,14 +64,22 @@ func estimateCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	estimateFlags(f, newEstimateSettings())
-	f.StringVar(&o.file, "file", "", "read settings from a file of JSON")
+	settings.flags(f)
+	f.StringVar(&o.file, "file", "", "read settings from a file of JSON, YAML or TOML")
+	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a file for --config, in YAML, and do nothing more")
 	f.BoolVar(&o.list, "list-models", false, "list the published models, and do nothing more")
+	flags.Settings(f, "config", "yaml", "yml", "toml")
+	flags.Settings(f, "file")
+	flags.NotInFiles(f, "print-config", "list-models")
+	flags.Group(f, job.GroupRun)
 	f.BoolVar(&o.json, "json", false, "print one JSON object, in bytes, and nothing else")
 	f.BoolVar(&o.detail, "detail", false, "print every line with its formula, values and source")
 	f.BoolVar(&o.compare, "compare", false, "print what published conventions count beside ours")
 	f.BoolVar(&o.advise, "advise", false, "print what would save memory even where the run fits")
-	f.StringVar(&o.units, "units", "GB", "of what is printed: GB, which are 10⁹ bytes, or GiB, 2³⁰")
+	f.StringVar(&o.units, "units", "GB", "units of what is printed: GB, which are 10⁹ bytes, or GiB, 2³⁰")
+	flags.Choices(f, "units", "GB", "GiB")
+	flags.Group(f, job.GroupOutput)
+	flags.Complete(cmd)
 	return cmd
 }
 

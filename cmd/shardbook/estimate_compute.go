@@ -39,7 +39,7 @@ func (r *estimateRequest) compute(e *estimate, seq int) (c compute, err error) {
 	if r.Tokens == "" {
 		return c, nil
 	}
-	if c.Tokens, err = r.Tokens.count("tokens"); err != nil {
+	if c.Tokens, err = r.Tokens.Count("tokens"); err != nil {
 		return c, err
 	}
 	c.FLOPs = c.FLOPsPerToken * float64(c.Tokens)

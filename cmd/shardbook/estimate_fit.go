@@ -23,7 +23,7 @@ func (r *estimateRequest) memory() (device string, budget int64, err error) {
 		}
 		return h.Name, h.MemoryBytes, nil
 	case r.Memory != "":
-		budget, err = r.Memory.bytes("memory", 1)
+		budget, err = r.Memory.Bytes("memory", 1)
 	}
 	return "", budget, err
 }

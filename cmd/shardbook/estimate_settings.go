@@ -1,15 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
+	"strings"
 
 	"github.com/spf13/pflag"
 
-	"github.com/shardbook/shardbook/internal/userfile"
+	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -17,12 +15,12 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// estimateSettings say which run is estimated. Each is a flag, and a field of --file by the flag's name with _ for -.
+// estimateSettings say which run is estimated. Each is a flag, and a setting of a file by its name.
 type estimateSettings struct {
 	// The model is one of the first three, or the sizes.
 	Model     string        `json:"model,omitempty"`
 	Config    string        `json:"config,omitempty"`
-	Params    amount        `json:"params,omitempty"`
+	Params    flags.Amount  `json:"params,omitempty"`
 	Layers    int           `json:"layers,omitempty"`
 	D         int           `json:"d,omitempty"`
 	Heads     int           `json:"heads,omitempty"`
@@ -57,13 +55,13 @@ type estimateSettings struct {
 	Clip               float64          `json:"clip,omitempty"`
 	OffloadOptimizer   bool             `json:"offload_optimizer,omitempty"`
 	OffloadActivations bool             `json:"offload_activations,omitempty"`
-	Bucket             amount           `json:"bucket"`
-	Overhead           amount           `json:"overhead"`
+	Bucket             flags.Amount     `json:"bucket"`
+	Overhead           flags.Amount     `json:"overhead"`
 	Engine             string           `json:"engine"`
 
-	Device string `json:"device,omitempty"`
-	Memory amount `json:"memory,omitempty"`
-	Tokens amount `json:"tokens,omitempty"`
+	Device string       `json:"device,omitempty"`
+	Memory flags.Amount `json:"memory,omitempty"`
+	Tokens flags.Amount `json:"tokens,omitempty"`
 }
 
 // newEstimateSettings are the settings without flags, of no model yet.
@@ -72,107 +70,90 @@ func newEstimateSettings() *estimateSettings {
 		Precision: "bf16", Optimizer: "adamw", Recompute: "none", Bucket: "25MB", Overhead: "0", Engine: "planned"}
 }
 
-// estimateFlags are the flags that decide what an estimate says.
-func estimateFlags(f *pflag.FlagSet, s *estimateSettings) {
-	text := func(p *string, name, usage string) { f.StringVar(p, name, *p, usage) }
-	whole := func(p *int, name, usage string) { f.IntVar(p, name, *p, usage) }
-	share := func(p *float64, name, usage string) { f.Float64Var(p, name, *p, usage) }
-	yes := func(p *bool, name, usage string) { f.BoolVar(p, name, *p, usage) }
+// flags adds the flags that decide what an estimate says.
+func (s *estimateSettings) flags(f *pflag.FlagSet) {
+	f.StringVar(&s.Model, "model", s.Model, `a published model, such as "Llama 3 8B"`)
+	f.StringVar(&s.Config, "config", s.Config, "a Hugging Face config.json; or a file of YAML or TOML with settings")
+	f.StringVar((*string)(&s.Params), "params", string(s.Params), "number of parameters, if nothing else is known, as 7.5e9 or 7.5B")
+	f.IntVar(&s.Layers, "layers", s.Layers, "Transformer blocks")
+	f.IntVar(&s.D, "d", s.D, "model width")
+	f.IntVar(&s.Heads, "heads", s.Heads, "attention heads")
+	f.IntVar(&s.KVHeads, "kv-heads", s.KVHeads, "key/value heads (default as --heads)")
+	f.IntVar(&s.Hidden, "hidden", s.Hidden, "MLP width (default 4 times --d)")
+	f.IntVar(&s.Vocab, "vocab", s.Vocab, "vocabulary size; shardbook train has 256")
+	f.BoolVar(&s.Gated, "gated", s.Gated, "gated MLP (SwiGLU)")
+	f.BoolVar(&s.Tied, "tied", s.Tied, "tie the output head to the token embedding")
+	f.StringVar((*string)(&s.Norm), "norm", string(s.Norm), fmt.Sprintf("%s (default) or %s", gpt.LayerNorm, gpt.RMSNorm))
+	f.StringVar((*string)(&s.Positions), "positions", string(s.Positions), fmt.Sprintf("%s (default) or %s", gpt.Learned, gpt.Rotary))
+	f.BoolVar(&s.NoBias, "no-bias", s.NoBias, "no biases in the blocks")
+	f.StringVar((*string)(&s.Activation), "activation", string(s.Activation),
+		fmt.Sprintf("MLP activation: %s (GELU, or SiLU if gated) or %s (default the model's own)", gpt.Usual, gpt.ReLU))
+	f.Float64Var(&s.Dropout, "dropout", s.Dropout, "dropout rate")
+	f.BoolVar(&s.Flash, "flash", s.Flash, "FlashAttention: attention without storing its scores")
+	flags.Choices(f, "norm", gpt.LayerNorm, gpt.RMSNorm)
+	flags.Choices(f, "positions", gpt.Learned, gpt.Rotary)
+	flags.Choices(f, "activation", gpt.Usual, gpt.ReLU)
+	var models []string
+	for _, m := range cost.Presets() {
+		models = append(models, m.Name)
+	}
+	flags.Choices(f, "model", models...)
+	flags.Group(f, "model")
 
-	text(&s.Model, "model", `a published model, such as "Llama 3 8B"`)
-	text(&s.Config, "config", "a Hugging Face config.json")
-	text((*string)(&s.Params), "params", "number of parameters where nothing else is known, as 7.5e9 or 7.5B")
-	whole(&s.Layers, "layers", "Transformer blocks")
-	whole(&s.D, "d", "width of the model")
-	whole(&s.Heads, "heads", "attention heads")
-	whole(&s.KVHeads, "kv-heads", "key and value heads (default as --heads)")
-	whole(&s.Hidden, "hidden", "width inside the perceptron (default 4 times --d)")
-	whole(&s.Vocab, "vocab", "tokens; shardbook train has 256")
-	yes(&s.Gated, "gated", "gated perceptron (SwiGLU)")
-	yes(&s.Tied, "tied", "head tied to the token embedding")
-	text((*string)(&s.Norm), "norm", fmt.Sprintf("%s (default) or %s", gpt.LayerNorm, gpt.RMSNorm))
-	text((*string)(&s.Positions), "positions", fmt.Sprintf("%s (default) or %s", gpt.Learned, gpt.Rotary))
-	yes(&s.NoBias, "no-bias", "no biases in the blocks")
-	text((*string)(&s.Activation), "activation", fmt.Sprintf("of the perceptron: %s (GELU, gated SiLU) or %s (default the model's own)", gpt.Usual, gpt.ReLU))
+	f.IntVar(&s.Seq, "seq", s.Seq, "sequence length in tokens (default the longest that the model takes)")
+	f.IntVar(&s.Batch, "batch", s.Batch, "sequences of a micro-batch on each data-parallel device")
+	f.StringVar((*string)(&s.Tokens), "tokens", string(s.Tokens), "tokens to train on, as 1e12 or 1T: print how long that takes")
+	flags.Group(f, "data")
 
-	whole(&s.Data, "data", "replicas of the model, each with its own sequences")
-	whole(&s.Tensor, "tensor", "devices that share each block's matrices")
-	yes(&s.SeqParallel, "seq-parallel", "they share what lies between the matrices too, by tokens")
-	whole(&s.Context, "context", "devices that share each sequence, attention and all")
-	whole(&s.Pipe, "pipe", "pipeline stages")
-	text(&s.Schedule, "schedule", fmt.Sprintf("of the pipeline: one of %q", memest.Schedules()))
-	whole(&s.Chunks, "chunks", "pieces of the model that each device of an interleaved pipeline has")
-	whole(&s.Zero, "zero", "ZeRO stage: 1 shards optimizer states between replicas, 2 gradients too, 3 parameters too")
+	f.StringVar(&s.Optimizer, "optimizer", s.Optimizer, strings.Join(optim.Names(), "|"))
+	f.Float64Var(&s.Clip, "clip", s.Clip, "clip gradients to this global norm (default no clipping)")
+	flags.Choices(f, "optimizer", optim.Names()...)
+	flags.Group(f, "optimizer")
+	f.StringVar(&s.Precision, "precision", s.Precision, "number format: "+strings.Join(precision.Names(), "|"))
+	flags.Choices(f, "precision", precision.Names()...)
+	flags.Group(f, "precision")
 
-	whole(&s.Seq, "seq", "tokens of a sequence (default the longest that the model takes)")
-	whole(&s.Batch, "batch", "sequences of a micro-batch on each replica")
-	whole(&s.Microbatches, "microbatches", "micro-batches of a step on each replica")
-	text(&s.Precision, "precision", fmt.Sprintf("one of %q", precision.Names()))
-	text(&s.Optimizer, "optimizer", fmt.Sprintf("one of %q", optim.Names()))
-	text((*string)(&s.Recompute), "recompute", recomputeUsage+"; or auto, the cheapest found that fits --device or --memory")
-	yes(&s.Flash, "flash", "attention that keeps no scores")
-	share(&s.Dropout, "dropout", "share of values dropped")
-	share(&s.Clip, "clip", "largest norm of the gradients (default no limit)")
-	yes(&s.OffloadOptimizer, "offload-optimizer", "optimizer states and master copy in host memory")
-	yes(&s.OffloadActivations, "offload-activations", "activations in host memory")
-	text((*string)(&s.Bucket), "bucket", "bytes of the buffer in which gradients are sent")
-	text((*string)(&s.Overhead), "overhead", "bytes that the framework takes for itself on each device")
-	text(&s.Engine, "engine", `planned, as in books, or compiled, as shardbook train does on a CPU`)
+	f.StringVar((*string)(&s.Recompute), "recompute", string(s.Recompute), "none|auto|block|halves|every:K|sqrt|selective|ops:A,B")
+	f.BoolVar(&s.OffloadOptimizer, "offload-optimizer", s.OffloadOptimizer, "optimizer states and master copy in host memory")
+	f.BoolVar(&s.OffloadActivations, "offload-activations", s.OffloadActivations, "activations in host memory")
+	f.StringVar((*string)(&s.Bucket), "bucket", string(s.Bucket), "bytes of the buffer in which gradients are sent")
+	f.StringVar((*string)(&s.Overhead), "overhead", string(s.Overhead), "bytes that the framework takes for itself on each device")
+	f.StringVar(&s.Engine, "engine", s.Engine, "memory planned as in papers, or compiled as by XLA on a CPU")
+	f.StringVar(&s.Device, "device", s.Device, `print whether it fits a device, such as "H100 SXM"`)
+	f.StringVar((*string)(&s.Memory), "memory", string(s.Memory), "print whether it fits a memory, as 80GB or 80GiB")
+	flags.Choices(f, "recompute", "none", "auto", "block", "halves", "every:2", "sqrt", "selective")
+	flags.Choices(f, "engine", "planned", "compiled")
+	var devices []string
+	for _, h := range cost.Accelerators() {
+		devices = append(devices, h.Name)
+	}
+	flags.Choices(f, "device", devices...)
+	flags.Group(f, "memory")
 
-	text(&s.Device, "device", `say whether it fits on a device, such as "H100 SXM"`)
-	text((*string)(&s.Memory), "memory", "say whether it fits in so much memory, as 80GB or 80GiB")
-	text((*string)(&s.Tokens), "tokens", "tokens to train on, as 1e12 or 1T: say what that takes")
+	f.IntVar(&s.Data, "data", s.Data, "data-parallel devices, each with sequences of its own")
+	f.IntVar(&s.Tensor, "tensor", s.Tensor, "tensor-parallel devices")
+	f.BoolVar(&s.SeqParallel, "seq-parallel", s.SeqParallel, "these also shard activations between the layers by token (Megatron)")
+	f.IntVar(&s.Context, "context", s.Context, "context-parallel devices, as --seq-parallel of shardbook train")
+	f.IntVar(&s.Zero, "zero", s.Zero, "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
+	flags.Choices(f, "zero", "0", "1", "2", "3")
+	flags.Pairs(f, "layout", `several layout and pipeline flags in one, as "pipe=2,data=2,tensor=2,zero=1"`, "layout", "pipeline")
+	flags.Group(f, "layout")
+	f.IntVar(&s.Pipe, "pipe", s.Pipe, "pipeline stages")
+	f.StringVar(&s.Schedule, "schedule", s.Schedule, "schedule: "+flags.List(memest.Schedules(), "|"))
+	f.IntVar(&s.Chunks, "chunks", s.Chunks, "stages of each device of an interleaved pipeline")
+	f.IntVar(&s.Microbatches, "microbatches", s.Microbatches, "micro-batches per step on each data-parallel device")
+	flags.Choices(f, "schedule", memest.Schedules()...)
+	flags.Group(f, "pipeline")
 }
 
-// estimateRequest is settings with what was said: what is not as it is without flags.
+// estimateRequest is settings, and the flags that they are set by.
 type estimateRequest struct {
 	estimateSettings
-	said func(flag string) bool
+	given *pflag.FlagSet
 }
 
-// readEstimateSettings takes settings from a file, if there is one, and from the flags that were given.
-func readEstimateSettings(given *pflag.FlagSet, file string) (*estimateRequest, error) {
-	r := &estimateRequest{estimateSettings: *newEstimateSettings()}
-	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	estimateFlags(flags, &r.estimateSettings)
-	if file != "" {
-		if err := r.read(file); err != nil {
-			return nil, fmt.Errorf("--file: %w", err)
-		}
-	}
-	var err error
-	given.Visit(func(f *pflag.Flag) {
-		if flags.Lookup(f.Name) != nil && err == nil {
-			err = flags.Set(f.Name, f.Value.String())
-		}
-	})
-	r.said = func(flag string) bool { f := flags.Lookup(flag); return f.Value.String() != f.DefValue }
-	return r, err
-}
-
-// maxSettings is the most bytes that a file of settings may have.
-const maxSettings = 1 << 20
-
-func (s *estimateSettings) read(path string) error {
-	text, err := userfile.Read(path, maxSettings)
-	if err != nil {
-		return err
-	}
-	if err := s.parse(text); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
-// parse takes settings from JSON, and leaves those that are not in it as they are.
-func (s *estimateSettings) parse(text []byte) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(s); err != nil {
-		return fmt.Errorf("%w: give one object, whose fields are the flags of shardbook estimate with _ for -", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("there is something after the object: leave it out")
-	}
-	return nil
+// said tells whether a flag has another value than the default.
+func (r *estimateRequest) said(flag string) bool {
+	f := r.given.Lookup(flag)
+	return f.Value.String() != f.DefValue
 }

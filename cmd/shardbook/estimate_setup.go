@@ -44,7 +44,7 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 					"give --model, --config or --layers, or leave it out", flag)
 			}
 		}
-		n, err := r.Params.count("params")
+		n, err := r.Params.Count("params")
 		return nil, n, err
 	}
 	m, err := r.sized()
@@ -90,8 +90,11 @@ func (r *estimateRequest) sized() (cost.Model, error) {
 	return cost.FromGPT(c), nil
 }
 
+// maxConfig is the most bytes that a config.json may have.
+const maxConfig = 1 << 20
+
 func readConfig(path string) (cost.Model, error) {
-	file, err := userfile.Open(path, maxSettings)
+	file, err := userfile.Open(path, maxConfig)
 	if err != nil {
 		return cost.Model{}, err
 	}
@@ -130,11 +133,11 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 	if !(s.Clip >= 0) || math.IsInf(s.Clip, 1) {
 		return memest.Setup{}, fmt.Errorf("--clip=%g: want a number of at least 0", s.Clip)
 	}
-	bucket, err := s.Bucket.bytes("bucket", 1)
+	bucket, err := s.Bucket.Bytes("bucket", 1)
 	if err != nil {
 		return memest.Setup{}, err
 	}
-	overhead, err := s.Overhead.bytes("overhead", 0)
+	overhead, err := s.Overhead.Bytes("overhead", 0)
 	if err != nil {
 		return memest.Setup{}, err
 	}

@@ -187,29 +187,23 @@ func TestEstimateFile(t *testing.T) {
 	}
 }
 
-// Whatever can be read is written as it was read, and making a run of it is no more than an error.
+// Whatever stands in a file of settings is no more than an error of one line.
 func FuzzEstimateSettings(f *testing.F) {
 	for _, text := range []string{`{}`, `{"params": 7.5e9, "zero": 1}`, `{"params": "7.5B", "data": -1}`, `{"model": "GPT-2", "recompute": "every:2"}`,
 		`{"layers": 2, "d": 8, "heads": 9223372036854775807}`, `{"clip": 1e300}`, `null`, `[]`, `{"params": {}}`, `{"params": 1} 2`} {
-		f.Add([]byte(text))
+		f.Add(text)
 	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		s := newEstimateSettings()
-		if s.parse(text) != nil {
-			return
+	path := filepath.Join(f.TempDir(), "run.json")
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "config") || strings.Contains(text, "file") {
+			return // no other file is to be opened
 		}
-		written, err := json.Marshal(s)
-		if err != nil {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		again := newEstimateSettings()
-		if err := again.parse(written); err != nil || *again != *s {
-			t.Errorf("%s: read again %+v, error %v, want %+v", written, again, err, s)
+		if out, err := runEstimate("--file", path); (err == nil) != (out != "") {
+			t.Errorf("%s: printed %q, error %v", text, out, err)
 		}
-		s.Config = "" // no file is to be opened
-		r := &estimateRequest{*s, func(flag string) bool { return flag == "layers" }}
-		r.model()
-		r.setup()
 	})
 }
 
@@ -231,7 +225,11 @@ func TestEstimateActivation(t *testing.T) {
 		{"OPT 1.3B", "", "relu"}, {"OPT 1.3B", "usual", "gelu"}, {"GPT-2", "", "gelu"}, {"GPT-2", "relu", "relu"},
 		{"Llama 2 7B", "usual", "silu"}, {"Llama 2 7B", "relu", "relu"},
 	} {
-		e := estimated(t, "--model", c.model, "--activation", c.given)
+		args := []string{"--model", c.model}
+		if c.given != "" {
+			args = append(args, "--activation", c.given)
+		}
+		e := estimated(t, args...)
 		m, err := cost.Preset(c.model)
 		if err != nil {
 			t.Fatal(err)
@@ -354,7 +352,7 @@ func TestEstimateText(t *testing.T) {
 			"devices: 1, the whole model", "It does not fit: 120.00 is 34.10 more than H100 SXM's 85.90 GB.", "For advice on what to change"}},
 		{[]string{"--model", "Llama 3 8B", "--data", "8", "--device", "h100 sxm", "--seq", "4096", "--recompute", "block", "--flash"}, []string{
 			"Llama 3 8B, 8 030 261 248 parameters", "passes: 1 × 4096 tokens, recompute block, flash attention", "more lines (--detail)",
-			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  half as much traffic again", "8-bit Adam"}},
+			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  1.5 times the traffic", "8-bit Adam"}},
 		{[]string{"--model", "GPT-2", "--advise", "--memory", "80GB"}, []string{"It fits", "flash attention"}},
 		{[]string{"--model", "OPT 30B", "--pipe", "24", "--microbatches", "2", "--offload-optimizer", "--batch", "2"}, []string{
 			"2 micro-batches of 2 × 2048 tokens, 1f1b, optimizer offloaded", "host memory for each device", "\nstage  blocks\n    0  0 to 1 ",
@@ -456,7 +454,7 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--tensor", "7"}, []string{"Layout.Tensor is 7"}},
 		{[]string{"--model", "GPT-2", "--zero", "4"}, []string{"ZeRO is 4"}},
 		{[]string{"--model", "GPT-2", "--zero", "-1"}, []string{"ZeRO is -1"}},
-		{[]string{"--model", "GPT-2", "--pipe", "13"}, []string{"Pipeline of 13"}},
+		{[]string{"--model", "GPT-2", "--pipe", "13"}, []string{"Pipeline is 13"}},
 		{[]string{"--model", "GPT-2", "--schedule", "random"}, []string{"Schedule", "random"}},
 		{[]string{"--model", "GPT-2", "--seq", "9999"}, []string{"Seq is 9999"}},
 		{[]string{"--model", "GPT-2", "--seq", "-1"}, []string{"Seq is -1"}},
@@ -487,13 +485,13 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--data", "2147483648", "--context", "1024", "--seq", "1024", "--pipe", "12", "--tensor", "12"}, []string{"devices", "fewer"}},
 		{[]string{"--model", "Llama 3 8B", "--batch", "2147483647", "--seq", "268435456"}, []string{"int64"}},
 		{[]string{"--file", filepath.Join(dir, "nothing")}, []string{"--file", "nothing"}},
-		{[]string{"--file", file("empty", "")}, []string{"--file", "empty", "one object"}},
+		{[]string{"--file", file("empty", "")}, []string{"there is no model"}},
 		{[]string{"--file", file("typo", `{"layer": 2}`)}, []string{"--file", "typo", `"layer"`}},
-		{[]string{"--file", file("type", `{"layers": "two"}`)}, []string{"--file", "layers"}},
-		{[]string{"--file", file("list", `{"params": [1]}`)}, []string{"--file", "[1]", "7.5B"}},
-		{[]string{"--file", file("two", `{"params": 1} {}`)}, []string{"--file", "after the object"}},
-		{[]string{"--file", file("value", `{"params": 1.5}`)}, []string{"--params=1.5"}},
-		{[]string{"--file", file("long", strings.Repeat(" ", maxSettings)+"{}")}, []string{"--file", "long", "bytes"}},
+		{[]string{"--file", file("type", `{"layers": "two"}`)}, []string{"--file", "type:1", `layers is "two": want a whole number`}},
+		{[]string{"--file", file("list", `{"params": [1]}`)}, []string{"--file", "list:1", "params has no single value"}},
+		{[]string{"--file", file("two", `{"params": 1} {}`)}, []string{"--file", "two"}},
+		{[]string{"--file", file("value", `{"params": 1.5}`)}, []string{"value:1: --params=1.5"}},
+		{[]string{"--file", file("long", strings.Repeat(" ", 1<<20)+"{}")}, []string{"--file", "long", "bytes"}},
 	} {
 		text, err := runEstimate(c.args...)
 		if err == nil || text != "" {

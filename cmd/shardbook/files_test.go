@@ -40,7 +40,7 @@ func TestSpecialFiles(t *testing.T) {
 		inFolder, inPipe string // what the error says, where it is not that the file is no regular one
 		device, inSparse string
 	}{
-		"train --text":          {use: train("--text"), inFolder: "not a single byte"},
+		"train --text":          {use: train("--text"), inFolder: "is empty"},
 		"train --schedule-file": {use: train("--schedule-file")},
 		"train --trace":         {use: train("--trace")},
 		"train --log": {use: func(path string) error {

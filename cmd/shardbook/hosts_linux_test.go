@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/hosts"
+	"github.com/shardbook/shardbook/internal/mpijob"
 )
 
 // mpiTrain is a command line that trains on the reference text with a rank on each host.
@@ -90,8 +91,8 @@ func TestTrainLosesHost(t *testing.T) {
 		return true
 	})
 	h.Mend(2) // mpirun waits for its part on the lost host, too
-	if status := run.status(); status != statusLost {
-		t.Errorf("status %d, want %d:\n%s", status, statusLost, run.output())
+	if status := run.status(); status != mpijob.StatusFailed {
+		t.Errorf("status %d, want %d:\n%s", status, mpijob.StatusFailed, run.output())
 	}
 	h.Wait()
 }

@@ -15,6 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/job"
+	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/lib/launch"
 )
 
@@ -33,16 +36,21 @@ func launchCommand() *cobra.Command {
 	o := launchOptions{}
 	cmd := &cobra.Command{
 		Use:   "launch --checkpoint DIR [flags] -- [flags of train]",
-		Short: "Train on several hosts, and go on without those that are lost",
-		Long: "Run shardbook train --engine mpi under mpirun, with the flags behind --, on all hosts that answer. When a rank or a host is lost,\n" +
-			"it is started again from the newest checkpoint in DIR on the hosts that answer then. So it is when the same command is given\n" +
-			"again. All hosts need this program at the same path, and see DIR.\n\n" +
-			"Hosts come from --hostfile or --host, else from Slurm's allocation, else from the file of OMPI_MCA_orte_default_hostfile, else from\n" +
-			"the MPI Operator's " + operatorHostfile + "; without these all ranks are on this machine. Of their slots, as many are used as the job can\n" +
-			"divide its --batch between; with --data, exactly as many as that needs.\n\n" +
-			"A host that runs ranks and does not answer for --grace is given up. SIGINT and SIGTERM reach the ranks as SIGUSR1: they save and end.\n\n" +
-			"The exit status is 0 when the job is done; 75 where it could go on later, with the same command: interrupted, too few hosts, or too\n" +
-			"many restarts; and otherwise the job's own, 1 for wrong use.",
+		Short: "Train on several hosts, and continue without those that fail",
+		Long: `Run shardbook train --engine mpi under mpirun, with the flags behind --, on all hosts that answer. When a rank
+or a host fails, the job is started again from the newest checkpoint in DIR, on the hosts that answer then; so it
+is when the same command is given again. All hosts need this program at the same path, and see DIR.
+
+Hosts come from --hostfile or --host, else from Slurm's allocation, else from the file that
+` + envHostfile + ` names, else from the MPI Operator's ` + operatorHostfile + `; without these all
+ranks are on this machine. Of their slots as many are used as can share the job's --batch; with --data, exactly
+as many as that needs.
+
+A host with ranks that does not answer for --grace is given up. SIGINT and SIGTERM reach the ranks as SIGUSR1:
+they save and end.
+
+The exit status is 0 when the job is done; 75 where it could be continued later, with the same command:
+interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1 for wrong use.`,
 		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch 12 --steps 1000\n" +
 			"  shardbook launch --host a:2,b:2 --min-hosts 2 --checkpoint run -- --pipe 2 --batch 16 --log log\n" +
 			"  shardbook launch --slots 4 --checkpoint run -- --data 4 --sync overlap\n" +
@@ -56,55 +64,48 @@ func launchCommand() *cobra.Command {
 			var failed *launch.Error
 			if errors.As(err, &failed) && failed.Status != 1 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "shardbook:", err)
-				return exitStatus(failed.Status)
+				return mpijob.ExitStatus(failed.Status)
 			}
 			return err
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.hostfile, "hostfile", "", "file of hosts as Open MPI has them, NAME slots=N in each line; read again before each start")
-	f.StringVar(&o.list, "host", "", "hosts and how many ranks each takes, as a:2,b:1")
-	f.StringVar(&o.discover, "discover", "", "program that prints the hosts there are, such as the MPI Operator's discover_hosts.sh; it is asked before each start")
-	f.IntVar(&o.slots, "slots", 0, "how many ranks this machine takes where no hosts are given (default its CPUs)")
-	f.StringVar(&o.agent, "agent", "", "what runs a command on a host, as AGENT HOST COMMAND: Open MPI's plm_rsh_agent (default $"+envAgent+", else ssh, in Slurm srun)")
-	f.StringVar(&o.network, "interface", "", "network between hosts, as 10.0.0.0/24 or eth0 (default all that they have in common)")
-	f.StringArrayVar(&o.mpirunArgs, "mpirun-arg", nil, "one more argument for mpirun; may be repeated (mpirun takes a parameter of --mca once: those that launch sets cannot be set again)")
+	f.StringVar(&o.hostfile, "hostfile", "", "file of hosts, NAME slots=N in each line; read again before each start")
+	f.StringVar(&o.list, "host", "", "hosts, and how many ranks each takes, as a:2,b:1")
+	f.StringVar(&o.discover, "discover", "", "program that prints the hosts there are, as discover_hosts.sh")
+	f.IntVar(&o.slots, "slots", 0, "ranks of this machine, where no hosts are given (default its CPUs)")
+	f.StringVar(&o.agent, "agent", "", "remote shell (default $"+envAgent+", or ssh, or srun)")
+	f.StringVar(&o.network, "interface", "", "network between hosts, as 10.0.0.0/24 or eth0 (default all common ones)")
+	f.StringArrayVar(&o.mpirunArgs, "mpirun-arg", nil, "one more argument for mpirun; may be repeated")
+	flags.File(f, "hostfile")
+	flags.File(f, "discover")
+	flags.Group(f, "hosts")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints, which all hosts see")
 	f.IntVar(&o.minHosts, "min-hosts", 1, "hosts without which the job is not started")
 	f.IntVar(&o.restarts, "restarts", 3, "how often to start again with no new checkpoint in between")
-	f.DurationVar(&o.probe, "probe", 5*time.Second, "how long a host has to answer before a start")
-	f.DurationVar(&o.grace, "grace", 30*time.Second, "how long a job has to end when it failed or was interrupted, and how long a host may be silent, before all is killed")
+	f.DurationVar(&o.probe, "probe", 5*time.Second, "time that a host has to answer before a start")
+	f.DurationVar(&o.grace, "grace", 30*time.Second, "time for a job to end, and for a silent host, before all is killed")
+	flags.Folder(f, "checkpoint")
+	flags.Least(f, "1", "slots", "min-hosts")
+	flags.Least(f, "0", "restarts")
+	flags.Least(f, "1ns", "probe", "grace")
+	flags.Group(f, job.GroupRun)
 	return cmd
 }
 
 func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 	changed := cmd.Flags().Changed
-	for _, name := range []string{"hostfile", "host", "discover", "agent", "interface"} {
-		if changed(name) && strings.TrimSpace(cmd.Flags().Lookup(name).Value.String()) == "" {
-			return fmt.Errorf("--%s is empty: give it a value, or leave it out", name)
-		}
-	}
 	switch dash := cmd.ArgsLenAtDash(); {
 	case dash > 0 || dash < 0 && len(args) > 0:
 		return fmt.Errorf("%.80q is no flag of launch: flags of train come behind --", args[0])
 	case changed("devices"):
 		return errors.New("--devices is for one process, and ranks have as many as they need: leave it out")
 	case o.checkpoint == "":
-		return errors.New("there is nothing to go on from without checkpoints: --checkpoint DIR, a folder that all hosts see")
+		return errors.New("a job cannot be restarted without checkpoints: give --checkpoint DIR, a folder that all hosts see")
 	case o.hostfile != "" && o.list != "":
 		return errors.New("--hostfile and --host both say the hosts: leave one of them out")
-	case changed("slots") && o.slots < 1:
-		return fmt.Errorf("--slots=%d: want at least 1", o.slots)
 	case changed("slots") && (o.hostfile != "" || o.list != "" || o.discover != ""):
 		return fmt.Errorf("--slots=%d is for this machine alone: with hosts, give each its own, as a:2 or slots=2", o.slots)
-	case o.minHosts < 1:
-		return fmt.Errorf("--min-hosts=%d: want at least 1", o.minHosts)
-	case o.restarts < 0:
-		return fmt.Errorf("--restarts=%d: want at least 0", o.restarts)
-	case o.probe <= 0:
-		return fmt.Errorf("--probe=%v: want more than none, as 5s", o.probe)
-	case o.grace <= 0:
-		return fmt.Errorf("--grace=%v: want more than none, as 30s", o.grace)
 	case os.Geteuid() == 0 && !asRoot():
 		return errors.New("mpirun does not run as root: be another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 	}
@@ -120,8 +121,8 @@ func asRoot() bool {
 	return os.Getenv("OMPI_ALLOW_RUN_AS_ROOT") == "1" && os.Getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") == "1"
 }
 
-// lostRank is how lines of standard error begin that say that the job has to end: the ranks', and mpirun's own.
-var lostRank = regexp.MustCompile(`^(shardbook: rank \d+ on |mpirun (noticed|detected) that |ORTE has lost communication )`)
+// failedRank is how lines of standard error begin that say that the job has to end: the ranks', and mpirun's own.
+var failedRank = regexp.MustCompile(`^(shardbook: rank \d+ on |mpirun (noticed|detected) that |ORTE has lost communication )`)
 
 // run supervises the job of train's flags.
 func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
@@ -162,7 +163,7 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 				return nil, err
 			}
 			line := mpirun.Args(hosts, ranks, append([]string{self}, train...))
-			p, err := launch.Start("mpirun", line, cmd.OutOrStdout(), stderr, lostRank)
+			p, err := launch.Start("mpirun", line, cmd.OutOrStdout(), stderr, failedRank)
 			if err == nil {
 				signals.before(p.Kill)
 			}

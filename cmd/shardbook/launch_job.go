@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/launch"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -32,6 +34,8 @@ func newLaunchJob(args []string, folder string) (*launchJob, error) {
 		return nil, errors.New("--help behind --: see shardbook train --help")
 	} else if err != nil {
 		return nil, fmt.Errorf("behind --: %w (see shardbook train --help)", err)
+	} else if err := flags.Settle(train.Flags()); err != nil {
+		return nil, fmt.Errorf("behind --: %w", err)
 	}
 	given := train.Flags()
 	engine := given.Lookup("engine")
@@ -58,43 +62,30 @@ func (l *launchJob) newest() (*checkpoint.Checkpoint, error) {
 	return checkpoint.Open(path)
 }
 
-// job is the job of the flags or, where it is under way, of its newest checkpoint.
-func (l *launchJob) job() (*job, error) {
-	j, own := newJob(), pflag.NewFlagSet("", pflag.ContinueOnError)
-	jobFlags(own, j)
-	j.Parallel.flags(own)
-	var err error
-	given := l.train.Flags()
-	given.Visit(func(f *pflag.Flag) {
-		if own.Lookup(f.Name) != nil {
-			err = errors.Join(err, own.Set(f.Name, f.Value.String()))
-		}
-	})
-	if err != nil {
+// settings are those of the flags or, where the job is under way, of its newest checkpoint.
+func (l *launchJob) settings() (*job.Job, error) {
+	j, given := job.New(), l.train.Flags()
+	if err := errors.Join(j.Set(given), j.Complete(given.Changed)); err != nil {
 		return nil, err
-	}
-	j.normalize()
-	if j.Reference {
-		j.fixReference(given.Changed)
 	}
 	from, err := l.newest()
 	if err == nil && from != nil {
-		j, err = j.resumed(l.train, from)
+		j, err = j.Resumed(given, from)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return j, j.Parallel.readFile()
+	return j, j.Parallel.ReadFile()
 }
 
-// ranks returns the largest number of ranks, of at most so many, between which the job can be divided.
+// ranks returns the largest number of ranks, of at most as many as there are slots, between which the job can be divided.
 func (l *launchJob) ranks(slots int) (int, error) {
-	j, err := l.job()
+	j, err := l.settings()
 	if err != nil {
 		return 0, err
 	}
-	flag, number := j.Parallel.byProcess()
-	each, fixed := j.Parallel.perCopy(), l.train.Flags().Changed(flag)
+	flag, number := j.Parallel.ByProcess()
+	each, fixed := j.Parallel.PerCopy(), l.train.Flags().Changed(flag)
 	n := min(slots, xla.MaxDevices) / each
 	switch {
 	case slots < each:
@@ -107,10 +98,10 @@ func (l *launchJob) ranks(slots int) (int, error) {
 	}
 	for ; n > 0; n-- {
 		some := *j
-		_, number := some.Parallel.byProcess()
+		_, number := some.Parallel.ByProcess()
 		*number = n
-		some.Parallel.choose(true)
-		if _, err = some.laidOut(); err == nil || fixed {
+		some.Parallel.Choose(true)
+		if _, err = some.Layout(); err == nil || fixed {
 			return n * each, err
 		}
 	}
@@ -136,14 +127,14 @@ func (l *launchJob) progress() (launch.Progress, error) {
 // start returns train's command line for the next start, from a step that is saved or the beginning.
 func (l *launchJob) start(ranks, from int) ([]string, error) {
 	l.starts++
-	j, err := l.job()
+	j, err := l.settings()
 	if err != nil {
 		return nil, err
 	}
 	args := append([]string{"train"}, l.args...)
 	args = append(args, "--engine", engineMPI, "--checkpoint", l.folder)
-	if flag, _ := j.Parallel.byProcess(); !l.train.Flags().Changed(flag) {
-		args = append(args, "--"+flag, strconv.Itoa(ranks/j.Parallel.perCopy()))
+	if flag, _ := j.Parallel.ByProcess(); !l.train.Flags().Changed(flag) {
+		args = append(args, "--"+flag, strconv.Itoa(ranks/j.Parallel.PerCopy()))
 	}
 	if from > 0 && !l.train.Flags().Changed("resume") {
 		args = append(args, "--resume")

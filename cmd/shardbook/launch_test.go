@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -28,7 +29,7 @@ func standIn(t *testing.T, text string) (env []string) {
 }
 
 // saveJob makes a checkpoint of a step of a job, with nothing in it.
-func saveJob(t *testing.T, dir string, step int, j *job) {
+func saveJob(t *testing.T, dir string, step int, j *job.Job) {
 	t.Helper()
 	j.TextSHA = "of no text"
 	tree := params.Tree{{Name: "nothing", Shape: tensors.FromScalar(float32(0)).Shape()}}
@@ -72,7 +73,7 @@ func TestLaunchBadArguments(t *testing.T) {
 		{"--checkpoint X --restarts -1", []string{"--restarts=-1"}},
 		{"--checkpoint X --probe 0s", []string{"--probe=0s"}},
 		{"--checkpoint X --grace -1s", []string{"--grace=-1s"}},
-		{"--checkpoint X --slots 2 -- --zero 5", []string{"localhost:2", "--zero=5"}},
+		{"--checkpoint X --slots 2 -- --zero 5", []string{"localhost:2", "--zero is 5"}},
 		{"--checkpoint X --slots 2 -- --data 4", []string{"--data=4 needs 4 ranks", "slots for 2"}},
 		{"--checkpoint X --slots 2 -- --pipe 4", []string{"needs 4 ranks", "--pipe", "slots for 2"}},
 	} {
@@ -133,8 +134,8 @@ func TestLaunchRanks(t *testing.T) {
 // A job that is under way has its checkpoint's settings, whatever its number of devices was.
 func TestLaunchResumed(t *testing.T) {
 	dir := t.TempDir()
-	j := newJob()
-	j.Batch, j.Parallel.Zero, j.Parallel.Data, j.Parallel.Sync = 6, 3, 3, syncRanks
+	j := job.New()
+	j.Batch, j.Parallel.Zero, j.Parallel.Data, j.Parallel.Sync = 6, 3, 3, job.Ranks
 	saveJob(t, dir, 5, j)
 	log := filepath.Join(t.TempDir(), "log")
 	l, err := newLaunchJob([]string{"--log", log}, dir)
@@ -182,7 +183,7 @@ case $(wc -l <$lines) in
 esac
 exit 1
 `, lines, log, folder, filepath.Join(dir, "ready"))
-	j := newJob()
+	j := job.New()
 	j.Batch = 4
 	saveJob(t, filepath.Join(dir, "ready"), 1, j)
 	for path, text := range map[string]string{log: "{\"step\":1}\n{\"ste", log + ".1": "older"} {

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/kernel"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/xla/plugin"
@@ -27,17 +29,14 @@ func main() {
 	if err == nil {
 		return
 	}
-	status := exitStatus(1)
-	var early beforeCrew
-	said := errors.Is(err, errSaid) || errors.As(err, &status) || errors.As(err, &early) && !early.mine(ctx)
-	if !said {
+	status := mpijob.ExitStatus(1)
+	var early mpijob.Early
+	printed := errors.As(err, &status) || errors.As(err, &early) && !early.Mine(ctx)
+	if !printed {
 		fmt.Fprintln(os.Stderr, "shardbook:", err)
 	}
 	os.Exit(int(status))
 }
-
-// errSaid ends the program with status 1 where everything is said already.
-var errSaid = errors.New("said already")
 
 // settings are the flags that every command has.
 type settings struct {
@@ -55,15 +54,22 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flags.Settle(cmd.Flags()); err != nil {
+				return mpijob.NewEarly(err)
+			}
 			return s.export(cmd)
 		},
 	}
-	flags := root.PersistentFlags()
-	flags.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", else shardbook in the user's cache folder)")
-	flags.StringVar(&s.plugin, "plugin", "", "PJRT plugin: a path, cpu, cuda, or go-xla for its release, which is not verified (default $"+plugin.Env+", else the best that is there)")
-	flags.IntVar(&s.devices, "devices", 0, "number of devices where a program does not choose it (default $"+xla.EnvDevices+", else "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
+	f := root.PersistentFlags()
+	f.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", or shardbook in the user's cache folder)")
+	f.StringVar(&s.plugin, "plugin", "", "PJRT plugin: cpu, cuda, go-xla or a path (default $"+plugin.Env+", or the best)")
+	f.IntVar(&s.devices, "devices", 0, "devices, where a program does not choose (default $"+xla.EnvDevices+", or "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return mpijob.NewEarly(err) })
+	flags.Choices(f, "plugin", "cpu", "cuda", "go-xla")
+	flags.Complete(root)
+	flags.Help(root)
 	return root
 }
 
@@ -88,11 +94,6 @@ func (s settings) export(cmd *cobra.Command) error {
 			return fmt.Errorf("--devices=%d: want 1 to %d", s.devices, xla.MaxDevices)
 		}
 		os.Setenv(xla.EnvDevices, strconv.Itoa(s.devices))
-	}
-	for flag, value := range map[string]string{"plugin": s.plugin, "cache": s.cache} {
-		if changed(flag) && value == "" {
-			return fmt.Errorf("--%s is empty: give it a value, or leave it out", flag)
-		}
 	}
 	if changed("plugin") {
 		os.Setenv(plugin.Env, s.plugin)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardbook/shardbook/internal/flags"
 	"github.com/shardbook/shardbook/kernel"
 	"github.com/shardbook/shardbook/lib/notebook"
 )
@@ -29,9 +30,6 @@ func notebooksCommand() *cobra.Command {
 			"A failing cell, a failing shell line and anything written to standard error are failures.",
 		Example: "  shardbook notebooks\n  shardbook notebooks 00-devices --set devices=16 --out results",
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if timeout <= 0 {
-				return fmt.Errorf("--timeout=%v: want more than 0", timeout)
-			}
 			k, err := here()
 			if err != nil {
 				return err
@@ -71,6 +69,8 @@ func notebooksCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&params, "set", nil, "set a parameter that a cell reads with notebook.Param: NAME=VALUE")
 	cmd.MarkFlagsMutuallyExclusive("out", "update")
 	cmd.Flags().DurationVar(&timeout, "timeout", kernel.DefaultCellTimeout, "longest time for one cell")
+	flags.Folder(cmd.Flags(), "out")
+	flags.Least(cmd.Flags(), "1ns", "timeout")
 	return cmd
 }
 

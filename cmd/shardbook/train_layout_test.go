@@ -84,25 +84,25 @@ func TestTrainTogether(t *testing.T) {
 
 func TestTrainLayoutRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"--tensor 2 --replicas -1":                          "--replicas=-1",
+		"--tensor 2 --replicas -1":                          "--replicas=-1: want at least 0",
 		"--tensor 2 --pipe 2 --sync spmd":                   "--pipe and --sync=spmd, which is one program",
 		"--tensor 2 --pipe 2 --every 2":                     "--compress-gradients and --every are for what goes between replicas, and there is one",
 		"--tensor 2 --pipe 2 --accumulate 2":                "--accumulate and --pipe=2, which has --microbatches",
-		"--tensor 2 --zero 1 --microbatches 2":              "--microbatches: there is no pipeline",
+		"--tensor 2 --zero 1 --microbatches 2":              "--microbatches=2 changes nothing without --pipe",
 		"--zero 3 --tensor 2 --prefetch -1":                 "--prefetch=-1",
 		"--zero 3 --pipe 2 --bucket-bytes 1MB --data 2":     "what is sharded is reduced by the unit that is sharded; leave --sync and --bucket-bytes out",
 		"--zero 3 --data 2 --every 2":                       "local SGD (--every) averages states",
 		"--tensor 2 --replicas 2 --compress-gradients bf16": "--compress-gradients takes whole gradients",
 		"--tensor 2 --zero 1 --offload-optimizer":           "--offload-optimizer: the host updates for a rank of 2 devices",
 		"--tensor 2 --tensor-sequence --tensor-partition":   "--tensor-partition is set",
-		"--data 2 --tensor-partition":                       "--tensor-partition: no devices share layers",
+		"--data 2 --tensor-partition":                       "--tensor-partition=true changes nothing without --tensor",
 		"--tensor 2 --data 2 --link 1e9":                    "--link is between ranks, and there is one, of 4 devices",
 		"--replicas 3 --data 1 --shards 2 --zero 1":         "--shards is 2",
 		"--tensor 2 --pipe 2 --schedule pipedream":          "updates while micro-batches are under way",
-		"--tensor 2 --zero 1 --data 3":                      "--batch=8 cannot be divided into equal parts",
+		"--tensor 2 --zero 1 --data 3":                      "--batch: a batch of 8 sequences for 3 data-parallel devices",
 		"--tensor 2 --pipe 9":                               "--pipe, --cut: 4 blocks cannot be 9 stages",
 		"--tensor 2 --pipe 2 --device-memory 10kB":          "a device of stage 1 needs",
-		"--tensor 2 --pipe 2 --data 256":                    "multiply to 1024 devices",
+		"--tensor 2 --pipe 2 --data 256":                    "data=256,tensor=2,microbatches=1 has 1024 devices",
 		"--tensor 2 --data 2 --zero 1 --optimizer lamb":     "which is cut between the devices of the tensor axis and sharded by ZeRO",
 	} {
 		cmd := newCommand()

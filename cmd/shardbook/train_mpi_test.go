@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,10 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
+	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/internal/systest"
-	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
 // tiny is what ranks learn in these tests.
@@ -150,41 +146,6 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 	}
 }
 
-// What two processes cannot do together is an error that says what to do.
-func TestCrewRefuses(t *testing.T) {
-	pair, err := group.New(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for flags, want := range map[string]string{
-		"--data 3":                "--data=3 ranks need 3 processes, and there are 2",
-		"--pipe 3":                "2 processes are no whole number of pipelines of --pipe=3",
-		"--tensor 2 --replicas 3": "--replicas=3 ranks need 3 processes, and there are 2",
-		"--sync spmd":             "choose --sync, one of",
-		"--trace file":            "processes have clocks of their own",
-	} {
-		train, _, err := newCommand().Find([]string{"train"})
-		if err == nil {
-			err = train.ParseFlags(strings.Fields(flags))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		given := train.Flags()
-		p, own := alone(), pflag.NewFlagSet("", pflag.ContinueOnError)
-		p.flags(own)
-		given.Visit(func(f *pflag.Flag) {
-			if own.Lookup(f.Name) != nil {
-				own.Set(f.Name, f.Value.String())
-			}
-		})
-		o := trainOptions{trace: given.Lookup("trace").Value.String()}
-		if err := (&crew{Group: pair[0]}).settle(&p, o, given.Changed); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", flags, err, want)
-		}
-	}
-}
-
 // running starts a run of three ranks and has something done to it once it has made some steps.
 func running(t *testing.T, options, flags []string, meanwhile func(mpirun int)) (output, folder string, status int) {
 	t.Helper()
@@ -210,15 +171,15 @@ func running(t *testing.T, options, flags []string, meanwhile func(mpirun int)) 
 }
 
 // A rank that is killed or stopped is named by each of the others, which end; mpirun starts none again.
-func TestTrainLosesProcess(t *testing.T) {
-	type loss struct {
+func TestTrainProcessFails(t *testing.T) {
+	type failure struct {
 		signal         syscall.Signal
 		options, flags []string
 		status         int
 	}
-	for _, c := range systest.OfFull(t, 1, []loss{
+	for _, c := range systest.OfFull(t, 1, []failure{
 		{syscall.SIGKILL, []string{"--enable-recovery"}, nil, 0}, // which has mpirun let the others run on, and be content
-		{syscall.SIGSTOP, nil, []string{"--pipe", "3"}, statusLost},
+		{syscall.SIGSTOP, nil, []string{"--pipe", "3"}, mpijob.StatusFailed},
 	}) {
 		output, _, status := running(t, c.options, c.flags, func(mpirun int) {
 			ranks, _ := exec.Command("pgrep", "-P", strconv.Itoa(mpirun)).Output()
@@ -240,32 +201,6 @@ func TestTrainLosesProcess(t *testing.T) {
 		if status != c.status || len(said) != 2 {
 			t.Errorf("%v: status %d, %d errors, want %d and one of each rank that is left:\n%s", c.signal, status, len(said), c.status, output)
 		}
-	}
-}
-
-// What a rank has of another's alarm is not its own: neither the alarm, nor a call of its own that the alarm has ended.
-func TestHeard(t *testing.T) {
-	pair, err := group.New(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const why = "the disk is full"
-	alarm := &group.Failure{Rank: 0, Kind: group.KindRecv, Seq: 1, Group: "split #3 color 0", Reason: gaveUp + why}
-	ctx, fail := context.WithCancelCause(t.Context())
-	c := &crew{Group: pair[1], ctx: ctx}
-	own := errors.New("the disk is slow")
-	if c.heard(own) {
-		t.Error("an error of its own was heard before there was any")
-	}
-	fail(alarm)
-	ended := group.AllReduce(ctx, pair[1], []float32{1}, group.Sum)
-	for _, err := range []error{alarm, ended, fmt.Errorf("step 3: %w", ended)} {
-		if text := brief(err); !c.heard(err) || text != why {
-			t.Errorf("%v: heard %v, in brief %q, want %q", err, c.heard(err), text, why)
-		}
-	}
-	if c.heard(own) || brief(own) != own.Error() {
-		t.Errorf("an error of its own was heard, or is %q in brief", brief(own))
 	}
 }
 

@@ -39,7 +39,7 @@ func TestTrainRanks(t *testing.T) {
 		}
 	}
 	cmd.Process.Signal(os.Interrupt)
-	if err := <-ended; err == nil || !strings.Contains(noise.String(), "go on with --resume") {
+	if err := <-ended; err == nil || !strings.Contains(noise.String(), "continue with --resume") {
 		t.Fatalf("interrupted: error %v, %s", err, noise.String())
 	}
 	stopped := newestStep(t, first)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -75,8 +74,8 @@ func TestTrainPipeRefuses(t *testing.T) {
 	for args, want := range map[string]string{
 		"--pipe -1":                                          "--pipe=-1",
 		"--pipe 999999":                                      "--pipe=999999",
-		"--pipe 4 --data 256":                                "in all",
-		"--pipe 2 --data 2 --shards 2":                       "--shards: each device holds everything",
+		"--pipe 4 --data 256":                                "has 1024 devices: want at most 256",
+		"--pipe 2 --data 2 --shards 2":                       "--shards=2 changes nothing without --zero",
 		"--pipe 2 --accumulate 2":                            "--accumulate and --pipe=2, which has --microbatches",
 		"--pipe 2 --sync naive --bucket-bytes 1MB":           "--bucket-bytes is 1000000 and --sync \"naive\"",
 		"--pipe 2 --every 2":                                 "--every are for what goes between replicas, and there is one",
@@ -84,8 +83,8 @@ func TestTrainPipeRefuses(t *testing.T) {
 		"--pipe 2 --compress-gradients bf16":                 "--compress-gradients and --every are for what goes between replicas",
 		"--pipe 2 --sync spmd":                               "--pipe and --sync=spmd, which is one program",
 		"--pipe 2 --microbatches -1":                         "--microbatches=-1",
-		"--pipe 2 --microbatches 3":                          "--batch=8 cannot be divided",
-		"--pipe 2 --data 3":                                  "--batch=8 cannot be divided",
+		"--pipe 2 --microbatches 3":                          "--batch: a batch of 8 sequences",
+		"--pipe 2 --data 3":                                  "--batch: a batch of 8 sequences for 3 data-parallel devices",
 		"--pipe 2 --chunks -1":                               "--chunks=-1",
 		"--pipe 2 --chunks 3":                                "takes no number of chunks",
 		"--pipe 2 --schedule interleaved":                    "--pipe, --cut: 3 blocks cannot be 4 stages",
@@ -101,10 +100,10 @@ func TestTrainPipeRefuses(t *testing.T) {
 		"--pipe 2 --schedule pipedream --tied":               "leave out --tied",
 		"--pipe 2 --schedule pipedream --warmup 2":           "leave out --lr-schedule and --warmup",
 		"--pipe 2 --schedule pipedream-2bw --precision fp16": "--clip or --loss-scale wait",
-		"--schedule zb-h1":                                   "--schedule: there is no pipeline",
-		"--microbatches 4":                                   "--microbatches: there is no pipeline",
-		"--cut measured --data 2":                            "--cut: there is no pipeline",
-		"--recompute-stages":                                 "--recompute-stages: there is no pipeline",
+		"--schedule zb-h1":                                   "--schedule=zb-h1 changes nothing without --pipe",
+		"--microbatches 4":                                   "--microbatches=4 changes nothing without --pipe",
+		"--cut measured --data 2":                            "--cut=measured changes nothing without --pipe",
+		"--recompute-stages":                                 "--recompute-stages=true changes nothing without --pipe",
 		"--schedule-file none/where":                         "--schedule-file: open none/where",
 		"--schedule-file " + text:                            "--schedule-file: " + text,
 		"--schedule-file " + stuck:                           "--schedule-file: " + stuck,
@@ -118,33 +117,6 @@ func TestTrainPipeRefuses(t *testing.T) {
 		cmd.SetArgs(slices.Concat(small, []string{"--steps", "1", "--batch", "8"}, strings.Fields(args)))
 		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || out.Len() > 0 {
 			t.Errorf("%s: printed %q, error %v, want %q in one sentence", args, out.String(), err, want)
-		}
-	}
-}
-
-func TestMicrobatches(t *testing.T) {
-	for _, c := range []struct {
-		kind              pipeline.Kind
-		pipe, data, batch int
-		want              int
-	}{
-		{"", 2, 1, 16, 4},
-		{"", 4, 2, 16, 8},
-		{"", 3, 1, 16, 8},
-		{"", 3, 1, 7, 7},
-		{"", 4, 1, 6, 6},
-		{"", 1, 1, 16, 2},
-		{"", 3, 1, 5, 5},
-		{"", 2, 1, 1, 1},
-		{"interleaved", 2, 1, 6, 6}, // a multiple of the ranks
-		{"interleaved", 3, 1, 9, 9},
-		{"dualpipe", 2, 1, 20, 4}, // an even number, at least twice the ranks
-		{"pipedream-2bw", 4, 1, 6, 6},
-	} {
-		p := parallel{Data: c.data, Pipe: c.pipe, PipeSchedule: c.kind}
-		s, err := p.schedule(c.batch)
-		if err != nil || s.Micro != c.want {
-			t.Errorf("%+v: %d micro-batches, error %v", c, s.Micro, err)
 		}
 	}
 }

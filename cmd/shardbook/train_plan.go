@@ -2,27 +2,35 @@ package main
 
 import (
 	"context"
+	"math"
+	"slices"
 
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/job"
+	"github.com/shardbook/shardbook/internal/mpijob"
+	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
-	layouts "github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// carryOut starts the ranks of a layout's plan: all, or that of a crew's process.
-func (r *ranks) carryOut(plan *layouts.Plan, inside bool) error {
+// carryOut starts the ranks of a layout's plan: all, or that of an MPI process.
+func (r *ranks) carryOut(plan *parallel.Plan, inside bool) error {
 	l := plan.Layout()
-	o := layouts.Options{Timeout: patience, Trace: r.recorder, Link: r.link, Apart: l.Pipe > 1 && l.PerRank() == 1}
+	o := parallel.Options{Timeout: mpijob.Patience, Trace: r.recorder, Link: r.link, Apart: l.Pipe > 1 && l.PerRank() == 1}
 	r.plan = plan
 	return r.join(1, func(ctx context.Context, _ int) (rank, error) {
 		var run train.Trainer
 		var err error
-		if r.crew == nil {
+		if r.mpi == nil {
 			run, err = plan.Start(ctx, r.backend, o)
 		} else {
-			run, err = plan.Join(ctx, r.crew.Group, r.backend, 0, o)
+			run, err = plan.Join(ctx, r.mpi.Group, r.backend, 0, o)
 		}
 		return trainer{run, r, inside}, err
 	})
@@ -74,7 +82,7 @@ func byName(bytes map[memest.Kind]int64) map[string]int64 {
 	return kinds
 }
 
-// sentByAxis is what ranks of a plan sent in the last step: of each kind the most. It is nil for other runs. With a crew it is a
+// sentByAxis is what ranks of a plan sent in the last step: of each kind the most. It is nil for other runs. With MPI it is a
 // collective call.
 func (t *training) sentByAxis() (map[string]int64, error) {
 	run, _ := t.run.(*ranks)
@@ -85,7 +93,7 @@ func (t *training) sentByAxis() (map[string]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.crew.most(own)
+	return t.mpi.Most(own)
 }
 
 // traffic is the bytes that a device sends in a step where each message is sent as a ring's algorithm sends it: (N−1)/N of what is
@@ -97,7 +105,7 @@ type traffic struct {
 }
 
 // shardTraffic is what each device of a plan sends in a step, or nil where not all have the same shards, or none.
-func shardTraffic(plan *layouts.Plan) (*traffic, error) {
+func shardTraffic(plan *parallel.Plan) (*traffic, error) {
 	if l := plan.Layout(); l.ZeRO == 0 || l.Pipe*l.Ring*l.Ulysses*l.Tensor > 1 {
 		return nil, nil
 	}
@@ -119,4 +127,49 @@ func shardTraffic(plan *layouts.Plan) (*traffic, error) {
 		}
 	}
 	return t, nil
+}
+
+// planOn is the plan of a job in a layout whose cut may have to be measured. With MPI it is a collective call.
+func planOn(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe, batch batchFunc,
+	mpi *mpijob.Job) (plan *parallel.Plan, err error) {
+	if j.Parallel.Cut == job.CutMeasured {
+		if l.Cut, err = measuredCut(ctx, backend, recipe, l, batch, mpi); err != nil {
+			return nil, err
+		}
+	}
+	return j.Plan(recipe, l)
+}
+
+// measuredCut balances the stages of a layout by how long the blocks of one device take for a micro-batch on device 0. With MPI
+// it is a collective call.
+func measuredCut(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l parallel.Layout, batch batchFunc, mpi *mpijob.Job) ([]int, error) {
+	inputs, targets, err := batch(0)
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := recipe.Model.(gpt.Parallel); ok {
+		recipe.Model = m.Config
+	}
+	part := func(batch *tensors.Tensor) shapes.Shape {
+		dims := slices.Clone(batch.Shape().Dimensions)
+		dims[0] /= max(1, l.Replicas) * max(1, l.Data) * l.Plan.Micro
+		return shapes.Make(batch.DType(), dims...)
+	}
+	blocks, err := pipeline.Measure(ctx, backend, 0, recipe, part(inputs), part(targets))
+	if err != nil {
+		return nil, err
+	}
+	var costs []float64
+	for _, b := range blocks {
+		costs = append(costs, (b.Forward + b.InputGrad + b.WeightGrad).Seconds())
+	}
+	cut, err := pipeline.Balance(costs, nil, math.Inf(1), len(l.Plan.Blocks))
+	if err != nil {
+		return nil, err
+	}
+	all, err := mpijob.Exchange(mpi, cut)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil // each process has measured other times
 }

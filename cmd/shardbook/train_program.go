@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/ddp"
-	layouts "github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -23,10 +24,10 @@ type program struct {
 }
 
 // newProgram starts a run of one program on a layout's devices.
-func newProgram(backend *xla.Backend, j *job, recipe train.Recipe, l layouts.Layout) (runner, error) {
+func newProgram(backend *xla.Backend, j *job.Job, recipe train.Recipe, l parallel.Layout) (runner, error) {
 	p := j.Parallel
 	axes := []xla.MeshAxis{xla.Axis(train.Axis, l.Data)}
-	for _, a := range []xla.MeshAxis{xla.Axis(layouts.Ring, l.Ring), xla.Axis(layouts.Ulysses, l.Ulysses), xla.Axis(layouts.Tensor, l.Tensor)} {
+	for _, a := range []xla.MeshAxis{xla.Axis(parallel.Ring, l.Ring), xla.Axis(parallel.Ulysses, l.Ulysses), xla.Axis(parallel.Tensor, l.Tensor)} {
 		if a.Size > 1 {
 			axes = append(axes, a)
 		}
@@ -37,23 +38,23 @@ func newProgram(backend *xla.Backend, j *job, recipe train.Recipe, l layouts.Lay
 	}
 	var run *train.Run
 	switch {
-	case p.Sync == syncAuto && p.Zero > 0:
+	case p.Sync == job.Auto && p.Zero > 0:
 		if recipe.Model, err = chain.Of(recipe.Model); err == nil {
 			run, err = zero.NewAuto(mesh, recipe, p.Zero)
 		}
-	case p.Sync == syncAuto && p.Tensor > 0:
-		run, err = train.NewAuto(mesh, recipe, j.Model.Rules().Auto(layouts.Tensor, p.Tensor))
-	case p.Sync == syncAuto:
+	case p.Sync == job.Auto && p.Tensor > 0:
+		run, err = train.NewAuto(mesh, recipe, j.Model.Rules().Auto(parallel.Tensor, p.Tensor))
+	case p.Sync == job.Auto:
 		run, err = ddp.NewAuto(mesh, recipe)
-	case p.Sync == syncSPMD:
+	case p.Sync == job.SPMD:
 		run, err = ddp.NewSPMD(mesh, recipe)
 	default:
 		run, err = train.New(mesh, recipe)
 	}
 	if err != nil {
-		return nil, inFlags(err)
+		return nil, job.InFlags(err)
 	}
-	return program{run, backend, recipe, p.sharing() || p.Zero > 0}, nil
+	return program{run, backend, recipe, p.Sharing() || p.Zero > 0}, nil
 }
 
 func (p program) Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error {
@@ -117,7 +118,7 @@ type collective struct {
 // or it has not run.
 func (t *training) collectives() (all []collective, err error) {
 	run, ok := t.run.(program)
-	if !ok || len(t.records) == 0 || !t.job.Parallel.sharing() {
+	if !ok || len(t.records) == 0 || !t.job.Parallel.Sharing() {
 		return nil, nil
 	}
 	report, err := run.Collectives()

@@ -6,27 +6,28 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	layouts "github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// ranks is a runner of the ranks of this process: all, or its own of a crew. What fails on one ends all.
+// ranks is a runner of the ranks of this process: all, or the one of an MPI process. What fails on one ends all.
 type ranks struct {
 	backend *xla.Backend
 	recipe  train.Recipe
 	around
-	link  group.Link    // that their calls are as slow as
-	plan  *layouts.Plan // which they carry out; nil with parameter servers
-	lag   int           // by how many steps some may be behind others
+	link  group.Link     // that their calls are as slow as
+	plan  *parallel.Plan // which they carry out; nil with parameter servers
+	lag   int            // by how many steps some may be behind others
 	ranks []rank
 	close func()          // frees what they share; may be nil
 	ctx   context.Context // ends with the first error
@@ -51,18 +52,15 @@ type rank interface {
 
 // around is what ranks run in, besides their devices.
 type around struct {
-	bandwidth byteCount       // bytes a second that their calls are as slow as; 0 is no limit
+	bandwidth flags.Bytes     // bytes a second that their calls are as slow as; 0 is no limit
 	recorder  *trace.Recorder // nil records nothing
-	crew      *crew           // nil has all ranks in this process
+	mpi       *mpijob.Job     // nil has all ranks in this process
 }
-
-// patience is how long ranks of one process wait for each other: for the compiler, say. One that fails tells the others at once.
-const patience = time.Hour
 
 // newRanks has none that have joined yet.
 func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, in around) *ranks {
 	r := &ranks{backend: backend, recipe: recipe, around: in, link: group.Link{Bandwidth: float64(in.bandwidth)}, lag: 1}
-	r.ctx, r.fail = context.WithCancelCause(in.crew.context(ctx))
+	r.ctx, r.fail = context.WithCancelCause(in.mpi.Context(ctx))
 	return r
 }
 
@@ -111,7 +109,7 @@ func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func
 		if err := gate.open(); err != nil {
 			r.fail(err)
 		}
-		for own, more := wholeStep(reports); more; own, more = wholeStep(reports) {
+		for own, more := allReports(reports); more; own, more = allReports(reports) {
 			all, err := gate.agree(own)
 			if err != nil {
 				r.fail(err) // and the reports end
@@ -148,8 +146,8 @@ func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func
 	return cmp.Or(failed, err, context.Cause(r.ctx))
 }
 
-// wholeStep is the next report of each rank of this process; false if there is one that has no more.
-func wholeStep(reports []chan metrics) (all []metrics, more bool) {
+// allReports is the next report of each rank of this process; false if there is one that has no more.
+func allReports(reports []chan metrics) (all []metrics, more bool) {
 	for _, c := range reports {
 		m, more := <-c
 		if !more {
@@ -163,14 +161,14 @@ func wholeStep(reports []chan metrics) (all []metrics, more bool) {
 // mean puts all ranks' reports of a step together. They have equally many rows, so that the mean of their losses is the batch's. All
 // else is the same on all ranks, where they share gradients.
 func mean(all []metrics) metrics {
-	whole := all[0]
+	m := all[0]
 	var loss, staleness float64
-	for _, m := range all {
-		loss, staleness = loss+m.Loss, staleness+m.Staleness
+	for _, one := range all {
+		loss, staleness = loss+one.Loss, staleness+one.Staleness
 	}
 	n := float64(len(all))
-	whole.Loss, whole.Staleness = loss/n, staleness/n
-	return whole
+	m.Loss, m.Staleness = loss/n, staleness/n
+	return m
 }
 
 func (r *ranks) Save(_ context.Context, dir string, meta any, keep int) error {
@@ -199,7 +197,7 @@ func (r *ranks) byFirst(do func(one rank) error) error {
 // peak is the most that has lain on a device.
 func (r *ranks) peak() int64 { return slices.Max(r.backend.PeakBytes()) }
 
-// Memory has the peak on a device, with the most of each kind that a rank holds. With a crew it is a collective call.
+// Memory has the peak on a device, with the most of each kind that a rank holds. With MPI it is a collective call.
 func (r *ranks) Memory() (map[string]int64, error) {
 	kinds := map[string]int64{"peak": r.peak()}
 	for _, one := range r.ranks {
@@ -211,10 +209,10 @@ func (r *ranks) Memory() (map[string]int64, error) {
 			kinds[kind] = max(kinds[kind], n)
 		}
 	}
-	return r.crew.most(kinds)
+	return r.mpi.Most(kinds)
 }
 
-// Probe is a collective call with a crew.
+// Probe is a collective call with MPI.
 func (r *ranks) Probe(fn probeFunc) (probe, error) {
 	all := make([]params.Named[*tensors.Tensor], len(r.ranks))
 	if err := r.each(func(i int) (err error) {
@@ -227,7 +225,7 @@ func (r *ranks) Probe(fn probeFunc) (probe, error) {
 	for _, own := range all {
 		maps.Copy(whole, own)
 	}
-	if err := r.crew.whole(r.recipe.Model.Params().As(r.recipe.Policy().Params), whole); err != nil {
+	if err := r.mpi.Gather(r.recipe.Model.Params().As(r.recipe.Policy().Params), whole); err != nil {
 		return nil, err
 	}
 	return newProbe(r.backend, r.recipe, whole, fn)

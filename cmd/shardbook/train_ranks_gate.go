@@ -4,35 +4,36 @@ import (
 	"context"
 	"sync"
 
+	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
 // gate has all ranks stop behind the same step.
 type gate struct {
-	ctx  context.Context // of whoever interrupts the run
-	run  context.Context // of the ranks' calls
-	crew *crew
+	ctx context.Context // of whoever interrupts the run
+	run context.Context // of the ranks' calls
+	mpi *mpijob.Job
 
-	// With no crew, what one rank has begun all do.
+	// Without MPI, what one rank has begun all do.
 	mu    sync.Mutex
 	begun int // steps
 
-	// With a crew, processes agree behind each step on whether to stop, and a rank begins none before they have, for one that is
+	// With MPI, processes agree behind each step on whether to stop, and a rank begins none before they have, for one that is
 	// so many steps before it: each step takes one of what is agreed.
 	lag    int
 	agreed chan bool
 }
 
-// asyncLag is the lag of ranks that do not wait for each other. The slowest has the crew's timeout for so many steps.
+// asyncLag is the lag of ranks that do not wait for each other. The slowest has the timeout for so many steps.
 const asyncLag = 8
 
 func newGate(ctx context.Context, r *ranks) *gate {
-	return &gate{ctx: ctx, run: r.ctx, crew: r.crew, begun: r.steps, lag: r.lag, agreed: make(chan bool, ahead)}
+	return &gate{ctx: ctx, run: r.ctx, mpi: r.mpi, begun: r.steps, lag: r.lag, agreed: make(chan bool, ahead)}
 }
 
 // pass says whether a rank may begin a step, counted from 0.
 func (g *gate) pass(step int) bool {
-	if g.crew != nil {
+	if g.mpi != nil {
 		select {
 		case more := <-g.agreed:
 			return more
@@ -48,7 +49,7 @@ func (g *gate) pass(step int) bool {
 	return step < g.begun
 }
 
-// open agrees on whether to begin at all. It is a collective call of the crew.
+// open agrees on whether to begin at all. It is a collective call of the processes.
 func (g *gate) open() error {
 	_, err := g.agree(nil)
 	for range g.lag - 1 {
@@ -58,9 +59,9 @@ func (g *gate) open() error {
 }
 
 // agree gives all processes the reports of all ranks on a step, and has them agree on whether to stop. It is a collective call of the
-// crew; without one all reports are there.
+// processes; without MPI all reports are there.
 func (g *gate) agree(own []metrics) (all []metrics, err error) {
-	if g.crew == nil {
+	if g.mpi == nil {
 		return own, nil
 	}
 	const numbers = 3 // of each rank
@@ -71,8 +72,8 @@ func (g *gate) agree(own []metrics) (all []metrics, err error) {
 	if g.ctx.Err() != nil {
 		mine[2] = 1
 	}
-	told := make([]float64, numbers*g.crew.Size())
-	if err := group.AllGather(g.run, g.crew.talk, mine[:], told); err != nil {
+	told := make([]float64, numbers*g.mpi.Size())
+	if err := group.AllGather(g.run, g.mpi.Talk, mine[:], told); err != nil {
 		return nil, err
 	}
 	stop := false

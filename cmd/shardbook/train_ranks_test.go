@@ -18,6 +18,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -60,23 +61,34 @@ func normal(random *rand.Rand, n int) []float32 {
 }
 
 // wayPipe is a pipeline, to tests that go through all ways of ranks.
-const wayPipe syncWay = "pipe"
+const wayPipe job.Sync = "pipe"
 
-// toyRanks starts three ranks, with shards if the way is syncRanks, or two that are a pipeline.
-func toyRanks(t *testing.T, b *xla.Backend, way syncWay) *ranks {
+// toyRanks starts three ranks, with shards if the way is job.Ranks, or two that are a pipeline.
+func toyRanks(t *testing.T, b *xla.Backend, way job.Sync) *ranks {
 	t.Helper()
-	p := alone()
+	p := job.OneDevice()
 	switch p.Data, p.Sync = 3, way; way {
 	case wayPipe:
-		p.Data, p.Sync, p.Pipe, p.Cut, p.RecomputeStages = 1, syncRanks, 2, cutMeasured, true
-	case syncRanks:
+		p.Data, p.Sync, p.Pipe, p.Cut, p.RecomputeStages = 1, job.Ranks, 2, job.CutMeasured, true
+	case job.Ranks:
 		p.Zero, p.Prefetch = 3, 1
 	}
-	r, err := newRunner(t.Context(), b, &job{Batch: 6, Parallel: p}, toy(), toyBatch, around{})
+	r, err := toyRunner(t, b, p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r.(*ranks)
+}
+
+// toyRunner starts a run of the toy in a layout.
+func toyRunner(t *testing.T, b *xla.Backend, p job.Parallel) (runner, error) {
+	t.Helper()
+	j := &job.Job{Batch: 12, Parallel: p}
+	l, err := j.Layout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRunner(t.Context(), b, j, l, toy(), toyBatch, around{})
 }
 
 // near tells whether two lists are as long as each other and nowhere farther apart.
@@ -119,7 +131,7 @@ func TestRanksStopAndGoOn(t *testing.T) {
 		losses = append(losses, m.Loss)
 		return nil
 	}
-	whole := toyRanks(t, backend, syncNaive)
+	whole := toyRanks(t, backend, job.Naive)
 	if err := whole.Train(t.Context(), steps, toyBatch, note); err != nil || whole.Steps() != steps {
 		t.Fatal(whole.Steps(), err)
 	}
@@ -128,7 +140,7 @@ func TestRanksStopAndGoOn(t *testing.T) {
 		t.Error(err)
 	}
 	before := runtime.NumGoroutine()
-	for _, way := range append((&parallel{}).rankWays(), wayPipe) {
+	for _, way := range []job.Sync{job.Naive, job.Overlap, job.Bucket, job.Ranks, job.Server, job.Async, wayPipe} {
 		losses = nil
 		dir := t.TempDir()
 		r := toyRanks(t, backend, way)
@@ -161,10 +173,10 @@ func TestRanksStopAndGoOn(t *testing.T) {
 			t.Fatalf("%s: %d losses, error %v", way, len(losses), err)
 		}
 		within := 1e-6
-		if slices.Contains(syncWays()[:3], way) {
+		if slices.Contains([]job.Sync{job.Naive, job.Overlap, job.Bucket}, way) {
 			within = 0
 		}
-		if way != syncAsync && (!near(losses, wantLosses, within) || !near(weights(t, next), want, within)) {
+		if way != job.Async && (!near(losses, wantLosses, within) || !near(weights(t, next), want, within)) {
 			t.Errorf("%s: losses %v and weights %v, not stopped %v and %v", way, losses, weights(t, next), wantLosses, want)
 		}
 		if err := next.Close(); err != nil {
@@ -183,7 +195,7 @@ func TestRanksFail(t *testing.T) {
 	backend := devicetest.Open(t, 3)
 	bad := errors.New("bad")
 	nothing := func(metrics) error { return nil }
-	for _, way := range []syncWay{syncBucket, syncAsync, syncRanks, wayPipe} {
+	for _, way := range []job.Sync{job.Bucket, job.Async, job.Ranks, wayPipe} {
 		r := toyRanks(t, backend, way)
 		if err := r.Train(t.Context(), 9, toyBatch, func(metrics) error { return bad }); err != bad || r.Steps() < 1 {
 			t.Errorf("%s: after a report that failed: step %d, error %v", way, r.Steps(), err)
@@ -206,14 +218,14 @@ func TestRanksFail(t *testing.T) {
 		}
 		r.Close()
 	}
-	r := toyRanks(t, backend, syncBucket)
+	r := toyRanks(t, backend, job.Bucket)
 	if err := r.Save(t.Context(), "/dev/null/nowhere", nil, 1); err == nil || strings.Contains(err.Error(), "rank 0") {
 		t.Errorf("saving where nothing can be: %v", err)
 	}
 	r.Close()
-	for _, p := range []parallel{{Data: 4, Sync: syncBucket, Accumulate: 1, Every: 1}, {Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1,
+	for _, p := range []job.Parallel{{Data: 4, Sync: job.Bucket, Accumulate: 1, Every: 1}, {Data: 4, Sync: job.Ranks, Accumulate: 1, Every: 1,
 		Zero: 3}} {
-		if _, err := newRunner(t.Context(), backend, &job{Parallel: p}, toy(), toyBatch, around{}); err == nil || !strings.Contains(err.Error(), "the layout has 4 devices, and the backend 3") {
+		if _, err := toyRunner(t, backend, p); err == nil || !strings.Contains(err.Error(), "the layout has 4 devices, and the backend 3") {
 			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
 		}
 	}

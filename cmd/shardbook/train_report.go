@@ -144,15 +144,15 @@ func (t *training) result(text string) (trainResult, error) {
 }
 
 // report prints the result: the loss as a chart, then a table, then the text; or all of it as JSON.
-func (t *training) report(out io.Writer, text string) error {
+func (t *training) report(text string) error {
 	r, err := t.result(text)
 	if err != nil {
 		return err
 	}
 	if t.options.json {
-		return json.NewEncoder(out).Encode(r)
+		return json.NewEncoder(t.out).Encode(r)
 	}
-	_, err = io.WriteString(out, t.page(r, text))
+	_, err = io.WriteString(t.out, t.page(r, text))
 	return err
 }
 
@@ -194,11 +194,7 @@ func (t *training) page(r trainResult, text string) string {
 		fmt.Fprintf(out, "collectives   of a device in a step: %s\n", collectivesText(r.Collectives))
 	}
 	if len(r.SentByAxis) > 0 {
-		var parts []string
-		for _, axis := range slices.Sorted(maps.Keys(r.SentByAxis)) {
-			parts = append(parts, axis+" "+bytesText(r.SentByAxis[axis]))
-		}
-		fmt.Fprintf(out, "sent          in the last step, by axis: %s\n", strings.Join(parts, ", "))
+		fmt.Fprintf(out, "sent          in the last step, by axis: %s\n", axesText(r.SentByAxis))
 	}
 	r.Pipeline.print(out)
 	if tr := r.Trace; tr != nil {

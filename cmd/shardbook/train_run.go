@@ -15,42 +15,47 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/spf13/cobra"
 
+	"github.com/shardbook/shardbook/internal/job"
+	"github.com/shardbook/shardbook/internal/mpijob"
+	"github.com/shardbook/shardbook/internal/tensorboard"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// trainAndReport does a job and says what came of it.
-func trainAndReport(cmd *cobra.Command, j *job, o trainOptions) error {
+// trainAndReport does a job and prints its result.
+func trainAndReport(cmd *cobra.Command, j *job.Job, o trainOptions) error {
 	signals.allow(o.grace)
 	t := &training{job: j, options: o, saved: -1}
 	if o.engine != engineMPI {
 		defer t.close()
 		return t.do(cmd)
 	}
-	crew, job, err := joinCrew(cmd.Context(), o.timeout)
+	processes, world, err := mpijob.Join(cmd.Context(), o.timeout, signals.hush)
 	if err != nil {
 		return err
 	}
-	t.crew = crew
-	if err := crew.end(t.do(cmd), cmd.ErrOrStderr()); err != nil {
-		return err // and the process ends: see exitStatus
+	t.mpi = processes
+	if err := t.mpi.End(t.do(cmd), cmd.ErrOrStderr()); err != nil {
+		return err // and the process ends: see mpijob.ExitStatus
 	}
 	t.close()
-	return job.Close()
+	return world.Close()
 }
 
 // do does the job from its beginning or its last checkpoint to its end, and reports.
 func (t *training) do(cmd *cobra.Command) error {
-	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	if err := t.options.validate(cmd, t.job); err != nil {
+	ctx := cmd.Context()
+	t.out, t.given = cmd.OutOrStdout(), cmd.Flags().Changed
+	if err := t.options.validate(t.given, t.job); err != nil {
 		return err
 	}
-	if !t.crew.first() {
-		out, t.options.log = io.Discard, ""
+	if !t.mpi.First() {
+		t.out, t.options.log, t.options.chart, t.options.tensorboard = io.Discard, "", "", ""
 	}
-	t.given = cmd.Flags().Changed
 	if t.given("devices") {
 		t.options.devices, _ = cmd.Flags().GetInt("devices")
 	}
@@ -64,7 +69,7 @@ func (t *training) do(cmd *cobra.Command) error {
 			return err
 		}
 		if from != nil {
-			if t.job, err = t.job.resumed(cmd, from); err != nil {
+			if t.job, err = t.job.Resumed(cmd.Flags(), from); err != nil {
 				return err
 			}
 		}
@@ -72,17 +77,17 @@ func (t *training) do(cmd *cobra.Command) error {
 	if err := t.open(ctx, from); err != nil {
 		return err
 	}
-	if err := t.loop(ctx); err != nil {
+	if err := errors.Join(t.loop(ctx), t.drawLoss()); err != nil {
 		return err
 	}
 	text, err := t.sample(ctx)
-	return errors.Join(err, t.report(out, text), t.learned())
+	return errors.Join(err, t.report(text), t.learned())
 }
 
 // lock takes the folder for this run, which the first process does for all. A job that is started again on fewer hosts
 // waits for what is left of the one before; else nobody waits.
 func (t *training) lock(ctx context.Context) (err error) {
-	if !t.crew.first() {
+	if !t.mpi.First() {
 		return nil
 	}
 	if !t.options.resume {
@@ -90,7 +95,7 @@ func (t *training) lock(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for until := time.Now().Add(t.crew.slack()); ; time.Sleep(100 * time.Millisecond) {
+	for until := time.Now().Add(t.mpi.Slack()); ; time.Sleep(100 * time.Millisecond) {
 		t.unlock, err = checkpoint.Lock(t.options.checkpoint)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // nothing is there to go on from, as start says
@@ -101,7 +106,7 @@ func (t *training) lock(ctx context.Context) (err error) {
 	}
 }
 
-// start returns the checkpoint to go on from, or nil where the run is new.
+// start returns the checkpoint to continue from, or nil where the run is new.
 func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	path, err := checkpoint.Latest(o.checkpoint)
 	switch {
@@ -110,7 +115,7 @@ func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	case err != nil:
 		return nil, err
 	case !o.resume:
-		return nil, fmt.Errorf("--checkpoint: there is %s already: go on from it with --resume, or choose another folder", path)
+		return nil, fmt.Errorf("--checkpoint: there is %s already: continue it with --resume, or choose another folder", path)
 	}
 	return checkpoint.Open(path)
 }
@@ -132,9 +137,10 @@ func writable(folder string) error {
 
 // training is a job that is being done.
 type training struct {
-	job     *job
+	job     *job.Job
 	options trainOptions
-	crew    *crew                  // nil is a process alone
+	out     io.Writer
+	mpi     *mpijob.Job            // nil is a process alone
 	given   func(flag string) bool // says which flags were
 	backend *xla.Backend
 	run     runner
@@ -145,6 +151,8 @@ type training struct {
 	tracer  *tracer
 	sent    *traffic
 	traced  *traceResult
+	events  *tensorboard.Writer // nil where there is no --tensorboard
+	rate    optim.Schedule
 	began   int // step
 	saved   int // step of the newest checkpoint
 	records []stepRecord
@@ -154,64 +162,44 @@ type training struct {
 // open gets ready to train from the checkpoint or, where that is nil, from the beginning.
 func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error {
 	j := t.job
-	if j.Steps < 1 {
-		return fmt.Errorf("--steps=%d: want at least 1", j.Steps)
-	}
-	name := t.options.ofRanks()
-	if err := j.Parallel.readFile(); err != nil {
-		return err
-	}
-	if err := t.crew.settle(&j.Parallel, t.options, t.given); err != nil {
-		return err
-	}
-	j.Parallel.choose(name != "")
-	layout, err := j.laidOut()
+	layout, err := t.layout()
 	if err != nil {
 		return err
 	}
 	devices := layout.Devices()
 	t.devices = devices
-	if t.crew != nil {
+	if t.mpi != nil {
 		devices = layout.PerRank()
 	}
 	if given := t.options.devices; given != 0 && given != devices {
-		return fmt.Errorf("--devices=%d: the run is on %d, which --data, --pipe, --tensor, --seq-parallel and --replicas say: "+
-			"leave out --devices, or change these", given, devices)
+		return fmt.Errorf("--devices=%d: the run is on %d, which the layout %v says: leave out --devices, or change the layout",
+			given, devices, layout)
 	}
-	recipe, err := j.recipe()
+	recipe, err := j.Recipe()
 	if err != nil {
 		return err
 	}
-	for _, check := range []func() error{
-		func() error { return j.Parallel.suits(recipe) },
-		func() error { return j.suitsPipe(layout.Plan) },
-		func() error { return j.suitsShared(recipe, layout) },
-		func() error { return t.options.suits(j.Parallel, layout) },
-	} {
-		if err := check(); err != nil {
-			return err
-		}
+	plan, err := j.Check(recipe, layout)
+	if err == nil {
+		err = t.options.suits(j.Parallel, layout)
 	}
-	if j.Parallel.planned() {
-		plan, err := j.plan(recipe, layout)
-		if err == nil {
-			t.sent, err = shardTraffic(plan)
-		}
-		if err != nil {
-			return err
-		}
+	if err == nil && plan != nil {
+		t.sent, err = shardTraffic(plan)
+	}
+	if err != nil {
+		return err
 	}
 	was := j.TextSHA
-	corpus, err := j.corpus()
+	corpus, err := j.Corpus()
 	if err != nil {
 		return err
 	}
 	if from != nil && j.TextSHA != was {
-		return fmt.Errorf("--text: %s has changed since %s was saved, and the run would not go on as it was; train anew in another folder",
+		return fmt.Errorf("--text: %s has changed since %s was saved, so that the run cannot be continued; train anew in another folder",
 			j.Text, from.Path)
 	}
 	if t.batches, err = corpus.Batches(j.Model, j.Batch); err != nil {
-		return inFlags(err)
+		return job.InFlags(err)
 	}
 	if t.tracer, err = openTrace(t.options.trace); err != nil {
 		return err
@@ -219,11 +207,11 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(devices)); err != nil {
 		return err
 	}
-	if err := t.ready(from); err != nil {
+	if err := t.compare(from); err != nil {
 		return err
 	}
-	in := around{t.options.link, t.tracer.recorder(), t.crew}
-	if t.run, err = newRunner(ctx, t.backend, j, recipe, t.batches.Step, in); err != nil {
+	in := around{t.options.link, t.tracer.recorder(), t.mpi}
+	if t.run, err = newRunner(ctx, t.backend, j, layout, recipe, t.batches.Step, in); err != nil {
 		return err
 	}
 	if from != nil {
@@ -236,13 +224,54 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return fmt.Errorf("--steps=%d: %s is of step %d already", j.Steps, from.Path, t.began)
 	}
 	t.tracer.plan(t.began, j.Steps)
-	t.log, err = openLog(t.options.log, t.began)
-	return err
+	if t.log, err = openLog(t.options.log, t.began); err != nil {
+		return err
+	}
+	return errors.Join(t.openCurves(), t.predict(recipe, layout))
+}
+
+// layout is the job's, on the processes that there are.
+func (t *training) layout() (parallel.Layout, error) {
+	p := &t.job.Parallel
+	err := p.ReadFile()
+	if err == nil && t.mpi != nil {
+		err = p.ForProcesses(t.mpi.Size(), t.given)
+	}
+	if err != nil {
+		return parallel.Layout{}, err
+	}
+	p.Choose(t.options.ofRanks() != "")
+	return t.job.Layout()
+}
+
+// compare returns an error if processes are not about to do the same, after a checkpoint or, where that is nil, from the
+// beginning.
+func (t *training) compare(from *checkpoint.Checkpoint) error {
+	if t.mpi == nil {
+		return nil
+	}
+	j, o, step := t.job, t.options, "a new run"
+	if from != nil {
+		step = fmt.Sprintf("step %d", from.Step)
+	}
+	own := []mpijob.Trait{
+		{What: "--text with the SHA-256", Is: j.TextSHA}, {What: "--schedule-file with", Is: j.Parallel.ScheduleText},
+		{What: "--save-every", Is: fmt.Sprint(o.saveEvery)}, {What: "--sample", Is: fmt.Sprint(o.sample)},
+		{What: "--link", Is: o.link.String()}, {What: "--timeout", Is: o.timeout.String()},
+		{What: "--checkpoint to save to", Is: fmt.Sprint(o.checkpoint != "")}, {What: "--checkpoint with", Is: step}}
+	for _, flag := range j.Values() {
+		own = append(own, mpijob.Trait{What: flag[0], Is: flag[1]})
+	}
+	if err := t.mpi.Same(t.backend.Info(), own); err != nil || o.checkpoint == "" {
+		return err
+	}
+	return t.mpi.SeesFolder(o.checkpoint)
 }
 
 func (t *training) close() {
 	t.log.close()
 	t.tracer.close()
+	t.events.Close()
 	if t.run != nil {
 		t.run.Close()
 	}
@@ -264,12 +293,12 @@ func (t *training) loop(ctx context.Context) error {
 			return err
 		}
 		t.records = append(t.records, record)
-		if !t.crew.first() {
+		if !t.mpi.First() {
 			return nil
 		}
 		bar.show("training", record.Step, t.job.Steps, fmt.Sprintf("loss %.3f, %s tokens/s, %s",
 			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
-		return t.log.write(record)
+		return errors.Join(t.log.write(record), t.writeEvent(record))
 	}
 	for interrupted := false; t.run.Steps() < t.job.Steps && !interrupted; {
 		step := t.run.Steps()
@@ -304,7 +333,7 @@ func (t *training) record(m metrics) (stepRecord, error) {
 	t.lap = now
 	if math.IsNaN(m.Loss) || math.IsInf(m.Loss, 0) {
 		return stepRecord{}, fmt.Errorf("step %d: the loss is %g: %s", step, m.Loss,
-			t.job.remedy("try a smaller --lr, --clip 1, or --precision fp32"))
+			t.job.Remedy("try a smaller --lr, --clip 1, or --precision fp32"))
 	}
 	if math.IsNaN(m.GradNorm) || math.IsInf(m.GradNorm, 0) {
 		m.GradNorm = 0 // JSON has no other numbers; the step was left out, or the next loss will say
@@ -314,13 +343,13 @@ func (t *training) record(m metrics) (stepRecord, error) {
 		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: m.Bytes}, nil
 }
 
-// learned returns an error if the run has left out all of its steps.
+// learned returns an error if the run has skipped all of its steps.
 func (t *training) learned() error {
 	if len(t.records) == 0 || slices.ContainsFunc(t.records, func(r stepRecord) bool { return !r.Skipped }) {
 		return nil
 	}
-	return fmt.Errorf("all steps were skipped (%d), for gradients that were not finite, and nothing was learned: %s", len(t.records),
-		t.job.remedy("give it more --steps, a smaller --loss-scale, or --precision bf16"))
+	return fmt.Errorf("all steps were skipped (%d), for gradients that were not finite: %s", len(t.records),
+		t.job.Remedy("give it more --steps, a smaller --loss-scale, or --precision bf16"))
 }
 
 // save saves the run, unless this step is saved already or there is no folder. It is not to be interrupted: what is
@@ -337,16 +366,16 @@ func (t *training) save() error {
 	return nil
 }
 
-// interrupted saves what there is and says how to go on. What is left to do then is short, and is not cut off.
+// interrupted saves what there is and says how to resume it. What is left to do then is short, and is not cut off.
 func (t *training) interrupted() error {
 	signals.save()
 	if t.options.checkpoint == "" {
-		return fmt.Errorf("interrupted after step %d; with --checkpoint DIR it could go on", t.run.Steps())
+		return fmt.Errorf("interrupted after step %d; with --checkpoint DIR it could be resumed", t.run.Steps())
 	}
 	if err := t.save(); err != nil {
 		return err
 	}
-	return fmt.Errorf("interrupted after step %d, which is saved: go on with --resume --checkpoint %s", t.run.Steps(), t.options.checkpoint)
+	return fmt.Errorf("interrupted after step %d, which is saved: continue with --resume --checkpoint %s", t.run.Steps(), t.options.checkpoint)
 }
 
 // sample writes text with the trained model.
@@ -362,8 +391,8 @@ func (t *training) sample(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer probe.Close()
-	if !t.crew.first() {
-		return "", t.crew.follow()
+	if !t.mpi.First() {
+		return "", t.mpi.Follow()
 	}
 	bar := newProgress("train")
 	defer bar.done()
@@ -377,12 +406,12 @@ func (t *training) sample(ctx context.Context) (string, error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := t.crew.tick(true); err != nil {
+			if err := t.mpi.Tick(true); err != nil {
 				return nil, err
 			}
 			done++
 			bar.show("writing", done, t.options.sample, "text")
 			return tensors.CopyFlatData[float32](out[0])
 		})
-	return t.options.prompt + string(text), errors.Join(err, t.crew.tick(false))
+	return t.options.prompt + string(text), errors.Join(err, t.mpi.Tick(false))
 }

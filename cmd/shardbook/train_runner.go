@@ -5,7 +5,9 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -39,31 +41,28 @@ type metrics struct {
 // batchFunc returns the batch of a step, counted from 0. It may be called by several goroutines at once.
 type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 
-// newRunner starts a run of a job on the backend's devices. Only ranks have anything around them.
-func newRunner(ctx context.Context, backend *xla.Backend, j *job, recipe train.Recipe, batch batchFunc, in around) (runner, error) {
+// newRunner starts a run of a job in a layout on the backend's devices. Only ranks have anything around them.
+func newRunner(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe, batch batchFunc,
+	in around) (runner, error) {
 	var start func(r *ranks) error
 	switch {
 	case j.Parallel.Sync.Served():
 		start = func(r *ranks) error { return r.serve(j.Parallel) }
-	case j.Parallel.planned():
-		plan, err := j.planOn(ctx, backend, recipe, batch, in.crew)
+	case j.Parallel.Planned():
+		plan, err := planOn(ctx, backend, j, l, recipe, batch, in.mpi)
 		if err != nil {
 			return nil, err
 		}
-		start = func(r *ranks) error { return r.carryOut(plan, j.Parallel.oneProgram()) }
+		start = func(r *ranks) error { return r.carryOut(plan, j.Parallel.OneProgram()) }
 	default:
-		l, err := j.layout()
-		if err != nil {
-			return nil, err
-		}
 		return newProgram(backend, j, recipe, l)
 	}
 	r := newRanks(ctx, backend, recipe, in)
 	if err := start(r); err != nil {
-		if in.crew == nil { // else the process ends
+		if in.mpi == nil { // else the process ends
 			r.Close()
 		}
-		return nil, inFlags(err)
+		return nil, job.InFlags(err)
 	}
 	return r, nil
 }

@@ -5,21 +5,22 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/paramserver"
 )
 
 // serve starts ranks of which some have parameter servers.
-func (r *ranks) serve(p parallel) error {
-	e, err := paramserver.NewEngine(r.backend, r.recipe, paramserver.Options{Async: p.Sync == syncAsync, Servers: p.Servers,
+func (r *ranks) serve(p job.Parallel) error {
+	e, err := paramserver.NewEngine(r.backend, r.recipe, paramserver.Options{Async: p.Sync == job.Async, Servers: p.Servers,
 		BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Trace: r.recorder})
 	if err != nil {
 		return err
 	}
-	if r.close = e.Close; p.Sync == syncAsync {
+	if r.close = e.Close; p.Sync == job.Async {
 		r.lag = asyncLag
 	}
-	groups, err := r.crew.groups(p.Data)
+	groups, err := r.mpi.Groups(p.Data)
 	if err != nil {
 		return err
 	}

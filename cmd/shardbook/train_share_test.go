@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -64,25 +63,25 @@ func TestTrainShared(t *testing.T) {
 func TestTrainShareRefuses(t *testing.T) {
 	for args, want := range map[string]string{
 		"--tensor -1":       "--tensor=-1",
-		"--tensor 1025":     "--tensor=1025",
-		"--seq-parallel -1": "--seq-parallel=-1",
+		"--tensor 1025":     "has 1025 devices: want at most 256",
+		"--seq-parallel -1": "--seq-parallel=-1: want at least 0",
 		"--seq-parallel 9":  "--seq-parallel=9: a sequence has --seq 8 tokens, and each device takes at least one",
 		"--seq-parallel 200 --seq-method hybrid --data 1":           "--seq-parallel=200: a sequence has --seq 8 tokens",
 		"--seq-parallel 16 --pipe 2":                                "--seq-parallel=16: a sequence has --seq 8 tokens",
-		"--tensor 1000":                                             "--tensor=1000",
+		"--tensor 1000":                                             "has 1000 devices: want at most 256",
 		"--seq-parallel 999999":                                     "--seq-parallel=999999",
-		"--tensor 2 --data 256":                                     "multiply to 512 devices: want at most",
-		"--tensor-sequence":                                         "--tensor-sequence: no devices share layers",
-		"--tensor 1 --tensor-sequence":                              "--tensor-sequence: no devices share layers",
-		"--tensor 2 --tensor-overlap":                               "add --tensor-sequence",
-		"--seq-method ring":                                         "--seq-method: no devices share sequences",
-		"--tensor 2 --seq-ulysses 2":                                "--seq-ulysses: no devices share sequences",
-		"--seq-ranks":                                               "--seq-ranks: no devices share sequences",
+		"--tensor 2 --data 256":                                     "has 512 devices: want at most 256",
+		"--tensor-sequence":                                         "--tensor-sequence=true changes nothing without --tensor",
+		"--tensor 1 --tensor-sequence":                              "--tensor-sequence=true changes nothing without --tensor",
+		"--tensor 2 --tensor-overlap":                               "--tensor-overlap=true changes nothing without --tensor-sequence",
+		"--seq-method ring":                                         "--seq-method=ring changes nothing without --seq-parallel",
+		"--tensor 2 --seq-ulysses 2":                                "--seq-ulysses=2 changes nothing without --seq-parallel",
+		"--seq-ranks":                                               "--seq-ranks=true changes nothing without --seq-parallel",
 		"--seq-parallel 2 --seq-ranks --seq-method allgather":       "it is for rings",
 		"--seq-parallel 4 --seq-ranks --seq-method hybrid":          "with --seq-ulysses, the devices of a rank",
 		"--seq-parallel 2 --seq-ranks --sync spmd":                  "--seq-ranks and --sync=spmd, which is one program",
-		"--placement zigzag":                                        "--placement: no devices share sequences",
-		"--tensor 2 --microbatches 2":                               "--microbatches: there is no pipeline",
+		"--placement zigzag":                                        "--placement=zigzag changes nothing without --seq-parallel",
+		"--tensor 2 --microbatches 2":                               "--microbatches=2 changes nothing without --pipe",
 		"--tensor 2 --offload-optimizer":                            "--offload-optimizer: the host updates for a rank of 2 devices",
 		"--tensor 2 --every 2":                                      "--every are for what goes between replicas, and there is one",
 		"--tensor 2 --servers 1":                                    "--servers=1 and --sync=ranks, which has no servers",
@@ -91,13 +90,13 @@ func TestTrainShareRefuses(t *testing.T) {
 		"--seq-parallel 2 --link 1e9":                               "--link is between ranks, and there is one, of 2 devices",
 		"--tensor 2 --sync spmd --accumulate 2":                     "--accumulate and --sync=spmd, which is one program",
 		"--seq-parallel 2 --sync auto":                              "--seq-parallel and --sync=auto",
-		"--tensor 2 --tensor-sequence --sync auto":                  "--tensor-sequence and --sync=auto, which leaves it to the compiler",
-		"--tensor 2 --data 3":                                       "--batch=8 cannot be divided into equal parts for --data 3",
-		"--seq-parallel 2 --seq-method flash":                       `--seq-method=flash: want one of ["ulysses" "ring" "allgather" "hybrid"]`,
-		"--seq-parallel 2 --placement spiral":                       "--placement=spiral: want one of",
-		"--seq-parallel 2 --seq-method ulysses --placement striped": "--placement=striped and --seq-method=ulysses",
-		"--seq-parallel 4 --seq-ulysses 2":                          "--seq-ulysses=2 and --seq-method=ring",
-		"--seq-parallel 4 --seq-method hybrid --seq-ulysses 4":      "--seq-ulysses=4: want a number between 1 and --seq-parallel 4",
+		"--tensor 2 --tensor-sequence --sync auto":                  "--tensor-sequence and --sync=auto, which leaves communication to the compiler",
+		"--tensor 2 --data 3":                                       "--batch: a batch of 8 sequences for 3 data-parallel devices",
+		"--seq-parallel 2 --seq-method flash":                       `"flash" for "--seq-method" flag: want one of ring, ulysses, allgather, hybrid`,
+		"--seq-parallel 2 --placement spiral":                       `"spiral" for "--placement" flag: want one of`,
+		"--seq-parallel 2 --seq-method ulysses --placement striped": "--placement: tokens are placed striped on no ring: choose --seq-method ring",
+		"--seq-parallel 4 --seq-ulysses 2":                          "--seq-ulysses is 2 with --seq-method ring",
+		"--seq-parallel 4 --seq-method hybrid --seq-ulysses 4":      "--seq-ulysses is 4 of 4 devices that share sequences: choose a divisor",
 		"--seq-parallel 3 --seq-method ulysses":                     "which 3 devices cannot exchange evenly for tokens",
 		"--seq-parallel 2 --tensor 4 --seq-method ulysses":          "which 2 devices cannot exchange evenly for tokens",
 		"--seq-parallel 6 --seq-method hybrid --seq-ulysses 3":      "which 3 devices cannot exchange evenly for tokens",
@@ -106,9 +105,9 @@ func TestTrainShareRefuses(t *testing.T) {
 		"--tensor 3 --sync auto":                                    `--tensor=3: tensor: parameter h0.qkv.w`,
 		"--tensor 2 --hidden 13":                                    `--tensor=2: tensor: parameter h0.up.w`,
 		"--tensor 4 --tensor-sequence --seq 10":                     "gpt: --seq is 10, of which a device has 10 tokens",
-		"--tensor 2 --optimizer adam8bit":                           "the optimizer keeps numbers of blocks of tok",
-		"--seq-parallel 2 --dropout 0.1":                            "--dropout is 0.1 and devices share sequences",
-		"--seq-parallel 2 --precision tf32":                         "--precision sets how products are computed",
+		"--tensor 2 --optimizer adam8bit":                           "the optimizer quantizes blocks of tok",
+		"--seq-parallel 2 --dropout 0.1":                            "--dropout is 0.1 with sequence parallelism",
+		"--seq-parallel 2 --precision tf32":                         "--precision is set with",
 	} {
 		cmd := newCommand()
 		var out strings.Builder
@@ -116,61 +115,6 @@ func TestTrainShareRefuses(t *testing.T) {
 		cmd.SetArgs(slices.Concat(small, []string{"--steps", "1", "--batch", "8"}, strings.Fields(args)))
 		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || out.Len() > 0 {
 			t.Errorf("%s: printed %q, error %v, want %q in one sentence", args, out.String(), err, want)
-		}
-	}
-}
-
-func TestSequenceDegrees(t *testing.T) {
-	for _, c := range []struct {
-		method         string
-		n, given, keys int
-		ring, ulysses  int // 0 is refused
-	}{
-		{"", 0, 0, 3, 1, 1},
-		{"", 6, 0, 4, 6, 1},
-		{seqGather, 3, 0, 4, 3, 1},
-		{seqUlysses, 4, 0, 8, 1, 4},
-		{seqUlysses, 8, 0, 4, 1, 8}, // for the model to refuse
-		{seqHybrid, 4, 0, 4, 2, 2},  // below all four
-		{seqHybrid, 8, 0, 8, 2, 4},
-		{seqHybrid, 12, 0, 9, 4, 3},
-		{seqHybrid, 12, 0, 8, 3, 4},
-		{seqHybrid, 12, 2, 8, 6, 2},
-		{seqHybrid, 5, 0, 5, 0, 0},
-		{seqHybrid, 4, 0, 1, 0, 0},
-	} {
-		s := parallel{SeqParallel: c.n, SeqMethod: c.method, SeqUlysses: c.given}
-		ring, ulysses, err := s.degrees(c.keys)
-		if ring != c.ring || ulysses != c.ulysses || (err != nil) != (c.ring == 0) {
-			t.Errorf("%+v: %d and %d, error %v", c, ring, ulysses, err)
-		}
-	}
-}
-
-// A layout has the devices that the flags say, and the model the axes of those that share sequences.
-func TestShareLayout(t *testing.T) {
-	for _, c := range []struct {
-		share         parallel
-		ring, ulysses int
-		group         sequence.Group
-	}{
-		{parallel{Tensor: 2}, 1, 1, sequence.Group{}},
-		{parallel{SeqParallel: 2}, 2, 1, sequence.Group{Ring: "ring", Placement: sequence.Zigzag}},
-		{parallel{SeqParallel: 2, SeqMethod: seqUlysses}, 1, 2, sequence.Group{Ulysses: "ulysses"}},
-		{parallel{SeqParallel: 2, SeqMethod: seqGather, Placement: sequence.Striped}, 2, 1,
-			sequence.Group{Ring: "ring", Gather: true, Placement: sequence.Striped}},
-		{parallel{Tensor: 2, SeqParallel: 4, SeqMethod: seqHybrid}, 2, 2,
-			sequence.Group{Ring: "ring", Ulysses: "ulysses", Placement: sequence.Zigzag}},
-	} {
-		j := newJob()
-		j.Parallel = c.share
-		j.Parallel.Data = 3
-		l, err := j.layout()
-		if err != nil || l.Data != 3 || l.Ring != c.ring || l.Ulysses != c.ulysses || l.Tensor != c.share.Tensor || l.Ranks() != 1 {
-			t.Errorf("%+v: %+v, error %v", c.share, l, err)
-		}
-		if got := j.Parallel.sequenceGroup(); got != c.group {
-			t.Errorf("%+v: %+v, want %+v", c.share, got, c.group)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/train"
@@ -127,7 +128,7 @@ func TestTrainSavesMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var j job
+	var j job.Job
 	if err := saved.Meta(&j); err != nil || j.Model.Recompute != recompute.Block {
 		t.Errorf("the checkpoint has recompute %q, error %v", j.Model.Recompute, err)
 	}
@@ -162,7 +163,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		t.Errorf("a second run in the folder: error %v, want %q", err, inUse)
 	}
 	cmd.Process.Signal(os.Interrupt)
-	if err := cmd.Wait(); err == nil || !strings.Contains(noise.String(), "go on with --resume") {
+	if err := cmd.Wait(); err == nil || !strings.Contains(noise.String(), "continue with --resume") {
 		t.Fatalf("interrupted: error %v, %s", err, noise.String())
 	}
 	stopped := newestStep(t, first)
@@ -210,7 +211,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 			{[]string{"--resume", "--checkpoint", first, "--lr", "NaN"}, "--lr=NaN: the run in"},
 			{[]string{"--resume", "--checkpoint", first, "--log", text}, "not the log of a run"},
 			{[]string{"--resume", "--checkpoint", first, "--steps", "1"}, "--steps=1"},
-			{[]string{"--checkpoint", first}, "go on from it with --resume"},
+			{[]string{"--checkpoint", first}, "continue it with --resume"},
 			{[]string{"--resume", "--checkpoint", filepath.Join(dir, "none")}, "none"},
 		} {
 			if _, err := ran(t, append([]string{"train"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -255,7 +256,7 @@ func TestTrainDiverges(t *testing.T) {
 // Sparse rows with too little room make gradients NaN: the run says so, whether every step is skipped then or a loss is NaN.
 func TestTrainTooLittleRoom(t *testing.T) {
 	_, skipped := ran(t, append(slices.Clone(small), "--steps", "2", "--activation", "relu", "--compress-relu", "CSR:0.01", "--loss-scale", "dynamic")...)
-	j := newJob()
+	j := job.New()
 	j.Model.CompressReLU = "csr:0.01"
 	_, diverged := (&training{job: j, began: 1}).record(metrics{Metrics: train.Metrics{Loss: math.NaN()}})
 	for want, err := range map[string]error{"all steps were skipped (2)": skipped, "step 2: the loss is NaN": diverged} {
@@ -346,7 +347,7 @@ func TestTrainBadArguments(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"--text", empty}, []string{empty, "not a single byte"}},
+		{[]string{"--text", empty}, []string{empty, "is empty"}},
 		{[]string{"--text", short}, []string{"9 bytes", "--seq 128", "129"}},
 		{[]string{"--text", filepath.Join(dir, "nothing")}, []string{"nothing", "no such file"}},
 		{[]string{"--text", ""}, []string{"--text is empty"}},
@@ -364,7 +365,7 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--top-k", "-1"}, []string{"TopK is -1"}},
 		{[]string{"--temperature", "NaN"}, []string{"Temperature is NaN"}},
 		{[]string{"--checkpoint", filepath.Join(used, "below")}, []string{"checkpoint", used}},
-		{[]string{"--batch", "0"}, []string{"batch size 0"}},
+		{[]string{"--batch", "0"}, []string{"--batch=0: want at least 1"}},
 		{[]string{"--steps", "0"}, []string{"--steps=0"}},
 		{[]string{"--steps", "many"}, []string{"many"}},
 		{[]string{"--precision", "fp7"}, []string{"fp7", "bf16"}},
@@ -380,7 +381,7 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--recompute", "half"}, []string{"--recompute: ", "half", "every:K"}},
 		{[]string{"--activation", "tanh"}, []string{`--activation is "tanh"`, "relu"}},
 		{[]string{"--flash", "--dropout", "0.1"}, []string{"--dropout is 0.1 with --flash"}},
-		{[]string{"--flash", "--precision", "tf32"}, []string{"--precision sets how products are computed"}},
+		{[]string{"--flash", "--precision", "tf32"}, []string{"--precision is set with"}},
 		{[]string{"--compress", "zip"}, []string{"--compress: ", `"zip"`, "int8:GROUP"}},
 		{[]string{"--compress-relu", "zip", "--activation", "relu"}, []string{"--compress-relu: ", `"zip"`}},
 		{[]string{"--compress-relu", "csr:1"}, []string{"--compress-relu is", `set --activation to "relu"`}},
@@ -392,14 +393,14 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--reference", "--lr", "1"}, []string{"--lr and --reference"}},
 		{[]string{"--log", used, "--text", "reference"}, []string{used, "choose another"}},
 		{[]string{"surplus"}, []string{"surplus"}},
-		{[]string{"--data", "0"}, []string{"--data=0", "1 to"}},
-		{[]string{"--data", "3"}, []string{"--batch=16", "--data 3"}},
+		{[]string{"--data", "0"}, []string{"--data=0: want at least 1"}},
+		{[]string{"--data", "3"}, []string{"--batch: a batch of 16 sequences for 3 data-parallel devices"}},
 		{[]string{"--data", "2", "--devices", "1"}, []string{"--devices=1: the run is on 2", "leave out --devices"}},
 		{[]string{"--pipe", "2", "--data", "2", "--devices", "8"}, []string{"--devices=8: the run is on 4"}},
-		{[]string{"--data", "4", "--accumulate", "8"}, []string{"--batch=16", "--data 4", "8 micro-batches each (--accumulate"}},
+		{[]string{"--data", "4", "--accumulate", "8"}, []string{"--batch: ", "4 data-parallel devices, with 8 micro-batches each"}},
 		{[]string{"--accumulate", "0"}, []string{"--accumulate=0"}},
 		{[]string{"--every", "0"}, []string{"--every=0"}},
-		{[]string{"--sync", "sometimes"}, []string{"--sync=sometimes", "bucket", "spmd"}},
+		{[]string{"--sync", "sometimes"}, []string{`"sometimes" for "--sync"`, "bucket", "spmd"}},
 		{[]string{"--sync", "spmd", "--data", "2", "--accumulate", "2"}, []string{"--sync=spmd", "--accumulate"}},
 		{[]string{"--sync", "spmd", "--data", "2", "--trace", filepath.Join(dir, "trace")}, []string{"--trace", "choose --sync"}},
 		{[]string{"--link", "1e9"}, []string{"--link", "choose --sync"}},
@@ -407,23 +408,23 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--data", "2", "--bucket-bytes", "0"}, []string{"--bucket-bytes", "25MB"}},
 		{[]string{"--data", "2", "--bucket-bytes", "9e9", "--sync", "naive"}, []string{"--bucket-bytes is 9000000000", `--sync "naive"`}},
 		{[]string{"--data", "2", "--servers", "1"}, []string{"--servers=1", "--sync=bucket"}},
-		{[]string{"--data", "2", "--servers", "3", "--sync", "ps"}, []string{"--servers=3", "--data 2"}},
+		{[]string{"--data", "2", "--servers", "3", "--sync", "ps"}, []string{"--servers is 3", "2 ranks"}},
 		{[]string{"--data", "2", "--every", "2", "--sync", "ps"}, []string{"--every and --sync=ps"}},
-		{[]string{"--data", "2", "--sync", "PS", "--clip", "1"}, []string{"--sync=ps", "--clip"}},
-		{[]string{"--data", "2", "--sync", "async", "--precision", "fp16"}, []string{"--sync=async", "--loss-scale"}},
+		{[]string{"--data", "2", "--sync", "PS", "--clip", "1"}, []string{"a server sees a part", "--clip"}},
+		{[]string{"--data", "2", "--sync", "async", "--precision", "fp16"}, []string{"a server sees a part", "--precision"}},
 		{[]string{"--data", "2", "--every", "2", "--precision", "fp16"}, []string{"in local SGD --precision would scale losses"}},
-		{[]string{"--data", "2", "--sync", "ps", "--precision", "bf16-pure", "--stochastic-rounding"}, []string{"--sync=ps", "--stochastic-rounding"}},
+		{[]string{"--data", "2", "--sync", "ps", "--precision", "bf16-pure", "--stochastic-rounding"}, []string{"a server sees a part", "round updates stochastically"}},
 		{[]string{"--data", "2", "--every", "2", "--optimizer", "adam8bit"}, []string{"in local SGD", "choose an optimizer"}},
 		{[]string{"--data", "2", "--compress-gradients", "zip"}, []string{"--compress-gradients: ", "zip", "topk:SHARE"}},
 		{[]string{"--data", "2", "--compress-gradients", "bf16", "--sync", "ps"}, []string{"--compress-gradients and --sync=ps"}},
 		{[]string{"--data", "2", "--compress-gradients", "bf16", "--precision", "fp16"}, []string{"--compress-gradients=bf16", "--precision"}},
-		{[]string{"--data", "2", "--zero", "4"}, []string{"--zero=4", "1 to 3"}},
+		{[]string{"--data", "2", "--zero", "4"}, []string{"--zero is 4: choose a stage from 0 to 3"}},
 		{[]string{"--data", "2", "--zero", "-1"}, []string{"--zero=-1"}},
-		{[]string{"--data", "3", "--zero", "3"}, []string{"--batch=16", "--data 3"}},
-		{[]string{"--data", "2", "--prefetch", "1"}, []string{"--prefetch: ", "--zero"}},
+		{[]string{"--data", "3", "--zero", "3"}, []string{"--batch: a batch of 16 sequences"}},
+		{[]string{"--data", "2", "--prefetch", "1"}, []string{"--prefetch=1 changes nothing without --zero"}},
 		{[]string{"--data", "2", "--offload-optimizer", "--sync", "ps"}, []string{"--offload-optimizer and --sync=ps"}},
 		{[]string{"--data", "2", "--zero", "3", "--sync", "Overlap"}, []string{`--sync is "overlap"`, "--zero 3", "leave --sync and"}},
-		{[]string{"--data", "2", "--zero", "3", "--sync", "sometimes"}, []string{"--sync=sometimes", "ranks"}},
+		{[]string{"--data", "2", "--zero", "3", "--sync", "sometimes"}, []string{`"sometimes" for "--sync"`, "ranks"}},
 		{[]string{"--data", "2", "--zero", "3", "--bucket-bytes", "1e6"}, []string{"--bucket-bytes 1000000", "--zero 3"}},
 		{[]string{"--data", "2", "--zero", "3", "--every", "2"}, []string{"--zero is 3", "(--every)"}},
 		{[]string{"--data", "2", "--zero", "3", "--servers", "1"}, []string{"--servers=1", "which has no servers"}},
@@ -432,9 +433,9 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--data", "2", "--zero", "3", "--prefetch", "-1"}, []string{"--prefetch=-1"}},
 		{[]string{"--data", "4", "--zero", "3", "--shards", "3"}, []string{"--shards=3", "--data 4"}},
 		{[]string{"--data", "4", "--zero", "3", "--shards", "-1"}, []string{"--shards=-1"}},
-		{[]string{"--data", "2", "--zero", "1", "--offload-optimizer", "--sync", "spmd"}, []string{"--offload-optimizer and --sync=spmd", `["ranks"]`}},
+		{[]string{"--data", "2", "--zero", "1", "--offload-optimizer", "--sync", "spmd"}, []string{"--offload-optimizer and --sync=spmd", "one of ranks"}},
 		{[]string{"--data", "2", "--zero", "3", "--sync", "auto", "--accumulate", "2"}, []string{"--sync=auto", "--accumulate"}},
-		{[]string{"--data", "2", "--zero", "3", "--sync", "spmd", "--link", "1e9"}, []string{"--link", `["ranks"]`}},
+		{[]string{"--data", "2", "--zero", "3", "--sync", "spmd", "--link", "1e9"}, []string{"--link", "one of ranks"}},
 		{append(slices.Clone(small[1:]), "--data", "2", "--trace", used, "--text", "reference"), []string{"--trace: " + used, "no trace"}},
 	} {
 		out, err := ran(t, append([]string{"train"}, c.args...)...)

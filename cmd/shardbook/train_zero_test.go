@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
-
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -119,12 +118,12 @@ func TestSharded(t *testing.T) {
 	backend := devicetest.Open(t, 3)
 	var losses [3][]float64
 	var ends [3][]float32
-	for i, way := range []syncWay{syncRanks, syncSPMD, syncAuto} {
-		p := parallel{Data: 3, Sync: way, Accumulate: 2, Every: 1, Zero: 3}
-		if way == syncAuto {
+	for i, way := range []job.Sync{job.Ranks, job.SPMD, job.Auto} {
+		p := job.Parallel{Data: 3, Sync: way, Accumulate: 2, Every: 1, Zero: 3}
+		if way == job.Auto {
 			p.Accumulate = 1
 		}
-		r, err := newRunner(t.Context(), backend, &job{Parallel: p}, toy(), toyBatch, around{})
+		r, err := toyRunner(t, backend, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,70 +150,6 @@ func TestSharded(t *testing.T) {
 			if math.Abs(x-losses[way][i]) > 1e-5 {
 				t.Fatalf("losses %v by ranks, %v by one program", losses[0], losses[way])
 			}
-		}
-	}
-}
-
-// What is left out of a resumed run's flags is as it was, unless it belongs to a way that is left.
-func TestParallelResumed(t *testing.T) {
-	bucket := parallel{Data: 4, Sync: syncBucket, Accumulate: 2, Every: 1, BucketBytes: 9, Compress: "bf16"}
-	third := parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, Zero: 3, Prefetch: 2, Shards: 2}
-	piped := parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, Pipe: 2, ScheduleText: "schedule"}
-	shared := parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1,
-		Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: seqHybrid, SeqUlysses: 2, Placement: "striped"}
-	for _, c := range []struct {
-		was  parallel
-		args string
-		want parallel
-	}{
-		{bucket, "", bucket},
-		{bucket, "--sync bucket --zero 0", bucket},
-		{bucket, "--data 2 --bucket-bytes 1kB", parallel{Data: 2, Sync: syncBucket, Accumulate: 2, Every: 1, BucketBytes: 1000, Compress: "bf16"}},
-		{bucket, "--sync Naive", parallel{Data: 4, Sync: syncNaive, Accumulate: 2, Every: 1}},
-		{bucket, "--zero 1", parallel{Data: 4, Sync: syncSPMD, Accumulate: 2, Every: 1, Zero: 1}},
-		{third, "", third},
-		{third, "--zero 3 --prefetch 0", parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, Zero: 3, Shards: 2}},
-		{third, "--sync spmd", parallel{Data: 4, Sync: syncSPMD, Accumulate: 2, Every: 1, Zero: 3, Prefetch: 2}},
-		{third, "--zero 2 --shards 4", parallel{Data: 4, Sync: syncRanks, Accumulate: 2, Every: 1, Zero: 2, Shards: 4}},
-		{third, "--zero 0", parallel{Data: 4, Sync: syncBucket, Accumulate: 2, Every: 1}},
-		{third, "--zero 0 --data 1 --accumulate 1", alone()},
-		{third, "--pipe 2 --zero 0", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, Pipe: 2}},
-		{piped, "--data 1", parallel{Data: 1, Sync: syncRanks, Accumulate: 1, Every: 1, Pipe: 2, ScheduleText: "schedule"}},
-		{piped, "--pipe 3 --chunks 2", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, Pipe: 3, Chunks: 2}},
-		{piped, "--schedule GPipe --cut 2,2", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1,
-			Pipe: 2, PipeSchedule: "gpipe", Cut: "2,2"}},
-		{piped, "--pipe 3 --schedule-file f", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, Pipe: 3, file: "f"}},
-		{piped, "--zero 2", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, Zero: 2}},
-		{piped, "--sync naive", parallel{Data: 4, Sync: syncNaive, Accumulate: 1, Every: 1}},
-		{piped, "--pipe 0", parallel{Data: 4, Sync: syncBucket, Accumulate: 1, Every: 1}},
-		{third, "--tensor 2", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, Tensor: 2}},
-		{piped, "--seq-parallel 2 --data 1", parallel{Data: 1, Sync: syncSPMD, Accumulate: 1, Every: 1, SeqParallel: 2}},
-		{shared, "--data 1 --tensor 2", parallel{Data: 1, Sync: syncSPMD, Accumulate: 1, Every: 1,
-			Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: seqHybrid, SeqUlysses: 2, Placement: "striped"}},
-		{shared, "--tensor-sequence=false", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1,
-			Tensor: 2, SeqParallel: 4, SeqMethod: seqHybrid, SeqUlysses: 2, Placement: "striped"}},
-		{shared, "--seq-method Ulysses", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1,
-			Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: seqUlysses}},
-		{shared, "--tensor 4", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, Tensor: 4}},
-		{shared, "--tensor 1", parallel{Data: 4, Sync: syncBucket, Accumulate: 1, Every: 1}},
-		{shared, "--tensor 2 --sync auto", parallel{Data: 4, Sync: syncAuto, Accumulate: 1, Every: 1, Tensor: 2}},
-		{shared, "--zero 1", parallel{Data: 4, Sync: syncSPMD, Accumulate: 1, Every: 1, Zero: 1}},
-		{shared, "--pipe 2", parallel{Data: 4, Sync: syncRanks, Accumulate: 1, Every: 1, Pipe: 2}},
-		{alone(), "--zero 2 --offload-optimizer", parallel{Data: 1, Sync: syncRanks, Accumulate: 1, Every: 1, Zero: 2, Offload: true}},
-	} {
-		given, flags := alone(), pflag.NewFlagSet("", pflag.ContinueOnError)
-		given.flags(flags)
-		if err := addScheduleFlag(flags); err != nil {
-			t.Fatal(err)
-		}
-		if err := flags.Parse(strings.Fields(c.args)); err != nil {
-			t.Fatal(err)
-		}
-		given.normalize()
-		got, err := c.was.resumed(flags)
-		got.choose(false)
-		if err != nil || got != c.want {
-			t.Errorf("%+v with %q: %+v, error %v, want %+v", c.was, c.args, got, err, c.want)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package autodiff gives a piece of a GoMLX graph a gradient of the caller's own: [Custom]. And it cuts a piece and its
-// gradient into two programs: [Split].
+// Package autodiff gives a piece of a GoMLX graph a gradient of the caller's own ([Custom]), and cuts a graph function
+// and its gradient into two programs ([Split]).
 package autodiff
 
 import (
@@ -12,22 +12,21 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Custom returns what forward makes of the inputs, with the gradient that backward gives instead of the one that GoMLX
-// would derive: JAX's custom_vjp
-// (https://docs.jax.dev/en/latest/notebooks/Custom_derivative_rules_for_Python_code.html).
+// Custom returns the outputs of forward, with the gradient that backward computes in place of the one that GoMLX would
+// derive: JAX's custom_vjp (https://docs.jax.dev/en/latest/notebooks/Custom_derivative_rules_for_Python_code.html).
 //
-// backward gets the inputs, the outputs and the gradients arriving at the outputs (zeros where none arrives), each of
-// its output's shape. It returns one gradient of its input's shape for each input, or nil where there is none; it
-// must be nil for inputs that are not floats. Backward is called anew for each graph.Gradient, and under
-// Node.Checkpoint its inputs and outputs are the rematerialized ones, so it must use these and not what forward kept.
-// Inputs may differ in shape and type. forward must reach through its arguments whatever needs a gradient.
+// backward gets the inputs, the outputs and the output gradients (zeros where there are none), each of its output's
+// shape. It returns a gradient for each input, of the input's shape, or nil for none; it must be nil for inputs that
+// are not floats. Inputs may differ in shape and type. backward is called for each graph.Gradient, and under
+// Node.Checkpoint its inputs and outputs are recomputed ones, so it must use these and not values that forward stored.
+// forward must reach everything that needs a gradient through its arguments.
+//
+// An input that the differentiated variables do not influence is differentiated as well if backward gives it a
+// gradient, through everything that it was computed from, as with GoMLX's fused operations. If it was computed by an
+// operation without a gradient, such as a While loop, pass it through graph.StopGradient, or return nil for it.
 //
 // It panics where GoMLX does while a graph is built, without inputs or outputs, and on gradients of a wrong number or
 // shape.
-//
-// An input that depends on nothing whose gradient is asked for is differentiated all the same if backward gives it a
-// gradient, through all that made it, as behind GoMLX's own fused operations. So where it was made with an operation
-// without a gradient, such as a While loop, it must come through graph.StopGradient, or have nil for its gradient.
 func Custom(inputs []*graph.Node, forward func(in []*graph.Node) []*graph.Node,
 	backward func(in, out, v []*graph.Node) []*graph.Node) []*graph.Node {
 	if len(inputs) == 0 {
@@ -37,9 +36,9 @@ func Custom(inputs []*graph.Node, forward func(in []*graph.Node) []*graph.Node,
 	if len(out) == 0 {
 		panic(errors.New("autodiff: forward returned no outputs: return at least one"))
 	}
-	// GoMLX hands the gradient of an operation that is fused to the nodes it was fused from. Here the "fused" ones
-	// are the outputs, and the others a hub, which nothing computes: it joins all that backward is to get, and
-	// its gradient is backward.
+	// GoMLX sends the gradient of a fused operation to the nodes that it was fused from. Here the "fused" nodes are the
+	// outputs, and the others are a hub that nothing computes: it has all arguments of backward as operands, and backward
+	// is its gradient.
 	outputs, _ := graph.InternalFusedOpCallerMulti(
 		func() []*graph.Node {
 			same := make([]*graph.Node, len(out))
@@ -53,53 +52,53 @@ func Custom(inputs []*graph.Node, forward func(in []*graph.Node) []*graph.Node,
 	return outputs
 }
 
-// rule is the gradient of one hub.
-type rule struct {
+// customGradient is the gradient of one hub.
+type customGradient struct {
 	outputs  int
 	backward func(in, out, v []*graph.Node) []*graph.Node
 }
 
 // hub returns stand-ins for the outputs, which are results of one node. That node's operands are the outputs, the
-// inputs and a mark that holds the rule. Outputs come first: under Checkpoint GoMLX computes the operands again when
+// inputs and a mark that holds the gradient. Outputs come first: under Checkpoint GoMLX recomputes the operands when
 // the first result's gradient is there.
 func hub(in, out []*graph.Node, backward func(in, out, v []*graph.Node) []*graph.Node) []*graph.Node {
 	mark := graph.IdentityWithCustomGradient(graph.Const(in[0].Graph(), true), func(_, _ *graph.Node) *graph.Node {
-		panic(rule{len(out), backward})
+		panic(customGradient{len(out), backward})
 	})
 	return graph.OptimizationBarriers(slices.Concat(out, in, []*graph.Node{mark})...)[:len(out)]
 }
 
-// ruleOf returns the rule of a node if it is a hub. A gradient function is all that GoMLX keeps with a node and its
-// copies; the mark's throws what it holds. Nothing else has a gradient function on a boolean.
-func ruleOf(node *graph.Node) (found rule, ok bool) {
-	// for GoMLX the copy of a barrier of one operand is its operand
+// gradientOf returns the gradient of a node if it is a hub. A gradient function is the only data that GoMLX copies with
+// a node; the mark's function panics with what it holds. Nothing else has a gradient function on a boolean.
+func gradientOf(node *graph.Node) (found customGradient, ok bool) {
+	// GoMLX copies a barrier with one operand as that operand
 	if node.Type() != graph.NodeTypeOptimizationBarrier {
-		return rule{}, false
+		return customGradient{}, false
 	}
 	operands := node.Inputs()
 	mark := operands[len(operands)-1]
 	if mark.NumOutputs() != 1 || mark.DType() != dtypes.Bool || mark.CustomGradient() == nil {
-		return rule{}, false
+		return customGradient{}, false
 	}
-	defer func() { found, ok = recover().(rule) }()
+	defer func() { found, ok = recover().(customGradient) }()
 	mark.CustomGradient()(mark, []*graph.Node{nil}, shapes.Shape{})
-	return rule{}, false
+	return customGradient{}, false
 }
 
-// GoMLX has gradients by the type of a node. Other barriers keep theirs.
+// GoMLX registers gradients by type of node. Other barriers keep their gradient.
 func init() {
 	barrier := graph.VJPRegistration[graph.NodeTypeOptimizationBarrier]
 	graph.VJPRegistration[graph.NodeTypeOptimizationBarrier] = func(node *graph.Node, vs []*graph.Node,
 		of shapes.Shape) []*graph.Node {
-		if r, ok := ruleOf(node); ok {
+		if r, ok := gradientOf(node); ok {
 			return r.gradients(node.Inputs(), vs)
 		}
 		return barrier(node, vs, of)
 	}
 }
 
-// gradients returns those of a hub's operands, of which only inputs have any.
-func (r rule) gradients(operands, vs []*graph.Node) []*graph.Node {
+// gradients returns the gradients of a hub's operands; only inputs have any.
+func (r customGradient) gradients(operands, vs []*graph.Node) []*graph.Node {
 	out, in := operands[:r.outputs], operands[r.outputs:len(operands)-1]
 	gradients := r.backward(slices.Clone(in), slices.Clone(out), slices.Clone(vs[:r.outputs]))
 	if len(gradients) != len(in) {

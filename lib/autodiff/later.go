@@ -7,48 +7,50 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// BackwardFirst is Backward in two programs: it returns the gradients of the first inputs that Of lists, so many of
-// them, and what BackwardLater wants to make those of the others. So a stage of a pipeline sends the gradient of its
-// input on, before it makes those of its weights (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1). What is left
-// for later is what is costly of all that both need, chosen as Forward does, and what the first program multiplies,
-// which it has in memory anyway: so the gradient of each product's result is, which both multiply by something.
+// BackwardFirst and [Split.BackwardLater] are Backward in two programs: BackwardFirst returns the gradients of the
+// first inputs in Of, and the values that BackwardLater needs for the others. A pipeline stage can thus send the
+// gradient of its input before it computes those of its weights (Qi et al. 2023, "Zero Bubble Pipeline Parallelism",
+// §1). The values are the costly ones of those that both programs need, chosen as in Forward, and the operands of
+// matmuls in the first program that the second needs as well, which are in memory anyway, such as the output gradient
+// of each matmul.
 //
-// kept is what Forward kept, or nil, where nothing was: then what both need of the forward pass is left, too.
+// saved is what Forward saved, or nil if it saved nothing: values of the forward pass that both need are then passed
+// on, too.
 //
-// It builds a graph, and panics where Backward does, and if first is not from 0 to the length of Of.
-func (s Split) BackwardFirst(first int, in, kept, v []*graph.Node) (grads, left []*graph.Node) {
-	want := s.rehearseLater(first, in, kept, v)
-	b := s.backward(in, kept, v)
+// It builds a graph, and panics if Backward does, or if first is not from 0 to the length of Of.
+func (s Split) BackwardFirst(first int, in, saved, v []*graph.Node) (grads, forLater []*graph.Node) {
+	want := s.rehearseLater(first, in, saved, v)
+	b := s.backward(in, saved, v)
 	return b.grads[:first], b.choose(want)
 }
 
-// BackwardLater returns the gradients of the inputs that Of lists from place first on, given what BackwardFirst was,
-// and what it left.
-func (s Split) BackwardLater(first int, in, kept, v, left []*graph.Node) []*graph.Node {
-	want := s.rehearseLater(first, in, kept, v)
-	b := s.backward(in, kept, v)
-	return b.with(b.choose(want), left, b.grads[first:])
+// BackwardLater returns the gradients of the inputs in Of from index first on, given the arguments of BackwardFirst and
+// the values that it returned for this.
+func (s Split) BackwardLater(first int, in, saved, v, forLater []*graph.Node) []*graph.Node {
+	want := s.rehearseLater(first, in, saved, v)
+	b := s.backward(in, saved, v)
+	return b.with(b.choose(want), forLater, b.grads[first:])
 }
 
-// backwardPass is a function and its gradients as built in a graph.
+// backwardPass is a function and its gradients, built in a graph.
 type backwardPass struct {
 	pass
 	grads []*graph.Node
 }
 
-func (s Split) backward(in, kept, v []*graph.Node) backwardPass {
+func (s Split) backward(in, saved, v []*graph.Node) backwardPass {
 	var want choice
-	if kept != nil {
+	if saved != nil {
 		want = s.rehearse(in)
 	}
 	p := s.build(in)
-	if kept != nil {
-		p.replace(p.choose(want), kept)
+	if saved != nil {
+		p.replace(p.choose(want), saved)
 	}
 	return p.withGradients(s.Of, v)
 }
 
-// withGradients adds the backward pass to a pass, so that what it makes may be kept, too.
+// withGradients adds the backward pass to a pass, so that its values may be saved, too.
 func (p pass) withGradients(of []int, v []*graph.Node) backwardPass {
 	g := p.in[0].Graph()
 	p.v = make([]*graph.Node, len(v))
@@ -67,24 +69,24 @@ func (p pass) withGradients(of []int, v []*graph.Node) backwardPass {
 	return b
 }
 
-// rehearseLater builds both passes in a graph that is thrown away, and returns what is to be left for later.
-func (s Split) rehearseLater(first int, in, kept, v []*graph.Node) choice {
+// rehearseLater builds both passes in a scratch graph, and returns which values to pass on to BackwardLater.
+func (s Split) rehearseLater(first int, in, saved, v []*graph.Node) choice {
 	if first < 0 || first > len(s.Of) {
-		panic(fmt.Errorf("autodiff: the first %d gradients of %d: give a number from 0 to %d", first, len(s.Of), len(s.Of)))
+		panic(fmt.Errorf("autodiff: first is %d of %d gradients: give a number from 0 to %d", first, len(s.Of), len(s.Of)))
 	}
 	var want choice
-	if kept != nil {
+	if saved != nil {
 		want = s.rehearse(in)
 	}
 	p, fresh, end := s.again(in)
 	defer end()
-	for i := range fresh { // only those that there are
+	for i := range fresh { // as in v
 		if i < len(v) && v[i] == nil {
 			fresh[i] = nil
 		}
 	}
-	has := map[*graph.Node]bool{} // of what Forward kept
-	if kept != nil {
+	has := map[*graph.Node]bool{} // values that Forward saved
+	if saved != nil {
 		for _, n := range p.choose(want) {
 			has[n] = true
 		}
@@ -93,7 +95,7 @@ func (s Split) rehearseLater(first int, in, kept, v []*graph.Node) choice {
 	return b.neededByBoth(b.grads[:first], b.grads[first:], has)
 }
 
-// neededByBoth chooses, of what the first gradients need, what the later ones would make again; not what they have.
+// neededByBoth chooses, of the values that the first gradients compute, those that the later ones would recompute.
 func (b backwardPass) neededByBoth(first, later []*graph.Node, has map[*graph.Node]bool) choice {
 	shared := map[*graph.Node]bool{}
 	var visit func(n *graph.Node)
@@ -112,7 +114,7 @@ func (b backwardPass) neededByBoth(first, later []*graph.Node, has map[*graph.No
 	for _, n := range first {
 		visit(n)
 	}
-	multiplied := map[*graph.Node]bool{} // by the first ones
+	multiplied := map[*graph.Node]bool{} // in matmuls for the first gradients
 	for n := range shared {
 		for _, x := range b.operands(n) {
 			multiplied[x] = true
@@ -135,7 +137,7 @@ func (b backwardPass) neededByBoth(first, later []*graph.Node, has map[*graph.No
 		}
 		seen[n] = true
 		if at, ok := places[n]; ok {
-			c.kept = append(c.kept, at)
+			c.saved = append(c.saved, at)
 			return
 		}
 		for _, x := range n.Inputs() {
@@ -145,12 +147,12 @@ func (b backwardPass) neededByBoth(first, later []*graph.Node, has map[*graph.No
 	for _, n := range later {
 		visit(n)
 	}
-	slices.Sort(c.kept)
-	c.kept = slices.Compact(c.kept)
+	slices.Sort(c.saved)
+	c.saved = slices.Compact(c.saved)
 	return c
 }
 
-// operands are what a product of the backward pass multiplies, before that is turned about.
+// operands returns the operands of a matmul in the backward pass, before they are transposed or reshaped.
 func (p pass) operands(n *graph.Node) (all []*graph.Node) {
 	if p.v == nil || n.Type() != graph.NodeTypeDotGeneral {
 		return nil
@@ -164,24 +166,24 @@ func (p pass) operands(n *graph.Node) (all []*graph.Node) {
 	return all
 }
 
-// with returns nodes made of the given values in place of others.
+// with returns the nodes, computed from the given values in the place of others.
 func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
 	if len(others) != len(values) {
-		panic(fmt.Errorf("autodiff: %d values for later, where BackwardFirst leaves %d: give them all", len(values),
+		panic(fmt.Errorf("autodiff: %d values for BackwardLater, want the %d that BackwardFirst returned", len(values),
 			len(others)))
 	}
 	now := map[*graph.Node]*graph.Node{}
 	for i, n := range others {
 		if values[i].Graph() != n.Graph() || !values[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: value %d for later has shape %s, BackwardFirst's %s: give them in its "+
-				"order, and of this graph",
+			panic(fmt.Errorf("autodiff: value %d for BackwardLater has shape %s, BackwardFirst returned %s: give them in "+
+				"that order, as nodes of this graph",
 				i, values[i].Shape(), n.Shape()))
 		}
 		now[n] = values[i]
 	}
 	for _, n := range b.made {
 		if now[n] == nil && copied(n) {
-			now[n] = remade(n, now)
+			now[n] = recomputed(n, now)
 		}
 	}
 	out := slices.Clone(nodes)
@@ -193,9 +195,9 @@ func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
 	return out
 }
 
-// copied says of which nodes there can be a copy. What cannot be copied stays as it is, which is right, if costly: it
-// is made again from the start.
+// copied reports whether a node can be copied. A node that cannot is recomputed from the inputs, which is correct, if
+// costly.
 func copied(n *graph.Node) bool {
-	product := n.Type() == graph.NodeTypeDotGeneral || n.Type() == graph.NodeTypeConvGeneral
-	return n.NumOutputs() == 1 && (product || !costly(n))
+	matmul := n.Type() == graph.NodeTypeDotGeneral || n.Type() == graph.NodeTypeConvGeneral
+	return n.NumOutputs() == 1 && (matmul || !costly(n))
 }

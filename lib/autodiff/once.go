@@ -2,9 +2,9 @@ package autodiff
 
 import "github.com/gomlx/gomlx/core/graph"
 
-// Once returns what build makes, which is built once in a graph for each key: what is the same wherever it is asked
-// for, such as a device's number. It is no part of what a [Split]'s function computes, whose passes may be in two
-// graphs and each have their own; it must depend on no other node.
+// Once returns the node that build creates, and calls build only once per graph and key. Use it for values that are the
+// same wherever they are needed, such as a device's number. The node is not part of a [Split]'s function, whose two
+// passes may be in two graphs with a node each; it must depend on no other node.
 func Once(g *graph.Graph, key any, build func() *graph.Node) *graph.Node {
 	at := onceKey{key}
 	if n, ok := g.State(at).(*graph.Node); ok {
@@ -29,14 +29,14 @@ type (
 	onceNodes struct{}
 )
 
-// isOnce says whether [Once] made a node.
+// isOnce reports whether [Once] created a node.
 func isOnce(n *graph.Node) bool {
 	of, _ := n.Graph().State(onceNodes{}).(map[*graph.Node]bool)
 	return of[n]
 }
 
 // Prepare calls prepare for a graph now, and for each scratch graph that [Split] builds for it. Use it to attach state
-// that the graph function reads.
+// that graph functions read.
 func Prepare(g *graph.Graph, prepare func(g *graph.Graph)) {
 	g.AttachState(prepared{}, prepare)
 	prepare(g)

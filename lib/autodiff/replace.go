@@ -7,28 +7,28 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// replace has the nodes be the given values, and what the function made of them be made of these; before the
-// gradient is built, which then finds nothing else. The nodes stay what they are for GoMLX, with their gradients, but
-// the backend's values in them change. What nothing then uses, compilers drop.
+// replace gives nodes other values, and recomputes from these what the function computed from the nodes. It runs before
+// the gradient is built, which then uses the new values. GoMLX still sees the same nodes with their gradients; only the
+// backend's values in them change. Compilers drop what nothing uses then.
 func (p pass) replace(nodes, by []*graph.Node) {
 	if len(by) != len(nodes) {
-		panic(fmt.Errorf("autodiff: %d kept values, where Forward returns %d: give them all", len(by), len(nodes)))
+		panic(fmt.Errorf("autodiff: %d saved values, want the %d that Forward returned", len(by), len(nodes)))
 	}
 	now := map[*graph.Node]*graph.Node{}
 	for i, n := range nodes {
 		if by[i].Graph() != n.Graph() || !by[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: kept value %d has shape %s, Forward's %s: give them in its "+
-				"order, and of this graph", i, by[i].Shape(), n.Shape()))
+			panic(fmt.Errorf("autodiff: saved value %d has shape %s, Forward returned %s: give them in that "+
+				"order, as nodes of this graph", i, by[i].Shape(), n.Shape()))
 		}
 		now[n] = by[i]
 	}
 	for _, n := range p.made {
 		if now[n] == nil {
-			// What is costly and not kept is not needed, or it is where nobody sees it; then its old value is right.
+			// A costly value that was not saved is not needed, or is hidden from us; then its old value is correct.
 			if costly(n) {
 				continue
 			}
-			if now[n] = remade(n, now); now[n] == nil {
+			if now[n] = recomputed(n, now); now[n] == nil {
 				continue
 			}
 		}
@@ -41,8 +41,8 @@ func (p pass) replace(nodes, by []*graph.Node) {
 	}
 }
 
-// remade returns a node made of the new values of its inputs, or nil if none has one.
-func remade(n *graph.Node, now map[*graph.Node]*graph.Node) *graph.Node {
+// recomputed returns a copy of a node with the new values of its inputs, or nil if no input has one.
+func recomputed(n *graph.Node, now map[*graph.Node]*graph.Node) *graph.Node {
 	if !slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return now[x] != nil }) {
 		return nil
 	}

@@ -12,51 +12,50 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Split cuts a graph function and its gradient into two programs. The forward one returns, besides the outputs, what is
-// costly to make again of all that the gradient needs; the backward one takes that, and makes only the rest again. It
-// is jax.vjp across programs, with the policy dots_saveable of jax.checkpoint
+// Split cuts a graph function and its gradient into two programs. The forward program returns the outputs and the saved
+// activations: the values that the gradient needs and that are costly to recompute. The backward program takes these
+// and recomputes the rest. It is jax.vjp across programs, with the policy dots_saveable of jax.checkpoint
 // (https://docs.jax.dev/en/latest/gradient-checkpointing.html).
 //
-// Kept are the results of products, convolutions, Fourier transforms, sorts, calls (and with them kernels), loops,
-// branches and collectives; and, where these went into it, what Node.Checkpoint, Node.StopCheckpoint and barriers hold,
-// so that a function's own choice of what to recompute, or to compress, is respected. All else is made again:
-// elementwise operations, reductions, random bits, changes of shape. What cannot be taken from the kept values, such as
-// what a loop in the function takes from outside, is computed again from the inputs, too.
+// It saves the results of matmuls, convolutions, Fourier transforms, sorts, calls (and so kernels), loops, branches and
+// collectives. It also saves the operands of Node.Checkpoint, Node.StopCheckpoint and barriers that depend on such
+// results, so it respects the function's own choice of what to recompute or compress. All else is recomputed:
+// elementwise operations, reductions, random bits, changes of shape. What saved values do not determine, such as what a
+// loop in the function uses from outside, is recomputed from the inputs.
 //
-// The gradients are those of one program, to the bit where operations run as they are written. A compiler fuses two
-// programs otherwise than one, which changes their rounding.
+// The gradients have the same bits as in one program if operations run as they are written. A compiler fuses two
+// programs differently from one, which changes rounding.
 type Split struct {
-	// Fn is the function. It must reach all nodes through its arguments, and build the same graph whenever it is called
-	// with arguments of the same shapes.
+	// Fn is the function. It must reach all nodes through its arguments, and build the same graph in each call with
+	// arguments of the same shapes.
 	Fn func(in []*graph.Node) []*graph.Node
-	// Of are the places, among the inputs, of those whose gradients are wanted. They must be floats.
+	// Of are the indices of the inputs whose gradients are wanted. They must be floats.
 	Of []int
 }
 
-// Forward returns the function's outputs, and what Backward wants of them and of what was made on the way.
-//
-// It builds a graph, and panics where the function or its gradient does.
-func (s Split) Forward(in []*graph.Node) (out, kept []*graph.Node) {
+// Forward returns the function's outputs, and the saved activations for Backward. It builds a graph, and panics if the
+// function or its gradient does.
+func (s Split) Forward(in []*graph.Node) (out, saved []*graph.Node) {
 	want := s.rehearse(in)
 	p := s.build(in)
 	return p.out, p.choose(want)
 }
 
-// Backward returns the gradients of the inputs that Of lists, in its order, given the same inputs as Forward's, what it
-// kept, and the gradients arriving at the outputs, each of its output's shape, or nil for an output that has none. For
-// a loss that is 1.
+// Backward returns the gradients of the inputs in Of, in this order. It takes the inputs of Forward, the activations
+// that Forward saved, and the output gradients, each of its output's shape, or nil for none; for a loss the output
+// gradient is 1.
 //
-// It builds a graph, and panics where the function or its gradient does, and if kept or v do not fit.
-func (s Split) Backward(in, kept, v []*graph.Node) []*graph.Node {
+// It builds a graph, and panics if the function or its gradient does, or if saved or v do not fit.
+func (s Split) Backward(in, saved, v []*graph.Node) []*graph.Node {
 	want := s.rehearse(in)
 	p := s.build(in)
-	p.replace(p.choose(want), kept)
+	p.replace(p.choose(want), saved)
 	return p.gradients(s.Of, v)
 }
 
-// Saved returns the shapes of what Forward keeps on a backend, for inputs of the given shapes; outside of a mesh, so
-// the function must have no collectives. An error is what Forward would panic with.
-func (s Split) Saved(backend compute.Backend, in ...shapes.Shape) (kept []shapes.Shape, err error) {
+// Saved returns the shapes of the activations that Forward saves for inputs of the given shapes. There is no mesh, so
+// the function must have no collectives. It returns an error where Forward would panic.
+func (s Split) Saved(backend compute.Backend, in ...shapes.Shape) (saved []shapes.Shape, err error) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
 			err = fmt.Errorf("autodiff: building the graph: %v", thrown)
@@ -66,19 +65,19 @@ func (s Split) Saved(backend compute.Backend, in ...shapes.Shape) (kept []shapes
 	defer g.Finalize()
 	_, values := s.Forward(parameters(g, in))
 	for _, n := range values {
-		kept = append(kept, n.Shape())
+		saved = append(saved, n.Shape())
 	}
-	return kept, nil
+	return saved, nil
 }
 
-// rehearse builds the function and its gradient in a graph that is thrown away, and returns what is to be kept.
+// rehearse builds the function and its gradient in a scratch graph, and returns which values to save.
 func (s Split) rehearse(in []*graph.Node) choice {
 	p, v, end := s.again(in)
 	defer end()
 	return p.neededBy(p.gradients(s.Of, v))
 }
 
-// again builds the function in a graph that is to be thrown away, with gradients of the outputs.
+// again builds the function in a scratch graph, with parameters as output gradients.
 func (s Split) again(in []*graph.Node) (p pass, v []*graph.Node, end func()) {
 	s.check(in)
 	like := in[0].Graph()
@@ -116,7 +115,7 @@ func shapesOf(nodes []*graph.Node) []shapes.Shape {
 	return of
 }
 
-// distribute has a graph be for the same mesh as another.
+// distribute sets a graph's mesh to that of another one.
 func distribute(g, like *graph.Graph) error {
 	switch like.DistributedStrategy() {
 	case distributed.SPMD:
@@ -138,8 +137,7 @@ func (s Split) check(in []*graph.Node) {
 	}
 	for _, i := range s.Of {
 		if i < 0 || i >= len(in) || !in[i].DType().IsFloat() {
-			panic(fmt.Errorf("autodiff: Split.Of has %d, which is none of the %d inputs, or no float: give "+
-				"the places of floats", i, len(in)))
+			panic(fmt.Errorf("autodiff: Split.Of has %d: give indices, below %d, of inputs that are floats", i, len(in)))
 		}
 	}
 }
@@ -147,9 +145,9 @@ func (s Split) check(in []*graph.Node) {
 // pass is a function as built in a graph.
 type pass struct {
 	in, out []*graph.Node
-	made    []*graph.Node // in their order; without those inside loops, branches and other functions
-	last    *graph.Node   // made of all
-	v       []*graph.Node // the gradients of the outputs, where the backward pass is part of it
+	made    []*graph.Node // in order of creation, without those inside loops, branches and other functions
+	last    *graph.Node   // the last one created
+	v       []*graph.Node // output gradients, if the backward pass is part of it
 }
 
 // build calls the function with arguments that depend on nothing.
@@ -176,13 +174,13 @@ func (s Split) build(in []*graph.Node) pass {
 	return p
 }
 
-// gradients returns those of the inputs for those of the outputs.
+// gradients returns the gradients of the inputs for those of the outputs.
 func (p pass) gradients(of []int, v []*graph.Node) []*graph.Node {
 	if len(v) != len(p.out) {
 		panic(fmt.Errorf("autodiff: %d gradients for the %d outputs of Split's function: give one for each, or nil",
 			len(v), len(p.out)))
 	}
-	// Nothing computes the sum: its gradient for an output is v.
+	// The sum is never computed; its gradient with respect to an output is v.
 	sum := graph.Const(p.in[0].Graph(), float32(0))
 	for i, y := range p.out {
 		if v[i] == nil {

@@ -41,7 +41,7 @@ func TestSplitOfUnsteadyFunctions(t *testing.T) {
 		calls++
 		return nodes{graph.Square(graph.Dot(in[calls%2], in[2]).Product())}
 	}}
-	refused(t, "builds another graph each time", split(other, 0), x...)
+	refused(t, "builds a different graph each time", split(other, 0), x...)
 }
 
 func refused(t *testing.T, want string, fn func(in nodes) nodes, args ...any) {
@@ -61,13 +61,13 @@ func refused(t *testing.T, want string, fn func(in nodes) nodes, args ...any) {
 func TestSplitRefuses(t *testing.T) {
 	good := autodiff.Split{Fn: squared, Of: both}
 	for want, fn := range map[string]func(in nodes) nodes{
-		"Split of no inputs":                     func(nodes) nodes { out, _ := good.Forward(nil); return out },
-		"input 1 of Split is nil":                func(in nodes) nodes { out, _ := good.Forward(nodes{in[0], nil}); return out },
-		"Split.Of has 2":                         func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{2}}.Backward(in[:2], nil, nil) },
-		"Split.Of has -1":                        func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{-1}}.Backward(in[:2], nil, nil) },
-		"or no float":                            func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{2}}.Backward(in, nil, nil) },
-		"0 kept values, where Forward returns 1": func(in nodes) nodes { return good.Backward(in[:2], nil, in[:1]) },
-		"kept value 0 has shape (Int32)":         func(in nodes) nodes { return good.Backward(in[:2], in[2:], in[:1]) },
+		"Split of no inputs":                               func(nodes) nodes { out, _ := good.Forward(nil); return out },
+		"input 1 of Split is nil":                          func(in nodes) nodes { out, _ := good.Forward(nodes{in[0], nil}); return out },
+		"Split.Of has 2":                                   func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{2}}.Backward(in[:2], nil, nil) },
+		"Split.Of has -1":                                  func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{-1}}.Backward(in[:2], nil, nil) },
+		"of inputs that are floats":                        func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{2}}.Backward(in, nil, nil) },
+		"0 saved values, want the 1 that Forward returned": func(in nodes) nodes { return good.Backward(in[:2], nil, in[:1]) },
+		"saved value 0 has shape (Int32)":                  func(in nodes) nodes { return good.Backward(in[:2], in[2:], in[:1]) },
 		"0 gradients for the 1 outputs": func(in nodes) nodes {
 			_, kept := good.Forward(in[:2])
 			return good.Backward(in[:2], kept, nil)

@@ -1,6 +1,6 @@
-// Package chain describes a model as a chain of blocks, each a graph function of its own parameters and of what the
-// block before it made, and builds the two passes of each block. Techniques that drive a model block by block take one:
-// they decide where a block is computed, when, and what is kept or sent in between.
+// Package chain describes a model as a chain of blocks, so that techniques such as pipelines, ZeRO and recomputation
+// can run it block by block: each block is a graph function of its parameters and of the output of the block before. It
+// also builds the forward and backward pass of each block.
 package chain
 
 import (
@@ -18,41 +18,41 @@ import (
 // Block is a piece of a model.
 type Block struct {
 	Name string // unique in the model
-	// Kind, where it is not "", is the same for blocks that are the same function of parameters of the same shapes in
-	// the same order, whatever their names. They share their programs, so that a deep model compiles as fast as a
-	// shallow one. Engines refuse blocks of one kind that are not ([Kinds]).
+	// Kind, if not "", says that all blocks of this kind are the same function of parameters of the same shapes in the
+	// same order, whatever their names. Such blocks share their compiled programs, so a deep model compiles as fast as
+	// a shallow one. Training refuses blocks of one kind that differ ([Kinds]).
 	Kind string
-	// Params lists the parameters. Blocks that list one of the same name have it in common.
+	// Params lists the parameters. Blocks whose lists contain the same name share that parameter.
 	Params params.Tree
-	// Apply builds the graph from the output of the block before, or the inputs of the model, to the block's own. A
-	// block with noise, such as dropout, takes it from the key and the row, which are those of train.Noisy; both are
-	// nil where there is to be none.
+	// Apply builds the block's graph: x is the output of the block before, or the model's inputs. A block with noise,
+	// such as dropout, derives it from key and row, as a train.Noisy model does; both are nil if there is to be no
+	// noise.
 	Apply func(p params.Nodes, x, key, row *graph.Node) *graph.Node
-	// Loss is for a last block whose loss has parameters, or cannot be told from the rest: it takes what Apply does,
-	// and the targets, and returns the mean loss over a batch. Apply and [Model.Criterion] are then not used.
+	// Loss is for a last block whose loss has parameters or is computed with the block: it takes the arguments of Apply
+	// and the targets, and returns the mean loss over a batch. It replaces Apply and [Model.Criterion].
 	Loss func(p params.Nodes, x, targets, key, row *graph.Node) *graph.Node
 }
 
 // Model is a chain of blocks. It is a train.Model, train.Noisy and train.Buffered.
 type Model struct {
 	Blocks []Block
-	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets; nil where
-	// that block has a Loss.
+	// Criterion returns the mean loss over a batch, a scalar, from the last block's output and the targets; nil if that
+	// block has a Loss.
 	Criterion func(y, targets *graph.Node) *graph.Node
-	// Initial returns the initial values of the parameters in the order of [Model.Params].
+	// Initial returns the initial values of the parameters, in the order of [Model.Params].
 	Initial func() ([]*tensors.Tensor, error)
-	// Matmul says how the blocks compute products, where that is not plainly.
+	// Matmul says how the blocks compute matmuls; the zero value is in the type of the operands.
 	Matmul precision.Matmul
-	// Noisy is true if blocks make something of a key.
+	// Noisy says that blocks use a noise key.
 	Noisy bool
-	// Buffers are the names of parameters that are buffers, and not weights: see train.Buffered.
+	// Buffers are the names of parameters that are buffers, not weights: see train.Buffered.
 	Buffers []string
-	// Check, where it is not nil, returns an error for a batch that the model is not for: see train.Checker.
+	// Check, if not nil, returns an error for a batch that the model cannot take: see train.Checker.
 	Check func(inputs, targets *tensors.Tensor) error
 }
 
-// Params lists the parameters of all blocks in the order of the chain. What several have in common is listed with the
-// first of them.
+// Params lists the parameters of all blocks in the order of the chain. A shared parameter is listed with the first
+// block that has it.
 func (m Model) Params() params.Tree {
 	var tree params.Tree
 	seen := map[string]bool{}
@@ -70,12 +70,12 @@ func (m Model) Params() params.Tree {
 // Init returns the initial values of the parameters.
 func (m Model) Init() ([]*tensors.Tensor, error) { return m.Initial() }
 
-// Loss is the whole model as one graph, without noise.
+// Loss builds the loss of the model as one graph, without noise.
 func (m Model) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 	return m.NoisyLoss(p, inputs, targets, nil, nil)
 }
 
-// NoisyLoss is the whole model as one graph.
+// NoisyLoss builds the loss of the model as one graph.
 func (m Model) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
 	x, last := inputs, len(m.Blocks)-1
 	for i := range last {
@@ -90,7 +90,7 @@ func (m Model) apply(i int, p params.Nodes, x, key, row *graph.Node) *graph.Node
 	return m.Blocks[i].Apply(p, x, key, row)
 }
 
-// rethrow says of a panic whose it is.
+// rethrow adds to a panic where it comes from.
 func rethrow(whose string) {
 	switch by := recover().(type) {
 	case nil:
@@ -101,7 +101,7 @@ func rethrow(whose string) {
 	}
 }
 
-// end is the last block and the loss. It panics if that is no float scalar.
+// end is the last block with the loss. It panics if the loss is not a float scalar.
 func (m Model) end(p params.Nodes, x, targets, key, row *graph.Node) (loss *graph.Node) {
 	loss = m.loss(p, x, targets, key, row)
 	if !loss.IsScalar() || !loss.DType().IsFloat() {
@@ -122,7 +122,7 @@ func (m Model) loss(p params.Nodes, x, targets, key, row *graph.Node) *graph.Nod
 	return m.Criterion(y, targets)
 }
 
-// CheckBatch is [Model.Check].
+// CheckBatch implements train.Checker with [Model.Check].
 func (m Model) CheckBatch(inputs, targets *tensors.Tensor) error {
 	if m.Check == nil {
 		return nil
@@ -130,38 +130,38 @@ func (m Model) CheckBatch(inputs, targets *tensors.Tensor) error {
 	return m.Check(inputs, targets)
 }
 
-// BufferNames is [Model.Buffers].
+// BufferNames implements train.Buffered with [Model.Buffers].
 func (m Model) BufferNames() []string { return m.Buffers }
 
-// Chain returns the model itself, which therefore satisfies chained.
+// Chain returns the model itself, or the error of Validate, so that [Of] accepts it.
 func (m Model) Chain() (Model, error) { return m, m.Validate() }
 
-// chained is what can be taken as a chain of blocks. gpt.Config is.
+// chained is a model that can return itself as a chain, such as gpt.Config.
 type chained interface {
 	Chain() (Model, error)
 }
 
-// whole is a model with one function for all of it: a train.Model, without what it needs of package train.
-type whole interface {
+// plainModel is the part of a train.Model that a chain of one block needs.
+type plainModel interface {
 	Params() params.Tree
 	Init() ([]*tensors.Tensor, error)
 	Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node
 }
 
-// Of returns a model as a chain of blocks. A train.Model that is not chained is a chain of one block: whatever works
-// on blocks has all of it at once. What is no model is an error.
+// Of returns a model as a chain of blocks: the result of its method Chain, or, for another train.Model, a chain of one
+// block. It returns an error for any other type.
 func Of(model any) (Model, error) {
 	switch m := model.(type) {
 	case chained:
 		return m.Chain()
-	case whole:
+	case plainModel:
 		return one(m)
 	}
-	return Model{}, fmt.Errorf("chain: %T is no model: give a train.Model, or one that has the method Chain", model)
+	return Model{}, fmt.Errorf("chain: %T is not a model: give a train.Model, or a type with a method Chain", model)
 }
 
-// one is a model as a chain of one block.
-func one(w whole) (Model, error) {
+// one returns a model as a chain of one block.
+func one(w plainModel) (Model, error) {
 	m := Model{Initial: w.Init}
 	loss := func(p params.Nodes, x, targets, _, _ *graph.Node) *graph.Node { return w.Loss(p, x, targets) }
 	if noisy, ok := w.(interface {
@@ -169,8 +169,8 @@ func one(w whole) (Model, error) {
 	}); ok {
 		m.Noisy, loss = true, noisy.NoisyLoss
 	}
-	if multiplier, ok := w.(interface{ Products() precision.Matmul }); ok {
-		m.Matmul = multiplier.Products()
+	if multiplier, ok := w.(interface{ MatmulPrecision() precision.Matmul }); ok {
+		m.Matmul = multiplier.MatmulPrecision()
 	}
 	if buffered, ok := w.(interface{ BufferNames() []string }); ok {
 		m.Buffers = buffered.BufferNames()
@@ -184,10 +184,10 @@ func one(w whole) (Model, error) {
 	return m, m.Validate()
 }
 
-// MatmulPrecision returns how the blocks compute products.
+// MatmulPrecision returns [Model.Matmul].
 func (m Model) MatmulPrecision() precision.Matmul { return m.Matmul }
 
-// Validate returns an error that says what is not valid, and what to do.
+// Validate returns an error that says what is invalid and what to do.
 func (m Model) Validate() error {
 	last := len(m.Blocks) - 1
 	if last < 0 || m.Criterion == nil && m.Blocks[last].Loss == nil || m.Initial == nil {
@@ -199,7 +199,7 @@ func (m Model) Validate() error {
 			return fmt.Errorf("chain: block #%d, %q, has no Apply, or no name of its own: give it both", i, b.Name)
 		}
 		if b.Loss != nil && i < last {
-			return fmt.Errorf("chain: block %q has a Loss, and block %q comes behind it: give it to that",
+			return fmt.Errorf("chain: block %q has a Loss, but block %q follows it: give the Loss to the last block",
 				b.Name, m.Blocks[i+1].Name)
 		}
 		names[b.Name] = true

@@ -10,46 +10,46 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Kinds checks once that blocks of one [Block.Kind] are one function. They share their programs: a model in which they
-// were not would be trained as another.
+// Kinds checks, once per model, that blocks of one [Block.Kind] are the same function. They share programs, so
+// otherwise a different model would be trained.
 type Kinds struct {
 	mu   sync.Mutex
 	done bool
 }
 
-// TextOf writes a graph function's program for one device as a text: xla.Backend.Text.
+// TextOf returns the text of a graph function's program for one device: xla.Backend.Text.
 type TextOf = func(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (string, error)
 
-// Check builds the graphs of the blocks that have twins (Model.SharedPrograms), and those of their gradients, for inputs of
-// a shape, and returns an error that says which two differ. Nothing is compiled. Once it has found nothing it does
-// nothing.
+// Check builds the graphs of the blocks that share programs ([Model.SharedPrograms]) and of their gradients, for inputs
+// of a shape, and returns an error if two blocks of one kind differ. It compiles nothing. Once it has succeeded, later
+// calls return at once.
 func (k *Kinds) Check(text TextOf, p Passes, inputs shapes.Shape) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.done {
 		return nil
 	}
-	twins, last := p.Model.SharedPrograms(), -1
-	for i, twin := range twins {
-		if twin < i {
-			last = i // behind which none has a twin
+	firsts, last := p.Model.SharedPrograms(), -1
+	for i, first := range firsts {
+		if first < i {
+			last = i // later blocks share no programs
 		}
 	}
-	x, texts, of := inputs, make([]string, last+1), make([]shapes.Shape, last+1) // what a text is of
+	x, texts, of := inputs, make([]string, last+1), make([]shapes.Shape, last+1) // texts, and shapes of their inputs
 	for i := range last + 1 {
 		own, y, err := p.text(text, i, x)
 		if err != nil {
 			return fmt.Errorf("chain: %w", err)
 		}
-		twin := twins[i]
-		if texts[i], of[i] = own, x; !of[twin].Equal(x) {
-			if texts[twin], _, err = p.text(text, twin, x); err != nil {
+		first := firsts[i]
+		if texts[i], of[i] = own, x; !of[first].Equal(x) {
+			if texts[first], _, err = p.text(text, first, x); err != nil {
 				return fmt.Errorf("chain: %w", err)
 			}
-			of[twin] = x
+			of[first] = x
 		}
-		if at := apart(texts[twin], own); at != "" {
-			a, b := p.Model.Blocks[twin], p.Model.Blocks[i]
+		if at := difference(texts[first], own); at != "" {
+			a, b := p.Model.Blocks[first], p.Model.Blocks[i]
 			return fmt.Errorf("chain: blocks %q and %q are of the kind %q, but not one function (%s): give them two kinds, "+
 				"or make what differs a parameter", a.Name, b.Name, b.Kind, at)
 		}
@@ -59,7 +59,7 @@ func (k *Kinds) Check(text TextOf, p Passes, inputs shapes.Shape) error {
 	return nil
 }
 
-// text is the program of a block and of its gradients; y is the shape of its output.
+// text returns the program of a block and its gradients, and the shape of the block's output.
 func (p Passes) text(text TextOf, i int, x shapes.Shape) (program string, y shapes.Shape, err error) {
 	var in []shapes.Shape
 	for _, s := range p.Model.Blocks[i].Params.As(p.Precision.Compute) {
@@ -88,8 +88,8 @@ func (p Passes) text(text TextOf, i int, x shapes.Shape) (program string, y shap
 	return program, y, err
 }
 
-// apart says where two programs begin to differ, or "".
-func apart(a, b string) string {
+// difference returns the first lines that differ, or "".
+func difference(a, b string) string {
 	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range min(len(x), len(y)) {
 		if x[i] != y[i] {

@@ -94,7 +94,7 @@ func TestOf(t *testing.T) {
 	if err != nil || !m.Noisy || m.CheckBatch(nil, nil) == nil {
 		t.Errorf("a model with noise, which refuses each batch: %v, %v", m, err)
 	}
-	if _, err := chain.Of(3); err == nil || !strings.Contains(err.Error(), "int is no model: give a train.Model") {
+	if _, err := chain.Of(3); err == nil || !strings.Contains(err.Error(), "int is not a model: give a train.Model") {
 		t.Errorf("a number: %v", err)
 	}
 }
@@ -119,7 +119,7 @@ func TestRefused(t *testing.T) {
 		m    chain.Model
 		want string
 	}{
-		"a loss before the end":  {early, `block "h0" has a Loss, and block "h1" comes behind it`},
+		"a loss before the end":  {early, `block "h0" has a Loss, but block "h1" follows it`},
 		"no loss":                {none, "no Criterion"},
 		"a loss for each row":    {rows, "the loss has shape (Float32)[4, 3], want a float scalar: return the mean"},
 		"a loss that is a count": {count, "the loss has shape (Int32), want a float scalar"},

@@ -10,33 +10,33 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Passes builds the forward and the backward pass of a model's blocks, in the types of a precision. Its methods build
-// graphs, and panic where a block does.
+// Passes builds the forward and backward passes of a model's blocks, in the types of a precision policy. Its methods
+// build graphs, and panic if a block does.
 type Passes struct {
 	Model     Model
 	Precision precision.Policy
-	// Keep has the forward pass return what is costly to make again, which the backward pass then takes
-	// ([autodiff.Split]). Otherwise the backward pass computes the block again from its input.
+	// Keep makes the forward pass return the activations that are costly to recompute, which the backward pass then
+	// takes ([autodiff.Split]). Otherwise the backward pass recomputes the block from its input.
 	Keep bool
 }
 
-// Operands are what both passes of a block take.
+// Operands are the operands of both passes of a block.
 type Operands struct {
-	Weights  []*graph.Node // as the block lists its parameters, in any floating-point type
+	Weights  []*graph.Node // in the order of the block's Params, of any floating-point type
 	X        *graph.Node   // the output of the block before, or the model's inputs
 	Key, Row *graph.Node   // the noise, or nil
-	// Targets, of the last block, have its forward pass end with the loss, in float32, as its output. Without them its
-	// passes are one: they follow each other, and nothing is kept between them.
+	// Targets make the forward pass of the last block end with the loss, in float32. Without them Backward computes the
+	// loss from the block's input, and nothing is saved between the passes.
 	Targets *graph.Node
 }
 
-// Forward returns the output of block i, and what is kept for its backward pass.
-func (p Passes) Forward(i int, in Operands) (y *graph.Node, kept []*graph.Node) {
+// Forward returns the output of block i, and the activations saved for its backward pass.
+func (p Passes) Forward(i int, in Operands) (y *graph.Node, saved []*graph.Node) {
 	of := precision.Cast(in.Weights, p.Precision.Compute)
 	split, operands := p.split(i, of, in)
 	if p.keeps(i, in) {
 		var out []*graph.Node
-		out, kept = split.Forward(operands)
+		out, saved = split.Forward(operands)
 		y = out[0]
 	} else {
 		y = split.Fn(operands)[0]
@@ -44,7 +44,7 @@ func (p Passes) Forward(i int, in Operands) (y *graph.Node, kept []*graph.Node) 
 	if in.Targets != nil {
 		y = graph.ConvertDType(y, dtypes.Float32)
 	}
-	return y, kept
+	return y, saved
 }
 
 func (p Passes) keeps(i int, in Operands) bool {
@@ -60,8 +60,8 @@ func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 	return graph.ConvertDType(p.Model.end(named, in.X, in.Targets, in.Key, in.Row), p.Precision.Output)
 }
 
-// split is block i as a function of the operands that it returns; the gradient of its input comes first, where there is
-// one.
+// split returns block i as a function of the operands that it also returns. The gradient of the block's input comes
+// first, if there is one.
 func (p Passes) split(i int, weights []*graph.Node, in Operands) (s autodiff.Split, operands []*graph.Node) {
 	n := len(weights)
 	operands = append(slices.Clone(weights), in.X)
@@ -89,37 +89,36 @@ func (p Passes) split(i int, weights []*graph.Node, in Operands) (s autodiff.Spl
 	return s, operands
 }
 
-// Gradients are what the backward pass of a block returns.
+// Gradients are the results of a block's backward pass.
 type Gradients struct {
-	Loss    *graph.Node   // the mean over the batch, in float32; of the last block only
-	X       *graph.Node   // the gradient of the block's input; nil for the first block
-	Weights []*graph.Node // those of its parameters, in the type that the model computes in
+	Loss    *graph.Node   // mean over the batch, in float32; only of the last block
+	X       *graph.Node   // of the block's input; nil for the first block
+	Weights []*graph.Node // of its parameters, in the compute type
 }
 
-// Backward returns the gradients of block i. kept is what Forward kept, and above the gradient of the block's output.
-// The last block has none above: its loss is scaled as the precision says, by the states of the loss scaling. Where
-// Forward did not end with the loss, above is the targets there.
-func (p Passes) Backward(i int, in Operands, kept []*graph.Node, above *graph.Node,
+// Backward returns the gradients of block i from the activations that Forward saved and the gradient of the block's
+// output. The last block has no output gradient: its loss is scaled by the states of loss scaling. If in.Targets is nil
+// there, outGrad is the targets.
+func (p Passes) Backward(i int, in Operands, saved []*graph.Node, outGrad *graph.Node,
 	scaling []*graph.Node) (g Gradients) {
 	of := precision.Cast(in.Weights, p.Precision.Compute)
 	var grads []*graph.Node
 	if p.keeps(i, in) {
 		split, operands := p.split(i, of, in)
 		if len(split.Of) > 0 {
-			grads = split.Backward(operands, kept, p.toward(in, above, scaling))
+			grads = split.Backward(operands, saved, p.outGradient(in, outGrad, scaling))
 		}
 	} else {
 		last := i == len(p.Model.Blocks)-1
 		if last && in.Targets == nil {
-			in.Targets = above
+			in.Targets = outGrad
 		}
-		toward := p.apply(i, of, in) // the scalar whose gradients these are
+		toward := p.apply(i, of, in) // the scalar to differentiate
 		if last {
 			g.Loss = graph.ConvertDType(toward, dtypes.Float32)
 			toward = p.Precision.Scaling.Scale(toward, scaling)
 		} else {
-			// whose gradient in y is that from above
-			toward = graph.ReduceAllSum(graph.Mul(toward, graph.StopGradient(above)))
+			toward = graph.ReduceAllSum(graph.Mul(toward, graph.StopGradient(outGrad))) // its gradient in y is outGrad
 		}
 		if i > 0 {
 			of = append([]*graph.Node{in.X}, of...)
@@ -135,43 +134,44 @@ func (p Passes) Backward(i int, in Operands, kept []*graph.Node, above *graph.No
 	return g
 }
 
-// toward is the gradient of the output of a block: that of the loss is its scale.
-func (p Passes) toward(in Operands, above *graph.Node, scaling []*graph.Node) []*graph.Node {
+// outGradient returns the gradient of a block's output, which for the loss is its scale.
+func (p Passes) outGradient(in Operands, outGrad *graph.Node, scaling []*graph.Node) []*graph.Node {
 	if in.Targets != nil {
 		one := graph.ScalarOne(in.X.Graph(), p.Precision.Output)
-		above = p.Precision.Scaling.Scale(one, scaling)
+		outGrad = p.Precision.Scaling.Scale(one, scaling)
 	}
-	return []*graph.Node{above}
+	return []*graph.Node{outGrad}
 }
 
-// BackwardInput is the part of Backward that the block before waits for: the gradient of the input, nil for the first
-// block, and what BackwardWeights wants for the rest. The passes must keep, and the last block have Targets.
-func (p Passes) BackwardInput(i int, in Operands, kept []*graph.Node, above *graph.Node,
-	scaling []*graph.Node) (x *graph.Node, left []*graph.Node) {
+// BackwardInput is the first part of a backward pass in two parts, which the previous block waits for: it returns the
+// gradient of the input, nil for the first block, and the values that BackwardWeights needs. It requires Keep, and
+// Targets for the last block.
+func (p Passes) BackwardInput(i int, in Operands, saved []*graph.Node, outGrad *graph.Node,
+	scaling []*graph.Node) (x *graph.Node, forWeights []*graph.Node) {
 	split, operands := p.split(i, precision.Cast(in.Weights, p.Precision.Compute), in)
 	if i == 0 {
 		return nil, nil
 	}
-	grads, left := split.BackwardFirst(1, operands, slices.Clip(append([]*graph.Node{}, kept...)),
-		p.toward(in, above, scaling))
-	return grads[0], left
+	grads, forWeights := split.BackwardFirst(1, operands, slices.Clip(append([]*graph.Node{}, saved...)),
+		p.outGradient(in, outGrad, scaling))
+	return grads[0], forWeights
 }
 
-// BackwardWeights is the other part: the gradients of the parameters, in the type that the model computes in.
-func (p Passes) BackwardWeights(i int, in Operands, kept []*graph.Node, above *graph.Node,
-	scaling, left []*graph.Node) []*graph.Node {
+// BackwardWeights is the second part: it returns the gradients of the parameters, in the compute type.
+func (p Passes) BackwardWeights(i int, in Operands, saved []*graph.Node, outGrad *graph.Node,
+	scaling, forWeights []*graph.Node) []*graph.Node {
 	split, operands := p.split(i, precision.Cast(in.Weights, p.Precision.Compute), in)
 	if len(in.Weights) == 0 {
 		return nil
 	}
-	first := min(i, 1) // of the first block there is no gradient of the input
-	return split.BackwardLater(first, operands, slices.Clip(append([]*graph.Node{}, kept...)),
-		p.toward(in, above, scaling), left)
+	first := min(i, 1) // the first block has no gradient of its input
+	return split.BackwardLater(first, operands, slices.Clip(append([]*graph.Node{}, saved...)),
+		p.outGradient(in, outGrad, scaling), forWeights)
 }
 
-// Owners returns, for each block, the places in [Model.Params] of all of its parameters, and of those whose home it is:
-// the first block that has them.
-func (m Model) Owners() (all, home [][]int) {
+// Owners returns, for each block, the indices in [Model.Params] of all of its parameters, and of those that no earlier
+// block has.
+func (m Model) Owners() (all, owned [][]int) {
 	tree, seen := m.Params(), map[string]bool{}
 	for _, b := range m.Blocks {
 		var places, own []int
@@ -182,25 +182,25 @@ func (m Model) Owners() (all, home [][]int) {
 			}
 			seen[s.Name] = true
 		}
-		all, home = append(all, places), append(home, own)
+		all, owned = append(all, places), append(owned, own)
 	}
-	return all, home
+	return all, owned
 }
 
-// SharedPrograms returns for each block the first block that is the same function of equally shaped parameters in the same place
-// of the chain (first, last or between), whose programs it can use: see [Block.Kind].
+// SharedPrograms returns, for each block, the first block whose programs it can use: a block of the same [Block.Kind]
+// that is neither first nor last in the chain, or the block itself.
 func (m Model) SharedPrograms() []int {
-	twins, first := make([]int, len(m.Blocks)), map[string]int{}
+	programs, first := make([]int, len(m.Blocks)), map[string]int{}
 	for i, b := range m.Blocks {
-		twins[i] = i
+		programs[i] = i
 		if b.Kind == "" || i == 0 || i == len(m.Blocks)-1 {
 			continue
 		}
 		if j, ok := first[b.Kind]; ok {
-			twins[i] = j
+			programs[i] = j
 		} else {
 			first[b.Kind] = i
 		}
 	}
-	return twins
+	return programs
 }

@@ -29,8 +29,8 @@ type engine struct {
 // process is the engine of the whole process, since loading ECharts costs far more than drawing a chart.
 var process = engine{limit: time.Minute}
 
-// render draws options, which are JSON, to an SVG document. The ids of its elements start with id.
-func (e *engine) render(options string, width, height int, id string) (svg string, err error) {
+// render draws on a canvas of scale pixels for each of the chart's, if there is one; else it returns an SVG document.
+func (e *engine) render(p picture, on *canvas, scale int) (svg string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer func() {
@@ -53,7 +53,8 @@ func (e *engine) render(options string, width, height int, id string) (svg strin
 	vm := e.vm
 	late := time.AfterFunc(e.limit, func() { vm.Interrupt("drawing took longer than " + e.limit.String()) })
 	defer late.Stop()
-	v, err := e.draw(goja.Undefined(), vm.ToValue(options), vm.ToValue(width), vm.ToValue(height), vm.ToValue(id))
+	v, err := e.draw(goja.Undefined(), vm.ToValue(p.options), vm.ToValue(p.width), vm.ToValue(p.height),
+		vm.ToValue("z"+p.mark), vm.ToValue(on), vm.ToValue(scale))
 	if err != nil {
 		return "", fmt.Errorf("ECharts: %w", err)
 	}
@@ -62,6 +63,7 @@ func (e *engine) render(options string, width, height int, id string) (svg strin
 
 func (e *engine) load() error {
 	vm := goja.New()
+	vm.SetFieldNameMapper(goja.UncapFieldNameMapper())
 	// Runaway recursion becomes an error while it is still far from the limits of Go's stack.
 	vm.SetMaxCallStackSize(5000)
 	vm.Set("textWidth", textWidth)
@@ -75,6 +77,7 @@ func (e *engine) load() error {
 			return {width: textWidth(String(text), size) * (/bold/.test(font) ? boldWidth : 1)};
 		}});`},
 		{"revive.js", reviveJS},
+		{"canvas.js", canvasJS},
 		{"render.js", renderJS},
 	} {
 		if _, err := vm.RunScript(script.name, script.text); err != nil {

@@ -26,15 +26,20 @@ func (c *Chart) fragment(script, bitmap bool) (string, error) {
 	if t, ok := c.kind.(*table); ok {
 		return t.html(c.title), nil
 	}
-	p, err := c.draw()
+	p, err := c.picture()
 	if err != nil {
 		return "", err
 	}
-	kind, data := "svg+xml", []byte(p.svg)
+	kind, data := "png", []byte(nil)
 	if bitmap {
-		if drawn, err := pngImage(p); err == nil {
-			kind, data = "png", drawn
+		data, err = p.png()
+	}
+	if !bitmap || err != nil {
+		svg, err := p.svg()
+		if err != nil {
+			return "", err
 		}
+		kind, data = "svg+xml", []byte(svg)
 	}
 	// An image, because notebooks that are not trusted strip inline SVG; in a span, so that several charts stand side
 	// by side even where the style is stripped.

@@ -8,35 +8,38 @@ import (
 	"image/png"
 	"maps"
 	"slices"
+
+	"git.sr.ht/~sbinet/gg"
 )
 
-// pngImage is an SVG document as a PNG image, with two pixels for each of its own: screens have as many today. Of large
-// ones it has one, or they would take long.
+// png returns the chart as a PNG image with two pixels for each of its own, as screens have today; a large one has one,
+// since drawing would take long.
 //
 // Some places that show notebooks, GitHub among them, keep PNG images and take SVG out for fear of scripts. It is an
-// error if the document has what raster does not draw, which only a chart of go-echarts' may have.
-func pngImage(p picture) ([]byte, error) {
+// error if the chart has what canvas.js cannot draw, or letters that the fonts lack.
+func (p picture) png() ([]byte, error) {
 	const many = 2_000_000 // pixels
-	scale := 2.0
+	scale := 2
 	if p.width*p.height > many {
 		scale = 1
 	}
-	drawn, err := raster(p.svg, scale)
-	if err != nil {
+	on := &canvas{Context: gg.NewContext(scale*p.width, scale*p.height)}
+	_, err := process.render(p, on, scale)
+	if err = cmp.Or(err, on.err); err != nil {
 		return nil, err
 	}
 	var buffer bytes.Buffer
-	err = png.Encode(&buffer, fewColours(drawn))
+	err = png.Encode(&buffer, fewColours(on.Image().(*image.RGBA)))
 	return buffer.Bytes(), err
 }
 
-// fewColours is a picture with the 256 colours that it has most of. Charts have few, and their smoothed edges have many
-// that are nearly the same; so the file is a third as large, and looks alike.
+// fewColours reduces a picture to its 256 most frequent colours: the smoothed edges of charts have many that are nearly
+// equal. The file is a third as large and looks the same.
 func fewColours(full *image.RGBA) *image.Paletted {
 	count := map[color.RGBA]int{}
 	runs(full, func(from, to int, c color.RGBA) { count[c] += to - from })
 	common := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int {
-		return cmp.Or(count[b]-count[a], cmp.Compare(packed(a), packed(b)))
+		return cmp.Or(count[b]-count[a], bytes.Compare([]byte{a.R, a.G, a.B, a.A}, []byte{b.R, b.G, b.B, b.A}))
 	})
 	few := image.NewPaletted(full.Rect, nil)
 	index := map[color.RGBA]uint8{}
@@ -56,11 +59,7 @@ func fewColours(full *image.RGBA) *image.Paletted {
 	return few
 }
 
-func packed(c color.RGBA) uint32 {
-	return uint32(c.R)<<24 | uint32(c.G)<<16 | uint32(c.B)<<8 | uint32(c.A)
-}
-
-// runs calls f for all stretches of pixels of one colour, in order.
+// runs calls f for each run of pixels of one colour, in order.
 func runs(m *image.RGBA, f func(from, to int, c color.RGBA)) {
 	from := 0
 	for to := 4; to <= len(m.Pix); to += 4 {

@@ -10,6 +10,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"git.sr.ht/~sbinet/gg"
 )
 
 // drawn is the picture of a chart as a notebook has it.
@@ -34,7 +37,7 @@ func drawn(t *testing.T, c *Chart) image.Image {
 	return picture
 }
 
-// TestPNGOfEveryKind holds that no kind of chart needs what raster cannot draw, with what a notebook may ask of it.
+// TestPNGOfEveryKind holds that no kind of chart needs what a canvas cannot draw, with what a notebook may ask of it.
 func TestPNGOfEveryKind(t *testing.T) {
 	y := []float64{1, 30, 2}
 	long := strings.Repeat("long ", 30)
@@ -80,32 +83,40 @@ func TestPNGColours(t *testing.T) {
 	}
 }
 
-// TestRaster compares what is covered with what geometry says.
-func TestRaster(t *testing.T) {
+// TestCanvas compares what is covered with what geometry says.
+func TestCanvas(t *testing.T) {
+	const box, right = "c.beginPath(); c.rect(0, 0, 10, 10); ", "c.beginPath(); c.moveTo(10, 10); c.lineTo(60, 10); "
 	for _, test := range []struct {
-		name, svg string
-		want      float64 // pixels, all black
+		name, script string
+		want         float64 // pixels, all black
 	}{
-		{"a rectangle", `<path d="M10 10l20 0l0 30l-20 0Z"/>`, 600},
-		{"stroked", `<path d="M10 10L60 10" fill="none" stroke="#000" stroke-width="4"/>`, 200},
-		{"a disc", `<path d="M70 50A20 20 0 1 1 70 49.999"/>`, math.Pi * 400},
-		{"half of it", `<path d="M30 50A20 20 0 0 1 70 50Z"/>`, math.Pi * 200},
-		{"scaled", `<path d="M0 0l10 0l0 10l-10 0Z" transform="matrix(2,0,0,3,5,5)"/>`, 600},
-		{"turned", `<path d="M0 0l10 0l0 10l-10 0Z" transform="matrix(0.6,-0.8,0.8,0.6,40,40)"/>`, 100},
-		{"a curve", `<path d="M0 0Q50 100 100 0Z"/>`, 100 * 100 / 3.},
-		{"the same as a cubic", `<path d="M0 0C33.3333 66.6667 66.6667 66.6667 100 0Z"/>`, 100 * 100 / 3.},
-		{"half transparent", `<path d="M10 10l20 0l0 30l-20 0Z" fill-opacity="0.5"/>`, 300},
-		{"clipped", `<defs><clipPath id="c"><path d="M0 0l20 0l0 20l-20 0Z"/></clipPath></defs>` +
-			`<g clip-path="url(#c)"><path d="M10 10l80 0l0 80l-80 0Z"/></g>`, 100},
-		{"dashed", `<path d="M10 10L30 10L70 10" fill="none" stroke="#000" stroke-width="2" stroke-dasharray="8,4"/>`, 80},
-		{"out of sight", `<path d="M-1000 -1000l10 0l0 10Z"/>`, 0},
+		{"a rectangle", "c.fillRect(10, 10, 20, 30)", 600},
+		{"a line", right + "c.lineWidth = 4; c.stroke()", 200},
+		{"with round ends", right + "c.lineWidth = 4; c.lineCap = 'round'; c.stroke()", 200 + 4*math.Pi},
+		{"grown", "c.setTransform(1.5, 0, 0, 1.5, 0, 0); " + right + "c.lineWidth = 4; c.stroke()", 450},
+		{"dashed", right + "c.lineTo(60, 40); c.lineWidth = 2; c.setLineDash([8, 4]); c.stroke()", 112},
+		{"a closed line has its corners", "c.beginPath(); c.rect(50, 50, 20, 20); c.lineWidth = 8; c.stroke()",
+			28*28 - 12*12 - 16*(4-math.Pi)},
+		{"a disc", "c.beginPath(); c.arc(50, 50, 20, 0, 2 * Math.PI); c.fill()", math.Pi * 400},
+		{"half of an ellipse, turned", "c.beginPath(); c.ellipse(50, 50, 40, 20, 1, 0, Math.PI); c.fill()", math.Pi * 400},
+		{"scaled", "c.setTransform(2, 0, 0, 3, 5, 5); " + box + "c.fill()", 600},
+		{"turned", "c.setTransform(0.6, -0.8, 0.8, 0.6, 40, 40); " + box + "c.fill()", 100},
+		{"sheared", "c.setTransform(2, 1, 1, 3, 5, 5); " + box + "c.fill()", 500},
+		{"a curve", "c.beginPath(); c.moveTo(0, 0); c.quadraticCurveTo(50, 100, 100, 0); c.fill()", 100 * 100 / 3.},
+		{"the same as a cubic", "c.beginPath(); c.moveTo(0, 0); " +
+			"c.bezierCurveTo(100/3, 200/3, 200/3, 200/3, 100, 0); c.fill()", 100 * 100 / 3.},
+		{"half transparent", "c.globalAlpha = 0.5; c.fillStyle = 'rgba(0,0,0,0.5)'; c.fillRect(0, 0, 20, 20)", 100},
+		{"clipped", "c.save(); " + box + "c.clip(); c.fillRect(5, 5, 20, 20); c.restore(); c.fillRect(50, 50, 10, 10)", 125},
+		{"a gradient", "var g = c.createLinearGradient(0, 0, 100, 0); g.addColorStop(0, 'rgba(0,0,0,0)'); " +
+			"g.addColorStop(1, '#000'); c.fillStyle = g; c.fillRect(0, 0, 100, 20)", 1000},
+		{"out of sight", "c.fillRect(-1000, -1000, 10, 10)", 0},
 	} {
-		m, err := raster(`<svg width="100" height="100">`+test.svg+`</svg>`, 1)
+		on, err := drawOn(test.script)
 		if err != nil {
 			t.Errorf("%s: %v", test.name, err)
 			continue
 		}
-		got := 0.0
+		got, m := 0.0, on.Image().(*image.RGBA)
 		for i := 3; i < len(m.Pix); i += 4 {
 			got += float64(m.Pix[i]) / 255
 		}
@@ -115,32 +126,37 @@ func TestRaster(t *testing.T) {
 	}
 }
 
-// TestRasterRefuses what it would draw wrongly; then the notebook has the SVG image.
-func TestRasterRefuses(t *testing.T) {
-	for _, svg := range []string{
-		"", `<svg/>`, `<svg width="10" height="10"><image/></svg>`, `<svg width="10" height="10"><path d="M0 0S1 1 2 2"/></svg>`,
-		`<svg width="10" height="10"><path d="L0 0"/></svg>`, `<svg width="10" height="10"><path d="M0 0L1"/></svg>`,
-		`<svg width="10" height="10"><path d="M0 0" fill="teal"/></svg>`, `<svg width="10" height="10"><path d="M0 0" fill="url(#a)"/></svg>`,
-		`<svg width="10" height="10"><path d="M0 0" transform="rotate(3)"/></svg>`, `<svg width="10" height="10"><text>a</text></svg>`,
-		`<svg width="10" height="10"><g clip-path="url(#a)"/></svg>`, `<svg width="10" height="10"><path d="M0 0Z5 5"/></svg>`,
-	} {
-		if _, err := raster(svg, 1); err == nil {
-			t.Errorf("%q is drawn", svg)
-		}
+// drawOn runs a script with a canvas of 100 x 100 pixels as c.
+func drawOn(script string) (*canvas, error) {
+	e := &engine{limit: time.Minute}
+	if err := e.load(); err != nil {
+		return nil, err
 	}
-	fragment, err := Bar("对", []string{"a"}, Series{Y: []float64{1}}).fragment(true, true)
-	if err != nil || !strings.Contains(fragment, "data:image/svg+xml;base64,") {
-		t.Errorf("no image of letters that the fonts lack: %v, %.200s", err, fragment)
+	on := &canvas{Context: gg.NewContext(100, 100)}
+	e.vm.Set("go", on)
+	_, err := e.vm.RunString("var c = canvas(go).getContext(); c.fillStyle = c.strokeStyle = '#000'; " + script)
+	return on, err
+}
+
+// TestPNGOfUnknown holds that a notebook has the SVG image of what a canvas does not draw.
+func TestPNGOfUnknown(t *testing.T) {
+	radial := object{"type": "radial", "colorStops": []any{object{"offset": 0, "color": "red"}}}
+	pie := object{"type": "pie", "data": []any{1}, "itemStyle": object{"color": radial}}
+	for _, c := range []*Chart{
+		Bar("对", []string{"a"}, Series{Y: []float64{1}}),
+		{title: "radial", kind: &wrapped{given: object{"series": []any{pie}}}},
+	} {
+		fragment, err := c.fragment(true, true)
+		if err != nil || !strings.Contains(fragment, "data:image/svg+xml;base64,") {
+			t.Errorf("%s has no SVG image: %v, %.200s", c.title, err, fragment)
+		}
 	}
 }
 
 func BenchmarkPNG(b *testing.B) {
-	p, err := Line("Loss", "step", "nats", many(5)...).draw()
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := Line("Loss", "step", "nats", many(5)...)
 	for b.Loop() {
-		if _, err := pngImage(p); err != nil {
+		if _, err := c.fragment(true, true); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -15,13 +15,17 @@ import (
 //
 // It returns [Chart.Err]'s error, ECharts' own, or one saying that the chart is a table or needs the network.
 func (c *Chart) SVG() (string, error) {
-	p, err := c.draw()
-	return p.svg, err
+	p, err := c.picture()
+	if err != nil {
+		return "", err
+	}
+	return p.svg()
 }
 
-// picture is a chart as drawn.
+// picture is what ECharts needs to draw a chart.
 type picture struct {
-	svg, options  string // options is JSON, safe inside a script element
+	title         string
+	options       string // JSON, safe inside a script element
 	mark          string // tells different pictures apart
 	width, height int
 }
@@ -29,7 +33,7 @@ type picture struct {
 // Only a quote inside a tag is written as it is, so this never matches a text.
 var reference = regexp.MustCompile(`href="\s*(?:[a-zA-Z]+:)?//[^"]*"`)
 
-func (c *Chart) draw() (picture, error) {
+func (c *Chart) picture() (picture, error) {
 	if err := c.Err(); err != nil {
 		return picture{}, err
 	}
@@ -44,17 +48,21 @@ func (c *Chart) draw() (picture, error) {
 	}
 	// ECharts keeps what it measures in plain objects under the text itself, so this one text would become the
 	// prototype of every object on the page. A space of no width makes it a text like any other.
-	p := picture{options: strings.ReplaceAll(string(data), "__proto__", "__proto\u200b__")}
+	p := picture{title: c.title, options: strings.ReplaceAll(string(data), "__proto__", "__proto\u200b__")}
 	p.width, p.height = c.size()
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %s", p.width, p.height, data))
 	p.mark = hex.EncodeToString(sum[:8])
-	svg, err := process.render(p.options, p.width, p.height, "z"+p.mark)
-	if err != nil {
-		return picture{}, fmt.Errorf("chart %q: %w", c.title, err)
-	}
-	p.svg = printable(svg)
-	if link := reference.FindString(p.svg); link != "" {
-		return picture{}, fmt.Errorf("chart %q: needs the network for %s", c.title, link)
-	}
 	return p, nil
+}
+
+func (p picture) svg() (string, error) {
+	svg, err := process.render(p, nil, 0)
+	if err != nil {
+		return "", fmt.Errorf("chart %q: %w", p.title, err)
+	}
+	svg = printable(svg)
+	if link := reference.FindString(svg); link != "" {
+		return "", fmt.Errorf("chart %q: needs the network for %s", p.title, link)
+	}
+	return svg, nil
 }

@@ -101,15 +101,19 @@ func TestSVGIsTheSameEachTime(t *testing.T) {
 	charts := gallery()
 	for i := range charts {
 		c := charts[len(charts)-1-i]
-		p, err := c.draw()
+		p, err := c.picture()
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := fresh.render(p.options, p.width, p.height, "z"+p.mark)
+		second, err := p.svg()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.svg != first[c.title] || again != p.svg {
+		again, err := fresh.render(p, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second != first[c.title] || again != second {
 			t.Errorf("%s: another picture the second time", c.title)
 		}
 	}
@@ -126,12 +130,12 @@ func TestRenderStopsAndRecovers(t *testing.T) {
 		"exception":         "throw new Error('no')",
 	} {
 		option := fmt.Sprintf(`{"yAxis":{},"xAxis":{"axisLabel":{"formatter":"__f__function () { %s }__f__"}},"series":[{"type":"line","data":[[1,2]]}]}`, function)
-		if svg, err := e.render(option, 300, 300, "z"); err == nil {
+		if svg, err := e.render(picture{options: option, width: 300, height: 300}, nil, 0); err == nil {
 			t.Errorf("%s: no error, but %d bytes", name, len(svg))
 		}
 	}
 	e.limit = time.Minute
-	if _, err := e.render(`{"series":[{"type":"pie","data":[1,2]}]}`, 300, 300, "z"); err != nil {
+	if _, err := e.render(picture{options: `{"series":[{"type":"pie","data":[1,2]}]}`, width: 300, height: 300}, nil, 0); err != nil {
 		t.Errorf("after failures: %v", err)
 	}
 }

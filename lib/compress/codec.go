@@ -14,24 +14,23 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Codec stores a tensor between its two uses. Those of this package are plain values to compare, and to use in any
-// number of graphs and goroutines.
+// Codec encodes a tensor that the forward pass saves for the backward pass. The codecs of this package are values that
+// can be compared, and used in any number of graphs and goroutines.
 type Codec interface {
-	// Name is what [Parse] would make the codec of, if it can.
+	// Name is the text that [Parse] takes for the codec, if it can.
 	Name() string
-	// Encode returns what is kept of x: arrays of unsigned integers, since compilers may hold floats in wider types,
-	// and equally many for any x. It panics if x has no elements, or is of a type that the codec cannot keep.
+	// Encode returns the codes of x: arrays of unsigned integers, since compilers may store floats in wider types, and
+	// the same number of arrays for any x. It panics if x has no elements or a type that the codec does not support.
 	Encode(x *graph.Node) []*graph.Node
-	// Decode returns a tensor of a shape from what is kept of one. It may panic if that is not so.
-	Decode(kept []*graph.Node, like shapes.Shape) *graph.Node
-	// Bytes is the memory of what is kept of a tensor of that shape.
+	// Decode returns a tensor of the given shape from the codes of one of that shape.
+	Decode(codes []*graph.Node, like shapes.Shape) *graph.Node
+	// Bytes returns the memory of the codes of a tensor of that shape.
 	Bytes(shape shapes.Shape) int64
 }
 
-// Parse returns the codec of a name, in any case: "dense" ([Dense]); "fp16", "bf16", "fp10", "e4m3" and "e5m2"
-// ([Float], where too large numbers become the largest, as in Gist); "int8:64" ([Int8] with groups of so many, and
-// "int8" is that one); "csr:0.6" ([CSR] with that capacity). Another name, or one with a number that cannot be, is an
-// error.
+// Parse returns the codec with a name, in upper or lower case: "dense" ([Dense]); "fp16", "bf16", "fp10", "e4m3" and
+// "e5m2" ([Float], saturating as in Gist); "int8:64" ([Int8] with groups of 64, which is also "int8"); "csr:0.6" ([CSR]
+// with that capacity). Other names, and invalid numbers, are errors.
 func Parse(name string) (Codec, error) {
 	kind, setting, set := strings.Cut(strings.ToLower(name), ":")
 	if kind == "dense" && !set {
@@ -63,7 +62,7 @@ func formats() []precision.Format {
 	return []precision.Format{precision.FP16, precision.BF16, FP10, precision.E4M3, precision.E5M2}
 }
 
-// Dense keeps all bits: the tensor as it is, which costs nothing if it is in memory anyway. It is for comparison.
+// Dense stores all bits: the tensor as it is, which costs nothing if it is in memory anyway. It is for comparison.
 func Dense() Codec { return dense{} }
 
 type dense struct{}
@@ -71,13 +70,13 @@ type dense struct{}
 func (dense) Name() string                       { return "dense" }
 func (dense) Bytes(shape shapes.Shape) int64     { return int64(shape.Size()) * int64(shape.DType.Size()) }
 func (dense) Encode(x *graph.Node) []*graph.Node { return []*graph.Node{precision.ToBits(keepable(x))} }
-func (dense) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
-	return precision.FromBits(kept[0], like.DType)
+func (dense) Decode(codes []*graph.Node, like shapes.Shape) *graph.Node {
+	return precision.FromBits(codes[0], like.DType)
 }
 
-// Sign keeps a bit of each element, and makes of it 1 for those that are at least 0, and -1 for others and NaN (Gist's
-// "Binarize"). For a function whose gradient depends on no more, as [ReLU]'s, it is lossless. Parse does not know it,
-// since for others it is nonsense.
+// Sign stores one bit per element, which decodes to 1 for elements that are at least 0, and to -1 for others and NaN
+// (Gist's "Binarize"). It is lossless for a function whose gradient needs no more, such as [ReLU]. Parse does not know
+// it, since for other functions it is wrong.
 func Sign() Codec { return sign{} }
 
 type sign struct{}
@@ -89,23 +88,23 @@ func (sign) Encode(x *graph.Node) []*graph.Node {
 	return []*graph.Node{packing(1).pack(graph.GreaterOrEqual(keepable(x), graph.ZerosLike(x)))}
 }
 
-func (sign) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
-	flags := graph.ConvertDType(packing(1).unpack(kept[0], like), like.DType)
+func (sign) Decode(codes []*graph.Node, like shapes.Shape) *graph.Node {
+	flags := graph.ConvertDType(packing(1).unpack(codes[0], like), like.DType)
 	return graph.AddScalar(graph.MulScalar(flags, 2), -1)
 }
 
-// keepable returns x if it is of one of the types, any float if none is given, and has elements. Else it panics.
+// keepable returns x if it has elements and one of the types, or any float type if none is given; else it panics.
 func keepable(x *graph.Node, types ...dtypes.DType) *graph.Node {
 	switch {
 	case !x.DType().IsFloat() || x.DType().Size() < 2 || len(types) > 0 && !slices.Contains(types, x.DType()):
-		panic(fmt.Errorf("compress: a tensor of type %s cannot be kept by this codec: convert it to float32", x.DType()))
+		panic(fmt.Errorf("compress: this codec does not support type %s: convert the tensor to float32", x.DType()))
 	case x.Shape().Size() == 0:
-		panic(errors.New("compress: a tensor with no elements: there is nothing to keep"))
+		panic(errors.New("compress: a tensor without elements: give at least one"))
 	}
 	return x
 }
 
-// keepable32 returns x in float32, if it is that or of a half type. Else it panics.
+// keepable32 returns x in float32, if it is float32 or a half type; else it panics.
 func keepable32(x *graph.Node) *graph.Node {
 	return graph.ConvertDType(keepable(x, dtypes.Float32, dtypes.Float16, dtypes.BFloat16), dtypes.Float32)
 }

@@ -37,7 +37,8 @@ func many(seed uint64, n int) []float32 {
 func TestFloat(t *testing.T) {
 	values := many(1, 301)
 	formats := []precision.Format{precision.FP16, precision.BF16, compress.FP10, precision.E4M3, precision.E5M2,
-		{Name: "toNaN", Exponent: 4, Mantissa: 3, NoInfinities: true, Overflow: precision.ToNaN}, {Name: "two words", Exponent: 6, Mantissa: 5}}
+		{Name: "toNaN", Exponent: 4, Mantissa: 3, NoInfinities: true, Overflow: precision.ToNaN},
+		{Name: "two words", Exponent: 6, Mantissa: 5}}
 	for _, on := range platforms() {
 		if on.name == "XLA" {
 			formats = []precision.Format{precision.FP16, precision.BF16, compress.FP10, precision.E4M3}
@@ -113,8 +114,8 @@ func TestInt8(t *testing.T) {
 
 func finite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
 
-// The mean over many draws is the number itself: by Hoeffding's inequality the mean of n rounding errors, which lie within a
-// unit, is more than u units away with a chance of at most 2·exp(-2nu²): for n = 2000 and u = 0.07 below 10⁻⁸.
+// The mean over many draws is the number itself: by Hoeffding's inequality the mean of n rounding errors, which lie
+// within a unit, is more than u units away with a chance of at most 2·exp(-2nu²): for n = 2000 and u = 0.07 below 10⁻⁸.
 func TestInt8Stochastic(t *testing.T) {
 	const draws = 2000
 	r := rand.New(rand.NewPCG(3, 4))
@@ -195,8 +196,10 @@ func TestCSR(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i, got := range tensors.MustCopyFlatData[uint32](out[0]) {
-					if fits := 2*some <= n+1; fits && got != math.Float32bits(values[i]) || !fits && math.Float32frombits(got) == math.Float32frombits(got) {
-						t.Fatalf("%s: %d of %d with room for half: number %d is %#x, was %#x", on.name, some, n, i, got, math.Float32bits(values[i]))
+					if fits := 2*some <= n+1; fits && got != math.Float32bits(values[i]) || !fits &&
+						math.Float32frombits(got) == math.Float32frombits(got) {
+						t.Fatalf("%s: %d of %d with room for half: number %d is %#x, was %#x", on.name, some, n, i, got,
+							math.Float32bits(values[i]))
 					}
 				}
 			}
@@ -205,7 +208,8 @@ func TestCSR(t *testing.T) {
 	}
 }
 
-// Bytes is what is kept, for any shape and type; and what is kept are unsigned integers, as many arrays whatever the shape.
+// Bytes is what is kept, for any shape and type; and what is kept are unsigned integers, as many arrays whatever the
+// shape.
 func TestBytes(t *testing.T) {
 	codecs := []compress.Codec{compress.Sign()}
 	for _, name := range append(platforms()[0].codecs, "int8:128", fmt.Sprint("int8:", math.MaxInt), "csr:0.3") {
@@ -233,7 +237,8 @@ func TestBytes(t *testing.T) {
 	}
 	// By hand: 3 rows of 257 elements.
 	for name, want := range map[string]int64{
-		"dense": 4 * 771, "fp16": 3 * 129 * 4, "fp10": 3 * 86 * 4, "e4m3": 3 * 65 * 4, "int8": 3 * (65 + 5) * 4, "csr:0.5": 386*4 + 97*4 + 4*4,
+		"dense": 4 * 771, "fp16": 3 * 129 * 4, "fp10": 3 * 86 * 4, "e4m3": 3 * 65 * 4, "int8": 3 * (65 + 5) * 4,
+		"csr:0.5": 386*4 + 97*4 + 4*4,
 	} {
 		if got := parse(t, name).Bytes(shapes.Make(dtypes.Float32, 3, 257)); got != want {
 			t.Errorf("%s: %d bytes, want %d", name, got, want)
@@ -257,7 +262,8 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q parsed again is %v, want %v", name, again, c)
 		}
 	}
-	for _, name := range []string{"", "fp32", "tf32", "sign", "dense:1", "fp16:2", "int8:", "int8:0", "int8:-1", "int8:x",
+	for _, name := range []string{"", "fp32", "tf32", "sign", "dense:1", "fp16:2", "int8:", "int8:0", "int8:-1",
+		"int8:x",
 		"csr", "csr:", "csr:0", "csr:1.01", "csr:NaN", "csr:-1"} {
 		if c, err := compress.Parse(name); err == nil || !strings.HasPrefix(err.Error(), "compress: ") {
 			t.Errorf("%q is %v, error %v", name, c, err)
@@ -266,7 +272,8 @@ func TestParse(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	for _, f := range []precision.Format{precision.FP32, precision.TF32, precision.INT8, {}, {Name: "x", Exponent: 1, Mantissa: 4}} {
+	for _, f := range []precision.Format{precision.FP32, precision.TF32, precision.INT8, {},
+		{Name: "x", Exponent: 1, Mantissa: 4}} {
 		if _, err := compress.Float(f); err == nil || !strings.HasPrefix(err.Error(), "compress: ") {
 			t.Errorf("Float(%v): error %v", f, err)
 		}
@@ -283,14 +290,17 @@ func TestErrors(t *testing.T) {
 		x     *tensors.Tensor
 		want  string
 	}{
-		{"bf16", tensors.FromValue([]float64{1}), "of type Float64"},
-		{"int8", tensors.FromValue([]float64{1}), "of type Float64"},
-		{"csr:1", tensors.FromValue([]int32{1}), "of type Int32"},
-		{"dense", tensors.FromValue([]bool{true}), "of type Bool"},
-		{"csr:1", tensors.FromShape(shapes.Make(dtypes.Float32, 3, 0)), "no elements"},
-		{"e4m3", tensors.FromShape(shapes.Make(dtypes.Float32, 0)), "no elements"},
+		{"bf16", tensors.FromValue([]float64{1}), "type Float64"},
+		{"int8", tensors.FromValue([]float64{1}), "type Float64"},
+		{"csr:1", tensors.FromValue([]int32{1}), "type Int32"},
+		{"dense", tensors.FromValue([]bool{true}), "type Bool"},
+		{"csr:1", tensors.FromShape(shapes.Make(dtypes.Float32, 3, 0)), "without elements"},
+		{"e4m3", tensors.FromShape(shapes.Make(dtypes.Float32, 0)), "without elements"},
 	} {
-		_, err := devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes { return parse(t, c.codec).Encode(in[0]) }, c.x)
+		_, err := devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes {
+			return parse(t,
+				c.codec).Encode(in[0])
+		}, c.x)
 		if err == nil || !strings.Contains(err.Error(), "compress: ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s of %s: error %v, want %q", c.codec, c.x.Shape(), err, c.want)
 		}

@@ -21,11 +21,12 @@ type (
 	nodes = []*graph.Node
 )
 
-// platforms are the backends, which share no code for arithmetic, and codecs with room for anything to try on each: on XLA,
-// which compiles for long, few.
+// platforms are the backends, which share no code for arithmetic, and codecs with room for anything to try on each: on
+// XLA, which compiles for long, few.
 func platforms() []platform {
 	return []platform{
-		{"Go", devicetest.PureGo(), []string{"dense", "fp16", "bf16", "fp10", "e4m3", "e5m2", "int8", "int8:7", "csr:1"}},
+		{"Go", devicetest.PureGo(), []string{"dense", "fp16", "bf16", "fp10", "e4m3", "e5m2", "int8", "int8:7",
+			"csr:1"}},
 		{"XLA", devicetest.One(), []string{"bf16", "csr:1"}},
 	}
 }
@@ -80,7 +81,8 @@ func same(t testing.TB, what string, got, want []float32) {
 	}
 	for i := range got {
 		if math.Float32bits(got[i]) != math.Float32bits(want[i]) && !(got[i] != got[i] && want[i] != want[i]) {
-			t.Errorf("%s: number %d is %g (%#x), want %g (%#x)", what, i, got[i], math.Float32bits(got[i]), want[i], math.Float32bits(want[i]))
+			t.Errorf("%s: number %d is %g (%#x), want %g (%#x)", what, i, got[i], math.Float32bits(got[i]), want[i],
+				math.Float32bits(want[i]))
 			return
 		}
 	}
@@ -106,7 +108,8 @@ func random(seed uint64, dims ...int) *tensors.Tensor {
 // special are numbers around which formats, zeros and signs differ.
 func special() []float32 {
 	inf := float32(math.Inf(1))
-	values := []float32{0, 1, 1.5, 3.25, 5e-8, 1e-7, 7e-3, 0x1p-9, 0x1p-10, 0x1.8p-10, 240, 447, 449, 57344, 65504, 65520, 7e4, 1e30,
+	values := []float32{0, 1, 1.5, 3.25, 5e-8, 1e-7, 7e-3, 0x1p-9, 0x1p-10, 0x1.8p-10, 240, 447, 449, 57344, 65504,
+		65520, 7e4, 1e30,
 		1e-39, math.SmallestNonzeroFloat32, math.MaxFloat32, inf, float32(math.NaN()), math.Float32frombits(0x7f800001)}
 	for _, v := range values {
 		values = append(values, math.Float32frombits(math.Float32bits(v)^1<<31))
@@ -159,8 +162,8 @@ func TestLossless(t *testing.T) {
 	}
 }
 
-// Whatever the codec, the gradient is that at the decoded x, and not at x: also where f is not linear, with a product's own settings,
-// and for the numbers where arithmetic is special.
+// Whatever the codec, the gradient is that at the decoded x, and not at x: also where f is not linear, with a product's
+// own settings, and for the numbers where arithmetic is special.
 func TestGradients(t *testing.T) {
 	fp8 := precision.Matmul{Operands: precision.E4M3, Gradients: precision.E5M2}
 	dot := func(x, w *node) *node { return fp8.Dot(x, []int{-1}, nil, w, []int{0}, nil) }
@@ -185,7 +188,8 @@ func TestGradients(t *testing.T) {
 					gradients(compress.Dot(x, w, codec, fp8), w), gradients(dot(graph.StopGradient(decoded), w), w),
 					gradients(compress.Dot(x, w, codec, fp8), x), gradients(dot(x, w), x),
 					through, gelu(z),
-					graph.Gradient(graph.ReduceAllSum(through), z)[0], graph.Gradient(graph.ReduceAllSum(gelu(there)), there)[0],
+					graph.Gradient(graph.ReduceAllSum(through), z)[0],
+					graph.Gradient(graph.ReduceAllSum(gelu(there)), there)[0],
 				}
 			}, random(3, 12, 12), random(4, 12, 12), numbers)
 			for j, what := range []string{"gradient of w", "gradient of x", "f(x)", "gradient through f"} {
@@ -212,7 +216,10 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	want := call(t, devicetest.PureGo(), run(f), in...)
-	got := call(t, devicetest.PureGo(), run(func(x, live nodes) nodes { return compress.Keep(parse(t, "csr:1"), x, live, f) }), in...)
+	got := call(t, devicetest.PureGo(), run(func(x, live nodes) nodes {
+		return compress.Keep(parse(t, "csr:1"), x, live,
+			f)
+	}), in...)
 	for i := range want {
 		same(t, "result "+string(rune('0'+i)), got[i], want[i])
 	}

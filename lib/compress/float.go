@@ -11,21 +11,20 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// FP10 is Gist's format of 10 bits, of which three share a word of 32.
+// FP10 is Gist's format of 10 bits, of which three fit a 32-bit word.
 var FP10 = precision.Format{Name: "fp10", Exponent: 5, Mantissa: 4, Overflow: precision.ToLargest}
 
-// Float keeps numbers rounded as [precision.Round] does, in the bits of a format of at most 16 (Gist's "delayed
-// precision reduction": the forward pass has had them in full). A number moves by half a unit of its last place at
-// most, unless it is too large, and f.Overflow says what becomes of it. A format that is not valid, is wider, or of
-// integers is an error.
+// Float stores numbers rounded by [precision.Round], in the bits of a format of at most 16 (Gist's "delayed precision
+// reduction": the forward pass used them in full precision). The error is at most half a unit in the last place;
+// numbers that are too large become what f.Overflow says. An invalid, wider or integer format is an error.
 func Float(f precision.Format) (Codec, error) {
 	if err := f.Validate(); err != nil {
 		return nil, fmt.Errorf("compress: %w", err)
 	}
 	if f.Exponent == 0 || f.Bits() > 16 {
-		return nil, fmt.Errorf("compress: format %q of %d bits: give one of floats with at most 16; Int8 is for "+
-			"integers, Dense keeps all bits",
-			f.Name, f.Bits())
+		return nil, fmt.Errorf("compress: format %q of %d bits: give a float format of at most 16 bits, or use Int8 "+
+			"or "+
+			"Dense", f.Name, f.Bits())
 	}
 	return float{f}, nil
 }
@@ -41,13 +40,13 @@ func (c float) Encode(x *graph.Node) []*graph.Node {
 	return []*graph.Node{c.packing().pack(bitsOf(precision.Round(keepable32(x), c.format), c.format))}
 }
 
-func (c float) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
-	return graph.ConvertDType(numbers(c.packing().unpack(kept[0], like), c.format), like.DType)
+func (c float) Decode(codes []*graph.Node, like shapes.Shape) *graph.Node {
+	return graph.ConvertDType(numbers(c.packing().unpack(codes[0], like), c.format), like.DType)
 }
 
-const exponents = 0x7f800000 // the bits of a float32's exponent, which alone are the infinity
+const exponents = 0x7f800000 // the exponent bits of a float32, which are the bits of +∞
 
-// bitsOf returns the bits that [precision.Format.Encode] has for each x, float32 numbers of the format, in uint32.
+// bitsOf is [precision.Format.Encode] of each x, float32 numbers of the format, as uint32.
 func bitsOf(x *graph.Node, f precision.Format) *graph.Node {
 	g := x.Graph()
 	bits := func(b uint32) *graph.Node { return graph.Const(g, b) }
@@ -55,20 +54,21 @@ func bitsOf(x *graph.Node, f precision.Format) *graph.Node {
 	magnitude := graph.BitwiseAnd(all, bits(1<<31-1))
 	sign := graph.BitwiseShiftLeft(graph.BitwiseShiftRightLogical(all, bits(31)), bits(uint32(f.Bits()-1)))
 
-	lost := bits(uint32(23 - f.Mantissa))
-	code := graph.BitwiseShiftRightLogical(magnitude, lost)
+	dropped := bits(uint32(23 - f.Mantissa))
+	code := graph.BitwiseShiftRightLogical(magnitude, dropped)
 	if f.Exponent < 8 {
-		code = graph.BitwiseShiftRightLogical(graph.Sub(magnitude, bits(rebias(f))), lost)
+		code = graph.BitwiseShiftRightLogical(graph.Sub(magnitude, bits(rebias(f))), dropped)
 		small := graph.Mul(graph.Bitcast(magnitude, dtypes.Float32), graph.Const(g, float32(1/f.SmallestSubnormal())))
 		normal := graph.GreaterOrEqual(magnitude, bits(math.Float32bits(float32(f.SmallestNormal()))))
 		code = graph.Where(normal, code, graph.ConvertDType(small, dtypes.Uint32))
 		code = graph.Where(graph.Equal(magnitude, bits(exponents)), bits(top(f)), code)
 	}
-	code = graph.Where(graph.GreaterThan(magnitude, bits(exponents)), bits(f.Encode(math.NaN())&(1<<(f.Bits()-1)-1)), code)
+	code = graph.Where(graph.GreaterThan(magnitude, bits(exponents)), bits(f.Encode(math.NaN())&(1<<(f.Bits()-1)-1)),
+		code)
 	return graph.BitwiseOr(code, sign)
 }
 
-// numbers returns what bits in uint32 stand for, as [precision.Format.Decode] has it, in float32.
+// numbers is [precision.Format.Decode] of bits in uint32, as float32.
 func numbers(all *graph.Node, f precision.Format) *graph.Node {
 	g := all.Graph()
 	bits := func(b uint32) *graph.Node { return graph.Const(g, b) }
@@ -91,9 +91,8 @@ func numbers(all *graph.Node, f precision.Format) *graph.Node {
 	return graph.Bitcast(graph.BitwiseOr(magnitude, sign), dtypes.Float32)
 }
 
-// rebias is what a float32's bits have more than those of the same normal number in a format, if both are shifted
-// alike.
+// rebias is the difference between the bits of a normal number in float32 and in the format, shifted to align.
 func rebias(f precision.Format) uint32 { return uint32(127-f.Bias()) << 23 }
 
-// top is the bits of a format's exponent, which alone are the infinity if it has one.
+// top returns the format's exponent bits, which are those of its infinity if it has one.
 func top(f precision.Format) uint32 { return (1<<f.Exponent - 1) << f.Mantissa }

@@ -12,11 +12,11 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Int8 keeps whole numbers from -127 to 127, and a float32 scale for each group of so many elements along the last
-// axis, whose last group may be smaller; a group may be larger than the axis. The largest magnitude of a group becomes
-// 127; a number moves by half of a 127th of that at most. In a group with a NaN or an infinity all become NaN or
-// infinite. A group below 1 is an error. (Groups as in Chen et al. 2021, "ActNN: Reducing Training Memory Footprint via
-// 2-Bit Activation Compressed Training", but symmetric around 0 and of 8 bits.)
+// Int8 stores integers from -127 to 127 and a float32 scale for each group of elements along the last axis; the last
+// group may be smaller, and a group may be larger than the axis. The largest magnitude of a group becomes 127, and the
+// error is at most half of a 127th of it. In a group with a NaN or an infinity, all become NaN or infinite. A group
+// below 1 is an error. (Groups as in Chen et al. 2021, "ActNN: Reducing Training Memory Footprint via 2-Bit Activation
+// Compressed Training", but symmetric around 0 and with 8 bits.)
 func Int8(group int) (Codec, error) {
 	if group < 1 {
 		return nil, fmt.Errorf("compress: Int8 with groups of %d: give at least 1", group)
@@ -24,12 +24,12 @@ func Int8(group int) (Codec, error) {
 	return int8s{group}, nil
 }
 
-// Int8Stochastic is [Int8] that rounds up or down by chance, so that the mean of what is decoded, and of a gradient
-// that is linear in it, is exact (ActNN). random returns 32 random bits, a uint32, for each element of an array of the
-// dimensions that it is asked for; two tensors, or two steps, should not have the same. It ties the codec to its graph.
+// Int8Stochastic is [Int8] with stochastic rounding, so that the mean of decoded values, and of gradients linear in
+// them, is exact (ActNN). random returns 32 random bits, a uint32, for each element of an array of the given
+// dimensions; use different bits for each tensor and step. The codec can be used only in the graph of random.
 func Int8Stochastic(group int, random func(dimensions ...int) *graph.Node) (Codec, error) {
 	if random == nil {
-		return nil, errors.New("compress: Int8Stochastic without random bits: give a function that makes them")
+		return nil, errors.New("compress: Int8Stochastic without random bits: give a function that returns them")
 	}
 	if _, err := Int8(group); err != nil {
 		return nil, err
@@ -54,31 +54,32 @@ func (c int8s) Bytes(shape shapes.Shape) int64 {
 }
 
 func (c int8s) Encode(x *graph.Node) []*graph.Node {
-	return c.encode(x, func(share *graph.Node) *graph.Node { return precision.Round(share, precision.INT8) })
+	return c.encode(x, func(scaled *graph.Node) *graph.Node { return precision.Round(scaled, precision.INT8) })
 }
 
-func (c int8s) encode(x *graph.Node, round func(share *graph.Node) *graph.Node) []*graph.Node {
+func (c int8s) encode(x *graph.Node, round func(scaled *graph.Node) *graph.Node) []*graph.Node {
 	rows, n := rows(x.Shape())
 	g := x.Graph()
 	group, groups := c.in(n)
 	x = graph.Reshape(padLast(graph.Reshape(keepable32(x), rows, n), groups*group), rows, groups, group)
 	magnitude := graph.Where(graph.IsFinite(x), graph.Abs(x), graph.Const(g, float32(math.Inf(1))))
 	scale := graph.Mul(graph.ReduceAndKeep(magnitude, graph.ReduceMax, 2), graph.Const(g, float32(1)/127))
-	share := round(graph.Div(x, scale)) // NaN, which becomes 0, where the scale is 0
-	codes := graph.ConvertDType(graph.Add(share, graph.Const(g, float32(128))), dtypes.Uint32)
+	scaled := round(graph.Div(x, scale)) // NaN, which becomes 0, where the scale is 0
+	codes := graph.ConvertDType(graph.Add(scaled, graph.Const(g, float32(128))), dtypes.Uint32)
 	codes = graph.SliceAxis(graph.Reshape(codes, rows, groups*group), 1, graph.AxisRange(0, n))
 	return []*graph.Node{packing(8).pack(codes), precision.ToBits(graph.Reshape(scale, rows, groups))}
 }
 
-func (c int8s) Decode(kept []*graph.Node, like shapes.Shape) *graph.Node {
+func (c int8s) Decode(encoded []*graph.Node, like shapes.Shape) *graph.Node {
 	rows, n := rows(like)
-	g := kept[0].Graph()
+	g := encoded[0].Graph()
 	group, groups := c.in(n)
-	codes := packing(8).unpack(kept[0], shapes.Make(dtypes.Uint32, rows, n))
-	share := graph.Sub(graph.ConvertDType(codes, dtypes.Float32), graph.Const(g, float32(128)))
-	scale := graph.BroadcastToDims(graph.InsertAxes(precision.FromBits(kept[1], dtypes.Float32), 2), rows, groups, group)
+	codes := packing(8).unpack(encoded[0], shapes.Make(dtypes.Uint32, rows, n))
+	scaled := graph.Sub(graph.ConvertDType(codes, dtypes.Float32), graph.Const(g, float32(128)))
+	scale := graph.BroadcastToDims(graph.InsertAxes(precision.FromBits(encoded[1], dtypes.Float32), 2), rows, groups,
+		group)
 	scale = graph.SliceAxis(graph.Reshape(scale, rows, groups*group), 1, graph.AxisRange(0, n))
-	return graph.ConvertDType(graph.Reshape(graph.Mul(share, scale), like.Dimensions...), like.DType)
+	return graph.ConvertDType(graph.Reshape(graph.Mul(scaled, scale), like.Dimensions...), like.DType)
 }
 
 // stochastic is used by its address, so that codecs can be compared.
@@ -88,7 +89,7 @@ type stochastic struct {
 }
 
 func (c *stochastic) Encode(x *graph.Node) []*graph.Node {
-	return c.encode(x, func(share *graph.Node) *graph.Node {
-		return precision.RoundStochastic(share, precision.INT8, c.random(share.Shape().Dimensions...))
+	return c.encode(x, func(scaled *graph.Node) *graph.Node {
+		return precision.RoundStochastic(scaled, precision.INT8, c.random(scaled.Shape().Dimensions...))
 	})
 }

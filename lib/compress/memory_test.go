@@ -16,8 +16,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A deep network of products and ReLUs needs the memory that Bytes says, and that of a few tensors more for the layer that
-// is being computed. Were the tensors themselves kept, it would be one more for each layer.
+// A deep network of products and ReLUs needs the memory that Bytes says, and that of a few tensors more for the layer
+// that is being computed. Were the tensors themselves kept, it would be one more for each layer.
 func TestMemory(t *testing.T) {
 	const rows, width, layers = 1024, 64, 6
 	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
@@ -38,7 +38,8 @@ func TestMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		x, w := tensors.FromShape(shapes.Make(dtypes.Float32, rows, width)), tensors.FromShape(shapes.Make(dtypes.Float32, layers, width, width))
+		x, w := tensors.FromShape(shapes.Make(dtypes.Float32, rows, width)),
+			tensors.FromShape(shapes.Make(dtypes.Float32, layers, width, width))
 		if err := p.Prepare(x, w); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +62,8 @@ func TestMemory(t *testing.T) {
 		kept := layers * (codec.Bytes(tensor) + compress.Sign().Bytes(tensor))
 		t.Logf("%s: %d bytes, of which %d are kept", c.name, got, kept)
 		if most := kept + int64(c.work*float64(one)); got > most || got >= plain || got < kept {
-			t.Errorf("%s: %d bytes, want from %d to %d, and less than %d without compression", c.name, got, kept, most, plain)
+			t.Errorf("%s: %d bytes, want from %d to %d, and less than %d without compression", c.name, got, kept, most,
+				plain)
 		}
 	}
 }
@@ -105,8 +107,8 @@ func TestMesh(t *testing.T) {
 	}
 }
 
-// What is lossy moves w's gradient by no more than the kept x moved: half a unit of its last place times the gradient that
-// arrives, summed as the gradient is.
+// What is lossy moves w's gradient by no more than the kept x moved: half a unit of its last place times the gradient
+// that arrives, summed as the gradient is.
 func TestGradientError(t *testing.T) {
 	const rows, in, out = 40, 16, 5
 	x, w, v := random(13, rows, in), random(14, in, out), random(15, rows, out)
@@ -144,7 +146,8 @@ func TestGradientError(t *testing.T) {
 			worst = max(worst, math.Abs(float64(got-exact[k]))/most)
 		}
 		if worst > 1 || worst < 0.05 {
-			t.Errorf("%s: the gradient's worst error is %.3f of the bound, want at most 1, and more than nothing", name, worst)
+			t.Errorf("%s: the gradient's worst error is %.3f of the bound, want at most 1, and more than nothing", name,
+				worst)
 		}
 	}
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// packing is codes of so many bits, as many in a uint32 as fit. They are packed along the last axis, so that a tensor
-// which is split over devices along another is packed where it is. Of the m words of a row, word i has codes i, i+m,
-// i+2m, ….
+// packing packs codes of this number of bits into uint32 words, as many as fit. It packs along the last axis, so that a
+// tensor that is sharded along another axis is packed in place. Of the m words of a row, word i has codes i, i+m, i+2m,
+// ….
 type packing int
 
-// each is how many codes are in a word.
+// each is the number of codes in a word.
 func (p packing) each() int { return 32 / int(p) }
 
-// words is how many words n codes need.
+// words is the number of words for n codes.
 func (p packing) words(n int) int { return (n + p.each() - 1) / p.each() }
 
 func (p packing) bytes(shape shapes.Shape) int64 {
@@ -25,8 +25,8 @@ func (p packing) bytes(shape shapes.Shape) int64 {
 
 // pack returns the words (rows, words) of codes, which are below 2^p.
 //
-// It adds the codes up, since a sum is something that XLA keeps. An elementwise operation it rather repeats for each
-// use of the result, for which it keeps what is to be encoded.
+// It sums the codes, since XLA stores the result of a sum. It would repeat an elementwise operation for each use of the
+// result, and hold the operation's input for it.
 func (p packing) pack(codes *graph.Node) *graph.Node {
 	rows, n := rows(codes.Shape())
 	words := p.words(n)
@@ -46,12 +46,12 @@ func (p packing) unpack(words *graph.Node, of shapes.Shape) *graph.Node {
 	return graph.Reshape(codes, of.Dimensions...)
 }
 
-// shifts is by how many bits each of the parts (rows, each, words) lies from a word's end.
+// shifts returns by how many bits each of the parts (rows, each, words) is shifted in a word.
 func (p packing) shifts(parts *graph.Node) *graph.Node {
 	return graph.Mul(graph.Iota(parts.Graph(), parts.Shape(), 1), graph.Const(parts.Graph(), uint32(p)))
 }
 
-// rows is how many rows a tensor has, and how many elements each: those of the last axis.
+// rows returns the number of rows of a tensor, and the number of elements in each: those of the last axis.
 func rows(shape shapes.Shape) (rows, n int) {
 	if shape.Rank() == 0 {
 		return 1, 1
@@ -60,7 +60,7 @@ func rows(shape shapes.Shape) (rows, n int) {
 	return shape.Size() / max(1, n), n
 }
 
-// padLast returns x with zeros after the last axis's elements, so that these are n.
+// padLast pads the last axis of x with zeros to n elements.
 func padLast(x *graph.Node, n int) *graph.Node {
 	axes := make([]compute.PadAxis, x.Rank())
 	axes[x.Rank()-1].End = n - x.Shape().Dim(-1)

@@ -8,17 +8,17 @@ import (
 	"slices"
 )
 
-// The kinds of data that EncodeSparse makes. Numbers are little-endian.
+// The kinds of data of EncodeSparse, the first byte. Numbers are little-endian.
 const (
-	denseData = 0 // then the values
-	// then how many values there are (8 bytes), the rows' ends (4 each), the columns (1 each), the values kept
+	denseData = 0 // followed by the values
+	// followed by the number of values (8 bytes), the rows' ends (4 each), the columns (1 each), the nonzero values
 	sparseData = 1
 )
 
 const sparseHead = 1 + 8
 
-// EncodeSparse returns values in compressed sparse rows as [CSR] has them, but with room for just those that are not
-// +0, or as they are where that is shorter; the first byte says which. [DecodeSparse] returns the same bits.
+// EncodeSparse returns values in compressed sparse rows, as [CSR] stores them but with room for just those that are not
+// +0, or uncompressed if that is shorter; the first byte says which. [DecodeSparse] returns the same bits.
 func EncodeSparse(values []float32) []byte {
 	var some int
 	for _, v := range values {
@@ -37,24 +37,24 @@ func EncodeSparse(values []float32) []byte {
 	}
 	data := append(make([]byte, 0, size), sparseData)
 	data = binary.LittleEndian.AppendUint64(data, uint64(len(values)))
-	column, kept := make([]byte, 0, some), make([]byte, 0, 4*some)
+	column, nonzero := make([]byte, 0, some), make([]byte, 0, 4*some)
 	for row := range slices.Chunk(values, columns) {
 		for i, v := range row {
 			if b := math.Float32bits(v); b != 0 {
-				column, kept = append(column, byte(i)), binary.LittleEndian.AppendUint32(kept, b)
+				column, nonzero = append(column, byte(i)), binary.LittleEndian.AppendUint32(nonzero, b)
 			}
 		}
 		data = binary.LittleEndian.AppendUint32(data, uint32(len(column)))
 	}
-	return append(append(data, column...), kept...)
+	return append(append(data, column...), nonzero...)
 }
 
-// DecodeSparse returns the values that [EncodeSparse] made data of. Data that cannot be any is an error. No more than
-// 256 bytes are allocated for each of data.
+// DecodeSparse returns the values that [EncodeSparse] encoded, or an error for damaged data. It allocates at most 256
+// bytes per byte of data.
 func DecodeSparse(data []byte) ([]float32, error) {
 	switch {
 	case len(data) == 0:
-		return nil, errors.New("compress: no data: it needs at least a byte")
+		return nil, errors.New("compress: no data: give at least a byte")
 	case data[0] == denseData && len(data)%4 == 1:
 		values := make([]float32, len(data)/4)
 		for i := range values {
@@ -64,11 +64,11 @@ func DecodeSparse(data []byte) ([]float32, error) {
 	case data[0] == sparseData && len(data) >= sparseHead:
 		return decodeRows(binary.LittleEndian.Uint64(data[1:]), data[sparseHead:])
 	}
-	return nil, fmt.Errorf("compress: data of %d bytes and kind %d is damaged or none of EncodeSparse's", len(data),
-		data[0])
+	return nil, fmt.Errorf("compress: data of %d bytes and kind %d is damaged or not EncodeSparse's: encode it again",
+		len(data), data[0])
 }
 
-// decodeRows returns n values from the ends, columns and values of rows.
+// decodeRows decodes n values from the ends, columns and values of rows.
 func decodeRows(n uint64, data []byte) ([]float32, error) {
 	rows := n / columns
 	if n%columns > 0 {
@@ -86,22 +86,22 @@ func decodeRows(n uint64, data []byte) ([]float32, error) {
 	if uint64(len(data)) != 5*uint64(some) {
 		return nil, fmt.Errorf("compress: data for %d values in %d bytes is damaged: they need 5 each", some, len(data))
 	}
-	column, kept := data[:some], data[some:]
+	column, nonzero := data[:some], data[some:]
 	values := make([]float32, n)
 	start := 0
 	for row := range int(rows) {
 		end := int(binary.LittleEndian.Uint32(ends[4*row:]))
 		if end < start || end > some {
-			return nil, fmt.Errorf("compress: row %d from value %d to %d of %d: the data is damaged", row, start, end, some)
+			return nil, fmt.Errorf("compress: row %d from value %d to %d of %d: the data is damaged", row, start, end,
+				some)
 		}
 		for i := start; i < end; i++ {
 			at := row*columns + int(column[i])
-			if i > start && column[i] <= column[i-1] || at >= len(values) || bitsAt(kept, i) == 0 {
+			if i > start && column[i] <= column[i-1] || at >= len(values) || bitsAt(nonzero, i) == 0 {
 				return nil, fmt.Errorf("compress: value %d, of row %d and column %d, is out of order, outside, or 0: "+
-					"the data is damaged",
-					i, row, column[i])
+					"the data is damaged", i, row, column[i])
 			}
-			values[at] = math.Float32frombits(bitsAt(kept, i))
+			values[at] = math.Float32frombits(bitsAt(nonzero, i))
 		}
 		start = end
 	}

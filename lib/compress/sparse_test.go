@@ -53,7 +53,8 @@ func TestEncodeSparse(t *testing.T) {
 func TestSparseFormat(t *testing.T) {
 	values := make([]float32, 258)
 	values[2], values[257] = float32(math.Copysign(0, -1)), 1
-	want := []byte{1, 2, 1, 0, 0, 0, 0, 0, 0 /* 258 */, 1, 0, 0, 0, 2, 0, 0, 0 /* ends */, 2, 1 /* columns */, 0, 0, 0, 0x80, 0, 0, 0x80, 0x3f}
+	want := []byte{1, 2, 1, 0, 0, 0, 0, 0, 0 /* 258 */, 1, 0, 0, 0, 2, 0, 0, 0 /* ends */, 2, 1 /* columns */, 0, 0, 0,
+		0x80, 0, 0, 0x80, 0x3f}
 	if got := compress.EncodeSparse(values); !bytes.Equal(got, want) {
 		t.Errorf("%v is not %v", got, want)
 	}
@@ -106,7 +107,8 @@ func TestBreakEven(t *testing.T) {
 				t.Fatal(err)
 			}
 			if smaller := codec.Bytes(shape) < compress.Dense().Bytes(shape); smaller != (side < 0) {
-				t.Errorf("%s: %d bytes at a capacity of %g, %d dense", dtype, codec.Bytes(shape), at+side, compress.Dense().Bytes(shape))
+				t.Errorf("%s: %d bytes at a capacity of %g, %d dense", dtype, codec.Bytes(shape), at+side,
+					compress.Dense().Bytes(shape))
 			}
 		}
 	}

@@ -2,31 +2,31 @@ package cost
 
 import "fmt"
 
-// Link is what a message between two devices takes: Latency once (often called α), and its bytes at Bandwidth (1/β).
+// Link is a connection between two devices in the α-β model: a message takes Latency (α) plus its bytes divided by
+// Bandwidth (1/β).
 type Link struct {
 	Latency   Seconds
 	Bandwidth float64 // bytes a second in each direction
 }
 
-// Cluster is nodes of equal devices.
+// Cluster is a number of nodes with equal devices.
 type Cluster struct {
 	Hardware
 	DevicesPerNode int
-	Intra, Inter   Link // of a device to others of its node, and of other nodes
+	Intra, Inter   Link // from a device to others of its node, and to other nodes
 }
 
-// Between returns the link that the slowest message of a ring of devices takes: ranks of them, from the first of a
-// node, each stride after the last. It is Inter if they are not all of one node. Neighbours have stride 1; in a mesh
-// whose innermost axis is t devices, the next axis has stride t. (Where ranks·stride does not divide DevicesPerNode,
-// other such groups may cross nodes though this one does not.) It returns an error for numbers below 1, and for a link
-// that is not valid.
+// Between returns the slowest link of a ring of devices: Intra if all are on one node, else Inter. The ring starts with
+// the first device of a node and takes every stride-th. Neighbours have stride 1; in a mesh whose innermost axis has t
+// devices, the next axis has stride t. If ranks·stride does not divide DevicesPerNode, other rings of this mesh may
+// cross nodes though this one does not. It returns an error for numbers below 1 and for an invalid link.
 func (c Cluster) Between(ranks, stride int) (Link, error) {
 	if ranks < 1 || stride < 1 || c.DevicesPerNode < 1 {
-		return Link{}, fmt.Errorf("cost: %d ranks of stride %d with %d devices a node: give at least 1 of each", ranks,
+		return Link{}, fmt.Errorf("cost: ranks is %d, stride %d and DevicesPerNode %d: give at least 1 for each", ranks,
 			stride, c.DevicesPerNode)
 	}
 	link := c.Intra
-	// which is (ranks-1)·stride ≥ DevicesPerNode, without overflow
+	// (ranks-1)·stride ≥ DevicesPerNode without overflow
 	if ranks > 1 && stride > (c.DevicesPerNode-1)/(ranks-1) {
 		link = c.Inter
 	}
@@ -41,48 +41,49 @@ func (l Link) Validate() error {
 	return notNegative(quantity{"Link.Latency", float64(l.Latency)})
 }
 
-// Op is an operation between devices.
+// Op is a communication operation.
 type Op string
 
+// The operations, and the buffer whose size [Link.Time] takes.
 const (
-	AllReduce     Op = "all-reduce"     // of a buffer on each rank
-	AllGather     Op = "all-gather"     // into a buffer on each rank
-	ReduceScatter Op = "reduce-scatter" // of a buffer on each rank
-	AllToAll      Op = "all-to-all"     // of a buffer on each rank
-	PointToPoint  Op = "point-to-point" // of a buffer on one rank, to another, whatever the number of ranks
+	AllReduce     Op = "all-reduce"     // the buffer of each rank
+	AllGather     Op = "all-gather"     // the gathered buffer
+	ReduceScatter Op = "reduce-scatter" // the buffer of each rank before it is scattered
+	AllToAll      Op = "all-to-all"     // the buffer of each rank
+	// the buffer that one rank sends to another; the number of ranks does not matter
+	PointToPoint Op = "point-to-point"
 )
 
-// BusFactor returns the share of the buffer that crosses each link when the operation goes by ring, which is the factor
-// between the two bandwidths of nccl-tests, doc/PERFORMANCE.md: busbw = bytes/time · BusFactor. It is 2(n−1)/n for
-// all-reduce, (n−1)/n for all-gather, reduce-scatter and all-to-all, and 1 for point-to-point.
-// It returns an error for an unknown operation and for fewer than 1 rank.
+// BusFactor returns the part of the buffer that crosses each link of a ring: 2(n−1)/n for all-reduce, (n−1)/n for
+// all-gather, reduce-scatter and all-to-all, and 1 for point-to-point. It is the factor between the two bandwidths of
+// nccl-tests (doc/PERFORMANCE.md): busbw = algbw · BusFactor. It returns an error for an unknown operation and for
+// fewer than 1 rank.
 func (o Op) BusFactor(ranks int) (float64, error) {
 	_, factor, err := o.ring(ranks)
 	return factor, err
 }
 
-// ring returns how many rounds of messages the operation has by ring, and the share of the buffer in all together.
+// ring returns the number of rounds of the ring algorithm, and the part of the buffer that a rank sends in all of them.
 func (o Op) ring(ranks int) (rounds, share float64, err error) {
 	if ranks < 1 {
-		return 0, 0, fmt.Errorf("cost: %s among %d ranks: give at least 1", o, ranks)
+		return 0, 0, fmt.Errorf("cost: %s with %d ranks: give at least 1", o, ranks)
 	}
 	n := float64(ranks)
 	switch o {
 	case AllReduce: // a reduce-scatter and an all-gather
 		return 2 * (n - 1), 2 * (n - 1) / n, nil
-	case AllGather, ReduceScatter, AllToAll: // n−1 messages of an n-th
+	case AllGather, ReduceScatter, AllToAll: // n−1 messages of 1/n of the buffer
 		return n - 1, (n - 1) / n, nil
 	case PointToPoint:
 		return 1, 1, nil
 	}
-	return 0, 0, fmt.Errorf("cost: there is no operation %q: choose one of %q", o,
+	return 0, 0, fmt.Errorf("cost: unknown operation %q: choose one of %q", o,
 		[]Op{AllReduce, AllGather, ReduceScatter, AllToAll, PointToPoint})
 }
 
-// Time returns what an operation on a buffer of so many bytes takes among ranks with such a link to the next, by ring
-// (by direct messages one after another for all-to-all), in the α-β model: each round takes the latency, and its bytes
-// by the bandwidth. The buffer is the whole one: what a rank has before a reduce-scatter, and after an all-gather. It
-// returns an error for a link that is not valid, an unknown operation, fewer than 1 rank and bytes below 0.
+// Time returns the time of an operation by ring over this link, in the α-β model; all-to-all sends its messages one
+// after another. bytes is the size of the buffer that the constants of [Op] name. It returns an error for an invalid
+// link, an unknown operation, fewer than 1 rank and negative bytes.
 func (l Link) Time(o Op, bytes float64, ranks int) (Seconds, error) {
 	if err := l.Validate(); err != nil {
 		return 0, err

@@ -8,14 +8,14 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 )
 
-// The time is that of ranks passing messages on round after round, until each has what the operation promises.
+// The time is that of the rounds of messages, counted one by one.
 func TestLinkTime(t *testing.T) {
 	random := rand.New(rand.NewPCG(15, 16))
 	for range 200 {
 		link := Link{Latency: Seconds(random.Float64()), Bandwidth: 1 + 1e3*random.Float64()}
 		n, bytes := 1+random.IntN(20), 1e4*random.Float64()
 		hop := float64(link.Latency) + bytes/float64(n)/link.Bandwidth
-		// A rank has its own chunk, and gets one more in each round of a ring, or in each round of direct messages.
+		// A rank has its own chunk, and receives one more in each round.
 		gather := 0.0
 		for has := 1; has < n; has++ {
 			gather += hop
@@ -32,7 +32,8 @@ func TestLinkTime(t *testing.T) {
 			link := Link{Bandwidth: link.Bandwidth}
 			took, factor := must(link.Time(op, bytes, n))(t), must(op.BusFactor(n))(t)
 			if factor > 0 && !scalar.EqualWithinRel(bytes/float64(took)*factor, link.Bandwidth, 1e-12) {
-				t.Fatalf("%s among %d: a bus bandwidth of %v, want %v", op, n, bytes/float64(took)*factor, link.Bandwidth)
+				t.Fatalf("%s among %d: a bus bandwidth of %v, want %v", op, n, bytes/float64(took)*factor,
+					link.Bandwidth)
 			}
 		}
 	}
@@ -45,7 +46,8 @@ func TestBusFactor(t *testing.T) {
 		n    int
 		want float64
 	}{
-		{AllReduce, 8, 1.75}, {AllGather, 8, 0.875}, {ReduceScatter, 8, 0.875}, {AllToAll, 4, 0.75}, {PointToPoint, 2, 1}, {AllReduce, 1, 0},
+		{AllReduce, 8, 1.75}, {AllGather, 8, 0.875}, {ReduceScatter, 8, 0.875}, {AllToAll, 4, 0.75},
+		{PointToPoint, 2, 1}, {AllReduce, 1, 0},
 	} {
 		if got := must(c.op.BusFactor(c.n))(t); got != c.want {
 			t.Errorf("%s among %d: %v, want %v", c.op, c.n, got, c.want)
@@ -53,7 +55,7 @@ func TestBusFactor(t *testing.T) {
 	}
 }
 
-// A group crosses nodes if one of its devices, counted out, is not on the first's node.
+// A ring crosses nodes if one of its devices is not on the node of the first.
 func TestBetween(t *testing.T) {
 	inside, between := Link{Bandwidth: 2}, Link{Bandwidth: 1}
 	for node := 1; node <= 9; node++ {
@@ -72,15 +74,16 @@ func TestBetween(t *testing.T) {
 			}
 		}
 		if got := must(c.Between(math.MaxInt, math.MaxInt))(t); got != between {
-			t.Errorf("all ranks there are: %+v", got)
+			t.Errorf("the largest number of ranks: %+v", got)
 		}
 	}
 }
 
 func TestClusterErrors(t *testing.T) {
+	const choose = `: choose one of ["all-reduce" "all-gather" "reduce-scatter" "all-to-all" "point-to-point"]`
 	good := Link{Latency: 1, Bandwidth: 1}
 	_, err := Cluster{}.Between(2, 1)
-	check(t, err, "cost: 2 ranks of stride 1 with 0 devices a node: give at least 1 of each")
+	check(t, err, "cost: ranks is 2, stride 1 and DevicesPerNode 0: give at least 1 for each")
 	_, err = Cluster{DevicesPerNode: 1, Inter: Link{Latency: -1, Bandwidth: 1}}.Between(2, 1)
 	check(t, err, "cost: Link.Latency is -1: give at least 0")
 	_, err = Link{}.Time(AllReduce, 1, 2)
@@ -88,11 +91,11 @@ func TestClusterErrors(t *testing.T) {
 	_, err = Link{Latency: Seconds(math.NaN()), Bandwidth: 1}.Time(AllReduce, 1, 2)
 	check(t, err, "cost: Link.Latency is NaN: give at least 0")
 	_, err = good.Time("broadcast", 1, 2)
-	check(t, err, `cost: there is no operation "broadcast": choose one of ["all-reduce" "all-gather" "reduce-scatter" "all-to-all" "point-to-point"]`)
+	check(t, err, `cost: unknown operation "broadcast"`+choose)
 	_, err = good.Time(AllReduce, 1, 0)
-	check(t, err, "cost: all-reduce among 0 ranks: give at least 1")
+	check(t, err, "cost: all-reduce with 0 ranks: give at least 1")
 	_, err = good.Time(AllReduce, -1, 2)
 	check(t, err, "cost: bytes is -1: give at least 0")
 	_, err = Op("").BusFactor(2)
-	check(t, err, `cost: there is no operation "": choose one of ["all-reduce" "all-gather" "reduce-scatter" "all-to-all" "point-to-point"]`)
+	check(t, err, `cost: unknown operation ""`+choose)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/shardbook/shardbook/lib/cost"
 )
 
-// What a published model is made of.
+// The parameters of a published model, by part.
 func ExampleModel_Params() {
 	m, err := cost.Preset("Llama 3 8B")
 	if err != nil {
@@ -29,7 +29,7 @@ func ExampleModel_Params() {
 	// together    8030261248
 }
 
-// A model that is not among the presets, from the config.json beside its weights.
+// A model that is not a preset, from its config.json.
 func ExampleReadConfig() {
 	m, err := cost.ReadConfig(strings.NewReader(`{"model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576,
 		"num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152,
@@ -38,7 +38,7 @@ func ExampleReadConfig() {
 	// Output: 134515008 <nil>
 }
 
-// Without many devices, GPT-3 takes a few lifetimes.
+// The training time of GPT-3 on V100s that attain 28 TFLOP/s.
 func ExampleTrainingTime() {
 	gpt3, err := cost.Preset("GPT-3 175B")
 	if err != nil {
@@ -46,7 +46,7 @@ func ExampleTrainingTime() {
 	}
 	forward, backward := cost.RoughFLOPs(float64(gpt3.Params().Total()), 300e9)
 	for _, devices := range []int{1, 1024} {
-		took, err := cost.TrainingTime(forward+backward, devices, 125e12, 28./125) // a V100 that attains 28 TFLOP/s
+		took, err := cost.TrainingTime(forward+backward, devices, 125e12, 28./125)
 		fmt.Println(devices, took, err)
 	}
 	// Output:
@@ -54,7 +54,7 @@ func ExampleTrainingTime() {
 	// 1024 127 days <nil>
 }
 
-// How much longer attention makes a step as the sequence grows.
+// The part of a step's FLOPs that attention takes, by sequence length.
 func ExampleModel_FLOPs() {
 	m, err := cost.Preset("Llama 3.1 8B")
 	if err != nil {
@@ -66,7 +66,8 @@ func ExampleModel_FLOPs() {
 			panic(err)
 		}
 		core := w.Forward.Scores + w.Forward.Values
-		fmt.Printf("%6d tokens: %.3g FLOPs, %2.0f%% of them scores and values\n", length, w.Model(), 100*core/w.Forward.Total())
+		fmt.Printf("%6d tokens: %.3g FLOPs, %2.0f%% of them scores and values\n", length, w.Model(),
+			100*core/w.Forward.Total())
 	}
 	// Output:
 	//   2048 tokens: 9.55e+13 FLOPs,  3% of them scores and values
@@ -75,8 +76,8 @@ func ExampleModel_FLOPs() {
 	// 131072 tokens: 1.94e+16 FLOPs, 70% of them scores and values
 }
 
-// The more devices share a matrix, the less computation there is for its communication to hide behind; and beyond a node
-// the links are slower, too.
+// With more tensor-parallel ranks there is less computation to hide the communication, and beyond a node the links are
+// slower as well.
 func ExampleRates_TensorParallel() {
 	h100, err := cost.Accelerator("H100 SXM")
 	if err != nil {

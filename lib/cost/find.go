@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// plain is a name as it is compared: case does not count, and spaces, hyphens and underscores are one.
+// plain normalizes a name for comparison: lower case, with a space for spaces, hyphens and underscores.
 func plain(name string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToLower(name),
 		func(r rune) bool { return strings.ContainsRune(" -_", r) }), " ")
 }
 
-// find returns the item of that name, or an error that lists the nearest names.
+// find returns the item with the name, or an error that lists the nearest names.
 func find[T any](kind, name string, items []T, nameOf func(T) string) (found T, err error) {
 	want := plain(name)
 	names := make([]string, len(items))
@@ -22,22 +22,21 @@ func find[T any](kind, name string, items []T, nameOf func(T) string) (found T, 
 			return item, nil
 		}
 	}
-	const most = 40 // no name is as long, and a distance takes time
-	want = want[:min(len(want), most)]
+	want = want[:min(len(want), 40)] // longer than any name, to bound the time of distance
 	far := func(name string) int {
-		if strings.Contains(plain(name), want) { // the name is only not complete
+		if strings.Contains(plain(name), want) { // an incomplete name
 			return 0
 		}
 		return distance(want, plain(name))
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(far(a), far(b)) })
-	return found, fmt.Errorf("cost: there is no %s %.60q: the nearest of %d are %q", kind, name, len(names),
+	return found, fmt.Errorf("cost: unknown %s %.60q: of %d, the nearest are %q", kind, name, len(names),
 		names[:min(4, len(names))])
 }
 
-// distance is the least number of bytes to insert, delete or replace that turns a into b (Levenshtein 1966).
+// distance is the edit distance of two strings in bytes (Levenshtein 1966).
 func distance(a, b string) int {
-	row := make([]int, len(b)+1) // the distances of a's bytes so far to each beginning of b
+	row := make([]int, len(b)+1) // the distances from a[:i] to b[:j]
 	for j := range row {
 		row[j] = j
 	}

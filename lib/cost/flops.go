@@ -2,27 +2,27 @@ package cost
 
 import "fmt"
 
-// Recompute says what the backward pass computes again, rather than keep it from the forward pass.
+// Recompute is what the backward pass recomputes.
 type Recompute string
 
 const (
-	Nothing Recompute = "" // all activations are kept
-	// attention's scores and their product with the values (Korthikanti et al. 2022, §5)
+	Nothing Recompute = "" // nothing: all activations are saved
+	// attention's scores and their matmul with the values (Korthikanti et al. 2022, §5)
 	Selective Recompute = "selective"
 	Full      Recompute = "full" // each block from its input (Chen et al. 2016)
 )
 
-// Step is one step of training, by all devices together.
+// Step is one training step on all devices together.
 type Step struct {
 	Sequences int // in the batch
-	Length    int // tokens of each; 0 is the model's Context
-	// Causal counts only the scores that a causal mask leaves, Length·(Length+1)/2 of Length² for each head: what a
-	// kernel computes that skips the rest. Without it all are counted, as in most papers, though the model is causal.
+	Length    int // tokens of a sequence; defaults to Model.Context
+	// Causal counts only the scores that a causal mask does not mask: Length·(Length+1)/2 of Length² for each head.
+	// This is what a kernel computes that skips the others. Most papers count all scores, as does the default.
 	Causal    bool
 	Recompute Recompute
 }
 
-// Operations are the floating-point operations of the matrix products, by what they compute.
+// Operations are the FLOPs of the matmuls, by layer.
 type Operations struct {
 	QKV    float64 // queries, keys and values
 	Scores float64 // queries with keys
@@ -32,24 +32,22 @@ type Operations struct {
 	Head   float64
 }
 
-// Total returns all operations.
+// Total returns the sum of all FLOPs.
 func (o Operations) Total() float64 { return o.QKV + o.Scores + o.Values + o.Out + o.MLP + o.Head }
 
-// Work is the operations of a training step.
+// Work is the FLOPs of a training step.
 type Work struct{ Forward, Backward, Recomputed Operations }
 
-// Model returns the operations that training needs, however it is done: forward and backward.
+// Model returns the model FLOPs: forward and backward, without recomputation.
 func (w Work) Model() float64 { return w.Forward.Total() + w.Backward.Total() }
 
-// Hardware returns the operations that the devices carry out: also those of the recomputation.
+// Hardware returns the hardware FLOPs: those of the model and of recomputation.
 func (w Work) Hardware() float64 { return w.Model() + w.Recomputed.Total() }
 
-// FLOPs counts the operations of a training step exactly: 2·m·n·k for each product of m×k with k×n numbers. The
-// backward pass has two such products for each forward, for the gradients of either factor. Only matrix products are
-// counted, not elementwise work: normalizations, softmax, activations, rotations, sums, the loss, the update, and
-// looking up rows of a table: a few operations for each number, where a product has hundreds.
+// FLOPs counts the FLOPs of the matmuls of a training step: 2·m·n·k for [m,k] times [k,n]. For each matmul of the
+// forward pass, the backward pass has two of the same size. Elementwise operations and table lookups are not counted.
 //
-// It returns an error for a model or step that is not valid.
+// It returns an error for an invalid model or step.
 func (m Model) FLOPs(s Step) (Work, error) {
 	if err := m.Validate(); err != nil {
 		return Work{}, err
@@ -62,10 +60,11 @@ func (m Model) FLOPs(s Step) (Work, error) {
 	case s.Sequences < 1:
 		return Work{}, fmt.Errorf("cost: Step.Sequences is %d: set it to at least 1", s.Sequences)
 	case length < 0 || length > m.Context:
-		return Work{}, fmt.Errorf("cost: Step.Length is %d: set it to at most Model.Context, %d, or 0 for that", length,
-			m.Context)
+		return Work{}, fmt.Errorf("cost: Step.Length is %d: set it to at most Model.Context, which is %d, or to 0 for "+
+			"that", length, m.Context)
 	case s.Recompute != Nothing && s.Recompute != Selective && s.Recompute != Full:
-		return Work{}, fmt.Errorf("cost: Step.Recompute is %q: set it to %q, %q or %q", s.Recompute, Nothing, Selective, Full)
+		return Work{}, fmt.Errorf("cost: Step.Recompute is %q: set it to %q, %q or %q", s.Recompute, Nothing, Selective,
+			Full)
 	}
 	var w Work
 	w.Forward = m.forward(float64(s.Sequences), float64(length), s.Causal)
@@ -106,10 +105,10 @@ func (o Operations) times(k float64) Operations {
 	return Operations{k * o.QKV, k * o.Scores, k * o.Values, k * o.Out, k * o.MLP, k * o.Head}
 }
 
-// TokenFLOPs returns the operations for training on one token of a sequence of the given length as Chowdhery et al.
-// 2022, "PaLM", appendix B, count them: 6N + 12·L·H·Q·T, with N all parameters, L layers, H heads of width Q and length
-// T. It has no recomputation and no causal mask, and differs from [Model.FLOPs] by counting also tables and vectors in
-// N.
+// TokenFLOPs returns the FLOPs of training on one token of a sequence of the given length, by the formula of Chowdhery
+// et al. 2022, "PaLM", appendix B: 6N + 12·L·H·Q·T, with N parameters, L layers, H heads of width Q and length T. It
+// has no recomputation and no causal mask. Unlike [Model.FLOPs] it also counts 6 FLOPs for each parameter of tables and
+// vectors.
 func (m Model) TokenFLOPs(length int) float64 {
 	return 6*float64(m.Params().Total()) + 12*float64(m.Layers)*float64(m.attentionWidth())*float64(length)
 }

@@ -7,8 +7,8 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 )
 
-// The count is that of going through every product of matrices, one sequence, head and query at a time, with the two
-// products of its gradients.
+// The count is the sum over every matmul, one sequence, head and query at a time, with the two matmuls of its
+// gradients.
 func TestFLOPs(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	for range 300 {
@@ -24,11 +24,11 @@ func TestFLOPs(t *testing.T) {
 			length = m.Context
 		}
 		var want Work
-		product := func(of func(*Operations) *float64, again bool, rows, columns, inner int) {
+		matmul := func(of func(*Operations) *float64, recomputed bool, rows, columns, inner int) {
 			flops := func(m, n, k int) float64 { return float64(2 * m * n * k) }
 			*of(&want.Forward) += flops(rows, columns, inner)
 			*of(&want.Backward) += flops(rows, inner, columns) + flops(inner, columns, rows)
-			if again {
+			if recomputed {
 				*of(&want.Recomputed) += flops(rows, columns, inner)
 			}
 		}
@@ -37,7 +37,7 @@ func TestFLOPs(t *testing.T) {
 		for range s.Sequences {
 			for range m.Layers {
 				for range m.Heads + 2*m.KV() {
-					product(func(o *Operations) *float64 { return &o.QKV }, full, length, m.HeadDim(), m.Width)
+					matmul(func(o *Operations) *float64 { return &o.QKV }, full, length, m.HeadDim(), m.Width)
 				}
 				for range m.Heads {
 					for query := range length {
@@ -45,19 +45,19 @@ func TestFLOPs(t *testing.T) {
 						if s.Causal {
 							keys = query + 1
 						}
-						product(func(o *Operations) *float64 { return &o.Scores }, core, 1, keys, m.HeadDim())
-						product(func(o *Operations) *float64 { return &o.Values }, core, 1, m.HeadDim(), keys)
+						matmul(func(o *Operations) *float64 { return &o.Scores }, core, 1, keys, m.HeadDim())
+						matmul(func(o *Operations) *float64 { return &o.Values }, core, 1, m.HeadDim(), keys)
 					}
-					product(func(o *Operations) *float64 { return &o.Out }, full, length, m.Width, m.HeadDim())
+					matmul(func(o *Operations) *float64 { return &o.Out }, full, length, m.Width, m.HeadDim())
 				}
 				mlp := func(o *Operations) *float64 { return &o.MLP }
 				if m.Gated {
-					product(mlp, full, length, m.MLPWidth(), m.Width)
+					matmul(mlp, full, length, m.MLPWidth(), m.Width)
 				}
-				product(mlp, full, length, m.MLPWidth(), m.Width)
-				product(mlp, full, length, m.Width, m.MLPWidth())
+				matmul(mlp, full, length, m.MLPWidth(), m.Width)
+				matmul(mlp, full, length, m.Width, m.MLPWidth())
 			}
-			product(func(o *Operations) *float64 { return &o.Head }, false, length, m.Vocab, m.Width)
+			matmul(func(o *Operations) *float64 { return &o.Head }, false, length, m.Vocab, m.Width)
 		}
 		if got != want {
 			t.Fatalf("%+v, %+v:\n%+v, want\n%+v", m, s, got, want)
@@ -65,16 +65,18 @@ func TestFLOPs(t *testing.T) {
 	}
 }
 
-// A plain GPT of any size has the operations of Narayanan et al. 2021, equation 3: with full recomputation
-// 96Bslh²(1 + s/(6h) + V/(16lh)), without 72Bslh²(1 + s/(6h) + V/(12lh)). Recomputing the core of attention adds 4Bs²lh to
-// the latter.
+// A plain GPT of any size has the operations of Narayanan et al. 2021, equation 3: with full recomputation 96Bslh²(1 +
+// s/(6h) + V/(16lh)), without 72Bslh²(1 + s/(6h) + V/(12lh)). Recomputing the core of attention adds 4Bs²lh to the
+// latter.
 func TestNarayananFLOPs(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	for range 200 {
 		a := 1 + random.IntN(8)
-		m := Model{Layers: 1 + random.IntN(100), Width: a * (1 + random.IntN(999)), Heads: a, Vocab: 2 + random.IntN(50000), Context: 1 + random.IntN(4000)}
+		m := Model{Layers: 1 + random.IntN(100), Width: a * (1 + random.IntN(999)), Heads: a,
+			Vocab: 2 + random.IntN(50000), Context: 1 + random.IntN(4000)}
 		step := Step{Sequences: 1 + random.IntN(2000)}
-		B, s, l, h, V := float64(step.Sequences), float64(m.Context), float64(m.Layers), float64(m.Width), float64(m.Vocab)
+		B, s, l, h, V := float64(step.Sequences), float64(m.Context), float64(m.Layers), float64(m.Width),
+			float64(m.Vocab)
 		model := 72 * B * s * l * h * h * (1 + s/(6*h) + V/(12*l*h))
 		for recompute, want := range map[Recompute]float64{
 			Nothing: model, Selective: model + 4*B*s*s*l*h, Full: 96 * B * s * l * h * h * (1 + s/(6*h) + V/(16*l*h)),
@@ -91,7 +93,7 @@ func TestNarayananFLOPs(t *testing.T) {
 	}
 }
 
-// TokenFLOPs is the exact count and 6 operations for each number of a table or vector that is no factor of a product.
+// TokenFLOPs is the exact count plus 6 FLOPs for each parameter of a table or vector, which no matmul uses.
 func TestTokenFLOPs(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 12))
 	for range 200 {
@@ -104,14 +106,15 @@ func TestTokenFLOPs(t *testing.T) {
 				others += int64(tensor.Count) * tensor.Size()
 			}
 		}
-		if got, want := m.TokenFLOPs(m.Context), w.Model()/float64(m.Context)+6*float64(others); !scalar.EqualWithinRel(got, want, 1e-12) {
+		if got, want := m.TokenFLOPs(m.Context),
+			w.Model()/float64(m.Context)+6*float64(others); !scalar.EqualWithinRel(got, want, 1e-12) {
 			t.Fatalf("%+v: %g, want %g", m, got, want)
 		}
 	}
 }
 
-// Brown et al. 2020, table D.1: GPT-3 175B took 3.14e23 operations for 300 billion tokens, by the rough count. The exact
-// one, of all scores, is 3% more.
+// Brown et al. 2020, table D.1: GPT-3 175B took 3.14e23 FLOPs for 300 billion tokens by the rough count. The exact
+// count is 3% more.
 func TestGPT3FLOPs(t *testing.T) {
 	m := must(Preset("GPT-3 175B"))(t)
 	forward, backward := RoughFLOPs(float64(m.Params().Total()), 300e9)
@@ -132,8 +135,10 @@ func TestFLOPsErrors(t *testing.T) {
 	}{
 		{Step{Sequences: 1, Length: 8}, ""},
 		{Step{}, "cost: Step.Sequences is 0: set it to at least 1"},
-		{Step{Sequences: 1, Length: 9}, "cost: Step.Length is 9: set it to at most Model.Context, 8, or 0 for that"},
-		{Step{Sequences: 1, Length: -1}, "cost: Step.Length is -1: set it to at most Model.Context, 8, or 0 for that"},
+		{Step{Sequences: 1, Length: 9}, "cost: Step.Length is 9: set it to at most Model.Context, which is 8, or to " +
+			"0 for that"},
+		{Step{Sequences: 1, Length: -1}, "cost: Step.Length is -1: set it to at most Model.Context, which is 8, or " +
+			"to 0 for that"},
 		{Step{Sequences: 1, Recompute: "all"}, `cost: Step.Recompute is "all": set it to "", "selective" or "full"`},
 	} {
 		_, err := m.FLOPs(c.step)

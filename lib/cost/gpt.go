@@ -2,8 +2,7 @@ package cost
 
 import "github.com/shardbook/shardbook/lib/gpt"
 
-// FromGPT returns the architecture of a configuration of this project's model. How it computes, its Matmul, Recompute
-// and Compress, is no part of it.
+// FromGPT returns the architecture of a configuration of lib/gpt. It ignores Matmul, Recompute and Compress.
 func FromGPT(c gpt.Config) Model {
 	m := Model{
 		Layers: c.Layers, Width: c.Width, Heads: c.Heads, KVHeads: c.KVHeads, Hidden: c.Hidden, Vocab: c.Vocab,

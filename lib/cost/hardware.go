@@ -11,17 +11,17 @@ import (
 // Hardware is one accelerator.
 type Hardware struct {
 	Name string `json:"name"`
-	// Peak is the operations a second of dense matrix products by the format of their factors: "fp32", "tf32", "bf16",
-	// "fp16", "fp8". Sums are float32. ("fp32" is outside of tensor cores.)
+	// Peak is the peak of dense matmuls in FLOPs a second, by input format: "fp32" (without tensor cores), "tf32",
+	// "bf16", "fp16", "fp8". Accumulation is in float32.
 	Peak            map[string]float64 `json:"peak"`
 	MemoryBandwidth float64            `json:"memory_bandwidth"` // bytes a second
-	// MemoryBytes is the maker's number of gigabytes with 2^30 bytes each, as drivers count it. The driver keeps some
-	// of it.
+	// MemoryBytes is the published number of gigabytes times 2³⁰, as drivers count it. The driver itself uses some of
+	// it.
 	MemoryBytes int64 `json:"memory_bytes"`
 }
 
-// PeakFLOPS returns the peak for a format. A format that the hardware does not have is an error that lists those it
-// has.
+// PeakFLOPS returns the peak for a format, in FLOPs a second. For an unknown format it returns an error that lists the
+// known ones.
 func (h Hardware) PeakFLOPS(format string) (float64, error) {
 	peak, ok := h.Peak[format]
 	if !ok {
@@ -31,13 +31,12 @@ func (h Hardware) PeakFLOPS(format string) (float64, error) {
 	return peak, nil
 }
 
-// hardwareJSON has accelerators, each with the source of its numbers.
+// hardwareJSON lists accelerators, each with the source of its numbers.
 //
 //go:embed hardware.json
 var hardwareJSON []byte
 
-// Accelerators returns the accelerators that are known, as their makers publish them: NVIDIA's from V100 to B200 and
-// Google's TPUs.
+// Accelerators returns the published numbers of NVIDIA's GPUs from V100 to B200 and of Google's TPUs.
 func Accelerators() []Hardware {
 	var all []Hardware
 	if err := json.Unmarshal(hardwareJSON, &all); err != nil {
@@ -46,7 +45,7 @@ func Accelerators() []Hardware {
 	return all
 }
 
-// Accelerator returns the accelerator of that name, such as "H100 SXM". Names are compared as by [Preset].
+// Accelerator returns the accelerator with a name, such as "H100 SXM". It compares names as [Preset] does.
 func Accelerator(name string) (Hardware, error) {
 	return find("accelerator", name, Accelerators(), func(h Hardware) string { return h.Name })
 }

@@ -24,7 +24,7 @@ func read[T any](t testing.TB, name string) (rows []T) {
 	return rows
 }
 
-// check fails the test unless the error is the one that is wanted, "" for none.
+// check fails the test unless the error has this text; "" means no error.
 func check(t testing.TB, err error, want string) {
 	t.Helper()
 	if got := message(err); got != want {
@@ -39,7 +39,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// must returns the value of a call that should not be in error.
+// must returns the value of a call, and fails the test on an error.
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -56,9 +56,9 @@ func flip(random *rand.Rand) bool { return random.IntN(2) == 0 }
 func randomModel(random *rand.Rand) Model {
 	kv := 1 + random.IntN(3)
 	heads := kv * (1 + random.IntN(3))
-	m := Model{Layers: 1 + random.IntN(4), Width: heads * (1 + random.IntN(5)), Heads: heads, Vocab: 2 + random.IntN(20),
-		Context: 1 + random.IntN(9), Gated: flip(random), Tied: flip(random), QKVBias: flip(random), OutBias: flip(random),
-		MLPBias: flip(random), NormBias: flip(random)}
+	m := Model{Layers: 1 + random.IntN(4), Width: heads * (1 + random.IntN(5)), Heads: heads,
+		Vocab: 2 + random.IntN(20), Context: 1 + random.IntN(9), Gated: flip(random), Tied: flip(random),
+		QKVBias: flip(random), OutBias: flip(random), MLPBias: flip(random), NormBias: flip(random)}
 	if flip(random) {
 		m.KVHeads = kv
 	}

@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// maxConfig is the most bytes that a config.json may have; a real one has about a thousand.
+// maxConfig is the largest size of a config.json in bytes; real ones have about a thousand.
 const maxConfig = 1 << 20
 
-// ReadConfig returns the architecture that a Hugging Face config.json describes, of the model types gemma, gpt2,
-// gpt_neox, llama, mistral, opt, phi3 and qwen2. The model has no Name. Flags, activations and what follows from other
-// sizes may be missing, and are then what the library transformers takes them for.
+// ReadConfig reads an architecture from a Hugging Face config.json. It supports the model types gemma, gpt2, gpt_neox,
+// llama, mistral, opt, phi3 and qwen2. The model has no Name. Missing optional fields have the defaults of the library
+// transformers.
 //
-// An unknown model type, a mixture of experts and an unknown variant of a known type are errors, since their parameters
-// would be counted wrongly. So is a size that is missing, no whole number, or out of range; the error names the field.
+// It returns an error for other model types, for mixtures of experts and for unknown variants, whose parameters it
+// would count wrongly, and for a size that is missing, not an integer or out of range. The error names the field.
 func ReadConfig(r io.Reader) (Model, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
 	if err != nil {
@@ -43,7 +43,7 @@ func ReadConfig(r io.Reader) (Model, error) {
 func (c *config) model() Model {
 	for _, experts := range []string{"num_local_experts", "num_experts", "n_routed_experts"} {
 		if c.has(experts) {
-			c.fail(experts, "is %.40s: mixtures of experts are not known", c.fields[experts])
+			c.fail(experts, "is %.40s: mixtures of experts are not supported", c.fields[experts])
 		}
 	}
 	switch kind := c.text("model_type", ""); kind {
@@ -56,12 +56,12 @@ func (c *config) model() Model {
 	case "opt":
 		return c.opt()
 	default:
-		c.fail("model_type", "is %.60q: known are gemma, gpt2, gpt_neox, llama, mistral, opt, phi3 and qwen2", kind)
+		c.fail("model_type", "is %.60q: supported are gemma, gpt2, gpt_neox, llama, mistral, opt, phi3 and qwen2", kind)
 		return Model{}
 	}
 }
 
-// llama reads the architecture of Llama, and of its kin that differ in a detail.
+// llama reads the architecture of Llama and of similar models.
 func (c *config) llama(kind string) Model {
 	m := Model{
 		Layers:    c.size("Layers", "num_hidden_layers"),
@@ -76,12 +76,12 @@ func (c *config) llama(kind string) Model {
 	switch kind {
 	case "llama", "phi3":
 		m.KVHeads = c.optional("KVHeads", "num_key_value_heads")
-	default: // where it is not Heads if it is left out
+	default: // its default is not Heads
 		m.KVHeads = c.size("KVHeads", "num_key_value_heads")
 	}
 	switch kind {
 	case "gemma":
-		m.HeadWidth = c.size("HeadWidth", "head_dim") // nor is this Width/Heads
+		m.HeadWidth = c.size("HeadWidth", "head_dim") // its default is not Width/Heads
 		m.Tied, m.Activation = c.flag("tie_word_embeddings", true), c.activation("hidden_act", "gelu")
 	default:
 		m.Tied, m.Activation = c.flag("tie_word_embeddings", false), c.activation("hidden_act", "silu")
@@ -129,7 +129,7 @@ func (c *config) opt() Model {
 	width, context, bias := c.size("Width", "hidden_size"), c.size("Context", "max_position_embeddings"),
 		c.flag("enable_bias", true)
 	if narrow := c.optional("", "word_embed_proj_dim"); narrow != 0 && narrow != width {
-		c.fail("word_embed_proj_dim", "is %d and hidden_size %d: a table of another width is not known", narrow, width)
+		c.fail("word_embed_proj_dim", "is %d and hidden_size %d: only equal widths are supported", narrow, width)
 	}
 	c.names["PositionRows"] = "max_position_embeddings"
 	return Model{
@@ -141,10 +141,10 @@ func (c *config) opt() Model {
 	}
 }
 
-// config is a config.json being read. Its methods return a field's value, and keep the first error.
+// config reads a config.json. Its methods return a field's value and record the first error.
 type config struct {
 	fields map[string]json.RawMessage
-	names  map[string]string // of the fields of Model in this file
+	names  map[string]string // from a field of Model to its name in this file
 	err    error
 }
 
@@ -154,20 +154,20 @@ func (c *config) fail(name, format string, args ...any) {
 	}
 }
 
-// has says whether a field is there; null is as if it were not.
+// has reports whether a field is present and not null.
 func (c *config) has(name string) bool {
 	return c.fields[name] != nil && string(c.fields[name]) != "null"
 }
 
-// size returns a whole number of at least 1, which is this field of Model.
+// size returns the positive integer for a field of Model.
 func (c *config) size(field, name string) int {
 	if !c.has(name) {
-		c.fail(name, "is missing: give a whole number")
+		c.fail(name, "is missing: give an integer")
 	}
 	return c.optional(field, name)
 }
 
-// optional is size, but returns 0 if the field is not there.
+// optional is size for a field that may be missing, and is 0 then.
 func (c *config) optional(field, name string) int {
 	c.names[field] = name
 	if !c.has(name) {
@@ -175,7 +175,7 @@ func (c *config) optional(field, name string) int {
 	}
 	var n int
 	if json.Unmarshal(c.fields[name], &n) != nil || n < 1 {
-		c.fail(name, "is %.40s: give a whole number from 1", c.fields[name])
+		c.fail(name, "is %.40s: give a positive integer", c.fields[name])
 	}
 	return n
 }
@@ -194,14 +194,14 @@ func (c *config) text(name, value string) string {
 	return value
 }
 
-// require makes it an error if a flag, which is want where it is not there, is not.
+// require records an error unless a flag has the value that is supported, which is its default.
 func (c *config) require(name string, want bool) {
 	if got := c.flag(name, want); got != want {
-		c.fail(name, "is %v: only %v is known", got, want)
+		c.fail(name, "is %v: only %v is supported", got, want)
 	}
 }
 
-// activation reads the name of an activation, all of whose approximations are one here.
+// activation reads the name of an activation, without the variants of its approximation.
 func (c *config) activation(name, value string) string {
 	value = c.text(name, value)
 	switch {
@@ -210,7 +210,7 @@ func (c *config) activation(name, value string) string {
 	case value == "swish":
 		return "silu"
 	case !slices.Contains([]string{"silu", "relu"}, value):
-		c.fail(name, "is %.60q: known are gelu, silu and relu", value)
+		c.fail(name, "is %.60q: supported are gelu, silu and relu", value)
 	}
 	return value
 }

@@ -18,38 +18,42 @@ func TestModelValidate(t *testing.T) {
 		want   string
 	}{
 		{func(m *Model) {}, ""},
-		{func(m *Model) { *m = Model{} }, "cost: Model.Layers is 0: set it to at least 1"},
-		{func(m *Model) { m.Layers = 1 << 15 }, "cost: Model.Layers is 32768: set it to at most 16384"},
-		{func(m *Model) { m.Width = -1 }, "cost: Model.Width is -1: set it to at least 1"},
-		{func(m *Model) { m.Width = math.MaxInt }, "cost: Model.Width is 9223372036854775807: set it to at most 1048576"},
-		{func(m *Model) { m.Heads = 0 }, "cost: Model.Heads is 0: set it to at least 1"},
+		{func(m *Model) { *m = Model{} }, "Layers is 0: set it to at least 1"},
+		{func(m *Model) { m.Layers = 1 << 15 }, "Layers is 32768: set it to at most 16384"},
+		{func(m *Model) { m.Width = -1 }, "Width is -1: set it to at least 1"},
+		{func(m *Model) { m.Width = math.MaxInt }, "Width is 9223372036854775807: set it to at most 1048576"},
+		{func(m *Model) { m.Heads = 0 }, "Heads is 0: set it to at least 1"},
 		{func(m *Model) { m.Heads = 5 },
-			"cost: Model.Heads is 5, which does not divide the width 12: choose a divisor, or set the width of a head"},
+			"Heads is 5, which does not divide the width 12: choose a divisor, or set the width of a head"},
 		{func(m *Model) { m.Heads, m.HeadWidth = 5, 3 }, ""},
-		{func(m *Model) { m.HeadWidth = -3 }, "cost: Model.HeadWidth is -3: set it to at least 0"},
+		{func(m *Model) { m.HeadWidth = -3 }, "HeadWidth is -3: set it to at least 0"},
 		{func(m *Model) { m.HeadWidth = 1 << 20 }, ""},
 		{func(m *Model) { m.Heads, m.HeadWidth = 8, 1<<20 },
-			"cost: Model.HeadWidth is 1048576, which with 8 heads makes attention 8388608 wide: at most 4194304 is possible"},
+			"HeadWidth is 1048576, which with 8 heads is 8388608 in total: choose at most 4194304 in total"},
 		{func(m *Model) { m.KVHeads = 2 }, ""},
-		{func(m *Model) { m.KVHeads = 3 }, "cost: Model.KVHeads is 3, which does not divide the 4 heads: choose a divisor"},
-		{func(m *Model) { m.KVHeads = 8 }, "cost: Model.KVHeads is 8, which does not divide the 4 heads: choose a divisor"},
-		{func(m *Model) { m.KVHeads = -2 }, "cost: Model.KVHeads is -2: set it to at least 0"},
-		{func(m *Model) { m.Hidden = -1 }, "cost: Model.Hidden is -1: set it to at least 0"},
-		{func(m *Model) { m.Hidden = 1 << 23 }, "cost: Model.Hidden is 8388608: set it to at most 4194304"},
-		{func(m *Model) { m.Vocab = 1 }, "cost: Model.Vocab is 1: set it to at least 2"},
-		{func(m *Model) { m.Context = 0 }, "cost: Model.Context is 0: set it to at least 1"},
-		{func(m *Model) { m.PositionRows = -1 }, "cost: Model.PositionRows is -1: set it to at least 0"},
-		{func(m *Model) { m.Activation = "tanh" }, `cost: Model.Activation is "tanh": set it to gelu, silu or relu`},
+		{func(m *Model) { m.KVHeads = 3 }, "KVHeads is 3, which does not divide the 4 heads: choose a divisor"},
+		{func(m *Model) { m.KVHeads = 8 }, "KVHeads is 8, which does not divide the 4 heads: choose a divisor"},
+		{func(m *Model) { m.KVHeads = -2 }, "KVHeads is -2: set it to at least 0"},
+		{func(m *Model) { m.Hidden = -1 }, "Hidden is -1: set it to at least 0"},
+		{func(m *Model) { m.Hidden = 1 << 23 }, "Hidden is 8388608: set it to at most 4194304"},
+		{func(m *Model) { m.Vocab = 1 }, "Vocab is 1: set it to at least 2"},
+		{func(m *Model) { m.Context = 0 }, "Context is 0: set it to at least 1"},
+		{func(m *Model) { m.PositionRows = -1 }, "PositionRows is -1: set it to at least 0"},
+		{func(m *Model) { m.Activation = "tanh" }, `Activation is "tanh": set it to gelu, silu or relu`},
 	} {
 		m := good
 		c.change(&m)
+		if c.want != "" {
+			c.want = "cost: Model." + c.want
+		}
 		check(t, m.Validate(), c.want)
 	}
 }
 
-// The methods of a model that is not valid return nonsense, but return.
+// The methods of an invalid model do not panic.
 func TestInvalidModel(t *testing.T) {
-	for _, m := range []Model{{}, {Layers: -1, Width: -5, Heads: 0}, {Layers: math.MinInt, Width: math.MaxInt, Heads: -1, Vocab: math.MinInt}} {
+	for _, m := range []Model{{}, {Layers: -1, Width: -5, Heads: 0},
+		{Layers: math.MinInt, Width: math.MaxInt, Heads: -1, Vocab: math.MinInt}} {
 		_, _, _ = m.Params().Block(), m.Params().Total(), m.TokenFLOPs(-1)
 		if _, err := m.FLOPs(Step{Sequences: 1}); err == nil {
 			t.Errorf("%+v: FLOPs is no error", m)
@@ -57,10 +61,11 @@ func TestInvalidModel(t *testing.T) {
 	}
 }
 
-// At all upper limits at once, 16 bytes a parameter do not overflow an int64.
+// With all upper limits at once, 16 bytes for each parameter do not overflow an int64.
 func TestLimits(t *testing.T) {
-	m := Model{Layers: 1 << 14, Width: 1 << 20, Heads: 1 << 20, HeadWidth: 4, Hidden: 1 << 22, Vocab: 1 << 24, Context: 1 << 28,
-		PositionRows: 1 << 28, Gated: true, QKVBias: true, OutBias: true, MLPBias: true, NormBias: true}
+	m := Model{Layers: 1 << 14, Width: 1 << 20, Heads: 1 << 20, HeadWidth: 4, Hidden: 1 << 22, Vocab: 1 << 24,
+		Context: 1 << 28, PositionRows: 1 << 28, Gated: true, QKVBias: true, OutBias: true, MLPBias: true,
+		NormBias: true}
 	if err := m.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -84,14 +89,15 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The parameters of a configuration of lib/gpt are its own, name by name.
+// FromGPT lists the parameters of lib/gpt by name.
 func TestFromGPT(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		kv := 1 + random.IntN(3)
 		heads := kv * (1 + random.IntN(3))
-		c := gpt.Config{Layers: 1 + random.IntN(3), Width: heads * 2 * (1 + random.IntN(3)), Heads: heads, Seq: 1 + random.IntN(9),
-			Vocab: 2 + random.IntN(20), KVHeads: kv, Hidden: random.IntN(20), Gated: flip(random), Tied: flip(random), NoBias: flip(random)}
+		c := gpt.Config{Layers: 1 + random.IntN(3), Width: heads * 2 * (1 + random.IntN(3)), Heads: heads,
+			Seq: 1 + random.IntN(9), Vocab: 2 + random.IntN(20), KVHeads: kv, Hidden: random.IntN(20),
+			Gated: flip(random), Tied: flip(random), NoBias: flip(random)}
 		if flip(random) {
 			c.Norm = gpt.RMSNorm
 		}

@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 )
 
-// setting is all that the four comparisons depend on, or not.
+// setting has everything that a comparison may depend on.
 type setting struct {
 	rates         Rates
 	params        float64
@@ -22,12 +22,13 @@ func (s setting) block() float64  { return RoughBlock(s.width, true) }
 
 func randomSetting(r *rand.Rand) setting {
 	return setting{Rates{1e15 * (0.1 + r.Float64()), 1e11 * (0.1 + r.Float64()), float64(int(1) << r.IntN(3))},
-		1e9 * (0.1 + r.Float64()), 1 + r.IntN(10000), 1 + r.IntN(100), 1 + r.IntN(10000), 1 + r.IntN(16), 2 + r.IntN(100)}
+		1e9 * (0.1 + r.Float64()), 1 + r.IntN(10000), 1 + r.IntN(100), 1 + r.IntN(10000), 1 + r.IntN(16),
+		2 + r.IntN(100)}
 }
 
 var comparisons = map[string]struct {
 	of func(setting) (Overlap, error)
-	// The ratio, written down again, and what it depends on, of all that there is.
+	// the ratio without F/B, and the fields of setting that it depends on
 	ratio     func(e, T, h, layers, n float64) float64
 	dependsOn map[string]bool
 }{
@@ -53,7 +54,7 @@ var comparisons = map[string]struct {
 	},
 }
 
-// The ratios are the formulas, and change with what they depend on alone: also with the two rates only in their ratio.
+// The ratios are those of the formulas, and change only with what they depend on.
 func TestOverlap(t *testing.T) {
 	changes := map[string]func(*setting){
 		"params": func(s *setting) { s.params *= 3 },
@@ -68,8 +69,10 @@ func TestOverlap(t *testing.T) {
 		for range 200 {
 			s := randomSetting(r)
 			o := must(c.of(s))(t)
-			want := c.ratio(s.rates.ElementBytes, s.tokens(), float64(s.width), float64(s.layers), float64(s.ranks)) * s.rates.FLOPS / s.rates.Bandwidth
-			if !scalar.EqualWithinRel(o.Ratio, want, 1e-12) || !scalar.EqualWithinRel(float64(o.Communication/o.Computation), want, 1e-12) {
+			want := c.ratio(s.rates.ElementBytes, s.tokens(), float64(s.width), float64(s.layers),
+				float64(s.ranks)) * s.rates.FLOPS / s.rates.Bandwidth
+			if !scalar.EqualWithinRel(o.Ratio, want, 1e-12) ||
+				!scalar.EqualWithinRel(float64(o.Communication/o.Computation), want, 1e-12) {
 				t.Fatalf("%s, %+v: %+v, want a ratio of %v", name, s, o, want)
 			}
 			if o.Hidden != (o.Ratio < 1) || o.Formula == "" {
@@ -79,9 +82,10 @@ func TestOverlap(t *testing.T) {
 				other := s
 				change(&other)
 				same := scalar.EqualWithinRel(must(c.of(other))(t).Ratio, o.Ratio, 1e-12)
-				// Three times as many ranks change (n−1)/n by at least 1/3n, so it is seen.
+				// Tripling the ranks changes (n−1)/n by at least 1/(3n), far more than the tolerance.
 				if same == c.dependsOn[what] {
-					t.Fatalf("%s: the ratio changes with %s: %v, want %v", name, what, !same, !same != c.dependsOn[what])
+					t.Fatalf("%s: the ratio changes with %s: %v, want %v", name, what, !same,
+						!same != c.dependsOn[what])
 				}
 			}
 			faster := s
@@ -95,36 +99,23 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// What goes over the link and what is computed beside it, for numbers that can be checked by hand: bfloat16, h = 4096,
-// 4096 tokens, 8 ranks, 1e15 operations and 1e11 bytes a second.
+// Times that can be checked by hand: bfloat16, h = 4096, 4096 tokens, 8 ranks, 1e15 FLOPs and 1e11 bytes a second.
 func TestOverlapByHand(t *testing.T) {
 	rates := Rates{FLOPS: 1e15, Bandwidth: 1e11, ElementBytes: 2}
 	s := setting{rates: rates, params: 1e9, width: 4096, layers: 4, seq: 4096, mbs: 1, ranks: 8}
 	for name, want := range map[string]Overlap{
-		"DataParallel":   {Communication: 2e9 * 1.75 / 1e11, Computation: 4 * 4096e9 / 1e15},
-		"ZeRO3":          {Communication: 16 * 4096 * 4096 * 2 * 0.875 / 1e11, Computation: 2 * 4096 * 16 * 4096 * 4096 / 1e15},
-		"TensorParallel": {Communication: 4096 * 4096 * 2 * 0.875 / 1e11, Computation: 2 * 4096 * 4096 * 4096 / 8 / 1e15},
-		"Pipeline":       {Communication: 4096 * 4096 * 2 / 1e11, Computation: 4 * 2 * 4096 * 16 * 4096 * 4096 / 1e15},
+		"DataParallel": {Communication: 2e9 * 1.75 / 1e11, Computation: 4 * 4096e9 / 1e15},
+		"ZeRO3": {Communication: 16 * 4096 * 4096 * 2 * 0.875 / 1e11,
+			Computation: 2 * 4096 * 16 * 4096 * 4096 / 1e15},
+		"TensorParallel": {Communication: 4096 * 4096 * 2 * 0.875 / 1e11,
+			Computation: 2 * 4096 * 4096 * 4096 / 8 / 1e15},
+		"Pipeline": {Communication: 4096 * 4096 * 2 / 1e11, Computation: 4 * 2 * 4096 * 16 * 4096 * 4096 / 1e15},
 	} {
 		got := must(comparisons[name].of(s))(t)
 		if !scalar.EqualWithinRel(float64(got.Communication), float64(want.Communication), 1e-12) ||
 			!scalar.EqualWithinRel(float64(got.Computation), float64(want.Computation), 1e-12) {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
-	}
-}
-
-// The operations between devices take as long as a link without latency says.
-func TestOverlapIsLinkTime(t *testing.T) {
-	link := Link{Bandwidth: 5e10}
-	rates := Rates{FLOPS: 1e15, Bandwidth: link.Bandwidth, ElementBytes: 4}
-	o := must(rates.DataParallel(1e9, 1e4, 16))(t)
-	if want := must(link.Time(AllReduce, 4e9, 16))(t); !scalar.EqualWithinRel(float64(o.Communication), float64(want), 1e-12) {
-		t.Errorf("%v, want %v", o.Communication, want)
-	}
-	o = must(rates.ZeRO3(1e8, 1e4, 16))(t)
-	if want := must(link.Time(AllGather, 4e8, 16))(t); !scalar.EqualWithinRel(float64(o.Communication), float64(want), 1e-12) {
-		t.Errorf("%v, want %v", o.Communication, want)
 	}
 }
 

@@ -1,29 +1,29 @@
 package cost
 
-// Part is where in the model a parameter stands.
+// Part is the part of the model that a parameter belongs to.
 type Part string
 
 const (
-	Embedding Part = "embedding" // token table
-	Position  Part = "position"  // learned position table
+	Embedding Part = "embedding" // token embedding
+	Position  Part = "position"  // learned position embedding
 	Attention Part = "attention"
 	MLP       Part = "mlp"
 	Norm      Part = "norm"
 	LastNorm  Part = "last norm" // after the blocks
-	Head      Part = "head"      // unless it is tied
+	Head      Part = "head"      // if it is not tied to the embedding
 )
 
-// Tensor is a parameter of a model, or one that every block has.
+// Tensor is a parameter of a model. A parameter that every block has is listed once.
 type Tensor struct {
-	// Name is as in lib/gpt, but "h" stands for every block: "tok", "h.qkv.w", "lnf.g". Matrices end in ".w" and have
-	// dimensions in, out; biases end in ".b", normalization scales in ".g".
+	// Name is the name in lib/gpt, but with "h" for every block: "tok", "h.qkv.w", "lnf.g". Matrices end in ".w" and
+	// have dimensions [in, out]; biases end in ".b", scales of normalizations in ".g".
 	Name  string
 	Part  Part
 	Dims  []int
-	Count int // how many there are: the layers, or 1
+	Count int // the number of layers for a block's parameter, else 1
 }
 
-// Size returns the numbers in one of them.
+// Size returns the number of elements of one tensor.
 func (t Tensor) Size() int64 {
 	size := int64(1)
 	for _, d := range t.Dims {
@@ -71,17 +71,17 @@ func (m Model) norm(name string, part Part, count int) []Tensor {
 	return tensors
 }
 
-// Params counts a model's parameters by where they stand. Attention, MLP and Norms are those of all blocks together.
+// Params are the numbers of a model's parameters, by part.
 type Params struct {
 	Layers                int
-	Embeddings            int64 // token table
-	Positions             int64 // learned position table
-	Attention, MLP, Norms int64
+	Embeddings            int64 // token embedding
+	Positions             int64 // learned position embedding
+	Attention, MLP, Norms int64 // of all blocks together
 	LastNorm              int64
-	Head                  int64 // 0 if it is the token table
+	Head                  int64 // 0 if it is tied to the embedding
 }
 
-// Params counts the parameters. Of a model that [Model.Validate] refuses, the counts mean nothing.
+// Params counts the parameters. The counts are meaningless for a model for which [Model.Validate] returns an error.
 func (m Model) Params() Params {
 	p := Params{Layers: m.Layers}
 	for _, t := range m.Tensors() {
@@ -106,12 +106,12 @@ func (m Model) Params() Params {
 	return p
 }
 
-// Total returns all parameters.
+// Total returns the number of all parameters.
 func (p Params) Total() int64 { return p.Embeddings + p.Positions + p.nonEmbedding() + p.Head }
 
-// nonEmbedding returns the parameters less the token and position tables and the head, the N of scaling laws (Kaplan et
-// al. 2020, "Scaling Laws for Neural Language Models", §1.3).
+// nonEmbedding returns the parameters without embeddings and head, the N of scaling laws (Kaplan et al. 2020, "Scaling
+// Laws for Neural Language Models", §1.3).
 func (p Params) nonEmbedding() int64 { return p.Attention + p.MLP + p.Norms + p.LastNorm }
 
-// Block returns the parameters of one block.
+// Block returns the number of parameters of one block.
 func (p Params) Block() int64 { return (p.Attention + p.MLP + p.Norms) / int64(max(1, p.Layers)) }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// presetsJSON has published models, a group for each source: what its models share, and the models. Beside the fields of
-// a Model stand the published counts that the tests compare: params is exact, non_embedding is params less both tables,
-// printed is rounded, and computed what comes out where that differs from what is printed.
+// presetsJSON lists published models by source. Besides the fields of a Model they have the published counts that tests
+// compare: params is exact, non_embedding is params without embeddings, printed is rounded, and computed is our count
+// where it differs from printed.
 //
 //go:embed presets.json
 var presetsJSON []byte
@@ -22,7 +22,6 @@ type preset struct {
 	Note         string `json:"note"`
 }
 
-// readPresets returns the published models in the order of the file.
 func readPresets() ([]preset, error) {
 	var groups []struct {
 		Source string
@@ -45,8 +44,8 @@ func readPresets() ([]preset, error) {
 	return all, nil
 }
 
-// Presets returns the published models that are known, the sizes of each in order: GPT-2, GPT-3, Megatron, OPT, Pythia,
-// Llama 2 and 3, TinyLlama, Mistral, Qwen2 and 2.5, Phi and Gemma.
+// Presets returns published models, each family in order of size: GPT-2, GPT-3, Megatron, OPT, Pythia, Llama 2 and 3,
+// TinyLlama, Mistral, Qwen2 and 2.5, Phi and Gemma.
 func Presets() []Model {
 	all, err := readPresets()
 	if err != nil {
@@ -59,8 +58,8 @@ func Presets() []Model {
 	return models
 }
 
-// Preset returns the published model of that name, such as "Llama 3 8B". Case does not count, and spaces, hyphens and
-// underscores are one. The error for an unknown name lists the nearest.
+// Preset returns the published model with a name, such as "Llama 3 8B". It ignores case and treats spaces, hyphens and
+// underscores alike. The error for an unknown name lists the nearest ones.
 func Preset(name string) (Model, error) {
 	return find("model", name, Presets(), func(m Model) string { return m.Name })
 }

@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// like writes a count as a published one is written: with as many digits, and M or B.
+// like formats a count like a published one: with as many digits, and with M or B.
 func like(printed string, count int64) string {
 	unit := map[byte]float64{'M': 1e6, 'B': 1e9}[printed[len(printed)-1]]
 	_, decimals, _ := strings.Cut(printed[:len(printed)-1], ".")
 	return fmt.Sprintf("%.*f%c", len(decimals), float64(count)/unit, printed[len(printed)-1])
 }
 
-// The count of every preset is the published one, exactly or to the printed digits. One that does not come out says so.
+// The count of every preset is the published one, exactly or to the printed digits, or the file says that it differs.
 func TestPresetCounts(t *testing.T) {
 	presets, err := readPresets()
 	if err != nil {
@@ -46,7 +46,8 @@ func TestPresetCounts(t *testing.T) {
 			t.Errorf("%s has no published count", p.Name)
 		case p.Computed != "":
 			if got := like(p.Computed, count.Total()); got != p.Computed || got == p.Printed {
-				t.Errorf("%s: %s, the file says that %s is printed and %s comes out", p.Name, got, p.Printed, p.Computed)
+				t.Errorf("%s: %s, the file says that %s is printed and %s comes out", p.Name, got, p.Printed,
+					p.Computed)
 			}
 		case p.Printed != "":
 			if got := like(p.Printed, count.Total()); got != p.Printed {
@@ -59,7 +60,7 @@ func TestPresetCounts(t *testing.T) {
 	}
 }
 
-// Every group of presets and every accelerator has its source, and no field that nobody reads.
+// Every group of presets and every accelerator has a source and only known fields.
 func TestSources(t *testing.T) {
 	var groups []struct {
 		Source string
@@ -101,26 +102,14 @@ func TestPreset(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ name, want string }{
-		{"llama-3-9b", `cost: there is no model "llama-3-9b": the nearest of 66 are ["Llama 3 8B" "Llama 2 7B" "Llama 3 70B" "Llama 2 13B"]`},
-		{"", `cost: there is no model "": the nearest of 66 are ["GPT-2" "GPT-2 medium" "GPT-2 large" "GPT-2 XL"]`},
+		{"llama-3-9b", `cost: unknown model "llama-3-9b": of 66, the nearest are ` +
+			`["Llama 3 8B" "Llama 2 7B" "Llama 3 70B" "Llama 2 13B"]`},
+		{"", `cost: unknown model "": of 66, the nearest are ["GPT-2" "GPT-2 medium" "GPT-2 large" "GPT-2 XL"]`},
 	} {
 		_, err := Preset(c.name)
 		check(t, err, c.want)
 	}
 	if _, err := Preset(strings.Repeat("é", 1<<20)); err == nil || len(err.Error()) > 500 {
 		t.Errorf("a name of 2 MiB: an error of %d bytes", len(message(err)))
-	}
-}
-
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0},
-	} {
-		if got := distance(c.a, c.b); got != c.want {
-			t.Errorf("from %q to %q: %d, want %d", c.a, c.b, got, c.want)
-		}
 	}
 }

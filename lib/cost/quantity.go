@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// quantity is an argument, with the name that an error gives it.
+// quantity is an argument with its name for errors.
 type quantity struct {
 	name  string
 	value float64

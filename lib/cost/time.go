@@ -2,7 +2,7 @@ package cost
 
 import "fmt"
 
-// Seconds is a time. (A time.Duration ends at 292 years, which is too short for GPT-3 on one GPU.)
+// Seconds is a time. (A time.Duration ends at 292 years, too short for GPT-3 on one GPU.)
 type Seconds float64
 
 const (
@@ -10,7 +10,7 @@ const (
 	year Seconds = 365.25 * day
 )
 
-// String returns the time to three digits in the unit that suits it, from ns to years.
+// String returns the time with three digits in a suitable unit, from ns to years.
 func (s Seconds) String() string {
 	unit, name := year, " years"
 	for _, u := range []struct {
@@ -26,26 +26,25 @@ func (s Seconds) String() string {
 	return fmt.Sprintf("%.3g", float64(s/unit)) + name
 }
 
-// TrainingTime returns the time that devices of the given peak, in operations a second, take for so many operations at
-// a utilization, which is the share of the peak that they attain.
+// TrainingTime returns flops / (devices · peak · utilization): the time of a training run on devices that attain this
+// fraction of their peak (FLOPs a second). With 8ND for flops it is equation 4 of Narayanan et al. 2021.
 //
-// With the operations of the estimate 8ND and peak·utilization = X it is the 8TP/(nX) of Narayanan et al. 2021,
-// equation 4. It returns an error unless all are positive and finite, and the utilization at most 1.
+// It returns an error unless all arguments are positive and finite and the utilization is at most 1.
 func TrainingTime(flops float64, devices int, peak, utilization float64) (Seconds, error) {
 	if err := positive(quantity{"operations", flops}, quantity{"devices", float64(devices)}, quantity{"peak", peak},
 		quantity{"utilization", utilization}); err != nil {
 		return 0, err
 	}
 	if utilization > 1 {
-		return 0, fmt.Errorf("cost: utilization is %v: it is a share of the peak, so give at most 1", utilization)
+		return 0, fmt.Errorf("cost: utilization is %v: it is a fraction of the peak, so give at most 1", utilization)
 	}
 	return Seconds(flops / (float64(devices) * peak * utilization)), nil
 }
 
-// Utilization returns the share of the devices' peak at which they did so many operations in a time. With the
-// operations of [Work.Model] or [Model.TokenFLOPs] it is the model FLOPs utilization (MFU), with those of
-// [Work.Hardware] the hardware FLOPs utilization (HFU) of Chowdhery et al. 2022, appendix B. More than 1 means that an
-// argument is wrong. It returns an error unless all are positive and finite.
+// Utilization returns flops / (took · devices · peak): the fraction of the devices' peak (FLOPs a second) that a run
+// attained. It is the MFU for the FLOPs of [Work.Model] or [Model.TokenFLOPs], and the HFU for those of [Work.Hardware]
+// (Chowdhery et al. 2022, appendix B). More than 1 means that an argument is wrong. It returns an error unless all
+// arguments are positive and finite.
 func Utilization(flops float64, took Seconds, devices int, peak float64) (float64, error) {
 	if err := positive(quantity{"operations", flops}, quantity{"time", float64(took)},
 		quantity{"devices", float64(devices)},

@@ -60,7 +60,8 @@ func TestUtilization(t *testing.T) {
 func TestUtilizationInverse(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	for range 100 {
-		flops, devices, peak, want := 1e24*random.Float64(), 1+random.IntN(1000), 1e15*random.Float64(), 1-random.Float64()
+		flops, devices, peak, want := 1e24*random.Float64(), 1+random.IntN(1000), 1e15*random.Float64(),
+			1-random.Float64()
 		took := must(TrainingTime(flops, devices, peak, want))(t)
 		if got := must(Utilization(flops, took, devices, peak))(t); !scalar.EqualWithinRel(got, want, 1e-14) {
 			t.Fatalf("utilization %v, want %v", got, want)
@@ -81,7 +82,7 @@ func TestTimeErrors(t *testing.T) {
 		{1, 0, 1, 1, "cost: devices is 0: give a positive number"},
 		{1, 1, -1, 1, "cost: peak is -1: give a positive number"},
 		{1, 1, 1, math.NaN(), "cost: utilization is NaN: give a positive number"},
-		{1, 1, 1, 1.5, "cost: utilization is 1.5: it is a share of the peak, so give at most 1"},
+		{1, 1, 1, 1.5, "cost: utilization is 1.5: it is a fraction of the peak, so give at most 1"},
 	} {
 		_, err := TrainingTime(c.flops, c.devices, c.peak, c.utilization)
 		check(t, err, c.want)
@@ -95,7 +96,8 @@ func TestSeconds(t *testing.T) {
 		s    Seconds
 		want string
 	}{
-		{0, "0 ns"}, {2.5e-9, "2.5 ns"}, {1e-6, "1 µs"}, {0.0123, "12.3 ms"}, {-0.0123, "-12.3 ms"}, {1, "1 s"}, {119, "119 s"}, {120, "2 min"},
+		{0, "0 ns"}, {2.5e-9, "2.5 ns"}, {1e-6, "1 µs"}, {0.0123, "12.3 ms"}, {-0.0123, "-12.3 ms"}, {1, "1 s"},
+		{119, "119 s"}, {120, "2 min"},
 		{7200, "2 h"}, {2 * day, "2 days"}, {34 * day, "34 days"}, {-3 * year, "-3 years"}, {355.4 * year, "355 years"},
 		{Seconds(math.Inf(1)), "+Inf years"}, {Seconds(math.NaN()), "NaN years"},
 	} {
@@ -107,7 +109,8 @@ func TestSeconds(t *testing.T) {
 
 func TestHardware(t *testing.T) {
 	for _, h := range Accelerators() {
-		if err := positive(quantity{h.Name + "'s bandwidth", h.MemoryBandwidth}, quantity{h.Name + "'s memory", float64(h.MemoryBytes)}); err != nil {
+		if err := positive(quantity{h.Name + "'s bandwidth", h.MemoryBandwidth},
+			quantity{h.Name + "'s memory", float64(h.MemoryBytes)}); err != nil {
 			t.Error(err)
 		}
 		if h.MemoryBytes%(1<<30) != 0 {
@@ -120,7 +123,8 @@ func TestHardware(t *testing.T) {
 		for _, format := range []string{"fp32", "tf32", "bf16", "fp8"} { // narrower is not slower
 			if peak, ok := h.Peak[format]; ok {
 				if !(peak >= last && peak > 1e12) {
-					t.Errorf("%s has %g operations a second in %s, and %g in a wider format", h.Name, peak, format, last)
+					t.Errorf("%s has %g operations a second in %s, and %g in a wider format", h.Name, peak, format,
+						last)
 				}
 				last = peak
 			}
@@ -133,5 +137,5 @@ func TestHardware(t *testing.T) {
 	_, err := h.PeakFLOPS("fp4")
 	check(t, err, `cost: H100 SXM has no peak for "fp4": choose one of ["bf16" "fp16" "fp32" "fp8" "tf32"]`)
 	_, err = Accelerator("H100")
-	check(t, err, `cost: there is no accelerator "H100": the nearest of 10 are ["H100 SXM" "B200" "H200 SXM" "RTX 4090"]`)
+	check(t, err, `cost: unknown accelerator "H100": of 10, the nearest are ["H100 SXM" "B200" "H200 SXM" "RTX 4090"]`)
 }

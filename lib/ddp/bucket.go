@@ -7,23 +7,23 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// DefaultBucketBytes is the size that buckets have unless told otherwise, PyTorch's 25 MB.
+// DefaultBucketBytes is the default size of buckets, PyTorch's 25 MB.
 const DefaultBucketBytes = 25_000_000
 
-// Bucket is a part of a model's gradients that is communicated as one contiguous buffer. The gradients in it are views
-// into the buffer: a backward pass writes them there, and an update reads them from there, without a copy.
+// Bucket is a set of gradients that are communicated as one contiguous buffer. The gradients are views into the buffer:
+// backward passes write them there and updates read them there, without a copy.
 type Bucket struct {
-	Params  params.Tree // whose gradients they are, in the type that they are summed in, in the order in which they lie
-	Places  []int       // of these in the model's list of parameters
-	Offsets []int       // where each begins, in elements
-	Size    int         // elements of all of them
+	Params  params.Tree // the parameters, in the order of the buffer and the type of its elements
+	Places  []int       // their indices in the model's list of parameters
+	Offsets []int       // where each one's gradient begins, in elements
+	Size    int         // in elements
 }
 
-// Bytes is the size of the bucket's buffer.
+// Bytes returns the size of the bucket's buffer.
 func (b Bucket) Bytes() int64 { return b.Params.Bytes() }
 
-// Buckets are those in which [IntoBuckets] puts the gradients of a list of parameters, summed in a floating-point type:
-// of at most so many bytes each, those of the last parameters first.
+// Buckets returns the buckets, of at most the given bytes each, in which [IntoBuckets] puts the gradients of a list of
+// parameters, the last parameters first. Gradients are summed in the floating-point type sum.
 func Buckets(tree params.Tree, sum dtypes.DType, bytes int64) (buckets []Bucket) {
 	tree = tree.As(sum)
 	all := make([]int, len(tree))
@@ -36,7 +36,7 @@ func Buckets(tree params.Tree, sum dtypes.DType, bytes int64) (buckets []Bucket)
 	return BucketsOf(members, tree)
 }
 
-// BucketsOf are buckets of members, the places of parameters that [IntoBuckets] returns, in a list of these.
+// BucketsOf returns the buckets for members, the indices of parameters that [IntoBuckets] returns.
 func BucketsOf(members [][]int, tree params.Tree) (buckets []Bucket) {
 	for _, places := range members {
 		b := Bucket{Places: places}
@@ -49,7 +49,7 @@ func BucketsOf(members [][]int, tree params.Tree) (buckets []Bucket) {
 	return buckets
 }
 
-// sizes are the bytes of each parameter.
+// sizes returns the bytes of each parameter.
 func sizes(tree params.Tree) (bytes []int64) {
 	for _, s := range tree {
 		bytes = append(bytes, s.Bytes())

@@ -7,17 +7,19 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// IntoBuckets puts the gradients of a plan's parameters into buckets of at most so many bytes each, which are reduced
-// in one message; one that is larger has a bucket of its own (Li et al. 2020, §3.2.3). The first bucket has the last
-// parameters, since the backward pass comes to these first. Members are the parameters of each unit, by their places,
-// whose gradients have so many bytes; those of the buckets are returned. Parameters that are not on the same ranks
-// share no bucket, and what is sharded is left as it is. With 0 bytes each parameter has a bucket of its own.
+// IntoBuckets rewrites a plan so that gradients are reduced in buckets of at most limit bytes, one message each; a
+// larger gradient gets a bucket of its own (Li et al. 2020, §3.2.3). The first bucket has the last parameters, whose
+// gradients the backward pass computes first. With limit 0 each parameter has its own bucket.
+//
+// Members are the indices of each unit's parameters, and bytes the sizes of all parameters' gradients. It returns the
+// plan and the members of the buckets, its new units. Parameters of different ranks do not share a bucket. The plan's
+// units must not be sharded.
 func IntoBuckets(p *step.Plan, members [][]int, bytes []int64, limit int64) (*step.Plan, [][]int) {
 	q := p.Clone()
 	q.Units = nil
 	var buckets [][]int
 	var sizes []int64
-	open := map[string]int{} // by ranks and axes: the last bucket
+	open := map[string]int{} // the last bucket, by ranks and axes
 	bucketOf := map[int]int{}
 	ranks := make([]string, len(p.Units))
 	for r := range p.Ranks {

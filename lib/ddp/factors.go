@@ -8,23 +8,23 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// factors are what ranks send of a bucket, for PowerSGD.
+// factors are a bucket's messages for PowerSGD.
 type factors struct {
-	first, second []float32 // the two messages: gradients as they are, then all P; all Q
-	whole         []span    // gradients as they are
+	first, second []float32 // the first message: uncompressed gradients, then all P; the second: all Q
+	plain         []span    // uncompressed gradients
 	matrices      []*matrix
 }
 
-// span is a part of a bucket.
+// span is a range of a bucket.
 type span struct{ from, to int }
 
-// matrix is a gradient M ≈ P·Qᵀ, by rows, and its factors, by columns.
+// matrix is a gradient M ≈ P·Qᵀ in row-major order, and its factors in column-major order.
 type matrix struct {
 	span
 	rows, columns int
 	p, q          []float32 // in the messages
-	own           []float32 // the rank's own part of Q
-	last          []float32 // the last step's Q
+	own           []float32 // Q of this rank's gradient alone
+	last          []float32 // Q of the last step
 }
 
 func newFactors(g Gradients, rank int) *factors {
@@ -34,18 +34,18 @@ func newFactors(g Gradients, rank int) *factors {
 		at := span{g.Offsets[i], g.Offsets[i] + spec.Size()}
 		if d := spec.Shape.Dimensions; len(d) > 1 {
 			n, m := d[0], spec.Size()/d[0]
-			if rank <= (n*m-1)/(n+m) { // so that rank·(n+m) < n·m, whatever the rank
+			if rank <= (n*m-1)/(n+m) { // rank·(n+m) < n·m without overflow
 				f.matrices = append(f.matrices, &matrix{span: at, rows: n, columns: m,
 					own: make([]float32, rank*m), last: make([]float32, rank*m)})
 				first, second = first+rank*n, second+rank*m
 				continue
 			}
 		}
-		f.whole = append(f.whole, at)
+		f.plain = append(f.plain, at)
 		first += spec.Size()
 	}
 	f.first, f.second = make([]float32, first), make([]float32, second)
-	p, q := f.first, f.second // dealt out from the ends
+	p, q := f.first, f.second // handed out from the end
 	for _, m := range f.matrices {
 		m.p, p = p[len(p)-rank*m.rows:], p[:len(p)-rank*m.rows]
 		m.q, q = q[len(q)-rank*m.columns:], q[:len(q)-rank*m.columns]
@@ -53,12 +53,12 @@ func newFactors(g Gradients, rank int) *factors {
 	return f
 }
 
-// row is M's i-th row, in a bucket.
+// row returns row i of M in a bucket.
 func (m *matrix) row(bucket []float32, i int) []float32 {
 	return bucket[m.from+i*m.columns:][:m.columns]
 }
 
-// computeP computes P = M·Q, with the last step's Q.
+// computeP computes P = M·Q with the last step's Q.
 func (m *matrix) computeP(bucket []float32) {
 	for i := range m.rows {
 		row := m.row(bucket, i)
@@ -79,14 +79,14 @@ func (m *matrix) computeQ(bucket []float32) {
 	}
 }
 
-// multiply makes P·Qᵀ of the sums, and leaves of M what the rank's own part of that lacks.
+// multiply writes P·Qᵀ to sums, and subtracts from M in bucket the rank's own share of it.
 func (m *matrix) multiply(sums, bucket []float32) {
 	for i := range m.rows {
-		row, rest := m.row(sums, i), m.row(bucket, i)
+		row, residual := m.row(sums, i), m.row(bucket, i)
 		clear(row)
 		for j := 0; j*m.columns < len(m.q); j++ {
 			p := m.p[j*m.rows+i]
-			add(rest, -p, column(m.own, j, m.columns))
+			add(residual, -p, column(m.own, j, m.columns))
 			add(row, p, column(m.q, j, m.columns))
 		}
 	}
@@ -99,8 +99,7 @@ func add(y []float32, a float32, x []float32) { blas32.Axpy(a, vector(x), vector
 
 func vector(x []float32) blas32.Vector { return blas32.Vector{N: len(x), Inc: 1, Data: x} }
 
-// dot is the product of two vectors. gonum's sums in an order that depends on where in memory they lie, so that two
-// runs would differ in bits.
+// dot is the dot product. gonum's order of summation depends on memory addresses, so two runs would differ in bits.
 func dot[T float32 | float64](x, y []T) T {
 	var a, b, c, d T
 	y = y[:len(x)]
@@ -117,10 +116,9 @@ func dot[T float32 | float64](x, y []T) T {
 	return a + b + c + d
 }
 
-// orthonormalise makes columns of a length orthonormal, by the modified Gram-Schmidt method in float64. A column of
-// which those before it leave no more than float32's rounding, as of one of zeros, is replaced by a random one: it
-// would stay so for ever, and what is left of it would not be orthogonal. There must be no more columns than rows. NaNs
-// spread.
+// orthonormalise makes columns of a length orthonormal, by the modified Gram-Schmidt method in float64. A column that
+// depends on those before it, up to float32's rounding, is replaced by a random one: zeros would stay zeros in every
+// step, and rounding errors would not be orthogonal. There must be no more columns than rows. NaNs spread.
 func orthonormalise(columns []float32, length int, random *rand.Rand) {
 	basis := make([]float64, len(columns))
 	for i, x := range columns {
@@ -138,7 +136,7 @@ func orthonormalise(columns []float32, length int, random *rand.Rand) {
 	}
 }
 
-// orthogonal makes v orthogonal to the columns of a basis, and of norm 1. It returns false if nothing is left of v.
+// orthogonal makes v orthogonal to the columns of a basis, and of norm 1. It returns false if v depends on them.
 func orthogonal(v, basis []float64) bool {
 	if !normalise(v, 0) {
 		return false
@@ -150,7 +148,7 @@ func orthogonal(v, basis []float64) bool {
 	return normalise(v, 1e-6)
 }
 
-// normalise makes v's norm 1, unless it is least or below.
+// normalise makes v's norm 1, unless it is at most least.
 func normalise(v []float64, least float64) bool {
 	norm := math.Sqrt(dot(v, v))
 	if norm <= least {

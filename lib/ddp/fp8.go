@@ -9,27 +9,26 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// FP8 is a hook that sends gradients as E4M3 numbers of one byte, scaled so that a message's largest is the format's
-// largest (Peng et al. 2023, "FP8-LM: Training FP8 Large Language Models", §2.1). Sums of such numbers would overflow,
-// so each of N ranks adds up a part of the bucket in float32, in the order of the ranks, and sends the sums in the same
-// way. What either rounding loses is added at the next step (Tang et al. 2021, "1-bit Adam", §4, which compresses twice
-// as well).
+// FP8 returns a hook that sends gradients as 1-byte E4M3 numbers, scaled so that the largest element of a message is
+// the largest number of the format (Peng et al. 2023, "FP8-LM: Training FP8 Large Language Models", §2.1). Sums of such
+// numbers would overflow, so each of N ranks sums a part of the bucket in float32, in the order of the ranks, and sends
+// the sums in the same format. Both rounding errors are added at the next step (Tang et al. 2021, "1-bit Adam", §4,
+// which compresses twice as well).
 //
-// For a bucket of n elements a rank gives the group (n/N+4)·(N+1) bytes, n/N rounded up, in an all-to-all and an
-// all-gather: about a quarter of what a ring's all-reduce of float32 sends. It keeps 4·(1+1/N) bytes for each element.
-// Gradients must be float32.
+// For a bucket of n elements a rank sends about (⌈n/N⌉+4)·(N+1) bytes in an all-to-all and an all-gather: a quarter of
+// a float32 ring all-reduce. It stores 4·(1+1/N) bytes per element. Gradients must be float32.
 func FP8() func() Hook {
-	return func() Hook { return &feedback{&eighths{residues{}}, residues{}} }
+	return func() Hook { return &feedback{&fp8{residuals{}}, residuals{}} }
 }
 
-// eighths has what was kept back of the sums of the rank's part.
-type eighths struct{ kept residues }
+// fp8 has the rounding errors of the sums of this rank's part.
+type fp8 struct{ errors residuals }
 
-func (e *eighths) reduce(ctx context.Context, g group.Group, grads Gradients, own, sums []float32) error {
+func (e *fp8) reduce(ctx context.Context, g group.Group, grads Gradients, own, sums []float32) error {
 	ranks := g.Size()
 	part := (len(own) + ranks - 1) / ranks
 	of := func(rank int) (from, to int) { return min(rank*part, len(own)), min((rank+1)*part, len(own)) }
-	message := part + 4 // with the scale before it
+	message := part + 4 // the scale comes first
 	out, in := make([]byte, ranks*message), make([]byte, ranks*message)
 	for rank := range ranks {
 		from, to := of(rank)
@@ -39,7 +38,7 @@ func (e *eighths) reduce(ctx context.Context, g group.Group, grads Gradients, ow
 		return err
 	}
 	from, to := of(g.Rank())
-	mine := e.kept.of(grads.Unit, to-from)
+	mine := e.errors.of(grads.Unit, to-from)
 	for rank := range ranks {
 		unpack(in[rank*message:], mine)
 	}
@@ -56,7 +55,7 @@ func (e *eighths) reduce(ctx context.Context, g group.Group, grads Gradients, ow
 	return nil
 }
 
-// pack writes numbers as a scale and a byte each, and leaves of them what these lack. What is not finite is a NaN.
+// pack writes numbers as a scale and a byte each, and leaves the rounding errors in x. Infinities become NaNs.
 func pack(x []float32, out []byte) {
 	largest := 0.0
 	for _, v := range x {
@@ -79,7 +78,7 @@ func pack(x []float32, out []byte) {
 	}
 }
 
-// unpack adds to numbers what pack has written.
+// unpack adds the numbers that pack wrote to x.
 func unpack(in []byte, x []float32) {
 	scale := math.Float32frombits(binary.LittleEndian.Uint32(in))
 	for i := range x {

@@ -10,23 +10,22 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// Hook communicates a bucket in place of an all-reduce: what PyTorch calls a communication hook. A rank has one of its
-// own, which may keep what it likes from step to step. Its one method,
+// Hook replaces the all-reduce of a bucket: PyTorch's communication hooks. Each rank has its own hook, which may store
+// data from step to step. Its one method,
 //
 //	Reduce(ctx context.Context, g group.Group, grads Gradients) error
 //
-// replaces the rank's gradients by the sum of all ranks', or what is near to it; all ranks must get the same bits. All
-// ranks call it with the same buckets in the same order, one at a time, and it makes what calls on the group it likes.
+// replaces this rank's gradients by the sum of all ranks' gradients or an approximation; all ranks must get the same
+// bits. All ranks call it with the same buckets in the same order, one at a time. It may use the group as it likes.
 type Hook = engine.Hook
 
-// Gradients are a rank's gradients of a bucket, in memory that the host reaches: Data, of Type, in which the gradients
-// of Params lie one after another, each from its element of Offsets on. Unit is the number of the bucket in the plan.
-// The method Float32 returns them as a slice, without a copy, and an error if they have another type.
+// Gradients are a rank's gradients of a bucket in host memory: the gradients of Params, one after another in Data, from
+// the elements in Offsets on. Type is their data type, and Unit the bucket's number in the plan. The method Float32
+// returns them as a slice, without a copy; other types are an error.
 type Gradients = engine.Gradients
 
-// ByPlan is a hook that all-reduces message by message, by an algorithm of package plan or a plan of one's own:
-// slower than the group's own way, but every message can be seen and counted (group.Count). It takes float32
-// gradients.
+// ByPlan returns a hook that all-reduces by an algorithm of package plan, or by a plan of the caller: slower than the
+// group's all-reduce, but each message can be seen and counted (group.Count). Gradients must be float32.
 func ByPlan(way plan.Way) func() Hook {
 	return func() Hook { return &planned{way: way} }
 }

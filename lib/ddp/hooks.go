@@ -9,13 +9,13 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// ParseHook returns the hook of a name, in any case, as a command line has it: "bf16" is [BF16], "fp8" is [FP8],
-// "topk:0.01" is [TopK] with a share, and "powersgd:4" is [PowerSGD] with a rank. An unknown name is an error that
-// lists them; so is a setting that is out of range.
+// ParseHook returns the hook for a name as in a command line, in upper or lower case: "bf16" is [BF16], "fp8" is [FP8],
+// "topk:0.01" is [TopK] with a fraction, and "powersgd:4" is [PowerSGD] with a rank. It returns an error for other
+// names and for invalid settings.
 //
-// All keep what they did not send. It is in no checkpoint, so that a run that goes on from one is not the same bit for
-// bit; and it has the scale of the loss that it is of, so that where a dynamic scale changes, it counts for twice as
-// much at the next step, or half.
+// All of these hooks add what they did not send to the gradients of the next step. These errors are not in checkpoints,
+// so a resumed run differs in bits. They are scaled like the loss, so when a dynamic loss scale is doubled or halved,
+// they count half or twice as much in the next step.
 func ParseHook(name string) (func() Hook, error) {
 	kind, setting, set := strings.Cut(strings.ToLower(name), ":")
 	switch kind {
@@ -28,8 +28,8 @@ func ParseHook(name string) (func() Hook, error) {
 			return FP8(), nil
 		}
 	case "topk":
-		if share, err := strconv.ParseFloat(setting, 64); err == nil {
-			return valid(TopK(share), checkShare(share))
+		if fraction, err := strconv.ParseFloat(setting, 64); err == nil {
+			return valid(TopK(fraction), checkFraction(fraction))
 		}
 	case "powersgd":
 		if rank, err := strconv.Atoi(setting); err == nil {
@@ -47,21 +47,20 @@ func valid(hook func() Hook, err error) (func() Hook, error) {
 	return hook, nil
 }
 
-// feedback is a hook that compresses float32 gradients with error feedback (Seide et al. 2014, "1-Bit Stochastic
-// Gradient Descent", §3; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD"). Gradients are compressed with what
-// was kept back before, and what this loses is kept back in turn: so it is late, but not lost.
+// feedback compresses float32 gradients with error feedback (Seide et al. 2014, "1-Bit Stochastic Gradient Descent",
+// §3; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD"): it adds the compression error of each step to the
+// gradients of the next one.
 //
-// What is kept is finite always. An infinity or a NaN goes to all ranks, once, and is not kept: it would come again for
-// ever.
+// Stored errors are finite: an infinity or a NaN is sent once and not stored, or it would come back in each step.
 type feedback struct {
 	compressor
-	kept residues
+	errors residuals
 }
 
-// compressor is what hooks with error feedback differ in.
+// compressor is a method of compression.
 type compressor interface {
-	// reduce makes sums of the ranks' gradients: each has own of a bucket, of which it leaves what it did not send. On
-	// entry sums are the gradients without what was kept back.
+	// reduce writes the sums over all ranks of own, this rank's gradients with the stored errors, to sums, and leaves
+	// in own what it did not send. On entry sums are the gradients without the stored errors.
 	reduce(ctx context.Context, g group.Group, of Gradients, own, sums []float32) error
 }
 
@@ -71,19 +70,19 @@ func (f *feedback) Reduce(ctx context.Context, g group.Group, grads Gradients) e
 	if err != nil {
 		return err
 	}
-	kept := f.kept.of(grads.Unit, len(values))
+	own := f.errors.of(grads.Unit, len(values))
 	for i, x := range values {
-		kept[i] += x
+		own[i] += x
 	}
-	err = f.reduce(ctx, g, grads, kept, values)
-	dropInfinite(kept)
+	err = f.reduce(ctx, g, grads, own, values)
+	dropInfinite(own)
 	return err
 }
 
-// residues are numbers that are kept from step to step, by bucket: zeros at first.
-type residues map[int][]float32
+// residuals are compression errors by bucket, zeros at first.
+type residuals map[int][]float32
 
-func (r residues) of(bucket, n int) []float32 {
+func (r residuals) of(bucket, n int) []float32 {
 	if len(r[bucket]) != n {
 		r[bucket] = make([]float32, n)
 	}
@@ -98,5 +97,5 @@ func dropInfinite(x []float32) {
 	}
 }
 
-// infinite says whether x is an infinity or a NaN.
+// infinite reports whether x is an infinity or a NaN.
 func infinite(x float32) bool { return x-x != 0 }

@@ -305,10 +305,10 @@ func TestHookNames(t *testing.T) {
 		"topk":           `"topk"`,
 		"topk:":          `"topk:"`,
 		"topk:some":      `"topk:some"`,
-		"topk:0":         "share is 0: ",
-		"topk:1.5":       "share is 1.5: set it above 0",
-		"topk:-1":        "share is -1",
-		"topk:nan":       "share is NaN",
+		"topk:0":         "fraction is 0: ",
+		"topk:1.5":       "fraction is 1.5: set it above 0",
+		"topk:-1":        "fraction is -1",
+		"topk:nan":       "fraction is NaN",
 		"topk:0.1:2":     `"topk:0.1:2"`,
 		"powersgd":       `"powersgd"`,
 		"powersgd:1.5":   `"powersgd:1.5"`,
@@ -331,7 +331,7 @@ func TestHooksRefuse(t *testing.T) {
 		grads ddp.Gradients
 		want  string
 	}{
-		{ddp.TopK(1.5), floats, "ddp: TopK's share is 1.5: set it above 0"},
+		{ddp.TopK(1.5), floats, "ddp: TopK's fraction is 1.5: set it above 0"},
 		{ddp.PowerSGD(0), floats, "ddp: PowerSGD's rank is 0: set it to at least 1"},
 		{ddp.BF16(), float64s, "float32 alone"},
 		{ddp.TopK(0.5), float64s, "float32 alone"},

@@ -12,66 +12,66 @@ import (
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// Sync is when ranks share their gradients, and in which pieces.
+// Sync says when gradients are all-reduced, and in which pieces.
 type Sync string
 
 const (
-	// Naive all-reduces each gradient by itself, after the backward pass.
+	// Naive all-reduces each parameter's gradient by itself, after the backward pass.
 	Naive Sync = "naive"
-	// Overlap all-reduces each gradient as soon as it is there, while the backward pass of earlier blocks goes on.
+	// Overlap all-reduces each gradient as soon as it is computed, while the backward pass of earlier blocks runs.
 	Overlap Sync = "overlap"
 	// Bucketed is Overlap with gradients in buckets: fewer and larger messages.
 	Bucketed Sync = "bucket"
 )
 
-// Syncs are all of them.
+// Syncs returns all of them.
 func Syncs() []Sync { return []Sync{Naive, Overlap, Bucketed} }
 
-// Options say how ranks train together. The zero value is [Bucketed], with all gradients averaged at each step.
+// Options configure data parallelism. The zero value is [Bucketed] and averages the gradients of each step.
 type Options struct {
-	Sync Sync // "" is Bucketed
+	Sync Sync // "" means Bucketed
 
-	// BucketBytes is the largest size of a bucket; 0 is DefaultBucketBytes. Naive and Overlap have a bucket for each
+	// BucketBytes is the maximal size of a bucket; 0 means DefaultBucketBytes. Naive and Overlap have a bucket per
 	// parameter.
 	BucketBytes int64
 
-	// Accumulate is into how many micro-batches, one after another, a rank's rows of a batch are divided; 0 is 1.
-	// Their gradients are added up.
+	// Accumulate is the number of micro-batches per step whose gradients are accumulated; 0 means 1.
 	Accumulate int
-	// EachMicroBatch reduces gradients after each micro-batch, not after the last alone: for Accumulate times the
-	// traffic the same result, but for rounding. It shows what PyTorch's no_sync is for.
+	// EachMicroBatch reduces gradients after each micro-batch, not only after the last one: the same result up to
+	// rounding, with Accumulate times the traffic. It shows what PyTorch's no_sync is for.
 	EachMicroBatch bool
 
-	// SumLoss says that the model's loss is a sum over the rows of the batch, not a mean: losses and gradients are then
-	// added up over micro-batches and ranks, not averaged.
+	// SumLoss says that the model's loss is a sum over the examples of the batch, not a mean: losses and gradients are
+	// then summed over micro-batches and ranks, not averaged.
 	SumLoss bool
 
-	// Hook makes what replaces the all-reduce of a bucket: see [Hook].
+	// Hook creates each rank's replacement for the all-reduce of buckets: see [Hook].
 	Hook func() Hook
 
-	// Every, where it is more than 1, is local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little"): a
-	// rank updates with its own gradients, and at each Every-th step the ranks' states, parameters and optimizer's
-	// alike, are averaged. Sync then says nothing.
+	// Every, if more than 1, is local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little"): a rank
+	// updates with its own gradients, and in each Every-th step the ranks' parameters and optimizer states are
+	// averaged. Sync has no effect then.
 	Every int
 
-	// Recompute keeps of a micro-batch only the input of each block, and computes the block again before its backward
-	// pass. Otherwise what is costly to compute again is kept.
+	// Recompute saves only the input of each block and recomputes the block before its backward pass. Otherwise all
+	// activations that are costly to recompute are saved.
 	Recompute bool
 
-	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in
-	// one process an hour. A rank that takes longer fails the group, and the others learn by which operation.
+	// Timeout is the maximal time of a block's pass; an update may take twice as long. 0 means group.DefaultTimeout, or
+	// an hour if all ranks are in one process. If a rank takes longer, training fails on all ranks with an error that
+	// names the operation.
 	Timeout time.Duration
 
-	// Trace, where it is not nil, gets a span for each operation, on the streams of package trace: Compute (passes and
-	// updates), Reduce (what ranks do together) and Wait (for that); and counters of the bytes held of each kind, and
-	// after each step of the "bytes communicated" so far.
+	// Trace, if not nil, records a span for each operation, on the streams Compute (passes and updates), Reduce
+	// (communication) and Wait of package trace; counters of memory by kind; and after each step the total of "bytes
+	// communicated".
 	Trace *trace.Recorder
 }
 
-// Validate returns an error that says what is not valid, with its value and what to do.
+// Validate returns an error that names the invalid option, its value and what to do.
 func (o Options) Validate() error {
 	if o.Sync != "" && !slices.Contains(Syncs(), o.Sync) {
-		return fmt.Errorf("ddp: no way to synchronise is called %q: choose one of %q", o.Sync, Syncs())
+		return fmt.Errorf("ddp: Options.Sync is %q: choose one of %q", o.Sync, Syncs())
 	}
 	for _, n := range []struct {
 		name  string
@@ -83,8 +83,8 @@ func (o Options) Validate() error {
 	}
 	switch {
 	case o.EachMicroBatch && o.Hook != nil:
-		return errors.New("ddp: Options.EachMicroBatch and Options.Hook: " +
-			"leave one out, since gradients that were reduced once would be compressed again")
+		return errors.New("ddp: Options.EachMicroBatch and Options.Hook are set: " +
+			"leave one out, or reduced gradients would be compressed again")
 	case o.Every > 1 && (o.EachMicroBatch || o.Hook != nil):
 		return fmt.Errorf("ddp: Options.Every is %d, so that no gradients are reduced: "+
 			"leave out EachMicroBatch and Hook", o.Every)
@@ -92,14 +92,13 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Write writes the options into the plan of ranks that have the same along an axis, as [step.Plan.Replicate] makes it: who
-// reduces which gradients when, in buckets, or as the units are where Sync is "". Members are the parameters of each
-// unit, by their places in a list of them in the type that gradients are summed in. It returns the plans of the steps,
-// in turn, and the parameters of their units.
+// Write rewrites the plan of replicas along an axis, as [step.Plan.Replicate] makes it, for these options. Members are
+// the indices of each unit's parameters in tree, whose type is that in which gradients are summed. If Sync is "", units
+// are not changed to buckets. It returns the plans of the steps, in turn, and the members of their units.
 func (o Options) Write(p *step.Plan, members [][]int, tree params.Tree, axis string) ([]*step.Plan, [][]int) {
 	if _, several := p.Axis(axis); o.Every > 1 && several {
 		plans := Local(p, o.Every, axis)
-		for i := range plans { // along the other axes
+		for i := range plans { // gradients are still reduced along the other axes
 			plans[i] = Average(plans[i], true, o.EachMicroBatch)
 		}
 		return plans, members

@@ -10,25 +10,25 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// PowerSGD is a hook that sends gradients as products of two thin matrices (Vogels et al. 2019, "PowerSGD: Practical
-// Low-Rank Gradient Compression for Distributed Optimization", Algorithms 1 and 2). A parameter's gradient is taken as
-// a matrix M of n rows, its first axis, and m columns, all others. From what Q was at the step before, random numbers
-// at first,
+// PowerSGD returns a hook that compresses gradients to low-rank matrices (Vogels et al. 2019, "PowerSGD: Practical
+// Low-Rank Gradient Compression for Distributed Optimization", Algorithms 1 and 2). It takes the gradient of a
+// parameter as a matrix M whose n rows are its first axis and whose m columns are all others. With Q from the step
+// before, random at first, it computes one step of the power iteration,
 //
-//	P = all-reduce(M·Q), made orthonormal;  Q = all-reduce(Mᵀ·P);  the sum of the ranks' M is taken to be P·Qᵀ
+//	P = all-reduce(M·Q), made orthonormal;  Q = all-reduce(Mᵀ·P)
 //
-// for P of n×rank and Q of m×rank: a step of the power iteration. What a rank's own part of that, P·(Mᵀ·P)ᵀ, is short
-// of its M it keeps, and adds to its gradient of the next step. Vectors, and matrices that this would not make smaller,
-// are all-reduced as they are.
+// and replaces the sum of the ranks' M by P·Qᵀ, where P is n×rank and Q is m×rank. Each rank adds the error of its own
+// gradient, M − P·(Mᵀ·P)ᵀ, to that of the next step. Vectors, and matrices that this would not make smaller, are
+// all-reduced uncompressed.
 //
-// In two all-reduces a rank gives the group 4·(n+m)·rank bytes for each matrix with (n+m)·rank < n·m, and 4 for each
-// element of the others. It keeps 4 bytes for each element, and 4·(n+3·m)·rank for a matrix. Gradients must be float32.
-// A matrix with an infinity or a NaN on any rank becomes NaN as a whole, on all ranks, for this step. A rank below 1 is
-// an error of the first step.
+// Its two all-reduces have 4·(n+m)·rank bytes for each matrix with (n+m)·rank < n·m, and 4 bytes for each other
+// element. A rank stores 4 bytes per element, and 4·(n+3·m)·rank per matrix. Gradients must be float32. A matrix with
+// an infinity or a NaN on any rank becomes all NaN, on all ranks, for this step. If rank is below 1 the first step
+// returns an error.
 func PowerSGD(rank int) func() Hook {
 	return func() Hook {
 		random := rand.New(rand.NewPCG(1905, 13727))
-		return &feedback{&powerSGD{rank, map[int]*factors{}, random}, residues{}}
+		return &feedback{&powerSGD{rank, map[int]*factors{}, random}, residuals{}}
 	}
 }
 
@@ -42,7 +42,7 @@ func checkRank(rank int) error {
 type powerSGD struct {
 	rank    int
 	buckets map[int]*factors
-	random  *rand.Rand // whose numbers are the same on all ranks
+	random  *rand.Rand // the same numbers on all ranks
 }
 
 func (s *powerSGD) reduce(ctx context.Context, g group.Group, grads Gradients, own, sums []float32) error {
@@ -55,7 +55,7 @@ func (s *powerSGD) reduce(ctx context.Context, g group.Group, grads Gradients, o
 		s.buckets[grads.Unit] = b
 	}
 	at := 0
-	for _, w := range b.whole {
+	for _, w := range b.plain {
 		at += copy(b.first[at:], own[w.from:w.to])
 		clear(own[w.from:w.to])
 	}
@@ -67,7 +67,7 @@ func (s *powerSGD) reduce(ctx context.Context, g group.Group, grads Gradients, o
 		return err
 	}
 	at = 0
-	for _, w := range b.whole {
+	for _, w := range b.plain {
 		at += copy(sums[w.from:w.to], b.first[at:])
 	}
 	if len(b.matrices) == 0 {
@@ -86,7 +86,7 @@ func (s *powerSGD) reduce(ctx context.Context, g group.Group, grads Gradients, o
 			for i := m.from; i < m.to; i++ {
 				own[i], sums[i] = own[i]-sums[i], float32(math.NaN())
 			}
-			continue // what is kept, but for rounding, and the last Q, stay as they were
+			continue // the stored error, up to rounding, and the last Q stay as they were
 		}
 		m.multiply(sums, own)
 		copy(m.last, m.q)

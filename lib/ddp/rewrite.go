@@ -6,10 +6,10 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Average writes data parallelism into a plan: each unit's gradients are reduced along its axes (Li et al. 2020,
-// "PyTorch Distributed", §3.2). At once, they are as soon as a unit's are complete, while the passes of other blocks go
-// on; else behind all passes. Each has those of each micro-batch reduced, not the sums of all, as without PyTorch's
-// no_sync; then not at once is before the next forward pass. Units that are sharded are left alone.
+// Average inserts the reductions of data parallelism into a plan: each unit's gradients are reduced along the unit's
+// axes, after the last micro-batch or, with each, after every micro-batch as without PyTorch's no_sync (Li et al. 2020,
+// "PyTorch Distributed", §3.2). With atOnce a unit is reduced as soon as its gradients are complete, while the passes
+// of other blocks run; otherwise after all passes, or before the next micro-batch's. Sharded units are not changed.
 func Average(p *step.Plan, atOnce, each bool) *step.Plan {
 	q := p.Clone()
 	for r := range q.Ranks {
@@ -36,9 +36,9 @@ func Average(p *step.Plan, atOnce, each bool) *step.Plan {
 	return q
 }
 
-// Local writes local SGD into a plan (Stich 2019, "Local SGD Converges Fast and Communicates Little"): ranks update
-// with their own gradients, which are not reduced along an axis, and the returned plans are those of so many steps, in
-// the last of which their states, parameters and optimizer's alike, are averaged along it.
+// Local rewrites a plan for local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little"). It returns the
+// plans of every steps: ranks update with gradients that are not reduced along the axis, and the last step averages
+// parameters and optimizer states along it.
 func Local(p *step.Plan, every int, axis string) []*step.Plan {
 	q := p.Clone()
 	for u := range q.Units {

@@ -13,11 +13,10 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// BetweenRanks is the name, in the trainer's Traffic, of what goes between ranks.
+// BetweenRanks names the traffic between ranks in the trainer's Traffic.
 const BetweenRanks = "replica"
 
-// Plan is what each of so many ranks does in a step of a recipe, and when; in local SGD in a step that ends with an
-// average. It needs no devices.
+// Plan returns what each rank does in a training step; in local SGD, in the step that averages. It needs no devices.
 func (o Options) Plan(r train.Recipe, ranks int) (*step.Plan, error) {
 	s, err := o.spec(r, ranks)
 	if err != nil {
@@ -26,10 +25,9 @@ func (o Options) Plan(r train.Recipe, ranks int) (*step.Plan, error) {
 	return s.Plans[len(s.Plans)-1], nil
 }
 
-// New starts a run of a recipe on so many of the backend's first devices, one for each rank. The model is best a chain
-// of blocks (chain.Chained, as gpt.Config is), whose gradients are reduced while those of other blocks are computed;
-// any other is one block. Too few devices are an error. The context is for starting; each call of the trainer has its
-// own.
+// New starts training on the backend's first devices, with a rank for each. The gradients of a chain of blocks (such as
+// gpt.Config: see package chain) are reduced while those of other blocks are computed; any other model is one block. It
+// returns an error if the backend has fewer devices. The context is for starting; each call of the trainer has its own.
 func New(ctx context.Context, backend *xla.Backend, r train.Recipe, devices int, o Options) (train.Trainer, error) {
 	s, err := o.spec(r, devices)
 	if err != nil {
@@ -38,8 +36,8 @@ func New(ctx context.Context, backend *xla.Backend, r train.Recipe, devices int,
 	return engine.Start(ctx, backend, s)
 }
 
-// Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all
-// begin with rank 0's initial state.
+// Join makes this process one rank of a group, on one of the backend's devices. It is a collective call: all ranks
+// start with rank 0's initial state.
 func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe,
 	o Options) (train.Trainer, error) {
 	s, err := o.spec(r, g.Size())
@@ -49,7 +47,7 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, 
 	return engine.Join(ctx, g, backend, device, s)
 }
 
-// spec is a run of a recipe on ranks, as the engine has it.
+// spec returns the engine's description of a run.
 func (o Options) spec(r train.Recipe, ranks int) (s engine.Spec, err error) {
 	if err := o.Validate(); err != nil {
 		return s, err

@@ -10,13 +10,13 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// NewSPMD starts a run in which one compiled program, gradients, all-reduce and update in one graph, runs on all
-// devices of a mesh whose first axis is [train.Axis], along which [train.Run.Step] gives each its part of the rows.
-// Each has the whole state, or, of a [train.Shared] model, what the model says: the mesh then has its axes, too, and
-// gradients are averaged along those of its tokens as well. The recipe's Replicas are set here. [train.Run.Collectives]
-// says what the all-reduce was compiled to.
+// NewSPMD trains with one compiled program (gradients, all-reduce and update in one graph) on all devices of a mesh.
+// The mesh's first axis is [train.Axis], along which [train.Run.Step] shards the batch. Each device has the full state,
+// or, for a [train.Shared] model, the shards that the model asks for; the mesh then also has the model's axes, and
+// gradients are averaged along its axes of tokens, too. The recipe's Replicas are set here. [train.Run.Collectives]
+// shows the compiled all-reduce.
 func NewSPMD(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
-	if mesh == nil { // which the model is asked about
+	if mesh == nil { // the model needs its axes
 		return nil, errors.New("ddp: the mesh is nil: make one with Backend.Mesh")
 	}
 	axes := []string{train.Axis}
@@ -31,17 +31,17 @@ func NewSPMD(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
 	return train.New(mesh, recipe)
 }
 
-// NewAuto starts a run in which the compiler itself makes the step data-parallel (AutoSharding): the program is that of
-// one device, the state is on all of them, and the rows of the batch are split.
+// NewAuto trains with a program for one device that the compiler makes data-parallel (AutoSharding): the state is
+// replicated and the batch is sharded.
 func NewAuto(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
 	return train.NewAuto(mesh, recipe, nil)
 }
 
-// replicas are the devices along axes of the mesh that have different rows or tokens.
+// replicas are the axes of the mesh along which devices have different examples or tokens.
 type replicas struct{ axes []string }
 
-// Mean implements [train.Replicas] by one all-reduce. Devices have equally many rows and tokens, so the mean over the
-// batch is the mean of the devices' means, for the loss as for its gradients.
+// Mean implements [train.Replicas] by one all-reduce. Devices have equal numbers of examples and tokens, so the mean
+// over the batch is the mean of the devices' means, for the loss and its gradients.
 func (r replicas) Mean(nodes []*graph.Node) []*graph.Node {
 	if collective.AxisSize(nodes[0].Graph(), r.axes...) == 1 {
 		return nodes

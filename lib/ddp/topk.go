@@ -8,33 +8,31 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// TopK is a hook that sends only the largest gradients (Stich et al. 2018, "Sparsified SGD with Memory", Algorithm 1;
-// Lin et al. 2018, "Deep Gradient Compression"). Of the n elements of a bucket each rank sends the k = max(1,
-// round(share·n)) of largest magnitude, of equal ones those that come first, to all others, which add them up in the
-// order of the ranks. It keeps the other elements, and adds them to its gradients of the next step. Infinities and NaNs
-// count as largest.
+// TopK returns a hook that sends only the largest gradients (Stich et al. 2018, "Sparsified SGD with Memory", Algorithm
+// 1; Lin et al. 2018, "Deep Gradient Compression"). Of the n elements of a bucket each rank sends to all others the k =
+// max(1, round(fraction·n)) with the largest magnitudes, the first ones if some are equal; they are summed in the order of
+// the ranks. The other elements are added to the gradients of the next step. Infinities and NaNs count as largest.
 //
-// A rank gives the group 8·k bytes, indices and values, in two all-gathers. As a ring carries them out each of N ranks
-// sends 8·k·(N−1) bytes, where the all-reduce of the whole bucket would take 8·n·(N−1)/N: a share of 1/N or more saves
-// nothing.
+// A rank contributes 8·k bytes, indices and values, to two all-gathers. In a ring each of N ranks sends 8·k·(N−1)
+// bytes; the all-reduce of the full bucket would send 8·n·(N−1)/N, so a fraction of 1/N or more saves nothing.
 //
-// A rank keeps 4 bytes for each element. Gradients must be float32. A share that is not above 0 and at most 1 is an
-// error of the first step.
-func TopK(share float64) func() Hook {
-	return func() Hook { return &feedback{topK(share), residues{}} }
+// A rank stores 4 bytes per element. Gradients must be float32. If the fraction is not above 0 and at most 1, the first
+// step returns an error.
+func TopK(fraction float64) func() Hook {
+	return func() Hook { return &feedback{topK(fraction), residuals{}} }
 }
 
-func checkShare(share float64) error {
-	if share > 0 && share <= 1 {
+func checkFraction(fraction float64) error {
+	if fraction > 0 && fraction <= 1 {
 		return nil
 	}
-	return fmt.Errorf("ddp: TopK's share is %g: set it above 0, and to at most 1, which sends all", share)
+	return fmt.Errorf("ddp: TopK's fraction is %g: set it above 0, and to at most 1, which sends all", fraction)
 }
 
 type topK float64
 
-func (share topK) reduce(ctx context.Context, g group.Group, _ Gradients, own, sums []float32) error {
-	if err := checkShare(float64(share)); err != nil {
+func (fraction topK) reduce(ctx context.Context, g group.Group, _ Gradients, own, sums []float32) error {
+	if err := checkFraction(float64(fraction)); err != nil {
 		return err
 	}
 	n := len(own)
@@ -42,7 +40,7 @@ func (share topK) reduce(ctx context.Context, g group.Group, _ Gradients, own, s
 		return fmt.Errorf("ddp: TopK of a bucket of %d elements, which it counts in int32: "+
 			"set a smaller Options.BucketBytes", n)
 	}
-	k := min(n, max(1, int(math.Round(float64(share)*float64(n)))))
+	k := min(n, max(1, int(math.Round(float64(fraction)*float64(n)))))
 	places, sent := largest(own, k), make([]float32, k)
 	for j, at := range places {
 		sent[j], own[at] = own[at], 0
@@ -61,13 +59,12 @@ func (share topK) reduce(ctx context.Context, g group.Group, _ Gradients, own, s
 	return nil
 }
 
-// largest returns where the k numbers of largest magnitude are, from first to last; of equal ones it takes the first.
-// NaNs are larger than infinities. k is at most the number of numbers.
+// largest returns the indices of the k numbers of largest magnitude, in ascending order; of equal ones it takes the
+// first. NaNs are larger than infinities. k is at most len(x).
 func largest(x []float32, k int) []int32 {
-	// Magnitudes are in the order of their bits, so that the k-th is found by counting, 11 bits after 11 from the
-	// highest.
+	// Magnitudes are ordered like their bits: a radix select finds the k-th, 11 bits at a time from the highest.
 	var kth uint32
-	equal := k // in the end, how many of those that equal the k-th are among the k
+	equal := k // in the end, how many of the k equal the k-th
 	for _, shift := range [...]int{22, 11, 0} {
 		var counts [1 << 11]int
 		above := ^uint32(0) << (shift + 11) // the bits that are known

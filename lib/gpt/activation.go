@@ -9,14 +9,14 @@ import (
 	"github.com/shardbook/shardbook/lib/compress"
 )
 
-// activate is the perceptron's activation of its up projection or, gated, of its up and gate projections, each
+// activate applies the MLP's activation to the up projection or, gated, to the up and gate projections, each
 // (B,T,hidden).
 func (c Config) activate(h []*graph.Node) *graph.Node {
 	if len(h) == 1 && c.Activation == ReLU && c.Compress+c.CompressReLU != "" {
-		return compress.ReLU(h[0]) // a bit is all that its gradient needs
+		return compress.ReLU(h[0]) // its gradient needs one bit per element
 	}
 	of := func(h []*graph.Node) *graph.Node {
-		last := h[len(h)-1] // what the activation is applied to
+		last := h[len(h)-1] // the input of the activation
 		switch {
 		case c.Activation == ReLU:
 			last = graph.Max(last, graph.ZerosLike(last))
@@ -36,7 +36,7 @@ func (c Config) activate(h []*graph.Node) *graph.Node {
 	return of(h)
 }
 
-// afterActivation is the codec in which the activation's output is kept.
+// afterActivation names the codec for the activation's output.
 func (c Config) afterActivation() string {
 	if c.Activation == ReLU {
 		return cmp.Or(c.CompressReLU, c.Compress)
@@ -44,7 +44,7 @@ func (c Config) afterActivation() string {
 	return c.Compress
 }
 
-// mustCodec is codec that panics at a wrong name.
+// mustCodec is codec, and panics for an invalid name.
 func mustCodec(name string) compress.Codec {
 	found, err := codec(name)
 	if err != nil {
@@ -53,7 +53,7 @@ func mustCodec(name string) compress.Codec {
 	return found
 }
 
-// codec is that of a name; nil of none.
+// codec parses a codec's name; nil for "".
 func codec(name string) (compress.Codec, error) {
 	if name == "" {
 		return nil, nil

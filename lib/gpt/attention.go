@@ -12,28 +12,29 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Attention is the attention of the block at a path: it projects x (B,T,C) to queries, keys and values, attends within
-// each head, and mixes the heads (B,T,C). The noise may be nil. It panics if a parameter is missing or does not fit x.
+// Attention is the attention of the block at a path, from x (B,T,C) to (B,T,C): project to queries, keys and values,
+// attend within each head, and project the heads' outputs. The noise may be nil. It panics if a parameter is missing or
+// does not fit x.
 func (c Config) Attention(p params.Nodes, at string, x *graph.Node, noise *Noise) *graph.Node {
-	return c.alone().attention(p, at, x, noise, made{})
+	return c.oneDevice().attention(p, at, x, noise, saved{})
 }
 
-func (c layers) attention(p params.Nodes, at string, x *graph.Node, noise *Noise, made made) *graph.Node {
+func (c layers) attention(p params.Nodes, at string, x *graph.Node, noise *Noise, saved saved) *graph.Node {
 	q, k, v := c.qkv(p, at, x)
-	q, k, v = made.after(recompute.QKV, q), made.after(recompute.QKV, k), made.after(recompute.QKV, v)
-	y := made.after(recompute.Mix, c.attend(q, k, v, noise, made)) // (B,T,H,D)
+	q, k, v = saved.after(recompute.QKV, q), saved.after(recompute.QKV, k), saved.after(recompute.QKV, v)
+	y := saved.after(recompute.Mix, c.attend(q, k, v, noise, saved)) // (B,T,H,D)
 	return c.rows(p, at+".o", graph.Reshape(y, y.Shape().Dim(0), y.Shape().Dim(1), y.Shape().Dim(2)*c.headWidth()),
 		c.Compress)
 }
 
-// QKV returns the queries (B,T,H,D), keys and values (B,T,K,D) of the block at a path on x (B,T,C), by one product;
-// queries and keys turned by their positions, 0 to T−1, where those are rotary.
-// It panics if a parameter is missing or does not fit x.
+// QKV returns the queries (B,T,H,D), keys and values (B,T,K,D) of the block at a path for x (B,T,C), computed by one
+// matmul. With rotary positions, queries and keys are rotated for positions 0 to T−1. It panics if a parameter is
+// missing or does not fit x.
 func (c Config) QKV(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.Node) {
-	return c.alone().qkv(p, at, x)
+	return c.oneDevice().qkv(p, at, x)
 }
 
-// qkv is QKV of the device's heads, and of all of its tokens.
+// qkv is QKV for the device's heads, and for all of its tokens.
 func (c layers) qkv(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.Node) {
 	qkv := c.columns(p, x, at+".qkv")[0]
 	b, t := qkv.Shape().Dim(0), qkv.Shape().Dim(1)
@@ -50,18 +51,19 @@ func (c layers) qkv(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.No
 	return q, k, v
 }
 
-// CausalAttention returns softmax(q·kᵀ/√D)·v within each head, a position seeing itself and those before it: scaled
-// dot-product attention (Vaswani et al. 2017, §3.2.1). q and the result are (B,T,H,D), k and v (B,T,K,D) with a K that
-// divides H: query head h attends with key head h·K/H. It holds the scores of all pairs of positions, (B,H,T,T). The
-// softmax is in float32 for half-precision inputs. It panics if the shapes do not fit.
-func CausalAttention(q, k, v *graph.Node) *graph.Node { return layers{}.attend(q, k, v, nil, made{}) }
+// CausalAttention is causal scaled dot-product attention (Vaswani et al. 2017, §3.2.1): softmax(q·kᵀ/√D)·v within each
+// head, where a position attends to itself and those before. q and the result are (B,T,H,D), k and v (B,T,K,D) with a K
+// that divides H: query head h uses key head h·K/H. It computes all scores, (B,H,T,T); the softmax is in float32 for
+// half-precision inputs. It panics if the shapes do not fit.
+func CausalAttention(q, k, v *graph.Node) *graph.Node { return layers{}.attend(q, k, v, nil, saved{}) }
 
-func (c layers) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node {
+func (c layers) attend(q, k, v *graph.Node, noise *Noise, saved saved) *graph.Node {
 	if q.Rank() != 4 || k.Rank() != 4 || !k.Shape().Equal(v.Shape()) || q.Shape().Dim(2)%k.Shape().Dim(2) != 0 {
-		panic(fmt.Errorf("gpt: queries have shape %s, keys %s, values %s: want (B,T,H,D), (B,T,K,D) and (B,T,K,D) with a K "+
+		panic(fmt.Errorf("gpt: queries have shape %s, keys %s, values %s: use (B,T,H,D), (B,T,K,D) and (B,T,K,D) "+
+			"with a K "+
 			"that divides H", q.Shape(), k.Shape(), v.Shape()))
 	}
-	if c.sharesTokens() {
+	if c.contextParallel() {
 		return c.sequence.Attention(q, k, v, c.Seq, flash.Causal())
 	}
 	if c.Flash {
@@ -72,11 +74,11 @@ func (c layers) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node
 	q = graph.Reshape(graph.MulScalar(q, 1/math.Sqrt(float64(d))), b, t, kv, h/kv, d)
 	scores := causal(precision.Widen(c.Matmul.Dot(q, []int{4}, []int{0, 2}, k, []int{3}, []int{0, 2}))) // (B,K,T,H/K,T)
 
-	// Softmax. Its division by the sum is left to the end, since there are fewer outputs than weights and neither pass
-	// needs the weights twice; but not in half precision, which might not hold what is not divided yet.
+	// Softmax. It divides by the sum after the second matmul, which has fewer outputs than weights. In half precision
+	// it divides before, since weights that are not normalized might overflow.
 	half := v.DType().IsHalfPrecision()
 	largest := graph.StopGradient(graph.ReduceAndKeep(scores, graph.ReduceMax, -1))
-	weights := made.after(recompute.Scores, graph.Exp(made.within(recompute.Scores, graph.Sub(scores, largest))))
+	weights := saved.after(recompute.Scores, graph.Exp(saved.within(recompute.Scores, graph.Sub(scores, largest))))
 	sum := graph.ReduceAndKeep(weights, graph.ReduceSum, -1) // (B,K,T,H/K,1)
 	if half {
 		weights = graph.Div(weights, sum)
@@ -84,12 +86,12 @@ func (c layers) attend(q, k, v *graph.Node, noise *Noise, made made) *graph.Node
 	weights = graph.ConvertDType(c.dropWeights(weights, noise), v.DType())
 	y := c.Matmul.Dot(weights, []int{4}, []int{0, 1}, v, []int{1}, []int{0, 2}) // (B,K,T,H/K,D)
 	if !half {
-		y = graph.Div(made.within(recompute.Mix, y), sum)
+		y = graph.Div(saved.within(recompute.Mix, y), sum)
 	}
 	return graph.Reshape(graph.TransposeAllAxes(y, 0, 2, 1, 3, 4), b, t, h, d)
 }
 
-// causal sets the scores (B,K,T,H/K,T) of later keys, on the last axis, to −∞.
+// causal sets the scores (B,K,T,H/K,T) of keys, on the last axis, after the query to −∞.
 func causal(scores *graph.Node) *graph.Node {
 	g, shape := scores.Graph(), scores.Shape()
 	seen := graph.LowerTriangular(g, shape.Dim(-1)) // (T,T)

@@ -77,7 +77,8 @@ func TestEpochsCoverTheText(t *testing.T) {
 				seen := make(map[string]bool)
 				for _, w := range windows {
 					if !want[w] || seen[w] {
-						t.Fatalf("%d bytes, batch %d, epoch %d: %q is not a window, or comes twice", size, batch, epoch, w)
+						t.Fatalf("%d bytes, batch %d, epoch %d: %q is not a window, or comes twice", size, batch, epoch,
+							w)
 					}
 					seen[w] = true
 				}
@@ -109,7 +110,7 @@ func TestRanksShareTheBatch(t *testing.T) {
 					for rank := range world {
 						i, o, err := b.Rank(step, rank, world)
 						if batch%world != 0 {
-							if err == nil || !strings.Contains(err.Error(), "cannot be shared") {
+							if err == nil || !strings.Contains(err.Error(), "cannot be split") {
 								t.Fatalf("batch %d, world %d: error %v", batch, world, err)
 							}
 							continue
@@ -120,7 +121,8 @@ func TestRanksShareTheBatch(t *testing.T) {
 						in, out = append(in, rows(i)...), append(out, rows(o)...)
 					}
 					if batch%world == 0 && (!slices.Equal(in, rows(wantIn)) || !slices.Equal(out, rows(wantOut))) {
-						t.Fatalf("%s, batch %d, world %d, step %d: the ranks' rows are not the batch", corpus.Name, batch, world, step)
+						t.Fatalf("%s, batch %d, world %d, step %d: the ranks' rows are not the batch", corpus.Name,
+							batch, world, step)
 					}
 				}
 			}
@@ -190,8 +192,9 @@ func TestBatchesRefuse(t *testing.T) {
 		{text, good, 0, "batch size 0"},
 		{text, bad, 2, "Config.Heads is 2"},
 		{gpt.Corpus{Name: "nothing"}, good, 2, `corpus "nothing" is empty`},
-		{gpt.Corpus{Name: "short", Text: []byte("four")}, good, 2, `corpus "short" has 4 bytes, a sequence of Config.Seq 4 takes 5`},
-		{text, ascii, 2, `corpus "greeting" has byte 111 at offset 4, Config.Vocab is 111: set it to at least 112`},
+		{gpt.Corpus{Name: "short", Text: []byte("four")}, good, 2,
+			`corpus "short" has 4 bytes, but a sequence of Config.Seq 4 with its last target needs 5`},
+		{text, ascii, 2, `corpus "greeting" has byte 111 at offset 4, but Config.Vocab is 111: set it to at least 112`},
 	} {
 		_, err := c.corpus.Batches(c.config, c.batch)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -206,8 +209,9 @@ func TestBatchesRefuse(t *testing.T) {
 		step, rank, world int
 		want              string
 	}{
-		{0, 1, 2, ""}, {-1, 0, 1, "step -1"}, {0, 2, 2, "rank 2 of 2"}, {0, -1, 2, "rank -1 of 2"}, {0, 0, 0, "rank 0 of 0"},
-		{0, 0, 3, "a batch of 2 sequences cannot be shared by 3 ranks"},
+		{0, 1, 2, ""}, {-1, 0, 1, "step -1"}, {0, 2, 2, "rank 2 of 2"}, {0, -1, 2, "rank -1 of 2"},
+		{0, 0, 0, "rank 0 of 0"},
+		{0, 0, 3, "a batch of 2 sequences cannot be split over 3 ranks"},
 	} {
 		_, _, err := b.Rank(c.step, c.rank, c.world)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

@@ -8,17 +8,17 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Chain returns the model as a chain: the embedding "embed", the blocks "h0", "h1", …, and the head "head". A tied
-// token table is a parameter of both ends. An invalid configuration is an error.
+// Chain returns the model as a chain of blocks: the embedding "embed", the Transformer blocks "h0", "h1", …, and the
+// head "head". A tied token table is a parameter of embedding and head. An invalid configuration is an error.
 func (c Config) Chain() (chain.Model, error) {
 	if err := c.Validate(); err != nil {
 		return chain.Model{}, err
 	}
-	return c.chain(func(*graph.Graph) layers { return c.alone() })
+	return c.chain(func(*graph.Graph) layers { return c.oneDevice() })
 }
 
-// Chain is [Config.Chain] for devices that share the model: the blocks take what a device has of the parameters, and
-// give each other what it has of the tokens. Their graphs need the mesh.
+// Chain is [Config.Chain] with tensor and sequence parallelism: the blocks use the device's shards of the parameters,
+// and pass its tokens on to each other. Their graphs need the mesh.
 func (m Parallel) Chain() (chain.Model, error) {
 	if err := m.Validate(); err != nil {
 		return chain.Model{}, err
@@ -26,7 +26,7 @@ func (m Parallel) Chain() (chain.Model, error) {
 	return m.Config.chain(m.layers)
 }
 
-// chain is the model as layers that may depend on the graph's mesh.
+// chain returns the chain of layers that may depend on the graph's mesh.
 func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
 	m := chain.Model{Initial: c.Init, Matmul: c.Matmul, Noisy: c.Dropout > 0, Check: c.CheckBatch,
 		Criterion: func(y, targets *graph.Node) *graph.Node { return on(y.Graph()).loss(y, targets) }}
@@ -47,7 +47,7 @@ func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
 			}})
 	}
 	kind := "block"
-	if c.Dropout > 0 || c.Recompute != recompute.None { // each block has noise, or a plan, of its own
+	if c.Dropout > 0 || c.Recompute != recompute.None { // each block has random numbers, or a plan, of its own
 		kind = ""
 	}
 	add("embed", "", c.EmbedPaths(), func(c layers, p params.Nodes, tokens *graph.Node, noise *Noise) *graph.Node {

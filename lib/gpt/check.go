@@ -8,16 +8,16 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// CheckBatch returns an error that says which token of a batch (B,T) is not in the vocabulary, and where. No graph
-// would: the embedding reads another one in its place, and the loss leaves it out. Targets below 0 are those that the
-// loss is to leave out. It implements train.Checker.
+// CheckBatch returns an error for a batch (B,T) with a token outside of the vocabulary, which names the token and its
+// place. The graph would not notice: the embedding reads another token, and the loss ignores it. Targets below 0 are
+// allowed: the loss ignores them. It implements train.Checker.
 func (c Config) CheckBatch(inputs, targets *tensors.Tensor) error {
 	return cmp.Or(
 		c.checkTokens("inputs", inputs, false, ""),
-		c.checkTokens("targets", targets, true, ", or one below 0 where there is nothing to predict"))
+		c.checkTokens("targets", targets, true, ", or a negative one to ignore a position"))
 }
 
-// CheckBatch is [Config.CheckBatch].
+// CheckBatch implements train.Checker: see [Config.CheckBatch].
 func (m Parallel) CheckBatch(inputs, targets *tensors.Tensor) error {
 	return m.Config.CheckBatch(inputs, targets)
 }
@@ -45,12 +45,11 @@ func (c Config) checkTokens(what string, t *tensors.Tensor, masked bool, or stri
 		return err
 	}
 	row := t.Size() / t.Shape().Dim(0)
-	return fmt.Errorf("gpt: the %s have the token %d in row %d at position %d, and the vocabulary has %d: give tokens "+
+	return fmt.Errorf("gpt: the %s have token %d in sequence %d at position %d, but the vocabulary has %d: use tokens "+
 		"from 0 to %d%s", what, token, at/row, at%row, c.Vocab, c.Vocab-1, or)
 }
 
-// outside returns the place of the first token that is not in a vocabulary, or −1. One below 0 is, where some are
-// masked.
+// outside returns the index of the first token that is not in the vocabulary, or −1; masked allows negative tokens.
 func outside[T gotype.NumericNotComplex](tokens []T, vocab int, masked bool) (int, int64) {
 	for i, token := range tokens {
 		if int64(token) >= int64(vocab) || token < 0 && !masked {

@@ -21,11 +21,13 @@ func TestCheckBatch(t *testing.T) {
 		inputs, targets any
 		want            string
 	}{
-		"good":      {good, good, ""},
-		"masked":    {good, [][]int32{{0, 1, 2}, {-100, -1, 10}}, ""},
-		"bytes":     {[][]uint8{{0, 1, 11}}, good, "inputs have the token 11 in row 0 at position 2, and the vocabulary"},
-		"negative":  {[][]int64{{0, 1, 2}, {-1, 0, 0}}, good, "inputs have the token -1 in row 1 at position 0"},
-		"a target":  {good, [][]int32{{0, 1, 2}, {8, 300, 10}}, "targets have the token 300 in row 1 at position 1, and"},
+		"good":   {good, good, ""},
+		"masked": {good, [][]int32{{0, 1, 2}, {-100, -1, 10}}, ""},
+		"bytes": {[][]uint8{{0, 1, 11}}, good, "inputs have token 11 in sequence 0 at position 2, but the " +
+			"vocabulary"},
+		"negative": {[][]int64{{0, 1, 2}, {-1, 0, 0}}, good, "inputs have token -1 in sequence 1 at position 0"},
+		"a target": {good, [][]int32{{0, 1, 2}, {8, 300, 10}},
+			"targets have token 300 in sequence 1 at position 1, but"},
 		"no matrix": {int32(11), int32(11), ""}, // which the graph refuses
 		"no tokens": {[][]float32{{11}}, [][]float32{{11}}, ""},
 	} {

@@ -19,15 +19,17 @@ import (
 // they are, and lossy ones change them, but not much. All of it holds with recomputation.
 func TestCompress(t *testing.T) {
 	for name, c := range map[string]gpt.Config{
-		"GELU":         {Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Dropout: 0.2},
-		"SwiGLU":       {Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true},
+		"GELU": {Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Dropout: 0.2},
+		"SwiGLU": {Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Gated: true, Norm: gpt.RMSNorm,
+			Positions: gpt.Rotary, NoBias: true},
 		"ReLU":         {Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU},
 		"gated ReLU":   {Layers: 1, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU, Gated: true},
 		"sparse alone": {Layers: 1, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU, CompressReLU: "csr:1"},
 	} {
 		random := rand.New(rand.NewPCG(41, 42)) // each case has its own, or its weights would be of the map's order
 		w, _ := randomModel(c, random)
-		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)), tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
+		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
+			tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
 			tensors.FromScalar(uint32(7)))
 		run := func(c gpt.Config) (all []float32) {
 			if err := c.Validate(); err != nil {
@@ -47,7 +49,8 @@ func TestCompress(t *testing.T) {
 		want := run(plain)
 		last := len(want) - 1
 		for _, codec := range []string{"", "dense", "bf16", "int8"} {
-			for _, policy := range []recompute.Policy{recompute.None, recompute.Block, "ops:act", "ops:norm1,scores,up"} {
+			for _, policy := range []recompute.Policy{recompute.None, recompute.Block, "ops:act",
+				"ops:norm1,scores,up"} {
 				with := c
 				with.Compress, with.Recompute = codec, policy
 				if c.Activation == gpt.ReLU && codec == "dense" {
@@ -69,9 +72,10 @@ func TestCompress(t *testing.T) {
 	}
 }
 
-// mostOff is how much of their norm gradients may be off by, with whatever weights. Measured with 200 seeds, the furthest were
-// 0.006 off with bf16 and 0.026 with int8, which keeps 1 part in 254 of the largest of a group, and half of them at most 0.004.
-// But int8 makes 0 of a gate that is small, where the gradient of a ReLU jumps: with such gates up to 0.12 was measured.
+// mostOff is how much of their norm gradients may be off by, with whatever weights. Measured with 200 seeds, the
+// furthest were 0.006 off with bf16 and 0.026 with int8, which keeps 1 part in 254 of the largest of a group, and half
+// of them at most 0.004. But int8 makes 0 of a gate that is small, where the gradient of a ReLU jumps: with such gates
+// up to 0.12 was measured.
 func mostOff(c gpt.Config, codec string) float64 {
 	switch {
 	case codec != "int8":

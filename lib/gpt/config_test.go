@@ -41,7 +41,8 @@ func TestConfigValidate(t *testing.T) {
 			"gpt: Config.KVHeads is 6, which does not divide Config.Heads 3: choose a divisor, such as 3"},
 		{change(func(c *gpt.Config) { c.Hidden = -8 }),
 			"gpt: Config.Hidden is -8: set it to at least 1"},
-		{change(func(c *gpt.Config) { c.Layers = 1 << 40 }), "gpt: Config.Layers is 1099511627776: set it to at most 16384"},
+		{change(func(c *gpt.Config) { c.Layers = 1 << 40 }),
+			"gpt: Config.Layers is 1099511627776: set it to at most 16384"},
 		{change(func(c *gpt.Config) { c.Width, c.Heads = math.MaxInt, math.MaxInt/2 }),
 			"gpt: Config.Width is 9223372036854775807: set it to at most 1048576"},
 		{change(func(c *gpt.Config) { c.Norm = "batch" }),
@@ -49,14 +50,18 @@ func TestConfigValidate(t *testing.T) {
 		{change(func(c *gpt.Config) { c.Positions = "alibi" }),
 			`gpt: Config.Positions is "alibi": set it to "learned" or "rotary"`},
 		{change(func(c *gpt.Config) { c.Positions, c.Heads = gpt.Rotary, 4 }),
-			`gpt: Config.Positions is "rotary" and a head is Width/Heads = 3 features wide: rotary positions turn pairs of ` +
-				"features, so make it even"},
-		{change(func(c *gpt.Config) { c.Dropout = 1 }), "gpt: Config.Dropout is 1: set it to at least 0 and less than 1"},
-		{change(func(c *gpt.Config) { c.Flash, c.Dropout = true, 0.1 }), "gpt: Config.Dropout is 0.1 with Config.Flash, which never holds " +
-			"the attention weights that would be dropped: leave one of them out"},
-		{change(func(c *gpt.Config) { c.Flash, c.Matmul.Operands = true, precision.E4M3 }), "gpt: Config.Matmul sets how products are computed, and with " +
-			"Config.Flash those of attention are in float32: leave one of them out"},
-		{change(func(c *gpt.Config) { c.Dropout = math.NaN() }), "gpt: Config.Dropout is NaN: set it to at least 0 and less than 1"},
+			`gpt: Config.Positions is "rotary" and Width/Heads is 3: rotary positions rotate pairs of features, ` +
+				"so make it even"},
+		{change(func(c *gpt.Config) { c.Dropout = 1 }), "gpt: Config.Dropout is 1: set it to at least 0 and less " +
+			"than 1"},
+		{change(func(c *gpt.Config) { c.Flash, c.Dropout = true, 0.1 }),
+			"gpt: Config.Dropout is 0.1 with Config.Flash, which does not support dropout of attention weights: " +
+				"unset one of the two"},
+		{change(func(c *gpt.Config) { c.Flash, c.Matmul.Operands = true, precision.E4M3 }),
+			"gpt: Config.Matmul is set with Config.Flash, which computes matmuls of attention in float32: " +
+				"unset one of the two"},
+		{change(func(c *gpt.Config) { c.Dropout = math.NaN() }),
+			"gpt: Config.Dropout is NaN: set it to at least 0 and less than 1"},
 	} {
 		err := c.config.Validate()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
@@ -99,8 +104,9 @@ func TestPublishedSizes(t *testing.T) {
 		{"Llama 2 7B", gpt.Config{Layers: 32, Width: 4096, Heads: 32, Seq: 4096, Vocab: 32000, Hidden: 11008,
 			Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true}, 6738415616},
 		// huggingface.co/meta-llama/Meta-Llama-3-8B: 8 030 261 248 parameters.
-		{"Llama 3 8B", gpt.Config{Layers: 32, Width: 4096, Heads: 32, Seq: 8192, Vocab: 128256, Hidden: 14336, KVHeads: 8,
-			Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true}, 8030261248},
+		{"Llama 3 8B", gpt.Config{Layers: 32, Width: 4096, Heads: 32, Seq: 8192, Vocab: 128256, Hidden: 14336,
+			KVHeads: 8,
+			Gated:   true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true}, 8030261248},
 	} {
 		if err := c.config.Validate(); err != nil {
 			t.Error(err)
@@ -168,12 +174,13 @@ func TestInitPart(t *testing.T) {
 		index, first, n int
 		want            string
 	}{
-		{-1, 0, 1, "parameter #-1 of a model that has 17"},
-		{17, 0, 1, "parameter #17 of a model that has 17"},
+		{-1, 0, 1, "parameter #-1 of a model with 17"},
+		{17, 0, 1, "parameter #17 of a model with 17"},
 		{0, -1, 1, "elements -1 to 0 of tok"},
-		{0, 70, 9, "elements 70 to 79 of tok (Float32)[13, 6]: it has 78"},
+		{0, 70, 9, "elements 70 to 79 of tok (Float32)[13, 6]: choose elements below 78"},
 	} {
-		if err := c.InitPart(bad.index, bad.first, make([]float32, bad.n)); err == nil || !strings.Contains(err.Error(), bad.want) {
+		if err := c.InitPart(bad.index, bad.first, make([]float32, bad.n)); err == nil ||
+			!strings.Contains(err.Error(), bad.want) {
 			t.Errorf("InitPart(%d, %d, %d): error %v, want %q", bad.index, bad.first, bad.n, err, bad.want)
 		}
 	}

@@ -17,19 +17,19 @@ import (
 	"github.com/shardbook/shardbook/internal/userfile"
 )
 
-// Corpus is a training text, whose tokens are its bytes.
+// Corpus is a training text. Its tokens are its bytes.
 type Corpus struct {
-	// Name says where the text is from, for messages.
+	// Name is the text's source, for messages.
 	Name string
-	// Text is the whole text. It is read and never written, and must not change while it is in use.
+	// Text is the full text. It must not change while it is in use.
 	Text []byte
-	// Seed chooses the order in which [Corpus.Batches] goes through the text; any value is as good as another.
+	// Seed chooses the order in which [Corpus.Batches] visits the text.
 	Seed uint64
 
-	cyclic bool // read as the reference model reads: see Reference
+	cyclic bool // see Reference
 }
 
-// maxCorpus is the most bytes that a text may have, which is held in memory.
+// maxCorpus is the largest number of bytes of a text, which is held in memory.
 const maxCorpus = 4 << 30
 
 // Option changes what [ReadCorpus] and [GoSource] read.
@@ -40,15 +40,14 @@ type reading struct {
 	keep  func(name string, folder bool) bool
 }
 
-// Limit ends the text after this many bytes, within a file if need be. The default, and any number below 1, is no
-// limit: the text must not have more than maxCorpus then.
+// Limit ends the text after a number of bytes, if need be inside a file. The default, and any number below 1, does not
+// limit it: a text larger than maxCorpus is then an error.
 func Limit(bytes int64) Option { return func(r *reading) { r.limit = bytes } }
 
-// ReadCorpus reads a file or, joined end to end in the order of their paths, all regular files below a folder. In a
-// folder, files and folders whose name begins with a dot are left out and symbolic links are not followed.
-// It is an error if a file cannot be read, if there is not a single byte to read, or if there are more than
-// maxCorpus. So is what is named and is neither a folder nor a regular file: a pipe or a device has no end that can
-// be known.
+// ReadCorpus reads a file, or all regular files below a folder joined in the order of their paths. In a folder, it
+// skips files and folders whose name begins with a dot and does not follow symbolic links. It is an error if a file
+// cannot be read, the text is empty or larger than 4 GiB, or name is neither a folder nor a regular file (a pipe may
+// never end).
 func ReadCorpus(name string, options ...Option) (Corpus, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -61,8 +60,8 @@ func ReadCorpus(name string, options ...Option) (Corpus, error) {
 }
 
 // GoSource reads the source of Go's standard library, about 26 MB that every Go installation has: all .go files below
-// GOROOT/src, in the order of their paths, but for tests, testdata, vendored modules and the commands below cmd. Text
-// and size are those of the installed Go version. It is an error if no Go installation is found.
+// GOROOT/src in the order of their paths, except tests, testdata, vendored modules and cmd. The text depends on the
+// installed Go version. It is an error if no Go installation is found.
 func GoSource(options ...Option) (Corpus, error) {
 	src, err := goSourceFolder()
 	if err != nil {
@@ -79,8 +78,8 @@ func GoSource(options ...Option) (Corpus, error) {
 	return r.read("the Go standard library", src, ".")
 }
 
-// goSourceFolder returns the standard library's folder of the installation that built this program or, where that is
-// not known or not here, of the go command in the path.
+// goSourceFolder returns the standard library's folder of the installation that built this program or, if that is not
+// here, of the go command in the path.
 func goSourceFolder() (string, error) {
 	var tried []string
 	check := func(root string) (string, bool) {
@@ -96,7 +95,8 @@ func goSourceFolder() (string, error) {
 	}
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
-		return "", fmt.Errorf("gpt: no Go source in %q, and go env GOROOT failed (%w): install Go or set GOROOT", tried, err)
+		return "", fmt.Errorf("gpt: no Go source in %q, and go env GOROOT failed (%w): install Go or set GOROOT", tried,
+			err)
 	}
 	src, ok := check(strings.TrimSpace(string(out)))
 	if !ok {
@@ -138,13 +138,12 @@ func (r *reading) read(name, folder, start string) (Corpus, error) {
 		return Corpus{}, fmt.Errorf("gpt: corpus %s: %w", name, err)
 	}
 	if len(text) == 0 {
-		return Corpus{}, fmt.Errorf("gpt: corpus %s has not a single byte: choose a file, or a folder "+
-			"of files, with text", name)
+		return Corpus{}, fmt.Errorf("gpt: corpus %s is empty: choose a file, or a folder of files, with text", name)
 	}
 	return Corpus{Name: name, Text: text}, nil
 }
 
-// appendFile appends a file's content up to the limit; errEnough says that it is reached.
+// appendFile appends a file's content up to the limit; it returns errEnough when the limit is reached.
 func (r *reading) appendFile(text []byte, path string) ([]byte, error) {
 	most, cut := int64(maxCorpus), false
 	if r.limit > 0 && r.limit <= most {
@@ -161,9 +160,9 @@ func (r *reading) appendFile(text []byte, path string) ([]byte, error) {
 	}
 	rest := most - int64(len(text))
 	if info.Size() > rest && !cut {
-		return nil, fmt.Errorf("with %s there are %d bytes: a text has at most %d; choose fewer or smaller files, or "+
-			"use only that many bytes of them",
-			path, int64(len(text))+info.Size(), most)
+		return nil, fmt.Errorf("with %s there are %d bytes, but a text has at most %d: choose fewer or smaller files, "+
+			"or "+
+			"limit the number of bytes", path, int64(len(text))+info.Size(), most)
 	}
 	all := bytes.NewBuffer(text)
 	all.Grow(int(min(info.Size(), rest)) + bytes.MinRead)

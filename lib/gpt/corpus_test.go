@@ -32,7 +32,8 @@ func write(t *testing.T, files map[string]string) string {
 
 func TestReadCorpus(t *testing.T) {
 	dir := write(t, map[string]string{
-		"b.txt": "second ", "a.txt": "first ", "c/x": "third ", "d": "fourth", "empty": "", ".git/config": "no", "c/.hidden": "no",
+		"b.txt": "second ", "a.txt": "first ", "c/x": "third ", "d": "fourth", "empty": "", ".git/config": "no",
+		"c/.hidden": "no",
 	})
 	for _, c := range []struct {
 		path    string
@@ -68,12 +69,12 @@ func TestReadCorpus(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		filepath.Join(dir, "none"):       "no such file",
-		filepath.Join(dir, "empty"):      "not a single byte",
-		t.TempDir():                      "not a single byte",
+		filepath.Join(dir, "empty"):      "is empty",
+		t.TempDir():                      "is empty",
 		"/dev/zero":                      "/dev/zero is a character device",
 		filepath.Join(special, "pipe"):   "a named pipe",
-		filepath.Join(special, "sparse"): "100000000000 bytes: a text has at most 4294967296",
-		special:                          "100000000000 bytes: a text has at most 4294967296",
+		filepath.Join(special, "sparse"): "100000000000 bytes, but a text has at most 4294967296",
+		special:                          "100000000000 bytes, but a text has at most 4294967296",
 	} {
 		if _, err := gpt.ReadCorpus(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", path, err, want)

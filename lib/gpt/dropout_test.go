@@ -78,7 +78,8 @@ func TestDropout(t *testing.T) {
 // places agree.
 func TestDropoutIndependence(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 1, Seq: 32, Vocab: 3, Dropout: 0.5}
-	masks := [][]float32{dropped(t, c, 4, 0, 0), dropped(t, c, 4, 1, 0), dropped(t, c, 4, 2, 0), dropped(t, c, 4, 1<<31, 0)}
+	masks := [][]float32{dropped(t, c, 4, 0, 0), dropped(t, c, 4, 1, 0), dropped(t, c, 4, 2, 0),
+		dropped(t, c, 4, 1<<31, 0)}
 	for i, a := range masks {
 		for j, b := range masks[:i] {
 			agree := 0

@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Four devices train a model together: pairs share its layers, and the two pairs pass keys and values around a ring. Each device
-// has half of the matrices, and a quarter of the tokens between layers.
+// Four devices train a model together: pairs share its layers, and the two pairs pass keys and values around a ring.
+// Each device has half of the matrices, and a quarter of the tokens between layers.
 func ExampleParallel() {
 	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
 	if err != nil {
@@ -53,12 +53,14 @@ func ExampleParallel() {
 			fmt.Printf("step %2d: loss %.1f\n", done, metrics.Loss)
 		}
 	}
-	fmt.Println(model.Params().Bytes(), "bytes of parameters,", run.BytesPerDevice()["parameters"], "of them on each device")
+	fmt.Println(model.Params().Bytes(), "bytes of parameters,", run.BytesPerDevice()["parameters"],
+		"of them on each device")
 	report, err := run.Collectives()
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("a step:", report.Of(xla.AllGather).Count, "all-gathers,", report.Of(xla.ReduceScatter).Count, "reduce-scatters,",
+	fmt.Println("a step:", report.Of(xla.AllGather).Count, "all-gathers,", report.Of(xla.ReduceScatter).Count,
+		"reduce-scatters,",
 		report.Of(xla.Permute).Count, "permutes")
 	// Output:
 	// step  1: loss 5.6

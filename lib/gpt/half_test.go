@@ -18,7 +18,8 @@ import (
 // A model that is given parameters of a half type computes in it, and its gradients come in it; the loss is float32.
 func TestHalfPrecision(t *testing.T) {
 	random := rand.New(rand.NewPCG(21, 22))
-	c := gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 6, Vocab: 11, KVHeads: 2, Hidden: 12, Gated: true, Norm: gpt.RMSNorm,
+	c := gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 6, Vocab: 11, KVHeads: 2, Hidden: 12, Gated: true,
+		Norm:      gpt.RMSNorm,
 		Positions: gpt.Rotary, Tied: true}
 	w, plain := randomModel(c, random)
 	tokens, targets := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
@@ -97,7 +98,8 @@ func TestSumsOverPositions(t *testing.T) {
 			off += math.Pow(float64(got[i]-want), 2)
 			norm += math.Pow(float64(want), 2)
 		}
-		// The values that are summed have errors of their own, of some 0.4 % each; sums in bfloat16 are 5 % and more away.
+		// The values that are summed have errors of their own, of some 0.4 % each; sums in bfloat16 are 5 % and more
+		// away.
 		if away := math.Sqrt(off / norm); away > 0.03 {
 			t.Errorf("the gradient of %s is %.3f of its norm away from that in float32", name, away)
 		}

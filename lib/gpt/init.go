@@ -8,9 +8,10 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// Init returns the initial values of the parameters, in the order of [Config.Params]: normalization scales 1, biases 0,
-// and matrices and tables uniform with standard deviation 0.02, in float32. Each value is a function of its place in
-// the model alone, so it is the same on any number of devices. An invalid configuration is an error.
+// Init returns the initial values of the parameters, in the order of [Config.Params] and in float32: 1 for
+// normalization scales, 0 for biases, and uniform with standard deviation 0.02 for matrices and tables. Each value
+// depends only on its index in the model, so it is the same on any number of devices. An invalid configuration is an
+// error.
 func (c Config) Init() ([]*tensors.Tensor, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -25,26 +26,26 @@ func (c Config) Init() ([]*tensors.Tensor, error) {
 	return values, nil
 }
 
-// InitPart fills dst with the initial values of a run of len(dst) elements of one parameter, in row-major order from
-// element first on: what a device that holds a shard needs. The parameter is given by its index in [Config.Params].
-// An invalid configuration is an error, and so is an index or a run outside of the model.
+// InitPart fills dst with the initial values of len(dst) consecutive elements of one parameter, in row-major order from
+// element first on, for a device that has a shard. index is the parameter's index in [Config.Params]. It is an error if
+// the configuration is invalid, or the index or the elements are outside of the model.
 func (c Config) InitPart(index, first int, dst []float32) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	tree := c.Params()
 	if index < 0 || index >= len(tree) {
-		return fmt.Errorf("gpt: parameter #%d of a model that has %d: count from 0", index, len(tree))
+		return fmt.Errorf("gpt: parameter #%d of a model with %d: count from 0", index, len(tree))
 	}
 	s := tree[index]
 	if first < 0 || first > s.Size()-len(dst) {
-		return fmt.Errorf("gpt: elements %d to %d of %s: it has %d", first, first+len(dst), s, s.Size())
+		return fmt.Errorf("gpt: elements %d to %d of %s: choose elements below %d", first, first+len(dst), s, s.Size())
 	}
 	fill(dst, s.Name, index, first)
 	return nil
 }
 
-// fill is InitPart for a run that is known to be in the model.
+// fill is InitPart for elements that are known to be in the model.
 func fill(dst []float32, name string, index, first int) {
 	switch {
 	case strings.HasSuffix(name, ".g"):
@@ -62,7 +63,7 @@ func fill(dst []float32, name string, index, first int) {
 }
 
 // splitmix64 returns the first output of the generator of that name seeded with x (Steele, Lea & Flood 2014, "Fast
-// Splittable Pseudorandom Number Generators"): a hash of x, so that each value can be had without those before it.
+// Splittable Pseudorandom Number Generators"): a hash of x.
 func splitmix64(x uint64) uint64 {
 	z := x + 0x9E3779B97F4A7C15
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9

@@ -10,27 +10,28 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Linear returns x·w + b for x (…,in), with w (in,out) and b (out) the parameters ".w" and ".b" at a path; without b
-// where [Config.NoBias] leaves it out. The result is (…,out). It panics if the shapes do not fit.
+// Linear is the linear layer at a path: x·w + b (…,out) for x (…,in), with the parameters ".w" (in,out) and ".b" (out);
+// there is no b with [Config.NoBias]. It panics if the shapes do not fit.
 func (c Config) Linear(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	return c.biased(p, at, c.product(c.Compress)(x, p.Get(at+".w")))
+	return c.biased(p, at, c.saving(c.Compress)(x, p.Get(at+".w")))
 }
 
-// product is a product x·w that keeps x in a codec.
-func (c Config) product(codec string) func(x, w *graph.Node) *graph.Node {
+// saving returns the matmul x·w that saves x in a codec.
+func (c Config) saving(codec string) func(x, w *graph.Node) *graph.Node {
 	if codec := mustCodec(codec); codec != nil {
 		return func(x, w *graph.Node) *graph.Node { return compress.Dot(x, w, codec, c.Matmul) }
 	}
 	return c.matmul
 }
 
-// biased adds the bias at a path, where there are biases.
+// biased adds the bias at a path, unless the model has none.
 func (c Config) biased(p params.Nodes, at string, y *graph.Node) *graph.Node {
 	if c.NoBias {
 		return y
 	}
-	// The bias is spread out in float32, so that its gradients, one a position, add up in float32.
-	b := graph.BroadcastToDims(graph.ExpandLeftToRank(precision.Widen(p.Get(at+".b")), y.Rank()), y.Shape().Dimensions...)
+	// Broadcast in float32, so that the bias's gradient accumulates over the positions in float32.
+	b := graph.BroadcastToDims(graph.ExpandLeftToRank(precision.Widen(p.Get(at+".b")), y.Rank()),
+		y.Shape().Dimensions...)
 	return graph.Add(y, graph.ConvertDType(b, y.DType()))
 }
 
@@ -39,11 +40,11 @@ func (c Config) matmul(x, w *graph.Node) *graph.Node {
 	return c.Matmul.Dot(x, []int{-1}, nil, w, []int{0}, nil)
 }
 
-// epsilon is what the normalizations add to a variance or mean square.
+// epsilon is added to the variance or mean square in normalizations.
 const epsilon = 1e-5
 
-// Normalize applies the normalization that [Config.Norm] chooses to x (…,C), with the parameters at a path. It computes
-// in float32 and returns x's type. It panics if the shapes do not fit.
+// Normalize applies the normalization [Config.Norm] to x (…,C), with the parameters at a path. It computes in float32
+// and returns x's type. It panics if the shapes do not fit.
 func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node {
 	x32, g := precision.Widen(x), precision.Widen(p.Get(at+".g"))
 	if c.Norm == RMSNorm {
@@ -53,14 +54,14 @@ func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node 
 }
 
 // layerNormalize returns (x−mean)/√(variance+epsilon)·g + b over the last axis of x (…,C), for a scale g and a bias b
-// (C) (Ba, Kiros & Hinton 2016, "Layer Normalization"). It panics if the shapes do not fit.
+// (C) (Ba, Kiros & Hinton 2016, "Layer Normalization").
 func layerNormalize(x, g, b *graph.Node) *graph.Node {
 	centred := graph.Sub(x, graph.ReduceAndKeep(x, graph.ReduceMean, -1))
 	return graph.Add(rmsNormalize(centred, g), graph.ExpandLeftToRank(b, x.Rank()))
 }
 
 // rmsNormalize returns x/√(mean square+epsilon)·g over the last axis of x (…,C), for a scale g (C) (Zhang & Sennrich
-// 2019, "Root Mean Square Layer Normalization"). It panics if the shapes do not fit.
+// 2019, "Root Mean Square Layer Normalization").
 func rmsNormalize(x, g *graph.Node) *graph.Node {
 	square := graph.ReduceAndKeep(graph.Square(x), graph.ReduceMean, -1) // (…,1)
 	y := graph.Div(x, graph.Sqrt(graph.AddScalar(square, epsilon)))
@@ -71,9 +72,9 @@ func rmsNormalize(x, g *graph.Node) *graph.Node {
 // Gimpel 2016, "Gaussian Error Linear Units", §2), elementwise for x of any shape. It panics if x is not a float.
 func GELU(x *graph.Node) *graph.Node {
 	cubic := graph.Mul(x, graph.AddScalar(graph.MulScalar(graph.Square(x), 0.044715), 1)) // x + 0.044715x³
-	return graph.Mul(graph.MulScalar(x, 0.5), graph.AddScalar(graph.Tanh(graph.MulScalar(cubic, math.Sqrt(2/math.Pi))), 1))
+	return graph.Mul(graph.MulScalar(x, 0.5), graph.AddScalar(graph.Tanh(graph.MulScalar(cubic, math.Sqrt(2/math.Pi))),
+		1))
 }
 
 // siLU returns x·sigmoid(x) elementwise (Hendrycks & Gimpel 2016, §3; Ramachandran et al. 2017, "Swish").
-// It panics if x is not a float.
 func siLU(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }

@@ -7,8 +7,8 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Loss is the whole model: the mean [CrossEntropy], in nats, of predicting each of the targets (B,T) from the inputs
-// (B,T) up to its position. It returns a float32 scalar (float64 for float64 parameters). It panics if a parameter is
+// Loss is the full model: the mean [CrossEntropy], in nats, of predicting each of the targets (B,T) from the inputs
+// (B,T) up to its position. It returns a float32 scalar (float64 for float64 parameters), and panics if a parameter is
 // missing or a shape does not fit.
 func (c Config) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 	return CrossEntropy(c.Forward(p, inputs), targets)
@@ -19,11 +19,11 @@ func (c Config) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node)
 	return CrossEntropy(c.Stage(p, 0, c.Layers, inputs, &Noise{Key: key, Row: row}), targets)
 }
 
-// MatmulPrecision returns how the model computes products, for who must know.
+// MatmulPrecision returns the precision of the model's matmuls. It implements train.Multiplier.
 func (c Config) MatmulPrecision() precision.Matmul { return c.Matmul }
 
-// Forward returns the logits (B,T,V) of the token that follows each of the tokens (B,T).
-// It is [Config.Head] of every [Config.Block] in turn of [Config.Embed], and panics where they do.
+// Forward returns the logits (B,T,V) of the next token for each of the tokens (B,T): [Config.Embed], each
+// [Config.Block] in turn, and [Config.Head]. It panics where they do.
 func (c Config) Forward(p params.Nodes, tokens *graph.Node) *graph.Node {
 	return c.Stage(p, 0, c.Layers, tokens, nil)
 }

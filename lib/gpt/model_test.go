@@ -49,7 +49,8 @@ func TestForwardAgainstPlainGo(t *testing.T) {
 				}
 			}
 		}
-		if got, want := float64(tensors.ToScalar[float32](out[1])), plain.loss(tokens, targets); !scalar.EqualWithinRel(got, want, 1e-5) {
+		if got, want := float64(tensors.ToScalar[float32](out[1])),
+			plain.loss(tokens, targets); !scalar.EqualWithinRel(got, want, 1e-5) {
 			t.Errorf("%+v: loss %g, want %g", c, got, want)
 		}
 	}
@@ -156,8 +157,8 @@ func TestCrossEntropyShapes(t *testing.T) {
 		want    string
 	}{
 		{[][]int32{{1, 2, 3}, {0, 4, 4}}, ""},
-		{[][]int32{{1}, {2}}, "want (B,T,V) and (B,T)"},
-		{[][]int32{{1, 2, 3}}, "want (B,T,V) and (B,T)"},
+		{[][]int32{{1}, {2}}, "use (B,T,V) and (B,T)"},
+		{[][]int32{{1, 2, 3}}, "use (B,T,V) and (B,T)"},
 	} {
 		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{gpt.CrossEntropy(in[0], in[1])}
@@ -214,7 +215,7 @@ func TestGraphPanics(t *testing.T) {
 	}{
 		{"good", [][]int32{{1, 2, 3}}, "", ""},
 		{"too long", [][]int32{{1, 2, 3, 4}}, "", "T at most Config.Seq 3"},
-		{"no batch axis", []int32{1, 2}, "", "want (B,T)"},
+		{"no batch axis", []int32{1, 2}, "", "use (B,T)"},
 		{"parameter missing", [][]int32{{1, 2}}, "h0.up.b", `no value for "h0.up.b"`},
 	} {
 		tokens, err := tensors.FromAnyValue(c2.tokens)

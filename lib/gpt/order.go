@@ -2,10 +2,10 @@ package gpt
 
 import "math/bits"
 
-// order is a pseudo-random permutation of 0 to n−1 that is computed, not stored: a four-round Feistel network over the
-// smallest even number of bits that holds n−1 (Luby & Rackoff 1988, "How to Construct Pseudorandom Permutations from
-// Pseudorandom Functions"), applied again while its result is n or more, which keeps it a permutation (Black & Rogaway
-// 2002, "Ciphers with Arbitrary Finite Domains", cycle walking). Fewer than 4 applications are needed on average.
+// order is a pseudo-random permutation of 0 to n−1 that is computed rather than stored: a four-round Feistel network
+// over the smallest even number of bits that holds n−1 (Luby & Rackoff 1988, "How to Construct Pseudorandom
+// Permutations from Pseudorandom Functions"), applied again while its result is n or more (cycle walking: Black &
+// Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). It needs fewer than 4 applications on average.
 type order struct {
 	n    uint64
 	half int // bits in each half

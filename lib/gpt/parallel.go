@@ -15,21 +15,21 @@ import (
 	"github.com/shardbook/shardbook/lib/tensor"
 )
 
-// Parallel is a model that the devices of a mesh compute together: along one axis they share its layers, along others
-// its sequences. A mesh axis of size 1 shares nothing. Its parameters, and their initial values, are those of the
-// configuration on any number of devices; [Config.Rules] says which part of them a device has.
+// Parallel is a model with tensor parallelism along one axis of a mesh and sequence (context) parallelism along others.
+// An axis of size 1 splits nothing. Parameters and their initial values are those of Config on any number of devices;
+// [Config.Rules] says which part of each parameter a device has.
 type Parallel struct {
 	Config Config
-	// Tensor is the devices that share layers: tensor parallelism, and with its Sequence Megatron's sequence
-	// parallelism.
+	// Tensor is the devices of tensor parallelism; its Sequence field adds Megatron's sequence parallelism.
 	Tensor tensor.Group
-	// Sequence is the devices that share sequences, each of which has Config.Seq tokens. It goes with no Dropout, and
-	// computes attention as Config.Flash does, whether that is set or not.
+	// Sequence is the devices of sequence (context) parallelism, over sequences of Config.Seq tokens. It does not
+	// support Dropout, and computes attention as Config.Flash does, whether or not that is set.
 	Sequence sequence.Group
 }
 
-// Rules says how devices share the parameters of a model. Those that no rule names are whole on each. Query heads, and
-// the perceptron's width, must be a multiple of the devices; key heads a multiple or a divisor. A vocabulary is padded.
+// Rules returns how tensor parallelism cuts the model's parameters; parameters without a rule are replicated. The
+// number of devices must divide the query heads and the width of the MLP, and divide or be a multiple of the number of
+// key heads. The vocabulary is padded.
 func (c Config) Rules() tensor.Rules {
 	d := c.headWidth()
 	return tensor.Rules{
@@ -43,7 +43,7 @@ func (c Config) Rules() tensor.Rules {
 	}
 }
 
-// Validate returns an error that says what is not valid, with its value and what to do.
+// Validate returns an error that names what is invalid, with its value and what to do.
 func (m Parallel) Validate() error {
 	if err := errors.Join(m.Config.Validate(), m.Sequence.Validate()); err != nil {
 		return err
@@ -51,31 +51,31 @@ func (m Parallel) Validate() error {
 	if len(m.Sequence.Axes()) > 0 {
 		switch {
 		case slices.Contains(m.Sequence.Axes(), m.Tensor.Axis):
-			return fmt.Errorf("gpt: along mesh axis %q devices share layers and sequences: choose two axes", m.Tensor.Axis)
+			return fmt.Errorf("gpt: mesh axis %q is used for tensor and for sequence parallelism: choose two axes",
+				m.Tensor.Axis)
 		case m.Config.Dropout > 0:
-			return fmt.Errorf("gpt: Config.Dropout is %g and devices share sequences: their attention never holds the "+
-				"weights that would be "+
-				"dropped: leave one of them out", m.Config.Dropout)
+			return fmt.Errorf("gpt: Config.Dropout is %g with sequence parallelism, which does not support dropout of "+
+				"attention weights: unset one of the two", m.Config.Dropout)
 		case m.Config.Matmul != (precision.Matmul{}):
-			return errors.New("gpt: Config.Matmul sets how products are computed and devices share sequences, whose " +
-				"attention computes them in float32: " +
-				"leave one of them out")
+			return errors.New("gpt: Config.Matmul is set with sequence parallelism, which computes matmuls of " +
+				"attention " +
+				"in float32: unset one of the two")
 		}
 	}
 	return nil
 }
 
-// Params lists the parameters of the whole model: [Config.Params].
+// Params lists the parameters of the full model: [Config.Params].
 func (m Parallel) Params() params.Tree { return m.Config.Params() }
 
-// Init returns the initial values of the whole model: [Config.Init].
+// Init returns the initial values of the full model: [Config.Init].
 func (m Parallel) Init() ([]*tensors.Tensor, error) { return m.Config.Init() }
 
-// MatmulPrecision is Config.MatmulPrecision.
+// MatmulPrecision returns the precision of the model's matmuls.
 func (m Parallel) MatmulPrecision() precision.Matmul { return m.Config.Matmul }
 
-// Shares says what each device of a mesh with axes of these sizes has. It returns an error that names what the sizes do
-// not divide, and for an axis that the mesh lacks.
+// Shares returns the shards that each device of a mesh with axes of these sizes has. It returns an error that names
+// what a size does not divide, or an axis that the mesh lacks.
 func (m Parallel) Shares(size func(axis string) (int, error)) (s params.Shares, err error) {
 	if err := m.Validate(); err != nil {
 		return s, err
@@ -94,25 +94,25 @@ func (m Parallel) Shares(size func(axis string) (int, error)) (s params.Shares, 
 		s.Between = append(slices.Clone(s.Tokens), m.Tensor.Axis)
 	}
 	if s.Axis = m.Tensor.Axis; s.Axis == "" {
-		return s, m.exchanges(size, 1)
+		return s, m.checkUlysses(size, 1)
 	}
 	if ranks, err = size(s.Axis); err != nil {
 		return s, err
 	}
 	placement := m.Sequence.Placement
 	if local := placement.Local(m.Config.Seq, tokens); m.Tensor.Sequence && local%ranks != 0 {
-		return s, fmt.Errorf("gpt: Config.Seq is %d, of which a device has %d tokens, and %d devices that share "+
-			"layers cannot have equal "+
-			"parts of them: choose a multiple of %d", m.Config.Seq, local, ranks, placement.Local(1, 1)*tokens*ranks)
+		return s, fmt.Errorf("gpt: Config.Seq is %d, of which a device has %d tokens, which %d devices of tensor "+
+			"parallelism cannot split equally: choose a multiple of %d", m.Config.Seq, local, ranks,
+			placement.Local(1, 1)*tokens*ranks)
 	}
 	if s.Cuts, err = m.Config.Rules().Cuts(m.Config.Params(), ranks); err != nil {
 		return s, err
 	}
-	return s, m.exchanges(size, ranks)
+	return s, m.checkUlysses(size, ranks)
 }
 
-// exchanges returns an error if Ulysses cannot exchange heads that so many devices share for tokens.
-func (m Parallel) exchanges(size func(axis string) (int, error), ranks int) error {
+// checkUlysses returns an error if Ulysses cannot split the heads of a rank of tensor parallelism over its devices.
+func (m Parallel) checkUlysses(size func(axis string) (int, error), ranks int) error {
 	if m.Sequence.Ulysses == "" {
 		return nil
 	}
@@ -123,13 +123,13 @@ func (m Parallel) exchanges(size func(axis string) (int, error), ranks int) erro
 	return sequence.Exchanges(m.Config.Heads/ranks, max(1, m.Config.kvHeads()/ranks), n)
 }
 
-// Loss is the device's share of the loss, from what it has of the parameters and from whole sequences (B,Seq): the mean
-// over the devices that share sequences is [Config.Loss]. It panics as that does.
+// Loss is the device's part of the loss, from its shards of the parameters and from full sequences (B,Seq): the mean
+// over the devices of sequence parallelism is [Config.Loss]. It panics as that does.
 func (m Parallel) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 	return m.NoisyLoss(p, inputs, targets, nil, nil)
 }
 
-// NoisyLoss is Loss with dropout: key and row are those of [Noise].
+// NoisyLoss is Loss with dropout: see [Noise] for key and row.
 func (m Parallel) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
 	c := m.layers(inputs.Graph())
 	var noise *Noise
@@ -139,9 +139,9 @@ func (m Parallel) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Nod
 	return c.loss(c.stage(p, 0, c.Layers, c.local(inputs), noise), targets)
 }
 
-// layers leaves out groups of one device.
+// layers returns the layers of a device; groups of one device are left out.
 func (m Parallel) layers(g *graph.Graph) layers {
-	c := m.Config.alone()
+	c := m.Config.oneDevice()
 	if m.Tensor.Size(g) > 1 {
 		c.tensor = m.Tensor
 	}

@@ -19,7 +19,8 @@ import (
 )
 
 // policies are those with names, and some of those without.
-var policies = []recompute.Policy{recompute.Block, recompute.Halves, recompute.Every(2), recompute.Sqrt, recompute.Selective,
+var policies = []recompute.Policy{recompute.Block, recompute.SubLayers, recompute.Every(2), recompute.Sqrt,
+	recompute.Selective,
 	"ops:act,norm1,norm2", "ops:qkv", "ops:down", "ops:mid,mix"}
 
 // randomPlan is a policy that recomputes any operations of any blocks.
@@ -49,13 +50,16 @@ func gradients(c gpt.Config) func(in []*graph.Node) []*graph.Node {
 // they are written.
 func TestRecomputeGradients(t *testing.T) {
 	for name, c := range map[string]gpt.Config{
-		"GPT":   {Layers: 3, Width: 4, Heads: 2, Seq: 3, Vocab: 5, Dropout: 0.3},
-		"Llama": {Layers: 2, Width: 8, Heads: 4, KVHeads: 2, Seq: 3, Vocab: 5, Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, Tied: true, NoBias: true},
-		"FP8":   {Layers: 2, Width: 4, Heads: 2, Seq: 3, Vocab: 5, Matmul: precision.Matmul{Operands: precision.E4M3, Gradients: precision.E5M2}},
+		"GPT": {Layers: 3, Width: 4, Heads: 2, Seq: 3, Vocab: 5, Dropout: 0.3},
+		"Llama": {Layers: 2, Width: 8, Heads: 4, KVHeads: 2, Seq: 3, Vocab: 5, Gated: true, Norm: gpt.RMSNorm,
+			Positions: gpt.Rotary, Tied: true, NoBias: true},
+		"FP8": {Layers: 2, Width: 4, Heads: 2, Seq: 3, Vocab: 5,
+			Matmul: precision.Matmul{Operands: precision.E4M3, Gradients: precision.E5M2}},
 	} {
 		random := rand.New(rand.NewPCG(31, 32)) // each case has its own, or its weights would be of the map's order
 		w, _ := randomModel(c, random)
-		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)), tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
+		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
+			tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
 			tensors.FromScalar(uint32(7)))
 		run := func(policy recompute.Policy) (bits []uint32) {
 			c.Recompute = policy
@@ -111,7 +115,8 @@ func TestRecomputedProducts(t *testing.T) {
 				".gate.w": set.Has(recompute.Up), ".down.w": set.Has(recompute.Down) && i < c.Layers-1,
 			} {
 				if want := count(recomputed, 2); got[gpt.BlockName(i)+name] != want {
-					t.Errorf("%q: %d products with %s of block %d, want %d", policy, got[gpt.BlockName(i)+name], name, i, want)
+					t.Errorf("%q: %d products with %s of block %d, want %d", policy, got[gpt.BlockName(i)+name], name,
+						i, want)
 				}
 			}
 			wantPairs += count(set.Has(recompute.Scores), 3) + count(set.Has(recompute.Mix), 3)

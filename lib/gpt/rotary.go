@@ -10,18 +10,17 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// rotaryBase is the base of the angles of rotate, Su et al.'s and Llama's.
+// rotaryBase is the base of the angles, as in Su et al. and Llama.
 const rotaryBase = 10000
 
-// rotate turns each pair of features (i, i+D/2) of x (B,T,H,D) by the angle position·rotaryBase^(−2i/D), so that the
-// product of a query and a key depends on how far apart they are (Su et al. 2021, "RoFormer: Enhanced Transformer with
-// Rotary Position Embedding", §3.4; halves paired as in GPT-NeoX and Llama). Positions (T) are integers; a rank that
-// holds a part of the sequence gives its part's. It computes in float32 and returns x's type. It panics if the shapes
-// do not fit or D is odd.
+// rotate rotates each pair of features (i, i+D/2) of x (B,T,H,D) by the angle position·rotaryBase^(−2i/D), so that the
+// dot product of a query and a key depends on their distance (Su et al. 2021, "RoFormer: Enhanced Transformer with
+// Rotary Position Embedding", §3.4; halves paired as in GPT-NeoX and Llama). Positions (T) are integers. It computes in
+// float32 and returns x's type. It panics if the shapes do not fit or D is odd.
 func rotate(x, positions *graph.Node) *graph.Node {
 	s := x.Shape()
 	if s.Rank() != 4 || s.Dim(3)%2 != 0 || positions.Rank() != 1 || positions.Shape().Dim(0) != s.Dim(1) {
-		panic(fmt.Errorf("gpt: rotary positions of shape %s for %s: want (T) and (B,T,H,D) with an even D",
+		panic(fmt.Errorf("gpt: rotary positions of shape %s for %s: use (T) and (B,T,H,D) with an even D",
 			positions.Shape(), s))
 	}
 	half, x32 := s.Dim(3)/2, precision.Widen(x)

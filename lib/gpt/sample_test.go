@@ -89,12 +89,14 @@ func TestGenerateErrors(t *testing.T) {
 		{"a", -1, gpt.Sampling{}, successor, "-1 bytes"},
 		{"a", 1, gpt.Sampling{Temperature: math.NaN()}, successor, "Temperature is NaN"},
 		{"a", 1, gpt.Sampling{TopK: -1}, successor, "TopK is -1"},
-		{"a", 1, gpt.Sampling{}, func(*tensors.Tensor, int32) ([]float32, error) { return nil, broken }, "the device is gone"},
+		{"a", 1, gpt.Sampling{}, func(*tensors.Tensor, int32) ([]float32, error) { return nil, broken },
+			"the device is gone"},
 		{"a", 1, gpt.Sampling{}, func(*tensors.Tensor, int32) ([]float32, error) {
 			return []float32{1, float32(math.NaN())}, nil
 		}, "has diverged"},
 	} {
-		if _, err := c.Generate([]byte(bad.prompt), bad.n, bad.s, bad.logits); err == nil || !strings.Contains(err.Error(), bad.want) {
+		if _, err := c.Generate([]byte(bad.prompt), bad.n, bad.s, bad.logits); err == nil ||
+			!strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%q, %d, %+v: error %v, want %q", bad.prompt, bad.n, bad.s, err, bad.want)
 		}
 	}

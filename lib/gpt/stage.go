@@ -9,12 +9,12 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Stage is a part of the model: blocks first to last−1, with the embedding before block 0 and the head after the last.
-// x is the tokens (B,T) of a stage that begins with block 0, and the stage before's output (B,T,C) otherwise; the
-// result is (B,T,C), or the logits (B,T,V) of a stage that ends with the last block. It needs only the parameters that
-// [Config.StageParams] lists. The noise may be nil. It panics if the blocks are not in the model or x does not fit.
+// Stage is a stage of the model: blocks first to last−1, with the embedding before block 0 and the head after the last
+// block. x is the tokens (B,T) for a stage that begins with block 0, else the previous stage's output (B,T,C). The
+// result is (B,T,C), or the logits (B,T,V) of the last stage. It uses only the parameters of [Config.StageParams]. The
+// noise may be nil. It panics if the blocks are not in the model or x does not fit.
 func (c Config) Stage(p params.Nodes, first, last int, x *graph.Node, noise *Noise) *graph.Node {
-	return c.alone().stage(p, first, last, x, noise)
+	return c.oneDevice().stage(p, first, last, x, noise)
 }
 
 func (c layers) stage(p params.Nodes, first, last int, x *graph.Node, noise *Noise) *graph.Node {
@@ -36,8 +36,7 @@ func (c layers) stage(p params.Nodes, first, last int, x *graph.Node, noise *Noi
 }
 
 // StageParams lists the parameters of a stage, in the order of [Config.Params]. A tied token table belongs to the first
-// stage and to the last. An invalid configuration is an error, and so
-// are blocks that are not in the model.
+// stage and to the last. It is an error if the configuration is invalid or the blocks are not in the model.
 func (c Config) StageParams(first, last int) (params.Tree, error) {
 	if err := c.checkStage(first, last); err != nil {
 		return nil, err
@@ -51,7 +50,7 @@ func (c Config) StageParams(first, last int) (params.Tree, error) {
 	}
 	if last == c.Layers {
 		for _, path := range c.HeadPaths() {
-			if !slices.Contains(paths, path) { // a tied token table may be there
+			if !slices.Contains(paths, path) { // the tied token table
 				paths = append(paths, path)
 			}
 		}
@@ -80,7 +79,7 @@ func (c Config) checkStage(first, last int) error {
 		return err
 	}
 	if first < 0 || last > c.Layers || first >= last {
-		return fmt.Errorf("gpt: a stage of blocks %d to %d of a model with %d: count from 0, and give it at least one",
+		return fmt.Errorf("gpt: a stage of blocks %d to %d of a model with %d: count from 0 and include at least one",
 			first, last-1, c.Layers)
 	}
 	return nil

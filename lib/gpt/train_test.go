@@ -48,7 +48,8 @@ func train(t *testing.T, c gpt.Config, batch, steps int, rule optim.Optimizer) [
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := step.Call(slices.Concat(w, states, []*tensors.Tensor{tensors.FromScalar(int32(s + 1)), inputs, targets}))
+		out, err := step.Call(slices.Concat(w, states, []*tensors.Tensor{tensors.FromScalar(int32(s + 1)), inputs,
+			targets}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +106,8 @@ func TestTrainingAgainstPlainGo(t *testing.T) {
 				}
 				m[name][i] = 0.9*m[name][i] + 0.1*g
 				v[name][i] = 0.999*v[name][i] + 0.001*g*g
-				mean, square := m[name][i]/(1-math.Pow(0.9, float64(step))), v[name][i]/(1-math.Pow(0.999, float64(step)))
+				mean, square := m[name][i]/(1-math.Pow(0.9, float64(step))),
+					v[name][i]/(1-math.Pow(0.999, float64(step)))
 				plain.p[name][i] -= lr * (mean/(math.Sqrt(square)+1e-8) + 0.01*plain.p[name][i])
 			}
 		}

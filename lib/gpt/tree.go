@@ -8,9 +8,9 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Params lists the parameters, all float32: the token table "tok" (V,C), the position table "pos" (Seq,C) if there is
-// one, the parameters of each block below its [BlockName], the last normalization "lnf" and the head "head.w" (C,V)
-// unless it is tied. Matrices end in ".w" and have shape (in,out); biases end in ".b", normalization scales in ".g".
+// Params lists the parameters, all float32: the token table "tok" (V,C), the table "pos" (Seq,C) of learned positions,
+// the parameters of each block below its [BlockName], the last normalization "lnf", and the head "head.w" (C,V) unless
+// it is tied. Weight matrices end in ".w" and have shape (in,out); biases end in ".b", normalization scales in ".g".
 func (c Config) Params() params.Tree {
 	tree := params.Tree{spec("tok", c.Vocab, c.Width)}
 	if c.Positions != Rotary {
@@ -33,7 +33,7 @@ func BlockName(i int) string { return fmt.Sprintf("h%d", i) }
 func (c Config) blockParams(at string) params.Tree {
 	d := c.headWidth()
 	tree := c.normParams(at + ".ln1")
-	// The columns of qkv: q, k or v; then head; then its feature.
+	// Columns of qkv: first q, k or v; then the head; then the feature.
 	tree = append(tree, c.linearParams(at+".qkv", c.Width, (c.Heads+2*c.kvHeads())*d)...)
 	tree = append(tree, c.linearParams(at+".o", c.Width, c.Width)...)
 	tree = append(tree, c.normParams(at+".ln2")...)

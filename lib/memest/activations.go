@@ -6,43 +6,43 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// kept is something that an operation of a block makes and the backward pass needs.
-type kept struct {
+// activation is a saved activation: what an operation of a block computes and the backward pass needs.
+type activation struct {
 	op      recompute.Op
-	made    recompute.Set // operations that it is made in: it is not kept if one of them is recomputed
+	parts   recompute.Set // the operations that compute it; it is not saved if one of them is recomputed
 	name    string
 	formula string
 	bytes   int64
 }
 
-// keeps lists what lib/gpt keeps of a block: what GoMLX's gradients refer to and XLA does not make again by itself, as
-// the buffers of compiled programs show. A tensor that exists in two layouts is there twice only where both are alive
-// at once. Sequence and context parallelism divide tokens, tensor parallelism heads and the MLP's width (Korthikanti et
-// al. 2022, §4).
-func (s Setup) keeps(v *sheet) ([]kept, error) {
+// saved lists the activations that lib/gpt saves of a block: what GoMLX's gradients refer to and XLA does not recompute
+// by itself. They were read off the buffers of compiled programs. A tensor in two layouts counts twice only where both
+// are live at once. Sequence and context parallelism divide tokens; tensor parallelism divides heads and the MLP's
+// hidden width (Korthikanti et al. 2022, §4).
+func (s Setup) saved(v *sheet) ([]activation, error) {
 	const (
-		tokens  = "b*s*h*p/(c*r)"         // a number for each feature of each token
-		heads   = "b*s*a*d*p/(c*t)"       // for each feature of each query head
-		inner   = "b*s*f*p/(c*t)"         // for each feature inside the MLP
-		scores  = "4*b*a*s*s/(c*t)"       // in float32 for each pair of positions and query head
-		perHead = "2*4*b*a*s/(c*t)"       // two float32 for each position and query head
-		stats   = "4*4*b*s/(c*r)"         // four float32 for each position
-		rms     = "3*4*b*s/(c*r)"         // three
-		keyval  = "2*b*s*ceil(k/t)*d*p/c" // keys and values
+		tokens  = "b*s*h*p/(c*r)"         // [b, s, h]
+		heads   = "b*s*a*d*p/(c*t)"       // [b, s, a, d]
+		inner   = "b*s*f*p/(c*t)"         // [b, s, f]
+		scores  = "4*b*a*s*s/(c*t)"       // [b, a, s, s] in float32
+		perHead = "2*4*b*a*s/(c*t)"       // two of [b, a, s] in float32
+		stats   = "4*4*b*s/(c*r)"         // four of [b, s] in float32
+		rms     = "3*4*b*s/(c*r)"         // three of [b, s] in float32
+		keyval  = "2*b*s*ceil(k/t)*d*p/c" // two of [b, s, k, d]
 	)
 	half := s.Precision.Compute.IsHalfPrecision()
 	norm := stats
 	if !s.Model.NormBias {
 		norm = rms
 	}
-	list := []kept{
+	list := []activation{
 		{op: recompute.Norm1, name: "first normalization", formula: tokens},
 		{op: recompute.Norm1, name: "first normalization's statistics", formula: norm},
 		{op: recompute.QKV, name: "queries", formula: heads},
 		{op: recompute.QKV, name: "keys and values", formula: keyval},
 	}
 	add := func(op recompute.Op, name, formula string) {
-		list = append(list, kept{op: op, name: name, formula: formula})
+		list = append(list, activation{op: op, name: name, formula: formula})
 	}
 	switch {
 	case s.Flash:
@@ -52,12 +52,12 @@ func (s Setup) keeps(v *sheet) ([]kept, error) {
 		add(recompute.Scores, "softmax statistics", perHead)
 		if half {
 			add(recompute.Scores, "scaled queries", heads)
-			add(recompute.Scores, multiplied, "p*b*a*s*s/(c*t)")
+			add(recompute.Scores, weights, "p*b*a*s*s/(c*t)")
 		}
-		if s.Dropout > 0 && !half { // in a half type only those are kept
-			add(recompute.Scores, multiplied, scores)
+		if s.Dropout > 0 && !half { // in a half type these are the rounded ones
+			add(recompute.Scores, weights, scores)
 		}
-		if !half { // the division by the softmax's sum comes after the product with the values
+		if !half { // the softmax's sum divides the matmul's output
 			add(recompute.Mix, "attention output before the division", heads)
 		}
 	}
@@ -74,12 +74,12 @@ func (s Setup) keeps(v *sheet) ([]kept, error) {
 	}
 	first := len(list) - len(s.activationNames())
 	for i := range list {
-		list[i].made = recompute.SetOf(list[i].op)
-		if i >= first && i < len(list)-1 { // what the activation makes on the way is made of the projections alone
-			list[i].made |= recompute.SetOf(recompute.Up)
+		list[i].parts = recompute.SetOf(list[i].op)
+		if i >= first && i < len(list)-1 { // the activation's intermediate values depend on the projections alone
+			list[i].parts |= recompute.SetOf(recompute.Up)
 		}
 	}
-	list = append(list, kept{op: recompute.Down, made: recompute.SetOf(recompute.Down), name: "block output",
+	list = append(list, activation{op: recompute.Down, parts: recompute.SetOf(recompute.Down), name: "block output",
 		formula: tokens})
 	for i := range list {
 		one, err := v.compute(list[i].formula)
@@ -91,11 +91,11 @@ func (s Setup) keeps(v *sheet) ([]kept, error) {
 	return list, nil
 }
 
-// multiplied names the weights that are multiplied with the values, where they are not those of the softmax.
-const multiplied = "attention weights, dropped or rounded"
+// weights names the input of the matmul with the values, where it is not the softmax's output.
+const weights = "attention weights, dropped or rounded"
 
-// activationNames names the tensors of the MLP's width that its activation keeps; the last is what the down projection
-// multiplies.
+// activationNames names the tensors of the MLP's hidden width that its activation saves. The last is the input of the
+// down projection.
 func (s Setup) activationNames() []string {
 	half := s.Engine == Compiled && s.Precision.Compute.IsHalfPrecision()
 	switch {
@@ -103,7 +103,7 @@ func (s Setup) activationNames() []string {
 		return []string{"activation"}
 	case s.Model.Gated:
 		return []string{"sigmoid of the gate", "gate's activation", "gated activation"}
-	case half: // every step of GELU is rounded to the half type, so none can be made again in passing
+	case half: // XLA fuses the recomputation of no step of GELU that was rounded to the half type
 		return []string{"GELU's square", "GELU's cube", "GELU's half", "GELU's tanh", "activation"}
 	}
 	return []string{"GELU's tanh", "activation"}

@@ -7,21 +7,21 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Steps lists the operations of all blocks in order, nine a block, with the bytes that a device keeps of each for the
-// backward pass, and the floating-point operations of making it again: what [recompute.Choose] chooses from. Matrix
-// products count two for each multiplication, and all else 20 for each number that it makes, since memory bounds it.
-// An invalid setup is an error.
+// Steps lists the operations of all blocks in order, nine for each block: the bytes that a device saves of each for the
+// backward pass, and the cost of recomputing it in FLOPs. It is the input of [recompute.Choose]. Matmuls cost two FLOPs
+// for each multiply-add; other operations cost 20 for each element of their output, since they are memory-bound. It
+// returns an error for an invalid setup.
 func Steps(s Setup) ([]recompute.Step, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	s = s.whole()
-	keeps, err := s.keeps(newSheet(s.vars()))
+	s = s.withDefaults()
+	saved, err := s.saved(newSheet(s.vars()))
 	if err != nil {
 		return nil, fmt.Errorf("memest: %w", err)
 	}
 	block := make([]recompute.Step, len(recompute.AllOps()))
-	for _, k := range keeps {
+	for _, k := range saved {
 		block[k.op].Bytes += k.bytes
 	}
 	m, l := s.Model, s.Layout
@@ -54,18 +54,17 @@ func Steps(s Setup) ([]recompute.Step, error) {
 		}
 	}
 	for i := range steps {
-		// The mean of the values is made of the weights, of which XLA then makes a copy: more than is saved.
+		// To recompute the attention output XLA copies the attention weights, which takes more memory than it saves.
 		steps[i].Always = recompute.Op(i%len(block)) == recompute.Mix
 	}
-	steps[len(steps)-1].Always = true // it is what the head is given
+	steps[len(steps)-1].Always = true // the head's input
 	return steps, nil
 }
 
-// Recompute returns a policy that makes little again and whose estimate is within a budget for each device, in bytes:
-// the cheapest of those with names and of those that dynamic programming over the operations of all blocks
-// ([recompute.Choose]) finds for several amounts of room. What a moment of the backward pass needs besides is no part
-// of that choice, only of the estimate, so a cheaper one may exist. An error says when none was found that fits. The
-// setup's own policy is not looked at.
+// Recompute returns a recomputation policy with which the estimate is within the budget (bytes on each device): the
+// cheapest of the named policies and of those that [recompute.Choose] finds by dynamic programming for several amounts
+// of saved activations. Choose does not see temporary memory, so a cheaper policy may exist. Recompute ignores the
+// setup's own policy, and returns an error if no policy that it tries fits.
 func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 	s.Recompute = recompute.None
 	steps, err := Steps(s)
@@ -75,7 +74,7 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 	blocks, ops := s.Model.Layers, len(recompute.AllOps())
 	var best recompute.Policy
 	cheapest, least := math.Inf(1), int64(math.MaxInt64)
-	// try looks at a policy, and says whether it fits.
+	// try notes a policy if it is the cheapest that fits, and reports whether it fits.
 	try := func(p recompute.Policy) (bool, error) {
 		plan, err := p.Plan(blocks)
 		if err != nil {
@@ -101,7 +100,7 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 	}
 	named := []recompute.Policy{recompute.None, recompute.Recomputing(recompute.Norm1, recompute.Norm2),
 		recompute.Recomputing(recompute.Act),
-		recompute.Selective, recompute.Halves, recompute.Block}
+		recompute.Selective, recompute.SubLayers, recompute.Block}
 	for k := 2; k <= min(blocks, 16); k++ {
 		named = append(named, recompute.Every(k))
 	}
@@ -113,14 +112,14 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 			return recompute.None, nil
 		}
 	}
-	var low, high int64 // room for activations: too little, and enough for all
+	var low, high int64 // bytes of saved activations: too few, and all
 	for _, step := range steps {
 		high += step.Bytes
 	}
 	for range 10 {
 		room := low + (high-low)/2
 		keep, _, _, err := recompute.Choose(steps, room)
-		if err != nil { // too little for any choice
+		if err != nil { // too few for any choice
 			low = room
 			continue
 		}
@@ -139,8 +138,8 @@ func Recompute(s Setup, budget int64) (recompute.Policy, error) {
 		}
 	}
 	if math.IsInf(cheapest, 1) {
-		return "", fmt.Errorf("memest: no recomputation was found that brings a device within %d bytes: the "+
-			"least is %d; see Advise", budget, least)
+		return "", fmt.Errorf("memest: with every recomputation policy that was tried a device needs more than %d "+
+			"bytes: at least %d; see Advise for other changes", budget, least)
 	}
 	return best, nil
 }

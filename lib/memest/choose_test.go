@@ -7,16 +7,16 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// For ever smaller budgets: the estimate of what is chosen fits, and it costs no less to make again than what was chosen
-// for more room.
+// For ever smaller budgets, the chosen policy fits and recomputes no less than the one before.
 func TestRecomputeForABudget(t *testing.T) {
-	s := Setup{Model: cost.Model{Layers: 12, Width: 768, Heads: 12, Vocab: 50257, Context: 1024, PositionRows: 1024, Tied: true}, Batch: 8,
+	s := Setup{Model: cost.Model{Layers: 12, Width: 768, Heads: 12, Vocab: 50257, Context: 1024, PositionRows: 1024,
+		Tied: true}, Batch: 8,
 		Precision: mixed(t)}
 	steps, err := Steps(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := func(p recompute.Policy) (sum float64) {
+	recomputed := func(p recompute.Policy) (sum float64) {
 		plan, err := p.Plan(s.Model.Layers)
 		if err != nil {
 			t.Fatal(err)
@@ -44,14 +44,14 @@ func TestRecomputeForABudget(t *testing.T) {
 		if got := estimate(t, changed).BytesPerDevice(); got > budget {
 			t.Errorf("%s for %d bytes needs %d", p, budget, got)
 		}
-		if now := again(p); now < last || now == 0 {
-			t.Errorf("for %d bytes %g operations are made again, for more room %g", budget, now, last)
+		if now := recomputed(p); now < last || now == 0 {
+			t.Errorf("for %d bytes %g operations are recomputed, for a larger budget %g", budget, now, last)
 		} else {
 			last = now
 		}
 	}
-	if block := again(recompute.Block); last >= block {
-		t.Errorf("60%% of the memory costs %g operations, the output of every block alone %g", last, block)
+	if block := recomputed(recompute.Block); last >= block {
+		t.Errorf("60%% of the memory costs %g operations, recomputing whole blocks %g", last, block)
 	}
 	if p, err := Recompute(s, 1<<30); err == nil {
 		t.Errorf("a GiB is enough: %s", p)

@@ -11,13 +11,13 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Estimate lists the memory of a run. A setup that is not valid is an error, and so is memory that an int64 does not
-// hold.
+// Estimate predicts the memory of a run, line by line. It returns an error for an invalid setup, and for sizes that
+// overflow an int64.
 func Estimate(s Setup) (Ledger, error) {
 	if err := s.Validate(); err != nil {
 		return Ledger{}, err
 	}
-	s = s.whole()
+	s = s.withDefaults()
 	plan, err := s.Recompute.Plan(s.Model.Layers)
 	if err != nil {
 		return Ledger{}, err
@@ -25,10 +25,10 @@ func Estimate(s Setup) (Ledger, error) {
 	if s.Flash {
 		plan = plan.FusedAttention()
 	}
-	plan[len(plan)-1] &^= recompute.SetOf(recompute.Down) // the head is given it
+	plan[len(plan)-1] &^= recompute.SetOf(recompute.Down) // the head's input is never recomputed
 	var l Ledger
 	sheet := newSheet(s.vars())
-	states := map[device][]Item{} // most devices have as much as others
+	states := map[device][]Item{} // devices with the same parts of the model have the same states
 	for i, d := range s.Layout.devices(s.Model.Layers) {
 		first, blocks := d.first, plan[d.first:d.first+d.blocks]
 		d.first = 0
@@ -48,32 +48,32 @@ func Estimate(s Setup) (Ledger, error) {
 	return l, nil
 }
 
-// OfParameters lists the memory of the parameters alone, for a model of which nothing else is known. The setup's model
-// is left out.
+// OfParameters lists the memory of parameters, gradients and optimizer states for a model of n parameters of which
+// nothing else is known. It ignores Setup.Model. It returns an error for settings that depend on the parameters'
+// shapes.
 func OfParameters(n int64, s Setup) (Ledger, error) {
 	if n < 1 {
-		return Ledger{}, fmt.Errorf("memest: a model of %d parameters: give at least 1", n)
+		return Ledger{}, fmt.Errorf("memest: the number of parameters is %d: give at least 1", n)
 	}
-	if n > 1<<56 {
-		return Ledger{}, fmt.Errorf("memest: a model of %d parameters: their bytes are more than an int64 "+
-			"holds; give at most %d", n, int64(1)<<56)
+	if n > mostParameters {
+		return Ledger{}, fmt.Errorf("memest: the number of parameters is %d: give at most %d, whose bytes fit an int64", n,
+			mostParameters)
 	}
 	s.Model = cost.Model{Layers: 1, Width: 1, Heads: 1, Vocab: 2, Context: 1}
 	l := s.Layout
 	if s.Engine != Planned || l.Tensor > 1 || l.Context > 1 || l.Pipeline > 1 || l.Seq || l.Chunks > 1 {
-		return Ledger{}, errors.New("memest: a number of parameters says nothing about their shapes: give a model to " +
-			"cut it by tensors, " +
-			"sequence or pipeline")
+		return Ledger{}, errors.New("memest: tensor, context and pipeline parallelism and the compiled engine need " +
+			"the parameters' shapes, not only their number: give a model")
 	}
 	if err := s.Validate(); err != nil {
 		return Ledger{}, err
 	}
-	s = s.whole()
+	s = s.withDefaults()
 	if square, line := optim.BytesPerParameter(s.Optimizer, params.Tree{params.New("x", s.Precision.Params, 512, 512)}),
-		optim.BytesPerParameter(s.Optimizer, params.Tree{params.New("x", s.Precision.Params, 512*512)}); square != line {
-		return Ledger{}, fmt.Errorf("memest: a number of parameters says nothing about their shapes, and %T keeps "+
-			"other states for other "+
-			"shapes: give a model", s.Optimizer)
+		optim.BytesPerParameter(s.Optimizer, params.Tree{params.New("x", s.Precision.Params,
+			512*512)}); square != line {
+		return Ledger{}, fmt.Errorf("memest: the states of %T depend on the parameters' shapes, not only on their "+
+			"number: give a model", s.Optimizer)
 	}
 	all := tensor{cost.Tensor{Name: "parameters", Part: "all parameters", Dims: []int{int(n)}, Count: 1}, "P"}
 	items, err := s.states(newSheet(vars{"P": n, "n": int64(s.ranks())}), []tensor{all})
@@ -83,7 +83,6 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 	return Ledger{Stages: []Stage{{Blocks: 1, Items: items}}}, nil
 }
 
-// vars are the names that formulas use.
 func (s Setup) vars() vars {
 	m, l := s.Model, s.Layout
 	r := 1
@@ -100,16 +99,16 @@ func (s Setup) vars() vars {
 	}
 }
 
-// passes lists what the passes keep at the worst moment, what that moment needs, and buffers.
+// passes lists the memory of the passes at the worst moment: saved activations, temporary memory and buffers.
 func (s *stage) passes(index int) (items []Item, moment string, err error) {
-	if s.keeps, err = s.Setup.keeps(s.sheet); err != nil {
+	if s.saved, err = s.Setup.saved(s.sheet); err != nil {
 		return nil, "", err
 	}
 	worst, err := s.worst()
 	if err != nil {
 		return nil, "", err
 	}
-	items = append(s.input(index), s.kept(worst, index)...)
+	items = append(s.input(index), s.activations(worst, index)...)
 	for _, n := range worst.needs {
 		items = append(items, Item{Kind: n.kind, Name: n.name, Count: n.count, Formula: n.formula, Source: s.source()})
 	}
@@ -122,15 +121,15 @@ func (s *stage) passes(index int) (items []Item, moment string, err error) {
 	return items, worst.name, nil
 }
 
-// source says where the lines of the passes come from.
+// source says where the formulas of activations come from.
 func (s *stage) source() string {
 	if s.Engine == Compiled {
 		return "lib/gpt as XLA compiles it, tested against its statistics"
 	}
-	return "what lib/gpt's operations keep, divided as in Korthikanti et al. 2022, §4"
+	return "saved activations of lib/gpt's operations, split as in Korthikanti et al. 2022, §4"
 }
 
-// input is what comes into the stage, of all micro-batches in flight.
+// input is the stage's input, of all micro-batches in flight.
 func (s *stage) input(index int) []Item {
 	name := "stage's input"
 	if s.first {
@@ -140,22 +139,23 @@ func (s *stage) input(index int) []Item {
 	return []Item{{Kind: Activations, Name: name, Count: (flying + of - 1) / of, Formula: residual, Source: s.source()}}
 }
 
-// kept lists the activations that are kept at the worst moment, of all micro-batches in flight: that in hand has what
-// the moment needs, the others are whole. Offloaded, the device has only what the block in hand needs.
-func (s *stage) kept(worst moment, index int) []Item {
+// activations lists the saved activations at the worst moment, of all micro-batches in flight: for the micro-batch in
+// the backward pass what that moment still needs, for the others everything. With offload, the device has only those of
+// the current block.
+func (s *stage) activations(worst moment, index int) []Item {
 	var items []Item
 	flying, of := s.Layout.inFlight(index, s.Microbatches)
-	for i, k := range s.keeps {
-		whole := int64(0)
+	for i, k := range s.saved {
+		all := int64(0)
 		for _, set := range s.plan {
-			if set&k.made == 0 {
-				whole++
+			if set&k.parts == 0 {
+				all++
 			}
 		}
-		others := (max(0, flying-of)*whole + of - 1) / of
-		here, away := worst.keeps[i]+others, int64(0)
-		if s.OffloadActivations { // the host has most when the forward pass is done
-			here, away = worst.keeps[i]-worst.away[i], whole+others
+		others := (max(0, flying-of)*all + of - 1) / of
+		here, away := worst.saved[i]+others, int64(0)
+		if s.OffloadActivations { // the host has most at the end of the forward pass
+			here, away = worst.saved[i]-worst.below[i], all+others
 		}
 		for _, at := range []struct {
 			count int64
@@ -170,7 +170,7 @@ func (s *stage) kept(worst moment, index int) []Item {
 	return items
 }
 
-// buffers lists what communication and the framework take.
+// buffers lists the buffers of communication and the framework's memory.
 func (s *stage) buffers() []Item {
 	var items []Item
 	l := s.Layout
@@ -182,14 +182,15 @@ func (s *stage) buffers() []Item {
 			add(Communication, "gradient bucket", 1, "g", "Li et al. 2020, §4.2")
 		}
 		if s.sharded(3) {
-			add(Communication, "gathered parameters of the block in hand and the next", 2, "p*("+s.elementsOf("h.")+")",
+			add(Communication, "gathered parameters of the current block and the next", 2, "p*("+s.elementsOf("h.")+")",
 				"Rajbhandari et al. 2020, §5.3")
 			if outside := s.elementsOf("tok", "head"); outside != "0" {
-				add(Communication, "gathered token table and head", 1, "p*("+outside+")", "Rajbhandari et al. 2020, §5.3")
+				add(Communication, "gathered token table and head", 1, "p*("+outside+")",
+					"Rajbhandari et al. 2020, §5.3")
 			}
 		}
 		if s.sharded(2) {
-			add(Communication, "whole gradients of the block in hand", 1, "p*("+s.elementsOf("h.")+")",
+			add(Communication, "unsharded gradients of the current block", 1, "p*("+s.elementsOf("h.")+")",
 				"Rajbhandari et al. 2020, §5.2")
 		}
 		if l.Context > 1 {
@@ -200,7 +201,7 @@ func (s *stage) buffers() []Item {
 			add(Communication, "gathered tokens", 1, "b*s*h*p/c", "Korthikanti et al. 2022, §4.2.2")
 		}
 		if l.Pipeline > 1 {
-			add(Communication, "activation and gradient on their way", 2, residual, "Narayanan et al. 2021, §2.2")
+			add(Communication, "activation and gradient being sent", 2, residual, "Narayanan et al. 2021, §2.2")
 		}
 	}
 	if s.Framework > 0 {

@@ -1,4 +1,3 @@
 package memest
 
-// InFlight is what a device of a pipeline holds at once, in micro-batches.
 var InFlight = Layout.inFlight

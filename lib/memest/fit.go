@@ -9,39 +9,39 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Change is a change to a setup, and what it saves.
+// Change is a change to a setup that saves memory.
 type Change struct {
-	What  string `json:"what"` // as in "ZeRO stage 3"
-	Cost  string `json:"cost"` // what it costs in return
-	Setup Setup  `json:"-"`
-	// Bytes is the memory of the device that needs most, after the change.
+	What  string `json:"what"` // for example "ZeRO stage 3"
+	Cost  string `json:"cost"` // what the change costs, for example time or traffic
+	Setup Setup  `json:"-"`    // the changed setup
+	// Bytes is the memory of the device that needs the most, after the change.
 	Bytes int64 `json:"bytes_per_device"`
-	Fits  bool  `json:"fits"` // it is within the budget
+	Fits  bool  `json:"fits"` // Bytes is within the budget
 }
 
-// Advise tries single changes to a setup and returns those that save memory, that which saves most first. The
-// sequences of a step stay what they are, and so does the number of devices but for the change that says so. An invalid
-// setup is an error.
+// Advise tries single changes to a setup and returns those that save memory, the largest saving first. The budget is
+// the memory of a device, in bytes. No change alters the number of sequences in a step; only one, which says so, the
+// number of devices. It returns an error for an invalid setup.
 func Advise(s Setup, budget int64) ([]Change, error) {
 	now, err := Estimate(s)
 	if err != nil {
 		return nil, err
 	}
-	s = s.whole()
+	s = s.withDefaults()
 	var found []Change
 	try := func(what, cost string, change func(*Setup)) {
 		changed := s
 		change(&changed)
 		l, err := Estimate(changed)
 		if err != nil || l.BytesPerDevice() >= now.BytesPerDevice() {
-			return // it does not apply here, or does not help
+			return // it is not possible here, or does not help
 		}
 		found = append(found, Change{what, cost, changed, l.BytesPerDevice(), l.BytesPerDevice() <= budget})
 	}
 	for stage := s.Layout.ZeRO + 1; stage <= 3 && s.ranks() > 1; stage++ {
 		cost := "no more traffic"
 		if stage == 3 {
-			cost = "half as much traffic again"
+			cost = "1.5 times the traffic"
 		}
 		try(fmt.Sprintf("ZeRO stage %d", stage), cost, func(s *Setup) { s.Layout.ZeRO = stage })
 	}
@@ -55,7 +55,7 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 		}{
 			{recompute.Selective, "a little time"},
 			{recompute.Recomputing(recompute.Norm1, recompute.Norm2, recompute.Act), "a little time"},
-			{recompute.Halves, "one more forward pass"},
+			{recompute.SubLayers, "one more forward pass"},
 			{recompute.Block, "one more forward pass"},
 		} {
 			try(fmt.Sprintf("recompute %s", p.policy), p.cost, func(s *Setup) { s.Recompute = p.policy })
@@ -87,36 +87,37 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 		try("activations in host memory", "traffic over the host link", func(s *Setup) { s.OffloadActivations = true })
 	}
 	if !s.OffloadOptimizer {
-		try("optimizer states in host memory", "traffic over the host link", func(s *Setup) { s.OffloadOptimizer = true })
+		try("optimizer states in host memory", "traffic over the host link",
+			func(s *Setup) { s.OffloadOptimizer = true })
 	}
 	try("8-bit Adam", "a rounding of the states", func(s *Setup) { s.Optimizer = optim.Adam8bit(1e-3) })
 	slices.SortStableFunc(found, func(a, b Change) int { return cmp.Compare(a.Bytes, b.Bytes) })
 	return found, nil
 }
 
-// Combine makes one change after another, each time that which saves most, until the setup fits the budget or nothing
-// saves more. It returns the changes in order, the last with the setup and the memory of all together; none for a setup
-// that fits already. An invalid setup is an error.
+// Combine makes one change of [Advise] after another until the setup fits the budget (bytes on each device) or no
+// change helps. Each time it takes the smallest saving that fits, else the largest. It returns the changes in order;
+// the last has the final setup and its memory. It returns none for a setup that already fits, and an error for an
+// invalid one.
 func Combine(s Setup, budget int64) ([]Change, error) {
 	now, err := Estimate(s)
 	if err != nil || now.BytesPerDevice() <= budget {
 		return nil, err
 	}
-	s = s.whole()
+	s = s.withDefaults()
 	var made []Change
 	for {
 		changes, err := Advise(s, budget)
 		if err != nil || len(changes) == 0 {
 			return made, err
 		}
-		// Rather with the devices that there are; and of changes that are enough, that which saves least costs least.
+		// Prefer changes that need no more devices. Of those that fit, the smallest saving should cost the least.
 		more := func(c Change) bool { return c.Setup.Layout.Devices() > s.Layout.Devices() }
-		here := slices.DeleteFunc(slices.Clone(changes), more)
-		if len(here) == 0 {
-			here = changes
+		if same := slices.DeleteFunc(slices.Clone(changes), more); len(same) > 0 {
+			changes = same
 		}
-		best := here[0]
-		for _, c := range here {
+		best := changes[0]
+		for _, c := range changes {
 			if c.Fits {
 				best = c
 			}

@@ -7,63 +7,55 @@ import (
 	"go/token"
 	"math/big"
 	"strings"
-	"sync"
 )
 
-// vars are the values of a formula's names.
+// vars are the values of the names in formulas.
 type vars map[string]int64
 
-// compute computes a formula exactly: +, -, *, /, parentheses, whole numbers, names, and ceil(x) of a fraction. So what
-// a ledger shows beside a number is what the number was computed with. A result that is no whole number is rounded up.
-// One that int64 does not hold is an error, and so are mistakes in the formula.
-func (v vars) compute(formula string) (int64, error) {
-	expr, err := parse(formula)
-	if err != nil {
-		return 0, fmt.Errorf("formula %q: %w", formula, err)
-	}
-	x, err := v.eval(expr)
-	if err != nil {
-		return 0, fmt.Errorf("formula %q: %w", formula, err)
-	}
-	n := roundUp(x)
-	if !n.IsInt64() {
-		return 0, fmt.Errorf("%s bytes are more than an int64 holds, with %s: make the model, the batch or "+
-			"the sequence smaller",
-			formula, v.of(expr))
-	}
-	return n.Int64(), nil
-}
-
-// sheet computes formulas of the same names again and again.
-type sheet struct {
-	vars
-	known map[string]computed
-}
-
-// computed is what a formula comes to, and the values of its names.
+// computed is the value of a formula, and the values of its names as a text.
 type computed struct {
 	bytes  int64
 	values string
 }
 
+// compute evaluates the formula that a ledger prints, so that the two cannot differ: exact arithmetic with +, -, *, /,
+// parentheses, integers, names, and ceil(x). It rounds the result up to an integer, and returns an error for an invalid
+// formula and on overflow of an int64.
+func (v vars) compute(formula string) (computed, error) {
+	expr, err := parser.ParseExpr(formula)
+	if err != nil {
+		return computed{}, fmt.Errorf("formula %q: %w", formula, err)
+	}
+	x, err := v.eval(expr)
+	if err != nil {
+		return computed{}, fmt.Errorf("formula %q: %w", formula, err)
+	}
+	n, values := roundUp(x), v.of(expr)
+	if !n.IsInt64() {
+		return computed{}, fmt.Errorf("%s bytes overflow an int64, with %s: make the model, the batch or "+
+			"the sequence smaller", formula, values)
+	}
+	return computed{n.Int64(), values}, nil
+}
+
+// sheet computes each formula once.
+type sheet struct {
+	vars
+	known map[string]computed
+}
+
 func newSheet(v vars) *sheet { return &sheet{v, map[string]computed{}} }
 
-// compute is [vars.compute], and lists the values of the formula's names.
 func (s *sheet) compute(formula string) (computed, error) {
-	if c, ok := s.known[formula]; ok {
+	c, ok := s.known[formula]
+	if ok {
 		return c, nil
 	}
-	n, err := s.vars.compute(formula)
-	if err != nil {
-		return computed{}, err
+	c, err := s.vars.compute(formula)
+	if err == nil {
+		s.known[formula] = c
 	}
-	expr, err := parse(formula)
-	if err != nil {
-		return computed{}, err
-	}
-	c := computed{n, s.of(expr)}
-	s.known[formula] = c
-	return c, nil
+	return c, err
 }
 
 func (v vars) eval(e ast.Expr) (*big.Rat, error) {
@@ -76,7 +68,7 @@ func (v vars) eval(e ast.Expr) (*big.Rat, error) {
 		if x, ok := v[e.Name]; ok {
 			return new(big.Rat).SetInt64(x), nil
 		}
-		return nil, fmt.Errorf("nothing is called %s", e.Name)
+		return nil, fmt.Errorf("unknown name %s", e.Name)
 	case *ast.ParenExpr:
 		return v.eval(e.X)
 	case *ast.CallExpr:
@@ -110,7 +102,7 @@ func (v vars) eval(e ast.Expr) (*big.Rat, error) {
 			return x.Quo(x, y), nil
 		}
 	}
-	return nil, fmt.Errorf("it can have +, -, *, /, parentheses, whole numbers, names and ceil alone")
+	return nil, fmt.Errorf("only +, -, *, /, parentheses, integers, names and ceil are supported")
 }
 
 func roundUp(x *big.Rat) *big.Int {
@@ -132,19 +124,4 @@ func (v vars) of(e ast.Expr) string {
 		return true
 	})
 	return strings.Join(found, ", ")
-}
-
-// parsed keeps expressions, since the same few formulas come again and again.
-var parsed sync.Map
-
-func parse(formula string) (ast.Expr, error) {
-	if e, ok := parsed.Load(formula); ok {
-		return e.(ast.Expr), nil
-	}
-	e, err := parser.ParseExpr(formula)
-	if err != nil {
-		return nil, err
-	}
-	parsed.Store(formula, e)
-	return e, nil
 }

@@ -11,14 +11,14 @@ type Kind string
 
 // The kinds in the order in which a ledger lists them.
 const (
-	Parameters    Kind = "parameters"    // what the passes compute with
-	Master        Kind = "master copy"   // what is updated, where that is another copy
+	Parameters    Kind = "parameters"    // in the type of the passes
+	Master        Kind = "master copy"   // master weights, where the optimizer updates another copy
 	Gradients     Kind = "gradients"     //
-	Optimizer     Kind = "optimizer"     // the rule's states
-	Activations   Kind = "activations"   // kept by the forward pass for the backward pass
-	Logits        Kind = "logits"        // of the head, and what the loss makes of them
+	Optimizer     Kind = "optimizer"     // optimizer states
+	Activations   Kind = "activations"   // saved for the backward pass
+	Logits        Kind = "logits"        // with the loss's intermediate values and gradient
 	Communication Kind = "communication" // buffers of collectives
-	Temporary     Kind = "temporary"     // what the busiest moment needs besides
+	Temporary     Kind = "temporary"     // other memory at the peak
 	Overhead      Kind = "overhead"      // the framework's own
 )
 
@@ -31,75 +31,58 @@ func Kinds() []Kind {
 type Item struct {
 	Kind Kind   `json:"kind"`
 	Name string `json:"name"`
-	// Count is how many times it is there, such as once a block and micro-batch.
+	// Count is the number of such tensors or buffers, for example one for each block and micro-batch.
 	Count int64 `json:"count"`
-	// Formula is the bytes of one, in the names that the package comment lists, and Values their values.
+	// Formula is the bytes of one, in the names that the package comment lists. Values are the values of these names.
 	Formula string `json:"formula"`
 	Values  string `json:"values,omitempty"`
 	Bytes   int64  `json:"bytes"` // of all together
 	Source  string `json:"source"`
-	// Host says that the memory is the host's, not the device's.
-	Host bool `json:"host,omitempty"`
+	Host    bool   `json:"host,omitempty"` // in host memory, not on the device
 }
 
-// Stage is the ledger of the devices of one pipeline stage; each has the same.
+// Stage is the ledger of one device of a pipeline stage. All devices of a stage have the same.
 type Stage struct {
 	Index  int `json:"stage"`
 	First  int `json:"first_block"`
 	Blocks int `json:"blocks"`
-	// Moment is when the memory of the passes is at its most: the lines are those of that moment.
+	// Moment is the point of the step at which memory peaks. Items list the memory at that point.
 	Moment string `json:"moment,omitempty"`
 	Items  []Item `json:"items"`
 }
 
-// Bytes is the memory of one device.
-func (s Stage) Bytes() int64 {
-	var sum int64
-	for _, it := range s.Items {
-		if !it.Host {
-			sum += it.Bytes
-		}
-	}
-	return sum
-}
+// Bytes returns the memory of one device.
+func (s Stage) Bytes() int64 { return s.sum(func(it Item) bool { return !it.Host }) }
 
-// HostBytes is the host memory that one device of the stage uses.
-func (s Stage) HostBytes() int64 {
-	var sum int64
-	for _, it := range s.Items {
-		if it.Host {
-			sum += it.Bytes
-		}
-	}
-	return sum
-}
+// HostBytes returns the host memory that one device of the stage uses.
+func (s Stage) HostBytes() int64 { return s.sum(func(it Item) bool { return it.Host }) }
 
-// Of is the memory of one device for one kind of thing.
+// Of returns the memory of one device for one kind.
 func (s Stage) Of(kind Kind) int64 {
-	var sum int64
-	for _, it := range s.Items {
-		if it.Kind == kind && !it.Host {
-			sum += it.Bytes
-		}
-	}
-	return sum
+	return s.sum(func(it Item) bool { return it.Kind == kind && !it.Host })
 }
 
-// Ledger lists the memory of a training run line by line, stage by stage.
+func (s Stage) sum(of func(Item) bool) (bytes int64) {
+	for _, it := range s.Items {
+		if of(it) {
+			bytes += it.Bytes
+		}
+	}
+	return bytes
+}
+
+// Ledger lists the memory of a training run, by pipeline stage.
 type Ledger struct {
 	Stages []Stage `json:"stages"`
 }
 
-// Largest is the stage whose devices need most.
+// Largest returns the stage whose devices need the most memory.
 func (l Ledger) Largest() Stage {
 	return slices.MaxFunc(l.Stages, func(a, b Stage) int { return cmp.Compare(a.Bytes(), b.Bytes()) })
 }
 
-// BytesPerDevice is the memory of the device that needs most.
+// BytesPerDevice returns the memory of the device that needs the most.
 func (l Ledger) BytesPerDevice() int64 { return l.Largest().Bytes() }
 
-// GB writes bytes in units of 10⁹.
+// GB formats bytes in units of 10⁹.
 func GB(n int64) string { return fmt.Sprintf("%.2f GB", float64(n)/1e9) }
-
-// GiB writes bytes in units of 2³⁰.
-func GiB(n int64) string { return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30)) }

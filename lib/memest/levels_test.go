@@ -13,24 +13,24 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// envPlans names the file that the second process writes to.
+// envPlans is the path of the file that the second process writes.
 const envPlans = "SHARDBOOK_MEMEST_PLANS"
 
-// atBothLevels are runs that differ in what they make XLA do: collectives, half precision, loops.
+// atBothLevels use different features of XLA: collectives, half precision, loops.
 var atBothLevels = []run{
 	{change: both(llama, sizes(1, 64, 4, 64, 256)), batch: 2, devices: 2, clip: true},
 	{change: recomputing(recompute.Block, 1), batch: 2, prec: "bf16"},
-	{change: both(flash, sizes(1, 64, 4, 256, 64)), batch: 1, rule: "adafactor"},
+	{change: both(flash, sizes(1, 64, 4, 256, 64)), batch: 1, optimizer: "adafactor"},
 }
 
-// plans are what XLA plans for the runs in one process.
+// plans is the memory that XLA plans for the runs in one process.
 type plans struct {
 	Flags     string // XLA_FLAGS
 	Temporary []int64
 }
 
-// TestTemporariesAtBothLevels compares XLA's temporary memory of the same programs, compiled as tests do and as users
-// do: what tests read off programs that were compiled quickly holds for what users run.
+// TestTemporariesAtBothLevels checks that XLA plans the same temporary memory at the optimization level of tests, which
+// compiles faster, as at that of users.
 func TestTemporariesAtBothLevels(t *testing.T) {
 	here := compiled(t)
 	if path := os.Getenv(envPlans); path != "" { // the second process
@@ -70,7 +70,7 @@ func compiled(t *testing.T) plans {
 	return p
 }
 
-// compiledElsewhere compiles them in a process at the other level, since XLA reads its flags once in a process.
+// compiledElsewhere compiles the runs in a process at the other level, since XLA reads its flags only once.
 func compiledElsewhere(t *testing.T) (p plans) {
 	t.Helper()
 	level := "default"

@@ -15,17 +15,17 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// table is a list of runs, and how far the estimates of them may be off.
+// table is a list of runs with the bounds of the error of their estimates.
 type table struct {
 	row       string // of docs/memory.md, with %d for the number of runs
 	engine    memest.Engine
 	measure   func(run, *xla.Backend) (held, error)
-	low, high float64 // as shares of what is measured
+	low, high float64 // relative to the measured bytes
 	runs      []run
 }
 
-// fitted have each setting of a model in one of them at least. The formulas of [memest.Compiled], with their special
-// cases, were read off XLA's buffers for these runs: that they hold here says only that they were written down right.
+// fitted have each setting of a model at least once. The formulas of [memest.Compiled] were read off XLA's buffers for
+// these runs, so that this test shows only that they were written down right.
 var fitted = table{
 	row:    "`--engine compiled`: %d runs from which its formulas were made",
 	engine: memest.Compiled, measure: run.measure, low: -0.05, high: 0.10,
@@ -39,16 +39,16 @@ var fitted = table{
 			batch: 2, devices: 2},
 
 		{change: recomputing(recompute.Block, 2), batch: 4},
-		{change: recomputing(recompute.Halves, 1)},
+		{change: recomputing(recompute.SubLayers, 1)},
 		{change: recomputing(recompute.Selective, 1)},
 		{change: recomputing(recompute.Every(2), 3)},
 		{change: recomputing(recompute.Recomputing(recompute.Norm1, recompute.Norm2, recompute.Act), 1)},
 
-		{rule: "adafactor", change: sizes(1, 128, 4, 256, 256), batch: 4},
-		{rule: "adam8bit", change: sizes(1, 128, 4, 32, 256), batch: 1},
+		{optimizer: "adafactor", change: sizes(1, 128, 4, 256, 256), batch: 4},
+		{optimizer: "adam8bit", change: sizes(1, 128, 4, 32, 256), batch: 1},
 		{change: both(recomputing("ops:down", 2), func(c *gpt.Config) { c.Gated, c.Activation = true, gpt.ReLU }),
-			rule: "lion"},
-		{rule: "lamb", change: both(recomputing("ops:mix", 1), func(c *gpt.Config) { c.Activation = gpt.ReLU })},
+			optimizer: "lion"},
+		{optimizer: "lamb", change: both(recomputing("ops:mix", 1), func(c *gpt.Config) { c.Activation = gpt.ReLU })},
 		{change: sizes(1, 128, 4, 32, 256), batch: 1, clip: true},
 
 		{prec: "bf16-pure", change: sizes(1, 64, 4, 64, 256), batch: 2, devices: 4},
@@ -61,42 +61,44 @@ var fitted = table{
 	},
 }
 
-// unseen were chosen after the formulas were done, of other sizes and options. No formula was changed for them.
+// unseen were chosen after the formulas were complete. No formula was changed for them.
 var unseen = table{
 	row:    "`--engine compiled`: %d runs of other sizes and options, for which no formula was changed",
 	engine: memest.Compiled, measure: run.measure, low: -0.06, high: 0.06,
 	runs: []run{
 		{change: sizes(3, 96, 6, 192, 512), batch: 3},
-		{change: sizes(2, 160, 5, 80, 1000), batch: 5, rule: "sgd"},
+		{change: sizes(2, 160, 5, 80, 1000), batch: 5, optimizer: "sgd"},
 		{change: func(c *gpt.Config) { c.Norm, c.Positions, c.Hidden = gpt.RMSNorm, gpt.Rotary, 320 }, batch: 6},
 		{change: both(sizes(4, 64, 2, 64, 256), func(c *gpt.Config) { c.Recompute = recompute.Sqrt }), batch: 10},
-		{change: both(sizes(2, 128, 4, 48, 256), func(c *gpt.Config) { c.Gated, c.Tied = true, true }), batch: 7, clip: true},
+		{change: both(sizes(2, 128, 4, 48, 256), func(c *gpt.Config) { c.Gated, c.Tied = true, true }), batch: 7,
+			clip: true},
 		{change: both(sizes(2, 192, 6, 128, 300), func(c *gpt.Config) { c.Recompute = recompute.Selective }), batch: 4,
 			prec: "bf16"},
-		{change: sizes(1, 96, 3, 160, 256), batch: 3, devices: 2, rule: "lion"},
-		{change: both(both(flash, llama), sizes(3, 64, 4, 320, 128)), batch: 2, rule: "adafactor"},
+		{change: sizes(1, 96, 3, 160, 256), batch: 3, devices: 2, optimizer: "lion"},
+		{change: both(both(flash, llama), sizes(3, 64, 4, 320, 128)), batch: 2, optimizer: "adafactor"},
 		{change: both(sizes(2, 64, 4, 96, 256), func(c *gpt.Config) { c.Dropout, c.NoBias = 0.2, true }), batch: 4,
-			rule: "lamb"},
+			optimizer: "lamb"},
 		{change: both(recomputing("ops:qkv,scores,mix", 2), func(c *gpt.Config) { c.KVHeads = 1 }), batch: 3},
 	},
 }
 
-// missed are known to be further off: XLA orders what they do in other ways than the formulas say.
+// missed have a larger error: XLA orders their operations differently from the formulas.
 var missed = table{
 	row:    "`--engine compiled`: %d runs that are known to be further off",
 	engine: memest.Compiled, measure: run.measure, low: -0.20, high: 0.15,
 	runs: []run{
-		{rule: "lion", change: sizes(1, 128, 4, 32, 256), batch: 1, clip: true},
-		{rule: "lion", change: sizes(1, 64, 4, 32, 256), batch: 1},
-		{rule: "adafactor", change: sizes(1, 128, 4, 32, 256), batch: 1},
+		{optimizer: "lion", change: sizes(1, 128, 4, 32, 256), batch: 1, clip: true},
+		{optimizer: "lion", change: sizes(1, 64, 4, 32, 256), batch: 1},
+		{optimizer: "adafactor", change: sizes(1, 128, 4, 32, 256), batch: 1},
 		{change: recomputing("ops:up", 1)},
 		{change: recomputing("ops:mix,mid", 1)},
 		{change: both(recomputing(recompute.Block, 4), plain), batch: 4},
-		{change: both(recomputing("plan:norm1,qkv,scores,mid,norm2,up,act;norm1,scores,norm2", 2), plain)}, // as Choose says
+		// as Choose says
+		{change: both(recomputing("plan:norm1,qkv,scores,mid,norm2,up,act;norm1,scores,norm2", 2), plain)},
 	},
 }
 
-// planned are runs whose passes are measured alone: those of one micro-batch. No formula was made for them.
+// planned measure the passes of one micro-batch, without the update. No formula was fitted to them.
 var planned = table{
 	row:    "`--engine planned`, the default: %d runs in float32",
 	engine: memest.Planned, measure: run.accumulate, low: -0.05, high: 0.05,
@@ -111,9 +113,8 @@ var planned = table{
 	},
 }
 
-// plannedBelow need more on CPUs than is planned for. In bfloat16 XLA keeps every rounded step of GELU, which kernels
-// of one's own need not, and which the ledger leaves out. With 32 tokens, gradients that wait to be added outweigh the
-// rest.
+// plannedBelow need more on CPUs than is estimated. In bfloat16 XLA saves every rounded step of GELU, which custom
+// kernels need not and the ledger leaves out. With 32 tokens, gradients waiting for accumulation outweigh the rest.
 var plannedBelow = table{
 	row:    "`--engine planned`: %d runs in bfloat16 or of 32 tokens",
 	engine: memest.Planned, measure: run.accumulate, low: -0.25, high: 0.05,
@@ -139,7 +140,7 @@ func TestMeasuredMissed(t *testing.T) {
 	missed.compare(t)
 }
 
-// TestDocumentedBounds looks for the number of runs and the bounds of each table in docs/memory.md.
+// TestDocumentedBounds checks the number of runs and the bounds of each table in docs/memory.md.
 func TestDocumentedBounds(t *testing.T) {
 	text, err := os.ReadFile("../../docs/memory.md")
 	if err != nil {
@@ -153,13 +154,12 @@ func TestDocumentedBounds(t *testing.T) {
 	}
 }
 
-// compare estimates and measures the runs. States must be right to the byte, and the error of the rest within the
-// bounds. All errors are in the test's log.
+// compare estimates and measures the runs. States must be exact, and the error of the rest within the bounds.
 func (of table) compare(t *testing.T) {
 	t.Helper()
 	backend := devicetest.Open(t, 4)
 	measured := make([]held, len(of.runs))
-	turn := make(chan bool, 2) // a compilation keeps one core busy
+	turn := make(chan bool, 2) // a compilation uses one core
 	var wait sync.WaitGroup
 	for i, r := range of.runs {
 		turn <- true
@@ -179,9 +179,9 @@ func (of table) compare(t *testing.T) {
 			t.Fatalf("%v: %v", r, err)
 		}
 		want := measured[i]
-		for kind, bytes := range want.kept {
-			if got.kept[kind] != bytes {
-				t.Errorf("%v: estimated %d bytes of %s, measured %d", r, got.kept[kind], kind, bytes)
+		for kind, bytes := range want.states {
+			if got.states[kind] != bytes {
+				t.Errorf("%v: estimated %d bytes of %s, measured %d", r, got.states[kind], kind, bytes)
 			}
 		}
 		off := float64(got.temporary)/float64(want.temporary) - 1

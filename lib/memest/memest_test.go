@@ -41,11 +41,13 @@ func estimate(t testing.TB, s Setup) Ledger {
 	return l
 }
 
-// A random model, with every field that changes a tensor's shape.
+// randomModel varies every field that changes a tensor's shape.
 func randomModel(r *rand.Rand) cost.Model {
 	bit := func() bool { return r.IntN(2) == 0 }
-	m := cost.Model{Layers: 1 + r.IntN(6), Heads: 8, Width: 8 * (1 + r.IntN(8)), Vocab: 2 + r.IntN(300), Context: 64, Gated: bit(), Tied: bit(),
-		QKVBias: bit(), OutBias: bit(), MLPBias: bit(), NormBias: bit(), Hidden: 8 * (1 + r.IntN(20)), KVHeads: 1 << r.IntN(4)}
+	m := cost.Model{Layers: 1 + r.IntN(6), Heads: 8, Width: 8 * (1 + r.IntN(8)), Vocab: 2 + r.IntN(300), Context: 64,
+		Gated: bit(), Tied: bit(),
+		QKVBias: bit(), OutBias: bit(), MLPBias: bit(), NormBias: bit(), Hidden: 8 * (1 + r.IntN(20)),
+		KVHeads: 1 << r.IntN(4)}
 	if bit() {
 		m.PositionRows = 64
 	}
@@ -55,46 +57,48 @@ func randomModel(r *rand.Rand) cost.Model {
 	return m
 }
 
-// The formulas of the tensors' elements against the products of their dimensions, and all ranks' against the whole.
-func TestTensorsAsTheirFormulasSay(t *testing.T) {
+// The formulas of the shards' elements are the products of their dimensions; unsharded, they add up to the model.
+func TestShardFormulas(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
-		s := Setup{Model: randomModel(r), Layout: Layout{Tensor: 1 << r.IntN(4)}}.whole()
-		var whole int64
+		s := Setup{Model: randomModel(r), Layout: Layout{Tensor: 1 << r.IntN(4)}}.withDefaults()
+		var total int64
 		for _, tensor := range s.local(device{0, s.Model.Layers, true, true}) {
 			n, err := s.vars().compute(tensor.elements)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n != tensor.Size() {
-				t.Fatalf("%s of %+v in %d: the formula %s gives %d, the dimensions %v", tensor.Name, s.Model, s.Layout.Tensor, tensor.elements, n, tensor.Dims)
+			if n.bytes != tensor.Size() {
+				t.Fatalf("%s of %+v over %d devices: the formula %s gives %d, the dimensions are %v", tensor.Name,
+					s.Model,
+					s.Layout.Tensor, tensor.elements, n.bytes, tensor.Dims)
 			}
-			whole += n * int64(tensor.Count)
+			total += n.bytes * int64(tensor.Count)
 		}
-		if s.Layout.Tensor == 1 && whole != s.Model.Params().Total() {
-			t.Fatalf("%+v: the tensors have %d elements, the model %d", s.Model, whole, s.Model.Params().Total())
+		if s.Layout.Tensor == 1 && total != s.Model.Params().Total() {
+			t.Fatalf("%+v: the tensors have %d elements, the model %d", s.Model, total, s.Model.Params().Total())
 		}
 	}
 }
 
-// The optimizer's lines against the rule's own list for the whole tree, for every rule.
-func TestOptimizerStatesOfEveryRule(t *testing.T) {
+// Of every optimizer, the ledger has the states that it declares itself for all parameters.
+func TestOptimizerStates(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, name := range optim.Names() {
-		rule, err := optim.Parse(name, 1e-3)
+		optimizer, err := optim.Parse(name, 1e-3)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 20 {
-			s := Setup{Model: randomModel(r), Optimizer: rule}
+			s := Setup{Model: randomModel(r), Optimizer: optimizer}
 			var tree params.Tree
 			for _, tensor := range s.Model.Tensors() {
 				for i := range tensor.Count {
 					tree = append(tree, params.New(strings.Repeat("i", i+1)+tensor.Name, 13, tensor.Dims...))
 				}
 			}
-			tree = tree.As(s.whole().Precision.Params)
-			want := optim.States(rule, tree).Bytes()
+			tree = tree.As(s.withDefaults().Precision.Params)
+			want := optim.States(optimizer, tree).Bytes()
 			if got := estimate(t, s).Stages[0].Of(Optimizer); got != want {
 				t.Fatalf("%s for %+v: %d bytes, want %d", name, s.Model, got, want)
 			}
@@ -115,12 +119,12 @@ func TestStatesUnderZeRO(t *testing.T) {
 	}
 }
 
-// What is promised, for random models: a higher ZeRO stage, recomputation, flash attention and offload never need more,
-// and the ranks together have at least the whole model.
+// For random models, no technique that saves memory needs more, and all ranks together have at least the full model.
 func TestSavingsSave(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 100 {
-		s := Setup{Model: randomModel(r), Batch: 1 + r.IntN(4), Precision: mixed(t), Layout: Layout{Data: 1 + r.IntN(9), Tensor: 1 << r.IntN(4)}}
+		s := Setup{Model: randomModel(r), Batch: 1 + r.IntN(4), Precision: mixed(t),
+			Layout: Layout{Data: 1 + r.IntN(9), Tensor: 1 << r.IntN(4)}}
 		last := int64(math.MaxInt64)
 		for stage := range 4 {
 			s.Layout.ZeRO = stage
@@ -132,9 +136,10 @@ func TestSavingsSave(t *testing.T) {
 			last = states
 		}
 		if all := last * int64(s.Layout.Data*s.Layout.Tensor); all < 16*s.Model.Params().Total() {
-			t.Fatalf("%+v: all shards together are %d bytes, the model's states %d", s, all, 16*s.Model.Params().Total())
+			t.Fatalf("%+v: all shards together are %d bytes, the model's states %d", s, all,
+				16*s.Model.Params().Total())
 		}
-		s.Model.Layers += 3 // to recompute one block takes more than it saves where there is no other
+		s.Model.Layers += 3 // recomputing the only block takes more than it saves
 		before := estimate(t, s).Stages[0]
 		for what, change := range map[string]func(*Setup){
 			"selective recomputation": func(s *Setup) { s.Recompute = recompute.Selective },
@@ -152,12 +157,13 @@ func TestSavingsSave(t *testing.T) {
 	}
 }
 
-// ZB-V leads back to the device that has the embedding, which so has the head (Qi et al. 2023, §6); DualPipe's devices have
-// two stages each.
-func TestPipelinesThatLeadBack(t *testing.T) {
+// ZB-V's first device has both the embedding and the head (Qi et al. 2023, §6). DualPipe's devices have two stages
+// each.
+func TestPipelinesWithTwoStagesPerDevice(t *testing.T) {
 	m := preset(t, "Llama 3 8B")
 	parameters := func(schedule Schedule) (all []int64) {
-		for _, st := range estimate(t, Setup{Model: m, Microbatches: 8, Layout: Layout{Pipeline: 4, Schedule: schedule}}).Stages {
+		for _, st := range estimate(t, Setup{Model: m, Microbatches: 8,
+			Layout: Layout{Pipeline: 4, Schedule: schedule}}).Stages {
 			all = append(all, st.Of(Parameters)/4)
 		}
 		return all
@@ -175,12 +181,13 @@ func TestPipelinesThatLeadBack(t *testing.T) {
 	}
 }
 
-// Korthikanti et al. 2022, §4.2.3: with 1F1B the first stage keeps as many activations as the whole model of one
-// micro-batch, whatever the number of stages; interleaving multiplies that by 1+(p-1)/(p·v).
+// Korthikanti et al. 2022, §4.2.3: with 1F1B the first stage saves as many activations as the full model for one
+// micro-batch, for any number of stages. Interleaving multiplies that by 1+(p-1)/(p·v).
 func TestActivationsOfPipelines(t *testing.T) {
-	m := preset(t, "GPT-3 175B") // 96 blocks; that in hand at the worst moment may have freed its own already
+	m := preset(t, "GPT-3 175B") // 96 blocks; the current one may have freed its activations
 	blocks := func(l Layout, stage int) float64 {
-		for _, it := range estimate(t, Setup{Model: m, Microbatches: 64, Precision: mixed(t), Layout: l}).Stages[stage].Items {
+		for _, it := range estimate(t, Setup{Model: m, Microbatches: 64, Precision: mixed(t),
+			Layout: l}).Stages[stage].Items {
 			if it.Name == "sum after attention" {
 				return float64(it.Count)
 			}
@@ -190,10 +197,10 @@ func TestActivationsOfPipelines(t *testing.T) {
 	}
 	for _, p := range []int{1, 2, 4, 8, 16, 32} {
 		if got := blocks(Layout{Pipeline: p}, 0); math.Abs(got-96) > 1 {
-			t.Errorf("%d stages: the first keeps the activations of %v blocks, want 96", p, got)
+			t.Errorf("%d stages: the first saves the activations of %v blocks, want 96", p, got)
 		}
 		if got, want := blocks(Layout{Pipeline: p}, p-1), 96/float64(p); math.Abs(got-want) > 1 {
-			t.Errorf("%d stages: the last keeps the activations of %v blocks, want %v", p, got, want)
+			t.Errorf("%d stages: the last saves the activations of %v blocks, want %v", p, got, want)
 		}
 	}
 	for _, c := range [][2]int{{4, 2}, {8, 3}, {8, 12}} {
@@ -211,27 +218,39 @@ func TestActivationsOfPipelines(t *testing.T) {
 func TestBadSetups(t *testing.T) {
 	good := cost.Model{Layers: 4, Width: 64, Heads: 8, Vocab: 256, Context: 64, Hidden: 96}
 	for want, change := range map[string]func(*Setup){
-		"Layers is -1":                                func(s *Setup) { s.Model.Layers = -1 },
-		"Heads is 7, which does not divide":           func(s *Setup) { s.Model.Heads = 7 },
-		"Setup.Batch is -1":                           func(s *Setup) { s.Batch = -1 },
-		"Setup.Seq is -2":                             func(s *Setup) { s.Seq = -2 },
-		"Setup.Layout.Data is -3":                     func(s *Setup) { s.Layout.Data = -3 },
-		"Setup.Layout.Tensor is 16, more than":        func(s *Setup) { s.Layout.Tensor = 16 },
-		"Setup.Layout.Tensor is 3, which does not":    func(s *Setup) { s.Layout.Tensor = 3 },
-		"one must divide the other":                   func(s *Setup) { s.Layout.Tensor, s.Model.KVHeads, s.Model.Heads = 4, 6, 12; s.Model.Width = 96 },
-		"does not divide the width 100 inside":        func(s *Setup) { s.Layout.Tensor, s.Model.Hidden = 8, 100 },
-		"Setup.Layout.Context is 3":                   func(s *Setup) { s.Layout.Context = 3 },
-		"Setup.Layout.Seq shares 30 tokens":           func(s *Setup) { s.Seq, s.Layout.Tensor, s.Layout.Seq = 30, 4, true },
-		"Setup.Layout.Pipeline of 5 stages":           func(s *Setup) { s.Layout.Pipeline = 5 },
-		"Setup.Layout.Chunks is 2":                    func(s *Setup) { s.Layout.Chunks = 2 },
-		"Setup.Layout.Schedule is \"zigzag\"":         func(s *Setup) { s.Layout.Schedule = "zigzag" },
-		"Setup.Layout.ZeRO is 4":                      func(s *Setup) { s.Layout.ZeRO = 4 },
-		"Setup.Dropout is 1":                          func(s *Setup) { s.Dropout = 1 },
-		"Setup.Recompute: recompute: no policy":       func(s *Setup) { s.Recompute = "all" },
-		"Setup.Engine is \"eager\"":                   func(s *Setup) { s.Engine = "eager" },
-		"which runs whole models":                     func(s *Setup) { s.Engine, s.Layout.Tensor = Compiled, 2 },
+		"Layers is -1":                             func(s *Setup) { s.Model.Layers = -1 },
+		"Heads is 7, which does not divide":        func(s *Setup) { s.Model.Heads = 7 },
+		"Setup.Batch is -1":                        func(s *Setup) { s.Batch = -1 },
+		"Setup.Seq is -2":                          func(s *Setup) { s.Seq = -2 },
+		"Setup.Layout.Data is -3":                  func(s *Setup) { s.Layout.Data = -3 },
+		"Setup.Layout.Tensor is 3, which does not": func(s *Setup) { s.Layout.Tensor = 3 },
+		"one must divide the other": func(s *Setup) {
+			s.Layout.Tensor, s.Model.KVHeads,
+				s.Model.Heads = 4, 6, 12
+			s.Model.Width = 96
+		},
+		"does not divide the MLP's hidden width 100": func(s *Setup) {
+			s.Layout.Tensor, s.Model.Hidden = 8,
+				100
+		},
+		"Setup.Layout.Context is 3": func(s *Setup) { s.Layout.Context = 3 },
+		"its 4 devices do not divide 30 tokens": func(s *Setup) {
+			s.Seq, s.Layout.Tensor, s.Layout.Seq = 30,
+				4, true
+		},
+		"Setup.Layout.Pipeline is 5":            func(s *Setup) { s.Layout.Pipeline = 5 },
+		"Setup.Layout.Chunks is 2":              func(s *Setup) { s.Layout.Chunks = 2 },
+		"Setup.Layout.Schedule is \"zigzag\"":   func(s *Setup) { s.Layout.Schedule = "zigzag" },
+		"Setup.Layout.ZeRO is 4":                func(s *Setup) { s.Layout.ZeRO = 4 },
+		"Setup.Dropout is 1":                    func(s *Setup) { s.Dropout = 1 },
+		"Setup.Recompute: recompute: no policy": func(s *Setup) { s.Recompute = "all" },
+		"Setup.Engine is \"eager\"":             func(s *Setup) { s.Engine = "eager" },
+		"which supports only plain data parallelism": func(s *Setup) {
+			s.Engine,
+				s.Layout.Tensor = Compiled, 2
+		},
 		"learned positions for 64":                    func(s *Setup) { s.Model.PositionRows, s.Seq = 64, 65 },
-		"more than an int64 holds":                    func(s *Setup) { s.Batch, s.Seq = 1<<31, 1<<28 },
+		"overflow an int64":                           func(s *Setup) { s.Batch, s.Seq = 1<<31, 1<<28 },
 		"make the model, the batch or the sequence s": func(s *Setup) { s.Seq = 1 << 28; s.Batch = 1 << 10 },
 	} {
 		s := Setup{Model: good}
@@ -245,15 +264,17 @@ func TestBadSetups(t *testing.T) {
 			t.Errorf("%d parameters: no error", n)
 		}
 	}
-	if _, err := OfParameters(1e9, Setup{Optimizer: optim.Adafactor(1e-3)}); err == nil || !strings.Contains(err.Error(), "other shapes") {
+	if _, err := OfParameters(1e9, Setup{Optimizer: optim.Adafactor(1e-3)}); err == nil ||
+		!strings.Contains(err.Error(), "depend on the parameters' shapes") {
 		t.Errorf("Adafactor of a number of parameters: %v", err)
 	}
-	if _, err := OfParameters(1e9, Setup{Layout: Layout{Tensor: 2}}); err == nil || !strings.Contains(err.Error(), "give a model") {
+	if _, err := OfParameters(1e9, Setup{Layout: Layout{Tensor: 2}}); err == nil ||
+		!strings.Contains(err.Error(), "give a model") {
 		t.Errorf("tensor parallelism of a number of parameters: %v", err)
 	}
 }
 
-// Every change that is advised is one that helps, and says what it comes to.
+// Every advised change saves memory, and says how much it leaves.
 func TestAdvice(t *testing.T) {
 	s := Setup{Model: preset(t, "Llama 2 7B"), Precision: mixed(t), Batch: 2, Layout: Layout{Data: 8}}
 	before := estimate(t, s).BytesPerDevice()
@@ -266,7 +287,8 @@ func TestAdvice(t *testing.T) {
 	}
 	for i, c := range changes {
 		if got := estimate(t, c.Setup).BytesPerDevice(); got != c.Bytes || got >= before || c.Fits != (got <= 80<<30) {
-			t.Errorf("%s: %d bytes, of %d before, fits %v; the changed setup needs %d", c.What, c.Bytes, before, c.Fits, got)
+			t.Errorf("%s: %d bytes, of %d before, fits %v; the changed setup needs %d", c.What, c.Bytes, before, c.Fits,
+				got)
 		}
 		if i > 0 && c.Bytes < changes[i-1].Bytes {
 			t.Errorf("%s comes after %s, which saves less", c.What, changes[i-1].What)
@@ -274,7 +296,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// Changes that together are enough, without more devices where that is possible.
+// The combined changes fit the budget, without more devices where that is possible.
 func TestCombine(t *testing.T) {
 	s := Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Layout: Layout{Data: 64}}
 	changes, err := Combine(s, 80<<30)
@@ -282,8 +304,10 @@ func TestCombine(t *testing.T) {
 		t.Fatalf("%d changes, %v", len(changes), err)
 	}
 	last := changes[len(changes)-1]
-	if got := estimate(t, last.Setup).BytesPerDevice(); !last.Fits || got != last.Bytes || got > 80<<30 || last.Setup.Layout.Devices() != 64 {
-		t.Errorf("in the end %d bytes on %d devices, said to be %d and to fit: %v", got, last.Setup.Layout.Devices(), last.Bytes, last.Fits)
+	if got := estimate(t, last.Setup).BytesPerDevice(); !last.Fits || got != last.Bytes || got > 80<<30 ||
+		last.Setup.Layout.Devices() != 64 {
+		t.Errorf("the final setup needs %d bytes on %d devices, the change says %d, fits: %v", got,
+			last.Setup.Layout.Devices(), last.Bytes, last.Fits)
 	}
 	if changes, err := Combine(s, 1<<50); len(changes) != 0 || err != nil {
 		t.Errorf("with room for all: %v, %v", changes, err)
@@ -293,10 +317,10 @@ func TestCombine(t *testing.T) {
 	}
 }
 
-// Every line says what it was computed with.
-func TestEveryLineHasItsFormulaAndSource(t *testing.T) {
-	for _, st := range estimate(t, Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Microbatches: 8, Framework: 1 << 30,
-		Layout: Layout{Data: 4, Tensor: 8, Seq: true, Pipeline: 4, ZeRO: 3}}).Stages {
+func TestEveryItemHasFormulaAndSource(t *testing.T) {
+	for _, st := range estimate(t, Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Microbatches: 8,
+		Framework: 1 << 30,
+		Layout:    Layout{Data: 4, Tensor: 8, Seq: true, Pipeline: 4, ZeRO: 3}}).Stages {
 		for _, it := range st.Items {
 			if it.Name == "" || it.Formula == "" || it.Source == "" || it.Values == "" || it.Bytes < 1 || it.Count < 1 {
 				t.Errorf("stage %d: %+v", st.Index, it)
@@ -319,8 +343,9 @@ func FuzzFormula(f *testing.F) {
 
 // A trillion parameters on 99 840 devices: the goal is 10 ms.
 func BenchmarkTrillion(b *testing.B) {
-	s := Setup{Model: preset(b, "Megatron 1008B"), Microbatches: 512, Precision: mixed(b), Recompute: recompute.Selective,
-		Layout: Layout{Data: 195, Tensor: 8, Seq: true, Pipeline: 64, ZeRO: 1}}
+	s := Setup{Model: preset(b, "Megatron 1008B"), Microbatches: 512, Precision: mixed(b),
+		Recompute: recompute.Selective,
+		Layout:    Layout{Data: 195, Tensor: 8, Seq: true, Pipeline: 64, ZeRO: 1}}
 	for b.Loop() {
 		if _, err := Estimate(s); err != nil {
 			b.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// need is memory that a moment of the backward pass needs besides what is kept.
+// need is memory that a moment of the backward pass needs besides saved activations.
 type need struct {
 	kind    Kind
 	name    string
@@ -15,11 +15,11 @@ type need struct {
 	formula string
 }
 
-// moment is a point of a step at which memory may be at its most.
+// moment is a point of a step at which memory may peak.
 type moment struct {
 	name  string
-	keeps []int64 // how many there are of each of the stage's keeps
-	away  []int64 // how many of these are of blocks below the one in hand, and may be in host memory
+	saved []int64 // the number of each of the stage's saved activations
+	below []int64 // the part of saved that belongs to blocks below the current one, and may be in host memory
 	needs []need
 	bytes int64
 }
@@ -37,18 +37,18 @@ func (p place) before() (_ place, ok bool) {
 	return place{p.block - 1, recompute.Down}, p.block > 0
 }
 
-// stage is a part of the model with all that its moments are made of.
+// stage is a pipeline stage on one device.
 type stage struct {
 	Setup
 	sheet       *sheet
 	plan        recompute.Plan // of its blocks
 	first, last bool           // it has the embedding, the head
-	keeps       []kept         // of a block
+	saved       []activation   // of a block
 	tensors     []tensor
 }
 
-// worst returns the moment at which memory is at its most: the loss, or in one of the blocks the gradients of the MLP,
-// of the attention's weights, or of queries, keys and values, or the end of the backward pass.
+// worst returns the moment at which memory peaks: at the loss; in one of the blocks at the gradient of the MLP, of the
+// attention weights, or of queries, keys and values; or at the end of the backward pass.
 func (s *stage) worst() (moment, error) {
 	var worst moment
 	consider := func(m moment) error {
@@ -60,28 +60,28 @@ func (s *stage) worst() (moment, error) {
 		}
 		return nil
 	}
-	below := make([]int64, len(s.keeps)) // kept of the blocks below the one in hand
+	below := make([]int64, len(s.saved)) // saved activations of the blocks below the current one
 	for block := range s.plan {
-		s.addKept(below, block, recompute.Down)
+		s.addSaved(below, block, recompute.Down)
 	}
 	if s.last {
-		if err := consider(moment{name: "the loss", keeps: slices.Clone(below), away: slices.Clone(below),
+		if err := consider(moment{name: "the loss", saved: slices.Clone(below), below: slices.Clone(below),
 			needs: slices.Concat(s.loss(), s.gradients(-1, -1))}); err != nil {
 			return worst, err
 		}
 	}
-	output, dropped := -1, -1 // what the down projection multiplies, and the values
-	for i, k := range s.keeps {
+	output, dropped := -1, -1 // the inputs of the down projection, and of the matmul with the values
+	for i, k := range s.saved {
 		switch {
 		case k.op == recompute.Act:
 			output = i
-		case k.name == multiplied:
+		case k.name == weights:
 			dropped = i
 		}
 	}
 	for block := len(s.plan) - 1; block >= 0; block-- {
-		for i, k := range s.keeps {
-			if s.plan[block]&k.made == 0 {
+		for i, k := range s.saved {
+			if s.plan[block]&k.parts == 0 {
 				below[i]--
 			}
 		}
@@ -95,57 +95,58 @@ func (s *stage) worst() (moment, error) {
 			{"the attention weights' gradient", recompute.Scores, s.scores(s.plan[block].Has(recompute.Scores))},
 			{"the gradient of queries, keys and values", recompute.Norm1, s.projections()},
 		} {
-			keeps := slices.Clone(below)
-			s.addKept(keeps, block, at.op)
-			s.addRecomputed(keeps, place{block, at.op})
+			saved := slices.Clone(below)
+			s.addSaved(saved, block, at.op)
+			s.addRecomputed(saved, place{block, at.op})
 			if at.op == recompute.Act && !s.plan[block].Has(at.op) {
-				keeps[output]-- // the down projection's gradient comes first, and needed it last
+				saved[output]-- // last used by the down projection's gradient, which comes before
 			}
 			if at.op == recompute.Scores && dropped >= 0 && !s.plan[block].Has(at.op) {
-				keeps[dropped]-- // the gradient of the values comes first, and needed them last
+				saved[dropped]-- // last used by the gradient of the values, which comes before
 			}
-			ready := done // blocks whose gradients are there, to the next
+			ready := done // blocks whose parameter gradients are complete, or are at the next moment
 			if at.op != recompute.Act {
 				ready++
 			}
 			needs := slices.Concat(at.needs, s.gradients(done, ready))
-			if err := consider(moment{name: fmt.Sprintf("%s in block %d", at.name, block), keeps: keeps,
-				away: slices.Clone(below), needs: needs}); err != nil {
+			if err := consider(moment{name: fmt.Sprintf("%s in block %d", at.name, block), saved: saved,
+				below: slices.Clone(below), needs: needs}); err != nil {
 				return worst, err
 			}
 		}
 	}
-	none := make([]int64, len(s.keeps))
-	end := moment{name: "the update", keeps: none, away: none, needs: s.end()}
+	none := make([]int64, len(s.saved))
+	end := moment{name: "the update", saved: none, below: none, needs: s.end()}
 	return worst, consider(end)
 }
 
-// addKept adds what is kept of a block up to an operation. What comes after is freed by the time of its gradient.
-func (s *stage) addKept(keeps []int64, block int, last recompute.Op) {
-	for i, k := range s.keeps {
-		if k.op <= last && s.plan[block]&k.made == 0 {
-			keeps[i]++
+// addSaved adds a block's saved activations up to an operation. Those of later operations are freed before its
+// gradient.
+func (s *stage) addSaved(counts []int64, block int, last recompute.Op) {
+	for i, k := range s.saved {
+		if k.op <= last && s.plan[block]&k.parts == 0 {
+			counts[i]++
 		}
 	}
 }
 
-// addRecomputed adds what has been made again by the time that the gradient of a place is made: the run of operations
-// that ends there, or right before it.
-func (s *stage) addRecomputed(keeps []int64, at place) {
+// addRecomputed adds the activations that are recomputed for the gradient of an operation: those of the consecutive
+// recomputed operations that end with it, or with the one before it.
+func (s *stage) addRecomputed(counts []int64, at place) {
 	ok := true
 	if !s.plan[at.block].Has(at.op) {
 		at, ok = at.before()
 	}
 	for ; ok && s.plan[at.block].Has(at.op); at, ok = at.before() {
-		for i, k := range s.keeps {
-			if k.op == at.op || k.made.Has(at.op) && !s.plan[at.block].Has(k.op) {
-				keeps[i]++
+		for i, k := range s.saved {
+			if k.op == at.op || k.parts.Has(at.op) && !s.plan[at.block].Has(k.op) {
+				counts[i]++
 			}
 		}
 	}
 }
 
-// weigh adds up what a moment has on the device.
+// weigh sums a moment's memory on the device.
 func (s *stage) weigh(m *moment) error {
 	add := func(name string, count, bytes int64) error {
 		n, err := times(count, bytes)
@@ -155,11 +156,11 @@ func (s *stage) weigh(m *moment) error {
 		m.bytes += n
 		return nil
 	}
-	for i, n := range m.keeps {
+	for i, n := range m.saved {
 		if s.OffloadActivations {
-			n -= m.away[i]
+			n -= m.below[i]
 		}
-		if err := add(s.keeps[i].name, n, s.keeps[i].bytes); err != nil {
+		if err := add(s.saved[i].name, n, s.saved[i].bytes); err != nil {
 			return err
 		}
 	}

@@ -9,15 +9,14 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// What the moments of the backward pass need besides what the forward pass keeps. These are XLA's buffers; an engine of
-// one's own kernels may need fewer.
+// Temporary memory of the moments of the backward pass. These are XLA's buffers; custom kernels may need fewer.
 
 const (
 	residual    = "b*s*h*p/(c*r)"
 	projections = "4*b*s*(a/t+2*ceil(k/t))*d/c" // queries, keys and values, in float32
 )
 
-// loss is what the last normalization, the head and the cross-entropy need.
+// loss is the memory of the last normalization, the head and the cross-entropy.
 func (s *stage) loss() []need {
 	return []need{
 		{Logits, "last normalization", 1, residual},
@@ -26,22 +25,21 @@ func (s *stage) loss() []need {
 	}
 }
 
-// mlp is what the gradient of the activation needs: that of its output, and of its input.
+// mlp is the memory at the gradient of the MLP's activation: the gradients of its output and of its input.
 func (s *stage) mlp(block recompute.Set) []need {
 	n := need{Temporary, "gradients inside the MLP", 2, "4*b*s*f/(c*t)"}
 	half := s.Precision.Compute.IsHalfPrecision()
 	switch {
-	case s.Model.Gated && half &&
-		(s.Model.MLPBias || block.Has(recompute.Act)): // of two inputs, each in two layouts, and of the output
-		n.count = 5
+	case s.Model.Gated && half && (s.Model.MLPBias || block.Has(recompute.Act)):
+		n.count = 5 // two inputs in two layouts each, and the output
 	case s.Model.Gated && half:
 		n.count = 3
-	case s.Model.Gated && !s.Model.MLPBias: // without that of the output
-		n.count = 4
+	case s.Model.Gated && !s.Model.MLPBias:
+		n.count = 4 // two inputs in two layouts each
 	case !s.Model.MLPBias:
 		n.count = 3
 	}
-	// A gradient takes the place of the activation's inner value if that was made again for it alone.
+	// A gradient overwrites the activation's input if that was recomputed for it alone.
 	inner := s.Model.Gated != s.Model.MLPBias && (!s.Model.Gated || block.Has(recompute.Mid))
 	if s.Model.Activation == "relu" {
 		inner = !s.Model.Gated && !s.Model.MLPBias
@@ -52,7 +50,7 @@ func (s *stage) mlp(block recompute.Set) []need {
 	return []need{n}
 }
 
-// scores is what the gradient of the softmax needs: that of the weights, and of the scores in two layouts.
+// scores is the memory at the softmax's gradient: the gradient of the weights, and that of the scores in two layouts.
 func (s *stage) scores(recomputed bool) []need {
 	n := need{Temporary, "gradients of the attention weights and scores", 3, "4*b*a*s*s/(c*t)"}
 	if s.Flash {
@@ -65,28 +63,28 @@ func (s *stage) scores(recomputed bool) []need {
 	return needs
 }
 
-// projections is what the gradients of the three projections need, which come padded to the place of all three: each of
-// them, and their sum in three layouts.
+// projections is the memory at the gradient of the QKV projection: the gradients of queries, keys and values, each
+// padded to the size of all three, and their sum in three layouts.
 func (s *stage) projections() []need {
 	return []need{{Temporary, "gradients of queries, keys and values", 6, projections}}
 }
 
-// held says whether an update may begin only when all gradients are there.
+// held reports whether the update needs all gradients at once.
 func (s *stage) held() bool {
 	return s.Layout.Data > 1 || s.Clip || len(s.Precision.Scaling.States()) > 0
 }
 
-// gradients is what the gradients need after those of so many of the last blocks are there; -1 for none, not even the
-// head's. A residual stream's gradient is the sum of two for each block and one of the head, and XLA adds them up at
-// the end. Those of parameters are used up as they come unless they are [Setup] held; a planned engine has lines for
-// them.
+// gradients is the memory of the gradients once those of that many of the last blocks are complete; -1 means that not
+// even the head's is. The residual stream's gradient is the sum of two terms for each block and one of the head, which
+// XLA adds up only at the end. Parameter gradients count only where held: otherwise Compiled applies them at once, and
+// Planned lists them among the states.
 func (s *stage) gradients(residuals, blocks int) []need {
 	var needs []need
 	if s.first && s.Engine == Compiled {
 		needs = append(needs, need{Temporary, "gradient of the token table", 1, "4*ceil(v/t)*h"})
 	}
 	if s.Engine == Compiled && !s.held() && !s.Precision.Mixed() {
-		needs = append(needs, need{Temporary, "copies of weights that are updated while they are in use", 1, s.copied()})
+		needs = append(needs, need{Temporary, "copies of weights that are updated while in use", 1, s.copied()})
 	}
 	if s.Engine == Compiled {
 		needs = append(needs, s.update()...)
@@ -94,7 +92,8 @@ func (s *stage) gradients(residuals, blocks int) []need {
 	if s.Engine == Compiled && s.Precision.Mixed() {
 		needs = append(needs, need{Temporary, "parameters in the type of the passes, of blocks", int64(len(s.plan)),
 			"p*(" + s.elementsOf("h.") + ")"},
-			need{Temporary, "parameters in the type of the passes, of the head", 1, "p*(" + s.elementsOf("lnf", "head") + ")"})
+			need{Temporary, "parameters in the type of the passes, of the head", 1,
+				"p*(" + s.elementsOf("lnf", "head") + ")"})
 	}
 	if blocks < 0 {
 		return needs
@@ -107,12 +106,12 @@ func (s *stage) gradients(residuals, blocks int) []need {
 	return needs
 }
 
-// end is what there is when the last gradient is: all of them where they are held, and their means where they come from
-// several devices.
+// end is the memory when the last gradient is complete: all gradients where they are held, and after a data-parallel
+// all-reduce their means as well.
 func (s *stage) end() []need {
 	_, lamb := s.Optimizer.(optim.LAMBOptimizer)
 	_, adafactor := s.Optimizer.(optim.AdafactorOptimizer)
-	late := lamb || adafactor // norms of whole parameters come first, and XLA puts the updates off
+	late := lamb || adafactor // these need norms of full parameters first, and XLA delays the updates
 	if s.Engine != Compiled || !late && !s.held() {
 		return nil
 	}
@@ -139,7 +138,7 @@ func (s *stage) largest() string {
 	return slices.MaxFunc(s.tensors, func(a, b tensor) int { return cmp.Compare(a.Size(), b.Size()) }).elements
 }
 
-// elementsOf is the formula of the elements of the tensors whose names begin so, each once; "0" for none.
+// elementsOf is the formula of the elements of all tensors whose names have one of the prefixes; "0" if there is none.
 func (s *stage) elementsOf(prefixes ...string) string {
 	var found []string
 	for _, t := range s.tensors {
@@ -155,8 +154,8 @@ func (s *stage) elementsOf(prefixes ...string) string {
 	return strings.Join(found, "+")
 }
 
-// copied is the formula of the weights that XLA copies, since a gradient of the layer below still needs them when they
-// are updated in place. Copies lie in the places of what has been copied before, so that only one of each size counts.
+// copied is the formula of the weights that XLA copies because the input gradient still needs them when they are
+// updated in place. XLA reuses the buffers of earlier copies, so that only one of each size counts.
 func (s *stage) copied() string {
 	var found []string
 	seen := map[int64]bool{}
@@ -169,7 +168,7 @@ func (s *stage) copied() string {
 	return "4*(" + strings.Join(found, "+") + ")"
 }
 
-// update is what a rule's update needs. That of Adam and SGD is one pass over each parameter and needs nothing.
+// update is the memory of the optimizer's update. Adam and SGD are fused loops over each parameter and need none.
 func (s *stage) update() []need {
 	switch s.Optimizer.(type) {
 	case optim.Adam8bitOptimizer:

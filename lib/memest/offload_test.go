@@ -15,7 +15,7 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// A run with its optimizer's states and its blocks' inputs in host memory holds what the estimate says, to the byte.
+// With optimizer states and block inputs in host memory, a run's states are those of the estimate, to the byte.
 func TestEstimatesOfOffload(t *testing.T) {
 	policy, err := precision.ParsePolicy("bf16")
 	if err != nil {
@@ -33,7 +33,8 @@ func TestEstimatesOfOffload(t *testing.T) {
 	if _, err := run.Step(t.Context(), tokens, tokens); err != nil {
 		t.Fatal(err)
 	}
-	l, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Batch: 2, Precision: policy, Optimizer: recipe.Optimizer, Recompute: "block",
+	l, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Batch: 2, Precision: policy,
+		Optimizer: recipe.Optimizer, Recompute: "block",
 		OffloadOptimizer: true, OffloadActivations: true})
 	if err != nil {
 		t.Fatal(err)

@@ -6,11 +6,11 @@ import (
 	"math"
 )
 
-// Published counts, each with the names, the formulas and the mistakes of its source, to stand beside an [Estimate]:
-// [Notes], [Korthikanti], [DeepSpeed], [Accelerate] and [ZeRO]. Their units differ: what DeepSpeed and Accelerate print
-// as GB is 2³⁰ bytes ([GiB]), and so is a GB of Korthikanti et al.; the notes and the ZeRO paper mean 10⁹ ([GB]).
+// Published formulas, each with the names, units and mistakes of its source, for comparison with an [Estimate]:
+// [Notes], [Korthikanti], [DeepSpeed], [Accelerate] and [ZeRO]. DeepSpeed, Accelerate and Korthikanti et al. print
+// units of 2³⁰ bytes as GB; for the notes and the ZeRO paper a GB is 10⁹ bytes.
 
-// published completes lines of a published count: one of each where no other count is set.
+// published computes the items of a published formula. Counts default to 1.
 func (v vars) published(source string, items ...Item) ([]Item, error) {
 	sheet := newSheet(v)
 	var total int64
@@ -22,7 +22,7 @@ func (v vars) published(source string, items ...Item) ([]Item, error) {
 			return nil, fmt.Errorf("memest: %w", err)
 		}
 		if one.bytes > (math.MaxInt64-total)/it.Count {
-			return nil, fmt.Errorf("memest: %s: all lines together are more bytes than an int64 holds: "+
+			return nil, fmt.Errorf("memest: %s: the sum of all bytes overflows an int64: "+
 				"make the model, the batch or the sequence smaller", source)
 		}
 		it.Bytes, it.Values = one.bytes*it.Count, one.values
@@ -31,13 +31,13 @@ func (v vars) published(source string, items ...Item) ([]Item, error) {
 	return items, nil
 }
 
-// field is a field of a count, with the numbers that it can have.
+// field is a field of a struct with its valid range.
 type field struct {
 	name               string
 	value, least, most int64
 }
 
-// inRange returns an error that names the first field which is out of its range.
+// inRange returns an error that names the first field out of its range.
 func inRange(of string, fields ...field) error {
 	for _, f := range fields {
 		if f.value < f.least {
@@ -50,5 +50,5 @@ func inRange(of string, fields ...field) error {
 	return nil
 }
 
-// mostParameters is far more than any model has, and leaves room for the bytes of each.
-const mostParameters = 1 << 56
+// mostParameters keeps the bytes of all states within an int64.
+const mostParameters = int64(1) << 56

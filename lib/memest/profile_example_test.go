@@ -15,7 +15,7 @@ func total(items []memest.Item, err error) int64 {
 	return memest.Stage{Items: items}.Bytes()
 }
 
-// The course notes' example: how 7.5 billion parameters fit.
+// The ZeRO paper's example: the states of 7.5 billion parameters on each of 64 devices, by stage.
 func ExampleZeRO_States() {
 	for stage := range 4 {
 		fmt.Println(stage, memest.GB(total(memest.ZeRO{Params: 7.5e9, Stage: stage, Devices: 64}.States())))
@@ -27,8 +27,8 @@ func ExampleZeRO_States() {
 	// 3 1.88 GB
 }
 
-// The notes' table of activations, by each reading of their formulas: what grows with the sequence, and with its square. The
-// table itself says 2.9 + 2, 3.9 + 4 and 71 + 8 GB.
+// Activations by each formula of the course notes: the part linear in the sequence length and the quadratic part. The
+// notes' table says 2.9 + 2, 3.9 + 4 and 71 + 8 GB, which follows from none of them.
 func ExampleNotes_Activations() {
 	for _, n := range []memest.Notes{
 		{Layers: 24, Width: 896, Heads: 14, Sequence: 4096, Batch: 1, Precision: 2},  // Qwen2 0.5B
@@ -69,7 +69,7 @@ func ExampleNotes_Activations() {
 	// 64 layers, code in a comment 73.01 GB + 343.60 GB
 }
 
-// A line of the ledger shows what it was computed with.
+// The activations of a GPT-3 layer with tensor and sequence parallelism and selective recomputation.
 func ExampleKorthikanti_Layer() {
 	gpt3, err := cost.Preset("GPT-3 175B")
 	if err != nil {
@@ -95,55 +95,40 @@ func ExampleKorthikanti_Layer() {
 	// s=2048, b=1, h=12288, t=8 <nil>
 }
 
-// What recomputation and sharing leave of GPT-3's activations, on the device that has most.
+// GPT-3's activations on a device of the first stage, by technique.
 func ExampleKorthikanti_FirstStage() {
 	gpt3, err := cost.Preset("GPT-3 175B")
 	if err != nil {
 		panic(err)
 	}
 	k := memest.Korthikanti{Model: gpt3, Tensor: 8, Pipeline: 8}
-	fmt.Println("tensor parallel          ", memest.GiB(total(k.FirstStage())))
+	fmt.Println("tensor parallel        ", memest.GB(total(k.FirstStage())))
 	k.SequenceParallel = true
-	fmt.Println("and by tokens            ", memest.GiB(total(k.FirstStage())))
+	fmt.Println("+ sequence parallel    ", memest.GB(total(k.FirstStage())))
 	k.Recompute = cost.Selective
-	fmt.Println("and scores computed again", memest.GiB(total(k.FirstStage())))
+	fmt.Println("selective recomputation", memest.GB(total(k.FirstStage())))
 	k.Recompute = cost.Full
-	fmt.Println("all computed again       ", memest.GiB(total(k.FirstStage())))
+	fmt.Println("full recomputation     ", memest.GB(total(k.FirstStage())))
 	// Output:
-	// tensor parallel           51.94 GiB
-	// and by tokens             32.09 GiB
-	// and scores computed again 9.59 GiB
-	// all computed again        4.52 GiB
+	// tensor parallel         55.77 GB
+	// + sequence parallel     34.45 GB
+	// selective recomputation 10.29 GB
+	// full recomputation      4.86 GB
 }
 
-// DeepSpeed's documentation has 15.93 GB a GPU for this, by a formula that its code no longer has.
+// The states of 2.85 billion parameters with ZeRO-2 on a node of 8 GPUs. The second line is the node's memory.
 func ExampleDeepSpeed_States() {
-	for _, documented := range []bool{true, false} {
-		items, err := memest.DeepSpeed{Stage: 2, Params: 2851e6, GPUsPerNode: 8, Documented: documented}.States()
-		if err != nil {
-			panic(err)
-		}
-		for _, it := range items {
-			fmt.Println(it.Formula, memest.GiB(it.Bytes), it.Name)
-		}
-		fmt.Println(memest.GiB(total(items, nil)), "a GPU")
-	}
+	items, err := memest.DeepSpeed{Stage: 2, Params: 2851e6, GPUsPerNode: 8}.States()
+	stage := memest.Stage{Items: items}
+	fmt.Println(memest.GB(stage.Bytes()), err)
+	fmt.Println(memest.GB(stage.HostBytes()))
 	// Output:
-	// 2*P 5.31 GiB 16-bit parameters
-	// 2*P 5.31 GiB 16-bit gradients
-	// 16*P/N 5.31 GiB 32-bit parameters, gradients, momentum and variance
-	// 4*g*P*3/2 127.45 GiB 32-bit parameters of each process, while the model is made
-	// 15.93 GiB a GPU
-	// 2*P 5.31 GiB 16-bit parameters
-	// 2*P/N 0.66 GiB 16-bit gradients
-	// 16*P/N 5.31 GiB 32-bit parameters, gradients, momentum and variance
-	// 4*g*P*3/2 127.45 GiB 32-bit parameters of each process, while the model is made
-	// 11.28 GiB a GPU
+	// 12.12 GB <nil>
+	// 136.85 GB
 }
 
-// Of a model of 108 million parameters in float32, as accelerate's documentation has it in MB of 2²⁰ bytes.
+// BERT, whose documentation says 1.61 GB, in units of 2³⁰ bytes.
 func ExampleAccelerate_Training() {
-	bert := memest.Accelerate{Size: 433249280, DType: "float32"}
-	fmt.Printf("%.2f MB, %s\n", float64(total(bert.Loading()))/(1<<20), memest.GiB(total(bert.Training())))
-	// Output: 413.18 MB, 1.61 GiB
+	fmt.Println(memest.GB(total(memest.Accelerate{Size: 433249280, DType: "float32"}.Training())))
+	// Output: 1.73 GB
 }

@@ -7,26 +7,25 @@ import (
 	"github.com/shardbook/shardbook/lib/cost"
 )
 
-// Korthikanti counts activations as Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
-// Models", §4 and §5: in 16 bits, with dropout, whose masks have a byte for each number. Its GB are 2³⁰ bytes.
+// Korthikanti computes activations as Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
+// Models", §4 and §5: in 16 bits, with dropout and masks of one byte an element. The paper's GB are 2³⁰ bytes.
 //
-// Its model is a GPT whose MLP is 4h wide without a gate and that has as many key and value heads as heads; any other
-// is counted as if it were that, by its layers L, width h, heads a and vocabulary v.
+// The paper's model is a GPT with an ungated MLP of width 4h and without grouped queries. For other models this type
+// uses only the layers L, width h, heads a and vocabulary v.
 type Korthikanti struct {
 	Model cost.Model
-	Batch int // sequences of a micro-batch, b; 0 is 1
-	Seq   int // tokens of a sequence, s; 0 is Model.Context
+	Batch int // sequences of a micro-batch, b; defaults to 1
+	Seq   int // tokens of a sequence, s; defaults to Model.Context
 
-	Tensor           int  // devices that share each block's matrices, t; 0 is 1
-	SequenceParallel bool // they share what lies between the matrices as well, by tokens
-	// Recompute is what the backward pass computes again.
-	Recompute cost.Recompute
+	Tensor           int  // tensor-parallel degree, t; defaults to 1
+	SequenceParallel bool // tensor-parallel devices also split the tokens between the matmuls
+	Recompute        cost.Recompute
 
-	Pipeline int // stages, p; 0 is 1
-	Chunks   int // of the model on each device of an interleaved pipeline, m; 0 and 1 are 1F1B
+	Pipeline int // stages, p; defaults to 1
+	Chunks   int // model chunks on each device of an interleaved pipeline, m; defaults to 1, which is 1F1B
 }
 
-func (k Korthikanti) whole() Korthikanti {
+func (k Korthikanti) withDefaults() Korthikanti {
 	k.Batch, k.Seq, k.Tensor = cmp.Or(k.Batch, 1), cmp.Or(k.Seq, k.Model.Context), cmp.Or(k.Tensor, 1)
 	k.Pipeline, k.Chunks = cmp.Or(k.Pipeline, 1), cmp.Or(k.Chunks, 1)
 	return k
@@ -49,7 +48,8 @@ func (k Korthikanti) validate() error {
 		return fmt.Errorf("memest: Korthikanti.Tensor is %d, which does not divide the sequence of %d tokens", k.Tensor,
 			k.Seq)
 	case k.Model.Layers%(k.Pipeline*k.Chunks) != 0:
-		return fmt.Errorf("memest: Korthikanti.Pipeline is %d with Chunks %d, and %d does not divide the model's %d layers",
+		return fmt.Errorf("memest: Korthikanti.Pipeline is %d with Chunks %d, and %d does not divide the model's %d "+
+			"layers",
 			k.Pipeline, k.Chunks, k.Pipeline*k.Chunks, k.Model.Layers)
 	case k.Chunks > 1 && k.Pipeline == 1:
 		return fmt.Errorf("memest: Korthikanti.Chunks is %d without a pipeline: set Pipeline to at least 2", k.Chunks)
@@ -60,21 +60,21 @@ func (k Korthikanti) validate() error {
 	return nil
 }
 
-// Layer lists what a device keeps of one layer for one micro-batch, operation by operation (§4.1): together a line of
-// table 2. An error names the field that is not valid.
+// Layer lists the activations that a device saves of one layer for one micro-batch, by operation (§4.1). Their sum is a
+// line of table 2. It returns an error for an invalid field.
 func (k Korthikanti) Layer() ([]Item, error) {
-	k = k.whole()
+	k = k.withDefaults()
 	if err := k.validate(); err != nil {
 		return nil, err
 	}
 	return k.vars().published("Korthikanti et al. 2022, §4.1 and table 2", k.layer(1)...)
 }
 
-// FirstStage lists what a device of the first pipeline stage keeps, which is the one that keeps most: of all layers,
-// however many the stages, since it has an L/p-th of them for p micro-batches (§4.2.3); and what is outside the layers
-// (§4.3). An error names the field that is not valid.
+// FirstStage lists the activations that a device of the first pipeline stage saves, which saves the most: L/p layers
+// for p micro-batches, so as much as all L layers for any number of stages (§4.2.3), and those outside the layers
+// (§4.3). It returns an error for an invalid field.
 func (k Korthikanti) FirstStage() ([]Item, error) {
-	k = k.whole()
+	k = k.withDefaults()
 	if err := k.validate(); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (k Korthikanti) FirstStage() ([]Item, error) {
 	}
 	items := append(k.layer(int64(layers)),
 		Item{Kind: Activations, Name: "embedding's dropout mask", Count: int64(k.Pipeline), Formula: k.tokens("s*b*h")})
-	if k.Pipeline == 1 { // otherwise they are another stage's
+	if k.Pipeline == 1 { // otherwise on the last stage
 		items = append(items,
 			Item{Kind: Activations, Name: "last normalization's input", Formula: k.tokens("2*s*b*h")},
 			Item{Kind: Activations, Name: "head's input", Formula: k.tokens("2*s*b*h")},
@@ -98,7 +98,7 @@ func (k Korthikanti) layer(count int64) []Item {
 	keep := func(name, formula string) {
 		items = append(items, Item{Kind: Activations, Name: name, Count: count, Formula: formula})
 	}
-	if k.Recompute == cost.Full { // whole on each device: to share it by tokens would take an all-gather more (§5)
+	if k.Recompute == cost.Full { // not split by tokens, which would add an all-gather (§5)
 		keep("layer's input", "2*s*b*h")
 		return items
 	}
@@ -121,7 +121,7 @@ func (k Korthikanti) layer(count int64) []Item {
 	return items
 }
 
-// tokens is the memory of something between the matrices, which only sequence parallelism shares.
+// tokens is the formula of an activation between the matmuls, which only sequence parallelism splits.
 func (k Korthikanti) tokens(formula string) string {
 	if k.SequenceParallel {
 		return formula + "/t"

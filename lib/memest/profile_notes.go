@@ -2,8 +2,8 @@ package memest
 
 import "fmt"
 
-// Notes counts as course notes on LLM training acceleration do, for training in 16 bits with Adam. Their GB are 10⁹
-// bytes.
+// Notes computes states and activations as course notes on LLM training acceleration do, for training in 16 bits with
+// Adam. The notes' GB are 10⁹ bytes.
 type Notes struct {
 	Params int64 // X·10⁹, or Φ
 
@@ -15,31 +15,31 @@ type Notes struct {
 	Precision int // p, bytes of an activation
 }
 
-// Reading is one of the ways to read the notes' count of activations, which is not one count.
+// Reading is one of the formulas for activations in the notes, which contradict each other.
 type Reading string
 
 const (
-	// NormsTogether adds up the parts, with 2bsdp for both normalizations of a layer: (9+5+2)bsdp + 2bsd + 2bs²Hp +
-	// bs²H.
+	// NormsTogether is the sum of the parts with 2bsdp for both normalizations of a layer: (9+5+2)bsdp + 2bsd + 2bs²Hp
+	// + bs²H.
 	NormsTogether Reading = "norms together"
-	// NormsEach adds up the parts, with 2bsdp for each of them: (9+5+4)bsdp + 2bsd + 2bs²Hp + bs²H.
+	// NormsEach is the sum of the parts with 2bsdp for each normalization: (9+5+4)bsdp + 2bsd + 2bs²Hp + bs²H.
 	NormsEach Reading = "norms each"
-	// PrintedTotal is the sum that they print, 17bsdp + 2bsd + 2bs²Hp + bs²H, which is neither. 17bsdp is what the
-	// parts with NormsTogether come to at p=2 with their 2bsd, so it seems to have that twice.
+	// PrintedTotal is the sum that the notes print: 17bsdp + 2bsd + 2bs²Hp + bs²H. It equals neither of the above.
+	// 17bsdp is 16bsdp + 2bsd at p=2, so 2bsd seems to be counted twice.
 	PrintedTotal Reading = "printed total"
-	// Approximation is what they make of that for p=2, leaving out 2bsd: 34bsd + 5bs²H. It is exactly NormsTogether at
-	// p=2, and Korthikanti et al. 2022, equation 1.
+	// Approximation is the notes' formula for p=2, 34bsd + 5bs²H: exactly NormsTogether at p=2, and equation 1 of
+	// Korthikanti et al. 2022.
 	Approximation Reading = "approximation"
-	// HiddenCode is a function in a comment of theirs, pdbs·(16 + 2/p + 2Hs/d + Hs/(pd)): NormsTogether for every p.
+	// HiddenCode is a function in a comment of the notes, pdbs·(16 + 2/p + 2Hs/d + Hs/(pd)): NormsTogether for every p.
 	HiddenCode Reading = "code in a comment"
 )
 
-// Readings lists the readings.
+// Readings returns all readings.
 func Readings() []Reading {
 	return []Reading{NormsTogether, NormsEach, PrintedTotal, Approximation, HiddenCode}
 }
 
-// States lists the model states: (2+2+12)·X, or 16Φ, bytes. An error names the field that is not valid.
+// States lists the model states: (2+2+12)·X, or 16Φ, bytes. It returns an error if Params is invalid.
 func (n Notes) States() ([]Item, error) {
 	if err := inRange("Notes", field{"Params", n.Params, 1, mostParameters}); err != nil {
 		return nil, err
@@ -53,11 +53,11 @@ func (n Notes) States() ([]Item, error) {
 	)
 }
 
-// Activations lists what all layers keep, without tables and head. Their total is printed for "a L layer Transformer"
-// but has no L; it is the number of each line here. An error names the field that is not valid, or says that there is
-// no such reading.
+// Activations lists the saved activations of all layers, without the embedding and the head. The notes print their
+// total for "a L layer Transformer", but without a factor L; here L is the count of each line. It returns an error for
+// an invalid field or an unknown reading.
 //
-// The table of activations beside these formulas follows from none of them.
+// The notes' table of activations follows from none of these formulas.
 func (n Notes) Activations(r Reading) ([]Item, error) {
 	if err := inRange("Notes", field{"Layers", int64(n.Layers), 1, 1 << 20}, field{"Width", int64(n.Width), 1, 1 << 31},
 		field{"Heads", int64(n.Heads), 1, 1 << 31}, field{"Sequence", int64(n.Sequence), 1, 1 << 31},
@@ -72,7 +72,7 @@ func (n Notes) Activations(r Reading) ([]Item, error) {
 	}
 	mlp := []line{
 		{"MLP's first layer", "4*b*s*d*p"}, {"MLP's activation", "4*b*s*d*p"},
-		{"MLP's second layer", "b*s*d*p"}, // its row says 4bsdp, but the total below the rows, 9bsdp + bsd, has this
+		{"MLP's second layer", "b*s*d*p"}, // the table's row says 4bsdp, but its total of 9bsdp + bsd has this
 		{"MLP's dropout", "b*s*d"},
 	}
 	var lines []line
@@ -93,7 +93,7 @@ func (n Notes) Activations(r Reading) ([]Item, error) {
 	case HiddenCode:
 		lines = []line{{"linear in s", "p*s*b*d*(16+2/p)"}, {"quadratic in s", "p*s*b*d*(2*H*s/d+H*s/(p*d))"}}
 	default:
-		return nil, fmt.Errorf("memest: there is no reading %q of the notes: choose one of %q", r, Readings())
+		return nil, fmt.Errorf("memest: unknown reading %q of the notes: choose one of %q", r, Readings())
 	}
 	items := make([]Item, len(lines))
 	for i, l := range lines {

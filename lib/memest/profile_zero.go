@@ -1,14 +1,13 @@
 package memest
 
-// ZeRO counts the model states of a data-parallel device as Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward
-// Training Trillion Parameter Models", §3.1 and §5: mixed precision with Adam, so 2 bytes of a parameter (Ψ in the
-// paper), 2 of its gradient and K=12 of optimizer states. Its GB are 10⁹ bytes.
+// ZeRO computes the model states of a data-parallel device as Rajbhandari et al. 2020, "ZeRO: Memory Optimizations
+// Toward Training Trillion Parameter Models", §3.1 and §5: mixed precision with Adam, so 2 bytes for a parameter, 2 for
+// its gradient and K=12 for optimizer states. The paper's GB are 10⁹ bytes.
 type ZeRO struct {
-	Params int64
-	// Stage is what the devices share rather than each keep: 0 nothing, 1 optimizer states, 2 gradients as well, 3
-	// parameters as well.
+	Params int64 // Ψ in the paper
+	// Stage is what is sharded: 0 nothing, 1 optimizer states, 2 gradients as well, 3 parameters as well.
 	Stage   int
-	Devices int // that share it, N_d in the paper
+	Devices int // data-parallel devices, N_d in the paper
 }
 
 func (z ZeRO) validate() error {
@@ -16,7 +15,7 @@ func (z ZeRO) validate() error {
 		field{"Devices", int64(z.Devices), 1, 1 << 31})
 }
 
-// States lists the model states: 16Ψ, 4Ψ+12Ψ/N, 2Ψ+14Ψ/N or 16Ψ/N. An error names the field that is not valid.
+// States lists the model states: 16Ψ, 4Ψ+12Ψ/N, 2Ψ+14Ψ/N or 16Ψ/N bytes. It returns an error for an invalid field.
 func (z ZeRO) States() ([]Item, error) {
 	if err := z.validate(); err != nil {
 		return nil, err
@@ -36,14 +35,14 @@ func (z ZeRO) States() ([]Item, error) {
 	)
 }
 
-// Volume is the elements, not bytes, that a device sends in a step: 2Ψ, and 3Ψ in stage 3 (§7). The paper leaves out
-// the factor (N−1)/N of rings. An error names the field that is not valid.
+// Volume returns the elements, not bytes, that a device sends in a step: 2Ψ, and 3Ψ in stage 3 (§7). The paper leaves
+// out a ring's factor (N−1)/N. It returns an error for an invalid field.
 func (z ZeRO) Volume() (int64, error) {
 	if err := z.validate(); err != nil {
 		return 0, err
 	}
 	if z.Stage == 3 {
-		return 3 * z.Params, nil // parameters gathered forward and backward, gradients reduced and scattered
+		return 3 * z.Params, nil // all-gather of parameters in both passes, reduce-scatter of gradients
 	}
-	return 2 * z.Params, nil // gradients reduced and scattered, then they or the updated parameters gathered
+	return 2 * z.Params, nil // reduce-scatter of gradients, all-gather of gradients or of updated parameters
 }

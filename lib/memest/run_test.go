@@ -23,12 +23,12 @@ import (
 
 // run is a training run that is estimated and measured.
 type run struct {
-	change  func(*gpt.Config) // of a model of one block of width 128 with 4 heads, 128 positions and 256 tokens
-	batch   int               // 0 is 8
-	devices int               // 0 is 1
-	prec    string            // "" is fp32
-	rule    string            // "" is adamw
-	clip    bool
+	change    func(*gpt.Config) // to a model of one block of width 128 with 4 heads, 128 positions and 256 tokens
+	batch     int               // 0 is 8
+	devices   int               // 0 is 1
+	prec      string            // "" is fp32
+	optimizer string            // "" is adamw
+	clip      bool
 }
 
 func sizes(layers, width, heads, seq, vocab int) func(*gpt.Config) {
@@ -60,16 +60,19 @@ func (r run) config() gpt.Config {
 
 func (r run) String() string {
 	c := r.config()
-	s := fmt.Sprintf("%d×%d, %d heads, batch %d×%d, vocabulary %d", c.Layers, c.Width, c.Heads, r.rows(), c.Seq, c.Vocab)
+	s := fmt.Sprintf("%d×%d, %d heads, batch %d×%d, vocabulary %d", c.Layers, c.Width, c.Heads, r.sequences(), c.Seq,
+		c.Vocab)
 	for _, extra := range []struct {
 		is   bool
 		text string
 	}{
 		{c.KVHeads > 0, fmt.Sprintf("%d kv", c.KVHeads)}, {c.Hidden > 0, fmt.Sprintf("hidden %d", c.Hidden)},
-		{c.Gated, "gated"}, {c.Activation != "", string(c.Activation)}, {c.NoBias, "no bias"}, {c.Norm != "", string(c.Norm)},
+		{c.Gated, "gated"}, {c.Activation != "", string(c.Activation)}, {c.NoBias, "no bias"},
+		{c.Norm != "", string(c.Norm)},
 		{c.Positions != "", string(c.Positions)}, {c.Tied, "tied"}, {c.Dropout > 0, "dropout"}, {c.Flash, "flash"},
-		{c.Recompute != "", string(c.Recompute)}, {r.devices > 1, fmt.Sprintf("data %d", r.devices)}, {r.prec != "", r.prec},
-		{r.rule != "", r.rule}, {r.clip, "clip"},
+		{c.Recompute != "", string(c.Recompute)}, {r.devices > 1, fmt.Sprintf("data %d", r.devices)},
+		{r.prec != "", r.prec},
+		{r.optimizer != "", r.optimizer}, {r.clip, "clip"},
 	} {
 		if extra.is {
 			s += ", " + extra.text
@@ -78,39 +81,39 @@ func (r run) String() string {
 	return s
 }
 
-// rows is the sequences of a batch on each device.
-func (r run) rows() int { return cmp.Or(r.batch, 8) }
+// sequences is the batch of each device.
+func (r run) sequences() int { return cmp.Or(r.batch, 8) }
 
-// parts are the recipe and the setup of a run: they must say the same.
-func (r run) parts() (recipe train.Recipe, setup memest.Setup, err error) {
+// setups are the recipe and the setup of the same run.
+func (r run) setups() (recipe train.Recipe, setup memest.Setup, err error) {
 	policy, err := precision.ParsePolicy(cmp.Or(r.prec, "fp32"))
 	if err != nil {
 		return recipe, setup, err
 	}
-	rule, err := optim.Parse(cmp.Or(r.rule, "adamw"), 1e-3)
+	optimizer, err := optim.Parse(cmp.Or(r.optimizer, "adamw"), 1e-3)
 	if err != nil {
 		return recipe, setup, err
 	}
 	c := r.config()
-	recipe = train.Recipe{Model: c, Optimizer: rule, Precision: policy}
+	recipe = train.Recipe{Model: c, Optimizer: optimizer, Precision: policy}
 	if r.clip {
 		recipe.Clip = 1
 	}
 	return recipe, memest.Setup{
-		Model: cost.FromGPT(c), Batch: r.rows(), Precision: policy, Optimizer: rule, Recompute: c.Recompute, Flash: c.Flash,
+		Model: cost.FromGPT(c), Batch: r.sequences(), Precision: policy, Optimizer: optimizer, Recompute: c.Recompute,
+		Flash:   c.Flash,
 		Dropout: c.Dropout, Clip: r.clip, Layout: memest.Layout{Data: r.devices},
 	}, nil
 }
 
-// held is the memory of a run on each device, in bytes: what it keeps between steps, and what a step needs besides.
+// held is the memory of a run on each device, in bytes: the states, and what else a step needs.
 type held struct {
-	kept      map[memest.Kind]int64
+	states    map[memest.Kind]int64
 	temporary int64
 }
 
-// estimate is what the ledger says.
 func (r run) estimate(engine memest.Engine) (held, error) {
-	_, setup, err := r.parts()
+	_, setup, err := r.setups()
 	if err != nil {
 		return held{}, err
 	}
@@ -121,7 +124,7 @@ func (r run) estimate(engine memest.Engine) (held, error) {
 	}
 	of := ledger.Stages[0].Of
 	return held{
-		kept: map[memest.Kind]int64{
+		states: map[memest.Kind]int64{
 			memest.Parameters: of(memest.Parameters),
 			memest.Gradients:  of(memest.Gradients),
 			memest.Optimizer:  of(memest.Optimizer),
@@ -130,9 +133,9 @@ func (r run) estimate(engine memest.Engine) (held, error) {
 	}, nil
 }
 
-// measure is what the engine [memest.Compiled] has after a step, and what XLA plans for that.
+// measure returns the states of the engine [memest.Compiled] after a step, and the temporary memory that XLA plans.
 func (r run) measure(backend *xla.Backend) (held, error) {
-	recipe, _, err := r.parts()
+	recipe, _, err := r.setups()
 	if err != nil {
 		return held{}, err
 	}
@@ -150,23 +153,22 @@ func (r run) measure(backend *xla.Backend) (held, error) {
 		return held{}, err
 	}
 	defer run.Close()
-	tokens := tensors.FromShape(shapes.Make(dtypes.Int32, devices*r.rows(), r.config().Seq))
+	tokens := tensors.FromShape(shapes.Make(dtypes.Int32, devices*r.sequences(), r.config().Seq))
 	if _, err := run.Step(tokens, tokens); err != nil {
 		return held{}, err
 	}
 	memory, err := run.Memory()
-	kept := run.BytesPerDevice()
+	states := run.BytesPerDevice()
 	return held{map[memest.Kind]int64{
-		memest.Parameters: kept["parameters"], memest.Optimizer: kept["optimizer"],
+		memest.Parameters: states["parameters"], memest.Optimizer: states["optimizer"],
 	}, memory.Temporary}, err
 }
 
-// accumulate is what XLA plans for the passes of one micro-batch, whose gradients are added to those that are kept:
-// what an engine that [memest.Planned] describes does until the update. The program takes the parameters in the type
-// of the passes, and the gradients, which it returns in their own memory. The update is not in it, nor what the
-// optimizer keeps.
+// accumulate returns what XLA plans for the passes of one micro-batch with gradient accumulation, as [memest.Planned]
+// describes. The program's inputs are the parameters in the type of the passes and the accumulated gradients, which it
+// donates. It has no update and no optimizer states.
 func (r run) accumulate(backend *xla.Backend) (held, error) {
-	recipe, _, err := r.parts()
+	recipe, _, err := r.setups()
 	if err != nil {
 		return held{}, err
 	}
@@ -176,7 +178,7 @@ func (r run) accumulate(backend *xla.Backend) (held, error) {
 	}
 	tree := recipe.Model.Params().As(recipe.Policy().Compute)
 	n := len(tree)
-	sums := make([]int, n) // their places among the inputs
+	sums := make([]int, n) // indices of the inputs
 	for i := range sums {
 		sums[i] = n + i
 	}
@@ -199,7 +201,7 @@ func (r run) accumulate(backend *xla.Backend) (held, error) {
 	for _, s := range append(slices.Clone(tree), tree...) {
 		args = append(args, tensors.FromShape(s.Shape))
 	}
-	tokens := tensors.FromShape(shapes.Make(dtypes.Int32, r.rows(), r.config().Seq))
+	tokens := tensors.FromShape(shapes.Make(dtypes.Int32, r.sequences(), r.config().Seq))
 	if err := program.Prepare(append(args, tokens, tokens)...); err != nil {
 		return held{}, err
 	}
@@ -207,7 +209,7 @@ func (r run) accumulate(backend *xla.Backend) (held, error) {
 	if err != nil {
 		return held{}, err
 	}
-	// Outputs in the memory of inputs are the gradients; what else comes in are parameters and tokens.
+	// Donated inputs are the gradients; the other arguments are parameters and tokens.
 	return held{map[memest.Kind]int64{
 		memest.Gradients:  memory.Aliased,
 		memest.Parameters: memory.Arguments - memory.Aliased - 2*int64(tokens.Shape().ByteSize()),

@@ -7,8 +7,8 @@ import (
 	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
-// TestInFlight compares what a device holds with the schedules themselves, as lib/pipeline has them. Of ZB-V it
-// says how much that is at most, where there are too few micro-batches to fill the pipeline.
+// TestInFlight compares the activations in flight with the schedules of lib/pipeline. For ZB-V with too few
+// micro-batches to fill the pipeline, inFlight is an upper bound.
 func TestInFlight(t *testing.T) {
 	compared := map[memest.Schedule]int{}
 	for _, kind := range memest.Schedules() {
@@ -17,14 +17,16 @@ func TestInFlight(t *testing.T) {
 				for m := 1; m <= 24; m++ {
 					s, err := pipeline.NewSchedule(pipeline.Kind(kind), d, m, v)
 					if err != nil {
-						continue // the kind has none of these sizes
+						continue // the schedule does not exist in these sizes
 					}
 					for r, peak := range s.PeakActivations() {
 						compared[kind]++
 						n, of := memest.InFlight(memest.Layout{Pipeline: d, Schedule: kind, Chunks: v}, r, m)
-						stages := int64(len(s.On(r))) // that make the device's part
-						if n*stages != int64(peak)*of && !(kind == memest.ZBV && m < 2*d-1 && n*stages > int64(peak)*of) {
-							t.Errorf("%s, %d chunks: device %d of %d holds %d/%d of %d micro-batches, the schedule's %d of %d stages",
+						stages := int64(len(s.On(r))) // of the device
+						if n*stages != int64(peak)*of &&
+							!(kind == memest.ZBV && m < 2*d-1 && n*stages > int64(peak)*of) {
+							t.Errorf("%s, %d chunks: device %d of %d holds %d/%d of %d micro-batches, the schedule's "+
+								"%d of %d stages",
 								kind, v, r, d, n, of, m, peak, stages)
 						}
 					}

@@ -12,13 +12,13 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// tensor is a parameter as one device has it under tensor parallelism (Shoeybi et al. 2019, §3), before ZeRO cuts it.
+// tensor is a device's shard of a parameter under tensor parallelism (Shoeybi et al. 2019, §3), before ZeRO shards it.
 type tensor struct {
-	cost.Tensor        // Dims are the device's
-	elements    string // their product as a formula
+	cost.Tensor        // Dims are the shard's
+	elements    string // the formula of their product
 }
 
-// elements are the formulas of the tensors' sizes on a device.
+// elements are the formulas of the shards' sizes.
 var elements = map[string]string{
 	"tok": "ceil(v/t)*h", "pos": "w*h", "head.w": "h*ceil(v/t)",
 	"h.ln1.g": "h", "h.ln1.b": "h", "h.ln2.g": "h", "h.ln2.b": "h", "lnf.g": "h", "lnf.b": "h",
@@ -28,10 +28,10 @@ var elements = map[string]string{
 	"h.down.w": "f/t*h", "h.down.b": "h",
 }
 
-// local returns the tensors that a device has.
+// local returns the shards of a device.
 func (s Setup) local(of device) []tensor {
 	m, t := s.Model, s.Layout.Tensor
-	kv := max(1, m.KV()/t) // shared by several devices if there are fewer
+	kv := max(1, m.KV()/t) // with fewer heads than devices, several devices have the same one
 	var found []tensor
 	for _, p := range m.Tensors() {
 		switch p.Part {
@@ -69,7 +69,7 @@ func (s Setup) local(of device) []tensor {
 	return found
 }
 
-// states are the lines of parameters, gradients and optimizer of these tensors.
+// states lists the parameters, gradients and optimizer states of these tensors.
 func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 	var items []Item
 	perParameter := s.Precision.ParamBytes()
@@ -77,7 +77,7 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 	type held struct {
 		kind   Kind
 		bytes  int
-		stage  int // of ZeRO, from which it is sharded
+		stage  int // of ZeRO, from which on it is sharded
 		host   bool
 		source string
 	}
@@ -87,7 +87,7 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 		{Gradients, perParameter.Gradient, 2, false, "one number each" + zero},
 	}
 	if s.Engine == Compiled { // without ZeRO
-		all = []held{{Parameters, s.Precision.Params.Size(), 3, false, "lib/train keeps this one copy"}}
+		all = []held{{Parameters, s.Precision.Params.Size(), 3, false, "lib/train has this one copy"}}
 	}
 	for _, h := range all {
 		if h.bytes == 0 {
@@ -116,7 +116,7 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 	return items, nil
 }
 
-// fill computes the bytes by the formula.
+// fill sets the bytes from the formula.
 func (it *Item) fill(v *sheet) error {
 	one, err := v.compute(it.Formula)
 	if err != nil {
@@ -130,24 +130,24 @@ func (it *Item) fill(v *sheet) error {
 	return nil
 }
 
-// times multiplies; what an int64 does not hold is an error.
+// times multiplies, and returns an error on overflow.
 func times(count, bytes int64) (int64, error) {
 	high, low := bits.Mul64(uint64(count), uint64(bytes))
 	if high != 0 || low > math.MaxInt64>>4 {
-		return 0, fmt.Errorf("%d times %d bytes are more than an int64 holds: make the model, the batch or "+
+		return 0, fmt.Errorf("%d times %d bytes overflow an int64: make the model, the batch or "+
 			"the sequence smaller", count, bytes)
 	}
 	return int64(low), nil
 }
 
-// ranks is how many devices share what ZeRO shards: the data-parallel ones, and those that share a sequence, since they
-// have the same parameters too.
+// ranks is the number of ranks that ZeRO shards over: data-parallel and context-parallel ones, which all have the same
+// parameters.
 func (s Setup) ranks() int { return s.Layout.Data * s.Layout.Context }
 
-// sharded says whether something is that ZeRO shards from a stage on.
+// sharded reports whether ZeRO shards what it shards from this stage on.
 func (s Setup) sharded(from int) bool { return s.Layout.ZeRO >= from && s.ranks() > 1 }
 
-// shard is what a device has of so many elements.
+// shard is the formula of a rank's shard of that many elements.
 func (s Setup) shard(elements string, from int) string {
 	if s.sharded(from) {
 		return "ceil(" + elements + "/n)"
@@ -175,7 +175,7 @@ func partsOf(tensors []tensor) []part {
 	return parts
 }
 
-// optimizer asks the rule what it keeps.
+// optimizer lists the states that the optimizer declares.
 func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 	var items []Item
 	at := map[string]int{} // by part and state
@@ -196,7 +196,8 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 			key := string(t.Part) + " " + name
 			if _, ok := at[key]; !ok {
 				at[key] = len(items)
-				items = append(items, Item{Kind: Optimizer, Name: fmt.Sprintf("%s of %s", name, t.Part), Count: int64(t.Count),
+				items = append(items, Item{Kind: Optimizer, Name: fmt.Sprintf("%s of %s", name, t.Part),
+					Count:  int64(t.Count),
 					Source: fmt.Sprintf("%T.States", s.Optimizer), Host: s.OffloadOptimizer})
 			}
 			it := &items[at[key]]
@@ -209,8 +210,8 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 	return items, nil
 }
 
-// stateFormula is a state's bytes: by the tensor's formula if it has as many elements as a device's part of that, by
-// its dimensions otherwise.
+// stateFormula is a state's bytes: by the tensor's formula if it has as many elements as the device's shard of the
+// tensor, else by its own dimensions.
 func (s Setup) stateFormula(t tensor, length int64, state optim.State) string {
 	size := int64(1)
 	dims := make([]string, 0, len(state.Shape.Dimensions)+1)

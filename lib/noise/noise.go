@@ -1,8 +1,8 @@
-// Package noise makes random bits inside a graph, each a function of a key and of the place of the value it is for.
+// Package noise computes random bits inside a graph, each as a function of a key and of the index of an element.
 //
-// Nothing is drawn and nothing is kept: a device that has a part of an array makes the bits that one device would make
-// for that part, and a second pass makes those of the first. (A counter-based generator, as in Salmon et al. 2011,
-// "Parallel Random Numbers: As Easy as 1, 2, 3", with a lighter hash: good enough for dropout and rounding, not for
+// There is no state: a device that has a shard of an array computes the bits that one device would compute for that
+// shard, and recomputation gives the same bits. (It is a counter-based generator, as in Salmon et al. 2011, "Parallel
+// Random Numbers: As Easy as 1, 2, 3", with a lighter hash: good enough for dropout and rounding, not for
 // cryptography.)
 package noise
 
@@ -15,13 +15,13 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Axis is an axis of an array, of which a device has some indices.
+// Axis is an axis of an array of which a device has some indices.
 type Axis struct {
-	Whole int         // indices of the whole array; of the first axis it does not matter
-	Index *graph.Node // those that the device has, a vector of uint32 or int32; nil is all of them
+	Whole int         // the length of the axis in the full array; ignored for the first axis
+	Index *graph.Node // the device's indices, a vector of uint32 or int32; nil for all
 }
 
-// Full are the axes of an array of the given dimensions, of which a device has all.
+// Full returns the axes of an array of the given dimensions of which a device has all.
 func Full(dimensions []int) []Axis {
 	axes := make([]Axis, len(dimensions))
 	for i, n := range dimensions {
@@ -30,7 +30,7 @@ func Full(dimensions []int) []Axis {
 	return axes
 }
 
-// Rows is the first axis of an array, of which a device has n indices from row on, a uint32 scalar; nil is 0.
+// Rows is the first axis of an array of which a device has n indices, starting at row, a uint32 scalar; nil is 0.
 func Rows(row *graph.Node, n int) Axis {
 	if row == nil {
 		return Axis{Whole: n}
@@ -40,8 +40,8 @@ func Rows(row *graph.Node, n int) Axis {
 }
 
 // Bits returns 32 random bits, a uint32, for each element of an array of the given dimensions. The key is a uint32
-// scalar; the site tells one use of a key from another. The first axis begins at element row of that axis of the whole
-// array, a uint32 scalar; nil is 0. The bits repeat after 2³² elements. It panics if key or row is not what it says.
+// scalar; the site distinguishes uses of a key. The first axis starts at index row of the full array's, a uint32
+// scalar; nil is 0. The bits repeat after 2³² elements. It panics if key or row is not a uint32 scalar.
 func Bits(key *graph.Node, site uint32, row *graph.Node, dimensions ...int) *graph.Node {
 	axes := Full(dimensions)
 	if row != nil {
@@ -54,8 +54,8 @@ func Bits(key *graph.Node, site uint32, row *graph.Node, dimensions ...int) *gra
 	return BitsAt(key, site, axes...)
 }
 
-// BitsAt is [Bits] for a device that has, along each axis, some of the indices of an array: it makes the bits that one
-// device would make for these elements of the whole. It panics if the key or an index is not what it says.
+// BitsAt is [Bits] for a device that has some of the indices along each axis: it returns the bits that one device would
+// compute for these elements of the full array. It panics if the key or an index has a wrong shape or type.
 func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 	g := key.Graph()
 	dimensions := make([]int, len(axes))
@@ -64,7 +64,8 @@ func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 			continue
 		}
 		if t := a.Index.DType(); a.Index.Rank() != 1 || t != dtypes.Uint32 && t != dtypes.Int32 {
-			panic(fmt.Errorf("noise: indices of axis %d of shape %s: want a vector of Uint32 or Int32", i, a.Index.Shape()))
+			panic(fmt.Errorf("noise: indices of axis %d of shape %s: use a vector of Uint32 or Int32", i,
+				a.Index.Shape()))
 		}
 		dimensions[i] = a.Index.Shape().Dim(0)
 	}
@@ -76,7 +77,8 @@ func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 		} else {
 			along := slices.Repeat([]int{1}, len(axes))
 			along[i] = dimensions[i]
-			at = graph.BroadcastToDims(graph.Reshape(graph.ConvertDType(a.Index, dtypes.Uint32), along...), dimensions...)
+			at = graph.BroadcastToDims(graph.Reshape(graph.ConvertDType(a.Index, dtypes.Uint32), along...),
+				dimensions...)
 		}
 		if i == 0 {
 			place = at
@@ -87,7 +89,7 @@ func BitsAt(key *graph.Node, site uint32, axes ...Axis) *graph.Node {
 	return bits(key, site, place)
 }
 
-// bits hashes places.
+// bits hashes indices.
 func bits(key *graph.Node, site uint32, place *graph.Node) *graph.Node {
 	scalar(key)
 	key = hash(graph.Add(hash(key), graph.Const(key.Graph(), site)))
@@ -96,26 +98,26 @@ func bits(key *graph.Node, site uint32, place *graph.Node) *graph.Node {
 
 func scalar(n *graph.Node) {
 	if !n.IsScalar() || n.DType() != dtypes.Uint32 {
-		panic(fmt.Errorf("noise: a key or row of shape %s: want a Uint32 scalar", n.Shape()))
+		panic(fmt.Errorf("noise: a key or row of shape %s: use a Uint32 scalar", n.Shape()))
 	}
 }
 
-// Key returns the key of a step, an integer scalar, in a run with a seed: a uint32 scalar. The steps of two seeds have
-// no more in common than any two steps.
+// Key returns the key of a step, an integer scalar, in a run with a seed: a uint32 scalar. Different seeds give
+// unrelated keys.
 func Key(seed uint32, step *graph.Node) *graph.Node {
 	g := step.Graph()
 	mixed := hash(hash(graph.Const(g, seed))) // twice, or seed 1 at step 2 would be seed 2 at step 1
 	return hash(graph.BitwiseXor(mixed, hash(graph.ConvertDType(step, dtypes.Uint32))))
 }
 
-// hash mixes the bits of each uint32 of x, so that every bit of it changes every bit of the result with a chance of
-// about a half: MurmurHash3's 32-bit finalizer (Appleby 2011, github.com/aappleby/smhasher).
+// hash mixes the bits of each uint32 of x so that every input bit changes every output bit with a probability of about
+// one half: MurmurHash3's 32-bit finalizer (Appleby 2011, github.com/aappleby/smhasher).
 func hash(x *graph.Node) *graph.Node {
 	number := func(v uint32) *graph.Node { return graph.Const(x.Graph(), v) }
 	fold := func(x *graph.Node, by uint32) *graph.Node {
 		return graph.BitwiseXor(x, graph.BitwiseShiftRightLogical(x, number(by)))
 	}
-	x = graph.Add(x, number(0x9E3779B9)) // 0 would stay 0
+	x = graph.Add(x, number(0x9E3779B9)) // or 0 would be mapped to 0
 	x = graph.Mul(fold(x, 16), number(0x85EBCA6B))
 	return fold(graph.Mul(fold(x, 13), number(0xC2B2AE35)), 16)
 }

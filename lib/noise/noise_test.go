@@ -118,7 +118,8 @@ func TestBitsAt(t *testing.T) {
 
 // An index that is no vector of 32-bit integers is refused.
 func TestBadIndex(t *testing.T) {
-	for _, index := range []*tensors.Tensor{tensors.FromValue(int32(1)), tensors.FromValue([]float32{1}), tensors.FromValue([]int64{1}),
+	for _, index := range []*tensors.Tensor{tensors.FromValue(int32(1)), tensors.FromValue([]float32{1}),
+		tensors.FromValue([]int64{1}),
 		tensors.FromValue([][]int32{{1}})} {
 		if _, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{noise.BitsAt(in[0], 0, noise.Axis{Whole: 4, Index: in[1]})}
@@ -128,8 +129,8 @@ func TestBadIndex(t *testing.T) {
 	}
 }
 
-// Arrays that differ in one bit of the key, in the site or in the place have half of their bits in common: with 2¹⁷ bits
-// the standard deviation of the share is 0.0014.
+// Arrays that differ in one bit of the key, in the site or in the place have half of their bits in common: with 2¹⁷
+// bits the standard deviation of the share is 0.0014.
 func TestIndependence(t *testing.T) {
 	const n = 4096
 	first := make32(t, 1, 1, 0, n)
@@ -158,7 +159,8 @@ func TestIndependence(t *testing.T) {
 	}
 }
 
-// Keys of neighbouring seeds and steps are all different. That two of 2¹¹ are the same by chance has a probability of 0.0005.
+// Keys of neighbouring seeds and steps are all different. That two of 2¹¹ are the same by chance has a probability of
+// 0.0005.
 func TestKeys(t *testing.T) {
 	steps := make([]int32, 256)
 	for i := range steps {
@@ -166,7 +168,10 @@ func TestKeys(t *testing.T) {
 	}
 	seen := map[uint32]bool{}
 	for _, seed := range []uint32{0, 1, 2, 3, 50549, 244002641, 0x9E3779B1, 1<<32 - 1} {
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{noise.Key(seed, in[0])} },
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			return []*graph.Node{
+				noise.Key(seed, in[0])}
+		},
 			tensors.FromValue(steps))
 		if err != nil {
 			t.Fatal(err)
@@ -184,9 +189,12 @@ func TestKeys(t *testing.T) {
 }
 
 func TestBadKey(t *testing.T) {
-	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{noise.Bits(in[0], 0, nil, 3)} },
+	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{
+			noise.Bits(in[0], 0, nil, 3)}
+	},
 		tensors.FromValue([]uint32{1, 2}))
-	if err == nil || !strings.Contains(err.Error(), "want a Uint32 scalar") {
+	if err == nil || !strings.Contains(err.Error(), "use a Uint32 scalar") {
 		t.Errorf("error %v", err)
 	}
 }

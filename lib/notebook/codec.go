@@ -1,164 +1,209 @@
 package notebook
 
 import (
+	"bytes"
 	"encoding"
-	"encoding/binary"
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"reflect"
-	"unsafe"
+	"slices"
+	"strings"
+
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// The file of a kept value is
-//
-//	magic, type name, type signature, value, CRC-32C of all that
-//
-// encoding/gob is not used because it would not give every value back: it drops fields that are not exported without a
-// word, turns pointers to zero and empty slices into nil, changes the bits of signaling NaNs, and stores tensors one
-// number at a time. Numbers are in this machine's byte order: no file outlives the kernel process that it belongs to.
-const magic = "kept value 1\n"
+// header comes before a value in its file: cells are compiled one by one, and a type may be declared anew between two.
+type header struct{ Type, Signature string }
 
-// maxDepth bounds the nesting of a value, so that one that contains itself is an error and not a stack overflow.
-const maxDepth = 10_000
+// encode writes a value as encoding/gob does, and refuses types of which gob would leave something out.
+func encode(value reflect.Value) ([]byte, error) {
+	signature, as, err := describe(value.Type())
+	if err != nil {
+		return nil, err
+	}
+	if value.Kind() == reflect.Pointer && value.IsNil() {
+		return nil, fmt.Errorf("it is a nil %s", value.Type())
+	}
+	var b bytes.Buffer
+	e := gob.NewEncoder(&b)
+	if err := e.Encode(header{value.Type().String(), signature}); err != nil {
+		return nil, err
+	}
+	copied := reflect.New(value.Type())
+	copied.Elem().Set(value)
+	err = e.EncodeValue(reflect.NewAt(as, copied.UnsafePointer()))
+	return b.Bytes(), err
+}
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// decode sets into, which is addressable, to the value that encode wrote.
+func decode(data []byte, into reflect.Value) error {
+	d := gob.NewDecoder(bytes.NewReader(data))
+	var is header
+	if err := d.Decode(&is); err != nil {
+		return fmt.Errorf("the kept value is damaged; run the cell that keeps it again: %w", err)
+	}
+	if is.Type != into.Type().String() {
+		return fmt.Errorf("a %s is kept there, not a %s", is.Type, into.Type())
+	}
+	signature, as, err := describe(into.Type())
+	if err != nil || signature != is.Signature {
+		return fmt.Errorf("a %s is kept there, but that type has been declared anew since; run the cell "+
+			"that keeps it again", is.Type)
+	}
+	return d.DecodeValue(reflect.NewAt(as, into.Addr().UnsafePointer()))
+}
 
-// encodeFile writes the whole file of a kept value.
-func encodeFile(w io.Writer, value reflect.Value) error {
-	signature, err := signatureOf(value.Type())
+// tensor has the memory of a *tensors.Tensor, and the methods that gob looks for. GoMLX's GobSerialize is not used, as
+// it writes one number at a time.
+type tensor struct{ *tensors.Tensor }
+
+// GobEncode returns the shape and the bytes in host memory; nothing for nil.
+func (t tensor) GobEncode() ([]byte, error) {
+	if t.Tensor == nil {
+		return nil, nil
+	}
+	if !t.Ok() {
+		return nil, errors.New("a tensor has been finalized or was never set")
+	}
+	var b bytes.Buffer
+	e := gob.NewEncoder(&b)
+	if err := t.Shape().GobSerialize(e); err != nil || t.Shape().IsZeroSize() {
+		return b.Bytes(), err
+	}
+	var written error
+	err := t.ConstBytes(func(data []byte) { written = e.Encode(data) })
+	return b.Bytes(), errors.Join(err, written)
+}
+
+// GobDecode makes a local tensor.
+func (t *tensor) GobDecode(data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	d := gob.NewDecoder(bytes.NewReader(data))
+	shape, err := shapes.GobDeserialize(d)
 	if err != nil {
 		return err
 	}
-	sum := crc32.New(castagnoli)
-	e := encoder{w: io.MultiWriter(w, sum)}
-	e.write([]byte(magic))
-	e.text(value.Type().String())
-	e.text(signature)
-	e.value(addressable(value), 0)
-	if e.err != nil {
-		return e.err
+	t.Tensor = tensors.FromShape(shape)
+	if shape.IsZeroSize() {
+		return nil
 	}
-	_, err = w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
-	return err
+	var content []byte
+	if err := d.Decode(&content); err != nil {
+		return err
+	}
+	return t.MutableBytes(func(b []byte) { copy(b, content) })
 }
 
-var errDamaged = errors.New("the kept value's file is damaged; run the cell that keeps it again")
-
-// decodeFile sets into, which is addressable and zero, from the whole file of a kept value.
-func decodeFile(data []byte, into reflect.Value) (err error) {
-	n := len(data) - crc32.Size
-	if n < 0 || crc32.Checksum(data[:n], castagnoli) != binary.LittleEndian.Uint32(data[n:]) {
-		return errDamaged
-	}
-	// The checksum vouches for the bytes but not for the UnmarshalBinary and GobDecode methods that they are given to.
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w (%v)", errDamaged, r)
-		}
-	}()
-	d := decoder{data: data[:n]}
-	if string(d.take(len(magic))) != magic {
-		return errDamaged
-	}
-	typeName, signature := d.text(), d.text()
-	if d.err != nil {
-		return d.err
-	}
-	want, wantErr := signatureOf(into.Type())
-	if typeName != into.Type().String() {
-		return fmt.Errorf("a %s is kept there, not a %s", typeName, into.Type())
-	}
-	if wantErr != nil || signature != want {
-		return fmt.Errorf("a %s is kept there, but that type has been declared anew since; run the cell "+
-			"that keeps it again", typeName)
-	}
-	d.value(into, 0)
-	if d.err == nil && len(d.data) > 0 {
-		d.fail(errDamaged)
-	}
-	return d.err
+// describe returns a signature, which two types have in common only if a value of one can be read as a value of the
+// other, and the type that gob is given in t's place: one of the same memory, with tensor for *tensors.Tensor. The
+// error says which part of t cannot be kept.
+func describe(t reflect.Type) (signature string, as reflect.Type, err error) {
+	var d describer
+	as, err = d.add(t, t.String())
+	return d.String(), as, err
 }
 
-// addressable returns a copy of v that can be addressed, as everything reached from it then can.
-func addressable(v reflect.Value) reflect.Value {
-	p := reflect.New(v.Type()).Elem()
-	p.Set(v)
-	return p
+type describer struct {
+	strings.Builder
+	inside []reflect.Type // from the outermost inwards
 }
 
-// isPlain reports whether values of type t are numbers without gaps, of which every bit pattern is valid.
-func isPlain(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.Array:
-		return isPlain(t.Elem())
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64,
-		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
-		return true
+// add appends the signature of t, which is found at the given place of the outermost type.
+func (d *describer) add(t reflect.Type, place string) (as reflect.Type, err error) {
+	fmt.Fprintf(d, "%s.%s", t.PkgPath(), t)
+	switch {
+	case t == reflect.TypeFor[*tensors.Tensor]():
+		return reflect.TypeFor[tensor](), nil
+	case t == reflect.TypeFor[tensors.Tensor]():
+		return nil, fmt.Errorf("%s is a tensor by value: keep a *tensors.Tensor", place)
+	case slices.Contains(d.inside, t):
+		return nil, fmt.Errorf("%s is a %s, a type that contains itself", place, t)
 	}
-	return false
-}
-
-// memory returns the bytes of n consecutive plain values of type t that begin at p.
-func memory(p unsafe.Pointer, t reflect.Type, n int) []byte {
-	return unsafe.Slice((*byte)(p), n*int(t.Size()))
-}
-
-var (
-	binaryMarshaler = reflect.TypeFor[encoding.BinaryMarshaler]()
-	gobEncoder      = reflect.TypeFor[gob.GobEncoder]()
-)
-
-// marshaler returns how values of type t marshal themselves, if they do. A struct that embeds such a type has its
-// methods too, and they would leave its other fields out: it counts as one that does not.
-func marshaler(t reflect.Type) (marshal func(v any) ([]byte, error), unmarshal func(v any, data []byte) error) {
-	if t.Kind() == reflect.Struct {
-		for i := range t.NumField() {
-			f := t.Field(i)
-			inner := f.Type
-			if inner.Kind() != reflect.Pointer {
-				inner = reflect.PointerTo(inner)
-			}
-			if f.Anonymous && (inner.Implements(binaryMarshaler) || inner.Implements(gobEncoder)) {
-				return nil, nil
-			}
-		}
-	}
-	switch reflect.Zero(reflect.PointerTo(t)).Interface().(type) {
-	case interface {
-		encoding.BinaryMarshaler
-		encoding.BinaryUnmarshaler
-	}:
-		return func(v any) ([]byte, error) { return v.(encoding.BinaryMarshaler).MarshalBinary() },
-			func(v any, data []byte) error { return v.(encoding.BinaryUnmarshaler).UnmarshalBinary(data) }
-	case interface {
-		gob.GobEncoder
-		gob.GobDecoder
-	}:
-		return func(v any) ([]byte, error) { return v.(gob.GobEncoder).GobEncode() },
-			func(v any, data []byte) error { return v.(gob.GobDecoder).GobDecode(data) }
-	}
-	return nil, nil
-}
-
-// takesNoBytes reports whether values of type t, like struct{}, are written as nothing.
-func takesNoBytes(t reflect.Type) bool {
-	if marshal, _ := marshaler(t); marshal != nil && !isPlain(t) {
-		return false
+	d.inside = append(d.inside, t)
+	defer func() { d.inside = d.inside[:len(d.inside)-1] }()
+	if t.Kind() != reflect.Pointer && t.Kind() != reflect.Struct && marshals(t) {
+		return t, nil
 	}
 	switch t.Kind() {
-	case reflect.Array:
-		return t.Len() == 0 || takesNoBytes(t.Elem())
 	case reflect.Struct:
-		for i := range t.NumField() {
-			if f := t.Field(i); f.Name != "_" && !takesNoBytes(f.Type) {
-				return false
-			}
+		return d.fields(t, place)
+	case reflect.Pointer:
+		// Gob leaves out a zero that is pointed to, so that the pointer would come back nil.
+		if t.Elem().Kind() != reflect.Struct {
+			return nil, fmt.Errorf("%s is a pointer to a %s: only pointers to structs can be kept", place, t.Elem())
 		}
-		return true
+		as, err = d.add(t.Elem(), place)
+		if as == t.Elem() || err != nil {
+			return t, err
+		}
+		return reflect.PointerTo(as), nil
+	case reflect.Slice, reflect.Array:
+		as, err = d.add(t.Elem(), place+"[]")
+		switch {
+		case as == t.Elem() || err != nil:
+			return t, err
+		case t.Kind() == reflect.Slice:
+			return reflect.SliceOf(as), nil
+		}
+		return reflect.ArrayOf(t.Len(), as), nil
+	case reflect.Map:
+		if _, err = d.add(t.Key(), place+" key"); err != nil {
+			return nil, err
+		}
+		as, err = d.add(t.Elem(), place+"[]")
+		if as == t.Elem() || err != nil {
+			return t, err
+		}
+		return reflect.MapOf(t.Key(), as), nil
+	case reflect.Interface:
+		return nil, fmt.Errorf("%s is an interface (%s), which cannot be kept: give it a concrete type", place, t)
+	case reflect.Func, reflect.Chan, reflect.Uintptr, reflect.UnsafePointer:
+		return nil, fmt.Errorf("%s is a %s, which cannot be kept", place, t.Kind())
 	}
-	return false
+	d.WriteString(t.Kind().String())
+	return t, nil
+}
+
+// fields is add for a struct.
+func (d *describer) fields(t reflect.Type, place string) (reflect.Type, error) {
+	var fields []reflect.StructField
+	changed := false
+	for i := range t.NumField() {
+		f := t.Field(i)
+		switch {
+		case f.Anonymous && marshals(f.Type):
+			return nil, fmt.Errorf("%s embeds %s, which marshals itself and would leave the other fields out: "+
+				"give the field a name", place, f.Type)
+		case marshals(t) || f.Name == "_":
+		case !f.IsExported():
+			return nil, fmt.Errorf("%s.%s is not exported and would be left out: only structs whose fields all begin "+
+				"with a capital letter can be kept", place, f.Name)
+		default:
+			d.WriteString(" " + f.Name + " ")
+			as, err := d.add(f.Type, place+"."+f.Name)
+			if err != nil {
+				return nil, err
+			}
+			changed = changed || as != f.Type
+			f.Type, f.Anonymous = as, false
+		}
+		fields = append(fields, f)
+	}
+	d.WriteByte(';')
+	if !changed {
+		return t, nil
+	}
+	return reflect.StructOf(fields), nil
+}
+
+// marshals tells whether gob has values of type t marshal themselves.
+func marshals(t reflect.Type) bool {
+	if t.Kind() != reflect.Pointer {
+		t = reflect.PointerTo(t)
+	}
+	return t.Implements(reflect.TypeFor[gob.GobEncoder]()) || t.Implements(reflect.TypeFor[encoding.BinaryMarshaler]())
 }

@@ -3,15 +3,16 @@ package notebook
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"reflect"
+	"strconv"
 	"strings"
 )
 
-// maxNameBytes limits the names of kept values, so that the hexadecimal form of any name is a valid file name.
+// maxNameBytes limits names, so that the hexadecimal form of any is a valid file name.
 const maxNameBytes = 100
 
-// ErrNotKept is wrapped by the error that [Kept] returns for a name under which nothing is kept.
-var ErrNotKept = errors.New("no value kept")
+var errNotKept = errors.New("no value kept")
 
 // Keep stores a copy of value under name, replacing what was kept there, for a later cell to read with [Kept].
 //
@@ -19,15 +20,15 @@ var ErrNotKept = errors.New("no value kept")
 // kernel never sees it, and it takes about the value's size in that folder. Programs that a cell starts with its own
 // environment share it; a ! line does not. Outside a notebook the copy lives in the process's memory.
 //
-// Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, pointers,
-// structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with
-// [encoding.BinaryMarshaler] or [encoding/gob.GobEncoder] (such as time.Time). Everything comes back bit for bit; nil
-// slices and maps stay nil. A tensor on a device is fetched to the host first and stays usable; the kept tensor is a
-// local one. Two pointers to the same value come back as pointers to two copies.
+// Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, structs,
+// pointers to structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with
+// [encoding.BinaryMarshaler] or [encoding/gob.GobEncoder] (such as time.Time). It is written by [encoding/gob], so a
+// slice or map without elements may come back nil, and two pointers to one value as pointers to two copies. A tensor
+// comes back bit for bit, as a local one; one that is on a device is fetched to the host, and can still be used.
 //
-// Keep returns an error for a value that would not come back whole: one with functions, channels, interfaces or fields
-// that are not exported anywhere in its type, one that contains itself, a finalized tensor; and when it cannot be
-// written. What was kept under name before is then still there.
+// Keep returns an error for a value that would not come back complete: one whose type has functions, channels,
+// interfaces, fields that are not exported, pointers to numbers, or contains itself; one with a nil pointer in a slice
+// or map; a finalized tensor; and when it cannot be written. What was kept under name before is then still there.
 func Keep(name string, value any) error {
 	if err := keep(name, value); err != nil {
 		return fmt.Errorf("notebook: keeping %q: %w", name, err)
@@ -46,58 +47,64 @@ func keep(name string, value any) error {
 	if err != nil {
 		return err
 	}
-	return s.put(name, reflect.ValueOf(value))
+	data, err := encode(reflect.ValueOf(value))
+	if err != nil {
+		return err
+	}
+	return s.put(name, data)
 }
 
 // Kept returns a copy of the value that [Keep] stored under name. T is the type it had then.
 //
-// The error wraps [ErrNotKept] and lists the names in use if nothing is kept under name. It names both types if the
-// value has another type than T, and says so if T has been declared anew since.
+// It is an error if nothing is kept under name, if the value has another type than T, or if a type of that name has been
+// declared anew since.
 func Kept[T any](name string) (T, error) {
 	var value T
-	if err := kept(name, reflect.ValueOf(&value).Elem()); err != nil {
-		var zero T
-		return zero, fmt.Errorf("notebook: %w", err)
+	err := kept(name, reflect.ValueOf(&value).Elem())
+	switch {
+	case err == nil:
+		return value, nil
+	case errors.Is(err, errNotKept):
+		err = fmt.Errorf("notebook: %w", err)
+	default:
+		err = fmt.Errorf("notebook: reading %q: %w", name, err)
 	}
-	return value, nil
+	var zero T
+	return zero, err
 }
 
 func kept(name string, into reflect.Value) error {
 	if err := checkName(name); err != nil {
-		return fmt.Errorf("reading %q: %w", name, err)
+		return err
 	}
 	s, err := openStore()
 	if err != nil {
-		return fmt.Errorf("reading %q: %w", name, err)
+		return err
 	}
-	data, found, err := s.get(name)
-	if err != nil {
-		return fmt.Errorf("reading %q: %w", name, err)
-	}
-	if !found {
+	data, err := s.get(name)
+	if errors.Is(err, fs.ErrNotExist) {
 		return notKept(s, name)
 	}
-	if err := decodeFile(data, into); err != nil {
-		return fmt.Errorf("reading %q: %w", name, err)
+	if err != nil {
+		return err
 	}
-	return nil
+	return decode(data, into)
 }
 
 func notKept(s store, name string) error {
 	names, err := s.names()
 	if err != nil {
-		return fmt.Errorf("%w under %q, and the kept names cannot be listed: %w", ErrNotKept, name, err)
+		return fmt.Errorf("%w under %q, and the kept names cannot be listed: %w", errNotKept, name, err)
 	}
 	list := "nothing"
 	if len(names) > 0 {
-		quoted := make([]string, len(names))
 		for i, n := range names {
-			quoted[i] = fmt.Sprintf("%q", n)
+			names[i] = strconv.Quote(n)
 		}
-		list = strings.Join(quoted, ", ")
+		list = strings.Join(names, ", ")
 	}
 	return fmt.Errorf("%w under %q; kept so far: %s; run the cell that calls notebook.Keep(%q, …) first",
-		ErrNotKept, name, list, name)
+		errNotKept, name, list, name)
 }
 
 func checkName(name string) error {

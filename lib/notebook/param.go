@@ -5,34 +5,31 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 )
 
 // EnvParams is the environment variable that sets parameters. It holds a JSON object whose values are strings, such as
 // {"devices":"16"}; see [EncodeParams].
 const EnvParams = "SHARDBOOK_PARAMS"
 
-// ParamValue is the type of a parameter: a whole number, a number, text, true or false, or a duration such as 1m30s.
-type ParamValue interface {
-	int | float64 | string | bool | time.Duration
-}
-
-// Param returns the value that [EnvParams] sets for the parameter called name, or def if it sets none.
+// Param returns the value that [EnvParams] sets for the parameter called name, or def if it sets none: a whole number,
+// a number, text, true or false, or a duration such as 1m30s.
 //
 //	devices := notebook.Param("devices", 8)
 //
-// If the value set is not a T, Param ends the program as [Check] does. Programs that must go on use [LookupParam].
-//
-// Write name as a string literal, so that [ParamNames] finds it.
-func Param[T ParamValue](name string, def T) T {
-	return Must(LookupParam(name, def))
+// If the value set is not a T, Param ends the program as [Check] does. Write name as a string literal, so that
+// [ParamNames] finds it.
+func Param[T paramValue](name string, def T) T { return Must(lookupParam(name, def)) }
+
+type paramValue interface {
+	int | float64 | string | bool | time.Duration
 }
 
-// LookupParam returns the value that [EnvParams] sets for the parameter called name, or def if it sets none. The error
-// names the parameter, its value and the wanted type if the value is not a T; def is returned then.
-func LookupParam[T ParamValue](name string, def T) (T, error) {
+// lookupParam returns def with an error.
+func lookupParam[T paramValue](name string, def T) (T, error) {
 	values, err := decodeParams(os.Getenv(EnvParams))
 	if err != nil {
 		return def, err
@@ -49,7 +46,7 @@ func LookupParam[T ParamValue](name string, def T) (T, error) {
 }
 
 // parseParam's error describes the type that text is not of.
-func parseParam[T ParamValue](text string) (T, error) {
+func parseParam[T paramValue](text string) (T, error) {
 	var value T
 	var err error
 	var wanted string
@@ -91,19 +88,25 @@ func decodeParams(text string) (map[string]string, error) {
 }
 
 // EncodeParams returns the text for [EnvParams] that sets each parameter in values, by name, to its value as text.
-// Equal maps give equal texts. It returns an error for a name that is empty, and for text that is not valid UTF-8.
+// Equal maps give equal texts.
 func EncodeParams(values map[string]string) (string, error) {
-	for name, value := range values {
-		if name == "" {
-			return "", fmt.Errorf("notebook: a parameter without a name is set to %q", value)
-		}
-		if !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return "", fmt.Errorf("notebook: parameter %q set to %q is not valid UTF-8", name, value)
-		}
-	}
-	if values == nil {
-		values = map[string]string{}
-	}
 	text, err := json.Marshal(values)
 	return string(text), err
+}
+
+var (
+	comment   = regexp.MustCompile(`//.*|(?s:/\*.*?\*/)`)
+	paramCall = regexp.MustCompile(`\bnotebook\.Param(?:\[[\w.]+\])?\(\s*"([^"\\]*)"\s*,`)
+)
+
+// ParamNames returns the names of the parameters that the given notebook cells read by [Param], sorted and each once.
+// It searches their text for calls outside comments, and so finds only names that are string literals.
+func ParamNames(cells ...string) (names []string) {
+	for _, cell := range cells {
+		for _, call := range paramCall.FindAllStringSubmatch(comment.ReplaceAllString(cell, ""), -1) {
+			names = append(names, call[1])
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

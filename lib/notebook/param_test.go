@@ -1,28 +1,24 @@
-package notebook_test
+package notebook
 
 import (
 	"errors"
 	"fmt"
-	"math/rand"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"testing/quick"
 	"time"
-
-	"github.com/shardbook/shardbook/lib/notebook"
 )
 
-func TestLookupParam(t *testing.T) {
-	text, err := notebook.EncodeParams(map[string]string{
+func TestParam(t *testing.T) {
+	text, err := EncodeParams(map[string]string{
 		"devices": "16", "rate": "1e-3", "name": "mesh", "fast": "true", "limit": "1m30s", "empty": "", "huge": "1e999",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(notebook.EnvParams, text)
+	t.Setenv(EnvParams, text)
 	lookup(t, "devices", 8, 16, "")
 	lookup(t, "rate", 0.5, 1e-3, "")
 	lookup(t, "devices", 0.5, 16.0, "")
@@ -35,24 +31,25 @@ func TestLookupParam(t *testing.T) {
 	lookup(t, "name", 8, 8, `notebook: parameter "name" is set to "mesh", which is not a whole number (int) such as 8`)
 	lookup(t, "rate", 8, 8, `notebook: parameter "rate" is set to "1e-3", which is not a whole number (int) such as 8`)
 	lookup(t, "name", 0.5, 0.5, `notebook: parameter "name" is set to "mesh", which is not a number (float64) such as 0.5`)
-	lookup(t, "huge", 0.5, 0.5, `notebook: parameter "huge" is set to "1e999", which is not a number (float64) such as 0.5: it is out of range`)
+	lookup(t, "huge", 0.5, 0.5,
+		`notebook: parameter "huge" is set to "1e999", which is not a number (float64) such as 0.5: it is out of range`)
 	lookup(t, "name", true, true, `notebook: parameter "name" is set to "mesh", which is not true or false (bool)`)
 	lookup(t, "devices", time.Second, time.Second,
 		`notebook: parameter "devices" is set to "16", which is not a duration (time.Duration) such as 1m30s`)
 
-	t.Setenv(notebook.EnvParams, "")
+	t.Setenv(EnvParams, "")
 	lookup(t, "devices", 8, 8, "")
 	for _, bad := range []string{"devices=16", `{"devices":16}`, `["devices"]`, "{"} {
-		t.Setenv(notebook.EnvParams, bad)
-		if got, err := notebook.LookupParam("devices", 8); got != 8 || err == nil || !strings.Contains(err.Error(), notebook.EnvParams) {
+		t.Setenv(EnvParams, bad)
+		if got, err := lookupParam("devices", 8); got != 8 || err == nil || !strings.Contains(err.Error(), EnvParams) {
 			t.Errorf("%s: got %d, %v", bad, got, err)
 		}
 	}
 }
 
-func lookup[T notebook.ParamValue](t *testing.T, name string, def, want T, wantErr string) {
+func lookup[T paramValue](t *testing.T, name string, def, want T, wantErr string) {
 	t.Helper()
-	got, err := notebook.LookupParam(name, def)
+	got, err := lookupParam(name, def)
 	if got != want {
 		t.Errorf("%s: got %v, want %v", name, got, want)
 	}
@@ -64,39 +61,15 @@ func lookup[T notebook.ParamValue](t *testing.T, name string, def, want T, wantE
 	}
 }
 
-// Any text comes back as it was set, or is refused.
-func TestEncodeParamsRandom(t *testing.T) {
-	property := func(name, value string) bool {
-		text, err := notebook.EncodeParams(map[string]string{name: value})
-		if err != nil {
-			return name == "" || strings.ToValidUTF8(name+value, "") != name+value
-		}
-		t.Setenv(notebook.EnvParams, text)
-		got, err := notebook.LookupParam(name, "default")
-		return err == nil && got == value
-	}
-	if err := quick.Check(property, &quick.Config{Rand: rand.New(rand.NewSource(1))}); err != nil {
-		t.Error(err)
-	}
-	for _, bad := range []map[string]string{{"": "1"}, {"a": "\xff"}, {"\xff": "a"}} {
-		if text, err := notebook.EncodeParams(bad); err == nil {
-			t.Errorf("%q: got %s", bad, text)
-		}
-	}
-	if text, err := notebook.EncodeParams(nil); text != "{}" || err != nil {
-		t.Errorf("nil: got %s, %v", text, err)
-	}
-}
-
 // TestParamEndsProcess runs itself as the process that ends.
 func TestParamEndsProcess(t *testing.T) {
 	if os.Getenv("READ_PARAM") != "" {
-		fmt.Println("devices:", notebook.Param("devices", 8))
+		fmt.Println("devices:", Param("devices", 8))
 		os.Exit(0)
 	}
 	run := func(params string) (stdout, stderr string, status int) {
 		command := exec.Command(os.Args[0], "-test.run=^TestParamEndsProcess$")
-		command.Env = append(os.Environ(), "READ_PARAM=1", "GONB_PIPE=", notebook.EnvParams+"="+params)
+		command.Env = append(os.Environ(), "READ_PARAM=1", "GONB_PIPE=", EnvParams+"="+params)
 		out, err := command.Output()
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
@@ -121,73 +94,24 @@ func TestParamEndsProcess(t *testing.T) {
 }
 
 func TestParamNames(t *testing.T) {
-	const use = "import \"github.com/shardbook/shardbook/lib/notebook\"\n"
-	tests := []struct {
-		name  string
+	for _, test := range []struct {
 		cells []string
 		want  string
 	}{
-		{"none", nil, ""},
-		{"plain", []string{use, `x := notebook.Param("devices", 8)`}, "devices"},
-		{"sorted, once", []string{`notebook.Param("b", 1); notebook.Param("a", 2); notebook.Param("b", 3)`}, "a b"},
-		{"after %%", []string{"%% --flag\nx := notebook.Param(\"devices\", 8)"}, "devices"},
-		{"after %main", []string{"%main\nfmt.Println(notebook.Param(\"devices\", 8))"}, "devices"},
-		{"type argument", []string{`notebook.Param[time.Duration]("limit", 1); notebook.LookupParam[float64]("rate", 1)`}, "limit rate"},
-		{"raw string", []string{"notebook.Param(`a`, 1)"}, "a"},
-		{"escapes", []string{`notebook.Param("\x61", 1)`}, "a"},
-		{"spread over lines", []string{"notebook.\n\tParam(\n\t\t\"a\", // why\n\t\t1,\n)"}, "a"},
-		{"comments", []string{"// notebook.Param(\"a\", 1)\n/* notebook.Param(\"b\", 1) */"}, ""},
-		{"in a string", []string{`s := "notebook.Param(\"a\", 1)"`}, ""},
-		{"command lines", []string{"!echo 'notebook.Param(\"a\", 1)' \\\n notebook.Param(\"b\", 1)\nnotebook.Param(\"c\", 1)"}, "c"},
-		{"command with an apostrophe", []string{"!echo it's\nnotebook.Param(\"c\", 1)"}, "c"},
-		{"another program's cell", []string{"%%writefile a.go\nnotebook.Param(\"a\", 1)", "%%bash\nnotebook.Param(\"b\", 1)"}, ""},
-		{"alias of another cell", []string{"import nb \"github.com/shardbook/shardbook/lib/notebook\"", `nb.Param("a", 1)`}, "a"},
-		{"dot import", []string{"import . \"github.com/shardbook/shardbook/lib/notebook\"", `Param("a", 1); x.Param("b", 1)`}, "a"},
-		{"another package", []string{`other.Param("a", 1); Param("b", 1); x.notebook.Param("c", 1)`}, ""},
-		{"another function", []string{`notebook.ParamNames("a", "b"); notebook.Keep("c", 1)`}, ""},
-		{"not a literal", []string{`notebook.Param(name, 1); notebook.Param("a"+b, 1); notebook.Param("c")`}, ""},
-		{"incomplete", []string{`notebook.Param("a"`, `notebook.Param(`, `notebook.`, `notebook.Param[`, `notebook.Param("a", 1`}, "a"},
-		{"broken cell", []string{"x := \"open\nnotebook.Param(\"a\", 1)", "/* open", `notebook.Param("b", 1)`}, "a b"},
-		{"Windows lines", []string{"!ls \\\r\n-l\r\nnotebook.Param(\"a\", 1)\r\n"}, "a"},
-	}
-	for _, test := range tests {
-		if got := notebook.ParamNames(test.cells...); !slices.Equal(got, strings.Fields(test.want)) {
-			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		{nil, ""},
+		{[]string{`notebook.Param("b", 1); notebook.Param("a", 2)`, `notebook.Param("b", 3)`}, "a b"},
+		{[]string{"%% --flag\nx := notebook.Param(\n\t\"devices\", // why\n\t8)"}, "devices"},
+		{[]string{`notebook.Param[time.Duration]("limit", 1)`}, "limit"},
+		{[]string{"// notebook.Param(\"a\", 1)\n/* notebook.Param(\"b\", 1)\n */ notebook.Param(\"c\", 1)"}, "c"},
+		{[]string{`other.Param("a", 1); notebook.Keep("b", 1); notebook.Param(name, 1)`}, ""},
+	} {
+		if got := ParamNames(test.cells...); !slices.Equal(got, strings.Fields(test.want)) {
+			t.Errorf("%q: got %q, want %q", test.cells, got, test.want)
 		}
 	}
-}
-
-func FuzzParamNames(f *testing.F) {
-	f.Add("%%\nnotebook.Param(\"a\", 1)", `import nb "github.com/shardbook/shardbook/lib/notebook"`)
-	f.Add("notebook.Param[", "\x00\\")
-	f.Fuzz(func(t *testing.T, a, b string) {
-		if names := notebook.ParamNames(a, b); !slices.IsSorted(names) {
-			t.Errorf("%q: %q is not sorted", []string{a, b}, names)
-		}
-	})
 }
 
 func ExampleParam() {
-	fmt.Println("devices:", notebook.Param("devices", 8))
+	fmt.Println("devices:", Param("devices", 8))
 	// Output: devices: 8
-}
-
-func ExampleLookupParam() {
-	defer os.Setenv(notebook.EnvParams, os.Getenv(notebook.EnvParams))
-	text, _ := notebook.EncodeParams(map[string]string{"devices": "many", "span": "1m30s"})
-	os.Setenv(notebook.EnvParams, text)
-
-	fmt.Println(notebook.LookupParam("span", time.Second))
-	fmt.Println(notebook.LookupParam("devices", 8))
-	// Output:
-	// 1m30s <nil>
-	// 8 notebook: parameter "devices" is set to "many", which is not a whole number (int) such as 8
-}
-
-func ExampleParamNames() {
-	fmt.Println(notebook.ParamNames(
-		`devices := notebook.Param("devices", 8)`,
-		"%%\n"+`rate := notebook.Param("rate", 0.1) // notebook.Param("old", 1)`,
-	))
-	// Output: [devices rate]
 }

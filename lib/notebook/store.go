@@ -1,8 +1,6 @@
 package notebook
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -20,17 +17,16 @@ import (
 
 // store holds encoded values by name.
 type store interface {
-	put(name string, value reflect.Value) error
-	get(name string) (data []byte, found bool, err error)
-	names() ([]string, error) // sorted
+	put(name string, data []byte) error
+	get(name string) ([]byte, error) // fs.ErrNotExist if there is none
+	names() ([]string, error)        // sorted
 }
 
-// keptFolder is where a notebook's values live, inside the kernel's temporary folder. That folder is made new for each
-// kernel process, under a random name that must not exist yet, so the values of an earlier kernel cannot be seen even
-// if that kernel was killed before it could remove them. The go tool ignores names that begin with a dot.
-const keptFolder = ".kept"
-
 // openStore returns the kernel's store in a notebook and the process's memory elsewhere.
+//
+// A notebook's values are in a folder inside the kernel's temporary folder. That one is made new for each kernel
+// process, under a random name that must not exist yet, so the values of an earlier kernel cannot be seen even if it
+// was killed before it could remove them. The go tool ignores names that begin with a dot.
 func openStore() (store, error) {
 	if os.Getenv(protocol.GONB_PIPE_ENV) == "" {
 		return &processStore, nil
@@ -39,7 +35,7 @@ func openStore() (store, error) {
 	if folder == "" {
 		return nil, fmt.Errorf("this is a notebook cell, but %s is not set", protocol.GONB_TMP_DIR_ENV)
 	}
-	return folderStore(filepath.Join(folder, keptFolder)), nil
+	return folderStore(filepath.Join(folder, ".kept")), nil
 }
 
 // memoryStore keeps values in memory, encoded like those in files so that they behave alike.
@@ -48,27 +44,22 @@ type memoryStore struct {
 	data map[string][]byte
 }
 
-var processStore memoryStore
+var processStore = memoryStore{data: map[string][]byte{}}
 
-func (s *memoryStore) put(name string, value reflect.Value) error {
-	var b bytes.Buffer
-	if err := encodeFile(&b, value); err != nil {
-		return err
-	}
+func (s *memoryStore) put(name string, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.data == nil {
-		s.data = make(map[string][]byte)
-	}
-	s.data[name] = b.Bytes()
+	s.data[name] = data
 	return nil
 }
 
-func (s *memoryStore) get(name string) ([]byte, bool, error) {
+func (s *memoryStore) get(name string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	data, found := s.data[name]
-	return data, found, nil
+	if data, found := s.data[name]; found {
+		return data, nil
+	}
+	return nil, fs.ErrNotExist
 }
 
 func (s *memoryStore) names() ([]string, error) {
@@ -81,62 +72,38 @@ func (s *memoryStore) names() ([]string, error) {
 // whatever the name contains and also where file names ignore case.
 type folderStore string
 
-const (
-	keptSuffix   = ".kept"
-	unfinishedAs = "unfinished-*"
-)
+const keptSuffix = ".kept"
 
 func (s folderStore) path(name string) string {
 	return filepath.Join(string(s), hex.EncodeToString([]byte(name))+keptSuffix)
 }
 
-func (s folderStore) put(name string, value reflect.Value) (err error) {
+func (s folderStore) put(name string, data []byte) error {
 	if err := os.MkdirAll(string(s), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(string(s), unfinishedAs)
+	f, err := os.CreateTemp(string(s), "unfinished-*")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	w := bufio.NewWriterSize(f, 1<<16)
-	err = encodeFile(w, value)
-	if err == nil {
-		err = w.Flush()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
+	defer os.Remove(f.Name()) // where it has not been renamed
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), s.path(name))
 }
 
-func (s folderStore) get(name string) ([]byte, bool, error) {
-	data, err := os.ReadFile(s.path(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
-	}
-	return data, err == nil, err
-}
+func (s folderStore) get(name string) ([]byte, error) { return os.ReadFile(s.path(name)) }
 
-func (s folderStore) names() ([]string, error) {
+func (s folderStore) names() (names []string, err error) {
 	entries, err := os.ReadDir(string(s))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var names []string
 	for _, e := range entries {
 		encoded, ok := strings.CutSuffix(e.Name(), keptSuffix)
-		if !ok {
-			continue
-		}
-		if name, err := hex.DecodeString(encoded); err == nil {
+		if name, err := hex.DecodeString(encoded); ok && err == nil {
 			names = append(names, string(name))
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Inputs writes into a plan that the inputs of blocks lie in the host's memory between their forward pass and what
-// needs them next: they go down behind the forward pass, and come up ahead passes before (vDNN, Rhu et al. 2016, §III;
-// of blocks that are computed again P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most ahead of them are on their
-// way down while passes go on. Those of a block whose next pass follows at once stay.
+// Inputs rewrites a plan so that the inputs of blocks are in host memory between their passes: they are stored after
+// the forward pass, and fetched ahead passes before the next use (vDNN, Rhu et al. 2016, §III; for recomputed blocks
+// P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most ahead stores are under way beside the passes. Inputs of
+// blocks whose next pass follows at once stay on the device.
 func Inputs(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {
@@ -22,17 +22,17 @@ func Inputs(p *step.Plan, ahead int) *step.Plan {
 			next := i + 1 + slices.IndexFunc(list[i+1:], func(other step.Op) bool {
 				return other.Kind.Pass() && other.Kind != step.Update && other.Block == op.Block && other.Micro == op.Micro
 			})
-			if number[next] <= number[i]+1 { // there is none, or it follows at once
+			if number[next] <= number[i]+1 { // no next pass, or it follows at once
 				continue
 			}
 			stored[i] = true
 			at := first[max(number[i]+1, number[next]-ahead)]
 			fetched[at] = append(fetched[at], move(step.Fetch, op))
 		}
-		leaving := queue{ahead: ahead}
+		stores := queue{ahead: ahead}
 		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
 			if stored[i] {
-				behind = leaving.begin(move(step.Store, op))
+				behind = stores.begin(move(step.Store, op))
 			}
 			return fetched[i], behind
 		})
@@ -40,9 +40,9 @@ func Inputs(p *step.Plan, ahead int) *step.Plan {
 	return q
 }
 
-// passes numbers the passes of a list, updates left out, by position, and returns the position where each begins. A
-// block that is computed again right before its backward pass makes one with it, of which a rank has one program:
-// nothing comes between the two.
+// passes numbers the passes of a list without updates, by position, and returns the position where each begins. A
+// block's recomputation right before its backward pass is one pass with it: they are one program, and nothing comes
+// between.
 func passes(list []step.Op) (number map[int]int, first []int) {
 	number = map[int]int{}
 	for i, op := range list {
@@ -62,10 +62,10 @@ func move(kind step.Kind, of step.Op) step.Op {
 	return step.Op{Kind: kind, What: step.Activation, Block: of.Block, Micro: of.Micro}
 }
 
-// UpdateAtOnce writes into a plan, which updates all units at its end, that each is updated by itself as soon as its
-// gradients are complete, so that they live for one unit only (Lv et al. 2023, "Full Parameter Fine-Tuning for Large
-// Language Models with Limited Resources", §3.1). Clipping and loss scaling, which ask something of all gradients, then
-// cannot be. Units that several stages of a pipeline have in common are updated at the end: others may wait for these.
+// UpdateAtOnce rewrites a plan so that each unit is updated as soon as its gradients are complete, not at the end, so
+// that the gradients of one unit exist at a time (Lv et al. 2023, "Full Parameter Fine-Tuning for Large Language Models
+// with Limited Resources", §3.1). Gradient clipping and loss scaling, which need all gradients, are not possible then.
+// Units that several pipeline stages share are updated at the end, since other stages may wait for these.
 func UpdateAtOnce(p *step.Plan) *step.Plan {
 	q := p.Clone()
 	for r := range p.Ranks {
@@ -81,9 +81,9 @@ func UpdateAtOnce(p *step.Plan) *step.Plan {
 	return q
 }
 
-// States writes into a plan that the optimizer's states lie in the host's memory: each unit is updated at once, with
-// its states fetched ahead passes before and stored behind it. At most ahead units' states are on their way down while
-// passes go on.
+// States rewrites a plan so that optimizer states are in host memory: each unit is updated as soon as its gradients are
+// complete, with its states fetched ahead passes before and stored after it. At most ahead stores are under way beside
+// the passes.
 func States(p *step.Plan, ahead int) *step.Plan {
 	q := UpdateAtOnce(p)
 	for r, list := range q.Ranks {
@@ -103,10 +103,10 @@ func States(p *step.Plan, ahead int) *step.Plan {
 			}
 			fetched[at] = append(fetched[at], step.Op{Kind: step.Fetch, What: step.State, Unit: op.Unit})
 		}
-		leaving := queue{ahead: ahead}
+		stores := queue{ahead: ahead}
 		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
 			if op.Kind == step.Update {
-				behind = leaving.begin(step.Op{Kind: step.Store, What: step.State, Unit: op.Unit})
+				behind = stores.begin(step.Op{Kind: step.Store, What: step.State, Unit: op.Unit})
 			}
 			return fetched[i], behind
 		})
@@ -114,15 +114,14 @@ func States(p *step.Plan, ahead int) *step.Plan {
 	return q
 }
 
-// Updates writes into a plan that the host updates, in whose memory the optimizer's states and a master copy of the
-// parameters always are (Ren et al. 2021, "ZeRO-Offload", §4.1): a unit's gradients go down as soon as they are
-// complete, the host updates where the plan has an update, and new parameters come up behind it. Behind [UpdateAtOnce]
-// all of that is beside the passes of other blocks. At most ahead units' gradients are on their way down while passes
-// go on.
+// Updates rewrites a plan so that the host updates, with the optimizer states and master weights in its memory (Ren et
+// al. 2021, "ZeRO-Offload", §4.1): a unit's gradients are stored as soon as they are complete, the host updates where
+// the plan has an update, and the new parameters are fetched. After [UpdateAtOnce] all of this runs beside the passes
+// of other blocks. At most ahead stores are under way beside the passes.
 func Updates(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r := range p.Ranks {
-		complete, leaving := completing(p, r), queue{ahead: ahead}
+		complete, stores := completing(p, r), queue{ahead: ahead}
 		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
 			if op.Kind == step.Update {
 				before = append(before, step.Op{Kind: step.HostUpdate, Unit: op.Unit, Micro: op.Micro})
@@ -137,7 +136,7 @@ func Updates(p *step.Plan, ahead int) *step.Plan {
 				if spans(p, r, u) {
 					behind = append(behind, store)
 				} else {
-					behind = append(behind, leaving.begin(store)...)
+					behind = append(behind, stores.begin(store)...)
 				}
 			}
 			return before, behind
@@ -147,13 +146,13 @@ func Updates(p *step.Plan, ahead int) *step.Plan {
 	return q
 }
 
-// queue bounds how many operations are under way while passes go on.
+// queue bounds how many operations are under way beside the passes.
 type queue struct {
 	ahead int
 	begun []step.Op
 }
 
-// begin returns an operation, and the wait for an earlier one that must have ended now.
+// begin returns an operation, and the wait for an earlier one if there are too many.
 func (q *queue) begin(op step.Op) []step.Op {
 	if q.begun = append(q.begun, op); len(q.begun) <= q.ahead {
 		return []step.Op{op}
@@ -164,8 +163,8 @@ func (q *queue) begin(op step.Op) []step.Op {
 	return []step.Op{op, w}
 }
 
-// completing returns, by position in a rank's list, the units whose gradients are complete behind it: reduced, where
-// they are. Those that other stages add to are at the end of all passes, behind the others.
+// completing returns, by position in a rank's list, the units whose gradients are complete, and reduced if they need to
+// be, after the operation there. Units that other stages share come last, after all passes.
 func completing(p *step.Plan, rank int) map[int][]int {
 	list, at := p.Ranks[rank], map[int][]int{}
 	var late []int
@@ -191,7 +190,7 @@ func completing(p *step.Plan, rank int) map[int][]int {
 	return at
 }
 
-// spans says whether a unit's gradients are reduced with ranks that have other blocks.
+// spans reports whether a unit's gradients are reduced with ranks that have other blocks.
 func spans(p *step.Plan, rank, unit int) bool {
 	return slices.ContainsFunc(p.Units[unit].Reduce, func(name string) bool {
 		a, _ := p.Axis(name)

@@ -9,9 +9,9 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// AdafactorOptimizer keeps of the squared gradients of a matrix only the means of its rows and columns (Shazeer & Stern
-// 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", algorithms 4 and 5); make it with [Adafactor].
-// For gradient G of the matrix W at step t, with RMS the root mean square over the whole parameter:
+// AdafactorOptimizer is Adafactor (Shazeer & Stern 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory
+// Cost", algorithms 4 and 5), which stores only the row and column means of a matrix's squared gradients; make it with
+// [Adafactor]. For the gradient G of a matrix W at step t, with RMS the root mean square over the full parameter:
 //
 //	β ← 1 − t^−Decay
 //	R ← βR + (1−β)·mean over columns of (G² + Eps1)
@@ -20,38 +20,38 @@ import (
 //	U ← U / max(1, RMS(U)/Clip)
 //	W ← W − ρ·max(Eps2, RMS(W))·U,     ρ = LR, or min(0.01, 1/√t) if LR is 0
 //
-// The means are the paper's sums over the number of rows or columns, which cancels. Tensors of rank 2 and more are
-// matrices of their last two axes, each with rows and columns of its own; the RMS are over all of them. Vectors and
-// scalars keep the mean square of each element, V, as algorithm 5 does.
+// The paper sums where this takes means; the factor cancels. Tensors of rank 2 and more are stacks of matrices, in
+// their last two axes; the RMS is over all of them. Vectors and scalars store the mean square V of each element
+// (algorithm 5).
 //
-// The states are "rows" and "columns", or "v"; with Beta1 also "m", the mean of the changes of W, by which W changes
-// then (as in the authors' implementation in Tensor2Tensor; the paper leaves it out).
+// The states are "rows" and "columns", or "v". With Beta1 there is also "m", the running mean of the updates, which is
+// then subtracted from W in their place (as in the authors' Tensor2Tensor implementation; the paper leaves it out).
 type AdafactorOptimizer struct {
-	// LR is the relative step ρ: about the share of its root mean square by which a parameter changes in one step. With
-	// 0 it is min(0.01, 1/√t), which needs no tuning; a schedule's rate multiplies either. At least 0.
+	// LR is the relative step size ρ: a step changes a parameter by about LR times its root mean square. 0 means
+	// min(0.01, 1/√t), which needs no tuning. A schedule multiplies either. At least 0.
 	LR float64
-	// Absolute makes LR the root mean square by which a parameter changes, whatever its own.
+	// Absolute makes LR the root mean square of a step, independent of the parameter's own.
 	Absolute bool
-	// Decay says how fast the running means forget: at step t over about the last t^Decay steps. At least 0.
+	// Decay sets how fast the running means forget: at step t they average about the last t^Decay steps. At least 0.
 	Decay float64
-	// Eps1 is added to squared gradients, so that they are never 0; Eps2 is the least root mean square to which a step
-	// is relative, so that a parameter can leave 0. Both at least 2⁻¹²⁶.
+	// Eps1 is added to squared gradients so that they are never 0. Eps2 is the smallest root mean square that a step is
+	// relative to, so that a parameter can leave 0. Both at least 2⁻¹²⁶.
 	Eps1, Eps2 float64
 	// Clip bounds the root mean square of U; at least 2⁻¹²⁶.
 	Clip float64
-	// Beta1 is the decay of the running mean of the changes, in [0,1); 0 keeps none.
+	// Beta1 is the decay of the running mean of the updates, in [0,1); 0 stores none.
 	Beta1 float64
 }
 
-// Adafactor returns the rule with the given relative step (0 for the paper's own), and the paper's other settings
-// (algorithm 4 and §9): decay 0.8, eps 1e-30 and 1e-3, clipping at 1, and no mean of the changes.
+// Adafactor returns the optimizer with the given relative step size (0 for the paper's own) and the paper's other
+// settings (algorithm 4 and §9): decay 0.8, eps 1e-30 and 1e-3, clipping at 1, and no mean of the updates.
 func Adafactor(lr float64) AdafactorOptimizer {
 	return AdafactorOptimizer{LR: lr, Decay: 0.8, Eps1: 1e-30, Eps2: 1e-3, Clip: 1}
 }
 
 // Validate implements Optimizer.
 func (r AdafactorOptimizer) Validate() error {
-	const least = 0x1p-126 // XLA may take what is smaller for 0
+	const least = 0x1p-126 // XLA may flush smaller numbers to 0
 	return checkSettings("Adafactor", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Decay", r.Decay, 0, math.Inf(1)},
 		setting{"Eps1", r.Eps1, least, math.Inf(1)}, setting{"Eps2", r.Eps2, least, math.Inf(1)},
 		setting{"Clip", r.Clip, least, math.Inf(1)}, setting{"Beta1", r.Beta1, 0, 1})
@@ -81,9 +81,9 @@ func (r AdafactorOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 		rows := r.mean(u, u.States[0], p.mean(square, n-1))
 		columns := r.mean(u, u.States[1], p.mean(square, n-2))
 		states = []*graph.Node{rows, columns}
-		left := p.without(n - 1) // of which the rows are the last axis
-		mean := left.spread(left.mean(rows, n-2), n-2)
-		// One root for each factor: float32 might have no number for their product, or for the quotient of two.
+		means := p.without(n - 1) // the piece whose last axis is rows
+		mean := means.spread(means.mean(rows, n-2), n-2)
+		// Divide by one root at a time: the product of all could overflow or underflow float32.
 		g = graph.Div(g, p.spread(graph.Sqrt(rows), n-1))
 		g = graph.Mul(g, p.spread(graph.Sqrt(mean), n-1))
 		g = graph.Div(g, p.spread(graph.Sqrt(columns), n-2))
@@ -98,7 +98,7 @@ func (r AdafactorOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 		change = graph.Mul(change, graph.MaxScalar(p.rms(w), r.Eps2))
 	}
 	if r.Beta1 != 0 {
-		if u.Rate != nil { // the mean is of the changes as they are made, so a schedule acts before it
+		if u.Rate != nil { // the mean is of scheduled updates
 			change = graph.Mul(change, graph.ConvertDType(u.Rate, change.DType()))
 			u.Rate = nil
 		}
@@ -108,8 +108,8 @@ func (r AdafactorOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	return u.descend(w, change, 1), states
 }
 
-// mean is one step of a running mean of squares, to which Eps1 is added. Where x is already a mean over an axis, that
-// is as good as adding it to each square. Such a mean is at least Eps1, which Max says where a product underflows.
+// mean is one step of a running mean of squares, to which Eps1 is added; for an x that is already a mean, adding it to
+// the mean is the same. The result is at least Eps1; Max restores that where a product underflows.
 func (r AdafactorOptimizer) mean(u Update, old, x *graph.Node) *graph.Node {
 	t := graph.ConvertDType(u.Step, dtypes.Float64)
 	share := graph.ConvertDType(graph.Pow(t, graph.Scalar(t.Graph(), t.DType(), -r.Decay)), x.DType()) // 1−β

@@ -53,8 +53,10 @@ func TestDynamicMap(t *testing.T) {
 	// By hand: the ends of the table, its middle, and the smallest numbers.
 	signed, unsigned := optim.DynamicMap(true), optim.DynamicMap(false)
 	for _, c := range []struct{ got, want float32 }{
-		{signed[0], -0.99296875}, {signed[127], 0}, {signed[128], 5.5e-7}, {signed[126], -5.5e-7}, {signed[254], 0.99296875}, {signed[255], 1},
-		{unsigned[0], 0}, {unsigned[1], 3.25e-7}, {unsigned[2], 7.75e-7}, {unsigned[254], 0.996484375}, {unsigned[255], 1},
+		{signed[0], -0.99296875}, {signed[127], 0}, {signed[128], 5.5e-7}, {signed[126], -5.5e-7},
+		{signed[254], 0.99296875}, {signed[255], 1},
+		{unsigned[0], 0}, {unsigned[1], 3.25e-7}, {unsigned[2], 7.75e-7}, {unsigned[254], 0.996484375},
+		{unsigned[255], 1},
 	} {
 		if c.got != c.want {
 			t.Errorf("%g, want %g", c.got, c.want)
@@ -73,31 +75,32 @@ func plainNearest(table [256]float32, x float64) int {
 	return best
 }
 
-// Each step from the states that the rule itself has left: the parameter is AdamW's for the moments that those states
-// stand for, and so are the new states, code by code; but where a share lies between two numbers of the table, as near
-// to their middle as float32 rounds it, either will do. Code 0 is of no v but 0.
+// Each step from the states that the optimizer itself has left: the parameter is AdamW's for the moments that those
+// states stand for, and so are the new states, code by code; but where a share lies between two numbers of the table,
+// as near to their middle as float32 rounds it, either will do. Code 0 is of no v but 0.
 func TestAdam8bitAgainstPlainGo(t *testing.T) {
 	const steps = 4
 	backend := devicetest.PureGo()
-	rule := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamWOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1}, Block: 7, Least: 1}
-	real := rule
+	opt := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamWOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8,
+		WeightDecay: 0.1}, Block: 7, Least: 1}
+	real := opt
 	real.Block, real.Least = 256, 4096
 	for _, c := range []struct {
-		rule  optim.Adam8bitOptimizer
+		opt   optim.Adam8bitOptimizer
 		tree  params.Tree
 		onXLA bool
 	}{
-		{rule, smallTree, true},
+		{opt, smallTree, true},
 		{real, params.Tree{params.New("w", dtypes.Float32, 40, 113)}, false}, // 17 blocks and 168 elements
 	} {
 		n := len(c.tree)
 		random := rand.New(rand.NewPCG(15, 16))
-		exec, err := graph.NewExec(backend, oneStep(c.rule, c.tree))
+		exec, err := graph.NewExec(backend, oneStep(c.opt, c.tree))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer exec.Finalize()
-		all := append(normal(c.tree, random), zeros(t, optim.States(c.rule, c.tree))...)
+		all := append(normal(c.tree, random), zeros(t, optim.States(c.opt, c.tree))...)
 		for step := 1; step <= steps; step++ {
 			grads := normal(c.tree, random)
 			args := slices.Concat(all[:n], grads, all[n:], []*tensors.Tensor{tensors.FromScalar(int32(step))})
@@ -107,15 +110,17 @@ func TestAdam8bitAgainstPlainGo(t *testing.T) {
 			}
 			for i := range n {
 				states := [][]*tensors.Tensor{all[n+4*i:][:4], out[n+4*i:][:4]}
-				checkAdam8bit(t, c.rule, step, floats(t, all[i]), floats(t, grads[i]), floats(t, out[i]), states[0], states[1])
+				checkAdam8bit(t, c.opt, step, floats(t, all[i]), floats(t, grads[i]), floats(t, out[i]), states[0],
+					states[1])
 			}
 			if c.onXLA && step == 2 {
-				compiled, err := devicetest.Call(oneStep(c.rule, c.tree), local(t, args)...)
+				compiled, err := devicetest.Call(oneStep(c.opt, c.tree), local(t, args)...)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for i := range n {
-					checkAdam8bit(t, c.rule, step, floats(t, all[i]), floats(t, grads[i]), floats(t, compiled[i]), all[n+4*i:][:4], compiled[n+4*i:][:4])
+					checkAdam8bit(t, c.opt, step, floats(t, all[i]), floats(t, grads[i]), floats(t, compiled[i]),
+						all[n+4*i:][:4], compiled[n+4*i:][:4])
 				}
 			}
 			all = out
@@ -124,10 +129,11 @@ func TestAdam8bitAgainstPlainGo(t *testing.T) {
 }
 
 // checkAdam8bit checks one step of one parameter. The states are codes and scales of m, and of v.
-func checkAdam8bit(t *testing.T, r optim.Adam8bitOptimizer, step int, w, g, newW []float64, before, after []*tensors.Tensor) {
+func checkAdam8bit(t *testing.T, r optim.Adam8bitOptimizer, step int, w, g, newW []float64, before,
+	after []*tensors.Tensor) {
 	t.Helper()
 	tables := [][256]float32{optim.DynamicMap(true), optim.DynamicMap(false)}
-	moments := make([][]float64, 2) // the new ones, before they are quantised
+	moments := make([][]float64, 2) // the new ones, before they are quantized
 	rounding := make([][]float64, 2)
 	for k := range moments {
 		codes, scales := floats(t, before[2*k]), floats(t, before[2*k+1])
@@ -136,7 +142,8 @@ func checkAdam8bit(t *testing.T, r optim.Adam8bitOptimizer, step int, w, g, newW
 			old := float64(tables[k][int(codes[i])]) * scales[i/r.Block]
 			x := []float64{g[i], g[i] * g[i]}[k]
 			moments[k] = append(moments[k], beta*old+(1-beta)*x)
-			rounding[k] = append(rounding[k], 0x1p-21*(math.Abs(beta*old)+math.Abs((1-beta)*x))) // some roundings of 2⁻²⁴
+			// some roundings of 2⁻²⁴
+			rounding[k] = append(rounding[k], 0x1p-21*(math.Abs(beta*old)+math.Abs((1-beta)*x)))
 		}
 	}
 	for i := range w {
@@ -170,8 +177,10 @@ func checkAdam8bit(t *testing.T, r optim.Adam8bitOptimizer, step int, w, g, newW
 				}
 				ties++
 				middle := (float64(tables[k][got]) + float64(tables[k][want])) / 2
-				if bound := rounding[k][from+i]/largest + 0x1p-21*math.Abs(share); got-want > 1 || want-got > 1 || math.Abs(share-middle) > bound {
-					t.Fatalf("step %d: moment %d: element %d, %g of its block's largest, has code %d, want %d", step, k, from+i, share, got, want)
+				if bound := rounding[k][from+i]/largest + 0x1p-21*math.Abs(share); got-want > 1 || want-got > 1 ||
+					math.Abs(share-middle) > bound {
+					t.Fatalf("step %d: moment %d: element %d, %g of its block's largest, has code %d, want %d", step, k,
+						from+i, share, got, want)
 				}
 			}
 		}
@@ -184,13 +193,14 @@ func checkAdam8bit(t *testing.T, r optim.Adam8bitOptimizer, step int, w, g, newW
 // The zero-point problem: a v below 1.6e-7 of its block's largest, whose m is not as small. Without a gradient AdamW's
 // second step is LR·0.9/1.9/√(0.999/1.999), 0.67·LR. With 0 for v it would be 0.9e-6/0.19/1e-8, 474·LR.
 func TestAdam8bitZeroPoint(t *testing.T) {
-	rule := optim.Adam8bitOptimizer{AdamWOptimizer: optim.Adam(1), Block: 3, Least: 1}
+	opt := optim.Adam8bitOptimizer{AdamWOptimizer: optim.Adam(1), Block: 3, Least: 1}
 	tree := params.Tree{params.New("w", dtypes.Float32, 3)}
-	values := append([]*tensors.Tensor{tensors.FromValue([]float32{0, 0, 0})}, zeros(t, optim.States(rule, tree))...)
+	values := append([]*tensors.Tensor{tensors.FromValue([]float32{0, 0, 0})}, zeros(t, optim.States(opt, tree))...)
 	var before []float64
 	for step, grad := range [][]float32{{1, 1e-5, 0}, {1, 0, 0}} {
 		before = floats(t, values[0])
-		values = mustCall(t, oneStep(rule, tree), slices.Concat(values[:1], []*tensors.Tensor{tensors.FromValue(grad)}, values[1:],
+		values = mustCall(t, oneStep(opt, tree), slices.Concat(values[:1], []*tensors.Tensor{tensors.FromValue(grad)},
+			values[1:],
 			[]*tensors.Tensor{tensors.FromScalar(int32(step + 1))})...)
 	}
 	after := floats(t, values[0])
@@ -206,12 +216,14 @@ func TestAdam8bitZeroPoint(t *testing.T) {
 
 // What is not a number stays seen: it spoils its block and no other.
 func TestAdam8bitNotFinite(t *testing.T) {
-	rule := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 2, Least: 1}
+	opt := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 2, Least: 1}
 	tree := params.Tree{params.New("w", dtypes.Float32, 4)}
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-		values := append([]*tensors.Tensor{tensors.FromValue([]float32{1, 1, 1, 1})}, zeros(t, optim.States(rule, tree))...)
+		values := append([]*tensors.Tensor{tensors.FromValue([]float32{1, 1, 1, 1})},
+			zeros(t, optim.States(opt, tree))...)
 		for step, grad := range [][]float32{{1, float32(bad), 1, 1}, {1, 1, 1, 1}} {
-			values = mustCall(t, oneStep(rule, tree), slices.Concat(values[:1], []*tensors.Tensor{tensors.FromValue(grad)}, values[1:],
+			values = mustCall(t, oneStep(opt, tree), slices.Concat(values[:1],
+				[]*tensors.Tensor{tensors.FromValue(grad)}, values[1:],
 				[]*tensors.Tensor{tensors.FromScalar(int32(step + 1))})...)
 		}
 		for i, w := range floats(t, values[0]) {

@@ -9,11 +9,9 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// AdamWOptimizer is Adam with decoupled weight decay; make it with [AdamW] or [Adam] and change what should differ.
-//
-// Adam (Kingma & Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1) with the decay outside of the
-// adaptive step (Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2). For gradient g at
-// step t = 1, 2, …:
+// AdamWOptimizer is Adam (Kingma & Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1) with decoupled
+// weight decay (Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2); make it with [AdamW]
+// or [Adam] and change its settings. For gradient g at step t = 1, 2, …:
 //
 //	m ← β₁m + (1−β₁)g
 //	v ← β₂v + (1−β₂)g²
@@ -21,21 +19,21 @@ import (
 //
 // Its states are "m" and "v", both of the parameter's shape.
 type AdamWOptimizer struct {
-	// LR is the learning rate: about the most by which an element changes in one step, but for one whose gradient is
-	// seldom other than 0, up to (1−β₁)/√(1−β₂) times that (Kingma & Ba 2015, §2.1). At least 0.
+	// LR is the learning rate, about the largest change of an element in one step; for an element whose gradient is
+	// rarely not 0, up to (1−β₁)/√(1−β₂) times that (Kingma & Ba 2015, §2.1). At least 0.
 	LR float64
-	// Beta1 and Beta2 are the decay of the running means of the gradient and of its square, in [0,1): a mean is over
-	// about 1/(1−β) steps.
+	// Beta1 and Beta2 are the decay of the running means of the gradient and of its square, in [0,1). Such a mean
+	// averages about 1/(1−β) steps.
 	Beta1, Beta2 float64
-	// Eps is added to the root of the mean square, so that a small one does not make a large step. At least 0; with 0,
+	// Eps is added to the root of the mean square, so that a small one does not cause a large step. At least 0; with 0,
 	// an element whose gradient has always been 0 becomes NaN.
 	Eps float64
-	// WeightDecay, times LR, is the share by which each element shrinks in one step. At least 0; 0 is plain Adam.
+	// WeightDecay·LR is the fraction by which each element shrinks in one step. At least 0; 0 is plain Adam.
 	WeightDecay float64
 }
 
-// AdamW returns the rule with the given learning rate, betas 0.9 and 0.999, eps 1e-8 and weight decay 0.01, which it
-// applies to every parameter. The reference model is trained with a learning rate of 3e-4.
+// AdamW returns the optimizer with the given learning rate, betas 0.9 and 0.999, eps 1e-8, and weight decay 0.01 for
+// every parameter. The reference model is trained with a learning rate of 3e-4.
 func AdamW(lr float64) AdamWOptimizer {
 	return AdamWOptimizer{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}
 }
@@ -68,7 +66,7 @@ func (r AdamWOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	return u.descend(w, change, r.LR), []*graph.Node{m, v}
 }
 
-// change returns what the learning rate multiplies, and the new moments.
+// change returns the update, which the learning rate multiplies, and the new moments.
 func (r AdamWOptimizer) change(w, g, m, v, step *graph.Node) (change, newM, newV *graph.Node) {
 	m, v = running(m, g, r.Beta1), running(v, graph.Square(g), r.Beta2)
 	mean := graph.Div(m, correction(r.Beta1, step, m.DType()))
@@ -77,8 +75,8 @@ func (r AdamWOptimizer) change(w, g, m, v, step *graph.Node) (change, newM, newV
 	return decayed(direction, w, r.WeightDecay), m, v
 }
 
-// correction returns 1−βᵗ, by which a running mean that started at zero is too small after t steps. It is computed in
-// float64: in float32, 1−0.999¹ would have only four correct digits, and half precision cannot count the steps.
+// correction returns 1−βᵗ, the bias of a running mean that started at zero after t steps. It is computed in float64: in
+// float32, 1−0.999¹ would have only four correct digits, and half precision cannot count the steps.
 func correction(beta float64, step *graph.Node, dtype dtypes.DType) *graph.Node {
 	t := graph.ConvertDType(step, dtypes.Float64)
 	power := graph.Pow(graph.Scalar(step.Graph(), dtypes.Float64, beta), t)

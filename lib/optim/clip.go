@@ -11,25 +11,24 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// ClipByGlobalNorm scales all gradients by the same number, so that their global norm is at most max (Pascanu et al.
-// 2013, "On the difficulty of training recurrent neural networks", algorithm 1); it returns them, in their own types,
-// and the norm from before as [GlobalNorm] does.
+// ClipByGlobalNorm scales all gradients by one factor so that their global norm is at most max (Pascanu et al. 2013,
+// "On the difficulty of training recurrent neural networks", algorithm 1). It returns the scaled gradients, in their
+// own types, and the norm before scaling, computed by [GlobalNorm].
 //
-// Where the norm is NaN or infinite, so that no scale is right, all gradients become NaN: what is wrong is seen in the
-// next parameters, and not hidden as a step of zeros. A caller that would rather skip such a step looks at the norm.
+// If the norm is NaN or infinite, all gradients become NaN, so that the failure shows in the next parameters rather
+// than as a step of zeros. A caller that prefers to skip such a step checks the norm.
 //
-// It builds a graph, and panics if max is not a number of at least 2⁻¹²⁶, the smallest that float32 has in full
-// precision, or there are no gradients.
+// It builds a graph, and panics if there are no gradients or max is less than 2⁻¹²⁶, the smallest normal float32.
 func ClipByGlobalNorm(grads []*graph.Node, max float64, sum func(*graph.Node) *graph.Node) (clipped []*graph.Node,
 	norm *graph.Node) {
 	norm = GlobalNorm(grads, sum)
 	return ClipTo(grads, max, norm), norm
 }
 
-// GlobalNorm is the square root of the sum of the squares of all elements of all gradients: a float32 scalar. With
-// shards, sum adds up the ranks' scalars, as an all-reduce does; with whole gradients it is nil. Gradients that several
-// ranks have in common would count once for each: take their [SquareNorm] apart, then.
-// It builds a graph, and panics if there are no gradients.
+// GlobalNorm returns the square root of the sum of the squares of all elements of all gradients: a float32 scalar. For
+// shards, sum is an all-reduce over the ranks; for full gradients it is nil. A gradient that several ranks have would
+// be counted by each: pass it to [SquareNorm] separately. GlobalNorm builds a graph, and panics if there are no
+// gradients.
 func GlobalNorm(grads []*graph.Node, sum func(*graph.Node) *graph.Node) *graph.Node {
 	square := SquareNorm(grads)
 	if sum != nil {
@@ -38,33 +37,32 @@ func GlobalNorm(grads []*graph.Node, sum func(*graph.Node) *graph.Node) *graph.N
 	return graph.Sqrt(square)
 }
 
-// NormOfParts is [GlobalNorm] of gradients of the parameters of a tree, of which a rank has parts: each element counts
-// once, whichever ranks have it. A nil part is a gradient that every rank has whole, the same on each. It panics as
-// GlobalNorm does.
+// NormOfParts is [GlobalNorm] for gradients of which a rank has parts: each element counts once, even if several ranks
+// have it. A nil part is a full gradient that every rank has. It panics as GlobalNorm does.
 func NormOfParts(tree params.Tree, parts []Part, grads []*graph.Node, sum func(*graph.Node) *graph.Node) *graph.Node {
-	var whole, shared []*graph.Node
+	var full, sharded []*graph.Node
 	for i, g := range grads {
 		switch part := parts[i].(type) {
 		case nil:
-			whole = append(whole, g)
+			full = append(full, g)
 		case Cut:
-			shared = append(shared, part.clean(g, tree[i].Shape.Dimensions))
-		default: // padding's gradients are zero
-			shared = append(shared, g)
+			sharded = append(sharded, part.clean(g, tree[i].Shape.Dimensions))
+		default: // gradients of padding are zero
+			sharded = append(sharded, g)
 		}
 	}
-	if len(whole) == 0 {
-		return GlobalNorm(shared, sum)
+	if len(full) == 0 {
+		return GlobalNorm(sharded, sum)
 	}
-	square := SquareNorm(whole)
-	if len(shared) > 0 {
-		square = graph.Add(square, sum(SquareNorm(shared)))
+	square := SquareNorm(full)
+	if len(sharded) > 0 {
+		square = graph.Add(square, sum(SquareNorm(sharded)))
 	}
 	return graph.Sqrt(square)
 }
 
-// SquareNorm is the sum of the squares of all elements of all gradients that this rank has: a float32 scalar, computed
-// in float32. It builds a graph, and panics if there are no gradients.
+// SquareNorm returns the sum of the squares of all elements of this rank's gradients: a float32 scalar, computed in
+// float32. It builds a graph, and panics if there are no gradients.
 func SquareNorm(grads []*graph.Node) *graph.Node {
 	if len(grads) == 0 {
 		panic(errors.New("optim: there are no gradients: give at least one"))
@@ -81,11 +79,10 @@ func SquareNorm(grads []*graph.Node) *graph.Node {
 	return total
 }
 
-// ClipTo is [ClipByGlobalNorm] for a norm that is known, a float32 scalar.
+// ClipTo is [ClipByGlobalNorm] with a norm that has been computed before, a float32 scalar.
 func ClipTo(grads []*graph.Node, max float64, norm *graph.Node) []*graph.Node {
 	if !(max >= 0x1p-126) || math.IsInf(max, 1) {
-		panic(fmt.Errorf("optim: gradients are to be clipped to a norm of %g: give a number of at least "+
-			"1.2e-38, such as 1", max))
+		panic(fmt.Errorf("optim: the gradients' largest norm is %g: give a number of at least 1.2e-38, such as 1", max))
 	}
 	g, t := norm.Graph(), norm.DType()
 	scale := graph.MinScalar(graph.Div(graph.Scalar(g, t, max), norm), 1)

@@ -33,7 +33,8 @@ func TestClipByGlobalNorm(t *testing.T) {
 		}
 		for k, g := range grads {
 			for i, x := range floats(t, g) {
-				if got, want := floats(t, out[k])[i], x*math.Min(1, limit/norm); !scalar.EqualWithinRel(got, want, 2e-6) {
+				if got, want := floats(t, out[k])[i], x*math.Min(1, limit/norm); !scalar.EqualWithinRel(got, want,
+					2e-6) {
 					t.Errorf("clipped to %g: gradient %d[%d] is %g, want %g", limit, k, i, got, want)
 				}
 			}
@@ -67,9 +68,11 @@ func TestClipLimits(t *testing.T) {
 			if clipped[0].DType() != dtype || norm.DType() != dtypes.Float32 {
 				t.Errorf("%s: gradients are %s, the norm %s", c.name, clipped[0].DType(), norm.DType())
 			}
-			return []*graph.Node{graph.ConvertDType(clipped[0], dtypes.Float32), graph.ConvertDType(clipped[1], dtypes.Float32), norm}
+			return []*graph.Node{graph.ConvertDType(clipped[0], dtypes.Float32),
+				graph.ConvertDType(clipped[1], dtypes.Float32), norm}
 		}, tensors.FromValue(c.a), tensors.FromValue(c.b))
-		if got := floats(t, out[2])[0]; !(scalar.EqualWithinRel(got, c.norm, 1e-6) || got == c.norm || got != got && c.norm != c.norm) {
+		if got := floats(t, out[2])[0]; !(scalar.EqualWithinRel(got, c.norm, 1e-6) || got == c.norm || got != got &&
+			c.norm != c.norm) {
 			t.Errorf("%s: norm %g, want %g", c.name, got, c.norm)
 		}
 		for i, got := range floats(t, out[0]) {
@@ -122,8 +125,10 @@ func TestClipRefuses(t *testing.T) {
 		max   float64
 		grads int
 		want  string
-	}{{1, 1, ""}, {0, 1, "a norm of 0"}, {-1, 1, "a norm of -1"}, {math.NaN(), 1, "a norm of NaN"}, {math.Inf(1), 1, "a norm of +Inf"}, {1, 0, "no gradients"},
-		{1e-38, 1, "a norm of 1e-38"}, {1e-46, 1, "a norm of 1e-46: give a number of at least 1.2e-38"}, {0x1p-126, 1, ""}} {
+	}{{1, 1, ""}, {0, 1, "largest norm is 0"}, {-1, 1, "largest norm is -1"}, {math.NaN(), 1, "largest norm is NaN"},
+		{math.Inf(1), 1, "largest norm is +Inf"}, {1, 0, "no gradients"},
+		{1e-38, 1, "largest norm is 1e-38"}, {1e-46, 1, "largest norm is 1e-46: give a number of at least 1.2e-38"},
+		{0x1p-126, 1, ""}} {
 		_, err := call(func(in []*graph.Node) []*graph.Node {
 			_, norm := optim.ClipByGlobalNorm(in[:c.grads], c.max, nil)
 			return []*graph.Node{norm}

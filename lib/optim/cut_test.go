@@ -12,7 +12,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Six columns on four ranks: the last have padding. Adafactor's states join to the whole's. Adam8bit's blocks would be others.
+// Six columns on four ranks: the last have padding. Adafactor's states join to the whole's. Adam8bit's blocks would be
+// others.
 func ExampleJoins() {
 	w := params.New("w", dtypes.Float32, 3000, 6)
 	part := optim.Cut{Axis: 1, Ranks: 4, Length: 2}
@@ -28,9 +29,10 @@ func ExampleJoins() {
 
 func TestJoins(t *testing.T) {
 	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 10}
-	grouped := optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Optimizer: optim.Scheduled(eight, optim.Constant(1))})
+	grouped := optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"),
+		Optimizer: optim.Scheduled(eight, optim.Constant(1))})
 	for _, c := range []struct {
-		rule optim.Optimizer
+		opt  optim.Optimizer
 		name string
 		dims []int
 		part optim.Part
@@ -47,22 +49,22 @@ func TestJoins(t *testing.T) {
 		{eight, "w", []int{4, 6}, optim.Cut{Axis: 1, Ranks: 2}, false}, // blocks of other elements than the whole's
 		{eight, "w", []int{4, 6}, optim.Cut{Axis: 1, Ranks: 1}, true},
 		{eight, "w", []int{4, 8}, optim.Cut{Axis: 0, Ranks: 2, Length: 2}, false},
-		{eight, "w", []int{3, 3}, optim.Cut{Axis: 1, Ranks: 2, Length: 2}, true}, // too small to be quantised
+		{eight, "w", []int{3, 3}, optim.Cut{Axis: 1, Ranks: 2, Length: 2}, true}, // too small to be quantized
 		{grouped, "w", []int{4, 8}, optim.Cut{Axis: 0, Ranks: 2, Length: 2}, false},
 		{grouped, "b", []int{4, 8}, optim.Cut{Axis: 0, Ranks: 2, Length: 2}, true},
 	} {
-		if got := optim.Joins(c.rule, params.New(c.name, dtypes.Float32, c.dims...), c.part); got != c.want {
-			t.Errorf("%T of %q %v, part %+v: %t, want %t", c.rule, c.name, c.dims, c.part, got, c.want)
+		if got := optim.Joins(c.opt, params.New(c.name, dtypes.Float32, c.dims...), c.part); got != c.want {
+			t.Errorf("%T of %q %v, part %+v: %t, want %t", c.opt, c.name, c.dims, c.part, got, c.want)
 		}
 	}
 }
 
 func TestAdam8bitRefusesIndices(t *testing.T) {
 	w := params.New("w", dtypes.Float32, 4, 6)
-	for least, want := range map[int]string{1: "Adam8bit quantises blocks of w (Float32)[4, 6]", 100: ""} {
-		rule := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: least}
+	for least, want := range map[int]string{1: "Adam8bit quantizes blocks of w (Float32)[4, 6]", 100: ""} {
+		opt := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: least}
 		_, err := call(func(in []*graph.Node) []*graph.Node {
-			return trained(rule, params.Tree{w}, optim.Cut{Axis: 1, Ranks: 2, Length: 3}, in[0], in[:1])
+			return trained(opt, params.Tree{w}, optim.Cut{Axis: 1, Ranks: 2, Length: 3}, in[0], in[:1])
 		}, tensors.FromValue([][]float32{{1, 2, 3}, {1, 2, 3}, {1, 2, 3}, {1, 2, 3}}))
 		refused(t, least, err, want)
 	}
@@ -76,7 +78,9 @@ func TestCountedRefused(t *testing.T) {
 	}{
 		{nil, ""},
 		{[]bool{true, false, true}, ""},
-		{[]bool{true, false}, "the Counted of a part of dimensions [4 3], cut along axis 1, has shape (Bool)[2]: give a vector of 3 booleans"},
+		{[]bool{true, false}, "the Counted of a part of dimensions [4 3], cut along axis 1, has shape (Bool)[2]: " +
+			"give " +
+			"a vector of 3 booleans"},
 		{[]float32{1, 0, 1}, "has shape (Float32)[3]"},
 		{true, "has shape (Bool)"},
 	} {
@@ -85,7 +89,8 @@ func TestCountedRefused(t *testing.T) {
 			if c.counted != nil {
 				part.Counted = graph.Const(in[0].Graph(), c.counted)
 			}
-			u := optim.Update{Spec: w, Part: part, Param: in[0], Grad: in[0], Step: graph.Const(in[0].Graph(), int32(1))}
+			u := optim.Update{Spec: w, Part: part, Param: in[0], Grad: in[0],
+				Step: graph.Const(in[0].Graph(), int32(1))}
 			return []*graph.Node{u.Total(in[0])}
 		}, tensors.FromValue([][]float32{{1, 2, 3}, {1, 2, 3}, {1, 2, 3}, {1, 2, 3}}))
 		refused(t, c.counted, err, c.want)

@@ -61,7 +61,7 @@ type cutting struct {
 	index [][]int
 }
 
-// The flat runs and the cut rows hold whole blocks of 4, the block of allRules' Adam8bit.
+// The flat runs and the cut rows hold whole blocks of 4, the block of allOptimizers' Adam8bit.
 var cuttings = []cutting{
 	{[]int{7, 11}, 2, -1, 40, nil},
 	{[]int{7, 11}, 3, -1, 28, nil},
@@ -121,7 +121,8 @@ func (c cutting) of(whole *graph.Node, rank int) *graph.Node {
 	}
 	if c.axis < 0 {
 		n := c.spec().Size()
-		flat := graph.Pad(graph.Reshape(whole, n), graph.Const(whole.Graph(), float32(math.NaN())), compute.PadAxis{End: c.ranks*c.length - n})
+		flat := graph.Pad(graph.Reshape(whole, n), graph.Const(whole.Graph(), float32(math.NaN())),
+			compute.PadAxis{End: c.ranks*c.length - n})
 		return graph.Slice(flat, graph.AxisRange(rank*c.length, (rank+1)*c.length))
 	}
 	specs := make([]graph.SliceAxisSpec, len(c.dims))
@@ -158,13 +159,15 @@ func join(parts []*graph.Node, axis int, whole *graph.Node) *graph.Node {
 }
 
 // trained makes a step of a part for each gradient, from states of zeros, and returns the parameter and the states.
-func trained(rule optim.Optimizer, tree params.Tree, part optim.Part, w *graph.Node, grads []*graph.Node) []*graph.Node {
+func trained(opt optim.Optimizer, tree params.Tree, part optim.Part, w *graph.Node,
+	grads []*graph.Node) []*graph.Node {
 	ws, s := []*graph.Node{w}, []*graph.Node(nil)
-	for _, state := range rule.States(tree[0], part) {
+	for _, state := range opt.States(tree[0], part) {
 		s = append(s, graph.Zeros(w.Graph(), state.Shape))
 	}
 	for i, grad := range grads {
-		ws, s = optim.ApplyToParts(rule, tree, []optim.Part{part}, ws, []*graph.Node{grad}, s, graph.Const(w.Graph(), int32(i+1)))
+		ws, s = optim.ApplyToParts(opt, tree, []optim.Part{part}, ws, []*graph.Node{grad}, s,
+			graph.Const(w.Graph(), int32(i+1)))
 	}
 	return append(ws, s...)
 }

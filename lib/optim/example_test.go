@@ -15,11 +15,11 @@ import (
 
 // Three steps of descent on the loss w², whose gradient is 2w.
 func ExampleOptimizer() {
-	rule := optim.SGD(0.25)
+	opt := optim.SGD(0.25)
 	spec := params.New("w", dtypes.Float32, 2)
 	step, err := graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
 		loss := graph.ReduceAllSum(graph.Square(w))
-		next, _ := rule.Update(optim.Update{
+		next, _ := opt.Update(optim.Update{
 			Spec:  spec,
 			Param: w,
 			Grad:  graph.Gradient(loss, w)[0],
@@ -64,11 +64,11 @@ func ExampleStates() {
 func ExampleBytesPerParameter() {
 	tree := params.Tree{params.New("w", dtypes.BFloat16, 1024, 4096)}
 	for _, name := range optim.Names() {
-		rule, err := optim.Parse(name, 1e-3)
+		opt, err := optim.Parse(name, 1e-3)
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%-9s %.4g\n", name, optim.BytesPerParameter(rule, tree))
+		fmt.Printf("%-9s %.4g\n", name, optim.BytesPerParameter(opt, tree))
 	}
 	// Output:
 	// adafactor 0.004883
@@ -85,10 +85,10 @@ func ExampleBytesPerParameter() {
 // The usual: a warm-up and a cosine, and no weight decay for gains and biases.
 func ExampleScheduled() {
 	schedule := optim.Warmup{Steps: 4, Then: optim.Cosine{Steps: 8, Floor: 0.1}}
-	rule := optim.Scheduled(
+	opt := optim.Scheduled(
 		optim.Grouped(optim.AdamW(3e-4), optim.Group{Has: optim.Named("*.g", "*.b"), Optimizer: optim.Adam(3e-4)}),
 		schedule)
-	fmt.Println(rule.Validate())
+	fmt.Println(opt.Validate())
 	for step := 1; step <= 13; step += 2 {
 		fmt.Printf("step %2d: %.3f\n", step, schedule.At(step))
 	}

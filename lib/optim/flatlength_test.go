@@ -22,8 +22,9 @@ func ExampleFlatLength() {
 	// 3584 of 3584 elements each: 14 blocks
 }
 
-// quantised are rules by which the parameter "w" has blocks of 4 elements if it has at least 10, and others have none.
-func quantised() map[string]optim.Optimizer {
+// quantized are optimizers by which the parameter "w" has blocks of 4 elements if it has at least 10, and others have
+// none.
+func quantized() map[string]optim.Optimizer {
 	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 10}
 	onlyW := optim.Group{Has: optim.Named("w"), Optimizer: eight}
 	slow := func(r optim.Optimizer) optim.Optimizer { return optim.Scheduled(r, optim.Warmup{Steps: 5}) }
@@ -41,12 +42,12 @@ func quantised() map[string]optim.Optimizer {
 func TestFlatLength(t *testing.T) {
 	for _, dims := range [][]int{{}, {1}, {3}, {9}, {10}, {2, 5}, {7, 11}, {4, 4, 4}, {0, 3}} {
 		for ranks := 1; ranks <= 9; ranks++ {
-			check := func(name string, rule optim.Optimizer, param params.Spec, block int) {
+			check := func(name string, opt optim.Optimizer, param params.Spec, block int) {
 				want := block
 				for want*ranks < param.Size() {
 					want += block
 				}
-				if got := optim.FlatLength(rule, param, ranks); got != want {
+				if got := optim.FlatLength(opt, param, ranks); got != want {
 					t.Errorf("%s, %s%v on %d ranks: %d, want %d", name, param.Name, dims, ranks, got, want)
 				}
 			}
@@ -57,23 +58,23 @@ func TestFlatLength(t *testing.T) {
 			if w.Size() >= 10 {
 				block = 4
 			}
-			for name, rule := range quantised() {
-				check(name, rule, w, block)
-				check(name, rule, other, 1)
+			for name, opt := range quantized() {
+				check(name, opt, w, block)
+				check(name, opt, other, 1)
 			}
 		}
 	}
 }
 
-// TestFlatLengthKeepsSteps has the flat parts of all ranks, of the length that a quantising rule gives them, make the
-// steps of the whole: put together, parameter and states are the same bit for bit. Parts that cut blocks would not.
+// TestFlatLengthKeepsSteps has the flat parts of all ranks, of the length that a quantizing optimizer gives them, make
+// the steps of the whole: put together, parameter and states are the same bit for bit. Parts that cut blocks would not.
 func TestFlatLengthKeepsSteps(t *testing.T) {
 	const steps = 3
-	for name, rule := range quantised() {
+	for name, opt := range quantized() {
 		for _, dims := range [][]int{{3}, {7, 11}, {2, 3, 5}} {
 			for _, ranks := range []int{1, 2, 3, 5} {
 				c := cutting{dims: dims, ranks: ranks, axis: -1}
-				c.length = optim.FlatLength(rule, c.spec(), ranks)
+				c.length = optim.FlatLength(opt, c.spec(), ranks)
 				tree := params.Tree{c.spec()}
 				random := rand.New(rand.NewPCG(7, 8))
 				args := normal(tree, random)
@@ -81,14 +82,16 @@ func TestFlatLengthKeepsSteps(t *testing.T) {
 					args = append(args, normal(tree, random)...)
 				}
 				out := mustCall(t, func(in []*graph.Node) (both []*graph.Node) {
-					whole := trained(rule, tree, nil, in[0], in[1:])
+					whole := trained(opt, tree, nil, in[0], in[1:])
 					parts := make([][]*graph.Node, len(whole))
 					for rank := range ranks {
 						var grads []*graph.Node
 						for _, grad := range in[1:] {
 							grads = append(grads, c.of(grad, rank))
 						}
-						for k, x := range trained(rule, tree, c.onRank(in[0].Graph(), rank, nil), c.of(in[0], rank), grads) { // no sums are needed
+						// no sums are needed
+						for k, x := range trained(opt, tree, c.onRank(in[0].Graph(), rank, nil), c.of(in[0], rank),
+							grads) {
 							parts[k] = append(parts[k], x)
 						}
 					}
@@ -99,7 +102,8 @@ func TestFlatLengthKeepsSteps(t *testing.T) {
 				}, args...)
 				for k := 0; k < len(out); k += 2 {
 					if got, want := floats(t, out[k]), floats(t, out[k+1]); !slices.Equal(got, want) {
-						t.Errorf("%s, %v on %d ranks: output %d is %v, of the whole %v", name, dims, ranks, k/2, got, want)
+						t.Errorf("%s, %v on %d ranks: output %d is %v, of the whole %v", name, dims, ranks, k/2, got,
+							want)
 					}
 				}
 			}

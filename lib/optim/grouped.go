@@ -11,23 +11,24 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Group is a rule for some parameters of a [Grouped] rule: those for which Has returns true.
+// Group is the optimizer, in [Grouped], of the parameters for which Has returns true.
 type Group struct {
-	Has       func(whole params.Spec) bool
+	Has       func(param params.Spec) bool
 	Optimizer Optimizer
 }
 
-// Grouped returns a rule that uses for each parameter that of the first group which has it, and rest for the others.
-// As usual, without weight decay for gains and biases:
+// Grouped returns an optimizer that uses, for each parameter, the optimizer of the first group whose Has returns true,
+// and rest for the others. For example, without weight decay for normalization scales and biases:
 //
 //	Grouped(AdamW(3e-4), Group{Named("*.g", "*.b"), Adam(3e-4)})
 func Grouped(rest Optimizer, groups ...Group) Optimizer { return grouped{rest, slices.Clone(groups)} }
 
-// Named selects the parameters that have one of the names. A name may begin with a "*", which stands for anything.
+// Named selects parameters by name. A name may begin with "*", which matches anything.
 func Named(names ...string) func(params.Spec) bool {
-	return func(whole params.Spec) bool {
+	return func(param params.Spec) bool {
 		for _, name := range names {
-			if end, any := strings.CutPrefix(name, "*"); name == whole.Name || any && strings.HasSuffix(whole.Name, end) {
+			if end, any := strings.CutPrefix(name, "*"); name == param.Name || any &&
+				strings.HasSuffix(param.Name, end) {
 				return true
 			}
 		}
@@ -42,11 +43,11 @@ type grouped struct {
 
 func (r grouped) Validate() error {
 	if r.rest == nil {
-		return errors.New("optim: Grouped has no rule for the rest: give one")
+		return errors.New("optim: Grouped has no optimizer for the rest: give one")
 	}
 	for i, g := range r.groups {
 		if g.Has == nil || g.Optimizer == nil {
-			return fmt.Errorf("optim: group #%d lacks its Has or its Rule: give both", i)
+			return fmt.Errorf("optim: group #%d lacks its Has or its Optimizer: give both", i)
 		}
 		if err := g.Optimizer.Validate(); err != nil {
 			return fmt.Errorf("optim: group #%d: %w", i, err)
@@ -55,7 +56,7 @@ func (r grouped) Validate() error {
 	return r.rest.Validate()
 }
 
-// of returns a parameter's rule, or nil where the rule is not valid.
+// of returns a parameter's optimizer; nil if Grouped has none for the rest.
 func (r grouped) of(param params.Spec) Optimizer {
 	for _, g := range r.groups {
 		if g.Has != nil && g.Has(param) {
@@ -66,8 +67,8 @@ func (r grouped) of(param params.Spec) Optimizer {
 }
 
 func (r grouped) States(param params.Spec, part Part) []State {
-	if rule := r.of(param); rule != nil {
-		return rule.States(param, part)
+	if o := r.of(param); o != nil {
+		return o.States(param, part)
 	}
 	return nil
 }

@@ -6,17 +6,17 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// LAMBOptimizer is Adam with steps in proportion to each parameter's norm, for large batches (You et al. 2020, "Large Batch
-// Optimization for Deep Learning: Training BERT in 76 minutes", algorithm 2 with φ the identity); make it with [LAMB].
-// With the change c that AdamWOptimizer multiplies by its learning rate, weight decay included:
+// LAMBOptimizer is LAMB (You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes",
+// algorithm 2 with φ the identity): Adam with steps proportional to each parameter's norm, for large batches; make it
+// with [LAMB]. With AdamW's update c, weight decay included:
 //
 //	w ← w − LR·‖w‖/‖c‖·c
 //
-// with Euclidean norms over the whole parameter, and 1 for the quotient where either norm is 0, as the authors' code
-// has it. The settings and states are AdamW's; LR is the share of its norm by which a parameter changes in one step.
+// with Euclidean norms over the full parameter. The quotient is 1 where either norm is 0, as in the authors' code. The
+// settings and states are AdamW's; a step changes a parameter by LR times its norm.
 type LAMBOptimizer AdamWOptimizer
 
-// LAMB returns the rule with the given learning rate, betas 0.9 and 0.999, eps 1e-6 and weight decay 0.01.
+// LAMB returns the optimizer with the given learning rate, betas 0.9 and 0.999, eps 1e-6 and weight decay 0.01.
 func LAMB(lr float64) LAMBOptimizer {
 	return LAMBOptimizer{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-6, WeightDecay: 0.01}
 }

@@ -8,24 +8,24 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// LionOptimizer steps by the sign of a mean of gradients (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms",
-// algorithm 2); make it with [Lion]. For gradient g:
+// LionOptimizer is Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2), which steps
+// by the sign of a running mean of gradients; make it with [Lion]. For gradient g:
 //
 //	w ← w − LR·( sign(β₁m + (1−β₁)g) + WeightDecay·w )
 //	m ← β₂m + (1−β₂)g
 //
 // Its state is "m", of the parameter's shape.
 type LionOptimizer struct {
-	// LR is the learning rate, by which every element changes in each step. The paper (§5) finds 3 to 10 times less
-	// than for AdamW fitting, with as many times the weight decay. At least 0.
+	// LR is the learning rate, by which every element changes in each step. The paper (§5) recommends a rate 3 to 10
+	// times smaller than for AdamW, and a weight decay larger by the same factor. At least 0.
 	LR float64
-	// Beta1 weighs the mean against the newest gradient in a step, Beta2 in the mean that is kept; both in [0,1).
+	// Beta1 weighs the running mean against the new gradient in a step, Beta2 in the stored mean; both in [0,1).
 	Beta1, Beta2 float64
-	// WeightDecay, times LR, is the share by which each element shrinks in one step. At least 0.
+	// WeightDecay·LR is the fraction by which each element shrinks in one step. At least 0.
 	WeightDecay float64
 }
 
-// Lion returns the rule with the given learning rate, betas 0.9 and 0.99 and weight decay 0.1: ten times that of
+// Lion returns the optimizer with the given learning rate, betas 0.9 and 0.99 and weight decay 0.1: ten times that of
 // [AdamW], for a tenth of its learning rate.
 func Lion(lr float64) LionOptimizer {
 	return LionOptimizer{LR: lr, Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.1}
@@ -42,7 +42,7 @@ func (r LionOptimizer) States(param params.Spec, part Part) []State {
 	return Elementwise(param, part, "m")
 }
 
-// Update implements Optimizer. The step does not matter.
+// Update implements Optimizer. It does not use the step.
 func (r LionOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	w, g := u.begin(r)
 	m := u.States[0]

@@ -1,20 +1,20 @@
-// Package optim is the update rules of optimizers as pure graph functions: a parameter, its gradient and its state go
-// in, the new parameter and state come out.
+// Package optim has optimizers as pure graph functions from a parameter, its gradient and its state to the new
+// parameter and state.
 //
-// Nothing is stored: a Optimizer lists the state that it keeps for a parameter, by name and shape, and the caller holds
-// it. A rule computes in float32, whatever the type of the parameter and the gradient (in float64 for a float64
-// parameter), and gives the new parameter in the type that it came in.
+// Nothing is stored: an [Optimizer] lists the state of a parameter by name and shape, and the caller holds it.
+// Optimizers compute in float32 (in float64 for a float64 parameter), whatever the types of parameter and gradient, and
+// return the new parameter in its own type.
 //
-// All rules work on shards, too: a [Part] says which part of a parameter a rank has, and how to sum over the ranks. The
-// result is that part of what the whole would become, up to float32 rounding: sums are made in another order, and XLA
-// fuses a product and a sum to one rounding or not as it compiles a shape. (Adam8bit alone depends on how its blocks
-// lie; see Adam8bitOptimizer.)
+// All optimizers also work on shards: a [Part] says which part of a parameter a rank has, and how to sum over the
+// ranks. The result is that part of the full parameter's new value, up to float32 rounding, since sums have another
+// order and XLA may fuse a multiply and an add differently in another shape. (Adam8bit also depends on its blocks: see
+// Adam8bitOptimizer.)
 //
-//	[SGD]        momentum, Nesterov        [Scheduled]          a rate that changes with the step
-//	[AdamW]      and [Adam]                [Grouped]            other rules for some parameters
-//	[Adam8bit]   AdamW in two bytes        [ClipByGlobalNorm]   gradients of bounded norm
-//	[Adafactor]  rows and columns          [BytesPerParameter]  what the state costs
-//	[Lion]       signs                     [Parse]              a rule by its name
+//	[SGD]        momentum, Nesterov        [Scheduled]          learning rate schedules
+//	[AdamW]      and [Adam]                [Grouped]            parameter groups
+//	[Adam8bit]   AdamW in two bytes        [ClipByGlobalNorm]   gradient clipping
+//	[Adafactor]  row and column means      [BytesPerParameter]  the memory of the states
+//	[Lion]       signs                     [Parse]              an optimizer by its name
 //	[LAMB]       large batches
 package optim
 
@@ -27,44 +27,42 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Optimizer is the update rule of an optimizer.
+// Optimizer updates parameters by their gradients.
 type Optimizer interface {
-	// Validate returns an error that names the first setting which is not valid, with its value and what to do.
+	// Validate returns an error that names the first invalid setting, with its value and what to do.
 	Validate() error
 
-	// States lists what the rule keeps between steps for one part of a parameter (nil: for the whole), in the order of
-	// Update; all of it starts at zero ([params.Zeros]). The names are below the parameter's: "head.w.m" for "head.w".
-	// The part need not have its functions and nodes yet. If it does not fit the parameter, what is listed means
-	// nothing; [StatesOfParts] returns an error then.
+	// States lists the state of one part of a parameter (nil: the full one), in the order of Update; all of it starts
+	// at zero ([params.Zeros]). Names extend the parameter's: "head.w.m" for "head.w". The part may lack its functions
+	// and nodes. If it does not fit the parameter, the list has no meaning; [StatesOfParts] returns an error then.
 	States(param params.Spec, part Part) []State
 
-	// Update returns the parameter and its states after one step. It builds a graph, and panics if the rule is not
-	// valid or the shapes do not fit.
+	// Update returns the parameter and its states after one step. It builds a graph, and panics if the optimizer is
+	// invalid or the shapes do not fit.
 	Update(u Update) (param *graph.Node, states []*graph.Node)
 }
 
-// Update is what a rule is given for one parameter at one step.
-//
-// Param may have another type than Spec says: a caller that rounds half-precision parameters by itself gives a float32
-// copy and gets one.
+// Update is the input of an optimizer for one parameter at one step. Param may have another type than Spec: for
+// example, a caller that rounds half-precision parameters itself passes and gets float32.
 type Update struct {
-	Spec        params.Spec   // the whole parameter: its name, and its dimensions when it is in one piece
-	Part        Part          // which part of it this rank has; nil: the whole
+	Spec        params.Spec   // the name and full shape of the parameter
+	Part        Part          // the rank's part of it; nil: the full parameter
 	Param, Grad *graph.Node   // of the part's dimensions, and any floating-point types
-	States      []*graph.Node // as Rule.States lists them
+	States      []*graph.Node // as Optimizer.States lists them
 	Step        *graph.Node   // a scalar of any integer or floating-point type, 1 for the first step
-	Rate        *graph.Node   // a scalar by which the rule's learning rate is multiplied; nil: 1
+	Rate        *graph.Node   // a scalar that multiplies the learning rate; nil: 1
 }
 
-// State is one array that a rule keeps for a part of a parameter.
+// State is one array of an optimizer's state for a part of a parameter.
 type State struct {
 	params.Spec // its name, and its shape on this rank
-	// Axis is the axis along which the ranks' states, put together as the parts of the parameter are, are that of the
-	// whole (or, for the scales of [Adam8bit], those of all parts: see [Joins]); -1 means that every rank has the same.
+	// Axis is the axis along which the ranks' arrays, joined like the parts of the parameter, form the array of the
+	// full parameter (for the scales of [Adam8bit], those of all parts: see [Joins]); -1 if every rank has the same
+	// array.
 	Axis int
 }
 
-// States lists the states of all parameters of a tree, parameter by parameter.
+// States lists the states of all parameters of a tree, in its order.
 func States(r Optimizer, tree params.Tree) params.Tree {
 	var all params.Tree
 	for _, s := range tree {
@@ -73,16 +71,17 @@ func States(r Optimizer, tree params.Tree) params.Tree {
 	return all
 }
 
-// StatesOfParts is [States] for one part of each parameter, in the order of the tree; a nil part is a whole. It returns
-// an error if the parts differ from the tree in number or one does not fit its parameter.
+// StatesOfParts is [States] for one part of each parameter; a nil part is a full parameter. It returns an error if the
+// number of parts is not that of the parameters, or one does not fit its parameter.
 func StatesOfParts(r Optimizer, tree params.Tree, parts []Part) ([]State, error) {
 	if len(parts) != len(tree) {
-		return nil, fmt.Errorf("optim: %d parts for the %d parameters of the tree: give one for each, nil for a whole",
+		return nil, fmt.Errorf("optim: %d parts for the %d parameters of the tree: give one for each, nil for a full "+
+			"one",
 			len(parts), len(tree))
 	}
 	var all []State
 	for i, s := range tree {
-		if err := wholeIfNil(parts[i]).check(s.Shape.Dimensions); err != nil {
+		if err := fullIfNil(parts[i]).check(s.Shape.Dimensions); err != nil {
 			return nil, fmt.Errorf("optim: the part of %q: %w", s.Name, err)
 		}
 		all = append(all, r.States(s, parts[i])...)
@@ -90,8 +89,8 @@ func StatesOfParts(r Optimizer, tree params.Tree, parts []Part) ([]State, error)
 	return all, nil
 }
 
-// BytesPerParameter returns what the rule keeps for the whole tree, in bytes for each element of the parameters; 0 for
-// an empty tree, and NaN for one that is not valid.
+// BytesPerParameter returns the bytes of an optimizer's states per element of the parameters; 0 for an empty tree and
+// NaN for an invalid one.
 func BytesPerParameter(r Optimizer, tree params.Tree) float64 {
 	if tree.Validate() != nil {
 		return math.NaN()
@@ -99,16 +98,15 @@ func BytesPerParameter(r Optimizer, tree params.Tree) float64 {
 	return float64(States(r, tree).Bytes()) / max(1, float64(tree.Size()))
 }
 
-// Apply updates all parameters of the tree: [Rule.Update] for each, with its part of the states that [States] lists.
-// Parameters and gradients are in the order of the tree and have its dimensions; their element types may differ from
-// it. It builds a graph, and panics if the lists do not match the tree in number or any shape, or the rule is not
-// valid.
+// Apply updates all parameters of a tree by [Optimizer.Update], with the states that [States] lists. Parameters and
+// gradients are in the order of the tree and have its dimensions; their types may differ from it. It builds a graph,
+// and panics if the lists do not fit the tree or the optimizer is invalid.
 func Apply(r Optimizer, tree params.Tree, values, grads, states []*graph.Node,
 	step *graph.Node) (newValues, newStates []*graph.Node) {
 	return ApplyToParts(r, tree, make([]Part, len(tree)), values, grads, states, step)
 }
 
-// ApplyToParts is [Apply] for one part of each parameter, as [StatesOfParts] is [States].
+// ApplyToParts is [Apply] for one part of each parameter, with the states that [StatesOfParts] lists.
 func ApplyToParts(r Optimizer, tree params.Tree, parts []Part, values, grads, states []*graph.Node,
 	step *graph.Node) (newValues, newStates []*graph.Node) {
 	all, err := StatesOfParts(r, tree, parts)
@@ -120,7 +118,7 @@ func ApplyToParts(r Optimizer, tree params.Tree, parts []Part, values, grads, st
 		got, want int
 	}{{"parameters", len(values), len(tree)}, {"gradients", len(grads), len(tree)}, {"states", len(states), len(all)}} {
 		if list.got != list.want {
-			panic(fmt.Errorf("optim: %d %s for a tree of %d parameters, which needs %d", list.got, list.what, len(tree),
+			panic(fmt.Errorf("optim: %d %s for a tree of %d parameters: give %d", list.got, list.what, len(tree),
 				list.want))
 		}
 	}

@@ -7,22 +7,21 @@ import (
 	"strings"
 )
 
-// Names lists the rules that [Parse] knows, in alphabetical order.
+// Names lists the names that [Parse] knows, in alphabetical order.
 func Names() []string { return slices.Sorted(maps.Keys(byName())) }
 
-// Parse returns the rule of that name, in any case, with the given learning rate and its usual settings, as for a
-// command line. A name that it does not know, and a learning rate that the rule refuses, are errors. ("adafactor" takes
-// 0 for its own.)
+// Parse returns the optimizer with a name, in upper or lower case, a learning rate and its default settings. It returns
+// an error for an unknown name or an invalid learning rate. "adafactor" takes 0 for its own rate.
 func Parse(name string, lr float64) (Optimizer, error) {
 	of, ok := byName()[strings.ToLower(name)]
 	if !ok {
-		return nil, fmt.Errorf("optim: there is no rule %q: choose one of %q", name, Names())
+		return nil, fmt.Errorf("optim: there is no optimizer %q: choose one of %q", name, Names())
 	}
-	rule := of(lr)
-	if err := rule.Validate(); err != nil {
+	o := of(lr)
+	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	return rule, nil
+	return o, nil
 }
 
 func byName() map[string]func(lr float64) Optimizer {

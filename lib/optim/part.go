@@ -10,106 +10,105 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Part says which part of a parameter a rank has, for the rules that need sums over the whole: [Cut] or [Flat]; a nil
-// Part is the whole. Every element of the parameter is in at least one rank's part, and counts in sums with exactly one
-// rank. Ranks that have the same element compute the same for it.
+// Part is a rank's part of a parameter, with what optimizers need to sum over all of it: [Cut] or [Flat]; nil is the
+// full parameter. Every element is in at least one rank's part and counts in sums on exactly one rank. Ranks that have
+// the same element compute the same for it.
 type Part interface {
-	// check returns an error if a tensor of these dimensions cannot be cut so.
-	check(whole []int) error
+	// check returns an error if a tensor of these full dimensions cannot be cut so.
+	check(full []int) error
 	// dims are the dimensions of the part.
-	dims(whole []int) []int
-	// joined is the axis along which the ranks' parts make the whole, or -1 if every rank has the whole.
+	dims(full []int) []int
+	// joined is the axis along which the ranks' parts are joined, or -1 if every rank has the full tensor.
 	joined() int
-	// sum adds up the ranks' x.
+	// sum is an all-reduce of x over the ranks.
 	sum(x *graph.Node) *graph.Node
-	// clean returns the part x with zeros where no element of the whole counts with this rank.
-	clean(x *graph.Node, whole []int) *graph.Node
-	// runs returns whether the parts, one after another, are the whole in row-major order, and each but the last has
-	// whole blocks of so many elements.
-	runs(whole []int, block int) bool
-	// fold sums the whole over one axis, which goes; folded is the part of the result that this rank has then.
-	fold(x *graph.Node, whole []int, axis int) *graph.Node
+	// clean returns the part x with zeros for the elements that this rank does not count.
+	clean(x *graph.Node, full []int) *graph.Node
+	// alignsBlocks reports whether the parts, one after another, are the full tensor in row-major order, and each but
+	// the last consists of full blocks.
+	alignsBlocks(full []int, block int) bool
+	// fold sums the full tensor over one axis, which disappears; folded is this rank's part of the result.
+	fold(x *graph.Node, full []int, axis int) *graph.Node
 	folded(axis int) Part
-	// spread repeats what fold returned along the axis: it has the dimensions of the part again.
-	spread(y *graph.Node, whole []int, axis int) *graph.Node
+	// spread broadcasts the result of fold along the axis again, to the dimensions of the part.
+	spread(y *graph.Node, full []int, axis int) *graph.Node
 }
 
-func wholeIfNil(p Part) Part {
+func fullIfNil(p Part) Part {
 	if p == nil {
-		return wholePart{}
+		return fullPart{}
 	}
 	return p
 }
 
-// wholePart is the part of a rank that has all.
-type wholePart struct{}
+// fullPart is the part of a rank that has the full tensor.
+type fullPart struct{}
 
-func (wholePart) check([]int) error                                 { return nil }
-func (wholePart) dims(whole []int) []int                            { return whole }
-func (wholePart) joined() int                                       { return -1 }
-func (wholePart) sum(x *graph.Node) *graph.Node                     { return x }
-func (wholePart) clean(x *graph.Node, _ []int) *graph.Node          { return x }
-func (wholePart) runs([]int, int) bool                              { return true }
-func (wholePart) folded(int) Part                                   { return wholePart{} }
-func (wholePart) fold(x *graph.Node, _ []int, axis int) *graph.Node { return graph.ReduceSum(x, axis) }
-func (wholePart) spread(y *graph.Node, whole []int, axis int) *graph.Node {
-	return graph.BroadcastToDims(graph.InsertAxes(y, axis), whole...)
+func (fullPart) check([]int) error                                 { return nil }
+func (fullPart) dims(full []int) []int                             { return full }
+func (fullPart) joined() int                                       { return -1 }
+func (fullPart) sum(x *graph.Node) *graph.Node                     { return x }
+func (fullPart) clean(x *graph.Node, _ []int) *graph.Node          { return x }
+func (fullPart) alignsBlocks([]int, int) bool                      { return true }
+func (fullPart) folded(int) Part                                   { return fullPart{} }
+func (fullPart) fold(x *graph.Node, _ []int, axis int) *graph.Node { return graph.ReduceSum(x, axis) }
+func (fullPart) spread(y *graph.Node, full []int, axis int) *graph.Node {
+	return graph.BroadcastToDims(graph.InsertAxes(y, axis), full...)
 }
 
 func sumWith(sum func(*graph.Node) *graph.Node, x *graph.Node) *graph.Node {
 	if sum == nil {
-		panic(errors.New("optim: this rule needs sums over the ranks: set the Sum of the part, as to an all-reduce"))
+		panic(errors.New("optim: this optimizer sums over the ranks: set the Sum of the part to an all-reduce"))
 	}
 	return sum(x)
 }
 
-// Joins returns whether the states of all parts of a parameter, joined as [State].Axis says, are those that the rule
-// lists for the whole. It is so but for [Adam8bit]: its blocks may lie otherwise in the parts, and then its codes and
-// scales can be joined and cut again by parts of the same kind alone. Rules from outside this package are taken at
-// their word.
+// Joins reports whether the states of a parameter's parts, joined as [State].Axis says, are the states of the full
+// parameter. Only for [Adam8bit] they may not be: if its blocks differ in the parts, its states can be joined and cut
+// again only by parts of the same kind. Optimizers of other packages are assumed to join.
 func Joins(r Optimizer, param params.Spec, part Part) bool {
 	block := blockOf(r, param)
-	return block == 0 || wholeIfNil(part).runs(param.Shape.Dimensions, block)
+	return block == 0 || fullIfNil(part).alignsBlocks(param.Shape.Dimensions, block)
 }
 
-// piece is what a rank has of a tensor.
+// piece is a rank's part of a tensor.
 type piece struct {
-	whole []int // the dimensions of the whole tensor
-	part  Part
+	full []int // the dimensions of the full tensor
+	part Part
 }
 
 func pieceOf(param params.Spec, part Part) piece {
-	return piece{param.Shape.Dimensions, wholeIfNil(part)}
+	return piece{param.Shape.Dimensions, fullIfNil(part)}
 }
 
-// total sums x over the whole.
+// total sums x over the full tensor.
 func (p piece) total(x *graph.Node) *graph.Node {
-	return p.part.sum(graph.ReduceAllSum(p.part.clean(x, p.whole)))
+	return p.part.sum(graph.ReduceAllSum(p.part.clean(x, p.full)))
 }
 
-// rms is the root of the mean of the squares of the whole.
+// rms is the root mean square over the full tensor.
 func (p piece) rms(x *graph.Node) *graph.Node {
-	return graph.Sqrt(graph.DivScalar(p.total(graph.Square(x)), float64(product(p.whole))))
+	return graph.Sqrt(graph.DivScalar(p.total(graph.Square(x)), float64(product(p.full))))
 }
 
-// mean is the whole's mean over one axis, of which this rank gets its piece.
+// mean is this rank's piece of the full tensor's mean over one axis.
 func (p piece) mean(x *graph.Node, axis int) *graph.Node {
-	return graph.DivScalar(p.part.fold(x, p.whole, axis), float64(p.whole[axis]))
+	return graph.DivScalar(p.part.fold(x, p.full, axis), float64(p.full[axis]))
 }
 
-// without is this rank's piece of the whole's mean over one axis.
+// without describes the result of mean.
 func (p piece) without(axis int) piece {
-	return piece{slices.Delete(slices.Clone(p.whole), axis, axis+1), p.part.folded(axis)}
+	return piece{slices.Delete(slices.Clone(p.full), axis, axis+1), p.part.folded(axis)}
 }
 
-// spread repeats a mean along its axis.
+// spread broadcasts a mean along its axis.
 func (p piece) spread(mean *graph.Node, axis int) *graph.Node {
-	return p.part.spread(mean, p.whole, axis)
+	return p.part.spread(mean, p.full, axis)
 }
 
 // state describes a state of this piece's dimensions.
 func (p piece) state(param params.Spec, name string, dtype dtypes.DType) State {
-	return State{params.New(param.Name+"."+name, dtype, slices.Clone(p.part.dims(p.whole))...), p.part.joined()}
+	return State{params.New(param.Name+"."+name, dtype, slices.Clone(p.part.dims(p.full))...), p.part.joined()}
 }
 
 // product is the number of elements of a tensor of these dimensions.

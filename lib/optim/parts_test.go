@@ -15,32 +15,34 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// allRules are all rules, and combinations.
-func allRules() []ruleCase {
+// allOptimizers are all optimizers, and combinations.
+func allOptimizers() []optimizerCase {
 	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 1}
 	return append(exactRules(),
-		ruleCase{name: "Adam8bit", rule: eight, onXLA: true},
-		ruleCase{name: "Grouped and scheduled", rule: optim.Scheduled(
-			optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Optimizer: optim.Adafactor(0)}), optim.Warmup{Steps: 5})})
+		optimizerCase{name: "Adam8bit", opt: eight, onXLA: true},
+		optimizerCase{name: "Grouped and scheduled", opt: optim.Scheduled(
+			optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Optimizer: optim.Adafactor(0)}),
+			optim.Warmup{Steps: 5})})
 }
 
-// The parts of all ranks, put together, are after three steps what the whole is, with all states. Where ranks have indices
-// in common, each has what the whole has there, all have the same bits, and padding is still 0.
+// The parts of all ranks, put together, are after three steps what the whole is, with all states. Where ranks have
+// indices in common, each has what the whole has there, all have the same bits, and padding is still 0.
 func TestPartsEqualWhole(t *testing.T) {
 	const steps = 3
-	for _, r := range allRules() {
+	for _, r := range allOptimizers() {
 		for _, c := range cuttings {
-			if c.index != nil && !optim.Joins(r.rule, c.spec(), c.part()) {
+			if c.index != nil && !optim.Joins(r.opt, c.spec(), c.part()) {
 				continue // Adam8bit, which refuses it
 			}
-			name := fmt.Sprintf("%s, %v on %d ranks along axis %d, indices %v", r.name, c.dims, c.ranks, c.axis, c.index)
+			name := fmt.Sprintf("%s, %v on %d ranks along axis %d, indices %v", r.name, c.dims, c.ranks, c.axis,
+				c.index)
 			tree := params.Tree{c.spec()}
 			random := rand.New(rand.NewPCG(3, 4))
 			args := normal(tree, random)
 			for range steps {
 				args = append(args, normal(tree, random)...)
 			}
-			listed, err := optim.StatesOfParts(r.rule, tree, []optim.Part{c.part()})
+			listed, err := optim.StatesOfParts(r.opt, tree, []optim.Part{c.part()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,13 +52,13 @@ func TestPartsEqualWhole(t *testing.T) {
 				compare := func(state optim.State, parts, whole *graph.Node) {
 					outputs, compared = append(outputs, parts, whole), append(compared, state)
 				}
-				want := trained(r.rule, tree, nil, in[0], in[1:])
+				want := trained(r.opt, tree, nil, in[0], in[1:])
 				ranks := lockstep(c.ranks, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
 					var grads []*graph.Node
 					for _, grad := range in[1:] {
 						grads = append(grads, c.of(grad, rank))
 					}
-					return trained(r.rule, tree, c.onRank(in[0].Graph(), rank, sum), c.of(in[0], rank), grads)
+					return trained(r.opt, tree, c.onRank(in[0].Graph(), rank, sum), c.of(in[0], rank), grads)
 				})
 				for k, state := range append([]optim.State{{Spec: tree[0], Axis: max(c.axis, 0)}}, listed...) {
 					parts := make([]*graph.Node, c.ranks)
@@ -117,7 +119,8 @@ func (c cutting) joined(t *testing.T, name string, state optim.State, stacked, l
 	want := floats(t, again)
 	for i, got := range floats(t, stacked) {
 		if inside := tensors.MustCopyFlatData[int32](marked)[i] == 1; (inside || state.Name == "w") && got != want[i] {
-			t.Errorf("%s: element %d of the ranks' %s is %g, want %g as the first rank has it, or 0 in padding", name, i, state.Name, got, want[i])
+			t.Errorf("%s: element %d of the ranks' %s is %g, want %g as the first rank has it, or 0 in padding", name,
+				i, state.Name, got, want[i])
 		}
 	}
 	return joined
@@ -133,14 +136,16 @@ func TestPartsRefused(t *testing.T) {
 		{[]optim.Part{optim.Cut{Axis: 1, Ranks: 3}}, ""},
 		{[]optim.Part{optim.Flat{Length: 5}}, ""},
 		{nil, "0 parts for the 1 parameters"},
-		{[]optim.Part{optim.Cut{Axis: 2, Ranks: 1}}, `the part of "w": it is cut along axis 2 of the dimensions [4 6]: choose one from 0 to 1`},
+		{[]optim.Part{optim.Cut{Axis: 2, Ranks: 1}},
+			`the part of "w": it is cut along axis 2 of the dimensions [4 6]: choose one from 0 to 1`},
 		{[]optim.Part{optim.Cut{Axis: -1, Ranks: 1}}, "along axis -1"},
 		{[]optim.Part{optim.Cut{Axis: 1, Ranks: 4}}, "axis 1 of the dimensions [4 6] is cut in 4"},
 		{[]optim.Part{optim.Cut{}}, "is cut in 0"},
 		{[]optim.Part{optim.Cut{Axis: 1, Ranks: 4, Length: 2}}, ""},
 		{[]optim.Part{optim.Cut{Length: 4}}, "is cut in 0"},
 		{[]optim.Part{optim.Cut{Axis: 2, Ranks: 1, Length: 6}}, "along axis 2"},
-		{[]optim.Part{optim.Cut{Axis: 1, Ranks: 2, Length: 2}}, "axis 1 of the dimensions [4 6] is cut for 2 ranks with 2 indices each: choose enough for all"},
+		{[]optim.Part{optim.Cut{Axis: 1, Ranks: 2, Length: 2}},
+			"axis 1 of the dimensions [4 6] is cut for 2 ranks with 2 indices each: choose enough for all"},
 		{[]optim.Part{optim.Cut{Axis: 1, Ranks: 2, Length: -3}}, "2 ranks with -3 indices each"},
 		{[]optim.Part{optim.Flat{}}, "it has 0 elements"},
 	} {
@@ -150,7 +155,7 @@ func TestPartsRefused(t *testing.T) {
 	flat := tensors.FromValue([]float32{1, 2, 3, 4, 5})
 	sum := func(x *graph.Node) *graph.Node { return x }
 	for _, c := range []struct {
-		rule optim.Optimizer
+		opt  optim.Optimizer
 		part func(g *graph.Graph) optim.Part
 		want string
 	}{
@@ -158,20 +163,24 @@ func TestPartsRefused(t *testing.T) {
 		{optim.LAMB(1), func(g *graph.Graph) optim.Part {
 			return optim.Flat{Length: 5, Offset: graph.Const(g, int32(0)), Sum: sum}
 		}, ""},
-		{optim.LAMB(1), func(g *graph.Graph) optim.Part { return optim.Flat{Length: 5, Offset: graph.Const(g, int32(0))} }, "set the Sum"},
-		{optim.LAMB(1), func(*graph.Graph) optim.Part { return optim.Flat{Length: 5, Sum: sum} }, "set its Offset"},
+		{optim.LAMB(1), func(g *graph.Graph) optim.Part {
+			return optim.Flat{Length: 5,
+				Offset: graph.Const(g, int32(0))}
+		}, "set the Sum"},
+		{optim.LAMB(1), func(*graph.Graph) optim.Part { return optim.Flat{Length: 5, Sum: sum} }, "set Offset"},
 		{optim.LAMB(1), func(g *graph.Graph) optim.Part {
 			return optim.Flat{Length: 5, Offset: graph.Const(g, float32(0)), Sum: sum}
-		}, "set its Offset"},
+		}, "set Offset"},
 		{optim.SGD(1), func(*graph.Graph) optim.Part { return optim.Flat{Length: 6} }, "it must have dimensions [6]"},
 		{optim.SGD(1), func(*graph.Graph) optim.Part { return optim.Cut{} }, "is cut in 0"},
 	} {
 		_, err := call(func(in []*graph.Node) []*graph.Node {
-			u := optim.Update{Spec: matrix[0], Part: c.part(in[0].Graph()), Param: in[0], Grad: in[0], Step: graph.Const(in[0].Graph(), int32(1))}
-			for range c.rule.States(u.Spec, u.Part) {
+			u := optim.Update{Spec: matrix[0], Part: c.part(in[0].Graph()), Param: in[0], Grad: in[0],
+				Step: graph.Const(in[0].Graph(), int32(1))}
+			for range c.opt.States(u.Spec, u.Part) {
 				u.States = append(u.States, graph.ZerosLike(in[0]))
 			}
-			w, _ := c.rule.Update(u)
+			w, _ := c.opt.Update(u)
 			return []*graph.Node{w}
 		}, flat)
 		refused(t, c.want, err, c.want)

@@ -18,15 +18,16 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// On a mesh of three devices, as one program, with flat runs, rows cut, and columns that ranks have in common, each rule
-// does what it does to the whole.
+// On a mesh of three devices, as one program, with flat runs, rows cut, and columns that ranks have in common, each
+// optimizer does what it does to the whole.
 func TestPartsOnMesh(t *testing.T) {
 	const ranks, steps = 3, 2
 	mesh, err := devicetest.Open(t, ranks).Mesh(xla.Axis("data", ranks))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := params.Tree{params.New("flat", dtypes.Float32, 5, 7), params.New("rows", dtypes.Float32, 6, 4), params.New("columns", dtypes.Float32, 4, 5)}
+	tree := params.Tree{params.New("flat", dtypes.Float32, 5, 7), params.New("rows", dtypes.Float32, 6, 4),
+		params.New("columns", dtypes.Float32, 4, 5)}
 	const length = 12 // of the flat parts, whose last element is padding
 	columns := &params.Cut{Axis: 1, Index: [][]int{{4, 0, 1}, {1, 2, -1}, {3, 1, 2}}}
 	onRank := func(g *graph.Graph) []optim.Part {
@@ -55,21 +56,22 @@ func TestPartsOnMesh(t *testing.T) {
 		return []any{padded, values[1], stacked}
 	}
 	parameters := []xla.Placement{xla.Shard(0, "data"), xla.Shard(0, "data"), xla.Shard(1, "data")}
-	rules := slices.DeleteFunc(allRules(), func(r ruleCase) bool { return !r.onXLA })
-	for i, r := range rules {
-		if !optim.Joins(r.rule, tree[2], onRank(nil)[2]) { // Adam8bit, which refuses such a part
-			rules[i].rule = optim.Grouped(r.rule, optim.Group{Has: optim.Named(tree[2].Name), Optimizer: optim.AdamW(0.01)})
+	optimizers := slices.DeleteFunc(allOptimizers(), func(r optimizerCase) bool { return !r.onXLA })
+	for i, r := range optimizers {
+		if !optim.Joins(r.opt, tree[2], onRank(nil)[2]) { // Adam8bit, which refuses such a part
+			optimizers[i].opt = optim.Grouped(r.opt, optim.Group{Has: optim.Named(tree[2].Name),
+				Optimizer: optim.AdamW(0.01)})
 		}
 	}
 	random := rand.New(rand.NewPCG(13, 14))
 	initial := normal(tree, random)
 	in := append([]xla.Placement{xla.Replicated()}, parameters...) // step, gradients
 	out := []xla.Placement{}
-	var values []any               // of each rule: parameters, states
+	var values []any               // of each opt: parameters, states
 	var wholes [][]*tensors.Tensor // the same for the whole
-	var outputs [][]optim.State    // of each rule: names and axes
-	for _, r := range rules {
-		listed, err := optim.StatesOfParts(r.rule, tree, onRank(nil))
+	var outputs [][]optim.State    // of each opt: names and axes
+	for _, r := range optimizers {
+		listed, err := optim.StatesOfParts(r.opt, tree, onRank(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,23 +87,24 @@ func TestPartsOnMesh(t *testing.T) {
 		}
 		start := slices.Clone(initial)
 		for _, s := range tree {
-			for _, state := range r.rule.States(s, nil) {
+			for _, state := range r.opt.States(s, nil) {
 				start = append(start, tensors.FromShape(state.Shape))
 			}
 		}
 		wholes = append(wholes, start)
-		outputs = append(outputs, append([]optim.State{{Spec: tree[0]}, {Spec: tree[1]}, {Spec: tree[2], Axis: 1}}, listed...))
+		outputs = append(outputs, append([]optim.State{{Spec: tree[0]}, {Spec: tree[1]}, {Spec: tree[2], Axis: 1}},
+			listed...))
 	}
 	program, err := xla.Compile(mesh, func(in []*graph.Node) (all []*graph.Node) {
 		step, grads, in := in[0], in[1:4], in[4:]
 		parts := onRank(step.Graph())
-		for _, r := range rules {
-			listed, err := optim.StatesOfParts(r.rule, tree, parts)
+		for _, r := range optimizers {
+			listed, err := optim.StatesOfParts(r.opt, tree, parts)
 			if err != nil {
 				panic(err)
 			}
 			n := 3 + len(listed)
-			w, s := optim.ApplyToParts(r.rule, tree, parts, in[:3], grads, in[3:n], step)
+			w, s := optim.ApplyToParts(r.opt, tree, parts, in[:3], grads, in[3:n], step)
 			all, in = slices.Concat(all, w, s), in[n:]
 		}
 		return all
@@ -118,10 +121,10 @@ func TestPartsOnMesh(t *testing.T) {
 			t.Fatal(err)
 		}
 		values = values[:0]
-		for i, r := range rules {
+		for i, r := range optimizers {
 			wholes[i] = mustCall(t, func(in []*graph.Node) []*graph.Node {
 				last := len(in) - 1
-				w, s := optim.Apply(r.rule, tree, in[:3], in[3:6], in[6:last], in[last])
+				w, s := optim.Apply(r.opt, tree, in[:3], in[3:6], in[6:last], in[last])
 				return append(w, s...)
 			}, slices.Concat(wholes[i][:3], grads, wholes[i][3:], []*tensors.Tensor{number})...)
 			for k, whole := range wholes[i] {

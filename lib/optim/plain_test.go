@@ -6,8 +6,8 @@ import (
 	"github.com/shardbook/shardbook/lib/optim"
 )
 
-// plain is one step of an optimizer for one parameter, in float64 and written out from its paper, to compare the rules
-// with. It changes w and the states, which start at zero.
+// plain is one step of an optimizer for one parameter, in float64 and written out from its paper, to compare the
+// optimizers with. It changes w and the states, which start at zero.
 type plain func(dims []int, w, g []float64, states [][]float64, step int)
 
 // each makes a plain optimizer of what it does with one element.

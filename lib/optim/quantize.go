@@ -10,14 +10,13 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// DynamicMap returns the 256 numbers, in ascending order, that dynamic (tree) quantisation has codes for: signed ones
-// from about −0.993 to 1, or unsigned ones from 0 to 1 (Dettmers 2016, "8-Bit Approximations for Parallelism in Deep
-// Learning", §3.1; the unsigned form is Dettmers et al. 2022, §2.2). It is the table that bitsandbytes makes with
-// create_dynamic_map.
+// DynamicMap returns the 256 code values of dynamic (tree) quantization in ascending order: signed from about −0.993 to
+// 1, or unsigned from 0 to 1 (Dettmers 2016, "8-Bit Approximations for Parallelism in Deep Learning", §3.1; unsigned:
+// Dettmers et al. 2022, §2.2). It equals bitsandbytes' create_dynamic_map.
 //
-// Seven powers of ten, 10⁻⁶ to 1, each have twice as many numbers as the one below, which are the middles of equal
-// parts of its interval from a tenth of it to itself. With 0 and 1 they are 256. A signed table has both signs of each,
-// and half as many of them in each power.
+// Besides 0 and 1 there are seven intervals, each from a tenth of a power of ten, 10⁻⁶ to 1, to that power. Each is
+// divided into twice as many equal parts as the one below, and the values are the middles of the parts. A signed map
+// has half as many parts, and both signs of each value.
 func DynamicMap(signed bool) [256]float32 {
 	table := []float32{0, 1}
 	for i := range 7 {
@@ -38,11 +37,11 @@ func DynamicMap(signed bool) [256]float32 {
 	return [256]float32(table)
 }
 
-// blocks is how many blocks n elements are in.
+// blocks returns the number of blocks that n elements are in.
 func blocks(n, block int) int { return (n + block - 1) / block }
 
-// encode quantises x: uint8 codes of x's dimensions, and the largest absolute value of each block. In a block with a
-// NaN or an infinity, all become NaN or an infinity.
+// encode quantizes x to uint8 codes of x's dimensions, and the largest absolute value of each block. In a block with a
+// NaN or an infinity, all elements decode to NaN or an infinity.
 func encode(x *graph.Node, table [256]float32, block int) (codes, largest *graph.Node) {
 	n := x.Shape().Size()
 	b := blocks(n, block)
@@ -50,25 +49,25 @@ func encode(x *graph.Node, table [256]float32, block int) (codes, largest *graph
 	rows := graph.Reshape(flat, b, block)
 	largest = graph.ReduceMax(graph.Abs(rows), 1)
 	scale := graph.Where(graph.Equal(largest, graph.ZerosLike(largest)), graph.OnesLike(largest), largest)
-	share := graph.Div(rows, graph.InsertAxes(scale, 1))
-	share = graph.Slice(graph.Reshape(share, b*block), graph.AxisRange(0, n))
-	codes = graph.ConvertDType(nearest(share, table), dtypes.Uint8)
+	scaled := graph.Div(rows, graph.InsertAxes(scale, 1))
+	scaled = graph.Slice(graph.Reshape(scaled, b*block), graph.AxisRange(0, n))
+	codes = graph.ConvertDType(nearest(scaled, table), dtypes.Uint8)
 	return graph.Reshape(codes, x.Shape().Dimensions...), largest
 }
 
-// decode is what encode's results stand for, in the type of the largest values.
+// decode is the inverse of encode, in the type of the largest values.
 func decode(codes, largest *graph.Node, table [256]float32, block int) *graph.Node {
 	n := codes.Shape().Size()
 	g, b := codes.Graph(), blocks(n, block)
 	scale := graph.BroadcastToDims(graph.InsertAxes(largest, 1), b, block)
 	scale = graph.Slice(graph.Reshape(scale, b*block), graph.AxisRange(0, n))
 	at := graph.ConvertDType(graph.Reshape(codes, n, 1), dtypes.Int32)
-	share := graph.Gather(graph.ConvertDType(graph.Const(g, table[:]), largest.DType()), at)
-	return graph.Reshape(graph.Mul(share, scale), codes.Shape().Dimensions...)
+	scaled := graph.Gather(graph.ConvertDType(graph.Const(g, table[:]), largest.DType()), at)
+	return graph.Reshape(graph.Mul(scaled, scale), codes.Shape().Dimensions...)
 }
 
-// nearest returns the place in the ascending table of the number nearest to each x, of rank 1; the lower one of two. It
-// is how many of the 255 middles between neighbours are below x, and a binary search finds it bit by bit.
+// nearest returns, for each x of a vector, the index of the nearest number in the ascending table; the lower one of
+// two. That is the number of the 255 midpoints of neighbours below x, which a binary search finds bit by bit.
 func nearest(x *graph.Node, table [256]float32) *graph.Node {
 	middles := make([]float32, 255)
 	for i := range middles {

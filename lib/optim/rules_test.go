@@ -16,16 +16,16 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// ruleCase is a rule and what it shall do.
-type ruleCase struct {
+// optimizerCase is an optimizer and what it shall do.
+type optimizerCase struct {
 	name  string
-	rule  optim.Optimizer
+	opt   optim.Optimizer
 	plain plain
-	onXLA bool // compile it too, one case of each rule
+	onXLA bool // compile it too, one case of each optimizer
 }
 
-// exactRules are all rules but the quantised one.
-func exactRules() []ruleCase {
+// exactRules are all optimizers but the quantized one.
+func exactRules() []optimizerCase {
 	far := optim.AdamWOptimizer{LR: 0.1, Beta1: 0.5, Beta2: 0.75, Eps: 0.3, WeightDecay: 0.2}
 	noFirst := optim.AdamW(0.01)
 	noFirst.Beta1 = 0
@@ -33,35 +33,41 @@ func exactRules() []ruleCase {
 	nesterov := optim.SGDOptimizer{LR: 0.1, Momentum: 0.8, Nesterov: true}
 	lion := optim.LionOptimizer{LR: 0.02, Beta1: 0.6, Beta2: 0.8, WeightDecay: 0.3}
 	lamb := optim.LAMBOptimizer{LR: 0.1, Beta1: 0.7, Beta2: 0.9, Eps: 0.1, WeightDecay: 0.5}
-	fixed := optim.AdafactorOptimizer{LR: 0.03, Absolute: true, Decay: 0.5, Eps1: 1e-4, Eps2: 0.1, Clip: 0.5, Beta1: 0.7}
-	return []ruleCase{
-		{"AdamW", optim.AdamW(3e-4), plainAdamW(optim.AdamWOptimizer{LR: 3e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}), true},
+	fixed := optim.AdafactorOptimizer{LR: 0.03, Absolute: true, Decay: 0.5, Eps1: 1e-4, Eps2: 0.1, Clip: 0.5,
+		Beta1: 0.7}
+	return []optimizerCase{
+		{"AdamW", optim.AdamW(3e-4), plainAdamW(optim.AdamWOptimizer{LR: 3e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8,
+			WeightDecay: 0.01}), true},
 		{"AdamW other settings", far, plainAdamW(far), false},
 		{"AdamW without a first moment", noFirst, plainAdamW(noFirst), false},
-		{"Adam", optim.Adam(3e-4), plainAdamW(optim.AdamWOptimizer{LR: 3e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}), false},
+		{"Adam", optim.Adam(3e-4), plainAdamW(optim.AdamWOptimizer{LR: 3e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}),
+			false},
 		{"SGD", optim.SGD(0.1), plainSGD(optim.SGDOptimizer{LR: 0.1}), false},
 		{"SGD with momentum", momentum, plainSGD(momentum), false},
 		{"SGD with Nesterov's momentum", nesterov, plainSGD(nesterov), true},
-		{"Lion", optim.Lion(0.01), plainLion(optim.LionOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.1}), false},
+		{"Lion", optim.Lion(0.01), plainLion(optim.LionOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.1}),
+			false},
 		{"Lion other settings", lion, plainLion(lion), true},
-		{"LAMB", optim.LAMB(0.01), plainLAMB(optim.LAMBOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.999, Eps: 1e-6, WeightDecay: 0.01}), false},
+		{"LAMB", optim.LAMB(0.01), plainLAMB(optim.LAMBOptimizer{LR: 0.01, Beta1: 0.9, Beta2: 0.999, Eps: 1e-6,
+			WeightDecay: 0.01}), false},
 		{"LAMB other settings", lamb, plainLAMB(lamb), true},
-		{"Adafactor", optim.Adafactor(0), plainAdafactor(optim.AdafactorOptimizer{Decay: 0.8, Eps1: 1e-30, Eps2: 1e-3, Clip: 1}), false},
+		{"Adafactor", optim.Adafactor(0), plainAdafactor(optim.AdafactorOptimizer{Decay: 0.8, Eps1: 1e-30, Eps2: 1e-3,
+			Clip: 1}), false},
 		{"Adafactor other settings", fixed, plainAdafactor(fixed), true},
 	}
 }
 
 // oneStep is Apply as a graph function of parameters, gradients, states and the step.
-func oneStep(rule optim.Optimizer, tree params.Tree) func([]*graph.Node) []*graph.Node {
+func oneStep(opt optim.Optimizer, tree params.Tree) func([]*graph.Node) []*graph.Node {
 	n := len(tree)
 	return func(in []*graph.Node) []*graph.Node {
 		last := len(in) - 1
-		w, s := optim.Apply(rule, tree, in[:n], in[n:2*n], in[2*n:last], in[last])
+		w, s := optim.Apply(opt, tree, in[:n], in[n:2*n], in[2*n:last], in[last])
 		return append(w, s...)
 	}
 }
 
-// Every rule, for every rank of parameter, does what its paper says.
+// Every opt, for every rank of parameter, does what its paper says.
 func TestRulesAgainstPlainGo(t *testing.T) {
 	const steps = 5
 	backend := devicetest.PureGo()
@@ -69,12 +75,12 @@ func TestRulesAgainstPlainGo(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			n := len(smallTree)
-			exec, err := graph.NewExec(backend, oneStep(c.rule, smallTree))
+			exec, err := graph.NewExec(backend, oneStep(c.opt, smallTree))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer exec.Finalize()
-			all := append(normal(smallTree, random), zeros(t, optim.States(c.rule, smallTree))...)
+			all := append(normal(smallTree, random), zeros(t, optim.States(c.opt, smallTree))...)
 			want := make([][]float64, len(all))
 			for i, x := range all {
 				want[i] = floats(t, x)
@@ -88,18 +94,18 @@ func TestRulesAgainstPlainGo(t *testing.T) {
 				}
 				at := n // in the states
 				for i, s := range smallTree {
-					k := at + len(c.rule.States(s, nil))
+					k := at + len(c.opt.States(s, nil))
 					c.plain(s.Shape.Dimensions, want[i], floats(t, grads[i]), want[at:k], step)
 					at = k
 				}
-				equal(t, c.rule, step, "plain Go", out, want)
+				equal(t, c.opt, step, "plain Go", out, want)
 				all = out
 				if c.onXLA && step == 2 { // the states are not zero
-					compiled, err := devicetest.Call(oneStep(c.rule, smallTree), local(t, args)...)
+					compiled, err := devicetest.Call(oneStep(c.opt, smallTree), local(t, args)...)
 					if err != nil {
 						t.Fatal(err)
 					}
-					equal(t, c.rule, step, "XLA", compiled, want)
+					equal(t, c.opt, step, "XLA", compiled, want)
 				}
 			}
 		})
@@ -107,9 +113,9 @@ func TestRulesAgainstPlainGo(t *testing.T) {
 }
 
 // equal compares parameters and states of smallTree. float32 has 24 bits, and an update rounds some tens of times.
-func equal(t *testing.T, rule optim.Optimizer, step int, where string, got []*tensors.Tensor, want [][]float64) {
+func equal(t *testing.T, opt optim.Optimizer, step int, where string, got []*tensors.Tensor, want [][]float64) {
 	t.Helper()
-	names := append(smallTree.Names(), optim.States(rule, smallTree).Names()...)
+	names := append(smallTree.Names(), optim.States(opt, smallTree).Names()...)
 	for k := range want {
 		for i, x := range floats(t, got[k]) {
 			if !scalar.EqualWithinAbsOrRel(x, want[k][i], 2e-7, 5e-6) {
@@ -123,7 +129,8 @@ func equal(t *testing.T, rule optim.Optimizer, step int, where string, got []*te
 // bias correction of either moment would scale.
 func TestAdamWFirstStep(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float32, 3)}
-	out := mustCall(t, oneStep(optim.Adam(0.5), tree), tensors.FromValue([]float32{1, 1, 1}), tensors.FromValue([]float32{1e-3, -7, 1e4}),
+	out := mustCall(t, oneStep(optim.Adam(0.5), tree), tensors.FromValue([]float32{1, 1, 1}),
+		tensors.FromValue([]float32{1e-3, -7, 1e4}),
 		tensors.FromValue([]float32{0, 0, 0}), tensors.FromValue([]float32{0, 0, 0}), tensors.FromScalar(float32(1)))
 	for i, want := range []float64{0.5, 1.5, 0.5} {
 		if got := floats(t, out[0])[i]; !scalar.EqualWithinAbs(got, want, 1e-5) {
@@ -136,33 +143,36 @@ func TestAdamWFirstStep(t *testing.T) {
 func TestZeros(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float32, 2, 2)}
 	none, some := tensors.FromValue([][]float32{{0, 0}, {0, 0}}), tensors.FromValue([][]float32{{1, 0}, {0, -2}})
-	for _, rule := range []optim.Optimizer{optim.LAMB(0.1), optim.Adafactor(0.1), optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.1), Block: 3, Least: 1}} {
+	for _, opt := range []optim.Optimizer{optim.LAMB(0.1), optim.Adafactor(0.1),
+		optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.1), Block: 3, Least: 1}} {
 		for _, grad := range []*tensors.Tensor{none, some} {
-			args := slices.Concat([]*tensors.Tensor{none, grad}, zeros(t, optim.States(rule, tree)), []*tensors.Tensor{tensors.FromScalar(int32(1))})
-			out := mustCall(t, oneStep(rule, tree), args...)
+			args := slices.Concat([]*tensors.Tensor{none, grad}, zeros(t, optim.States(opt, tree)),
+				[]*tensors.Tensor{tensors.FromScalar(int32(1))})
+			out := mustCall(t, oneStep(opt, tree), args...)
 			for i, w := range floats(t, out[0]) {
 				if g := floats(t, grad)[i]; math.IsNaN(w) || math.IsInf(w, 0) || g*w > 0 || (g == 0) != (w == 0) {
-					t.Errorf("%T: a gradient of %g moves 0 to %g", rule, g, w)
+					t.Errorf("%T: a gradient of %g moves 0 to %g", opt, g, w)
 				}
 			}
 		}
 	}
 }
 
-// A row without a gradient beside one of 1e8 has 10⁻⁴⁶ of its mean square, which float32 has no number for; whole or cut,
-// the steps are what float64 has.
+// A row without a gradient beside one of 1e8 has 10⁻⁴⁶ of its mean square, which float32 has no number for; whole or
+// cut, the steps are what float64 has.
 func TestAdafactorRowsFarApart(t *testing.T) {
-	rule := optim.Adafactor(0.1)
+	opt := optim.Adafactor(0.1)
 	tree := params.Tree{params.New("w", dtypes.Float32, 2, 2)}
 	w, g := []float64{1, 2, 3, 4}, []float64{0, 0, 1e8, -2e8}
 	states := [][]float64{{0, 0}, {0, 0}}
 	want := slices.Clone(w)
-	plainAdafactor(rule)([]int{2, 2}, want, g, states, 1)
+	plainAdafactor(opt)([]int{2, 2}, want, g, states, 1)
 	for _, c := range []cutting{{ranks: 1}, {ranks: 2}, {ranks: 2, axis: 1}, {ranks: 2, axis: -1, length: 2}} {
 		c.dims = []int{2, 2}
 		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
 			ranks := lockstep(c.ranks, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
-				return trained(rule, tree, c.onRank(in[0].Graph(), rank, sum), c.of(in[0], rank), []*graph.Node{c.of(in[1], rank)})
+				return trained(opt, tree, c.onRank(in[0].Graph(), rank, sum), c.of(in[0], rank),
+					[]*graph.Node{c.of(in[1], rank)})
 			})
 			var parts []*graph.Node
 			for _, w := range ranks {
@@ -180,14 +190,14 @@ func TestAdafactorRowsFarApart(t *testing.T) {
 
 // With the least Eps1 the mean squares stay numbers where XLA takes products of them for 0.
 func TestAdafactorLeastEps(t *testing.T) {
-	rule := optim.Adafactor(0.1)
-	rule.Eps1 = 0x1p-126
+	opt := optim.Adafactor(0.1)
+	opt.Eps1 = 0x1p-126
 	tree := params.Tree{params.New("w", dtypes.Float32, 2)}
 	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
 		w, states := in[:1], in[1:2]
 		for step := range int32(3) {
-			w, states = optim.Apply(rule, tree, w, in[2:3], states, graph.Const(g, step+1))
+			w, states = optim.Apply(opt, tree, w, in[2:3], states, graph.Const(g, step+1))
 		}
 		return w
 	}, tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{0, 0}), tensors.FromValue([]float32{0, 0}))
@@ -204,24 +214,25 @@ func TestHalfPrecision(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	wide := params.Tree{params.New("w", dtypes.Float32, 4, 6)}
 	values := append(normal(wide, random), normal(wide, random)...)
-	for _, c := range append(exactRules(), ruleCase{name: "Adam8bit", rule: optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.1), Block: 7, Least: 1}}) {
+	for _, c := range append(exactRules(), optimizerCase{name: "Adam8bit",
+		opt: optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.1), Block: 7, Least: 1}}) {
 		for _, half := range []dtypes.DType{dtypes.BFloat16, dtypes.Float16} {
 			tree := params.Tree{params.New("w", half, 4, 6)}
-			if got, want := optim.States(c.rule, tree), optim.States(c.rule, wide); !slices.EqualFunc(got, want,
+			if got, want := optim.States(c.opt, tree), optim.States(c.opt, wide); !slices.EqualFunc(got, want,
 				func(a, b params.Spec) bool { return a.Name == b.Name && a.Shape.Equal(b.Shape) }) {
 				t.Errorf("%s: states %v of a %s, want %v", c.name, got, half, want)
 			}
-			states := zeros(t, optim.States(c.rule, tree))
+			states := zeros(t, optim.States(c.opt, tree))
 			out := mustCall(t, func(in []*graph.Node) []*graph.Node {
 				g := in[0].Graph()
 				w, grad := graph.ConvertDType(in[0], half), graph.ConvertDType(in[1], half)
 				states, step := in[2:], graph.Const(g, int32(1))
-				a, aStates := optim.Apply(c.rule, tree, []*graph.Node{w}, []*graph.Node{grad}, states, step)
+				a, aStates := optim.Apply(c.opt, tree, []*graph.Node{w}, []*graph.Node{grad}, states, step)
 				if a[0].DType() != half {
 					t.Errorf("%s: the new parameter is %s, want %s", c.name, a[0].DType(), half)
 				}
 				w, grad = graph.ConvertDType(w, dtypes.Float32), graph.ConvertDType(grad, dtypes.Float32)
-				b, bStates := optim.Apply(c.rule, tree, []*graph.Node{w}, []*graph.Node{grad}, states, step)
+				b, bStates := optim.Apply(c.opt, tree, []*graph.Node{w}, []*graph.Node{grad}, states, step)
 				b[0] = graph.ConvertDType(b[0], half)
 				return slices.Concat([]*graph.Node{graph.ConvertDType(a[0], dtypes.Float32)}, aStates,
 					[]*graph.Node{graph.ConvertDType(b[0], dtypes.Float32)}, bStates)
@@ -238,32 +249,33 @@ func TestHalfPrecision(t *testing.T) {
 // A float64 parameter is computed in float64.
 func TestFloat64(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float64, 2)}
-	rule := optim.SGDOptimizer{LR: 1e-12, Momentum: 0.5}
-	out := mustCall(t, oneStep(rule, tree), tensors.FromValue([]float64{1, 2}), tensors.FromValue([]float64{1, -1}),
+	opt := optim.SGDOptimizer{LR: 1e-12, Momentum: 0.5}
+	out := mustCall(t, oneStep(opt, tree), tensors.FromValue([]float64{1, 2}), tensors.FromValue([]float64{1, -1}),
 		tensors.FromValue([]float64{0, 0}), tensors.FromScalar(int32(1)))
 	if got := floats(t, out[0]); got[0] != 1-1e-12 || got[1] != 2+1e-12 {
 		t.Errorf("%v, want 1−1e-12 and 2+1e-12", got)
 	}
 }
 
-// Each rule finds the least squares of a small problem: 16 equations, 4 unknowns in a matrix, which solve all.
+// Each optimizer finds the least squares of a small problem: 16 equations, 4 unknowns in a matrix, which solve all.
 func TestRulesConverge(t *testing.T) {
 	backend := devicetest.PureGo()
-	rates := map[string]float64{"sgd": 0.1, "momentum": 0.02, "nesterov": 0.02, "adam": 0.05, "adamw": 0.05, "adam8bit": 0.05,
+	rates := map[string]float64{"sgd": 0.1, "momentum": 0.02, "nesterov": 0.02, "adam": 0.05, "adamw": 0.05,
+		"adam8bit":  0.05,
 		"adafactor": 0.1, "lion": 0.05, "lamb": 0.1}
 	tree := params.Tree{params.New("w", dtypes.Float32, 2, 2)}
 	for _, name := range optim.Names() {
 		t.Run(name, func(t *testing.T) {
-			rule, err := optim.Parse(name, rates[name])
+			opt, err := optim.Parse(name, rates[name])
 			if err != nil {
 				t.Fatal(err)
 			}
-			if eight, ok := rule.(optim.Adam8bitOptimizer); ok {
+			if eight, ok := opt.(optim.Adam8bitOptimizer); ok {
 				eight.Least, eight.Block = 1, 3
-				rule = eight
+				opt = eight
 			}
 			const steps = 200
-			rule = optim.Scheduled(rule, optim.Cosine{Steps: steps, Floor: 0.01})
+			opt = optim.Scheduled(opt, optim.Cosine{Steps: steps, Floor: 0.01})
 			random := rand.New(rand.NewPCG(7, 8))
 			x, y := make([]float32, 32), make([]float32, 32)
 			for i := range 16 {
@@ -276,14 +288,15 @@ func TestRulesConverge(t *testing.T) {
 				x := graph.Reshape(graph.Const(g, x), 16, 2)
 				miss := graph.Sub(graph.MatMul(x, in[0]), graph.Reshape(graph.Const(g, y), 16, 2))
 				loss := graph.ReduceAllMean(graph.Square(miss))
-				w, s := optim.Apply(rule, tree, in[:1], graph.Gradient(loss, in[0]), in[1:len(in)-1], in[len(in)-1])
+				w, s := optim.Apply(opt, tree, in[:1], graph.Gradient(loss, in[0]), in[1:len(in)-1], in[len(in)-1])
 				return slices.Concat(w, s, []*graph.Node{loss})
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer exec.Finalize()
-			values := append([]*tensors.Tensor{tensors.FromValue([][]float32{{0.1, -0.1}, {0.1, 0.2}})}, zeros(t, optim.States(rule, tree))...)
+			values := append([]*tensors.Tensor{tensors.FromValue([][]float32{{0.1, -0.1}, {0.1, 0.2}})},
+				zeros(t, optim.States(opt, tree))...)
 			var losses []float64
 			for step := 1; step <= steps; step++ {
 				out, err := exec.Call(append(values, tensors.FromScalar(int32(step))))

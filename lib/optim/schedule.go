@@ -9,11 +9,11 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Schedule is a rate that changes with the step, counted from 1: see [Scheduled].
+// Schedule is a learning rate schedule: a factor for each step, counted from 1. See [Scheduled].
 type Schedule interface {
-	// Validate returns an error that names the first setting which is not valid, with its value and what to do.
+	// Validate returns an error that names the first invalid setting, with its value and what to do.
 	Validate() error
-	// At returns the rate of a step, as for a chart.
+	// At returns the factor of a step.
 	At(step int) float64
 	// Rate is At inside a graph: a float64 scalar for a scalar step of any integer or floating-point type.
 	Rate(step *graph.Node) *graph.Node
@@ -35,8 +35,8 @@ func (s Constant) Rate(step *graph.Node) *graph.Node {
 	return graph.Scalar(step.Graph(), dtypes.Float64, float64(s))
 }
 
-// Warmup rises in a line over the first Steps steps: 1/Steps, 2/Steps, … to 1. Then follows another schedule, for which
-// the next step is number 1; nil stays at 1.
+// Warmup rises linearly over the first Steps steps: 1/Steps, 2/Steps, … to 1. Then it follows the schedule Then, whose
+// first step is the next one; nil stays at 1.
 type Warmup struct {
 	Steps int
 	Then  Schedule
@@ -72,8 +72,8 @@ func (s Warmup) Rate(step *graph.Node) *graph.Node {
 	return graph.Where(graph.LessOrEqual(t, graph.Scalar(t.Graph(), t.DType(), float64(s.Steps))), rising, then)
 }
 
-// Cosine falls from 1 at step 1 to Floor after Steps steps, as half a wave of the cosine (Loshchilov & Hutter 2017,
-// "SGDR: Stochastic Gradient Descent with Warm Restarts", equation 5), and stays there. Floor is in [0,1].
+// Cosine falls from 1 at step 1 to Floor after Steps steps along half a cosine wave (Loshchilov & Hutter 2017, "SGDR:
+// Stochastic Gradient Descent with Warm Restarts", equation 5), and stays there. Floor is in [0,1].
 type Cosine struct {
 	Steps int
 	Floor float64
@@ -95,7 +95,7 @@ func (s Cosine) Rate(step *graph.Node) *graph.Node {
 	return graph.AddScalar(graph.MulScalar(graph.OnePlus(wave), (1-s.Floor)/2), s.Floor)
 }
 
-// Linear falls in a line from 1 at step 1 to Floor after Steps steps, and stays there. Floor is in [0,1].
+// Linear falls linearly from 1 at step 1 to Floor after Steps steps, and stays there. Floor is in [0,1].
 type Linear struct {
 	Steps int
 	Floor float64
@@ -114,7 +114,7 @@ func (s Linear) Rate(step *graph.Node) *graph.Node {
 	return graph.OneMinus(graph.MulScalar(progressNode(step, s.Steps), 1-s.Floor))
 }
 
-// InverseSqrt is 1 for the first Steps steps and √(Steps/t) at later steps t: times 1/√Steps it is the schedule of T5
+// InverseSqrt is 1 for the first Steps steps t and then √(Steps/t). Times 1/√Steps it is the schedule of T5
 // (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", §3.1.2).
 type InverseSqrt struct{ Steps int }
 
@@ -132,8 +132,8 @@ func (s InverseSqrt) Rate(step *graph.Node) *graph.Node {
 	return graph.Sqrt(graph.MulScalar(graph.Reciprocal(t), float64(s.Steps)))
 }
 
-// Noam is the learning rate of Vaswani et al. 2017, "Attention Is All You Need", equation 3: Width^−½·min(t^−½,
-// t·Warmup^−1.5) at step t. It is a learning rate already, for a rule whose own is 1.
+// Noam is the schedule of Vaswani et al. 2017, "Attention Is All You Need", equation 3: Width^−½·min(t^−½,
+// t·Warmup^−1.5) at step t. It is a learning rate itself: use it with an optimizer whose LR is 1.
 type Noam struct{ Width, Warmup int }
 
 // Validate implements [Schedule].
@@ -160,7 +160,7 @@ func (s Noam) Rate(step *graph.Node) *graph.Node {
 	return graph.DivScalar(rate, math.Sqrt(float64(s.Width)))
 }
 
-// progress is how much of a decay is done before a step, from 0 to 1.
+// progress is the fraction of a decay before a step, from 0 to 1.
 func progress(step, steps int) float64 {
 	return min(max(float64(step-1)/float64(steps), 0), 1)
 }

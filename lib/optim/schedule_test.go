@@ -69,7 +69,8 @@ func TestScheduleAt(t *testing.T) {
 		{optim.Cosine{Steps: 6, Floor: 0.2}, map[int]float64{1: 1, 3: 0.8, 4: 0.6, 7: 0.2, 8: 0.2}},
 		{optim.Linear{Steps: 4, Floor: 0.2}, map[int]float64{1: 1, 2: 0.8, 5: 0.2, 6: 0.2}},
 		{optim.InverseSqrt{Steps: 100}, map[int]float64{1: 1, 100: 1, 400: 0.5, 10000: 0.1}},
-		{optim.Noam{Width: 512, Warmup: 4000}, map[int]float64{1: noam(1, 4000), 4000: noam(4000, 4000), 9000: noam(9000, 4000)}},
+		{optim.Noam{Width: 512, Warmup: 4000}, map[int]float64{1: noam(1, 4000), 4000: noam(4000, 4000),
+			9000: noam(9000, 4000)}},
 	} {
 		for step, want := range c.want {
 			if got := c.schedule.At(step); !scalar.EqualWithinAbs(got, want, 1e-12) {

@@ -9,34 +9,34 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// SGDOptimizer is stochastic gradient descent (Robbins & Monro 1951, "A Stochastic Approximation Method"), if asked with the
-// heavy-ball momentum of Polyak 1964, "Some methods of speeding up the convergence of iteration methods", or with
-// Nesterov's as Sutskever et al. 2013 write it, "On the importance of initialization and momentum in deep learning",
-// §2. Make it with [SGD]. For gradient g:
+// SGDOptimizer is stochastic gradient descent (Robbins & Monro 1951, "A Stochastic Approximation Method"), optionally
+// with heavy-ball momentum (Polyak 1964, "Some methods of speeding up the convergence of iteration methods") or
+// Nesterov's (as in Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning", §2).
+// Make it with [SGD]. For gradient g:
 //
 //	b ← Momentum·b + g
 //	w ← w − LR·(b + WeightDecay·w)                  with Nesterov: g + Momentum·b in place of b
 //
-// With momentum its state is b, named "momentum", of the parameter's shape; without, it has none.
+// Its state is b, named "momentum", of the parameter's shape; without momentum it has none.
 type SGDOptimizer struct {
-	// LR is the learning rate: the share of the gradient by which an element changes in one step. At least 0.
+	// LR is the learning rate, which multiplies the gradient. At least 0.
 	LR float64
-	// Momentum is the share of the last change that goes on, in [0,1). Each gradient acts 1/(1−Momentum) times over,
-	// so a larger one wants a smaller LR.
+	// Momentum is the fraction of the last update that is added to the next, in [0,1). Each gradient acts
+	// 1/(1−Momentum) times in total, so a larger momentum needs a smaller LR.
 	Momentum float64
-	// Nesterov looks ahead by one step of momentum; it needs one.
+	// Nesterov uses Nesterov's momentum; Momentum must not be 0.
 	Nesterov bool
-	// WeightDecay, times LR, is the share by which each element shrinks in one step. At least 0.
+	// WeightDecay·LR is the fraction by which each element shrinks in one step. At least 0.
 	WeightDecay float64
 }
 
-// SGD returns the rule with the given learning rate and no momentum.
+// SGD returns the optimizer with the given learning rate and no momentum.
 func SGD(lr float64) SGDOptimizer { return SGDOptimizer{LR: lr} }
 
 // Validate implements Optimizer.
 func (r SGDOptimizer) Validate() error {
 	if r.Nesterov && r.Momentum == 0 {
-		return errors.New("optim: SGD.Nesterov is set and SGD.Momentum is 0: set a momentum, as 0.9")
+		return errors.New("optim: SGD.Nesterov is set and SGD.Momentum is 0: set a momentum such as 0.9")
 	}
 	return checkSettings("SGD", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Momentum", r.Momentum, 0, 1},
 		setting{"WeightDecay", r.WeightDecay, 0, math.Inf(1)})
@@ -50,7 +50,7 @@ func (r SGDOptimizer) States(param params.Spec, part Part) []State {
 	return Elementwise(param, part, "momentum")
 }
 
-// Update implements Optimizer. The step does not matter.
+// Update implements Optimizer. It does not use the step.
 func (r SGDOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	w, g := u.begin(r)
 	change, states := g, []*graph.Node(nil)

@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Elementwise lists states with one number for each element of a part of a parameter, for rules outside this package:
-// Elementwise(param, part, "m", "v"). They are of the type that rules compute in.
+// Elementwise lists states that have one number for each element of a part of a parameter, in the type that optimizers
+// compute in. It is for optimizers of other packages: Elementwise(param, part, "m", "v").
 func Elementwise(param params.Spec, part Part, names ...string) []State {
 	p := pieceOf(param, part)
 	states := make([]State, len(names))
@@ -21,9 +21,9 @@ func Elementwise(param params.Spec, part Part, names ...string) []State {
 	return states
 }
 
-// Total sums x, which has the dimensions of the part, over all parts of the parameter, each element of which counts
-// once, for rules outside this package. It is a scalar of x's type, the same on all ranks. It builds a graph, and
-// panics if the part lacks what it needs.
+// Total sums x, which has the dimensions of the part, over the full parameter: each element counts once. It returns a
+// scalar of x's type, the same on all ranks. It is for optimizers of other packages, builds a graph, and panics if the
+// part lacks what it needs.
 func (u Update) Total(x *graph.Node) *graph.Node { return u.piece().total(x) }
 
 // begin checks an update, and returns the parameter and the gradient in the type to compute in.
@@ -31,7 +31,7 @@ func (u Update) begin(r Optimizer) (param, grad *graph.Node) {
 	if err := r.Validate(); err != nil {
 		panic(err)
 	}
-	part := wholeIfNil(u.Part)
+	part := fullIfNil(u.Part)
 	if err := part.check(u.Spec.Shape.Dimensions); err != nil {
 		panic(fmt.Errorf("optim: the part of %q: %w", u.Spec.Name, err))
 	}
@@ -69,7 +69,7 @@ func (u Update) descend(param, change *graph.Node, lr float64) *graph.Node {
 
 func (u Update) piece() piece { return pieceOf(u.Spec, u.Part) }
 
-// computeType is the type in which rules compute and keep what is not quantised.
+// computeType is the type in which optimizers compute, and store what is not quantized.
 func computeType(param params.Spec) dtypes.DType {
 	if param.Shape.DType == dtypes.Float64 {
 		return dtypes.Float64
@@ -88,7 +88,7 @@ func decayed(change, param *graph.Node, decay float64) *graph.Node {
 	return graph.Add(change, graph.MulScalar(param, decay))
 }
 
-// setting is one number of a rule and the range it must be in: from least, below limit.
+// setting is one number of an optimizer and its range: from least, below limit.
 type setting struct {
 	name         string
 	value        float64
@@ -96,11 +96,11 @@ type setting struct {
 }
 
 // checkSettings returns an error that names the first setting out of its range.
-func checkSettings(rule string, settings ...setting) error {
+func checkSettings(optimizer string, settings ...setting) error {
 	for _, s := range settings {
 		if !(s.value >= s.least && s.value < s.limit) { // so that NaN is out of range too
 			return fmt.Errorf("optim: %s.%s is %g: set it to at least %g and less than %g",
-				rule, s.name, s.value, s.least, s.limit)
+				optimizer, s.name, s.value, s.least, s.limit)
 		}
 	}
 	return nil

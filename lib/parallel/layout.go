@@ -298,6 +298,18 @@ func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
 	return g
 }
 
+// MicroBatch is how many sequences of a micro-batch a device has, of a batch of a number of rows. Rows that cannot be divided
+// evenly are an error.
+func (l Layout) MicroBatch(rows int) (int, error) {
+	l = l.whole()
+	parts := l.Replicas * l.Data * l.Microbatches
+	if rows < 1 || rows%parts != 0 {
+		return 0, fmt.Errorf("parallel: a batch of %d sequences for %d data-parallel devices, with %d micro-batches each: "+
+			"make it a multiple of %d", rows, l.Replicas*l.Data, l.Microbatches, parts)
+	}
+	return rows / parts, nil
+}
+
 // Estimate is the memory of each stage's devices, before anything runs: a setup with what the layout says put into it.
 // rows is how many sequences a batch has. Rows that cannot be dealt out, and what memest refuses, are errors.
 func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
@@ -305,13 +317,11 @@ func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 		return memest.Ledger{}, err
 	}
 	l = l.whole()
-	parts := l.Replicas * l.Data * l.Microbatches
-	if rows < 1 || rows%parts != 0 {
-		return memest.Ledger{}, fmt.Errorf("parallel: a batch of %d rows for %d devices with other rows, %d "+
-			"micro-batches each: make it a multiple of %d",
-			rows, l.Replicas*l.Data, l.Microbatches, parts)
+	micro, err := l.MicroBatch(rows)
+	if err != nil {
+		return memest.Ledger{}, err
 	}
-	s.Batch, s.Microbatches = rows/parts, l.Microbatches
+	s.Batch, s.Microbatches = micro, l.Microbatches
 	s.Bucket = cmp.Or(s.Bucket, 1) // there are no buckets: gradients are reduced where they lie
 	data := l.Replicas * l.Data
 	if l.ZeRO > 0 {

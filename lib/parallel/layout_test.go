@@ -193,8 +193,8 @@ func TestFits(t *testing.T) {
 		t.Error(err)
 	}
 	checkError(t, "too little memory", l.Fits(s, 8, largest-1), "and has")
-	checkError(t, "rows", l.Fits(s, 12, 1<<40), "a batch of 12 rows for 4 devices with other rows, 2 micro-batches each: make it a multiple of 8")
-	checkError(t, "no rows", l.Fits(s, 0, 1<<40), "a batch of 0 rows")
+	checkError(t, "rows", l.Fits(s, 12, 1<<40), "a batch of 12 sequences for 4 data-parallel devices, with 2 micro-batches each: make it a multiple of 8")
+	checkError(t, "no rows", l.Fits(s, 0, 1<<40), "a batch of 0 sequences")
 	more := l
 	more.ZeRO = 3
 	if sharded, err := more.Estimate(s, 8); err != nil || sharded.BytesPerDevice() >= largest {

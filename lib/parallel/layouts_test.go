@@ -230,7 +230,7 @@ func TestOwnSchedule(t *testing.T) {
 		t.Errorf("the plan is\n%s", p)
 	}
 	_, err = parallel.NewPlan(r, parallel.Layout{Plan: offload.Inputs(own, 0)})
-	checkError(t, "a schedule with more than passes", err, "the rest is for other rewrites")
+	checkError(t, "a schedule with more than passes", err, "give it passes, updates and messages only")
 	stuck := own.Clone()
 	slices.Reverse(stuck.Ranks[0])
 	checkError(t, "a schedule that cannot be", parallel.Layout{Plan: stuck}.Validate(), "rank 0")

@@ -30,9 +30,13 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	if _, err := l.Estimate(s, rows); err != nil {
 		return nil, err
 	}
+	micro, err := l.MicroBatch(rows)
+	if err != nil {
+		return nil, err
+	}
 	l = l.whole()
 	s.Seq = cmp.Or(s.Seq, s.Model.Context)
-	f := predicted{Layout: l, setup: s, rows: int64(rows / (l.Replicas * l.Data * l.Microbatches)),
+	f := predicted{Layout: l, setup: s, rows: int64(micro),
 		policy: train.Recipe{Precision: s.Precision}.Policy()}
 	f.list()
 	one, of := engine.Serial(f.model, l.Microbatches)

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// client is a rank's side of parameter servers, with the server that it has itself. It is an [engine.Server].
+// client is a rank's side of parameter servers, and the server that runs on the rank, if any. It is an [engine.Server].
 type client struct {
 	engine *Engine
 	g      group.Group
@@ -21,15 +21,15 @@ type client struct {
 
 	ctx       context.Context // ends with the first error
 	cancel    context.CancelCauseFunc
-	shards    map[int]*shard  // that it serves, by bucket
+	shards    map[int]*shard  // served by this rank, by bucket
 	sends     []chan struct{} // by receiver: full while a message and its data are sent
 	answers   chan answer     // to this rank
 	loops     sync.WaitGroup
 	closed    bool
-	staleness float64 // of the gradients of a step: the mean over the buckets
+	staleness float64 // of the gradients of a step: mean over the buckets
 }
 
-// Begin implements [engine.Server]. At first it starts the rank's server.
+// Begin implements [engine.Server]. The first call starts the rank's server.
 func (c *client) Begin(ctx context.Context, g group.Group, device int, state []*tensors.Tensor) error {
 	first := c.cancel == nil
 	if first {
@@ -54,7 +54,7 @@ func (c *client) Begin(ctx context.Context, g group.Group, device int, state []*
 		c.listen()
 	}
 	if err == nil {
-		err = group.Barrier(ctx, g) // before, none has anything to push
+		err = group.Barrier(ctx, g) // nobody pushes before all have begun
 	}
 	if err != nil {
 		return errors.Join(err, c.Close(err))
@@ -62,14 +62,13 @@ func (c *client) Begin(ctx context.Context, g group.Group, device int, state []*
 	return nil
 }
 
-// Reduce implements [engine.Hook]: it pushes a bucket's gradients to their server, and pulls the parameters that this
-// makes of them.
+// Reduce implements [engine.Hook]: it pushes a bucket's gradients to their server, and pulls the new parameters.
 func (c *client) Reduce(ctx context.Context, _ group.Group, grads engine.Gradients) error {
 	data := unsafe.Slice((*byte)(grads.Data.Data), grads.Data.Len*grads.Type.Size())
 	if err := c.push(grads.Unit, data); err != nil {
 		return err
 	}
-	if !c.engine.options.Async { // no answer comes before; and who is late is named here
+	if !c.engine.options.Async { // no answer comes before all ranks are here; the barrier's error names a late rank
 		if err := group.Barrier(ctx, c.g); err != nil {
 			return err
 		}
@@ -80,13 +79,13 @@ func (c *client) Reduce(ctx context.Context, _ group.Group, grads engine.Gradien
 		copy(data, a.params)
 		return nil
 	case <-ctx.Done():
-		return errors.Join(group.Barrier(ctx, c.g), context.Cause(ctx)) // which tells the others
+		return errors.Join(group.Barrier(ctx, c.g), context.Cause(ctx)) // which tells the other ranks
 	case <-c.ctx.Done():
 		return errors.Join(group.Barrier(c.ctx, c.g), context.Cause(c.ctx))
 	}
 }
 
-// push gives a bucket's gradients to its server.
+// push sends a bucket's gradients to its server.
 func (c *client) push(bucket int, grads []byte) error {
 	to := bucket % c.servers()
 	if to != c.g.Rank() {
@@ -100,8 +99,8 @@ func (c *client) push(bucket int, grads []byte) error {
 	return c.take(sh, to, room)
 }
 
-// Parts implements [engine.Server]: a server writes the parameters of its buckets and their states, and the first one
-// the counters.
+// Parts implements [engine.Server]: a server writes the parameters and states of its buckets, and the server of the
+// first bucket also the counters.
 func (c *client) Parts(steps int) (parts []checkpoint.Part, err error) {
 	all := c.engine.recipe.State()
 	add := func(at int, value *tensors.Tensor) {
@@ -127,14 +126,14 @@ func (c *client) Parts(steps int) (parts []checkpoint.Part, err error) {
 	return parts, nil
 }
 
-// Close implements [engine.Server]. After an error it ends what goes on for this rank alone.
-func (c *client) Close(lost error) error {
+// Close implements [engine.Server]. If the rank has failed, it ends this rank's goroutines only.
+func (c *client) Close(failed error) error {
 	if c.cancel == nil || c.closed {
 		return nil
 	}
 	c.closed = true
-	err := lost
-	if err == nil { // behind this none pushes any more, and all have their answers
+	err := failed
+	if err == nil { // after this nobody pushes, and all have their answers
 		ctx, cancel := c.patient()
 		err = group.Barrier(ctx, c.g)
 		cancel()
@@ -148,14 +147,14 @@ func (c *client) Close(lost error) error {
 		c.cancel(err)
 	}
 	c.loops.Wait()
-	if lost == nil && err == nil {
+	if failed == nil && err == nil {
 		err = context.Cause(c.ctx)
 	}
 	c.cancel(nil)
 	for _, sh := range c.shards {
 		err = errors.Join(err, sh.free())
 	}
-	if lost != nil {
+	if failed != nil {
 		return nil
 	}
 	return err

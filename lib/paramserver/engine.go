@@ -19,16 +19,16 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Engine has the programs of a recipe, which the ranks of this process share: each runs them on a device of its own.
+// Engine has the compiled programs of a recipe. The ranks of a process share it: each runs them on its own device.
 type Engine struct {
 	backend *xla.Backend
 	recipe  train.Recipe
 	options Options
 	policy  precision.Policy
-	plan    *step.Plan // of one rank, which updates by itself, in buckets
+	plan    *step.Plan // of one rank, with its own updates, in buckets
 	members [][]int
 	buckets []ddp.Bucket
-	updates []*xla.Portable // of the buckets, and
+	updates []*xla.Portable // of the buckets
 	sum     *xla.Portable   // of their gradients
 	staged  bool            // for tests: see engine.Options.Staged
 
@@ -37,16 +37,15 @@ type Engine struct {
 	closed  bool
 }
 
-// BetweenRanks is the name, in a rank's Traffic, of what it has sent to the others, as worker and as server, since the
-// step before.
+// BetweenRanks names, in a rank's Traffic, the bytes sent to other ranks since the last step, as worker and as server.
 const BetweenRanks = "servers"
 
-// patience is how long a pass may take, with its compilation.
+// patience is the maximal time of a pass, including its compilation.
 const patience = time.Hour
 
-// NewEngine makes the engine of a recipe, whose model is best a chain of blocks (chain.Chained, as gpt.Config is):
-// any other is one block. Programs are compiled when they are first run. Options, a recipe or a model that are not
-// valid are errors.
+// NewEngine makes the engine of a recipe. The model is a chain of blocks (such as gpt.Config: see package chain); any
+// other model is one block. Programs are compiled when they are first run. It returns an error for invalid options,
+// recipes or models.
 func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error) {
 	if backend == nil {
 		return nil, errors.New("paramserver: the backend is nil: open one with xla.Open")
@@ -58,9 +57,9 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 	if err != nil {
 		return nil, err
 	}
-	r.Model, r.Precision = model, r.Policy() // whose parameters may be in another order
+	r.Model, r.Precision = model, r.Policy() // parameters may now be in another order
 	if r.Precision.Reduce.IsHalfPrecision() {
-		r.Precision.Reduce = r.Precision.Params // the parameters come back in the gradients' place
+		r.Precision.Reduce = r.Precision.Params // parameters are returned in the place of gradients
 	}
 	o = o.withDefaults()
 	e := &Engine{backend: backend, recipe: r, options: o, policy: r.Precision, workers: map[int]*engine.Programs{}}
@@ -79,27 +78,26 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 	return e, e.compileServers()
 }
 
-// planOf is what each of so many ranks does in a step: what its hook takes in place of a sum over them is for the
-// servers.
+// planOf returns what each rank does in a step. The servers' hook replaces its reductions.
 func (e *Engine) planOf(ranks int) *step.Plan {
 	p := e.plan.Replicate(ranks, BetweenRanks)
 	all := make([]int, ranks)
 	for i := range all {
 		all[i] = i
 	}
-	p.Axes = []step.Axis{{Name: BetweenRanks, Size: ranks, Groups: [][]int{all}}} // of one rank, too
+	p.Axes = []step.Axis{{Name: BetweenRanks, Size: ranks, Groups: [][]int{all}}} // also for one rank
 	for u := range p.Units {
 		p.Units[u].Reduce = []string{BetweenRanks}
 	}
 	return ddp.Average(p, true, false)
 }
 
-// programs are those of the workers in a group of so many ranks.
+// programs returns the workers' programs for a group of the given size.
 func (e *Engine) programs(ranks int) (*engine.Programs, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return nil, errors.New("paramserver: the engine is closed: make another")
+		return nil, errors.New("paramserver: the engine is closed: make a new one")
 	}
 	if p := e.workers[ranks]; p != nil {
 		return p, nil
@@ -116,12 +114,11 @@ func (e *Engine) programs(ranks int) (*engine.Programs, error) {
 	return p, err
 }
 
-// Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all
-// ranks get rank 0's state, which is the recipe's initial one. Servers run until the rank is closed or the context
-// ends.
+// Join makes this process one rank of a group, on one of the backend's devices. It is a collective call: all ranks
+// start with rank 0's initial state. Servers run until the rank is closed or the context ends.
 func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
 	if servers := e.options.Servers; servers > g.Size() {
-		return nil, fmt.Errorf("paramserver: Options.Servers is %d in a group of %d ranks: "+
+		return nil, fmt.Errorf("paramserver: Options.Servers is %d, more than the %d ranks of the group: "+
 			"set it to at most that, or to 0 for all", servers, g.Size())
 	}
 	p, err := e.programs(g.Size())
@@ -135,10 +132,10 @@ func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, er
 	return &Rank{worker, worker.Server().(*client)}, nil
 }
 
-// Buckets returns the buckets of the gradients, in the order in which they are filled.
+// Buckets returns the buckets of the gradients, in the order in which backward passes fill them.
 func (e *Engine) Buckets() []ddp.Bucket { return e.buckets }
 
-// Close frees the programs, once none of them runs.
+// Close frees the programs. None of them may run.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -151,5 +148,5 @@ func (e *Engine) Close() {
 	}
 }
 
-// own lists a bucket's parameters in the type that they are kept in.
+// own lists a bucket's parameters in the type of their master weights.
 func (e *Engine) own(bucket int) params.Tree { return e.buckets[bucket].Params.As(e.policy.Params) }

@@ -11,32 +11,30 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Options say how workers and servers train together. The zero value has a server on each rank, which waits for the
-// gradients of all ranks at each step.
+// Options configure training with parameter servers. The zero value has a server on each rank, which waits in each step
+// for the gradients of all ranks.
 type Options struct {
-	// Async applies a rank's gradient when it comes, to parameters that others may have changed since the rank pulled
-	// them: nobody waits for the others (Dean et al. 2012, "Large Scale Distributed Deep Networks", §4.1). No run is
-	// like another.
+	// Async applies a rank's gradients as soon as they arrive, to parameters that others may have updated since the
+	// rank pulled them: ranks do not wait for each other (Dean et al. 2012, "Large Scale Distributed Deep Networks",
+	// §4.1). Runs are not reproducible.
 	Async bool
-	// Servers is on how many ranks, from rank 0 on, there is a parameter server; 0 is on all. Buckets are theirs in
-	// turn.
+	// Servers is the number of ranks, from rank 0 on, that have a parameter server; 0 means all. Buckets are dealt to
+	// them in turn.
 	Servers int
-	// BucketBytes is the largest size of a bucket, in which gradients are pushed and parameters pulled; 0 is
+	// BucketBytes is the maximal size of a bucket, in which gradients are pushed and parameters pulled; 0 means
 	// ddp.DefaultBucketBytes.
 	BucketBytes int64
-	// Accumulate is into how many micro-batches, one after another, a rank's rows of a batch are divided; 0 is 1.
-	// Gradients add up in the buckets.
+	// Accumulate is the number of micro-batches per step whose gradients are accumulated; 0 means 1.
 	Accumulate int
-	// SumLoss says that the model's loss is a sum over the rows of the batch, not a mean: losses and gradients are then
-	// added up over micro-batches and ranks, not averaged.
+	// SumLoss says that the model's loss is a sum over the examples of the batch, not a mean: losses and gradients are
+	// then summed over micro-batches and ranks, not averaged.
 	SumLoss bool
-	// Recompute has the backward pass compute each block again from its input. Otherwise the products and the like
-	// that it needs are kept from the forward pass.
+	// Recompute saves only the input of each block and recomputes the block before its backward pass. Otherwise all
+	// activations that are costly to recompute are saved.
 	Recompute bool
-	// Trace, where it is not nil, gets a span for each operation of the rank's plan, on the streams of package trace:
-	// Compute (passes, and the server's updates), Reduce (gradients pushed and parameters pulled) and Wait (for that);
-	// and counters of the bytes held of each kind, and of the "bytes communicated" so far, of all that the rank has
-	// sent.
+	// Trace, if not nil, records a span for each operation of the rank's plan, on the streams Compute (passes, and the
+	// server's updates), Reduce (push and pull) and Wait of package trace; counters of memory by kind; and the total of
+	// "bytes communicated" that the rank has sent.
 	Trace *trace.Recorder
 }
 
@@ -46,7 +44,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate returns an error that says what is not valid, with its value and what to do.
+// Validate returns an error that names the invalid option, its value and what to do.
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	for _, n := range []struct {
@@ -61,7 +59,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// validFor returns an error if a recipe cannot be trained with the options.
+// validFor returns an error if a recipe cannot be trained with these options.
 func (o Options) validFor(r train.Recipe) error {
 	if err := errors.Join(o.Validate(), r.Validate()); err != nil {
 		return err
@@ -70,7 +68,7 @@ func (o Options) validFor(r train.Recipe) error {
 	case r.Replicas != nil:
 		return errors.New("paramserver: Recipe.Replicas is set, which is for one program on several devices: leave it nil")
 	case r.Clip > 0 || r.Precision.Scaling != precision.Scaling{} || r.Precision.StochasticUpdate:
-		return errors.New("paramserver: a server sees a part of the gradients only: it cannot clip all of them (Recipe.Clip), " +
+		return errors.New("paramserver: a server has a part of the gradients only, so it cannot clip them (Recipe.Clip), " +
 			"scale losses or round updates stochastically (Recipe.Precision): leave these out")
 	}
 	return nil

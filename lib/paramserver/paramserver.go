@@ -1,24 +1,23 @@
-// Package paramserver trains a model data-parallel with parameter servers: some ranks have the parameters and their
-// optimizer states in parts, workers push gradients to them and pull new parameters (Li et al. 2014, "Scaling
-// Distributed Machine Learning with the Parameter Server").
+// Package paramserver trains with data parallelism by parameter servers: workers push gradients to the servers, which
+// store the parameters and optimizer states in shards, and pull new parameters (Li et al. 2014, "Scaling Distributed
+// Machine Learning with the Parameter Server").
 //
-// Every rank is a worker, with a device of its own, in one process (group.Run) or in several (mpi.World): an [Engine]
-// has the programs, and [Engine.Join] makes a [Rank] of a group. Servers are goroutines beside the first ranks
-// ([Options.Servers]), and alone have the optimizer's states.
+// Each rank is a worker with its own device, in one process (group.Run) or in several (mpi.World): an [Engine] has the
+// programs, and [Engine.Join] makes a [Rank] of a group. Servers are goroutines beside the first ranks
+// ([Options.Servers]); only they have optimizer states.
 //
-// In a step a worker pushes the gradients of a bucket as soon as its passes have made them, and pulls what the server
-// makes of the bucket's parameters while other passes go on. The next step begins with these.
+// In a step, a worker pushes the gradients of a bucket as soon as they are computed, and pulls the bucket's new
+// parameters while other passes run. The next step starts with these parameters.
 //
-// # What is equal
+// # Reproducibility
 //
-// Where servers wait for all gradients of a step, all ranks hold the same bits after it, whatever the buckets and
-// servers are: a server sums in the order of the ranks. They are within rounding those of lib/ddp's all-reduces of the
-// same batches. With [Options.Async] no run is like another, and [Metrics.Staleness] says by how many updates a
-// gradient came late.
+// If servers wait for the gradients of all ranks, all ranks hold the same bits after each step, whatever the buckets
+// and servers: a server sums in the order of the ranks. The results are those of lib/ddp up to rounding. With
+// [Options.Async] runs are not reproducible; [Metrics.Staleness] is the number of updates by which gradients were late.
 //
-// # What is sent
+// # Traffic
 //
-// A rank that has no server sends all gradients, and gets all parameters, in the type that gradients are summed in; a
-// server sends and gets each of its buckets N−1 times; each message is preceded by one of 24 bytes. Gradients in a half
-// type other than the parameters' are summed in that of the parameters.
+// A rank without a server sends all gradients and receives all parameters, in the type in which gradients are summed. A
+// server sends and receives each of its buckets N−1 times. Each message is preceded by one of 24 bytes. Gradients in a
+// half type other than the parameters' are summed in the parameters' type.
 package paramserver

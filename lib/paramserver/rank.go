@@ -9,18 +9,18 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Rank is one of the ranks that train together. It is not safe for use by several goroutines at once.
+// Rank is one of the ranks that train together: a train.Trainer, with the differences below. It is not safe for
+// concurrent use.
 //
-// A step that fails for a reason that the other ranks do not share, and any error of the group, leaves the rank lost:
-// what is asked of it after is an error. The errors name the rank at fault. (Asynchronous ranks notice in the next call
-// that all make, such as [Mean]. Where one has stalled in mid-step, others may wait for its answers, and be late
-// themselves: the failure then names one of these and lists them all.) Go on in a new group, from the last checkpoint:
-// batches are functions of the step's number, so none is lost and none comes twice.
+// A step that fails on this rank alone, and any error of the group, makes the rank unusable: later calls return an
+// error. Errors name the rank at fault. (Asynchronous ranks notice a failure in the next collective call, such as
+// [Mean]. If a rank stalls within a step, others may wait for its answers and be late themselves; the error then names
+// one of these and lists them all.) Continue in a new group from the last checkpoint: batches are functions of the
+// step's number, so none is skipped or repeated.
 //
-// Besides what its own methods say it is a train.Trainer. Each server writes its part of a checkpoint. Close is a
-// collective call, in which each rank waits until the others need its server no more, however long that takes: where
-// one may be gone, let [Mean] tell first. A rank that fails for reasons of its own returns rather than closes; it may
-// close when the group has ended.
+// Each server writes its part of a checkpoint. Close is a collective call: a rank waits until no other rank needs its
+// server, however long that takes. If a rank may be gone, call [Mean] first to find out. A rank that fails for reasons
+// of its own should return, not close; it may close once the group has ended.
 type Rank struct {
 	train.Trainer
 	client *client
@@ -28,16 +28,16 @@ type Rank struct {
 
 // Metrics is what a step reports.
 type Metrics struct {
-	// Metrics are those of the rank: the loss is that of its own rows, before the update; [Mean] gives the whole
-	// batch's. Only the loss is there.
+	// Metrics has the loss of the rank's own shard of the batch, before the update, and nothing else; use [Mean] for the
+	// loss of the full batch.
 	train.Metrics
-	// Staleness is how many updates by other ranks' gradients a parameter had seen, when the rank's gradient was
-	// applied to it, that the rank had not: the mean over the buckets. Only [Options.Async] has any.
+	// Staleness is the number of updates, by other ranks' gradients, that the parameters had seen when this rank's
+	// gradients were applied and this rank had not: the mean over the buckets. It is 0 without [Options.Async].
 	Staleness float64
 }
 
-// Step trains on one batch, inputs and targets of shape (B,T): the same on all ranks, each of which takes its part of
-// the rows, the first rank the first. A B that the ranks, times Options.Accumulate, do not divide is an error.
+// Step trains on one batch, which all ranks give in full: inputs and targets of shape (B,T). Each rank takes its shard,
+// the first rank the first examples. It returns an error if the ranks times Options.Accumulate do not divide B.
 func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metrics, error) {
 	r.client.staleness = 0
 	m, err := r.Trainer.Step(ctx, inputs, targets)
@@ -45,13 +45,13 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metri
 	return Metrics{m, r.client.staleness}, err
 }
 
-// Evaluate returns the loss of the rank's own rows of a batch, without noise, and changes nothing.
+// Evaluate returns the loss of the rank's own shard of a batch, without noise. It changes nothing.
 func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
 	loss, err := r.Trainer.Evaluate(ctx, inputs, targets)
 	return r.mean(loss), err
 }
 
-// mean is the loss of the rank's rows, of the sum over its micro-batches.
+// mean returns the loss of the rank's shard, from the sum over its micro-batches.
 func (r *Rank) mean(sum float64) float64 {
 	if o := r.client.engine.options; !o.SumLoss {
 		return sum / float64(o.Accumulate)
@@ -59,7 +59,7 @@ func (r *Rank) mean(sum float64) float64 {
 	return sum
 }
 
-// Mean returns the mean of a number over the ranks, such as the loss of the whole batch. It is a collective call.
+// Mean returns the mean of a number over the ranks, such as the loss of the full batch. It is a collective call.
 func Mean(ctx context.Context, g group.Group, x float64) (float64, error) {
 	sum := []float64{x}
 	err := group.AllReduce(ctx, g, sum, group.Mean)

@@ -11,18 +11,17 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Ranks with parameters to serve, and their clients, send each other messages: three words, and the data that the first
-// of them announces. Any pair of ranks of which one has a server may send some, both ways, so that each rank listens to
-// each of these others from beginning to end.
+// Servers and their clients send each other messages of three words, with data if the first word says so. Two ranks, at
+// least one of which has a server, may do so in both directions, so each of them listens to the other all the time.
 const (
-	pushed   = iota // bucket, 0: its gradients follow
-	answered        // bucket, how stale the gradients were: its new parameters follow
-	closing         // 0, 0: the rank sends no more
+	pushed   = iota // bucket, 0; its gradients follow
+	answered        // bucket, staleness of the gradients; its new parameters follow
+	closing         // 0, 0; the rank sends no more
 )
 
 type message = [3]int64
 
-// servers is on how many ranks there is a server. Bucket b is that of rank b modulo servers.
+// servers returns the number of ranks with a server. Bucket b belongs to rank b modulo servers.
 func (c *client) servers() int {
 	if n := c.engine.options.Servers; n > 0 {
 		return n
@@ -30,12 +29,12 @@ func (c *client) servers() int {
 	return c.g.Size()
 }
 
-// talks says whether the rank and another have anything to say to each other: one of them has a server.
+// talks reports whether the rank exchanges messages with another: one of them has a server.
 func (c *client) talks(other int) bool {
 	return other != c.g.Rank() && min(other, c.g.Rank()) < c.servers()
 }
 
-// listen starts to receive what the others send.
+// listen starts to receive from the other ranks.
 func (c *client) listen() {
 	for other := range c.g.Size() {
 		if c.talks(other) {
@@ -44,14 +43,14 @@ func (c *client) listen() {
 	}
 }
 
-// note ends everything with an error.
+// note cancels everything after an error.
 func (c *client) note(err error) {
 	if err != nil {
 		c.cancel(err)
 	}
 }
 
-// send sends another rank a message, and the data that it announces.
+// send sends a message and its data to another rank.
 func (c *client) send(to int, m message, data []byte) error {
 	c.sends[to] <- struct{}{}
 	defer func() { <-c.sends[to] }()
@@ -59,16 +58,16 @@ func (c *client) send(to int, m message, data []byte) error {
 	if err == nil && len(data) > 0 {
 		err = group.Send(c.ctx, c.g, data, to)
 	}
-	c.note(err) // now: no other message may follow a half one
+	c.note(err) // before another message follows a half one
 	return err
 }
 
-// patient is for a wait of as long as it takes: a rank that is late is noticed, and named, where all wait for it.
+// patient returns a context for a wait without limit: a late rank is noticed, and named, by a barrier of all ranks.
 func (c *client) patient() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.ctx, 1000*time.Hour)
 }
 
-// receive takes what another rank sends, until it closes.
+// receive handles the messages of another rank until it closes.
 func (c *client) receive(from int) error {
 	ctx, cancel := c.patient()
 	defer cancel()
@@ -104,8 +103,8 @@ func (c *client) receive(from int) error {
 	}
 }
 
-// take gives a worker's gradients to their shard, and the answers to those who wait for them: one for each worker, which
-// pushes no other bucket before it has it.
+// take gives a worker's gradients to their shard, and sends answers to the workers that wait for them. A worker pushes
+// no other bucket before its answer.
 func (c *client) take(sh *shard, worker int, grads *tensors.Tensor) error {
 	answers, err := sh.take(worker, grads)
 	for w, a := range answers {
@@ -113,7 +112,7 @@ func (c *client) take(sh *shard, worker int, grads *tensors.Tensor) error {
 			c.answers <- a
 			continue
 		}
-		c.loops.Go(func() { // who waits for the message to be received may have one to send to this rank
+		c.loops.Go(func() { // in the background: the receiver may be sending to this rank first
 			_ = c.send(w, message{answered, int64(a.bucket), a.staleness}, a.params) // which notes an error
 		})
 	}

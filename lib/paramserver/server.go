@@ -21,14 +21,14 @@ type shard struct {
 	bucket int
 
 	mu      sync.Mutex
-	values  []*tensors.Tensor // the bucket's parameters, and then their states
+	values  []*tensors.Tensor // the bucket's parameters, then their optimizer states
 	updates int64
-	seen    []int64           // by worker: the updates that the parameters had when it got them
-	waiting []*tensors.Tensor // by worker: gradients that wait for those of the others
+	seen    []int64           // by worker: the number of updates of the parameters that it pulled last
+	waiting []*tensors.Tensor // by worker: gradients that wait for the other workers'
 	here    int
 }
 
-// begin takes what is the shard's of a whole state.
+// begin takes the shard's part of a full state.
 func (sh *shard) begin(state []*tensors.Tensor) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -49,7 +49,7 @@ func (sh *shard) begin(state []*tensors.Tensor) error {
 	return nil
 }
 
-// free frees what the shard has on its device.
+// free frees the shard's device memory.
 func (sh *shard) free() error {
 	var errs []error
 	for _, v := range sh.values {
@@ -59,7 +59,7 @@ func (sh *shard) free() error {
 	return errors.Join(errs...)
 }
 
-// places are those of a bucket's parameters, and then of their states, in the whole state.
+// places returns the indices, in the full state, of a bucket's parameters and then of their optimizer states.
 func (e *Engine) places(bucket int) []int {
 	places, all := slices.Clone(e.buckets[bucket].Places), e.recipe.State()
 	for _, s := range optim.States(e.recipe.GroupedOptimizer(), e.own(bucket)) {
@@ -68,21 +68,21 @@ func (e *Engine) places(bucket int) []int {
 	return places
 }
 
-// room is a buffer for a worker's gradients.
+// room returns a buffer for a worker's gradients.
 func (sh *shard) room() *tensors.Tensor {
 	e := sh.client.engine
 	return tensors.FromShape(shapes.Make(e.policy.Reduce, e.buckets[sh.bucket].Size))
 }
 
-// answer is what a worker gets for its gradients.
+// answer is the reply to a worker's gradients.
 type answer struct {
 	bucket    int
 	staleness int64
-	params    []byte // in the type of the gradients, as these lie
+	params    []byte // in the type and layout of the gradients
 }
 
-// take takes a worker's gradients, and updates the parameters with them or, where all are to be waited for, with the
-// last worker's. It returns the answers to workers.
+// take updates the parameters with a worker's gradients, or, if not asynchronous, with all workers' once the last has
+// arrived. It returns the answers by worker.
 func (sh *shard) take(worker int, grads *tensors.Tensor) (map[int]answer, error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -144,11 +144,11 @@ func (sh *shard) update(grads []any) (now []byte, err error) {
 	return now, errors.Join(err, out[n].FinalizeAll())
 }
 
-// compileServers makes the programs of servers: the sum, and for each bucket one that makes, from its parameters, their
-// states, the number of the update, the factor of the gradients, and these, new parameters and states, and the
-// parameters as the gradients lie. The sum is that of an all-reduce between goroutines: in the order of the ranks, in
-// float32, rounded once. It is a program of its own so that the update is compiled as that of the whole state is, to
-// the same bits.
+// compileServers compiles the servers' programs: the sum of gradients, and an update for each bucket. An update takes
+// the parameters, their states, the number of the update, the factor for the gradients and their sum; it returns new
+// parameters and states, and the parameters in the layout of the gradients. The sum is that of an all-reduce between
+// goroutines: in the order of the ranks, in float32, rounded once. It is a separate program so that updates are
+// compiled like those of a full state, to the same bits.
 func (e *Engine) compileServers() (err error) {
 	if e.sum, err = xla.CompilePortable(e.backend, func(grads []*graph.Node) []*graph.Node {
 		sum := graph.ConvertDType(grads[0], dtypes.Float32)
@@ -168,18 +168,18 @@ func (e *Engine) compileServers() (err error) {
 		}
 		p, err := xla.CompilePortable(e.backend, func(in []*graph.Node) []*graph.Node {
 			weights, in := in[:len(own)], in[len(own):]
-			kept, number, factor, sum := in[:states], in[states], in[states+1], in[states+2]
+			state, number, factor, sum := in[:states], in[states], in[states+1], in[states+2]
 			grads, flat := make([]*graph.Node, len(own)), make([]*graph.Node, len(own))
 			for i, s := range own {
 				x := graph.Slice(sum, graph.AxisRange(bucket.Offsets[i], bucket.Offsets[i]+s.Size()))
 				x = graph.Mul(graph.ConvertDType(x, dtypes.Float32), factor) // in float32, whatever the type
 				grads[i] = graph.Reshape(graph.ConvertDType(x, sum.DType()), s.Shape.Dimensions...)
 			}
-			weights, kept = optim.Apply(e.recipe.GroupedOptimizer(), own, weights, grads, kept, number)
+			weights, state = optim.Apply(e.recipe.GroupedOptimizer(), own, weights, grads, state, number)
 			for i, w := range weights {
 				flat[i] = graph.Reshape(graph.ConvertDType(w, sum.DType()), w.Shape().Size())
 			}
-			return append(append(slices.Clone(weights), kept...), graph.Concatenate(flat, 0))
+			return append(append(slices.Clone(weights), state...), graph.Concatenate(flat, 0))
 		}, donated...)
 		if err != nil {
 			return err

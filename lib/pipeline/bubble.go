@@ -1,12 +1,12 @@
 package pipeline
 
-// Bubble is the closed form of the share of a step in which a rank is idle, as a fraction, where the forward pass, the
-// input gradient and the weight gradient take equally long and messages no time; ok is false for asynchronous kinds,
-// whose steps have no end, for unknown ones, and for sizes that the kind cannot have. A step takes as long as the rank
-// that is longest between its first and its last pass: steps that follow each other with no barrier between them start
-// so often (Qi et al. 2023, §5.3, "cost"). Chunks is as in [NewSchedule].
+// Bubble returns the fraction of a step in which a rank is idle, idle/total, by the closed forms of the papers. Forward
+// pass, input gradient and weight gradient take equally long, and messages no time. A step takes as long as the rank
+// with the longest time from its first to its last pass, since steps that follow each other without a barrier start
+// that often (Qi et al. 2023, §5.3, "cost"). Chunks is as in [NewSchedule]. ok is false for asynchronous kinds, whose
+// steps have no end, for unknown kinds, and for sizes that the kind cannot have.
 //
-// With d ranks, m micro-batches and v chunks idle and total are:
+// With d ranks, m micro-batches and v chunks:
 //
 //	naive            d-1 of d: one rank works at a time
 //	gpipe, 1f1b      d-1 of m+d-1 (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training …", §2.2.1)
@@ -18,9 +18,9 @@ package pipeline
 //	zb-v             0 where m >= 2d-1 (§6); for fewer, the same fraction as zb-h2
 //	dualpipe         d/2-1 of 3m+d/2-1
 //
-// The published bubble of DualPipe is (d/2-1)(F&B + B - 3W) where F&B is the time of a forward and a backward pass at
-// once (DeepSeek-AI 2024, table 2). One after the other these take F&B = F+B = 3, which makes 2(d/2-1). It is half of
-// that here, since the next rank need not wait for the backward pass of a pair to have the forward pass's output.
+// The published bubble of DualPipe is (d/2-1)(F&B + B - 3W), where F&B is the time of an overlapped forward and
+// backward pass (DeepSeek-AI 2024, table 2). Without overlap F&B = F+B = 3, which makes 2(d/2-1). Here it is half of
+// that, since the next rank need not wait for a pair's backward pass to get the output of its forward pass.
 func Bubble(kind Kind, ranks, microbatches, chunks int) (idle, total int, ok bool) {
 	if chunks == 0 && kind.Chunked() {
 		chunks = 2

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// Even deals blocks to stages as evenly as can be; the first ones get one more. More stages than blocks are an error.
+// Even divides blocks among stages as evenly as possible; the first stages get one more. It returns the number of
+// blocks of each stage, and an error if there are more stages than blocks.
 func Even(blocks, stages int) ([]int, error) {
 	if stages < 1 || blocks < stages {
 		return nil, fmt.Errorf("pipeline: %d blocks cannot be %d stages, each of at least one: "+
@@ -22,14 +23,14 @@ func Even(blocks, stages int) ([]int, error) {
 	return cut, nil
 }
 
-// Balance cuts a chain of blocks into stages so that the most costly stage costs as little as can be: a pipeline is as
-// fast as its slowest stage (Narayanan et al. 2019, "PipeDream", §3.1). The costs are the blocks' times for a
-// micro-batch, in any unit; [Measure] has them. No stage needs more than limit of what memory says each block needs, in
-// any unit; memory may be nil. Of several cuts that are equally good it is one whose first stage has the fewest blocks,
-// since it keeps the most micro-batches; what is behind it is then cut as well as can be, in the same way.
+// Balance divides a chain of blocks into stages so that the slowest stage is as fast as possible, since it determines
+// the speed of the pipeline (Narayanan et al. 2019, "PipeDream", §3.1). It returns the number of blocks of each stage.
+// Costs are the blocks' times for a micro-batch, in any unit; [Measure] measures them. Memory is what each block needs,
+// in any unit, and limit the maximum of a stage; memory may be nil. Of equally good results it returns one whose first
+// stage has the fewest blocks, since that stage saves the most micro-batches, and so on for the next stages.
 //
-// It is an error if there are more stages than blocks, if a cost is negative or no number, or if nothing fits the
-// limit; the error then says what would.
+// It returns an error if there are more stages than blocks, if a cost is negative or not finite, or if nothing fits the
+// limit; the error then says which limit would do.
 func Balance(costs, memory []float64, limit float64, stages int) ([]int, error) {
 	n := len(costs)
 	if _, err := Even(n, stages); err != nil {
@@ -38,11 +39,11 @@ func Balance(costs, memory []float64, limit float64, stages int) ([]int, error) 
 	if memory == nil {
 		memory = make([]float64, n)
 	} else if len(memory) != n {
-		return nil, fmt.Errorf("pipeline: the memory of %d blocks and the costs of %d: give both for each", len(memory), n)
+		return nil, fmt.Errorf("pipeline: the memory of %d blocks and the costs of %d: give both for each block", len(memory), n)
 	}
 	for i := range costs {
 		if !(costs[i] >= 0 && memory[i] >= 0) || math.IsInf(costs[i]+memory[i], 1) {
-			return nil, fmt.Errorf("pipeline: block %d costs %g and needs %g: give numbers that are not negative",
+			return nil, fmt.Errorf("pipeline: block %d costs %g and needs memory %g: give numbers that are finite and not negative",
 				i, costs[i], memory[i])
 		}
 	}
@@ -55,11 +56,11 @@ func Balance(costs, memory []float64, limit float64, stages int) ([]int, error) 
 	return cut, nil
 }
 
-// partition returns the cut whose largest stage costs least, and what that costs; nil if none fits.
+// partition returns the division whose most costly stage costs least, and that cost; nil if none fits.
 func partition(costs, memory []float64, limit float64, stages int) (cut []int, cost float64) {
 	n := len(costs)
-	// best[s][i] is the least cost of the largest of s stages made of the blocks from i on; size[s][i] how many the
-	// first of them has.
+	// best[s][i] is the least cost of the most costly of s stages of the blocks from i on; size[s][i] is the number of
+	// blocks of the first of these stages.
 	best, size := make([][]float64, stages+1), make([][]int, stages+1)
 	for s := range best {
 		best[s], size[s] = make([]float64, n+1), make([]int, n+1)

@@ -128,7 +128,7 @@ func TestBalanceRefused(t *testing.T) {
 		{[]float64{1, -2}, nil, 2, "block 1 costs -2"},
 		{[]float64{nan, 2}, nil, 2, "block 0 costs NaN"},
 		{[]float64{1, math.Inf(1)}, nil, 2, "block 1 costs +Inf"},
-		{[]float64{1, 2}, []float64{1, nan}, 2, "block 1 costs 2 and needs NaN"},
+		{[]float64{1, 2}, []float64{1, nan}, 2, "block 1 costs 2 and needs memory NaN"},
 		{[]float64{1, 2}, []float64{1}, 2, "the memory of 1 blocks and the costs of 2"},
 	} {
 		cut, err := pipeline.Balance(c.costs, c.memory, 10, c.stages)

@@ -8,24 +8,19 @@ import (
 )
 
 // DualPipe feeds the pipeline from both ends (DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", §3.2.1, figure 5): the
-// first half of the micro-batches enters at rank 0, the other half at the last rank. So each stage is on two ranks:
-// rank r has stages r and ranks-1-r, and what the ranks at equal distance from the ends do is alike. Ranks must be
-// even, microbatches even and at least 2·ranks.
+// first half of the micro-batches enters at rank 0, the other half at the last rank. Each stage is on two ranks: rank r
+// has stages r and ranks-1-r. Ranks at equal distance from the ends have the same list with the stages exchanged. Ranks
+// must be even, and microbatches even and at least 2·ranks.
 //
-// The paper runs a forward and a backward pass of opposite directions at the same time, which hides communication. Here
-// a rank does one pass at a time; such a pair is the forward pass, then the backward pass.
+// The paper overlaps a forward with a backward pass of the opposite direction, which hides communication. Here a rank
+// runs one pass at a time; such a pair is the forward pass, then the backward pass.
 //
-// With h the rank's distance from its end, "near" the stage h and "far" the stage ranks-1-h, a rank's list is the
-// following. Pairs are written F+B, and a weight gradient on its own takes the oldest micro-batch that waits for it.
+// With h the rank's distance from its end, "near" the stage h and "far" the stage ranks-1-h, a rank's list is as
+// follows. Pairs are written F+B. A weight gradient by itself is of the oldest micro-batch that waits for it.
 //
-//  1. ranks/2-1-h times: two near F
-//  2. h+1 times: near F, far F
-//  3. ranks/2-1-h times: far I, W, far F
-//  4. microbatches/2-ranks+h+1 times: near F + far B, far F + near B
-//  5. ranks/2-1-h times: far B, far F + near B
-//  6. h+1 times: far B, near B; from the middle on I in the place of B
-//  7. ranks/2-1-h times: W, near I
-//  8. h+1 times: W
+// 1. ranks/2-1-h times: two near F 2. h+1 times: near F, far F 3. ranks/2-1-h times: far I, W, far F 4.
+// microbatches/2-ranks+h+1 times: near F + far B, far F + near B 5. ranks/2-1-h times: far B, far F + near B 6. h+1
+// times: far B, near B; from the middle on I in the place of B 7. ranks/2-1-h times: W, near I 8. h+1 times: W
 func DualPipe(ranks, microbatches int) (*step.Plan, error) {
 	b, err := blank(KindDualPipe, ranks, microbatches, 1, 3)
 	if err != nil {
@@ -63,16 +58,16 @@ func DualPipe(ranks, microbatches int) (*step.Plan, error) {
 	return b.flush(), nil
 }
 
-// dual writes a rank's list of DualPipe.
+// dual builds a rank's list of DualPipe.
 type dual struct {
 	builder
 	rank   int
 	stages [2]int       // near and far
-	next   map[rune]int // micro-batch, of forward and of backward passes
-	late   []step.Op    // weight gradients that are still to do
+	next   map[rune]int // micro-batch of the next forward and backward passes
+	late   []step.Op    // weight gradients still to compute
 }
 
-// do does passes so many times, of the near stage in capital letters, of the far stage in small ones.
+// do appends passes, repeated times: capital letters are passes of the near stage, small ones of the far stage.
 func (d *dual) do(times int, passes string) {
 	for range times {
 		for _, pass := range passes {
@@ -83,7 +78,7 @@ func (d *dual) do(times int, passes string) {
 			if op.Kind == step.WeightGrad {
 				op, d.late = d.late[0], d.late[1:]
 			} else {
-				if op.Kind == step.InputGrad { // which shares a count with B
+				if op.Kind == step.InputGrad { // it shares a count with B
 					pass -= 'I' - 'B'
 				}
 				op.Micro = d.next[pass]

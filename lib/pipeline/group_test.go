@@ -170,14 +170,14 @@ func TestRefused(t *testing.T) {
 		options pipeline.Options
 		want    string
 	}{
-		"no rule":            {train.Recipe{Model: toy.Model(false)}, on(oneF), "no rule"},
+		"no optimizer":       {train.Recipe{Model: toy.Model(false)}, on(oneF), "no optimizer"},
 		"no schedule":        {free(), pipeline.Options{}, "Options.Schedule is nil"},
 		"no chain":           {whole, on(oneF), "1 blocks cannot be 2 stages"},
 		"a program's copies": {replicated, on(oneF), "set Options.Replicas"},
 		"more stages":        {free(), on(scheduled(t, pipeline.KindGPipe, 5, 4)), "4 blocks cannot be 5 stages"},
 		"more chunks":        {free(), on(scheduled(t, pipeline.KindZBV, 3, 4)), "4 blocks cannot be 6 stages"},
 		"a short cut":        {free(), on(oneF, 4), "the cut [4] has 1 stages, the schedule 2"},
-		"too few blocks":     {free(), on(oneF, 1, 2), "the cut [1 2] is for 3 blocks, and the model has 4"},
+		"too few blocks":     {free(), on(oneF, 1, 2), "the cut [1 2] is for 3 blocks, the model has 4"},
 		"too many":           {free(), on(oneF, 3, 2), "is for 5 blocks"},
 		"an empty stage":     {free(), on(oneF, 4, 0), "gives stage 1 0 blocks"},
 		"a negative stage":   {free(), on(oneF, 5, -1), "gives stage 1 -1 blocks"},
@@ -186,7 +186,7 @@ func TestRefused(t *testing.T) {
 		"a missing pass":     {free(), on(missing), "1F0"},
 		"clipping":           {clipped, on(pipeDream), "Recipe.Clip or loss scaling"},
 		"scaling":            {scaled, on(pipeDream), "Recipe.Clip or loss scaling"},
-		"tied":               {deep(true), on(pipeDream), "ranks [0 1] have scale in common"},
+		"tied":               {deep(true), on(pipeDream), "ranks [0 1] share scale"},
 		"more devices":       {deep(false), on(scheduled(t, pipeline.KindGPipe, 9, 4)), "9 devices, and the backend 8"},
 	} {
 		run, err := pipeline.New(t.Context(), backend, c.recipe, c.options)
@@ -206,7 +206,7 @@ func TestRefused(t *testing.T) {
 			return r.Close()
 		}, group.Timeout(time.Minute))
 	}
-	checkError(t, "a larger group", join(3, backend, 0), "a group of 3 ranks for 1 pipelines of 2: make it 2")
+	checkError(t, "a larger group", join(3, backend, 0), "a group of 3 ranks for 1 pipelines of 2 ranks: use a group of 2")
 	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
 	checkError(t, "no such device", join(2, backend, deviceCount), "device 8")
 

@@ -7,7 +7,7 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Kind is a named schedule.
+// Kind is the name of a published schedule.
 type Kind string
 
 const (
@@ -32,20 +32,20 @@ func Kinds() []Kind {
 		KindZBV, KindDualPipe, KindPipeDream, KindPipeDreamVertical, Kind2BW}
 }
 
-// Synchronous tells whether the kind computes what one device would: a step ends with its only update.
+// Synchronous reports whether the schedule computes the same as one device: its only update is at the end of the step.
 func (k Kind) Synchronous() bool {
 	return k != KindPipeDream && k != KindPipeDreamVertical && k != Kind2BW
 }
 
-// Chunked tells whether the kind has as many stages on a rank as one asks for.
+// Chunked reports whether the number of stages per rank can be chosen.
 func (k Kind) Chunked() bool {
 	return k == KindInterleaved || k == KindBreadthFirst || k == KindLooped
 }
 
-// NewSchedule builds a named schedule. Chunks is the number of stages that a rank has: of the [Kind.Chunked] ones,
-// where 0 stands for 2; for the others it must be 0 or 1, even for zb-v, which always has two. PipeDream-2BW updates
-// every so many micro-batches as is the smallest divisor of microbatches that is not below ranks. Sizes that the kind
-// cannot have, and an unknown kind, are errors.
+// NewSchedule builds a named schedule. Chunks is the number of stages per rank: any for [Kind.Chunked] schedules, where
+// 0 means 2; otherwise it must be 0 or 1, even for zb-v, which always has two. PipeDream-2BW updates as often as it
+// can: after the smallest number of micro-batches that divides microbatches and is at least ranks. It returns an error
+// for an unknown kind and for sizes that the kind cannot have.
 func NewSchedule(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error) {
 	if chunks == 0 && kind.Chunked() {
 		chunks = 2
@@ -79,7 +79,7 @@ func NewSchedule(kind Kind, ranks, microbatches, chunks int) (*step.Plan, error)
 	return build(ranks, microbatches)
 }
 
-// smallest2BW updates as often as [TwoBW] may.
+// smallest2BW updates as often as [TwoBW] can.
 func smallest2BW(ranks, microbatches int) (*step.Plan, error) {
 	every := ranks
 	for every > 0 && every < min(microbatches, maxPasses) && microbatches%every != 0 {

@@ -13,19 +13,19 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// BlockCost is what one block costs for one micro-batch.
+// BlockCost is the measured cost of a block for one micro-batch.
 type BlockCost struct {
 	Name string
-	// Forward, Backward, InputGrad and WeightGrad are the least times of the passes, Backward that of one program for
-	// both parts (Options.Fused). InputGrad is 0 for the first block, and WeightGrad for one without parameters.
+	// Forward, Backward, InputGrad and WeightGrad are the shortest measured times of the passes; Backward is one
+	// program for both parts (Options.Fused). InputGrad is 0 for the first block, and WeightGrad for a block without
+	// parameters.
 	Forward, Backward, InputGrad, WeightGrad time.Duration
-	// Weights are the bytes of the parameters, Saved those of what is saved between the passes, the input among it.
+	// Weights is the size of the parameters, Saved that of the saved activations including the input, in bytes.
 	Weights, Saved int64
 }
 
-// Measure runs the passes of each block of a recipe's model on a device, several times, for micro-batches of the given
-// shapes; the values that they compute with are zeros. Blocks that are alike are measured once, and the device holds
-// one block at a time.
+// Measure runs the passes of each block of a recipe's model on a device, several times, for micro-batches of zeros of
+// the given shapes. Blocks that share programs are measured once, and the device holds one block at a time.
 func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Recipe, inputs, targets shapes.Shape) (
 	costs []BlockCost, err error) {
 	if err := r.Validate(); err != nil {
@@ -47,8 +47,8 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 	return costs, err
 }
 
-// Costs are what the stages of a cut cost, in seconds and bytes, as [step.Plan.Simulate] and [Search] take them. A
-// whole backward pass is its two parts.
+// Costs adds up the costs of each stage's blocks, in seconds and bytes, for [step.Plan.Simulate] and [Search]. Cut is
+// the number of blocks of each stage. A backward pass costs as much as its two parts.
 func Costs(blocks []BlockCost, cut []int) step.Costs {
 	var c step.Costs
 	for _, n := range cut {

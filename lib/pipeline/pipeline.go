@@ -1,10 +1,11 @@
-// Package pipeline trains a model whose blocks are spread over ranks: each has one or more stages, runs of blocks, and
-// micro-batches go from stage to stage and back. Who computes what in which order is a schedule: a plan of a step
-// (lib/step) whose blocks are the stages. [NewSchedule] builds the published ones, [Search] looks for one, and any
-// other may be written by hand.
+// Package pipeline trains with pipeline parallelism: each rank has one or more stages, which are consecutive blocks of
+// the model, and micro-batches pass from stage to stage and back. A schedule says which rank computes what in which
+// order. It is a plan of a step (lib/step) whose blocks are the stages: [NewSchedule] builds the published ones,
+// [Search] finds one for measured costs, and any other can be written by hand.
 //
-// [Spread] turns a schedule and a model into what each rank does, block by block. [New] runs that with a device for
-// each rank, and [Join] makes a process one rank of a group. What they return is a train.Trainer like any other.
+// [New] trains with a rank for each device, and [Join] makes a process one rank of a group; both return a
+// train.Trainer. [Spread] is the underlying rewrite: it turns a schedule and a model into each rank's operations, block
+// by block.
 package pipeline
 
 import (
@@ -23,44 +24,44 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// The names, in the trainer's Traffic, of what goes between ranks.
+// Names of the traffic between ranks in the trainer's Traffic.
 const (
 	BetweenStages = engine.BetweenStages // activations and their gradients
 	BetweenRanks  = "replica"            // gradients of replicas
 )
 
-// Options say how a model is trained in a pipeline.
+// Options configure pipeline parallelism.
 type Options struct {
-	// Schedule is what the ranks of one pipeline do in a step; its blocks are the stages. Its micro-batches are those
-	// of a step. One that updates several times in a step ([Kind.Synchronous] is false) empties the pipeline at the end
-	// of each step, so have it be of many micro-batches.
+	// Schedule is what the ranks of one pipeline do in a step; its blocks are the stages, and its micro-batches those
+	// of the step. An asynchronous schedule ([Kind.Synchronous] is false), which updates several times per step, drains
+	// the pipeline at the end of each step, so give it many micro-batches.
 	Schedule *step.Plan
-	// Cut is how many blocks of the model each stage has, in order; nil is [Even]. [Balance] finds one by the blocks'
+	// Cut is the number of blocks of each stage, in order; nil means [Even]. [Balance] computes one from the blocks'
 	// costs.
 	Cut []int
-	// Replicas is how many pipelines train together, each with its part of the batch's rows (data parallelism); 0 is 1.
-	// The first ranks of the group are the first pipeline, and so on.
+	// Replicas is the number of pipelines that train together, each with its shard of the batch (data parallelism); 0
+	// means 1. The first ranks of the group are the first pipeline, and so on.
 	Replicas int
-	// Recompute saves of each micro-batch only the input of a stage between the passes, and recomputes the stage before
-	// its backward pass (Huang et al. 2019, "GPipe", §2.3). Otherwise what is costly to recompute is saved.
+	// Recompute saves only a stage's input for each micro-batch, and recomputes the stage before its backward pass
+	// (Huang et al. 2019, "GPipe", §2.3). Otherwise all activations that are costly to recompute are saved.
 	Recompute bool
-	// Fused has one program for a backward pass that the schedule does not split. It is somewhat faster than the two
-	// programs of its parts, one after another, but is rounded otherwise. Without it all schedules on several ranks
-	// have the same bits, but for parameters that several blocks or several ranks of a pipeline have, as all have in
-	// DualPipe.
+	// Fused compiles one program for a backward pass that the schedule does not split. It is somewhat faster than the
+	// two programs of its parts, but rounds differently. Without Fused all schedules compute the same bits, except for
+	// parameters that several blocks or several ranks of a pipeline share, as all are in DualPipe.
 	Fused bool
-	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in
-	// one process an hour. A rank that takes longer fails the group, and the others learn by which operation.
+	// Timeout is the maximal time of a block's pass; an update may take twice as long. 0 means group.DefaultTimeout, or
+	// an hour if all ranks are in one process. If a rank takes longer, training fails on all ranks with an error that
+	// names the operation.
 	Timeout time.Duration
-	// Pace, where it is not nil, has each pass of a stage take at least so long: simulated devices, whose passes
-	// overlap on any number of cores. The block of the operation is the stage. An update is one of all the rank's
-	// units, -1. Unless Fused, a backward pass that the schedule does not split is an InputGrad and a WeightGrad.
+	// Pace, if not nil, returns the minimal duration of a pass of a stage: it simulates devices whose passes overlap on
+	// any number of cores. The operation's block is the stage. Updates are of all units of the rank (-1). Unless Fused,
+	// a backward pass that the schedule does not split is an InputGrad and a WeightGrad.
 	Pace func(op step.Op) time.Duration
-	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
+	// Trace, if not nil, records a span for each operation, and counters of memory by kind.
 	Trace *trace.Recorder
 }
 
-// Plan is what each rank does in a step of a recipe, block by block, and when. It needs no devices.
+// Plan returns what each rank does in a training step, block by block. It needs no devices.
 func (o Options) Plan(r train.Recipe) (*step.Plan, error) {
 	s, err := o.spec(r)
 	if err != nil {
@@ -69,11 +70,11 @@ func (o Options) Plan(r train.Recipe) (*step.Plan, error) {
 	return s.Plans[0], nil
 }
 
-// New starts a run of a recipe in pipelines on the backend's first devices, one for each rank. The model is a chain of
-// blocks (chain.Chained, as gpt.Config is); any other is one block, and so one stage. It is an error if there are more
-// stages than blocks, if the cut does not fit, if there are too few devices, and if an asynchronous schedule comes with
-// gradient clipping, loss scaling or parameters that several ranks have. The context is for starting; each call of the
-// trainer has its own.
+// New starts training on the backend's first devices, with a rank for each. The model is a chain of blocks (such as
+// gpt.Config: see package chain); any other model is one block, and so one stage. It returns an error if there are more
+// stages than blocks, if the cut does not fit, if there are too few devices, or if an asynchronous schedule is combined
+// with gradient clipping, loss scaling or parameters that several ranks share. The context is for starting; each call
+// of the trainer has its own.
 func New(ctx context.Context, backend *xla.Backend, r train.Recipe, o Options) (train.Trainer, error) {
 	s, err := o.spec(r)
 	if err != nil {
@@ -82,8 +83,8 @@ func New(ctx context.Context, backend *xla.Backend, r train.Recipe, o Options) (
 	return engine.Start(ctx, backend, s)
 }
 
-// Join makes this process's rank of a group, which runs on one of the backend's devices. The group has Options.Replicas
-// times as many ranks as the schedule; those of a pipeline are neighbours. It is a collective call: all begin with rank
+// Join makes this process one rank of a group, on one of the backend's devices. The group has Options.Replicas times as
+// many ranks as the schedule; those of a pipeline are neighbours. It is a collective call: all ranks start with rank
 // 0's initial state.
 func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe, o Options) (
 	train.Trainer, error) {
@@ -92,7 +93,7 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, 
 		return nil, err
 	}
 	if n := len(s.Plans[0].Ranks); g.Size() != n {
-		return nil, fmt.Errorf("pipeline: a group of %d ranks for %d pipelines of %d: make it %d",
+		return nil, fmt.Errorf("pipeline: a group of %d ranks for %d pipelines of %d ranks: use a group of %d",
 			g.Size(), max(o.Replicas, 1), len(o.Schedule.Ranks), n)
 	}
 	return engine.Join(ctx, g, backend, device, s)
@@ -100,7 +101,7 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, 
 
 var errNoBackend = errors.New("pipeline: the backend is nil: open one with xla.Open")
 
-// spec is a run of a recipe, as the engine has it.
+// spec returns the engine's description of a run.
 func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 	switch {
 	case o.Schedule == nil:
@@ -130,7 +131,7 @@ func (o Options) spec(r train.Recipe) (s engine.Spec, err error) {
 	return s.Checked(ddp.Average(p.Replicate(max(o.Replicas, 1), BetweenRanks), true, false))
 }
 
-// pace is Options.Pace for blocks: each takes its part of its stage's pass.
+// pace converts Options.Pace to blocks: each takes its part of its stage's time.
 func (o Options) pace(cut []int) func(step.Op) time.Duration {
 	if o.Pace == nil {
 		return nil

@@ -7,12 +7,13 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Spread deals the blocks of a model to the ranks of a pipeline: blocks and units are those of a plan of one device,
-// the order is a schedule's, whose blocks are the stages, and cut is how many blocks each stage has ([Even],
-// [Balance]). Units that several ranks have in common, such as a tied embedding's, get an axis that joins these. The
-// messages between ranks are in the plan; that of the gradients along the axes is left to other rewrites. A cut that
-// does not fit, and a schedule that cannot be or has more than passes, updates and messages, are errors, and so are units in common where ranks update at times of
-// their own.
+// Spread distributes the blocks of a model, the plan of one device, over the ranks of a pipeline, in the order of a
+// schedule whose blocks are the stages. Cut is the number of blocks of each stage ([Even], [Balance]). The result has
+// the messages between ranks. Units that several ranks share, such as a tied embedding's, get an axis that joins these
+// ranks; reductions along it are left to other rewrites.
+//
+// It returns an error for a cut that does not fit, for a schedule that fails its Check or has other operations than
+// passes, updates and messages, and for shared units with an asynchronous schedule.
 func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 	if err := checkCut(cut, len(schedule.Blocks), len(model.Blocks)); err != nil {
 		return nil, err
@@ -22,7 +23,7 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 	}
 	p := model.Clone()
 	p.Name, p.Micro, p.Every, p.Weights, p.Ranks = schedule.Name, schedule.Micro, schedule.Every, schedule.Weights, nil
-	first := []int{0} // block of each stage
+	first := []int{0} // the first block of each stage
 	for _, n := range cut {
 		first = append(first, first[len(first)-1]+n)
 	}
@@ -44,13 +45,13 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 				if updates++; updates%len(schedule.On(r)) == 0 {
 					own = append(own, step.Op{Kind: step.Update, Unit: -1, Micro: op.Micro})
 				}
-			case step.Send, step.Recv: // which are written anew
+			case step.Send, step.Recv: // WithMessages adds them again
 			default:
 				if op.Kind == step.Wait && (op.Of == step.Send || op.Of == step.Recv) {
 					continue
 				}
-				return nil, fmt.Errorf("pipeline: the schedule has %s on rank %d: give it passes, updates and messages; the "+
-					"rest is for other rewrites", schedule.Text(op), r)
+				return nil, fmt.Errorf("pipeline: the schedule has %s on rank %d: give it passes, updates and messages only",
+					schedule.Text(op), r)
 			}
 		}
 		p.Ranks = append(p.Ranks, own)
@@ -63,15 +64,15 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 			}
 		}
 		if len(have) > 1 && p.Weights != step.Flush {
-			return nil, fmt.Errorf("pipeline: ranks %v have %s in common, "+
-				"and with the schedule %s each updates at its own time: untie it, or use a schedule that flushes", have, unit.Name, p.Name)
+			return nil, fmt.Errorf("pipeline: ranks %v share %s, which they would update at different times with "+
+				"schedule %s: untie it, or use a synchronous schedule", have, unit.Name, p.Name)
 		}
 	}
 	p = p.Replicate(1, "shared")
 	return p.WithMessages()
 }
 
-// checkCut returns an error if a cut does not give each of so many stages at least one block, and all blocks away.
+// checkCut returns an error unless each stage has at least one block, and all blocks have a stage.
 func checkCut(cut []int, stages, blocks int) error {
 	if len(cut) != stages {
 		return fmt.Errorf("pipeline: the cut %v has %d stages, the schedule %d: give a number of blocks for each stage",
@@ -85,7 +86,7 @@ func checkCut(cut []int, stages, blocks int) error {
 		sum += n
 	}
 	if sum != blocks {
-		return fmt.Errorf("pipeline: the cut %v is for %d blocks, and the model has %d: have them add up to that",
+		return fmt.Errorf("pipeline: the cut %v is for %d blocks, the model has %d: let it add up to that",
 			cut, sum, blocks)
 	}
 	return nil

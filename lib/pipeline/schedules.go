@@ -6,14 +6,14 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// maxPasses is the most passes that a schedule is built with.
+// maxPasses bounds the passes of a schedule.
 const maxPasses = 1 << 20
 
-// builder writes the lists of a schedule.
+// builder builds the lists of a schedule.
 type builder struct{ *step.Plan }
 
-// blank returns a schedule with empty lists for the ranks, or an error for sizes that cannot be. A rank has chunks
-// stages, each of which makes about passes operations for a micro-batch.
+// blank returns a schedule with empty lists. A rank has chunks stages, each with about passes operations per
+// micro-batch.
 func blank(kind Kind, ranks, microbatches, chunks, passes int) (builder, error) {
 	for _, size := range []struct {
 		name  string
@@ -26,7 +26,7 @@ func blank(kind Kind, ranks, microbatches, chunks, passes int) (builder, error) 
 			return builder{}, fmt.Errorf("schedule %s: %d %s: ask for at most %d", kind, size.value, size.name, maxPasses)
 		}
 	}
-	// Divisions, since the product may not fit an int.
+	// Divisions, since a product may overflow.
 	if maxPasses/passes/ranks/microbatches/chunks == 0 {
 		return builder{}, fmt.Errorf(
 			"schedule %s: %d ranks, %d micro-batches and %d chunks a rank make more than %d passes: ask for fewer",
@@ -38,7 +38,7 @@ func blank(kind Kind, ranks, microbatches, chunks, passes int) (builder, error) 
 	return builder{p}, nil
 }
 
-// do appends a pass of a stage to a rank's list, or an update.
+// do appends a stage's pass or update to a rank's list.
 func (b builder) do(rank int, kind step.Kind, stage, microbatch int) {
 	op := step.Op{Kind: kind, Block: stage, Micro: microbatch}
 	if kind == step.Update {
@@ -57,9 +57,9 @@ func (b builder) flush() *step.Plan {
 	return b.Plan
 }
 
-// looped writes a schedule with stage s on rank s mod ranks. Micro-batches go through the chunks of a rank in groups,
-// depth first: a group goes through all, then the next group, of which the last may be smaller; backward through the
-// chunks from the last. After ahead(rank) forward passes each rank goes back once for each time that it goes forward.
+// looped builds a schedule with stage s on rank s mod ranks. Groups of micro-batches go through the chunks depth first:
+// a group goes through all chunks of a rank, then the next group; the last group may be smaller. Backward passes start
+// with the last chunk. After ahead(rank) forward passes each rank alternates between backward and forward passes.
 func looped(kind Kind, ranks, microbatches, chunks, group int, ahead func(rank int) int) (*step.Plan, error) {
 	b, err := blank(kind, ranks, microbatches, chunks, 2)
 	if err != nil {
@@ -69,7 +69,7 @@ func looped(kind Kind, ranks, microbatches, chunks, group int, ahead func(rank i
 	return b.flush(), nil
 }
 
-// looped calls did behind each backward pass.
+// looped calls did after each backward pass.
 func (b builder) looped(group int, ahead func(rank int) int, did func(back step.Op)) {
 	for r := range b.Ranks {
 		forward, backward := b.order(r, group, step.Forward), b.order(r, group, step.Backward)
@@ -103,40 +103,40 @@ func (b builder) order(rank, group int, kind step.Kind) (order []step.Op) {
 // all is more forward passes than there are.
 func all(int) int { return maxPasses }
 
-// oneFOneB is how many forward passes 1F1B has on a rank before the first pair.
+// oneFOneB returns the number of forward passes of a rank before 1F1B alternates.
 func oneFOneB(ranks int) func(rank int) int { return func(r int) int { return ranks - r - 1 } }
 
-// Naive is model parallelism with no pipelining: one micro-batch goes forward through all stages and back, then the
+// Naive is model parallelism without pipelining: one micro-batch goes forward through all stages and back, then the
 // next. One rank works at a time (Huang et al. 2019, "GPipe", figure 2b).
 func Naive(ranks, microbatches int) (*step.Plan, error) {
 	return looped(KindNaive, ranks, microbatches, 1, 1, func(int) int { return 0 })
 }
 
-// GPipe is all forward passes, then all backward passes (Huang et al. 2019, "GPipe", §2.3, figure 2c). The paper's
-// figure goes back through the micro-batches in descending order; here it is ascending, as in every schedule of this
-// package, so that all sum a weight's gradients in the same order. That changes no time.
+// GPipe runs all forward passes, then all backward passes (Huang et al. 2019, "GPipe", §2.3, figure 2c). The paper's
+// figure goes back through the micro-batches in descending order; here it is ascending, as in all schedules of this
+// package, so that all accumulate gradients in the same order. The time is the same.
 func GPipe(ranks, microbatches int) (*step.Plan, error) {
 	return looped(KindGPipe, ranks, microbatches, 1, microbatches, all)
 }
 
-// OneFOneB is 1F1B with a flush: after a start of forward passes, each rank goes back with a micro-batch for each that
-// it goes forward with (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters",
-// §2.2.1, there PipeDream-flush). It takes as long as [GPipe], but rank r saves at most min(ranks-r, microbatches)
+// OneFOneB is 1F1B with a flush: after some forward passes, each rank alternates between backward and forward passes
+// (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", §2.2.1, there
+// PipeDream-flush). It takes as long as [GPipe], but rank r saves the activations of at most min(ranks-r, microbatches)
 // micro-batches.
 func OneFOneB(ranks, microbatches int) (*step.Plan, error) {
 	return looped(Kind1F1B, ranks, microbatches, 1, microbatches, oneFOneB(ranks))
 }
 
-// Interleaved is 1F1B with several stages on a rank: stage s is on rank s mod ranks, so that a micro-batch passes each
-// rank chunks times, and the bubble is chunks times smaller (Narayanan et al. 2021, "Efficient Large-Scale Language
-// Model Training on GPU Clusters", §2.2.2). Micro-batches go in groups of one for each rank through all chunks, so
-// their number must be a multiple of ranks. With one chunk it is 1F1B, with any number.
+// Interleaved is 1F1B with several stages per rank: stage s is on rank s mod ranks, so a micro-batch passes each rank
+// chunks times, and the bubble is chunks times smaller (Narayanan et al. 2021, "Efficient Large-Scale Language Model
+// Training on GPU Clusters", §2.2.2). Micro-batches go through all chunks in groups of ranks, so their number must be a
+// multiple of ranks. With one chunk it is 1F1B, for any number.
 func Interleaved(ranks, microbatches, chunks int) (*step.Plan, error) {
 	if chunks == 1 {
 		return looped(KindInterleaved, ranks, microbatches, 1, ranks, oneFOneB(ranks))
 	}
-	// The first backward pass is of the last stage for micro-batch 0, which has to go through chunks-1 rounds of a
-	// group, and to the last rank and back.
+	// The first backward pass is that of the last stage for micro-batch 0, which first takes chunks-1 rounds of a group,
+	// and the way to the last rank and back.
 	p, err := looped(KindInterleaved, ranks, microbatches, chunks, ranks,
 		func(r int) int { return (chunks-1)*ranks + 2*(ranks-r-1) })
 	if err == nil && microbatches%ranks != 0 {
@@ -150,24 +150,24 @@ func Interleaved(ranks, microbatches, chunks int) (*step.Plan, error) {
 	return p, err
 }
 
-// BreadthFirst has stage s on rank s mod ranks, and sends all micro-batches through one chunk before the next chunk
-// begins, forward and then back (Lamy-Poirier 2022, "Breadth-First Pipeline Parallelism", §4). A chunk's weights are
-// needed, and its gradients complete, once in a step, which goes well with sharded data parallelism.
+// BreadthFirst sends all micro-batches through one chunk before the next chunk begins, forward and then back
+// (Lamy-Poirier 2022, "Breadth-First Pipeline Parallelism", §4). Stage s is on rank s mod ranks. A chunk's weights are
+// needed, and its gradients complete, once per step, which suits sharded data parallelism.
 func BreadthFirst(ranks, microbatches, chunks int) (*step.Plan, error) {
 	return looped(KindBreadthFirst, ranks, microbatches, chunks, microbatches, all)
 }
 
-// Looped has the stages where [Interleaved] has them, and goes depth first: micro-batches go in groups of one for each
-// rank through all chunks. All forward passes come before all backward passes, which go from the last chunk to the
-// first. It takes any number of micro-batches; the last group may be smaller.
+// Looped has the stages of [Interleaved], and runs all forward passes before all backward passes, both depth first:
+// groups of ranks micro-batches go through all chunks, backward from the last. It takes any number of micro-batches;
+// the last group may be smaller.
 func Looped(ranks, microbatches, chunks int) (*step.Plan, error) {
 	return looped(KindLooped, ranks, microbatches, chunks, ranks, all)
 }
 
-// PipeDream is asynchronous 1F1B, with no flush: each stage is updated after each micro-batch's backward pass, so
-// there is no bubble but at the start and the end of training (Narayanan et al. 2019, "PipeDream", §3.2). A
-// micro-batch's two passes use the same weights, which are kept for it (§3.3): those that the stage has when the
-// micro-batch comes ([step.Stash]), or, vertical, those of the version that the first stage used ([step.Vertical]).
+// PipeDream is asynchronous 1F1B without a flush: each stage is updated after each micro-batch's backward pass, so
+// there is no bubble except at the start and end of training (Narayanan et al. 2019, "PipeDream", §3.2). Both passes of
+// a micro-batch use the same version of the weights (§3.3): the newest one when its forward pass begins ([step.Stash]),
+// or, if vertical, the version that the first stage used ([step.Vertical]).
 func PipeDream(ranks, microbatches int, vertical bool) (*step.Plan, error) {
 	if vertical {
 		return unflushed(KindPipeDreamVertical, ranks, microbatches, 1, step.Vertical)
@@ -175,10 +175,10 @@ func PipeDream(ranks, microbatches int, vertical bool) (*step.Plan, error) {
 	return unflushed(KindPipeDream, ranks, microbatches, 1, step.Stash)
 }
 
-// TwoBW is PipeDream-2BW: asynchronous 1F1B with an update for each batch of every micro-batches, the gradients of
-// which were taken at the weights before the newest (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN
-// Training", §3.1): micro-batch i, in batch t = i/every, uses version max(t-1, 0), so W(t+1) = W(t) - v·∇f(W(t-1)). A
-// rank never has more than two versions. That needs every >= ranks; microbatches must be a multiple of every.
+// TwoBW is PipeDream-2BW: asynchronous 1F1B with an update for each batch of every micro-batches, whose gradients use
+// the version of the weights before the newest (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN
+// Training", §3.1). Micro-batch i, in batch t = i/every, uses version max(t-1, 0), so W(t+1) = W(t) - v·∇f(W(t-1)). A
+// rank stores at most two versions. This requires every >= ranks; microbatches must be a multiple of every.
 func TwoBW(ranks, microbatches, every int) (*step.Plan, error) {
 	p, err := unflushed(Kind2BW, ranks, microbatches, every, step.Double)
 	switch {
@@ -187,13 +187,13 @@ func TwoBW(ranks, microbatches, every int) (*step.Plan, error) {
 		return nil, fmt.Errorf("schedule %s: an update every %d micro-batches is too often for %d ranks "+
 			"with two versions of the weights: use at least %d", Kind2BW, every, ranks, ranks)
 	case microbatches%every != 0:
-		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of the %d that an update takes: use %d",
+		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of %d, those of an update: use %d",
 			Kind2BW, microbatches, every, (microbatches/every+1)*every)
 	}
 	return p, err
 }
 
-// unflushed is 1F1B whose stages are updated behind the backward pass of every so many micro-batches.
+// unflushed is 1F1B with an update of each stage after the backward passes of every micro-batches.
 func unflushed(kind Kind, ranks, microbatches, every int, weights step.Weights) (*step.Plan, error) {
 	b, err := blank(kind, ranks, microbatches, 1, 3)
 	if err != nil {

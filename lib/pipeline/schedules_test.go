@@ -86,8 +86,8 @@ func TestNewErrors(t *testing.T) {
 		{second(pipeline.TwoBW(0, 8, 2)), "0 ranks: ask for at least 1"},
 		{second(pipeline.TwoBW(4, 8, 2)), "every 2 micro-batches is too often for 4 ranks"},
 		{second(pipeline.TwoBW(4, 9, 3)), "every 3 micro-batches is too often for 4 ranks"},
-		{second(pipeline.TwoBW(4, 10, 4)), "10 micro-batches are no multiple of the 4 that an update takes: use 12"},
-		{second(pipeline.NewSchedule(pipeline.Kind2BW, 4, 3, 0)), "3 micro-batches are no multiple of the 4 that an update takes: use 4"},
+		{second(pipeline.TwoBW(4, 10, 4)), "10 micro-batches are no multiple of 4, those of an update: use 12"},
+		{second(pipeline.NewSchedule(pipeline.Kind2BW, 4, 3, 0)), "3 micro-batches are no multiple of 4, those of an update: use 4"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
 			t.Errorf("%v, want %q", c.err, c.want)

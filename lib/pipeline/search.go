@@ -9,20 +9,19 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// KindSearch is the name of what [Search] finds, where that is no named schedule.
+// KindSearch is the name of a schedule that [Search] finds, unless it is a named one.
 const KindSearch Kind = "search"
 
-// Search looks for a synchronous schedule with the least step.Timeline.StepTime at costs, in which no rank's
-// PeakMemory is above memory (0 is no limit). The model has ranks·chunks stages, for which costs must have their
-// lists, and a rank has chunks of them: placed in a loop, stage s on rank s mod ranks, or, with two chunks, in a V as
-// in [ZBV].
+// Search looks for the synchronous schedule with the least step.Timeline.StepTime at given costs, such that no rank's
+// PeakMemory exceeds memory (0 means no limit). The model has ranks·chunks stages, to which the lists in costs refer. A
+// rank has chunks stages: stage s is on rank s mod ranks or, with two chunks, placed in a V as in [ZBV].
 //
-// What it returns is never slower than a named kind with that many stages and each on one rank that fits. Candidates
-// are those kinds, and schedules that a list scheduler makes by various rules (after the automatic scheduling of Qi et
-// al. 2023, "Zero Bubble Pipeline Parallelism", §3.1). It need not be the best there is. The same question has the same
-// answer; the effort is bounded, and grows with the number of passes.
+// The result is never slower than a named schedule with these stages, each on one rank, that fits. The candidates are
+// those schedules and the results of list schedulers with various rules (after the automatic scheduling of Qi et al.
+// 2023, "Zero Bubble Pipeline Parallelism", §3.1), so there may be better ones. The result is deterministic, and the
+// effort is bounded: about linear in the number of passes.
 //
-// It is an error if costs are none, if a size is below 1, and if no schedule fits: then it says the least memory
+// It returns an error for invalid costs, for sizes below 1, and if no schedule fits, with the least memory that is
 // needed.
 func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (*step.Plan, error) {
 	frame, err := blank(KindSearch, ranks, microbatches, chunks, 3)
@@ -34,13 +33,13 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 		return nil, err
 	}
 	if !(memory >= 0) {
-		return nil, fmt.Errorf("schedule: a search with memory %v: give the most that a rank may hold, or 0 for no limit",
+		return nil, fmt.Errorf("schedule: memory is %v: give the most that a rank may hold, or 0 for no limit",
 			memory)
 	}
 	limit, least := cmp.Or(memory, math.Inf(1)), math.Inf(1)
 	places := placements(ranks, chunks)
 	for _, p := range places {
-		least = min(least, slices.Max(p.shares(costs)))
+		least = min(least, slices.Max(p.perMicro(costs)))
 	}
 	if least > limit {
 		return nil, fmt.Errorf("schedule: no schedule of %d ranks with %d chunks each fits in memory %g: "+
@@ -55,7 +54,7 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 		}
 		p, err := NewSchedule(k, ranks, microbatches, own)
 		if err != nil || len(p.Blocks) != stages || !k.Synchronous() || k == KindDualPipe {
-			continue // not for these numbers, or of another shape
+			continue // impossible sizes, or another placement
 		}
 		t, err := p.Simulate(costs)
 		if err != nil {
@@ -68,7 +67,7 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 	for _, p := range places {
 		all := rules(p, costs, limit)
 		for i, r := range all {
-			// Of a large schedule only some rules are tried, the last of which may use all memory.
+			// For a large schedule only some rules are tried, and always the last, which may use all memory.
 			if every := 1 + len(all)*len(places)*3*stages*microbatches/mostPlaced; (len(all)-1-i)%every > 0 {
 				continue
 			}
@@ -80,13 +79,13 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 	return best, nil
 }
 
-// mostPlaced is how many passes the list schedulers of a search place, about.
+// mostPlaced is about how many passes the list schedulers of a search place.
 const mostPlaced = 2_000_000
 
-// tolerance is the share of a limit that a sum of fractions may be above it.
+// tolerance is the relative rounding error of a sum that may exceed a limit.
 const tolerance = 1e-12
 
-// sameTime tells whether numbers are equal but for rounding.
+// sameTime reports whether numbers are equal up to rounding.
 func sameTime(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b)) }
 
 // placement is the rank of each stage, and the stages of each rank in ascending order.
@@ -95,7 +94,7 @@ type placement struct {
 	stages [][]int
 }
 
-// placements are the ways in which a search deals stages to ranks.
+// placements returns the placements that a search tries.
 func placements(ranks, chunks int) []placement {
 	place := func(rank func(stage int) int) (p placement) {
 		p.stages = make([][]int, ranks)
@@ -112,15 +111,15 @@ func placements(ranks, chunks int) []placement {
 	return all
 }
 
-// shares is what each rank saves of one micro-batch.
-func (p placement) shares(c step.Costs) (shares []float64) {
+// perMicro returns the memory that each rank saves for one micro-batch.
+func (p placement) perMicro(c step.Costs) (sums []float64) {
 	for _, stages := range p.stages {
 		sum := 0.0
 		for _, s := range stages {
 			saved, _ := c.Saved(s)
 			sum += saved
 		}
-		shares = append(shares, sum)
+		sums = append(sums, sum)
 	}
-	return shares
+	return sums
 }

@@ -6,39 +6,37 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// rule is a list scheduler: whenever a rank is free it does what can start first, and of several such the one that the
-// rule prefers. Forward passes keep to a limit of memory, and never take room without which a micro-batch that has
-// begun could not end.
+// rule is a list scheduler: a free rank does next what can start first, and what the rule prefers if there are several.
+// Forward passes keep within a limit of memory, and leave room for the micro-batches that have begun to finish.
 type rule struct {
 	placement
 	costs step.Costs
-	room  []float64 // by rank: the most that it may hold
-	// split has backward passes in two parts, so that the weights' part can wait.
+	room  []float64 // memory limit by rank
+	// split divides backward passes into two parts, so that the weight gradients can wait.
 	split bool
-	// patience is the share of a weight gradient's time for which a rank waits for other work rather than begin one.
+	// patience is the fraction of a weight gradient's time for which a rank waits for other work before it starts one.
 	patience float64
 	// forwardFirst prefers a forward pass to a backward pass that could start as well.
 	forwardFirst bool
-	// deepFirst prefers a rank's last stage to its first, among forward passes; else micro-batches come in order.
+	// deepFirst prefers, among forward passes, a rank's last stage to its first; otherwise micro-batches come in order.
 	deepFirst bool
 }
 
-// rules are the ones that a search tries.
+// rules returns the rules that a search tries.
 func rules(p placement, c step.Costs, limit float64) (all []rule) {
-	shares := p.shares(c)
-	ranks := len(shares)
-	// Warm-ups as deep as 1F1B's, ZB-H2's and between, or as the memory allows.
+	perMicro := p.perMicro(c)
+	ranks := len(perMicro)
+	// warm-ups as deep as those of 1F1B, of ZB-H2 and between, or as deep as the memory allows
 	var rooms [][]float64
 	for _, slope := range []float64{1, 1.5, 2, 3} {
 		for _, more := range []float64{0, 1} {
 			room := make([]float64, ranks)
 			for r := range room {
 				depth := math.Floor(slope*float64(ranks-1-r)) + 1 + more
-				// a rank's stages are apart: its first waits for the whole way through all of them
-				if len(p.stages[r]) > 1 {
+				if len(p.stages[r]) > 1 { // other ranks' stages lie between
 					depth = math.Floor(slope*float64(ranks)) + more
 				}
-				room[r] = min(limit, max(1, depth)*shares[r])
+				room[r] = min(limit, max(1, depth)*perMicro[r])
 			}
 			rooms = append(rooms, room)
 		}
@@ -66,32 +64,32 @@ func rules(p placement, c step.Costs, limit float64) (all []rule) {
 	return all
 }
 
-// greedy is a rule at work.
+// greedy is the state of a list scheduler.
 type greedy struct {
 	rule
 	builder
-	shares  []float64 // by rank: what it saves of one micro-batch
-	began   []float64 // when it did so first
-	free    []float64 // when it has done what it was given
-	holding []*step.Activations
-	// By stage: when the passes ended of the micro-batches that have been through them.
+	perMicro []float64 // by rank: memory saved for one micro-batch
+	began    []float64 // by rank: start of its first pass
+	free     []float64 // by rank: end of its last pass so far
+	holding  []*step.Activations
+	// By stage: end times of the passes done so far, by micro-batch.
 	forwards, inputs, weights [][]float64
 }
 
-// schedule carries the rule out, and says how long a step takes. It returns nil if the room does not suffice for a
-// micro-batch.
+// schedule builds the schedule of a rule, and returns the time of a step. It returns nil if the memory does not suffice
+// for a micro-batch.
 func (r rule) schedule(frame builder) (_ *step.Plan, took float64) {
 	ranks, stages := len(r.stages), len(frame.Blocks)
 	p := *frame.Plan
 	p.Ranks = make([][]step.Op, ranks)
-	g := &greedy{rule: r, builder: builder{&p}, shares: r.placement.shares(r.costs),
+	g := &greedy{rule: r, builder: builder{&p}, perMicro: r.placement.perMicro(r.costs),
 		began: make([]float64, ranks), free: make([]float64, ranks),
 		forwards: make([][]float64, stages), inputs: make([][]float64, stages), weights: make([][]float64, stages)}
 	for range r.stages {
 		g.holding = append(g.holding, step.NewActivations(r.costs, nil))
 	}
 	choices, known := make([]*choice, len(r.stages)), make([]bool, len(r.stages))
-	for left := stages * p.Micro; left > 0; {
+	for remaining := stages * p.Micro; remaining > 0; {
 		rank := -1
 		for q, c := range choices {
 			if !known[q] {
@@ -115,7 +113,7 @@ func (r rule) schedule(frame builder) (_ *step.Plan, took float64) {
 			known[r.rank[c.Block-1]] = false
 		}
 		if c.Kind == step.WeightGrad || c.Kind == step.Backward {
-			left--
+			remaining--
 		}
 	}
 	for rank, stages := range g.stages {
@@ -127,14 +125,14 @@ func (r rule) schedule(frame builder) (_ *step.Plan, took float64) {
 	return g.flush(), took
 }
 
-// choice is an action that a rank may do next, and when it could start.
+// choice is a pass that a rank may do next, and when it could start.
 type choice struct {
 	step.Op
 	start float64
-	place int // of the stage among the rank's
+	place int // index of the stage among the rank's
 }
 
-// choose is what a rank does next: nil if there is nothing of which it is known when it can start.
+// choose returns what a rank does next; nil if no pass has a known start.
 func (g *greedy) choose(rank int) *choice {
 	var forward, back, weights *choice
 	take := func(best **choice, pass step.Kind, stage, place, microbatch int, ready float64) {
@@ -176,7 +174,7 @@ func (g *greedy) choose(rank int) *choice {
 	return first
 }
 
-// prefers compares two actions with the same pass.
+// prefers compares two choices of the same kind of pass.
 func (g *greedy) prefers(c, old choice) bool {
 	if !sameTime(c.start, old.start) {
 		return c.start < old.start
@@ -187,8 +185,8 @@ func (g *greedy) prefers(c, old choice) bool {
 	return c.Micro < old.Micro || c.Micro == old.Micro && c.Kind != step.Forward && c.place > old.place
 }
 
-// arrives is when the output of a stage's pass is on a rank, given the ends of such passes; at the ends of the model
-// there is none, and it is there.
+// arrives returns when a stage's output for a micro-batch is on a rank, given the end times of the passes. At the ends
+// of the model it is there from the start.
 func (g *greedy) arrives(ends [][]float64, stage, microbatch, rank int) (float64, bool) {
 	if stage < 0 || stage == len(g.Blocks) {
 		return 0, true
@@ -200,7 +198,7 @@ func (g *greedy) arrives(ends [][]float64, stage, microbatch, rank int) (float64
 	return ends[stage][microbatch] + link, err == nil
 }
 
-// commit has a rank do an action.
+// commit appends a choice to a rank's list.
 func (g *greedy) commit(rank int, c choice) {
 	if len(g.Ranks[rank]) == 0 {
 		g.began[rank] = c.start
@@ -221,16 +219,16 @@ func (g *greedy) commit(rank int, c choice) {
 	}
 }
 
-// admits tells whether a rank may stash another micro-batch of a stage: those that it has begun must still be able to
-// end one after the other, the oldest first, each leaving its room to the next.
+// admits reports whether a rank may save another micro-batch of a stage: those that it has begun must still be able to
+// finish one after another, the oldest first, each freeing its memory for the next.
 func (g *greedy) admits(rank, stage, microbatch int) bool {
 	size, _ := g.costs.Saved(stage)
-	left := g.room[rank] - g.holding[rank].Held - size
-	if left < -tolerance*g.room[rank] {
+	unused := g.room[rank] - g.holding[rank].Held - size
+	if unused < -tolerance*g.room[rank] {
 		return false
 	}
 	stages := g.stages[rank]
-	if len(stages) == 1 || left >= g.shares[rank] {
+	if len(stages) == 1 || unused >= g.perMicro[rank] {
 		return true
 	}
 	oldest, newest := g.Micro, microbatch
@@ -238,23 +236,23 @@ func (g *greedy) admits(rank, stage, microbatch int) bool {
 		oldest, newest = min(oldest, len(g.weights[s])), max(newest, len(g.forwards[s])-1)
 	}
 	for m := oldest; m <= newest; m++ {
-		rest, held := 0.0, 0.0
+		needed, held := 0.0, 0.0
 		for _, s := range stages {
-			size, kept := g.costs.Saved(s)
+			size, afterInput := g.costs.Saved(s)
 			switch begun := m < len(g.forwards[s]) || s == stage && m == microbatch; {
 			case !begun:
-				rest += size
+				needed += size
 			case m < len(g.weights[s]):
 			case m < len(g.inputs[s]):
-				held += kept
+				held += afterInput
 			default:
 				held += size
 			}
 		}
-		if rest > left+tolerance*g.room[rank] {
+		if needed > unused+tolerance*g.room[rank] {
 			return false
 		}
-		left += held
+		unused += held
 	}
 	return true
 }

@@ -3,26 +3,26 @@ package pipeline
 import "github.com/shardbook/shardbook/lib/step"
 
 // ZBH1 is the zero-bubble schedule with the memory of 1F1B (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §2.1,
-// figure 3, top). The backward pass is split: the stage before waits for the gradient of the input only, and the
-// gradient of the weights fills what would be idle. Rank r begins like 1F1B and does its weight gradients r
-// micro-batches late, so that no rank saves more than as many micro-batches as there are ranks. With passes that take
-// equally long, a rank is idle a third of the time that it is in 1F1B, see [Bubble].
+// figure 3, top). Backward passes are split: the previous stage waits for the input gradient only, and weight gradients
+// fill idle time. Rank r starts like 1F1B and computes weight gradients r micro-batches late, so no rank saves more
+// micro-batches than there are ranks. If all passes take equally long, a rank is idle a third as long as in 1F1B: see
+// [Bubble].
 func ZBH1(ranks, microbatches int) (*step.Plan, error) {
 	return split(KindZBH1, ranks, microbatches,
 		func(r int) int { return ranks - r }, func(r int) int { return r })
 }
 
-// ZBH2 is the zero-bubble schedule with twice the memory of 1F1B (Qi et al. 2023, §2.2, figure 3, bottom). Rank r goes
-// forward with 2(ranks-r)-1 micro-batches before it first goes back, and does its weight gradients 2r micro-batches
-// late: at most 2·ranks-1 micro-batches are saved, and no rank is ever idle between its first and its last pass if all
-// passes take equally long and there are at least 2·ranks-1 micro-batches.
+// ZBH2 is the zero-bubble schedule with twice the memory of 1F1B (Qi et al. 2023, §2.2, figure 3, bottom). Rank r runs
+// 2(ranks-r)-1 forward passes before its first backward pass, and computes weight gradients 2r micro-batches late. At
+// most 2·ranks-1 micro-batches are saved. No rank is idle between its first and its last pass if all passes take
+// equally long and there are at least 2·ranks-1 micro-batches.
 func ZBH2(ranks, microbatches int) (*step.Plan, error) {
 	return split(KindZBH2, ranks, microbatches,
 		func(r int) int { return 2*(ranks-r) - 1 }, func(r int) int { return 2 * r })
 }
 
-// split writes a schedule of one stage a rank: ahead(rank) forward passes, then input gradient, weight gradient and
-// forward pass in turn, the weight gradients late(rank) micro-batches behind the input gradients.
+// split builds a schedule with one stage per rank: ahead(rank) forward passes, then input gradient, weight gradient and
+// forward pass in turn, with weight gradients late(rank) micro-batches after the input gradients.
 func split(kind Kind, ranks, microbatches int, ahead, late func(rank int) int) (*step.Plan, error) {
 	b, err := blank(kind, ranks, microbatches, 1, 3)
 	if err != nil {
@@ -47,19 +47,18 @@ func split(kind Kind, ranks, microbatches int, ahead, late func(rank int) int) (
 	return b.flush(), nil
 }
 
-// ZBV is the zero-bubble schedule with the memory of 1F1B (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §6). The
-// model has two stages a rank, placed in a V: down the ranks and up again, rank r having stages r and 2·ranks-1-r. So
-// the first gradient starts where the last forward pass ended, on rank 0, and all ranks save the same: at most 2·ranks
-// of the half-size stages.
+// ZBV is the zero-bubble schedule with the memory of 1F1B (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §6).
+// Each rank has two stages, placed in a V: rank r has stages r and 2·ranks-1-r. The first backward pass thus starts on
+// rank 0, where the last forward pass ended, and all ranks save the same: at most 2·ranks micro-batches of half-size
+// stages.
 //
 // Rank r's list, as in the paper's figure:
-//   - 2(ranks-r)-1 micro-batches go down, then r times one goes up and one down: rank r has started 2·ranks-r-1 by
-//     then;
-//   - ranks-r times one goes up and back at once, with its weight gradient;
-//   - then in turn: one down, back out of the lower chunk with its weight gradient, one up, back with its weight
-//     gradient;
-//   - when none is left to go down, the input gradients come first, which others wait for, and weight gradients fill
-//     in.
+//
+//   - 2(ranks-r)-1 forward passes of the first chunk, then r times one of the second and one of the first chunk: rank r
+//     has started 2·ranks-r-1 micro-batches by then;
+//   - ranks-r times forward pass, input gradient and weight gradient of the second chunk;
+//   - then in turn the same three passes of the first chunk and of the second;
+//   - after the last forward pass the input gradients, which others wait for, with weight gradients in the gaps.
 func ZBV(ranks, microbatches int) (*step.Plan, error) {
 	b, err := blank(KindZBV, ranks, microbatches, 2, 3)
 	if err != nil {
@@ -67,9 +66,9 @@ func ZBV(ranks, microbatches int) (*step.Plan, error) {
 	}
 	const down, up = 0, 1 // the chunks
 	for r := range ranks {
-		// The order is that of enough micro-batches to fill the pipeline; those that are not there are left out.
+		// The order for enough micro-batches to fill the pipeline, without those that do not exist.
 		total := max(microbatches, 2*ranks-1)
-		next := [2]map[rune]int{{}, {}} // of each chunk, each pass takes the next micro-batch
+		next := [2]map[rune]int{{}, {}} // by chunk and pass: the next micro-batch
 		do := func(times, chunk int, passes string) {
 			for range times {
 				for _, pass := range passes {

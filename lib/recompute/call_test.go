@@ -112,7 +112,8 @@ func nested(fn func(in nodes) nodes, in ...*graph.Node) nodes {
 
 func TestCall(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
-	args := []*tensors.Tensor{normal(random, 4, 3), tensors.FromValue([][]int32{{3}, {0}, {2}, {3}}), normal(random, 3, 3)}
+	args := []*tensors.Tensor{normal(random, 4, 3), tensors.FromValue([][]int32{{3}, {0}, {2}, {3}}),
+		normal(random, 3, 3)}
 	same(t, args, gradients(direct), gradients(recompute.Call), gradients(nested))
 }
 
@@ -149,9 +150,11 @@ func TestCallErrors(t *testing.T) {
 		call func(x *graph.Node) nodes
 		want string
 	}{
-		{func(*graph.Node) nodes { return recompute.Call(func(in nodes) nodes { return in }) }, "Call of no inputs"},
-		{func(x *graph.Node) nodes { return recompute.Call(func(in nodes) nodes { return in }, x, nil) }, "input 1 of Call is nil"},
-		{func(x *graph.Node) nodes { return recompute.Call(func(nodes) nodes { return nodes{nil} }, x) }, "output 0 of Call's function is nil"},
+		{func(*graph.Node) nodes { return recompute.Call(func(in nodes) nodes { return in }) }, "Call without inputs"},
+		{func(x *graph.Node) nodes { return recompute.Call(func(in nodes) nodes { return in }, x, nil) },
+			"input 1 of Call is nil"},
+		{func(x *graph.Node) nodes { return recompute.Call(func(nodes) nodes { return nodes{nil} }, x) },
+			"output 0 of Call's function is nil"},
 		{func(x *graph.Node) nodes { return recompute.Call(func(nodes) nodes { panic(boom) }, x) }, "fn has failed"},
 	} {
 		_, err := devicetest.Call(func(in nodes) nodes { return test.call(in[0]) }, x)
@@ -203,7 +206,8 @@ func TestCallWithCollective(t *testing.T) {
 	}
 	checkNear(t, gradients[1], gradients[0], roundings)
 	if reductions[0] != 2 || reductions[1] != 3 {
-		t.Errorf("%d all-reduces without Call, %d with it, want 2 and 3: forward, backward and made again", reductions[0], reductions[1])
+		t.Errorf("%d all-reduces without Call, %d with it, want 2 and 3: forward, backward and made again",
+			reductions[0], reductions[1])
 	}
 }
 
@@ -211,9 +215,13 @@ func TestCallWithCollective(t *testing.T) {
 func TestCallAfterCustomGradients(t *testing.T) {
 	out, err := devicetest.CallOn(devicetest.WithBarriers(), func(in nodes) nodes {
 		x := in[0]
-		twice := graph.IdentityWithCustomGradient(x, func(_, v *graph.Node) *graph.Node { return graph.MulScalar(v, 2) })
+		twice := graph.IdentityWithCustomGradient(x, func(_,
+			v *graph.Node) *graph.Node {
+			return graph.MulScalar(v, 2)
+		})
 		sin := func(in nodes) nodes { return nodes{graph.Sin(in[0])} }
-		return append(graph.Gradient(recompute.Call(sin, twice)[0], x), graph.Gradient(recompute.Call(sin, graph.StopGradient(x))[0], x)...)
+		return append(graph.Gradient(recompute.Call(sin, twice)[0], x),
+			graph.Gradient(recompute.Call(sin, graph.StopGradient(x))[0], x)...)
 	}, tensors.FromValue(float32(1)))
 	if err != nil {
 		t.Fatal(err)

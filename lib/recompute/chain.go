@@ -6,16 +6,16 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Chain runs x through layers, one after another, in segments of so many layers each. Of a segment only the output is
-// kept; the backward pass makes the rest again, segment by segment from the last (Chen et al. 2016, §4.1). The last
-// segment's values are kept, since the backward pass begins with them. So of one segment, or with none given, nothing
-// is recomputed.
+// Chain applies layers to x, one after another, in segments with the given numbers of layers. Only the outputs of
+// segments are saved; the backward pass recomputes the rest, segment by segment from the last (Chen et al. 2016, §4.1).
+// The last segment's values are saved, since the backward pass begins with them. So with one segment, or none given,
+// nothing is recomputed.
 //
-// n layers that each need a tensors of one size in the backward pass hold in k equal segments about k + a·n/k of them,
-// which is least for k = √(a·n): √n where a layer needs its output and no more. Segments that get shorter do better:
-// see [Shrinking].
+// If the backward pass needs a tensors of one size per layer, k equal segments of n layers need memory for k + a·n/k
+// tensors, which is least for k = √(a·n): √n if a layer needs only its output. Shrinking segments need less: see
+// [Shrinking].
 //
-// It builds a graph, and panics if the segments do not have as many layers together as there are.
+// It builds a graph, and panics if the segments' layers do not add up to all.
 func Chain(x *graph.Node, layers []func(*graph.Node) *graph.Node, segments ...int) *graph.Node {
 	checkSegments(len(layers), segments)
 	for len(segments) > 1 {
@@ -34,21 +34,22 @@ func through(x *graph.Node, layers []func(*graph.Node) *graph.Node) *graph.Node 
 }
 
 func checkSegments(layers int, segments []int) {
-	left := layers
+	rest := layers
 	for i, n := range segments {
-		if n < 1 || n > left {
-			panic(fmt.Errorf("recompute: segment %d has %d layers, of %d that are left: give each at least 1 and all of them %d",
-				i, n, left, layers))
+		if n < 1 || n > rest {
+			panic(fmt.Errorf("recompute: segment %d has %d layers, with %d layers left: give each at least 1 and %d "+
+				"in all",
+				i, n, rest, layers))
 		}
-		left -= n
+		rest -= n
 	}
-	if len(segments) > 0 && left > 0 {
-		panic(fmt.Errorf("recompute: the segments have %d of %d layers: give all", layers-left, layers))
+	if len(segments) > 0 && rest > 0 {
+		panic(fmt.Errorf("recompute: the segments have %d of %d layers: give all", layers-rest, layers))
 	}
 }
 
-// Uniform returns the sizes of k segments of n layers, which differ by at most 1. Of a k that is not in 1 to n it takes
-// the nearest that is; of no layers there are no segments.
+// Uniform returns the sizes of k segments of n layers, which differ by at most 1. A k that is not in 1 to n counts as
+// the nearest that is. Without layers there are no segments.
 func Uniform(n, k int) []int {
 	if n < 1 {
 		return nil
@@ -64,9 +65,9 @@ func Uniform(n, k int) []int {
 	return sizes
 }
 
-// Shrinking returns the sizes of segments of n layers of which each has one layer less than the one before it, since
-// one output more is kept by then. Where each layer needs one tensor, the backward pass holds √(2n) of them, as little
-// as it can if nothing is made again twice; equal segments hold 2√n.
+// Shrinking returns the sizes of segments of n layers, of which each has one layer less than the one before, since one
+// more output is in memory by then. If each layer needs one tensor, the backward pass needs memory for √(2n) of them,
+// the least possible if nothing is recomputed twice; equal segments need 2√n.
 func Shrinking(n int) []int {
 	first := 0
 	for reach := 0; reach < n; reach += first {

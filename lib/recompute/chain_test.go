@@ -81,8 +81,8 @@ func TestChainMemory(t *testing.T) {
 	}
 }
 
-// The gradient of a sine needs its argument, and the next product its result: two tensors a layer. So the best number of
-// segments for 18 layers is √(2·18) = 6.
+// The gradient of a sine needs its argument, and the next product its result: two tensors a layer. So the best number
+// of segments for 18 layers is √(2·18) = 6.
 func TestChainMemoryOfTwo(t *testing.T) {
 	mesh := oneDevice(t)
 	for _, k := range []int{2, 3, 6, 9, 18} {
@@ -108,12 +108,13 @@ func TestChainErrors(t *testing.T) {
 		want     string
 	}{
 		{[]int{2}, "the segments have 2 of 3 layers"},
-		{[]int{2, 2}, "segment 1 has 2 layers, of 1 that are left"},
+		{[]int{2, 2}, "segment 1 has 2 layers, with 1 layers left"},
 		{[]int{3, 0}, "segment 1 has 0 layers"},
 		{[]int{-1, 4}, "segment 0 has -1 layers"},
 	} {
 		x := normal(rand.New(rand.NewPCG(0, 0)), 2, 2)
-		if _, err := devicetest.Call(deep(graph.Tanh, test.segments...), x, x, x, x); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := devicetest.Call(deep(graph.Tanh, test.segments...), x, x, x, x); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("segments %v of 3: error %v, want %q", test.segments, err, test.want)
 		}
 	}
@@ -131,7 +132,8 @@ func TestSegments(t *testing.T) {
 			t.Errorf("%d layers in %d segments: %v, want %v", test.n, test.k, got, test.want)
 		}
 	}
-	for n, want := range map[int][]int{-1: nil, 0: nil, 1: {1}, 2: {2}, 3: {2, 1}, 5: {3, 2}, 6: {3, 2, 1}, 7: {4, 3}, 8: {4, 3, 1}} {
+	for n, want := range map[int][]int{-1: nil, 0: nil, 1: {1}, 2: {2}, 3: {2, 1}, 5: {3, 2}, 6: {3, 2, 1}, 7: {4, 3},
+		8: {4, 3, 1}} {
 		if got := recompute.Shrinking(n); !slices.Equal(got, want) {
 			t.Errorf("%d layers in segments that get shorter: %v, want %v", n, got, want)
 		}

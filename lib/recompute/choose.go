@@ -6,14 +6,13 @@ import (
 	"sort"
 )
 
-// Choose returns which steps to keep so that [Peak] is within a budget of bytes and making the others again costs
-// least, with that peak and that cost. If no choice is within the budget, the error says how much the thriftiest needs.
+// Choose returns the steps to save so that [Peak] is within a budget of bytes and recomputing the others costs least,
+// with that peak and cost. If no choice is within the budget, the error says how many bytes the smallest needs.
 //
-// This is dynamic programming: the least cost for each kept step and each sum of the bytes kept up to it. Sums are
-// exact, so no choice exceeds the budget; but of those within a 2048th of the budget only the cheapest is followed. So
-// the cost is the least possible where all bytes are multiples of one number that is at least such a part, as those of
-// equal blocks mostly are, and otherwise close to it. The time grows with 2048·n for n steps, and if no choice is
-// within the budget with n².
+// It is dynamic programming over the saved steps and the bytes saved up to each. Sums of bytes are exact, so no choice
+// exceeds the budget; but among choices whose sums differ by less than 1/2048 of the budget only the cheapest is
+// followed. So the cost is optimal if the bytes of all steps are multiples of such a part, as they mostly are for equal
+// blocks, and near optimal otherwise. The time is O(2048·n) for n steps, and O(n²) if no choice is within the budget.
 func Choose(steps []Step, budget int64) (keep []bool, peak int64, cost float64, err error) {
 	if err := checkSteps(steps); err != nil {
 		return nil, 0, 0, err
@@ -24,12 +23,13 @@ func Choose(steps []Step, budget int64) (keep []bool, peak int64, cost float64, 
 		return slices.Repeat([]bool{true}, len(steps)), all, 0, nil
 	}
 	end := c.cheapest(budget)
-	if end == nil { // since the cheapest of several sums has led nowhere
+	if end == nil { // the cheapest of several sums may lead nowhere
 		end = c.leanest(budget)
 	}
 	if end == nil {
 		least := sort.Search(int(all), func(peak int) bool { return c.leanest(int64(peak)) != nil })
-		return nil, 0, 0, fmt.Errorf("recompute: no choice needs at most %d bytes: the least possible is %d", budget, least)
+		return nil, 0, 0, fmt.Errorf("recompute: no choice needs at most %d bytes: the least possible is %d", budget,
+			least)
 	}
 	keep = make([]bool, len(steps))
 	for ; end.at > 0; end = end.before {
@@ -45,15 +45,15 @@ func Choose(steps []Step, budget int64) (keep []bool, peak int64, cost float64, 
 	return keep, Peak(steps, keep), cost, nil
 }
 
-// resolution is how many sums of bytes up to the budget are told apart.
+// resolution is the number of sums of bytes up to the budget that are distinguished.
 const resolution = 2048
 
-// chain is steps with sums over them. Step i of n counts from 1; the end is step n+1, which is kept and has no bytes.
+// chain is the steps with prefix sums. Steps count from 1; the end is step n+1, which is saved and has no bytes.
 type chain struct {
 	steps []Step
 	bytes []int64   // of the first i steps
 	costs []float64 // of the first i steps
-	unit  int64     // divides the bytes of all steps
+	unit  int64     // divides the bytes of every step
 }
 
 func newChain(steps []Step) chain {
@@ -65,7 +65,7 @@ func newChain(steps []Step) chain {
 	return c
 }
 
-// divisor is the greatest common divisor.
+// divisor returns the greatest common divisor.
 func divisor(a, b int64) int64 {
 	for b != 0 {
 		a, b = b, a%b
@@ -73,37 +73,37 @@ func divisor(a, b int64) int64 {
 	return a
 }
 
-// choice is one for the steps up to one that is kept.
+// choice is a choice for the steps up to a saved one.
 type choice struct {
-	at     int     // the kept step, 0 before all
-	before *choice // up to the kept step before
-	kept   int64   // bytes kept so far
-	cost   float64 // of making again what was not
+	at     int     // the saved step; 0 is before all
+	before *choice // up to the previous saved step
+	saved  int64   // bytes saved so far
+	cost   float64 // of recomputing the others
 
-	// The same less the sums over all steps up to at. So what keeping step j next needs and costs is more by the sums
+	// saved and cost less the sums over all steps up to at. So saving step j next needs these plus the sums up to j,
+	// whatever at is.
 	// up to j, whatever at is.
 	need int64
 	rank float64
 }
 
-// then returns the choice that keeps step j next.
+// then returns the choice that saves step j next.
 func (c chain) then(from *choice, j int) choice {
-	kept, cost := from.kept+c.steps[j-1].Bytes, from.rank+c.costs[j-1]
-	return choice{j, from, kept, cost, kept - c.bytes[j], cost - c.costs[j]}
+	saved, cost := from.saved+c.steps[j-1].Bytes, from.rank+c.costs[j-1]
+	return choice{j, from, saved, cost, saved - c.bytes[j], cost - c.costs[j]}
 }
 
-// peak is that of keeping step j next. It only grows with j.
+// peak is the peak of saving step j next. It grows with j.
 func (c chain) peak(from *choice, j int) int64 { return from.need + c.bytes[j] }
 
-// cheapest returns the choice of least cost up to the end, nil if it finds none.
+// cheapest returns the cheapest choice up to the end; nil if it finds none.
 func (c chain) cheapest(budget int64) *choice {
 	unit := max(1, c.unit, budget/resolution)
-	// Choices with about the same bytes form a lane. Those made later stay within the budget for longer, so of a lane
-	// only those matter which are cheaper than all made after them: the first is the cheapest. (A sliding window's
-	// minimum.)
+	// Choices with about the same bytes form a lane. Later choices fit the budget for longer, so in a lane only those
+	// matter that are cheaper than all later ones; the first is the cheapest (a sliding window minimum).
 	lanes := make([][]*choice, max(0, budget)/unit+1)
 	lanes[0] = []*choice{{}}
-	next := make([]choice, len(lanes)) // those that keep step j
+	next := make([]choice, len(lanes)) // those that save step j
 	for j := 1; ; j++ {
 		clear(next)
 		for q, lane := range lanes {
@@ -114,7 +114,7 @@ func (c chain) cheapest(budget int64) *choice {
 				continue
 			}
 			to := c.then(lane[0], j)
-			if old := &next[to.kept/unit]; old.at == 0 || to.cost < old.cost {
+			if old := &next[to.saved/unit]; old.at == 0 || to.cost < old.cost {
 				*old = to
 			}
 			if c.steps[j-1].Always {
@@ -140,14 +140,14 @@ func (c chain) cheapest(budget int64) *choice {
 }
 
 // leanest returns a choice up to the end with a peak within the budget, nil if there is none: of all choices up to a
-// kept step the one that keeps least can go on wherever another can.
+// saved step, the one that saves least can continue wherever another can.
 func (c chain) leanest(budget int64) *choice {
 	best := make([]choice, len(c.steps)+1)
 	reached := make([]bool, len(best))
 	reached[0] = true
 	for j := 1; j < len(best); j++ {
 		for i := j - 1; i >= 0; i-- {
-			if reached[i] && c.peak(&best[i], j) <= budget && (!reached[j] || best[i].kept < best[j].before.kept) {
+			if reached[i] && c.peak(&best[i], j) <= budget && (!reached[j] || best[i].saved < best[j].before.saved) {
 				best[j], reached[j] = c.then(&best[i], j), true
 			}
 			if i > 0 && c.steps[i-1].Always {

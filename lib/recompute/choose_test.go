@@ -15,7 +15,8 @@ import (
 func randomSteps(random *rand.Rand, n int) []recompute.Step {
 	steps := make([]recompute.Step, n)
 	for i := range steps {
-		steps[i] = recompute.Step{Name: fmt.Sprint(i), Bytes: random.Int64N(9), Cost: float64(random.IntN(6)), Always: random.IntN(8) == 0}
+		steps[i] = recompute.Step{Name: fmt.Sprint(i), Bytes: random.Int64N(9), Cost: float64(random.IntN(6)),
+			Always: random.IntN(8) == 0}
 	}
 	return steps
 }
@@ -92,7 +93,8 @@ func TestChooseAgainstBruteForce(t *testing.T) {
 		want, least := bruteForce(steps, budget)
 		keep, peak, cost, err := recompute.Choose(steps, budget)
 		if math.IsInf(want, 1) {
-			if says := fmt.Sprintf("at most %d bytes: the least possible is %d", budget, least); err == nil || !strings.Contains(err.Error(), says) {
+			if says := fmt.Sprintf("at most %d bytes: the least possible is %d", budget, least); err == nil ||
+				!strings.Contains(err.Error(), says) {
 				t.Fatalf("%v: error %v, want %q", steps, err, says)
 			}
 			continue
@@ -101,7 +103,8 @@ func TestChooseAgainstBruteForce(t *testing.T) {
 		if err != nil || cost != want {
 			t.Fatalf("%v within %d bytes: cost %g, error %v, want %g", steps, budget, cost, err, want)
 		}
-		if cost != costOf(steps, keep) || peak > budget || peak != plainPeak(steps, keep) || peak != recompute.Peak(steps, keep) {
+		if cost != costOf(steps, keep) || peak > budget || peak != plainPeak(steps, keep) ||
+			peak != recompute.Peak(steps, keep) {
 			t.Fatalf("%v within %d bytes: kept %v, which costs %g and needs %d bytes: said are %g and %d",
 				steps, budget, keep, costOf(steps, keep), plainPeak(steps, keep), cost, peak)
 		}
@@ -163,7 +166,8 @@ func TestChooseLonger(t *testing.T) {
 			if err != nil || peak > budget || recompute.Peak(steps, keep) != peak {
 				t.Fatalf("%s within %d bytes: %d, error %v", name, budget, peak, err)
 			}
-			if bound := map[string]float64{"blocks": 1, "odd steps": 1.02}[name]; cost < want*(1-1e-12) || cost > want*bound*(1+1e-12) {
+			if bound := map[string]float64{"blocks": 1, "odd steps": 1.02}[name]; cost < want*(1-1e-12) ||
+				cost > want*bound*(1+1e-12) {
 				t.Errorf("%s within %d bytes: cost %g, the least is %g", name, budget, cost, want)
 			}
 		}
@@ -180,7 +184,8 @@ func TestChooseWithLeastBudget(t *testing.T) {
 		}
 		_, _, _, err := recompute.Choose(steps, 0)
 		var least int64
-		if _, scan := fmt.Sscanf(err.Error(), "recompute: no choice needs at most 0 bytes: the least possible is %d", &least); scan != nil {
+		if _, scan := fmt.Sscanf(err.Error(), "recompute: no choice needs at most 0 bytes: the least possible is %d",
+			&least); scan != nil {
 			t.Fatal(err)
 		}
 		if _, peak, _, err := recompute.Choose(steps, least); err != nil || peak != least {
@@ -199,7 +204,8 @@ func TestChooseEqualSteps(t *testing.T) {
 	if _, peak, _, err := recompute.Choose(steps, 3*8); err != nil || peak != 3*8 {
 		t.Errorf("36 steps: peak %d, error %v, want 8 steps", peak, err)
 	}
-	if _, _, _, err := recompute.Choose(steps, 3*8-1); err == nil || !strings.Contains(err.Error(), "least possible is 24") {
+	if _, _, _, err := recompute.Choose(steps, 3*8-1); err == nil ||
+		!strings.Contains(err.Error(), "least possible is 24") {
 		t.Errorf("36 steps in less than 8: error %v", err)
 	}
 	if _, _, _, err := recompute.Choose(append(steps, steps[0]), 3*8); err == nil {
@@ -244,8 +250,8 @@ func TestChooseErrors(t *testing.T) {
 		{recompute.Step{Name: "up", Cost: -1}, `step 1, "up", costs -1`},
 		{recompute.Step{Name: "up", Cost: math.NaN()}, `step 1, "up", costs NaN`},
 		{recompute.Step{Name: "up", Cost: math.Inf(1)}, `step 1, "up", costs +Inf`},
-		{recompute.Step{Name: "up", Bytes: math.MaxInt64}, `too many to add at step 1, "up"`},
-		{recompute.Step{Name: "up", Cost: math.MaxFloat64}, `too many to add at step 1, "up"`},
+		{recompute.Step{Name: "up", Bytes: math.MaxInt64}, `overflows at step 1, "up"`},
+		{recompute.Step{Name: "up", Cost: math.MaxFloat64}, `overflows at step 1, "up"`},
 	} {
 		_, _, _, err := recompute.Choose([]recompute.Step{{Bytes: 1, Cost: math.MaxFloat64}, test.step}, 1)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -254,7 +260,8 @@ func TestChooseErrors(t *testing.T) {
 	}
 	for _, budget := range []int64{-1, math.MinInt64, math.MaxInt64} {
 		keep, peak, cost, err := recompute.Choose([]recompute.Step{{Bytes: math.MaxInt64, Cost: 1}}, budget)
-		if possible := budget > 0; possible != (err == nil) || possible && (!keep[0] || peak != math.MaxInt64 || cost != 0) {
+		if possible := budget > 0; possible != (err == nil) || possible &&
+			(!keep[0] || peak != math.MaxInt64 || cost != 0) {
 			t.Errorf("budget %d: %v, %d, %g, error %v", budget, keep, peak, cost, err)
 		}
 	}
@@ -266,7 +273,8 @@ func TestPlanOf(t *testing.T) {
 	if plan, err := recompute.PlanOf(keep); err != nil || plan.Policy() != "plan:act;scores" {
 		t.Errorf("plan %v, error %v", plan, err)
 	}
-	if _, err := recompute.PlanOf(keep[1:]); err == nil || !strings.Contains(err.Error(), "17 steps: give 9 for each block") {
+	if _, err := recompute.PlanOf(keep[1:]); err == nil || !strings.Contains(err.Error(),
+		"17 steps: give 9 for each block") {
 		t.Errorf("of 17 steps: error %v", err)
 	}
 }

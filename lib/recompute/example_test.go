@@ -18,7 +18,7 @@ func ExamplePolicy_Plan() {
 	fmt.Println(err)
 	// Output:
 	// norm1,norm2,act true plan:norm1,norm2,act*4
-	// recompute: policy "every:0": give a number of blocks of at least 1, as in every:2
+	// recompute: policy "every:0": give a number of blocks, at least 1, as in every:2
 }
 
 // The cheapest way to stay within a budget: large outputs that are cheap to make again go first.

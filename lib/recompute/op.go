@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// Op is an operation of a Transformer block with an output that the backward pass may find kept or recompute.
+// Op is an operation of a Transformer block whose output is saved for the backward pass or recomputed in it.
 type Op uint8
 
-// The operations in the order in which a block makes them.
+// The operations in the order in which a block computes them.
 const (
 	Norm1  Op = iota // the normalization before attention
 	QKV              // queries, keys and values
-	Scores           // the attention's weights, softmax(q·kᵀ)
-	Mix              // the weights' mean of the values
-	Mid              // the sum of the block's input and the attention's projected output
-	Norm2            // the normalization before the perceptron
-	Up               // the perceptron's first products, gate and all
+	Scores           // the attention weights, softmax(q·kᵀ)
+	Mix              // the weighted mean of the values
+	Mid              // the sum of the block's input and the projected attention output
+	Norm2            // the normalization before the MLP
+	Up               // the MLP's first matmul, with the gate's
 	Act              // its activation
-	Down             // the sum of Mid and the second product: the block's output
+	Down             // the sum of Mid and the MLP's output: the block's output
 	ops
 )
 
@@ -43,12 +43,12 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
-// ParseOp returns the operation of a name. An unknown name is an error that lists them.
+// ParseOp returns the operation with a name, or an error that lists the names.
 func ParseOp(name string) (Op, error) {
 	if i := slices.Index(opNames[:], name); i >= 0 {
 		return Op(i), nil
 	}
-	return 0, fmt.Errorf("recompute: no operation %q: choose of %s", name, strings.Join(opNames[:], ", "))
+	return 0, fmt.Errorf("recompute: no operation %q: choose from %s", name, strings.Join(opNames[:], ", "))
 }
 
 // Set is a set of operations of one block.
@@ -66,10 +66,10 @@ func SetOf(list ...Op) Set {
 	return s
 }
 
-// Has says whether an operation is in the set.
+// Has reports whether an operation is in the set.
 func (s Set) Has(o Op) bool { return s>>o&1 == 1 }
 
-// Len is the number of operations in the set.
+// Len returns the number of operations in the set.
 func (s Set) Len() int { return bits.OnesCount16(uint16(s)) }
 
 // String lists the names, as in "norm1,act"; "-" for none.

@@ -9,20 +9,20 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Plan says for each block which operations' outputs are recomputed in the backward pass; the others are kept. What is
-// recomputed is recomputed from what was kept last before it, once. The last block's output is kept in any case, since
-// what comes after the blocks needs it as soon as it is made.
+// Plan says, for each block, of which operations the outputs are recomputed in the backward pass; the others are saved.
+// What is recomputed is recomputed once, from the last saved output before it. The last block's output is always saved,
+// since what follows the blocks needs it at once.
 //
-// A model calls [Plan.Enter] where it enters the blocks and [Plan.After] on what each operation makes. The values come
-// back the same, but tell GoMLX's reverse pass what to keep (Node.Checkpoint); what was not kept it makes again as soon
-// as a gradient arrives that needs it, collectives between devices included.
+// A model calls [Plan.Enter] where it enters the blocks and [Plan.After] on the output of each operation. The values do
+// not change, but tell GoMLX's reverse pass what to save (Node.Checkpoint). What is not saved is recomputed, including
+// collectives, when the first gradient that needs it arrives.
 type Plan []Set
 
-// maxBlocks bounds what a text may ask for.
+// maxBlocks limits the blocks that a text may ask for.
 const maxBlocks = 1 << 16
 
-// Enter returns the input of block i where the model, or the part of it that this program has, begins with that block.
-// It builds a graph, and panics if the plan has no such block.
+// Enter takes the input of block i where the model, or the stage in this program, begins with that block. It builds a
+// graph, and panics if the plan has no such block.
 func (p Plan) Enter(i int, x *graph.Node) *graph.Node {
 	if p[i].Has(Norm1) {
 		return checkpoint(x)
@@ -30,8 +30,8 @@ func (p Plan) Enter(i int, x *graph.Node) *graph.Node {
 	return x
 }
 
-// After returns what an operation of block i has made. An operation that makes several values passes each of them. It
-// builds a graph, and panics if the plan has no such block.
+// After takes the output of an operation of block i; call it for each output if there are several. It builds a graph,
+// and panics if the plan has no such block.
 func (p Plan) After(i int, op Op, x *graph.Node) *graph.Node {
 	switch {
 	case p.recomputes(i, op):
@@ -44,9 +44,9 @@ func (p Plan) After(i int, op Op, x *graph.Node) *graph.Node {
 	return x
 }
 
-// Within returns what an operation of block i has made on the way to its output, where the gradient of the rest refers
-// to that rest's own result: it would have to be made again although the output is kept, if what the operation is made
-// of is. It builds a graph, and panics if the plan has no such block.
+// Within takes an intermediate result of an operation of block i that the gradient of the rest of the operation needs:
+// if the operation's inputs are recomputed, it would be recomputed too, although the output is saved. It builds a
+// graph, and panics if the plan has no such block.
 func (p Plan) Within(i int, op Op, x *graph.Node) *graph.Node {
 	if !p.recomputes(i, op) && p.recomputesBefore(i, op) {
 		return x.StopCheckpoint()
@@ -54,10 +54,10 @@ func (p Plan) Within(i int, op Op, x *graph.Node) *graph.Node {
 	return x
 }
 
-// recomputes says whether an operation's output is recomputed.
+// recomputes reports whether an operation's output is recomputed.
 func (p Plan) recomputes(i int, op Op) bool { return p[i].Has(op) && !(op == Down && i == len(p)-1) }
 
-// recomputesAfter says whether the next operation is recomputed, from what this one has made.
+// recomputesAfter reports whether the next operation is recomputed from this one's output.
 func (p Plan) recomputesAfter(i int, op Op) bool {
 	if op != Down {
 		return p.recomputes(i, op+1)
@@ -65,8 +65,8 @@ func (p Plan) recomputesAfter(i int, op Op) bool {
 	return i+1 < len(p) && p[i+1].Has(Norm1)
 }
 
-// recomputesBefore says whether GoMLX would recompute what this operation makes: the mark spreads from what is
-// recomputed to all that is made of it, past the scores to the values, and along the residual connection, too.
+// recomputesBefore reports whether GoMLX would recompute this operation's output: the mark spreads from what is
+// recomputed to all that depends on it, also past the scores to the values and along the residual connection.
 func (p Plan) recomputesBefore(i int, op Op) bool {
 	switch op {
 	case Norm1:
@@ -81,8 +81,8 @@ func (p Plan) recomputesBefore(i int, op Op) bool {
 	return p[i].Has(op - 1)
 }
 
-// FusedAttention is the plan for attention that is one operation and never holds its scores: those are recomputed where
-// [Mix] is, and nowhere else.
+// FusedAttention returns the plan for fused attention, which never stores the scores: they are recomputed if [Mix] is,
+// and not otherwise.
 func (p Plan) FusedAttention() Plan {
 	fused := slices.Clone(p)
 	for i, set := range fused {
@@ -93,7 +93,7 @@ func (p Plan) FusedAttention() Plan {
 	return fused
 }
 
-// Any says whether anything is recomputed.
+// Any reports whether anything is recomputed.
 func (p Plan) Any() bool {
 	for _, s := range p {
 		if s != 0 {
@@ -103,7 +103,7 @@ func (p Plan) Any() bool {
 	return false
 }
 
-// Policy returns the plan as a text, block by block; [Policy.Plan] reads it.
+// Policy returns the plan as text, block by block, for [Policy.Plan].
 func (p Plan) Policy() Policy {
 	var parts []string
 	for i := 0; i < len(p); {
@@ -120,7 +120,7 @@ func (p Plan) Policy() Policy {
 	return Policy("plan:" + strings.Join(parts, ";"))
 }
 
-// parsePlan reads what Policy has written, for so many blocks, or 0 for any number.
+// parsePlan parses what Policy writes, for a number of blocks, or 0 for any.
 func parsePlan(text string, blocks int) (Plan, error) {
 	var plan Plan
 	for part := range strings.SplitSeq(text, ";") {
@@ -129,7 +129,7 @@ func parsePlan(text string, blocks int) (Plan, error) {
 		if repeated {
 			var err error
 			if n, err = strconv.Atoi(times); err != nil || n < 1 {
-				return nil, fmt.Errorf("recompute: %q in a plan: give a number of blocks after the *", part)
+				return nil, fmt.Errorf("recompute: %q in a plan: write a number of blocks after the *", part)
 			}
 		}
 		set, err := parseSet(names)
@@ -137,12 +137,13 @@ func parsePlan(text string, blocks int) (Plan, error) {
 			return nil, err
 		}
 		if n > maxBlocks-len(plan) {
-			return nil, fmt.Errorf("recompute: a plan for more than %d blocks", maxBlocks)
+			return nil, fmt.Errorf("recompute: a plan for more than %d blocks: give fewer", maxBlocks)
 		}
 		plan = append(plan, uniform(set, n)...)
 	}
 	if blocks > 0 && len(plan) != blocks {
-		return nil, fmt.Errorf("recompute: a plan for %d blocks, of a model with %d", len(plan), blocks)
+		return nil, fmt.Errorf("recompute: a plan for %d blocks, but the model has %d: give one for each", len(plan),
+			blocks)
 	}
 	return plan, nil
 }

@@ -57,8 +57,8 @@ func keptFor(loss *graph.Node, gradients nodes) map[graph.NodeType]int {
 	return kept
 }
 
-// blocks builds something with the dependencies of a Transformer's blocks. What an operation makes is a sine, of the sum
-// of what it depends on, times a parameter of its own. The parameter's gradient needs that sum.
+// blocks builds something with the dependencies of a Transformer's blocks. What an operation makes is a sine, of the
+// sum of what it depends on, times a parameter of its own. The parameter's gradient needs that sum.
 func blocks(g *graph.Graph, plan recompute.Plan, first, last int) (loss *graph.Node, weights nodes) {
 	x := plan.Enter(first, graph.Exp(parameter(g, "x", 2)))
 	for i := first; i < last; i++ {
@@ -131,7 +131,8 @@ func checkPlan(t *testing.T, plan recompute.Plan, first, last int) {
 				want = 2
 			}
 			if times[w] != want || want == 2 && keeps[w] {
-				t.Errorf("%q, blocks %d to %d: %v of block %d is made %d times, kept for the backward pass: %v; want %d times",
+				t.Errorf("%q, blocks %d to %d: %v of block %d is made %d times, kept for the backward pass: %v; want "+
+					"%d times",
 					plan.Policy(), first, last, op, i, times[w], keeps[w], want)
 			}
 		}

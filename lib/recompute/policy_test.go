@@ -19,12 +19,14 @@ func TestPolicies(t *testing.T) {
 		{recompute.None, 3, "plan:-*3"},
 		{"none", 1, "plan:-"},
 		{recompute.Block, 2, "plan:" + allButDown + "*2"},
-		{recompute.Halves, 2, "plan:norm1,qkv,scores,mix,norm2,up,act*2"},
+		{recompute.SubLayers, 2, "plan:norm1,qkv,scores,mix,norm2,up,act*2"},
+		{"halves", 1, "plan:norm1,qkv,scores,mix,norm2,up,act"}, // the name of SubLayers before v0.3
 		{recompute.Selective, 4, "plan:scores*4"},
 		{recompute.Every(1), 2, "plan:" + allButDown + "*2"},
 		{recompute.Every(2), 5, "plan:" + all + ";" + allButDown + ";" + all + ";" + allButDown + "*2"},
 		{recompute.Every(9), 2, "plan:" + all + ";" + allButDown},
-		{recompute.Sqrt, 9, recompute.Policy("plan:" + strings.Repeat(all+"*2;"+allButDown+";", 2) + all + "*2;" + allButDown)},
+		{recompute.Sqrt, 9, recompute.Policy("plan:" + strings.Repeat(all+"*2;"+allButDown+";", 2) + all + "*2;" +
+			allButDown)},
 		{recompute.Sqrt, 1, "plan:" + allButDown},
 		{recompute.Recomputing(recompute.Act, recompute.Norm1, recompute.Act), 2, "plan:norm1,act*2"},
 		{recompute.Recomputing(), 2, "plan:-*2"},
@@ -32,7 +34,8 @@ func TestPolicies(t *testing.T) {
 	} {
 		plan, err := test.policy.Plan(test.blocks)
 		if err != nil || len(plan) != test.blocks || plan.Policy() != test.want {
-			t.Errorf("%q for %d blocks: plan %q, error %v, want %q", test.policy, test.blocks, plan.Policy(), err, test.want)
+			t.Errorf("%q for %d blocks: plan %q, error %v, want %q", test.policy, test.blocks, plan.Policy(), err,
+				test.want)
 		}
 		if err := test.policy.Validate(); err != nil {
 			t.Errorf("%q: %v", test.policy, err)
@@ -47,18 +50,18 @@ func TestPolicyErrors(t *testing.T) {
 		want   string
 	}{
 		{"blok", 2, `no policy "blok": choose none, block`},
-		{"block:2", 2, `"block:2" takes nothing after its name: write "block"`},
-		{":", 2, `":" takes nothing`},
+		{"block:2", 2, `"block:2" takes no argument: write "block"`},
+		{":", 2, `":" takes no argument`},
 		{"every", 2, `"every": give a number of blocks`},
 		{"every:0", 2, `"every:0": give`},
 		{"every:99999999999999999999", 2, `"every:99999999999999999999": give`},
 		{"ops:", 2, `no operation ""`},
-		{"ops:act,gelu", 2, `no operation "gelu": choose of norm1, qkv,`},
-		{"plan:act;-*0", 2, `"-*0" in a plan: give a number`},
-		{"plan:act;-*2", 2, `a plan for 3 blocks, of a model with 2`},
+		{"ops:act,gelu", 2, `no operation "gelu": choose from norm1, qkv,`},
+		{"plan:act;-*0", 2, `"-*0" in a plan: write a number`},
+		{"plan:act;-*2", 2, `a plan for 3 blocks, but the model has 2`},
 		{"plan:-*9223372036854775807", 2, "more than 65536 blocks"},
 		{"plan:-*40000;-*40000", 2, "more than 65536 blocks"},
-		{"block", 0, "a plan for 0 blocks: give 1 to 65536"},
+		{"block", 0, "a plan for 0 blocks: choose 1 to 65536"},
 		{"block", 1 << 40, "a plan for 1099511627776 blocks"},
 	} {
 		if _, err := test.policy.Plan(test.blocks); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -103,7 +106,8 @@ func TestPlansAsText(t *testing.T) {
 
 // Any text is a plan of as many blocks as asked for, or an error.
 func FuzzPolicy(f *testing.F) {
-	for _, seed := range []string{"", "none", "block", "every:3", "sqrt", "ops:act,up", "plan:act;-*3", "plan:-*99999", "plan:*", "every:-1", "::"} {
+	for _, seed := range []string{"", "none", "block", "every:3", "sqrt", "ops:act,up", "plan:act;-*3", "plan:-*99999",
+		"plan:*", "every:-1", "::"} {
 		f.Add(seed, uint8(4))
 	}
 	f.Fuzz(func(t *testing.T, text string, blocks uint8) {
@@ -134,7 +138,8 @@ func TestOps(t *testing.T) {
 		t.Errorf("no operation is named %q", got)
 	}
 	set := recompute.SetOf(recompute.Down, recompute.QKV)
-	if !set.Has(recompute.QKV) || set.Has(recompute.Up) || set.Has(200) || set.Len() != 2 || set.String() != "qkv,down" {
+	if !set.Has(recompute.QKV) || set.Has(recompute.Up) || set.Has(200) || set.Len() != 2 ||
+		set.String() != "qkv,down" {
 		t.Errorf("the set of down and qkv is %s, of %d", set, set.Len())
 	}
 	if full := recompute.SetOf(all...); full.Len() != len(all) {

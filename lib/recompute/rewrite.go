@@ -6,11 +6,11 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Blocks has each block keep no more than its input for the backward pass, and compute its forward pass again right
-// before that (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", §4.1). A block whose backward pass
-// follows its forward pass at once keeps what it has.
+// Blocks saves only the input of each block for the backward pass, and recomputes its forward pass right before (Chen
+// et al. 2016, "Training Deep Nets with Sublinear Memory Cost", §4.1). A block whose backward pass directly follows its
+// forward pass is not recomputed.
 func Blocks(p *step.Plan) *step.Plan {
-	return again(p, func(passes []step.Op, i int) []int {
+	return recomputed(p, func(passes []step.Op, i int) []int {
 		if before := passes[max(i-1, 0)]; before.Kind == step.Forward && before.Block == passes[i].Block &&
 			before.Micro == passes[i].Micro {
 			return nil
@@ -19,10 +19,10 @@ func Blocks(p *step.Plan) *step.Plan {
 	})
 }
 
-// Stages keeps of a micro-batch only the input of each run of blocks that a rank has one after another, and computes
-// these again before their backward passes (Huang et al. 2019, "GPipe", §2.3).
+// Stages saves, for each micro-batch, only the input of each group of consecutive blocks on a rank, and recomputes
+// these blocks before their backward passes (Huang et al. 2019, "GPipe", §2.3).
 func Stages(p *step.Plan) *step.Plan {
-	return again(p, func(passes []step.Op, i int) (blocks []int) {
+	return recomputed(p, func(passes []step.Op, i int) (blocks []int) {
 		if i > 0 && follows(passes[i-1], passes[i]) {
 			return nil
 		}
@@ -34,16 +34,15 @@ func Stages(p *step.Plan) *step.Plan {
 	})
 }
 
-// follows says whether a backward pass goes on with what another one has made.
+// follows reports whether a backward pass continues with the result of another.
 func follows(before, op step.Op) bool {
 	return (before.Kind == step.Backward || before.Kind == step.InputGrad) && before.Kind == op.Kind &&
-		before.Micro == op.Micro &&
-		before.Block == op.Block+1
+		before.Micro == op.Micro && before.Block == op.Block+1
 }
 
-// again inserts forward passes before backward passes; which says of which blocks, before the i-th of the rank's
+// recomputed inserts recomputations before backward passes; which returns the blocks before the i-th of the rank's
 // passes.
-func again(p *step.Plan, which func(passes []step.Op, i int) []int) *step.Plan {
+func recomputed(p *step.Plan, which func(passes []step.Op, i int) []int) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {
 		passes := slices.DeleteFunc(slices.Clone(list), func(op step.Op) bool { return !op.Kind.Pass() })

@@ -17,7 +17,8 @@ func TestUpstreamCustomGradientBeforeCheckpoint(t *testing.T) {
 		return graph.Gradient(graph.Mul(x, graph.Sin(x)), in[0])
 	}, tensors.FromValue(float32(1)))
 	if err == nil {
-		t.Fatal("upstream has mended custom gradients before Checkpoint: remove the workaround in lib/recompute/call.go")
+		t.Fatal("upstream has mended custom gradients before Checkpoint: remove the workaround in " +
+			"lib/recompute/call.go")
 	}
 	t.Log(err)
 }

@@ -1,16 +1,16 @@
 package step
 
-// Activations counts what a rank saves for its backward passes, in Costs.Activation, as it goes through its passes. It
-// knows nothing of time: one pass ends before the next one starts.
+// Activations counts the activations that a rank has saved for backward passes, in units of Costs.Activation. Call
+// Start and End for each pass of the rank's list, in order.
 type Activations struct {
-	Held, Most       float64 // now, and at most so far
-	Count, MostCount int     // the same in micro-batches, each counted for each of the rank's blocks
+	Held, Most       float64 // saved now, and the peak so far
+	Count, MostCount int     // the same as a number of micro-batches, counted once per block
 
 	costs Costs
-	again map[[2]int]bool // blocks and micro-batches of which nothing is saved before they are recomputed
+	again map[[2]int]bool // blocks and micro-batches that are recomputed: their forward pass saves nothing
 }
 
-// NewActivations returns one for a rank. What its list recomputes is not saved in its forward pass.
+// NewActivations returns a counter for a rank's list.
 func NewActivations(c Costs, list []Op) *Activations {
 	s := &Activations{costs: c, again: map[[2]int]bool{}}
 	for _, op := range list {
@@ -21,7 +21,7 @@ func NewActivations(c Costs, list []Op) *Activations {
 	return s
 }
 
-// Start is called when an operation starts.
+// Start records that a pass starts.
 func (s *Activations) Start(op Op) {
 	if op.Kind == Recompute || op.Kind == Forward && !s.again[[2]int{op.Block, op.Micro}] {
 		saved, _ := s.costs.Saved(op.Block)
@@ -30,7 +30,7 @@ func (s *Activations) Start(op Op) {
 	}
 }
 
-// End is called when it ends.
+// End records that a pass has ended.
 func (s *Activations) End(op Op) {
 	saved, kept := s.costs.Saved(op.Block)
 	switch op.Kind {
@@ -42,13 +42,13 @@ func (s *Activations) End(op Op) {
 		s.Held, s.Count = s.Held-kept, s.Count-1
 	}
 	if s.Count == 0 {
-		s.Held = 0 // nothing is left by rounding
+		s.Held = 0 // without rounding errors
 	}
 }
 
-// PeakActivations returns, for each rank, the largest number of micro-batches that it has saved at a time, each
-// counted once for each of the rank's blocks: from the start of the forward pass, or of its recomputation, to the end
-// of Backward or WeightGrad.
+// PeakActivations returns, for each rank, the largest number of micro-batches whose activations it saves at a time,
+// counted once per block. They are saved from the start of the forward pass, or of its recomputation, to the end of
+// Backward or WeightGrad.
 func (p *Plan) PeakActivations() []int {
 	peaks := make([]int, len(p.Ranks))
 	for r, list := range p.Ranks {

@@ -6,34 +6,33 @@ import (
 	"slices"
 )
 
-// Check tells whether the plan can be carried out, loses no gradient, and computes what its [Weights] promise. A plan
-// with no messages is checked as [Plan.WithMessages] completes it. Errors say where, and what to do:
+// Check proves that the plan can run, loses no gradient, and uses the versions of the weights that its [Weights]
+// promise. A plan without messages is checked as [Plan.WithMessages] completes it. Errors name the rank, the position
+// and what to change:
 //
-//   - sizes that cannot be, and operations of blocks, micro-batches, units, axes or ranks that there are not;
-//   - a pass that is missing, there twice, or before one that it needs; both a whole backward pass and its halves; a
-//     block's passes for one micro-batch on several ranks;
-//   - gradients of a block that are not summed in ascending order of micro-batches, in which all plans must do it so
-//     that they compute the same;
-//   - an update that is missing, comes before a gradient that belongs in it, or behind one that does not: each unit
-//     has one after every [Plan].Every micro-batches;
-//   - gradients that an update takes before they are reduced along each axis of their unit, or reduced twice along
-//     one; a unit whose axes do not join the ranks that have it;
-//   - a version of the weights that is needed before it is made, also of gathered parameters that were updated since;
-//   - a use of what is not there, such as parameters that are not gathered yet or freed already; what is received,
-//     stored, fetched or recomputed for nobody; parameters that are gathered twice or not freed, or that an update on
-//     the host leaves there;
-//   - ranks that do not do the same along an axis, or do not send what is received, in the same order;
-//   - ranks that wait for each other, with the operations at which they do.
+//   - invalid sizes; a block, micro-batch, unit, axis or rank that does not exist;
+//   - a pass that is missing, repeated, or before one that it needs; both Backward and InputGrad or WeightGrad; the
+//     passes of a block for one micro-batch on several ranks;
+//   - gradients of a block that are not accumulated in ascending order of micro-batches, the order that makes all plans
+//     compute the same bits;
+//   - an update that is missing, too early or too late: each unit is updated after every [Plan].Every micro-batches;
+//   - gradients that an update uses before they are reduced along each axis of their unit, or that are reduced twice; a
+//     unit whose axes do not join all ranks that have it;
+//   - a version of the weights that is used before it exists, or gathered parameters from before an update;
+//   - an operation that uses what is not there, such as parameters that are not gathered; a value that is received,
+//     stored, fetched or recomputed and not used; parameters that are gathered twice or never freed;
+//   - ranks of a group, or sender and receiver, that do not communicate the same in the same order;
+//   - a deadlock, with the operations at which the ranks wait.
 func (p *Plan) Check() error {
 	_, err := p.checked()
 	return err
 }
 
-// checked is a plan that can be carried out.
+// checked is a plan that passed [Plan.Check].
 type checked struct {
-	*Plan            // with its messages
-	flows    []*Flow // of each rank
-	versions [][]int // of the plan without them
+	*Plan            // including messages
+	flows    []*Flow // by rank
+	versions [][]int // of the plan without messages
 }
 
 func (p *Plan) checked() (*checked, error) {
@@ -54,7 +53,7 @@ func (p *Plan) checked() (*checked, error) {
 	c.flows = make([]*Flow, len(c.Ranks))
 	for r, list := range c.Ranks {
 		same := slices.IndexFunc(c.Ranks[:r], func(other []Op) bool { return slices.Equal(list, other) })
-		if same >= 0 { // as those of replicas are
+		if same >= 0 { // replicas have equal lists
 			c.flows[r] = c.flows[same]
 			continue
 		}
@@ -75,8 +74,8 @@ func (p *Plan) hasMessages() bool {
 	return slices.ContainsFunc(p.Ranks, func(list []Op) bool { return slices.ContainsFunc(list, Op.isMessage) })
 }
 
-// checkJoined looks whether the axes of each unit join all ranks that have it, once each. A unit without axes between
-// ranks may be on all replicas, as in local SGD, which averages parameters now and then.
+// checkJoined checks that the axes of each unit join all ranks that have it, once each. A unit without axes between
+// ranks may be on all replicas: local SGD averages its parameters now and then.
 func (p *Plan) checkJoined(replicas int) error {
 	known := map[string]bool{}
 	for u, have := range p.owners() {
@@ -97,7 +96,7 @@ func (p *Plan) checkJoined(replicas int) error {
 	return nil
 }
 
-// reached are the ranks whose gradients of a unit come to a rank, in ascending order.
+// reached returns the ranks whose gradients of a unit are reduced into a rank's, in ascending order.
 func (p *Plan) reached(unit, rank int) []int {
 	ranks := []int{rank}
 	for _, name := range slices.Backward(p.Units[unit].Reduce) {
@@ -116,15 +115,15 @@ func (p *Plan) reached(unit, rank int) []int {
 type unitState struct {
 	updates int
 	at      int // position of the last update, or -1
-	reduced int // axes along which the gradients are reduced that the next update takes
+	reduced int // axes along which the gradients for the next update are reduced
 }
 
-// due is the next update of a unit.
+// due returns the next update of a unit.
 func (f *flow) due(u int) Op {
 	return Op{Kind: Update, Unit: u, Micro: f.state[u].updates*f.Every + f.Every - 1}
 }
 
-// ofUnit is a value of a unit. Reduced is what goes into an update: of a unit that is not reduced the sum.
+// ofUnit returns a value of a unit. For a unit that is not reduced, Reduced is Sum.
 func (p *Plan) ofUnit(held Held, u int, host bool) Value {
 	if held == Reduced && len(p.Units[u].Reduce) == 0 {
 		held = Sum
@@ -132,25 +131,26 @@ func (p *Plan) ofUnit(held Held, u int, host bool) Value {
 	return Value{Held: held, Unit: u, Host: host}
 }
 
-// has tells whether the rank has a value of a unit, and old whether it has its parameters from before an update.
+// has reports whether the rank has a value of a unit.
 func (f *flow) has(held Held, u int, host bool) bool { return f.there[f.ofUnit(held, u, host)] != nil }
 
+// old reports whether the unit's gathered parameters are from before its last update.
 func (f *flow) old(u int) bool {
-	whole := f.there[Value{Held: Full, Unit: u}]
-	return whole != nil && whole.at < f.state[u].at
+	full := f.there[Value{Held: Full, Unit: u}]
+	return full != nil && full.at < f.state[u].at
 }
 
-// checkOp tells whether an operation may follow those before it, which the values that it uses do not tell.
+// checkOp checks what the values that an operation uses do not tell.
 func (f *flow) checkOp(i int, op Op, units []int) error {
 	switch op.Kind {
 	case HostUpdate:
 		if f.Weights != Flush {
-			return fmt.Errorf("the weights are %q, and passes of other micro-batches go on beside it: update on the device",
+			return fmt.Errorf("with weights %q, passes of other micro-batches run at the same time: update on the device",
 				f.Weights)
 		}
 	case Backward, WeightGrad:
 		if op.Micro < f.next[op.Block] {
-			return fmt.Errorf("the block's gradient for micro-batch %d came before: sum them in ascending order",
+			return fmt.Errorf("the block's gradient for micro-batch %d came before: accumulate them in ascending order",
 				f.next[op.Block]-1)
 		}
 		f.next[op.Block] = op.Micro + 1
@@ -173,11 +173,11 @@ func (f *flow) checkUnit(i int, op Op, u int) error {
 	case verb{Backward, 0}, verb{WeightGrad, 0}:
 		switch {
 		case f.has(Reduced, u, true):
-			return fmt.Errorf("the gradients of unit %d are in the host's memory: store them behind this", u)
+			return fmt.Errorf("the gradients of unit %d are in host memory: store them after this", u)
 		case op.Micro <= due.Micro-f.Every:
-			return fmt.Errorf("an update of unit %d that its gradient belongs in came before: move that behind it", u)
+			return fmt.Errorf("the update of unit %d that needs its gradient came before: move the update behind it", u)
 		case op.Micro > due.Micro:
-			return fmt.Errorf("its gradient does not belong in the update %v: that must come before", f.Text(due))
+			return fmt.Errorf("its gradient belongs to a later update than %v: move that update before it", f.Text(due))
 		}
 	case verb{Update, 0}, verb{HostUpdate, 0}:
 		switch {
@@ -186,7 +186,7 @@ func (f *flow) checkUnit(i int, op Op, u int) error {
 		case op.Micro != due.Micro:
 			return fmt.Errorf("the next update of the unit is %v, every %d micro-batches", f.Text(due), f.Every)
 		case len(unit.Reduce) > 0 && (f.has(Sum, u, false) || s.reduced < len(unit.Reduce)):
-			return fmt.Errorf("gradients are not reduced along all of %v: have that before", unit.Reduce)
+			return fmt.Errorf("gradients are not reduced along all of %v: reduce them before", unit.Reduce)
 		}
 		s.updates, s.reduced, s.at = s.updates+1, 0, i
 	case verb{Reduce, Gradient}:
@@ -196,14 +196,14 @@ func (f *flow) checkUnit(i int, op Op, u int) error {
 			return fmt.Errorf("the unit is sharded along %q, not along %q", unit.Shard, op.Axis)
 		}
 		if f.has(Full, u, false) && !f.old(u) {
-			return errors.New("the rank has them whole already: free them at the end of the list, or remove this")
+			return errors.New("the rank has gathered them already: free them at the end of the list, or remove this")
 		}
 	}
 	return nil
 }
 
-// checkReduce has gradients reduced along an axis: along the first as often as there are new ones, along the others in
-// their order, all of them once.
+// checkReduce checks the order of reductions: along the first axis as often as there are new gradients, then along each
+// other axis once, in the unit's order.
 func (f *flow) checkReduce(op Op, u int) error {
 	axes, s, summed := f.Units[u].Reduce, &f.state[u], f.has(Sum, u, false)
 	at := slices.Index(axes, op.Axis)
@@ -211,16 +211,16 @@ func (f *flow) checkReduce(op Op, u int) error {
 	case at < 0:
 		return fmt.Errorf("the unit is reduced along %v, not along %q", axes, op.Axis)
 	case at > s.reduced, at > 0 && summed:
-		return fmt.Errorf("it has gradients that are not reduced along %q: have that before", axes[at-1])
+		return fmt.Errorf("it has gradients that are not reduced along %q: reduce them along that axis before", axes[at-1])
 	case at > 0 && at < s.reduced, at == 0 && s.reduced > 1:
-		return fmt.Errorf("its gradients before are reduced along %q already: remove it, or have it before",
+		return fmt.Errorf("earlier gradients are reduced along %q already: remove this reduction, or move it before that one",
 			axes[s.reduced-1])
 	}
 	s.reduced = at + 1
 	return nil
 }
 
-// checkEnd looks at what the list leaves behind, and at what nobody has used.
+// checkEnd checks what the list leaves behind, and what it makes and never uses.
 func (f *flow) checkEnd(rank int) error {
 	for _, u := range f.units {
 		if due := f.due(u); due.Micro < f.Micro {
@@ -231,22 +231,23 @@ func (f *flow) checkEnd(rank int) error {
 	for _, m := range f.all {
 		switch last := f.there[m.Value]; {
 		case m.Held == States && m.at < 0 && last == nil:
-			return fmt.Errorf("step: rank %d does not leave the optimizer's states of unit %d where it finds them: "+
-				"let it store them as often as it fetches them", rank, m.Unit)
+			return fmt.Errorf("step: rank %d moves the optimizer's states of unit %d and does not move them back: "+
+				"store them as often as it fetches them", rank, m.Unit)
 		case m.Held == Fresh && m.Host && last == m:
-			return fmt.Errorf("step: rank %d leaves the new parameters of unit %d in the host's memory: have it fetch them",
+			return fmt.Errorf("step: rank %d leaves the new parameters of unit %d in host memory: fetch them",
 				rank, m.Unit)
 		case m.Held == Full && f.Resident[m.Unit] && f.old(m.Unit):
-			return fmt.Errorf("step: rank %d has the gathered parameters of unit %d to the end, from before its update: "+
-				"gather them behind it, or free them before", rank, m.Unit)
+			return fmt.Errorf("step: rank %d ends with gathered parameters of unit %d from before its update: "+
+				"gather them after the update, or free them before", rank, m.Unit)
 		case m.never && f.list[m.at].wastes(m.Held):
-			return f.errorAt(rank, m.at, "nothing uses %v behind it: remove it", f.describe(m.Value))
+			return f.errorAt(rank, m.at, "nothing uses %v after it: remove it", f.describe(m.Value))
 		}
 	}
 	return nil
 }
 
-// wastes tells whether an operation does in vain what nobody uses. A pass may make such.
+// wastes reports whether the plan is wrong if nothing uses the value that an operation makes. Passes may make unused
+// values.
 func (op Op) wastes(held Held) bool {
 	switch op.Kind {
 	case Recv, Store, Fetch, Gather:

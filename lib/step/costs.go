@@ -2,42 +2,42 @@ package step
 
 import "fmt"
 
-// Costs say how long operations take and what they keep, in any units. A list has a value for each block, or one that
-// stands for all. The zero value is [Equal].
+// Costs are the time that each operation takes and the memory that activations take, in any units. Each list has a
+// value per block, or one for all blocks. The zero value means [Equal].
 type Costs struct {
-	Forward    []float64 // where empty 1
-	InputGrad  []float64 // where empty 1
-	WeightGrad []float64 // where empty 1
-	Backward   []float64 // where empty InputGrad + WeightGrad
-	Recompute  []float64 // where empty Forward
-	Update     []float64 // of each unit; where empty 0
-	// Link is the time from when one rank sends, or comes to a Gather or Reduce, to when another has what it gives.
-	// Several messages may be under way at a time. Where nil it is 0.
+	Forward    []float64 // defaults to 1
+	InputGrad  []float64 // defaults to 1
+	WeightGrad []float64 // defaults to 1
+	Backward   []float64 // defaults to InputGrad + WeightGrad
+	Recompute  []float64 // defaults to Forward
+	Update     []float64 // per unit; defaults to 0
+	// Link is the latency between two ranks: of a message, or from the last rank that enters a Gather or Reduce to the
+	// result. Several messages may be under way at a time. It defaults to 0.
 	Link func(from, to int) float64
-	// Transfer is the time that a Gather, Reduce, Store, Fetch or HostUpdate takes, or a Send besides Link. In a stream
-	// there is one of these at a time. Where nil it is 0.
+	// Transfer is the time that a Gather, Reduce, Store, Fetch or HostUpdate takes, and of a Send the time besides
+	// Link. A stream runs one of them at a time. It defaults to 0.
 	Transfer func(op Op) float64
 
-	// Activation is what a block saves for the backward pass of a micro-batch, where empty 1.
+	// Activation is the memory that a block saves for the backward pass of a micro-batch; it defaults to 1.
 	Activation []float64
-	// Kept is the share of it, from 0 to 1, that is still needed between InputGrad and WeightGrad, where empty 1.
+	// Kept is the fraction of it, from 0 to 1, that WeightGrad still needs after InputGrad; it defaults to 1.
 	Kept []float64
 
-	parts int // how many blocks each value of a list is for: see Spread
+	parts int // chunks that each value of a list is for: see Spread
 }
 
-// Equal are the costs at which the papers count: 1 for a forward pass and each half of a backward pass, which makes 2
-// for a whole one, messages and updates that take no time, and 1 for what a block saves of a micro-batch.
+// Equal returns the costs with which the papers count: 1 for Forward, InputGrad and WeightGrad, so 2 for Backward; 0
+// for messages and updates; 1 for the activations of a block for a micro-batch.
 func Equal() Costs {
 	one := []float64{1}
 	return Costs{Forward: one, InputGrad: one, WeightGrad: one, Activation: one, Kept: one}
 }
 
-// mostCost bounds a cost, so that no sum of them is infinite.
+// mostCost bounds a cost, so that sums are finite.
 const mostCost = 1e100
 
-// Check returns an error for lists of another length than the number of blocks or units, and for numbers that are no
-// costs.
+// Check returns an error for a list whose length is neither 1 nor the number of blocks or units, and for values that
+// are negative or not finite.
 func (c Costs) Check(blocks, units int) error {
 	for _, l := range []struct {
 		name  string
@@ -55,7 +55,7 @@ func (c Costs) Check(blocks, units int) error {
 	return nil
 }
 
-// checkList looks at a list with a value for each block or unit, or one for all.
+// checkList checks a list with a value per block or unit, or one for all.
 func checkList[T int64 | float64](name string, list []T, count int, most T) error {
 	if n := len(list); n > 1 && n != count {
 		return fmt.Errorf("step: %s has %d values for %d: give one for each, or one for all", name, n, count)
@@ -68,7 +68,7 @@ func checkList[T int64 | float64](name string, list []T, count int, most T) erro
 	return nil
 }
 
-// of is a block's or unit's value of a list.
+// of returns the value of a block or unit.
 func of[T any](list []T, at int, otherwise T) T {
 	switch len(list) {
 	case 0:
@@ -83,7 +83,7 @@ func (c *Costs) of(list []float64, at int, otherwise float64) float64 {
 	return of(list, at/max(1, c.parts), otherwise)
 }
 
-// Time is the time that an operation takes; 0 for the update of all units, which is for the caller to add up.
+// Time returns the time that an operation takes. For the update of all units it is 0: the caller adds up the units.
 func (c Costs) Time(op Op) float64 {
 	switch op.Kind {
 	case Forward:
@@ -109,13 +109,14 @@ func (c Costs) Time(op Op) float64 {
 	return 0
 }
 
-// Saved is what a block saves of a micro-batch, and what is left of that after InputGrad.
+// Saved returns the memory that a block saves for a micro-batch, and what remains of it after InputGrad.
 func (c Costs) Saved(block int) (saved, kept float64) {
 	saved = c.of(c.Activation, block, 1)
 	return saved, saved * c.of(c.Kept, block, 1)
 }
 
-// Between is the time of a message, which takes none within a rank. A time that is none is an error.
+// Between returns the latency of a message, 0 within a rank. It returns an error if Link returns a negative or infinite
+// time.
 func (c Costs) Between(from, to int) (float64, error) {
 	if c.Link == nil || from == to {
 		return 0, nil
@@ -127,9 +128,8 @@ func (c Costs) Between(from, to int) (float64, error) {
 	}
 }
 
-// Spread returns the costs of blocks that are cut into n chunks each, counted in units that are as much smaller: each
-// chunk has the numbers of its whole block, and messages take n times as long. What is then counted is to be divided
-// by n, as [Plan.SimulateShares] does it.
+// Spread returns the costs of a model whose blocks are cut into n chunks each, in units n times smaller: each chunk has
+// the numbers of its block, and messages take n times as long. Divide results by n, as [Plan.SimulateShares] does.
 func (c Costs) Spread(n int) Costs {
 	c.parts = n * max(1, c.parts)
 	if link := c.Link; link != nil {

@@ -10,24 +10,22 @@ import (
 	"strings"
 )
 
-// drawWidth is how many characters wide a picture is where labels have no room.
+// drawWidth is the width of a drawing whose passes have no room for labels, in characters.
 const drawWidth = 240
 
-// draw writes the timeline as a picture, a row a rank, as the papers draw it: the number of the micro-batch where a
-// pass starts, and b for Backward, i for InputGrad, w for WeightGrad, r for Recompute after it, with a line for as
-// long as it lasts; · is idle time, and u an update. Where a rank has several blocks a capital letter before the
-// number tells which, A for its first. Below the rank are the streams of what takes time beside the passes, with the
-// operations' first numbers and a letter. A line below the picture says so.
+// draw draws the timeline as text, one row per rank, to scale, as the papers do: a pass is the number of its
+// micro-batch, then b for Backward, i for InputGrad, w for WeightGrad or r for Recompute, then a line as long as the
+// pass takes; · is idle time, u an update. If ranks have several blocks, a capital letter tells which: A for the rank's
+// first. Below a rank are its transfer streams. The last line explains the letters.
 //
-// All is to scale. A column is the shortest time that an operation takes, with room for its label. Where that would
-// make the picture wider than 960 characters, what has no room for its label has a letter alone. The errors are those
-// of w.
+// A column is the shortest operation. If the drawing would then be wider than 960 characters, operations without room
+// for a label are one letter. Errors are the writer's.
 func (t Timeline) draw(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	rows := t.Rows()
 	margin, widest, several := 0, 0, false
 	shortest, end := math.Inf(1), 0.0
-	words := map[Kind]string{} // of each kind, the first label
+	words := map[Kind]string{} // the first label of each kind
 	for _, row := range rows {
 		margin, several = max(margin, len(row.Name)), several || len(t.Plan.On(row.Rank)) > 1
 		for i, s := range row.Spans {
@@ -68,8 +66,7 @@ func (t Timeline) draw(w io.Writer) error {
 	return out.Flush()
 }
 
-// put draws a span: its label, or a letter for its kind where that does not fit, a line as long as it lasts if that is
-// more than a column, and a gap.
+// put draws a span: its label, or one letter if that does not fit, then a line, then a gap.
 func put(span []rune, label string, kind Kind, column int) {
 	fill := '─'
 	if len(label) >= len(span) {
@@ -85,23 +82,23 @@ func put(span []rune, label string, kind Kind, column int) {
 	copy(span, []rune(label))
 }
 
-// String draws the timeline as text, one line per rank, as the papers draw it.
+// String draws the timeline as text, one row per rank.
 func (t Timeline) String() string {
 	var b strings.Builder
-	t.draw(&b) // a Builder has no errors
+	t.draw(&b) // a Builder returns no errors
 	return b.String()
 }
 
-// Row is a row of a picture: the passes of a rank, or one of its streams.
+// Row is a row of a drawing: the passes of a rank, or one of its transfer streams.
 type Row struct {
 	Rank   int
-	Name   string // "rank 0", or the stream below it
+	Name   string // "rank 0", or the stream's name, indented
 	Spans  []Span
-	Labels []string // of each span, as String draws it
+	Labels []string // of each span, as String draws them
 }
 
-// Rows returns a row for each rank, and behind it one for each of its streams that take time. A message is on the row
-// of the rank that sends it.
+// Rows returns a row for each rank, each followed by the rank's streams that take time. Messages are on the sender's
+// row.
 func (t Timeline) Rows() (rows []Row) {
 	blocks, several := make([][]int, len(t.Start)), false
 	for r := range blocks {
@@ -129,7 +126,7 @@ func (t Timeline) Rows() (rows []Row) {
 	return rows
 }
 
-// label is what is written into a span.
+// label is the text in a span.
 func (s Span) label(blocks []int, several bool) (label string) {
 	mark := strings.ToLower(string(rune(s.Kind)))
 	if s.Kind == Forward {

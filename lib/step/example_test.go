@@ -66,7 +66,7 @@ rank 1: 1F0 1F1 1B0 1B1 1U1`)
 	}
 	fmt.Println(strings.ReplaceAll(p.Check().Error(), "; ", ";\n"))
 	// Output:
-	// step: ranks wait for each other for ever: rank 0 is at 0B0 and waits for 1SEND_B0 of rank 1;
+	// step: deadlock: rank 0 is at 0B0 and waits for 1SEND_B0 of rank 1;
 	// rank 1 is at 1F1 and waits for 0SEND_F1 of rank 0;
 	// change the order of one of them
 }

@@ -5,79 +5,79 @@ import (
 	"fmt"
 )
 
-// Held is what a value is.
+// Held is the kind of a value that a rank holds.
 type Held byte
 
 const (
-	Input   Held = iota // of a block for a micro-batch: the output of the block before, or of the batch
-	Saved               // what a block's backward pass needs of its forward pass, for a micro-batch
-	OutGrad             // the gradient of a block's output for a micro-batch; of the last block none, it has the loss
-	// a device's part of a block's input for a micro-batch, where devices share it between the passes
+	Input   Held = iota // a block's input for a micro-batch
+	Saved               // activations that a block saves for its backward pass, for a micro-batch
+	OutGrad             // output gradient of a block for a micro-batch; the last block has the loss instead
+	// a device's shard of a block's input, between the passes (ZeRO-R)
 	Part
-	Left    // what a block's InputGrad leaves for its WeightGrad, for a micro-batch
-	Full    // the gathered parameters of a unit that is sharded
-	Sum     // the sum of a unit's gradients on this rank, which waits to be reduced
-	Reduced // the sum over the ranks, or a shard of it
-	Fresh   // a unit's parameters, or a shard of them, as an update on the host has made them
-	States  // the optimizer's states of a unit, where the plan moves them
+	Left    // what InputGrad computes and WeightGrad needs, for a micro-batch
+	Full    // gathered parameters of a sharded unit
+	Sum     // a unit's accumulated gradients on this rank, not reduced yet
+	Reduced // the gradients reduced over the ranks, or a shard of them
+	Fresh   // a unit's parameters, or a shard of them, computed by an update on the host
+	States  // a unit's optimizer states, if the plan moves them
 )
 
-// Value is something that a rank has for a while.
+// Value is something that a rank holds for part of a step.
 type Value struct {
 	Held               Held
 	Block, Micro, Unit int
-	Host               bool // in the host's memory
+	Host               bool // in host memory
 }
 
-// Flow is what becomes of values on a rank, by the position of the operation in its list.
+// Flow is the live ranges of a rank's values: lists by the position of an operation in the rank's list.
 type Flow struct {
 	Uses, Makes [][]Value
-	// Ends lists the values that are needed no more behind an operation. One that the operation makes itself is never
-	// needed: it need not be made. What was used up by an operation under way, or made again meanwhile, ends when that
-	// has ended, when the rank may have another of the same name: of gradients a new sum.
+	// Ends lists the values that nothing needs after an operation. If the operation makes the value itself, nothing
+	// needs it at all. A value that an operation under way still uses ends when that operation is done; the rank may
+	// have a new value of the same name by then, such as the next sum of gradients.
 	Ends [][]Value
-	// Unmade lists those of Makes that nobody needs, where Ends may mean the one before.
+	// Unmade lists the values in Makes that nothing needs. (In Ends the same name may mean the value before.)
 	Unmade [][]Value
-	// Done is the position of the operation which waits for one that is under way beside the passes, because it uses
-	// what that makes, or is a Wait; behind the end of the list for one that nobody waits for before.
+	// Done is the position of the operation that waits for one under way beside the passes: because it uses the result,
+	// or is a Wait. It is the length of the list if nothing waits before the end.
 	Done []int
-	// After lists the operations under way that must have ended before one begins, since it uses what they make, or is
-	// a Wait. Besides, those of a stream ([Op.Stream]) are one after another.
+	// After lists the operations under way that must be done before this one starts. Besides, the operations of a
+	// stream ([Op.Stream]) run one after another.
 	After [][]int
-	// Resident are the units whose parameters are whole before the first operation, and again behind the last.
+	// Resident are the sharded units whose full parameters are there before the first operation and after the last.
 	Resident map[int]bool
 
-	all          []*made // in the order in which they were made
+	all          []*made // in order of creation
 	units        []int   // of the rank's blocks
-	pass, stream []int   // of each operation, the last before it that is not beside the passes, and in its stream; or -1
+	pass, stream []int   // by operation: the previous one that is not beside the passes, and the previous one of its stream; or -1
 }
 
-// made is a value as one operation has made it.
+// made is a value that one operation has made.
 type made struct {
 	Value
-	at    int   // position of what makes it; -1 where it was there before
-	maker int   // of what has last added to it
-	pass  int   // of the last pass that uses it
-	last  int   // of the last use that is not beside the passes
-	users []int // of those that are
-	ends  int   // of the operation behind which it is needed no more
-	never bool  // the operation that makes it ends it as well
+	at    int   // the operation that makes it; -1 if the step starts with it
+	maker int   // the last operation that adds to it
+	pass  int   // the last pass that uses it
+	last  int   // its last use by an operation that is not beside the passes
+	users []int // operations beside the passes that use it
+	ends  int   // the operation after which nothing needs it
+	never bool  // nothing needs it
 }
 
-// flow follows a rank's values through its list.
+// flow computes a Flow, operation by operation.
 type flow struct {
 	Flow
 	*Plan
 	list  []Op
 	there map[Value]*made
 	last  map[string]int // position of the last operation of each stream
-	begun map[Op]int     // of those beside the passes, as a Wait names them
-	state []unitState    // of each unit
-	next  map[int]int    // of each block, the micro-batch that its gradient may be of
+	begun map[Op]int     // operations beside the passes, as a Wait names them
+	state []unitState    // by unit
+	next  map[int]int    // by block, the first micro-batch whose gradient may come next
 }
 
-// Flow follows what a rank has through its list. Errors are those that [Plan.Check] finds in what it does with that,
-// such as an operation that uses what is not there.
+// Flow returns the live ranges of a rank's values. Errors are those of [Plan.Check] that concern one rank alone, such
+// as an operation that uses a value that is not there.
 func (p *Plan) Flow(rank int) (*Flow, error) {
 	if err := p.head(); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (p *Plan) follow(rank int) (*flow, error) {
 		}
 	}
 	for i, done := range f.Done {
-		if done < 0 { // what nobody waited for ends with the list
+		if done < 0 { // nothing waited for it
 			f.Done[i] = n
 		}
 	}
@@ -123,8 +123,8 @@ func (p *Plan) follow(rank int) (*flow, error) {
 	return f, nil
 }
 
-// begins has the step begin with the parameters that the list leaves whole, of those that are sharded, and with the
-// optimizer's states that it moves, where they are moved from first.
+// begins adds the values that the step starts with: the full parameters of sharded units that the list does not free at
+// its end, and optimizer states that it moves.
 func (f *flow) begins(rank int) {
 	f.units, f.Resident = f.UnitsOn(rank), map[int]bool{}
 	moved := map[int]bool{}
@@ -154,7 +154,7 @@ func (f *flow) begins(rank int) {
 	}
 }
 
-// unitsOf are the units that an operation is of, or whose parameters it uses.
+// unitsOf returns the units that an operation is about, or whose parameters it uses.
 func (p *Plan) unitsOf(op Op, all []int) []int {
 	switch v := op.verb(); {
 	case op.Kind == Wait, v.ofBlock() && !op.Kind.Pass():
@@ -167,7 +167,7 @@ func (p *Plan) unitsOf(op Op, all []int) []int {
 	return []int{op.Unit}
 }
 
-// step has an operation do what the table says.
+// step applies the table's entry of an operation.
 func (f *flow) step(i int, op Op) error {
 	if f.stream[i] = -1; op.Kind == Wait {
 		return f.wait(i, op)
@@ -184,7 +184,7 @@ func (f *flow) step(i int, op Op) error {
 		f.last[stream], f.Done[i] = i, -1
 	}
 	for _, t := range table[op.verb()].does {
-		if op.Kind == Reduce && t.held == Sum && f.Units[op.Unit].Reduce[0] != op.Axis { // in place
+		if op.Kind == Reduce && t.held == Sum && f.Units[op.Unit].Reduce[0] != op.Axis { // along further axes: in place
 			t.how, t.held = uses, Reduced
 		}
 		if t.held < Full {
@@ -207,7 +207,7 @@ func (f *flow) step(i int, op Op) error {
 		}
 	}
 	if f.Done[i] < 0 {
-		if a, ok := f.Axis(op.Axis); ok && len(a.Groups) == 0 { // it is a part of what the rank's devices compute
+		if a, ok := f.Axis(op.Axis); ok && len(a.Groups) == 0 { // part of the rank's own program
 			f.finish(i, i)
 		}
 		op.Peer = 0
@@ -216,11 +216,11 @@ func (f *flow) step(i int, op Op) error {
 	return nil
 }
 
-// touch has an operation touch a value.
+// touch applies one use of a value.
 func (f *flow) touch(i int, does how, v Value) error {
 	op, m := f.list[i], f.there[v]
 	if m == nil && op.Kind == Forward && v.Held == Input && v.Block == 0 {
-		m = f.make(i, v) // of the batch
+		m = f.make(i, v) // the batch
 	}
 	away := v
 	away.Host = !v.Host
@@ -234,9 +234,9 @@ func (f *flow) touch(i int, does how, v Value) error {
 		f.make(i, v)
 		return nil
 	case m == nil && f.there[away] != nil && !v.Host:
-		return fmt.Errorf("it needs %v, which the rank has in the host's memory alone: have it fetched before", f.describe(v))
+		return fmt.Errorf("it needs %v, which is in host memory: fetch it before", f.describe(v))
 	case m == nil:
-		return fmt.Errorf("it needs %v, which the rank does not have: have it made, received, gathered or fetched before",
+		return fmt.Errorf("it needs %v, which the rank does not have: compute, receive, gather or fetch it before",
 			f.describe(v))
 	}
 	f.after(i, m.maker)
@@ -257,8 +257,8 @@ func (f *flow) touch(i int, does how, v Value) error {
 	return nil
 }
 
-// exists tells whether there is a value that a pass touches: what the last block makes has the loss, the batch has no
-// gradient, and only what is sharded is gathered.
+// exists reports whether the model has a value that the table lists for a pass: the last block has the loss in place of
+// an output gradient, the batch has no gradient, and only sharded units are gathered.
 func (p *Plan) exists(v Value) bool {
 	switch v.Held {
 	case Input:
@@ -273,7 +273,6 @@ func (p *Plan) exists(v Value) bool {
 	return true
 }
 
-// make has an operation make a value.
 func (f *flow) make(i int, v Value) *made {
 	m := &made{Value: v, at: i, maker: i, pass: i, last: i}
 	f.all, f.there[v] = append(f.all, m), m
@@ -283,19 +282,18 @@ func (f *flow) make(i int, v Value) *made {
 	return m
 }
 
-// wait has an operation wait for another.
 func (f *flow) wait(i int, op Op) error {
 	op.Kind, op.Of, op.Peer = op.Of, 0, 0
 	at, ok := f.begun[op]
 	if !ok {
-		return errors.New("nothing such has begun: have it begin before")
+		return errors.New("it waits for an operation that has not begun: begin that before")
 	}
 	f.After[i] = append(f.After[i], at)
 	f.finish(at, i)
 	return nil
 }
 
-// after has an operation begin after another, if that is under way.
+// after makes operation i start after another one, if that is still under way.
 func (f *flow) after(i, other int) {
 	if other >= 0 && other != i && f.Done[other] < 0 {
 		if f.After[i] = append(f.After[i], other); f.Done[i] == i {
@@ -304,7 +302,7 @@ func (f *flow) after(i, other int) {
 	}
 }
 
-// finish has one that is under way end before another. What ends before it has ended then, too.
+// finish marks an operation under way as done before i, and with it all that had to be done before it.
 func (f *flow) finish(at, i int) {
 	if at < 0 || f.Done[at] >= 0 {
 		return
@@ -316,12 +314,12 @@ func (f *flow) finish(at, i int) {
 	}
 }
 
-// end says where a value ends: when all that use it have ended.
+// end sets where a value ends: when all operations that use it are done.
 func (f *flow) end(m *made) {
 	n := len(f.list)
 	if m.ends = n - 1; f.there[m.Value] == m && (m.Held == Full && f.Resident[m.Unit] || m.Held == States ||
 		m.Held == Fresh && !m.Host) {
-		return // for the next step
+		return // the next step needs it
 	}
 	at := max(m.last, 0)
 	for _, i := range m.users {

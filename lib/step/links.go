@@ -2,14 +2,14 @@ package step
 
 import "slices"
 
-// place is where an operation is: the rank, and its position in the rank's list.
+// place is an operation's rank and its position in the rank's list.
 type place struct{ rank, at int32 }
 
-// nowhere is the place of an operation that there is not.
+// nowhere stands for an operation that does not exist.
 var nowhere = place{-1, -1}
 
-// takes is the value that a pass needs from another block, or that is received; gives is the one that a pass makes for
-// another block, or that is sent. They are for Forward, Backward, InputGrad and messages alone.
+// takes is the value that a Forward, Backward or InputGrad needs from another block, or that a message carries to its
+// receiver; gives is the value that a pass makes for another block, or that is sent.
 func (op Op) takes() Value {
 	if op.Kind == Forward || op.What == Activation {
 		return Value{Held: Input, Block: op.Block, Micro: op.Micro}
@@ -27,7 +27,7 @@ func (op Op) gives() Value {
 	return v
 }
 
-// message is the value that an operation sends or receives.
+// message is the value that a Send or Recv carries.
 func (op Op) message() Value {
 	if op.Kind == Send {
 		return op.gives()
@@ -35,13 +35,12 @@ func (op Op) message() Value {
 	return op.takes()
 }
 
-// links have, of each operation that gives a value, the place of the one that takes it, and of that the place of the
-// one that gives it; nowhere where there is none.
+// links are the places of each operation's consumer (to) and producer (from), or nowhere.
 type links struct{ to, from [][]place }
 
-// linked matches passes, or messages, by the names of values. A pass takes what its own rank gives. Of other ranks the
-// first that gives a value belongs to the first that takes it, and so on: in replicas, which do the same for other rows
-// of a batch, several do.
+// linked matches passes, or messages, by the values that they exchange. A pass uses what its own rank makes, if it
+// does. Among other ranks, the first producer belongs to the first consumer and so on: replicas have the same
+// operations for other examples.
 func (p *Plan) linked(passes bool) *links {
 	gives, takes := map[Value][]place{}, map[Value][]place{}
 	l := &links{}
@@ -80,7 +79,7 @@ func (p *Plan) linked(passes bool) *links {
 
 func (l *links) link(from, to place) { l.to[from.rank][from.at], l.from[to.rank][to.at] = to, from }
 
-// peer is the rank of the other end of a message, as the names say: 0 where there is none.
+// peer is the rank of the other end of a message, or 0 if there is none.
 func (l *links) peer(rank, at int) int {
 	return int(max(0, l.to[rank][at].rank, l.from[rank][at].rank))
 }

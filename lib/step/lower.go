@@ -6,21 +6,18 @@ import (
 	"slices"
 )
 
-// WithMessages returns the plan with the messages between ranks, which it must not have yet, and with what ranks must
-// do together besides:
+// WithMessages returns a plan of passes with the communication that it needs:
 //
-//   - A Send follows the pass that makes a message.
-//   - The Recv is begun one pass before the one that needs it, so that the transfer goes on beside that; with it those
-//     of all messages that come before it on the way from that rank, be they needed later.
-//   - A Wait for the Send, behind which its buffer is free, stands where the rank has to wait anyway: before its next
-//     pass that uses what the receiver has made after it used the message. Where there is none nobody waits before the
-//     end.
-//   - A unit that several ranks of a pipeline have, as in DualPipe, gets an axis that joins these, "unit-0", and a
-//     Reduce along it behind the last gradient before each update. Copies of a pipeline are to be made of one that has
-//     them.
+//   - A Send follows the pass that makes a message's value.
+//   - The Recv begins one pass before the pass that needs it, so that they overlap. Earlier messages from the same rank
+//     are received before it, even if they are needed later.
+//   - A Wait for the Send, which frees its buffer, stands where the rank has to wait for an answer anyway: before its
+//     next pass that depends on the receiver's use of the message. Without such a pass nothing waits before the end.
+//   - A unit that several ranks of a pipeline have, as in DualPipe, gets an axis "unit-0" that joins these ranks, and a
+//     Reduce along it after the last gradient before each update. Call WithMessages before [Plan.Replicate] then.
 //
-// Between blocks of one rank there is no message. Errors are those of passes that are missing, twice or in the wrong
-// order; whether the ranks come to an end is for [Plan.Check] to say.
+// Blocks of one rank exchange no messages. It returns an error if the plan has messages already, or if passes are
+// missing, repeated or in the wrong order; [Plan.Check] finds deadlocks.
 func (p *Plan) WithMessages() (*Plan, error) {
 	if p.hasMessages() {
 		return nil, errors.New("step: the plan has messages already")
@@ -36,11 +33,11 @@ func (p *Plan) WithMessages() (*Plan, error) {
 type lowering struct {
 	*Plan
 	*links
-	lanes          map[[2]int32][]message // from one rank to another, in the order in which they are sent
-	before, behind [][][]Op               // by rank and position, what is added
+	lanes          map[[2]int32][]message // by sender and receiver, in the order of sending
+	before, behind [][][]Op               // what to insert, by rank and position
 }
 
-// message has the positions of the passes that make and need what one rank sends another.
+// message has the positions of the passes that make and need a message's value.
 type message struct{ made, needed int32 }
 
 func (p *Plan) withMessages(replicas int) *Plan {
@@ -76,7 +73,7 @@ func (p *Plan) withMessages(replicas int) *Plan {
 	return l.Plan
 }
 
-// moved is the Send or Recv of what a pass makes or needs.
+// moved returns the Send or Recv of what a pass makes or needs.
 func (op Op) moved(kind Kind, peer int32) Op {
 	moved := Op{Kind: kind, What: Activation, Block: op.Block, Micro: op.Micro, Peer: int(peer)}
 	if op.Kind != Forward {
@@ -85,10 +82,10 @@ func (op Op) moved(kind Kind, peer int32) Op {
 	return moved
 }
 
-// receive begins a rank's receives.
+// receive inserts a rank's receives.
 func (l *lowering) receive(r int32) {
-	list, before := l.Ranks[r], -1 // position of the pass before
-	begun := map[int32]int{}       // by rank, how many of its messages
+	list, before := l.Ranks[r], -1 // position of the previous pass
+	begun := map[int32]int{}       // received messages, by sender
 	for i, op := range list {
 		if !op.Kind.Pass() {
 			continue
@@ -107,12 +104,12 @@ func (l *lowering) receive(r int32) {
 	}
 }
 
-// wait has a rank wait for what it sends another, where that has an answer.
+// wait inserts the waits for a rank's sends to another, where the other sends something back.
 func (l *lowering) wait(ends [2]int32, lane []message) {
 	back := l.lanes[[2]int32{ends[1], ends[0]}]
 	for _, m := range lane {
 		answer, _ := slices.BinarySearchFunc(back, m.needed+1, func(b message, at int32) int { return int(b.made - at) })
-		if answer < len(back) && back[answer].needed > m.made { // else the ranks wait for each other
+		if answer < len(back) && back[answer].needed > m.made { // else the ranks would deadlock
 			wait := l.Ranks[ends[0]][m.made].moved(Wait, 0)
 			wait.Of = Send
 			at := &l.before[ends[0]][back[answer].needed]
@@ -121,7 +118,7 @@ func (l *lowering) wait(ends [2]int32, lane []message) {
 	}
 }
 
-// reduce puts a Reduce behind the last gradient before each update, or what is reduced along other axes.
+// reduce inserts a Reduce behind the last gradient before each update, or behind its reduction along other axes.
 func (l *lowering) reduce(rank int, reduce Op) {
 	last := -1
 	for i, op := range l.Ranks[rank] {

@@ -85,7 +85,7 @@ func TestWithMessagesRefused(t *testing.T) {
 		t.Errorf("messages twice: %v", err)
 	}
 	p.Ranks[0] = p.Ranks[0][1:]
-	if _, err := p.WithMessages(); err == nil || !strings.Contains(err.Error(), "comes before the forward pass") {
+	if _, err := p.WithMessages(); err == nil || !strings.Contains(err.Error(), "no forward pass of the micro-batch before it") {
 		t.Errorf("a pass less: %v", err)
 	}
 }
@@ -118,7 +118,7 @@ func TestVersionsErrors(t *testing.T) {
 	// Rank 1 has not made the version that rank 0 used for micro-batch 1.
 	p := parsed(t, "schedule x stages=2 microbatches=2 every=1 weights=vertical\n"+
 		"rank 0: 0F0 0B0 0U0 0F1 0B1 0U1\nrank 1: 1F0 1B0 1F1 1U0 1B1 1U1")
-	const want = "rank 1, position 2, 1F1: it needs version 1 of the weights, and the rank has made only 0"
+	const want = "rank 1, position 2, 1F1: it needs version 1 of the weights, and the rank has only version 0"
 	_, versions := p.Versions()
 	_, kept := p.WeightVersions()
 	for _, err := range []error{p.Check(), versions, kept} {

@@ -7,34 +7,34 @@ import (
 	"slices"
 )
 
-// Sizes are in bytes. A list has a value for each block or unit, or one that stands for all; an empty one is zeros.
+// Sizes are the sizes of a plan's values in bytes. Each list has a value per block or per unit, or one for all; an
+// empty list means zeros.
 type Sizes struct {
-	Input []int64 // of a block, for a micro-batch; also of its gradient
-	Part  []int64 // a device's part of it, where devices share it between the passes
-	Saved []int64 // what a block saves in its forward pass for a micro-batch
-	Left  []int64 // what its input gradient leaves for its weight gradient
+	Input []int64 // a block's input for a micro-batch, and its gradient
+	Part  []int64 // a device's shard of the input: see residual.Partition
+	Saved []int64 // activations that a block saves for a micro-batch
+	Left  []int64 // what InputGrad computes for WeightGrad
 
-	Whole    []int64 // a unit's full parameters, as the passes use them
-	Sum      []int64 // the sum of its gradients before they are reduced
-	Reduced  []int64 // what a rank has of them then
-	Resident []int64 // what a rank always has of its parameters, besides Whole where that is gathered
-	States   []int64 // what it has of the optimizer's states
+	Whole    []int64 // a unit's full parameters, in the type that the passes use
+	Sum      []int64 // its gradients before they are reduced
+	Reduced  []int64 // a rank's part of the reduced gradients
+	Resident []int64 // parameters that a rank always holds, besides Whole while that is gathered
+	States   []int64 // a rank's part of the optimizer states
 }
 
-// resident is what a rank always has of a unit's parameters.
+// resident stands for the parameters that a rank always holds.
 const resident = States + 1
 
-// lists are those of values, by [Held].
+// lists returns the lists by [Held].
 func (s Sizes) lists() [resident + 1][]int64 {
 	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, Left: s.Left, Full: s.Whole,
 		Sum: s.Sum, Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
 }
 
-// of is the size of a value.
 func (s Sizes) of(v Value) int64 {
 	at := v.Block
 	switch {
-	case v.Held == OutGrad: // that of the next block's input
+	case v.Held == OutGrad: // it has the size of the next block's input
 		at++
 	case v.Held >= Full:
 		at = v.Unit
@@ -42,28 +42,27 @@ func (s Sizes) of(v Value) int64 {
 	return of(s.lists()[v.Held], at, 0)
 }
 
-// Bytes are what a rank holds, by kind.
+// Bytes is the memory of a rank, by kind, in bytes.
 type Bytes struct {
-	Parameters    int64 // what it always has of them
+	Parameters    int64 // always there
 	Gathered      int64 // full parameters of sharded units
 	Gradients     int64
-	States        int64 // the optimizer's
-	Activations   int64 // inputs, what is saved for backward passes, and gradients of these
-	Communication int64 // messages that are being sent or received, and which no pass uses meanwhile
-	Host          int64 // in the host's memory
+	States        int64 // of the optimizer
+	Activations   int64 // inputs of blocks, saved activations and their gradients
+	Communication int64 // messages that no pass uses while they are sent or received
+	Host          int64 // in host memory
 }
 
-// Total is the sum of all that is in the device's memory.
+// Total is the memory on the device: all but Host.
 func (b Bytes) Total() int64 {
 	return b.Parameters + b.Gathered + b.Gradients + b.States + b.Activations + b.Communication
 }
 
-// kinds are its fields.
 func (b *Bytes) kinds() []*int64 {
 	return []*int64{&b.Parameters, &b.Gathered, &b.Gradients, &b.States, &b.Activations, &b.Communication, &b.Host}
 }
 
-// kind is the field of a value, which may be under way between ranks.
+// kind returns the field that a value counts in.
 func (b *Bytes) kind(v Value, communication bool) *int64 {
 	switch {
 	case v.Host:
@@ -80,18 +79,18 @@ func (b *Bytes) kind(v Value, communication bool) *int64 {
 	return &b.Gradients
 }
 
-// Memory is what a rank holds in a step.
+// Memory is the predicted memory of a rank during a step.
 type Memory struct {
-	Levels []Bytes // while each operation of its list runs, with what that uses and makes
-	Peak   Bytes   // the most of each kind
-	Total  int64   // the most of all together in the device's memory
-	At     int     // the first operation at which that is so
+	Levels []Bytes // while each operation of the rank's list runs, with what it uses and makes
+	Peak   Bytes   // the maximum of each kind
+	Total  int64   // the maximum of Levels' Total
+	At     int     // the first operation that reaches it
 }
 
-// Memory predicts what each rank holds, as [Plan.Flow] has it: a value from the operation that makes it to the last
-// that needs it, and what is under way beside the passes until they wait for it. What an operation needs only while it
-// runs is not in it. Errors are those of [Plan.Check], and sizes that are none. Give a plan with its messages, or they
-// are those of [Plan.WithMessages], in which case Levels are those of that plan.
+// Memory predicts the memory of each rank. A value counts from the operation that makes it to the last one that needs
+// it ([Plan.Flow]); the temporary memory of an operation does not count. A plan without messages is completed first,
+// and Levels are then those of [Plan.WithMessages]. Errors are those of [Plan.Check], and lists of Sizes of the wrong
+// length or with negative values.
 func (p *Plan) Memory(s Sizes) ([]Memory, error) {
 	c, err := p.sized(s)
 	if err != nil {
@@ -104,7 +103,7 @@ func (p *Plan) Memory(s Sizes) ([]Memory, error) {
 	return all, nil
 }
 
-// sized checks a plan and sizes for it.
+// sized checks a plan and its sizes.
 func (p *Plan) sized(s Sizes) (*checked, error) {
 	c, err := p.checked()
 	for h, list := range s.lists() {
@@ -119,7 +118,7 @@ func (p *Plan) sized(s Sizes) (*checked, error) {
 
 func (c *checked) memory(r int, s Sizes) (m Memory) {
 	flow, list := c.flows[r], c.Ranks[r]
-	changes := make([]Bytes, len(list)+1) // at the start of each operation
+	changes := make([]Bytes, len(list)+1) // when each operation starts
 	hold := func(v Value, communication bool, from, to int) {
 		if from > to {
 			return
@@ -129,20 +128,20 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 			*changes[to+1].kind(v, communication) -= s.of(v)
 		}
 	}
-	moved, hosted := map[int]bool{}, map[int]bool{} // units whose states the list moves, or the host has
-	shards := map[int][]*made{}                     // sums over ranks, by unit
+	moved, hosted := map[int]bool{}, map[int]bool{} // units whose states the list moves, or the host updates
+	shards := map[int][]*made{}                     // reduced gradients by unit
 	for _, m := range flow.all {
 		if m.Held == Reduced {
 			shards[m.Unit] = append(shards[m.Unit], m)
 		}
 		moved[m.Unit], hosted[m.Unit] = moved[m.Unit] || m.Held == States, hosted[m.Unit] || m.Held == Fresh
 		made := max(m.at, 0)
-		from, to := made, max(m.pass, 0) // in use by the passes; before and behind it is only received or sent
+		from, to := made, max(m.pass, 0) // live range in the passes; outside it the value is being received or sent
 		switch {
 		case m.never:
 			continue
 		case m.Held == Reduced && list[made].Kind == Reduce && list[made].Axis != c.Units[m.Unit].Shard:
-			from, made = flow.Done[made]+1, flow.Done[made]+1 // in place of the sum, until then
+			from, made = flow.Done[made]+1, flow.Done[made]+1 // until then it is in the place of the sum
 		case list[made].Kind == Recv && m.at >= 0:
 			from = min(flow.Done[made], len(list)-1)
 		}
@@ -153,7 +152,7 @@ func (c *checked) memory(r int, s Sizes) (m Memory) {
 		hold(m.Value, false, from, to)
 		hold(m.Value, true, to+1, m.ends)
 	}
-	for i, op := range list { // a shard that is added to another has an array of its own until the rank waits for it
+	for i, op := range list { // a shard that is added to another one needs an array of its own meanwhile
 		if op.Kind == Reduce && op.What == Gradient && op.Axis == c.Units[op.Unit].Shard &&
 			slices.ContainsFunc(shards[op.Unit], func(m *made) bool { return m.at < i && m.ends >= i }) {
 			hold(Value{Held: Reduced, Unit: op.Unit}, false, i, flow.Done[i])

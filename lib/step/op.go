@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// verb is what an operation does, and to what.
+// verb is a kind of operation and what it is applied to.
 type verb struct {
 	Kind
 	What
@@ -14,8 +14,8 @@ type verb struct {
 
 func (op Op) verb() verb { return verb{op.Kind, op.What} }
 
-// entry is what the package knows of a verb: its name, PyTorch's as far as it has one, and what such an operation does
-// with the values that a rank has, in this order. Passes do it to those values alone that there are: see [Plan.exists].
+// entry is a verb's name, PyTorch's where it has one, and how it uses the values of a rank, in this order. Passes skip
+// values that do not exist: see [Plan.exists].
 type entry struct {
 	name string
 	does []touch
@@ -27,31 +27,30 @@ type touch struct {
 	where where
 }
 
-// how an operation touches a value.
+// how an operation uses a value.
 type how byte
 
 const (
-	uses   how = iota // it must be there
-	takes             // uses it up
-	makes             // anew where it is there
-	adds              // to what is there, or makes it
-	mayUse            // where the list has such
+	uses   how = iota // must be there
+	takes             // consumes it
+	makes             // a new one, in the place of an old one
+	adds              // accumulates into it, or makes it
+	mayUse            // if the list has such a value
 	mayTake
-	mayAwait // as mayUse, and the rank itself waits for it, though the operation goes on beside the passes
+	mayAwait // as mayUse; the rank itself waits for it, even if the operation runs beside the passes
 )
 
-// where a value is that an operation touches.
+// where is the place of a value, seen from the operation.
 type where byte
 
 const (
 	here     where = iota // of its own block or unit, on the device
-	host                  // the same in the host's memory
-	next                  // of the block behind
-	previous              // of the block before
+	host                  // the same in host memory
+	next                  // of the next block
+	previous              // of the previous block
 )
 
-// table has all operations. The gradients that are moved or go into an update are Reduced, which of a unit that is
-// not reduced are Sum: see [Plan.ofUnit].
+// table has all operations. In it Reduced stands for Sum in units that are not reduced: see [Plan.ofUnit].
 var table = map[verb]entry{
 	{Forward, 0}:   {"F", []touch{{uses, Full, here}, {uses, Input, here}, {makes, Saved, here}, {makes, Input, next}}},
 	{Recompute, 0}: {"R", []touch{{uses, Full, here}, {uses, Input, here}, {makes, Saved, here}, {makes, Input, next}}},
@@ -84,15 +83,14 @@ var table = map[verb]entry{
 	{Fetch, State}:      {"FETCH_STATE", []touch{{takes, States, host}, {makes, States, here}}},
 }
 
-// beside tells whether an operation goes on beside the passes.
+// beside reports whether an operation runs beside the passes.
 func (op Op) beside() bool { return !op.Kind.Pass() && op.Kind != Free && op.Kind != Wait }
 
-// isMessage tells whether it is one end of a message between ranks.
 func (op Op) isMessage() bool { return op.Kind == Send || op.Kind == Recv }
 
-// Stream names what an operation goes on in, one after another: "compute" for passes, else its axis, "to 3" and "from
-// 3" for the messages to and from rank 3, "to host", "to device" and "host". Of a Free and a Wait, which take no time,
-// it is "".
+// Stream names the queue in which an operation runs, one after another: "compute" for passes; the axis for collectives;
+// "to 3" and "from 3" for messages; "to host" and "to device" for copies; "host" for updates there; "" for Free and
+// Wait, which take no time.
 func (op Op) Stream() string {
 	switch op.Kind {
 	case Send:
@@ -113,7 +111,7 @@ func (op Op) Stream() string {
 	return "compute"
 }
 
-// String is what an operation of the kind does, in words: "forward", "input gradient", "gather".
+// String names the kind in words: "forward", "input gradient", "gather".
 func (k Kind) String() string {
 	for _, of := range kinds {
 		if of.kind == k {
@@ -138,33 +136,32 @@ var verbNamed = func() map[string]verb {
 	return named
 }()
 
-// ofBlock tells whether the operation is one of a block for a micro-batch. The others are of a unit.
+// ofBlock reports whether the operation is about a block and a micro-batch; others are about a unit.
 func (v verb) ofBlock() bool {
 	return v.Kind.Pass() && v.Kind != Update || v.Kind == Send || v.Kind == Recv || v.What == Activation
 }
 
-// ofAll tells whether the operation may be one of all units.
+// ofAll reports whether the operation may be about all units.
 func (v verb) ofAll() bool { return v.Kind.updates() || v == verb{Reduce, State} }
 
-// updates tells whether it is the optimizer's.
 func (k Kind) updates() bool { return k == Update || k == HostUpdate }
 
-// Text is an operation in one word, as PyTorch writes it as far as PyTorch has it:
+// Text writes an operation as one word, PyTorch's where it has one:
 //
 //	2F0 2B0 2I0 2W0 2R0    passes of block 2 for micro-batch 0
-//	2U3 U3                 the update of unit 2, of all units, whose last gradients are those of micro-batch 3
-//	1SEND_F0 2RECV_F0      the output of block 1, and the same as the input of block 2
-//	2SEND_B0 1RECV_B0      the gradient of block 2's input, and the same as that of block 1's output
-//	2UNSHARD 2RESHARD      the parameters of unit 2 are gathered, freed
+//	2U3 U3                 update of unit 2, of all units, after micro-batch 3
+//	1SEND_F0 2RECV_F0      output of block 1, which is the input of block 2
+//	2SEND_B0 1RECV_B0      gradient of block 2's input, which is the output gradient of block 1
+//	2UNSHARD 2RESHARD      parameters of unit 2 are gathered, freed
 //	2REDUCE_GRAD           its gradients are reduced
-//	2AVERAGE AVERAGE       parameters and states are averaged, of unit 2, of all
+//	2AVERAGE AVERAGE       parameters and states of unit 2, of all units, are averaged
 //	2UNSHARD_F0 2RESHARD_F0 2STORE_F0 2FETCH_F0            the input of block 2
-//	2STORE_STATE 2FETCH_STATE              the optimizer's states of unit 2, to the host and back
+//	2STORE_STATE 2FETCH_STATE              optimizer states of unit 2, to the host and back
 //	2STORE_GRAD 2HOST_U3 2FETCH_PARAM      its gradients to the host, its update there, its new parameters back
-//	WAIT_1SEND_F0          until that has ended
+//	WAIT_1SEND_F0          wait until that is done
 //
-// Behind an operation of a unit is its micro-batch if that is not 0. "@axis" is at the end where the unit does not say
-// which axis it is. The peer of Send and Recv is not written.
+// The micro-batch of a unit's operation follows if it is not 0, and "@axis" if the unit does not determine the axis.
+// The peer of Send and Recv is not written.
 func (p *Plan) Text(op Op) string {
 	if op.Kind == Wait {
 		op.Kind, op.Of = op.Of, 0
@@ -192,7 +189,7 @@ func (p *Plan) Text(op Op) string {
 	return string(b)
 }
 
-// usualAxis is the axis of an operation where its text names none.
+// usualAxis is the axis of an operation whose text names none.
 func (p *Plan) usualAxis(op Op) string {
 	known := op.Unit >= 0 && op.Unit < len(p.Units)
 	switch v := op.verb(); {
@@ -241,21 +238,21 @@ func (p *Plan) parseOp(word string) (op Op, err error) {
 	return op, nil
 }
 
-// describe is a value in words.
+// describe names a value in words.
 func (p *Plan) describe(v Value) string {
 	number, end := v.Unit, ""
 	if v.Held < Full {
 		number, end = v.Block, fmt.Sprint(" for micro-batch ", v.Micro)
 	}
 	if v.Host {
-		end += " in the host's memory"
+		end += " in host memory"
 	}
 	return fmt.Sprintf(heldWords[v.Held], number) + end
 }
 
-var heldWords = [...]string{Input: "the input of block %d", Saved: "what block %d saves in its forward pass",
-	OutGrad: "the gradient of block %d's output", Part: "the part of block %d's input",
-	Left: "what the input gradient of block %d leaves for its weight gradient",
+var heldWords = [...]string{Input: "the input of block %d", Saved: "the saved activations of block %d",
+	OutGrad: "the output gradient of block %d", Part: "the shard of block %d's input",
+	Left: "what InputGrad of block %d computes for its WeightGrad",
 	Full: "the gathered parameters of unit %d", Sum: "the gradients of unit %d",
 	Reduced: "the reduced gradients of unit %d", Fresh: "the new parameters of unit %d",
 	States: "the optimizer's states of unit %d"}

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	maxOps = 1 << 20  // bounds what is read, in ranks and operations together: about 100 MB
-	maxCSV = 16 << 20 // is the longest CSV file that is read, in bytes
+	maxOps = 1 << 20  // of a text, ranks and operations together: about 100 MB
+	maxCSV = 16 << 20 // of a CSV file, in bytes
 )
 
-// Parse reads what [Plan.String] wrote. Text by hand may have blank lines and lines that begin with #, and leave out
-// what follows the name: blocks and micro-batches are then one more than the largest in the lists, every is all
-// micro-batches, and weights is flush. A list may go on in the next lines. Whether the plan can be carried out is for
-// [Plan.Check] to say. Errors have the line's number.
+// Parse reads the text that [Plan.String] writes. Text written by hand may have blank lines, lines that begin with #,
+// and lists that go on in the next lines. It may leave out what follows the name: the numbers of blocks and
+// micro-batches then follow from the lists, every is all micro-batches, and weights is flush. Errors name the line.
+// Parse does not check whether the plan can run: see [Plan.Check].
 func Parse(text string) (*Plan, error) {
 	var p parser
 	err := p.lines(text, func(line string) error {
@@ -45,13 +45,16 @@ func Parse(text string) (*Plan, error) {
 	return p.finish(), nil
 }
 
-// ReadCSV reads what WriteCSV wrote, and what PyTorch did: schedules of passes alone, and lowered ones with SEND_F,
-// RECV_B, UNSHARD and so on. Empty cells, in which a rank is idle, are skipped. A pair such as (0F1;3B0)OVERLAP_F_B is
-// one pass after the other. Without the line "# schedule …" there are as many blocks and micro-batches as the cells
-// name, weights are [Flush], and updates are appended if there are none; a B beside a W of the same block and
-// micro-batch is read as I, as older files have it; and what is gathered or reduced is so along an axis "data", of
-// which the file does not say who is in it: here each rank alone. Whether the plan can be carried out is for
-// [Plan.Check] to say. Errors have the line's number.
+// ReadCSV reads what WriteCSV writes, and the CSV files of PyTorch's pipelining: schedules of passes, or lowered ones
+// with SEND_F, RECV_B, UNSHARD and so on. Empty cells, in which a rank is idle, are skipped; (0F1;3B0)OVERLAP_F_B is
+// read as one pass after the other.
+//
+// Without a line "# schedule …" as WriteCSV writes it, the numbers of blocks and micro-batches follow from the cells,
+// weights are [Flush], and updates are appended if there are none. A B beside a W of the same block and micro-batch
+// means I, as in older files. Parameters are gathered and gradients reduced along an axis "data" of size 1, since the
+// file does not say which ranks form a group.
+//
+// Errors name the line. ReadCSV does not check whether the plan can run: see [Plan.Check].
 func ReadCSV(r io.Reader) (*Plan, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxCSV+1))
 	if err != nil {
@@ -73,19 +76,18 @@ func ReadCSV(r io.Reader) (*Plan, error) {
 	return &p.Plan, nil
 }
 
-// parser is what has been read so far.
 type parser struct {
 	Plan
 	headed              bool // the first line has been read
 	blocks, units, size int
 	listed              []bool // ranks
-	open                []int  // those whose list goes on
+	open                []int  // ranks whose list goes on in the next line
 }
 
-// toInfer is the peer of a message until all have been read.
+// toInfer is the peer of a message until all lists have been read.
 const toInfer = -1
 
-// lines reads all that are not blank.
+// lines calls read for each line that is not blank.
 func (p *parser) lines(text string, read func(line string) error) error {
 	n := 0
 	for line := range strings.Lines(text) {
@@ -99,7 +101,7 @@ func (p *parser) lines(text string, read func(line string) error) error {
 	return nil
 }
 
-// allow counts operations and ranks, and limits them.
+// allow counts operations and ranks, up to the limit.
 func (p *parser) allow(more int) error {
 	if p.size += more; p.size > maxOps {
 		return fmt.Errorf("more than %d ranks and operations", maxOps)
@@ -107,7 +109,7 @@ func (p *parser) allow(more int) error {
 	return nil
 }
 
-// ranks reads a line with the list of ranks.
+// ranks reads a line that begins the list of some ranks.
 func (p *parser) ranks(line string) error {
 	head, list, ok := strings.Cut(line, ":")
 	_, numbers, _ := strings.Cut(head, " ")
@@ -129,7 +131,7 @@ func (p *parser) ranks(line string) error {
 	return p.list(strings.Fields(list))
 }
 
-// list reads what the ranks whose list is open do next.
+// list reads the next operations of the open ranks.
 func (p *parser) list(words []string) error {
 	if err := p.allow(len(p.open) * len(words)); err != nil {
 		return err
@@ -155,7 +157,7 @@ func (p *parser) list(words []string) error {
 	return nil
 }
 
-// pair is two passes in one cell of CSV.
+// pair is a CSV cell with two passes.
 var pair = regexp.MustCompile(`\(([^;()]*); *([^;()]*)\)OVERLAP_F_B`)
 
 // record reads a line of CSV.
@@ -175,10 +177,10 @@ func (p *parser) record(line string) error {
 	return errors.Join(p.allow(1), p.list(words))
 }
 
-// headings are the words that the first line begins with, and the others before those of the ranks.
+// headings are the words that the first line begins with, and those of the other lines before the lists.
 var headings = map[bool][]string{false: {"schedule", "plan"}, true: {"axis", "unit", "units", "block", "blocks"}}
 
-// heading reads a line before those of the ranks: the first, or one of an axis, of units or of blocks.
+// heading reads a line before the lists: the first, or one of an axis, of units or of blocks.
 func (p *parser) heading(line string) (err error) {
 	word, rest, _ := strings.Cut(line, " ")
 	first := slices.Contains(headings[false], word)
@@ -218,7 +220,7 @@ func (p *parser) heading(line string) (err error) {
 	return nil
 }
 
-// about says where what a heading says belongs: its name, and its fields.
+// about returns where a heading's name and fields are stored.
 func (p *parser) about(word string, n int) (name *string, f fields, err error) {
 	switch {
 	case word == "schedule", word == "plan":
@@ -262,7 +264,7 @@ func (p *parser) about(word string, n int) (name *string, f fields, err error) {
 	return nil, nil, fmt.Errorf("%.40q: want a line for an axis, for units or blocks, or a rank's list", word)
 }
 
-// fields are what may follow a line's name, in words such as size=4, and how values are read.
+// fields read the values of a heading's words, such as size=4, by key.
 type fields map[string]func(value string) error
 
 func number(least int, to *int) func(value string) error {
@@ -272,7 +274,7 @@ func number(least int, to *int) func(value string) error {
 	}
 }
 
-// read reads a name, which may be quoted or left out, and fields.
+// read reads a name, which may be quoted or missing, and fields.
 func (f fields) read(text string) (name string, err error) {
 	text = strings.TrimSpace(text)
 	first, rest, _ := strings.Cut(text, " ")
@@ -297,7 +299,7 @@ func (f fields) read(text string) (name string, err error) {
 	return name, nil
 }
 
-// parseNumber reads digits alone, and no number that no plan can have.
+// parseNumber reads digits without a sign, up to maxOps.
 func parseNumber(text string) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 31) // which takes no sign
 	if err == nil && n > maxOps {
@@ -314,7 +316,7 @@ func parseFrom(least int, text string) (int, error) {
 	return n, nil
 }
 
-// set reads what setText wrote.
+// set reads what setText writes.
 func (p *parser) set(text string) (set []int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRun := strings.Cut(part, "-")

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// passRules say of each pass which of a block's three gradients and outputs for a micro-batch it is, of which there is
-// one, and which must be there before it: the bits are those of passWords.
+// passRules says which results of a block for a micro-batch each pass computes (is), and which it needs before: bits,
+// with the names in passWords.
 var passRules = map[Kind]struct{ is, needs int }{
 	Forward: {is: 1}, Backward: {is: 6, needs: 1}, InputGrad: {is: 2, needs: 1}, WeightGrad: {is: 4, needs: 3},
 	Recompute: {needs: 1},
@@ -17,14 +17,14 @@ const allPasses = 7
 
 var passWords = map[int]string{1: "forward pass", 2: "input gradient", 4: "weight gradient"}
 
-// passes looks for sizes that cannot be, operations of what there is not, and passes that are missing, twice, or on
-// another rank than the others of the block for that micro-batch, or before them. Replicas are the ranks that have each
-// pass: without axes one.
+// passes finds invalid sizes, operations of blocks, units or ranks that do not exist, and passes that are missing,
+// repeated, out of order or on several ranks. Replicas is the number of ranks that have each pass: 1 for a plan without
+// axes.
 func (p *Plan) passes() (replicas int, err error) {
 	if err := p.head(); err != nil {
 		return 0, err
 	}
-	on := make([]int, len(p.Blocks)*p.Micro) // by block and micro-batch, the ranks that have its passes
+	on := make([]int, len(p.Blocks)*p.Micro) // ranks with its passes, by block and micro-batch
 	for r, list := range p.Ranks {
 		done := map[int]int{}
 		for i, op := range list {
@@ -33,10 +33,10 @@ func (p *Plan) passes() (replicas int, err error) {
 			}
 			rule, key := passRules[op.Kind], op.Block*p.Micro+op.Micro
 			if lacks := rule.needs &^ done[key]; lacks != 0 {
-				return 0, p.errorAt(r, i, "it comes before the %s of the micro-batch, or on another rank: move it behind",
+				return 0, p.errorAt(r, i, "the rank has no %s of the micro-batch before it: move it behind that, on the same rank",
 					passWords[lacks&-lacks])
 			} else if done[key]&rule.is != 0 {
-				return 0, p.errorAt(r, i, "the rank has that already: remove one, and keep B, or I and W")
+				return 0, p.errorAt(r, i, "the rank has done that already: remove one; use B, or I and W")
 			}
 			done[key] |= rule.is
 		}
@@ -64,13 +64,13 @@ func (p *Plan) passes() (replicas int, err error) {
 				op.Block, op.Micro, p.Text(op))
 		case n != replicas:
 			return 0, fmt.Errorf("step: block %d has its passes for micro-batch %d on %d ranks, want %d: "+
-				"let one in each replica have them", op.Block, op.Micro, n, replicas)
+				"have one in each replica", op.Block, op.Micro, n, replicas)
 		}
 	}
 	return replicas, nil
 }
 
-// head checks what is not in the ranks' lists.
+// head checks all but the lists.
 func (p *Plan) head() error {
 	ops := 0
 	for _, list := range p.Ranks {
@@ -83,12 +83,12 @@ func (p *Plan) head() error {
 		return errors.New("step: no blocks: give at least one")
 	case p.Micro < 1:
 		return fmt.Errorf("step: %d micro-batches: give at least 1", p.Micro)
-	case p.Micro > ops/len(p.Blocks): // so that memory is bounded by what there is
+	case p.Micro > ops/len(p.Blocks): // bounds the memory of the checks
 		return fmt.Errorf("step: %d operations are too few for %d blocks and %d micro-batches", ops, len(p.Blocks), p.Micro)
 	case p.Every < 1 || p.Micro%p.Every != 0:
 		return fmt.Errorf("step: an update every %d micro-batches: give a divisor of the %d micro-batches", p.Every, p.Micro)
 	case p.Weights == Flush && p.Every != p.Micro:
-		return fmt.Errorf("step: an update every %d of %d micro-batches with weights %q: give %d, or other weights",
+		return fmt.Errorf("step: an update every %d of %d micro-batches: weights %q need one every %d; use that, or other weights",
 			p.Every, p.Micro, p.Weights, p.Micro)
 	case !slices.Contains(allWeights, p.Weights):
 		return fmt.Errorf("step: unknown weights %q: use one of %v", p.Weights, allWeights)
@@ -113,12 +113,12 @@ func (p *Plan) checkAxes() error {
 		in := map[int]bool{}
 		for _, g := range a.Groups {
 			if len(g) != a.Size {
-				return fmt.Errorf("step: axis %s: a group of %d ranks, its size is %d: make all groups as large",
+				return fmt.Errorf("step: axis %s has a group of %d ranks, want its size, %d",
 					a.Name, len(g), a.Size)
 			}
 			for _, r := range g {
 				if r < 0 || r >= len(p.Ranks) || in[r] {
-					return fmt.Errorf("step: axis %s: rank %d is in two groups, or is none of the %d ranks", a.Name, r, len(p.Ranks))
+					return fmt.Errorf("step: axis %s: rank %d is in two groups, or not below %d", a.Name, r, len(p.Ranks))
 				}
 				in[r] = true
 			}
@@ -128,19 +128,19 @@ func (p *Plan) checkAxes() error {
 		once := map[string]bool{}
 		for _, name := range unit.Reduce {
 			if !names[name] || once[name] {
-				return fmt.Errorf("step: unit %d is reduced along %q: give each of its axes once, and a line for each", u, name)
+				return fmt.Errorf("step: unit %d is reduced along %q twice, or the plan has no such axis", u, name)
 			}
 			once[name] = true
 		}
 		if unit.Shard != "" && !once[unit.Shard] {
-			return fmt.Errorf("step: unit %d is sharded along %q: that must be one of the axes that it is reduced along",
+			return fmt.Errorf("step: unit %d is sharded along %q: use an axis that it is reduced along",
 				u, unit.Shard)
 		}
 	}
 	return nil
 }
 
-// known refuses an operation of what the plan does not have.
+// known returns an error for an operation of a block, unit, axis or rank that does not exist.
 func (p *Plan) known(op Op) error {
 	v := op.verb()
 	if op.Kind == Wait {
@@ -164,17 +164,17 @@ func (p *Plan) known(op Op) error {
 		return fmt.Errorf("rank %d: there are ranks 0 to %d", op.Peer, len(p.Ranks)-1)
 	case (v == verb{Send, Activation} || v == verb{Recv, Gradient}) && op.Block == last,
 		(v == verb{Send, Gradient} || v == verb{Recv, Activation}) && op.Block == 0:
-		return errors.New("there is no such block before or behind: remove it")
+		return errors.New("there is no block before the first or after the last: remove it")
 	}
 	if op.Kind == Gather || op.Kind == Reduce {
 		if _, ok := p.Axis(op.Axis); !ok {
-			return fmt.Errorf("axis %q: there is no such axis: have it in the plan", op.Axis)
+			return fmt.Errorf("axis %q: the plan has no such axis: add it", op.Axis)
 		}
 	}
 	return nil
 }
 
-// errorAt is an error that says where.
+// errorAt is an error that says where it is.
 func (p *Plan) errorAt(rank, at int, format string, args ...any) error {
 	op := p.Ranks[rank][at]
 	return fmt.Errorf("step: rank %d, position %d, %v: %w", rank, at, p.Text(op), fmt.Errorf(format, args...))

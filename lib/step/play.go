@@ -7,33 +7,31 @@ import (
 	"strings"
 )
 
-// clock has the times at which operations start and end. An operation starts when what it waits for is over: the pass
-// before it in the list, what makes that which it uses ([Flow].After), and what is before it in its stream. A message
-// moves when it is sent and its receive has begun, operations along an axis when all ranks of a group are there.
+// clock computes when operations start and end. An operation starts when all that it waits for is over: the pass before
+// it, what makes the values that it uses ([Flow].After), and the previous operation of its stream. A message is sent
+// when the receive has begun, too; a collective starts when all ranks of the group are there.
 type clock struct {
 	*checked
 	costs Costs
 	times [][]times // by rank and position
-	path  []place   // operations whose start is asked for, each because of the one before
+	path  []place   // operations whose start is being computed, each for the one before
 	err   error     // the first
 }
 
-// times are those of an operation.
 type times struct {
 	start, end float64
-	over       float64 // when what waits for it goes on: of a message when it has moved and is received
-	state      byte    // of start
+	over       float64 // when operations that wait for it go on; for a message, when it is sent and received
+	state      byte    // of start: 0, asked or known
 	ended      bool
-	with       []place // the operations that it is one of: a send and its receive, or those of a group along an axis
+	with       []place // the other end of a message, or all members of a collective
 }
 
-// States of a start.
 const (
 	asked = iota + 1
 	known
 )
 
-// play gives operations their times. Errors are ranks that do not do the same, or wait for each other.
+// play computes the times. Errors are ranks that do not communicate the same, and deadlocks.
 func (c *checked) play(costs Costs) (*clock, error) {
 	k := &clock{checked: c, costs: costs}
 	longest := 0
@@ -43,7 +41,7 @@ func (c *checked) play(costs Costs) (*clock, error) {
 	if err := k.meet(); err != nil {
 		return nil, err
 	}
-	for i := range longest { // of all ranks at a time, so that none is asked for far ahead of the others
+	for i := range longest { // position by position over all ranks, which bounds the depth of recursion
 		for r, list := range c.Ranks {
 			if i < len(list) && k.err == nil {
 				k.over(place{int32(r), int32(i)})
@@ -53,14 +51,13 @@ func (c *checked) play(costs Costs) (*clock, error) {
 	return k, k.err
 }
 
-// meeting is the nth operation that several ranks make together: a message, or what a group does along an axis.
+// meeting is the nth message between two ranks, or the nth collective of a group.
 type meeting struct {
 	axis          string
-	from, to, nth int // the ranks of a message; of a group the first, and how many
+	from, to, nth int // sender and receiver; of a group, its first rank and its size
 }
 
-// meet finds which operations of ranks are one: the first from one rank to another is the first that this receives from
-// it, and so on; likewise those along an axis.
+// meet matches sends with receives, and the members of collectives, by their order.
 func (c *clock) meet() error {
 	with := map[meeting][]place{}
 	var all []meeting
@@ -84,7 +81,7 @@ func (c *clock) meet() error {
 				continue
 			}
 			if op.isMessage() && op.Peer == r {
-				return c.errorAt(r, i, "a rank needs no message to itself: remove it")
+				return c.errorAt(r, i, "the rank sends a message to itself: remove it")
 			}
 			count[m]++
 			if m.nth = count[m]; with[m] == nil {
@@ -107,13 +104,13 @@ func (c *clock) meet() error {
 				other = fmt.Sprintf("%v (rank %d, position %d)", c.Text(c.op(ops[k])), ops[k].rank, ops[k].at)
 			}
 			return c.errorAt(int(ops[0].rank), int(ops[0].at), "the other side has %s in its place: "+
-				"let all that communicate do the same in the same order", other)
+				"give both sides the same operations in the same order", other)
 		}
 	}
 	return nil
 }
 
-// meets tells whether two operations can be one of several ranks.
+// meets reports whether two ranks' operations can be one message or collective.
 func (op Op) meets(other Op) bool {
 	if op.isMessage() {
 		return op.message() == other.message()
@@ -128,7 +125,7 @@ func (c *clock) op(at place) Op { return c.Ranks[at.rank][at.at] }
 
 func (c *clock) at(at place) *times { return &c.times[at.rank][at.at] }
 
-// start is when an operation starts.
+// start returns when an operation starts.
 func (c *clock) start(at place) float64 {
 	t, flow := c.at(at), c.flows[at.rank]
 	if t.state == asked && c.err == nil {
@@ -154,7 +151,7 @@ func (c *clock) start(at place) float64 {
 	return t.start
 }
 
-// over is when what waits for an operation goes on.
+// over returns when operations that wait for this one go on.
 func (c *clock) over(at place) float64 {
 	t, op := c.at(at), c.op(at)
 	switch {
@@ -177,8 +174,8 @@ func (c *clock) over(at place) float64 {
 
 func (t *times) finish(end float64) { t.end, t.over, t.ended = end, end, true }
 
-// message has a message move. Those of a stream come in order. The buffer of a send is free when the receive has begun
-// as well.
+// message computes the times of a message. Messages of a stream arrive in order. A send's buffer is free once the
+// receive has begun, too.
 func (c *clock) message(ends []place) {
 	send, recv := ends[0], ends[1]
 	if c.op(send).Kind == Recv {
@@ -201,7 +198,7 @@ func (c *clock) link(from, to place) float64 {
 	return link
 }
 
-// took is the time that an operation takes by itself.
+// took returns the time that an operation takes by itself.
 func (c *clock) took(rank int32, op Op) (sum float64) {
 	if op.Kind != Update || op.Unit >= 0 {
 		return c.costs.Time(op)
@@ -212,10 +209,10 @@ func (c *clock) took(rank int32, op Op) (sum float64) {
 	return sum
 }
 
-// cycle is the error for ranks that wait for each other: the path has led to an operation a second time.
+// cycle returns the error of a deadlock: the path has reached an operation a second time.
 func (c *clock) cycle(again place) error {
 	path := slices.Clone(c.path[slices.Index(c.path, again):])
-	for path[0].rank == path[len(path)-1].rank { // begin where it comes to another rank
+	for path[0].rank == path[len(path)-1].rank { // begin where it enters another rank
 		path = append(path[1:], path[0])
 	}
 	var text []string
@@ -230,6 +227,6 @@ func (c *clock) cycle(again place) error {
 		}
 	}
 	first := slices.Index(text, slices.Min(text))
-	return fmt.Errorf("step: ranks wait for each other for ever: %s; change the order of one of them",
+	return fmt.Errorf("step: deadlock: %s; change the order of one of them",
 		strings.Join(append(text[first:], text[:first]...), "; "))
 }

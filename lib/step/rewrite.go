@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Clone returns a copy of the plan that can be changed.
+// Clone returns a copy of the plan whose ranks' lists can be changed.
 func (p *Plan) Clone() *Plan {
 	q := *p
 	q.Blocks, q.Units, q.Axes = slices.Clone(p.Blocks), slices.Clone(p.Units), slices.Clone(p.Axes)
@@ -17,7 +17,8 @@ func (p *Plan) Clone() *Plan {
 	return &q
 }
 
-// Insert puts operations into a rank's list: before and behind each of its operations what around returns for it.
+// Insert inserts operations into a rank's list: around is called for each operation and returns what to put before and
+// behind it.
 func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op)) {
 	var list []Op
 	for i, op := range p.Ranks[rank] {
@@ -27,18 +28,19 @@ func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op))
 	p.Ranks[rank] = list
 }
 
-// Completed is a unit whose gradients of a micro-batch have all been added up; Last says that those of all
-// micro-batches before the next update have.
+// Completed is a unit whose gradients of a micro-batch are complete. Last says that those of all micro-batches before
+// the next update are.
 type Completed struct {
 	Unit int
 	Last bool
 }
 
-// Complete returns, by position in a rank's list, the units whose gradients are complete once the pass there has ended.
+// Complete returns, by position in a rank's list, the units whose gradients the pass there completes. A technique
+// inserts reductions behind these passes.
 func (p *Plan) Complete(rank int) map[int][]Completed {
 	type sum struct{ unit, micro int }
 	last := map[sum]int{} // position
-	end := map[int]int{}  // by unit, of the last pass before an update
+	end := map[int]int{}  // by unit, the last pass before an update
 	ends := map[[2]int]bool{}
 	for i, op := range p.Ranks[rank] {
 		switch op.Kind {
@@ -67,11 +69,11 @@ func (p *Plan) Inside(axis string, devices int) {
 	p.Axes = append(p.Axes, Axis{Name: axis, Size: devices})
 }
 
-// Replicate returns the plan for n times as many ranks, each copy of which has its part of every batch: data parallelism.
-// The ranks of a copy are neighbours. Ranks that have the same units are along one axis, which is called name, or for
-// units that only some of a copy's ranks have in common, name and these. Each unit's gradients are to be reduced along
-// its axis, behind what is said already; the operations that do it are left to other rewrites. With one copy only what
-// its own ranks have in common has an axis.
+// Replicate returns the plan of n replicas of all ranks, each with its shard of every batch: data parallelism. Rank r
+// of replica c becomes rank c·len(Ranks)+r. Each unit's gradients are to be reduced along a new last axis that joins
+// the ranks with the same blocks. The axis is called name; a unit that several ranks of a replica have gets an axis
+// called name and these ranks. The Reduce operations are left to other rewrites. With n = 1 only units on several ranks
+// get an axis.
 func (p *Plan) Replicate(n int, name string) *Plan {
 	q := p.Clone()
 	q.Ranks = nil
@@ -119,7 +121,7 @@ func (p *Plan) Replicate(n int, name string) *Plan {
 	return q
 }
 
-// owners are the ranks that have each unit.
+// owners returns the ranks that have each unit.
 func (p *Plan) owners() [][]int {
 	owners := make([][]int, len(p.Units))
 	for r := range p.Ranks {
@@ -130,7 +132,7 @@ func (p *Plan) owners() [][]int {
 	return owners
 }
 
-// across are ranks and those of copies that do the same.
+// across returns the ranks that correspond to these in all replicas.
 func (p *Plan) across(ranks []int, n int) (all []int) {
 	for c := range n {
 		all = append(all, shifted(ranks, c*len(p.Ranks))...)
@@ -138,7 +140,6 @@ func (p *Plan) across(ranks []int, n int) (all []int) {
 	return all
 }
 
-// shifted are ranks with greater numbers.
 func shifted(ranks []int, by int) []int {
 	all := slices.Clone(ranks)
 	for i := range all {
@@ -147,7 +148,7 @@ func shifted(ranks []int, by int) []int {
 	return all
 }
 
-// joined tells whether the gradients of all ranks that have a unit come to the first of them.
+// joined reports whether a unit's axes already reduce the gradients of all these ranks.
 func (p *Plan) joined(unit int, ranks []int) bool {
 	reached := p.reached(unit, ranks[0])
 	return !slices.ContainsFunc(ranks, func(r int) bool { return !slices.Contains(reached, r) })

@@ -5,64 +5,63 @@ import (
 	"slices"
 )
 
-// Span is an operation with the time in which a rank does it.
+// Span is an operation with its start and end, in the units of Costs.
 type Span struct {
 	Rank int
 	Op
 	Start, End float64
-	// Version is that of the weights that a pass uses, or that an update makes: see [Plan.Versions].
+	// Version is the version of the weights that a pass uses, or that an update makes: see [Plan.Versions].
 	Version int
 }
 
-// Timeline is when the ranks of a plan do what at given costs, and what they save meanwhile. Lists are by rank.
+// Timeline is a simulated step: when each rank does what, and what it saves for backward passes. Lists are by rank.
 type Timeline struct {
 	Plan      *Plan
-	Spans     []Span // of the passes, rank after rank, each in its order
-	Transfers []Span // of what goes on beside the passes, rank after rank, those of a rank by [Op.Stream] and start
+	Spans     []Span // passes, rank after rank, each in its order
+	Transfers []Span // operations beside the passes, rank after rank, by [Op.Stream] and start
 
-	Start, End []float64 // of the rank's first and of its last pass
-	// Makespan is the end of the last pass of all; the first starts at 0.
+	Start, End []float64 // of the rank's first and last pass
+	// Makespan is the end of the last pass of all ranks; the first starts at 0.
 	Makespan float64
 	// StepTime is the largest of the ranks' times from Start to End ("cost" of Qi et al. 2023, §5.3). Steps that follow
-	// each other with no barrier between them, as no synchronous schedule needs one, can start every StepTime: each
-	// rank goes on where it ends. For the named synchronous kinds at equal costs they can start no more often. Where
-	// costs differ they may, since a rank that waits within this first step may start later in the next ones. Of an
+	// each other without a barrier can start every StepTime, since each rank continues where it ends. For the named
+	// synchronous schedules at equal costs that is the best rate; at other costs later steps may be faster. For an
 	// asynchronous schedule it is the time of its micro-batches with the pipeline filled and drained once.
 	StepTime float64
-	// Bubble is the share of StepTime in which a rank is idle, on average over the ranks.
+	// Bubble is the idle fraction of StepTime, averaged over the ranks.
 	Bubble float64
-	Idle   []float64 // StepTime less the time in which the rank computes
+	Idle   []float64 // StepTime minus the time in which the rank computes
 
 	PeakActivations []int // see [Plan.PeakActivations]
-	// PeakMemory is the most that these take: Costs.Activation, of which Costs.Kept is left after InputGrad.
+	// PeakMemory is the peak of saved activations: Costs.Activation each, of which Costs.Kept remains after InputGrad.
 	PeakMemory []float64
-	Memory     [][]Level // what they take as time goes on
+	Memory     [][]Level // saved activations over time
 }
 
-// Level is what a rank holds from a time on.
+// Level is the amount of saved activations from a time on.
 type Level struct{ At, Held float64 }
 
-// Simulate computes the timeline of a plan. A rank does its passes in their order, each as soon as the rank is free and
-// what it needs is there; what goes on beside them begins when the passes before it have ended, those of a stream one
-// after another. A plan with no messages is that of [Plan.WithMessages]. Sums of integers are exact.
+// Simulate computes the timeline of a plan. A rank runs its passes in order, each as soon as the rank is free and the
+// values that it needs are there. Operations beside the passes begin when the passes before them have ended, those of a
+// stream one after another. A plan without messages is completed by [Plan.WithMessages] first. Sums of integer costs
+// are exact.
 //
-// The errors are those of [Plan.Check], and costs that are negative, not finite, or as many as no plan's blocks.
+// Errors are those of [Plan.Check] and [Costs.Check].
 func (p *Plan) Simulate(costs Costs) (Timeline, error) { return p.simulate(costs, 1) }
 
-// SimulateShares is Simulate with costs of a rank's whole share of the model, so that schedules with different numbers
-// of blocks a rank can be compared: costs are a list with a value for each of d equal parts of the model, or one for
-// all, where d is the number of blocks with one a rank. In a plan of v·d blocks each is a v-th of such a part, and
-// takes a v-th of its time and memory. Where a block is on several ranks they share its micro-batches, and v is 1.
+// SimulateShares simulates with costs of equal parts of the model, one per rank, so that schedules with different
+// numbers of blocks per rank can be compared. Lists of Costs have a value for each of these parts, or one for all. A
+// plan with v blocks per rank takes a v-th of the time and memory for each block. If blocks are on several ranks, which
+// then share the micro-batches, v is 1.
 func (p *Plan) SimulateShares(c Costs) (Timeline, error) {
 	v := p.Chunks()
 	return p.simulate(c.Spread(v), float64(v))
 }
 
-// Chunks is the number of pieces that a rank's share of the model is in: blocks for each rank where each is on one
-// rank.
+// Chunks is the number of blocks per rank, if each is on one rank; at least 1.
 func (p *Plan) Chunks() int { return max(1, len(p.Blocks)/max(1, len(p.Ranks))) }
 
-// simulate divides all that it counts by a number, at the end, so that sums of integers are exact.
+// simulate divides its results by a number at the end, so that sums of integers are exact.
 func (p *Plan) simulate(costs Costs, by float64) (Timeline, error) {
 	checked, err := p.checked()
 	if err != nil {
@@ -82,7 +81,7 @@ func (p *Plan) simulate(costs Costs, by float64) (Timeline, error) {
 		var passes, transfers []Span
 		sum, start, end := 0.0, 0.0, 0.0
 		h, levels := NewActivations(costs, list), []Level{}
-		level := func(at float64) { // of several at one time the last stays
+		level := func(at float64) { // the last one at a time counts
 			if n := len(levels); n > 0 && levels[n-1].At == at/by {
 				levels = levels[:n-1]
 			}
@@ -109,7 +108,7 @@ func (p *Plan) simulate(costs Costs, by float64) (Timeline, error) {
 			level(at.end)
 		}
 		k := 0
-		for i, op := range p.Ranks[r] { // without messages it has the same passes
+		for i, op := range p.Ranks[r] { // which may be without messages, and has the same passes
 			if op.Kind.Pass() {
 				passes[k].Version = checked.versions[r][i]
 				k++

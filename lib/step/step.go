@@ -1,10 +1,10 @@
-// Package step has training steps as data: what each rank does, in which order. A technique is a function that writes
-// such lists or changes them; a plan can be checked, simulated, drawn, written and read, and asked what it holds and
-// sends, before any device is touched. An engine carries it out.
+// Package step describes a training step as data: what each rank does, and in which order. Techniques are functions
+// that write or rewrite such a [Plan]. A plan can be checked, simulated, drawn, written and read, and its memory and
+// traffic predicted, without any device; the trainers of lib/ddp, lib/zero, lib/pipeline and lib/parallel run it.
 //
-// The operations and their names are those of PyTorch's pipelining (torch.distributed.pipelining.schedules): passes of
-// blocks for micro-batches, as in 2F0, what is sent between ranks, as in 2SEND_F0, and parameters that are gathered,
-// freed and whose gradients are reduced, as in 2UNSHARD, 2RESHARD and 2REDUCE_GRAD.
+// Operations have the names of PyTorch's pipelining (torch.distributed.pipelining.schedules): 2F0 is the forward pass
+// of block 2 for micro-batch 0, 2SEND_F0 sends its output to another rank, 2UNSHARD gathers the parameters of unit 2,
+// 2RESHARD frees them, and 2REDUCE_GRAD reduces its gradients.
 package step
 
 import (
@@ -17,109 +17,108 @@ type Kind byte
 
 const (
 	Forward    Kind = 'F' // a block's forward pass for a micro-batch
-	Backward   Kind = 'B' // the gradients of its input and of its weights
-	InputGrad  Kind = 'I' // the gradient of its input alone, which the block before waits for
-	WeightGrad Kind = 'W' // the gradients of its weights alone, which nobody waits for; after InputGrad
-	Recompute  Kind = 'R' // a forward pass again, for what was not kept for the backward pass
-	Update     Kind = 'U' // the optimizer, with the gradients since the update before
-	HostUpdate Kind = 'H' // the same by the host, of gradients and states in its memory, beside the passes
+	Backward   Kind = 'B' // gradients of its input and its weights
+	InputGrad  Kind = 'I' // gradient of its input alone, which the previous block waits for
+	WeightGrad Kind = 'W' // gradients of its weights alone, which nothing waits for; after InputGrad
+	Recompute  Kind = 'R' // a second forward pass, for activations that were not saved
+	Update     Kind = 'U' // the optimizer's step, with the gradients since the last one
+	HostUpdate Kind = 'H' // the same on the host, with gradients and states in host memory, beside the passes
 
 	Send   Kind = 's' // to Peer
 	Recv   Kind = 'r' // from Peer
-	Gather Kind = 'g' // shards along an axis, to the whole
-	Free   Kind = 'f' // what was gathered
-	Reduce Kind = 'x' // a sum along an axis; of what is sharded along it each rank gets its shard
-	Store  Kind = 'h' // to the host's memory
-	Fetch  Kind = 'd' // back to the device
-	Wait   Kind = 'w' // until the operation Of with the same numbers has ended
+	Gather Kind = 'g' // all-gather along an axis
+	Free   Kind = 'f' // free what was gathered
+	Reduce Kind = 'x' // all-reduce along an axis, or reduce-scatter if the unit is sharded along it
+	Store  Kind = 'h' // copy to host memory
+	Fetch  Kind = 'd' // copy back to the device
+	Wait   Kind = 'w' // wait until the operation of kind Of with the same numbers is done
 )
 
-// What says what an operation moves.
+// What is the data that an operation moves.
 type What byte
 
 const (
-	Activation What = 'F' // the output of a block for a micro-batch
-	Gradient   What = 'B' // that of an activation, between ranks; else the sums of a unit's gradients
+	Activation What = 'F' // output of a block for a micro-batch
+	Gradient   What = 'B' // output gradient of a block for Send and Recv; else the accumulated gradients of a unit
 	Parameters What = 'P' // of a unit
-	State      What = 'S' // the optimizer's, of a unit
+	State      What = 'S' // optimizer states of a unit
 )
 
-// Op is one operation of a rank. What does not apply is 0, but Unit, where −1 stands for all units of the rank.
+// Op is one operation of a rank. Fields that do not apply are 0. Unit is -1 for all units of the rank.
 //
-// Passes are in the rank's own order, one after another. All others are under way beside them, those of one kind of
-// transfer (of one axis, to one peer, to the host, to the device) one after another; a pass waits for what it uses.
+// Passes run one after another, in the order of the list. Other operations run beside them, those of one stream (an
+// axis, a peer, to the host, to the device) one after another. A pass waits for the operations whose results it uses.
 type Op struct {
 	Kind  Kind
-	What  What // what Send to Fetch move
-	Of    Kind // what Wait waits for
-	Block int  // of passes, and of what belongs to one: from 0
-	Micro int  // the micro-batch, from 0; of an update the last whose gradients are in it
-	Unit  int  // of parameters, gradients and states
+	What  What // of Send to Fetch
+	Of    Kind // of Wait
+	Block int  // of passes and activations, from 0
+	Micro int  // micro-batch, from 0; of an update, the last one whose gradients it uses
+	Unit  int  // of updates, parameters, gradients and states
 	Axis  string
 	Peer  int // the other rank of Send and Recv
 }
 
-// Plan is what the ranks do in one step. It is plain data: change it, or write one by hand, and have [Plan.Check] say
-// whether it can be.
+// Plan is what the ranks do in one training step. It is plain data: write or change one, and call [Plan.Check].
 type Plan struct {
 	Name   string
-	Blocks []Block // what is computed as one, in the order of the model; of a pipeline's schedule the stages
-	Micro  int     // micro-batches that a rank's rows of a batch are divided into
-	Every  int     // micro-batches that go into one update; with Flush all of them
-	// Weights says which version of the weights the passes of a micro-batch use.
+	Blocks []Block // in the order of the model; the stages of a pipeline's schedule
+	Micro  int     // micro-batches per step
+	Every  int     // micro-batches per update; with Flush all
+	// Weights says which version of the weights each micro-batch uses.
 	Weights Weights
 	Units   []Unit
 	Axes    []Axis
-	// Ranks has each rank's operations. Ranks may share a list. A block may be on several ranks (each has its weights
-	// then), but all passes of a block for a micro-batch are on one.
+	// Ranks has the operations of each rank. Ranks may share a list. All passes of a block for a micro-batch are on one
+	// rank. A block may be on several ranks, each with its own copy of the weights.
 	Ranks [][]Op
 }
 
-// Block is a piece of the model that is computed as one.
+// Block is a piece of the model whose passes are single operations.
 type Block struct {
 	Name  string
 	Units []int // whose parameters it uses
 }
 
-// Unit is parameters whose values are gathered, and whose gradients are reduced, together: in ZeRO those of a block, in
-// DistributedDataParallel a bucket.
+// Unit is a set of parameters that are gathered, and whose gradients are reduced, together: a block's in ZeRO, a bucket
+// in DistributedDataParallel.
 type Unit struct {
 	Name string
-	// Reduce lists the axes that gradients are summed along, in the order in which that is done.
+	// Reduce lists the axes along which gradients are reduced, in this order.
 	Reduce []string
-	// Shard is the one of them along which each rank has a shard of the optimizer's states, and, as the operations say,
-	// of gradients and parameters; "" is none.
+	// Shard is the axis, one of Reduce, along which optimizer states are sharded, and gradients and parameters where
+	// the operations say so; "" means that the unit is not sharded.
 	Shard string
 }
 
-// Axis is ranks, or devices of a rank, that do something together.
+// Axis is a partition of the ranks into groups that communicate, or stands for the devices of each rank.
 type Axis struct {
 	Name string
-	// Groups are the ranks that do it together. Without groups the axis is of each rank's own devices.
+	// Groups are the ranks of each group. Without groups the axis is that of each rank's own devices.
 	Groups [][]int
-	Size   int // ranks of a group, or devices
+	Size   int // ranks in a group, or devices of a rank
 }
 
-// Weights says which version of the weights the passes of a micro-batch use. Version v is what v updates have made. All
-// passes use the same one, whatever updates come between.
+// Weights says which version of the weights a micro-batch uses. Version v is the result of v updates. All passes of a
+// block for a micro-batch use one version, even if updates come between them.
 type Weights string
 
 const (
-	// Flush updates when all micro-batches have passed: all use version 0, as in synchronous training.
+	// Flush updates after all micro-batches, which all use version 0: synchronous training.
 	Flush Weights = "flush"
-	// Stash has each block use the newest version that its rank has when the forward pass begins, and keep it for the
-	// backward pass (PipeDream's weight stashing, Narayanan et al. 2019, §3.3).
+	// Stash uses the newest version that a block's rank has when the forward pass begins, and saves it for the backward
+	// pass (PipeDream's weight stashing, Narayanan et al. 2019, §3.3).
 	Stash Weights = "stash"
-	// Vertical has all blocks use the version that the first block used (PipeDream's vertical sync, §3.3).
+	// Vertical uses in all blocks the version that the first block used (PipeDream's vertical sync, §3.3).
 	Vertical Weights = "vertical"
-	// Double has each batch of Every micro-batches use the version before the newest, so that there are never more than
-	// two (PipeDream-2BW, Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", §3.1).
+	// Double uses for each batch of Every micro-batches the version before the newest, so that two versions are enough
+	// (PipeDream-2BW, Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", §3.1).
 	Double Weights = "double"
 )
 
 var allWeights = []Weights{Flush, Stash, Vertical, Double}
 
-// Pass says whether an operation is one of the passes or an update: what the rank's devices compute.
+// Pass reports whether the operation is a pass or an update on the rank's devices.
 func (k Kind) Pass() bool {
 	switch k {
 	case Forward, Backward, InputGrad, WeightGrad, Recompute, Update:
@@ -128,7 +127,7 @@ func (k Kind) Pass() bool {
 	return false
 }
 
-// Axis returns the axis of a name, and whether there is one.
+// Axis returns the axis with a name, and whether it exists.
 func (p *Plan) Axis(name string) (Axis, bool) {
 	if i := slices.IndexFunc(p.Axes, func(a Axis) bool { return a.Name == name }); i >= 0 {
 		return p.Axes[i], true
@@ -136,8 +135,7 @@ func (p *Plan) Axis(name string) (Axis, bool) {
 	return Axis{}, false
 }
 
-// Group returns the ranks that a rank is with along an axis, in their order; itself alone where the axis is of its own
-// devices.
+// Group returns the ranks of a rank's group in order; only the rank itself if the axis is of its own devices.
 func (a Axis) Group(rank int) []int {
 	for _, g := range a.Groups {
 		if slices.Contains(g, rank) {
@@ -147,7 +145,7 @@ func (a Axis) Group(rank int) []int {
 	return []int{rank}
 }
 
-// On returns the blocks that a rank has, in ascending order.
+// On returns the blocks of a rank, in ascending order.
 func (p *Plan) On(rank int) (blocks []int) {
 	for _, op := range p.Ranks[rank] {
 		switch op.Kind {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// lineWidth is how wide a line of a plan may be.
+// lineWidth is the maximal width of a plan's lines, in characters.
 const lineWidth = 100
 
-// Blocks returns n blocks with no names, and a unit for each: a pipeline's stages.
+// Blocks returns n blocks without names, each with a unit of its own: a pipeline's stages.
 func Blocks(n int) (blocks []Block, units []Unit) {
 	blocks, units = make([]Block, n), make([]Unit, n)
 	for b := range blocks {
@@ -21,23 +21,23 @@ func Blocks(n int) (blocks []Block, units []Unit) {
 	return blocks, units
 }
 
-// String is the plan as text, which [Parse] reads. A pipeline's schedule, whose blocks have a unit each and no more, is
+// String writes the plan as text, which [Parse] reads. A pipeline's schedule, whose blocks have one unit each, is
 //
 //	schedule 1f1b stages=2 microbatches=2 every=2 weights=flush
 //	rank 0: 0F0 0F1 0B0 0B1 0U1
 //	rank 1: 1F0 1B0 1F1 1B1 1U1
 //
-// Any other has lines for its axes, units and blocks as well, less the blocks that have no name and, where there are as
-// many units, the unit of the same number. Ranks with equal lists have them once, in as many lines as it takes:
+// Other plans also have lines for axes, units, and blocks that have names or other units than the one with their
+// number. Ranks with equal lists share one, which may take several lines:
 //
 //	plan zero-3 blocks=2 microbatches=1 every=1 weights=flush
 //	axis data size=4 groups=0-3
 //	units 0-1 reduce=data shard=data
 //	ranks 0-3: 0UNSHARD 0F0 …
 //
-// [Plan.Text] has the operations. The peer of Send and Recv is the rank that has the other one; where several have it,
-// as in replicas of a pipeline, the first rank that sends means the first that receives, and so on. Where it is another
-// it is written, as in 2SEND_F0>3. A name that is not made of letters, digits and -_.+/ alone is quoted as in Go.
+// [Plan.Text] explains the operations. The peer of a Send or Recv follows from the other lists (the nth rank that sends
+// a value belongs to the nth that receives it); where it does not, it is written, as in 2SEND_F0>3. Names with other
+// characters than letters, digits and -_.+/ are quoted as in Go.
 func (p *Plan) String() string {
 	lines := p.header()
 	ranks, texts := map[string][]int{}, []string{}
@@ -62,11 +62,10 @@ func (p *Plan) String() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// WriteCSV writes the plan as PyTorch's pipelining does (its schedules have _dump_csv): a record for each rank, a cell
-// for each operation, as in 0F0,0F1,0B0. What that cannot say comes first, in comments: the lines of [Plan.String]
-// before those of the ranks.
+// WriteCSV writes the plan in the CSV format of PyTorch's pipelining (_dump_csv of its schedules): a record per rank, a
+// cell per operation, as in 0F0,0F1,0B0. The lines that [Plan.String] has before the ranks come first, as comments.
 func (p *Plan) WriteCSV(w io.Writer) error {
-	out := bufio.NewWriter(w) // an error comes back from Flush
+	out := bufio.NewWriter(w) // errors come back from Flush
 	for _, line := range p.header() {
 		fmt.Fprintf(out, "# %s\n", line)
 	}
@@ -94,7 +93,7 @@ func (p *Plan) lists() [][]string {
 	return lists
 }
 
-// header is all but the ranks' lists, in lines. A schedule has one: all else in it is as usual.
+// header returns the lines before the lists. A schedule has one.
 func (p *Plan) header() []string {
 	var lines []string
 	for _, a := range p.Axes {
@@ -102,13 +101,13 @@ func (p *Plan) header() []string {
 		for _, g := range a.Groups {
 			groups = append(groups, setText(g))
 		}
-		lines = append(lines, "axis"+said(a.Name, "size", strconv.Itoa(a.Size), "groups", strings.Join(groups, "|")))
+		lines = append(lines, "axis"+nameAndFields(a.Name, "size", strconv.Itoa(a.Size), "groups", strings.Join(groups, "|")))
 	}
 	lines = append(lines, alike("unit", len(p.Units), func(u int) string {
-		return said(p.Units[u].Name, "reduce", strings.Join(p.Units[u].Reduce, ","), "shard", p.Units[u].Shard)
+		return nameAndFields(p.Units[u].Name, "reduce", strings.Join(p.Units[u].Reduce, ","), "shard", p.Units[u].Shard)
 	})...)
 	lines = append(lines, alike("block", len(p.Blocks), func(b int) string {
-		text, units := said(p.Blocks[b].Name), p.Blocks[b].Units
+		text, units := nameAndFields(p.Blocks[b].Name), p.Blocks[b].Units
 		if len(p.Units) != len(p.Blocks) || !slices.Equal(units, []int{b}) {
 			text += " units=" + setText(units)
 		}
@@ -121,13 +120,13 @@ func (p *Plan) header() []string {
 			first, kind = "schedule", "stages"
 		}
 	}
-	first += said(p.Name, kind, blocks, "units", units, "microbatches", strconv.Itoa(p.Micro), "every",
-		strconv.Itoa(p.Every), "weights", string(p.Weights))
+	first += nameAndFields(p.Name, kind, blocks, "units", units, "microbatches", strconv.Itoa(p.Micro),
+		"every", strconv.Itoa(p.Every), "weights", string(p.Weights))
 	return append([]string{first}, lines...)
 }
 
-// said is a name, and keys with values behind it, without those that are empty.
-func said(name string, fields ...string) (text string) {
+// nameAndFields writes a name, and pairs of key and value unless the value is empty.
+func nameAndFields(name string, fields ...string) (text string) {
 	if plain(name) {
 		text = " " + name
 	} else if name != "" {
@@ -141,7 +140,7 @@ func said(name string, fields ...string) (text string) {
 	return text
 }
 
-// alike writes lines for n things, one for several that follow each other and are alike, none where nothing is said.
+// alike writes a line for each run of equal texts of n things, and none for empty texts.
 func alike(word string, n int, say func(i int) string) (lines []string) {
 	for from, to := 0, 0; from < n; from = to {
 		text := say(from)
@@ -156,7 +155,7 @@ func alike(word string, n int, say func(i int) string) (lines []string) {
 	return lines
 }
 
-// numbered is "rank 0", "ranks 0-3".
+// numbered writes "rank 0" or "ranks 0-3".
 func numbered(word string, set []int) string {
 	if len(set) > 1 {
 		word += "s"
@@ -164,14 +163,14 @@ func numbered(word string, set []int) string {
 	return word + " " + setText(set)
 }
 
-// plain tells whether a name can be written without quotes. The names of axes must be such.
+// plain reports whether a name needs no quotes. Names of axes must not.
 func plain(name string) bool {
 	return name != "" && strings.IndexFunc(name, func(c rune) bool {
 		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("-_.+/", c))
 	}) < 0
 }
 
-// setText writes numbers in their order, those that follow each other as in 0-3.
+// setText writes numbers in their order, consecutive ones as in 0-3.
 func setText(set []int) string {
 	var runs []string
 	for i := 0; i < len(set); i++ {

@@ -2,17 +2,16 @@ package step
 
 import "slices"
 
-// Names in [Plan.Traffic] of what goes along no axis.
+// Names in [Plan.Traffic] of transfers that belong to no axis.
 const (
-	betweenStages = "pipe" // messages, activations and their gradients, from one rank to another
-	ToHost        = "host" // to the host's memory and back
+	betweenStages = "pipe" // messages between ranks: activations and their gradients
+	ToHost        = "host" // copies to host memory and back
 )
 
-// Traffic counts, for each rank, the bytes that it sends in a step, by axis. Of what a group does along an axis that
-// is the data of the operation, which of what goes in or comes out is more: the full parameters of a gather, the full
-// gradients of a reduce. An algorithm such as the ring moves (n-1)/n of it for a gather or a reduce-scatter of n
-// ranks, and twice that for an all-reduce. A message counts where it is sent. Groups of one rank or device send
-// nothing. Errors are those of [Plan.Memory].
+// Traffic predicts the bytes that each rank sends in a step, by axis. A collective counts as its full data: the full
+// parameters of a gather, the full gradients of a reduction. A ring moves (n-1)/n of that for a gather or a
+// reduce-scatter among n ranks, and twice as much for an all-reduce. A message counts at its sender. Axes of size 1
+// send nothing. Errors are those of [Plan.Memory].
 func (p *Plan) Traffic(s Sizes) ([]map[string]int64, error) {
 	c, err := p.sized(s)
 	if err != nil {
@@ -30,7 +29,7 @@ func (p *Plan) Traffic(s Sizes) ([]map[string]int64, error) {
 	return all, nil
 }
 
-// moves returns what an operation sends, and along which axis.
+// moves returns the bytes that an operation sends, and along which axis.
 func (c *checked) moves(r, i int, s Sizes) (axis string, bytes int64) {
 	op, flow := c.Ranks[r][i], c.flows[r]
 	if a, _ := c.Axis(op.Axis); a.Size == 1 {
@@ -40,7 +39,7 @@ func (c *checked) moves(r, i int, s Sizes) (axis string, bytes int64) {
 	case verb{Reduce, Gradient}:
 		unit, v := c.Units[op.Unit], Value{Held: Sum, Unit: op.Unit}
 		if shard := slices.Index(unit.Reduce, unit.Shard); shard >= 0 && shard < slices.Index(unit.Reduce, op.Axis) {
-			v.Held = Reduced // of which only a shard is left
+			v.Held = Reduced // already reduced to a shard
 		}
 		return op.Axis, s.of(v)
 	case verb{Reduce, State}:

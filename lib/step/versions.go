@@ -2,14 +2,13 @@ package step
 
 import "slices"
 
-// Versions returns, for each operation of each rank's list, the version of its block's weights that a pass uses; for an
-// update, the one that it makes; for others 0. The first version is 0, the first update makes 1. See [Weights] for the
-// rules.
+// Versions returns the version of the block's weights that each pass uses, and the version that each update makes, by
+// rank and position in its list; 0 for other operations. The first update makes version 1. See [Weights] for the rules.
 //
 // In PipeDream, micro-batch t uses version t-(n-1-k) at stage k of n, counted from 0, and version t-(n-1) with vertical
 // sync; before the pipeline is full, version 0 (Narayanan et al. 2019, §3.3, where stages count from 1).
 //
-// Errors are those of passes that are missing, twice or in the wrong order, and a version that the rank has not made
+// Errors are passes that are missing, repeated or in the wrong order, and a version that the rank does not have yet
 // when a forward pass needs it.
 func (p *Plan) Versions() ([][]int, error) {
 	if _, err := p.passes(); err != nil {
@@ -19,7 +18,7 @@ func (p *Plan) Versions() ([][]int, error) {
 }
 
 func (p *Plan) versionsOf() ([][]int, error) {
-	newest := make([][]int, len(p.Ranks)) // version of the first unit that an operation uses or makes
+	newest := make([][]int, len(p.Ranks)) // of the operation's first unit
 	for r, list := range p.Ranks {
 		updates, all := map[int]int{}, p.UnitsOn(r)
 		for _, op := range list {
@@ -58,7 +57,7 @@ func (p *Plan) versionsOf() ([][]int, error) {
 					version = newest[at.rank][at.at]
 				}
 				if began[key] = version; version > newest[r][i] {
-					return nil, p.errorAt(r, i, "it needs version %d of the weights, and the rank has made only %d by then: "+
+					return nil, p.errorAt(r, i, "it needs version %d of the weights, and the rank has only version %d by then: "+
 						"move it behind an update of block %d", version, newest[r][i], op.Block)
 				}
 			} else if op.Kind.Pass() && op.Kind != Update {
@@ -70,9 +69,9 @@ func (p *Plan) versionsOf() ([][]int, error) {
 	return versions, nil
 }
 
-// WeightVersions returns, for each rank, the most versions of its weights that it has at a time, by unit. A version is
-// kept from the update that makes it until the next one is made and no pass that uses it is left. Errors are those of
-// [Plan.Versions].
+// WeightVersions returns, for each rank and unit, the maximal number of versions of the weights that it stores at a
+// time. A version is stored from the update that makes it until the next update, and as long as later passes use it.
+// Errors are those of [Plan.Versions].
 func (p *Plan) WeightVersions() ([]map[int]int, error) {
 	versions, err := p.Versions()
 	if err != nil {
@@ -81,7 +80,7 @@ func (p *Plan) WeightVersions() ([]map[int]int, error) {
 	kept := make([]map[int]int, len(p.Ranks))
 	for r, list := range p.Ranks {
 		kept[r] = map[int]int{}
-		later, all := map[int]map[int]bool{}, p.UnitsOn(r) // by unit, the versions that passes further behind use
+		later, all := map[int]map[int]bool{}, p.UnitsOn(r) // by unit, the versions that later passes use
 		for i, op := range slices.Backward(list) {
 			if !op.Kind.Pass() {
 				continue
@@ -90,9 +89,9 @@ func (p *Plan) WeightVersions() ([]map[int]int, error) {
 				if later[u] == nil {
 					later[u] = map[int]bool{}
 				}
-				if later[u][versions[r][i]] = true; op.Kind == Update { // beside the one that it makes
+				if later[u][versions[r][i]] = true; op.Kind == Update { // beside the version that it makes
 					kept[r][u] = max(kept[r][u], len(later[u]))
-					delete(later[u], versions[r][i]) // before this there is none
+					delete(later[u], versions[r][i]) // it does not exist before the update
 				}
 				kept[r][u] = max(kept[r][u], 1)
 			}

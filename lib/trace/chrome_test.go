@@ -189,7 +189,8 @@ func TestChromeErrors(t *testing.T) {
 		`[{"ph":"C","pid":1,"ts":1,"args":{"value":1e19}}]`:                            "64 bits",
 		`{"traceEvents":[{"ph":"C","pid":1,"ts":1,"args":{"value":1e300}}],"other":1}`: "64 bits",
 	} {
-		if _, err := trace.ReadChrome(strings.NewReader(text)); err == nil || !strings.HasPrefix(err.Error(), "trace: ") || !strings.Contains(err.Error(), want) {
+		_, err := trace.ReadChrome(strings.NewReader(text))
+		if err == nil || !strings.HasPrefix(err.Error(), "trace: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v does not say %q", text, err, want)
 		}
 	}
@@ -198,7 +199,8 @@ func TestChromeErrors(t *testing.T) {
 // Whatever is read can be written, and is the same when read again.
 func FuzzReadChrome(f *testing.F) {
 	for _, text := range []string{
-		`[]`, `{}`, `[null]`, `{"traceEvents":[{"ph":"X","name":"n","pid":1,"tid":"a\"b","ts":1.5,"dur":2,"args":{"flops":3}}]}`,
+		`[]`, `{}`, `[null]`,
+		`{"traceEvents":[{"ph":"X","name":"n","pid":1,"tid":"a\"b","ts":1.5,"dur":2,"args":{"flops":3}}]}`,
 		`[{"ph":"C","name":"c","pid":null,"ts":-1e3,"args":{"value":1,"x":-2.5}}]`,
 		`[{"ph":"X","pid":2,"ts":9223372036854775.807,"dur":0}]`,
 	} {

@@ -23,7 +23,8 @@ func someTrace(random *rand.Rand) (t trace.Trace) {
 	}
 	for range random.IntN(20) {
 		t.Counters = append(t.Counters, trace.Counter{
-			Rank: random.IntN(2), Name: pick("live", "sent"), At: time.Duration(random.IntN(ticks)), Value: random.Int64() - 1<<62,
+			Rank: random.IntN(2), Name: pick("live", "sent"), At: time.Duration(random.IntN(ticks)),
+			Value: random.Int64() - 1<<62,
 		})
 	}
 	sortTrace(t)

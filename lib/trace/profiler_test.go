@@ -62,7 +62,8 @@ func TestWindows(t *testing.T) {
 						t.Errorf("%+v: %+v starts before its window", s, span)
 					}
 				}
-				if len(w.Counters) != w.Last-w.First+1 || !strings.HasPrefix(text, fmt.Sprint(w.First)) || !strings.HasSuffix(text, fmt.Sprint(w.Last, " ")) {
+				if len(w.Counters) != w.Last-w.First+1 || !strings.HasPrefix(text, fmt.Sprint(w.First)) ||
+					!strings.HasSuffix(text, fmt.Sprint(w.Last, " ")) {
 					t.Errorf("%+v: the window of %d to %d has %q and %d counters", s, w.First, w.Last, text, len(w.Counters))
 				}
 				got = append(got, text)
@@ -91,7 +92,10 @@ func TestWindows(t *testing.T) {
 
 func TestProfilerErrors(t *testing.T) {
 	ready := func(trace.Window) error { return nil }
-	for _, s := range []trace.Schedule{{}, {Wait: -1, Active: 1}, {WarmUp: -1, Active: 1}, {Active: -1}, {Active: 1, Repeat: -1}, {Active: 1, Wait: 1 << 30}} {
+	for _, s := range []trace.Schedule{
+		{}, {Wait: -1, Active: 1}, {WarmUp: -1, Active: 1}, {Active: -1}, {Active: 1, Repeat: -1},
+		{Active: 1, Wait: 1 << 30},
+	} {
 		if _, err := trace.NewProfiler(s, ready); err == nil || !strings.Contains(err.Error(), "trace: a schedule") {
 			t.Errorf("%+v: error %v", s, err)
 		}

@@ -40,25 +40,17 @@ func (r *Recorder) Start(rank int, stream, name string) (end func()) {
 	if r == nil { // here, for the compiler to see at the call
 		return nothing
 	}
-	return r.start(rank, stream, name, Work{})
-}
-
-// StartWork is [Recorder.Start] for a span whose work is known.
-func (r *Recorder) StartWork(rank int, stream, name string, work Work) (end func()) {
-	if r == nil {
-		return nothing
-	}
-	return r.start(rank, stream, name, work)
+	return r.start(rank, stream, name)
 }
 
 func nothing() {}
 
-func (r *Recorder) start(rank int, stream, name string, work Work) (end func()) {
+func (r *Recorder) start(rank int, stream, name string) (end func()) {
 	if r.paused.Load() {
 		return nothing
 	}
 	p := r.place()
-	p.span = Span{Rank: rank, Stream: stream, Name: name, Work: work, Start: r.now()}
+	p.span = Span{Rank: rank, Stream: stream, Name: name, Start: r.now()}
 	return func() { p.end.CompareAndSwap(0, max(1, int64(r.now()))) }
 }
 

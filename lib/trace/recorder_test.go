@@ -15,7 +15,6 @@ func TestNil(t *testing.T) {
 	var r *trace.Recorder
 	use := func() {
 		r.Start(0, trace.Compute, "x")()
-		r.StartWork(0, trace.Compute, "x", trace.Work{FLOPs: 1})()
 		r.Count(0, "bytes", 1)
 		r.Pause()
 		r.Resume()
@@ -53,7 +52,7 @@ func TestManyGoroutines(t *testing.T) {
 	for rank := range ranks {
 		all.Go(func() {
 			for i := range each {
-				end := r.StartWork(rank, fmt.Sprint(i%3), fmt.Sprint(i), trace.Work{Bytes: int64(i)})
+				end := r.Start(rank, fmt.Sprint(i%3), fmt.Sprint(i))
 				r.Count(rank, "n", int64(i))
 				end()
 				end()
@@ -86,7 +85,7 @@ func TestManyGoroutines(t *testing.T) {
 			names := trace.Of(spans, rank, fmt.Sprint(stream))
 			for i, s := range names { // each rank's were one after the other
 				n := 3*i + stream
-				if s.Name != fmt.Sprint(n) || s.Bytes != int64(n) || s.Start < 0 || s.End < s.Start || i > 0 && s.Start < names[i-1].End {
+				if s.Name != fmt.Sprint(n) || s.Start < 0 || s.End < s.Start || i > 0 && s.Start < names[i-1].End {
 					t.Errorf("span %d of rank %d, stream %d: %+v", i, rank, stream, s)
 				}
 			}
@@ -182,53 +181,5 @@ func TestTakeAtOnce(t *testing.T) {
 	}
 	if rest := r.Take(); len(rest.Spans)+len(rest.Counters) > 0 {
 		t.Errorf("left over: %v", rest)
-	}
-}
-
-func BenchmarkOff(b *testing.B) {
-	var r *trace.Recorder
-	b.ReportAllocs()
-	for b.Loop() {
-		r.Start(0, trace.Compute, "x")()
-	}
-}
-
-func BenchmarkPaused(b *testing.B) {
-	r := trace.New()
-	r.Pause()
-	b.ReportAllocs()
-	for b.Loop() {
-		r.Start(0, trace.Compute, "x")()
-	}
-}
-
-func BenchmarkOn(b *testing.B) {
-	r := trace.New()
-	b.ReportAllocs()
-	for b.Loop() {
-		r.Start(0, trace.Compute, "x")()
-	}
-}
-
-// Eight ranks record all the time, which is more than any program does.
-func BenchmarkEightRanks(b *testing.B) {
-	r := trace.New()
-	b.ReportAllocs()
-	var all sync.WaitGroup
-	for rank := range 8 {
-		all.Go(func() {
-			for range b.N / 8 {
-				r.Start(rank, trace.Compute, "x")()
-			}
-		})
-	}
-	all.Wait()
-}
-
-func BenchmarkCount(b *testing.B) {
-	r := trace.New()
-	b.ReportAllocs()
-	for b.Loop() {
-		r.Count(0, "live", 1)
 	}
 }

@@ -31,17 +31,14 @@ func (t Table) Operations() (ops []Operation) {
 	return ops
 }
 
-// Intensity is the floating-point operations for a byte moved: infinite without bytes, and NaN without work.
-func (w Work) Intensity() float64 { return float64(w.FLOPs) / float64(w.Bytes) }
+// intensity is the floating-point operations for a byte moved: infinite without bytes, and NaN without work.
+func (w Work) intensity() float64 { return float64(w.FLOPs) / float64(w.Bytes) }
 
 // Rate is the floating-point operations a second.
 func (o Operation) Rate() float64 { return float64(o.FLOPs) / o.Time.Seconds() }
 
 // Ridge is the intensity from which on the roof is level: the least that can reach the machine's peak.
 func (r Roof) Ridge() float64 { return r.FLOPS / r.Bandwidth }
-
-// Attainable is the roof at an intensity: the operations a second that the machine can do at most.
-func (r Roof) Attainable(intensity float64) float64 { return min(r.FLOPS, r.Bandwidth*intensity) }
 
 // Least is the time in seconds that the machine needs for work, if it computes and moves bytes at once, each as fast as
 // it can.
@@ -53,17 +50,12 @@ func (r Roof) Least(w Work) float64 {
 // also the share of the attainable rate that it reached. Above 1, the roof is too low or the work less than counted.
 func (r Roof) Share(o Operation) float64 { return r.Least(o.Work) / o.Time.Seconds() }
 
-// BoundByMemory tells whether moving the bytes takes longer than computing: the intensity is below the ridge.
-func (r Roof) BoundByMemory(w Work) bool {
-	return float64(w.Bytes)/r.Bandwidth > float64(w.FLOPs)/r.FLOPS
-}
-
 // Chart draws operations under the roof. Those that compute nothing, move nothing or took no time have no place there.
 func (r Roof) Chart(title string, ops ...Operation) *chart.Chart {
 	var points []chart.Point
 	for _, o := range ops {
 		if o.FLOPs > 0 && o.Bytes > 0 && o.Time > 0 {
-			points = append(points, chart.Point{Name: o.Name, X: o.Intensity(), Y: o.Rate()})
+			points = append(points, chart.Point{Name: o.Name, X: o.intensity(), Y: o.Rate()})
 		}
 	}
 	return chart.Roofline(title, r.FLOPS, r.Bandwidth, points...)
@@ -74,11 +66,11 @@ func (r Roof) Table(title string, ops ...Operation) *chart.Chart {
 	rows := make([][]string, len(ops))
 	for i, o := range ops {
 		bound := "compute"
-		if r.BoundByMemory(o.Work) {
+		if float64(o.Bytes)/r.Bandwidth > float64(o.FLOPs)/r.FLOPS {
 			bound = "memory"
 		}
 		rows[i] = []string{
-			oneLine(o.Name), inMS(o.Time), number(o.Intensity()), perNanosecond(o.FLOPs, o.Time), perNanosecond(o.Bytes, o.Time),
+			oneLine(o.Name), inMS(o.Time), number(o.intensity()), perNanosecond(o.FLOPs, o.Time), perNanosecond(o.Bytes, o.Time),
 			bound, strconv.FormatFloat(100*r.Share(o), 'f', 1, 64),
 		}
 	}

@@ -16,14 +16,15 @@ import (
 // A step of two ranks: one is slower, so that the other waits.
 func step() trace.Trace {
 	const ms = time.Millisecond
+	once, twice := trace.Work{FLOPs: 8e9, Bytes: 4e7}, trace.Work{FLOPs: 16e9, Bytes: 8e7}
 	return trace.Trace{
 		Spans: []trace.Span{
-			{Rank: 0, Stream: trace.Compute, Name: "forward", Start: 0, End: 2 * ms, Work: trace.Work{FLOPs: 8e9, Bytes: 4e7}},
-			{Rank: 0, Stream: trace.Compute, Name: "backward", Start: 2 * ms, End: 6 * ms, Work: trace.Work{FLOPs: 16e9, Bytes: 8e7}},
+			{Rank: 0, Stream: "compute", Name: "forward", Start: 0, End: 2 * ms, Work: once},
+			{Rank: 0, Stream: "compute", Name: "backward", Start: 2 * ms, End: 6 * ms, Work: twice},
 			{Rank: 0, Stream: trace.Reduce, Name: "gradients", Start: 4 * ms, End: 9 * ms, Work: trace.Work{Bytes: 2e6}},
 			{Rank: 0, Stream: trace.Wait, Name: "gradients", Start: 6 * ms, End: 9 * ms},
-			{Rank: 1, Stream: trace.Compute, Name: "forward", Start: 0, End: 3 * ms, Work: trace.Work{FLOPs: 8e9, Bytes: 4e7}},
-			{Rank: 1, Stream: trace.Compute, Name: "backward", Start: 3 * ms, End: 8 * ms, Work: trace.Work{FLOPs: 16e9, Bytes: 8e7}},
+			{Rank: 1, Stream: "compute", Name: "forward", Start: 0, End: 3 * ms, Work: once},
+			{Rank: 1, Stream: "compute", Name: "backward", Start: 3 * ms, End: 8 * ms, Work: twice},
 			{Rank: 1, Stream: trace.Reduce, Name: "gradients", Start: 6 * ms, End: 9 * ms, Work: trace.Work{Bytes: 2e6}},
 			{Rank: 1, Stream: trace.Wait, Name: "gradients", Start: 8 * ms, End: 9 * ms},
 		},
@@ -36,20 +37,13 @@ func step() trace.Trace {
 }
 
 func ExampleTrace_Table() {
-	t := step().Table()
-	fmt.Print(t)
-	fmt.Println()
-	fmt.Print(step().TableByRank().Top(2))
+	fmt.Print(step().Table())
 	// Output:
 	// stream   name       calls  total ms  mean ms  min ms  max ms  share %  GFLOP/s    GB/s
 	// compute  backward       2     9.000    4.500   4.000   5.000     64.3     3556   17.78
 	// reduce   gradients      2     8.000    4.000   3.000   5.000    100.0        0  0.5000
 	// compute  forward        2     5.000    2.500   2.000   3.000     35.7     3200   16.00
 	// wait     gradients      2     4.000    2.000   1.000   3.000    100.0        0       0
-	//
-	// rank  stream   name       calls  total ms  mean ms  min ms  max ms  share %  GFLOP/s    GB/s
-	// 1     compute  backward       1     5.000    5.000   5.000   5.000     62.5     3200   16.00
-	// 0     reduce   gradients      1     5.000    5.000   5.000   5.000    100.0        0  0.4000
 }
 
 // The table against one that looks at every tick of every rank, row by row.
@@ -57,63 +51,47 @@ func TestTable(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	for range 300 {
 		all := someTrace(random)
-		for _, byRank := range []bool{false, true} {
-			table := all.Table()
-			if byRank {
-				table = all.TableByRank()
+		table := all.Table()
+		seen := map[string]bool{}
+		calls := 0
+		for i, row := range table {
+			if key := fmt.Sprint(row.Stream, row.Name); seen[key] || i > 0 && row.Total > table[i-1].Total {
+				t.Fatalf("row %d, of %s, is there twice or not in order", i, key)
+			} else {
+				seen[key] = true
 			}
-			seen := map[string]bool{}
-			calls := 0
-			for i, row := range table {
-				if key := fmt.Sprint(row.Rank, row.Stream, row.Name); seen[key] {
-					t.Fatalf("two rows of %s", key)
-				} else {
-					seen[key] = true
+			calls += row.Calls
+			want := trace.Row{Stream: row.Stream, Name: row.Name}
+			var lengths []time.Duration
+			busy, busyOfRow := map[string]bool{}, map[string]bool{}
+			for _, s := range all.Spans {
+				if s.Stream != row.Stream {
+					continue
 				}
-				if i > 0 && row.Total > table[i-1].Total {
-					t.Fatalf("row %d is not in order", i)
-				}
-				calls += row.Calls
-				in := func(s trace.Span) bool { return (!byRank || s.Rank == row.Rank) && s.Stream == row.Stream }
-				want := trace.Row{Rank: trace.AllRanks, Stream: row.Stream, Name: row.Name}
-				if byRank {
-					want.Rank = row.Rank
-				}
-				var lengths []time.Duration
-				busy, busyOfRow := map[string]bool{}, map[string]bool{}
-				for _, s := range all.Spans {
-					if !in(s) {
-						continue
-					}
-					for at := s.Start; at < s.End; at++ {
-						busy[fmt.Sprint(s.Rank, at)] = true
-						if s.Name == row.Name {
-							busyOfRow[fmt.Sprint(s.Rank, at)] = true
-						}
-					}
+				for at := s.Start; at < s.End; at++ {
+					busy[fmt.Sprint(s.Rank, at)] = true
 					if s.Name == row.Name {
-						lengths = append(lengths, s.End-s.Start)
-						want.Total += s.End - s.Start
-						want.FLOPs += s.FLOPs
-						want.Bytes += s.Bytes
+						busyOfRow[fmt.Sprint(s.Rank, at)] = true
 					}
 				}
-				want.Calls, want.Min, want.Max = len(lengths), slices.Min(lengths), slices.Max(lengths)
-				share := float64(len(busyOfRow)) / float64(cmp.Or(len(busy), 1))
-				if !scalar.EqualWithinAbs(row.Share, share, 1e-12) {
-					t.Fatalf("%+v has the share %v, want %v", row, row.Share, share)
-				}
-				want.Share = row.Share
-				if row != want {
-					t.Fatalf("row %+v, want %+v", row, want)
-				}
-				if mean := want.Total / time.Duration(want.Calls); row.Mean() != mean {
-					t.Fatalf("the mean of %+v is %v", row, row.Mean())
+				if s.Name == row.Name {
+					lengths = append(lengths, s.End-s.Start)
+					want.Total += s.End - s.Start
+					want.FLOPs += s.FLOPs
+					want.Bytes += s.Bytes
 				}
 			}
-			if calls != len(all.Spans) {
-				t.Fatalf("%d calls of %d spans", calls, len(all.Spans))
+			want.Calls, want.Min, want.Max = len(lengths), slices.Min(lengths), slices.Max(lengths)
+			want.Share = float64(len(busyOfRow)) / float64(cmp.Or(len(busy), 1))
+			if scalar.EqualWithinAbs(row.Share, want.Share, 1e-12) {
+				row.Share = want.Share
 			}
+			if row != want || row.Mean() != want.Total/time.Duration(want.Calls) {
+				t.Fatalf("row %+v of mean %v, want %+v", row, row.Mean(), want)
+			}
+		}
+		if calls != len(all.Spans) {
+			t.Fatalf("%d calls of %d spans", calls, len(all.Spans))
 		}
 	}
 }
@@ -130,15 +108,15 @@ func TestTableText(t *testing.T) {
 		t.Errorf("%d rows in the tops of -1 and 100", got)
 	}
 	odd := trace.Table{
-		{Rank: trace.AllRanks, Stream: "s\n1", Name: "näme", Total: 1, Work: trace.Work{Bytes: 1}},
-		{Rank: 3, Stream: "", Name: "x", Total: 3e18, Calls: 2, Work: trace.Work{Bytes: 1}},
-		{Rank: 4, Work: trace.Work{Bytes: 5}},
+		{Stream: "s\n1", Name: "näme", Total: 1, Work: trace.Work{Bytes: 1}},
+		{Stream: "", Name: "x", Total: 3e18, Calls: 2, Work: trace.Work{Bytes: 1}},
+		{Work: trace.Work{Bytes: 5}},
 	}
 	want := "" +
-		"rank  stream  name  calls       total ms        mean ms  min ms  max ms  share %    GB/s\n" +
-		"all   s 1     näme      0       0.000001       0.000001       0       0      0.0   1.000\n" +
-		"3             x         2  3000000000000  1500000000000       0       0      0.0  0.0000\n" +
-		"4                       0              0              0       0       0      0.0        \n"
+		"stream  name  calls       total ms        mean ms  min ms  max ms  share %    GB/s\n" +
+		"s 1     näme      0       0.000001       0.000001       0       0      0.0   1.000\n" +
+		"        x         2  3000000000000  1500000000000       0       0      0.0  0.0000\n" +
+		"                  0              0              0       0       0      0.0        \n"
 	if got := odd.String(); got != want {
 		t.Errorf("the table is\n%s, want\n%s", got, want)
 	}

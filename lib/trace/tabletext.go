@@ -20,7 +20,6 @@ type column struct {
 }
 
 var columns = []column{
-	{"rank", rankCell, func(r Row) bool { return r.Rank != AllRanks }},
 	{"stream", func(r Row) string { return oneLine(r.Stream) }, nil},
 	{"name", func(r Row) string { return oneLine(r.Name) }, nil}, // the last that is aligned to the left
 	{"calls", func(r Row) string { return strconv.Itoa(r.Calls) }, nil},
@@ -79,13 +78,6 @@ func (t Table) String() string {
 		b.WriteByte('\n')
 	}
 	return b.String()
-}
-
-func rankCell(r Row) string {
-	if r.Rank == AllRanks {
-		return "all"
-	}
-	return strconv.Itoa(r.Rank)
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

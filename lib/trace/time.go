@@ -3,6 +3,7 @@ package trace
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -82,22 +83,17 @@ func (s Samples) Mean() time.Duration {
 	return sum / time.Duration(len(s))
 }
 
-// Quantile is the time that a share of the times do not exceed, with those between two of them on the line that joins
-// them: 0 is the least, 1 the greatest. A share outside 0 to 1 is taken for the nearer of these.
+// Quantile is the time that a share of the times, from 0 to 1, do not exceed, interpolated between two of them as NumPy
+// does: 0 is the least, 0.5 the median, 1 the greatest. (The interpolation of gonum's stat.Quantile is another one, by
+// which 0.5 of 1, 2, 3 is 1.5.)
 func (s Samples) Quantile(share float64) time.Duration {
 	if len(s) == 0 {
 		return 0
 	}
 	sorted := slices.Sorted(slices.Values(s))
-	at := 0.0
-	if share > 0 { // and so is a number
-		at = min(share, 1) * float64(len(s)-1)
-	}
-	i := int(at)
-	if i == len(s)-1 {
-		return sorted[i]
-	}
-	return sorted[i] + time.Duration((at-float64(i))*float64(sorted[i+1]-sorted[i]))
+	at := max(0, min(share, 1)) * float64(len(s)-1)
+	below, above := sorted[int(at)], sorted[int(math.Ceil(at))]
+	return below + time.Duration((at-math.Floor(at))*float64(above-below))
 }
 
 // String tells the median, the least and the greatest time.

@@ -15,14 +15,10 @@ type Run struct {
 	Trace
 }
 
-// ByStream and ByName tell what sets the colour of a span in [Timelines].
-func ByStream(s Span) string { return s.Stream }
-
-// ByName gives each name of a span a colour.
-func ByName(s Span) string { return s.Name }
-
 // Timeline draws a trace over time (ms): a row for each stream of each rank, with a colour of its own for each stream.
-func (t Trace) Timeline(title string) *chart.Chart { return Timelines(title, ByStream, Run{Trace: t}) }
+func (t Trace) Timeline(title string) *chart.Chart {
+	return Timelines(title, func(s Span) string { return s.Stream }, Run{Trace: t})
+}
 
 // Timelines draws traces below each other on one time axis (ms), as they are: to see a step of each from its start,
 // give that part by [Trace.Within]. A span has the colour of what kind returns for it. For charts of their own with

@@ -33,7 +33,7 @@ func ExampleTimelines() {
 	overlapped := trace.Trace{Spans: []trace.Span{
 		at("compute", "backward", 50, 56), at("reduce", "h1", 53, 55), at("reduce", "h0", 56, 58),
 	}}
-	fmt.Print(trace.Timelines("gradients", trace.ByName,
+	fmt.Print(trace.Timelines("gradients", func(s trace.Span) string { return s.Name },
 		trace.Run{Name: "naive", Trace: naive.Within(100*ms, 110*ms)},
 		trace.Run{Name: "overlapped", Trace: overlapped.Within(50*ms, 60*ms)}).Text())
 	// Output:
@@ -56,7 +56,8 @@ func ExampleTrace_Counts() {
 
 // Several runs of several ranks, odd names, and far more spans than a chart holds.
 func TestTimelines(t *testing.T) {
-	both := trace.Timelines("t", trace.ByStream, trace.Run{Name: "a", Trace: step()}, trace.Run{Name: "b", Trace: step()})
+	both := trace.Timelines("t", func(s trace.Span) string { return s.Stream },
+		trace.Run{Name: "a", Trace: step()}, trace.Run{Name: "b", Trace: step()})
 	for _, want := range []string{"a: 0 compute", "a: 1 wait", "b: 0 compute"} {
 		if text := both.Text(); !strings.Contains(text, want) {
 			t.Errorf("no row %q in\n%s", want, text)
@@ -72,7 +73,8 @@ func TestTimelines(t *testing.T) {
 	var many trace.Trace
 	for i := range 40_000 {
 		start := time.Duration(i) * 100
-		many.Spans = append(many.Spans, trace.Span{Rank: i % 4, Stream: trace.Compute, Start: start, End: start + time.Duration(random.IntN(100))})
+		many.Spans = append(many.Spans, trace.Span{Rank: i % 4, Stream: trace.Compute, Start: start,
+			End: start + time.Duration(random.IntN(100))})
 	}
 	if err := many.Timeline("many").Err(); err != nil {
 		t.Error(err)
@@ -91,7 +93,7 @@ func TestShortSpansStayInSight(t *testing.T) {
 		spans = append(spans, trace.Span{Stream: "s", Name: "short", Start: i * pixel, End: i*pixel + pixel/2})
 	}
 	text := trace.Trace{Spans: spans}.Timeline("t").Text()
-	want := "s  " + strings.Repeat("S", 12) + strings.Repeat("·", 18) + "S" + strings.Repeat("·", 23) + strings.Repeat("S", 6)
+	want := "s  " + strings.Repeat("S", 12) + strings.Repeat("·", 18) + "S" + strings.Repeat("·", 23) + "SSSSSS"
 	if !strings.Contains(text, want) {
 		t.Errorf("the time line is\n%s, without\n%s", text, want)
 	}

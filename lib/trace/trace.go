@@ -26,7 +26,6 @@ const (
 	Wait    = "wait"   // having nothing to do until something is there
 	Reduce  = "reduce" // adding up what ranks have, as an all-reduce does
 	Gather  = "gather" // putting together what ranks have parts of, as an all-gather does
-	Copy    = "copy"   // between memories of one rank
 )
 
 // Span is a stretch of time in which a stream of a rank did one thing. Times are counted from when the recorder was

@@ -30,9 +30,9 @@ func (r *Run) Save(ctx context.Context, dir string, meta any, keep int) (string,
 	return r.recipe.Save(ctx, dir, values, meta, keep)
 }
 
-// Save writes a state, as [Recipe.State] lists it, as the checkpoint of its step into the folder dir, with the caller's
-// metadata, and keeps the newest keep of them; see [checkpoint.Save]. It returns the checkpoint's folder. A state with
-// numbers that are not finite is not saved, since a good checkpoint might go to make room for it: that is an error.
+// Save writes a state, as [Recipe.State] lists it, with the caller's metadata as the checkpoint of its step in the
+// folder dir, and deletes all but the newest keep checkpoints; see [checkpoint.Save]. It returns the checkpoint's
+// folder. A state with NaNs or infinities is an error, since saving it might delete a good checkpoint.
 func (r Recipe) Save(ctx context.Context, dir string, state []*tensors.Tensor, meta any, keep int) (string, error) {
 	tree := r.State()
 	step := int(tensors.ToScalar[int32](state[tree.Index(stepsName)]))
@@ -44,7 +44,7 @@ func (r Recipe) Save(ctx context.Context, dir string, state []*tensors.Tensor, m
 	return checkpoint.Save(ctx, dir, step, meta, tree, state, keep)
 }
 
-// Keeps returns an error if a checkpoint has what [Recipe.State] does not list, or is nil.
+// Keeps returns an error if a checkpoint is nil or has an entry that [Recipe.State] does not list.
 func (r Recipe) Keeps(c *checkpoint.Checkpoint) error {
 	if c == nil {
 		return errors.New("train: the checkpoint is nil: open one")
@@ -52,28 +52,27 @@ func (r Recipe) Keeps(c *checkpoint.Checkpoint) error {
 	tree := r.State()
 	for _, s := range c.Tree() {
 		if tree.Index(s.Name) < 0 {
-			return fmt.Errorf("train: %s has %q, which the run does not keep: "+
-				"give the model and the optimizer that it was saved with", c.Path, s.Name)
+			return fmt.Errorf("train: %s has %q, which this run does not have: "+
+				"use the model and the optimizer that the checkpoint was saved with", c.Path, s.Name)
 		}
 	}
 	return nil
 }
 
-// CheckFinite returns an error if an entry of the state after a step, or a part of it, has values that are not finite:
-// the run has diverged, and should not be saved.
+// CheckFinite returns an error if an entry of the state, or a shard of it, has NaNs or infinities after a step: the run
+// has diverged and should not be saved.
 func CheckFinite(name string, value *tensors.Tensor, step int) error {
 	finite, err := allFinite(value)
 	if err == nil && !finite {
-		err = fmt.Errorf("train: %s has values that are not finite after step %d: "+
-			"the run has diverged, and is not saved", name, step)
+		err = fmt.Errorf("train: %s has NaNs or infinities after step %d: the run has diverged and is not saved; "+
+			"continue from an earlier checkpoint", name, step)
 	}
 	return err
 }
 
-// Load puts a checkpoint's state in the place of the run's: the next step is what it would have been in the run that
-// was saved, bit for bit. A checkpoint that [Recipe.Read] refuses is an error; the run then stands where it stood.
-// Settings that are not part of the state, such as the learning rate, are the recipe's: to go on as before is to give
-// the same recipe.
+// Load replaces the run's state by a checkpoint's. The next step is bit for bit the one that the saved run would have
+// made. Settings that are not part of the state, such as the learning rate, come from the recipe: use the same recipe
+// to continue as before. It returns the errors of [Recipe.Read], which leave the run unchanged.
 func (r *Run) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	values, err := r.recipe.Read(ctx, c)
 	if err != nil {
@@ -86,8 +85,8 @@ func (r *Run) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// Read returns the state that is in a checkpoint, as [Recipe.State] lists it. A checkpoint of other parameters or other
-// optimizer states is an error, as is one that is damaged.
+// Read returns the state in a checkpoint, as [Recipe.State] lists it. A damaged checkpoint is an error, and so is one
+// with other parameters or optimizer states.
 func (r Recipe) Read(ctx context.Context, c *checkpoint.Checkpoint) ([]*tensors.Tensor, error) {
 	if err := r.Keeps(c); err != nil {
 		return nil, err
@@ -99,13 +98,13 @@ func (r Recipe) Read(ctx context.Context, c *checkpoint.Checkpoint) ([]*tensors.
 	}
 	at := tree.Index(stepsName)
 	if steps := tensors.ToScalar[int32](values[at]); int(steps) != c.Step {
-		return nil, fmt.Errorf("train: %s is of step %d and its state of step %d: it was not saved by a run", c.Path,
-			c.Step, steps)
+		return nil, fmt.Errorf("train: %s is of step %d but its state of step %d: it was not saved by lib/train, use "+
+			"another one", c.Path, c.Step, steps)
 	}
 	return values, nil
 }
 
-// allFinite says whether a tensor has neither infinities nor NaNs.
+// allFinite reports whether a tensor has neither infinities nor NaNs.
 func allFinite(t *tensors.Tensor) (finite bool, err error) {
 	finite = true
 	err = t.ConstFlatData(func(flat any) {

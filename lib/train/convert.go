@@ -11,8 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Convert returns a float32 tensor, of the host, in a half type, rounded to nearest even, and any other tensor as it
-// is.
+// Convert rounds a float32 host tensor to nearest even in another floating-point type: BFloat16 or Float16. It returns
+// tensors of other types unchanged.
 func Convert(t *tensors.Tensor, to dtypes.DType) (*tensors.Tensor, error) {
 	if t.DType() != dtypes.Float32 || to == dtypes.Float32 {
 		return t, nil
@@ -28,7 +28,7 @@ func Convert(t *tensors.Tensor, to dtypes.DType) (*tensors.Tensor, error) {
 	case dtypes.Float16:
 		return tensors.FromFlatDataAndDimensions(encoded(values, precision.FP16, float16.FromBits), dims...), nil
 	}
-	return nil, fmt.Errorf("train: parameters kept in %s: keep them in Float32, BFloat16 or Float16", to)
+	return nil, fmt.Errorf("train: parameters of type %s: choose Float32, BFloat16 or Float16", to)
 }
 
 func encoded[T any](values []float32, f precision.Format, fromBits func(uint16) T) []T {

@@ -1,11 +1,11 @@
-// Package train makes a training step of a model, an optimizer and a precision, and runs it on devices.
+// Package train builds the training step of a model with an optimizer and a precision, and runs it on devices.
 //
-// A [Recipe] says what a step does; it is plain data. [New] compiles it for a mesh to one program that takes the whole
-// state of the run, parameters, optimizer states, loss scale and counters, and a batch, and returns the new state in
-// the memory of the old. A [Run] holds that state on the devices, repeats the step, and saves and loads the state.
+// A [Recipe] describes a step; it is plain data. [New] compiles it for a mesh to one program that takes the run's state
+// (parameters, optimizer states, loss scale and counters) and a batch, and returns the new state in the same memory. A
+// [Run] holds the state on the devices, repeats the step, and saves and loads checkpoints.
 //
-// On a mesh of one device that is ordinary training. Techniques that use several devices say how by [Recipe.Replicas]
-// or make a step of their own from the same parts.
+// On a mesh of one device this is ordinary training. Techniques for several devices set [Recipe.Replicas] or build a
+// step of their own from the same parts.
 package train
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Model is what can be trained: named parameters, their initial values, and the mean loss over a batch, a scalar, as a
-// graph function of them. gpt.Config is one, and lib/params/storemodel makes one of a GoMLX model.
+// Model is a model to train: named parameters, their initial values, and a graph function from parameters and a batch
+// to the mean loss, a scalar. gpt.Config is one; lib/params/storemodel wraps a GoMLX model as one.
 type Model interface {
 	Validate() error
 	Params() params.Tree
@@ -32,23 +32,23 @@ type Model interface {
 	Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node
 }
 
-// Noisy is a model that is trained with noise, such as dropout. The key is a uint32 scalar, another one at each step;
-// row, a uint32 scalar too, is the place in the whole batch of the first row that the device has.
+// Noisy is a model that uses random numbers in training, for example for dropout. The key, a uint32 scalar, differs at
+// each step. row, a uint32 scalar, is the index in the full batch of the device's first example.
 type Noisy interface {
 	Model
 	NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node
 }
 
-// Buffered is a model some of whose parameters are buffers, and not weights: the running means of batch normalization,
-// and what is frozen. What the loss gives as the gradient of a buffer is its change, the old value less the new: 0
-// where it is frozen. A step makes it the old less the mean of these changes over micro-batches and devices. The
-// optimizer, with its decay and its schedule, and clipping leave buffers alone, and the scale of a loss cancels out.
+// Buffered is a model some of whose parameters are not trained by the optimizer: buffers, such as the running means of
+// batch normalization, and frozen parameters. The loss must give, as the gradient of a buffer, its old value less its
+// new one (0 for frozen parameters). A step subtracts the mean of these over micro-batches and devices. Weight decay,
+// schedules and clipping do not apply to buffers, and loss scaling cancels out.
 type Buffered interface {
 	Model
 	BufferNames() []string // some of those of Params
 }
 
-// Buffers returns the names of a model's buffers: none where it is not [Buffered].
+// Buffers returns the names of a model's buffers; it is empty for a model that is not [Buffered].
 func Buffers(m Model) map[string]bool {
 	buffers := map[string]bool{}
 	if b, ok := m.(Buffered); ok {
@@ -59,13 +59,12 @@ func Buffers(m Model) map[string]bool {
 	return buffers
 }
 
-// Checker is a model that can say what is wrong with a batch, such as tokens outside of its vocabulary. Each step
-// asks it before it begins.
+// Checker is a model that checks each batch before a step, for example for tokens outside of its vocabulary.
 type Checker interface {
 	CheckBatch(inputs, targets *tensors.Tensor) error
 }
 
-// CheckBatch asks a model what is wrong with a batch, if it is a [Checker].
+// CheckBatch returns the model's error for a batch, if it is a [Checker].
 func CheckBatch(m Model, inputs, targets *tensors.Tensor) error {
 	if checker, ok := m.(Checker); ok && inputs != nil && targets != nil { // or that is what is wrong
 		return checker.CheckBatch(inputs, targets)
@@ -73,18 +72,17 @@ func CheckBatch(m Model, inputs, targets *tensors.Tensor) error {
 	return nil
 }
 
-// Multiplier is a model that can compute its products in ways of their own. Its products must be those of
-// Recipe.Precision.
+// Multiplier is a model that chooses the precision of its matmuls. It must choose that of Recipe.Precision.
 type Multiplier interface {
-	Products() precision.Matmul
+	MatmulPrecision() precision.Matmul
 }
 
-// Replicas says how devices that hold the same parameters and different rows of the batch share a step. Its methods
-// build graphs.
+// Replicas tells a step how the devices that hold the same parameters and different shards of the batch work together.
+// Its methods build graphs.
 type Replicas interface {
-	// Mean returns the means over the devices of the nodes, each on its own.
+	// Mean returns the mean over the devices of each node.
 	Mean(nodes []*graph.Node) []*graph.Node
-	// Rank returns the place of the device among the others, an int32 scalar; it has the Rank-th part of the rows.
+	// Rank returns the device's index among the replicas, an int32 scalar; device i has the i-th shard of the batch.
 	Rank(g *graph.Graph) *graph.Node
 }
 
@@ -93,51 +91,49 @@ type Recipe struct {
 	Model     Model
 	Optimizer optim.Optimizer
 
-	// Precision says in which types parameters are kept and the model computes, and how the loss is scaled. The zero
-	// value is float32 throughout.
+	// Precision is the types of parameters and computation, and the loss scaling. The zero value is float32 throughout.
 	Precision precision.Policy
-	// Clip is the largest norm of all gradients together; larger ones are scaled down to it. 0 is no limit.
+	// Clip is the largest global norm of the gradients; larger gradients are scaled down to it. 0 does not clip.
 	Clip float64
-	// Seed chooses the noise of a [Noisy] model and of stochastic rounding.
+	// Seed chooses the random numbers of a [Noisy] model and of stochastic rounding.
 	Seed uint32
-	// Replicas is nil where the whole batch is on one device.
+	// Replicas is required when several devices have shards of the batch; nil if one device has all of it.
 	Replicas Replicas
 }
 
-// Validate returns an error that says what is not valid, with its value and what to do.
+// Validate returns an error that names what is invalid, with its value and what to do.
 func (r Recipe) Validate() error {
 	if r.Model == nil || r.Optimizer == nil {
 		return errors.New("train: the recipe has no model or no optimizer: set Recipe.Model and Recipe.Optimizer")
 	}
-	if err := r.Model.Validate(); err != nil { // or there may be no parameters to look at
+	if err := r.Model.Validate(); err != nil { // first: an invalid model may have no parameters
 		return err
 	}
 	if len(r.Model.Params()) == 0 {
-		return fmt.Errorf("train: the model, of type %T, has no parameters, and so nothing to train: give it some", r.Model)
+		return fmt.Errorf("train: the model, of type %T, has no parameters to train: give it some", r.Model)
 	}
 	if err := errors.Join(r.Model.Params().Validate(), r.Optimizer.Validate(), r.Policy().Validate()); err != nil {
 		return err
 	}
 	if r.Clip != 0 && !(r.Clip >= 0x1p-126 && r.Clip < math.Inf(1)) {
 		return fmt.Errorf("train: Recipe.Clip is %g: set it to the largest norm of the gradients, at least 2⁻¹²⁶, "+
-			"or to 0 for none", r.Clip)
+			"or to 0 to not clip", r.Clip)
 	}
-	var products precision.Matmul
+	var matmul precision.Matmul
 	if m, ok := r.Model.(Multiplier); ok {
-		products = m.Products()
+		matmul = m.MatmulPrecision()
 	}
-	if want := r.Precision.Matmul; want != products {
-		return fmt.Errorf("train: Recipe.Precision computes products as %+v, the model as %+v: "+
-			"give the model the policy's (gpt.Config.Matmul)", want, products)
+	if want := r.Precision.Matmul; want != matmul {
+		return fmt.Errorf("train: Recipe.Precision.Matmul is %+v but the model computes matmuls as %+v: "+
+			"give the model the same (gpt.Config.Matmul)", want, matmul)
 	}
 	return nil
 }
 
-// NeedsAllGradients says whether an update asks something of all gradients, as clipping and loss scaling do: then it cannot begin
-// before all are there.
+// NeedsAllGradients reports whether an update needs all gradients before it can begin, as clipping and loss scaling do.
 func (r Recipe) NeedsAllGradients() bool { return r.Clip > 0 || len(r.Policy().Scaling.States()) > 0 }
 
-// Policy is the precision, with the zero value made plain: float32 throughout.
+// Policy returns Precision, or float32 throughout if it is the zero value.
 func (r Recipe) Policy() precision.Policy {
 	if r.Precision == (precision.Policy{}) {
 		const f32 = dtypes.Float32
@@ -146,7 +142,7 @@ func (r Recipe) Policy() precision.Policy {
 	return r.Precision
 }
 
-// GroupedOptimizer is the optimizer of the weights, with the update that [Buffered] models have for their buffers.
+// GroupedOptimizer returns the optimizer for the weights, combined with the update that [Buffered] models need.
 func (r Recipe) GroupedOptimizer() optim.Optimizer {
 	buffers := Buffers(r.Model)
 	if len(buffers) == 0 {
@@ -156,12 +152,12 @@ func (r Recipe) GroupedOptimizer() optim.Optimizer {
 	return optim.Grouped(r.Optimizer, optim.Group{Has: is, Optimizer: optim.SGD(1)}) // old − (old − new)
 }
 
-// State lists everything that a run keeps between steps: the parameters, in the type that the precision keeps them in,
-// the optimizer's states, the states of the loss scaling, and the counters "train.steps", of batches, and
-// "train.updates", of updates made of them.
+// State lists what a run stores between steps: the parameters in the precision's type, the optimizer's states, the
+// states of the loss scaling, and two counters: "train.steps" counts batches, "train.updates" updates that were not
+// skipped.
 func (r Recipe) State() params.Tree { return r.parts().all() }
 
-// parts are the parts of a state, in their order.
+// parts are the parts of a state, in order.
 type parts struct{ params, optimizer, scaling, counters params.Tree }
 
 func (r Recipe) parts() parts {
@@ -187,7 +183,7 @@ var counterSpecs = params.Tree{params.New(stepsName, counterType), params.New(up
 
 func (p parts) all() params.Tree { return slices.Concat(p.params, p.optimizer, p.scaling, p.counters) }
 
-// cut gives each part its values of a state in order.
+// cut splits the values of a state into its parts.
 func cut[T any](p parts, values []T) (weights, optimizer, scaling, counters []T) {
 	next := func(t params.Tree) []T {
 		part := values[:len(t):len(t)]
@@ -197,15 +193,15 @@ func cut[T any](p parts, values []T) (weights, optimizer, scaling, counters []T)
 	return next(p.params), next(p.optimizer), next(p.scaling), next(p.counters)
 }
 
-// Tail cuts the states of the loss scaling and the counters off the end of a state in the order of [Recipe.State], or
-// of a part of one that ends with them. The values may be anything that there is one of for each entry.
+// Tail splits a list in the order of [Recipe.State], or one that ends in the same way, into the entries before, those
+// of the loss scaling, and the counters. The list has one value of any type for each entry.
 func Tail[T any](r Recipe, state []T) (before, scaling, counters []T) {
 	end := len(state) - len(counterSpecs)
 	begin := end - len(r.Policy().Scaling.States())
 	return state[:begin:begin], state[begin:end:end], state[end:]
 }
 
-// Initial returns the values of [Recipe.State] before the first step. An invalid model is an error.
+// Initial returns the values of [Recipe.State] before the first step, or the error of an invalid model.
 func (r Recipe) Initial() ([]*tensors.Tensor, error) {
 	weights, err := r.Model.Init()
 	if err != nil {

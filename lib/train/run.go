@@ -14,11 +14,11 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Axis is the mesh axis that batches are split over.
+// Axis is the mesh axis of data parallelism: batches are split over it.
 const Axis = "data"
 
-// Run is a run of a recipe on the devices of a mesh: its state lies there, the same on each but for what the model is
-// cut into ([Shared]), and each step replaces it. It is not safe for use by several goroutines at once.
+// Run trains a recipe on the devices of a mesh. Each device holds the state, or its shard of it if the model is
+// [Shared], and each step replaces it. A Run is not safe for use by several goroutines at once.
 type Run struct {
 	recipe Recipe
 	mesh   *xla.Mesh
@@ -26,7 +26,7 @@ type Run struct {
 	parts  parts // of the state
 	step   *xla.Program
 	on     []xla.Placement // of the state, in its order
-	cut    bool            // some of the state is not all on each device
+	cut    bool            // whether some of the state is sharded
 	state  []*dtensor.Tensor
 	steps  int
 }
@@ -34,20 +34,19 @@ type Run struct {
 // Metrics is what a step reports.
 type Metrics struct {
 	Loss float64 // mean over the batch before the update, in nats
-	// GradNorm is the norm of all gradients together, before clipping; not finite where they are not. 0 where
-	// Recipe.Clip is not set.
+	// GradNorm is the global norm of the gradients before clipping; not finite if a gradient is not. 0 if Recipe.Clip
+	// is 0.
 	GradNorm float64
-	// Skipped is true if a gradient was not finite, so that the update was left out: see
-	// precision.Scaling. All else stays as it was but the loss scale and the count of batches.
+	// Skipped reports that a gradient was not finite, so that the update was skipped: only the loss scale and the
+	// count of batches changed. See precision.Scaling.
 	Skipped bool
-	Scale   float64 // that the loss was multiplied by
+	Scale   float64 // the loss scale
 }
 
-// New starts a run: parameters at the model's initial values and everything else at the recipe's, on every device of a
-// mesh. Its first axis is named "data", and there is no other but those of a [Shared] model. Several devices that have
-// different rows or tokens need [Recipe.Replicas].
+// New starts a run on a mesh from the model's initial parameters. The mesh's first axis must be named "data"; it has
+// further axes only for a [Shared] model. Several devices with different examples or tokens need [Recipe.Replicas].
 func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
-	if err := errors.Join(given(mesh), r.Validate()); err != nil {
+	if err := errors.Join(checkMesh(mesh), r.Validate()); err != nil {
 		return nil, err
 	}
 	l, err := newLayout(mesh, r)
@@ -57,28 +56,27 @@ func New(mesh *xla.Mesh, r Recipe) (*Run, error) {
 	return start(mesh, l, xla.Compile, nil)
 }
 
-// NewAuto is New with a step that is written for one device: the compiler cuts it, since the batch is split over the
-// devices of the first axis by rows, and puts the collectives in (AutoSharding). The mesh may have further axes. lie
-// says how each entry of [Recipe.State] lies on the mesh, of which the first are the parameters; nil is that all
-// devices have all of it.
-func NewAuto(mesh *xla.Mesh, r Recipe, lie func(i int, s params.Spec) xla.Placement) (*Run, error) {
+// NewAuto is New for a mesh on which XLA's SPMD partitioner (auto sharding) splits a step that is written for one
+// device: it splits the batch over the mesh's first axis, "data", and inserts the collectives. The mesh may have more
+// axes. placement returns how entry i of [Recipe.State], whose first entries are the parameters, is placed on the mesh;
+// nil replicates everything.
+func NewAuto(mesh *xla.Mesh, r Recipe, placement func(i int, s params.Spec) xla.Placement) (*Run, error) {
 	if r.Replicas != nil {
-		return nil, errors.New("train: Recipe.Replicas is set, and the compiler itself shares the step: leave it nil")
+		return nil, errors.New("train: Recipe.Replicas is set, but the compiler splits the step itself: leave it nil")
 	}
 	if _, ok := r.Model.(Shared); ok {
-		return nil, fmt.Errorf("train: a %T says itself what devices share: give the model of one device", r.Model)
+		return nil, fmt.Errorf("train: a %T splits its step over devices itself: pass the model of one device", r.Model)
 	}
-	if err := errors.Join(given(mesh), r.Validate()); err != nil {
+	if err := errors.Join(checkMesh(mesh), r.Validate()); err != nil {
 		return nil, err
 	}
 	if names := mesh.AxesNames(); names[0] != Axis {
 		return nil, fmt.Errorf("train: the mesh has axes %q, want %q as the first", names, Axis)
 	}
-	return start(mesh, wholeLayout(r), xla.CompileAuto, lie)
+	return start(mesh, replicatedLayout(r), xla.CompileAuto, placement)
 }
 
-// given returns an error if there is no mesh.
-func given(mesh *xla.Mesh) error {
+func checkMesh(mesh *xla.Mesh) error {
 	if mesh == nil {
 		return errors.New("train: the mesh is nil: make one with Backend.Mesh")
 	}
@@ -88,7 +86,7 @@ func given(mesh *xla.Mesh) error {
 // compiler is xla.Compile or xla.CompileAuto.
 type compiler func(mesh *xla.Mesh, fn func(in []*graph.Node) []*graph.Node, layout xla.Layout) (*xla.Program, error)
 
-func start(mesh *xla.Mesh, l layout, compile compiler, lie func(i int, s params.Spec) xla.Placement) (*Run, error) {
+func start(mesh *xla.Mesh, l layout, compile compiler, placement func(int, params.Spec) xla.Placement) (*Run, error) {
 	r := l.recipe
 	initial, err := r.Initial()
 	if err != nil {
@@ -97,8 +95,8 @@ func start(mesh *xla.Mesh, l layout, compile compiler, lie func(i int, s params.
 	run := &Run{recipe: r, mesh: mesh, layout: l, parts: r.parts()}
 	for i, s := range r.State() {
 		on := l.place(i)
-		if lie != nil {
-			on, run.cut = lie(i, s), true
+		if placement != nil {
+			on, run.cut = placement(i, s), true
 		}
 		run.on = append(run.on, on)
 	}
@@ -119,7 +117,7 @@ func start(mesh *xla.Mesh, l layout, compile compiler, lie func(i int, s params.
 	return run, nil
 }
 
-// place puts a state on the devices in place of the one that is there. An error leaves that one.
+// place replaces the state on the devices. If it fails, the old state remains.
 func (r *Run) place(values []*tensors.Tensor) error {
 	state := make([]*dtensor.Tensor, len(values))
 	for i, v := range values {
@@ -136,7 +134,7 @@ func (r *Run) place(values []*tensors.Tensor) error {
 	return finalize(old)
 }
 
-// finalize frees device memory at once: the garbage collector would come late.
+// finalize frees device memory at once, since the garbage collector would do so late.
 func finalize(values []*dtensor.Tensor) error {
 	var errs []error
 	for _, v := range values {
@@ -145,9 +143,9 @@ func finalize(values []*dtensor.Tensor) error {
 	return errors.Join(errs...)
 }
 
-// Step trains on one batch, inputs and targets of shape (B,T), which is split over the devices by rows; a B that the
-// number of devices does not divide is an error. An error that can be known before the devices run leaves the run where
-// it stood. After any other the state is lost, as the message says, and the run must be loaded or begun again.
+// Step trains on one batch, inputs and targets of shape (B,T), which is split over the devices along B. An error found
+// before the devices run, for example that the number of devices does not divide B, leaves the run unchanged.
+// Any later error makes the state unusable, as its message says: load a checkpoint or start a new run.
 func (r *Run) Step(inputs, targets *tensors.Tensor) (Metrics, error) {
 	if err := CheckBatch(r.recipe.Model, inputs, targets); err != nil {
 		return Metrics{}, fmt.Errorf("train: step %d: %w", r.steps, err)
@@ -167,26 +165,27 @@ func (r *Run) Step(inputs, targets *tensors.Tensor) (Metrics, error) {
 	return m, errors.Join(err, out[last].FinalizeAll())
 }
 
-// MetricsOf reads the vector that [Recipe.Update] returns last.
+// MetricsOf decodes the last output of [Recipe.Update].
 func MetricsOf(vector *tensors.Tensor) (Metrics, error) {
 	flat, err := tensors.CopyFlatData[float32](vector)
 	if err != nil {
 		return Metrics{}, err
 	}
-	return Metrics{Loss: float64(flat[0]), GradNorm: float64(flat[1]), Skipped: flat[2] == 0, Scale: float64(flat[3])}, nil
+	return Metrics{Loss: float64(flat[0]), GradNorm: float64(flat[1]), Skipped: flat[2] == 0, Scale: float64(flat[3])},
+		nil
 }
 
-// Steps is the number of batches trained on since the run began, and so the number of the next one, from 0.
+// Steps returns the number of batches trained on, which is also the number of the next one, from 0.
 func (r *Run) Steps() int { return r.steps }
 
-// Memory is what the compiled step needs on each device. It returns an error before the first step.
+// Memory returns the memory that the compiled step needs on each device, or an error before the first step.
 func (r *Run) Memory() (xla.Memory, error) { return r.step.Memory() }
 
-// Collectives is what the compiled step has of operations between devices. It returns an error before the first step.
+// Collectives reports the collectives in the compiled step, or an error before the first step.
 func (r *Run) Collectives() (xla.Report, error) { return r.step.Collectives() }
 
-// BytesPerDevice is the memory that the state takes on each device, in bytes: that of the "parameters", in the type
-// that they are kept in, and of the "optimizer"'s states. Counters and loss scale, a few bytes, are not counted.
+// BytesPerDevice returns the bytes of the state on each device: "parameters", in the type that they are stored in, and
+// "optimizer" for its states. The counters and the loss scale, a few bytes, are not counted.
 func (r *Run) BytesPerDevice() map[string]int64 {
 	bytes := func(values []*dtensor.Tensor) (sum int64) {
 		for _, v := range values {
@@ -198,19 +197,18 @@ func (r *Run) BytesPerDevice() map[string]int64 {
 	return map[string]int64{"parameters": bytes(weights), "optimizer": bytes(optimizer)}
 }
 
-// Params returns copies of the parameters as one device holds them, or whole where they are cut, in the order of the
-// model's tree and in the type that the precision keeps them in.
+// Params returns copies of a device's parameters, or of the full parameters where they are sharded, in the order of the
+// model's tree and in the type that the precision stores them in.
 func (r *Run) Params(device int) ([]*tensors.Tensor, error) {
-	return r.whole(device, r.state[:len(r.parts.params)])
+	return r.full(device, r.state[:len(r.parts.params)])
 }
 
-// State returns copies of the whole state as one device holds it, or whole where it is cut, in the order of
-// [Recipe.State].
-func (r *Run) State(device int) ([]*tensors.Tensor, error) { return r.whole(device, r.state) }
+// State returns copies of a device's state, or of the full state where it is sharded, in the order of [Recipe.State].
+func (r *Run) State(device int) ([]*tensors.Tensor, error) { return r.full(device, r.state) }
 
 func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
 	if device < 0 || device >= r.mesh.NumDevices() {
-		return nil, fmt.Errorf("train: device %d of %d", device, r.mesh.NumDevices())
+		return nil, fmt.Errorf("train: device %d of %[2]d: choose one from 0 to %[2]d-1", device, r.mesh.NumDevices())
 	}
 	copies := make([]*tensors.Tensor, len(values))
 	for i, v := range values {
@@ -227,8 +225,8 @@ func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, e
 	return copies, nil
 }
 
-// whole is copies of the first entries of the state, put together of what devices have.
-func (r *Run) whole(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
+// full returns full copies of the first entries of the state.
+func (r *Run) full(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
 	copies, err := r.copies(device, values)
 	for i := range copies {
 		if err == nil {
@@ -238,7 +236,7 @@ func (r *Run) whole(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, er
 	return copies, err
 }
 
-// Close frees the state and the program. The run must not be used after.
+// Close frees the state and the program. The run can not be used afterwards.
 func (r *Run) Close() error {
 	r.step.Close()
 	state := r.state
@@ -246,18 +244,18 @@ func (r *Run) Close() error {
 	return finalize(state)
 }
 
-// Probe is a graph function of a run's parameters, compiled: what the model says now.
+// Probe is a compiled function of a run's current parameters, for example an evaluation.
 type Probe struct {
 	run     *Run
 	program *xla.Program
 }
 
 // Probe compiles a function of the parameters, by name and in the type that the model computes in, and of other inputs.
-// Each device gets all of every input and computes the same. The run is not changed.
+// Every device gets the full inputs and computes the same. The run is not changed.
 func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*Probe, error) {
 	if r.layout.shares.Axis != "" || len(r.layout.shares.Tokens) > 0 {
-		return nil, errors.New("train: a probe of a model that devices share: " +
-			"take its Params, and ask the model of one device")
+		return nil, errors.New("train: Probe does not support models with tensor or sequence parallelism: " +
+			"use Run.Params with the model of one device")
 	}
 	var compile compiler = xla.Compile
 	if r.cut {
@@ -270,7 +268,7 @@ func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*P
 	return &Probe{r, program}, err
 }
 
-// Call returns the function's results for the parameters as they are now.
+// Call returns the function's results for the current parameters.
 func (p *Probe) Call(args ...any) ([]*tensors.Tensor, error) {
 	all := make([]any, 0, len(args)+len(p.run.state))
 	for _, v := range p.run.state[:len(p.run.parts.params)] {
@@ -284,7 +282,7 @@ func (p *Probe) Call(args ...any) ([]*tensors.Tensor, error) {
 	return results, errors.Join(err, finalize(out))
 }
 
-// Memory is what the compiled function needs on each device. It returns an error before the first call.
+// Memory returns the memory that the compiled function needs on each device, or an error before the first call.
 func (p *Probe) Memory() (xla.Memory, error) { return p.program.Memory() }
 
 // Close frees the compiled function.

@@ -22,7 +22,8 @@ type partOf struct {
 	share  train.Shard
 }
 
-// shares gives the first blocks of the recipe's chain to one rank and the others to another. What both have is counted with the first.
+// shares gives the first blocks of the recipe's chain to one rank and the others to another. What both have is counted
+// with the first.
 func shares(r train.Recipe, first int) (parts [2]partOf) {
 	whole := r.Model.(chain.Model)
 	seen := map[string]bool{}
@@ -50,8 +51,8 @@ func (p partOf) state(of train.Recipe, state []*graph.Node) (own []*graph.Node) 
 	return own
 }
 
-// updates makes an update of the whole, and one of the shares, whose sums are made in one graph: what each rank adds depends on no sum
-// before it. It returns both as the whole recipe lists the state, with the metrics behind it.
+// updates makes an update of the whole, and one of the shares, whose sums are made in one graph: what each rank adds
+// depends on no sum before it. It returns both as the whole recipe lists the state, with the metrics behind it.
 func updates(r train.Recipe, state []*graph.Node, grads []*graph.Node) (whole, shared []*graph.Node) {
 	loss := graph.Const(state[0].Graph(), float32(1.5))
 	whole = r.Update(state, loss, grads)
@@ -84,7 +85,8 @@ func updates(r train.Recipe, state []*graph.Node, grads []*graph.Node) (whole, s
 			at := all.Index(s.Name)
 			if shared[at] != nil { // on both ranks: not the same is not a number
 				same := graph.LogicalAll(graph.Equal(shared[at], out[i]))
-				out[i] = graph.Where(same, out[i], graph.ConvertDType(graph.Const(out[i].Graph(), math.NaN()), out[i].DType()))
+				out[i] = graph.Where(same, out[i], graph.ConvertDType(graph.Const(out[i].Graph(), math.NaN()),
+					out[i].DType()))
 			}
 			shared[at] = out[i]
 		}
@@ -93,9 +95,9 @@ func updates(r train.Recipe, state []*graph.Node, grads []*graph.Node) (whole, s
 	return whole, shared
 }
 
-// TestShares holds updates of two shares of a model against those of the whole: the same bits but where gradients are clipped, whose
-// norm is a sum in another order. A parameter is in both shares. A gradient that is not finite on one of them leaves the update
-// out on both, and the bits of stochastic rounding are those of the whole model.
+// TestShares holds updates of two shares of a model against those of the whole: the same bits but where gradients are
+// clipped, whose norm is a sum in another order. A parameter is in both shares. A gradient that is not finite on one of
+// them leaves the update out on both, and the bits of stochastic rounding are those of the whole model.
 func TestShares(t *testing.T) {
 	type policyOf = func() precision.Policy
 	named := func(name string, stochastic bool) policyOf {
@@ -121,7 +123,8 @@ func TestShares(t *testing.T) {
 		"overflow there":      {policy: named("fp16", false), overflow: "out.b", skipped: 1},
 		"overflow of both":    {policy: named("fp16", false), overflow: "scale", clip: 1, skipped: 1},
 	} {
-		r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Precision: c.policy(), Clip: c.clip, Seed: 5}
+		r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Precision: c.policy(), Clip: c.clip,
+			Seed: 5}
 		state, err := r.Initial()
 		if err != nil {
 			t.Fatal(err)

@@ -14,34 +14,34 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Shared is a model that the devices of a mesh compute together. Its Params and Init are the whole model's. Its loss is
-// built from what one device has of the parameters, and from its rows of the batch; the mean of that over the devices
-// along [Axis] and along params.Shares.Tokens is the loss, and so it is with the gradients.
+// Shared is a model with tensor or sequence (context) parallelism: devices of a mesh compute it together. Params and
+// Init are those of the full model. The loss is built from one device's shards of the parameters and of the batch; the
+// mean over the devices along [Axis] and along params.Shares.Tokens is the loss, and likewise for gradients.
 type Shared interface {
 	Model
-	// Shares says what each device of a mesh has, whose axes have these sizes. Besides [Axis], the mesh has the axes
-	// that are named in it. A model that does not fit the sizes is an error, and so is a mesh that lacks an axis.
+	// Shares returns which shards each device has on a mesh whose axes have these sizes. The mesh must have [Axis] and
+	// the axes named in the result. It returns an error if the model does not fit the sizes or an axis is missing.
 	Shares(size func(axis string) (int, error)) (params.Shares, error)
 }
 
-// layout is what the devices of a mesh have of a recipe's state.
+// layout describes how a recipe's state is sharded on a mesh.
 type layout struct {
 	recipe Recipe
 	shares params.Shares
-	local  params.Tree   // a device's parameters
+	local  params.Tree   // the parameters with the shapes of a device's shards
 	state  params.Tree   // Recipe.State
 	cuts   []*params.Cut // of the state, in its order
 }
 
-// wholeLayout is that of devices which all have everything.
-func wholeLayout(r Recipe) layout {
+// replicatedLayout is the layout in which each device has the full state.
+func replicatedLayout(r Recipe) layout {
 	state := r.State()
 	return layout{recipe: r, local: r.Model.Params(), state: state, cuts: make([]*params.Cut, len(state))}
 }
 
-// newLayout lays a recipe's state out on a mesh.
+// newLayout returns the layout of a recipe's state on a mesh.
 func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
-	l := wholeLayout(r)
+	l := replicatedLayout(r)
 	model, ok := r.Model.(Shared)
 	if !ok {
 		return l, l.fits(mesh)
@@ -55,8 +55,8 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 	}
 	p := r.parts()
 	if len(l.shares.Cuts) != len(p.params) {
-		return l, fmt.Errorf("train: a model of %d parameters shares %d: give a cut for each, nil for a whole one",
-			len(p.params), len(l.shares.Cuts))
+		return l, fmt.Errorf("train: a model with %d parameters has %d Shares.Cuts: give one for each, nil for a "+
+			"parameter that is not cut", len(p.params), len(l.shares.Cuts))
 	}
 	l.local = slices.Clone(l.local)
 	for i, s := range p.params {
@@ -76,10 +76,10 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 			next++
 		}
 	}
-	return l, l.joins()
+	return l, l.checkBlocks()
 }
 
-// fits returns an error if the mesh has not the axes that there must be.
+// fits returns an error if the mesh does not have the axes that the layout needs.
 func (l layout) fits(mesh *xla.Mesh) error {
 	names, want := mesh.AxesNames(), append([]string{Axis}, l.shares.Tokens...)
 	if l.shares.Axis != "" {
@@ -87,28 +87,30 @@ func (l layout) fits(mesh *xla.Mesh) error {
 	}
 	if len(names) != len(want) || names[0] != Axis || slices.ContainsFunc(want,
 		func(axis string) bool { return !slices.Contains(names, axis) }) {
-		return fmt.Errorf("train: the mesh has axes %q, want %q, the first one first", names, want)
+		return fmt.Errorf("train: the mesh has axes %q: it needs %q, the first one first", names, want)
 	}
 	for _, axis := range append([]string{Axis}, l.shares.Tokens...) {
 		if n, _ := mesh.AxisSize(axis); n > 1 && l.recipe.Replicas == nil {
-			return fmt.Errorf("train: a mesh with %q=%d and no Recipe.Replicas: use one device, lib/ddp or NewAuto", axis, n)
+			return fmt.Errorf("train: the mesh axis %q has size %d and Recipe.Replicas is nil: use one device, "+
+				"lib/ddp or NewAuto", axis, n)
 		}
 	}
 	return nil
 }
 
-// joins returns an error if the rule's states of cut parameters are not the whole's in pieces.
-func (l layout) joins() error {
+// checkBlocks returns an error if the optimizer quantizes blocks that cuts of the parameters do not preserve: then a
+// checkpoint of the shards would not be one of the full model.
+func (l layout) checkBlocks() error {
 	for i, s := range l.recipe.parts().params {
 		if !optim.Joins(l.recipe.GroupedOptimizer(), s, optim.CutOf(l.shares.Cuts[i])) {
-			return fmt.Errorf("train: the optimizer keeps numbers of blocks of %s, which is cut, and the blocks with it: "+
-				"choose another optimizer, or do not share parameters", s)
+			return fmt.Errorf("train: the optimizer quantizes blocks of %s, which tensor parallelism cuts: "+
+				"choose another optimizer, or no tensor parallelism", s)
 		}
 	}
 	return nil
 }
 
-// place says how entry i of the state lies on the mesh.
+// place returns how entry i of the state is placed on the mesh.
 func (l layout) place(i int) xla.Placement {
 	if l.cuts[i] == nil {
 		return xla.Replicated()
@@ -116,7 +118,7 @@ func (l layout) place(i int) xla.Placement {
 	return xla.Shard(l.cuts[i].Axis, l.shares.Axis)
 }
 
-// join makes the whole of what all devices have of entry i of the state.
+// join assembles the full entry i of the state from the shards of all devices.
 func (l layout) join(i int, all *tensors.Tensor) (*tensors.Tensor, error) {
 	if l.cuts[i] == nil {
 		return all, nil
@@ -124,25 +126,24 @@ func (l layout) join(i int, all *tensors.Tensor) (*tensors.Tensor, error) {
 	return l.cuts[i].Join(all, l.state[i].Shape.Dimensions[l.cuts[i].Axis])
 }
 
-// graph is one step as each device sees it. Its inputs are what it has of the state, as [Recipe.State] lists it, and its
-// rows of the inputs and the targets; its outputs those of [Recipe.Update].
+// graph is one step as each device sees it. Its inputs are the device's shards of the state, in the order of
+// [Recipe.State], and of the batch's inputs and targets; its outputs are those of [Recipe.Update].
 func (l layout) graph(in []*graph.Node) []*graph.Node {
 	r, state, batch := l.recipe, in[:len(in)-2], in[len(in)-2:]
 	weights, _, scaling, counters := cut(r.parts(), state)
 	loss, grads := r.gradients(l.local.As(r.Policy().Compute), weights, scaling, batch[0], batch[1], r.Key(counters[0]))
-	return r.updated(l.share(loss.Graph()), state, loss, grads)
+	return r.updated(l.shard(loss.Graph()), state, loss, grads)
 }
 
-// share is the device's share of the parameters.
-func (l layout) share(g *graph.Graph) Shard {
+func (l layout) shard(g *graph.Graph) Shard {
 	if l.shares.Axis == "" {
 		return Shard{}
 	}
 	return l.recipe.CutShard(g, l.shares.Axis, l.shares.Cuts)
 }
 
-// CutShard is the share of a device that has a part of each parameter, as cuts say for the devices along a mesh axis;
-// nil is one that each has whole. It builds a graph.
+// CutShard returns the [Shard] of a device with tensor parallelism: cuts say how each parameter is cut over the devices
+// along a mesh axis; nil means that each has the full one. It builds a graph.
 func (r Recipe) CutShard(g *graph.Graph, axis string, cuts []*params.Cut) Shard {
 	s := Shard{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, axis) }}
 	own := func(table any) *graph.Node { // the device's row of a table
@@ -153,7 +154,8 @@ func (r Recipe) CutShard(g *graph.Graph, axis string, cuts []*params.Cut) Shard 
 		part := optim.CutOf(cut)
 		if c, ok := part.(optim.Cut); ok {
 			c.Sum = s.Sum
-			if table := counted(cut); slices.ContainsFunc(table, func(of []bool) bool { return slices.Contains(of, false) }) {
+			if table := counted(cut); slices.ContainsFunc(table,
+				func(of []bool) bool { return slices.Contains(of, false) }) {
 				c.Counted = own(table)
 			}
 			if part = c; r.Policy().StochasticUpdate {
@@ -165,7 +167,7 @@ func (r Recipe) CutShard(g *graph.Graph, axis string, cuts []*params.Cut) Shard 
 	return s
 }
 
-// indices are those of all ranks, as a table.
+// indices returns the indices of each rank, as a table.
 func indices(cut *params.Cut) [][]int32 {
 	table := make([][]int32, cut.Ranks())
 	for r, index := range cut.Index {
@@ -176,7 +178,7 @@ func indices(cut *params.Cut) [][]int32 {
 	return table
 }
 
-// counted says which of each rank's indices count in sums over all ranks, as a table.
+// counted returns which of each rank's indices count in sums over all ranks, as a table.
 func counted(cut *params.Cut) (table [][]bool) {
 	for r := range cut.Ranks() {
 		table = append(table, cut.Counted(r))

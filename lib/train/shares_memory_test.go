@@ -27,7 +27,8 @@ func TestSharedMemory(t *testing.T) {
 		}
 		t.Logf("%d devices, %d tokens: %d bytes", p, c.Seq, got)
 		if float64(got) > float64(one)/0.9 {
-			t.Errorf("%d devices need %d bytes each for %d tokens, one %d for %d: they take no context %g times as long", p, got, c.Seq, one, 512, 0.9*float64(p))
+			t.Errorf("%d devices need %d bytes each for %d tokens, one %d for %d: they take no context %g times as "+
+				"long", p, got, c.Seq, one, 512, 0.9*float64(p))
 		}
 		if scores := int64(4 * c.Heads * 512 * c.Seq); p == 4 && got >= scores {
 			t.Errorf("%d devices need %d bytes each, as much as scores of their queries: %d", p, got, scores)
@@ -37,8 +38,8 @@ func TestSharedMemory(t *testing.T) {
 	if got, logits := temporary(way{tensor: 8}, wide, 2), int64(4*2*wide.Seq*wide.Vocab); got >= logits/2 {
 		t.Errorf("%d bytes on each of 8 devices, where all logits have %d", got, logits)
 	}
-	// In units of B·T·C a block keeps what its two normalizations take and give, 4, and some 3 of 4 devices' layers between. With the
-	// tokens shared the 4 are a quarter: 4 of 7.
+	// In units of B·T·C a block keeps what its two normalizations take and give, 4, and some 3 of 4 devices' layers
+	// between. With the tokens shared the 4 are a quarter: 4 of 7.
 	deep := gpt.Config{Layers: 2, Width: 64, Heads: 4, Seq: 64, Vocab: 32, Flash: true}
 	plain, shared := temporary(way{tensor: 4}, deep, 4), temporary(way{tensor: 4, sequence: true}, deep, 4)
 	t.Logf("tensor 4: %d bytes, with sequence %d", plain, shared)

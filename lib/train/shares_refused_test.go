@@ -39,16 +39,23 @@ func TestSharedRefused(t *testing.T) {
 		recipe train.Recipe
 		says   string
 	}{
-		"no such axis":        {mesh(data, xla.Axis("ring", 4)), train.Recipe{Model: shared, Optimizer: rule}, "tensor"},
-		"no ring":             {mesh(data, four), train.Recipe{Model: ring, Optimizer: rule}, "ring"},
-		"one axis too many":   {mesh(data, four, xla.Axis("ring", 2)), train.Recipe{Model: shared, Optimizer: rule}, `"ring"`},
+		"no such axis": {mesh(data, xla.Axis("ring", 4)), train.Recipe{Model: shared, Optimizer: rule},
+			"tensor"},
+		"no ring": {mesh(data, four), train.Recipe{Model: ring, Optimizer: rule}, "ring"},
+		"one axis too many": {mesh(data, four, xla.Axis("ring", 2)), train.Recipe{Model: shared, Optimizer: rule},
+			`"ring"`},
 		"data is not first":   {mesh(four, data), train.Recipe{Model: shared, Optimizer: rule}, "first"},
 		"an axis for nothing": {mesh(data, four), train.Recipe{Model: even, Optimizer: rule}, `"tensor"`},
-		"heads":               {mesh(data, xla.Axis("tensor", 5)), train.Recipe{Model: shared, Optimizer: rule}, "h0.qkv.w"},
-		"8-bit Adam":          {mesh(data, four), train.Recipe{Model: shared, Optimizer: optim.Adam8bit(1e-3)}, "h0.qkv.w"},
-		"a cut too few":       {mesh(data, xla.Axis("tensor", 3)), train.Recipe{Model: mistaken{cuts: three[:3]}, Optimizer: rule}, "shares 3"},
-		"another's cut":       {mesh(data, xla.Axis("tensor", 3)), train.Recipe{Model: mistaken{cuts: []*params.Cut{three[2], nil, nil, nil}}, Optimizer: rule}, `"copies"`},
-		"of other ranks":      {mesh(data, xla.Axis("tensor", 2)), train.Recipe{Model: mistaken{cuts: three}, Optimizer: rule}, "2"},
+		"heads": {mesh(data, xla.Axis("tensor", 5)), train.Recipe{Model: shared, Optimizer: rule},
+			"h0.qkv.w"},
+		"8-bit Adam": {mesh(data, four), train.Recipe{Model: shared, Optimizer: optim.Adam8bit(1e-3)},
+			"h0.qkv.w"},
+		"a cut too few": {mesh(data, xla.Axis("tensor", 3)),
+			train.Recipe{Model: mistaken{cuts: three[:3]}, Optimizer: rule}, "3 Shares.Cuts"},
+		"another's cut": {mesh(data, xla.Axis("tensor", 3)),
+			train.Recipe{Model: mistaken{cuts: []*params.Cut{three[2], nil, nil, nil}}, Optimizer: rule}, `"copies"`},
+		"of other ranks": {mesh(data, xla.Axis("tensor", 2)),
+			train.Recipe{Model: mistaken{cuts: three}, Optimizer: rule}, "2"},
 	} {
 		run, err := ddp.NewSPMD(c.mesh, c.recipe)
 		if err == nil {
@@ -60,14 +67,17 @@ func TestSharedRefused(t *testing.T) {
 			t.Errorf("%s: error %q does not say %q", name, err, c.says)
 		}
 	}
-	if _, err := train.New(mesh(data, xla.Axis("ring", 4)), train.Recipe{Model: ring, Optimizer: rule}); err == nil || !strings.Contains(err.Error(), "Replicas") {
+	if _, err := train.New(mesh(data, xla.Axis("ring", 4)), train.Recipe{Model: ring, Optimizer: rule}); err == nil ||
+		!strings.Contains(err.Error(), "Replicas") {
 		t.Errorf("devices with other tokens and no mean: error %v", err)
 	}
-	if _, err := train.NewAuto(mesh(data, four), train.Recipe{Model: shared, Optimizer: rule}, nil); err == nil || !strings.Contains(err.Error(), "gpt.Parallel") {
+	if _, err := train.NewAuto(mesh(data, four), train.Recipe{Model: shared, Optimizer: rule}, nil); err == nil ||
+		!strings.Contains(err.Error(), "gpt.Parallel") {
 		t.Errorf("a shared model for the compiler to share: error %v", err)
 	}
-	run := way{tensor: 4}.run(t, train.Recipe{Model: gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 4, Vocab: 8}, Optimizer: rule})
-	if _, err := run.Probe(nil); err == nil || !strings.Contains(err.Error(), "probe") {
+	run := way{tensor: 4}.run(t, train.Recipe{Model: gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 4, Vocab: 8},
+		Optimizer: rule})
+	if _, err := run.Probe(nil); err == nil || !strings.Contains(err.Error(), "Probe") {
 		t.Errorf("a probe of parts: error %v", err)
 	}
 }

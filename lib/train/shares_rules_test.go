@@ -19,8 +19,9 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// dealt is a model of which each of three ranks has some indices in some order; nil cuts are one device's. The gradient of
-// an element is a number of its own times the mean of the inputs, on whatever rank it lies, so that none differs by rounding.
+// dealt is a model of which each of three ranks has some indices in some order; nil cuts are one device's. The gradient
+// of an element is a number of its own times the mean of the inputs, on whatever rank it lies, so that none differs by
+// rounding.
 type dealt struct{ cuts []*params.Cut }
 
 var three = []*params.Cut{
@@ -34,7 +35,8 @@ func (dealt) Validate() error { return nil }
 
 func (dealt) Params() params.Tree {
 	f := dtypes.Float32
-	return params.Tree{params.New("copies", f, 4, 6), params.New("padded", f, 5, 3), params.New("vector", f, 7), params.New("whole", f, 2, 3)}
+	return params.Tree{params.New("copies", f, 4, 6), params.New("padded", f, 5, 3), params.New("vector", f, 7),
+		params.New("whole", f, 2, 3)}
 }
 
 func (m dealt) Init() (values []*tensors.Tensor, err error) {
@@ -55,7 +57,8 @@ func (m dealt) Shares(size func(axis string) (int, error)) (s params.Shares, err
 	return s, err
 }
 
-// Loss is of no use but for its gradient. One element of "copies", which the last rank alone has, has a gradient 64 times the others'.
+// Loss is of no use but for its gradient. One element of "copies", which the last rank alone has, has a gradient 64
+// times the others'.
 func (m dealt) Loss(p params.Nodes, x, _ *graph.Node) *graph.Node {
 	g := x.Graph()
 	loss := graph.Const(g, float32(0))
@@ -63,7 +66,8 @@ func (m dealt) Loss(p params.Nodes, x, _ *graph.Node) *graph.Node {
 		w := p.Get(s.Name)
 		steep := graph.Cos(graph.AddScalar(graph.MulScalar(graph.IotaFull(g, s.Shape), 1.7), float64(i)))
 		if s.Name == "copies" {
-			fifth := graph.Equal(graph.Iota(g, shapes.Make(dtypes.Int32, s.Shape.Dimensions...), 1), graph.Const(g, int32(4)))
+			fifth := graph.Equal(graph.Iota(g, shapes.Make(dtypes.Int32, s.Shape.Dimensions...), 1),
+				graph.Const(g, int32(4)))
 			steep = graph.Where(fifth, graph.MulScalar(steep, 64), steep)
 		}
 		if m.cuts != nil && m.cuts[i] != nil {
@@ -91,10 +95,10 @@ func mine(x *graph.Node, cut *params.Cut) *graph.Node {
 	return graph.Transpose(graph.Where(real, part, graph.ZerosLike(part)), 0, cut.Axis)
 }
 
-// Given the same gradients, ranks that have parts of the parameters make the update of one device: the same bits, those of
-// stochastic rounding included, but where a rule or clipping takes sums over a parameter, which are made in another order. What
-// overflows on one rank alone no rank does. Compiled as for users, the two programs may round other operations away: there values
-// may differ by 1e-6 of the largest of their tensor.
+// Given the same gradients, ranks that have parts of the parameters make the update of one device: the same bits, those
+// of stochastic rounding included, but where a rule or clipping takes sums over a parameter, which are made in another
+// order. What overflows on one rank alone no rank does. Compiled as for users, the two programs may round other
+// operations away: there values may differ by 1e-6 of the largest of their tensor.
 func TestSharedUpdates(t *testing.T) {
 	named := func(name string, stochastic bool) precision.Policy {
 		p := policy(t, name)
@@ -108,12 +112,13 @@ func TestSharedUpdates(t *testing.T) {
 		bound   float64 // relative
 		skipped int
 	}{
-		"SGD":                 {recipe: train.Recipe{Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}}},
-		"AdamW, clipped":      {recipe: train.Recipe{Optimizer: optim.AdamW(0.1), Clip: 0.5}, bound: 1e-6},
-		"LAMB":                {recipe: train.Recipe{Optimizer: optim.LAMB(0.1)}, bound: 2e-6},
-		"Adafactor":           {recipe: train.Recipe{Optimizer: optim.Adafactor(0.1)}, bound: 2e-6},
-		"stochastic rounding": {recipe: train.Recipe{Optimizer: optim.SGD(0.1), Precision: named("bf16-pure", true), Seed: 5}},
-		"overflow":            {recipe: train.Recipe{Optimizer: optim.AdamW(0.1), Precision: scaled}, skipped: 1},
+		"SGD":            {recipe: train.Recipe{Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}}},
+		"AdamW, clipped": {recipe: train.Recipe{Optimizer: optim.AdamW(0.1), Clip: 0.5}, bound: 1e-6},
+		"LAMB":           {recipe: train.Recipe{Optimizer: optim.LAMB(0.1)}, bound: 2e-6},
+		"Adafactor":      {recipe: train.Recipe{Optimizer: optim.Adafactor(0.1)}, bound: 2e-6},
+		"stochastic rounding": {recipe: train.Recipe{Optimizer: optim.SGD(0.1), Precision: named("bf16-pure", true),
+			Seed: 5}},
+		"overflow": {recipe: train.Recipe{Optimizer: optim.AdamW(0.1), Precision: scaled}, skipped: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			states := map[bool][]*tensors.Tensor{}
@@ -130,7 +135,8 @@ func TestSharedUpdates(t *testing.T) {
 				}
 				defer run.Close()
 				skipped := 0
-				for _, mean := range []float32{1, 4, 0.5} { // 4·1024 times 64 is more than float16 has, times 1 it is not
+				// 4·1024 times 64 is more than float16 has, times 1 it is not
+				for _, mean := range []float32{1, 4, 0.5} {
 					x := tensors.FromValue([][]float32{{mean}})
 					got, err := run.Step(x, x)
 					if err != nil {

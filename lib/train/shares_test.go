@@ -29,7 +29,8 @@ var eight = sync.OnceValue(func() *xla.Backend {
 	return backend
 })
 
-// way is how devices share a model and a batch. An axis of size 0 is not there; the zero way is one device and no sharing.
+// way is how devices share a model and a batch. An axis of size 0 is not there; the zero way is one device and no
+// sharing.
 type way struct {
 	data, ring, ulysses, tensor int
 
@@ -99,7 +100,8 @@ func (w way) run(t testing.TB, r train.Recipe) *train.Run {
 	return run
 }
 
-// tokens gives batches of four random sequences. There are four batches, which come again, so that there is something to learn.
+// tokens gives batches of four random sequences. There are four batches, which come again, so that there is something
+// to learn.
 func tokens(c gpt.Config, step int) (inputs, targets *tensors.Tensor) {
 	random := rand.New(rand.NewPCG(11, uint64(step%4)))
 	of := func() *tensors.Tensor {
@@ -133,12 +135,13 @@ type bounds struct {
 	gradients float64 // of the first step, of each parameter in its largest
 }
 
-// float32 sums in another order: the gradients differ by a few units in the last place, 2⁻²³ = 1.2e-7, of the largest (up to
-// 6e-7 was measured), and over 20 steps losses of about 4 by a few of theirs (up to 2e-6).
+// float32 sums in another order: the gradients differ by a few units in the last place, 2⁻²³ = 1.2e-7, of the largest
+// (up to 6e-7 was measured), and over 20 steps losses of about 4 by a few of theirs (up to 2e-6).
 var inFloat32 = bounds{losses: 1e-5, gradients: 2e-6}
 
-// hold trains a recipe with AdamW for 20 steps on one device and in other ways. It holds losses, norms and the first gradients to
-// those of one device, and what a step moves to theory. It returns the runs; the first is that of one device.
+// hold trains a recipe with AdamW for 20 steps on one device and in other ways. It holds losses, norms and the first
+// gradients to those of one device, and what a step moves to theory. It returns the runs; the first is that of one
+// device.
 func hold(t *testing.T, r train.Recipe, b bounds, ways ...way) (runs []*train.Run) {
 	t.Helper()
 	c := r.Model.(gpt.Config)
@@ -172,10 +175,11 @@ func hold(t *testing.T, r train.Recipe, b bounds, ways ...way) (runs []*train.Ru
 				}
 			}
 		}
-		t.Logf("%v: losses differ by %.2g, norms by %.2g of theirs, gradients by %.2g (%s)", w, loss, norm, gradient, of)
+		t.Logf("%v: losses differ by %.2g, norms by %.2g of theirs, gradients by %.2g (%s)", w, loss, norm, gradient,
+			of)
 		if !(loss <= b.losses) || !(norm <= max(b.losses, b.gradients)) || !(gradient <= b.gradients) {
-			t.Errorf("%v: losses differ from one device's by %g, norms by %g of theirs, and gradients by %g of the largest of %s: want at most %+v",
-				w, loss, norm, gradient, of, b)
+			t.Errorf("%v: losses differ from one device's by %g, norms by %g of theirs, and gradients by %g of the "+
+				"largest of %s: want at most %+v", w, loss, norm, gradient, of, b)
 		}
 		here := state(t, run)
 		there, err := run.State(w.devices() - 1)

@@ -17,7 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// passes compiles the loss of a shared model, or that and its gradients, for a batch of so many sequences, and does not run it.
+// passes compiles the loss of a shared model, or that and its gradients, for a batch of so many sequences, and does not
+// run it.
 func (w way) passes(t testing.TB, c gpt.Config, batch int, backward bool) *xla.Program {
 	t.Helper()
 	mesh, m, tree := w.mesh(t), w.model(c), slices.Clone(c.Params())
@@ -79,7 +80,8 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		keys = c.Heads
 	}
 	if n > 1 {
-		// (Shoeybi et al. 2019, §3): each block sums x twice; the embedding once; and the loss has three numbers for each token.
+		// (Shoeybi et al. 2019, §3): each block sums x twice; the embedding once; and the loss has three numbers for
+		// each token.
 		x, passes := 4*batch*local*c.Width, 1
 		sums, heads := 2*c.Layers+1, 0
 		if backward { // in the place of the embedding's sum, there is that of the head
@@ -100,14 +102,16 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		}
 		of.add(xla.AllToAll, 1, 4*n)
 		of.add(xla.AllReduce, 2, 4*batch*local*3)
-		if backward && keys < n { // the gradients of key heads that several devices have, which XLA sends along with those of x
+		// the gradients of key heads that several devices have, which XLA sends along with those of x
+		if backward && keys < n {
 			of.add(xla.AllReduce, 0, c.Layers*4*2*keys*(c.Width/c.Heads)*(c.Width+biases))
 		}
 		switch {
 		case !w.sequence:
 			all := 2*c.Layers*passes + 1 + heads
 			of.add(xla.AllReduce, all, all*x)
-		default: // (Korthikanti et al. 2022, §4.2.2): all-reduces are all-gathers and reduce-scatters, and the head has one, too
+		// (Korthikanti et al. 2022, §4.2.2): all-reduces are all-gathers and reduce-scatters, and the head has one, too
+		default:
 			gathers, scatters := 2*c.Layers+1, sums
 			if backward {
 				if gathers, scatters = 2*gathers, 2*scatters; !w.overlap {
@@ -130,8 +134,9 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		}
 	}
 	group := w.model(c).Sequence
-	forward, back := group.Traffic(sequence.Layer{Batch: batch, Tokens: c.Seq, Heads: c.Heads / n, KeyHeads: max(1, keys/n),
-		Width: c.Width / c.Heads, Type: dtypes.Float32}, ring, ulysses)
+	forward, back := group.Traffic(sequence.Layer{Batch: batch, Tokens: c.Seq, Heads: c.Heads / n,
+		KeyHeads: max(1, keys/n),
+		Width:    c.Width / c.Heads, Type: dtypes.Float32}, ring, ulysses)
 	if backward {
 		forward = append(forward, back...)
 	}
@@ -184,8 +189,8 @@ func report(t testing.TB, of interface{ Collectives() (xla.Report, error) }) tra
 	return found
 }
 
-// What the devices send each other is what theory says, in the forward pass and in both, to the byte. (The tests of equality
-// compare whole steps of models with another number of layers, so the share of a block is right, too.)
+// What the devices send each other is what theory says, in the forward pass and in both, to the byte. (The tests of
+// equality compare whole steps of models with another number of layers, so the share of a block is right, too.)
 func TestSharedTraffic(t *testing.T) {
 	c := even
 	c.Layers = 2

@@ -13,67 +13,66 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Key returns the key of a step's noise, a uint32 scalar, from the number of steps before it, an integer scalar.
+// Key returns the key for the random numbers of a step, a uint32 scalar, given the number of steps before it.
 func (r Recipe) Key(before *graph.Node) *graph.Node { return noise.Key(r.Seed, graph.OnePlus(before)) }
 
-// Update is the part of a step that follows the gradients. It takes the state, as [Recipe.State] lists it, the mean
-// loss over the batch, a float32 scalar, and the gradients of the scaled loss, means over the batch, too, in the order
-// of the parameters and of any floating-point types. It returns the new state, and a vector of four: the loss, the norm
-// of the gradients (0 where they are not clipped), 1 or 0 for an update made or left out, and the loss scale. It panics
-// if the inputs do not fit.
+// Update is the part of a step that follows the backward pass. It takes the state, as [Recipe.State] lists it, the mean
+// loss over the batch, a float32 scalar, and the gradients of the scaled loss, of any floating-point types, in the
+// order of the parameters. It returns the new state, followed by a vector of four: the loss, the global norm of the
+// gradients (0 without clipping), 1 if the update was made and 0 if it was skipped, and the loss scale. It panics if
+// the inputs do not fit.
 func (r Recipe) Update(state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	return r.updated(Shard{}, state, loss, grads)
 }
 
-// FlatShard is the share of a rank that has one flat part of each parameter, and of its gradient, padded with zeros. The
-// state then has the parts in place of the parameters, and the optimizer's states of these, as optim.StatesOfParts lists
-// them. All parts sum over the same ranks; they must have their Offset and Sum. No parts are the whole.
-func (r Recipe) FlatShard(shards []optim.Flat) (share Shard) {
+// FlatShard returns the [Shard] of a rank that has one flat part of each parameter and gradient, padded with zeros, as
+// ZeRO does. The state then has these parts in place of the parameters, and the optimizer states that
+// optim.StatesOfParts lists for them. All parts must have their Offset and the same Sum.
+func (r Recipe) FlatShard(shards []optim.Flat) (shard Shard) {
 	for _, s := range shards {
-		if share.Sum, share.parts = s.Sum, append(share.parts, s); r.Policy().StochasticUpdate {
+		if shard.Sum, shard.parts = s.Sum, append(shard.parts, s); r.Policy().StochasticUpdate {
 			first := graph.ConvertDType(s.Offset, dtypes.Uint32)
-			share.axes = append(share.axes, []noise.Axis{noise.Rows(first, s.Length)})
+			shard.axes = append(shard.axes, []noise.Axis{noise.Rows(first, s.Length)})
 		}
 	}
-	return share
+	return shard
 }
 
-// Shard says what a rank has of a larger model, where the recipe's model is the rank's share of it: some of its
-// parameters, each whole, or parts of them (Recipe.FlatShard, Recipe.CutShard).
+// Shard describes a rank's shard of a larger model, when the recipe's model is that shard: some full parameters, or
+// parts of them ([Recipe.FlatShard], [Recipe.CutShard]).
 type Shard struct {
-	// Places are those of the share's parameters in the larger model's list: they choose the noise of stochastic
-	// rounding.
+	// Places are the indices of the shard's parameters in the larger model's list. They choose the random numbers of
+	// stochastic rounding.
 	Places []int
-	// Counted says, for each of the share's parameters, whether it counts here in what is said of all gradients: of
-	// those that several ranks have, it is one rank's.
+	// Counted says for each of the shard's parameters whether this rank counts it in the norm of all gradients. If
+	// several ranks have the same parameter, one of them counts it.
 	Counted []bool
-	// Sum adds up the ranks' x, as an all-reduce does. Only clipping and loss scaling need it, and not where All is
-	// set.
+	// Sum is an all-reduce over the ranks. Only clipping and loss scaling need it, and they do not if All is set.
 	Sum func(x *graph.Node) *graph.Node
-	// All is what is known of the gradients of all ranks, or nil.
+	// All is the norm of all ranks' gradients, if it has been computed before; else nil.
 	All *Global
 
-	parts []optim.Part   // of the parameters; none are the whole, as is a nil one
-	axes  [][]noise.Axis // what the parts have of each parameter
+	parts []optim.Part   // of each parameter: nil for a full one; the list is nil if all are full
+	axes  [][]noise.Axis // of each parameter: the indices that the part has
 }
 
-// Global is what clipping and loss scaling ask of all gradients.
+// Global is what clipping and loss scaling need to know about the gradients of all ranks.
 type Global struct {
 	Finite *graph.Node // whether all are finite, a boolean scalar
-	Norm   *graph.Node // theirs, unscaled, as optim.GlobalNorm's
+	Norm   *graph.Node // the global norm after unscaling, a float32 scalar
 }
 
-// UpdateShard is [Recipe.Update] for a rank that has a share of the model: norms are those of all gradients, and an
-// update is made by all ranks or none. It panics if the share does not fit the recipe's model.
+// UpdateShard is [Recipe.Update] for a rank that has a shard of the model: norms are those of all gradients, and either
+// all ranks make an update or none. It panics if the shard does not fit the recipe's model.
 func (r Recipe) UpdateShard(s Shard, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	if len(s.Places) != len(grads) || len(s.Counted) != len(grads) || s.Sum == nil && s.All == nil {
-		panic(fmt.Errorf("train: a share with %d places and %d counts for %d parameters, and with a Sum: "+
-			"give one of each for each, and Sum or All", len(s.Places), len(s.Counted), len(grads)))
+		panic(fmt.Errorf("train: a shard with %d Places and %d Counted for %d parameters: "+
+			"give one of each for each parameter, and Sum or All", len(s.Places), len(s.Counted), len(grads)))
 	}
 	return r.updated(s, state, loss, grads)
 }
 
-func (r Recipe) updated(share Shard, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
+func (r Recipe) updated(shard Shard, state []*graph.Node, loss *graph.Node, grads []*graph.Node) []*graph.Node {
 	scaler := r.Policy().Scaling
 	weights, states, scaling, counters := cut(r.parts(), state)
 	g := loss.Graph()
@@ -86,12 +85,12 @@ func (r Recipe) updated(share Shard, state []*graph.Node, loss *graph.Node, grad
 		if len(grads) > 0 {
 			finite = precision.Finite(grads)
 		}
-		finite = share.everywhere(finite)
+		finite = shard.everywhere(finite)
 		grads = scaler.Unscale(grads, scaling)
 	}
 	if r.Clip > 0 {
 		buffers, tree := Buffers(r.Model), r.Model.Params()
-		norm = share.norm(g, tree, buffers, grads)
+		norm = shard.norm(g, tree, buffers, grads)
 		clipped := optim.ClipTo(grads, r.Clip, norm)
 		for i, s := range tree {
 			if buffers[s.Name] {
@@ -101,10 +100,11 @@ func (r Recipe) updated(share Shard, state []*graph.Node, loss *graph.Node, grad
 		grads = clipped
 		finite = graph.LogicalAnd(finite, graph.IsFinite(norm)) // squares overflow before the gradients do
 	}
-	newWeights, newStates := r.update(share, weights, grads, states, updates, key)
+	newWeights, newStates := r.update(shard, weights, grads, states, updates, key)
 	newScaling := scaling
 	if len(scaling) > 0 {
-		newWeights, newStates = precision.Select(finite, newWeights, weights), precision.Select(finite, newStates, states)
+		newWeights, newStates = precision.Select(finite, newWeights, weights),
+			precision.Select(finite, newStates, states)
 		updates = graph.Where(finite, updates, counters[1])
 		newScaling = scaler.Update(scaling, finite)
 		made, scale = graph.ConvertDType(finite, dtypes.Float32), scaling[0]
@@ -113,7 +113,7 @@ func (r Recipe) updated(share Shard, state []*graph.Node, loss *graph.Node, grad
 	return slices.Concat(newWeights, newStates, newScaling, []*graph.Node{steps, updates, metrics})
 }
 
-// norm is the norm of all gradients of weights, a float32 scalar.
+// norm is the global norm of the gradients of all weights, a float32 scalar.
 func (s Shard) norm(g *graph.Graph, tree params.Tree, buffers map[string]bool, grads []*graph.Node) *graph.Node {
 	if s.All != nil {
 		return s.All.Norm
@@ -131,7 +131,7 @@ func (s Shard) norm(g *graph.Graph, tree params.Tree, buffers map[string]bool, g
 		}
 	}
 	switch {
-	case len(counted) == 0: // of this rank
+	case len(counted) == 0: // on this rank
 		return graph.Sqrt(s.Sum(graph.Const(g, float32(0))))
 	case s.parts != nil:
 		return optim.NormOfParts(of, parts, counted, s.Sum)
@@ -139,20 +139,20 @@ func (s Shard) norm(g *graph.Graph, tree params.Tree, buffers map[string]bool, g
 	return optim.GlobalNorm(counted, s.Sum)
 }
 
-// everywhere says whether something is so on all ranks.
-func (s Shard) everywhere(is *graph.Node) *graph.Node {
+// everywhere returns whether a condition holds on all ranks.
+func (s Shard) everywhere(holds *graph.Node) *graph.Node {
 	if s.All != nil {
 		return s.All.Finite
 	}
 	if s.Sum == nil {
-		return is
+		return holds
 	}
-	not := s.Sum(graph.ConvertDType(graph.LogicalNot(is), dtypes.Float32))
+	not := s.Sum(graph.ConvertDType(graph.LogicalNot(holds), dtypes.Float32))
 	return graph.Equal(not, graph.ZerosLike(not))
 }
 
-// gradients returns the mean loss over the batch, in float32, and the gradients of the scaled loss. The model computes
-// in the policy's type, in which the tree lists its parameters, and the gradients come in it.
+// gradients returns the mean loss over the batch, in float32, and the gradients of the scaled loss, in the type that
+// the model computes in, which is that of the tree.
 func (r Recipe) gradients(tree params.Tree, weights, scaling []*graph.Node,
 	inputs, targets, key *graph.Node) (*graph.Node, []*graph.Node) {
 	policy := r.Policy()
@@ -167,7 +167,7 @@ func (r Recipe) gradients(tree params.Tree, weights, scaling []*graph.Node,
 	return means[len(grads)], means[:len(grads)]
 }
 
-// loss is the model's, with noise where it has some.
+// loss returns the model's loss, with random numbers if the model is Noisy.
 func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.Node {
 	noisy, ok := r.Model.(Noisy)
 	if !ok {
@@ -176,16 +176,16 @@ func (r Recipe) loss(p params.Nodes, inputs, targets, key *graph.Node) *graph.No
 	g := inputs.Graph()
 	row := graph.Const(g, uint32(0))
 	if r.Replicas != nil {
-		rows := graph.Const(g, uint32(inputs.Shape().Dim(0)))
-		row = graph.Mul(graph.ConvertDType(r.Replicas.Rank(g), dtypes.Uint32), rows)
+		n := graph.Const(g, uint32(inputs.Shape().Dim(0)))
+		row = graph.Mul(graph.ConvertDType(r.Replicas.Rank(g), dtypes.Uint32), n)
 	}
 	return noisy.NoisyLoss(p, inputs, targets, key, row)
 }
 
-// update applies the rule. Parameters of a half type that are rounded stochastically are handed to it in float32.
-func (r Recipe) update(share Shard, weights, grads, states []*graph.Node,
+// update applies the optimizer. With stochastic rounding it computes half-precision parameters in float32.
+func (r Recipe) update(shard Shard, weights, grads, states []*graph.Node,
 	number, key *graph.Node) (newWeights, newStates []*graph.Node) {
-	policy, tree, parts := r.Policy(), r.parts().params, share.parts
+	policy, tree, parts := r.Policy(), r.parts().params, shard.parts
 	if parts == nil {
 		parts = make([]optim.Part, len(tree))
 	}
@@ -196,16 +196,16 @@ func (r Recipe) update(share Shard, weights, grads, states []*graph.Node,
 		precision.Cast(weights, dtypes.Float32), grads, states, number)
 	for i, w := range newWeights {
 		site := i
-		if share.Places != nil {
-			site = share.Places[i]
+		if shard.Places != nil {
+			site = shard.Places[i]
 		}
 		newWeights[i] = precision.CastStochastic(w, policy.Params,
-			noise.BitsAt(key, updateSite+uint32(site), share.place(i, w)...))
+			noise.BitsAt(key, updateSite+uint32(site), shard.place(i, w)...))
 	}
 	return newWeights, newStates
 }
 
-// place says which elements of parameter i the rank has.
+// place returns which elements of parameter i the rank has.
 func (s Shard) place(i int, w *graph.Node) []noise.Axis {
 	if s.axes != nil {
 		return s.axes[i]
@@ -213,5 +213,5 @@ func (s Shard) place(i int, w *graph.Node) []noise.Axis {
 	return noise.Full(w.Shape().Dimensions)
 }
 
-// updateSite is the first of the sites at which updates are rounded; those of models' dropout lie below.
+// updateSite is the first site of the random bits that round updates; the sites of dropout are lower.
 const updateSite = 1 << 31

@@ -60,7 +60,8 @@ func steps(t *testing.T, run *train.Run, c gpt.Config, batch, to int) []float64 
 	return stepsOn(t, run, batches.Step, to)
 }
 
-func stepsOn(t *testing.T, run *train.Run, batch func(step int) (inputs, targets *tensors.Tensor, err error), to int) (losses []float64) {
+func stepsOn(t *testing.T, run *train.Run, batch func(step int) (inputs, targets *tensors.Tensor, err error),
+	to int) (losses []float64) {
 	t.Helper()
 	for run.Steps() < to {
 		inputs, targets, err := batch(run.Steps())
@@ -106,8 +107,8 @@ func TestReferenceLosses(t *testing.T) {
 	}
 }
 
-// TestPrecisions trains in every precision. All learn the text nearly as in float32, within a bound that is a few times the error of
-// the type that they compute or keep parameters in; and those coarser than float32 do differ from it.
+// TestPrecisions trains in every precision. All learn the text nearly as in float32, within a bound that is a few times
+// the error of the type that they compute or keep parameters in; and those coarser than float32 do differ from it.
 func TestPrecisions(t *testing.T) {
 	const n, batch = 12, 4
 	rule := optim.AdamW(1e-2)
@@ -136,7 +137,8 @@ func TestPrecisions(t *testing.T) {
 		}
 		t.Logf("%-10s %.4f, at most %.4f from float32", name, losses, worst)
 		if !(worst <= bound) || (worst == 0) != (name == "fp32") {
-			t.Errorf("%s: losses %.4f, in float32 %.4f: at most %g apart, want up to %g", name, losses, exact, worst, bound)
+			t.Errorf("%s: losses %.4f, in float32 %.4f: at most %g apart, want up to %g", name, losses, exact, worst,
+				bound)
 		}
 		if !(losses[n-1] < losses[0]-1) {
 			t.Errorf("%s: the loss went from %.3f to %.3f", name, losses[0], losses[n-1])
@@ -144,8 +146,8 @@ func TestPrecisions(t *testing.T) {
 	}
 }
 
-// line is a model of one parameter w of two elements: its loss is the mean of w·x + y over the batch, so its gradient is
-// the mean of the rows x, and infinite where x is.
+// line is a model of one parameter w of two elements: its loss is the mean of w·x + y over the batch, so its gradient
+// is the mean of the rows x, and infinite where x is.
 type line struct{ w []float32 }
 
 func (m line) Validate() error     { return nil }
@@ -201,7 +203,8 @@ func TestOverflowIsSkipped(t *testing.T) {
 		}
 		one(clean, x, x)
 	}
-	if scale := state(t, run)[at("train.scale")].Value().(float32); scale != 1024 { // it has grown after three good steps
+	// it has grown after three good steps
+	if scale := state(t, run)[at("train.scale")].Value().(float32); scale != 1024 {
 		t.Errorf("scale %g, want 1024", scale)
 	}
 	got, want := state(t, run), state(t, clean)
@@ -263,8 +266,8 @@ func TestSmallUpdates(t *testing.T) {
 	if got := mean("bf16-pure", false); got != 1 {
 		t.Errorf("without a master copy: %g, want 1: each update is less than half of the last place", got)
 	}
-	// Each of 64 updates moves an element by 2⁻⁸ with a chance of a quarter: the standard deviation of the mean of 256 is
-	// √(64·3/16)/256/16 = 0.0008.
+	// Each of 64 updates moves an element by 2⁻⁸ with a chance of a quarter: the standard deviation of the mean of 256
+	// is √(64·3/16)/256/16 = 0.0008.
 	if got := mean("bf16-pure", true); math.Abs(got-want) > 0.004 {
 		t.Errorf("with stochastic rounding: %g, want %g", got, want)
 	}
@@ -286,7 +289,9 @@ func TestResume(t *testing.T) {
 		x = tensors.FromFlatDataAndDimensions(flat, 1, elements)
 		return x, x, nil
 	}
-	mostlyAdam := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("tok"), Optimizer: optim.Adafactor(1e-2)}) // which compiles faster
+	// which compiles faster
+	mostlyAdam := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("tok"),
+		Optimizer: optim.Adafactor(1e-2)})
 	text, err := gpt.Reference().Batches(tiny, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -295,10 +300,12 @@ func TestResume(t *testing.T) {
 		recipe train.Recipe
 		batch  func(step int) (inputs, targets *tensors.Tensor, err error)
 	}{
-		"dropout, Adafactor, cosine, fp16": {train.Recipe{Model: noisy, Optimizer: optim.Scheduled(mostlyAdam, optim.Cosine{Steps: 8}),
+		"dropout, Adafactor, cosine, fp16": {train.Recipe{Model: noisy,
+			Optimizer: optim.Scheduled(mostlyAdam, optim.Cosine{Steps: 8}),
 			Precision: policy(t, "fp16"), Clip: 0.5, Seed: 5}, text.Step},
 		"8-bit Adam": {train.Recipe{Model: line{make([]float32, elements)}, Optimizer: optim.Adam8bit(1e-2)}, random},
-		"stochastic, momentum": {train.Recipe{Model: line{make([]float32, elements)}, Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9},
+		"stochastic, momentum": {train.Recipe{Model: line{make([]float32, elements)},
+			Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9},
 			Precision: half, Seed: 6}, random},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -352,8 +359,9 @@ func TestLoadErrors(t *testing.T) {
 		want string
 	}{
 		"another size":           {of(4, optim.AdamW(1e-2)), "w has shape [3] in the checkpoint, [4] in the model"},
-		"fewer optimizer states": {of(3, optim.Lion(1e-2)), `has "w.v", which the run does not keep`},
-		"other optimizer states": {of(3, optim.SGDOptimizer{LR: 1, Momentum: 0.5}), `has "w.m", which the run does not keep`},
+		"fewer optimizer states": {of(3, optim.Lion(1e-2)), `has "w.v", which this run does not have`},
+		"other optimizer states": {of(3, optim.SGDOptimizer{LR: 1, Momentum: 0.5}),
+			`has "w.m", which this run does not have`},
 	} {
 		before := state(t, c.run)
 		if err := c.run.Load(ctx, saved); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -372,13 +380,16 @@ func TestDivergedRunIsNotSaved(t *testing.T) {
 	for _, name := range []string{"fp32", "bf16-pure", "fp16-pure"} {
 		p := policy(t, name)
 		p.Scaling = precision.Scaling{}
-		run, dir := start(t, train.Recipe{Model: line{[]float32{1}}, Optimizer: optim.SGD(1), Precision: p}), t.TempDir()
+		run, dir := start(t, train.Recipe{Model: line{[]float32{1}}, Optimizer: optim.SGD(1), Precision: p}),
+			t.TempDir()
 		for _, x := range []float32{1, float32(math.Inf(1))} {
-			if _, err := run.Step(tensors.FromValue([][]float32{{x}}), tensors.FromValue([][]float32{{0}})); err != nil {
+			if _, err := run.Step(tensors.FromValue([][]float32{{x}}),
+				tensors.FromValue([][]float32{{0}})); err != nil {
 				t.Fatal(err)
 			}
 			_, err := run.Save(context.Background(), dir, nil, 1)
-			if diverged := x > 1; diverged != (err != nil) || diverged && !strings.Contains(err.Error(), "w has values that are not finite after step 2") {
+			if diverged := x > 1; diverged != (err != nil) || diverged &&
+				!strings.Contains(err.Error(), "w has NaNs or infinities after step 2") {
 				t.Errorf("%s: after x = %g: error %v", name, x, err)
 			}
 		}
@@ -419,8 +430,9 @@ func TestRecipeErrors(t *testing.T) {
 	}{
 		{other, good, `"tensor"`},
 		{nil, good, "the mesh is nil: make one"},
-		{mesh, train.Recipe{}, "no model or no rule"},
-		{mesh, change(func(r *train.Recipe) { r.Model = barren{tiny} }), "of type train_test.barren, has no parameters"},
+		{mesh, train.Recipe{}, "no model or no optimizer"},
+		{mesh, change(func(r *train.Recipe) { r.Model = barren{tiny} }),
+			"of type train_test.barren, has no parameters"},
 		{mesh, change(func(r *train.Recipe) { r.Model = gpt.Config{} }), "Layers"},
 		{mesh, change(func(r *train.Recipe) { r.Optimizer = optim.AdamW(-1) }), "LR"},
 		{mesh, change(func(r *train.Recipe) { r.Clip = -1 }), "Recipe.Clip is -1"},

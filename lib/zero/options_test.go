@@ -35,7 +35,7 @@ func TestRefused(t *testing.T) {
 		"shards":          {good, form{2, false, zero.Options{Stage: 2, Shards: -2}}, "Shards is -2"},
 		"offload":         {good, form{2, false, zero.Options{Stage: 2, Offload: offload.Host{Prefetch: -1}}}, "Host.Prefetch is -1"},
 		"host of several": {good, form{2, true, zero.Options{Stage: 2, Offload: offload.Host{Update: true}}}, "the host updates for a rank of 2 devices"},
-		"no rule":         {train.Recipe{Model: good.Model}, form{2, false, zero.Options{Stage: 1}}, "no rule"},
+		"no optimizer":         {train.Recipe{Model: good.Model}, form{2, false, zero.Options{Stage: 1}}, "no optimizer"},
 		"copies":          {replicated, form{2, false, zero.Options{Stage: 1}}, "Recipe.Replicas is set"},
 		"too many shards": {good, form{3, false, zero.Options{Stage: 1, Shards: 4}}, "Shards is 4, which does not divide the 3 ranks"},
 		"uneven shards":   {good, form{3, true, zero.Options{Stage: 1, Shards: 2}}, "Shards is 2, which does not divide the 3 ranks"},

@@ -6,17 +6,17 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Shard writes ZeRO into a plan: its units are sharded along an axis, which each has among those that its gradients are
-// reduced along (Rajbhandari et al. 2020, "ZeRO", §5).
+// Shard rewrites a plan for ZeRO (Rajbhandari et al. 2020, "ZeRO", §5): it shards the units whose gradients are reduced
+// along an axis over that axis.
 //
 //   - Stage 1 reduces a unit's gradients once, to shards, as soon as the last micro-batch's are there, updates the
 //     rank's shard, and gathers the new parameters.
-//   - Stage 2 reduces those of each micro-batch, so that nothing but shards is kept.
-//   - Stage 3 gathers a unit's parameters for each pass that uses them, ahead passes before it, and frees them behind
-//     it, unless they would be gathered again at once.
+//   - Stage 2 reduces the gradients of each micro-batch, so that a rank accumulates shards only.
+//   - Stage 3 gathers a unit's parameters ahead passes before each pass that uses them, and frees them after it, unless
+//     they would be gathered again at once.
 //
-// At most pending reductions are under way beside the passes; with 0 the next pass waits for each, which takes the
-// least memory.
+// In stages 2 and 3 at most pending reductions run beside the passes; with 0 the next pass waits for each, which needs
+// the least memory.
 func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 	q := p.Clone()
 	for u, unit := range q.Units {
@@ -27,18 +27,18 @@ func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 	}
 	for r := range q.Ranks {
 		reduce(q, r, stage, pending)
-		if stage == 3 { // so that what is gathered is freed right behind its pass
+		if stage == 3 { // after reduce, so that parameters are freed right after their pass
 			gatherAhead(q, r, ahead, axis)
 		}
 	}
 	return q
 }
 
-// stretch is some passes one after another, by their number, in which a unit is gathered.
+// stretch is a range of passes, by number, for which a unit is gathered.
 type stretch struct{ unit, first, last int }
 
-// stretches lists, in order of their beginning, when units are needed on a rank. One that would be gathered again no
-// later than behind its last pass stays.
+// stretches lists, by their first pass, when units are needed on a rank. A unit stays gathered if it would be gathered
+// again before the pass after its last one.
 func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	open := map[int]int{} // by unit: its last stretch
 	n := 0
@@ -62,7 +62,7 @@ func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	return all
 }
 
-// gatherAhead gathers each unit so many passes before it is needed, and frees it behind.
+// gatherAhead gathers each unit ahead passes before its stretch, and frees it after it.
 func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
 	coming, n := stretches(p, rank, ahead), 0
 	var open []stretch
@@ -86,7 +86,7 @@ func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
 	})
 }
 
-// reduce reduces each unit's gradients where they are complete, and below stage 3 gathers its new parameters.
+// reduce reduces each unit's gradients when they are complete, and gathers new parameters in stages 1 and 2.
 func reduce(p *step.Plan, rank, stage, pending int) {
 	complete := p.Complete(rank)
 	var begun []step.Op

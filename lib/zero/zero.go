@@ -1,22 +1,22 @@
-// Package zero is data parallelism that does not hold everything everywhere: the Zero Redundancy Optimizer (Rajbhandari
-// et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"). Ranks train on parts of every
-// batch, but each keeps only its shard
+// Package zero trains with the Zero Redundancy Optimizer: data parallelism in which each rank stores only a shard of
+// the training state (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models").
+// It shards
 //
-//   - of the optimizer's states and the master copy of parameters, in stage 1,
-//   - of the gradients as well, in stage 2,
-//   - of the parameters as well, in stage 3, which PyTorch calls fully sharded data parallelism (FSDP).
+//   - the optimizer states and master weights, in stage 1,
+//   - also the gradients, in stage 2,
+//   - also the parameters, in stage 3, which PyTorch calls fully sharded data parallelism (FSDP).
 //
-// A model is a chain of blocks (package chain), any other a chain of one. The parameters of a block form a unit, and
-// what several blocks have in common forms a unit of its own: units are gathered, and their gradients reduced, in one
-// message. A rank's shard of a parameter is a run of its elements in row-major order, as many for each rank; the last
-// ranks' are padded with zeros (optim.FlatLength).
+// The model is a chain of blocks (package chain); any other model is a chain of one block. The parameters of a block
+// form a unit, and so do parameters that the same blocks share. A unit is gathered, and its gradients are reduced, in
+// one message. A rank's shard of a parameter is a range of its elements in row-major order, of equal length on all
+// ranks and padded with zeros at the end (optim.FlatLength).
 //
-// [Shard] writes ZeRO into the plan of a step. [New] carries that out on ranks with a device each, which gather
-// parameters beside the passes; [Join] makes a process one of them, on whatever host. [NewSPMD] has one program for a
-// step on all devices, with the collectives in it. What they return is a train.Trainer like any other. Stages 1 and 2
-// send as many bytes as an all-reduce of the gradients, stage 3 half as many again.
+// [New] trains with a rank for each device, which gathers parameters while the passes run; [Join] makes a process one
+// of the ranks, on any host; [NewSPMD] compiles one program for all devices, collectives included. They return a
+// train.Trainer. [Shard] is the underlying rewrite of a step's plan. Stages 1 and 2 send as many bytes as an all-reduce
+// of the gradients, stage 3 1.5 times as many.
 //
-// lib/zero/residual has what the paper calls ZeRO-R.
+// lib/zero/residual has ZeRO-R, the paper's other half.
 package zero
 
 import (
@@ -36,39 +36,39 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// The axes of a plan, and the names in the trainer's Traffic. Between those that share one copy of the state it is
-// train.Axis, between copies Replicas.
+// replicas is the axis between copies of the state; train.Axis joins the ranks that share one copy.
 const replicas = "replica"
 
-// Options say what is sharded, and how.
+// Options configure ZeRO.
 type Options struct {
-	// Stage is 1, 2 or 3: each shards what the ones before it do, and more.
+	// Stage is 1, 2 or 3; each shards more than the one before.
 	Stage int
-	// Prefetch is how many passes ahead of its use a block's parameters are gathered, in stage 3, and how many
+	// Prefetch is, in stage 3, how many passes before its use a block's parameters are gathered, and how many
 	// reductions of gradients may be under way beside the passes. With 0 the rank waits for both.
 	Prefetch int
-	// Accumulate is into how many micro-batches, one after another, a rank's rows of a batch are divided; 0 is 1. Stage
-	// 1 adds up full gradients and reduces them once; stages 2 and 3 reduce those of each micro-batch.
+	// Accumulate is the number of micro-batches per step (gradient accumulation); 0 means 1. Stage 1 accumulates full
+	// gradients and reduces them once; stages 2 and 3 reduce those of each micro-batch.
 	Accumulate int
-	// Recompute saves of each block only its input between the passes, and recomputes the block before its backward
-	// pass. Otherwise what is costly to recompute is saved.
+	// Recompute saves only the input of each block and recomputes the block before its backward pass. Otherwise all
+	// activations that are costly to recompute are saved.
 	Recompute bool
-	// Offload is what lies in the host's memory, or is done there: updates, with the optimizer's states and the master
-	// copy (ZeRO-Offload; Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", §4.1), and the
-	// inputs of blocks, which with Recompute are all that is kept between the passes. It is for a rank for each device.
+	// Offload moves memory and work to the host: updates with the optimizer states and master weights (ZeRO-Offload;
+	// Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", §4.1), and the inputs of blocks,
+	// which with Recompute are all that is saved between the passes. It needs a rank for each device.
 	Offload offload.Host
-	// Shards is how many neighbouring ranks share one copy of the state; 0 is all. With fewer there are several copies,
-	// each in a sharding group, whose ranks of equal place average their gradients: hybrid sharding (HSDP; Zhao et al.
-	// 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", §3.2.2).
+	// Shards is the number of neighbouring ranks that share one copy of the state; 0 means all. With fewer, each group
+	// of ranks has a copy, and ranks with equal positions in their groups average their gradients: hybrid sharding
+	// (HSDP; Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", §3.2.2).
 	Shards int
-	// Timeout is how long one pass of a block may take, and an update twice as long; 0 is group.DefaultTimeout, or in
-	// one process an hour. A rank that takes longer fails the group, and the others learn by which operation.
+	// Timeout is the maximal time of a block's pass; an update may take twice as long. 0 means group.DefaultTimeout, or
+	// an hour if all ranks are in one process. If a rank takes longer, training fails on all ranks with an error that
+	// names the operation.
 	Timeout time.Duration
-	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
+	// Trace, if not nil, records a span for each operation, and counters of memory by kind.
 	Trace *trace.Recorder
 }
 
-// Validate returns an error that says what is not valid, with its value and what to do.
+// Validate returns an error that names the invalid option, its value and what to do.
 func (o Options) Validate() error {
 	switch {
 	case o.Stage < 1 || o.Stage > 3:
@@ -76,7 +76,7 @@ func (o Options) Validate() error {
 	case o.Prefetch < 0:
 		return fmt.Errorf("zero: Options.Prefetch is %d: set it to a number of passes, at least 0", o.Prefetch)
 	case o.Prefetch > 0 && o.Stage < 3:
-		return fmt.Errorf("zero: Options.Prefetch is %d in stage %d, whose parameters are there already: leave it 0",
+		return fmt.Errorf("zero: Options.Prefetch is %d in stage %d, which gathers no parameters for passes: set it to 0",
 			o.Prefetch, o.Stage)
 	case o.Accumulate < 0:
 		return fmt.Errorf("zero: Options.Accumulate is %d: set it to at least 1, or to 0 for 1", o.Accumulate)
@@ -86,7 +86,7 @@ func (o Options) Validate() error {
 	return o.Offload.Validate()
 }
 
-// Plan is what each of so many ranks does in a step of a recipe, and when. It needs no devices.
+// Plan returns what each rank does in a training step. It needs no devices.
 func (o Options) Plan(r train.Recipe, ranks int) (*step.Plan, error) {
 	s, err := o.spec(r, ranks, false)
 	if err != nil {
@@ -95,8 +95,8 @@ func (o Options) Plan(r train.Recipe, ranks int) (*step.Plan, error) {
 	return s.Plans[0], nil
 }
 
-// Sizes are those of the plan's units in bytes, padding included, for [step.Plan.Memory] and [step.Plan.Traffic].
-// States have the master copy of the parameters with them. It needs no devices.
+// Sizes returns the sizes of the plan's units in bytes, padding included, for [step.Plan.Memory] and
+// [step.Plan.Traffic]. States include the master weights. It needs no devices.
 func (o Options) Sizes(r train.Recipe, ranks int) (step.Sizes, error) {
 	s, err := o.spec(r, ranks, false)
 	if err != nil {
@@ -105,9 +105,9 @@ func (o Options) Sizes(r train.Recipe, ranks int) (step.Sizes, error) {
 	return engine.Sizes(s)
 }
 
-// Bytes is what each rank holds besides activations, by kind, in bytes, padding included: memest.Parameters, in the
-// type to compute in; memest.Master where that is not the type that they are kept in; memest.Optimizer; and
-// memest.Gradients, from the first micro-batch to the update. What is full for a moment only is not in it. It needs no
+// Bytes returns the memory of each rank without activations, by kind, in bytes, padding included: memest.Parameters, in
+// the compute type; memest.Master, if they are stored in another type; memest.Optimizer; memest.Gradients, from the
+// first micro-batch to the update. Full parameters and gradients that exist for a moment are not counted. It needs no
 // devices.
 func (o Options) Bytes(r train.Recipe, ranks int) (map[memest.Kind]int64, error) {
 	s, err := o.spec(r, ranks, false)
@@ -117,16 +117,16 @@ func (o Options) Bytes(r train.Recipe, ranks int) (map[memest.Kind]int64, error)
 	return engine.Bytes(s, 0)
 }
 
-// New starts a run of a recipe on the backend's first devices, so many, with a rank for each. Too few devices are an
-// error, and so is a number that Options.Shards does not divide. The context is for starting; each call of the trainer
-// has its own.
+// New starts training on the backend's first devices, with a rank for each. It returns an error if the backend has
+// fewer devices, or if Options.Shards does not divide them. The context is for starting; each call of the trainer has
+// its own.
 func New(ctx context.Context, backend *xla.Backend, r train.Recipe, devices int, o Options) (train.Trainer, error) {
 	return o.start(ctx, backend, r, devices, false)
 }
 
-// NewSPMD is [New] with one program for a step on all devices that share a copy of the state, which XLA schedules as a
-// whole. The trainer's Memory has what lies on a device between steps, and as memest.Temporary what the program needs
-// while it runs, gradients and gathered parameters among it.
+// NewSPMD is [New] with one program per step for all devices that share a copy of the state, which XLA schedules. The
+// trainer's Memory has what a device holds between steps and, as memest.Temporary, what the program needs while it
+// runs, including gradients and gathered parameters.
 func NewSPMD(ctx context.Context, backend *xla.Backend, r train.Recipe, devices int, o Options) (train.Trainer, error) {
 	return o.start(ctx, backend, r, devices, true)
 }
@@ -140,8 +140,8 @@ func (o Options) start(ctx context.Context, backend *xla.Backend, r train.Recipe
 	return engine.Start(ctx, backend, s)
 }
 
-// Join makes this process's rank of a group, which runs on one of the backend's devices. It is a collective call: all
-// begin with rank 0's initial state.
+// Join makes this process one rank of a group, on one of the backend's devices. It is a collective call: all ranks
+// start with rank 0's initial state.
 func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, r train.Recipe,
 	o Options) (train.Trainer, error) {
 	s, err := o.spec(r, g.Size(), false)
@@ -151,8 +151,8 @@ func Join(ctx context.Context, g group.Group, backend *xla.Backend, device int, 
 	return engine.Join(ctx, g, backend, device, s)
 }
 
-// spec is a run of a recipe on devices, as the engine has it. Inside, a rank drives all devices that share a copy of
-// the state.
+// spec returns the engine's description of a run. Inside means SPMD: a rank drives all devices that share a copy of the
+// state.
 func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, err error) {
 	if err := o.Validate(); err != nil {
 		return s, err
@@ -176,7 +176,7 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 	switch {
 	case !inside:
 		if p = p.Replicate(shards, train.Axis); o.Stage == 2 {
-			pending = 1 // a block's gradients are reduced while those of the next are computed
+			pending = 1 // a block's gradients are reduced while the next ones are computed
 		}
 	case shards > 1:
 		p.Inside(train.Axis, shards)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"unsafe"
 
+	_ "github.com/shardbook/shardbook/internal/half" // whose header reduce.c includes
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 

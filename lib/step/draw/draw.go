@@ -1,5 +1,5 @@
-// Package draw makes charts and traces of the timelines of training steps. It is apart from package step, so that
-// programs which only carry plans out link no charts.
+// Package draw makes charts and traces of simulated training steps. It is apart from package step so that programs
+// which only run plans do not link the charts.
 package draw
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// Chart draws a timeline as a Gantt chart: a row a rank, and one for each of its streams that take time, a colour a
-// kind of operation, and in each bar what [step.Timeline.Draw] writes there. What takes no time is left out. Name the
-// axis, with the unit of the costs, by its method Axes. Its errors are those of chart.Gantt, which takes a few thousand
+// Chart draws a timeline as a Gantt chart: a row for each rank and for each of its transfer streams, a colour per kind
+// of operation, and the labels of [step.Timeline.Rows]. Operations that take no time are left out. Name the time axis,
+// with the unit of the costs, by the chart's method Axes. Errors are those of chart.Gantt, which takes a few thousand
 // spans.
 func Chart(t step.Timeline, title string) *chart.Chart {
 	var spans []chart.Span
@@ -34,7 +34,7 @@ func Chart(t step.Timeline, title string) *chart.Chart {
 	return chart.Gantt(title, spans...)
 }
 
-// Memory draws what each rank saves over time, in the unit of Costs.Activation.
+// Memory draws the activations that each rank saves over time, in the unit of Costs.Activation.
 func Memory(t step.Timeline, title string) *chart.Chart {
 	var lines []chart.Series
 	for rank, levels := range t.Memory {
@@ -42,7 +42,7 @@ func Memory(t step.Timeline, title string) *chart.Chart {
 		held := 0.0
 		point := func(at float64) { line.X, line.Y = append(line.X, at), append(line.Y, held) }
 		point(0)
-		for _, l := range levels { // a step: straight on, then straight up or down
+		for _, l := range levels { // horizontal, then vertical
 			point(l.At)
 			held = l.Held
 			point(l.At)
@@ -53,10 +53,10 @@ func Memory(t step.Timeline, title string) *chart.Chart {
 	return chart.Line(title, "time", "saved activations", lines...)
 }
 
-// Trace is a timeline as a trace, in which a time of 1 takes unit: for trace.Trace.WriteChrome, and for
-// trace.Timelines, which draws it above a trace that was measured. Passes are on the stream trace.Compute, others on
-// that of their [step.Op.Stream], and have the names of [step.Plan.Text]. What takes no time is left out. A unit that
-// is not above 0, or so long that the times do not fit a time.Duration, is an error.
+// Trace converts a timeline to a trace in which a time of 1 takes unit, for trace.Trace.WriteChrome, and for
+// trace.Timelines, which draws it above a measured trace. Passes are on the stream trace.Compute, other operations on
+// their [step.Op.Stream]; names are those of [step.Plan.Text]. Operations that take no time are left out. It returns an
+// error if unit is not above 0, or so long that times overflow time.Duration.
 func Trace(t step.Timeline, unit time.Duration) (trace.Trace, error) {
 	var spans []trace.Span
 	at := func(x float64) time.Duration { return time.Duration(math.Round(x * float64(unit))) }

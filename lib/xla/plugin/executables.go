@@ -1,8 +1,54 @@
 package plugin
 
 /*
-#include <stdlib.h>
-#include "executables.h"
+#include "pjrt.h"
+
+extern PJRT_Error *compileThrough(PJRT_Client_Compile_Args *);
+
+// compile_through returns a copy of a plugin's table whose compiler is Go's compileThrough; NULL where the plugin cannot
+// load what was compiled before. It is never freed.
+static PJRT_Api *compile_through(const PJRT_Api *api) {
+	PJRT_Api *copy = PJRT_HAS(api, PJRT_Executable_DeserializeAndLoad) ? malloc(api->struct_size) : NULL;
+	if (!copy) return NULL;
+	memcpy(copy, api, api->struct_size);
+	copy->PJRT_Client_Compile = compileThrough;
+	return copy;
+}
+
+static PJRT_Error *compile(const PJRT_Api *api, PJRT_Client_Compile_Args *args) {
+	return api->PJRT_Client_Compile(args);
+}
+
+// failed destroys an error and tells whether there was one.
+static int failed(const PJRT_Api *api, PJRT_Error *error) {
+	char *message = pjrt_failed(api, error);
+	free(message);
+	return message != NULL;
+}
+
+// serialize returns a loaded executable as bytes, for the caller to free; NULL where XLA cannot.
+static char *serialize(const PJRT_Api *api, PJRT_LoadedExecutable *loaded, size_t *size) {
+	PJRT_LoadedExecutable_GetExecutable_Args get = {
+		PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE, NULL, loaded };
+	if (failed(api, api->PJRT_LoadedExecutable_GetExecutable(&get))) return NULL;
+	PJRT_Executable_Serialize_Args args = { PJRT_Executable_Serialize_Args_STRUCT_SIZE, NULL, get.executable };
+	char *bytes = NULL;
+	if (!failed(api, api->PJRT_Executable_Serialize(&args))) {
+		*size = args.serialized_bytes_size;
+		if ((bytes = malloc(*size))) memcpy(bytes, args.serialized_bytes, *size);
+		args.serialized_executable_deleter(args.serialized_executable);
+	}
+	PJRT_Executable_Destroy_Args done = { PJRT_Executable_Destroy_Args_STRUCT_SIZE, NULL, get.executable };
+	failed(api, api->PJRT_Executable_Destroy(&done));
+	return bytes;
+}
+
+// deserialize loads serialized bytes on a client's devices; NULL where XLA cannot.
+static PJRT_LoadedExecutable *deserialize(const PJRT_Api *api, PJRT_Client *client, const char *bytes, size_t size) {
+	PJRT_Executable_DeserializeAndLoad_Args args = {
+		PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE, NULL, client, bytes, size };
+	return failed(api, api->PJRT_Executable_DeserializeAndLoad(&args)) ? NULL : args.loaded_executable;
+}
 */
 import "C"
 
@@ -32,19 +78,20 @@ type Executables struct {
 var compilers sync.Map // PJRT_Client* → *compiler
 
 type compiler struct {
-	table unsafe.Pointer // the plugin's own
-	kept  *Executables   // nil: compile always
+	api  *C.PJRT_Api  // the plugin's own
+	kept *Executables // nil: compile always
 }
 
 // CompileThrough returns a plugin's table of functions for one client (PJRT_Client*) whose programs are compiled as
 // always until [KeepExecutables] is called; or the table itself if the plugin cannot load what it compiled before.
 func CompileThrough(table, client unsafe.Pointer) unsafe.Pointer {
-	through := C.pjrt_compile_through(table)
+	api := (*C.PJRT_Api)(table)
+	through := C.compile_through(api)
 	if through == nil {
 		return table
 	}
-	compilers.Store(client, compiler{table: table})
-	return through
+	compilers.Store(client, compiler{api: api})
+	return unsafe.Pointer(through)
 }
 
 // KeepExecutables has a client that compiles through us look into the folder first, and put there what it compiles;
@@ -54,7 +101,7 @@ func KeepExecutables(client unsafe.Pointer, kept *Executables) {
 		kept = nil
 	}
 	if c, ok := compilers.Load(client); ok {
-		compilers.Store(client, compiler{c.(compiler).table, kept})
+		compilers.Store(client, compiler{c.(compiler).api, kept})
 	}
 }
 
@@ -64,28 +111,29 @@ func ForgetClient(client unsafe.Pointer) { compilers.Delete(client) }
 // compileThrough stands in the place of PJRT_Client_Compile.
 //
 //export compileThrough
-func compileThrough(args *C.pjrt_compile_args) unsafe.Pointer {
-	found, _ := compilers.Load(args.client)
+func compileThrough(args *C.PJRT_Client_Compile_Args) *C.PJRT_Error {
+	client := unsafe.Pointer(args.client)
+	found, _ := compilers.Load(client)
 	c := found.(compiler)
 	if c.kept == nil {
-		return C.pjrt_compile(c.table, args)
+		return C.compile(c.api, args)
 	}
 	path := c.kept.path(args)
 	if serialized := read(path); serialized != nil {
-		at := unsafe.Pointer(unsafe.SliceData(serialized))
-		args.executable = C.pjrt_deserialize(c.table, args.client, at, C.size_t(len(serialized)))
+		at := (*C.char)(unsafe.Pointer(unsafe.SliceData(serialized)))
+		args.executable = C.deserialize(c.api, args.client, at, C.size_t(len(serialized)))
 		if args.executable != nil {
 			return nil
 		}
 		c.kept.refuse()
-		KeepExecutables(args.client, nil)
-		return C.pjrt_compile(c.table, args)
+		KeepExecutables(client, nil)
+		return C.compile(c.api, args)
 	}
-	if problem := C.pjrt_compile(c.table, args); problem != nil {
+	if problem := C.compile(c.api, args); problem != nil {
 		return problem
 	}
 	var size C.size_t
-	if serialized := C.pjrt_serialize(c.table, args.executable, &size); serialized != nil {
+	if serialized := C.serialize(c.api, args.executable, &size); serialized != nil {
 		c.kept.write(path, unsafe.Slice((*byte)(unsafe.Pointer(serialized)), size))
 		C.free(unsafe.Pointer(serialized))
 	}
@@ -93,13 +141,13 @@ func compileThrough(args *C.pjrt_compile_args) unsafe.Pointer {
 }
 
 // path is where the program is, or would be.
-func (e *Executables) path(args *C.pjrt_compile_args) string {
+func (e *Executables) path(args *C.PJRT_Client_Compile_Args) string {
 	h := sha256.New()
 	for _, part := range [][]byte{
 		[]byte(e.Key),
 		unsafe.Slice((*byte)(unsafe.Pointer(args.program.format)), args.program.format_size),
 		unsafe.Slice((*byte)(unsafe.Pointer(args.program.code)), args.program.code_size),
-		unsafe.Slice((*byte)(unsafe.Pointer(args.options)), args.options_size),
+		unsafe.Slice((*byte)(unsafe.Pointer(args.compile_options)), args.compile_options_size),
 	} {
 		fmt.Fprintf(h, "%d:", len(part))
 		h.Write(part)

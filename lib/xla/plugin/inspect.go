@@ -2,15 +2,14 @@ package plugin
 
 /*
 #cgo LDFLAGS: -ldl
-#include <stdlib.h>
 #include "pjrt.h"
 
 static const char *pjrt_version(const char *path, int *major, int *minor) {
 	const char *problem = NULL;
-	const pjrt_head *api = pjrt_api(path, &problem);
+	const PJRT_Api *api = pjrt_api(path, &problem);
 	if (!api) return problem;
-	*major = api->version.major;
-	*minor = api->version.minor;
+	*major = api->pjrt_api_version.major_version;
+	*minor = api->pjrt_api_version.minor_version;
 	return NULL;
 }
 */

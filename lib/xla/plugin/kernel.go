@@ -1,11 +1,9 @@
 package plugin
 
 /*
-#include <stdlib.h>
-#include <string.h>
 #include "pjrt.h"
 
-// Of XLA's pjrt_c_api_ffi_extension.h. Before PJRT 0.9x the arguments had one more field; there XLA finds them too
+// Of XLA's pjrt_c_api_ffi_extension.h, which go-xla does not have. Before PJRT 0.9x the arguments had one more field; there XLA finds them too
 // short and returns an error.
 typedef struct {
 	size_t struct_size;
@@ -16,20 +14,20 @@ typedef struct {
 	size_t platform_size;
 	int traits;
 } register_args;
-typedef struct { pjrt_extension base; void *register_type,
-	*add_user_data; void *(*register_handler)(register_args *); } ffi;
-enum { FFI = 5 };
+typedef struct {
+	PJRT_Extension_Base base;
+	void *register_type, *add_user_data;
+	void *(*register_handler)(register_args *);
+} ffi;
 
 static const char *register_kernel(const char *path, const char *name, void *handler) {
 	const char *problem = NULL;
-	const pjrt_head *api = pjrt_api(path, &problem);
+	const PJRT_Api *api = pjrt_api(path, &problem);
 	if (!api) return problem;
-	for (pjrt_extension *e = api->extension; e; e = e->next)
-		if (e->type == FFI && e->struct_size >= sizeof(ffi)) {
-			register_args args = { sizeof args, name, strlen(name), handler, "cpu", 3, 0 };
-			return ((ffi *)e)->register_handler(&args) ? "it refuses the kernel" : NULL;
-		}
-	return "it has no foreign-function interface";
+	ffi *found = pjrt_extension(api, PJRT_Extension_Type_FFI, sizeof(ffi));
+	if (!found) return "it has no foreign-function interface";
+	register_args args = { sizeof args, name, strlen(name), handler, "cpu", 3, 0 };
+	return found->register_handler(&args) ? "it refuses the kernel" : NULL;
 }
 */
 import "C"

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -293,5 +294,20 @@ func TestPinnedKnowTheFlags(t *testing.T) {
 				t.Errorf("%s does not know %s (error %v)", s.title, f, err)
 			}
 		}
+	}
+}
+
+// TestHeader holds that PJRT's header is that of the go-xla which is compiled in.
+func TestHeader(t *testing.T) {
+	folder, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/gomlx/go-xla").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "pjrt", "pjrt_c_api.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ours, err := os.ReadFile("pjrt_c_api.h"); err != nil || !bytes.Equal(ours, theirs) {
+		t.Errorf("pjrt_c_api.h is not go-xla's (error %v): copy it", err)
 	}
 }

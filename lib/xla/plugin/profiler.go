@@ -1,11 +1,9 @@
 package plugin
 
 /*
-#include <stdlib.h>
-#include <string.h>
 #include "pjrt.h"
 
-// Of XLA's pjrt_c_api_profiler_extension.h and profiler_c_api.h.
+// Of XLA's pjrt_c_api_profiler_extension.h and profiler_c_api.h, which go-xla does not have.
 typedef struct { size_t struct_size; void *priv, *error; } profiler_error_args;
 typedef struct { size_t struct_size; void *priv,
 	*error; const char *message; size_t message_size; } profiler_message_args;
@@ -24,19 +22,14 @@ typedef struct {
 	void *(*stop)(profiler_args *);
 	void *(*collect)(profiler_data_args *);
 } profiler_api;
-typedef struct { pjrt_extension base; const profiler_api *api; } profiler_extension;
-enum { PROFILER = 1 };
+typedef struct { PJRT_Extension_Base base; const profiler_api *api; } profiler_extension;
 
 // find_profiler returns NULL where the plugin has none.
 static const profiler_api *find_profiler(const char *path) {
 	const char *problem = NULL;
-	const pjrt_head *api = pjrt_api(path, &problem);
-	for (pjrt_extension *e = api ? api->extension : NULL; e; e = e->next)
-		if (e->type == PROFILER && e->struct_size >= sizeof(profiler_extension)) {
-			const profiler_api *found = ((profiler_extension *)e)->api;
-			return found && found->struct_size >= sizeof *found ? found : NULL;
-		}
-	return NULL;
+	const PJRT_Api *api = pjrt_api(path, &problem);
+	profiler_extension *found = api ? pjrt_extension(api, PJRT_Extension_Type_Profiler, sizeof *found) : NULL;
+	return found && found->api && found->api->struct_size >= sizeof *found->api ? found->api : NULL;
 }
 
 // failed returns an error's message, for the caller to free, or NULL where there is no error.

@@ -6,57 +6,57 @@ import (
 	"slices"
 )
 
-// Event is an allocation of a device's memory, or its end.
+// Event is an allocation of device memory, or its end.
 type Event struct {
 	ID    int   // of the allocation
-	Bytes int64 // of an allocation; not used where it ends
-	Free  bool  // it ends
-	Long  bool  // it lives long, as activation checkpoints and gradients do: see WithRegion
+	Bytes int64 // of an allocation; ignored if Free
+	Free  bool  // the allocation ends
+	Long  bool  // long-lived, as activation checkpoints and gradients are: see WithRegion
 }
 
-// Report is what became of a sequence of allocations.
+// Report is the result of [Replay], in bytes.
 type Report struct {
-	Peak    int64 // the most bytes that were allocated at once
-	Highest int64 // bytes from the lowest address to the highest that was allocated
+	Peak    int64 // maximum of allocated bytes
+	Highest int64 // highest address that was allocated
 
-	// What there was at the end or, where an allocation failed, at that time.
-	Used    int64 // allocated bytes
-	Largest int64 // the largest free block; with no limit of capacity, the largest below Highest
-	Free    int64 // all free blocks together, counted likewise
+	// At the end, or when an allocation failed:
+	Used    int64 // allocated
+	Largest int64 // the largest free block; without a capacity, below Highest
+	Free    int64 // all free blocks together
 
-	Failed bool  // an allocation found no free block that is large enough, and the replay ended there
+	Failed bool  // no free block was large enough for an allocation, and the replay ended there
 	At     int   // the event that failed
-	Asked  int64 // its bytes
+	Asked  int64 // its size
 }
 
-// Fragmented reports whether an allocation failed although enough bytes were free, if not in one piece.
+// Fragmented reports whether an allocation failed although enough bytes were free.
 func (r Report) Fragmented() bool { return r.Failed && r.Asked <= r.Free }
 
-// Replay makes the allocations, in their order, in a model of a device's memory of so many bytes; with 0 it has no end.
-// The model is an allocator that takes the first free block, from address 0, that is large enough, and neither rounds
-// nor moves anything. Real ones round, and keep lists by size, but have holes between blocks that live long, as the
-// model has. (XLA's CPU devices take memory from malloc, whose addresses say nothing of a GPU's.)
+// Replay runs a sequence of allocations in a model of a device's memory of capacity bytes; 0 means unlimited. The
+// allocator is first fit: it takes the first free block that is large enough, and neither rounds sizes nor moves
+// blocks. Real allocators round sizes and have free lists, but leave holes between long-lived blocks, too. (XLA's CPU
+// devices use malloc, whose addresses say nothing about GPUs.)
 //
-// An allocation that does not fit is not an error: the report says so. Errors are negative sizes, an ID that is
-// allocated already or is not, and a negative capacity.
+// An allocation that does not fit is not an error: see [Report]. Errors are negative sizes or capacity, an ID that is
+// allocated twice, and a Free of an ID that is not allocated.
 func Replay(events []Event, capacity int64) (Report, error) {
 	if capacity < 0 {
-		return Report{}, fmt.Errorf("residual: a memory of %d bytes: give at least 1, or 0 for no end", capacity)
+		return Report{}, fmt.Errorf("residual: capacity is %d bytes: give at least 1, or 0 for no limit", capacity)
 	}
 	var r Report
-	var heap []block // in the order of addresses
+	var heap []block // by address
 	for i, e := range events {
 		at := slices.IndexFunc(heap, func(b block) bool { return b.id == e.ID })
 		switch {
 		case e.Free && at < 0:
-			return Report{}, fmt.Errorf("residual: event %d frees allocation %d, which there is not", i, e.ID)
+			return Report{}, fmt.Errorf("residual: event %d frees allocation %d, which does not exist", i, e.ID)
 		case e.Free:
 			r.Used -= heap[at].bytes
 			heap = slices.Delete(heap, at, at+1)
 			continue
 		case at >= 0:
-			return Report{}, fmt.Errorf("residual: event %d is allocation %d, which there is already: "+
-				"give each an ID of its own", i, e.ID)
+			return Report{}, fmt.Errorf("residual: event %d allocates ID %d, which is allocated: give each its own ID",
+				i, e.ID)
 		case e.Bytes < 0:
 			return Report{}, fmt.Errorf("residual: event %d allocates %d bytes: give at least 0", i, e.Bytes)
 		}
@@ -70,7 +70,7 @@ func Replay(events []Event, capacity int64) (Report, error) {
 			break
 		}
 		if math.MaxInt64-b.address < b.bytes {
-			return Report{}, fmt.Errorf("residual: event %d allocates %d bytes at %d, which nobody can count: give a capacity",
+			return Report{}, fmt.Errorf("residual: event %d allocates %d bytes at %d, which overflows an int64: give a capacity",
 				i, e.Bytes, b.address)
 		}
 		heap = slices.Insert(heap, place, b)
@@ -98,14 +98,14 @@ type block struct {
 
 func (b block) end() int64 { return b.address + b.bytes }
 
-// WithRegion returns the events with all that lives long in one allocation, made before everything else and never
-// freed: a region, of the bytes that first fit needs for these allocations alone. Where none lives long the events
-// are the same. Its errors are Replay's.
+// WithRegion returns the events with all long-lived allocations replaced by one region: an allocation before everything
+// else that is never freed, as large as first fit needs for the long-lived allocations alone. Without long-lived
+// allocations the events are unchanged. Errors are those of [Replay].
 func WithRegion(events []Event) ([]Event, error) {
 	if _, err := Replay(events, 0); err != nil {
 		return nil, err
 	}
-	long := map[int]bool{} // allocations now
+	long := map[int]bool{} // by allocation
 	var inside, others []Event
 	unused := 0
 	for _, e := range events {

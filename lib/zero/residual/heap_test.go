@@ -111,7 +111,7 @@ func TestReplayErrors(t *testing.T) {
 	for want, events := range map[string][]residual.Event{
 		"event 0 frees allocation 3":     {{ID: 3, Free: true}},
 		"event 2 frees allocation 3":     {{ID: 3}, {ID: 3, Free: true}, {ID: 3, Free: true}},
-		"event 1 is allocation 3":        {{ID: 3, Bytes: 1}, {ID: 3, Bytes: 1}},
+		"event 1 allocates ID 3":         {{ID: 3, Bytes: 1}, {ID: 3, Bytes: 1}},
 		"event 0 allocates -1 bytes":     {{ID: 3, Bytes: -1}},
 		"event 1 allocates 922337203685": {{ID: 3, Bytes: 1}, {ID: 4, Bytes: 1<<63 - 1}},
 	} {
@@ -122,7 +122,7 @@ func TestReplayErrors(t *testing.T) {
 			t.Errorf("WithRegion: error %v, want %q", err, want)
 		}
 	}
-	if _, err := residual.Replay(nil, -1); err == nil || !strings.Contains(err.Error(), "a memory of -1 bytes") {
+	if _, err := residual.Replay(nil, -1); err == nil || !strings.Contains(err.Error(), "capacity is -1 bytes") {
 		t.Errorf("error %v", err)
 	}
 	short := []residual.Event{{ID: 1, Bytes: 5}, {ID: 1, Free: true}}

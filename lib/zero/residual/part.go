@@ -9,8 +9,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Shard is this rank's part of x's bits, in one dimension, padded where the ranks along a mesh axis do not divide it.
-// (Bits, since compilers may hold floats in wider types.) It builds a graph, and panics without such an axis.
+// Shard returns this rank's shard of x along a mesh axis: a vector of bits, padded if the number of ranks does not
+// divide x's size. (Bits, because compilers may store floats in wider types.) It builds a graph, and panics if the mesh
+// has no such axis.
 func Shard(x *graph.Node, axis string) *graph.Node {
 	ranks := collective.AxisSize(x.Graph(), axis)
 	flat := graph.Reshape(precision.ToBits(x), -1)
@@ -20,7 +21,8 @@ func Shard(x *graph.Node, axis string) *graph.Node {
 	return collective.Part(flat, 0, axis)
 }
 
-// Gather gathers the parts of an array of a shape. It builds a graph, and panics without such a mesh axis.
+// Gather is the inverse of [Shard]: it gathers the shards of an array with the given shape. It builds a graph, and
+// panics if the mesh has no such axis.
 func Gather(part *graph.Node, like shapes.Shape, axis string) *graph.Node {
 	flat := collective.AllGather(part, 0, axis)
 	if flat.Shape().Size() > like.Size() {
@@ -29,15 +31,14 @@ func Gather(part *graph.Node, like shapes.Shape, axis string) *graph.Node {
 	return precision.FromBits(graph.Reshape(flat, like.Dimensions...), like.DType)
 }
 
-// Hold returns the nodes as they are, all made at one time and each in memory of its own: what follows uses that
-// memory, and not what the nodes were made of.
+// Hold returns the nodes unchanged, and makes XLA compute all of them before anything uses one, each into its own
+// memory, so that it can free what they were computed from. It builds a graph, and panics if the mesh has no such axis.
 //
-// Barriers do not do that on CPUs, where XLA drops them before it fuses operations. Then it cuts the part out of x only
-// where the part is gathered, and keeps x until then; and it adds up the outputs of all blocks before this one, in
-// every operation that takes their sum (x is one, where blocks have residual connections), and keeps all outputs. So
-// this is a conditional, into which XLA fuses nothing, and of which only one branch ever runs: the one that copies
-// nothing. XLA cannot know, since ranks tell each other their numbers while the program runs (collective.Rank). It
-// builds a graph, and panics without such a mesh axis.
+// Barriers do not do that on CPUs, where XLA drops them before it fuses operations. It then slices the shard out of x
+// only where the shard is gathered, and keeps x until then; and with residual connections, where x is a sum of all
+// outputs of blocks before, it adds them up in each consumer and keeps all outputs. Hold is therefore a conditional,
+// which XLA does not fuse into, and whose branch without copies always runs. XLA cannot know that, since ranks exchange
+// their numbers while the program runs (collective.Rank).
 func Hold(axis string, nodes ...*graph.Node) []*graph.Node {
 	g := nodes[0].Graph()
 	always := graph.GreaterOrEqual(collective.Rank(g, axis), graph.Const(g, int32(0)))

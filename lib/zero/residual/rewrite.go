@@ -6,9 +6,9 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Partition writes P_a into a plan whose ranks have devices along an axis that have the same activations: of a block's
-// input each keeps only its part from the forward pass on, and they gather it before the block's next pass (ZeRO §6.1).
-// The input of the first block is the batch, and stays; so does that of a block whose next pass follows at once.
+// Partition rewrites a plan for P_a (ZeRO §6.1): the devices of each rank along the axis, which have the same
+// activations, save only a shard of a block's input after its forward pass and gather it before the block's next pass.
+// Inputs of the first block, which are the batch, and of blocks whose next pass follows at once, stay full.
 func Partition(p *step.Plan, axis string) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {

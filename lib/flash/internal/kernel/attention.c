@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../../../../internal/half/half.h"
 #include "../../../xla/foreign/foreign.h"
 
 enum { QUERIES = 128, KEYS = 64 }; // in a tile, whose scores take 32 KiB
@@ -35,33 +36,6 @@ typedef struct {
 // padded is a row's width as a multiple of every instruction set's COLUMNS; rows lie PAD farther apart.
 static int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 
-static float from_half(uint16_t h) {
-	union { uint32_t bits; float value; } x = {((uint32_t)(h & 0x7fff) << 13) + (112u << 23)}; // the exponents' biases differ by 112
-	if ((h & 0x7c00) == 0x7c00) x.bits |= 0x7f800000;
-	if (!(h & 0x7c00)) x.value = (h & 0x3ff) * 0x1p-24f; // subnormal, which as bits of a float XLA's threads take for 0
-	x.bits |= (uint32_t)(h & 0x8000) << 16;
-	return x.value;
-}
-
-static uint16_t to_half(float f) {
-	union { float value; uint32_t bits; } x = {f};
-	uint16_t sign = x.bits >> 16 & 0x8000;
-	x.bits &= 0x7fffffff;
-	if (x.bits > 0x7f800000) return sign | 0x7e00;
-	if (x.value >= 65520) return sign | 0x7c00;
-	if (x.value < 0x1p-14f) {
-		x.value += 0.5f; // half's smallest step, 2⁻²⁴, is that of floats in [½, 1): the sum is rounded to it
-		return sign | (x.bits - 0x3f000000);
-	}
-	return sign | ((x.bits + 0xfff + (x.bits >> 13 & 1) - (112u << 23)) >> 13);
-}
-
-static uint16_t to_bf16(float f) {
-	union { float value; uint32_t bits; } x = {f};
-	if (f != f) return x.bits >> 16 | 0x40;
-	return (x.bits + 0x7fff + (x.bits >> 16 & 1)) >> 16;
-}
-
 // load copies n elements from the one numbered at.
 static void load(const array *a, int64_t at, int64_t n, float *to) {
 	if (a->type == FOREIGN_F32) {
@@ -70,13 +44,10 @@ static void load(const array *a, int64_t at, int64_t n, float *to) {
 	}
 	const uint16_t *from = (const uint16_t *)a->data + at;
 	if (a->type == FOREIGN_F16) {
-		for (int64_t i = 0; i < n; i++) to[i] = from_half(from[i]);
+		for (int64_t i = 0; i < n; i++) to[i] = from_f16(from[i]);
 		return;
 	}
-	for (int64_t i = 0; i < n; i++) {
-		union { uint32_t bits; float value; } x = {(uint32_t)from[i] << 16};
-		to[i] = x.value;
-	}
+	for (int64_t i = 0; i < n; i++) to[i] = from_bf16(from[i]);
 }
 
 static void store(const array *a, int64_t at, int64_t n, const float *from) {
@@ -86,7 +57,7 @@ static void store(const array *a, int64_t at, int64_t n, const float *from) {
 	}
 	uint16_t *to = (uint16_t *)a->data + at;
 	if (a->type == FOREIGN_F16)
-		for (int64_t i = 0; i < n; i++) to[i] = to_half(from[i]);
+		for (int64_t i = 0; i < n; i++) to[i] = to_f16(from[i]);
 	else
 		for (int64_t i = 0; i < n; i++) to[i] = to_bf16(from[i]);
 }

@@ -14,8 +14,9 @@ static void *backward_address(void) { return shardbook_flash_backward; }
 import "C"
 
 import (
+	_ "github.com/shardbook/shardbook/internal/half" // whose header attention.c includes, and foreign's
 	"github.com/shardbook/shardbook/lib/xla"
-	_ "github.com/shardbook/shardbook/lib/xla/foreign" // whose header attention.c includes
+	_ "github.com/shardbook/shardbook/lib/xla/foreign"
 )
 
 // Forward and Backward are attention and its gradients, as XLA kernels. Their operands and results are what read_call,

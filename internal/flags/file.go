@@ -1,0 +1,279 @@
+package flags
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/shardbook/shardbook/internal/userfile"
+)
+
+// anyFile marks a flag of which each file must be one of settings.
+const anyFile = "*"
+
+// Settings marks a flag as one that names a file of settings: of TOML, if it is called so, else of YAML, which JSON is, too.
+// Keys are the names of flags, with - or _ in them. With extensions, files with others are not its own. [Settle] reads it: flags that were
+// given stay as they are, and one of which the file has the default does not count as given. An unknown key, one that is
+// there twice, and a value that its flag does not take are errors that name the file, the line where it is YAML or JSON,
+// the key and the value. It panics if there is no such flag.
+func Settings(f *pflag.FlagSet, name string, only ...string) {
+	File(f, name, "yaml", "yml", "json", "toml")
+	if only == nil {
+		only = []string{anyFile}
+	}
+	annotate(f.Lookup(name), filesKey, only...)
+}
+
+// maxFile is the most bytes that a file of settings may have.
+const maxFile = 1 << 20
+
+// entry is a setting: the value of a flag, and where it stands.
+type entry struct{ name, value, where string }
+
+// isSettings says whether a value of a flag names a file of settings.
+func isSettings(flag *pflag.Flag, path string) bool {
+	only := flag.Annotations[filesKey]
+	return slices.Contains(only, anyFile) || slices.Contains(only, strings.TrimPrefix(filepath.Ext(path), "."))
+}
+
+// load sets flags from a file of settings.
+func load(f *pflag.FlagSet, path string) error {
+	text, err := userfile.Read(path, maxFile)
+	if err != nil {
+		return err
+	}
+	entries, err := read(path, text)
+	if err != nil {
+		return err
+	}
+	var all []entry
+	for _, e := range entries {
+		flag := f.Lookup(e.name)
+		switch {
+		case flag == nil || group(flag) == "" || flag.Annotations[notFileKey] != nil || isSettings(flag, e.value):
+			return fmt.Errorf("%s: %q is no setting: want the name of a flag", e.where, e.name)
+		case flag.Annotations[pairsKey] == nil:
+			all = append(all, entry{flag.Name, e.value, e.where})
+			continue
+		}
+		pairs, err := split(f, flag, e.value)
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", e.where, e.name, err)
+		}
+		for _, p := range pairs {
+			all = append(all, entry{p.name, p.value, e.where})
+		}
+	}
+	seen := map[string]bool{}
+	for _, e := range all {
+		if seen[e.name] {
+			return fmt.Errorf("%s: %s is given twice", e.where, e.name)
+		}
+		seen[e.name] = true
+		flag := f.Lookup(e.name)
+		if flag.Changed {
+			continue
+		}
+		if err := flag.Value.Set(e.value); err != nil {
+			return fmt.Errorf("%s: %s is %.60q: %s", e.where, e.name, e.value, wanted(flag, err))
+		}
+		if flag.Value.String() == flag.DefValue {
+			continue
+		}
+		if err := f.Set(e.name, e.value); err != nil {
+			return err
+		}
+		annotate(flag, originKey, e.where)
+	}
+	return nil
+}
+
+// wanted says what a flag takes.
+func wanted(flag *pflag.Flag, err error) string {
+	if want, ok := map[string]string{"int": "a whole number", "int64": "a whole number", "uint32": "a whole number of at least 0",
+		"float64": "a number", "bool": "true or false", "duration": "a duration, as 30s"}[flag.Value.Type()]; ok {
+		return "want " + want
+	}
+	return err.Error()
+}
+
+// Located returns an error with the place in a file, of the first flag named in it that a file has set.
+func Located(f *pflag.FlagSet, err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, name := range regexp.MustCompile(`--[a-z][a-z-]*`).FindAllString(err.Error(), -1) {
+		if flag := f.Lookup(name[2:]); flag != nil && first(flag, originKey) != "" {
+			return fmt.Errorf("%s: %w", first(flag, originKey), err)
+		}
+	}
+	return err
+}
+
+// read lists the settings of a file.
+func read(path string, text []byte) ([]entry, error) {
+	if filepath.Ext(path) == ".toml" {
+		return readTOML(path, text)
+	}
+	return readYAML(path, text)
+}
+
+func readYAML(path string, text []byte) (all []entry, err error) {
+	var document yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	if err := decoder.Decode(&document); err != nil && err != io.EOF {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := decoder.Decode(new(yaml.Node)); err != io.EOF {
+		return nil, fmt.Errorf("%s: there is something after the first document: leave it out", path)
+	}
+	if len(document.Content) == 0 { // an empty file sets nothing
+		return nil, nil
+	}
+	mapping := document.Content[0]
+	if mapping.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s:%d: want a mapping, as in \"layers: 4\"", path, mapping.Line)
+	}
+	for i := 0; i < len(mapping.Content); i += 2 {
+		key, value := mapping.Content[i], mapping.Content[i+1]
+		where := fmt.Sprintf("%s:%d", path, key.Line)
+		if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
+			return nil, fmt.Errorf("%s: %s has no single value: want a number, a text, true or false", where, key.Value)
+		}
+		all = append(all, entry{dashed(key.Value), value.Value, where})
+	}
+	return all, nil
+}
+
+func readTOML(path string, text []byte) (all []entry, err error) {
+	values := map[string]any{}
+	if _, err := toml.Decode(string(text), &values); err != nil {
+		var syntax toml.ParseError
+		if errors.As(err, &syntax) {
+			return nil, fmt.Errorf("%s:%d: %s", path, syntax.Position.Line, syntax.Message)
+		}
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		switch value := values[key].(type) {
+		case string, bool, int64, float64:
+			all = append(all, entry{dashed(key), fmt.Sprint(value), path})
+		default:
+			return nil, fmt.Errorf("%s: %s has no single value: want a number, a text, true or false", path, key)
+		}
+	}
+	return all, nil
+}
+
+func dashed(key string) string { return strings.ReplaceAll(key, "_", "-") }
+
+// Pairs adds a flag for several others in one value, as in "pipe=2,data=2": those of these groups. [Settle] sets them. One
+// that is given by its own name as well is an error.
+func Pairs(f *pflag.FlagSet, name, usage string, groups ...string) {
+	f.String(name, "", usage)
+	annotate(f.Lookup(name), pairsKey, groups...)
+}
+
+func expand(f *pflag.FlagSet, of *pflag.Flag) error {
+	pairs, err := split(f, of, of.Value.String())
+	if err != nil {
+		return fmt.Errorf("--%s: %w", of.Name, err)
+	}
+	for _, p := range pairs {
+		flag := f.Lookup(p.name)
+		if flag.Changed {
+			return fmt.Errorf("--%s has %s=%s, and --%[2]s is given as well: leave one of them out", of.Name, p.name, p.value)
+		}
+		if err := flag.Value.Set(p.value); err != nil {
+			return fmt.Errorf("--%s: %s is %.60q: %s", of.Name, p.name, p.value, wanted(flag, err))
+		}
+	}
+	for _, p := range pairs {
+		if err := f.Set(p.name, p.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// split lists the pairs of a value. In a pair : stands for a comma, and a key alone is true.
+func split(f *pflag.FlagSet, of *pflag.Flag, text string) (all []entry, err error) {
+	seen := map[string]bool{}
+	for pair := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		flag := f.Lookup(key)
+		if flag == nil || flag == of || !slices.Contains(of.Annotations[pairsKey], group(flag)) {
+			return nil, fmt.Errorf("%.40q is no key: want one of %s", key, strings.Join(keys(f, of), ", "))
+		}
+		if !ok && flag.Value.Type() == "bool" {
+			value = "true"
+		}
+		if seen[key] {
+			return nil, fmt.Errorf("%s is given twice", key)
+		}
+		seen[key] = true
+		all = append(all, entry{name: flag.Name, value: strings.ReplaceAll(value, ":", ",")})
+	}
+	return all, nil
+}
+
+// keys are the names that a flag of [Pairs] takes.
+func keys(f *pflag.FlagSet, of *pflag.Flag) (names []string) {
+	f.VisitAll(func(flag *pflag.Flag) {
+		if flag != of && !flag.Hidden && slices.Contains(of.Annotations[pairsKey], group(flag)) {
+			names = append(names, flag.Name)
+		}
+	})
+	return names
+}
+
+// Print writes the settings as a file of YAML: the flags of all groups that have a value, each group under its
+// name.
+func Print(out io.Writer, f *pflag.FlagSet) error {
+	mapping := &yaml.Node{Kind: yaml.MappingNode}
+	last := ""
+	f.VisitAll(func(flag *pflag.Flag) {
+		text := flag.Value.String()
+		if text == "" || group(flag) == "" || flag.Hidden || flag.Annotations[notFileKey] != nil ||
+			flag.Annotations[pairsKey] != nil || isSettings(flag, text) {
+			return
+		}
+		key, value := &yaml.Node{Kind: yaml.ScalarNode, Value: flag.Name}, &yaml.Node{Kind: yaml.ScalarNode, Value: text}
+		if kind := flag.Value.Type(); kind == "string" || kind == "duration" {
+			value.Tag = "!!str"
+		}
+		if group(flag) != last {
+			last = group(flag)
+			key.HeadComment = last
+		}
+		mapping.Content = append(mapping.Content, key, value)
+	})
+	encoder := yaml.NewEncoder(out)
+	defer encoder.Close()
+	return encoder.Encode(mapping)
+}
+
+// File marks a flag as one that names a file with one of these extensions, of any where there are none, for completion.
+func File(f *pflag.FlagSet, name string, extensions ...string) {
+	if err := cobra.MarkFlagFilename(f, name, extensions...); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// Folder marks a flag as one that names a folder, for completion.
+func Folder(f *pflag.FlagSet, name string) {
+	if err := cobra.MarkFlagDirname(f, name); err != nil {
+		panic(err) // there is no such flag
+	}
+}

@@ -1,0 +1,224 @@
+// Package flags gives a command's flags what pflag leaves out: help in groups, choices, values from a file, several
+// flags in one value, and shell completion. All of it is kept in the annotations of the flags themselves.
+package flags
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The annotations of a flag.
+const (
+	groupKey   = "shardbook_group"
+	choicesKey = "shardbook_choices"
+	needsKey   = "shardbook_needs"
+	pairsKey   = "shardbook_pairs"
+	originKey  = "shardbook_origin"
+	notFileKey = "shardbook_not_in_files"
+	filesKey   = "shardbook_settings_file"
+	leastKey   = "shardbook_least"
+)
+
+// Group puts the flags that are in no group yet into this one, under whose heading help lists them.
+func Group(f *pflag.FlagSet, name string) {
+	f.SortFlags = false
+	f.VisitAll(func(flag *pflag.Flag) {
+		if group(flag) == "" {
+			annotate(flag, groupKey, name)
+		}
+	})
+}
+
+func group(flag *pflag.Flag) string { return first(flag, groupKey) }
+
+func first(flag *pflag.Flag, key string) string {
+	if values := flag.Annotations[key]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+func annotate(flag *pflag.Flag, key string, values ...string) {
+	if flag.Annotations == nil {
+		flag.Annotations = map[string][]string{}
+	}
+	flag.Annotations[key] = values
+}
+
+// NotInFiles marks flags that say what to do with this start of a command alone: files cannot set them, and
+// [Print] leaves them out. It panics if there is no such flag.
+func NotInFiles(f *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		annotate(f.Lookup(name), notFileKey, "true")
+	}
+}
+
+// Choices says that a flag has one of these values, for completion; whoever uses the value checks it. It panics if there
+// is no such flag.
+func Choices[T ~string](f *pflag.FlagSet, name string, values ...T) {
+	annotate(f.Lookup(name), choicesKey, Texts(values)...)
+}
+
+// Choice adds a flag that has one of these values, in lower or upper case; others are refused.
+func Choice[T ~string](f *pflag.FlagSet, p *T, name string, values []T, usage string) {
+	f.Var(&choice[T]{p, values}, name, usage)
+	Choices(f, name, values...)
+}
+
+type choice[T ~string] struct {
+	p      *T
+	values []T
+}
+
+func (c *choice[T]) Set(text string) error {
+	for _, v := range c.values {
+		if strings.EqualFold(text, string(v)) {
+			*c.p = v
+			return nil
+		}
+	}
+	return fmt.Errorf("want one of %s", List(c.values, ", "))
+}
+
+func (c *choice[T]) String() string { return string(*c.p) }
+func (c *choice[T]) Type() string   { return "string" }
+
+// Texts are values as texts, and List is these joined.
+func Texts[T ~string](values []T) (texts []string) {
+	for _, v := range values {
+		texts = append(texts, string(v))
+	}
+	return texts
+}
+
+func List[T ~string](values []T, separator string) string {
+	return strings.Join(Texts(values), separator)
+}
+
+// Needs says that flags change nothing unless another one is set; see [Check]. It panics if there is no such flag.
+func Needs(f *pflag.FlagSet, other string, names ...string) {
+	for _, name := range names {
+		annotate(f.Lookup(name), needsKey, other)
+	}
+}
+
+// Check returns an error for a flag that is set while the one that it needs is not: a flag of nothing, 0 or false is not
+// set.
+func Check(f *pflag.FlagSet) (err error) {
+	unset := func(flag *pflag.Flag) bool { return slices.Contains([]string{"", "0", "false"}, flag.Value.String()) }
+	f.VisitAll(func(flag *pflag.Flag) {
+		if needs := first(flag, needsKey); err == nil && needs != "" && !unset(flag) && unset(f.Lookup(needs)) {
+			err = fmt.Errorf("--%s=%s changes nothing without --%s: leave it out, or set --%[3]s", flag.Name, flag.Value, needs)
+		}
+	})
+	return err
+}
+
+// Least says that flags have at least a value: numbers or durations, as "1" or "0s". It panics if there is no such flag.
+func Least(f *pflag.FlagSet, least string, names ...string) {
+	for _, name := range names {
+		annotate(f.Lookup(name), leastKey, least)
+	}
+}
+
+// Settle reads the files of settings that flags name, spreads flags of [Pairs] over others, and returns an error for a
+// flag that was set to nothing or to less than it may be.
+func Settle(f *pflag.FlagSet) (err error) {
+	each := func(do func(flag *pflag.Flag) error) {
+		f.VisitAll(func(flag *pflag.Flag) {
+			if err == nil && flag.Changed {
+				err = do(flag)
+			}
+		})
+	}
+	each(func(flag *pflag.Flag) error {
+		if flag.Value.String() == "" && flag.Value.Type() == "string" {
+			return fmt.Errorf("--%s is empty: give it a value, or leave it out", flag.Name)
+		}
+		return nil
+	})
+	each(func(flag *pflag.Flag) error {
+		if flag.Annotations[pairsKey] == nil {
+			return nil
+		}
+		return expand(f, flag)
+	})
+	each(func(flag *pflag.Flag) error {
+		if !isSettings(flag, flag.Value.String()) {
+			return nil
+		}
+		if err := load(f, flag.Value.String()); err != nil {
+			return fmt.Errorf("--%s: %w", flag.Name, err)
+		}
+		return nil
+	})
+	each(func(flag *pflag.Flag) error {
+		least, text := first(flag, leastKey), flag.Value.String()
+		n, _ := strconv.ParseFloat(text, 64)
+		bound, _ := strconv.ParseFloat(least, 64)
+		if flag.Value.Type() == "duration" {
+			d, _ := time.ParseDuration(text)
+			most, _ := time.ParseDuration(least)
+			n, bound = float64(d), float64(most)
+		}
+		if least != "" && n < bound {
+			return Located(f, fmt.Errorf("--%s=%s: want at least %s", flag.Name, text, least))
+		}
+		return nil
+	})
+	return err
+}
+
+// Complete has the shell complete the values of all flags of a command that have choices.
+func Complete(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+		if choices := flag.Annotations[choicesKey]; len(choices) > 0 {
+			complete := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
+			if err := cmd.RegisterFlagCompletionFunc(flag.Name, complete); err != nil {
+				panic(err) // it is registered twice
+			}
+		}
+	})
+}
+
+// Help has a command and all below it list their flags by group.
+func Help(root *cobra.Command) {
+	cobra.AddTemplateFunc("flagGroups", usages)
+	const heading, list = "\nFlags:\n", "{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), heading+list, "{{flagGroups .LocalFlags}}", 1))
+}
+
+// usages is the help of flags: a heading for each group, in the order of their first flags, and a line for each flag.
+func usages(f *pflag.FlagSet) string {
+	var names []string
+	groups := map[string]*pflag.FlagSet{}
+	f.VisitAll(func(flag *pflag.Flag) {
+		name := group(flag)
+		if groups[name] == nil {
+			groups[name] = pflag.NewFlagSet(name, pflag.ContinueOnError)
+			groups[name].SortFlags = f.SortFlags
+			names = append(names, name)
+		}
+		groups[name].AddFlag(flag)
+	})
+	var out strings.Builder
+	for _, name := range names {
+		if groups[name].HasAvailableFlags() {
+			fmt.Fprintf(&out, "\n%s:\n%s", title(name), groups[name].FlagUsages())
+		}
+	}
+	return strings.TrimRight(out.String(), "\n")
+}
+
+func title(group string) string {
+	if group == "" {
+		return "Flags"
+	}
+	return strings.ToUpper(group[:1]) + group[1:] + " flags"
+}

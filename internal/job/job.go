@@ -1,0 +1,234 @@
+// Package job is a training run as settings: the flags that set them, the form in which a checkpoint keeps them, and the
+// text, training step and layout that they mean. It opens no device.
+package job
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/compress"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/precision"
+	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/train"
+)
+
+// Job is everything that decides what a run computes. A checkpoint keeps it.
+type Job struct {
+	Reference  bool       `json:"reference,omitempty"`
+	Model      gpt.Config `json:"model"`
+	Text       string     `json:"text"`
+	TextBytes  int64      `json:"text_bytes,omitempty"`
+	TextSHA    string     `json:"text_sha256"` // of the text that was read
+	Batch      int        `json:"batch"`
+	Steps      int        `json:"steps"` // the schedule's, too
+	Seed       uint32     `json:"seed"`
+	Precision  string     `json:"precision"`
+	Stochastic bool       `json:"stochastic_rounding,omitempty"`
+	LossScale  string     `json:"loss_scale"`
+	Optimizer  string     `json:"optimizer"`
+	LR         float64    `json:"lr"`
+	Schedule   string     `json:"schedule"`
+	Warmup     int        `json:"warmup,omitempty"`
+	Clip       float64    `json:"clip,omitempty"`
+	Parallel   Parallel   `json:"parallel"`
+}
+
+// New is the job without flags: a model small enough to watch it learn.
+func New() *Job {
+	return &Job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256,
+		Norm: gpt.LayerNorm, Positions: gpt.Learned}, Text: "go", Batch: 16, Steps: 100,
+		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant", Parallel: OneDevice()}
+}
+
+// referenceFixes are the flags that the reference run leaves no choice of.
+var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", rateFlag, "warmup",
+	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout", "stochastic-rounding", "activation",
+	"compress", "compress-relu"}
+
+// Complete gives what has several names one, and makes a reference run one, of the reference model's size where no flag
+// has given another. A flag that the reference run fixes is an error.
+func (j *Job) Complete(given func(flag string) bool) error {
+	j.normalize()
+	if !j.Reference {
+		return nil
+	}
+	for _, flag := range referenceFixes {
+		if given(flag) {
+			return fmt.Errorf("--%s and --reference: the reference run has its own; leave one of them out", flag)
+		}
+	}
+	reference := gpt.ReferenceConfig()
+	for flag, size := range map[string]struct {
+		of *int
+		is int
+	}{
+		"layers": {&j.Model.Layers, reference.Layers},
+		"d":      {&j.Model.Width, reference.Width},
+		"heads":  {&j.Model.Heads, reference.Heads},
+		"seq":    {&j.Model.Seq, reference.Seq},
+		"batch":  {&j.Batch, 16},
+	} {
+		if !given(flag) {
+			*size.of = size.is
+		}
+	}
+	j.Text, j.LR = "reference", 3e-4
+	return nil
+}
+
+// normalize gives what has several names one, for a checkpoint to compare. A name that is wrong is left as it is.
+func (j *Job) normalize() {
+	j.Parallel.normalize()
+	if j.Model.Recompute == "none" {
+		j.Model.Recompute = recompute.None
+	}
+	if j.Model.Activation == gpt.Usual {
+		j.Model.Activation = ""
+	}
+	for _, name := range []*string{&j.Model.Compress, &j.Model.CompressReLU} {
+		if codec, err := compress.Parse(*name); err == nil {
+			*name = codec.Name()
+		}
+	}
+}
+
+// Remedy says what to do where gradients became NaN: that a codec needs more room, if it may have too little, and else
+// what is given.
+func (j *Job) Remedy(otherwise string) string {
+	for _, c := range [][2]string{{"compress-relu", j.Model.CompressReLU}, {"compress", j.Model.Compress}} {
+		if strings.HasPrefix(c[1], "csr:") && c[1] != "csr:1" {
+			return fmt.Sprintf("--%s=%s may have too little room, which makes all values NaN: raise its capacity, to 1 at most",
+				c[0], c[1])
+		}
+	}
+	return otherwise
+}
+
+// Corpus reads the text, and notes its hash.
+func (j *Job) Corpus() (c gpt.Corpus, err error) {
+	var limit []gpt.Option
+	switch {
+	case j.TextBytes > 0 && j.Text == "reference":
+		return c, fmt.Errorf("--text-bytes=%d: the reference text is always read to its end; leave the flag out", j.TextBytes)
+	case j.TextBytes > 0:
+		limit = append(limit, gpt.Limit(j.TextBytes))
+	}
+	switch j.Text {
+	case "reference":
+		c = gpt.Reference()
+	case "go":
+		c, err = gpt.GoSource(limit...)
+	default:
+		c, err = gpt.ReadCorpus(j.Text, limit...)
+	}
+	c.Seed = uint64(j.Seed)
+	j.TextSHA = fmt.Sprintf("%x", sha256.Sum256(c.Text))
+	return c, err
+}
+
+// Recipe makes the training step that the job describes.
+func (j *Job) Recipe() (train.Recipe, error) {
+	policy, err := precision.ParsePolicy(j.Precision)
+	if err != nil {
+		return train.Recipe{}, fmt.Errorf("--precision: %w", err)
+	}
+	if policy.Scaling, err = j.scaling(policy); err != nil {
+		return train.Recipe{}, err
+	}
+	policy.StochasticUpdate = j.Stochastic
+	optimizer, err := optim.Parse(j.Optimizer, j.LR)
+	if err != nil {
+		return train.Recipe{}, fmt.Errorf("--optimizer, --lr: %w", err)
+	}
+	schedule, err := j.Rate()
+	if err != nil {
+		return train.Recipe{}, err
+	}
+	if j.varies() {
+		optimizer = optim.Scheduled(optimizer, schedule)
+	}
+	model := j.Model
+	model.Matmul = policy.Matmul
+	r := train.Recipe{Model: j.Parallel.model(model), Optimizer: optimizer, Precision: policy, Clip: j.Clip, Seed: j.Seed}
+	return r, InFlags(r.Validate())
+}
+
+// varies says whether the learning rate changes from step to step.
+func (j *Job) varies() bool { return j.Schedule != "constant" || j.Warmup > 0 }
+
+// Rate is the schedule of the learning rate, by which --lr is multiplied.
+func (j *Job) Rate() (s optim.Schedule, err error) {
+	rest := max(1, j.Steps-j.Warmup)
+	switch j.Schedule {
+	case "constant":
+		s = optim.Constant(1)
+	case "cosine":
+		s = optim.Cosine{Steps: rest, Floor: 0.1}
+	case "linear":
+		s = optim.Linear{Steps: rest}
+	default:
+		return nil, fmt.Errorf("--%s=%s: want one of %q", rateFlag, j.Schedule, rates)
+	}
+	if j.Warmup > 0 {
+		s = optim.Warmup{Steps: j.Warmup, Then: s}
+	}
+	return s, nil
+}
+
+// scaling is the policy's own where no flag says otherwise.
+func (j *Job) scaling(p precision.Policy) (precision.Scaling, error) {
+	switch j.LossScale {
+	case "":
+		return p.Scaling, nil
+	case "none":
+		return precision.Scaling{}, nil
+	case "dynamic":
+		return precision.Dynamic(), nil
+	}
+	scale, err := strconv.ParseFloat(j.LossScale, 64)
+	if err != nil {
+		return precision.Scaling{}, fmt.Errorf("--loss-scale=%s: want none, dynamic or a number", j.LossScale)
+	}
+	return precision.Static(scale), nil
+}
+
+// Resumed returns the job of a checkpoint, which may train on for more steps than it was to, and in another layout. Any
+// other flag that was given must have the value that the job has.
+func (j *Job) Resumed(given *pflag.FlagSet, c *checkpoint.Checkpoint) (*Job, error) {
+	was := Job{Parallel: OneDevice()}
+	if err := c.Meta(&was); err != nil || was.TextSHA == "" {
+		return nil, errors.Join(fmt.Errorf("%s was not written by shardbook train", c.Path), err)
+	}
+	was.normalize()
+	saved := pflag.NewFlagSet("", pflag.ContinueOnError)
+	was.flags(saved)
+	was.run(saved)
+	var err error
+	given.Visit(func(f *pflag.Flag) {
+		flag := saved.Lookup(f.Name)
+		if err == nil && flag != nil && f.Name != "steps" && f.Value.String() != flag.Value.String() {
+			err = fmt.Errorf("--%s=%s: the run in %s has %q; leave the flag out to continue it, or train anew in another folder",
+				f.Name, f.Value, c.Path, flag.Value)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if was.Parallel, err = was.Parallel.resumed(given); err != nil || !given.Changed("steps") {
+		return &was, err
+	}
+	if was.Schedule != "constant" && j.Steps != was.Steps {
+		return nil, fmt.Errorf("--steps=%d: the learning rate of the run in %s falls over %d steps; leave the flag out",
+			j.Steps, c.Path, was.Steps)
+	}
+	was.Steps = j.Steps
+	return &was, nil
+}

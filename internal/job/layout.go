@@ -1,0 +1,244 @@
+package job
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/offload"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Ways to cut a model into stages besides a list.
+const (
+	cutEven     = "even"
+	CutMeasured = "measured" // so that the stages take equally long
+)
+
+// Layout is what the flags say, valid for the batch, or an error that names flags. With CutMeasured the cut is left to
+// the caller.
+func (j *Job) Layout() (parallel.Layout, error) {
+	if err := errors.Join(flags.Check(j.all()), j.Parallel.checkSync()); err != nil {
+		return parallel.Layout{}, err
+	}
+	l, err := j.layout()
+	if err != nil {
+		return l, InFlags(err)
+	}
+	if err := l.Validate(); err != nil {
+		return l, InFlags(err)
+	}
+	if n := l.Devices(); n > xla.MaxDevices {
+		return l, fmt.Errorf("the layout %v has %d devices: want at most %d", l, n, xla.MaxDevices)
+	}
+	if _, err := l.MicroBatch(j.Batch); err != nil {
+		return l, fmt.Errorf("--batch: %w", InFlags(err))
+	}
+	return l, nil
+}
+
+func (j *Job) layout() (l parallel.Layout, err error) {
+	p := &j.Parallel
+	l = parallel.Layout{Tensor: p.Tensor, TensorSequence: p.TensorSequence, Partition: p.TensorPartition,
+		ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards, Offload: offload.Host{Update: p.Offload},
+		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes), Every: p.Every}
+	switch {
+	case p.Shards > 0 && !p.meshed() && p.Data%p.Shards != 0:
+		return l, fmt.Errorf("--shards=%d: want a divisor of --data %d, or 0 for all", p.Shards, p.Data)
+	case p.meshed():
+		l.Replicas, l.Data = p.Replicas, p.Data
+	case p.OneProgram(): // for those that share one copy of the state
+		l.Data, l.Shards = cmp.Or(p.Shards, p.Data), 0
+		l.Replicas = p.Data / l.Data
+	default:
+		l.Replicas = p.Data
+	}
+	if slices.Contains(ddp.Syncs(), ddp.Sync(p.Sync)) {
+		l.Sync = ddp.Sync(p.Sync)
+	}
+	if p.Compress != "" {
+		if l.Hook, err = ddp.ParseHook(p.Compress); err != nil {
+			return l, fmt.Errorf("--compress-gradients: %w", err)
+		}
+	}
+	if l.Replicas == 1 && !p.meshed() && p.Pipe == 0 { // a run that is resumed on one device
+		l.Hook, l.Every = nil, 1
+	}
+	if err := j.sequences(&l); err != nil || p.Pipe == 0 {
+		return l, err
+	}
+	if p.Accumulate > 1 {
+		return l, fmt.Errorf("--accumulate and --pipe=%d, which has --microbatches for that: leave one of them out", p.Pipe)
+	}
+	if l.Plan, err = p.schedule(j.Batch); err != nil {
+		return l, err
+	}
+	if updates := l.Plan.Micro / max(l.Plan.Every, 1); l.Plan.Weights != step.Flush && updates > 1 && j.varies() {
+		return l, fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: leave out --%s and --warmup",
+			l.Plan.Name, updates, rateFlag)
+	}
+	l.Cut, err = p.cut()
+	return l, err
+}
+
+// sequences sets how devices share sequences.
+func (j *Job) sequences(l *parallel.Layout) (err error) {
+	switch p := &j.Parallel; {
+	case p.SeqParallel > j.Model.Seq:
+		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: want at most %[2]d",
+			p.SeqParallel, j.Model.Seq)
+	case p.SeqRanks && p.SeqMethod != "" && p.SeqMethod != "ring" && (p.SeqMethod != "hybrid" || p.SeqUlysses == 0):
+		return fmt.Errorf("--seq-ranks and --seq-method=%s: it is for rings; choose --seq-method ring, "+
+			"or hybrid with --seq-ulysses, the devices of a rank", p.SeqMethod)
+	default:
+		l.Ring, l.Ulysses, err = parallel.SequenceDegrees(p.SeqParallel, p.SeqMethod, p.SeqUlysses, j.keyHeads())
+		return err
+	}
+}
+
+// cut is the list of a cut that is one, else nil.
+func (p *Parallel) cut() (cut []int, err error) {
+	if p.Cut == "" || p.Cut == cutEven || p.Cut == CutMeasured {
+		return nil, nil
+	}
+	const most = 1 << 30 // more blocks than a stage can have, and few enough that sums of them are exact
+	for text := range strings.SplitSeq(p.Cut, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > most {
+			return nil, fmt.Errorf("--cut=%.60s: want %s, %s, or how many blocks each stage has, at least 1, as 3,2,1", p.Cut, cutEven, CutMeasured)
+		}
+		cut = append(cut, n)
+	}
+	return cut, nil
+}
+
+// ReadFile reads the schedule of --schedule-file, if it is set. The file says how many ranks there are.
+func (p *Parallel) ReadFile() error {
+	if p.File == "" {
+		return nil
+	}
+	s, err := ReadSchedule(p.File, os.Stdin)
+	if err != nil {
+		return fmt.Errorf("--schedule-file: %w", err)
+	}
+	if err := s.Check(); err != nil {
+		return fmt.Errorf("--schedule-file: %s: %w", p.File, err)
+	}
+	n := len(s.Ranks)
+	switch {
+	case p.Pipe != 0 && p.Pipe != n:
+		return fmt.Errorf("--pipe=%d: %s is a schedule of %d ranks: leave --pipe out, or choose another file", p.Pipe, p.File, n)
+	case p.PipeSchedule != "" || p.Microbatches > 0 || p.Chunks > 0:
+		return errors.New("--schedule, --microbatches and --chunks are said by the schedule of --schedule-file: leave them out")
+	}
+	p.Pipe, p.ScheduleText = n, s.String()
+	return nil
+}
+
+// schedule makes the schedule of a pipeline. Where the number of micro-batches is left to it, the pipeline's part of a
+// batch can be divided by that.
+func (p *Parallel) schedule(batch int) (*step.Plan, error) {
+	if p.ScheduleText != "" {
+		s, err := step.Parse(p.ScheduleText)
+		if err == nil && len(s.Ranks) != p.Pipe {
+			err = fmt.Errorf("it has %d ranks, --pipe is %d", len(s.Ranks), p.Pipe)
+		}
+		if err != nil {
+			err = fmt.Errorf("--schedule-file: %w", err)
+		}
+		return s, err
+	}
+	build := func(microbatches int) (*step.Plan, error) {
+		s, err := pipeline.NewSchedule(cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), p.Pipe, microbatches, p.Chunks)
+		if err != nil {
+			err = fmt.Errorf("--pipe=%d, --schedule, --microbatches, --chunks: %w", p.Pipe, err)
+		}
+		return s, err
+	}
+	if p.Microbatches > 0 {
+		return build(p.Microbatches)
+	}
+	usual, rows := 2*p.Pipe, batch/p.Data/max(p.Replicas, 1)
+	for _, m := range usualMicrobatches(usual) {
+		if rows%m != 0 {
+			continue
+		}
+		if s, err := build(m); err == nil {
+			return s, nil
+		}
+	}
+	if s, err := build(usual); err != nil {
+		return s, err
+	}
+	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d sequences: "+
+		"choose a multiple of %d", batch, cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), rows, usual*p.Data*max(p.Replicas, 1))
+}
+
+// usualMicrobatches are numbers to try, the best first.
+func usualMicrobatches(usual int) (all []int) {
+	for m := usual; m <= 4*usual; m++ {
+		all = append(all, m)
+	}
+	for m := usual - 1; m > 0; m-- {
+		all = append(all, m)
+	}
+	return all
+}
+
+// Check returns the plan of the recipe in the layout, nil where a run has none, or an error if the recipe cannot be trained
+// so. With parameter servers that is left to these.
+func (j *Job) Check(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
+	p := j.Parallel
+	if p.Compress != "" && r.Policy().Reduce != dtypes.Float32 {
+		return nil, fmt.Errorf("--compress-gradients=%s takes gradients that are accumulated in float32: choose --precision fp32 or bf16",
+			p.Compress)
+	}
+	if p.Tensor > 1 {
+		if _, err := j.Model.Rules().Cuts(j.Model.Params(), p.Tensor); err != nil {
+			return nil, fmt.Errorf("--tensor=%d: %w", p.Tensor, InFlags(err))
+		}
+	}
+	switch {
+	case p.Planned():
+		return j.Plan(r, l)
+	case p.Sync == Auto && p.Sharing(): // as if it were sharded by hand
+		p.Sync = SPMD
+		r.Model = p.model(j.Model)
+		fallthrough
+	case p.Sharing():
+		_, err := j.Plan(r, l)
+		return nil, err
+	}
+	return nil, nil
+}
+
+// Setup is the run for package memest, without its layout.
+func (j *Job) Setup(r train.Recipe) memest.Setup {
+	return memest.Setup{Model: cost.FromGPT(j.Model), Seq: j.Model.Seq, Precision: r.Precision, Optimizer: r.Optimizer,
+		Recompute: j.Model.Recompute, Flash: j.Model.Flash, Dropout: j.Model.Dropout, Clip: r.Clip > 0}
+}
+
+// Plan puts a recipe into a layout, if it fits the memory of the devices by the estimate.
+func (j *Job) Plan(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
+	if memory := int64(j.Parallel.DeviceMemory); memory > 0 {
+		if err := l.Fits(j.Setup(r), j.Batch, memory); err != nil {
+			return nil, InFlags(err)
+		}
+	}
+	plan, err := parallel.NewPlan(r, l)
+	return plan, InFlags(err)
+}

@@ -1,0 +1,49 @@
+package job
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/shardbook/shardbook/internal/userfile"
+	"github.com/shardbook/shardbook/lib/step"
+)
+
+// maxSchedule is more bytes than any schedule has that is read.
+const maxSchedule = 64 << 20
+
+// ReadSchedule reads a schedule from the file that the path names or, where that is -, from the standard input: as CSV or
+// as the text that [step.Parse] reads, by how it begins.
+func ReadSchedule(path string, in io.Reader) (*step.Plan, error) {
+	var text []byte
+	var err error
+	if path == "-" {
+		text, err = userfile.ReadAll(in, "the standard input", maxSchedule)
+	} else {
+		text, err = userfile.Read(path, maxSchedule)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s *step.Plan
+	if isText(string(text)) {
+		s, err = step.Parse(string(text))
+	} else {
+		s, err = step.ReadCSV(strings.NewReader(string(text)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
+}
+
+// isText tells the text that [step.Parse] reads from CSV, by its first line that is no comment.
+func isText(text string) bool {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			word, _, _ := strings.Cut(line, " ")
+			return word == "schedule" || word == "plan"
+		}
+	}
+	return false
+}

@@ -1,0 +1,157 @@
+package job
+
+import (
+	"fmt"
+
+	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/lib/ddp"
+)
+
+// Sync is how devices share gradients.
+type Sync string
+
+const (
+	Naive   = Sync(ddp.Naive) // those of package ddp
+	Overlap = Sync(ddp.Overlap)
+	Bucket  = Sync(ddp.Bucketed)
+	Ranks   = Sync("ranks") // the gradients of each block as soon as they are there
+	Server  = Sync("ps")    // parameter servers, which wait for the gradients of all ranks
+	Async   = Sync("async") // parameter servers, which do not
+	SPMD    = Sync("spmd")  // one program on all devices
+	Auto    = Sync("auto")  // one program, which the compiler shards
+)
+
+func syncWays() []Sync { return []Sync{Naive, Overlap, Bucket, Ranks, Server, Async, SPMD, Auto} }
+
+// Served says whether there are parameter servers.
+func (s Sync) Served() bool { return s == Server || s == Async }
+
+// Flags that one program has, on its own and where it shards the state.
+var (
+	programFlags = []string{"data", "sync", "tensor", "tensor-sequence", "tensor-overlap", "seq-parallel", "seq-method",
+		"seq-ulysses", "placement"}
+	shardedFlags = []string{"data", "sync", "zero", "prefetch", "accumulate"}
+)
+
+// Choose sets Sync where no flag has, but for one device. With ranks it is one that has ranks, which another flag asks for.
+func (p *Parallel) Choose(ranks bool) {
+	switch {
+	case p.Sync != "" || *p == OneDevice():
+	case p.Sharing() && p.beyond(programFlags...) == "" && !ranks, p.Zero > 0 && p.beyond(shardedFlags...) == "" && !ranks:
+		p.Sync = SPMD
+	default:
+		p.chooseRanks()
+	}
+}
+
+// chooseRanks sets Sync to one that has ranks, where it is not set.
+func (p *Parallel) chooseRanks() {
+	switch {
+	case p.Sync != "":
+	case p.BucketBytes == 0 && (p.Zero > 0 || p.Pipe > 0 || p.meshed()):
+		p.Sync = Ranks
+	default:
+		p.Sync = Bucket
+	}
+}
+
+// Sharing says whether there are tensor- or sequence-parallel devices.
+func (p *Parallel) Sharing() bool { return p.Tensor != 0 || p.SeqParallel != 0 }
+
+// meshed says whether a rank drives all --data devices, and --replicas is the number of data-parallel ranks; else --data is.
+func (p *Parallel) meshed() bool { return p.Replicas > 0 || p.Sharing() || p.Pipe > 0 && p.Zero > 0 }
+
+// OneProgram says whether devices run one program, and not ranks their own.
+func (p *Parallel) OneProgram() bool { return p.Sync == "" || p.Sync == SPMD || p.Sync == Auto }
+
+// Planned says whether a run is that of a layout's plan; else it has parameter servers, or is one program of package train.
+func (p *Parallel) Planned() bool {
+	return !p.Sync.Served() && (!p.OneProgram() || p.Sync == SPMD && p.Zero > 0)
+}
+
+// RankWays lists the values of Sync that have ranks, joined, for errors.
+func (p *Parallel) RankWays() string {
+	ways := syncWays()[:6]
+	switch {
+	case p.Zero > 0:
+		ways = []Sync{Ranks}
+	case p.Pipe > 0 || p.meshed():
+		ways = ways[:4]
+	}
+	return flags.List(ways, ", ")
+}
+
+// checkSync returns an error for a flag that Sync does not go with.
+func (p *Parallel) checkSync() error {
+	var flag, what string
+	switch {
+	case p.Sync.Served():
+		flag, what = p.beyond("data", "sync", "servers", "bucket-bytes", "accumulate"), "which has parameter servers"
+	case p.Servers > 0:
+		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync, Server, Async)
+	case p.Sync == Auto && p.Tensor > 0:
+		flag, what = p.beyond("data", "sync", "tensor"), "which leaves communication to the compiler"
+	case p.Sync == Auto:
+		flag, what = p.beyond("data", "sync", "zero"), "which leaves communication to the compiler"
+	case p.Sync == SPMD && p.Zero > 0:
+		flag, what = p.beyond(append(shardedFlags, "shards")...), "which is one program and updates on the devices"
+	case p.OneProgram():
+		flag, what = p.beyond(programFlags...), "which is one program"
+	}
+	if flag != "" {
+		return fmt.Errorf("--%s and --sync=%s, %s: leave one of them out, or choose --sync, one of %s", flag, p.Sync, what, p.RankWays())
+	}
+	return nil
+}
+
+// ByProcess is the number that the processes of --engine mpi set where no flag does, and its flag: data-parallel ranks.
+func (p *Parallel) ByProcess() (flag string, n *int) {
+	if p.meshed() {
+		return "replicas", &p.Replicas
+	}
+	return "data", &p.Data
+}
+
+// PerCopy is how many ranks have the same sequences: those of a pipeline, of a ring of ranks, or of both.
+func (p *Parallel) PerCopy() int {
+	n := max(1, p.Pipe)
+	if p.SeqRanks {
+		n *= max(1, p.SeqParallel) / max(1, p.SeqUlysses)
+	}
+	return n
+}
+
+// ForProcesses sets the number of data-parallel ranks for processes that have one rank each, and Sync to one that has
+// ranks. given says which flags were given; those that do not fit the processes are errors.
+func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
+	flag, number := p.ByProcess()
+	of := *number // each process's part of a layout is what else was given
+	if flag == "replicas" {
+		*number = max(1, of)
+	}
+	if p.Sync == SPMD || p.Sync == Auto {
+		if given("sync") {
+			return fmt.Errorf("--sync=%s and --engine=mpi: it is one program on the devices of one process: choose --sync, one of %s, "+
+				"or leave it out", p.Sync, p.RankWays())
+		}
+		p.Sync = "" // of a run that is resumed
+	}
+	p.chooseRanks()
+	each, what := p.PerCopy(), "ranks"
+	switch {
+	case p.SeqRanks:
+		what = fmt.Sprintf("groups of %d ranks that share sequences or blocks", each)
+	case p.Pipe > 0:
+		what = fmt.Sprintf("pipelines of --pipe=%d", each)
+	}
+	switch {
+	case given(flag) && of*each == n:
+	case given(flag):
+		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag, of, what, of*each, n)
+	case n%each != 0:
+		return fmt.Errorf("%d processes are no multiple of %s: start a multiple of %d", n, what, each)
+	default:
+		*number = n / each
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+// Package mpijob is a training job of several processes that mpirun started: they compare what they are about to do, agree
+// on what one of them decides, and tell each other at the end how it went, so that an error is said once.
+package mpijob
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/collective/mpi"
+)
+
+// Patience is how long ranks of one process wait for each other. One that fails tells the others at once.
+const Patience = time.Hour
+
+// Job is this process among those that mpirun started, each with one rank on its one device; nil is a process that trains
+// alone. Besides what ranks call in their group, processes tell each other how far they are and what went wrong, in groups
+// of their own, since a failure ends the group in which it shows.
+type Job struct {
+	group.Group             // of the ranks
+	Talk        group.Group // what processes agree on, in the order of the run
+	ends        group.Group // the roll call: see End
+	hosts       []string    // by rank
+	timeout     time.Duration
+	quiet       func()
+	ctx         context.Context         // ends when any rank has raised the alarm, with what it says
+	fail        context.CancelCauseFunc // ends it here
+	raise       context.CancelCauseFunc // tells all others
+}
+
+// Join waits for the other processes, at most for the timeout. quiet is called before the process waits for others to say
+// what went wrong. The world is to be closed at the end.
+func Join(ctx context.Context, timeout time.Duration, quiet func()) (*Job, *mpi.Job, error) {
+	world, err := mpi.World(mpi.Timeout(timeout))
+	if errors.Is(err, mpi.ErrLate) {
+		host, _ := os.Hostname()
+		fmt.Fprintf(os.Stderr, "shardbook: rank %d on %s: %v\n", started("OMPI_COMM_WORLD_RANK"), host, err)
+		return nil, nil, ExitStatus(StatusFailed)
+	}
+	if err != nil {
+		return nil, nil, Early{err}
+	}
+	c, err := newJob(ctx, world, timeout)
+	if err != nil {
+		return nil, nil, Early{err}
+	}
+	c.quiet = quiet
+	return c, world, nil
+}
+
+// newJob makes this process's part of a job of the ranks of a group, whose calls wait for the timeout. It is a collective
+// call.
+func newJob(ctx context.Context, g group.Group, timeout time.Duration) (*Job, error) {
+	ctx = context.WithoutCancel(ctx) // a process that is interrupted ends with the others
+	c := &Job{Group: g, timeout: timeout, quiet: func() {}}
+	var alarm group.Group
+	for _, own := range []*group.Group{&c.Talk, &c.ends, &alarm} {
+		var err error
+		if *own, err = g.Split(ctx, 0, g.Rank()); err != nil {
+			return nil, err
+		}
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "a host without a name"
+	}
+	if c.hosts, err = c.tell(ctx, host); err != nil {
+		return nil, err
+	}
+	c.ctx, c.fail = context.WithCancelCause(ctx)
+	c.raise = c.fail
+	if n := g.Size(); n > 1 {
+		c.listen(ctx, alarm, (g.Rank()+1)%n)
+	}
+	return c, nil
+}
+
+// listen waits in the background for a message that no rank sends. Whoever gives up waiting fails the group, and so tells all at
+// once, whatever call their ranks are in.
+func (c *Job) listen(ctx context.Context, alarm group.Group, from int) {
+	ctx, c.raise = context.WithCancelCause(ctx)
+	ctx, stop := context.WithDeadline(ctx, time.Now().Add(math.MaxInt64)) // or the group's own timeout would end it
+	wait := alarm.Start(ctx, group.RecvCall(make([]uint8, 1), from))
+	go func() {
+		defer stop()
+		c.fail(wait.Wait())
+	}()
+}
+
+// First says whether this process is the one that prints, and writes files for all.
+func (c *Job) First() bool { return c == nil || c.Rank() == 0 }
+
+// Slack is how long the first process may wait for something before the others would give it up.
+func (c *Job) Slack() time.Duration {
+	if c == nil {
+		return 0
+	}
+	return c.timeout / 2
+}
+
+// Groups are the views of the ranks that this process has, of n in all. Alone it has all of them, which wait for each
+// other for an hour: for the compiler, say.
+func (c *Job) Groups(n int) ([]group.Group, error) {
+	if c == nil {
+		return group.New(n, group.Timeout(Patience))
+	}
+	return []group.Group{c.Group}, nil
+}
+
+// Context is what the ranks' calls end with.
+func (c *Job) Context(ctx context.Context) context.Context {
+	if c == nil {
+		return context.WithoutCancel(ctx) // what is interrupted ends a step first
+	}
+	return c.ctx
+}
+
+// tell gives every process each one's text, in the order of the ranks. It is a collective call.
+func (c *Job) tell(ctx context.Context, text string) ([]string, error) {
+	told, err := group.Exchange(ctx, c.Talk, []byte(text))
+	texts := make([]string, len(told))
+	for rank, t := range told {
+		texts[rank] = string(t)
+	}
+	return texts, err
+}
+
+// Exchange gives every process each one's value, in the order of the ranks. It is a collective call; alone there is only
+// the own.
+func Exchange[T any](c *Job, own T) ([]T, error) {
+	if c == nil {
+		return []T{own}, nil
+	}
+	text, err := json.Marshal(own)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := c.tell(c.ctx, string(text))
+	if err != nil {
+		return nil, err
+	}
+	all := make([]T, len(texts))
+	for rank, text := range texts {
+		if err := json.Unmarshal([]byte(text), &all[rank]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Follow waits until the first process has ended what it does alone, which it tells with [Job.Tick].
+func (c *Job) Follow() error {
+	for more := []uint8{1}; more[0] == 1; {
+		if err := group.Broadcast(c.ctx, c.Talk, more, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Tick tells the others that the first process still does what it does alone, or has ended it: or they would give it up.
+func (c *Job) Tick(more bool) error {
+	if c == nil {
+		return nil
+	}
+	told := []uint8{0}
+	if more {
+		told[0] = 1
+	}
+	return group.Broadcast(c.ctx, c.Talk, told, 0)
+}

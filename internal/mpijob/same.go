@@ -1,0 +1,107 @@
+package mpijob
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// Trait is something that all processes of a run must have in common, and what it is in this one.
+type Trait struct{ What, Is string }
+
+// pluginText says what the plugin is, wherever it lies.
+func pluginText(i xla.Info) string {
+	return fmt.Sprintf("%s for %s, API %s", filepath.Base(i.Plugin), i.Platform, i.API)
+}
+
+// ownSHA is the hash of this program.
+func ownSHA() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", hash.Sum(nil)), nil
+}
+
+// Same returns an error if processes do not have everything in common that they must: their program and its plugin, and what
+// is given. It is the same error on all, of the first thing that differs.
+func (c *Job) Same(plugin xla.Info, own []Trait) error {
+	program, err := ownSHA()
+	if err != nil {
+		return err
+	}
+	own = append([]Trait{{"a program of SHA-256", program}, {"a plugin", pluginText(plugin)}}, own...)
+	all, err := Exchange(c, own)
+	if err != nil {
+		return err
+	}
+	for i, want := range all[0] {
+		for rank, traits := range all {
+			if traits[i] != want {
+				return fmt.Errorf("%s has %s, %s has %s: start the same program with the same flags and files on all hosts",
+					c.at(rank), traits[i], c.at(0), want)
+			}
+		}
+	}
+	return nil
+}
+
+// String is the trait in an error.
+func (t Trait) String() string {
+	is := t.Is
+	if is == "" {
+		is = "none"
+	}
+	if len(is) > 80 {
+		is = fmt.Sprintf("%.32s… (%d bytes, SHA-256 %.16x)", is, len(is), sha256.Sum256([]byte(is)))
+	}
+	return t.What + " " + strings.ReplaceAll(is, "\n", " ")
+}
+
+// SeesFolder returns an error if the process does not see the folder that rank 0 saves to. It is a collective call.
+func (c *Job) SeesFolder(folder string) (err error) {
+	name := ""
+	if c.First() {
+		file, err := os.CreateTemp(folder, ".seen-by-all-")
+		if err != nil {
+			return fmt.Errorf("--checkpoint: %w", err)
+		}
+		defer os.Remove(file.Name())
+		if err := file.Close(); err != nil {
+			return fmt.Errorf("--checkpoint: %w", err)
+		}
+		name = filepath.Base(file.Name())
+	}
+	names, err := c.tell(c.ctx, name)
+	if err != nil {
+		return err
+	}
+	problem := ""
+	if _, err := os.Stat(filepath.Join(folder, names[0])); err != nil {
+		problem = fmt.Sprintf("--checkpoint: %s is not the folder of %s (%v): give a folder that all hosts share", folder, c.at(0), err)
+	}
+	problems, err := c.tell(c.ctx, problem) // also, so that the file is there until all have looked
+	if err != nil {
+		return err
+	}
+	for rank, p := range problems {
+		if p != "" {
+			return fmt.Errorf("%s: %s", c.at(rank), p)
+		}
+	}
+	return nil
+}
