@@ -8,7 +8,7 @@ import (
 )
 
 // DotGeneral multiplies. On CPUs, x·wᵀ with few rows takes XLA several times as long as w·xᵀ does (docs/upstream.md,
-// "products of few rows"): it is written as that, transposed. The gradient of a linear layer's input is such a product.
+// "small matmuls"): so DotGeneral writes w·xᵀ, transposed. The gradient of a linear layer's input is such a matmul.
 func (f *function) DotGeneral(lhs compute.Value, lhsContracted, lhsBatch []int, rhs compute.Value,
 	rhsContracted, rhsBatch []int,
 	config compute.DotGeneralConfig) (compute.Value, error) {
