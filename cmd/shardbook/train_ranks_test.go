@@ -83,7 +83,10 @@ func toyRanks(t *testing.T, b *xla.Backend, way job.Sync) *ranks {
 // toyRunner starts a run of the toy in a layout.
 func toyRunner(t *testing.T, b *xla.Backend, p job.Parallel) (runner, error) {
 	t.Helper()
-	j := &job.Job{Batch: 12, Parallel: p}
+	j := &job.Job{Batch: 6, Parallel: p}
+	if p.Data == 4 {
+		j.Batch = 8
+	}
 	l, err := j.Layout()
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ func Settle(f *pflag.FlagSet) (err error) {
 		if err := load(f, flag.Value.String()); err != nil {
 			return fmt.Errorf("--%s: %w", flag.Name, err)
 		}
-		return nil
+		return flag.Value.Set(flag.DefValue) // all that it says is set
 	})
 	each(func(flag *pflag.Flag) error {
 		least, text := first(flag, leastKey), flag.Value.String()
@@ -177,14 +177,21 @@ func Settle(f *pflag.FlagSet) (err error) {
 
 // Complete has the shell complete the values of all flags of a command that have choices.
 func Complete(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if choices := flag.Annotations[choicesKey]; len(choices) > 0 {
-			complete := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
-			if err := cmd.RegisterFlagCompletionFunc(flag.Name, complete); err != nil {
-				panic(err) // it is registered twice
-			}
+	register := func(flag *pflag.Flag) {
+		choices := flag.Annotations[choicesKey]
+		if len(choices) == 0 {
+			return
 		}
-	})
+		complete := func(_ *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
+			other := func(choice string) bool { return !strings.HasPrefix(choice, begin) }
+			return slices.DeleteFunc(slices.Clone(choices), other), cobra.ShellCompDirectiveNoFileComp
+		}
+		if err := cmd.RegisterFlagCompletionFunc(flag.Name, complete); err != nil {
+			panic(err) // it is registered twice
+		}
+	}
+	cmd.PersistentFlags().VisitAll(register)
+	cmd.LocalNonPersistentFlags().VisitAll(register)
 }
 
 // Help has a command and all below it list their flags by group.

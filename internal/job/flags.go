@@ -95,8 +95,8 @@ func (j *Job) flags(f *pflag.FlagSet) {
 
 	f.StringVar((*string)(&m.Recompute), "recompute", string(m.Recompute), "activation checkpointing: none|block|halves|every:K|sqrt|selective|ops:A,B")
 	f.StringVar(&m.Compress, "compress", m.Compress,
-		"codec of saved activations: dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:SHARE")
-	f.StringVar(&m.CompressReLU, "compress-relu", m.CompressReLU, "codec of saved outputs of ReLU (default as --compress)")
+		"save activations as dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:SHARE")
+	f.StringVar(&m.CompressReLU, "compress-relu", m.CompressReLU, "save outputs of ReLU as csr:SHARE or one of these (default as --compress)")
 	flags.Choices(f, "recompute", "none", "block", "halves", "every:2", "sqrt", "selective")
 	flags.Group(f, groupMemory)
 
@@ -189,7 +189,7 @@ func (s *schedule) Set(value string) error {
 func (s *schedule) String() string { return string(*s.kind) }
 
 // Type implements [pflag.Value].
-func (s *schedule) Type() string { return "string" }
+func (s *schedule) Type() string { return "name" }
 
 // all is a set with all flags of the job, for their names and values.
 func (j *Job) all() *pflag.FlagSet {
