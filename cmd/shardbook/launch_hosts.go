@@ -20,7 +20,8 @@ const (
 // hostsFunc lists the hosts there are.
 type hostsFunc = func(ctx context.Context) ([]launch.Host, error)
 
-// hosts returns what lists the hosts, and what runs commands on them. It lists them once, as a wrong list is an error at once.
+// hosts returns what lists the hosts, and what runs commands on them. It lists them once, as a wrong list is an error
+// at once.
 func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, error) {
 	known, inSlurm := o.known()
 	if _, err := known(ctx); err != nil {

@@ -41,9 +41,9 @@ func lastLogged(path string) int {
 	return -1
 }
 
-// startOver readies train's --log for a run from the beginning, which refuses a log with something in it. What starts of this command
-// wrote that ended with nothing saved is emptied. What was there before them, as of a command that was killed, stays in a file beside
-// it, whose name is returned. All that is no log train refuses itself.
+// startOver readies train's --log for a run from the beginning, which refuses a log with something in it. What starts
+// of this command wrote that ended with nothing saved is emptied. What was there before them, as of a command that was
+// killed, stays in a file beside it, whose name is returned. All that is no log train refuses itself.
 func (l *launchJob) startOver() (kept string, err error) {
 	path := l.log()
 	info, err := os.Stat(path)

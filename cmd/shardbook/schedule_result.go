@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// scheduleResult is what --json prints. Lists are by device. Times are in the unit of the costs, memory in micro-batches of
-// a device's part of the model.
+// scheduleResult is what --json prints. Lists are by device. Times are in the unit of the costs, memory in
+// micro-batches of a device's part of the model.
 type scheduleResult struct {
 	Kind            string       `json:"kind"`
 	Stages          int          `json:"stages"` // devices
@@ -61,9 +61,11 @@ func (r scheduleResult) text(t step.Timeline, usual bool) string {
 	fmt.Fprintf(&b, "makespan   %g, from the first start to the last end\n", r.Makespan)
 	fmt.Fprintf(&b, "memory     at most %s micro-batches of its part are stashed on device 0, 1, …\n", join(r.PeakMemory))
 	if r.Weights != step.Flush {
-		fmt.Fprintf(&b, "versions   at most %s of the weights are kept on device 0, 1, …; one update for each %d micro-batches\n",
+		fmt.Fprintf(&b, "versions   at most %s of the weights are kept on device 0, 1, …; one update for each %d "+
+			"micro-batches\n",
 			join(r.KeptVersions), r.Every)
-		fmt.Fprintf(&b, "           The bubble is that of filling and draining the pipeline once: a run that goes on has none.\n")
+		fmt.Fprintf(&b, "           The bubble is that of filling and draining the pipeline once: a run that goes on has "+
+			"none.\n")
 	}
 	return b.String()
 }

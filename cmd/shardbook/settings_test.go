@@ -43,7 +43,8 @@ func TestHelp(t *testing.T) {
 func TestPrintConfig(t *testing.T) {
 	lines := [][]string{
 		append([]string{"train", "--resume", "--checkpoint", "run"}, strings.Fields(
-			"--layout pipe=2,data=2,tensor=2,zero=1 --schedule ZB-H1 --cut 3,2 --bucket-bytes 8MB --warmup 3 --sync ranks --json")...),
+			"--layout pipe=2,data=2,tensor=2,zero=1 --schedule ZB-H1 --cut 3,2 --bucket-bytes 8MB --warmup 3 --sync ranks "+
+				"--json")...),
 		strings.Fields("train --reference --schedule cosine --steps 7 --grace 1m --prompt 1 --text reference --top-k 3"),
 		strings.Fields("schedule --kind search --memory 3.5 --cost F=1:2,B=2 --stages 2"),
 		{"train"},
@@ -92,7 +93,8 @@ func TestConfig(t *testing.T) {
 	}
 	run := file("run.yaml", "layers: 1\nd: 16\nseq: 8\ntext: reference\nbatch: 24\nno-bias: true\noptimizer: momentum\n"+
 		"lr: 0.01\nclip: 1\nsteps: 9\nlayout: data=2\n")
-	if got, want := trained(t, "train", "--config", run, "--steps", "2").Losses, oneDevice(t).Losses[:2]; !near(got, want, 1e-5) {
+	if got, want := trained(t, "train", "--config", run, "--steps", "2").Losses, oneDevice(t).Losses[:2]; !near(got, want,
+		1e-5) {
 		t.Errorf("losses %v, on one device %v", got, want)
 	}
 	for text, want := range map[string]string{
@@ -145,15 +147,18 @@ func TestCompletion(t *testing.T) {
 func TestTrainShows(t *testing.T) {
 	dir := t.TempDir()
 	page, image, events := filepath.Join(dir, "loss.html"), filepath.Join(dir, "loss.svg"), filepath.Join(dir, "runs")
-	line := append(slices.Clone(small), "--steps", "2", "--layers", "2", "--layout", "pipe=2,data=2,tensor=2,zero=1,microbatches=2",
+	line := append(slices.Clone(small), "--steps", "2", "--layers", "2", "--layout",
+		"pipe=2,data=2,tensor=2,zero=1,microbatches=2",
 		"--tensorboard", events)
 	for range 2 { // the second time over the first one's chart
 		out, err := ran(t, append(line, "--chart", page)...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"model         2 blocks of width 16 with 4 heads: ", "\nlayout        pipe=2,data=2,tensor=2,zero=1: 8 devices, 2 ranks",
-			"\nschedule      1f1b, 2 micro-batches, bubble 33%", "\nmemory        of a device, predicted: ", "\ntraffic       in a step, predicted, by axis: data "} {
+		for _, want := range []string{"model         2 blocks of width 16 with 4 heads: ",
+			"\nlayout        pipe=2,data=2,tensor=2,zero=1: 8 devices, 2 ranks",
+			"\nschedule      1f1b, 2 micro-batches, bubble 33%", "\nmemory        of a device, predicted: ",
+			"\ntraffic       in a step, predicted, by axis: data "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("no %q in\n%s", want, out)
 			}
@@ -172,7 +177,8 @@ func TestTrainShows(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	text, err := os.ReadFile(files[0])
-	for _, want := range []string{"train/loss", "train/learning_rate", "performance/tokens_per_s", "performance/device_memory_bytes"} {
+	for _, want := range []string{"train/loss", "train/learning_rate", "performance/tokens_per_s",
+		"performance/device_memory_bytes"} {
 		if err != nil || strings.Count(string(text), want) != 2 {
 			t.Errorf("%s: error %v, %d of %s, want 2", files[0], err, strings.Count(string(text), want), want)
 		}
@@ -181,7 +187,8 @@ func TestTrainShows(t *testing.T) {
 		{"--chart", filepath.Join(dir, "loss.png"), "want a file with the extension .html or .svg"},
 		{"--tensorboard", page, "--tensorboard: "},
 	} {
-		if _, err := ran(t, append(slices.Clone(small), "--steps", "1", c.flag, c.path)...); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := ran(t, append(slices.Clone(small), "--steps", "1", c.flag, c.path)...); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s %s: error %v", c.flag, c.path, err)
 		}
 	}

@@ -28,7 +28,8 @@ type copyProbe struct {
 }
 
 // newProbe makes a probe of whole parameters, in the type that they are kept in.
-func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*tensors.Tensor], fn probeFunc) (probe, error) {
+func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*tensors.Tensor], fn probeFunc) (probe,
+	error) {
 	policy := recipe.Policy()
 	tree := recipe.Model.Params().As(policy.Compute)
 	weights, err := named.List(tree)

@@ -35,8 +35,8 @@ type ranks struct {
 	steps int
 }
 
-// rank is one of the ranks that train together, or all of a plan that this process has. Its methods are for one goroutine; those that
-// take a context are collective calls.
+// rank is one of the ranks that train together, or all of a plan that this process has. Its methods are for one
+// goroutine; those that take a context are collective calls.
 type rank interface {
 	// Step trains on the rank's part of a batch. The loss is that of its own rows, or of all.
 	Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error)
@@ -158,8 +158,8 @@ func allReports(reports []chan metrics) (all []metrics, more bool) {
 	return all, true
 }
 
-// mean puts all ranks' reports of a step together. They have equally many rows, so that the mean of their losses is the batch's. All
-// else is the same on all ranks, where they share gradients.
+// mean puts all ranks' reports of a step together. They have equally many rows, so that the mean of their losses is the
+// batch's. All else is the same on all ranks, where they share gradients.
 func mean(all []metrics) metrics {
 	m := all[0]
 	var loss, staleness float64

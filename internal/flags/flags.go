@@ -59,8 +59,8 @@ func NotInFiles(f *pflag.FlagSet, names ...string) {
 	}
 }
 
-// Choices says that a flag has one of these values, for completion; whoever uses the value checks it. It panics if there
-// is no such flag.
+// Choices says that a flag has one of these values, for completion; whoever uses the value checks it. It panics if
+// there is no such flag.
 func Choices[T ~string](f *pflag.FlagSet, name string, values ...T) {
 	annotate(f.Lookup(name), choicesKey, Texts(values)...)
 }
@@ -108,8 +108,8 @@ func Needs(f *pflag.FlagSet, other string, names ...string) {
 	}
 }
 
-// Check returns an error for a flag that is set while the one that it needs is not: a flag of nothing, 0 or false is not
-// set.
+// Check returns an error for a flag that is set while the one that it needs is not: a flag of nothing, 0 or false is
+// not set.
 func Check(f *pflag.FlagSet) (err error) {
 	unset := func(flag *pflag.Flag) bool { return slices.Contains([]string{"", "0", "false"}, flag.Value.String()) }
 	f.VisitAll(func(flag *pflag.Flag) {
@@ -120,7 +120,8 @@ func Check(f *pflag.FlagSet) (err error) {
 	return err
 }
 
-// Least says that flags have at least a value: numbers or durations, as "1" or "0s". It panics if there is no such flag.
+// Least says that flags have at least a value: numbers or durations, as "1" or "0s". It panics if there is no such
+// flag.
 func Least(f *pflag.FlagSet, least string, names ...string) {
 	for _, name := range names {
 		annotate(f.Lookup(name), leastKey, least)

@@ -67,9 +67,12 @@ func parse(t *testing.T, line, name, text string) (*pflag.FlagSet, values, error
 
 // A file sets what no flag sets, in all of its forms, and what is printed is such a file.
 func TestSettings(t *testing.T) {
-	want := values{layers: 6, pipe: 2, data: 3, norm: "rmsnorm", cut: "3,1", tied: true, rate: 2e-4, grace: 90 * time.Second, memory: 80e9}
-	yaml := "layers: 9 # or more\nnorm: RMSNorm\ntied: true\nlr_rate: 2.0e-4\npipe: 2\ndata: 3\ncut: '3,1'\ngrace: 90s\nmemory: 80GB\n"
-	toml := "layers = 9\nnorm = \"rmsnorm\"\ntied = true\nlr-rate = 2e-4\nlayout = \"pipe=2,data=3,cut=3:1\"\ngrace = \"1m30s\"\nmemory = 80_000_000_000\n"
+	want := values{layers: 6, pipe: 2, data: 3, norm: "rmsnorm", cut: "3,1", tied: true, rate: 2e-4,
+		grace: 90 * time.Second, memory: 80e9}
+	yaml := "layers: 9 # or more\nnorm: RMSNorm\ntied: true\nlr_rate: 2.0e-4\npipe: 2\ndata: 3\ncut: '3,1'\ngrace: " +
+		"90s\nmemory: 80GB\n"
+	toml := "layers = 9\nnorm = \"rmsnorm\"\ntied = true\nlr-rate = 2e-4\nlayout = \"pipe=2,data=3,cut=3:1\"\ngrace = " +
+		"\"1m30s\"\nmemory = 80_000_000_000\n"
 	json := `{"layers": 9, "norm": "rmsnorm", "tied": true, "lr-rate": 0.0002, "layout": "pipe=2,cut=3:1,data=3", "grace": "90s", "memory": 8e10}`
 	for name, text := range map[string]string{"run.yaml": yaml, "run.toml": toml, "run.json": json} {
 		f, got, err := parse(t, "--config FILE --layers 6", name, text)
@@ -90,7 +93,8 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	// A default in a file is as if it were not there.
-	if f, _, err := parse(t, "--config FILE", "run.yaml", "layers: 4\npipe: 2\n"); err != nil || f.Changed("layers") || !f.Changed("pipe") {
+	if f, _, err := parse(t, "--config FILE", "run.yaml", "layers: 4\npipe: 2\n"); err != nil || f.Changed("layers") ||
+		!f.Changed("pipe") {
 		t.Errorf("layers changed: %v, pipe changed: %v, error %v", f.Changed("layers"), f.Changed("pipe"), err)
 	}
 	if _, v, err := parse(t, "--config FILE", "run.yaml", ""); err != nil || v.layers != 4 {
@@ -118,7 +122,8 @@ func TestSettingsRefused(t *testing.T) {
 		{"--config FILE", "run.yaml", "- layers", "run.yaml:1: want a mapping"},
 		{"--config FILE", "run.yaml", "layers: 5\nlayers: 6", "run.yaml:2: layers is given twice"},
 		{"--config FILE", "run.yaml", "pipe: 2\nlayout: data=2,pipe=3", "run.yaml:2: pipe is given twice"},
-		{"--config FILE", "run.yaml", "layout: pipes=2", `run.yaml:1: layout: "pipes" is no key: want one of pipe, data, cut`},
+		{"--config FILE", "run.yaml", "layout: pipes=2",
+			`run.yaml:1: layout: "pipes" is no key: want one of pipe, data, cut`},
 		{"--config FILE", "run.yaml", "a: 1\n--- \nb: 2", "something after the first document"},
 		{"--config FILE", "run.toml", "pipe = 2\nlayers = = 2", "run.toml:2: "},
 		{"--config FILE", "run.yaml", "pipe: {", "run.yaml: yaml: line 1"},
@@ -153,7 +158,8 @@ func TestLocated(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	for text, want := range map[string]bool{"--cut=1,1: no": true, "--pipe=3: no": false, "no": false, "--unknown: no, --data": true} {
+	for text, want := range map[string]bool{"--cut=1,1: no": true, "--pipe=3: no": false, "no": false,
+		"--unknown: no, --data": true} {
 		if got := flags.Located(f, os.ErrInvalid); got != os.ErrInvalid {
 			t.Error(got)
 		}
@@ -166,7 +172,8 @@ func TestLocated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := flags.Check(f); err == nil || err.Error() != "--cut=3,1 changes nothing without --pipe: leave it out, or set --pipe" {
+	if err := flags.Check(f); err == nil || err.Error() != "--cut=3,1 changes nothing without --pipe: leave it out, or "+
+		"set --pipe" {
 		t.Errorf("a flag without the one that it needs: %v", err)
 	}
 }

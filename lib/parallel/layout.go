@@ -57,9 +57,10 @@ type Layout struct {
 	// Shards is how many neighbouring replicas share one copy of the state, where ZeRO shards over replicas; 0 is all.
 	Shards int `json:"shards,omitempty"`
 
-	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both
-	// what devices share. Those that update while micro-batches are under way (Kind.Synchronous is false) are for ranks of one
-	// device, and go with Replicas, Recompute and Cut alone. Chunks is how many stages each rank has, where it has several.
+	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in
+	// both what devices share. Those that update while micro-batches are under way (Kind.Synchronous is false) are for
+	// ranks of one device, and go with Replicas, Recompute and Cut alone. Chunks is how many stages each rank has, where
+	// it has several.
 	Schedule pipeline.Kind `json:"schedule,omitempty"`
 	Chunks   int           `json:"chunks,omitempty"`
 	// Plan is a schedule of one's own in the place of Schedule, Chunks, Microbatches and Pipe, which are then its own.
@@ -210,9 +211,11 @@ func (l Layout) Validate() error {
 	if err != nil || order.Weights == step.Flush {
 		return err
 	}
-	if l.PerRank() > 1 || l.RingRanks || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" || l.EachMicroBatch || l.Every > 1 ||
+	if l.PerRank() > 1 || l.RingRanks || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" ||
+		l.EachMicroBatch || l.Every > 1 ||
 		l.Hook != nil {
-		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one that does not, "+
+		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one "+
+			"that does not, "+
 			"or leave Replicas, Recompute and Cut alone beside it, with ranks of one device", l.Schedule)
 	}
 	return nil
@@ -298,8 +301,8 @@ func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
 	return g
 }
 
-// MicroBatch is how many sequences of a micro-batch a device has, of a batch of a number of rows. Rows that cannot be divided
-// evenly are an error.
+// MicroBatch is how many sequences of a micro-batch a device has, of a batch of a number of rows. Rows that cannot be
+// divided evenly are an error.
 func (l Layout) MicroBatch(rows int) (int, error) {
 	l = l.whole()
 	parts := l.Replicas * l.Data * l.Microbatches

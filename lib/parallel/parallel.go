@@ -41,8 +41,8 @@ type Options struct {
 	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it (group.Slow): a
 	// simulated slow link.
 	Link group.Link
-	// Apart runs a backward pass that the schedule does not split as its two parts, so that all schedules of a pipeline have the
-	// same bits. It is somewhat slower.
+	// Apart runs a backward pass that the schedule does not split as its two parts, so that all schedules of a pipeline
+	// have the same bits. It is somewhat slower.
 	Apart bool
 	// Staged copies what goes between ranks through the host's own memory, as is done where it cannot reach the devices'.
 	Staged bool
@@ -158,18 +158,18 @@ func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
 	return engine.Bytes(p.spec, rank)
 }
 
-// Sizes are those of the units of [Plan.Step] in bytes, padding included, as a device has them, for [step.Plan.Memory] and
-// [step.Plan.Traffic]. States have the master copy of the parameters with them.
+// Sizes are those of the units of [Plan.Step] in bytes, padding included, as a device has them, for [step.Plan.Memory]
+// and [step.Plan.Traffic]. States have the master copy of the parameters with them.
 func (p *Plan) Sizes() (step.Sizes, error) { return engine.Sizes(p.spec) }
 
-// Start starts a run of the plan on the backend's first devices, [Layout.Devices] of them; too few are an error. Its ranks
-// share compiled programs. The context is for starting; each call of the trainer has its own.
+// Start starts a run of the plan on the backend's first devices, [Layout.Devices] of them; too few are an error. Its
+// ranks share compiled programs. The context is for starting; each call of the trainer has its own.
 func (p *Plan) Start(ctx context.Context, backend *xla.Backend, o Options) (train.Trainer, error) {
 	return engine.Start(ctx, backend, p.with(o))
 }
 
-// New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so is
-// what [NewPlan] refuses. It is [NewPlan] and [Plan.Start].
+// New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so
+// is what [NewPlan] refuses. It is [NewPlan] and [Plan.Start].
 func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layout, o Options) (train.Trainer, error) {
 	p, err := NewPlan(recipe, l)
 	if err != nil {
