@@ -48,14 +48,14 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 		}
 		add("DeepSpeed", items, err)
 	}
-	whole := memest.Accelerate{Size: 4 * parameters, DType: "float16"}
+	alone := memest.Accelerate{Size: 4 * parameters, DType: "float16"}
 	if s.Precision.Compute == dtypes.Float32 {
-		whole.DType = "float32"
+		alone.DType = "float32"
 	}
 	if m != nil {
-		whole.Size -= 4 * m.Params().Head
+		alone.Size -= 4 * m.Params().Head
 	}
-	items, err = whole.Training()
+	items, err = alone.Training()
 	add("accelerate, on one device", items, err)
 
 	notes := memest.Notes{Params: parameters}

@@ -28,7 +28,7 @@ func (r *estimateRequest) memory() (device string, budget int64, err error) {
 	return "", budget, err
 }
 
-// chooseRecompute returns a policy that brings the run within a memory, and that of whole blocks if there is none, or
+// chooseRecompute returns a policy that brings the run within a memory, and that of all blocks if there is none, or
 // if the run is not valid, of which the estimate then says more.
 func chooseRecompute(s memest.Setup, budget int64) (recompute.Policy, error) {
 	if budget == 0 {

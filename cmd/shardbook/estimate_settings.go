@@ -161,8 +161,8 @@ type estimateRequest struct {
 	given *pflag.FlagSet
 }
 
-// said tells whether a flag has another value than the default.
-func (r *estimateRequest) said(flag string) bool {
+// isSet tells whether a flag has another value than the default.
+func (r *estimateRequest) isSet(flag string) bool {
 	f := r.given.Lookup(flag)
 	return f.Value.String() != f.DefValue
 }

@@ -27,7 +27,7 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	var ways []string
 	for _, way := range [][]string{{"model"}, {"config"}, {"params"}, sizes} {
 		for _, flag := range way {
-			if r.said(flag) {
+			if r.isSet(flag) {
 				ways = append(ways, "--"+flag)
 				break
 			}
@@ -42,7 +42,7 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 		return nil, 0, fmt.Errorf("%s and %s: each says what the model is; leave one of them out", ways[0], ways[1])
 	case r.Params != "":
 		for _, flag := range needModel {
-			if r.said(flag) {
+			if r.isSet(flag) {
 				return nil, 0, fmt.Errorf("--%s and --params: without a model's sizes it changes nothing that is known; "+
 					"give --model, --config or --layers, or leave it out", flag)
 			}
@@ -69,7 +69,7 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	return &m, m.Params().Total(), m.Validate()
 }
 
-// sized is the model of whose sizes something is said.
+// sized is the model whose sizes are known.
 func (r *estimateRequest) sized() (cost.Model, error) {
 	switch {
 	case r.Model != "":
@@ -127,7 +127,7 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 	if err != nil {
 		return memest.Setup{}, fmt.Errorf("--precision: %w", err)
 	}
-	rule, err := optim.Parse(s.Optimizer, 1e-3) // the rate changes no memory
+	optimizer, err := optim.Parse(s.Optimizer, 1e-3) // the learning rate changes no memory
 	if err != nil {
 		return memest.Setup{}, fmt.Errorf("--optimizer: %w", err)
 	}
@@ -150,7 +150,7 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 		Batch: s.Batch, Seq: s.Seq, Microbatches: s.Microbatches,
 		Layout: memest.Layout{Data: s.Data, Tensor: s.Tensor, Seq: s.SeqParallel, Context: s.Context, Pipeline: s.Pipe,
 			Schedule: memest.Schedule(s.Schedule), Chunks: s.Chunks, ZeRO: s.Zero},
-		Precision: policy, Rule: rule, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0,
+		Precision: policy, Rule: optimizer, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0,
 		Engine:           engine,
 		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket, Framework: overhead,
 	}, nil

@@ -373,7 +373,7 @@ func TestEstimateText(t *testing.T) {
 			"It fits: 29.25 is 91% of the memory's 32.00 GiB.",
 		}},
 		{[]string{"--params", "7.5e9", "--device", "H100 SXM"}, []string{
-			"devices: 1, the whole model", "It does not fit: 120.00 is 34.10 more than H100 SXM's 85.90 GB.",
+			"devices: 1, the full model", "It does not fit: 120.00 is 34.10 more than H100 SXM's 85.90 GB.",
 			"For advice on what to change"}},
 		{[]string{"--model", "Llama 3 8B", "--data", "8", "--device", "h100 sxm", "--seq", "4096", "--recompute", "block",
 			"--flash"}, []string{

@@ -66,7 +66,7 @@ func (w *estimateText) head() {
 		}
 	}
 	if layout == nil {
-		layout = []string{"the whole model"}
+		layout = []string{"the full model"}
 	}
 	w.line("devices: %s, %s", grouped(int64(w.Devices)), strings.Join(layout, ", "))
 	if w.Model != nil {

@@ -72,7 +72,7 @@ func (w *estimateText) changes(title string, list []change) {
 // training says what the run computes, and how long that takes.
 func (w *estimateText) training() {
 	c := w.Compute
-	how := "in matrix products"
+	how := "in matmuls"
 	if w.Model == nil {
 		how = "by the rule of 6 for each parameter"
 	}

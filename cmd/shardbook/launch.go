@@ -153,12 +153,12 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 		Progress: job.progress,
 		Start: func(hosts []launch.Host, ranks, from int) (launch.Process, error) {
 			if from == 0 {
-				kept, err := job.startOver()
+				moved, err := job.startOver()
 				if err != nil {
 					return nil, err
 				}
-				if kept != "" {
-					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+": they are in "+kept+" now")
+				if moved != "" {
+					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+": they are in "+moved+" now")
 				}
 			}
 			train, err := job.start(ranks, from)

@@ -48,7 +48,7 @@ func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, err
 	return all, launch.ShellAgent(agent), nil
 }
 
-// known returns what lists the hosts that are said somewhere, and whether that is Slurm.
+// known returns what lists the hosts that are given somewhere, and whether that is Slurm.
 func (o *launchOptions) known() (list hostsFunc, inSlurm bool) {
 	file := func(flag, path string) hostsFunc {
 		return func(context.Context) ([]launch.Host, error) { return readHostfile(flag, path) }

@@ -223,7 +223,7 @@ exit 1
 	for _, want := range []string{"start 1: hosts localhost:3, ranks 2, from step 0\n", "status 75",
 		"start 2: hosts localhost:3, ranks 2, from step 0\n",
 		"status 137", "start 3: hosts localhost:3, ranks 2, from step 1\n",
-		"done at start 3; the starts before lost, and the next made again, 2, 0 steps\n"} {
+		"done at start 3; the restarts repeated 2, 0 steps\n"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("%q is not said: %s", want, stderr)
 		}

@@ -59,7 +59,7 @@ rank 1 │·  0  0b─── 1  1b─── 2  2b─── ·  ·
 bubble     25.00% of a device's time: 1/4, as (d-1)/(m+d-1)
 step time  12, the period of steps with no barrier between them
 makespan   12, from the first start to the last end
-memory     at most 2, 1 micro-batches of its part are stashed on device 0, 1, …
+memory     at most 2, 1 micro-batches of its part are saved on device 0, 1, …
 `
 	if got := schedulePrinted(t, "--stages", "2", "--microbatches", "3"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

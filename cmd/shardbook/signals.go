@@ -28,7 +28,7 @@ type signalWatch struct {
 	grace   time.Duration
 	saving  int           // writes under way that are not to be cut off
 	saved   chan struct{} // is closed when there are none; nil where nobody waits
-	hushed  bool          // nothing is to be said at the end
+	hushed  bool          // nothing is to be printed at the end
 	last    func()        // is called before the process is ended; nil is nothing
 	exit    func(status int)
 	message io.Writer
@@ -93,7 +93,7 @@ func (w *signalWatch) before(last func()) {
 	w.last = last
 }
 
-// hush has the process end without a word: what there is to say is said, or another says it.
+// hush has the process end without a message: it is printed already, or another process prints it.
 func (w *signalWatch) hush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,7 +146,7 @@ func (w *signalWatch) end(by os.Signal, how string) {
 		w.exit(128 + int(s))
 		return
 	}
-	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; checkpoints that were finished are whole\n", unix.SignalName(s),
+	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; finished checkpoints are complete\n", unix.SignalName(s),
 		how)
 	w.exit(128 + int(s))
 }

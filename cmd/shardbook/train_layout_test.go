@@ -97,7 +97,7 @@ func TestTrainLayoutRefuses(t *testing.T) {
 		"--zero 3 --pipe 2 --bucket-bytes 1MB --data 2": "what is sharded is reduced by the unit that is sharded; " +
 			"leave --sync and --bucket-bytes out",
 		"--zero 3 --data 2 --every 2":                       "local SGD (--every) averages states",
-		"--tensor 2 --replicas 2 --compress-gradients bf16": "--compress-gradients takes whole gradients",
+		"--tensor 2 --replicas 2 --compress-gradients bf16": "--compress-gradients takes full gradients",
 		"--tensor 2 --zero 1 --offload-optimizer":           "--offload-optimizer: the host updates for a rank of 2 devices",
 		"--tensor 2 --tensor-sequence --tensor-partition":   "--tensor-partition is set",
 		"--data 2 --tensor-partition":                       "--tensor-partition=true changes nothing without --tensor",

@@ -48,7 +48,7 @@ func layoutText(p job.Parallel, l parallel.Layout) string {
 	if flag, _ := p.ByProcess(); flag == "data" && !p.OneProgram() { // and each rank is one of the --data devices
 		l.Data, l.Replicas = l.Replicas, 1
 	}
-	if l.Sync = ""; l.Microbatches == 1 { // it is said in the words of the command
+	if l.Sync = ""; l.Microbatches == 1 { // --sync is printed below
 		l.Microbatches = 0
 	}
 	n, text := l.Devices(), "1 device"

@@ -27,7 +27,7 @@ type copyProbe struct {
 	weights []*tensors.Tensor
 }
 
-// newProbe makes a probe of whole parameters, in the type that they are kept in.
+// newProbe makes a probe of full parameters, in the type that they are stored in.
 func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*tensors.Tensor], fn probeFunc) (probe,
 	error) {
 	policy := recipe.Policy()

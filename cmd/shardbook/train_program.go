@@ -92,7 +92,7 @@ func (p program) Memory() (map[string]int64, error) {
 	return kinds, nil
 }
 
-// Probe is of copies of the whole parameters where devices have parts.
+// Probe is of copies of the full parameters where devices have shards.
 func (p program) Probe(fn probeFunc) (probe, error) {
 	if !p.cut {
 		return p.Run.Probe(fn)

@@ -29,7 +29,7 @@ type ranks struct {
 	plan  *parallel.Plan // which they carry out; nil with parameter servers
 	lag   int            // by how many steps some may be behind others
 	ranks []rank
-	close func()          // frees what they share; may be nil
+	close func()          // frees what all ranks use; may be nil
 	ctx   context.Context // ends with the first error
 	fail  context.CancelCauseFunc
 	steps int
@@ -41,7 +41,7 @@ type rank interface {
 	// Step trains on the rank's part of a batch. The loss is that of its own rows, or of all.
 	Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error)
 	Steps() int
-	// Params are copies of the whole parameters that the rank has.
+	// Params are copies of the rank's parameters, unsharded.
 	Params(ctx context.Context) (params.Named[*tensors.Tensor], error)
 	// Memory is what the rank holds between the passes, by kind.
 	Memory() (map[string]int64, error)
@@ -221,14 +221,14 @@ func (r *ranks) Probe(fn probeFunc) (probe, error) {
 	}); err != nil {
 		return nil, err
 	}
-	whole := params.Named[*tensors.Tensor]{} // ranks of a pipeline have a part each
+	full := params.Named[*tensors.Tensor]{} // ranks of a pipeline have a part each
 	for _, own := range all {
-		maps.Copy(whole, own)
+		maps.Copy(full, own)
 	}
-	if err := r.mpi.Gather(r.recipe.Model.Params().As(r.recipe.Policy().Params), whole); err != nil {
+	if err := r.mpi.Gather(r.recipe.Model.Params().As(r.recipe.Policy().Params), full); err != nil {
 		return nil, err
 	}
-	return newProbe(r.backend, r.recipe, whole, fn)
+	return newProbe(r.backend, r.recipe, full, fn)
 }
 
 func (r *ranks) Close() error {

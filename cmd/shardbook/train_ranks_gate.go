@@ -19,12 +19,12 @@ type gate struct {
 	begun int // steps
 
 	// With MPI, processes agree behind each step on whether to stop, and a rank begins none before they have, for one that
-	// is so many steps before it: each step takes one of what is agreed.
+	// is that lag before it: each step takes one of what is agreed.
 	lag    int
 	agreed chan bool
 }
 
-// asyncLag is the lag of ranks that do not wait for each other. The slowest has the timeout for so many steps.
+// asyncLag is the lag of ranks that do not wait for each other. The slowest has the timeout for this many steps.
 const asyncLag = 8
 
 func newGate(ctx context.Context, r *ranks) *gate {

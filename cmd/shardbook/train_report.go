@@ -32,7 +32,7 @@ type stepRecord struct {
 // stepLog is a file with a line of JSON for each step; nil writes nothing.
 type stepLog struct{ file *os.File }
 
-// openLog opens a log to go on after a step: later lines, of steps whose checkpoint was never written, are cut off.
+// openLog opens a log to continue after a step: later lines, of steps whose checkpoint was never written, are cut off.
 func openLog(path string, after int) (*stepLog, error) {
 	if path == "" {
 		return nil, nil

@@ -98,7 +98,7 @@ func (t *training) lock(ctx context.Context) (err error) {
 	for until := time.Now().Add(t.mpi.Slack()); ; time.Sleep(100 * time.Millisecond) {
 		t.unlock, err = checkpoint.Lock(t.options.checkpoint)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // nothing is there to go on from, as start says
+			return nil // there is no checkpoint, as start says
 		}
 		if !errors.Is(err, checkpoint.ErrLocked) || time.Now().After(until) || ctx.Err() != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 // runner has the state of a run on its devices, and trains it: a way to share the work is one. Its methods are for one
 // goroutine.
 type runner interface {
-	// Train trains on the batches up to that of step until, counted from 1, and gives what each whole step reported to
+	// Train trains on the batches up to that of step until, counted from 1, and gives what each complete step reported to
 	// done, in order. Where the context ends, it ends behind the step under way; that is no error, and Steps says where.
 	// An error of done ends it in the same way, and is returned.
 	Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error

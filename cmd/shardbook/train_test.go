@@ -452,7 +452,7 @@ func TestTrainBadArguments(t *testing.T) {
 		{[]string{"--data", "2", "--zero", "3", "--every", "2"}, []string{"--zero is 3", "(--every)"}},
 		{[]string{"--data", "2", "--zero", "3", "--servers", "1"}, []string{"--servers=1", "which has no servers"}},
 		{[]string{"--data", "2", "--zero", "3", "--compress-gradients", "bf16"},
-			[]string{"--zero is 3: a hook takes whole gradients"}},
+			[]string{"--zero is 3: a hook takes full gradients"}},
 		{[]string{"--data", "2", "--zero", "2", "--prefetch", "1"}, []string{"--prefetch is 1 in stage 2 of ZeRO"}},
 		{[]string{"--data", "2", "--zero", "3", "--prefetch", "-1"}, []string{"--prefetch=-1"}},
 		{[]string{"--data", "4", "--zero", "3", "--shards", "3"}, []string{"--shards=3", "--data 4"}},

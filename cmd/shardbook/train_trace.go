@@ -16,7 +16,7 @@ const tracedSteps = 3
 type tracer struct {
 	file  *os.File
 	rec   *trace.Recorder
-	first int           // step that is kept, from 0; the one before is recorded and thrown away
+	first int           // step that is written, from 0; the one before is recorded and thrown away
 	base  map[int]int64 // by rank: bytes communicated before it
 }
 

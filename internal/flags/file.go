@@ -24,7 +24,7 @@ const anyFile = "*"
 
 // Settings marks a flag as one that names a file of settings: of TOML, if it is called so, else of YAML, which JSON is,
 // too. Keys are the names of flags, with - or _ in them. With extensions, files with others are not its own. [Settle]
-// reads it: flags that were given stay as they are, and one of which the file has the default does not count as given.
+// reads it: flags that were given win, and one of which the file has the default does not count as given.
 // An unknown key, one that is there twice, and a value that its flag does not take are errors that name the file, the
 // line where it is YAML or JSON, the key and the value. It panics if there is no such flag.
 func Settings(f *pflag.FlagSet, name string, only ...string) {

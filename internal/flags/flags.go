@@ -1,5 +1,5 @@
 // Package flags gives a command's flags what pflag leaves out: help in groups, choices, values from a file, several
-// flags in one value, and shell completion. All of it is kept in the annotations of the flags themselves.
+// flags in one value, and shell completion. All of it is stored in the annotations of the flags themselves.
 package flags
 
 import (

@@ -148,7 +148,7 @@ func (p *Parallel) ReadFile() error {
 		return fmt.Errorf("--pipe=%d: %s is a schedule of %d ranks: leave --pipe out, or choose another file", p.Pipe, p.File,
 			n)
 	case p.PipeSchedule != "" || p.Microbatches > 0 || p.Chunks > 0:
-		return errors.New("--schedule, --microbatches and --chunks are said by the schedule of --schedule-file: leave them " +
+		return errors.New("--schedule, --microbatches and --chunks are part of the schedule of --schedule-file: leave them " +
 			"out")
 	}
 	p.Pipe, p.ScheduleText = n, s.String()

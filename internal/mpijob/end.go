@@ -25,7 +25,7 @@ type ExitStatus int
 
 func (s ExitStatus) Error() string { return fmt.Sprintf("printed already, status %d", int(s)) }
 
-// rollCallTime is how long a rank that cannot go on waits for the others to answer, if the timeout is not shorter.
+// rollCallTime is how long a rank that cannot continue waits for the others to answer, if the timeout is not shorter.
 const rollCallTime = 10 * time.Second
 
 // linger is how long a rank waits of which another one failed, or that leaves it to another to say what went wrong: at
@@ -69,13 +69,13 @@ func (c *Job) End(err error, out io.Writer) error {
 		}
 		return ExitStatus(1)
 	case len(missing) > 0:
-		fmt.Fprintf(out, "shardbook: %s: %s within %v: killed, stalled or cut off; go on from the last checkpoint%s\n",
+		fmt.Fprintf(out, "shardbook: %s: %s within %v: killed, stalled or cut off; continue from the last checkpoint%s\n",
 			c.at(c.Rank()), c.silent(missing), c.timeout, c.seen(err, missing))
 		c.wait()
 		return ExitStatus(StatusFailed)
 	case slices.ContainsFunc(reports, func(r endReport) bool { return r.text != "" }):
 		if first := slices.IndexFunc(reports, func(r endReport) bool { return r.text != "" }); first == c.Rank() {
-			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none is gone, but one may be slower than --timeout "+
+			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none has failed, but one may be slower than --timeout "+
 				"%v allows\n",
 				c.at(first), mine.text, c.timeout)
 		} else {

@@ -145,7 +145,7 @@ func TestSupervise(t *testing.T) {
 		{"a lost host", &world{plays: []act{{saved: 4, reached: 7, status: Again, loses: []string{"b"}}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,c:1 2 4"},
 			[]string{"status 75", "host b is left out: no answer", "start 2: hosts a:2,c:1, ranks 2, from step 4",
-				"made again, 3 steps"}, 0, ""},
+				"the restarts repeated 3 steps"}, 0, ""},
 		{"a host that comes back", &world{plays: []act{{status: 205, loses: []string{"a", "c"}},
 			{status: 137, mends: []string{"a"}}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "b:2 2 0", "a:2,b:2 4 0"}, nil, 0, ""},
@@ -176,7 +176,7 @@ func TestSupervise(t *testing.T) {
 				"a host did not answer"}, 0, ""},
 		{"unknown losses", &world{plays: []act{{status: 75, saved: 4, reached: -1}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 4"},
-			[]string{"made again, an unknown number of steps"}, 0, ""},
+			[]string{"the restarts repeated an unknown number of steps"}, 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
