@@ -67,68 +67,6 @@ func TestTrainPipe(t *testing.T) {
 	}
 }
 
-func TestTrainPipeRefuses(t *testing.T) {
-	dir := t.TempDir()
-	file, stuck, text := filepath.Join(dir, "file"), filepath.Join(dir, "stuck"), filepath.Join(dir, "text")
-	for path, content := range map[string]string{file: "schedule mine\nrank 0: 0F0 0B0 0U0\nrank 1: 1F0 1B0 1U0\n",
-		stuck: "schedule stuck\nrank 0: 0B0 0F0 0U0\n", text: "to be, or not to be"} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for args, want := range map[string]string{
-		"--pipe -1":                                "--pipe=-1",
-		"--pipe 999999":                            "--pipe=999999",
-		"--pipe 4 --data 256":                      "has 1024 devices: want at most 256",
-		"--pipe 2 --data 2 --shards 2":             "--shards=2 changes nothing without --zero",
-		"--pipe 2 --accumulate 2":                  "--accumulate and --pipe=2, which has --microbatches",
-		"--pipe 2 --sync naive --bucket-bytes 1MB": "--bucket-bytes is 1000000 and --sync \"naive\"",
-		"--pipe 2 --every 2":                       "--every are for what goes between replicas, and there is one",
-		"--pipe 2 --servers 1":                     "--servers=1 and --sync=ranks, which has no servers",
-		"--pipe 2 --compress-gradients bf16": "--compress-gradients and --every are for what goes between " +
-			"replicas",
-		"--pipe 2 --sync spmd":            "--pipe and --sync=spmd, which is one program",
-		"--pipe 2 --microbatches -1":      "--microbatches=-1",
-		"--pipe 2 --microbatches 3":       "--batch: a batch of 8 sequences",
-		"--pipe 2 --data 3":               "--batch: a batch of 8 sequences for 3 data-parallel devices",
-		"--pipe 2 --chunks -1":            "--chunks=-1",
-		"--pipe 2 --chunks 3":             "takes no number of chunks",
-		"--pipe 2 --schedule interleaved": "--pipe, --cut: 3 blocks cannot be 4 stages",
-		"--pipe 3 --schedule interleaved": "--batch=8: the schedule interleaved takes no number of " +
-			"micro-batches",
-		"--pipe 3 --schedule dualpipe":                       "--schedule",
-		"--pipe 4":                                           "or more --layers",
-		"--pipe 2 --cut some":                                "--cut=some: want even, measured",
-		"--pipe 2 --cut 1,0,2":                               "--cut=1,0,2: want",
-		"--pipe 2 --cut 3":                                   "--pipe, --cut: the cut [3] has 1 stages, the schedule 2",
-		"--pipe 2 --cut 2,2":                                 "the cut [2 2] is for 4 blocks, and the model has 3",
-		"--pipe 2 --cut 9223372036854775807,4":               "--cut=9223372036854775807,4: want",
-		"--pipe 2 --schedule pipedream --clip 1":             "--clip or --loss-scale wait for all of them: leave them out",
-		"--pipe 2 --schedule pipedream --tied":               "leave out --tied",
-		"--pipe 2 --schedule pipedream --warmup 2":           "leave out --lr-schedule and --warmup",
-		"--pipe 2 --schedule pipedream-2bw --precision fp16": "--clip or --loss-scale wait",
-		"--schedule zb-h1":                                   "--schedule=zb-h1 changes nothing without --pipe",
-		"--microbatches 4":                                   "--microbatches=4 changes nothing without --pipe",
-		"--cut measured --data 2":                            "--cut=measured changes nothing without --pipe",
-		"--recompute-stages":                                 "--recompute-stages=true changes nothing without --pipe",
-		"--schedule-file none/where":                         "--schedule-file: open none/where",
-		"--schedule-file " + text:                            "--schedule-file: " + text,
-		"--schedule-file " + stuck:                           "--schedule-file: " + stuck,
-		"--pipe 3 --schedule-file " + file:                   "is a schedule of 2 ranks",
-		"--pipe 2 --schedule-file=":                          "--schedule-file is empty",
-		"--chunks 2 --schedule-file " + file:                 "are said by the schedule",
-	} {
-		cmd := newCommand()
-		var out strings.Builder
-		cmd.SetOut(&out)
-		cmd.SetArgs(slices.Concat(small, []string{"--steps", "1", "--batch", "8"}, strings.Fields(args)))
-		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") ||
-			out.Len() > 0 {
-			t.Errorf("%s: printed %q, error %v, want %q in one sentence", args, out.String(), err, want)
-		}
-	}
-}
-
 // A rank that waits in the middle, one that begins late and one that ends early all have nothing to do.
 func TestIdle(t *testing.T) {
 	span := func(rank int, stream string, start, end time.Duration) trace.Span {

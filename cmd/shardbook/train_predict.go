@@ -58,6 +58,8 @@ func layoutText(p job.Parallel, l parallel.Layout) string {
 	switch {
 	case n > 1 && p.OneProgram():
 		text += ", one program"
+	case n > 1 && ranks == 1:
+		text += ", one rank"
 	case n > 1:
 		text += fmt.Sprintf(", %d ranks", ranks)
 	}

@@ -250,6 +250,9 @@ func (l Layout) validateGradients() error {
 		return fmt.Errorf("parallel: Layout.ZeRO is %d: a hook takes full gradients, and local SGD (Every) "+
 			"averages states that each "+
 			"replica has in full; leave them out, or ZeRO", l.ZeRO)
+	case l.Every > 1 && (l.Sync == ddp.Naive || l.Sync == ddp.Overlap):
+		return fmt.Errorf("parallel: Layout.Every is %d and Sync %q: local SGD averages parameters, and reduces no "+
+			"gradients; leave one of them out", l.Every, l.Sync)
 	case l.BucketBytes > 0 && l.Sync != ddp.Bucketed:
 		return fmt.Errorf("parallel: Layout.BucketBytes is %d and Sync %q, which has no such buckets: set Sync to "+
 			"%q, or leave it out",

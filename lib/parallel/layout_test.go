@@ -164,6 +164,7 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Pipe: 2, Microbatches: 3, Schedule: pipeline.KindInterleaved}, "3 micro-batches are no multiple"},
 		{parallel.Layout{Sync: "sometimes"}, `"sometimes"`},
 		{parallel.Layout{Replicas: 2, Every: -1}, "Options.Every is -1"},
+		{parallel.Layout{Replicas: 2, Every: 2, Sync: ddp.Naive}, `Layout.Every is 2 and Sync "naive"`},
 		{parallel.Layout{Replicas: 2, Sync: ddp.Naive, BucketBytes: 9}, `Layout.BucketBytes is 9 and Sync "naive"`},
 		{parallel.Layout{Replicas: 2, ZeRO: 1, Sync: ddp.Bucketed}, "what is sharded is reduced by the unit that is sharded"},
 		{parallel.Layout{Data: 2, ZeRO: 3, EachMicroBatch: true}, "Layout.EachMicroBatch is set and ZeRO is 3"},
