@@ -55,7 +55,7 @@ func (r *pipeResult) print(out io.Writer) {
 		r.Schedule, r.Ranks, r.Microbatches, join(r.Cut))
 	fmt.Fprintf(out, "bubble        %.0f%% of a step if all passes took equally long", 100*r.Bubble)
 	if r.Idle != nil {
-		fmt.Fprintf(out, "; in the trace ranks had nothing to do for %.0f%% of the time", 100**r.Idle)
+		fmt.Fprintf(out, "; in the trace ranks were idle for %.0f%% of the time", 100**r.Idle)
 	}
 	fmt.Fprintln(out)
 	fmt.Fprintf(out, "activations   of at most %s micro-batches are saved at once on device 0, 1, …\n",

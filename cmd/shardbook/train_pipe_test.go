@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -84,14 +83,17 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-func Example_pipeline() {
+func TestPipeResult(t *testing.T) {
 	idle := 0.25
 	var out strings.Builder
 	r := pipeResult{Schedule: "1f1b", Ranks: 2, Stages: 2, Microbatches: 4, Cut: []int{2, 1}, Bubble: 0.2, Idle: &idle,
 		PeakActivations: []int{2, 1}}
 	r.print(&out)
-	fmt.Print(out.String())
-	// Output: pipeline      1f1b on 2 devices, 4 micro-batches, stages of 2, 1 blocks bubble        20% of a step if all
-	// passes took equally long; in the trace ranks had nothing to do for 25% of the time activations   of at most 2, 1
-	// micro-batches are saved at once on device 0, 1, …
+	const want = `pipeline      1f1b on 2 devices, 4 micro-batches, stages of 2, 1 blocks
+bubble        20% of a step if all passes took equally long; in the trace ranks were idle for 25% of the time
+activations   of at most 2, 1 micro-batches are saved at once on device 0, 1, …
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
 }
