@@ -18,7 +18,8 @@ var (
 	link = regexp.MustCompile(`\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"`)
 
 	// quotedFile is a path from the root in backticks.
-	quotedFile = regexp.MustCompile("`((?:bench|binder|cmd|docker|docs|examples|internal|kernel|lib|notebooks)/[\\w./-]+)`")
+	quotedFile = regexp.MustCompile(
+		"`((?:bench|binder|cmd|docker|docs|examples|internal|kernel|lib|notebooks)/[\\w./-]+)`")
 
 	// onBinder is the notebook that a link to Binder opens.
 	onBinder = regexp.MustCompile(`labpath=([^)"&\s]+)`)
@@ -27,8 +28,8 @@ var (
 	inCode  = regexp.MustCompile("`[^`\n]*`")
 )
 
-// TestLinks checks that links into the repository have a target, also their headings, and that the files which documents
-// name exist.
+// TestLinks checks that links into the repository have a target, also their headings, and that files which documents name
+// exist.
 func TestLinks(t *testing.T) {
 	found := 0
 	for _, d := range documents(t) {

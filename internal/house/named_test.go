@@ -67,7 +67,8 @@ func (tr *trial) clone(c command) {
 
 // files checks that files exist, and that the Dockerfile has the build arguments, targets and ports.
 func (tr *trial) files(c command) {
-	for _, found := range regexp.MustCompile(`(?:^| )((?:docker|binder)/\S+|compose\.yaml)`).FindAllStringSubmatch(c.text, -1) {
+	file := regexp.MustCompile(`(?:^| )((?:docker|binder)/\S+|compose\.yaml)`)
+	for _, found := range file.FindAllStringSubmatch(c.text, -1) {
 		if !exists(found[1]) {
 			tr.t.Errorf("%s: %s: %s does not exist", c.at, c.text, found[1])
 		}
