@@ -28,8 +28,7 @@ var (
 	inCode  = regexp.MustCompile("`[^`\n]*`")
 )
 
-// TestLinks checks that links into the repository have a target, also their headings, and that files which documents name
-// exist.
+// TestLinks checks that links into the repository, with their headings, and the files that documents name exist.
 func TestLinks(t *testing.T) {
 	found := 0
 	for _, d := range documents(t) {
