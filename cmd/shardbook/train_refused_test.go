@@ -93,7 +93,7 @@ surplus                                             | surplus
 --tensor 2 --offload-optimizer                      | --offload-optimizer: the host updates for a rank of 2 devices
 --tensor 2 --data 2 --link 1e9                      | --link is between ranks, and there is one, of 4 devices
 --tensor 2 --tensor-sequence --tensor-partition     | --tensor-partition is set
---layers 2 --tensor 2 --pipe 2 --device-memory 10kB | a device of stage 1 needs
+  --layers 2 --tensor 2 --pipe 2 --device-memory 10kB | a device of stage 1 needs
 --tensor 3                                          | --tensor=3: tensor: parameter h0.qkv.w
 --tensor 3 --sync auto                              | --tensor=3: tensor: parameter h0.qkv.w
 --tensor 4 --tensor-sequence --seq 10               | --seq is 10, of which a device has 10 tokens
