@@ -35,15 +35,20 @@ func (j *Job) Layout() (parallel.Layout, error) {
 	if err := errors.Join(flags.Check(j.all()), j.Parallel.checkSync()); err != nil {
 		return parallel.Layout{}, err
 	}
+	devices := 1. // of which there may be more than an int holds, and than a schedule can be made for
+	for _, n := range []int{j.Parallel.Data, j.Parallel.Pipe, j.Parallel.Tensor, j.Parallel.SeqParallel, j.Parallel.Replicas} {
+		devices *= float64(max(1, n))
+	}
+	if devices > xla.MaxDevices {
+		return parallel.Layout{}, fmt.Errorf("--data, --pipe, --tensor, --seq-parallel and --replicas multiply to %.0f devices: "+
+			"want at most %d", devices, xla.MaxDevices)
+	}
 	l, err := j.layout()
+	if err == nil {
+		err = l.Validate()
+	}
 	if err != nil {
 		return l, InFlags(err)
-	}
-	if err := l.Validate(); err != nil {
-		return l, InFlags(err)
-	}
-	if n := l.Devices(); n > xla.MaxDevices {
-		return l, fmt.Errorf("the layout %v has %d devices: want at most %d", l, n, xla.MaxDevices)
 	}
 	if _, err := l.MicroBatch(j.Batch); err != nil {
 		return l, fmt.Errorf("--batch: %w", InFlags(err))
