@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -65,7 +66,7 @@ func (l *launchJob) newest() (*checkpoint.Checkpoint, error) {
 // settings are those of the flags or, where the job is under way, of its newest checkpoint.
 func (l *launchJob) settings() (*job.Job, error) {
 	j, given := job.New(), l.train.Flags()
-	if err := errors.Join(j.Set(given), j.Complete(given.Changed)); err != nil {
+	if err := cmp.Or(j.Set(given), j.Complete(given.Changed)); err != nil {
 		return nil, err
 	}
 	from, err := l.newest()

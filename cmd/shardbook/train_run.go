@@ -229,7 +229,10 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.log, err = openLog(t.options.log, t.began); err != nil {
 		return err
 	}
-	return errors.Join(t.openCurves(), t.predict(recipe, layout))
+	if err := t.openCurves(); err != nil {
+		return err
+	}
+	return t.predict(recipe, layout)
 }
 
 // layout is the job's, on the processes that there are.
