@@ -16,14 +16,13 @@ require (
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
+	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/image v0.26.0
 	golang.org/x/mod v0.35.0
 	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
 	gonum.org/v1/gonum v0.17.0
 )
-
-require go.yaml.in/yaml/v3 v3.0.5
 
 require (
 	github.com/google/uuid v1.6.0 // indirect
