@@ -19,13 +19,12 @@ func Timeout(d time.Duration) Option { return func(c *config) { c.timeout = d } 
 
 type config struct {
 	timeout time.Duration
-	records int
 	spins   int // how often a rank lets others run before it sleeps
 	hook    func(rank int, s step)
 }
 
 func newConfig(size int, options []Option) (config, error) {
-	c := config{timeout: DefaultTimeout, records: DefaultRecords, spins: 4}
+	c := config{timeout: DefaultTimeout, spins: 4}
 	for _, option := range options {
 		if option != nil {
 			option(&c)
