@@ -102,9 +102,10 @@ const EnvXLA = "SHARDBOOK_TEST_XLA"
 const quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true " +
 	"--xla_cpu_parallel_codegen_split_count=1"
 
-// CompileQuickly has XLA optimize less, for tests that compile far more than they run: compiling takes half the time. XLA plans the same temporary memory (TestTemporariesAtBothLevels in lib/memest). It is for TestMain,
-// before anything opens a device. With $SHARDBOOK_TEST_XLA=default it leaves XLA as it is for users, also in a process
-// that one which compiles quickly has started.
+// CompileQuickly has XLA optimize less, for tests that compile far more than they run: compiling takes half the time.
+// XLA plans the same temporary memory (TestTemporariesAtBothLevels in lib/memest). It is for TestMain, before anything
+// opens a device. With $SHARDBOOK_TEST_XLA=default it leaves XLA as it is for users, also in a process that one which
+// compiles quickly has started.
 func CompileQuickly() {
 	flags := strings.Replace(os.Getenv("XLA_FLAGS"), quickly, "", 1)
 	if !AsUsersDo() {

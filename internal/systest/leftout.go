@@ -41,8 +41,8 @@ func Records() (string, error) {
 	return filepath.Join(root, "tests", strings.ReplaceAll(checkout, string(filepath.Separator), "%"), tier), nil
 }
 
-// where returns the repository's folder, and the path below it of the test's package, in whose folder go test starts the
-// test.
+// where returns the repository's folder, and the path below it of the test's package, in whose folder go test starts
+// the test.
 func where() (checkout, at string, err error) {
 	started, err := startedIn()
 	if err != nil {

@@ -117,8 +117,8 @@ func Differ(a, b Named) string {
 }
 
 // Agree fails the test unless two trees have the same bits. If programs are compiled as for users, XLA contracts
-// multiplications and additions and vectorizes loops differently in different programs: then results may differ by bound
-// units in the last place of the largest parameter.
+// multiplications and additions and vectorizes loops differently in different programs: then results may differ by
+// bound units in the last place of the largest parameter.
 func Agree(t testing.TB, what string, a, b Named, bound float64) {
 	t.Helper()
 	name := Differ(a, b)
