@@ -21,13 +21,16 @@ func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]mi
 	if inputs == nil || targets == nil {
 		return nil, errors.New("engine: the inputs or the targets are nil: give both")
 	}
-	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) || in.Dim(0) == 0 {
-		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both the same number of examples, "+
+	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) ||
+		in.Dim(0) == 0 {
+		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both the same number of "+
+			"examples, "+
 			"along their first axis", in, out)
 	}
 	n := inputs.Shape().Dim(0)
 	if n%(ranks*micro) != 0 {
-		return nil, fmt.Errorf("engine: a batch of %d examples is not divisible by %d ranks with %d micro-batches each: "+
+		return nil, fmt.Errorf("engine: a batch of %d examples is not divisible by %d ranks with %d micro-batches "+
+			"each: "+
 			"make it a multiple of %d", n, ranks, micro, ranks*micro)
 	}
 	size := n / (ranks * micro)

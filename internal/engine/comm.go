@@ -333,7 +333,8 @@ func (p *play) scatter(g group.Group, u *unit, full, shard *dtensor.Tensor) (*dt
 	if err := errors.Join(in.stage(host), out.stage(staged)); err != nil {
 		return nil, err
 	}
-	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer, Out: out.buffer}); err != nil {
+	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer,
+		Out: out.buffer}); err != nil {
 		return nil, err
 	}
 	t, err := p.place(staged, p.own.unitPlacement(u, true))
@@ -358,7 +359,8 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.In
 		grads.Params = grads.Params.As(p.policy.Reduce)
 		err = p.hook.Reduce(p.ctx, counted{g, bytes}, grads)
 	} else {
-		err = g.Do(p.ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Sum, In: m.buffer, Out: m.buffer})
+		err = g.Do(p.ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Sum, In: m.buffer,
+			Out: m.buffer})
 	}
 	if err != nil || m.staged == nil {
 		return on, err
@@ -414,7 +416,8 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 			m, err = r.memoryOf(r.cells[k])
 		}
 		if err == nil {
-			err = g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer, Out: m.buffer})
+			err = g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer,
+				Out: m.buffer})
 		}
 		if err == nil && m.staged != nil && there == nil {
 			var mean *dtensor.Tensor

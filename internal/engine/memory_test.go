@@ -20,7 +20,8 @@ import (
 // TestViewed holds each type's memory against the tensor's own contents, and has programs see what is written into it.
 func TestViewed(t *testing.T) {
 	for dtype, want := range map[dtypes.DType]group.Type{dtypes.Float32: group.Float32, dtypes.Float64: group.Float64,
-		dtypes.BFloat16: group.BFloat16, dtypes.Float16: group.Float16, dtypes.Int32: group.Int32, dtypes.Uint8: group.Uint8} {
+		dtypes.BFloat16: group.BFloat16, dtypes.Float16: group.Float16, dtypes.Int32: group.Int32,
+		dtypes.Uint8: group.Uint8} {
 		host := numbered(dtype, 2, 3)
 		contents := bytesOf(host)
 		x, err := devicetest.One().Put(host, 0)
@@ -39,7 +40,10 @@ func TestViewed(t *testing.T) {
 		}
 		slices.Reverse(bytes)
 		slices.Reverse(contents)
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Reshape(in[0], 6)} }, x)
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			return []*graph.Node{graph.Reshape(in[0],
+				6)}
+		}, x)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +87,8 @@ func TestGatherRows(t *testing.T) {
 			if gone && g.Rank() == 1 {
 				return nil
 			}
-			all, err := engine.GatherRows(ctx, g, tensors.FromValue([]float32{me, me + 10}), 2, shapes.Make(dtypes.Float32, 4))
+			all, err := engine.GatherRows(ctx, g, tensors.FromValue([]float32{me, me + 10}), 2,
+				shapes.Make(dtypes.Float32, 4))
 			if err == nil && !slices.Equal(tensors.MustCopyFlatData[float32](all), []float32{0, 1, 10, 11}) {
 				t.Errorf("%v", all)
 			}

@@ -49,7 +49,8 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
-		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
+		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{},
+		where: fmt.Sprintf("rank %d", r.world.Rank())}
 	r.arrays.begin()
 	r.traffic = &traffic{calls: map[*xla.Program]int{}, ran: map[needs]bool{}, sent: map[string]int64{}}
 	ok := false

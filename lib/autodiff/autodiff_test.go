@@ -115,7 +115,8 @@ var cases = []gradients{
 	{"product of two", []any{random(2, 3, 4), random(3, 4, 2)},
 		func(in nodes) nodes { return nodes{graph.Dot(in[0], in[1]).Product()} },
 		func(in, _, v nodes) nodes {
-			return nodes{graph.Dot(v[0], graph.Transpose(in[1], 0, 1)).Product(), graph.Dot(graph.Transpose(in[0], 0, 1), v[0]).Product()}
+			return nodes{graph.Dot(v[0], graph.Transpose(in[1], 0, 1)).Product(),
+				graph.Dot(graph.Transpose(in[0], 0, 1), v[0]).Product()}
 		}, 1e-6},
 	{"several shapes, types and outputs", []any{random(4, 5, 3), []int32{4, 0, 4, 2}, []float64{1.5, -2, 0.25}},
 		rows, rowsBackward, 1e-6},
@@ -202,7 +203,8 @@ func TestBackwardDecides(t *testing.T) {
 		out := autodiff.Custom(nodes{x},
 			func(in nodes) nodes { return nodes{graph.Square(in[0]), graph.Neg(in[0])} },
 			func(in, out, v nodes) nodes {
-				return nodes{graph.Add(graph.Add(graph.MulScalar(v[0], 7), graph.MulScalar(v[1], 100)), graph.Add(in[0], out[0]))}
+				return nodes{graph.Add(graph.Add(graph.MulScalar(v[0], 7), graph.MulScalar(v[1], 100)),
+					graph.Add(in[0], out[0]))}
 			})
 		l := graph.ReduceAllSum(out[0])
 		return nodes{out[0], out[1], graph.Gradient(l, in[0])[0]}
@@ -246,7 +248,8 @@ func TestMesh(t *testing.T) {
 		shared := autodiff.Custom(nodes{w},
 			func(in nodes) nodes { return in },
 			func(_, _, v nodes) nodes {
-				return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))), compute.ReduceOpSum)[:1]
+				return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))),
+					compute.ReduceOpSum)[:1]
 			})[0]
 		return graph.Gradient(graph.ReduceAllSum(graph.Mul(shared, graph.StopGradient(x))), x)[0]
 	}, xla.In(all).Gives(all))
@@ -285,7 +288,8 @@ func TestMemory(t *testing.T) {
 		z := graph.Dot(in[0], in[1]).Product()
 		dz := graph.Mul(graph.Mul(v[0], in[0]), graph.Cos(z))
 		return nodes{
-			graph.Sub(graph.Add(graph.Dot(dz, graph.Transpose(in[1], 0, 1)).Product(), graph.Mul(v[0], graph.Sin(z))), graph.Mul(v[1], graph.Sin(in[0]))),
+			graph.Sub(graph.Add(graph.Dot(dz, graph.Transpose(in[1], 0, 1)).Product(), graph.Mul(v[0], graph.Sin(z))),
+				graph.Mul(v[1], graph.Sin(in[0]))),
 			graph.Dot(graph.Transpose(in[0], 0, 1), dz).Product(),
 		}
 	}
@@ -330,7 +334,8 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	if less, more := temporary(deep(true)), temporary(deep(false)); less > more-layers*n*n*4 {
-		t.Errorf("under Checkpoint the program needs %d bytes, without %d: want at least a tensor less in each of %d layers", less, more, layers)
+		t.Errorf("under Checkpoint the program needs %d bytes, without %d: want at least a tensor less in each of %d "+
+			"layers", less, more, layers)
 	}
 }
 

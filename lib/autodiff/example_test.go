@@ -14,10 +14,13 @@ import (
 // The gradient of log(1+eˣ) that GoMLX would derive, eˣ/(1+eˣ), is NaN where eˣ overflows. This one is not
 // (the example of JAX's documentation).
 func ExampleCustom() {
-	softplus := func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Log(graph.OnePlus(graph.Exp(in[0])))} }
+	softplus := func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{graph.Log(graph.OnePlus(graph.Exp(in[0])))}
+	}
 	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) []*graph.Node {
 		stable := autodiff.Custom([]*graph.Node{x}, softplus, func(in, _, v []*graph.Node) []*graph.Node {
-			return []*graph.Node{graph.Mul(v[0], graph.Sub(graph.OnesLike(in[0]), graph.Reciprocal(graph.OnePlus(graph.Exp(in[0])))))}
+			return []*graph.Node{graph.Mul(v[0], graph.Sub(graph.OnesLike(in[0]),
+				graph.Reciprocal(graph.OnePlus(graph.Exp(in[0])))))}
 		})[0]
 		derived := softplus([]*graph.Node{x})[0]
 		return []*graph.Node{graph.Gradient(derived, x)[0], graph.Gradient(stable, x)[0]}

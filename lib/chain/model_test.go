@@ -213,7 +213,8 @@ func TestKinds(t *testing.T) {
 		"the same": {func(y *graph.Node, _ int) *graph.Node { return graph.MulScalar(y, 2) }, ""},
 		"a number": {func(y *graph.Node, i int) *graph.Node { return graph.MulScalar(y, float64(i)) }, "dense<2.0>"},
 		"a table": {func(y *graph.Node, i int) *graph.Node {
-			return graph.Add(y, graph.Slice(graph.Reshape(graph.Const(y.Graph(), table(i)), 8, 6), graph.AxisRange(0, 4)))
+			return graph.Add(y, graph.Slice(graph.Reshape(graph.Const(y.Graph(), table(i)), 8, 6),
+				graph.AxisRange(0, 4)))
 		}, "stablehlo.constant"},
 		"a gradient": {func(y *graph.Node, i int) *graph.Node {
 			if i == 2 {
@@ -226,7 +227,10 @@ func TestKinds(t *testing.T) {
 		for i := 1; i < 4; i++ {
 			b := &m.Blocks[i]
 			apply := b.Apply
-			b.Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node { return c.change(apply(p, x, key, row), i) }
+			b.Apply = func(p params.Nodes, x, key,
+				row *graph.Node) *graph.Node {
+				return c.change(apply(p, x, key, row), i)
+			}
 		}
 		fp32, _ := precision.ParsePolicy("fp32")
 		var kinds chain.Kinds

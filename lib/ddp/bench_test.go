@@ -69,7 +69,8 @@ func BenchmarkTracing(b *testing.B) {
 }
 
 // steps returns what makes a step on two ranks.
-func steps(b *testing.B, backend *xla.Backend, c gpt.Config, r *trace.Recorder, inputs, targets *tensors.Tensor) func() {
+func steps(b *testing.B, backend *xla.Backend, c gpt.Config, r *trace.Recorder, inputs,
+	targets *tensors.Tensor) func() {
 	b.Helper()
 	run := start(b, backend, train.Recipe{Model: c, Optimizer: optim.AdamW(3e-4)}, 2, ddp.Options{Trace: r})
 	b.Cleanup(func() { run.Close() })

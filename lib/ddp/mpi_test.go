@@ -61,8 +61,9 @@ func lines(ctx context.Context, g group.Group, backend *xla.Backend, device int)
 	return text, nil
 }
 
-// TestProcesses trains by processes under mpirun and by goroutines. Three ranks' sums come out the same, bit for bit, as Open MPI
-// 4.1.4 adds them up. A machine without Open MPI and without the means to get it skips the test; CI and root never do.
+// TestProcesses trains by processes under mpirun and by goroutines. Three ranks' sums come out the same, bit for bit,
+// as Open MPI 4.1.4 adds them up. A machine without Open MPI and without the means to get it skips the test; CI and
+// root never do.
 func TestProcesses(t *testing.T) {
 	program := systest.BuildRanks(t, t.TempDir())
 	output, _, err := systest.Ranks(t, envRank+"=1", "mpirun", "-n", fmt.Sprint(processes), "--oversubscribe", program)

@@ -30,9 +30,10 @@ func deep(layers, width int) chain.Model {
 	for i := range layers {
 		name := fmt.Sprint("h", i)
 		tree := params.Tree{params.New(name+".w", dtypes.Float32, width, width)}
-		m.Blocks = append(m.Blocks, chain.Block{Name: name, Kind: "h", Params: tree, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-			return graph.Tanh(graph.Dot(x, p.Get(name+".w")).Product())
-		}})
+		m.Blocks = append(m.Blocks, chain.Block{Name: name, Kind: "h", Params: tree,
+			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
+				return graph.Tanh(graph.Dot(x, p.Get(name+".w")).Product())
+			}})
 	}
 	m.Initial = func() ([]*tensors.Tensor, error) {
 		values, err := params.Zeros(m.Params())
@@ -49,7 +50,8 @@ func deep(layers, width int) chain.Model {
 }
 
 // traced makes three steps of two ranks, each with its own view of the group, and returns the spans of the last.
-func traced(t *testing.T, backend *xla.Backend, o ddp.Options, rows int, m chain.Model, view func(g group.Group) (group.Group, error)) []trace.Span {
+func traced(t *testing.T, backend *xla.Backend, o ddp.Options, rows int, m chain.Model,
+	view func(g group.Group) (group.Group, error)) []trace.Span {
 	t.Helper()
 	width := m.Blocks[0].Params[0].Shape.Dim(0)
 	batch := tensors.FromFlatDataAndDimensions(make([]float32, rows*width), rows, width)
@@ -118,7 +120,8 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// heldUp is a rank's view of a group in which each layer's all-reduce waits for the backward pass of the next one that is computed.
+// heldUp is a rank's view of a group in which each layer's all-reduce waits for the backward pass of the next one that
+// is computed.
 type heldUp struct {
 	group.Group
 	recorder *trace.Recorder
@@ -130,7 +133,8 @@ func (h *heldUp) Do(ctx context.Context, call group.Call) error {
 	if call.Kind == group.KindAllReduce && call.Type == group.Float32 { // of gradients, not of losses
 		passes := h.layers + min(h.layers, h.reduced%h.layers+2)
 		h.reduced++
-		for begun := time.Now(); len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) < passes; time.Sleep(100 * time.Microsecond) {
+		for begun := time.Now(); len(trace.Of(h.recorder.Spans(), h.Rank(),
+			trace.Compute)) < passes; time.Sleep(100 * time.Microsecond) {
 			if time.Since(begun) > time.Minute {
 				return errors.New("computing waits for it")
 			}

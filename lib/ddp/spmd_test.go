@@ -27,7 +27,8 @@ var tiny = gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 256}
 func adamW(c gpt.Config) train.Recipe { return train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3)} }
 
 // trained trains on a world of devices and returns the losses and the run.
-func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, steps int, batches source) ([]float64, *train.Run) {
+func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, steps int, batches source) ([]float64,
+	*train.Run) {
 	t.Helper()
 	mesh, err := backend.Mesh(xla.Axis("data", world))
 	if err != nil {
@@ -58,14 +59,16 @@ func TestEqualsOneDevice(t *testing.T) {
 			losses, run := trained(t, backend, recipe, world, steps, toySource(batch))
 			for step := range losses {
 				if diff := losses[step]/wantLosses[step] - 1; !(diff < lossBound && diff > -lossBound) {
-					t.Errorf("world %d, step %d: loss %v, on one device %v", world, step, losses[step], wantLosses[step])
+					t.Errorf("world %d, step %d: loss %v, on one device %v", world, step, losses[step],
+						wantLosses[step])
 				}
 			}
 			first := parameters(t, run, 0)
 			for device := 1; device < world; device++ {
 				for i, got := range parameters(t, run, device) {
 					if !got.Equal(first[i]) {
-						t.Errorf("world %d: devices 0 and %d hold different values of %v", world, device, recipe.Model.Params()[i])
+						t.Errorf("world %d: devices 0 and %d hold different values of %v", world, device,
+							recipe.Model.Params()[i])
 					}
 				}
 			}
@@ -75,7 +78,8 @@ func TestEqualsOneDevice(t *testing.T) {
 			}
 			t.Logf("world %d: parameters differ from one device's by at most %.2g", world, worst)
 			if !(worst <= paramBound) {
-				t.Errorf("world %d: parameters differ from one device's by %v, want at most %v", world, worst, paramBound)
+				t.Errorf("world %d: parameters differ from one device's by %v, want at most %v", world, worst,
+					paramBound)
 			}
 		}
 	}

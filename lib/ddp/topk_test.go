@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 )
 
-// Of four gradients each rank sends the largest one. What it keeps adds up: 3 becomes 6, which is larger than the 5 that is
-// new at the second step.
+// Of four gradients each rank sends the largest one. What it keeps adds up: 3 becomes 6, which is larger than the 5
+// that is new at the second step.
 func ExampleTopK() {
 	bucket := bucketsOf(4, []int{4})[0]
 	err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
@@ -77,7 +77,8 @@ func TestTopKSums(t *testing.T) {
 					}
 					for i, x := range want {
 						if float64(got[step][i]) != x {
-							t.Fatalf("%d ranks, %g of %d, step %d: element %d is %v, want %v", world, share, n, step, i, got[step][i], x)
+							t.Fatalf("%d ranks, %g of %d, step %d: element %d is %v, want %v", world, share, n, step, i,
+								got[step][i], x)
 						}
 					}
 				}

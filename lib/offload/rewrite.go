@@ -20,7 +20,8 @@ func Inputs(p *step.Plan, ahead int) *step.Plan {
 				continue
 			}
 			next := i + 1 + slices.IndexFunc(list[i+1:], func(other step.Op) bool {
-				return other.Kind.Pass() && other.Kind != step.Update && other.Block == op.Block && other.Micro == op.Micro
+				return other.Kind.Pass() && other.Kind != step.Update && other.Block == op.Block &&
+					other.Micro == op.Micro
 			})
 			if number[next] <= number[i]+1 { // no next pass, or it follows at once
 				continue
@@ -76,7 +77,8 @@ func UpdateAtOnce(p *step.Plan) *step.Plan {
 			}
 			return nil, behind
 		})
-		q.Ranks[r] = slices.DeleteFunc(q.Ranks[r], func(op step.Op) bool { return op.Kind == step.Update && op.Unit < 0 })
+		q.Ranks[r] = slices.DeleteFunc(q.Ranks[r],
+			func(op step.Op) bool { return op.Kind == step.Update && op.Unit < 0 })
 	}
 	return q
 }
@@ -127,7 +129,8 @@ func Updates(p *step.Plan, ahead int) *step.Plan {
 				before = append(before, step.Op{Kind: step.HostUpdate, Unit: op.Unit, Micro: op.Micro})
 				for _, u := range p.UnitsOn(r) {
 					if op.Unit < 0 || op.Unit == u {
-						before = append(before, step.Op{Kind: step.Fetch, What: step.Parameters, Unit: u, Micro: op.Micro})
+						before = append(before, step.Op{Kind: step.Fetch, What: step.Parameters, Unit: u,
+							Micro: op.Micro})
 					}
 				}
 			}

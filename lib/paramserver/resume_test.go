@@ -126,8 +126,9 @@ func span(from, to int) (numbers []int) {
 	return numbers
 }
 
-// TestResume kills a rank two steps after a checkpoint. A new group goes on from there: the batches since come again, and no
-// other, and the state at the end is that of a run without interruption, bit for bit, but with asynchronous servers.
+// TestResume kills a rank two steps after a checkpoint. A new group goes on from there: the batches since come again,
+// and no other, and the state at the end is that of a run without interruption, bit for bit, but with asynchronous
+// servers.
 func TestResume(t *testing.T) {
 	const end = 9
 	for form := range toyForms {
@@ -147,7 +148,8 @@ func TestResume(t *testing.T) {
 		}
 		for r := range world {
 			// A survivor may hear of the death before or after it asks for the batch of that step.
-			if got := before[r]; !slices.Equal(got, span(0, len(got))) || len(got) < 7 || len(got) > 9 || !slices.Equal(after[r], span(6, end)) {
+			if got := before[r]; !slices.Equal(got, span(0, len(got))) || len(got) < 7 || len(got) > 9 ||
+				!slices.Equal(after[r], span(6, end)) {
 				t.Errorf("%s: rank %d asked for %v, and after the checkpoint for %v", form, r, got, after[r])
 			}
 		}
@@ -211,8 +213,8 @@ func alonePart(t *testing.T, r train.Recipe) *train.Run {
 	return run
 }
 
-// TestRefusedCheckpoints has rank 0 unable to save and to load: that is an error on all ranks, which go on as if nothing had
-// been asked.
+// TestRefusedCheckpoints has rank 0 unable to save and to load: that is an error on all ranks, which go on as if
+// nothing had been asked.
 func TestRefusedCheckpoints(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -77,7 +77,8 @@ func (s slope) of(h *history, inputs, targets *tensors.Tensor, versionOf func(st
 	args := make([]any, len(tree), len(tree)+2)
 	for stage, params := range h.stages {
 		for k, at := range params {
-			args[at] = tensors.FromFlatDataAndDimensions(h.version(stage, versionOf(stage))[k], tree[at].Shape.Dimensions...)
+			args[at] = tensors.FromFlatDataAndDimensions(h.version(stage, versionOf(stage))[k],
+				tree[at].Shape.Dimensions...)
 		}
 	}
 	out, err := s.program.Call(0, append(args, inputs, targets)...)
@@ -100,7 +101,8 @@ func rowsOf(t *tensors.Tensor, i, m int) *tensors.Tensor {
 }
 
 // asynchronously trains the free recipe in steps that begin with an empty pipeline.
-func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int, m, every, steps int, batches traintest.Batches) result {
+func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int, m, every, steps int,
+	batches traintest.Batches) result {
 	t.Helper()
 	model, n := free().Model.(chain.Model), len(cut)
 	initial, err := model.Init()

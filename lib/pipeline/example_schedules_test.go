@@ -57,7 +57,8 @@ func ExampleZBH1() {
 			log.Fatal(err)
 		}
 		fmt.Print(t)
-		fmt.Printf("%s takes %g, of which it waits %.1f%%, and saves %v\n\n", p.Name, t.StepTime, 100*t.Bubble, t.PeakActivations)
+		fmt.Printf("%s takes %g, of which it waits %.1f%%, and saves %v\n\n", p.Name, t.StepTime, 100*t.Bubble,
+			t.PeakActivations)
 	}
 	// Output:
 	// rank 0 │0  1  2  ·  ·  ·  ·  0b─── 3  1b─── ·  2b─── ·  3b───

@@ -101,7 +101,8 @@ const processes = 4
 var processForms = []struct {
 	kind               pipeline.Kind
 	ranks, m, replicas int
-}{{pipeline.Kind1F1B, 4, 8, 1}, {pipeline.KindZBV, 4, 8, 1}, {pipeline.KindDualPipe, 4, 8, 1}, {pipeline.KindZBH1, 2, 4, 2}}
+}{{pipeline.Kind1F1B, 4, 8, 1}, {pipeline.KindZBV, 4, 8, 1}, {pipeline.KindDualPipe, 4, 8, 1}, {pipeline.KindZBH1, 2, 4,
+	2}}
 
 // trainAndSave is a rank's part.
 func trainAndSave(ctx context.Context, g group.Group, backend *xla.Backend, device int, root string) error {
@@ -110,7 +111,8 @@ func trainAndSave(ctx context.Context, g group.Group, backend *xla.Backend, devi
 		if err != nil {
 			return err
 		}
-		r, err := pipeline.Join(ctx, g, backend, device, deep(true), pipeline.Options{Schedule: s, Replicas: form.replicas})
+		r, err := pipeline.Join(ctx, g, backend, device, deep(true), pipeline.Options{Schedule: s,
+			Replicas: form.replicas})
 		if err != nil {
 			return err
 		}
@@ -206,7 +208,8 @@ func TestRefused(t *testing.T) {
 			return r.Close()
 		}, group.Timeout(time.Minute))
 	}
-	checkError(t, "a larger group", join(3, backend, 0), "a group of 3 ranks for 1 pipelines of 2 ranks: use a group of 2")
+	checkError(t, "a larger group", join(3, backend, 0),
+		"a group of 3 ranks for 1 pipelines of 2 ranks: use a group of 2")
 	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
 	checkError(t, "no such device", join(2, backend, deviceCount), "device 8")
 

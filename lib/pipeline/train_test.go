@@ -88,7 +88,8 @@ func (r *result) train(t testing.TB, run train.Trainer, to int, batches traintes
 }
 
 // trained is a run from its beginning.
-func trained(t testing.TB, backend *xla.Backend, r train.Recipe, o pipeline.Options, steps int, batches traintest.Batches) (all result) {
+func trained(t testing.TB, backend *xla.Backend, r train.Recipe, o pipeline.Options, steps int,
+	batches traintest.Batches) (all result) {
 	t.Helper()
 	run := start(t, backend, r, o)
 	all.train(t, run, steps, batches)
@@ -216,7 +217,8 @@ func TestOrders(t *testing.T) {
 		}
 		all = append(all, s)
 	}
-	costs := step.Costs{InputGrad: []float64{2}, WeightGrad: []float64{1.5}, Link: func(_, _ int) float64 { return 0.7 }}
+	costs := step.Costs{InputGrad: []float64{2}, WeightGrad: []float64{1.5},
+		Link: func(_, _ int) float64 { return 0.7 }}
 	for chunks := 1; chunks <= 2; chunks++ {
 		s, err := pipeline.Search(3, m, chunks, costs, 5)
 		check(t, err)
@@ -235,7 +237,8 @@ func TestStochasticRounding(t *testing.T) {
 	policy, err := precision.ParsePolicy("bf16-pure")
 	check(t, err)
 	policy.StochasticUpdate = true
-	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}, Precision: policy}
+	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9},
+		Precision: policy}
 	backend, batches := devices(t), toyBatches(m*microRows)
 	one := alone(t, backend, r, steps, batches)
 	for _, o := range []pipeline.Options{
@@ -309,7 +312,8 @@ func TestTraffic(t *testing.T) {
 	const m, width, wide = 4, 6, 4
 	backend, r := devices(t), deep(false)
 	for replicas := 1; replicas <= 2; replicas++ {
-		run := start(t, backend, r, pipeline.Options{Schedule: scheduled(t, pipeline.KindGPipe, 2, m), Replicas: replicas})
+		run := start(t, backend, r, pipeline.Options{Schedule: scheduled(t, pipeline.KindGPipe, 2, m),
+			Replicas: replicas})
 		var all result
 		all.train(t, run, 1, toyBatches(replicas*m*microRows))
 		sent, err := run.Traffic()

@@ -164,7 +164,8 @@ func dumbPasses(p *Plan) bool {
 				n := map[Kind]int{}
 				for _, op := range list {
 					if op.Kind.Pass() && op.Kind != Update && op.Block == b && op.Micro == m {
-						if n[op.Kind]++; op.Kind != Forward && n[Forward] == 0 || op.Kind == WeightGrad && n[InputGrad] == 0 {
+						if n[op.Kind]++; op.Kind != Forward && n[Forward] == 0 || op.Kind == WeightGrad &&
+							n[InputGrad] == 0 {
 							return false
 						}
 					}
@@ -372,12 +373,14 @@ func (d *dumb) due(rank, u, micro int) map[gradient]int {
 			owners++
 		}
 		for _, pass := range list {
-			if pass.Kind == Forward && slices.Contains(d.Blocks[pass.Block].Units, u) && pass.Micro/d.Every == micro/d.Every {
+			if pass.Kind == Forward && slices.Contains(d.Blocks[pass.Block].Units, u) &&
+				pass.Micro/d.Every == micro/d.Every {
 				want[gradient{r, pass.Block, pass.Micro}]++
 			}
 		}
 	}
-	apart := !slices.ContainsFunc(d.Units[u].Reduce, func(name string) bool { a, _ := d.Axis(name); return len(a.Groups) > 0 })
+	apart := !slices.ContainsFunc(d.Units[u].Reduce,
+		func(name string) bool { a, _ := d.Axis(name); return len(a.Groups) > 0 })
 	if apart && owners == d.replicas { // each for itself
 		maps.DeleteFunc(want, func(g gradient, _ int) bool { return g.rank != rank })
 	}

@@ -36,7 +36,8 @@ ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0
 		log.Fatal(err)
 	}
 	fmt.Print(t)
-	memory, err := p.Memory(step.Sizes{Full: []int64{100}, Resident: []int64{50}, Sum: []int64{100}, Reduced: []int64{50}})
+	memory, err := p.Memory(step.Sizes{Full: []int64{100}, Resident: []int64{50}, Sum: []int64{100},
+		Reduced: []int64{50}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -101,7 +102,8 @@ func ExamplePlan_WithMessages() {
 
 // PipeDream updates after each micro-batch, and keeps the weights that its forward pass used for its backward pass.
 func ExamplePlan_Versions() {
-	p := plan("schedule pipedream every=1 weights=stash\nrank 0: 0F0 0F1 0B0 0U0 0F2 0B1 0U1 0B2 0U2\nrank 1: 1F0 1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2")
+	p := plan("schedule pipedream every=1 weights=stash\nrank 0: 0F0 0F1 0B0 0U0 0F2 0B1 0U1 0B2 0U2\nrank 1: 1F0 " +
+		"1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2")
 	versions, err := p.Versions()
 	if err != nil {
 		log.Fatal(err)

@@ -108,7 +108,8 @@ func (l *lowering) receive(r int32) {
 func (l *lowering) wait(ends [2]int32, lane []message) {
 	back := l.lanes[[2]int32{ends[1], ends[0]}]
 	for _, m := range lane {
-		answer, _ := slices.BinarySearchFunc(back, m.needed+1, func(b message, at int32) int { return int(b.made - at) })
+		answer, _ := slices.BinarySearchFunc(back, m.needed+1,
+			func(b message, at int32) int { return int(b.made - at) })
 		if answer < len(back) && back[answer].needed > m.made { // else the ranks would deadlock
 			wait := l.Ranks[ends[0]][m.made].moved(Wait, 0)
 			wait.Of = Send

@@ -18,7 +18,8 @@ func randomCosts(random *rand.Rand, stages int) Costs {
 		}
 		return values
 	}
-	c := Costs{Forward: list(5, 1), InputGrad: list(5, 1), WeightGrad: list(5, 1), Update: list(3, 1), Activation: list(6, 1), Kept: list(4, 0.25)}
+	c := Costs{Forward: list(5, 1), InputGrad: list(5, 1), WeightGrad: list(5, 1), Update: list(3, 1),
+		Activation: list(6, 1), Kept: list(4, 0.25)}
 	if random.IntN(2) == 0 {
 		c.Backward = list(9, 1)
 	}
@@ -82,15 +83,18 @@ func TestSimulateRandom(t *testing.T) {
 			}
 			for i, op := range list {
 				if d.r = r; op.Kind.Pass() {
-					if s := passes[0]; s.Op != op || s.Rank != r || s.End != d.ends[r][i] || s.Start != s.End-d.takes(op) {
+					if s := passes[0]; s.Op != op || s.Rank != r || s.End != d.ends[r][i] ||
+						s.Start != s.End-d.takes(op) {
 						t.Fatalf("%vrank %d, position %d: %+v, want the end %v", p, r, i, s, d.ends[r][i])
 					}
 					busy += d.takes(op)
 					passes = passes[1:]
 				} else if op.beside() && op.Kind != Send {
-					at := slices.IndexFunc(timeline.Transfers, func(s Span) bool { return s.Rank == r && s.Op == op && s.End == d.ends[r][i] })
+					at := slices.IndexFunc(timeline.Transfers,
+						func(s Span) bool { return s.Rank == r && s.Op == op && s.End == d.ends[r][i] })
 					if at < 0 {
-						t.Fatalf("%vrank %d, position %d: %v does not end at %v: %+v", p, r, i, p.Text(op), d.ends[r][i], timeline.Transfers)
+						t.Fatalf("%vrank %d, position %d: %v does not end at %v: %+v", p, r, i, p.Text(op),
+							d.ends[r][i], timeline.Transfers)
 					}
 				}
 			}
@@ -99,8 +103,10 @@ func TestSimulateRandom(t *testing.T) {
 			for _, l := range timeline.Memory[r] {
 				most = max(most, l.Held)
 			}
-			if timeline.PeakActivations[r] != count || timeline.PeakMemory[r] != memory || most > memory || len(passes) > 0 {
-				t.Fatalf("%v: rank %d holds %d and %v, at most %v over time; want %d and %v", p, r, timeline.PeakActivations[r],
+			if timeline.PeakActivations[r] != count || timeline.PeakMemory[r] != memory || most > memory ||
+				len(passes) > 0 {
+				t.Fatalf("%v: rank %d holds %d and %v, at most %v over time; want %d and %v", p, r,
+					timeline.PeakActivations[r],
 					timeline.PeakMemory[r], most, count, memory)
 			}
 		}
@@ -109,7 +115,8 @@ func TestSimulateRandom(t *testing.T) {
 			bubble = 1 - busy/step/float64(len(p.Ranks))
 		}
 		if timeline.Makespan != makespan || timeline.StepTime != step || math.Abs(timeline.Bubble-bubble) > 1e-12 {
-			t.Errorf("%v: makespan %v, step %v, bubble %v; want %v, %v, %v", p, timeline.Makespan, timeline.StepTime, timeline.Bubble, makespan, step, bubble)
+			t.Errorf("%v: makespan %v, step %v, bubble %v; want %v, %v, %v", p, timeline.Makespan, timeline.StepTime,
+				timeline.Bubble, makespan, step, bubble)
 		}
 	}
 }

@@ -108,7 +108,8 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: %v, want %q", c.text, err, c.want)
 		}
 	}
-	if _, err := Parse("schedule a\nrank 0:" + strings.Repeat(" 0F0", maxOps+1)); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := Parse("schedule a\nrank 0:" + strings.Repeat(" 0F0", maxOps+1)); err == nil ||
+		!strings.Contains(err.Error(), "more than") {
 		t.Errorf("too many operations: %v", err)
 	}
 }
@@ -179,7 +180,8 @@ func TestCSVFaults(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0",
+	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0",
+		"# x\nschedule -\nrank 0:\nrank 1: 0F0",
 		"schedule stages=1\nrank 0: 1B0", "plan x\naxis a groups=\nrank 0: 0F0\n0B0") {
 		f.Add(text)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// ZeRO-3 of three blocks on four ranks, as FSDP does it with forward and backward prefetch: the parameters of a block are
-// gathered (UNSHARD) while the block before is computed, and freed (RESHARD) behind its pass; its gradients are
+// ZeRO-3 of three blocks on four ranks, as FSDP does it with forward and backward prefetch: the parameters of a block
+// are gathered (UNSHARD) while the block before is computed, and freed (RESHARD) behind its pass; its gradients are
 // reduce-scattered (REDUCE_GRAD) while the next backward pass goes on. A plan names what is done to block 1 for
 // micro-batch 0 as in 1F0, forward, and 1B0, backward; U0 is optimizer.step(), for micro-batches up to 0.
 func ExampleShard() {

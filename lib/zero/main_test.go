@@ -55,7 +55,8 @@ func learn(ctx context.Context, run train.Trainer, steps int, batches traintest.
 }
 
 // learned is what a form learns.
-func learned(t testing.TB, backend *xla.Backend, r train.Recipe, f form, steps int, batches traintest.Batches) traintest.Named {
+func learned(t testing.TB, backend *xla.Backend, r train.Recipe, f form, steps int,
+	batches traintest.Batches) traintest.Named {
 	t.Helper()
 	run := f.start(t, backend, r)
 	all, err := learn(context.Background(), run, steps, batches)
