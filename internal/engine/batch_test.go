@@ -68,8 +68,8 @@ func TestMicroBatches(t *testing.T) {
 								t.Fatalf("%s: %d parts, %v", name, len(parts), err)
 							}
 							for _, p := range parts {
-								if want := append([]int{size}, tail...); !slices.Equal(p.Inputs.Shape().Dimensions,
-									want) || p.Inputs.DType() != dtype {
+								want := append([]int{size}, tail...)
+								if !slices.Equal(p.Inputs.Shape().Dimensions, want) || p.Inputs.DType() != dtype {
 									t.Errorf("%s: inputs of shape %s", name, p.Inputs.Shape())
 								}
 								if int(p.Row) != row {

@@ -157,7 +157,7 @@ func TestLocalSGD(t *testing.T) {
 	}
 }
 
-// rows are a rank's rows of a batch.
+// rows is a rank's shard of a batch.
 func rows(t *tensors.Tensor, rank, ranks int) *tensors.Tensor {
 	flat := tensors.MustCopyFlatData[float32](t)
 	n := len(flat) / ranks

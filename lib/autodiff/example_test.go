@@ -37,7 +37,7 @@ func ExampleCustom() {
 	// Output: NaN 1
 }
 
-// The gradient of tanh(x·w) in two programs: the product is kept, and tanh, which is cheap, is made again.
+// The gradient of tanh(x·w) in two programs: the matmul is saved, and tanh, which is cheap, is recomputed.
 func ExampleSplit() {
 	layer := autodiff.Split{
 		Fn: func(in []*graph.Node) []*graph.Node {
@@ -55,7 +55,7 @@ func ExampleSplit() {
 		log.Fatal(err)
 	}
 	y, product := outputs[0], outputs[1]
-	fmt.Println("output", y.Value(), "kept", product.Value())
+	fmt.Println("output", y.Value(), "saved", product.Value())
 
 	arriving := tensors.FromValue([][]float32{{10}})
 	gradients, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
@@ -66,6 +66,6 @@ func ExampleSplit() {
 	}
 	fmt.Println("gradient", gradients[0].Value())
 	// Output:
-	// output [[0]] kept [[0]]
+	// output [[0]] saved [[0]]
 	// gradient [[10] [20]]
 }

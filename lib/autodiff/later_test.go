@@ -12,7 +12,7 @@ import (
 )
 
 // inThree returns the gradients of a piece made in two programs behind the forward one: the last input's in the first
-// of them, as a stage of a pipeline does. What nothing is kept for is made again.
+// of them, as a stage of a pipeline does. If nothing was saved, all is recomputed.
 func (p piece) inThree(t *testing.T, on compute.Backend, kept []*tensors.Tensor) (grads, left []*tensors.Tensor) {
 	t.Helper()
 	s := p.split()
@@ -42,8 +42,8 @@ func (p piece) inThree(t *testing.T, on compute.Backend, kept []*tensors.Tensor)
 	return grads, left
 }
 
-// The gradients of three programs have the bits of one, where operations run as they are written, whether the forward
-// program keeps something or all is made again.
+// The gradients of three programs have the same bits as those of one, if operations run as they are written, whether
+// the forward program saves something or all is recomputed.
 func TestLater(t *testing.T) {
 	leaving := 0
 	check := func(p piece) {

@@ -69,7 +69,7 @@ func tokens(seed uint64) *tensors.Tensor {
 func models() []model {
 	c, s, h, v := tiny.Width, tiny.Seq, tiny.Heads, tiny.Vocab
 	float := 4 * batch * s // bytes of a number a position
-	// QKV, the scores, what they mix, the projection and the perceptron's 4C; not its output, which no gradient needs.
+	// QKV, the scores, the mixed values, the projection and the MLP's 4C; not its output, which no gradient needs.
 	usual := float * (3*c + h*s + c + c + 4*c)
 	activations := []int{batch, s, c}
 	return []model{
@@ -85,13 +85,13 @@ func models() []model {
 		{block("fp8", dtypes.Float32, func(c *gpt.Config) {
 			c.Matmul = precision.Matmul{Operands: precision.E4M3, Gradients: precision.E5M2, Scaled: true}
 		}), usual, false},
-		// The plan's barriers are kept: queries, keys and values, from which the scores are made again, and what these
-		// mix both before and after it is divided by their sum.
+		// The plan's barriers are saved: queries, keys and values, from which the scores are recomputed, and the mixed
+		// values both before and after they are divided by the scores' sum.
 		{block("selective", dtypes.Float32, func(c *gpt.Config) { c.Recompute = "selective" }), usual + float*(-h*s+c),
 			false},
-		// What the linear maps multiply and the activation is applied to is kept as codes, of a byte an element and a
-		// float a row, but for the first map's, which are made of the input alone. Nothing else is kept of the
-		// perceptron's 4C.
+		// Operands of linear layers and of the activation function are saved as codes, one byte per element and one
+		// float per row, except those of the first layer, which depend on the input alone. Nothing else of the MLP's 4C
+		// is saved.
 		{block("int8", dtypes.Float32, func(c *gpt.Config) { c.Compress = "int8" }),
 			float * (3*c + h*s + c + c + 2*(c/4+1) + 2*(4*c/4+1)), false},
 		{block("recomputed", dtypes.Float32, func(c *gpt.Config) { c.Recompute = "block" }), 0, false},

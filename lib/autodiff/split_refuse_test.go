@@ -63,8 +63,7 @@ func TestSplitRefuses(t *testing.T) {
 	for want, fn := range map[string]func(in nodes) nodes{
 		"Split of no inputs": func(nodes) nodes { out, _ := good.Forward(nil); return out },
 		"input 1 of Split is nil": func(in nodes) nodes {
-			out,
-				_ := good.Forward(nodes{in[0], nil})
+			out, _ := good.Forward(nodes{in[0], nil})
 			return out
 		},
 		"Split.Of has 2": func(in nodes) nodes {

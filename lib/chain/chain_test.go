@@ -19,7 +19,7 @@ import (
 
 var small = gpt.Config{Layers: 3, Width: 8, Heads: 2, Seq: 4, Vocab: 11, Tied: true, Dropout: 0.3}
 
-// A GPT's token table, tied to its head, is at home in the embedding; its blocks between are twins.
+// A GPT's token table, tied to its head, is owned by the embedding; the blocks between share programs.
 func ExampleModel() {
 	c := small
 	c.Dropout = 0 // with which each block would have noise of its own
@@ -27,17 +27,17 @@ func ExampleModel() {
 	if err != nil {
 		panic(err)
 	}
-	all, home := m.Owners()
+	all, owned := m.Owners()
 	for i, b := range m.Blocks {
-		fmt.Printf("%-5s %2d parameters, %2d at home; programs of %s\n", b.Name, len(all[i]), len(home[i]),
+		fmt.Printf("%-5s %2d parameters, owns %2d; programs of %s\n", b.Name, len(all[i]), len(owned[i]),
 			m.Blocks[m.SharedPrograms()[i]].Name)
 	}
 	// Output:
-	// embed  2 parameters,  2 at home; programs of embed
-	// h0    12 parameters, 12 at home; programs of h0
-	// h1    12 parameters, 12 at home; programs of h0
-	// h2    12 parameters, 12 at home; programs of h0
-	// head   3 parameters,  2 at home; programs of head
+	// embed  2 parameters, owns  2; programs of embed
+	// h0    12 parameters, owns 12; programs of h0
+	// h1    12 parameters, owns 12; programs of h0
+	// h2    12 parameters, owns 12; programs of h0
+	// head   3 parameters, owns  2; programs of head
 }
 
 // rows is a batch.
@@ -64,8 +64,8 @@ func begin(t *testing.T, name string) (precision.Policy, chain.Model, []*tensors
 	return policy, m, values
 }
 
-// TestPasses goes through a chain block by block, forward and back, and holds the loss and the sums of each parameter's
-// gradients against those of the whole model. With dropout, a scaled loss, and in two precisions.
+// TestPasses runs a chain block by block, forward and back, and compares the loss and each parameter's gradients with
+// those of the model as one graph: with dropout, a scaled loss, and in two precisions.
 func TestPasses(t *testing.T) {
 	inputs, targets := rows()
 	for _, name := range []string{"fp32", "fp16"} {
@@ -141,9 +141,9 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// TestParts goes through a chain whose last block ends with the loss, forward and back, once with whole backward passes
-// and once with each in two parts, of which the second comes after all of the first. Both give the whole model's
-// gradients, with dropout, a scaled loss, and in two precisions, and each other's bit for bit.
+// TestParts runs a chain whose last block ends with the loss, once with backward passes as one program and once in two
+// parts, of which all second parts come last. Both compute the gradients of the model as one graph, with dropout, a
+// scaled loss, and in two precisions, and have equal bits.
 func TestParts(t *testing.T) {
 	inputs, targets := rows()
 	for name, bound := range map[string]float64{"fp32": 1e-6, "fp16": 4e-3} { // of the largest element

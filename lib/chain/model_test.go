@@ -77,7 +77,7 @@ func TestLosses(t *testing.T) {
 			for i, v := range of(m, keep) {
 				x, y := tensors.MustCopyFlatData[float32](want[i]), tensors.MustCopyFlatData[float32](v)
 				if off := apart(x, y); off > 1e-6 {
-					t.Errorf("%s, keep %v: value %d is off by %g of the largest element", name, keep, i, off)
+					t.Errorf("%s, keep %v: value %d has an error of %g of the largest element", name, keep, i, off)
 				}
 			}
 		}

@@ -74,7 +74,7 @@ func gradients(b ddp.Bucket, index int, values []float32) ddp.Gradients {
 		Data: group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}}
 }
 
-// bucketsOf puts arrays of some dimensions into buckets of at most so many elements.
+// bucketsOf puts arrays of some dimensions into buckets of at most elements each.
 func bucketsOf(elements int, dimensions ...[]int) []ddp.Bucket {
 	var tree params.Tree
 	for i, d := range dimensions {

@@ -133,8 +133,8 @@ func (h *heldUp) Do(ctx context.Context, call group.Call) error {
 	if call.Kind == group.KindAllReduce && call.Type == group.Float32 { // of gradients, not of losses
 		passes := h.layers + min(h.layers, h.reduced%h.layers+2)
 		h.reduced++
-		for begun := time.Now(); len(trace.Of(h.recorder.Spans(), h.Rank(),
-			trace.Compute)) < passes; time.Sleep(100 * time.Microsecond) {
+		done := func() int { return len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) }
+		for begun := time.Now(); done() < passes; time.Sleep(100 * time.Microsecond) {
 			if time.Since(begun) > time.Minute {
 				return errors.New("computing waits for it")
 			}

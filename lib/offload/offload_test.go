@@ -72,7 +72,7 @@ func TestWays(t *testing.T) {
 			for _, h := range ways() {
 				run, err := offload.New(t.Context(), devicetest.One(), r, offload.Options{Host: h})
 				if r.NeedsAllGradients() && h.Optimizer {
-					if !matches(err, "before the gradients of all units are there") {
+					if !matches(err, "before the gradients of all units are complete") {
 						t.Errorf("%+v: error %v", h, err)
 					}
 					continue

@@ -22,7 +22,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// leg is a part of a run: so many ranks of a form, which go on from the last checkpoint in a folder if there is one.
+// leg is a part of a run: ranks of a form, which continue from the last checkpoint in a folder if there is one.
 type leg struct {
 	form  string
 	ranks int
@@ -108,7 +108,7 @@ func stateOf(t *testing.T, dir string, r train.Recipe, step int) []*tensors.Tens
 	return state
 }
 
-// mustEqual compares whole states: parameters, the optimizer's and the counters.
+// mustEqual compares full states: parameters, optimizer states and counters.
 func mustEqual(t *testing.T, name string, got, want []*tensors.Tensor) {
 	t.Helper()
 	for i, s := range toyRecipe.State() {

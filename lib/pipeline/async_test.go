@@ -17,10 +17,10 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A second implementation of asynchronous training, as plain as it can be: lists of versions of each stage's
-// parameters, whole models made of them, and the papers' formulas.
+// A second implementation of asynchronous training, as plain as possible: lists of versions of each stage's
+// parameters, full models made of them, and the papers' formulas.
 
-// free is a recipe of four blocks with no parameter in common, and a rule that keeps nothing.
+// free is a recipe of four blocks without shared parameters, and an optimizer without states.
 func free() train.Recipe {
 	return train.Recipe{Model: toy.Layers(4, false), Optimizer: optim.SGD(freeRate)}
 }
@@ -50,7 +50,7 @@ func (h *history) learn(grads [][]float32) {
 	}
 }
 
-// slope computes gradients of the whole model on one device.
+// slope computes gradients of the full model on one device.
 type slope struct {
 	t       *testing.T
 	program *xla.Portable

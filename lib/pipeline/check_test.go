@@ -34,8 +34,7 @@ func TestCheckLarge(t *testing.T) {
 	}
 }
 
-// repeated is a schedule whose ranks go through their passes so many times, with nothing between, and update at the
-// end.
+// repeated is a schedule whose ranks repeat their passes, with nothing between, and update at the end.
 func repeated(s *step.Plan, times int) *step.Plan {
 	all := *s
 	all.Micro, all.Every, all.Ranks = s.Micro*times, s.Micro*times, make([][]step.Op, len(s.Ranks))

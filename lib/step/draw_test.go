@@ -82,8 +82,8 @@ func TestDrawScale(t *testing.T) {
 			if len(runes) > drawWidth || len(runes) < drawWidth/2 {
 				t.Errorf("rank %d: %d characters, want at most %d: %s", i, utf8.RuneCountInString(row), drawWidth, row)
 			}
-			if first := int(timeline.Start[i] / timeline.Makespan * drawWidth); strings.Trim(string(runes[:first]),
-				"·") != "" {
+			first := int(timeline.Start[i] / timeline.Makespan * drawWidth)
+			if strings.Trim(string(runes[:first]), "·") != "" {
 				t.Errorf("rank %d starts before %d: %s", i, first, row)
 			}
 		}

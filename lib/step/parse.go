@@ -247,8 +247,8 @@ func (p *parser) about(word string, n int) (name *string, f fields, err error) {
 		u := &p.Units[n]
 		return &u.Name, fields{"shard": func(value string) error { u.Shard = value; return nil },
 			"reduce": func(value string) error {
-				if u.Reduce = strings.Split(value, ","); slices.ContainsFunc(u.Reduce,
-					func(a string) bool { return !plain(a) }) {
+				u.Reduce = strings.Split(value, ",")
+				if slices.ContainsFunc(u.Reduce, func(a string) bool { return !plain(a) }) {
 					return fmt.Errorf("%.40q: want names of axes", value)
 				}
 				return p.allow(len(u.Reduce))

@@ -48,8 +48,8 @@ func (f form) factors() []any {
 	return []any{f.devices, f.spmd, f.Stage, f.Prefetch, f.Accumulate, f.Recompute, f.Offload, f.Shards}
 }
 
-// exact is what runs with the same bits have in common: the order in which gradients are added up. One program with
-// several micro-batches is off by half a unit.
+// exact is equal for runs with the same bits: those that accumulate gradients in the same order. One program with
+// several micro-batches differs by half a unit.
 func (f form) exact() string {
 	return fmt.Sprint(f.devices, f.Accumulate, f.Shards, f.Offload.Update, f.spmd && f.Accumulate > 1)
 }
@@ -80,11 +80,11 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// TestModels trains, in all stages and both forms: a GPT with dropout, whose noise is that of the rows wherever they
-// are; a model that is no chain of blocks; and in each type of training, with master copies, loss scaling (the scale
-// begins too high, so that a step is left out) and stochastic rounding, whose bits are those of the whole parameter. In
-// half types a parameter may be off by its own last place where sums are rounded another way, and then learn something
-// else; how far is a share of the largest parameter.
+// TestModels trains, in all stages and both forms: a GPT with dropout, whose noise depends on the example wherever it
+// is; a model that is not a chain of blocks; and in each precision, with master weights, loss scaling (whose scale
+// begins too high, so that a step is skipped) and stochastic rounding, whose bits are those of the unsharded parameter.
+// In half types parameters may differ in their last place where sums are rounded differently, and then learn something
+// else; the bound is a fraction of the largest parameter.
 func TestModels(t *testing.T) {
 	const steps, world = 6, 3
 	backend := devicetest.Open(t, 8)

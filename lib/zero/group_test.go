@@ -139,8 +139,8 @@ func goOn(backend *xla.Backend, o zero.Options, dir string, end, dies int) error
 		})
 }
 
-// TestAfterFault kills a rank a step after a checkpoint. A new group goes on from there, and the whole state at the end
-// is that of a run without interruption, bit for bit.
+// TestAfterFault kills a rank a step after a checkpoint. A new group continues from there, and its final state has the
+// bits of a run without interruption.
 func TestAfterFault(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	for _, o := range toyForms {

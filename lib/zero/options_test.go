@@ -67,7 +67,7 @@ func TestRefused(t *testing.T) {
 		"micro-batches": {good, form{3, false, zero.Options{Stage: 3, Accumulate: 2}}, 9,
 			"3 data-parallel devices with 2 micro-batches each"},
 		"devices' rows": {good, form{2, true, zero.Options{Stage: 3}}, 3, "3 examples for 2 data-parallel devices"},
-		"no twins": {train.Recipe{Model: toy.Unlike(), Optimizer: optim.SGD(0.1)},
+		"no shared programs": {train.Recipe{Model: toy.Unlike(), Optimizer: optim.SGD(0.1)},
 			form{3, false, zero.Options{Stage: 3}}, 3,
 			`blocks "h0" and "h2" are of the kind "h", but`},
 		"picky": {train.Recipe{Model: toy.Picky(), Optimizer: optim.SGD(0.1)}, form{2, true, zero.Options{Stage: 2}}, 4,

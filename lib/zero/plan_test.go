@@ -91,8 +91,8 @@ func TestPlan(t *testing.T) {
 				padded += int64((s.Size() + shards - 1) / shards * shards)
 			}
 			shard := padded / int64(shards)
-			if formula := []int64{4*padded + 12*shard, 2*padded + 14*shard,
-				16 * shard}[stage-1]; total(want) != formula {
+			formula := []int64{4*padded + 12*shard, 2*padded + 14*shard, 16 * shard}[stage-1]
+			if total(want) != formula {
 				t.Errorf("%+v: planned %v, want %d bytes for %d parameters", f, want, formula, padded)
 			}
 			check(t, group.Run(t.Context(), world, func(ctx context.Context, inner group.Group) error {

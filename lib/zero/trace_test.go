@@ -69,8 +69,8 @@ func TestTrace(t *testing.T) {
 			waits := o.Stage == 3 && o.Prefetch == 0
 			got := traced(t, o,
 				func(g group.Group) (group.Group, error) {
-				return group.Slow(g, group.Link{Latency: time.Millisecond})
-			})
+					return group.Slow(g, group.Link{Latency: time.Millisecond})
+				})
 			for rank := range 2 {
 				compute := trace.Of(got.Spans, rank, trace.Compute)
 				if n := len(toyPasses) + 1; len(compute) != n {
@@ -172,7 +172,7 @@ type heldUp struct {
 }
 
 func (h *heldUp) Do(ctx context.Context, call group.Call) error {
-	wait := 0 // for so many passes of this step
+	wait := 0 // passes of this step
 	switch {
 	case call.Kind == group.KindAllGather && len(h.gathers) > 0:
 		wait = h.gathers[h.gathered%len(h.gathers)]
@@ -181,8 +181,8 @@ func (h *heldUp) Do(ctx context.Context, call group.Call) error {
 		wait = min(len(toyPasses), toyForwards+h.reduced%(len(toyPasses)-toyForwards)+2)
 		h.reduced++
 	}
-	for begun := time.Now(); len(trace.Of(h.recorder.Spans(), h.Rank(),
-		trace.Compute)) < wait; time.Sleep(100 * time.Microsecond) {
+	done := func() int { return len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) }
+	for begun := time.Now(); done() < wait; time.Sleep(100 * time.Microsecond) {
 		if time.Since(begun) > 20*time.Second {
 			return errors.New("computing waits for it")
 		}
