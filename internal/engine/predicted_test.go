@@ -18,9 +18,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestForetold compares what ranks of one device send and hold, to the byte, with what their plans say before anything
-// runs.
-func TestForetold(t *testing.T) {
+// TestPredicted compares the bytes that ranks of one device send and hold with the predictions of their plans.
+func TestPredicted(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(1e-2)}
 	m := r.Model.(chain.Model)
@@ -119,7 +118,7 @@ func TestRefused(t *testing.T) {
 		spec engine.Spec
 		says string
 	}{
-		"no plan": {engine.Spec{Recipe: train.Recipe{Model: m}}, "without plans"},
+		"no plan": {engine.Spec{Recipe: train.Recipe{Model: m}}, "has no plans"},
 		"order": {spec(func(p *step.Plan) { p.Units[1].Reduce = []string{"replica", train.Axis} }),
 			`"replica", between ranks, before`},
 		"two axes": {spec(func(p *step.Plan) { p.Units[0].Shard, p.Units[1].Shard = train.Axis, "replica" }),

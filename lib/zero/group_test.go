@@ -263,32 +263,6 @@ func TestFailedLoad(t *testing.T) {
 	}
 }
 
-// TestFaults has ranks of every stage, and of two copies of the state, fail, panic, stall or be cancelled, before a
-// step and in it. Every other rank gets an error that names it; whatever is asked of a rank after that says what to do.
-func TestFaults(t *testing.T) {
-	backend := devicetest.Open(t, 8)
-	leaks := devicetest.NoLeaks(t, backend)
-	for k, f := range []form{{three, false, toyForms[0]}, {three, false, toyForms[1]}, {three, false, toyForms[2]},
-		{4, false, zero.Options{Stage: 3, Shards: 2}}} {
-		ranks := traintest.Ranks[train.Trainer]{Size: f.devices, Batches: toyBatches(4 * f.devices),
-			Folder: t.TempDir(),
-			Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
-				return zero.Join(ctx, g, backend, g.Rank(), toyRecipe, f.Options)
-			},
-			Ask: func(r train.Trainer) map[string]error {
-				_, err := r.Params(context.Background())
-				return map[string]error{"Params": err}
-			}}
-		t.Run(fmt.Sprintf("%+v", f), func(t *testing.T) {
-			for n, at := range []string{"before", "first", "middle", "last"} {
-				ranks.Play(t, traintest.Case{At: at, Fault: traintest.Faults[(k+n)%len(traintest.Faults)],
-					Victim: n % f.devices})
-			}
-		})
-	}
-	leaks()
-}
-
 // envDir is set in processes that are ranks: the folder for their checkpoints, one for each form. They run this test
 // program, built with the tag mpi.
 const envDir = "SHARDBOOK_ZERO_DIR"
