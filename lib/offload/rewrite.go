@@ -7,9 +7,9 @@ import (
 )
 
 // Inputs rewrites a plan so that the inputs of blocks are in host memory between their passes: they are stored after
-// the forward pass, and fetched ahead passes before the next use (vDNN, Rhu et al. 2016, §III; for recomputed blocks
-// P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most ahead stores are under way beside the passes. Inputs of
-// blocks whose next pass follows at once stay on the device.
+// the forward pass, and fetched for the next use, as many passes early as ahead says (vDNN, Rhu et al. 2016, §III; for
+// recomputed blocks P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most that many stores run beside the passes.
+// Inputs of blocks whose next pass follows at once stay on the device.
 func Inputs(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {
@@ -84,8 +84,8 @@ func UpdateAtOnce(p *step.Plan) *step.Plan {
 }
 
 // States rewrites a plan so that optimizer states are in host memory: each unit is updated as soon as its gradients are
-// complete, with its states fetched ahead passes before and stored after it. At most ahead stores are under way beside
-// the passes.
+// complete, with its states fetched before, as many passes early as ahead says, and stored after it. At most that many
+// stores run beside the passes.
 func States(p *step.Plan, ahead int) *step.Plan {
 	q := UpdateAtOnce(p)
 	for r, list := range q.Ranks {
@@ -119,7 +119,7 @@ func States(p *step.Plan, ahead int) *step.Plan {
 // Updates rewrites a plan so that the host updates, with the optimizer states and master weights in its memory (Ren et
 // al. 2021, "ZeRO-Offload", §4.1): a unit's gradients are stored as soon as they are complete, the host updates where
 // the plan has an update, and the new parameters are fetched. After [UpdateAtOnce] all of this runs beside the passes
-// of other blocks. At most ahead stores are under way beside the passes.
+// of other blocks. Ahead is the maximal number of stores that run beside the passes.
 func Updates(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r := range p.Ranks {

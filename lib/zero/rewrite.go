@@ -12,11 +12,11 @@ import (
 //   - Stage 1 reduces a unit's gradients once, to shards, as soon as the last micro-batch's are there, updates the
 //     rank's shard, and gathers the new parameters.
 //   - Stage 2 reduces the gradients of each micro-batch, so that a rank accumulates shards only.
-//   - Stage 3 gathers a unit's parameters ahead passes before each pass that uses them, and frees them after it, unless
-//     they would be gathered again at once.
+//   - Stage 3 gathers a unit's parameters for each pass that uses them, as many passes early as ahead says, and frees
+//     them after it, unless they would be gathered again at once.
 //
-// In stages 2 and 3 at most pending reductions run beside the passes; with 0 the next pass waits for each, which needs
-// the least memory.
+// In stages 2 and 3 pending is the maximal number of reductions that run beside the passes; with 0 the next pass waits
+// for each, which needs the least memory.
 func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 	q := p.Clone()
 	for u, unit := range q.Units {
@@ -62,7 +62,7 @@ func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	return all
 }
 
-// gatherAhead gathers each unit ahead passes before its stretch, and frees it after it.
+// gatherAhead gathers each unit before its stretch, as many passes early as ahead says, and frees it after it.
 func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
 	coming, n := stretches(p, rank, ahead), 0
 	var open []stretch

@@ -43,8 +43,8 @@ const replicas = "replica"
 type Options struct {
 	// Stage is 1, 2 or 3; each shards more than the one before.
 	Stage int
-	// Prefetch is, in stage 3, how many passes before its use a block's parameters are gathered, and how many
-	// reductions of gradients may be under way beside the passes. With 0 the rank waits for both.
+	// Prefetch is, in stage 3, the number of passes by which a block's parameters are gathered early, and the maximal
+	// number of reductions that run beside the passes. With 0 the rank waits for both.
 	Prefetch int
 	// Accumulate is the number of micro-batches per step (gradient accumulation); 0 means 1. Stage 1 accumulates full
 	// gradients and reduces them once; stages 2 and 3 reduce those of each micro-batch.
