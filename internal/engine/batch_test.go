@@ -49,7 +49,7 @@ func bytesOf(t *tensors.Tensor) (data []byte) {
 	return data
 }
 
-// TestMicroBatches has all ranks' micro-batches, put together as bytes, be the batch: every row is in one, in order.
+// TestMicroBatches checks that all ranks' micro-batches, concatenated, are the batch.
 func TestMicroBatches(t *testing.T) {
 	for _, dtype := range []dtypes.DType{dtypes.Int32, dtypes.Int64, dtypes.Uint8, dtypes.Float32} {
 		for _, tail := range [][]int{{}, {1}, {3}, {2, 5}, {0}} {

@@ -26,8 +26,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// TestVersions trains in pipelines that update while micro-batches are under way: with one micro-batch a step as one
-// device does; with more each rank keeps as many versions of its parameters as the plan says, and the runs learn.
+// TestVersions trains in asynchronous pipelines: with one micro-batch per step as one device does; with more, each rank
+// stores as many versions of its parameters as the plan says, and the loss falls.
 func TestVersions(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGD(0.5)}

@@ -17,7 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// TestViewed holds each type's memory against the tensor's own contents, and has programs see what is written into it.
+// TestViewed compares each type's memory with the tensor's contents, and checks that programs see what is written into
+// it.
 func TestViewed(t *testing.T) {
 	for dtype, want := range map[dtypes.DType]group.Type{dtypes.Float32: group.Float32, dtypes.Float64: group.Float64,
 		dtypes.BFloat16: group.BFloat16, dtypes.Float16: group.Float16, dtypes.Int32: group.Int32,
@@ -79,7 +80,7 @@ func TestViewedRefused(t *testing.T) {
 	}
 }
 
-// TestGatherRows has ranks put rows together, and one that is not there be an error.
+// TestGatherRows gathers ranks' rows, and checks the error if a rank is missing.
 func TestGatherRows(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		err := group.Run(t.Context(), 2, func(ctx context.Context, g group.Group) error {

@@ -114,8 +114,8 @@ func mean(t *testing.T, a, b *tensors.Tensor) {
 	}))
 }
 
-// TestOffload trains with inputs of blocks, states of the optimizer, or both in the host's memory: the same bits, a
-// checkpoint that goes on, and states that are on the device for their update alone.
+// TestOffload trains with inputs of blocks, optimizer states, or both in host memory: the results are equal, a
+// checkpoint can be loaded, and states are on the device only for their update.
 func TestOffload(t *testing.T) {
 	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(0.1)}
 	p, members := engine.Serial(r.Model.(chain.Model), 2)

@@ -87,8 +87,8 @@ func softmaxBackward(_, out, v nodes) nodes {
 	return nodes{graph.Mul(y, graph.Sub(v[0], graph.ReduceAndKeep(graph.Mul(y, v[0]), graph.ReduceSum, -1)))}
 }
 
-// rows looks up rows of a table (in[0], float32), by numbers (in[1], int32), and returns them times a factor
-// (in[2], float64) and the squares of the factor in bfloat16: shapes and types all differ.
+// rows looks up rows of a table (in[0], float32) by numbers (in[1], int32), and returns them times a factor (in[2],
+// float64), and the squares of the factor in bfloat16: shapes and types all differ.
 func rows(in nodes) nodes {
 	picked := graph.Gather(in[0], graph.ExpandAxes(in[1], -1))
 	return nodes{
@@ -339,8 +339,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Floor has no gradient, and nobody asks for one behind it. That matters for an input made of nothing else, and not for
-// one that is on the way to what is asked for.
+// Floor has no gradient. That matters for an input that depends on nothing else, and not for one on the way to a
+// differentiated variable.
 func TestInputsWithoutGradient(t *testing.T) {
 	for name, c := range map[string]struct {
 		input func(x, floor *node) *node
@@ -399,7 +399,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// A barrier of somebody else's keeps the gradient it has, even if its last operand has a gradient function.
+// Other barriers keep their gradient, even if their last operand has a gradient function.
 func TestOtherBarriers(t *testing.T) {
 	got := call(t, devicetest.PureGo(), func(in nodes) nodes {
 		tripled := graph.IdentityWithCustomGradient(in[0], func(_, v *node) *node { return graph.MulScalar(v, 3) })

@@ -20,7 +20,7 @@ const batch = 2
 
 var tiny = gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 6, Vocab: 11}
 
-// model is a piece of a model, with what is kept of it.
+// model is a piece of a model, with the size of its saved activations.
 type model struct {
 	piece
 	bytes int // kept
@@ -115,7 +115,7 @@ func models() []model {
 	}
 }
 
-// Where operations run as they are written, the gradients of two programs have the bits of one.
+// The gradients of two programs have the bits of one, if operations run as they are written.
 func TestSplitModels(t *testing.T) {
 	for _, m := range models() {
 		if m.name == "flash" || m.name == "loops" { // which need XLA
@@ -140,9 +140,8 @@ func (m model) check(t *testing.T, kept []*tensors.Tensor) {
 	}
 }
 
-// XLA compiles each program on its own, so results differ by its rounding: here by at most 64 units in the last place
-// of a float32 of the largest element's size. But each product, kernel and loop of one program is in one of two, and in
-// one only.
+// XLA compiles each program on its own, so results differ by rounding: by at most 64 units in the last place of a
+// float32 of the largest element's size. But each matmul, kernel and loop is in exactly one of the two programs.
 func TestSplitModelsOnXLA(t *testing.T) {
 	for _, m := range models() {
 		if !m.onXLA {

@@ -64,7 +64,7 @@ func randomPiece(seed uint64) piece {
 	return p
 }
 
-// Random graphs have the gradients that GoMLX derives, to the bit where operations run as they are written.
+// Random graphs have the gradients that GoMLX derives, to the bit if operations run as they are written.
 func TestSplitRandom(t *testing.T) {
 	keeping := 0
 	for seed := range uint64(150) {

@@ -63,7 +63,7 @@ func (p piece) whole(in nodes) nodes {
 // program names a program for [countOps].
 func (p piece) program(which string) string { return "split_" + p.name + "_" + which }
 
-// inTwo returns the outputs and gradients of two programs, and what was kept between them; inOne those of one.
+// inTwo returns the outputs and gradients of two programs, and the saved activations; inOne those of one program.
 func (p piece) inTwo(t *testing.T, on compute.Backend) (results, kept []*tensors.Tensor) {
 	t.Helper()
 	forward := run(t, on, p.program("forward"), p.forward, p.in...)

@@ -19,8 +19,8 @@ func squared(in nodes) nodes { return nodes{graph.Square(graph.Dot(in[0], in[1])
 
 var both = []int{0, 1}
 
-// What Backward is given as kept is what it takes, and makes the rest of: the gradient of (2·x·w)² is
-// 2·v·(2·kept)·2·wᵀ, and so it is three times as large if kept is.
+// Backward computes from the saved activations that it is given: the gradient of (2·x·w)² is 2·v·(2·saved)·2·wᵀ, so it
+// is three times as large if saved is.
 func TestSplitTakesWhatIsKept(t *testing.T) {
 	s := autodiff.Split{Of: both, Fn: func(in nodes) nodes {
 		return nodes{graph.Square(graph.MulScalar(graph.Dot(in[0], in[1]).Product(), 2))}
@@ -41,7 +41,7 @@ func TestSplitTakesWhatIsKept(t *testing.T) {
 	same(t, "three times kept", thrice, once, 1e-6)
 }
 
-// A loop of the gradient may take what it needs from outside: that is kept, too.
+// A loop of the gradient may use values from outside: they are saved, too.
 func TestSplitLoopInGradient(t *testing.T) {
 	fn := func(in nodes) nodes {
 		d := graph.OnePlus(graph.Dot(in[0], in[1]).Product()) // whose own gradient does not need the product
@@ -70,8 +70,8 @@ func TestSplitLoopInGradient(t *testing.T) {
 	}
 }
 
-// A gradient may take an operation's outputs from the operation, as that of GoMLX's fused attention does: then all are
-// kept.
+// A gradient may use an operation's outputs through the operation, as that of GoMLX's fused attention does: then all
+// are saved.
 func TestSplitGradientTakesOutputs(t *testing.T) {
 	fn := func(in nodes) nodes {
 		d := graph.Dot(in[0], in[1]).Product()

@@ -192,7 +192,7 @@ type walk struct {
 	scaling []*graph.Node
 }
 
-// noise returns a key and a row, and begins a graph's loss scaling.
+// noise returns a key and a row, and creates a graph's states of loss scaling.
 func (w *walk) noise(g *graph.Graph) (key, row *graph.Node) {
 	w.scaling = nil
 	for _, s := range w.Precision.Scaling.Start() {
@@ -201,7 +201,7 @@ func (w *walk) noise(g *graph.Graph) (key, row *graph.Node) {
 	return graph.Const(g, uint32(7)), graph.Const(g, uint32(2))
 }
 
-// whole differentiates the whole model.
+// whole differentiates the model as one graph.
 func (w walk) whole(weights []*graph.Node, x, targets *graph.Node) []*graph.Node {
 	key, row := w.noise(x.Graph())
 	computed := precision.Cast(weights, w.Precision.Compute)

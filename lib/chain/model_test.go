@@ -134,7 +134,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestPanics has blocks and the criterion panic: whoever builds the graph gets an error that says whose it is.
+// TestPanics has blocks and the criterion panic: the error names the one that did.
 func TestPanics(t *testing.T) {
 	broken := errors.New("broken on purpose")
 	for name, c := range map[string]struct {
@@ -198,8 +198,8 @@ func build(m chain.Model) error {
 	return err
 }
 
-// TestKinds gives a block the kind of another that is not the same function: in a number, in a table too large for
-// GoMLX to keep, in a gradient.
+// TestKinds gives a block the kind of one that is another function: with another number, another table, which is too
+// large for GoMLX to store, or another gradient.
 func TestKinds(t *testing.T) {
 	table := func(at int) (values []float32) {
 		values = make([]float32, 48)

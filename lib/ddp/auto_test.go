@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestInGraph trains by one all-reduce in the graph and by the compiler's, with dropout, which drops the same values
-// whichever device has their row, and looks at what each was compiled to.
+// TestInGraph trains with one all-reduce in the graph, and with the compiler's, with dropout, which drops the same
+// values whichever device has the example, and checks the compiled collectives.
 func TestInGraph(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	c := tiny

@@ -28,9 +28,9 @@ func (c *counting) Do(ctx context.Context, call group.Call) error {
 	return c.Group.Do(ctx, call)
 }
 
-// exchange has ranks reduce buckets by a hook, step after step. A rank's gradients, those of all buckets one after
-// another, are a function of the step and of what came of the one before. It returns what came of each step, which must
-// have the same bits on all ranks, and the bytes that the calls of a rank were given in a step.
+// exchange has ranks reduce buckets with a hook, step after step. A rank's gradients, those of all buckets one after
+// another, are a function of the step and of the previous result. It returns the result of each step, which must have
+// the same bits on all ranks, and the bytes of a rank's calls in a step.
 func exchange(t *testing.T, world, steps int, hook func() ddp.Hook, buckets []ddp.Bucket,
 	gradient func(rank, step int, before []float32) []float32) (sums [][]float32, bytes int) {
 	t.Helper()
@@ -114,8 +114,8 @@ func (f forgetful) Reduce(ctx context.Context, g group.Group, grads ddp.Gradient
 	return f().Reduce(ctx, g, grads)
 }
 
-// TestHooksLoseNothing feeds gradients and then zeros, until all that was kept back must have come: what the steps gave
-// must add up to all gradients. The group rounds sums of bfloat16, by a 2⁻⁹-th part each.
+// TestHooksLoseNothing feeds gradients and then zeros until all stored errors must have been sent: the results must add
+// up to all gradients. The group rounds sums of bfloat16, by 2⁻⁹ each.
 func TestHooksLoseNothing(t *testing.T) {
 	const fed, steps = 12, 40
 	buckets := mixed()
@@ -160,7 +160,7 @@ func TestHooksLoseNothing(t *testing.T) {
 	}
 }
 
-// TestHooksCompress holds the bytes that calls are given against the formulas in the hooks' comments.
+// TestHooksCompress compares the bytes of the calls with the formulas in the hooks' doc comments.
 func TestHooksCompress(t *testing.T) {
 	buckets := mixed()
 	n := sizeOf(buckets)

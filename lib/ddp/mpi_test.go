@@ -26,7 +26,7 @@ const envRank = "SHARDBOOK_DDP_RANK"
 
 const processes = 3
 
-// lines trains as one rank of a group, in some forms, and says what it ends with.
+// lines trains as one rank of a group, in some forms, and returns a digest of the results.
 func lines(ctx context.Context, g group.Group, backend *xla.Backend, device int) (text string, err error) {
 	r := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(1e-2)}
 	for _, o := range []ddp.Options{{BucketBytes: 160}, {Every: 2}} {

@@ -85,9 +85,8 @@ func traced(t *testing.T, backend *xla.Backend, o ddp.Options, rows int, m chain
 	return o.Trace.Trace().Spans
 }
 
-// TestOverlap holds up each layer's all-reduce until the backward pass of the layer before it is computed:
-// overlapped, a step ends all the same, with all of the communication but the last layer's beside the computing.
-// Naively none of it is, on a slow link.
+// TestOverlap holds up each layer's all-reduce until the next backward pass is done: with Overlap a step ends all the
+// same, and all communication but the last layer's overlaps the passes. With Naive, over a slow link, none does.
 func TestOverlap(t *testing.T) {
 	const layers, width, rows = 6, 16, 8
 	backend := devicetest.Open(t, 2)

@@ -11,10 +11,9 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 )
 
-// TestPowerSGDSums holds steps of PowerSGD against the same in float64 on the sum of the ranks' matrices, D, what is
-// kept included. P has the columns' space of D·Q, where the last step's Q has the rows' space of its result S; the
-// result is D projected on that space. Which space it is at the first step, where Q is random, is read off the result
-// itself.
+// TestPowerSGDSums compares steps of PowerSGD with the same in float64 on D, the sum of the ranks' matrices with their
+// stored errors. P spans the columns of D·Q, where the last step's Q spans the rows of its result S; the result is D
+// projected on P. The space of the first step, where Q is random, is read off the result itself.
 func TestPowerSGDSums(t *testing.T) {
 	const steps = 8
 	for _, world := range worlds {
@@ -50,8 +49,8 @@ func TestPowerSGDSums(t *testing.T) {
 	}
 }
 
-// TestPowerSGDOfLowRank has gradients whose sum has the rank that is sent, so that nothing is lost, and one of full
-// rank, which is sent as it is.
+// TestPowerSGDOfLowRank has gradients whose sum has the rank that is sent, so that there is no error, and one of full
+// rank, which is sent uncompressed.
 func TestPowerSGDOfLowRank(t *testing.T) {
 	const n, m = 15, 20
 	for _, world := range worlds {
@@ -134,7 +133,7 @@ func TestPowerSGDAgain(t *testing.T) {
 	}
 }
 
-// TestOrthonormalise holds columns, some of which nearly depend on others, against what they must be in the end.
+// TestOrthonormalise checks the results for columns some of which nearly depend on others.
 func TestOrthonormalise(t *testing.T) {
 	const rows, columns = 9, 4
 	for _, near := range []float32{1, 1e-3, 1e-5, 3e-7, 0} {

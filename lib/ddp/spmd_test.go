@@ -41,12 +41,10 @@ func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, ste
 	return stepped(t, run, steps, batches), run
 }
 
-// TestEqualsOneDevice trains the same batches on 1 to 8 devices. The devices of a
-// world must hold the same bits. Between worlds the sums over rows are made in
-// another order, so parameters may differ by rounding: AdamW moves an element by
-// at most about the learning rate a step whatever the size of its gradient, so a
-// gradient that is rounding error alone can show as a fraction of that. (A GPT
-// on several devices has TestInGraph.)
+// TestEqualsOneDevice trains the same batches on 1 to 8 devices, which must hold the same bits. Different numbers of
+// devices sum in different orders, so parameters may differ by rounding: AdamW moves an element by about the learning
+// rate whatever the size of its gradient, so a gradient that is only rounding error can show as a fraction of that.
+// (TestInGraph has a GPT on several devices.)
 func TestEqualsOneDevice(t *testing.T) {
 	const steps = 20
 	const lossBound, paramBound = 2e-6, 1e-6
@@ -85,7 +83,7 @@ func TestEqualsOneDevice(t *testing.T) {
 	}
 }
 
-// row is a model whose gradient is the mean of the rows of its input.
+// row is a model whose gradient is the mean of its examples.
 type row struct{}
 
 func (row) Validate() error     { return nil }

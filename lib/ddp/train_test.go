@@ -102,9 +102,9 @@ var forms = map[int]map[string]ddp.Options{
 	3: {"each": {BucketBytes: 160, EachMicroBatch: true}, "each, naive": {Sync: ddp.Naive, EachMicroBatch: true}},
 }
 
-// TestForms trains in all forms: within rounding what one device learns from the whole batches, by one program, and the
-// same bits whatever the form. What a rank sends and holds of gradients is to the byte those of the parameters that the
-// loss depends on, each micro-batch's where these are reduced. The losses are those of the whole batches.
+// TestForms trains in all forms: within rounding of one device with the full batches, with the same bits in every form.
+// A rank sends and holds exactly the gradients of the parameters that the loss depends on, for each micro-batch if
+// these are reduced. Losses are those of the full batches.
 func TestForms(t *testing.T) {
 	const steps, rows = 4, 12
 	backend := devicetest.Open(t, 8)
@@ -248,8 +248,8 @@ func TestPrecisions(t *testing.T) {
 	}
 }
 
-// TestSumLoss trains on a loss that is a sum over the rows: with SumLoss gradients are added up, as one device has
-// them. Without it they are a mean of sums: with a learning rate that is as many times larger the same.
+// TestSumLoss trains on a loss that is a sum over the examples: with SumLoss gradients are summed, as on one device.
+// Without it they are a mean of sums, which equals a smaller learning rate.
 func TestSumLoss(t *testing.T) {
 	const world, rows = 4, 8
 	backend := devicetest.Open(t, world)
@@ -284,9 +284,8 @@ func TestSumLoss(t *testing.T) {
 	}
 }
 
-// TestLocalSGD has each rank clip its own gradients and no other's: with one rank's rows a hundred times as large the
-// others go on as they would by themselves, until the states are averaged. It sends the state at each second step, and
-// nothing before.
+// TestLocalSGD has each rank clip only its own gradients: with one rank's examples a hundred times as large the others
+// train as by themselves, until the states are averaged. A rank sends its state in each second step, and nothing else.
 func TestLocalSGD(t *testing.T) {
 	const world, rows = 2, 4
 	backend := devicetest.Open(t, world)
@@ -339,8 +338,8 @@ func rowsOf(x *tensors.Tensor, first, rows int) *tensors.Tensor {
 		each)
 }
 
-// TestResume saves in the middle, and goes on elsewhere to the same bits: in other forms too, and in local SGD between
-// two of its averages, where saving is one. A run that loads has a hook that has forgotten what came after.
+// TestResume saves in the middle, and resumes with the same bits: in other forms too, and in local SGD between two
+// averages, where saving averages. A run that loads a checkpoint has a new hook.
 func TestResume(t *testing.T) {
 	const world, rows, at, end = 3, 6, 3, 6
 	backend, ctx := devicetest.Open(t, world), context.Background()

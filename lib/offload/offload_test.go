@@ -45,8 +45,8 @@ func policy(t *testing.T, name string) precision.Policy {
 	return p
 }
 
-// TestWays compares runs with what one program of one device learns. As long as the device updates, what is moved
-// changes no bit, and as long as the host does.
+// TestWays compares runs with one program of one device. Moving data changes no bits as long as the device updates, and
+// none as long as the host updates.
 func TestWays(t *testing.T) {
 	const steps = 3
 	batches := func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 4) }
@@ -102,8 +102,8 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// TestMemory holds what a run counts on its device against the backend's ledger and, on both sides, against the sizes
-// of what there is.
+// TestMemory compares the memory that a run counts with the backend's ledger and, on both sides, with the sizes of the
+// data.
 func TestMemory(t *testing.T) {
 	m := toy.Layers(4, false)
 	states := optim.States(momentum, m.Params()).Bytes()
@@ -172,8 +172,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestAheadOfTheLink has the device run ahead of a link that takes years by as many blocks as Prefetch says, and not by
-// one more. The run fails when its context ends.
+// TestAheadOfTheLink has a link that takes years: the device runs ahead by exactly Prefetch blocks. The run fails when
+// its context ends.
 func TestAheadOfTheLink(t *testing.T) {
 	for prefetch, want := range []int{1, 2} {
 		r := trace.New()
@@ -236,8 +236,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestPlan has the lists: nothing between a block's forward pass again and its backward pass, which are one program,
-// and states that come right before their update, or behind passes of other blocks.
+// TestPlan checks the lists: nothing between a block's recomputation and its backward pass, which are one program, and
+// states that arrive right before their update, or after passes of other blocks.
 func TestPlan(t *testing.T) {
 	recipe := train.Recipe{Model: toy.Layers(3, false), Optimizer: momentum}
 	for ahead, want := range []string{

@@ -43,7 +43,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// pusher is a rank that is a train.Trainer: the loss of its steps is that of the whole batch.
+// pusher is a rank as a train.Trainer: the loss of its steps is that of the full batch.
 type pusher struct {
 	*paramserver.Rank
 	g group.Group
@@ -57,8 +57,8 @@ func (p *pusher) Step(ctx context.Context, inputs, targets *tensors.Tensor) (tra
 	return m.Metrics, err
 }
 
-// TestEndedContext has ranks begin a step when another has failed and their context has ended: they still say who it
-// was.
+// TestEndedContext has ranks begin a step after another has failed and their context has ended: their errors still name
+// it.
 func TestEndedContext(t *testing.T) {
 	for form := range toyForms {
 		e := warm(t, form)

@@ -20,9 +20,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestForms trains with servers that wait: within rounding what one device learns from the whole batches, by one
-// program, and the same bits whatever the buckets and servers are, also where the host does not reach the devices'
-// memory.
+// TestForms trains with servers that wait: within rounding of one device with the full batches, with the same bits
+// whatever the buckets and servers, also if the host cannot access the devices' memory.
 func TestForms(t *testing.T) {
 	const steps, staged = 6, 4
 	backend := devicetest.Open(t, 8)
@@ -62,7 +61,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestSumLoss trains on a loss that is a sum over the rows.
+// TestSumLoss trains on a loss that is a sum over the examples.
 func TestSumLoss(t *testing.T) {
 	const world = 4
 	backend := devicetest.Open(t, world)
@@ -184,8 +183,7 @@ type lonely struct{ group.Group }
 
 func (lonely) Do(context.Context, group.Call) error { return nil }
 
-// TestKinds trains in the types that precisions keep and sum in, and a model with buffers: within rounding what one
-// device learns.
+// TestKinds trains in each precision, and a model with buffers: within rounding of one device.
 func TestKinds(t *testing.T) {
 	const world, steps = 3, 4
 	backend := devicetest.Open(t, world)

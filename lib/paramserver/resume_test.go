@@ -126,9 +126,8 @@ func span(from, to int) (numbers []int) {
 	return numbers
 }
 
-// TestResume kills a rank two steps after a checkpoint. A new group goes on from there: the batches since come again,
-// and no other, and the state at the end is that of a run without interruption, bit for bit, but with asynchronous
-// servers.
+// TestResume kills a rank two steps after a checkpoint. A new group resumes from there: only the batches since then are
+// repeated, and the final state has the bits of a run without interruption, unless servers are asynchronous.
 func TestResume(t *testing.T) {
 	const end = 9
 	for form := range toyForms {
@@ -161,7 +160,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestExchange has ranks load what one program on one device has saved, and the other way round.
+// TestExchange has ranks load the checkpoint of one device, and the reverse.
 func TestExchange(t *testing.T) {
 	run := alonePart(t, toyRecipe)
 	dir := t.TempDir()
@@ -213,8 +212,7 @@ func alonePart(t *testing.T, r train.Recipe) *train.Run {
 	return run
 }
 
-// TestRefusedCheckpoints has rank 0 unable to save and to load: that is an error on all ranks, which go on as if
-// nothing had been asked.
+// TestRefusedCheckpoints has rank 0 unable to save and to load: all ranks get an error and can continue.
 func TestRefusedCheckpoints(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -53,8 +53,8 @@ func sent(t *testing.T, e *paramserver.Engine, world, rows int) []plan.Load {
 	return loads
 }
 
-// TestStream has each rank send another one message at a time, each with the data that it announces right behind it,
-// and receive in the same way: of any pair of which one has a server, and of no other.
+// TestStream checks that each rank sends another one message at a time, each followed by its data, and receives in the
+// same way: only if one of them has a server.
 func TestStream(t *testing.T) {
 	const world, servers = 4, 2
 	backend := devicetest.Open(t, world)

@@ -163,8 +163,8 @@ func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int,
 	return r
 }
 
-// TestAsynchronous holds PipeDream, with both ways to choose versions, and PipeDream-2BW against the papers' formulas,
-// and against synchronous training, which learns something else. A rank keeps as many versions as its schedule says.
+// TestAsynchronous compares PipeDream, with both choices of versions, and PipeDream-2BW with the papers' formulas, and
+// with synchronous training, which gives other results. A rank stores as many versions as its schedule says.
 func TestAsynchronous(t *testing.T) {
 	const steps, m = 2, 8
 	backend, batches := devices(t), toyBatches(m*microRows)

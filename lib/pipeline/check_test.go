@@ -77,8 +77,8 @@ func TestStepTimeIsThePeriod(t *testing.T) {
 	})
 }
 
-// TestBubble holds simulated schedules to the closed forms, whose unit is a rank's share of the model: a rank computes
-// for 3 of each micro-batch, whatever the number of chunks. So all named schedules can be run, in every small size.
+// TestBubble compares simulated schedules with the closed forms, in units of a third of a rank's time for a
+// micro-batch. All named schedules can run, in every small size.
 func TestBubble(t *testing.T) {
 	sizes(pipeline.Kinds(), 7, 15, 3, func(kind pipeline.Kind, d, m, v int, s *step.Plan, have bool) {
 		idle, total, ok := pipeline.Bubble(kind, d, m, v)

@@ -25,9 +25,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestFaults has ranks of an asynchronous pipeline fail, panic, stall or be cancelled, before a step and in it. Every
-// other rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left
-// on the devices. Pipelines that flush have their faults in internal/engine, those that train together in lib/parallel.
+// TestFaults makes ranks of an asynchronous pipeline fail, panic, stall or be cancelled, before a step and in it. The
+// other rank gets an error that names it; later calls say what to do; and nothing is left on the devices. Faults in
+// other layouts are tested in internal/engine and lib/parallel.
 func TestFaults(t *testing.T) {
 	const m = 4
 	backend := devices(t)
@@ -63,7 +63,7 @@ func stateIn(t testing.TB, dir string) (r result) {
 	return r
 }
 
-// TestAsynchronousCheckpoint goes on from a checkpoint as if it had not been: PipeDream fills the pipeline at each
+// TestAsynchronousCheckpoint resumes from a checkpoint with the same results: PipeDream fills the pipeline in each
 // step.
 func TestAsynchronousCheckpoint(t *testing.T) {
 	const m = 4
@@ -154,7 +154,7 @@ func TestProcesses(t *testing.T) {
 // noReplicas is for a program on several devices.
 type noReplicas struct{ train.Replicas }
 
-// TestRefused lists what cannot be, with what the error must say.
+// TestRefused lists invalid options and recipes, with their errors.
 func TestRefused(t *testing.T) {
 	backend := devices(t)
 	oneF, pipeDream := scheduled(t, pipeline.Kind1F1B, 2, 4), scheduled(t, pipeline.KindPipeDream, 2, 4)

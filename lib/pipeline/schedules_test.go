@@ -182,7 +182,7 @@ func TestBubbleOfPairs(t *testing.T) {
 		})
 }
 
-// TestStash holds the schedules to the memory that their papers give.
+// TestStash compares the memory of schedules with the papers.
 func TestStash(t *testing.T) {
 	kinds := []pipeline.Kind{pipeline.KindGPipe, pipeline.Kind1F1B, pipeline.KindZBH1, pipeline.KindZBH2,
 		pipeline.KindZBV, pipeline.KindDualPipe, pipeline.KindPipeDream}
@@ -229,7 +229,8 @@ func ExampleBubble() {
 	// zb-h2        0/24
 }
 
-// TestVersions holds PipeDream's schedules to the papers' rules, for every pass; with a flush all use version 0.
+// TestVersions compares the versions of PipeDream's schedules with the papers, for every pass; with a flush all use
+// version 0.
 func TestVersions(t *testing.T) {
 	sizes(pipeline.Kinds(), 6, 18, 2, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
 		if !have {
@@ -261,7 +262,7 @@ func TestVersions(t *testing.T) {
 	})
 }
 
-// TestKeptVersions: as many versions as the papers say.
+// TestKeptVersions compares the number of stored versions with the papers.
 func TestKeptVersions(t *testing.T) {
 	sizes(pipeline.Kinds(), 6, 18, 2, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
 		if !have {

@@ -34,8 +34,8 @@ func bestNamed(t *testing.T, d, m, v int, c step.Costs, memory float64) (best fl
 	return best, name
 }
 
-// TestSearchRandom holds what is found at random costs to its promises: it can be run, keeps to the memory, and is not
-// slower than any named kind that does. step.Costs are whole numbers, so that nothing is equal but for rounding.
+// TestSearchRandom checks what Search promises, at random costs: the schedule passes Check, keeps to the memory limit,
+// and is not slower than any named schedule that does. Costs are integers, so times are exact.
 func TestSearchRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	faster, unfit := 0, 0
@@ -79,7 +79,7 @@ func TestSearchRandom(t *testing.T) {
 	}
 }
 
-// TestSearchFaster lists cases in which no named kind that fits is as fast as what is found. 4 ranks, 8 micro-batches.
+// TestSearchFaster lists cases in which no named schedule that fits is as fast as the result: 4 ranks, 8 micro-batches.
 func TestSearchFaster(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -166,8 +166,8 @@ func simulated(t *testing.T, p *step.Plan, c step.Costs) step.Timeline {
 	return timeline
 }
 
-// randomCosts are whole numbers for each stage, some of them 0, with quarters as the shares that are kept, so that all
-// sums are exact.
+// randomCosts are integers for each stage, some of them 0, and quarters as fractions after InputGrad, so that all sums
+// are exact.
 func randomCosts(random *rand.Rand, stages int) step.Costs {
 	list := func(most int, unit float64) (values []float64) {
 		for range stages {

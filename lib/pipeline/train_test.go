@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { devicetest.Main(m) }
 
-// deviceCount is the devices that a test opens, microRows the rows of a micro-batch.
+// deviceCount is the number of devices that a test opens, microRows the examples of a micro-batch.
 const deviceCount, microRows = 8, 2
 
 func devices(t testing.TB) *xla.Backend { t.Helper(); return devicetest.Open(t, deviceCount) }
@@ -155,8 +155,8 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestForms trains a model with a parameter in its first and its last block: in one rank and in several pipelines, with
-// uneven cuts, recomputing what others save, and with whole backward passes as one program.
+// TestForms trains a model whose first and last block share a parameter: on one rank and in several pipelines, with
+// uneven cuts, with recomputation, and with fused backward passes.
 func TestForms(t *testing.T) {
 	const steps, m = 2, 4
 	backend, r := devices(t), deep(true)
@@ -252,8 +252,8 @@ func TestStochasticRounding(t *testing.T) {
 	}
 }
 
-// TestMemory: what a rank saves is said by its schedule. In GPipe that is all micro-batches, in 1F1B as many however
-// many there are, and what is recomputed is not saved.
+// TestMemory compares saved activations: of all micro-batches in GPipe, of a fixed number in 1F1B, and not of what is
+// recomputed.
 func TestMemory(t *testing.T) {
 	backend, r := devices(t), deep(false)
 	most := func(kind pipeline.Kind, m int, recompute bool) int64 {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// parsed reads a plan, and holds it to being written and read again as it is.
+// parsed reads a plan, and checks that it is the same after it is written and read again.
 func parsed(t *testing.T, text string) *Plan {
 	t.Helper()
 	p, err := Parse(text)
@@ -61,8 +61,7 @@ func TestCheckWaits(t *testing.T) {
 	}
 }
 
-// TestCheckRandom: random plans can be carried out, as two checkers say, and what a change makes of them is refused
-// just where a second checker refuses it.
+// TestCheckRandom compares Check with a second checker, on random plans and on random changes of them.
 func TestCheckRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	counts := map[Weights]map[bool]int{Flush: {}, Stash: {}, Vertical: {}, Double: {}}
@@ -91,7 +90,7 @@ func TestCheckRandom(t *testing.T) {
 	}
 }
 
-// TestCheckErrors: errors say where, and what is wrong.
+// TestCheckErrors checks that errors say where, and what is wrong.
 func TestCheckErrors(t *testing.T) {
 	const (
 		head = "schedule x stages=2 microbatches=2\n"
@@ -246,8 +245,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestAverageWaits: a rank waits for parameters that come from the host where it averages them, not behind the end:
-// the engine has them on the device from there on.
+// TestAverageWaits: an average waits for parameters that are fetched from the host, since the engine then has them on
+// the device.
 func TestAverageWaits(t *testing.T) {
 	p := parsed(t, "plan x blocks=1\naxis all size=2 groups=0-1\nranks 0-1: 0F0 0B0 0STORE_GRAD 0HOST_U0 "+
 		"0FETCH_PARAM AVERAGE")

@@ -31,7 +31,7 @@ func gpipe(ranks, microbatches int) string {
 	return b.String()
 }
 
-// TestDraw draws timelines of whole numbers, of fractions, and of times with no unit.
+// TestDraw draws timelines with times that are integers, fractions, and without a common unit.
 func TestDraw(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// dumb is a second checker, which only says yes or no: it carries the lists out, one operation after the other, in
-// whatever order they allow, on values that say what is in them.
+// dumb is a second checker, which only says yes or no. It runs the lists, operation by operation, in whatever order
+// they allow, on values that say what is in them.
 type dumb struct {
 	*Plan
 	r, replicas int
@@ -184,7 +184,7 @@ func dumbPasses(p *Plan) bool {
 	return len(count) == 1 && !count[0] && (len(p.Axes) > 0 || count[1])
 }
 
-// wasted tells whether something was moved or recomputed for nobody.
+// wasted tells whether a value was moved or recomputed and not used.
 func (i *item) wasted() bool {
 	return !i.used && (i.by == Recv || i.by == Store || i.by == Fetch || i.by == Recompute || i.by == Gather)
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWaits: the waits for what is sent change no time, whatever costs are.
+// TestWaits: waiting for sends changes no times, at any costs.
 func TestWaits(t *testing.T) {
 	random := rand.New(rand.NewPCG(15, 16))
 	waits := 0
@@ -34,8 +34,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestMessages: without what is added a rank's list is as it was; a send is behind the pass that makes the message,
-// and a receive is begun one pass before the one that needs it, or because of a later message on its way.
+// TestMessages: messages do not change the rest of a list; a Send follows the pass that makes its value, and a Recv
+// begins one pass before the pass that needs it, or earlier for a later message of the same rank.
 func TestMessages(t *testing.T) {
 	random := rand.New(rand.NewPCG(17, 18))
 	for range 600 {
@@ -70,7 +70,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// firstUse is the pass that needs what is received.
+// firstUse returns the pass that needs a received value.
 func firstUse(passes []Op, recv Op) int {
 	return slices.IndexFunc(passes, func(op Op) bool {
 		return op.Block == recv.Block && op.Micro == recv.Micro && (op.Kind == Forward) == (recv.What == Activation) &&

@@ -67,7 +67,7 @@ func TestMemoryRandom(t *testing.T) {
 	}
 }
 
-// TestMemory holds a step of ZeRO-3 to what one counts by hand.
+// TestMemory compares a step of ZeRO-3 with a count by hand.
 func TestMemory(t *testing.T) {
 	p := parsed(t, good[2])
 	s := Sizes{Input: []int64{1}, Saved: []int64{10}, Full: []int64{100}, Sum: []int64{100}, Reduced: []int64{25},

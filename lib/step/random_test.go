@@ -85,8 +85,7 @@ func flush(random *rand.Rand, p *Plan) {
 	}
 }
 
-// randomPlan has replicas, gathers, reduces, what goes to the host and what is recomputed as well, with all its
-// messages.
+// randomPlan also has replicas, gathers, reductions, transfers to the host, recomputation, and all messages.
 func randomPlan(random *rand.Rand) *Plan {
 	p := randomSchedule(random)
 	q, err := p.WithMessages()

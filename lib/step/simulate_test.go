@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// randomCosts are whole numbers for each stage, some of them 0, with quarters as the shares that are kept, so that all
-// sums are exact.
+// randomCosts are integers for each stage, some of them 0, and quarters as fractions after InputGrad, so that all sums
+// are exact.
 func randomCosts(random *rand.Rand, stages int) Costs {
 	list := func(most int, unit float64) (values []float64) {
 		for range stages {
@@ -29,7 +29,7 @@ func randomCosts(random *rand.Rand, stages int) Costs {
 	return c
 }
 
-// dumbMemory is the most that a rank holds, looked for at the start of each pass.
+// dumbMemory finds a rank's peak by looking at the start of each pass.
 func dumbMemory(p *Plan, c Costs, r int) (count int, memory float64) {
 	for i := range p.Ranks[r] {
 		held := map[[2]int]float64{}
@@ -121,7 +121,7 @@ func TestSimulateRandom(t *testing.T) {
 	}
 }
 
-// TestSimulateErrors checks what is refused, and that the reason is said.
+// TestSimulateErrors checks which costs are refused, and the reasons.
 func TestSimulateErrors(t *testing.T) {
 	good, bad := parsed(t, small), parsed(t, small)
 	slices.Reverse(bad.Ranks[1])

@@ -166,7 +166,7 @@ func TestReadLoweredCSV(t *testing.T) {
 	}
 }
 
-// TestCSVFaults: what readers and writers say comes back.
+// TestCSVFaults: errors of readers and writers are returned.
 func TestCSVFaults(t *testing.T) {
 	fault := errors.New("the disk is on fire")
 	if _, err := ReadCSV(iotest.ErrReader(fault)); !errors.Is(err, fault) {
@@ -223,7 +223,7 @@ func anything(p *Plan) {
 	p.PeakActivations()
 }
 
-// TestCSVNotes: comments that say nothing of the plan are passed over, before its first line and behind it.
+// TestCSVNotes: other comments are skipped, before the plan's first line and after it.
 func TestCSVNotes(t *testing.T) {
 	const text = "# of a run\n#schedule mine stages=2\n# a note\n0F0,0F1,0B0,0B1,0U1\n# another\n1F0,1B0,1F1,1B1,1U1"
 	if got, err := ReadCSV(strings.NewReader(text)); err != nil || !reflect.DeepEqual(got, parsed(t, small)) {

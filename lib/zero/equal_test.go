@@ -54,8 +54,8 @@ func (f form) exact() string {
 	return fmt.Sprint(f.devices, f.Accumulate, f.Shards, f.Offload.Update, f.spmd && f.Accumulate > 1)
 }
 
-// TestEqual holds runs of all forms against one device, and those that add up in one order against each other bit for
-// bit: with all kinds of rules, a parameter that two blocks have in common, one that nothing uses, and clipping.
+// TestEqual compares runs of all forms with one device, and the bits of those that sum in the same order: with all
+// kinds of optimizers, a parameter that two blocks share, one that nothing uses, and clipping.
 func TestEqual(t *testing.T) {
 	// bound is by how many units in the last place of the largest parameter a run may differ from one device's: sums
 	// are made in another order. Of the runs here the furthest off differed by 1.

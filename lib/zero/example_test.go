@@ -48,8 +48,8 @@ func ExampleNew() {
 	//     1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD WAIT_1REDUCE_GRAD U0
 }
 
-// The same as one program: what XLA made of it is seen in what goes along the devices' axis. (The first block's
-// backward pass turns out not to need its parameters.)
+// The same as one program. The traffic along the devices' axis shows what XLA made of it. (The first block's backward
+// pass does not need its parameters.)
 func ExampleNewSPMD() {
 	must := func(err error) {
 		if err != nil {

@@ -38,7 +38,7 @@ var (
 	toySource = toyBatches(2 * 2 * three)
 )
 
-// together has ranks of a group do something.
+// together runs a group of ranks.
 func together(ctx context.Context, backend *xla.Backend, r train.Recipe, ranks int, o zero.Options,
 	do func(ctx context.Context, g group.Group, one train.Trainer) error) error {
 	return group.Run(ctx, ranks, func(ctx context.Context, g group.Group) error {
@@ -69,9 +69,9 @@ func sameState(t *testing.T, what string, got, want traintest.Named) {
 	}
 }
 
-// TestCheckpoints passes a run on from form to form, to one device and back. Each loads what the one before it saved
-// and saves it again: the same bits, states of all kinds of rules among them. Then each takes a step from there: all
-// learn the same.
+// TestCheckpoints passes a run on from form to form, to one device and back. Each loads the checkpoint of the one
+// before and saves it again: the same bits, with states of all kinds of optimizers. A step from there gives the same
+// results.
 func TestCheckpoints(t *testing.T) {
 	ctx, backend, batches := context.Background(), devicetest.Open(t, 8), toyBatches(24)
 	r := train.Recipe{Model: toy.Model(true), Optimizer: rules()}
@@ -158,8 +158,8 @@ func TestAfterFault(t *testing.T) {
 	}
 }
 
-// TestFailedSave has one rank not able to write: its shard of a parameter that nothing uses is not finite. All ranks
-// get an error, the checkpoint before stays, nothing else does, and all ranks go on.
+// TestFailedSave has a rank that cannot write, since its shard of an unused parameter is not finite. All ranks get an
+// error, the previous checkpoint is the only one, and all ranks can continue.
 func TestFailedSave(t *testing.T) {
 	backend, dir, file := devicetest.Open(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "file")
 	check(t, errors.Join(goOn(backend, toyForms[2], dir, theEnd, never), os.WriteFile(file, nil, 0o600)))
@@ -207,8 +207,8 @@ func TestFailedSave(t *testing.T) {
 	sameState(t, "the checkpoint before", stateIn(t, dir), want)
 }
 
-// TestFailedLoad has ranks load a checkpoint in which one rank's file is damaged, those of different steps, or one
-// none. All get an error, and go on from where they stood.
+// TestFailedLoad has ranks load a checkpoint with a damaged file, checkpoints of different steps, or nil on one rank.
+// All get an error, and are unchanged.
 func TestFailedLoad(t *testing.T) {
 	const victim = 1
 	backend, o := devicetest.Open(t, 8), toyForms[2]

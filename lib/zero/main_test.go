@@ -68,7 +68,7 @@ func toyBatches(rows int) traintest.Batches {
 	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
 }
 
-// rules are all kinds of them, one for each part of the toy.
+// rules are all kinds of optimizers, one for each part of the toy.
 func rules() optim.Optimizer {
 	eight := optim.Adam8bit(1e-2)
 	eight.Block, eight.Least = 4, 1

@@ -62,9 +62,9 @@ func needs(t *testing.T, backend *xla.Backend, depth, width int, o zero.Options)
 	return run.Memory()[memest.Temporary]
 }
 
-// TestDepth looks at what the compiled steps of chains of 5 and 10 equal blocks need: in stage 3 five blocks more cost
-// no more than the shards of their gradients and the activations of their one row; and each block gathered ahead costs
-// one block's parameters.
+// TestDepth compares the memory of compiled steps of 5 and 10 equal blocks: in stage 3 five more blocks cost no more
+// than the shards of their gradients and their activations for one example; each block gathered ahead costs one block's
+// parameters.
 func TestDepth(t *testing.T) {
 	const width, world = 64, 4
 	backend := devicetest.Open(t, 8)

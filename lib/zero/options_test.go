@@ -16,7 +16,7 @@ import (
 // noReplicas is for a program on several devices.
 type noReplicas struct{ train.Replicas }
 
-// TestRefused lists what cannot be, with what the error must say.
+// TestRefused lists invalid options and recipes, with their errors.
 func TestRefused(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	good := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}

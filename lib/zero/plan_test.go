@@ -62,9 +62,8 @@ func total(bytes map[memest.Kind]int64) (sum int64) {
 	return sum
 }
 
-// TestPlan holds what ranks hold and send, message by message, against the plan, in worlds of up to 8, hardly any of
-// which divides a parameter of the toy: exactly, on every rank. And the plan against the formulas in the padded number
-// of parameters.
+// TestPlan compares the memory and the messages of every rank with the plan, exactly, in worlds of up to 8, hardly any
+// of which divides a parameter of the toy; and the plan with the formulas for the padded number of parameters.
 func TestPlan(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.Adam(1e-2), Precision: half}

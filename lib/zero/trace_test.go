@@ -57,10 +57,10 @@ func traced(t *testing.T, o zero.Options, view func(g group.Group) (group.Group,
 	return o.Trace.Take()
 }
 
-// TestTrace traces what is computed, gathered and reduced when: over a slow link, without Prefetch nothing is gathered
-// while the rank computes, and in stage 3 no gradients are reduced; and at no time more blocks are gathered than the
-// one that computes and those ahead. With every gather held up until the pass before the one that needs it has been
-// computed, and every reduction until the pass after it has, a step ends only if computing waits for neither.
+// TestTrace checks when blocks are computed, gathered and reduced. Over a slow link, without Prefetch, nothing is
+// gathered while the rank computes, and in stage 3 no gradients are reduced; at no time are more blocks gathered than
+// Prefetch allows. If each gather is held up until the pass before the one that needs it is done, and each reduction
+// until the pass after it is, a step ends only if computing waits for neither.
 func TestTrace(t *testing.T) {
 	for _, o := range []zero.Options{{Stage: 1}, {Stage: 2}, {Stage: 3}, {Stage: 3, Prefetch: 1},
 		{Stage: 3, Prefetch: 2}} {

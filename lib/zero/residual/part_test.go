@@ -17,8 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
-// TestPart divides arrays of several types between ranks that divide them or do not, and gathers them: each rank has
-// its part of the bits, all have the same bits again, and what is sent is the padded array.
+// TestPart shards arrays of several types over ranks that divide them or not, and gathers them: the bits are the same,
+// and the traffic is that of the padded array.
 func TestPart(t *testing.T) {
 	for _, ranks := range []int{2, 3, 4} {
 		mesh, err := devicetest.Open(t, ranks).Mesh(xla.Axis("tensor", ranks))
