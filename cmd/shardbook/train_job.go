@@ -113,7 +113,7 @@ var modelFlags = strings.NewReplacer("Config.Layers", "--layers", "Config.Width"
 	"Config.Matmul", "--precision", "Config.Recompute", "--recompute",
 	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip",
 	"Options.Sync", "--sync", "Options.Every", "--every", "Options.Servers", "--servers",
-	"Options.Stage", "--zero", "Recipe.Precision", "--precision", "the host updates", "--offload-optimizer: the host updates",
+	"Options.Stage", "--zero", "Recipe.Precision", "--precision", "updates on the host", "--offload-optimizer: updates on the host",
 	"Layout.Replicas", "--replicas", "Layout.Data", "--data", "Layout.ZeRO", "--zero", "Layout.Prefetch", "--prefetch",
 	"Layout.Schedule", "--schedule", "Layout.Shards", "--shards", "Layout.Partition", "--tensor-partition", "Layout.Recompute", "--recompute-stages",
 	"Layout.Sync", "--sync", "Layout.BucketBytes", "--bucket-bytes", "Layout.Hook and Every", "--compress-gradients and --every",
@@ -121,7 +121,7 @@ var modelFlags = strings.NewReplacer("Config.Layers", "--layers", "Config.Width"
 	"Sync and BucketBytes", "--sync and --bucket-bytes", "BucketBytes ", "--bucket-bytes ", "(Every)", "(--every)", " and Sync ", " and --sync ",
 	" and ZeRO ", " and --zero ", "and Replicas is 1", "and there is one",
 	"or ZeRO", "or --zero", "set Sync to", "choose --sync", "or use Replicas", "or have several: --replicas, or --data where each rank has a device", "parallel: ", "", "pipeline: ", "--pipe, --cut: ",
-	"or a model with more blocks", "or more --layers", "untie it", "leave out --tied", "loss scaling wait", "--loss-scale wait")
+	"or a model with more blocks", "or more --layers", "untie it", "leave out --tied", "and loss scaling need", "and --loss-scale need")
 
 // inFlags returns an error with the flags' names.
 func inFlags(err error) error {

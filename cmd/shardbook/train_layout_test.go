@@ -93,7 +93,7 @@ func TestTrainLayoutRefuses(t *testing.T) {
 		"--zero 3 --pipe 2 --bucket-bytes 1MB --data 2":     "what is sharded is reduced by the unit that is sharded; leave --sync and --bucket-bytes out",
 		"--zero 3 --data 2 --every 2":                       "local SGD (--every) averages states",
 		"--tensor 2 --replicas 2 --compress-gradients bf16": "--compress-gradients takes whole gradients",
-		"--tensor 2 --zero 1 --offload-optimizer":           "--offload-optimizer: the host updates for a rank of 2 devices",
+		"--tensor 2 --zero 1 --offload-optimizer":           "--offload-optimizer: updates on the host need one device per rank, not 2",
 		"--tensor 2 --tensor-sequence --tensor-partition":   "--tensor-partition is set",
 		"--data 2 --tensor-partition":                       "--tensor-partition: no devices share layers",
 		"--tensor 2 --data 2 --link 1e9":                    "--link is between ranks, and there is one, of 4 devices",

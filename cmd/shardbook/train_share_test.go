@@ -83,7 +83,7 @@ func TestTrainShareRefuses(t *testing.T) {
 		"--seq-parallel 2 --seq-ranks --sync spmd":                  "--seq-ranks and --sync=spmd, which is one program",
 		"--placement zigzag":                                        "--placement: no devices share sequences",
 		"--tensor 2 --microbatches 2":                               "--microbatches: there is no pipeline",
-		"--tensor 2 --offload-optimizer":                            "--offload-optimizer: the host updates for a rank of 2 devices",
+		"--tensor 2 --offload-optimizer":                            "--offload-optimizer: updates on the host need one device per rank, not 2",
 		"--tensor 2 --every 2":                                      "--every are for what goes between replicas, and there is one",
 		"--tensor 2 --servers 1":                                    "--servers=1 and --sync=ranks, which has no servers",
 		"--tensor 2 --compress-gradients bf16":                      "--compress-gradients and --every are for what goes between replicas",

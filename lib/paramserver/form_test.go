@@ -72,8 +72,8 @@ func TestSumLoss(t *testing.T) {
 	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(0.01)}
 	want, metrics := traintest.Alone(t, backend, recipe, 5,
 		func(i int) (*tensors.Tensor, *tensors.Tensor) {
-		return toy.Batch(i, 2*world)
-	})
+			return toy.Batch(i, 2*world)
+		})
 	got := together(t, newEngine(t, backend, recipe, paramserver.Options{SumLoss: true, Accumulate: 2}), world, 5,
 		toySource(2*world))[0]
 	if off := traintest.Apart(t, want, got.params); !(off <= 8) {
@@ -200,8 +200,8 @@ func TestKinds(t *testing.T) {
 		recipe := c.recipe
 		want, _ := traintest.Alone(t, backend, recipe, steps,
 			func(i int) (*tensors.Tensor, *tensors.Tensor) {
-			return toy.Batch(i, 4*world)
-		})
+				return toy.Batch(i, 4*world)
+			})
 		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2}
 		got := together(t, newEngine(t, backend, recipe, o), world, steps, toySource(4*world))[0]
 		if off := traintest.Apart(t, want, got.params); !(off <= c.units) {

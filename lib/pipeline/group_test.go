@@ -186,8 +186,8 @@ func TestRefused(t *testing.T) {
 		"negative replicas":  {free(), pipeline.Options{Schedule: oneF, Replicas: -1}, "Options.Replicas is -1"},
 		"a cycle":            {free(), on(cyclic), "rank 0"},
 		"a missing pass":     {free(), on(missing), "1F0"},
-		"clipping":           {clipped, on(pipeDream), "Recipe.Clip or loss scaling"},
-		"scaling":            {scaled, on(pipeDream), "Recipe.Clip or loss scaling"},
+		"clipping":           {clipped, on(pipeDream), "Recipe.Clip and loss scaling"},
+		"scaling":            {scaled, on(pipeDream), "Recipe.Clip and loss scaling"},
 		"tied":               {deep(true), on(pipeDream), "ranks [0 1] share scale"},
 		"more devices":       {deep(false), on(scheduled(t, pipeline.KindGPipe, 9, 4)), "9 devices, the backend has 8"},
 	} {

@@ -36,7 +36,7 @@ func TestRefused(t *testing.T) {
 		"offload": {good, form{2, false, zero.Options{Stage: 2, Offload: offload.Host{Prefetch: -1}}},
 			"Host.Prefetch is -1"},
 		"host of several": {good, form{2, true, zero.Options{Stage: 2, Offload: offload.Host{Update: true}}},
-			"the host updates for a rank of 2 devices"},
+			"updates on the host need one device per rank, not 2"},
 		"no optimizer": {train.Recipe{Model: good.Model}, form{2, false, zero.Options{Stage: 1}}, "no optimizer"},
 		"copies":       {replicated, form{2, false, zero.Options{Stage: 1}}, "Recipe.Replicas is set"},
 		"too many shards": {good, form{3, false, zero.Options{Stage: 1, Shards: 4}},
