@@ -45,7 +45,7 @@ func TestRefused(t *testing.T) {
 		layout parallel.Layout
 		want   string
 	}{
-		"no rule":            {train.Recipe{Model: toys.Model}, parallel.Layout{}, "the recipe has no model or no rule"},
+		"no rule":            {train.Recipe{Model: toys.Model}, parallel.Layout{}, "the recipe has no model or no optimizer"},
 		"a program's copies": {replicated, parallel.Layout{}, "Recipe.Replicas is set"},
 		"no chain":           {whole, parallel.Layout{Pipe: 2}, "1 blocks cannot be 2 stages"},
 		"shares nothing":     {toys, parallel.Layout{Tensor: 2, Ring: 3}, "does not say what devices share, and the layout has tensor=2, ring=3, ulysses=1"},
@@ -55,7 +55,7 @@ func TestRefused(t *testing.T) {
 		"heads":              {sharing(train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""), parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},
 		"more stages":        {toys, parallel.Layout{Pipe: 5}, "4 blocks cannot be 5 stages"},
 		"a short cut":        {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "the cut [4] has 1 stages, the schedule 2"},
-		"too few blocks":     {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}}, "the cut [1 2] is for 3 blocks, and the model has 4"},
+		"too few blocks":     {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}}, "the cut [1 2] is for 3 blocks, the model has 4"},
 		"an empty stage":     {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "the cut [4 0] gives stage 1 0 blocks"},
 		"more devices":       {toys, parallel.Layout{Pipe: 3, Data: 3}, "the layout needs 9 devices, the backend has 8: open more with xla.Devices"},
 	} {

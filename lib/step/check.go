@@ -176,7 +176,7 @@ func (f *flow) checkUnit(i int, op Op, u int) error {
 		case f.has(Reduced, u, true):
 			return fmt.Errorf("the gradients of unit %d are in host memory: store them after this", u)
 		case op.Micro <= due.Micro-f.Every:
-			return fmt.Errorf("the update of unit %d that needs its gradient came before: move the update behind it", u)
+			return fmt.Errorf("the update of unit %d that needs its gradient came before: move the update after it", u)
 		case op.Micro > due.Micro:
 			return fmt.Errorf("its gradient belongs to a later update than %v: move that update before it", f.Text(due))
 		}

@@ -119,7 +119,7 @@ func (l *lowering) wait(ends [2]int32, lane []message) {
 	}
 }
 
-// reduce inserts a Reduce behind the last gradient before each update, or behind its reduction along other axes.
+// reduce inserts a Reduce after the last gradient before each update, or after its reduction along other axes.
 func (l *lowering) reduce(rank int, reduce Op) {
 	last := -1
 	for i, op := range l.Ranks[rank] {

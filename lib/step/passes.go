@@ -33,7 +33,7 @@ func (p *Plan) passes() (replicas int, err error) {
 			}
 			rule, key := passRules[op.Kind], op.Block*p.Micro+op.Micro
 			if lacks := rule.needs &^ done[key]; lacks != 0 {
-				return 0, p.errorAt(r, i, "the rank has no %s of the micro-batch before it: move it behind that, on "+
+				return 0, p.errorAt(r, i, "the rank has no %s of the micro-batch before it: move it after that, on "+
 					"the same rank",
 					passWords[lacks&-lacks])
 			} else if done[key]&rule.is != 0 {
