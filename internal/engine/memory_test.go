@@ -42,8 +42,7 @@ func TestViewed(t *testing.T) {
 		slices.Reverse(bytes)
 		slices.Reverse(contents)
 		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
-			return []*graph.Node{graph.Reshape(in[0],
-				6)}
+			return []*graph.Node{graph.Reshape(in[0], 6)}
 		}, x)
 		if err != nil {
 			t.Fatal(err)

@@ -200,8 +200,7 @@ func same(t *testing.T, name string, got, want [][]float64, tol float64) {
 func TestBackwardDecides(t *testing.T) {
 	got := call(t, devicetest.One(), func(in nodes) nodes {
 		x := graph.MulScalar(in[0], 3)
-		out := autodiff.Custom(nodes{x},
-			func(in nodes) nodes { return nodes{graph.Square(in[0]), graph.Neg(in[0])} },
+		out := autodiff.Custom(nodes{x}, func(in nodes) nodes { return nodes{graph.Square(in[0]), graph.Neg(in[0])} },
 			func(in, out, v nodes) nodes {
 				return nodes{graph.Add(graph.Add(graph.MulScalar(v[0], 7), graph.MulScalar(v[1], 100)),
 					graph.Add(in[0], out[0]))}
@@ -245,12 +244,10 @@ func TestMesh(t *testing.T) {
 	all := xla.Shard(0, "data")
 	p, err := xla.Compile(mesh, func(x *node) *node {
 		w := graph.Sin(x.Checkpoint())
-		shared := autodiff.Custom(nodes{w},
-			func(in nodes) nodes { return in },
-			func(_, _, v nodes) nodes {
-				return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))),
-					compute.ReduceOpSum)[:1]
-			})[0]
+		shared := autodiff.Custom(nodes{w}, func(in nodes) nodes { return in }, func(_, _, v nodes) nodes {
+			return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))),
+				compute.ReduceOpSum)[:1]
+		})[0]
 		return graph.Gradient(graph.ReduceAllSum(graph.Mul(shared, graph.StopGradient(x))), x)[0]
 	}, xla.In(all).Gives(all))
 	if err != nil {

@@ -227,8 +227,7 @@ func TestKinds(t *testing.T) {
 		for i := 1; i < 4; i++ {
 			b := &m.Blocks[i]
 			apply := b.Apply
-			b.Apply = func(p params.Nodes, x, key,
-				row *graph.Node) *graph.Node {
+			b.Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
 				return c.change(apply(p, x, key, row), i)
 			}
 		}

@@ -61,8 +61,7 @@ func TestRefused(t *testing.T) {
 	// smaller parameters have float32 states
 	eight := with(func(r *train.Recipe) { r.Model, r.Optimizer = deep(2, 80), optim.Adam8bit(0.1) })
 	broken := toy.Model(false)
-	broken.Blocks[1].Apply = func(params.Nodes, *graph.Node, *graph.Node,
-		*graph.Node) *graph.Node {
+	broken.Blocks[1].Apply = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node) *graph.Node {
 		panic(fmt.Errorf("broken"))
 	}
 	inputs, targets := toy.Batch(0, 4)
@@ -85,8 +84,7 @@ func TestRefused(t *testing.T) {
 		"local scaling": {scaled, ddp.Options{Every: 2}, 2, nil, nil, "scale losses"},
 		"no average":    {eight, ddp.Options{Every: 2}, 2, nil, nil, "local SGD cannot average"},
 		"no model":      {train.Recipe{Optimizer: optim.SGD(1)}, ddp.Options{}, 2, nil, nil, "no model"},
-		"no blocks": {with(func(r *train.Recipe) { r.Model = chain.Model{} }), ddp.Options{}, 2, nil, nil,
-			"no blocks"},
+		"no blocks":     {with(func(r *train.Recipe) { r.Model = chain.Model{} }), ddp.Options{}, 2, nil, nil, "no blocks"},
 		"replicas": {with(func(r *train.Recipe) { r.Replicas = replicas{} }), ddp.Options{}, 2, nil, nil,
 			"Recipe.Replicas"},
 		"no devices":   {plain, ddp.Options{}, 0, nil, nil, "0 devices"},
@@ -97,8 +95,7 @@ func TestRefused(t *testing.T) {
 		"nil":          {plain, ddp.Options{}, 2, nil, targets, "nil"},
 		"picky": {with(func(r *train.Recipe) { r.Model = toy.Picky() }), ddp.Options{}, 2, inputs, targets,
 			"not this batch"},
-		"broken": {with(func(r *train.Recipe) { r.Model = broken }), ddp.Options{}, 2, inputs, targets,
-			"broken"},
+		"broken": {with(func(r *train.Recipe) { r.Model = broken }), ddp.Options{}, 2, inputs, targets, "broken"},
 		"unlike": {with(func(r *train.Recipe) { r.Model = toy.Unlike() }), ddp.Options{}, 2, inputs, targets,
 			"not one function"},
 		"no way": {plain, ddp.Options{Hook: ddp.ByPlan(nil)}, 2, inputs, targets, "give it an algorithm"},

@@ -116,10 +116,9 @@ func TestForms(t *testing.T) {
 		"buffers":  {Model: toy.Buffered(2), Optimizer: optim.SGD(0.1)},
 	}
 	for name, r := range recipes {
-		want, metrics := traintest.Alone(t, backend, r, steps,
-			func(i int) (*tensors.Tensor, *tensors.Tensor) {
-				return toy.Batch(i, rows)
-			})
+		want, metrics := traintest.Alone(t, backend, r, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+			return toy.Batch(i, rows)
+		})
 		gradients := r.Model.Params().Bytes() - 5*4 // of which the loss does not depend on five
 		for _, world := range []int{2, 3} {
 			for micro, list := range forms {
@@ -189,10 +188,9 @@ func TestRules(t *testing.T) {
 		rule, err := optim.Parse(name, 0.01)
 		check(t, err)
 		r := train.Recipe{Model: toy.Layers(2, false), Optimizer: rule}
-		want, _ := traintest.Alone(t, backend, r, 3,
-			func(i int) (*tensors.Tensor, *tensors.Tensor) {
-				return toy.Batch(i, 8)
-			})
+		want, _ := traintest.Alone(t, backend, r, 3, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+			return toy.Batch(i, 8)
+		})
 		run := start(t, backend, r, 2, ddp.Options{})
 		learn(t, run, 3, toySource(8))
 		// a step is of the learning rate, whatever the gradient is
@@ -258,10 +256,9 @@ func TestSumLoss(t *testing.T) {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
 	recipe := func(rate float64) train.Recipe { return train.Recipe{Model: m, Optimizer: optim.SGD(rate)} }
-	want, metrics := traintest.Alone(t, backend, recipe(0.01), 5,
-		func(i int) (*tensors.Tensor, *tensors.Tensor) {
-			return toy.Batch(i, rows)
-		})
+	want, metrics := traintest.Alone(t, backend, recipe(0.01), 5, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+		return toy.Batch(i, rows)
+	})
 	for name, c := range map[string]struct {
 		rate, loss float64
 		o          ddp.Options

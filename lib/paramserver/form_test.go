@@ -70,10 +70,9 @@ func TestSumLoss(t *testing.T) {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
 	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(0.01)}
-	want, metrics := traintest.Alone(t, backend, recipe, 5,
-		func(i int) (*tensors.Tensor, *tensors.Tensor) {
-			return toy.Batch(i, 2*world)
-		})
+	want, metrics := traintest.Alone(t, backend, recipe, 5, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+		return toy.Batch(i, 2*world)
+	})
 	got := together(t, newEngine(t, backend, recipe, paramserver.Options{SumLoss: true, Accumulate: 2}), world, 5,
 		toySource(2*world))[0]
 	if off := traintest.Apart(t, want, got.params); !(off <= 8) {
@@ -198,10 +197,9 @@ func TestKinds(t *testing.T) {
 	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16},
 		"buffers": {train.Recipe{Model: toy.Buffered(0.5), Optimizer: optim.AdamW(1e-2)}, 8}} {
 		recipe := c.recipe
-		want, _ := traintest.Alone(t, backend, recipe, steps,
-			func(i int) (*tensors.Tensor, *tensors.Tensor) {
-				return toy.Batch(i, 4*world)
-			})
+		want, _ := traintest.Alone(t, backend, recipe, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+			return toy.Batch(i, 4*world)
+		})
 		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2}
 		got := together(t, newEngine(t, backend, recipe, o), world, steps, toySource(4*world))[0]
 		if off := traintest.Apart(t, want, got.params); !(off <= c.units) {

@@ -54,9 +54,8 @@ func TestMessages(t *testing.T) {
 				if op.Kind.Pass() {
 					begun++
 				}
-				if op.Kind == Send &&
-					!slices.ContainsFunc(list[max(0, i-1):i],
-						func(o Op) bool { return o.Micro == op.Micro && o.Block == op.Block }) {
+				if op.Kind == Send && !slices.ContainsFunc(list[max(0, i-1):i],
+					func(o Op) bool { return o.Micro == op.Micro && o.Block == op.Block }) {
 					t.Fatalf("rank %d, position %d: %v is not behind its pass\n%v", r, i, q.Text(op), q)
 				}
 				if op.Kind == Recv && !slices.ContainsFunc(q.Ranks[r][i:], func(later Op) bool {

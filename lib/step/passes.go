@@ -118,8 +118,7 @@ func (p *Plan) checkAxes() error {
 		in := map[int]bool{}
 		for _, g := range a.Groups {
 			if len(g) != a.Size {
-				return fmt.Errorf("step: axis %s has a group of %d ranks, want its size, %d",
-					a.Name, len(g), a.Size)
+				return fmt.Errorf("step: axis %s has a group of %d ranks, want its size, %d", a.Name, len(g), a.Size)
 			}
 			for _, r := range g {
 				if r < 0 || r >= len(p.Ranks) || in[r] {
@@ -139,8 +138,7 @@ func (p *Plan) checkAxes() error {
 			once[name] = true
 		}
 		if unit.Shard != "" && !once[unit.Shard] {
-			return fmt.Errorf("step: unit %d is sharded along %q: use an axis that it is reduced along",
-				u, unit.Shard)
+			return fmt.Errorf("step: unit %d is sharded along %q: use an axis that it is reduced along", u, unit.Shard)
 		}
 	}
 	return nil

@@ -72,8 +72,7 @@ func toyBatches(rows int) traintest.Batches {
 func rules() optim.Optimizer {
 	eight := optim.Adam8bit(1e-2)
 	eight.Block, eight.Least = 4, 1
-	return optim.Grouped(optim.AdamW(1e-2),
-		optim.Group{Has: optim.Named("in.w"), Optimizer: optim.Adafactor(1e-2)},
+	return optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("in.w"), Optimizer: optim.Adafactor(1e-2)},
 		optim.Group{Has: optim.Named("in.b", "scale"), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}},
 		optim.Group{Has: optim.Named("h0.w"), Optimizer: eight},
 		optim.Group{Has: optim.Named("out.w"), Optimizer: optim.Adam(1e-2)})

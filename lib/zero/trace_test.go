@@ -67,10 +67,9 @@ func TestTrace(t *testing.T) {
 		t.Run(fmt.Sprintf("stage %d, Prefetch %d", o.Stage, o.Prefetch), func(t *testing.T) {
 			o.Trace = trace.New()
 			waits := o.Stage == 3 && o.Prefetch == 0
-			got := traced(t, o,
-				func(g group.Group) (group.Group, error) {
-					return group.Slow(g, group.Link{Latency: time.Millisecond})
-				})
+			got := traced(t, o, func(g group.Group) (group.Group, error) {
+				return group.Slow(g, group.Link{Latency: time.Millisecond})
+			})
 			for rank := range 2 {
 				compute := trace.Of(got.Spans, rank, trace.Compute)
 				if n := len(toyPasses) + 1; len(compute) != n {
