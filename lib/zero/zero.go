@@ -7,9 +7,9 @@
 //   - also the parameters, in stage 3, which PyTorch calls fully sharded data parallelism (FSDP).
 //
 // The model is a chain of blocks (package chain); any other model is a chain of one block. The parameters of a block
-// form a unit, and so do parameters that the same blocks share. A unit is gathered, and its gradients are reduced, in
-// one message. A rank's shard of a parameter is a range of its elements in row-major order, of equal length on all
-// ranks and padded with zeros at the end (optim.FlatLength).
+// form a unit; a parameter that several blocks share is a unit of its own. A unit is gathered, and its gradients are
+// reduced, in one message. A rank's shard of a parameter is a range of its elements in row-major order, of equal length
+// on all ranks and padded with zeros at the end (optim.FlatLength).
 //
 // [New] trains with a rank for each device, which gathers parameters while the passes run; [Join] makes a process one
 // of the ranks, on any host; [NewSPMD] compiles one program for all devices, collectives included. They return a
