@@ -51,12 +51,12 @@ func bytesOf(t *tensors.Tensor) (data []byte) {
 
 // TestMicroBatches checks that all ranks' micro-batches, concatenated, are the batch.
 func TestMicroBatches(t *testing.T) {
-	for _, dtype := range []dtypes.DType{dtypes.Int32, dtypes.Int64, dtypes.Uint8, dtypes.Float32} {
+	for _, dtype := range []dtypes.DType{dtypes.Int32, dtypes.Bool, dtypes.Uint8, dtypes.Float64} {
 		for _, tail := range [][]int{{}, {1}, {3}, {2, 5}, {0}} {
 			for ranks := 1; ranks <= 4; ranks++ {
 				for micro := 1; micro <= 3; micro++ {
-					for size := 1; size <= 2; size++ { // rows of a micro-batch
-						name := fmt.Sprintf("%s, rows of %v, %d ranks of %d micro-batches of %d", dtype, tail, ranks,
+					for size := 1; size <= 2; size++ { // examples of a micro-batch
+						name := fmt.Sprintf("%s, examples of %v, %d ranks of %d micro-batches of %d", dtype, tail, ranks,
 							micro, size)
 						inputs := numbered(dtype, append([]int{ranks * micro * size}, tail...)...)
 						targets := numbered(dtypes.Uint8, ranks*micro*size, 2)
@@ -123,8 +123,6 @@ func TestMicroBatchesRefused(t *testing.T) {
 		{good, good, 4, 1, "a batch of 6 examples is not divisible by 4 ranks with 1 micro-batches each: make it a " +
 			"multiple of 4"},
 		{good, good, 2, 2, "make it a multiple of 4"},
-		{of(dtypes.Float64, 6, 2), good, 2, 3, "a batch of Float64: give it as int32, int64, uint8 or float32"},
-		{good, of(dtypes.Bool, 6, 2), 2, 3, "a batch of Bool"},
 	} {
 		parts, err := engine.MicroBatches(c.inputs, c.targets, 0, c.ranks, c.micro)
 		if err == nil || !strings.HasPrefix(err.Error(), "engine: ") || !strings.Contains(err.Error(), c.want) {

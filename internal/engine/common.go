@@ -118,8 +118,7 @@ func (c *common) checkUpdates(p *step.Plan) error {
 	}
 	if p.Weights != step.Flush {
 		return fmt.Errorf("the schedule %s updates between micro-batches, but Recipe.Clip and loss scaling need all "+
-			"gradients: "+
-			"leave them out, or choose a synchronous schedule", p.Name)
+			"gradients: leave them out, or choose a synchronous schedule", p.Name)
 	}
 	one, some := find(p, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 })
 	if some && len(p.Units) > 1 {

@@ -101,8 +101,7 @@ func TestMemory(t *testing.T) {
 // TestTraffic counts messages where they are sent, what goes to the host, and of two axes the second by the shard.
 func TestTraffic(t *testing.T) {
 	p := parsed(t, "plan x blocks=2\naxis data size=2 groups=0-1|2-3\naxis replica size=2 groups=0,2|1,3\naxis own "+
-		"size=1\n"+
-		"units 0-1 reduce=data,replica,own shard=data\n"+
+		"size=1\nunits 0-1 reduce=data,replica,own shard=data\n"+
 		"ranks 0-3: 0F0 0STORE_F0 1F0 1B0 0FETCH_F0 0B0 0REDUCE_GRAD@data 1REDUCE_GRAD@data 0REDUCE_GRAD@replica "+
 		"1REDUCE_GRAD@replica 0REDUCE_GRAD@own 1REDUCE_GRAD@own U0 0UNSHARD 1UNSHARD AVERAGE@replica")
 	s := Sizes{Input: []int64{3}, Full: []int64{100}, Sum: []int64{200}, Reduced: []int64{90}, Resident: []int64{7},
