@@ -303,7 +303,13 @@ func (p *play) addUp(t *dtensor.Tensor, axis string) (*tensors.Tensor, error) {
 	if err := errors.Join(err, t.FinalizeAll()); err != nil {
 		return nil, err
 	}
-	return host, p.addUpHost(host, axis)
+	g := p.world
+	if axis != "" {
+		g = p.groups[axis]
+	}
+	var own error
+	err = tensors.MutableFlatData(host, func(flat []float32) { own = group.AllReduce(p.ctx, g, flat, group.Sum) })
+	return host, errors.Join(err, p.within(step.Op{Axis: axis}, own))
 }
 
 // report returns the loss and the metrics.
