@@ -56,7 +56,7 @@ func TestMicroBatches(t *testing.T) {
 			for ranks := 1; ranks <= 4; ranks++ {
 				for micro := 1; micro <= 3; micro++ {
 					for size := 1; size <= 2; size++ { // examples of a micro-batch
-						name := fmt.Sprintf("%s, examples of %v, %d ranks of %d micro-batches of %d", dtype, tail, ranks,
+						name := fmt.Sprintf("%s, each %v, %d ranks of %d micro-batches of %d", dtype, tail, ranks,
 							micro, size)
 						inputs := numbered(dtype, append([]int{ranks * micro * size}, tail...)...)
 						targets := numbered(dtypes.Uint8, ranks*micro*size, 2)

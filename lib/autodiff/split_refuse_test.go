@@ -63,7 +63,7 @@ func TestSplitRefuses(t *testing.T) {
 	good := of(both...)
 	for want, fn := range map[string]func(in nodes) nodes{
 		"Split of no inputs":              func(nodes) nodes { out, _ := good.Forward(nil); return out },
-		"input 1 of Split":                func(in nodes) nodes { out, _ := good.Forward(nodes{in[0], nil}); return out },
+		"input 1 of Split":                func(in nodes) nodes { x, _ := good.Forward(nodes{in[0], nil}); return x },
 		"Split.Of has 2":                  func(in nodes) nodes { return of(2).Backward(in[:2], nil, nil) },
 		"Split.Of has -1":                 func(in nodes) nodes { return of(-1).Backward(in[:2], nil, nil) },
 		"of inputs that are floats":       func(in nodes) nodes { return of(2).Backward(in, nil, nil) },
