@@ -35,8 +35,8 @@ type Completed struct {
 	Last bool
 }
 
-// Complete returns, by position in a rank's list, the units whose gradients the pass there completes. A technique
-// inserts reductions after these passes.
+// Complete returns the units whose gradients are complete after a pass, by the pass's position in a rank's list.
+// Techniques insert reductions there.
 func (p *Plan) Complete(rank int) map[int][]Completed {
 	type sum struct{ unit, micro int }
 	last := map[sum]int{} // position

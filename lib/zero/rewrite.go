@@ -37,8 +37,8 @@ func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 // stretch is a range of passes, by number, for which a unit is gathered.
 type stretch struct{ unit, first, last int }
 
-// stretches lists, by their first pass, when units are needed on a rank. A unit stays gathered if it would be gathered
-// again before the pass after its last one.
+// stretches lists, by their first pass, when units are needed on a rank. Two uses of a unit are one stretch if
+// gathering it for the second would begin no later than right after the first.
 func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	open := map[int]int{} // by unit: its last stretch
 	n := 0
