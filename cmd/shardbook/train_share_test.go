@@ -105,7 +105,7 @@ func TestTrainShareRefuses(t *testing.T) {
 		"--tensor 3 --sync auto":                                    `--tensor=3: tensor: parameter h0.qkv.w`,
 		"--tensor 2 --hidden 13":                                    `--tensor=2: tensor: parameter h0.up.w`,
 		"--tensor 4 --tensor-sequence --seq 10":                     "gpt: --seq is 10, of which a device has 10 tokens",
-		"--tensor 2 --optimizer adam8bit":                           "the optimizer quantizes blocks of tok",
+		"--tensor 2 --optimizer adam8bit":                           "the optimizer keeps numbers of blocks of tok",
 		"--seq-parallel 2 --dropout 0.1":                            "--dropout is 0.1 with sequence parallelism",
 		"--seq-parallel 2 --precision tf32":                         "--precision is set with",
 	} {
