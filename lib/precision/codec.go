@@ -27,7 +27,7 @@ func (f Format) RoundStochastic(x, u float64) float64 {
 	})
 }
 
-// round rounds the magnitude of x, in units of the last place, by a function.
+// round rounds x to the format; toInteger rounds its magnitude in units of the last place.
 func (f Format) round(x float64, toInteger func(float64) float64) float64 {
 	switch {
 	case math.IsNaN(x) && f.Exponent == 0:
