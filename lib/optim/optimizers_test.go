@@ -24,8 +24,8 @@ type optimizerCase struct {
 	onXLA bool // compile it too, one case of each optimizer
 }
 
-// exactRules are all optimizers except the quantized one.
-func exactRules() []optimizerCase {
+// exactOptimizers are all optimizers except the quantized one.
+func exactOptimizers() []optimizerCase {
 	far := optim.AdamWOptimizer{LR: 0.1, Beta1: 0.5, Beta2: 0.75, Eps: 0.3, WeightDecay: 0.2}
 	noFirst := optim.AdamW(0.01)
 	noFirst.Beta1 = 0
@@ -68,10 +68,10 @@ func oneStep(opt optim.Optimizer, tree params.Tree) func([]*graph.Node) []*graph
 }
 
 // Every optimizer, for every rank of parameter, equals its paper's algorithm.
-func TestRulesAgainstPlainGo(t *testing.T) {
+func TestOptimizersAgainstPlainGo(t *testing.T) {
 	const steps = 5
 	backend := devicetest.PureGo()
-	for _, c := range exactRules() {
+	for _, c := range exactOptimizers() {
 		t.Run(c.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			n := len(smallTree)
@@ -200,7 +200,7 @@ func TestHalfPrecision(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	wide := params.Tree{params.New("w", dtypes.Float32, 4, 6)}
 	values := append(normal(wide, random), normal(wide, random)...)
-	for _, c := range append(exactRules(), optimizerCase{name: "Adam8bit",
+	for _, c := range append(exactOptimizers(), optimizerCase{name: "Adam8bit",
 		opt: optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.1), Block: 7, Least: 1}}) {
 		for _, half := range []dtypes.DType{dtypes.BFloat16, dtypes.Float16} {
 			tree := params.Tree{params.New("w", half, 4, 6)}
