@@ -1,4 +1,4 @@
-// Allreduce adds up numbers that lie on four devices, inside a compiled graph.
+// Allreduce sums numbers over four devices, inside a compiled graph.
 package main
 
 import (
@@ -12,11 +12,11 @@ import (
 )
 
 func main() {
-	backend := notebook.Must(xla.Open(xla.Devices(4))) // GPUs where there are some, else parts of the CPU
+	backend := notebook.Must(xla.Open(xla.Devices(4))) // GPUs if there are any, else CPU devices
 	defer backend.Close()
 	mesh := notebook.Must(backend.Mesh(xla.Axis("data", 4)))
 
-	// The graph is that of one device, which sees its own two of the eight numbers. All devices run it, and all get the sum.
+	// Each device runs this graph on its shard, two of the eight numbers, and gets the sum of all.
 	program := notebook.Must(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
 		return collective.AllReduce(graph.ReduceAllSum(graph.Square(x)), collective.Sum, "data")
 	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated())))

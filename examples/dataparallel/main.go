@@ -1,5 +1,4 @@
-// Dataparallel trains a model written with GoMLX's layers on four devices, each of which has a quarter of every batch, and
-// goes on with it in GoMLX.
+// Dataparallel trains a model of GoMLX layers on four devices, each with a quarter of every batch, and then uses it in GoMLX.
 package main
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// predict and loss are plain GoMLX: weights are variables of a store, found by their scopes.
+// predict and loss are plain GoMLX: weights are variables of a store, named by their scopes.
 func predict(scope *model.Scope, x *graph.Node) *graph.Node {
 	x = graph.Tanh(layers.Dense(scope.In("hidden"), x, true, 16))
 	return layers.Dense(scope.In("out"), x, true, 1)
@@ -41,11 +40,11 @@ func main() {
 	run := notebook.Must(ddp.NewSPMD(mesh, train.Recipe{Model: network, Optimizer: optim.Adam(0.03)}))
 	defer run.Close()
 	for range 300 {
-		notebook.Must(run.Step(inputs, targets)) // a device takes its part of the rows: here one
+		notebook.Must(run.Step(inputs, targets)) // each device gets a shard of the batch: here one example
 	}
 	fmt.Println("a step's collectives:", notebook.Must(run.Collectives()))
 
-	if err := network.Write(notebook.Must(run.Params(0))); err != nil { // device 0 has what all have
+	if err := network.Write(notebook.Must(run.Params(0))); err != nil { // all devices have the same parameters
 		log.Fatal(err)
 	}
 	y := notebook.Must(model.CallOnce(backend, store, predict, inputs)).Value().([][]float32)

@@ -1,5 +1,4 @@
-// Estimate says what training Llama 3 8B needs on each of eight GPUs, before there is one, and what to change where that is
-// too much.
+// Estimate predicts the memory of training Llama 3 8B on each of eight GPUs, and which changes make it fit.
 package main
 
 import (
@@ -15,7 +14,7 @@ func main() {
 	llama, gpu := notebook.Must(cost.Preset("Llama 3 8B")), notebook.Must(cost.Accelerator("H100 SXM"))
 	setup := memest.Setup{
 		Model:     llama,
-		Seq:       4096, // tokens of each GPU's one sequence
+		Seq:       4096, // tokens per sequence; each GPU has one sequence
 		Layout:    memest.Layout{Data: 8},
 		Precision: notebook.Must(precision.ParsePolicy("bf16")),
 		Flash:     true,
@@ -34,7 +33,7 @@ func main() {
 		}
 	}
 
-	// A step of the eight GPUs, at 40% of the operations that they could do at most.
+	// A step of the eight GPUs, at 40% of their peak.
 	work := notebook.Must(llama.FLOPs(cost.Step{Sequences: 8, Length: setup.Seq, Causal: true}))
 	took := notebook.Must(cost.TrainingTime(work.Model(), 8, notebook.Must(gpu.PeakFLOPS("bf16")), 0.4))
 	fmt.Println("\na step takes about", took)

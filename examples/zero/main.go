@@ -1,5 +1,5 @@
 // Zero trains a chain of blocks with ZeRO-3 (FSDP) on four devices: each holds a quarter of the parameters and of Adam's
-// states, and has a block's parameters whole only while it computes with them.
+// states, and gathers a block's full parameters only while it computes with them.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// block adds tanh(x·w) to x. A model is told block by block, since that is how parameters are gathered.
+// block computes x + tanh(x·w). ZeRO gathers parameters block by block.
 func block(name string, width int) chain.Block {
 	return chain.Block{
 		Name:   name,
@@ -51,7 +51,8 @@ func main() {
 		last = notebook.Must(run.Step(context.Background(), inputs, targets))
 	}
 	held := run.Memory()
-	fmt.Printf("parameters: %d of %d bytes on each device; Adam's states: %d\n", held[memest.Parameters], network.Params().Bytes(), held[memest.Optimizer])
+	fmt.Printf("parameters: %d of %d bytes on each device; Adam's states: %d\n", held[memest.Parameters],
+		network.Params().Bytes(), held[memest.Optimizer])
 	fmt.Println("bytes between the devices in a step:", notebook.Must(run.Traffic())[train.Axis])
 	fmt.Printf("loss: %.2f, after %d steps %.2f\n", first.Loss, run.Steps(), last.Loss)
 }

@@ -18,7 +18,8 @@ func pie(title string, label opts.Label) *charts.Pie {
 }
 
 func TestOf(t *testing.T) {
-	c := Of(pie("shares", opts.Label{Formatter: string(opts.FuncOpts("function (p) { return p.name + ' = ' + p.value; }"))}))
+	formatter := opts.FuncOpts("function (p) { return p.name + ' = ' + p.value; }")
+	c := Of(pie("shares", opts.Label{Formatter: string(formatter)}))
 	svg, err := c.SVG()
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +52,7 @@ func TestOfRefuses(t *testing.T) {
 	notANumber := charts.NewLine()
 	notANumber.AddSeries("s", []opts.LineData{{Value: math.NaN()}})
 	for name, test := range map[string]struct {
-		chart Options
+		chart goEChart
 		want  string
 	}{
 		"nil pointer":       {none, "go-echarts:"},

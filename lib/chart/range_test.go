@@ -17,7 +17,8 @@ func TestRange(t *testing.T) {
 			t.Errorf("%s: no label 12 (error %v)", c.title, err)
 		}
 	}
-	if want := "0 … 12: K kind\nl  " + strings.Repeat("K", 15) + strings.Repeat("·", 45) + "\n"; !strings.Contains(short.Text(), want) {
+	want := "0 … 12: K kind\nl  " + strings.Repeat("K", 15) + strings.Repeat("·", 45) + "\n"
+	if !strings.Contains(short.Text(), want) {
 		t.Errorf("the text is\n%s, without\n%s", short.Text(), want)
 	}
 }

@@ -85,7 +85,8 @@ func TestBesidePoints(t *testing.T) {
 		for i, a := range names {
 			for _, b := range names[:i] {
 				const rounding = 1e-9
-				if a.left+rounding < b.right && b.left+rounding < a.right && a.top+rounding < b.bottom && b.top+rounding < a.bottom {
+				if a.left+rounding < b.right && b.left+rounding < a.right &&
+					a.top+rounding < b.bottom && b.top+rounding < a.bottom {
 					t.Fatalf("names %v and %v meet", a, b)
 				}
 			}

@@ -70,7 +70,8 @@ func TestSVGShowsTheChart(t *testing.T) {
 				t.Errorf("%s: the picture contains %s", c.title, s)
 			}
 		}
-		if rest := strings.NewReplacer("http://www.w3.org/2000/svg", "", "http://www.w3.org/1999/xlink", "").Replace(svg); strings.Contains(rest, "://") {
+		nameSpaces := strings.NewReplacer("http://www.w3.org/2000/svg", "", "http://www.w3.org/1999/xlink", "")
+		if strings.Contains(nameSpaces.Replace(svg), "://") {
 			t.Errorf("%s: an address beyond the name spaces", c.title)
 		}
 	}
@@ -129,13 +130,15 @@ func TestRenderStopsAndRecovers(t *testing.T) {
 		"endless recursion": "(function f() { return f() + 1; })()",
 		"exception":         "throw new Error('no')",
 	} {
-		option := fmt.Sprintf(`{"yAxis":{},"xAxis":{"axisLabel":{"formatter":"__f__function () { %s }__f__"}},"series":[{"type":"line","data":[[1,2]]}]}`, function)
+		option := fmt.Sprintf(`{"yAxis":{},"xAxis":{"axisLabel":{"formatter":"__f__function () { %s }__f__"}},`+
+			`"series":[{"type":"line","data":[[1,2]]}]}`, function)
 		if svg, err := e.render(picture{options: option, width: 300, height: 300}, nil, 0); err == nil {
 			t.Errorf("%s: no error, but %d bytes", name, len(svg))
 		}
 	}
 	e.limit = time.Minute
-	if _, err := e.render(picture{options: `{"series":[{"type":"pie","data":[1,2]}]}`, width: 300, height: 300}, nil, 0); err != nil {
+	sound := picture{options: `{"series":[{"type":"pie","data":[1,2]}]}`, width: 300, height: 300}
+	if _, err := e.render(sound, nil, 0); err != nil {
 		t.Errorf("after failures: %v", err)
 	}
 }
@@ -182,7 +185,7 @@ func TestLabels(t *testing.T) {
 	} {
 		svg, err := c.SVG()
 		if err != nil || !strings.Contains(svg, want) {
-			t.Errorf("%s: no label %q (error %v)", c.Title(), want, err)
+			t.Errorf("%s: no label %q (error %v)", c.title, want, err)
 		}
 	}
 }
