@@ -71,16 +71,16 @@ func TestBadPolicies(t *testing.T) {
 		"StochasticUpdate is set and Policy.Params is Float32": func(p *precision.Policy) {
 			p.StochasticUpdate = true
 		},
-		"Scaling is set and Policy.Output is Float16": func(p *precision.Policy) { p.Output = dtypes.Float16 },
-		"Matmul.Chunk is 0":                           func(p *precision.Policy) { p.Matmul.Accumulate = precision.FP16 },
-		"Scaling.Initial is 0.5":                      func(p *precision.Policy) { p.Scaling.Initial = 0.5 },
-		"Scaling.Initial is NaN":                      func(p *precision.Policy) { p.Scaling.Initial = math.NaN() },
-		"Scaling.Interval is -1":                      func(p *precision.Policy) { p.Scaling.Interval = -1 },
-		"with an Interval of 0":                       func(p *precision.Policy) { p.Scaling.Interval = 0 },
-		"Scaling.Growth is 0.5":                       func(p *precision.Policy) { p.Scaling.Growth = 0.5 },
-		"and at most 2¹²⁶, such as 2":                 func(p *precision.Policy) { p.Scaling.Growth = 0x1p127 },
-		"Scaling.Backoff is 0:":                       func(p *precision.Policy) { p.Scaling.Backoff = 0 },
-		"Scaling.Backoff is 2":                        func(p *precision.Policy) { p.Scaling.Backoff = 2 },
+		"Policy.Output is Float16":    func(p *precision.Policy) { p.Output = dtypes.Float16 },
+		"Matmul.Chunk is 0":           func(p *precision.Policy) { p.Matmul.Accumulate = precision.FP16 },
+		"Scaling.Initial is 0.5":      func(p *precision.Policy) { p.Scaling.Initial = 0.5 },
+		"Scaling.Initial is NaN":      func(p *precision.Policy) { p.Scaling.Initial = math.NaN() },
+		"Scaling.Interval is -1":      func(p *precision.Policy) { p.Scaling.Interval = -1 },
+		"with an Interval of 0":       func(p *precision.Policy) { p.Scaling.Interval = 0 },
+		"Scaling.Growth is 0.5":       func(p *precision.Policy) { p.Scaling.Growth = 0.5 },
+		"and at most 2¹²⁶, such as 2": func(p *precision.Policy) { p.Scaling.Growth = 0x1p127 },
+		"Scaling.Backoff is 0:":       func(p *precision.Policy) { p.Scaling.Backoff = 0 },
+		"Scaling.Backoff is 2":        func(p *precision.Policy) { p.Scaling.Backoff = 2 },
 	} {
 		p, _ := precision.ParsePolicy("fp16")
 		if change(&p); p.Validate() == nil || !strings.Contains(p.Validate().Error(), want) {
