@@ -188,7 +188,7 @@ func TestFailedSave(t *testing.T) {
 						says = "not a directory"
 					case to == file:
 					case g.Rank() == victim:
-						says = "idle has values that are not finite"
+						says = "idle has NaNs or infinities"
 					case g.Rank() == 0:
 						says = fmt.Sprintf("rank %d could not write", victim)
 					}
