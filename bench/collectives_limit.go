@@ -9,8 +9,8 @@ package main
 #include <sys/mman.h>
 #endif
 
-// Buffers of whole huge pages, where the system has them: address translation
-// should not be what limits the limit.
+// Buffers of huge pages, where the system has them, so that address translation
+// does not slow the limit down.
 static float *allocate(size_t bytes) {
 	size_t huge = 2 << 20;
 	void *p = NULL;

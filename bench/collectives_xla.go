@@ -14,13 +14,84 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
+// compiled is a program with its inputs on the devices.
+type compiled struct {
+	mesh    *xla.Mesh
+	program *xla.Program
+	inputs  []any
+	donates bool // the result replaces the input
+	slow    bool // a call takes so long that it needs no warm-up
+}
+
+// call makes one call and returns the results, which the caller owns unless they are
+// the next call's input.
+func (c *compiled) call() ([]*dtensor.Tensor, error) {
+	out, err := c.program.Call(c.inputs...)
+	if err == nil && c.donates {
+		c.inputs[0] = out[0]
+	}
+	return out, err
+}
+
+func (c *compiled) sample(calls int) (float64, error) {
+	if !c.slow {
+		if err := c.repeat(1); err != nil { // the first call after a pause is slow
+			return 0, err
+		}
+	}
+	begin := time.Now()
+	err := c.repeat(calls)
+	return milliseconds(begin, calls), err
+}
+
+func (c *compiled) repeat(calls int) error {
+	for range calls {
+		out, err := c.call()
+		if err != nil {
+			return err
+		}
+		if !c.donates {
+			free(out)
+		}
+	}
+	return nil
+}
+
+// put replaces the inputs.
+func (c *compiled) put(lies xla.Placement, inputs ...*tensors.Tensor) error {
+	c.drop()
+	for _, x := range inputs {
+		placed, err := c.mesh.Place(x, lies)
+		if err != nil {
+			return err
+		}
+		c.inputs = append(c.inputs, placed)
+	}
+	return nil
+}
+
+func (c *compiled) drop() {
+	for _, x := range c.inputs {
+		x.(*dtensor.Tensor).FinalizeAll()
+	}
+	c.inputs = nil
+}
+
+func (c *compiled) close() {
+	c.drop()
+	c.program.Close()
+}
+
+func free(all []*dtensor.Tensor) {
+	for _, x := range all {
+		x.FinalizeAll()
+	}
+}
+
 // inGraph has all ranks as devices of this process. Each holds one row of a matrix.
 type inGraph struct {
-	mesh *xla.Mesh
+	compiled
 	collectiveCase
-	program *xla.Program
-	donates bool // the input's memory becomes the result's
-	held    *dtensor.Tensor
 }
 
 func (b *collectives) serveXLA(ctx context.Context) (subject, func(), error) {
@@ -29,7 +100,7 @@ func (b *collectives) serveXLA(ctx context.Context) (subject, func(), error) {
 		return nil, nil, err
 	}
 	mesh, err := backend.Mesh(xla.Axis("rank", b.ranks))
-	return &inGraph{mesh: mesh}, backend.Close, err
+	return &inGraph{compiled: compiled{mesh: mesh}}, backend.Close, err
 }
 
 func (s *inGraph) prepare(params []byte) (_ facts, err error) {
@@ -65,63 +136,19 @@ func (s *inGraph) body(x *graph.Node) *graph.Node {
 	}
 }
 
-// place puts fresh inputs on the devices.
-func (s *inGraph) place() (err error) {
+// refill puts fresh inputs on the devices.
+func (s *inGraph) refill() error {
 	in, _ := s.counts()
 	all := make([]float32, s.Ranks*in)
 	for rank := range s.Ranks {
 		s.fillInput(all[rank*in:(rank+1)*in], rank)
 	}
-	s.drop()
-	s.held, err = s.mesh.Place(tensors.FromFlatDataAndDimensions(all, s.Ranks, in), xla.Shard(0, "rank"))
-	return err
+	return s.put(xla.Shard(0, "rank"), tensors.FromFlatDataAndDimensions(all, s.Ranks, in))
 }
 
-func (s *inGraph) drop() {
-	if s.held != nil {
-		s.held.FinalizeAll()
-		s.held = nil
-	}
-}
-
-// call makes one call and returns the result, which the caller owns unless it is
-// the next call's input.
-func (s *inGraph) call() (*dtensor.Tensor, error) {
-	out, err := s.program.Call(s.held)
-	if err != nil {
-		return nil, err
-	}
-	if s.donates {
-		s.held = out[0]
-	}
-	return out[0], nil
-}
-
-func (s *inGraph) sample(calls int) (float64, error) {
-	if err := s.make(1); err != nil { // the first call after a pause is slow
-		return 0, err
-	}
-	begin := time.Now()
-	err := s.make(calls)
-	return milliseconds(begin, calls), err
-}
-
-func (s *inGraph) make(calls int) error {
-	for range calls {
-		out, err := s.call()
-		if err != nil {
-			return err
-		}
-		if !s.donates {
-			out.FinalizeAll()
-		}
-	}
-	return nil
-}
-
-// verify checks one call with fresh inputs, and leaves fresh inputs.
+// verify checks one call with fresh inputs, and puts fresh inputs in their place.
 func (s *inGraph) verify() error {
-	if err := s.place(); err != nil {
+	if err := s.refill(); err != nil {
 		return err
 	}
 	out, err := s.call()
@@ -129,9 +156,9 @@ func (s *inGraph) verify() error {
 		return err
 	}
 	if !s.donates {
-		defer out.FinalizeAll()
+		defer free(out)
 	}
-	for rank, shard := range out.Shards() {
+	for rank, shard := range out[0].Shards() {
 		got, err := xla.View[float32](shard)
 		if err == nil {
 			err = s.check(got, rank)
@@ -140,12 +167,11 @@ func (s *inGraph) verify() error {
 			return fmt.Errorf("device %d: %w", rank, err)
 		}
 	}
-	return s.place()
+	return s.refill()
 }
 
 func (s *inGraph) finish() error {
 	err := s.verify()
-	s.drop()
-	s.program.Close()
+	s.close()
 	return err
 }

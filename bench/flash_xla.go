@@ -14,14 +14,10 @@ import (
 
 // flashXLA computes attention with this project on one device.
 type flashXLA struct {
+	compiled
 	attention   func(q, k, v *graph.Node) *graph.Node
 	holdsScores bool
-	mesh        *xla.Mesh
-
-	program *xla.Program
-	inputs  []any
-	slow    bool      // a call takes so long that it needs no warm-up
-	prints  []float64 // fingerprints of the results
+	prints      []float64 // fingerprints of the results
 }
 
 // flashEngine is lib/flash's attention.
@@ -58,13 +54,13 @@ func (s *flashXLA) prepare(params []byte) (facts, error) {
 
 // build puts the operands on the device, compiles, and makes the first call.
 func (s *flashXLA) build(c flashCase) (f facts, err error) {
+	var operands []*tensors.Tensor
 	for number := range 3 {
-		host := tensors.FromFlatDataAndDimensions(flashData(number, c.elements()), 1, c.Tokens, c.Heads, c.Width)
-		placed, err := s.mesh.Place(host, xla.Replicated())
-		if err != nil {
-			return f, err
-		}
-		s.inputs = append(s.inputs, placed)
+		operands = append(operands,
+			tensors.FromFlatDataAndDimensions(flashData(number, c.elements()), 1, c.Tokens, c.Heads, c.Width))
+	}
+	if err := s.put(xla.Replicated(), operands...); err != nil {
+		return f, err
 	}
 	body := func(in []*graph.Node) []*graph.Node {
 		out := s.attention(in[0], in[1], in[2])
@@ -86,7 +82,7 @@ func (s *flashXLA) build(c flashCase) (f facts, err error) {
 	var out []*dtensor.Tensor
 	begin := time.Now()
 	rise, err := peakRise(func() (err error) {
-		out, err = s.program.Call(s.inputs...)
+		out, err = s.call()
 		return err
 	})
 	if err != nil {
@@ -101,8 +97,8 @@ func (s *flashXLA) build(c flashCase) (f facts, err error) {
 
 // fingerprints are those of the results, which it frees.
 func fingerprints(results []*dtensor.Tensor) (prints []float64, err error) {
+	defer free(results)
 	for _, result := range results {
-		defer result.FinalizeAll()
 		got, err := xla.View[float32](result.Shards()[0])
 		if err != nil {
 			return nil, err
@@ -112,33 +108,9 @@ func fingerprints(results []*dtensor.Tensor) (prints []float64, err error) {
 	return prints, nil
 }
 
-func (s *flashXLA) sample(calls int) (float64, error) {
-	if !s.slow {
-		if err := s.make(1); err != nil { // the first call after a pause is slow
-			return 0, err
-		}
-	}
-	begin := time.Now()
-	err := s.make(calls)
-	return milliseconds(begin, calls), err
-}
-
-func (s *flashXLA) make(calls int) error {
-	for range calls {
-		out, err := s.program.Call(s.inputs...)
-		if err != nil {
-			return err
-		}
-		for _, result := range out {
-			result.FinalizeAll()
-		}
-	}
-	return nil
-}
-
 // finish checks that the results are still the same.
 func (s *flashXLA) finish() error {
-	out, err := s.program.Call(s.inputs...)
+	out, err := s.call()
 	if err != nil {
 		return err
 	}
@@ -146,10 +118,6 @@ func (s *flashXLA) finish() error {
 	if err == nil {
 		err = agree(got, s.prints, flashTolerance)
 	}
-	for _, input := range s.inputs {
-		input.(*dtensor.Tensor).FinalizeAll()
-	}
-	s.inputs = nil
-	s.program.Close()
+	s.close()
 	return err
 }

@@ -28,7 +28,8 @@ type settings struct {
 func (s *settings) flags(flags *pflag.FlagSet, b *benchmark) {
 	flags.BoolVar(&s.peers, "peers", false, "measure the peers too, and print ratios")
 	flags.BoolVar(&s.json, "json", false, "print JSON lines, one for each case and implementation")
-	flags.StringVar(&s.save, "save", "", "`folder` to write all that was measured into, as JSON; without a value bench/results")
+	flags.StringVar(&s.save, "save", "",
+		"`folder` to write all that was measured into, as JSON; without a value bench/results")
 	flags.Lookup("save").NoOptDefVal = "bench/results"
 	flags.StringVar(&s.page, "page", "", "HTML `file` to write charts into")
 	flags.StringSliceVar(&s.only, "impls", nil, "implementations to measure (default all)")

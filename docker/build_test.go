@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Where things lie in a container during the build. All of it is mounted for that long, and in no layer.
+// Paths in a container during the build. They are mounted only for the build, and are in no layer.
 const (
 	certificates = "/etc/ssl/certs/ca-certificates.crt"
 	pipSettings  = "/etc/pip.conf"
@@ -18,7 +18,7 @@ const (
 	goModules    = "/mnt"
 )
 
-// build builds a target of the Dockerfile of this working tree, on a Debian and a Go that it makes of what the machine has.
+// build builds a target of this working tree's Dockerfile, on images of Debian and Go that it makes on this machine.
 func (s *store) build(target string) (image string) {
 	s.t.Helper()
 	failed := make(chan error, 2)
@@ -30,8 +30,8 @@ func (s *store) build(target string) (image string) {
 		}
 	}
 	image = "localhost/shardbook-" + target
-	args := []string{"build", "--network", "host", "--pull-never", "--format", "docker", "--layers=false", "--target", target,
-		"--build-arg", "BASE_IMAGE=localhost/base", "--build-arg", "GO_IMAGE=localhost/golang"}
+	args := []string{"build", "--network", "host", "--pull-never", "--format", "docker", "--layers=false", "--target",
+		target, "--build-arg", "BASE_IMAGE=localhost/base", "--build-arg", "GO_IMAGE=localhost/golang"}
 	for from, to := range s.mounts() {
 		args = append(args, "--volume", from+":"+to+":ro")
 	}
@@ -39,15 +39,16 @@ func (s *store) build(target string) (image string) {
 	return image
 }
 
-// debian fills an image's root with a minimal Debian, such as the one that the Dockerfile names.
+// debian fills an image's root with a minimal Debian, like the one of the Dockerfile.
 func (s *store) debian(root string) error {
-	cmd := exec.CommandContext(s.t.Context(), "mmdebstrap", "--mode=root", "--format=directory", "--variant=minbase", "--include=ca-certificates",
-		"--dpkgopt=force-unsafe-io", "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
+	cmd := exec.CommandContext(s.t.Context(), "mmdebstrap", "--mode=root", "--format=directory", "--variant=minbase",
+		"--include=ca-certificates", "--dpkgopt=force-unsafe-io", "--dpkgopt=path-exclude=/usr/share/doc/*",
+		"--dpkgopt=path-exclude=/usr/share/locale/*",
 		"--dpkgopt=path-exclude=/usr/share/man/*", "bookworm", root, "http://deb.debian.org/debian")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mmdebstrap: %w: %s", err, output)
 	}
-	return os.WriteFile(filepath.Join(root, pipSettings), nil, 0o644) // for a mount, which would make it otherwise
+	return os.WriteFile(filepath.Join(root, pipSettings), nil, 0o644) // a mount would create it otherwise
 }
 
 // golang fills an image's root with the Go that runs the test.
@@ -59,15 +60,16 @@ func (s *store) golang(root string) error {
 	if err := os.MkdirAll(filepath.Join(root, "usr/local"), 0o755); err != nil {
 		return err
 	}
-	output, err := exec.Command("cp", "-a", strings.TrimSpace(string(said)), filepath.Join(root, "usr/local/go")).CombinedOutput()
+	output, err := exec.Command("cp", "-a", strings.TrimSpace(string(said)),
+		filepath.Join(root, "usr/local/go")).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, output)
 	}
 	return nil
 }
 
-// mounts are what the build needs of the machine to reach package registries: which they are, whose certificates to believe,
-// and the Go modules that are here already.
+// mounts are what the build needs to reach package registries from this machine: its settings, its certificates, and
+// the Go modules that it already has.
 func (s *store) mounts() map[string]string {
 	s.t.Helper()
 	mounts := map[string]string{}
@@ -97,11 +99,12 @@ func (s *store) mounts() map[string]string {
 		mounts[modules] = goModules
 		goEnv[0] = "file://" + goModules + "," + goEnv[0]
 	}
-	write(goSettings, fmt.Appendf(nil, "GOPROXY=%s\nGOSUMDB=%s\nGONOSUMDB=%s\nGOTOOLCHAIN=local\n", goEnv[0], goEnv[1], goEnv[2]))
+	write(goSettings, fmt.Appendf(nil, "GOPROXY=%s\nGOSUMDB=%s\nGONOSUMDB=%s\nGOTOOLCHAIN=local\n", goEnv[0], goEnv[1],
+		goEnv[2]))
 	return mounts
 }
 
-// hostCertificates are those that this machine believes in, nil if it keeps them elsewhere than others do.
+// hostCertificates are the certificates that this machine trusts, or nil if they are not in a usual place.
 func hostCertificates() []byte {
 	for _, path := range []string{os.Getenv("SSL_CERT_FILE"), certificates} {
 		if text, err := os.ReadFile(path); err == nil {
@@ -114,9 +117,9 @@ func hostCertificates() []byte {
 // pipOption is a line of `pip config list`, such as global.timeout='180'.
 var pipOption = regexp.MustCompile(`(?m)^.+\.(index-url|extra-index-url|trusted-host|proxy|timeout|retries)='(.*)'$`)
 
-// pipOptions are those settings of this machine's pip that say how packages are reached.
+// pipOptions are this machine's pip settings for package indexes and proxies.
 func pipOptions() map[string]string {
-	said, _ := exec.Command("python3", "-m", "pip", "config", "list").Output() // no pip, no settings
+	said, _ := exec.Command("python3", "-m", "pip", "config", "list").Output() // without pip there are no settings
 	options := map[string]string{}
 	for _, found := range pipOption.FindAllSubmatch(said, -1) {
 		options[string(found[1])] = string(bytes.ReplaceAll(found[2], []byte(`\n`), []byte(" ")))

@@ -25,22 +25,22 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// Binder wants a Dockerfile of its own, and BuildKit follows no link out of the folder that it lies in.
+// Binder needs a copy of the Dockerfile, since BuildKit follows no link out of its folder.
 func TestBinderDockerfile(t *testing.T) {
 	info, err := os.Lstat("../binder/Dockerfile")
 	if err != nil || !info.Mode().IsRegular() {
-		t.Errorf("binder/Dockerfile is no file of its own: %v", err)
+		t.Errorf("binder/Dockerfile is not a regular file: %v", err)
 	}
 	if read(t, "../binder/Dockerfile") != read(t, "Dockerfile") {
 		t.Error("binder/Dockerfile is not docker/Dockerfile: copy it there")
 	}
 }
 
-// Every folder with a package of the project enters the image, but for this one.
+// The image gets every folder with a package of the project, except this one.
 func TestDockerignore(t *testing.T) {
 	lines := strings.Split(read(t, "../.dockerignore"), "\n")
 	if !slices.Contains(lines, "*") {
-		t.Error(".dockerignore lets everything in that it does not name")
+		t.Error(".dockerignore does not exclude everything by default")
 	}
 	said, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/shardbook/shardbook/...").Output()
 	if err != nil {
@@ -57,7 +57,7 @@ func TestDockerignore(t *testing.T) {
 		}
 		room, _, _ := strings.Cut(inside, "/")
 		if room != "docker" && !strings.HasPrefix(room, "_") && !slices.Contains(lines, "!"+room) {
-			t.Errorf(".dockerignore does not let %s in", room)
+			t.Errorf(".dockerignore excludes %s", room)
 		}
 	}
 }
@@ -97,6 +97,6 @@ func TestHadolint(t *testing.T) {
 		t.Errorf("%v: %s", err, said)
 	}
 	if said, err := lint(text + "RUN cd /tmp\n"); err == nil || !strings.Contains(said, "DL3003") {
-		t.Errorf("it says nothing of what is wrong: %v, %s", err, said)
+		t.Errorf("it does not report an error: %v, %s", err, said)
 	}
 }

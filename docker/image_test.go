@@ -21,7 +21,7 @@ const (
 	mostGB = 3.0 // of the image's layers, unpacked
 )
 
-// TestImage builds the image and does in it what its users do, as its own user and with no network.
+// TestImage builds the image and uses it as its users do: as its own user, without a network.
 func TestImage(t *testing.T) {
 	s := newStore(t)
 	image := s.build("lab")
@@ -35,7 +35,7 @@ func TestImage(t *testing.T) {
 	t.Run("binder", func(t *testing.T) { checkBinder(t, s, container, said) })
 }
 
-// output runs a command in a container and returns what it prints on standard output.
+// output runs a command in a container and returns its standard output.
 func output(t *testing.T, s *store, container string, command ...string) string {
 	t.Helper()
 	var wrong bytes.Buffer
@@ -48,7 +48,7 @@ func output(t *testing.T, s *store, container string, command ...string) string 
 	return string(said)
 }
 
-// checkSize compares the sum of the image's layers with the most that it may be.
+// checkSize checks the sum of the image's layers.
 func checkSize(t *testing.T, s *store, image string) {
 	said := s.must("images", "--format", "{{.Size}}", image)
 	var size float64
@@ -62,7 +62,7 @@ func checkSize(t *testing.T, s *store, image string) {
 	}
 }
 
-// checkPrivate looks for what is this machine's own: in all files of all layers, and in what is kept beside them.
+// checkPrivate looks for private texts of this machine in all files of all layers and in the image's metadata.
 func checkPrivate(t *testing.T, s *store, image string) {
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -87,35 +87,36 @@ func checkPrivate(t *testing.T, s *store, image string) {
 			t.Errorf("the image sets %s", entry)
 		}
 	}
-	// What a server or a user leaves behind when it has been started, which all containers would then share.
-	for _, name := range []string{".local/share/jupyter/runtime", ".local/share/jupyter/notebook_secret", ".jupyter", ".netrc", ".ssh", ".config/go/env", ".config/pip",
+	// Files that a running server or a user writes, which all containers would then share.
+	for _, name := range []string{".local/share/jupyter/runtime", ".local/share/jupyter/notebook_secret", ".jupyter",
+		".netrc", ".ssh", ".config/go/env", ".config/pip",
 		".cache/pip", "shardbook/.git", "shardbook/docker"} {
 		if exists(filepath.Join(files, home, name)) {
 			t.Errorf("%s/%s is in the image", home, name)
 		}
 	}
 	s.must("rm", container)
-	for _, folder := range []string{s.driver, s.driver + "-images"} { // the files of all layers, and what is kept of images
+	for _, folder := range []string{s.driver, s.driver + "-images"} { // the files of all layers, and metadata
 		found, err := contain(filepath.Join(s.dir, "store", folder), texts)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, path := range found {
-			t.Errorf("%s has something of this machine", path)
+			t.Errorf("%s has a private text of this machine", path)
 		}
 	}
 }
 
-// checkWritable looks for places outside of the user's home that he can write to.
+// checkWritable looks for paths outside of the user's home that the user can write.
 func checkWritable(t *testing.T, s *store, container string) {
 	const script = `find / \( -path /proc -o -path /sys -o -path /dev -o -path "$HOME/*" \) -prune -o ! -type l -writable -print 2>/dev/null; id -u; echo "$TMPDIR"; go env GOCACHE`
 	got := output(t, s, container, "sh", "-c", script)
 	if want := home + "\n1000\n" + home + "/tmp\n" + home + "/.cache/go-build\n"; got != want {
-		t.Errorf("the user can write to, his number, temporary files and Go's cache are\n%s\nwant\n%s", got, want)
+		t.Errorf("writable paths, user id, TMPDIR and GOCACHE are\n%s\nwant\n%s", got, want)
 	}
 }
 
-// ran is how long a code cell took.
+// ran is an event of kernel/headless.py: a code cell that ran.
 type ran struct {
 	Event, Why string
 	Cell       int
@@ -132,7 +133,7 @@ func runNotebook(t *testing.T, s *store, container, name string) []float64 {
 	for lines := bufio.NewScanner(bytes.NewReader(said)); lines.Scan(); {
 		var cell ran
 		if json.Unmarshal(lines.Bytes(), &cell) != nil {
-			continue // what Python says beside it
+			continue // other output of Python
 		}
 		if cell.Event == "failed" {
 			t.Errorf("%s, cell %d: %s", name, cell.Cell, cell.Why)
@@ -146,25 +147,26 @@ func runNotebook(t *testing.T, s *store, container, name string) []float64 {
 	return cells
 }
 
-// checkNotebooks runs notebooks. Their first cell finds everything compiled, however old the image is.
+// checkNotebooks runs notebooks, and checks that their first cell compiles nothing, in an image of any age.
 func checkNotebooks(t *testing.T, s *store, container string) {
-	old := output(t, s, container, "sh", "-c", `find "$HOME/.cache/go-build" -name '*-[ad]' ! -newermt 2037-12-31 | head -3`)
+	old := output(t, s, container, "sh", "-c",
+		`find "$HOME/.cache/go-build" -name '*-[ad]' ! -newermt 2037-12-31 | head -3`)
 	if old != "" {
-		t.Errorf("in an image that is a week old Go throws away what it has compiled:\n%s", old)
+		t.Errorf("in an image that is a week old Go would delete its build cache:\n%s", old)
 	}
 	first := runNotebook(t, s, container, "00-devices")
 	runNotebook(t, s, container, "02-collectives")
 	again := runNotebook(t, s, container, "00-devices")
 	ratio := first[0] / again[0]
 	t.Logf("the first cell takes %.1f times as long as when it is run again", ratio)
-	if ratio > 5 { // it is about 1; with nothing compiled it is more than 20
+	if ratio > 5 { // about 1; without a build cache more than 20
 		t.Errorf("the first cell takes %.1f times as long as when it is run again, want at most 5", ratio)
 	}
 }
 
 var printedToken = regexp.MustCompile(`\?token=([0-9a-f]{20,})`)
 
-// checkServer starts the image's own command: nobody gets in without the token that it prints.
+// checkServer starts the image's command, and checks that the server requires the token that it prints.
 func checkServer(t *testing.T, s *store, container string, said config) {
 	log := filepath.Join(s.dir, "tmp", "server.log")
 	file, err := os.Create(log)
@@ -177,7 +179,7 @@ func checkServer(t *testing.T, s *store, container string, said config) {
 		t.Fatalf("the health check is %q", said.Healthcheck.Test)
 	}
 	if health() == nil {
-		t.Error("no server runs, and the health check passes")
+		t.Error("the health check passes without a server")
 	}
 	server := s.run(container, slices.Concat(said.Entrypoint, said.Cmd)...)
 	server.Stdout, server.Stderr = file, file
@@ -224,14 +226,16 @@ print(r.status, r.getheader("Location", ""))`
 os.environ["JUPYTER_TOKEN"] = "mine"
 from jupyter_server.auth import IdentityProvider
 print(IdentityProvider().token)`
-	if got := output(t, s, container, slices.Concat(said.Entrypoint, []string{"python", "-c", given})...); got != "mine\n" {
-		t.Errorf("with a token of one's own the server's is %q", got)
+	if got := output(t, s, container, slices.Concat(said.Entrypoint,
+		[]string{"python", "-c", given})...); got != "mine\n" {
+		t.Errorf("with JUPYTER_TOKEN=mine the server's token is %q", got)
 	}
 }
 
-// checkBinder starts JupyterLab as BinderHub does: with a command of its own in place of the image's, which the entry point runs.
+// checkBinder starts JupyterLab as BinderHub does: through the entry point, with another command than the image's.
 func checkBinder(t *testing.T, s *store, container string, said config) {
-	line := slices.Concat(said.Entrypoint, []string{"python3", "-c", "import os, sys, jupyterlab; os.execvp('jupyter-lab', sys.argv)", "--version"})
+	line := slices.Concat(said.Entrypoint, []string{"python3", "-c",
+		"import os, sys, jupyterlab; os.execvp('jupyter-lab', sys.argv)", "--version"})
 	if major, err := strconv.Atoi(strings.Split(output(t, s, container, line...), ".")[0]); err != nil || major < 3 {
 		t.Errorf("version %d of jupyter-lab, %v", major, err)
 	}

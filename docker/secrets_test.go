@@ -14,14 +14,14 @@ import (
 	"testing"
 )
 
-// public are hosts that anybody's build asks.
+// public are hosts that every build uses.
 var public = []string{"proxy.golang.org", "sum.golang.org", "pypi.org", "files.pythonhosted.org", "deb.debian.org"}
 
-// secretName matches names of environment variables whose values are nobody else's business.
+// secretName matches names of environment variables with secret values.
 var secretName = regexp.MustCompile(`(?i)token|secret|passw|credential|api_?key|private_?key`)
 
-// private lists what of this machine must not be in an image: its folders, whatever proxies and package indexes it is told to
-// use, secrets in the environment, and certificates that only it believes in.
+// private lists texts of this machine that must not be in an image: its folders, the proxies and package indexes that
+// it uses, secrets in the environment, and certificates that only this machine trusts.
 func private(t *testing.T, folders []string, theirs []byte) []string {
 	t.Helper()
 	var all []string
@@ -47,7 +47,8 @@ func private(t *testing.T, folders []string, theirs []byte) []string {
 			if err != nil || slices.Contains(public, parsed.Host) || name == "PWD" {
 				continue
 			}
-			if strings.Contains(strings.ToLower(name), "proxy") || name == "go" || strings.HasSuffix(name, "index-url") {
+			if strings.Contains(strings.ToLower(name), "proxy") || name == "go" ||
+				strings.HasSuffix(name, "index-url") {
 				all = append(all, parsed.Host)
 			}
 			if password, set := parsed.User.Password(); set {
@@ -84,7 +85,8 @@ func contain(folder string, texts []string) ([]string, error) {
 
 func TestContain(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"a/b": "\x00here is a secret-7 within\xff\n", "c": "here is none", "d": "here/is/a/path/of/mine"} {
+	for name, text := range map[string]string{"a/b": "\x00here is a secret-7 within\xff\n", "c": "here is none",
+		"d": "here/is/a/path/of/mine"} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -108,12 +110,13 @@ func TestPrivate(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://me:my-password@proxy.example:3128")
 	t.Setenv("GOPROXY", "https://modules.example/go,https://proxy.golang.org")
 	got := private(t, []string{"/some/folder"}, hostCertificates())
-	for _, want := range []string{"a-token-for-this-test", "proxy.example:3128", "my-password", "modules.example", "/some/folder/"} {
+	for _, want := range []string{"a-token-for-this-test", "proxy.example:3128", "my-password", "modules.example",
+		"/some/folder/"} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%q is not in %q", want, got)
 		}
 	}
 	if slices.Contains(got, "proxy.golang.org") {
-		t.Errorf("everybody's proxy is in %q", got)
+		t.Errorf("the public proxy is in %q", got)
 	}
 }

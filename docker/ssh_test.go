@@ -9,10 +9,11 @@ import (
 	"testing"
 )
 
-// settings returns what the Dockerfile writes into a file of ssh's by printf, as options and their values.
+// settings returns the ssh options that the Dockerfile writes into a file by printf.
 func settings(t *testing.T, file string) map[string]string {
 	t.Helper()
-	written := regexp.MustCompile(`printf '([^']*)' >` + regexp.QuoteMeta(file)).FindStringSubmatch(read(t, "Dockerfile"))
+	written := regexp.MustCompile(`printf '([^']*)' >` +
+		regexp.QuoteMeta(file)).FindStringSubmatch(read(t, "Dockerfile"))
 	if written == nil {
 		t.Fatalf("the Dockerfile does not write %s", file)
 	}
@@ -27,7 +28,7 @@ func settings(t *testing.T, file string) map[string]string {
 	return options
 }
 
-// Pods know each other by the key that the operator mounts in all of them, and take no other.
+// Pods authenticate each other only with the key that the operator mounts in all of them.
 func TestSSH(t *testing.T) {
 	mount := regexp.MustCompile(`(?m)^  sshAuthMountPath: (\S+)$`).FindStringSubmatch(read(t, "mpijob.yaml"))
 	if mount == nil {
@@ -38,24 +39,26 @@ func TestSSH(t *testing.T) {
 		{"client", "StrictHostKeyChecking", client["StrictHostKeyChecking"], "yes"},
 		{"client", "Port", client["Port"], server["Port"]},
 		{"client", "KnownHostsCommand", client["KnownHostsCommand"], `/bin/sed "s/^/* /" ` + mount[1] + "/id_rsa.pub"},
-		{"server", "HostKey", server["HostKey"], mount[1] + "/id_rsa"}, // of which the client has the other half
+		{"server", "HostKey", server["HostKey"], mount[1] + "/id_rsa"}, // the client has the public key
 		{"server", "AuthorizedKeysFile", server["AuthorizedKeysFile"], "none"},
-		{"server", "AuthorizedKeysCommand", server["AuthorizedKeysCommand"], "/bin/cat " + mount[1] + "/authorized_keys"},
+		{"server", "AuthorizedKeysCommand", server["AuthorizedKeysCommand"],
+			"/bin/cat " + mount[1] + "/authorized_keys"},
 		{"server", "AuthorizedKeysCommandUser", server["AuthorizedKeysCommandUser"], "mpiuser"},
 		{"server", "AuthenticationMethods", server["AuthenticationMethods"], "publickey"},
-		{"server", "StrictModes", server["StrictModes"], ""}, // which is yes
+		{"server", "StrictModes", server["StrictModes"], ""}, // the default, yes
 	} {
 		if c.got != c.want {
 			t.Errorf("the %s's %s is %q, want %q", c.whose, c.option, c.got, c.want)
 		}
 	}
-	// What the command makes of a public key is a line of known hosts, for all of them.
+	// The command turns a public key into a line of known hosts, for all hosts.
 	key := filepath.Join(t.TempDir(), "id_rsa.pub")
 	if err := os.WriteFile(key, []byte("ecdsa-sha2-nistp521 AAAA\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	line := strings.Replace(client["KnownHostsCommand"], mount[1]+"/id_rsa.pub", key, 1)
-	if got, err := exec.Command("sh", "-c", line).Output(); string(got) != "* ecdsa-sha2-nistp521 AAAA\n" || err != nil {
+	if got, err := exec.Command("sh", "-c", line).Output(); string(got) != "* ecdsa-sha2-nistp521 AAAA\n" ||
+		err != nil {
 		t.Errorf("%s prints %q, %v", line, got, err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package docker is the container image with JupyterLab and the notebooks. Its tests build it, with no Docker daemon, and look
-// into it.
+// Package docker is the container image with JupyterLab and the notebooks. Its tests build and inspect it without a
+// Docker daemon.
 package docker
 
 import (
@@ -19,18 +19,18 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// store keeps images and containers in a folder that goes with the test.
+// store holds images and containers in a temporary folder of the test.
 type store struct {
 	t       *testing.T
 	dir     string
 	driver  string
-	network *hosts.Hosts // what containers run in: one host with no way out
+	network *hosts.Hosts // of the containers: one host without a way out
 }
 
-// storeBytes is what images, layers and the containers made of them take at their peak.
+// storeBytes is the largest size of the store.
 const storeBytes = 12e9
 
-// newStore makes an empty store. It skips the test where images cannot be built.
+// newStore creates an empty store. It skips the test where images cannot be built.
 func newStore(t *testing.T) *store {
 	t.Helper()
 	systest.FullOnly(t, "the image, built and used")
@@ -54,19 +54,19 @@ func newStore(t *testing.T) *store {
 	}
 	t.Cleanup(s.remove)
 	if s.command("info").Run() != nil {
-		s.driver = "vfs" // which copies each layer, but works on whatever the folder lies on
+		s.driver = "vfs" // it copies each layer, but works on every file system
 	}
 	s.network = hosts.New(t, 1)
 	return s
 }
 
-// line is a command line of buildah on the store.
+// line is a command line of buildah for the store.
 func (s *store) line(args ...string) []string {
 	return append([]string{"buildah", "--root", filepath.Join(s.dir, "store"), "--runroot", filepath.Join(s.dir, "run"),
 		"--storage-driver", s.driver}, args...)
 }
 
-// command runs buildah on the store, with the test's environment and network.
+// command returns a command of buildah with the test's environment and network.
 func (s *store) command(args ...string) *exec.Cmd {
 	line := s.line(args...)
 	cmd := exec.CommandContext(s.t.Context(), line[0], line[1:]...)
@@ -78,7 +78,7 @@ func (s *store) environ() []string {
 	return append(os.Environ(), "TMPDIR="+filepath.Join(s.dir, "tmp"), "BUILDAH_ISOLATION=chroot")
 }
 
-// do runs buildah and returns what it prints.
+// do runs buildah and returns its output.
 func (s *store) do(args ...string) (string, error) {
 	var said, wrong bytes.Buffer
 	cmd := s.command(args...)
@@ -90,7 +90,7 @@ func (s *store) do(args ...string) (string, error) {
 	return strings.TrimSpace(said.String()), nil
 }
 
-// must is do where an error ends the test.
+// must is do, and fails the test on an error.
 func (s *store) must(args ...string) string {
 	s.t.Helper()
 	said, err := s.do(args...)
@@ -100,7 +100,7 @@ func (s *store) must(args ...string) string {
 	return said
 }
 
-// image makes an image of one layer, which fill puts files into.
+// image creates an image of one layer with the files that fill writes.
 func (s *store) image(name string, fill func(root string) error) error {
 	container, err := s.do("from", "scratch")
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *store) image(name string, fill func(root string) error) error {
 	return err
 }
 
-// config is what an image says of itself.
+// config is an image's configuration.
 type config struct {
 	User, WorkingDir     string
 	Env, Entrypoint, Cmd []string
@@ -125,7 +125,6 @@ type config struct {
 	Healthcheck          struct{ Test []string }
 }
 
-// inspect returns an image's configuration.
 func (s *store) inspect(image string) config {
 	s.t.Helper()
 	text := s.must("inspect", "--type", "image", image)
@@ -136,15 +135,16 @@ func (s *store) inspect(image string) config {
 	return all.Docker.Config
 }
 
-// run is a command that runs in a container as its image's user, with the image's environment and no network but a loopback.
+// run returns a command in a container, as the image's user, with the image's environment and only a loopback network.
 func (s *store) run(container string, command ...string) *exec.Cmd {
-	line := s.line(slices.Concat([]string{"run", "--isolation", "chroot", "--network", "host", container, "--"}, command)...)
+	line := s.line(slices.Concat([]string{"run", "--isolation", "chroot", "--network", "host", container, "--"},
+		command)...)
 	cmd := s.network.Command(0, line[0], line[1:]...)
 	cmd.Env = s.environ()
 	return cmd
 }
 
-// remove takes away whatever is still mounted, so that the folder can be removed.
+// remove unmounts everything in the folder, so that it can be deleted.
 func (s *store) remove() {
 	s.t.Helper()
 	exec.Command(s.line()[0], s.line("rm", "--all")...).Run()
@@ -153,14 +153,14 @@ func (s *store) remove() {
 		s.t.Error(err)
 	}
 	lines := strings.Split(string(table), "\n")
-	slices.Reverse(lines) // what was mounted last comes first
+	slices.Reverse(lines) // the last mount first
 	for _, line := range lines {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || !strings.HasPrefix(fields[4], s.dir+"/") {
 			continue
 		}
 		if err := syscall.Unmount(fields[4], syscall.MNT_DETACH); err != nil {
-			s.t.Errorf("%s stays mounted: %v", fields[4], err)
+			s.t.Errorf("%s is still mounted: %v", fields[4], err)
 		}
 	}
 }

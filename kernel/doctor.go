@@ -64,8 +64,7 @@ func RunProbe(ctx context.Context) Probe {
 // driver that is stuck would otherwise hold it for ever.
 const doctorPatience = 2 * time.Minute
 
-// Doctor looks at every part and installs nothing. probe is the command that runs
-// RunProbe and prints its result.
+// Doctor looks at every part and installs nothing. probe is the command that runs RunProbe and prints its result.
 func (k *Kernel) Doctor(ctx context.Context, probe func(context.Context) *exec.Cmd) Diagnosis {
 	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()
@@ -126,7 +125,8 @@ func checkCompiler(ctx context.Context) Check {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install gcc libc6-dev)", name)
+		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install gcc "+
+			"libc6-dev)", name)
 		return found("C compiler", "", "", err)
 	}
 	output, _ := exec.CommandContext(ctx, path, "--version").Output()
@@ -226,7 +226,8 @@ func runProbe(cmd *exec.Cmd) (Probe, error) {
 	}
 	err := cmd.Wait()
 	if jsonErr := json.Unmarshal(out.Bytes(), &p); jsonErr != nil {
-		return p, fmt.Errorf("the plugin ended the process that opened it (%v): %s; set %s to another, or unset XLA_FLAGS", err, firstLine(noise.String()), plugin.Env)
+		return p, fmt.Errorf("the plugin ended the process that opened it (%v): %s; set %s to another, or unset XLA_FLAGS",
+			err, firstLine(noise.String()), plugin.Env)
 	}
 	return p, nil
 }

@@ -17,9 +17,8 @@ import (
 // stopDelay is how long JupyterLab and headless runs have to stop their kernels.
 const stopDelay = 10 * time.Second
 
-// Environ returns the process's environment with what a command needs to see
-// the kernel: JupyterLab's Python and GoNB's tools first on the PATH, and the
-// kernelspec on Jupyter's path. It returns an error when Setup has not run.
+// Environ returns the process's environment with what a command needs to see the kernel: JupyterLab's Python and GoNB's
+// tools first on the PATH, and the kernelspec on Jupyter's path. It returns an error when Setup has not run.
 func (k *Kernel) Environ() ([]string, error) { return k.environ(true) }
 
 // environ is Environ, with gopls or without it.
@@ -61,8 +60,7 @@ func (k *Kernel) environ(completion bool) ([]string, error) {
 		}
 		set[plugin.Env] = abs
 	}
-	// A variable that stands twice is read differently by different programs, so
-	// the old ones go first.
+	// A variable that stands twice is read differently by different programs, so the old ones go first.
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		_, replaced := set[name]
@@ -76,9 +74,8 @@ func (k *Kernel) environ(completion bool) ([]string, error) {
 	return env, nil
 }
 
-// Command returns a command with the kernel's environment; its name is looked up
-// on the kernel's PATH. When ctx ends, the command is interrupted, and killed if
-// it has not ended some seconds later.
+// Command returns a command with the kernel's environment; its name is looked up on the kernel's PATH. When ctx ends,
+// the command is interrupted, and killed if it has not ended some seconds later.
 func (k *Kernel) Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	env, err := k.Environ()
 	if err != nil {

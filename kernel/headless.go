@@ -38,16 +38,16 @@ type Run struct {
 }
 
 // Times are how long the code cells of a notebook took, in their order.
-type Times []CellTime
+type Times []cellTime
 
-// CellTime is how long a code cell took: GoNB's compiling and linking, and the run.
-type CellTime struct {
+// cellTime is how long a code cell took: GoNB's compiling and linking, and the run.
+type cellTime struct {
 	Cell int // counted from 1, text cells included
 	Took time.Duration
 }
 
 // Ran adds a cell. It is meant for Run.OnRan.
-func (t *Times) Ran(cell int, took time.Duration) { *t = append(*t, CellTime{cell, took}) }
+func (t *Times) Ran(cell int, took time.Duration) { *t = append(*t, cellTime{cell, took}) }
 
 // String returns one line.
 func (t Times) String() string {
@@ -61,8 +61,7 @@ func (t Times) String() string {
 	return text.String()
 }
 
-// CellError is the failure of one cell: an error, a failing shell line, or
-// something written to standard error.
+// CellError is the failure of one cell: an error, a failing shell line, or something written to standard error.
 type CellError struct {
 	Notebook string // base name
 	Cell     int    // counted from 1, text cells included
@@ -74,9 +73,8 @@ func (e *CellError) Error() string {
 	return fmt.Sprintf("%s, cell %d: %s", e.Notebook, e.Cell, strings.TrimSpace(e.Why))
 }
 
-// Headless runs the notebook in a new kernel, cell by cell, up to the first that
-// fails, whose *CellError it returns. The outputs up to there are written all the
-// same. When ctx ends, the kernel is stopped.
+// Headless runs the notebook in a new kernel, cell by cell, up to the first that fails, whose *CellError it returns.
+// The outputs up to there are written all the same. When ctx ends, the kernel is stopped.
 func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	if _, err := os.Stat(r.Notebook); err != nil {
 		return fmt.Errorf("notebook: %w", err)
@@ -96,8 +94,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	if err != nil {
 		return err
 	}
-	// Without gopls: nobody completes code here, and with it each kernel would
-	// type-check the whole project.
+	// Without gopls: nobody completes code here, and with it each kernel would type-check the whole project.
 	env, err := k.environ(false)
 	if err != nil {
 		return err

@@ -1,10 +1,8 @@
-// Package kernel installs and runs the JupyterLab kernel that shardbook's
-// notebooks need: GoNB, its tools, a private Python environment with JupyterLab,
-// the PJRT plugin, and Go's module and build caches filled for working offline.
+// Package kernel installs and runs the JupyterLab kernel that shardbook's notebooks need: GoNB, its tools, a private
+// Python environment with JupyterLab, the PJRT plugin, and Go's module and build caches filled for working offline.
 //
-// Everything lies in the user's cache folder and is installed once. The
-// kernelspec is committed (jupyter/kernels/shardbook) and finds the module it
-// stands in by itself, so that a notebook needs no set-up cell.
+// Everything lies in the user's cache folder and is installed once. The kernelspec is committed
+// (jupyter/kernels/shardbook) and finds the module it stands in by itself, so that a notebook needs no set-up cell.
 package kernel
 
 import (
@@ -26,12 +24,10 @@ const Name = "shardbook"
 // modulePath is what the project's go.mod says first.
 const modulePath = "github.com/shardbook/shardbook"
 
-// EnvRoot names the environment variable with the project's folder, for a
-// shardbook command that is started elsewhere.
+// EnvRoot names the environment variable with the project's folder, for a shardbook command that is started elsewhere.
 const EnvRoot = "SHARDBOOK_ROOT"
 
-// Kernel is the kernel of one checkout of the project. It is made by New, which
-// installs nothing.
+// Kernel is the kernel of one checkout of the project. It is made by New, which installs nothing.
 type Kernel struct {
 	Root  string // the project's folder
 	Cache string // the cache folder
@@ -39,8 +35,7 @@ type Kernel struct {
 	parts func() ([]cache.Part, error) // what Setup installs besides the plugin
 }
 
-// New returns the kernel of the project that the folder dir lies in. cacheDir
-// may be empty for the default.
+// New returns the kernel of the project that the folder dir lies in. cacheDir may be empty for the default.
 func New(dir, cacheDir string) (*Kernel, error) {
 	root, err := findRoot(dir)
 	if err != nil {
@@ -88,15 +83,14 @@ func isRoot(dir string) bool {
 	return err == nil && strings.HasPrefix(string(text), "module "+modulePath+"\n")
 }
 
-// Notebooks is the folder that JupyterLab opens.
-func (k *Kernel) Notebooks() string { return filepath.Join(k.Root, "notebooks") }
+// notebooks is the folder that JupyterLab opens.
+func (k *Kernel) notebooks() string { return filepath.Join(k.Root, "notebooks") }
 
 // Report is told how far the set-up has come: the part it is at, inside that part
 // done of total steps (0 when unknown), and what is being done.
 type Report func(part string, done, total int, what string)
 
-// Setup installs what is missing. It may be called by several processes at once,
-// and again after it was cut off.
+// Setup installs what is missing. It may be called by several processes at once, and again after it was cut off.
 func (k *Kernel) Setup(ctx context.Context, report Report) error {
 	if report == nil {
 		report = func(string, int, int, string) {}

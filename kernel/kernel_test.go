@@ -93,11 +93,14 @@ func TestHeadlessFailures(t *testing.T) {
 		{name: "a panic", cells: []string{good, "%%\npanic(\"broken on purpose\")"}, cell: 2, why: "broken on purpose"},
 		{name: "an exit status", cells: []string{"%%\nos.Exit(3)"}, cell: 1, why: "exit status 3"},
 		{name: "a compile error", cells: []string{good, "%%\nundefined(1)"}, cell: 2, why: "undefined"},
-		{name: "standard error", cells: []string{good, good, "%%\nfmt.Fprintln(os.Stderr, \"a stray word\")"}, cell: 3, why: "a stray word"},
+		{name: "standard error", cells: []string{good, good, "%%\nfmt.Fprintln(os.Stderr, \"a stray word\")"}, cell: 3,
+			why: "a stray word"},
 		{name: "a failing shell line", cells: []string{"!true", "!exit 4"}, cell: 2, why: "exit status 4"},
 		{name: "a silent failing command", cells: []string{"!false"}, cell: 1, why: "exit status 1"},
-		{name: "much on standard error", cells: []string{"%%\nos.Stderr.WriteString(strings.Repeat(\"a stray line\\n\", 1<<20))"}, cell: 1, why: "a stray line"},
-		{name: "a cell that takes too long", cells: []string{"%%\ntime.Sleep(time.Hour)"}, run: kernel.Run{Timeout: 3 * time.Second}, cell: 1, why: "did not end within 3 s"},
+		{name: "much on standard error", cell: 1, why: "a stray line",
+			cells: []string{"%%\nos.Stderr.WriteString(strings.Repeat(\"a stray line\\n\", 1<<20))"}},
+		{name: "a cell that takes too long", cells: []string{"%%\ntime.Sleep(time.Hour)"},
+			run: kernel.Run{Timeout: 3 * time.Second}, cell: 1, why: "did not end within 3 s"},
 	}) {
 		t.Run(test.name, func(t *testing.T) {
 			test.run.Notebook = notebook(t, test.cells...)
@@ -150,7 +153,8 @@ func TestHeadlessKeepsAndForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	reads := notebook(t, imports+"%%\nnotebook.Must(notebook.Kept[int](\"answer\"))")
-	if err := k.Headless(t.Context(), kernel.Run{Notebook: reads}); err == nil || !strings.Contains(err.Error(), "kept so far: nothing") {
+	err = k.Headless(t.Context(), kernel.Run{Notebook: reads})
+	if err == nil || !strings.Contains(err.Error(), "kept so far: nothing") {
 		t.Errorf("a new kernel sees what another kept: %v", err)
 	}
 }
@@ -173,7 +177,8 @@ func TestHeadlessStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	pid := filepath.Join(t.TempDir(), "pid")
-	path := notebook(t, fmt.Sprintf("%%%%\nos.WriteFile(%q, []byte(fmt.Sprint(os.Getpid())), 0o600)\ntime.Sleep(time.Hour)", pid))
+	path := notebook(t, fmt.Sprintf("%%%%\nos.WriteFile(%q, []byte(fmt.Sprint(os.Getpid())), 0o600)\n"+
+		"time.Sleep(time.Hour)", pid))
 	done := make(chan error, 1)
 	go func() { done <- k.Headless(ctx, kernel.Run{Notebook: path}) }()
 	var cell string
@@ -213,7 +218,8 @@ func TestFindNotebooks(t *testing.T) {
 			t.Errorf("%q: %q, %v", name, got, err)
 		}
 	}
-	if _, err := k.FindNotebooks([]string{"99-nothing"}); err == nil || !strings.Contains(err.Error(), "99-nothing") || !strings.Contains(err.Error(), "00-devices") {
+	_, err = k.FindNotebooks([]string{"99-nothing"})
+	if err == nil || !strings.Contains(err.Error(), "99-nothing") || !strings.Contains(err.Error(), "00-devices") {
 		t.Errorf("an unknown name: %v", err)
 	}
 }

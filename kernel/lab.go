@@ -32,12 +32,11 @@ func (lab Lab) Warning() string {
 		"Be another user where that matters."
 }
 
-// LabCommand returns the command that opens JupyterLab on the project's
-// notebooks. Its access token is Jupyter's own: made anew at each start and
-// printed with the address, unless Args or the user's configuration set one.
+// LabCommand returns the command that opens JupyterLab on the project's notebooks. Its access token is Jupyter's own:
+// made anew at each start and printed with the address, unless Args or the user's configuration set one.
 func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
 	if lab.Dir == "" {
-		lab.Dir = k.Notebooks()
+		lab.Dir = k.notebooks()
 	}
 	args := []string{"lab", "--ServerApp.root_dir=" + lab.Dir}
 	if lab.NoBrowser {
@@ -56,8 +55,7 @@ func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	// At an interrupt that does not come from a terminal, Jupyter ends and leaves
-	// its kernels running.
+	// At an interrupt that does not come from a terminal, Jupyter ends and leaves its kernels running.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	return cmd, nil
 }

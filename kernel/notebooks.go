@@ -9,22 +9,21 @@ import (
 	"strings"
 )
 
-// FindNotebooks returns the paths of the notebooks named, in their order, or of
-// all in reading order when none is named. A name may leave out ".ipynb", or give
-// only the number in front.
+// FindNotebooks returns the paths of the notebooks named, in their order, or of all in reading order when none is
+// named. A name may leave out ".ipynb", or give only the number in front.
 func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
-	entries, err := os.ReadDir(k.Notebooks())
+	entries, err := os.ReadDir(k.notebooks())
 	if err != nil {
 		return nil, fmt.Errorf("notebooks: %w", err)
 	}
 	var all []string
 	for _, entry := range entries {
 		if is, _ := filepath.Match("[0-9]*.ipynb", entry.Name()); is {
-			all = append(all, filepath.Join(k.Notebooks(), entry.Name()))
+			all = append(all, filepath.Join(k.notebooks(), entry.Name()))
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("no notebooks in %s: is the clone whole?", k.Notebooks())
+		return nil, fmt.Errorf("no notebooks in %s: is the clone whole?", k.notebooks())
 	}
 	if len(names) == 0 {
 		return all, nil
@@ -41,7 +40,7 @@ func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
 			for i, path := range all {
 				known[i] = strings.TrimSuffix(filepath.Base(path), ".ipynb")
 			}
-			return nil, fmt.Errorf("no notebook %q in %s; there are %q", name, k.Notebooks(), known)
+			return nil, fmt.Errorf("no notebook %q in %s; there are %q", name, k.notebooks(), known)
 		}
 		paths = append(paths, all[at])
 	}

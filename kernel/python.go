@@ -26,9 +26,8 @@ var templateIndex string
 //go:embed template/conf.json
 var templateConf string
 
-// serverConfig is JupyterLab's configuration. It fetches nothing from the network,
-// and it takes the answer to its first question to a kernel as a sign of life:
-// with Jupyter's own list of messages that do not count, GoNB, which unlike
+// serverConfig is JupyterLab's configuration. It fetches nothing from the network, and it takes the answer to its first
+// question to a kernel as a sign of life: with Jupyter's own list of messages that do not count, GoNB, which unlike
 // others says nothing unasked, is "unknown" until a cell has run.
 //
 //go:embed jupyter_server_config.json
@@ -49,10 +48,11 @@ const minPython = "3.10"
 func (k *Kernel) python() (cache.Part, error) {
 	interpreter, version, err := pyenv.Find(context.Background(), minPython)
 	return cache.Part{
-		Root:    k.Cache,
-		Name:    "python",
-		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, chart.Loader(), labextension.Contents(), interpreter, version),
-		Bytes:   pythonBytes,
+		Root: k.Cache,
+		Name: "python",
+		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, chart.Loader(),
+			labextension.Contents(), interpreter, version),
+		Bytes: pythonBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			return installPython(ctx, interpreter, dir, report)
 		},

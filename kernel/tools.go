@@ -21,13 +21,11 @@ const (
 	modulesBytes = 1500e6
 )
 
-// completionDir is the folder, in that of the tools, with what completes code that
-// is being written.
+// completionDir is the folder, in that of the tools, with what completes code that is being written.
 const completionDir = "completion"
 
-// tools are the programs that GoNB's cells need: GoNB itself, of the version in
-// go.mod, and goimports and gopls, of the versions in tools/go.mod (a module of
-// its own, because gopls wants another golang.org/x/tools than GoMLX). gopls lies
+// tools are the programs that GoNB's cells need: GoNB itself, of the version in go.mod, and goimports and gopls, of the
+// versions in tools/go.mod (a module of its own, because gopls wants another golang.org/x/tools than GoMLX). gopls lies
 // in a folder of its own, since only JupyterLab's kernels shall see it.
 func (k *Kernel) tools() (cache.Part, error) {
 	goVersion, err := k.goVersion(context.Background())
@@ -55,7 +53,8 @@ func (k *Kernel) tools() (cache.Part, error) {
 			} {
 				report(i, 3, "building "+tool.name)
 				bin := filepath.Join(dir, tool.dir) + string(filepath.Separator)
-				build := command.Command{Name: "go", Args: []string{"build", "-o", bin, tool.pkg}, Dir: filepath.Join(k.Root, tool.module), Env: ownGo}
+				build := command.Command{Name: "go", Args: []string{"build", "-o", bin, tool.pkg},
+					Dir: filepath.Join(k.Root, tool.module), Env: ownGo}
 				if err := build.Run(ctx); err != nil {
 					return err
 				}
@@ -65,10 +64,9 @@ func (k *Kernel) tools() (cache.Part, error) {
 	}, nil
 }
 
-// modules fills Go's module cache with everything that a cell may import, since
-// cells run with GOPROXY=off, and its build cache, so that the first cell is not
-// the one that compiles GoMLX. `go build` alone would leave gaps. The part lies in
-// the module cache: whoever empties that removes the part as well.
+// modules fills Go's module cache with everything that a cell may import, since cells run with GOPROXY=off, and its
+// build cache, so that the first cell is not the one that compiles GoMLX. `go build` alone would leave gaps. The part
+// lies in the module cache: whoever empties that removes the part as well.
 func (k *Kernel) modules() (cache.Part, error) {
 	sums, err := os.ReadFile(filepath.Join(k.Root, "go.sum"))
 	if err != nil {
@@ -99,7 +97,8 @@ func (k *Kernel) modules() (cache.Part, error) {
 					return err
 				}
 			}
-			download := command.Command{Name: "go", Args: []string{"mod", "download", "-modfile=" + filepath.Join(dir, "go.mod"), "all"}, Dir: k.Root, Env: ownGo}
+			download := command.Command{Name: "go", Dir: k.Root, Env: ownGo,
+				Args: []string{"mod", "download", "-modfile=" + filepath.Join(dir, "go.mod"), "all"}}
 			if err := download.Run(ctx); err != nil {
 				return err
 			}
@@ -108,13 +107,14 @@ func (k *Kernel) modules() (cache.Part, error) {
 				built++
 				report(1, 2, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
 			}
-			return command.Command{Name: "go", Args: []string{"build", "-v", "./lib/..."}, Dir: k.Root, Env: ownGo, OnLine: onLine}.Run(ctx)
+			build := command.Command{Name: "go", Args: []string{"build", "-v", "./lib/..."}, Dir: k.Root, Env: ownGo,
+				OnLine: onLine}
+			return build.Run(ctx)
 		},
 	}, nil
 }
 
-// ownGo makes set-up's go commands build this checkout, whatever workspace or flags
-// the user has.
+// ownGo makes set-up's go commands build this checkout, whatever workspace or flags the user has.
 var ownGo = []string{"GOWORK=off", "GOFLAGS=-buildvcs=false"}
 
 // goVersion returns the version of Go that the project is built with.
@@ -129,7 +129,8 @@ func (k *Kernel) goVersion(ctx context.Context) (string, error) {
 }
 
 func goMissing(err error) error {
-	return fmt.Errorf("the go command does not run (%w): install Go 1.26 or newer from https://go.dev/dl and put it on the PATH", err)
+	return fmt.Errorf("the go command does not run (%w): install Go 1.26 or newer from https://go.dev/dl and put it "+
+		"on the PATH", err)
 }
 
 // moduleLine returns the line of go.mod that requires the module.

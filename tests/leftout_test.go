@@ -1,4 +1,4 @@
-// Package tests is the last of a run of all tests, go test ./..., and ends it with a table of what was left out, and why.
+// Package tests is the last package of go test ./..., and prints a table of the tests that were skipped, and why.
 package tests
 
 import (
@@ -26,20 +26,20 @@ func TestLeftOut(t *testing.T) {
 	}
 	text := table(omissions)
 	t.Log("\n" + text)
-	// What a test prints is shown only if it fails. go test itself, which has started this, has a standard error of its own.
+	// go test shows a test's own output only if it fails, so this writes to the standard error of go test, the parent.
 	if out, err := stderrOf(os.Getppid()); err == nil && !testing.Verbose() {
 		defer out.Close()
 		fmt.Fprint(out, text)
 	}
 }
 
-// others waits for the tests of other packages that still run: go test starts this package last, but not alone.
+// others waits for the tests of other packages: go test starts this package last, but beside others.
 func others(t *testing.T) {
 	deadline, bounded := t.Deadline()
 	for quiet := 0; quiet < 2; quiet++ {
 		time.Sleep(200 * time.Millisecond)
 		if bounded && time.Until(deadline) < time.Minute {
-			t.Log("other packages still run: what they leave out may be missing")
+			t.Log("other packages still run: tests that they skip may be missing")
 			return
 		}
 		if siblings() > 0 {
@@ -48,13 +48,13 @@ func others(t *testing.T) {
 	}
 }
 
-// siblings counts what go test has started besides this: tests, compilers, linkers. It is 0 where there is no /proc.
+// siblings counts the other processes of go test: tests, compilers, linkers. It is 0 without /proc.
 func siblings() (n int) {
 	parent := fmt.Sprint(os.Getppid())
 	all, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range all {
 		stat, err := os.ReadFile(path)
-		_, rest, ok := strings.Cut(string(stat), ") ") // the name before it may have spaces
+		_, rest, ok := strings.Cut(string(stat), ") ") // the process's name may have spaces
 		fields := strings.Fields(rest)
 		if err == nil && ok && fields[1] == parent && path != fmt.Sprintf("/proc/%d/stat", os.Getpid()) {
 			n++
@@ -63,12 +63,12 @@ func siblings() (n int) {
 	return n
 }
 
-// fresh keeps go test from showing this test's result again instead of running it: a test that has read a file of the module
-// that is seconds old is run each time.
+// fresh keeps go test from caching this test's result: it never caches a test that reads a file of the module that is
+// only seconds old.
 func fresh(t *testing.T) {
 	const name = "ran.txt"
 	if err := os.WriteFile(name, []byte(time.Now().String()+"\n"), 0o644); err != nil {
-		t.Log("go test may not run this again, and then shows no table:", err)
+		t.Log("go test may cache this test, and then show no table:", err)
 		return
 	}
 	if _, err := os.ReadFile(name); err != nil {
@@ -76,7 +76,7 @@ func fresh(t *testing.T) {
 	}
 }
 
-// omissions reads what each package's last run has left out.
+// omissions reads what each package's last run skipped.
 func omissions() (all []systest.Omission, err error) {
 	folder, err := systest.Records()
 	if err != nil {
@@ -103,7 +103,7 @@ func omissions() (all []systest.Omission, err error) {
 	return all, nil
 }
 
-// table has a row for each reason and test of a package; what several parts of a test leave out for the same reason is one.
+// table has a row for each reason and test of a package; it merges the parts of a test that have the same reason.
 func table(omissions []systest.Omission) string {
 	type row struct{ why, where string }
 	what := map[row][]string{}
@@ -125,7 +125,8 @@ func table(omissions []systest.Omission) string {
 	fmt.Fprintf(&text, "\nLeft out by the %s tier: %d tests or parts of tests%s.\n", tier, len(what), hint)
 	out := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "why\ttest\twhat")
-	for _, r := range slices.SortedFunc(maps.Keys(what), func(a, b row) int { return strings.Compare(a.why+a.where, b.why+b.where) }) {
+	for _, r := range slices.SortedFunc(maps.Keys(what),
+		func(a, b row) int { return strings.Compare(a.why+a.where, b.why+b.where) }) {
 		shown := strings.Join(what[r], "; ")
 		if len(shown) > 120 {
 			shown = shown[:117] + "..."

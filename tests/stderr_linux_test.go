@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stderrOf opens another process's standard error: the same open file, if the system lets us have that, so that what both
-// write to a file comes one after the other.
+// stderrOf opens another process's standard error: if possible the same open file, so that the two outputs do not
+// overwrite each other.
 func stderrOf(pid int) (*os.File, error) {
 	process, err := unix.PidfdOpen(pid, 0)
 	if err == nil {

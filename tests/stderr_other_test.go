@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// stderrOf opens another process's standard error, which only Linux lets us.
+// stderrOf opens another process's standard error; this is possible only on Linux.
 func stderrOf(int) (*os.File, error) { return nil, errors.ErrUnsupported }

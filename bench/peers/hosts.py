@@ -1,4 +1,4 @@
-"""Training steps of the reference model in PyTorch, in one process that has the rows of one of several."""
+"""Training steps of the reference model in PyTorch, in one process that has the batch of one of several."""
 import argparse
 
 from train import Torch
@@ -6,7 +6,7 @@ from worker import serve
 
 
 class Alone(Torch):
-    """The losses are those of the whole batches, as the processes have them together; what is measured is the first one's rows."""
+    """The losses are those of the full batches; the shard of the first process is measured."""
 
     def __init__(self, threads, ranks):
         super().__init__(threads)

@@ -103,7 +103,7 @@ func TestTrainLayoutRefuses(t *testing.T) {
 		"--tensor 2 --pipe 9":                               "--pipe, --cut: 4 blocks cannot be 9 stages",
 		"--tensor 2 --pipe 2 --device-memory 10kB":          "a device of stage 1 needs",
 		"--tensor 2 --pipe 2 --data 256":                    "data=256,tensor=2,microbatches=1 has 1024 devices",
-		"--tensor 2 --data 2 --zero 1 --optimizer lamb":     "which is cut between the devices of the tensor axis and sharded by ZeRO",
+		"--tensor 2 --data 2 --zero 1 --optimizer lamb":     "which both tensor parallelism and ZeRO shard",
 	} {
 		cmd := newCommand()
 		var out strings.Builder

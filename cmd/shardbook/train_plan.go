@@ -119,7 +119,7 @@ func shardTraffic(plan *parallel.Plan) (*traffic, error) {
 		n := int64(a.Size)
 		switch {
 		case op.Kind == step.Gather:
-			t.Gather += sizes.Whole[op.Unit] * (n - 1) / n
+			t.Gather += sizes.Full[op.Unit] * (n - 1) / n
 		case op.Kind == step.Reduce && op.Axis == p.Units[op.Unit].Shard:
 			t.Scatter += sizes.Sum[op.Unit] * (n - 1) / n
 		case op.Kind == step.Reduce:

@@ -225,7 +225,7 @@ func TestRanksFail(t *testing.T) {
 	r.Close()
 	for _, p := range []job.Parallel{{Data: 4, Sync: job.Bucket, Accumulate: 1, Every: 1}, {Data: 4, Sync: job.Ranks, Accumulate: 1, Every: 1,
 		Zero: 3}} {
-		if _, err := toyRunner(t, backend, p); err == nil || !strings.Contains(err.Error(), "the layout has 4 devices, and the backend 3") {
+		if _, err := toyRunner(t, backend, p); err == nil || !strings.Contains(err.Error(), "the layout needs 4 devices, the backend has 3") {
 			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package manifests has tests of the files that start a training on clusters: they are what the clusters' own code takes.
+// Package manifests tests the files that start a training on clusters, with the clusters' own code where possible.
 package manifests
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// check returns what the MPI Operator would refuse, and fields that it would not know.
+// check returns the errors of the MPI Operator's validation, and unknown fields.
 func check(text []byte) error {
 	var job kubeflow.MPIJob
 	if err := yaml.UnmarshalStrict(text, &job); err != nil {

@@ -12,9 +12,8 @@ import (
 // EnvDir names the environment variable that moves the cache folder.
 const EnvDir = "SHARDBOOK_CACHE"
 
-// Dir returns the absolute path of the cache folder: explicit if it is not
-// empty, else $SHARDBOOK_CACHE, else "shardbook" in the user's own cache folder
-// ($XDG_CACHE_HOME or ~/.cache on Linux). The folder need not exist yet.
+// Dir returns the absolute path of the cache folder: explicit if it is not empty, else $SHARDBOOK_CACHE, else
+// "shardbook" in the user's own cache folder ($XDG_CACHE_HOME or ~/.cache on Linux). The folder need not exist yet.
 func Dir(explicit string) (string, error) {
 	dir := explicit
 	if dir == "" {

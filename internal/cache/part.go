@@ -20,17 +20,15 @@ type Progress func(done, total int, what string)
 
 // Part is something to install: a plugin, a Python environment, a set of tools.
 //
-// Each try installs into a new folder, Root/Name/Version-RANDOM, and the file
-// Root/Name/Version.complete, written last and whole, names the folder that
-// counts. So a try that was cut off leaves a folder that nothing points to, even
-// if a program that it started goes on writing there.
+// Each try installs into a new folder, Root/Name/Version-RANDOM, and the file Root/Name/Version.complete, written last
+// and whole, names the folder that counts. So a try that was cut off leaves a folder that nothing points to, even if a
+// program that it started goes on writing there.
 type Part struct {
 	Root    string // the cache folder
 	Name    string // of the part's folder in it, also shown to the user
 	Version string // changes whenever the contents would
 	Bytes   int64  // free space the installation needs at its peak
-	// Install fills dir, which exists and is empty. Paths inside dir are final:
-	// dir is not moved afterwards.
+	// Install fills dir, which exists and is empty. Paths inside dir are final: dir is not moved afterwards.
 	Install func(ctx context.Context, dir string, report Progress) error
 }
 
@@ -42,8 +40,7 @@ const (
 // lockPoll is how often a process that waits for another's installation looks again.
 const lockPoll = 100 * time.Millisecond
 
-// unusedFor is how long a version of a part may lie unused before the
-// installation of another version removes it.
+// unusedFor is how long a version of a part may lie unused before the installation of another version removes it.
 const unusedFor = 30 * 24 * time.Hour
 
 // path returns the path of the version's file or folder with that ending.
@@ -82,9 +79,8 @@ func (p Part) tries() []string {
 	return tries
 }
 
-// Ensure installs the part unless it is there already, and returns its folder.
-// Of several processes that call it at once, one installs and the others wait
-// for it. An installation that was cut off is made anew.
+// Ensure installs the part unless it is there already, and returns its folder. Of several processes that call it at
+// once, one installs and the others wait for it. An installation that was cut off is made anew.
 func (p Part) Ensure(ctx context.Context, report Progress) (string, error) {
 	if dir, ok := p.Installed(); ok {
 		p.used()

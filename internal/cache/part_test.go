@@ -15,11 +15,12 @@ import (
 
 // greeting is a part that writes one file, and counts how often it is installed.
 func greeting(root string, installs *atomic.Int32) Part {
-	return Part{Root: root, Name: "greeting", Version: "v1", Install: func(_ context.Context, dir string, report Progress) error {
+	install := func(_ context.Context, dir string, report Progress) error {
 		report(0, 1, "writing")
 		installs.Add(1)
 		return os.WriteFile(filepath.Join(dir, "hello"), []byte("hello"), 0o644)
-	}}
+	}
+	return Part{Root: root, Name: "greeting", Version: "v1", Install: install}
 }
 
 func TestEnsureInstallsOnce(t *testing.T) {
@@ -82,7 +83,8 @@ func TestCutOff(t *testing.T) {
 func TestUnusedVersionsAreRemoved(t *testing.T) {
 	root := t.TempDir()
 	version := func(v string) Part {
-		return Part{Root: root, Name: "tools", Version: v, Install: func(context.Context, string, Progress) error { return nil }}
+		return Part{Root: root, Name: "tools", Version: v,
+			Install: func(context.Context, string, Progress) error { return nil }}
 	}
 	for _, v := range []string{"old", "recent"} {
 		if _, err := version(v).Ensure(t.Context(), nil); err != nil {
@@ -150,11 +152,11 @@ func TestEnsureWaitsNoLongerThanItsContext(t *testing.T) {
 }
 
 func TestNoSpace(t *testing.T) {
-	p := Part{Root: t.TempDir(), Name: "giant", Version: "v1", Bytes: 1 << 60, Install: func(context.Context, string, Progress) error {
+	install := func(context.Context, string, Progress) error {
 		t.Error("installed although the space is not there")
 		return nil
-	}}
-	_, err := p.Ensure(t.Context(), nil)
+	}
+	_, err := Part{Root: t.TempDir(), Name: "giant", Version: "v1", Bytes: 1 << 60, Install: install}.Ensure(t.Context(), nil)
 	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), EnvDir) {
 		t.Errorf("error %v, want ENOSPC and what to do", err)
 	}

@@ -1,5 +1,4 @@
-// Package command runs the programs that set-up needs, and says in one sentence why
-// one failed.
+// Package command runs the programs that set-up needs. If one fails, its error is one sentence with the reason.
 package command
 
 import (
@@ -19,18 +18,17 @@ type Command struct {
 	Name   string
 	Args   []string
 	Dir    string            // "" is the working folder
-	Env    []string          // added to the process's own
-	OnLine func(line string) // told each line that it prints; may be nil
+	Env    []string          // added to the environment of this process
+	OnLine func(line string) // called with each line that it prints; may be nil
 	Advice string            // what to do if it fails
 }
 
-// Run runs the command. Its error is one sentence that ends with the reason the
-// program printed.
+// Run runs the command. Its error is one sentence with the reason that the program printed, and the advice.
 func (c Command) Run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, c.Name, c.Args...)
 	cmd.Dir = c.Dir
 	cmd.Env = append(os.Environ(), c.Env...)
-	// A program's own children, as venv has, are stopped with it.
+	// Also stops the program's children, such as those of venv.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	pipe, err := cmd.StdoutPipe()
@@ -41,35 +39,35 @@ func (c Command) Run(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	var said Reason
+	var reason Reason
 	lines := bufio.NewScanner(pipe)
 	for lines.Scan() {
 		if c.OnLine != nil {
 			c.OnLine(lines.Text())
 		}
-		said.Hear(lines.Text())
+		reason.Hear(lines.Text())
 	}
-	io.Copy(io.Discard, pipe) // after a line that is too long: a program that cannot print would never end
+	io.Copy(io.Discard, pipe) // after a line that is too long; otherwise the program would block
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err == nil:
 		return nil
-	case strings.Contains(said.Text(), "No space left on device"):
-		err = syscall.ENOSPC // which has advice of its own
+	case strings.Contains(reason.Text(), "No space left on device"):
+		err = syscall.ENOSPC // which callers recognize
 	}
-	err = fmt.Errorf("%s failed: %s (%w)", filepath.Base(c.Name), said.Text(), err)
+	err = fmt.Errorf("%s failed: %s (%w)", filepath.Base(c.Name), reason.Text(), err)
 	if c.Advice != "" {
 		err = fmt.Errorf("%w: %s", err, c.Advice)
 	}
 	return err
 }
 
-// Reason picks out of a program's output the line that says why it failed.
+// Reason finds the line of a program's output that says why it failed.
 type Reason struct{ last, err string }
 
-// Hear takes the next line.
+// Hear adds the next line.
 func (r *Reason) Hear(line string) {
 	line = strings.TrimSpace(line)
 	if line != "" {
@@ -80,7 +78,7 @@ func (r *Reason) Hear(line string) {
 	}
 }
 
-// Text is the last line that begins as an error does, or else the last.
+// Text returns the last line that begins with "error" or "ERROR", or else the last line.
 func (r *Reason) Text() string {
 	if r.err != "" {
 		return r.err

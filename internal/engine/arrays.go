@@ -14,24 +14,24 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// arrays is what a rank holds on its devices: of which kind, and how much at most. It has arrays to communicate with,
-// too: equal ones are used again and again, as many bytes for a deep model as for a shallow one (constant-size buffers,
-// Rajbhandari et al. 2020, "ZeRO", §6.2). It may be used by several goroutines at once.
+// arrays tracks the device memory of a rank: what each array is for, and the peak of each kind. It lends arrays for
+// communication and reuses those of equal shape, so a deep model needs no more of them than a shallow one
+// (constant-size buffers, Rajbhandari et al. 2020, "ZeRO", §6.2). It is safe for concurrent use.
 type arrays struct {
 	devices *devices
 	trace   *trace.Recorder
 	rank    int
 
 	mu        sync.Mutex
-	spare     map[string][]*dtensor.Tensor // by shape and placement
+	spare     map[string][]*dtensor.Tensor // free arrays to lend, by shape and placement
 	held      map[*dtensor.Tensor]holding
-	now, most map[memest.Kind]int64 // bytes, of a device
+	now, most map[memest.Kind]int64 // bytes on each device
 }
 
 type holding struct {
 	kind  memest.Kind
 	bytes int64
-	lent  string // the key of one that goes back to the spare ones
+	lent  string // the key in spare, for an array that was lent
 }
 
 func newArrays(d *devices, t *trace.Recorder, rank int) *arrays {
@@ -40,7 +40,7 @@ func newArrays(d *devices, t *trace.Recorder, rank int) *arrays {
 		now: map[memest.Kind]int64{}, most: map[memest.Kind]int64{}}
 }
 
-// add notes arrays that a program has made, or that were placed.
+// add tracks arrays that a program has returned, or that were placed.
 func (a *arrays) add(kind memest.Kind, made ...*dtensor.Tensor) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,7 +60,7 @@ func (a *arrays) count(kind memest.Kind, n int64) {
 	a.trace.Count(a.rank, string(kind), a.now[kind])
 }
 
-// borrow returns an array, whatever is in it, of a shape that all devices have together.
+// borrow returns an array with undefined elements. The shape is that over all devices.
 func (a *arrays) borrow(kind memest.Kind, shape shapes.Shape, on xla.Placement) (*dtensor.Tensor, error) {
 	key := shape.String() + on.String()
 	a.mu.Lock()
@@ -78,7 +78,7 @@ func (a *arrays) borrow(kind memest.Kind, shape shapes.Shape, on xla.Placement) 
 	return t, nil
 }
 
-// changed says that a program has returned an array, whose memory it was given, as another one.
+// changed says that a program returned the donated memory of one array as another one.
 func (a *arrays) changed(from, to *dtensor.Tensor) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,7 +86,7 @@ func (a *arrays) changed(from, to *dtensor.Tensor) {
 	delete(a.held, from)
 }
 
-// put has an array lie where another one may have been, which it frees.
+// put stores an array in a place, and frees the one that was there.
 func (a *arrays) put(at **dtensor.Tensor, kind memest.Kind, t *dtensor.Tensor) error {
 	old := *at
 	if *at = t; old == nil {
@@ -97,8 +97,8 @@ func (a *arrays) put(at **dtensor.Tensor, kind memest.Kind, t *dtensor.Tensor) e
 	return old.FinalizeAll()
 }
 
-// release ends the use of arrays: those that were borrowed go back, others are freed at once, since the garbage
-// collector would come late. They may be nil.
+// release ends the use of arrays, which may be nil: borrowed ones are kept for reuse, others are freed at once, since
+// the garbage collector would be late.
 func (a *arrays) release(list ...*dtensor.Tensor) error {
 	var errs []error
 	for _, t := range list {
@@ -122,14 +122,14 @@ func (a *arrays) release(list ...*dtensor.Tensor) error {
 	return errors.Join(errs...)
 }
 
-// begin forgets what was held before: peaks are of one step.
+// begin starts a step: peaks are per step.
 func (a *arrays) begin() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.most = maps.Clone(a.now)
 }
 
-// peaks are the most bytes of each kind that a device has held at once since begin.
+// peaks returns the most bytes of each kind that each device has held since begin.
 func (a *arrays) peaks() map[memest.Kind]int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -8,35 +8,37 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// microBatch is rows of a batch that a rank computes at once.
+// microBatch is the examples that a rank computes with at once.
 type microBatch struct {
 	Inputs, Targets *tensors.Tensor
-	Row             uint32 // the place of the first row in the whole batch
+	Row             uint32 // index of the first example in the batch of all ranks
 }
 
-// microBatches cuts a rank's micro-batches, so many, out of the batch of all ranks, of which the first has the first rows.
-// It is an error if the rows cannot be divided evenly, or their type is none of int32, int64, uint8 and float32.
+// microBatches returns a rank's micro-batches of the batch of all ranks, of which the first rank has the first
+// examples. It returns an error if the examples cannot be divided evenly, or if their type is not int32, int64, uint8
+// or float32.
 func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]microBatch, error) {
 	if inputs == nil || targets == nil {
 		return nil, errors.New("engine: the inputs or the targets are nil: give both")
 	}
 	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) || in.Dim(0) == 0 {
-		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both as many rows", in, out)
+		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both the same number of examples, "+
+			"along their first axis", in, out)
 	}
-	rows := inputs.Shape().Dim(0)
-	if rows%(ranks*micro) != 0 {
-		return nil, fmt.Errorf("engine: a batch of %d rows is not divisible by %d ranks with %d micro-batches each: make it a multiple of %d",
-			rows, ranks, micro, ranks*micro)
+	n := inputs.Shape().Dim(0)
+	if n%(ranks*micro) != 0 {
+		return nil, fmt.Errorf("engine: a batch of %d examples is not divisible by %d ranks with %d micro-batches each: "+
+			"make it a multiple of %d", n, ranks, micro, ranks*micro)
 	}
-	size := rows / (ranks * micro)
+	size := n / (ranks * micro)
 	all := make([]microBatch, micro)
 	for i := range all {
 		first := (rank*micro + i) * size
-		in, err := rowsOf(inputs, first, size)
+		in, err := examples(inputs, first, size)
 		if err != nil {
 			return nil, err
 		}
-		out, err := rowsOf(targets, first, size)
+		out, err := examples(targets, first, size)
 		if err != nil {
 			return nil, err
 		}
@@ -45,8 +47,8 @@ func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]mi
 	return all, nil
 }
 
-// rowsOf copies rows of a tensor: size of them, from first on.
-func rowsOf(t *tensors.Tensor, first, size int) (part *tensors.Tensor, err error) {
+// examples copies the examples of a batch from first on.
+func examples(t *tensors.Tensor, first, size int) (part *tensors.Tensor, err error) {
 	dims := append([]int{size}, t.Shape().Dimensions[1:]...)
 	each := t.Shape().Size() / t.Shape().Dim(0)
 	e := t.ConstFlatData(func(flat any) {

@@ -11,28 +11,27 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// build builds the graph of a segment, operation by operation, as each device sees it.
+// build builds the graph of a segment, operation by operation, as each device runs it.
 type build struct {
 	*own
 	plan *step.Plan
 	flow *step.Flow
 	io   *io
 	g    *graph.Graph
-	// There is one node for what a slot has, but several for values that are lists, and for sums, which lie apart by
-	// parameter.
+	// A slot has one node, or several for values that are lists. Accumulated gradients are in sums, by parameter.
 	has   map[slot][]*graph.Node
 	sums  map[slot]*sum
-	last  *graph.Node   // what the last pass made: what is gathered waits for it
+	last  *graph.Node   // result of the last pass, which gathers wait for
 	hold  []*graph.Node // what the next pass waits for
 	sizes *sizes
-	parts []slot // of inputs, which the segment makes
-	// between adds x up over the ranks along an axis of the plan, or over all ranks for "".
+	parts []slot // shards of inputs that the segment makes (ZeRO-R)
+	// between sums x over the ranks along an axis of the plan, or over all ranks for "".
 	between func(x *graph.Node, axis string) *graph.Node
-	// serial has passes wait for what was made before them, so that the compiler does not hold everything at once.
+	// serial makes each pass wait for the one before it, so that the compiler does not keep all results at once.
 	serial bool
 }
 
-// segment is the graph function of some operations of a rank.
+// segment returns the graph function of some operations of a rank.
 func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *sizes) summing {
 	return func(in []*graph.Node, between func(x *graph.Node, axis string) *graph.Node) []*graph.Node {
 		b := &build{own: o, plan: p, flow: f, io: s, sizes: sizes, g: in[0].Graph(), between: between,
@@ -54,13 +53,13 @@ func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *si
 	}
 }
 
-// read has what is in the slots that the segment takes.
+// read assigns the inputs to the slots that the segment takes.
 func (b *build) read(in []*graph.Node) {
 	for _, x := range b.io.in {
 		_, want := b.lies(x, b.sizes)
 		nodes := slices.Clone(in[:len(want)])
 		in = in[len(want):]
-		for i, n := range nodes { // scalars of which each device has its own come as vectors
+		for i, n := range nodes { // scalars that differ between devices are passed as vectors
 			if x.kind == valueSlot && want[i].IsScalar() && !n.IsScalar() {
 				nodes[i] = graph.Reshape(n)
 			}
@@ -73,7 +72,7 @@ func (b *build) read(in []*graph.Node) {
 	}
 }
 
-// write lists what is in the slots that the segment gives.
+// write lists the outputs, from the slots that the segment gives.
 func (b *build) write() (out []*graph.Node) {
 	for _, x := range b.io.out {
 		if x.kind == sumSlot || x.kind == reducedSlot {
@@ -90,7 +89,7 @@ func (b *build) write() (out []*graph.Node) {
 	return out
 }
 
-// get is the one node of a slot, or nil.
+// get returns the one node of a slot, or nil.
 func (b *build) get(x slot) *graph.Node {
 	if of := b.has[x]; len(of) > 0 {
 		return of[0]
@@ -102,10 +101,9 @@ func (b *build) number(kind slotKind, number int) *graph.Node {
 	return b.get(slot{kind: kind, number: number})
 }
 
-// put has what a slot has be some nodes.
 func (b *build) put(x slot, nodes ...*graph.Node) { b.has[x] = nodes }
 
-// after has a value wait for others, which may be nil.
+// after makes x wait for others, which may be nil.
 func after(x *graph.Node, others ...*graph.Node) *graph.Node {
 	others = slices.DeleteFunc(others, func(n *graph.Node) bool { return n == nil })
 	if len(others) == 0 {
@@ -128,17 +126,17 @@ func (b *build) do(op step.Op) {
 		} else {
 			b.gather(op)
 		}
-	case step.Free: // nothing uses it any more; of an input there is the device's part
+	case step.Free: // nothing uses it any more; the shard of an input has its own slot
 	case step.Reduce:
 		b.reduce(op)
 	case step.Wait:
 		b.wait(op)
 	default:
-		panic(fmt.Errorf("engine: %s lies between ranks", b.plan.Text(op)))
+		panic(fmt.Errorf("engine: %s is not for one rank", b.plan.Text(op)))
 	}
 }
 
-// view is the array of a parameter that lies in its unit's matrix.
+// view returns a parameter from its unit's matrix.
 func (b *build) view(matrix *graph.Node, at int) *graph.Node {
 	offset, length, shape := b.offset(at), b.length(at), b.tree[at].Shape
 	x := graph.Slice(matrix, graph.AxisRange(), graph.AxisRange(offset, offset+length))
@@ -146,7 +144,7 @@ func (b *build) view(matrix *graph.Node, at int) *graph.Node {
 	return graph.Reshape(graph.Slice(x, graph.AxisRange(0, shape.Size())), shape.Dimensions...)
 }
 
-// columns is the matrix of a parameter's array: a row for each shard, filled up with zeros.
+// columns returns a parameter as columns of its unit's matrix: a row for each shard, padded with zeros.
 func (b *build) columns(at int, x *graph.Node) *graph.Node {
 	length := b.length(at)
 	flat := graph.Reshape(x, x.Shape().Size())
@@ -156,12 +154,12 @@ func (b *build) columns(at int, x *graph.Node) *graph.Node {
 	return graph.Reshape(flat, b.shards, length)
 }
 
-// gather makes the whole of a unit of the devices' shards.
+// gather gathers a unit's parameters from the shards of the rank's devices.
 func (b *build) gather(op step.Op) {
 	shard := b.number(freshSlot, op.Unit)
 	if !b.flow.Resident[op.Unit] {
 		shard = after(b.number(cellSlot, b.cellOf(op.Unit)), b.last)
 	}
-	whole := collective.AllGather(graph.InsertAxes(shard, 0), 0, axisNames(op.Axis)...)
-	b.put(b.slotOf(step.Value{Held: step.Full, Unit: op.Unit}), whole)
+	full := collective.AllGather(graph.InsertAxes(shard, 0), 0, axisNames(op.Axis)...)
+	b.put(b.slotOf(step.Value{Held: step.Full, Unit: op.Unit}), full)
 }

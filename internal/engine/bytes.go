@@ -9,10 +9,10 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Bytes is what each device of a rank holds besides activations, by kind, in bytes: what lies there between steps, and
-// memest.Gradients, from the first micro-batch to the update; also those of parameters that the loss does not depend
-// on: which these are is known with the first batch. Older versions of weights, of schedules that do not flush, are
-// parameters, too. What is in the host's memory has [OnHost] before its kind.
+// Bytes returns the memory of each device of a rank without activations, by kind, in bytes: what is there between
+// steps, and memest.Gradients, from the first micro-batch to the update. Gradients include those of parameters that the
+// loss does not depend on, since these are known with the first batch only. Parameters include older versions of the
+// weights in asynchronous schedules. Kinds in host memory begin with [OnHost].
 func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	c, err := newCommon(s)
 	if err != nil {
@@ -27,7 +27,7 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 		}
 		kinds[kind] += c.shape.ByteSize()
 	}
-	if p := s.Plans[0]; p.Weights != step.Flush { // older versions of weights, for passes under way
+	if p := s.Plans[0]; p.Weights != step.Flush { // older versions of the weights
 		kept, err := p.WeightVersions()
 		if err != nil {
 			return nil, err
@@ -48,8 +48,8 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 	return kinds, nil
 }
 
-// Sizes are those of the units of a spec's plans, padding included, as a device of the first rank has them that has a
-// unit. States have the master copy of the parameters with them.
+// Sizes returns the sizes of the units of a spec's plans, padding included, on each device of the first rank that has
+// the unit. States include the master weights.
 func Sizes(s Spec) (step.Sizes, error) {
 	c, err := newCommon(s)
 	if err != nil {
@@ -57,17 +57,17 @@ func Sizes(s Spec) (step.Sizes, error) {
 	}
 	n := len(s.Plans[0].Units)
 	list := func() []int64 { return make([]int64, n) }
-	sizes := step.Sizes{Whole: list(), Sum: list(), Reduced: list(), Resident: list(), States: list()}
+	sizes := step.Sizes{Full: list(), Sum: list(), Reduced: list(), Resident: list(), States: list()}
 	for rank := range s.Plans[0].Ranks {
 		o := c.newOwn(rank)
 		gathered := o.resident()
 		for number, u := range o.units {
-			if sizes.Whole[number] > 0 {
+			if sizes.Full[number] > 0 {
 				continue
 			}
-			whole := int64(o.shards * u.size)
-			sizes.Whole[number] = whole * int64(o.policy.Compute.Size())
-			sizes.Sum[number] = whole * int64(o.policy.Reduce.Size())
+			full := int64(o.shards * u.size)
+			sizes.Full[number] = full * int64(o.policy.Compute.Size())
+			sizes.Sum[number] = full * int64(o.policy.Reduce.Size())
 			sizes.Reduced[number] = sizes.Sum[number] / int64(o.shards)
 			for _, k := range o.statesOn(number) {
 				sizes.States[number] += o.cells[k].shape.ByteSize()
@@ -83,7 +83,8 @@ func Sizes(s Spec) (step.Sizes, error) {
 	return sizes, nil
 }
 
-// reducesEach says whether gradients are reduced to shards as soon as there are some, so that no others are kept.
+// reducesEach reports whether the gradients of each micro-batch are reduced to shards, so that full gradients are not
+// accumulated.
 func (o *own) reducesEach() bool {
 	return o.shards > 1 && slices.ContainsFunc(o.Plans[0].Ranks[o.rank], func(op step.Op) bool {
 		return op.Kind == step.Wait && op.Of == step.Reduce

@@ -13,42 +13,42 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// entry is one of the arrays that train.Recipe.State lists, and what a device has of it.
+// entry is one of the arrays that train.Recipe.State lists, and which part of it a device has.
 type entry struct {
-	spec   params.Spec // of the whole
+	spec   params.Spec // of the full array
 	first  int         // the first rank that has it
-	cut    *params.Cut // between the devices that share layers; nil is none
-	flat   int         // if it is sharded besides, the elements of a shard; else 0
-	cell   int         // where it lies, in the type that it is kept in, and
+	cut    *params.Cut // between tensor-parallel devices; nil is none
+	flat   int         // elements of a ZeRO shard; 0 if it is not sharded
+	cell   int         // index of the cell that has it, in the type of the master weights
 	offset int         // its first column there, if it is sharded
 }
 
-// cell is one of the arrays that a rank's devices keep between steps: an entry; or a matrix of the shards of some that
-// are sharded, a row each. Of the matrix a rank has all, or what is its own.
+// cell is an array that a rank's devices hold between steps: an entry, or the matrix of a unit of sharded entries, with
+// a row for each shard. A rank has all rows, or those of its own shards.
 type cell struct {
 	kind  memest.Kind
-	shape shapes.Shape // what a device has
+	shape shapes.Shape // on each device
 	on    xla.Placement
 	of    []int // entries
-	whole bool  // a whole matrix on each device
-	host  bool  // it lies in the host's memory between steps
+	full  bool  // all rows, on each device
+	host  bool  // in host memory between steps
 }
 
-// batchKind is memory of batches and counters.
+// batchKind is the memory of batches and counters.
 const batchKind memest.Kind = "batch"
 
 func (o *own) listEntries() {
-	rule, n := o.recipe.GroupedOptimizer(), len(o.whole)
+	rule, n := o.recipe.GroupedOptimizer(), len(o.full)
 	o.statesOf = make([][]int, n)
 	all := o.recipe.State()
-	for i := range o.whole {
+	for i := range o.full {
 		o.entries = append(o.entries, entry{spec: all[i], first: o.firsts[all[i].Name], cut: o.cuts[i]})
 		if o.flat {
 			o.entries[i].flat = o.length(i)
 		}
 	}
-	for i := range o.whole {
-		param, part := o.whole.As(o.policy.Params)[i], optim.CutOf(o.cuts[i])
+	for i := range o.full {
+		param, part := o.full.As(o.policy.Params)[i], optim.CutOf(o.cuts[i])
 		if o.flat {
 			param, part = o.tree[i], optim.Flat{Length: o.length(i)}
 		}
@@ -69,10 +69,10 @@ func (o *own) listEntries() {
 	}
 }
 
-// listCells lists the arrays: the parameters, or of units that are sharded the whole or a shard, in the type to compute
-// in, and then shards in the type that they are kept in, where that is another or the host's; and the other entries.
+// listCells lists the arrays: first the parameters in the compute type (of sharded units the full matrix or a shard);
+// then shards of the master weights, if they have another type or are on the host; then the other entries.
 func (o *own) listCells() {
-	n := len(o.whole)
+	n := len(o.full)
 	o.weights = make([]int, n)
 	if o.flat {
 		resident := o.resident()
@@ -110,12 +110,12 @@ func (o *own) listCells() {
 	o.listHosted()
 }
 
-// addUnit adds a cell of a unit's parameters: a whole matrix to compute with, or what the rank has of it.
-func (o *own) addUnit(u *unit, kind memest.Kind, whole bool) {
-	c := cell{kind: kind, of: u.members, on: o.unitPlacement(u, !whole), whole: whole}
+// addUnit adds the cell of a unit's parameters: all rows, or the rank's.
+func (o *own) addUnit(u *unit, kind memest.Kind, full bool) {
+	c := cell{kind: kind, of: u.members, on: o.unitPlacement(u, !full), full: full}
 	if c.shape = shapes.Make(o.policy.Compute, u.size); kind == memest.Master {
 		c.shape.DType = o.policy.Params
-	} else if whole {
+	} else if full {
 		c.shape = shapes.Make(o.policy.Compute, o.shards, u.size)
 	}
 	for k, at := range u.members {
@@ -124,16 +124,16 @@ func (o *own) addUnit(u *unit, kind memest.Kind, whole bool) {
 	o.cells = append(o.cells, c)
 }
 
-// resident are the units that are whole between steps.
+// resident returns the units whose full parameters are there between steps.
 func (o *own) resident() map[int]bool {
 	f, err := o.Plans[0].Flow(o.rank)
-	if err != nil { // which Check has told
+	if err != nil { // Check has returned it
 		return nil
 	}
 	return f.Resident
 }
 
-// statesOn are the cells of a unit's states: the optimizer's, and the master copy where there is one besides.
+// statesOn returns the cells of a unit's optimizer states, and of its master weights if they are separate.
 func (o *own) statesOn(unit int) (cells []int) {
 	for i, c := range o.cells {
 		if c.kind == memest.Master && o.unitOf[c.of[0]].number == unit {
@@ -148,7 +148,7 @@ func (o *own) statesOn(unit int) (cells []int) {
 	return cells
 }
 
-// cellsOf are the cells of a unit's parameters: one where they lie in a matrix, which is then cellOf.
+// cellsOf returns the cells of a unit's parameters: one, that of cellOf, if they are in a matrix.
 func (o *own) cellsOf(u *unit) (cells []int) {
 	for _, at := range u.members {
 		if k := o.weights[at]; !slices.Contains(cells, k) {
@@ -160,13 +160,13 @@ func (o *own) cellsOf(u *unit) (cells []int) {
 
 func (o *own) cellOf(unit int) int { return o.cellsOf(o.units[unit])[0] }
 
-// firstShared is the first cell that belongs to no unit: those of loss scaling, and counters.
+// firstShared returns the first cell that belongs to no unit: the states of loss scaling, then counters.
 func (o *own) firstShared() int {
 	before, _, _ := train.Tail(o.recipe, o.cells)
 	return len(before)
 }
 
-// scalingCells are those of the loss scaling.
+// scalingCells returns the cells of the states of loss scaling.
 func (o *own) scalingCells() (cells []int) {
 	for i := range o.policy.Scaling.States() {
 		cells = append(cells, o.firstShared()+i)
@@ -174,7 +174,8 @@ func (o *own) scalingCells() (cells []int) {
 	return cells
 }
 
-// listHosted says which cells lie on the host between steps: the states of units that a plan fetches first, or all.
+// listHosted sets which cells are on the host between steps: the states of units that a plan fetches first, or all
+// states.
 func (o *own) listHosted() {
 	hosted := map[int]bool{} // by unit
 	for _, u := range o.order {
@@ -194,8 +195,7 @@ func (o *own) listHosted() {
 	}
 }
 
-// placement says how an array lies on a rank's devices that devices along the tensor axis have cuts of, and that is
-// sharded, or not.
+// placement returns how an array is placed on a rank's devices: cut between tensor-parallel devices, sharded, or both.
 func (o *own) placement(cut *params.Cut, sharded bool) xla.Placement {
 	if cut == nil || sharded {
 		return o.rows(cut != nil, sharded)
@@ -203,11 +203,11 @@ func (o *own) placement(cut *params.Cut, sharded bool) xla.Placement {
 	return xla.Shard(cut.Axis, o.Shares.Axis)
 }
 
-// unitPlacement is that of a unit's matrix, or of a shard of it.
+// unitPlacement returns the placement of a unit's matrix, or of a shard of it.
 func (o *own) unitPlacement(u *unit, sharded bool) xla.Placement { return o.rows(u.cuts > 1, sharded) }
 
-// rows is the placement of rows of which the devices that share layers have others, or those that share the state, or
-// all the same.
+// rows returns the placement of a matrix whose rows are on different tensor-parallel devices (cut), or on different
+// devices that shard the state (sharded).
 func (o *own) rows(cut, sharded bool) xla.Placement {
 	var axes []string
 	if cut {
@@ -222,7 +222,7 @@ func (o *own) rows(cut, sharded bool) xla.Placement {
 	return xla.Shard(0, axes...)
 }
 
-// apart is the placement of values of which every device has its own. Scalars have to be vectors for it.
+// apart is the placement of values that differ on each device. Scalars must be vectors for it.
 func (o *own) apart() xla.Placement {
 	var names []string
 	for _, axis := range o.Mesh {
@@ -231,7 +231,7 @@ func (o *own) apart() xla.Placement {
 	return xla.Shard(0, names...)
 }
 
-// activations is the placement of what blocks give each other.
+// activations is the placement of the activations between blocks.
 func (o *own) activations() xla.Placement {
 	on := xla.Shard(0, train.Axis)
 	if len(o.Shares.Between) > 0 {

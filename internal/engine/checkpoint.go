@@ -17,21 +17,21 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Save writes the whole state as the checkpoint of its step into the folder dir, which all ranks must see: see
-// [checkpoint.Save] for its metadata, and for how many are kept. Each rank writes what it is the first to have, so what
-// is saved does not depend on the layout. It is a collective call: rank 0 begins the checkpoint and commits it. Where
-// one rank cannot write, there is no checkpoint, and all ranks get an error: that rank its own, the others one that
-// names it. They can go on; but an error of the group loses the rank. What a hook keeps is not saved. In local SGD the
-// ranks' states are averaged before.
+// Save writes the full state as the checkpoint of its step into the folder dir, which all ranks must see;
+// [checkpoint.Save] explains meta and keep. Each rank writes the parts that it is the first to have, so the checkpoint
+// does not depend on the layout. It is a collective call: rank 0 creates the checkpoint and commits it. If a rank
+// cannot write, there is no checkpoint and all ranks get an error: that rank its own, the others one that names it;
+// they can continue. An error of the group makes the rank unusable. The state of hooks is not saved. In local SGD the
+// ranks' states are averaged first.
 func (r *Rank) Save(ctx context.Context, dir string, meta any, keep int) error {
-	if r.lost != nil {
-		return r.lost
+	if r.failed != nil {
+		return r.failed
 	}
 	err := r.save(ctx, dir, meta, keep)
 	if r.world.Rank() > 0 && errors.Is(err, train.ErrElsewhere) {
 		err = fmt.Errorf("another rank could not write: %w", err)
 	}
-	return r.orLose(err)
+	return r.orFail(err)
 }
 
 func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
@@ -66,8 +66,8 @@ func (r *Rank) save(ctx context.Context, dir string, meta any, keep int) error {
 	return err
 }
 
-// agree gives every rank what each has to say, if all could do something: own is why this one could not, or nil. Else
-// all get an error: that rank its own, the others one that names it.
+// agree exchanges what each rank has to say, if all ranks could do something. Own is this rank's error or nil. If some
+// rank failed, all get an error: that rank its own, the others one that names it.
 func (r *Rank) agree(ctx context.Context, what string, say []byte, own error) ([][]byte, error) {
 	if say = append([]byte{1}, say...); own != nil {
 		say = nil
@@ -85,7 +85,7 @@ func (r *Rank) agree(ctx context.Context, what string, say []byte, own error) ([
 	return told, nil
 }
 
-// settle makes the ranks' states equal, in local SGD between its averages.
+// settle averages the ranks' states, in local SGD between its averages.
 func (r *Rank) settle(ctx context.Context) error {
 	op, some := find(r.Plans[len(r.Plans)-1], averages)
 	if r.steps%len(r.Plans) == 0 || !some {
@@ -94,7 +94,7 @@ func (r *Rank) settle(ctx context.Context) error {
 	return r.averageCells(ctx, r.groups[op.Axis])
 }
 
-// write writes what is the rank's to write, and returns its report: what it has written, or null for nothing.
+// write writes the rank's part, and returns a report of it, null for none.
 func (r *Rank) write(ctx context.Context, path string) ([]byte, error) {
 	parts, err := r.written(ctx)
 	if err != nil {
@@ -124,10 +124,10 @@ func (r *Rank) written(ctx context.Context) (parts []checkpoint.Part, err error)
 	for i, e := range r.own.entries {
 		part, mine := checkpoint.Part{Spec: e.spec}, e.first == r.own.rank
 		switch spread := e.flat > 0 && r.groups[r.axis] != nil; {
-		case spread && e.cut == nil: // each has a run of it
+		case spread && e.cut == nil: // each rank has a range of it
 			if mine = slices.Contains(r.sharers(e.first), r.own.rank); mine {
-				part.From = r.place_ * e.flat
-				part.Value, err = r.own.held(i, r.cellNow, r.place_)
+				part.From = r.shardIndex * e.flat
+				part.Value, err = r.own.held(i, r.cellNow, r.shardIndex)
 			}
 		case spread || mine:
 			part.Value, err = r.entry(ctx, i)
@@ -142,7 +142,7 @@ func (r *Rank) written(ctx context.Context) (parts []checkpoint.Part, err error)
 	return parts, nil
 }
 
-// commit ends a checkpoint, of what the ranks report.
+// commit completes a checkpoint from the ranks' reports.
 func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, reports [][]byte, keep int) error {
 	var all []checkpoint.Written
 	for rank, report := range reports {
@@ -158,13 +158,13 @@ func (r *Rank) commit(ctx context.Context, draft *checkpoint.Shared, meta any, r
 	return err
 }
 
-// Load puts a checkpoint's state, of whatever layout, in the place of the ranks': the next step is what it would have
-// been in the run that was saved. It is a collective call, and each rank reads what is its own. Where one cannot read,
-// all get an error, as they do if they open the checkpoints of several steps, or of another recipe; they then stand
-// where they stood. An error of the group loses the rank.
+// Load replaces the ranks' state by a checkpoint's, of whatever layout: the next step is what it would have been in the
+// run that saved it. It is a collective call, and each rank reads its own part. If a rank cannot read, or the ranks
+// open checkpoints of different steps or of another recipe, all get an error and are unchanged. An error of the group
+// makes the rank unusable.
 func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
-	if r.lost != nil {
-		return r.lost
+	if r.failed != nil {
+		return r.failed
 	}
 	tree := r.own.recipe.State()
 	if r.server != nil {
@@ -172,19 +172,19 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	}
 	state, err := r.read(ctx, c, tree)
 	if err != nil {
-		return r.orLose(err)
+		return r.orFail(err)
 	}
 	if err := r.begin(ctx, tree, state); err != nil {
-		return r.lose(err)
+		return r.fail(err)
 	}
 	if r.Hook != nil {
-		r.hook = r.Hook() // the old one keeps what is of other steps
+		r.hook = r.Hook() // the old one has errors of other steps
 	}
 	r.steps = c.Step
 	return nil
 }
 
-// read reads what is the rank's, if all ranks can.
+// read reads the rank's part, if all ranks can.
 func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.Tree) ([]*tensors.Tensor, error) {
 	var state []*tensors.Tensor
 	own := errors.New("the checkpoint is nil: open it, on every rank")
@@ -198,8 +198,8 @@ func (r *Rank) read(ctx context.Context, c *checkpoint.Checkpoint, tree params.T
 	told, err := r.agree(ctx, "read the checkpoint", []byte(at), own)
 	for rank, t := range told {
 		if string(t) != at {
-			return nil, fmt.Errorf("rank %d loads the checkpoint of step %s, this one that of step %s: "+
-				"give all the same", rank, t, at)
+			return nil, fmt.Errorf("rank %d loads the checkpoint of step %s, this rank that of step %s: "+
+				"load the same on all", rank, t, at)
 		}
 	}
 	return state, err

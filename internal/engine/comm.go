@@ -19,7 +19,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// begin has an operation between ranks go on beside the passes.
+// begin starts an operation between ranks, or with the host, beside the passes.
 func (p *play) begin(s *segment, op step.Op) error {
 	switch i := s.from; op.Kind {
 	case step.Send:
@@ -40,11 +40,11 @@ func (p *play) begin(s *segment, op step.Op) error {
 	case step.HostUpdate:
 		return p.hostUpdate(s, op)
 	}
-	return fmt.Errorf("engine: it is not carried out yet")
+	return fmt.Errorf("engine: the operation is not supported")
 }
 
-// start makes a call to one other rank of a group in the background. One that fails ends the step at once: the rank may
-// be waiting for a message that its peer sends only after this one, and would not look at this call before.
+// start begins a call to another rank of a group in the background. An error cancels the step at once: the rank may be
+// waiting for a message that its peer sends only after this one, and would not look at this call before.
 func (p *play) start(g group.Group, call group.Call) *group.Pending {
 	pending := g.Start(p.ctx, call)
 	go func() {
@@ -55,7 +55,7 @@ func (p *play) start(g group.Group, call group.Call) *group.Pending {
 	return pending
 }
 
-// messageOf is the value that a message has.
+// messageOf returns the value that a message carries.
 func messageOf(op step.Op) step.Value {
 	v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
 	switch {
@@ -87,7 +87,7 @@ func (p *play) send(i int, op step.Op) error {
 func (p *play) receive(i int, op step.Op) error {
 	v := messageOf(op)
 	on, shape := p.own.lies(slot{kind: valueSlot, value: v}, p.sizes)
-	a, err := p.expect(memest.Activations, p.wholeOf(shape[0]), on)
+	a, err := p.expect(memest.Activations, p.globalShape(shape[0]), on)
 	if err != nil {
 		return err
 	}
@@ -102,27 +102,27 @@ func (p *play) receive(i int, op step.Op) error {
 	return nil
 }
 
-// arrival is where a tensor of another rank is received: in an array of the devices, or staged on the host.
+// arrival is where a tensor of another rank is received: in an array on the devices, or staged on the host.
 type arrival struct {
 	kind memest.Kind
 	on   xla.Placement
-	into *dtensor.Tensor // nil where it is staged
+	into *dtensor.Tensor // nil if staged
 	to   *memory
 }
 
-// expect prepares to receive a tensor of a shape that all devices have together.
-func (p *play) expect(kind memest.Kind, whole shapes.Shape, on xla.Placement) (a *arrival, err error) {
+// expect prepares to receive a tensor. The shape is that over all devices.
+func (p *play) expect(kind memest.Kind, full shapes.Shape, on xla.Placement) (a *arrival, err error) {
 	a = &arrival{kind: kind, on: on, to: &memory{}}
 	if !p.reachable() {
-		return a, a.to.stage(tensors.FromShape(whole))
+		return a, a.to.stage(tensors.FromShape(full))
 	}
-	if a.into, err = p.arrays.borrow(kind, whole, on); err == nil {
+	if a.into, err = p.arrays.borrow(kind, full, on); err == nil {
 		a.to, err = p.memoryOf(a.into)
 	}
 	return a, err
 }
 
-// received returns the tensor once it is there.
+// received returns the tensor once it has arrived.
 func (p *play) received(a *arrival) (*dtensor.Tensor, error) {
 	if a.into != nil {
 		return a.into, nil
@@ -134,23 +134,24 @@ func (p *play) received(a *arrival) (*dtensor.Tensor, error) {
 	return t, err
 }
 
-// wholeOf is the shape, of all devices together, of what blocks give each other.
-func (p *play) wholeOf(local shapes.Shape) shapes.Shape {
-	whole := local.Clone()
+// globalShape returns the shape, over all devices, of an activation between blocks.
+func (p *play) globalShape(local shapes.Shape) shapes.Shape {
+	full := local.Clone()
 	for _, a := range p.Mesh {
 		if a.Name == p.Mesh[0].Name {
-			whole.Dimensions[0] *= a.Size
+			full.Dimensions[0] *= a.Size
 		}
 		for _, name := range p.Shares.Between {
 			if a.Name == name {
-				whole.Dimensions[1] *= a.Size
+				full.Dimensions[1] *= a.Size
 			}
 		}
 	}
-	return whole
+	return full
 }
 
-// background has an operation's stream do something, behind the operations whose results it uses.
+// background runs do on an operation's stream, after the operations whose results it uses. The rank calls end when it
+// waits for the operation.
 func (p *play) background(i int, op step.Op, kind string, do, end func() error) {
 	s := p.streams[op.Stream()]
 	if s == nil {
@@ -167,12 +168,12 @@ func (p *play) background(i int, op step.Op, kind string, do, end func() error) 
 		for _, d := range before {
 			<-d
 		}
-		if p.ctx.Err() != nil { // what it uses may not be there, and others would take its calls for those before them
+		if p.ctx.Err() != nil { // its operands may not be there, and peers would mistake its calls for earlier ones
 			return context.Cause(p.ctx)
 		}
 		defer p.span(kind, p.plan.Text(op))()
 		err := caught(do)
-		if err != nil { // the rank may wait for something else, and nothing behind this may be begun
+		if err != nil { // the rank may be waiting for something else, and nothing later may begin
 			p.cancel(p.within(op, err))
 		}
 		return err
@@ -180,17 +181,17 @@ func (p *play) background(i int, op step.Op, kind string, do, end func() error) 
 	p.begun[i] = &underWay{done, wait, end}
 }
 
-// gatherUnit puts the ranks' shards of a unit together.
+// gatherUnit gathers a unit's parameters from the ranks' shards.
 func (p *play) gatherUnit(i int, op step.Op) error {
 	u := p.own.units[op.Unit]
 	g := p.groups[op.Axis]
 	fresh, cell := p.gradsOf(op.Unit), p.own.cellOf(op.Unit)
 	resident := p.flow.Resident[op.Unit]
-	own := func() *dtensor.Tensor { return fresh.fresh } // which may be on its way
+	own := func() *dtensor.Tensor { return fresh.fresh } // read late: the update may still compute it
 	if shard := p.cells[cell]; !resident {
 		own = func() *dtensor.Tensor { return shard }
 	}
-	whole := shapes.Make(p.policy.Compute, u.cuts*p.shards, u.size)
+	full := shapes.Make(p.policy.Compute, u.cuts*p.shards, u.size)
 	on := p.own.unitPlacement(u, false)
 	v := step.Value{Held: step.Full, Unit: op.Unit}
 	var into *dtensor.Tensor
@@ -198,12 +199,12 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		into = p.cells[cell]
 	} else {
 		var err error
-		if into, err = p.arrays.borrow(memest.Communication, whole, on); err != nil {
+		if into, err = p.arrays.borrow(memest.Communication, full, on); err != nil {
 			return err
 		}
 		p.values[v] = []*dtensor.Tensor{into}
 	}
-	p.traffic.sent[op.Axis] += whole.ByteSize()
+	p.traffic.sent[op.Axis] += full.ByteSize()
 	end := func() error {
 		if !resident {
 			return nil
@@ -222,7 +223,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 		if err != nil {
 			return err
 		}
-		all, err := gatherRows(p.ctx, g, from, u.cuts, whole)
+		all, err := gatherRows(p.ctx, g, from, u.cuts, full)
 		if err == nil {
 			placed, err = p.place(all, on)
 		}
@@ -236,7 +237,7 @@ func (p *play) gatherUnit(i int, op step.Op) error {
 	return nil
 }
 
-// call2 makes an operation of a group on arrays of the device, a sum where it reduces.
+// call2 runs a collective on two arrays of the device.
 func (p *play) call2(g group.Group, kind group.Kind, in, out *dtensor.Tensor) error {
 	from, err := p.memoryOf(in)
 	if err != nil {
@@ -249,11 +250,12 @@ func (p *play) call2(g group.Group, kind group.Kind, in, out *dtensor.Tensor) er
 	return g.Do(p.ctx, group.Call{Kind: kind, Type: from.kind, Op: group.Sum, In: from.buffer, Out: to.buffer})
 }
 
-// reduceUnit adds up the ranks' sums of a unit's gradients: each gets all, or where they are sharded along the axis its shard.
+// reduceUnit reduces a unit's gradients over the ranks: an all-reduce, or a reduce-scatter if the unit is sharded along
+// the axis.
 func (p *play) reduceUnit(i int, op step.Op) error {
 	u := p.own.units[op.Unit]
 	if u.size == 0 {
-		return nil // the loss depends on none of it
+		return nil // the loss depends on none of its parameters
 	}
 	g := p.gradsOf(op.Unit)
 	first := u.Reduce[0] == op.Axis
@@ -266,20 +268,20 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 	scatter := op.Axis == u.Shard
 	bytes := shapes.Make(p.policy.Reduce, u.cuts*p.shards, u.size).ByteSize()
 	if !first {
-		bytes /= int64(p.shards / p.mine)
+		bytes /= int64(p.shards / p.perRank)
 	}
 	if hooked := p.hook != nil && !scatter; !hooked {
 		p.traffic.sent[op.Axis] += bytes
 	}
-	var shard *dtensor.Tensor // that it gets
+	var shard *dtensor.Tensor // the result
 	if scatter && p.reachable() {
 		var err error
 		if shard, err = p.arrays.borrow(memest.Gradients, p.shardOf(u), p.own.unitPlacement(u, true)); err != nil {
 			return err
 		}
 	}
-	var used, added *dtensor.Tensor // up
-	var counts atomic.Int64         // what a hook has the group do
+	var used, added *dtensor.Tensor // freed at the end
+	var counts atomic.Int64         // bytes that a hook gives to the group
 	p.background(i, op, trace.Reduce, func() (err error) {
 		if !first {
 			from = g.reduced
@@ -297,7 +299,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		if err != nil {
 			return err
 		}
-		if first && g.reduced != nil { // of a micro-batch before
+		if first && g.reduced != nil { // accumulates over micro-batches
 			added = to
 			to, err = p.plus(g.reduced, to, p.own.unitPlacement(u, p.shards > 1))
 		}
@@ -310,16 +312,16 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 	return nil
 }
 
-// shardOf is the shape of a shard of a unit's gradients, on all of a rank's devices together.
+// shardOf is the shape of a shard of a unit's gradients over all of a rank's devices.
 func (p *play) shardOf(u *unit) shapes.Shape { return shapes.Make(p.policy.Reduce, u.cuts*u.size) }
 
-// scatter sums whole gradients over ranks, of which each gets its shard: into an array, or nil for a staged one.
-func (p *play) scatter(g group.Group, u *unit, whole, shard *dtensor.Tensor) (*dtensor.Tensor, error) {
+// scatter reduce-scatters full gradients: into shard, or staged if that is nil.
+func (p *play) scatter(g group.Group, u *unit, full, shard *dtensor.Tensor) (*dtensor.Tensor, error) {
 	if shard != nil {
-		return shard, p.call2(g, group.KindReduceScatter, whole, shard)
+		return shard, p.call2(g, group.KindReduceScatter, full, shard)
 	}
 	rows := u.cuts
-	host, err := merged(whole)
+	host, err := merged(full)
 	if err == nil && rows > 1 {
 		host, err = swapped(host, rows, p.shards)
 	}
@@ -341,7 +343,7 @@ func (p *play) scatter(g group.Group, u *unit, whole, shard *dtensor.Tensor) (*d
 	return t, err
 }
 
-// addEach adds up what ranks have, element by element, in place where that can be; or has the hook do it, whose bytes it counts.
+// addEach all-reduces gradients, in place if possible, or calls the hook and counts its bytes.
 func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.Int64) (*dtensor.Tensor, error) {
 	g := p.groups[op.Axis]
 	m, err := p.memoryOf(on)
@@ -368,7 +370,7 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.In
 	return t, err
 }
 
-// plus adds b to a, which is used up.
+// plus adds b to a, whose memory it reuses.
 func (p *play) plus(a, b *dtensor.Tensor, on xla.Placement) (*dtensor.Tensor, error) {
 	add, err := p.compile("add", func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Add(in[0], in[1])} },
 		layout{in: []xla.Placement{on, on}, out: []xla.Placement{on}, donated: []int{0}})
@@ -383,7 +385,7 @@ func (p *play) plus(a, b *dtensor.Tensor, on xla.Placement) (*dtensor.Tensor, er
 	return out[0], nil
 }
 
-// average makes what ranks keep between steps equal, but for counters.
+// average averages the ranks' parameters and optimizer states.
 func (p *play) average(i int, op step.Op) error {
 	for _, k := range p.own.floats() {
 		p.traffic.sent[op.Axis] += p.own.cells[k].shape.ByteSize()
@@ -392,7 +394,7 @@ func (p *play) average(i int, op step.Op) error {
 	return nil
 }
 
-// floats are the cells that have an average: parameters and the optimizer's states.
+// floats returns the cells that can be averaged: parameters and optimizer states.
 func (o *own) floats() (cells []int) {
 	for k, c := range o.cells {
 		if c.kind != batchKind && c.shape.DType.IsFloat() {

@@ -17,7 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// onRing declares the ring's axis in a graph that is built for its shapes or text alone.
+// onRing declares the ring's axis in a graph that is built only for its shapes or text.
 func (c *common) onRing(g *graph.Graph) {
 	if c.ring > 1 {
 		collective.Between(g, c.Ring, c.ring, graph.Const(g, int32(0)))
@@ -32,7 +32,7 @@ func (r *Rank) textOf(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shap
 	}, in...)
 }
 
-// cutProgram is a pass that exchanges tensors with other ranks on its way: several programs.
+// cutProgram is a pass during which ranks exchange tensors: several programs.
 type cutProgram struct {
 	*xla.Cut
 	programs []program
@@ -42,7 +42,7 @@ type cutProgram struct {
 
 // Call fails: use [play.runCut], which has the group.
 func (c *cutProgram) Call(...any) ([]*dtensor.Tensor, error) {
-	return nil, errors.New("engine: a program that exchanges something between ranks, run by one")
+	return nil, errors.New("engine: a program with exchanges between ranks cannot run by itself")
 }
 
 // compileCut compiles a function that may exchange tensors with other ranks.
@@ -85,15 +85,15 @@ func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node
 // exchange is a shift under way.
 type exchange struct {
 	*arrival
-	of             *dtensor.Tensor // what is sent
+	of             *dtensor.Tensor // sent
 	from           *memory         // of it
 	sent, received *group.Pending
 	done           chan struct{} // closed when the tensor is received
 	ended          bool
 }
 
-// runCut runs the programs in order. A shift starts when what it sends is there, overlaps with the next programs, and is
-// waited for by the first one that uses what it received. Name is the pass's, for the trace.
+// runCut runs the programs in order. A shift starts as soon as its operand is there, overlaps with the next programs,
+// and is waited for by the first program that uses the received tensor. Name is the pass's, for the trace.
 func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Tensor, err error) {
 	has, begun := map[xla.Ref]*dtensor.Tensor{}, make([]*exchange, len(c.Shifts))
 	out = make([]*dtensor.Tensor, c.outputs)
@@ -192,7 +192,7 @@ func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, e
 	return e, nil
 }
 
-// endShift waits for a shift, and stores what it received.
+// endShift waits for a shift, and stores the received tensor.
 func (p *play) endShift(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dtensor.Tensor) error {
 	if e == nil || e.ended {
 		return nil

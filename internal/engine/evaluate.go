@@ -10,11 +10,11 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// Evaluate returns the mean loss over a batch, without noise, and changes nothing. Batches are as those of [Rank.Step].
-// It is a collective call, whose errors lose the rank as those of a step do.
+// Evaluate returns the mean loss over a batch, without noise, and changes nothing. Batches are as in [Rank.Step]. It is
+// a collective call. Errors make the rank unusable, as those of a step do.
 func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
-	if r.lost != nil {
-		return 0, r.lost
+	if r.failed != nil {
+		return 0, r.failed
 	}
 	parts, err := r.parts(inputs, targets)
 	if err != nil {
@@ -27,7 +27,7 @@ func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (f
 	quiet.model.Noisy = false
 	own := *r.own
 	own.common, own.passes.Model.Noisy = &quiet, false
-	own.passes.Keep = false // there is no backward pass, nor need the blocks have gradients without noise
+	own.passes.Keep = false // no backward pass, and without noise blocks need not have gradients
 	if r.evaluation == nil {
 		if r.evaluation, err = r.ready(&own, forwardOnly(r.Plans[0])); err != nil {
 			return 0, err
@@ -37,15 +37,15 @@ func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (f
 	e.own = &own
 	m, err := e.step(ctx, r.evaluation, parts)
 	if err != nil {
-		return 0, r.lose(err)
+		return 0, r.fail(err)
 	}
 	return m.Loss, nil
 }
 
-// forwardOnly is the forward passes of a plan, with what belongs to them.
+// forwardOnly returns the forward passes of a plan, with their communication.
 func forwardOnly(p *step.Plan) *step.Plan {
 	q := p.Clone()
-	q.Weights, q.Every = step.Flush, q.Micro // the newest version for all
+	q.Weights, q.Every = step.Flush, q.Micro // all use the newest version
 	for r, list := range p.Ranks {
 		q.Ranks[r] = nil
 		for i, op := range list {
@@ -66,7 +66,7 @@ func forwardOnly(p *step.Plan) *step.Plan {
 	return q
 }
 
-// forwards says whether a forward pass uses the parameters of a unit before they are gathered or freed.
+// forwards reports whether a forward pass uses a unit's parameters before they are gathered or freed.
 func forwards(p *step.Plan, list iter.Seq2[int, step.Op], unit int) bool {
 	for _, op := range list {
 		switch {

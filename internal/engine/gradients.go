@@ -11,7 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// sum is the sums of a unit's gradients: what lies in a matrix, and what the segment adds to it, by parameter.
+// sum is the accumulated gradients of a unit: a matrix from outside the segment, and what the segment adds, by
+// parameter.
 type sum struct {
 	matrix *graph.Node
 	added  map[int]*graph.Node
@@ -32,12 +33,12 @@ func plus(a, b *graph.Node) *graph.Node {
 	return graph.Add(a, b)
 }
 
-// part is the sum of a parameter's gradients, of what lies in the matrix and what the segment has added.
+// part returns a parameter's accumulated gradient.
 func (b *build) part(x slot, at int) *graph.Node {
 	s := b.sumOf(x)
 	added := s.added[at]
 	switch {
-	case b.idle[at] || s.matrix == nil && added == nil: // no pass comes to it
+	case b.idle[at] || s.matrix == nil && added == nil: // no gradient: the loss does not depend on it
 		return graph.Zeros(b.g, shapes.Make(b.policy.Reduce, b.tree[at].Shape.Dimensions...))
 	case s.matrix == nil:
 		return added
@@ -47,7 +48,7 @@ func (b *build) part(x slot, at int) *graph.Node {
 	return b.addedTo(b.view(s.matrix, at), at, added)
 }
 
-// joined is the matrix of the sums of a unit's gradients.
+// joined returns the matrix of a unit's accumulated gradients.
 func (b *build) joined(x slot) *graph.Node {
 	var all []*graph.Node
 	for _, at := range b.units[x.number].members {
@@ -56,7 +57,7 @@ func (b *build) joined(x slot) *graph.Node {
 	return concatenate(all, 1)
 }
 
-// addedTo adds what the segment has made of a parameter's gradients to what was there, unless they are the first.
+// addedTo accumulates a parameter's gradient, unless it is the first.
 func (b *build) addedTo(before *graph.Node, at int, fresh *graph.Node) *graph.Node {
 	if slices.Contains(b.io.begins, at) {
 		return fresh
@@ -64,8 +65,8 @@ func (b *build) addedTo(before *graph.Node, at int, fresh *graph.Node) *graph.No
 	return graph.Add(before, fresh)
 }
 
-// matrix is the sums of a unit's gradients as they lie outside of segments. Where parameters lie is told when the
-// segment runs: so blocks that are alike share one.
+// matrix returns a unit's accumulated gradients as they are passed between segments. The columns of parameters are an
+// argument of the program, so blocks of one kind share it.
 func (b *build) matrix(x slot) *graph.Node {
 	s, u := b.sums[x], b.units[x.number]
 	if s.matrix == nil {
@@ -88,12 +89,12 @@ func (b *build) matrix(x slot) *graph.Node {
 	return matrix
 }
 
-// reduce adds the devices' sums of a unit's gradients up: each gets the whole, or its shard.
+// reduce reduces a unit's gradients over the rank's devices: an all-reduce, or a reduce-scatter.
 func (b *build) reduce(op step.Op) {
 	from, to := slot{kind: sumSlot, number: op.Unit}, slot{kind: reducedSlot, number: op.Unit}
 	u, axes := b.units[op.Unit], axisNames(op.Axis)
 	if u.size == 0 {
-		return // the loss depends on none of it
+		return // the loss depends on none of its parameters
 	}
 	if u.Reduce[0] != op.Axis {
 		from = to
@@ -117,7 +118,7 @@ func (b *build) reduce(op step.Op) {
 	}
 }
 
-// wait has the next pass wait for an operation's result.
+// wait makes the next pass wait for an operation's result.
 func (b *build) wait(op step.Op) {
 	switch op.Of {
 	case step.Gather:
@@ -141,7 +142,7 @@ func concatenate(all []*graph.Node, axis int) *graph.Node {
 	return graph.Concatenate(all, axis)
 }
 
-// summed is the sum of a parameter's gradients over all micro-batches and ranks, or the rank's shard of it.
+// summed returns a parameter's gradient, summed over all micro-batches and ranks, or the rank's shard of it.
 func (b *build) summed(at int) *graph.Node {
 	u := b.unitOf[at]
 	x := slot{kind: reducedSlot, number: u.number}
@@ -151,14 +152,14 @@ func (b *build) summed(at int) *graph.Node {
 	if s := b.sums[x]; s != nil && s.matrix != nil && s.matrix.Rank() == 1 {
 		return b.cut(s.matrix, at)
 	}
-	if b.flat { // whole: the host updates, and nobody shards
+	if b.flat { // updates on the host without shards
 		return graph.Reshape(b.columns(at, b.part(x, at)), b.length(at))
 	}
 	return b.part(x, at)
 }
 
-// scaled returns x, of any floating-point type, times a float32 scalar: a sum times one over the number of its summands
-// is their mean. (A quotient would be compiled now to a division, now to a product, and programs would differ in bits.)
+// scaled returns x, of any floating-point type, times a float32 scalar. Means are sums times 1/n: compilers turn a
+// quotient into a division or a multiplication, and programs would differ in bits.
 func scaled(x, factor *graph.Node) *graph.Node {
 	return graph.ConvertDType(graph.Mul(graph.ConvertDType(x, dtypes.Float32), factor), x.DType())
 }

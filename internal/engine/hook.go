@@ -15,65 +15,65 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Hook communicates the gradients of a unit in place of an all-reduce: what PyTorch calls a communication hook. A rank
-// has one of its own, which may keep what it likes from step to step.
+// Hook replaces the all-reduce of a unit's gradients: PyTorch's communication hooks. Each rank has its own hook, which
+// may store data from step to step.
 type Hook interface {
-	// Reduce replaces the rank's gradients by the sum of all ranks', or what is near to it; all ranks must get the same
-	// bits. All ranks call it with the same units in the same order, one at a time, and it makes what calls on the
-	// group it likes.
+	// Reduce replaces this rank's gradients by the sum of all ranks' gradients or an approximation; all ranks must get
+	// the same bits. All ranks call it with the same units in the same order, one at a time. It may use the group as it
+	// likes.
 	Reduce(ctx context.Context, g group.Group, grads Gradients) error
 }
 
-// Server is a hook that makes the updates in the ranks' place: its Reduce leaves, instead of the gradients, the
-// parameters that it has made of them. It has the optimizer's states, of which the ranks then have none, and its ranks
-// need not have the same bits. The loss of a step is that of a rank's own rows: nobody waits for it.
+// Server is a hook that also updates: its Reduce replaces the gradients by new parameters. It has the optimizer states,
+// and ranks have none; ranks need not hold the same bits. The loss of a step is that of a rank's own shard of the
+// batch, so ranks do not wait for each other.
 type Server interface {
 	Hook
-	// Begin takes the whole state on the host, as train.Recipe.State lists it: at first, and when a checkpoint is
-	// loaded. It is a collective call of a rank on a device. What the server sends it gives to the first call's group,
-	// which counts it.
+	// Begin takes the full state on the host, in the order of train.Recipe.State: at the start, and when a checkpoint
+	// is loaded. It is a collective call of a rank on a device. The server sends through the group of the first call,
+	// which counts its bytes.
 	Begin(ctx context.Context, g group.Group, device int, state []*tensors.Tensor) error
-	// Parts are what the rank writes into the checkpoint of a step.
+	// Parts returns what the rank writes into the checkpoint of a step.
 	Parts(steps int) ([]checkpoint.Part, error)
-	// Close ends what goes on between the ranks, which all call it, but for one that was lost. Only the first call does
-	// anything.
-	Close(lost error) error
+	// Close ends the communication. All ranks call it together, except one that has failed, which gives its error. Only
+	// the first call has an effect.
+	Close(failed error) error
 }
 
-// given is the rule of parameters that a server makes: they are there in the place of the gradients.
-type given struct{}
+// pulled is the optimizer of parameters that a server updates: it takes them from the place of the gradients.
+type pulled struct{}
 
 // Validate implements [optim.Optimizer].
-func (given) Validate() error { return nil }
+func (pulled) Validate() error { return nil }
 
 // States implements [optim.Optimizer].
-func (given) States(params.Spec, optim.Part) []optim.State { return nil }
+func (pulled) States(params.Spec, optim.Part) []optim.State { return nil }
 
 // Update implements [optim.Optimizer].
-func (given) Update(u optim.Update) (*graph.Node, []*graph.Node) {
+func (pulled) Update(u optim.Update) (*graph.Node, []*graph.Node) {
 	return graph.ConvertDType(u.Grad, u.Param.DType()), nil
 }
 
-// Gradients are a rank's gradients of a unit, such as a bucket, in memory that the host reaches.
+// Gradients are a rank's gradients of a unit, such as a bucket, in host memory.
 type Gradients struct {
-	Params  params.Tree // whose gradients they are, in the type that they are summed in, in the order in which they lie
-	Offsets []int       // where each begins, in elements
-	Unit    int         // of the plan, counted from 0
+	Params  params.Tree // the parameters, in the order of Data and the type of its elements
+	Offsets []int       // where each one's gradient begins, in elements
+	Unit    int         // of the plan, from 0
 	Type    group.Type
 	Data    group.Buffer
 }
 
-// Float32 returns the gradients as a slice: no copy. It is an error if they have another type.
+// Float32 returns the gradients as a slice, without a copy, and an error if they have another type.
 func (g Gradients) Float32() ([]float32, error) {
 	if g.Type != group.Float32 {
-		return nil, fmt.Errorf("ddp: gradients are summed in %v, and the hook takes float32 alone: "+
+		return nil, fmt.Errorf("ddp: gradients are summed in %v, but the hook takes float32 only: "+
 			"set Recipe.Precision.Reduce", g.Type)
 	}
 	return unsafe.Slice((*float32)(g.Data.Data), g.Data.Len), nil
 }
 
-// counted is a hook's view of a group, which counts the data of its calls, but for what is received: of what goes in or
-// comes out, whichever is more.
+// counted is a hook's view of a group. It counts the bytes of each call, inputs or outputs, whichever are more;
+// receives do not count.
 type counted struct {
 	group.Group
 	bytes *atomic.Int64

@@ -13,17 +13,16 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// host is what a rank has put into the host's memory, by the slot that it is in on the devices. Streams work on it
-// beside the passes.
+// host is what a rank has in host memory, by slot. Streams use it beside the passes.
 type host struct {
 	own    *own
-	arrays *arrays // which count it
+	arrays *arrays // counts it
 
 	mu   sync.Mutex
 	held map[slot]*tensors.Tensor
 }
 
-// OnHost is before the kind of what lies in the host's memory.
+// OnHost is the prefix of kinds of memory on the host.
 const OnHost memest.Kind = "host "
 
 func (h *host) put(x slot, t *tensors.Tensor) {
@@ -33,7 +32,7 @@ func (h *host) put(x slot, t *tensors.Tensor) {
 	h.held[x] = t
 }
 
-// get is what lies there, or nil.
+// get returns what is there, or nil.
 func (h *host) get(x slot) *tensors.Tensor {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,12 +56,12 @@ func (h *host) count(x slot, sign int64, t *tensors.Tensor) {
 	h.arrays.count(OnHost+h.own.kindOf(x), sign*t.Shape().ByteSize())
 }
 
-// moving is an array that goes from a rank's devices to the host's memory, or back.
+// moving is an array that is moved between a rank's devices and the host.
 type moving struct {
 	x    slot
-	at   **dtensor.Tensor // where it is on the devices
-	kind memest.Kind      // of it there
-	soon bool             // it is there as soon as it has come, for what is behind it on its stream
+	at   **dtensor.Tensor // its place on the devices
+	kind memest.Kind      // kind of memory there
+	soon bool             // stored in its place on the stream, for later operations there
 }
 
 // moves lists the arrays that an operation moves.
@@ -72,15 +71,15 @@ func (p *play) moves(op step.Op) (all []moving, err error) {
 		for _, k := range p.own.statesOn(op.Unit) {
 			all = append(all, moving{slot{kind: cellSlot, number: k}, &p.cells[k], p.own.cells[k].kind, false})
 		}
-	case step.Parameters: // that an update on the host has made
+	case step.Parameters: // computed by an update on the host
 		m := moving{slot{kind: freshSlot, number: op.Unit}, &p.gradsOf(op.Unit).fresh, memest.Communication, true}
-		if !p.flow.Resident[op.Unit] { // else it is gathered next
+		if !p.flow.Resident[op.Unit] { // else they are gathered next
 			m.at, m.soon = &p.cells[p.own.cellOf(op.Unit)], false
 		}
 		all = append(all, m)
 	case step.Gradient:
 		if op.Kind == step.Fetch {
-			return nil, errors.New("engine: gradients stay in the host's memory: have it update")
+			return nil, errors.New("engine: gradients cannot be fetched from the host: update there")
 		}
 		g := p.gradsOf(op.Unit)
 		m := moving{slot{kind: reducedSlot, number: op.Unit}, &g.reduced, memest.Gradients, false}
@@ -99,27 +98,27 @@ func (p *play) moves(op step.Op) (all []moving, err error) {
 			return nil, fmt.Errorf("engine: %v is not there", v)
 		} else {
 			delete(p.values, v)
-			p.taken[v]++
+			p.storing[v]++
 		}
 		all = append(all, moving{slot{kind: valueSlot, value: v}, &list[0], memest.Activations, false})
 	}
 	return all, nil
 }
 
-// store begins to move something to the host's memory. Its arrays are freed when all of it is there.
+// store begins to move something to the host. Its arrays are freed when all of them are there.
 func (p *play) store(i int, op step.Op) error {
 	all, err := p.moves(op)
 	if err != nil {
 		return err
 	}
-	var gone []*dtensor.Tensor
+	var stored []*dtensor.Tensor
 	p.move(i, op, all, func() error {
 		for _, m := range all {
-			on := *m.at // which may have been under way
+			on := *m.at // read late: it may still be computed
 			if *m.at = nil; on == nil {
 				return fmt.Errorf("engine: %v is not on the devices", m.x)
 			}
-			gone = append(gone, on)
+			stored = append(stored, on)
 			t, err := merged(on)
 			if err != nil {
 				return err
@@ -127,32 +126,32 @@ func (p *play) store(i int, op step.Op) error {
 			p.host.put(m.x, t)
 		}
 		return nil
-	}, func() error { return p.arrays.release(gone...) })
+	}, func() error { return p.arrays.release(stored...) })
 	return nil
 }
 
-// fetch begins to bring something back from the host's memory.
+// fetch begins to move something back from the host.
 func (p *play) fetch(i int, op step.Op) error {
 	all, err := p.moves(op)
 	if err != nil {
 		return err
 	}
-	come := make([]*dtensor.Tensor, len(all))
+	fetched := make([]*dtensor.Tensor, len(all))
 	p.move(i, op, all, func() (err error) {
 		for k, m := range all {
 			on, _ := p.own.lies(m.x, p.sizes)
-			if come[k], err = p.place(p.host.take(m.x), on); err != nil {
+			if fetched[k], err = p.place(p.host.take(m.x), on); err != nil {
 				return err
 			}
 			if m.soon {
-				err = p.arrays.put(m.at, m.kind, come[k])
+				err = p.arrays.put(m.at, m.kind, fetched[k])
 			}
 		}
 		return err
 	}, func() (err error) {
 		for k, m := range all {
 			if !m.soon && err == nil {
-				err = p.arrays.put(m.at, m.kind, come[k])
+				err = p.arrays.put(m.at, m.kind, fetched[k])
 			}
 		}
 		return err
@@ -160,7 +159,7 @@ func (p *play) fetch(i int, op step.Op) error {
 	return nil
 }
 
-// move has a transfer to or from the host's memory go on beside the passes.
+// move runs a transfer to or from the host beside the passes.
 func (p *play) move(i int, op step.Op, all []moving, do, end func() error) {
 	bytes := int64(0)
 	for _, m := range all {
@@ -172,7 +171,7 @@ func (p *play) move(i int, op step.Op, all []moving, do, end func() error) {
 		start := time.Now()
 		err := do()
 		if p.HostLink > 0 && err == nil {
-			takes := min(float64(bytes)/p.HostLink, 1e9) // at most some thirty years
+			takes := min(float64(bytes)/p.HostLink, 1e9) // at most about thirty years
 			err = sleepUntil(p.ctx, start.Add(time.Duration(takes*float64(time.Second))))
 		}
 		return err

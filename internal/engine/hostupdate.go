@@ -15,14 +15,14 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// hostPrograms are updates in plain Go, which ranks share.
+// hostPrograms are updates in plain Go, shared by ranks.
 type hostPrograms struct {
 	backend compute.Backend
 	execs   map[string]*graph.Exec
 }
 
-// newHostPrograms opens GoMLX's backend in plain Go, which does one operation after another: loops side by side may
-// wait for each other for ever (docs/upstream.md, "loops side by side in plain Go"), and a rule may have some.
+// newHostPrograms opens GoMLX's backend in plain Go with one operation after another: loops in parallel may deadlock
+// (docs/upstream.md, "loops side by side in plain Go"), and optimizers may have loops.
 func newHostPrograms() (*hostPrograms, error) {
 	backend, err := gobackend.New("ops_sequential")
 	return &hostPrograms{backend, map[string]*graph.Exec{}}, err
@@ -35,7 +35,7 @@ func (h *hostPrograms) Close() {
 	h.backend.Finalize()
 }
 
-// compileHost makes a program of the host: one for each key.
+// compileHost returns the host's program of a key, and makes it the first time.
 func (d *devices) compileHost(key string, fn func(in []*graph.Node) []*graph.Node, _ layout) (program, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,7 +50,7 @@ func (d *devices) compileHost(key string, fn func(in []*graph.Node) []*graph.Nod
 	return onHost{e, d}, nil
 }
 
-// onHost is a program of the host, whose results lie in its memory.
+// onHost is a program of the host, with its results in host memory.
 type onHost struct {
 	*graph.Exec
 	devices *devices
@@ -65,9 +65,9 @@ func (p onHost) Call(args ...any) ([]*dtensor.Tensor, error) {
 	return p.devices.placed(out...)
 }
 
-// hostUpdate begins to update on the host, with gradients and states in its memory.
+// hostUpdate begins an update on the host, with gradients and states in its memory.
 func (p *play) hostUpdate(s *segment, op step.Op) error {
-	args := make([]any, len(s.io.in)) // nil ones are to be on the host when it begins
+	args := make([]any, len(s.io.in)) // nil ones are read from host memory when it runs
 	for i, x := range s.io.in {
 		if x.kind == sumSlot || x.kind == reducedSlot || x.kind == cellSlot && p.cells[x.number] == nil {
 			continue
@@ -76,14 +76,14 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 		if err == nil {
 			args[i] = list[0]
 		}
-		if on, is := args[i].(*dtensor.Tensor); is { // of all units, such as counters
+		if on, is := args[i].(*dtensor.Tensor); is { // common to all units, such as counters
 			args[i], err = merged(on)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	common := map[slot]*tensors.Tensor{} // what it makes of these
+	common := map[slot]*tensors.Tensor{} // results that belong to no unit
 	p.background(s.from, op, op.Stream(), func() error {
 		for i, x := range s.io.in {
 			if args[i] != nil {
@@ -91,7 +91,7 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 			}
 			t := p.host.get(x)
 			if t == nil {
-				return fmt.Errorf("engine: %v is not in the host's memory", x)
+				return fmt.Errorf("engine: %v is not in host memory", x)
 			}
 			if args[i] = t; x.kind != cellSlot {
 				p.host.take(x)
@@ -121,7 +121,7 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 		}
 		return nil
 	}, func() error {
-		for x, t := range common { // of no unit: it is on the devices
+		for x, t := range common { // which are on the devices
 			own, err := detached(t)
 			if err != nil {
 				return err
@@ -143,13 +143,13 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 	return nil
 }
 
-// detached makes a tensor of the host's backend one of any: of one backend it is not for another.
+// detached copies a tensor of the host's backend, so that other backends can use it.
 func detached(t *tensors.Tensor) (*tensors.Tensor, error) {
 	own, err := t.LocalClone()
 	return own, errors.Join(err, t.FinalizeAll())
 }
 
-// addUpHost adds a vector of the host up over the ranks along an axis, or all.
+// addUpHost sums a vector on the host over the ranks along an axis, or over all ranks.
 func (p *play) addUpHost(t *tensors.Tensor, axis string) error {
 	g := p.world
 	if axis != "" {

@@ -6,11 +6,11 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// copies is by how many ranks the rows of a batch are divided, and which of them this one is: all ranks that have the
-// first block, and the other ranks of their pipelines with them.
-func (o *own) copies() (n, at int) { return copiesOf(o.Plans[0], o.rank) }
+// replicas returns the number of shards of a batch, and which of them this rank has: one for each rank with the first
+// block, and the other ranks of its pipeline.
+func (o *own) replicas() (n, at int) { return replicaOf(o.Plans[0], o.rank) }
 
-func copiesOf(p *step.Plan, of int) (n, at int) {
+func replicaOf(p *step.Plan, of int) (n, at int) {
 	for rank, list := range p.Ranks {
 		first := func(op step.Op) bool { return op.Kind == step.Forward && op.Block == 0 && op.Micro == 0 }
 		if !slices.ContainsFunc(list, first) {
@@ -24,35 +24,35 @@ func copiesOf(p *step.Plan, of int) (n, at int) {
 	return n, at
 }
 
-// summands is how many gradients are added up to the mean over a batch: of micro-batches, and of ranks and devices with
-// other rows or tokens, where these are added up. Where losses are sums it is 1.
+// summands returns the number of gradients that are summed for the mean over a batch: of micro-batches, ranks and
+// devices with different examples or tokens. It is 1 if losses are sums.
 func (o *own) summands() int {
 	if o.Sum {
 		return 1
 	}
 	n := o.Plans[0].Every * o.size(o.averaged()...)
-	if o.reducesCopies() {
-		copies, _ := o.copies()
+	if o.reducesReplicas() {
+		copies, _ := o.replicas()
 		n *= copies
 	}
 	return n
 }
 
-// averaged are the mesh axes along which devices have other rows or tokens.
+// averaged returns the mesh axes along which devices have different examples or tokens.
 func (c *common) averaged() []string { return append([]string{c.Mesh[0].Name}, c.Shares.Tokens...) }
 
-// sumsDiffer says whether devices of a rank have other sums of gradients, of other rows or tokens.
+// sumsDiffer reports whether a rank's devices accumulate different gradients, of different examples or tokens.
 func (c *common) sumsDiffer() bool { return c.size(c.averaged()...) > 1 }
 
-// reducesCopies says whether gradients are added up over ranks with other rows; in local SGD they are not.
-func (o *own) reducesCopies() bool {
+// reducesReplicas reports whether gradients are reduced over replicas; in local SGD they are not.
+func (o *own) reducesReplicas() bool {
 	p := o.Plans[0]
-	_, at := o.copies()
+	_, at := o.replicas()
 	for _, u := range o.units {
 		for _, name := range u.Reduce {
 			a, _ := p.Axis(name)
 			for _, other := range a.Group(o.rank) {
-				if _, of := copiesOf(p, other); of != at {
+				if _, of := replicaOf(p, other); of != at {
 					return true
 				}
 			}
@@ -61,12 +61,12 @@ func (o *own) reducesCopies() bool {
 	return false
 }
 
-// local says whether ranks with other rows update with gradients of their own: local SGD, between its averages.
+// local reports whether replicas update with their own gradients: local SGD.
 func (o *own) local() bool {
-	copies, _ := o.copies()
-	return copies > 1 && !o.reducesCopies()
+	copies, _ := o.replicas()
+	return copies > 1 && !o.reducesReplicas()
 }
 
-// early says whether gradients are divided by the summands before they are added up: sums of half types might overflow
-// where their mean does not.
-func (o *own) early() bool { return o.policy.Reduce.Size() < 4 }
+// early reports whether gradients are divided by summands before they are summed: sums in half types might overflow
+// where the mean does not.
+func (o *own) scalesEarly() bool { return o.policy.Reduce.Size() < 4 }

@@ -16,19 +16,19 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// BlockCost is what one block costs for one micro-batch.
+// BlockCost is the measured cost of a block for one micro-batch.
 type BlockCost struct {
 	Name           string
-	Took           map[step.Kind]time.Duration // the least times of the passes; a pass that computes nothing is left out
-	Weights, Saved int64                       // bytes, of what is saved with the input
+	Took           map[step.Kind]time.Duration // shortest times of the passes; passes that compute nothing are left out
+	Weights, Saved int64                       // bytes of the parameters, and of the saved activations with the input
 }
 
-// Measure runs the programs of each block's passes on one device, several times on zeros, for micro-batches of the given
-// shapes. Blocks that are alike are measured once. The recipe's model is a chain.Model.
+// Measure runs the programs of each block's passes on one device, several times on zeros, for micro-batches of the
+// given shapes. Blocks that share programs are measured once. The recipe's model must be a chain.Model.
 func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Recipe, inputs, targets shapes.Shape) ([]BlockCost, error) {
 	model := r.Model.(chain.Model)
-	whole, members := Serial(model, 1)
-	p, err := New(backend, Spec{Recipe: r, Plans: []*step.Plan{whole}, Members: members})
+	serial, members := Serial(model, 1)
+	p, err := New(backend, Spec{Recipe: r, Plans: []*step.Plan{serial}, Members: members})
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 	if err != nil {
 		return nil, err
 	}
-	costs, twins := make([]BlockCost, len(model.Blocks)), model.SharedPrograms()
+	costs, programOf := make([]BlockCost, len(model.Blocks)), model.SharedPrograms()
 	for i, b := range model.Blocks {
 		of := sizes.blocks[i]
 		costs[i] = BlockCost{Name: b.Name, Took: map[step.Kind]time.Duration{}, Weights: b.Params.As(p.policy.Params).Bytes(),
@@ -54,7 +54,7 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 			costs[i].Saved += s.ByteSize()
 		}
 	}
-	for _, plan := range []*step.Plan{whole, halved(whole)} {
+	for _, plan := range []*step.Plan{serial, halved(serial)} {
 		flow, err := plan.Flow(0)
 		if err != nil {
 			return nil, err
@@ -62,7 +62,7 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 		for _, s := range o.segments(plan, flow, false) {
 			op := plan.Ranks[0][s.from]
 			took := costs[op.Block].Took
-			if _, ok := took[op.Kind]; ok || op.Kind == step.Update || twins[op.Block] < op.Block {
+			if _, ok := took[op.Kind]; ok || op.Kind == step.Update || programOf[op.Block] < op.Block {
 				continue
 			}
 			if err := ctx.Err(); err != nil {
@@ -77,13 +77,13 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 			}
 		}
 	}
-	for i, twin := range twins {
-		costs[i].Took = costs[twin].Took
+	for i, first := range programOf {
+		costs[i].Took = costs[first].Took
 	}
 	return costs, nil
 }
 
-// least runs a segment's program several times on zeros, and returns the least time that it took.
+// least runs a segment's program several times on zeros, and returns the shortest time.
 func (d *devices) least(o *own, s *segment, sizes *sizes) (took time.Duration, err error) {
 	const times = 10
 	var args []*dtensor.Tensor
@@ -94,7 +94,7 @@ func (d *devices) least(o *own, s *segment, sizes *sizes) (took time.Duration, e
 			}
 		}
 	}()
-	for n := range times + 1 { // the first compiles
+	for n := range times + 1 { // the first run compiles
 		i := 0
 		for _, x := range s.io.in {
 			on, all := o.lies(x, sizes)

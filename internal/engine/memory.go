@@ -14,17 +14,16 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// memory is an array's memory as a group takes it: the device's own, or a copy on the host where that is not one piece
-// of memory which the host reaches.
+// memory is an array's memory in the form that a group takes: the device's own, or a copy on the host if that is not
+// one contiguous range that the host can access.
 type memory struct {
 	kind   group.Type
 	buffer group.Buffer
-	staged *tensors.Tensor // the copy; nil for the device's own
-	on     *dtensor.Tensor // which must live as long
+	staged *tensors.Tensor // the copy, or nil
+	on     *dtensor.Tensor // the array, kept alive
 }
 
-// memoryOf returns an array's memory, with what is in it. Values that the group does not share go as bytes where only
-// copies are made.
+// memoryOf returns an array's memory with its contents.
 func (r *Rank) memoryOf(on *dtensor.Tensor) (*memory, error) {
 	m := &memory{on: on}
 	if r.reachable() {
@@ -39,7 +38,7 @@ func (r *Rank) memoryOf(on *dtensor.Tensor) (*memory, error) {
 	return m, m.stage(host)
 }
 
-// reachable says whether what lies on the rank's devices is one piece of memory that the host reaches.
+// reachable reports whether arrays on the rank's devices are one contiguous range of memory that the host can access.
 func (r *Rank) reachable() bool {
 	return r.mesh.NumDevices() == 1 && !r.Staged && r.backend.HasSharedBuffers()
 }
@@ -55,29 +54,29 @@ func (m *memory) stage(host *tensors.Tensor) error {
 	})
 }
 
-// viewed is the memory of a tensor on a device that the host reaches (see [xla.View]), as a group takes it: no copy.
-// Keep the tensor alive while the group has it.
+// viewed returns the memory of a tensor that the host can access (see [xla.View]), without a copy. Keep the tensor
+// alive while the group uses it.
 func viewed(t *tensors.Tensor) (group.Type, group.Buffer, error) {
 	kind, err := typeOf(t)
 	if err != nil {
 		return 0, group.Buffer{}, err
 	}
-	buffer, err := shared[t.DType()].view(t)
+	buffer, err := sendable[t.DType()].view(t)
 	return kind, buffer, err
 }
 
-// typeOf is what groups call a tensor's type.
+// typeOf returns the group's type for a tensor's.
 func typeOf(t *tensors.Tensor) (group.Type, error) {
-	of, ok := shared[t.DType()]
+	of, ok := sendable[t.DType()]
 	if !ok {
-		return 0, fmt.Errorf("engine: a tensor of %v: ranks share float32, float64, bfloat16, float16, int32 and uint8",
+		return 0, fmt.Errorf("engine: a tensor of %v: ranks can send float32, float64, bfloat16, float16, int32 and uint8",
 			t.DType())
 	}
 	return of.kind, nil
 }
 
-// shared are the types that ranks share.
-var shared = map[dtypes.DType]struct {
+// sendable are the types that ranks can send.
+var sendable = map[dtypes.DType]struct {
 	kind group.Type
 	view func(t *tensors.Tensor) (group.Buffer, error)
 }{

@@ -62,9 +62,9 @@ func TestViewedRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, x := range map[string]*tensors.Tensor{
-		"a tensor of Int64: ranks share float32": on([]int64{1}),
-		"a tensor of Bool: ranks share float32":  on([]bool{true}),
-		"not on a device":                        tensors.FromValue([]float32{1}),
+		"a tensor of Int64: ranks can send float32": on([]int64{1}),
+		"a tensor of Bool: ranks can send float32":  on([]bool{true}),
+		"not on a device":                           tensors.FromValue([]float32{1}),
 	} {
 		if _, _, err := engine.Viewed(x); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -10,54 +10,54 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// own is what a rank has of the model and of the recipe's state. Parameters are numbered as in its own list.
+// own is a rank's part of the model and of the recipe's state. Parameters are numbered as in its own list.
 type own struct {
 	*common
-	rank    int           // of the plan
-	recipe  train.Recipe  // of a model of the rank's blocks alone
-	whole   params.Tree   // its parameters
-	tree    params.Tree   // they as a device has them before they are sharded, in the type that they are kept in
-	places  []int         // theirs in the model's list
-	cuts    []*params.Cut // how devices share them
-	counted []bool        // whether, of all ranks that have a parameter, this one counts it in sums over all
-	homes   [][]int       // by block of the model: its parameters
-	passes  chain.Passes  // of the model as a device has it
-	update  train.Recipe  // whose model has the parameters as an update takes them
-	units   map[int]*unit // by number in the plan
-	order   []int         // theirs, ascending
-	unitOf  []*unit       // by parameter
-	idle    map[int]bool  // parameters on which the loss does not depend, once that is known
+	rank        int           // of the plan
+	recipe      train.Recipe  // with a model of the rank's blocks
+	full        params.Tree   // the parameters of this model
+	tree        params.Tree   // the same as a device has them, tensor-parallel but not sharded by ZeRO, in the type of the master weights
+	places      []int         // their indices in the list of the full model
+	cuts        []*params.Cut // between tensor-parallel devices
+	counted     []bool        // whether this rank counts a parameter in sums over all ranks
+	blockParams [][]int       // by block of the model
+	passes      chain.Passes  // of the model as a device has it
+	update      train.Recipe  // with a model whose parameters are as an update takes them
+	units       map[int]*unit // by number in the plan
+	order       []int         // their numbers, ascending
+	unitOf      []*unit       // by parameter
+	idle        map[int]bool  // parameters that the loss does not depend on, once these are known
 
 	entries  []entry
-	statesOf [][]int // by parameter: the entries of its states
+	statesOf [][]int // by parameter: the entries of its optimizer states
 	cells    []cell
-	weights  []int // by parameter: the cell of what passes use, or of the rank's shard of it
+	weights  []int // by parameter: the cell that passes use, or that has the rank's shard
 }
 
-// unit is how the parameters of a unit lie: in a matrix with a row for each shard, in which each has some columns.
+// unit is the layout of a unit's parameters: a matrix with a row for each shard, in which each parameter has columns.
 type unit struct {
 	step.Unit
 	number  int
-	members []int // parameters
-	idle    []int // those on which the loss does not depend, and of which there are no gradients
+	members []int // its parameters
+	idle    []int // parameters that the loss does not depend on, which have no gradients
 	lengths []int // columns of each member
-	offsets []int // the first of them
+	offsets []int // first column of each member
 	size    int   // columns
-	cuts    int   // how many of a rank's devices have other matrices, because they share layers
+	cuts    int   // tensor-parallel devices with different matrices
 }
 
-// newOwn lists what a rank of the plans has.
+// newOwn returns a rank's part.
 func (c *common) newOwn(rank int) *own {
 	o := &own{common: c, rank: rank, recipe: c.Recipe, update: c.Recipe, idle: map[int]bool{}}
 	on := c.Plans[0].On(rank)
 	part := only(c.model, on)
 	if c.Serve != nil {
-		part.Buffers, o.recipe.Optimizer, o.update.Optimizer = nil, given{}, given{}
+		part.Buffers, o.recipe.Optimizer, o.update.Optimizer = nil, pulled{}, pulled{}
 	}
-	o.recipe.Model, o.update.Model, o.whole = part, part, part.Params()
-	o.tree = c.partsOf(o.whole).As(c.policy.Params)
+	o.recipe.Model, o.update.Model, o.full = part, part, part.Params()
+	o.tree = c.partsOf(o.full).As(c.policy.Params)
 	all := c.model.Params()
-	for _, s := range o.whole {
+	for _, s := range o.full {
 		o.places, o.cuts = append(o.places, all.Index(s.Name)), append(o.cuts, c.cuts[s.Name])
 	}
 	local := c.model
@@ -67,9 +67,9 @@ func (c *common) newOwn(rank int) *own {
 		local.Blocks = append(local.Blocks, b)
 		var home []int
 		for _, s := range b.Params {
-			home = append(home, o.whole.Index(s.Name))
+			home = append(home, o.full.Index(s.Name))
 		}
-		o.homes = append(o.homes, home)
+		o.blockParams = append(o.blockParams, home)
 	}
 	o.passes = chain.Passes{Model: local, Precision: c.policy, Keep: true}
 	if c.flat {
@@ -83,7 +83,7 @@ func (c *common) newOwn(rank int) *own {
 	return o
 }
 
-// only is a model of some of the blocks.
+// only returns a model of some of the blocks.
 func only(m chain.Model, blocks []int) chain.Model {
 	all := m.Blocks
 	m.Blocks = nil
@@ -93,7 +93,7 @@ func only(m chain.Model, blocks []int) chain.Model {
 	return m
 }
 
-// partsOf is the parameters of a tree as devices have them that share layers.
+// partsOf returns parameters as tensor-parallel devices have them.
 func (c *common) partsOf(tree params.Tree) params.Tree {
 	tree = slices.Clone(tree)
 	for i, s := range tree {
@@ -103,7 +103,7 @@ func (c *common) partsOf(tree params.Tree) params.Tree {
 }
 
 func (o *own) listUnits() {
-	o.unitOf, o.units, o.order = make([]*unit, len(o.whole)), map[int]*unit{}, nil
+	o.unitOf, o.units, o.order = make([]*unit, len(o.full)), map[int]*unit{}, nil
 	for number, members := range o.Members {
 		u := &unit{Unit: o.Plans[0].Units[number], number: number, cuts: 1}
 		for _, place := range members {
@@ -131,7 +131,7 @@ func (o *own) listUnits() {
 	}
 }
 
-// ranks is how many devices have other parts of an array.
+// ranks returns the number of devices with different parts of an array.
 func ranks(cut *params.Cut) int {
 	if cut == nil {
 		return 1
@@ -139,24 +139,24 @@ func ranks(cut *params.Cut) int {
 	return cut.Ranks()
 }
 
-// without is what a rank has where the loss does not depend on some parameters of the model, by their names: their
-// gradients are zeros, which are not kept nor sent. (In PyTorch they would have to be looked for at each step,
-// find_unused_parameters, or a bucket would wait for them for ever.) Where units lie as matrices, or servers update,
-// they have a place like all others.
+// without returns the rank's part if the loss does not depend on some parameters, by name: their gradients are zeros,
+// which are neither stored nor sent. (PyTorch has to look for such parameters in each step, find_unused_parameters, or
+// their buckets would never be reduced.) If units are matrices, or servers update, they are treated like other
+// parameters.
 func (o *own) without(idle map[string]bool) *own {
 	if len(idle) == 0 || o.flat || o.Serve != nil {
 		return o
 	}
 	less := *o
 	less.idle = map[int]bool{}
-	for i, s := range o.whole {
+	for i, s := range o.full {
 		less.idle[i] = idle[s.Name]
 	}
 	less.listUnits()
 	return &less
 }
 
-// length is the elements of a parameter's shard, and offset where it begins in its unit's.
+// length is the number of elements of a parameter's shard, and offset its first column in the unit.
 func (o *own) length(at int) int {
 	u := o.unitOf[at]
 	return u.lengths[slices.Index(u.members, at)]
@@ -167,30 +167,30 @@ func (o *own) offset(at int) int {
 	return u.offsets[slices.Index(u.members, at)]
 }
 
-// updated are the parameters that an update of a unit, or of all units, makes anew.
+// updated returns the parameters of a unit, or of all units if that is -1.
 func (o *own) updated(unit int) []int {
 	if unit >= 0 {
 		return slices.Concat(o.units[unit].members, o.units[unit].idle)
 	}
-	all := make([]int, len(o.whole))
+	all := make([]int, len(o.full))
 	for i := range all {
 		all[i] = i
 	}
 	return all
 }
 
-// listCounted says which parameters count here: the first rank that has one counts it, and where shards of it lie with
-// several ranks those of the first one's group. Buffers count nowhere. In local SGD each rank counts its own.
+// listCounted sets which parameters this rank counts: those that no earlier rank has; shards count on all ranks of the
+// first one's group. Buffers count nowhere. In local SGD each rank counts its own.
 func (o *own) listCounted() {
 	buffers := train.Buffers(o.model)
 	local := o.local()
-	for _, s := range o.whole {
+	for _, s := range o.full {
 		counts := local || slices.Contains(o.sharers(o.firsts[s.Name]), o.rank)
 		o.counted = append(o.counted, counts && !buffers[s.Name])
 	}
 }
 
-// sharers are the ranks that have the shards of what a rank has: itself alone, where its own devices have them all.
+// sharers returns the ranks with the shards of what a rank has: only itself if its own devices have them all.
 func (c *common) sharers(rank int) []int {
 	a, _ := c.Plans[0].Axis(c.axis)
 	return a.Group(rank)

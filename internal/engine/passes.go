@@ -13,10 +13,10 @@ import (
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
-// operands are those of a block's passes.
+// operands returns the operands of a block's passes.
 func (b *build) operands(op step.Op) chain.Operands {
 	x := b.get(valueOf(step.Input, op.Block, op.Micro))
-	o := chain.Operands{X: graph.Identity(graph.StopGradient(x))} // each block has a gradient of its own
+	o := chain.Operands{X: graph.Identity(graph.StopGradient(x))} // each block has its own gradient
 	if b.model.Noisy {
 		o.Key = b.Recipe.Key(b.number(stepSlot, 0))
 		rows := graph.Const(b.g, uint32(x.Shape().Dim(0)))
@@ -26,7 +26,7 @@ func (b *build) operands(op step.Op) chain.Operands {
 		}
 		o.Row = graph.Add(b.number(rowSlot, op.Micro), graph.Mul(device, rows))
 	}
-	for _, at := range b.homes[op.Block] {
+	for _, at := range b.blockParams[op.Block] {
 		o.Weights = append(o.Weights, b.weight(at))
 	}
 	if op.Block == len(b.plan.Blocks)-1 {
@@ -35,7 +35,7 @@ func (b *build) operands(op step.Op) chain.Operands {
 	return o
 }
 
-// weight is a parameter, whole or as a device has it: an array of its own, or columns of its unit's matrix.
+// weight returns a parameter as a device computes with it: an array, or columns of its unit's matrix.
 func (b *build) weight(at int) *graph.Node {
 	if !b.flat {
 		return b.number(cellSlot, b.weights[at])
@@ -47,14 +47,14 @@ func (b *build) weight(at int) *graph.Node {
 func (b *build) forward(op step.Op) {
 	in := valueOf(step.Input, op.Block, op.Micro)
 	x := b.waits(b.get(in))
-	if b.serial && op.Block == 0 { // behind the micro-batch before
+	if b.serial && op.Block == 0 { // after the previous micro-batch
 		x = after(x, b.last)
 	}
-	if op.Kind == step.Recompute { // or the compiler would find that it has been computed before
+	if op.Kind == step.Recompute { // or the compiler would reuse the first result
 		x = after(x, cmp.Or(b.last, b.get(valueOf(step.OutGrad, op.Block, op.Micro))))
 	}
 	part := valueOf(step.Part, op.Block, op.Micro)
-	// made with the input, or the compiler would keep that for as long
+	// Computed together with the input, or the compiler would keep the input until then.
 	if op.Kind == step.Forward && slices.Contains(b.parts, part) {
 		held := residual.Hold(b.Shares.Axis, x, residual.Shard(x, b.Shares.Axis))
 		x = held[0]
@@ -73,7 +73,7 @@ func (b *build) forward(op step.Op) {
 	b.last = y
 }
 
-// gatherInput makes the whole input of a block of the devices' parts, behind the last pass.
+// gatherInput gathers the input of a block from the devices' shards, after the last pass.
 func (b *build) gatherInput(op step.Op) {
 	part, axis := b.get(valueOf(step.Part, op.Block, op.Micro)), b.Shares.Axis
 	if b.last != nil {
@@ -87,7 +87,7 @@ func (b *build) gatherInput(op step.Op) {
 	b.put(valueOf(step.Input, op.Block, op.Micro), residual.Gather(part, b.sizes.blocks[op.Block].x, axis))
 }
 
-// meanOver is the mean, or where losses are sums the sum, over the devices that have other rows or tokens.
+// meanOver returns the mean, or the sum if losses are sums, over the devices with different examples or tokens.
 func (b *build) meanOver(x *graph.Node) *graph.Node {
 	if b.devices() == 1 {
 		return x
@@ -100,7 +100,7 @@ func (b *build) meanOver(x *graph.Node) *graph.Node {
 	return graph.MulScalar(x, 1/float64(collective.AxisSize(b.g, axes...)))
 }
 
-// scaling is the state of the loss scaling.
+// scaling returns the states of loss scaling.
 func (b *build) scaling() (state []*graph.Node) {
 	for _, i := range b.scalingCells() {
 		state = append(state, b.number(cellSlot, i))
@@ -110,11 +110,11 @@ func (b *build) scaling() (state []*graph.Node) {
 
 func (b *build) backward(op step.Op) {
 	from := valueOf(step.OutGrad, op.Block, op.Micro)
-	if b.get(from) == nil { // it begins with the loss
+	if b.get(from) == nil { // the backward pass starts with the loss
 		from.value.Held = step.Input
 	}
 	b.put(from, b.waits(b.get(from)))
-	above := b.get(valueOf(step.OutGrad, op.Block, op.Micro))
+	outGrad := b.get(valueOf(step.OutGrad, op.Block, op.Micro))
 	o := b.operands(op)
 	saved := b.has[valueOf(step.Saved, op.Block, op.Micro)]
 	var scaling []*graph.Node
@@ -125,27 +125,27 @@ func (b *build) backward(op step.Op) {
 	var grads []*graph.Node
 	switch op.Kind {
 	case step.Backward:
-		all := b.passes.Backward(op.Block, o, saved, above, scaling)
+		all := b.passes.Backward(op.Block, o, saved, outGrad, scaling)
 		x, grads = all.X, all.Weights
 	case step.InputGrad:
-		var left []*graph.Node
-		x, left = b.passes.BackwardInput(op.Block, o, saved, above, scaling)
-		b.put(valueOf(step.Left, op.Block, op.Micro), left...)
+		var forWeights []*graph.Node
+		x, forWeights = b.passes.BackwardInput(op.Block, o, saved, outGrad, scaling)
+		b.put(valueOf(step.ForWeightGrad, op.Block, op.Micro), forWeights...)
 	default:
-		left := b.has[valueOf(step.Left, op.Block, op.Micro)]
-		grads = b.passes.BackwardWeights(op.Block, o, saved, above, scaling, left)
+		forWeights := b.has[valueOf(step.ForWeightGrad, op.Block, op.Micro)]
+		grads = b.passes.BackwardWeights(op.Block, o, saved, outGrad, scaling, forWeights)
 	}
 	if x != nil {
 		b.put(valueOf(step.OutGrad, op.Block-1, op.Micro), x)
 		b.last = x
 	}
-	for k, at := range b.homes[op.Block] {
+	for k, at := range b.blockParams[op.Block] {
 		if grads == nil || b.idle[at] {
 			continue
 		}
 		s := b.sumOf(slot{kind: sumSlot, number: b.unitOf[at].number})
 		grad := grads[k]
-		if n := b.summands(); n > 1 && b.early() {
+		if n := b.summands(); n > 1 && b.scalesEarly() {
 			grad = scaled(grad, graph.Const(b.g, float32(1/float64(n))))
 		}
 		s.added[at] = plus(s.added[at], graph.ConvertDType(grad, b.policy.Reduce))
@@ -155,7 +155,7 @@ func (b *build) backward(op step.Op) {
 	}
 }
 
-// waits has a value wait for what the passes wait for.
+// waits makes a value wait for what the next pass waits for.
 func (b *build) waits(x *graph.Node) *graph.Node {
 	x = after(x, b.hold...)
 	b.hold = nil

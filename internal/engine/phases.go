@@ -8,21 +8,21 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// summing is a graph function that adds some of its values up over ranks: between returns the sum of the x of those along an
-// axis of the plan, or of all ranks for "".
+// summing is a graph function that sums values over ranks: between returns the sum of the ranks' x along an axis of the
+// plan, or over all ranks for "".
 type summing func(in []*graph.Node, between func(x *graph.Node, axis string) *graph.Node) []*graph.Node
 
-// phase is what ranks add up at once, before the function goes on: some vectors, by axis.
+// phase is what ranks sum at once, before the function continues: a vector per axis.
 type phase struct {
 	axes  []string
 	sizes []int
 }
 
-// sumOf is one of a function's sums: where it lies in its phase's vectors.
+// sumOf is one of a function's sums: its position in the vectors of its phase.
 type sumOf struct{ phase, vector, offset, size int }
 
-// phasesOf finds a function's sums, in the order in which it makes them, on a scratch graph. Sums of anything but float32 are an
-// error, and so is what the function panics with.
+// phasesOf finds a function's sums, in order, on a scratch graph. It returns an error for sums of other types than
+// float32, and if the function panics.
 func phasesOf(in []*graph.Node, fn summing) (all []sumOf, phases []phase, err error) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
@@ -30,7 +30,7 @@ func phasesOf(in []*graph.Node, fn summing) (all []sumOf, phases []phase, err er
 		}
 	}()
 	g := in[0].Graph()
-	phaseOf := map[*graph.Node]int{} // the first phase behind what a node needs
+	phaseOf := map[*graph.Node]int{} // the first phase after all sums that a node depends on
 	var needs func(n *graph.Node) int
 	needs = func(n *graph.Node) int {
 		if at, seen := phaseOf[n]; seen {
@@ -47,7 +47,7 @@ func phasesOf(in []*graph.Node, fn summing) (all []sumOf, phases []phase, err er
 	}
 	fn(in, func(x *graph.Node, axis string) *graph.Node {
 		if x.DType() != dtypes.Float32 {
-			panic(fmt.Errorf("engine: the rule sums %s over the ranks, which add up float32", x.Shape()))
+			panic(fmt.Errorf("engine: the optimizer sums %s over the ranks: it must be float32", x.Shape()))
 		}
 		s := sumOf{phase: needs(x), size: x.Shape().Size()}
 		if s.phase == len(phases) {
@@ -67,7 +67,7 @@ func phasesOf(in []*graph.Node, fn summing) (all []sumOf, phases []phase, err er
 	return all, phases, nil
 }
 
-// asError is what a graph function has panicked with.
+// asError returns the error of a panic.
 func asError(thrown any) error {
 	if err, ok := thrown.(error); ok {
 		return err
@@ -75,8 +75,8 @@ func asError(thrown any) error {
 	return fmt.Errorf("%v", thrown)
 }
 
-// before is the function that makes the vectors of a phase, of the inputs and the vectors of the phases before it.
-func before(fn summing, all []sumOf, phases []phase, number, inputs int) func(in []*graph.Node) []*graph.Node {
+// phaseFn returns the function that computes the vectors of a phase, from the inputs and the vectors of earlier phases.
+func phaseFn(fn summing, all []sumOf, phases []phase, number, inputs int) func(in []*graph.Node) []*graph.Node {
 	return func(in []*graph.Node) []*graph.Node {
 		wanted := make([][]*graph.Node, len(phases[number].axes))
 		i := 0
@@ -84,12 +84,12 @@ func before(fn summing, all []sumOf, phases []phase, number, inputs int) func(in
 			s := all[i]
 			i++
 			if s.phase < number {
-				return known(s, phases, in[inputs:], x)
+				return sumFrom(s, phases, in[inputs:], x)
 			}
 			if s.phase == number {
 				wanted[s.vector] = append(wanted[s.vector], graph.Reshape(x, x.Shape().Size()))
 			}
-			return graph.ZerosLike(x) // nothing that is wanted depends on it
+			return graph.ZerosLike(x) // no result depends on it
 		})
 		var out []*graph.Node
 		for _, parts := range wanted {
@@ -99,22 +99,22 @@ func before(fn summing, all []sumOf, phases []phase, number, inputs int) func(in
 	}
 }
 
-// behind is the function once all vectors are known.
-func behind(fn summing, all []sumOf, phases []phase, inputs int) func(in []*graph.Node) []*graph.Node {
+// finalFn returns the function that takes the inputs and all vectors.
+func finalFn(fn summing, all []sumOf, phases []phase, inputs int) func(in []*graph.Node) []*graph.Node {
 	return func(in []*graph.Node) []*graph.Node {
 		i := 0
 		return fn(in[:inputs], func(x *graph.Node, _ string) *graph.Node {
-			if len(all) == 0 { // there is one rank
+			if len(all) == 0 { // only one rank
 				return x
 			}
 			i++
-			return known(all[i-1], phases, in[inputs:], x)
+			return sumFrom(all[i-1], phases, in[inputs:], x)
 		})
 	}
 }
 
-// known takes a sum out of the vectors.
-func known(s sumOf, phases []phase, vectors []*graph.Node, like *graph.Node) *graph.Node {
+// sumFrom takes a sum out of the vectors.
+func sumFrom(s sumOf, phases []phase, vectors []*graph.Node, like *graph.Node) *graph.Node {
 	at := s.vector
 	for _, p := range phases[:s.phase] {
 		at += len(p.axes)

@@ -14,14 +14,13 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// play is one step of a rank as it goes on.
+// play is a step of a rank while it runs.
 type play struct {
 	*Rank
 	*prepared
@@ -31,32 +30,33 @@ type play struct {
 	targets map[int]*dtensor.Tensor // by micro-batch
 	losses  []*dtensor.Tensor
 	metrics *dtensor.Tensor
-	taken   map[step.Value]int // values that go to the host, and are freed when they are there
-	begun   map[int]*underWay  // operations between ranks that have not ended, by position
+	storing map[step.Value]int // values that are copied to the host, and freed after that
+	begun   map[int]*underWay  // operations between ranks that are under way, by position
 	streams map[string]*stream
-	where   string // what the rank does, as errors have it
+	where   string // what the rank does, for errors
 }
 
 // underWay is an operation beside the passes.
 type underWay struct {
 	done <-chan struct{}
 	wait func() error
-	end  func() error // what the rank does when it is done; nil is nothing
+	end  func() error // called by the rank when the operation is done; or nil
 }
 
-// step carries a plan out. What lies behind in the end is what lay there before.
+// step runs a plan. Each value is freed at the end of its live range, so a step leaves no more behind than there was
+// before.
 func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m train.Metrics, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
-		taken: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
+		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
 	r.arrays.begin()
 	r.traffic = &traffic{calls: map[*xla.Program]int{}, ran: map[needs]bool{}, sent: map[string]int64{}}
-	whole := false
+	ok := false
 	defer func() {
 		if thrown := recover(); thrown != nil {
 			err = fmt.Errorf("%s: panic: %v\n%s", p.where, thrown, debug.Stack())
-		} else if !whole && err == nil { // or the others would wait for it
+		} else if !ok && err == nil { // or other ranks would wait for it
 			err = fmt.Errorf("%s: its goroutine was ended", p.where)
 		}
 		err = errors.Join(err, p.finish(err))
@@ -79,11 +79,11 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 	if m, err = p.report(); err == nil {
 		err = p.recount()
 	}
-	whole = true
+	ok = true
 	return m, err
 }
 
-// recount has a step of several updates count one batch.
+// recount makes a step with several updates count as one batch.
 func (p *play) recount() error {
 	if p.plan.Weights == step.Flush {
 		return nil
@@ -96,8 +96,8 @@ func (p *play) recount() error {
 	return p.arrays.put(&p.cells[at], batchKind, counter)
 }
 
-// ended returns the group's failure, which says who is at fault, if the context has ended. Ended by this rank's caller alone, it is a
-// failure too: the others learn of it.
+// ended returns an error if the context has ended: the group's failure, which names the rank at fault, if there is one.
+// If only this rank's caller ended the context, the other ranks learn of it here.
 func (p *play) ended() error {
 	if p.ctx.Err() == nil {
 		return nil
@@ -110,7 +110,7 @@ func (p *play) ended() error {
 	return context.Cause(p.ctx)
 }
 
-// carryOut does the operations of a segment.
+// carryOut runs a segment.
 func (p *play) carryOut(s *segment) error {
 	for i := s.from; i < s.to; i++ {
 		if err := p.await(i); err != nil {
@@ -120,7 +120,7 @@ func (p *play) carryOut(s *segment) error {
 	op := p.plan.Ranks[p.own.rank][s.from]
 	var err error
 	switch {
-	case s.local && (s.program != nil || p.takes(s) > 0):
+	case s.local && (s.program != nil || p.minTime(s) > 0):
 		err = p.compute(s)
 	case !s.local && op.Kind != step.Wait:
 		if err = p.begin(s, op); err != nil {
@@ -133,7 +133,7 @@ func (p *play) carryOut(s *segment) error {
 	return err
 }
 
-// await waits for the operations that are to have ended before one at a position.
+// await waits for the operations that must be done before the one at a position.
 func (p *play) await(i int) error {
 	for _, at := range p.waits[i] {
 		u := p.begun[at]
@@ -160,7 +160,7 @@ func (p *play) await(i int) error {
 	return nil
 }
 
-// within says which ranks an error of an axis' group is about: that numbers its ranks anew.
+// within translates the rank in an error of an axis's group, which numbers its ranks differently.
 func (p *play) within(op step.Op, err error) error {
 	var failure *group.Failure
 	if g := p.groups[op.Axis]; g == nil || g == p.world || !errors.As(err, &failure) || failure.Group == "" {
@@ -174,49 +174,7 @@ func (p *play) within(op step.Op, err error) error {
 	return fmt.Errorf("in a group of the ranks %v: %w", ranks, err)
 }
 
-// release frees values that nobody needs any more. Sums of gradients are freed by what uses them up.
-func (p *play) release(ended []step.Value) error {
-	var errs []error
-	for _, v := range ended {
-		if v.Held == step.Sum || v.Held == step.Reduced || v.Host {
-			continue
-		}
-		if p.taken[v] > 0 {
-			p.taken[v]--
-			continue
-		}
-		errs = append(errs, p.arrays.release(p.values[v]...))
-		delete(p.values, v)
-	}
-	return errors.Join(errs...)
-}
-
-// before are the parameters that a segment's pass uses, where they are not the newest.
-func (p *play) before(s *segment) []*dtensor.Tensor {
-	if p.versions == nil {
-		return nil
-	}
-	for i, op := range p.plan.Ranks[p.own.rank][s.from:s.to] {
-		if op.Kind.Pass() && op.Kind != step.Update {
-			return p.old[p.versions[s.from+i]]
-		}
-	}
-	return nil
-}
-
-// forget frees versions of the parameters that no operation from a position on uses.
-func (p *play) forget(from int) error {
-	var errs []error
-	for version, list := range p.old {
-		if !p.uses(p.plan.Ranks[p.own.rank], from, version) {
-			errs = append(errs, p.arrays.release(list...))
-			delete(p.old, version)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// passOf returns the first pass of a segment, or the first operation of one without passes.
+// passOf returns the first pass of a segment, or its first operation if it has no passes.
 func (p *play) passOf(s *segment) step.Op {
 	list := p.plan.Ranks[p.own.rank][s.from:s.to]
 	return list[max(0, slices.IndexFunc(list, func(op step.Op) bool { return op.Kind.Pass() }))]
@@ -229,18 +187,18 @@ func (p *play) compute(s *segment) error {
 	limit := cmp.Or(p.Timeout, group.DefaultTimeout)
 	_, cut := s.program.(*cutProgram)
 	if cut || first.Kind == step.Update {
-		limit *= 2 // it may wait for other ranks, and what the group says of these comes first
+		limit *= 2 // it may wait for other ranks, and the group's error about these should come first
 	}
 	defer p.watch(p.where, limit)()
 	end, start := func() {}, time.Now()
-	if !cut { // whose programs are spans of their own
+	if !cut { // whose programs have their own spans
 		end = p.span(trace.Compute, p.plan.Text(first))
 	}
 	var err error
 	if s.program != nil {
 		err = p.call(s)
 	}
-	if least := p.takes(s); least > 0 && err == nil {
+	if least := p.minTime(s); least > 0 && err == nil {
 		err = sleepUntil(p.ctx, start.Add(least))
 	}
 	end()
@@ -253,8 +211,8 @@ func (p *play) compute(s *segment) error {
 	return nil
 }
 
-// takes is how long a segment's passes take at least, also those that have nothing to compute.
-func (p *play) takes(s *segment) (least time.Duration) {
+// minTime returns the minimal time of a segment's passes, which may have nothing to compute.
+func (p *play) minTime(s *segment) (least time.Duration) {
 	if p.Pace == nil {
 		return 0
 	}
@@ -266,7 +224,7 @@ func (p *play) takes(s *segment) (least time.Duration) {
 	return least
 }
 
-// describe names an operation, and the block that it is of.
+// describe names an operation and its block.
 func (p *play) describe(op step.Op) string {
 	if op.Kind == step.Update {
 		return p.plan.Text(op) + " (update)"
@@ -274,13 +232,13 @@ func (p *play) describe(op step.Op) string {
 	return fmt.Sprintf("%s (%s)", p.plan.Text(op), p.plan.Blocks[op.Block].Name)
 }
 
-// watch fails the group if the rank does not come to the end of a pass in time: nobody else can say which it is in.
+// watch fails the group if the rank does not finish a pass in time: other ranks cannot tell which pass it is in.
 func (p *play) watch(where string, limit time.Duration) (end func()) {
 	told := make(chan struct{})
 	timer := time.AfterFunc(limit, func() {
 		defer close(told)
 		p.cancel(fmt.Errorf("%s: it takes longer than %v", where, limit))
-		_ = p.ended() // which tells the others; what this rank returns says the same
+		_ = p.ended() // which tells the other ranks; this rank returns the same
 	})
 	return func() {
 		if !timer.Stop() {
@@ -302,10 +260,10 @@ func (p *play) call(s *segment) error {
 	if err != nil {
 		return err
 	}
-	return p.take(s, out)
+	return p.assign(s, out)
 }
 
-// invoke calls a segment's program, after those that make what ranks add up before it.
+// invoke calls a segment's program, after those that compute what ranks sum before it.
 func (p *play) invoke(s *segment, args []any) ([]*dtensor.Tensor, error) {
 	for i, one := range s.sums {
 		out, err := p.run(one, slices.Clone(args)...)
@@ -326,7 +284,7 @@ func (p *play) invoke(s *segment, args []any) ([]*dtensor.Tensor, error) {
 	return p.run(s.program, args...)
 }
 
-// run calls a program, and counts it.
+// run calls a program, and counts the call.
 func (p *play) run(one program, args ...any) ([]*dtensor.Tensor, error) {
 	switch on := one.(type) {
 	case *xla.Program:
@@ -338,7 +296,7 @@ func (p *play) run(one program, args ...any) ([]*dtensor.Tensor, error) {
 	return one.Call(args...)
 }
 
-// addUp adds a vector up over the ranks along an axis, or all.
+// addUp sums a vector over the ranks along an axis, or over all ranks.
 func (p *play) addUp(t *dtensor.Tensor, axis string) (*tensors.Tensor, error) {
 	host, err := merged(t)
 	if err := errors.Join(err, t.FinalizeAll()); err != nil {
@@ -347,194 +305,7 @@ func (p *play) addUp(t *dtensor.Tensor, axis string) (*tensors.Tensor, error) {
 	return host, p.addUpHost(host, axis)
 }
 
-// arg is what is in a slot.
-func (p *play) arg(x slot, s *segment) ([]any, error) {
-	one := func(t *dtensor.Tensor, err error) ([]any, error) { return []any{t}, err }
-	switch x.kind {
-	case cellSlot:
-		if old := p.before(s); old != nil && p.own.ofParameters(x) {
-			return []any{old[x.number]}, nil
-		}
-		return []any{p.cells[x.number]}, nil
-	case freshSlot:
-		return []any{p.gradsOf(x.number).fresh}, nil
-	case sumSlot:
-		return one(p.sumOf(x))
-	case reducedSlot:
-		return []any{p.gradsOf(x.number).reduced}, nil
-	case touchedSlot:
-		where := make([]int32, len(s.io.touched))
-		for k, at := range s.io.touched {
-			where[k] = int32(p.own.offset(at))
-		}
-		return []any{where}, nil
-	case targetSlot:
-		if p.targets[x.number] == nil {
-			on, _ := p.own.lies(x, p.sizes)
-			t, err := p.place(p.parts[x.number].Targets, on)
-			if err != nil {
-				return nil, err
-			}
-			p.arrays.add(batchKind, t)
-			p.targets[x.number] = t
-		}
-		return []any{p.targets[x.number]}, nil
-	case rowSlot:
-		return []any{p.parts[x.number].Row}, nil
-	case stepSlot:
-		return []any{int32(p.steps)}, nil
-	case placeSlot:
-		return []any{int32(p.place_)}, nil
-	case ringSlot:
-		return []any{int32(p.groups[p.Ring].Rank())}, nil
-	case factorSlot:
-		return []any{p.factor()}, nil
-	}
-	if x.value.Held == step.Input && x.value.Block == 0 && p.values[x.value] == nil {
-		on, _ := p.own.lies(x, p.sizes)
-		t, err := p.place(p.parts[x.value.Micro].Inputs, on)
-		if err != nil {
-			return nil, err
-		}
-		p.arrays.add(memest.Activations, t)
-		p.values[x.value] = []*dtensor.Tensor{t}
-	}
-	list, ok := p.values[x.value]
-	if _, all := p.own.lies(x, p.sizes); !ok && len(all) > 0 {
-		return nil, fmt.Errorf("engine: %v is not there", x.value)
-	}
-	var args []any
-	for _, t := range list {
-		args = append(args, t)
-	}
-	return args, nil
-}
-
-// factor is what the sums of the gradients are multiplied by for an update.
-func (p *play) factor() float32 {
-	if p.own.early() {
-		return 1
-	}
-	return float32(1 / float64(p.own.summands()))
-}
-
-func (p *play) gradsOf(unit int) *grads {
-	if p.grads[unit] == nil {
-		p.grads[unit] = &grads{}
-	}
-	return p.grads[unit]
-}
-
-// sumOf is the matrix of a unit's sums, whatever is in it.
-func (p *play) sumOf(x slot) (*dtensor.Tensor, error) {
-	g := p.gradsOf(x.number)
-	if g.sum != nil {
-		return g.sum, nil
-	}
-	on, shape := p.own.lies(x, p.sizes)
-	whole := shape[0].Clone()
-	if p.own.sumsDiffer() {
-		whole.Dimensions[0] *= p.mesh.NumDevices()
-	} else {
-		whole.Dimensions[0] *= p.own.units[x.number].cuts
-	}
-	var err error
-	g.sum, err = p.arrays.borrow(memest.Gradients, whole, on)
-	return g.sum, err
-}
-
-// take puts what a segment has made where it belongs.
-func (p *play) take(s *segment, out []*dtensor.Tensor) error {
-	var errs []error
-	for _, x := range s.io.out {
-		_, shapes := p.own.lies(x, p.sizes)
-		mine := out[:len(shapes):len(shapes)]
-		out = out[len(shapes):]
-		switch x.kind {
-		case cellSlot:
-			old := p.cells[x.number]
-			switch {
-			case s.stay && p.own.ofParameters(x):
-				version := p.versions[s.to-1] - 1
-				p.old[version] = append(p.old[version], old)
-				p.arrays.add(memest.Parameters, mine[0])
-			case slices.Contains(s.io.donated, x):
-				p.arrays.changed(old, mine[0])
-			default:
-				p.arrays.changed(old, mine[0])
-				errs = append(errs, old.FinalizeAll())
-			}
-			p.cells[x.number] = mine[0]
-		case freshSlot:
-			p.arrays.add(memest.Communication, mine[0])
-			p.gradsOf(x.number).fresh = mine[0]
-		case sumSlot:
-			g := p.gradsOf(x.number)
-			p.arrays.changed(g.sum, mine[0])
-			g.sum = mine[0]
-		case reducedSlot:
-			g := p.gradsOf(x.number)
-			if g.reduced != nil {
-				p.arrays.changed(g.reduced, mine[0])
-			} else {
-				p.arrays.add(memest.Gradients, mine[0])
-			}
-			g.reduced = mine[0]
-		case lossSlot:
-			p.arrays.add(batchKind, mine[0])
-			p.losses = append(p.losses, mine[0])
-		case metricSlot:
-			p.arrays.add(batchKind, mine[0])
-			p.metrics = mine[0]
-		default:
-			errs = append(errs, p.arrays.release(p.values[x.value]...))
-			p.values[x.value] = mine
-			kind := memest.Activations
-			if x.value.Held == step.Full {
-				kind = memest.Communication
-			}
-			p.arrays.add(kind, mine...)
-		}
-	}
-	for _, x := range s.io.in { // what was used up
-		if slices.Contains(s.io.out, x) {
-			continue
-		}
-		switch x.kind {
-		case sumSlot:
-			errs = append(errs, p.empty(x.number))
-		case reducedSlot:
-			g := p.gradsOf(x.number)
-			errs = append(errs, p.arrays.release(g.reduced))
-			g.reduced = nil
-		case freshSlot:
-			g := p.gradsOf(x.number)
-			errs = append(errs, p.arrays.release(g.fresh))
-			g.fresh = nil
-		}
-	}
-	for _, op := range p.plan.Ranks[p.own.rank][s.from:s.to] {
-		if op.Block == len(p.plan.Blocks)-1 && (op.Kind == step.Backward || op.Kind == step.WeightGrad) {
-			errs = append(errs, p.arrays.release(p.targets[op.Micro]))
-			delete(p.targets, op.Micro)
-		}
-	}
-	return errors.Join(append(errs, freeAll(out)...)...)
-}
-
-// empty says that a unit's sums have been used up.
-func (p *play) empty(unit int) error {
-	t := p.gradsOf(unit).sum
-	p.forgetSum(unit)
-	return p.arrays.release(t)
-}
-
-// forgetSum has the next gradients of a unit begin a new sum.
-func (p *play) forgetSum(unit int) {
-	p.gradsOf(unit).sum = nil
-}
-
-// report reads the loss and the metrics.
+// report returns the loss and the metrics.
 func (p *play) report() (m train.Metrics, err error) {
 	loss := 0.0
 	for _, t := range p.losses {
@@ -545,7 +316,7 @@ func (p *play) report() (m train.Metrics, err error) {
 			return m, err
 		}
 	}
-	copies, _ := p.own.copies()
+	copies, _ := p.own.replicas()
 	if !p.Sum {
 		loss /= float64(p.plan.Micro * copies)
 	}
@@ -560,7 +331,7 @@ func (p *play) report() (m train.Metrics, err error) {
 	return m, nil
 }
 
-// finish leaves nothing behind: after a failure, what is under way ends with the context.
+// finish ends what is under way, and frees what remains.
 func (p *play) finish(failed error) error {
 	if failed != nil {
 		p.cancel(failed)
@@ -581,16 +352,7 @@ func (p *play) finish(failed error) error {
 
 func (p *play) span(stream, name string) func() { return p.Trace.Start(p.world.Rank(), stream, name) }
 
-// freeAll frees what a program has returned for nobody.
-func freeAll(list []*dtensor.Tensor) (errs []error) {
-	for _, t := range list {
-		errs = append(errs, t.FinalizeAll())
-	}
-	return errs
-}
-
-// sleepUntil waits, and is more exact at the end than a timer, which wakes a goroutine up to so late: an idle Go program waits for
-// its timers in whole milliseconds on Linux.
+// sleepUntil sleeps, more exactly than a timer: an idle Go program on Linux waits for timers in full milliseconds.
 func sleepUntil(ctx context.Context, end time.Time) error {
 	const late = time.Millisecond
 	if d := time.Until(end); d > late {

@@ -6,16 +6,16 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// prepared is a plan, cut for a rank.
+// prepared is a plan, cut into segments for a rank.
 type prepared struct {
 	plan     *step.Plan
 	flow     *step.Flow
-	versions []int // by position: that of the parameters which an operation uses, or makes
+	versions []int // by position: the version of the parameters that an operation uses or makes
 	segments []*segment
-	waits    map[int][]int // by position: what ends there
+	waits    map[int][]int // by position: the operations that must be done before
 }
 
-// prepare makes the programs for micro-batches of a shape, before any rank begins.
+// prepare makes the programs for micro-batches of a shape, before the step begins on any rank.
 func (r *Rank) prepare(part microBatch) error {
 	in, out := part.Inputs.Shape().Clone(), part.Targets.Shape().Clone()
 	if in.Equal(r.inputs) && out.Equal(r.targets) {
@@ -49,19 +49,19 @@ func (r *Rank) prepare(part microBatch) error {
 	return nil
 }
 
-// ready cuts a plan, and makes the programs.
+// ready cuts a plan into segments and makes their programs.
 func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 	f, err := p.Flow(o.rank)
 	if err != nil {
 		return nil, err
 	}
 	versions := make([][]int, len(p.Ranks))
-	if p.Weights != step.Flush { // else there is one
+	if p.Weights != step.Flush { // else there is only one
 		if versions, err = p.Versions(); err != nil {
 			return nil, err
 		}
 	}
-	// else passes use versions of the parameters, and are programs of their own
+	// Passes that use versions of the parameters need programs of their own.
 	alone := r.world.Size() == 1 && p.Weights == step.Flush && !r.Blockwise
 	one := &prepared{plan: p, flow: f, versions: versions[o.rank], waits: map[int][]int{}}
 	one.segments = o.segments(p, f, alone)
@@ -72,7 +72,7 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 	}
 	summed := map[int]bool{}
 	for _, s := range one.segments {
-		s.stay = one.stays(s, p.Ranks[o.rank])
+		s.keepsOld = one.keepsOld(s, p.Ranks[o.rank])
 		if err := r.devices.prepare(o, p, f, s, r.sizes, summed, r.world.Size()); err != nil {
 			return nil, err
 		}
@@ -83,11 +83,11 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 	return one, nil
 }
 
-// sum follows the parameters of which there are gradients that nobody has used up.
+// sum tracks the parameters whose accumulated gradients are not used up.
 func (o *own) sum(op step.Op, summed map[int]bool) {
 	switch {
 	case op.Kind == step.Backward, op.Kind == step.WeightGrad:
-		for _, at := range o.homes[op.Block] {
+		for _, at := range o.blockParams[op.Block] {
 			summed[at] = true
 		}
 	case op.What == step.Gradient && (op.Kind == step.Reduce || op.Kind == step.Store), op.Kind == step.Update:
@@ -104,13 +104,13 @@ func (o *own) sum(op step.Op, summed map[int]bool) {
 	}
 }
 
-// stays says whether passes behind an update use the parameters before it.
-func (p *prepared) stays(s *segment, list []step.Op) bool {
+// keepsOld reports whether later passes use the parameters from before an update.
+func (p *prepared) keepsOld(s *segment, list []step.Op) bool {
 	at := s.to - 1
 	return p.versions != nil && list[at].Kind == step.Update && p.uses(list, s.to, p.versions[at]-1)
 }
 
-// uses says whether passes from a position on use a version of the parameters.
+// uses reports whether passes from a position on use a version of the parameters.
 func (p *prepared) uses(list []step.Op, from, version int) bool {
 	for i := from; i < len(list); i++ {
 		if list[i].Kind.Pass() && list[i].Kind != step.Update && p.versions[i] == version {

@@ -18,49 +18,49 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Rank is one of the ranks that train together. It is not safe for use by several goroutines at once.
+// Rank is one of the ranks that train together. It is not safe for concurrent use.
 //
-// A step that fails leaves the rank lost, and all others: what is asked of it after is an error. The error says which
-// rank failed, and in which operation. Go on in a new group, from the last checkpoint: batches are functions of the
-// step's number, so none is lost and none comes twice.
+// If a step fails on one rank, all ranks become unusable: later calls return an error, which says which rank failed in
+// which operation. Continue in a new group from the last checkpoint: batches are functions of the step's number, so
+// none is skipped or repeated.
 type Rank struct {
 	*devices
-	own    *own
-	world  group.Group
-	groups map[string]group.Group // by axis of the plans
-	place_ int                    // among those that share the state
-	hook   Hook
-	server Server        // it, where that updates
-	served *atomic.Int64 // bytes that it has given to the group, and no step has counted
+	own        *own
+	world      group.Group
+	groups     map[string]group.Group // by axis of the plans
+	shardIndex int                    // among the ranks that share the state
+	hook       Hook
+	server     Server        // the hook, if it updates
+	served     *atomic.Int64 // bytes that it has sent since the last step
 
 	arrays *arrays
 	host   *host
 	cells  []*dtensor.Tensor
 	values map[step.Value][]*dtensor.Tensor
 	grads  map[int]*grads            // by unit
-	old    map[int][]*dtensor.Tensor // by version: parameters before the newest, for micro-batches under way
+	old    map[int][]*dtensor.Tensor // by version: older parameters, for micro-batches under way
 
-	prepared     []*prepared // by plan, for
+	prepared     []*prepared // by plan
 	evaluation   *prepared
-	inputs       shapes.Shape // micro-batches of these shapes
+	inputs       shapes.Shape // shapes of the micro-batches that it is prepared for
 	targets      shapes.Shape
 	sizes        *sizes
 	traffic      *traffic
-	communicated int64 // bytes, in all steps
+	communicated int64 // bytes in all steps
 	steps        int
-	lost         error
+	failed       error
 	alone        bool // it closes the programs
 }
 
-// grads are the sums of a unit's gradients, the rank's own and those over ranks; who reduces has both meanwhile. Behind
-// them there is the shard of new parameters, until it is gathered.
+// grads are a unit's gradients on a rank: accumulated, and reduced over ranks; while they are reduced there are both.
+// Fresh is the shard of new parameters until it is gathered.
 type grads struct{ sum, reduced, fresh *dtensor.Tensor }
 
-// Join makes this process's rank of a group, which drives the backend's devices from number first on. The group has as
-// many ranks as the plans. It is a collective call: all begin with rank 0's initial state.
+// Join makes this process one rank of a group, on the backend's devices from number first on. The group has as many
+// ranks as the plans. It is a collective call: all ranks start with rank 0's initial state.
 func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, error) {
 	if g.Size() != len(p.ranks) {
-		return nil, fmt.Errorf("engine: a group of %d ranks for a plan of %d: make them equal", g.Size(), len(p.ranks))
+		return nil, fmt.Errorf("engine: a group of %d ranks for a plan of %d ranks: make them equal", g.Size(), len(p.ranks))
 	}
 	mesh, err := p.backend.MeshFrom(first, p.Mesh...)
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 		}
 	}
 	if s := r.groups[p.axis]; s != nil {
-		r.place_ = s.Rank()
+		r.shardIndex = s.Rank()
 	}
 	values, err := p.Recipe.Initial()
 	if err != nil {
@@ -106,8 +106,8 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	return r, nil
 }
 
-// begin takes a state, whole and on the host, in place of the one that is there. The tree lists it: all of the rank's,
-// or of a server all.
+// begin replaces the state by full tensors on the host, which the tree lists: those of the rank, or all if there is a
+// server.
 func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Tensor) error {
 	var own []*tensors.Tensor
 	for _, e := range r.own.entries {
@@ -119,7 +119,7 @@ func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Te
 	return r.server.Begin(ctx, counted{r.world, r.served}, r.first, values)
 }
 
-// Server is what updates in the rank's place, or nil.
+// Server returns the hook that updates in the rank's place, or nil.
 func (r *Rank) Server() Server { return r.server }
 
 // split makes the groups of an axis.
@@ -138,7 +138,7 @@ func (r *Rank) split(ctx context.Context, a step.Axis) error {
 	return err
 }
 
-// fromFirst gives all ranks rank 0's values of tensors of the host.
+// fromFirst broadcasts rank 0's values of tensors on the host.
 func fromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) error {
 	for _, v := range values {
 		var own error
@@ -150,12 +150,12 @@ func fromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) err
 	return nil
 }
 
-// Step trains on one batch, inputs and targets of shape (B,…): the same on all ranks. Its rows are divided by the ranks
-// with other rows, the micro-batches, and the devices with other rows; a B that cannot be is an error. The loss is the
-// mean over the whole batch. It is a collective call.
+// Step trains on one batch, which all ranks give in full: inputs and targets of shape (B,…). B is divided by the
+// data-parallel ranks, their micro-batches and their data-parallel devices; it returns an error if that is not
+// possible. The loss is the mean over the full batch. It is a collective call.
 func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
-	if r.lost != nil {
-		return train.Metrics{}, r.lost
+	if r.failed != nil {
+		return train.Metrics{}, r.failed
 	}
 	if err := train.CheckBatch(r.model, inputs, targets); err != nil {
 		return train.Metrics{}, err
@@ -169,7 +169,7 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 	}
 	m, err := r.step(ctx, r.prepared[r.steps%len(r.Plans)], parts)
 	if err != nil {
-		return train.Metrics{}, r.lose(fmt.Errorf("step %d: %w", r.steps, err))
+		return train.Metrics{}, r.fail(fmt.Errorf("step %d: %w", r.steps, err))
 	}
 	r.steps++
 	if r.server != nil {
@@ -184,21 +184,21 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 	return m, nil
 }
 
-// parts are the rank's micro-batches of a batch, whose rows the rank's devices divide further.
+// parts returns the rank's micro-batches of a batch, which the rank's devices divide further.
 func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
-	copies, at := r.own.copies()
+	copies, at := r.own.replicas()
 	copies, at = copies/r.own.ring, at/r.own.ring
 	micro, devices := r.Plans[0].Micro, copies*r.Mesh[0].Size
 	if inputs != nil && inputs.Rank() > 0 && inputs.Shape().Dim(0)%(devices*micro) != 0 {
-		return nil, fmt.Errorf("engine: a batch of %d rows for %d devices with other rows and %d micro-batches each: "+
+		return nil, fmt.Errorf("engine: a batch of %d examples for %d data-parallel devices with %d micro-batches each: "+
 			"make it a multiple of %d",
 			inputs.Shape().Dim(0), devices, micro, devices*micro)
 	}
 	return microBatches(inputs, targets, at, copies, micro)
 }
 
-// Memory is the most bytes of each kind that a device of the rank has held at once in the last step, and
-// memest.Temporary, what the program needs besides that needs most.
+// Memory returns the peak memory of each kind, in bytes, that each device of the rank had in the last step, and as
+// memest.Temporary the largest temporary memory of a program.
 func (r *Rank) Memory() map[memest.Kind]int64 {
 	kinds := r.arrays.peaks()
 	if n := r.traffic.temporary(); n > 0 {
@@ -207,54 +207,54 @@ func (r *Rank) Memory() map[memest.Kind]int64 {
 	return kinds
 }
 
-// Plan is that of the next step.
-func (r *Rank) Plan() *step.Plan { return r.shown[r.steps%len(r.shown)] }
+// Plan returns the plan of the next step.
+func (r *Rank) Plan() *step.Plan { return r.original[r.steps%len(r.original)] }
 
-// Steps is the number of batches trained on, and so the number of the next one, from 0.
+// Steps returns the number of batches trained on, which is the number of the next one, from 0.
 func (r *Rank) Steps() int { return r.steps }
 
-// Params returns copies of the parameters that the rank has, whole, by name and in the type that they are kept in. It
-// is a collective call where ranks have shards.
+// Params returns copies of the rank's parameters, unsharded, by name, in the type of the master weights. It is a
+// collective call if ranks have shards.
 func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error) {
-	if r.lost != nil {
-		return nil, r.lost
+	if r.failed != nil {
+		return nil, r.failed
 	}
 	all := params.Named[*tensors.Tensor]{}
-	for i, s := range r.own.whole {
+	for i, s := range r.own.full {
 		t, err := r.entry(ctx, i)
 		if err != nil {
-			return nil, r.orLose(err)
+			return nil, r.orFail(err)
 		}
 		all[s.Name] = t
 	}
 	return all, nil
 }
 
-// lose remembers what the rank was lost by.
-func (r *Rank) lose(by error) error {
-	err := fmt.Errorf("rank %d is lost: join a new group and load the last checkpoint; it was lost by: %w",
+// fail stores why the rank became unusable.
+func (r *Rank) fail(by error) error {
+	err := fmt.Errorf("rank %d has failed: join a new group and load the last checkpoint; the cause: %w",
 		r.world.Rank(), by)
-	r.lost = err
+	r.failed = err
 	return errors.Join(err, r.Close())
 }
 
-// orLose loses the rank by an error of the group, after which its ranks cannot go on.
-func (r *Rank) orLose(err error) error {
+// orFail makes the rank unusable if the error is the group's.
+func (r *Rank) orFail(err error) error {
 	var failure *group.Failure
 	if errors.As(err, &failure) {
-		return r.lose(err)
+		return r.fail(err)
 	}
 	return err
 }
 
-// Close frees what the rank has, and waits for nobody but a server.
+// Close frees the rank's memory. It waits for nobody, unless there is a server.
 func (r *Rank) Close() error {
 	var err error
 	if r.server != nil {
-		err = r.server.Close(r.lost)
+		err = r.server.Close(r.failed)
 	}
-	if r.lost == nil {
-		r.lost = errors.New("the rank is closed: join again")
+	if r.failed == nil {
+		r.failed = errors.New("the rank is closed: join a group again")
 	}
 	clear(r.values)
 	clear(r.grads)

@@ -21,7 +21,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Run is all ranks of a plan in this process, as goroutines. Its methods are for one goroutine.
+// Run is all ranks of a plan in this process, as goroutines. It is not safe for concurrent use.
 type Run struct {
 	programs *Programs
 	ranks    []*Rank
@@ -29,11 +29,11 @@ type Run struct {
 	fail     context.CancelCauseFunc
 }
 
-// patience is how long ranks of a process wait for each other, for the compiler, say. One that fails tells the others
-// at once.
+// patience is how long ranks of a process wait for each other, for example for the compiler. A rank that fails tells
+// the others at once.
 const patience = time.Hour
 
-// Start starts a run on the backend's first devices. The context is for starting: each call has its own.
+// Start starts all ranks on the backend's first devices. The context is for starting: each call has its own.
 func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, error) {
 	s.Timeout = cmp.Or(s.Timeout, patience)
 	programs, err := New(backend, s)
@@ -45,7 +45,7 @@ func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, er
 	r.ctx, r.fail = context.WithCancelCause(context.WithoutCancel(ctx))
 	groups, err := group.New(n, group.Timeout(patience))
 	if have := int(backend.NumDevices()); have < n*each {
-		err = fmt.Errorf("the layout has %d devices, and the backend %d: open more with xla.Devices", n*each, have)
+		err = fmt.Errorf("the layout needs %d devices, the backend has %d: open more with xla.Devices", n*each, have)
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -60,8 +60,8 @@ func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, er
 	return r, nil
 }
 
-// each does something on all ranks at once. Where that leaves them as they were the first rank's error says most; else
-// the first of all, of which others may be the consequence.
+// each runs do on all ranks at once. It returns the error that failed the run, of which others may be consequences, or
+// else the first rank's error.
 func (r *Run) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -70,7 +70,7 @@ func (r *Run) each(ctx context.Context, do func(ctx context.Context, i int) erro
 	var all sync.WaitGroup
 	for i := range r.ranks {
 		all.Go(func() {
-			if errs[i] = do(ctx, i); errs[i] != nil && (r.ranks[i] == nil || r.ranks[i].lost != nil) {
+			if errs[i] = do(ctx, i); errs[i] != nil && (r.ranks[i] == nil || r.ranks[i].failed != nil) {
 				r.fail(errs[i])
 			}
 		})
@@ -79,7 +79,7 @@ func (r *Run) each(ctx context.Context, do func(ctx context.Context, i int) erro
 	return cmp.Or(context.Cause(r.ctx), cmp.Or(errs...))
 }
 
-// ask has all ranks do something, and returns what each says.
+// ask runs do on all ranks and returns each result.
 func ask[T any](ctx context.Context, r *Run, do func(ctx context.Context, one *Rank) (T, error)) ([]T, error) {
 	all := make([]T, len(r.ranks))
 	return all, r.each(ctx, func(ctx context.Context, i int) (err error) {
@@ -115,14 +115,14 @@ func (r *Run) Params(ctx context.Context) (params.Named[*tensors.Tensor], error)
 	if err != nil {
 		return nil, err
 	}
-	whole := params.Named[*tensors.Tensor]{}
+	full := params.Named[*tensors.Tensor]{}
 	for _, own := range slices.Backward(all) {
-		maps.Copy(whole, own)
+		maps.Copy(full, own)
 	}
-	return whole, nil
+	return full, nil
 }
 
-// Memory implements [train.Trainer]: of each kind what the device has that has most.
+// Memory implements [train.Trainer]: the maximum over the devices, by kind.
 func (r *Run) Memory() map[memest.Kind]int64 {
 	all := map[memest.Kind]int64{}
 	for _, one := range r.ranks {
@@ -131,7 +131,7 @@ func (r *Run) Memory() map[memest.Kind]int64 {
 	return all
 }
 
-// Traffic implements [train.Trainer]: by each name, of the rank that sent most.
+// Traffic implements [train.Trainer]: the maximum over the ranks, by axis.
 func (r *Run) Traffic() (map[string]int64, error) {
 	all := map[string]int64{}
 	for _, one := range r.ranks {
@@ -144,7 +144,7 @@ func (r *Run) Traffic() (map[string]int64, error) {
 	return all, nil
 }
 
-// most leaves in all the larger of the two numbers of each kind.
+// most sets each number in all to the maximum of both.
 func most[K comparable](all, more map[K]int64) {
 	for kind, n := range more {
 		all[kind] = max(all[kind], n)
@@ -173,11 +173,11 @@ func (r *Run) Close() error {
 		}
 	}
 	r.programs.Close()
-	r.fail(errors.New("the run is closed: start another"))
+	r.fail(errors.New("the run is closed: start a new one"))
 	return errors.Join(errs...)
 }
 
-// Join is [Programs.Join] with programs of the rank's own, which it frees with the rank.
+// Join is [Programs.Join] with programs that are closed with the rank.
 func Join(ctx context.Context, g group.Group, backend *xla.Backend, first int, s Spec) (train.Trainer, error) {
 	programs, err := New(backend, s)
 	if err != nil {

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/gomlx/compute/shapes"
 
@@ -12,221 +11,39 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// slotKind says what a segment takes or makes.
+// slotKind is the kind of a slot.
 type slotKind byte
 
 const (
-	cellSlot    slotKind = iota // what lies on the devices between steps: number
+	cellSlot    slotKind = iota // an array that the devices hold between steps: number
 	valueSlot                   // a value of the plan, of one or more arrays
-	freshSlot                   // a shard of a unit's new parameters, between an update and what gathers it: number
-	sumSlot                     // the sums of a unit's gradients, in a matrix as its parameters lie: number
-	reducedSlot                 // sums over the ranks, or shards of them: number
-	touchedSlot                 // where gradients lie in these: a number a parameter
+	freshSlot                   // a shard of a unit's new parameters, from an update to the gather: number
+	sumSlot                     // a unit's accumulated gradients, a matrix: number
+	reducedSlot                 // reduced gradients, or shards of them: number
+	touchedSlot                 // the columns of parameters in these matrices
 	targetSlot                  // the targets of a micro-batch: number
-	rowSlot                     // the place of its first row in the whole batch
-	stepSlot                    // the number of steps before
-	lossSlot                    // the loss of a micro-batch
-	factorSlot                  // one over the summands of a mean of gradients
-	placeSlot                   // the place of the rank among those that share the state
-	ringSlot                    // and among those that have the same rows
-	metricSlot                  // the vector of an update
+	rowSlot                     // index of its first example in the batch of all ranks: number
+	stepSlot                    // number of the step
+	lossSlot                    // loss of a micro-batch: number
+	factorSlot                  // what an update multiplies gradients by
+	shardSlot                   // index of the rank among those that share the state
+	ringSlot                    // index of the rank in its ring
+	metricSlot                  // the vector of metrics of an update
 )
 
-// slot is one of the things that a segment takes or makes.
+// slot is an input or output of a segment.
 type slot struct {
 	kind   slotKind
 	value  step.Value
 	number int
 }
 
-// valueOf is the slot of a value of a block for a micro-batch.
+// valueOf returns the slot of a value of a block for a micro-batch.
 func valueOf(h step.Held, block, micro int) slot {
 	return slot{kind: valueSlot, value: step.Value{Held: h, Block: block, Micro: micro}}
 }
 
-// io is what a segment takes and makes, in order.
-type io struct {
-	in, out []slot
-	donated []slot // of in
-	touched []int  // the parameters whose gradients it adds to sums that lie outside, and
-	begins  []int  // those of them of which nothing is there before
-}
-
-func (s *io) takes(x slot) {
-	if !slices.Contains(s.in, x) {
-		s.in = append(s.in, x)
-	}
-}
-
-func (s *io) gives(x slot) {
-	if !slices.Contains(s.out, x) {
-		s.out = append(s.out, x)
-	}
-}
-
-func (s *io) changes(x slot) {
-	s.takes(x)
-	s.gives(x)
-	if !slices.Contains(s.donated, x) {
-		s.donated = append(s.donated, x)
-	}
-}
-
-// listIO says what the operations of a segment take and make. Values are those of the plan's flow.
-func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
-	s := &io{}
-	list := p.Ranks[o.rank]
-	made := map[slot]bool{}     // inside
-	none := func(x slot) bool { // of a unit on which the loss does not depend
-		return (x.kind == sumSlot || x.kind == reducedSlot) && o.units[x.number].size == 0
-	}
-	take := func(x slot) {
-		if !made[x] {
-			s.takes(x)
-		}
-	}
-	ends := map[slot]int{} // inside: the last position
-	for i := from; i < to; i++ {
-		for _, v := range f.Ends[i] {
-			if v.Held != step.States && v.Held != step.Fresh { // which an update takes and makes
-				ends[o.slotOf(v)] = i
-			}
-		}
-	}
-	ended := func(x slot, i int) bool { at, ok := ends[x]; return ok && at >= i }
-	last := len(p.Blocks) - 1
-	for i := from; i < to; i++ {
-		op := list[i]
-		switch op.Kind {
-		case step.Forward, step.Recompute, step.Backward, step.InputGrad, step.WeightGrad:
-			o.takeWeights(op.Block, take)
-			if o.ring > 1 {
-				s.takes(slot{kind: ringSlot})
-			}
-			if o.model.Noisy {
-				s.takes(slot{kind: stepSlot})
-				s.takes(slot{kind: rowSlot, number: op.Micro})
-			}
-			if op.Block == last {
-				s.takes(slot{kind: targetSlot, number: op.Micro})
-				if op.Kind == step.Forward {
-					s.gives(slot{kind: lossSlot, number: op.Micro})
-				} else if op.Kind != step.Recompute {
-					for _, c := range o.scalingCells() {
-						take(slot{kind: cellSlot, number: c})
-					}
-				}
-			}
-		case step.Gather:
-			if fresh := (slot{kind: freshSlot, number: op.Unit}); op.What == step.Parameters && f.Resident[op.Unit] {
-				take(fresh)
-				s.out = slices.DeleteFunc(s.out, func(x slot) bool { return x == fresh })
-			} else if op.What == step.Parameters {
-				take(slot{kind: cellSlot, number: o.cellOf(op.Unit)})
-			}
-		case step.Update, step.HostUpdate:
-			o.takeState(s, op, o.isLast(p, op))
-			for _, u := range o.order {
-				if (op.Unit < 0 || op.Unit == u) && (f.Resident[u] || op.Kind == step.HostUpdate) {
-					fresh := slot{kind: freshSlot, number: u}
-					made[fresh] = true
-					s.gives(fresh)
-				}
-			}
-		}
-		for _, v := range f.Uses[i] {
-			x := o.slotOf(v)
-			switch {
-			case v.Held == step.States || v.Held == step.Fresh || none(x):
-			case x.kind == reducedSlot && op.Kind == step.Reduce && !made[x]:
-				s.changes(x)
-			case x.kind != sumSlot || op.Kind == step.Reduce || updates(op.Kind):
-				take(x)
-			}
-		}
-		for _, v := range f.Makes[i] {
-			x := o.slotOf(v)
-			if v.Held == step.States || v.Held == step.Fresh || none(x) || slices.Contains(f.Unmade[i], v) {
-				continue // nobody needs it
-			}
-			if x.kind == valueSlot && v.Held == step.Input && op.Kind == step.Forward && op.Block == 0 && v.Block == 0 {
-				s.takes(x) // of the batch
-				continue
-			}
-			if made[x] = true; x.kind != sumSlot && !ended(x, i) {
-				s.gives(x)
-			}
-		}
-		if op.Kind == step.Backward || op.Kind == step.WeightGrad {
-			o.touch(s, op.Block, func(x slot) bool { return made[x] && ended(x, i) })
-		}
-	}
-	s.out = slices.DeleteFunc(s.out, func(x slot) bool { // it was used up
-		_, gone := ends[x]
-		return gone && (x.kind == sumSlot || x.kind == reducedSlot)
-	})
-	for _, x := range s.out { // the whole of a unit, in place of the one before
-		if x.kind == cellSlot && slices.Contains(s.in, x) {
-			s.changes(x)
-		}
-	}
-	s.donated = slices.DeleteFunc(s.donated, func(x slot) bool { return !slices.Contains(s.out, x) })
-	return s
-}
-
-// touch notes that a block's gradients are added to sums, but for those that never leave the segment.
-func (o *own) touch(s *io, block int, stays func(slot) bool) {
-	for _, at := range o.homes[block] {
-		x := slot{kind: sumSlot, number: o.unitOf[at].number}
-		if o.idle[at] || stays(x) {
-			continue
-		}
-		if s.changes(x); !slices.Contains(s.touched, at) {
-			s.touched = append(s.touched, at)
-			s.takes(slot{kind: touchedSlot})
-		}
-	}
-}
-
-// takeWeights takes the parameters of a block.
-func (o *own) takeWeights(block int, take func(slot)) {
-	for _, at := range o.homes[block] {
-		if o.unitOf[at].Shard == "" || !o.flat {
-			take(slot{kind: cellSlot, number: o.weights[at]})
-		}
-	}
-}
-
-// takeState has an update take what lies on the devices, and give it anew: of a unit or of all. Only the last one
-// changes what belongs to none.
-func (o *own) takeState(s *io, op step.Op, last bool) {
-	members := o.updated(op.Unit)
-	for _, at := range members {
-		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].whole && !o.hosts { // it has its row
-			s.takes(x)
-		} else if !o.hosts {
-			s.changes(x)
-		}
-		if x := (slot{kind: cellSlot, number: o.entries[at].cell}); x.number != o.weights[at] {
-			s.changes(x)
-		}
-	}
-	for _, cell := range o.behind(members) {
-		if x := (slot{kind: cellSlot, number: cell}); cell < o.firstShared() || last {
-			s.changes(x)
-		} else {
-			s.takes(x)
-		}
-	}
-	if s.takes(slot{kind: factorSlot}); o.mine < o.shards {
-		s.takes(slot{kind: placeSlot})
-	}
-	if last {
-		s.gives(slot{kind: metricSlot})
-	}
-}
-
-// slotOf is where a value of the plan lies.
+// slotOf returns the slot of a value of the plan.
 func (o *own) slotOf(v step.Value) slot {
 	switch v.Held {
 	case step.Sum:
@@ -234,19 +51,19 @@ func (o *own) slotOf(v step.Value) slot {
 	case step.Reduced:
 		return slot{kind: reducedSlot, number: v.Unit}
 	case step.Full:
-		if at := o.cellOf(v.Unit); o.cells[at].whole {
+		if at := o.cellOf(v.Unit); o.cells[at].full {
 			return slot{kind: cellSlot, number: at}
 		}
 	}
 	return slot{kind: valueSlot, value: v}
 }
 
-// ofParameters says whether a slot has a parameter that is not sharded.
+// ofParameters reports whether a slot has a parameter that is an array of its own.
 func (o *own) ofParameters(x slot) bool {
 	return x.kind == cellSlot && !o.flat && o.cells[x.number].kind == memest.Parameters
 }
 
-// kindOf is what the memory of a slot is for, but for that of parameters to communicate.
+// kindOf returns the kind of memory of a slot, except parameters to communicate.
 func (o *own) kindOf(x slot) memest.Kind {
 	switch x.kind {
 	case cellSlot:
@@ -259,7 +76,7 @@ func (o *own) kindOf(x slot) memest.Kind {
 	return memest.Activations
 }
 
-// lies says how what is in a slot lies on a rank's devices, and the shapes that each of these has.
+// lies returns the placement of a slot's arrays, and their shapes on each device.
 func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) {
 	one := func(s shapes.Shape) []shapes.Shape { return []shapes.Shape{s} }
 	switch x.kind {
@@ -295,26 +112,13 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 			return o.apart(), one(shapes.Make(precision.BitsType(x.DType), (x.Size()+n-1)/n))
 		case step.Saved:
 			return o.apart(), sizes.blocks[b].saved
-		case step.Left:
-			return o.apart(), sizes.blocks[b].left
+		case step.ForWeightGrad:
+			return o.apart(), sizes.blocks[b].forWeights
 		case step.Full:
 			u := o.units[x.value.Unit]
 			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, o.shards, u.size))
 		}
-		panic(fmt.Errorf("engine: no place for %v", x.value))
+		panic(fmt.Errorf("engine: unexpected value %v", x.value))
 	}
-	return xla.Replicated(), one(shapes.Shape{}) // numbers of the host, or a program's own vectors
-}
-
-// sizes are the shapes of what passes between segments, on a device, for micro-batches of a shape.
-type sizes struct {
-	targets shapes.Shape
-	blocks  []blockSizes
-	idle    map[string]bool // parameters on which the loss does not depend
-}
-
-type blockSizes struct {
-	x           shapes.Shape // its input
-	saved, left []shapes.Shape
-	uses        []bool // of its parameters, and at last its input: whether its output depends on it
+	return xla.Replicated(), one(shapes.Shape{}) // scalars from the host, or a program's own vectors
 }

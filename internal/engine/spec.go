@@ -1,10 +1,10 @@
-// Package engine carries out training steps that are written as plans (lib/step): for any model that is a chain of
-// blocks, on ranks that drive one device or a mesh of devices each.
+// Package engine runs training steps that are written as plans (lib/step), for any model that is a chain of blocks, on
+// ranks with one device or a mesh of devices each.
 //
-// What lies between two operations of a group is a segment: one compiled program, with the collectives between a rank's
-// own devices in it. A rank alone has the whole step as one program; where ranks have a device each, each pass is a
-// program, which all blocks that are alike share. Operations between ranks go through group.Group, on a stream for each
-// axis.
+// A rank's list is cut at operations between ranks. What lies between is a segment: one compiled program, including
+// collectives between the rank's own devices. A single rank has one program for the full step. If ranks have one device
+// each, each pass is a program, which blocks of one kind share. Operations between ranks use group.Group, on a stream
+// for each axis.
 package engine
 
 import (
@@ -21,60 +21,58 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Spec is what is trained, and how. All ranks have the same.
+// Spec is what is trained, and how. It is the same on all ranks.
 type Spec struct {
-	Recipe train.Recipe // whose model is a chain.Model
-	// Plans are those of the steps, in turn: step n is carried out as plan n modulo their number says. They have the
-	// same units and axes, and the same blocks on each rank.
+	Recipe train.Recipe // its model must be a chain.Model
+	// Plans are those of the steps, in turn: step n runs plan n modulo their number. They have the same units and axes,
+	// and the same blocks on each rank.
 	Plans []*step.Plan
-	// Members has, for each unit of the plans, its parameters, as places in the model's list.
+	// Members are the parameters of each unit of the plans, as indices in the model's list.
 	Members [][]int
-	// Mesh are the axes of each rank's devices; none is one device. Axes of a plan without groups are these, several
-	// with a plus between.
+	// Mesh are the axes of each rank's devices; none means one device. They are the axes of a plan that have no groups,
+	// several joined by a plus.
 	Mesh   []xla.MeshAxis
-	Shares params.Shares // what the devices of a rank share
-	// Ring is the plans' axis whose ranks share sequences (context parallelism): they have the same rows and different
-	// tokens, and the model shifts keys and values along an axis of this name (collective.Between). They are neighbouring
-	// copies. "" is none.
+	Shares params.Shares // how the devices of a rank share tensor-parallel parameters
+	// Ring is the plans' axis of context parallelism: its ranks have the same examples and different tokens, and the
+	// model shifts keys and values along an axis of this name (collective.Between). They are neighbouring replicas. ""
+	// is none.
 	Ring string
 	Options
 }
 
-// Options say how a plan is carried out; the results are the same but for rounding.
+// Options say how a plan is run; the results are the same up to rounding.
 type Options struct {
-	// Hook makes what a rank calls in place of the all-reduce of a unit's gradients between ranks.
+	// Hook creates each rank's replacement for the all-reduce of units between ranks.
 	Hook func() Hook
-	// Serve makes what a rank asks for new parameters, in place of a hook: see [Server]. Set Sum with it: what a mean
-	// is of is the server's to know.
+	// Serve creates each rank's server, in place of a Hook: see [Server]. It requires Sum: the server computes means.
 	Serve func() Server
-	// Sum adds losses and gradients up over rows, where the model's loss is a sum and no mean.
+	// Sum says that the model's loss is a sum over examples, not a mean: losses and gradients are then summed.
 	Sum bool
-	// Apart has a backward pass of a device be two programs, for its two parts, so that schedules that split it and
-	// those that do not have the same bits.
+	// Apart compiles two programs for the two parts of a backward pass, so that schedules that split it and those that
+	// do not compute the same bits.
 	Apart bool
-	// Blockwise has each pass be a program of its own, also where a rank alone could have one for the whole step.
+	// Blockwise compiles a program for each pass, even for a single rank.
 	Blockwise bool
-	// Staged copies what goes between ranks through the host's own memory, as where it cannot reach the devices'.
+	// Staged copies what is sent between ranks through host memory, as if the host could not access the devices'
+	// memory.
 	Staged bool
-	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it: a simulated
-	// link.
+	// Link, if not zero, simulates a link between ranks: operations take at least the time of that link.
 	Link group.Link
-	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout. A rank that takes
-	// longer fails the group, and the others learn by which operation.
+	// Timeout is the maximal time of a pass; an update may take twice as long. 0 means group.DefaultTimeout. If a rank
+	// takes longer, the group fails on all ranks with an error that names the operation.
 	Timeout time.Duration
-	// HostLink, where it is not 0, has each transfer to or from the host's memory take at least its bytes divided by
-	// it, in bytes per second: a simulated link.
+	// HostLink, if not 0, simulates a link to the host of that many bytes per second.
 	HostLink float64
-	// Pace, where it is not nil, has each pass take at least so long: a simulated device, whose passes overlap those of
-	// others on any number of cores.
+	// Pace, if not nil, returns the minimal duration of a pass: it simulates devices whose passes overlap on any number
+	// of cores.
 	Pace func(op step.Op) time.Duration
-	// Trace, where it is not nil, gets a span for each operation, on the stream of its kind, and counters of bytes
-	// held, and of "bytes communicated", to other ranks in all steps.
+	// Trace, if not nil, records a span for each operation, counters of memory by kind, and "bytes communicated", the
+	// total sent to other ranks.
 	Trace *trace.Recorder
 }
 
-// Serial is the plan of one device: all passes of a micro-batch after another, and then the update. It has a unit for
-// each block, and one for each parameter that several blocks have in common; members are as [Spec] has them.
+// Serial returns the plan of one device: the passes of each micro-batch, one after another, then the update. Each block
+// has a unit, and so has each parameter that several blocks share; members are as in [Spec].
 func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int) {
 	p = &step.Plan{Name: "serial", Micro: microbatches, Every: microbatches, Weights: step.Flush}
 	all, home := model.Owners()
@@ -124,8 +122,8 @@ func Serial(model chain.Model, microbatches int) (p *step.Plan, members [][]int)
 	return p, members
 }
 
-// Alone is a recipe on one device, whose plan techniques rewrite: see [Serial]. The recipe's model becomes a chain of
-// blocks, whose parameters may be in another order. A recipe that is not valid is an error.
+// Alone returns the spec of a recipe on one device, whose plan ([Serial]) techniques rewrite. The recipe's model
+// becomes a chain of blocks, with the parameters possibly in another order. It returns an error for an invalid recipe.
 func Alone(r train.Recipe, microbatches int) (s Spec, err error) {
 	if err := r.Validate(); err != nil {
 		return s, err
@@ -142,7 +140,7 @@ func Alone(r train.Recipe, microbatches int) (s Spec, err error) {
 	return Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}, nil
 }
 
-// Checked is the spec with plans, or why they cannot be carried out.
+// Checked returns the spec with these plans, or an error if they cannot run.
 func (s Spec) Checked(plans ...*step.Plan) (Spec, error) {
 	for _, p := range plans {
 		if err := p.Check(); err != nil {
@@ -153,7 +151,7 @@ func (s Spec) Checked(plans ...*step.Plan) (Spec, error) {
 	return s, Check(s)
 }
 
-// Check returns an error if a spec cannot be carried out, before any device is touched.
+// Check returns an error if a spec cannot run. It needs no devices.
 func Check(s Spec) error {
 	_, err := newCommon(s)
 	return err

@@ -12,15 +12,15 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// arrayOf makes what lies in a cell, whole over a rank's devices and on the host, of the entries of its state. place is
-// the rank's among those that share the state.
-func (o *own) arrayOf(c cell, values []*tensors.Tensor, place int) (*tensors.Tensor, error) {
+// arrayOf returns the array of a cell, over all of a rank's devices and on the host, from the full entries of the
+// state. Shard is the rank's index among those that share the state.
+func (o *own) arrayOf(c cell, values []*tensors.Tensor, shard int) (*tensors.Tensor, error) {
 	first := c.of[0]
 	if o.entries[first].flat == 0 {
 		return o.entries[first].cut.Stack(values[first])
 	}
 	cuts := o.cutsIn(c)
-	from, rows := o.rowsIn(c, place)
+	from, rows := o.rowsIn(c, shard)
 	shape := c.shape.Clone()
 	shape.Dimensions[0] *= cuts * rows * c.columns() / c.shape.Size()
 	all := tensors.FromShape(shape)
@@ -36,7 +36,7 @@ func (o *own) arrayOf(c cell, values []*tensors.Tensor, place int) (*tensors.Ten
 		}
 		if err := moved(all, flat, func(move func(to, from, n int)) {
 			for cut := range cuts {
-				for row := range rows { // devices that share layers may have the same of some
+				for row := range rows { // some tensor-parallel devices may have equal elements
 					move((cut*rows+row)*c.columns()+e.offset, (cut%ranks(e.cut)*o.shards+from+row)*e.flat, e.flat)
 				}
 			}
@@ -47,9 +47,9 @@ func (o *own) arrayOf(c cell, values []*tensors.Tensor, place int) (*tensors.Ten
 	return all, nil
 }
 
-// held undoes arrayOf for an entry: it returns all of it; or what the rank has, where it is sharded: as a vector, with
-// what devices have that share layers one after another.
-func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), place int) (*tensors.Tensor, error) {
+// held is the inverse of arrayOf for one entry: it returns the full entry, or, if that is sharded, a vector of the
+// rank's part, one tensor-parallel device after another.
+func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), shard int) (*tensors.Tensor, error) {
 	e := o.entries[i]
 	c := o.cells[e.cell]
 	all, err := now(e.cell)
@@ -59,29 +59,29 @@ func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), place int
 	case e.flat == 0:
 		return e.cut.Join(all, e.spec.Shape.Dimensions[e.cut.Axis])
 	}
-	from, rows := o.rowsIn(c, place)
-	own := tensors.FromShape(shapes.Make(all.DType(), ranks(e.cut)*o.mine*e.flat))
+	from, rows := o.rowsIn(c, shard)
+	own := tensors.FromShape(shapes.Make(all.DType(), ranks(e.cut)*o.perRank*e.flat))
 	return own, moved(own, all, func(move func(to, from, n int)) {
 		for cut := range ranks(e.cut) {
-			for row := range o.mine {
-				move((cut*o.mine+row)*e.flat, (cut*rows+place-from+row)*c.columns()+e.offset, e.flat)
+			for row := range o.perRank {
+				move((cut*o.perRank+row)*e.flat, (cut*rows+shard-from+row)*c.columns()+e.offset, e.flat)
 			}
 		}
 	})
 }
 
-// columns is the elements of each shard that lies in a cell.
+// columns returns the number of elements of each shard in a cell.
 func (c cell) columns() int { return c.shape.Dimensions[len(c.shape.Dimensions)-1] }
 
-// rowsIn is which shards of a cell's matrix a rank has, which has a place among those that share the state.
-func (o *own) rowsIn(c cell, place int) (first, n int) {
-	if c.whole {
+// rowsIn returns which shards of a cell's matrix a rank has.
+func (o *own) rowsIn(c cell, shard int) (first, n int) {
+	if c.full {
 		return 0, o.shards
 	}
-	return place, o.mine
+	return shard, o.perRank
 }
 
-// cutsIn is how many of a rank's devices have other parts of what is in a cell, because they share layers.
+// cutsIn returns the number of tensor-parallel devices with different parts of a cell.
 func (o *own) cutsIn(c cell) int {
 	cuts := 1
 	for _, i := range c.of {
@@ -90,10 +90,10 @@ func (o *own) cutsIn(c cell) int {
 	return cuts
 }
 
-// flatten makes, of a whole entry, one vector of what the devices have of it that share layers, one after another: the
-// elements of each in row-major order, filled up with zeros to shards of equal length.
-func (o *own) flatten(e entry, whole *tensors.Tensor) (*tensors.Tensor, error) {
-	stacked, err := e.cut.Stack(whole)
+// flatten converts a full entry to a vector of the parts of the tensor-parallel devices, one after another, each in
+// row-major order and padded with zeros to shards of equal length.
+func (o *own) flatten(e entry, full *tensors.Tensor) (*tensors.Tensor, error) {
+	stacked, err := e.cut.Stack(full)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (o *own) flatten(e entry, whole *tensors.Tensor) (*tensors.Tensor, error) {
 	})
 }
 
-// unflatten undoes flatten.
+// unflatten is the inverse of flatten.
 func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) {
 	shape := e.cut.Part(e.spec.Shape).Clone()
 	if shape.DType = flat.DType(); e.cut != nil {
@@ -116,7 +116,8 @@ func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) 
 	return e.cut.Join(stacked, e.spec.Shape.Dimensions[e.cut.Axis])
 }
 
-// runs calls do for each run of n elements that lie together in an entry as its cut stacks it, and in its flat form.
+// runs calls do for each range of n elements that are contiguous both in an entry as its cut stacks it, and in its flat
+// form.
 func (o *own) runs(e entry, do func(inStack, inFlat, n int)) {
 	outer, n := 1, 1
 	for axis, d := range e.cut.Part(e.spec.Shape).Dimensions {
@@ -133,7 +134,7 @@ func (o *own) runs(e entry, do func(inStack, inFlat, n int)) {
 	}
 }
 
-// moved copies elements between tensors of one type on the host: each calls move for each run of them.
+// moved copies elements between tensors of one type on the host: each calls move for each range.
 func moved(to, from *tensors.Tensor, each func(move func(to, from, n int))) error {
 	size := to.DType().Size()
 	var own error
@@ -145,7 +146,7 @@ func moved(to, from *tensors.Tensor, each func(move func(to, from, n int))) erro
 	return errors.Join(err, own)
 }
 
-// swapped transposes a matrix of rows × columns blocks, each of the same number of elements.
+// swapped transposes a matrix of rows × columns blocks of equal size.
 func swapped(from *tensors.Tensor, rows, columns int) (*tensors.Tensor, error) {
 	to := tensors.FromShape(from.Shape())
 	n := from.Size() / (rows * columns)
@@ -158,7 +159,7 @@ func swapped(from *tensors.Tensor, rows, columns int) (*tensors.Tensor, error) {
 	})
 }
 
-// merged copies what lies on a rank's devices to the host: whole over them.
+// merged copies an array from a rank's devices to the host.
 func merged(on *dtensor.Tensor) (*tensors.Tensor, error) {
 	if on.ShardShape().Equal(on.Shape()) {
 		return on.Shards()[0].LocalClone()
@@ -166,11 +167,11 @@ func merged(on *dtensor.Tensor) (*tensors.Tensor, error) {
 	return on.Merge()
 }
 
-// replace takes a state, as the rank's entries list it, whole and on the host, in place of the one that is there.
+// replace replaces the state by full tensors on the host, in the order of the rank's entries.
 func (r *Rank) replace(values []*tensors.Tensor) error {
 	var all []*tensors.Tensor
 	for _, c := range r.own.cells {
-		t, err := r.own.arrayOf(c, values, r.place_)
+		t, err := r.own.arrayOf(c, values, r.shardIndex)
 		if err != nil {
 			return err
 		}
@@ -197,26 +198,26 @@ func (r *Rank) replace(values []*tensors.Tensor) error {
 	return r.arrays.release(old...)
 }
 
-// entry returns a whole entry of the state. It is a collective call where ranks have shards of it.
+// entry returns a full entry of the state. It is a collective call if ranks have shards of it.
 func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
 	e := r.own.entries[i]
-	held, err := r.own.held(i, r.cellNow, r.place_)
+	held, err := r.own.held(i, r.cellNow, r.shardIndex)
 	if err != nil || e.flat == 0 {
 		return held, err
 	}
 	if g := r.groups[r.axis]; g != nil {
-		whole := shapes.Make(held.DType(), g.Size()*held.Size())
-		if held, err = gatherRows(ctx, g, held, ranks(e.cut), whole); err != nil {
+		full := shapes.Make(held.DType(), g.Size()*held.Size())
+		if held, err = gatherRows(ctx, g, held, ranks(e.cut), full); err != nil {
 			return nil, err
 		}
 	}
 	return r.own.unflatten(e, held)
 }
 
-// gatherRows puts together what ranks have on the host, each of several rows: row by row.
+// gatherRows gathers the rows of a matrix on the host: all ranks' first rows, then their second rows, and so on.
 func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows int,
-	whole shapes.Shape) (*tensors.Tensor, error) {
-	all := tensors.FromShape(whole)
+	full shapes.Shape) (*tensors.Tensor, error) {
+	all := tensors.FromShape(full)
 	var inner, failed error
 	err := own.ConstBytes(func(in []byte) {
 		inner = all.MutableBytes(func(out []byte) { failed = group.AllGather(ctx, g, in, out) })
@@ -227,7 +228,7 @@ func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows in
 	return swapped(all, g.Size(), rows)
 }
 
-// cellNow is what lies in a cell, whole over the rank's devices and on the host.
+// cellNow returns the array of a cell, over all of the rank's devices and on the host.
 func (r *Rank) cellNow(i int) (*tensors.Tensor, error) {
 	if t := r.host.get(slot{kind: cellSlot, number: i}); t != nil {
 		return t.LocalClone()

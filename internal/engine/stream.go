@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// stream does one thing after another in the background, as a device's communication stream does. Its methods are for
-// one goroutine.
+// stream runs tasks one after another in the background, like a device's communication stream. It is not safe for
+// concurrent use.
 type stream struct {
 	queue chan task
 	end   sync.WaitGroup
@@ -30,7 +30,7 @@ func newStream(tasks int) *stream {
 	return s
 }
 
-// caught makes an error of a panic: the rank fails by it, not the program.
+// caught returns a panic as an error, so that it fails the rank and not the process.
 func caught(do func() error) (err error) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
@@ -40,7 +40,7 @@ func caught(do func() error) (err error) {
 	return do()
 }
 
-// add puts a task behind those before it. Wait returns its error, once it is done.
+// add appends a task. Wait returns its error, once it is done.
 func (s *stream) add(do func() error) (done <-chan struct{}, wait func() error) {
 	t := task{do, make(chan struct{}), new(error)}
 	s.queue <- t

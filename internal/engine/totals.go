@@ -14,8 +14,9 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// totals is what clipping and loss scaling ask of all gradients: a vector of the number of ranks that have some which
-// are not finite, and of the sum of the squares, of the model's elements each once. It is nil where nobody asks.
+// totals returns what clipping and loss scaling need of all gradients: a vector of the number of ranks with gradients
+// that are not finite, and of the sum of squares, in which each element of the model counts once. It is nil if the
+// recipe does neither.
 func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
 	if !b.Recipe.NeedsAllGradients() {
 		return nil
@@ -29,7 +30,7 @@ func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
 		grads = b.policy.Scaling.Unscale(grads, b.scaling())
 	}
 	squares := graph.ScalarZero(b.g, dtypes.Float32)
-	for _, cut := range []bool{false, true} { // what is the same on some devices counts on one
+	for _, cut := range []bool{false, true} { // replicated parameters count on one device
 		axes := slices.Clone(b.within)
 		if cut {
 			axes = append(axes, b.Shares.Axis)
@@ -56,8 +57,7 @@ func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
 	}
 }
 
-// countedPart leaves of a parameter's gradient what counts on this device, where several that share layers have the
-// same.
+// countedPart masks the elements of a gradient that other tensor-parallel devices count.
 func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 	cut := b.cuts[i]
 	if cut == nil {
@@ -88,11 +88,11 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 	return graph.Where(graph.GreaterThan(mask, graph.ZerosLike(mask)), x, graph.ZerosLike(x))
 }
 
-// share says what the device has of the model, and what is known of all gradients.
+// share describes the device's part of the model, and the totals of all gradients.
 func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s train.Shard) {
 	switch {
 	case b.flat:
-		place := graph.ConvertDType(b.place(), dtypes.Int64) // a parameter may have more than 2³¹ elements
+		place := graph.ConvertDType(b.shardIndex(), dtypes.Int64) // a parameter may have more than 2³¹ elements
 		var flats []optim.Flat
 		for _, at := range members {
 			n := b.length(at)
@@ -118,11 +118,11 @@ func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s
 	return s
 }
 
-// sumOver adds up what devices have of a parameter that is sharded.
+// sumOver sums over the shards of a parameter.
 func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
 	return func(x *graph.Node) *graph.Node {
 		if b.own.cuts[at] != nil {
-			panic(errSums(b.whole[at]))
+			panic(errSums(b.full[at]))
 		}
 		if len(b.within) > 0 {
 			return collective.AllReduce(x, collective.Sum, b.within...)
@@ -134,11 +134,11 @@ func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
 	}
 }
 
-// errSums is what a rule is refused with that needs sums over a parameter of which devices have shards of parts.
+// errSums rejects optimizers that sum over a parameter that both tensor parallelism and ZeRO shard.
 type errSums params.Spec
 
 func (e errSums) Error() string {
 	return fmt.Sprintf("engine: the optimizer sums over the elements of %s, "+
-		"which is cut between the devices of the tensor axis and sharded by ZeRO: "+
-		"choose one of the two, or an optimizer that does not, such as adamw", params.Spec(e))
+		"which both tensor parallelism and ZeRO shard: "+
+		"choose one of the two, or an optimizer that does not sum, such as adamw", params.Spec(e))
 }

@@ -2,20 +2,20 @@ package engine
 
 import "github.com/shardbook/shardbook/lib/xla"
 
-// BetweenStages is the name, in [Rank.Traffic], of activations and their gradients that go to other ranks.
+// BetweenStages names, in [Rank.Traffic], activations and their gradients that are sent to other ranks.
 const BetweenStages = "pipe"
 
 // traffic is what a rank has sent in a step.
 type traffic struct {
-	calls map[*xla.Program]int // whose collectives are known once they are compiled
+	calls map[*xla.Program]int // calls; their collectives are known once they are compiled
 	ran   map[needs]bool       // programs
 	sent  map[string]int64     // bytes to other ranks, by axis
 }
 
-// needs is a program that says what it needs.
+// needs is a program that knows its memory.
 type needs interface{ Memory() (xla.Memory, error) }
 
-// temporary is the most that a program of the last step needs on a device besides what goes in and comes out.
+// temporary returns the largest temporary memory, on a device, of a program in the last step.
 func (t *traffic) temporary() (most int64) {
 	if t == nil {
 		return 0
@@ -28,14 +28,13 @@ func (t *traffic) temporary() (most int64) {
 	return most
 }
 
-// Traffic is what the rank sent in the last step, in bytes, by axis: of operations between the rank's own devices, as
-// xla.Program.CollectivesAlong names their axes, the data of those that each device takes part in (of what goes in or
-// comes out, whichever is more); of operations between ranks, by the plan's axis, likewise, and where a hook reduces
-// gradients of the calls that it makes; and under [BetweenStages] the messages to other ranks, of all its devices
-// together.
+// Traffic returns the bytes that the rank sent in the last step, by axis. A collective counts as its inputs or outputs
+// on each device, whichever are larger: between the rank's own devices by the axes that xla.Program.CollectivesAlong
+// names, between ranks by the plan's axis. If a hook reduces gradients, its calls count. Messages between stages, of
+// all the rank's devices, are under [BetweenStages].
 func (r *Rank) Traffic() (map[string]int64, error) {
-	if r.lost != nil {
-		return nil, r.lost
+	if r.failed != nil {
+		return nil, r.failed
 	}
 	all := map[string]int64{}
 	if r.traffic == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// makeUpdate makes the cells of a unit, or of all, anew, of what they were and of the sums of the gradients. The
-// counters, and what clipping and loss scaling know, are those of the last update of a list.
+// makeUpdate updates the cells of a unit, or of all units. Only the last update of a list changes counters and the
+// states of loss scaling.
 func (b *build) makeUpdate(op step.Op) {
 	members := b.updated(op.Unit)
 	recipe := b.update
@@ -34,7 +34,7 @@ func (b *build) makeUpdate(op step.Op) {
 	b.keep(members, out[:last], isLast)
 }
 
-// modelOf is a model that has some of the rank's parameters alone.
+// modelOf returns a model with some of the rank's parameters.
 func (o *own) modelOf(members []int) chain.Model {
 	m := o.update.Model.(chain.Model)
 	tree := m.Params()
@@ -46,7 +46,7 @@ func (o *own) modelOf(members []int) chain.Model {
 	return m
 }
 
-// isLast says whether an update is the last of the rank's list: others leave the counters.
+// isLast reports whether an update is the last of the rank's list.
 func (o *own) isLast(p *step.Plan, op step.Op) bool {
 	list := p.Ranks[o.rank]
 	for i := len(list) - 1; i >= 0; i-- {
@@ -57,22 +57,22 @@ func (o *own) isLast(p *step.Plan, op step.Op) bool {
 	return false
 }
 
-// updates says whether an operation is an update, of the devices or of the host.
+// updates reports whether an operation is an update, on the devices or on the host.
 func updates(k step.Kind) bool { return k == step.Update || k == step.HostUpdate }
 
-// cut takes a parameter's shard out of its unit's.
+// cut slices a parameter's shard out of its unit's.
 func (b *build) cut(vector *graph.Node, at int) *graph.Node {
 	return graph.Slice(vector, graph.AxisRange(b.offset(at), b.offset(at)+b.length(at)))
 }
 
-// state lists what an update of some parameters takes, as a recipe lists its state: of parameters that are sharded the
-// shards.
+// state lists the state that an update of some parameters takes, in the order of a recipe, shards for sharded
+// parameters.
 func (b *build) state(members []int) (state []*graph.Node) {
 	own := map[int]*graph.Node{} // shards of units
 	for _, at := range members {
 		k := b.entries[at].cell
 		if own[k] == nil {
-			if own[k] = b.number(cellSlot, k); b.cells[k].whole {
+			if own[k] = b.number(cellSlot, k); b.cells[k].full {
 				own[k] = b.row(own[k])
 			}
 		}
@@ -82,15 +82,15 @@ func (b *build) state(members []int) (state []*graph.Node) {
 			state = append(state, own[k])
 		}
 	}
-	for _, i := range b.behind(members) {
+	for _, i := range b.otherCells(members) {
 		state = append(state, b.number(cellSlot, i))
 	}
 	return state
 }
 
-// behind are the cells that come behind the parameters in the state of an update: their states, the loss scaling's, and
-// counters.
-func (o *own) behind(members []int) (cells []int) {
+// otherCells returns the cells that follow the parameters in the state of an update: their optimizer states, those of
+// loss scaling, and counters.
+func (o *own) otherCells(members []int) (cells []int) {
 	for _, at := range members {
 		for _, e := range o.statesOf[at] {
 			cells = append(cells, o.entries[e].cell)
@@ -102,42 +102,42 @@ func (o *own) behind(members []int) (cells []int) {
 	return cells
 }
 
-// row is the device's row of a unit's matrix.
+// row returns the device's row of a unit's matrix.
 func (b *build) row(matrix *graph.Node) *graph.Node {
 	n := matrix.Shape().Dim(1)
-	place := []*graph.Node{b.place(), graph.ScalarZero(b.g, dtypes.Int32)}
+	place := []*graph.Node{b.shardIndex(), graph.ScalarZero(b.g, dtypes.Int32)}
 	return graph.Reshape(graph.DynamicSlice(matrix, place, []int{1, n}), n)
 }
 
-// place is the device's, or the rank's, among those that share the state.
-func (b *build) place() *graph.Node {
+// shardIndex returns the index of the device, or the rank, among those that share the state.
+func (b *build) shardIndex() *graph.Node {
 	if len(b.within) > 0 {
 		return collective.Rank(b.g, b.within...)
 	}
-	if at := b.number(placeSlot, 0); at != nil {
+	if at := b.number(shardSlot, 0); at != nil {
 		return at
 	}
 	return graph.ScalarZero(b.g, dtypes.Int32)
 }
 
-// keep puts a new state into the cells.
+// keep stores a new state in the cells.
 func (b *build) keep(members []int, state []*graph.Node, last bool) {
 	put := func(kind slotKind, number int, x *graph.Node) { b.put(slot{kind: kind, number: number}, x) }
 	for _, at := range members {
-		kept, cell, u := b.entries[at].cell, b.weights[at], b.unitOf[at]
-		if at != b.cells[kept].of[0] {
-			continue // it is put there with the first of them
+		master, cell, u := b.entries[at].cell, b.weights[at], b.unitOf[at]
+		if at != b.cells[master].of[0] {
+			continue // stored with the first parameter of the cell
 		}
 		var parts []*graph.Node
-		for _, i := range b.cells[kept].of {
+		for _, i := range b.cells[master].of {
 			parts = append(parts, state[slices.Index(members, i)])
 		}
 		x := concatenate(parts, 0)
-		if kept != cell {
-			put(cellSlot, kept, x)
+		if master != cell {
+			put(cellSlot, master, x)
 			x = precision.Cast([]*graph.Node{x}, b.policy.Compute)[0]
 		}
-		if !b.cells[cell].whole && !b.hosts {
+		if !b.cells[cell].full && !b.hosts {
 			put(cellSlot, cell, x)
 			continue
 		}
@@ -146,7 +146,7 @@ func (b *build) keep(members []int, state []*graph.Node, last bool) {
 		}
 		put(freshSlot, u.number, x)
 	}
-	for k, cell := range b.behind(members) {
+	for k, cell := range b.otherCells(members) {
 		if cell < b.firstShared() || last {
 			put(cellSlot, cell, state[len(members)+k])
 		}

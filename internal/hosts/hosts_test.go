@@ -26,7 +26,8 @@ func TestCommand(t *testing.T) {
 	t.Setenv("WORD", "as it is")
 	for i, name := range h.Names() {
 		const script = `echo $(hostname), "$1", $WORD`
-		if got, status := says(t, h.Command(i, "sh", "-c", script, "sh", "a  'b'")); got != name+", a  'b', as it is" || status != 0 {
+		if got, status := says(t, h.Command(i, "sh", "-c", script, "sh", "a  'b'")); got != name+", a  'b', as it is" ||
+			status != 0 {
 			t.Errorf("on host %d: status %d, %q", i, status, got)
 		}
 	}
@@ -48,7 +49,8 @@ func TestAgentAndCut(t *testing.T) {
 	t.Setenv("WORD", "not for others")
 	ask := func(from, to int) (string, int) {
 		t.Helper()
-		return says(t, h.Command(from, h.Agent(), h.Names()[to], "echo", "$(hostname)", "'a  b'", "$HOME", `"$WORD";`, "exit 3"))
+		return says(t, h.Command(from, h.Agent(), h.Names()[to], "echo", "$(hostname)", "'a  b'", "$HOME", `"$WORD";`,
+			"exit 3"))
 	}
 	mustAnswer := func(from, to int) {
 		t.Helper()

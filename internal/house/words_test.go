@@ -20,7 +20,7 @@ var avoided = []struct {
 	{`(made|computed|computes|compute|make) again|made anew`, "recomputed, recompute", nil},
 	{`perceptrons?`, "MLP", nil},
 	{`matrix products?|products of (few|two) `, "matmul", nil},
-	{`gains?`, "scale (of a normalization)", nil},
+	{`gains?`, "scale (of a normalization)", []string{"layer_normalization.gain"}},
 	{`(optimizer'?s|update|learning) rules?`, "optimizer", nil},
 	{`guests?|invites?|dismiss(es)?`, "gathered unit, prefetch, reshard", nil},
 	{`homes? of`, "owner", nil},

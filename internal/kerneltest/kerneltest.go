@@ -1,4 +1,4 @@
-// Package kerneltest gives tests a kernel that is set up.
+// Package kerneltest sets up the JupyterLab kernel for tests.
 package kerneltest
 
 import (
@@ -7,15 +7,18 @@ import (
 	"github.com/shardbook/shardbook/kernel"
 )
 
-// Ready returns the kernel of this checkout, set up in the user's own cache folder:
-// the first test run on a machine installs it, as the first `shardbook lab` would.
+// Ready returns the kernel of this checkout, set up in the user's cache folder. The first test run on a machine
+// installs it, as the first `shardbook lab` would.
 func Ready(t testing.TB) *kernel.Kernel {
 	t.Helper()
 	k, err := kernel.New(".", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Setup(t.Context(), func(part string, _, _ int, what string) { t.Logf("%s: %s", part, what) }); err != nil {
+	if err := k.Setup(t.Context(), func(part string, _, _ int,
+		what string) {
+		t.Logf("%s: %s", part, what)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return k

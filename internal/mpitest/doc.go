@@ -1,2 +1,2 @@
-// Package mpitest makes a rank of a test program that mpirun started. It needs the tag mpi.
+// Package mpitest turns a test program that mpirun started into a rank. It needs the tag mpi.
 package mpitest

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Rank has the process do its part, on a device of its own, and ends it; whatever mpirun does, within four minutes.
+// Rank runs part as this process's rank, with its own device, and exits the process, after at most four minutes.
 func Rank(part func(ctx context.Context, job *mpi.Job, backend *xla.Backend) error) {
 	time.AfterFunc(4*time.Minute, func() { os.Exit(99) })
 	devicetest.CompileQuickly()

@@ -14,9 +14,8 @@ import (
 	"github.com/shardbook/shardbook/internal/command"
 )
 
-// probe prints, a line each: the path of the interpreter itself (inside a
-// virtual environment, of the one that it was made of), its version, whether that
-// is as new as the arguments say, and whether it can make environments.
+// probe prints, a line each: the path of the interpreter itself (inside a virtual environment, of the one that it was
+// made of), its version, whether that is as new as the arguments say, and whether it can make environments.
 const probe = `import os, sys
 print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
 print("%d.%d.%d" % sys.version_info[:3])
@@ -28,9 +27,8 @@ except ImportError:
     print("none")
 `
 
-// Find returns the path and version of a Python on the PATH that can make
-// environments and is at least as new as least, such as "3.10". An error says what is
-// missing and how to get it.
+// Find returns the path and version of a Python on the PATH that can make environments and is at least as new as least,
+// such as "3.10". An error says what is missing and how to get it.
 func Find(ctx context.Context, least string) (path, version string, err error) {
 	err = errors.New("no python3 on the PATH: install Python " + least +
 		" or newer (Debian, Ubuntu: apt-get install python3 python3-venv)")

@@ -12,7 +12,7 @@ typedef struct {
 	int squares;
 } call;
 
-// one_part computes in scratch first, so that threads which shared it would be seen.
+// one_part computes in scratch first, so that a test fails if threads share it.
 static void one_part(void *of, int64_t i, void *scratch) {
 	call *c = of;
 	float *y = scratch, sum = 0;

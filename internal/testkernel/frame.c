@@ -1,4 +1,4 @@
-// Calls of a kernel as XLA would make them if its structs were others than those of foreign.h.
+// Calls of a kernel as XLA would make them if its structs differed from those of foreign.h.
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 void *shardbook_test_affine(foreign_frame *);
 
-// As in testkernel.go.
+// The same as in testkernel.go.
 enum { SOUND, SHORT_FRAME, LONG_OPERANDS, LONG_RESULTS, SHORT_ARRAY, NO_ARRAY,
 	SHORT_API, NEW_API, SHORT_FRAME_ASKED, ASKED };
 

@@ -1,4 +1,4 @@
-// Package testkernel has small kernels for the tests of lib/xla, in C, which a test's own files cannot have.
+// Package testkernel has small C kernels for the tests of lib/xla, since test files cannot use cgo.
 package testkernel
 
 /*
@@ -17,12 +17,12 @@ import (
 	_ "github.com/shardbook/shardbook/lib/xla/foreign" // whose header affine.c includes
 )
 
-// Part is how many elements a kernel's threads take at a time.
+// Part is the number of elements that a kernel's thread computes at a time.
 const Part = 64
 
-// Affine and Parabola take x, of any shape, and the numbers factor and offset, all float32. They give, of x's shape,
-// factor·x + offset and factor·x² + offset, and the sums of each Part elements of that in row-major order and of what
-// is left, perhaps nothing. A factor that is not a number is an error.
+// Affine and Parabola take x of any shape, and two numbers, factor and offset, all float32. They return factor·x +
+// offset and factor·x² + offset in x's shape, and the sums of each Part elements of that (row-major; the last part may
+// be smaller or empty). A NaN factor is an error.
 var (
 	Affine   = xla.NewKernel("shardbook_test_affine", C.affine_address())
 	Parabola = xla.NewKernel("shardbook_test_parabola", C.parabola_address())
@@ -31,10 +31,10 @@ var (
 // Calls returns how many times programs have called the kernels.
 func Calls() int { return int(C.shardbook_test_calls()) }
 
-// A Frame is how XLA calls a kernel, in one respect, made by hand.
+// Frame is a hand-made call of a kernel with one difference from XLA's structs in foreign.h.
 type Frame int
 
-// Where the structs of a call, or what they hold, are not as foreign.h has them; Sound is a call in which all are.
+// The differences; Sound has none.
 const (
 	Sound Frame = iota
 	ShortFrame
@@ -42,11 +42,11 @@ const (
 	LongResults
 	ShortArray
 	NoArray
-	VersionOfShortAPI // asks for the version, as the following do
+	VersionOfShortAPI // this one and the following ask for the version
 	VersionOfNewAPI
 	VersionOfShortFrame
 	Version
 )
 
-// Say calls Affine and returns the error's text, or, of a question for its version, the major number that it answers.
+// Say calls Affine and returns the text of its error, or the major version that it answers.
 func (f Frame) Say() string { return C.GoString(C.shardbook_test_frame(C.int(f))) }

@@ -15,11 +15,11 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Model is a perceptron of four layers, which compiles fast. One of its parameters is not used at all, and one twice if
-// it is tied.
+// Model is an MLP of four layers, which compiles fast. One of its parameters is unused, and one is used twice if it is
+// tied.
 func Model(tied bool) chain.Model { return Layers(4, tied) }
 
-// Layers is Model with another number of layers, at least 2, of which those between the first and the last are twins.
+// Layers is Model with n layers, at least 2. Those between the first and the last are of one kind, and share programs.
 func Layers(n int, tied bool) chain.Model {
 	const width = 6
 	layer := func(name, kind string, in, out int) chain.Block {
@@ -70,7 +70,7 @@ func Layers(n int, tied bool) chain.Model {
 	return m
 }
 
-// Buffered is Model with two buffers: the mean of the last outputs, so many times, and one that is frozen.
+// Buffered is Model with two buffers: the mean of the last outputs, multiplied, and one that is frozen.
 func Buffered(times float64) chain.Model {
 	m := Model(false)
 	last := &m.Blocks[3]
@@ -86,7 +86,7 @@ func Buffered(times float64) chain.Model {
 	return m
 }
 
-// Unlike is Layers whose last layer of its kind is not the function that the others are.
+// Unlike is Layers with a layer that differs from the others of its kind.
 func Unlike() chain.Model {
 	m := Layers(5, false)
 	apply := m.Blocks[3].Apply
@@ -96,14 +96,14 @@ func Unlike() chain.Model {
 	return m
 }
 
-// Picky is Model that is for no batch.
+// Picky is Model that refuses every batch.
 func Picky() chain.Model {
 	m := Model(false)
 	m.Check = func(_, _ *tensors.Tensor) error { return errors.New("toy: not this batch: give another") }
 	return m
 }
 
-// Batch is a batch of a step, the same whoever asks.
+// Batch is the batch of a step: the same in every call.
 func Batch(step, rows int) (inputs, targets *tensors.Tensor) {
 	random := rand.New(rand.NewPCG(3, uint64(step)))
 	x, y := make([]float32, 4*rows), make([]float32, 3*rows)

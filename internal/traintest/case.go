@@ -43,9 +43,9 @@ type Ranks[R Rank] struct {
 	Size    int
 	Join    func(ctx context.Context, g group.Group) (R, error)
 	Batches Batches
-	// Ask asks a lost rank for what else an engine's ranks are asked for: the errors, by method. It may be nil.
+	// Ask calls other methods of a failed rank, and returns their errors by method. It may be nil.
 	Ask    func(r R) map[string]error
-	Folder string // for what nobody may save
+	Folder string // for checkpoints that must be refused
 }
 
 // patience is how long ranks wait for each other.
@@ -71,7 +71,7 @@ func (all Ranks[R]) Play(t *testing.T, c Case) {
 	})
 }
 
-// play says what is wrong with what the ranks get.
+// play trains with the fault, and checks the errors of all ranks.
 func (all Ranks[R]) play(c Case) error {
 	var survivors sync.WaitGroup
 	survivors.Add(all.Size - 1)
@@ -119,7 +119,7 @@ func (all Ranks[R]) play(c Case) error {
 			wrong = append(wrong, fmt.Errorf("rank %d has not joined: %w", r, errs[r]))
 			continue
 		}
-		if err := all.lost(rank); err != nil {
+		if err := all.failed(rank); err != nil {
 			wrong = append(wrong, fmt.Errorf("rank %d, then: %w", r, err))
 		}
 	}
@@ -135,7 +135,7 @@ func (c Case) named(r int, err error) error {
 	if err == nil {
 		return fmt.Errorf("rank %d has no error", r)
 	}
-	own := regexp.MustCompile(fmt.Sprintf(`rank %d: (%v|panic: %s|(?:\w+: )?rank %[1]d is lost)`, c.Victim, ErrLuck, boom))
+	own := regexp.MustCompile(fmt.Sprintf(`rank %d: (%v|panic: %s|(?:\w+: )?rank %[1]d has failed)`, c.Victim, ErrLuck, boom))
 	if c.Fault != Stalls && own.MatchString(err.Error()) {
 		return nil
 	}
@@ -166,31 +166,31 @@ func firstOf(err error) (first *group.Failure) {
 	return first
 }
 
-// lost says what is wrong with what a rank answers when it is lost, and closes it, twice.
-func (all Ranks[R]) lost(r R) error {
+// failed checks the errors of a rank's methods after it has failed, and closes it, twice.
+func (all Ranks[R]) failed(r R) error {
 	ctx := context.Background()
 	made := r.Steps()
 	inputs, targets := all.Batches(1)
-	_, step := r.Step(ctx, inputs, targets) // who failed before it is lost now
+	_, step := r.Step(ctx, inputs, targets) // a failure before the step is noticed by it
 	answers := map[string]error{"Step": step, "Save": r.Save(ctx, all.Folder, nil, 1), "Load": r.Load(ctx, nil)}
 	if all.Ask != nil {
 		for method, err := range all.Ask(r) {
 			answers[method] = err
 		}
 	}
-	errs := []error{lost(answers)}
+	errs := []error{checkFailed(answers)}
 	if r.Steps() != made {
-		errs = append(errs, fmt.Errorf("a lost rank has made %d steps, before %d", r.Steps(), made))
+		errs = append(errs, fmt.Errorf("a failed rank has made %d steps, before %d", r.Steps(), made))
 	}
 	return errors.Join(append(errs, r.Close(), r.Close())...)
 }
 
-// lost says which answers of a lost rank, by the method, do not say what to do.
-func lost(answers map[string]error) error {
+// checkFailed checks that the errors of a failed rank, by method, say what to do.
+func checkFailed(answers map[string]error) error {
 	var errs []error
 	for what, err := range answers {
 		if err == nil || !strings.Contains(err.Error(), "join a new group and load the last checkpoint") {
-			errs = append(errs, fmt.Errorf("%s of a lost rank: %v", what, err))
+			errs = append(errs, fmt.Errorf("%s of a failed rank: %v", what, err))
 		}
 	}
 	return errors.Join(errs...)

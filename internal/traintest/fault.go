@@ -61,8 +61,7 @@ func NewTrap(g group.Group, strike func() error) Trap { return Trap{g, &trigger{
 // Calls is how many calls there have been.
 func (t Trap) Calls() int64 { return t.calls.Load() }
 
-// Arm has the first, the middle or the last of the next calls strike, of so many that there will be; any other word
-// none.
+// Arm has the first, the middle or the last of the next calls strike; with any other word, none.
 func (t Trap) Arm(at string, calls int64) {
 	n, ok := map[string]int64{"first": 0, "middle": calls / 2, "last": calls - 1}[at]
 	if ok {

@@ -1,5 +1,5 @@
-// Package userfile opens files that a user names, who may name anything: only a regular file within a size is read or
-// replaced, and opening never waits. What is refused is refused with one sentence that has its path.
+// Package userfile opens files that a user names. It only reads or replaces regular files up to a size, and opening
+// never blocks. Its errors are one sentence with the path.
 package userfile
 
 import (
@@ -12,16 +12,16 @@ import (
 	"syscall"
 )
 
-// Open opens a regular file to read. One of more than most bytes is refused.
+// Open opens a regular file of at most most bytes for reading.
 func Open(path string, most int64) (*os.File, error) { return open(path, os.O_RDONLY, most) }
 
-// Edit opens a regular file to read and write, and creates it where there is none. One of more than most bytes is
-// refused. Flags of os.OpenFile, such as os.O_TRUNC, are added.
+// Edit opens a regular file of at most most bytes for reading and writing, or creates it. flags are more flags of
+// os.OpenFile, such as os.O_TRUNC.
 func Edit(path string, flags int, most int64) (*os.File, error) {
 	return open(path, os.O_RDWR|os.O_CREATE|flags, most)
 }
 
-// Read returns the content of a regular file. One of more than most bytes is refused.
+// Read returns the content of a regular file of at most most bytes.
 func Read(path string, most int64) ([]byte, error) {
 	file, err := Open(path, most)
 	if err != nil {
@@ -31,8 +31,8 @@ func Read(path string, most int64) ([]byte, error) {
 	return ReadAll(file, path, most)
 }
 
-// ReadAll reads to the end of what the path names, which may grow meanwhile or be a stream. More than most
-// bytes are refused.
+// ReadAll reads at most most bytes of the file at the path, which may be growing or a stream, and returns an error if
+// it has more.
 func ReadAll(r io.Reader, path string, most int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(text)) > most {
@@ -44,9 +44,8 @@ func ReadAll(r io.Reader, path string, most int64) ([]byte, error) {
 	return text, nil
 }
 
-// Append opens a file to add to its end, and creates it where there is none; one that is regular can be read and cut,
-// too. It may also be a pipe that somebody reads, a terminal or another device without blocks, which can only be
-// written.
+// Append opens a file for appending, or creates it. A regular file can also be read and truncated. A pipe with a
+// reader, a terminal or another character device can only be written.
 func Append(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err != nil || !isStream(info) {
 		return Edit(path, os.O_APPEND, math.MaxInt64)
@@ -61,15 +60,14 @@ func Append(path string) (*os.File, error) {
 
 func isStream(info fs.FileInfo) bool { return info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) != 0 }
 
-// open looks at the file before it opens it, as opening alone does something to some devices, and again at what it
-// opened.
+// open checks the file before it opens it, since opening alone has effects on some devices, and again afterwards.
 func open(path string, flags int, most int64) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil {
 		if err := check(path, info, most); err != nil {
 			return nil, err
 		}
 	}
-	file, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, 0o644) // or a pipe would wait for its other end
+	file, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, 0o644) // a pipe would block until its other end is open
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +82,7 @@ func open(path string, flags int, most int64) (*os.File, error) {
 	return file, nil
 }
 
-// check returns an error for what is no regular file, or is too long.
+// check returns an error unless the file is regular and not too large.
 func check(path string, info fs.FileInfo, most int64) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is %s: give a regular file", path, kind(info.Mode()))
@@ -99,7 +97,7 @@ func tooLong(path, size string, most int64) error {
 	return fmt.Errorf("%s has %s bytes: give a file of at most %d", path, size, most)
 }
 
-// kind is what a file is that is not regular.
+// kind names the type of a file that is not regular.
 func kind(mode fs.FileMode) string {
 	for _, k := range []struct {
 		bit  fs.FileMode

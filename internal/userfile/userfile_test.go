@@ -33,7 +33,8 @@ func TestSpecialFiles(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		dir: "a folder", at("pipe"): "a named pipe", at("link"): "a named pipe", at("socket"): "a socket",
-		"/dev/zero": "a character device", "/dev/full": "a character device", at("sparse"): "100000000000 bytes: give a file of at most 10",
+		"/dev/zero": "a character device", "/dev/full": "a character device",
+		at("sparse"): "100000000000 bytes: give a file of at most 10",
 	} {
 		_, read := userfile.Read(path, 10)
 		_, edit := userfile.Edit(path, os.O_TRUNC, 10)
@@ -44,7 +45,7 @@ func TestSpecialFiles(t *testing.T) {
 		}
 	}
 	if info, err := os.Stat(at("sparse")); err != nil || info.Size() != 100e9 {
-		t.Errorf("what is refused was changed: %v", err)
+		t.Errorf("a file that is too large was changed: %v", err)
 	}
 	for path, want := range map[string]string{dir: "a folder", at("socket"): "a socket", at("pipe"): "nobody reads"} {
 		if _, err := userfile.Append(path); err == nil || !strings.Contains(err.Error(), want) {
@@ -56,9 +57,9 @@ func TestSpecialFiles(t *testing.T) {
 func TestWithinTheSize(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if _, err := userfile.Read(path, 3); !os.IsNotExist(err) {
-		t.Errorf("reading what is not there: %v", err)
+		t.Errorf("reading a missing file: %v", err)
 	}
-	for range 2 { // the second time it is there
+	for range 2 { // a new file, then an existing one
 		file, err := userfile.Edit(path, os.O_TRUNC, 3)
 		if err != nil {
 			t.Fatal(err)
@@ -73,8 +74,9 @@ func TestWithinTheSize(t *testing.T) {
 	if text, err := userfile.Read(path, 3); err != nil || string(text) != "abc" {
 		t.Errorf("read %q, error %v", text, err)
 	}
-	// A file that grows after it was opened, as those of /proc do, which say that they have no bytes at all.
-	if _, err := userfile.Read("/proc/self/status", 3); err == nil || !strings.Contains(err.Error(), "more than 3 bytes") {
+	// A file that grows after it was opened, like those of /proc, whose size is 0.
+	if _, err := userfile.Read("/proc/self/status", 3); err == nil ||
+		!strings.Contains(err.Error(), "more than 3 bytes") {
 		t.Errorf("error %v", err)
 	}
 	file, err := userfile.Append(path)
@@ -90,7 +92,6 @@ func TestWithinTheSize(t *testing.T) {
 	}
 }
 
-// What is written to a pipe that somebody reads arrives.
 func TestAppendToPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o644); err != nil {

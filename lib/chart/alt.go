@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,7 +18,8 @@ func (c *Chart) alt() string {
 		if k.joined {
 			kind = "Lines"
 		}
-		gist = fmt.Sprintf("%s: %s over %s, from %s to %s; ", kind, or(c.y, "y"), or(c.x, "x"), number(low), number(high)) +
+		gist = fmt.Sprintf("%s: %s over %s, from %s to %s; ", kind, cmp.Or(c.y, "y"), cmp.Or(c.x, "x"), number(low),
+			number(high)) +
 			some(k.series, func(s Series) string { return fromTo(s.Name, s.Y[0], s.Y[len(s.Y)-1]) })
 	case *barKind:
 		gist = fmt.Sprintf("Bars%s for %s; ", of(c.y), some(k.categories, func(s string) string { return s })) +

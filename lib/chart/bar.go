@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -78,7 +79,7 @@ func (k *barKind) options(c *Chart) object {
 func (k *barKind) text(c *Chart) string {
 	header := []string{c.x}
 	for _, s := range k.series {
-		header = append(header, or(s.Name, c.y))
+		header = append(header, cmp.Or(s.Name, c.y))
 	}
 	rows := make([][]string, len(k.categories))
 	for i, name := range k.categories {

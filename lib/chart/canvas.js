@@ -1,5 +1,5 @@
-// canvas is the part of an HTML canvas that ECharts uses; go draws. Radial gradients, patterns and images are not there,
-// so a chart that has one throws an exception.
+// canvas is the part of an HTML canvas that ECharts uses; go draws. It has no radial gradients, patterns and images, so
+// a chart with one throws an exception.
 function canvas(go) {
   function paint(style, alpha) {
     var of = function (color) {
@@ -11,7 +11,8 @@ function canvas(go) {
   }
   var context = {
     globalAlpha: 1, lineWidth: 1, lineDashOffset: 0,
-    save: go.push, restore: go.restore, clip: go.clip, setTransform: go.setTransform, transform: go.transform, scale: go.scale,
+    save: go.push, restore: go.restore, clip: go.clip,
+    setTransform: go.setTransform, transform: go.transform, scale: go.scale,
     beginPath: go.clear, moveTo: go.moveTo, lineTo: go.lineTo, closePath: go.close,
     quadraticCurveTo: go.quadraticTo, bezierCurveTo: go.cubicTo, ellipse: go.ellipse,
     clearRect: function () {},

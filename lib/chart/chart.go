@@ -46,7 +46,7 @@ type kind interface {
 type object = map[string]any
 
 // Err tells what makes the chart impossible to draw, naming the chart and the series or cell at fault. It is nil for
-// a sound chart. [Show], [Chart.SVG] and [Chart.HTML] return the same error.
+// a sound chart. [Show] and [Chart.HTML] return the same error.
 func (c *Chart) Err() error {
 	if c == nil || c.kind == nil {
 		return errors.New("chart: no chart: use a constructor such as Line or Bar")
@@ -59,14 +59,6 @@ func (c *Chart) Err() error {
 		return fmt.Errorf("chart %q: %w", c.title, err)
 	}
 	return nil
-}
-
-// Title is the title as given.
-func (c *Chart) Title() string {
-	if c == nil {
-		return ""
-	}
-	return c.title
 }
 
 // Axes names the two axes, with their units: c.Axes("batch size", "throughput (tokens/s)"). [Line] and [Scatter] have

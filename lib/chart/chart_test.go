@@ -51,7 +51,8 @@ func TestErrors(t *testing.T) {
 		{"NaN bar", bar(Series{Name: "a", Y: []float64{nan, 1}}), "NaN"},
 		{"log bar of zero", bar(Series{Y: []float64{0, 1}}).LogY(), "log axis"},
 		{"log stack", bar(Series{Y: []float64{1, 1}}).LogY().Stacked(), "stacked bars on a log axis"},
-		{"mixed stack", bar(Series{Name: "a", Y: []float64{1, 1}}, Series{Name: "b", Y: []float64{-1, 1}}).Stacked(), "both signs"},
+		{"mixed stack", bar(Series{Name: "a", Y: []float64{1, 1}}, Series{Name: "b", Y: []float64{-1, 1}}).Stacked(),
+			"both signs"},
 		{"log x of bars", bar(Series{Y: []float64{1, 1}}).LogX(), "LogX is for"},
 
 		{"no cells", HeatMap("h", nil, nil, nil), "no cells"},
@@ -60,7 +61,8 @@ func TestErrors(t *testing.T) {
 		{"NaN cell", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{nan}}), "values[0][0] is NaN"},
 		{"equal columns", HeatMap("h", []string{"x", "x"}, []string{"a"}, [][]float64{{1, 2}}), "two column labels"},
 		{"equal rows", HeatMap("h", []string{"x"}, []string{"a", "a"}, [][]float64{{1}, {2}}), "two row labels"},
-		{"value off the scale", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(0, 2), "Scale(0, 2) for values from 3 to 3"},
+		{"value off the scale", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(0, 2),
+			"Scale(0, 2) for values from 3 to 3"},
 		{"scale without length", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(3, 3), "Scale(3, 3)"},
 		{"NaN scale", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(nan, 3), "Scale(NaN, 3)"},
 		{"scale of bars", bar(Series{Y: []float64{1, 1}}).Scale(0, 2), "Scale is for HeatMap"},
@@ -73,7 +75,8 @@ func TestErrors(t *testing.T) {
 		{"NaN value", Histogram("h", []float64{nan}, 3), "values[0] is NaN"},
 
 		{"no spans", Gantt("g"), "no spans"},
-		{"ends before start", Gantt("g", Span{Lane: "a", Kind: "k", Start: 2, End: 1}), `span 0 of lane "a" ends at 1, before`},
+		{"ends before start", Gantt("g", Span{Lane: "a", Kind: "k", Start: 2, End: 1}),
+			`span 0 of lane "a" ends at 1, before`},
 		{"no lane", Gantt("g", Span{Kind: "k", End: 1}), "lacks"},
 		{"no kind", Gantt("g", Span{Lane: "a", End: 1}), "lacks"},
 		{"NaN time", Gantt("g", Span{Lane: "a", Kind: "k", Start: nan, End: 1}), "span 0: times[0] is NaN"},
@@ -84,7 +87,7 @@ func TestErrors(t *testing.T) {
 		{"of nothing", Of(nil), "no chart"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, svg := test.chart.SVG()
+			_, svg := test.chart.svg()
 			_, html := test.chart.HTML()
 			for from, err := range map[string]error{"Err": test.chart.Err(), "SVG": svg, "HTML": html} {
 				if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -101,13 +104,13 @@ func TestErrors(t *testing.T) {
 func TestChartsDoNotChange(t *testing.T) {
 	y := []float64{1, 2}
 	c := Line("loss", "step", "nats", Series{Name: "a", Y: y})
-	before, err := c.SVG()
+	before, err := c.svg()
 	if err != nil {
 		t.Fatal(err)
 	}
 	y[0] = nan
 	c.LogY().Size(300, 300).Axes("other", "names").Stacked()
-	after, err := c.SVG()
+	after, err := c.svg()
 	if err != nil || after != before {
 		t.Errorf("the chart changed with its author's slice or with a copy: %v", err)
 	}

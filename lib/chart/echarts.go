@@ -19,6 +19,6 @@ func Loader() string {
 	// ECharts runs with its own exports and with define hidden: on a page with an AMD loader it would otherwise
 	// register there and not here. An end tag inside the script would close the element early.
 	safe := strings.ReplaceAll(echartsJS, "</script", `<\/script`)
-	return `<script>window.shardbookECharts=window.shardbookECharts||(function(){var exports={},module={exports:exports},define;` +
-		safe + "\n" + `;return exports})();window.dispatchEvent(new Event("shardbook-echarts"))</script>`
+	return `<script>window.shardbookECharts=window.shardbookECharts||(function(){` +
+		`var exports={},module={exports:exports},define;` + safe + "\n" + `;return exports})();window.dispatchEvent(new Event("shardbook-echarts"))</script>`
 }

@@ -26,7 +26,7 @@ type engine struct {
 	limit time.Duration
 }
 
-// process is the engine of the whole process, since loading ECharts costs far more than drawing a chart.
+// process is the engine of this process, since loading ECharts costs far more than drawing a chart.
 var process = engine{limit: time.Minute}
 
 // render draws on a canvas of scale pixels for each of the chart's, if there is one; else it returns an SVG document.

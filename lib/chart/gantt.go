@@ -106,7 +106,8 @@ const spanShape = `__f__function(params, api) {
 	var a = api.coord([api.value(0), api.value(2)]), b = api.coord([api.value(1), api.value(2)]);
 	var band = api.size([0, 1])[1] * 0.8, height = band / api.value(4), width = Math.max(b[0] - a[0], 1);
 	var shape = {x: a[0], y: a[1] - band / 2 + height * api.value(3), width: width, height: Math.max(height - 1, 1)};
-	var rect = {type: "rect", shape: shape, style: {fill: api.visual("color"), stroke: "#fff", lineWidth: width > 3 ? 1 : 0}};
+	var rect = {type: "rect", shape: shape, style: {fill: api.visual("color"), stroke: "#fff", ` +
+	`lineWidth: width > 3 ? 1 : 0}};
 	var text = api.style().text;
 	if (width > Math.min(8 + 7 * text.length, 48) && height > 11) {
 		rect.textContent = {type: "text", style: {text: text, fill: "%s", fontSize: 11,

@@ -109,7 +109,7 @@ func (k *heatMap) options(c *Chart) object {
 	}}
 	if nearlyEqual(low, high) {
 		// One value has no scale to show; a scale of width one only gives it a colour.
-		high = low + max(abs(low), 1)
+		high = low + max(math.Abs(low), 1)
 	}
 	precision := decimals(low, high)
 	if allWhole(k.values) {

@@ -1,8 +1,10 @@
 package chart
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -45,7 +47,7 @@ func (k *histogram) count() []bin {
 	bins := make([]bin, k.bins)
 	if nearlyEqual(low, high) {
 		// Equal values have no width to divide, so one bin around them takes its width from their size.
-		half := max(abs(low)/2, 0.5)
+		half := max(math.Abs(low)/2, 0.5)
 		return []bin{{low - half, high + half, len(k.values)}}
 	}
 	edge := func(i int) float64 {
@@ -57,7 +59,7 @@ func (k *histogram) count() []bin {
 	}
 	for _, v := range k.values {
 		// The edges decide, not a division, so that a bin counts exactly what its borders say.
-		i, onEdge := slices.BinarySearchFunc(bins, v, func(b bin, v float64) int { return cmpFloat(b.low, v) })
+		i, onEdge := slices.BinarySearchFunc(bins, v, func(b bin, v float64) int { return cmp.Compare(b.low, v) })
 		if !onEdge {
 			i--
 		}
@@ -105,16 +107,4 @@ func (k *histogram) text(c *Chart) string {
 		rows[i] = []string{number(b.low) + " … " + number(b.high), number(float64(b.count)), bar}
 	}
 	return textTable([]string{c.x, c.y, ""}, rows)
-}
-
-func abs(v float64) float64 { return max(v, -v) }
-
-func cmpFloat(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }

@@ -10,15 +10,14 @@ import (
 var pageJS string
 
 // HTML is the chart as an HTML fragment, the same bytes for the same chart: an SVG image inside the text itself, which
-// is shown wherever HTML is, with its gist for those who do not see it, and a small script that turns the image into a
-// live chart where scripts may run and ECharts is on the page (see [Loader]). Nothing in it is fetched. A table is a
-// table element.
+// is shown wherever HTML is, with an alternative text, and a small script that turns the image into a live chart where
+// scripts may run and ECharts is on the page (see [Loader]). Nothing in it is fetched. A table is a table element.
 //
-// The errors are those of [Chart.SVG], except that a table has none of them.
+// It is an error if the chart has one ([Chart.Err]), if ECharts cannot draw it, or if it needs the network.
 func (c *Chart) HTML() (string, error) { return c.fragment(true, false) }
 
-// fragment leaves out the script of a picture that is about to be replaced. A notebook's picture is a PNG image if it
-// can be one.
+// fragment is HTML's, with a PNG image where bitmap says so and it can be one, and without the script where the output
+// is about to be replaced.
 func (c *Chart) fragment(script, bitmap bool) (string, error) {
 	if err := c.Err(); err != nil {
 		return "", err

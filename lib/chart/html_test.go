@@ -53,7 +53,8 @@ func checkFragment(t *testing.T, c *Chart) {
 var hostile = []string{
 	"plain", "a < b & c > d", `"quoted" and 'single'`, "</script><script>alert(1)</script>", "<!--", "]]>",
 	"<img src=x onerror=alert(1)>", "ünïcödé 对 😀", "a\x00b\x1b[31m\nc\u2028d\ufffe", "\xff\xfe", "{a|b}", "{b}: {c}",
-	"__f__function(){throw 1}__f__", "__proto__", "__proto__\n__proto__", "constructor", "hasOwnProperty", "toString", "length", "${x}`", "%MY_ECHARTS%", strings.Repeat("long ", 200), " ",
+	"__f__function(){throw 1}__f__", "__proto__", "__proto__\n__proto__", "constructor", "hasOwnProperty",
+	"toString", "length", "${x}`", "%MY_ECHARTS%", strings.Repeat("long ", 200), " ",
 }
 
 func hostileCharts(s, name string) []*Chart {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Options is what every chart of go-echarts has: charts.NewPie, charts.NewSankey, charts.NewBoxPlot and so on.
-type Options interface {
+// goEChart is what every chart of go-echarts has.
+type goEChart interface {
 	Validate()
 	JSON() map[string]any
 }
@@ -21,15 +21,15 @@ type wrapped struct {
 	err   error
 }
 
-// Of wraps a chart made with go-echarts, as it is at this moment, so that all that go-echarts can draw is shown as the
-// other charts are. Its size is [Chart.Size]'s, not that of its initialization options.
+// Of makes a chart of one of go-echarts' (charts.NewPie, charts.NewSankey and so on), as it is at this moment, so that
+// it is shown as the others are. Its size is [Chart.Size]'s, not that of its initialization options.
 //
 // JavaScript functions (opts.FuncOpts) run both here and in the page, so they must not need a browser. They are taken
 // where ECharts options name a function (formatter, symbolSize, renderItem and the like), and refused elsewhere. What
 // go-echarts keeps outside the options has no effect: themes, added scripts, event listeners. It is an error if the
 // chart needs what is not in ECharts itself (3D, word clouds, liquid, maps) or the network, or if a function takes
 // longer than a minute.
-func Of(c Options) *Chart {
+func Of(c goEChart) *Chart {
 	k := &wrapped{}
 	k.given, k.err = optionsOf(c)
 	chart := &Chart{kind: k}
@@ -40,7 +40,7 @@ func Of(c Options) *Chart {
 }
 
 // optionsOf takes a copy by way of JSON, which also turns go-echarts' types into plain ones.
-func optionsOf(c Options) (o object, err error) {
+func optionsOf(c goEChart) (o object, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			o, err = nil, fmt.Errorf("go-echarts: %v", r)

@@ -18,8 +18,9 @@ func pie(title string, label opts.Label) *charts.Pie {
 }
 
 func TestOf(t *testing.T) {
-	c := Of(pie("shares", opts.Label{Formatter: string(opts.FuncOpts("function (p) { return p.name + ' = ' + p.value; }"))}))
-	svg, err := c.SVG()
+	formatter := opts.FuncOpts("function (p) { return p.name + ' = ' + p.value; }")
+	c := Of(pie("shares", opts.Label{Formatter: string(formatter)}))
+	svg, err := c.svg()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func TestOfRefuses(t *testing.T) {
 	notANumber := charts.NewLine()
 	notANumber.AddSeries("s", []opts.LineData{{Value: math.NaN()}})
 	for name, test := range map[string]struct {
-		chart Options
+		chart goEChart
 		want  string
 	}{
 		"nil pointer":       {none, "go-echarts:"},
@@ -66,7 +67,7 @@ func TestOfRefuses(t *testing.T) {
 		"NaN":               {notANumber, "NaN"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Of(test.chart).SVG()
+			_, err := Of(test.chart).svg()
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v does not say %q", err, test.want)
 			}

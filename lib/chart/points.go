@@ -1,6 +1,10 @@
 package chart
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"math"
+)
 
 // points2D is a chart of points in the plane: joined by lines, or not.
 type points2D struct {
@@ -109,7 +113,7 @@ func widen(axis object, series []Series, at func(Series, int) float64) object {
 		axis["min"], axis["max"] = low/10, high*10
 		return axis
 	}
-	room := max(abs(low), abs(high)) / 10
+	room := max(math.Abs(low), math.Abs(high)) / 10
 	axis["min"], axis["max"] = low-room, high+room
 	return axis
 }
@@ -141,6 +145,6 @@ func (p *points2D) sparklines(c *Chart) string {
 		first, last := s.Y[0], s.Y[len(s.Y)-1]
 		rows[i] = []string{s.Name, sparkline(s.Y, c.logY), number(first) + " → " + number(last)}
 	}
-	return fmt.Sprintf("%s over %s, %s … %s\n", plain(or(c.y, "y")), plain(or(c.x, "x")), number(low), number(high)) +
-		textTable(nil, rows)
+	return fmt.Sprintf("%s over %s, %s … %s\n", plain(cmp.Or(c.y, "y")), plain(cmp.Or(c.x, "x")), number(low),
+		number(high)) + textTable(nil, rows)
 }

@@ -21,7 +21,7 @@ function render(json, width, height, id, go, scale) {
       throw new Error("cannot draw all of: " + list.map(function (series) { return series.type; }).join(", "));
     }
     if (go) {
-      // On a canvas, lines leave out points less than 2 pixels from the one before, as if it had one pixel for each of ours.
+      // On a canvas, lines leave out points near the one before, as if it had one pixel for each of ours.
       chart.getZr().storage.getDisplayList(true).forEach(function (shape) { shape.segmentIgnoreThreshold = 0; });
       return chart.getZr().flush();
     }

@@ -35,10 +35,12 @@ func TestShowInNotebook(t *testing.T) {
 	if len(n.sent) != 1 {
 		t.Fatalf("%d outputs, want 1", len(n.sent))
 	}
-	if got := n.html(0); strings.Count(got, "<img ") != 1 || strings.Count(got, "<pre>") != 2 || strings.Contains(got, "<bad>") {
+	got := n.html(0)
+	if strings.Count(got, "<img ") != 1 || strings.Count(got, "<pre>") != 2 || strings.Contains(got, "<bad>") {
 		t.Errorf("want one picture and two reasons, got %.200s", got)
 	}
-	if got := n.sent[0].Data[protocol.MIMETextPlain].(string); !strings.Contains(got, "good\n") || !strings.Contains(got, "no series") {
+	got = n.sent[0].Data[protocol.MIMETextPlain].(string)
+	if !strings.Contains(got, "good\n") || !strings.Contains(got, "no series") {
 		t.Errorf("plain text is %q", got)
 	}
 	n.err = errors.New("pipe closed")

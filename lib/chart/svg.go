@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-// SVG draws the chart as an SVG document, the same bytes for the same chart. The first call of a process takes longer,
-// as it loads ECharts. The document refers to nothing outside itself, and its element ids depend on the chart alone, so
-// that several documents may be put in one page.
+// svg draws the chart as an SVG document, the same bytes for the same chart. The document refers to nothing outside
+// itself, and its element ids depend on the chart alone, so that several documents may be put in one page.
 //
 // It returns [Chart.Err]'s error, ECharts' own, or one saying that the chart is a table or needs the network.
-func (c *Chart) SVG() (string, error) {
+func (c *Chart) svg() (string, error) {
 	p, err := c.picture()
 	if err != nil {
 		return "", err

@@ -53,7 +53,7 @@ func elements(svg string) (count map[string]int, text string, err error) {
 
 func TestSVGShowsTheChart(t *testing.T) {
 	for _, c := range gallery() {
-		svg, err := c.SVG()
+		svg, err := c.svg()
 		if err != nil {
 			t.Error(err)
 			continue
@@ -70,7 +70,8 @@ func TestSVGShowsTheChart(t *testing.T) {
 				t.Errorf("%s: the picture contains %s", c.title, s)
 			}
 		}
-		if rest := strings.NewReplacer("http://www.w3.org/2000/svg", "", "http://www.w3.org/1999/xlink", "").Replace(svg); strings.Contains(rest, "://") {
+		nameSpaces := strings.NewReplacer("http://www.w3.org/2000/svg", "", "http://www.w3.org/1999/xlink", "")
+		if strings.Contains(nameSpaces.Replace(svg), "://") {
 			t.Errorf("%s: an address beyond the name spaces", c.title)
 		}
 	}
@@ -78,11 +79,11 @@ func TestSVGShowsTheChart(t *testing.T) {
 
 // ECharts draws large data in steps, of which an image would show the first alone.
 func TestSVGShowsEveryPoint(t *testing.T) {
-	few, err := Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).SVG()
+	few, err := Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).svg()
 	if err != nil {
 		t.Fatal(err)
 	}
-	many, err := Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).SVG()
+	many, err := Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).svg()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func TestSVGShowsEveryPoint(t *testing.T) {
 func TestSVGIsTheSameEachTime(t *testing.T) {
 	first := map[string]string{}
 	for _, c := range gallery() {
-		first[c.title], _ = c.SVG()
+		first[c.title], _ = c.svg()
 	}
 	// In another order, and with an engine that has drawn nothing yet.
 	fresh := &engine{limit: time.Minute}
@@ -129,13 +130,15 @@ func TestRenderStopsAndRecovers(t *testing.T) {
 		"endless recursion": "(function f() { return f() + 1; })()",
 		"exception":         "throw new Error('no')",
 	} {
-		option := fmt.Sprintf(`{"yAxis":{},"xAxis":{"axisLabel":{"formatter":"__f__function () { %s }__f__"}},"series":[{"type":"line","data":[[1,2]]}]}`, function)
+		option := fmt.Sprintf(`{"yAxis":{},"xAxis":{"axisLabel":{"formatter":"__f__function () { %s }__f__"}},`+
+			`"series":[{"type":"line","data":[[1,2]]}]}`, function)
 		if svg, err := e.render(picture{options: option, width: 300, height: 300}, nil, 0); err == nil {
 			t.Errorf("%s: no error, but %d bytes", name, len(svg))
 		}
 	}
 	e.limit = time.Minute
-	if _, err := e.render(picture{options: `{"series":[{"type":"pie","data":[1,2]}]}`, width: 300, height: 300}, nil, 0); err != nil {
+	sound := picture{options: `{"series":[{"type":"pie","data":[1,2]}]}`, width: 300, height: 300}
+	if _, err := e.render(sound, nil, 0); err != nil {
 		t.Errorf("after failures: %v", err)
 	}
 }
@@ -154,7 +157,7 @@ func TestEChartsIsTheVendoredOne(t *testing.T) {
 func TestScale(t *testing.T) {
 	xs, ys := []string{"x", "y"}, []string{"a"}
 	svg := func(c *Chart) string {
-		s, err := c.SVG()
+		s, err := c.svg()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,9 +183,9 @@ func TestLabels(t *testing.T) {
 		">7<":     HeatMap("whole numbers", []string{"a", "b"}, []string{"c"}, [][]float64{{0, 7}}),
 		">0.500<": HeatMap("fractions", []string{"a", "b"}, []string{"c"}, [][]float64{{0, 0.5}}),
 	} {
-		svg, err := c.SVG()
+		svg, err := c.svg()
 		if err != nil || !strings.Contains(svg, want) {
-			t.Errorf("%s: no label %q (error %v)", c.Title(), want, err)
+			t.Errorf("%s: no label %q (error %v)", c.title, want, err)
 		}
 	}
 }

@@ -14,8 +14,7 @@ type table struct {
 	rows   [][]string
 }
 
-// Table shows rows of text under a header. Columns of numbers are aligned to the right. A table has no picture:
-// [Chart.SVG] returns an error, and [Chart.HTML] a table element.
+// Table shows rows of text under a header, columns of numbers to the right. As HTML, it is a table element.
 //
 // It is an error if the header is empty or a row is not as long as it. A table without rows is sound.
 func Table(title string, header []string, rows [][]string) *Chart {

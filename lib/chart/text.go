@@ -167,10 +167,3 @@ func textWidth(s string, size float64) float64 {
 
 // boldWidth is how much wider bold text is.
 const boldWidth = 1.12
-
-func or(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
-}

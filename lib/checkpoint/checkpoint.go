@@ -1,25 +1,25 @@
-// Package checkpoint saves named tensors in folders, each complete and unchanged or refused, and reads them back bit
-// for bit.
+// Package checkpoint saves named tensors in folders and reads them back bit for bit. A checkpoint is complete and
+// verified, or it is refused.
 //
-// A checkpoint of step 42 in DIR is the folder DIR/step-00000042 with
+// The checkpoint of step 42 in DIR is the folder DIR/step-00000042 with
 //
 //   - data files in the safetensors format (https://github.com/huggingface/safetensors, "Format"), which Python and
-//     others read as they are, and
-//   - manifest.json, which says what the data files are: the step, the caller's metadata, the element type and shape of
-//     each tensor and the pieces that hold it, and the size and SHA-256 of each file. It is one JSON object,
-//     {"sha256":"…","manifest":{…}}, where sha256 is of the bytes of the inner object as they lie in the file.
+//     others can read, and
+//   - manifest.json, which describes them: the step, the caller's metadata, the element type, shape and pieces of each
+//     tensor, and the size and SHA-256 of each file. It is one JSON object,
+//     {"sha256":"…","manifest":{…}}, where sha256 is of the bytes of the inner object as they are in the file.
 //
-// The checksum is SHA-256 because it finds every damage, not only the likely ones, because processors have instructions
-// for it, and because "sha256sum" checks a file with no program of ours.
+// The checksum is SHA-256 because it finds any damage, processors have instructions for it, and "sha256sum" checks a
+// file without a program of ours.
 //
-// A tensor may lie in any number of pieces, boxes that tile it, in any number of files. [Save] writes one file, and
-// each tensor whole. Where every rank holds a part of the tensors, all write together: one of them calls [Begin], each
-// writes the runs of elements that it has into a file of its own ([WriteParts]), and when all have, the first one
-// completes the checkpoint ([Shared.Commit]), which only then is one. A run that is not a box lies in several arrays of
-// the file, each named after the place of its first element in the whole, in row-major order: "head.w#1536".
+// A tensor is stored in any number of pieces, boxes that tile it, in any number of files. [Save] writes one file with
+// each tensor in one piece. If every rank has a part of the tensors, all ranks write together: one calls [Begin], each
+// writes its ranges of elements into its own file ([WriteParts]), and when all are done, the first one completes the
+// checkpoint ([Shared.Commit]). A range that is not a box is stored as several arrays of the file, each named after the
+// row-major index of its first element in the full tensor: "head.w#1536".
 //
-// Whoever wrote the pieces, [Checkpoint.Read] puts them together, and [Checkpoint.ReadRanges] reads any runs of
-// elements: what 8 ranks wrote, 3 can go on with.
+// [Checkpoint.Read] assembles the pieces, and [Checkpoint.ReadRanges] reads any ranges of elements: 3 ranks can
+// continue from what 8 ranks wrote.
 package checkpoint
 
 import (
@@ -37,26 +37,26 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Checkpoint is a checkpoint whose manifest has been read and verified, and whose files were all there, at their sizes.
-// What is in the data files is verified when it is read. It holds no open files, and may be used by several goroutines.
+// Checkpoint is a checkpoint whose manifest has been verified and whose files exist with the right sizes. The contents
+// of the data files are verified when they are read. It holds no open files, and may be used by several goroutines.
 type Checkpoint struct {
 	// Path is the checkpoint's folder.
 	Path string
-	// Step is the step that it was saved under.
+	// Step is the step that was saved.
 	Step int
 
 	manifest manifest
 }
 
 // Open reads the manifest of the checkpoint in the folder at the path. It returns an error that names the file if the
-// manifest does not match its own checksum or contradicts itself, if the folder's name says another step, or if a data
-// file is missing, has another size, or is not in the manifest. A folder with no manifest is no checkpoint:
+// manifest does not match its checksum or is inconsistent, if the folder's name has another step, or if a data file is
+// missing, has another size, or is not in the manifest. A folder without a manifest is not a checkpoint: the error is
 // [fs.ErrNotExist].
 func Open(path string) (*Checkpoint, error) {
 	name := filepath.Join(path, manifestName)
 	text, err := readManifest(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("checkpoint: %s is no complete checkpoint, it has no manifest: %w; "+
+		return nil, fmt.Errorf("checkpoint: %s is not a complete checkpoint, it has no manifest: %w; "+
 			"give a folder that Save or Commit returned", path, err)
 	} else if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
@@ -66,7 +66,7 @@ func Open(path string) (*Checkpoint, error) {
 		return nil, fmt.Errorf("checkpoint: %s: %w", name, err)
 	}
 	if step, ok := stepOf(filepath.Base(path)); ok && step != m.Step {
-		return nil, fmt.Errorf("checkpoint: %s holds step %d, its folder says step %d: give the folder its own name back",
+		return nil, fmt.Errorf("checkpoint: %s has step %d, but its folder's name says step %d: rename the folder",
 			name, m.Step, step)
 	}
 	if err := m.checkFolder(path, remedy, "remove it"); err != nil {
@@ -82,18 +82,20 @@ func readManifest(name string) ([]byte, error) {
 	}
 	defer f.Close()
 	if size > maxManifest {
-		return nil, fmt.Errorf("%s has %d bytes, a manifest has %d at most: it is none of ours", name, size, maxManifest)
+		return nil, fmt.Errorf("%s has %d bytes, but a manifest has at most %d: it is not one; %s", name, size,
+			maxManifest,
+			remedy)
 	}
 	return io.ReadAll(io.LimitReader(f, size))
 }
 
-// openRegular opens a file to read, and returns its size. What is not a regular file is an error: to open a pipe would
-// wait for its writer, and a link may lead out of the checkpoint.
+// openRegular opens a regular file to read, and returns its size. Other files are errors: opening a pipe would wait for
+// its writer, and a link may lead out of the checkpoint.
 func openRegular(name string) (*os.File, int64, error) {
 	return openWith(name, os.O_RDONLY)
 }
 
-// openWith looks at what it has opened, not at the name before: another file may get the name between the two.
+// openWith checks the opened file rather than the name, which another file may get in between.
 func openWith(name string, flag int) (*os.File, int64, error) {
 	f, err := os.OpenFile(name, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link, a socket
@@ -116,8 +118,8 @@ func notRegular(name string) error {
 	return fmt.Errorf("%s is not a regular file: put the file itself there", name)
 }
 
-// checkFolder compares what lies in the folder with the manifest's files. The errors say what to do about a file that
-// is damaged or missing, and about one that is not in the manifest.
+// checkFolder compares the folder's contents with the manifest. damaged and extra say what to do about a file that is
+// damaged or missing, and about one that is not in the manifest.
 func (m *manifest) checkFolder(path, damaged, extra string) error {
 	sizes := map[string]int64{}
 	for _, f := range m.Files {
@@ -141,7 +143,7 @@ func (m *manifest) checkFolder(path, damaged, extra string) error {
 		} else if !info.Mode().IsRegular() {
 			return notRegular(name)
 		} else if info.Size() != want {
-			return fmt.Errorf("%s has %d bytes, it was written with %d: %s", name, info.Size(), want, damaged)
+			return fmt.Errorf("%s has %d bytes, but was written with %d: %s", name, info.Size(), want, damaged)
 		}
 	}
 	for _, f := range m.Files {
@@ -152,15 +154,15 @@ func (m *manifest) checkFolder(path, damaged, extra string) error {
 	return nil
 }
 
-// remedy is what can be done about a damaged file.
-const remedy = "restore the file from a copy, or move this checkpoint away and use one before it"
+// remedy says what to do about a damaged file.
+const remedy = "restore the file from a copy, or move this checkpoint away and use an earlier one"
 
-// Meta decodes the caller's metadata into a pointer, as [json.Unmarshal] does, with one difference: a field that the
-// target lacks is an error, because a setting that the program does not know is one that it would silently not follow.
-// To see whatever is there, give a *map[string]any or a *json.RawMessage. It is an error if Save was given nil.
+// Meta decodes the caller's metadata into a pointer, as [json.Unmarshal] does, except that a field which the target
+// lacks is an error: the program would silently ignore a setting. To accept any field, pass a *map[string]any or a
+// *json.RawMessage. It is an error if the metadata was nil.
 func (c *Checkpoint) Meta(into any) error {
 	if string(c.manifest.Meta) == "null" {
-		return fmt.Errorf("checkpoint: %s was saved with no metadata", c.Path)
+		return fmt.Errorf("checkpoint: %s was saved without metadata", c.Path)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(c.manifest.Meta))
 	decoder.DisallowUnknownFields()
@@ -171,7 +173,7 @@ func (c *Checkpoint) Meta(into any) error {
 	return nil
 }
 
-// Tree returns what the checkpoint holds, in the order in which it was saved. The tree is the caller's to change.
+// Tree returns the checkpoint's tensors in the order in which they were saved. The caller may change it.
 func (c *Checkpoint) Tree() params.Tree {
 	tree := make(params.Tree, len(c.manifest.Tensors))
 	for i, t := range c.manifest.Tensors {

@@ -19,7 +19,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// openAndRead does all that a program does with a checkpoint before it has values.
+// openAndRead reads a checkpoint as a program does.
 func openAndRead(t *testing.T, path string) ([]*tensors.Tensor, error) {
 	t.Helper()
 	c, err := Open(path)
@@ -47,7 +47,7 @@ func small(t *testing.T, dir string, step int) string {
 	return path
 }
 
-// Every single flipped bit, every shorter length and every added byte, in every file, is an error that names the file.
+// Every flipped bit, every shorter length and every additional byte, in every file, is an error that names the file.
 func TestEveryDamage(t *testing.T) {
 	path := small(t, t.TempDir(), 1)
 	for _, file := range listing(t, path) {
@@ -101,17 +101,19 @@ func TestFilesMoved(t *testing.T) {
 		do   func(path, other string) error
 		want string
 	}{
-		{"data missing", func(path, _ string) error { return os.Remove(filepath.Join(path, dataName)) }, dataName + " is missing"},
+		{"data missing", func(path, _ string) error { return os.Remove(filepath.Join(path, dataName)) },
+			dataName + " is missing"},
 		{"data of another step", func(path, other string) error {
 			return os.Rename(filepath.Join(other, dataName), filepath.Join(path, dataName))
 		}, "its SHA-256 is"},
 		{"manifest of another step", func(path, other string) error {
 			return os.Rename(filepath.Join(other, manifestName), filepath.Join(path, manifestName))
-		}, "holds step 2, its folder says step 1"},
+		}, "has step 2, but its folder's name says step 1"},
 		{"an extra file", func(path, _ string) error {
 			return os.WriteFile(filepath.Join(path, "data-00001.safetensors"), nil, 0o666)
 		}, "data-00001.safetensors is not in the checkpoint's manifest: remove it"},
-		{"an extra folder", func(path, _ string) error { return os.Mkdir(filepath.Join(path, "x"), 0o777) }, "x is not in"},
+		{"an extra folder", func(path, _ string) error { return os.Mkdir(filepath.Join(path, "x"), 0o777) },
+			"x is not in"},
 		{"a link", func(path, other string) error {
 			name := filepath.Join(path, dataName)
 			if err := os.Remove(name); err != nil {
@@ -149,7 +151,7 @@ func TestFilesMoved(t *testing.T) {
 	}
 }
 
-// A file that changes after Open is noticed by Read.
+// Read notices a file that changed after Open.
 func TestChangedAfterOpen(t *testing.T) {
 	path := small(t, t.TempDir(), 1)
 	c := open(t, path)
@@ -166,7 +168,7 @@ func TestChangedAfterOpen(t *testing.T) {
 	wantError(t, "removed", err, name)
 }
 
-// What the model wants and the checkpoint does not have is named, all of it, before anything is read.
+// An error names everything that the model needs and the checkpoint lacks, before anything is read.
 func TestDiffers(t *testing.T) {
 	saved := params.Tree{params.New("h0.qkv.w", dtypes.Float32, 64, 192), params.New("b", dtypes.Float32, 2)}
 	values, err := params.Zeros(saved)
@@ -184,9 +186,11 @@ func TestDiffers(t *testing.T) {
 	}{
 		{params.Tree{params.New("h0.qkv.w", dtypes.Float32, 128, 384)},
 			[]string{path, "h0.qkv.w has shape [64 192] in the checkpoint, [128 384] in the model"}},
-		{params.Tree{params.New("h0.qkv.w", dtypes.Float32, 192, 64)}, []string{"[64 192] in the checkpoint, [192 64] in the model"}},
+		{params.Tree{params.New("h0.qkv.w", dtypes.Float32, 192, 64)},
+			[]string{"[64 192] in the checkpoint, [192 64] in the model"}},
 		{params.Tree{params.New("b", dtypes.Float32)}, []string{"b has shape [2] in the checkpoint, [] in the model"}},
-		{params.Tree{params.New("b", dtypes.Int32, 2)}, []string{"b has element type Float32 in the checkpoint, Int32 in the model"}},
+		{params.Tree{params.New("b", dtypes.Int32, 2)}, []string{
+			"b has element type Float32 in the checkpoint, Int32 in the model"}},
 		{params.Tree{params.New("c", dtypes.Int32, 2), params.New("b", dtypes.Float32, 3), saved[0]},
 			[]string{"c is not in the checkpoint; b has shape"}},
 		{allTypes(2), []string{"s.Bool is not in", fmt.Sprintf("and %d more", 2*len(names)-5)}},
@@ -200,7 +204,7 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// Nothing but a regular file is opened, and nothing is waited for.
+// Only regular files are opened, and Open never waits.
 func TestOpenRegular(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "name")

@@ -14,27 +14,27 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// dataFile is a data file and what the manifest says of its arrays.
+// dataFile is a data file and what the manifest says about its arrays.
 type dataFile struct {
 	file
 	arrays map[string]target
 	wanted bool // whether any of them has a value
 }
 
-// target says what an array is, and which values it is for.
+// target describes an array, and the values that it is read into.
 type target struct {
 	tensor tensor
 	piece  piece
 	into   []destination
 }
 
-// destination is a value that takes the elements of a tensor from place first to before place end, in row-major order.
+// destination is a value for the elements of a tensor from first to before end, in row-major order.
 type destination struct {
 	first, end int
 	value      *tensors.Tensor
 }
 
-// read fills the values of the file's arrays. What it filled counts only if it returns no error.
+// read fills the values of the file's arrays. They are valid only if it returns no error.
 func (d *dataFile) read(ctx context.Context, name string) error {
 	f, size, err := openRegular(name)
 	if err != nil {
@@ -42,7 +42,7 @@ func (d *dataFile) read(ctx context.Context, name string) error {
 	}
 	defer f.Close()
 	if size != d.Bytes {
-		return fmt.Errorf("it has %d bytes, it was written with %d: %s", size, d.Bytes, remedy)
+		return fmt.Errorf("it has %d bytes, but was written with %d: %s", size, d.Bytes, remedy)
 	}
 	sum := sha256.New()
 	r := bufio.NewReaderSize(io.TeeReader(f, sum), bufferSize)
@@ -51,7 +51,7 @@ func (d *dataFile) read(ctx context.Context, name string) error {
 		return fmt.Errorf("%w: %s", err, remedy)
 	}
 	if len(entries) != len(d.arrays) {
-		return fmt.Errorf("it has %d arrays, the manifest says %d: %s", len(entries), len(d.arrays), remedy)
+		return fmt.Errorf("it has %d arrays, but the manifest says %d: %s", len(entries), len(d.arrays), remedy)
 	}
 	for _, e := range entries {
 		if err := ctx.Err(); err != nil {
@@ -63,7 +63,9 @@ func (d *dataFile) read(ctx context.Context, name string) error {
 		}
 		dtype, shape := inFile(to.tensor.dtype(), to.piece.Size)
 		if e.DType != dtype || !slices.Equal(e.Shape, shape) {
-			return fmt.Errorf("array %q is %s %v, the manifest says %s %v: %s", e.name, e.DType, e.Shape, dtype, shape, remedy)
+			return fmt.Errorf("array %q is %s %v, but the manifest says %s %v: %s", e.name, e.DType, e.Shape, dtype,
+				shape,
+				remedy)
 		}
 		if err := to.fill(r, e.Offsets[1]-e.Offsets[0]); err != nil {
 			return fmt.Errorf("array %q: %w", e.name, err)
@@ -75,7 +77,7 @@ func (d *dataFile) read(ctx context.Context, name string) error {
 		return err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != d.SHA256 {
-		return fmt.Errorf("its SHA-256 is %s, it was written with %s: %s", got, d.SHA256, remedy)
+		return fmt.Errorf("its SHA-256 is %s, but was %s when it was written: %s", got, d.SHA256, remedy)
 	}
 	return nil
 }
@@ -89,9 +91,9 @@ func (to target) fill(r *bufio.Reader, n int64) error {
 	bits := to.tensor.dtype().Bits()
 	return withMemory(to.into, func(memory [][]byte) error {
 		for offset, run := range to.piece.runs(to.tensor.Shape) {
-			// In bytes; a type of less than one is not in pieces, and so begins at 0.
+			// In bytes; types smaller than a byte are never in pieces, so they begin at 0.
 			at, end := offset*bits/8, ((offset+run)*bits+7)/8
-			if d := to.into[0]; len(to.into) == 1 && d.first <= offset && offset+run <= d.end { // past the buffer
+			if d := to.into[0]; len(to.into) == 1 && d.first <= offset && offset+run <= d.end { // without the buffer
 				begin := d.first * bits / 8
 				if _, err := io.ReadFull(r, memory[0][at-begin:end-begin]); err != nil {
 					return err
@@ -99,7 +101,7 @@ func (to target) fill(r *bufio.Reader, n int64) error {
 				continue
 			}
 			for at < end {
-				if _, err := r.Peek(1); err != nil { // which fills an empty buffer
+				if _, err := r.Peek(1); err != nil { // fills an empty buffer
 					return err
 				}
 				chunk, _ := r.Peek(min(r.Buffered(), end-at))
@@ -118,7 +120,7 @@ func (to target) fill(r *bufio.Reader, n int64) error {
 	})
 }
 
-// withMemory calls do with the memory of the values, all at once.
+// withMemory calls do with the memory of all values at the same time.
 func withMemory(into []destination, do func(memory [][]byte) error) error {
 	memory := make([][]byte, 0, len(into))
 	var next func() error
@@ -135,7 +137,7 @@ func withMemory(into []destination, do func(memory [][]byte) error) error {
 	return next()
 }
 
-// checkBools returns an error if one of some booleans is a byte that is neither 0 nor 1, which Go's bool cannot be.
+// checkBools returns an error if a boolean's byte is neither 0 nor 1, which is not a valid Go bool.
 func checkBools(dtype dtypes.DType, data []byte) error {
 	if dtype != dtypes.Bool {
 		return nil

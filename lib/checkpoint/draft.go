@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// A draft is a checkpoint that is being written, or one that is being removed: a folder beside the checkpoints, whose
-// name no reader takes for one. Whoever began it holds a lock on its manifest, empty until the end, which goes with the
-// process, so that others can tell a draft that is being written from one that nobody will complete. Those who only
-// write data files into it hold none: without the manifest their files are of no use.
+// A draft is a folder beside the checkpoints in which a checkpoint is being written or removed; readers ignore its
+// name. Its creator holds a lock on the manifest, which is empty until the end. The lock ends with the process, so
+// others can tell a draft that is being written from an abandoned one. Processes that only write data files into it
+// hold no lock: without the manifest their files are useless.
 //
-// On network file systems a lock may hold on its own host only. So the name of a draft says on which it was begun, and
-// the drafts of other hosts are left alone until nothing in them has changed for a day, lock or not.
+// On network file systems a lock may be visible only on its own host. So the name of a draft contains its host, and the
+// drafts of other hosts are not removed until nothing in them has changed for a day, locked or not.
 type draft struct {
 	path     string
 	manifest *os.File
@@ -29,11 +29,11 @@ type draft struct {
 // Drafts of version 0.1.0 name no host.
 var draftName = regexp.MustCompile(`^\.(step-[0-9]{8,})\.(?:([0-9a-f]{16})\.)?[0-9a-f]{16}\.tmp$`)
 
-// quiet is how long nothing in another host's draft has changed when nobody will complete it.
+// quiet is how long nothing has changed in another host's abandoned draft.
 const quiet = 24 * time.Hour
 
-// host is this host, or rather its running kernel: what keeps locks, and has lost them after a reboot. Where the kernel
-// has no such number, every process counts as a host of its own.
+// host identifies the running kernel, since a reboot ends all locks. Where it has no identifier, every process counts
+// as a host of its own.
 var host = sync.OnceValue(func() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if digits := strings.ReplaceAll(string(id), "-", ""); len(digits) >= 16 {
@@ -42,20 +42,20 @@ var host = sync.OnceValue(func() string {
 	return fmt.Sprintf("%016x", rand.Uint64())
 })
 
-// draftPath returns a name for a draft of the checkpoint at the path that nobody else has.
+// draftPath returns a unique name for a draft of the checkpoint at the path.
 func draftPath(path string) string { return draftPathOf(host(), path) }
 
 func draftPathOf(host, path string) string {
 	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%s.%016x.tmp", filepath.Base(path), host, rand.Uint64()))
 }
 
-// isDraft reports whether the name is one of a draft of the step.
+// isDraft reports whether the name is that of a draft of the step.
 func isDraft(name string, step int) bool {
 	match := draftName.FindStringSubmatch(name)
 	return match != nil && match[1] == folderName(step)
 }
 
-// begin begins a draft of the checkpoint at the path, which must not be there, in a folder that it makes if need be.
+// begin begins a draft of the checkpoint at the path, which must not exist. It creates the folder if necessary.
 func begin(path string) (*draft, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, fs.ErrExist
@@ -64,20 +64,20 @@ func begin(path string) (*draft, error) {
 	if err := makeFolder(dir); err != nil {
 		return nil, err
 	}
-	removeAbandoned(dir, time.Time{}) // this host's, before the new one needs the room
+	removeAbandoned(dir, time.Time{}) // of this host, before the new one needs the space
 	d, err := newDraft(path)
 	if err != nil {
 		return nil, err
 	}
-	// Now is what the file system's clock says, which dates the other drafts too.
+	// The file system's clock, which also dates the other drafts.
 	if info, err := d.manifest.Stat(); err == nil {
 		removeAbandoned(dir, info.ModTime().Add(-quiet))
 	}
 	return d, nil
 }
 
-// newDraft makes a draft of the checkpoint at the path. Another writer's [removeAbandoned] may take it for abandoned
-// before its lock is held: then the next try succeeds.
+// newDraft creates a draft of the checkpoint at the path. Another writer's [removeAbandoned] may remove it before its
+// lock is held; then the next attempt succeeds.
 func newDraft(path string) (*draft, error) {
 	var err error
 	for range 100 {
@@ -88,7 +88,7 @@ func newDraft(path string) (*draft, error) {
 		name := filepath.Join(d.path, manifestName)
 		if d.manifest, err = os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, fileMode); err == nil {
 			if err = lock(d.manifest); err == nil || !errors.Is(err, syscall.EWOULDBLOCK) {
-				// Where a file system has no locks, nobody else gets one either, and the draft is left alone.
+				// Where a file system has no locks, nobody else gets one either, and the draft is not removed.
 				if err = stillThere(d.manifest, name); err == nil {
 					return d, nil
 				}
@@ -115,7 +115,7 @@ func stillThere(f *os.File, name string) error {
 	return err
 }
 
-// publish writes the manifest, makes sure that all has reached the disk, and gives the draft the checkpoint's name.
+// publish writes the manifest, syncs everything to disk, and renames the draft to the checkpoint's name.
 func (d *draft) publish(manifest []byte, path string) error {
 	if _, err := d.manifest.Write(manifest); err != nil {
 		return err
@@ -126,15 +126,15 @@ func (d *draft) publish(manifest []byte, path string) error {
 	return os.Rename(d.path, path)
 }
 
-// discard ends the draft. One that was published is no longer there to be removed.
+// discard removes the draft, unless it was published.
 func (d *draft) discard() {
-	// first, because a network file system keeps an open file's name in its folder; this ends the lock
+	// First, since a network file system keeps an open file's name in its folder. This releases the lock.
 	d.manifest.Close()
 	os.RemoveAll(d.path)
 }
 
-// removeAbandoned removes the drafts that nobody will complete: of this host those that have no lock, and of others
-// those that besides have not changed since. What cannot be removed is left to the next try: it costs space, no more.
+// removeAbandoned removes abandoned drafts: those of this host that are not locked, and those of other hosts that have
+// also not changed since. What cannot be removed only costs space, and is left to the next attempt.
 func removeAbandoned(dir string, since time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, entry := range entries {
@@ -169,24 +169,24 @@ func removeIfAbandoned(path string) {
 	if err != nil {
 		return
 	}
-	// The manifest is made before any other file. One that is not there after others were seen was removed, by somebody
-	// who did not come to the end.
+	// The manifest is created before any other file. If it is gone and others are there, somebody else was interrupted
+	// while removing the draft.
 	f, _, err := openWith(filepath.Join(path, manifestName), os.O_RDWR)
 	if err == nil {
 		defer f.Close()
 		if lock(f) != nil {
-			return // somebody writes it
+			return // it is being written
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return
 	} else if len(entries) == 0 {
-		os.Remove(path) // not RemoveAll: its writer may be about to make the manifest
+		os.Remove(path) // not RemoveAll: its writer may be about to create the manifest
 		return
 	}
 	os.RemoveAll(path)
 }
 
-// lock takes the file's lock, or fails at once if somebody else holds it.
+// lock locks the file, or fails at once if another process has locked it.
 func lock(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Writers of the same step: one wins, the others say so. Writers of other steps do not disturb each other, nor does the
-// removal of old checkpoints and abandoned drafts that all of them make.
+// Of writers of the same step, one succeeds and the others return errors. Writers of other steps do not disturb each
+// other, and neither does the removal of old checkpoints and abandoned drafts.
 func TestConcurrent(t *testing.T) {
 	dir := t.TempDir()
 	tree := params.Tree{params.New("w", dtypes.Int32, 1000)}
@@ -44,7 +44,8 @@ func TestConcurrent(t *testing.T) {
 		t.Errorf("%v checkpoints were saved, want one of each step", won)
 	}
 	got := listing(t, dir)
-	if !slices.Contains(got, folderName(9)) || slices.ContainsFunc(got, func(name string) bool { return name[0] == '.' }) {
+	if !slices.Contains(got, folderName(9)) || slices.ContainsFunc(got,
+		func(name string) bool { return name[0] == '.' }) {
 		t.Errorf("there are %q", got)
 	}
 	for _, name := range got {
@@ -53,13 +54,14 @@ func TestConcurrent(t *testing.T) {
 		if err := c.Meta(&writer); err != nil {
 			t.Error(err)
 		}
-		if flat := tensors.MustCopyFlatData[int32](read(t, c, tree)[0]); !slices.Equal(flat, slices.Repeat([]int32{writer}, 1000)) {
+		if flat := tensors.MustCopyFlatData[int32](read(t, c, tree)[0]); !slices.Equal(flat,
+			slices.Repeat([]int32{writer}, 1000)) {
 			t.Errorf("%s mixes writers", name)
 		}
 	}
 }
 
-// A draft is removed when its writer is gone, and not before.
+// A draft is removed when its writer has ended, and not before.
 func TestAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	alive, err := newDraft(filepath.Join(dir, folderName(7)))
@@ -93,7 +95,7 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// However often others look for abandoned drafts while one is begun, it is there once it has begun.
+// However often others remove abandoned drafts meanwhile, a new draft exists once begin has returned.
 func TestDraftBegins(t *testing.T) {
 	dir := t.TempDir()
 	var group sync.WaitGroup
@@ -129,8 +131,8 @@ func TestDraftBegins(t *testing.T) {
 	}
 }
 
-// A lock may hold on its own host only. Another host's draft is left alone, though it seems to have no lock, until
-// nothing in it has changed for a day by the file system's clock.
+// A lock may be visible only on its own host. Another host's draft is not removed until nothing in it has changed for a
+// day by the file system's clock.
 func TestOtherHostsDraft(t *testing.T) {
 	dir := t.TempDir()
 	now := func() time.Time {
@@ -169,8 +171,10 @@ func TestOtherHostsDraft(t *testing.T) {
 		plant(other, map[string]time.Duration{folder: 0, manifestName: 0, written: 0}),
 		plant(other, map[string]time.Duration{folder: short, manifestName: short}),
 		plant(other, map[string]time.Duration{folder: long, manifestName: long, written: short}), // a long write
-		plant(other, map[string]time.Duration{folder: short}),                                    // about to make its manifest
-		plant(other, map[string]time.Duration{folder: -long, manifestName: -long}),               // clocks that were set
+		// about to create its manifest
+		plant(other, map[string]time.Duration{folder: short}),
+		// clocks that were changed
+		plant(other, map[string]time.Duration{folder: -long, manifestName: -long}),
 		folderName(8),
 	}
 	plant(other, map[string]time.Duration{folder: long, manifestName: long, written: long})
@@ -184,7 +188,7 @@ func TestOtherHostsDraft(t *testing.T) {
 	}
 }
 
-// What a version without hosts left behind is removed as another host's is.
+// Drafts of versions without hosts in names are removed like those of another host.
 func TestDraftOfNoHost(t *testing.T) {
 	dir := t.TempDir()
 	const fresh, old = ".step-00000001.00000000deadbeef.tmp", ".step-00000002.00000000deadbeef.tmp"
@@ -204,7 +208,7 @@ func TestDraftOfNoHost(t *testing.T) {
 	}
 }
 
-// A draft's manifest that leads elsewhere is not followed, and one that is a pipe is not waited for.
+// A draft's manifest that is a link is not followed, and a pipe is not waited for.
 func TestDraftsManifestIsNone(t *testing.T) {
 	dir := t.TempDir()
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
@@ -229,7 +233,7 @@ func TestDraftsManifestIsNone(t *testing.T) {
 	}
 }
 
-// Nobody but the owner may write, even where the umask would let everybody.
+// Only the owner may write, whatever the umask.
 func TestModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "runs", "first")
 	for _, c := range []struct {

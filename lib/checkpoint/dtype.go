@@ -6,9 +6,8 @@ import (
 	"github.com/gomlx/compute/dtypes"
 )
 
-// names are the names of the element types in a manifest. They are those of safetensors, and in the same manner those
-// of the types that it lacks. Values lie in files as they do in memory, little-endian like every machine that XLA runs
-// on.
+// names are the names of the element types in a manifest: those of safetensors, and similar ones for the types that it
+// lacks. Values in files are as in memory, little-endian like every machine that XLA runs on.
 var names = map[dtypes.DType]string{
 	dtypes.Bool: "BOOL",
 	dtypes.Int8: "I8", dtypes.Int16: "I16", dtypes.Int32: "I32", dtypes.Int64: "I64",
@@ -19,7 +18,7 @@ var names = map[dtypes.DType]string{
 	dtypes.Uint4: "U4", dtypes.Uint2: "U2", dtypes.Uint1: "U1",
 }
 
-// byName is names, turned round.
+// byName is the inverse of names.
 var byName = func() map[string]dtypes.DType {
 	types := map[string]dtypes.DType{}
 	for dtype, name := range names {
@@ -31,7 +30,7 @@ var byName = func() map[string]dtypes.DType {
 // foreign reports whether safetensors lacks the type.
 func foreign(dtype dtypes.DType) bool { return dtype.IsPacked() || dtype == dtypes.Complex128 }
 
-// inFile returns how an array lies in a data file: as itself, or, of a type that safetensors lacks, as its bytes.
+// inFile returns the type and shape of an array in a data file: its own or, for types that safetensors lacks, bytes.
 func inFile(dtype dtypes.DType, shape []int) (string, []int) {
 	if foreign(dtype) {
 		n, _ := byteSize(dtype, shape)
@@ -40,7 +39,7 @@ func inFile(dtype dtypes.DType, shape []int) (string, []int) {
 	return names[dtype], shape
 }
 
-// byteSize returns the size of an array, and false if a dimension is negative or the array could not be in any memory.
+// byteSize returns the size of an array, and false if a dimension is negative or the array is larger than any memory.
 func byteSize(dtype dtypes.DType, shape []int) (int64, bool) {
 	const most = math.MaxInt64 / 128 // so that the number of bits of the widest type, complex128, is one too
 	elements := int64(1)

@@ -16,8 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// A run saves its parameters with the settings that made them, keeps the two newest checkpoints, and goes on from the
-// latest one.
+// A run saves its parameters with its settings, keeps the two newest checkpoints, and continues from the latest.
 func Example() {
 	dir, err := os.MkdirTemp("", "run")
 	if err != nil {
@@ -75,8 +74,8 @@ func Example() {
 	// none there: true
 }
 
-// Two ranks hold half of a matrix's elements each, which is neither of its rows alone. Both write, one of them commits,
-// and three ranks go on, each with its third.
+// Two ranks each have half of a matrix's elements, one and a half rows. Both write, one commits, and three ranks
+// continue, each with a third.
 func ExampleBegin() {
 	dir, err := os.MkdirTemp("", "run")
 	if err != nil {

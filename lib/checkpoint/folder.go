@@ -15,23 +15,22 @@ import (
 
 func folderName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
-// stepOf returns the step that a checkpoint's folder is named after, and whether it is named so.
+// stepOf returns the step in the name of a checkpoint's folder, and whether it is such a name.
 func stepOf(name string) (int, bool) {
 	digits, _ := strings.CutPrefix(name, "step-")
 	step, err := strconv.Atoi(digits)
 	return step, err == nil && step >= 0 && name == folderName(step)
 }
 
-// Latest returns the path of the checkpoint of the highest step in the folder dir. It does not see folders with no
-// manifest, which are being written, being copied, or cut off. If there is no checkpoint, or no such folder, the error
-// is [fs.ErrNotExist].
+// Latest returns the path of the checkpoint with the highest step in the folder dir. It ignores folders without a
+// manifest, which are incomplete. If there is no checkpoint, or no such folder, the error is [fs.ErrNotExist].
 //
-// The checkpoint is verified as by [Open], and an error says what is wrong with it: to go on from an older one in
-// silence would lose all steps since. Move the damaged one away to use the one before it.
+// It verifies the checkpoint as [Open] does and returns its error: silently using an older one would lose all steps
+// since. Move a damaged checkpoint away to use the one before it.
 func Latest(dir string) (path string, err error) {
-	// While writers save and remove, the newest of a list may be gone before it is opened, and none may seem to be
-	// there between two: that something is wrong is believed when the same is found twice in a row, and that there is
-	// none when nothing is found four times, a writer's time apart.
+	// While others save and remove checkpoints, the newest of a list may be gone before it is opened, and there may
+	// seem to be none between two. So an error must be seen twice in a row, and an empty folder four times, with time
+	// for a writer in between.
 	var before []int
 	for alike := 1; ; alike++ {
 		steps, err := list(dir)
@@ -39,7 +38,7 @@ func Latest(dir string) (path string, err error) {
 			return "", fmt.Errorf("checkpoint: %w", err)
 		}
 		if len(steps) == 0 {
-			err = fmt.Errorf("checkpoint: there is none in %s: %w", dir, fs.ErrNotExist)
+			err = fmt.Errorf("checkpoint: %s has no checkpoint: %w", dir, fs.ErrNotExist)
 		} else {
 			path = filepath.Join(dir, folderName(steps[len(steps)-1]))
 			if _, err = Open(path); err == nil {
@@ -66,7 +65,7 @@ func list(dir string) ([]int, error) {
 	for _, entry := range entries {
 		if step, ok := stepOf(entry.Name()); ok {
 			_, err := os.Lstat(filepath.Join(dir, entry.Name(), manifestName))
-			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) { // one that may not be read counts
+			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) { // unreadable ones count
 				steps = append(steps, step)
 			}
 		}
@@ -91,12 +90,12 @@ func removeOld(dir string, step, keep int) error {
 			continue
 		}
 		if _, err := Open(path); err != nil {
-			continue // a damaged one does not count, and may be all that somebody can save
+			continue // a damaged one does not count, and somebody may want to rescue it
 		}
 		if kept++; kept <= keep {
 			continue
 		}
-		// It loses its name first, so that it is not there in part if this is cut off.
+		// Rename it first, so that no partial checkpoint remains if this is interrupted.
 		aside := draftPath(path)
 		if err := os.Rename(path, aside); errors.Is(err, fs.ErrNotExist) {
 			continue // another writer was faster
@@ -110,11 +109,11 @@ func removeOld(dir string, step, keep int) error {
 	return nil
 }
 
-// Only their owner writes to folders and files, whatever the umask: who can write a checkpoint can make it say
-// anything, checksums included. A group that is to write gets the folder's mode from its owner (chmod g+w).
+// Only the owner may write to folders and files, whatever the umask: whoever can write a checkpoint can forge it,
+// checksums included. To let a group write, its owner changes the folder's mode (chmod g+w).
 const folderMode, fileMode = 0o755, 0o644
 
-// makeFolder makes a folder and those above it, and makes sure that their names reach the disk.
+// makeFolder creates a folder and its parents, and syncs their names to disk.
 func makeFolder(dir string) error {
 	err := os.Mkdir(dir, folderMode)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,14 +129,14 @@ func makeFolder(dir string) error {
 	return syncFolder(filepath.Dir(dir))
 }
 
-// syncFolder makes sure that the names in a folder have reached the disk.
+// syncFolder syncs the names in a folder to disk.
 func syncFolder(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := f.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some network file systems sync files only
+	if err := f.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some network file systems sync only files
 		return err
 	}
 	return nil

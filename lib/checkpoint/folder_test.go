@@ -16,7 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// What is there is never replaced: neither a checkpoint, nor what only has its name.
+// Save never replaces a checkpoint, or anything else with its name.
 func TestExists(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
 	path := save1(t, dir, 3, 0)
@@ -27,7 +27,7 @@ func TestExists(t *testing.T) {
 	before := listing(t, dir)
 	for step, at := range map[int]string{3: path, 4: blocked} {
 		_, err := Save(t.Context(), dir, step, "other", nil, nil, 1)
-		wantError(t, "saved again", err, at, "left as it is")
+		wantError(t, "saved again", err, at, "was not changed")
 		if !errors.Is(err, fs.ErrExist) {
 			t.Errorf("%v is not fs.ErrExist", err)
 		}
@@ -35,7 +35,8 @@ func TestExists(t *testing.T) {
 	if got := listing(t, dir); !slices.Equal(got, before) {
 		t.Errorf("the folder has %q, had %q", got, before)
 	}
-	if got := read(t, open(t, path), params.Tree{params.New("w", dtypes.Float32, 3)}); got[0].Value().([]float32)[2] != 3 {
+	if got := read(t, open(t, path), params.Tree{params.New("w", dtypes.Float32,
+		3)}); got[0].Value().([]float32)[2] != 3 {
 		t.Errorf("the checkpoint holds %v", got)
 	}
 }
@@ -59,7 +60,7 @@ func TestKeep(t *testing.T) {
 			t.Errorf("after step %d with keep %d there are %q, want %q", c.step, c.keep, got, want)
 		}
 	}
-	// What is not a complete checkpoint is neither counted nor removed.
+	// Incomplete checkpoints are neither counted nor removed.
 	for _, name := range []string{"step-00000001", "step-1", "step-00000005x", "notes"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o777); err != nil {
 			t.Fatal(err)
@@ -70,7 +71,8 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	save1(t, dir, 14, 1)
-	want := []string{"notes", "step-00000001", "step-00000005x", "step-00000013", "step-00000014", "step-1", "step-100000000"}
+	want := []string{"notes", "step-00000001", "step-00000005x", "step-00000013", "step-00000014", "step-1",
+		"step-100000000"}
 	if got := listing(t, dir); !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}
@@ -115,8 +117,7 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-// A reader finds a checkpoint at every moment, though the only one is replaced again and again, and never a folder with
-// a checkpoint's name that is not complete.
+// A reader always finds a complete checkpoint, although the only one is replaced again and again.
 func TestLatestWhileSaving(t *testing.T) {
 	dir := t.TempDir()
 	save1(t, dir, 0, 1)

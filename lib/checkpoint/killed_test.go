@@ -21,12 +21,13 @@ const writerDir = "CHECKPOINT_TEST_WRITER"
 
 func TestKilled(t *testing.T) {
 	testKilled(t, 8, func(dir string, step int, tree params.Tree, value []int32) error {
-		_, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{tensors.FromFlatDataAndDimensions(value, 50, 1000)}, 2)
+		_, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{
+			tensors.FromFlatDataAndDimensions(value, 50, 1000)}, 2)
 		return err
 	})
 }
 
-// The same of what three writers write together, with all of them killed.
+// The same with three writers, all of them killed.
 func TestSharedKilled(t *testing.T) {
 	testKilled(t, 6, func(dir string, step int, tree params.Tree, value []int32) error {
 		s, err := Begin(dir, step)
@@ -44,8 +45,8 @@ func TestSharedKilled(t *testing.T) {
 	})
 }
 
-// testKilled: a process that saves and is killed at any moment, some times over, leaves whole checkpoints only, and the
-// next one clears up after it.
+// testKilled kills a process that saves, several times at any moment: all checkpoints are complete, and the next
+// process removes incomplete ones.
 func testKilled(t *testing.T, times int, save func(dir string, step int, tree params.Tree, value []int32) error) {
 	tree := params.Tree{params.New("w", dtypes.Int32, 50, 1000)}
 	value := func(step int) []int32 { return slices.Repeat([]int32{int32(step)}, 50_000) }
@@ -95,7 +96,7 @@ func testKilled(t *testing.T, times int, save func(dir string, step int, tree pa
 	}
 }
 
-// startWriter runs the test's writer in a process of its own, and returns what kills it and waits for its end.
+// startWriter runs the test's writer in its own process, and returns a function that kills it and waits.
 func startWriter(t *testing.T, dir string) (kill func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")

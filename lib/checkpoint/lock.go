@@ -10,15 +10,15 @@ import (
 	"syscall"
 )
 
-// ErrLocked is in the error of [Lock] where somebody else has the lock.
-var ErrLocked = errors.New("one run at a time saves there: wait for its end, or choose another folder")
+// ErrLocked is wrapped by the error of [Lock] if another process has the lock.
+var ErrLocked = errors.New("only one run at a time can save there: wait for its end, or choose another folder")
 
-// lockName is a file that stays when the lock is released: whoever removed it might remove another's.
+// lockName is a file that is not removed on release: that might remove another process's lock.
 const lockName = ".lock"
 
-// Lock takes a folder of checkpoints for one run, until it is released or the process ends. Where another process has
-// it, the error is [ErrLocked] and names the process. Only those who ask are kept out: [Save] does not, since ranks
-// save together. Nobody is where the folder cannot be written to, or its file system has no locks.
+// Lock reserves a folder of checkpoints for one run until it calls release or the process ends. If another process has
+// it, the error wraps [ErrLocked] and names the process. It excludes only others that call Lock; [Save] does not, since
+// ranks save together. If the folder cannot be written to, or its file system has no locks, it excludes nobody.
 func Lock(dir string) (release func(), err error) {
 	name := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, fileMode)
@@ -35,7 +35,7 @@ func Lock(dir string) (release func(), err error) {
 		holder, _ := io.ReadAll(io.LimitReader(f, 300))
 		return nil, fmt.Errorf("checkpoint: %s is in use by process %s: %w", dir, bytes.TrimSpace(holder), ErrLocked)
 	}
-	if f.Truncate(0) == nil { // or the lock has no name on it
+	if f.Truncate(0) == nil { // else the lock just has no name in it
 		fmt.Fprintf(f, "%d on %s\n", os.Getpid(), host())
 	}
 	return func() { f.Close() }, nil

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestLock has one holder at a time, whose lock ends with it, even if it is killed.
+// TestLock: there is one holder at a time, and its lock ends with it, even if it is killed.
 func TestLock(t *testing.T) {
 	if dir := os.Getenv(writerDir); dir != "" { // the process that is killed
 		if _, err := Lock(dir); err != nil {

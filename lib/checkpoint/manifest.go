@@ -20,11 +20,11 @@ const (
 	manifestName = "manifest.json"
 	dataSuffix   = ".safetensors"
 	format       = 1
-	// maxManifest bounds the memory that reading one takes: enough for some hundred thousand pieces.
+	// maxManifest limits the memory for reading one; it is enough for some hundred thousand pieces.
 	maxManifest = 64 << 20
 )
 
-// manifest says what a checkpoint's data files are.
+// manifest describes a checkpoint's data files.
 type manifest struct {
 	Format  int             `json:"format"`
 	Step    int             `json:"step"`
@@ -39,7 +39,7 @@ type file struct {
 	SHA256 string `json:"sha256"`
 }
 
-// tensor is one tensor, whole, and the pieces that tile it.
+// tensor is a full tensor, and the pieces that tile it.
 type tensor struct {
 	Name   string  `json:"name"`
 	DType  string  `json:"dtype"`
@@ -47,8 +47,8 @@ type tensor struct {
 	Pieces []piece `json:"pieces"`
 }
 
-// piece is a box of a tensor, the elements from Start[axis] to before Start[axis]+Size[axis] on every axis, in
-// row-major order. It lies in the file's array of that name.
+// piece is a box of a tensor: the elements from Start[axis] to before Start[axis]+Size[axis] on every axis, in
+// row-major order. It is stored in the file's array of that name.
 type piece struct {
 	File  string `json:"file"`
 	Array string `json:"array"`
@@ -56,7 +56,7 @@ type piece struct {
 	Size  []int  `json:"size"`
 }
 
-// describe describes a tensor that has no pieces yet.
+// describe describes a tensor without pieces.
 func describe(spec params.Spec) tensor {
 	// The shape is not nil, which would be null in the manifest.
 	return tensor{Name: spec.Name, DType: names[spec.Shape.DType], Shape: append([]int{}, spec.Shape.Dimensions...)}
@@ -64,10 +64,10 @@ func describe(spec params.Spec) tensor {
 
 func (t tensor) dtype() dtypes.DType { return byName[t.DType] }
 
-// whole reports whether the piece is the whole tensor.
-func (t tensor) whole(p piece) bool { return slices.Equal(p.Size, t.Shape) }
+// full reports whether the piece is the full tensor.
+func (t tensor) full(p piece) bool { return slices.Equal(p.Size, t.Shape) }
 
-// The manifest's file is the checksum and the manifest between these three.
+// A manifest file is the checksum and the manifest between these three.
 const before, between, after = `{"sha256":"`, `","manifest":`, "}\n"
 
 func (m *manifest) encode() ([]byte, error) {
@@ -78,13 +78,14 @@ func (m *manifest) encode() ([]byte, error) {
 	sum := sha256.Sum256(text)
 	text = slices.Concat([]byte(before), []byte(hex.EncodeToString(sum[:])), []byte(between), text, []byte(after))
 	if len(text) > maxManifest {
-		return nil, fmt.Errorf("the manifest has %d bytes, the most is %d: save less metadata or fewer tensors",
+		return nil, fmt.Errorf("the manifest has %d bytes, at most %d are possible: save less metadata or fewer "+
+			"tensors",
 			len(text), maxManifest)
 	}
 	return text, nil
 }
 
-// parseManifest verifies and decodes a manifest's file.
+// parseManifest verifies and decodes a manifest file.
 func parseManifest(text []byte) (m manifest, err error) {
 	const sumEnd = len(before) + 2*sha256.Size
 	if len(text) < sumEnd {
@@ -101,7 +102,7 @@ func parseManifest(text []byte) (m manifest, err error) {
 		return m, err
 	}
 	if version.Format != format {
-		return m, fmt.Errorf("it has format %d, this program reads format %d: use the program that wrote it",
+		return m, fmt.Errorf("it has format %d, but this program reads format %d: use the program that wrote it",
 			version.Format, format)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(inner))
@@ -112,10 +113,10 @@ func parseManifest(text []byte) (m manifest, err error) {
 	return m, m.check()
 }
 
-// check returns an error if the manifest contradicts itself.
+// check returns an error if the manifest is inconsistent.
 func (m *manifest) check() error {
 	if m.Step < 0 || len(m.Meta) == 0 {
-		return fmt.Errorf("step %d and metadata %q: there must be both", m.Step, m.Meta)
+		return fmt.Errorf("step %d and metadata %q: both must be set", m.Step, m.Meta)
 	}
 	room := map[string]int64{}
 	for _, f := range m.Files {
@@ -130,20 +131,20 @@ func (m *manifest) check() error {
 	tensors, arrays := map[string]bool{}, map[[2]string]bool{}
 	for _, t := range m.Tensors {
 		if t.Name == "" || tensors[t.Name] {
-			return fmt.Errorf("a tensor is named %q: a name must be there, and once", t.Name)
+			return fmt.Errorf("a tensor is named %q: names must be unique and not empty", t.Name)
 		}
 		tensors[t.Name] = true
 		if err := t.check(); err != nil {
 			return fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
 		for _, p := range t.Pieces {
-			left, ok := room[p.File]
+			free, ok := room[p.File]
 			n, _ := byteSize(t.dtype(), p.Size)
-			if !ok || n > left { // so that reading never takes more memory than there are bytes in the files
-				return fmt.Errorf("tensor %q: a piece of %d bytes lies in file %q, which is not there or too small",
+			if !ok || n > free { // so that reading never takes more memory than the files have bytes
+				return fmt.Errorf("tensor %q: a piece of %d bytes is in file %q, which is missing or too small",
 					t.Name, n, p.File)
 			}
-			room[p.File] = left - n
+			room[p.File] = free - n
 			if array := [2]string{p.File, p.Array}; arrays[array] {
 				return fmt.Errorf("tensor %q: array %q of %q is used twice", t.Name, p.Array, p.File)
 			} else {
@@ -154,7 +155,7 @@ func (m *manifest) check() error {
 	return nil
 }
 
-// check refuses, among others, names that lead out of the checkpoint's folder.
+// check also rejects names that lead out of the checkpoint's folder.
 func (f file) check() error {
 	if !strings.HasSuffix(f.Name, dataSuffix) || !filepath.IsLocal(f.Name) || strings.ContainsAny(f.Name, `/\`) {
 		return fmt.Errorf("%q is not a data file's name", f.Name)
@@ -176,15 +177,15 @@ func (t tensor) check() error {
 	}
 	for _, p := range t.Pieces {
 		if len(p.Start) != len(t.Shape) || len(p.Size) != len(t.Shape) {
-			return fmt.Errorf("a piece has start %v and size %v, the shape is %v", p.Start, p.Size, t.Shape)
+			return fmt.Errorf("a piece has start %v and size %v, but the shape is %v", p.Start, p.Size, t.Shape)
 		}
 		for axis, d := range t.Shape {
 			if p.Size[axis] < 1 || p.Start[axis] < 0 || p.Start[axis] > d-p.Size[axis] {
-				return fmt.Errorf("a piece has start %v and size %v, the shape is %v", p.Start, p.Size, t.Shape)
+				return fmt.Errorf("a piece has start %v and size %v, but the shape is %v", p.Start, p.Size, t.Shape)
 			}
 		}
-		if dtype.IsPacked() && !t.whole(p) {
-			return fmt.Errorf("%s cannot lie in pieces, which need not begin at a byte", t.DType)
+		if dtype.IsPacked() && !t.full(p) {
+			return fmt.Errorf("%s cannot be stored in pieces, which may not begin at a byte", t.DType)
 		}
 	}
 	return checkTiling(t.Shape, t.Pieces)

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// sealed puts a manifest into its file with the right checksum, as somebody would who forges one.
+// sealed returns the file of a forged manifest, with the right checksum.
 func sealed(inner string) []byte {
 	sum := sha256.Sum256([]byte(inner))
 	return []byte(`{"sha256":"` + hex.EncodeToString(sum[:]) + `","manifest":` + inner + "}\n")
@@ -23,17 +23,18 @@ var someSum = strings.Repeat("0a", sha256.Size)
 
 var (
 	goodFile   = `{"name":"d.safetensors","bytes":100,"sha256":"` + someSum + `"}`
-	goodTensor = `{"name":"w","dtype":"F32","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w","start":[0,0],"size":[2,3]}]}`
-	goodInner  = `{"format":1,"step":3,"meta":null,"files":[` + goodFile + `],"tensors":[` + goodTensor + `]}`
+	goodTensor = `{"name":"w","dtype":"F32","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w",` +
+		`"start":[0,0],"size":[2,3]}]}`
+	goodInner = `{"format":1,"step":3,"meta":null,"files":[` + goodFile + `],"tensors":[` + goodTensor + `]}`
 )
 
-// Manifests that contradict themselves, with the right checksum all the same.
+// Inconsistent manifests with the right checksum.
 func TestManifestRefuses(t *testing.T) {
 	if _, err := parseManifest(sealed(goodInner)); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ old, new, want string }{
-		{`"format":1`, `"format":2`, "format 2, this program reads format 1: use the program"},
+		{`"format":1`, `"format":2`, "format 2, but this program reads format 1: use the program"},
 		{`"format":1,`, ``, "format 0"},
 		{`"format":1`, `"format":"1"`, "string"},
 		{`"step":3`, `"step":-3`, "step -3"},
@@ -44,7 +45,7 @@ func TestManifestRefuses(t *testing.T) {
 		{`]}]}]}`, `]}]}]}{}`, "after top-level value"},
 		{goodInner, `[]`, "cannot unmarshal array"},
 		{goodFile, goodFile + "," + goodFile, "listed twice"},
-		{goodFile, ``, `lies in file "d.safetensors", which is not there`},
+		{goodFile, ``, `is in file "d.safetensors", which is missing`},
 		{`"name":"d.safetensors"`, `"name":"../d.safetensors"`, `"../d.safetensors" is not a data file's name`},
 		{`"name":"d.safetensors"`, `"name":"/d.safetensors"`, "not a data file's name"},
 		{`"name":"d.safetensors"`, `"name":"x/d.safetensors"`, "not a data file's name"},
@@ -56,7 +57,8 @@ func TestManifestRefuses(t *testing.T) {
 		{someSum, someSum[2:], "SHA-256"},
 		{someSum, "zz" + someSum[2:], "SHA-256"},
 		{goodTensor, goodTensor + "," + goodTensor, `named "w"`},
-		{goodTensor, goodTensor + "," + strings.Replace(goodTensor, `"w"`, `"v"`, 1), `array "w" of "d.safetensors" is used twice`},
+		{goodTensor, goodTensor + "," + strings.Replace(goodTensor, `"w"`, `"v"`, 1),
+			`array "w" of "d.safetensors" is used twice`},
 		{`"name":"w"`, `"name":""`, `named ""`},
 		{`"F32"`, `"F8_E4M3"`, `"F8_E4M3"`},
 		{`"F32"`, `"Float32"`, `"Float32"`},
@@ -71,7 +73,8 @@ func TestManifestRefuses(t *testing.T) {
 		{`"start":[0,0],"size":[2,3]`, `"start":[0,0],"size":[1,3]`, "1 pieces do not cover"},
 		{`"start":[0,0],"size":[2,3]`, `"start":[0,0],"size":[2,0]`, "size [2 0]"},
 		{`"F32","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w","start":[0,0],"size":[2,3]}`,
-			`"I4","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w","start":[0,0],"size":[1,3]}`, "cannot lie in pieces"},
+			`"I4","shape":[2,3],"pieces":[{"file":"d.safetensors","array":"w","start":[0,0],"size":[1,3]}`,
+			"cannot be stored in pieces"},
 		{`[{"file":"d.safetensors","array":"w","start":[0,0],"size":[2,3]}]`, `[]`, "0 pieces"},
 	} {
 		inner := strings.Replace(goodInner, c.old, c.new, 1)
@@ -85,7 +88,7 @@ func TestManifestRefuses(t *testing.T) {
 	}
 }
 
-// A forged manifest leads nowhere: not out of the folder, and not to memory that the files do not fill.
+// A forged manifest can neither lead out of the folder nor allocate more memory than the files have bytes.
 func TestForged(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "forged")
@@ -95,7 +98,8 @@ func TestForged(t *testing.T) {
 	for _, c := range []struct{ inner, want string }{
 		{strings.Replace(goodInner, `"name":"d.`, `"name":"../d.`, 1), "not a data file's name"},
 		{goodInner, "d.safetensors is missing"},
-		{strings.NewReplacer("[2,3]", "[1048576,1048576]", `"bytes":100`, `"bytes":4398046511200`).Replace(goodInner), "is missing"},
+		{strings.NewReplacer("[2,3]", "[1048576,1048576]", `"bytes":100`, `"bytes":4398046511200`).Replace(goodInner),
+			"is missing"},
 		{strings.Replace(goodInner, "[2,3]", "[1048576,1048576]", 2), "too small"},
 	} {
 		if err := os.WriteFile(filepath.Join(path, manifestName), sealed(c.inner), 0o666); err != nil {
@@ -109,8 +113,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// FuzzManifest: any bytes are an error or a manifest that is written as it was read, and none takes more memory or time
-// than its own length.
+// FuzzManifest: any bytes are an error or a manifest that is encoded to the same bytes, and need no more memory or time
+// than their length explains.
 func FuzzManifest(f *testing.F) {
 	f.Add([]byte(goodInner))
 	f.Add([]byte(strings.Replace(goodInner, "[0,0]", "[9223372036854775807,0]", 1)))

@@ -7,21 +7,20 @@ import (
 	"slices"
 )
 
-// maxCorners bounds the memory and time that checking a tensor's pieces takes: 262 144 pieces of a matrix.
+// maxCorners limits the memory and time of checking a tensor's pieces: 262 144 pieces of a matrix.
 const maxCorners = 1 << 20
 
-// checkTiling returns an error unless the boxes, each inside of the shape, cover every element of it exactly once.
+// checkTiling returns an error unless the boxes, each inside of the shape, cover every element exactly once.
 //
 // A box is a signed sum of orthants, one at each of its corners, plus where an even number of the corner's coordinates
 // are upper ends and minus where an odd number are. Orthants at different points are linearly independent. So boxes
-// tile the whole if and only if the signed counts of their corners are those of the whole: no pair of boxes need be
-// compared.
+// tile the shape if and only if the signed counts of their corners are those of the shape: no pairs need be compared.
 func checkTiling(shape []int, pieces []piece) error {
 	if len(pieces) == 1 && slices.Equal(pieces[0].Size, shape) {
 		return nil
 	}
 	if len(shape) > 20 || len(pieces) > maxCorners>>len(shape) {
-		return fmt.Errorf("%d pieces of %d axes are more than this program takes", len(pieces), len(shape))
+		return fmt.Errorf("%d pieces with %d axes are more than this program supports", len(pieces), len(shape))
 	}
 	corners := map[string]int{}
 	var point []byte
@@ -51,9 +50,9 @@ func checkTiling(shape []int, pieces []piece) error {
 	return nil
 }
 
-// boxes cuts a run of a tensor's elements in row-major order, length of them from place from, into boxes, in the run's
-// own order. There are 2·rank-1 of them at most, or one of a scalar: from the innermost axis out, a box up to the end
-// of each axis, as far out as the run is long, and then a box of what is left on each axis on the way back.
+// boxes cuts a range of a tensor's elements in row-major order, length of them starting at from, into boxes, in order.
+// There are at most 2·rank-1 of them, or one for a scalar: from the innermost axis out, a box up to the end of each
+// axis, as far out as the range is long, and then a box for the rest of each axis on the way back.
 func boxes(shape []int, from, length int) []piece {
 	if length == product(shape) {
 		return []piece{{Start: make([]int, len(shape)), Size: append([]int{}, shape...)}}
@@ -65,7 +64,7 @@ func boxes(shape []int, from, length int) []piece {
 	}
 	var cut []piece
 	for end := from + length; from < end; {
-		// The outermost axis that has a whole index from here on; the innermost always has one.
+		// The outermost axis with a full index from here on; the innermost always has one.
 		axis := slices.IndexFunc(strides, func(stride int) bool { return from%stride == 0 && end-from >= stride })
 		p := piece{Start: make([]int, len(shape)), Size: slices.Clone(shape)}
 		rest := from
@@ -90,7 +89,7 @@ func product(sizes []int) int {
 	return n
 }
 
-// span returns the place of the piece's first element in the tensor, in row-major order, and the place after its last.
+// span returns the row-major index in the tensor of the piece's first element, and the index after its last.
 func (p piece) span(shape []int) (first, end int) {
 	for axis, d := range shape {
 		first = first*d + p.Start[axis]
@@ -99,10 +98,10 @@ func (p piece) span(shape []int) (first, end int) {
 	return first, end + 1
 }
 
-// runs yields where the piece lies in the tensor: offsets and lengths in elements, in the piece's own order.
+// runs yields the contiguous ranges of the piece in the tensor, in order: offset and length in elements.
 func (p piece) runs(shape []int) iter.Seq2[int, int] {
 	return func(yield func(int, int) bool) {
-		// A run is as long as the axes behind its first one are whole.
+		// A range spans the last axes that the piece covers fully, and the one before them.
 		first, run := len(shape), 1
 		for first > 0 && (first == len(shape) || p.Size[first] == shape[first]) {
 			first--

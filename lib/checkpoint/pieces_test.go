@@ -54,7 +54,7 @@ func randomShape(rng *rand.Rand) []int {
 	return shape
 }
 
-// The tiling's check against a count of how often each element is covered, for tilings and for spoiled ones.
+// checkTiling agrees with counting how often each element is covered.
 func TestTiling(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 9))
 	outcomes := map[bool]int{}
@@ -96,7 +96,8 @@ func TestTiling(t *testing.T) {
 		t.Errorf("tilings and others: %v", outcomes)
 	}
 	many := slices.Repeat([]piece{{Start: []int{0, 0}, Size: []int{1, 1}}}, maxCorners/4+1)
-	if err := checkTiling([]int{2, 2}, many); err == nil || !strings.Contains(err.Error(), "more than this program takes") {
+	if err := checkTiling([]int{2, 2}, many); err == nil || !strings.Contains(err.Error(),
+		"more than this program supports") {
 		t.Errorf("%d pieces: %v", len(many), err)
 	}
 }
@@ -126,8 +127,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// FuzzBoxes: boxes of a run are inside of the shape, lie in the run's order, have its elements and no others, and are as
-// few as is said.
+// FuzzBoxes: the boxes of a range are inside of the shape, in the range's order, have exactly its elements, and are as
+// few as documented.
 func FuzzBoxes(f *testing.F) {
 	f.Add([]byte{}, uint(0), uint(1))
 	f.Add([]byte{7}, uint(2), uint(3))
@@ -148,7 +149,8 @@ func FuzzBoxes(f *testing.F) {
 		for _, p := range cut {
 			flat := elements(shape, p)
 			if first, next := p.span(shape); first != at || next != at+len(flat) || product(p.Size) != len(flat) {
-				t.Fatalf("[%d, %d) of %v: %v begins at %d and ends at %d, the one before it ends at %d", begin, end, shape, p, first, next, at)
+				t.Fatalf("[%d, %d) of %v: %v begins at %d and ends at %d, the one before it ends at %d", begin, end,
+					shape, p, first, next, at)
 			}
 			for _, i := range flat {
 				if i != at {
@@ -163,7 +165,7 @@ func FuzzBoxes(f *testing.F) {
 	})
 }
 
-// Tensors that were written in pieces, as several ranks would, are put together, whoever holds which.
+// Tensors that were written in pieces by several ranks are assembled.
 func TestReadPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(12, 13))
 	for range 50 {

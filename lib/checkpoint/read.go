@@ -14,11 +14,11 @@ import (
 )
 
 // Read returns a new host tensor for each entry of the tree, in the tree's order. The tree may be a part of the
-// checkpoint's, in any order: the parameters without the optimizer's states, say. An entry that the checkpoint does not
-// have, or has in another shape or element type, is an error that names it, before anything is read.
+// checkpoint's, in any order, for example without the optimizer's states. An entry that the checkpoint does not have,
+// or has with another shape or element type, is an error that names it, before anything is read.
 //
-// Every file that holds one of the tensors is read once and whole, and no tensor is handed out unless all of these
-// files have the checksums that they were written with. Cancelling ctx stops the reading between two tensors.
+// It reads every file with one of the tensors once and in full, and returns nothing unless the checksums of all these
+// files match. Cancelling ctx stops it between two tensors.
 func (c *Checkpoint) Read(ctx context.Context, tree params.Tree) ([]*tensors.Tensor, error) {
 	if err := tree.Validate(); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
@@ -37,7 +37,7 @@ func (c *Checkpoint) Read(ctx context.Context, tree params.Tree) ([]*tensors.Ten
 	return values, nil
 }
 
-// fill reads the ranges into the values, which are new host tensors. What it filled counts only if it returns no error.
+// fill reads the ranges into the values, new host tensors. They are valid only if it returns no error.
 func (c *Checkpoint) fill(ctx context.Context, want []Range, values []*tensors.Tensor) error {
 	wanted := map[string][]destination{}
 	for i, r := range want {
@@ -80,14 +80,14 @@ func (c *Checkpoint) fill(ctx context.Context, want []Range, values []*tensors.T
 	return nil
 }
 
-// compare returns an error that names the tree's entries that the checkpoint does not have as they are.
+// compare returns an error that names the tree's entries that the checkpoint lacks or has with another type or shape.
 func (c *Checkpoint) compare(tree params.Tree) error {
 	held := make(map[string]tensor, len(c.manifest.Tensors))
 	for _, t := range c.manifest.Tensors {
 		held[t.Name] = t
 	}
 	var differ []string
-	said := map[string]bool{} // a tensor may be in the tree more than once, for several ranges of it
+	said := map[string]bool{} // a tensor may be in the tree more than once, for several ranges
 	for _, spec := range tree {
 		t, ok := held[spec.Name]
 		what := ""
@@ -112,6 +112,6 @@ func (c *Checkpoint) compare(tree params.Tree) error {
 	if n := len(differ); n > most {
 		differ = append(differ[:most], fmt.Sprintf("and %d more", n-most))
 	}
-	return fmt.Errorf("checkpoint: %s does not fit the model: %s; make the model of the configuration that was saved",
+	return fmt.Errorf("checkpoint: %s does not fit the model: %s; use the configuration that it was saved with",
 		c.Path, strings.Join(differ, "; "))
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's own record of what happens in the folder: a checkpoint's name comes by a rename of what is complete, and
-// goes by one, and in no other way.
+// By the kernel's record of events in the folder, a checkpoint's name appears by a rename of a complete one and
+// disappears by a rename, and in no other way.
 func TestRenamed(t *testing.T) {
 	dir := t.TempDir()
 	save1(t, dir, 1, 0)
@@ -56,7 +56,7 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// What is read is what was looked at, though a file and a link that leads out of the folder change places all the
+// The file that was checked is the one that is read, although a file and a link out of the folder are swapped all the
 // while.
 func TestLinkPlantedMeanwhile(t *testing.T) {
 	dir := t.TempDir()

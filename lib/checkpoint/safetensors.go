@@ -19,13 +19,13 @@ type entry struct {
 }
 
 const (
-	// metadataKey is the one name in a header that is not an array's.
+	// metadataKey is the one name in a header that is not that of an array.
 	metadataKey = "__metadata__"
 	// maxHeader is the longest header that the reference implementation reads (MAX_HEADER_SIZE).
 	maxHeader = 100_000_000
 )
 
-// encodeHeader returns all that lies before the data, which then begins at a multiple of 8 bytes.
+// encodeHeader returns what precedes the data, which begins at a multiple of 8 bytes.
 func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
 	object := map[string]any{metadataKey: metadata}
 	for _, e := range entries {
@@ -39,15 +39,14 @@ func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
 		text = append(text, ' ')
 	}
 	if len(text) > maxHeader {
-		return nil, fmt.Errorf("the header of %d arrays has %d bytes, a safetensors file takes %d: save "+
-			"fewer tensors at once",
-			len(entries), len(text), maxHeader)
+		return nil, fmt.Errorf("the header of %d arrays has %d bytes, a safetensors file allows %d: save "+
+			"fewer tensors at once", len(entries), len(text), maxHeader)
 	}
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), nil
 }
 
-// readHeader reads all that lies before the data of a file of the given size, and returns its arrays in the order of
-// their data, which they fill with no holes.
+// readHeader reads what precedes the data of a file of the given size, and returns its arrays in the order of their
+// data, which must be contiguous.
 func readHeader(r io.Reader, size int64) ([]entry, error) {
 	var length [8]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {
@@ -55,7 +54,8 @@ func readHeader(r io.Reader, size int64) ([]entry, error) {
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	if n > maxHeader || int64(n) > size-8 {
-		return nil, fmt.Errorf("a safetensors header of %d bytes in a file of %d (at most %d are read)", n, size, maxHeader)
+		return nil, fmt.Errorf("a safetensors header of %d bytes in a file of %d: at most %d are possible", n, size,
+			maxHeader)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {
@@ -69,18 +69,19 @@ func readHeader(r io.Reader, size int64) ([]entry, error) {
 	at := int64(0)
 	for _, e := range entries {
 		if e.Offsets[0] != at {
-			return nil, fmt.Errorf("the data of %q begins at %d, what is before it ends at %d", e.name, e.Offsets[0], at)
+			return nil, fmt.Errorf("the data of %q begins at %d, but the data before it ends at %d", e.name,
+				e.Offsets[0], at)
 		}
 		at = e.Offsets[1]
 	}
 	if data := size - 8 - int64(n); at != data {
-		return nil, fmt.Errorf("the arrays take %d bytes, the file has %d for them", at, data)
+		return nil, fmt.Errorf("the arrays take %d bytes, but the file has %d for them", at, data)
 	}
 	return entries, nil
 }
 
-// parseHeader returns the header's arrays, each checked by itself, in the order of the text. It goes through the text
-// by tokens because decoding into a map would let the second of two equal names replace the first.
+// parseHeader returns the header's arrays, each checked by itself, in the order of the text. It parses tokens because
+// decoding into a map would let the second of two equal names replace the first.
 func parseHeader(text []byte) ([]entry, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -94,7 +95,7 @@ func parseHeader(text []byte) ([]entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		name := token.(string) // a key is nothing else
+		name := token.(string) // JSON keys are always strings
 		if seen[name] {
 			return nil, fmt.Errorf("%q is in it twice", name)
 		}

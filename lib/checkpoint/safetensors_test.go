@@ -20,12 +20,13 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// handMade makes a checkpoint of one hand-built data file and the tensors that the manifest says are in it.
+// handMade makes a checkpoint of one hand-built data file and a manifest with the given tensors.
 func handMade(t *testing.T, data []byte, manifestTensors string) string {
 	t.Helper()
 	path := t.TempDir()
 	sum := sha256.Sum256(data)
-	inner := fmt.Sprintf(`{"format":1,"step":3,"meta":null,"files":[{"name":"d.safetensors","bytes":%d,"sha256":"%s"}],"tensors":[%s]}`,
+	inner := fmt.Sprintf(
+		`{"format":1,"step":3,"meta":null,"files":[{"name":"d.safetensors","bytes":%d,"sha256":"%s"}],"tensors":[%s]}`,
 		len(data), hex.EncodeToString(sum[:]), manifestTensors)
 	for name, text := range map[string][]byte{"d.safetensors": data, manifestName: sealed(inner)} {
 		if err := os.WriteFile(filepath.Join(path, name), text, 0o666); err != nil {
@@ -35,14 +36,16 @@ func handMade(t *testing.T, data []byte, manifestTensors string) string {
 	return path
 }
 
-// A file built by hand, by the format's description: arrays in another order than their data, odd offsets, any padding.
+// A file built by hand from the format's description: arrays in another order than their data, odd offsets, any
+// padding.
 func TestReadsHandBuilt(t *testing.T) {
 	header := `{"b":{"data_offsets":[1,9],"shape":[1,2],"dtype":"F32"},"__metadata__":{"format":"pt"},` +
 		` "a":{"dtype":"BOOL","shape":[],"data_offsets":[0,1]}}   `
 	data := "\x01" + "\x00\x00\x80\x3f" + "\x00\x00\x00\xc0" // true; 1 and -2 as IEEE 754 binary32
 	path := handMade(t, handBuilt(header, data),
 		`{"name":"a","dtype":"BOOL","shape":[],"pieces":[{"file":"d.safetensors","array":"a","start":[],"size":[]}]},`+
-			`{"name":"weights","dtype":"F32","shape":[1,2],"pieces":[{"file":"d.safetensors","array":"b","start":[0,0],"size":[1,2]}]}`)
+			`{"name":"weights","dtype":"F32","shape":[1,2],"pieces":[{"file":"d.safetensors","array":"b",`+
+			`"start":[0,0],"size":[1,2]}]}`)
 	values, err := openAndRead(t, path)
 	if err != nil {
 		t.Fatal(err)
@@ -52,25 +55,29 @@ func TestReadsHandBuilt(t *testing.T) {
 	}
 }
 
-// A file and its manifest that both are whole, and differ.
+// A valid file and a valid manifest that differ.
 func TestFileAgainstManifest(t *testing.T) {
-	const manifest = `{"name":"w","dtype":"U16","shape":[2],"pieces":[{"file":"d.safetensors","array":"w","start":[0],"size":[2]}]}`
+	const manifest = `{"name":"w","dtype":"U16","shape":[2],"pieces":[{"file":"d.safetensors","array":"w",` +
+		`"start":[0],"size":[2]}]}`
 	for _, c := range []struct{ header, data, want string }{
 		{`{"v":{"dtype":"U16","shape":[2],"data_offsets":[0,4]}}`, "1234", `array "v" that is not in the manifest`},
-		{`{"w":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}}`, "1234", `array "w" is I16 [2], the manifest says U16 [2]`},
+		{`{"w":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}}`, "1234",
+			`array "w" is I16 [2], but the manifest says U16 [2]`},
 		{`{"w":{"dtype":"U16","shape":[2,1],"data_offsets":[0,4]}}`, "1234", `array "w" is U16 [2 1]`},
-		{`{"w":{"dtype":"U16","shape":[2],"data_offsets":[0,4]},"v":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`, "1234", "2 arrays"},
-		{`{}`, "", "0 arrays, the manifest says 1"},
+		{`{"w":{"dtype":"U16","shape":[2],"data_offsets":[0,4]},"v":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`,
+			"1234", "2 arrays"},
+		{`{}`, "", "0 arrays, but the manifest says 1"},
 	} {
 		_, err := openAndRead(t, handMade(t, handBuilt(c.header+"     ", c.data), manifest))
 		wantError(t, c.want, err, "d.safetensors", c.want)
 	}
-	_, err := openAndRead(t, handMade(t, handBuilt(`{"w":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}  `, "\x01\x02"),
+	_, err := openAndRead(t, handMade(t, handBuilt(`{"w":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}  `,
+		"\x01\x02"),
 		strings.Replace(manifest, "U16", "BOOL", 1)))
 	wantError(t, "a boolean that is none", err, `"w"`, "element 1 of the booleans is 2")
 }
 
-// What Save writes is what a reader finds that knows nothing of this package, by the format's description alone.
+// A reader that knows only the format's description reads what Save writes.
 func TestReadByOthers(t *testing.T) {
 	tree := append(allTypes(3), params.New("<&>", dtypes.Float16, 2, 5))
 	values := make([]*tensors.Tensor, len(tree))
@@ -93,13 +100,15 @@ func TestReadByOthers(t *testing.T) {
 	if err := json.Unmarshal(text[8:8+n], &header); err != nil {
 		t.Fatal(err)
 	}
-	if got := header["__metadata__"]; !reflect.DeepEqual(got, map[string]any{"step": "42"}) || len(header) != len(tree)+1 {
+	if got := header["__metadata__"]; !reflect.DeepEqual(got, map[string]any{"step": "42"}) ||
+		len(header) != len(tree)+1 {
 		t.Errorf("%d arrays, metadata %v", len(header)-1, got)
 	}
-	// The names in the reference implementation's enum Dtype, and what stands for the types that it lacks.
+	// The names in the reference implementation's enum Dtype, and the types that stand for those that it lacks.
 	types := map[dtypes.DType]string{
 		dtypes.Bool: "BOOL", dtypes.Uint8: "U8", dtypes.Int8: "I8", dtypes.Int16: "I16", dtypes.Uint16: "U16",
-		dtypes.Float16: "F16", dtypes.BFloat16: "BF16", dtypes.Int32: "I32", dtypes.Uint32: "U32", dtypes.Float32: "F32",
+		dtypes.Float16: "F16", dtypes.BFloat16: "BF16", dtypes.Int32: "I32", dtypes.Uint32: "U32",
+		dtypes.Float32:   "F32",
 		dtypes.Complex64: "C64", dtypes.Float64: "F64", dtypes.Int64: "I64", dtypes.Uint64: "U64",
 	}
 	used := 0.0
@@ -129,7 +138,8 @@ func TestReadByOthers(t *testing.T) {
 }
 
 func TestHeaderRefuses(t *testing.T) {
-	const good = `{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"v":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}}`
+	const good = `{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},` +
+		`"v":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}}`
 	read := func(text []byte) ([]entry, error) { return readHeader(bytes.NewReader(text), int64(len(text))) }
 	if entries, err := read(handBuilt(good, "12345678")); err != nil || len(entries) != 2 || entries[0].name != "w" {
 		t.Fatalf("%v, %v", entries, err)
@@ -146,12 +156,13 @@ func TestHeaderRefuses(t *testing.T) {
 		{`[2]`, `null`, "there must be a shape"},
 		{`[0,8]`, `[0]`, "two offsets"},
 		{`[0,8]`, `[0,8,8]`, "two offsets"},
-		{`[0,8]`, `[1,9]`, `"w" begins at 1, what is before it ends at 0`},
-		{`[8,8]`, `[9,9]`, `"v" begins at 9, what is before it ends at 8`},
+		{`[0,8]`, `[1,9]`, `"w" begins at 1, but the data before it ends at 0`},
+		{`[8,8]`, `[9,9]`, `"v" begins at 9, but the data before it ends at 8`},
 		{`[0,8]`, `[-8,0]`, "its size is another"},
 		{`[0,8]`, `[9223372036854775800,-9223372036854775808]`, "its size is another"},
 		{`"v"`, `"w"`, `"w" is in it twice`},
-		{`"v":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}`, `"v":{"dtype":"U8","shape":[1],"data_offsets":[8,9]}`, "take 9 bytes, the file has 8"},
+		{`"v":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}`, `"v":{"dtype":"U8","shape":[1],"data_offsets":[8,9]}`,
+			"take 9 bytes, but the file has 8"},
 		{`"w":{"dtype"`, `"w":{"more":1,"dtype"`, "more"},
 		{`"w":{`, `"__metadata__":{"a":1},"w":{`, "__metadata__"},
 		{`"w":{`, `"__metadata__":{},"__metadata__":{},"w":{`, `"__metadata__" is in it twice`},
@@ -169,7 +180,8 @@ func TestHeaderRefuses(t *testing.T) {
 		}
 	}
 	for n, want := range map[uint64]string{
-		1000: "1000 bytes in a file of 16", 9: "9 bytes in a file", 1 << 63: "9223372036854775808 bytes", 1<<64 - 1: "at most",
+		1000: "1000 bytes in a file of 16", 9: "9 bytes in a file", 1 << 63: "9223372036854775808 bytes",
+		1<<64 - 1:     "at most",
 		maxHeader + 1: "at most 100000000",
 	} {
 		_, err := read(append(binary.LittleEndian.AppendUint64(nil, n), "12345678"...))
@@ -179,7 +191,7 @@ func TestHeaderRefuses(t *testing.T) {
 	}
 }
 
-// FuzzHeader: any bytes are an error, or arrays that fill the file with no holes.
+// FuzzHeader: any bytes are an error, or arrays that fill the file without gaps.
 func FuzzHeader(f *testing.F) {
 	f.Add(handBuilt(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  `, "12345678"))
 	f.Add(handBuilt(`{"__metadata__":{"a":"b"},"w":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, "1"))

@@ -10,24 +10,22 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Save writes a checkpoint of the step, at least 0, into the folder dir, which it makes if need be, and returns the
-// checkpoint's own folder. There is one value for each entry of the tree, in its order, on the host or on any device.
-// The names go into the file as they are. The metadata is anything that [json.Marshal] takes, such as a struct of the
-// model's and the optimizer's settings; it may be nil. Names of axes are not saved.
+// Save writes a checkpoint of the step, at least 0, into the folder dir, which it creates if necessary, and returns the
+// checkpoint's own folder. values has one value for each entry of the tree, in order, on the host or any device. The
+// metadata is anything that [json.Marshal] takes, such as a struct of settings; it may be nil.
 //
-// The checkpoint appears whole or not at all, however the process ends: it is written aside, reaches the disk, and is
-// then given its name. A checkpoint of that step which is there already is never replaced: [fs.ErrExist]. Several
-// goroutines, processes or hosts may save into one folder at once; of those that save the same step, one wins. What a
-// process that has ended left unfinished is removed by the next Save on its host, and by others after a day. Only the
-// owner of the files and folders may write to them; the umask says who else may read.
+// The checkpoint appears complete or not at all, however the process ends: Save writes it under another name, syncs it
+// to disk, and renames it. It never replaces a checkpoint of the same step: the error is [fs.ErrExist]. Several
+// goroutines, processes or hosts may save into one folder at the same time; of those that save the same step, one
+// succeeds. Files of a process that ended before it was done are removed by the next Save on its host, and by other
+// hosts after a day. Only the owner may write to the files and folders; the umask says who else may read.
 //
-// Then all but the newest keep of the complete checkpoints up to this step are removed; 0 keeps all. Those of later
-// steps are left alone: they are another run's, or this run has gone back. If only that fails, the path is returned
+// Save then removes all but the newest keep of the complete checkpoints up to this step; 0 removes none. Later steps
+// are not touched: they are another run's, or this run has gone back. If only the removal fails, the path is returned
 // with the error.
 //
-// Cancelling ctx stops Save between two tensors, and leaves nothing behind. Save takes no copy of the tensors but the
-// one, on the host, that a single tensor on a device with memory of its own needs. They must not change until it
-// returns.
+// Cancelling ctx stops Save between two tensors, and leaves nothing behind. Save copies at most one tensor at a time to
+// the host. The tensors must not change until it returns.
 func Save(ctx context.Context, dir string, step int, meta any, tree params.Tree, values []*tensors.Tensor, keep int) (
 	path string, err error) {
 
@@ -65,7 +63,7 @@ func encodeMeta(meta any) (json.RawMessage, error) {
 	return text, nil
 }
 
-// checkInput finds what is wrong before anything is written.
+// checkInput finds errors before anything is written.
 func checkInput(tree params.Tree, values []*tensors.Tensor, keep int) error {
 	if err := checkTree(tree, keep); err != nil {
 		return err
@@ -74,7 +72,8 @@ func checkInput(tree params.Tree, values []*tensors.Tensor, keep int) error {
 		return err
 	}
 	for i, spec := range tree {
-		if err := checkValue(spec, values[i]); err != nil { // also of a nil tensor, on which params.Check would panic
+		// first, since params.Check would panic for an invalid tensor
+		if err := checkValue(spec, values[i]); err != nil {
 			return err
 		}
 	}
@@ -83,7 +82,7 @@ func checkInput(tree params.Tree, values []*tensors.Tensor, keep int) error {
 
 func checkTree(tree params.Tree, keep int) error {
 	if keep < 0 {
-		return fmt.Errorf("keep %d: it must not be negative, and 0 keeps all", keep)
+		return fmt.Errorf("keep is %d: choose at least 0, which keeps all", keep)
 	}
 	return tree.Validate()
 }

@@ -23,7 +23,7 @@ import (
 // dataName is the file that Save writes.
 var dataName = fileOf(0)
 
-// random returns a tensor of random bits, among which are NaNs of all kinds; bytes of booleans are 0 or 1.
+// random returns a tensor of random bits, including NaNs of all kinds; bytes of booleans are 0 or 1.
 func random(t *testing.T, rng *rand.Rand, spec params.Spec) *tensors.Tensor {
 	t.Helper()
 	value := tensors.FromShape(spec.Shape)
@@ -47,12 +47,13 @@ func bytesOf(t *testing.T, value *tensors.Tensor) (copied []byte) {
 	return copied
 }
 
-// allTypes has an entry of each element type that a tree can hold, of the given dimensions, and a scalar of each.
+// allTypes has an entry of each element type that a tree can have, of the given dimensions, and a scalar of each.
 func allTypes(dimensions ...int) params.Tree {
 	var tree params.Tree
 	for _, dtype := range dtypes.DTypeValues() {
 		if dtype.IsSupported() {
-			tree = append(tree, params.New("a."+dtype.String(), dtype, dimensions...), params.New("s."+dtype.String(), dtype))
+			tree = append(tree, params.New("a."+dtype.String(), dtype, dimensions...),
+				params.New("s."+dtype.String(), dtype))
 		}
 	}
 	return tree
@@ -61,7 +62,8 @@ func allTypes(dimensions ...int) params.Tree {
 func save1(t *testing.T, dir string, step, keep int) string {
 	t.Helper()
 	tree := params.Tree{params.New("w", dtypes.Float32, 3)}
-	path, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{tensors.FromValue([]float32{1, 2, float32(step)})}, keep)
+	path, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{
+		tensors.FromValue([]float32{1, 2, float32(step)})}, keep)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func read(t *testing.T, c *Checkpoint, tree params.Tree) []*tensors.Tensor {
 	return values
 }
 
-// names lists a folder, hidden files too.
+// names lists a folder, including hidden files.
 func listing(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -116,7 +118,7 @@ func wantError(t *testing.T, what string, err error, parts ...string) {
 	}
 }
 
-// Every bit of every type comes back, in the order of whatever part of the tree is asked for, and in the tree's own.
+// Every bit of every type is read back, in the order of any part of the tree, and in the tree's own.
 func TestRoundTrip(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, dimensions := range [][]int{{1}, {7}, {3, 5}, {2, 1, 3, 2}} {
@@ -133,7 +135,8 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := open(t, path)
-		if got := c.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) || c.Step != 42 || c.Path != path || filepath.Base(path) != "step-00000042" {
+		if got := c.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) || c.Step != 42 || c.Path != path ||
+			filepath.Base(path) != "step-00000042" {
 			t.Errorf("step %d of %s holds\n%v, want\n%v", c.Step, c.Path, got, tree)
 		}
 		picked := rng.Perm(len(tree))[:1+rng.IntN(len(tree))]
@@ -142,7 +145,8 @@ func TestRoundTrip(t *testing.T) {
 			part[i] = tree[index]
 		}
 		for i, value := range read(t, c, part) {
-			if want := values[picked[i]]; !value.Shape().Equal(want.Shape()) || !bytes.Equal(bytesOf(t, value), bytesOf(t, want)) {
+			if want := values[picked[i]]; !value.Shape().Equal(want.Shape()) ||
+				!bytes.Equal(bytesOf(t, value), bytesOf(t, want)) {
 				t.Errorf("%s came back as %s %x, want %x", part[i], value.Shape(), bytesOf(t, value), bytesOf(t, want))
 			}
 		}
@@ -150,11 +154,12 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// Names that JSON must escape go in as they are.
+// Names that JSON must escape are unchanged.
 func TestNames(t *testing.T) {
 	var tree params.Tree
 	var values []*tensors.Tensor
-	for _, name := range []string{`"`, `\`, "a<b>&c", "\x00\n", "größe 重", "../x", "/etc/passwd", " ", "DTYPE", strings.Repeat("n", 5000)} {
+	for _, name := range []string{`"`, `\`, "a<b>&c", "\x00\n", "größe 重", "../x", "/etc/passwd", " ", "DTYPE",
+		strings.Repeat("n", 5000)} {
 		tree = append(tree, params.New(name, dtypes.Float32))
 		values = append(values, tensors.FromScalar(float32(len(values))))
 	}
@@ -195,7 +200,7 @@ func TestMeta(t *testing.T) {
 	var less struct{ Width int }
 	wantError(t, "a target that lacks a field", c.Meta(&less), "Betas", path, "does not fit")
 	wantError(t, "no pointer", c.Meta(settings{}), path)
-	wantError(t, "no metadata", open(t, save1(t, t.TempDir(), 1, 0)).Meta(&got), "no metadata")
+	wantError(t, "no metadata", open(t, save1(t, t.TempDir(), 1, 0)).Meta(&got), "without metadata")
 	_, err = Save(t.Context(), t.TempDir(), 1, func() {}, nil, nil, 0)
 	wantError(t, "metadata that is no JSON", err, "JSON", "func()")
 }
@@ -217,15 +222,18 @@ func TestSaveRefuses(t *testing.T) {
 		want       string
 	}{
 		{"a negative step", -1, 0, nil, nil, "step -1"},
-		{"a negative keep", 1, -1, nil, nil, "keep -1"},
+		{"a negative keep", 1, -1, nil, nil, "keep is -1"},
 		{"an invalid tree", 1, 0, params.Tree{w, w}, []*tensors.Tensor{value, value}, `both named "w"`},
 		{"too few values", 1, 0, params.Tree{w}, nil, "0 values for the 1 parameters"},
 		{"nil", 1, 0, params.Tree{w}, []*tensors.Tensor{nil}, `the value of "w" cannot be read`},
 		{"a finalized tensor", 1, 0, params.Tree{w}, []*tensors.Tensor{finalized}, `the value of "w" cannot be read`},
-		{"another shape", 1, 0, params.Tree{params.New("w", dtypes.Float32, 3)}, []*tensors.Tensor{value}, `"w" has shape`},
+		{"another shape", 1, 0, params.Tree{params.New("w", dtypes.Float32, 3)}, []*tensors.Tensor{value},
+			`"w" has shape`},
 		{"no UTF-8", 1, 0, params.Tree{params.New("\xff", dtypes.Float32, 2)}, []*tensors.Tensor{value}, `name "\xff"`},
-		{"safetensors' own name", 1, 0, params.Tree{params.New("__metadata__", dtypes.Float32, 2)}, []*tensors.Tensor{value}, "__metadata__"},
-		{"a boolean that is none", 1, 0, params.Tree{params.New("b", dtypes.Bool, 2)}, []*tensors.Tensor{odd}, "element 1 of the booleans is 7"},
+		{"safetensors' own name", 1, 0, params.Tree{params.New("__metadata__", dtypes.Float32, 2)},
+			[]*tensors.Tensor{value}, "__metadata__"},
+		{"a boolean that is none", 1, 0, params.Tree{params.New("b", dtypes.Bool, 2)}, []*tensors.Tensor{odd},
+			"element 1 of the booleans is 7"},
 	} {
 		dir := t.TempDir()
 		_, err := Save(t.Context(), dir, c.step, nil, c.tree, c.values, c.keep)
@@ -242,7 +250,7 @@ func TestSaveRefuses(t *testing.T) {
 	wantError(t, "a file for a folder", err, "not a directory")
 }
 
-// canceledAfter is a context that is found cancelled at the n-th look and later.
+// canceledAfter is a context that is cancelled from its n-th check on.
 type canceledAfter struct {
 	context.Context
 	looks int
@@ -295,7 +303,7 @@ type ownMemory struct{ compute.Backend }
 
 func (ownMemory) HasSharedBuffers() bool { return false }
 
-// Tensors on devices are saved from where they are, and no copies on the host are left.
+// Tensors are saved from devices, and leave no copies on the host.
 func TestDevice(t *testing.T) {
 	backend, err := gobackend.New("")
 	if err != nil {
@@ -317,7 +325,8 @@ func TestDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		if value.HasLocal() || !value.Ok() {
-			t.Errorf("%s: after Save the tensor has a copy on the host (%v) or is gone (%v)", name, value.HasLocal(), !value.Ok())
+			t.Errorf("%s: after Save the tensor has a copy on the host (%v) or is gone (%v)", name, value.HasLocal(),
+				!value.Ok())
 		}
 		if got := read(t, open(t, path), params.Tree{spec})[0]; !bytes.Equal(bytesOf(t, got), bytesOf(t, host)) {
 			t.Errorf("%s: %v came back as %v", name, host, got)

@@ -13,22 +13,21 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Shared is a checkpoint that several writers write together. Whoever began it commits or discards it, from one
-// goroutine at a time; if its process ends before that, the checkpoint is not made, and the next Begin or Save in the
-// folder on its host removes what was written of it; one on another host does, when nothing of it has changed for a
-// day.
+// Shared is a checkpoint that several writers write together. The process that began it commits or discards it, from
+// one goroutine at a time. If that process ends before, there is no checkpoint; the next Begin or Save in the folder on
+// its host removes the files, and one on another host does when nothing has changed for a day.
 type Shared struct {
-	path  string // the checkpoint's, once it is one
+	path  string // of the checkpoint after Commit
 	step  int
 	draft *draft
 	ended bool
 }
 
-// Begin starts a checkpoint of the step, at least 0, in the folder dir, which it makes if need be. If that step is
-// there already, the error is [fs.ErrExist]. The folder must be one that all writers see.
+// Begin starts a checkpoint of the step, at least 0, in the folder dir, which it creates if necessary and which all
+// writers must see. If the step exists already, the error is [fs.ErrExist].
 func Begin(dir string, step int) (*Shared, error) {
 	if step < 0 {
-		return nil, fmt.Errorf("checkpoint: step %d: it must not be negative", step)
+		return nil, fmt.Errorf("checkpoint: step %d: choose at least 0", step)
 	}
 	s := &Shared{path: filepath.Join(dir, folderName(step)), step: step}
 	var err error
@@ -38,38 +37,36 @@ func Begin(dir string, step int) (*Shared, error) {
 	return s, nil
 }
 
-// failure says that, and why, there is no checkpoint.
+// failure wraps the reason why there is no checkpoint.
 func (s *Shared) failure(err error) error {
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("checkpoint: step %d is saved already, and was left as it is: %w; "+
+		return fmt.Errorf("checkpoint: step %d is saved already, and was not changed: %w; "+
 			"move %s away, or save into another folder", s.step, fs.ErrExist, s.path)
 	}
 	return fmt.Errorf("checkpoint: saving %s: %w", s.path, err)
 }
 
-// Path returns the folder of the draft, which [WriteParts] writes into. Readers take it for no checkpoint.
+// Path returns the folder of the draft, for [WriteParts]. Readers ignore it.
 func (s *Shared) Path() string { return s.draft.path }
 
-// Discard ends a checkpoint that will not be committed, and removes what was written of it. After Commit it does
-// nothing.
+// Discard removes the files of a checkpoint that will not be committed. After Commit it does nothing.
 func (s *Shared) Discard() {
 	s.ended = true
 	s.draft.discard()
 }
 
-// Commit makes a checkpoint of what the writers wrote, and returns its folder: it writes the manifest, sees that all
-// has reached the disk, gives the folder its name, and removes old checkpoints as [Save] does, which also says what the
-// metadata and keep are. The tree is all that the checkpoint holds, in the order in which [Checkpoint.Tree] will have
-// it; written is what [WriteParts] returned to each writer, in any order.
+// Commit completes the checkpoint and returns its folder: it writes the manifest, syncs everything to disk, renames the
+// folder, and removes old checkpoints as [Save] does. See there for meta and keep. The tree lists all tensors of the
+// checkpoint, in the order of [Checkpoint.Tree]; written is what [WriteParts] returned to each writer, in any order.
 //
-// It is an error, that names the tensor or the file, if the parts do not tile every tensor of the tree exactly once, or
-// if a writer's file is not in the draft as it was written (its size is compared; what is in it, when it is read), or
-// one is there that Commit was not told of. On any error but one that comes with a path, as Save's may, the draft is
-// discarded and no other checkpoint is touched.
+// It returns an error that names the tensor or the file if the parts do not cover every tensor of the tree exactly
+// once, if a writer's file is missing or has another size (its contents are checked when it is read), or if there is a
+// file that is not in written. After an error without a path, the draft is discarded and no other checkpoint is
+// touched.
 func (s *Shared) Commit(ctx context.Context, meta any, tree params.Tree, written []Written,
 	keep int) (path string, err error) {
 	if s.ended {
-		return "", fmt.Errorf("checkpoint: %s was committed or discarded before: Begin it again", s.path)
+		return "", fmt.Errorf("checkpoint: %s was committed or discarded before: call Begin again", s.path)
 	}
 	defer s.Discard()
 	if err := checkTree(tree, keep); err != nil {
@@ -98,9 +95,10 @@ func (s *Shared) publish(ctx context.Context, metadata json.RawMessage, tree par
 		return err
 	}
 	if err := m.check(); err != nil {
-		return fmt.Errorf("%w: have every element written by one writer, and tell Commit what each was told", err)
+		return fmt.Errorf("%w: write every element by one writer, and pass all results of WriteParts to Commit", err)
 	}
-	if err := m.checkFolder(s.Path(), "have all writers write again", "tell Commit what its writer was told"); err != nil {
+	if err := m.checkFolder(s.Path(), "have all writers write again",
+		"pass its writer's result to Commit"); err != nil {
 		return err
 	}
 	text, err := m.encode()
@@ -113,7 +111,7 @@ func (s *Shared) publish(ctx context.Context, metadata json.RawMessage, tree par
 	return s.draft.publish(text, s.path)
 }
 
-// gather puts what the writers were told into the manifest, in an order that does not depend on theirs.
+// gather adds the writers' results to the manifest, in an order that does not depend on theirs.
 func (m *manifest) gather(draft string, tree params.Tree, written []Written) error {
 	places := make(map[string]int, len(tree))
 	m.Files, m.Tensors = []file{}, make([]tensor, len(tree))
@@ -125,7 +123,7 @@ func (m *manifest) gather(draft string, tree params.Tree, written []Written) err
 	slices.SortFunc(written, func(a, b Written) int { return cmp.Compare(a.File.Name, b.File.Name) })
 	for _, w := range written {
 		if w.Draft != draft {
-			return fmt.Errorf("%q was written into the draft %q, this one is %q: tell what WriteParts returned for this one",
+			return fmt.Errorf("%q was written into the draft %q, but this is %q: pass the results of this checkpoint",
 				w.File.Name, w.Draft, draft)
 		}
 		m.Files = append(m.Files, w.File)
@@ -135,13 +133,13 @@ func (m *manifest) gather(draft string, tree params.Tree, written []Written) err
 				return fmt.Errorf("%s has %q, which is not in the tree: all writers and Commit must have the same tree",
 					w.File.Name, t.Name)
 			}
-			whole := &m.Tensors[i]
-			if t.DType != whole.DType || !slices.Equal(t.Shape, whole.Shape) {
-				return fmt.Errorf("%s has a part of a %q that is %s %v, the tree's is %s %v: "+
+			full := &m.Tensors[i]
+			if t.DType != full.DType || !slices.Equal(t.Shape, full.Shape) {
+				return fmt.Errorf("%s has a part of a %q that is %s %v, but in the tree it is %s %v: "+
 					"all writers and Commit must have the same tree",
-					w.File.Name, t.Name, t.DType, t.Shape, whole.DType, whole.Shape)
+					w.File.Name, t.Name, t.DType, t.Shape, full.DType, full.Shape)
 			}
-			whole.Pieces = append(whole.Pieces, t.Pieces...)
+			full.Pieces = append(full.Pieces, t.Pieces...)
 		}
 	}
 	return nil

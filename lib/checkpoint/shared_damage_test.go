@@ -19,10 +19,10 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Whatever happens to one writer's file is an error that names the file, for whoever reads anything that lies in it.
+// Damage to one writer's file is an error that names the file, for everybody who reads something in it.
 func TestDamagedPart(t *testing.T) {
 	whole := []Range{{matrix, 0, 6}, {flag, 0, 1}}
-	// What lies in each writer's file, some or all of it; the last ranges begin in the first one's.
+	// What each writer's file has, some or all of it; the last ranges begin in the first file.
 	of := [][]Range{{{matrix, 0, 2}}, {{matrix, 6, 2}}, {{matrix, 1, 3}, {flag, 0, 1}}}
 	for writer, mine := range of {
 		c := saveParts(t, t.TempDir(), 1, twoSpec, three())
@@ -86,7 +86,7 @@ func TestDamagedPart(t *testing.T) {
 	}
 }
 
-// Cancelled at whatever look, writers and Commit leave what was there before, and a writer may write again.
+// Cancelled at any check, writers and Commit leave what was there before, and a writer may write again.
 func TestCancelShared(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
@@ -130,8 +130,8 @@ func TestCancelShared(t *testing.T) {
 	}
 }
 
-// A draft outlives those who look for abandoned ones, however long its writers take, until whoever began it is gone: then
-// the next one to begin removes it, with all that the writers wrote.
+// A draft is not removed as abandoned, however long its writers take, until the process that began it ends; then the
+// next one to begin removes it, with all files of the writers.
 func TestSharedAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
@@ -163,7 +163,8 @@ func TestSharedAbandoned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := listing(t, dir), []string{filepath.Base(other.Path()), filepath.Base(good)}; !slices.Equal(got, want) {
+	if got, want := listing(t, dir), []string{filepath.Base(other.Path()), filepath.Base(good)}; !slices.Equal(got,
+		want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}
 	if _, err := WriteParts(t.Context(), s.Path(), 3, 2, nil); err == nil {
@@ -177,12 +178,13 @@ func TestSharedAbandoned(t *testing.T) {
 
 const partsDraft = "CHECKPOINT_TEST_DRAFT"
 
-// A writer that is killed while it writes is missed by Commit, which ends the draft.
+// Commit notices a writer that was killed while it wrote, and ends the draft.
 func TestWriterKilled(t *testing.T) {
 	spec := params.New("w", dtypes.Int32, 2_000_000)
 	if path := os.Getenv(partsDraft); path != "" { // the writer, until the draft is gone
 		for writer := 1; ; writer++ {
-			if _, err := WriteParts(t.Context(), path, writer, 2, []Part{{spec, 1, tensors.FromShape(spec.Shape)}}); err != nil {
+			if _, err := WriteParts(t.Context(), path, writer, 2,
+				[]Part{{spec, 1, tensors.FromShape(spec.Shape)}}); err != nil {
 				t.Fatal(err)
 			}
 		}

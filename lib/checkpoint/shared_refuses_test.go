@@ -24,7 +24,7 @@ var (
 	twoSpec = params.Tree{matrix, flag}
 )
 
-// three is a checkpoint of three writers, whose second one has nothing but padding, and of two tensors.
+// three is a checkpoint of three writers and two tensors; the second writer has only padding.
 func three() [][]Part {
 	return [][]Part{
 		{{matrix, 0, tensors.FromValue([]int32{0, 1})}},
@@ -33,7 +33,7 @@ func three() [][]Part {
 	}
 }
 
-// What Commit refuses leaves nothing behind, and the checkpoints that are there as they are.
+// When Commit fails, it leaves nothing behind, and changes no other checkpoint.
 func TestCommitRefuses(t *testing.T) {
 	name := func(writer int, s *Shared) string { return filepath.Join(s.Path(), fileOf(writer)) }
 	for _, c := range []struct {
@@ -67,11 +67,11 @@ func TestCommitRefuses(t *testing.T) {
 		{"another shape", func(_ *Shared, tree *params.Tree, _ *[]Written) error {
 			*tree = params.Tree{params.New("w", dtypes.Int32, 3, 2), flag}
 			return nil
-		}, `data-00000.safetensors has a part of a "w" that is I32 [2 3], the tree's is I32 [3 2]`},
+		}, `data-00000.safetensors has a part of a "w" that is I32 [2 3], but in the tree it is I32 [3 2]`},
 		{"another type", func(_ *Shared, tree *params.Tree, _ *[]Written) error {
 			*tree = params.Tree{params.New("w", dtypes.Uint32, 2, 3), flag}
 			return nil
-		}, `is I32 [2 3], the tree's is U32 [2 3]`},
+		}, `is I32 [2 3], but in the tree it is U32 [2 3]`},
 		{"an invalid tree", func(_ *Shared, tree *params.Tree, _ *[]Written) error {
 			*tree = append(*tree, flag)
 			return nil
@@ -79,7 +79,7 @@ func TestCommitRefuses(t *testing.T) {
 		{"a writer not told of", func(_ *Shared, _ *params.Tree, written *[]Written) error {
 			*written = slices.Delete(*written, 1, 2)
 			return nil
-		}, "data-00001.safetensors is not in the checkpoint's manifest: tell Commit"},
+		}, "data-00001.safetensors is not in the checkpoint's manifest: pass its writer"},
 		{"a writer told of twice", func(_ *Shared, _ *params.Tree, written *[]Written) error {
 			*written = append(*written, (*written)[1])
 			return nil
@@ -104,8 +104,11 @@ func TestCommitRefuses(t *testing.T) {
 		{"a file missing", func(s *Shared, _ *params.Tree, _ *[]Written) error { return os.Remove(name(2, s)) },
 			"data-00002.safetensors is missing: have all writers write again"},
 		{"a file cut", func(s *Shared, _ *params.Tree, _ *[]Written) error { return os.Truncate(name(2, s), 10) },
-			"data-00002.safetensors has 10 bytes, it was written with"},
-		{"a file too many", func(s *Shared, _ *params.Tree, _ *[]Written) error { return os.WriteFile(name(9, s), nil, 0o666) },
+			"data-00002.safetensors has 10 bytes, but was written with"},
+		{"a file too many", func(s *Shared, _ *params.Tree, _ *[]Written) error {
+			return os.WriteFile(name(9, s), nil,
+				0o666)
+		},
 			"data-00009.safetensors is not in"},
 	} {
 		dir := t.TempDir()
@@ -131,7 +134,7 @@ func TestCommitRefuses(t *testing.T) {
 		meta any
 		keep int
 		want string
-	}{{func() {}, 0, "func()"}, {nil, -1, "keep -1"}} {
+	}{{func() {}, 0, "func()"}, {nil, -1, "keep is -1"}} {
 		dir := t.TempDir()
 		s, err := Begin(dir, 7)
 		if err != nil {
@@ -146,7 +149,7 @@ func TestCommitRefuses(t *testing.T) {
 	wantError(t, "a negative step", err, "step -1")
 }
 
-// What WriteParts refuses leaves the draft as it was.
+// When WriteParts fails, it leaves the draft as it was.
 func TestWritePartsRefuses(t *testing.T) {
 	s, err := Begin(t.TempDir(), 7)
 	if err != nil {
@@ -170,25 +173,30 @@ func TestWritePartsRefuses(t *testing.T) {
 		part         Part
 		want         string
 	}{
-		{"a negative writer", s.Path(), -1, 7, Part{matrix, 0, two}, "the writer at least 0"},
+		{"a negative writer", s.Path(), -1, 7, Part{matrix, 0, two}, "the writer is below 0"},
 		{"a writer's number twice", s.Path(), 4, 7, Part{matrix, 0, two}, "every writer needs a number of its own"},
-		{"another step", s.Path(), 0, 8, Part{matrix, 0, two}, "must be a draft of the step"},
-		{"no draft", filepath.Dir(s.Path()), 0, 7, Part{matrix, 0, two}, "must be a draft of the step"},
+		{"another step", s.Path(), 0, 8, Part{matrix, 0, two}, "is not a draft of the step"},
+		{"no draft", filepath.Dir(s.Path()), 0, 7, Part{matrix, 0, two}, "is not a draft of the step"},
 		{"a draft that is gone", draftPath(s.path), 0, 7, Part{matrix, 0, two}, "committed or discarded"},
 		{"no name", s.Path(), 0, 7, Part{params.New("", dtypes.Int32), 0, two}, "has no name"},
 		{"no UTF-8", s.Path(), 0, 7, Part{params.New("\xff", dtypes.Int32), 0, two}, `name "\xff"`},
 		{"safetensors' own name", s.Path(), 0, 7, Part{params.New(metadataKey, dtypes.Int32), 0, two}, metadataKey},
 		{"no value", s.Path(), 0, 7, Part{Spec: matrix}, `the value of "w" cannot be read`},
-		{"another type", s.Path(), 0, 7, Part{flag, 0, two}, `the part of "f" has element type Int32, the whole Bool`},
+		{"another type", s.Path(), 0, 7, Part{flag, 0, two},
+			`the part of "f" has element type Int32: convert it to Bool`},
 		{"before the beginning", s.Path(), 0, 7, Part{matrix, -1, two}, `a part of "w" begins at element -1`},
-		{"no memory has it", s.Path(), 0, 7, Part{params.New("w", dtypes.Int32, math.MaxInt, math.MaxInt), 0, two}, "larger than any"},
-		{"a part of nibbles", s.Path(), 0, 7, Part{nibbles, 0, fewer}, `2 elements of "n" from 0: Int4 cannot lie in parts`},
+		{"no memory has it", s.Path(), 0, 7, Part{params.New("w", dtypes.Int32, math.MaxInt, math.MaxInt), 0, two},
+			"larger than any"},
+		{"a part of nibbles", s.Path(), 0, 7, Part{nibbles, 0, fewer},
+			`2 elements of "n" from 0: Int4 cannot be split`},
 		{"padded nibbles", s.Path(), 0, 7, Part{nibbles, 0, more}, `6 elements of "n" from 0`},
-		{"a boolean that is none", s.Path(), 0, 7, Part{params.New("b", dtypes.Bool, 3), 0, odd}, "element 1 of the booleans is 7"},
+		{"a boolean that is none", s.Path(), 0, 7, Part{params.New("b", dtypes.Bool, 3), 0, odd},
+			"element 1 of the booleans is 7"},
 	} {
 		written, err := WriteParts(t.Context(), c.path, c.writer, c.step, []Part{c.part})
 		wantError(t, c.what, err, c.want, fmt.Sprintf("writer %d of step %d", c.writer, c.step))
-		if got := listing(t, s.Path()); written.File.Name != "" || !slices.Equal(got, []string{fileOf(4), manifestName}) {
+		if got := listing(t, s.Path()); written.File.Name != "" ||
+			!slices.Equal(got, []string{fileOf(4), manifestName}) {
 			t.Errorf("%s: the draft has %q", c.what, got)
 		}
 	}
@@ -214,14 +222,14 @@ func TestReadRangesRefuses(t *testing.T) {
 		want Range
 		text string
 	}{
-		{Range{other, 0, 1}, "w has shape [2 3] in the checkpoint, [3 2] in the model; make"},
+		{Range{other, 0, 1}, "w has shape [2 3] in the checkpoint, [3 2] in the model; use"},
 		{Range{flag, 0, 1}, "f is not in the checkpoint"},
 		{Range{params.Spec{}, 0, 1}, " is not in the checkpoint"},
 		{Range{matrix, -1, 2}, `2 elements of "w" from -1`},
 		{Range{matrix, 0, -2}, `-2 elements of "w" from 0`},
-		{Range{matrix, 0, math.MaxInt}, "there are none such"},
-		{Range{matrix, 0, 1 << 50}, "there are none such"},
-		{Range{nibbles, 0, 2}, "Int4 has none that begin at a byte; read all 4"},
+		{Range{matrix, 0, math.MaxInt}, "choose numbers of at least 0 that fit memory"},
+		{Range{matrix, 0, 1 << 50}, "choose numbers of at least 0 that fit memory"},
+		{Range{nibbles, 0, 2}, "Int4 elements may not begin at a byte; read all 4"},
 		{Range{nibbles, 2, 4}, "read all 4"},
 	} {
 		got, err := open(t, path).ReadRanges(t.Context(), []Range{{matrix, 0, 6}, c.want, c.want})
@@ -235,7 +243,7 @@ func TestReadRangesRefuses(t *testing.T) {
 	}
 }
 
-// Of two that begin the same step the first to commit wins, and the other one says so.
+// Of two processes that begin the same step, the first to commit succeeds, and the other returns an error.
 func TestSharedTwice(t *testing.T) {
 	dir := t.TempDir()
 	first, err1 := Begin(dir, 5)
@@ -250,7 +258,7 @@ func TestSharedTwice(t *testing.T) {
 	_, err = first.Commit(t.Context(), "first", nil, writeAll(t, first, [][]Part{nil, nil}), 0)
 	_, err3 := Begin(dir, 5)
 	for _, err := range []error{err, err3} {
-		wantError(t, "twice", err, path, "left as it is")
+		wantError(t, "twice", err, path, "was not changed")
 		if !errors.Is(err, fs.ErrExist) {
 			t.Errorf("%v is not fs.ErrExist", err)
 		}

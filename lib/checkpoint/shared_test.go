@@ -20,7 +20,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// ofBytes returns a vector of as many elements as the bytes are, and then some that must never be seen.
+// ofBytes returns a vector with an element for each byte, and padding.
 func ofBytes(t *testing.T, dtype dtypes.DType, data []byte, padding int) *tensors.Tensor {
 	t.Helper()
 	value := tensors.FromShape(params.New("", dtype, len(data)/dtype.Size()+padding).Shape)
@@ -34,7 +34,7 @@ func ofBytes(t *testing.T, dtype dtypes.DType, data []byte, padding int) *tensor
 	return value
 }
 
-// writeAll has every writer write its parts, all at once, and sends what they are told through JSON.
+// writeAll makes all writers write their parts at the same time, and passes their results through JSON.
 func writeAll(t *testing.T, s *Shared, parts [][]Part) []Written {
 	t.Helper()
 	written := make([]Written, len(parts))
@@ -73,7 +73,7 @@ func saveParts(t *testing.T, dir string, step int, tree params.Tree, parts [][]P
 	return open(t, path)
 }
 
-// deal gives each tensor's elements to the writers in runs of random lengths, some of which have padding only.
+// deal splits each tensor's elements over the writers in ranges of random lengths, some of them only padding.
 func deal(t *testing.T, rng *rand.Rand, tree params.Tree, wholes [][]byte, writers int) [][]Part {
 	parts := make([][]Part, writers)
 	give := func(p Part) {
@@ -120,7 +120,7 @@ func sliced(r Range, whole []byte) []byte {
 	return want
 }
 
-// Whatever runs the writers have, all of it is read as it was, whole and in ranges, as from a checkpoint of one writer.
+// Whatever ranges the writers have, everything is read as from a checkpoint of one writer, in full and in ranges.
 func TestShared(t *testing.T) {
 	rng := rand.New(rand.NewPCG(20, 21))
 	all := slices.DeleteFunc(dtypes.DTypeValues(), func(dtype dtypes.DType) bool { return !dtype.IsSupported() })
@@ -179,7 +179,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// evenly returns the ranges of a rank that has the n-th of equal shards of every tensor, the last ones padded.
+// evenly returns the ranges of rank n with equal shards of every tensor, the last ones padded.
 func evenly(tree params.Tree, n, ranks int) (want []Range) {
 	for _, spec := range tree {
 		length := (spec.Size() + ranks - 1) / ranks
@@ -188,10 +188,11 @@ func evenly(tree params.Tree, n, ranks int) (want []Range) {
 	return want
 }
 
-// What 8 ranks wrote, 3 read and write again, and 8 after them, with every bit in its place.
+// 3 ranks read what 8 ranks wrote and write it again, and 8 ranks after them, with every bit in its place.
 func TestReshard(t *testing.T) {
 	rng := rand.New(rand.NewPCG(22, 23))
-	tree := params.Tree{params.New("a", dtypes.Float32, 7, 5, 3), params.New("b", dtypes.BFloat16, 11), params.New("s", dtypes.Int64)}
+	tree := params.Tree{params.New("a", dtypes.Float32, 7, 5, 3), params.New("b", dtypes.BFloat16, 11),
+		params.New("s", dtypes.Int64)}
 	var first []*tensors.Tensor
 	for _, spec := range tree {
 		first = append(first, random(t, rng, spec))
@@ -235,7 +236,7 @@ func TestReshard(t *testing.T) {
 	}
 }
 
-// Ranges that overlap in pieces which are larger than the buffer that they are read through.
+// Ranges that overlap in pieces larger than the read buffer.
 func TestLargeRanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(24, 25))
 	spec := params.New("w", dtypes.Int16, 3, 50_000)
@@ -254,7 +255,7 @@ func TestLargeRanges(t *testing.T) {
 	}
 }
 
-// Parts are written from the device that they are on, and no copies on the host are left.
+// Parts are written from devices, and leave no copies on the host.
 func TestPartOnDevice(t *testing.T) {
 	backend, err := gobackend.New("")
 	if err != nil {
@@ -276,9 +277,10 @@ func TestPartOnDevice(t *testing.T) {
 	}
 }
 
-// Arrays whose names would be the same have others, and both tensors come back.
+// Arrays whose names would be the same get others, and both tensors are read back.
 func TestNamesOfPieces(t *testing.T) {
-	tree := params.Tree{params.New("w", dtypes.Int32, 4), params.New("w#0", dtypes.Int32), params.New("w#2", dtypes.Int32, 3),
+	tree := params.Tree{params.New("w", dtypes.Int32, 4), params.New("w#0", dtypes.Int32),
+		params.New("w#2", dtypes.Int32, 3),
 		params.New("w#2#", dtypes.Int32)}
 	vector := func(values ...int32) *tensors.Tensor { return tensors.FromValue(values) }
 	c := saveParts(t, t.TempDir(), 1, tree, [][]Part{{

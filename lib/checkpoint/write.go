@@ -17,28 +17,27 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// bufferSize gathers small tensors into larger reads and writes; large ones go past the buffer.
+// bufferSize is for reads and writes of small tensors; large ones bypass the buffer.
 const bufferSize = 64 << 10
 
-// Written is what Commit must be told of a writer's file. It goes from rank to rank as JSON.
+// Written describes a writer's file, for [Shared.Commit]. Ranks send it as JSON.
 type Written struct {
 	// Draft is the name of the folder that was written into.
 	Draft string `json:"draft"`
-	// File is the file, as the manifest has it.
+	// File is the file's entry in the manifest.
 	File file `json:"file"`
-	// Tensors has, for each part, the whole tensor and the pieces of it that lie in the file.
+	// Tensors has, for each part, the full tensor and the pieces of it in the file.
 	Tensors []tensor `json:"tensors"`
 }
 
-// WriteParts writes the parts that one writer has, all in one file (data-00003.safetensors for writer 3), into the
-// draft of the step's checkpoint, whose folder is at the path ([Shared.Path]). It returns when the file has reached the
-// disk. Writers write at the same time, in any processes or hosts that see the folder, each under a number of its own,
-// at least 0; a number whose file is there already is an error, [fs.ErrExist]. A writer that has nothing writes a file
-// with no arrays.
+// WriteParts writes the parts of one writer into one file (data-00003.safetensors for writer 3) of the step's draft in
+// the folder at the path ([Shared.Path]), and returns when the file is synced to disk. Writers write at the same time,
+// from any processes or hosts that see the folder, each with its own number, at least 0. If a number's file exists
+// already, the error is [fs.ErrExist]. A writer without parts writes a file without arrays.
 //
-// Cancelling ctx stops it between two parts. After an error the writer's file is gone, and the draft is as it was: the
-// writer may write again, or the checkpoint be discarded. The values must not change until WriteParts returns; as with
-// [Save], no more than one of them is copied at a time.
+// Cancelling ctx stops it between two parts. After an error the writer's file is removed: the writer may write again,
+// or the checkpoint be discarded. The values must not change until WriteParts returns; like [Save], it copies at most
+// one of them at a time.
 func WriteParts(ctx context.Context, path string, writer, step int, parts []Part) (Written, error) {
 	written, err := writeParts(ctx, path, writer, step, parts)
 	if err != nil {
@@ -49,8 +48,8 @@ func WriteParts(ctx context.Context, path string, writer, step int, parts []Part
 
 func writeParts(ctx context.Context, path string, writer, step int, parts []Part) (written Written, err error) {
 	if !isDraft(filepath.Base(path), step) || writer < 0 {
-		return written, fmt.Errorf("%s must be a draft of the step, and the writer at least 0: "+
-			"give the Path of what Begin returned", path)
+		return written, fmt.Errorf("%s is not a draft of the step, or the writer is below 0: "+
+			"give the Path of the checkpoint that Begin returned", path)
 	}
 	for _, p := range parts {
 		if err := p.check(); err != nil {
@@ -64,7 +63,8 @@ func writeParts(ctx context.Context, path string, writer, step int, parts []Part
 	if errors.Is(err, fs.ErrExist) {
 		return written, fmt.Errorf("%w; every writer needs a number of its own", err)
 	} else if errors.Is(err, fs.ErrNotExist) {
-		return written, fmt.Errorf("%w; the checkpoint was committed or discarded, or whoever began it is gone", err)
+		return written, fmt.Errorf("%w; the checkpoint was committed or discarded, or the process that began it ended",
+			err)
 	} else if err != nil {
 		return written, err
 	}
@@ -79,9 +79,9 @@ func writeParts(ctx context.Context, path string, writer, step int, parts []Part
 // fileOf returns the name of a writer's data file.
 func fileOf(writer int) string { return fmt.Sprintf("data-%05d%s", writer, dataSuffix) }
 
-// writeData writes the parts into a data file, makes sure that it has reached the disk, and describes it.
+// writeData writes the parts into a data file, syncs it to disk, and describes it.
 func writeData(ctx context.Context, f *os.File, step int, parts []Part) (Written, error) {
-	// Elements of a wide type come first, so that all lie at multiples of their own size.
+	// Wide element types come first, so that all are aligned.
 	parts = slices.Clone(parts)
 	slices.SortStableFunc(parts, func(a, b Part) int { return b.Spec.Shape.DType.Size() - a.Spec.Shape.DType.Size() })
 
@@ -93,7 +93,7 @@ func writeData(ctx context.Context, f *os.File, step int, parts []Part) (Written
 	}
 	sum := sha256.New()
 	w := bufio.NewWriterSize(io.MultiWriter(f, sum), bufferSize)
-	w.Write(header) // a bufio.Writer keeps its first error, which every later call returns
+	w.Write(header) // a bufio.Writer returns its first error from every later call
 	for _, p := range parts {
 		if err := ctx.Err(); err != nil {
 			return Written{}, err
@@ -114,8 +114,8 @@ func writeData(ctx context.Context, f *os.File, step int, parts []Part) (Written
 	}, nil
 }
 
-// layOut says which pieces the parts are in the file of that name, and where each lies in it. The pieces of a part lie
-// one after another as their elements do in its value. The bytes of all are also returned.
+// layOut returns the parts' pieces in the file of that name, where each is in it, and the size of all. The pieces of a
+// part are stored in the order of its elements.
 func layOut(name string, parts []Part) (described []tensor, entries []entry, size int64) {
 	taken := map[string]bool{}
 	described = []tensor{}
@@ -123,11 +123,11 @@ func layOut(name string, parts []Part) (described []tensor, entries []entry, siz
 		t := describe(p.Spec)
 		for _, box := range boxes(t.Shape, p.From, p.elements()) {
 			array := t.Name
-			if !t.whole(box) {
+			if !t.full(box) {
 				first, _ := box.span(t.Shape)
 				array = fmt.Sprintf("%s#%d", t.Name, first)
 			}
-			for taken[array] { // by a tensor with such a name, or by the same elements, which Commit refuses
+			for taken[array] { // by a tensor with such a name, or by the same elements, which Commit rejects
 				array += "#"
 			}
 			taken[array] = true
@@ -149,14 +149,14 @@ func layOut(name string, parts []Part) (described []tensor, entries []entry, siz
 // writeTensor writes the first n bytes of a tensor.
 func writeTensor(w io.Writer, t *tensors.Tensor, n int64) error {
 	if !t.HasLocal() && !t.IsShared() {
-		// GoMLX keeps the host copy that reading makes, also one that it failed to fill, which would be read as zeros
+		// GoMLX keeps the host copy that reading makes, even one that it failed to fill, which would be read as zeros
 		// the next time.
 		defer t.FinalizeLocal()
 	}
 	var writeErr error
 	err := t.ConstBytes(func(data []byte) {
 		if int64(len(data)) < n {
-			writeErr = fmt.Errorf("it has %d bytes, its shape says %d", len(data), n)
+			writeErr = fmt.Errorf("it has %d bytes, but its shape needs %d", len(data), n)
 		} else if writeErr = checkBools(t.DType(), data[:n]); writeErr == nil {
 			_, writeErr = w.Write(data[:n])
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A program's collectives are told by the axes that they go along: on a mesh of 2 × 3, the bytes are those of the values below.
+// CollectivesAlong reports a program's collectives by mesh axes, here on a mesh of 2 × 3.
 func TestCollectivesAlong(t *testing.T) {
 	mesh, err := devicetest.Open(t, 6).Mesh(xla.Axis("data", 2), xla.Axis("tensor", 3))
 	if err != nil {
@@ -31,7 +31,7 @@ func TestCollectivesAlong(t *testing.T) {
 	}
 	defer p.Close()
 	if _, err := p.CollectivesAlong(); err == nil {
-		t.Error("a program that is not compiled says what it has")
+		t.Error("a program that is not compiled: no error")
 	}
 	if err := p.Prepare([]float32{1, 2, 3, 4}); err != nil {
 		t.Fatal(err)

@@ -1,23 +1,17 @@
-// Package collective has the collective operations inside a graph: between the
-// devices of a mesh, along its named axes, with gradients.
+// Package collective has collective operations inside a graph: between the devices of a mesh, along its named axes,
+// with gradients.
 //
-// A graph function compiled by xla.Compile runs on every device of a mesh, each with
-// its own shards; the functions here let the devices exchange them. Along the mesh
-// axes that a function is given, a device's rank is its place, from 0; on a mesh with
-// axes data=2 and tensor=4, AllReduce(x, Sum, "tensor") is one all-reduce among four
-// ranks in each of two groups. With several axes the first is the major one, and with
-// none all axes of the mesh take part.
+// A graph function compiled by xla.Compile runs on every device of a mesh, with that device's shards. The functions of
+// this package communicate along mesh axes: on a mesh with axes data=2 and tensor=4, AllReduce(x, Sum, "tensor") is one
+// all-reduce among four ranks in each of two groups. With several axes the first is the major one; without axes all
+// axes of the mesh take part.
 //
-// Gradients are those of the sum of all devices' losses. The gradient of each
-// operation is another one, its transpose, which the comments name. Where each device
-// computes the same loss from what an operation gave it, that sum counts it once a
-// device: see F and G.
+// Gradients are those of the sum of all devices' losses. Each operation's comment names its backward pass, which is
+// another operation. If every device computes the same loss, that sum counts it once for each device: see [F] and [G].
 //
-// The functions build graphs, and so panic if their arguments do not fit, as GoMLX's
-// do: xla.Program returns it as an error. They work inside While (but While itself has
-// no gradient in GoMLX) and under Checkpoint. All ranks must come to an operation
-// equally often: XLA ends the process when one waits for others that do not come, as
-// where a condition differs between devices.
+// The functions panic on invalid arguments, as GoMLX's do; xla.Program returns that as an error. They work inside While
+// (which has no gradient in GoMLX) and under Checkpoint. All ranks must run the same operations: if a rank waits for
+// others that never come, for example because a condition differs between devices, XLA ends the process.
 package collective
 
 import (
@@ -50,8 +44,7 @@ func AxisSize(g *graph.Graph, axes ...string) int {
 	return size * ranks
 }
 
-// along checks the mesh axes of an operation and counts its ranks. No axes are all
-// axes.
+// along checks the mesh axes of an operation, which default to all axes, and returns the number of ranks.
 func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 	mesh, ok := xla.MeshOf(g)
 	if !ok || g.DistributedStrategy() != distributed.SPMD {
@@ -61,8 +54,8 @@ func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 	axes = slices.Clone(axes)
 	for _, axis := range axes {
 		if IsBetween(g, axis) {
-			panic(fmt.Errorf("%s along %q, which lies between programs: RingShift along it alone is all that there is",
-				operation, axis))
+			panic(fmt.Errorf("%s along axis %q, which is between programs: only RingShift along that axis alone is "+
+				"possible", operation, axis))
 		}
 	}
 	if len(axes) == 0 {
@@ -84,7 +77,7 @@ func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 	return axes, size
 }
 
-// tensorAxis checks an axis of a tensor and counts it from 0; -1 is the last.
+// tensorAxis checks an axis of a tensor (-1 is the last) and returns it counted from 0.
 func tensorAxis(x *graph.Node, operation string, axis int) int {
 	rank := x.Rank()
 	if axis < -rank || axis >= rank {
@@ -93,24 +86,21 @@ func tensorAxis(x *graph.Node, operation string, axis int) int {
 	return (axis + rank) % rank
 }
 
-// evenly checks that an axis of a tensor can be cut into as many parts as there are
-// ranks.
+// evenly checks that the ranks divide an axis of a tensor.
 func evenly(x *graph.Node, operation string, axis int, meshAxes []string, ranks int) {
 	if n := x.Shape().Dimensions[axis]; n%ranks != 0 {
 		panic(fmt.Errorf("%s: axis %d of %v has %d elements, which %d ranks along mesh axis %s cannot share evenly: "+
-			"pad it, or use another axis",
-			operation, axis, x.Shape(), n, ranks, strings.Join(meshAxes, ", ")))
+			"pad it, or use another axis", operation, axis, x.Shape(), n, ranks, strings.Join(meshAxes, ", ")))
 	}
 }
 
-// checkRoot checks the rank of a root.
 func checkRoot(operation string, root, ranks int) {
 	if root < 0 || root >= ranks {
 		panic(fmt.Errorf("%s: root %d is not one of the %d ranks 0 to %d", operation, root, ranks, ranks-1))
 	}
 }
 
-// onRoot returns x on the root, otherwise elsewhere.
+// onRoot returns x on the root, and otherwise on the other ranks.
 func onRoot(x, otherwise *graph.Node, root int, axes []string) *graph.Node {
 	g := x.Graph()
 	is := graph.Equal(Rank(g, axes...), graph.Const(g, int32(root)))

@@ -18,8 +18,7 @@ import (
 
 type fn = func(x *graph.Node) *graph.Node
 
-// call runs a graph function on a mesh, with x and the result cut along axis 0 over
-// all devices.
+// call runs a graph function on a mesh, with x and the result sharded along axis 0 over all devices.
 func call(t *testing.T, mesh *xla.Mesh, f fn, x any) (*dtensor.Tensor, xla.Report) {
 	t.Helper()
 	all := xla.Shard(0, mesh.AxesNames()...)
@@ -52,7 +51,7 @@ func mesh(t *testing.T, axes ...xla.MeshAxis) *xla.Mesh {
 	return m
 }
 
-// flat is what the devices hold, one after another.
+// flat is the devices' values, one after another.
 func flat(t *testing.T, placed *dtensor.Tensor) []float32 {
 	t.Helper()
 	joined, err := placed.Merge()
@@ -62,8 +61,8 @@ func flat(t *testing.T, placed *dtensor.Tensor) []float32 {
 	return tensors.MustCopyFlatData[float32](joined)
 }
 
-// Under Checkpoint the backward pass computes a block again, operations between
-// devices included: the gradients are the same, and XLA keeps the second ones.
+// Under Checkpoint the backward pass recomputes a block with its collectives. The gradients are the same, and XLA does
+// not remove the recomputed collectives.
 func TestCheckpoint(t *testing.T) {
 	m := mesh(t, xla.Axis("data", 4))
 	x := make([]float32, 32)
@@ -95,7 +94,7 @@ func TestCheckpoint(t *testing.T) {
 				if checkpoint {
 					h = h.Checkpoint()
 				}
-				h = graph.Square(op(graph.Tanh(h))) // its gradient needs the operation's result
+				h = graph.Square(op(graph.Tanh(h))) // its gradient needs the result of op
 				if checkpoint {
 					h = h.StopCheckpoint()
 				}
@@ -104,15 +103,15 @@ func TestCheckpoint(t *testing.T) {
 			return flat(t, out), report
 		}
 		want, once := gradient(false)
-		got, again := gradient(true)
+		got, recomputed := gradient(true)
 		for i := range want {
 			if math.Abs(float64(got[i]-want[i])) > 1e-5*math.Max(1, math.Abs(float64(want[i]))) {
 				t.Errorf("%s: gradient %d under Checkpoint is %g, want %g", name, i, got[i], want[i])
 				break
 			}
 		}
-		if count(again) <= count(once) {
-			t.Errorf("%s: under Checkpoint the program has %v, without it %v: nothing was computed again", name, again, once)
+		if count(recomputed) <= count(once) {
+			t.Errorf("%s: under Checkpoint the program has %v, without it %v: want more", name, recomputed, once)
 		}
 	}
 }
@@ -125,9 +124,9 @@ func count(r xla.Report) int {
 	return n
 }
 
-// An MLP with its weights divided as Megatron divides them gives the loss and the
-// gradients of the whole, with one all-reduce forwards and one backwards.
-func TestMegatronPairEqualsWhole(t *testing.T) {
+// An MLP with weights sharded as in Megatron gives the loss and the gradients of the unsharded one, with one all-reduce
+// in each pass.
+func TestMegatronMLP(t *testing.T) {
 	const width, hidden, ranks = 8, 16, 4
 	loss := func(x, w1, w2 *graph.Node, f, g func(*graph.Node) *graph.Node) []*graph.Node {
 		h := graph.Tanh(graph.Dot(f(x), w1).Product())
@@ -143,7 +142,8 @@ func TestMegatronPairEqualsWhole(t *testing.T) {
 	}
 	x, w1, w2 := matrix(3, width), matrix(width, hidden), matrix(hidden, width)
 	same := func(x *graph.Node) *graph.Node { return x }
-	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return loss(in[0], in[1], in[2], same, same) }, x, w1, w2)
+	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return loss(in[0], in[1], in[2], same, same) },
+		x, w1, w2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,13 +175,13 @@ func TestMegatronPairEqualsWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (xla.Traffic{Kind: xla.AllReduce, Count: 2, Bytes: 2 * 3 * width * 4}); len(report) != 1 || report[0] != want {
+	if want := (xla.Traffic{Kind: xla.AllReduce, Count: 2, Bytes: 2 * 3 * width * 4}); len(report) != 1 ||
+		report[0] != want {
 		t.Errorf("the program has %v, want %+v", report, want)
 	}
 }
 
-// Gradients of gradients are right too: of a penalty on the gradient, as of anything
-// else, F and G give what one device gives.
+// Second gradients through F and G, of a penalty on the gradient, are those of one device.
 func TestSecondGradients(t *testing.T) {
 	penalty := func(x, w *graph.Node, f, g func(*graph.Node) *graph.Node) []*graph.Node {
 		y := g(graph.Mul(graph.Square(f(x)), w)) // Σ w·x²
@@ -225,8 +225,8 @@ func TestSecondGradients(t *testing.T) {
 	}
 }
 
-// What callers do to their slices afterwards changes no program.
-func TestOperationsKeepTheirArguments(t *testing.T) {
+// Programs do not change if a caller changes the slices that it passed.
+func TestArgumentsAreCopied(t *testing.T) {
 	m := mesh(t, xla.Axis("a", 2), xla.Axis("b", 1))
 	to, axes := []int{1, 0}, []string{"a"}
 	swap := func(x *graph.Node) *graph.Node {
@@ -237,14 +237,13 @@ func TestOperationsKeepTheirArguments(t *testing.T) {
 	for range 2 {
 		out, _ := call(t, m, swap, []float32{1, 2})
 		if got := flat(t, out); got[0] != 2 || got[1] != 1 {
-			t.Errorf("each rank's gradient is the other's x: got %v, want [2 1]", got)
+			t.Errorf("gradients %v, want [2 1]", got)
 		}
 		to[0], to[1], axes[0] = 1, 0, "a"
 	}
 }
 
-// A barrier changes nothing, whatever the type and the value, waits for all ranks, and
-// works on values from outside a loop.
+// A barrier changes no bits, waits for all ranks, and accepts values from outside a loop.
 func TestBarrier(t *testing.T) {
 	inf, negativeZero := float32(math.Inf(1)), float32(math.Copysign(0, -1))
 	out, report := call(t, mesh(t, xla.Axis("a", 2)), func(x *graph.Node) *graph.Node {
@@ -256,7 +255,7 @@ func TestBarrier(t *testing.T) {
 		}
 	}
 	if n := report.Of(xla.AllReduce).Count; n != 1 {
-		t.Errorf("the program has %v, want an all-reduce to wait in", report)
+		t.Errorf("the program has %v, want an all-reduce", report)
 	}
 	out, _ = call(t, mesh(t, xla.Axis("a", 2)), func(x *graph.Node) *graph.Node {
 		zero := graph.Const(x.Graph(), int32(0))
@@ -264,7 +263,8 @@ func TestBarrier(t *testing.T) {
 			return graph.LessThan(s[0], graph.Const(x.Graph(), int32(2)))
 		}, func(s []*graph.Node) []*graph.Node {
 			positive := collective.Barrier(graph.GreaterThan(x, graph.ZerosLike(x)))
-			return []*graph.Node{graph.AddScalar(s[0], 1), graph.Add(s[1], graph.Where(positive, collective.Barrier(x), s[1]))}
+			return []*graph.Node{graph.AddScalar(s[0], 1),
+				graph.Add(s[1], graph.Where(positive, collective.Barrier(x), s[1]))}
 		})[1]
 	}, []float32{1, 2})
 	if got := flat(t, out); got[0] != 3 || got[1] != 6 {
@@ -272,8 +272,8 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
-// Where several ranks have the largest value, its gradient is shared.
-func TestTiesShareTheGradient(t *testing.T) {
+// If several ranks have the largest value, each gets an equal part of its gradient.
+func TestTies(t *testing.T) {
 	out, _ := call(t, mesh(t, xla.Axis("a", 4)), func(x *graph.Node) *graph.Node {
 		return graph.Gradient(graph.ReduceAllSum(collective.AllReduce(x, collective.Max)), x)[0]
 	}, []float32{2, 5, 5, 1})
@@ -282,32 +282,35 @@ func TestTiesShareTheGradient(t *testing.T) {
 	}
 }
 
-// Broadcast and scatter keep what a sum would lose: the sign of zero, subnormal
-// numbers, infinities, and which NaN it was; in every type.
-func TestRootsBitsArrive(t *testing.T) {
+// Broadcast and Scatter preserve what a sum would change, in every type: the sign of zero, subnormal numbers,
+// infinities and the bits of NaN.
+func TestExactBits(t *testing.T) {
 	m := mesh(t, xla.Axis("a", 2))
 	bits := []uint32{0x80000000, 1, 0x7fc00001, 0xff800000, 0x7f800000, 0x80000001, 0xffc12345, 0x3f800000}
-	x := make([]float32, 16) // of two devices, the second being the root
+	x := make([]float32, 16) // of two devices; the second is the root
 	for i, b := range bits {
 		x[8+i] = math.Float32frombits(b)
 		x[i] = float32(math.NaN())
 	}
-	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16, dtypes.Float64, dtypes.Int32, dtypes.Uint8, dtypes.Bool} {
+	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16, dtypes.Float64, dtypes.Int32,
+		dtypes.Uint8, dtypes.Bool} {
 		as := func(x *graph.Node) *graph.Node {
 			if dtype.IsFloat() && dtype.Size() == 2 {
-				return graph.Bitcast(graph.Slice(graph.Bitcast(x, dtypes.Uint16), graph.AxisRange(), graph.AxisElem(1)), dtype)
+				return graph.Bitcast(graph.Slice(graph.Bitcast(x, dtypes.Uint16), graph.AxisRange(), graph.AxisElem(1)),
+					dtype)
 			}
 			return graph.ConvertDType(x, dtype)
 		}
-		whole := map[int]dtypes.DType{1: dtypes.Uint8, 2: dtypes.Uint16, 4: dtypes.Uint32, 8: dtypes.Uint64}[dtype.Size()]
+		integer := map[int]dtypes.DType{1: dtypes.Uint8, 2: dtypes.Uint16, 4: dtypes.Uint32,
+			8: dtypes.Uint64}[dtype.Size()]
 		same, _ := call(t, m, func(x *graph.Node) *graph.Node {
-			mine := as(x) // on the root, what must arrive
+			mine := as(x) // on the root: the expected values
 			sent := as(collective.RingShift(x, 1))
 			equal := func(a, b *graph.Node) *graph.Node {
 				if dtype == dtypes.Bool {
-					a, b = graph.ConvertDType(a, whole), graph.ConvertDType(b, whole)
+					a, b = graph.ConvertDType(a, integer), graph.ConvertDType(b, integer)
 				}
-				same := graph.Equal(graph.Bitcast(a, whole), graph.Bitcast(b, whole))
+				same := graph.Equal(graph.Bitcast(a, integer), graph.Bitcast(b, integer))
 				return graph.Reshape(graph.ConvertDType(same, dtypes.Float32), -1)
 			}
 			return graph.Concatenate([]*graph.Node{
@@ -319,18 +322,18 @@ func TestRootsBitsArrive(t *testing.T) {
 		got := flat(t, same)
 		for i := range 8 {
 			if got[i] != 1 {
-				t.Errorf("broadcast of %v: element %d (bits %#x) arrived changed", dtype, i, bits[i])
+				t.Errorf("broadcast of %v: element %d (bits %#x) has changed", dtype, i, bits[i])
 			}
 		}
 		for i := range 4 {
 			if got[8+i] != 1 || got[16+12+i] != 1 { // on device 0, and on the root
-				t.Errorf("scatter of %v: element %d of a part arrived changed", dtype, i)
+				t.Errorf("scatter of %v: element %d of a part has changed", dtype, i)
 			}
 		}
 	}
 }
 
-// Tensors of several types are reduced in one call, each in its own type.
+// AllReduceEach reduces tensors of several types, each in its own type.
 func TestAllReduceOfSeveralTypes(t *testing.T) {
 	out, report := call(t, mesh(t, xla.Axis("a", 2)), func(x *graph.Node) *graph.Node {
 		types := []dtypes.DType{dtypes.Int32, dtypes.Float32, dtypes.Int32, dtypes.Float64, dtypes.Float32}
@@ -356,7 +359,7 @@ func TestAllReduceOfSeveralTypes(t *testing.T) {
 	}
 }
 
-// Ranks count along the axes as they are given, the first being the major one.
+// Ranks count along the given axes; the first is the major one.
 func TestRank(t *testing.T) {
 	m := mesh(t, xla.Axis("a", 2), xla.Axis("b", 3))
 	for _, c := range []struct {
@@ -390,12 +393,12 @@ func TestRank(t *testing.T) {
 			t.Errorf("%d ranks along %v, want %d", size, c.axes, c.size)
 		}
 		if n := report.Of(xla.AllToAll).Count; n != 1 {
-			t.Errorf("asking twice took %d all-to-alls", n)
+			t.Errorf("two calls of Rank made %d all-to-alls, want 1", n)
 		}
 	}
 }
 
-// In a loop an operation runs every time, with every device taking part.
+// In a loop an operation runs in every iteration.
 func TestInsideWhile(t *testing.T) {
 	out, _ := call(t, mesh(t, xla.Axis("a", 3)), func(x *graph.Node) *graph.Node {
 		zero := graph.Const(x.Graph(), int32(0))
@@ -408,7 +411,7 @@ func TestInsideWhile(t *testing.T) {
 			return []*graph.Node{graph.AddScalar(s[0], 1), y}
 		})[1]
 	}, []float32{1, 10, 100})
-	// Three times shifted is where it was, plus the parts added on the way.
+	// Three shifts return to the start; each iteration adds a part.
 	if got := flat(t, out); got[0] != 1+1+10+100 || got[1] != 10+111 || got[2] != 100+111 {
 		t.Errorf("%v, want [112 121 211]", got)
 	}
@@ -436,7 +439,7 @@ func TestErrors(t *testing.T) {
 			[]string{"no axis 2"}},
 		{"no such root", func(x *graph.Node) *graph.Node { return collective.Broadcast(x, 2, "data") },
 			[]string{"root 2", "2 ranks"}},
-		{"mean of whole numbers", func(x *graph.Node) *graph.Node {
+		{"mean of integers", func(x *graph.Node) *graph.Node {
 			return collective.AllReduce(graph.ConvertDType(x, 4), collective.Mean)
 		}, []string{"mean of Int32"}},
 		{"unknown reduction", func(x *graph.Node) *graph.Node { return collective.AllReduce(x, 9) }, []string{"Op(9)"}},
@@ -444,8 +447,10 @@ func TestErrors(t *testing.T) {
 			[]string{"1 targets for 2 ranks"}},
 		{"target twice", func(x *graph.Node) *graph.Node { return collective.Permute(x, []int{1, 1}, "data") },
 			[]string{"ranks 0 and 1 both send to rank 1"}},
-		{"target that is no rank", func(x *graph.Node) *graph.Node { return collective.Permute(x, []int{1, 2}, "data") },
-			[]string{"rank 1 sends to rank 2"}},
+		{"target that is no rank", func(x *graph.Node) *graph.Node {
+			return collective.Permute(x, []int{1, 2},
+				"data")
+		}, []string{"rank 1 sends to rank 2"}},
 	} {
 		p, err := xla.Compile(m, c.f, xla.In(xla.Replicated()).Gives(xla.Replicated()))
 		if err != nil {
@@ -486,9 +491,11 @@ func TestHalfTypesMoveInHalf(t *testing.T) {
 			all := collective.AllGather(half, 0)
 			return collective.Part(graph.ConvertDType(all, dtypes.Float32), 0)
 		}, []float32{1, 2, 3, 4, 5, 6, 7, 8})
-		want := xla.Report{{Kind: xla.AllGather, Count: 1, Bytes: 16}, {Kind: xla.AllToAll, Count: 2, Bytes: 8 + 8}, {Kind: xla.Permute, Count: 1, Bytes: 8}}
+		want := xla.Report{{Kind: xla.AllGather, Count: 1, Bytes: 16}, {Kind: xla.AllToAll, Count: 2, Bytes: 8 + 8},
+			{Kind: xla.Permute, Count: 1, Bytes: 8}}
 		if len(report) != len(want) || report[0] != want[0] || report[1] != want[1] || report[2] != want[2] {
-			t.Errorf("%v: the program has %v, want %v, of which one all-to-all is that of Part's rank", dtype, report, want)
+			t.Errorf("%v: the program has %v, want %v, of which one all-to-all is that of Part's rank", dtype, report,
+				want)
 		}
 		if got := flat(t, out); !slices.Equal(got, []float32{3, 4, 7, 8, 1, 2, 5, 6}) {
 			t.Errorf("%v: arrived as %v", dtype, got)

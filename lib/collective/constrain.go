@@ -6,7 +6,6 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Constrain tells the compiler how x shall lie on the mesh at this place, in a graph
-// compiled by xla.CompileAuto, where the compiler chooses the collectives. The shape
-// stays that of the whole x; the gradient is constrained in the same way.
+// Constrain sets the placement of x on the mesh, in a graph compiled by xla.CompileAuto, where the compiler chooses the
+// collectives. x has its unsharded shape. The gradient gets the same placement.
 func Constrain(x *graph.Node, p xla.Placement) *graph.Node { return xla.Constrain(x, p) }

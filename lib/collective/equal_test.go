@@ -16,7 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// An operation, and the same thing said of all ranks' tensors on one device.
+// operation is an operation on a mesh, and the same on one device for all ranks' tensors.
 type operation struct {
 	name  string
 	on    func(x *graph.Node, axes ...string) *graph.Node
@@ -24,11 +24,10 @@ type operation struct {
 	round bool // results may need rounding, even of small numbers
 }
 
-// columns is the second axis of each rank's x; the first is twice the number of
-// ranks, so that it can be cut.
+// columns is the second axis of each rank's x. The first is twice the number of ranks.
 const columns = 3
 
-// operations are for n ranks.
+// operations are all operations for n ranks.
 func operations(n int) []operation {
 	root := n - 1
 	reduced := func(op collective.Op, xs []*graph.Node) *graph.Node {
@@ -62,7 +61,8 @@ func operations(n int) []operation {
 		return ys
 	}
 	var all []operation
-	for _, op := range []collective.Op{collective.Sum, collective.Mean, collective.Max, collective.Min, collective.Product} {
+	for _, op := range []collective.Op{collective.Sum, collective.Mean, collective.Max, collective.Min,
+		collective.Product} {
 		round := op == collective.Mean || op == collective.Product
 		all = append(all, operation{
 			"all-reduce " + op.String(),
@@ -72,7 +72,7 @@ func operations(n int) []operation {
 			}, round,
 		})
 		if op == collective.Min || op == collective.Product {
-			continue // as max, below
+			continue // like Max
 		}
 		all = append(all, operation{
 			"reduce-scatter " + op.String(),
@@ -82,7 +82,7 @@ func operations(n int) []operation {
 			}, round,
 		})
 	}
-	to := make([]int, n) // the last sends nowhere, the others backwards
+	to := make([]int, n) // the last sends nowhere
 	for r := range to {
 		to[r] = (2*n - 2 - r) % n
 	}
@@ -159,7 +159,7 @@ func operations(n int) []operation {
 	})
 }
 
-// setting is a mesh, the axes that an operation goes along, and a type.
+// setting is a mesh, the axes of an operation, and a type.
 type setting struct {
 	mesh  []xla.MeshAxis
 	along []string
@@ -183,10 +183,9 @@ func settings() []setting {
 	return all
 }
 
-// Every operation gives what one device computes from all ranks' tensors, and so do
-// its gradients, which also equal finite differences. The loss is Σ w·y² over all
-// ranks and elements, with other weights for each: as each operation is linear in each
-// element around where it is, central differences have no error but rounding.
+// Every operation and its gradient equal those of one device with all ranks' tensors. The gradient also equals finite
+// differences. The loss is Σ w·y² over all ranks and elements, with different weights: as each operation is locally
+// linear in each element, central differences have only rounding errors.
 func TestOperationsEqualOneDevice(t *testing.T) {
 	for _, s := range settings() {
 		t.Run(s.String(), func(t *testing.T) {
@@ -218,9 +217,8 @@ func (s setting) test(t *testing.T) {
 	ops := operations(n)
 	rows := 2 * n
 
-	// Values differ by at least 1 between the ranks of an element, so that max and min
-	// keep their places under a step of 1/4, which all types hold exactly. With an odd
-	// number of ranks one of them is 0, a factor of products.
+	// The ranks' values of an element differ by at least 1, so that a step of 1/4 does not change which rank has the
+	// maximum. With an odd number of ranks one value is 0, as a factor of products.
 	random := rand.New(rand.NewPCG(4, uint64(world)))
 	x := make([]float64, world*rows*columns)
 	for i := range rows * columns {
@@ -250,7 +248,8 @@ func (s setting) test(t *testing.T) {
 		}
 		return out
 	}
-	p, err := xla.Compile(mesh, everything, xla.In(xla.Shard(0, mesh.AxesNames()...)).Gives(xla.Shard(0, mesh.AxesNames()...)))
+	p, err := xla.Compile(mesh, everything, xla.In(xla.Shard(0, mesh.AxesNames()...)).Gives(xla.Shard(0,
+		mesh.AxesNames()...)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,15 +275,14 @@ func (s setting) test(t *testing.T) {
 	}
 	got := run(x)
 
-	// The same on one device, in float32, on GoMLX's own backend: it is in plain Go, so
-	// nothing of XLA is in it.
+	// The same on one device, in float32, on GoMLX's backend in plain Go, without XLA.
 	exec, err := graph.NewExec(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
 		var out []*graph.Node
 		for _, op := range ops {
-			whole := graph.Reshape(in[0], world, rows, columns)
+			stacked := graph.Reshape(in[0], world, rows, columns)
 			xs := make([]*graph.Node, world)
 			for r := range xs {
-				xs[r] = graph.Squeeze(graph.Slice(whole, graph.AxisElem(r)), 0)
+				xs[r] = graph.Squeeze(graph.Slice(stacked, graph.AxisElem(r)), 0)
 			}
 			ys := make([]*graph.Node, world)
 			for _, group := range groups {
@@ -329,22 +327,21 @@ func (s setting) test(t *testing.T) {
 		}
 	}
 
-	// Finite differences, at some elements. Losses are float32 and far larger than
-	// their differences.
+	// Finite differences at some elements. Losses are float32 and far larger than their differences.
 	const h = 0.25
 	for range 6 {
 		at := random.IntN(len(x))
 		moved := slices.Clone(x)
 		moved[at] = x[at] + h
-		above := run(moved)
+		up := run(moved)
 		moved[at] = x[at] - h
-		below := run(moved)
+		down := run(moved)
 		for i, op := range ops {
 			losses, gradients := 3*i+1, got[3*i+2]
-			difference := (sum(above[losses]) - sum(below[losses])) / (2 * h)
-			bound := 8*epsilon(dtypes.Float32)*sum(above[losses])/h + 4*eps*largest(gradients)
+			difference := (sum(up[losses]) - sum(down[losses])) / (2 * h)
+			bound := 8*epsilon(dtypes.Float32)*sum(up[losses])/h + 4*eps*largest(gradients)
 			if op.round {
-				bound += 4 * eps * sum(above[losses]) / h // the values are rounded to the type
+				bound += 4 * eps * sum(up[losses]) / h // the values are rounded to the type
 			}
 			compare(t, fmt.Sprintf("%s: gradient at %d against finite differences", op.name, at),
 				gradients[at:at+1], []float64{difference}, bound)
@@ -352,7 +349,7 @@ func (s setting) test(t *testing.T) {
 	}
 }
 
-// compare reports the first of two lists' elements that differ by more than the bound.
+// compare reports the first element that differs by more than the bound.
 func compare(t *testing.T, what string, got, want []float64, bound float64) {
 	t.Helper()
 	if len(got) != len(want) {

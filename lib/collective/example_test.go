@@ -10,9 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// onRanks runs a graph function on three devices, each with its row of x, and prints
-// what each has then. The examples' numbers are those of Hugging Face's "Ultra-Scale
-// Playbook", appendix A0.
+// onRanks runs a graph function on three devices, each with its row of x, and prints each result. The numbers are those
+// of Hugging Face's "Ultra-Scale Playbook", appendix A0.
 func onRanks(f func(x *graph.Node) *graph.Node, x [][]float32) {
 	backend, err := xla.Open(xla.Devices(3), xla.Plugin("cpu"))
 	if err != nil {
@@ -81,8 +80,8 @@ func ExampleScatter() {
 	// rank 2 [3 3]
 }
 
-// Rank r gives ((r+1)·i)^(j+1) for i = 1, 2 to rank j. (The book's lists are one a
-// target; here they lie one after another.)
+// Rank r sends ((r+1)·i)^(j+1) for i = 1, 2 to rank j. The book has one list for each target; here they are
+// concatenated.
 func ExampleReduceScatter() {
 	onRanks(func(x *graph.Node) *graph.Node { return collective.ReduceScatter(x, collective.Sum, 1, "data") },
 		[][]float32{{1, 2, 1, 4, 1, 8}, {2, 4, 4, 16, 8, 64}, {3, 6, 9, 36, 27, 216}})
@@ -92,8 +91,8 @@ func ExampleReduceScatter() {
 	// rank 2 [36 288]
 }
 
-// The gradient of an all-gather is a reduce-scatter: each rank's x is in every rank's
-// loss, so what reaches it is the sum over all of them.
+// The backward pass of an all-gather is a reduce-scatter: each rank's x is in every rank's loss, so its gradient is the
+// sum over all of them.
 func ExampleAllGather_gradient() {
 	onRanks(func(x *graph.Node) *graph.Node {
 		all := collective.AllGather(x, 1, "data")

@@ -9,17 +9,17 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// What an all-reduce may note of its gradient, if that is not an all-reduce.
+// Notes of an all-reduce whose backward pass is not an all-reduce.
 const (
-	straight  = "the gradient is the operand's already" // see AllReduce
-	conjugate = "the transpose is F"                    // see G
+	identity  = "the backward pass is the identity" // see AllReduce
+	conjugate = "the backward pass is F"            // see G
 )
 
-// GoMLX has no gradient for its all-reduce, which stands for all operations of ours.
+// GoMLX has no gradient for its all-reduce node, which carries all operations of this package.
 func init() { graph.VJPRegistration[graph.NodeTypeAllReduce] = transpose }
 
-// transpose returns the gradients of an operation's operands, given those of its
-// results. The last operand and result are xla.Collective's own.
+// transpose returns the gradients of an operation's operands, given those of its results. The last operand and result
+// belong to xla.Collective.
 func transpose(node *graph.Node, vs []*graph.Node, _ shapes.Shape) []*graph.Node {
 	c, ours := xla.CollectiveOf(node)
 	if !ours {
@@ -38,7 +38,7 @@ func transposed(c xla.Collective, v *graph.Node) *graph.Node {
 	switch c.Kind {
 	case xla.AllReduce:
 		switch c.Note {
-		case straight:
+		case identity:
 			return v
 		case conjugate:
 			return F(v, c.Along...)

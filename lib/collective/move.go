@@ -11,24 +11,23 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// AllGather gives every rank all ranks' x, joined along an axis in the ranks' order:
+// AllGather gives every rank all ranks' x, concatenated along an axis in the ranks' order:
 //
 //	x[a b] on each of N ranks → [N·a b], the same on each
 //
-// Its transpose is ReduceScatter with Sum.
+// Its backward pass is ReduceScatter with Sum.
 func AllGather(x *graph.Node, axis int, axes ...string) *graph.Node {
 	axes, _ = along(x.Graph(), "AllGather", axes)
 	axis = tensorAxis(x, "AllGather", axis)
 	return xla.Collective{Kind: xla.AllGather, Axis: axis, Along: axes}.Apply(x)[0]
 }
 
-// AllToAll cuts each rank's x along one axis, sends part p to rank p, and joins what
-// arrives along another axis in the senders' order:
+// AllToAll splits each rank's x along one axis, sends part p to rank p, and concatenates the received parts along
+// another axis in the senders' order:
 //
 //	x[N·a b] on each of N ranks, split 0, concat 1 → [a N·b]
 //
-// The split axis must be a multiple of N. Its transpose is AllToAll with split and
-// concat exchanged.
+// The split axis must be a multiple of N. Its backward pass is AllToAll with split and concat exchanged.
 func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "AllToAll", axes)
 	split, concat = tensorAxis(x, "AllToAll", split), tensorAxis(x, "AllToAll", concat)
@@ -38,9 +37,9 @@ func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
 
 // Permute sends x of rank r to rank to[r], or nowhere if to[r] is -1:
 //
-//	x[a b] on each of N ranks → [a b]: x of the rank that sends here, else zeros
+//	x[a b] on each of N ranks → [a b]: the received x, or zeros
 //
-// No two ranks may send to the same one. Its transpose is the permutation back.
+// No two ranks may send to the same one. Its backward pass is the inverse permutation.
 func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Permute", axes)
 	if len(to) != n {
@@ -56,17 +55,16 @@ func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
 		}
 	}
 	if !slices.ContainsFunc(to, func(target int) bool { return target >= 0 }) {
-		return graph.ZerosLike(x) // XLA has no permutation that moves nothing
+		return graph.ZerosLike(x) // XLA rejects an empty permutation
 	}
 	return xla.Collective{Kind: xla.Permute, To: to, Along: axes}.Apply(x)[0]
 }
 
-// RingShift sends x of rank r to rank r+shift, around the ring; shift may be
-// negative:
+// RingShift sends x of rank r to rank r+shift modulo N; shift may be negative:
 //
 //	x[a b] on each of N ranks → [a b]: x of rank r-shift on rank r
 //
-// Its transpose is RingShift by -shift. The axis may be one of [Between].
+// Its backward pass is RingShift by -shift. The axis may be one of [Between].
 func RingShift(x *graph.Node, shift int, axes ...string) *graph.Node {
 	if len(axes) == 1 {
 		if _, ok := between(x.Graph(), axes[0]); ok {
@@ -81,7 +79,7 @@ func RingShift(x *graph.Node, shift int, axes ...string) *graph.Node {
 	return Permute(x, to, axes...)
 }
 
-// back returns the permutation that undoes another.
+// back returns the inverse of a permutation.
 func back(to []int, n int) []int {
 	from := make([]int, n)
 	for r := range from {
@@ -99,20 +97,20 @@ func back(to []int, n int) []int {
 //
 //	x[a b] on each of N ranks → [a b]: the root's x
 //
-// XLA has no broadcast on CPUs, so it is an all-reduce to which only the root
-// contributes. Its transpose is the sum of all gradients, on the root.
+// XLA has no broadcast on CPUs, so it is an all-reduce with zeros from the other ranks. Its backward pass sums all
+// gradients on the root.
 func Broadcast(x *graph.Node, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Broadcast", axes)
 	checkRoot("Broadcast", root, n)
 	return fromRoot(x, root, xla.Collective{Kind: xla.AllReduce, Along: axes})
 }
 
-// Gather gives the root all ranks' x, joined along an axis, and the others zeros:
+// Gather gives the root all ranks' x, concatenated along an axis, and the others zeros:
 //
-//	x[a b] on each of N ranks → [N·a b]: all of them on the root, zeros elsewhere
+//	x[a b] on each of N ranks → [N·a b]: all x on the root, zeros elsewhere
 //
-// One program on all devices has the same shapes on each, so it moves as much as
-// AllGather does. Its transpose is Scatter.
+// It is an AllGather, with the same traffic, since one program has the same shapes on all devices. Its backward pass is
+// Scatter.
 func Gather(x *graph.Node, axis, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Gather", axes)
 	checkRoot("Gather", root, n)
@@ -120,12 +118,12 @@ func Gather(x *graph.Node, axis, root int, axes ...string) *graph.Node {
 	return onRoot(all, graph.ZerosLike(all), root, axes)
 }
 
-// Scatter gives each rank its part of the root's x, cut along an axis:
+// Scatter splits the root's x along an axis and gives each rank one part, bit for bit:
 //
 //	x[N·a b] on each of N ranks → [a b]: rows r·a to (r+1)·a of the root's x on rank r
 //
-// The axis must be a multiple of N. It is a reduce-scatter to which only the root
-// contributes, and keeps every bit. Its transpose is Gather.
+// The axis must be a multiple of N. It is a reduce-scatter with zeros from the other ranks. Its backward pass is
+// Gather.
 func Scatter(x *graph.Node, axis, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Scatter", axes)
 	checkRoot("Scatter", root, n)
@@ -134,7 +132,7 @@ func Scatter(x *graph.Node, axis, root int, axes ...string) *graph.Node {
 	return fromRoot(x, root, xla.Collective{Kind: xla.ReduceScatter, Axis: axis, Along: axes})
 }
 
-// fromRoot sums, bit by bit, x of the root and nothing of the others.
+// fromRoot sums x of the root and zeros of the others as integers, which preserves all bits.
 func fromRoot(x *graph.Node, root int, c xla.Collective) *graph.Node {
 	c.Reduce, c.Bits = compute.ReduceOpSum, x.DType().IsFloat()
 	of := x.DType()

@@ -11,11 +11,10 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Rank returns the device's rank along mesh axes, an int32 scalar. It has no
-// gradient.
+// Rank returns the device's rank along mesh axes, an int32 scalar. It has no gradient.
 //
-// go-xla cannot ask XLA for the device's number, so each device is sent its own: an
-// all-to-all of the numbers 0 to N-1, once a graph for each choice of axes.
+// go-xla cannot ask XLA for the device's number, so it needs an all-to-all of the numbers 0 to N-1, once in each graph
+// for each choice of axes.
 func Rank(g *graph.Graph, axes ...string) *graph.Node {
 	if len(axes) == 1 {
 		if b, ok := between(g, axes[0]); ok {
@@ -28,18 +27,17 @@ func Rank(g *graph.Graph, axes ...string) *graph.Node {
 	}
 	build := func() *graph.Node {
 		numbers := graph.Iota(g, shapes.Make(dtypes.Int32, n), 0)
-		mine := xla.Collective{Kind: xla.AllToAll, Along: axes}.Apply(numbers)[0] // rank r gets r from each
+		mine := xla.Collective{Kind: xla.AllToAll, Along: axes}.Apply(numbers)[0] // rank r receives r from each
 		return graph.StopGradient(graph.Reshape(graph.Slice(mine, graph.AxisElem(0))))
 	}
-	if !g.CurrentFunc().IsMain() { // others' values are not known everywhere
+	if !g.CurrentFunc().IsMain() { // a value of another function cannot be used everywhere
 		return build()
 	}
 	type asked struct{ axes string }
 	return autodiff.Once(g, asked{strings.Join(axes, ",")}, build)
 }
 
-// Barrier returns x, but on no rank before every rank has its own x. Its transpose
-// is the identity.
+// Barrier returns x on each rank after all ranks have computed their x. Its backward pass is the identity.
 func Barrier(x *graph.Node, axes ...string) *graph.Node {
 	axes, _ = along(x.Graph(), "Barrier", axes)
 	arrived := graph.SchedulingBarrier(graph.Const(x.Graph(), int32(0)), graph.StopGradient(x))

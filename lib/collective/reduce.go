@@ -30,7 +30,7 @@ func (op Op) String() string {
 
 var opNames = []string{"sum", "mean", "max", "min", "product"}
 
-// xla returns the reduction as XLA has it, which has no mean.
+// xla returns XLA's reduction; for Mean, which XLA does not have, the sum.
 func (op Op) xla() compute.ReduceOpType {
 	switch op {
 	case Sum, Mean:
@@ -57,16 +57,14 @@ func (op Op) check(x *graph.Node, operation string) {
 //
 //	x[a b] on each of N ranks → [a b], the same on each
 //
-// Its transpose is itself for Sum and Mean. For Max and Min each result's gradient
-// goes to the rank that had the value, in equal parts where several had; for Product
-// it is multiplied by the other ranks' values (and has no gradient itself, since GoMLX
-// has none for a product over an axis).
+// Its backward pass is itself for Sum and Mean. For Max and Min the gradient goes to the rank that has the value, or in
+// equal parts to several; for Product it is multiplied by the other ranks' values, and has no second gradient, since
+// GoMLX has none for a product over an axis.
 func AllReduce(x *graph.Node, op Op, axes ...string) *graph.Node {
 	return AllReduceEach([]*graph.Node{x}, op, axes...)[0]
 }
 
-// AllReduceEach is AllReduce of several tensors in one operation, as for the
-// gradients of a whole model.
+// AllReduceEach is AllReduce of several tensors in one operation, for example of all gradients of a model.
 func AllReduceEach(xs []*graph.Node, op Op, axes ...string) []*graph.Node {
 	if len(xs) == 0 {
 		return nil
@@ -86,8 +84,8 @@ func AllReduceEach(xs []*graph.Node, op Op, axes ...string) []*graph.Node {
 		}
 		return ys
 	}
-	// What reaches y's gradient below is already x's.
-	c.Note = straight
+	// The custom gradient below already returns x's gradient.
+	c.Note = identity
 	ys := c.Apply(xs...)
 	for i, x := range xs {
 		ys[i] = graph.IdentityWithCustomGradient(ys[i], func(y, v *graph.Node) *graph.Node {
@@ -102,8 +100,7 @@ func AllReduceEach(xs []*graph.Node, op Op, axes ...string) []*graph.Node {
 	return ys
 }
 
-// productOfOthers multiplies the other ranks' values. Dividing the product by the own
-// value would not do for 0.
+// productOfOthers multiplies the other ranks' values. Dividing the product by the rank's own value fails for 0.
 func productOfOthers(x *graph.Node, axes []string, n int) *graph.Node {
 	g := x.Graph()
 	all := AllGather(graph.ExpandAxes(x, 0), 0, axes...)
@@ -112,28 +109,24 @@ func productOfOthers(x *graph.Node, axes []string, n int) *graph.Node {
 	return graph.ReduceMultiply(graph.Where(own, graph.OnesLike(all), all), 0)
 }
 
-// Reduce gives the root the reduction of all ranks' x; the others keep theirs:
+// Reduce gives the root the reduction of all ranks' x, and the others their own x:
 //
 //	x[a b] on each of N ranks → [a b], the reduction on the root, x elsewhere
 //
-// One program on all devices has the same shapes and operations on each, so it moves
-// as much as AllReduce does. Its transpose for Sum is the broadcast of the root's
-// gradient, plus the own one elsewhere.
+// It is an AllReduce, with the same traffic, since all devices run the same program. Its backward pass for Sum
+// broadcasts the root's gradient, and adds the rank's own on the others.
 func Reduce(x *graph.Node, op Op, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Reduce", axes)
 	checkRoot("Reduce", root, n)
 	return onRoot(AllReduce(x, op, axes...), x, root, axes)
 }
 
-// ReduceScatter gives each rank its part of the reduction of all ranks' x, which is
-// cut along an axis:
+// ReduceScatter splits the reduction of all ranks' x along an axis and gives each rank one part:
 //
 //	x[N·a b] on each of N ranks → [a b]: rows r·a to (r+1)·a of the reduction on rank r
 //
-// The axis must be a multiple of N. The transpose for Sum is AllGather, for Mean the
-// N-th part of it. Max, Min and
-// Product have no transpose that moves as little: they are an AllReduce of which each
-// rank keeps its part.
+// The axis must be a multiple of N. Its backward pass is AllGather for Sum, and AllGather divided by N for Mean. With
+// Max, Min and Product it is an AllReduce followed by [Part], because their backward passes need the full reduction.
 func ReduceScatter(x *graph.Node, op Op, axis int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "ReduceScatter", axes)
 	axis = tensorAxis(x, "ReduceScatter", axis)
@@ -149,12 +142,11 @@ func ReduceScatter(x *graph.Node, op Op, axis int, axes ...string) *graph.Node {
 	return y
 }
 
-// Part gives each rank its own part of its x, cut along an axis, with no exchange:
+// Part splits x along an axis and gives rank r part r of its own x, without communication:
 //
 //	x[N·a b] → [a b]: rows r·a to (r+1)·a of x on rank r
 //
-// The axis must be a multiple of N. The transpose puts the gradient back into place,
-// with zeros around it.
+// The axis must be a multiple of N. Its backward pass pads the gradient with zeros.
 func Part(x *graph.Node, axis int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Part", axes)
 	axis = tensorAxis(x, "Part", axis)

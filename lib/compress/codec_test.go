@@ -17,7 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// roundTrip returns what a codec makes of values.
+// roundTrip encodes and decodes values.
 func roundTrip(codec compress.Codec) func(nodes) nodes {
 	return func(in nodes) nodes {
 		return nodes{codec.Decode(codec.Encode(in[0]), in[0].Shape())}
@@ -33,7 +33,7 @@ func many(seed uint64, n int) []float32 {
 	return values[:n]
 }
 
-// Float is precision's own coding on the host, which rounds in float64.
+// Float equals precision's own encoding on the host, which rounds in float64.
 func TestFloat(t *testing.T) {
 	values := many(1, 301)
 	formats := []precision.Format{precision.FP16, precision.BF16, compress.FP10, precision.E4M3, precision.E5M2,
@@ -63,7 +63,7 @@ func TestFloat(t *testing.T) {
 	}
 }
 
-// int8s is Int8 one number after the other.
+// int8s is Int8 one number after another.
 func int8s(values []float32, row, group int) []float32 {
 	out := make([]float32, len(values))
 	for i := range values {
@@ -114,8 +114,8 @@ func TestInt8(t *testing.T) {
 
 func finite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
 
-// The mean over many draws is the number itself: by Hoeffding's inequality the mean of n rounding errors, which lie
-// within a unit, is more than u units away with a chance of at most 2·exp(-2nu²): for n = 2000 and u = 0.07 below 10⁻⁸.
+// The mean over many draws is the number itself: by Hoeffding's inequality the mean of n rounding errors within one
+// unit is more than u units away with a probability of at most 2·exp(-2nu²): for n = 2000 and u = 0.07 below 10⁻⁸.
 func TestInt8Stochastic(t *testing.T) {
 	const draws = 2000
 	r := rand.New(rand.NewPCG(3, 4))
@@ -157,7 +157,7 @@ func TestInt8Stochastic(t *testing.T) {
 	}
 }
 
-// sparse are values of which a share is not +0.
+// sparse are values of which a fraction is not +0.
 func sparse(seed uint64, n int, density float64) []float32 {
 	r := rand.New(rand.NewPCG(seed, 5))
 	values, some := make([]float32, n), special()
@@ -169,7 +169,7 @@ func sparse(seed uint64, n int, density float64) []float32 {
 	return values
 }
 
-// CSR keeps every bit while there is room, and else says so loudly. Its room is the capacity.
+// CSR preserves every bit up to its capacity, and beyond returns NaN.
 func TestCSR(t *testing.T) {
 	for _, on := range platforms() {
 		sizes := []int{1, 3, 255, 256, 257, 1000}
@@ -208,8 +208,8 @@ func TestCSR(t *testing.T) {
 	}
 }
 
-// Bytes is what is kept, for any shape and type; and what is kept are unsigned integers, as many arrays whatever the
-// shape.
+// Bytes is the size of the codes, for any shape and type; codes are unsigned integers, and their number does not depend
+// on the shape.
 func TestBytes(t *testing.T) {
 	codecs := []compress.Codec{compress.Sign()}
 	for _, name := range append(platforms()[0].codecs, "int8:128", fmt.Sprint("int8:", math.MaxInt), "csr:0.3") {

@@ -21,8 +21,8 @@ type (
 	nodes = []*graph.Node
 )
 
-// platforms are the backends, which share no code for arithmetic, and codecs with room for anything to try on each: on
-// XLA, which compiles for long, few.
+// platforms are the backends, which share no code for arithmetic, and codecs to test on each, with room for any values:
+// few on XLA, which compiles slowly.
 func platforms() []platform {
 	return []platform{
 		{"Go", devicetest.PureGo(), []string{"dense", "fp16", "bf16", "fp10", "e4m3", "e5m2", "int8", "int8:7",
@@ -92,7 +92,7 @@ func tensor(values []float32, dims ...int) *tensors.Tensor {
 	return tensors.FromFlatDataAndDimensions(values, dims...)
 }
 
-// random are numbers of a normal distribution.
+// random returns normally distributed numbers.
 func random(seed uint64, dims ...int) *tensors.Tensor {
 	r, n := rand.New(rand.NewPCG(seed, 1)), 1
 	for _, d := range dims {
@@ -105,7 +105,7 @@ func random(seed uint64, dims ...int) *tensors.Tensor {
 	return tensor(values, dims...)
 }
 
-// special are numbers around which formats, zeros and signs differ.
+// special are the numbers at which formats, zeros and signs differ.
 func special() []float32 {
 	inf := float32(math.Inf(1))
 	values := []float32{0, 1, 1.5, 3.25, 5e-8, 1e-7, 7e-3, 0x1p-9, 0x1p-10, 0x1.8p-10, 240, 447, 449, 57344, 65504,
@@ -136,7 +136,7 @@ func deep(layer func(x, w *node) *node, convert dtypes.DType) func(nodes) nodes 
 	}
 }
 
-// What is lossless changes no bit of anything, and what is not changes no bit of the forward pass.
+// Lossless codecs change no bit, and lossy ones change no bit of the forward pass.
 func TestLossless(t *testing.T) {
 	x, w := random(1, 7, 37), random(2, 37, 37)
 	types := map[string]dtypes.DType{"bf16": dtypes.BFloat16, "fp16": dtypes.Float16} // for which these are lossless
@@ -162,8 +162,8 @@ func TestLossless(t *testing.T) {
 	}
 }
 
-// Whatever the codec, the gradient is that at the decoded x, and not at x: also where f is not linear, with a product's
-// own settings, and for the numbers where arithmetic is special.
+// For any codec, the gradient is that at the decoded x, not at x: also for nonlinear f, with a matmul's own settings,
+// and for special numbers.
 func TestGradients(t *testing.T) {
 	fp8 := precision.Matmul{Operands: precision.E4M3, Gradients: precision.E5M2}
 	dot := func(x, w *node) *node { return fp8.Dot(x, []int{-1}, nil, w, []int{0}, nil) }
@@ -199,8 +199,8 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// A gated product needs each of its inputs for the other's gradient: several inputs, several outputs, one of them not a
-// float, and integers among what is live.
+// The gradient of a gate needs both inputs: several inputs, several outputs, one of them not a float, and integers
+// among the live inputs.
 func TestKeep(t *testing.T) {
 	f := func(x, live nodes) nodes {
 		rows := graph.Gather(live[0], graph.InsertAxes(live[1], -1))
@@ -225,7 +225,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// ReLU's gradient is GoMLX's for every number but NaN, for which GoMLX's is NaN.
+// ReLU's gradient is GoMLX's for every number except NaN, for which GoMLX's is NaN.
 func TestReLU(t *testing.T) {
 	values := special()
 	v := random(8, len(values))
@@ -249,7 +249,7 @@ func TestReLU(t *testing.T) {
 	}
 }
 
-// Under Checkpoint the codes are made again: the results are those without.
+// Under Checkpoint the codes are recomputed, with the same results.
 func TestCheckpoint(t *testing.T) {
 	block := func(name string, checkpoint bool) func(x, w *node) *node {
 		codec := parse(t, name)

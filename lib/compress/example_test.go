@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// What a layer's input takes between the passes: 1024 tokens of width 768, in MB.
+// The memory of a layer's saved input: 1024 tokens of width 768, in MB.
 func Example() {
 	shape := shapes.Make(dtypes.Float32, 1024, 768)
 	for _, name := range []string{"dense", "fp16", "fp10", "e4m3", "int8:64", "csr:0.5"} {
@@ -35,7 +35,7 @@ func Example() {
 	// sign     0.098 (a ReLU's)
 }
 
-// The product is exact. The gradient of w is that of the x which E4M3 can hold: 1.125, not 1.1.
+// The output is exact. The gradient of w uses the x that E4M3 can represent: 1.125, not 1.1.
 func ExampleDot() {
 	codec, err := compress.Parse("e4m3")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A deep network of products and ReLUs needs the memory that Bytes says, and that of a few tensors more for the layer
-// that is being computed. Were the tensors themselves kept, it would be one more for each layer.
+// A deep network of matmuls and ReLUs needs the memory that Bytes predicts, and that of a few tensors for the layer
+// that is being computed. Without compression, it would be one more tensor per layer.
 func TestMemory(t *testing.T) {
 	const rows, width, layers = 1024, 64, 6
 	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
@@ -68,7 +68,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// On a mesh each device encodes what it has. Two devices with half of a batch each have together the gradient of one.
+// On a mesh each device encodes its own shard. Two devices with half of a batch each have the gradient of one.
 func TestMesh(t *testing.T) {
 	const n = 20
 	x, w := random(11, 8, n), random(12, n, n)
@@ -107,8 +107,8 @@ func TestMesh(t *testing.T) {
 	}
 }
 
-// What is lossy moves w's gradient by no more than the kept x moved: half a unit of its last place times the gradient
-// that arrives, summed as the gradient is.
+// Lossy codecs change w's gradient by no more than the rounding of x explains: half a unit in the last place of x times
+// the output gradient, summed as the gradient is.
 func TestGradientError(t *testing.T) {
 	const rows, in, out = 40, 16, 5
 	x, w, v := random(13, rows, in), random(14, in, out), random(15, rows, out)
@@ -119,7 +119,7 @@ func TestGradientError(t *testing.T) {
 			return nodes{graph.Gradient(graph.ReduceAllSum(graph.Mul(y, n[2])), n[1])[0]}
 		}, x, w, v)[0]
 	}
-	// Half the distance between neighbours around x is at most x/2 times Epsilon, or half of the smallest number.
+	// Half the distance between neighbours of x is at most x/2 times Epsilon, or half of the smallest number.
 	relative := func(f precision.Format) func(row []float32, i int) float64 {
 		return func(row []float32, i int) float64 {
 			return max(math.Abs(float64(row[i]))*f.Epsilon(), f.SmallestSubnormal()) / 2

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/compress"
 )
 
-// sameBits says whether all bits are the same, NaNs' too.
+// sameBits reports whether all bits are the same, also of NaNs.
 func sameBits(a, b []float32) bool {
 	if len(a) != len(b) {
 		return false
@@ -35,7 +35,7 @@ func TestEncodeSparse(t *testing.T) {
 			if err != nil || !sameBits(got, values) {
 				t.Errorf("%d values of density %g: error %v, or other values", n, density, err)
 			}
-			// The sizes by counting: 9 bytes, 4 a row, 5 a value; or 1 byte, and 4 a value.
+			// The sizes by counting: 9 bytes, 4 per row, 5 per value; or 1 byte, and 4 per value.
 			some := 0
 			for _, x := range values {
 				if math.Float32bits(x) != 0 {
@@ -96,7 +96,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// From the density that BreakEven says CSR keeps no less than the elements have.
+// From the density BreakEven on, CSR needs at least the memory of the elements.
 func TestBreakEven(t *testing.T) {
 	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16} {
 		shape := shapes.Make(dtype, 1024, 256)

@@ -333,9 +333,9 @@ func TestHooksRefuse(t *testing.T) {
 	}{
 		{ddp.TopK(1.5), floats, "ddp: TopK's fraction is 1.5: set it above 0"},
 		{ddp.PowerSGD(0), floats, "ddp: PowerSGD's rank is 0: set it to at least 1"},
-		{ddp.BF16(), float64s, "float32 alone"},
-		{ddp.TopK(0.5), float64s, "float32 alone"},
-		{ddp.PowerSGD(1), float64s, "float32 alone"},
+		{ddp.BF16(), float64s, "float32 only"},
+		{ddp.TopK(0.5), float64s, "float32 only"},
+		{ddp.PowerSGD(1), float64s, "float32 only"},
 	} {
 		err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
 			return test.hook().Reduce(ctx, g, test.grads)

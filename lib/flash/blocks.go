@@ -8,15 +8,14 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Block is how many queries and keys the engine Blocks takes at a time; 0: about 256 of each. The queries of the heads
-// that share a key head count together.
+// Block is the size of a block of the engine [Blocks], in tokens. The defaults are 256 keys, and 256·K/H queries: with
+// grouped-query attention the queries of a group form one matrix.
 type Block struct{ Queries, Keys int }
 
-// blocks is a call cut into blocks. Its loops read tensors where they lie and write what they made into place, so that
-// besides the operands and results there are never more than a few blocks; but for half types the gradient of the
-// queries, which is summed up in float32.
+// blocks is a call cut into blocks. Its loops slice the operands and update the results in place, so that besides these
+// only a few blocks are in memory, and for half types the gradient of the queries, which accumulates in float32.
 //
-// Within a block, the queries of the heads that share a key head are rows of one matrix: (B,K,R,D) for R = queries·H/K.
+// In a block the queries of the heads of one key head are the rows of one matrix: (B,K,R,D) with R = queries·H/K.
 type blocks struct {
 	call
 	group  int // query heads of a key head
@@ -47,7 +46,7 @@ func (b blocks) rows(x, i *graph.Node) *graph.Node {
 	return graph.ConvertDType(x, b.statistics())
 }
 
-// stats is rows for x (B,T,H).
+// stats returns a block of queries of x (B,T,H) as (B,K,R,1).
 func (b blocks) stats(x, i *graph.Node) *graph.Node { return b.rows(graph.InsertAxes(x, -1), i) }
 
 // queriesOf returns rows (B,K,R,X) as a block of queries (B,T,H,X).
@@ -64,8 +63,8 @@ func (b blocks) columns(x, j *graph.Node) *graph.Node {
 
 func swapped(x *graph.Node) *graph.Node { return graph.TransposeAllAxes(x, 0, 2, 1, 3) }
 
-// scores returns those of rows (B,K,R,D) of block i for the keys (B,K,S,D) of block j, (B,K,R,S): −∞ where a row does
-// not see a key, or where the key was in a block before.
+// scores returns the scores (B,K,R,S) of rows (B,K,R,D) of block i with the keys (B,K,S,D) of block j: −∞ where a row
+// does not see a key, or where the key belongs to the block before.
 func (b blocks) scores(q, k, i, j *graph.Node) *graph.Node {
 	s := graph.MulScalar(graph.Einsum("bkrd,bksd->bkrs", q, k), b.Scale)
 	asKeys := func(x *graph.Node) *graph.Node { return graph.Reshape(x, x.Shape().Dim(0), 1, 1, b.ks.block) }
@@ -76,14 +75,14 @@ func (b blocks) scores(q, k, i, j *graph.Node) *graph.Node {
 	return graph.Where(graph.BroadcastToDims(seen, s.Shape().Dimensions...), s, negInf(s))
 }
 
-// asRows returns a block's x (1 or B, queries) as (1 or B,1,R,1).
+// asRows reshapes x (1 or B, queries) of a block to (1 or B,1,R,1).
 func (b blocks) asRows(x *graph.Node) *graph.Node {
 	n := x.Shape().Dim(0)
 	x = graph.BroadcastToDims(graph.InsertAxes(x, -1), n, b.qs.block, b.group)
 	return graph.Reshape(x, n, 1, b.qs.block*b.group, 1)
 }
 
-// count runs body for i from first to before end, with the state that it returns.
+// count runs body for i in [first, end), with the state that it returns.
 func count(first, end *graph.Node, state []*graph.Node, body func(i *graph.Node,
 	state []*graph.Node) []*graph.Node) []*graph.Node {
 	return xla.While(append([]*graph.Node{first}, state...), func(s []*graph.Node) *graph.Node {
@@ -93,8 +92,8 @@ func count(first, end *graph.Node, state []*graph.Node, body func(i *graph.Node,
 	})[1:]
 }
 
-// over is count for all blocks of a side. GoMLX does not see what a loop's body takes from outside: the call's nodes go
-// through the loop, unchanged, so that it knows that the results depend on them.
+// over runs count over all blocks of a side. GoMLX does not see which outside nodes a loop's body uses, so the call's
+// inputs are also passed through the loop's state, unchanged, to show that the results depend on them.
 func (b blocks) over(s side, state []*graph.Node, body func(i *graph.Node,
 	state []*graph.Node) []*graph.Node) []*graph.Node {
 	n := len(state)
@@ -139,15 +138,15 @@ func (c call) blocksForward(of dtypes.DType) (out, m, d *graph.Node) {
 	return all[0], all[1], all[2]
 }
 
-// blocksBackward is FlashAttention's backward pass (Dao 2023, Algorithm 2): for each block of keys, over the blocks of
-// queries that see it, the weights again from the scores.
+// blocksBackward is FlashAttention's backward pass (Dao 2023, Algorithm 2): for each block of keys, it loops over the
+// blocks of queries that see it and recomputes their weights.
 func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Node) {
 	b := c.blocks()
 	g, stat := c.q.Graph(), c.statistics()
 	seeing := b.queriesSeeing(b.qs, b.ks)
 	as := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, stat) }
 	delta := graph.ReduceSum(graph.Mul(as(out), as(dOut)), -1) // (B,T,H)
-	// A query that sees nothing has weights e^(−∞).
+	// For a query that sees no key, m = ∞ gives weights of e^(−∞) = 0.
 	none := graph.Equal(d, graph.ZerosLike(d))
 	m, d = graph.Where(none, graph.Neg(negInf(m)), m), graph.Where(none, graph.OnesLike(d), d)
 	all := []*graph.Node{graph.Zeros(g, shapes.Make(stat, c.q.Shape().Dimensions...)), graph.ZerosLike(c.k),

@@ -13,15 +13,16 @@ import (
 	"github.com/shardbook/shardbook/lib/flash/internal/kernel"
 )
 
-// Blocks that divide nothing, and blocks larger than the axes.
+// Block sizes that do not divide the axes, and larger ones.
 func TestBlocks(t *testing.T) {
-	sizes := []flash.Block{{}, {Queries: 32, Keys: 24}, {Queries: 7, Keys: 50}, {Queries: 1, Keys: 13}, {Queries: 500, Keys: 1}}
-	for i, p := range systest.OfFull(t, 10, randomProblems(3, 20)) { // each is compiled by itself
+	sizes := []flash.Block{{}, {Queries: 32, Keys: 24}, {Queries: 7, Keys: 50}, {Queries: 1, Keys: 13},
+		{Queries: 500, Keys: 1}}
+	for i, p := range systest.OfFull(t, 10, randomProblems(3, 20)) { // each is compiled on its own
 		compare(t, []problem{p}, 1, func(o *flash.Options) { o.Engine, o.Block = flash.Blocks, sizes[i%len(sizes)] })
 	}
 }
 
-// The kernel's loops for processors with narrower vectors give the same.
+// The kernel's loops for narrower vectors give the same result.
 func TestNarrowVectors(t *testing.T) {
 	defer kernel.Limit(kernel.Any)
 	for _, bits := range []kernel.Bits{kernel.Plain, kernel.AVX2} {
@@ -30,7 +31,6 @@ func TestNarrowVectors(t *testing.T) {
 	}
 }
 
-// float64 is for blocks alone.
 func TestFloat64(t *testing.T) {
 	p := problem{b: 1, t: 9, s: 11, h: 2, k: 1, d: 4, e: 3, dtype: dtypes.Float64, causal: true}
 	p.fill(rand.New(rand.NewPCG(4, 2)), 1)
@@ -42,14 +42,14 @@ func TestFloat64(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, off := range got[0].errors(p.exact()) {
-		if !(off <= 1e-13) {
-			t.Errorf("error of %s %g", resultNames[i], off)
+	for i, e := range got[0].errors(p.exact()) {
+		if !(e <= 1e-13) {
+			t.Errorf("error of %s %g", resultNames[i], e)
 		}
 	}
 }
 
-// NaN in values that a block of queries does not see would come through a mask as 0·NaN: blocks are skipped, not masked.
+// Blocks that no query sees are skipped, not only masked: NaN values in them would give 0·NaN.
 func TestSkipsBlocks(t *testing.T) {
 	nan := math.NaN()
 	p := problem{b: 1, t: 512, s: 512, h: 1, k: 1, d: 4, e: 4, dtype: dtypes.Float32, causal: true, window: 100}
@@ -69,11 +69,12 @@ func TestSkipsBlocks(t *testing.T) {
 		// Tiles of 128 queries: those from 256 to 383 see keys 157 to 383.
 		for i, v := range got[0][0][256*p.e : 384*p.e] {
 			if math.IsNaN(v) {
-				t.Fatalf("%q: element %d of the output of queries from 256 is NaN: keys that they do not see were computed with", engine, i)
+				t.Fatalf("%q: element %d of the output of queries from 256 is NaN, from keys that they do not see",
+					engine, i)
 			}
 		}
 		if !math.IsNaN(got[0][0][0]) {
-			t.Errorf("%q: the first query sees the first key, whose value is NaN, and its output is %g", engine, got[0][0][0])
+			t.Errorf("%q: the first query sees a NaN, but its output is %g", engine, got[0][0][0])
 		}
 	}
 }

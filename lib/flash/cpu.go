@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash/internal/kernel"
 )
 
-// operands are the kernel's: q, k, v, the mask's nodes (an empty one for each that is not there), and its numbers.
+// operands of the kernel: q, k, v, the mask's nodes (empty tensors for missing ones), and causal, window and scale.
 func (c call) operands() []*graph.Node {
 	g := c.q.Graph()
 	in := []*graph.Node{c.q, c.k, c.v}

@@ -15,7 +15,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash"
 )
 
-// Whatever the numbers, what is finite stays finite, and a query that sees nothing gives zeros.
+// Large scores give finite results, and queries that see no key give zeros.
 func TestExtremes(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 2))
 	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
@@ -23,11 +23,12 @@ func TestExtremes(t *testing.T) {
 			p := problem{b: 2, t: 70, s: 150, h: 2, k: 1, d: 8, e: 8, dtype: dtype, causal: true, scale: 1}
 			p.fill(r, 1)
 			for i := range p.q { // logits of about ±10⁴, and some of 0
-				p.q[i], p.key[i%len(p.key)] = rounded(35*math.Copysign(1, p.q[i]), dtype), rounded(35*math.Copysign(1, p.key[i%len(p.key)]), dtype)
+				p.q[i], p.key[i%len(p.key)] = rounded(35*math.Copysign(1, p.q[i]), dtype),
+					rounded(35*math.Copysign(1, p.key[i%len(p.key)]), dtype)
 			}
 			p.qp, p.kp = make([]int32, p.t), make([]int32, p.s)
 			for i := range p.qp {
-				p.qp[i] = int32(i - 40) // the first 40 see nothing
+				p.qp[i] = int32(i - 40) // the first 40 see no key
 			}
 			for i := range p.kp {
 				p.kp[i] = int32(i)
@@ -46,15 +47,15 @@ func TestExtremes(t *testing.T) {
 					unseen := part < 3 && i/(len(x)/(p.b*rows))%rows < 40*p.h
 					switch {
 					case part == 1 && unseen && !math.IsInf(v, -1):
-						t.Fatalf("%s, %v: log-sum-exp of a query that sees nothing is %g", engine, p, v)
+						t.Fatalf("%s, %v: log-sum-exp of a query that sees no key is %g", engine, p, v)
 					case part != 1 && unseen && v != 0:
-						t.Fatalf("%s, %v: %s of a query that sees nothing is %g", engine, p, resultNames[part], v)
+						t.Fatalf("%s, %v: %s of a query that sees no key is %g", engine, p, resultNames[part], v)
 					case !unseen && (math.IsNaN(v) || math.IsInf(v, 0)):
 						t.Fatalf("%s, %v: element %d of %s is %g", engine, p, i, resultNames[part], v)
 					}
 				}
 			}
-			// One key has all the weight, so that the output is its value, rounded.
+			// One key has all the weight, so the output is its value, rounded.
 			exact := p.exact()
 			for i, v := range got[0][0] {
 				if math.Abs(v-exact[0][i]) > 0x1p-8*max(1, math.Abs(exact[0][i])) {
@@ -65,23 +66,28 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// Positions may be any: none is so far away that the distance wraps around.
+// The distance of extreme positions does not wrap around.
 func TestFarPositions(t *testing.T) {
 	const least, most = math.MinInt32, math.MaxInt32
 	for _, window := range []int{0, 3} {
-		p := problem{b: 1, t: 6, s: 6, h: 1, k: 1, d: 2, e: 2, dtype: dtypes.Float32, causal: window == 0, window: window,
-			qp: []int32{least, -2, 0, 5, most - 1, most}, kp: []int32{least, least + 1, 0, 4, most - 2, most}}
+		p := problem{b: 1, t: 6, s: 6, h: 1, k: 1, d: 2, e: 2, dtype: dtypes.Float32, causal: window == 0,
+			window: window, qp: []int32{least, -2, 0, 5, most - 1, most},
+			kp: []int32{least, least + 1, 0, 4, most - 2, most}}
 		p.fill(rand.New(rand.NewPCG(11, 2)), 1)
 		compare(t, []problem{p}, 1, func(*flash.Options) {})
-		compare(t, []problem{p}, 1, func(o *flash.Options) { o.Engine, o.Block = flash.Blocks, flash.Block{Queries: 2, Keys: 3} })
+		compare(t, []problem{p}, 1, func(o *flash.Options) {
+			o.Engine, o.Block = flash.Blocks,
+				flash.Block{Queries: 2, Keys: 3}
+		})
 	}
 }
 
-// Subnormal numbers of float16 are numbers, also to XLA's threads, which take those of float32 for 0.
+// Subnormal numbers of float16 are not flushed to 0, though XLA's threads flush those of float32.
 func TestSubnormals(t *testing.T) {
 	v := tensors.FromShape(shapes.Make(dtypes.Float16, 1, 1, 1, 4))
 	tensors.MustMutableFlatData(v, func(flat []float16.Float16) {
-		for i, bits := range []uint16{1, 0x10, 0x83ff, 0x400} { // 2⁻²⁴, 2⁻²⁰, the largest, negative, and the least that is normal
+		// 2⁻²⁴, 2⁻²⁰, the largest subnormal (negative), the smallest normal
+		for i, bits := range []uint16{1, 0x10, 0x83ff, 0x400} {
 			flat[i] = float16.Float16(bits)
 		}
 	})
@@ -92,13 +98,14 @@ func TestSubnormals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := tensors.MustCopyFlatData[float16.Float16](out[0]); !slices.Equal(got, tensors.MustCopyFlatData[float16.Float16](v)) {
+		if got := tensors.MustCopyFlatData[float16.Float16](out[0]); !slices.Equal(got,
+			tensors.MustCopyFlatData[float16.Float16](v)) {
 			t.Errorf("%s: %x", engine, got)
 		}
 	}
 }
 
-// What is no number stays none, and is not taken for a query that sees nothing.
+// NaN inputs give NaN, not the zeros of a query that sees no key.
 func TestNaN(t *testing.T) {
 	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
 		out, err := devicetest.Call(func(in []*node) []*node {

@@ -11,7 +11,7 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 )
 
-// The rule of when cuDNN computes, as far as it can be told without a GPU.
+// Which calls cuDNN supports, as far as this can be tested without a GPU.
 func TestCuDNNRule(t *testing.T) {
 	bf16 := dtypes.BFloat16
 	for _, c := range []struct {
@@ -28,7 +28,10 @@ func TestCuDNNRule(t *testing.T) {
 		{bf16, 64, 64, 136, 136, nil, "up to 128"},
 		{bf16, 64, 64, 64, 32, nil, "heads of width 64 and 32"},
 		{bf16, 64, 64, 64, 64, func(o *Options, _ *graph.Graph) { o.Window = 3 }, "a window"},
-		{bf16, 64, 64, 64, 64, func(o *Options, g *graph.Graph) { o.KeyPositions = graph.Iota(g, shapes.Make(dtypes.Int32, 64), 0) }, "positions"},
+		{bf16, 64, 64, 64, 64, func(o *Options, g *graph.Graph) {
+			o.KeyPositions = graph.Iota(g,
+				shapes.Make(dtypes.Int32, 64), 0)
+		}, "positions"},
 	} {
 		exec, err := graph.NewExec(devicetest.One(), func(g *graph.Graph) *graph.Node {
 			zeros := func(n, width int) *graph.Node { return graph.Zeros(g, shapes.Make(c.of, 1, n, 2, width)) }

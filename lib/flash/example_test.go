@@ -10,13 +10,14 @@ import (
 	"github.com/shardbook/shardbook/lib/flash"
 )
 
-// Three tokens, one head of width 2. The first token sees itself alone, so that its output is its value.
+// Three tokens, one head of width 2. The first token sees only itself, so its output is its value.
 func ExampleAttention() {
 	x := graph.MustNewExec(devicetest.One(), func(q, k, v *graph.Node) *graph.Node {
 		token := func(x *graph.Node) *graph.Node { return graph.Reshape(x, 1, 3, 1, 2) } // (B,T,H,D)
 		return graph.Reshape(flash.Attention(token(q), token(k), token(v), flash.Causal()), 3, 2)
 	})
-	out := x.MustCall([][]float32{{1, 0}, {0, 1}, {1, 1}}, [][]float32{{1, 0}, {0, 1}, {1, 1}}, [][]float32{{1, 2}, {3, 4}, {5, 6}})[0]
+	out := x.MustCall([][]float32{{1, 0}, {0, 1}, {1, 1}}, [][]float32{{1, 0}, {0, 1}, {1, 1}},
+		[][]float32{{1, 2}, {3, 4}, {5, 6}})[0]
 	for _, row := range out.Value().([][]float32) {
 		fmt.Printf("%.4f\n", row)
 	}
@@ -26,14 +27,14 @@ func ExampleAttention() {
 	// [3.5105 4.5105]
 }
 
-// Attention to the first half of the keys and to the second, merged, is attention to all.
+// Merging the attention to two halves of the keys gives the attention to all.
 func ExamplePartial_Merge() {
 	x := graph.MustNewExec(devicetest.One(), func(x *graph.Node) *graph.Node {
 		half := func(i int) *graph.Node { return graph.Slice(x, graph.AxisRange(), graph.AxisRange(4*i, 4*i+4)) }
 		a := flash.Attend(x, half(0), half(0), flash.Options{})
 		b := flash.Attend(x, half(1), half(1), flash.Options{})
-		whole := flash.Attention(x, x, x, flash.Options{})
-		return graph.ReduceAllMax(graph.Abs(graph.Sub(a.Merge(b).Output(x.DType()), whole)))
+		all := flash.Attention(x, x, x, flash.Options{})
+		return graph.ReduceAllMax(graph.Abs(graph.Sub(a.Merge(b).Output(x.DType()), all)))
 	})
 	var flat []float32
 	for i := range 64 {

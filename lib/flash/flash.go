@@ -1,7 +1,7 @@
-// Package flash computes attention without ever holding the scores of all pairs of tokens: FlashAttention (Dao et al.
-// 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691), by online softmax (Milakov and Gimelshein 2018,
-// arXiv:1805.02867) over blocks of keys. Its memory grows with the length of the sequence, not with its square. Package
-// online derives it step by step in plain Go.
+// Package flash computes attention without storing the scores of all pairs of tokens, so that its memory is linear in
+// the sequence length: FlashAttention (Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691), by online
+// softmax (Milakov and Gimelshein 2018, arXiv:1805.02867) over blocks of keys. Package online derives it step by step
+// in plain Go.
 package flash
 
 import (
@@ -13,27 +13,28 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Options say what attention is wanted. The zero value is that of every query to every key.
+// Options of attention. The zero value attends from every query to every key.
 type Options struct {
 	Mask
-	Scale  float64 // of the scores, positive; 0: 1/√D
-	Engine Engine  // what computes it; Auto if empty
-	Block  Block   // sizes for the engine Blocks
+	Scale  float64 // of the scores, positive; defaults to 1/√D
+	Engine Engine  // defaults to Auto
+	Block  Block   // block sizes of the engine Blocks
 }
 
-// Attention returns softmax(scale·q·kᵀ)·v within each head, over the keys that the mask lets a query see: scaled
-// dot-product attention (Vaswani et al. 2017, §3.2.1). A query that sees no key gets zeros.
+// Attention returns scaled dot-product attention, softmax(scale·q·kᵀ)·v for each head, over the keys that the mask
+// allows (Vaswani et al. 2017, §3.2.1). The output of a query that sees no key is zero.
 //
-// q is (B,T,H,D), k (B,S,K,D), v (B,S,K,E) and the result (B,T,H,E), all of one type: float32, bfloat16 or float16 (and
-// float64 with the engine Blocks). K divides H; query head h attends with key head h·K/H: grouped-query attention
-// (Ainslie et al. 2023, arXiv:2305.13245). Softmax and sums are in float32 whatever the type (float64 for float64).
+// q is (B,T,H,D), k (B,S,K,D), v (B,S,K,E) and the result (B,T,H,E), all of one type: float32, bfloat16 or float16, or
+// float64 with the engine Blocks. K divides H: with K<H it is grouped-query attention (Ainslie et al. 2023,
+// arXiv:2305.13245), and query head h uses key head h·K/H. Softmax and accumulation are in float32, or float64 for
+// float64.
 //
-// The gradient is FlashAttention's: it keeps the operands, the result and the log-sum-exp of each query's scores, and
-// computes the scores again. The log-sum-exp is kept as two numbers, the largest score and the sum of the exponentials
-// less it: its own rounding, where scores are large, would be most of the error. Attention works under Checkpoint, on
-// shards of the batch or of the heads, and in graphs compiled with xla.CompileAuto.
+// The gradient saves the inputs, the output and the softmax statistics of each query, and recomputes the scores. The
+// statistics are the largest score and the sum of exponentials, not their log-sum-exp, whose rounding would be most of
+// the error for large scores. Attention works under Checkpoint, on shards of the batch or of the heads, and in graphs
+// compiled with xla.CompileAuto.
 //
-// It panics on shapes or types that do not fit and on options that Validate refuses.
+// It panics on invalid shapes, types and options.
 func Attention(q, k, v *graph.Node, o Options) *graph.Node {
 	c := newCall(q, k, v, o)
 	if c.engine() == CuDNN {
@@ -43,8 +44,8 @@ func Attention(q, k, v *graph.Node, o Options) *graph.Node {
 	return out
 }
 
-// WithLogSumExp is Attention that also returns the log-sum-exp of the scores of each query, (B,T,H) in float32 (float64
-// for float64): −∞ of one that sees no key. Gradients do not flow through it.
+// WithLogSumExp is Attention that also returns the log-sum-exp of each query's scores, (B,T,H) in float32 (float64 for
+// float64); it is −∞ for a query that sees no key. No gradient flows through the log-sum-exp.
 func WithLogSumExp(q, k, v *graph.Node, o Options) (out, logSumExp *graph.Node) {
 	c := newCall(q, k, v, o)
 	if c.engine() == CuDNN {
@@ -55,7 +56,7 @@ func WithLogSumExp(q, k, v *graph.Node, o Options) (out, logSumExp *graph.Node) 
 	return out, logSumExpOf(graph.StopGradient(m), graph.StopGradient(d))
 }
 
-// differentiable is forward with backward as its gradient.
+// differentiable calls forward, with backward as its gradient.
 func (c call) differentiable() (out, m, d *graph.Node) {
 	results := autodiff.Custom(c.inputs(), func(in []*graph.Node) []*graph.Node {
 		out, m, d := c.with(in).forward(c.q.DType())
@@ -67,7 +68,7 @@ func (c call) differentiable() (out, m, d *graph.Node) {
 	return results[0], results[1], results[2]
 }
 
-// logSumExpOf returns m + log(d), and −∞ for a query that sees nothing.
+// logSumExpOf returns m + log(d), or −∞ for a query that sees no key.
 func logSumExpOf(m, d *graph.Node) *graph.Node {
 	return graph.Where(graph.Equal(d, graph.ZerosLike(d)), negInf(m), graph.Add(m, graph.Log(d)))
 }
@@ -76,7 +77,7 @@ func negInf(like *graph.Node) *graph.Node {
 	return graph.BroadcastToDims(graph.Infinity(like.Graph(), like.DType(), -1), like.Shape().Dimensions...)
 }
 
-// call is one attention.
+// call is one call of attention.
 type call struct {
 	q, k, v *graph.Node
 	Options
@@ -101,7 +102,7 @@ func (c call) keys() int     { return c.k.Shape().Dim(1) }
 func (c call) keyHeads() int { return c.k.Shape().Dim(2) }
 func (c call) e() int        { return c.v.Shape().Dim(3) }
 
-// statistics is the type of maxima, sums and accumulators.
+// statistics is the type of softmax statistics and accumulators.
 func (c call) statistics() dtypes.DType {
 	if c.q.DType() == dtypes.Float64 {
 		return dtypes.Float64

@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash"
 )
 
-// together runs several problems in one program: compiling costs more than running.
+// together runs several problems in one program, since compiling takes longer than running.
 func together(backend compute.Backend, problems []problem, build func(p problem, in nodes) nodes) ([]result, error) {
 	var args []*tensors.Tensor
 	for _, p := range problems {
@@ -37,9 +37,9 @@ func together(backend compute.Backend, problems []problem, build func(p problem,
 	return results, nil
 }
 
-// The rule is flash-attention's own (Dao et al., tests/test_flash_attn.py): an error against float64 of at most twice that
-// of the naive computation in the same type, and an absolute one for where the naive one happens to hit: here a rounding of
-// every term of the sums.
+// check uses flash-attention's criterion (Dao et al., tests/test_flash_attn.py): the error against float64 is at most
+// twice that of the naive computation in the same type, plus a small absolute one: here a rounding of every term of the
+// sums.
 func (p problem) check(got, naive, exact result) error {
 	roundoff := map[dtypes.DType]float64{dtypes.Float32: 0x1p-24, dtypes.BFloat16: 0x1p-9, dtypes.Float16: 0x1p-12}
 	is, may, terms := got.errors(exact), naive.errors(exact), p.largestTerms()
@@ -49,13 +49,14 @@ func (p problem) check(got, naive, exact result) error {
 			unit = roundoff[dtypes.Float32]
 		}
 		if limit := 2*may[i] + unit*terms[i]; !(is[i] <= limit) {
-			return fmt.Errorf("%v: error of %s %g, of the naive one %g: at most %g is allowed", p, resultNames[i], is[i], may[i], limit)
+			return fmt.Errorf("%v: error of %s %g, of the naive computation %g: want at most %g", p, resultNames[i],
+				is[i], may[i], limit)
 		}
 	}
 	return nil
 }
 
-// compare checks the problems with options that change tells, several in a program.
+// compare checks the problems with changed options, several in one program.
 func compare(t *testing.T, problems []problem, each int, change func(o *flash.Options)) {
 	t.Helper()
 	for len(problems) > 0 {

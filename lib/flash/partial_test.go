@@ -11,7 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash"
 )
 
-// Attention to parts of the keys, merged in any order, is attention to all; and so are its gradients.
+// Attention to parts of the keys, merged in any order, is attention to all keys. So are its gradients.
 func TestPartial(t *testing.T) {
 	for _, p := range []problem{
 		{b: 2, t: 40, s: 90, h: 4, k: 2, d: 8, e: 5, dtype: dtypes.Float32, causal: true},
@@ -23,12 +23,12 @@ func TestPartial(t *testing.T) {
 			p.qp[i] = int32(i * 2)
 		}
 		for i := range p.kp {
-			p.kp[i] = int32(i) - 3 // with causal some queries see nothing of some parts
+			p.kp[i] = int32(i) - 3 // so that with causal some queries see no key of some parts
 		}
 		cuts := [][2]int{{50, p.s}, {0, 20}, {20, 50}}
 		got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 			o := p.options(in)
-			var whole flash.Partial
+			var merged flash.Partial
 			part := func(i int) (k, v *node, po flash.Options) {
 				cut := graph.AxisRange(cuts[i][0], cuts[i][1])
 				po = o
@@ -37,17 +37,17 @@ func TestPartial(t *testing.T) {
 			}
 			for i := range cuts {
 				k, v, po := part(i)
-				if one := flash.Attend(in[0], k, v, po); i == 0 {
-					whole = one
+				if partial := flash.Attend(in[0], k, v, po); i == 0 {
+					merged = partial
 				} else {
-					whole = one.Merge(whole)
+					merged = partial.Merge(merged)
 				}
 			}
 			var dq *node
 			dks, dvs := make(nodes, 3), make(nodes, 3)
 			for i := range cuts {
 				k, v, po := part(i)
-				q, dk, dv := flash.Gradients(in[0], k, v, whole, in[3], po)
+				q, dk, dv := flash.Gradients(in[0], k, v, merged, in[3], po)
 				if q = graph.ConvertDType(q, dtypes.Float32); dq == nil {
 					dq = q
 				} else {
@@ -55,7 +55,8 @@ func TestPartial(t *testing.T) {
 				}
 				dks[(i+2)%3], dvs[(i+2)%3] = dk, dv
 			}
-			return nodes{whole.Output(p.dtype), whole.LogSumExp(), graph.ConvertDType(dq, p.dtype), graph.Concatenate(dks, 1), graph.Concatenate(dvs, 1)}
+			return nodes{merged.Output(p.dtype), graph.Add(merged.M, graph.Log(merged.D)),
+				graph.ConvertDType(dq, p.dtype), graph.Concatenate(dks, 1), graph.Concatenate(dvs, 1)}
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -22,13 +22,13 @@ type (
 	nodes = []*graph.Node
 )
 
-// problem is one attention with numbers.
+// problem is one call of attention with its inputs.
 type problem struct {
 	b, t, s, h, k, d, e int
 	dtype               dtypes.DType
 	causal              bool
 	window              int
-	scale               float64 // as Options have it
+	scale               float64 // of Options
 	qp, kp              []int32 // positions, or nil
 	qs, ks              []int32 // segments, or nil
 	q, key, v, dout     []float64
@@ -42,10 +42,11 @@ func (p problem) String() string {
 	if p.qs != nil {
 		extra += " segments"
 	}
-	return fmt.Sprintf("%s B=%d T=%d S=%d H=%d K=%d D=%d E=%d causal=%v window=%d%s", p.dtype, p.b, p.t, p.s, p.h, p.k, p.d, p.e, p.causal, p.window, extra)
+	return fmt.Sprintf("%s B=%d T=%d S=%d H=%d K=%d D=%d E=%d causal=%v window=%d%s", p.dtype, p.b, p.t, p.s, p.h, p.k,
+		p.d, p.e, p.causal, p.window, extra)
 }
 
-// fill makes the numbers: normal ones, rounded to the type, logits of about the given size.
+// fill draws normal inputs, rounded to the type, whose scores are of about the given size.
 func (p *problem) fill(r *rand.Rand, size float64) {
 	normal := func(n int, size float64) []float64 {
 		x := make([]float64, n)
@@ -73,7 +74,8 @@ func rounded(x float64, dtype dtypes.DType) float64 {
 // randomProblem has any shape, type and mask.
 func randomProblem(r *rand.Rand) problem {
 	pick := func(of ...int) int { return of[r.IntN(len(of))] }
-	p := problem{b: 1 + r.IntN(2), t: 1 + r.IntN(pick(3, 20, 70, 150)), k: pick(1, 1, 2), d: pick(1, 3, 8, 8, 16, 40), causal: r.IntN(2) == 0}
+	p := problem{b: 1 + r.IntN(2), t: 1 + r.IntN(pick(3, 20, 70, 150)), k: pick(1, 1, 2), d: pick(1, 3, 8, 8, 16, 40),
+		causal: r.IntN(2) == 0}
 	p.h, p.s, p.e = p.k*pick(1, 2, 3), p.t, p.d
 	p.dtype = []dtypes.DType{dtypes.Float32, dtypes.Float32, dtypes.BFloat16, dtypes.Float16}[r.IntN(4)]
 	if r.IntN(3) == 0 {
@@ -138,14 +140,15 @@ func (p problem) scaleOf() float64 {
 	return p.scale
 }
 
-// result holds what is compared: the output, the log-sum-exp, and the gradients of q, k and v.
+// result is the output, the log-sum-exp, and the gradients of q, k and v.
 type result [5][]float64
 
 var resultNames = [5]string{"output", "log-sum-exp", "dq", "dk", "dv"}
 
-// exact is the result in float64, head by head.
+// exact is the result in float64.
 func (p problem) exact() result {
-	r := result{make([]float64, p.b*p.t*p.h*p.e), make([]float64, p.b*p.t*p.h), make([]float64, len(p.q)), make([]float64, len(p.key)), make([]float64, len(p.v))}
+	r := result{make([]float64, p.b*p.t*p.h*p.e), make([]float64, p.b*p.t*p.h), make([]float64, len(p.q)),
+		make([]float64, len(p.key)), make([]float64, len(p.v))}
 	head := func(x []float64, b, rows, heads, h, width int) []float64 {
 		var y []float64
 		for i := range rows {
@@ -167,7 +170,8 @@ func (p problem) exact() result {
 			q, k, v := head(p.q, b, p.t, p.h, h, p.d), head(p.key, b, p.s, p.k, g, p.d), head(p.v, b, p.s, p.k, g, p.e)
 			sees := func(i, j int) bool { return p.visible(b, i, j) }
 			out, lse := online.Reference(q, k, v, p.d, p.e, p.scaleOf(), sees)
-			dq, dk, dv := online.ReferenceGradients(q, k, v, head(p.dout, b, p.t, p.h, h, p.e), p.d, p.e, p.scaleOf(), sees)
+			dq, dk, dv := online.ReferenceGradients(q, k, v, head(p.dout, b, p.t, p.h, h, p.e), p.d, p.e, p.scaleOf(),
+				sees)
 			add(r[0], out, b, p.t, p.h, h, p.e)
 			add(r[1], lse, b, p.t, p.h, h, 1)
 			add(r[2], dq, b, p.t, p.h, h, p.d)
@@ -178,8 +182,8 @@ func (p problem) exact() result {
 	return r
 }
 
-// largestTerms returns, for each part of the result, what the error of one rounding of every term is in proportion to: the
-// largest sum of terms' magnitudes, however much of it cancels. A weight is off by as much as its score and the largest are.
+// largestTerms returns the largest sum of the terms' magnitudes of each part of the result. One rounding of every term
+// gives an error proportional to it. A weight's error is that of its score and of the largest score.
 func (p problem) largestTerms() (most [5]float64) {
 	abs := func(x []float64) []float64 { return wide(x, math.Abs) }
 	dot := func(x, y []float64) (sum float64) {
@@ -191,7 +195,11 @@ func (p problem) largestTerms() (most [5]float64) {
 	dk, dv := make([]float64, len(p.key)), make([]float64, len(p.v))
 	for b := range p.b {
 		for h := range p.h {
-			row := func(x []float64, i, width int) []float64 { at := ((b*p.t+i)*p.h + h) * width; return x[at : at+width] }
+			row := func(x []float64, i, width int) []float64 {
+				at := ((b*p.t+i)*p.h +
+					h) * width
+				return x[at : at+width]
+			}
 			col := func(x []float64, j, width int) []float64 {
 				at := ((b*p.s+j)*p.k + h/(p.h/p.k)) * width
 				return x[at : at+width]
@@ -237,7 +245,7 @@ func (p problem) largestTerms() (most [5]float64) {
 	return most
 }
 
-// args are the problem's tensors: q, k, v, dout, and positions and segments where it has them.
+// args are the problem's tensors: q, k, v, dout, and positions and segments if it has them.
 func (p problem) args() []*tensors.Tensor {
 	cast := func(x []float64, dims ...int) *tensors.Tensor {
 		t := tensors.FromShape(shapes.Make(p.dtype, dims...))
@@ -265,17 +273,19 @@ func (p problem) args() []*tensors.Tensor {
 		}
 		return t
 	}
-	args := []*tensors.Tensor{cast(p.q, p.b, p.t, p.h, p.d), cast(p.key, p.b, p.s, p.k, p.d), cast(p.v, p.b, p.s, p.k, p.e), cast(p.dout, p.b, p.t, p.h, p.e)}
+	args := []*tensors.Tensor{cast(p.q, p.b, p.t, p.h, p.d), cast(p.key, p.b, p.s, p.k, p.d),
+		cast(p.v, p.b, p.s, p.k, p.e), cast(p.dout, p.b, p.t, p.h, p.e)}
 	if p.qp != nil {
 		args = append(args, tensors.FromFlatDataAndDimensions(p.qp, p.t), tensors.FromFlatDataAndDimensions(p.kp, p.s))
 	}
 	if p.qs != nil {
-		args = append(args, tensors.FromFlatDataAndDimensions(p.qs, p.b, p.t), tensors.FromFlatDataAndDimensions(p.ks, p.b, p.s))
+		args = append(args, tensors.FromFlatDataAndDimensions(p.qs, p.b, p.t),
+			tensors.FromFlatDataAndDimensions(p.ks, p.b, p.s))
 	}
 	return args
 }
 
-// options returns the problem's, with the mask's nodes from those behind the first four arguments.
+// options returns the problem's options; in are the nodes of args.
 func (p problem) options(in nodes) flash.Options {
 	o := flash.Options{Mask: flash.Mask{Causal: p.causal, Window: p.window}, Scale: p.scale}
 	rest := in[4:]
@@ -288,19 +298,18 @@ func (p problem) options(in nodes) flash.Options {
 	return o
 }
 
-// attention builds the result by flash.
 func (p problem) attention(in nodes, o flash.Options) nodes {
 	out, lse := flash.WithLogSumExp(in[0], in[1], in[2], o)
 	return p.results(in, out, lse)
 }
 
-// results are the output, the log-sum-exp, and the gradients of the output's product with dout.
+// results are the output, the log-sum-exp, and the gradients for the output gradient dout.
 func (p problem) results(in nodes, out, lse *node) nodes {
 	return append(nodes{out, lse}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
 }
 
-// naive builds the result as it is written down, with all scores: in float32, and for half types with scores and weights
-// rounded to them, as a framework's products and softmax give them.
+// naive computes attention with all scores, in float32. For half types it rounds scores and weights, as a framework
+// does.
 func (p problem) naive(in nodes) nodes {
 	g := in[0].Graph()
 	wide := func(x *node) *node { return graph.ConvertDType(x, dtypes.Float32) }
@@ -311,7 +320,8 @@ func (p problem) naive(in nodes) nodes {
 	scores := rounded(graph.MulScalar(graph.Einsum("btkgd,bskd->bkgts", q, wide(in[1])), p.scaleOf())) // (B,K,G,T,S)
 	column := func(x *node) *node { return graph.Reshape(x, -1, 1, 1, p.t, 1) }
 	row := func(x *node) *node { return graph.Reshape(x, -1, 1, 1, 1, p.s) }
-	qp, kp := graph.AddScalar(graph.Iota(g, shapes.Make(dtypes.Int32, p.t), 0), p.s-p.t), graph.Iota(g, shapes.Make(dtypes.Int32, p.s), 0)
+	qp, kp := graph.AddScalar(graph.Iota(g, shapes.Make(dtypes.Int32, p.t), 0), p.s-p.t),
+		graph.Iota(g, shapes.Make(dtypes.Int32, p.s), 0)
 	if p.qp != nil {
 		qp, kp = o.QueryPositions, o.KeyPositions
 	}
@@ -365,15 +375,15 @@ func wide[T any](x []T, to func(T) float64) []float64 {
 	return y
 }
 
-// errors returns the largest error of each part; NaN where there is one.
+// errors returns the largest error of each part, or NaN.
 func (r result) errors(want result) (worst [5]float64) {
 	for i := range r {
 		for j, x := range r[i] {
 			if x == want[i][j] {
 				continue
 			}
-			if off := math.Abs(x - want[i][j]); math.IsNaN(off) || off > worst[i] {
-				worst[i] = off
+			if e := math.Abs(x - want[i][j]); math.IsNaN(e) || e > worst[i] {
+				worst[i] = e
 			}
 			if math.IsNaN(worst[i]) {
 				break

@@ -15,8 +15,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// What does not fit is refused, with what was wrong and what to do.
-func TestRefuses(t *testing.T) {
+func TestErrors(t *testing.T) {
 	f32 := func(dims ...int) *tensors.Tensor { return tensors.FromShape(shapes.Make(dtypes.Float32, dims...)) }
 	good := [3]*tensors.Tensor{f32(2, 5, 4, 8), f32(2, 7, 2, 8), f32(2, 7, 2, 3)}
 	with := func(i int, x *tensors.Tensor) [3]*tensors.Tensor { y := good; y[i] = x; return y }
@@ -33,18 +32,26 @@ func TestRefuses(t *testing.T) {
 		{args: with(2, f32(2, 6, 2, 3)), want: "values (Float32)[2, 6, 2, 3]"},
 		{args: with(0, f32(2, 5, 3, 8)), want: "3 query heads are no multiple of 2 key heads"},
 		{args: with(0, f32(2, 0, 4, 8)), want: "none may be empty"},
-		{args: [3]*tensors.Tensor{tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2, 1, 2)), tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2, 1, 2)),
-			tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2, 1, 2))}, want: "want float32, float64, bfloat16 or float16"},
-		{args: good, change: func(o *flash.Options, _ *node) { o.Window = -1 }, want: "flash: a window of -1: give"},
-		{args: good, change: func(o *flash.Options, _ *node) { o.Scale = math.NaN() }, want: "flash: the scale is NaN: give a positive number"},
-		{args: good, change: func(o *flash.Options, _ *node) { o.Scale = -1 }, want: "flash: the scale is -1"},
-		{args: good, change: func(o *flash.Options, _ *node) { o.Block.Keys = -1 }, want: "flash: blocks of 0 queries and -1 keys"},
-		{args: good, change: func(o *flash.Options, _ *node) { o.Engine = "gpu" }, want: `flash: engine "gpu": give`},
-		{args: good, change: func(o *flash.Options, _ *node) { o.Engine = flash.CuDNN }, want: `flash: the engine "cudnn" needs a CUDA device`},
+		{args: [3]*tensors.Tensor{tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2, 1, 2)),
+			tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2, 1, 2)), tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2,
+				1, 2))}, want: "want float32, float64, bfloat16 or float16"},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Window = -1 }, want: "flash: Window is -1: give"},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Scale = math.NaN() },
+			want: "flash: Scale is NaN: give a positive number"},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Scale = -1 }, want: "flash: Scale is -1"},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Block.Keys = -1 },
+			want: "flash: Block is 0 queries and -1 keys"},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Engine = "gpu" },
+			want: `flash: unknown engine "gpu": give`},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Engine = flash.CuDNN },
+			want: `flash: the engine "cudnn" needs a CUDA device`},
 		{args: good, change: func(o *flash.Options, q *node) {
 			o.QuerySegments = graph.Zeros(q.Graph(), shapes.Make(dtypes.Int32, 2, 5))
 		}, want: "give both or none"},
-		{args: good, change: func(o *flash.Options, q *node) { o.KeyPositions = graph.Zeros(q.Graph(), shapes.Make(dtypes.Int32, 5)) }, want: "flash: key positions are (Int32)[5]: want (Int32)[7]"},
+		{args: good, change: func(o *flash.Options, q *node) {
+			o.KeyPositions = graph.Zeros(q.Graph(),
+				shapes.Make(dtypes.Int32, 5))
+		}, want: "flash: key positions are (Int32)[5]: want (Int32)[7]"},
 		{args: good, change: func(o *flash.Options, _ *node) { o.Block.Queries = math.MaxInt }},
 	} {
 		_, err := devicetest.Call(xla.ThrowingErrors(func(in []*node) []*node {
@@ -60,19 +67,22 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Partial results and their gradients are refused what they cannot be, and all attention another backend.
-func TestRefusesPartial(t *testing.T) {
+func TestPartialErrors(t *testing.T) {
 	x := tensors.FromShape(shapes.Make(dtypes.Float32, 1, 2, 1, 2))
 	for want, build := range map[string]func(x *node) *node{
-		`the engine "cudnn" gives no partial results`: func(x *node) *node { return flash.Attend(x, x, x, flash.Options{Engine: flash.CuDNN}).O },
+		`the engine "cudnn" gives no partial results`: func(x *node) *node {
+			return flash.Attend(x, x, x,
+				flash.Options{Engine: flash.CuDNN}).O
+		},
 		"flash: dOut is Float64: want Float32 or Float32": func(x *node) *node {
-			dq, _, _ := flash.Gradients(x, x, x, flash.Attend(x, x, x, flash.Options{}), graph.ConvertDType(x, dtypes.Float64), flash.Options{})
+			dq, _, _ := flash.Gradients(x, x, x, flash.Attend(x, x, x, flash.Options{}),
+				graph.ConvertDType(x, dtypes.Float64), flash.Options{})
 			return dq
 		},
-		"flash: whole.D is (Float32)[1, 2, 1, 2]": func(x *node) *node {
-			whole := flash.Attend(x, x, x, flash.Options{})
-			whole.D = x
-			dq, _, _ := flash.Gradients(x, x, x, whole, x, flash.Options{})
+		"flash: merged.D is (Float32)[1, 2, 1, 2]": func(x *node) *node {
+			merged := flash.Attend(x, x, x, flash.Options{})
+			merged.D = x
+			dq, _, _ := flash.Gradients(x, x, x, merged, x, flash.Options{})
 			return dq
 		},
 	} {

@@ -43,8 +43,8 @@ func memoryOf(t *testing.T, b *xla.Backend, tokens int, engine flash.Engine) int
 	return memory.Temporary
 }
 
-// What is promised: at 8192 tokens, 8 heads of width 64, no more than 100 MiB, where the scores alone take 2 GiB; and memory
-// in proportion to the tokens.
+// With 8192 tokens and 8 heads of width 64, memory is at most 100 MiB, where the scores alone would be 2 GiB. It is
+// linear in the tokens.
 func TestMemory(t *testing.T) {
 	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
 		short, long := memoryOf(t, devicetest.One(), 4096, engine), memoryOf(t, devicetest.One(), 8192, engine)
@@ -55,7 +55,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// What Checkpoint makes again is what it was, and its gradient FlashAttention's.
+// Recomputation under Checkpoint does not change the results.
 func TestCheckpoint(t *testing.T) {
 	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
 		p := problem{b: 1, t: 40, s: 40, h: 2, k: 1, d: 8, e: 8, dtype: dtypes.Float32, causal: true}
@@ -76,8 +76,8 @@ func TestCheckpoint(t *testing.T) {
 			return got[0]
 		}
 		plain := build(func(f func(in nodes) nodes, in ...*node) nodes { return f(in) })
-		again := build(recompute.Call)
-		for i, off := range again.errors(plain) {
+		recomputed := build(recompute.Call)
+		for i, off := range recomputed.errors(plain) {
 			if !(off <= 1e-6) {
 				t.Errorf("%s: %s differs by %g", engine, resultNames[i], off)
 			}
@@ -85,7 +85,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// On four devices, with the batch or the heads sharded, explicit or by the compiler, each result is that of one device.
+// Four devices with a sharded batch or sharded heads, by hand or by the compiler, give the result of one device without
+// communication.
 func TestSharded(t *testing.T) {
 	p := problem{b: 4, t: 50, s: 50, h: 8, k: 4, d: 8, e: 8, dtype: dtypes.Float32, causal: true}
 	p.fill(rand.New(rand.NewPCG(9, 2)), 1)
@@ -113,13 +114,13 @@ func TestSharded(t *testing.T) {
 			if err != nil {
 				t.Fatalf("axis %d, auto %v: %v", axis, auto, err)
 			}
-			whole := make([]*tensors.Tensor, len(out))
+			merged := make([]*tensors.Tensor, len(out))
 			for i, o := range out {
-				if whole[i], err = o.Merge(); err != nil {
+				if merged[i], err = o.Merge(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for i, off := range toResult(whole).errors(exact) {
+			for i, off := range toResult(merged).errors(exact) {
 				if !(off <= 2e-5) {
 					t.Errorf("axis %d, auto %v: error of %s %g", axis, auto, resultNames[i], off)
 				}
@@ -129,7 +130,7 @@ func TestSharded(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(report) > 0 {
-				t.Errorf("axis %d, auto %v: heads and sequences need nothing of each other, but devices talk:\n%v", axis, auto, report)
+				t.Errorf("axis %d, auto %v: want no collectives, got\n%v", axis, auto, report)
 			}
 		}
 	}

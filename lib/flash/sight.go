@@ -8,15 +8,15 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// extent is what the mask knows of queries or keys: the range of positions and segments that each element stands for.
-// Of a token, the least and the greatest are the same.
+// extent is the range of positions and segments of each token, or of each block of tokens. For a token, least and
+// greatest are the same.
 type extent struct {
 	least, greatest               *graph.Node
-	leastSegment, greatestSegment *graph.Node // nil: all are of one segment
+	leastSegment, greatestSegment *graph.Node // nil if all are in one segment
 }
 
-// meet returns which of the queries may see which of the keys, where the extents' shapes broadcast: exactly, for
-// tokens; for blocks, whether the ranges leave it possible. nil: every query sees every key.
+// meet returns which queries see which keys: exactly for tokens, and for blocks whether their ranges allow it. The
+// extents' shapes broadcast. nil means that every query sees every key.
 func (m Mask) meet(q, k extent) (seen *graph.Node) {
 	if m.everything() {
 		return nil
@@ -24,7 +24,7 @@ func (m Mask) meet(q, k extent) (seen *graph.Node) {
 	if m.Causal {
 		seen = both(seen, graph.GreaterOrEqual(q.greatest, k.least))
 	}
-	if m.Window > 0 { // in 64 bits the distance of any positions has room
+	if m.Window > 0 { // the distance of two positions may need 33 bits
 		distance := func(a, b *graph.Node) *graph.Node {
 			return graph.Sub(graph.ConvertDType(a, dtypes.Int64), graph.ConvertDType(b, dtypes.Int64))
 		}
@@ -39,7 +39,7 @@ func (m Mask) meet(q, k extent) (seen *graph.Node) {
 	return seen
 }
 
-// both returns where a and b hold; a condition that is nil always does.
+// both returns a AND b; nil is always true.
 func both(a, b *graph.Node) *graph.Node {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
@@ -54,7 +54,7 @@ type side struct {
 	segments  *graph.Node // (B,T), or nil
 }
 
-// newSide returns a side of given positions, or, where those are nil, of first, first+1, ….
+// newSide returns a side with the given positions, or with first, first+1, … if they are nil.
 func newSide(s span, positions, segments *graph.Node, g *graph.Graph, first int) side {
 	if positions == nil {
 		positions = graph.AddScalar(graph.Iota(g, shapes.Make(dtypes.Int32, s.length), 0), first)
@@ -62,7 +62,7 @@ func newSide(s span, positions, segments *graph.Node, g *graph.Graph, first int)
 	return side{s, graph.Reshape(positions, 1, s.length), segments}
 }
 
-// tokens returns the extents of the tokens of block i, in the shape that of gives a block (1 or B, n).
+// tokens returns the extents of the tokens of block i, reshaped by of from (1 or B, block).
 func (s side) tokens(i *graph.Node, of func(x *graph.Node) *graph.Node) extent {
 	position := of(part(s.positions, s.start(i), s.block))
 	if s.segments == nil {
@@ -72,7 +72,7 @@ func (s side) tokens(i *graph.Node, of func(x *graph.Node) *graph.Node) extent {
 	return extent{position, position, segment, segment}
 }
 
-// fresh returns which tokens of block i are in no block before, in the shape that of gives a block; nil: all.
+// fresh returns which tokens of block i are not in the block before, reshaped by of. nil means all.
 func (s side) fresh(i *graph.Node, of func(x *graph.Node) *graph.Node) *graph.Node {
 	if s.divides() {
 		return nil
@@ -81,7 +81,7 @@ func (s side) fresh(i *graph.Node, of func(x *graph.Node) *graph.Node) *graph.No
 	return of(graph.GreaterOrEqual(tokens, graph.MulScalar(i, s.block)))
 }
 
-// blocks returns the extents of all blocks, of any row of the batch, in shape dims.
+// blocks returns the extents of all blocks over the full batch, in shape dims.
 func (s side) blocks(dims ...int) extent {
 	over := func(x *graph.Node, reduce func(*graph.Node, ...int) *graph.Node) *graph.Node {
 		indices := graph.InsertAxes(graph.Const(x.Graph(), s.indices()), -1)
@@ -95,13 +95,14 @@ func (s side) blocks(dims ...int) extent {
 	return e
 }
 
-// sight says which blocks of keys each block of queries sees: those from first[i] to before end[i]. In between there
-// may be some that it does not see, which costs time only.
+// sight is the range of blocks, from first[i] to before end[i], that block i has to visit. Blocks within the range that
+// it does not see cost only time.
 type sight struct{ first, end *graph.Node }
 
+// keysSeen returns which blocks of keys each block of queries sees.
 func (m Mask) keysSeen(q, k side) sight { return m.seenBy(q, k, 1) }
 
-// queriesSeeing says which blocks of queries see each block of keys.
+// queriesSeeing returns which blocks of queries see each block of keys.
 func (m Mask) queriesSeeing(q, k side) sight { return m.seenBy(q, k, 0) }
 
 func (m Mask) seenBy(q, k side, axis int) sight {

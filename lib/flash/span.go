@@ -4,8 +4,8 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// span is an axis cut into blocks of equal size. Where that does not divide the axis, the last block begins early, and
-// what it has in common with the one before must not count twice.
+// span is an axis cut into blocks of equal size. If that does not divide the axis, the last block overlaps the one
+// before, and the overlap must not count twice.
 type span struct{ length, block, count int }
 
 func newSpan(length, size int) span {
@@ -16,12 +16,12 @@ func newSpan(length, size int) span {
 
 func (s span) divides() bool { return s.count*s.block == s.length }
 
-// start returns the index at which block i begins.
+// start returns the first index of block i.
 func (s span) start(i *graph.Node) *graph.Node {
 	return graph.Min(graph.MulScalar(i, s.block), integer(i, s.length-s.block))
 }
 
-// indices returns those of each block, (count, block).
+// indices returns the indices of each block, (count, block).
 func (s span) indices() [][]int32 {
 	all := make([][]int32, s.count)
 	for i := range all {
@@ -40,7 +40,7 @@ func part(x, start *graph.Node, length int) *graph.Node {
 	return graph.DynamicSlice(x, startsAt(x, start), sizes)
 }
 
-// put returns x with a block of axis 1 in place of its own.
+// put returns x with a block of axis 1 replaced.
 func put(x, block, start *graph.Node) *graph.Node {
 	return graph.DynamicUpdateSlice(x, graph.ConvertDType(block, x.DType()), startsAt(x, start))
 }

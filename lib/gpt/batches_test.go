@@ -11,7 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
-// numbered returns a text in which any two bytes tell their offset, for fewer than 40000 bytes.
+// numbered returns a text in which any two bytes identify their offset, for fewer than 40000 bytes.
 func numbered(n int) []byte {
 	text := make([]byte, n)
 	for i := range text {
@@ -23,7 +23,7 @@ func numbered(n int) []byte {
 	return text
 }
 
-// rows returns the rows of tokens as strings of bytes.
+// rows returns the sequences of tokens as strings of bytes.
 func rows(x *tensors.Tensor) []string {
 	flat, seq := tensors.MustCopyFlatData[int32](x), x.Shape().Dim(1)
 	var out []string
@@ -37,7 +37,7 @@ func rows(x *tensors.Tensor) []string {
 	return out
 }
 
-// Every window of the text comes exactly once in each epoch, whatever the batch size, and every byte but the first is a
+// Every window of the text appears exactly once in each epoch, for any batch size, and every byte except the first is a
 // target.
 func TestEpochsCoverTheText(t *testing.T) {
 	for _, size := range []int{6, 7, 10, 11, 26, 100, 101, 333, 1024, 20001} {
@@ -91,7 +91,7 @@ func TestEpochsCoverTheText(t *testing.T) {
 	}
 }
 
-// The ranks' rows, one rank after the other, are the rows of one device: for the text's own order and the reference's.
+// The ranks' shards, one after another, are the batch of one device: for the text's own order and the reference's.
 func TestRanksShareTheBatch(t *testing.T) {
 	config := gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 7, Vocab: 256}
 	for _, corpus := range []gpt.Corpus{gpt.Reference(), {Name: "numbered", Text: numbered(1000)}} {

@@ -11,7 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
-// The pieces are the whole for every architecture: the same parameters in the same order, and the same loss to the bit.
+// The chain equals the full model for every architecture: the same parameters in the same order, and the same loss.
 func TestChain(t *testing.T) {
 	for i := range 16 {
 		c := gpt.Config{Layers: 3, Width: 8, Heads: 2, Seq: 4, Vocab: 5, Tied: i&1 != 0, Gated: i&2 != 0}
@@ -46,7 +46,7 @@ func TestChain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, want := loss[0].Value(), loss[1].Value(); got != want {
-			t.Errorf("%+v: loss %v, the whole model's is %v", c, got, want)
+			t.Errorf("%+v: loss %v, the full model's is %v", c, got, want)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
-// TestCheckBatch looks for tokens that are not in the vocabulary, as a run does before each step.
+// TestCheckBatch checks tokens that are not in the vocabulary.
 func TestCheckBatch(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 3, Vocab: 11}
 	blocks, err := c.Chain()

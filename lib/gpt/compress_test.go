@@ -15,8 +15,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// The loss is the same bits whatever the codec, since the forward pass is exact; lossless codecs leave all gradients as
-// they are, and lossy ones change them, but not much. All of it holds with recomputation.
+// The loss has the same bits with any codec, since the forward pass is exact; lossless codecs do not change gradients,
+// and lossy ones change them only a little. All of it holds with recomputation.
 func TestCompress(t *testing.T) {
 	for name, c := range map[string]gpt.Config{
 		"GELU": {Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Dropout: 0.2},
@@ -65,17 +65,17 @@ func TestCompress(t *testing.T) {
 					t.Errorf("%s, %q, %q: the gradients are the same: %v", name, codec, policy, same)
 				}
 				if off := distance(got, want); off > mostOff(c, codec) {
-					t.Errorf("%s, %q, %q: the gradients are off by %v of their norm", name, codec, policy, off)
+					t.Errorf("%s, %q, %q: the gradients have an error of %v of their norm", name, codec, policy, off)
 				}
 			}
 		}
 	}
 }
 
-// mostOff is how much of their norm gradients may be off by, with whatever weights. Measured with 200 seeds, the
-// furthest were 0.006 off with bf16 and 0.026 with int8, which keeps 1 part in 254 of the largest of a group, and half
-// of them at most 0.004. But int8 makes 0 of a gate that is small, where the gradient of a ReLU jumps: with such gates
-// up to 0.12 was measured.
+// mostOff bounds the relative error of gradients, for any weights. With 200 seeds the largest measured errors were
+// 0.006 with bf16 and 0.026 with int8, which has 1 part in 254 of the largest of a group, and the medians at most
+// 0.004. But int8 rounds a small gate to 0, where the gradient of a ReLU jumps: with such gates up to 0.12 was
+// measured.
 func mostOff(c gpt.Config, codec string) float64 {
 	switch {
 	case codec != "int8":
@@ -86,7 +86,7 @@ func mostOff(c gpt.Config, codec string) float64 {
 	return 0.03
 }
 
-// CompressReLU is for what comes out of a ReLU, and for nothing else.
+// CompressReLU is for the output of a ReLU only.
 func TestCompressReLU(t *testing.T) {
 	random := rand.New(rand.NewPCG(43, 44))
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU}
@@ -110,7 +110,7 @@ func TestCompressReLU(t *testing.T) {
 	}
 }
 
-// XLA keeps what the codecs say: a bit of what a ReLU is applied to, and a byte of what is multiplied.
+// XLA saves what the codecs say: a bit per element of a ReLU's input, and a byte per element of a matmul's.
 func TestCompressSaves(t *testing.T) {
 	mesh, err := devicetest.One().Mesh(xla.Axis("data", 1))
 	if err != nil {
@@ -148,7 +148,7 @@ func TestCompressSaves(t *testing.T) {
 		}
 		return m.Temporary
 	}
-	inner := int64(4 * batch * c.Seq * 4 * c.Width) // a float32 for each feature inside the perceptron
+	inner := int64(4 * batch * c.Seq * 4 * c.Width) // a float32 for each feature inside the MLP
 	plain, mask, bytes := temporary(""), temporary("dense"), temporary("int8")
 	if plain-mask < inner*9/10 {
 		t.Errorf("a bit in place of a float32 saves %d bytes of %d", plain-mask, inner)
@@ -158,7 +158,7 @@ func TestCompressSaves(t *testing.T) {
 	}
 }
 
-// distance is the norm of the difference over the norm.
+// distance is the norm of the difference relative to the norm.
 func distance(got, want []float32) float64 {
 	var off, all float64
 	for i := range want {

@@ -154,8 +154,7 @@ func (c Config) Validate() error {
 			"weights: unset one of the two", c.Dropout)
 	case c.Flash && c.Matmul != (precision.Matmul{}):
 		return fmt.Errorf("gpt: Config.Matmul is set with Config.Flash, which computes matmuls of attention in " +
-			"float32: " +
-			"unset one of the two")
+			"float32: unset one of the two")
 	}
 	if err := c.Matmul.Validate(); err != nil {
 		return fmt.Errorf("gpt: Config.Matmul: %w", err)

@@ -91,7 +91,7 @@ func TestParams(t *testing.T) {
 	}
 }
 
-// The sizes of published models, with the number of parameters that their authors' checkpoints have.
+// The sizes of published models, with the parameters of their authors' checkpoints.
 func TestPublishedSizes(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -146,7 +146,7 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// Any cut of a parameter among any number of ranks is a run of the whole.
+// The parts of a parameter for any number of ranks are ranges of the full one.
 func TestInitPart(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 6, Heads: 2, Seq: 5, Vocab: 13}
 	w, err := c.Init()

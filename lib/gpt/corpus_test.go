@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
-// write makes files below a new folder.
+// write creates files below a new folder.
 func write(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -93,7 +93,7 @@ func TestGoSource(t *testing.T) {
 	if len(all.Text) < 10<<20 {
 		t.Errorf("%d bytes: Go's standard library has more than 10 MiB", len(all.Text))
 	}
-	// archive/tar/common.go is the first file in the order of the paths, unicode/utf8/utf8.go among the last.
+	// archive/tar/common.go is the first file in the order of the paths, unicode/utf8/utf8.go one of the last.
 	if !bytes.Contains(all.Text[:4096], []byte("Package tar implements access to tar archives.")) {
 		t.Error("the text does not begin with archive/tar")
 	}
@@ -117,7 +117,7 @@ func TestGoSource(t *testing.T) {
 	}
 }
 
-// A GOROOT that is not there leads to the go command's.
+// If GOROOT does not exist, the go command's is used.
 func TestGoSourceFindsGoCommand(t *testing.T) {
 	old := build.Default.GOROOT
 	defer func() { build.Default.GOROOT = old }()

@@ -35,7 +35,7 @@ func dropped(t *testing.T, c gpt.Config, rows int, key, row uint32) []float32 {
 	return tensors.MustCopyFlatData[float32](out[0])
 }
 
-// Each value is dropped or kept by the bits of its own place in the whole batch.
+// Each value is dropped or not by the bits of its own index in the full batch.
 func TestDropout(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 1, Seq: 32, Vocab: 3, Dropout: 0.3}
 	const rows, key = 8, 12345
@@ -60,11 +60,11 @@ func TestDropout(t *testing.T) {
 			t.Fatalf("value %d: %g, want %g", i, v, want)
 		}
 	}
-	// 16384 values: the standard deviation of the share is √(0.3·0.7/16384) = 0.0036.
+	// 16384 values: the standard deviation of the fraction is √(0.3·0.7/16384) = 0.0036.
 	if share := float64(zeros) / float64(len(got)); math.Abs(share-0.3) > 0.015 {
 		t.Errorf("%.3f of the values were dropped, want 0.3", share)
 	}
-	// A rank that has rows 3 to 5 drops what one device drops in these rows.
+	// A rank with sequences 3 to 5 drops what one device drops in these sequences.
 	width := c.Seq * c.Width
 	if part := dropped(t, c, 3, key, 3); !slices.Equal(part, got[3*width:6*width]) {
 		t.Error("rows 3 to 5 alone are not rows 3 to 5 of the whole batch")
@@ -74,8 +74,8 @@ func TestDropout(t *testing.T) {
 	}
 }
 
-// Neighbouring keys and layers must not make related noise: of two independent masks that each keep half, half of the
-// places agree.
+// The masks of neighbouring keys and layers are independent: if each keeps half of the values, half of the places
+// agree.
 func TestDropoutIndependence(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 1, Seq: 32, Vocab: 3, Dropout: 0.5}
 	masks := [][]float32{dropped(t, c, 4, 0, 0), dropped(t, c, 4, 1, 0), dropped(t, c, 4, 2, 0),
@@ -96,7 +96,7 @@ func TestDropoutIndependence(t *testing.T) {
 	}
 }
 
-// Without dropout the noisy loss is the loss; with it, the gradient goes the way of the values that were kept.
+// Without dropout the noisy loss is the loss; with it, the gradient flows through the values that were not dropped.
 func TestNoisyLoss(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 12))
 	for _, dropout := range []float64{0, 0.4} {

@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Four devices train a model together: pairs share its layers, and the two pairs pass keys and values around a ring.
-// Each device has half of the matrices, and a quarter of the tokens between layers.
+// Four devices train a model together: pairs by tensor parallelism, and the two pairs by sequence parallelism, passing
+// keys and values around a ring. Each device has half of the matrices, and a quarter of the tokens between layers.
 func ExampleParallel() {
 	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Training on one device: the parameters, the optimizer's states and the batch go into a program, and the new
-// parameters and states and the loss come out.
+// Training on one device: a program takes the parameters, the optimizer's states and the batch, and returns the new
+// parameters and states and the loss.
 func Example() {
 	config := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
 	batches, err := gpt.Reference().Batches(config, 8)
@@ -99,7 +99,7 @@ func ExampleConfig_Validate() {
 	// gpt: Config.Heads is 6, which does not divide Config.Width 256: choose a divisor, such as 4
 }
 
-// Two ranks read the two halves of the batch that one device would read.
+// Two ranks get the two halves of the batch of one device.
 func ExampleBatches_Rank() {
 	corpus := gpt.Corpus{Name: "digits", Text: []byte("0123456789")}
 	batches, err := corpus.Batches(gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 3, Vocab: 256}, 2)

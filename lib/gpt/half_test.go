@@ -15,7 +15,7 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// A model that is given parameters of a half type computes in it, and its gradients come in it; the loss is float32.
+// A model with half-precision parameters computes in their type, and so do its gradients; the loss is float32.
 func TestHalfPrecision(t *testing.T) {
 	random := rand.New(rand.NewPCG(21, 22))
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 6, Vocab: 11, KVHeads: 2, Hidden: 12, Gated: true,
@@ -51,7 +51,7 @@ func TestHalfPrecision(t *testing.T) {
 		if got := float64(tensors.ToScalar[float32](out[len(tree)])); math.Abs(got/want-1) > bound {
 			t.Errorf("%s: loss %g, want %g", dtype, got, want)
 		}
-		// Of the gradients, how far the whole is from the exact one, in norm.
+		// How far all gradients together are from the exact ones, in norm.
 		var off, norm float64
 		for k, s := range tree {
 			for i, g := range tensors.MustCopyFlatData[float32](out[k]) {
@@ -66,8 +66,8 @@ func TestHalfPrecision(t *testing.T) {
 	}
 }
 
-// The gradient of a token's row adds up over all its places, and a bias' over all positions: more than a half type can
-// count to. A model that is given one token only, over and over, has nothing but such sums.
+// The gradient of a token accumulates over all its places, and a bias' over all positions: more than a half type can
+// count to. With a single token, repeated, there are only such sums.
 func TestSumsOverPositions(t *testing.T) {
 	random := rand.New(rand.NewPCG(23, 24))
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 64, Vocab: 5}
@@ -98,15 +98,14 @@ func TestSumsOverPositions(t *testing.T) {
 			off += math.Pow(float64(got[i]-want), 2)
 			norm += math.Pow(float64(want), 2)
 		}
-		// The values that are summed have errors of their own, of some 0.4 % each; sums in bfloat16 are 5 % and more
-		// away.
+		// The summands have errors of about 0.4 %; sums in bfloat16 are 5 % and more away.
 		if away := math.Sqrt(off / norm); away > 0.03 {
 			t.Errorf("the gradient of %s is %.3f of its norm away from that in float32", name, away)
 		}
 	}
 }
 
-// Attention over many equal keys is their value, also where the sum of all values would overflow.
+// Attention over many equal keys returns their value, also where the sum of all values would overflow.
 func TestHalfAttentionDoesNotOverflow(t *testing.T) {
 	const n = 4096
 	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {

@@ -91,8 +91,8 @@ func testGradients(t *testing.T, c gpt.Config) {
 	}
 }
 
-// Cut in every way to stages, one program each with activations that leave the device between them and the stage's own
-// part of the parameters, the model gives what one program gives.
+// Split into stages in every way, each a program of its own with its part of the parameters, the model equals one
+// program.
 func TestStages(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for _, c := range []gpt.Config{
@@ -149,7 +149,7 @@ func TestStageErrors(t *testing.T) {
 	}
 }
 
-// Targets that would fit by broadcasting are refused.
+// Targets that would fit by broadcasting are an error.
 func TestCrossEntropyShapes(t *testing.T) {
 	logits := tensors.FromScalarAndDimensions(float32(0), 2, 3, 5)
 	for _, c := range []struct {
@@ -172,7 +172,7 @@ func TestCrossEntropyShapes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Equal logits leave all 5 tokens as likely: ln 5 nats.
+		// With equal logits all 5 tokens are equally likely: ln 5 nats.
 		if got := tensors.ToScalar[float32](out[0]); !scalar.EqualWithinAbs(float64(got), math.Log(5), 1e-6) {
 			t.Errorf("loss %g, want ln 5", got)
 		}

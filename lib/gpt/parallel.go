@@ -58,8 +58,7 @@ func (m Parallel) Validate() error {
 				"attention weights: unset one of the two", m.Config.Dropout)
 		case m.Config.Matmul != (precision.Matmul{}):
 			return errors.New("gpt: Config.Matmul is set with sequence parallelism, which computes matmuls of " +
-				"attention " +
-				"in float32: unset one of the two")
+				"attention in float32: unset one of the two")
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/tensor"
 )
 
-// sizes is a mesh's.
+// sizes are those of a mesh's axes.
 func sizes(of map[string]int) func(axis string) (int, error) {
 	return func(axis string) (int, error) {
 		if n, ok := of[axis]; ok {
@@ -23,7 +23,7 @@ func sizes(of map[string]int) func(axis string) (int, error) {
 	}
 }
 
-// What devices cannot share is an error that names the parameter or the field.
+// What cannot be split is an error that names the parameter or the field.
 func TestParallelRefused(t *testing.T) {
 	good := gpt.Config{Layers: 2, Width: 24, Heads: 12, Seq: 24, Vocab: 10}
 	layers := tensor.Group{Axis: "t"}
@@ -44,7 +44,7 @@ func TestParallelRefused(t *testing.T) {
 			"parameter h0.qkv.w "},
 		"fewer key heads": {func(c *gpt.Config) { c.KVHeads = 2 }, layers, sequence.Group{}, map[string]int{"t": 4},
 			""},
-		"perceptron": {func(c *gpt.Config) { c.Hidden = 26 }, layers, sequence.Group{}, map[string]int{"t": 4},
+		"MLP": {func(c *gpt.Config) { c.Hidden = 26 }, layers, sequence.Group{}, map[string]int{"t": 4},
 			"parameter h0.up.w "},
 		"tokens": {func(c *gpt.Config) { c.Seq = 22 }, tokens, sequence.Group{}, map[string]int{"t": 4},
 			"Config.Seq is 22"},
@@ -79,8 +79,7 @@ func TestParallelRefused(t *testing.T) {
 	}
 }
 
-// All matrices are cut, and what a device has of a model is the n-th part of it but for what is whole, padding and
-// copies.
+// All matrices are cut, and a device has the n-th part of a model except for replicated parameters, padding and copies.
 func TestParallelShares(t *testing.T) {
 	for name, c := range map[string]struct {
 		config gpt.Config

@@ -9,14 +9,14 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// plainModel is a second implementation of the model to compare with: float64, one number at a time, no shapes, no
-// library, and nothing shared with the package but the names of the parameters.
+// plainModel is a second implementation of the model to compare with: float64, one number at a time, without shapes or
+// libraries, sharing only the parameters' names with the package.
 type plainModel struct {
 	gpt.Config
 	p map[string][]float64
 }
 
-// loss returns the mean cross-entropy of the rows.
+// loss returns the mean cross-entropy of the sequences.
 func (m plainModel) loss(inputs, targets [][]int32) float64 {
 	sum, n := 0.0, 0
 	for b := range inputs {
@@ -32,7 +32,7 @@ func (m plainModel) loss(inputs, targets [][]int32) float64 {
 	return sum / float64(n)
 }
 
-// logits returns the logits at each position of one row of tokens.
+// logits returns the logits at each position of one sequence.
 func (m plainModel) logits(tokens []int32) [][]float64 {
 	d, dh, kv := m.Width, m.Width/m.Heads, m.Heads
 	if m.KVHeads > 0 {
@@ -154,7 +154,7 @@ func (m plainModel) norm(name string, x []float64) []float64 {
 	return y
 }
 
-// rotate turns the feature pairs of one head as complex numbers.
+// rotate rotates the feature pairs of one head as complex numbers.
 func rotate(head []float64, position int) {
 	half := len(head) / 2
 	for i := range half {

@@ -31,7 +31,7 @@ func randomConfig(random *rand.Rand) gpt.Config {
 	return c
 }
 
-// randomModel returns parameters with no special values (no scale is 1 and no bias 0, which would hide mistakes), as
+// randomModel returns parameters without special values (no scale is 1 and no bias 0, which would hide mistakes), as
 // tensors and as the plain model.
 func randomModel(c gpt.Config, random *rand.Rand) ([]*tensors.Tensor, plainModel) {
 	m := plainModel{c, make(map[string][]float64)}
@@ -47,7 +47,7 @@ func randomModel(c gpt.Config, random *rand.Rand) ([]*tensors.Tensor, plainModel
 	return ts, m
 }
 
-// randomTokens returns a batch of rows of tokens.
+// randomTokens returns a batch of random sequences.
 func randomTokens(random *rand.Rand, batch, seq, vocab int) [][]int32 {
 	rows := make([][]int32, batch)
 	for b := range rows {

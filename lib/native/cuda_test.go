@@ -9,9 +9,9 @@ import (
 	"github.com/shardbook/shardbook/lib/native"
 )
 
-// In place of CUDA the tests have two arrays, which are the memories of two GPUs, and in place of nvcc a compiler for C++ and
-// a script that knows nvcc's options. So what they say of LoadCUDA is: its own code is C++ and calls CUDA's functions in the
-// right order, with CUDA's names as this file has them.
+// In place of CUDA the tests have two arrays, which are the memories of two GPUs, and in place of nvcc a compiler for
+// C++ and a script that knows nvcc's options. So what they say of LoadCUDA is: its own code is C++ and calls CUDA's
+// functions in the right order, with CUDA's names as this file has them.
 const madeUpCUDA = `#pragma once
 enum cudaError_t { cudaSuccess = 0, cudaErrorLaunchFailure = 719 };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
@@ -28,8 +28,13 @@ inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void
 }
 inline cudaError_t cudaSetDevice(int i) { gpu_current = i; return cudaSuccess; }
 inline cudaError_t cudaGetLastError() { return gpu_launch_fails ? cudaErrorLaunchFailure : cudaSuccess; }
-inline cudaError_t cudaDeviceSynchronize() { gpu_waits++; return gpu_work_fails ? cudaErrorLaunchFailure : cudaSuccess; }
-inline const char *cudaGetErrorString(cudaError_t e) { return e == cudaErrorLaunchFailure ? "unspecified launch failure" : "?"; }
+inline cudaError_t cudaDeviceSynchronize() {
+	gpu_waits++;
+	return gpu_work_fails ? cudaErrorLaunchFailure : cudaSuccess;
+}
+inline const char *cudaGetErrorString(cudaError_t e) {
+	return e == cudaErrorLaunchFailure ? "unspecified launch failure" : "?";
+}
 `
 
 // madeUpNVCC writes them, and returns the compiler's path.
@@ -66,7 +71,7 @@ static const char *scale(slice_f32 x, float factor, float *also) {
 	return NULL;
 }
 static const char *any(void *p) { return NULL; }`,
-		native.CacheDir(kept), native.Bind("scale", &double), native.Bind("any", &any))
+		native.WithCache(kept), native.Bind("scale", &double), native.Bind("any", &any))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,14 +121,15 @@ static const char *any(void *p) { return NULL; }`,
 
 func TestCUDAErrors(t *testing.T) {
 	t.Setenv("NVCC", madeUpNVCC(t))
-	_, err := native.LoadCUDA("void f() {}\n__global__ void g() {}\n", native.CacheDir(kept))
+	_, err := native.LoadCUDA("void f() {}\n__global__ void g() {}\n", native.WithCache(kept))
 	wants(t, err, "source.cu:2:1: error")
-	_, err = native.LoadCUDA("void f() {}", native.CacheDir(kept), native.Bind("f", new(func())))
+	_, err = native.LoadCUDA("void f() {}", native.WithCache(kept), native.Bind("f", new(func())))
 	wants(t, err, `Bind("f")`, "make its result an error")
-	_, err = native.LoadCUDA("static const char *f(double *) { return 0; }", native.CacheDir(kept), native.Bind("f", new(func(*float32) error)))
+	_, err = native.LoadCUDA("static const char *f(double *) { return 0; }", native.WithCache(kept),
+		native.Bind("f", new(func(*float32) error)))
 	wants(t, err, "Bind f as func(*float32) error", "double*")
 	t.Setenv("NVCC", filepath.Join(t.TempDir(), "nvcc"))
-	_, err = native.LoadCUDA("", native.CacheDir(kept))
+	_, err = native.LoadCUDA("", native.WithCache(kept))
 	wants(t, err, "nvcc", "NVCC")
 }
 
@@ -146,7 +152,7 @@ func TestFindNVCC(t *testing.T) {
 		t.Setenv("NVCC", c.nvcc)
 		t.Setenv("PATH", c.path)
 		t.Setenv("CUDA_HOME", c.home)
-		if _, err := native.LoadCUDA("", native.CacheDir(t.TempDir())); err != nil {
+		if _, err := native.LoadCUDA("", native.WithCache(t.TempDir())); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -155,6 +161,6 @@ func TestFindNVCC(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("CUDA_HOME", "")
-	_, err := native.LoadCUDA("", native.CacheDir(kept))
+	_, err := native.LoadCUDA("", native.WithCache(kept))
 	wants(t, err, "no nvcc", "CUDA toolkit")
 }

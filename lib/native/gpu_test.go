@@ -27,7 +27,7 @@ __global__ void twice(float *x, int64_t n) {
 static const char *launch(void *x, int64_t n) {
 	twice<<<(n + 255) / 256, 256>>>((float *)x, n);
 	return NULL;
-}`, native.CacheDir(t.TempDir()), native.Bind("launch", &double))
+}`, native.WithCache(t.TempDir()), native.Bind("launch", &double))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,8 +52,9 @@ func normGraph(in []*graph.Node) []*graph.Node {
 	return []*graph.Node{y, graph.Reshape(rstd, x.Shape().Dimensions[:last]...)}
 }
 
-// bound is on the distance of two layer norms in float32 of normal numbers in rows of up to 1000: sums of that many have errors
-// of n·2⁻²⁴ at worst and √n·2⁻²⁴ in practice (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), that is 2e-6
+// bound is on the distance of two layer norms in float32 of normal numbers in rows of up to 1000: sums of that many have
+// errors of n·2⁻²⁴ at worst and √n·2⁻²⁴ in practice (Higham, Accuracy and Stability of Numerical Algorithms, section
+// 4.2), that is 2e-6
 // relative to sums that are about 1; y is at most about 5·|scale| + |shift| ≤ 20.
 const bound = 1e-4
 
@@ -171,7 +172,8 @@ func TestInProgram(t *testing.T) {
 		shape := shapes.Make(dtypes.Float32, dims...)
 		x, scale, shift := normal(r, shape.Size()), normal(r, width), normal(r, width)
 		call := func(backend compute.Backend, fn func([]*graph.Node) []*graph.Node) [][]float32 {
-			out, err := devicetest.CallOn(backend, fn, tensors.FromFlatDataAndDimensions(x, dims...), tensors.FromValue(scale), tensors.FromValue(shift))
+			out, err := devicetest.CallOn(backend, fn, tensors.FromFlatDataAndDimensions(x, dims...),
+				tensors.FromValue(scale), tensors.FromValue(shift))
 			if err != nil {
 				t.Fatalf("%v: %v", dims, err)
 			}
@@ -226,7 +228,8 @@ func TestKernelCallErrors(t *testing.T) {
 		name, want string
 		change     func(in []*graph.Node) []*graph.Node
 	}{
-		{"too few", "6 parameters, the call 2 results and 3 operands", func(in []*graph.Node) []*graph.Node { return in[:3] }},
+		{"too few", "6 parameters, the call 2 results and 3 operands",
+			func(in []*graph.Node) []*graph.Node { return in[:3] }},
 		{"type", "parameter 3 has elements of another type", func(in []*graph.Node) []*graph.Node {
 			in[1] = graph.ConvertDType(in[1], dtypes.Float64)
 			return in
@@ -244,7 +247,8 @@ func TestKernelCallErrors(t *testing.T) {
 			in = c.change(append(in, graph.Scalar(in[0].Graph(), dtypes.Float32, epsilon)))
 			x := in[0].Shape()
 			return k.Call(in, []shapes.Shape{x, shapes.Make(dtypes.Float32, x.Dim(0))}, refuse)
-		}, tensors.FromFlatDataAndDimensions(make([]float32, 6), 2, 3), tensors.FromValue(make([]float32, 3)), tensors.FromValue(make([]float32, 3)))
+		}, tensors.FromFlatDataAndDimensions(make([]float32, 6), 2, 3), tensors.FromValue(make([]float32, 3)),
+			tensors.FromValue(make([]float32, 3)))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
@@ -258,7 +262,7 @@ func TestKernelErrors(t *testing.T) {
 	for _, bind := range []native.Option{
 		native.Bind("f", new(func(*float32))), native.Bind("f", new(func(*float32, []float32))),
 	} {
-		l, err := native.Load(`void f() {}`, native.CacheDir(kept), bind)
+		l, err := native.Load(`void f() {}`, native.WithCache(kept), bind)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,8 @@ const childEnv = "NATIVE_TEST_CHILD"
 var children = map[string]func(){
 	"answer": func() {
 		var answer func() int
-		if _, err := native.Load(answerSource, native.CacheDir(os.Getenv("NATIVE_TEST_CACHE")), native.Bind("answer", &answer)); err != nil {
+		_, err := native.Load(answerSource, native.WithCache(os.Getenv("NATIVE_TEST_CACHE")), native.Bind("answer", &answer))
+		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -44,7 +45,7 @@ var children = map[string]func(){
 	"crash": func() {
 		var crash func(*int32) int32
 		if _, err := native.Load(`int32_t crash(int32_t *p) { return *(volatile int32_t *)p; }`,
-			native.CacheDir(os.Getenv("NATIVE_TEST_CACHE")), native.Bind("crash", &crash)); err != nil {
+			native.WithCache(os.Getenv("NATIVE_TEST_CACHE")), native.Bind("crash", &crash)); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -74,7 +75,7 @@ func script(t *testing.T, text string) string {
 // load is native.Load in the tests' folder, of what must compile.
 func load(t *testing.T, source string, options ...native.Option) *native.Library {
 	t.Helper()
-	l, err := native.Load(source, append(options, native.CacheDir(kept))...)
+	l, err := native.Load(source, append(options, native.WithCache(kept))...)
 	if err != nil {
 		t.Fatal(err)
 	}

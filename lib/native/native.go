@@ -47,9 +47,8 @@ func Flags(flags ...string) Option {
 	}
 }
 
-// CacheDir sets the folder in which compiled libraries are kept, in a folder "native". The default is $SHARDBOOK_CACHE,
-// else "shardbook" in the user's cache folder. Nothing in it is ever removed; it may be deleted at any time.
-func CacheDir(dir string) Option {
+// withCache sets the folder in which compiled libraries are kept, in a folder "native".
+func withCache(dir string) Option {
 	return func(c *config) error {
 		c.cacheDir = dir
 		return nil
@@ -60,8 +59,9 @@ func CacheDir(dir string) Option {
 // the slice types, and foreign.h of lib/xla/foreign are included before the source; the mathematics library is linked.
 //
 // What the same compiler made before of the same source with the same flags, for the same processor, is not compiled
-// again. Files that the source includes are no part of that: after a change in one, change the source or a flag, such
-// as -DVERSION=2.
+// again: libraries are kept in the folder "native" of $SHARDBOOK_CACHE, else of the user's cache folder, which may be
+// deleted at any time. Files that the source includes are no part of that: after a change in one, change the source or
+// a flag, such as -DVERSION=2.
 //
 // It returns an error if there is no compiler, if the source does not compile (the compiler's own words, in which
 // source.c is the source), if a symbol is missing, and where Bind says so.

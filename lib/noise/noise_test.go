@@ -57,7 +57,7 @@ func TestBits(t *testing.T) {
 	}
 }
 
-// BitsAt makes, for any indices of any axes in any order, the bits that Bits makes there.
+// BitsAt equals Bits, for any indices of any axes in any order.
 func TestBitsAt(t *testing.T) {
 	const key, site = 77, 3
 	whole := []int{3, 5, 4}
@@ -116,7 +116,7 @@ func TestBitsAt(t *testing.T) {
 	}
 }
 
-// An index that is no vector of 32-bit integers is refused.
+// An index that is not a vector of 32-bit integers is an error.
 func TestBadIndex(t *testing.T) {
 	for _, index := range []*tensors.Tensor{tensors.FromValue(int32(1)), tensors.FromValue([]float32{1}),
 		tensors.FromValue([]int64{1}),
@@ -129,8 +129,8 @@ func TestBadIndex(t *testing.T) {
 	}
 }
 
-// Arrays that differ in one bit of the key, in the site or in the place have half of their bits in common: with 2¹⁷
-// bits the standard deviation of the share is 0.0014.
+// Arrays that differ in one bit of the key, in the site or in the index have half of their bits in common: with 2¹⁷
+// bits the standard deviation of that fraction is 0.0014.
 func TestIndependence(t *testing.T) {
 	const n = 4096
 	first := make32(t, 1, 1, 0, n)
@@ -159,7 +159,7 @@ func TestIndependence(t *testing.T) {
 	}
 }
 
-// Keys of neighbouring seeds and steps are all different. That two of 2¹¹ are the same by chance has a probability of
+// Keys of neighbouring seeds and steps are all different. The probability that two of 2¹¹ are equal by chance is
 // 0.0005.
 func TestKeys(t *testing.T) {
 	steps := make([]int32, 256)
@@ -199,7 +199,7 @@ func TestBadKey(t *testing.T) {
 	}
 }
 
-// The rows that a rank has are those of the whole.
+// A rank's rows are those of the full array.
 func ExampleBits() {
 	bits := func(row uint32, rows int) []uint32 {
 		out := graph.MustExecOnce(devicetest.PureGo(), func(key, row *graph.Node) *graph.Node {

@@ -56,8 +56,8 @@ func keep(name string, value any) error {
 
 // Kept returns a copy of the value that [Keep] stored under name. T is the type it had then.
 //
-// It is an error if nothing is kept under name, if the value has another type than T, or if a type of that name has been
-// declared anew since.
+// It is an error if nothing is kept under name, if the value has another type than T, or if a type of that name has
+// been declared anew since.
 func Kept[T any](name string) (T, error) {
 	var value T
 	err := kept(name, reflect.ValueOf(&value).Elem())

@@ -167,7 +167,7 @@ func TestMemory(t *testing.T) {
 }
 
 // TestAheadOfTheLink has the device run ahead of a link that takes years by as many blocks as Prefetch says, and not by one more. The
-// run is lost by its context's end.
+// run fails when its context ends.
 func TestAheadOfTheLink(t *testing.T) {
 	for prefetch, want := range []int{1, 2} {
 		r := trace.New()
@@ -193,7 +193,7 @@ func TestAheadOfTheLink(t *testing.T) {
 		if got := trace.Of(r.Spans(), 0, "compute"); len(got) != want {
 			t.Errorf("prefetch %d: the device computed %v, want %d blocks", prefetch, got, want)
 		}
-		if _, err := run.Params(t.Context()); !matches(err, "is lost") {
+		if _, err := run.Params(t.Context()); !matches(err, "has failed") {
 			t.Errorf("prefetch %d: parameters of a lost run: error %v", prefetch, err)
 		}
 		check(t, run.Close())

@@ -16,7 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// plainMap is the table as bitsandbytes makes it: the means of neighbours among evenly spaced boundaries.
+// plainMap is bitsandbytes' table: the means of neighbours among evenly spaced boundaries.
 func plainMap(signed bool) []float64 {
 	var table []float64
 	for i := range 7 {
@@ -75,9 +75,9 @@ func plainNearest(table [256]float32, x float64) int {
 	return best
 }
 
-// Each step from the states that the optimizer itself has left: the parameter is AdamW's for the moments that those
-// states stand for, and so are the new states, code by code; but where a share lies between two numbers of the table,
-// as near to their middle as float32 rounds it, either will do. Code 0 is of no v but 0.
+// Each step starts from the optimizer's own states: the parameter is AdamW's for the decoded moments, and so are the
+// new states, code by code; but where a value is within float32 rounding of the middle between two codes, either is
+// right. Code 0 is only for a v of 0.
 func TestAdam8bitAgainstPlainGo(t *testing.T) {
 	const steps = 4
 	backend := devicetest.PureGo()
@@ -142,7 +142,7 @@ func checkAdam8bit(t *testing.T, r optim.Adam8bitOptimizer, step int, w, g, newW
 			old := float64(tables[k][int(codes[i])]) * scales[i/r.Block]
 			x := []float64{g[i], g[i] * g[i]}[k]
 			moments[k] = append(moments[k], beta*old+(1-beta)*x)
-			// some roundings of 2⁻²⁴
+			// some rounding errors of 2⁻²⁴
 			rounding[k] = append(rounding[k], 0x1p-21*(math.Abs(beta*old)+math.Abs((1-beta)*x)))
 		}
 	}
@@ -214,7 +214,7 @@ func TestAdam8bitZeroPoint(t *testing.T) {
 	}
 }
 
-// What is not a number stays seen: it spoils its block and no other.
+// NaN stays NaN: it spoils its block and no other.
 func TestAdam8bitNotFinite(t *testing.T) {
 	opt := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 2, Least: 1}
 	tree := params.Tree{params.New("w", dtypes.Float32, 4)}

@@ -85,7 +85,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Apply and Update panic while the graph is built, which reaches the caller as an error of the call.
+// Apply and Update panic while the graph is built, which is an error of the call.
 func TestApplyRefuses(t *testing.T) {
 	tree := params.Tree{params.New("a", dtypes.Float32, 2), params.New("b", dtypes.Float32, 3)}
 	two, three := tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{1, 2, 3})
@@ -148,7 +148,7 @@ func TestApplyEqualsUpdates(t *testing.T) {
 	}
 }
 
-// The rate multiplies the learning rate of every opt, and a schedule's the rate that comes from outside.
+// The rate multiplies the learning rate of every optimizer, and a schedule multiplies a rate from outside.
 func TestRate(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	tree := params.Tree{params.New("w", dtypes.Float32, 3, 4)}
@@ -182,10 +182,10 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// near is equal but for the last bits of float32.
+// near is equal up to the last bits of float32.
 func near(a, b float64) bool { return scalar.EqualWithinAbsOrRel(a, b, 1e-7, 1e-6) }
 
-// Each group's parameters are those that it selects, and the first group wins.
+// Each group's parameters are those that it selects; the first group has precedence.
 func TestGrouped(t *testing.T) {
 	tree := params.Tree{params.New("h.w", dtypes.Float32, 1), params.New("h.g", dtypes.Float32, 1),
 		params.New("tok", dtypes.Float32, 1), params.New("g", dtypes.Float32, 1)}
@@ -206,7 +206,7 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// What each optimizer keeps for a matrix of 96 rows and 128 columns, in bytes for each element.
+// The bytes per element of the states of each optimizer, for a matrix of 96 rows and 128 columns.
 func TestBytesPerParameter(t *testing.T) {
 	const r, c = 96, 128
 	want := map[string]float64{"sgd": 0, "momentum": 4, "nesterov": 4, "adam": 8, "adamw": 8, "lion": 4, "lamb": 8,
@@ -229,7 +229,7 @@ func TestBytesPerParameter(t *testing.T) {
 			t.Errorf("%s keeps %g bytes for nothing", name, got)
 		}
 	}
-	// bitsandbytes keeps the moments of fewer than 4096 elements in 32 bits.
+	// bitsandbytes stores the moments of fewer than 4096 elements in 32 bits.
 	for n, want := range map[int]float64{4095: 8, 4096: 2 + 8./256} {
 		if got := optim.BytesPerParameter(optim.Adam8bit(1),
 			params.Tree{params.New("w", dtypes.Float32, n)}); got != want {

@@ -42,7 +42,7 @@ func TestClipByGlobalNorm(t *testing.T) {
 	}
 }
 
-// Gradients of zero stay, half-precision squares do not overflow, and a norm that is not finite spoils all.
+// Zero gradients stay zero, half-precision squares do not overflow, and a norm that is not finite makes all NaN.
 func TestClipLimits(t *testing.T) {
 	inf := float32(math.Inf(1))
 	for _, c := range []struct {
@@ -86,7 +86,7 @@ func TestClipLimits(t *testing.T) {
 	}
 }
 
-// Ranks that sum their squares clip by the norm of all.
+// Ranks that all-reduce their squares clip by the norm of all gradients.
 func TestClipShards(t *testing.T) {
 	out := mustCall(t, func(in []*graph.Node) []*graph.Node {
 		ranks := lockstep(2, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
@@ -104,7 +104,7 @@ func TestClipShards(t *testing.T) {
 	}
 }
 
-// Gradients of float64 keep its precision, and those of 0 stay with the least norm to clip to.
+// Gradients of float64 keep its precision, and those of 0 stay 0 with the smallest norm to clip to.
 func TestClipKeeps(t *testing.T) {
 	const fine = 1 + 0x1p-40
 	out := mustCall(t, func(in []*graph.Node) []*graph.Node {

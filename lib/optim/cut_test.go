@@ -12,8 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Six columns on four ranks: the last have padding. Adafactor's states join to the whole's. Adam8bit's blocks would be
-// others.
+// Six columns on four ranks, where the last have padding. Adafactor's states can be joined; Adam8bit's blocks differ.
 func ExampleJoins() {
 	w := params.New("w", dtypes.Float32, 3000, 6)
 	part := optim.Cut{Axis: 1, Ranks: 4, Length: 2}
@@ -79,8 +78,7 @@ func TestCountedRefused(t *testing.T) {
 		{nil, ""},
 		{[]bool{true, false, true}, ""},
 		{[]bool{true, false}, "the Counted of a part of dimensions [4 3], cut along axis 1, has shape (Bool)[2]: " +
-			"give " +
-			"a vector of 3 booleans"},
+			"give a vector of 3 booleans"},
 		{[]float32{1, 0, 1}, "has shape (Float32)[3]"},
 		{true, "has shape (Bool)"},
 	} {

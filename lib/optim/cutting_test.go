@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// lockstep builds what n ranks do into one graph: each runs up to a sum, where it waits until all others have come.
+// lockstep builds what n ranks compute into one graph: each runs up to a sum, where it waits for all others.
 func lockstep(n int, build func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node) [][]*graph.Node {
 	results := make([][]*graph.Node, n)
 	var total *graph.Node // of the sum that all have come to
@@ -55,13 +55,13 @@ type cutting struct {
 	dims  []int
 	ranks int
 	axis  int // -1: flat
-	// of the flat run on each rank
+	// of the flat part on each rank
 	length int
-	// what each rank has along the axis, if it is not an equal run
+	// each rank's indices along the axis, unless they are an equal range
 	index [][]int
 }
 
-// The flat runs and the cut rows hold whole blocks of 4, the block of allOptimizers' Adam8bit.
+// The flat parts and the cut rows have full blocks of 4, the block of allOptimizers' Adam8bit.
 var cuttings = []cutting{
 	{[]int{7, 11}, 2, -1, 40, nil},
 	{[]int{7, 11}, 3, -1, 28, nil},
@@ -76,7 +76,7 @@ var cuttings = []cutting{
 	{[]int{2, 3, 8}, 3, 1, 0, nil},
 	{[]int{2, 3, 8}, 2, 2, 0, nil},
 	{[]int{6, 20}, 1, 0, 0, nil},
-	// Copies, padding, and another order than the whole's.
+	// Copies, padding, and another order.
 	{[]int{5, 3}, 3, 0, 0, [][]int{{4, 0, 1}, {1, -1, 2}, {1, 2, 3}}},
 	{[]int{6, 5}, 2, 1, 0, [][]int{{0, 3, 1, -1}, {-1, 1, 4, 2}}},
 	{[]int{7}, 3, 0, 0, [][]int{{6, 5, -1}, {0, 1, 2}, {4, 2, 3}}},
@@ -89,7 +89,7 @@ func (c cutting) spec() params.Spec { return params.New("w", dtypes.Float32, c.d
 
 func (c cutting) cut() *params.Cut { return &params.Cut{Axis: c.axis, Index: c.index} }
 
-// part is a rank's as it is listed, and one with what updates need.
+// part is a rank's part as it is listed; onRank is one with what updates need.
 func (c cutting) part() optim.Part {
 	switch {
 	case c.axis < 0:
@@ -114,7 +114,7 @@ func (c cutting) onRank(g *graph.Graph, rank int, sum func(*graph.Node) *graph.N
 	return nil
 }
 
-// of cuts a rank's part out of the whole. Padding is NaN in flat parts, and otherwise 0.
+// of cuts a rank's part out of the full array. Padding is NaN in flat parts, and otherwise 0.
 func (c cutting) of(whole *graph.Node, rank int) *graph.Node {
 	if c.index != nil {
 		return pick(whole, c.axis, c.index[rank])
@@ -134,7 +134,7 @@ func (c cutting) of(whole *graph.Node, rank int) *graph.Node {
 	return graph.Slice(whole, specs...)
 }
 
-// pick gives an axis other indices; for −1 there are zeros.
+// pick returns an axis with other indices; −1 gives zeros.
 func pick(x *graph.Node, axis int, index []int) *graph.Node {
 	picked := make([]*graph.Node, len(index))
 	for k, i := range index {
@@ -150,7 +150,7 @@ func pick(x *graph.Node, axis int, index []int) *graph.Node {
 	return graph.Concatenate(picked, axis)
 }
 
-// join puts the ranks' parts of an array together again, cut to the elements of the whole.
+// join concatenates the ranks' parts of an array, cut to its elements.
 func join(parts []*graph.Node, axis int, whole *graph.Node) *graph.Node {
 	n := whole.Shape().Size()
 	joined := graph.Concatenate(parts, axis)
@@ -158,7 +158,8 @@ func join(parts []*graph.Node, axis int, whole *graph.Node) *graph.Node {
 	return graph.Reshape(graph.Slice(flat, graph.AxisRange(0, n)), whole.Shape().Dimensions...)
 }
 
-// trained makes a step of a part for each gradient, from states of zeros, and returns the parameter and the states.
+// trained makes a step of a part for each gradient, starting from zero states, and returns the parameter and the
+// states.
 func trained(opt optim.Optimizer, tree params.Tree, part optim.Part, w *graph.Node,
 	grads []*graph.Node) []*graph.Node {
 	ws, s := []*graph.Node{w}, []*graph.Node(nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Three steps of descent on the loss w², whose gradient is 2w.
+// Three steps of SGD on the loss w², whose gradient is 2w.
 func ExampleOptimizer() {
 	opt := optim.SGD(0.25)
 	spec := params.New("w", dtypes.Float32, 2)
@@ -43,7 +43,7 @@ func ExampleOptimizer() {
 	// [1 -0.5]
 }
 
-// What an optimizer keeps, in bytes.
+// The bytes of an optimizer's states.
 func ExampleStates() {
 	tree := params.Tree{
 		params.New("head.w", dtypes.Float32, 256, 256),
@@ -82,7 +82,7 @@ func ExampleBytesPerParameter() {
 	// sgd       0
 }
 
-// The usual: a warm-up and a cosine, and no weight decay for gains and biases.
+// The usual schedule, warm-up and cosine, and no weight decay for normalization scales and biases.
 func ExampleScheduled() {
 	schedule := optim.Warmup{Steps: 4, Then: optim.Cosine{Steps: 8, Floor: 0.1}}
 	opt := optim.Scheduled(
@@ -103,7 +103,7 @@ func ExampleScheduled() {
 	// step 13: 0.100
 }
 
-// The states of one of four ranks: a matrix cut in rows, as in tensor parallelism, and a flat run, as in ZeRO.
+// The states of one of four ranks: a matrix cut along its rows, as in tensor parallelism, and a flat part, as in ZeRO.
 func ExampleStatesOfParts() {
 	tree := params.Tree{params.New("up.w", dtypes.Float32, 64, 30), params.New("down.w", dtypes.Float32, 30, 64)}
 	parts := []optim.Part{optim.Cut{Axis: 0, Ranks: 4}, optim.Flat{Length: 480}}
@@ -125,7 +125,7 @@ func ExampleStatesOfParts() {
 	// down.w.columns (Float32)[64] the same on every rank
 }
 
-// The gradients have norm 5 together, and are scaled to norm 1.
+// The gradients have a global norm of 5, and are scaled to 1.
 func ExampleClipByGlobalNorm() {
 	exec, err := graph.NewExec(devicetest.One(), func(a, b *graph.Node) []*graph.Node {
 		clipped, norm := optim.ClipByGlobalNorm([]*graph.Node{a, b}, 1, nil)

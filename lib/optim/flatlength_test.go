@@ -22,8 +22,7 @@ func ExampleFlatLength() {
 	// 3584 of 3584 elements each: 14 blocks
 }
 
-// quantized are optimizers by which the parameter "w" has blocks of 4 elements if it has at least 10, and others have
-// none.
+// quantized are optimizers in which the parameter "w" has blocks of 4 elements if it has at least 10, and others none.
 func quantized() map[string]optim.Optimizer {
 	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 10}
 	onlyW := optim.Group{Has: optim.Named("w"), Optimizer: eight}
@@ -38,7 +37,7 @@ func quantized() map[string]optim.Optimizer {
 	}
 }
 
-// TestFlatLength looks for the least length that has room for all elements, and whole blocks.
+// TestFlatLength searches for the smallest length that has room for all elements, in full blocks.
 func TestFlatLength(t *testing.T) {
 	for _, dims := range [][]int{{}, {1}, {3}, {9}, {10}, {2, 5}, {7, 11}, {4, 4, 4}, {0, 3}} {
 		for ranks := 1; ranks <= 9; ranks++ {
@@ -66,8 +65,8 @@ func TestFlatLength(t *testing.T) {
 	}
 }
 
-// TestFlatLengthKeepsSteps has the flat parts of all ranks, of the length that a quantizing optimizer gives them, make
-// the steps of the whole: put together, parameter and states are the same bit for bit. Parts that cut blocks would not.
+// TestFlatLengthKeepsSteps: with this length, the flat parts of all ranks make the steps of the full parameter, and
+// their joined parameter and states are the same bit for bit.
 func TestFlatLengthKeepsSteps(t *testing.T) {
 	const steps = 3
 	for name, opt := range quantized() {
@@ -89,7 +88,7 @@ func TestFlatLengthKeepsSteps(t *testing.T) {
 						for _, grad := range in[1:] {
 							grads = append(grads, c.of(grad, rank))
 						}
-						// no sums are needed
+						// needs no sums
 						for k, x := range trained(opt, tree, c.onRank(in[0].Graph(), rank, nil), c.of(in[0], rank),
 							grads) {
 							parts[k] = append(parts[k], x)

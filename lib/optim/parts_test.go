@@ -15,7 +15,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// allOptimizers are all optimizers, and combinations.
+// allOptimizers are all optimizers, and combinations of them.
 func allOptimizers() []optimizerCase {
 	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 1}
 	return append(exactRules(),
@@ -25,8 +25,8 @@ func allOptimizers() []optimizerCase {
 			optim.Warmup{Steps: 5})})
 }
 
-// The parts of all ranks, put together, are after three steps what the whole is, with all states. Where ranks have
-// indices in common, each has what the whole has there, all have the same bits, and padding is still 0.
+// After three steps the joined parts of all ranks equal the full parameter and its states. Ranks with the same index
+// have the same bits for it, and padding is still 0.
 func TestPartsEqualWhole(t *testing.T) {
 	const steps = 3
 	for _, r := range allOptimizers() {
@@ -95,8 +95,8 @@ func TestPartsEqualWhole(t *testing.T) {
 	}
 }
 
-// joined returns the whole of what ranks have by their indices. Where several have an index it must be the same, and
-// padding of the parameter must be 0; that of states means nothing.
+// joined joins the ranks' arrays by their indices. Those of several ranks with an index must be equal, and padding of
+// the parameter must be 0; that of states has no meaning.
 func (c cutting) joined(t *testing.T, name string, state optim.State, stacked, like *tensors.Tensor) *tensors.Tensor {
 	t.Helper()
 	cut := &params.Cut{Axis: state.Axis, Index: c.index}

@@ -18,8 +18,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// On a mesh of three devices, as one program, with flat runs, rows cut, and columns that ranks have in common, each
-// optimizer does what it does to the whole.
+// On a mesh of three devices, in one program, with flat parts, cut rows, and columns on several ranks, each optimizer
+// equals that for the full parameter.
 func TestPartsOnMesh(t *testing.T) {
 	const ranks, steps = 3, 2
 	mesh, err := devicetest.Open(t, ranks).Mesh(xla.Axis("data", ranks))

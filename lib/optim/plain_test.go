@@ -6,11 +6,11 @@ import (
 	"github.com/shardbook/shardbook/lib/optim"
 )
 
-// plain is one step of an optimizer for one parameter, in float64 and written out from its paper, to compare the
-// optimizers with. It changes w and the states, which start at zero.
+// plain is one step of an optimizer for one parameter, in float64 and written from its paper, as a reference. It
+// changes w and the states, which start at zero.
 type plain func(dims []int, w, g []float64, states [][]float64, step int)
 
-// each makes a plain optimizer of what it does with one element.
+// each makes a plain optimizer of a step of one element.
 func each(f func(w, g float64, s []float64, step int) float64) plain {
 	return func(_ []int, w, g []float64, states [][]float64, step int) {
 		for i := range w {
@@ -90,7 +90,7 @@ func plainLion(r optim.LionOptimizer) plain {
 	})
 }
 
-// plainAdafactor is algorithms 4 and 5 of Shazeer & Stern 2018, but that the states are means for their sums.
+// plainAdafactor is algorithms 4 and 5 of Shazeer & Stern 2018, with means instead of sums.
 func plainAdafactor(r optim.AdafactorOptimizer) plain {
 	rms := func(x []float64) float64 {
 		sum := 0.0

@@ -16,7 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// optimizerCase is an optimizer and what it shall do.
+// optimizerCase is an optimizer and its reference.
 type optimizerCase struct {
 	name  string
 	opt   optim.Optimizer
@@ -24,7 +24,7 @@ type optimizerCase struct {
 	onXLA bool // compile it too, one case of each optimizer
 }
 
-// exactRules are all optimizers but the quantized one.
+// exactRules are all optimizers except the quantized one.
 func exactRules() []optimizerCase {
 	far := optim.AdamWOptimizer{LR: 0.1, Beta1: 0.5, Beta2: 0.75, Eps: 0.3, WeightDecay: 0.2}
 	noFirst := optim.AdamW(0.01)
@@ -67,7 +67,7 @@ func oneStep(opt optim.Optimizer, tree params.Tree) func([]*graph.Node) []*graph
 	}
 }
 
-// Every opt, for every rank of parameter, does what its paper says.
+// Every optimizer, for every rank of parameter, equals its paper's algorithm.
 func TestRulesAgainstPlainGo(t *testing.T) {
 	const steps = 5
 	backend := devicetest.PureGo()
@@ -125,8 +125,8 @@ func equal(t *testing.T, opt optim.Optimizer, step int, where string, got []*ten
 	}
 }
 
-// The change of the first step is LR·sign(g) for any size of gradient (Kingma & Ba 2015, §2.1), which an error in the
-// bias correction of either moment would scale.
+// The first step changes by LR·sign(g) for any size of gradient (Kingma & Ba 2015, §2.1), which an error in the bias
+// correction of either moment would scale.
 func TestAdamWFirstStep(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float32, 3)}
 	out := mustCall(t, oneStep(optim.Adam(0.5), tree), tensors.FromValue([]float32{1, 1, 1}),
@@ -139,7 +139,7 @@ func TestAdamWFirstStep(t *testing.T) {
 	}
 }
 
-// Where all is zero LAMB and Adafactor stay finite, and a parameter can leave zero.
+// With all zeros, LAMB and Adafactor stay finite, and a parameter can leave zero.
 func TestZeros(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float32, 2, 2)}
 	none, some := tensors.FromValue([][]float32{{0, 0}, {0, 0}}), tensors.FromValue([][]float32{{1, 0}, {0, -2}})
@@ -158,8 +158,8 @@ func TestZeros(t *testing.T) {
 	}
 }
 
-// A row without a gradient beside one of 1e8 has 10⁻⁴⁶ of its mean square, which float32 has no number for; whole or
-// cut, the steps are what float64 has.
+// A row without a gradient beside one of 1e8 has 10⁻⁴⁶ of its mean square, which float32 cannot represent; full or cut,
+// the steps are those of float64.
 func TestAdafactorRowsFarApart(t *testing.T) {
 	opt := optim.Adafactor(0.1)
 	tree := params.Tree{params.New("w", dtypes.Float32, 2, 2)}
@@ -188,7 +188,7 @@ func TestAdafactorRowsFarApart(t *testing.T) {
 	}
 }
 
-// With the least Eps1 the mean squares stay numbers where XLA takes products of them for 0.
+// With the smallest Eps1 the mean squares stay numbers where XLA flushes products of them to 0.
 func TestAdafactorLeastEps(t *testing.T) {
 	opt := optim.Adafactor(0.1)
 	opt.Eps1 = 0x1p-126
@@ -257,7 +257,7 @@ func TestFloat64(t *testing.T) {
 	}
 }
 
-// Each optimizer finds the least squares of a small problem: 16 equations, 4 unknowns in a matrix, which solve all.
+// Each optimizer solves a small least-squares problem: 16 equations, 4 unknowns in a matrix.
 func TestRulesConverge(t *testing.T) {
 	backend := devicetest.PureGo()
 	rates := map[string]float64{"sgd": 0.1, "momentum": 0.02, "nesterov": 0.02, "adam": 0.05, "adamw": 0.05,

@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// call runs a graph function in plain Go, with no time for compiling.
+// call runs a graph function in plain Go, without the time for compiling.
 func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*tensors.Tensor, error) {
 	return devicetest.CallOn(devicetest.PureGo(), fn, args...)
 }
@@ -28,7 +28,7 @@ func mustCall(t *testing.T, fn func([]*graph.Node) []*graph.Node, args ...*tenso
 	return out
 }
 
-// refused checks that an error says want, or that there is none for "".
+// refused checks an error's text, or that there is no error for "".
 func refused(t *testing.T, what any, err error, want string) {
 	t.Helper()
 	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -36,7 +36,7 @@ func refused(t *testing.T, what any, err error, want string) {
 	}
 }
 
-// trees of shapes of ranks 0 to 3, with sizes that little divides.
+// trees of ranks 0 to 3, with sizes that few numbers divide.
 var smallTree = params.Tree{
 	params.New("scalar", dtypes.Float32),
 	params.New("vector", dtypes.Float32, 7),
@@ -45,7 +45,7 @@ var smallTree = params.Tree{
 	params.New("stack", dtypes.Float32, 3, 2, 5),
 }
 
-// normal returns random tensors for a tree. Their scales differ from element to element by up to 10⁴.
+// normal returns random tensors for a tree. Their scales differ between elements by up to 10⁴.
 func normal(tree params.Tree, random *rand.Rand) []*tensors.Tensor {
 	values := make([]*tensors.Tensor, len(tree))
 	for i, s := range tree {

@@ -25,7 +25,7 @@ var schedules = []optim.Schedule{
 	optim.Noam{Width: 512, Warmup: 5},
 }
 
-// In the graph a schedule is what it is on the host.
+// In the graph a schedule equals that on the host.
 func TestScheduleInGraph(t *testing.T) {
 	backend := devicetest.PureGo()
 	exec, err := graph.NewExec(backend, func(step *graph.Node) []*graph.Node {

@@ -85,5 +85,5 @@ func TestGradients(t *testing.T) {
 	clipped := recipe
 	clipped.Clip = 1
 	_, err = parallel.NewPlan(clipped, parallel.Layout{Replicas: 2, Pipe: 2, Every: 2})
-	checkError(t, "clipped", err, "know no norm of a replica alone")
+	checkError(t, "clipped", err, "local SGD cannot clip gradients")
 }

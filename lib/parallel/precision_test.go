@@ -144,7 +144,7 @@ func TestRulesRefused(t *testing.T) {
 	}{
 		"adafactor":           {train.Recipe{Optimizer: optim.Adafactor(1e-2)}, both, "the optimizer's tok.rows (Float32)[11] is not of the shape of"},
 		"lamb":                {train.Recipe{Optimizer: optim.LAMB(1e-2)}, both, "choose one of the two, or an optimizer that does not"},
-		"adam8bit":            {train.Recipe{Optimizer: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2}, "the optimizer keeps numbers of blocks of"},
+		"adam8bit":            {train.Recipe{Optimizer: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2}, "the optimizer has states for blocks of"},
 		"stochastic rounding": {train.Recipe{Optimizer: optim.SGD(1), Precision: rounding}, both, "stochastic rounding numbers the elements"},
 	} {
 		model := small(1)

@@ -175,9 +175,9 @@ func (f *predicted) sizes(p *step.Plan, members [][]int) (device, rank step.Size
 			}
 		}
 		compute, reduce := n*int64(f.policy.Compute.Size()), n*int64(f.policy.Reduce.Size())
-		device.Whole, device.Sum = append(device.Whole, compute), append(device.Sum, reduce)
+		device.Full, device.Sum = append(device.Full, compute), append(device.Sum, reduce)
 		device.Reduced = append(device.Reduced, reduce/shards)
-		rank.Whole, rank.Sum = append(rank.Whole, compute*times), append(rank.Sum, reduce*times)
+		rank.Full, rank.Sum = append(rank.Full, compute*times), append(rank.Sum, reduce*times)
 		left := reduce * times
 		if len(p.Units[u].Reduce) > 0 {
 			if a, _ := p.Axis(p.Units[u].Shard); len(a.Groups) > 0 {
@@ -205,7 +205,7 @@ func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes i
 		case op.Kind == step.Gather:
 			used[op.Unit] = false
 		case op.Kind == step.Free && !used[op.Unit]:
-			bytes += of.Whole[op.Unit]
+			bytes += of.Full[op.Unit]
 		}
 	}
 	return bytes

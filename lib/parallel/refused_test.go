@@ -57,7 +57,7 @@ func TestRefused(t *testing.T) {
 		"a short cut":        {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "the cut [4] has 1 stages, the schedule 2"},
 		"too few blocks":     {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}}, "the cut [1 2] is for 3 blocks, and the model has 4"},
 		"an empty stage":     {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "the cut [4 0] gives stage 1 0 blocks"},
-		"more devices":       {toys, parallel.Layout{Pipe: 3, Data: 3}, "the layout has 9 devices, and the backend 8: open more with xla.Devices"},
+		"more devices":       {toys, parallel.Layout{Pipe: 3, Data: 3}, "the layout needs 9 devices, the backend has 8: open more with xla.Devices"},
 	} {
 		checkError(t, name, begin(devices(), c.recipe, c.layout), c.want)
 	}
@@ -119,8 +119,8 @@ func TestBatchesRefused(t *testing.T) {
 			inputs, targets *tensors.Tensor
 			want            string
 		}{
-			{few, fewer, "a batch of 6 rows for 4 devices with other rows and 2 micro-batches each: make it a multiple of 8"},
-			{odd, odder, "a batch of 4 rows for 4 devices"},
+			{few, fewer, "a batch of 6 examples for 4 data-parallel devices with 2 micro-batches each: make it a multiple of 8"},
+			{odd, odder, "a batch of 4 examples for 4 data-parallel devices"},
 			{inputs, fewer, "6"},
 			{wide, targets, `block "in", of an input of shape (Float32)[1, 5]`},
 			{inputs, inputs, "the criterion: dimension of axis #1"}, // of another width than the outputs

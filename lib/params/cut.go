@@ -9,25 +9,23 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// Cut says what each of several ranks has of an array: some of the indices along one axis, and all along the others. A
-// nil *Cut is the whole array on every rank.
+// Cut says which part of an array each of several ranks has: some of the indices along one axis, and all of the other
+// axes. A nil *Cut means that every rank has the full array.
 //
-// [Cut.Validate] says what a cut must be; the other methods take that for granted unless they return an error.
+// [Cut.Validate] checks a cut; the other methods expect a valid one unless they return an error.
 type Cut struct {
 	Axis int // from 0
-	// Index lists for each rank the indices of the whole that it has, in its own order; −1 is padding, whose values are
-	// 0. All ranks have equally many. Each index is with at least one rank; where several have one, they keep equal
-	// copies.
+	// Index lists for each rank its indices of the full axis, in the rank's order; −1 is padding, whose values are 0.
+	// All ranks have the same number. Each index is on at least one rank; ranks with the same index have equal copies.
 	Index [][]int
 }
 
-// EvenCut cuts an axis of so many indices into equal runs, one for each rank, in order. With pad the last ranks may
-// have padding; without, ranks that do not divide the axis are an error.
+// EvenCut cuts an axis of the given size into equal consecutive ranges, one per rank, in order. With pad the last ranks
+// may have padding; without, it is an error if ranks does not divide the axis.
 func EvenCut(axis, size, ranks int, pad bool) (*Cut, error) {
 	if ranks < 1 || size < 1 || !pad && size%ranks != 0 {
 		return nil, fmt.Errorf("params: %d indices along axis %d cannot be cut evenly for %d ranks: choose a number "+
-			"of ranks that divides them",
-			size, axis, ranks)
+			"of ranks that divides them", size, axis, ranks)
 	}
 	length := (size + ranks - 1) / ranks
 	c := &Cut{Axis: axis, Index: make([][]int, ranks)}
@@ -43,9 +41,9 @@ func EvenCut(axis, size, ranks int, pad bool) (*Cut, error) {
 	return c, nil
 }
 
-// Validate returns an error if the cut does not fit the parameter: its axis is none of the parameter's; there are no
-// ranks; they have none or not equally many indices; an index is neither one of the axis nor padding; a rank has one
-// twice, or no rank has it. A nil cut fits all.
+// Validate returns an error if the cut does not fit the parameter: the axis does not exist; there are no ranks; ranks
+// have no indices or different numbers of them; an index is out of range; a rank has an index twice, or no rank has it.
+// A nil cut fits every parameter.
 func (c *Cut) Validate(s Spec) error {
 	if err := c.check(s.Shape.Dimensions); err != nil {
 		return fmt.Errorf("params: the cut of %q: %w", s.Name, err)
@@ -53,18 +51,17 @@ func (c *Cut) Validate(s Spec) error {
 	return nil
 }
 
-func (c *Cut) check(whole []int) error {
+func (c *Cut) check(full []int) error {
 	switch {
 	case c == nil:
 		return nil
-	case c.Axis < 0 || c.Axis >= len(whole):
+	case c.Axis < 0 || c.Axis >= len(full):
 		return fmt.Errorf("its axis is %d, and the dimensions are %v: choose one of the axes, from 0, or a "+
-			"nil cut for a scalar",
-			c.Axis, whole)
+			"nil cut for a scalar", c.Axis, full)
 	case len(c.Index) == 0 || len(c.Index[0]) == 0:
 		return fmt.Errorf("it has the indices %v: give at least one rank, and each at least one index", c.Index)
 	}
-	size := whole[c.Axis]
+	size := full[c.Axis]
 	holder := slices.Repeat([]int{-1}, size) // the last rank that has the index
 	for rank, list := range c.Index {
 		if len(list) != c.Length() {
@@ -74,8 +71,9 @@ func (c *Cut) check(whole []int) error {
 		for _, i := range list {
 			switch {
 			case i < -1 || i >= size:
-				return fmt.Errorf("rank %d has index %d along axis %d of the dimensions %v: choose from 0 to %d, or −1 for padding",
-					rank, i, c.Axis, whole, size-1)
+				return fmt.Errorf("rank %d has index %d along axis %d of the dimensions %v: choose from 0 to %d, or "+
+					"−1 for "+
+					"padding", rank, i, c.Axis, full, size-1)
 			case i >= 0 && holder[i] == rank:
 				return fmt.Errorf("rank %d has index %d twice: give it once", rank, i)
 			case i >= 0:
@@ -84,7 +82,7 @@ func (c *Cut) check(whole []int) error {
 		}
 	}
 	if i := slices.Index(holder, -1); i >= 0 {
-		return fmt.Errorf("no rank has index %d along axis %d of the dimensions %v: give it to one", i, c.Axis, whole)
+		return fmt.Errorf("no rank has index %d along axis %d of the dimensions %v: give it to one", i, c.Axis, full)
 	}
 	return nil
 }
@@ -92,11 +90,11 @@ func (c *Cut) check(whole []int) error {
 // Ranks is the number of ranks.
 func (c *Cut) Ranks() int { return len(c.Index) }
 
-// Length is the number of indices that each rank has, padding included.
+// Length is the number of indices of each rank, including padding.
 func (c *Cut) Length() int { return len(c.Index[0]) }
 
-// Counted says for each of a rank's indices whether this rank is the first that has it; padding is false. So what is
-// counted on all ranks together is each index once. The cut must not be nil.
+// Counted returns, for each of a rank's indices, whether this rank is the first that has it; padding is false. So over
+// all ranks each index counts once. The cut must not be nil.
 func (c *Cut) Counted(rank int) []bool {
 	before := map[int]bool{-1: true}
 	for _, list := range c.Index[:rank] {
@@ -111,31 +109,31 @@ func (c *Cut) Counted(rank int) []bool {
 	return counted
 }
 
-// Part is the shape of what a rank has of an array: the array's own for a nil cut.
-func (c *Cut) Part(whole shapes.Shape) shapes.Shape {
+// Part returns the shape of a rank's part of an array; for a nil cut, the array's shape.
+func (c *Cut) Part(full shapes.Shape) shapes.Shape {
 	if c == nil {
-		return whole
+		return full
 	}
-	return c.along(whole, c.Length())
+	return c.along(full, c.Length())
 }
 
-// along is a shape with another length of the cut's axis.
+// along returns a shape with another length of the cut's axis.
 func (c *Cut) along(shape shapes.Shape, length int) shapes.Shape {
 	other := shape.Clone()
 	other.Dimensions[c.Axis] = length
 	return other
 }
 
-// Stack returns what all ranks have, one after another along the axis, with zeros for padding: what a mesh that shards
-// the axis evenly is given. For a nil cut it is t itself. A cut that does not fit the tensor is an error, and so are
-// elements of less than a byte.
+// Stack returns the parts of all ranks, concatenated along the axis, with zeros for padding: sharding the result evenly
+// over a mesh axis gives each rank its part. For a nil cut it returns t. It is an error if the cut does not fit the
+// tensor or its elements are smaller than a byte.
 func (c *Cut) Stack(t *tensors.Tensor) (*tensors.Tensor, error) {
 	if c == nil {
 		return t, nil
 	}
-	whole := t.Shape()
-	if err := c.check(whole.Dimensions); err != nil {
-		return nil, fmt.Errorf("params: the cut of a tensor of shape %s: %w", whole, err)
+	full := t.Shape()
+	if err := c.check(full.Dimensions); err != nil {
+		return nil, fmt.Errorf("params: the cut of a tensor of shape %s: %w", full, err)
 	}
 	from := slices.Concat(c.Index...)
 	return c.copied(t, len(from), func(move func(to, from int)) {
@@ -147,9 +145,9 @@ func (c *Cut) Stack(t *tensors.Tensor) (*tensors.Tensor, error) {
 	})
 }
 
-// Join returns the whole of what [Cut.Stack] returned, whose axis has so many indices; each is taken from the first
-// rank that has it. For a nil cut it is the tensor itself, whatever the size. A tensor that the ranks cannot have is an
-// error, and so are a cut that does not fit the size and elements of less than a byte.
+// Join is the inverse of [Cut.Stack], for a full axis of the given size; each index is taken from the first rank that
+// has it. For a nil cut it returns the tensor. It is an error if the tensor is not a stack of this cut's parts, the cut
+// does not fit the size, or elements are smaller than a byte.
 func (c *Cut) Join(stacked *tensors.Tensor, size int) (*tensors.Tensor, error) {
 	if c == nil {
 		return stacked, nil
@@ -157,17 +155,16 @@ func (c *Cut) Join(stacked *tensors.Tensor, size int) (*tensors.Tensor, error) {
 	shape := stacked.Shape()
 	if c.Axis < 0 || c.Axis >= shape.Rank() || size < 1 {
 		return nil, fmt.Errorf("params: a tensor of shape %s cannot be joined along axis %d to %d indices: choose one "+
-			"of its axes and at least 1",
-			shape, c.Axis, size)
+			"of its axes and at least 1", shape, c.Axis, size)
 	}
-	whole := c.along(shape, size)
-	if err := c.check(whole.Dimensions); err != nil {
-		return nil, fmt.Errorf("params: the cut of a tensor of shape %s: %w", whole, err)
+	full := c.along(shape, size)
+	if err := c.check(full.Dimensions); err != nil {
+		return nil, fmt.Errorf("params: the cut of a tensor of shape %s: %w", full, err)
 	}
 	if want := c.along(shape, c.Ranks()*c.Length()); !shape.Equal(want) {
-		return nil, fmt.Errorf("params: a tensor of shape %s is no stack of %d ranks with %d indices each along axis "+
-			"%d: give one of shape %s",
-			shape, c.Ranks(), c.Length(), c.Axis, want)
+		return nil, fmt.Errorf("params: a tensor of shape %s is not a stack of %d ranks with %d indices each along "+
+			"axis "+
+			"%d: give one of shape %s", shape, c.Ranks(), c.Length(), c.Axis, want)
 	}
 	return c.copied(stacked, size, func(move func(to, from int)) {
 		for rank, list := range c.Index {
@@ -180,15 +177,16 @@ func (c *Cut) Join(stacked *tensors.Tensor, size int) (*tensors.Tensor, error) {
 	})
 }
 
-// copied returns a tensor with another length of the cut's axis, into which each calls move for the indices to be
-// copied; the others are zeros.
+// copied returns a tensor with another length of the cut's axis. each calls move for the indices to be copied; the
+// others are zero.
 func (c *Cut) copied(t *tensors.Tensor, length int, each func(move func(to, from int))) (*tensors.Tensor, error) {
 	old := t.Shape()
 	if old.DType.IsPacked() {
-		return nil, fmt.Errorf("params: a tensor of shape %s has elements of less than a byte: convert it to cut it", old)
+		return nil, fmt.Errorf("params: a tensor of shape %s has elements of less than a byte: convert it to cut it",
+			old)
 	}
 	result := tensors.FromShape(c.along(old, length))
-	outer, run := 1, old.DType.Size() // bytes that lie together
+	outer, run := 1, old.DType.Size() // run: contiguous bytes per index
 	for axis, d := range old.Dimensions {
 		switch {
 		case axis < c.Axis:
@@ -207,7 +205,7 @@ func (c *Cut) copied(t *tensors.Tensor, length int, each func(move func(to, from
 		})
 	})
 	if err = errors.Join(err, inner); err != nil {
-		return nil, fmt.Errorf("params: cut a tensor of shape %s: %w", old, err)
+		return nil, fmt.Errorf("params: cutting a tensor of shape %s: %w", old, err)
 	}
 	return result, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Three query heads and one key head on two ranks: both have the key head, and the second has a query head less.
+// Three query heads and one key head on two ranks: both have the key head, and the second has one query head less.
 func ExampleCut() {
 	cut := &params.Cut{Index: [][]int{{0, 1, 3}, {2, -1, 3}}}
 	heads := tensors.FromValue([]float32{10, 20, 30, 77})
@@ -57,7 +57,7 @@ func randomCut(random *rand.Rand, axis, size int) *params.Cut {
 	return cut
 }
 
-// places calls f for each place of an array.
+// places calls f for the index of each element of an array.
 func places(dims []int, f func(place []int)) {
 	place := make([]int, len(dims))
 	var next func(axis int)
@@ -101,10 +101,11 @@ func checkStack[T int8 | int32 | float64](t *testing.T, cut *params.Cut, dims []
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(stacked.Shape().Dimensions, stackedDims) || !slices.Equal(tensors.MustCopyFlatData[T](stacked), want) {
+	if !slices.Equal(stacked.Shape().Dimensions, stackedDims) ||
+		!slices.Equal(tensors.MustCopyFlatData[T](stacked), want) {
 		t.Errorf("%+v of %v: stacked %s, want %v", cut, flat, stacked, want)
 	}
-	// What lies in padding and in copies that do not count is not looked at.
+	// Join ignores padding, and copies that do not count.
 	place := 0
 	tensors.MustMutableFlatData(stacked, func(flat []T) {
 		places(stackedDims, func(at []int) {
@@ -141,7 +142,7 @@ func TestStackAndJoin(t *testing.T) {
 	}
 }
 
-// Each index counts on one rank, the first that has it.
+// Each index counts on the first rank that has it.
 func TestCounted(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 50 {
@@ -151,7 +152,8 @@ func TestCounted(t *testing.T) {
 			first := slices.IndexFunc(cut.Index, func(list []int) bool { return slices.Contains(list, i) })
 			for r, list := range cut.Index {
 				if at := slices.Index(list, i); at >= 0 && cut.Counted(r)[at] != (r == first) {
-					t.Errorf("%v: rank %d counts %v, and rank %d is the first with index %d", cut.Index, r, cut.Counted(r), first, i)
+					t.Errorf("%v: rank %d counts %v, and rank %d is the first with index %d", cut.Index, r,
+						cut.Counted(r), first, i)
 				}
 			}
 		}
@@ -189,20 +191,23 @@ func TestEvenCut(t *testing.T) {
 		if err := cut.Validate(params.New("w", dtypes.Float32, 1, c.size)); err != nil {
 			t.Error(err)
 		}
-		if got := cut.Part(shapes.Make(dtypes.Int8, 2, c.size, 3)); !got.Equal(shapes.Make(dtypes.Int8, 2, len(c.want[0]), 3)) {
+		if got := cut.Part(shapes.Make(dtypes.Int8, 2, c.size, 3)); !got.Equal(shapes.Make(dtypes.Int8, 2,
+			len(c.want[0]), 3)) {
 			t.Errorf("%+v: a part has shape %s", c, got)
 		}
 	}
 }
 
-// A nil cut leaves everything as it is.
+// A nil cut changes nothing.
 func TestNoCut(t *testing.T) {
 	var none *params.Cut
 	x := tensors.FromValue([]int32{1, 2})
 	stacked, err := none.Stack(x)
 	joined, err2 := none.Join(x, 7)
-	if stacked != x || joined != x || err != nil || err2 != nil || none.Validate(tree[0]) != nil || !none.Part(x.Shape()).Equal(x.Shape()) {
-		t.Errorf("stacked %v, joined %v, errors %v, %v and %v, part %s", stacked, joined, err, err2, none.Validate(tree[0]), none.Part(x.Shape()))
+	if stacked != x || joined != x || err != nil || err2 != nil || none.Validate(tree[0]) != nil ||
+		!none.Part(x.Shape()).Equal(x.Shape()) {
+		t.Errorf("stacked %v, joined %v, errors %v, %v and %v, part %s", stacked, joined, err, err2,
+			none.Validate(tree[0]), none.Part(x.Shape()))
 	}
 }
 
@@ -219,7 +224,8 @@ func TestCutsRefused(t *testing.T) {
 		{1, nil, "give at least one rank"},
 		{1, [][]int{{}, {}}, "each at least one index"},
 		{1, [][]int{{0, 1}, {2}}, "rank 1 has 1 indices and rank 0 has 2: fill up with −1"},
-		{1, [][]int{{0, 1, 2}, {0, 3, 1}}, "rank 1 has index 3 along axis 1 of the dimensions [2 3]: choose from 0 to 2"},
+		{1, [][]int{{0, 1, 2}, {0, 3, 1}}, "rank 1 has index 3 along axis 1 of the dimensions [2 3]: choose from 0 " +
+			"to 2"},
 		{1, [][]int{{0, 1, -2}}, "rank 0 has index -2"},
 		{1, [][]int{{0, 1, 2}, {2, 1, 2}}, "rank 1 has index 2 twice"},
 		{1, [][]int{{0, -1}, {2, 0}}, "no rank has index 1"},
@@ -242,7 +248,8 @@ func TestCutsRefused(t *testing.T) {
 		{shapes.Make(dtypes.Bool, 2, 4), 3, ""},
 		{shapes.Make(dtypes.Bool, 2, 4), 2, "rank 0 has index 2 along axis 1 of the dimensions [2 2]"},
 		{shapes.Make(dtypes.Bool, 2, 4), 4, "no rank has index 3"},
-		{shapes.Make(dtypes.Bool, 2, 3), 3, "is no stack of 2 ranks with 2 indices each along axis 1: give one of shape (Bool)[2, 4]"},
+		{shapes.Make(dtypes.Bool, 2, 3), 3, "is not a stack of 2 ranks with 2 indices each along axis 1: give one of " +
+			"shape (Bool)[2, 4]"},
 		{shapes.Make(dtypes.Bool, 2, 4), 0, "cannot be joined along axis 1 to 0 indices"},
 		{shapes.Make(dtypes.Bool, 4), 3, "cannot be joined along axis 1"},
 		{shapes.Make(dtypes.Int4, 2, 4), 3, "elements of less than a byte"},

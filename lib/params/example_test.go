@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// The values of a model travel as a slice in the tree's order, here with a string for each; a part is found by name.
+// The values of a model are a slice in the tree's order, here of a string for each; parts are found by name.
 func Example() {
 	tree := params.Tree{
 		params.New("embed", dtypes.Float32, 256, 64),

@@ -10,17 +10,18 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// Named holds one value for each of some parameters, by name.
+// Named is one value per parameter, by name.
 type Named[T any] map[string]T
 
-// Nodes are parameters inside a graph.
+// Nodes are parameters in a graph.
 type Nodes = Named[*graph.Node]
 
-// Zip names an ordered list of values, one for each entry of the tree; values and entries that differ in number are an
-// error, and so are two entries of one name.
+// Zip names a list of values, one for each entry of the tree, in order. It is an error if the numbers differ or two
+// entries have the same name.
 func Zip[T any](t Tree, values []T) (Named[T], error) {
 	if len(values) != len(t) {
-		return nil, fmt.Errorf("params: %d values for the %d parameters of the tree %s: give one for each, in its order",
+		return nil, fmt.Errorf("params: %d values for the %d parameters of the tree %s: give one for each, in its "+
+			"order",
 			len(values), len(t), summary(t.Names()))
 	}
 	named := make(Named[T], len(t))
@@ -33,25 +34,25 @@ func Zip[T any](t Tree, values []T) (Named[T], error) {
 	return named, nil
 }
 
-// List returns the values of the tree's entries, in its order. Values under other names are left out, so that a part
-// of the tree picks its part of the values; an entry without a value is an error.
+// List returns the values of the tree's entries, in order. Values with other names are left out, so a part of a tree
+// selects its values. An entry without a value is an error.
 func (n Named[T]) List(t Tree) ([]T, error) {
 	values := make([]T, len(t))
 	for i, s := range t {
 		v, ok := n[s.Name]
 		if !ok {
-			return nil, fmt.Errorf("params: no value for %q: there are values for %s", s.Name, summary(n.sorted()))
+			return nil, fmt.Errorf("params: no value for %q: there are values only for %s", s.Name, summary(n.sorted()))
 		}
 		values[i] = v
 	}
 	return values, nil
 }
 
-// Get returns the named value, for use while building a graph. It panics if there is none.
+// Get returns the value with a name, and panics if there is none. It is for building graphs.
 func (n Named[T]) Get(name string) T {
 	v, ok := n[name]
 	if !ok {
-		panic(fmt.Errorf("params: no value for %q: there are values for %s", name, summary(n.sorted())))
+		panic(fmt.Errorf("params: no value for %q: there are values only for %s", name, summary(n.sorted())))
 	}
 	return v
 }
@@ -65,8 +66,8 @@ func (n Named[T]) sorted() []string {
 	return names
 }
 
-// Check returns an error if the values differ from the tree's entries in number, any of them is nil or differs from its
-// entry in element type or dimensions, or two entries have one name.
+// Check returns an error if the number of values is not that of the tree's entries, a value is nil or has another
+// element type or shape than its entry, or two entries have the same name.
 func Check[T shapes.HasShape](t Tree, values []T) error {
 	if _, err := Zip(t, values); err != nil {
 		return err
@@ -76,14 +77,14 @@ func Check[T shapes.HasShape](t Tree, values []T) error {
 			return fmt.Errorf("params: the value of %q is nil: give one of shape %s", s.Name, s.Shape)
 		}
 		if got := values[i].Shape(); !got.Equal(s.Shape) {
-			return fmt.Errorf("params: the value of %q has shape %s, its parameter has %s", s.Name, got, s.Shape)
+			return fmt.Errorf("params: the value of %q has shape %s: give one of shape %s", s.Name, got, s.Shape)
 		}
 	}
 	return nil
 }
 
-// Nodes names the graph nodes of the tree's parameters, for use while building a graph.
-// It panics where [Check] has an error.
+// Nodes names the graph nodes of the tree's parameters. It panics where [Check] returns an error. It is for building
+// graphs.
 func (t Tree) Nodes(nodes []*graph.Node) Nodes {
 	if err := Check(t, nodes); err != nil {
 		panic(err)
@@ -92,7 +93,7 @@ func (t Tree) Nodes(nodes []*graph.Node) Nodes {
 	return named
 }
 
-// Zeros returns one tensor of zeros for each entry of the tree, in its order; an invalid tree is an error.
+// Zeros returns a tensor of zeros for each entry of the tree, in order, or an error for an invalid tree.
 func Zeros(t Tree) ([]*tensors.Tensor, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err

@@ -93,7 +93,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Ordered to named and back is the identity, and a part of the tree picks its part of the values.
+// From ordered to named and back is the identity, and a part of the tree selects its values.
 func TestZipAndList(t *testing.T) {
 	values := []int{10, 11, 12, 13, 14}
 	named, err := params.Zip(tree, values)
@@ -121,7 +121,8 @@ func TestZipAndList(t *testing.T) {
 	if _, err := params.Zip(tree, values[1:]); !matches(err, "4 values for the 5 parameters") {
 		t.Errorf("Zip of too few: error %v", err)
 	}
-	if _, err := params.Zip(params.Tree{tree[0], tree[1], tree[0]}, values[:3]); !matches(err, `two parameters of the tree are named "tok"`) {
+	if _, err := params.Zip(params.Tree{tree[0], tree[1], tree[0]}, values[:3]); !matches(err,
+		`two parameters of the tree are named "tok"`) {
 		t.Errorf("Zip of two with one name: error %v", err)
 	}
 	defer func() {

@@ -1,14 +1,15 @@
 package params
 
-// Shares says what each device of a mesh has of a model that devices compute together.
+// Shares says which part of a model each device of a mesh has, with tensor and sequence (context) parallelism.
 type Shares struct {
-	// Axis is the mesh axis along which devices share parameters; "" is none. Cuts says how, in the order of the
-	// model's parameters: nil is one that each device has whole.
+	// Axis is the mesh axis of tensor parallelism; "" is none. Cuts are the cuts of the model's parameters, in order;
+	// nil is a parameter that each device has in full.
 	Axis string
 	Cuts []*Cut
-	// Tokens are mesh axes along which devices have all parameters, and other tokens of the same rows.
+	// Tokens are the mesh axes of sequence parallelism: their devices have all parameters, and different tokens of the
+	// same sequences.
 	Tokens []string
-	// Between are the mesh axes along which what blocks of the model give each other is cut, along its axis 1: those of
-	// Tokens, and Axis where its devices have other tokens between layers. The major one comes first.
+	// Between are the mesh axes that split what blocks pass on to each other, along axis 1: those of Tokens, and Axis
+	// with Megatron's sequence parallelism. The major one comes first.
 	Between []string
 }

@@ -1,9 +1,8 @@
-// Package params describes the parameters of a model: an ordered list of named, shaped entries, with no store behind
-// it.
+// Package params describes the parameters of a model: an ordered list of named, shaped entries without values.
 //
-// A [Tree] says which parameters there are and in which order; the values, whether graph nodes, tensors or anything
-// else, travel beside it as plain slices in that order. Whoever shards, cuts or replaces a part of a model does it on
-// these slices, and finds a part by its name:
+// A [Tree] says which parameters there are and in which order. The values, such as graph nodes or tensors, are plain
+// slices in that order. Code that shards, cuts or replaces parts of a model works on these slices, and finds parts by
+// name:
 //
 //	w := tree.Nodes(nodes)          // ordered → by name
 //	w["head.w"] = replacement       // any part can be replaced
@@ -22,14 +21,13 @@ import (
 
 // Spec describes one parameter.
 type Spec struct {
-	// Name is a path of parts separated by dots, unique in its tree: "h0.qkv.w".
+	// Name is a path of parts separated by dots, unique in the tree: "h0.qkv.w".
 	Name string
 	// Shape holds the element type and the dimensions. A scalar has no dimensions.
 	Shape shapes.Shape
 }
 
-// New returns the spec of an array of the given element type and dimensions.
-// It does not check them; [Tree.Validate] does.
+// New returns the spec of an array with an element type and dimensions. [Tree.Validate] checks it.
 func New(name string, dtype dtypes.DType, dimensions ...int) Spec {
 	return Spec{Name: name, Shape: shapes.Shape{DType: dtype, Dimensions: dimensions}}
 }
@@ -43,11 +41,11 @@ func (s Spec) Bytes() int64 { return s.Shape.ByteSize() }
 // String returns the name and the shape, as in "h0.qkv.w (Float32)[256, 768]".
 func (s Spec) String() string { return s.Name + " " + s.Shape.String() }
 
-// Tree is an ordered list of parameters; the dots in the names make it a tree. The nil Tree is empty and ready to use.
+// Tree is an ordered list of parameters. The nil Tree is empty.
 type Tree []Spec
 
-// Validate returns an error that names the first entry which is unnamed, repeats a name, or has no element type or a
-// dimension that is not positive.
+// Validate returns an error that names the first entry without a name, with the name of another, without a valid
+// element type, or with a dimension below 1.
 func (t Tree) Validate() error {
 	seen := make(map[string]int, len(t))
 	for i, s := range t {
@@ -58,13 +56,13 @@ func (t Tree) Validate() error {
 			return fmt.Errorf("params: entries #%d and #%d are both named %q: names must be unique", j, i, s.Name)
 		}
 		seen[s.Name] = i
-		// which panics for what is no type at all
+		// IsSupported panics for numbers that are not types.
 		if d := s.Shape.DType; d < 0 || d >= dtypes.MaxDType || !d.IsSupported() {
-			return fmt.Errorf("params: %q has element type %s: choose one that tensors can hold", s.Name, s.Shape.DType)
+			return fmt.Errorf("params: %q has element type %s: choose one that tensors support", s.Name, s.Shape.DType)
 		}
 		for axis, d := range s.Shape.Dimensions {
 			if d < 1 {
-				return fmt.Errorf("params: axis %d of %q has dimension %d: it must be at least 1", axis, s.Name, d)
+				return fmt.Errorf("params: axis %d of %q has dimension %d: choose at least 1", axis, s.Name, d)
 			}
 		}
 	}
@@ -80,7 +78,7 @@ func (t Tree) Names() []string {
 	return names
 }
 
-// Index returns the position of the named parameter, or -1 if there is none.
+// Index returns the position of the parameter with a name, or -1.
 func (t Tree) Index(name string) int {
 	return slices.IndexFunc(t, func(s Spec) bool { return s.Name == name })
 }
@@ -103,8 +101,8 @@ func (t Tree) Bytes() int64 {
 	return n
 }
 
-// Under returns the entries at or below any of the paths, in the tree's own order: Under("h1") has "h1.up.w" but not
-// "h10.up.w". A path that matches nothing is an error.
+// Under returns the entries at or below any of the paths, in the tree's order: Under("h1") has "h1.up.w" but not
+// "h10.up.w". A path without entries is an error.
 func (t Tree) Under(paths ...string) (Tree, error) {
 	found := make([]bool, len(paths))
 	var sub Tree
@@ -125,8 +123,8 @@ func (t Tree) Under(paths ...string) (Tree, error) {
 	return sub, nil
 }
 
-// As returns the tree with its floating-point entries in another floating-point type: the copy of the parameters that a
-// model computes with in half precision, say.
+// As returns the tree with its floating-point entries in another floating-point type, for example for a half-precision
+// copy of the parameters.
 func (t Tree) As(dtype dtypes.DType) Tree {
 	as := slices.Clone(t)
 	for i := range as {

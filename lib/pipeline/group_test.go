@@ -187,7 +187,7 @@ func TestRefused(t *testing.T) {
 		"clipping":           {clipped, on(pipeDream), "Recipe.Clip or loss scaling"},
 		"scaling":            {scaled, on(pipeDream), "Recipe.Clip or loss scaling"},
 		"tied":               {deep(true), on(pipeDream), "ranks [0 1] share scale"},
-		"more devices":       {deep(false), on(scheduled(t, pipeline.KindGPipe, 9, 4)), "9 devices, and the backend 8"},
+		"more devices":       {deep(false), on(scheduled(t, pipeline.KindGPipe, 9, 4)), "9 devices, the backend has 8"},
 	} {
 		run, err := pipeline.New(t.Context(), backend, c.recipe, c.options)
 		if err == nil {
@@ -215,7 +215,7 @@ func TestRefused(t *testing.T) {
 		rows  int
 		want  string
 	}{
-		{toy.Model(false), 6, "a batch of 6 rows for 1 devices with other rows and 4 micro-batches each"},
+		{toy.Model(false), 6, "a batch of 6 examples for 1 data-parallel devices with 4 micro-batches each"},
 		{toy.Unlike(), 8, `"h0" and "h2" are of the kind "h", but not one function`},
 		{toy.Picky(), 8, "not this batch"},
 	} {

@@ -10,8 +10,8 @@ var unsigned = map[dtypes.DType]dtypes.DType{
 	dtypes.BFloat16: dtypes.Uint16,
 }
 
-// ToBits returns the bits of floats as unsigned integers, which compilers neither round nor hold in wider types, and
-// others as they are.
+// ToBits returns the bits of floats as unsigned integers, which compilers neither round nor store in wider types. It
+// returns other types unchanged.
 func ToBits(x *graph.Node) *graph.Node {
 	if bits := BitsType(x.DType()); bits != x.DType() {
 		return graph.Bitcast(x, bits)
@@ -19,7 +19,7 @@ func ToBits(x *graph.Node) *graph.Node {
 	return x
 }
 
-// BitsType is the type that [ToBits] makes of another.
+// BitsType is the type of the result of [ToBits] for a type.
 func BitsType(of dtypes.DType) dtypes.DType {
 	if bits, ok := unsigned[of]; ok {
 		return bits
@@ -27,7 +27,7 @@ func BitsType(of dtypes.DType) dtypes.DType {
 	return of
 }
 
-// FromBits reverses [ToBits]: the type is that of the floats.
+// FromBits is the inverse of [ToBits], for the type that it had.
 func FromBits(bits *graph.Node, dtype dtypes.DType) *graph.Node {
 	if bits.DType() == dtype {
 		return bits

@@ -2,32 +2,33 @@ package precision
 
 import "math"
 
-// The codec is one for all formats. GoMLX's own of the two half types make 0 of FP16's subnormal numbers, infinities of
-// BF16's NaNs whose upper mantissa bits are clear, round twice on the way from float64, and know no other formats.
+// One codec serves all formats. GoMLX's own conversions for the two half types flush FP16's subnormal numbers to 0,
+// turn BF16's NaNs with clear upper mantissa bits into infinities, round twice on the way from float64, and know no
+// other formats.
 
-// Round returns the nearest number of the format, and of two as near the one whose last bit is 0. Small numbers lose
-// precision gradually down to ±0, large ones become what f.Overflow says, and the sign of zeros and NaNs is kept.
+// Round returns the nearest number of the format, with ties to even. Small numbers lose precision gradually down to ±0,
+// numbers that are too large become what f.Overflow says, and zeros and NaNs keep their sign.
 func (f Format) Round(x float64) float64 { return f.round(x, math.RoundToEven) }
 
-// RoundStochastic returns one of the two numbers of the format around x (or x itself if it is one): with u drawn
-// uniformly from [0,1) the farther from zero with a probability that makes the mean x. (Gupta et al. 2015, "Deep
-// Learning with Limited Numerical Precision", §3.) What lies beyond the largest number is rounded by Round, so that no
-// draw makes an infinity of what Round does not.
+// RoundStochastic rounds x to one of the two numbers of the format around it (Gupta et al. 2015, "Deep Learning with
+// Limited Numerical Precision", §3). u is drawn uniformly from [0,1); the one farther from zero is chosen with the
+// probability that makes the mean x. Numbers beyond the largest are rounded by Round, so that no draw makes an infinity
+// of what Round does not.
 func (f Format) RoundStochastic(x, u float64) float64 {
 	if math.Abs(x) > f.Largest() {
 		return f.Round(x)
 	}
 	return f.round(x, func(n float64) float64 {
-		whole := math.Floor(n)
-		if u < n-whole {
-			whole++
+		down := math.Floor(n)
+		if u < n-down {
+			down++
 		}
-		return whole
+		return down
 	})
 }
 
-// round rounds the magnitude of x, in units of the last place, with a rule.
-func (f Format) round(x float64, rule func(float64) float64) float64 {
+// round rounds the magnitude of x, in units of the last place, by a function.
+func (f Format) round(x float64, toInteger func(float64) float64) float64 {
 	switch {
 	case math.IsNaN(x) && f.Exponent == 0:
 		return 0
@@ -37,8 +38,8 @@ func (f Format) round(x float64, rule func(float64) float64) float64 {
 		return f.overflow(x)
 	}
 	unit := f.unit(x)
-	// Both scalings are exact: the first's result has bits before the point, the second's fits a float64.
-	r := math.Copysign(math.Ldexp(rule(math.Ldexp(math.Abs(x), -unit)), unit), x)
+	// Both scalings are exact: the first result has bits before the point, the second fits a float64.
+	r := math.Copysign(math.Ldexp(toInteger(math.Ldexp(math.Abs(x), -unit)), unit), x)
 	if math.Abs(r) > f.Largest() {
 		return f.overflow(x)
 	}
@@ -58,7 +59,7 @@ func (f Format) unit(x float64) int {
 	return max(e-1, least) - f.Mantissa
 }
 
-// overflow is what becomes of too large an x.
+// overflow returns what an x that is too large becomes.
 func (f Format) overflow(x float64) float64 {
 	switch f.Overflow {
 	case ToNaN:
@@ -69,8 +70,8 @@ func (f Format) overflow(x float64) float64 {
 	return math.Inf(int(math.Copysign(1, x)))
 }
 
-// Encode returns the bits of [Format.Round](x): from the top the sign, the exponent and the mantissa, and for integers
-// the two's complement, in the lowest f.Bits() bits. The NaN is the quiet one of x's sign.
+// Encode returns the bits of [Format.Round](x) in the lowest f.Bits() bits: sign, exponent and mantissa from the top,
+// or two's complement for integers. NaN is the quiet one with x's sign.
 func (f Format) Encode(x float64) uint32 {
 	r := f.Round(x)
 	if f.Exponent == 0 {
@@ -85,7 +86,7 @@ func (f Format) Encode(x float64) uint32 {
 	case math.IsInf(r, 0):
 		bits = top << f.Mantissa
 	default:
-		// The number in units of its last place: below 2^Mantissa in the lowest binade alone, whose exponent is 0.
+		// In units of the last place: below 2^Mantissa only in the lowest binade, whose exponent is 0.
 		unit := f.unit(r)
 		bits = uint32(math.Ldexp(math.Abs(r), -unit)) + uint32(unit+f.Mantissa-1+f.Bias())<<f.Mantissa
 	}
@@ -95,7 +96,7 @@ func (f Format) Encode(x float64) uint32 {
 	return bits
 }
 
-// Decode returns the number that the lowest f.Bits() bits stand for, exactly.
+// Decode returns the number that the lowest f.Bits() bits represent, exactly.
 func (f Format) Decode(bits uint32) float64 {
 	if f.Exponent == 0 {
 		unused := 32 - f.Bits()
@@ -121,9 +122,9 @@ func (f Format) Decode(bits uint32) float64 {
 	return x
 }
 
-// Quantize returns the values as INT8 with one scale for all, values ≈ ints·scale: the largest magnitude becomes 127.
-// Values of 0 alone, and those so small that float32 has 0 for their scale, become 0 with scale 0; values that are not
-// finite count as 0. (Symmetric absmax quantization, Dettmers et al. 2022, "LLM.int8()", §2.1.)
+// Quantize returns the values as INT8 with one scale for all, values ≈ ints·scale, where the largest magnitude becomes
+// 127 (symmetric absmax quantization, Dettmers et al. 2022, "LLM.int8()", §2.1). If the scale is 0 in float32, all
+// become 0 with scale 0; values that are not finite count as 0.
 func Quantize(values []float32) (ints []int8, scale float32) {
 	largest := 0.0
 	for _, v := range values {

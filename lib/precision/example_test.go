@@ -16,7 +16,8 @@ import (
 func ExampleFormats() {
 	fmt.Println("format bits  largest  smallest normal  subnormal  epsilon")
 	for _, f := range precision.Formats() {
-		fmt.Printf("%-6s %4d %8.3g %16.3g %10.3g %8.3g\n", f, f.Bits(), f.Largest(), f.SmallestNormal(), f.SmallestSubnormal(), f.Epsilon())
+		fmt.Printf("%-6s %4d %8.3g %16.3g %10.3g %8.3g\n", f, f.Bits(), f.Largest(), f.SmallestNormal(),
+			f.SmallestSubnormal(), f.Epsilon())
 	}
 	// Output:
 	// format bits  largest  smallest normal  subnormal  epsilon
@@ -29,7 +30,7 @@ func ExampleFormats() {
 	// int8      8      127                1          1        1
 }
 
-// FP16 has not the range of BF16, and BF16 not the precision of FP16.
+// FP16 lacks the range of BF16, and BF16 the precision of FP16.
 func ExampleFormat_Round() {
 	for _, f := range []precision.Format{precision.FP16, precision.BF16} {
 		fmt.Println(f, f.Round(10_000*10_000), f.Round(1+0x1p-9) > 1)
@@ -39,9 +40,12 @@ func ExampleFormat_Round() {
 	// bf16 1.00139008e+08 false
 }
 
-// A graph can round to a format that no device computes in.
+// A graph can round to a format that no device supports.
 func ExampleRound() {
-	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) *graph.Node { return precision.Round(x, precision.E4M3) })
+	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) *graph.Node {
+		return precision.Round(x,
+			precision.E4M3)
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -42,7 +42,8 @@ func TestProperties(t *testing.T) {
 		}
 		if f.Bits() != p.bits || f.Bias() != p.bias || f.Largest() != p.largest || f.SmallestNormal() != p.normal ||
 			f.SmallestSubnormal() != p.subnormal || f.Epsilon() != p.epsilon {
-			t.Errorf("%s: %d bits, bias %d, %g, %g, %g, %g; want %+v", f, f.Bits(), f.Bias(), f.Largest(), f.SmallestNormal(),
+			t.Errorf("%s: %d bits, bias %d, %g, %g, %g, %g; want %+v", f, f.Bits(), f.Bias(), f.Largest(),
+				f.SmallestNormal(),
 				f.SmallestSubnormal(), f.Epsilon(), p)
 		}
 		if parsed, err := precision.ParseFormat(strings.ToUpper(f.Name)); err != nil || parsed != f {
@@ -56,11 +57,12 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// A format has GoMLX's type by its bits, not by its name.
+// A format's GoMLX type depends on its bits, not on its name.
 func TestDTypeByBits(t *testing.T) {
 	saturated, renamed, other := precision.FP16, precision.BF16, precision.E5M2
 	saturated.Overflow, renamed.Name, other.Name = precision.ToLargest, "brain", "fp16"
-	for f, want := range map[precision.Format]dtypes.DType{saturated: dtypes.Float16, renamed: dtypes.BFloat16, other: dtypes.InvalidDType} {
+	for f, want := range map[precision.Format]dtypes.DType{saturated: dtypes.Float16, renamed: dtypes.BFloat16,
+		other: dtypes.InvalidDType} {
 		if got, ok := f.DType(); got != want || ok != (want != dtypes.InvalidDType) {
 			t.Errorf("%+v has type %s, %v; want %s", f, got, ok, want)
 		}
@@ -68,7 +70,8 @@ func TestDTypeByBits(t *testing.T) {
 }
 
 func TestBadFormats(t *testing.T) {
-	if _, err := precision.ParseFormat("fp4"); err == nil || !strings.Contains(err.Error(), `no format "fp4": choose one of fp32, tf32`) {
+	if _, err := precision.ParseFormat("fp4"); err == nil ||
+		!strings.Contains(err.Error(), `no format "fp4": choose one of fp32, tf32`) {
 		t.Errorf("ParseFormat: error %v", err)
 	}
 	other := precision.E4M3
@@ -78,9 +81,10 @@ func TestBadFormats(t *testing.T) {
 		"9 bits of exponent":                   {Exponent: 9, Mantissa: 3},
 		"24 of mantissa":                       {Exponent: 5, Mantissa: 24},
 		"-1 bits of exponent":                  {Exponent: -1, Mantissa: 3},
-		"needs infinities":                     {Exponent: 8, Mantissa: 3, NoInfinities: true, Overflow: precision.ToNaN},
-		"is not INT8":                          {Mantissa: 3},
-		"has no infinities: set Overflow":      {Exponent: 4, Mantissa: 3, NoInfinities: true},
+		"needs infinities": {Exponent: 8, Mantissa: 3, NoInfinities: true,
+			Overflow: precision.ToNaN},
+		"other than INT8":                 {Mantissa: 3},
+		"has no infinities: set Overflow": {Exponent: 4, Mantissa: 3, NoInfinities: true},
 	} {
 		if err := f.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", f, err, want)
@@ -93,7 +97,8 @@ func TestBadFormats(t *testing.T) {
 		t.Error("a changed format has been written by its name")
 	}
 	var read struct{ A, B precision.Format }
-	if err := json.Unmarshal([]byte(`{"A": "e4m3", "B": ""}`), &read); err != nil || read.A != precision.E4M3 || read.B != (precision.Format{}) {
+	if err := json.Unmarshal([]byte(`{"A": "e4m3", "B": ""}`), &read); err != nil || read.A != precision.E4M3 ||
+		read.B != (precision.Format{}) {
 		t.Errorf("read %+v, %v", read, err)
 	}
 	if err := json.Unmarshal([]byte(`{"A": "fp4"}`), &read); err == nil {
@@ -104,7 +109,7 @@ func TestBadFormats(t *testing.T) {
 	}
 }
 
-// dumb is a format's numbers, written out one by one from the definition.
+// dumb is a list of all numbers of a format, from the definition.
 type dumb struct {
 	f    precision.Format
 	bits []uint32 // of the finite numbers that are not negative, from 0 up
@@ -148,7 +153,8 @@ func numbers(f precision.Format) dumb {
 	return d
 }
 
-// nearest looks for the number nearest to x that is not negative; beyond the last it looks for one more as far away.
+// nearest searches for the number nearest to a nonnegative x; beyond the last it assumes another one at the same
+// distance.
 func (d dumb) nearest(x float64) float64 {
 	n := len(d.x)
 	next := 2*d.x[n-1] - d.x[n-2]
@@ -169,8 +175,8 @@ func (d dumb) nearest(x float64) float64 {
 	return d.x[i]
 }
 
-// probes are all numbers of a format, the middles between neighbours, the one behind the last included, and what lies
-// beside each of them; and special values.
+// probes are all numbers of a format, the midpoints between neighbours, including the one after the last, the float64
+// numbers beside each of them, and special values.
 func (d dumb) probes(next func(x float64, up bool) float64) []float64 {
 	var all []float64
 	n := len(d.x)
@@ -205,16 +211,17 @@ func TestDecodeAll(t *testing.T) {
 			if want := decode(f, bits); !equal(got, want) {
 				t.Fatalf("%s: bits %#x are %g, want %g", f, bits, got, want)
 			}
-			// Upstream decodes rightly.
+			// Upstream decodes correctly.
 			if want := float16.Float16(bits).Float64(); f == precision.FP16 && !equal(got, want) {
 				t.Fatalf("bits %#x are %g, upstream's %g", bits, got, want)
 			}
 			if want := bfloat16.FromBits(uint16(bits)).Float64(); f == precision.BF16 && !equal(got, want) {
 				t.Fatalf("bits %#x are %g, upstream's %g", bits, got, want)
 			}
-			// What it stands for has these bits again; NaNs become the quiet one.
+			// Encoding the decoded number gives these bits again; NaNs become the quiet one.
 			back := f.Encode(got)
-			if math.IsNaN(got) && !math.IsNaN(f.Decode(back)) || !math.IsNaN(got) && back != bits && !(f == precision.INT8 && bits == 0x80) {
+			if math.IsNaN(got) && !math.IsNaN(f.Decode(back)) || !math.IsNaN(got) && back != bits &&
+				!(f == precision.INT8 && bits == 0x80) {
 				t.Fatalf("%s: bits %#x are %g, whose bits are %#x", f, bits, got, back)
 			}
 		}
@@ -262,7 +269,7 @@ func TestWideFormats(t *testing.T) {
 		} else if got := precision.FP32.Decode(bits); !equal(got, float64(float32(x))) {
 			t.Fatalf("fp32: bits %#x are %x", bits, got)
 		}
-		// TF32 is FP32 without the lowest 13 bits, so that there is one right below and one right above.
+		// TF32 is FP32 without the lowest 13 bits, so there is one number right below and one right above.
 		x = float64(math.Float32frombits(r.Uint32() &^ 0x8000_0000))
 		below := float64(math.Float32frombits(math.Float32bits(float32(x)) &^ 0x1fff))
 		above := float64(math.Float32frombits(math.Float32bits(float32(x))&^0x1fff + 0x2000))
@@ -273,7 +280,8 @@ func TestWideFormats(t *testing.T) {
 		if odd := math.Float32bits(float32(below))&0x2000 != 0; x-below > above-x || x-below == above-x && odd {
 			want = above
 		}
-		if got := precision.TF32.Round(x); !equal(got, want) || !equal(precision.TF32.Decode(precision.TF32.Encode(x)), want) {
+		if got := precision.TF32.Round(x); !equal(got, want) ||
+			!equal(precision.TF32.Decode(precision.TF32.Encode(x)), want) {
 			t.Fatalf("tf32: %x becomes %x, want %x", x, got, want)
 		}
 	}
@@ -288,13 +296,17 @@ func TestOverflow(t *testing.T) {
 		x, want float64
 		bits    uint32
 	}{
-		{precision.FP16, 65519.999, 65504, 0x7bff}, {precision.FP16, 65520, inf, 0x7c00}, {saturated, 1e300, 65504, 0x7bff},
+		{precision.FP16, 65519.999, 65504, 0x7bff}, {precision.FP16, 65520, inf, 0x7c00},
+		{saturated, 1e300, 65504, 0x7bff},
 		{saturated, -inf, -65504, 0xfbff}, {precision.BF16, math.MaxFloat32, inf, 0x7f80},
-		// 464 lies between 448 = 1.75·2⁸ and 480, which would be the NaN; 448 is the even one.
-		{precision.E4M3, 464, 448, 0x7e}, {toNaN, 464, 448, 0x7e}, {precision.E4M3, 465, 448, 0x7e}, {toNaN, 465, nan, 0x7f},
-		{precision.E4M3, inf, 448, 0x7e}, {toNaN, -inf, nan, 0xff}, {toNaN, -465, nan, 0xff}, {precision.E4M3, nan, nan, 0x7f},
+		// 464 is between 448 = 1.75·2⁸ and 480, which would be the NaN; 448 is the even one.
+		{precision.E4M3, 464, 448, 0x7e}, {toNaN, 464, 448, 0x7e}, {precision.E4M3, 465, 448, 0x7e},
+		{toNaN, 465, nan, 0x7f},
+		{precision.E4M3, inf, 448, 0x7e}, {toNaN, -inf, nan, 0xff}, {toNaN, -465, nan, 0xff},
+		{precision.E4M3, nan, nan, 0x7f},
 		{precision.E5M2, 61439, 57344, 0x7b}, {precision.E5M2, -61440, -inf, 0xfc}, {precision.E5M2, nan, nan, 0x7e},
-		{precision.INT8, 1e9, 127, 0x7f}, {precision.INT8, -inf, -127, 0x81}, {precision.INT8, nan, 0, 0}, {precision.INT8, -0.5, 0, 0},
+		{precision.INT8, 1e9, 127, 0x7f}, {precision.INT8, -inf, -127, 0x81}, {precision.INT8, nan, 0, 0},
+		{precision.INT8, -0.5, 0, 0},
 		{precision.INT8, 1.5, 2, 2}, {precision.INT8, -2.5, -2, 0xfe},
 	} {
 		if got, bits := c.f.Round(c.x), c.f.Encode(c.x); !equal(got, c.want) || bits != c.bits {
@@ -303,7 +315,7 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// Either neighbour comes, the upper as often as u lies below the distance from the lower.
+// Either neighbour is chosen, the upper one as often as u is below the distance from the lower.
 func TestRoundStochastic(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, f := range small {
@@ -328,7 +340,7 @@ func TestRoundStochastic(t *testing.T) {
 			}
 		}
 	}
-	// Beyond the largest number it is what Round makes, whatever u.
+	// Beyond the largest number the result is Round's, for any u.
 	toNaN := precision.E4M3
 	toNaN.Overflow = precision.ToNaN
 	for _, u := range []float64{0, 0.4, 0.6, 1 - 0x1p-53} {
@@ -337,7 +349,8 @@ func TestRoundStochastic(t *testing.T) {
 			x, want float64
 		}{
 			{precision.FP16, 65519.999, 65504}, {precision.FP16, 65520, math.Inf(1)}, {precision.FP16, -65505, -65504},
-			{precision.FP16, math.Inf(-1), math.Inf(-1)}, {toNaN, 464, 448}, {toNaN, 465, math.NaN()}, {precision.INT8, 127.9, 127},
+			{precision.FP16, math.Inf(-1), math.Inf(-1)}, {toNaN, 464, 448}, {toNaN, 465, math.NaN()},
+			{precision.INT8, 127.9, 127},
 		} {
 			if got := c.f.RoundStochastic(c.x, u); !equal(got, c.want) {
 				t.Errorf("%s: %g with u=%g becomes %g, want %g", c.f, c.x, u, got, c.want)
@@ -365,7 +378,7 @@ func TestQuantize(t *testing.T) {
 	}
 }
 
-// Whatever the number, what Encode makes of it is at least as near as its neighbours, and stays what it is.
+// Any number is encoded at least as near as its neighbours, and encoding is idempotent.
 func FuzzRound(f *testing.F) {
 	for _, x := range []float64{0, math.Copysign(0, -1), 1, 65520, 0x1p-25, math.Inf(-1), math.NaN(), 464, -1e-320} {
 		f.Add(math.Float64bits(x), uint32(7))
@@ -381,7 +394,8 @@ func FuzzRound(f *testing.F) {
 				t.Errorf("%s: %x becomes %x, then %x", format, x, r, again)
 			}
 			other := format.Decode(bits)
-			if math.IsNaN(x) || math.IsInf(r, 0) || math.IsNaN(other) || math.IsInf(other, 0) || math.Abs(x) > format.Largest() || math.Abs(other) > format.Largest() {
+			if math.IsNaN(x) || math.IsInf(r, 0) || math.IsNaN(other) || math.IsInf(other, 0) ||
+				math.Abs(x) > format.Largest() || math.Abs(other) > format.Largest() {
 				continue
 			}
 			if math.Abs(r-x) > math.Abs(other-x) {

@@ -13,7 +13,7 @@ type Histogram struct {
 	NonFinite int
 }
 
-// Add counts numbers, of a type that has them exactly: float32 or float64.
+// Add counts numbers.
 func Add[T float32 | float64](h *Histogram, values []T) {
 	if h.Counts == nil {
 		h.Counts = map[int]int{}
@@ -31,7 +31,7 @@ func Add[T float32 | float64](h *Histogram, values []T) {
 	}
 }
 
-// Exponents returns the exponents counted, from the least.
+// Exponents returns the exponents that were counted, in ascending order.
 func (h *Histogram) Exponents() []int {
 	exponents := make([]int, 0, len(h.Counts))
 	for e := range h.Counts {
@@ -41,17 +41,16 @@ func (h *Histogram) Exponents() []int {
 	return exponents
 }
 
-// Share is what part of some numbers, each from 0 to 1, meets a fate in a format.
+// Share is which fractions of some numbers, from 0 to 1, a format can not represent well.
 type Share struct {
-	Underflow float64 // becomes 0
-	Subnormal float64 // becomes a subnormal number, of less than full precision
-	Overflow  float64 // lies beyond the largest number, even when rounded
+	Underflow float64 // become 0
+	Subnormal float64 // become subnormal, with less than full precision
+	Overflow  float64 // are beyond the largest number after rounding
 }
 
-// ShareOf rounds the finite numbers other than 0, times a scale, to a format and returns their fates. Where there are
-// none, so are all parts.
+// ShareOf rounds the finite nonzero numbers, times a scale, to a format and returns the fractions; 0 if there are none.
 func ShareOf[T float32 | float64](values []T, f Format, scale float64) Share {
-	f.Overflow = ToInfinity // to tell what is too large from what is as large as can be
+	f.Overflow = ToInfinity // to tell overflow from the largest number
 	var s Share
 	n := 0.0
 	for _, v := range values {

@@ -10,7 +10,8 @@ import (
 
 func TestHistogram(t *testing.T) {
 	var h precision.Histogram
-	precision.Add(&h, []float32{0, float32(math.Copysign(0, -1)), 1, -1.5, 2, 0.99, float32(math.Inf(1)), float32(math.NaN()), math.SmallestNonzeroFloat32})
+	precision.Add(&h, []float32{0, float32(math.Copysign(0, -1)), 1, -1.5, 2, 0.99, float32(math.Inf(1)),
+		float32(math.NaN()), math.SmallestNonzeroFloat32})
 	precision.Add(&h, []float64{0, 3, math.SmallestNonzeroFloat64, math.MaxFloat64, math.Inf(-1)})
 	want := map[int]int{0: 2, 1: 2, -1: 1, -149: 1, -1074: 1, 1023: 1}
 	if h.Zeros != 3 || h.NonFinite != 3 || len(h.Counts) != len(want) {
@@ -55,7 +56,8 @@ func TestShareOf(t *testing.T) {
 				}
 			}
 			got := precision.ShareOf(values, f, scale)
-			for _, pair := range [][2]float64{{got.Underflow, want.Underflow / n}, {got.Subnormal, want.Subnormal / n}, {got.Overflow, want.Overflow / n}} {
+			for _, pair := range [][2]float64{{got.Underflow, want.Underflow / n}, {got.Subnormal, want.Subnormal / n},
+				{got.Overflow, want.Overflow / n}} {
 				if math.Abs(pair[0]-pair[1]) > 1e-12 {
 					t.Errorf("%s times %g: shares %+v, want %+v of %g", f, scale, got, want, n)
 				}

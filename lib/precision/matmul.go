@@ -11,31 +11,30 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Matmul says how products are computed, as plain data to compare and to store. The zero Matmul takes the operands in
-// their own type, adds up in float32 (where that type is a half type), and has the gradients' products in that type
-// too.
+// Matmul is the precision of matmuls, as plain data. The zero Matmul uses the operands' type and accumulates half types
+// in float32, in the backward pass too.
 type Matmul struct {
-	// Operands is a format that both operands are rounded to before each product; none leaves them as they are. They
-	// stay in their type, which should be wide enough for the format.
+	// Operands is the format that both operands are rounded to before each matmul; none does not round. They stay in
+	// their type, which should be wide enough for the format.
 	Operands Format `json:"operands,omitzero"`
-	// Gradients is a format that the arriving gradient is rounded to before its two products, with the operands rounded
-	// to Operands; none leaves it as it is.
+	// Gradients is the format that the output gradient is rounded to before the backward pass's two matmuls, whose
+	// other operands are rounded to Operands; none does not round.
 	Gradients Format `json:"gradients,omitzero"`
-	// Scaled multiplies each tensor by a power of two, at most 2¹²⁶, before it is rounded, and divides by it after, so
-	// that its largest finite magnitude lies between a quarter and a half of the power of two beyond the format's
-	// largest number (per-tensor scaling, Micikevicius et al. 2022). Infinities and NaN stay, whatever the format's
-	// Overflow, and a number that is rounded beyond the largest of the tensor's type becomes infinite. Formats of
-	// float32's range (FP32, TF32 and BF16) are not scaled. Under SPMD each device takes the largest of its own shard.
+	// Scaled is per-tensor scaling (Micikevicius et al. 2022): each tensor is multiplied by a power of two, at most
+	// 2¹²⁶, before it is rounded and divided by it after, so that its largest finite magnitude is between a quarter and
+	// a half of the power of two above the format's largest number. Infinities and NaN stay, whatever the format's
+	// Overflow. A number that is rounded beyond the largest of the tensor's type becomes infinite. Formats with
+	// float32's range (FP32, TF32 and BF16) are not scaled. Under SPMD each device uses the largest of its own shard.
 	Scaled bool `json:"scaled,omitempty"`
-	// Accumulate is a format that sums are rounded to as they grow, in the gradients' products too: after every Chunk
-	// products, in the axes' order, the sum of these is rounded, added, and the new sum rounded. None is float32.
-	// This is there to show what such sums do; it makes a graph of one addition for each chunk.
+	// Accumulate is the format that partial sums are rounded to, in the backward pass too: every Chunk products, in the
+	// axes' order, are summed, rounded, added to the sum before, and that is rounded. None is float32. It is there to
+	// show the effect of such sums: the graph has one addition per chunk.
 	Accumulate Format `json:"accumulate,omitzero"`
-	// Chunk is how many products are summed in float32 before a rounding; 1 is the format's own arithmetic.
+	// Chunk is the number of products that are summed in float32 before rounding; 1 is the format's own arithmetic.
 	Chunk int `json:"chunk,omitempty"`
 }
 
-// Validate returns an error that names the first setting which is not valid.
+// Validate returns an error that names the first invalid setting.
 func (m Matmul) Validate() error {
 	for _, s := range []struct {
 		name   string
@@ -51,29 +50,29 @@ func (m Matmul) Validate() error {
 	case sums && m.Chunk < 1:
 		return fmt.Errorf("precision: Matmul.Chunk is %d: set it to at least 1 for sums in %s", m.Chunk, m.Accumulate)
 	case !sums && m.Chunk != 0:
-		return fmt.Errorf("precision: Matmul.Chunk is %d, but no format is set to Accumulate in: set it, or Chunk to 0",
+		return fmt.Errorf("precision: Matmul.Chunk is %d but Matmul.Accumulate is not set: set it, or Chunk to 0",
 			m.Chunk)
 	}
 	return nil
 }
 
-// Dot returns graph.DotGeneral's product: lhs and rhs, of one float type, are multiplied and summed over the
+// Dot is graph.DotGeneral in this precision: lhs and rhs, of one float type, are multiplied and summed over the
 // contracting axes, for each index of the batch axes. The result, of the operands' type, has the axes (batch…, the
-// other axes of lhs…, the other axes of rhs…). Negative axes count from the end. It panics if m is not valid or the
+// other axes of lhs…, the other axes of rhs…). Negative axes count from the end. It panics if m is invalid or the
 // shapes do not fit.
 //
-// graph.DotGeneral itself computes the gradients of products of half types in float32, and wrong ones where both
-// operands contract several axes and do not list them from the first to the last.
+// graph.DotGeneral itself computes the gradients of half types in float32, and wrong ones where both operands contract
+// several axes that are not listed in ascending order.
 //
-// Unless m is zero and the axes to contract are in order, an operand that depends on nothing whose gradient is asked
-// for, and was made with an operation without a gradient (Floor, Sort, ArgMax, While), must come through
+// Unless m is zero and the contracting axes are in ascending order, an operand that depends on nothing whose gradient
+// is needed, and was made by an operation without a gradient (Floor, Sort, ArgMax, While), must go through
 // graph.StopGradient; [autodiff.Custom] says why.
 func (m Matmul) Dot(lhs *graph.Node, lhsContracting, lhsBatch []int, rhs *graph.Node,
 	rhsContracting, rhsBatch []int) *graph.Node {
 	lhsContracting, lhsBatch = axes(lhs, lhsContracting), axes(lhs, lhsBatch)
 	rhsContracting, rhsBatch = axes(rhs, rhsContracting), axes(rhs, rhsBatch)
 	if m == (Matmul{}) && slices.IsSorted(lhsContracting) && slices.IsSorted(rhsContracting) {
-		return product(lhs, lhsContracting, lhsBatch, rhs, rhsContracting, rhsBatch)
+		return dotGeneral(lhs, lhsContracting, lhsBatch, rhs, rhsContracting, rhsBatch)
 	}
 	if err := m.Validate(); err != nil {
 		panic(err)
@@ -81,40 +80,38 @@ func (m Matmul) Dot(lhs *graph.Node, lhsContracting, lhsBatch []int, rhs *graph.
 	l, of := flatten(lhs, lhsContracting, lhsBatch)
 	r, other := flatten(rhs, rhsContracting, rhsBatch)
 	if !slices.Equal(of.batch, other.batch) || !slices.Equal(of.contracting, other.contracting) {
-		panic(fmt.Errorf("precision: axes of %v and %v to contract, of %v and %v as batches: they must be "+
-			"equal in both operands",
-			of.contracting, other.contracting, of.batch, other.batch))
+		panic(fmt.Errorf("precision: contracting axes of dimensions %v and %v, batch axes of %v and %v: "+
+			"choose axes with equal dimensions", of.contracting, other.contracting, of.batch, other.batch))
 	}
 	y := autodiff.Custom([]*graph.Node{l, r},
 		func(in []*graph.Node) []*graph.Node {
-			return []*graph.Node{m.rows(m.round(in[0], m.Operands), m.round(in[1], m.Operands))}
+			return []*graph.Node{m.matmul(m.round(in[0], m.Operands), m.round(in[1], m.Operands))}
 		},
 		func(in, _, v []*graph.Node) []*graph.Node {
 			l, r, dy := m.round(in[0], m.Operands), m.round(in[1], m.Operands), m.round(v[0], m.Gradients)
-			return []*graph.Node{m.rows(dy, swap(r)), m.rows(swap(dy), swap(l))}
+			return []*graph.Node{m.matmul(dy, swap(r)), m.matmul(swap(dy), swap(l))}
 		})[0]
 	return graph.Reshape(y, slices.Concat(of.batch, of.free, other.free)...)
 }
 
-// product is the backend's own, whose gradient GoMLX computes in the type of the result.
-func product(lhs *graph.Node, lhsContracting, lhsBatch []int, rhs *graph.Node,
+// dotGeneral is the backend's own, whose gradient GoMLX computes in the type of the result.
+func dotGeneral(lhs *graph.Node, lhsContracting, lhsBatch []int, rhs *graph.Node,
 	rhsContracting, rhsBatch []int) *graph.Node {
 	return graph.Dot(lhs, rhs).WithAccumulatorDType(dtypes.InvalidDType).General(lhsContracting, lhsBatch,
 		rhsContracting, rhsBatch)
 }
 
-// rows returns the products of the rows of a (B,M,K) and b (B,N,K), (B,M,N).
-func (m Matmul) rows(a, b *graph.Node) *graph.Node {
+// matmul returns a·bᵀ (B,M,N) for a (B,M,K) and b (B,N,K).
+func (m Matmul) matmul(a, b *graph.Node) *graph.Node {
 	if m.Accumulate == (Format{}) {
-		return product(a, []int{2}, []int{0}, b, []int{2}, []int{0})
+		return dotGeneral(a, []int{2}, []int{0}, b, []int{2}, []int{0})
 	}
 	dtype := a.DType()
-	y := m.addUp(product(m.chunks(a), []int{3}, []int{1, 0}, m.chunks(b), []int{3}, []int{1, 0}))
+	y := m.accumulate(dotGeneral(m.chunks(a), []int{3}, []int{1, 0}, m.chunks(b), []int{3}, []int{1, 0}))
 	return graph.ConvertDType(y, dtype)
 }
 
-// chunks cuts the last axis of x (B,M,K) into pieces: (B,⌈K/Chunk⌉,M,min(Chunk,K)) in float32, with zeros behind the
-// last.
+// chunks splits the last axis of x (B,M,K): (B,⌈K/Chunk⌉,M,min(Chunk,K)) in float32, padded with zeros.
 func (m Matmul) chunks(x *graph.Node) *graph.Node {
 	d := x.Shape().Dimensions
 	chunk := min(m.Chunk, d[2])
@@ -125,8 +122,8 @@ func (m Matmul) chunks(x *graph.Node) *graph.Node {
 	return graph.TransposeAllAxes(graph.Reshape(x, d[0], d[1], n, chunk), 0, 2, 1, 3)
 }
 
-// addUp adds the slices of x along its first axis, one after another.
-func (m Matmul) addUp(x *graph.Node) *graph.Node {
+// accumulate adds the slices of x along its first axis, one after another.
+func (m Matmul) accumulate(x *graph.Node) *graph.Node {
 	var sum *graph.Node
 	for i := range x.Shape().Dimensions[0] {
 		part := Round(graph.Squeeze(graph.SliceAxis(x, 0, graph.AxisElem(i)), 0), m.Accumulate)
@@ -139,7 +136,7 @@ func (m Matmul) addUp(x *graph.Node) *graph.Node {
 	return sum
 }
 
-// round rounds an operand, if there is a format to round it to.
+// round rounds an operand to a format, if there is one.
 func (m Matmul) round(x *graph.Node, f Format) *graph.Node {
 	if f == (Format{}) {
 		return x
@@ -150,7 +147,7 @@ func (m Matmul) round(x *graph.Node, f Format) *graph.Node {
 	dtype := x.DType()
 	x = graph.ConvertDType(x, dtypes.Float32)
 	g, finite := x.Graph(), graph.IsFinite(x)
-	// The power of two at or below the largest magnitude, bounded so that float32 has both quotients; for zeros any
+	// The largest power of two up to the largest magnitude, bounded so that float32 has both quotients; for zeros any
 	// will do.
 	largest := graph.ReduceAllMax(graph.Abs(graph.Where(finite, x, graph.ZerosLike(x))))
 	bits := graph.BitwiseAnd(graph.Bitcast(largest, dtypes.Uint32), graph.Const(g, uint32(0x7f800000)))
@@ -161,10 +158,10 @@ func (m Matmul) round(x *graph.Node, f Format) *graph.Node {
 	return graph.ConvertDType(graph.Where(finite, rounded, x), dtype)
 }
 
-// dimensions are a tensor's, by what a product does with its axes.
+// dimensions are a tensor's, by their role in a matmul.
 type dimensions struct{ batch, free, contracting []int }
 
-// flatten returns x with its axes in the order batch, free, contracting, and each kind joined to one axis.
+// flatten returns x with its axes in the order batch, free, contracting, and each kind merged into one axis.
 func flatten(x *graph.Node, contracting, batch []int) (*graph.Node, dimensions) {
 	var free []int
 	for axis := range x.Rank() {
@@ -189,13 +186,13 @@ func size(dimensions []int) int {
 	return n
 }
 
-// axes numbers axes from the first.
+// axes converts negative axes.
 func axes(x *graph.Node, of []int) []int {
 	adjusted := make([]int, len(of))
 	for i, axis := range of {
 		adjusted[i] = graph.MustAdjustAxis(axis, x)
 		if slices.Contains(adjusted[:i], adjusted[i]) {
-			panic(fmt.Errorf("precision: axes %v of a product name one twice", of))
+			panic(fmt.Errorf("precision: axes %v of a matmul: name each once", of))
 		}
 	}
 	return adjusted

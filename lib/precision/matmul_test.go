@@ -37,8 +37,8 @@ func normal(seed uint64, rows, columns int, scale float64) matrix {
 	return filled(rows, columns, func(int, int) float32 { return float32(r.NormFloat64() * scale) })
 }
 
-// A half type's products are summed in float32, and its gradients' products have operands of that half type. Summed
-// in the type itself 4097 ones make 2048 in FP16 and 256 in BF16.
+// Matmuls of a half type accumulate in float32, and the backward pass has operands of that half type. Accumulated in
+// the type itself, 4097 ones give 2048 in FP16 and 256 in BF16.
 func TestZeroMatmul(t *testing.T) {
 	for name, backend := range backends() {
 		for _, dtype := range []dtypes.DType{dtypes.BFloat16, dtypes.Float16} {
@@ -54,18 +54,20 @@ func TestZeroMatmul(t *testing.T) {
 					products++
 					for _, operand := range append(n.Inputs(), n) {
 						if operand.DType() != dtype {
-							t.Errorf("%s: a product has an operand or result of %s, want %s", name, operand.DType(), dtype)
+							t.Errorf("%s: a product has an operand or result of %s, want %s", name, operand.DType(),
+								dtype)
 						}
 					}
 				}
 				if products != 3 {
 					t.Errorf("%d products, want 3", products)
 				}
-				return append(nodes{graph.ConvertDType(y, dtypes.Float32), graph.ConvertDType(precision.Sum(x[1], 0), dtypes.Float32),
+				return append(nodes{graph.ConvertDType(y, dtypes.Float32),
+					graph.ConvertDType(precision.Sum(x[1], 0), dtypes.Float32),
 					graph.ConvertDType(precision.Mean(x[1]), dtypes.Float32)}, grads...)
 			}, ones(2, 4097), ones(4097, 2))
 			for i, least := range []float32{4096, 4096, 1, 2, 2} {
-				// 4097 is no number of either type: it would say that XLA has left out a conversion there and back.
+				// Neither type has 4097: it would show that XLA left out a conversion.
 				if got := floats(out[i])[0]; got != least {
 					t.Errorf("%s, %s: result %d is %g, want %g", name, dtype, i, got, least)
 				}
@@ -74,7 +76,7 @@ func TestZeroMatmul(t *testing.T) {
 	}
 }
 
-// With a format that rounds nothing all that is left is the way through flatten and Custom.
+// With a format that rounds nothing, flatten and Custom change nothing.
 func TestDotAxes(t *testing.T) {
 	for _, c := range []struct {
 		l, r   []int
@@ -104,7 +106,8 @@ func TestDotAxes(t *testing.T) {
 			}
 		}
 		want := run(t, devicetest.PureGo(), step(precision.Matmul{}, true), float32(0))
-		for _, m := range []precision.Matmul{{}, {Operands: precision.FP32}, {Accumulate: precision.FP32, Chunk: 2}, {Accumulate: precision.FP32, Chunk: math.MaxInt}} {
+		for _, m := range []precision.Matmul{{}, {Operands: precision.FP32}, {Accumulate: precision.FP32, Chunk: 2},
+			{Accumulate: precision.FP32, Chunk: math.MaxInt}} {
 			for i, got := range run(t, devicetest.PureGo(), step(m, false), float32(0)) {
 				if !got.Shape().Equal(want[i].Shape()) {
 					t.Errorf("%v: result %d has shape %s, want %s", c, i, got.Shape(), want[i].Shape())
@@ -116,7 +119,7 @@ func TestDotAxes(t *testing.T) {
 	}
 }
 
-// Axes to contract may come in any order, which GoMLX's own gradient mistakes.
+// Contracting axes may be in any order, for which GoMLX's own gradient is wrong.
 func TestDotAxesOutOfOrder(t *testing.T) {
 	step := func(dot func(l, r *node) *node) func(nodes) nodes {
 		return func(in nodes) nodes {
@@ -125,8 +128,12 @@ func TestDotAxesOutOfOrder(t *testing.T) {
 		}
 	}
 	l, r := normal(6, 3, 3, 1), normal(7, 3, 3, 1)
-	want := run(t, devicetest.PureGo(), step(func(l, r *node) *node { return graph.ReduceAllSum(graph.Mul(l, graph.Transpose(r, 0, 1))) }), l, r)
-	got := run(t, devicetest.PureGo(), step(func(l, r *node) *node { return precision.Matmul{}.Dot(l, []int{0, 1}, nil, r, []int{-1, 0}, nil) }), l, r)
+	want := run(t, devicetest.PureGo(),
+		step(func(l, r *node) *node { return graph.ReduceAllSum(graph.Mul(l, graph.Transpose(r, 0, 1))) }), l, r)
+	got := run(t, devicetest.PureGo(), step(func(l, r *node) *node {
+		return precision.Matmul{}.Dot(l, []int{0, 1}, nil,
+			r, []int{-1, 0}, nil)
+	}), l, r)
 	for i := range want {
 		near(t, "product", floats(got[i]), floats(want[i]), 1e-5)
 	}
@@ -245,8 +252,8 @@ func TestMatmulAgainstPlainGo(t *testing.T) {
 	}
 }
 
-// Scaled, what is not finite stays and does not act on the rest, which has the scale of its own largest number, up to
-// float32's. All goes for operands and gradients alike.
+// With Scaled, numbers that are not finite stay and do not affect the rest, which is scaled by its own largest number,
+// up to float32's. This holds for operands and gradients.
 func TestScaledExtremes(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	tensors := []struct {
@@ -308,7 +315,7 @@ func TestScaledExtremes(t *testing.T) {
 	}
 }
 
-// Sums in a half type stop growing where an addend is less than half a last place, in the backward pass too.
+// Sums in a half type stop growing where an addend is less than half of the last place, in the backward pass too.
 func TestAccumulate(t *testing.T) {
 	const n = 300
 	for chunk, want := range map[int]float32{1: 256, 64: 300} {
@@ -355,7 +362,8 @@ func TestMatmulOnMesh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := run(t, devicetest.One(), func(in nodes) nodes { return nodes{step(in[0], in[2]), step(in[1], in[2])} }, x[:2], x[2:], w)
+	want := run(t, devicetest.One(), func(in nodes) nodes { return nodes{step(in[0], in[2]), step(in[1], in[2])} },
+		x[:2], x[2:], w)
 	for i := range want { // each device scales by its own shard
 		near(t, "shard", floats(joined)[16*i:16*i+16], floats(want[i]), 0)
 	}
@@ -372,11 +380,11 @@ func TestMatmulAsData(t *testing.T) {
 		t.Errorf("read %+v, %v", read, err)
 	}
 	for want, m := range map[string]precision.Matmul{
-		"Matmul.Operands: ":         {Operands: precision.Format{Exponent: 1, Mantissa: 1}},
-		"Matmul.Gradients: ":        {Gradients: precision.Format{Name: "x"}},
-		"Matmul.Accumulate: ":       {Accumulate: precision.Format{Name: "x"}, Chunk: 1},
-		"Chunk is 0: set it to at":  {Accumulate: precision.BF16},
-		"Chunk is 3, but no format": {Chunk: 3},
+		"Matmul.Operands: ":        {Operands: precision.Format{Exponent: 1, Mantissa: 1}},
+		"Matmul.Gradients: ":       {Gradients: precision.Format{Name: "x"}},
+		"Matmul.Accumulate: ":      {Accumulate: precision.Format{Name: "x"}, Chunk: 1},
+		"Chunk is 0: set it to at": {Accumulate: precision.BF16},
+		"Chunk is 3 but":           {Chunk: 3},
 	} {
 		if err := m.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", m, err, want)
@@ -388,9 +396,9 @@ func TestMatmulAsData(t *testing.T) {
 		}
 	}
 	for want, axes := range map[string][2][]int{
-		"of [2] and [3] to contract": {{0}, {1}},
-		"of [2] and [] to contract":  {{0}, {}},
-		"name one twice":             {{0, -2}, {0, 1}},
+		"of dimensions [2] and [3]": {{0}, {1}},
+		"of dimensions [2] and []":  {{0}, {}},
+		"name each once":            {{0, -2}, {0, 1}},
 	} {
 		if _, err := try(devicetest.PureGo(), func(in nodes) nodes {
 			return nodes{precision.Matmul{Operands: precision.BF16}.Dot(in[0], axes[0], nil, in[0], axes[1], nil)}

@@ -8,18 +8,18 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Policy says which type holds what in a training step. In mixed precision (Micikevicius et al. 2018, "Mixed Precision
-// Training", §3.1) Params is Float32, the master copy, and Compute a half type: the step casts the parameters to it.
+// Policy is the types of a training step. In mixed precision (Micikevicius et al. 2018, "Mixed Precision Training",
+// §3.1) Params is Float32, the master weights, and Compute a half type to which the step casts them.
 type Policy struct {
-	Params  dtypes.DType `json:"params"`  // in which parameters are kept and updated
+	Params  dtypes.DType `json:"params"`  // of stored parameters and their updates
 	Compute dtypes.DType `json:"compute"` // of the forward and the backward pass
 	Output  dtypes.DType `json:"output"`  // of the logits and the loss
-	Reduce  dtypes.DType `json:"reduce"`  // in which gradients are summed between devices
+	Reduce  dtypes.DType `json:"reduce"`  // of gradients in all-reduces
 
 	Matmul  Matmul  `json:"matmul,omitzero"`
 	Scaling Scaling `json:"scaling,omitzero"`
-	// StochasticUpdate rounds updated parameters of a half type stochastically ([CastStochastic]), so that updates
-	// below their last place count on average.
+	// StochasticUpdate rounds updates of half-precision parameters stochastically ([CastStochastic]), so that updates
+	// below the last place count on average.
 	StochasticUpdate bool `json:"stochastic_update,omitempty"`
 }
 
@@ -28,8 +28,8 @@ type named struct {
 	policy Policy
 }
 
-// policies are the named ones. All keep the output in float32, and sum gradients of bfloat16 in float32 where there is
-// a master copy, since 8 bits lose much of a sum over many devices.
+// policies are the policies with names. All have a float32 output. With master weights, bfloat16 gradients are reduced
+// in float32, since 8 bits lose much in a sum over many devices.
 func policies() []named {
 	const f32, b16, f16 = dtypes.Float32, dtypes.BFloat16, dtypes.Float16
 	return []named{
@@ -45,9 +45,9 @@ func policies() []named {
 	}
 }
 
-// Names returns the names of policies: "fp32" and "tf32" (products of operands rounded to TF32, as cuBLAS may compute
-// those of float32), mixed "bf16" and "fp16" (with dynamic loss scaling), "bf16-pure" and "fp16-pure" with no master
-// copy, and "fp8" (over mixed bf16, products of E4M3 operands and E5M2 gradients, scaled by the tensor).
+// Names returns the names of the policies: "fp32" and "tf32" (matmul operands rounded to TF32, as cuBLAS may do for
+// float32); mixed precision "bf16" and "fp16" (with dynamic loss scaling); "bf16-pure" and "fp16-pure" without master
+// weights; and "fp8" (mixed bf16 with matmuls of E4M3 operands and E5M2 gradients, scaled per tensor).
 func Names() []string {
 	var names []string
 	for _, p := range policies() {
@@ -56,7 +56,7 @@ func Names() []string {
 	return names
 }
 
-// ParsePolicy returns the policy of a name, in any case. An unknown one is an error that lists them.
+// ParsePolicy returns the policy with a name, in upper or lower case, or an error that lists the names.
 func ParsePolicy(name string) (Policy, error) {
 	for _, p := range policies() {
 		if strings.EqualFold(p.name, name) {
@@ -66,7 +66,7 @@ func ParsePolicy(name string) (Policy, error) {
 	return Policy{}, fmt.Errorf("precision: no policy %q: choose one of %s", name, strings.Join(Names(), ", "))
 }
 
-// Validate returns an error that names the first setting which is not valid or does not go with another.
+// Validate returns an error that names the first setting that is invalid or does not fit another.
 func (p Policy) Validate() error {
 	for _, s := range []struct {
 		name  string
@@ -79,16 +79,17 @@ func (p Policy) Validate() error {
 		}
 	}
 	if p.Params != p.Compute && p.Params != dtypes.Float32 {
-		return fmt.Errorf("precision: Policy.Params is %s, to compute in %s: a master copy must be Float32", p.Params,
-			p.Compute)
+		return fmt.Errorf("precision: Policy.Params is %s and Policy.Compute %s: set both alike, or Params to Float32 "+
+			"for master weights", p.Params, p.Compute)
 	}
 	if p.StochasticUpdate && !p.Params.IsHalfPrecision() {
-		return fmt.Errorf("precision: Policy.StochasticUpdate of parameters kept in %s: it is for those "+
-			"kept in a half type", p.Params)
+		return fmt.Errorf("precision: Policy.StochasticUpdate is set and Policy.Params is %s: set Params to BFloat16 "+
+			"or "+
+			"Float16", p.Params)
 	}
 	if p.Scaling != (Scaling{}) && p.Output != dtypes.Float32 {
-		return fmt.Errorf("precision: Policy.Scaling of a loss of %s: set Output to Float32, which can "+
-			"hold a scaled loss", p.Output)
+		return fmt.Errorf("precision: Policy.Scaling is set and Policy.Output is %s: set Output to Float32, which a "+
+			"scaled loss needs", p.Output)
 	}
 	if err := p.Matmul.Validate(); err != nil {
 		return err
@@ -96,19 +97,19 @@ func (p Policy) Validate() error {
 	return p.Scaling.Validate()
 }
 
-// Mixed says whether parameters are kept in one type, the master copy, and computed with in another.
+// Mixed reports whether parameters are stored in another type, as master weights, than the one to compute in.
 func (p Policy) Mixed() bool { return p.Params != p.Compute }
 
 // ParamBytes is the memory of one parameter by kind, in bytes, without the optimizer's states.
 type ParamBytes struct {
-	Master   int // the copy that is updated, where there is another to compute with
-	Param    int // what the passes compute with
+	Master   int // master weights, with mixed precision
+	Param    int // the weights that the passes use
 	Gradient int
 }
 
-// ParamBytes returns the memory of one parameter by kind. Mixed precision has 4+2+2 bytes, which with Adam's 8 for two
-// float32 moments make 16 (Rajbhandari et al. 2020, "ZeRO", §3.1). XLA may not need the copy to compute with whole at
-// any one time, and on CPUs computes with half types in float32.
+// ParamBytes returns the memory of one parameter by kind. Mixed precision needs 4+2+2 bytes; with Adam's 8 for two
+// float32 moments that makes 16 (Rajbhandari et al. 2020, "ZeRO", §3.1). XLA may not need all of Param at the same
+// time, and on CPUs computes half types in float32.
 func (p Policy) ParamBytes() ParamBytes {
 	b := ParamBytes{Param: p.Compute.Size(), Gradient: p.Compute.Size()}
 	if p.Mixed() {
@@ -120,12 +121,12 @@ func (p Policy) ParamBytes() ParamBytes {
 // Total returns the sum.
 func (b ParamBytes) Total() int { return b.Master + b.Param + b.Gradient }
 
-// Cast returns the nodes converted to a float type, and as they are where they are no floats. The gradients of what is
-// converted come in its former type. It panics if the type is no float.
+// Cast converts the nodes that are floats to a float type. Gradients of what is converted come in its original type. It
+// panics if the type is not a float.
 //
-// XLA may compute with more precision than a half type has: within a program it may leave out conversions to a half
-// type and back (its option xla_allow_excess_precision, which lib/xla turns off on CPUs). What a program returns in a
-// half type is rounded in any case, as is what [Round] returns.
+// XLA may compute half types with more precision: within a program it may leave out conversions to a half type and back
+// (its option xla_allow_excess_precision, which lib/xla turns off on CPUs). What a program returns in a half type is
+// always rounded, and so is the result of [Round].
 func Cast(x []*graph.Node, to dtypes.DType) []*graph.Node {
 	if !to.IsFloat() {
 		panic(fmt.Errorf("precision: cast to %s: give a float type", to))
@@ -140,7 +141,7 @@ func Cast(x []*graph.Node, to dtypes.DType) []*graph.Node {
 }
 
 // CastStochastic converts float32 numbers to a half type by [RoundStochastic], with uint32 random bits of x's
-// dimensions. It panics if the types or dimensions are others.
+// dimensions. It panics for other types or dimensions.
 func CastStochastic(x *graph.Node, to dtypes.DType, random *graph.Node) *graph.Node {
 	f, ok := FormatOf(to)
 	if !ok || !to.IsHalfPrecision() {

@@ -19,10 +19,11 @@ import (
 func shape(dims ...int) shapes.Shape { return shapes.Make(dtypes.Float32, dims...) }
 
 func TestPolicies(t *testing.T) {
-	// Of a parameter: the master copy, the one to compute with, the gradient. Mixed precision with Adam's 8 bytes is the
-	// well-known 16.
+	// For one parameter: master weights, working copy, gradient. Mixed precision with Adam's 8 bytes has the well-known
+	// 16.
 	want := map[string]precision.ParamBytes{
-		"fp32": {0, 4, 4}, "tf32": {0, 4, 4}, "bf16": {4, 2, 2}, "fp16": {4, 2, 2}, "bf16-pure": {0, 2, 2}, "fp16-pure": {0, 2, 2}, "fp8": {4, 2, 2},
+		"fp32": {0, 4, 4}, "tf32": {0, 4, 4}, "bf16": {4, 2, 2}, "fp16": {4, 2, 2}, "bf16-pure": {0, 2, 2},
+		"fp16-pure": {0, 2, 2}, "fp8": {4, 2, 2},
 	}
 	if len(precision.Names()) != len(want) {
 		t.Errorf("policies are %v", precision.Names())
@@ -54,29 +55,35 @@ func TestPolicies(t *testing.T) {
 	if got := mixed.ParamBytes().Total() + 8; got != 16 {
 		t.Errorf("mixed precision with Adam has %d bytes a parameter, want 16", got)
 	}
-	if _, err := precision.ParsePolicy("int4"); err == nil || !strings.Contains(err.Error(), `no policy "int4": choose one of fp32, tf32`) {
+	if _, err := precision.ParsePolicy("int4"); err == nil ||
+		!strings.Contains(err.Error(), `no policy "int4": choose one of fp32, tf32`) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestBadPolicies(t *testing.T) {
 	for want, change := range map[string]func(p *precision.Policy){
-		"Policy.Params is InvalidDType":                  func(p *precision.Policy) { p.Params = dtypes.InvalidDType },
-		"Policy.Compute is Int32":                        func(p *precision.Policy) { p.Compute = dtypes.Int32 },
-		"Policy.Output is Float64":                       func(p *precision.Policy) { p.Output = dtypes.Float64 },
-		"Policy.Reduce is Bool":                          func(p *precision.Policy) { p.Reduce = dtypes.Bool },
-		"Params is BFloat16, to compute in Float16":      func(p *precision.Policy) { p.Params = dtypes.BFloat16 },
-		"StochasticUpdate of parameters kept in Float32": func(p *precision.Policy) { p.StochasticUpdate = true },
-		"Scaling of a loss of Float16":                   func(p *precision.Policy) { p.Output = dtypes.Float16 },
-		"Matmul.Chunk is 0":                              func(p *precision.Policy) { p.Matmul.Accumulate = precision.FP16 },
-		"Scaling.Initial is 0.5":                         func(p *precision.Policy) { p.Scaling.Initial = 0.5 },
-		"Scaling.Initial is NaN":                         func(p *precision.Policy) { p.Scaling.Initial = math.NaN() },
-		"Scaling.Interval is -1":                         func(p *precision.Policy) { p.Scaling.Interval = -1 },
-		"with an Interval of 0":                          func(p *precision.Policy) { p.Scaling.Interval = 0 },
-		"Scaling.Growth is 0.5":                          func(p *precision.Policy) { p.Scaling.Growth = 0.5 },
-		"and at most 2¹²⁶, such as 2":                    func(p *precision.Policy) { p.Scaling.Growth = 0x1p127 },
-		"Scaling.Backoff is 0:":                          func(p *precision.Policy) { p.Scaling.Backoff = 0 },
-		"Scaling.Backoff is 2":                           func(p *precision.Policy) { p.Scaling.Backoff = 2 },
+		"Policy.Params is InvalidDType":                 func(p *precision.Policy) { p.Params = dtypes.InvalidDType },
+		"Policy.Compute is Int32":                       func(p *precision.Policy) { p.Compute = dtypes.Int32 },
+		"Policy.Output is Float64":                      func(p *precision.Policy) { p.Output = dtypes.Float64 },
+		"Policy.Reduce is Bool":                         func(p *precision.Policy) { p.Reduce = dtypes.Bool },
+		"Params is BFloat16 and Policy.Compute Float16": func(p *precision.Policy) { p.Params = dtypes.BFloat16 },
+		"StochasticUpdate is set and Policy.Params is Float32": func(p *precision.Policy) {
+			p.StochasticUpdate = true
+		},
+		"Scaling is set and Policy.Output is Float16": func(p *precision.Policy) { p.Output = dtypes.Float16 },
+		"Matmul.Chunk is 0": func(
+			p *precision.Policy) {
+			p.Matmul.Accumulate = precision.FP16
+		},
+		"Scaling.Initial is 0.5":      func(p *precision.Policy) { p.Scaling.Initial = 0.5 },
+		"Scaling.Initial is NaN":      func(p *precision.Policy) { p.Scaling.Initial = math.NaN() },
+		"Scaling.Interval is -1":      func(p *precision.Policy) { p.Scaling.Interval = -1 },
+		"with an Interval of 0":       func(p *precision.Policy) { p.Scaling.Interval = 0 },
+		"Scaling.Growth is 0.5":       func(p *precision.Policy) { p.Scaling.Growth = 0.5 },
+		"and at most 2¹²⁶, such as 2": func(p *precision.Policy) { p.Scaling.Growth = 0x1p127 },
+		"Scaling.Backoff is 0:":       func(p *precision.Policy) { p.Scaling.Backoff = 0 },
+		"Scaling.Backoff is 2":        func(p *precision.Policy) { p.Scaling.Backoff = 2 },
 	} {
 		p, _ := precision.ParsePolicy("fp16")
 		if change(&p); p.Validate() == nil || !strings.Contains(p.Validate().Error(), want) {
@@ -86,18 +93,21 @@ func TestBadPolicies(t *testing.T) {
 }
 
 func TestCast(t *testing.T) {
-	out := run(t, devicetest.PureGo(), func(in nodes) nodes { return precision.Cast(in, dtypes.BFloat16) }, []float32{1}, []int32{2}, []bool{true})
+	out := run(t, devicetest.PureGo(), func(in nodes) nodes { return precision.Cast(in, dtypes.BFloat16) },
+		[]float32{1}, []int32{2}, []bool{true})
 	for i, want := range []dtypes.DType{dtypes.BFloat16, dtypes.Int32, dtypes.Bool} {
 		if out[i].DType() != want {
 			t.Errorf("node %d is cast to %s, want %s", i, out[i].DType(), want)
 		}
 	}
-	if _, err := try(devicetest.PureGo(), func(in nodes) nodes { return precision.Cast(in, dtypes.Int8) }, float32(1)); err == nil {
+	if _, err := try(devicetest.PureGo(), func(in nodes) nodes { return precision.Cast(in, dtypes.Int8) },
+		float32(1)); err == nil {
 		t.Error("cast to Int8")
 	}
 }
 
-// Updates of an eighth of the last place are lost each time when rounded to the nearest, but count on average.
+// Updates of an eighth of the last place have no effect when rounded to nearest, but with stochastic rounding on
+// average.
 func TestCastStochastic(t *testing.T) {
 	const n = 4096
 	x := make([]float32, n)

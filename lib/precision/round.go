@@ -10,23 +10,22 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Rounding in graphs works on the bits of float32 numbers, for conversions do not do: GoMLX lacks floating-point types
-// of 8 bits, and XLA may leave out a conversion to a half type and back (its option xla_allow_excess_precision; lib/xla
-// forbids it on CPUs). The bits are the same as [Format.Round]'s, for subnormal numbers too, which XLA's arithmetic on
-// CPUs takes for 0.
+// Rounding in graphs works on the bits of float32 numbers, since conversions do not do it: GoMLX has no 8-bit floats,
+// and XLA may leave out a conversion to a half type and back (its option xla_allow_excess_precision, which lib/xla
+// turns off on CPUs). The bits equal those of [Format.Round], also for subnormal numbers, which XLA's arithmetic on
+// CPUs flushes to 0.
 
-// Round returns x, of any shape, rounded as [Format.Round] does, in x's type, which is float32 or a half type (whose
-// own precision the result then has too). The gradient goes straight through, as if nothing were rounded (Bengio et
-// al. 2013, "Estimating or Propagating Gradients Through Stochastic Neurons", §4). It panics if the type is another or
-// the format is not valid.
+// Round rounds x, of any shape, as [Format.Round] does, and returns it in its own type, float32 or a half type (whose
+// precision then limits the result too). The gradient is the straight-through estimator's: as if nothing were rounded
+// (Bengio et al. 2013, "Estimating or Propagating Gradients Through Stochastic Neurons", §4). It panics for other types
+// and invalid formats.
 func Round(x *graph.Node, f Format) *graph.Node { return straight(x, f, nil) }
 
-// RoundStochastic is Round by [Format.RoundStochastic], with u = random/2³². random has x's dimensions and type
-// uint32; other dimensions or another type panic. (Where random is 0 XLA on CPUs may miss that u < part for a part that
-// is a subnormal float32.)
+// RoundStochastic is Round by [Format.RoundStochastic], with u = random/2³². random is uint32 with x's dimensions; it
+// panics otherwise. (Where random is 0, XLA on CPUs may miss that u < part for a part that is a subnormal float32.)
 func RoundStochastic(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 	if random.DType() != dtypes.Uint32 || !random.Shape().EqualDimensions(x.Shape()) {
-		panic(fmt.Errorf("precision: random bits of shape %s for numbers of shape %s: give as many, of type uint32",
+		panic(fmt.Errorf("precision: random bits of shape %s for numbers of shape %s: give one uint32 for each",
 			random.Shape(), x.Shape()))
 	}
 	return straight(x, f, random)
@@ -58,7 +57,7 @@ func straight(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 
 func roundInteger(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 	g, zero := x.Graph(), graph.ZerosLike(x)
-	n := graph.Min(whole(graph.Abs(x), random), graph.Const(g, float32(f.Largest())))
+	n := graph.Min(integer(graph.Abs(x), random), graph.Const(g, float32(f.Largest())))
 	signed := graph.Where(graph.LessThan(x, zero), graph.Neg(n), n)
 	return graph.Where(graph.GreaterThan(n, zero), signed, zero) // no -0 and no NaN
 }
@@ -76,21 +75,21 @@ func roundBits(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 	sign := graph.BitwiseAnd(all, bits(1<<31))
 	magnitude := graph.BitwiseAnd(all, bits(exponents|mantissas))
 
-	// In units of the last place that stays the mantissa is below 2^f.Mantissa; if it becomes that, the exponent grows.
-	lost := 23 - f.Mantissa
+	// In units of the last remaining place the mantissa is below 2^f.Mantissa; if it reaches that, the exponent grows.
+	dropped := 23 - f.Mantissa
 	units := graph.Mul(graph.ConvertDType(graph.BitwiseAnd(magnitude, bits(mantissas)), dtypes.Float32),
-		number(math.Ldexp(1, -lost)))
+		number(math.Ldexp(1, -dropped)))
 	largest := math.Float32bits(float32(f.Largest()))
-	n := whole(units, random)
+	n := integer(units, random)
 	if random != nil {
-		n = graph.Where(graph.GreaterThan(magnitude, bits(largest)), whole(units, nil), n)
+		n = graph.Where(graph.GreaterThan(magnitude, bits(largest)), integer(units, nil), n)
 	}
-	kept := graph.ConvertDType(n, dtypes.Uint32)
-	rounded := graph.Add(graph.BitwiseAnd(magnitude, bits(exponents)), graph.BitwiseShiftLeft(kept, bits(uint32(lost))))
+	mantissa := graph.BitwiseShiftLeft(graph.ConvertDType(n, dtypes.Uint32), bits(uint32(dropped)))
+	rounded := graph.Add(graph.BitwiseAnd(magnitude, bits(exponents)), mantissa)
 
-	if f.Exponent < 8 { // below the normal numbers the last place stays where it is
+	if f.Exponent < 8 { // below the normal numbers the last place has a fixed value
 		units := graph.Mul(graph.Bitcast(magnitude, dtypes.Float32), number(1/f.SmallestSubnormal()))
-		small := graph.Mul(whole(units, random), number(f.SmallestSubnormal()))
+		small := graph.Mul(integer(units, random), number(f.SmallestSubnormal()))
 		normal := graph.GreaterOrEqual(magnitude, bits(math.Float32bits(float32(f.SmallestNormal()))))
 		rounded = graph.Where(normal, rounded, graph.Bitcast(small, dtypes.Uint32))
 	}
@@ -101,8 +100,8 @@ func roundBits(x *graph.Node, f Format, random *graph.Node) *graph.Node {
 	return graph.Bitcast(graph.BitwiseOr(rounded, sign), dtypes.Float32)
 }
 
-// whole rounds numbers that are not negative to whole ones.
-func whole(n, random *graph.Node) *graph.Node {
+// integer rounds nonnegative numbers to integers.
+func integer(n, random *graph.Node) *graph.Node {
 	if random == nil {
 		return graph.Round(n) // ties to even
 	}

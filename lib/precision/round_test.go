@@ -102,7 +102,8 @@ func TestRoundInGraph(t *testing.T) {
 			return out
 		}, x...)
 		for i, f := range variants() {
-			check(t, name+" "+f.Name, x[i].([]float32), floats(out[i]), func(_ int, x float64) float64 { return f.Round(x) })
+			check(t, name+" "+f.Name, x[i].([]float32), floats(out[i]),
+				func(_ int, x float64) float64 { return f.Round(x) })
 		}
 	}
 }
@@ -127,12 +128,15 @@ func TestRoundStochasticInGraph(t *testing.T) {
 		}, in...)
 		for i, f := range variants()[1:] {
 			x, random := in[2*i].([]float32), in[2*i+1].([]uint32)
-			check(t, name+" "+f.Name, x, floats(out[i]), func(i int, x float64) float64 { return f.RoundStochastic(x, float64(random[i])/(1<<32)) })
+			check(t, name+" "+f.Name, x, floats(out[i]), func(i int,
+				x float64) float64 {
+				return f.RoundStochastic(x, float64(random[i])/(1<<32))
+			})
 		}
 	}
 }
 
-// XLA's own conversions to the half types, whose bits the program returns, are right for all that is no NaN.
+// XLA's own conversions to the half types are right in outputs, except for NaN.
 func TestConvertDTypeOfXLA(t *testing.T) {
 	for _, f := range []precision.Format{precision.FP16, precision.BF16} {
 		dtype, _ := f.DType()
@@ -149,13 +153,14 @@ func TestConvertDTypeOfXLA(t *testing.T) {
 	}
 }
 
-// Half types are rounded in float32, and the gradient passes as it is.
+// Half types are rounded in float32, and the gradient is passed through.
 func TestRoundOfHalvesAndGradient(t *testing.T) {
 	for name, backend := range backends() {
 		out := run(t, backend, func(in nodes) nodes {
 			x := graph.ConvertDType(in[0], dtypes.BFloat16)
 			y := precision.Round(x, precision.E4M3)
-			z := precision.RoundStochastic(in[0], precision.E5M2, graph.OnesLike(graph.ConvertDType(in[0], dtypes.Uint32)))
+			z := precision.RoundStochastic(in[0], precision.E5M2,
+				graph.OnesLike(graph.ConvertDType(in[0], dtypes.Uint32)))
 			l := graph.ReduceAllSum(graph.Mul(graph.ConvertDType(graph.Square(y), dtypes.Float32), z))
 			if y.DType() != dtypes.BFloat16 {
 				t.Errorf("rounded bfloat16 is %s", y.DType())
@@ -163,10 +168,12 @@ func TestRoundOfHalvesAndGradient(t *testing.T) {
 			return nodes{graph.ConvertDType(y, dtypes.Float32), z, graph.Gradient(l, in[0])[0]}
 		}, []float32{1.0625, -500, 0.3125})
 		// E4M3 has 1.125, 448 and 0.3125; E5M2, upwards where the distance is more than 2⁻³², 1.25, 512 and 0.3125.
-		for i, want := range [][]float32{{1, -448, 0.3125}, {1.25, -512, 0.3125}, {2*1*1.25 + 1, 2*448*512 + 448*448, 3 * 0.3125 * 0.3125}} {
+		for i, want := range [][]float32{{1, -448, 0.3125}, {1.25, -512, 0.3125},
+			{2*1*1.25 + 1, 2*448*512 + 448*448, 3 * 0.3125 * 0.3125}} {
 			for j := range want {
 				// The gradient of y is bfloat16, of 8 bits.
-				if got := floats(out[i])[j]; math.Abs(float64(got-want[j])) > math.Abs(float64(want[j]))*0x1p-8*float64(i/2) {
+				if got := floats(out[i])[j]; math.Abs(float64(got-want[j])) > math.Abs(float64(want[j]))*0x1p-8*float64(
+					i/2) {
 					t.Errorf("%s: result %d element %d is %g, want %g", name, i, j, got, want[j])
 				}
 			}
@@ -176,9 +183,15 @@ func TestRoundOfHalvesAndGradient(t *testing.T) {
 
 func TestRoundPanics(t *testing.T) {
 	for want, f := range map[string]func(x *node) *node{
-		"numbers of type Float64":           func(x *node) *node { return precision.Round(graph.ConvertDType(x, dtypes.Float64), precision.BF16) },
-		"0 bits of exponent":                func(x *node) *node { return precision.Round(x, precision.Format{}) },
-		"random bits of shape (Float32)[2]": func(x *node) *node { return precision.RoundStochastic(x, precision.BF16, x) },
+		"numbers of type Float64": func(x *node) *node {
+			return precision.Round(graph.ConvertDType(x,
+				dtypes.Float64), precision.BF16)
+		},
+		"0 bits of exponent": func(x *node) *node { return precision.Round(x, precision.Format{}) },
+		"random bits of shape (Float32)[2]": func(x *node) *node {
+			return precision.RoundStochastic(x, precision.BF16,
+				x)
+		},
 		"random bits of shape (Uint32) for": func(x *node) *node {
 			return precision.RoundStochastic(x, precision.BF16, graph.Const(x.Graph(), uint32(1)))
 		},

@@ -13,31 +13,31 @@ import (
 )
 
 // Scaling is loss scaling (Micikevicius et al. 2018, "Mixed Precision Training", §3.2): the loss is multiplied by a
-// scale, so that small gradients do not underflow, and the gradients are divided by it before they are used. A step
-// whose gradients are not all finite is left out. The zero Scaling does not scale.
+// scale, so that small gradients do not underflow, and the gradients are divided by it before use. A step whose
+// gradients are not all finite is skipped. The zero Scaling does not scale.
 //
-// A step goes: Scale the loss; take its gradients; sum them between devices; Finite; Unscale; update; Select, for
-// parameters and optimizer states; Update. A step that clips the gradients by their norm takes it as finite only if the
-// norm is so too (graph.LogicalAnd of Finite and graph.IsFinite): squares overflow where the gradients do not.
+// In a step, call Scale on the loss; compute the gradients; all-reduce them; call Finite and Unscale; update; call
+// Select for parameters and optimizer states, and Update. A step that clips gradients must also check that their norm
+// is finite (graph.LogicalAnd of Finite and graph.IsFinite), since squares can overflow where gradients do not.
 type Scaling struct {
-	Initial float64 `json:"initial,omitempty"` // the scale at first; 0 for none
-	// finite steps in a row after which the scale grows; 0 leaves it as it is
+	Initial float64 `json:"initial,omitempty"` // the initial scale; 0 does not scale
+	// finite steps in a row after which the scale grows; 0 never changes it
 	Interval int     `json:"interval,omitempty"`
-	Growth   float64 `json:"growth,omitempty"`  // what it is multiplied by then
-	Backoff  float64 `json:"backoff,omitempty"` // what it is multiplied by after a step that was left out, down to 1
+	Growth   float64 `json:"growth,omitempty"`  // the factor by which it grows
+	Backoff  float64 `json:"backoff,omitempty"` // the factor after a skipped step; the scale stays at least 1
 }
 
-// Static returns scaling by one number.
+// Static returns scaling by a constant.
 func Static(scale float64) Scaling { return Scaling{Initial: scale} }
 
-// Dynamic returns scaling from 65536 that doubles after 2000 finite steps and halves after one that is not: the
-// settings of PyTorch's GradScaler.
+// Dynamic returns scaling that starts at 65536, doubles after 2000 finite steps and halves after a skipped one, as
+// PyTorch's GradScaler does by default.
 func Dynamic() Scaling { return Scaling{Initial: 65536, Interval: 2000, Growth: 2, Backoff: 0.5} }
 
-// largestScale keeps scales finite, and their reciprocals normal numbers.
+// largestScale keeps scales finite and their reciprocals normal.
 const largestScale = 0x1p126
 
-// Validate returns an error that names the first setting which is not valid.
+// Validate returns an error that names the first invalid setting.
 func (s Scaling) Validate() error {
 	switch {
 	case s == (Scaling{}):
@@ -48,29 +48,30 @@ func (s Scaling) Validate() error {
 		return fmt.Errorf("precision: Scaling.Growth is %g and Backoff %g with an Interval of 0: set Interval, or "+
 			"both to 0 for a static scale", s.Growth, s.Backoff)
 	case s.Interval < 0 || s.Interval > math.MaxInt32:
-		return fmt.Errorf("precision: Scaling.Interval is %d: set it to a number of steps, or 0 for a static scale",
+		return fmt.Errorf("precision: Scaling.Interval is %d: set it to a number of steps, or to 0 for a static scale",
 			s.Interval)
 	case s.Interval > 0 && !(s.Growth >= 1 && s.Growth <= largestScale):
 		return fmt.Errorf("precision: Scaling.Growth is %g: set it to at least 1 and at most 2¹²⁶, such as 2", s.Growth)
 	case s.Interval > 0 && !(s.Backoff > 0 && s.Backoff <= 1):
-		return fmt.Errorf("precision: Scaling.Backoff is %g: set it to more than 0 and at most 1, such as 0.5", s.Backoff)
+		return fmt.Errorf("precision: Scaling.Backoff is %g: set it to more than 0 and at most 1, such as 0.5",
+			s.Backoff)
 	}
 	return nil
 }
 
-// States lists what scaling keeps between steps: nothing without scaling; else "scale", a float32 scalar, and if that
-// is not static "good", the number of finite steps since the scale last changed, an int32 scalar.
+// States lists the states between steps: none without scaling; else "scale", a float32 scalar, and, unless it is
+// static, "good", the number of finite steps since the scale last changed, an int32 scalar.
 func (s Scaling) States() params.Tree {
-	return params.Tree{params.New("scale", dtypes.Float32), params.New("good", dtypes.Int32)}[:s.kept()]
+	return params.Tree{params.New("scale", dtypes.Float32), params.New("good", dtypes.Int32)}[:s.count()]
 }
 
 // Start returns the values of the states before the first step.
 func (s Scaling) Start() []*tensors.Tensor {
-	return []*tensors.Tensor{tensors.FromScalar(float32(s.Initial)), tensors.FromScalar(int32(0))}[:s.kept()]
+	return []*tensors.Tensor{tensors.FromScalar(float32(s.Initial)), tensors.FromScalar(int32(0))}[:s.count()]
 }
 
-// kept is how many states there are.
-func (s Scaling) kept() int {
+// count is the number of states.
+func (s Scaling) count() int {
 	switch {
 	case s.Initial == 0:
 		return 0
@@ -80,7 +81,7 @@ func (s Scaling) kept() int {
 	return 2
 }
 
-// Scale returns the loss times the scale. It panics if the loss is of a half type, which most scales overflow, or the
+// Scale returns the loss times the scale. It panics if the loss has a half type, which most scales overflow, or the
 // states are not those of States.
 func (s Scaling) Scale(loss *graph.Node, states []*graph.Node) *graph.Node {
 	if s.mustFit(states); len(states) == 0 {
@@ -92,8 +93,8 @@ func (s Scaling) Scale(loss *graph.Node, states []*graph.Node) *graph.Node {
 	return graph.Mul(loss, graph.ConvertDType(states[0], loss.DType()))
 }
 
-// Unscale returns the gradients divided by the scale, in float32 (but those of float64 in that), since a half type
-// would underflow. It panics if the states are not those of States.
+// Unscale returns the gradients divided by the scale, in float32 or, for float64, in that: a half type would underflow.
+// It panics if the states are not those of States.
 func (s Scaling) Unscale(grads, states []*graph.Node) []*graph.Node {
 	s.mustFit(states)
 	unscaled := make([]*graph.Node, len(grads))
@@ -106,11 +107,11 @@ func (s Scaling) Unscale(grads, states []*graph.Node) []*graph.Node {
 	return unscaled
 }
 
-// Finite returns a boolean scalar: whether no gradient has an infinity or a NaN. Devices that hold different gradients
-// must combine theirs, or they part ways. It panics without gradients.
+// Finite returns a boolean scalar: whether no gradient has an infinity or a NaN. Devices with different gradients must
+// combine their results, or their states diverge. It panics without gradients.
 func Finite(grads []*graph.Node) *graph.Node {
 	if len(grads) == 0 {
-		panic(errors.New("precision: no gradients to look at: give at least one"))
+		panic(errors.New("precision: Finite without gradients: give at least one"))
 	}
 	var all *graph.Node
 	for _, g := range grads {
@@ -124,7 +125,7 @@ func Finite(grads []*graph.Node) *graph.Node {
 	return all
 }
 
-// Update returns the states after a step, given what [Finite] says of it. It panics if the states are not those of
+// Update returns the states after a step, given the result of [Finite]. It panics if the states are not those of
 // States.
 func (s Scaling) Update(states []*graph.Node, finite *graph.Node) []*graph.Node {
 	if s.mustFit(states); s.Interval == 0 {
@@ -146,19 +147,20 @@ func (s Scaling) Update(states []*graph.Node, finite *graph.Node) []*graph.Node 
 // Select returns the new values if the step was finite, else the old ones. It panics if they differ in number or shape.
 func Select(finite *graph.Node, updated, old []*graph.Node) []*graph.Node {
 	if len(updated) != len(old) {
-		panic(fmt.Errorf("precision: %d new values for %d old ones", len(updated), len(old)))
+		panic(fmt.Errorf("precision: %d new values for %d old ones: give equally many", len(updated), len(old)))
 	}
 	selected := make([]*graph.Node, len(old))
 	for i := range old {
 		if !updated[i].Shape().Equal(old[i].Shape()) {
-			panic(fmt.Errorf("precision: new value %d has shape %s, the old one %s", i, updated[i].Shape(), old[i].Shape()))
+			panic(fmt.Errorf("precision: new value %d has shape %s, the old one %s", i, updated[i].Shape(),
+				old[i].Shape()))
 		}
 		selected[i] = graph.Where(finite, updated[i], old[i])
 	}
 	return selected
 }
 
-// mustFit panics if scaling is not valid or the states are not its own.
+// mustFit panics if scaling is invalid or the states are not those of States.
 func (s Scaling) mustFit(states []*graph.Node) {
 	if err := s.Validate(); err != nil {
 		panic(err)

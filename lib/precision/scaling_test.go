@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// step is one of a training of w by the gradient x·1e-7, computed in FP16: without a scale it underflows to a
-// coarse 2⁻²⁴ or to 0. It returns w, a number that counts steps taken, the states, and the gradient.
+// step is a step that trains w by the gradient x·1e-7, computed in FP16: without a scale it underflows to a coarse 2⁻²⁴
+// or to 0. It returns w, the number of updates, the states, and the gradient.
 func step(s precision.Scaling) func(nodes) nodes {
 	return func(in nodes) nodes {
 		w, count, x, states := in[0], in[1], in[2], in[3:]
@@ -41,10 +41,13 @@ func TestScaling(t *testing.T) {
 		taken  []bool
 		scales []float32 // after it
 	}{
-		{"dynamic", dynamic, []float32{1, 1, 1, 1, inf, 1, nan, 1, 1, 1, 1}, []bool{true, true, true, true, false, true, false, true, true, true, true},
+		{"dynamic", dynamic, []float32{1, 1, 1, 1, inf, 1, nan, 1, 1, 1, 1},
+			[]bool{true, true, true, true, false, true, false, true, true, true, true},
 			[]float32{8, 8, 16, 16, 8, 8, 4, 4, 4, 8, 8}},
-		{"down to 1", precision.Scaling{Initial: 2, Interval: 9, Growth: 2, Backoff: 0.25}, []float32{inf, -inf, 1}, []bool{false, false, true}, []float32{1, 1, 1}},
-		{"static", precision.Static(1024), []float32{1, nan, 1}, []bool{true, false, true}, []float32{1024, 1024, 1024}},
+		{"down to 1", precision.Scaling{Initial: 2, Interval: 9, Growth: 2, Backoff: 0.25}, []float32{inf, -inf, 1},
+			[]bool{false, false, true}, []float32{1, 1, 1}},
+		{"static", precision.Static(1024), []float32{1, nan, 1}, []bool{true, false, true},
+			[]float32{1024, 1024, 1024}},
 		{"none", precision.Scaling{}, []float32{1, inf, 1}, []bool{true, false, true}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -94,16 +97,17 @@ func TestScaling(t *testing.T) {
 	}
 }
 
-// The scale stays a number however long it grows.
+// The scale stays finite however long it grows.
 func TestScaleStaysFinite(t *testing.T) {
 	s := precision.Scaling{Initial: 0x1p100, Interval: 1, Growth: 0x1p100, Backoff: 0.5}
-	out := run(t, devicetest.PureGo(), func(in nodes) nodes { return s.Update(in, graph.Const(in[0].Graph(), true)) }, float32(s.Initial), int32(0))
+	out := run(t, devicetest.PureGo(), func(in nodes) nodes { return s.Update(in, graph.Const(in[0].Graph(), true)) },
+		float32(s.Initial), int32(0))
 	if got := floats(out[0])[0]; got != 0x1p126 {
 		t.Errorf("the scale is %g, want 2¹²⁶", got)
 	}
 }
 
-// With scale 65536 a gradient of 1e-7 keeps FP16's 11 bits; without one it becomes 2⁻²³, a subnormal of 2 bits.
+// With a scale of 65536 a gradient of 1e-7 has FP16's 11 bits; without one it becomes 2⁻²³, a subnormal of 2 bits.
 func TestScalingSavesGradients(t *testing.T) {
 	for _, c := range []struct {
 		s    precision.Scaling
@@ -123,11 +127,13 @@ func TestFinite(t *testing.T) {
 	huge := float32(3e38) // whose sum would overflow
 	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16} {
 		for name, backend := range backends() {
-			exec, err := graph.NewExec(backend, func(a, b *node) *node { return precision.Finite(precision.Cast(nodes{a, b}, dtype)) })
+			exec, err := graph.NewExec(backend,
+				func(a, b *node) *node { return precision.Finite(precision.Cast(nodes{a, b}, dtype)) })
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, bad := range []float32{0, 1, huge, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN())} {
+			for _, bad := range []float32{0, 1, huge, float32(math.Inf(1)), float32(math.Inf(-1)),
+				float32(math.NaN())} {
 				for at := range 5 {
 					a, b := []float32{0, 1, -2}, []float32{3, 4}
 					if at < 3 {
@@ -153,17 +159,24 @@ func TestFinite(t *testing.T) {
 func TestScalingPanics(t *testing.T) {
 	s := precision.Static(8)
 	for want, f := range map[string]func(in nodes) nodes{
-		"a loss of type BFloat16":     func(in nodes) nodes { return nodes{s.Scale(graph.ConvertDType(in[0], dtypes.BFloat16), in[:1])} },
-		"0 values for the 1 param":    func(in nodes) nodes { return s.Unscale(in, nil) },
-		`the value of "good" has`:     func(in nodes) nodes { return precision.Dynamic().Update(nodes{in[0], in[0]}, nil) },
-		"no gradients":                func(nodes) nodes { return nodes{precision.Finite(nil)} },
+		"a loss of type BFloat16": func(in nodes) nodes {
+			return nodes{
+				s.Scale(graph.ConvertDType(in[0], dtypes.BFloat16), in[:1])}
+		},
+		"0 values for the 1 param": func(in nodes) nodes { return s.Unscale(in, nil) },
+		`the value of "good" has`: func(in nodes) nodes {
+			return precision.Dynamic().Update(nodes{in[0], in[0]},
+				nil)
+		},
+		"without gradients":           func(nodes) nodes { return nodes{precision.Finite(nil)} },
 		"2 new values for 1 old ones": func(in nodes) nodes { return precision.Select(in[0], in, in[:1]) },
 		"new value 1 has shape": func(in nodes) nodes {
 			return precision.Select(graph.Const(in[0].Graph(), true), in, nodes{in[0], in[0]})
 		},
 		"Scaling.Initial is 0.5": func(in nodes) nodes { return precision.Static(0.5).Unscale(in, in[:1]) },
 	} {
-		if _, err := try(devicetest.PureGo(), f, float32(1), int32(0)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := try(devicetest.PureGo(), f, float32(1), int32(0)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}

@@ -13,11 +13,12 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 )
 
-// These pass while the bugs that docs/upstream.md lists are there.
+// These tests pass while the bugs in docs/upstream.md exist.
 
 func mended(t *testing.T, what, workaround string) {
 	t.Helper()
-	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what, workaround)
+	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what,
+		workaround)
 }
 
 // TestUpstreamGradientOfSeveralAxes contracts axes 0 and 1 of one operand with 1 and 0 of the other.
@@ -32,7 +33,7 @@ func TestUpstreamGradientOfSeveralAxes(t *testing.T) {
 	}
 }
 
-// TestUpstreamGradientsOfHalfProducts counts the products that a gradient makes in float32.
+// TestUpstreamGradientsOfHalfProducts counts the matmuls of a gradient in float32.
 func TestUpstreamGradientsOfHalfProducts(t *testing.T) {
 	wide := 0
 	_, err := try(devicetest.One(), func(in nodes) nodes {

@@ -31,7 +31,7 @@ func normal(random *rand.Rand, dims ...int) *tensors.Tensor {
 	return tensors.FromFlatDataAndDimensions(flat, dims...)
 }
 
-// run returns what a function makes of the tensors on a backend.
+// run runs a function of tensors on a backend.
 func run(t *testing.T, backend compute.Backend, fn func(in nodes) nodes, args []*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
 	own := make([]*tensors.Tensor, len(args)) // a tensor can be on one backend only
@@ -48,8 +48,7 @@ func run(t *testing.T, backend compute.Backend, fn func(in nodes) nodes, args []
 	return out
 }
 
-// same compares the results of others with those of a function. They must be the same bits where operations run as they
-// are written.
+// same compares the results of functions. They must be the same bits on the backend that runs operations as written.
 func same(t *testing.T, args []*tensors.Tensor, fn func(in nodes) nodes, others ...func(in nodes) nodes) {
 	t.Helper()
 	for backend, bound := range map[compute.Backend]float64{devicetest.WithBarriers(): 0, devicetest.One(): roundings} {
@@ -60,8 +59,8 @@ func same(t *testing.T, args []*tensors.Tensor, fn func(in nodes) nodes, others 
 	}
 }
 
-// roundings bounds how far XLA's results may be from each other, in units in the last place of the largest: it fuses
-// operations in other ways where some are recomputed, and then may round elsewhere.
+// roundings bounds the differences between XLA's results, in units in the last place of the largest: it fuses
+// recomputed operations differently, and then may round differently.
 const roundings = 64
 
 // checkNear compares results, to a bound in units in the last place of the largest element.
@@ -79,7 +78,7 @@ func checkNear(t *testing.T, got, want []*tensors.Tensor, bound float64) {
 	}
 }
 
-// attend has several inputs and outputs, one of them whole numbers, and uses the same values more than once.
+// attend has several inputs and outputs, one of them integers, and uses some values more than once.
 func attend(w *graph.Node) func(in nodes) nodes {
 	return func(in nodes) nodes {
 		x, rows := in[0], in[1]
@@ -94,7 +93,7 @@ func direct(fn func(in nodes) nodes, in ...*graph.Node) nodes { return fn(in) }
 
 type caller = func(fn func(in nodes) nodes, in ...*graph.Node) nodes
 
-// gradients builds a loss of attend twice over and its gradients.
+// gradients builds a loss of attend applied twice, and its gradients.
 func gradients(call caller) func(in nodes) nodes {
 	return func(in nodes) nodes {
 		x, rows, w := in[0], in[1], in[2]
@@ -105,7 +104,7 @@ func gradients(call caller) func(in nodes) nodes {
 	}
 }
 
-// nested puts each call into another.
+// nested puts each call inside another.
 func nested(fn func(in nodes) nodes, in ...*graph.Node) nodes {
 	return recompute.Call(func(in nodes) nodes { return recompute.Call(fn, in...) }, in...)
 }
@@ -117,7 +116,7 @@ func TestCall(t *testing.T) {
 	same(t, args, gradients(direct), gradients(recompute.Call), gradients(nested))
 }
 
-// Of what the backward pass uses, fn made nothing the first time.
+// The backward pass uses nothing that fn computed in the forward pass.
 func TestCallKeepsNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		call caller
@@ -164,7 +163,7 @@ func TestCallErrors(t *testing.T) {
 	}
 }
 
-// A collective inside is made again on all devices, and its gradient is what it was.
+// A collective inside is recomputed on all devices, and its gradient does not change.
 func TestCallWithCollective(t *testing.T) {
 	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
@@ -206,12 +205,12 @@ func TestCallWithCollective(t *testing.T) {
 	}
 	checkNear(t, gradients[1], gradients[0], roundings)
 	if reductions[0] != 2 || reductions[1] != 3 {
-		t.Errorf("%d all-reduces without Call, %d with it, want 2 and 3: forward, backward and made again",
+		t.Errorf("%d all-reduces without Call, %d with it, want 2 and 3: forward, backward and recomputed",
 			reductions[0], reductions[1])
 	}
 }
 
-// A custom gradient right before a Call is kept, as that of collective.F, and so is a stop of gradients.
+// A custom gradient right before a Call is preserved, like that of collective.F, and so is a StopGradient.
 func TestCallAfterCustomGradients(t *testing.T) {
 	out, err := devicetest.CallOn(devicetest.WithBarriers(), func(in nodes) nodes {
 		x := in[0]

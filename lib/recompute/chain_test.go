@@ -30,10 +30,10 @@ func deep(activation layer, segments ...int) func(in []*graph.Node) []*graph.Nod
 	}
 }
 
-// The activations of one layer, which weigh far more than its weights.
+// The activations of one layer, which are much larger than its weights.
 const rows, width = 4096, 4
 
-// temporary measures in tensors of one layer's size what XLA needs beside inputs and outputs.
+// temporary measures XLA's temporary memory in tensors of one layer's size.
 func temporary(t *testing.T, mesh *xla.Mesh, layers int, fn func(in []*graph.Node) []*graph.Node) float64 {
 	t.Helper()
 	p, err := xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated()))
@@ -63,7 +63,7 @@ func oneDevice(t *testing.T) *xla.Mesh {
 	return mesh
 }
 
-// What XLA needs follows Chen's sum, k segments and n/k layers of one, and is least for k = √n of all equal segments.
+// XLA's memory follows Chen's formula, k segments and n/k layers of one, and is least for k = √n among equal segments.
 func TestChainMemory(t *testing.T) {
 	mesh := oneDevice(t)
 	for _, k := range []int{1, 2, 3, 4, 6, 9, 12, 18, 36} {
@@ -81,8 +81,8 @@ func TestChainMemory(t *testing.T) {
 	}
 }
 
-// The gradient of a sine needs its argument, and the next product its result: two tensors a layer. So the best number
-// of segments for 18 layers is √(2·18) = 6.
+// The gradient of a sine needs its argument, and the next matmul its result: two tensors a layer. So the best number of
+// segments for 18 layers is √(2·18) = 6.
 func TestChainMemoryOfTwo(t *testing.T) {
 	mesh := oneDevice(t)
 	for _, k := range []int{2, 3, 6, 9, 18} {

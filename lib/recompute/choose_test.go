@@ -11,7 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// randomSteps returns small steps, some without bytes or cost, and some that must be kept.
+// randomSteps returns small steps, some without bytes or cost, and some that must be saved.
 func randomSteps(random *rand.Rand, n int) []recompute.Step {
 	steps := make([]recompute.Step, n)
 	for i := range steps {
@@ -21,7 +21,7 @@ func randomSteps(random *rand.Rand, n int) []recompute.Step {
 	return steps
 }
 
-// plainPeak goes backward step by step with a list of what is there.
+// plainPeak goes backward step by step with a list of what is in memory.
 func plainPeak(steps []recompute.Step, keep []bool) int64 {
 	there := make([]bool, len(steps))
 	copy(there, keep)
@@ -37,7 +37,7 @@ func plainPeak(steps []recompute.Step, keep []bool) int64 {
 	}
 	look()
 	for at := len(steps) - 1; at >= -1; at-- {
-		if at == len(steps)-1 || keep[at+1] { // the steps before it, back to a kept one, are made again
+		if at == len(steps)-1 || keep[at+1] { // the steps before it, back to a saved one, are recomputed
 			for i := at; i >= 0 && !keep[i]; i-- {
 				there[i] = true
 			}
@@ -119,7 +119,7 @@ func TestChooseAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// exactCost is the least cost within a budget, by all sums of kept bytes that there are.
+// exactCost is the least cost within a budget, by all possible sums of saved bytes.
 func exactCost(steps []recompute.Step, budget int64) float64 {
 	type sums = map[int64]float64 // the least cost by bytes kept
 	upTo := []sums{{0: 0}}
@@ -174,7 +174,7 @@ func TestChooseLonger(t *testing.T) {
 	}
 }
 
-// With room for the thriftiest choice only, Choose finds it, also where bytes are too odd to follow all their sums.
+// With a budget for only the smallest choice, Choose finds it, also if there are too many sums of bytes to follow.
 func TestChooseWithLeastBudget(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	for range 20 {
@@ -197,8 +197,8 @@ func TestChooseWithLeastBudget(t *testing.T) {
 	}
 }
 
-// Of equal steps the peak can be P for up to P + (P−1) + … + 1 = P(P+1)/2 of them: in segments that get shorter by the
-// step that is kept before each. Equal segments need up to 2√n − 1.
+// For equal steps the peak can be P for up to P + (P−1) + … + 1 = P(P+1)/2 of them: in segments that get shorter by the
+// step that is saved before each. Equal segments need up to 2√n − 1.
 func TestChooseEqualSteps(t *testing.T) {
 	steps := slices.Repeat([]recompute.Step{{Bytes: 3, Cost: 1}}, 36)
 	if _, peak, _, err := recompute.Choose(steps, 3*8); err != nil || peak != 3*8 {
@@ -211,9 +211,9 @@ func TestChooseEqualSteps(t *testing.T) {
 	if _, _, _, err := recompute.Choose(append(steps, steps[0]), 3*8); err == nil {
 		t.Error("37 steps in 8")
 	}
-	// Equal segments of 6 need 11 and make 26 again. Within as much, fewer need be.
+	// Equal segments of 6 need 11 and recompute 26. With the same memory, fewer are enough.
 	if _, _, cost, err := recompute.Choose(steps, 3*11); err != nil || cost >= 26 {
-		t.Errorf("36 steps in 11: %g are made again, error %v", cost, err)
+		t.Errorf("36 steps in 11: %g are recomputed, error %v", cost, err)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// A policy is a text; its plan says what each block recomputes, operation by operation.
+// A policy is text; its plan lists what each block recomputes, operation by operation.
 func ExamplePolicy_Plan() {
 	plan, err := recompute.Policy("ops:norm1,norm2,act").Plan(4)
 	if err != nil {
@@ -21,7 +21,7 @@ func ExamplePolicy_Plan() {
 	// recompute: policy "every:0": give a number of blocks, at least 1, as in every:2
 }
 
-// The cheapest way to stay within a budget: large outputs that are cheap to make again go first.
+// The cheapest way to stay within a budget: large outputs that are cheap to recompute are dropped first.
 func ExampleChoose() {
 	steps := []recompute.Step{
 		{Name: "qkv", Bytes: 3, Cost: 24},

@@ -25,7 +25,7 @@ func parameter(g *graph.Graph, name string, dims ...int) *graph.Node {
 	return graph.Parameter(g, name, shapes.Make(dtypes.Float32, dims...))
 }
 
-// live returns the nodes that some nodes are made of.
+// live returns the nodes that some nodes depend on.
 func live(of ...*graph.Node) map[*graph.Node]bool {
 	seen := make(map[*graph.Node]bool)
 	var visit func(n *graph.Node)
@@ -43,7 +43,7 @@ func live(of ...*graph.Node) map[*graph.Node]bool {
 	return seen
 }
 
-// keptFor counts by type the nodes of the forward pass that the backward pass uses.
+// keptFor counts, by type, the nodes of the forward pass that the backward pass uses.
 func keptFor(loss *graph.Node, gradients nodes) map[graph.NodeType]int {
 	kept, seen := make(map[graph.NodeType]int), make(map[*graph.Node]bool)
 	for n := range live(gradients...) {
@@ -57,8 +57,8 @@ func keptFor(loss *graph.Node, gradients nodes) map[graph.NodeType]int {
 	return kept
 }
 
-// blocks builds something with the dependencies of a Transformer's blocks. What an operation makes is a sine, of the
-// sum of what it depends on, times a parameter of its own. The parameter's gradient needs that sum.
+// blocks has the dependencies of a Transformer's blocks. An operation's output is the sine of the sum of its inputs
+// times a parameter of its own, whose gradient needs that sum.
 func blocks(g *graph.Graph, plan recompute.Plan, first, last int) (loss *graph.Node, weights nodes) {
 	x := plan.Enter(first, graph.Exp(parameter(g, "x", 2)))
 	for i := first; i < last; i++ {
@@ -86,8 +86,8 @@ func blocks(g *graph.Graph, plan recompute.Plan, first, last int) (loss *graph.N
 var made = []recompute.Op{recompute.Norm1, recompute.QKV, recompute.QKV, recompute.QKV, recompute.Scores, recompute.Mix,
 	recompute.Mid, recompute.Norm2, recompute.Up, recompute.Up, recompute.Act, recompute.Down}
 
-// Each operation that a plan recomputes is made a second time, and from the first time nothing is kept for the backward
-// pass. Each other one is made once.
+// Each operation that a plan recomputes is computed twice, and nothing of the first time is saved for the backward
+// pass. Every other operation is computed once.
 func TestPlanRecomputesWhatItSays(t *testing.T) {
 	random := rand.New(rand.NewPCG(17, 18))
 	for range 100 {
@@ -131,7 +131,7 @@ func checkPlan(t *testing.T, plan recompute.Plan, first, last int) {
 				want = 2
 			}
 			if times[w] != want || want == 2 && keeps[w] {
-				t.Errorf("%q, blocks %d to %d: %v of block %d is made %d times, kept for the backward pass: %v; want "+
+				t.Errorf("%q, blocks %d to %d: %v of block %d is made %d times, saved for the backward pass: %v; want "+
 					"%d times",
 					plan.Policy(), first, last, op, i, times[w], keeps[w], want)
 			}

@@ -104,7 +104,7 @@ func TestPlansAsText(t *testing.T) {
 	}
 }
 
-// Any text is a plan of as many blocks as asked for, or an error.
+// Any text is a plan with the right number of blocks, or an error.
 func FuzzPolicy(f *testing.F) {
 	for _, seed := range []string{"", "none", "block", "every:3", "sqrt", "ops:act,up", "plan:act;-*3", "plan:-*99999",
 		"plan:*", "every:-1", "::"} {

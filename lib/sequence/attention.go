@@ -10,16 +10,16 @@ import (
 	"github.com/shardbook/shardbook/lib/flash"
 )
 
-// Attention is flash.Attention of sequences of so many tokens that the group shares: q is (B,Local,H,D), k
-// (B,Local,K,D), v (B,Local,K,E) and the result (B,Local,H,E), this device's tokens of each. The options are those of
-// one device, without positions and segments. Padding attends to padding alone, and nothing else sees it; what comes
-// out for it is of no use, and its gradient moves nothing else's.
+// Attention is flash.Attention over sequences of the given number of tokens that are split over the group: q is
+// (B,Local,H,D), k (B,Local,K,D), v (B,Local,K,E) and the result (B,Local,H,E), each with the device's tokens. The
+// options are those of one device, without positions and segments. Padding attends only to padding, and has no effect
+// on other outputs or gradients.
 //
-// Between the passes a ring keeps a device's own q, k and v, the result, and two numbers for each query and head. See
-// [Group.Traffic] for what moves when.
+// A ring saves the device's own q, k and v, the output, and two numbers for each query and head. See [Group.Traffic]
+// for its communication.
 //
-// It panics on operands that do not fit, where flash.Attention or Local does, and where Ulysses' ranks do not divide
-// the key/value heads.
+// It panics on wrong shapes, where flash.Attention or [Group.Local] panic, and if the Ulysses ranks do not divide the
+// heads.
 func (s Group) Attention(q, k, v *graph.Node, tokens int, o flash.Options) *graph.Node {
 	l := s.layout(q.Graph(), tokens)
 	if err := l.check(q, k, v, o); err != nil {
@@ -48,35 +48,34 @@ func (l layout) check(q, k, v *graph.Node, o flash.Options) error {
 	for _, x := range []*graph.Node{q, k, v} {
 		if x.Rank() != 4 || x.Shape().Dim(1) != l.local() {
 			return fmt.Errorf("sequence: queries are %s, keys %s, values %s: want (B,%d,H,D), (B,%d,K,D) and "+
-				"(B,%d,K,E), a device's share of %d tokens",
+				"(B,%d,K,E) for a device's part of %d tokens",
 				q.Shape(), k.Shape(), v.Shape(), l.local(), l.local(), l.local(), l.tokens)
 		}
 	}
 	if o.QueryPositions != nil || o.KeyPositions != nil || o.QuerySegments != nil || o.KeySegments != nil {
-		return fmt.Errorf("sequence: the mask has positions or segments of its own: leave them out, the " +
-			"group knows its tokens'")
+		return fmt.Errorf("sequence: the mask has positions or segments: leave them nil, since the group sets them")
 	}
 	if err := Exchanges(q.Shape().Dim(2), k.Shape().Dim(2), l.ulysses); err != nil {
 		return err
 	}
 	if q.DType() == dtypes.Float64 && l.Reduce != dtypes.InvalidDType {
-		return fmt.Errorf("sequence: sums in %s of attention in Float64: leave Reduce open", l.Reduce)
+		return fmt.Errorf("sequence: Reduce is %s and attention is in Float64: leave Reduce unset", l.Reduce)
 	}
 	return nil
 }
 
-// Exchanges returns an error unless so many ranks of Ulysses can exchange a device's heads for tokens: of the query
-// heads and of the key/value heads that it has without them, each rank gets equally many.
+// Exchanges returns an error unless that many Ulysses ranks divide both the query heads and the key/value heads of a
+// device.
 func Exchanges(heads, keyHeads, ranks int) error {
 	if ranks < 1 || heads%ranks != 0 || keyHeads%ranks != 0 {
 		return fmt.Errorf("sequence: a device has %d query heads and %d key/value heads, which %d devices cannot "+
-			"exchange evenly for tokens (Ulysses): "+
-			"choose a number of devices that divides both, or the ring", heads, keyHeads, ranks)
+			"exchange evenly for tokens (Ulysses): choose a number of devices that divides both, or the ring",
+			heads, keyHeads, ranks)
 	}
 	return nil
 }
 
-// sum is the type in which partial results and gradients are summed up.
+// sum is the type in which partial results and gradients accumulate.
 func (l layout) sum(of dtypes.DType) dtypes.DType {
 	switch {
 	case l.Reduce != dtypes.InvalidDType:
@@ -87,7 +86,7 @@ func (l layout) sum(of dtypes.DType) dtypes.DType {
 	return dtypes.Float32
 }
 
-// alone is the mask where a device has all tokens: their positions are the usual ones.
+// alone returns the mask if a device has all tokens, in order.
 func (l layout) alone(q *graph.Node, o flash.Options) flash.Options {
 	if l.padding() == 0 {
 		return o
@@ -98,7 +97,7 @@ func (l layout) alone(q *graph.Node, o flash.Options) flash.Options {
 	return o
 }
 
-// masked is the mask of queries and keys at such positions, in a batch of so many.
+// masked returns the mask of queries and keys at these positions.
 func (l layout) masked(o flash.Options, queries, keys *graph.Node, batch int) flash.Options {
 	if o.Causal || o.Window > 0 {
 		o.QueryPositions, o.KeyPositions = queries, keys
@@ -109,15 +108,9 @@ func (l layout) masked(o flash.Options, queries, keys *graph.Node, batch int) fl
 	return o
 }
 
-// segments makes padding a segment of its own: 1 at positions from tokens on, 0 before, (B,N).
+// segments returns the segments (B,N) of positions (N): 1 for padding, 0 for tokens.
 func (l layout) segments(positions *graph.Node, batch int) *graph.Node {
 	padding := graph.GreaterOrEqual(positions, graph.Const(positions.Graph(), int32(l.tokens)))
 	n := positions.Shape().Dim(0)
 	return graph.BroadcastToDims(graph.Reshape(graph.ConvertDType(padding, dtypes.Int32), 1, n), batch, n)
-}
-
-// asksRank reports whether attention needs the device's rank along the ring: for masks, and so that a ring's compiler
-// does not know which hops see nothing (see hop).
-func (l layout) asksRank(o flash.Options) bool {
-	return l.ring > 1 && (!l.Gather || o.Causal || o.Window > 0 || l.padding() > 0)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestBetween cuts a ring of ranks with programs of their own: the next keys and values travel beside a hop's program,
-// which does not take them, and no rank has more than two ranks' at once. (That ranks come to the result of one device is
-// for tests of those who run the programs.)
+// TestBetween cuts the program of a ring between programs: the next keys and values are sent while the program of a hop
+// runs, which does not use them, and no rank has more than two ranks' keys at once. (Packages that run such programs
+// test their results.)
 func TestBetween(t *testing.T) {
 	const ranks, tokens, heads, width = 4, 32, 2, 8
 	mesh, err := devicetest.One().Mesh(xla.Axis("data", 1))
@@ -43,7 +43,7 @@ func TestBetween(t *testing.T) {
 			return slices.Contains(cut.Programs[k].In, xla.Ref{Kind: xla.RefReceived, Number: n})
 		}
 		if k := s.Before; received(k) || !received(k+1) || cut.Takes(k+2, xla.Ref{Kind: xla.RefReceived, Number: n}) {
-			t.Errorf("what shift %d receives is not taken by program %d alone: %+v", n, k+1, cut.Programs)
+			t.Errorf("what shift %d receives is not used by program %d alone: %+v", n, k+1, cut.Programs)
 		}
 		if of := s.Of; n > 0 && of != (xla.Ref{Kind: xla.RefReceived, Number: n - 1}) {
 			t.Errorf("shift %d is of %v", n, of)
@@ -58,6 +58,6 @@ func TestBetween(t *testing.T) {
 		return []*graph.Node{g.Attention(in[0], in[1], in[2], tokens, flash.Causal())}
 	}
 	if _, err = xla.NewCut(mesh, gathers, own, own, own, shapes.Make(dtypes.Int32)); err == nil {
-		t.Error("keys are gathered along an axis between programs")
+		t.Error("Gather along an axis between programs: no error")
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/shardbook/shardbook/lib/sequence"
 )
 
-// masks are what all ways are tried with.
 var masks = []flash.Mask{{Causal: true}, {Causal: true, Window: 5}, {}, {Window: 4}}
 
-// all lists every way for so many ranks, with masks and grouped heads in turn. No length but one divides.
+// all lists every method for a number of ranks, with masks and grouped heads in turn. Ranks divide only the first
+// length.
 func all(ranks int) (problems []problem) {
 	add := func(p problem) {
 		mask := masks[(len(problems)+ranks)%len(masks)]
@@ -31,26 +31,27 @@ func all(ranks int) (problems []problem) {
 	}
 	for _, placement := range sequence.Placements() {
 		for _, gather := range []bool{false, true} {
-			add(problem{group: sequence.Group{Ring: "ring", Placement: placement, Gather: gather}, ring: ranks, ulysses: 1})
+			add(problem{group: sequence.Group{Ring: "ring", Placement: placement, Gather: gather}, ring: ranks,
+				ulysses: 1})
 		}
 	}
 	return problems
 }
 
-// worst is the largest errors of many problems, and those of naive float32 attention.
+// worst is the largest errors of several problems, and those of naive float32 attention.
 type worst struct{ errors, naive [4]float64 }
 
-// check compares with float64. Of a few hundred numbers the largest errors of two ways differ by chance: by up to 4 for one
-// problem, by 2 for the largest of all.
+// check compares with float64. The largest errors of two methods over a few hundred numbers differ by chance: by a
+// factor of up to 4 for one problem, and of 2 over all problems.
 func (w *worst) check(t *testing.T, p problem, got result) {
 	t.Helper()
 	exact := p.exact()
 	naive, errors := p.naive(t).errors(exact), got.errors(exact)
-	for i, off := range errors {
-		if bound := 4 * max(naive[i], 1e-7); !(off <= bound) {
-			t.Errorf("%v: error of %s %.3g, want at most %.3g", p, resultNames[i], off, bound)
+	for i, e := range errors {
+		if bound := 4 * max(naive[i], 1e-7); !(e <= bound) {
+			t.Errorf("%v: error of %s %.3g, want at most %.3g", p, resultNames[i], e, bound)
 		}
-		w.errors[i], w.naive[i] = max(w.errors[i], off), max(w.naive[i], naive[i])
+		w.errors[i], w.naive[i] = max(w.errors[i], e), max(w.naive[i], naive[i])
 	}
 }
 
@@ -64,7 +65,7 @@ func (w *worst) checkAll(t *testing.T) {
 	}
 }
 
-// The output and the gradients are those of one device, whichever way the sequence is shared.
+// The output and the gradients are those of one device, for every method.
 func TestEqualsOneDevice(t *testing.T) {
 	b := devicetest.Open(t, 8)
 	var w worst
@@ -76,7 +77,8 @@ func TestEqualsOneDevice(t *testing.T) {
 		}
 	}
 	of := func(group sequence.Group, ring, ulysses, h, k int, causal bool) problem {
-		p := problem{group: group, ring: ring, ulysses: ulysses, b: 2, tokens: 6*ring*ulysses + 3, h: h, k: k, d: 16, dtype: dtypes.Float32, causal: causal}
+		p := problem{group: group, ring: ring, ulysses: ulysses, b: 2, tokens: 6*ring*ulysses + 3, h: h, k: k, d: 16,
+			dtype: dtypes.Float32, causal: causal}
 		p.fill()
 		return p
 	}
@@ -89,7 +91,8 @@ func TestEqualsOneDevice(t *testing.T) {
 		{of(ulysses, 1, 3, 6, 3, false)},
 		{of(ulysses, 1, 4, 4, 4, true)},
 		{of(ulysses, 1, 8, 8, 8, false)},
-		{of(hybrid(sequence.Zigzag, false), 2, 2, 4, 2, true), of(hybrid(sequence.Striped, false), 2, 2, 4, 4, false), of(hybrid(sequence.Zigzag, true), 2, 2, 4, 4, true)},
+		{of(hybrid(sequence.Zigzag, false), 2, 2, 4, 2, true), of(hybrid(sequence.Striped, false), 2, 2, 4, 4, false),
+			of(hybrid(sequence.Zigzag, true), 2, 2, 4, 4, true)},
 		{of(hybrid(sequence.Contiguous, false), 2, 4, 8, 4, true)},
 		{of(hybrid(sequence.Zigzag, false), 4, 2, 2, 2, false)},
 	} {
@@ -101,11 +104,11 @@ func TestEqualsOneDevice(t *testing.T) {
 	w.checkAll(t)
 }
 
-// Blocks gives the same, and float64 is as exact as float64 is.
+// The engine Blocks gives the same, and float64 has errors of float64.
 func TestBlocks(t *testing.T) {
 	b := devicetest.Open(t, 2)
-	p := problem{group: sequence.Group{Ring: "ring", Placement: sequence.Zigzag}, ring: 2, ulysses: 1, b: 2, tokens: 35, h: 2, k: 1, d: 16,
-		dtype: dtypes.Float32, causal: true, engine: flash.Blocks}
+	p := problem{group: sequence.Group{Ring: "ring", Placement: sequence.Zigzag}, ring: 2, ulysses: 1, b: 2, tokens: 35,
+		h: 2, k: 1, d: 16, dtype: dtypes.Float32, causal: true, engine: flash.Blocks}
 	wide := p
 	wide.dtype = dtypes.Float64
 	p.fill()
@@ -119,8 +122,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// In bfloat16 a ring's results are within two roundings of the largest, those of gathered keys, whose gradients each rank
-// rounds before they are summed up, within four. Sums over hops in bfloat16 are worse.
+// In bfloat16 a ring's results are within two roundings of the largest value. With Gather, whose ranks round gradients
+// before the reduction, they are within four. Accumulation over hops in bfloat16 is worse.
 func TestHalf(t *testing.T) {
 	b := devicetest.Open(t, 8)
 	p := problem{ring: 8, ulysses: 1, b: 1, tokens: 64, h: 2, k: 2, d: 8, dtype: dtypes.BFloat16, causal: true}
@@ -138,15 +141,17 @@ func TestHalf(t *testing.T) {
 				largest = max(largest, math.Abs(x))
 			}
 			if bound := largest * 0x1p-9 * float64(2+2*i); !(off <= bound) {
-				t.Errorf("gather %v: error of %s %.3g, want at most %.3g, of %.3g", i == 1, resultNames[j], off, bound, largest)
+				t.Errorf("gather %v: error of %s %.3g, want at most %.3g, of %.3g", i == 1, resultNames[j], off, bound,
+					largest)
 			}
 		}
 	}
 	for j, name := range resultNames {
 		usual, worse := deviation(got[0][j], exact[j]), deviation(got[2][j], exact[j])
-		t.Logf("%s: %.3g, and %.3g summed up in bfloat16", name, usual, worse)
+		t.Logf("%s: %.3g, and %.3g with accumulation in bfloat16", name, usual, worse)
 		if !(worse > 1.2*usual) {
-			t.Errorf("%s: standard error %.3g, and %.3g summed up in bfloat16: the type makes no difference", name, usual, worse)
+			t.Errorf("%s: standard error %.3g, and %.3g with accumulation in bfloat16: want a difference", name, usual,
+				worse)
 		}
 	}
 }
@@ -160,10 +165,11 @@ func deviation(got, want []float64) float64 {
 	return math.Sqrt(sum / float64(len(got)))
 }
 
-// What a rank cannot see is not multiplied: keys that are not numbers, and no number times what is not one is 0.
+// Hops without visible keys are skipped: otherwise NaN keys would give NaN results, since 0·NaN is NaN.
 func TestUnseenHopsAreSkipped(t *testing.T) {
 	b := devicetest.Open(t, 4)
-	p := problem{group: sequence.Group{Ring: "ring"}, ring: 4, ulysses: 1, b: 1, tokens: 16, h: 1, k: 1, d: 4, dtype: dtypes.Float32, causal: true}
+	p := problem{group: sequence.Group{Ring: "ring"}, ring: 4, ulysses: 1, b: 1, tokens: 16, h: 1, k: 1, d: 4,
+		dtype: dtypes.Float32, causal: true}
 	p.fill()
 	middle := len(p.key) / 2
 	for i := middle; i < len(p.key); i++ {
@@ -173,29 +179,29 @@ func TestUnseenHopsAreSkipped(t *testing.T) {
 	for i := range 2 {
 		for j, x := range got[0][i] {
 			if math.IsNaN(x) != (j >= middle) {
-				t.Fatalf("%s %d is %g: NaN must be from %d on", resultNames[i], j, x, middle)
+				t.Fatalf("%s %d is %g: want NaN from %d on", resultNames[i], j, x, middle)
 			}
 		}
 	}
 }
 
-// Without axes a group is one device, and its attention flash.Attention.
+// Without axes a group is one device, and its attention is flash.Attention.
 func TestAlone(t *testing.T) {
 	p := problem{ring: 1, ulysses: 1, b: 1, tokens: 9, h: 2, k: 1, d: 4, dtype: dtypes.Float32, causal: true}
 	p.fill()
 	got, err := devicetest.Call(func(in nodes) nodes {
 		if p.group.Take(in[0], 1) != in[0] || p.group.Local(in[0].Graph(), 9) != 9 {
-			panic(fmt.Errorf("one device has not all tokens"))
+			panic(fmt.Errorf("one device does not have all tokens"))
 		}
-		whole := flash.Attention(in[0], in[1], in[2], flash.Causal())
-		return append(p.build(in), whole, p.group.Positions(in[0].Graph(), 9))
+		want := flash.Attention(in[0], in[1], in[2], flash.Causal())
+		return append(p.build(in), want, p.group.Positions(in[0].Graph(), 9))
 	}, p.args()...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, x := range wide(got[4]) {
 		if x != wide(got[0])[i] {
-			t.Fatalf("output %d is %g, of flash.Attention %g", i, wide(got[0])[i], x)
+			t.Fatalf("output %d is %g, flash.Attention's is %g", i, wide(got[0])[i], x)
 		}
 	}
 	if s := fmt.Sprint(got[5].Value()); s != "[0 1 2 3 4 5 6 7 8]" {
@@ -203,14 +209,15 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// Under Checkpoint the backward pass makes the result again, and the gradients are the same.
+// Recomputation does not change the gradients.
 func TestCheckpoint(t *testing.T) {
 	b := devicetest.Open(t, 2)
-	p := problem{group: sequence.Group{Ring: "ring", Placement: sequence.Zigzag}, ring: 2, ulysses: 1, b: 1, tokens: 12, h: 2, k: 1, d: 4, dtype: dtypes.Float32, causal: true}
+	p := problem{group: sequence.Group{Ring: "ring", Placement: sequence.Zigzag}, ring: 2, ulysses: 1, b: 1, tokens: 12,
+		h: 2, k: 1, d: 4, dtype: dtypes.Float32, causal: true}
 	p.fill()
-	again := p
-	again.checkpoint = true
-	got, _ := run(t, b, p, again)
+	checkpointed := p
+	checkpointed.checkpoint = true
+	got, _ := run(t, b, p, checkpointed)
 	for i, off := range got[1].errors(got[0]) {
 		if !(off <= 1e-6) {
 			t.Errorf("%s differs by %g", resultNames[i], off)

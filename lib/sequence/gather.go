@@ -13,8 +13,8 @@ import (
 func (l layout) gatherAttention(q, k, v *graph.Node, o flash.Options) *graph.Node {
 	g := q.Graph()
 	index, n := iota32(g, l.onRing()*l.ring), graph.Const(g, int32(l.onRing()))
-	rank := graph.Const(g, int32(0)) // of no use
-	if l.asksRank(o) {
+	rank := graph.Const(g, int32(0))
+	if o.Causal || o.Window > 0 || l.padding() > 0 {
 		rank = l.ringRank(g)
 	}
 	queries := l.positions(iota32(g, l.onRing()), rank)
@@ -22,15 +22,16 @@ func (l layout) gatherAttention(q, k, v *graph.Node, o flash.Options) *graph.Nod
 	return flash.Attention(q, l.gather(k), l.gather(v), l.masked(o, queries, keys, q.Shape().Dim(0)))
 }
 
-// gather joins the tokens, axis 1, of all ranks. The gradient is summed up over the ranks in the type for that, which
-// for half types is not their own.
+// gather gathers the tokens (axis 1) of all ranks. Its gradient is reduced in the type of sum, which for half types is
+// not x's type.
 func (l layout) gather(x *graph.Node) *graph.Node {
 	return autodiff.Custom([]*graph.Node{x},
 		func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{collective.AllGather(in[0], 1, l.Ring)}
 		},
 		func(in, _, gradient []*graph.Node) []*graph.Node {
-			sum := collective.ReduceScatter(graph.ConvertDType(gradient[0], l.sum(x.DType())), collective.Sum, 1, l.Ring)
+			sum := collective.ReduceScatter(graph.ConvertDType(gradient[0], l.sum(x.DType())), collective.Sum, 1,
+				l.Ring)
 			return []*graph.Node{graph.ConvertDType(sum, x.DType())}
 		})[0]
 }

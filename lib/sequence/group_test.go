@@ -17,7 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Every device's positions are the plan's, what it takes are these tokens, and each token's gradient comes from where it is.
+// Every device takes the tokens at its positions, and a token's gradient comes from the device that has it.
 func TestTake(t *testing.T) {
 	b := devicetest.Open(t, 6)
 	for _, c := range []struct {
@@ -79,7 +79,7 @@ func TestTake(t *testing.T) {
 		for i, at := range want {
 			for row := range rows {
 				if got := wide(taken)[i*rows+row]; got != float64(x[row*tokens+min(int(at), tokens-1)]) {
-					t.Fatalf("%+v: element %d of row %d is %g, which is not that of token %d", c.group, i, row, got, at)
+					t.Fatalf("%+v: element %d of row %d is %g, want that of token %d", c.group, i, row, got, at)
 				}
 			}
 		}
@@ -99,8 +99,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// Everything that cannot be says what is wrong and what to do.
-func TestRefuses(t *testing.T) {
+func TestErrors(t *testing.T) {
 	b := devicetest.Open(t, 2)
 	mesh, err := b.Mesh(xla.Axis("ring", 2), xla.Axis("one", 1))
 	if err != nil {
@@ -115,19 +114,27 @@ func TestRefuses(t *testing.T) {
 		with              func(g *graph.Graph, o *flash.Options)
 		want              string
 	}{
-		{sequence.Group{Ring: "ring", Placement: "spiral"}, 8, 2, 2, f32, nil, `placement "spiral": choose "contiguous", "striped" or "zigzag"`},
-		{sequence.Group{Ring: "ring", Ulysses: "ring"}, 8, 2, 2, f32, nil, `mesh axis "ring" is that of the ring and of Ulysses: choose two axes`},
-		{sequence.Group{Ulysses: "ring", Gather: true}, 8, 2, 2, f32, nil, "gathered along no axis: choose a mesh axis for Ring"},
-		{sequence.Group{Ulysses: "ring", Placement: sequence.Zigzag}, 8, 2, 2, f32, nil, "placed zigzag on no ring: choose a mesh axis for Ring"},
-		{sequence.Group{Ring: "ring", Reduce: dtypes.Int32}, 8, 2, 2, f32, nil, "sums in Int32: choose Float32 or BFloat16"},
-		{sequence.Group{Ring: "ring", Reduce: f32}, 8, 2, 2, dtypes.Float64, nil, "sums in Float32 of attention in Float64: leave Reduce open"},
+		{sequence.Group{Ring: "ring", Placement: "spiral"}, 8, 2, 2, f32, nil,
+			`unknown placement "spiral": choose "contiguous", "striped" or "zigzag"`},
+		{sequence.Group{Ring: "ring", Ulysses: "ring"}, 8, 2, 2, f32, nil,
+			`Ring and Ulysses both are mesh axis "ring": choose two axes`},
+		{sequence.Group{Ulysses: "ring", Gather: true}, 8, 2, 2, f32, nil,
+			"Gather is set without Ring: choose a mesh axis for Ring"},
+		{sequence.Group{Ulysses: "ring", Placement: sequence.Zigzag}, 8, 2, 2, f32, nil,
+			`Placement is "zigzag" without Ring: choose a mesh axis for Ring`},
+		{sequence.Group{Ring: "ring", Reduce: dtypes.Int32}, 8, 2, 2, f32, nil,
+			"Reduce is Int32: choose Float32 or BFloat16"},
+		{sequence.Group{Ring: "ring", Reduce: f32}, 8, 2, 2, dtypes.Float64, nil,
+			"Reduce is Float32 and attention is in Float64: leave Reduce unset"},
 		{sequence.Group{Ring: "rings"}, 8, 2, 2, f32, nil, `the mesh has no axis "rings"`},
-		{ring, 0, 2, 2, f32, nil, "sequences of 0 tokens: choose at least 1"},
-		{ring, 9, 2, 2, f32, nil, "want (B,5,H,D), (B,5,K,D) and (B,5,K,E), a device's share of 9 tokens"},
+		{ring, 0, 2, 2, f32, nil, "the number of tokens is 0: choose at least 1"},
+		{ring, 9, 2, 2, f32, nil, "want (B,5,H,D), (B,5,K,D) and (B,5,K,E) for a device's part of 9 tokens"},
 		{ulysses, 8, 4, 1, f32, nil, "4 query heads and 1 key/value heads, which 2 devices cannot exchange evenly"},
-		{ring, 8, 2, 2, f32, func(g *graph.Graph, o *flash.Options) { o.QueryPositions = graph.Zeros(g, positions) }, "positions or segments of its own: leave them out"},
+		{ring, 8, 2, 2, f32, func(g *graph.Graph, o *flash.Options) { o.QueryPositions = graph.Zeros(g, positions) },
+			"the mask has positions or segments: leave them nil"},
 		{ring, 8, 3, 2, f32, nil, "3 query heads are no multiple of 2 key heads"},
-		{ring, 8, 2, 2, f32, func(_ *graph.Graph, o *flash.Options) { o.Engine = flash.CuDNN }, "gives no partial results"},
+		{ring, 8, 2, 2, f32, func(_ *graph.Graph, o *flash.Options) { o.Engine = flash.CuDNN },
+			"gives no partial results"},
 	} {
 		p, err := xla.Compile(mesh, func(q, k *graph.Node) *graph.Node {
 			o := flash.Causal()
@@ -145,17 +152,19 @@ func TestRefuses(t *testing.T) {
 		}
 		p.Close()
 	}
-	p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return ring.Take(x, 1) }, xla.In(xla.Replicated()).Gives(xla.Shard(0, "ring")))
+	p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return ring.Take(x, 1) },
+		xla.In(xla.Replicated()).Gives(xla.Shard(0, "ring")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Call([]float32{1, 2}); err == nil || !strings.Contains(err.Error(), "has no axis 1 to take tokens of") {
+	if _, err := p.Call([]float32{1, 2}); err == nil || !strings.Contains(err.Error(), "and no axis 1") {
 		t.Errorf("taking tokens of no axis: %v", err)
 	}
 }
 
 func TestAxes(t *testing.T) {
-	for want, s := range map[string]sequence.Group{"[]": {}, "[r]": {Ring: "r"}, "[u]": {Ulysses: "u"}, "[r u]": {Ring: "r", Ulysses: "u"}} {
+	for want, s := range map[string]sequence.Group{"[]": {}, "[r]": {Ring: "r"}, "[u]": {Ulysses: "u"},
+		"[r u]": {Ring: "r", Ulysses: "u"}} {
 		if got := fmt.Sprint(s.Axes()); got != want {
 			t.Errorf("axes %s, want %s", got, want)
 		}

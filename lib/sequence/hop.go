@@ -8,10 +8,10 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// hop is a step of a ring, in which a rank has the keys of the one so many before it.
+// hop is step n of a ring, in which rank r has the keys of rank r−n.
 type hop struct {
-	queries, keys *graph.Node // their positions, (N) int32
-	sees          *graph.Node // 1, or 0 where no query sees any key: an int32 scalar that the compiler does not know
+	queries, keys *graph.Node // positions, (N) int32
+	sees          *graph.Node // 1, or 0 if no query sees a key: an int32 scalar that is not a constant to the compiler
 }
 
 func (l layout) inHop(n int, o flash.Options, rank *graph.Node) hop {
@@ -19,8 +19,8 @@ func (l layout) inHop(n int, o flash.Options, rank *graph.Node) hop {
 	index, number := iota32(g, l.onRing()), func(i int) *graph.Node { return graph.Const(g, int32(i)) }
 	from := graph.Mod(graph.AddScalar(rank, l.ring-n), number(l.ring))
 	h := hop{queries: l.positions(index, rank), keys: l.positions(index, from)}
-	sees := graph.GreaterOrEqual(rank, number(0)) // which is so
-	ahead := func(a, b *graph.Node) *graph.Node { // the least that any of a is ahead of any of b
+	sees := graph.GreaterOrEqual(rank, number(0)) // always true, but not a constant
+	ahead := func(a, b *graph.Node) *graph.Node { // the least distance from any of b to any of a
 		return graph.Sub(graph.ReduceAllMin(a), graph.ReduceAllMax(b))
 	}
 	if o.Causal {
@@ -34,12 +34,12 @@ func (l layout) inHop(n int, o flash.Options, rank *graph.Node) hop {
 	return h
 }
 
-// add returns what more makes of sums and of further nodes, or the sums where the hop's queries see none of its keys.
+// add returns more(sums, in), or sums unchanged if the hop's queries see none of its keys.
 //
-// It is a loop of one turn or none, for two reasons. A hop in which nothing is seen costs nothing. And what a loop
-// returns has a place in memory, in which it was summed up: the compiler would otherwise put off all additions to the
-// end, where it can do them in one go, and keep what each hop gave until then. All nodes go through the loop, since
-// GoMLX does not see what its body takes from outside.
+// It is a loop of one iteration or none, for two reasons. A hop without visible keys costs nothing. And a loop
+// accumulates in its own buffers: otherwise the compiler would delay all additions to the end, to fuse them, and keep
+// every hop's results in memory until then. All nodes pass through the loop, since GoMLX does not see what its body
+// uses from outside.
 func (h hop) add(sums, in []*graph.Node, more func(sums, in []*graph.Node) []*graph.Node) []*graph.Node {
 	n := len(sums)
 	state := append(append([]*graph.Node{h.sees}, sums...), in...)

@@ -11,43 +11,43 @@ import (
 type Placement string
 
 const (
-	// Contiguous gives rank r the r-th run of tokens. With a causal mask the last rank has the most to do, and the ring
-	// waits for it at every hop. An empty Placement is Contiguous.
+	// Contiguous gives rank r the r-th chunk of tokens. With a causal mask the last rank has the most work, and the
+	// ring waits for it in every hop. It is the default.
 	Contiguous Placement = "contiguous"
 
-	// Striped gives rank r the tokens r, r+P, r+2P, … of P ranks: Striped Attention (Brandon et al. 2023,
-	// arXiv:2311.09431, §3). At every hop every rank sees half of the pairs, but for the diagonal.
+	// Striped gives rank r of P the tokens r, r+P, r+2P, …: Striped Attention (Brandon et al. 2023, arXiv:2311.09431,
+	// §3). In every hop every rank sees half of the pairs, except for the diagonal.
 	Striped Placement = "striped"
 
-	// Zigzag cuts the sequence into 2P runs, of which rank r has those numbered r and 2P−1−r: one early and one late,
-	// which together see equally many keys on every rank (Llama Team 2024, arXiv:2407.21783, §3.3.2).
+	// Zigzag cuts the sequence into 2P chunks and gives rank r chunks r and 2P−1−r, so that every rank has the same
+	// work under a causal mask (Llama Team 2024, arXiv:2407.21783, §3.3.2).
 	Zigzag Placement = "zigzag"
 )
 
-// Placements returns all of them.
+// Placements returns all placements.
 func Placements() []Placement { return []Placement{Contiguous, Striped, Zigzag} }
 
-// Validate returns an error for a placement that there is not.
+// Validate returns an error for an unknown placement.
 func (p Placement) Validate() error {
 	if p != "" && !slices.Contains(Placements(), p) {
-		return fmt.Errorf("sequence: placement %q: choose %q, %q or %q", string(p), string(Contiguous), string(Striped),
-			string(Zigzag))
+		return fmt.Errorf("sequence: unknown placement %q: choose %q, %q or %q", string(p), string(Contiguous),
+			string(Striped), string(Zigzag))
 	}
 	return nil
 }
 
-// Local returns how many of so many tokens each of the ranks has, padding included: ⌈T/P⌉, and for Zigzag 2·⌈T/2P⌉. It
-// panics unless there are tokens and ranks.
+// Local returns the number of tokens of each rank, padding included: ⌈T/P⌉, or 2·⌈T/2P⌉ for Zigzag. It panics for less
+// than one token or rank.
 func (p Placement) Local(tokens, ranks int) int {
 	if tokens < 1 || ranks < 1 {
 		panic(fmt.Errorf("sequence: %d tokens on %d ranks: choose at least one of each", tokens, ranks))
 	}
-	runs := p.runs()
-	return runs * ceilDiv(tokens, runs*ranks)
+	chunks := p.chunks()
+	return chunks * ceilDiv(tokens, chunks*ranks)
 }
 
-// runs returns how many runs a rank's tokens are cut into, which are of equal length.
-func (p Placement) runs() int {
+// chunks returns the number of contiguous chunks of equal length of a rank's tokens.
+func (p Placement) chunks() int {
 	if p == Zigzag {
 		return 2
 	}
@@ -56,9 +56,8 @@ func (p Placement) runs() int {
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// Positions returns those of a rank's tokens out of a sequence of so many, in the order in which the rank has them.
-// Every rank has Local of them; positions from tokens on are padding, at the end of the sequence. It panics if there is
-// no such rank or where Local does.
+// Positions returns the positions of a rank's tokens, in the order in which the rank has them. Every rank has Local of
+// them; positions ≥ tokens are padding at the end of the sequence. It panics for an invalid rank and where Local does.
 func (p Placement) Positions(tokens, ranks, rank int) []int {
 	if rank < 0 || rank >= ranks {
 		panic(fmt.Errorf("sequence: rank %d of %d: choose 0 to %d", rank, ranks, ranks-1))
@@ -79,8 +78,8 @@ func (p Placement) Positions(tokens, ranks, rank int) []int {
 	return positions
 }
 
-// at is Positions in a graph: those of the tokens numbered index, (N) int32, of the local ones of a rank, int32, which
-// is a scalar or one for each token.
+// at is Positions in a graph: the positions of a rank's tokens at index, (N) int32. rank is an int32 scalar, or one
+// number for each token.
 func (p Placement) at(index, rank *graph.Node, local, ranks int) *graph.Node {
 	half := local / 2
 	switch p {

@@ -22,7 +22,7 @@ import (
 
 type nodes = []*graph.Node
 
-// problem is one attention with numbers, for a group of so many ranks along the ring and of Ulysses.
+// problem is one call of attention with its inputs, for a number of ring and Ulysses ranks.
 type problem struct {
 	group               sequence.Group
 	ring, ulysses       int
@@ -31,20 +31,20 @@ type problem struct {
 	causal              bool
 	window              int
 	engine              flash.Engine
-	checkpoint          bool      // make attention again in the backward pass
+	checkpoint          bool      // recompute attention in the backward pass
 	q, key, value, dout []float64 // rounded to the type
 }
 
 func (p problem) String() string {
-	return fmt.Sprintf("%+v ring=%d ulysses=%d %s B=%d T=%d H=%d K=%d D=%d causal=%v window=%d", p.group, p.ring, p.ulysses, p.dtype,
-		p.b, p.tokens, p.h, p.k, p.d, p.causal, p.window)
+	return fmt.Sprintf("%+v ring=%d ulysses=%d %s B=%d T=%d H=%d K=%d D=%d causal=%v window=%d", p.group, p.ring,
+		p.ulysses, p.dtype, p.b, p.tokens, p.h, p.k, p.d, p.causal, p.window)
 }
 
 func (p problem) options() flash.Options {
 	return flash.Options{Mask: flash.Mask{Causal: p.causal, Window: p.window}, Engine: p.engine}
 }
 
-// fill makes the numbers.
+// fill draws the inputs.
 func (p *problem) fill() {
 	r := rand.New(rand.NewPCG(uint64(p.tokens), uint64(p.h)))
 	normal := func(n int) []float64 {
@@ -81,17 +81,17 @@ func (p problem) args() []*tensors.Tensor {
 	return []*tensors.Tensor{cast(p.q, p.h), cast(p.key, p.k), cast(p.value, p.k), cast(p.dout, p.h)}
 }
 
-// result is the output and the gradients of q, k and v, each (B,T,heads,D) in the sequence's order.
+// result is the output and the gradients of q, k and v, each (B,T,heads,D), in the order of the sequence.
 type result [4][]float64
 
 var resultNames = [4]string{"output", "dq", "dk", "dv"}
 
-// errors returns the largest error of each part; NaN where there is one.
+// errors returns the largest error of each part, or NaN.
 func (r result) errors(want result) (worst [4]float64) {
 	for i := range r {
 		for j, x := range r[i] {
-			if off := math.Abs(x - want[i][j]); math.IsNaN(off) || off > worst[i] {
-				worst[i] = off
+			if e := math.Abs(x - want[i][j]); math.IsNaN(e) || e > worst[i] {
+				worst[i] = e
 			}
 			if math.IsNaN(worst[i]) {
 				break
@@ -101,9 +101,10 @@ func (r result) errors(want result) (worst [4]float64) {
 	return worst
 }
 
-// exact is the result in float64, head by head, with all scores.
+// exact is the result in float64.
 func (p problem) exact() result {
-	r := result{make([]float64, len(p.q)), make([]float64, len(p.q)), make([]float64, len(p.key)), make([]float64, len(p.key))}
+	r := result{make([]float64, len(p.q)), make([]float64, len(p.q)), make([]float64, len(p.key)),
+		make([]float64, len(p.key))}
 	sees := func(i, j int) bool {
 		far := i - j
 		return (!p.causal || far >= 0) && (p.window == 0 || max(far, -far) < p.window)
@@ -135,7 +136,7 @@ func (p problem) exact() result {
 	return r
 }
 
-// naive is the result of float32 attention as it is written down, with all scores, on a backend that is not XLA.
+// naive is the result of float32 attention with all scores, on a backend that is not XLA.
 func (p problem) naive(t testing.TB) result {
 	t.Helper()
 	p.dtype = dtypes.Float32
@@ -144,17 +145,21 @@ func (p problem) naive(t testing.TB) result {
 		g := in[0].Graph()
 		q := graph.Reshape(in[0], p.b, p.tokens, p.k, p.h/p.k, p.d)
 		scores := graph.MulScalar(graph.Einsum("btkgd,bskd->bkgts", q, in[1]), 1/math.Sqrt(float64(p.d)))
-		far := graph.Sub(graph.Iota(g, shapes.Make(dtypes.Int32, p.tokens, p.tokens), 0), graph.Iota(g, shapes.Make(dtypes.Int32, p.tokens, p.tokens), 1))
+		far := graph.Sub(graph.Iota(g, shapes.Make(dtypes.Int32, p.tokens, p.tokens), 0),
+			graph.Iota(g, shapes.Make(dtypes.Int32, p.tokens, p.tokens), 1))
 		seen := graph.Equal(far, far)
 		if p.causal {
 			seen = graph.LogicalAnd(seen, graph.GreaterOrEqual(far, graph.ZerosLike(far)))
 		}
 		if p.window > 0 {
-			seen = graph.LogicalAnd(seen, graph.LessThan(graph.Abs(far), graph.AddScalar(graph.ZerosLike(far), p.window)))
+			seen = graph.LogicalAnd(seen, graph.LessThan(graph.Abs(far),
+				graph.AddScalar(graph.ZerosLike(far), p.window)))
 		}
 		seen = graph.BroadcastToDims(graph.InsertAxes(seen, 0, 0, 0), scores.Shape().Dimensions...)
-		scores = graph.Where(seen, scores, graph.BroadcastToDims(graph.Const(g, float32(-1e30)), scores.Shape().Dimensions...))
-		out := graph.Reshape(graph.Einsum("bkgts,bskd->btkgd", graph.Softmax(scores, -1), in[2]), p.b, p.tokens, p.h, p.d)
+		scores = graph.Where(seen, scores, graph.BroadcastToDims(graph.Const(g, float32(-1e30)),
+			scores.Shape().Dimensions...))
+		out := graph.Reshape(graph.Einsum("bkgts,bskd->btkgd", graph.Softmax(scores, -1), in[2]), p.b, p.tokens, p.h,
+			p.d)
 		return append(nodes{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
 	}, args...)
 	if err != nil {
@@ -185,7 +190,7 @@ func wide(x *tensors.Tensor) (y []float64) {
 	return y
 }
 
-// build is the graph function of each device: it takes its tokens of whole q, k, v and dout.
+// build is the graph function of each device; in are q, k, v and dout of all tokens.
 func (p problem) build(in nodes) nodes {
 	mine := make(nodes, 4)
 	for i, x := range in {
@@ -201,7 +206,7 @@ func (p problem) build(in nodes) nodes {
 	return append(nodes{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, mine[3])), mine[:3]...)...)
 }
 
-// compile makes programs of several problems, one program for all, which must have the same axes.
+// compile makes one program of several problems with the same axes.
 func compile(t testing.TB, b *xla.Backend, problems []problem) *xla.Program {
 	t.Helper()
 	p := problems[0]
@@ -222,7 +227,7 @@ func compile(t testing.TB, b *xla.Backend, problems []problem) *xla.Program {
 	return program
 }
 
-// run returns the problems' results, in the sequence's order and without padding.
+// run returns the problems' results in the order of the sequence, without padding.
 func run(t testing.TB, b *xla.Backend, problems ...problem) ([]result, *xla.Program) {
 	t.Helper()
 	program := compile(t, b, problems)
@@ -239,17 +244,17 @@ func run(t testing.TB, b *xla.Backend, problems ...problem) ([]result, *xla.Prog
 	results := make([]result, len(problems))
 	for i, p := range problems {
 		for j := range 4 {
-			whole, err := out[4*i+j].Merge()
+			joined, err := out[4*i+j].Merge()
 			if err != nil {
 				t.Fatal(err)
 			}
-			results[i][j] = p.inOrder(wide(whole), whole.Shape().Dim(1), whole.Shape().Dim(2)*p.d)
+			results[i][j] = p.inOrder(wide(joined), joined.Shape().Dim(1), joined.Shape().Dim(2)*p.d)
 		}
 	}
 	return results, program
 }
 
-// inOrder puts the rows of (B,tokens of all devices,width) where they belong, and drops padding.
+// inOrder permutes (B,tokens of all devices,width) to the order of the sequence, and drops padding.
 func (p problem) inOrder(x []float64, n, width int) []float64 {
 	y := make([]float64, p.b*p.tokens*width)
 	positions := p.places(n)
@@ -263,8 +268,7 @@ func (p problem) inOrder(x []float64, n, width int) []float64 {
 	return y
 }
 
-// places lists the positions of all devices' n tokens, device by device: those of the ring's ranks out of n tokens, since
-// Ulysses' have theirs in order.
+// places lists the positions of all devices' n tokens, by ring rank; Ulysses ranks have theirs in order.
 func (p problem) places(n int) (positions []int) {
 	for rank := range p.ring {
 		positions = append(positions, p.group.Placement.Positions(n, p.ring, rank)...)

@@ -10,25 +10,25 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// ringAttention is ring attention (Liu, Zaharia and Abbeel 2023, arXiv:2310.01889, Algorithm 1): P−1 hops of keys and
-// values forwards. The backward pass is a ring of its own, with P−1 hops of them and P of their gradients, which travel
-// with the keys and values that they belong to and then one hop further, home.
+// ringAttention is ring attention (Liu, Zaharia and Abbeel 2023, arXiv:2310.01889, Algorithm 1). The forward pass sends
+// keys and values for P−1 hops. The backward pass sends them again for P−1 hops, and their gradients for P hops: along
+// with them, and then back to their owner.
 func (l layout) ringAttention(q, k, v *graph.Node, o flash.Options) *graph.Node {
 	return autodiff.Custom([]*graph.Node{q, k, v, l.ringRank(q.Graph())},
 		func(in []*graph.Node) []*graph.Node {
-			whole := l.ringForward(in[0], in[1], in[2], in[3], o)
-			return []*graph.Node{whole.Output(q.DType()), whole.M, whole.D}
+			merged := l.ringForward(in[0], in[1], in[2], in[3], o)
+			return []*graph.Node{merged.Output(q.DType()), merged.M, merged.D}
 		},
 		func(in, out, gradient []*graph.Node) []*graph.Node {
-			whole := flash.Partial{M: out[1], D: out[2]}
-			whole.O = graph.Mul(graph.ConvertDType(out[0], whole.D.DType()), graph.InsertAxes(whole.D, -1))
-			dq, dk, dv := l.ringBackward(in[0], in[1], in[2], in[3], whole, gradient[0], o)
+			merged := flash.Partial{M: out[1], D: out[2]}
+			merged.O = graph.Mul(graph.ConvertDType(out[0], merged.D.DType()), graph.InsertAxes(merged.D, -1))
+			dq, dk, dv := l.ringBackward(in[0], in[1], in[2], in[3], merged, gradient[0], o)
 			return []*graph.Node{dq, dk, dv, nil}
 		})[0]
 }
 
 func (l layout) ringForward(q, k, v, rank *graph.Node, o flash.Options) flash.Partial {
-	keys := l.travelling(k, v)
+	keys := l.toSend(k, v)
 	next := l.onward(keys)
 	here := l.inHop(0, o, rank)
 	first := flash.Attend(q, k, v, l.masked(o, here.queries, here.keys, q.Shape().Dim(0)))
@@ -39,37 +39,38 @@ func (l layout) ringForward(q, k, v, rank *graph.Node, o flash.Options) flash.Pa
 			next = l.onward(keys)
 		}
 		hop := l.inHop(n, o, rank)
-		sums = hop.add(sums, []*graph.Node{hop.queries, hop.keys, q, keys.flat}, func(sums, in []*graph.Node) []*graph.Node {
-			k, v := keys.of(in[3]).split()
-			part := flash.Attend(in[2], k, v, l.masked(o, in[0], in[1], q.Shape().Dim(0)))
-			whole := flash.Partial{M: sums[0], D: sums[1], O: sums[2]}.Merge(part)
-			return []*graph.Node{whole.M, l.rounded(whole.D), l.rounded(whole.O)}
-		})
+		sums = hop.add(sums, []*graph.Node{hop.queries, hop.keys, q, keys.flat},
+			func(sums, in []*graph.Node) []*graph.Node {
+				k, v := keys.of(in[3]).split()
+				part := flash.Attend(in[2], k, v, l.masked(o, in[0], in[1], q.Shape().Dim(0)))
+				merged := flash.Partial{M: sums[0], D: sums[1], O: sums[2]}.Merge(part)
+				return []*graph.Node{merged.M, l.rounded(merged.D), l.rounded(merged.O)}
+			})
 	}
 	return flash.Partial{M: sums[0], D: sums[1], O: sums[2]}
 }
 
-// ringBackward returns the gradients of q, k and v, for that of the result. Each hop's are computed in float32 (float64
-// for float64), also of half types, so that nothing is rounded before it is summed up.
-func (l layout) ringBackward(q, k, v, rank *graph.Node, whole flash.Partial, dOut *graph.Node,
+// ringBackward returns the gradients of q, k and v for the output gradient dOut. Each hop computes in float32 (float64
+// for float64), also for half types, so that nothing is rounded before it is accumulated.
+func (l layout) ringBackward(q, k, v, rank *graph.Node, merged flash.Partial, dOut *graph.Node,
 	o flash.Options) (dq, dk, dv *graph.Node) {
 	of, sum := q.DType(), l.sum(q.DType())
-	wide := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, whole.D.DType()) }
+	wide := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, merged.D.DType()) }
 	narrow := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, sum) }
-	keys := l.travelling(k, v)
+	keys := l.toSend(k, v)
 	// The gradients of q and, joined, of k and v.
 	gradients := func(in []*graph.Node) (dq, dkv *graph.Node) {
 		k, v := keys.of(in[3]).split()
-		whole := flash.Partial{M: in[4], D: in[5], O: in[6]}
-		dq, dk, dv := flash.Gradients(wide(in[2]), wide(k), wide(v), whole, wide(in[7]),
+		merged := flash.Partial{M: in[4], D: in[5], O: in[6]}
+		dq, dk, dv := flash.Gradients(wide(in[2]), wide(k), wide(v), merged, wide(in[7]),
 			l.masked(o, in[0], in[1], q.Shape().Dim(0)))
 		return dq, join(dk, dv).flat
 	}
-	// Forward and backward hops of the same keys would be one to the compiler, which kept all of them in between.
+	// Without this the compiler merges the forward and backward shifts of the same keys, and saves all ranks' keys.
 	keys = l.after(keys, dOut)
 	operands := func(n int) (hop, []*graph.Node) {
 		hop := l.inHop(n, o, rank)
-		return hop, []*graph.Node{hop.queries, hop.keys, q, keys.flat, whole.M, whole.D, whole.O, dOut}
+		return hop, []*graph.Node{hop.queries, hop.keys, q, keys.flat, merged.M, merged.D, merged.O, dOut}
 	}
 	next := l.onward(keys)
 	_, in := operands(0)
@@ -91,20 +92,20 @@ func (l layout) ringBackward(q, k, v, rank *graph.Node, whole flash.Partial, dOu
 	return graph.ConvertDType(sums[0], of), graph.ConvertDType(dk, of), graph.ConvertDType(dv, of)
 }
 
-// onward passes keys and values to the next rank, while this one attends to them.
+// onward sends keys and values to the next rank.
 func (l layout) onward(keys pair) pair { return keys.of(l.shift(keys.flat)) }
 
-// shift passes x to the next rank.
+// shift sends x to the next rank.
 func (l layout) shift(x *graph.Node) *graph.Node { return collective.RingShift(x, 1, l.Ring) }
 
-// rounded is a sum, rounded to the type that it is to be in.
+// rounded rounds a sum to the type of sum.
 func (l layout) rounded(x *graph.Node) *graph.Node {
 	return graph.ConvertDType(graph.ConvertDType(x, l.sum(x.DType())), x.DType())
 }
 
-// pair is two tensors of a type that travel as one.
+// pair is two tensors of one type that are sent in one message.
 type pair struct {
-	flat   *graph.Node // all elements of the first, then of the second, or the bits of them
+	flat   *graph.Node // all elements of the first, then of the second, or their bits
 	dtype  dtypes.DType
 	shapes [2][]int
 }
@@ -114,9 +115,9 @@ func join(a, b *graph.Node) pair {
 	return pair{flat, a.DType(), [2][]int{a.Shape().Dimensions, b.Shape().Dimensions}}
 }
 
-// travelling returns keys and values as they are sent: between the devices of one program as integers, since XLA on CPUs
-// would hold half types as float32 between hops.
-func (l layout) travelling(k, v *graph.Node) pair {
+// toSend returns keys and values as they are sent: as integers within one program, since XLA on CPUs would store half
+// types as float32 between hops.
+func (l layout) toSend(k, v *graph.Node) pair {
 	p := join(k, v)
 	if l.between(k.Graph()) {
 		return p
@@ -127,11 +128,11 @@ func (l layout) travelling(k, v *graph.Node) pair {
 // between reports whether the ring's ranks have programs of their own.
 func (l layout) between(g *graph.Graph) bool { return collective.IsBetween(g, l.Ring) }
 
-// of is a pair of the same type and shapes.
+// of returns a pair of the same type and shapes.
 func (p pair) of(flat *graph.Node) pair { return pair{flat, p.dtype, p.shapes} }
 
-// after is the pair, but not before x is there. A compiler that is free to passes keys all the way around before
-// anything else, and then has those of all ranks at once. Between programs there is no such compiler.
+// after delays the pair until x is computed. Otherwise the compiler may send keys all the way around first, so that a
+// rank stores all ranks' keys at once. Separate programs have no such compiler.
 func (l layout) after(p pair, x *graph.Node) pair {
 	if l.between(x.Graph()) {
 		return p

@@ -3,47 +3,47 @@ package sequence
 import (
 	"github.com/gomlx/compute/dtypes"
 
-	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Layer is what the traffic of an attention layer depends on.
+// Layer describes an attention layer.
 type Layer struct {
 	Batch, Tokens   int // sequences, and the tokens of each before padding
 	Heads, KeyHeads int
-	Width           int          // of a head
+	Width           int          // dimension of a head
 	Type            dtypes.DType // of queries, keys and values
 }
 
-// Move is the operations of one kind that each rank takes part in, and what they move.
+// Move is the collectives of one kind that each rank takes part in.
 type Move struct {
-	xla.Traffic // as Program.Collectives counts them
-	// bytes that leave the rank: of the buffers all in a hop, (N−1)/N in what N ranks exchange or gather
+	xla.Traffic // their number and buffers, as Program.Collectives counts them
+	// Sent is the bytes that the rank sends: all of the buffers in a hop, (N−1)/N of them in a collective of N ranks.
 	Sent int64
 }
 
-// Traffic returns what attention moves in the passes of one layer, with so many ranks along the ring and of Ulysses: a
-// formula, which a test compares with what XLA made of the graph. For N tokens of a batch with padding, P ranks in all,
-// query heads h wide together and key/value heads g, each rank's buffers have in each pass
+// Traffic predicts the communication of attention in both passes of one layer, with that many ring and Ulysses ranks. A
+// test compares it with XLA's programs. For N tokens of a batch with padding, P ranks in total, and widths h of all
+// query heads and g of all key heads, each rank's buffers in each pass have
 //
 //	Ulysses:          (2h + 2g)·N/P      4 all-to-alls
-//	ring:       (r−1)·2g·N/P             r−1 permutes, and backwards r of gradients besides
-//	Gather:          r·2g·N/P            2 all-gathers, and backwards 2 reduce-scatters instead
+//	ring:       (r−1)·2g·N/P             r−1 permutes; the backward pass adds r of gradients
+//	Gather:          r·2g·N/P            2 all-gathers; 2 reduce-scatters in the backward pass
 //
-// numbers of the layer's type, but gradients of rings and Gather in that of Reduce. It panics where Local does.
+// elements of the layer's type; gradients of rings and Gather have the type of Reduce. A ring also needs one all-to-all
+// of 4 bytes for each rank, once in a graph, to know its ranks. It panics where Local does.
 func (s Group) Traffic(layer Layer, ring, ulysses int) (forward, backward []Move) {
 	if err := s.Validate(); err != nil {
 		panic(err)
 	}
 	l := s.on(layer.Tokens, ring, ulysses)
-	row := int64(layer.Batch) * int64(l.local()) * int64(layer.Width) // numbers of a head
+	row := int64(layer.Batch) * int64(l.local()) * int64(layer.Width) // elements of a head
 	size, sum := int64(layer.Type.Size()), int64(l.sum(layer.Type).Size())
 	if ulysses > 1 {
 		heads := int64(2*layer.Heads + 2*layer.KeyHeads)
 		exchange := move(xla.AllToAll, 4, heads*row*size, ulysses)
 		forward, backward = append(forward, exchange), append(backward, exchange)
 	}
-	// numbers of a ring rank's keys and values, its ranks of Ulysses having a part each
+	// elements of a device's keys and values, before or after Ulysses
 	keys := 2 * int64(layer.KeyHeads) * row
 	hops, all := int64(ring-1), int64(ring)
 	switch {
@@ -56,16 +56,6 @@ func (s Group) Traffic(layer Layer, ring, ulysses int) (forward, backward []Move
 		backward = append(backward, move(xla.Permute, int(hops+all), hops*keys*size+all*keys*sum, ring))
 	}
 	return forward, backward
-}
-
-// Once returns what a graph moves once, however many layers it has, for attention with such a mask: the numbers by
-// which the ranks of a ring know themselves (collective.Rank), 4 bytes for each. Nothing without a ring, and with
-// Gather where nothing is masked. It panics where Local does.
-func (s Group) Once(o flash.Options, tokens, ring, ulysses int) []Move {
-	if !s.on(tokens, ring, ulysses).asksRank(o) {
-		return nil
-	}
-	return []Move{move(xla.AllToAll, 1, 4*int64(ring), ring)}
 }
 
 func move(kind xla.CollectiveKind, count int, buffers int64, ranks int) Move {

@@ -255,14 +255,14 @@ func (d *dumb) begin(op Op) (did, never bool) {
 			needs = append(needs, value(OutGrad, op.Block))
 		}
 		if op.Kind == WeightGrad && op.Block > 0 {
-			needs = append(needs, value(Left, op.Block))
+			needs = append(needs, value(ForWeightGrad, op.Block))
 		}
 		if did, never = d.need(needs...); !did {
 			return
 		}
 		if op.Kind != WeightGrad && op.Block > 0 {
 			never = d.set(value(OutGrad, op.Block-1), &item{ready: true, since: d.over})
-			d.here[d.r][value(Left, op.Block)] = &item{ready: true}
+			d.here[d.r][value(ForWeightGrad, op.Block)] = &item{ready: true}
 		}
 		for _, u := range d.Blocks[op.Block].Units {
 			if op.Kind == InputGrad {

@@ -36,7 +36,7 @@ ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0
 		log.Fatal(err)
 	}
 	fmt.Print(t)
-	memory, err := p.Memory(step.Sizes{Whole: []int64{100}, Resident: []int64{50}, Sum: []int64{100}, Reduced: []int64{50}})
+	memory, err := p.Memory(step.Sizes{Full: []int64{100}, Resident: []int64{50}, Sum: []int64{100}, Reduced: []int64{50}})
 	if err != nil {
 		log.Fatal(err)
 	}

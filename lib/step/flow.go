@@ -14,12 +14,12 @@ const (
 	OutGrad             // output gradient of a block for a micro-batch; the last block has the loss instead
 	// a device's shard of a block's input, between the passes (ZeRO-R)
 	Part
-	Left    // what InputGrad computes and WeightGrad needs, for a micro-batch
-	Full    // gathered parameters of a sharded unit
-	Sum     // a unit's accumulated gradients on this rank, not reduced yet
-	Reduced // the gradients reduced over the ranks, or a shard of them
-	Fresh   // a unit's parameters, or a shard of them, computed by an update on the host
-	States  // a unit's optimizer states, if the plan moves them
+	ForWeightGrad // what InputGrad computes and WeightGrad needs, for a micro-batch
+	Full          // gathered parameters of a sharded unit
+	Sum           // a unit's accumulated gradients on this rank, not reduced yet
+	Reduced       // the gradients reduced over the ranks, or a shard of them
+	Fresh         // a unit's parameters, or a shard of them, computed by an update on the host
+	States        // a unit's optimizer states, if the plan moves them
 )
 
 // Value is something that a rank holds for part of a step.
@@ -265,7 +265,7 @@ func (p *Plan) exists(v Value) bool {
 		return v.Block < len(p.Blocks)
 	case OutGrad:
 		return v.Block >= 0 && v.Block < len(p.Blocks)-1
-	case Left:
+	case ForWeightGrad:
 		return v.Block > 0
 	case Full:
 		return p.Units[v.Unit].Shard != ""

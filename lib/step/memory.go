@@ -10,15 +10,15 @@ import (
 // Sizes are the sizes of a plan's values in bytes. Each list has a value per block or per unit, or one for all; an
 // empty list means zeros.
 type Sizes struct {
-	Input []int64 // a block's input for a micro-batch, and its gradient
-	Part  []int64 // a device's shard of the input: see residual.Partition
-	Saved []int64 // activations that a block saves for a micro-batch
-	Left  []int64 // what InputGrad computes for WeightGrad
+	Input         []int64 // a block's input for a micro-batch, and its gradient
+	Part          []int64 // a device's shard of the input: see residual.Partition
+	Saved         []int64 // activations that a block saves for a micro-batch
+	ForWeightGrad []int64 // what InputGrad computes for WeightGrad
 
-	Whole    []int64 // a unit's full parameters, in the type that the passes use
+	Full     []int64 // a unit's full parameters, in the type that the passes use
 	Sum      []int64 // its gradients before they are reduced
 	Reduced  []int64 // a rank's part of the reduced gradients
-	Resident []int64 // parameters that a rank always holds, besides Whole while that is gathered
+	Resident []int64 // parameters that a rank always holds, besides Full while that is gathered
 	States   []int64 // a rank's part of the optimizer states
 }
 
@@ -27,8 +27,8 @@ const resident = States + 1
 
 // lists returns the lists by [Held].
 func (s Sizes) lists() [resident + 1][]int64 {
-	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, Left: s.Left, Full: s.Whole,
-		Sum: s.Sum, Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
+	return [...][]int64{Input: s.Input, OutGrad: s.Input, Part: s.Part, Saved: s.Saved, ForWeightGrad: s.ForWeightGrad,
+		Full: s.Full, Sum: s.Sum, Reduced: s.Reduced, Fresh: s.Resident, States: s.States, resident: s.Resident}
 }
 
 func (s Sizes) of(v Value) int64 {

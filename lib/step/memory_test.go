@@ -20,7 +20,7 @@ func TestMemoryRandom(t *testing.T) {
 			}
 			return sizes
 		}
-		s := Sizes{Input: list(), Saved: list(), Left: list(), Whole: list(), Sum: list(), Reduced: list()}
+		s := Sizes{Input: list(), Saved: list(), ForWeightGrad: list(), Full: list(), Sum: list(), Reduced: list()}
 		memory, err := p.Memory(s)
 		if err != nil {
 			t.Fatalf("%v%v", p, err)
@@ -69,7 +69,7 @@ func TestMemoryRandom(t *testing.T) {
 // TestMemory holds a step of ZeRO-3 to what one counts by hand.
 func TestMemory(t *testing.T) {
 	p := parsed(t, good[2])
-	s := Sizes{Input: []int64{1}, Saved: []int64{10}, Whole: []int64{100}, Sum: []int64{100}, Reduced: []int64{25}, Resident: []int64{50}, States: []int64{200}}
+	s := Sizes{Input: []int64{1}, Saved: []int64{10}, Full: []int64{100}, Sum: []int64{100}, Reduced: []int64{25}, Resident: []int64{50}, States: []int64{200}}
 	memory, err := p.Memory(s)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestTraffic(t *testing.T) {
 		"units 0-1 reduce=data,replica,own shard=data\n"+
 		"ranks 0-3: 0F0 0STORE_F0 1F0 1B0 0FETCH_F0 0B0 0REDUCE_GRAD@data 1REDUCE_GRAD@data 0REDUCE_GRAD@replica "+
 		"1REDUCE_GRAD@replica 0REDUCE_GRAD@own 1REDUCE_GRAD@own U0 0UNSHARD 1UNSHARD AVERAGE@replica")
-	s := Sizes{Input: []int64{3}, Whole: []int64{100}, Sum: []int64{200}, Reduced: []int64{90}, Resident: []int64{7}, States: []int64{5}}
+	s := Sizes{Input: []int64{3}, Full: []int64{100}, Sum: []int64{200}, Reduced: []int64{90}, Resident: []int64{7}, States: []int64{5}}
 	traffic, err := p.Traffic(s)
 	if want := "map[data:600 host:6 replica:204]"; err != nil || fmt.Sprint(traffic[1]) != want {
 		t.Errorf("%v(%v), want %s", traffic, err, want)

@@ -57,9 +57,9 @@ var table = map[verb]entry{
 	{Backward, 0}: {"B", []touch{{uses, Full, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
 		{makes, OutGrad, previous}, {adds, Sum, here}}},
 	{InputGrad, 0}: {"I", []touch{{uses, Full, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
-		{makes, OutGrad, previous}, {makes, Left, here}}},
+		{makes, OutGrad, previous}, {makes, ForWeightGrad, here}}},
 	{WeightGrad, 0}: {"W", []touch{{uses, Full, here}, {uses, Input, here}, {uses, Saved, here}, {uses, OutGrad, here},
-		{uses, Left, here}, {adds, Sum, here}}},
+		{uses, ForWeightGrad, here}, {adds, Sum, here}}},
 	{Update, 0}:     {"U", []touch{{takes, Reduced, here}, {mayUse, States, here}, {mayUse, Full, here}}},
 	{HostUpdate, 0}: {"HOST_U", []touch{{takes, Reduced, host}, {makes, Fresh, host}}},
 
@@ -252,7 +252,7 @@ func (p *Plan) describe(v Value) string {
 
 var heldWords = [...]string{Input: "the input of block %d", Saved: "the saved activations of block %d",
 	OutGrad: "the output gradient of block %d", Part: "the shard of block %d's input",
-	Left: "what InputGrad of block %d computes for its WeightGrad",
-	Full: "the gathered parameters of unit %d", Sum: "the gradients of unit %d",
+	ForWeightGrad: "what InputGrad of block %d computes for its WeightGrad",
+	Full:          "the gathered parameters of unit %d", Sum: "the gradients of unit %d",
 	Reduced: "the reduced gradients of unit %d", Fresh: "the new parameters of unit %d",
 	States: "the optimizer's states of unit %d"}

@@ -9,13 +9,13 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// SumCopies is for a parameter of which several ranks have copies of some indices, as of key and value heads where
-// there are fewer of them than ranks ([Heads]). It returns x, this rank's part along an axis (−1 is the last), and its
-// gradient has at each index that several ranks have the sum over these, so that the copies stay equal. It is x itself
-// where the cut is nil or no index is with several ranks.
+// SumCopies sums the gradients of a parameter of which several ranks have the same indices, such as key and value heads
+// when there are fewer heads than ranks ([Heads]), so that the replicas stay equal. It returns x, the rank's shard
+// along an axis (−1 is the last); the gradient at each replicated index is the sum over the ranks that have it. It
+// returns x unchanged if the cut is nil or no index is replicated.
 //
-// The backward pass has one all-reduce, in x's type, of as many columns as there are different indices with several
-// ranks. It panics if the cut is not for this group or does not fit x.
+// The backward pass has one all-reduce, in x's type, of the replicated columns. It panics if the cut is not for this
+// group or does not match x.
 func (t Group) SumCopies(x *graph.Node, axis int, cut *params.Cut) *graph.Node {
 	n := t.Size(x.Graph())
 	if cut == nil || n == 1 {
@@ -23,17 +23,16 @@ func (t Group) SumCopies(x *graph.Node, axis int, cut *params.Cut) *graph.Node {
 	}
 	check(axis >= -x.Rank() && axis < x.Rank(), "SumCopies: %s has no axis %d", x.Shape(), axis)
 	axis = (axis + x.Rank()) % x.Rank()
-	check(cut.Ranks() == n, "SumCopies: a cut for %d ranks in a group of %d: make one for as many", cut.Ranks(), n)
-	check(x.Shape().Dim(axis) == cut.Length(), "SumCopies: axis %d of %s, of which a rank of the cut "+
-		"has %d: give its part",
-		axis, x.Shape(), cut.Length())
-	where, which := copies(cut)
+	check(cut.Ranks() == n, "SumCopies: the cut is for %d ranks and the group has %d", cut.Ranks(), n)
+	check(x.Shape().Dim(axis) == cut.Length(), "SumCopies: x has shape %s, but a rank's shard along axis %d has "+
+		"length %d", x.Shape(), axis, cut.Length())
+	where, which := replicated(cut)
 	if len(where[0]) == 0 {
 		return x
 	}
 	return graph.IdentityWithCustomGradient(x, func(_, v *graph.Node) *graph.Node {
 		g := v.Graph()
-		mine := func(table [][]int32) *graph.Node { // this rank's row
+		mine := func(table [][]int32) *graph.Node { // the rank's row
 			return graph.Reshape(collective.Part(graph.Const(g, table), 0, t.Axis), -1)
 		}
 		v = swapped(v, axis)
@@ -44,9 +43,9 @@ func (t Group) SumCopies(x *graph.Node, axis int, cut *params.Cut) *graph.Node {
 	})
 }
 
-// copies says which indices several ranks have. where has for each rank, and each such index, its place on that rank,
-// or −1; which has for each rank and place the number of the index among these, or −1.
-func copies(cut *params.Cut) (where, which [][]int32) {
+// replicated numbers the indices that several ranks have. where[rank][number] is the position of that index in the
+// rank's shard, or −1; which[rank][position] is the number of the index at a position, or −1.
+func replicated(cut *params.Cut) (where, which [][]int32) {
 	holders := map[int]int{}
 	for _, indices := range cut.Index {
 		for _, i := range indices {
@@ -55,7 +54,7 @@ func copies(cut *params.Cut) (where, which [][]int32) {
 			}
 		}
 	}
-	numbers := map[int]int32{} // of indices with several holders, in the order in which ranks list them
+	numbers := map[int]int32{} // of the replicated indices, in the order in which ranks list them
 	for _, indices := range cut.Index {
 		for _, i := range indices {
 			if _, known := numbers[i]; !known && holders[i] > 1 {
@@ -79,21 +78,21 @@ func copies(cut *params.Cut) (where, which [][]int32) {
 	return where, which
 }
 
-// rowsAt picks rows of x along axis 0; those at −1 are zeros.
+// rowsAt gathers rows of x along axis 0, with zeros for −1.
 func rowsAt(x, places *graph.Node) *graph.Node {
 	zero := graph.Const(x.Graph(), int32(0))
 	rows := graph.Gather(x, graph.ExpandAxes(graph.Max(places, zero), -1))
 	return graph.Where(broadcastLeft(graph.GreaterOrEqual(places, zero), rows), rows, graph.ZerosLike(rows))
 }
 
-// broadcastLeft repeats x, whose axes are the first of like's, along the others.
+// broadcastLeft broadcasts x, whose axes are the first of like's, to like's shape.
 func broadcastLeft(x, like *graph.Node) *graph.Node {
 	dims := slices.Repeat([]int{1}, like.Rank())
 	copy(dims, x.Shape().Dimensions)
 	return graph.BroadcastToDims(graph.Reshape(x, dims...), like.Shape().Dimensions...)
 }
 
-// swapped exchanges an axis with the first one.
+// swapped transposes an axis with the first one.
 func swapped(x *graph.Node, axis int) *graph.Node {
 	if axis == 0 {
 		return x

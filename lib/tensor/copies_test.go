@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Cuts in which whatever ranks have whatever indices in whatever order, along each axis: the gradient at an index is the
-// sum over all ranks that have it, and the values are as they were.
+// For random cuts along each axis, the gradient at an index is the sum over all ranks that have it, and the values do
+// not change.
 func TestSumCopies(t *testing.T) {
 	const n = 4
 	group := tensor.Group{Axis: "tensor"}
@@ -23,7 +23,7 @@ func TestSumCopies(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	var cuts []*params.Cut
 	var args []any
-	var values, weights []array // whole; and of each rank one after another
+	var values, weights []array // unsharded; stacked by rank
 	for _, s := range []struct{ size, length int }{{6, 3}, {5, 4}, {20, 5}, {1, 1}} {
 		for axis := range 3 {
 			cut := &params.Cut{Axis: axis}
@@ -65,7 +65,7 @@ func TestSumCopies(t *testing.T) {
 			for at := range each {
 				index := cut.Index[rank][at/inner%length]
 				sum := 0.0
-				for other := range n { // at the same place, but for that along the axis
+				for other := range n { // at the same position along the other axes
 					for place, held := range cut.Index[other] {
 						if held == index && (index >= 0 || other == rank && place == at/inner%length) {
 							sum += w[other*each+at+(place-at/inner%length)*inner]
@@ -89,7 +89,7 @@ func TestSumCopies(t *testing.T) {
 	}
 }
 
-// Only the columns that several ranks have travel, and nothing where there are none.
+// Only the columns that several ranks have are communicated.
 func TestCopiesTraffic(t *testing.T) {
 	const n, width, heads, wide = 4, 3, 4, 2
 	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
@@ -98,8 +98,9 @@ func TestCopiesTraffic(t *testing.T) {
 		want string
 	}{
 		{4, "no collectives"},
-		// Keys and values of two heads: 2·2·2 columns of 3 float32. Ranks know their own by two tables of theirs.
-		{2, fmt.Sprint(xla.Report{{Kind: xla.AllReduce, Count: 1, Bytes: 4 * width * 2 * 2 * wide}, {Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}})},
+		// Keys and values of two heads: 2·2·2 columns of 3 float32, and the all-to-all that gives the rank.
+		{2, fmt.Sprint(xla.Report{{Kind: xla.AllReduce, Count: 1, Bytes: 4 * width * 2 * 2 * wide},
+			{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}})},
 	} {
 		spec := params.New("qkv.w", dtypes.Float32, width, (heads+2*c.keys)*wide)
 		cut, err := tensor.Heads(-1, heads, c.keys, wide)(spec, n)

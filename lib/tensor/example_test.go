@@ -36,11 +36,11 @@ func two() (mesh *xla.Mesh, done func()) {
 	return mesh, backend.Close
 }
 
-// row is the one row of what device d has.
+// row is the only row of device d's shard.
 func row(of *dtensor.Tensor, d int) []float32 { return of.Shards()[d].Value().([][][]float32)[0][0] }
 
-// A pair of layers on two devices: each has half of A's columns and the same half of B's rows. What each has of Y = relu(X·A)
-// is all that it needs for a part of the sum Z = Y·B.
+// A pair of layers on two devices: each has half of A's columns and the same half of B's rows. Its columns of Y =
+// relu(X·A) are all that it needs for its term of the sum Z = Y·B.
 func Example() {
 	mesh, done := two()
 	defer done()
@@ -59,7 +59,8 @@ func Example() {
 		log.Fatal(err)
 	}
 	for d := range 2 {
-		fmt.Printf("device %d: Y%d = %v, Z%d = Y%d·B%d = %v, their sum %v\n", d, d+1, row(out[0], d), d+1, d+1, d+1, row(out[1], d), row(out[2], d))
+		fmt.Printf("device %d: Y%d = %v, Z%d = Y%d·B%d = %v, their sum %v\n", d, d+1, row(out[0], d), d+1, d+1, d+1,
+			row(out[1], d), row(out[2], d))
 	}
 	sent, err := p.Collectives()
 	if err != nil {
@@ -71,11 +72,11 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	whole, err := one.Call(inputX, firstA, secondB)
+	z, err := one.Call(inputX, firstA, secondB)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("one device: Z =", whole[0].Value().([][][]float32)[0][0])
+	fmt.Println("one device: Z =", z[0].Value().([][][]float32)[0][0])
 	// Output:
 	// device 0: Y1 = [3 1 0], Z1 = Y1·B1 = [3 1], their sum [9 3]
 	// device 1: Y2 = [4 1 2], Z2 = Y2·B2 = [6 2], their sum [9 3]
@@ -83,7 +84,7 @@ func Example() {
 	// one device: Z = [9 3]
 }
 
-// The same for the compiler that shares the work by itself: it is told how A and B lie, and finds the one sum.
+// The same with the compiler's own sharding: given the placements of A and B, it finds the one all-reduce.
 func ExampleRules_Auto() {
 	mesh, done := two()
 	defer done()

@@ -16,14 +16,14 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Under Checkpoint the backward pass computes what the pair communicated again, and the gradients are the same: chunks
-// and their order, too, are functions of what they are given.
+// Recomputation under Checkpoint, with its communication, does not change the gradients.
 func TestCheckpoint(t *testing.T) {
 	const n = 3
 	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
 	r := rand.New(rand.NewPCG(9, 1))
-	args := []any{random(r, 1, n, 2, 3, 4).tensor(), random(r, 1, n, 4, 2).tensor(), random(r, 1, n, 2, 4).tensor(), random(r, 1, n, 4).tensor()}
-	for _, w := range ways {
+	args := []any{random(r, 1, n, 2, 3, 4).tensor(), random(r, 1, n, 4, 2).tensor(), random(r, 1, n, 2, 4).tensor(),
+		random(r, 1, n, 4).tensor()}
+	for _, w := range variants {
 		p := onRanks(t, mesh, 0, 4, func(in []*graph.Node) []*graph.Node {
 			var out []*graph.Node
 			for _, checkpoint := range []bool{false, true} {
@@ -48,7 +48,7 @@ func TestCheckpoint(t *testing.T) {
 				exact = append(exact, float64(v))
 			}
 			if d := distance(t, w.name, got[4+i], exact, largest(exact)); !(d <= 0x1p-20) {
-				t.Errorf("%s: gradient %d under Checkpoint is %g of its largest value from that without", w.name, i, d)
+				t.Errorf("%s: gradient %d under Checkpoint differs by %g of its largest value", w.name, i, d)
 			}
 		}
 	}
@@ -60,15 +60,17 @@ func TestAlone(t *testing.T) {
 	groups := []tensor.Group{{}, {Axis: "tensor"}, {Axis: "tensor", Sequence: true, Overlap: true}}
 	p := onRanks(t, mesh, 0, 2, func(in []*graph.Node) []*graph.Node {
 		for _, group := range groups {
-			if same := []*graph.Node{group.Enter(in[0]), group.Leave(in[0]), group.Tokens(in[0], 1), group.Replicated(in)[0],
-				group.SumCopies(in[0], 0, &params.Cut{})}; slices.ContainsFunc(same, func(x *graph.Node) bool { return x != in[0] }) {
-				t.Errorf("%+v adds something to what one device computes", group)
+			if same := []*graph.Node{group.Enter(in[0]), group.Leave(in[0]), group.Tokens(in[0], 1),
+				group.Replicated(in)[0],
+				group.SumCopies(in[0], 0, &params.Cut{})}; slices.ContainsFunc(same,
+				func(x *graph.Node) bool { return x != in[0] }) {
+				t.Errorf("%+v adds nodes to the graph of one device", group)
 			}
 			if group.Size(in[0].Graph()) != 1 || group.Alone() != (group.Axis == "") {
 				t.Errorf("%+v has %d devices, alone %t", group, group.Size(in[0].Graph()), group.Alone())
 			}
 			if group.Rank(in[0].Graph()).DType() != dtypes.Int32 {
-				t.Errorf("%+v: the rank is no int32", group)
+				t.Errorf("%+v: the rank is not an int32", group)
 			}
 		}
 		return in[:1]
@@ -89,11 +91,14 @@ func TestErrors(t *testing.T) {
 	}{
 		{"want (B,T,C)", func(x *graph.Node) *graph.Node { return group.Columns(x, []*graph.Node{x}, dot)[0] }},
 		{"want (B,T,N/n)", func(x *graph.Node) *graph.Node { return group.Rows(x, x, dot) }},
-		{"2 devices do not divide the 3 tokens", func(x *graph.Node) *graph.Node { return ring.Rows(graph.ExpandAxes(x, 0), x, dot) }},
+		{"2 devices do not divide the 3 tokens", func(x *graph.Node) *graph.Node {
+			return ring.Rows(graph.ExpandAxes(x,
+				0), x, dot)
+		}},
 		{"no axis \"model\"", func(x *graph.Node) *graph.Node { return tensor.Group{Axis: "model"}.Enter(x) }},
 		{"axis 0 of", func(x *graph.Node) *graph.Node { return ring.Tokens(x, 0) }},
-		{"of which a rank of the cut has 2", func(x *graph.Node) *graph.Node { return group.SumCopies(x, 0, cut) }},
-		{"a cut for 3 ranks in a group of 2", func(x *graph.Node) *graph.Node {
+		{"along axis 0 has length 2", func(x *graph.Node) *graph.Node { return group.SumCopies(x, 0, cut) }},
+		{"the cut is for 3 ranks and the group has 2", func(x *graph.Node) *graph.Node {
 			return group.SumCopies(x, 0, &params.Cut{Index: [][]int{{0}, {0}, {0}}})
 		}},
 		{"has no axis 2", func(x *graph.Node) *graph.Node { return group.SumCopies(x, 2, cut) }},

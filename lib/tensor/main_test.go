@@ -18,19 +18,19 @@ import (
 
 func TestMain(m *testing.M) { devicetest.Main(m) }
 
-// way is how a group shares layers.
-type way struct {
+// variant is a kind of tensor parallelism.
+type variant struct {
 	name  string
 	group tensor.Group
 }
 
-var ways = []way{
+var variants = []variant{
 	{"tensor", tensor.Group{Axis: "tensor"}},
 	{"sequence", tensor.Group{Axis: "tensor", Sequence: true}},
 	{"overlap", tensor.Group{Axis: "tensor", Sequence: true, Overlap: true}},
 }
 
-// array is a whole array on the host, in row-major order.
+// array is an unsharded array on the host, row-major.
 type array struct {
 	dims   []int
 	values []float64
@@ -48,7 +48,7 @@ func random(r *rand.Rand, scale float64, dims ...int) array {
 	return a
 }
 
-// part is what a rank has of the array: index by index, with no help of lib/params.
+// part is a rank's shard of the array, computed without lib/params.
 func (a array) part(cut *params.Cut, rank int) array {
 	if cut == nil {
 		return a
@@ -77,7 +77,7 @@ func (a array) part(cut *params.Cut, rank int) array {
 	return p
 }
 
-// stacked is what all ranks have of the array, one after another along a new first axis, in float32.
+// stacked is the shards of all ranks, stacked along a new first axis, in float32.
 func (a array) stacked(cut *params.Cut, ranks int) *tensors.Tensor {
 	var all array
 	for r := range ranks {
@@ -96,8 +96,8 @@ func (a array) tensor() *tensors.Tensor {
 	return tensors.FromFlatDataAndDimensions(flat, a.dims...)
 }
 
-// onRanks makes a program of a graph function that sees one rank's parts, of which each input and each output is stacked
-// along a new first axis, except for the last inputs, so many of them, that are the same on every rank.
+// onRanks compiles a graph function of one rank's shards. All inputs and outputs of the program are stacked along a new
+// first axis, except the last `same` inputs, which are the same on every rank.
 func onRanks(t *testing.T, mesh *xla.Mesh, same, inputs int, f func(in []*graph.Node) []*graph.Node) *xla.Program {
 	t.Helper()
 	in := make([]xla.Placement, inputs)
@@ -123,7 +123,7 @@ func onRanks(t *testing.T, mesh *xla.Mesh, same, inputs int, f func(in []*graph.
 	return p
 }
 
-// call runs a program of onRanks and returns each output's values, those of all ranks one after another.
+// call runs a program of onRanks and returns each output's values, of one rank after another.
 func call(t *testing.T, p *xla.Program, args ...any) [][]float32 {
 	t.Helper()
 	out, err := p.Call(args...)
@@ -132,11 +132,11 @@ func call(t *testing.T, p *xla.Program, args ...any) [][]float32 {
 	}
 	values := make([][]float32, len(out))
 	for i, o := range out {
-		whole, err := o.Merge()
+		all, err := o.Merge()
 		if err != nil {
 			t.Fatal(err)
 		}
-		values[i] = tensors.MustCopyFlatData[float32](whole)
+		values[i] = tensors.MustCopyFlatData[float32](all)
 	}
 	return values
 }
@@ -150,8 +150,8 @@ func meshOf(t *testing.T, backend *xla.Backend, axes ...xla.MeshAxis) *xla.Mesh 
 	return mesh
 }
 
-// distance is the largest difference of two lists, in units of a scale, the largest value of an array: what rounding does
-// to sums does not depend on how small a result happens to be.
+// distance is the largest difference of two lists relative to scale, the largest value of the array, since the rounding
+// of a sum does not depend on how small its result is.
 func distance(t *testing.T, what string, got []float32, want []float64, scale float64) float64 {
 	t.Helper()
 	if len(got) != len(want) {

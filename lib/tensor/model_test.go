@@ -17,7 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// transformer is a block with an embedding and a head, with attention of the plainest kind.
+// transformer is a block of plain attention and an MLP with an embedding and a head.
 type transformer struct{ batch, tokens, width, heads, keys, hidden, vocab int }
 
 const headWidth = 3
@@ -30,7 +30,8 @@ func (c transformer) tree() params.Tree {
 		params.New("norm.g", f, c.width),
 		params.New("qkv.w", f, c.width, qkv), params.New("qkv.b", f, qkv),
 		params.New("proj.w", f, c.heads*headWidth, c.width), params.New("proj.b", f, c.width),
-		params.New("up.w", f, c.width, c.hidden), params.New("gate.w", f, c.width, c.hidden), params.New("up.b", f, c.hidden),
+		params.New("up.w", f, c.width, c.hidden), params.New("gate.w", f, c.width, c.hidden),
+		params.New("up.b", f, c.hidden),
 		params.New("down.w", f, c.hidden, c.width), params.New("down.b", f, c.width),
 		params.New("head.w", f, c.width, c.vocab),
 	}
@@ -41,23 +42,25 @@ func (c transformer) rules() tensor.Rules {
 		{Name: "tok", Cut: tensor.Padded(0)}, {Name: "head.w", Cut: tensor.Padded(-1)},
 		{Name: "qkv.*", Cut: tensor.Heads(-1, c.heads, c.keys, headWidth)},
 		{Name: "proj.w", Cut: tensor.Heads(0, c.heads, 0, headWidth)},
-		{Name: "up.*", Cut: tensor.Even(-1)}, {Name: "gate.w", Cut: tensor.Even(-1)}, {Name: "down.w", Cut: tensor.Even(0)},
+		{Name: "up.*", Cut: tensor.Even(-1)}, {Name: "gate.w", Cut: tensor.Even(-1)},
+		{Name: "down.w", Cut: tensor.Even(0)},
 	}
 }
 
-// loss is the mean cross-entropy, and the graph of one device where the group is alone.
-func (c transformer) loss(t tensor.Group, cuts []*params.Cut, tree params.Tree, nodes []*graph.Node, tokens, targets *graph.Node) *graph.Node {
+// loss is the mean cross-entropy; with a zero group it is the graph of one device.
+func (c transformer) loss(t tensor.Group, cuts []*params.Cut, tree params.Tree, nodes []*graph.Node, tokens,
+	targets *graph.Node) *graph.Node {
 	p, err := params.Zip(tree, nodes)
 	if err != nil {
 		panic(err)
 	}
-	whole := []string{"pos", "norm.g", "proj.b", "down.b"}
+	replicated := []string{"pos", "norm.g", "proj.b", "down.b"}
 	var ws []*graph.Node
-	for _, name := range whole {
+	for _, name := range replicated {
 		ws = append(ws, p.Get(name))
 	}
 	for i, w := range t.Replicated(ws) {
-		p[whole[i]] = w
+		p[replicated[i]] = w
 	}
 	for _, name := range []string{"qkv.w", "qkv.b"} {
 		p[name] = t.SumCopies(p[name], -1, cuts[tree.Index(name)])
@@ -80,7 +83,7 @@ func (c transformer) loss(t tensor.Group, cuts []*params.Cut, tree params.Tree, 
 	return graph.ReduceAllMean(t.CrossEntropy(logits, targets, c.vocab))
 }
 
-// attention of so many query heads, causal; the rest of qkv (B,T,…) are keys' and values' heads.
+// attention is causal, with that many query heads; the rest of qkv (B,T,…) are key and value heads.
 func (c transformer) attention(qkv *graph.Node, heads int) *graph.Node {
 	keys := (qkv.Shape().Dim(-1)/headWidth - heads) / 2
 	cut := func(first, n int) *graph.Node { // (B,T,n,D)
@@ -91,45 +94,49 @@ func (c transformer) attention(qkv *graph.Node, heads int) *graph.Node {
 		x = graph.BroadcastToDims(graph.ExpandAxes(x, 3), c.batch, c.tokens, keys, heads/keys, headWidth)
 		return graph.Reshape(x, c.batch, c.tokens, heads, headWidth)
 	}
-	scores := graph.DotGeneral(cut(0, heads), []int{3}, []int{0, 2}, repeated(cut(heads, keys)), []int{3}, []int{0, 2}) // (B,H,T,T)
+	// (B,H,T,T)
+	scores := graph.DotGeneral(cut(0, heads), []int{3}, []int{0, 2}, repeated(cut(heads, keys)), []int{3}, []int{0, 2})
 	square := shapes.Make(dtypes.Int32, scores.Shape().Dimensions...)
 	later := graph.LessThan(graph.Iota(qkv.Graph(), square, 2), graph.Iota(qkv.Graph(), square, 3))
 	scores = graph.Where(later, graph.MulScalar(graph.OnesLike(scores), -1e4), scores)
-	y := graph.DotGeneral(graph.Softmax(scores, -1), []int{3}, []int{0, 1}, repeated(cut(heads+keys, keys)), []int{1}, []int{0, 2}) // (B,H,T,D)
+	// (B,H,T,D)
+	y := graph.DotGeneral(graph.Softmax(scores, -1), []int{3}, []int{0, 1}, repeated(cut(heads+keys, keys)), []int{1},
+		[]int{0, 2})
 	return graph.Reshape(graph.TransposeAllAxes(y, 0, 2, 1, 3), c.batch, c.tokens, heads*headWidth)
 }
 
-// The loss and every gradient of a Transformer are those of one device, which computes in float64 on another backend,
-// whatever the number of devices and the way they share it.
+// The loss and every gradient of a Transformer are those of one device that computes in float64 on another backend, for
+// any number of devices and every kind of tensor parallelism.
 func TestEqualsOneDevice(t *testing.T) {
 	backend := devicetest.Open(t, 8)
-	tensorParallel, sequence, overlap := ways[0], ways[1], ways[2]
+	tensorParallel, sequence, overlap := variants[0], variants[1], variants[2]
 	for _, s := range []struct {
 		ranks, heads, keys int
 		dtype              dtypes.DType
-		bound              float64 // in the largest value of each array
-		ways               []way
+		bound              float64 // relative to the largest value of each array
+		variants           []variant
 	}{
-		{1, 2, 1, dtypes.Float32, 0x1p-18, []way{overlap}}, // all ways are the same graph
-		{2, 4, 2, dtypes.Float32, 0x1p-18, ways},
-		{3, 3, 1, dtypes.Float32, 0x1p-18, []way{tensorParallel, overlap}}, // all ranks have copies
-		{4, 4, 2, dtypes.Float32, 0x1p-18, []way{sequence, overlap}},       // pairs have
-		{8, 8, 2, dtypes.Float32, 0x1p-18, []way{tensorParallel, sequence}},
-		{2, 2, 1, dtypes.BFloat16, 0x1p-4, []way{tensorParallel, overlap}}, // one device is 2^-4.9 from float64
+		{1, 2, 1, dtypes.Float32, 0x1p-18, []variant{overlap}}, // all kinds are the same graph
+		{2, 4, 2, dtypes.Float32, 0x1p-18, variants},
+		{3, 3, 1, dtypes.Float32, 0x1p-18, []variant{tensorParallel, overlap}}, // all ranks replicate the key head
+		{4, 4, 2, dtypes.Float32, 0x1p-18, []variant{sequence, overlap}},       // pairs do
+		{8, 8, 2, dtypes.Float32, 0x1p-18, []variant{tensorParallel, sequence}},
+		{2, 2, 1, dtypes.BFloat16, 0x1p-4, []variant{tensorParallel, overlap}}, // one device is 2^-4.9 from float64
 	} {
-		c := transformer{batch: 2, tokens: 2 * s.ranks, width: 4, heads: s.heads, keys: s.keys, hidden: 6 * s.ranks, vocab: 13}
+		c := transformer{batch: 2, tokens: 2 * s.ranks, width: 4, heads: s.heads, keys: s.keys, hidden: 6 * s.ranks,
+			vocab: 13}
 		tree := c.tree()
 		cuts, err := c.rules().Cuts(tree, s.ranks)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := rand.New(rand.NewPCG(1, uint64(s.ranks)))
-		var whole []array
+		var full []array
 		for _, spec := range tree {
-			whole = append(whole, random(r, 0.5, spec.Shape.Dimensions...))
+			full = append(full, random(r, 0.5, spec.Shape.Dimensions...))
 			if s.dtype == dtypes.BFloat16 {
-				for i, v := range whole[len(whole)-1].values {
-					whole[len(whole)-1].values[i] = float64(math.Float32frombits(math.Float32bits(float32(v)) &^ 0xffff))
+				for i, v := range full[len(full)-1].values {
+					full[len(full)-1].values[i] = float64(math.Float32frombits(math.Float32bits(float32(v)) &^ 0xffff))
 				}
 			}
 		}
@@ -137,8 +144,9 @@ func TestEqualsOneDevice(t *testing.T) {
 		for i := range tokens {
 			tokens[i], targets[i] = r.Int32N(int32(c.vocab)), r.Int32N(int32(c.vocab))
 		}
-		targets[0] = -1 // adds nothing
-		text := []any{tensors.FromFlatDataAndDimensions(tokens, c.batch, c.tokens), tensors.FromFlatDataAndDimensions(targets, c.batch, c.tokens)}
+		targets[0] = -1 // has no loss
+		text := []any{tensors.FromFlatDataAndDimensions(tokens, c.batch, c.tokens),
+			tensors.FromFlatDataAndDimensions(targets, c.batch, c.tokens)}
 
 		lossAndGradients := func(group tensor.Group, as dtypes.DType) func(in []*graph.Node) []*graph.Node {
 			return func(in []*graph.Node) []*graph.Node {
@@ -151,19 +159,21 @@ func TestEqualsOneDevice(t *testing.T) {
 			}
 		}
 		var args []*tensors.Tensor
-		for _, a := range whole {
+		for _, a := range full {
 			args = append(args, tensors.FromFlatDataAndDimensions(a.values, a.dims...))
 		}
-		reference := func(in []*graph.Node) []*graph.Node { // all parameters are whole
-			loss := c.loss(tensor.Group{}, make([]*params.Cut, len(tree)), tree.As(dtypes.Float64), in[:len(tree)], in[len(tree)], in[len(tree)+1])
+		reference := func(in []*graph.Node) []*graph.Node {
+			loss := c.loss(tensor.Group{}, make([]*params.Cut, len(tree)), tree.As(dtypes.Float64), in[:len(tree)],
+				in[len(tree)], in[len(tree)+1])
 			return append([]*graph.Node{loss}, graph.Gradient(loss, in[:len(tree)]...)...)
 		}
-		wants, err := devicetest.CallOn(devicetest.PureGo(), reference, append(args, text[0].(*tensors.Tensor), text[1].(*tensors.Tensor))...)
+		wants, err := devicetest.CallOn(devicetest.PureGo(), reference,
+			append(args, text[0].(*tensors.Tensor), text[1].(*tensors.Tensor))...)
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		for _, w := range s.ways {
+		for _, w := range s.variants {
 			t.Run(fmt.Sprintf("%d devices, %v, %s", s.ranks, s.dtype, w.name), func(t *testing.T) {
 				axes := []xla.MeshAxis{xla.Axis("tensor", s.ranks)}
 				if s.ranks == 2 { // among other axes
@@ -171,21 +181,24 @@ func TestEqualsOneDevice(t *testing.T) {
 				}
 				p := onRanks(t, meshOf(t, backend, axes...), 2, len(tree)+2, lossAndGradients(w.group, s.dtype))
 				var args []any
-				for i, a := range whole {
+				for i, a := range full {
 					args = append(args, a.stacked(cuts[i], s.ranks))
 				}
 				got := call(t, p, append(args, text...)...)
 				worst := 0.0
 				for i, values := range got {
-					want, cut, name := array{values: tensors.MustCopyFlatData[float64](wants[i])}, (*params.Cut)(nil), "loss"
+					want, cut, name := array{values: tensors.MustCopyFlatData[float64](wants[i])}, (*params.Cut)(nil),
+						"loss"
 					if i > 0 {
 						want.dims, cut, name = tree[i-1].Shape.Dimensions, cuts[i-1], tree[i-1].Name
 					}
 					length := len(values) / s.ranks
 					for rank := range s.ranks {
-						d := distance(t, name, values[rank*length:(rank+1)*length], want.part(cut, rank).values, largest(want.values))
+						d := distance(t, name, values[rank*length:(rank+1)*length], want.part(cut, rank).values,
+							largest(want.values))
 						if worst = max(worst, d); !(d <= s.bound) {
-							t.Errorf("%s on rank %d is %g of its largest value from one device's, want at most %g", name, rank, d, s.bound)
+							t.Errorf("%s on rank %d is %g of its largest value from that of one device, want at most "+
+								"%g", name, rank, d, s.bound)
 						}
 					}
 				}

@@ -7,61 +7,59 @@ import (
 	"github.com/shardbook/shardbook/lib/collective"
 )
 
-// The two rings are each other's transpose, and GoMLX derives each one's gradient by itself: that of a shift is the
-// shift back, so the gradient of chunks that go around is a partial sum that comes back around, and the other way
-// about. Only the order of chunks needs gradients of its own (chunks, ordered), which write each gradient into place
-// once where GoMLX's would add up n arrays that are mostly zeros.
+// GoMLX derives the gradients of both rings: the gradient of a shift is the shift back. Only cutting x into chunks and
+// joining them have gradients of their own (chunks, ordered): GoMLX's would add up n arrays that are mostly zeros.
 
-// overlaps reports whether the rings are to be used in a graph.
-func (t Group) overlaps(g *graph.Graph) bool { return t.Overlap && t.sharesTokens(g) }
+// overlaps reports whether a graph uses the rings.
+func (t Group) overlaps(g *graph.Graph) bool { return t.Overlap && t.splitsTokens(g) }
 
-// ringColumns is Columns in chunks: at step s the tokens of rank r−s are here. They go on while they are multiplied.
-func (t Group) ringColumns(x *graph.Node, ws []*graph.Node, product Matmul) []*graph.Node {
+// ringColumns is Columns in chunks: at step s the device multiplies the tokens of rank r−s and sends them on.
+func (t Group) ringColumns(x *graph.Node, ws []*graph.Node, matmul Matmul) []*graph.Node {
 	n := t.Size(x.Graph())
-	products := make([][]*graph.Node, len(ws)) // of each matrix, by step
+	results := make([][]*graph.Node, len(ws)) // of each matrix, by step
 	for s := range n {
 		here := x
 		if s < n-1 {
 			x = collective.RingShift(here, 1, t.Axis)
 		}
 		for i, w := range ws {
-			products[i] = append(products[i], product(here, w))
+			results[i] = append(results[i], matmul(here, w))
 		}
 	}
 	ys := make([]*graph.Node, len(ws))
-	for i, chunks := range products {
+	for i, chunks := range results {
 		ys[i] = t.ordered(chunks, 0)
 	}
 	return ys
 }
 
-// ringRows is Rows in chunks: the sum for the tokens of rank d starts at rank d+1, goes around, and comes to rank d
-// last. So at step s rank r multiplies the tokens of rank r−1−s while the sum that they belong to is on its way.
-func (t Group) ringRows(x, w *graph.Node, product Matmul) *graph.Node {
+// ringRows is Rows in chunks: the sum for the tokens of rank d starts at rank d+1 and ends at rank d. At step s rank r
+// multiplies the tokens of rank r−1−s while it receives the sum that they belong to.
+func (t Group) ringRows(x, w *graph.Node, matmul Matmul) *graph.Node {
 	n := t.Size(x.Graph())
-	check(x.Shape().Dim(1)%n == 0, "Rows: %d devices do not divide the %d tokens of x %s: choose a number that does",
-		n, x.Shape().Dim(1), x.Shape())
+	check(x.Shape().Dim(1)%n == 0, "Rows: %d devices do not divide the %d tokens of x %s", n, x.Shape().Dim(1),
+		x.Shape())
 	var sum *graph.Node
 	for s, chunk := range t.chunks(x, 1) {
 		if s == 0 {
-			sum = product(chunk, w)
+			sum = matmul(chunk, w)
 			continue
 		}
 		sum = collective.RingShift(sum, 1, t.Axis)
-		sum = graph.Add(sum, product(chunk, w))
+		sum = graph.Add(sum, matmul(chunk, w))
 	}
 	return sum
 }
 
-// chunks cuts x (B,T,…) along the tokens: the s-th of the n chunks (B,T/n,…) has the tokens of rank r−back−s, where r
-// is this device's. Its transpose is ordered.
+// chunks cuts x (B,T,…) along the tokens into n chunks (B,T/n,…). On rank r chunk s has the tokens of rank r−back−s.
+// Its backward pass is ordered.
 func (t Group) chunks(x *graph.Node, back int) []*graph.Node {
 	return autodiff.Custom([]*graph.Node{x},
 		func(in []*graph.Node) []*graph.Node { return t.cutTokens(in[0], back) },
 		func(_, _, v []*graph.Node) []*graph.Node { return []*graph.Node{t.joinTokens(v, back)} })
 }
 
-// ordered joins such chunks to x.
+// ordered joins chunks to x.
 func (t Group) ordered(chunks []*graph.Node, back int) *graph.Node {
 	return autodiff.Custom(chunks,
 		func(in []*graph.Node) []*graph.Node { return []*graph.Node{t.joinTokens(in, back)} },
@@ -90,7 +88,7 @@ func (t Group) joinTokens(chunks []*graph.Node, back int) *graph.Node {
 	return x
 }
 
-// starts says where in x (B,T,…) the tokens of the rank so many places back begin, for so many tokens a rank.
+// starts returns the indices in x (B,T,…) at which the tokens of rank r−back start, with length tokens for each rank.
 func (t Group) starts(x *graph.Node, back, length int) []*graph.Node {
 	g := x.Graph()
 	n := t.Size(g)

@@ -9,19 +9,18 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Rule says how ranks share the parameters whose names match a pattern of path.Match: "h*.up.w".
+// Rule says how to shard the parameters whose names match a pattern of path.Match, such as "h*.up.w".
 type Rule struct {
 	Name string
 	Cut  Cutter
 }
 
-// Rules say how ranks share a model. Of several that match a name the first counts; what none matches, every rank has
-// whole.
+// Rules say how to shard a model: a parameter by the first rule that matches its name. Parameters without a rule are
+// replicated.
 type Rules []Rule
 
-// Cuts returns what each rank has of each entry of a tree, in the tree's order; nil is an entry that every rank has
-// whole, as with one rank all are. A rule that matches nothing is no error, since models differ in what parameters they
-// have; a pattern that path.Match refuses is one, and so is a cutter's.
+// Cuts returns how each parameter of a tree is sharded over ranks, in the tree's order; nil means replicated. It
+// returns an error for an invalid pattern and for a [Cutter]'s error. A rule may match no parameter.
 func (r Rules) Cuts(tree params.Tree, ranks int) ([]*params.Cut, error) {
 	if ranks < 1 {
 		return nil, fmt.Errorf("tensor: %d ranks: choose at least 1", ranks)
@@ -36,11 +35,11 @@ func (r Rules) Cuts(tree params.Tree, ranks int) ([]*params.Cut, error) {
 	return cuts, nil
 }
 
-// Auto returns how each entry of a run's state lies along a mesh axis of so many ranks for train.NewAuto, whose
-// compiler chooses the communication: a parameter is cut along the axis of its rule, in runs of indices next to each
-// other, and whole where the ranks do not divide the axis or the rule has an error; what an optimizer keeps for it,
-// named below it, is cut by the same rule. The compiler knows whole arrays only, so which rank has which index does not
-// change what is computed: heads need not be together.
+// Auto returns the placement of each entry of a run's state along a mesh axis of that many ranks, for train.NewAuto,
+// with which the compiler chooses the communication. It shards a parameter along the axis of its rule in contiguous
+// chunks, and an optimizer's state like its parameter. It replicates parameters whose axis the ranks do not divide or
+// whose rule has an error. Attention heads need not be on one device here: the compiler's program computes the same for
+// any placement.
 func (r Rules) Auto(axis string, ranks int) func(i int, s params.Spec) xla.Placement {
 	return func(_ int, s params.Spec) xla.Placement {
 		cut, err := r.cut(s, ranks)
@@ -54,7 +53,7 @@ func (r Rules) Auto(axis string, ranks int) func(i int, s params.Spec) xla.Place
 	}
 }
 
-// cut returns what the first rule that matches makes of a parameter.
+// cut shards a parameter by the first rule that matches.
 func (r Rules) cut(s params.Spec, ranks int) (*params.Cut, error) {
 	for _, rule := range r {
 		switch matches, err := path.Match(rule.Name, s.Name); {

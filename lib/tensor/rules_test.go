@@ -30,8 +30,10 @@ func TestCutters(t *testing.T) {
 		{"as many key heads", tensor.Heads(-1, 2, 2, 1), []int{6}, 2, 0, [][]int{{0, 2, 4}, {1, 3, 5}}},
 		// Query heads 0 to 3, keys 4 and 5, values 6 and 7.
 		{"a key head a rank", tensor.Heads(-1, 4, 2, 1), []int{3, 8}, 2, 1, [][]int{{0, 1, 4, 6}, {2, 3, 5, 7}}},
-		{"a key head for two ranks", tensor.Heads(-1, 4, 2, 1), []int{3, 8}, 4, 1, [][]int{{0, 4, 6}, {1, 4, 6}, {2, 5, 7}, {3, 5, 7}}},
-		{"one key head for all", tensor.Heads(-1, 3, 1, 2), []int{10}, 3, 0, [][]int{{0, 1, 6, 7, 8, 9}, {2, 3, 6, 7, 8, 9}, {4, 5, 6, 7, 8, 9}}},
+		{"a key head for two ranks", tensor.Heads(-1, 4, 2, 1), []int{3, 8}, 4, 1,
+			[][]int{{0, 4, 6}, {1, 4, 6}, {2, 5, 7}, {3, 5, 7}}},
+		{"one key head for all", tensor.Heads(-1, 3, 1, 2), []int{10}, 3, 0,
+			[][]int{{0, 1, 6, 7, 8, 9}, {2, 3, 6, 7, 8, 9}, {4, 5, 6, 7, 8, 9}}},
 	} {
 		got, err := c.cut(params.New("w", dtypes.Float32, c.dims...), c.ranks)
 		if err != nil {
@@ -44,8 +46,8 @@ func TestCutters(t *testing.T) {
 	}
 }
 
-// Every query head lies with the key head that it attends with, and ranks that share it are neighbours.
-func TestHeadsAttendAlone(t *testing.T) {
+// Every query head is on the rank of its key head, and ranks with the same key head are neighbours.
+func TestHeadsOfARank(t *testing.T) {
 	for queries := 1; queries <= 12; queries++ {
 		for keys := 1; keys <= queries; keys++ {
 			for ranks := 1; ranks <= queries; ranks++ {
@@ -67,8 +69,10 @@ func TestHeadsAttendAlone(t *testing.T) {
 							t.Errorf("%d, %d, %d: rank %d has query heads %v", queries, keys, ranks, r, index[:mine])
 						}
 						key := index[mine+i*local/mine] // as the rank computes it
-						if want := queries + head*keys/queries; key != want || index[mine+local+i*local/mine] != want+keys {
-							t.Errorf("%d, %d, %d: on rank %d head %d attends with %v", queries, keys, ranks, r, head, index)
+						if want := queries + head*keys/queries; key != want ||
+							index[mine+local+i*local/mine] != want+keys {
+							t.Errorf("%d, %d, %d: on rank %d head %d attends with %v", queries, keys, ranks, r, head,
+								index)
 						}
 					}
 					for _, i := range index {
@@ -76,7 +80,7 @@ func TestHeadsAttendAlone(t *testing.T) {
 					}
 				}
 				if len(all) != size {
-					t.Errorf("%d, %d, %d: nobody has some index: %v", queries, keys, ranks, cut.Index)
+					t.Errorf("%d, %d, %d: an index is on no rank: %v", queries, keys, ranks, cut.Index)
 				}
 			}
 		}
@@ -87,7 +91,7 @@ func TestRules(t *testing.T) {
 	rules := tensor.Rules{
 		{Name: "h*.up.w", Cut: tensor.Even(-1)},
 		{Name: "h*.qkv.?", Cut: tensor.Heads(-1, 2, 1, 1)},
-		{Name: "h0.*", Cut: tensor.Even(0)}, // after what came first
+		{Name: "h0.*", Cut: tensor.Even(0)}, // after the first matches
 		{Name: "tok", Cut: tensor.Padded(0)},
 	}
 	f := dtypes.Float32
@@ -111,16 +115,17 @@ func TestRules(t *testing.T) {
 		t.Errorf("cut along %v, want %v", axes, want)
 	}
 	on := func(axis int) string { return xla.Shard(axis, "tensor").String() }
-	if want := []string{xla.Replicated().String(), on(1), on(1), on(0), on(0), xla.Replicated().String()}; !slices.Equal(placements, want) {
+	if want := []string{xla.Replicated().String(), on(1), on(1), on(0), on(0),
+		xla.Replicated().String()}; !slices.Equal(placements, want) {
 		t.Errorf("placed %v, want %v", placements, want)
 	}
 
 	cuts, err = rules.Cuts(tree, 1)
 	if err != nil || len(cuts) != len(tree) || slices.ContainsFunc(cuts, func(c *params.Cut) bool { return c != nil }) {
-		t.Errorf("one rank has %v, %v, want all whole", cuts, err)
+		t.Errorf("one rank has %v, %v, want all replicated", cuts, err)
 	}
 	if p := rules.Auto("tensor", 1)(1, tree[1]); p.String() != xla.Replicated().String() {
-		t.Errorf("one rank has %v, want it whole", p)
+		t.Errorf("one rank has %v, want it replicated", p)
 	}
 }
 
@@ -147,7 +152,7 @@ func TestErrorsOfRules(t *testing.T) {
 			}
 		}
 		if c.ranks > 1 && !replicated(tensor.Rules{c.rule}, w[0], c.ranks) {
-			t.Errorf("%v for %d ranks: the compiler is to cut what cannot be cut", c.rule.Name, c.ranks)
+			t.Errorf("%v for %d ranks: Auto shards a parameter that cannot be sharded", c.rule.Name, c.ranks)
 		}
 	}
 }

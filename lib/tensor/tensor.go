@@ -1,23 +1,21 @@
-// Package tensor has tensor parallelism: the devices along a mesh axis compute each layer together, with a part of it
-// each (Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053, §3).
+// Package tensor implements tensor parallelism: the weights of each layer are sharded over the devices of a mesh axis
+// (Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053, §3).
 //
-// A pair of matrices with something elementwise between them, Z = f(X·A)·B, is shared so: each of n devices has N/n
-// columns of A and the same N/n rows of B. It computes f(X·A_r)·B_r by itself, of the shape of Z, and the sum of these
-// over the devices is Z: nothing but that sum is communicated. [Group.Columns] is the product by A_r and [Group.Rows]
-// that by B_r with the sum. Attention is such a pair with heads in the place of columns. So a Transformer block has two
-// sums, all-reduces of B·T·C numbers each, in the forward pass (g: the transpose is the identity), and two in the
-// backward pass, of the gradients of X (f: the identity in the forward pass).
+// Of two matmuls with an elementwise function between them, Z = f(X·A)·B, each of n devices has N/n columns of A and
+// the same N/n rows of B. It computes f(X·A_r)·B_r, and the sum of these over the devices is Z. [Group.Columns]
+// multiplies by A_r, [Group.Rows] by B_r and sums. Attention is such a pair, with heads for columns. So a Transformer
+// block has two all-reduces of B·T·C elements in the forward pass (g) and two of the gradients of X in the backward
+// pass (f).
 //
-// What lies between the pairs, normalizations and residuals, every device computes whole: the same work and the same
-// activations n times. Sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198, §4.2.2) shares that along the
-// tokens: an all-reduce becomes a reduce-scatter that leaves each device its part of the tokens, and an all-gather
-// before the next pair. It moves the same bytes, and these activations take the n-th part of the memory. Group.Replicated
-// is for the parameters that are used there.
+// Between the pairs, every device computes normalizations and residuals of all tokens. Sequence parallelism
+// (Korthikanti et al. 2022, arXiv:2205.05198, §4.2.2) splits these by tokens: an all-reduce becomes a reduce-scatter,
+// which leaves each device its tokens, and an all-gather before the next pair. It moves the same bytes, and these
+// activations need 1/n of the memory. Use [Group.Replicated] for the parameters of these layers.
 //
-// The vocabulary is shared, too: [Group.Embed] and [Group.CrossEntropy], which never has all logits on one device.
-// [Rules] say which parameter is cut how. All functions build one graph that every device of a mesh runs (xla.Compile),
-// and panic if their arguments do not fit. Each device's loss is the whole loss, which counts once: see collective.F
-// and collective.G.
+// The vocabulary is sharded as well: see [Group.Embed] and [Group.CrossEntropy], which never has all logits on one
+// device. [Rules] say how each parameter is sharded. All functions build the one graph that every device of a mesh runs
+// (xla.Compile), and panic on invalid arguments. Each device computes the full loss, which counts once: see
+// collective.F and collective.G.
 package tensor
 
 import (
@@ -28,22 +26,22 @@ import (
 	"github.com/shardbook/shardbook/lib/collective"
 )
 
-// Group is the devices along a mesh axis that share layers. The zero Group is one device by itself, as is one along an
-// axis of size 1: its methods add nothing to what one device computes.
+// Group is the tensor-parallel devices along a mesh axis. The zero Group is a single device, for which the methods add
+// nothing to the graph; so is a Group along an axis of size 1.
 type Group struct {
 	Axis     string // of the mesh
-	Sequence bool   // between the shared layers each device has its part of the tokens, else all of them
-	// Overlap makes, with Sequence, a ring of n chunks of an all-gather and the products behind it, and of a product
-	// and the reduce-scatter behind it, so that a chunk can travel while another is multiplied (Wang et al. 2023,
-	// "Overlap Communication with Dependent Computation via Decomposition in Large Deep Learning Models"). Whether they
-	// do run at the same time is up to the compiler and the devices.
+	Sequence bool   // sequence parallelism: outside the sharded layers each device has only its part of the tokens
+	// Overlap, with Sequence, splits each all-gather with its matmul, and each matmul with its reduce-scatter, into a
+	// ring of n chunks, so that one chunk can be sent while another is multiplied (Wang et al. 2023, "Overlap
+	// Communication with Dependent Computation via Decomposition in Large Deep Learning Models"). Whether they run at
+	// the same time depends on the compiler and the devices.
 	Overlap bool
 }
 
-// Alone reports whether the group is one device without a mesh: it has no axis.
+// Alone reports whether the group has no axis, so is a single device.
 func (t Group) Alone() bool { return t.Axis == "" }
 
-// Size is the number of devices of the group. It panics if the graph's mesh does not have the axis.
+// Size returns the number of devices of the group. It panics if the graph's mesh does not have the axis.
 func (t Group) Size(g *graph.Graph) int {
 	if t.Alone() {
 		return 1
@@ -51,8 +49,8 @@ func (t Group) Size(g *graph.Graph) int {
 	return collective.AxisSize(g, t.Axis)
 }
 
-// Rank is the device's place in the group, from 0, an int32 scalar. Along an axis of several devices it costs an
-// all-to-all of Size numbers, once a graph (see collective.Rank).
+// Rank returns the device's rank in the group, from 0, as an int32 scalar. On several devices it needs an all-to-all of
+// Size int32 numbers, once in each graph (see collective.Rank).
 func (t Group) Rank(g *graph.Graph) *graph.Node {
 	if t.Size(g) == 1 {
 		return graph.Const(g, int32(0))
@@ -60,20 +58,19 @@ func (t Group) Rank(g *graph.Graph) *graph.Node {
 	return collective.Rank(g, t.Axis)
 }
 
-// sharesTokens reports whether each of several devices has its part of the tokens.
-func (t Group) sharesTokens(g *graph.Graph) bool { return t.Sequence && t.Size(g) > 1 }
+// splitsTokens reports whether each of several devices has its part of the tokens.
+func (t Group) splitsTokens(g *graph.Graph) bool { return t.Sequence && t.Size(g) > 1 }
 
-// Tokens is this device's part of the tokens along an axis of x, with Sequence, and else x. It moves nothing. The
-// transpose puts the gradient into place, with zeros for the tokens of other devices. It panics if the devices do not
-// divide the axis.
+// Tokens returns the device's tokens along an axis of x with Sequence, and x without. It has no communication. The
+// gradient of x is zero for the tokens of other devices. It panics if the devices do not divide the axis.
 func (t Group) Tokens(x *graph.Node, axis int) *graph.Node {
-	if !t.sharesTokens(x.Graph()) {
+	if !t.splitsTokens(x.Graph()) {
 		return x
 	}
 	return collective.Part(x, axis, t.Axis)
 }
 
-// check panics with an error of this package unless a condition holds.
+// check panics with an error unless a condition holds.
 func check(holds bool, format string, args ...any) {
 	if !holds {
 		panic(fmt.Errorf("tensor: "+format, args...))

@@ -15,20 +15,19 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// zeros are arguments to compile for.
 func zeros(dims ...int) *tensors.Tensor {
 	return tensors.FromShape(shapes.Make(dtypes.Float32, dims...))
 }
 
-// What a pair of layers communicates, however many matrices the first has, as XLA compiled it: the forward and the backward
-// pass have one all-reduce each of B·T·C numbers; with Sequence one all-gather and one reduce-scatter each, and the backward
-// pass gathers again what the forward pass did not keep; in chunks each is n−1 permutes of the n-th part, none of them made
-// again, and there are the n numbers that tell ranks.
+// The collectives of a pair of layers, with several matrices in the first, as XLA compiled it: in each pass one
+// all-reduce of B·T·C elements; with Sequence one all-gather and one reduce-scatter in each pass and one more
+// all-gather in the backward pass; with Overlap n−1 permutes of 1/n of that for each of them, without the third
+// all-gather, and the n numbers of collective.Rank.
 func TestTraffic(t *testing.T) {
 	const n, batch, tokens, width, hidden = 4, 2, 8, 4, 12
-	const whole = batch * tokens * width * 4 // bytes
+	const full = batch * tokens * width * 4 // bytes
 	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
-	for _, w := range ways {
+	for _, w := range variants {
 		for passes := 1; passes <= 2; passes++ {
 			length := tokens
 			operation := func(kind xla.CollectiveKind, count, each int) xla.Traffic {
@@ -37,23 +36,26 @@ func TestTraffic(t *testing.T) {
 			var want []xla.Traffic
 			switch w.name {
 			case "tensor":
-				want = []xla.Traffic{operation(xla.AllReduce, 1, whole)}
+				want = []xla.Traffic{operation(xla.AllReduce, 1, full)}
 			case "sequence":
 				gathers := 2*passes - 1
-				want = []xla.Traffic{{Kind: xla.AllGather, Count: gathers, Bytes: int64(gathers * whole)}, operation(xla.ReduceScatter, 1, whole)}
+				want = []xla.Traffic{{Kind: xla.AllGather, Count: gathers, Bytes: int64(gathers * full)},
+					operation(xla.ReduceScatter, 1, full)}
 				length = tokens / n
 			case "overlap":
-				want, length = []xla.Traffic{{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}, operation(xla.Permute, 2*(n-1), whole/n)}, tokens/n
+				want, length = []xla.Traffic{{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n},
+					operation(xla.Permute, 2*(n-1), full/n)}, tokens/n
 			}
 			p := onRanks(t, mesh, 0, 3, func(in []*graph.Node) []*graph.Node {
 				z := pair(w.group, in[0], in[1], in[2])
 				if passes == 1 {
 					return []*graph.Node{z}
 				}
-				// The gradient of the square depends on z, so that XLA cannot leave the forward pass out.
+				// The gradient of the square depends on z, so that XLA cannot remove the forward pass.
 				return graph.Gradient(graph.ReduceAllSum(graph.Square(z)), in...)
 			})
-			if err := p.Prepare(zeros(n, batch, length, width), zeros(n, width, hidden/n), zeros(n, hidden/n, width)); err != nil {
+			if err := p.Prepare(zeros(n, batch, length, width), zeros(n, width, hidden/n),
+				zeros(n, hidden/n, width)); err != nil {
 				t.Fatal(err)
 			}
 			got, err := p.Collectives()
@@ -68,14 +70,14 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// pair is (tanh(x·a)∘(x·sin a))·b: of two matrices of columns, which have the communication in common, and one of rows.
+// pair is (tanh(x·a)∘(x·sin a))·b: two matrices for Columns, which share the communication, and one for Rows.
 func pair(t tensor.Group, x, a, b *graph.Node) *graph.Node {
 	y := t.Columns(x, []*graph.Node{a, graph.Sin(a)}, dot)
 	return t.Rows(graph.Mul(graph.Tanh(y[0]), y[1]), b, dot)
 }
 
-// The loss and its gradients need less memory than all logits in float32, and three numbers for each position are
-// communicated, besides the gradients of x.
+// The loss and its gradients need less memory than all logits in float32. They communicate three numbers for each
+// position, and the gradient of x.
 func TestNoDeviceHasAllLogits(t *testing.T) {
 	const n, batch, tokens, width, vocab = 8, 2, 32, 4, 4093
 	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
@@ -94,10 +96,11 @@ func TestNoDeviceHasAllLogits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all := int64(4 * batch * tokens * vocab); memory.Temporary >= all/2 {
-		t.Errorf("%d bytes of temporary memory, where all logits have %d", memory.Temporary, all)
+		t.Errorf("%d bytes of temporary memory; all logits have %d", memory.Temporary, all)
 	}
-	t.Logf("%d bytes of temporary memory, where all logits have %d", memory.Temporary, 4*batch*tokens*vocab)
-	want := xla.Report{{Kind: xla.AllReduce, Count: 3, Bytes: 4 * batch * tokens * (3 + width)}, {Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}}
+	t.Logf("%d bytes of temporary memory; all logits have %d", memory.Temporary, 4*batch*tokens*vocab)
+	want := xla.Report{{Kind: xla.AllReduce, Count: 3, Bytes: 4 * batch * tokens * (3 + width)},
+		{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}}
 	if got := report(t, p); got != fmt.Sprint(want) {
 		t.Errorf("%s, want %v", got, want)
 	}

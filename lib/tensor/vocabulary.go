@@ -11,13 +11,13 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// Embed looks rows up of a table whose rows are shared in equal runs, the last ones padded ([Padded]): this device has
-// table (⌈V/n⌉,C). The tokens (B,T), of any integer type, are the same on each device. The result is (B,T,C), or with
-// Sequence this device's part of the tokens (B,T/n,C), in the table's type.
+// Embed looks up token embeddings in a table that is sharded by rows with [Padded]: the device has the shard table
+// (⌈V/n⌉,C). The tokens (B,T), of any integer type, are the same on each device. The result is (B,T,C) in the table's
+// type; with Sequence it is the device's tokens (B,T/n,C).
 //
-// Each device looks up what is in its rows and has zeros for the rest; the sum over the devices is one all-reduce, or
-// reduce-scatter, and exact (Shoeybi et al., §3). The gradients of a row add up in float32 (float64 for float64). A
-// token outside of the table gives zeros; on one device it reads the nearest row, as GoMLX's Gather does.
+// Each device looks up the tokens of its shard and has zeros for the others; one all-reduce, or reduce-scatter, sums
+// over the devices, which is exact (Shoeybi et al., §3). The gradients of a row accumulate in float32 (float64 for
+// float64). A token outside the vocabulary gives zeros, but on one device the nearest row, as GoMLX's Gather does.
 func (t Group) Embed(table, tokens *graph.Node) *graph.Node {
 	check(table.Rank() == 2 && tokens.Rank() == 2 && tokens.DType().IsInt(),
 		"Embed: a table %s and tokens %s: want (V/n,C) and integers (B,T)", table.Shape(), tokens.Shape())
@@ -25,30 +25,29 @@ func (t Group) Embed(table, tokens *graph.Node) *graph.Node {
 		return graph.ConvertDType(graph.Gather(precision.Widen(table), graph.ExpandAxes(tokens, -1)), table.DType())
 	}
 	rows := table.Shape().Dim(0)
-	place := graph.Sub(in64(tokens), t.start(table.Graph(), rows)) // in this device's rows
+	place := graph.Sub(in64(tokens), t.start(table.Graph(), rows)) // row in the shard
 	here := within(place, rows)
 	// (B,T,C)
-	found := graph.Gather(precision.Widen(table), graph.ExpandAxes(graph.Where(here, place, graph.ZerosLike(place)), -1))
+	found := graph.Gather(precision.Widen(table), graph.ExpandAxes(graph.Where(here, place, graph.ZerosLike(place)),
+		-1))
 	found = graph.Where(broadcastLeft(here, found), found, graph.ZerosLike(found))
 	return t.Leave(graph.ConvertDType(found, table.DType()))
 }
 
-// CrossEntropy returns −log softmax(logits)[target] for each position, in nats, as targets (B,T) are shaped: in float32
-// for half-precision logits, else in their type, and the same on each device. The logits (B,T,⌈V/n⌉) are shared along
-// their last axis in equal runs; columns that are not of the vocabulary are padding, and left out. The targets are of
-// any integer type; one outside of the vocabulary gives 0, and adds nothing to any gradient.
+// CrossEntropy returns the loss −log softmax(logits)[target] of each position, in nats, with the shape of targets
+// (B,T). It is in float32 for half-precision logits, else in their type, and the same on each device. The logits
+// (B,T,⌈V/n⌉) are sharded by vocabulary with [Padded]; the padding is ignored. Targets have any integer type; one
+// outside the vocabulary has loss and gradient 0.
 //
-// No device ever has all logits. Three numbers for each position are communicated, in two all-reduces: the largest
-// logit, and then the sum of the exponentials of the logits less that, and the target's logit less that (Shoeybi et
-// al., §3). The backward pass needs no communication.
+// No device ever has all logits. Two all-reduces send three numbers for each position: the largest logit m, then the
+// sum of e^(logit−m) and the target's logit−m (Shoeybi et al., §3). The backward pass needs no communication.
 func (t Group) CrossEntropy(logits, targets *graph.Node, vocab int) *graph.Node {
 	g := logits.Graph()
 	n, columns := t.Size(g), logits.Shape().Dim(-1)
 	check(logits.Rank() > 1 && slices.Equal(logits.Shape().Dimensions[:logits.Rank()-1], targets.Shape().Dimensions),
 		"CrossEntropy: logits have shape %s and targets %s: want (B,T,V/n) and (B,T)", logits.Shape(), targets.Shape())
 	check(columns == (vocab+n-1)/n, "CrossEntropy: %d columns of logits on each of %d devices for a "+
-		"vocabulary of %d: want %d",
-		columns, n, vocab, (vocab+n-1)/n)
+		"vocabulary of %d: want %d", columns, n, vocab, (vocab+n-1)/n)
 	logits = precision.Widen(logits)
 	if n == 1 {
 		hit := graph.OneHot(targets, columns, logits.DType())
@@ -59,7 +58,8 @@ func (t Group) CrossEntropy(logits, targets *graph.Node, vocab int) *graph.Node 
 	column := graph.Iota(g, shapes.Make(dtypes.Int64, logits.Shape().Dimensions...), -1)
 	if n*columns > vocab {
 		padding := graph.GreaterOrEqual(graph.Add(column, start), graph.Const(g, int64(vocab)))
-		logits = graph.Where(padding, graph.BroadcastToShape(graph.Infinity(g, logits.DType(), -1), logits.Shape()), logits)
+		logits = graph.Where(padding, graph.BroadcastToShape(graph.Infinity(g, logits.DType(), -1), logits.Shape()),
+			logits)
 	}
 	targets = in64(targets)
 	known := within(targets, vocab)
@@ -76,12 +76,12 @@ func (t Group) CrossEntropy(logits, targets *graph.Node, vocab int) *graph.Node 
 	return graph.Where(known, loss, graph.ZerosLike(loss))
 }
 
-// start is the first of the indices that this device has, where each has so many: an int64 scalar.
+// start returns the device's first index, an int64 scalar, with that many indices on each device.
 func (t Group) start(g *graph.Graph, each int) *graph.Node {
 	return graph.MulScalar(in64(t.Rank(g)), each)
 }
 
-// within says which of x are from 0 to size−1.
+// within returns which of x are from 0 to size−1.
 func within(x *graph.Node, size int) *graph.Node {
 	g := x.Graph()
 	return graph.LogicalAnd(graph.GreaterOrEqual(x, graph.Const(g, int64(0))),

@@ -15,10 +15,10 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Losses and gradients are those of the definition in plain Go, for logits so large that their exponentials are not
-// numbers, ranks with nothing but padding, values in the padding that must not count, and targets that are none.
+// Losses and gradients are those of the definition in plain Go, also for logits whose exponentials overflow, ranks with
+// only padding, large values in the padding, and targets outside the vocabulary.
 func TestCrossEntropy(t *testing.T) {
-	const n, batch, tokens, vocab = 4, 2, 5, 5 // two columns a rank: the third has one and the fourth none
+	const n, batch, tokens, vocab = 4, 2, 5, 5 // two columns on each rank: one on the third, none on the fourth
 	r := rand.New(rand.NewPCG(2, 3))
 	logits := random(r, 3, batch, tokens, vocab)
 	for i := range 2 * vocab { // two positions
@@ -65,9 +65,9 @@ func TestCrossEntropy(t *testing.T) {
 		if ranks == 1 {
 			of = nil
 		}
-		given := logits.stacked(of, ranks)
+		stacked := logits.stacked(of, ranks)
 		if ranks > 1 {
-			tensors.MustMutableFlatData(given, func(flat []float32) { // what lies in the padding is not to count
+			tensors.MustMutableFlatData(stacked, func(flat []float32) { // values in the padding must not count
 				for rank := range ranks {
 					for i := range len(flat) / ranks {
 						if of.Index[rank][i%len(of.Index[rank])] < 0 {
@@ -77,23 +77,23 @@ func TestCrossEntropy(t *testing.T) {
 				}
 			})
 		}
-		got := call(t, p, given, tensors.FromFlatDataAndDimensions(targets, batch, tokens))
+		got := call(t, p, stacked, tensors.FromFlatDataAndDimensions(targets, batch, tokens))
 		for rank := range ranks {
-			share := func(values []float32) []float32 {
+			shard := func(values []float32) []float32 {
 				return values[rank*len(values)/ranks : (rank+1)*len(values)/ranks]
 			}
 			want := array{logits.dims, wantGradient}.part(of, rank)
-			if d := distance(t, "gradients", share(got[0]), want.values, 10); !(d <= 0x1p-18) {
-				t.Errorf("gradients on rank %d of %d: %v, want %v", rank, ranks, share(got[0]), want.values)
+			if d := distance(t, "gradients", shard(got[0]), want.values, 10); !(d <= 0x1p-18) {
+				t.Errorf("gradients on rank %d of %d: %v, want %v", rank, ranks, shard(got[0]), want.values)
 			}
-			if d := distance(t, "losses", share(got[1]), wantLoss, largest(wantLoss)); !(d <= 0x1p-20) {
-				t.Errorf("losses on rank %d of %d: %v, want %v", rank, ranks, share(got[1]), wantLoss)
+			if d := distance(t, "losses", shard(got[1]), wantLoss, largest(wantLoss)); !(d <= 0x1p-20) {
+				t.Errorf("losses on rank %d of %d: %v, want %v", rank, ranks, shard(got[1]), wantLoss)
 			}
 		}
 	}
 }
 
-// Rows of a shared table are those of the whole one, bit for bit, in any type; tokens outside of the table are zeros.
+// Embeddings of a sharded table are exactly those of the full one, in any type; tokens outside the table give zeros.
 func TestEmbed(t *testing.T) {
 	const n, vocab, width = 3, 7, 2
 	table := random(rand.New(rand.NewPCG(5, 6)), 1, vocab, width)
@@ -103,13 +103,14 @@ func TestEmbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := tensor.Group{Axis: "tensor"}
-	p := onRanks(t, meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n)), 1, 2, func(in []*graph.Node) []*graph.Node {
-		half := group.Embed(graph.ConvertDType(in[0], dtypes.BFloat16), in[1])
-		if half.DType() != dtypes.BFloat16 {
-			t.Errorf("a table of bfloat16 gives %v", half.DType())
-		}
-		return []*graph.Node{group.Embed(in[0], in[1]), half}
-	})
+	p := onRanks(t, meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n)), 1, 2,
+		func(in []*graph.Node) []*graph.Node {
+			half := group.Embed(graph.ConvertDType(in[0], dtypes.BFloat16), in[1])
+			if half.DType() != dtypes.BFloat16 {
+				t.Errorf("a table of bfloat16 gives %v", half.DType())
+			}
+			return []*graph.Node{group.Embed(in[0], in[1]), half}
+		})
 	got := call(t, p, table.stacked(cut, n), tensors.FromFlatDataAndDimensions(tokens, 2, 6))
 	for rank := range n {
 		for i, token := range tokens {

@@ -1,18 +1,16 @@
 package trace
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/shardbook/shardbook/lib/chart"
 )
 
-// column is one column of a table as text. One with a condition is left out where it holds for no row.
+// column is one column of a table. One with a condition is left out where it holds for no row.
 type column struct {
 	name string
 	cell func(Row) string
@@ -21,7 +19,7 @@ type column struct {
 
 var columns = []column{
 	{"stream", func(r Row) string { return oneLine(r.Stream) }, nil},
-	{"name", func(r Row) string { return oneLine(r.Name) }, nil}, // the last that is aligned to the left
+	{"name", func(r Row) string { return oneLine(r.Name) }, nil},
 	{"calls", func(r Row) string { return strconv.Itoa(r.Calls) }, nil},
 	{"total ms", func(r Row) string { return inMS(r.Total) }, nil},
 	{"mean ms", func(r Row) string { return inMS(r.Mean()) }, nil},
@@ -32,8 +30,10 @@ var columns = []column{
 	{"GB/s", func(r Row) string { return perNanosecond(r.Bytes, r.Total) }, func(r Row) bool { return r.Bytes != 0 }},
 }
 
-func (t Table) cells() (header []string, rows [][]string) {
-	rows = make([][]string, len(t))
+// Chart is the table for a notebook: times in ms, shares in %, and rates where work was counted.
+func (t Table) Chart(title string) *chart.Chart {
+	var header []string
+	rows := make([][]string, len(t))
 	for _, c := range columns {
 		if c.when != nil && !slices.ContainsFunc(t, c.when) {
 			continue
@@ -43,41 +43,7 @@ func (t Table) cells() (header []string, rows [][]string) {
 			rows[i] = append(rows[i], c.cell(r))
 		}
 	}
-	return header, rows
-}
-
-// Chart is the table for a notebook: times in ms, shares in %, and rates where work was counted.
-func (t Table) Chart(title string) *chart.Chart {
-	header, rows := t.cells()
 	return chart.Table(title, header, rows)
-}
-
-// String is the table as text, with the columns of [Table.Chart] and all rows.
-func (t Table) String() string {
-	header, rows := t.cells()
-	left := slices.Index(header, "name")
-	all := append([][]string{header}, rows...)
-	widths := make([]int, len(header))
-	for _, row := range all {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	var b strings.Builder
-	for _, row := range all {
-		for i, cell := range row {
-			width := widths[i]
-			if i <= left {
-				width = -width
-			}
-			if i > 0 {
-				b.WriteString("  ")
-			}
-			fmt.Fprintf(&b, "%*s", width, cell)
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
@@ -94,7 +60,7 @@ func perNanosecond(amount int64, in time.Duration) string {
 	return digits(float64(amount)/float64(in), 4)
 }
 
-// digits writes four digits that count, unless they lie more than so many places after the point.
+// digits writes four digits that count, unless they lie more than this many places after the point.
 func digits(v float64, places int) string {
 	if v == 0 {
 		return "0"

@@ -11,8 +11,8 @@ import (
 
 // Run is a trace with a name, one of several to be compared.
 type Run struct {
-	Name string
-	Trace
+	Name  string
+	Trace Trace
 }
 
 // Timeline draws a trace over time (ms): a row for each stream of each rank, with a colour of its own for each stream.
@@ -29,13 +29,13 @@ func (t Trace) Timeline(title string) *chart.Chart {
 func Timelines(title string, kind func(Span) string, runs ...Run) *chart.Chart {
 	var all Trace
 	for _, run := range runs {
-		all.Spans = append(all.Spans, run.Spans...)
+		all.Spans = append(all.Spans, run.Trace.Spans...)
 	}
 	from, to := all.Range()
 	several := slices.ContainsFunc(all.Spans, func(s Span) bool { return s.Rank != all.Spans[0].Rank })
 	var bars []chart.Span
 	for _, run := range runs {
-		for _, stream := range byStream(run.Spans) {
+		for _, stream := range byStream(run.Trace.Spans) {
 			lane := cmp.Or(stream[0].Stream, "-")
 			switch rank := stream[0].Rank; {
 			case several && run.Name != "":

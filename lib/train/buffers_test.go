@@ -15,7 +15,7 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestBuffers: a buffer gets its new value, whatever is done to weights, and weights do not see how much it changes.
+// TestBuffers: a buffer gets its new value, whatever happens to weights, and does not affect their clipping.
 func TestBuffers(t *testing.T) {
 	const f32 = dtypes.Float32
 	scaled := precision.Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32, Scaling: precision.Static(1024)}

@@ -11,8 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A small GPT learns the reference text in mixed precision: parameters and Adam's states in float32, the two passes in
-// bfloat16.
+// A small GPT learns the reference text in mixed precision: float32 parameters and Adam states, and bfloat16 in the
+// forward and backward pass.
 func Example() {
 	backend, err := xla.Open(xla.Devices(1), xla.Plugin("cpu"))
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// partOf is a rank's share of a chain: some of its blocks.
+// partOf is a rank's shard of a chain: some of its blocks.
 type partOf struct {
 	recipe train.Recipe
 	share  train.Shard
 }
 
-// shares gives the first blocks of the recipe's chain to one rank and the others to another. What both have is counted
-// with the first.
+// shares gives the first blocks of the recipe's chain to one rank and the others to another. The first rank counts what
+// both have.
 func shares(r train.Recipe, first int) (parts [2]partOf) {
 	whole := r.Model.(chain.Model)
 	seen := map[string]bool{}
@@ -42,7 +42,7 @@ func shares(r train.Recipe, first int) (parts [2]partOf) {
 	return parts
 }
 
-// state returns the share's part of a state of the whole recipe.
+// state returns the shard's part of the full recipe's state.
 func (p partOf) state(of train.Recipe, state []*graph.Node) (own []*graph.Node) {
 	all := of.State()
 	for _, s := range p.recipe.State() {
@@ -51,8 +51,8 @@ func (p partOf) state(of train.Recipe, state []*graph.Node) (own []*graph.Node) 
 	return own
 }
 
-// updates makes an update of the whole, and one of the shares, whose sums are made in one graph: what each rank adds
-// depends on no sum before it. It returns both as the whole recipe lists the state, with the metrics behind it.
+// updates makes an update of the full model, and one of the two shards, with their sums in one graph. It returns both
+// as the full recipe lists the state, followed by the metrics.
 func updates(r train.Recipe, state []*graph.Node, grads []*graph.Node) (whole, shared []*graph.Node) {
 	loss := graph.Const(state[0].Graph(), float32(1.5))
 	whole = r.Update(state, loss, grads)
@@ -95,9 +95,9 @@ func updates(r train.Recipe, state []*graph.Node, grads []*graph.Node) (whole, s
 	return whole, shared
 }
 
-// TestShares holds updates of two shares of a model against those of the whole: the same bits but where gradients are
-// clipped, whose norm is a sum in another order. A parameter is in both shares. A gradient that is not finite on one of
-// them leaves the update out on both, and the bits of stochastic rounding are those of the whole model.
+// TestShares compares updates of two shards of a model with those of the full model: they are the same bits unless
+// gradients are clipped, whose norm is summed in another order. A parameter is in both shards. A gradient that is not
+// finite on one rank skips the update on both, and stochastic rounding uses the full model's random bits.
 func TestShares(t *testing.T) {
 	type policyOf = func() precision.Policy
 	named := func(name string, stochastic bool) policyOf {
@@ -166,7 +166,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// near tells whether float32 values, and all others exactly, are equal within a share of themselves.
+// near tells whether float32 values are equal up to a relative error, and all others exactly.
 func near(a, b *tensors.Tensor, bound float64) bool {
 	if a.DType() != dtypes.Float32 {
 		return a.Equal(b)
@@ -180,7 +180,8 @@ func near(a, b *tensors.Tensor, bound float64) bool {
 	return true
 }
 
-// nearLargest tells whether float32 values, and all others exactly, are equal within a share of the tensor's largest.
+// nearLargest tells whether float32 values are equal up to an error relative to the tensor's largest, and all others
+// exactly.
 func nearLargest(a, b *tensors.Tensor, share float64) bool {
 	if a.DType() != dtypes.Float32 {
 		return a.Equal(b)
@@ -193,7 +194,7 @@ func nearLargest(a, b *tensors.Tensor, share float64) bool {
 	return apart <= share*largest // never with a NaN, which max keeps
 }
 
-// TestSharesRefused gives shares that do not fit.
+// TestSharesRefused passes shards that do not fit.
 func TestSharesRefused(t *testing.T) {
 	r := train.Recipe{Model: line{[]float32{1, 2}}, Optimizer: optim.SGD(1)}
 	state, err := r.Initial()

@@ -13,15 +13,14 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// even is GPT-2 in small: 2, 3, 4 and 8 devices divide its heads, hidden width and tokens. No number of them divides
-// its vocabulary.
+// even is a small GPT-2: 2, 3, 4 and 8 devices divide its heads, hidden width and tokens, but not its vocabulary.
 var even = gpt.Config{Layers: 1, Width: 48, Heads: 24, Hidden: 48, Seq: 24, Vocab: 61}
 
-// odd is Llama in small, with fewer key heads than devices. No number of devices divides its tokens, or its vocabulary.
+// odd is a small Llama with fewer key heads than devices. No number of devices divides its tokens or its vocabulary.
 var odd = gpt.Config{Layers: 2, Width: 32, Heads: 8, KVHeads: 2, Hidden: 24, Seq: 23, Vocab: 53,
 	Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, Tied: true, NoBias: true}
 
-// Training is that of one device, whichever devices share what.
+// Training with any parallelism equals training on one device.
 func TestSharedEqualsOneDevice(t *testing.T) {
 	const zigzag = sequence.Zigzag
 	runs := hold(t, train.Recipe{Model: even, Optimizer: optim.AdamW(3e-3)}, inFloat32,
@@ -43,8 +42,7 @@ func TestSharedEqualsOneDevice(t *testing.T) {
 	}
 }
 
-// The same with all that Llama has, with keys that several devices have, with padding wherever something can be padded,
-// and with gradients that are clipped, whose norm counts each once.
+// The same with Llama's options, key heads on several devices, padding wherever possible, and gradient clipping.
 func TestSharedEqualsOneDeviceOdd(t *testing.T) {
 	ways := []way{
 		{tensor: 4},
@@ -56,8 +54,8 @@ func TestSharedEqualsOneDeviceOdd(t *testing.T) {
 	recipe := train.Recipe{Model: odd, Optimizer: optim.AdamW(3e-3), Clip: 0.1}
 	runs := hold(t, recipe, inFloat32, ways...)
 
-	// What one of them saves the others go on from: a checkpoint has the whole state, however it was shared. In the
-	// same layout every bit is the same.
+	// The other runs continue from a checkpoint of one of them, since it has the full state. With the same layout every
+	// bit is the same.
 	saved, ctx := runs[1], context.Background()
 	path, err := saved.Save(ctx, t.TempDir(), nil, 1)
 	if err != nil {
@@ -91,7 +89,7 @@ func TestSharedEqualsOneDeviceOdd(t *testing.T) {
 	}
 }
 
-// Devices drop the same values as one device, recompute what it kept, and share the one key head that there may be.
+// Devices drop the same values as one device, recompute what it saves, and share a single key head.
 func TestSharedOptionsEqualOneDevice(t *testing.T) {
 	rule := optim.AdamW(3e-3)
 	t.Run("dropout", func(t *testing.T) {
@@ -108,17 +106,17 @@ func TestSharedOptionsEqualOneDevice(t *testing.T) {
 	})
 }
 
-// In half precision a device rounds its part of a sum, where one device rounds the whole: gradients differ by a few
-// units in the last place of the largest, which is 2⁻⁸ of it in bfloat16 (2.3 units were measured) and 2⁻¹¹ in float16,
-// and losses by what 20 steps make of that (0.001 was measured, and 0.00005).
+// In half precision a device rounds its part of a sum, and one device the full sum: gradients differ by a few units in
+// the last place of the largest, which is 2⁻⁸ of it in bfloat16 (2.3 units were measured) and 2⁻¹¹ in float16, and
+// losses by the effect of that in 20 steps (0.001 and 0.00005 were measured).
 func TestSharedHalfPrecision(t *testing.T) {
 	t.Run("bf16", func(t *testing.T) {
 		hold(t, train.Recipe{Model: even, Optimizer: optim.AdamW(3e-3), Precision: policy(t, "bf16")},
 			bounds{losses: 1e-2, gradients: 0x1p-5},
 			way{ring: 2, tensor: 2, sequence: true, placement: sequence.Zigzag})
 	})
-	// The first scales are too large, and the devices together leave these steps out, as one device does. (Devices that
-	// share tokens may leave out others: each has the mean over its own tokens, whose gradients are larger.)
+	// The first scales are too large, and the devices skip the same steps as one device. (With sequence parallelism
+	// they may skip others: each device has the mean over its own tokens, whose gradients are larger.)
 	t.Run("fp16", func(t *testing.T) {
 		r := train.Recipe{Model: even, Optimizer: optim.AdamW(3e-3), Precision: policy(t, "fp16"), Clip: 0.1}
 		r.Precision.Scaling.Initial = 0x1p26

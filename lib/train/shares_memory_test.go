@@ -7,7 +7,7 @@ import (
 	"github.com/shardbook/shardbook/lib/sequence"
 )
 
-// No device has all logits, all tokens' activations or a score for each pair of tokens.
+// No device has all logits, the activations of all tokens, or a score for each pair of tokens.
 func TestSharedMemory(t *testing.T) {
 	temporary := func(w way, c gpt.Config, batch int) int64 {
 		m, err := w.passes(t, c, batch, true).Memory()
@@ -38,8 +38,8 @@ func TestSharedMemory(t *testing.T) {
 	if got, logits := temporary(way{tensor: 8}, wide, 2), int64(4*2*wide.Seq*wide.Vocab); got >= logits/2 {
 		t.Errorf("%d bytes on each of 8 devices, where all logits have %d", got, logits)
 	}
-	// In units of B·T·C a block keeps what its two normalizations take and give, 4, and some 3 of 4 devices' layers
-	// between. With the tokens shared the 4 are a quarter: 4 of 7.
+	// In units of B·T·C a block saves the inputs and outputs of its two normalizations, 4, and about 3 in the layers of
+	// 4 devices. With sequence parallelism the 4 are a quarter: 4 of 7.
 	deep := gpt.Config{Layers: 2, Width: 64, Heads: 4, Seq: 64, Vocab: 32, Flash: true}
 	plain, shared := temporary(way{tensor: 4}, deep, 4), temporary(way{tensor: 4, sequence: true}, deep, 4)
 	t.Logf("tensor 4: %d bytes, with sequence %d", plain, shared)

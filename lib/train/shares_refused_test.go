@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// mistaken is a model whose cuts are not for its parameters.
+// mistaken is a model whose cuts do not fit its parameters.
 type mistaken struct {
 	dealt
 	cuts []*params.Cut
@@ -22,7 +22,7 @@ func (m mistaken) Shares(func(axis string) (int, error)) (params.Shares, error) 
 	return params.Shares{Axis: "tensor", Cuts: m.cuts}, nil
 }
 
-// What cannot be shared is refused before anything is compiled, and the error says what it was.
+// What cannot be split is an error that names it, before anything is compiled.
 func TestSharedRefused(t *testing.T) {
 	mesh := func(axes ...xla.MeshAxis) *xla.Mesh {
 		m, err := eight().Mesh(axes...)

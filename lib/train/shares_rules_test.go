@@ -20,8 +20,7 @@ import (
 )
 
 // dealt is a model of which each of three ranks has some indices in some order; nil cuts are one device's. The gradient
-// of an element is a number of its own times the mean of the inputs, on whatever rank it lies, so that none differs by
-// rounding.
+// of an element is its own number times the mean of the inputs, on any rank, so none differs by rounding.
 type dealt struct{ cuts []*params.Cut }
 
 var three = []*params.Cut{
@@ -57,8 +56,8 @@ func (m dealt) Shares(size func(axis string) (int, error)) (s params.Shares, err
 	return s, err
 }
 
-// Loss is of no use but for its gradient. One element of "copies", which the last rank alone has, has a gradient 64
-// times the others'.
+// Loss matters only for its gradient. One element of "copies", which only the last rank has, has a gradient 64 times
+// the others'.
 func (m dealt) Loss(p params.Nodes, x, _ *graph.Node) *graph.Node {
 	g := x.Graph()
 	loss := graph.Const(g, float32(0))
@@ -79,7 +78,7 @@ func (m dealt) Loss(p params.Nodes, x, _ *graph.Node) *graph.Node {
 	return loss
 }
 
-// mine is a device's part of x, with zeros for padding.
+// mine returns a device's part of x, with zeros for padding.
 func mine(x *graph.Node, cut *params.Cut) *graph.Node {
 	table := graph.Const(x.Graph(), slices.Concat(cut.Index...))
 	table = graph.ConvertDType(graph.Reshape(table, cut.Ranks(), cut.Length()), dtypes.Int32)
@@ -95,10 +94,10 @@ func mine(x *graph.Node, cut *params.Cut) *graph.Node {
 	return graph.Transpose(graph.Where(real, part, graph.ZerosLike(part)), 0, cut.Axis)
 }
 
-// Given the same gradients, ranks that have parts of the parameters make the update of one device: the same bits, those
-// of stochastic rounding included, but where a rule or clipping takes sums over a parameter, which are made in another
-// order. What overflows on one rank alone no rank does. Compiled as for users, the two programs may round other
-// operations away: there values may differ by 1e-6 of the largest of their tensor.
+// Given the same gradients, ranks with tensor parallelism make the update of one device: the same bits, including those
+// of stochastic rounding, unless an optimizer or clipping sums over a parameter in another order. An overflow on one
+// rank skips the update on all. Compiled with XLA's default options, the two programs may round differently: values may
+// differ by 1e-6 of the largest of their tensor.
 func TestSharedUpdates(t *testing.T) {
 	named := func(name string, stochastic bool) precision.Policy {
 		p := policy(t, name)
@@ -135,7 +134,7 @@ func TestSharedUpdates(t *testing.T) {
 				}
 				defer run.Close()
 				skipped := 0
-				// 4·1024 times 64 is more than float16 has, times 1 it is not
+				// 4·1024 times 64 overflows float16, times 1 it does not
 				for _, mean := range []float32{1, 4, 0.5} {
 					x := tensors.FromValue([][]float32{{mean}})
 					got, err := run.Step(x, x)

@@ -20,7 +20,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// eight are the devices that all tests of shared models have in common.
+// eight is the eight devices of all tests of shared models.
 var eight = sync.OnceValue(func() *xla.Backend {
 	backend, err := xla.Open(xla.Devices(8), xla.Plugin("cpu"))
 	if err != nil {
@@ -29,8 +29,7 @@ var eight = sync.OnceValue(func() *xla.Backend {
 	return backend
 })
 
-// way is how devices share a model and a batch. An axis of size 0 is not there; the zero way is one device and no
-// sharing.
+// way is a layout of a model and a batch on devices. An axis of size 0 is absent; the zero way is one device.
 type way struct {
 	data, ring, ulysses, tensor int
 
@@ -56,7 +55,7 @@ func (w way) devices() int {
 	return max(1, w.data) * max(1, w.ring) * max(1, w.ulysses) * max(1, w.tensor)
 }
 
-// model shares a model's layers and sequences.
+// model adds tensor and sequence parallelism to a model.
 func (w way) model(c gpt.Config) gpt.Parallel {
 	m := gpt.Parallel{Config: c}
 	if w.tensor > 0 {
@@ -86,7 +85,7 @@ func (w way) mesh(t testing.TB) *xla.Mesh {
 	return mesh
 }
 
-// run starts a run of a recipe for one device's gpt.Config, whose model is then shared.
+// run starts a run of a recipe for one device's gpt.Config, with the layout's parallelism.
 func (w way) run(t testing.TB, r train.Recipe) *train.Run {
 	t.Helper()
 	if w != (way{}) {
@@ -100,8 +99,8 @@ func (w way) run(t testing.TB, r train.Recipe) *train.Run {
 	return run
 }
 
-// tokens gives batches of four random sequences. There are four batches, which come again, so that there is something
-// to learn.
+// tokens returns batches of four random sequences. There are four different batches, so that there is something to
+// learn.
 func tokens(c gpt.Config, step int) (inputs, targets *tensors.Tensor) {
 	random := rand.New(rand.NewPCG(11, uint64(step%4)))
 	of := func() *tensors.Tensor {
@@ -116,7 +115,7 @@ func tokens(c gpt.Config, step int) (inputs, targets *tensors.Tensor) {
 
 const rows = 4 // of a batch
 
-// trainTo makes steps up to a number of them.
+// trainTo trains up to a step.
 func trainTo(t testing.TB, run *train.Run, c gpt.Config, last int) (all []train.Metrics) {
 	t.Helper()
 	for run.Steps() < last {
@@ -129,19 +128,19 @@ func trainTo(t testing.TB, run *train.Run, c gpt.Config, last int) (all []train.
 	return all
 }
 
-// bounds are by how much training may differ from that on one device.
+// bounds limit how much training may differ from that on one device.
 type bounds struct {
 	losses    float64 // of 20 steps: absolute; norms are held to the larger of the two, relatively
 	gradients float64 // of the first step, of each parameter in its largest
 }
 
-// float32 sums in another order: the gradients differ by a few units in the last place, 2⁻²³ = 1.2e-7, of the largest
-// (up to 6e-7 was measured), and over 20 steps losses of about 4 by a few of theirs (up to 2e-6).
+// inFloat32 is for float32 sums in another order: gradients differ by a few units in the last place, 2⁻²³ = 1.2e-7, of
+// the largest (up to 6e-7 was measured), and losses of about 4 over 20 steps by a few of theirs (up to 2e-6).
 var inFloat32 = bounds{losses: 1e-5, gradients: 2e-6}
 
-// hold trains a recipe with AdamW for 20 steps on one device and in other ways. It holds losses, norms and the first
-// gradients to those of one device, and what a step moves to theory. It returns the runs; the first is that of one
-// device.
+// hold trains a recipe with AdamW for 20 steps on one device and in other layouts. It compares losses, norms and the
+// first gradients with those of one device, and the traffic of a step with theory. It returns the runs; the first is on
+// one device.
 func hold(t *testing.T, r train.Recipe, b bounds, ways ...way) (runs []*train.Run) {
 	t.Helper()
 	c := r.Model.(gpt.Config)
@@ -200,7 +199,7 @@ func hold(t *testing.T, r train.Recipe, b bounds, ways ...way) (runs []*train.Ru
 	return runs
 }
 
-// apart is infinite where one of the two is not a number.
+// apart is infinite if one of the two is NaN.
 func apart(a, b float64) float64 {
 	if d := math.Abs(a - b); !math.IsNaN(d) {
 		return d
@@ -208,7 +207,7 @@ func apart(a, b float64) float64 {
 	return math.Inf(1)
 }
 
-// differs is the largest difference of float32 values in the largest of them.
+// differs is the largest difference of float32 values relative to the largest value.
 func differs(got, want *tensors.Tensor) (worst float64) {
 	largest, x := 1e-30, tensors.MustCopyFlatData[float32](got)
 	for i, y := range tensors.MustCopyFlatData[float32](want) {

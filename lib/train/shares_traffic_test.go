@@ -17,8 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// passes compiles the loss of a shared model, or that and its gradients, for a batch of so many sequences, and does not
-// run it.
+// passes compiles the loss of a shared model, or that and its gradients, for a batch of n sequences, without running
+// it.
 func (w way) passes(t testing.TB, c gpt.Config, batch int, backward bool) *xla.Program {
 	t.Helper()
 	mesh, m, tree := w.mesh(t), w.model(c), slices.Clone(c.Params())
@@ -62,14 +62,14 @@ func (w way) passes(t testing.TB, c gpt.Config, batch int, backward bool) *xla.P
 	return program
 }
 
-// traffic is operations between devices by kind.
+// traffic is the collectives by kind.
 type traffic map[xla.CollectiveKind]xla.Traffic
 
 func (of traffic) add(kind xla.CollectiveKind, count, bytes int) {
 	of[kind] = xla.Traffic{Kind: kind, Count: of[kind].Count + count, Bytes: of[kind].Bytes + int64(bytes)}
 }
 
-// theory is what the passes of a model move in a batch of so many sequences.
+// theory is the traffic of the passes of a model for a batch of n sequences.
 func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffic {
 	t.Helper()
 	of, ring, ulysses, n := traffic{}, max(1, w.ring), max(1, w.ulysses), max(1, w.tensor)
@@ -80,8 +80,8 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		keys = c.Heads
 	}
 	if n > 1 {
-		// (Shoeybi et al. 2019, §3): each block sums x twice; the embedding once; and the loss has three numbers for
-		// each token.
+		// (Shoeybi et al. 2019, §3): each block all-reduces x twice, the embedding once, and the loss three numbers per
+		// token.
 		x, passes := 4*batch*local*c.Width, 1
 		sums, heads := 2*c.Layers+1, 0
 		if backward { // in the place of the embedding's sum, there is that of the head
@@ -102,7 +102,7 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		}
 		of.add(xla.AllToAll, 1, 4*n)
 		of.add(xla.AllReduce, 2, 4*batch*local*3)
-		// the gradients of key heads that several devices have, which XLA sends along with those of x
+		// the gradients of key heads on several devices, which XLA sends along with those of x
 		if backward && keys < n {
 			of.add(xla.AllReduce, 0, c.Layers*4*2*keys*(c.Width/c.Heads)*(c.Width+biases))
 		}
@@ -110,7 +110,7 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		case !w.sequence:
 			all := 2*c.Layers*passes + 1 + heads
 			of.add(xla.AllReduce, all, all*x)
-		// (Korthikanti et al. 2022, §4.2.2): all-reduces are all-gathers and reduce-scatters, and the head has one, too
+		// (Korthikanti et al. 2022, §4.2.2): all-gathers and reduce-scatters replace all-reduces, also in the head
 		default:
 			gathers, scatters := 2*c.Layers+1, sums
 			if backward {
@@ -151,7 +151,7 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 	return of
 }
 
-// step is theory for a training step with AdamW, which has the mean of the loss and of all gradients besides.
+// step is the traffic of a training step with AdamW, which also averages the loss and all gradients.
 func (w way) step(t testing.TB, c gpt.Config, batch int, clips bool) traffic {
 	t.Helper()
 	of := w.theory(t, c, batch, true)
@@ -189,8 +189,8 @@ func report(t testing.TB, of interface{ Collectives() (xla.Report, error) }) tra
 	return found
 }
 
-// What the devices send each other is what theory says, in the forward pass and in both, to the byte. (The tests of
-// equality compare whole steps of models with another number of layers, so the share of a block is right, too.)
+// The devices send exactly the bytes that theory predicts, in the forward pass and in both passes. (The tests of
+// equality compare full steps of models with another number of layers.)
 func TestSharedTraffic(t *testing.T) {
 	c := even
 	c.Layers = 2

@@ -86,8 +86,8 @@ func state(t *testing.T, run *train.Run) []*tensors.Tensor {
 	return values
 }
 
-// The losses that JAX 0.10.2 and PyTorch 2.15.0 give for the same architecture, initial weights, text and AdamW, in
-// float32; the two agree to 1e-5. (Those of the default size are tested in lib/gpt.)
+// The losses of JAX 0.10.2 and PyTorch 2.15.0 for the same architecture, initial weights, text and AdamW, in float32;
+// the two agree to 1e-5. (Those of the default size are tested in lib/gpt.)
 func TestReferenceLosses(t *testing.T) {
 	for _, c := range []struct {
 		layers, d, heads, seq, batch int
@@ -107,8 +107,8 @@ func TestReferenceLosses(t *testing.T) {
 	}
 }
 
-// TestPrecisions trains in every precision. All learn the text nearly as in float32, within a bound that is a few times
-// the error of the type that they compute or keep parameters in; and those coarser than float32 do differ from it.
+// TestPrecisions trains in every precision. All learn the text nearly as in float32, within a few times the error of
+// the type that they compute or store parameters in, and the coarser ones do differ from float32.
 func TestPrecisions(t *testing.T) {
 	const n, batch = 12, 4
 	rule := optim.AdamW(1e-2)
@@ -146,7 +146,7 @@ func TestPrecisions(t *testing.T) {
 	}
 }
 
-// line is a model of one parameter w of two elements: its loss is the mean of w·x + y over the batch, so its gradient
+// line is a model with one parameter w of two elements: its loss is the mean of w·x + y over the batch, so its gradient
 // is the mean of the rows x, and infinite where x is.
 type line struct{ w []float32 }
 
@@ -161,8 +161,8 @@ func (m line) Loss(p params.Nodes, x, y *graph.Node) *graph.Node {
 	return graph.ReduceAllMean(graph.ConvertDType(graph.ReduceSum(products, -1), dtypes.Float32))
 }
 
-// A step whose gradients overflow is left out: it halves the scale, and nothing else changes, bit for bit; the run then
-// goes on as if that batch had not been.
+// A step whose gradients overflow is skipped: it halves the scale and changes nothing else, bit for bit, and the run
+// continues as if that batch had not been there.
 func TestOverflowIsSkipped(t *testing.T) {
 	p := policy(t, "fp16")
 	p.Scaling = precision.Scaling{Initial: 1024, Interval: 3, Growth: 2, Backoff: 0.5}
@@ -182,7 +182,8 @@ func TestOverflowIsSkipped(t *testing.T) {
 	one(run, 0.5, 0.25)
 	one(clean, 0.5, 0.25)
 	before := state(t, run)
-	// 100·1024 is more than float16 can hold, 65504; so the gradient is infinite, though the unscaled one is not.
+	// 100·1024 is more than float16's largest, 65504; so the scaled gradient is infinite, though the unscaled one is
+	// not.
 	m := one(run, 100, 1)
 	if !m.Skipped || m.Scale != 1024 {
 		t.Errorf("an overflow: %+v", m)
@@ -219,8 +220,8 @@ func TestOverflowIsSkipped(t *testing.T) {
 	}
 }
 
-// Updates too small for the parameter's type are lost where there is no master copy. Stochastic rounding loses none on
-// average.
+// Updates too small for the parameter's type have no effect without master weights; with stochastic rounding they have
+// it on average.
 func TestSmallUpdates(t *testing.T) {
 	const n, lr = 64, 1.0 / 1024 // a quarter of the distance between bfloat16 numbers below 1, 2⁻⁸
 	w := slices.Repeat([]float32{1}, 256)
@@ -266,15 +267,14 @@ func TestSmallUpdates(t *testing.T) {
 	if got := mean("bf16-pure", false); got != 1 {
 		t.Errorf("without a master copy: %g, want 1: each update is less than half of the last place", got)
 	}
-	// Each of 64 updates moves an element by 2⁻⁸ with a chance of a quarter: the standard deviation of the mean of 256
-	// is √(64·3/16)/256/16 = 0.0008.
+	// Each of 64 updates moves an element by 2⁻⁸ with a probability of a quarter: the standard deviation of the mean of
+	// 256 is √(64·3/16)/256/16 = 0.0008.
 	if got := mean("bf16-pure", true); math.Abs(got-want) > 0.004 {
 		t.Errorf("with stochastic rounding: %g, want %g", got, want)
 	}
 }
 
-// A run goes on from a checkpoint bit for bit as it went on when it was saved. (That another process does so too is
-// tested with the command.)
+// A run continues from a checkpoint bit for bit as the saved run does. (The command's tests do it in another process.)
 func TestResume(t *testing.T) {
 	noisy := tiny
 	noisy.Dropout = 0.1
@@ -375,7 +375,7 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
-// A state that is ruined is not saved, and what was saved stays.
+// A diverged state is not saved, and does not replace earlier checkpoints.
 func TestDivergedRunIsNotSaved(t *testing.T) {
 	for _, name := range []string{"fp32", "bf16-pure", "fp16-pure"} {
 		p := policy(t, name)
@@ -399,7 +399,7 @@ func TestDivergedRunIsNotSaved(t *testing.T) {
 	}
 }
 
-// Clipping scales all gradients to the norm that it is given: with plain descent the parameters move by just that.
+// Clipping scales all gradients to the given norm: with plain SGD the parameters move by just that.
 func TestClip(t *testing.T) {
 	run := start(t, train.Recipe{Model: line{[]float32{0, 0}}, Optimizer: optim.SGD(1), Clip: 0.5})
 	m, err := run.Step(tensors.FromValue([][]float32{{3, 4}}), tensors.FromValue([][]float32{{0, 0}}))
@@ -448,7 +448,7 @@ func TestRecipeErrors(t *testing.T) {
 	}
 }
 
-// TestPicky makes a step with a batch that the model refuses: the run stands where it stood.
+// TestPicky steps with a batch that the model rejects: the run does not change.
 func TestPicky(t *testing.T) {
 	picky := start(t, train.Recipe{Model: toy.Picky(), Optimizer: optim.SGD(1)})
 	_, err := picky.Step(toy.Batch(0, 4))
@@ -465,7 +465,7 @@ type barren struct{ train.Model }
 
 func (barren) Params() params.Tree { return nil }
 
-// The state takes the place of the old one, so the device holds one of it, and none after Close.
+// The new state reuses the old one's memory, so the device has one state, and none after Close.
 func TestStateIsDonated(t *testing.T) {
 	backend := devicetest.Open(t, 1)
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))

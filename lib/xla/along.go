@@ -7,9 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// CollectivesAlong is [Program.Collectives] by the mesh axes that operations go along: "data", or "data,tensor" for
-// what is between all devices that differ in these. What is between devices of no difference, a group of one, is not
-// listed.
+// CollectivesAlong is [Program.Collectives] by the mesh axes along which the operations' groups extend: "data", or
+// "data,tensor" for groups of devices that differ in both. Operations in groups of one device are not listed.
 func (p *Program) CollectivesAlong() (map[string]Report, error) {
 	return latest(&p.compiled, func(e *executable) (map[string]Report, error) {
 		m, err := e.optimized()
@@ -29,7 +28,7 @@ func (p *Program) CollectivesAlong() (map[string]Report, error) {
 	})
 }
 
-// differ names the axes along which some of the mesh's devices differ; no devices are all.
+// differ names the axes along which some of the given devices differ; no devices means all of the mesh.
 func (m *Mesh) differ(devices []int64) string {
 	if len(devices) == 0 {
 		for i := range m.NumDevices() {
@@ -49,7 +48,8 @@ func (m *Mesh) differ(devices []int64) string {
 	return strings.Join(names, ",")
 }
 
-// between lists the devices of an operation's first group, or of the first pair that it moves something between.
+// between returns the devices of an operation's first group, or the first pair of different devices that it sends
+// between.
 func (m message) between() (devices []int64) {
 	for _, pair := range m.messages("source_target_pairs") {
 		from, to := pair.field("source").Int(), pair.field("target").Int()
@@ -67,8 +67,8 @@ func (m message) between() (devices []int64) {
 	return groups[0].numbers("replica_ids")
 }
 
-// firstOfIota is the first group of a list that is written as the numbers from 0 on, given dimensions, transposed, and
-// dealt out in their order.
+// firstOfIota returns the first group of a list in iota form: the numbers from 0, reshaped, transposed, and split
+// evenly.
 func (m message) firstOfIota() (devices []int64) {
 	dims, order := m.numbers("iota_reshape_dims"), m.numbers("iota_transpose_perm")
 	if len(order) == 0 {

@@ -11,52 +11,49 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// CompileAuto makes a program of a graph function that sees whole tensors, as if
-// there were one device; the compiler cuts the work along the mesh and puts the
-// collectives in (AutoSharding). The layout says how inputs and outputs lie on the
-// mesh; collective.Constrain says it of values between them.
-//
-// The compiler replicates an output whose axis does not divide evenly; Call returns
-// that as an error.
+// CompileAuto is [Compile] for a graph function that is written for one device and sees full tensors: the compiler
+// splits it over the mesh and inserts the collectives (XLA's SPMD partitioner, GoMLX's AutoSharding). The layout places
+// inputs and outputs on the mesh; collective.Constrain places values between them. The compiler replicates an output
+// whose axis does not divide evenly; Call returns an error for that.
 func CompileAuto[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
 	p, err := newProgram(m, fn, layout)
 	if err != nil {
 		return nil, err
 	}
-	// GoMLX repeats the last placement of inputs for slices only.
+	// GoMLX repeats the last placement only for slices of inputs.
 	inputs := max(len(layout.In), inputsOf(fn))
 	if len(layout.In) == 0 {
 		inputs = 0
 	}
 	in, out := make([]*distributed.ShardingSpec, inputs), make([]*distributed.ShardingSpec, len(layout.Out))
 	for i := range in {
-		in[i], _ = placementOf(layout.In, i).Spec(m.DeviceMesh) // newProgram has checked them
+		in[i], _ = placementOf(layout.In, i).Spec(m.DeviceMesh) // checked by newProgram
 	}
 	for i, placement := range layout.Out {
 		out[i], _ = placement.Spec(m.DeviceMesh)
 	}
 	p.auto = true
-	p.exec.AutoSharding(m.DeviceMesh).WithDeviceAssignment(m.devices()).WithInputShardingSpecs(in...).WithOutputShardingSpecs(out...)
+	p.exec.AutoSharding(m.DeviceMesh).WithDeviceAssignment(m.devices()).WithInputShardingSpecs(
+		in...).WithOutputShardingSpecs(out...)
 	return p, nil
 }
 
-// Constrain tells the compiler how x shall lie on the mesh; use collective.Constrain.
+// Constrain tells the compiler how to place x on the mesh. Use collective.Constrain.
 //
-// GoMLX says such things of functions' inputs and outputs only, so it is a function
-// that returns its input. The name leads from the call to the placement when the
-// gradient is made.
+// GoMLX has placements only for the inputs and outputs of functions, so it calls a function that returns its input. The
+// function's name identifies the placement for the gradient.
 func Constrain(x *graph.Node, p Placement) *graph.Node {
 	g := x.Graph()
 	mesh, ok := MeshOf(g)
 	if !ok {
-		panic(fmt.Errorf("Constrain needs a mesh: compile the graph function with xla.CompileAuto"))
+		panic(fmt.Errorf("Constrain without a mesh: compile the graph function with xla.CompileAuto"))
 	}
 	if g.DistributedStrategy() != distributed.AutoSharding {
-		panic(fmt.Errorf("Constrain is for graph functions compiled with xla.CompileAuto: with xla.Compile each " +
-			"device has its own values, and collectives move them"))
+		panic(fmt.Errorf("Constrain in a graph function compiled with xla.Compile, not with CompileAuto: its devices " +
+			"have values of their own: use collectives to move them"))
 	}
 	if p.lastAxis() >= x.Rank() {
-		panic(fmt.Errorf("placement %v splits axis %d of %v", p, p.lastAxis(), x.Shape()))
+		panic(fmt.Errorf("placement %v splits axis %d of %v: choose an axis of the tensor", p, p.lastAxis(), x.Shape()))
 	}
 	spec, err := p.fullSpec(mesh, x.Rank())
 	if err != nil {
@@ -69,13 +66,13 @@ func Constrain(x *graph.Node, p Placement) *graph.Node {
 	return f.Call(x)[0]
 }
 
-// constrained begins the names of the functions that Constrain makes. The number of
-// the placement follows, and then perhaps "_" and what makes the name unique.
+// constrained is the prefix of the names of functions that Constrain makes. The number of the placement follows, and
+// perhaps "_" with a suffix that makes the name unique.
 const constrained = "constrained_"
 
 var constraints = numbered[Placement]{prefix: constrained}
 
-// numbered numbers what names of functions stand for. Equal ones have one number.
+// numbered assigns numbers, for names of functions; equal values have the same number.
 type numbered[T fmt.Stringer] struct {
 	prefix string
 	sync.Mutex
@@ -94,15 +91,14 @@ func (n *numbered[T]) number(one T) int {
 	return len(n.all) - 1
 }
 
-// of returns what the name of a function stands for.
+// of returns the value whose number a function's name has.
 func (n *numbered[T]) of(name string) (T, bool) {
 	n.Lock()
 	defer n.Unlock()
 	return named(n.all, n.prefix, name)
 }
 
-// named returns the one of all whose number a function's name has: the prefix, the number, and then perhaps "_" and
-// what makes the name unique.
+// named returns the element of all whose index a function's name has after the prefix.
 func named[T any](all []T, prefix, name string) (one T, ok bool) {
 	after, ours := strings.CutPrefix(name, prefix)
 	digits, _, _ := strings.Cut(after, "_")
@@ -113,10 +109,11 @@ func named[T any](all []T, prefix, name string) (one T, ok bool) {
 	return all[i], true
 }
 
-// GoMLX has no gradient for calls. That of a constraint is the same constraint, and that of a shift the shift back.
+// GoMLX has no gradient for calls. That of a constraint is the same constraint, that of a shift the shift back.
 func init() {
 	before, had := graph.VJPRegistration[graph.NodeTypeCall]
-	graph.VJPRegistration[graph.NodeTypeCall] = func(node *graph.Node, v []*graph.Node, shape shapes.Shape) []*graph.Node {
+	graph.VJPRegistration[graph.NodeTypeCall] = func(node *graph.Node, v []*graph.Node,
+		shape shapes.Shape) []*graph.Node {
 		if p, ok := constraints.of(calledName(node)); ok {
 			return []*graph.Node{Constrain(v[0], p)}
 		}
@@ -124,7 +121,8 @@ func init() {
 			return []*graph.Node{Shift{s.Axis, -s.By}.Of(v[0])}
 		}
 		if !had {
-			panic(fmt.Errorf("a call of function %q has no gradient in GoMLX: write its body in the graph", calledName(node)))
+			panic(fmt.Errorf("a call of function %q has no gradient in GoMLX: write its body in the graph",
+				calledName(node)))
 		}
 		return before(node, v, shape)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// ramp is a matrix of small numbers, none of them the same.
+// ramp is a matrix of small, distinct numbers.
 func ramp(rows, columns int) *tensors.Tensor {
 	values := make([]float32, rows*columns)
 	for i := range values {
@@ -23,9 +23,8 @@ func ramp(rows, columns int) *tensors.Tensor {
 	return tensors.FromFlatDataAndDimensions(values, rows, columns)
 }
 
-// The compiler cuts a layer with divided weights as Megatron does, with one
-// all-reduce; a constraint changes what it chooses, and never the result. Gradients
-// pass through constraints.
+// TestAutoSharding: the compiler splits a layer with sharded weights as Megatron does, with one all-reduce; a
+// constraint changes that choice and never the result. Gradients pass through constraints.
 func TestAutoShardingEqualsOneDevice(t *testing.T) {
 	layer := func(x, w1, w2 *graph.Node, constrain func(*graph.Node) *graph.Node) *graph.Node {
 		h := constrain(graph.Tanh(graph.Dot(x, w1).Product()))
@@ -75,14 +74,15 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if moves := report.Of(xla.AllToAll).Count > 0; moves != c.moves || !moves && report.Of(xla.AllReduce).Count != 1 {
+		if moves := report.Of(xla.AllToAll).Count > 0; moves != c.moves || !moves &&
+			report.Of(xla.AllReduce).Count != 1 {
 			t.Errorf("%s: the compiler chose %v", c.name, report)
 		}
 		p.Close()
 	}
 }
 
-// whole joins a placed tensor's shards.
+// whole merges a placed tensor's shards.
 func whole(t *testing.T, placed *dtensor.Tensor) *tensors.Tensor {
 	t.Helper()
 	joined, err := placed.Merge()
@@ -130,7 +130,7 @@ func TestAutoShardingErrors(t *testing.T) {
 	}
 }
 
-// The last placement of the inputs stands for the rest.
+// The last placement of the inputs is repeated.
 func TestAutoShardingOfFewPlacements(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {

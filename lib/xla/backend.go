@@ -1,9 +1,8 @@
-// Package xla opens XLA with N devices as a GoMLX backend, and runs one program
-// on all of them over a mesh with named axes.
+// Package xla opens XLA with N devices as a GoMLX backend, and runs programs on all of them over a mesh with named
+// axes.
 //
-// On a CPU the devices are as many as asked for, in one process, with real
-// collectives between them; on CUDA they are the GPUs. A backend is what GoMLX
-// calls a compute.Backend: whatever GoMLX builds runs on it.
+// On a CPU any number of devices share one process, with real collectives between them; on CUDA the devices are the
+// GPUs. A backend implements GoMLX's compute.Backend, so whatever GoMLX builds runs on it.
 package xla
 
 import (
@@ -22,12 +21,10 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// Backend is XLA with a number of devices. It implements GoMLX's compute.Backend,
-// and counts the buffers that live on each device.
-//
-// Its methods may be called from several goroutines at once.
+// Backend is XLA with a number of devices. It implements GoMLX's compute.Backend, and counts the live buffers on each
+// device. Its methods may be called from several goroutines at once.
 type Backend struct {
-	compute.Backend // go-xla's: builds graphs, owns the devices
+	compute.Backend // go-xla's, which builds graphs and owns the devices
 	info            Info
 	ledger          *ledger
 	plugin          plugin.Plugin
@@ -36,24 +33,23 @@ type Backend struct {
 	building        sync.RWMutex // held for reading while a program is compiled
 }
 
-// Info says what a backend runs on.
+// Info describes a backend's devices and plugin.
 type Info struct {
 	Devices  int             // number of devices
 	Platform plugin.Platform // "cpu" or "cuda"
 	Plugin   string          // path of the PJRT plugin
-	Source   string          // where the plugin was found
-	API      string          // version of the PJRT API that it speaks
-	Canaries []Canary        // the computations checked when it was opened, all of them right
+	Source   string          // how the plugin was found
+	API      string          // its version of the PJRT API
+	Canaries []Canary        // the computations that were checked when it was opened; all were right
 }
 
-// ErrTooFew is in the error of Open where more devices are asked for than there are GPUs.
+// ErrTooFew is wrapped by the error of Open for more devices than there are GPUs.
 var ErrTooFew = errors.New("too few devices")
 
-// Open opens a backend. It finds the PJRT plugin or installs it, and refuses one
-// that computes wrongly: a few small programs are run and compared with plain Go
-// before the backend is returned.
+// Open opens a backend. It finds the PJRT plugin, or installs it, and rejects one that computes wrongly: it runs a few
+// small programs (canaries) and compares their results with plain Go.
 //
-// Each call makes devices of its own. Close the backend after use.
+// Each call makes its own devices. Close the backend after use.
 func Open(options ...Option) (*Backend, error) {
 	b, err := OpenContext(context.Background(), options...)
 	if err != nil {
@@ -62,7 +58,7 @@ func Open(options ...Option) (*Backend, error) {
 	return b, nil
 }
 
-// OpenContext is Open with a context that bounds the installation of a plugin.
+// OpenContext is Open with a context for the installation of a plugin.
 func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	c, err := newConfig(options)
 	if err != nil {
@@ -86,7 +82,7 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
-	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is yes
+	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is true
 	b := &Backend{Backend: inner, plugin: found, client: clientHandle(inner), ledger: newLedger(inner.NumDevices()),
 		info: Info{
 			Devices:  inner.NumDevices(),
@@ -98,28 +94,28 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	replaceTable(inner, func(table unsafe.Pointer) unsafe.Pointer { return plugin.CompileThrough(table, b.client) })
 	if c.devices != 0 && b.info.Devices != c.devices {
 		b.Close()
-		return nil, fmt.Errorf("plugin %q gave %d devices, %d were asked for", found.Path, b.info.Devices, c.devices)
+		return nil, fmt.Errorf("plugin %q has %d devices, but %d were asked for: ask for that many", found.Path,
+			b.info.Devices, c.devices)
 	}
 	if err := b.check(c); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("plugin %q is refused (with XLA_FLAGS=%q): %w; unset XLA_FLAGS, or set "+
 			"%s to another plugin", found.Path, os.Getenv("XLA_FLAGS"), err, plugin.Env)
 	}
-	plugin.KeepExecutables(b.client, b.executables(c)) // not before: canaries are compiled each time
-	b.ledger = newLedger(b.info.Devices)               // the canaries' buffers are garbage now, not the user's
+	plugin.KeepExecutables(b.client, b.executables(c)) // only now, so that canaries are compiled each time
+	b.ledger = newLedger(b.info.Devices)               // without the canaries' buffers
 	return b, nil
 }
 
-// tameGoXLA keeps go-xla from downloading plugins behind our back, and from a warning about NVIDIA's libraries, which
-// it looks for in another folder than the one that pip puts them in and the plugin finds. Both hold for the whole
-// process.
+// tameGoXLA turns off go-xla's downloads of plugins, and its warning about NVIDIA's libraries, which it does not look
+// for where pip installs them and the plugin finds them. Both affect the process.
 var tameGoXLA = sync.OnceFunc(func() {
 	goxla.EnableAutoInstall(false)
 	os.Setenv("GOPJRT_CUDA_CHECKS", "0")
 })
 
-// clientOptions is what the plugin is told about devices. Without a wish for a
-// plugin, a CPU stands in for GPUs that are too few.
+// clientOptions returns the plugin's device options. If there are too few GPUs and no plugin was chosen, it chooses the
+// CPU.
 func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.NamedValuesMap, error) {
 	if p.Platform == plugin.CPU {
 		n := c.devices
@@ -151,11 +147,11 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 	return pjrt.NamedValuesMap{"visible_devices": visible}, nil
 }
 
-// Info says what the backend runs on.
+// Info returns the backend's devices and plugin.
 func (b *Backend) Info() Info { return b.info }
 
-// Close frees the devices, once nothing is compiled for them any more. Tensors that still lie on them become invalid.
-// It may be called more than once.
+// Close waits until nothing is being compiled and frees the devices. Tensors on them become invalid. It may be called
+// more than once.
 func (b *Backend) Close() {
 	b.building.Lock()
 	defer b.building.Unlock()
@@ -173,8 +169,7 @@ func (b *Backend) BufferFromFlatData(device compute.DeviceNum, flat any, shape s
 	return b.own(inner)
 }
 
-// NewSharedBuffer makes a buffer whose memory Go and the device share. Only CPU
-// devices have them.
+// NewSharedBuffer makes a buffer whose memory Go and the device share. Only CPU devices support it.
 func (b *Backend) NewSharedBuffer(device compute.DeviceNum, shape shapes.Shape) (compute.Buffer, any, error) {
 	inner, flat, err := b.Backend.NewSharedBuffer(device, shape)
 	if err != nil {

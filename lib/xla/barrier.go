@@ -6,14 +6,12 @@ import (
 	"github.com/gomlx/compute/shapes"
 )
 
-// SchedulingBarrier returns the operand, but not before the dependencies are there;
-// GoMLX's Checkpoint is made of it. XLA has no such operation, so the operand is
-// changed by a nothing that only the dependencies can tell: 0 times a number of each.
+// SchedulingBarrier returns the operand, to be computed after the dependencies; GoMLX's Checkpoint uses it. XLA has no
+// such operation, so it subtracts a zero that depends on a number of each dependency, times 0.
 //
-// go-xla's own adds 0·x, which is NaN where x is infinite, makes +0 of -0, and does
-// not work for booleans nor for values of an outer function (docs/upstream.md,
-// "scheduling barriers"). Here what is not finite counts as 0, and the nothing is
-// subtracted: x-0 is x.
+// go-xla's own adds 0·x, which is NaN if x is infinite, turns -0 into +0, and does not work for booleans or for values
+// of an outer function (docs/upstream.md, "scheduling barriers"). Here numbers that are not finite count as 0, and x-0
+// is x.
 func (f *function) SchedulingBarrier(operand compute.Value, dependencies ...compute.Value) (compute.Value, error) {
 	local := f.here(append([]compute.Value{operand}, dependencies...)...)
 	operand, dependencies = local[0], local[1:]
@@ -22,30 +20,30 @@ func (f *function) SchedulingBarrier(operand compute.Value, dependencies ...comp
 		return f.Function.SchedulingBarrier(operand, dependencies...)
 	}
 	m := &maker{f: f.Function}
-	nothing := m.constant([]float32{0})
-	zero := m.barrier(nothing) // which the compiler cannot fold
+	zero := m.constant([]float32{0})
+	opaque := m.barrier(zero) // a 0 that the compiler cannot fold
 	for _, dependency := range dependencies {
 		if hloValue(dependency).Shape().DType.IsComplex() {
 			dependency = m.of(f.Function.Real(dependency))
 		}
 		number := m.convert(m.first(m.barrier(dependency)), dtypes.Float32)
-		number = m.of(f.Function.Where(m.of(f.Function.IsFinite(number)), number, zero))
-		nothing = m.of(f.Function.Add(nothing, m.of(f.Function.Abs(m.of(f.Function.Mul(number, zero))))))
+		number = m.of(f.Function.Where(m.of(f.Function.IsFinite(number)), number, opaque))
+		zero = m.of(f.Function.Add(zero, m.of(f.Function.Abs(m.of(f.Function.Mul(number, opaque))))))
 	}
 	as := of
 	if of == dtypes.Bool {
 		as = dtypes.Uint8
 	}
-	return m.convert(m.of(f.Function.Sub(m.convert(operand, as), m.convert(nothing, as))), of), m.err
+	return m.convert(m.of(f.Function.Sub(m.convert(operand, as), m.convert(zero, as))), of), m.err
 }
 
-// maker makes one value of another until something fails.
+// maker builds values one from another until an error.
 type maker struct {
 	f   compute.Function
 	err error
 }
 
-// of notes an operation's error. After one there are no more values.
+// of records an operation's error.
 func (m *maker) of(v compute.Value, err error) compute.Value {
 	if m.err == nil {
 		m.err = err
@@ -73,7 +71,7 @@ func (m *maker) barrier(v compute.Value) compute.Value {
 	return same[0]
 }
 
-// first is a tensor's first element, as a scalar; 0 of one that has none.
+// first returns a tensor's first element, as a scalar; 0 if it has none.
 func (m *maker) first(v compute.Value) compute.Value {
 	if m.err != nil {
 		return nil

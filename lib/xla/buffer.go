@@ -7,9 +7,8 @@ import (
 	"github.com/gomlx/compute"
 )
 
-// buffer is go-xla's buffer, entered in the backend's ledger for as long as it
-// lives. It names our backend as its own, so that GoMLX takes the outputs of one
-// program as inputs of the next.
+// buffer is go-xla's buffer with an entry in the backend's ledger while it lives. It returns our backend as its own, so
+// that GoMLX accepts the outputs of one program as inputs of the next.
 type buffer struct {
 	compute.Buffer
 	backend *Backend
@@ -27,13 +26,12 @@ func (b *Backend) own(inner compute.Buffer) (compute.Buffer, error) {
 		return nil, err
 	}
 	owned := &buffer{Buffer: inner, backend: b, entry: b.ledger.add(int(device), shape.ByteSize())}
-	// go-xla frees a buffer that nobody refers to any more; then it leaves the
-	// ledger too.
+	// go-xla frees unreachable buffers; they leave the ledger then.
 	runtime.AddCleanup(owned, (*entry).remove, owned.entry)
 	return owned, nil
 }
 
-// Backend returns the backend that the buffer lies on.
+// Backend returns the buffer's backend.
 func (b *buffer) Backend() compute.Backend { return b.backend }
 
 // CopyToDevice copies the buffer to another device of the same backend.
@@ -51,11 +49,11 @@ func (b *buffer) Finalize() error {
 	return b.Buffer.Finalize()
 }
 
-// inner takes go-xla's buffer out of one of this backend's.
+// inner returns go-xla's buffer in one of this backend's.
 func (b *Backend) inner(of compute.Buffer) (compute.Buffer, error) {
 	owned, ok := of.(*buffer)
 	if !ok || owned.backend != b {
-		return nil, fmt.Errorf("buffer of type %T was not made by this backend: make it with the backend "+
+		return nil, fmt.Errorf("a buffer of type %T was not made by this backend: make it with the backend "+
 			"that runs the program", of)
 	}
 	return owned.Buffer, nil

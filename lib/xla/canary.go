@@ -9,20 +9,18 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// Canary is one small computation that was run on the devices and compared with
-// plain Go when the backend was opened. Its numbers are small integers and
-// halves, exact in every type and in every order of summation, so the devices
-// must give the very same ones.
+// Canary is a small computation that was run on the devices when the backend was opened, and compared with plain Go.
+// Its numbers are small integers and halves, exact in every type and order of summation, so the results must be equal.
 type Canary struct {
 	Name  string // what was computed
-	Wrong int    // how many of its values differ from plain Go
-	Of    int    // how many values it has
+	Wrong int    // the number of wrong values
+	Of    int    // the number of values
 }
 
-// OK reports whether every value was right.
+// OK reports whether all values were right.
 func (c Canary) OK() bool { return c.Wrong == 0 }
 
-// String says what was computed and whether it was right.
+// String returns what was computed and whether it was right.
 func (c Canary) String() string {
 	if c.OK() {
 		return c.Name + ": right"
@@ -30,34 +28,33 @@ func (c Canary) String() string {
 	return fmt.Sprintf("%s: %d of %d values wrong", c.Name, c.Wrong, c.Of)
 }
 
-// canarySide is the side of the canaries' matrices. XLA hands products of this
-// size and larger to the libraries whose fusions have been wrong.
+// canarySide is the side of the canaries' matrices. XLA passes matmuls of this size and larger to the libraries whose
+// fusions have been wrong.
 const canarySide = 64
 
-// canaryTypes are the types that products are checked in. The first is checked
-// every time, the others once for a plugin on a machine: each costs a compilation.
+// canaryTypes are the types in which matmuls are checked: the first one every time, the others once for a plugin on a
+// machine, since each costs a compilation.
 var canaryTypes = []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16}
 
-// runCanaries checks products in the types, and operations between all devices: of
-// those only the all-reduce with a single type. It returns every result, and an error that names the first that was
-// wrong. A plugin is not trusted because it loads: XLA:CPU has returned garbage, without a word, for a product with a
-// constant that is then summed. A test may spoil what the device gave.
+// runCanaries checks matmuls in the types, and collectives between all devices; with a single type only the all-reduce.
+// It returns all results, and an error that names the first wrong one. Plugins must be checked: XLA:CPU has silently
+// returned garbage for a matmul with a constant that is then summed. A test may change the devices' results by spoil.
 func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got []float64)) ([]Canary, error) {
-	products, err := productCanaries(b, types)
+	matmuls, err := matmulCanaries(b, types)
 	if err != nil {
-		return nil, fmt.Errorf("its products cannot be checked: %w", err)
+		return nil, fmt.Errorf("its matmuls cannot be checked: %w", err)
 	}
 	kinds := []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute}
 	if len(types) == 1 {
 		kinds = kinds[:1]
 	}
-	between, err := collectiveCanaries(b, kinds)
+	collectives, err := collectiveCanaries(b, kinds)
 	if err != nil {
 		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
 	}
 	var results []Canary
 	var wrong error
-	for _, g := range append(products, between...) {
+	for _, g := range append(matmuls, collectives...) {
 		c := g.compare(spoil)
 		results = append(results, c)
 		if !c.OK() && wrong == nil {
@@ -67,7 +64,7 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 	return results, wrong
 }
 
-// given is what a device computed, of type Float64, and what is right.
+// given is the result of a device, of type Float64, and the right one.
 type given struct {
 	name string
 	got  *tensors.Tensor
@@ -85,9 +82,8 @@ func (g given) compare(spoil func(name string, got []float64)) Canary {
 	return compareValues(g.name, got, g.want)
 }
 
-// productCanaries checks in each type a product of two inputs and a product with
-// a broadcast constant, each summed over its rows.
-func productCanaries(b *Backend, types []dtypes.DType) ([]given, error) {
+// matmulCanaries checks, in each type, a matmul of two inputs and one with a broadcast constant, each summed over rows.
+func matmulCanaries(b *Backend, types []dtypes.DType) ([]given, error) {
 	const n, half = canarySide, 0.5
 	x, w := canaryMatrix(7), canaryMatrix(5)
 	program, err := graph.NewExec(b, func(x, w *graph.Node) []*graph.Node {
@@ -116,14 +112,13 @@ func productCanaries(b *Backend, types []dtypes.DType) ([]given, error) {
 	var all []given
 	for i, t := range types {
 		all = append(all,
-			given{fmt.Sprintf("%v product of two inputs, summed", t), got[2*i], columnSums(x, w)},
-			given{fmt.Sprintf("%v product with a constant, summed", t), got[2*i+1], columnSums(x, halves)})
+			given{fmt.Sprintf("%v matmul of two inputs, summed", t), got[2*i], columnSums(x, w)},
+			given{fmt.Sprintf("%v matmul with a constant, summed", t), got[2*i+1], columnSums(x, halves)})
 	}
 	return all, nil
 }
 
-// canaryMatrix returns a square matrix of a few 1 and -1 among zeros, so that sums
-// stay small.
+// canaryMatrix returns a square matrix with a few 1 and -1 and otherwise zeros, so that sums are small.
 func canaryMatrix(stride int) []float32 {
 	m := make([]float32, canarySide*canarySide)
 	for i := range m {
@@ -137,7 +132,7 @@ func canaryMatrix(stride int) []float32 {
 	return m
 }
 
-// columnSums returns the sums over the rows of the product of two square matrices.
+// columnSums returns the sums over the rows of the matmul of two square matrices.
 func columnSums(a, b []float32) []float64 {
 	const n = canarySide
 	sums := make([]float64, n)
@@ -151,8 +146,7 @@ func columnSums(a, b []float32) []float64 {
 	return sums
 }
 
-// collectiveCanaries checks operations between all N devices, in which device d gives
-// the N numbers d·N to d·N+N-1.
+// collectiveCanaries checks collectives between all N devices, where the input of device d is d·N to d·N+N-1.
 func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]given, error) {
 	n := b.info.Devices
 	mesh, err := b.Mesh(Axis("all", n))
@@ -168,8 +162,8 @@ func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]given, error) {
 		for _, kind := range kinds {
 			c := Collective{Kind: kind, Reduce: compute.ReduceOpSum, To: ring, Along: []string{"all"}}
 			result := c.Apply(x)[0]
-			if known, ok := CollectiveOf(result.Inputs()[0]); !ok || known.Kind != kind { // gradients need it
-				panic(fmt.Errorf("the graph's node for %v does not say what it is", kind))
+			if known, ok := CollectiveOf(result.Inputs()[0]); !ok || known.Kind != kind { // needed for gradients
+				panic(fmt.Errorf("the graph's node for %v does not know its kind", kind))
 			}
 			results = append(results, result)
 		}
@@ -198,7 +192,7 @@ func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]given, error) {
 	return all, nil
 }
 
-// afterCollective is what the devices hold then, one after another.
+// afterCollective returns the right results of the devices, one after another.
 func afterCollective(kind CollectiveKind, n int) []float64 {
 	var all []float64
 	sum := func(i int) float64 { return float64(n*i + n*n*(n-1)/2) } // Σ d·n + i over d
@@ -224,7 +218,7 @@ func afterCollective(kind CollectiveKind, n int) []float64 {
 	return all
 }
 
-// compareValues counts the values of got that are not those of want.
+// compareValues counts the wrong values.
 func compareValues(name string, got, want []float64) Canary {
 	c := Canary{Name: name, Of: len(want)}
 	for i, v := range want {

@@ -14,9 +14,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// TestCanaryNumbersAreExact checks what the canaries rely on: every partial sum
-// is a multiple of 1/2 of at most 128, which all types hold exactly (BFloat16,
-// the shortest, has 8 bits of significand: multiples of 1/2 up to 128).
+// TestCanaryNumbersAreExact checks that every partial sum of the canaries is a multiple of 1/2 of at most 128, which
+// all types represent exactly (BFloat16, the shortest, has 8 bits of significand).
 func TestCanaryNumbersAreExact(t *testing.T) {
 	const n = canarySide
 	x, w := canaryMatrix(7), canaryMatrix(5)
@@ -36,7 +35,7 @@ func TestCanaryNumbersAreExact(t *testing.T) {
 				positive += max(element, 0)
 				negative += min(element, 0)
 			}
-			// Any order of summation stays between the sums of one sign.
+			// In any order, partial sums stay between the sums of one sign.
 			if positive > 128 || negative < -128 {
 				t.Fatalf("%s, column %d: partial sums may reach %v and %v", name, col, positive, negative)
 			}
@@ -48,7 +47,7 @@ func TestCanaryNumbersAreExact(t *testing.T) {
 	}
 }
 
-// TestCanariesNotice spoils a right result in several ways: each must be noticed.
+// TestCanariesNotice changes a right result in several ways.
 func TestCanariesNotice(t *testing.T) {
 	for name, spoil := range map[string]func([]float64){
 		"NaN":           func(v []float64) { v[0] = math.NaN() },
@@ -66,9 +65,8 @@ func TestCanariesNotice(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses opens the plugin, and spoils a canary's result by one unit: in the type that is checked every
-// time, in one that is checked once, and between devices. Open refuses the plugin, says what was wrong, and no
-// longer trusts it.
+// TestOpenRefuses changes a canary's result by one unit: in the type that is checked every time, in one that is checked
+// once, and in a collective. Open rejects the plugin, names the canary, and no longer trusts the plugin.
 func TestOpenRefuses(t *testing.T) {
 	good, err := Open(Devices(2), Plugin("cpu"))
 	if err != nil {
@@ -97,7 +95,7 @@ func TestOpenRefuses(t *testing.T) {
 		}
 		return len(files)
 	}
-	for _, canary := range []string{"Float16 product with a constant, summed", "all-to-all over 2 devices"} {
+	for _, canary := range []string{"Float16 matmul with a constant, summed", "all-to-all over 2 devices"} {
 		checkRefused(t, canary, open(canary))
 		if n := trusted(); n != 0 {
 			t.Errorf("%s is wrong: %d plugins are trusted", canary, n)
@@ -106,7 +104,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := open("none"); err != nil || trusted() != 1 {
 		t.Errorf("a right plugin: %v, %d are trusted", err, trusted())
 	}
-	for _, canary := range []string{"Float32 product of two inputs, summed", "all-reduce over 2 devices"} {
+	for _, canary := range []string{"Float32 matmul of two inputs, summed", "all-reduce over 2 devices"} {
 		checkRefused(t, canary, open(canary))
 		if n := trusted(); n != 0 {
 			t.Errorf("%s is wrong: %d plugins are trusted", canary, n)
@@ -127,9 +125,8 @@ func checkRefused(t *testing.T, canary string, err error) {
 	}
 }
 
-// TestBadFusionsAreRefused opens the plugin with XLA's faulty fusions switched on.
-// Where they compute rightly on this processor the backend opens, and then other
-// numbers than the canaries' must come out right as well: garbage must never get through.
+// TestBadFusionsAreRefused opens the plugin with XLA's faulty fusions switched on. If they compute correctly on this
+// processor, the backend opens, and then other numbers than the canaries' must be correct as well.
 func TestBadFusionsAreRefused(t *testing.T) {
 	if os.Getenv("SHARDBOOK_TEST_OPEN") != "" {
 		b, err := Open(Devices(2), Plugin("cpu"), AllCanaries())
@@ -153,13 +150,14 @@ func TestBadFusionsAreRefused(t *testing.T) {
 	}
 	switch {
 	case strings.Contains(text, "opened, 0 values wrong, error <nil>."):
-	case strings.Contains(text, "refused: ") && strings.Contains(text, "computes wrongly") && strings.Contains(text, "XLA_FLAGS"):
+	case strings.Contains(text, "refused: ") && strings.Contains(text, "computes wrongly") &&
+		strings.Contains(text, "XLA_FLAGS"):
 	default:
 		t.Errorf("neither opened rightly nor refused with the reason")
 	}
 }
 
-// fusedWrongly counts the wrong values of the products that XLA has fused wrongly, with a constant, and then summed.
+// fusedWrongly counts the wrong values of matmuls that XLA has fused wrongly: with a constant, and then summed.
 func fusedWrongly(b *Backend) (wrong int, err error) {
 	const n, quarter = canarySide, 0.25
 	x, constants := canaryMatrix(3), make([]float32, n*n)

@@ -2,12 +2,10 @@ package xla
 
 import "github.com/gomlx/compute"
 
-// A closure may use the values of the functions around it. go-xla allows that for
-// most operations, but not for those with two operands, nor as results
-// (docs/upstream.md, "captured values"). So such values are given to go-xla under
-// a name in the closure.
+// A closure may use values of the functions around it. go-xla supports that for most operations, but not for binary
+// ones, nor for results (docs/upstream.md, "captured values"). So such values get a name in the closure.
 
-// here returns the values as values of f, whatever function around it they are of.
+// here returns the values as values of f, whichever function around f they belong to.
 func (f *function) here(values ...compute.Value) []compute.Value {
 	if f.parent == nil {
 		return values
@@ -17,7 +15,7 @@ func (f *function) here(values ...compute.Value) []compute.Value {
 		local[i] = v
 		fn := hloFunction(f.Function)
 		if hlo := hloValue(v); functionOf(hlo) != fn {
-			// A value that is not of a function around f is left for go-xla to refuse.
+			// go-xla rejects a value that does not belong to a function around f.
 			if named, err := fn.UseParentValue(hlo); err == nil {
 				local[i] = newValue(v, named)
 			}
@@ -28,8 +26,7 @@ func (f *function) here(values ...compute.Value) []compute.Value {
 
 type binary func(a, b compute.Value) (compute.Value, error)
 
-// binary does an operation in the inner one of its operands' functions, as go-xla
-// does those with one operand and as GoMLX believes.
+// binary does an operation in the inner one of its operands' functions, as go-xla does unary ones and GoMLX expects.
 func (f *function) binary(op binary, a, b compute.Value) (compute.Value, error) {
 	x, y := hloValue(a), hloValue(b)
 	if inner := functionOf(y); functionOf(x) != inner && inner.Parent != nil {

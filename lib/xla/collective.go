@@ -13,18 +13,18 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// CollectiveKind is an operation between devices that XLA has.
+// CollectiveKind is a kind of collective in XLA.
 type CollectiveKind uint8
 
 const (
-	AllReduce     CollectiveKind = iota // operands keep their shapes
-	AllGather                           // axis Axis grows by the number of ranks
-	ReduceScatter                       // axis Axis shrinks by the number of ranks
-	AllToAll                            // axis Axis shrinks, axis Concat grows
-	Permute                             // the operand goes to rank To[r]
+	AllReduce     CollectiveKind = iota // operands have the same shapes as results
+	AllGather                           // Axis grows by the number of ranks
+	ReduceScatter                       // Axis shrinks by the number of ranks
+	AllToAll                            // Axis shrinks, Concat grows
+	Permute                             // rank r sends its operand to rank To[r]
 )
 
-// String returns XLA's name of the operation, as reports have it.
+// String returns XLA's name of the operation.
 func (k CollectiveKind) String() string {
 	if int(k) >= len(kindNames) {
 		return fmt.Sprintf("CollectiveKind(%d)", k)
@@ -34,46 +34,42 @@ func (k CollectiveKind) String() string {
 
 var kindNames = []string{"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
 
-// Collective is an operation between the devices of a mesh inside a graph. It is
-// what lib/collective builds on, which has gradients and checks; use that.
+// Collective is a collective operation between the devices of a mesh inside a graph. Use lib/collective, which checks
+// arguments and has gradients.
 //
-// GoMLX has a node for all-reduce alone. The other kinds travel through it as
-// reduction types beyond GoMLX's own, which the backend translates.
+// GoMLX has a node only for all-reduce. The other kinds use it with reduction types beyond GoMLX's own, which the
+// backend translates.
 type Collective struct {
 	Kind   CollectiveKind
-	Reduce compute.ReduceOpType // of AllReduce and ReduceScatter
-	Axis   int                  // the tensor's axis that is joined or cut
-	Concat int                  // of AllToAll: the axis along which the pieces are joined
-	To     []int                // of Permute: where each rank's operand goes; -1: nowhere
+	Reduce compute.ReduceOpType // for AllReduce and ReduceScatter
+	Axis   int                  // the tensor's axis that is joined or split
+	Concat int                  // for AllToAll: the axis along which the pieces are joined
+	To     []int                // for Permute: the rank that each rank sends to; -1: none
 
-	// Bits adds the operands' bits as whole numbers, of AllReduce and ReduceScatter. Where
-	// all ranks but one give zeros the sum is that one's operand bit for bit; a sum of
-	// floats would lose the sign of -0, and XLA's on CPUs every subnormal number.
+	// Bits adds the operands' bits as integers, for AllReduce and ReduceScatter. If all ranks but one have zeros, the
+	// sum is that one's operand bit for bit; a sum of floats would lose the sign of -0 and, on CPUs, subnormal numbers.
 	Bits bool
 
-	// Along names the mesh axes whose devices take part, the major one first. The
-	// ranks are the devices' places along them.
+	// Along names the mesh axes whose devices take part, the major one first. Ranks are the devices' indices along
+	// them.
 	Along []string
 
-	// Note is free for the caller: CollectiveOf gives it back.
+	// Note is for the caller; CollectiveOf returns it.
 	Note string
 }
 
-// Apply adds the operation to the graph of its operands, of which only AllReduce may
-// have more than one. It panics, as graph functions do, if the graph is not built
-// for a mesh (see Compile).
+// Apply adds the operation to the graph of its operands; only AllReduce may have more than one. It panics if the graph
+// is not built for a mesh (see Compile).
 func (c Collective) Apply(operands ...*graph.Node) []*graph.Node {
 	g := operands[0].Graph()
-	// The further operand, which comes back as it is, makes a node with two results.
-	// With one, GoMLX loses the operation under Checkpoint (docs/upstream.md,
-	// "all-reduce under Checkpoint").
+	// The additional operand, which is returned unchanged, makes a node with two results. With one result, GoMLX drops
+	// the operation under Checkpoint (docs/upstream.md, "all-reduce under Checkpoint").
 	with := append(append([]*graph.Node{}, operands...), graph.Const(g, int32(0)))
 	results := g.Distributed().Along(c.Along...).AllReduce(with, known.number(c))
 	return results[:len(operands)]
 }
 
-// CollectiveOf returns the operation that a node of type NodeTypeAllReduce stands
-// for, and false if it is GoMLX's own.
+// CollectiveOf returns the operation of a node of type NodeTypeAllReduce, and false if it is GoMLX's own.
 func CollectiveOf(n *graph.Node) (Collective, bool) {
 	return known.collective(reductionTypeOf(n))
 }
@@ -87,11 +83,10 @@ func MeshOf(g *graph.Graph) (*distributed.DeviceMesh, bool) {
 	return meshes[0], true
 }
 
-// firstNumber is beyond every reduction type that GoMLX may come to have.
+// firstNumber is beyond GoMLX's reduction types.
 const firstNumber compute.ReduceOpType = 1 << 20
 
-// collectives numbers operations. Equal ones have one number, so that the table has
-// as many entries as a program has different operations.
+// collectives assigns numbers to operations; equal ones have the same number, so the table is small.
 type collectives struct {
 	sync.Mutex
 	numbers map[string]compute.ReduceOpType
@@ -122,14 +117,14 @@ func (k *collectives) collective(n compute.ReduceOpType) (Collective, bool) {
 	return k.all[i].clone(), true
 }
 
-// clone shares no slices with c: callers may change theirs.
+// clone copies the slices, which callers may change.
 func (c Collective) clone() Collective {
 	c.To, c.Along = slices.Clone(c.To), slices.Clone(c.Along)
 	return c
 }
 
-// AllReduce writes an operation between devices; GoMLX calls it. Operands of GoMLX's
-// own all-reduce come in groups of one type, ours all together.
+// AllReduce writes an all-reduce or another collective; GoMLX calls it. For its own all-reduce GoMLX passes operands of
+// one type at a time, for ours all of them.
 func (f *function) AllReduce(operands []compute.Value, reduction compute.ReduceOpType,
 	groups [][]int) ([]compute.Value, error) {
 	local := f.here(operands...)
@@ -159,14 +154,13 @@ func (f *function) collective(c Collective, operands []compute.Value, groups [][
 	return []compute.Value{newValue(operands[0], result)}, nil
 }
 
-// moves reports whether the operation computes nothing. Half types then go as whole numbers: XLA on CPUs has them
-// travel as float32, in twice the bytes.
+// moves reports whether the operation only moves data. Then half types are sent as integers: XLA on CPUs would convert
+// them to float32, with twice the bytes.
 func (c Collective) moves() bool { return c.Kind != AllReduce && c.Kind != ReduceScatter }
 
-// allReduce writes one operation for each type among the operands, in the order of
-// their first: go-xla would write them in any order, and processes that compile the
-// same program would wait for each other (docs/upstream.md, "all-reduce of several
-// types").
+// allReduce writes one operation for each type among the operands, in order of appearance. go-xla would write them in
+// random order, and processes that compile the same program would wait for each other (docs/upstream.md, "all-reduce of
+// several types").
 func (f *function) allReduce(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
 	results := make([]compute.Value, len(operands))
 	for first := range operands {
@@ -191,17 +185,17 @@ func (f *function) allReduce(c Collective, operands []compute.Value, groups [][]
 	return results, nil
 }
 
-// onBits does an operation on whole numbers that have the operands' bits.
+// onBits does an operation on integers with the operands' bits.
 func (f *function) onBits(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
 	c.Bits = false
 	bits, types := make([]compute.Value, len(operands)), make([]dtypes.DType, len(operands))
 	for i, x := range operands {
 		types[i] = hloValue(x).Shape().DType
-		whole, err := wholeOfSize(types[i].Size())
+		integer, err := integerOfSize(types[i].Size())
 		if err != nil {
 			return nil, fmt.Errorf("bits of %v: %w", types[i], err)
 		}
-		if bits[i], err = f.Bitcast(x, whole); err != nil {
+		if bits[i], err = f.Bitcast(x, integer); err != nil {
 			return nil, err
 		}
 	}
@@ -217,8 +211,8 @@ func (f *function) onBits(c Collective, operands []compute.Value, groups [][]int
 	return results, nil
 }
 
-// wholeOfSize returns the type of whole numbers with so many bytes.
-func wholeOfSize(bytes int) (dtypes.DType, error) {
+// integerOfSize returns the unsigned integer type of a number of bytes.
+func integerOfSize(bytes int) (dtypes.DType, error) {
 	switch bytes {
 	case 1:
 		return dtypes.Uint8, nil
@@ -229,7 +223,7 @@ func wholeOfSize(bytes int) (dtypes.DType, error) {
 	case 8:
 		return dtypes.Uint64, nil
 	}
-	return dtypes.InvalidDType, fmt.Errorf("no whole number has %d bytes", bytes)
+	return dtypes.InvalidDType, fmt.Errorf("no integer has %d bytes: convert to a type of 1, 2, 4 or 8", bytes)
 }
 
 func (f *function) write(c Collective, x *stablehlo.Value, groups [][]int) (*stablehlo.Value, error) {
@@ -254,9 +248,8 @@ func (f *function) write(c Collective, x *stablehlo.Value, groups [][]int) (*sta
 	return nil, fmt.Errorf("no operation of kind %d", c.Kind)
 }
 
-// writeReduceScatter writes an operation that go-xla has no function for: an
-// all-reduce of something that has the result's shape, whose statement is then made
-// a reduce-scatter of x.
+// writeReduceScatter writes an operation that go-xla has no function for: it changes the statement of an all-reduce
+// with the result's shape into a reduce-scatter of x.
 func (f *function) writeReduceScatter(c Collective, x *stablehlo.Value, groups [][]int) (*stablehlo.Value, error) {
 	part := shapes.Make(x.Shape().DType, x.Shape().Dimensions...)
 	part.Dimensions[c.Axis] /= len(groups[0])
@@ -276,7 +269,7 @@ func (f *function) writeReduceScatter(c Collective, x *stablehlo.Value, groups [
 	return result, nil
 }
 
-// zeros is a constant of any shape.
+// zeros returns a constant of any shape.
 func (f *function) zeros(shape shapes.Shape) (compute.Value, error) {
 	zero, err := f.Constant(dtypes.MakeAnySlice(shape.DType, 1))
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// compiled is what all programs are: a graph function, compiled for each set of input shapes.
+// compiled is a graph function that is compiled for each set of input shapes; all programs are based on it.
 type compiled struct {
 	backend *Backend
 	exec    *graph.Exec
 	donated []int                      // inputs whose memory the program may overwrite
-	last    atomic.Pointer[executable] // the one most recently compiled or run
+	last    atomic.Pointer[executable] // most recently compiled or run
 
 	closing sync.RWMutex // held for reading while the program is in use
 	closed  bool
 }
 
-// compileLater gives a program its graph function, and a name of its own, by which the backend knows what it donates.
+// compileLater sets a program's graph function, and gives it a unique name, by which the backend finds donated inputs.
 func compileLater[F graph.ExecGraphFn](c *compiled, b *Backend, fn F, donated []int) error {
 	exec, err := graph.NewExec(b, ThrowingErrors(fn))
 	if err != nil {
@@ -35,17 +35,17 @@ func compileLater[F graph.ExecGraphFn](c *compiled, b *Backend, fn F, donated []
 	return nil
 }
 
-// programs counts programs, so that each has a name of its own.
+// programs counts programs, for unique names.
 var programs atomic.Int64
 
 // number matches the end of a program's name: its number, and GoMLX's for the shapes of its inputs.
 var number = regexp.MustCompile(`/\d+(#\d+)?$`)
 
-// withoutNumber is the name that a program has in every process.
+// withoutNumber returns the name that a program has in every process.
 func withoutNumber(name string) string { return number.ReplaceAllString(name, "") }
 
-// build compiles the program for these inputs unless it has been. The backend is not closed meanwhile: GoMLX would
-// panic, and whoever waits for the same program would wait for ever (docs/upstream.md, "a panic while a program is
+// build compiles the program for these inputs unless it has been. The backend cannot be closed meanwhile: GoMLX would
+// panic, and others that wait for the same program would wait forever (docs/upstream.md, "a panic while a program is
 // compiled").
 func (c *compiled) build(inputs ...shapes.Shape) (*graph.Graph, error) {
 	c.backend.building.RLock()
@@ -57,11 +57,11 @@ func (c *compiled) build(inputs ...shapes.Shape) (*graph.Graph, error) {
 	return g, plain(err)
 }
 
-// donates says whether the program may overwrite input i.
+// donates reports whether the program may overwrite input i.
 func (c *compiled) donates(i int) bool { return slices.Contains(c.donated, i) }
 
-// use keeps the program from being closed until closing is unlocked for reading. It
-// returns an error if it is closed.
+// use prevents that the program is closed, until the caller unlocks closing for reading. It returns an error if the
+// program is closed.
 func (c *compiled) use() error {
 	c.closing.RLock()
 	if c.closed {
@@ -71,7 +71,7 @@ func (c *compiled) use() error {
 	return nil
 }
 
-// close frees the compiled programs, once none of them runs.
+// close waits until none of the compiled programs runs, and frees them.
 func (c *compiled) close() {
 	c.closing.Lock()
 	defer c.closing.Unlock()
@@ -80,7 +80,7 @@ func (c *compiled) close() {
 	c.backend.donations.forget(c.exec.Name())
 }
 
-// latest asks the program most recently compiled or run.
+// latest returns a property of the executable that was most recently compiled or run.
 func latest[T any](c *compiled, ask func(*executable) (T, error)) (answer T, err error) {
 	if err := c.use(); err != nil {
 		return answer, err

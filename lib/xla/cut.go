@@ -12,10 +12,10 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Cut is a graph function with shifts ([Shift]), split into programs: at each shift, and before the first operation that
-// uses what a shift received, so that the program in between can overlap with the transfer. A value that one program
-// computes and a later one uses, or a shift sends, is carried: an output of the one program and an input of the others.
-// Values that depend on constants and scalars alone are recomputed where they are used.
+// Cut is a graph function with shifts ([Shift]), split into programs: at each shift, and before the first operation
+// that uses what a shift received, so that the program in between can overlap with the transfer. A value that one
+// program computes and a later one uses, or a shift sends, is carried: an output of the one program and an input of the
+// others. Values that depend on constants and scalars alone are recomputed where they are used.
 type Cut struct {
 	Shifts   []Shifted      // in their order
 	Carried  []shapes.Shape // on a device; programs take and return a scalar as a vector of one
@@ -53,9 +53,9 @@ const (
 	RefReceived
 )
 
-// NewCut splits a graph function for inputs of the given shapes, as one device of the mesh has them. Nothing is compiled:
-// compile the functions that [Cut.Program] returns. The function must build the same graph at every call. Its panics are
-// returned as errors.
+// NewCut splits a graph function for inputs of the given shapes, as one device of the mesh has them. Nothing is
+// compiled: compile the functions that [Cut.Program] returns. The function must build the same graph at every call. Its
+// panics are returned as errors.
 func NewCut(m *Mesh, fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (*Cut, error) {
 	var c *Cut
 	_, err := m.Shapes(func(nodes []*graph.Node) []*graph.Node {
@@ -90,8 +90,8 @@ func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 		now := newCutting(in, c.fn(slices.Clone(in)))
 		if !reflect.DeepEqual(now.Shifts, c.Shifts) || !reflect.DeepEqual(now.Programs, c.Programs) ||
 			!slices.EqualFunc(now.Carried, c.Carried, shapes.Shape.Equal) {
-			panic(errors.New("a function that is cut builds another graph each time: have it depend on nothing but its " +
-				"arguments and their shapes"))
+			panic(errors.New("a function that is cut builds another graph each time: have it depend on nothing but " +
+				"its arguments and their shapes"))
 		}
 		out := make([]*graph.Node, len(of.Out))
 		for i, ref := range of.Out { // placeholders of the right shapes, whose backend values are replaced below
@@ -185,7 +185,8 @@ func newCutting(in, out []*graph.Node) *cutting {
 func (c *cutting) deal(scalar []bool) {
 	all := c.main.Statements
 	c.free, c.program = make([]bool, len(all)), make([]int, len(all))
-	now, begun, there := 0, false, map[int]bool{} // the program, whether it has statements, and which shifts are awaited
+	// the program, whether it has statements, and which shifts are awaited
+	now, begun, there := 0, false, map[int]bool{}
 	next := func() {
 		if begun {
 			now, begun = now+1, false
@@ -289,15 +290,15 @@ func (c *cutting) leave(of CutProgram, given []*graph.Node) (out []*stablehlo.Va
 		}
 		out = append(out, v)
 	}
-	var left []*stablehlo.Statement
+	var remaining []*stablehlo.Statement
 	needed := c.neededBy(out, instead)
 	for i, s := range c.main.Statements[:len(needed)] {
 		if needed[i] {
 			put(s, instead)
-			left = append(left, s)
+			remaining = append(remaining, s)
 		}
 	}
-	c.main.Statements = left
+	c.main.Statements = remaining
 	return out
 }
 

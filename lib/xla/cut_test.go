@@ -16,9 +16,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// cutFunction has what programs may have in common: products that two take, a value sent at once and one that was
-// received, a loop that uses values of several programs, a scalar, an input and something received as outputs, what
-// nobody needs, and gradients through shifts.
+// cutFunction has everything that matters to cuts: matmuls that two programs use, a value sent at once and one that was
+// received, a loop that uses values of several programs, a scalar, an input and a received tensor as outputs, unused
+// values, and gradients through shifts.
 func cutFunction(in []*graph.Node) []*graph.Node {
 	x, w, rank := in[0], in[1], in[2]
 	number := graph.ConvertDType(rank, dtypes.Float32)
@@ -41,7 +41,7 @@ func cutFunction(in []*graph.Node) []*graph.Node {
 	return []*graph.Node{graph.Add(back, graph.Mul(b, mean)), x, b, mean, graph.Gradient(loss, x)[0]}
 }
 
-// plainly is the same on all ranks together, on the host.
+// plainly computes the same for all ranks together, on the host.
 func plainly(xs [][]float64, w []float64, n int) (out [][5][]float64) {
 	ranks := len(xs)
 	dot := func(x []float64) []float64 {
@@ -83,7 +83,7 @@ func plainly(xs [][]float64, w []float64, n int) (out [][5][]float64) {
 		var first, gradient []float64
 		for i := range n * n {
 			first = append(first, back[i]+b[i]*means[r])
-			// of sin(x'²)·x, for the x' of the rank before, and of this rank's in that of the one behind
+			// of sin(x'²)·x, for x' of the previous rank, and for this rank's in that of the next one
 			x, before, behind := xs[r][i], xs[from(r, 1)][i], xs[from(r, -1)][i]
 			gradient = append(gradient, math.Sin(before*before)+math.Cos(x*x)*2*x*behind)
 		}
@@ -92,7 +92,7 @@ func plainly(xs [][]float64, w []float64, n int) (out [][5][]float64) {
 	return out
 }
 
-// Ranks that run the programs of a cut, and move what it says, come to what the function says.
+// Ranks that run the programs of a cut, and exchange what it says, get the function's results.
 func TestCut(t *testing.T) {
 	const n, ranks = 4, 3
 	backend := devicetest.One()
@@ -105,8 +105,9 @@ func TestCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the third shift of the function is not among them, which nobody needs; the gradient's is
-	if got := fmt.Sprint(cut.Shifts[0].Shift, cut.Shifts[1].Shift, cut.Shifts[2].Shift, len(cut.Shifts)); got != "ring+1 ring+1 ring-1 5" {
+	// The function's third shift is unused and so not in the list; the gradient's is.
+	if got := fmt.Sprint(cut.Shifts[0].Shift, cut.Shifts[1].Shift, cut.Shifts[2].Shift,
+		len(cut.Shifts)); got != "ring+1 ring+1 ring-1 5" {
 		t.Errorf("shifts are %s", got)
 	}
 	if got := cut.Shifts[1].Of; got != (xla.Ref{Kind: xla.RefReceived, Number: 0}) {
@@ -134,7 +135,8 @@ func TestCut(t *testing.T) {
 	}
 	has := make([]map[xla.Ref]*tensors.Tensor, ranks)
 	for r := range has {
-		has[r] = map[xla.Ref]*tensors.Tensor{{Number: 0}: tensor(xs[r]), {Number: 1}: tensor(w), {Number: 2}: tensors.FromScalar(int32(r))}
+		has[r] = map[xla.Ref]*tensors.Tensor{{Number: 0}: tensor(xs[r]), {Number: 1}: tensor(w),
+			{Number: 2}: tensors.FromScalar(int32(r))}
 	}
 	next := 0 // shift
 	for k, of := range cut.Programs {
@@ -203,7 +205,7 @@ func TestCutRefuses(t *testing.T) {
 	if _, err := xla.NewCut(mesh, func(in []*graph.Node) []*graph.Node {
 		return xla.While(in, func(s []*graph.Node) *graph.Node { return graph.Const(s[0].Graph(), false) },
 			func(s []*graph.Node) []*graph.Node { return []*graph.Node{xla.Shift{Axis: "ring", By: 1}.Of(s[0])} })
-	}, shape); err == nil || !strings.Contains(err.Error(), "take it out") {
+	}, shape); err == nil || !strings.Contains(err.Error(), "move it out") {
 		t.Errorf("a shift in a loop: %v", err)
 	}
 }

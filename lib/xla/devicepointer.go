@@ -8,11 +8,11 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// DevicePointer returns the address of a shard's memory on its device, for functions that CUDA or C runs there
-// (lib/native): on a CPU that of View's first element, on a GPU one that the host may not read. It is valid until the
-// shard is finalized, donated or garbage: keep the shard alive while the address is in use.
+// DevicePointer returns the address of a shard's memory on its device, for CUDA or C functions that run there
+// (lib/native). On a CPU it is the address of View's first element; on a GPU the host may not read it. It is valid
+// until the shard is finalized, donated or garbage collected: keep the shard alive while the address is in use.
 //
-// It returns an error if the shard is not on a device of this package's, or if the plugin gives no addresses.
+// It returns an error if the shard is not on a device of this package, or the plugin provides no addresses.
 func DevicePointer(shard *tensors.Tensor) (unsafe.Pointer, error) {
 	if err := shard.CheckValid(); err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func DevicePointer(shard *tensors.Tensor) (unsafe.Pointer, error) {
 	}
 	b, ours := backend.(*Backend)
 	if !ours {
-		return nil, fmt.Errorf("the tensor is on %s: only xla.Open's devices have addresses", backend.Name())
+		return nil, fmt.Errorf("the tensor is on %s: place it on a device of xla.Open", backend.Name())
 	}
 	device, err := shard.Device()
 	if err != nil {

@@ -10,14 +10,15 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// That the address is the view's, TestViewIsTheDevicesMemory says.
+// TestViewIsTheDevicesMemory checks that View's address is the device's.
 func TestDevicePointerErrors(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
 	x := place(t, mesh, []float32{1, 2, 3, 4})
-	if _, err := xla.DevicePointer(tensors.FromValue([]float32{1})); err == nil || !strings.Contains(err.Error(), "not on a device") {
+	if _, err := xla.DevicePointer(tensors.FromValue([]float32{1})); err == nil ||
+		!strings.Contains(err.Error(), "not on a device") {
 		t.Errorf("host tensor: %v", err)
 	}
 	other := tensors.FromValue([]float32{1})

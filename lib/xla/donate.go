@@ -13,18 +13,15 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 )
 
-// Donates adds inputs, counted from 0, whose memory the program may use for its
-// outputs: a training step that donates its parameters keeps one copy of them, not
-// two. What is donated is gone after Call, also where the program fails as it runs. An
-// error that can be known before (an argument that does not fit, a program that does
-// not compile) leaves it alone.
+// Donates adds inputs, counted from 0, whose memory the program may reuse for its outputs: a training step that donates
+// its parameters needs one copy of them, not two. Donated tensors are invalid after Call, even if the program fails
+// while it runs. Errors that are found before, such as an argument that does not fit, leave them valid.
 func (l Layout) Donates(inputs ...int) Layout {
 	l.donated = slices.Concat(l.donated, inputs)
 	return l
 }
 
-// checkDonated checks the numbers of donated inputs against how many there are; -1 is
-// not known yet.
+// checkDonated checks the indices of donated inputs; the number of inputs is -1 if it is not known yet.
 func (l Layout) checkDonated(inputs int) error {
 	for _, i := range l.donated {
 		switch {
@@ -37,9 +34,8 @@ func (l Layout) checkDonated(inputs int) error {
 	return nil
 }
 
-// checkShards checks what is about to be donated together with the rest: afterwards it
-// would be too late. Every shard must be there, on the program's devices, and none
-// that is donated may be given twice.
+// checkShards checks all shards before anything is donated: each must exist, on the program's devices, and donated ones
+// must not be passed twice.
 func (p *Program) checkShards(placed []*dtensor.Tensor) error {
 	first := map[*tensors.Tensor]int{}
 	for i, on := range placed {
@@ -49,7 +45,7 @@ func (p *Program) checkShards(placed []*dtensor.Tensor) error {
 			}
 			if shard.IsOnAnyDevice() {
 				if b, err := shard.Backend(); err != nil || b != compute.Backend(p.mesh.backend) {
-					return fmt.Errorf("argument %d lies on the devices of another backend: place it on the program's mesh", i)
+					return fmt.Errorf("argument %d is on another backend: place it on the program's mesh", i)
 				}
 			}
 			if j, again := first[shard]; again && (p.donates(i) || p.donates(j)) {
@@ -62,9 +58,8 @@ func (p *Program) checkShards(placed []*dtensor.Tensor) error {
 	return nil
 }
 
-// donate marks a parameter of a program as one whose memory XLA may give to an
-// output. GoMLX's donation alone frees the memory but reuses none of it
-// (docs/upstream.md, "donation").
+// donate marks a parameter whose memory XLA may use for an output. GoMLX's donation alone frees the memory but does not
+// reuse it (docs/upstream.md, "donation").
 func donate(parameter *stablehlo.Value) {
 	if parameter.Attributes == nil {
 		parameter.Attributes = map[string]any{}
@@ -72,8 +67,7 @@ func donate(parameter *stablehlo.Value) {
 	parameter.Attributes["jax.buffer_donor"] = true
 }
 
-// donations says which inputs a program donates, by the name of its graph: that is
-// all a builder is told.
+// donations are the inputs that programs donate, by the name of the graph, which is all that a builder gets.
 type donations struct{ byName sync.Map }
 
 // of returns the donated inputs of a graph. GoMLX names a program's graphs
@@ -95,7 +89,7 @@ func (d *donations) set(name string, donated []int) {
 
 func (d *donations) forget(name string) { d.byName.Delete(name) }
 
-// give hands a placed tensor's memory over, a value a device.
+// give donates the buffers of a placed tensor, one per device.
 func give(t *dtensor.Tensor, m *Mesh) ([]any, error) {
 	given := make([]any, 0, len(t.Shards()))
 	for i, shard := range t.Shards() {

@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A step that gives its state back needs the state's memory once, not twice.
+// A step that donates its state needs the state's memory once, not twice.
 func TestDonatedInputBecomesOutput(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
 	mesh, err := backend.Mesh(xla.Axis("data", 2))
@@ -63,7 +63,8 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 			want = 4 * n
 		}
 		if memory.Aliased != want {
-			t.Errorf("donated %v: %d bytes of the outputs lie in an input's place, want %d", donate, memory.Aliased, want)
+			t.Errorf("donated %v: %d bytes of the outputs lie in an input's place, want %d", donate, memory.Aliased,
+				want)
 		}
 		for device, shard := range state.Shards() {
 			got, err := xla.View[float32](shard)
@@ -71,14 +72,15 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i := slices.IndexFunc(got, func(v float32) bool { return v != 3 }); i >= 0 {
-				t.Errorf("donated %v: element %d on device %d is %g after 3 steps by 1, want 3", donate, i, device, got[i])
+				t.Errorf("donated %v: element %d on device %d is %g after 3 steps by 1, want 3", donate, i, device,
+					got[i])
 			}
 		}
 		p.Close()
 	}
 }
 
-// address is where a tensor's shard on the first device lies.
+// address returns the address of a tensor's shard on the first device.
 func address(t *testing.T, on *dtensor.Tensor) *float32 {
 	t.Helper()
 	view, err := xla.View[float32](on.Shards()[0])
@@ -97,8 +99,8 @@ func place(t *testing.T, mesh *xla.Mesh, values []float32) *dtensor.Tensor {
 	return placed
 }
 
-// Donated memory may be overwritten at any time, so it may not be given twice; and
-// what a program that does not compile was to be given is still there.
+// Donated memory may be overwritten at any time, so a tensor may not be donated twice; the arguments of a program that
+// does not compile stay valid.
 func TestDonationErrors(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
 	mesh, err := backend.Mesh(xla.Axis("data", 2))
@@ -131,7 +133,7 @@ func TestDonationErrors(t *testing.T) {
 	}
 }
 
-// Everything that can be known before is said before the memory is given away.
+// All checks come before the memory is donated.
 func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
 	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 2)
 	mesh, err := backend.Mesh(xla.Axis("data", 2))
@@ -180,7 +182,7 @@ func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
 	}
 }
 
-// Donates adds to what was donated before.
+// Donates adds to earlier donations.
 func TestDonatesAdds(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 1).Mesh(xla.Axis("data", 1))
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// DotGeneral multiplies. On CPUs, x·wᵀ with few rows takes XLA several times as long as w·xᵀ does (docs/upstream.md,
-// "small matmuls"): so DotGeneral writes w·xᵀ, transposed. The gradient of a linear layer's input is such a matmul.
+// DotGeneral is a matmul. On CPUs, XLA takes several times as long for x·wᵀ with a small x as for w·xᵀ
+// (docs/upstream.md, "small matmuls"), so it is written as the latter and transposed. The gradient of a linear layer's
+// input is such a matmul.
 func (f *function) DotGeneral(lhs compute.Value, lhsContracted, lhsBatch []int, rhs compute.Value,
-	rhsContracted, rhsBatch []int,
-	config compute.DotGeneralConfig) (compute.Value, error) {
+	rhsContracted, rhsBatch []int, config compute.DotGeneralConfig) (compute.Value, error) {
 	if f.parent != nil || f.builder.backend.info.Platform != plugin.CPU ||
 		!fewRows(lhs, lhsContracted, lhsBatch, rhs, rhsContracted) {
 		return f.Function.DotGeneral(lhs, lhsContracted, lhsBatch, rhs, rhsContracted, rhsBatch, config)
@@ -20,25 +20,26 @@ func (f *function) DotGeneral(lhs compute.Value, lhsContracted, lhsBatch []int, 
 	if err != nil {
 		return nil, err
 	}
-	// XLA would fold the transposition into the product again; it does not look through a barrier of several values.
+	// XLA would fold the transposition into the matmul again; it does not look through a barrier of several values.
 	behind, err := f.Function.OptimizationBarrier(swapped, lhs)
 	if err != nil {
 		return nil, err
 	}
-	var axes []int // the rows' come first again
+	var axes []int // back to the order of the result
 	for i := range len(hloValue(lhs).Shape().Dimensions) - 1 {
 		axes = append(axes, i+1)
 	}
 	return f.Function.Transpose(behind[0], append(axes, 0)...)
 }
 
-// fewRows says whether a product is x·wᵀ with w a large matrix and x of so few rows that the other form is faster. The
-// bounds were measured, with matrices from 256×256 to 4096×1024 and 8 to 1024 rows.
+// fewRows reports whether a matmul is x·wᵀ with a large matrix w and so few rows of x that the other form is faster.
+// The bounds were measured, with matrices from 256×256 to 4096×1024 and 8 to 1024 rows.
 func fewRows(x compute.Value, xContracted, xBatch []int, w compute.Value, wContracted []int) bool {
 	const large, share = 512 * 512, 4
 	a, b := hloValue(x).Shape(), hloValue(w).Shape()
 	last := len(a.Dimensions) - 1
-	if a.DType != dtypes.Float32 || b.DType != dtypes.Float32 || len(xBatch) > 0 || len(b.Dimensions) != 2 || last < 1 ||
+	if a.DType != dtypes.Float32 || b.DType != dtypes.Float32 || len(xBatch) > 0 || len(b.Dimensions) != 2 ||
+		last < 1 ||
 		len(xContracted) != 1 || xContracted[0] != last || len(wContracted) != 1 || wContracted[0] != 1 {
 		return false
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// TestProductsOfFewRows has products x·wᵀ come out right on both sides of the bounds, and be written the other way round on one.
+// TestProductsOfFewRows: matmuls x·wᵀ are right on both sides of the bounds, and transposed on one.
 func TestProductsOfFewRows(t *testing.T) {
 	b, err := Open(Devices(1), Plugin("cpu"))
 	if err != nil {
@@ -49,7 +49,8 @@ func TestProductsOfFewRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := p.Call(tensors.FromFlatDataAndDimensions(x, append(slices.Clone(c.rows), c.k)...), tensors.FromFlatDataAndDimensions(w, c.n, c.k))
+		out, err := p.Call(tensors.FromFlatDataAndDimensions(x, append(slices.Clone(c.rows), c.k)...),
+			tensors.FromFlatDataAndDimensions(w, c.n, c.k))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +73,10 @@ func TestProductsOfFewRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		transposes := slices.ContainsFunc(operations, func(o Operation) bool { return o.Kind == "transpose" || o.Kind == "fusion" || o.Kind == "copy" })
+		transposes := slices.ContainsFunc(operations, func(o Operation) bool {
+			return o.Kind == "transpose" ||
+				o.Kind == "fusion" || o.Kind == "copy"
+		})
 		if transposes != c.swapped {
 			t.Errorf("%s: transposed is %v, want %v: %+v", name, transposes, c.swapped, operations)
 		}

@@ -10,8 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Four devices each square their part of a vector, and an all-reduce adds the
-// parts up on every one of them.
+// Four devices each square their shard of a vector, and an all-reduce sums the shards on all of them.
 func Example() {
 	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/gomlx/compute"
 )
 
-// executable is go-xla's executable, taking and giving buffers of ours.
+// executable is go-xla's executable for our buffers.
 type executable struct {
 	compute.Executable
 	backend *Backend
@@ -39,21 +39,20 @@ func (e *executable) Execute(inputs []compute.Buffer, donate []bool,
 	return outputs, nil
 }
 
-// Memory is what a compiled program needs on each device, in bytes, as XLA plans
-// it.
+// Memory is the memory that a compiled program needs on each device, in bytes, as XLA plans it.
 type Memory struct {
 	Arguments int64 // inputs
-	Outputs   int64 // outputs, those included that take the place of an input
-	Aliased   int64 // outputs that take the place of a donated input
+	Outputs   int64 // outputs, including those that reuse an input's memory
+	Aliased   int64 // outputs that reuse a donated input's memory
 	Temporary int64 // buffers that live only while the program runs
-	Code      int64 // the machine code
+	Code      int64 // machine code
 }
 
-// Total is what the program holds while it runs: arguments, outputs that need a
-// place of their own, and temporary buffers.
+// Total returns what the program needs while it runs: arguments, outputs with memory of their own, and temporary
+// buffers.
 func (m Memory) Total() int64 { return m.Arguments + m.Outputs - m.Aliased + m.Temporary }
 
-// memory reads XLA's statistics of a compiled program.
+// memory returns XLA's memory statistics of a compiled program.
 func (e *executable) memory() Memory {
 	stats := loadedExecutable(e.Executable).OnDeviceMemoryUsageStats
 	return Memory{

@@ -16,7 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// kept is what a program of everything that is special gives, and the files with compiled programs afterwards.
+// kept is the result of a program with all special features, and the files with compiled programs afterwards.
 type kept struct {
 	sums        []float32
 	memory      xla.Memory
@@ -24,7 +24,7 @@ type kept struct {
 	files       []string
 }
 
-// keep opens two devices with that cache folder, and runs a program with a collective, a donated input and a kernel.
+// keep opens two devices with a cache folder, and runs a program with a collective, a donated input and a kernel.
 func keep(t *testing.T, cache string, options ...xla.Option) (got kept) {
 	t.Helper()
 	files := func() []string {
@@ -72,8 +72,8 @@ func keep(t *testing.T, cache string, options ...xla.Option) (got kept) {
 	return got
 }
 
-// A program that was compiled before is loaded, and is the same in all that can be asked of it. One that is damaged is compiled
-// again, and so is all with CompileAfresh.
+// A program that was compiled before is loaded, and equals the compiled one in every property. A damaged one is
+// compiled again, and so is every program with CompileAfresh.
 func TestExecutablesAreKept(t *testing.T) {
 	cache := t.TempDir()
 	same := func(when string, got, want kept) {
@@ -91,7 +91,7 @@ func TestExecutablesAreKept(t *testing.T) {
 	if len(compiled.files) != 1 {
 		t.Fatalf("files %q, want one for the program", compiled.files)
 	}
-	// A program that is compiled is another file, in the place of the old one.
+	// A program that is compiled again replaces the file.
 	file := compiled.files[0]
 	stat := func() os.FileInfo {
 		open, err := os.Open(file) // and held open, so that its number is nobody else's
@@ -130,7 +130,7 @@ func TestExecutablesAreKept(t *testing.T) {
 	}
 }
 
-// Where XLA does not load what it is given, though it is what was written, it is never tried again, and all is compiled.
+// If XLA does not load a cached program that is undamaged, it is not tried again, and everything is compiled.
 func TestExecutablesThatDoNotLoad(t *testing.T) {
 	cache := t.TempDir()
 	compiled := keep(t, cache)
@@ -141,7 +141,8 @@ func TestExecutablesThatDoNotLoad(t *testing.T) {
 	}
 	for range 2 {
 		got := keep(t, cache)
-		if !slices.Equal(got.sums, compiled.sums) || len(got.files) != 2 || !strings.Contains(got.files[1], "refused-") {
+		if !slices.Equal(got.sums, compiled.sums) || len(got.files) != 2 ||
+			!strings.Contains(got.files[1], "refused-") {
 			t.Errorf("%+v", got)
 		}
 	}

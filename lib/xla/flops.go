@@ -19,24 +19,28 @@ func opcodes(names string) set {
 }
 
 var (
-	// elementwise are those that count as one operation for each element of the result, whatever they take.
-	elementwise = opcodes(`abs acos acosh add and asin asinh atan2 atanh cbrt ceil clamp compare complex convert cosine cosh
-		count-leading-zeros divide erf exponential exponential-minus-one floor imag is-finite log log-plus-one logistic maximum
-		minimum multiply negate not or popcnt power real reduce-precision remainder round-nearest-afz round-nearest-even rsqrt
-		select shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt stochastic-convert subtract tan tanh xor`)
+	// elementwise operations count as one operation per element of the result.
+	elementwise = opcodes(`
+		abs acos acosh add and asin asinh atan2 atanh cbrt ceil clamp compare complex convert cosine cosh
+		count-leading-zeros divide erf exponential exponential-minus-one floor imag is-finite log log-plus-one
+		logistic maximum minimum multiply negate not or popcnt power real reduce-precision remainder round-nearest-afz
+		round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt
+		stochastic-convert subtract tan tanh xor`)
 
-	// moving are those that move data and compute nothing.
-	moving = opcodes(`all-gather all-to-all bitcast-convert broadcast collective-broadcast collective-permute concatenate copy
-		dynamic-reshape dynamic-slice dynamic-update-slice gather infeed iota outfeed pad ragged-all-to-all recv reshape reverse
-		send slice transpose`)
+	// moving operations move data and compute nothing.
+	moving = opcodes(`
+		all-gather all-to-all bitcast-convert broadcast collective-broadcast collective-permute concatenate copy
+		dynamic-reshape dynamic-slice dynamic-update-slice gather infeed iota outfeed pad ragged-all-to-all recv
+		reshape reverse send slice transpose`)
 
-	// free are those for which nothing runs.
-	free = opcodes(`add-dependency after-all bitcast constant domain get-dimension-size get-tuple-element opt-barrier parameter
+	// free operations need nothing to run.
+	free = opcodes(`
+		add-dependency after-all bitcast constant domain get-dimension-size get-tuple-element opt-barrier parameter
 		partition-id replica-id set-dimension-size tuple`)
 )
 
-// flops counts the arithmetic of one run of an instruction, by the rules of [Operation]. It is opaque if part of it is
-// code that nobody but its author can count.
+// flops counts the arithmetic of one run of an instruction, by the rules of [Operation]. opaque means that part of it
+// is code that XLA cannot count.
 func (i *instruction) flops() (n float64, opaque bool) {
 	switch kind := i.kind(); kind {
 	case "dot":
@@ -57,7 +61,7 @@ func (i *instruction) flops() (n float64, opaque bool) {
 		return i.times(i.elements())
 	case "scatter":
 		return i.times(i.operand(len(i.operands) - 1).elements())
-	case "select-and-scatter": // compares within windows, then adds up
+	case "select-and-scatter": // compares within windows, then adds
 		return i.times(i.operand(1).elements() * i.window())
 	case "sort":
 		axes := i.integers("dimensions")
@@ -73,7 +77,7 @@ func (i *instruction) flops() (n float64, opaque bool) {
 	case "fusion", "call":
 		return i.times(1)
 	case "custom-call":
-		return i.product()
+		return i.cublas()
 	default:
 		if elementwise[kind] {
 			return i.elements(), false
@@ -82,7 +86,7 @@ func (i *instruction) flops() (n float64, opaque bool) {
 	}
 }
 
-// times is n runs of the computation that the instruction calls; of several, the first.
+// times counts n runs of the first computation that the instruction calls.
 func (i *instruction) times(n float64) (flops float64, opaque bool) {
 	if len(i.called) == 0 {
 		return 0, true
@@ -104,8 +108,8 @@ func (i *instruction) window() float64 {
 	return n
 }
 
-// product counts what cuBLAS does, which XLA for CUDA calls for products of matrices. Other calls are opaque.
-func (i *instruction) product() (flops float64, opaque bool) {
+// cublas counts a matmul by cuBLAS, which XLA for CUDA calls. Other custom calls are opaque.
+func (i *instruction) cublas() (flops float64, opaque bool) {
 	if !strings.HasPrefix(i.field("custom_call_target").String(), "__cublas$") {
 		return 0, true
 	}

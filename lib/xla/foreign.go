@@ -15,13 +15,13 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// Kernel is a C function that programs on a CPU call: XLA's foreign-function interface
-// (https://openxla.org/xla/custom_call). foreign/foreign.h is what such a function is written with.
+// Kernel is a C function that programs on a CPU call by XLA's foreign-function interface
+// (https://openxla.org/xla/custom_call). Write it with foreign/foreign.h.
 type Kernel struct {
 	name    string
 	handler unsafe.Pointer
 	number  int
-	at      sync.Map // the plugin's path: whether it knows the kernel
+	at      sync.Map // by the plugin's path: whether the kernel is registered
 }
 
 var kernels struct {
@@ -29,8 +29,8 @@ var kernels struct {
 	all []*Kernel
 }
 
-// NewKernel makes a kernel of a C function void *handler(foreign_frame *). The name is the program's for it, of this
-// process's only kernel of that name. It is for package-level variables: kernels are never freed.
+// NewKernel makes a kernel of a C function void *handler(foreign_frame *). The name is that in programs, and unique in
+// the process. Use it for package-level variables: kernels are never freed.
 func NewKernel(name string, handler unsafe.Pointer) *Kernel {
 	kernels.Lock()
 	defer kernels.Unlock()
@@ -39,15 +39,16 @@ func NewKernel(name string, handler unsafe.Pointer) *Kernel {
 	return k
 }
 
-// Call adds a call of the kernel to the operands' graph, and returns its results, of the given shapes; at least two:
-// GoMLX loses a call with one result under Checkpoint. Operands and results lie in row-major order.
+// Call adds a call of the kernel to the operands' graph, and returns its results, of the given shapes. There must be at
+// least two: GoMLX drops a call with one result under Checkpoint. Operands and results are in row-major order.
 //
-// XLA takes it for a function of its operands alone, and may call it once for equal ones. An error that it returns is
-// one of the program's; on one device of several whose program has collectives behind the call, it ends the process.
+// XLA assumes that the results depend only on the operands, and may call the kernel once for equal operands. The
+// kernel's error becomes the program's; if only one of several devices has it and the program has collectives after the
+// call, it ends the process.
 //
-// Where XLA cannot call it, it returns what otherwise makes of the operands, which must be the same: on other devices
-// than CPUs, on other backends, with a plugin that has no such interface, and with CompileAuto, whose compiler could
-// not cut the call in pieces. Like what GoMLX calls a function, it has no gradient.
+// Call returns otherwise(operands), which must be the same function, where XLA cannot call the kernel: on other devices
+// than CPUs, on other backends, with a plugin without that interface, and in CompileAuto, whose compiler could not
+// split the call. Like GoMLX's function calls, it has no gradient.
 func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 	otherwise func(operands []*graph.Node) []*graph.Node) []*graph.Node {
 	if len(operands) == 0 || len(results) < 2 {
@@ -55,11 +56,12 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 			k.name, len(operands), len(results)))
 	}
 	g := operands[0].Graph()
-	if b, ours := g.Backend().(*Backend); !ours || g.DistributedStrategy() == distributed.AutoSharding || !k.knownTo(b) {
+	if b, ours := g.Backend().(*Backend); !ours || g.DistributedStrategy() == distributed.AutoSharding ||
+		!k.knownTo(b) {
 		return otherwise(operands)
 	}
-	// GoMLX has no node for this. The call of a function has the results' shapes, and the backend writes the kernel's
-	// call in its place. Constants are not shared with it (docs/upstream.md, "constants across closures").
+	// GoMLX has no node for this. It calls a function with the results' shapes, for which the backend writes the
+	// kernel's call. Constants must not be shared with it (docs/upstream.md, "constants across closures").
 	clearScalars(g)
 	defer clearScalars(g)
 	f := graph.NewFunction(g, g.UniqueName(fmt.Sprintf("%s%d", calling, k.number)), func(g *graph.Graph) []*graph.Node {
@@ -75,8 +77,8 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 	return f.Call(operands...)
 }
 
-// calling begins the names of the functions that stand for kernels. The kernel's number follows, and then perhaps "_"
-// and what makes the name unique.
+// calling is the prefix of the names of functions that stand for kernels. The kernel's number follows, and perhaps "_"
+// with a suffix that makes the name unique.
 const calling = "shardbook_kernel_"
 
 // kernelOf returns the kernel that a function of this name stands for, or nil.
@@ -87,7 +89,7 @@ func kernelOf(name string) *Kernel {
 	return k
 }
 
-// knownTo tells the plugin of the kernel, once, and returns whether it could be told.
+// knownTo registers the kernel with the plugin, once, and reports whether that worked.
 func (k *Kernel) knownTo(b *Backend) bool {
 	if b.info.Platform != plugin.CPU {
 		return false
@@ -98,10 +100,10 @@ func (k *Kernel) knownTo(b *Backend) bool {
 	return tell.(func() bool)()
 }
 
-// typedCall is the version of the foreign-function interface, in StableHLO's numbers, that go-xla does not write.
+// typedCall is the version of XLA's foreign-function interface, in StableHLO's numbers; go-xla writes another.
 const typedCall = 4
 
-// write writes the kernel's call in place of the call of a function.
+// write writes the kernel's call in place of a function call.
 func (k *Kernel) write(beside compute.Value, operands []*stablehlo.Value,
 	f *stablehlo.Function) ([]compute.Value, error) {
 	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)), shapesOf(f.Outputs),

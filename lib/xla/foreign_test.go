@@ -23,7 +23,7 @@ import (
 
 // All numbers of these tests are small integers and halves: exact in every order of summation.
 
-// affine calls the kernel of its name; parabola the other.
+// affine calls the kernel of that name; parabola the other.
 func affine(x, numbers *graph.Node) []*graph.Node {
 	return called(testkernel.Affine, x, numbers, func(x *graph.Node) *graph.Node { return x })
 }
@@ -44,7 +44,7 @@ func called(k *xla.Kernel, x, numbers *graph.Node, power func(*graph.Node) *grap
 	})
 }
 
-// affineOf is what the kernel gives, in plain Go.
+// affineOf is the kernel in plain Go.
 func affineOf(x []float32, factor, offset float32) (y, sums []float32) {
 	sums = make([]float32, len(x)/testkernel.Part+1)
 	for i, v := range x {
@@ -63,12 +63,12 @@ func counting(n int) []float32 {
 	return x
 }
 
-// bothNodes makes a graph function of two nodes one of their list.
+// bothNodes adapts a graph function of a list to one of two nodes.
 func bothNodes(fn func(x, numbers *graph.Node) []*graph.Node) func([]*graph.Node) []*graph.Node {
 	return func(in []*graph.Node) []*graph.Node { return fn(in[0], in[1]) }
 }
 
-// calls checks how often fn has programs call kernels.
+// calls checks how many kernel calls fn's program has.
 func calls(t *testing.T, want int, fn func()) {
 	t.Helper()
 	before := testkernel.Calls()
@@ -90,7 +90,8 @@ func TestKernel(t *testing.T) {
 	for _, n := range []int{0, 1, 63, 64, 65, 10_000} {
 		x := counting(n)
 		calls(t, 1, func() {
-			out, err := devicetest.Call(bothNodes(affine), tensors.FromFlatDataAndDimensions(x, n), tensors.FromValue([]float32{3, 0.5}))
+			out, err := devicetest.Call(bothNodes(affine), tensors.FromFlatDataAndDimensions(x, n),
+				tensors.FromValue([]float32{3, 0.5}))
 			if err != nil {
 				t.Fatalf("%d elements: %v", n, err)
 			}
@@ -101,7 +102,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// A scalar has no axes; and what XLA keeps transposed it brings in order for the kernel, and takes back.
+// Scalars have no axes. Operands that XLA stores transposed are converted to row-major order and back.
 func TestKernelShapes(t *testing.T) {
 	numbers := tensors.FromValue([]float32{3, 0.5})
 	out, err := devicetest.Call(bothNodes(affine), tensors.FromScalar(float32(2)), numbers)
@@ -129,7 +130,7 @@ func TestKernelShapes(t *testing.T) {
 	same(t, "sums of the transposed", out[1], sums)
 }
 
-// Calls of two kernels in one graph are told apart, and constants are those of the graph before, between and after.
+// Calls of two kernels in one graph are distinguished, and constants are those of the graph before, between and after.
 func TestKernelsInOneGraph(t *testing.T) {
 	x := counting(70)
 	want := slices.Clone(x)
@@ -159,7 +160,7 @@ func TestKernelsInOneGraph(t *testing.T) {
 	})
 }
 
-// A function of the caller's own is no kernel, whatever it is called.
+// A function with a similar name is not a kernel.
 func TestKernelNames(t *testing.T) {
 	out, err := devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
 		double := graph.NewFunction(x.Graph(), "kernel_0", func(g *graph.Graph) []*graph.Node {
@@ -175,11 +176,14 @@ func TestKernelNames(t *testing.T) {
 	same(t, "the kernel", out[1], []float32{3, 6})
 }
 
-// What a kernel says is wrong is an error of the call, also where it is so on one device alone; the next call works.
+// A kernel's error is the call's error, also if only one device has it; the next call works.
 func TestKernelError(t *testing.T) {
 	const says = "the factor is not a number"
 	nan := float32(math.NaN())
-	exec, err := graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] })
+	exec, err := graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node {
+		return affine(x,
+			numbers)[0]
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +193,8 @@ func TestKernelError(t *testing.T) {
 		t.Fatal(err)
 	}
 	split := xla.Shard(0, "data")
-	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] }, xla.In(split).Gives(split))
+	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] },
+		xla.In(split).Gives(split))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +209,8 @@ func TestKernelError(t *testing.T) {
 		} else {
 			same(t, "after the error", out[0], []float32{3, 5, 7, 9})
 		}
-		if _, err := program.Call(x, []float32{1, 0, 1, 0, nan, 0, 1, 0}); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := program.Call(x, []float32{1, 0, 1, 0, nan, 0, 1, 0}); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("Program.Call: error %v, want one that says %q", err, says)
 		}
 		if out, err := program.Call(x, []float32{2, 1, 3, 1, 2, 1, 3, 1}); err != nil {
@@ -215,8 +221,8 @@ func TestKernelError(t *testing.T) {
 	}
 }
 
-// A call whose structs are not those of foreign.h is an error before anything of it is touched; an interface that is
-// not the one of foreign.h hears of another version, and refuses the kernel.
+// A call whose structs differ from those of foreign.h is an error before they are used; another version of the
+// interface rejects the kernel.
 func TestKernelOfOtherLayout(t *testing.T) {
 	const other = "XLA calls the kernel with structs of another layout than foreign.h has: use the pinned plugin"
 	for frame, want := range map[testkernel.Frame]string{
@@ -236,13 +242,14 @@ func TestKernelOfTooLittle(t *testing.T) {
 		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return testkernel.Affine.Call(in[:operands], []shapes.Shape{in[0].Shape()}, nil)
 		}, tensors.FromValue([]float32{1}), tensors.FromValue([]float32{1, 0}))
-		if want := fmt.Sprintf("has %d operands and 1 results: give it one operand and two results, or more", operands); err == nil || !strings.Contains(err.Error(), want) {
+		if want := fmt.Sprintf("has %d operands and 1 results: give it one operand and two results, or more",
+			operands); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
 }
 
-// Goroutines call a program of four devices and one of one device at once. However many threads are busy, all is done.
+// Goroutines call a program of four devices and one of one device at the same time, with all threads busy.
 func TestKernelCallsAtOnce(t *testing.T) {
 	b := devicetest.OpenOwn(t, 4)
 	mesh, err := b.Mesh(xla.Axis("data", 4))
@@ -326,7 +333,7 @@ func TestKernelCallsAtOnce(t *testing.T) {
 	}
 }
 
-// A kernel may stand in a loop and in a branch, and use there what was made outside.
+// A kernel may be called in a loop and in a branch, with values from outside.
 func TestKernelInClosures(t *testing.T) {
 	x := counting(65)
 	var out []*tensors.Tensor
@@ -335,9 +342,10 @@ func TestKernelInClosures(t *testing.T) {
 		out, err = devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
 			g := x.Graph()
 			double := graph.MulScalar(x, 2)
-			last := xla.While([]*graph.Node{graph.Const(g, int32(0)), graph.ZerosLike(x)}, below(3), func(s []*graph.Node) []*graph.Node {
-				return []*graph.Node{graph.AddScalar(s[0], 1), affine(graph.Add(s[1], double), numbers)[0]}
-			})
+			last := xla.While([]*graph.Node{graph.Const(g, int32(0)), graph.ZerosLike(x)}, below(3),
+				func(s []*graph.Node) []*graph.Node {
+					return []*graph.Node{graph.AddScalar(s[0], 1), affine(graph.Add(s[1], double), numbers)[0]}
+				})
 			branch := xla.If(graph.LessThan(last[0], graph.Const(g, int32(9))), func() []*graph.Node {
 				return []*graph.Node{parabola(x, numbers)[0]}
 			}, func() []*graph.Node {
@@ -362,9 +370,9 @@ func TestKernelInClosures(t *testing.T) {
 	same(t, "after", out[2], doubled)
 }
 
-// The backward pass calls the kernel again for what was not kept, and the gradients are the same.
+// Recomputation calls the kernel again, and the gradients are the same.
 func TestKernelIsRecomputed(t *testing.T) {
-	// y², of which the gradient needs y; the kernel has none of its own, so it is given here.
+	// y², whose gradient needs y; the kernel has no gradient, so it is given here.
 	square := func(in []*graph.Node) []*graph.Node {
 		y := autodiff.Custom(in, func(in []*graph.Node) []*graph.Node { return affine(in[0], in[1]) },
 			func(in, _, v []*graph.Node) []*graph.Node {
@@ -408,14 +416,14 @@ func TestKernelIsRecomputed(t *testing.T) {
 	}
 }
 
-// Where XLA cannot call a kernel, what stands in for it is computed: on other backends, and where the compiler cuts the
-// work.
+// Where XLA cannot call a kernel, its replacement is computed: on other backends, and with CompileAuto.
 func TestKernelOtherwise(t *testing.T) {
 	x := counting(256)
 	y, sums := affineOf(x, 3, 0.5)
 	numbers := []float32{3, 0.5}
 	calls(t, 0, func() {
-		out, err := devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x), tensors.FromValue(numbers))
+		out, err := devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x),
+			tensors.FromValue(numbers))
 		if err != nil {
 			t.Fatal(err)
 		}

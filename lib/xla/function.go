@@ -8,18 +8,18 @@ import (
 	"github.com/gomlx/go-xla/stablehlo"
 )
 
-// builder is go-xla's builder. It knows which function is being built, which GoMLX
-// does not tell go-xla when functions are nested.
+// builder is go-xla's builder. It also tracks which function is being built, which GoMLX does not tell go-xla for
+// nested functions.
 type builder struct {
 	compute.Builder
 	backend *Backend
 	main    *function
-	open    []*function // begun and not yet returned, the innermost last
+	open    []*function // under construction, the innermost last
 	donated []int       // parameters of the main function
 }
 
-// Builder starts a graph; GoMLX calls it. XLA gets the name without the number that is this process's own, so that it
-// is the same program in each.
+// Builder starts a graph; GoMLX calls it. XLA gets the name without the number that is specific to this process, so
+// that the program is the same in every process.
 func (b *Backend) Builder(name string) compute.Builder {
 	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: b.donations.of(name)}
 }
@@ -53,9 +53,9 @@ func (b *builder) Compile() (compute.Executable, error) {
 	return &executable{Executable: inner, backend: b.backend}, nil
 }
 
-// begin enters a function. Whenever the function being built changes, go-xla's
-// caches of small functions are emptied: it would use one made inside one function
-// in another, which XLA refuses (docs/upstream.md, "reductions in two functions").
+// begin starts a function. Whenever the function under construction changes, it empties go-xla's caches of small
+// functions: go-xla would use one made inside one function in another, which XLA rejects (docs/upstream.md, "reductions
+// in two functions").
 func (b *builder) begin(inner compute.Function, parent *function) *function {
 	clearFunctionCaches(b.Builder)
 	f := &function{Function: inner, builder: b, parent: parent}
@@ -63,24 +63,24 @@ func (b *builder) begin(inner compute.Function, parent *function) *function {
 	return f
 }
 
-// end leaves a function.
+// end ends a function.
 func (b *builder) end(f *function) {
 	clearFunctionCaches(b.Builder)
 	b.open = slices.DeleteFunc(b.open, func(o *function) bool { return o == f })
 }
 
-// function is go-xla's function with what it lacks: collectives (collective.go),
-// values of an outer function (capture.go), and closures in closures.
+// function adds to go-xla's function: collectives (collective.go), values of an outer function (capture.go), and
+// closures in closures.
 type function struct {
 	compute.Function
 	builder *builder
 	parent  *function // of a closure
-	kernel  *Kernel   // that calls of the function are calls of
-	shift   Shift     // that they are, if
+	kernel  *Kernel   // the kernel that its calls stand for, or nil
+	shift   Shift     // the shift that its calls stand for, if shifts is set
 	shifts  bool
 }
 
-// Builder returns the builder that the function belongs to.
+// Builder returns the function's builder.
 func (f *function) Builder() compute.Builder { return f.builder }
 
 // Parent returns the function around a closure, else nil.
@@ -91,9 +91,8 @@ func (f *function) Parent() compute.Function {
 	return f.parent
 }
 
-// Closure begins a function inside the one being built. GoMLX asks the main
-// function for every closure, whatever function it is in (docs/upstream.md,
-// "closures in closures").
+// Closure begins a function inside the one under construction. GoMLX asks the main function for every closure, also for
+// one in another closure (docs/upstream.md, "closures in closures").
 func (f *function) Closure() (compute.Function, error) {
 	parent := f.builder.open[len(f.builder.open)-1]
 	inner, err := parent.Function.Closure()
@@ -109,7 +108,7 @@ func (f *function) Return(outputs []compute.Value, shardings []*compute.Sharding
 	return f.Function.Return(f.here(outputs...), shardings)
 }
 
-// Parameter adds an input. One that the program may overwrite is marked so.
+// Parameter adds an input, and marks it if it is donated.
 func (f *function) Parameter(name string, shape shapes.Shape, sharding *compute.ShardingSpec) (compute.Value, error) {
 	p, err := f.Function.Parameter(name, shape, sharding)
 	if err != nil || f != f.builder.main {
@@ -121,10 +120,10 @@ func (f *function) Parameter(name string, shape shapes.Shape, sharding *compute.
 	return p, nil
 }
 
-// unwrap takes go-xla's function out of ours.
+// unwrap returns go-xla's function inside of ours.
 func unwrap(f compute.Function) compute.Function { return f.(*function).Function }
 
-// Call calls a function made by NewFunction, or the kernel or the shift that it stands for.
+// Call calls a function made by NewFunction, or the kernel or shift that it stands for.
 func (f *function) Call(target compute.Function, inputs ...compute.Value) ([]compute.Value, error) {
 	if of := target.(*function); of.shifts {
 		return of.shift.write(f.here(inputs...)[0], hloFunction(of.Function))
@@ -140,7 +139,7 @@ func (f *function) Call(target compute.Function, inputs ...compute.Value) ([]com
 	return f.Function.Call(unwrap(target), f.here(inputs...)...)
 }
 
-// While runs body while cond holds.
+// While runs body while cond is true.
 func (f *function) While(cond, body compute.Function, state ...compute.Value) ([]compute.Value, error) {
 	return f.Function.While(unwrap(cond), unwrap(body), f.here(state...)...)
 }

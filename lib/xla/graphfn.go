@@ -10,16 +10,13 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// What a program needs to know of its graph function, and keep from GoMLX.
-
-// ThrowingErrors makes a graph function throw its panics as errors, for a graph.Exec.
-// After one that is no error GoMLX believes for ever that the function is being compiled
-// (docs/upstream.md, "panics that are no errors"). A [Program] does it by itself. So it throws an error for results that
-// GoMLX would panic over: none at all, and nodes that are nil.
+// ThrowingErrors returns a graph function, for a graph.Exec, that panics only with errors. After any other panic GoMLX
+// believes forever that the function is being compiled (docs/upstream.md, "panics that are no errors"). It also panics
+// with an error for results on which GoMLX would panic: none, and nil nodes. A [Program] uses it by itself.
 func ThrowingErrors[F graph.ExecGraphFn](fn F) F {
 	f := reflect.ValueOf(fn)
 	if f.Kind() != reflect.Func || f.IsNil() {
-		return fn // for GoMLX to refuse
+		return fn // GoMLX rejects it
 	}
 	return reflect.MakeFunc(f.Type(), func(args []reflect.Value) []reflect.Value {
 		defer func() {
@@ -29,28 +26,29 @@ func ThrowingErrors[F graph.ExecGraphFn](fn F) F {
 		}()
 		results := f.Call(args)
 		if !someNodes(results) {
-			panic(errors.New("the graph function returns no nodes, or nil for one: have it return what the program computes"))
+			panic(errors.New("the graph function returns no nodes, or a nil node: return what the program computes"))
 		}
 		return results
 	}).Interface().(F)
 }
 
-// someNodes says whether results, of the types that a graph function may have, are nodes, and at least one.
+// someNodes reports whether results, of the types that a graph function may have, are nodes, and at least one.
 func someNodes(results []reflect.Value) bool {
 	for _, r := range results {
-		if nodes, ok := r.Interface().([]*graph.Node); ok && (len(nodes) == 0 || slices.Contains(nodes, nil)) || r.IsNil() {
+		if nodes, ok := r.Interface().([]*graph.Node); ok && (len(nodes) == 0 || slices.Contains(nodes, nil)) ||
+			r.IsNil() {
 			return false
 		}
 	}
 	return true
 }
 
-// thrown is an error that a graph function has thrown.
+// thrown is a panic of a graph function.
 type thrown struct{ error }
 
 func (t thrown) Unwrap() error { return t.error }
 
-// plain is what a graph function has thrown, without what GoMLX says around it; any other error is left as it is.
+// plain returns a graph function's own error, without what GoMLX wraps it in; other errors are returned unchanged.
 func plain(err error) error {
 	var by thrown
 	if errors.As(err, &by) {
@@ -59,7 +57,7 @@ func plain(err error) error {
 	return err
 }
 
-// asError is what somebody panics with.
+// asError converts a panic's value to an error.
 func asError(by any) error {
 	if err, ok := by.(error); ok {
 		return err
@@ -67,7 +65,7 @@ func asError(by any) error {
 	return fmt.Errorf("%v", by)
 }
 
-// inputsOf counts a graph function's inputs; it is -1 where they come as a slice.
+// inputsOf returns the number of a graph function's inputs; -1 if they are a slice.
 func inputsOf(fn any) int {
 	t := reflect.TypeOf(fn)
 	if t == nil || t.Kind() != reflect.Func {
@@ -86,7 +84,7 @@ func inputsOf(fn any) int {
 	return count
 }
 
-// functionName is what Go calls a function.
+// functionName returns Go's name of a function.
 func functionName(fn any) string {
 	if f := runtime.FuncForPC(reflect.ValueOf(fn).Pointer()); f != nil {
 		return f.Name()

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// hlo is a program as XLA optimized it, for counting what it does. The operations are those of
-// openxla.org/xla/operation_semantics, their fields those of hlo.proto.
+// hlo is a program optimized by XLA, for counting its operations. They are those of
+// openxla.org/xla/operation_semantics, with the fields of hlo.proto.
 type hlo struct {
 	name  string
 	entry *computation
@@ -17,7 +17,7 @@ type hlo struct {
 // computation is a function of the program.
 type computation struct {
 	instructions []*instruction // each after its operands
-	root         *instruction   // whose result is the computation's
+	root         *instruction   // the instruction with the computation's result
 }
 
 // instruction is one operation of a computation.
@@ -67,7 +67,7 @@ func readComputation(m message, before map[int64]*computation) *computation {
 	return c
 }
 
-// operand returns operand n, or the instruction itself should it have too few.
+// operand returns operand n, or the instruction itself if it has too few.
 func (i *instruction) operand(n int) *instruction {
 	if n < len(i.operands) {
 		return i.operands[n]
@@ -75,7 +75,7 @@ func (i *instruction) operand(n int) *instruction {
 	return i
 }
 
-// shape is the shape of an instruction's result; of several, that of the first.
+// shape returns the shape of the instruction's first result.
 func (i *instruction) shape() message {
 	shape := i.message.message("shape")
 	for len(shape.messages("tuple_shapes")) > 0 {
@@ -84,7 +84,7 @@ func (i *instruction) shape() message {
 	return shape
 }
 
-// elements counts the elements of the result, of the first one if there are several.
+// elements returns the number of elements of the first result.
 func (i *instruction) elements() float64 {
 	n := 1.0
 	for _, size := range i.shape().integers("dimensions") {
@@ -93,7 +93,7 @@ func (i *instruction) elements() float64 {
 	return n
 }
 
-// size is the length of an axis of the result, 1 if it has no such axis.
+// size returns the length of an axis of the result, or 1 if it has no such axis.
 func (i *instruction) size(axis int64) float64 {
 	if dims := i.shape().integers("dimensions"); axis >= 0 && axis < int64(len(dims)) {
 		return float64(dims[axis])
@@ -101,12 +101,12 @@ func (i *instruction) size(axis int64) float64 {
 	return 1
 }
 
-// turns is how often a loop turns; known is false, and turns is 1, where XLA found no number.
+// turns returns the number of iterations of a loop; known is false, and turns 1, if XLA did not find it.
 func (i *instruction) turns() (turns float64, known bool) {
 	var config struct {
 		Trips struct{ N string } `json:"known_trip_count"`
 	}
-	// What is no JSON, or other JSON, says nothing.
+	// A text that is not JSON, or has other fields, leaves it unknown.
 	_ = json.Unmarshal(i.field("backend_config").Bytes(), &config)
 	n, err := strconv.ParseUint(config.Trips.N, 10, 63)
 	if err != nil {
@@ -115,7 +115,7 @@ func (i *instruction) turns() (turns float64, known bool) {
 	return float64(n), true
 }
 
-// integers reads a list of whole numbers.
+// integers reads a list of integers.
 func (m message) integers(name protoreflect.Name) []int64 {
 	list := m.field(name).List()
 	all := make([]int64, list.Len())

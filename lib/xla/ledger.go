@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// Live is what lies on one device now.
+// Live is the number and size of the live buffers on a device.
 type Live struct {
-	Buffers int   // number of buffers
-	Bytes   int64 // their size, without padding or the allocator's own overhead
+	Buffers int
+	Bytes   int64 // without padding or the allocator's overhead
 }
 
 // ledger counts the live buffers of each device.
@@ -17,7 +17,7 @@ type ledger struct {
 	live []Live // by device
 	peak []int64
 
-	closed bool // the devices are gone, and every buffer with them
+	closed bool // whether the devices have been freed, with all buffers
 }
 
 // entry is one buffer in the ledger.
@@ -41,7 +41,7 @@ func (l *ledger) add(device int, bytes int64) *entry {
 	return &entry{ledger: l, device: device, bytes: bytes}
 }
 
-// remove takes the buffer out of the ledger; a second call does nothing.
+// remove removes the buffer from the ledger; a second call does nothing.
 func (e *entry) remove() {
 	e.ledger.mu.Lock()
 	defer e.ledger.mu.Unlock()
@@ -56,7 +56,7 @@ func (e *entry) remove() {
 	e.ledger.live[e.device].Bytes -= e.bytes
 }
 
-// clear empties the ledger when its devices are gone.
+// clear empties the ledger when its devices are freed.
 func (l *ledger) clear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,18 +64,16 @@ func (l *ledger) clear() {
 	clear(l.live)
 }
 
-// Live returns what lies on each device now, by device number. A buffer leaves
-// the count when it is finalized, donated, or found unreachable by Go's garbage
-// collector.
+// Live returns the live buffers on each device, by device number. A buffer is live until it is finalized, donated, or
+// garbage collected.
 func (b *Backend) Live() []Live {
 	b.ledger.mu.Lock()
 	defer b.ledger.mu.Unlock()
 	return slices.Clone(b.ledger.live)
 }
 
-// PeakBytes returns the most bytes that lay on each device at once since the
-// backend was opened, by device number. Temporary buffers inside a running
-// program are not in it: Memory has them.
+// PeakBytes returns the largest size of the live buffers on each device since the backend was opened, by device number.
+// It does not include temporary buffers of running programs; see Memory.
 func (b *Backend) PeakBytes() []int64 {
 	b.ledger.mu.Lock()
 	defer b.ledger.mu.Unlock()

@@ -71,8 +71,8 @@ func finalized(t *testing.T) *tensors.Tensor {
 	return x
 }
 
-// TestPlaceAndMerge checks, for meshes of one and two axes, which elements each
-// device holds against index arithmetic, and that the shards join to the whole.
+// TestPlaceAndMerge checks, for meshes with one and two axes, which elements each device has, and that the shards merge
+// to the full tensor.
 func TestPlaceAndMerge(t *testing.T) {
 	b := devicetest.OpenOwn(t, 8)
 	for _, test := range []struct{ data, tensor int }{{1, 1}, {2, 1}, {1, 3}, {2, 3}, {4, 2}, {8, 1}} {
@@ -118,8 +118,8 @@ func iota2D(rows, cols int) *tensors.Tensor {
 	return tensors.FromFlatDataAndDimensions(flat, rows, cols)
 }
 
-// TestProgramEveryWorldSize runs the same program on meshes of 1 to 8 devices: a
-// product whose rows are sharded, and its sum over everything by an all-reduce.
+// TestProgramEveryWorldSize runs a program on meshes of 1 to 8 devices: a matmul whose rows are sharded, and its sum by
+// an all-reduce.
 func TestProgramEveryWorldSize(t *testing.T) {
 	b := devicetest.OpenOwn(t, 8)
 	const rows, inner, cols = 840, 3, 2 // 840 divides by every number to 8
@@ -264,7 +264,7 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// On each device: 16 rows of x and all of w come in, 16 rows of y go out.
+	// On each device: inputs are 16 rows of x and all of w, outputs 16 rows of y.
 	if want := int64(16*32+32*16) * 4; m.Arguments != want {
 		t.Errorf("arguments %d bytes, want %d", m.Arguments, want)
 	}
@@ -334,7 +334,7 @@ func TestCallFreesWhatItPlaces(t *testing.T) {
 	}
 }
 
-// A closed program says so; one that is asked while it is closed answers or says so.
+// A closed program returns an error; a program that is used while it is closed returns a result or an error.
 func TestClosedProgram(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
@@ -374,7 +374,7 @@ func TestClosedProgram(t *testing.T) {
 	}
 }
 
-// Prepare refuses what Call refuses.
+// Prepare returns the errors of Call.
 func TestPrepareChecksPlacements(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestMeshFrom runs programs on two meshes of neighbouring devices side by side: what is placed lies on the mesh's own devices, and
-// what they exchange does not leave them.
+// TestMeshFrom runs programs on two meshes side by side: tensors are on the mesh's own devices, and collectives stay
+// within them.
 func TestMeshFrom(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 5)
 	for _, first := range []int{1, 3} {
@@ -68,19 +68,19 @@ func TestMeshFromRefused(t *testing.T) {
 		first, size int
 		want        string
 	}{
-		{-1, 1, "a mesh from device -1 on: the backend has devices 0 to 2"},
+		{-1, 1, "a mesh from device -1 on: choose a device from 0 to 2"},
 		{3, 1, "a mesh from device 3 on"},
 		{1, 3, "mesh (data=3) needs more than the backend's 2 devices from number 1 on"},
 		{2, 0, `mesh axis "data" has size 0`},
 	} {
-		if _, err := backend.MeshFrom(c.first, xla.Axis("data", c.size)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := backend.MeshFrom(c.first, xla.Axis("data", c.size)); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%d devices from %d on: %v, want an error with %q", c.size, c.first, err, c.want)
 		}
 	}
 }
 
-// TestShapes says what a function returns on one device, with collectives in it, without anything compiled; what it panics with is an
-// error.
+// TestShapes: the shapes of a function with collectives on one device, without compiling; panics are errors.
 func TestShapes(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 3)
 	mesh, err := backend.MeshFrom(1, xla.Axis("data", 2))
@@ -89,12 +89,14 @@ func TestShapes(t *testing.T) {
 	}
 	f32 := dtypes.Float32
 	got, err := mesh.Shapes(func(in []*graph.Node) []*graph.Node {
-		return []*graph.Node{collective.AllGather(in[0], 0, "data"), graph.ConvertDType(graph.ReduceAllSum(in[1]), dtypes.BFloat16)}
+		return []*graph.Node{collective.AllGather(in[0], 0, "data"),
+			graph.ConvertDType(graph.ReduceAllSum(in[1]), dtypes.BFloat16)}
 	}, shapes.Make(f32, 3, 4), shapes.Make(dtypes.Int32, 7))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []shapes.Shape{shapes.Make(f32, 6, 4), shapes.Make(dtypes.BFloat16)}; !slices.EqualFunc(got, want, shapes.Shape.Equal) {
+	if want := []shapes.Shape{shapes.Make(f32, 6, 4), shapes.Make(dtypes.BFloat16)}; !slices.EqualFunc(got, want,
+		shapes.Shape.Equal) {
 		t.Errorf("shapes %v, want %v", got, want)
 	}
 	if got, err := mesh.Shapes(func([]*graph.Node) []*graph.Node { return nil }); err != nil || len(got) != 0 {
@@ -104,13 +106,14 @@ func TestShapes(t *testing.T) {
 		"in1":  func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Add(in[0], in[1])} },
 		"ring": func(in []*graph.Node) []*graph.Node { return []*graph.Node{collective.AllGather(in[0], 0, "ring")} },
 	} {
-		if _, err := mesh.Shapes(fn, shapes.Make(f32, 3), shapes.Make(f32, 2)); err == nil || !strings.Contains(err.Error(), "building the graph: ") {
+		if _, err := mesh.Shapes(fn, shapes.Make(f32, 3), shapes.Make(f32, 2)); err == nil ||
+			!strings.Contains(err.Error(), "building the graph: ") {
 			t.Errorf("%s: %v, want an error of building the graph", name, err)
 		}
 	}
 }
 
-// TestText writes a program as a text: the same for the same function, with no constant left out.
+// TestText: the text of a program is the same for the same function, with all constants.
 func TestText(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	text := func(last float32) string {

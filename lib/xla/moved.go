@@ -1,8 +1,7 @@
 package xla
 
-// The bytes that an instruction must move: what it reads of its operands and writes of its result, each once.
-
-// moved counts them for one run.
+// moved returns the bytes that one run of an instruction must move: what it reads of its operands and writes of its
+// result, each once.
 func (i *instruction) moved() int64 {
 	total := i.written(false)
 	counted := map[*instruction]bool{}
@@ -15,10 +14,10 @@ func (i *instruction) moved() int64 {
 	return total
 }
 
-// bytes is the size of an instruction's result.
+// bytes is the size of the instruction's result.
 func (i *instruction) bytes() int64 { return i.message.message("shape").byteSize() }
 
-// readBy is how much of i's result the users read, each part once.
+// readBy returns how many bytes of i's result the users read, each part once.
 func (i *instruction) readBy(users ...*instruction) int64 {
 	var total int64
 	for _, user := range users {
@@ -31,9 +30,9 @@ func (i *instruction) readBy(users ...*instruction) int64 {
 	return min(total, i.bytes())
 }
 
-// reads is how much the instruction reads of operand n.
+// reads returns how many bytes of operand n the instruction reads.
 func (i *instruction) reads(n int) int64 {
-	whole := i.operand(n).bytes()
+	size := i.operand(n).bytes()
 	switch i.opcode {
 	case "slice", "dynamic-slice", "gather":
 		if n == 0 {
@@ -43,9 +42,9 @@ func (i *instruction) reads(n int) int64 {
 		if n == 0 {
 			return 0
 		}
-	case "scatter": // in place: what is added to
+	case "scatter": // in place: the elements that are added to
 		if n < len(i.operands)/2 {
-			return min(whole, i.operand(len(i.operands)-1).bytes())
+			return min(size, i.operand(len(i.operands)-1).bytes())
 		}
 	case "bitcast", "reshape":
 		if len(i.users) > 0 {
@@ -56,10 +55,10 @@ func (i *instruction) reads(n int) int64 {
 			return parameter.readBy(parameter.users...)
 		}
 	}
-	return whole
+	return size
 }
 
-// parameter is the parameter of a fusion's computation that stands for operand n.
+// parameter returns the parameter for operand n in a fusion's computation.
 func (i *instruction) parameter(n int) *instruction {
 	if len(i.called) == 0 {
 		return nil
@@ -72,8 +71,8 @@ func (i *instruction) parameter(n int) *instruction {
 	return nil
 }
 
-// written is how much of its result the instruction writes. Inside a fusion that is less than all of it only if the
-// rest came in from outside.
+// written returns how many bytes of its result the instruction writes. Inside a fusion that is less than all only if
+// the rest comes from outside.
 func (i *instruction) written(fused bool) int64 {
 	switch i.opcode {
 	case "dynamic-update-slice":

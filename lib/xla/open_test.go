@@ -64,8 +64,10 @@ func TestOpenErrors(t *testing.T) {
 		{"too many", nil, []xla.Option{xla.Devices(1 << 30)}, []string{"1073741824 devices"}},
 		{"environment not a number", map[string]string{xla.EnvDevices: "many"}, nil, []string{xla.EnvDevices, "many"}},
 		{"environment zero", map[string]string{xla.EnvDevices: "0"}, nil, []string{xla.EnvDevices, "0 devices"}},
-		{"no such plugin", nil, []xla.Option{xla.Plugin("/no/such/plugin.so")}, []string{"/no/such/plugin.so", "no such file"}},
-		{"plugin from the environment", map[string]string{"SHARDBOOK_PLUGIN": "/no/such/env.so"}, nil, []string{"/no/such/env.so"}},
+		{"no such plugin", nil, []xla.Option{xla.Plugin("/no/such/plugin.so")},
+			[]string{"/no/such/plugin.so", "no such file"}},
+		{"plugin from the environment", map[string]string{"SHARDBOOK_PLUGIN": "/no/such/env.so"}, nil,
+			[]string{"/no/such/env.so"}},
 		{"a folder", nil, []xla.Option{xla.Plugin(folder)}, []string{folder, "not a file"}},
 		{"a text file", nil, []xla.Option{xla.Plugin(text)}, []string{text, "not a shared library"}},
 		{"the cache is a file", nil, []xla.Option{xla.CacheDir(text)}, []string{text}},
@@ -88,9 +90,8 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// TestHalfPrecisionIsHalf rounds to half types in the midst of a program: 10000² is more than float16 holds, in bfloat16
-// it is 9984² rounded, and 4097 has one bit more than float16 and four more than bfloat16. XLA left to itself would not
-// round them.
+// TestHalfPrecisionIsHalf rounds to half types inside of a program: 10000² is too large for float16 and 9984² in
+// bfloat16, and 4097 has too many bits for both. By default XLA would not round them.
 func TestHalfPrecisionIsHalf(t *testing.T) {
 	for dtype, want := range map[dtypes.DType][]float32{
 		dtypes.Float16:  {float32(math.Inf(1)), 4096},

@@ -12,36 +12,33 @@ import (
 // EnvDevices names the environment variable with the number of devices.
 const EnvDevices = "SHARDBOOK_DEVICES"
 
-// envCompile names the environment variable that, set to "afresh", does what [CompileAfresh] does.
+// envCompile names the environment variable that, set to "afresh", acts like [CompileAfresh].
 const envCompile = "SHARDBOOK_COMPILE"
 
-// DefaultDevices is the number of CPU devices when nobody asks for another: a
-// mesh of 8 has room for three axes, on a laptop as on a server.
+// DefaultDevices is the default number of CPU devices: a mesh of 8 has room for three axes.
 const DefaultDevices = 8
 
-// MaxDevices is the largest number of CPU devices that a process may have. With 256, five collectives that
-// depend on nothing of each other were run at once; with 384 XLA waited for ever, each device in another of them.
-// On two cores a device takes one to two threads and less than a MiB of memory besides its buffers.
+// MaxDevices is the largest number of CPU devices of a process. With 256, five independent collectives ran at the same
+// time; with 384, XLA waited forever, with devices in different ones. On two cores a device needs one to two threads
+// and less than a MiB of memory besides its buffers.
 const MaxDevices = 256
 
-// Option changes how Open opens a backend. An option wins over the environment,
-// the environment over the default.
+// Option is an option of Open. Options override the environment, which overrides the defaults.
 type Option func(*config) error
 
 type config struct {
-	devices     int    // 0: not chosen
-	plugin      string // path or platform; "": not chosen
-	cacheDir    string // "": the default folder
+	devices     int    // 0: default
+	plugin      string // path or platform; "": default
+	cacheDir    string // "": default
 	progress    cache.Progress
 	allCanaries bool
 	afresh      bool
 	tf32        bool
-	spoil       func(canary string, got []float64) // by tests
+	spoil       func(canary string, got []float64) // for tests
 }
 
-// Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the
-// number of GPUs. The default is $SHARDBOOK_DEVICES, else DefaultDevices on CPU
-// and every GPU on CUDA.
+// Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the number of GPUs. The default is
+// $SHARDBOOK_DEVICES, else DefaultDevices on CPU and all GPUs on CUDA.
 func Devices(n int) Option {
 	return func(c *config) error {
 		c.devices = n
@@ -49,10 +46,9 @@ func Devices(n int) Option {
 	}
 }
 
-// Plugin chooses the PJRT plugin: the path of its shared library, "cpu", "cuda", or
-// "go-xla" for go-xla's own release for CPUs, which is installed although its
-// download cannot be verified. The default is $SHARDBOOK_PLUGIN, else CUDA where its
-// plugin and a GPU are there, else CPU.
+// Plugin chooses the PJRT plugin: the path of its shared library, "cpu", "cuda", or "go-xla" for go-xla's own release
+// for CPUs, whose download cannot be verified. The default is $SHARDBOOK_PLUGIN, else CUDA if its plugin and a GPU are
+// there, else CPU.
 func Plugin(pathOrPlatform string) Option {
 	return func(c *config) error {
 		c.plugin = pathOrPlatform
@@ -60,8 +56,8 @@ func Plugin(pathOrPlatform string) Option {
 	}
 }
 
-// CacheDir sets the folder in which an installed plugin is kept. The default is
-// $SHARDBOOK_CACHE, else "shardbook" in the user's cache folder.
+// CacheDir sets the folder for installed plugins and compiled programs. The default is $SHARDBOOK_CACHE, else
+// "shardbook" in the user's cache folder.
 func CacheDir(dir string) Option {
 	return func(c *config) error {
 		c.cacheDir = dir
@@ -69,8 +65,7 @@ func CacheDir(dir string) Option {
 	}
 }
 
-// AllCanaries has Open run every canary, also for a plugin that has passed them
-// on this machine before.
+// AllCanaries makes Open run every canary, also for a plugin that has passed them on this machine.
 func AllCanaries() Option {
 	return func(c *config) error {
 		c.allCanaries = true
@@ -78,8 +73,8 @@ func AllCanaries() Option {
 	}
 }
 
-// CompileAfresh has XLA compile programs that it has compiled on this machine before, instead of loading them from the
-// cache folder: to measure compilation. $SHARDBOOK_COMPILE=afresh does so, too.
+// CompileAfresh makes XLA compile programs instead of loading them from the cache folder, for measuring compilation.
+// $SHARDBOOK_COMPILE=afresh does the same.
 func CompileAfresh() Option {
 	return func(c *config) error {
 		c.afresh = true
@@ -87,8 +82,8 @@ func CompileAfresh() Option {
 	}
 }
 
-// TF32 has GPUs multiply float32 with 10 bits of fraction in place of 23, several times as fast: products are off by
-// 1e-3. Without it float32 is float32 on CUDA too, and a run there has the losses of one on CPUs but for rounding.
+// TF32 makes GPUs multiply float32 with 10 bits of mantissa instead of 23, several times as fast and with an error of
+// 1e-3. Without it, a run on CUDA has the same losses as on CPUs, up to rounding.
 func TF32() Option {
 	return func(c *config) error {
 		c.tf32 = true
@@ -96,7 +91,7 @@ func TF32() Option {
 	}
 }
 
-// newConfig is what options, environment and defaults say together.
+// newConfig combines options, environment and defaults.
 func newConfig(options []Option) (config, error) {
 	c := config{progress: func(_, _ int, what string) { fmt.Fprintln(os.Stderr, "shardbook:", what) }}
 	for _, option := range options {
@@ -107,7 +102,7 @@ func newConfig(options []Option) (config, error) {
 	if text := os.Getenv(EnvDevices); c.devices == 0 && text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return c, fmt.Errorf("%s=%q is not a whole number: set it to the number of devices, 1 to %d", EnvDevices,
+			return c, fmt.Errorf("%s=%q is not an integer: set it to the number of devices, 1 to %d", EnvDevices,
 				text, MaxDevices)
 		}
 		if err := checkDevices(n, EnvDevices); err != nil {
@@ -123,7 +118,7 @@ func newConfig(options []Option) (config, error) {
 	case "afresh":
 		c.afresh = true
 	default:
-		return c, fmt.Errorf("%s=%q: set it to \"afresh\", or to nothing to load programs that were compiled before",
+		return c, fmt.Errorf("%s=%q: set it to \"afresh\", or to nothing to load programs from the cache",
 			envCompile, text)
 	}
 	dir, err := cache.Dir(c.cacheDir)
@@ -136,7 +131,7 @@ func newConfig(options []Option) (config, error) {
 
 func checkDevices(n int, source string) error {
 	if n < 1 || n > MaxDevices {
-		return fmt.Errorf("%s: %d devices asked for, want 1 to %d", source, n, MaxDevices)
+		return fmt.Errorf("%s: %d devices asked for: choose 1 to %d", source, n, MaxDevices)
 	}
 	return nil
 }

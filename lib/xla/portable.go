@@ -12,15 +12,14 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// Portable is a graph that any one device of a backend runs by itself, compiled once for all of
-// them: what ranks with devices of their own share (MPMD: multiple programs, multiple data). It is
-// compiled when it first meets a set of input shapes.
+// Portable is a program that runs on any one device of a backend, for ranks with devices of their own (MPMD: multiple
+// programs, multiple data). It is compiled once for all devices, when it is first called with a set of input shapes.
 //
 // Its methods may be called from several goroutines at once, for the same device or for others.
 type Portable struct{ compiled }
 
-// CompilePortable makes a program of a graph function without collectives. The donated inputs,
-// counted from 0, are those whose memory the program may use for its outputs: see [Layout.Donates].
+// CompilePortable makes a program of a graph function without collectives. The program may reuse the memory of the
+// donated inputs, counted from 0, for its outputs: see [Layout.Donates].
 func CompilePortable[F graph.ExecGraphFn](b *Backend, fn F, donated ...int) (*Portable, error) {
 	if b == nil {
 		return nil, errors.New("the backend is nil: open one with xla.Open")
@@ -37,14 +36,13 @@ func CompilePortable[F graph.ExecGraphFn](b *Backend, fn F, donated ...int) (*Po
 	return p, nil
 }
 
-// Put copies a value of the host, a *tensors.Tensor or anything that GoMLX makes a tensor of, to a
-// device.
+// Put copies a host value, a *tensors.Tensor or anything that GoMLX converts to one, to a device.
 func (b *Backend) Put(value any, device int) (*tensors.Tensor, error) {
 	if b.IsFinalized() {
 		return nil, errors.New("the backend is closed: open another")
 	}
 	if device < 0 || device >= b.info.Devices {
-		return nil, fmt.Errorf("device %d of %d: count from 0", device, b.info.Devices)
+		return nil, fmt.Errorf("device %d of %d: choose one from 0", device, b.info.Devices)
 	}
 	host, err := hostTensor(value)
 	if err != nil {
@@ -59,8 +57,7 @@ func (b *Backend) Put(value any, device int) (*tensors.Tensor, error) {
 	return tensors.FromBuffer(buffer)
 }
 
-// Prepare compiles the program for inputs of these shapes without running it, so that the first Call with such is as
-// fast as the others.
+// Prepare compiles the program for inputs of these shapes without running it, so that the first Call with them is fast.
 func (p *Portable) Prepare(inputs ...shapes.Shape) (err error) {
 	defer recoverGraph(&err)
 	if err := p.use(); err != nil {
@@ -74,8 +71,8 @@ func (p *Portable) Prepare(inputs ...shapes.Shape) (err error) {
 	return err
 }
 
-// Call runs the program on a device. Each argument is a tensor that lies there, or a host value,
-// which is put there for the call. The outputs lie there, too.
+// Call runs the program on a device. Each argument is a tensor on that device, or a host value, which is copied there
+// for the call. The outputs are on that device.
 func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error) {
 	defer recoverGraph(&err)
 	if err := p.use(); err != nil {
@@ -83,7 +80,7 @@ func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error
 	}
 	defer p.closing.RUnlock()
 	if device < 0 || device >= p.backend.info.Devices {
-		return nil, fmt.Errorf("device %d of %d: count from 0", device, p.backend.info.Devices)
+		return nil, fmt.Errorf("device %d of %d: choose one from 0", device, p.backend.info.Devices)
 	}
 	if err := (Layout{donated: p.donated}).checkDonated(len(args)); err != nil {
 		return nil, err
@@ -114,7 +111,7 @@ func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error
 	return outputs, nil
 }
 
-// inputs gives away what is donated, after all that can go wrong has been looked at.
+// inputs donates what is to be donated, after all checks.
 func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
 	first := map[*tensors.Tensor]int{}
 	own := make([]shapes.Shape, len(placed))
@@ -124,7 +121,7 @@ func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
 		}
 		at, err := t.Device()
 		if b, e := t.Backend(); err != nil || e != nil || b != compute.Backend(p.backend) || int(at) != device {
-			return nil, fmt.Errorf("argument %d does not lie on device %d of the program's backend: put it there", i, device)
+			return nil, fmt.Errorf("argument %d is not on device %d of the program's backend: put it there", i, device)
 		}
 		if j, again := first[t]; again && (p.donates(i) || p.donates(j)) {
 			return nil, fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may "+
@@ -148,9 +145,9 @@ func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
 	return inputs, nil
 }
 
-// Memory returns what the program most recently run needs on its device. It returns an error
-// before the first Call, and after Close.
+// Memory returns what the program that was most recently run needs on its device. It returns an error before the first
+// Call and after Close.
 func (p *Portable) Memory() (Memory, error) { return p.memory() }
 
-// Close frees the compiled programs, once none of them runs.
+// Close waits until none of the compiled programs runs, and frees them.
 func (p *Portable) Close() { p.close() }

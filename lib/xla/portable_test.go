@@ -17,11 +17,14 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestPortable runs one program on all devices at once, each with its own values, and gives it its state's memory.
+// TestPortable runs one program on all devices at once, each with its own values, and donates its state.
 func TestPortable(t *testing.T) {
 	const devices, steps = 4, 5
 	backend := devicetest.OpenOwn(t, devices)
-	program, err := xla.CompilePortable(backend, func(state, by *graph.Node) *graph.Node { return graph.Add(state, by) }, 0)
+	program, err := xla.CompilePortable(backend, func(state,
+		by *graph.Node) *graph.Node {
+		return graph.Add(state, by)
+	}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +47,10 @@ func TestPortable(t *testing.T) {
 				state = out[0]
 			}
 			values, err := xla.View[float32](state)
-			if err != nil || &values[0] != at || slices.Min(values) != float32(device*steps) || slices.Max(values) != float32(device*steps) {
-				t.Errorf("device %d: %v (error %v), want %d in the memory of the first state", device, values[:3], err, device*steps)
+			if err != nil || &values[0] != at || slices.Min(values) != float32(device*steps) ||
+				slices.Max(values) != float32(device*steps) {
+				t.Errorf("device %d: %v (error %v), want %d in the memory of the first state", device, values[:3], err,
+					device*steps)
 			}
 		})
 	}
@@ -81,8 +86,8 @@ func TestPortableErrors(t *testing.T) {
 		want   string
 	}{
 		"no device":       {2, []any{here, here}, "device 2 of 2"},
-		"another device":  {0, []any{here, there}, "argument 1 does not lie on device 0"},
-		"another backend": {0, []any{here, elsewhere}, "argument 1 does not lie on device 0"},
+		"another device":  {0, []any{here, there}, "argument 1 is not on device 0"},
+		"another backend": {0, []any{here, elsewhere}, "argument 1 is not on device 0"},
 		"given twice":     {0, []any{here, here}, "same tensor"},
 		"shapes":          {0, []any{here, []float32{1, 2, 3}}, "Add"},
 		"nil":             {0, []any{here, nil}, "nil"},
@@ -107,7 +112,7 @@ func TestPortableErrors(t *testing.T) {
 	}
 }
 
-// Many that want the same program of a backend that is closed meanwhile all get an answer.
+// Goroutines that use the same program of a backend that is closed meanwhile all return.
 func TestPrepareOnClosed(t *testing.T) {
 	for range 3 {
 		backend := devicetest.OpenOwn(t, 1)
@@ -119,7 +124,8 @@ func TestPrepareOnClosed(t *testing.T) {
 		all.Go(backend.Close)
 		for range 8 {
 			all.Go(func() {
-				if err := program.Prepare(shapes.Make(dtypes.Float32, 2)); err != nil && !strings.Contains(err.Error(), "closed") {
+				if err := program.Prepare(shapes.Make(dtypes.Float32, 2)); err != nil &&
+					!strings.Contains(err.Error(), "closed") {
 					t.Error(err)
 				}
 			})
@@ -131,7 +137,7 @@ func TestPrepareOnClosed(t *testing.T) {
 	}
 }
 
-// TestNoResults has graph functions that return nothing, or nil: an error each time, of which Close knows nothing.
+// TestNoResults: graph functions that return nothing, or nil, are errors each time.
 func TestNoResults(t *testing.T) {
 	backend := devicetest.Open(t, 1)
 	mesh, err := backend.Mesh(xla.Axis("all", 1))
@@ -165,7 +171,8 @@ func TestNoResults(t *testing.T) {
 	}
 }
 
-// TestPrepare compiles ahead of the first call, which then builds nothing; many may ask at once, and programs run meanwhile.
+// TestPrepare compiles before the first call, which then builds nothing; goroutines may call it at once, also while
+// programs run.
 func TestPrepare(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
 	var built atomic.Int64
@@ -193,7 +200,8 @@ func TestPrepare(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if out, err := program.Call(device, x, []float32{4, 5, 6}); err != nil || !slices.Equal(tensors.MustCopyFlatData[float32](out[0]), []float32{5, 7, 9}) {
+			if out, err := program.Call(device, x, []float32{4, 5, 6}); err != nil ||
+				!slices.Equal(tensors.MustCopyFlatData[float32](out[0]), []float32{5, 7, 9}) {
 				t.Errorf("%v, %v", out, err)
 			}
 		}

@@ -11,34 +11,34 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// ErrNoProfiler is wrapped by the error of Profile when the plugin has no profiler. XLA's for CPUs has none.
+// ErrNoProfiler is wrapped by the error of Profile if the plugin has no profiler, like XLA's for CPUs.
 var ErrNoProfiler = plugin.ErrNoProfiler
 
-// Profile is what XLA's own profiler saw.
+// Profile is a recording of XLA's profiler.
 type Profile struct {
 	events []event // as XLA lists them: plane by plane, line by line
 }
 
-// event is something that took time on a device, or in the host's part of XLA.
+// event took time on a device, or in XLA's code on the host.
 type event struct {
-	Plane, Line string        // where: "/device:GPU:0", and a stream of it
-	Name        string        // what: a kernel's name, say
+	Plane, Line string        // place: for example "/device:GPU:0" and a stream of it
+	Name        string        // for example a kernel's name
 	Start       time.Duration // since the first event
 	Duration    time.Duration
 
-	// The operation that it is part of, in [Operation]'s words; both are "" where XLA does not say.
+	// The operation that it is part of, as in [Operation]; both are "" if XLA does not say.
 	Module, Operation string
 }
 
-// Profile runs f and returns what XLA's own profiler saw meanwhile, of all that runs in the process. It takes one
-// profile at a time. Its error wraps [ErrNoProfiler] where the plugin has none, and f did not run then; f's error is
-// returned as it is. Where no profile is taken it costs nothing.
+// Profile runs f and records all that runs in the process meanwhile with XLA's profiler. It records one profile at a
+// time. If the plugin has no profiler, the error wraps [ErrNoProfiler] and f does not run. f's error is returned
+// unchanged.
 func (b *Backend) Profile(f func() error) (*Profile, error) {
 	if b.IsFinalized() {
 		return nil, errors.New("the backend is closed: open another")
 	}
 	if f == nil {
-		return nil, errors.New("there is nothing to profile: give a function")
+		return nil, errors.New("the function to profile is nil: give one")
 	}
 	space, err := plugin.Record(b.plugin, f)
 	if err != nil {
@@ -51,16 +51,15 @@ func (b *Backend) Profile(f func() error) (*Profile, error) {
 	return p, nil
 }
 
-// OperationTime is what the events of one operation took together, on all devices.
+// OperationTime is the total time of the events of one operation, on all devices.
 type OperationTime struct {
-	Module, Name string // as [Operation] has them
+	Module, Name string // as in [Operation]
 	Events       int
 	Total        time.Duration
 }
 
-// Operations adds up the events of each operation and lists the longest first. Where devices have events of operations,
-// those of the host, which start them, are left out. A loop's time holds that of what is in it, if XLA has an event for
-// the loop.
+// Operations returns the total time of each operation, the longest first. If devices have events of operations, those
+// of the host, which launches them, are left out. A loop's time includes its body's, if XLA has an event for the loop.
 func (p *Profile) Operations() []OperationTime {
 	device := func(e event) bool { return strings.HasPrefix(e.Plane, "/device:") }
 	ofDevices := slices.ContainsFunc(p.events, func(e event) bool { return e.Operation != "" && device(e) })

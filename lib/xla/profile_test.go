@@ -19,8 +19,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// mlpSpace is what XLA's profiler for CPUs saw of two runs of mlp, in jaxlib 0.10.2, which has that profiler beside its
-// plugin: with the HLO that this package makes of mlp, and $XLA_FLAGS as package plugin sets it.
+// mlpSpace is the profile of two runs of mlp by XLA's profiler for CPUs in jaxlib 0.10.2, which has a profiler besides
+// its plugin: with the HLO that this package makes of mlp, and $XLA_FLAGS as package plugin sets it.
 func mlpSpace(t testing.TB) []byte {
 	space, err := os.ReadFile("testdata/mlp.xplane.pb")
 	if err != nil {
@@ -29,7 +29,7 @@ func mlpSpace(t testing.TB) []byte {
 	return space
 }
 
-// mlp is the program of the profile: x of [64 32], normalized, by w of [32 128], tanh, by v of [128 32], and x again.
+// mlp is the profiled program: x of [64 32], normalized, by w of [32 128], tanh, by v of [128 32], and x again.
 func mlp(x, w, v *graph.Node) *graph.Node {
 	centred := graph.Sub(x, graph.ReduceAndKeep(x, graph.ReduceMean, -1))
 	variance := graph.ReduceAndKeep(graph.Square(centred), graph.ReduceMean, -1)
@@ -46,7 +46,7 @@ func opened(t *testing.T) *Backend {
 	return b
 }
 
-// zeros are a tensor of that shape, as Go has it.
+// zeros is a tensor of that shape in Go.
 func zeros(rows, columns int) [][]float32 {
 	all := make([][]float32, rows)
 	for i := range all {
@@ -55,14 +55,14 @@ func zeros(rows, columns int) [][]float32 {
 	return all
 }
 
-// XLA's plugin for CPUs says that it has no profiler, before anything runs.
+// XLA's plugin for CPUs reports that it has no profiler, before anything runs.
 func TestNoProfiler(t *testing.T) {
 	b := opened(t)
 	_, err := b.Profile(func() error { t.Error("it runs all the same"); return nil })
 	if !errors.Is(err, ErrNoProfiler) || !strings.Contains(err.Error(), b.Info().Plugin) {
 		t.Errorf("error %v", err)
 	}
-	if _, err := b.Profile(nil); err == nil || !strings.Contains(err.Error(), "give a function") {
+	if _, err := b.Profile(nil); err == nil || !strings.Contains(err.Error(), "is nil: give one") {
 		t.Errorf("no function: error %v", err)
 	}
 	b.Close()
@@ -71,8 +71,8 @@ func TestNoProfiler(t *testing.T) {
 	}
 }
 
-// A profile's operations are those of the program, by the same names; what XLA's profiler saw comes from a plugin that
-// gives it, so that all is real but the plugin.
+// A profile's operations are those of the program, with the same names. The recording of XLA's profiler comes from a
+// test plugin, so that everything is real but the plugin.
 func TestProfileJoinsOperations(t *testing.T) {
 	b := opened(t)
 	mesh, err := b.Mesh(Axis("data", 1))
@@ -114,8 +114,11 @@ func TestProfileJoinsOperations(t *testing.T) {
 		if o.Events != runs || o.Total <= 0 || i > 0 && o.Total > times[i-1].Total {
 			t.Errorf("%d: %+v", i, o)
 		}
-		// The one recorded has a number behind its name, of the process that it was recorded in.
-		if name := func(s string) string { return s[strings.LastIndex(s, "_mlp"):][:4] }; name(o.Module) != name(operations[0].Module) {
+		// The recorded one has a number of its process after its name.
+		if name := func(s string) string {
+			return s[strings.LastIndex(s,
+				"_mlp"):][:4]
+		}; name(o.Module) != name(operations[0].Module) {
 			t.Errorf("module %q, the program's is %q", o.Module, operations[0].Module)
 		}
 	}
@@ -126,17 +129,20 @@ func TestProfileJoinsOperations(t *testing.T) {
 	}
 }
 
-// profilerPlugin is a library with a profiler that sees that.
+// profilerPlugin builds a library with a profiler that returns a recording.
 func profilerPlugin(t *testing.T, space []byte) plugin.Plugin {
 	source := fmt.Sprintf(`#include <stddef.h>
 typedef struct { size_t size; void *profiler; char *data; size_t count; } args;
 static char data[] = {%s};
-static void *create(struct { size_t size; const char *o; size_t n; void *profiler; } *a) { a->profiler = data; return 0; }
+static void *create(struct { size_t size; const char *o; size_t n; void *profiler; } *a) {
+	a->profiler = data; return 0; }
 static void *nothing(void *a) { return 0; }
 static void *collect(args *a) { a->data = data; a->count = sizeof data; return 0; }
-static struct { size_t size; void *p[9]; } profiler = { 80, { 0, 0, 0, 0, create, nothing, nothing, nothing, collect } };
+static struct { size_t size; void *p[9]; } profiler = {
+	80, { 0, 0, 0, 0, create, nothing, nothing, nothing, collect } };
 static struct { size_t size; int type; void *next, *profiler; } extension = { 32, 1, 0, &profiler };
-static struct { size_t size; void *extension; size_t s; void *e; int major, minor; } api = { 48, &extension, 24, 0, 0, 115 };
+static struct { size_t size; void *extension; size_t s; void *e; int major, minor; } api = {
+	48, &extension, 24, 0, 0, 115 };
 void *GetPjrtApi(void) { return &api; }`, strings.Trim(strings.ReplaceAll(fmt.Sprint(space), " ", ","), "[]"))
 	dir := t.TempDir()
 	c, so := filepath.Join(dir, "a.c"), filepath.Join(dir, "pjrt_c_api_cpu_plugin.so")
@@ -149,7 +155,7 @@ void *GetPjrtApi(void) { return &api; }`, strings.Trim(strings.ReplaceAll(fmt.Sp
 	return plugin.Plugin{Path: so, Platform: plugin.CPU}
 }
 
-// wire writes a field of a message: a text, bytes or a whole number.
+// wire writes a field of a message: a string, bytes or an integer.
 func wire(number protowire.Number, value any) []byte {
 	switch value := value.(type) {
 	case int:
@@ -162,14 +168,15 @@ func wire(number protowire.Number, value any) []byte {
 
 func join(fields ...[]byte) []byte { return bytes.Join(fields, nil) }
 
-// handSpace has a plane of a device and one of the host, the tables after what refers to them, an operation's name once
-// in the event itself, once in its kind, once as a reference, and fields that nobody knows.
+// handSpace has a plane of a device and one of the host, tables after what refers to them, an operation's name in the
+// event itself, in its kind, and as a reference, and unknown fields.
 func handSpace() []byte {
 	table := func(field protowire.Number, key int, value ...[]byte) []byte {
 		return wire(field, join(wire(1, key), wire(2, join(value...))))
 	}
 	operation, module := 1, 2
-	stats := join(table(5, operation, wire(2, "hlo_op")), table(5, module, wire(2, "hlo_module")), table(5, 3, wire(2, "fusion.1")))
+	stats := join(table(5, operation, wire(2, "hlo_op")), table(5, module, wire(2, "hlo_module")),
+		table(5, 3, wire(2, "fusion.1")))
 	stat := func(name int, number protowire.Number, value any) []byte {
 		return wire(4, join(wire(1, name), wire(number, value)))
 	}
@@ -182,11 +189,14 @@ func handSpace() []byte {
 			event(9, 9_000_000, 7_000_000, stat(operation, 7, 3)),
 			event(10, 20_000_000, 1_000_000), wire(99, "new"))),
 		table(4, 8, wire(2, "gemm_kernel")),
-		table(4, 9, wire(2, "loop_kernel"), wire(5, join(wire(1, operation), wire(5, "overridden"))), wire(5, join(wire(1, module), wire(5, "step")))),
+		table(4, 9, wire(2, "loop_kernel"), wire(5, join(wire(1, operation), wire(5, "overridden"))),
+			wire(5, join(wire(1, module), wire(5, "step")))),
 		table(4, 10, wire(2, "MemcpyD2D")),
 		stats, wire(2, "/device:GPU:0"))
-	host := join(stats, wire(2, "/host:CPU"), wire(3, join(wire(2, "thread"), wire(3, 4000), event(1, 0, 50_000_000, stat(operation, 5, "dot.3")))))
-	return join(wire(1, gpu), wire(2, "a warning"), wire(1, host), protowire.AppendFixed64(protowire.AppendTag(nil, 50, protowire.Fixed64Type), 1))
+	host := join(stats, wire(2, "/host:CPU"), wire(3, join(wire(2, "thread"), wire(3, 4000),
+		event(1, 0, 50_000_000, stat(operation, 5, "dot.3")))))
+	return join(wire(1, gpu), wire(2, "a warning"), wire(1, host),
+		protowire.AppendFixed64(protowire.AppendTag(nil, 50, protowire.Fixed64Type), 1))
 }
 
 func TestReadSpace(t *testing.T) {
@@ -197,7 +207,8 @@ func TestReadSpace(t *testing.T) {
 	if ended, err := readSpace(append(handSpace(), 0)); err != nil || !reflect.DeepEqual(ended, p) {
 		t.Errorf("with a zero byte after it, as XLA's plugin for CUDA gives it: %+v, %v", ended, err)
 	}
-	if last, err := readSpace(wire(1, "\x12\x01\x00")); err != nil || len(last.events) > 0 { // a plane whose name ends with one
+	// a plane whose name ends with one
+	if last, err := readSpace(wire(1, "\x12\x01\x00")); err != nil || len(last.events) > 0 {
 		t.Errorf("with a zero byte in its last field: %+v, %v", last, err)
 	}
 	const gpu, stream = "/device:GPU:0", "Stream #7"
@@ -210,8 +221,9 @@ func TestReadSpace(t *testing.T) {
 	if !reflect.DeepEqual(p.events, want) {
 		t.Errorf("got %+v, want %+v", p.events, want)
 	}
-	// The host's event, which started the device's, does not count.
-	if got, want := p.Operations(), []OperationTime{{"step", "fusion.1", 1, 7 * time.Microsecond}, {"step", "dot.3", 1, 3 * time.Microsecond}}; !slices.Equal(got, want) {
+	// The host's event, which launched the device's, does not count.
+	if got, want := p.Operations(), []OperationTime{{"step", "fusion.1", 1, 7 * time.Microsecond},
+		{"step", "dot.3", 1, 3 * time.Microsecond}}; !slices.Equal(got, want) {
 		t.Errorf("operations %+v, want %+v", got, want)
 	}
 	if p, err := readSpace(nil); err != nil || len(p.events) > 0 || len(p.Operations()) > 0 {

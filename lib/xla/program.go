@@ -14,27 +14,24 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 )
 
-// Program is one graph that every device of a mesh runs on its own shards (SPMD:
-// single program, multiple data). It is compiled when it first meets a set of
-// input shapes.
-//
-// Its methods may be called from several goroutines at once.
+// Program is a program that every device of a mesh runs on its own shards (SPMD: single program, multiple data). It is
+// compiled when it is first called with a set of input shapes. Its methods may be called from several goroutines at
+// once.
 type Program struct {
 	compiled
 	mesh   *Mesh
 	layout Layout
-	auto   bool // the graph sees whole tensors; see CompileAuto
+	auto   bool // made by CompileAuto
 }
 
-// Layout says how the inputs and outputs of a program lie on the mesh, one
-// placement each in their order. Where a graph function takes or returns a slice,
-// the last placement stands for the rest.
+// Layout is the placements of a program's inputs and outputs on the mesh, in order. If a graph function takes or
+// returns a slice, the last placement is repeated.
 type Layout struct {
 	In, Out []Placement
 	donated []int // inputs; see Donates
 }
 
-// In starts a layout with the placements of the inputs.
+// In returns a layout with the placements of the inputs.
 func In(placements ...Placement) Layout { return Layout{In: placements} }
 
 // Gives adds the placements of the outputs.
@@ -43,9 +40,8 @@ func (l Layout) Gives(placements ...Placement) Layout {
 	return l
 }
 
-// Compile makes a program of a graph function. fn sees one device's shards: with
-// x placed as Shard(0, "data") on a mesh with data=4, an x of shape [8, 3] is a
-// node of shape [2, 3]. Collectives between the devices are written in fn.
+// Compile makes a program of a graph function. fn sees one device's shards: with x placed as Shard(0, "data") on a mesh
+// with data=4, an x of shape [8, 3] is a node of shape [2, 3]. fn contains the collectives between the devices.
 //
 // fn may panic, as GoMLX's graph functions do; Call returns that as an error.
 func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
@@ -57,8 +53,7 @@ func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error
 	return p, nil
 }
 
-// newProgram checks a layout and gives the program a name of its own, by which the
-// backend knows what it donates.
+// newProgram checks a layout and makes a program.
 func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
 	if m == nil {
 		return nil, errors.New("the mesh is nil: make one with Backend.Mesh")
@@ -69,9 +64,10 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, er
 		}
 	}
 	if len(layout.Out) == 0 {
-		return nil, errors.New("layout has no placement for the outputs: add .Gives(xla.Replicated()) or what fits")
+		return nil, errors.New("the layout has no placement for the outputs: add for example .Gives(xla.Replicated())")
 	}
-	layout.In, layout.Out, layout.donated = slices.Clone(layout.In), slices.Clone(layout.Out), slices.Clone(layout.donated)
+	layout.In, layout.Out, layout.donated = slices.Clone(layout.In), slices.Clone(layout.Out),
+		slices.Clone(layout.donated)
 	if err := layout.checkDonated(inputsOf(fn)); err != nil {
 		return nil, err
 	}
@@ -83,9 +79,8 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, er
 	return p, nil
 }
 
-// Call runs the program. Each argument is a tensor already placed on the mesh, and
-// placed as the layout says, or a host value, which is placed for the call. Each
-// output holds one shard a device.
+// Call runs the program. Each argument is a tensor that is placed on the mesh as the layout says, or a host value,
+// which is placed for the call. Each output has one shard per device.
 func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	defer recoverGraph(&err)
 	if err := p.use(); err != nil {
@@ -107,7 +102,7 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// which a mesh of one device needs
+	// A mesh of one device needs its number.
 	shards, g, err := p.exec.CallWithGraphOnDevice(compute.DeviceNum(p.mesh.first), inputs...)
 	if err != nil {
 		return nil, err
@@ -116,8 +111,7 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 	return p.assemble(shards)
 }
 
-// inputs lists what each device gets, device by device. Before anything is donated
-// all that can go wrong is looked at.
+// inputs returns each device's inputs, device by device. All checks come before anything is donated.
 func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
 	if len(p.layout.donated) > 0 {
 		if err := p.layout.checkDonated(len(placed)); err != nil {
@@ -163,17 +157,17 @@ func (p *Program) compile(placed []*dtensor.Tensor) (*graph.Graph, error) {
 	return p.compileFor(shards)
 }
 
-// compileFor compiles the program for what one device gets.
+// compileFor compiles the program for one device's shards.
 func (p *Program) compileFor(shards []shapes.Shape) (*graph.Graph, error) {
 	return p.build(slices.Repeat(shards, p.mesh.NumDevices())...) // device by device
 }
 
 func executableOf(g *graph.Graph) *executable { return g.Executable().(*executable) }
 
-// checkOutputs checks that the outputs can lie as the layout says.
+// checkOutputs checks that the outputs can be placed as the layout says.
 func (p *Program) checkOutputs(g *graph.Graph) error {
 	outputs := executableOf(g).Outputs()
-	for i, shape := range outputs[:len(outputs)-len(g.LoggedNodes())] { // GoMLX appends what is logged
+	for i, shape := range outputs[:len(outputs)-len(g.LoggedNodes())] { // GoMLX appends logged nodes
 		placement := placementOf(p.layout.Out, i)
 		if placement.lastAxis() >= shape.Rank() {
 			return fmt.Errorf("output %d: placement %v splits axis %d of a tensor of shape %v", i, placement,
@@ -182,15 +176,14 @@ func (p *Program) checkOutputs(g *graph.Graph) error {
 		if !p.auto {
 			continue
 		}
-		if _, err := p.mesh.shardShape(shape, placement); err != nil { // it would be replicated
+		if _, err := p.mesh.shardShape(shape, placement); err != nil { // XLA would replicate it
 			return fmt.Errorf("output %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-// place puts an argument where the layout wants it, and says whether it made a new
-// tensor for that.
+// place places an argument as the layout says, and reports whether it made a new tensor for that.
 func (p *Program) place(i int, arg any) (on *dtensor.Tensor, ours bool, err error) {
 	if len(p.layout.In) == 0 {
 		return nil, false, errors.New("the layout has no placement for inputs: start it with xla.In")
@@ -203,24 +196,23 @@ func (p *Program) place(i int, arg any) (on *dtensor.Tensor, ours bool, err erro
 	return on, false, p.checkPlaced(i, on)
 }
 
-// checkPlaced checks that a placed tensor lies where the layout wants input i.
+// checkPlaced checks that a placed tensor is placed as the layout says for input i.
 func (p *Program) checkPlaced(i int, on *dtensor.Tensor) error {
 	want, err := placementOf(p.layout.In, i).Spec(p.mesh.DeviceMesh)
 	if err != nil {
 		return err
 	}
 	if on == nil || on.Mesh().String() != p.mesh.String() {
-		return fmt.Errorf("the tensor lies on another mesh than the program's %v: place it on that", p.mesh)
+		return fmt.Errorf("the tensor is on another mesh than the program's %v: place it on that", p.mesh)
 	}
 	if !samePlacement(on.ShardingSpec(), want, on.Shape().Rank()) {
-		return fmt.Errorf("the tensor is placed as %v, the program wants %v: place it so, or change the layout",
+		return fmt.Errorf("the tensor is placed as %v, but the program needs %v: place it so, or change the layout",
 			on.ShardingSpec(), want)
 	}
 	return nil
 }
 
-// samePlacement compares two specs for a tensor of that rank; axes that a spec does
-// not mention are replicated.
+// samePlacement compares two specs for a tensor of a rank; axes that a spec does not mention are replicated.
 func samePlacement(a, b *distributed.ShardingSpec, rank int) bool {
 	axis := func(s *distributed.ShardingSpec, i int) []string {
 		if i < len(s.Axes) {
@@ -236,8 +228,7 @@ func samePlacement(a, b *distributed.ShardingSpec, rank int) bool {
 	return true
 }
 
-// Prepare compiles the program for the arguments without running it or moving
-// them, so that Memory can be asked first.
+// Prepare compiles the program for the arguments without running it or copying them, for example to read Memory first.
 func (p *Program) Prepare(args ...any) (err error) {
 	defer recoverGraph(&err)
 	if err := p.use(); err != nil {
@@ -272,15 +263,15 @@ func (p *Program) Prepare(args ...any) (err error) {
 	return nil
 }
 
-// Close frees the compiled programs, once none of them runs. A program that is not
-// closed is freed when nothing refers to it any more.
+// Close waits until none of the compiled programs runs, and frees them. Programs that are not closed are freed when
+// they are garbage collected.
 func (p *Program) Close() { p.close() }
 
-// Memory returns what the program most recently compiled or run needs on each
-// device. It returns an error before the first Call or Prepare, and after Close.
+// Memory returns what the program that was most recently compiled or run needs on each device. It returns an error
+// before the first Call or Prepare, and after Close.
 func (p *Program) Memory() (Memory, error) { return p.memory() }
 
-// assemble joins the devices' outputs, which come device by device.
+// assemble joins the devices' outputs, which are in device order.
 func (p *Program) assemble(shards []*tensors.Tensor) ([]*dtensor.Tensor, error) {
 	devices := p.mesh.NumDevices()
 	outputs := make([]*dtensor.Tensor, len(shards)/devices)
@@ -300,7 +291,7 @@ func (p *Program) assemble(shards []*tensors.Tensor) ([]*dtensor.Tensor, error) 
 	return outputs, nil
 }
 
-// placementOf returns the placement of value i; the last one stands for the rest.
+// placementOf returns the placement of value i; the last one is repeated.
 func placementOf(placements []Placement, i int) Placement {
 	return placements[min(i, len(placements)-1)]
 }

@@ -15,18 +15,16 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// Report lists the operations between devices that XLA kept in a compiled program,
-// after it combined, split and removed some.
+// Report lists the collectives of a compiled program, after XLA combined, split and removed some.
 type Report []Traffic
 
-// Traffic is the operations of one kind that one device takes part in.
+// Traffic is the collectives of one kind that a device takes part in.
 type Traffic struct {
 	Kind  CollectiveKind
 	Count int // operations in the program; one inside a loop counts once
 
-	// Bytes is the size of their data on one device, in nccl-tests' way: of what goes
-	// in or of what comes out, whichever is larger. What crosses the wires is that
-	// times a factor of the algorithm's (see lib/collective/plan).
+	// Bytes is the size of their data on one device as nccl-tests counts it: of the input or the output, whichever is
+	// larger. What is sent is that times a factor of the algorithm (see lib/collective/plan).
 	Bytes int64
 }
 
@@ -52,7 +50,7 @@ func (r Report) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// byteString writes bytes in binary units, exactly where they are whole.
+// byteString formats bytes in binary units, with a decimal unless it is exact.
 func byteString(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	unit, size := 0, float64(n)
@@ -66,9 +64,8 @@ func byteString(n int64) string {
 	return fmt.Sprintf("%.1f %s", size, units[unit])
 }
 
-// Collectives reports the operations between devices in what the program most
-// recently compiled or ran as, as XLA optimized it. It returns an error before the
-// first Call or Prepare, and after Close.
+// Collectives reports the collectives in the program that was most recently compiled or run, after XLA's optimizations.
+// It returns an error before the first Call or Prepare, and after Close.
 func (p *Program) Collectives() (Report, error) {
 	return latest(&p.compiled, (*executable).collectives)
 }
@@ -81,7 +78,7 @@ func (e *executable) collectives() (Report, error) {
 	return m.report(), nil
 }
 
-// optimized returns the program as XLA optimized it, an HloModuleProto.
+// optimized returns the optimized program, an HloModuleProto.
 func (e *executable) optimized() (m message, err error) {
 	code, format, err := plugin.OptimizedProgram(e.backend.plugin, executableHandle(e.Executable))
 	runtime.KeepAlive(e)
@@ -93,7 +90,8 @@ func (e *executable) optimized() (m message, err error) {
 		"hlo_with_config": "xla.HloModuleProtoWithConfig",
 	}[format]
 	if !ok {
-		return m, fmt.Errorf("plugin %q gives its optimized program as %q, want hlo", e.backend.plugin.Path, format)
+		return m, fmt.Errorf("plugin %q returns its optimized program as %q: use one that returns hlo",
+			e.backend.plugin.Path, format)
 	}
 	module, err := protoregistry.GlobalTypes.FindMessageByName(name)
 	if err != nil {
@@ -109,8 +107,7 @@ func (e *executable) optimized() (m message, err error) {
 	return m, nil
 }
 
-// message reads XLA's messages by the names of their fields; go-xla keeps their Go
-// types to itself.
+// message reads XLA's protobuf messages by field names, since go-xla does not export their Go types.
 type message struct{ protoreflect.Message }
 
 func (m message) field(name protoreflect.Name) protoreflect.Value {
@@ -141,7 +138,7 @@ func (r Report) sort() {
 	slices.SortFunc(r, func(a, b Traffic) int { return int(a.Kind) - int(b.Kind) })
 }
 
-// collectives yields the operations between devices of a module, and the numbers of some devices that each is between.
+// collectives yields the collectives of a module, with the devices of a group of each.
 func (m message) collectives() iter.Seq2[Traffic, []int64] {
 	return func(yield func(Traffic, []int64) bool) {
 		for _, computation := range m.messages("computations") {
@@ -151,7 +148,7 @@ func (m message) collectives() iter.Seq2[Traffic, []int64] {
 				sizes[in.field("id").Int()] = in.message("shape").byteSize()
 			}
 			for _, in := range instructions {
-				// On GPUs an operation is a pair, of which the first is counted.
+				// On GPUs an operation is a pair of instructions; the first is counted.
 				opcode, first := strings.CutSuffix(in.field("opcode").String(), "-start")
 				kind, ok := kindNamed(opcode)
 				if !ok {
@@ -194,7 +191,7 @@ func kindNamed(opcode string) (CollectiveKind, bool) {
 	return 0, false
 }
 
-// byteSize is the size of a value of XLA's shape.
+// byteSize returns the size of a value of XLA's shape.
 func (m message) byteSize() int64 {
 	if tuple := m.messages("tuple_shapes"); len(tuple) > 0 {
 		var sum int64
@@ -211,15 +208,15 @@ func (m message) byteSize() int64 {
 	return size
 }
 
-// elementSize is the bytes of an element of XLA's type, whose numbers are GoMLX's.
+// elementSize returns the bytes of an element of XLA's type, whose numbers are GoMLX's.
 func elementSize(of protoreflect.EnumNumber) int64 {
 	switch dtype := dtypes.DType(of); {
 	case dtype == dtypes.Complex128:
 		return 16
 	case dtype.IsSupported():
 		return int64(dtype.Size())
-	case of == 14 || of == 17: // opaque things and tokens
+	case of == 14 || of == 17: // opaque types and tokens
 		return 0
 	}
-	return 1 // the small floats and whole numbers, which XLA pads to a byte on CPUs
+	return 1 // small floats and integers, which XLA pads to a byte on CPUs
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A program says which collectives XLA compiled it to.
+// A program reports the collectives that XLA compiled it to.
 func ExampleProgram_Collectives() {
 	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
 	if err != nil {
@@ -39,7 +39,7 @@ func ExampleProgram_Collectives() {
 	// all-reduce ×1, 4 B; all-gather ×1, 4 KiB <nil>
 }
 
-// Each kind is counted, with the larger of what goes in and comes out.
+// Each kind is counted, with the larger of inputs and outputs.
 func TestReportCountsEveryKind(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 4)
 	mesh, err := backend.Mesh(xla.Axis("a", 2), xla.Axis("b", 2))
@@ -71,15 +71,15 @@ func TestReportCountsEveryKind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (xla.Traffic{Kind: c.op.Kind, Count: 1, Bytes: c.bytes}); len(got) != 1 || got.Of(c.op.Kind) != want {
+		if want := (xla.Traffic{Kind: c.op.Kind, Count: 1, Bytes: c.bytes}); len(got) != 1 ||
+			got.Of(c.op.Kind) != want {
 			t.Errorf("%v: reported %+v, want %+v", c.op.Kind, got, want)
 		}
 		p.Close()
 	}
 }
 
-// A program between devices that need not talk reports nothing; one not compiled
-// cannot report.
+// A program without communication reports nothing; one that is not compiled cannot report.
 func TestReportOfNothing(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {

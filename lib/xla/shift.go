@@ -11,10 +11,10 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Shift is an exchange between ranks, each of which has programs and devices of its own, in the middle of a graph
-// function: every rank sends a tensor to the rank By places further along an axis, and receives one of the same shape.
-// XLA has no such operation. [NewCut] splits the function into programs at each shift, and the caller who runs these
-// sends the tensors between them.
+// Shift is an exchange between ranks with programs and devices of their own, in the middle of a graph function: every
+// rank sends a tensor to the rank By places further along an axis, and receives one of the same shape. XLA has no such
+// operation. [NewCut] splits the function into programs at each shift; the caller runs them, and sends the tensors in
+// between.
 type Shift struct {
 	Axis string
 	By   int // may be negative
@@ -28,17 +28,17 @@ func (s Shift) String() string { return fmt.Sprintf("%s%+d", s.Axis, s.By) }
 func (s Shift) Of(x *graph.Node) *graph.Node {
 	g := x.Graph()
 	if _, ours := g.Backend().(*Backend); !ours {
-		panic(errors.New("what ranks exchange inside of a graph function is for the backend of xla.Open"))
+		panic(errors.New("a shift between ranks needs a backend of xla.Open"))
 	}
 	if !g.CurrentFunc().IsMain() {
-		panic(fmt.Errorf("the ranks' exchange %v is inside of a loop or a branch: take it out", s))
+		panic(fmt.Errorf("the shift %v between ranks is inside of a loop or a branch: move it out", s))
 	}
 	clearScalars(g)
 	defer clearScalars(g)
 	name := g.UniqueName(fmt.Sprintf("%s%d", shifting, shifts.number(s)))
 	f := graph.NewFunction(g, name, func(g *graph.Graph) []*graph.Node {
 		graph.Parameter(g, "x", x.Shape())
-		// two results, or GoMLX would lose the call under Checkpoint
+		// Two results, or GoMLX would drop the call under Checkpoint.
 		return []*graph.Node{graph.Zeros(g, x.Shape()), graph.Zeros(g, shapes.Make(dtypes.Int32))}
 	})
 	return f.Call(x)[0]

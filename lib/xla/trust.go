@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// check runs the canaries. All of them take a third of a second, which a notebook
-// would pay in every cell, so the whole set runs once for a plugin's file on a
-// processor with the same XLA flags and number of devices, and after that only
-// those in the type that has been wrong before.
+// check runs the canaries. All of them take a third of a second, which a notebook would pay in every cell. So all run
+// once for a plugin file on a processor with the same XLA flags and number of devices, and after that only those in the
+// type that has been wrong before.
 func (b *Backend) check(c config) error {
 	seen := filepath.Join(c.cacheDir, "trusted", b.trustKey())
 	types := canaryTypes
@@ -28,19 +27,19 @@ func (b *Backend) check(c config) error {
 		return err
 	}
 	if len(types) == len(canaryTypes) && os.MkdirAll(filepath.Dir(seen), 0o755) == nil {
-		// Where this cannot be written, the whole set runs again next time.
+		// If this cannot be written, all run again next time.
 		os.WriteFile(seen, []byte(b.info.Plugin+"\n"), 0o644)
 	}
 	return nil
 }
 
-// trustKey stands for everything that the canaries' results depend on. For another number of devices the collectives
-// are other programs.
+// trustKey is a hash of everything that the canaries' results depend on. The collectives' programs depend on the number
+// of devices.
 func (b *Backend) trustKey() string {
 	return digest(b.codeKey(), fmt.Sprint(b.info.Devices))
 }
 
-// codeKey stands for everything that the machine code which XLA makes of a program depends on.
+// codeKey is a hash of everything that XLA's machine code for a program depends on.
 func (b *Backend) codeKey() string {
 	i := b.info
 	return digest(i.Plugin, identity(i.Plugin), i.API, string(i.Platform), os.Getenv("XLA_FLAGS"), processor())
@@ -51,11 +50,11 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(sum[:])[:16]
 }
 
-// identity changes when the file does; it is "" where there is no such file. A hash of the contents would mean to read
-// 250 MB at each opening, which takes longer than all canaries. The file's attributes are enough: the kernel sets the
-// time of change (ctime) at each write, and no program can set it back, as it can the time of modification; a file that
-// is moved here has another inode. A change goes unseen only where the clock was set back or the disk was written to
-// below the file system. Whoever can do that can also write to the folder that says what is trusted.
+// identity returns a text that changes when the file does; "" if there is no file. Hashing the contents would read 250
+// MB at each opening, which takes longer than all canaries. The file's attributes are enough: the kernel sets the
+// change time (ctime) at each write, and no program can set it back, unlike the modification time; a file that is moved
+// here has another inode. A change is missed only if the clock was set back or the disk was written to below the file
+// system, and whoever can do that can also write to the folder of trusted plugins.
 func identity(path string) string {
 	var file unix.Stat_t
 	if unix.Stat(path, &file) != nil {
@@ -64,20 +63,20 @@ func identity(path string) string {
 	return fmt.Sprint(file.Ino, file.Size, file.Mtim, file.Ctim)
 }
 
-// processor names the CPU and what it can do: XLA compiles for it.
+// processor describes the CPU and its features, for which XLA compiles.
 func processor() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return runtime.GOARCH
 	}
 	first, _, _ := strings.Cut(string(text), "\n\n")
-	var kept []string
+	var lines []string
 	for line := range strings.Lines(first) {
 		name, _, _ := strings.Cut(line, ":")
 		switch strings.TrimSpace(name) {
 		case "model name", "flags", "CPU part", "Features":
-			kept = append(kept, line)
+			lines = append(lines, line)
 		}
 	}
-	return strings.Join(kept, "")
+	return strings.Join(lines, "")
 }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTrustIsForANumberOfDevices opens devices in a cache folder where nothing is trusted: for each number of them all
-// canaries run once.
+// TestTrustIsForANumberOfDevices opens devices with an empty cache folder: all canaries run once for each number of
+// them.
 func TestTrustIsForANumberOfDevices(t *testing.T) {
 	found, err := Open(Devices(1), Plugin("cpu"))
 	if err != nil {
@@ -41,7 +41,7 @@ func TestTrustIsForANumberOfDevices(t *testing.T) {
 	}
 }
 
-// TestIdentity changes a file in ways that leave its size and time of modification as they were.
+// TestIdentity changes a file without changing its size and modification time.
 func TestIdentity(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "plugin.so")

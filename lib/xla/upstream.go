@@ -13,11 +13,9 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// This file is the only one that reaches into unexported fields of go-xla and
-// GoMLX. What it relies on is checked when the package is loaded, so that a new
-// version fails there with a clear message and not later with a wrong result. Two
-// fields are in types that have no name outside GoMLX; they are checked whenever they
-// are read, the first time when a backend is opened.
+// Only this file accesses unexported fields of go-xla and GoMLX. It checks them when the package is loaded, so that
+// another version fails then with a clear message and not later with a wrong result. Two fields are in types without
+// exported names; they are checked whenever they are read, first when a backend is opened.
 
 var (
 	bufferPJRT     = field[goxla.Buffer, *pjrt.Buffer]("pjrtBuffer")
@@ -41,7 +39,8 @@ var (
 
 	loadedInfo  = kindOf[pjrt.LoadedExecutable]("executable", reflect.Pointer)
 	infoWrapper = kindOf[pjrt.Executable]("wrapper", reflect.Pointer)
-	wrapperC    = fieldOf(infoWrapper.Type.Elem(), "c", func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
+	wrapperC    = fieldOf(infoWrapper.Type.Elem(), "c",
+		func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
 
 	backendClient = field[goxla.Backend, *pjrt.Client]("client")
 	clientPlugin  = field[pjrt.Client, *pjrt.Plugin]("plugin")
@@ -51,7 +50,7 @@ var (
 	pluginAPI = kindOf[pjrt.Plugin]("api", reflect.Pointer)
 )
 
-// Numbers of operations that go-xla can write but has no function for.
+// Operations that go-xla can write but has no function for, by number.
 const opReduceScatter = 102
 
 func init() {
@@ -62,7 +61,7 @@ func init() {
 	}
 }
 
-// pointer is where a struct of type Owner keeps a field of type Field.
+// pointer is the offset of a field of type Field in a struct of type Owner.
 type pointer[Owner, Field any] struct{ offset uintptr }
 
 func (p pointer[Owner, Field]) of(owner *Owner) *Field {
@@ -153,8 +152,7 @@ func newValue(beside compute.Value, v *stablehlo.Value) compute.Value {
 	return n
 }
 
-// clearFunctionCaches empties the caches of small functions that a builder keeps
-// for reductions and the like.
+// clearFunctionCaches empties a builder's caches of small functions for reductions and the like.
 func clearFunctionCaches(b compute.Builder) {
 	for _, cache := range builderCaches {
 		clearMap(unsafe.Pointer(b.(*goxla.Builder)), cache)

@@ -25,7 +25,7 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// upstreamMesh arranges n devices as GoMLX does it.
+// upstreamMesh arranges n devices by GoMLX.
 func upstreamMesh(t *testing.T, n int) *distributed.DeviceMesh {
 	t.Helper()
 	mesh, err := distributed.NewDeviceMesh([]int{n}, []string{"data"})
@@ -35,8 +35,7 @@ func upstreamMesh(t *testing.T, n int) *distributed.DeviceMesh {
 	return mesh
 }
 
-// callSPMD runs a graph function on both devices of go-xla's backend or ours, and
-// returns what each made.
+// callSPMD runs a graph function on both devices of go-xla's backend or ours, and returns the results of each.
 func callSPMD(t *testing.T, b compute.Backend, fn func(w, x *graph.Node) *graph.Node, args ...any) []string {
 	t.Helper()
 	exec, err := graph.NewExec(b, fn)
@@ -89,7 +88,8 @@ func TestUpstreamDonation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer exec.Finalize()
-	donated, err := graph.DonateTensorBuffer(tensors.FromFlatDataAndDimensions(make([]float32, 1000), 1000), b.Backend, 0)
+	donated, err := graph.DonateTensorBuffer(tensors.FromFlatDataAndDimensions(make([]float32, 1000), 1000), b.Backend,
+		0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,8 @@ func TestUpstreamUnevenOutput(t *testing.T) {
 	}
 	defer exec.Finalize()
 	out, err := exec.AutoSharding(mesh).WithOutputShardingSpecs(spec).Call()
-	if err != nil || len(out) != 2 || fmt.Sprint(out[0].Value()) != "[0 1 2]" || fmt.Sprint(out[1].Value()) != "[0 1 2]" {
+	if err != nil || len(out) != 2 || fmt.Sprint(out[0].Value()) != "[0 1 2]" ||
+		fmt.Sprint(out[1].Value()) != "[0 1 2]" {
 		t.Logf("3 elements split over 2 devices: %v, %v", out, err)
 		mended(t, "an output that does not divide", "lib/xla/program.go (assemble)")
 	}
@@ -158,8 +159,7 @@ func TestUpstreamShardShape(t *testing.T) {
 	}
 }
 
-// TestUpstreamAllReduceOfSeveralTypes writes an all-reduce until its parts come in
-// another order: Go's maps have a random one.
+// TestUpstreamAllReduceOfSeveralTypes writes an all-reduce until its parts have another order: Go's maps are random.
 func TestUpstreamAllReduceOfSeveralTypes(t *testing.T) {
 	types := []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.Int32, dtypes.Int64}
 	var first string
@@ -194,8 +194,7 @@ func TestUpstreamAllReduceOfSeveralTypes(t *testing.T) {
 	mended(t, "all-reduce of several types", "lib/xla/collective.go (AllReduce)")
 }
 
-// TestUpstreamAllReduceHasNoGradient reads GoMLX's source: in this program the
-// gradient may be lib/collective's.
+// TestUpstreamAllReduceHasNoGradient reads GoMLX's source, since lib/collective may have registered a gradient.
 func TestUpstreamAllReduceHasNoGradient(t *testing.T) {
 	source := upstreamSource(t, graph.Gradient, "rev_autodiff.go")
 	if strings.Contains(source, "NodeTypeAllReduce:") {
@@ -203,8 +202,7 @@ func TestUpstreamAllReduceHasNoGradient(t *testing.T) {
 	}
 }
 
-// upstreamSource reads a file that lies beside a function's. Where the program is not
-// built from sources at hand the test is skipped.
+// upstreamSource reads a file in a function's folder. It skips the test if the sources are not available.
 func upstreamSource(t *testing.T, of any, name string) string {
 	t.Helper()
 	file, _ := runtime.FuncForPC(reflect.ValueOf(of).Pointer()).FileLine(0)
@@ -215,8 +213,7 @@ func upstreamSource(t *testing.T, of any, name string) string {
 	return string(source)
 }
 
-// TestAllReduceOfSeveralTypesKeepsItsOrder is the other side of
-// TestUpstreamAllReduceOfSeveralTypes.
+// TestAllReduceOfSeveralTypesKeepsItsOrder is the counterpart of TestUpstreamAllReduceOfSeveralTypes.
 func TestAllReduceOfSeveralTypesKeepsItsOrder(t *testing.T) {
 	sum := known.number(Collective{Kind: AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"order"}})
 	types := []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.Int64, dtypes.Float32, dtypes.Int32}
@@ -259,7 +256,7 @@ func TestUpstreamAllReduceLosesSubnormals(t *testing.T) {
 	}
 }
 
-// TestUpstreamHalfTypesTravelWide sums bfloat16 numbers, which travel as float32, as all half types would.
+// TestUpstreamHalfTypesTravelWide sums bfloat16 numbers, which are sent as float32, like all half types.
 func TestUpstreamHalfTypesTravelWide(t *testing.T) {
 	backend, err := Open(Devices(2), Plugin("cpu"))
 	if err != nil {
@@ -291,7 +288,7 @@ func TestUpstreamHalfTypesTravelWide(t *testing.T) {
 	}
 }
 
-// TestUpstreamHasNoBroadcastOnCPU compiles an operation that XLA has for GPUs only.
+// TestUpstreamHasNoBroadcastOnCPU compiles an operation that XLA has only for GPUs.
 func TestUpstreamHasNoBroadcastOnCPU(t *testing.T) {
 	builder := openUpstream(t).Backend.Builder("broadcast")
 	if err := builder.DistributedSPMD(2); err != nil {
@@ -316,8 +313,7 @@ func TestUpstreamHasNoBroadcastOnCPU(t *testing.T) {
 	refused(t, err, "collective-broadcast", "collective broadcast on CPUs", "lib/collective/move.go (Broadcast)")
 }
 
-// TestUpstreamLacks looks for functions that upstream does not have, by names that
-// they would have.
+// TestUpstreamLacks looks for functions that upstream does not have, by the names that they would have.
 func TestUpstreamLacks(t *testing.T) {
 	for _, test := range []struct {
 		beside     any // a function of the package
@@ -342,8 +338,7 @@ func TestUpstreamLacks(t *testing.T) {
 	}
 }
 
-// functionsBeside returns the names of the functions and methods, in lower case,
-// that a function's package declares.
+// functionsBeside returns the names of the functions and methods of a function's package, in lower case.
 func functionsBeside(t *testing.T, function any) map[string]bool {
 	t.Helper()
 	entry := reflect.ValueOf(function).Pointer()

@@ -21,8 +21,7 @@ func TestUpstreamTakesPathsForNames(t *testing.T) {
 	refused(t, err, `Failed to parse option "tf32"`, "plugin paths with a comma", workaround)
 }
 
-// TestUpstreamSearchLoads has go-xla look for plugins in a folder with a file that
-// is none.
+// TestUpstreamSearchLoads has go-xla search for plugins in a folder with a file that is not one.
 func TestUpstreamSearchLoads(t *testing.T) {
 	if os.Getenv("SHARDBOOK_TEST_SEARCH") != "" {
 		pjrt.AvailablePlugins()

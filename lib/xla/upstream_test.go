@@ -12,8 +12,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// The tests in the upstream files pass while the bugs that docs/upstream.md lists
-// are there. One that fails says that its bug is gone, and which workaround can go.
+// The tests in the upstream files pass while the bugs in docs/upstream.md exist. A test that fails says that its bug is
+// fixed, and which workaround can be removed.
 
 // upstream has two devices for all these tests. Its field Backend is go-xla's own.
 var upstream = sync.OnceValues(func() (*Backend, error) { return Open(Devices(2), Plugin("cpu")) })
@@ -27,13 +27,14 @@ func openUpstream(t *testing.T) *Backend {
 	return b
 }
 
-// mended fails the test because upstream does right.
+// mended fails the test because upstream is fixed.
 func mended(t *testing.T, what, workaround string) {
 	t.Helper()
-	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what, workaround)
+	t.Errorf("upstream has mended %s: remove the workaround in %s, and its section in docs/upstream.md", what,
+		workaround)
 }
 
-// refused checks that upstream gave an error that says want.
+// refused checks that upstream returned an error with a text.
 func refused(t *testing.T, err error, want, what, workaround string) {
 	t.Helper()
 	switch {
@@ -85,7 +86,8 @@ func TestUpstreamReductionsInTwoFunctions(t *testing.T) {
 	three := func(x *graph.Node) *graph.Node { return graph.ReduceAllSum(graph.BroadcastToDims(x, 3)) }
 	fn := func(x *graph.Node) *graph.Node { return to100(three(x), three) }
 	_, err := scalarOf(openUpstream(t).Backend, fn, 2)
-	refused(t, err, "reductionFn is not a StableHLO closure", "reductions in two functions", "lib/xla/function.go (begin, end)")
+	refused(t, err, "reductionFn is not a StableHLO closure", "reductions in two functions",
+		"lib/xla/function.go (begin, end)")
 	ours(t, fn, 2, 162)
 }
 
@@ -95,7 +97,8 @@ func TestUpstreamClosuresInClosures(t *testing.T) {
 		return to100(x, func(x *graph.Node) *graph.Node { return to100(x, double) })
 	}
 	_, err := scalarOf(openUpstream(t).Backend, fn, 3)
-	refused(t, err, "must be a closure of the current function", "closures in closures", "lib/xla/function.go (Closure)")
+	refused(t, err, "must be a closure of the current function", "closures in closures",
+		"lib/xla/function.go (Closure)")
 	ours(t, fn, 3, 192)
 }
 
@@ -130,8 +133,7 @@ func TestUpstreamConstantsAcrossClosures(t *testing.T) {
 	}, 2, 486)
 }
 
-// TestUpstreamCallsHaveNoGradient relies on lib/xla/auto.go, which says so where
-// GoMLX has none.
+// TestUpstreamCallsHaveNoGradient is about lib/xla/auto.go, which returns an error for calls without gradients.
 func TestUpstreamCallsHaveNoGradient(t *testing.T) {
 	_, err := scalarOf(openUpstream(t).Backend, func(x *graph.Node) *graph.Node {
 		double := graph.NewFunction(x.Graph(), "double", func(g *graph.Graph) []*graph.Node {
@@ -143,8 +145,9 @@ func TestUpstreamCallsHaveNoGradient(t *testing.T) {
 	refused(t, err, "has no gradient in GoMLX", "calls without a gradient", "lib/xla/auto.go (init)")
 }
 
-// TestUpstreamGradientsThroughClosures runs on our backend: upstream's takes no values from outside. Were it mended there
-// would be an error in place of 0, and lib/flash/blocks.go (over) could do without its operands in the loop's state.
+// TestUpstreamGradientsThroughClosures runs on our backend, since upstream's takes no values from outside. If it were
+// fixed there would be an error instead of 0, and lib/flash/blocks.go (over) would not need its operands in the loop's
+// state.
 func TestUpstreamGradientsThroughClosures(t *testing.T) {
 	ours(t, func(x *graph.Node) *graph.Node {
 		y := graph.MulScalar(x, 3)
@@ -169,10 +172,13 @@ func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 	mended(t, "panics that are no errors", "lib/xla/graphfn.go (ThrowingErrors)")
 }
 
-// TestUpstreamSchedulingBarrier ties a number to an infinite one.
+// TestUpstreamSchedulingBarrier makes a number depend on an infinite one.
 func TestUpstreamSchedulingBarrier(t *testing.T) {
 	tie := func(b compute.Backend) string {
-		exec, err := graph.NewExec(b, func(x, after *graph.Node) *graph.Node { return graph.SchedulingBarrier(x, after) })
+		exec, err := graph.NewExec(b, func(x, after *graph.Node) *graph.Node {
+			return graph.SchedulingBarrier(x,
+				after)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

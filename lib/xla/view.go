@@ -9,13 +9,12 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// View returns the memory of a shard on a CPU device as a slice: no copy. What is
-// written there, the next program that is given the shard sees. The slice is valid
-// until the shard is finalized, donated or garbage: keep the shard alive while the
-// slice is in use.
+// View returns the memory of a shard on a CPU device as a slice, without a copy. The next program that gets the shard
+// sees what is written to it. The slice is valid until the shard is finalized, donated or garbage collected: keep the
+// shard alive while the slice is in use.
 //
-// It returns an error if T is not the shard's type, if the shard is not on a device,
-// or if the device's memory is not the host's.
+// It returns an error if T is not the shard's type, the shard is not on a device, or the device's memory is not the
+// host's.
 func View[T gotype.Supported](shard *tensors.Tensor) ([]T, error) {
 	if err := shard.CheckValid(); err != nil {
 		return nil, err
@@ -24,17 +23,18 @@ func View[T gotype.Supported](shard *tensors.Tensor) ([]T, error) {
 		return nil, errors.New("the tensor is not on a device: place it on a mesh, or take a program's output")
 	}
 	if want := dtypes.FromGenericsType[T](); shard.DType() != want {
-		return nil, fmt.Errorf("the tensor holds %v, its view is asked for as %v", shard.DType(), want)
+		return nil, fmt.Errorf("the tensor has type %v, but the view %v: use the tensor's type", shard.DType(), want)
 	}
 	backend, err := shard.Backend()
 	if err != nil {
 		return nil, err
 	}
 	if !backend.HasSharedBuffers() {
-		return nil, fmt.Errorf("the memory of %s is not the host's: copy the tensor to the host and back", backend.Name())
+		return nil, fmt.Errorf("the memory of %s is not the host's: copy the tensor to the host and back",
+			backend.Name())
 	}
 	if !shard.IsShared() {
-		shard.FinalizeLocal() // a copy on the host, which would not see what is written
+		shard.FinalizeLocal() // a copy on the host would not see what is written
 	}
 	var view []T
 	err = tensors.ConstFlatData(shard, func(flat []T) { view = flat })

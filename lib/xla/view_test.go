@@ -12,8 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// What is written through a view is what the next program reads, of placed tensors
-// as of a program's outputs.
+// The next program reads what is written through a view, of placed tensors and of outputs.
 func TestViewIsTheDevicesMemory(t *testing.T) {
 	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
 	if err != nil {
@@ -34,7 +33,8 @@ func TestViewIsTheDevicesMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			if address, err := xla.DevicePointer(shard); err != nil || address != unsafe.Pointer(&view[0]) {
-				t.Errorf("turn %d: device %d has its memory at %v (error %v), the view at %p", turn, device, address, err, &view[0])
+				t.Errorf("turn %d: device %d has its memory at %v (error %v), the view at %p", turn, device, address,
+					err, &view[0])
 			}
 			view[1] = float32(100*turn + device)
 			if got := shard.Value().([]float32)[1]; got != view[1] {
@@ -63,7 +63,8 @@ func TestViewErrors(t *testing.T) {
 	if _, err := xla.View[int32](placed); err == nil || !strings.Contains(err.Error(), "Float32") {
 		t.Errorf("float32 as int32: %v", err)
 	}
-	if _, err := xla.View[float32](tensors.FromValue([]float32{1})); err == nil || !strings.Contains(err.Error(), "not on a device") {
+	if _, err := xla.View[float32](tensors.FromValue([]float32{1})); err == nil ||
+		!strings.Contains(err.Error(), "not on a device") {
 		t.Errorf("host tensor: %v", err)
 	}
 	if err := placed.FinalizeAll(); err != nil {

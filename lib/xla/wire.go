@@ -2,15 +2,14 @@ package xla
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// wireField is a field of a serialized message: its bytes if it is a text, a message or the like, its varint if it is a
-// whole number.
+// wireField is a field of a serialized protobuf message: the bytes of a string or message, or the varint of an integer.
 type wireField struct {
 	number protowire.Number
 	bytes  []byte
 	varint uint64
 }
 
-// eachField calls read for the fields of a serialized message, in their order.
+// eachField calls read for each field of a serialized message, in order.
 func eachField(message []byte, read func(wireField) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -38,7 +37,7 @@ func eachField(message []byte, read func(wireField) error) error {
 	return nil
 }
 
-// eachEntry calls read for the fields of the value of a map's entry, whose key comes before it.
+// eachEntry calls read for each field of the value of a map entry.
 func eachEntry(entry []byte, read func(key int64, value wireField) error) error {
 	var key int64
 	return eachField(entry, func(f wireField) error {

@@ -2,36 +2,35 @@ package xla
 
 import "strings"
 
-// Operation is one operation of a compiled program: what XLA runs as one, and what a [Profile] has events of.
+// Operation is an operation of a compiled program that XLA runs as one, and for which a [Profile] has events.
 //
-// FLOPs are counted so:
-//   - a product of matrices: 2·M·N·K, of each of a batch; a convolution likewise, 2 for each multiplication, the
-//     padding's included;
-//   - what goes element by element, from an addition to an exponential, a comparison or a conversion: 1 for each
-//     element;
-//   - a reduction of n elements to m: n−m times what it combines two with; in windows of w to m: m·(w−1) times;
-//     scatter: once for each element that it brings; sorting n along an axis: ⌈log₂ n⌉ comparisons for each element;
-//   - an all-reduce or reduce-scatter: 1 for each element that a device gives;
-//   - what moves data: 0.
+// FLOPs are counted as follows:
+//   - a matmul: 2·M·N·K, for each index of the batch; a convolution likewise, 2 for each multiplication, including the
+//     padding's;
+//   - an elementwise operation, such as an addition, an exponential, a comparison or a conversion: 1 per element;
+//   - a reduction of n elements to m: n−m times the operation on two elements; over windows of w to m: m·(w−1) times; a
+//     scatter: once per element that it adds; sorting n elements along an axis: ⌈log₂ n⌉ comparisons per element;
+//   - an all-reduce or reduce-scatter: 1 per element of a device's input;
+//   - operations that move data: 0.
 //
-// Bytes are the least that must move between memory and the device: of its operands what it reads and of its results
-// what it writes, each once. Of what it slices it reads the slice; what it updates in place it does not copy. A fusion
-// keeps what is inside it to itself.
+// Bytes are the least that must move between memory and the device: the parts of the operands that are read and of the
+// results that are written, each once. A slice reads only the slice, and an update in place copies nothing else. Inside
+// a fusion nothing moves.
 type Operation struct {
-	Module, Name string // in XLA's words, as event and [OperationTime] have them
+	Module, Name string // as XLA, and [OperationTime], name them
 	Kind         string // "dot", "fusion", "reduce", "custom-call" and so on
 
 	FLOPs  float64 // of one run, on one device
 	Bytes  int64   // of one run, on one device
-	Opaque bool    // FLOPs lacks what only the author of a custom call can count
+	Opaque bool    // FLOPs does not include a custom call's
 
-	Runs  float64 // in one run of the program: more than 1 in loops
-	Guess bool    // Runs is a guess: in a loop it counts one turn, in a conditional each branch as taken
+	Runs  float64 // runs per run of the program: more than 1 in loops
+	Guess bool    // Runs is a guess: one iteration of a loop, or each branch of a conditional
 }
 
-// Operations lists the operations of what the program most recently compiled or ran as, as XLA optimized it: those of
-// loops and branches too, but not the loop as such, nor what nothing runs for. It returns an error before the first
-// Call or Prepare, and after Close.
+// Operations lists the operations of the program that was most recently compiled or run, after XLA's optimizations. It
+// includes those inside loops and branches, but not the loops themselves or operations for which nothing runs. It
+// returns an error before the first Call or Prepare, and after Close.
 func (p *Program) Operations() ([]Operation, error) {
 	return latest(&p.compiled, (*executable).operations)
 }
@@ -39,11 +38,11 @@ func (p *Program) Operations() ([]Operation, error) {
 // Work is what one run of a program does on one device.
 type Work struct {
 	FLOPs, Bytes float64 // see Operation
-	Opaque       int     // operations of which the FLOPs are not all known
-	Guesses      int     // operations of which it is not known how often they run
+	Opaque       int     // operations whose FLOPs are not fully known
+	Guesses      int     // operations for which the number of runs is not known
 }
 
-// Work adds up the operations, each as often as it runs. It returns an error where Operations does.
+// Work sums the operations, each times its runs. It returns an error where Operations does.
 func (p *Program) Work() (Work, error) {
 	operations, err := p.Operations()
 	if err != nil {
@@ -72,7 +71,7 @@ func (e *executable) operations() ([]Operation, error) {
 	return h.operations(h.entry, 1, false), nil
 }
 
-// operations lists those of a computation that runs that often.
+// operations lists those of a computation that runs a number of times.
 func (h *hlo) operations(c *computation, runs float64, guess bool) (all []Operation) {
 	inside := func(c *computation, runs float64, guess bool) { all = append(all, h.operations(c, runs, guess)...) }
 	for _, i := range c.instructions {
@@ -100,5 +99,5 @@ func (h *hlo) operations(c *computation, runs float64, guess bool) (all []Operat
 	return all
 }
 
-// kind is the opcode. On GPUs some operations are a pair, of which the first stands for both.
+// kind is the opcode. On GPUs some operations are a pair of instructions, of which the first counts for both.
 func (i *instruction) kind() string { return strings.TrimSuffix(i.opcode, "-start") }

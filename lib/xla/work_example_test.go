@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A program says what it does: here a product of [64 64] by [64 16] on each of two devices.
+// The work of a program: here a matmul of [64 64] by [64 16] on each of two devices.
 func ExampleProgram_Work() {
 	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
 	if err != nil {
@@ -28,7 +28,8 @@ func ExampleProgram_Work() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := p.Prepare(tensors.FromShape(shapes.Make(dtypes.Float32, 64, 64)), tensors.FromShape(shapes.Make(dtypes.Float32, 64, 32))); err != nil {
+	if err := p.Prepare(tensors.FromShape(shapes.Make(dtypes.Float32, 64, 64)),
+		tensors.FromShape(shapes.Make(dtypes.Float32, 64, 32))); err != nil {
 		log.Fatal(err)
 	}
 	work, err := p.Work()

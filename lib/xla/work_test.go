@@ -37,7 +37,7 @@ func floats(dims ...int) shapes.Shape { return shapes.Make(dtypes.Float32, dims.
 
 func list(s ...shapes.Shape) []shapes.Shape { return s }
 
-// repeated runs body n times; XLA knows how often only where n is a constant.
+// repeated runs body n times; XLA knows how often only if n is a constant.
 func repeated(n, x *graph.Node, body func(i, x *graph.Node) *graph.Node) *graph.Node {
 	return While([]*graph.Node{graph.ScalarZero(x.Graph(), dtypes.Int32), x, n},
 		func(s []*graph.Node) *graph.Node { return graph.LessThan(s[0], s[2]) },
@@ -46,16 +46,16 @@ func repeated(n, x *graph.Node, body func(i, x *graph.Node) *graph.Node) *graph.
 		})[1]
 }
 
-// layer is matrix i of several.
+// layer returns matrix i of a stack.
 func layer(of, i *graph.Node) *graph.Node {
 	zero := graph.ScalarZero(i.Graph(), dtypes.Int32)
 	return graph.Squeeze(graph.DynamicSlice(of, []*graph.Node{i, zero, zero}, []int{1, 32, 32}), 0)
 }
 
 // TestWork compares the first programs with XLA's own cost analysis (HloCostAnalysis: its "flops" and "transcendentals"
-// together, and "bytes accessed") of what the pinned plugin makes of them here, as jaxlib 0.10.2 gives it in
-// hlo_module_cost_analysis: the plugin does not. The others are counted by hand, since XLA counts a loop as one turn, and
-// reads all of what it scatters to.
+// together, and "bytes accessed") of the pinned plugin's programs, by jaxlib 0.10.2 (hlo_module_cost_analysis), since
+// the plugin has none. The others are counted by hand: XLA counts a loop as one iteration, and reads all of what it
+// scatters to.
 func TestWork(t *testing.T) {
 	b, err := Open(Devices(2), Plugin("cpu"))
 	if err != nil {
@@ -108,16 +108,19 @@ func TestWork(t *testing.T) {
 			})
 		}, list(floats(64, 32), floats(12, 32, 32)), Work{
 			FLOPs: 12*(2*64*32*32+64*32+1) + 13,
-			Bytes: start + 12*(2*4+addOne+(2*4096+4)+(2*state+4096)+2*state) + 13*compare}}, // the layer is cut out, not read in place
+			// the layer is copied, not read in place
+			Bytes: start + 12*(2*4+addOne+(2*4096+4)+(2*state+4096)+2*state) + 13*compare}},
 		{"update in a loop", func(x []*graph.Node) *graph.Node {
 			return repeated(graph.Const(x[0].Graph(), int32(12)), x[0], func(i, all *graph.Node) *graph.Node {
 				at := []*graph.Node{i, graph.ScalarZero(i.Graph(), dtypes.Int32)}
 				return graph.DynamicUpdateSlice(all, graph.Tanh(graph.DynamicSlice(all, at, []int{1, 100})), at)
 			})
-		}, list(floats(12, 100)), Work{FLOPs: 12*(100+1) + 13, Bytes: 2*4 + 2*4800 + 12*(2*4+addOne+4+2*400) + 13*compare}},
+		}, list(floats(12, 100)), Work{FLOPs: 12*(100+1) + 13,
+			Bytes: 2*4 + 2*4800 + 12*(2*4+addOne+4+2*400) + 13*compare}},
 		{"loop in a loop", func(x []*graph.Node) *graph.Node {
 			return repeated(graph.Const(x[0].Graph(), int32(3)), x[0], func(_, h *graph.Node) *graph.Node {
-				return repeated(graph.Const(h.Graph(), int32(5)), h, func(_, h *graph.Node) *graph.Node { return graph.Tanh(h) })
+				return repeated(graph.Const(h.Graph(), int32(5)), h,
+					func(_, h *graph.Node) *graph.Node { return graph.Tanh(h) })
 			})
 		}, list(floats(64, 32)), Work{
 			FLOPs: 15*(64*32+1) + 3*6 + 3*1 + 4,
@@ -161,10 +164,17 @@ func TestWorkOfNothing(t *testing.T) {
 // What XLA makes for GPUs, and programs that no XLA makes.
 func TestOperationsOfHLO(t *testing.T) {
 	const inputs = `
-		instructions { name: "a" opcode: "parameter" shape { element_type: F32 dimensions: 8 dimensions: 32 } id: 1 }
-		instructions { name: "b" opcode: "parameter" shape { element_type: F32 dimensions: 32 dimensions: 16 } parameter_number: 1 id: 2 }`
-	const gemm = `shape { element_type: TUPLE tuple_shapes { element_type: F32 dimensions: 8 dimensions: 16 } tuple_shapes { element_type: S8 dimensions: 1024 } }
+		instructions { name: "a" opcode: "parameter" 
+			shape { element_type: F32 dimensions: 8 dimensions: 32 } id: 1 }
+		instructions { name: "b" opcode: "parameter"
+			shape { element_type: F32 dimensions: 32 dimensions: 16 } parameter_number: 1 id: 2 }`
+	const gemm = `shape { element_type: TUPLE tuple_shapes { element_type: F32 dimensions: 8 dimensions: 16 }
+		tuple_shapes { element_type: S8 dimensions: 1024 } }
 		operand_ids: 1 operand_ids: 2 id: 3 opcode: "custom-call" name: "it"`
+	config := func(axis string) string {
+		return `backend_config: "{\"gemm_backend_config\":{\"dot_dimension_numbers\":` +
+			`{\"lhs_contracting_dimensions\":[\"` + axis + `\"]}}}" `
+	}
 	const gemmBytes = 8*32*4 + 32*16*4 + 8*16*4 + 1024
 	it := Operation{Module: "step", Name: "it", Runs: 1}
 	with := func(kind string, flops float64, bytes int64, opaque bool) []Operation {
@@ -176,29 +186,39 @@ func TestOperationsOfHLO(t *testing.T) {
 		name, instructions string
 		want               []Operation
 	}{
-		{"cuBLAS", `custom_call_target: "__cublas$lt$matmul" backend_config: "{\"gemm_backend_config\":{\"dot_dimension_numbers\":{\"lhs_contracting_dimensions\":[\"1\"]}}}" ` + gemm,
+		{"cuBLAS", `custom_call_target: "__cublas$lt$matmul" ` + config("1") + gemm,
 			with("custom-call", 2*8*16*32, gemmBytes, false)},
-		{"cuBLAS with less said", `custom_call_target: "__cublas$gemm" backend_config: "{}" ` + gemm, with("custom-call", 0, gemmBytes, true)},
-		{"cuBLAS with other words", `custom_call_target: "__cublas$gemm" backend_config: "{\"gemm_backend_config\":{\"dot_dimension_numbers\":{\"lhs_contracting_dimensions\":[\"x\"]}}}" ` + gemm,
+		{"cuBLAS with less said", `custom_call_target: "__cublas$gemm" backend_config: "{}" ` + gemm,
+			with("custom-call", 0, gemmBytes, true)},
+		{"cuBLAS with other words", `custom_call_target: "__cublas$gemm" ` + config("x") + gemm,
 			with("custom-call", 0, gemmBytes, true)},
 		{"a kernel", `custom_call_target: "mine" ` + gemm, with("custom-call", 0, gemmBytes, true)},
 		{"a pair", `name: "it" opcode: "all-gather-start" operand_ids: 1 id: 3 shape { element_type: TUPLE
-				tuple_shapes { element_type: F32 dimensions: 8 dimensions: 32 } tuple_shapes { element_type: F32 dimensions: 16 dimensions: 32 } } }
-			instructions { name: "end" opcode: "all-gather-done" operand_ids: 3 id: 4 shape { element_type: F32 dimensions: 16 dimensions: 32 }`,
+				tuple_shapes { element_type: F32 dimensions: 8 dimensions: 32 }
+				tuple_shapes { element_type: F32 dimensions: 16 dimensions: 32 } } }
+			instructions { name: "end" opcode: "all-gather-done" operand_ids: 3 id: 4
+				shape { element_type: F32 dimensions: 16 dimensions: 32 }`,
 			with("all-gather", 0, 1024+2048, false)},
-		{"a wrapped one", `name: "around" opcode: "async-start" operand_ids: 1 called_computation_ids: 1 id: 3`, with("negate", 4, 32, false)},
+		{"a wrapped one", `name: "around" opcode: "async-start" operand_ids: 1 called_computation_ids: 1 id: 3`,
+			with("negate", 4, 32, false)},
 		{"a branch", `name: "if" opcode: "conditional" operand_ids: 1 called_computation_ids: 1 id: 3`, []Operation{
 			{Module: "step", Name: "it", Kind: "negate", FLOPs: 4, Bytes: 32, Runs: 1, Guess: true}}},
-		{"an unknown one", `name: "it" opcode: "leap" operand_ids: 1 shape { element_type: F32 } id: 3`, with("leap", 0, 1024+4, true)},
-		{"without operands", `name: "it" opcode: "dot" shape { element_type: F32 dimensions: 2 } dot_dimension_numbers { lhs_contracting_dimensions: 7 } id: 3`,
+		{"an unknown one", `name: "it" opcode: "leap" operand_ids: 1 shape { element_type: F32 } id: 3`,
+			with("leap", 0, 1024+4, true)},
+		{"without operands", `name: "it" opcode: "dot" shape { element_type: F32 dimensions: 2 }
+				dot_dimension_numbers { lhs_contracting_dimensions: 7 } id: 3`,
 			with("dot", 4, 8, false)},
-		{"without computations", `name: "it" opcode: "fusion" shape { element_type: F32 dimensions: 2 } id: 3`, with("fusion", 0, 8, true)},
-		{"that runs itself", `name: "it" opcode: "fusion" called_computation_ids: 2 shape { element_type: F32 dimensions: 2 } id: 3`, with("fusion", 0, 8, true)},
+		{"without computations", `name: "it" opcode: "fusion" shape { element_type: F32 dimensions: 2 } id: 3`,
+			with("fusion", 0, 8, true)},
+		{"that runs itself",
+			`name: "it" opcode: "fusion" called_computation_ids: 2 shape { element_type: F32 dimensions: 2 } id: 3`,
+			with("fusion", 0, 8, true)},
 	} {
 		text := `name: "step" entry_computation_id: 2
 			computations { id: 1 root_id: 2
 				instructions { name: "p" opcode: "parameter" shape { element_type: F32 dimensions: 4 } id: 1 }
-				instructions { name: "it" opcode: "negate" shape { element_type: F32 dimensions: 4 } operand_ids: 1 id: 2 }
+				instructions { name: "it" opcode: "negate" operand_ids: 1 id: 2
+					shape { element_type: F32 dimensions: 4 } }
 			}
 			computations { id: 2 root_id: 9 ` + inputs + ` instructions { ` + c.instructions + ` } }`
 		module, err := protoregistry.GlobalTypes.FindMessageByName("xla.HloModuleProto")

@@ -8,10 +8,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A profile comes as an XSpace of xplane.proto: planes (devices, the host) of lines (streams, threads) of events. Names
-// stand in tables of the plane, under numbers.
+// A profile is an XSpace of xplane.proto: planes (devices, the host) of lines (streams, threads) of events. Names are
+// in numbered tables of the plane.
 
-// readSpace reads a serialized XSpace. Some plugins put a zero byte after it, which is no field.
+// readSpace parses a serialized XSpace. Some plugins append a zero byte, which is not a field.
 func readSpace(space []byte) (*Profile, error) {
 	p := &Profile{}
 	err := eachField(withoutEnd(space), func(f wireField) error {
@@ -23,7 +23,7 @@ func readSpace(space []byte) (*Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	// XLA counts from 1970 or from the profile's start.
+	// XLA's times count from 1970 or from the profile's start.
 	first := time.Duration(math.MaxInt64)
 	for _, e := range p.events {
 		first = min(first, e.Start)
@@ -34,7 +34,7 @@ func readSpace(space []byte) (*Profile, error) {
 	return p, nil
 }
 
-// withoutEnd cuts off a zero byte that is not part of the last field.
+// withoutEnd removes a zero byte that is not part of the last field.
 func withoutEnd(space []byte) []byte {
 	for rest := space; len(rest) > 0; {
 		if len(rest) == 1 && rest[0] == 0 {
@@ -53,12 +53,12 @@ func withoutEnd(space []byte) []byte {
 type plane struct {
 	name  string
 	texts map[int64]string // names of statistics, and what they refer to
-	kinds map[int64]event  // what all events of a kind share
+	kinds map[int64]event  // what events of a kind have in common
 }
 
 func (p *Profile) readPlane(bytes []byte) error {
 	from := plane{texts: map[int64]string{}, kinds: map[int64]event{}}
-	var kinds, lines [][]byte // read when the tables that they refer to are there
+	var kinds, lines [][]byte // parsed after the tables that they refer to
 	err := eachField(bytes, func(f wireField) error {
 		switch f.number {
 		case 2:
@@ -156,7 +156,7 @@ func (p *plane) readEvent(bytes []byte, line time.Duration) (event, error) {
 	}
 	e := p.kinds[kind]
 	e.Start, e.Duration = line+time.Duration(start/nanosecond), time.Duration(duration/nanosecond)
-	for _, stat := range stats { // an event's own win
+	for _, stat := range stats { // the event's own override its kind's
 		if err == nil {
 			err = e.readStat(stat, p.texts)
 		}
@@ -164,7 +164,7 @@ func (p *plane) readEvent(bytes []byte, line time.Duration) (event, error) {
 	return e, err
 }
 
-// readStat keeps the statistics that say which operation an event is part of.
+// readStat reads the statistics that name the operation of an event.
 func (e *event) readStat(bytes []byte, texts map[int64]string) error {
 	var name, value string
 	err := eachField(bytes, func(f wireField) error {

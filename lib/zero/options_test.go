@@ -35,12 +35,12 @@ func TestRefused(t *testing.T) {
 		"shards":          {good, form{2, false, zero.Options{Stage: 2, Shards: -2}}, "Shards is -2"},
 		"offload":         {good, form{2, false, zero.Options{Stage: 2, Offload: offload.Host{Prefetch: -1}}}, "Host.Prefetch is -1"},
 		"host of several": {good, form{2, true, zero.Options{Stage: 2, Offload: offload.Host{Update: true}}}, "the host updates for a rank of 2 devices"},
-		"no optimizer":         {train.Recipe{Model: good.Model}, form{2, false, zero.Options{Stage: 1}}, "no optimizer"},
+		"no optimizer":    {train.Recipe{Model: good.Model}, form{2, false, zero.Options{Stage: 1}}, "no optimizer"},
 		"copies":          {replicated, form{2, false, zero.Options{Stage: 1}}, "Recipe.Replicas is set"},
 		"too many shards": {good, form{3, false, zero.Options{Stage: 1, Shards: 4}}, "Shards is 4, which does not divide the 3 ranks"},
 		"uneven shards":   {good, form{3, true, zero.Options{Stage: 1, Shards: 2}}, "Shards is 2, which does not divide the 3 ranks"},
 		"no ranks":        {good, form{0, false, zero.Options{Stage: 1}}, "0 ranks: give at least 1"},
-		"few devices":     {good, form{9, true, zero.Options{Stage: 1}}, "9 devices, and the backend 8"},
+		"few devices":     {good, form{9, true, zero.Options{Stage: 1}}, "9 devices, the backend has 8"},
 	} {
 		begin := zero.New
 		if c.form.spmd {
@@ -59,9 +59,9 @@ func TestRefused(t *testing.T) {
 		rows   int
 		want   string
 	}{
-		"rows":          {good, form{3, false, zero.Options{Stage: 3}}, 4, "4 rows for 3 devices"},
-		"micro-batches": {good, form{3, false, zero.Options{Stage: 3, Accumulate: 2}}, 9, "3 devices with other rows and 2 micro-batches each"},
-		"devices' rows": {good, form{2, true, zero.Options{Stage: 3}}, 3, "3 rows for 2 devices"},
+		"rows":          {good, form{3, false, zero.Options{Stage: 3}}, 4, "4 examples for 3 data-parallel devices"},
+		"micro-batches": {good, form{3, false, zero.Options{Stage: 3, Accumulate: 2}}, 9, "3 data-parallel devices with 2 micro-batches each"},
+		"devices' rows": {good, form{2, true, zero.Options{Stage: 3}}, 3, "3 examples for 2 data-parallel devices"},
 		"no twins": {train.Recipe{Model: toy.Unlike(), Optimizer: optim.SGD(0.1)}, form{3, false, zero.Options{Stage: 3}}, 3,
 			`blocks "h0" and "h2" are of the kind "h", but`},
 		"picky": {train.Recipe{Model: toy.Picky(), Optimizer: optim.SGD(0.1)}, form{2, true, zero.Options{Stage: 2}}, 4, "not this batch"},

@@ -108,7 +108,7 @@ func TestPlan(t *testing.T) {
 					}
 					sent += int64(counted.Total().Bytes)
 				}
-				loss, err := plan.Formula(plan.AllReduce, plan.Ring, world, 1, 8)
+				loss, err := plan.Count(plan.AllReduce, plan.Ring, world, 1, 8)
 				if err != nil {
 					return err
 				}

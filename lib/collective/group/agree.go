@@ -2,11 +2,11 @@ package group
 
 import "fmt"
 
-// The most ranks whose buffers are compared, each with each other's.
+// maxCompared is the largest group whose ranks' buffers are compared pairwise.
 const maxCompared = 64
 
-// agree says who calls something else than the others, if anyone does. Where there
-// is no telling who is right, most ranks are.
+// agree returns a failure of a rank whose call differs from the others'. The call of
+// most ranks counts as right.
 func (s *shared) agree(seq uint64) *Failure {
 	first := &s.calls[0]
 	for rank := range s.calls {
@@ -50,8 +50,8 @@ func (s *shared) odd(seq uint64) *Failure {
 	return nil
 }
 
-// oddCounts is the failure of the rank whose counts fit the fewest others'; of two
-// that fit each other no worse, the one that gives.
+// oddCounts is the failure of the rank whose counts disagree with most others'; in a tie,
+// of the one that sends.
 func (s *shared) oddCounts(seq uint64) *Failure {
 	var failure *Failure
 	most := 0
@@ -89,8 +89,8 @@ func (c *Call) agrees(other *Call) bool {
 		uneven == (other.InCounts != nil) && (uneven || c.Elements() == other.Elements())
 }
 
-// sharing returns two ranks of which one writes where the other reads or writes;
-// the same rank twice if there are none, or too many to compare.
+// sharing returns two ranks of which one writes to memory that the other reads or
+// writes; the same rank twice if there are none, or too many to compare.
 func sharing(calls []Call) (int, int) {
 	if len(calls) > maxCompared {
 		return 0, 0

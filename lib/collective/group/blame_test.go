@@ -15,7 +15,8 @@ import (
 const moment = 100 * time.Millisecond
 
 // failureOf runs ranks, of which one may be missing, and returns what rank 0 got.
-func failureOf(t *testing.T, ranks, missing int, f func(ctx context.Context, g group.Group) error, options ...group.Option) *group.Failure {
+func failureOf(t *testing.T, ranks, missing int, f func(ctx context.Context, g group.Group) error,
+	options ...group.Option) *group.Failure {
 	t.Helper()
 	var got error
 	stay, leave := context.WithCancel(context.Background())

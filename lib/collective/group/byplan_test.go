@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/gomlx/compute/dtypes/bfloat16"
-	"github.com/gomlx/compute/dtypes/float16"
 
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
@@ -17,7 +15,7 @@ import (
 // byPlanAlgorithms have a plan of each of the three operations.
 func byPlanAlgorithms() (all []plan.Algorithm) {
 	for _, a := range plan.Algorithms(plan.AllReduce) {
-		if plan.Exists(plan.AllGather, a) && plan.Exists(plan.ReduceScatter, a) {
+		if slices.Contains(plan.Algorithms(plan.AllGather), a) && slices.Contains(plan.Algorithms(plan.ReduceScatter), a) {
 			all = append(all, a)
 		}
 	}
@@ -25,8 +23,8 @@ func byPlanAlgorithms() (all []plan.Algorithm) {
 }
 
 // TestByPlan holds what a view does against the reference of all operations, bit for bit, and what it sends against the
-// formulas: for every kind of call, every element type, every algorithm and 1 to 8 ranks. Values are small whole numbers, whose
-// sums are exact in any order.
+// plans: for every kind of call, every element type, every algorithm and 1 to 8 ranks. Values are small whole numbers,
+// whose sums are exact in any order.
 func TestByPlan(t *testing.T) {
 	defer noLeaks(t)()
 	algorithms := byPlanAlgorithms()
@@ -38,12 +36,13 @@ func TestByPlan(t *testing.T) {
 		for _, algorithm := range algorithms {
 			for kind := KindBroadcast; kind < KindBarrier; kind++ {
 				for element := Float32; element <= Uint8; element++ {
-					c := randomCase{Seed: random.Uint64(), Kind: kind, Type: element, Ranks: ranks, Algorithm: algorithm,
-						Length: random.IntN(20), Root: random.IntN(ranks), InPlace: random.IntN(2) == 0, Op: Op(random.IntN(int(Min) + 1))}
+					c := randomCase{View: true, Seed: random.Uint64(), Kind: kind, Type: element, Ranks: ranks, Algorithm: algorithm,
+						Length: random.IntN(20), Root: random.IntN(ranks), InPlace: random.IntN(2) == 0,
+						Op: ReduceOp(random.IntN(int(Min) + 1))}
 					if c.Op == Mean && (c.Type >= Int32 || ranks&(ranks-1) != 0) || c.Op == Product {
 						c.Op = Sum // thirds and products of many ranks are not exact
 					}
-					if err := playByPlan(c); err != nil {
+					if err := c.play(); err != nil {
 						t.Errorf("%v of %v, %+v: %v", c.Kind, c.Type, c, err)
 					}
 				}
@@ -52,25 +51,7 @@ func TestByPlan(t *testing.T) {
 	}
 }
 
-func playByPlan(c randomCase) error {
-	switch c.Type {
-	case Float32:
-		return byPlanAs[float32](c)
-	case Float64:
-		return byPlanAs[float64](c)
-	case BFloat16:
-		return byPlanAs[bfloat16.BFloat16](c)
-	case Float16:
-		return byPlanAs[float16.Float16](c)
-	case Int32:
-		return byPlanAs[int32](c)
-	case Int64:
-		return byPlanAs[int64](c)
-	}
-	return byPlanAs[uint8](c)
-}
-
-func byPlanAs[T Element](c randomCase) error {
+func playView[T Element](c randomCase) error {
 	random := rand.New(rand.NewPCG(c.Seed, 3))
 	ins, outs, counts := buffers[T](random, c)
 	for r := range ins {
@@ -80,7 +61,7 @@ func byPlanAs[T Element](c randomCase) error {
 	}
 	unchanged := copies(ins)
 	want := reference(c.Kind, c.Op, c.Root, unchanged, copies(outs), counts)
-	counted := make([]*Counted, c.Ranks)
+	counted := make([]Counted, c.Ranks)
 	if err := Run(context.Background(), c.Ranks, func(ctx context.Context, g Group) error {
 		r := g.Rank()
 		counted[r] = Count(g)
@@ -91,7 +72,7 @@ func byPlanAs[T Element](c randomCase) error {
 		if view.Rank() != r || view.Size() != c.Ranks {
 			return fmt.Errorf("the view is of rank %d of %d", view.Rank(), view.Size())
 		}
-		return view.Do(ctx, c.call(r, counts, func() Call { return callOf(c, ins[r], outs[r]) }))
+		return view.Do(ctx, c.call(r, counts, func() Call { return callFor(c, ins[r], outs[r]) }))
 	}); err != nil {
 		return err
 	}
@@ -109,17 +90,10 @@ func byPlanAs[T Element](c randomCase) error {
 		if op != plan.AllReduce {
 			elements *= c.Ranks
 		}
-		formula, err := plan.Formula(op, c.Algorithm, c.Ranks, elements, c.Type.Size())
-		if err != nil { // hierarchical, with a smaller last group
-			p, e := plan.New(op, c.Algorithm, c.Ranks)
-			if e == nil {
-				formula, e = p.Count(elements, c.Type.Size())
-			}
-			if e != nil {
-				return e
-			}
+		var err error
+		if traffic, err = plan.Count(op, c.Algorithm, c.Ranks, elements, c.Type.Size()); err != nil {
+			return err
 		}
-		traffic = formula
 	}
 	for r, load := range traffic.Sent {
 		if got := counted[r].Total(); got != load {
@@ -144,7 +118,7 @@ func TestByPlanRefused(t *testing.T) {
 		ownPlan(t, 3, 3):       "group: plan: the plan is for 3 ranks, and there are 4",
 		ownPlan(t, 4, 8):       "group: the plan of all-gather has 8 chunks for 4 ranks",
 		(*plan.Plan)(nil):      "is nil",
-		nil:                    "group: ByPlan has no way",
+		nil:                    "group: ByPlan of nil",
 		plan.RecursiveDoubling: "group: plan: reduce-scatter has no algorithm recursive-doubling",
 		plan.HalvingDoubling:   "group: plan: all-gather has no algorithm halving-doubling",
 		plan.Tree:              "has no algorithm tree",
@@ -205,14 +179,14 @@ func TestOwnPlan(t *testing.T) {
 	}
 }
 
-// TestByPlanFails has one rank make a call that cannot be, or be gone: the others get a failure that names it, as they do of
-// the group's own way.
+// TestByPlanFails has one rank make a call that cannot be, or be gone: the others get a failure that names it, as they
+// do of the group's own way.
 func TestByPlanFails(t *testing.T) {
 	defer noLeaks(t)()
 	const ranks, culprit = 3, 1
 	gone := errors.New("gone")
 	for name, call := range map[string]func() (Call, error){
-		"uneven":  func() (Call, error) { return ReduceScatterCall(make([]float32, 4), make([]float32, 2), Sum), nil },
+		"uneven":  func() (Call, error) { return reduceScatterCall(make([]float32, 4), make([]float32, 2), Sum), nil },
 		"no type": func() (Call, error) { c := AllReduceCall(make([]float32, 3), Sum); c.Type = 99; return c, nil },
 		"mean":    func() (Call, error) { return AllReduceCall(make([]int32, 3), Mean), nil },
 		"gone":    func() (Call, error) { return Call{}, gone },
@@ -223,7 +197,7 @@ func TestByPlanFails(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			c := ReduceScatterCall(make([]float32, 3), make([]float32, 1), Sum)
+			c := reduceScatterCall(make([]float32, 3), make([]float32, 1), Sum)
 			if g.Rank() == culprit {
 				if c, err = call(); err != nil {
 					return err

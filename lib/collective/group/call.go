@@ -5,142 +5,136 @@ import (
 	"unsafe"
 )
 
-// Send gives buf to rank to, which calls Recv with as many elements of the same
-// type. It returns when buf may be used again.
+// Send sends buf to rank to, which calls [Recv] with the same number of elements of the
+// same type. It returns when buf may be used again.
 func Send[T Element](ctx context.Context, g Group, buf []T, to int) error {
 	return g.Do(ctx, SendCall(buf, to))
 }
 
-// Recv fills buf with what rank from sends.
+// Recv receives into buf what rank from sends.
 func Recv[T Element](ctx context.Context, g Group, buf []T, from int) error {
 	return g.Do(ctx, RecvCall(buf, from))
 }
 
-// Broadcast copies the root's buf to every rank's, all of one length.
+// Broadcast copies the root's buf to every rank's. All have the same length.
 func Broadcast[T Element](ctx context.Context, g Group, buf []T, root int) error {
 	return g.Do(ctx, BroadcastCall(buf, root))
 }
 
-// Reduce reduces the bufs of all ranks, element by element, into the root's.
-// The other ranks' bufs stay as they are.
-func Reduce[T Element](ctx context.Context, g Group, buf []T, op Op, root int) error {
-	return g.Do(ctx, ReduceCall(buf, op, root))
+// Reduce reduces the bufs of all ranks, element by element, into the root's. The other
+// ranks' bufs do not change.
+func Reduce[T Element](ctx context.Context, g Group, buf []T, op ReduceOp, root int) error {
+	return g.Do(ctx, reduceCall(buf, op, root))
 }
 
 // AllReduce reduces the bufs of all ranks, element by element, into each of them.
-// Every rank gets the same bits.
-func AllReduce[T Element](ctx context.Context, g Group, buf []T, op Op) error {
+// All ranks get bitwise equal results.
+func AllReduce[T Element](ctx context.Context, g Group, buf []T, op ReduceOp) error {
 	return g.Do(ctx, AllReduceCall(buf, op))
 }
 
-// Gather puts every rank's in into the root's out, in the order of the ranks; out
-// is Size times as long as in. The other ranks' outs are not used and may be nil.
+// Gather concatenates the ins of all ranks, in the order of the ranks, into the root's
+// out, which is Size times as long as in. The other ranks' outs may be nil.
 func Gather[T Element](ctx context.Context, g Group, in, out []T, root int) error {
-	return g.Do(ctx, GatherCall(in, out, root))
+	return g.Do(ctx, gatherCall(in, out, root))
 }
 
-// AllGather puts every rank's in into every rank's out, in the order of the ranks;
-// out is Size times as long as in. A rank's in may be its own part of out.
+// AllGather concatenates the ins of all ranks, in the order of the ranks, into every
+// rank's out, which is Size times as long as in. A rank's in may be its own part of out.
 func AllGather[T Element](ctx context.Context, g Group, in, out []T) error {
-	return g.Do(ctx, AllGatherCall(in, out))
+	return g.Do(ctx, allGatherCall(in, out))
 }
 
-// Scatter puts part r of the root's in into rank r's out; in is Size times as long
-// as out. The other ranks' ins are not used and may be nil.
+// Scatter copies part r of the root's in into rank r's out; in is Size times as long as
+// out. The other ranks' ins may be nil.
 func Scatter[T Element](ctx context.Context, g Group, in, out []T, root int) error {
-	return g.Do(ctx, ScatterCall(in, out, root))
+	return g.Do(ctx, scatterCall(in, out, root))
 }
 
-// ReduceScatter reduces the ins of all ranks, element by element, and puts part r
-// of the result into rank r's out; in is Size times as long as out. A rank's out
-// may be its own part of in; the rest of in stays as it is.
-func ReduceScatter[T Element](ctx context.Context, g Group, in, out []T, op Op) error {
-	return g.Do(ctx, ReduceScatterCall(in, out, op))
+// ReduceScatter reduces the ins of all ranks, element by element, and writes part r of
+// the result into rank r's out; in is Size times as long as out. A rank's out may be its
+// own part of in; the rest of in does not change.
+func ReduceScatter[T Element](ctx context.Context, g Group, in, out []T, op ReduceOp) error {
+	return g.Do(ctx, reduceScatterCall(in, out, op))
 }
 
-// AllToAll makes part p of rank r's in part r of rank p's out; all parts are equal.
+// AllToAll copies part p of rank r's in to part r of rank p's out, for all r and p. All
+// parts have the same length.
 func AllToAll[T Element](ctx context.Context, g Group, in, out []T) error {
-	return g.Do(ctx, AllToAllCall(in, out))
+	return g.Do(ctx, allToAllCall(in, out))
 }
 
-// AllToAllV is AllToAll with uneven parts: in has inCounts[p] elements for each rank
-// p, one part after the other, and out gets outCounts[p] from each rank p. What rank
-// r has for p must be what p expects from r.
+// AllToAllV is [AllToAll] with uneven parts: in has inCounts[p] elements for each rank p,
+// one part after the other, and out receives outCounts[p] from each rank p. The counts
+// of rank r for p and of rank p from r must be equal.
 func AllToAllV[T Element](ctx context.Context, g Group, in, out []T, inCounts, outCounts []int) error {
-	return g.Do(ctx, AllToAllVCall(in, out, inCounts, outCounts))
+	return g.Do(ctx, allToAllVCall(in, out, inCounts, outCounts))
 }
 
 // Barrier returns when every rank has called it.
 func Barrier(ctx context.Context, g Group) error { return g.Do(ctx, BarrierCall()) }
 
-// SendCall is Send as a Call.
+// SendCall is [Send] as a [Call], for [Group.Start].
 func SendCall[T Element](buf []T, to int) Call {
 	return Call{Kind: KindSend, Type: TypeOf[T](), Peer: to, In: bufferOf(buf)}
 }
 
-// RecvCall is Recv as a Call.
+// RecvCall is [Recv] as a [Call].
 func RecvCall[T Element](buf []T, from int) Call {
 	return Call{Kind: KindRecv, Type: TypeOf[T](), Peer: from, Out: bufferOf(buf)}
 }
 
-// BroadcastCall is Broadcast as a Call.
+// BroadcastCall is [Broadcast] as a [Call].
 func BroadcastCall[T Element](buf []T, root int) Call {
-	return Call{Kind: KindBroadcast, Type: TypeOf[T](), Peer: root, In: bufferOf(buf), Out: bufferOf(buf)}
+	return callOf(KindBroadcast, Sum, root, buf, buf)
 }
 
-// ReduceCall is Reduce as a Call.
-func ReduceCall[T Element](buf []T, op Op, root int) Call {
-	return Call{Kind: KindReduce, Type: TypeOf[T](), Op: op, Peer: root, In: bufferOf(buf), Out: bufferOf(buf)}
+// AllReduceCall is [AllReduce] as a [Call].
+func AllReduceCall[T Element](buf []T, op ReduceOp) Call {
+	return callOf(KindAllReduce, op, 0, buf, buf)
 }
 
-// AllReduceCall is AllReduce as a Call.
-func AllReduceCall[T Element](buf []T, op Op) Call {
-	return Call{Kind: KindAllReduce, Type: TypeOf[T](), Op: op, In: bufferOf(buf), Out: bufferOf(buf)}
+// BarrierCall is [Barrier] as a [Call].
+func BarrierCall() Call { return Call{Kind: KindBarrier} }
+
+func reduceCall[T Element](buf []T, op ReduceOp, root int) Call {
+	return callOf(KindReduce, op, root, buf, buf)
 }
 
-// GatherCall is Gather as a Call.
-func GatherCall[T Element](in, out []T, root int) Call {
-	return Call{Kind: KindGather, Type: TypeOf[T](), Peer: root, In: bufferOf(in), Out: bufferOf(out)}
+func gatherCall[T Element](in, out []T, root int) Call {
+	return callOf(KindGather, Sum, root, in, out)
 }
 
-// AllGatherCall is AllGather as a Call.
-func AllGatherCall[T Element](in, out []T) Call {
-	return Call{Kind: KindAllGather, Type: TypeOf[T](), In: bufferOf(in), Out: bufferOf(out)}
+func allGatherCall[T Element](in, out []T) Call { return callOf(KindAllGather, Sum, 0, in, out) }
+
+func scatterCall[T Element](in, out []T, root int) Call {
+	return callOf(KindScatter, Sum, root, in, out)
 }
 
-// ScatterCall is Scatter as a Call.
-func ScatterCall[T Element](in, out []T, root int) Call {
-	return Call{Kind: KindScatter, Type: TypeOf[T](), Peer: root, In: bufferOf(in), Out: bufferOf(out)}
+func reduceScatterCall[T Element](in, out []T, op ReduceOp) Call {
+	return callOf(KindReduceScatter, op, 0, in, out)
 }
 
-// ReduceScatterCall is ReduceScatter as a Call.
-func ReduceScatterCall[T Element](in, out []T, op Op) Call {
-	return Call{Kind: KindReduceScatter, Type: TypeOf[T](), Op: op, In: bufferOf(in), Out: bufferOf(out)}
-}
+func allToAllCall[T Element](in, out []T) Call { return callOf(KindAllToAll, Sum, 0, in, out) }
 
-// AllToAllCall is AllToAll as a Call.
-func AllToAllCall[T Element](in, out []T) Call {
-	return Call{Kind: KindAllToAll, Type: TypeOf[T](), In: bufferOf(in), Out: bufferOf(out)}
-}
-
-// AllToAllVCall is AllToAllV as a Call. The counts belong to the call until it ends.
-func AllToAllVCall[T Element](in, out []T, inCounts, outCounts []int) Call {
-	call := AllToAllCall(in, out)
+func allToAllVCall[T Element](in, out []T, inCounts, outCounts []int) Call {
+	call := allToAllCall(in, out)
 	call.InCounts, call.OutCounts = some(inCounts), some(outCounts)
 	return call
 }
 
-// BarrierCall is Barrier as a Call.
-func BarrierCall() Call { return Call{Kind: KindBarrier} }
-
-func bufferOf[T Element](s []T) Buffer {
-	return Buffer{Data: unsafe.Pointer(unsafe.SliceData(s)), Len: len(s)}
-}
-
-// some tells counts that are missing, which is an error, from even parts.
+// some makes missing counts none: nil stands for even parts.
 func some(counts []int) []int {
 	if counts == nil {
 		return []int{}
 	}
 	return counts
+}
+
+func callOf[T Element](kind Kind, op ReduceOp, peer int, in, out []T) Call {
+	return Call{Kind: kind, Type: TypeOf[T](), Op: op, Peer: peer, In: bufferOf(in), Out: bufferOf(out)}
+}
+
+func bufferOf[T Element](s []T) Buffer {
+	return Buffer{Data: unsafe.Pointer(unsafe.SliceData(s)), Len: len(s)}
 }

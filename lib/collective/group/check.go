@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Check says what is wrong with a call as rank of size makes it, whatever the other
-// ranks do; nil if nothing. It is for implementations of Group.
+// Check returns an error if the call is invalid for this rank of a group of this size,
+// whatever the other ranks do. It is for implementations of [Group].
 func (c *Call) Check(rank, size int) error {
 	switch {
 	case c.Kind > KindSplit:
@@ -60,8 +60,8 @@ func (c *Call) checkPeer(rank, size int) error {
 	return nil
 }
 
-// checkLengths checks what In and Out have to do with each other: their lengths,
-// and that they share no memory except where an operation may work in place.
+// checkLengths checks the lengths of In and Out, and that they share no memory except
+// where an operation may work in place.
 func (c *Call) checkLengths(rank, size int) error {
 	in, out := c.In, c.Out
 	part := -1 // which part of the larger buffer the smaller may be
@@ -127,7 +127,7 @@ func checkCounts(what string, b Buffer, counts []int, size int) error {
 	return nil
 }
 
-// overlap reports whether two buffers of elements of so many bytes share memory.
+// overlap reports whether two buffers of elements of that size share memory.
 func overlap(a, b Buffer, bytes int) bool {
 	x, y := uintptr(a.Data), uintptr(b.Data)
 	return a.Len > 0 && b.Len > 0 && x < y+uintptr(b.Len*bytes) && y < x+uintptr(a.Len*bytes)
@@ -138,21 +138,12 @@ func (c *Call) reduces() bool {
 	return c.Kind == KindReduce || c.Kind == KindAllReduce || c.Kind == KindReduceScatter
 }
 
-// Elements is the number that ranks must agree on: the length of the buffer, or of
-// what one rank has of it in a gather, all-gather, scatter or reduce-scatter. Of an
-// all-to-all it is what this rank gives.
+// Elements is the number of elements that all ranks must agree on: the length of the
+// buffer, or in a gather, all-gather, scatter or reduce-scatter of one rank's part. Of an
+// all-to-all it is the length of this rank's input.
 func (c *Call) Elements() int {
 	if c.Kind == KindRecv || c.Kind == KindScatter || c.Kind == KindReduceScatter {
 		return c.Out.Len
 	}
 	return c.In.Len
-}
-
-// String is the call in words, such as "all-reduce (sum of 1024 float32)".
-func (c *Call) String() string {
-	what := describe(c.Kind, c.Type, c.Op, c.Peer, c.Elements())
-	if what == "" {
-		return c.Kind.String()
-	}
-	return fmt.Sprintf("%v (%s)", c.Kind, what)
 }

@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// collective makes a collective call in three parts: it arrives and waits for the
-// others, it helps with the work, and it waits for the end of the work. Only the
-// first part can take long, and only that is bounded by the context: in the others
-// the buffers of all ranks are in use.
+// collective makes a collective call in three parts: it waits for the other ranks, it
+// processes blocks of the work, and it waits for the end of the work. Only the first part
+// is bounded by the context: in the others the buffers of all ranks are in use.
 func (m *member) collective(ctx context.Context, at place, call Call, started time.Time) *Failure {
 	last, f := m.arrive(call, at.seq)
 	if f != nil {
@@ -29,7 +28,7 @@ func (m *member) collective(ctx context.Context, at place, call Call, started ti
 			<-at.wake
 		}
 	}
-	m.calls[m.rank] = Call{} // nobody looks at it any more, and it holds the buffers
+	m.calls[m.rank] = Call{} // it refers to the buffers
 	if m.work.broken.Load() {
 		return m.failure.Load()
 	}
@@ -54,10 +53,8 @@ func (m *member) arrive(call Call, seq uint64) (last bool, _ *Failure) {
 	if s.arrived < len(s.members) {
 		return false, nil
 	}
-	if !s.config.bare {
-		if f := s.agree(seq); f != nil {
-			return true, s.failLocked(f)
-		}
+	if f := s.agree(seq); f != nil {
+		return true, s.failLocked(f)
 	}
 	s.begun = seq
 	s.arrived = 0
@@ -69,7 +66,7 @@ func (m *member) arrive(call Call, seq uint64) (last bool, _ *Failure) {
 	return true, nil
 }
 
-// open lets others help if the work is worth waking them.
+// open wakes other ranks to help if there are several blocks.
 func (m *member) open(seq uint64) {
 	if m.work.blocks < 2 {
 		return
@@ -84,7 +81,7 @@ func (m *member) open(seq uint64) {
 	}
 }
 
-// awaitOthers waits until the work is open to help, or done.
+// awaitOthers waits until all ranks have arrived: the work can begin, or is done.
 func (m *member) awaitOthers(ctx context.Context, at place, kind Kind, started time.Time) *Failure {
 	m.config.step(m.rank, stepArrived)
 	err := m.await(ctx, at, func() bool { return m.opened.Load() >= at.seq || m.finished.Load() >= at.seq })
@@ -107,12 +104,12 @@ func (m *member) awaitOthers(ctx context.Context, at place, kind Kind, started t
 	}
 }
 
-// help does blocks of the work until none is left. Whoever does the last one wakes
-// everyone.
+// help processes blocks of the work until none is left. The rank that does the last one
+// wakes all ranks.
 func (m *member) help(kind Kind, seq uint64) {
-	whole := false
+	ended := false
 	defer func() {
-		if !whole { // the rank dies in here: its block counts as done, and as broken
+		if !ended { // the goroutine ends in the middle of a block, which counts as done, and as broken
 			m.work.broken.Store(true)
 			m.fail(m.died(kind, seq))
 			m.blockDone(seq)
@@ -129,7 +126,7 @@ func (m *member) help(kind Kind, seq uint64) {
 	}
 	clear(m.srcs)
 	clear(m.dsts)
-	whole = true
+	ended = true
 }
 
 func (s *shared) blockDone(seq uint64) {

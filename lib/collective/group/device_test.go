@@ -20,7 +20,8 @@ func TestInPlaceOnDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	sharded := xla.Shard(0, "data")
-	double, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.MulScalar(x, 2) }, xla.In(sharded).Gives(sharded))
+	double, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.MulScalar(x, 2) },
+		xla.In(sharded).Gives(sharded))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
@@ -33,31 +32,6 @@ func five(g group.Group) []float32 {
 	return buf
 }
 
-func ExampleBroadcast() {
-	onThree(func(ctx context.Context, g group.Group) ([]float32, error) {
-		buf := make([]float32, 5)
-		if g.Rank() == 0 {
-			buf = []float32{1, 2, 3, 4, 5}
-		}
-		return buf, group.Broadcast(ctx, g, buf, 0)
-	})
-	// Output:
-	// rank 0: [1 2 3 4 5]
-	// rank 1: [1 2 3 4 5]
-	// rank 2: [1 2 3 4 5]
-}
-
-func ExampleReduce() {
-	onThree(func(ctx context.Context, g group.Group) ([]float32, error) {
-		buf := five(g)
-		return buf, group.Reduce(ctx, g, buf, group.Sum, 0)
-	})
-	// Output:
-	// rank 0: [6 6 6 6 6]
-	// rank 1: [2 2 2 2 2]
-	// rank 2: [3 3 3 3 3]
-}
-
 func ExampleAllReduce() {
 	onThree(func(ctx context.Context, g group.Group) ([]float32, error) {
 		buf := five(g)
@@ -67,46 +41,6 @@ func ExampleAllReduce() {
 	// rank 0: [6 6 6 6 6]
 	// rank 1: [6 6 6 6 6]
 	// rank 2: [6 6 6 6 6]
-}
-
-func ExampleGather() {
-	onThree(func(ctx context.Context, g group.Group) ([]float32, error) {
-		var all []float32
-		if g.Rank() == 0 {
-			all = make([]float32, 15)
-		}
-		return all, group.Gather(ctx, g, five(g), all, 0)
-	})
-	// Output:
-	// rank 0: [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
-	// rank 1: []
-	// rank 2: []
-}
-
-func ExampleAllGather() {
-	onThree(func(ctx context.Context, g group.Group) ([]float32, error) {
-		all := make([]float32, 15)
-		return all, group.AllGather(ctx, g, five(g), all)
-	})
-	// Output:
-	// rank 0: [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
-	// rank 1: [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
-	// rank 2: [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
-}
-
-func ExampleScatter() {
-	onThree(func(ctx context.Context, g group.Group) ([]float32, error) {
-		var all []float32
-		if g.Rank() == 0 {
-			all = []float32{1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3}
-		}
-		part := make([]float32, 5)
-		return part, group.Scatter(ctx, g, all, part, 0)
-	})
-	// Output:
-	// rank 0: [1 1 1 1 1]
-	// rank 1: [2 2 2 2 2]
-	// rank 2: [3 3 3 3 3]
 }
 
 func ExampleReduceScatter() {
@@ -128,33 +62,6 @@ func ExampleReduceScatter() {
 	// rank 0: [6 12]
 	// rank 1: [14 56]
 	// rank 2: [36 288]
-}
-
-func ExampleReduceScatter_twoRanks() {
-	in := [][]int32{{-1, 5, 2, 2}, {3, -3, 4, 1}}
-	out := [][]int32{make([]int32, 2), make([]int32, 2)}
-	err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
-		return group.ReduceScatter(ctx, g, in[g.Rank()], out[g.Rank()], group.Sum)
-	})
-	fmt.Println(out[0], out[1], err)
-	// Output: [2 2] [6 3] <nil>
-}
-
-func ExampleBarrier() {
-	begun := time.Now()
-	onThree(func(ctx context.Context, g group.Group) ([]float32, error) {
-		const unit = 10 * time.Millisecond
-		time.Sleep(time.Duration(g.Rank()) * unit)
-		err := group.Barrier(ctx, g)
-		if time.Since(begun) < 2*unit {
-			fmt.Println("rank", g.Rank(), "has left before the last came")
-		}
-		return nil, err
-	})
-	// Output:
-	// rank 0: []
-	// rank 1: []
-	// rank 2: []
 }
 
 func ExampleAllToAllV() {

@@ -2,15 +2,15 @@ package group
 
 import "fmt"
 
-// Failure is why a group can no longer be used. Every surviving rank gets it from
-// the call that failed and from all that follow.
+// Failure is the error that ended a group. Every rank gets it from the call that failed
+// and from all later calls.
 type Failure struct {
-	Group  string // the sub-group in which it happened; "" for a group that was not split off
-	Rank   int    // the rank at fault, as numbered there
-	Kind   Kind   // the operation in which it showed
+	Group  string // the sub-group that failed; "" for a group that was not split off
+	Rank   int    // the rank at fault, by its number in that group
+	Kind   Kind   // the operation that failed
 	Seq    uint64 // its number, from 1: of the group's collectives, or of the sends from one rank to another
 	Reason string // what the rank did: "did not arrive within 2s"
-	Err    error  // what lies behind it, where anything does: context.DeadlineExceeded, the rank's own error
+	Err    error  // the cause, if there is one: context.DeadlineExceeded, the rank's own error
 }
 
 // Error says for example
@@ -23,5 +23,5 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("%v #%d%s: rank %d %s", f.Kind, f.Seq, of, f.Rank, f.Reason)
 }
 
-// Unwrap returns what lies behind the failure.
+// Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }

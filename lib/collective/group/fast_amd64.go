@@ -22,7 +22,7 @@ func sumFloat32(dsts *unsafe.Pointer, dstCount int, srcs *unsafe.Pointer, srcCou
 func stream(dst, src unsafe.Pointer, n int)
 
 // reduceFast reduces as many of n float32 as it has instructions for, and says how many.
-func reduceFast(op Op, dsts, srcs pointers, n int) int {
+func reduceFast(op ReduceOp, dsts, srcs pointers, n int) int {
 	n &^= 31
 	if !hasAVX2 || n == 0 || op != Sum && op != Mean {
 		return 0

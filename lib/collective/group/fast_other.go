@@ -5,7 +5,7 @@ package group
 import "unsafe"
 
 // reduceFast reduces as many of n float32 as it has instructions for: none here.
-func reduceFast(op Op, dsts, srcs pointers, n int) int { return 0 }
+func reduceFast(op ReduceOp, dsts, srcs pointers, n int) int { return 0 }
 
 // move copies n bytes.
 func move(dst, src unsafe.Pointer, n int, much bool) {

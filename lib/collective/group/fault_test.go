@@ -26,16 +26,16 @@ var faultOps = []struct {
 		return []Call{SendCall(big(), (rank+1)%3), RecvCall(big(), (rank+2)%3)}
 	}},
 	{"broadcast", func(int) []Call { return []Call{BroadcastCall(big(), 1)} }},
-	{"reduce", func(int) []Call { return []Call{ReduceCall(big(), Sum, 1)} }},
+	{"reduce", func(int) []Call { return []Call{reduceCall(big(), Sum, 1)} }},
 	{"all-reduce", func(int) []Call { return []Call{AllReduceCall(big(), Max)} }},
-	{"gather", func(int) []Call { return []Call{GatherCall(big(), big3(), 1)} }},
-	{"all-gather", func(int) []Call { return []Call{AllGatherCall(big(), big3())} }},
-	{"scatter", func(int) []Call { return []Call{ScatterCall(big3(), big(), 1)} }},
-	{"reduce-scatter", func(int) []Call { return []Call{ReduceScatterCall(big3(), big(), Mean)} }},
-	{"all-to-all", func(int) []Call { return []Call{AllToAllCall(big3(), big3())} }},
+	{"gather", func(int) []Call { return []Call{gatherCall(big(), big3(), 1)} }},
+	{"all-gather", func(int) []Call { return []Call{allGatherCall(big(), big3())} }},
+	{"scatter", func(int) []Call { return []Call{scatterCall(big3(), big(), 1)} }},
+	{"reduce-scatter", func(int) []Call { return []Call{reduceScatterCall(big3(), big(), Mean)} }},
+	{"all-to-all", func(int) []Call { return []Call{allToAllCall(big3(), big3())} }},
 	{"all-to-all-v", func(int) []Call {
 		counts := []int{len(big()), len(big()), len(big())}
-		return []Call{AllToAllVCall(big3(), big3(), counts, counts)}
+		return []Call{allToAllVCall(big3(), big3(), counts, counts)}
 	}},
 	{"barrier", func(int) []Call { return []Call{BarrierCall()} }},
 	{"split", func(rank int) []Call { return []Call{{Kind: KindSplit, split: &part{color: 0, key: rank}}} }},
@@ -246,7 +246,8 @@ func (c faultCase) check(victim int, first, next error) error {
 		if failure.Rank != victim && !c.blameless(failure) {
 			return fmt.Errorf("blames another: %v", err)
 		}
-		if failure.Seq == 0 || !strings.Contains(err.Error(), fmt.Sprintf("%v #%d: rank %d ", failure.Kind, failure.Seq, failure.Rank)) {
+		if failure.Seq == 0 || !strings.Contains(err.Error(), fmt.Sprintf("%v #%d: rank %d ", failure.Kind, failure.Seq,
+			failure.Rank)) {
 			return fmt.Errorf("%q does not name the operation, its number and the rank", err)
 		}
 		if c.late() && !errors.Is(err, context.DeadlineExceeded) {

@@ -16,11 +16,12 @@ import (
 // bit, at all lengths, offsets and numbers of ranks, special values included.
 func TestFastIsPortable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	special := []float32{0, float32(math.Copysign(0, -1)), float32(math.Inf(1)), float32(math.Inf(-1)), 1e-45, -1e-40, math.MaxFloat32}
+	special := []float32{0, float32(math.Copysign(0, -1)), float32(math.Inf(1)), float32(math.Inf(-1)), 1e-45, -1e-40,
+		math.MaxFloat32}
 	fast := 0
 	for ranks := 1; ranks <= 9; ranks++ {
 		for length := 0; length < 200; length++ {
-			for _, op := range []Op{Sum, Mean} {
+			for _, op := range []ReduceOp{Sum, Mean} {
 				offset := rng.IntN(8)
 				srcs := make([][]float32, ranks)
 				for r := range srcs {
@@ -168,7 +169,7 @@ func TestNaN(t *testing.T) {
 func TestZeros(t *testing.T) {
 	minus := math.Copysign(0, -1)
 	for _, values := range [][2]float64{{0, minus}, {minus, 0}} {
-		for op, negative := range map[Op]bool{Max: false, Min: true} {
+		for op, negative := range map[ReduceOp]bool{Max: false, Min: true} {
 			t.Run(fmt.Sprint(op, values), func(t *testing.T) {
 				srcs := [][]float64{{values[0]}, {values[1]}}
 				reduce(Float64, op, addresses(srcs), addresses(srcs), 1)

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// lane orders one rank's calls of one sort: its collectives, its sends to one peer,
-// or its receives from one. They run one at a time, in the order they were asked for.
+// lane orders one rank's collectives, its sends to one peer, or its receives from one:
+// they run one at a time, in the order in which they were made.
 type lane struct {
 	mu    sync.Mutex
 	busy  bool
-	queue []chan struct{} // a place for each call that waits for its turn
-	asked uint64          // how many calls there were
+	queue []chan struct{} // one for each call that waits for its turn
+	asked uint64          // the number of calls so far
 
 	// What follows belongs to the call whose turn it is.
-	wake  chan struct{} // says that what the call waits for may have happened
+	wake  chan struct{} // wakes the call to check what it waits for
 	timer *time.Timer
 }
 
@@ -25,7 +25,7 @@ func newLane() *lane { return &lane{wake: make(chan struct{}, 1)} }
 type place struct {
 	*lane
 	seq  uint64          // the call's number, from 1
-	turn <-chan struct{} // closed when it is the call's turn; nil if it was at once
+	turn <-chan struct{} // closed when it is the call's turn; nil if it has its turn
 }
 
 // ask takes the next place.
@@ -54,7 +54,7 @@ func (l *lane) leave() {
 	l.queue = l.queue[1:]
 }
 
-// signal wakes the call whose turn it is, or leaves word for when it will wait.
+// signal wakes the call whose turn it is, or the next one that waits.
 func (l *lane) signal() {
 	select {
 	case l.wake <- struct{}{}:
@@ -62,8 +62,8 @@ func (l *lane) signal() {
 	}
 }
 
-// deadline returns a channel that tells when a call without a deadline of its own
-// is out of time; nil for a call that has one. Stop it with rest.
+// deadline returns a channel that receives at the timeout of a call whose context has no
+// deadline; nil for other calls. Stop it with rest.
 func (l *lane) deadline(ctx context.Context, timeout time.Duration) <-chan time.Time {
 	if _, has := ctx.Deadline(); has {
 		return nil

@@ -6,22 +6,19 @@ import (
 	"math"
 	"sync"
 	"time"
-
-	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// Link is a simulated way between ranks that is slower than the real one.
+// Link is a simulated network link between ranks, for [Slow].
 type Link struct {
 	Latency   time.Duration // of each round of messages
 	Bandwidth float64       // bytes per second, in each direction of each rank; 0 is no limit
 }
 
-// Slow returns a view of g whose calls take at least as long as over the link, and move nothing more: a rank has one
-// port out and one in, through which messages go one after another, and collectives are taken to be those of the ring
-// (the naive ones where there is no ring). The time is slept, so that the processor has it for other things.
+// Slow returns a view of g whose calls take at least as long as over the link, to simulate a slower network. A rank has
+// one port in each direction, which messages pass one after another; a collective takes the time of the ring algorithm
+// (of the naive one if there is no ring). The ranks sleep during that time, so that the processor is free.
 //
-// What the view started and what it does are delayed; calls on g itself are not. A negative or infinite setting is an
-// error.
+// Calls on g itself are not delayed. A negative or infinite setting is an error.
 func Slow(g Group, link Link) (Group, error) {
 	if link.Latency < 0 || !(link.Bandwidth >= 0 && link.Bandwidth < math.Inf(1)) {
 		return nil, fmt.Errorf("group: a link of %v and %g bytes/s: want neither negative, and 0 for no limit",
@@ -53,13 +50,13 @@ func (s *slow) Do(ctx context.Context, call Call) error {
 
 // Start makes a call in the background.
 func (s *slow) Start(ctx context.Context, call Call) *Pending {
-	if call.Kind == KindSend { // it leaves when it is through
+	if call.Kind == KindSend { // it is sent when it has passed the port
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		before := s.sends[call.Peer]
 		s.sends[call.Peer] = NewPending(func() error {
 			if before != nil {
-				before.Wait() // its error is for who started it
+				before.Wait() // whose error its own Wait returns
 			}
 			_ = s.out.pass(ctx, time.Now(), s.time(call)) // the call itself says that the context has ended
 			return s.Group.Do(ctx, call)
@@ -70,18 +67,18 @@ func (s *slow) Start(ctx context.Context, call Call) *Pending {
 	return NewPending(func() error { return s.after(ctx, call, inner.Wait()) })
 }
 
-// after is what follows when the group has made a call that is no send, with or without an error.
+// after waits for the time of a call other than a send, which the group has made.
 func (s *slow) after(ctx context.Context, call Call, err error) error {
 	if err != nil {
 		return err
 	}
 	took := s.time(call)
 	if call.Kind == KindRecv {
-		err = s.in.pass(ctx, time.Now().Add(-took), took) // it came in while it went out
+		err = s.in.pass(ctx, time.Now().Add(-took), took) // it was received while it was sent
 	} else {
 		err = s.out.pass(ctx, time.Now(), took)
 	}
-	if err != nil { // the group fails as for any call whose context ends, and says who is at fault
+	if err != nil { // the group fails with the reason, as for any call whose context ends
 		return s.Group.Do(ctx, BarrierCall())
 	}
 	return nil
@@ -96,49 +93,35 @@ func (s *slow) Split(ctx context.Context, color, key int) (Group, error) {
 	return slowBy(part, s.link, s.out, s.in), nil
 }
 
-// collectives are the operations of plans that calls are.
-var collectives = map[Kind]plan.Op{KindBroadcast: plan.Broadcast, KindReduce: plan.Reduce,
-	KindAllReduce: plan.AllReduce,
-	KindGather:    plan.Gather, KindAllGather: plan.AllGather, KindScatter: plan.Scatter,
-	KindReduceScatter: plan.ReduceScatter,
-	KindAllToAll:      plan.AllToAll}
-
-// time is what the call takes: a collective the same on all ranks, as long as on the one with the most to send or to
-// get.
+// time is what the call takes: a collective the same on all ranks, as long as on the one that sends or receives most.
 func (s *slow) time(call Call) time.Duration {
-	rounds, bytes := 1, call.Elements()*call.Type.Size()
-	if op, ok := collectives[call.Kind]; ok {
-		algorithm := plan.Ring
-		if !plan.Exists(op, algorithm) {
-			algorithm = plan.Naive
-		}
-		elements := call.Elements() // of the whole buffer, of which a rank may have a part
-		if op == plan.Gather || op == plan.AllGather || op == plan.Scatter || op == plan.ReduceScatter {
-			elements *= s.Size()
-		}
-		traffic, err := plan.Formula(op, algorithm, s.Size(), elements, call.Type.Size())
-		if err != nil {
-			return 0
-		}
-		rounds, bytes = traffic.Rounds, 0
-		for rank := range traffic.Sent {
-			bytes = max(bytes, traffic.Sent[rank].Bytes, traffic.Received[rank].Bytes)
-		}
+	bytes := float64(call.Elements() * call.Type.Size())
+	rounds, n := 1, s.Size()
+	switch call.Kind {
+	case KindBroadcast, KindReduce:
+		rounds = 2 * (n - 1)
+	case KindAllReduce:
+		rounds, bytes = 2*(n-1), bytes*2*float64(n-1)/float64(n)
+	case KindGather, KindAllGather, KindScatter, KindReduceScatter: // bytes are those of one rank's part
+		rounds, bytes = n-1, bytes*float64(n-1)
+	case KindAllToAll:
+		rounds, bytes = n-1, bytes*float64(n-1)/2
 	}
 	took := time.Duration(rounds) * s.link.Latency
-	if s.link.Bandwidth > 0 {
-		took += time.Duration(float64(bytes) / s.link.Bandwidth * float64(time.Second))
+	if s.link.Bandwidth > 0 && rounds > 0 {
+		took += time.Duration(bytes / s.link.Bandwidth * float64(time.Second))
 	}
 	return took
 }
 
-// port lets one thing through at a time.
+// port lets one message pass at a time.
 type port struct {
 	mu   sync.Mutex
 	free time.Time // when it will be
 }
 
-// pass waits until what begins at a time, or when the port is free, is through. It ends with the context.
+// pass waits until a message that begins to pass at a time, or when the port is free, has passed. It ends with the
+// context.
 func (p *port) pass(ctx context.Context, begin time.Time, took time.Duration) error {
 	if took <= 0 {
 		return nil

@@ -53,7 +53,7 @@ func playProgram(seed uint64, link Link) (results [][][]float32, err error) {
 		r := g.Rank()
 		for i, c := range cases {
 			in, out := ins[i][r], results[i][r]
-			call := c.call(r, counts[i], func() Call { return callOf(c, in, out) })
+			call := c.call(r, counts[i], func() Call { return callFor(c, in, out) })
 			if c.Kind == KindSend { // to the next rank; the receives are started, since all ranks may wait for theirs
 				call = SendCall(in, (r+1)%ranks)
 				pending = append(pending, g.Start(ctx, RecvCall(out, (r+ranks-1)%ranks)))
@@ -69,8 +69,8 @@ func playProgram(seed uint64, link Link) (results [][][]float32, err error) {
 	return results, err
 }
 
-// TestLinkTime has what calls take by the model: rounds times the latency, and the bytes of the rank that sends or gets most.
-// The rounds and bytes are those of plan.Formula's table.
+// TestLinkTime has what calls take by the model: rounds times the latency, and the bytes of the rank that sends or gets
+// most. The rounds and bytes are those of plan.Formula's table.
 func TestLinkTime(t *testing.T) {
 	const n = 1200 // bytes of the whole buffer
 	whole, part := make([]float32, n/4), make([]float32, n/4/4)
@@ -83,22 +83,22 @@ func TestLinkTime(t *testing.T) {
 		{func(rank int) Call { return RecvCall(whole, (rank+1)%4) }, 1, n},
 		{func(int) Call { return BarrierCall() }, 1, 0},
 		{func(int) Call { return BroadcastCall(whole, 2) }, 6, n},
-		{func(int) Call { return ReduceCall(whole, Sum, 2) }, 6, n},
+		{func(int) Call { return reduceCall(whole, Sum, 2) }, 6, n},
 		{func(int) Call { return AllReduceCall(whole, Sum) }, 6, 2 * 3 * n / 4},
-		{func(int) Call { return AllGatherCall(part, whole) }, 3, 3 * n / 4},
-		{func(int) Call { return ReduceScatterCall(whole, part, Sum) }, 3, 3 * n / 4},
-		{func(int) Call { return AllToAllCall(whole, whole) }, 3, 3 * n / 2},
+		{func(int) Call { return allGatherCall(part, whole) }, 3, 3 * n / 4},
+		{func(int) Call { return reduceScatterCall(whole, part, Sum) }, 3, 3 * n / 4},
+		{func(int) Call { return allToAllCall(whole, whole) }, 3, 3 * n / 2},
 		{func(rank int) Call { // only the root has a whole buffer
 			if rank == 2 {
-				return GatherCall(part, whole, 2)
+				return gatherCall(part, whole, 2)
 			}
-			return GatherCall(part, nil, 2)
+			return gatherCall(part, nil, 2)
 		}, 3, 3 * n / 4},
 		{func(rank int) Call {
 			if rank == 2 {
-				return ScatterCall(whole, part, 2)
+				return scatterCall(whole, part, 2)
 			}
-			return ScatterCall(nil, part, 2)
+			return scatterCall(nil, part, 2)
 		}, 3, 3 * n / 4},
 	} {
 		for rank, g := range slowGroups(t, 4, Link{Latency: time.Second, Bandwidth: 1000}) {
@@ -210,7 +210,8 @@ func TestSlowTakesAtLeast(t *testing.T) {
 	}
 }
 
-// TestSlowKeepsOrder has sends to one rank arrive in the order of the calls, also where one is done after one that was started.
+// TestSlowKeepsOrder has sends to one rank arrive in the order of the calls, also where one is done after one that was
+// started.
 func TestSlowKeepsOrder(t *testing.T) {
 	defer noLeaks(t)()
 	const messages = 20
@@ -244,8 +245,8 @@ func TestSlowKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestSlowEndsWithItsContext cancels calls of rank 1 over a link that takes for ever, when rank 0 has done its part. As of any
-// group, both get the failure.
+// TestSlowEndsWithItsContext cancels calls of rank 1 over a link that takes for ever, when rank 0 has done its part. As
+// of any group, both get the failure.
 func TestSlowEndsWithItsContext(t *testing.T) {
 	defer noLeaks(t)()
 	sum := func() Call { return AllReduceCall(make([]float32, 3), Sum) }
@@ -256,7 +257,8 @@ func TestSlowEndsWithItsContext(t *testing.T) {
 	}{
 		{"all-reduce", func(ctx context.Context, g Group) error { return g.Do(ctx, sum()) }, sum()},
 		{"started", func(ctx context.Context, g Group) error { return g.Start(ctx, BarrierCall()).Wait() }, BarrierCall()},
-		{"send", func(ctx context.Context, g Group) error { return Send(ctx, g, []float32{1}, 0) }, RecvCall(make([]float32, 1), 1)},
+		{"send", func(ctx context.Context, g Group) error { return Send(ctx, g, []float32{1}, 0) }, RecvCall(make([]float32,
+			1), 1)},
 	} {
 		groups, err := New(2)
 		if err != nil {

@@ -22,7 +22,7 @@ func (m *member) Start(ctx context.Context, call Call) *Pending {
 	return NewPending(func() error { return m.do(ctx, at, call) })
 }
 
-// lane is where a call has its place. A call that cannot be is refused with the collectives.
+// lane is the lane of a call. An invalid call is refused in that of the collectives.
 func (m *member) lane(kind Kind, peer int) *lane {
 	lanes := m.sends
 	switch {
@@ -56,23 +56,18 @@ func (m *member) do(ctx context.Context, at place, call Call) error {
 			<-at.turn
 		}
 	}
-	whole := false
+	ended := false
 	defer func() {
-		if !whole { // its goroutine ends in the middle of the call
+		if !ended { // its goroutine ends in the middle of the call
 			m.fail(m.died(call.Kind, at.seq))
 		}
 		at.leave()
 	}()
 	started := time.Now()
-	var number uint64
-	if !m.config.bare {
-		number = m.recorder.Begin(m.name, at.seq, call, started)
-	}
+	number := m.recorder.Begin(m.name, at.seq, call, started)
 	err := m.perform(ctx, at, call, started)
-	if !m.config.bare {
-		m.recorder.End(number, err)
-	}
-	whole = true
+	m.recorder.End(number, err)
+	ended = true
 	return err
 }
 
@@ -87,11 +82,9 @@ func (m *member) perform(ctx context.Context, at place, call Call, started time.
 	if f := m.failure.Load(); f != nil {
 		return f
 	}
-	if !m.config.bare {
-		if err := call.Check(m.rank, len(m.members)); err != nil {
-			return m.fail(&Failure{Rank: m.rank, Kind: call.Kind, Seq: at.seq,
-				Reason: "asked for what cannot be: " + err.Error(), Err: err})
-		}
+	if err := call.Check(m.rank, len(m.members)); err != nil {
+		return m.fail(&Failure{Rank: m.rank, Kind: call.Kind, Seq: at.seq,
+			Reason: "made an invalid call: " + err.Error(), Err: err})
 	}
 	if ctx.Err() != nil {
 		return m.giveUp(ctx, call.Kind, at.seq)
@@ -109,8 +102,8 @@ func (m *member) perform(ctx context.Context, at place, call Call, started time.
 	return nil
 }
 
-// await waits until ready says so, and returns nil; or until the group fails or the
-// call's time is up, and returns why.
+// await waits until ready, and returns nil; or until the group fails or the call's time
+// is over, and returns why.
 func (m *member) await(ctx context.Context, at place, ready func() bool) error {
 	for range m.config.spins {
 		if ready() {
@@ -142,8 +135,8 @@ func (m *member) giveUp(ctx context.Context, kind Kind, seq uint64) *Failure {
 	return m.giveUpLocked(ctx, kind, seq)
 }
 
-// giveUpInQueue is giveUp of a call whose turn has not come. If its time is up, whoever
-// the call before it waits for is late.
+// giveUpInQueue is giveUp of a call that waits for an earlier one of its lane. At a
+// deadline, the rank that the earlier call waits for is at fault.
 func (m *member) giveUpInQueue(ctx context.Context, call Call, at place) {
 	s := m.shared
 	s.mu.Lock()
@@ -186,11 +179,9 @@ func (m *member) giveUpLocked(ctx context.Context, kind Kind, seq uint64) *Failu
 	return m.failLocked(&Failure{Rank: m.rank, Kind: kind, Seq: seq, Reason: "gave up: " + err.Error(), Err: err})
 }
 
-func (m *member) Flight() []Record { return m.recorder.Records() }
-
 func (m *member) Dump(w io.Writer) error {
 	for _, other := range m.members {
-		if err := WriteRecords(w, other.rank, other.Flight()); err != nil {
+		if err := WriteRecords(w, other.rank, other.recorder.Records()); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,7 @@ var (
 // String is the type's name, such as "float32".
 func (t Type) String() string { return name("type", typeNames[:], int(t)) }
 
-// Size is how many bytes an element has, 0 for a type that does not exist.
+// Size is the size of an element in bytes, 0 for an unknown type.
 func (t Type) Size() int {
 	if int(t) >= len(typeSizes) {
 		return 0
@@ -29,7 +29,7 @@ func (t Type) Size() int {
 }
 
 // String is the reduction's name, such as "sum".
-func (o Op) String() string { return name("op", opNames[:], int(o)) }
+func (o ReduceOp) String() string { return name("op", opNames[:], int(o)) }
 
 // String is the operation's name, such as "all-reduce".
 func (k Kind) String() string { return name("kind", kindNames[:], int(k)) }

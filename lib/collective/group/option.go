@@ -8,24 +8,19 @@ import (
 // Option is a setting of Run or New.
 type Option func(*config)
 
-// DefaultTimeout is how long a rank waits for the others where nothing else is said.
+// DefaultTimeout is how long a call waits for the other ranks without [Timeout].
 const DefaultTimeout = time.Minute
 
-// Timeout is how long a call waits for the other ranks if its context has no
-// deadline, from when the calls before it are done. Without this option it is
-// DefaultTimeout. Once all ranks are there a call waits for the end of the work,
-// whatever the time: it is as much as memory can do, and all buffers are in use.
+// Timeout is how long a call waits for the other ranks if its context has no deadline,
+// from when the calls before it are done. The default is [DefaultTimeout]. Once all
+// ranks have made the call there is no timeout: only memory is copied or reduced then,
+// and all buffers are in use.
 func Timeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
-
-// Records is how many operations each rank's flight recorder keeps. Without this
-// option it is DefaultRecords.
-func Records(n int) Option { return func(c *config) { c.records = n } }
 
 type config struct {
 	timeout time.Duration
 	records int
-	spins   int  // how often a rank lets others run before it sleeps
-	bare    bool // leave out records and checks, to measure what they cost
+	spins   int // how often a rank lets others run before it sleeps
 	hook    func(rank int, s step)
 }
 
@@ -40,9 +35,7 @@ func newConfig(size int, options []Option) (config, error) {
 	case size < 1 || size > maxRanks:
 		return c, fmt.Errorf("group: %d ranks; want 1 to %d", size, maxRanks)
 	case c.timeout <= 0:
-		return c, fmt.Errorf("group: a timeout of %v; want more than none", c.timeout)
-	case c.records < 1:
-		return c, fmt.Errorf("group: a flight recorder of %d operations; want one or more", c.records)
+		return c, fmt.Errorf("group: a timeout of %v; want more than 0", c.timeout)
 	}
 	return c, nil
 }

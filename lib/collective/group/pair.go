@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// pair is the way from one rank to another. Its sends and receives meet one by one;
-// whichever comes second copies the data. The group's mutex guards it.
+// pair matches the sends from one rank to another with the receives, one by one. The side
+// that comes second copies the data. The group's mutex guards it.
 type pair struct {
 	waits    bool // a send or a receive is here and the other is not
 	call     Call // it
@@ -18,7 +18,7 @@ type pair struct {
 	broken   atomic.Bool
 }
 
-// pair returns the way between the rank and the peer of a send or receive.
+// pair returns the pair of a send or receive.
 func (m *member) pair(kind Kind, peer int) *pair {
 	from, to := m.rank, peer
 	if kind == KindRecv {
@@ -48,8 +48,8 @@ func (m *member) exchange(ctx context.Context, at place, call Call, started time
 	return nil
 }
 
-// meet publishes the call for the other side if that is not here yet, and otherwise
-// checks that the two agree.
+// meet publishes the call if the other side has not come yet, and otherwise checks that
+// the two agree.
 func (m *member) meet(at place, call Call) (p *pair, second bool, _ *Failure) {
 	s := m.shared
 	s.mu.Lock()
@@ -95,12 +95,12 @@ func mismatch(send, recv *Call, seq uint64) *Failure {
 	return &Failure{Rank: receiver, Kind: KindRecv, Seq: seq, Reason: reason}
 }
 
-// move copies the data, and lets the other side go.
+// move copies the data, and wakes the other side.
 func (m *member) move(p *pair, seq uint64, call Call) {
 	other := p.at
-	whole := false
+	ended := false
 	defer func() {
-		if !whole { // the rank dies in here
+		if !ended { // the goroutine ends in the middle of the copy
 			p.broken.Store(true)
 			m.fail(m.died(call.Kind, seq))
 		}
@@ -115,7 +115,7 @@ func (m *member) move(p *pair, seq uint64, call Call) {
 	}
 	bytes := in.Len * call.Type.Size()
 	move(out.Data, in.Data, bytes, bytes >= streamBytes)
-	whole = true
+	ended = true
 }
 
 // awaitPeer waits until the other side came and moved the data.
@@ -145,8 +145,8 @@ func (m *member) awaitPeer(ctx context.Context, p *pair, at place, call Call, st
 	return nil
 }
 
-// unmet is the failure of a send or receive whose other side did not come. If that
-// side waits itself, whoever holds it up is at fault.
+// unmet is the failure of a send or receive whose other side did not come. If that side
+// waits for another rank itself, that one is at fault.
 func (m *member) unmet(call Call, seq uint64, waited time.Duration, err error) *Failure {
 	verb := "receive from"
 	if call.Kind == KindRecv {
@@ -161,8 +161,8 @@ func (m *member) unmet(call Call, seq uint64, waited time.Duration, err error) *
 	return &Failure{Rank: fault, Kind: call.Kind, Seq: seq, Err: err, Reason: reason}
 }
 
-// holdsUp follows a rank that waits for others to one that does not; it is the rank
-// itself if there is none, as where all wait for each other.
+// holdsUp follows the ranks that a rank waits for to one that does not wait; in a cycle
+// it is the rank itself.
 func (s *shared) holdsUp(rank int) int {
 	size := len(s.members)
 	awaited := make([][]int, size) // by whom
@@ -200,7 +200,7 @@ func (s *shared) holdsUp(rank int) int {
 	return rank
 }
 
-// leavePairs fails the group if anyone waits for a rank that is gone, or it waits.
+// leavePairs fails the group if a call waits for a rank that has ended, or is its own.
 func (s *shared) leavePairs(rank int) {
 	for other := range s.members {
 		for _, i := range [...]int{rank*len(s.members) + other, other*len(s.members) + rank} {

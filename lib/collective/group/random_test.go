@@ -36,7 +36,7 @@ type randomCase struct {
 	Seed      uint64
 	Kind      Kind
 	Type      Type
-	Op        Op
+	Op        ReduceOp
 	Ranks     int
 	Length    int // of a buffer, or of one rank's part of it
 	Root      int
@@ -44,13 +44,15 @@ type randomCase struct {
 	InPlace   bool // where that is possible for operations with two buffers
 	Uneven    bool // of an all-to-all
 	Plan      bool // by a plan
+	View      bool // by a view that carries out plans
 	Algorithm plan.Algorithm
 }
 
 func newCase(seed uint64) randomCase {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	c := randomCase{
-		Seed: seed, Kind: Kind(rng.IntN(int(KindSplit))), Type: Type(rng.IntN(int(Uint8) + 1)), Op: Op(rng.IntN(int(Min) + 1)),
+		Seed: seed, Kind: Kind(rng.IntN(int(KindSplit))), Type: Type(rng.IntN(int(Uint8) + 1)),
+		Op:    ReduceOp(rng.IntN(int(Min) + 1)),
 		Ranks: 1 + rng.IntN(8), Length: rng.IntN(40),
 		Started: rng.IntN(4) == 0, InPlace: rng.IntN(2) == 0, Uneven: rng.IntN(2) == 0,
 	}
@@ -99,7 +101,10 @@ func (c randomCase) play() error {
 }
 
 func playAs[T Element](c randomCase) error {
-	if c.Plan {
+	switch {
+	case c.View:
+		return playView[T](c)
+	case c.Plan:
 		return playPlan[T](c)
 	}
 	rng := rand.New(rand.NewPCG(c.Seed, 2))
@@ -108,7 +113,7 @@ func playAs[T Element](c randomCase) error {
 	unchanged := copies(ins)
 	err := Run(context.Background(), c.Ranks, func(ctx context.Context, g Group) error {
 		r := g.Rank()
-		call := c.call(r, counts, func() Call { return callOf(c, ins[r], outs[r]) })
+		call := c.call(r, counts, func() Call { return callFor(c, ins[r], outs[r]) })
 		if c.Kind == KindSend {
 			return playSend(ctx, g, ins[r], outs[r])
 		}
@@ -185,24 +190,24 @@ func copies[T Element](of [][]T) [][]T {
 	return result
 }
 
-func callOf[T Element](c randomCase, in, out []T) Call {
+func callFor[T Element](c randomCase, in, out []T) Call {
 	switch c.Kind {
 	case KindBroadcast:
 		return BroadcastCall(in, c.Root)
 	case KindReduce:
-		return ReduceCall(in, c.Op, c.Root)
+		return reduceCall(in, c.Op, c.Root)
 	case KindAllReduce:
 		return AllReduceCall(in, c.Op)
 	case KindGather:
-		return GatherCall(in, out, c.Root)
+		return gatherCall(in, out, c.Root)
 	case KindAllGather:
-		return AllGatherCall(in, out)
+		return allGatherCall(in, out)
 	case KindScatter:
-		return ScatterCall(in, out, c.Root)
+		return scatterCall(in, out, c.Root)
 	case KindReduceScatter:
-		return ReduceScatterCall(in, out, c.Op)
+		return reduceScatterCall(in, out, c.Op)
 	case KindAllToAll:
-		return AllToAllCall(in, out)
+		return allToAllCall(in, out)
 	}
 	return BarrierCall()
 }
@@ -251,29 +256,28 @@ func playPlan[T Element](c randomCase) error {
 		return err
 	}
 	n, length := c.Ranks, c.Length
+	if c.Kind == KindAllToAll {
+		length -= length % p.Chunks
+	}
 	begin := func(r int) int { b, _ := plan.Cut(length, p.Chunks, r*p.Chunks/n); return b }
 	part := func(buf []T, r int) []T { return buf[begin(r):min(len(buf), beginOrEnd(begin, r+1, n, length))] }
-	bufs, outs := make([][]T, n), make([][]T, n)
+	bufs := make([][]T, n)
 	for r := range n {
 		bufs[r] = make([]T, length)
 		for i := range bufs[r] {
 			bufs[r][i] = fromNumber[T](float64(rng.IntN(5)))
 		}
-		outs[r] = make([]T, n*len(part(bufs[r], r)))
 	}
 	before := copies(bufs)
-	counted := make([]*Counted, n)
+	views := make([]*counted, n)
 	err = Run(context.Background(), n, func(ctx context.Context, g Group) error {
-		counted[g.Rank()] = Count(g)
-		if c.Kind == KindAllToAll {
-			return RunAllToAllPlan(ctx, counted[g.Rank()], p, bufs[g.Rank()], outs[g.Rank()])
-		}
-		return RunPlan(ctx, counted[g.Rank()], p, bufs[g.Rank()], op)
+		views[g.Rank()] = Count(g).(*counted)
+		return RunPlan(ctx, views[g.Rank()], p, bufs[g.Rank()], op)
 	}, Timeout(time.Minute))
 	if err != nil {
 		return err
 	}
-	if err := countedAsPlanned(p, counted, length, c.Type.Size()); err != nil {
+	if err := countedAsPlanned(p, views, length, c.Type.Size()); err != nil {
 		return err
 	}
 	got, want := make([][]T, n), make([][]T, n)
@@ -309,7 +313,7 @@ func playPlan[T Element](c randomCase) error {
 		case KindScatter:
 			got[r], want[r] = part(got[r], r), part(before[c.Root], r)
 		case KindAllToAll:
-			got[r], want[r] = outs[r], nil
+			want[r] = nil
 			for q := range n {
 				want[r] = append(want[r], part(before[q], r)...)
 			}
@@ -327,13 +331,13 @@ func beginOrEnd(begin func(int) int, r, n, length int) int {
 }
 
 // countedAsPlanned compares what was sent with what the plan says.
-func countedAsPlanned(p *plan.Plan, counted []*Counted, elements, size int) error {
+func countedAsPlanned(p *plan.Plan, counted []*counted, elements, size int) error {
 	want, err := p.Count(elements, size)
 	if err != nil {
 		return err
 	}
 	for from, c := range counted {
-		for to, sent := range c.Sent() {
+		for to, sent := range c.sent {
 			if link := want.Links[from][to]; sent != link {
 				return fmt.Errorf("rank %d sent %+v to rank %d, and the plan says %+v", from, sent, to, link)
 			}

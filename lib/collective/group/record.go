@@ -8,80 +8,74 @@ import (
 	"time"
 )
 
-// Record is one operation of one rank, as its flight recorder keeps it.
+// Record is one operation of one rank in its flight recorder.
 type Record struct {
-	Group    string    // which sub-group; "" for the group that was split
-	Seq      uint64    // as in Failure
-	Kind     Kind      //
-	Type     Type      //
-	Op       Op        // of reductions
-	Peer     int       // as in Call
-	Elements int       // as Call.Elements counts them
-	Started  time.Time //
-	Ended    time.Time // zero while the operation runs
-	Err      string    // "" where it went well
+	Group   string    // the sub-group; "" for a group that was not split off
+	Seq     uint64    // as in Failure
+	Call    Call      // without its buffers' memory
+	Started time.Time //
+	Ended   time.Time // zero while the operation runs
+	Err     string    // "" if it succeeded
 }
 
-// String is the operation in words, such as "all-reduce #12 (sum of 1024 float32)".
+// String describes the operation, such as "all-reduce #12 (sum of 1024 float32)".
 func (r Record) String() string {
-	s := fmt.Sprintf("%v #%d", r.Kind, r.Seq)
+	s := fmt.Sprintf("%v #%d", r.Call.Kind, r.Seq)
 	if r.Group != "" {
 		s += " of " + r.Group
 	}
-	if what := describe(r.Kind, r.Type, r.Op, r.Peer, r.Elements); what != "" {
-		s += " (" + what + ")"
-	}
-	return s
+	return s + r.Call.details()
 }
 
-// describe says what an operation is about: "sum of 1024 float32 to rank 0".
-func describe(kind Kind, t Type, op Op, peer, elements int) string {
-	what := fmt.Sprintf("%d %v", elements, t)
-	switch kind {
-	case KindBarrier, KindSplit:
+// String describes the call, such as "all-reduce (sum of 1024 float32)".
+func (c *Call) String() string { return c.Kind.String() + c.details() }
+
+// details are the elements, reduction and peer: " (sum of 1024 float32 to rank 0)".
+func (c *Call) details() string {
+	if c.Kind == KindBarrier || c.Kind == KindSplit {
 		return ""
+	}
+	what := fmt.Sprintf("%d %v", c.Elements(), c.Type)
+	switch c.Kind {
 	case KindSend, KindReduce, KindGather:
-		what += fmt.Sprintf(" to rank %d", peer)
+		what += fmt.Sprintf(" to rank %d", c.Peer)
 	case KindRecv, KindBroadcast, KindScatter:
-		what += fmt.Sprintf(" from rank %d", peer)
+		what += fmt.Sprintf(" from rank %d", c.Peer)
 	}
-	switch kind {
-	case KindReduce, KindAllReduce, KindReduceScatter:
-		what = fmt.Sprintf("%v of %s", op, what)
+	if c.reduces() {
+		what = fmt.Sprintf("%v of %s", c.Op, what)
 	}
-	return what
+	return " (" + what + ")"
 }
 
-// Recorder keeps the last operations of one rank. It is for implementations of
-// Group, and may be used by several goroutines.
+// Recorder is a rank's flight recorder: a ring buffer of its last operations. It is for
+// implementations of [Group], and may be used by several goroutines.
 type Recorder struct {
 	mu      sync.Mutex
 	records []Record
 	next    uint64
 }
 
-// DefaultRecords is how many operations a rank's recorder keeps unless told otherwise.
+// DefaultRecords is the number of operations that a flight recorder keeps.
 const DefaultRecords = 64
 
-// NewRecorder returns a recorder of that many operations, at least one.
+// NewRecorder returns a recorder of the last size operations, at least one.
 func NewRecorder(size int) *Recorder {
 	return &Recorder{records: make([]Record, max(1, size))}
 }
 
-// Begin keeps an operation that starts at a time, and returns the number to end it
-// by. The group is the name of a sub-group, or "".
+// Begin records the start of an operation and returns its number, for End. The group is
+// the name of a sub-group, or "".
 func (r *Recorder) Begin(group string, seq uint64, call Call, started time.Time) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.records[r.next%uint64(len(r.records))] = Record{
-		Group: group, Seq: seq, Kind: call.Kind, Type: call.Type, Op: call.Op, Peer: call.Peer,
-		Elements: call.Elements(), Started: started,
-	}
+	call.In.Data, call.Out.Data, call.InCounts, call.OutCounts, call.split = nil, nil, nil, nil, nil
+	r.records[r.next%uint64(len(r.records))] = Record{Group: group, Seq: seq, Call: call, Started: started}
 	r.next++
 	return r.next - 1
 }
 
-// End marks the end of what Begin numbered, if it is still kept.
+// End records the end of operation number, if it is still in the recorder.
 func (r *Recorder) End(number uint64, err error) {
 	ended := time.Now()
 	r.mu.Lock()
@@ -96,7 +90,7 @@ func (r *Recorder) End(number uint64, err error) {
 	}
 }
 
-// Records returns what is kept, oldest first.
+// Records returns the operations in the recorder, oldest first.
 func (r *Recorder) Records() []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,8 +102,8 @@ func (r *Recorder) Records() []Record {
 	return kept
 }
 
-// WriteRecords writes the operations of a rank, one a line: when it started, what
-// it is, and how long it took or that it still runs.
+// WriteRecords writes a rank's operations as text, one per line: the time it started,
+// the operation, and how long it took or that it is still running.
 func WriteRecords(w io.Writer, rank int, records []Record) error {
 	var text strings.Builder
 	if len(records) == 0 {

@@ -5,14 +5,13 @@ import "unsafe"
 // pointers are addresses of arrays of one length.
 type pointers []unsafe.Pointer
 
-// reduce reduces n elements of the sources into every destination. The sources are
-// taken in order, so the result is the same whoever computes it. A destination may
-// be a source.
+// reduce reduces n elements of the sources, in their order, into every destination. A
+// destination may be a source.
 //
 // Integers wrap. A maximum or minimum with a NaN is NaN, and +0 is more than -0.
 // The 16-bit types are reduced in float32 and rounded once, to the nearest and to
 // even in a tie; a mean is divided before that.
-func reduce(t Type, op Op, dsts, srcs pointers, n int) {
+func reduce(t Type, op ReduceOp, dsts, srcs pointers, n int) {
 	switch t {
 	case Float32:
 		done := reduceFast(op, dsts, srcs, n)
@@ -30,17 +29,17 @@ func reduce(t Type, op Op, dsts, srcs pointers, n int) {
 	}
 }
 
-// number is a type that is reduced in itself.
+// number is a type that is reduced without conversion.
 type number interface {
 	float32 | float64 | int32 | int64 | uint8
 }
 
-// A strip is what is reduced at a time where there is no faster way: its
-// intermediate results stay in the first cache.
+// strip is the number of elements that are reduced at a time without vector instructions:
+// their intermediate results fit in the first cache.
 const strip = 1024
 
 // reduceAs reduces elements from to n.
-func reduceAs[T number](op Op, dsts, srcs pointers, from, n int) {
+func reduceAs[T number](op ReduceOp, dsts, srcs pointers, from, n int) {
 	if from >= n {
 		return
 	}
@@ -61,7 +60,7 @@ func reduceAs[T number](op Op, dsts, srcs pointers, from, n int) {
 }
 
 // reduceHalves reduces n elements of 16 bits.
-func reduceHalves(t Type, op Op, dsts, srcs pointers, n int) {
+func reduceHalves(t Type, op ReduceOp, dsts, srcs pointers, n int) {
 	var acc, next [strip]float32
 	var result [strip]uint16
 	for from := 0; from < n; from += strip {
@@ -88,7 +87,7 @@ func at[T number | uint16](array unsafe.Pointer, from, n int) []T {
 }
 
 // fold reduces b into a.
-func fold[T number](op Op, a, b []T) {
+func fold[T number](op ReduceOp, a, b []T) {
 	b = b[:len(a)]
 	switch op {
 	case Sum, Mean:
@@ -110,8 +109,8 @@ func fold[T number](op Op, a, b []T) {
 	}
 }
 
-// foldFloat32 is fold, faster where it can be.
-func foldFloat32(op Op, a, b []float32) {
+// foldFloat32 is fold, with vector instructions where there are any.
+func foldFloat32(op ReduceOp, a, b []float32) {
 	done := 0
 	if op == Sum || op == Mean {
 		x, y := unsafe.Pointer(unsafe.SliceData(a)), unsafe.Pointer(unsafe.SliceData(b))

@@ -16,7 +16,7 @@ import (
 // by searching a table of all their values.
 
 // reference returns what each rank's out holds after the operation.
-func reference[T Element](kind Kind, op Op, root int, ins, outs [][]T, counts [][]int) [][]T {
+func reference[T Element](kind Kind, op ReduceOp, root int, ins, outs [][]T, counts [][]int) [][]T {
 	n := len(ins)
 	want := make([][]T, n)
 	for r := range want {
@@ -86,7 +86,7 @@ func reference[T Element](kind Kind, op Op, root int, ins, outs [][]T, counts []
 	return want
 }
 
-func reduceColumn[T Element](op Op, column []T) T {
+func reduceColumn[T Element](op ReduceOp, column []T) T {
 	if _, isInt := any(column[0]).(int64); isInt {
 		acc := int64(number64(column[0]))
 		for _, x := range column[1:] {
@@ -181,8 +181,9 @@ func fromNumber[T Element](x float64) T {
 type table []float64
 
 var (
-	bfloat16Table = newTable(func(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }, 0x7f80, math.Ldexp(1, 128))
-	float16Table  = newTable(float16Value, 0x7c00, 65536)
+	bfloat16Table = newTable(func(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }, 0x7f80,
+		math.Ldexp(1, 128))
+	float16Table = newTable(float16Value, 0x7c00, 65536)
 )
 
 // float16Value is the definition of the format.

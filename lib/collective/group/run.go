@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// Run runs f once for each of n ranks, each in a goroutine of its own, and returns
-// when all have ended. It joins their errors, each with the number of its rank.
+// Run runs f on n ranks, each in its own goroutine, and returns when all have returned.
+// It joins their errors, each with the number of its rank.
 //
-// A rank whose function returns is gone: a call that waits for it, or that comes
-// later, fails at once and names it. A panic in a rank becomes its error. The
-// context that f gets ends when a rank has failed, so that the others can stop too.
+// A call that waits for a rank whose function has returned, or that is made later, fails
+// at once and names the rank. A panic in a rank becomes its error. The context of f ends
+// when a rank has failed, so that the others can stop too.
 func Run(ctx context.Context, n int, f func(ctx context.Context, g Group) error, options ...Option) error {
 	s, err := newRoot(n, options)
 	if err != nil {
@@ -50,8 +50,8 @@ func Run(ctx context.Context, n int, f func(ctx context.Context, g Group) error,
 	return errors.Join(errs...)
 }
 
-// New makes a group of n ranks, for callers that keep goroutines of their own. What
-// Run says of ranks that return does not hold: one that makes no more calls is late.
+// New makes a group of n ranks, for callers that have their own goroutines. It cannot
+// know that a rank has ended: calls that wait for such a rank run into the timeout.
 func New(n int, options ...Option) ([]Group, error) {
 	s, err := newRoot(n, options)
 	if err != nil {

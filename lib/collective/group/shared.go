@@ -10,23 +10,23 @@ import (
 	"weak"
 )
 
-// shared is what the ranks of one group have in common.
+// shared is the state of a group, which its ranks share.
 type shared struct {
 	name    string // of a sub-group; "" for others
 	config  config
 	members []*member
-	helpers int // how many ranks can be awake at once, less one
+	helpers int // the number of ranks to wake to help with work
 
 	mu       sync.Mutex // guards what follows, down to subs
 	begun    uint64     // the last collective that all ranks arrived at
-	arrived  int        // how many ranks wait for the next
+	arrived  int        // the number of ranks that wait for the next
 	here     []bool     // which
 	gone     []*departure
 	pairs    []*pair // [from*size+to]; nil until used
 	children []child
 	parent   *shared // keeps it alive: departures come by way of it
 
-	calls    []Call        // what each rank asks for: its own until it arrived, then everyone's to read
+	calls    []Call        // the ranks' calls; each may be read by all once all have arrived
 	opened   atomic.Uint64 // the last collective that ranks may help with
 	finished atomic.Uint64 // the last collective whose work is done
 	work     work
@@ -46,7 +46,7 @@ type member struct {
 	srcs, dsts   pointers // room for the addresses of a block
 }
 
-// departure is how a rank left.
+// departure is how a rank ended.
 type departure struct {
 	reason string
 	err    error
@@ -58,7 +58,7 @@ type child struct {
 	ranks []int // the rank in the parent of each of its ranks
 }
 
-// The most ranks that a group may have. Some of its tables have size² entries.
+// maxRanks is the largest size of a group. Some of its tables have size² entries.
 const maxRanks = 1024
 
 func newShared(name string, config config, recorders []*Recorder) *shared {
@@ -84,8 +84,7 @@ func newShared(name string, config config, recorders []*Recorder) *shared {
 	return s
 }
 
-// fail makes the group unusable, and returns what it is unusable for: f, unless it
-// failed before.
+// fail ends the group by f, unless it has failed before, and returns its failure.
 func (s *shared) fail(f *Failure) *Failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,8 +101,8 @@ func (s *shared) failLocked(f *Failure) *Failure {
 	return f
 }
 
-// leave notes that a rank makes no more calls, here and in sub-groups. Whoever
-// waits for it fails at once.
+// leave records that a rank has ended, here and in sub-groups. Calls that wait for it
+// fail at once.
 func (s *shared) leave(rank int, d *departure) {
 	s.mu.Lock()
 	if s.gone[rank] == nil {
@@ -124,7 +123,7 @@ func (s *shared) leave(rank int, d *departure) {
 	}
 }
 
-// absent is the failure of a collective because a rank is gone; nil if none is.
+// absent is the failure of a collective because a rank has ended; nil if none has.
 func (s *shared) absent(kind Kind, seq uint64) *Failure {
 	for rank, d := range s.gone {
 		if d != nil {
@@ -138,7 +137,7 @@ func (d *departure) failure(rank int, kind Kind, seq uint64) *Failure {
 	return &Failure{Rank: rank, Kind: kind, Seq: seq, Reason: d.reason, Err: d.err}
 }
 
-// late is the failure of a collective whose time is up after waiting that long.
+// late is the failure of a collective that has waited until its deadline.
 func (s *shared) late(kind Kind, seq uint64, waited time.Duration, err error) *Failure {
 	var missing []int
 	for rank, here := range s.here {
@@ -153,7 +152,7 @@ func (s *shared) late(kind Kind, seq uint64, waited time.Duration, err error) *F
 	return &Failure{Rank: missing[0], Kind: kind, Seq: seq, Reason: reason, Err: err}
 }
 
-// whereabouts says what a rank does, for errors.
+// whereabouts describes a rank's current or last call, for errors.
 func (m *member) whereabouts() string {
 	records := m.recorder.Records()
 	for _, r := range records {
@@ -167,7 +166,7 @@ func (m *member) whereabouts() string {
 	return fmt.Sprintf("its last call was %v", records[len(records)-1])
 }
 
-// round cuts a duration to what a reader wants to know of it.
+// round rounds a duration for errors.
 func round(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)

@@ -5,13 +5,11 @@ import (
 	"time"
 )
 
-// Time returns how long a call of all ranks takes: from when the first of them starts
-// it, after a barrier, to when the last one is done. A rank's own clock would leave out
-// what it makes the others wait for. All ranks call it and get the same time. It is
-// for ranks of one process, which share a clock.
+// Time measures f on all ranks: from when the first rank starts it, after a barrier, to
+// when the last one returns. All ranks call it and get the same time. It is for ranks of
+// one process, which share a clock.
 //
-// An error of f is returned as it is; the other ranks then fail when they wait for
-// this one.
+// An error of f is returned as it is; the other ranks then get a [*Failure].
 func Time(ctx context.Context, g Group, f func() error) (time.Duration, error) {
 	if err := Barrier(ctx, g); err != nil {
 		return 0, err

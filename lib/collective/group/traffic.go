@@ -7,29 +7,28 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// Counted is a rank's view of a group that counts what the rank sends: its calls of
-// Send, by hand or by RunPlan, so that it can be compared with what a plan says
-// (plan.Plan.Count, plan.Formula). What collectives do inside is not counted, nor what
-// goes through sub-groups.
-type Counted struct {
+// Counted is a rank's view of a group that counts the messages and bytes that the rank
+// sends, directly or by [RunPlan], to compare them with a plan's ([plan.Count]). Messages
+// inside the group's own collectives, and in sub-groups, are not counted.
+type Counted interface {
+	Group
+	// Total is what the rank has sent without an error.
+	Total() plan.Load
+}
+
+type counted struct {
 	Group
 	mu   sync.Mutex
-	sent []plan.Load
+	sent []plan.Load // by receiver
 }
 
 // Count returns a view of g that counts from here on.
-func Count(g Group) *Counted { return &Counted{Group: g, sent: make([]plan.Load, g.Size())} }
+func Count(g Group) Counted { return &counted{Group: g, sent: make([]plan.Load, g.Size())} }
 
-// Sent is what the rank has sent without an error, by receiver.
-func (c *Counted) Sent() []plan.Load {
+func (c *counted) Total() (total plan.Load) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]plan.Load(nil), c.sent...)
-}
-
-// Total is what the rank has sent to all others together.
-func (c *Counted) Total() (total plan.Load) {
-	for _, load := range c.Sent() {
+	for _, load := range c.sent {
 		total.Messages += load.Messages
 		total.Bytes += load.Bytes
 	}
@@ -37,14 +36,14 @@ func (c *Counted) Total() (total plan.Load) {
 }
 
 // Do makes a call, and counts it if it is a send.
-func (c *Counted) Do(ctx context.Context, call Call) error {
+func (c *counted) Do(ctx context.Context, call Call) error {
 	err := c.Group.Do(ctx, call)
 	c.count(call, err)
 	return err
 }
 
 // Start makes a call in the background, and counts it if it is a send.
-func (c *Counted) Start(ctx context.Context, call Call) *Pending {
+func (c *counted) Start(ctx context.Context, call Call) *Pending {
 	p := c.Group.Start(ctx, call)
 	if call.Kind != KindSend {
 		return p
@@ -56,7 +55,7 @@ func (c *Counted) Start(ctx context.Context, call Call) *Pending {
 	})
 }
 
-func (c *Counted) count(call Call, err error) {
+func (c *counted) count(call Call, err error) {
 	if call.Kind != KindSend || err != nil {
 		return
 	}

@@ -6,28 +6,29 @@ import (
 )
 
 const (
-	// A block is what one rank does at a time: small enough that what it reads and
-	// writes stays in its core's cache, large enough that taking it costs nothing.
+	// blockBytes is the size of a block, which one rank processes at a time: small enough
+	// for its core's cache, large enough that the cost of taking it is negligible.
 	blockBytes = 32 << 10
 
-	// Work that writes this much does not fit in the caches: it is written past them.
+	// streamBytes is the size of results that do not fit in the caches, and are written
+	// past them.
 	streamBytes = 16 << 20
 )
 
-// work is the work of one collective call, cut in blocks that any rank may do. Which
-// rank does a block makes no difference to the result.
+// work is the work of one collective call, cut in blocks that any rank may process. The
+// result does not depend on which rank processed a block.
 type work struct {
 	calls  []Call
-	parts  int   // the data has so many parts,
-	length int   // of at most so many elements each,
-	block  int   // cut in blocks of so many elements,
-	each   int   // so many to a part,
-	blocks int64 // and so many in all
+	parts  int   // parts of the data
+	length int   // elements of a part, at most
+	block  int   // elements of a block
+	each   int   // blocks of a part
+	blocks int64 // blocks in all
 	stream bool
 
 	next   atomic.Int64 // the block to do next
-	left   atomic.Int64 // how many are not done
-	broken atomic.Bool  // a rank died over one
+	left   atomic.Int64 // blocks that are not done
+	broken atomic.Bool  // a rank died in one
 }
 
 // prepare cuts the work of calls that agree. There is always at least one block.
@@ -111,8 +112,7 @@ func (m *member) block(i int) {
 	}
 }
 
-// copy copies elements of one buffer to another. Nothing is done where the two are
-// the same place.
+// copy copies elements of one buffer to another, unless they are the same memory.
 func (w *work) copy(out *Buffer, to int, in *Buffer, from, elements int) {
 	bytes := w.calls[0].Type.Size()
 	target, source := unsafe.Add(out.Data, to*bytes), unsafe.Add(in.Data, from*bytes)

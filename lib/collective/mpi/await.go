@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// A rank that waits asks MPI again and again; without that MPI does not move data
-// either. For a while it only lets others run in between. After that it sleeps a
-// part of the time it has waited, so that it neither keeps a core busy nor notices
-// much too late.
+// A rank that waits polls MPI, which moves data only then. At first it only yields its
+// core in between. Later it sleeps for a fraction of the time it has waited, so that it
+// neither keeps a core busy nor notices much too late.
 const (
 	spinMeeting = time.Millisecond // while it waits for another rank, which may be late
 	spinMoving  = time.Second      // while all ranks are there and data moves
@@ -58,8 +57,8 @@ func (b bound) err(now time.Time) error {
 	return b.ctx.Err()
 }
 
-// await asks ready until it says so or fails, or the time is over. It does not sleep
-// before it has waited for the time spin.
+// await calls ready until it returns true or an error, or the time is over. It does not
+// sleep before it has waited for the time spin.
 func (b bound) await(spin time.Duration, ready func() (bool, error)) error {
 	started := time.Now()
 	for {

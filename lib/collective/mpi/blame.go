@@ -15,7 +15,7 @@ type leftError int
 
 func (e leftError) Error() string { return fmt.Sprintf("rank %d left", int(e)) }
 
-// fail ends the group: the rank is at fault, for the reason, in the call.
+// fail ends the group: the rank is at fault in the call, for the reason.
 func (g *ranks) fail(t *task, rank int, reason string, err error) error {
 	reached := t.seq
 	if t.Kind == group.KindSend || t.Kind == group.KindRecv {
@@ -24,8 +24,8 @@ func (g *ranks) fail(t *task, rank int, reason string, err error) error {
 	return g.post.fail(&group.Failure{Rank: rank, Kind: t.Kind, Seq: t.seq, Reason: reason, Err: err}, reached)
 }
 
-// blame makes the group's failure of what ended a wait. The ranks in missing are
-// those that were waited for, to do what was due.
+// blame makes the group's failure of the error that ended a wait. The ranks in missing
+// were waited for, to do what was due.
 func (g *ranks) blame(t *task, err error, due string, missing []int) error {
 	var left leftError
 	switch {

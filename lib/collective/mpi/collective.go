@@ -9,14 +9,13 @@ import (
 	"math"
 	"unsafe"
 
-	_ "github.com/shardbook/shardbook/internal/half" // whose header reduce.c includes
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
 // maxCount is the most elements that one MPI call takes: its counts are C ints.
 const maxCount = math.MaxInt32
 
-// inPlace stands for MPI_IN_PLACE, an address that Go's runtime does not suffer.
+// inPlace stands for MPI_IN_PLACE, an address that Go's runtime does not allow.
 var inPlace unsafe.Pointer
 
 // collective starts one rank's part in a collective call that moves data and is not
@@ -63,14 +62,41 @@ func (t *transfer) collective(call group.Call, rank int) {
 	})
 }
 
-// ownPart is whether a rank's small buffer is its own part of the large one.
+// ownPart reports whether a rank's small buffer is its own part of the large one.
 func ownPart(small, large group.Buffer, t group.Type, rank int) bool {
 	return small.Len > 0 && small.Data == unsafe.Add(large.Data, rank*small.Len*t.Size())
 }
 
-// scratch is memory that stands for a buffer until the transfer ends well.
+// scratch is temporary memory, which is copied to the buffer when the transfer is done.
 func (t *transfer) scratch(b group.Buffer, typ group.Type) unsafe.Pointer {
 	temporary := make([]byte, b.Len*typ.Size())
 	t.last = func() { copy(unsafe.Slice((*byte)(b.Data), len(temporary)), temporary) }
 	return t.pin(group.Buffer{Data: unsafe.Pointer(&temporary[0]), Len: len(temporary)})
+}
+
+// allToAll starts one rank's part in an all-to-all: a message to and from each rank,
+// itself too, as MPI's own does. That one loses step where a rank has nothing to
+// give and nothing to get (Open MPI 4.1.4).
+func (t *transfer) allToAll(call group.Call, size int) {
+	in, out := call.In, call.Out
+	for peer := range size {
+		give, take := in.Len/(size-peer), out.Len/(size-peer) // even parts of what is left
+		if call.InCounts != nil {
+			give, take = call.InCounts[peer], call.OutCounts[peer]
+		}
+		in = t.part(in, give, call.Type, func(b group.Buffer) { t.send(b, call.Type, peer, tagPart) })
+		out = t.part(out, take, call.Type, func(b group.Buffer) { t.recv(b, call.Type, peer, tagPart) })
+	}
+}
+
+// part calls f with the first n elements of a buffer, and returns the rest.
+func (t *transfer) part(b group.Buffer, n int, typ group.Type, f func(group.Buffer)) group.Buffer {
+	if n == 0 {
+		return b
+	}
+	f(group.Buffer{Data: b.Data, Len: n})
+	if n == b.Len {
+		return group.Buffer{} // Go does not like addresses after the end
+	}
+	return group.Buffer{Data: unsafe.Add(b.Data, n*typ.Size()), Len: b.Len - n}
 }

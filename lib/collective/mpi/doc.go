@@ -16,36 +16,33 @@
 //
 // # Buffers
 //
-// Calls work on the buffers they are given, in Go's memory or a device's that the
-// CPU can address: nothing is copied on the way to Open MPI, but for the part of a
-// reduce-scatter whose result lies in its own input.
+// Open MPI gets the callers' buffers, in Go's memory or a device's that the CPU can
+// address. Only the result of a reduce-scatter in place is copied.
 //
-// A reduction of bfloat16 or float16 is computed in float32 and rounded each time
-// that two ranks' values meet, as the sum travels as the type it has; group.Run
-// rounds once. The mean is the sum, rounded, divided in float32 and rounded again.
-// A maximum or minimum of floats is NaN where any rank has NaN.
+// A reduction of bfloat16 or float16 is computed in float32 and rounded after each
+// addition, since partial sums are sent in the 16-bit type; group.Run rounds once. The mean is the sum, rounded,
+// divided in float32 and rounded again. A maximum or minimum of floats is NaN where any rank has NaN.
 //
 // # Deadlines and failures
 //
-// No call hangs. MPI itself would: it has no deadlines, and no call of it returns an
-// error when a host is gone. So ranks tell each other what they call before data
-// moves, wait without blocking in MPI, and give up when the context or the timeout
-// ends. A rank that waits for another sleeps in between, and uses little of its
-// core; while data moves it keeps asking, for a second at most.
+// No call hangs. MPI itself would: it has no deadlines, and its calls return no error
+// when a host fails. So ranks announce each call to each other before data moves, never
+// block in MPI, and give up when the context or the timeout ends. A rank that waits for
+// another sleeps in between, and uses little of its core; while data moves it polls,
+// without sleeping for at most a second.
 //
-// What each rank tells costs Size−1 small messages a rank and collective, about as
-// much as a barrier; the barrier is that and no more.
+// The announcements cost Size−1 small messages per rank and collective, about as much as
+// a barrier; a barrier is these messages and nothing else.
 //
-// A call that was given up leaves requests behind that MPI may still fulfil. Their
-// buffers in Go's memory are never freed; memory of a device must not be freed
-// either. The way out of a failure is the end of the process: print the error, call
-// Close, and exit with a status that is not 0. To go on from a checkpoint, start
-// mpirun again.
+// MPI may still complete the requests of a call that gave up. Their buffers in Go's
+// memory are never freed; a device's memory must not be freed either. After a failure the
+// process should end: print the error, call Close, and exit with a status other than 0.
+// To continue from a checkpoint, start mpirun again.
 //
 // When a process is killed or exits without Close, mpirun ends the others within
 // seconds, before they see a failure. With --enable-recovery it lets them run on,
 // and they return the failure; mpirun's own exit status is then 0. When a network is
-// cut, the ranks return the failure, but mpirun may hang once they exit: run it under
+// cut, the ranks return the failure, but mpirun may hang after they exit: run it under
 // timeout(1). With --mca oob_tcp_keepalive_time 3 --mca oob_tcp_keepalive_intvl 1
 // --mca oob_tcp_keepalive_probes 3 it notices by itself within about eight seconds
 // and ends the job, if calls have a longer timeout than that.
@@ -53,3 +50,5 @@
 // One call moves up to 2³¹−1 elements in gathers, scatters, reduce-scatters and
 // all-to-alls; the others have no limit. A group that was split lasts until Close.
 package mpi
+
+import _ "github.com/shardbook/shardbook/internal/half" // whose header reduce.c includes

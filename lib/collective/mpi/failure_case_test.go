@@ -94,7 +94,7 @@ var failureCases = []failureCase{
 	}, "all-to-all #1: rank 2 has 2 elements for rank 1, which expects 1"},
 
 	{"what cannot be", odd(group.AllReduceCall(make([]int32, 4), group.Mean), sumOfFour),
-		"all-reduce #1: rank 2 asked for what cannot be: the mean of int32 is not a whole number: take the sum, or convert to a float type"},
+		"all-reduce #1: rank 2 made an invalid call: the mean of int32 is not a whole number: take the sum, or convert to a float type"},
 
 	{"cancelled", func(ctx context.Context, g group.Group) error {
 		if g.Rank() == 3 {

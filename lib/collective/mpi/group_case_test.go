@@ -20,95 +20,12 @@ import (
 )
 
 func init() {
-	cases["course"] = course
 	cases["background"] = background
 	cases["rounding"] = rounding
 	cases["waiting"] = waiting
 	cases["alone"] = alone
 	cases["same bits"] = sameBits
 	cases["foreign memory"] = foreignMemory
-}
-
-// course has the worked examples of the parallel programming crash course in the
-// Ultra-Scale Playbook (appendix A0), with its numbers, on three ranks.
-func course(ctx context.Context, r *rank) error {
-	me := float32(r.Rank() + 1)
-	is := func(what string, err error, got []float32, want ...float32) error {
-		if err != nil {
-			return err
-		}
-		if !slices.Equal(got, want) {
-			return fmt.Errorf("%s: rank %d has %v, want %v", what, r.Rank(), got, want)
-		}
-		return nil
-	}
-	fill := func(v float32, n int) []float32 { return slices.Repeat([]float32{v}, n) }
-
-	broadcast := make([]float32, 5)
-	if r.Rank() == 0 {
-		broadcast = []float32{1, 2, 3, 4, 5}
-	}
-	err := group.Broadcast(ctx, r, broadcast, 0)
-	if err := is("broadcast", err, broadcast, 1, 2, 3, 4, 5); err != nil {
-		return err
-	}
-
-	reduced := fill(me, 5)
-	err = group.Reduce(ctx, r, reduced, group.Sum, 0)
-	want := fill(me, 5)
-	if r.Rank() == 0 {
-		want = fill(6, 5)
-	}
-	if err := is("reduce", err, reduced, want...); err != nil {
-		return err
-	}
-
-	reduced = fill(me, 5)
-	err = group.AllReduce(ctx, r, reduced, group.Sum)
-	if err := is("all-reduce", err, reduced, fill(6, 5)...); err != nil {
-		return err
-	}
-
-	gathered := make([]float32, 15)
-	everything := slices.Concat(fill(1, 5), fill(2, 5), fill(3, 5))
-	err = group.AllGather(ctx, r, fill(me, 5), gathered)
-	if err := is("all-gather", err, gathered, everything...); err != nil {
-		return err
-	}
-
-	gathered, want = nil, nil
-	if r.Rank() == 0 {
-		gathered, want = make([]float32, 15), everything
-	}
-	err = group.Gather(ctx, r, fill(me, 5), gathered, 0)
-	if err := is("gather", err, gathered, want...); err != nil {
-		return err
-	}
-
-	part := make([]float32, 5)
-	err = group.Scatter(ctx, r, everything, part, 0)
-	if err := is("scatter", err, part, fill(me, 5)...); err != nil {
-		return err
-	}
-
-	in := []float32{me, 2 * me, me * me, 4 * me * me, me * me * me, 8 * me * me * me}
-	out := make([]float32, 2)
-	err = group.ReduceScatter(ctx, r, in, out, group.Sum)
-	scattered := [][]float32{{6, 12}, {14, 56}, {36, 288}}
-	if err := is("reduce-scatter", err, out, scattered[r.Rank()]...); err != nil {
-		return err
-	}
-
-	const unit = 100 * time.Millisecond
-	began := time.Now()
-	time.Sleep(time.Duration(r.Rank()) * unit)
-	if err := group.Barrier(ctx, r); err != nil {
-		return err
-	}
-	if took := time.Since(began); took < 2*unit-unit/2 { // processes do not begin at the same instant
-		return fmt.Errorf("barrier: rank %d left after %v, before the last rank came", r.Rank(), took)
-	}
-	return nil
 }
 
 // background splits the world in two ways, and has collectives of both groups and
@@ -119,7 +36,8 @@ func background(ctx context.Context, r *rank) error {
 		return err
 	}
 	if want := (r.Size() - 1 - r.Rank()) / 2; half.Rank() != want {
-		return fmt.Errorf("rank %d is rank %d of its half, want %d: the keys order it from the last to the first", r.Rank(), half.Rank(), want)
+		return fmt.Errorf("rank %d is rank %d of its half, want %d: the keys order it from the last to the first", r.Rank(),
+			half.Rank(), want)
 	}
 	none, err := r.Split(ctx, -1, 0)
 	if err != nil || none != nil {
@@ -160,7 +78,8 @@ func background(ctx context.Context, r *rank) error {
 		return err
 	}
 	for _, want := range []string{
-		fmt.Sprintf("rank %d: ", r.Rank()), "all-reduce #42 (sum of 50000 int64)", "barrier #40 of split #1 color ", fmt.Sprintf("send #20 (50000 int64 to rank %d)", peer),
+		fmt.Sprintf("rank %d: ", r.Rank()), "all-reduce #42 (sum of 50000 int64)", "barrier #40 of split #1 color ",
+		fmt.Sprintf("send #20 (50000 int64 to rank %d)", peer),
 	} {
 		if !strings.Contains(dump.String(), want) {
 			return fmt.Errorf("the dump has no %q:\n%s", want, dump.String())
@@ -236,7 +155,8 @@ func sameBits(ctx context.Context, r *rank) error {
 			wide[i] = float32(rng.NormFloat64())
 			narrow[i] = bfloat16.FromFloat32(wide[i])
 		}
-		if err := firstError(group.AllReduce(ctx, r, wide, group.Sum), group.AllReduce(ctx, r, narrow, group.Mean)); err != nil {
+		if err := firstError(group.AllReduce(ctx, r, wide, group.Sum), group.AllReduce(ctx, r, narrow,
+			group.Mean)); err != nil {
 			return err
 		}
 		firstWide, firstNarrow := slices.Clone(wide), slices.Clone(narrow)

@@ -31,7 +31,7 @@ func (l *lane) ask() place {
 	return l.last
 }
 
-// laneOf is the lane of a call. A call that cannot be is refused with the collectives.
+// laneOf is the lane of a call. An invalid call is refused in that of the collectives.
 func (g *ranks) laneOf(kind group.Kind, peer int) *lane {
 	switch {
 	case kind == group.KindSend && peer >= 0 && peer < g.size:

@@ -41,7 +41,7 @@ func (g *ranks) meet(t *task) error {
 	return g.compare(t, theirs)
 }
 
-// compare says who calls something else than the others, if anyone does.
+// compare fails the group if the ranks' calls differ.
 func (g *ranks) compare(t *task, calls []head) error {
 	if rank, right := odd(calls); rank >= 0 {
 		t.Kind = calls[right].kind
@@ -61,8 +61,8 @@ func (g *ranks) compare(t *task, calls []head) error {
 	return nil
 }
 
-// odd is the first rank whose call is not that of most ranks, and the first of
-// those; -1 if all calls agree. Where there is no telling who is right, most are.
+// odd is the first rank whose call differs from that of most ranks, and the first of
+// those; -1 if all calls agree.
 func odd(calls []head) (rank, right int) {
 	differs := func(from head) int {
 		return slices.IndexFunc(calls, func(c head) bool { return !c.agrees(from) })
@@ -129,12 +129,12 @@ func (p *post) nextCalls() []head {
 	return calls
 }
 
-// whereabouts says what a rank was last seen doing, for errors.
+// whereabouts describes a rank's last announced call, for errors.
 func (p *post) whereabouts(rank int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if last := p.peers[rank].last; last.seq > 0 {
-		return fmt.Sprintf("its last call here was %v", last.record())
+		return fmt.Sprintf("its last call here was %v", group.Record{Seq: last.seq, Call: last.call()})
 	}
 	return "it has made no call here"
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// send announces a message and sends it. Open MPI copies a short one, so that the
-// send may be done before the receive has begun.
+// send announces a message and sends it. Open MPI buffers a short one, so that the send
+// may complete before the receive is posted.
 func (g *ranks) send(t *task) error {
 	due := fmt.Sprintf("receive from rank %d", g.rank)
 	if g.post.hasLeft(t.Peer) {
@@ -64,8 +64,8 @@ func (g *ranks) recv(t *task) error {
 	return g.deliver(t, x, nil, due)
 }
 
-// shortMessage is the bytes of a message that is sent whether or not anyone
-// receives it yet. The sender of a longer one is told when to give its time to it.
+// shortMessage is the size in bytes up to which messages are buffered. The sender of a
+// longer one is told when its receive is posted.
 const shortMessage = 4096
 
 // deliver waits until a message is sent or received, unless an error came before.
@@ -85,14 +85,14 @@ func (g *ranks) deliver(t *task, x *transfer, err error, due string) error {
 	return nil
 }
 
-// receives is whether a rank has come to receive message seq.
+// receives reports whether a rank has posted the receive of message seq.
 func (p *post) receives(rank int, seq uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.peers[rank].received >= seq
 }
 
-// nextSend takes the next message that a rank announced, if it did.
+// nextSend takes the next message that a rank has announced, if there is one.
 func (p *post) nextSend(from int, h *head) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

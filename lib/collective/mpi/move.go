@@ -12,11 +12,11 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// pieceCount is how many elements one MPI call moves at most where a call can be
-// cut. It is a variable for tests.
+// pieceCount is the largest number of elements of one MPI call, where a call can be cut.
+// It is a variable for tests.
 var pieceCount = 1 << 30
 
-// check is Call.Check and what Open MPI cannot do.
+// check is Call.Check, with the limits of Open MPI.
 func (t *task) check(rank, size int) error {
 	if err := t.Check(rank, size); err != nil {
 		return err
@@ -27,8 +27,7 @@ func (t *task) check(rank, size int) error {
 	return nil
 }
 
-// divisible is whether the call may be made piece by piece: it treats its elements
-// one by one, whatever rank they are of.
+// divisible reports whether the call may be made piece by piece: it is elementwise.
 func (t *task) divisible() bool {
 	switch t.Kind {
 	case group.KindSend, group.KindRecv, group.KindBroadcast, group.KindReduce, group.KindAllReduce:
@@ -57,7 +56,7 @@ func (t *task) piece(b group.Buffer, at int) group.Buffer {
 	return group.Buffer{Data: unsafe.Add(b.Data, at*t.Type.Size()), Len: min(b.Len-at, pieceCount)}
 }
 
-// move makes the part of a collective call that moves data, in which all ranks are.
+// move moves the data of a collective call, which all ranks have announced.
 func (g *ranks) move(t *task) error {
 	x := &transfer{comm: g.comm}
 	if t.Kind == group.KindAllToAll {
@@ -83,7 +82,7 @@ func (g *ranks) move(t *task) error {
 	return nil
 }
 
-// writes is whether the call is a reduction whose result this rank gets.
+// writes reports whether the call is a reduction whose result this rank gets.
 func (t *task) writes(rank int) bool {
 	switch t.Kind {
 	case group.KindReduce:

@@ -14,8 +14,6 @@ func TestRandomCalls(t *testing.T) {
 	t.Run("pieces", func(t *testing.T) { wellOn(t, 3, "pieces") })
 }
 
-func TestCourse(t *testing.T) { wellOn(t, 3, "course") }
-
 func TestRounding(t *testing.T) { wellOn(t, 2, "rounding") }
 
 func TestSameBits(t *testing.T) {

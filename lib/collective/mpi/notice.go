@@ -11,9 +11,9 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// notice is what ranks tell each other beside the data: each call before its data
-// moves, and the end of a group. MPI carries it as bytes, so all processes must be
-// of one program and one kind of machine.
+// notice is a control message between ranks: a call before its data moves, or the end of
+// a group. It is sent as bytes, so all processes must be of one program and one kind of
+// machine.
 type notice struct {
 	head
 	text [maxReason]byte // of a failure
@@ -26,7 +26,7 @@ type head struct {
 	what     what
 	kind     group.Kind
 	typ      group.Type
-	op       group.Op
+	op       group.ReduceOp
 	uneven   bool
 	cause    cause
 	rank     int32 // of a failure: the rank at fault
@@ -41,7 +41,7 @@ type head struct {
 	give, take int64
 }
 
-// bytes is the memory of a head, or of a whole notice, as MPI sends it.
+// bytes is the memory of a head, or of a notice, as MPI sends it.
 func (h *head) bytes() group.Buffer {
 	return group.Buffer{Data: unsafe.Pointer(h), Len: int(unsafe.Sizeof(*h))}
 }
@@ -56,8 +56,8 @@ type what uint8
 const (
 	aCall    what = iota // the sender takes part in a collective call
 	aSend                // the sender has a message for the receiver
-	aReceive             // the sender has come to receive such a message
-	aSign                // of life, see pulse
+	aReceive             // the sender has posted the receive of a message
+	aSign                // a heartbeat, see pulse
 	aFailure
 	aLeave // the sender has closed the group
 )
@@ -84,29 +84,28 @@ func announce(call *group.Call, seq uint64, peer int) head {
 	return h
 }
 
-// agrees is whether two ranks make the same call.
+// agrees reports whether two ranks make the same call.
 func (h head) agrees(o head) bool {
 	return h.kind == o.kind && h.typ == o.typ && h.op == o.op && h.peer == o.peer &&
 		h.elements == o.elements && h.uneven == o.uneven
 }
 
-// String is the call in words.
+// call is the call that was announced, without buffers.
+func (h head) call() group.Call {
+	buffer := group.Buffer{Len: int(h.elements)}
+	return group.Call{Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), In: buffer, Out: buffer}
+}
+
+// String describes the call.
 func (h head) String() string {
-	n := int(h.elements)
-	call := group.Call{Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), In: group.Buffer{Len: n},
-		Out: group.Buffer{Len: n}}
 	if h.uneven {
 		return fmt.Sprintf("%v (uneven parts of %v)", h.kind, h.typ)
 	}
+	call := h.call()
 	return call.String()
 }
 
-// record is the call as a flight recorder would keep it.
-func (h head) record() group.Record {
-	return group.Record{Seq: h.seq, Kind: h.kind, Type: h.typ, Op: h.op, Peer: int(h.peer), Elements: int(h.elements)}
-}
-
-// cause is what errors.Is may ask of a failure that came from another rank.
+// cause is the cause of a failure that another rank reported, for errors.Is.
 type cause uint8
 
 const (
@@ -117,7 +116,7 @@ const (
 
 var causes = map[cause]error{deadline: context.DeadlineExceeded, canceled: context.Canceled}
 
-// failureNotice is a failure to tell.
+// failureNotice is the notice of a failure.
 func failureNotice(f *group.Failure) *notice {
 	n := &notice{head: head{what: aFailure, kind: f.Kind, seq: f.Seq, rank: int32(f.Rank)}}
 	n.textLen = int32(copy(n.text[:], f.Reason))
@@ -129,7 +128,7 @@ func failureNotice(f *group.Failure) *notice {
 	return n
 }
 
-// failure is the failure that a notice tells.
+// failure is the failure of a notice.
 func (n *notice) failure() *group.Failure {
 	return &group.Failure{
 		Rank: int(n.rank), Kind: n.kind, Seq: n.seq, Err: causes[n.cause],

@@ -6,7 +6,7 @@ MPI_Comm shardbook_world(void) { return MPI_COMM_WORLD; }
 
 MPI_Request shardbook_no_request(void) { return MPI_REQUEST_NULL; }
 
-// The types in the order of Go's group.Type. A 16-bit float travels as its bits.
+// The types in the order of Go's group.Type. 16-bit floats are sent as their bits.
 MPI_Datatype shardbook_type(int type) {
 	MPI_Datatype types[] = {MPI_FLOAT, MPI_DOUBLE, MPI_UINT16_T, MPI_UINT16_T, MPI_INT32_T, MPI_INT64_T, MPI_UINT8_T};
 	return types[type];

@@ -6,7 +6,7 @@ MPI_Comm shardbook_world(void);
 MPI_Request shardbook_no_request(void);
 MPI_Datatype shardbook_type(int type);
 
-// shardbook_op is the reduction of a type, both numbered as Go's group.Op and
+// shardbook_op is the reduction of a type, both numbered as Go's group.ReduceOp and
 // group.Type are. The mean is a sum here: the caller divides.
 MPI_Op shardbook_op(int op, int type);
 
@@ -14,7 +14,7 @@ MPI_Op shardbook_op(int op, int type);
 // here that return an int return an MPI error code, unless they say otherwise.
 int shardbook_make_ops(void);
 
-// shardbook_divide makes a mean of a sum over so many ranks. Only floats have one.
+// shardbook_divide makes a mean of a sum over n ranks. Only floats have one.
 void shardbook_divide(void *data, size_t n, int type, int ranks);
 
 // shardbook_start is called once, after MPI_Init_thread. It gives a communicator of

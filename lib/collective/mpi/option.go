@@ -1,40 +1,35 @@
 package mpi
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Option is a setting of World.
+// Option is a setting of [World].
 type Option func(*config)
 
-// Timeout is how long a call waits for the other ranks if its context has no
-// deadline. Without this option it is group.DefaultTimeout.
+// Timeout is how long a call waits for the other ranks if its context has no deadline. The default is
+// [group.DefaultTimeout].
 func Timeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
-// Records is how many operations the flight recorder keeps. Without this option it
-// is group.DefaultRecords.
-func Records(n int) Option { return func(c *config) { c.records = n } }
-
-type config struct {
-	timeout time.Duration
-	records int
-}
+type config struct{ timeout time.Duration }
 
 func newConfig(options []Option) (config, error) {
-	c := config{timeout: group.DefaultTimeout, records: group.DefaultRecords}
+	c := config{group.DefaultTimeout}
 	for _, option := range options {
 		if option != nil {
 			option(&c)
 		}
 	}
-	switch {
-	case c.timeout <= 0:
-		return c, fmt.Errorf("mpi: a timeout of %v; want more than none", c.timeout)
-	case c.records < 1:
-		return c, fmt.Errorf("mpi: a flight recorder of %d operations; want one or more", c.records)
+	if c.timeout <= 0 {
+		return c, fmt.Errorf("mpi: a timeout of %v; want more than 0", c.timeout)
 	}
 	return c, nil
 }
+
+// ErrLate is what [World]'s error wraps if a process of the job did not start in time: a new start of the job may
+// succeed.
+var ErrLate = errors.New("mpi: not all processes of the job started")

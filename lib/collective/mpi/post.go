@@ -21,26 +21,26 @@ const (
 	tagNotice // see post
 )
 
-// grace is how long a rank that ends a group tries to tell the others.
+// grace is the time in which a rank that ends a group tries to notify the others.
 const grace = 200 * time.Millisecond
 
-// post exchanges notices with the other ranks of a group. A receive is always
-// under way from each of them. Whoever waits for anything in the group calls poll,
-// so that it learns at once of a failure that another rank found.
+// post exchanges notices with the other ranks of a group. A receive from each of them is
+// always posted. Every call that waits calls poll, so that it gets another rank's failure
+// at once.
 type post struct {
 	name       string // of the group, for failures
 	rank, size int
 
 	mu       sync.Mutex
 	incoming transfer // request r receives the next notice of rank r
-	letters  []notice // where it goes
+	letters  []notice // its memory
 	which    []C.int
 	peers    []peer
 	failure  error  // a *group.Failure, or errClosed
 	reached  uint64 // the collective in which it showed, 0 if it is not of one
 }
 
-// peer is what a rank knows of another.
+// peer is what a rank knows about another one.
 type peer struct {
 	calls []head // collective calls that it announced, oldest first, not yet compared
 	sends []head // its messages to this rank, as calls
@@ -78,7 +78,7 @@ func (p *post) listen(from int) {
 	}
 }
 
-// poll takes in the notices that have come. It returns what ended the group, if
+// poll processes the notices that have been received. It returns the group's failure, if
 // that concerns the call, or MPI's error.
 func (p *post) poll(t *task) error {
 	p.mu.Lock()
@@ -102,8 +102,8 @@ func (p *post) poll(t *task) error {
 	return p.incoming.err
 }
 
-// survives is whether the call can end well though the group has failed: all ranks
-// are in it if the one that failed was in a later call.
+// survives reports whether the call can succeed though the group has failed: the rank
+// that failed was in a later call, so all ranks are in this one.
 func (p *post) survives(t *task) bool {
 	return t.seq < p.reached && t.Kind != group.KindSend && t.Kind != group.KindRecv
 }
@@ -142,8 +142,8 @@ func (p *post) reason() error {
 	return p.failure
 }
 
-// end makes f the group's failure, unless there is one, and tells the other ranks.
-// It returns the group's failure.
+// end makes f the group's failure, unless there is one, and notifies the other ranks. It
+// returns the group's failure.
 func (p *post) end(f error, n *notice) error {
 	p.mu.Lock()
 	first := p.set(f, n.reached)
@@ -155,8 +155,8 @@ func (p *post) end(f error, n *notice) error {
 	return f
 }
 
-// fail ends the group for all ranks. The rank is in the collective call reached, or
-// in what is none if that is 0.
+// fail ends the group for all ranks. This rank is in the collective call reached; 0 means
+// in another call.
 func (p *post) fail(f *group.Failure, reached uint64) error {
 	f.Reason = f.Reason[:min(len(f.Reason), maxReason)] // for all ranks alike
 	f.Group = p.name

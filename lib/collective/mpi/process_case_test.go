@@ -97,8 +97,9 @@ func cutOff(ctx context.Context, r *rank) error {
 	return nil
 }
 
-// exit ends the process once every rank has come here, or a minute later: when the first exits, mpirun ends the others, whatever
-// they have still to say. They tell each other by files beside the program, since MPI's network may be what has failed.
+// exit ends the process once every rank has come here, or a minute later: when the first exits, mpirun ends the others,
+// whatever they have still to say. They tell each other by files beside the program, since MPI's network may be what
+// has failed.
 func (r *rank) exit(status int) {
 	mark := func(rank int) string { return fmt.Sprintf("%s.%s.%d", os.Args[0], os.Getenv("PMIX_NAMESPACE"), rank) }
 	if err := os.WriteFile(mark(r.Rank()), nil, 0o600); err != nil {
@@ -149,7 +150,8 @@ func plans(ctx context.Context, r *rank) error {
 			buf[i] = float64(i % (r.Rank() + 2))
 		}
 		want := slices.Clone(buf)
-		if err := firstError(group.RunPlan(ctx, r, p, buf, group.Mean), group.AllReduce(ctx, r, want, group.Mean)); err != nil {
+		if err := firstError(group.RunPlan(ctx, r, p, buf, group.Mean), group.AllReduce(ctx, r, want,
+			group.Mean)); err != nil {
 			return fmt.Errorf("%v: %w", algorithm, err)
 		}
 		if !slices.Equal(buf, want) {

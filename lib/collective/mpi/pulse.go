@@ -8,8 +8,8 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// pulse tells the other ranks now and then, while data moves, that this one is
-// still there. At the deadline that tells who is gone from who waits for them.
+// pulse sends heartbeats to the other ranks while data moves. At the deadline they
+// distinguish ranks that have failed from ranks that wait for them.
 type pulse struct {
 	sign  *head
 	size  int
@@ -23,7 +23,7 @@ func (g *ranks) newPulse(b bound) *pulse {
 	return &pulse{sign: &head{what: aSign}, size: g.size, rank: g.rank, every: every, next: time.Now().Add(every)}
 }
 
-// beat sends a sign of life if it is time for one, as part of the transfer.
+// beat sends a heartbeat if it is time for one, as part of the transfer.
 func (p *pulse) beat(x *transfer) {
 	now := time.Now()
 	if now.Before(p.next) {
@@ -37,8 +37,8 @@ func (p *pulse) beat(x *transfer) {
 	}
 }
 
-// silent is the other ranks that told nothing for so long; if there are none, the
-// one that told nothing for the longest time.
+// silent are the other ranks that have sent nothing for d; if there are none, the one that
+// has sent nothing for the longest time.
 func (p *post) silent(d time.Duration) []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -59,7 +59,7 @@ func randomCall[T group.Element](ctx context.Context, r *rank, rng *rand.Rand, o
 	lengths := []int{0, 1, 2, 3, 7, 64, 1000, 4097, 30011}
 	size, me := r.Size(), r.Rank()
 	n, root := lengths[rng.IntN(len(lengths))], rng.IntN(size)
-	op := group.Op(rng.IntN(5))
+	op := group.ReduceOp(rng.IntN(5))
 	if t := group.TypeOf[T](); op == group.Mean && (t == group.Int32 || t == group.Int64 || t == group.Uint8) {
 		op = group.Sum
 	}
@@ -93,7 +93,8 @@ func randomCall[T group.Element](ctx context.Context, r *rank, rng *rand.Rand, o
 			return err
 		}
 		if !slices.Equal(got, want) {
-			return fmt.Errorf("%v of %d %v, %v, root %d, in place %v: rank %d gets %v, want %v", kind, n, group.TypeOf[T](), op, root, inPlace, me, head(got), head(want))
+			return fmt.Errorf("%v of %d %v, %v, root %d, in place %v: rank %d gets %v, want %v", kind, n, group.TypeOf[T](), op,
+				root, inPlace, me, head(got), head(want))
 		}
 		return nil
 	}
@@ -191,7 +192,7 @@ func randomCall[T group.Element](ctx context.Context, r *rank, rng *rand.Rand, o
 }
 
 // reduce is the reduction of the ranks' numbers.
-func reduce[T group.Element](all [][]int, op group.Op, of func(int) T) []T {
+func reduce[T group.Element](all [][]int, op group.ReduceOp, of func(int) T) []T {
 	out := make([]T, len(all[0]))
 	for i := range out {
 		v := all[0][i]

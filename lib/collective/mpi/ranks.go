@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// ranks is one process's view of a group, which is a communicator of Open MPI.
+// ranks is one process's view of a group: an Open MPI communicator.
 type ranks struct {
 	name        string // of a sub-group; "" for the world
 	comm        C.MPI_Comm
@@ -55,10 +55,10 @@ func (g *ranks) Start(ctx context.Context, call group.Call) *group.Pending {
 	return group.NewPending(func() error { return g.do(ctx, p, call, g.perform) })
 }
 
-func (g *ranks) Flight() []group.Record { return g.world.recorder.Records() }
-
 // Dump writes the last operations of this process: every process keeps its own.
-func (g *ranks) Dump(w io.Writer) error { return group.WriteRecords(w, g.world.rank, g.Flight()) }
+func (g *ranks) Dump(w io.Writer) error {
+	return group.WriteRecords(w, g.world.rank, g.world.recorder.Records())
+}
 
 // task is a call whose turn has come.
 type task struct {
@@ -67,7 +67,7 @@ type task struct {
 	bound
 }
 
-// do makes a call when its turn in the lane has come, and keeps a record of it.
+// do makes a call when its turn in the lane has come, and records it.
 func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*task) error) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -97,14 +97,15 @@ func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*
 	return err
 }
 
-// giveUpInQueue fails the group because the context of a call ended whose turn has not
-// come. If its time is up, whoever the collective before it waits for is late.
+// giveUpInQueue fails the group because the context of a call ended that waits for an
+// earlier one of its lane. At a deadline, the rank that the earlier collective waits for
+// is at fault.
 func (g *ranks) giveUpInQueue(ctx context.Context, kind group.Kind, seq uint64) {
 	err := ended(ctx)
 	if missing := g.post.notCalled(); ctx.Err() == context.DeadlineExceeded && len(missing) > 0 {
-		for _, r := range g.Flight() {
-			if r.Ended.IsZero() && r.Group == g.name && r.Kind != group.KindSend && r.Kind != group.KindRecv {
-				t := &task{Call: group.Call{Kind: r.Kind}, seq: r.Seq,
+		for _, r := range g.world.recorder.Records() {
+			if r.Ended.IsZero() && r.Group == g.name && r.Call.Kind != group.KindSend && r.Call.Kind != group.KindRecv {
+				t := &task{Call: r.Call, seq: r.Seq,
 					bound: bound{ctx: ctx, started: r.Started, until: time.Now()}}
 				g.blame(t, context.DeadlineExceeded, "arrive", missing)
 				return
@@ -117,7 +118,7 @@ func (g *ranks) giveUpInQueue(ctx context.Context, kind group.Kind, seq uint64) 
 // perform makes any call but a split.
 func (g *ranks) perform(t *task) error {
 	if err := t.check(g.rank, g.size); err != nil {
-		return g.fail(t, g.rank, "asked for what cannot be: "+err.Error(), err)
+		return g.fail(t, g.rank, "made an invalid call: "+err.Error(), err)
 	}
 	switch t.Kind {
 	case group.KindSend:

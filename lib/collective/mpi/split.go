@@ -13,15 +13,14 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Split is a collective call. MPI can only split while it waits, so this happens
-// when all ranks have announced that they are in the call, on a thread that is left
-// behind if it does not end in time.
+// Split implements [group.Group]. MPI's split blocks, so it is called when all ranks have
+// announced the call, on a thread that is abandoned if it does not return in time.
 func (g *ranks) Split(ctx context.Context, color, key int) (group.Group, error) {
 	var part *ranks
 	err := g.do(ctx, g.collectives.ask(), group.Call{Kind: group.KindSplit}, func(t *task) (err error) {
 		if color > math.MaxInt32 || int(int32(key)) != key {
 			err := fmt.Errorf("color %d and key %d: Open MPI has 32 bits for each", color, key)
-			return g.fail(t, g.rank, "asked for what cannot be: "+err.Error(), err)
+			return g.fail(t, g.rank, "made an invalid call: "+err.Error(), err)
 		}
 		if err := g.meet(t); err != nil {
 			return err

@@ -8,13 +8,12 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Job is this process's place among those that mpirun started: the group of all of
-// them. Its Dump writes the operations of this process alone, since every process
-// keeps its own.
+// Job is the group of all processes that mpirun started (MPI_COMM_WORLD). Its Dump writes
+// the operations of this process only.
 type Job struct{ group.Group }
 
-// World starts Open MPI and returns the group of all processes of the job. It is
-// called once in a process. Without the build tag mpi it returns an error.
+// World starts Open MPI (MPI_Init) and returns the group of all processes of the job.
+// Without the build tag mpi it returns an error.
 func World(options ...Option) (*Job, error) {
 	if _, err := newConfig(options); err != nil {
 		return nil, err
@@ -23,8 +22,9 @@ func World(options ...Option) (*Job, error) {
 		"openmpi-bin libopenmpi-dev pkg-config) and build with -tags mpi")
 }
 
-// Close says that this process makes no more calls, and ends Open MPI.
+// Close ends this process's groups and Open MPI.
 func (j *Job) Close() error { return nil }
 
-// Abort ends all processes of the job at once, this one too, with an exit status.
+// Abort ends all processes of the job at once, this one too, with an exit status
+// (MPI_Abort).
 func (j *Job) Abort(status int) {}

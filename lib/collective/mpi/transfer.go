@@ -17,19 +17,18 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// transfer is MPI requests under way, with the memory that MPI reads and writes for
-// them. Whoever starts requests tests them until they are done, and ends the
-// transfer.
+// transfer is a set of MPI requests, with the memory that MPI reads and writes for them.
+// The caller tests the requests until they are done, and then ends the transfer.
 type transfer struct {
 	comm     C.MPI_Comm
 	requests []C.MPI_Request
 	pins     runtime.Pinner
-	last     func() // what is left to do when the requests are done, if anything
+	last     func() // called when the requests are done, if not nil
 	err      error  // of a request that did not start
 }
 
-// abandoned keeps the transfers that were given up. MPI may still write to their
-// memory at any time, so it stays pinned until the process ends.
+// abandoned has the transfers that were given up. MPI may still write to their memory, so
+// it is pinned until the process ends.
 var abandoned struct {
 	sync.Mutex
 	all []*transfer
@@ -48,8 +47,7 @@ func (t *transfer) add(start func(*C.MPI_Request) C.int) {
 // nothing stands for buffers of no elements, which may have no address.
 var nothing [8]byte
 
-// pin returns a buffer's address, where it stays until the transfer ends. Memory
-// that is not Go's stays anyway.
+// pin pins a buffer until the transfer ends, and returns its address.
 func (t *transfer) pin(b group.Buffer) unsafe.Pointer {
 	if b.Len == 0 {
 		return unsafe.Pointer(&nothing)
@@ -89,8 +87,8 @@ func (t *transfer) done() (bool, error) {
 	return code == 1, nil
 }
 
-// end gives the memory back to its owner if the requests are done. After an error
-// it leaves them, done or not, to MPI, and their memory for ever.
+// end unpins the memory if the requests are done. After an error it abandons the
+// transfer.
 func (t *transfer) end(err error) {
 	if err == nil {
 		if t.last != nil {

@@ -14,15 +14,14 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// Job is this process's place among those that mpirun started: the group of all of
-// them. Its Dump writes the operations of this process alone, since every process
-// keeps its own.
+// Job is the group of all processes that mpirun started (MPI_COMM_WORLD). Its Dump writes
+// the operations of this process only.
 type Job struct {
 	group.Group
 	world *world
 }
 
-// world is what the groups of a process have in common.
+// world is the state that the groups of a process share.
 type world struct {
 	config
 	rank     int
@@ -40,9 +39,9 @@ var started struct {
 	done bool
 }
 
-// World starts Open MPI and returns the group of all processes of the job. It is
-// called once in a process, and waits for all of them to call it, at most for the
-// timeout; if it returns an error the process should exit.
+// World starts Open MPI (MPI_Init) and returns the group of all processes of the job. It
+// is called once in a process, and waits for all of them to call it, at most for the
+// timeout. If it returns an error, the process should exit.
 func World(options ...Option) (*Job, error) {
 	config, err := newConfig(options)
 	if err != nil {
@@ -78,7 +77,7 @@ func World(options ...Option) (*Job, error) {
 	if code := C.shardbook_start(&comm); code != C.MPI_SUCCESS {
 		return nil, mpiError(code)
 	}
-	w := &world{config: config, recorder: group.NewRecorder(config.records)}
+	w := &world{config: config, recorder: group.NewRecorder(group.DefaultRecords)}
 	g, err := newRanks("", comm, w)
 	if err != nil {
 		return nil, err
@@ -87,14 +86,14 @@ func World(options ...Option) (*Job, error) {
 	return &Job{Group: g, world: w}, nil
 }
 
-// join notes a group, so that it is closed with the world.
+// join adds a group, to close it with the world.
 func (w *world) join(g *ranks) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.groups = append(w.groups, g)
 }
 
-// whileOpen runs part of a call. MPI must not be called after its end.
+// whileOpen runs f unless the job is closed: MPI must not be called after its end.
 func (w *world) whileOpen(f func() error) error {
 	w.open.RLock()
 	defer w.open.RUnlock()
@@ -106,11 +105,10 @@ func (w *world) whileOpen(f func() error) error {
 
 var errClosed = errors.New("mpi: the job is closed: make calls before Close")
 
-// Close says that this process makes no more calls, and ends Open MPI: a rank that
-// waits for this one fails, here calls under way fail, and groups that were split
-// end too. It waits for the other ranks to call Close, at most for the timeout, and
-// returns an error if they do not; the process should exit then. It may be called
-// again.
+// Close ends this process's groups, sub-groups included, and Open MPI: running calls of
+// this process fail, and so do calls of other ranks that wait for this one. It waits for
+// the other ranks to call Close, at most for the timeout, and returns an error if they do
+// not; the process should exit then. It may be called again.
 func (j *Job) Close() error {
 	w := j.world
 	w.mu.Lock()
@@ -140,5 +138,6 @@ func (j *Job) Close() error {
 	}
 }
 
-// Abort ends all processes of the job at once, this one too, with an exit status.
+// Abort ends all processes of the job at once, this one too, with an exit status
+// (MPI_Abort).
 func (j *Job) Abort(status int) { C.MPI_Abort(C.shardbook_world(), C.int(status)) }

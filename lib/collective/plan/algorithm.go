@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Algorithm is a way to carry out an operation. Not every operation has each: see
-// [Exists].
+// Algorithm is a way to carry out an operation. [Algorithms] lists those of each operation.
 type Algorithm uint8
 
 const (
@@ -59,9 +58,6 @@ func Algorithms(op Op) []Algorithm {
 	slices.Sort(list)
 	return list
 }
-
-// Exists tells whether [New] has the algorithm for the operation.
-func Exists(op Op, algorithm Algorithm) bool { return recipes[op][algorithm] != nil }
 
 // rooted tells whether one rank plays a special part.
 func (o Op) rooted() bool { return o == Broadcast || o == Reduce || o == Gather || o == Scatter }

@@ -60,8 +60,8 @@ func arc(begin, count, n int) []int {
 // builder writes a plan.
 type builder struct {
 	*Plan
-	group, pieces int
-	partial       map[[2]int]bool // rank, chunk: whether the rank keeps a partial sum aside
+	groups  groups
+	partial map[[2]int]bool // rank, chunk: whether the rank keeps a partial sum aside
 }
 
 // cut sets how many chunks the data has.
@@ -161,14 +161,4 @@ func (b *builder) reduce(s schedule) {
 			}
 		}
 	}
-}
-
-// reduceScatterThenAllGather is an all-reduce of two halves: the first, the mirror
-// image of an all-gather, leaves each rank with one chunk of the result, and the
-// second gives every chunk to all. Each chunk is summed up on one rank, so all ranks
-// end with the same bits.
-func (b *builder) reduceScatterThenAllGather(mirrored, forth schedule) {
-	b.cut(b.Ranks)
-	b.reduce(mirrored.mirror())
-	b.spread(forth)
 }

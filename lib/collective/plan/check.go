@@ -62,7 +62,7 @@ func (p *Plan) firstResult() int {
 }
 
 // resultOf is the part of a rank's slots that has the result.
-func resultOf[V any](p *Plan, slots []V) []V {
+func (p *Plan) resultOf(slots []*term) []*term {
 	return slots[p.firstResult() : p.firstResult()+p.Chunks]
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Timeline is what a plan takes on a network.
+// Timeline is when each rank does what, and the time that a plan takes on a network.
 type Timeline struct {
 	Title string          // such as "all-reduce by ring, 4 ranks"
 	Total time.Duration   // until the last rank is done
@@ -15,28 +15,27 @@ type Timeline struct {
 	Spans []Span          // by round
 }
 
-// Span is what a rank does for a stretch of time: sends or receives one message, or
-// adds what it has received.
+// Span is a period in which a rank sends or receives one message.
 type Span struct {
 	Rank, Round int
-	Action      Action
-	Peer        int // of Send and Receive
+	Action      Action // Send or Receive
+	Peer        int    // the other rank
 	Bytes       int
 	Begin, End  time.Duration
 }
 
-// Cost works out the time that a plan takes for so many elements of elementSize
-// bytes, by the α-β model (Hockney 1994; Thakur, Rabenseifner & Gropp 2005): a
-// message takes its link's latency and its bytes by the bandwidth.
+// Cost predicts the time that a plan takes on a network, by the α-β model (Hockney 1994;
+// Thakur, Rabenseifner & Gropp 2005): a message takes its link's latency plus its bytes
+// over the bandwidth. elements and elementSize (in bytes) are those of [Plan.Count].
 //
 // A rank begins a round when its last one is done. It has a port in each direction
-// (see Topology.Ports), so its messages of a round go out one after another, and come
-// in one after another, as they arrive; receiving one takes as long as sending it and
-// ends not before it is sent. A sender does not wait for the receiver. When all
-// messages of the round are through, the rank adds. Copies take no time.
+// (see Topology.Ports), so it sends its messages of a round one after another, and
+// receives them one after another, as they arrive; receiving one takes as long as
+// sending it, and ends no earlier. A sender does not wait for the receiver. Reducing and
+// copying take no time.
 //
 // It returns an error for negative sizes, a plan that cannot be carried out, and a
-// topology that makes no sense.
+// topology with an invalid link.
 func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -45,9 +44,8 @@ func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	added := p.added(elements, elementSize)
 	line := &Timeline{Title: fmt.Sprintf("%v by %v, %d ranks", p.Op, p.Algorithm, p.Ranks)}
-	clock := make([]float64, p.Ranks) // when each rank is done with its rounds so far
+	clock := make([]float64, p.Ranks) // when each rank has ended its rounds so far
 	for round, messages := range rounds {
 		begin := slices.Clone(clock)
 		out, in := ports(begin, t.Ports), ports(begin, t.Ports)
@@ -71,13 +69,6 @@ func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 			clock[f.to] = max(clock[f.to], *port)
 			line.add(f.to, round, Receive, f.from, f.bytes, *port-f.took, *port)
 		}
-		for rank := range clock {
-			if bytes := added[rank][round]; bytes > 0 && t.Reduction > 0 {
-				start := clock[rank]
-				clock[rank] += float64(bytes) / t.Reduction
-				line.add(rank, round, Add, 0, bytes, start, clock[rank])
-			}
-		}
 	}
 	for _, seconds := range clock {
 		line.Done = append(line.Done, duration(seconds))
@@ -86,7 +77,7 @@ func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 	return line, nil
 }
 
-// flight is a message under way: how long it takes, and when it is sent.
+// flight is a message: how long it takes in seconds, and when it is sent.
 type flight struct {
 	message
 	took, sent float64
@@ -108,24 +99,37 @@ func ports(begin []float64, count int) []portTimes {
 	return all
 }
 
-// added is the bytes that each rank adds, by rank and round.
-func (p *Plan) added(elements, elementSize int) []map[int]int {
-	all := make([]map[int]int, p.Ranks)
-	for rank, steps := range p.Steps {
-		all[rank] = map[int]int{}
-		for _, s := range steps {
-			if s.Action == Add {
-				all[rank][s.Round] += p.bytes(s.Chunk, elements, elementSize)
-			}
-		}
-	}
-	return all
-}
-
 func (l *Timeline) add(rank, round int, action Action, peer, bytes int, begin, end float64) {
 	l.Spans = append(l.Spans, Span{rank, round, action, peer, bytes, duration(begin), duration(end)})
 }
 
 func duration(seconds float64) time.Duration {
 	return time.Duration(seconds*float64(time.Second) + 0.5)
+}
+
+// Fastest returns the plan of an operation that takes the least time on a network, by
+// the model of [Plan.Cost], and that time. elements and elementSize are those of
+// [Plan.Count], the options those of [New]. Of equally fast plans it returns the first
+// in the order of [Algorithms].
+func Fastest(op Op, ranks int, t Topology, elements, elementSize int, options ...Option) (*Plan, *Timeline, error) {
+	var best *Plan
+	var least *Timeline
+	for _, algorithm := range Algorithms(op) {
+		p, err := New(op, algorithm, ranks, options...)
+		if err != nil {
+			return nil, nil, err
+		}
+		line, err := p.Cost(t, elements, elementSize)
+		if err != nil {
+			return nil, nil, err
+		}
+		if best == nil || line.Total < least.Total {
+			best, least = p, line
+		}
+	}
+	if best == nil { // an operation that does not exist: New has the words for it
+		_, err := New(op, Naive, ranks, options...)
+		return nil, nil, err
+	}
+	return best, least, nil
 }

@@ -101,7 +101,8 @@ func TestCostPorts(t *testing.T) {
 			t.Errorf("both ways, %d ranks: %v, want %v s", N, line.Total, want)
 		}
 		ring := make1(t, plan.AllReduce, plan.Ring, N)
-		if one, two := cost(t, ring, plan.Uniform(nvlink), elements, 4), cost(t, ring, two, elements, 4); one.Total != two.Total {
+		if one, two := cost(t, ring, plan.Uniform(nvlink), elements, 4), cost(t, ring, two, elements,
+			4); one.Total != two.Total {
 			t.Errorf("one way, %d ranks: %v with one port, %v with two", N, one.Total, two.Total)
 		}
 	}
@@ -119,7 +120,8 @@ func TestCostHierarchical(t *testing.T) {
 		if !near(line.Total, want) {
 			t.Errorf("%d groups of %d: %v, want %v s", test.groups, test.size, line.Total, want)
 		}
-		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 && test.size > 1 && ring.Total <= line.Total {
+		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 && test.size > 1 &&
+			ring.Total <= line.Total {
 			t.Errorf("%d groups of %d: a ring takes %v, no longer than %v", test.groups, test.size, ring.Total, line.Total)
 		}
 	}
@@ -140,17 +142,6 @@ func TestCostOrder(t *testing.T) {
 	// have to go through one port.
 	if one := total(plan.OneShot, 1<<24); one < 7*total(plan.Ring, 1<<24) {
 		t.Errorf("2^24 numbers: one-shot takes %v", one)
-	}
-}
-
-func TestCostReduction(t *testing.T) {
-	network := plan.Uniform(nvlink)
-	network.Reduction = 100e9
-	const N, elements = 8, 1 << 20
-	line := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4)
-	want := seconds(nvlink, 2*(N-1), 2.*(N-1)/N*4*elements) + (N-1.)/N*4*elements/100e9
-	if !near(line.Total, want) {
-		t.Errorf("%v, want %v s", line.Total, want)
 	}
 }
 
@@ -204,7 +195,8 @@ func TestTimeline(t *testing.T) {
 				messages++
 			case plan.Receive:
 				for _, sent := range line.Spans {
-					if sent.Action == plan.Send && sent.Round == s.Round && sent.Rank == s.Peer && sent.Peer == s.Rank && sent.End > s.End {
+					if sent.Action == plan.Send && sent.Round == s.Round && sent.Rank == s.Peer && sent.Peer == s.Rank &&
+						sent.End > s.End {
 						t.Errorf("%+v is received before %+v", s, sent)
 					}
 				}
@@ -219,14 +211,12 @@ func TestTimeline(t *testing.T) {
 func TestCostErrors(t *testing.T) {
 	p := make1(t, plan.AllReduce, plan.Ring, 3)
 	for want, topology := range map[string]plan.Topology{
-		"without links":         {},
-		"-1 ports":              {Link: plan.Uniform(nvlink).Link, Ports: -1},
-		"reduction of -1":       {Link: plan.Uniform(nvlink).Link, Reduction: -1},
-		"0 bytes/s":             plan.Uniform(plan.Link{}),
-		"latency -1ns":          plan.Uniform(plan.Link{Latency: -1, Bandwidth: 1}),
-		"from rank 0 to 1":      plan.Groups(0, nvlink, nvlink),
-		"3µs and NaN bytes/s":   plan.Uniform(plan.Link{Latency: 3 * time.Microsecond, Bandwidth: math.NaN()}),
-		"a reduction of NaN by": {Link: plan.Uniform(nvlink).Link, Reduction: math.NaN()},
+		"without links":       {},
+		"-1 ports":            {Link: plan.Uniform(nvlink).Link, Ports: -1},
+		"0 bytes/s":           plan.Uniform(plan.Link{}),
+		"latency -1ns":        plan.Uniform(plan.Link{Latency: -1, Bandwidth: 1}),
+		"from rank 0 to 1":    plan.Groups(0, nvlink, nvlink),
+		"3µs and NaN bytes/s": plan.Uniform(plan.Link{Latency: 3 * time.Microsecond, Bandwidth: math.NaN()}),
 	} {
 		if _, err := p.Cost(topology, 10, 4); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got error %v, want %q", err, want)

@@ -1,42 +1,14 @@
 package plan_test
 
 import (
-	"math"
 	"math/bits"
-	"reflect"
 	"testing"
+	"time"
 
 	"gonum.org/v1/gonum/floats/scalar"
 
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
-
-// TestFormula compares the counted traffic of every plan with the closed forms,
-// rank by rank.
-func TestFormula(t *testing.T) {
-	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
-		for _, ranks := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 33} {
-			for _, elements := range []int{0, 1, 7, 16, 17, 1000, 1001} {
-				want, err := plan.Formula(op, algorithm, ranks, elements, 4)
-				if err != nil {
-					if algorithm == plan.Hierarchical && ranks > 2 {
-						continue // a smaller last group: there is no formula
-					}
-					t.Fatal(err)
-				}
-				got, err := make1(t, op, algorithm, ranks).Count(elements, 4)
-				if err != nil {
-					t.Fatal(err)
-				}
-				checkTotals(t, got)
-				got.Links = nil
-				if !reflect.DeepEqual(got, want) {
-					t.Fatalf("%d ranks, %d elements: the plan has\n%+v, the formula\n%+v", ranks, elements, got, want)
-				}
-			}
-		}
-	})
-}
 
 // checkTotals makes sure that the links add up to the ranks and those to the total.
 func checkTotals(t *testing.T, traffic plan.Traffic) {
@@ -51,7 +23,8 @@ func checkTotals(t *testing.T, traffic plan.Traffic) {
 			received.Bytes += traffic.Links[to][from].Bytes
 		}
 		if sent != traffic.Sent[from] || received != traffic.Received[from] || row[from] != (plan.Load{}) {
-			t.Errorf("rank %d: links make %v and %v, loads are %v and %v", from, sent, received, traffic.Sent[from], traffic.Received[from])
+			t.Errorf("rank %d: links make %v and %v, loads are %v and %v", from, sent, received, traffic.Sent[from],
+				traffic.Received[from])
 		}
 		total.Messages += sent.Messages
 		total.Bytes += sent.Bytes
@@ -61,8 +34,8 @@ func checkTotals(t *testing.T, traffic plan.Traffic) {
 	}
 }
 
-// Where N divides n, the textbook values; the table in Formula's comment.
-func TestFormulaTable(t *testing.T) {
+// TestCount compares counts with the textbook values, which are those in the comment of Count; N divides n.
+func TestCount(t *testing.T) {
 	for N := 2; N <= 16; N++ {
 		L := bits.Len(uint(N - 1))
 		n := 720720                                                                        // a multiple of every N
@@ -94,10 +67,11 @@ func TestFormulaTable(t *testing.T) {
 				N&(N-1) != 0 && test.algorithm == plan.RecursiveDoubling && test.op != plan.AllGather {
 				continue
 			}
-			traffic, err := plan.Formula(test.op, test.algorithm, N, n, 1)
+			traffic, err := plan.Count(test.op, test.algorithm, N, n, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
+			checkTotals(t, traffic)
 			most := 0
 			for _, load := range traffic.Sent {
 				most = max(most, load.Bytes)
@@ -125,49 +99,6 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// How rounds, messages and bytes grow with the number of ranks. A lecture's table has
-// for all-reduce: naive time O(N), bandwidth O(N); ring O(N), O(1); "parallel" (one-shot) O(1), O(N²);
-// recursive halving O(log N).
-func TestComplexity(t *testing.T) {
-	const elements = 1 << 16
-	for ranks := 2; ranks <= 32; ranks++ {
-		count := func(algorithm plan.Algorithm) plan.Traffic {
-			traffic, err := make1(t, plan.AllReduce, algorithm, ranks).Count(elements, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return traffic
-		}
-		log := bits.Len(uint(ranks - 1))
-
-		// Naive: O(N) rounds, and O(N) bytes at the root.
-		if c := count(plan.Naive); c.Rounds != 2*(ranks-1) || c.Sent[0].Bytes != (ranks-1)*elements {
-			t.Errorf("%d ranks, naive: %d rounds, %v at the root", ranks, c.Rounds, c.Sent[0])
-		}
-		// Ring: O(N) rounds, and O(1) bytes a link: never more than twice the data.
-		c := count(plan.Ring)
-		if c.Rounds != 2*(ranks-1) {
-			t.Errorf("%d ranks, ring: %d rounds", ranks, c.Rounds)
-		}
-		for from, row := range c.Links {
-			for to, link := range row {
-				if neighbour := to == (from+1)%ranks; link.Bytes >= 2*elements || (link.Bytes > 0) != neighbour {
-					t.Errorf("%d ranks, ring: %v from %d to %d", ranks, link, from, to)
-				}
-			}
-		}
-		// One-shot: O(1) rounds, O(N²) messages and bytes in all, O(N) at each rank.
-		if c := count(plan.OneShot); c.Rounds != 1 || c.Total != (plan.Load{Messages: ranks * (ranks - 1), Bytes: ranks * (ranks - 1) * elements}) {
-			t.Errorf("%d ranks, one-shot: %d rounds, %v", ranks, c.Rounds, c.Total)
-		}
-		// Recursive halving and doubling: O(log N) rounds, twice log2 N to be exact, and
-		// as few bytes as the ring in all.
-		if h := count(plan.HalvingDoubling); h.Rounds != 2*log || h.Total.Bytes != c.Total.Bytes {
-			t.Errorf("%d ranks, halving-doubling: %d rounds, %v", ranks, h.Rounds, h.Total)
-		}
-	}
-}
-
 func TestBusFactor(t *testing.T) {
 	for _, test := range []struct {
 		op   plan.Op
@@ -178,27 +109,75 @@ func TestBusFactor(t *testing.T) {
 			t.Errorf("%v: %v, want %v", test.op, got, test.want)
 		}
 	}
-	if got := plan.BusFactor(plan.AllReduce, 0); got != 0 || math.IsNaN(got) {
+	if got := plan.BusFactor(plan.AllReduce, 0); got != 0 {
 		t.Errorf("no ranks: %v", got)
 	}
 }
 
 func TestCountErrors(t *testing.T) {
+	if _, err := plan.Count(plan.AllReduce, plan.Ring, 3, 1, -4); err == nil {
+		t.Error("elements of -4 bytes: no error")
+	}
+	if _, err := plan.Count(plan.Gather, plan.Ring, 3, 1, 4); err == nil {
+		t.Error("gather by ring: no error")
+	}
 	p := make1(t, plan.AllReduce, plan.Ring, 3)
 	if _, err := p.Count(-1, 4); err == nil {
 		t.Error("-1 elements: no error")
 	}
-	if _, err := plan.Formula(plan.AllReduce, plan.Ring, 3, 1, -4); err == nil {
-		t.Error("elements of -4 bytes: no error")
-	}
-	if _, err := plan.Formula(plan.AllReduce, plan.Ring, 0, 1, 4); err == nil {
-		t.Error("no ranks: no error")
-	}
-	if _, err := plan.Formula(plan.Gather, plan.Ring, 3, 1, 4); err == nil {
-		t.Error("gather by ring: no error")
-	}
 	p.Steps = p.Steps[1:]
 	if _, err := p.Count(1, 4); err == nil {
 		t.Error("a plan without rank 0: no error")
+	}
+}
+
+func TestCut(t *testing.T) {
+	for n := range 40 {
+		for chunks := 1; chunks < 12; chunks++ {
+			at := 0
+			for i := range chunks {
+				begin, end := plan.Cut(n, chunks, i)
+				if size := end - begin; begin != at || size < n/chunks || size > (n+chunks-1)/chunks {
+					t.Fatalf("Cut(%d, %d, %d) is %d to %d after %d", n, chunks, i, begin, end, at)
+				}
+				at = end
+			}
+			if at != n {
+				t.Fatalf("%d elements in %d chunks end at %d", n, chunks, at)
+			}
+		}
+	}
+}
+
+// TestFastest: the fastest takes no longer than any other, and is the first of those.
+func TestFastest(t *testing.T) {
+	network := plan.Uniform(plan.Link{Latency: 5 * time.Microsecond, Bandwidth: 50e9})
+	for _, op := range plan.Ops() {
+		for _, ranks := range []int{1, 2, 5, 8} {
+			for _, elements := range []int{0, 10, 1 << 20} {
+				best, line, err := plan.Fastest(op, ranks, network, elements, 4)
+				if err != nil {
+					t.Fatal(err)
+				}
+				before := true
+				for _, algorithm := range plan.Algorithms(op) {
+					other := cost(t, make1(t, op, algorithm, ranks), network, elements, 4)
+					before = before && algorithm != best.Algorithm
+					if other.Total < line.Total || before && other.Total == line.Total {
+						t.Errorf("%v between %d ranks, %d elements: %v is said to be fastest (%v), %v takes %v",
+							op, ranks, elements, best.Algorithm, line.Total, algorithm, other.Total)
+					}
+				}
+			}
+		}
+	}
+	for _, of := range []struct {
+		op      plan.Op
+		ranks   int
+		network plan.Topology
+	}{{plan.Op(99), 2, network}, {plan.AllReduce, 0, network}, {plan.AllReduce, 2, plan.Topology{}}} {
+		if _, _, err := plan.Fastest(of.op, of.ranks, of.network, 1, 4); err == nil {
+			t.Errorf("%+v: no error", of)
+		}
 	}
 }

@@ -68,7 +68,7 @@ func (p *Plan) pictures() ([][][]*term, error) {
 	keep := func(slots [][]*term) {
 		var picture [][]*term
 		for _, row := range slots {
-			picture = append(picture, slices.Clone(resultOf(p, row)))
+			picture = append(picture, slices.Clone(p.resultOf(row)))
 		}
 		pictures = append(pictures, picture)
 	}

@@ -3,7 +3,6 @@ package plan_test
 import (
 	"fmt"
 	"log"
-	"math"
 	"os"
 	"time"
 
@@ -69,127 +68,6 @@ func Example() {
 	//   rank 0  a0+c0+b0  b1+a1+c1  c2+b2+a2
 	//   rank 1  a0+c0+b0  b1+a1+c1  c2+b2+a2
 	//   rank 2  a0+c0+b0  b1+a1+c1  c2+b2+a2
-}
-
-// sum is the reduction of the examples.
-func sum(a, b float64) float64 { return a + b }
-
-// show prints each rank's result.
-func show(p *plan.Plan, data [][]float64) {
-	results, err := plan.Simulate(p, data, sum)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for rank, result := range results {
-		fmt.Println(rank, result)
-	}
-}
-
-// The worked example of a broadcast in "The Ultra-Scale Playbook", appendix A0, as
-// are the next four: rank 0 has [1 2 3 4 5], the others zeros.
-func ExampleSimulate_broadcast() {
-	show(must(plan.New(plan.Broadcast, plan.Tree, 3)), [][]float64{{1, 2, 3, 4, 5}, nil, nil})
-	// Output:
-	// 0 [1 2 3 4 5]
-	// 1 [1 2 3 4 5]
-	// 2 [1 2 3 4 5]
-}
-
-// Rank r has r+1 five times. A reduce changes the root's data only, an all-reduce
-// that of all.
-func ExampleSimulate_reduce() {
-	data := [][]float64{{1, 1, 1, 1, 1}, {2, 2, 2, 2, 2}, {3, 3, 3, 3, 3}}
-	show(must(plan.New(plan.Reduce, plan.Tree, 3)), data)
-	show(must(plan.New(plan.AllReduce, plan.Ring, 3)), data)
-	// Output:
-	// 0 [6 6 6 6 6]
-	// 1 [2 2 2 2 2]
-	// 2 [3 3 3 3 3]
-	// 0 [6 6 6 6 6]
-	// 1 [6 6 6 6 6]
-	// 2 [6 6 6 6 6]
-}
-
-// The same data, each rank's in its own part of a buffer three times as long. A
-// gather fills the root's buffer, an all-gather that of all.
-func ExampleSimulate_gather() {
-	data := make([][]float64, 3)
-	for rank := range data {
-		data[rank] = make([]float64, 15)
-		for i := range 5 {
-			data[rank][5*rank+i] = float64(rank + 1)
-		}
-	}
-	gathered, err := plan.Simulate(must(plan.New(plan.Gather, plan.Naive, 3)), data, sum)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("root", gathered[0])
-	show(must(plan.New(plan.AllGather, plan.Ring, 3)), data)
-	// Output:
-	// root [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
-	// 0 [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
-	// 1 [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
-	// 2 [1 1 1 1 1 2 2 2 2 2 3 3 3 3 3]
-}
-
-// Part i of the root's data is i+1 five times; each rank gets its part.
-func ExampleSimulate_scatter() {
-	data := [][]float64{{1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3}, nil, nil}
-	scattered, err := plan.Simulate(must(plan.New(plan.Scatter, plan.Tree, 3)), data, sum)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for rank, buffer := range scattered {
-		begin, end := plan.Cut(15, 3, rank)
-		fmt.Println(rank, buffer[begin:end])
-	}
-	// Output:
-	// 0 [1 1 1 1 1]
-	// 1 [2 2 2 2 2]
-	// 2 [3 3 3 3 3]
-}
-
-// Part j of rank r's data is ((r+1)·i)^(j+1) for i = 1, 2; rank j gets the sum of all
-// ranks' parts j.
-func ExampleSimulate_reduceScatter() {
-	data := make([][]float64, 3)
-	for rank := range data {
-		for j := range 3 {
-			for i := 1; i <= 2; i++ {
-				data[rank] = append(data[rank], math.Pow(float64((rank+1)*i), float64(j+1)))
-			}
-		}
-		fmt.Println(rank, "has", data[rank])
-	}
-	results, err := plan.Simulate(must(plan.New(plan.ReduceScatter, plan.Ring, 3)), data, sum)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for rank, buffer := range results {
-		begin, end := plan.Cut(6, 3, rank)
-		fmt.Println(rank, "gets", buffer[begin:end])
-	}
-	// Output:
-	// 0 has [1 2 1 4 1 8]
-	// 1 has [2 4 4 16 8 64]
-	// 2 has [3 6 9 36 27 216]
-	// 0 gets [6 12]
-	// 1 gets [14 56]
-	// 2 gets [36 288]
-}
-
-// Two ranks with two rows each: rank 0 sends its second row, rank 1 its first, and
-// each adds what it gets to its own.
-func ExampleSimulate_twoRanks() {
-	p := must(plan.New(plan.ReduceScatter, plan.OneShot, 2))
-	results, err := plan.Simulate(p, [][]float64{{-1, 5, 2, 2}, {3, -3, 4, 1}}, sum)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(results[0][:2], results[1][2:])
-	// Output:
-	// [2 2] [6 3]
 }
 
 // What it takes eight ranks to add up a gigabyte, and a kilobyte, by each algorithm,

@@ -6,8 +6,6 @@ import "slices"
 // the ranks from h·size on; the last may have fewer than size.
 type groups struct{ ranks, size int }
 
-func (b *builder) groups() groups { return groups{b.Ranks, b.group} }
-
 // count is the number of groups.
 func (g groups) count() int { return (g.ranks + g.size - 1) / g.size }
 
@@ -70,7 +68,7 @@ func (g groups) broadcast(root int) schedule {
 		return 0
 	}
 	var s schedule
-	for _, between := range binomial(g.count(), whole(1)) {
+	for _, between := range binomial(g.count(), one) {
 		var round []move
 		for _, m := range between {
 			from, to := (m.from+home)%g.count(), (m.to+home)%g.count()
@@ -78,9 +76,9 @@ func (g groups) broadcast(root int) schedule {
 		}
 		s = append(s, round)
 	}
-	inside := make(schedule, len(binomial(g.size, whole(1))))
+	inside := make(schedule, len(binomial(g.size, one)))
 	for group := range g.count() {
-		for i, round := range binomial(g.width(group), whole(1)) {
+		for i, round := range binomial(g.width(group), one) {
 			for _, m := range round {
 				from, to := g.member(group, first(group)+m.from), g.member(group, first(group)+m.to)
 				inside[i] = append(inside[i], move{from, to, m.chunks})

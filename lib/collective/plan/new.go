@@ -12,25 +12,24 @@ import (
 const (
 	maxRanks    = 1024
 	maxAllToAll = 128
-	maxPieces   = 1024
 )
 
 // Option is a choice that a plan leaves open.
 type Option func(*choices) error
 
-type choices struct{ root, group, pieces int } // group and pieces: 0 is the default
+type choices struct{ root, group int } // a group of 0 is the default
 
-// Root is the rank that a Broadcast or Scatter starts from and a Reduce or Gather
-// ends at. Without it that is rank 0.
+// Root sets the rank that a Broadcast or Scatter starts from and a Reduce or Gather
+// ends at. The default is rank 0.
 func Root(rank int) Option {
 	return func(c *choices) error { c.root = rank; return nil }
 }
 
-// GroupsOf sets how many neighbouring ranks are a group (a host, say) of the
+// GroupsOf sets the number of neighbouring ranks in a group (a host, say) of the
 // algorithm Hierarchical: ranks 0 to n-1 are the first, and the last group may be
-// smaller. Without it the size is the smallest divisor of the number of ranks from
+// smaller. The default is the smallest divisor of the number of ranks from
 // its square root up or, for a prime number, that root rounded up. Other algorithms
-// have no groups and take no notice.
+// ignore it.
 func GroupsOf(n int) Option {
 	return func(c *choices) error {
 		if n < 1 {
@@ -41,25 +40,11 @@ func GroupsOf(n int) Option {
 	}
 }
 
-// Pieces sets into how many chunks the ring algorithm of Broadcast and Reduce cuts
-// the data: more pieces fill the pipeline sooner, and each costs a message. Without
-// it there is one for each rank. Other plans are cut as they need, and take no notice.
-func Pieces(n int) Option {
-	return func(c *choices) error {
-		if n < 1 || n > maxPieces {
-			return fmt.Errorf("plan: %d pieces: want 1 to %d", n, maxPieces)
-		}
-		c.pieces = n
-		return nil
-	}
-}
-
 // New makes the plan of an operation by an algorithm.
 //
-// All ranks of an AllReduce end with the same bits, whatever the algorithm, also
-// where addition rounds: see [Plan.SameBits]. Only the root's data changes in a
-// Reduce. In the other operations a rank's data outside the result is of no meaning
-// afterwards.
+// All ranks get bitwise equal results of an AllReduce, by any algorithm: see
+// [Plan.SameBits]. A Reduce changes only the root's data. After any other operation a
+// rank's data outside the result is undefined.
 //
 // It returns an error if the operation has no such algorithm, and for fewer than 1
 // or more than 1024 ranks (128 for AllToAll, whose plans grow with the third power).
@@ -93,13 +78,9 @@ func New(op Op, algorithm Algorithm, ranks int, options ...Option) (*Plan, error
 	if c.group == 0 {
 		c.group = groupSize(ranks)
 	}
-	if c.pieces == 0 {
-		c.pieces = ranks
-	}
 	b := &builder{
 		Plan:   &Plan{Op: op, Algorithm: algorithm, Ranks: ranks, Root: c.root, Steps: make([][]Step, ranks)},
-		group:  min(c.group, ranks),
-		pieces: c.pieces,
+		groups: groups{ranks, min(c.group, ranks)},
 	}
 	recipe(b)
 	for _, steps := range b.Steps { // sends, then receives, then the local steps in their order
@@ -121,80 +102,108 @@ func groupSize(ranks int) int {
 	return root
 }
 
-// recipes has how each plan is written. Most are made of one schedule that spreads
+// recipes write the plans. Most are made of one schedule that spreads
 // data, and its mirror image, that brings data together (see [schedule.mirror]).
 var recipes = map[Op]map[Algorithm]func(b *builder){
 	Broadcast: {
-		Naive:           func(b *builder) { b.cut(1); b.spread(b.fromRoot(star(b.Ranks, whole(1)))) },
-		Ring:            func(b *builder) { b.cut(b.pieces); b.spread(b.fromRoot(chain(b.Ranks, b.pieces))) },
-		Tree:            func(b *builder) { b.cut(1); b.spread(b.fromRoot(binomial(b.Ranks, whole(1)))) },
-		HalvingDoubling: (*builder).scatterThenAllGather,
-		Hierarchical:    func(b *builder) { b.cut(1); b.spread(b.groups().broadcast(b.Root)) },
+		Naive:           by(1, nil, star1),
+		Ring:            by(each, nil, of(chain)),
+		Tree:            by(1, nil, tree1),
+		HalvingDoubling: by(each, nil, scatterThenAllGather),
+		Hierarchical:    func(b *builder) { b.cut(1); b.spread(b.groups.broadcast(b.Root)) },
 	},
 	Reduce: {
-		Naive:           func(b *builder) { b.cut(1); b.reduce(b.fromRoot(starIn(b.Ranks, whole(1)))) },
-		Ring:            func(b *builder) { b.cut(b.pieces); b.reduce(b.fromRoot(chain(b.Ranks, b.pieces).mirror())) },
-		Tree:            func(b *builder) { b.cut(1); b.reduce(b.fromRoot(binomial(b.Ranks, whole(1)).mirror())) },
-		HalvingDoubling: (*builder).reduceScatterThenGather,
-		Hierarchical:    func(b *builder) { b.cut(1); b.reduce(b.groups().broadcast(b.Root).mirror()) },
+		Naive:           by(1, starIn1, nil),
+		Ring:            by(each, mirror(of(chain)), nil),
+		Tree:            by(1, mirror(tree1), nil),
+		HalvingDoubling: by(each, mirror(of(doubling)), mirror(treeScatter)), // Rabenseifner 2004
+		Hierarchical:    func(b *builder) { b.cut(1); b.reduce(b.groups.broadcast(b.Root).mirror()) },
 	},
-	AllReduce: {
-		Naive: func(b *builder) {
-			b.cut(1)
-			b.reduce(starIn(b.Ranks, whole(1)))
-			b.spread(star(b.Ranks, whole(1)))
-		},
-		Ring:    func(b *builder) { b.reduceScatterThenAllGather(ring(b.Ranks, -1), ring(b.Ranks, 1)) },
-		OneShot: (*builder).oneShotAllReduce,
-		Tree: func(b *builder) {
-			b.cut(1)
-			b.reduce(binomial(b.Ranks, whole(1)).mirror())
-			b.spread(binomial(b.Ranks, whole(1)))
-		},
+	AllReduce: { // those of two halves sum each chunk on one rank, so that all ranks get the same bits
+		Naive:             by(1, starIn1, star1),
+		Ring:              by(each, mirror(ringBack), ringOn),
+		OneShot:           (*builder).oneShotAllReduce,
+		Tree:              by(1, mirror(tree1), tree1),
 		RecursiveDoubling: (*builder).recursiveDoublingAllReduce,
-		HalvingDoubling:   func(b *builder) { b.reduceScatterThenAllGather(doubling(b.Ranks), doubling(b.Ranks)) },
-		BidirectionalRing: func(b *builder) { b.reduceScatterThenAllGather(bothWays(b.Ranks), bothWays(b.Ranks)) },
-		Hierarchical: func(b *builder) {
-			b.reduceScatterThenAllGather(b.groups().allGather(), b.groups().allGather())
-		},
+		HalvingDoubling:   by(each, mirror(of(doubling)), of(doubling)),
+		BidirectionalRing: by(each, mirror(of(bothWays)), of(bothWays)),
+		Hierarchical:      by(each, mirror(groups.allGather), groups.allGather),
 	},
 	Gather: {
-		Naive: func(b *builder) { b.cut(b.Ranks); b.spread(b.fromRoot(starIn(b.Ranks, own))) },
-		Tree:  func(b *builder) { b.cut(b.Ranks); b.spread(b.fromRoot(binomial(b.Ranks, subtree).mirror())) },
+		Naive: by(each, nil, func(g groups) schedule { return starIn(g.ranks, own) }),
+		Tree:  by(each, nil, mirror(treeScatter)),
 	},
 	Scatter: {
-		Naive: func(b *builder) { b.cut(b.Ranks); b.spread(b.fromRoot(star(b.Ranks, own))) },
-		Tree:  func(b *builder) { b.cut(b.Ranks); b.spread(b.fromRoot(binomial(b.Ranks, subtree))) },
+		Naive: by(each, nil, func(g groups) schedule { return star(g.ranks, own) }),
+		Tree:  by(each, nil, treeScatter),
 	},
 	AllGather: {
-		Naive: func(b *builder) {
-			b.cut(b.Ranks)
-			b.spread(starIn(b.Ranks, own))
-			b.spread(star(b.Ranks, whole(b.Ranks)))
-		},
-		Ring:              func(b *builder) { b.cut(b.Ranks); b.spread(ring(b.Ranks, 1)) },
-		OneShot:           func(b *builder) { b.cut(b.Ranks); b.spread(allAtOnce(b.Ranks)) },
-		RecursiveDoubling: func(b *builder) { b.cut(b.Ranks); b.spread(doubling(b.Ranks)) },
-		BidirectionalRing: func(b *builder) { b.cut(b.Ranks); b.spread(bothWays(b.Ranks)) },
-		Hierarchical:      func(b *builder) { b.cut(b.Ranks); b.spread(b.groups().allGather()) },
+		Naive: by(each, nil, func(g groups) schedule {
+			return append(starIn(g.ranks, own), star(g.ranks, full(g.ranks))...)
+		}),
+		Ring:              by(each, nil, ringOn),
+		OneShot:           by(each, nil, of(allAtOnce)),
+		RecursiveDoubling: by(each, nil, of(doubling)),
+		BidirectionalRing: by(each, nil, of(bothWays)),
+		Hierarchical:      by(each, nil, groups.allGather),
 	},
 	ReduceScatter: {
-		Naive: func(b *builder) {
-			b.cut(b.Ranks)
-			b.reduce(starIn(b.Ranks, whole(b.Ranks)))
-			b.spread(star(b.Ranks, own))
-		},
-		Ring:              func(b *builder) { b.cut(b.Ranks); b.reduce(ring(b.Ranks, -1).mirror()) },
+		Naive: by(each, func(g groups) schedule { return starIn(g.ranks, full(g.ranks)) },
+			func(g groups) schedule { return star(g.ranks, own) }),
+		Ring:              by(each, mirror(ringBack), nil),
 		OneShot:           (*builder).oneShotReduceScatter,
-		HalvingDoubling:   func(b *builder) { b.cut(b.Ranks); b.reduce(doubling(b.Ranks).mirror()) },
-		BidirectionalRing: func(b *builder) { b.cut(b.Ranks); b.reduce(bothWays(b.Ranks).mirror()) },
-		Hierarchical:      func(b *builder) { b.cut(b.Ranks); b.reduce(b.groups().allGather().mirror()) },
+		HalvingDoubling:   by(each, mirror(of(doubling)), nil),
+		BidirectionalRing: by(each, mirror(of(bothWays)), nil),
+		Hierarchical:      by(each, mirror(groups.allGather), nil),
 	},
 	AllToAll: {
 		Naive:             func(b *builder) { b.route(pairwise(b.Ranks)) },
 		Ring:              func(b *builder) { b.route(aroundTheRing(b.Ranks)) },
 		OneShot:           func(b *builder) { b.route(directly(b.Ranks)) },
 		RecursiveDoubling: func(b *builder) { b.route(bruck(b.Ranks)) },
-		Hierarchical:      func(b *builder) { b.route(b.groups().allToAll()) },
+		Hierarchical:      func(b *builder) { b.route(b.groups.allToAll()) },
 	},
+}
+
+// shape makes a schedule for ranks, and for groups of them where those matter.
+type shape func(groups) schedule
+
+var (
+	star1       shape = func(g groups) schedule { return star(g.ranks, one) }
+	starIn1     shape = func(g groups) schedule { return starIn(g.ranks, one) }
+	tree1       shape = func(g groups) schedule { return binomial(g.ranks, one) }
+	treeScatter shape = func(g groups) schedule { return binomial(g.ranks, subtree) }
+	ringOn      shape = func(g groups) schedule { return ring(g.ranks, 1) }
+	ringBack    shape = func(g groups) schedule { return ring(g.ranks, -1) }
+)
+
+// scatterThenAllGather is the broadcast of long vectors: a binomial tree scatters
+// the chunks, and an all-gather gives them to all. A rank sends about twice the data
+// whatever the number of ranks, where a tree's root sends it log2 N times (Barnett,
+// Gupta, Payne, Shuler, van de Geijn & Watts 1994, "Interprocessor collective
+// communication library"; Thakur, Rabenseifner & Gropp 2005). Ranks receive the few
+// chunks that they already hold for their subtree a second time.
+func scatterThenAllGather(g groups) schedule {
+	return append(binomial(g.ranks, subtree), doubling(g.ranks)...)
+}
+
+func of(s func(ranks int) schedule) shape { return func(g groups) schedule { return s(g.ranks) } }
+
+func mirror(s shape) shape { return func(g groups) schedule { return s(g).mirror() } }
+
+// each cuts the data in one chunk for each rank.
+const each = 0
+
+// by writes a plan of messages that are added to what the receiver has, and then of
+// messages that replace it, for data in that number of chunks. Either may be nil.
+func by(chunks int, added, replacing shape) func(b *builder) {
+	return func(b *builder) {
+		b.cut(cmp.Or(chunks, b.Ranks))
+		if added != nil {
+			b.reduce(b.fromRoot(added(b.groups)))
+		}
+		if replacing != nil {
+			b.spread(b.fromRoot(replacing(b.groups)))
+		}
+	}
 }

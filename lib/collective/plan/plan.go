@@ -1,10 +1,9 @@
 // Package plan has the algorithms of collective operations as plain data: what each
 // rank sends, receives, reduces and copies, round by round. [New] makes a plan, which
-// can be proved right ([Plan.Prove]), counted ([Plan.Count], and [Formula] without a
-// plan), costed on a described network ([Plan.Cost]), drawn ([Plan.Draw]), printed and
-// read back ([Plan.String], [Parse]), and carried out on slices ([Simulate]), all with
-// no device; lib/collective/group runs the same plan between ranks. Package plan/draw
-// has charts.
+// can be proved right ([Plan.Prove]), counted ([Plan.Count]), costed on a described
+// network ([Plan.Cost]), drawn ([Plan.Draw]), and printed and read back ([Plan.String],
+// [Parse]), all without a device; lib/collective/group runs the same plan between ranks.
+// Package plan/draw has charts.
 package plan
 
 // Op is a collective operation.
@@ -23,12 +22,12 @@ const (
 
 // Plan is one algorithm for one operation and one number of ranks.
 //
-// Each rank has Slots places. The first Chunks of them are the data of the
-// operation, cut as evenly as possible (see Cut); the rest is scratch, each place
+// Each rank has Slots buffers. The first Chunks of them are the data of the
+// operation, cut as evenly as possible (see [Cut]); the rest is scratch, each slot
 // large enough for any chunk. Where an operation has parts (gather, all-gather,
-// scatter, reduce-scatter, all-to-all), Chunks is a multiple of Ranks and part p is
-// chunks p·Chunks/Ranks up to (p+1)·Chunks/Ranks. The result lies where the data
-// lay; only that of AllToAll lies in the Ranks·(Chunks/Ranks) slots after the data.
+// scatter, reduce-scatter, all-to-all), Chunks is a multiple of Ranks, and part p is
+// the chunks p·Chunks/Ranks to (p+1)·Chunks/Ranks-1. The result replaces the data;
+// only that of AllToAll is in the Chunks slots after the data.
 type Plan struct {
 	Op        Op
 	Algorithm Algorithm
@@ -37,7 +36,7 @@ type Plan struct {
 	Chunks    int
 	Slots     int
 	Rounds    int
-	Steps     [][]Step // by rank, in the order in which the rank takes them
+	Steps     [][]Step // by rank, in order
 }
 
 // Action is what a step does.
@@ -52,11 +51,10 @@ const (
 
 // Step is one action of one rank.
 //
-// In each round a rank first posts its sends and receives, all at the same time,
-// and when they are done takes its local steps (Add, Copy) in order. In one round no
-// slot is both sent and received. A send belongs to the receive with the same sender,
-// receiver, round and place in the order of that pair; all that one rank sends another
-// in one round counts as one message, of one or more chunks.
+// In each round a rank first posts its sends and receives, all at the same time, and
+// when they are done takes its local steps (Add, Copy) in order. No slot is both sent
+// and received in one round. The sends from one rank to another in a round match the
+// receives there in order, and count as one message, of one or more chunks.
 type Step struct {
 	Round  int
 	Action Action
@@ -66,8 +64,8 @@ type Step struct {
 	From   int // of Add and Copy
 }
 
-// Cut returns where chunk i of n elements in so many chunks begins and ends: the
-// first n mod chunks of them have one element more than the rest.
+// Cut returns where chunk i begins and ends if n elements are cut in chunks: the first
+// n mod chunks of them have one element more than the rest.
 func Cut(n, chunks, i int) (begin, end int) {
 	size, more := n/chunks, n%chunks
 	begin = i*size + min(i, more)

@@ -20,8 +20,7 @@ import (
 // size of chunk 0. "0 += 2" adds slot 2 to slot 0, and "0 = 2" copies.
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v by %v: %d ranks, root %d, %d chunks, %d slots, %d rounds\n",
-		p.Op, p.Algorithm, p.Ranks, p.Root, p.Chunks, p.Slots, p.Rounds)
+	b.WriteString(p.header() + "\n")
 	for rank, steps := range p.Steps {
 		fmt.Fprintf(&b, "rank %d\n", rank)
 		for i, s := range steps {
@@ -36,6 +35,12 @@ func (p *Plan) String() string {
 		}
 	}
 	return b.String()
+}
+
+const sizesFormat = "%d ranks, root %d, %d chunks, %d slots, %d rounds"
+
+func (p *Plan) header() string {
+	return fmt.Sprintf("%v by %v: "+sizesFormat, p.Op, p.Algorithm, p.Ranks, p.Root, p.Chunks, p.Slots, p.Rounds)
 }
 
 // String is the step as [Plan.String] prints it.
@@ -57,35 +62,19 @@ func (s Step) String() string {
 	return fmt.Sprintf("%v %s", s.Action, slot)
 }
 
-// Parse reads a plan as [Plan.String] prints it. The error says which line is at
-// fault. A plan that it returns can be carried out: its messages all have their
-// receivers. Whether it computes the right thing is for [Plan.Prove].
+// Parse reads a plan as [Plan.String] prints it. The error says which line is wrong. The
+// plan that it returns can be carried out: every message has its receiver. Whether it
+// computes the right result is checked by [Plan.Prove].
 func Parse(text string) (*Plan, error) {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	p, err := parseHeader(lines[0])
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("plan: line 1: %w", err)
 	}
 	for i, line := range lines[1:] {
-		if rank, ok := strings.CutPrefix(line, "rank "); ok {
-			if rank != strconv.Itoa(len(p.Steps)) {
-				return nil, fmt.Errorf("plan: line %d: rank %q, want %d", i+2, rank, len(p.Steps))
-			}
-			p.Steps = append(p.Steps, nil)
-			continue
-		}
-		if len(p.Steps) == 0 {
-			return nil, fmt.Errorf("plan: line %d: %q before the line \"rank 0\"", i+2, line)
-		}
-		steps, err := parseRound(line)
-		if err != nil {
+		if err := p.parseLine(line); err != nil {
 			return nil, fmt.Errorf("plan: line %d: %w", i+2, err)
 		}
-		rank := len(p.Steps) - 1
-		if had := p.Steps[rank]; len(had) > 0 && had[len(had)-1].Round >= steps[0].Round {
-			return nil, fmt.Errorf("plan: line %d: round %d after round %d", i+2, steps[0].Round, had[len(had)-1].Round)
-		}
-		p.Steps[rank] = append(p.Steps[rank], steps...)
 	}
 	return p, p.check()
 }
@@ -95,91 +84,68 @@ func parseHeader(line string) (*Plan, error) {
 	op, algorithm, _ := strings.Cut(title, " by ")
 	o, a := slices.Index(opNames, op), slices.Index(algorithmNames, algorithm)
 	if o < 0 || a < 0 {
-		return nil, fmt.Errorf("plan: line 1: %q is not an operation by an algorithm, such as \"all-reduce by ring\"", title)
+		return nil, fmt.Errorf("%q is not an operation by an algorithm, such as \"all-reduce by ring\"", title)
 	}
 	p := &Plan{Op: Op(o), Algorithm: Algorithm(a)}
-	for i, want := range []struct {
-		text string // with # for the number
-		at   *int
-	}{{"# ranks", &p.Ranks}, {"root #", &p.Root}, {"# chunks", &p.Chunks}, {"# slots", &p.Slots},
-		{"# rounds", &p.Rounds}} {
-		var field string
-		field, sizes, _ = strings.Cut(sizes, ", ")
-		before, after, _ := strings.Cut(want.text, "#")
-		n, err := number(strings.TrimSuffix(strings.TrimPrefix(field, before), after))
-		if err != nil || field != before+strconv.Itoa(n)+after {
-			return nil, fmt.Errorf("plan: line 1: %q in place %d, want %q with a number", field, i+1, want.text)
-		}
-		*want.at = n
-	}
-	if sizes != "" {
-		return nil, fmt.Errorf("plan: line 1: %q after the rounds", sizes)
+	fmt.Sscanf(sizes, sizesFormat, &p.Ranks, &p.Root, &p.Chunks, &p.Slots, &p.Rounds)
+	if p.header() != line {
+		return nil, fmt.Errorf("%q, want such as %q", sizes, fmt.Sprintf(sizesFormat, 2, 0, 2, 3, 2))
 	}
 	return p, nil
 }
 
-// parseRound reads the steps of one line; there is at least one.
-func parseRound(line string) ([]Step, error) {
-	head, list, ok := strings.Cut(line, ": ")
-	head, indented := strings.CutPrefix(head, "  ")
-	round, err := number(head)
-	if !ok || !indented || err != nil {
-		return nil, fmt.Errorf("%q, want a round and its steps, such as \"  0: send 1 to 2\"", line)
+// parseLine reads a line that begins a rank, or has the steps of a round.
+func (p *Plan) parseLine(line string) error {
+	if rank, ok := strings.CutPrefix(line, "rank "); ok {
+		if rank != strconv.Itoa(len(p.Steps)) {
+			return fmt.Errorf("rank %q, want %d", rank, len(p.Steps))
+		}
+		p.Steps = append(p.Steps, nil)
+		return nil
 	}
-	var steps []Step
+	if len(p.Steps) == 0 {
+		return fmt.Errorf("%q before the line \"rank 0\"", line)
+	}
+	head, list, _ := strings.Cut(line, ": ")
+	round, err := strconv.Atoi(strings.TrimPrefix(head, "  "))
+	if err != nil || head != fmt.Sprintf("  %d", round) {
+		return fmt.Errorf("%q, want a round and its steps, such as \"  0: send 1 to 2\"", line)
+	}
+	steps := &p.Steps[len(p.Steps)-1]
+	if had := *steps; len(had) > 0 && had[len(had)-1].Round >= round {
+		return fmt.Errorf("round %d after round %d", round, had[len(had)-1].Round)
+	}
 	for text := range strings.SplitSeq(list, "; ") {
 		s, err := parseStep(text)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		s.Round = round
-		steps = append(steps, s)
+		*steps = append(*steps, s)
 	}
-	return steps, nil
+	return nil
 }
 
 func parseStep(text string) (Step, error) {
 	for _, form := range []struct {
-		action         Action
-		prefix, middle string
-	}{{Send, "send ", " to "}, {Receive, "receive ", " from "}, {Add, "", " += "}, {Copy, "", " = "}} {
-		rest, ok := strings.CutPrefix(text, form.prefix)
-		place, last, found := strings.Cut(rest, form.middle)
-		if !ok || !found {
+		action Action
+		format string
+	}{{Send, "send %s to %d"}, {Receive, "receive %s from %d"}, {Add, "%s += %d"}, {Copy, "%s = %d"}} {
+		s, slot, other := Step{Action: form.action}, "", 0
+		if n, _ := fmt.Sscanf(text, form.format, &slot, &other); n < 2 {
 			continue
 		}
-		s := Step{Action: form.action}
-		other := &s.From
 		if form.action <= Receive {
-			other = &s.Peer
+			s.Peer = other
+		} else {
+			s.From = other
 		}
-		slot, chunk, apart := strings.Cut(strings.TrimSuffix(place, "]"), "[")
-		if !apart {
-			chunk = slot
+		if n, _ := fmt.Sscanf(slot, "%d[%d]", &s.Slot, &s.Chunk); n < 2 {
+			s.Chunk = s.Slot
 		}
-		for _, want := range []struct {
-			text string
-			at   *int
-		}{{slot, &s.Slot}, {chunk, &s.Chunk}, {last, other}} {
-			n, err := number(want.text)
-			if err != nil {
-				return s, fmt.Errorf("step %q: %w", text, err)
-			}
-			*want.at = n
+		if s.String() == text {
+			return s, nil
 		}
-		if s.String() != text {
-			return s, fmt.Errorf("step %q: want %q", text, s)
-		}
-		return s, nil
 	}
-	return Step{}, fmt.Errorf("step %q: want send, receive, += or =", text)
-}
-
-// number reads a whole number from 0 on.
-func number(text string) (int, error) {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is not a whole number from 0 on", text)
-	}
-	return n, nil
+	return Step{}, fmt.Errorf("step %q: want such as \"send 1 to 2\", \"receive 2[0] from 1\", \"0 += 2\" or \"0 = 2\"", text)
 }

@@ -1,29 +1,31 @@
 package plan
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
-// Prove shows that a plan is right, by carrying it out on symbols instead of
-// numbers. Every send must have its receive in the same round, no rank may use a
-// slot that holds nothing or that has another size, and in the end each rank must
-// have what the operation promises: of a reduction every rank's contribution exactly
-// once. The error names the rank, the round and the step at fault.
+// Prove checks that a plan is right, by carrying it out on symbols instead of
+// numbers: every send has its receive in the same round, no rank uses a slot that
+// is empty or has another size, and in the end each rank has the result of the
+// operation; of a reduction, every rank's contribution exactly once. The error names
+// the rank, the round and the step at fault.
 //
-// What holds for symbols holds for numbers of any kind and any length, if the
-// reduction does not depend on the order of its operands, up to rounding.
+// What holds for symbols holds for numbers of any type and buffers of any length, if
+// the reduction does not depend on the order of its operands, up to rounding.
 func (p *Plan) Prove() error {
 	_, err := p.results()
 	return err
 }
 
-// results is what each rank has in the end: the terms of its chunks, by rank. The
-// errors are Prove's.
+// results are the terms of each rank's chunks in the end. The errors are Prove's.
 func (p *Plan) results() ([][]*term, error) {
 	slots, err := p.symbolic(nil)
 	if err != nil {
 		return nil, err
 	}
 	for rank := range slots {
-		slots[rank] = resultOf(p, slots[rank])
+		slots[rank] = p.resultOf(slots[rank])
 		if err := p.proveRank(rank, slots[rank]); err != nil {
 			return nil, err
 		}
@@ -31,7 +33,7 @@ func (p *Plan) results() ([][]*term, error) {
 	return slots, nil
 }
 
-// symbolic carries the plan out on terms and returns what the slots of each rank
+// symbolic carries the plan out on terms, round by round, and returns what the slots of each rank
 // hold in the end. after, if given, sees them after each round.
 func (p *Plan) symbolic(after func(round int, slots [][]*term)) ([][]*term, error) {
 	if err := p.check(); err != nil {
@@ -39,21 +41,84 @@ func (p *Plan) symbolic(after func(round int, slots [][]*term)) ([][]*term, erro
 	}
 	a := newAlgebra()
 	slots := p.inputs(a)
-	m := machine[*term]{plan: p, slots: slots, add: a.add,
-		read: func(s Step, slot int, v *term) error {
-			if v == nil {
-				return errNothing
+	next := make([]int, p.Ranks) // step of each rank
+	for round := range p.Rounds {
+		sent := map[[2]int][]*term{} // by sender and receiver, in order
+		for rank, steps := range p.Steps {
+			for _, s := range steps[next[rank]:] {
+				if s.Round != round || s.Action > Receive {
+					break
+				}
+				if s.Action == Send {
+					v, err := s.read(slots[rank], s.Slot)
+					if err != nil {
+						return nil, fmt.Errorf("plan: %v: %w", where{rank, s}, err)
+					}
+					ends := [2]int{rank, s.Peer}
+					sent[ends] = append(sent[ends], v)
+				}
 			}
-			if v.chunk != s.Chunk {
-				return fmt.Errorf("slot %d holds %v, which has the size of chunk %d", slot, v, v.chunk)
+		}
+		for rank, steps := range p.Steps {
+			for _, s := range steps[next[rank]:] {
+				if s.Round != round {
+					break
+				}
+				if s.Action == Receive {
+					ends := [2]int{s.Peer, rank}
+					slots[rank][s.Slot] = sent[ends][0]
+					sent[ends] = sent[ends][1:]
+				} else if err := s.local(a, slots[rank]); err != nil {
+					return nil, fmt.Errorf("plan: %v: %w", where{rank, s}, err)
+				}
+				next[rank]++
 			}
-			return nil
-		},
+		}
+		if after != nil {
+			after(round, slots)
+		}
 	}
-	if after != nil {
-		m.after = func(round int) { after(round, slots) }
+	return slots, nil
+}
+
+// read returns what a slot holds, for the step to use.
+func (s Step) read(slots []*term, slot int) (*term, error) {
+	v := slots[slot]
+	if v == nil {
+		return nil, errors.New("the slot holds nothing yet")
 	}
-	return slots, m.run()
+	if v.chunk != s.Chunk {
+		return nil, fmt.Errorf("slot %d holds %v, which has the size of chunk %d", slot, v, v.chunk)
+	}
+	return v, nil
+}
+
+// local takes an Add or Copy.
+func (s Step) local(a *algebra, slots []*term) error {
+	if s.Action == Send {
+		return nil
+	}
+	v, err := s.read(slots, s.From)
+	if err == nil && s.Action == Add {
+		var own *term
+		if own, err = s.read(slots, s.Slot); err == nil {
+			v, err = a.add(own, v)
+		}
+	}
+	if err == nil {
+		slots[s.Slot] = v
+	}
+	return err
+}
+
+// where names a step in errors.
+type where struct {
+	rank int
+	step Step
+}
+
+func (w where) String() string {
+	return fmt.Sprintf("rank %d, round %d (%v)", w.rank, w.step.Round, w.step)
 }
 
 // inputs are the slots before the first round: each rank holds what the operation
@@ -83,7 +148,7 @@ func (p *Plan) inputs(a *algebra) [][]*term {
 // owner is the rank whose part a chunk belongs to.
 func (p *Plan) owner(chunk int) int { return chunk / (p.Chunks / p.Ranks) }
 
-// proveRank checks what a rank has in the end.
+// proveRank checks a rank's result.
 func (p *Plan) proveRank(rank int, result []*term) error {
 	for c, got := range result {
 		slot := p.firstResult() + c
@@ -108,8 +173,7 @@ func (p *Plan) proveRank(rank int, result []*term) error {
 	return nil
 }
 
-// promises tells whether slot c of a rank's result is part of what the operation
-// promises.
+// promises reports whether slot c of a rank's result is part of the operation's result.
 func (p *Plan) promises(rank, c int) bool {
 	switch p.Op {
 	case Reduce, Gather:
@@ -123,7 +187,7 @@ func (p *Plan) promises(rank, c int) bool {
 // origin is one rank's contribution to a chunk.
 type origin struct{ rank, chunk int }
 
-// keeps tells whether slot c of a rank's result must hold one rank's contribution
+// keeps reports whether slot c of a rank's result must hold one rank's contribution
 // unchanged, and whose.
 func (p *Plan) keeps(rank, c int) (bool, origin) {
 	switch p.Op {
@@ -140,10 +204,10 @@ func (p *Plan) keeps(rank, c int) (bool, origin) {
 	return p.promises(rank, c), origin{p.owner(c), c} // Gather and AllGather
 }
 
-// SameBits tells whether all ranks that get the reduction of a chunk have made it in
-// the same order, and so have the same bits also where addition rounds. Data-parallel
-// training depends on it: ranks whose sums differ in the last bit drift apart. It is
-// true for operations without a reduction. The error is Prove's.
+// SameBits reports whether all ranks get bitwise equal results: whether they reduce
+// each chunk in the same order. Data-parallel training depends on it, since ranks
+// whose sums differ in the last bit drift apart. It is true for operations without a
+// reduction. The error is Prove's.
 func (p *Plan) SameBits() (bool, error) {
 	results, err := p.results()
 	if err != nil || !p.Op.reduces() {
@@ -166,9 +230,9 @@ func (p *Plan) SameBits() (bool, error) {
 	return true, nil
 }
 
-// Order is how a rank's result for one chunk was put together: "((a2+b2)+c2)+d2" is
-// the sum of the chunks 2 of ranks 0, 1, 2 and 3, added in that order. Ranks are a to
-// z, then aa, ab and so on. It returns an error for a rank or chunk that the plan
+// Order is the order of additions in a rank's result for one chunk: "((a2+b2)+c2)+d2"
+// is the sum of the chunks 2 of ranks 0, 1, 2 and 3, added in that order. Ranks are a
+// to z, then aa, ab and so on. It returns an error for a rank or chunk that the plan
 // does not have, for a result that the operation does not give to this rank, and
 // those of Prove.
 func (p *Plan) Order(rank, chunk int) (string, error) {

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"math/bits"
 	"strconv"
@@ -63,8 +62,6 @@ func (a *algebra) add(x, y *term) (*term, error) {
 	id := a.id([3]int{1, min(x.id, y.id), max(x.id, y.id)})
 	return &term{id: id, chunk: x.chunk, left: x, right: y, ranks: union}, nil
 }
-
-var errNothing = errors.New("the slot holds nothing yet")
 
 // missing is the first of the ranks that has not contributed, or -1.
 func (t *term) missing(ranks int) int {

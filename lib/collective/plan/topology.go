@@ -2,12 +2,11 @@ package plan
 
 import (
 	"fmt"
-	"math"
 	"time"
 )
 
-// Link is what a message between two ranks takes: Latency once (often called α), and
-// its bytes at Bandwidth, in bytes a second (1/β).
+// Link is the time of a message between two ranks: Latency (often called α), plus its
+// bytes over Bandwidth, in bytes per second (1/β).
 type Link struct {
 	Latency   time.Duration
 	Bandwidth float64
@@ -15,14 +14,11 @@ type Link struct {
 
 // Topology is a network between ranks.
 type Topology struct {
-	// Link is what lies between two ranks. It is asked for every message.
+	// Link returns the link between two ranks. It is called for every message.
 	Link func(from, to int) Link
-	// Ports is how many messages a rank can send at the same time, and as many it can
-	// receive. 0 means 1. A bidirectional ring needs 2 to be of use.
+	// Ports is the number of messages that a rank can send at the same time, and receive
+	// at the same time. 0 means 1. A bidirectional ring gains from 2.
 	Ports int
-	// Reduction is how many bytes a rank adds to others in a second (1/γ). 0 means
-	// that adding takes no time.
-	Reduction float64
 }
 
 // Uniform is a network with the same link between any two ranks.
@@ -30,8 +26,8 @@ func Uniform(link Link) Topology {
 	return Topology{Link: func(int, int) Link { return link }}
 }
 
-// Groups is a network of hosts with size ranks each, in their order: one kind of
-// link inside a host, another between hosts. A size below 1 is an error of Cost.
+// Groups is a network of hosts with size ranks each, in the order of the ranks: one link
+// inside a host, another between hosts. A size below 1 is an error of [Plan.Cost].
 func Groups(size int, inside, between Link) Topology {
 	return Topology{Link: func(from, to int) Link {
 		switch {
@@ -44,7 +40,7 @@ func Groups(size int, inside, between Link) Topology {
 	}}
 }
 
-// seconds is what a message takes.
+// seconds is the time of a message.
 func (t Topology) seconds(m message) (float64, error) {
 	link := t.Link(m.from, m.to)
 	if link.Latency < 0 || !(link.Bandwidth > 0) {
@@ -60,8 +56,6 @@ func (t Topology) check() error {
 		return fmt.Errorf("plan: a topology without links: use Uniform, Groups, or set Link")
 	case t.Ports < 0:
 		return fmt.Errorf("plan: %d ports: want at least 1, or 0 for 1", t.Ports)
-	case t.Reduction < 0 || math.IsNaN(t.Reduction):
-		return fmt.Errorf("plan: a reduction of %v bytes/s: want it above 0, or 0 for no cost", t.Reduction)
 	}
 	return nil
 }

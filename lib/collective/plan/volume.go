@@ -1,26 +1,23 @@
 package plan
 
-// Volume is a line of a table that is often taught: how many bytes an operation
-// moves in all, over all devices.
+// Volume is the formula of the total number of bytes that all devices send in an
+// operation.
 type Volume struct {
 	Name      string
 	Op        Op
-	Algorithm Algorithm // whose count it is
+	Algorithm Algorithm // the formula holds for its plan
 	Formula   string    // in Φ bytes and N devices
 	Factor    func(ranks int) float64
 }
 
-// Volumes is the table. It goes with [Plan.Count] if Φ is the size of the whole
-// buffer, as it is there.
+// Volumes is a table of volumes that is often taught. It agrees with [Plan.Count], where
+// Φ is the size of the full buffer.
 //
-// Its source says that Φ is the data in one device. For broadcast, reduce and
-// all-reduce that is the same. For the others a device holds the whole buffer only
-// at one end: the root of a scatter before it, that of a gather after it, every
-// device after an all-gather and before a reduce-scatter; at the other end it holds
-// Φ/N. Where Φ is that part, as the counts that NCCL and MPI take are, these four
-// lines are N times as large: (N-1)Φ for scatter and gather, N(N-1)Φ for the others.
-//
-// The table has no all-to-all; by [Naive] it is (N-1)Φ, with Φ the whole buffer.
+// Some texts write Φ for the data on one device. For broadcast, reduce and all-reduce
+// that is the same. For the others one side is Φ/N: after a scatter or reduce-scatter,
+// before a gather or all-gather. Where Φ is that part, as the counts of NCCL and MPI
+// are, these four lines are N times as large: (N-1)Φ for scatter and gather, N(N-1)Φ for
+// the others. The table has no all-to-all; by [Naive] it is (N-1)Φ, Φ the full buffer.
 func Volumes() []Volume {
 	all := func(n int) float64 { return float64(n - 1) }
 	part := func(n int) float64 { return float64(n-1) / float64(n) }
@@ -35,11 +32,10 @@ func Volumes() []Volume {
 	}
 }
 
-// BusFactor turns an operation's algorithm bandwidth, the bytes of the whole buffer
-// by the time, into bus bandwidth, which is comparable with that of the hardware
-// whatever the number of ranks: 2(N-1)/N for an all-reduce, 1 for broadcast and
-// reduce, (N-1)/N for the others (nccl-tests, doc/PERFORMANCE.md; gather and scatter
-// as in its gather.cu and scatter.cu). It is 0 for fewer than 1 rank.
+// BusFactor turns algorithm bandwidth (bytes of the full buffer over time) into bus
+// bandwidth, which can be compared with that of the hardware for any number of ranks:
+// 2(N-1)/N for an all-reduce, 1 for broadcast and reduce, (N-1)/N for the others
+// (nccl-tests, doc/PERFORMANCE.md). It is 0 for fewer than 1 rank.
 func BusFactor(op Op, ranks int) float64 {
 	if ranks < 1 {
 		return 0

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Way is how operations are to be carried out: by an [Algorithm], or by a [*Plan] of one's own.
+// Way is how to carry operations out: an [Algorithm], or a [*Plan] of the caller's.
 type Way interface {
-	// For returns the plans for so many ranks: of an algorithm one of each of the operations, of a plan itself, which
-	// must be of one of them.
+	// For returns the plans for a number of ranks: of an algorithm one for each of the operations; of a plan the plan
+	// itself, which must be for one of them.
 	For(ranks int, ops ...Op) ([]*Plan, error)
 }
 
@@ -25,20 +25,20 @@ func (a Algorithm) For(ranks int, ops ...Op) ([]*Plan, error) {
 	return all, nil
 }
 
-// For implements [Way]. It is an error if the plan is for others, if it is not right ([Plan.Prove]), and of an
-// all-reduce if ranks would not end with the same bits ([Plan.SameBits]).
+// For implements [Way]. It is an error if the plan is for another number of ranks or another operation, if it is wrong
+// ([Plan.Prove]), and if ranks would get different bits of an all-reduce ([Plan.SameBits]).
 func (p *Plan) For(ranks int, ops ...Op) ([]*Plan, error) {
 	switch {
 	case p == nil:
 		return nil, fmt.Errorf("plan: the plan for %d ranks is nil: give one, or an algorithm", ranks)
 	case p.Ranks != ranks:
-		return nil, fmt.Errorf("plan: the plan is for %d ranks, and there are %d: make one for so many", p.Ranks, ranks)
+		return nil, fmt.Errorf("plan: the plan is for %d ranks, and there are %d: make one for these", p.Ranks, ranks)
 	case !slices.Contains(ops, p.Op):
 		return nil, fmt.Errorf("plan: the plan is of %v: want one of %v", p.Op, ops)
 	}
 	same, err := p.SameBits()
 	if err == nil && !same && p.Op == AllReduce {
-		err = errors.New("plan: ranks add in different orders, and would end with different bits: have one add for all")
+		err = errors.New("plan: ranks add in different orders, and would get different bits: have one rank add each chunk")
 	}
 	if err != nil {
 		return nil, err

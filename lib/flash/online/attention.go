@@ -1,16 +1,15 @@
 package online
 
-// OneLoop is attention with one loop over the keys: no scores and no weights go to main memory. Its recurrence is that
-// of [State.Add] with one line more, for the result oᵢ = Σⱼ≤ᵢ e^(xⱼ−mᵢ)/dᵢ·vⱼ of the keys so far:
+// OneLoop computes attention with one loop over the keys. No scores or weights are written to main memory. It extends
+// the recurrence of [State.Add] by the output of the keys so far, oᵢ = Σⱼ≤ᵢ e^(xⱼ−mᵢ)/dᵢ·vⱼ:
 //
 //	oᵢ = oᵢ₋₁·(dᵢ₋₁/dᵢ)·e^(mᵢ₋₁−mᵢ) + e^(xᵢ−mᵢ)/dᵢ·vᵢ
 //
-// where the first factor takes the terms of oᵢ₋₁, made with dᵢ₋₁ and mᵢ₋₁, to dᵢ and mᵢ. The last o is the result: each
-// one before is the attention over the keys so far.
+// The first factor rescales oᵢ₋₁ from dᵢ₋₁ and mᵢ₋₁ to dᵢ and mᵢ. Every oᵢ is the attention over the keys so far; the
+// last one is the result.
 //
-// Queries are taken one by one, and each loads all the keys and values that it sees. (Rabe & Staats 2021,
-// "Self-attention Does Not Need O(n²) Memory", arXiv 2112.05682, §2 and §3, has the loop in the form of [DivideOnce].)
-// Sizes that do not fit are an error.
+// Each query loads all the keys and values that it sees. (Rabe & Staats 2021, "Self-attention Does Not Need O(n²)
+// Memory", arXiv 2112.05682, §2 and §3, has the loop in the form of [DivideOnce].) It returns an error for wrong sizes.
 func OneLoop[F Float](h Head[F]) (Forward[F], error) {
 	return queryByQuery(h, func(s State[F], o []F, x F, v []F) State[F] {
 		next := s.Add(x)
@@ -21,20 +20,20 @@ func OneLoop[F Float](h Head[F]) (Forward[F], error) {
 	}, func(s State[F], o []F) {})
 }
 
-// DivideOnce is [OneLoop] without its divisions: it sums oᵢ = Σⱼ≤ᵢ e^(xⱼ−mᵢ)·vⱼ, and divides by d after the last key
-// (Dao 2023, "FlashAttention-2", arXiv 2307.08691, §3.1.1):
+// DivideOnce is [OneLoop] with a single division: it accumulates oᵢ = Σⱼ≤ᵢ e^(xⱼ−mᵢ)·vⱼ, and divides by d after the
+// last key (Dao 2023, "FlashAttention-2", arXiv 2307.08691, §3.1.1):
 //
 //	oᵢ = oᵢ₋₁·e^(mᵢ₋₁−mᵢ) + e^(xᵢ−mᵢ)·vᵢ
 //
-// Sizes that do not fit are an error.
+// It returns an error for wrong sizes.
 func DivideOnce[F Float](h Head[F]) (Forward[F], error) {
 	return queryByQuery(h, func(s State[F], o []F, x F, v []F) State[F] {
 		return fold(s, o, []F{x}, v)
 	}, normalize)
 }
 
-// queryByQuery takes the keys one by one for each query: step is the recurrence, changing o, and finish makes of the
-// last o the result.
+// queryByQuery loops over the keys of each query. step is the recurrence, which updates o; finish turns the last o into
+// the output.
 func queryByQuery[F Float](h Head[F], step func(s State[F], o []F, x F, v []F) State[F],
 	finish func(s State[F], o []F)) (Forward[F], error) {
 	p, err := begin(h)
@@ -63,8 +62,8 @@ func (p *pass[F]) forward() Forward[F] {
 	return Forward[F]{Out: p.out.data, LSE: p.lse.data, Traffic: p.traffic}
 }
 
-// fold takes a block of scores x and their values v, of len(o) elements each, into (m, d, o): the recurrence of
-// [DivideOnce] for many keys at once.
+// fold adds a block of scores x with their values v, of len(o) elements each, to (m, d, o): the recurrence of
+// [DivideOnce] for several keys at once.
 func fold[F Float](s State[F], o, x, v []F) State[F] {
 	next := s
 	for j := range x {
@@ -81,7 +80,7 @@ func fold[F Float](s State[F], o, x, v []F) State[F] {
 	return next
 }
 
-// normalize makes of Σe^(xⱼ−m)·vⱼ the result.
+// normalize divides Σe^(xⱼ−m)·vⱼ by d.
 func normalize[F Float](s State[F], o []F) {
 	for c := range o {
 		o[c] = divide(o[c], s.D)

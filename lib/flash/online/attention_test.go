@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash/online"
 )
 
-// shapes of heads: a single query, long and short ones, more queries than keys, nothing at all.
+// shapes of heads: a single query, more and fewer queries than keys, none.
 var shapes = []struct{ queries, keys, d, e int }{
 	{1, 1, 1, 1}, {1, 9, 3, 2}, {12, 12, 4, 4}, {13, 29, 5, 3}, {29, 13, 2, 6}, {3, 0, 2, 2}, {0, 3, 2, 2},
 }
@@ -47,12 +47,12 @@ func narrow[F online.Float](x []float64) []F {
 	return y
 }
 
-// visible is what a head's queries see; the dumb way to say it.
+// visible reports whether query i of a head sees key j.
 func visible[F online.Float](h online.Head[F], queries, keys int) func(i, j int) bool {
 	return func(i, j int) bool { return !h.Causal || queries-1-i <= keys-1-j }
 }
 
-// Each step against the one before, the first against the reference.
+// Compares each function with the one before, and the first with the reference.
 func TestForward(t *testing.T) {
 	heads(t, testForward[float32])
 	heads(t, testForward[float64])
@@ -77,9 +77,10 @@ func testForward[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 	same(t, "its LSE", once.LSE, one.LSE, 0)
 
 	if three.LSE != nil || len(three.P) != queries*keys || one.P != nil || once.P != nil {
-		t.Errorf("three steps keep %d, %d; one loop %d; divided once %d", len(three.P), len(three.LSE), len(one.P), len(once.P))
+		t.Errorf("three steps save %d weights and %d LSEs; one loop %d weights; divided once %d", len(three.P),
+			len(three.LSE), len(one.P), len(once.P))
 	}
-	for i := range queries { // weights sum to 1 where there are any
+	for i := range queries { // weights sum to 1 if there are any
 		var sum, want F
 		for _, p := range three.P[i*keys : (i+1)*keys] {
 			sum += p
@@ -90,39 +91,16 @@ func testForward[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 		same(t, "sum of weights", []F{sum}, []F{want}, 1)
 	}
 	for _, tiles := range tilings {
-		byQueries := must(online.QueriesOutside(h, tiles))
-		same(t, "queries outside", byQueries.Out, once.Out, 1)
+		byQueries := must(online.QueriesOuter(h, tiles))
+		same(t, "queries outer", byQueries.Out, once.Out, 1)
 		same(t, "its LSE", byQueries.LSE, once.LSE, 1)
-		byKeys := must(online.KeysOutside(h, tiles))
-		same(t, "keys outside", byKeys.Out, byQueries.Out, 1)
+		byKeys := must(online.KeysOuter(h, tiles))
+		same(t, "keys outer", byKeys.Out, byQueries.Out, 1)
 		same(t, "its LSE", byKeys.LSE, byQueries.LSE, 1)
 	}
 }
 
-// A query's keys may be shared out over partial results in any way.
-func TestPartialsOfAHead(t *testing.T) {
-	rng := rand.New(rand.NewPCG(13, 14))
-	const keys, e = 40, 3
-	h := online.Head[float64]{
-		Q: []float64{1}, K: normal[float64](rng, keys, 5), V: normal[float64](rng, keys*e, 1), D: 1, E: e, Scale: 1,
-	}
-	want, err := online.DivideOnce(h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 50 {
-		a := rng.IntN(keys + 1)
-		b := a + rng.IntN(keys+1-a)
-		part := func(from, to int) online.Partial[float64] {
-			return attend(t, h.K[from:to], h.V[from*e:to*e], e) // with q = 1, keys are scores
-		}
-		all := merge(t, part(b, keys), merge(t, part(0, a), part(a, b)))
-		same(t, "output", all.Output(), want.Out, 1)
-		same(t, "log-sum-exp", []float64{all.State.LogSumExp()}, want.LSE, 1)
-	}
-}
-
-// Scores of ±10⁴ in float32: no NaN, and the largest score takes all.
+// Scores of ±10⁴ in float32 give no NaN, and the largest score has all the weight.
 func TestHugeScores(t *testing.T) {
 	h := online.Head[float32]{
 		Q: []float32{100, -100, 0}, K: []float32{-100, 100, 0, 100}, V: []float32{1, 2, 3, 4}, D: 1, E: 1, Scale: 1,
@@ -131,11 +109,11 @@ func TestHugeScores(t *testing.T) {
 	tiles := online.Tiles{Queries: 2, Keys: 3}
 	dout := []float32{1, 1, 1}
 	for name, step := range map[string]func() (online.Forward[float32], error){
-		"three steps":     func() (online.Forward[float32], error) { return online.ThreeStep(h) },
-		"one loop":        func() (online.Forward[float32], error) { return online.OneLoop(h) },
-		"divided once":    func() (online.Forward[float32], error) { return online.DivideOnce(h) },
-		"keys outside":    func() (online.Forward[float32], error) { return online.KeysOutside(h, tiles) },
-		"queries outside": func() (online.Forward[float32], error) { return online.QueriesOutside(h, tiles) },
+		"three steps":   func() (online.Forward[float32], error) { return online.ThreeStep(h) },
+		"one loop":      func() (online.Forward[float32], error) { return online.OneLoop(h) },
+		"divided once":  func() (online.Forward[float32], error) { return online.DivideOnce(h) },
+		"keys outer":    func() (online.Forward[float32], error) { return online.KeysOuter(h, tiles) },
+		"queries outer": func() (online.Forward[float32], error) { return online.QueriesOuter(h, tiles) },
 	} {
 		f, err := step()
 		if err != nil {
@@ -152,7 +130,7 @@ func TestHugeScores(t *testing.T) {
 			t.Fatal(err)
 		}
 		dq, dk, dv := online.ReferenceGradients(wide(h.Q), wide(h.K), wide(h.V), wide(dout), 1, 1, 1, nil)
-		// The weights of the first query are off by half a step of float32 at 10⁴, 5·10⁻⁴, and the keys are 100.
+		// The first query's weights have an error of half a step of float32 at 10⁴, 5·10⁻⁴, and the keys are 100.
 		same(t, name+": dq", g.DQ, narrow[float32](dq), 0.1/bound[float32]())
 		same(t, name+": dk", g.DK, narrow[float32](dk), 2e-3/bound[float32]())
 		same(t, name+": dv", g.DV, narrow[float32](dv), 1e-3/bound[float32]())
@@ -162,9 +140,11 @@ func TestHugeScores(t *testing.T) {
 func TestBadHeads(t *testing.T) {
 	tiles := online.Tiles{Queries: 2, Keys: 2}
 	for _, c := range []struct{ q, k, v, d, e int }{
-		{2, 2, 2, 0, 1}, {2, 2, 2, 1, 0}, {2, 2, 2, -1, 1}, {3, 4, 2, 2, 1}, {2, 3, 2, 2, 1}, {2, 2, 3, 2, 2}, {2, 2, 3, 1, 1},
+		{2, 2, 2, 0, 1}, {2, 2, 2, 1, 0}, {2, 2, 2, -1, 1}, {3, 4, 2, 2, 1}, {2, 3, 2, 2, 1}, {2, 2, 3, 2, 2},
+		{2, 2, 3, 1, 1},
 	} {
-		h := online.Head[float32]{Q: make([]float32, c.q), K: make([]float32, c.k), V: make([]float32, c.v), D: c.d, E: c.e}
+		h := online.Head[float32]{Q: make([]float32, c.q), K: make([]float32, c.k), V: make([]float32, c.v), D: c.d,
+			E: c.e}
 		fails(t, h, tiles, online.Forward[float32]{}, nil, 7)
 	}
 	good := online.Head[float32]{Q: make([]float32, 2), K: make([]float32, 4), V: make([]float32, 2), D: 2, E: 1}
@@ -184,8 +164,9 @@ func TestBadHeads(t *testing.T) {
 	fails(t, good, tiles, online.Forward[float32]{LSE: f.LSE}, []float32{1}, 2)
 }
 
-// fails counts the steps that give an error.
-func fails(t *testing.T, h online.Head[float32], tiles online.Tiles, f online.Forward[float32], dout []float32, want int) {
+// fails counts the functions that return an error.
+func fails(t *testing.T, h online.Head[float32], tiles online.Tiles, f online.Forward[float32], dout []float32,
+	want int) {
 	t.Helper()
 	var got int
 	count := func(err error) {
@@ -199,15 +180,15 @@ func fails(t *testing.T, h online.Head[float32], tiles online.Tiles, f online.Fo
 	count(err)
 	_, err = online.DivideOnce(h)
 	count(err)
-	_, err = online.KeysOutside(h, tiles)
+	_, err = online.KeysOuter(h, tiles)
 	count(err)
-	_, err = online.QueriesOutside(h, tiles)
+	_, err = online.QueriesOuter(h, tiles)
 	count(err)
 	_, err = online.ThreeStepGradients(h, f, dout)
 	count(err)
 	_, err = online.TiledGradients(h, f, dout, tiles)
 	count(err)
 	if got != want {
-		t.Errorf("%d steps of %+v with %+v fail, want %d", got, h, tiles, want)
+		t.Errorf("%d functions fail for %+v with %+v, want %d", got, h, tiles, want)
 	}
 }

@@ -2,14 +2,14 @@ package online
 
 import "fmt"
 
-// Gradients are those of Σ dOut·Out with respect to a head's queries, keys and values, each of the size of these.
+// Gradients are the gradients of a head's queries, keys and values, with their sizes.
 type Gradients[F Float] struct {
 	DQ, DK, DV []F
 	Traffic    Traffic
 }
 
-// ThreeStepGradients is the backward pass of [ThreeStep], from the weights P that it kept, as five kernels (Dao et al.
-// 2022, algorithm 3):
+// ThreeStepGradients is the backward pass of [ThreeStep], given the output gradient dOut. It uses the saved weights P
+// and has five kernels (Dao et al. 2022, algorithm 3):
 //
 //	dV = Pᵀ·dO
 //	dP = dO·Vᵀ
@@ -17,22 +17,21 @@ type Gradients[F Float] struct {
 //	dQ = scale·dS·K
 //	dK = scale·dSᵀ·Q
 //
-// P, dP and dS go to main memory and back: 7TS elements. The rest moves as little as it can, as in ThreeStep. Sizes
-// that do not fit are an error.
+// P, dP and dS are written to main memory and read back: 7TS elements. It returns an error for wrong sizes.
 func ThreeStepGradients[F Float](h Head[F], f Forward[F], dOut []F) (Gradients[F], error) {
 	p, err := beginBackward(h, dOut)
 	if err != nil {
 		return Gradients[F]{}, err
 	}
 	if len(f.P) != p.queries*p.keys {
-		return Gradients[F]{}, fmt.Errorf("online: %d weights of %d queries and %d keys: give what "+
-			"ThreeStep made of this head",
-			len(f.P), p.queries, p.keys)
+		return Gradients[F]{}, fmt.Errorf("online: %d weights for %d queries and %d keys: give the result of "+
+			"ThreeStep "+
+			"for this head", len(f.P), p.queries, p.keys)
 	}
 	w := inMain(&p.memory, f.P, p.queries, p.keys)
 	dw, ds := room[F](&p.memory, p.queries, p.keys), room[F](&p.memory, p.queries, p.keys)
-	product(p.dv, w, p.do, transposedTimes)
-	product(dw, p.do, p.v, timesTransposed)
+	matmul(p.dv, w, p.do, transposedTimes)
+	matmul(dw, p.do, p.v, timesTransposed)
 	p.nextKernel()
 	x, dx := inFast[F](&p.memory, 1, p.keys), inFast[F](&p.memory, 1, p.keys)
 	for i := range p.queries {
@@ -41,12 +40,12 @@ func ThreeStepGradients[F Float](h Head[F], f Forward[F], dOut []F) (Gradients[F
 		p.softmaxGradient(dx.row(0), x.row(0), dot(x.row(0), dx.row(0)))
 		dx.store(ds, i)
 	}
-	product(p.dq, ds, p.k, times)
-	product(p.dk, ds, p.q, transposedTimes)
+	matmul(p.dq, ds, p.k, times)
+	matmul(p.dk, ds, p.q, transposedTimes)
 	return p.gradients(), nil
 }
 
-// backward is a head in main memory for its backward pass.
+// backward is a head in main memory with its gradients.
 type backward[F Float] struct {
 	*pass[F]
 	do, dq, dk, dv matrix[F]
@@ -58,7 +57,8 @@ func beginBackward[F Float](h Head[F], dOut []F) (backward[F], error) {
 		return backward[F]{}, err
 	}
 	if len(dOut) != len(p.out.data) {
-		return backward[F]{}, fmt.Errorf("online: %d gradients of %d results: give one for each", len(dOut), len(p.out.data))
+		return backward[F]{}, fmt.Errorf("online: dOut has %d elements: give %d, as many as the output", len(dOut),
+			len(p.out.data))
 	}
 	return backward[F]{
 		pass: p,
@@ -67,7 +67,7 @@ func beginBackward[F Float](h Head[F], dOut []F) (backward[F], error) {
 	}, nil
 }
 
-// softmaxGradient makes of a row's dP its dS, with the scale that dQ and dK have both; sum is Σ P∘dP.
+// softmaxGradient turns a row's dP into scale·dS. sum is Σ P∘dP.
 func (p backward[F]) softmaxGradient(dp, w []F, sum F) {
 	for j := range dp {
 		dp[j] = p.head.Scale * w[j] * (dp[j] - sum)

@@ -2,18 +2,18 @@ package online
 
 import "fmt"
 
-// TiledGradients is the backward pass of the steps that keep no weights: it makes them again from the scores and their
-// log-sum-exp, pᵢⱼ = e^(xᵢⱼ−LSEᵢ), tile by tile. P, dP and dS stay in fast memory. The sum rowsum(P∘dP) would take all
-// keys of a query at once; it is also
+// TiledGradients is the backward pass of the functions that save no weights, given the output gradient dOut. It
+// recomputes the weights in tiles from the scores and the saved log-sum-exp: pᵢⱼ = e^(xᵢⱼ−LSEᵢ). P, dP and dS are only
+// in fast memory. A first kernel computes rowsum(P∘dP) without the weights:
 //
 //	Δ = rowsum(dO∘O),    since Σⱼ pⱼ·(dO·vⱼ) = dO·Σⱼ pⱼ·vⱼ
 //
-// which a first kernel makes. Then each tile of keys is loaded once, and keeps its dK and dV, and for each of them all
-// queries that may see it, with their dQ so far (Dao et al. 2022, algorithm 4; the form is that of Dao 2023, algorithm
-// 2). That is Θ(N²d²/M) elements again (theorem 5).
+// The second loads each tile of keys once, accumulates its dK and dV, and for it loads all queries that see it with
+// their dQ so far (Dao et al. 2022, algorithm 4; Dao 2023, algorithm 2). It moves Θ(N²d²/M) elements, like the forward
+// pass (theorem 5).
 //
-// f is of any step but ThreeStep. A weight is off by up to about |LSE| roundings, the price of one number for two, m
-// and d. Sizes that do not fit are an error.
+// f is the result of any function but [ThreeStep]. The error of a weight is up to about |LSE| roundings, because one
+// number is saved instead of m and d. It returns an error for wrong sizes.
 func TiledGradients[F Float](h Head[F], f Forward[F], dOut []F, t Tiles) (Gradients[F], error) {
 	p, err := beginBackward(h, dOut)
 	if err != nil {
@@ -23,8 +23,9 @@ func TiledGradients[F Float](h Head[F], f Forward[F], dOut []F, t Tiles) (Gradie
 		return Gradients[F]{}, err
 	}
 	if len(f.Out) != len(dOut) || len(f.LSE) != p.queries {
-		return Gradients[F]{}, fmt.Errorf("online: %d results and %d log-sum-exps of %d queries and values of %d elements: "+
-			"give what a step other than ThreeStep made of this head", len(f.Out), len(f.LSE), p.queries, h.E)
+		return Gradients[F]{}, fmt.Errorf("online: %d outputs and %d log-sum-exps for %d queries and values of %d "+
+			"elements: "+
+			"give the result of a function other than ThreeStep for this head", len(f.Out), len(f.LSE), p.queries, h.E)
 	}
 	p.out.data, p.lse.data = f.Out, f.LSE
 	delta := p.delta()
@@ -77,7 +78,7 @@ func TiledGradients[F Float](h Head[F], f Forward[F], dOut []F, t Tiles) (Gradie
 	return p.gradients(), nil
 }
 
-// delta is rowsum(dO∘O), T, by a kernel of its own.
+// delta computes rowsum(dO∘O), T elements, in its own kernel.
 func (p backward[F]) delta() matrix[F] {
 	delta := room[F](&p.memory, p.queries, 1)
 	o, do := inFast[F](&p.memory, 1, p.out.cols), inFast[F](&p.memory, 1, p.out.cols)

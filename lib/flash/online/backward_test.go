@@ -7,7 +7,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash/online"
 )
 
-// Gradients from kept weights against the reference, and those from log-sum-exps against these.
+// Compares gradients from saved weights with the reference, and gradients from log-sum-exps with these.
 func TestGradients(t *testing.T) {
 	heads(t, testGradients[float32])
 	heads(t, testGradients[float64])
@@ -30,7 +30,7 @@ func testGradients[F online.Float](t *testing.T, h online.Head[F], queries, keys
 	same(t, "dV", want.DV, narrow[F](dv), 1)
 
 	for _, tiles := range tilings {
-		forward, err := online.QueriesOutside(h, tiles)
+		forward, err := online.QueriesOuter(h, tiles)
 		if err != nil {
 			t.Fatal(err)
 		}

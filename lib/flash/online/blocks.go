@@ -1,13 +1,13 @@
 package online
 
-// KeysOutside is attention in tiles, in FlashAttention's order (Dao et al. 2022, arXiv 2205.14135, algorithm 1): each
-// tile of keys and values is loaded once, and for each of them all queries, with their results and (m, d) so far, which
-// go to main memory and back each time. With tiles that fill a fast memory of M elements that is Θ(N²d²/M) elements
-// (theorem 2). Tiles of keys that no query of a tile may see are passed over.
+// KeysOuter computes attention in tiles with the outer loop over keys, as FlashAttention does (Dao et al. 2022, arXiv
+// 2205.14135, algorithm 1). It loads each tile of keys and values once, and for each of them loads and stores all
+// queries' outputs and (m, d) so far. With tiles that fill a fast memory of M elements it moves Θ(N²d²/M) elements
+// (theorem 2). It skips tiles of keys that no query of a tile sees.
 //
-// Algorithm 1 leaves m and d for the backward pass; here a last kernel makes LSE of them, which moves 3T elements more.
-// Sizes that do not fit are an error.
-func KeysOutside[F Float](h Head[F], t Tiles) (Forward[F], error) {
+// Algorithm 1 saves m and d for the backward pass. Here a last kernel computes LSE from them, which moves 3T more
+// elements. It returns an error for wrong sizes.
+func KeysOuter[F Float](h Head[F], t Tiles) (Forward[F], error) {
 	p, err := begin(h)
 	if err != nil {
 		return Forward[F]{}, err
@@ -34,7 +34,7 @@ func KeysOutside[F Float](h Head[F], t Tiles) (Forward[F], error) {
 			b.md.load(states, begin, end)
 			p.scores(b.x, b.q, b.k, begin, firstKey)
 			for i := range b.q.rows {
-				scale(b.o.row(i), b.state(i).D) // it was divided by that before it was stored
+				scale(b.o.row(i), b.state(i).D) // undo the division before the last store
 				b.setState(i, fold(b.state(i), b.o.row(i), b.x.row(i), b.v.data))
 				normalize(b.state(i), b.o.row(i))
 			}
@@ -49,11 +49,11 @@ func KeysOutside[F Float](h Head[F], t Tiles) (Forward[F], error) {
 	return p.forward(), nil
 }
 
-// QueriesOutside is attention in tiles, in FlashAttention-2's order (Dao 2023, arXiv 2307.08691, algorithm 1): each
-// tile of queries is loaded once, and for each of them all keys and values; (m, d, o) stay in fast memory, are divided
-// once, and stored once. With tiles of one query it is [DivideOnce] with the keys in blocks. Tiles of keys that no
-// query of a tile may see are passed over. Sizes that do not fit are an error.
-func QueriesOutside[F Float](h Head[F], t Tiles) (Forward[F], error) {
+// QueriesOuter computes attention in tiles with the outer loop over queries, as FlashAttention-2 does (Dao 2023, arXiv
+// 2307.08691, algorithm 1). It loads each tile of queries once, and for each of them all keys and values. (m, d, o) are
+// in fast memory; the output is divided by d and stored once. It skips tiles of keys that no query of a tile sees. It
+// returns an error for wrong sizes.
+func QueriesOuter[F Float](h Head[F], t Tiles) (Forward[F], error) {
 	p, err := begin(h)
 	if err != nil {
 		return Forward[F]{}, err
@@ -98,7 +98,7 @@ func (b blocks[F]) state(i int) State[F] { return State[F]{b.md.row(i)[0], b.md.
 
 func (b blocks[F]) setState(i int, s State[F]) { b.md.row(i)[0], b.md.row(i)[1] = s.M, s.D }
 
-// clear makes the results those of so many queries that have seen nothing.
+// clear sets the results of rows queries to those of no keys.
 func (b blocks[F]) clear(rows int) {
 	b.o.fill(rows, 0)
 	b.md.fill(rows, 0)

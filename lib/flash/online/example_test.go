@@ -8,18 +8,18 @@ import (
 	"github.com/shardbook/shardbook/lib/flash/online"
 )
 
-// Each way to softmax, by what it moves: loads and stores per element.
+// Loads and stores per element of each softmax.
 func Example() {
 	x := make([]float32, 1000)
-	for _, way := range []struct {
+	for _, c := range []struct {
 		name    string
 		softmax func([]float32) ([]float32, online.Traffic)
 	}{
 		{"unsafe", online.Unsafe[float32]}, {"three passes", online.ThreePass[float32]},
 		{"online", online.Online[float32]}, {"resident", online.Resident[float32]},
 	} {
-		_, moved := way.softmax(x)
-		fmt.Printf("%-12s %d + %d\n", way.name, moved.Loads/1000, moved.Stores/1000)
+		_, moved := c.softmax(x)
+		fmt.Printf("%-12s %d + %d\n", c.name, moved.Loads/1000, moved.Stores/1000)
 	}
 	// Output:
 	// unsafe       2 + 1
@@ -28,7 +28,7 @@ func Example() {
 	// resident     1 + 1
 }
 
-// e^100 is no float32, and ∞/∞ no number. Where the maximum is taken off, no exponent is above 0.
+// e^100 overflows in float32, and ∞/∞ is NaN. After subtracting the maximum, no exponent is above 0.
 func ExampleUnsafe() {
 	x := []float32{100, 101, 0}
 	bad, _ := online.Unsafe(x)
@@ -40,7 +40,7 @@ func ExampleUnsafe() {
 	// [0.269 0.731 0.000]
 }
 
-// Whenever the maximum grows, what was summed before is taken against the new one.
+// When the maximum grows, the sum so far is rescaled.
 func ExampleTrace() {
 	for i, s := range online.Trace([]float64{1, 3, 2, 5, 5}) {
 		fmt.Printf("%d: m = %v, d = %.4f\n", i+1, s.M, s.D)
@@ -53,7 +53,7 @@ func ExampleTrace() {
 	// 5: m = 5, d = 2.2034
 }
 
-// Two devices have half of the keys each. What they exchange is m, d and o.
+// Two devices have half of the keys each. They exchange m, d and o.
 func ExamplePartial_Merge() {
 	one, err := online.Attend([]float64{0, math.Log(2)}, []float64{7, 0, 0, 7}, 2)
 	if err != nil {
@@ -71,8 +71,8 @@ func ExamplePartial_Merge() {
 	// Output: [5 6] 1.9459
 }
 
-// All steps make the same of 512 tokens; what they move differs.
-func ExampleQueriesOutside() {
+// The traffic and the memory of each function, for 512 tokens.
+func ExampleQueriesOuter() {
 	const n, d = 512, 16
 	h := online.Head[float32]{
 		Q: make([]float32, n*d), K: make([]float32, n*d), V: make([]float32, n*d), D: d, E: d, Scale: 0.25,
@@ -84,7 +84,8 @@ func ExampleQueriesOutside() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%-16s moves %7d, needs %6d, keeps %6d\n", step, f.Traffic.Moved(), f.Traffic.Fast, len(f.P)+len(f.LSE))
+		fmt.Printf("%-16s moves %7d, needs %6d, saves %6d\n", step, f.Traffic.Moved(), f.Traffic.Fast,
+			len(f.P)+len(f.LSE))
 	}
 	f, err := online.ThreeStep(h)
 	report("three steps", f, err)
@@ -92,21 +93,21 @@ func ExampleQueriesOutside() {
 	report("one loop", f, err)
 
 	const fast = 4096 // elements
-	tiles, err := online.TilesKeysOutside(fast, d, d)
+	tiles, err := online.TilesKeysOuter(fast, d, d)
 	if err != nil {
 		log.Fatal(err)
 	}
-	f, err = online.KeysOutside(h, tiles)
-	report("keys outside", f, err)
-	tiles, err = online.TilesQueriesOutside(fast, d, d)
+	f, err = online.KeysOuter(h, tiles)
+	report("keys outer", f, err)
+	tiles, err = online.TilesQueriesOuter(fast, d, d)
 	if err != nil {
 		log.Fatal(err)
 	}
-	f, err = online.QueriesOutside(h, tiles)
-	report("queries outside", f, err)
+	f, err = online.QueriesOuter(h, tiles)
+	report("queries outer", f, err)
 	// Output:
-	// three steps      moves 1081344, needs 278528, keeps 262144
-	// one loop         moves 8405504, needs     64, keeps    512
-	// keys outside     moves  213504, needs   4096, keeps    512
-	// queries outside  moves  147968, needs   4062, keeps    512
+	// three steps      moves 1081344, needs 278528, saves 262144
+	// one loop         moves 8405504, needs     64, saves    512
+	// keys outer       moves  213504, needs   4096, saves    512
+	// queries outer    moves  147968, needs   4062, saves    512
 }

@@ -5,31 +5,30 @@ import (
 	"math"
 )
 
-// Float is a type to compute in.
+// Float is a type for computations.
 type Float interface{ ~float32 | ~float64 }
 
-// Traffic is what moved between main memory and the processor, in elements. It is counted where the elements move:
-// what lies in main memory cannot be had in another way.
+// Traffic counts the elements that move between main memory and the processor. Every access to main memory is counted.
 type Traffic struct {
 	Loads, Stores int64
-	// Fast is the most elements that lay in the processor's fast memory (a GPU's shared memory) at once. Single numbers
-	// are taken to lie in registers, and do not count.
+	// Fast is the largest number of elements in fast memory (a GPU's shared memory) at once. Scalars are in registers
+	// and do not count.
 	Fast int64
 }
 
-// Moved is all that moved: loads and stores.
+// Moved returns loads plus stores.
 func (t Traffic) Moved() int64 { return t.Loads + t.Stores }
 
-// memory counts the traffic of one step, and what its fast memory holds.
+// memory counts the traffic of one function, and the elements in fast memory.
 type memory struct {
 	traffic Traffic
 	held    int64
 }
 
-// nextKernel empties the fast memory, as the start of another kernel does.
+// nextKernel empties the fast memory, as the start of a kernel does.
 func (m *memory) nextKernel() { m.held = 0 }
 
-// matrix is an array in main memory, row after row.
+// matrix is a row-major array in main memory.
 type matrix[F Float] struct {
 	data       []F
 	rows, cols int
@@ -40,7 +39,7 @@ func inMain[F Float](m *memory, data []F, rows, cols int) matrix[F] {
 	return matrix[F]{data, rows, cols, m}
 }
 
-// room is a matrix of zeros, for results. (To make it moves nothing.)
+// room allocates a matrix of zeros for results, which moves nothing.
 func room[F Float](m *memory, rows, cols int) matrix[F] {
 	return inMain(m, make([]F, rows*cols), rows, cols)
 }
@@ -56,34 +55,34 @@ func (a matrix[F]) set(i int, x F) {
 	a.data[i] = x
 }
 
-// tile is a part of the fast memory that holds some rows of a matrix.
+// tile is a part of fast memory for rows of a matrix.
 type tile[F Float] struct {
 	data       []F
 	rows, cols int
 	memory     *memory
 }
 
-// inFast sets fast memory aside for a tile of at most so many rows, until the next kernel.
+// inFast allocates fast memory for a tile of at most rows rows, until the next kernel.
 func inFast[F Float](m *memory, rows, cols int) *tile[F] {
 	m.held += int64(rows) * int64(cols)
 	m.traffic.Fast = max(m.traffic.Fast, m.held)
 	return &tile[F]{make([]F, rows*cols), rows, cols, m}
 }
 
-// load moves rows from main memory into the tile, which has just these then.
+// load sets the tile to rows of main memory.
 func (t *tile[F]) load(from matrix[F], begin, end int) {
 	t.rows = end - begin
 	n := copy(t.data, from.data[begin*t.cols:end*t.cols])
 	t.memory.traffic.Loads += int64(n)
 }
 
-// store moves the tile to rows of main memory from row begin on.
+// store copies the tile to main memory, from row begin on.
 func (t *tile[F]) store(to matrix[F], begin int) {
 	n := copy(to.data[begin*t.cols:], t.data[:t.rows*t.cols])
 	t.memory.traffic.Stores += int64(n)
 }
 
-// fill makes the tile one of so many rows, all elements x, without main memory.
+// fill sets the tile to rows rows of x, without traffic.
 func (t *tile[F]) fill(rows int, x F) {
 	t.rows = rows
 	for i := range t.data[:rows*t.cols] {
@@ -93,7 +92,7 @@ func (t *tile[F]) fill(rows int, x F) {
 
 func (t *tile[F]) row(i int) []F { return t.data[i*t.cols : (i+1)*t.cols] }
 
-// chunks yields the begin and end of each run of at most size of n.
+// chunks yields the begin and end of each chunk of at most size of n.
 func chunks(n, size int) iter.Seq2[int, int] {
 	return func(yield func(begin, end int) bool) {
 		for begin := 0; begin < n && yield(begin, min(begin+size, n)); begin += size {

@@ -2,45 +2,46 @@ package online
 
 import "fmt"
 
-// Partial is attention of one query over some of the keys, not yet divided: with m and d of [State], O = Σe^(xⱼ−m)·vⱼ.
-// Partials of any cut of the keys merge, in any order and tree, to that of all of them: so keys can be shared out over
-// blocks, processors or devices.
+// Partial is attention of one query over a part of the keys, before the division by d: with m and d of [State],
+// O = Σe^(xⱼ−m)·vⱼ. Partials merge in any order, so that keys can be split over blocks, processors or devices.
 type Partial[F Float] struct {
 	State State[F]
 	O     []F
 }
 
-// Attend is the partial result for the scores x and a value of e elements for each, in v, row after row. Without scores
-// it is the empty partial, which changes nothing it is merged with. Sizes that do not fit are an error.
+// Attend returns the partial result for the scores x and a value of e elements for each score, in v (row-major).
+// Without scores it returns the neutral element of Merge. It returns an error for wrong sizes.
 func Attend[F Float](x, v []F, e int) (Partial[F], error) {
 	if e < 1 || len(v)%e != 0 || len(v)/e != len(x) {
-		return Partial[F]{}, fmt.Errorf("online: %d scores and %d elements of values of %d: give one value for each score",
-			len(x), len(v), e)
+		return Partial[F]{}, fmt.Errorf("online: %d scores, and v has %d elements: give a value of e=%d elements for "+
+			"each "+
+			"score", len(x), len(v), e)
 	}
 	o := make([]F, e)
 	return Partial[F]{fold(Empty[F](), o, x, v), o}, nil
 }
 
-// Merge is the partial result over the keys of p and q together:
+// Merge returns the partial result over the keys of both p and q:
 //
 //	o = oₚ·e^(mₚ−m) + o_q·e^(m_q−m)
 //
-// with m and d as [State.Merge] has them. It is commutative, and associative but for rounding. Values of different
-// lengths are an error.
+// with m and d of [State.Merge]. It is commutative, and associative except for rounding. It returns an error for values
+// of different lengths.
 func (p Partial[F]) Merge(q Partial[F]) (Partial[F], error) {
 	if len(p.O) != len(q.O) {
-		return Partial[F]{}, fmt.Errorf("online: partial results of %d and %d elements: only those of one head merge",
-			len(p.O), len(q.O))
+		return Partial[F]{}, fmt.Errorf("online: cannot merge partial results of %d and %d elements: both must be of "+
+			"one "+
+			"head", len(p.O), len(q.O))
 	}
 	s, o := p.State.Merge(q.State), make([]F, len(p.O))
-	keep, take := weight(p.State.M, s.M), weight(q.State.M, s.M)
+	wp, wq := weight(p.State.M, s.M), weight(q.State.M, s.M)
 	for c := range o {
-		o[c] = F(p.O[c]*keep) + F(q.O[c]*take)
+		o[c] = F(p.O[c]*wp) + F(q.O[c]*wq)
 	}
 	return Partial[F]{s, o}, nil
 }
 
-// Output is the attention over the keys seen, O/d; 0 if there are none.
+// Output returns the attention over the keys so far, O/d, or 0 if there are none.
 func (p Partial[F]) Output() []F {
 	o := append([]F(nil), p.O...)
 	normalize(p.State, o)

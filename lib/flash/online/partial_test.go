@@ -26,7 +26,6 @@ func merge(t testing.TB, p, q online.Partial[float64]) online.Partial[float64] {
 	return both
 }
 
-// flat is all numbers of a partial result.
 func flat(p online.Partial[float64]) []float64 {
 	return append([]float64{p.State.M, p.State.D}, p.O...)
 }
@@ -52,8 +51,8 @@ func TestMergePartials(t *testing.T) {
 	same(t, "the output of nothing", empty.Output(), []float64{0, 0, 0}, 0)
 }
 
-// Neither the output nor the merge may change what it is made of.
-func TestPartialsStay(t *testing.T) {
+// Output and Merge do not change their operands.
+func TestPartialsUnchanged(t *testing.T) {
 	a, b := attend(t, []float64{1, 1}, []float64{2, 4}, 1), attend(t, []float64{9}, []float64{5}, 1)
 	merge(t, a, b)
 	same(t, "output", a.Output(), []float64{3}, 0)
@@ -68,16 +67,16 @@ func TestPartialErrors(t *testing.T) {
 		}
 	}
 	if _, err := attend(t, nil, nil, 2).Merge(attend(t, nil, nil, 3)); err == nil {
-		t.Error("values of 2 and 3 elements merge")
+		t.Error("merging values of 2 and 3 elements: no error")
 	}
 }
 
-// FuzzSplits cuts scores into any pieces and merges them as any tree: two bytes say what the next score is, and
-// whether a piece ends and merges with some piece before it.
+// FuzzSplits cuts scores into pieces and merges them in any tree. Two bytes give the next score, and whether a piece
+// ends and which piece before it is merged with the last.
 func FuzzSplits(f *testing.F) {
 	f.Add([]byte{})
-	f.Add([]byte{0, 0, 255, 1, 255, 3, 10, 9})         // with masked ones
-	f.Add([]byte{200, 1, 3, 1, 100, 1, 7, 5, 201, 31}) // each a piece
+	f.Add([]byte{0, 0, 255, 1, 255, 3, 10, 9})         // with masked scores
+	f.Add([]byte{200, 1, 3, 1, 100, 1, 7, 5, 201, 31}) // each score a piece
 	f.Fuzz(func(t *testing.T, data []byte) {
 		data = data[:min(len(data), 200)]
 		var x, v, pieceX, pieceV []float64
@@ -108,15 +107,15 @@ func FuzzSplits(f *testing.F) {
 		for _, p := range pieces[1:] {
 			all = merge(t, p, all)
 		}
-		whole := attend(t, x, v, 1)
-		same(t, "merged", flat(all), flat(whole), 10)
-		same(t, "output", all.Output(), whole.Output(), 10)
+		want := attend(t, x, v, 1)
+		same(t, "merged", flat(all), flat(want), 10)
+		same(t, "output", all.Output(), want.Output(), 10)
 		softmax, _ := online.ThreePass(x)
-		var want float64
+		var expected float64
 		for j := range x {
-			want += softmax[j] * v[j]
+			expected += softmax[j] * v[j]
 		}
-		same(t, "output", all.Output(), []float64{want}, 10)
+		same(t, "output", all.Output(), []float64{expected}, 10)
 		if n := all.Output()[0]; n != n {
 			t.Fatal("NaN")
 		}

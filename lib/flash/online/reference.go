@@ -2,15 +2,13 @@ package online
 
 import "math"
 
-// Reference is one head of attention as its definition says it, in float64, to compare everything else with: q is T×d,
-// k is S×d and v is S×e, row after row, and query i sees key j where visible(i, j); a nil visible is always true. It
-// returns
+// Reference computes one head of attention by its definition, in float64, as a reference for tests. q is T×d, k is S×d
+// and v is S×e, row-major. Query i sees key j if visible(i, j) is true or visible is nil. It returns
 //
 //	out = softmax(scale·q·kᵀ)·v,    T×e
 //	lse = log Σ exp(scale·q·kᵀ),    T
 //
-// with sums over what a query sees. A query that sees nothing has output 0 and lse −Inf. If the sizes do not fit, both
-// are nil.
+// over the keys that a query sees. A query that sees no key has output 0 and lse −Inf. Both are nil for wrong sizes.
 func Reference(q, k, v []float64, d, e int, scale float64, visible func(i, j int) bool) (out, lse []float64) {
 	p, lse := referenceWeights(q, k, v, d, e, scale, visible)
 	if lse == nil {
@@ -27,9 +25,8 @@ func Reference(q, k, v []float64, d, e int, scale float64, visible func(i, j int
 	return out, lse
 }
 
-// ReferenceGradients returns the gradients of Σ dout·out with respect to q, k and v, for the out of [Reference] and a
-// dout of its size. What no query sees has gradient 0, and so has a query that sees nothing. If the sizes do not fit,
-// all are nil.
+// ReferenceGradients returns the gradients of q, k and v for the out of [Reference] and the output gradient dout. Keys
+// that no query sees, and queries that see no key, have gradient 0. All are nil for wrong sizes.
 func ReferenceGradients(q, k, v, dout []float64, d, e int, scale float64,
 	visible func(i, j int) bool) (dq, dk, dv []float64) {
 	p, lse := referenceWeights(q, k, v, d, e, scale, visible)
@@ -46,7 +43,7 @@ func ReferenceGradients(q, k, v, dout []float64, d, e int, scale float64,
 			}
 		}
 		for j := range dp {
-			var ds float64 // by the whole Jacobian of softmax, ∂pₗ/∂sⱼ = pₗ·([l=j] − pⱼ)
+			var ds float64 // by the full Jacobian of softmax, ∂pₗ/∂sⱼ = pₗ·([l=j] − pⱼ)
 			for l := range dp {
 				if l == j {
 					ds += dp[l] * p[i][l]
@@ -62,8 +59,7 @@ func ReferenceGradients(q, k, v, dout []float64, d, e int, scale float64,
 	return dq, dk, dv
 }
 
-// referenceWeights returns the softmax of the scores, a row for each query, and their log-sum-exp; nil if the sizes do
-// not fit.
+// referenceWeights returns the softmax of the scores, a row for each query, and their log-sum-exp; nil for wrong sizes.
 func referenceWeights(q, k, v []float64, d, e int, scale float64,
 	visible func(i, j int) bool) (p [][]float64, lse []float64) {
 	if d < 1 || e < 1 || len(q)%d != 0 || len(k)%d != 0 || len(v)%e != 0 || len(k)/d != len(v)/e {

@@ -8,7 +8,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash/online"
 )
 
-// By hand: scores 0 and log 3, of which a third query sees nothing and a second one only the first.
+// By hand: scores 0 and log 3. The second query sees only the first key, the third query none.
 func TestReference(t *testing.T) {
 	visible := func(i, j int) bool { return i == 0 || i == 1 && j == 0 }
 	q, k, v := []float64{2, 2, 2}, []float64{0, math.Log(3)}, []float64{0, 4, 8, 0}
@@ -16,7 +16,7 @@ func TestReference(t *testing.T) {
 	same(t, "out", out, []float64{6, 1, 0, 4, 0, 0}, 1)
 	same(t, "lse", lse, []float64{math.Log(4), 0, math.Inf(-1)}, 1)
 
-	// Weights (¼, ¾) of the first query, dP = (4, 8), sum 7, dS = (−¾, ¾); nothing of the others but dV.
+	// The first query has weights (¼, ¾), dP = (4, 8), sum 7, dS = (−¾, ¾); the others contribute only to dV.
 	dq, dk, dv := online.ReferenceGradients(q, k, v, []float64{1, 1, 1, 1, 9, 9}, 1, 2, 0.5, visible)
 	same(t, "dq", dq, []float64{0.5 * 0.75 * math.Log(3), 0, 0}, 1)
 	same(t, "dk", dk, []float64{-0.75, 0.75}, 1)
@@ -26,7 +26,7 @@ func TestReference(t *testing.T) {
 	same(t, "huge", append(out, lse...), []float64{3, 1e8}, 1)
 }
 
-// Gradients against differences of Σ dout·out.
+// Compares gradients with finite differences of Σ dout·out.
 func TestReferenceGradients(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	const queries, keys, d, e = 3, 5, 2, 4

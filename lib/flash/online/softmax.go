@@ -1,10 +1,10 @@
 package online
 
-// The passes and accesses per element are those of Milakov & Gimelshein 2018, "Online normalizer calculation for
-// softmax" (arXiv 1805.02867), §2 and §3: naive 3, safe 4, online 3.
+// The algorithms and their accesses per element are those of Milakov & Gimelshein 2018, "Online normalizer calculation
+// for softmax" (arXiv 1805.02867), §2 and §3: naive 3, safe 4, online 3.
 
-// Unsafe is softmax as it is written, eˣⁱ/Σeˣʲ (algorithm 1 of Milakov & Gimelshein). It loads each element twice and
-// stores it once. In float32 eˣ overflows from x = 88.8 on, in float64 from 709.8 on, and ∞/∞ is NaN.
+// Unsafe computes softmax by its definition, eˣⁱ/Σeˣʲ (algorithm 1). It loads each element twice and stores it once. eˣ
+// overflows for x > 88.7 in float32 and x > 709.7 in float64, and ∞/∞ is NaN.
 func Unsafe[F Float](x []F) ([]F, Traffic) {
 	var m memory
 	in, out := inMain(&m, x, len(x), 1), room[F](&m, len(x), 1)
@@ -18,8 +18,8 @@ func Unsafe[F Float](x []F) ([]F, Traffic) {
 	return out.data, m.traffic
 }
 
-// ThreePass is softmax after the maximum is taken off (algorithm 2): e^(xᵢ−m)/Σe^(xⱼ−m), the same number, but no
-// exponent is above 0, and the sum is at least 1. It loads each element three times and stores it once.
+// ThreePass computes softmax after subtracting the maximum (algorithm 2): e^(xᵢ−m)/Σe^(xⱼ−m). No exponent is above 0,
+// so nothing overflows, and the sum is at least 1. It loads each element three times and stores it once.
 func ThreePass[F Float](x []F) ([]F, Traffic) {
 	var m memory
 	in, out := inMain(&m, x, len(x), 1), room[F](&m, len(x), 1)
@@ -36,8 +36,8 @@ func ThreePass[F Float](x []F) ([]F, Traffic) {
 	return out.data, m.traffic
 }
 
-// Online is softmax in two passes (algorithm 3): one for maximum and sum together, by [State.Add], and one for the
-// results. It loads each element twice and stores it once, as [Unsafe] does, and is as safe as [ThreePass].
+// Online computes softmax in two passes (algorithm 3): one for the maximum and the sum together, by [State.Add], and
+// one for the results. It loads each element twice and stores it once, like [Unsafe], and is as safe as [ThreePass].
 func Online[F Float](x []F) ([]F, Traffic) {
 	var m memory
 	in, out := inMain(&m, x, len(x), 1), room[F](&m, len(x), 1)
@@ -51,8 +51,8 @@ func Online[F Float](x []F) ([]F, Traffic) {
 	return out.data, m.traffic
 }
 
-// Resident is softmax of what fits in fast memory: each element is loaded once and stored once, however many passes are
-// made there. The recurrence has no part in that; it is needed where a row does not fit, or comes in pieces.
+// Resident computes softmax of a row that fits in fast memory: it loads each element once and stores it once, with any
+// number of passes. The recurrence of [Online] is needed only for rows that do not fit, or that arrive in blocks.
 func Resident[F Float](x []F) ([]F, Traffic) {
 	var m memory
 	in, out := inMain(&m, x, 1, len(x)), room[F](&m, 1, len(x))

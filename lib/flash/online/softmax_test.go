@@ -8,8 +8,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash/online"
 )
 
-// bound is how far two ways to the same number may be from each other, relative to numbers of about 1: some hundred
-// roundings, of 2⁻⁵³ or 2⁻²⁴.
+// bound is the largest difference of two computations of a number of about 1: some hundred roundings.
 func bound[F online.Float]() float64 {
 	if F(1)+1e-10 == 1 {
 		return 2e-5
@@ -17,7 +16,7 @@ func bound[F online.Float]() float64 {
 	return 1e-13
 }
 
-// same compares two arrays, each element within so many bounds.
+// same compares two arrays, each element within a number of bounds.
 func same[F online.Float](t *testing.T, what string, got, want []F, bounds float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -76,14 +75,14 @@ func testSoftmax[F online.Float](t *testing.T) {
 				{m4, online.Traffic{Loads: int64(n), Stores: int64(n), Fast: int64(n)}},
 			} {
 				if c.got != c.want || c.got.Moved() != c.want.Loads+c.want.Stores {
-					t.Errorf("n = %d: way %d moves %+v, want %+v", n, i+1, c.got, c.want)
+					t.Errorf("n = %d: softmax %d moves %+v, want %+v", n, i+1, c.got, c.want)
 				}
 			}
 		}
 	}
 }
 
-// The safe ways, on numbers that e^x has no room for.
+// Numbers for which e^x overflows.
 func TestExtremes(t *testing.T) {
 	t.Run("float32", testExtremes[float32])
 	t.Run("float64", testExtremes[float64])
@@ -111,7 +110,7 @@ func testExtremes[F online.Float](t *testing.T) {
 	}
 	for _, x := range [][]F{{1e4, 0}, {-1e4, -1e4}, {-inf}} {
 		if got, _ := online.Unsafe(x); got[0] == got[0] {
-			t.Errorf("Unsafe(%v) = %v: it should not be a number", x, got)
+			t.Errorf("Unsafe(%v) = %v, want NaN", x, got)
 		}
 	}
 	nan := F(math.NaN())
@@ -120,13 +119,13 @@ func testExtremes[F online.Float](t *testing.T) {
 			"ThreePass": online.ThreePass[F], "Online": online.Online[F], "Resident": online.Resident[F],
 		} {
 			if got, _ := softmax(x); got[0] == got[0] && got[1] == got[1] {
-				t.Errorf("%s(%v) = %v: NaN is lost", name, x, got)
+				t.Errorf("%s(%v) = %v, want NaN", name, x, got)
 			}
 		}
 	}
 }
 
-// states returns random states, of no numbers, one, and many, some of them extreme.
+// states returns a random state of 0 to 3 numbers, some of them extreme.
 func states[F online.Float](rng *rand.Rand) online.State[F] {
 	s := online.Empty[F]()
 	for range rng.IntN(4) {
@@ -155,15 +154,15 @@ func testStates[F online.Float](t *testing.T) {
 			t.Fatalf("%v and %v do not commute: %v, %v", a, b, a.Merge(b), b.Merge(a))
 		}
 		if e := online.Empty[F](); a.Merge(e) != a || e.Merge(a) != a {
-			t.Fatalf("%v merged with nothing is %v and %v", a, a.Merge(e), e.Merge(a))
+			t.Fatalf("%v merged with Empty is %v and %v", a, a.Merge(e), e.Merge(a))
 		}
 		left, right := a.Merge(b).Merge(c), a.Merge(b.Merge(c))
 		same(t, "associativity", []F{left.M, left.D}, []F{right.M, right.D}, 1)
 	}
 }
 
-// The states of a trace against sums over all numbers so far; and what keeps them from overflow: the largest number
-// adds 1 to d, and no number more.
+// Compares the states of a trace with sums over all numbers so far. d cannot overflow, since no number adds more than
+// 1.
 func TestTrace(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, size := range []float64{1, 100, 1e4, 1e300} {
@@ -188,6 +187,6 @@ func TestTrace(t *testing.T) {
 		}
 	}
 	if got := online.Empty[float64]().LogSumExp(); !math.IsInf(got, -1) {
-		t.Errorf("the log-sum-exp of nothing is %v, want -Inf", got)
+		t.Errorf("the log-sum-exp of Empty is %v, want -Inf", got)
 	}
 }

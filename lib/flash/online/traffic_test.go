@@ -7,7 +7,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash/online"
 )
 
-// What each step moves, against the lines of the papers' algorithms, added up.
+// Compares the traffic of each function with the sum over the lines of the papers' algorithms.
 func TestTraffic(t *testing.T) { heads(t, testTraffic[float64]) }
 
 func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys int) {
@@ -23,11 +23,11 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 	}
 	dout := make([]F, queries*h.E)
 
-	// Dao et al. 2022, algorithm 0: line 1 reads Q and K and writes S, line 2 reads S and writes P, line 3 reads P and V
-	// and writes O.
+	// Dao et al. 2022, algorithm 0: line 1 reads Q and K and writes S, line 2 reads S and writes P, line 3 reads P and
+	// V and writes O.
 	three, err := online.ThreeStep(h)
 	check("three steps", three.Traffic, err, n*d+s*d+2*n*s+s*e, 2*n*s+n*e)
-	if want := max(n*d+s*d+n*s, n*s+s*e+n*e); three.Traffic.Fast != want { // of the two products
+	if want := max(n*d+s*d+n*s, n*s+s*e+n*e); three.Traffic.Fast != want { // of the two matmuls
 		t.Errorf("three steps need %d of fast memory, want %d", three.Traffic.Fast, want)
 	}
 	// Algorithm 3: line 1 reads P and dO and writes dV, line 2 reads dO and V and writes dP, line 3 reads P and dP and
@@ -35,7 +35,7 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 	g, err := online.ThreeStepGradients(h, three, dout)
 	check("its gradients", g.Traffic, err, n*s+n*e+n*e+s*e+2*n*s+n*s+s*d+n*s+n*d, s*e+2*n*s+n*d+s*d)
 
-	// Each query, and for each the keys that it sees with their values.
+	// The keys that each query sees.
 	sees := visible(h, queries, keys)
 	var pairs int64
 	for i := range queries {
@@ -51,7 +51,7 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 	check("divided once", once.Traffic, err, n*d+pairs*(d+e), n*(e+1))
 
 	for _, tiles := range tilings {
-		// The rows that pairs of tiles have, if any of their queries sees any of their keys.
+		// The rows of all pairs of tiles in which a query sees a key.
 		var pairQueries, pairKeys int64
 		for i := 0; i < queries; i += min(tiles.Queries, queries) {
 			for j := 0; j < keys; j += min(tiles.Keys, keys) {
@@ -70,15 +70,15 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 				}
 			}
 		}
-		// Dao et al. 2022, algorithm 1: line 2 writes O, l and m; line 6 reads K and V; line 8 reads Q, O, l and m, lines
-		// 12 and 13 write O, l and m, for each pair; and here, l and m are read and LSE is written at the end.
-		byKeys, err := online.KeysOutside(h, tiles)
-		check("keys outside", byKeys.Traffic, err, s*(d+e)+pairQueries*(d+e+2)+2*n, n*(e+2)+pairQueries*(e+2)+n)
+		// Dao et al. 2022, algorithm 1: line 2 writes O, l and m; line 6 reads K and V; line 8 reads Q, O, l and m,
+		// lines 12 and 13 write O, l and m, for each pair. Here l and m are read and LSE is written at the end.
+		byKeys, err := online.KeysOuter(h, tiles)
+		check("keys outer", byKeys.Traffic, err, s*(d+e)+pairQueries*(d+e+2)+2*n, n*(e+2)+pairQueries*(e+2)+n)
 		// Dao 2023, algorithm 1: line 4 reads Q, line 7 reads K and V for each pair, lines 14 and 15 write O and L.
-		byQueries, err := online.QueriesOutside(h, tiles)
-		check("queries outside", byQueries.Traffic, err, n*d+pairKeys*(d+e), n*(e+1))
-		// Dao 2023, algorithm 2: dQ is written; dO and O are read and D is written; K and V are read; Q, dO, dQ, L and D
-		// are read (there O too, of which no line makes use) and dQ is written, for each pair; dK and dV are written.
+		byQueries, err := online.QueriesOuter(h, tiles)
+		check("queries outer", byQueries.Traffic, err, n*d+pairKeys*(d+e), n*(e+1))
+		// Dao 2023, algorithm 2: dQ is written; dO and O are read and D is written; K and V are read; Q, dO, dQ, L and
+		// D are read (in the paper also O, which is not used) and dQ is written, for each pair; dK and dV are written.
 		g, err := online.TiledGradients(h, byQueries, dout, tiles)
 		check("gradients in tiles", g.Traffic, err, 2*n*e+s*(d+e)+pairQueries*(2*d+e+2), n*d+n+pairQueries*d+s*(d+e))
 	}
@@ -93,12 +93,12 @@ func TestTheorem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tiles := fit(t, online.TilesKeysOutside, fast, d)
-		k, err := online.KeysOutside(h, tiles)
+		tiles := fit(t, online.TilesKeysOuter, fast, d)
+		k, err := online.KeysOuter(h, tiles)
 		if err != nil {
 			t.Fatal(err)
 		}
-		q, err := online.QueriesOutside(h, fit(t, online.TilesQueriesOutside, fast, d))
+		q, err := online.QueriesOuter(h, fit(t, online.TilesQueriesOuter, fast, d))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,24 +111,25 @@ func TestTheorem(t *testing.T) {
 				t.Errorf("%d of %d elements of fast memory are used", used, fast)
 			}
 		}
-		return float64(f.Traffic.Moved()), float64(k.Traffic.Moved()), float64(q.Traffic.Moved()), float64(g.Traffic.Moved())
+		return float64(f.Traffic.Moved()), float64(k.Traffic.Moved()), float64(q.Traffic.Moved()),
+			float64(g.Traffic.Moved())
 	}
 	near := func(what string, got, want float64) {
 		t.Helper()
-		if math.Abs(got/want-1) > 0.2 { // for terms of lower order, and tiles that are cut
-			t.Errorf("%s: %.2f times as much moves, want about %v", what, got, want)
+		if math.Abs(got/want-1) > 0.2 { // terms of lower order, and partial tiles
+			t.Errorf("%s: %.2f times the traffic, want about %v", what, got, want)
 		}
 	}
 	a3, ak, aq, ag := moved(256, 256)
 	b3, bk, bq, bg := moved(512, 256)
 	near("three steps, N twice", b3/a3, 4)
-	near("keys outside, N twice", bk/ak, 4)
-	near("queries outside, N twice", bq/aq, 4)
+	near("keys outer, N twice", bk/ak, 4)
+	near("queries outer, N twice", bq/aq, 4)
 	near("backward, N twice", bg/ag, 4)
 	c3, ck, cq, cg := moved(512, 512)
 	near("three steps, M twice", c3/b3, 1)
-	near("keys outside, M twice", ck/bk, 0.5)
-	near("queries outside, M twice", cq/bq, 0.5)
+	near("keys outer, M twice", ck/bk, 0.5)
+	near("queries outer, M twice", cq/bq, 0.5)
 	near("backward, M twice", cg/bg, 0.5)
 }
 
@@ -141,13 +142,13 @@ func fit(t *testing.T, tiles func(fast, d, e int) (online.Tiles, error), fast, d
 	return got
 }
 
-// The tiles fill the fast memory as far as they can, which the steps themselves count; and the sides are as they
-// should be.
+// The tiles fit in fast memory, as the functions themselves count it, and larger ones do not.
 func TestTiles(t *testing.T) {
 	const n = 64
 	for _, d := range []int{1, 2, 5, 16} {
 		for _, e := range []int{1, 3, 8} {
-			h := online.Head[float32]{Q: make([]float32, n*d), K: make([]float32, n*d), V: make([]float32, n*e), D: d, E: e}
+			h := online.Head[float32]{Q: make([]float32, n*d), K: make([]float32, n*d), V: make([]float32, n*e), D: d,
+				E: e}
 			f, err := online.OneLoop(h)
 			if err != nil {
 				t.Fatal(err)
@@ -158,22 +159,28 @@ func TestTiles(t *testing.T) {
 					more  func(online.Tiles) online.Tiles
 					used  func(online.Tiles) (online.Traffic, error)
 				}{
-					{online.TilesKeysOutside,
-						func(t online.Tiles) online.Tiles { return online.Tiles{Queries: min(t.Keys+1, d), Keys: t.Keys + 1} },
+					{online.TilesKeysOuter,
+						func(t online.Tiles) online.Tiles {
+							return online.Tiles{Queries: min(t.Keys+1, d),
+								Keys: t.Keys + 1}
+						},
 						func(t online.Tiles) (online.Traffic, error) {
-							f, err := online.KeysOutside(h, t)
+							f, err := online.KeysOuter(h, t)
 							return f.Traffic, err
 						}},
-					{online.TilesQueriesOutside,
+					{online.TilesQueriesOuter,
 						func(t online.Tiles) online.Tiles {
 							return online.Tiles{Queries: t.Queries + 1, Keys: min(t.Queries+1, d)}
 						},
 						func(t online.Tiles) (online.Traffic, error) {
-							f, err := online.QueriesOutside(h, t)
+							f, err := online.QueriesOuter(h, t)
 							return f.Traffic, err
 						}},
 					{online.TilesBackward,
-						func(t online.Tiles) online.Tiles { return online.Tiles{Queries: min(t.Keys+1, d), Keys: t.Keys + 1} },
+						func(t online.Tiles) online.Tiles {
+							return online.Tiles{Queries: min(t.Keys+1, d),
+								Keys: t.Keys + 1}
+						},
 						func(t online.Tiles) (online.Traffic, error) {
 							g, err := online.TiledGradients(h, f, make([]float32, n*e), t)
 							return g.Traffic, err
@@ -187,7 +194,8 @@ func TestTiles(t *testing.T) {
 					}
 					if more := c.more(tiles); max(more.Queries, more.Keys) <= n {
 						if used, err := c.used(more); err != nil || used.Fast <= int64(fast) {
-							t.Errorf("d = %d, e = %d: %+v (%v), but %+v use just %d of %d, %v", d, e, tiles, fitErr, more, used.Fast, fast, err)
+							t.Errorf("d = %d, e = %d: %+v (%v), but %+v use only %d of %d, %v", d, e, tiles, fitErr,
+								more, used.Fast, fast, err)
 						}
 					}
 				}
@@ -195,14 +203,16 @@ func TestTiles(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ fast, d, e int }{
-		{100, 0, 1}, {100, 1, 0}, {100, -1, -1}, {0, 1, 1}, {-5, 1, 1}, {math.MinInt, 1, 1}, {100, 101, 1}, {100, 1, 101},
+		{100, 0, 1}, {100, 1, 0}, {100, -1, -1}, {0, 1, 1}, {-5, 1, 1}, {math.MinInt, 1, 1}, {100, 101, 1},
+		{100, 1, 101},
 		{math.MaxInt, math.MaxInt, 1}, {math.MaxInt, 1, math.MaxInt}, {8, 4, 4},
 	} {
-		if tiles, err := online.TilesKeysOutside(c.fast, c.d, c.e); err == nil {
+		if tiles, err := online.TilesKeysOuter(c.fast, c.d, c.e); err == nil {
 			t.Errorf("%+v: %+v and no error", c, tiles)
 		}
 	}
-	if tiles, err := online.TilesBackward(math.MaxInt, 64, 64); err != nil || tiles.Queries != 64 || tiles.Keys < 1<<16 || tiles.Keys > math.MaxInt/(6*64) {
-		t.Errorf("all the memory there is: %+v, %v", tiles, err)
+	if tiles, err := online.TilesBackward(math.MaxInt, 64, 64); err != nil || tiles.Queries != 64 ||
+		tiles.Keys < 1<<16 || tiles.Keys > math.MaxInt/(6*64) {
+		t.Errorf("the largest fast memory: %+v, %v", tiles, err)
 	}
 }

@@ -11,65 +11,66 @@ import (
 	"github.com/gomlx/gomlx/ml/train"
 )
 
-// penaltyPath is where GoMLX's regularizers add to the loss of a graph.
+// penaltyPath is where GoMLX's regularizers add to a graph's loss.
 var penaltyPath = model.JoinPath(train.TrainerAbsoluteScope, train.TrainerRegularizationLossGraphParamKey)
 
-// penalty is what they have added, or nil.
+// penalty returns what regularizers have added, or nil.
 func penalty(g *graph.Graph) *graph.Node { return train.GetRegularizationLoss(g) }
 
-// checkOutput returns an error if a piece returns nothing, or a loss that is no scalar that has a gradient.
+// checkOutput returns an error if a layer returns nil, or the loss is not a float scalar.
 func (m *Model) checkOutput(p *piece, y *graph.Node) error {
 	switch {
 	case y == nil && !m.last(p):
-		return errors.New("the layer returned nil, want its output")
+		return errors.New("the layer returned nil: return its output")
 	case y == nil:
-		return errors.New("the loss function returned nil, want the mean loss")
+		return errors.New("the loss function returned nil: return the mean loss")
 	case m.last(p) && (!y.IsScalar() || !y.DType().IsFloat()):
-		return fmt.Errorf("the loss has shape %s, want a float scalar: return the mean (graph.ReduceAllMean)",
+		return fmt.Errorf("the loss has shape %s, not that of a float scalar: return the mean (graph.ReduceAllMean)",
 			y.Shape())
 	}
 	return nil
 }
 
-// checkTrainer returns an error if a model left something in its graph for GoMLX's trainer, which is not there to take
-// it: train.AddMainLoss, train.AddPerStepUpdateGraphFn.
+// checkTrainer returns an error if the model relies on GoMLX's trainer by train.AddMainLoss or
+// train.AddPerStepUpdateGraphFn.
 func checkTrainer(g *graph.Graph, store *model.Store) error {
 	for p := range store.IterGraphParams(g) {
 		if strings.HasPrefix(p.Key, "trainer_") && p.Key != train.TrainerRegularizationLossGraphParamKey {
-			return fmt.Errorf("the model adds %q to the loss or the steps of GoMLX's trainer, which does not run here: "+
-				"return the whole loss, and take an L2 regularizer in the place of L1 (l1_regularization), which sets "+
+			return fmt.Errorf("the model adds %q to the loss or the steps of GoMLX's trainer, which does not run "+
+				"here: "+
+				"return the complete loss, and use an L2 regularizer instead of L1 (l1_regularization), which sets "+
 				"small weights to 0 after each step", p.Key)
 		}
 	}
 	return nil
 }
 
-// changes is the error for a model that changes a variable which must stay as it is.
+// changes is the error for a model that changes a variable which only the optimizer may change, or nobody.
 func changes(v *model.Variable) error {
 	if v.Trainable {
-		return fmt.Errorf("the model changes the variable %q while it trains, which the optimizer changes: "+
+		return fmt.Errorf("the model changes the variable %q in training, which the optimizer changes: "+
 			"call its SetTrainable(false), or leave it to the optimizer", v.Path())
 	}
-	return fmt.Errorf("the model changes the variable %q of type %s while it trains: make it a float, whose changes "+
+	return fmt.Errorf("the model changes the variable %q of type %s in training: make it a float, whose changes "+
 		"are averaged over the devices", v.Path(), v.DType())
 }
 
-// checkMade returns an error if a variable of the piece was looked for before there was one.
-func (p *piece) checkMade(store *model.Store, missing lookups) error {
-	made := map[string]bool{}
+// checkCreated returns an error if the piece looked up a variable that it did not create.
+func (p *piece) checkCreated(store *model.Store, missing lookups) error {
+	created := map[string]bool{}
 	for v := range store.IterVariables() {
-		made[v.Path()] = true
+		created[v.Path()] = true
 	}
 	for _, v := range p.store {
-		if missing[v.path] && !made[v.path] {
-			return fmt.Errorf("the model takes the variable %q, but did not make it", v.path)
+		if missing[v.path] && !created[v.path] {
+			return fmt.Errorf("the model uses the variable %q, but did not create it", v.path)
 		}
 	}
 	return nil
 }
 
-// lookups are the paths of variables that a store did not have when it was asked for them. It is a [model.Loader] that
-// has nothing to load.
+// lookups are the paths of variables that were looked up in a store and not found. It is a [model.Loader] without
+// values.
 type lookups map[string]bool
 
 // LoadVariable implements [model.Loader].

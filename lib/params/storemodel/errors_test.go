@@ -38,7 +38,7 @@ func TestNewErrors(t *testing.T) {
 			y := graph.Mul(inputs, w.NodeValue(inputs))
 			w.SetNodeValue(graph.ZerosLike(w.NodeValue(inputs)))
 			return graph.ReduceAllMean(y)
-		}, `changes the variable "/w" while it trains, which the optimizer changes`},
+		}, `changes the variable "/w" in training, which the optimizer changes`},
 		{"counter", func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 			n := scope.VariableWithValue("n", int32(3)).SetTrainable(false)
 			n.SetNodeValue(graph.OnePlus(n.NodeValue(inputs)))
@@ -62,7 +62,8 @@ func TestNewErrors(t *testing.T) {
 		}, `"/count" has element type Int32`},
 		{"panic", func(*model.Scope, *graph.Node, *graph.Node) *graph.Node { panic("a reason") }, "a reason"},
 	} {
-		if _, err := storemodel.New(backend, model.NewStore(), c.loss, mlpInputs, mlpTargets); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := storemodel.New(backend, model.NewStore(), c.loss, mlpInputs, mlpTargets); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -81,7 +82,8 @@ func TestNewErrors(t *testing.T) {
 		{"finalized", finalized, mlp, mlpInputs, "storemodel"},
 		{"no shape", newStore(), mlp, shapes.Shape{}, "storemodel"},
 	} {
-		if _, err := storemodel.New(backend, c.store, c.loss, c.shape, mlpTargets); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := storemodel.New(backend, c.store, c.loss, c.shape, mlpTargets); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -90,7 +92,7 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// changing is a model that does something else for a batch of two.
+// changing is a model that behaves differently for a batch of two.
 func changing(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 	w := scope.VariableWithShape("w", shapes.Make(dtypes.Float32, inputs.Shape().Dim(-1)))
 	x := graph.Mul(inputs, graph.InsertAxes(w.NodeValue(inputs), 0))
@@ -138,7 +140,7 @@ func TestLossErrors(t *testing.T) {
 		{"cast, another shape", func(g *graph.Graph) *graph.Node {
 			w := graph.ConvertDType(vector(g, 3), dtypes.BFloat16)
 			return m.Loss(params.Nodes{"w": w}, vector(g, 1, 1), nil) // which would be broadcast
-		}, `makes the variable "/w" of shape`},
+		}, `creates the variable "/w" with shape`},
 		{"another batch, another variable", func(g *graph.Graph) *graph.Node {
 			return m.Loss(params.Nodes{"w": vector(g, 3)}, vector(g, 2, 3), nil)
 		}, `uses the variable "/b" for this batch`},
@@ -180,8 +182,10 @@ func TestWriteErrors(t *testing.T) {
 	}{
 		{"too few", func(v []*tensors.Tensor) []*tensors.Tensor { return v[1:] }, "3 values for the 4 parameters"},
 		{"nil", func(v []*tensors.Tensor) []*tensors.Tensor { v[3] = nil; return v }, "value #3 is nil"},
-		{"freed", func(v []*tensors.Tensor) []*tensors.Tensor { v[2].MustFinalizeAll(); return v }, "value #2 is nil or was freed"},
-		{"another shape", func(v []*tensors.Tensor) []*tensors.Tensor { v[0], v[2] = v[2], v[0]; return v }, "has shape"},
+		{"freed", func(v []*tensors.Tensor) []*tensors.Tensor { v[2].MustFinalizeAll(); return v },
+			"value #2 is nil or was freed"},
+		{"another shape", func(v []*tensors.Tensor) []*tensors.Tensor { v[0], v[2] = v[2], v[0]; return v },
+			"has shape"},
 	} {
 		if err := m.Write(c.change(initial(t, m))); !matches(err, c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
@@ -192,7 +196,7 @@ func TestWriteErrors(t *testing.T) {
 			}
 		}
 	}
-	// What is written is a copy, and so is what is read.
+	// Write and Init copy.
 	zeros, err := params.Zeros(m.Params())
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +214,7 @@ func TestWriteErrors(t *testing.T) {
 	if err := store.GetVariable("/out/dense/biases").SetValue(tensors.FromValue([]float32{1, 2, 3})); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Validate(); !matches(err, `"/out/dense/biases" has shape (Float32)[3], it had (Float32)[2]`) {
+	if err := m.Validate(); !matches(err, `"/out/dense/biases" has shape (Float32)[3], but it had (Float32)[2]`) {
 		t.Errorf("another shape: error %v", err)
 	}
 	if err := store.GetVariable("/out/dense/biases").Reset(); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params/storemodel"
 )
 
-// cnn classifies small images by three layers, with batch normalization in two of them, dropout and a regularizer.
+// cnn classifies small images with three layers: batch normalization in two of them, dropout and a regularizer.
 func cnn(dropout float64) storemodel.Layers {
 	return storemodel.Layers{
 		{Name: "first", Build: func(scope *model.Scope, x *graph.Node) *graph.Node {
@@ -46,7 +46,7 @@ func crossEntropy(logits, labels *graph.Node) *graph.Node {
 	return graph.ReduceAllMean(loss.SparseCategoricalCrossEntropyLogits([]*graph.Node{labels}, []*graph.Node{logits}))
 }
 
-// whole is a model of layers as one loss.
+// whole turns a model of layers into one loss.
 func whole(l storemodel.Layers) storemodel.Loss {
 	return func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 		return crossEntropy(l.Build(scope, inputs), targets)
@@ -58,7 +58,7 @@ var (
 	labels   = shapes.Make(dtypes.Int32, 8, 1)
 )
 
-// images are pictures of bars, in a third of the columns that the label says, and noise.
+// images are noisy pictures with bars in the third of the columns that the label chooses.
 func images(step int) (x, y *tensors.Tensor) {
 	rng := rand.New(rand.NewPCG(7, uint64(step)))
 	x, y = tensors.FromShape(pictures), tensors.FromShape(labels)

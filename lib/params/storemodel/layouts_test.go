@@ -33,7 +33,7 @@ var (
 	_ train.Noisy    = (*storemodel.Model)(nil)
 )
 
-// result is what a training left.
+// result is the result of a training.
 type result struct {
 	metrics   []train.Metrics
 	evaluated float64 // the loss of the batch after the last
@@ -42,7 +42,7 @@ type result struct {
 
 const steps = 3
 
-// start begins to train in a layout.
+// start starts training in a layout.
 func start(t *testing.T, backend *xla.Backend, m train.Model, l parallel.Layout) train.Trainer {
 	t.Helper()
 	recipe := train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2), Clip: 1, Seed: 5}
@@ -70,8 +70,8 @@ func finish(t *testing.T, run train.Trainer, batches traintest.Batches) (out res
 	return out
 }
 
-// compare fails the test if two trainings differ by more than sums do that are made in another order: a loss and a
-// norm by 1e-5 of it, and a parameter by 16 units in the last place of the largest one.
+// compare fails the test if two trainings differ by more than another order of sums explains: a loss and a norm by a
+// relative 1e-5, and a parameter by 16 units in the last place of the largest one.
 func compare(t *testing.T, want, got result) {
 	t.Helper()
 	near := func(a, b float64) bool { return math.Abs(a/b-1) < 1e-5 }
@@ -89,9 +89,8 @@ func compare(t *testing.T, want, got result) {
 	}
 }
 
-// TestLayouts trains a network with batch normalization, dropout and a regularizer on one device, with as many
-// micro-batches as other layouts have devices with other rows: so each normalizes the same rows, and has the same
-// noise.
+// TestLayouts trains a network with batch normalization, dropout and a regularizer on one device with as many
+// micro-batches as other layouts have replicas: so each normalizes the same examples, and has the same random numbers.
 func TestLayouts(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	parted, err := storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels)
@@ -120,7 +119,7 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// TestCheckpoint goes on, in a pipeline, from a checkpoint of devices that share the state: buffers are part of it.
+// TestCheckpoint continues, in a pipeline, from a checkpoint of devices with a sharded state, including buffers.
 func TestCheckpoint(t *testing.T) {
 	ctx, backend, dir := context.Background(), devicetest.Open(t, 4), t.TempDir()
 	m, err := storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels)
@@ -134,8 +133,8 @@ func TestCheckpoint(t *testing.T) {
 	compare(t, finish(t, run, images), finish(t, again, images))
 }
 
-// TestBuffersOfAllRanks: ranks, and the devices of one program, have the same buffers, bit for bit, though each has
-// normalized other rows.
+// TestBuffersOfAllRanks: ranks, and the devices of one program, have the same buffers bit for bit, although each has
+// normalized other examples.
 func TestBuffersOfAllRanks(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	m := newModel(t, backend, newStore(), whole(cnn(0.3)), pictures, labels)
@@ -186,7 +185,7 @@ func TestBuffersOfAllRanks(t *testing.T) {
 	same(t, ranks[0], ranks[1])
 }
 
-// TestAuto: where the compiler cuts the step, noise and normalization are those of one device.
+// TestAuto: if the compiler splits the step, dropout and normalization are those of one device.
 func TestAuto(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	m := newModel(t, backend, newStore(), whole(cnn(0.3)), pictures, labels)
@@ -210,8 +209,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestModelsOfGoMLX trains the transformer of GoMLX's zoo, with dropout, and its feedforward network, of which
-// hyperparameters in the store say that it has batch normalization, dropout and a regularizer.
+// TestModelsOfGoMLX trains the transformer of GoMLX's zoo, with dropout, and its feedforward network, with batch
+// normalization, dropout and a regularizer by hyperparameters in the store.
 func TestModelsOfGoMLX(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	text := shapes.Make(dtypes.Int32, 8, 6)

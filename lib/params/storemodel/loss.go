@@ -14,33 +14,31 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Loss is [Model.NoisyLoss] without a key.
+// Loss is [Model.NoisyLoss] without a key: the loss for evaluation.
 func (m *Model) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 	return m.chain.Loss(p, inputs, targets)
 }
 
-// NoisyLoss builds the loss with the given nodes in the place of the parameters. With a key, the graph is one for
-// training ([model.Store.SetTraining]), whose random numbers follow from the key and the row, which are those of
-// train.Noisy, and the gradients of buffers are their changes, as train.Buffered says. Without, it is one for
-// inference, whose random numbers, if it takes any, are always the same. The batch may have another size than in
-// [New], but the model must make the same variables of it.
+// NoisyLoss builds the loss with the given nodes as parameters. With a key, it is for training
+// ([model.Store.SetTraining]): random numbers depend on the key and the row, as train.Noisy says, and the gradients of
+// buffers are their changes, as train.Buffered says. Without, it is for inference, and random numbers are always the
+// same. The batch size may differ from that in [New], but the model must create the same variables.
 //
-// Parameters may come in another float type than their variables have, usually in half precision. If all of one type
-// come in the same other type, constants and inputs of it are converted alike, so that layers that follow their
-// input's type compute in the other; variables that a layer asks for in their own type all the same come in that.
-// Targets stay as they are: a loss that compares floats converts the model's output to their type itself, and so
-// computes in float32, as it should (Micikevicius et al. 2018, "Mixed Precision Training", §3). The result has the
-// type that it has where nothing is cast. Layers that change variables must do so in float32: batch normalization of a
-// half type needs its input converted to float32, and its output back.
+// Parameters may have another float type than their variables, usually a half type. If all parameters of a type have
+// the same other type, constants and inputs are converted to it too, so that layers which follow their input's type
+// compute in it; a variable that a layer requests in its own type is converted back. Targets are not converted: a loss
+// that compares floats converts the model's output to their type and so computes in float32, as it should (Micikevicius
+// et al. 2018, "Mixed Precision Training", §3). The result has the loss's own type. Layers that change variables must
+// compute in float32: for batch normalization in a half type, convert its input to float32 and its output back.
 //
 // It panics if a parameter is missing or has other dimensions than its variable; if the model panics, changes a
-// variable that [New] refuses it to, or uses one that it did not use in New; and in a graph of a [model.Exec], which
+// variable that it must not change, or uses one that it did not use in New; and in a graph of a [model.Exec], which
 // would take the nodes for new values of its own variables.
 func (m *Model) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
 	return m.chain.NoisyLoss(p, inputs, targets, key, row)
 }
 
-// rebuild builds a piece with nodes in the place of its parameters.
+// rebuild builds a piece with nodes as its parameters.
 func (m *Model) rebuild(p *piece, nodes params.Nodes, x, targets, key, row *graph.Node) *graph.Node {
 	weights, err := nodes.List(p.tree)
 	if err != nil {
@@ -50,23 +48,23 @@ func (m *Model) rebuild(p *piece, nodes params.Nodes, x, targets, key, row *grap
 	for i, spec := range p.tree {
 		w := weights[i]
 		if w == nil || !slices.Equal(w.Shape().Dimensions, spec.Shape.Dimensions) || !w.DType().IsFloat() {
-			panic(fmt.Errorf("storemodel: the node for %s is %s: want a float of the same dimensions", spec, w))
+			panic(fmt.Errorf("storemodel: the node for %s is %s: give a float with the same dimensions", spec, w))
 		}
 		cast = cast || w.DType() != spec.Shape.DType
 	}
-	// Variables in a store have a type, and a layer that asks for another panics. In an empty store each layer makes
-	// what it asks for.
-	return m.built(p, weights, x, targets, key, row, cast && p.makesAll)
+	// A layer that requests a variable in another type than the store has panics. In an empty store, layers create
+	// their variables in the types that they request.
+	return m.built(p, weights, x, targets, key, row, cast && p.createsAll)
 }
 
-// built is a piece built on a store of its own, that is either empty at first or has all variables.
+// built builds a piece with a store of its own, which is empty or has all variables.
 func (m *Model) built(p *piece, weights []*graph.Node, x, targets, key, row *graph.Node, empty bool) *graph.Node {
 	g := x.Graph()
 	if model.GetStore(g) != nil {
 		panic(fmt.Errorf("storemodel: the graph %q belongs to a model.Exec: build the loss in a graph.Exec", g.Name()))
 	}
 	b := builder{m: m, p: p, g: g, weights: weights, key: key, row: row, to: casts(p.tree, weights),
-		asked: map[string]dtypes.DType{}}
+		requested: map[string]dtypes.DType{}}
 	var carried []*graph.Node
 	if m.carries && p.site > 0 {
 		var before *graph.Node
@@ -102,15 +100,15 @@ type builder struct {
 	weights  []*graph.Node
 	key, row *graph.Node
 	to       map[dtypes.DType]dtypes.DType
-	// asked are the types of variables, by path, that layers ask for in another than they come in.
-	asked map[string]dtypes.DType
+	// requested are the types of variables, by path, that layers request in another type than the node's.
+	requested map[string]dtypes.DType
 
-	store    *model.Store // of the last try
+	store    *model.Store // of the last attempt
 	used     *standIns
-	panicked bool // the model itself
+	panicked bool // whether the model itself panicked
 }
 
-// build returns the output, and scalars to be added to the loss. Panics are errors.
+// build returns the output, and scalars to add to the loss. Panics become errors.
 func (b *builder) build(x, targets *graph.Node, empty bool) (y *graph.Node, added []*graph.Node, err error) {
 	err = try(func() error {
 		var missing lookups
@@ -128,7 +126,7 @@ func (b *builder) build(x, targets *graph.Node, empty bool) (y *graph.Node, adde
 				b.store.VariableWithShape(v.path, shape, nil).SetTrainable(v.trainable)
 			}
 		}
-		was := b.store.IsTraining(b.g) // which is a property of the graph
+		was := b.store.IsTraining(b.g) // a property of the graph
 		model.SetStore(b.g, b.store)
 		b.store.SetTraining(b.g, b.key != nil)
 		defer func() {
@@ -136,7 +134,7 @@ func (b *builder) build(x, targets *graph.Node, empty bool) (y *graph.Node, adde
 			b.store.SetTraining(b.g, was)
 		}()
 		before := penalty(b.g)
-		if b.p.penalty != dtypes.InvalidDType { // regularizers add to what they find
+		if b.p.penalty != dtypes.InvalidDType { // regularizers add to what is there
 			before = convert(graph.ScalarZero(b.g, b.p.penalty), b.to)
 			model.SetGraphParam(b.g, penaltyPath, before)
 		}
@@ -145,20 +143,21 @@ func (b *builder) build(x, targets *graph.Node, empty bool) (y *graph.Node, adde
 		b.panicked = false
 		if all := penalty(b.g); all != before {
 			if b.p.penalty == dtypes.InvalidDType {
-				return errors.New("the model has a regularizer for this batch, which it did not have when it was first " +
+				return errors.New("the model has a regularizer for this batch that it did not have when it was first " +
 					"built: call New with a batch for which it has all its regularizers")
 			}
 			added = append(added, all)
 		}
 		for _, check := range []error{
-			b.m.checkOutput(b.p, y), checkTrainer(b.g, b.store), b.used.check(b.store), b.p.checkMade(b.store, missing),
+			b.m.checkOutput(b.p, y), checkTrainer(b.g, b.store), b.used.check(b.store),
+			b.p.checkCreated(b.store, missing),
 		} {
 			if check != nil {
 				return check
 			}
 		}
 		if b.key == nil {
-			return nil // what inference changes is of no use
+			return nil // changes in inference are ignored
 		}
 		changes, err := b.changes()
 		added = append(added, changes...)
@@ -167,7 +166,7 @@ func (b *builder) build(x, targets *graph.Node, empty bool) (y *graph.Node, adde
 	return y, added, err
 }
 
-// standIn puts nodes in the place of the variables.
+// standIn sets the nodes of the variables.
 func (b *builder) standIn() error {
 	constants, err := b.m.values(b.p.fixed)
 	if err != nil {
@@ -179,8 +178,8 @@ func (b *builder) standIn() error {
 		if !v.trainable {
 			node = graph.StopGradient(node)
 		}
-		if asked, ok := b.asked[v.path]; ok {
-			node = graph.ConvertDType(node, asked)
+		if dtype, ok := b.requested[v.path]; ok {
+			node = graph.ConvertDType(node, dtype)
 		}
 		b.used.add(v.path, node)
 	}
@@ -188,13 +187,13 @@ func (b *builder) standIn() error {
 		b.used.add(v.path, graph.ConstTensor(b.g, constants[i]))
 	}
 	if b.p.random {
-		b.used.add(randomState, b.state())
+		b.used.add(randomState, b.seed())
 	}
 	return nil
 }
 
-// state is what random numbers are made of: 192 bits that follow from the key, the row and the piece.
-func (b *builder) state() *graph.Node {
+// seed is GoMLX's random state, 192 bits that depend on the key, the row and the piece.
+func (b *builder) seed() *graph.Node {
 	key, row := b.key, b.row
 	if key == nil {
 		key, row = graph.Const(b.g, uint32(0)), graph.Const(b.g, uint32(0))
@@ -203,7 +202,7 @@ func (b *builder) state() *graph.Node {
 	return graph.Bitcast(noise.Bits(seed, 0, nil, 3, 2), dtypes.Uint64)
 }
 
-// changes are scalars that are zero, and of which the gradient by a buffer is its old value less its new one.
+// changes returns scalars that are zero, whose gradient by a buffer is its old value less its new one.
 func (b *builder) changes() (terms []*graph.Node, err error) {
 	for i, v := range b.p.variables {
 		old := b.used.nodes[v.path]
@@ -215,8 +214,8 @@ func (b *builder) changes() (terms []*graph.Node, err error) {
 		case v.trainable:
 			return nil, changes(b.store.GetVariable(v.path))
 		case !changed.Shape().Equal(old.Shape()):
-			return nil, fmt.Errorf("the model changes the variable %q from %s to %s: keep its shape", v.path, old.Shape(),
-				changed.Shape())
+			return nil, fmt.Errorf("the model changes the variable %q from %s to %s: do not change its shape", v.path,
+				old.Shape(), changed.Shape())
 		case old.DType().IsHalfPrecision():
 			return nil, fmt.Errorf("the model changes the variable %q in %s, which would round small changes away: "+
 				"convert the layer's input to float32, and its output back, or compute in float32", v.path, old.DType())
@@ -228,20 +227,19 @@ func (b *builder) changes() (terms []*graph.Node, err error) {
 	return terms, nil
 }
 
-// retype notes in which type layers have asked for variables, where that is not the type of the nodes, and reports
-// whether that is new.
+// retype notes in which types layers requested variables, if not in that of the node, and reports whether there are new
+// ones.
 func (b *builder) retype() (again bool) {
 	for v := range b.store.IterVariables() {
 		node, ok := b.used.nodes[v.Path()]
-		if _, known := b.asked[v.Path()]; ok && !known && v.DType().IsFloat() && v.DType() != node.DType() {
-			b.asked[v.Path()], again = v.DType(), true
+		if _, known := b.requested[v.Path()]; ok && !known && v.DType().IsFloat() && v.DType() != node.DType() {
+			b.requested[v.Path()], again = v.DType(), true
 		}
 	}
 	return again
 }
 
-// newStore returns a store with the hyperparameters of the model's, and what will be the paths of variables that were
-// looked for in it and not found.
+// newStore returns a store with the hyperparameters of the model's, and the lookups that will fail in it.
 func (m *Model) newStore() (*model.Store, lookups) {
 	store, asked := model.NewStore(), lookups{}
 	for path, value := range m.store.IterParams() {
@@ -251,7 +249,7 @@ func (m *Model) newStore() (*model.Store, lookups) {
 	return store, asked
 }
 
-// casts returns the type that the parameters of each type come in, if that is one type for all of them.
+// casts returns, for each type of parameters, the type of the nodes if all have the same.
 func casts(tree params.Tree, weights []*graph.Node) map[dtypes.DType]dtypes.DType {
 	to := map[dtypes.DType]dtypes.DType{}
 	for i, spec := range tree {
@@ -264,7 +262,7 @@ func casts(tree params.Tree, weights []*graph.Node) map[dtypes.DType]dtypes.DTyp
 	return to
 }
 
-// convert returns x in the type that its type is cast to.
+// convert returns x in the type that casts has for its type.
 func convert(x *graph.Node, to map[dtypes.DType]dtypes.DType) *graph.Node {
 	if other, ok := to[x.DType()]; ok {
 		return graph.ConvertDType(x, other)
@@ -272,7 +270,7 @@ func convert(x *graph.Node, to map[dtypes.DType]dtypes.DType) *graph.Node {
 	return x
 }
 
-// pack adds a column to an output of a layer, as a matrix: scalars to be added to the loss.
+// pack adds a column, with the sum of scalars to add to the loss, to a layer's output as a matrix.
 func pack(y *graph.Node, terms []*graph.Node) *graph.Node {
 	rows, sum := y.Shape().Dim(0), graph.ScalarZero(y.Graph(), y.DType())
 	for _, term := range terms {
@@ -282,8 +280,8 @@ func pack(y *graph.Node, terms []*graph.Node) *graph.Node {
 	return graph.Concatenate([]*graph.Node{graph.Reshape(y, rows, y.Shape().Size()/rows), column}, 1)
 }
 
-// unpack undoes pack: it returns what a layer takes, of the shape that it was first built for but for the rows, and the
-// sum of the scalars. (That of the first row: its gradient is then exactly that of the loss.)
+// unpack is the inverse of pack: it returns the layer's input, of the shape that it was first built for except for the
+// batch size, and the sum. (That of the first row: its gradient is then exactly that of the loss.)
 func unpack(x *graph.Node, in shapes.Shape) (y, sum *graph.Node) {
 	rows, last := x.Shape().Dim(0), x.Shape().Dim(1)-1
 	dims := append([]int{rows}, in.Dimensions[1:]...)

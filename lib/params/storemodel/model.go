@@ -1,38 +1,38 @@
-// Package storemodel makes a parameter tree of a GoMLX model: of a function that finds its weights as variables of a
-// [model.Store], the way models are written with GoMLX's layers.
+// Package storemodel turns a GoMLX model, a function that finds its weights as variables of a [model.Store], into named
+// parameters and a loss that is a function of them.
 //
 //	m, err := storemodel.New(backend, store, loss, inputs, targets)
 //	…                      // train m
-//	err = m.Write(values)  // and go on with GoMLX
+//	err = m.Write(values)  // and continue with GoMLX
 //
-// A [Model] trains in every layout of lib/parallel but those that cut layers or sequences, and pipelines: as its loss
-// is one function, it is one block. A model that is given as a list of layers is a chain of blocks, and trains in
-// pipelines, too:
+// A [Model] trains in every layout of lib/parallel without tensor, sequence or pipeline parallelism, since its loss is
+// one function and so one block. A model that is given as a list of layers is a chain of blocks, and trains in
+// pipelines too:
 //
 //	layers := storemodel.Layers{{Name: "body", Build: body}, {Name: "head", Build: head}}
 //	m, err := storemodel.NewChain(backend, store, layers, criterion, inputs, targets)
 //
-// What GoMLX's layers do besides computing an output works as with GoMLX's trainer, with these differences:
+// GoMLX's layers work as with GoMLX's trainer, with these differences:
 //
-//   - Dropout, and whatever else takes random numbers from the scope, has other noise at each step, for each
-//     micro-batch and on each device that has other rows. GoMLX's generator makes the numbers of a whole array at
-//     once, so noise depends on which rows a device computes at once: two layouts have the same noise where both deal
-//     the batch alike, such as two devices, and one device with two micro-batches. Each layer of a chain has noise of
+//   - Dropout, and other uses of random numbers from the scope, get different numbers at each step, for each micro-
+//     batch and on each device with other examples. GoMLX's generator makes the numbers of a full array at once, so
+//     they depend on which examples a device computes together: layouts have the same random numbers only if they split
+//     the batch in the same way, such as two devices, and one device with two micro-batches. Each layer of a chain has
 //     its own.
-//   - Variables that are not trainable are parameters, too, which train.Buffered calls buffers: those that a step
-//     changes, as batch normalization changes its averages, get the mean of what the micro-batches and devices make of
-//     them, and the others stay as they are. As in PyTorch's DistributedDataParallel, each micro-batch on each device
-//     is normalized by its own mean and variance.
+//   - Variables that are not trainable are parameters too, called buffers in train.Buffered. Buffers that a step
+//     changes, such as the averages of batch normalization, get the mean over micro-batches and devices; others do not
+//     change. As in PyTorch's DistributedDataParallel, each micro-batch on each device is normalized by its own
+//     statistics.
 //   - Regularizers are part of the loss. GoMLX's L1 is refused, since it also sets small weights to 0 after each step.
-//   - [Model.Loss], with which a trainer evaluates, is GoMLX's inference: without dropout, and normalized by the
-//     averages.
+//   - [Model.Loss], for evaluation, is GoMLX's inference: without dropout, and normalized by the averages.
 //
-// With ddp.NewAuto, where the compiler cuts a step for one device, noise and normalization are those of the whole
-// batch.
+// With ddp.NewAuto, where the compiler splits a step for one device, random numbers and normalization are those of the
+// full batch.
 //
-// Each time a graph is built, the function runs on a store of its own, in which the variables of the graph are the
-// given nodes. So one model can be built into many graphs, of other batch sizes, on other devices or backends, on a
-// mesh, and by several goroutines at once, and no graph sees anything of another.
+// Each time a graph is built, the function runs on a store of its own, in which the variables are the given nodes. So
+// one model can be built into many graphs, with other batch sizes, on other devices or backends, on a mesh, and by
+// several goroutines at once; the graphs do not affect each other. mesh, and by several goroutines at once, and no
+// graph sees anything of another.
 package storemodel
 
 import (
@@ -52,75 +52,75 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Loss builds a model and returns its mean loss over a batch, a scalar. Like any GoMLX model it takes its variables
-// from the scope, and panics on errors. It must build the same model each time, and must not change what it shares
-// with other goroutines if the model is built by several.
+// Loss builds a model and returns its mean loss over a batch, a scalar. Like any GoMLX model it finds its variables in
+// the scope, and panics on errors. It must build the same model each time, and be safe for concurrent use if several
+// goroutines build the model.
 type Loss func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node
 
-// Model is a GoMLX model as named parameters, their initial values and a loss as a graph function of them: a
-// train.Noisy, train.Buffered and chain.Chained. Make it with [New] or [NewChain]. Its methods may be called by several
-// goroutines at once, but not while the store is used in another way.
+// Model is a GoMLX model as named parameters, their initial values and a loss as a graph function: a train.Noisy,
+// train.Buffered and chain.Chained. Make it with [New] or [NewChain]. Several goroutines may call its methods at once,
+// but not while the store is used otherwise.
 type Model struct {
 	store  *model.Store
 	pieces []*piece
 	chain  chain.Model // a block for each piece
 
-	variables []variable // those of the parameters, in the order of the chain's list
+	variables []variable // of the parameters, in the order of the chain's list
 
-	// type of the loss where no parameter is cast.
+	// lossType is the type of the loss if no parameter is cast.
 	lossType dtypes.DType
-	// carries says that pieces give each other a column more than their outputs: what they add to the loss.
+	// carries says that pieces pass on another column besides their outputs, to be added to the loss.
 	carries bool
 
-	mu sync.RWMutex // between Write and those who read the variables' values
+	mu sync.RWMutex // for the variables' values
 }
 
-// piece is a part of a model that is built by itself.
+// piece is a part of a model that is built separately.
 type piece struct {
 	name  string
-	site  uint32 // of its noise
+	site  uint32 // of its random numbers
 	build func(scope *model.Scope, x, targets *graph.Node) *graph.Node
 	in    shapes.Shape // of the x that it was first built for
 
-	variables []variable // those of its parameters, in the order of their first use
+	variables []variable // of its parameters, in the order of their first use
 	tree      params.Tree
-	fixed     []variable // what it only reads, and is no float
-	store     []variable // these, and what no piece uses: what it finds in a store
+	fixed     []variable // variables that it only reads and that are not floats
+	store     []variable // these, and those that no piece uses: what it finds in a store
 
-	random  bool         // it takes random numbers
-	changed bool         // it changes variables
-	penalty dtypes.DType // of what its regularizers add to the loss, if they do
+	random  bool         // whether it uses random numbers
+	changed bool         // whether it changes variables
+	penalty dtypes.DType // of its regularizers' part of the loss, if it has regularizers
 
-	// makesAll says that it can be built on an empty store: it makes all variables that it uses.
-	makesAll bool
+	// createsAll says that it can be built on an empty store: it creates all variables that it uses.
+	createsAll bool
 }
 
-// variable is a variable as it was in the store when the model was made.
+// variable is a variable of the store when the model was made.
 type variable struct {
 	path      string // "/block0/dense/weights"
 	shape     shapes.Shape
 	trainable bool
 }
 
-// name is the path with dots between its parts, and none at the start.
+// name is the path with dots as separators, and none at the start.
 func (v variable) name() string {
 	return strings.ReplaceAll(strings.TrimPrefix(v.path, model.ScopeSeparator), model.ScopeSeparator, ".")
 }
 
-// New builds the loss once for inputs and targets of the given shapes, so that its variables come to be in the store,
-// and initializes on the backend those that have no value, exactly as a [model.Exec] would. (It does not run the loss.)
+// New builds the loss once for inputs and targets of the given shapes, so that its variables are created in the store,
+// and initializes those without a value on the backend, exactly as a [model.Exec] would. (It does not run the loss.)
 //
 // The parameters are the variables that the loss uses, in the order of their first use. A parameter's name is its
-// variable's path: "block0.dense.weights" for "/block0/dense/weights". Variables of other types than floats, which
-// must not be trainable, become constants of the graphs.
+// variable's path: "block0.dense.weights" for "/block0/dense/weights". Variables that are not floats, which must not be
+// trainable, become constants of the graphs.
 //
-// A model that changes a trainable variable, or one that is no float, while it trains is an error that names the
-// variable. So is one that relies on GoMLX's trainer for more than regularizers. Other errors are: a loss that panics
-// or is no float scalar, no trainable variables or one that is not of a float type, and two variables of one name
-// ("/a/b" and "/a.b"). After an error, the store may have variables that it had not before.
+// It is an error if the model changes a trainable variable, or one that is not a float, in training, or relies on
+// GoMLX's trainer for more than regularizers. So is a loss that panics or is not a float scalar, no trainable variable
+// or one that is not a float, and two variables with the same name ("/a/b" and "/a.b"). After an error, the store may
+// have new variables.
 func New(backend compute.Backend, store *model.Store, loss Loss, inputs, targets shapes.Shape) (*Model, error) {
 	if loss == nil {
-		return nil, errors.New("storemodel: the loss is nil: give one")
+		return nil, errors.New("storemodel: the loss is nil: give a function")
 	}
 	return newModel(backend, store, []*piece{{name: "model", build: loss}}, inputs, targets)
 }
@@ -131,7 +131,7 @@ func newModel(backend compute.Backend, store *model.Store, pieces []*piece,
 		return nil, errors.New("storemodel: the backend or the store is nil: give both")
 	}
 	if store.VariablesAsConst() {
-		return nil, errors.New("storemodel: the store makes its variables constants: set WithVariableAsConst(false)")
+		return nil, errors.New("storemodel: the store makes its variables constants: call WithVariableAsConst(false)")
 	}
 	m := &Model{store: store, pieces: pieces}
 	shape := inputs
@@ -147,7 +147,7 @@ func newModel(backend compute.Backend, store *model.Store, pieces []*piece,
 			return nil, fmt.Errorf("storemodel: building %s: %w", p.what(), err)
 		}
 	}
-	users := map[string]bool{randomState: true} // which a store makes itself
+	users := map[string]bool{randomState: true} // which a store creates itself
 	for _, p := range pieces {
 		p.store = slices.Concat(p.variables, p.fixed)
 		for _, v := range p.store {
@@ -173,15 +173,15 @@ func newModel(backend compute.Backend, store *model.Store, pieces []*piece,
 		return nil, err
 	}
 	for _, p := range pieces {
-		if err := m.buildAgain(backend, p, targets, false); err != nil {
+		if err := m.tryBuild(backend, p, targets, false); err != nil {
 			return nil, fmt.Errorf("storemodel: building %s again: %w", p.what(), err)
 		}
-		p.makesAll = m.buildAgain(backend, p, targets, true) == nil
+		p.createsAll = m.tryBuild(backend, p, targets, true) == nil
 	}
 	return m, nil
 }
 
-// what says in errors what is built.
+// what names the piece in errors.
 func (p *piece) what() string {
 	if p.in.Ok() && p.name != "model" {
 		return fmt.Sprintf("layer %q for an input of shape %s", p.name, p.in)
@@ -237,7 +237,7 @@ func (m *Model) discover(p *piece, x, targets *graph.Node) (*graph.Node, error) 
 
 func (m *Model) last(p *piece) bool { return p == m.pieces[len(m.pieces)-1] }
 
-// link makes the chain. It returns an error if the variables make no tree, or nothing is to be trained.
+// link makes the chain. It returns an error if the variables do not form a tree, or none is trainable.
 func (m *Model) link(inStore int) error {
 	m.chain = chain.Model{Initial: m.Init, Noisy: true}
 	byName, trained := map[string]variable{}, 0
@@ -277,19 +277,20 @@ func (m *Model) link(inStore int) error {
 	}
 	for i, p := range m.pieces {
 		if m.carries && i > 0 && (p.in.Rank() == 0 || !p.in.DType.IsFloat()) {
-			return fmt.Errorf("storemodel: layer %q returns %s, and layers change variables or have regularizers: "+
-				"return floats, with an axis for the rows", m.pieces[i-1].name, p.in)
+			return fmt.Errorf("storemodel: layer %q returns %s, but layers change variables or have regularizers: "+
+				"return floats with an axis for the batch", m.pieces[i-1].name, p.in)
 		}
 	}
 	if trained == 0 {
-		return fmt.Errorf("storemodel: the loss uses no trainable variables, of the %d in the store: there is nothing to "+
+		return fmt.Errorf("storemodel: the loss uses no trainable variables, of the %d in the store: there is nothing "+
+			"to "+
 			"train", inStore)
 	}
 	return m.chain.Validate()
 }
 
-// buildAgain builds a piece as it will be built to train, in a graph that is never run.
-func (m *Model) buildAgain(backend compute.Backend, p *piece, targets shapes.Shape, empty bool) error {
+// tryBuild builds a piece as for training, in a graph that is never run.
+func (m *Model) tryBuild(backend compute.Backend, p *piece, targets shapes.Shape, empty bool) error {
 	x := p.in
 	if m.carries && p.site > 0 {
 		x = shapes.Make(x.DType, x.Dim(0), x.Size()/x.Dim(0)+1)
@@ -307,13 +308,13 @@ func (m *Model) buildAgain(backend compute.Backend, p *piece, targets shapes.Sha
 // number is the shape of a key and of a row.
 var number = shapes.Make(dtypes.Uint32)
 
-// Params returns the parameters, of which [Model.BufferNames] are not trained.
+// Params returns the parameters, including the buffers ([Model.BufferNames]).
 func (m *Model) Params() params.Tree { return m.chain.Params() }
 
 // BufferNames returns the names of the parameters whose variables are not trainable. It implements train.Buffered.
 func (m *Model) BufferNames() []string { return m.chain.Buffers }
 
-// Chain returns the model as a chain of blocks: one for each layer of [NewChain], else one.
+// Chain returns the model as a chain of blocks: one for each layer of [NewChain], or one block.
 func (m *Model) Chain() (chain.Model, error) { return m.chain, nil }
 
 // scratch calls a function with parameters of a graph that is never run. Panics become errors.
@@ -329,7 +330,7 @@ func scratch(backend compute.Backend, in []shapes.Shape, build func(in []*graph.
 	})
 }
 
-// try calls a function, and makes an error of a panic.
+// try calls a function and converts a panic to an error.
 func try(fn func() error) (err error) {
 	defer func() {
 		switch r := recover().(type) {

@@ -20,9 +20,10 @@ import (
 
 const rate = 0.1
 
-// byGoMLX makes steps of descent the way GoMLX is used: the variables are updated by the graph. It returns each step's
-// loss and gradients, in the order of the names.
-func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss storemodel.Loss, names []string, batches [][2]*tensors.Tensor) (steps [][]*tensors.Tensor) {
+// byGoMLX makes SGD steps as GoMLX does, where the graph updates the variables. It returns each step's loss and
+// gradients, in the order of the names.
+func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss storemodel.Loss, names []string,
+	batches [][2]*tensors.Tensor) (steps [][]*tensors.Tensor) {
 	t.Helper()
 	exec, err := model.NewExec(backend, store, func(scope *model.Scope, in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
@@ -57,10 +58,10 @@ func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss sto
 	return steps
 }
 
-// TestEqualsGoMLX makes three steps of descent with the model's nodes and with GoMLX's variables. Both start from the
-// values that GoMLX gives, and end, with the values written back, in equal stores.
+// TestEqualsGoMLX makes three SGD steps with the model's nodes and with GoMLX's variables, from the same initial
+// values. In the end, with the values written back, the stores are equal.
 func TestEqualsGoMLX(t *testing.T) {
-	// The programs differ in their outputs, so XLA may round differently.
+	// The programs have different outputs, so XLA may round differently.
 	const bound = 1e-6
 	plain, device := devicetest.PureGo(), devicetest.One()
 	bigramNames := []string{
@@ -137,7 +138,7 @@ func TestEqualsGoMLX(t *testing.T) {
 	}
 }
 
-// TestHalfPrecision computes with parameters cast to bfloat16, against GoMLX with variables of that type.
+// TestHalfPrecision compares parameters cast to bfloat16 with GoMLX's variables of that type.
 func TestHalfPrecision(t *testing.T) {
 	const half = dtypes.BFloat16
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -152,9 +153,12 @@ func TestHalfPrecision(t *testing.T) {
 		before       bool // the variables are in the store before the model runs
 	}{
 		// The plain backend has no fused layers of this type.
-		{"mlp", device, mlp, mlp, [2]*tensors.Tensor{inputs, targets}, [2]*tensors.Tensor{to(t, device, inputs, half), targets}, false},
-		{"bigram", plain, bigram(dtypes.Float32), bigram(half), [2]*tensors.Tensor{in, next}, [2]*tensors.Tensor{in, next}, false},
-		{"bigram before", plain, bigram(dtypes.Float32), bigram(half), [2]*tensors.Tensor{in, next}, [2]*tensors.Tensor{in, next}, true},
+		{"mlp", device, mlp, mlp, [2]*tensors.Tensor{inputs, targets},
+			[2]*tensors.Tensor{to(t, device, inputs, half), targets}, false},
+		{"bigram", plain, bigram(dtypes.Float32), bigram(half), [2]*tensors.Tensor{in, next},
+			[2]*tensors.Tensor{in, next}, false},
+		{"bigram before", plain, bigram(dtypes.Float32), bigram(half), [2]*tensors.Tensor{in, next},
+			[2]*tensors.Tensor{in, next}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			backend, store := c.backend, newStore()

@@ -50,13 +50,14 @@ func transformer(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 	return graph.ReduceAllMean(loss.SparseCategoricalCrossEntropyLogits(labels, []*graph.Node{logits}))
 }
 
-// bigram predicts each token from the one before alone, with parameters of the given type.
+// bigram predicts each token from the previous one, with parameters of the given type.
 func bigram(dtype dtypes.DType) storemodel.Loss {
 	return func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 		x := layers.Embedding(scope.In("tokens"), graph.InsertAxes(inputs, -1), dtype, 5, 4)
 		x = norm.LayerNorm(scope.In("last"), x, -1).Done()
 		logits := graph.ConvertDType(layers.Dense(scope.In("head"), x, false, 5), dtypes.Float32)
-		return graph.Neg(graph.ReduceAllMean(graph.Mul(graph.OneHot(targets, 5, dtypes.Float32), graph.LogSoftmax(logits, -1))))
+		return graph.Neg(graph.ReduceAllMean(graph.Mul(graph.OneHot(targets, 5, dtypes.Float32),
+			graph.LogSoftmax(logits, -1))))
 	}
 }
 
@@ -80,8 +81,9 @@ func random(rng *rand.Rand, shape shapes.Shape) *tensors.Tensor {
 	return t
 }
 
-// newModel makes a model, and fails the test if it cannot.
-func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss storemodel.Loss, inputs, targets shapes.Shape) *storemodel.Model {
+// newModel makes a model or fails the test.
+func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss storemodel.Loss, inputs,
+	targets shapes.Shape) *storemodel.Model {
 	t.Helper()
 	m, err := storemodel.New(backend, store, loss, inputs, targets)
 	if err != nil {
@@ -90,7 +92,7 @@ func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss st
 	return m
 }
 
-// initial returns the values that a model starts from.
+// initial returns a model's initial values.
 func initial(t testing.TB, m *storemodel.Model) []*tensors.Tensor {
 	t.Helper()
 	values, err := m.Init()
@@ -101,7 +103,8 @@ func initial(t testing.TB, m *storemodel.Model) []*tensors.Tensor {
 }
 
 // run builds and runs a graph function once.
-func run(t testing.TB, backend compute.Backend, fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) []*tensors.Tensor {
+func run(t testing.TB, backend compute.Backend, fn func([]*graph.Node) []*graph.Node,
+	args ...*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
 	exec, err := graph.NewExec(backend, fn)
 	if err != nil {
@@ -124,13 +127,13 @@ func gradients(m *storemodel.Model) func([]*graph.Node) []*graph.Node {
 	}
 }
 
-// training is a model's loss in training, with the noise of a key.
+// training is a model's loss in training, with random numbers of a key.
 func training(m *storemodel.Model, p params.Nodes, inputs, targets *graph.Node) *graph.Node {
 	g := inputs.Graph()
 	return m.NoisyLoss(p, inputs, targets, graph.Const(g, uint32(1)), graph.Const(g, uint32(0)))
 }
 
-// named names nodes of any float type; Tree.Nodes insists on the tree's own.
+// named names nodes of any float type; Tree.Nodes requires the tree's own.
 func named(m *storemodel.Model, nodes []*graph.Node) params.Nodes {
 	named, err := params.Zip(m.Params(), nodes)
 	if err != nil {

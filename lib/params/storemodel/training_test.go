@@ -27,7 +27,7 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// plainly trains on one device, by plain descent.
+// plainly trains on one device by SGD.
 func plainly(t *testing.T, m train.Model, p precision.Policy) train.Trainer {
 	t.Helper()
 	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(rate), Precision: p}
@@ -37,10 +37,10 @@ func plainly(t *testing.T, m train.Model, p precision.Policy) train.Trainer {
 	return run
 }
 
-// TestBatchNorm trains batch normalization and a regularizer as GoMLX does, averages included, with and without a
-// scaled loss; evaluates as GoMLX does; and gives GoMLX the averages back.
+// TestBatchNorm trains batch normalization and a regularizer as GoMLX does, with and without loss scaling, evaluates as
+// GoMLX does, and writes the averages back to GoMLX.
 func TestBatchNorm(t *testing.T) {
-	// A value is made the old less what it is to change by, and other programs round otherwise.
+	// A new value is computed as the old one less the change, and other programs round differently.
 	const bound = 1e-5
 	const f32 = dtypes.Float32
 	ctx, backend := context.Background(), devicetest.One()
@@ -109,7 +109,7 @@ func TestBatchNorm(t *testing.T) {
 	}
 }
 
-// TestNoise: the noise follows from the key and the row, and there is none without a key.
+// TestNoise: random numbers depend on the key and the row, and there are none without a key.
 func TestNoise(t *testing.T) {
 	backend := devicetest.One()
 	const rows, rate = 64, 0.25
@@ -125,7 +125,7 @@ func TestNoise(t *testing.T) {
 	a := storemodel.Layer{Name: "a", Build: layer}
 	one, err := storemodel.NewChain(backend, model.NewStore(), storemodel.Layers{a}, mean, shape, number)
 	check(t, err)
-	// The mean of where two layers, of the same inputs, drop out alike.
+	// The fraction of elements that two layers, with the same inputs, both drop or keep.
 	two, err := storemodel.NewChain(backend, model.NewStore(), storemodel.Layers{
 		a, {Name: "b", Build: func(scope *model.Scope, x *graph.Node) *graph.Node {
 			dropped := func(x *graph.Node) *graph.Node {
@@ -168,13 +168,13 @@ func TestNoise(t *testing.T) {
 	if got := loss(one, nil, nil); got != 1 {
 		t.Errorf("without a key, the mean is %g, want 1", got)
 	}
-	// A quarter of a quarter, within 5 standard deviations, where a quarter would be the same noise.
+	// A quarter of a quarter, within 5 standard deviations; with the same random numbers it would be a quarter.
 	if got := loss(two, u32(1), u32(0)); !(math.Abs(got-rate*rate) < 0.04) {
 		t.Errorf("two layers drop %g of the elements at once, want %g", got, rate*rate)
 	}
 }
 
-// TestSteps: each step has noise of its own.
+// TestSteps: each step has its own random numbers.
 func TestSteps(t *testing.T) {
 	ctx := context.Background()
 	m := newModel(t, devicetest.One(), newStore(), whole(cnn(0.3)), pictures, labels)
@@ -193,7 +193,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestFrozenWeights: a layer that is frozen stays as it is, bit for bit, also where several devices share it.
+// TestFrozenWeights: a frozen layer does not change a bit, also on several devices.
 func TestFrozenWeights(t *testing.T) {
 	backend, store := devicetest.Open(t, 4), newStore()
 	newModel(t, backend, store, whole(cnn(0)), pictures, labels)
@@ -213,8 +213,8 @@ func TestFrozenWeights(t *testing.T) {
 	}
 }
 
-// TestHalfPrecisionBatchNorm: averages in a half type are refused, and layers that compute them in float32 get
-// variables of it, whatever their neighbours compute in.
+// TestHalfPrecisionBatchNorm: averages in a half type are refused, and layers that compute them in float32 get float32
+// variables, whatever other layers compute in.
 func TestHalfPrecisionBatchNorm(t *testing.T) {
 	ctx, backend := context.Background(), devicetest.One()
 	bf16, err := precision.ParsePolicy("bf16")
@@ -262,8 +262,7 @@ func TestHalfPrecisionBatchNorm(t *testing.T) {
 	}
 }
 
-// TestCarried: what one layer adds to the loss, be it for its averages or its regularizer, comes into it through those
-// behind it.
+// TestCarried: what a layer adds to the loss, for its averages or its regularizer, passes through the layers after it.
 func TestCarried(t *testing.T) {
 	net := cnn(0)
 	penalized := storemodel.Layer{Name: "penalized", Build: func(scope *model.Scope, x *graph.Node) *graph.Node {
@@ -281,7 +280,7 @@ func TestCarried(t *testing.T) {
 	}
 }
 
-// TestSharedVariable: two layers have a variable in common, by its path in the store.
+// TestSharedVariable: two layers share a variable by its path in the store.
 func TestSharedVariable(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	shared := func(scope *model.Scope, x *graph.Node) *graph.Node {
@@ -325,7 +324,7 @@ func TestNewChainErrors(t *testing.T) {
 			`building layer "a"`},
 		{"panic", storemodel.Layers{{Name: "a", Build: dense}, {Name: "b", Build: panics}}, sum,
 			`building layer "b" for an input of shape (Float32)[6, 2]: a reason`},
-		{"no loss", storemodel.Layers{{Name: "a", Build: dense}}, same, "want a float scalar"},
+		{"no loss", storemodel.Layers{{Name: "a", Build: dense}}, same, "not that of a float scalar"},
 		{"nothing to train", storemodel.Layers{{Name: "a", Build: identity}}, sum, "uses no trainable variables"},
 		{"integers", storemodel.Layers{{Name: "a", Build: func(scope *model.Scope, x *graph.Node) *graph.Node {
 			return graph.ConvertDType(normal(scope, dense(scope, x)), dtypes.Int32)
@@ -338,7 +337,7 @@ func TestNewChainErrors(t *testing.T) {
 	}
 }
 
-// TestRandomInference: a model that takes random numbers in inference, too, gets the same ones each time.
+// TestRandomInference: a model with random numbers in inference gets the same ones each time.
 func TestRandomInference(t *testing.T) {
 	backend := devicetest.One()
 	m := newModel(t, backend, newStore(), func(scope *model.Scope, x, _ *graph.Node) *graph.Node {

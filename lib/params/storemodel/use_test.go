@@ -30,9 +30,9 @@ var _ train.Model = (*storemodel.Model)(nil)
 
 // TestDDP trains a model data-parallel on two devices and on one.
 func TestDDP(t *testing.T) {
-	// Sums over rows are made in another order.
+	// Sums over examples have another order.
 	const bound = 1e-6
-	// The variables come to be on another backend than the one that trains.
+	// The variables are on another backend than the one that trains.
 	m := newModel(t, devicetest.PureGo(), newStore(), mlp, mlpInputs, mlpTargets)
 	devices := devicetest.Open(t, 2)
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -74,8 +74,8 @@ func TestDDP(t *testing.T) {
 	}
 }
 
-// TestBuildsAtOnce builds a model for many batch sizes at once. The mean over a batch of equal rows does not depend on
-// their number.
+// TestBuildsAtOnce builds a model for several batch sizes at the same time. With equal examples, the mean does not
+// depend on the batch size.
 func TestBuildsAtOnce(t *testing.T) {
 	backend := devicetest.PureGo()
 	m := newModel(t, backend, newStore(), mlp, mlpInputs, mlpTargets)
@@ -83,7 +83,8 @@ func TestBuildsAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range losses {
 		group.Go(func() {
-			inputs, targets := tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 3)), tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 2))
+			inputs, targets := tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 3)),
+				tensors.FromShape(shapes.Make(dtypes.Float32, 1+i, 2))
 			for _, row := range []*tensors.Tensor{inputs, targets} {
 				row.MustMutableFlatData(func(flat any) {
 					for j := range flat.([]float32) {
@@ -130,8 +131,8 @@ func line(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 
 var number = shapes.Make(dtypes.Float32)
 
-// TestFrozen: a variable that is not trained is a buffer without a gradient, and one that is no float a constant, of
-// the value that it has when the graph is built.
+// TestFrozen: a variable that is not trained is a buffer without a gradient, and one that is not a float a constant,
+// with the value that it has when the graph is built.
 func TestFrozen(t *testing.T) {
 	backend, store := devicetest.PureGo(), model.NewStore()
 	m := newModel(t, backend, store, line, number, number)
@@ -163,7 +164,7 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// TestVariablesOfTheCaller takes variables that are in the store before: the model makes none.
+// TestVariablesOfTheCaller uses variables that the store has already: the model creates none.
 func TestVariablesOfTheCaller(t *testing.T) {
 	backend, store := devicetest.PureGo(), model.NewStore()
 	for path, value := range map[string]float32{"/a.b/w": 5, "/unused": 1} {
@@ -187,12 +188,13 @@ func TestVariablesOfTheCaller(t *testing.T) {
 		loss := m.Loss(named(m, []*graph.Node{w}), in[1], in[1])
 		return append([]*graph.Node{loss}, graph.Gradient(loss, in[0], w)...)
 	}, append(initial(t, m), tensors.FromScalar(float32(2)))...)
-	if loss, grad := out[0].Value(), out[1].Value(); loss != float32(10) || grad != float32(2) || out[2].DType() != dtypes.BFloat16 {
+	if loss, grad := out[0].Value(), out[1].Value(); loss != float32(10) || grad != float32(2) ||
+		out[2].DType() != dtypes.BFloat16 {
 		t.Errorf("loss %v, gradient %v of 5·2", loss, grad)
 	}
 }
 
-// TestOptionalVariable uses a variable if it is in the store before.
+// TestOptionalVariable uses a variable only if the store has it.
 func TestOptionalVariable(t *testing.T) {
 	backend, store := devicetest.PureGo(), model.NewStore()
 	if _, err := store.CreateVariable("b", tensors.FromScalar(float32(1))); err != nil {
@@ -219,8 +221,8 @@ func TestOptionalVariable(t *testing.T) {
 	}
 }
 
-// TestTwiceInOneGraph builds a loss for each of two sets of parameters in the same graph, and another model of the same
-// names between them.
+// TestTwiceInOneGraph builds a loss for two sets of parameters in the same graph, and another model with the same names
+// in between.
 func TestTwiceInOneGraph(t *testing.T) {
 	backend := devicetest.PureGo()
 	// (3·x + b)², and ten times the square of b.
@@ -247,7 +249,7 @@ func TestTwiceInOneGraph(t *testing.T) {
 	}
 }
 
-// TestFrozenBatchNorm: batch normalization that keeps its averages is a model like others.
+// TestFrozenBatchNorm: batch normalization with constant averages is a model like others.
 func TestFrozenBatchNorm(t *testing.T) {
 	backend := devicetest.PureGo()
 	m := newModel(t, backend, newStore(), normalized(true), mlpInputs, mlpTargets)
@@ -271,7 +273,7 @@ func TestFrozenBatchNorm(t *testing.T) {
 	}
 }
 
-// normalized has batch normalization.
+// normalized is a model with batch normalization.
 func normalized(frozen bool) storemodel.Loss {
 	return func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 		x := norm.BatchNorm(scope, layers.Dense(scope, inputs, false, 2), -1).FrozenAverages(frozen).Done()

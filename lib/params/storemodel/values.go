@@ -11,7 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Validate returns an error if a variable of the model is no longer in the store, has another shape or no value.
+// Validate returns an error if a variable of the model is no longer in the store, or has another shape or no value.
 func (m *Model) Validate() error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -23,17 +23,17 @@ func (m *Model) Validate() error {
 	return err
 }
 
-// Init returns copies, on the host, of the values that the parameters' variables have now: GoMLX's initial values after
-// [New], and after [Model.Write] those.
+// Init returns copies, on the host, of the current values of the parameters' variables: GoMLX's initial values after
+// [New], and the written ones after [Model.Write].
 func (m *Model) Init() ([]*tensors.Tensor, error) { return m.values(m.variables) }
 
 // Write copies the values, in the order of [Model.Params], into the store's variables, for use with GoMLX. It changes
-// all variables, or none if there is an error: values that differ from the parameters in number or any shape or are no
-// longer there, or a store that [Model.Validate] rejects.
+// all variables, or none if there is an error: values that do not fit the parameters or have been freed, or a store
+// that [Model.Validate] rejects.
 func (m *Model) Write(values []*tensors.Tensor) error {
 	for i, value := range values {
 		if value == nil || !value.Ok() {
-			return fmt.Errorf("storemodel: value #%d is nil or was freed", i)
+			return fmt.Errorf("storemodel: value #%d is nil or was freed: give a tensor", i)
 		}
 	}
 	if err := params.Check(m.Params(), values); err != nil {
@@ -50,7 +50,7 @@ func (m *Model) Write(values []*tensors.Tensor) error {
 		return err
 	}
 	for i, v := range variables {
-		// Reset frees the old value. The new one counts even where that fails.
+		// Reset frees the old value. The new one is set even if that fails.
 		err = errors.Join(err, v.Reset(), v.SetValuePreservingOld(copies[i]))
 	}
 	return err
@@ -73,7 +73,7 @@ func (m *Model) values(of []variable) ([]*tensors.Tensor, error) {
 	return clones(values)
 }
 
-// find returns the store's variables, which have values and the shapes that they had.
+// find returns the store's variables, which must have values and their original shapes.
 func (m *Model) find(list []variable) ([]*model.Variable, error) {
 	byPath := map[string]*model.Variable{}
 	for v := range m.store.IterVariables() {
@@ -83,9 +83,10 @@ func (m *Model) find(list []variable) ([]*model.Variable, error) {
 	for i, want := range list {
 		switch v := byPath[want.path]; {
 		case v == nil:
-			return nil, fmt.Errorf("storemodel: the variable %q is no longer in the store: make a new model of it", want.path)
+			return nil, fmt.Errorf("storemodel: the variable %q is no longer in the store: create a new model",
+				want.path)
 		case !v.Shape().Equal(want.shape):
-			return nil, fmt.Errorf("storemodel: the variable %q has shape %s, it had %s: make a new model of the store",
+			return nil, fmt.Errorf("storemodel: the variable %q has shape %s, but it had %s: create a new model",
 				want.path, v.Shape(), want.shape)
 		case !v.HasValue():
 			return nil, fmt.Errorf("storemodel: the variable %q has no value: initialize the store", want.path)

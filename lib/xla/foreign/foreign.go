@@ -1,6 +1,5 @@
-// Package foreign holds foreign.h, which C functions are written with that XLA's programs call as kernels (xla.Kernel).
-// Packages with such functions import it, so that the header goes where they go and they are built anew when it
-// changes.
+// Package foreign has foreign.h, the header for C functions that XLA's programs call as kernels (xla.Kernel). Packages
+// with such functions import it, so that the header is vendored with them and they are rebuilt when it changes.
 package foreign
 
 import _ "embed" // for Header

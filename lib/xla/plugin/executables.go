@@ -5,8 +5,8 @@ package plugin
 
 extern PJRT_Error *compileThrough(PJRT_Client_Compile_Args *);
 
-// compile_through returns a copy of a plugin's table whose compiler is Go's compileThrough; NULL where the plugin cannot
-// load what was compiled before. It is never freed.
+// compile_through returns a copy of a plugin's table whose compiler is Go's compileThrough; NULL where the plugin
+// cannot load what was compiled before. It is never freed.
 static PJRT_Api *compile_through(const PJRT_Api *api) {
 	PJRT_Api *copy = PJRT_HAS(api, PJRT_Executable_DeserializeAndLoad) ? malloc(api->struct_size) : NULL;
 	if (!copy) return NULL;

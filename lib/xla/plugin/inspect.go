@@ -32,16 +32,14 @@ type Version struct{ Major, Minor int }
 // String returns the version as XLA writes it, "0.115".
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
-// oldest is the oldest PJRT API that the tests pass with. Newer ones only append
-// to the table of functions.
+// oldest is the oldest PJRT API that the tests pass with. Newer ones only append to the table of functions.
 var oldest = Version{0, 81}
 
 // loading keeps dlerror's message and its call together, and guards $XLA_FLAGS.
 var loading sync.Mutex
 
-// Load sets XLA's flags for the plugin, maps it into the process and returns the
-// PJRT API version it speaks. It calls none of the plugin's functions but
-// GetPjrtApi, so a library of another kind or version is refused, not crashed in.
+// Load sets XLA's flags for the plugin, maps it into the process and returns the PJRT API version it speaks. It calls
+// none of the plugin's functions but GetPjrtApi, so a library of another kind or version is refused, not crashed in.
 func Load(p Plugin) (Version, error) {
 	if err := whole(p.Path); err != nil {
 		return Version{}, err

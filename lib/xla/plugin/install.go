@@ -26,8 +26,7 @@ import (
 // CPU plugin by the letters "cpu" in its path.
 const installedName = "pjrt_c_api_cpu_plugin.so"
 
-// unpackedBytes is the space an installation needs at its peak: the wheel and
-// the library out of it.
+// unpackedBytes is the space an installation needs at its peak: the wheel and the library out of it.
 const unpackedBytes = 330e6
 
 // wheel is a Python package on PyPI that carries a CPU plugin. A version on PyPI

@@ -3,8 +3,8 @@ package plugin
 /*
 #include "pjrt.h"
 
-// Of XLA's pjrt_c_api_ffi_extension.h, which go-xla does not have. Before PJRT 0.9x the arguments had one more field; there XLA finds them too
-// short and returns an error.
+// Of XLA's pjrt_c_api_ffi_extension.h, which go-xla does not have. Before PJRT 0.9x the arguments had one more field;
+// there XLA finds them too short and returns an error.
 typedef struct {
 	size_t struct_size;
 	const char *name;

@@ -1,10 +1,9 @@
 // Package plugin finds the PJRT plugin, the shared library that holds XLA, or
 // installs it, and looks at it before it is loaded.
 //
-// A plugin is looked for in this order: an explicit path, go-xla's own folders,
-// the project's cache. Where none is found, a pinned CPU plugin is installed into
-// the cache: the first of several that can be had. Its hash is checked. go-xla's
-// own release, of which no hash is known, is installed for those who ask for it.
+// A plugin is looked for in this order: an explicit path, go-xla's own folders, the project's cache. Where none is
+// found, a pinned CPU plugin is installed into the cache: the first of several that can be had. Its hash is checked.
+// go-xla's own release, of which no hash is known, is installed for those who ask for it.
 package plugin
 
 import (
@@ -23,9 +22,8 @@ import (
 	"github.com/shardbook/shardbook/internal/cache"
 )
 
-// Env names the environment variable that chooses the plugin: a path, one of the
-// platforms "cpu" and "cuda", or "go-xla" for go-xla's own release for CPUs, whose
-// download cannot be verified.
+// Env names the environment variable that chooses the plugin: a path, one of the platforms "cpu" and "cuda", or
+// "go-xla" for go-xla's own release for CPUs, whose download cannot be verified.
 const Env = "SHARDBOOK_PLUGIN"
 
 // Platform is the kind of device that a plugin drives.
@@ -46,12 +44,11 @@ type Plugin struct {
 	knowsFlags bool // it is one that knows all flags of ours, which need not be looked for
 }
 
-// ErrNotFound is wrapped by the error of Find when no plugin is there.
-var ErrNotFound = errors.New("no PJRT plugin found")
+// errNotFound is wrapped by the error of Find when no plugin is there.
+var errNotFound = errors.New("no PJRT plugin found")
 
-// Find returns the plugin that want names: what Env says, or "" for the best that
-// is there (CUDA where its plugin and a GPU are, else CPU). It installs
-// nothing and loads nothing. root is the project's cache folder.
+// Find returns the plugin that want names: what Env says, or "" for the best that is there (CUDA where its plugin and a
+// GPU are, else CPU). It installs nothing and loads nothing. root is the project's cache folder.
 func Find(want, root string) (Plugin, error) {
 	p, err := find(want, root)
 	if err != nil {
@@ -68,7 +65,7 @@ func find(want, root string) (Plugin, error) {
 		if p, ok := findCached(unverified(root)); ok {
 			return p, nil
 		}
-		return Plugin{}, fmt.Errorf("%w of go-xla's release: run `shardbook setup --plugin go-xla`", ErrNotFound)
+		return Plugin{}, fmt.Errorf("%w of go-xla's release: run `shardbook setup --plugin go-xla`", errNotFound)
 	case want != "":
 		return explicit(want)
 	}
@@ -80,11 +77,10 @@ func find(want, root string) (Plugin, error) {
 	return findPlatform(CPU, root)
 }
 
-// Ensure is Find, and installs a CPU plugin into the cache folder root when one is
-// wanted and none is there.
+// Ensure is Find, and installs a CPU plugin into the cache folder root when one is wanted and none is there.
 func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plugin, error) {
 	p, err := Find(want, root)
-	if err == nil || !errors.Is(err, ErrNotFound) || Platform(want) == CUDA {
+	if err == nil || !errors.Is(err, errNotFound) || Platform(want) == CUDA {
 		return p, err
 	}
 	sources := verified(root)
@@ -143,13 +139,13 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 	}
 	if platform == CUDA {
 		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its "+
-			"xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
+			"xla_cuda_plugin.so", errNotFound, GPUs(), Env)
 	}
 	// go-xla's release is there only if somebody asked for it.
 	if p, ok := findCached(slices.Concat(verified(root), unverified(root))); ok {
 		return p, nil
 	}
-	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", ErrNotFound, Env)
+	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", errNotFound, Env)
 }
 
 // findCached returns the plugin of the first source that is installed.

@@ -34,7 +34,7 @@ func touch(t *testing.T, path string) string {
 
 func TestFindOrder(t *testing.T) {
 	goxla, root := elsewhere(t), t.TempDir()
-	if _, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
+	if _, err := Find("cpu", root); !errors.Is(err, errNotFound) {
 		t.Fatalf("nothing is there: error %v", err)
 	}
 	all := verified(root)
@@ -78,7 +78,7 @@ func TestHalfInstalledIsNotFound(t *testing.T) {
 		}
 		touch(t, filepath.Join(dir, installedName))
 	}
-	if p, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
+	if p, err := Find("cpu", root); !errors.Is(err, errNotFound) {
 		t.Errorf("a plugin whose installation was cut off was found: %+v, %v", p, err)
 	}
 }
@@ -131,7 +131,8 @@ func TestPipWhereThereIsNone(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", without(`*"import pip"*|*venv*`))
-	if _, err := pipPython(t.Context(), environment); !errors.Is(err, errNoPip) || !strings.Contains(err.Error(), "python3-venv") {
+	_, err = pipPython(t.Context(), environment)
+	if !errors.Is(err, errNoPip) || !strings.Contains(err.Error(), "python3-venv") {
 		t.Errorf("a Python without pip and venv: %v", err)
 	}
 }
@@ -196,7 +197,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"another major version", library(t, apiOf("1, 90")), "speaks PJRT API 1.90"},
 		{"another kind of library", library(t, "int answer = 42;"), "not a PJRT plugin"},
 		{"no table", library(t, "void *GetPjrtApi(void) { return 0; }"), "returned NULL"},
-		{"a missing dependency", library(t, "extern int nowhere(void); void *GetPjrtApi(void) { return 0; } int (*p)(void) = nowhere;"), "nowhere"},
+		{"a missing dependency", library(t, "extern int nowhere(void); void *GetPjrtApi(void) { return 0; }"+
+			" int (*p)(void) = nowhere;"), "nowhere"},
 		{"cut short", cut, "cpu_cut.so"},
 		{"empty", empty, "cpu_empty.so"},
 		{"gone", Plugin{Path: "/no/such.so"}, "/no/such.so"},
@@ -274,8 +276,8 @@ func TestFlagsAreTakenBack(t *testing.T) {
 	}
 }
 
-// TestPinnedKnowTheFlags checks what setFlags takes for granted of the pinned plugins that are installed: an unknown flag
-// would end every process that opens one.
+// TestPinnedKnowTheFlags checks what setFlags takes for granted of the pinned plugins that are installed: an unknown
+// flag would end every process that opens one.
 func TestPinnedKnowTheFlags(t *testing.T) {
 	root, err := cache.Dir("")
 	if err != nil {

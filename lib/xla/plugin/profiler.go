@@ -88,8 +88,8 @@ import (
 // ErrNoProfiler is wrapped by the error of Record when the plugin has no profiler.
 var ErrNoProfiler = errors.New("it has no profiler (XLA's for CPUs has none, that for CUDA has)")
 
-// ErrRecording is wrapped by the error of Record when another recording is going on in the process.
-var ErrRecording = errors.New("a recording is going on: one at a time")
+// errRecording is wrapped by the error of Record when another recording is going on in the process.
+var errRecording = errors.New("a recording is going on: one at a time")
 
 // recording is held while a profiler records: it sees all that the process does, and XLA has one a process.
 var recording sync.Mutex
@@ -109,7 +109,7 @@ func Record(p Plugin, f func() error) (space []byte, err error) {
 		return nil, fmt.Errorf("plugin %q: %w", p.Path, ErrNoProfiler)
 	}
 	if !recording.TryLock() {
-		return nil, fmt.Errorf("plugin %q: %w", p.Path, ErrRecording)
+		return nil, fmt.Errorf("plugin %q: %w", p.Path, errRecording)
 	}
 	defer recording.Unlock()
 	failed := func(problem *C.char) error {

@@ -33,10 +33,12 @@ static void *collect(args *a) {
 	if (ASK && !a->data) a->count++;
 	return error;
 }
-static struct { size_t size; void *p[9]; } profiler = { 80, { 0, error_destroy, error_message, 0, create, destroy, start, stop, collect } };
+static struct { size_t size; void *p[9]; } profiler = {
+	80, { 0, error_destroy, error_message, 0, create, destroy, start, stop, collect } };
 static struct { size_t size; int type; void *next, *profiler; } second = { SIZE, 1, 0, PROFILER };
 static struct { size_t size; int type; void *next; } first = { 24, 5, &second };
-static struct { size_t size; void *extension; size_t s; void *e; int major, minor; } api = { 48, &first, 24, 0, 0, 115 };
+static struct { size_t size; void *extension; size_t s; void *e; int major, minor; } api = {
+	48, &first, 24, 0, 0, 115 };
 void *GetPjrtApi(void) { return &api; }`
 
 func profilerLibrary(t *testing.T, definitions ...string) Plugin {
@@ -98,7 +100,7 @@ func TestRecordOneAtATime(t *testing.T) {
 	p := profilerLibrary(t)
 	data, err := Record(p, func() error {
 		_, err := Record(p, func() error { t.Error("the inner one runs"); return nil })
-		if !errors.Is(err, ErrRecording) {
+		if !errors.Is(err, errRecording) {
 			t.Errorf("one in another: %v", err)
 		}
 		return nil

@@ -26,9 +26,8 @@ import (
 	"unsafe"
 )
 
-// OptimizedProgram returns what XLA made of a program when it compiled it, and the
-// format that it is written in. executable is a PJRT_Executable* of a plugin that
-// Load has loaded.
+// OptimizedProgram returns what XLA made of a program when it compiled it, and the format that it is written in.
+// executable is a PJRT_Executable* of a plugin that Load has loaded.
 func OptimizedProgram(p Plugin, executable unsafe.Pointer) (code []byte, format string, err error) {
 	path := C.CString(p.Path)
 	defer C.free(unsafe.Pointer(path))

@@ -16,7 +16,7 @@ func check[T any](value T, err error) T {
 	return value
 }
 
-// The input of the second block is divided between two devices behind its forward pass, and gathered before it is
+// The input of the second block is sharded over two devices after its forward pass, and gathered before it is
 // recomputed.
 func ExamplePartition() {
 	p := check(step.Parse("schedule one stages=3\nrank 0: 0F0 1F0 2F0 2B0 1B0 0B0 0U0 1U0 2U0"))
@@ -26,20 +26,4 @@ func ExamplePartition() {
 	// plan one blocks=3 microbatches=1 every=1 weights=flush
 	// axis tensor size=2
 	// rank 0: 0F0 1F0 1RESHARD_F0 2F0 2B0 1UNSHARD_F0 1R0 1B0 0R0 0B0 0U0 1U0 2U0
-}
-
-// Two checkpoints of 10 bytes are made among temporaries of 30, and then 60 bytes are needed at once.
-func ExampleReplay() {
-	events := []residual.Event{
-		{ID: 1, Bytes: 30}, {ID: 2, Bytes: 10, Long: true}, {ID: 3, Bytes: 30}, {ID: 4, Bytes: 10, Long: true},
-		{ID: 1, Free: true}, {ID: 3, Free: true},
-		{ID: 5, Bytes: 60},
-	}
-	r := check(residual.Replay(events, 80))
-	fmt.Printf("failed: %v, though %d bytes are free; the largest block has %d\n", r.Failed, r.Free, r.Largest)
-	r = check(residual.Replay(check(residual.WithRegion(events)), 80))
-	fmt.Printf("with a region failed: %v\n", r.Failed)
-	// Output:
-	// failed: true, though 60 bytes are free; the largest block has 30
-	// with a region failed: false
 }

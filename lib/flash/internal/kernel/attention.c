@@ -1,25 +1,25 @@
-// Attention on a CPU, called from XLA's programs. The loops are in tile.h; here is what does not depend on the
-// instruction set: arrays of three types, which queries and keys a tile has, and what of them can be seen.
+// Attention on a CPU, called from XLA's programs. The loops are in tile.h. This file has what does not depend on the
+// instruction set: conversion of three types, the queries and keys of a tile, and masks.
 #include <math.h>
 #include <string.h>
 
 #include "../../../../internal/half/half.h"
 #include "../../../xla/foreign/foreign.h"
 
-enum { QUERIES = 128, KEYS = 64 }; // in a tile, whose scores take 32 KiB
-enum { PAD = 16 };                 // floats between rows, so that a column does not lie in a few lines of the cache
+enum { QUERIES = 128, KEYS = 64 }; // of a tile; its scores take 32 KiB
+enum { PAD = 16 };                 // floats between rows, so that a column does not map to few cache lines
 enum { ROW = QUERIES + PAD };      // floats from one row of queries to the next
-enum { STRIP = 16 };               // elements of a row that are transposed at a time
-enum { NONE, SOME, EVERY };        // how much of a tile is seen
+enum { STRIP = 16 };               // elements that are transposed at a time
+enum { NONE, SOME, EVERY };        // the part of a tile that the mask allows
 
 typedef struct { void *data; int type; } array;
 
-// attention is one call. Arrays are in row-major order, q (batch, queries, heads, d), k (batch, keys, key_heads, d),
+// attention is one call. Arrays are row-major: q (batch, queries, heads, d), k (batch, keys, key_heads, d),
 // v (batch, keys, key_heads, e); statistics are (batch, queries, heads).
 typedef struct {
 	int64_t batch, queries, keys, heads, key_heads, d, e;
 	array q, k, v;
-	const int32_t *query_position; // NULL: those of the last keys
+	const int32_t *query_position; // NULL: the positions of the last keys
 	const int32_t *key_position;   // NULL: 0, 1, 2, …
 	const int32_t *query_segment, *key_segment; // (batch, queries) and (batch, keys), or NULL
 	int causal;
@@ -29,14 +29,14 @@ typedef struct {
 	array out;
 	float *largest, *sum; // of a query's scores; of e^(score - largest)
 
-	array output, dout; // of the backward pass; output's type may be float32 where q's is not
+	array output, dout; // of the backward pass; may be float32 where q is not
 	array dq, dk, dv;
 } attention;
 
-// padded is a row's width as a multiple of every instruction set's COLUMNS; rows lie PAD farther apart.
+// padded rounds a row's width up to a multiple of every instruction set's COLUMNS. PAD is added to that.
 static int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 
-// load copies n elements from the one numbered at.
+// load converts n elements from index at to float.
 static void load(const array *a, int64_t at, int64_t n, float *to) {
 	if (a->type == FOREIGN_F32) {
 		memcpy(to, (const float *)a->data + at, n * sizeof *to);
@@ -62,15 +62,15 @@ static void store(const array *a, int64_t at, int64_t n, const float *from) {
 		for (int64_t i = 0; i < n; i++) to[i] = to_bf16(from[i]);
 }
 
-// queries are a tile's: n of them, the first of which is the row numbered row of (batch, queries, heads). Lanes beyond n
-// repeat the last one's position and segment.
+// queries are the n queries of a tile. The first is row `row` of (batch, queries, heads). Lanes beyond n repeat the last
+// query's position and segment.
 typedef struct {
 	int64_t n, row, heads;
 	int32_t position[QUERIES], segment[QUERIES];
 	int32_t position_min, position_max, segment_min, segment_max;
 } queries;
 
-// keys are a tile's in the same way, from the one numbered first of their sequence.
+// keys are the n keys of a tile, from key `first` of the sequence.
 typedef struct {
 	int64_t n, first, row, heads;
 	int32_t position[KEYS], segment[KEYS];
@@ -85,7 +85,7 @@ static void range(const int32_t *x, int64_t n, int32_t *min, int32_t *max) {
 	}
 }
 
-// describe fills in the positions and segments of a tile of a size, of which n are there.
+// describe sets the positions and segments of a tile of `size` tokens, of which n exist.
 static void describe(const int32_t *positions, int64_t origin, const int32_t *segments, int64_t first, int64_t n, int64_t size,
 		int32_t *position, int32_t *segment) {
 	for (int64_t i = 0; i < size; i++) {
@@ -106,7 +106,7 @@ static void take_queries(const attention *a, queries *q, int64_t b, int64_t h, i
 	range(q->segment, q->n, &q->segment_min, &q->segment_max);
 }
 
-// take_keys returns false behind the last tile.
+// take_keys returns false after the last tile.
 static int take_keys(const attention *a, keys *k, int64_t b, int64_t h, int64_t tile) {
 	k->first = tile * KEYS;
 	if (k->first >= a->keys) return 0;
@@ -120,7 +120,7 @@ static int take_keys(const attention *a, keys *k, int64_t b, int64_t h, int64_t 
 	return 1;
 }
 
-// sight says how much of the keys the queries see, by the ranges of their positions and segments.
+// sight says whether the queries see none, some or all of the keys, by the ranges of their positions and segments.
 static int sight(const attention *a, const queries *q, const keys *k) {
 	int64_t nearest = (int64_t)q->position_min - k->position_max, farthest = (int64_t)q->position_max - k->position_min;
 	if (q->segment_max < k->segment_min || k->segment_max < q->segment_min) return NONE;
@@ -132,7 +132,7 @@ static int sight(const attention *a, const queries *q, const keys *k) {
 	return EVERY;
 }
 
-// load_transposed makes [width][ROW] of a tile's queries, 0 beyond the last.
+// load_transposed loads a tile's queries as [width][ROW], with 0 beyond the last.
 static void load_transposed(const array *a, const queries *q, int64_t width, float *to) {
 	memset(to, 0, sizeof *to * ROW * width);
 	for (int64_t i = 0; i < q->n; i++)
@@ -154,8 +154,8 @@ static void store_transposed(const array *a, const queries *q, int64_t width, co
 		}
 }
 
-// load_rows copies a tile of keys or values, [n][width]: in the array the rows of a head may be a power of two apart, which
-// would put them all in the same few lines of the cache.
+// load_rows copies a tile of keys or values to [n][width], since in the array a head's rows may be a power of two apart
+// and share few cache lines.
 static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 	for (int64_t i = 0; i < k->n; i++) load(a, (k->row + i * k->heads) * width, width, to + i * width);
 }
@@ -189,13 +189,13 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 
 typedef void part(void *, int64_t, void *);
 
-static int most_bits = 512; // of the vectors to use
+static int most_bits = 512; // the widest vectors to use
 
 void shardbook_flash_limit(int bits) { most_bits = bits; }
 
 static part *best(part *plain, part *avx2, part *avx512) {
 #ifdef X86
-	__builtin_cpu_init(); // programs that Go links itself have not run its constructor
+	__builtin_cpu_init(); // programs that Go links itself do not run its constructor
 	if (most_bits >= 512 && __builtin_cpu_supports("avx512f")) return avx512;
 	if (most_bits >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
 #endif
@@ -208,7 +208,7 @@ static part *best(part *plain, part *avx2, part *avx512) {
 #define BEST(x) best(plain_##x, NULL, NULL)
 #endif
 
-// absent reports whether an operand stands for positions or segments that are not there.
+// absent reports whether an operand is a placeholder for missing positions or segments.
 static int absent(const foreign_array *x) { return x->rank == 1 && !x->dims[0]; }
 
 typedef struct { const char *name; const foreign_array *x; int type, rank; int64_t dims[4]; } expected;
@@ -221,12 +221,12 @@ static foreign_error *expect(foreign_frame *f, const expected *e, int n) {
 
 #define EXPECT(f, ...) expect(f, (expected[]){__VA_ARGS__}, sizeof((expected[]){__VA_ARGS__}) / sizeof(expected))
 
-// wide is the type of an array that may be float32 where q's is not.
+// wide is the type of an array that may be float32 where q is not.
 static int wide(const foreign_array *x, const foreign_array *q) {
 	return x->type == FOREIGN_F32 ? FOREIGN_F32 : q->type;
 }
 
-// check_call compares what forward and backward share, but for what their numbers say, before any of it is touched.
+// check_call checks the operands that forward and backward share, before any memory is read.
 static foreign_error *check_call(foreign_frame *f, int operands) {
 	foreign_error *wrong = foreign_count(f, "flash", operands, 3);
 	if (wrong) return wrong;
@@ -258,8 +258,8 @@ static foreign_error *check_call(foreign_frame *f, int operands) {
 	return wrong;
 }
 
-// read_call fills in what forward and backward share: q, k, v, positions and segments (of no elements where there are
-// none), and three numbers: causal, window, and the bits of the scale.
+// read_call reads the operands that forward and backward share: q, k, v, positions and segments (empty if missing), and
+// three numbers: causal, window, and the bits of the scale.
 static attention read_call(foreign_frame *f) {
 	foreign_array *q = foreign_in(f, 0), *k = foreign_in(f, 1), *v = foreign_in(f, 2);
 	int32_t *number = foreign_in(f, 7)->data;

@@ -1,6 +1,6 @@
-// Package kernel is FlashAttention for XLA's CPU devices, in C: matrix products in registers, and vectors whose lanes
-// are queries, so that nothing is ever summed up across lanes. attention.c says what a call is made of, and tile.h has
-// the loops, which are compiled for several instruction sets, of which the best is taken when the program runs.
+// Package kernel is FlashAttention for XLA's CPU devices, in C. Matmuls accumulate in registers, and the lanes of
+// vectors are queries, so that no reduction crosses lanes. attention.c reads and checks calls; tile.h has the loops.
+// They are compiled for several instruction sets, and the best one is chosen at run time.
 package kernel
 
 /*
@@ -19,21 +19,21 @@ import (
 	_ "github.com/shardbook/shardbook/lib/xla/foreign"
 )
 
-// Forward and Backward are attention and its gradients, as XLA kernels. Their operands and results are what read_call,
-// forward and backward in attention.c take them for.
+// Forward and Backward are attention and its gradients as XLA kernels. The functions read_call, forward and backward in
+// attention.c define their operands and results.
 var (
 	Forward  = xla.NewKernel("shardbook_flash_forward", C.forward_address())
 	Backward = xla.NewKernel("shardbook_flash_backward", C.backward_address())
 )
 
-// Bits is a width of vectors.
+// Bits is the width of vectors.
 type Bits int
 
 const (
-	Plain Bits = 128 // what every processor has
+	Plain Bits = 128 // on every processor
 	AVX2  Bits = 256
 	Any   Bits = 512
 )
 
-// Limit sets the widest vectors that kernels use, for tests. It must not run while a kernel does.
+// Limit sets the widest vectors that kernels use, for tests. Do not call it while a kernel runs.
 func Limit(b Bits) { C.shardbook_flash_limit(C.int(b)) }

@@ -16,16 +16,16 @@ import (
 
 func TestMain(m *testing.M) { devicetest.Main(m) }
 
-// part is an operand or a result in place of one that fits.
+// part replaces an operand or a result with an invalid one.
 type part struct {
 	results bool
 	at      int
-	shape   shapes.Shape // one that is not ok leaves it out
+	shape   shapes.Shape // an invalid one removes it
 	want    string
 }
 
-// Whatever does not fit q, k and v or what is fixed is refused before any memory is touched, and the error names it.
-func TestRefuses(t *testing.T) {
+// A wrong operand or result is an error that names it, before any memory is touched.
+func TestErrors(t *testing.T) {
 	f32 := func(dims ...int) shapes.Shape { return shapes.Make(dtypes.Float32, dims...) }
 	half := func(dims ...int) shapes.Shape { return shapes.Make(dtypes.BFloat16, dims...) }
 	s32 := func(dims ...int) shapes.Shape { return shapes.Make(dtypes.Int32, dims...) }
@@ -70,25 +70,31 @@ func TestRefuses(t *testing.T) {
 		wrong             []part
 	}{
 		{"forward", kernel.Forward, shared, []shapes.Shape{out, statistics, statistics}, append(sharedWrong, []part{
-			{results: true, at: 0, shape: f32(B, T, H, D), want: "flash: the output is float32[2, 5, 4, 8], want float32[2, 5, 4, 3]"},
-			{results: true, at: 0, shape: half(B, T, H, E), want: "flash: the output is bfloat16[2, 5, 4, 3], want float32"},
-			{results: true, at: 1, shape: f32(B, T), want: "flash: the largest scores is float32[2, 5], want float32[2, 5, 4]"},
-			{results: true, at: 2, shape: s32(B, T, H), want: "flash: the sums is int32[2, 5, 4], want float32[2, 5, 4]"},
+			{results: true, at: 0, shape: f32(B, T, H, D),
+				want: "flash: the output is float32[2, 5, 4, 8], want float32[2, 5, 4, 3]"},
+			{results: true, at: 0, shape: half(B, T, H, E),
+				want: "flash: the output is bfloat16[2, 5, 4, 3], want float32"},
+			{results: true, at: 1, shape: f32(B, T), want: "flash: the largest scores is float32[2, 5], want " +
+				"float32[2, 5, 4]"},
+			{results: true, at: 2, shape: s32(B, T, H),
+				want: "flash: the sums is int32[2, 5, 4], want float32[2, 5, 4]"},
 		}...)},
-		{"backward", kernel.Backward, append(slices.Clone(shared), out, statistics, statistics, out), shared[:3], []part{
-			{at: 1, shape: f32(B, S, K, D+1), want: "flash: k is float32[2, 7, 2, 9], want float32[2, any, any, 8]"},
-			{at: 11, want: "flash: the call has 11 operands and 3 results: it takes 12 and gives 3"},
-			{at: 8, shape: f32(B, T, H, D), want: "flash: the output is float32[2, 5, 4, 8], want float32[2, 5, 4, 3]"},
-			{at: 9, shape: f32(B, T), want: "flash: the largest scores is float32[2, 5]"},
-			{at: 10, shape: half(B, T, H), want: "flash: the sums is bfloat16[2, 5, 4]"},
-			{at: 11, shape: f32(B, H, T, E), want: "flash: the output's gradient is float32[2, 4, 5, 3]"},
-			{results: true, at: 0, shape: f32(B, T, D, H), want: "flash: q's gradient is float32[2, 5, 8, 4]"},
-			{results: true, at: 1, shape: f32(B, S, H, D), want: "flash: k's gradient is float32[2, 7, 4, 8], want float32[2, 7, 2, 8]"},
-			{results: true, at: 2, shape: half(B, S, K, E), want: "flash: v's gradient is bfloat16[2, 7, 2, 3]"},
-		}},
+		{"backward", kernel.Backward, append(slices.Clone(shared), out, statistics, statistics, out), shared[:3],
+			[]part{
+				{at: 1, shape: f32(B, S, K, D+1), want: "flash: k is float32[2, 7, 2, 9], want float32[2, any, any, 8]"},
+				{at: 11, want: "flash: the call has 11 operands and 3 results: it takes 12 and gives 3"},
+				{at: 8, shape: f32(B, T, H, D), want: "flash: the output is float32[2, 5, 4, 8], want float32[2, 5, 4, 3]"},
+				{at: 9, shape: f32(B, T), want: "flash: the largest scores is float32[2, 5]"},
+				{at: 10, shape: half(B, T, H), want: "flash: the sums is bfloat16[2, 5, 4]"},
+				{at: 11, shape: f32(B, H, T, E), want: "flash: the output's gradient is float32[2, 4, 5, 3]"},
+				{results: true, at: 0, shape: f32(B, T, D, H), want: "flash: q's gradient is float32[2, 5, 8, 4]"},
+				{results: true, at: 1, shape: f32(B, S, H, D),
+					want: "flash: k's gradient is float32[2, 7, 4, 8], want float32[2, 7, 2, 8]"},
+				{results: true, at: 2, shape: half(B, S, K, E), want: "flash: v's gradient is bfloat16[2, 7, 2, 3]"},
+			}},
 	} {
 		if err := call(c.kernel, c.operands, c.results); err != nil {
-			t.Errorf("%s: what fits is refused: %v", c.name, err)
+			t.Errorf("%s: valid operands: %v", c.name, err)
 		}
 		for _, p := range c.wrong {
 			operands, results := slices.Clone(c.operands), slices.Clone(c.results)
@@ -108,7 +114,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// call has an XLA program call a kernel with zeros, and asks for results of these shapes.
+// call calls a kernel with zeros from an XLA program.
 func call(k *xla.Kernel, operands, results []shapes.Shape) error {
 	exec, err := graph.NewExec(devicetest.One(), func(g *graph.Graph) []*graph.Node {
 		in := make([]*graph.Node, len(operands))

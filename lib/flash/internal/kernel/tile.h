@@ -1,9 +1,8 @@
 // The loops of attention over tiles, in vectors of LANES floats. attention.c includes this file once for each instruction
-// set, with NAME(x), which gives the functions names of their own, and the size of a product in registers: ROWS rows by
-// VECTORS vectors.
+// set and defines NAME(x), for the functions' names, and the size of a matmul in registers: ROWS rows by VECTORS vectors.
 //
-// The lanes of vectors are queries. Scores are held as S[key][query], so that a maximum or a sum over keys takes no step
-// across lanes; and keys and values are read as they are, one element at a time, as the factor that all lanes share.
+// The lanes of vectors are queries. Scores are S[key][query], so that a maximum or a sum over keys does not cross lanes.
+// Keys and values are read one element at a time and broadcast to all lanes.
 
 typedef float NAME(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t NAME(ivec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -29,12 +28,13 @@ inlined int NAME(same)(vec a, vec b) {
 	return all;
 }
 
-// exp returns eˣ for x ≤ 0, with fused products and sums within 1.6 units in the last place, 0 below e⁻⁸⁷ and NaN of NaN. With x·log₂e = n + r, n whole and
-// r in [-½, ½], it is 2ⁿ, put together from bits, times 2ʳ by a polynomial whose greatest relative error is least (1.5e-8).
+// exp returns eˣ for x ≤ 0, within 1.6 units in the last place if multiply-adds are fused; 0 below e⁻⁸⁷, NaN for NaN.
+// With x·log₂e = n + r, n an integer and r in [-½, ½], it is 2ⁿ, set as bits, times a minimax polynomial for 2ʳ (relative
+// error 1.5e-8).
 inlined vec NAME(exp)(vec x) {
-	vec shifted = x * 1.44269502e+0f + 12583039.0f; // 1.5·2²³ + 127: the sum is rounded to a whole number, whose lowest bits are n + 127
+	vec shifted = x * 1.44269502e+0f + 12583039.0f; // 1.5·2²³ + 127 rounds to an integer with n + 127 in its low bits
 	vec n = shifted - 12583039.0f;
-	vec r = x * 1.92596303e-8f + (x * 1.44269502e+0f - n); // log₂e in two parts: rounded once, it would be off by x·1e-8
+	vec r = x * 1.92596303e-8f + (x * 1.44269502e+0f - n); // log₂e in two parts; one would have an error of x·1e-8
 	vec p = ALL(1.53458124e-4f);
 	p = p * r + 1.33999344e-3f;
 	p = p * r + 9.61848907e-3f;
@@ -45,7 +45,7 @@ inlined vec NAME(exp)(vec x) {
 	return (vec)((ivec)(p * (vec)((ivec)shifted << 23)) & ~(x < -87.0f));
 }
 
-// micro makes rows×COLUMNS of a product in registers.
+// micro computes rows×COLUMNS of a matmul in registers.
 inlined void NAME(micro)(const int rows, int64_t n, const float *a, int64_t ar, int64_t ax, const float *b, int64_t bs,
 		float *c, int64_t cs, int add, float times) {
 	vec sum[ROWS][VECTORS];
@@ -70,8 +70,8 @@ inlined void NAME(micro)(const int rows, int64_t n, const float *a, int64_t ar, 
 		for (int v = 0; v < VECTORS; v++) VEC(c + r * cs + v * LANES) = sum[r][v] * times;
 }
 
-// product sets C, rows×columns, to times·(C + AB) or, if it is not to add, times·AB, where (AB)[r][c] is the sum over x below
-// n of A[r·ar + x·ax]·B[x·bs + c]. columns is a multiple of COLUMNS.
+// product sets C (rows×columns) to times·(C + AB), or to times·AB if add is 0. (AB)[r][c] is the sum over x < n of
+// A[r·ar + x·ax]·B[x·bs + c]. columns is a multiple of COLUMNS.
 static void NAME(product)(int64_t rows, int64_t columns, int64_t n, const float *a, int64_t ar, int64_t ax,
 		const float *b, int64_t bs, float *c, int64_t cs, int add, float times) {
 	for (int64_t at = 0; at < columns; at += COLUMNS) {
@@ -86,7 +86,7 @@ static void NAME(product)(int64_t rows, int64_t columns, int64_t n, const float 
 	}
 }
 
-// mask sets the scores that the queries may not see to -∞.
+// mask sets masked scores to -∞.
 static void NAME(mask)(const attention *a, const queries *q, const keys *k, float *s) {
 	for (int64_t i = 0; i < k->n; i++) {
 		int32_t at = k->position[i], segment = k->segment[i];
@@ -94,7 +94,7 @@ static void NAME(mask)(const attention *a, const queries *q, const keys *k, floa
 			ivec position = IVEC(q->position + v), behind = position >= at;
 			ivec seen = IVEC(q->segment + v) == segment;
 			if (a->causal) seen &= behind;
-			if (a->window) { // of unsigned numbers the difference may wrap around
+			if (a->window) { // unsigned, since the difference may wrap around
 				uvec distance = (uvec)position - (uint32_t)at;
 				distance = (distance & (uvec)behind) | (-distance & ~(uvec)behind);
 				seen &= (ivec)(distance < (uint32_t)a->window);
@@ -131,7 +131,7 @@ static void NAME(forward)(void *of, int64_t i, void *scratch) {
 				now = NAME(pick)(x > now, x, now);
 			}
 			VEC(largest + v) = now;
-			vec base = (vec)((ivec)now & (now != -INFINITY)); // nothing seen yet: all weights are e^-∞
+			vec base = (vec)((ivec)now & (now != -INFINITY)); // no key seen yet: all weights are e^-∞
 			vec shrink = NAME(exp)(before - base), total = {};
 			for (int64_t j = 0; j < k.n; j++) {
 				float *x = s + j * ROW + v;
@@ -158,8 +158,8 @@ static void NAME(forward)(void *of, int64_t i, void *scratch) {
 	}
 }
 
-// backward computes the gradients of one key/value head: those of its keys and values are summed up over all tiles of
-// queries, while those of a tile of queries are (Dao et al. 2022, Algorithm 4, with the loops the other way round).
+// backward computes the gradients of one key/value head. It accumulates those of all its keys and values while it loops
+// over tiles of queries (Dao et al. 2022, Algorithm 4, with the loops swapped).
 static void NAME(backward)(void *of, int64_t i, void *scratch) {
 	const attention *a = of;
 	int64_t wide_d = padded(a->d), wide_e = padded(a->e), step_d = wide_d + PAD, step_e = wide_e + PAD;
@@ -189,11 +189,11 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 			for (int64_t j = 0; j < QUERIES; j++) {
 				int64_t row = q.row + j * a->heads;
 				int seen = j < q.n && a->sum[row] != 0;
-				largest[j] = seen ? a->largest[row] : INFINITY; // of what sees nothing: all its weights are e^-∞
+				largest[j] = seen ? a->largest[row] : INFINITY; // a query that sees no key has weights e^-∞
 				share[j] = seen ? 1 / a->sum[row] : 0;
 			}
-			// The output times its gradient, summed in the order of the product that it is taken from below: where one key has
-			// all the weight, the difference is exactly 0.
+			// The output times its gradient, summed in the order of the matmul from which it is subtracted below: where one
+			// key has all the weight, the difference is exactly 0.
 			load_transposed(&a->output, &q, a->e, dq);
 			for (int v = 0; v < QUERIES; v += LANES) {
 				vec sum = {};

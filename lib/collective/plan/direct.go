@@ -58,3 +58,45 @@ func (b *builder) oneShot(chunk func(rank int) int) {
 		}
 	}
 }
+
+// recursiveDoublingAllReduce exchanges whole vectors: in round k rank r and rank
+// r XOR 2^k send each other what they have and both add. After log2 N rounds all
+// have the sum, with n bytes sent in each: few rounds, many bytes. Where N is no
+// power of two, the ranks above it first hand their data to a partner, and get the
+// result from it in the end: two more rounds (Thakur, Rabenseifner & Gropp 2005).
+//
+// Both of a pair add the same two numbers, one in each order. Floating-point
+// addition does not depend on that, so all ranks hold the same bits.
+func (b *builder) recursiveDoublingAllReduce() {
+	b.cut(1)
+	power := ceilPower(b.Ranks)
+	if power > b.Ranks {
+		power /= 2
+	}
+	folded := b.Ranks - power
+	// Of the first 2·folded ranks the even ones take part, for themselves and the
+	// next odd one; i counts the ranks that take part.
+	rank := func(i int) int {
+		if i < folded {
+			return 2 * i
+		}
+		return i + folded
+	}
+	var fold []move
+	for i := range folded {
+		fold = append(fold, move{2*i + 1, 2 * i, []int{0}})
+	}
+	if folded > 0 {
+		b.reduce(schedule{fold})
+	}
+	for k := 1; k < power; k *= 2 {
+		var round []move
+		for i := range power {
+			round = append(round, move{rank(i), rank(i ^ k), []int{0}})
+		}
+		b.reduce(schedule{round})
+	}
+	if folded > 0 {
+		b.spread(schedule{fold}.mirror())
+	}
+}

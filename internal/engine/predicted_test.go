@@ -42,10 +42,10 @@ func TestForetold(t *testing.T) {
 				for _, at := range spec.Members[u] {
 					n += (m.Params()[at].Size() + shards - 1) / shards * shards
 				}
-				whole := int64(number * n)
-				s.Whole, s.Sum = append(s.Whole, whole), append(s.Sum, whole)
-				s.Reduced, s.Resident = append(s.Reduced, whole/int64(shards)), append(s.Resident, whole/int64(shards))
-				s.States = append(s.States, 2*whole/int64(shards))
+				full := int64(number * n)
+				s.Full, s.Sum = append(s.Full, full), append(s.Sum, full)
+				s.Reduced, s.Resident = append(s.Reduced, full/int64(shards)), append(s.Resident, full/int64(shards))
+				s.States = append(s.States, 2*full/int64(shards))
 			}
 			if l.zero == 0 && !l.host { // the loss does not depend on all of the first block
 				s.Sum[0] -= idle

@@ -1,12 +1,11 @@
 package online
 
-// product is a kernel: it loads a and b, each element once, lets multiply make c of them, which is 0 before, and stores
-// that.
-func product[F Float](c, a, b matrix[F], multiply func(c, a, b *tile[F])) {
+// matmul is a kernel: it loads a and b once, sets c with multiply, and stores it.
+func matmul[F Float](c, a, b matrix[F], multiply func(c, a, b *tile[F])) {
 	m := c.memory
 	m.nextKernel()
-	whole := func(x matrix[F]) *tile[F] { return inFast[F](m, x.rows, x.cols) }
-	ta, tb, tc := whole(a), whole(b), whole(c)
+	tile := func(x matrix[F]) *tile[F] { return inFast[F](m, x.rows, x.cols) }
+	ta, tb, tc := tile(a), tile(b), tile(c)
 	ta.load(a, 0, a.rows)
 	tb.load(b, 0, b.rows)
 	multiply(tc, ta, tb)

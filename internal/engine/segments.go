@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// halved returns a plan with each backward pass split into its two parts.
+func halved(p *step.Plan) *step.Plan {
+	q := p.Clone()
+	for r, list := range q.Ranks {
+		q.Ranks[r] = nil
+		for _, op := range list {
+			if op.Kind == step.Backward {
+				input := op
+				input.Kind, op.Kind = step.InputGrad, step.WeightGrad
+				q.Ranks[r] = append(q.Ranks[r], input)
+			}
+			q.Ranks[r] = append(q.Ranks[r], op)
+		}
+	}
+	return q
+}
+
+// segment is a range of a rank's list that runs at once: as one program, or one operation between ranks.
+type segment struct {
+	from, to int
+	local    bool // one program
+	io       *io
+	ended    []step.Value // nothing needs them after it
+	keepsOld bool         // later passes use the parameters from before its update
+	program  program      // of a local segment
+	sums     []program    // for what ranks sum before it
+	phases   []phase
+}
+
+// segments cuts a rank's list. Alone says that there are no operations with other ranks.
+func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) {
+	list := p.Ranks[o.rank]
+	waits := make([]bool, len(list)+1) // for operations between ranks, by position
+	for i, done := range f.Done {
+		if o.between(p, list[i]) {
+			waits[done] = true
+		}
+	}
+	single := !alone && (o.devices() == 1 || o.ring > 1) // with a ring, exchanges in the middle of passes cut their programs
+	var open *segment
+	micro := -1
+	for i, op := range list {
+		if op.Kind == step.Free {
+			if open == nil {
+				open = &segment{from: i, to: i, local: true}
+				all = append(all, open)
+			}
+			open.to = i + 1
+			continue
+		}
+		if o.between(p, op) {
+			all, open = append(all, &segment{from: i, to: i + 1}), nil
+			continue
+		}
+		pass := op.Kind.Pass() && op.Kind != step.Update
+		apart := waits[i] || pass && single && open != nil && !follows(list[open.from:open.to], op) ||
+			pass && p.Micro > 1 && micro >= 0 && op.Micro != micro
+		if open != nil && (apart && open.to > open.from || op.Kind == step.Update && !alone) {
+			open = nil
+		}
+		if open == nil {
+			open = &segment{from: i, local: true}
+			all = append(all, open)
+		}
+		if open.to = i + 1; pass {
+			micro = op.Micro
+		}
+		if op.Kind == step.Update && !alone {
+			open = nil
+		}
+	}
+	for _, s := range all {
+		s.ended = endedIn(f, s.from, s.to)
+	}
+	return all
+}
+
+// endedIn lists the values that end in a segment, except those that it makes again.
+func endedIn(f *step.Flow, from, to int) (all []step.Value) {
+	for i := from; i < to; i++ {
+		for _, v := range f.Ends[i] {
+			again := false
+			for j := i + 1; j < to; j++ {
+				again = again || slices.Contains(f.Makes[j], v)
+			}
+			if !again {
+				all = append(all, v)
+			}
+		}
+	}
+	return all
+}
+
+// follows reports whether a pass belongs to the program of the operations before it: the recomputation of a block
+// belongs to its backward pass.
+func follows(before []step.Op, op step.Op) bool {
+	for _, b := range before {
+		if b.Kind.Pass() && (b.Kind != step.Recompute || b.Block != op.Block || op.Kind == step.Recompute) {
+			return false
+		}
+	}
+	return true
+}
+
+// isBlockPass reports whether a segment is one pass of a block, whose program other blocks of its kind can share.
+func isBlockPass(list []step.Op) bool {
+	for i, op := range list {
+		if op.Kind == step.Update || !op.Kind.Pass() && op.Kind != step.Free || !follows(list[:i], op) {
+			return false
+		}
+	}
+	return true
+}
+
+// between reports whether an operation is between ranks, or with the host.
+func (o *own) between(p *step.Plan, op step.Op) bool {
+	kind := op.Kind
+	if kind == step.Wait {
+		kind = op.Of
+	}
+	switch kind {
+	case step.Send, step.Recv, step.Store, step.Fetch, step.HostUpdate:
+		return true
+	case step.Gather, step.Reduce:
+		a, _ := p.Axis(op.Axis)
+		return len(a.Groups) > 0
+	}
+	return false
+}
+
+// prepare makes the program of a segment. Summed are the parameters that have accumulated gradients before it.
+func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes *sizes, summed map[int]bool, ranks int) error {
+	first := p.Ranks[o.rank][s.from]
+	if !s.local && first.Kind != step.HostUpdate {
+		return nil
+	}
+	s.io = o.listIO(p, f, s.from, s.to)
+	for _, at := range s.io.touched {
+		if !summed[at] {
+			s.io.begins = append(s.io.begins, at)
+		}
+	}
+	if s.keepsOld {
+		s.io.donated = slices.DeleteFunc(s.io.donated, func(x slot) bool { return o.ofParameters(x) })
+	}
+	var l layout
+	var in []shapes.Shape
+	for _, x := range s.io.in {
+		on, all := o.lies(x, sizes)
+		for _, shape := range all {
+			if slices.Contains(s.io.donated, x) {
+				l.donated = append(l.donated, len(l.in))
+			}
+			l.in, in = append(l.in, on), append(in, o.shapeOf(x, shape, s.io))
+		}
+	}
+	for _, x := range s.io.out {
+		on, all := o.lies(x, sizes)
+		l.out = append(l.out, slices.Repeat([]xla.Placement{on}, len(all))...)
+	}
+	if len(l.out) == 0 {
+		return nil // nothing to compute
+	}
+	fn := o.segment(p, f, s.from, s.to, s.io, sizes)
+	key := o.key(p, s)
+	if s.keepsOld {
+		key += " keepsOld"
+	}
+	n := len(in)
+	var all []sumOf
+	if ranks > 1 && updates(first.Kind) {
+		var failed error
+		_, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+			all, s.phases, failed = phasesOf(in, fn)
+			return in[:1]
+		}, in...)
+		if err := errors.Join(failed, err); err != nil {
+			return err
+		}
+	}
+	compile := d.compile
+	if first.Kind == step.HostUpdate {
+		compile = d.compileHost
+	}
+	for i := range s.phases {
+		lay := layout{in: slices.Clone(l.in), out: slices.Repeat([]xla.Placement{xla.Replicated()}, len(s.phases[i].axes))}
+		one, err := compile(fmt.Sprint(key, " sums ", i), phaseFn(fn, all, s.phases, i, n), lay)
+		if err != nil {
+			return err
+		}
+		s.sums = append(s.sums, one)
+		l.in = append(l.in, lay.out...)
+	}
+	var err error
+	full := finalFn(fn, all, s.phases, n)
+	if o.ring > 1 && !updates(first.Kind) {
+		s.program, err = d.compileCut(key, full, in, l, o.apart())
+	} else {
+		s.program, err = compile(key, full, l)
+	}
+	return err
+}
+
+// shapeOf returns the shape of a slot as a program takes it.
+func (o *own) shapeOf(x slot, shape shapes.Shape, s *io) shapes.Shape {
+	switch x.kind {
+	case touchedSlot:
+		return shapes.Make(dtypes.Int32, len(s.touched))
+	case rowSlot:
+		return shapes.Make(dtypes.Uint32)
+	case stepSlot, shardSlot, ringSlot:
+		return shapes.Make(dtypes.Int32)
+	case factorSlot:
+		return shapes.Make(dtypes.Float32)
+	case valueSlot:
+		if shape.IsScalar() {
+			return shapes.Make(shape.DType, 1)
+		}
+	}
+	return shape
+}
+
+// key is equal for segments that can share a program: passes of blocks of one kind, for any micro-batch.
+func (o *own) key(p *step.Plan, s *segment) string {
+	var b strings.Builder
+	list := p.Ranks[o.rank][s.from:s.to]
+	programOf := o.model.SharedPrograms()
+	micro := -1
+	single := isBlockPass(list) && o.devices() == 1
+	if !single {
+		fmt.Fprint(&b, "rank ", o.rank, " ")
+	}
+	for _, op := range list {
+		if op.Kind == step.Free {
+			continue
+		}
+		if op.Kind.Pass() && micro < 0 {
+			micro = op.Micro
+		}
+		if op.Micro -= micro; single && op.Kind.Pass() {
+			fmt.Fprintf(&b, "%c of %d", op.Kind, programOf[op.Block])
+			seen := map[int]int{}
+			for _, at := range o.blockParams[op.Block] {
+				u := o.unitOf[at]
+				if _, ok := seen[u.number]; !ok {
+					seen[u.number] = len(seen)
+				}
+				fmt.Fprint(&b, " ", seen[u.number], o.idle[at])
+				if o.flat {
+					fmt.Fprint(&b, ":", u.size, ",", o.offset(at), ",", o.length(at))
+				}
+			}
+			continue
+		}
+		fmt.Fprint(&b, " ", p.Text(op))
+	}
+	for _, at := range s.io.touched {
+		fmt.Fprint(&b, " ", slices.Contains(s.io.begins, at))
+	}
+	for _, list := range [][]slot{s.io.in, s.io.out} {
+		fmt.Fprint(&b, " |")
+		for _, x := range list {
+			if x.number -= micro * o.ofMicro(x); single {
+				x.number = 0
+				x.value.Block -= firstBlock(p.Ranks[o.rank][s.from:s.to])
+				x.value.Unit = 0
+			}
+			x.value.Micro -= micro
+			fmt.Fprint(&b, " ", x)
+		}
+	}
+	return b.String()
+}
+
+// firstBlock returns the block of the first pass.
+func firstBlock(list []step.Op) int {
+	for _, op := range list {
+		if op.Kind.Pass() {
+			return op.Block
+		}
+	}
+	return 0
+}
+
+// ofMicro is 1 for slots whose number is a micro-batch.
+func (o *own) ofMicro(x slot) int {
+	switch x.kind {
+	case targetSlot, rowSlot, lossSlot:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,4 @@
+package native
+
+// WithCache is for tests.
+var WithCache = withCache
