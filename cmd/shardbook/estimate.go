@@ -42,7 +42,8 @@ flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}
 			signals.allow(0) // it only computes
 			switch {
 			case cmd.Flags().Changed("devices"):
-				return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the layout, as in --data 8 --tensor 4")
+				return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the layout, as in --data 8 " +
+					"--tensor 4")
 			case o.list:
 				return listModels(cmd.OutOrStdout(), o.json)
 			case o.printConfig:
@@ -66,7 +67,8 @@ flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}
 	f := cmd.Flags()
 	settings.flags(f)
 	f.StringVar(&o.file, "file", "", "read settings from a file of JSON, YAML or TOML")
-	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a file for --config, in YAML, and do nothing more")
+	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a file for --config, in YAML, and do "+
+		"nothing more")
 	f.BoolVar(&o.list, "list-models", false, "list the published models, and do nothing more")
 	flags.Settings(f, "config", "yaml", "yml", "toml")
 	flags.Settings(f, "file")
@@ -97,7 +99,8 @@ func listModels(out io.Writer, asJSON bool) error {
 		return writeJSON(out, map[string]any{"models": models})
 	}
 	for _, m := range models {
-		if _, err := fmt.Fprintf(out, "%-20s %16s parameters, %3d blocks of width %d\n", m.Name, grouped(m.Params), m.Layers, m.Width); err != nil {
+		if _, err := fmt.Fprintf(out, "%-20s %16s parameters, %3d blocks of width %d\n", m.Name, grouped(m.Params), m.Layers,
+			m.Width); err != nil {
 			return err
 		}
 	}

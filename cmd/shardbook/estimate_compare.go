@@ -11,7 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// convention is what a published count makes of the same run. Each counts what its source counts and leaves out the rest.
+// convention is what a published count makes of the same run. Each counts what its source counts and leaves out the
+// rest.
 type convention struct {
 	Name  string        `json:"name"`
 	Items []memest.Item `json:"items,omitempty"`
@@ -37,7 +38,8 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 	items, err := memest.ZeRO{Params: each, Stage: l.ZeRO, Devices: l.Data * l.Context}.States()
 	add("ZeRO paper", items, err)
 	if l.ZeRO >= 2 {
-		d := memest.DeepSpeed{Stage: l.ZeRO, Params: each, GPUsPerNode: l.Data * l.Context, OffloadOptimizer: s.OffloadOptimizer}
+		d := memest.DeepSpeed{Stage: l.ZeRO, Params: each, GPUsPerNode: l.Data * l.Context,
+			OffloadOptimizer: s.OffloadOptimizer}
 		if m != nil {
 			d.LargestLayer = largestTensor(*m) / int64(l.Tensor)
 		}
@@ -46,14 +48,14 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 		}
 		add("DeepSpeed", items, err)
 	}
-	whole := memest.Accelerate{Size: 4 * parameters, DType: "float16"}
+	alone := memest.Accelerate{Size: 4 * parameters, DType: "float16"}
 	if s.Precision.Compute == dtypes.Float32 {
-		whole.DType = "float32"
+		alone.DType = "float32"
 	}
 	if m != nil {
-		whole.Size -= 4 * m.Params().Head
+		alone.Size -= 4 * m.Params().Head
 	}
-	items, err = whole.Training()
+	items, err = alone.Training()
 	add("accelerate, on one device", items, err)
 
 	notes := memest.Notes{Params: parameters}
@@ -62,7 +64,8 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 	if m == nil {
 		return all
 	}
-	notes = memest.Notes{Layers: m.Layers, Width: m.Width, Heads: m.Heads, Sequence: s.Seq, Batch: s.Batch, Precision: s.Precision.Compute.Size()}
+	notes = memest.Notes{Layers: m.Layers, Width: m.Width, Heads: m.Heads, Sequence: s.Seq, Batch: s.Batch,
+		Precision: s.Precision.Compute.Size()}
 	for _, r := range memest.Readings() {
 		items, err = notes.Activations(r)
 		add("course notes, "+string(r), items, err)
@@ -83,7 +86,8 @@ func largestTensor(m cost.Model) int64 {
 
 // korthikanti counts activations as the paper does, if it has what the run does.
 func korthikanti(s memest.Setup) ([]memest.Item, error) {
-	known := map[recompute.Policy]cost.Recompute{recompute.None: cost.Nothing, "none": cost.Nothing, recompute.Selective: cost.Selective, recompute.Block: cost.Full}
+	known := map[recompute.Policy]cost.Recompute{recompute.None: cost.Nothing, "none": cost.Nothing,
+		recompute.Selective: cost.Selective, recompute.Block: cost.Full}
 	again, ok := known[s.Recompute]
 	switch l := s.Layout; {
 	case !ok:
@@ -93,7 +97,8 @@ func korthikanti(s memest.Setup) ([]memest.Item, error) {
 	case l.Schedule != memest.OneFOneB && l.Schedule != memest.Interleaved:
 		return nil, fmt.Errorf("it knows the schedules %q and %q", memest.OneFOneB, memest.Interleaved)
 	default:
-		return memest.Korthikanti{Model: s.Model, Batch: s.Batch, Seq: s.Seq, Tensor: l.Tensor, SequenceParallel: l.Seq, Recompute: again,
-			Pipeline: l.Pipeline, Chunks: l.Chunks}.FirstStage()
+		return memest.Korthikanti{Model: s.Model, Batch: s.Batch, Seq: s.Seq, Tensor: l.Tensor, SequenceParallel: l.Seq,
+			Recompute: again,
+			Pipeline:  l.Pipeline, Chunks: l.Chunks}.FirstStage()
 	}
 }

@@ -28,8 +28,8 @@ func (r *estimateRequest) memory() (device string, budget int64, err error) {
 	return "", budget, err
 }
 
-// chooseRecompute returns a policy that brings the run within a memory, and that of whole blocks if there is none, or if
-// the run is not valid, of which the estimate then says more.
+// chooseRecompute returns a policy that brings the run within a memory, and that of all blocks if there is none, or
+// if the run is not valid, of which the estimate then says more.
 func chooseRecompute(s memest.Setup, budget int64) (recompute.Policy, error) {
 	if budget == 0 {
 		return "", errors.New("--recompute=auto: it is chosen for a memory; give --device or --memory")

@@ -15,7 +15,7 @@ type estimate struct {
 	Host  int64  `json:"host_bytes_per_device"`  // host memory that one of them uses
 
 	Devices    int         `json:"devices"`
-	Parameters int64       `json:"parameters"` // of the whole model
+	Parameters int64       `json:"parameters"` // of the model
 	Model      *cost.Model `json:"model,omitempty"`
 
 	// Items are the lines of a device of that stage, which make the total, and HostItems those in host memory.

@@ -66,7 +66,8 @@ type estimateSettings struct {
 
 // newEstimateSettings are the settings without flags, of no model yet.
 func newEstimateSettings() *estimateSettings {
-	return &estimateSettings{Data: 1, Tensor: 1, Context: 1, Pipe: 1, Schedule: string(memest.OneFOneB), Chunks: 1, Batch: 1, Microbatches: 1,
+	return &estimateSettings{Data: 1, Tensor: 1, Context: 1, Pipe: 1, Schedule: string(memest.OneFOneB), Chunks: 1,
+		Batch: 1, Microbatches: 1,
 		Precision: "bf16", Optimizer: "adamw", Recompute: "none", Bucket: "25MB", Overhead: "0", Engine: "planned"}
 }
 
@@ -74,7 +75,8 @@ func newEstimateSettings() *estimateSettings {
 func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	f.StringVar(&s.Model, "model", s.Model, `a published model, such as "Llama 3 8B"`)
 	f.StringVar(&s.Config, "config", s.Config, "a Hugging Face config.json; or a file of YAML or TOML with settings")
-	f.StringVar((*string)(&s.Params), "params", string(s.Params), "number of parameters, if nothing else is known, as 7.5e9 or 7.5B")
+	f.StringVar((*string)(&s.Params), "params", string(s.Params),
+		"number of parameters, if nothing else is known, as 7.5e9 or 7.5B")
 	f.IntVar(&s.Layers, "layers", s.Layers, "Transformer blocks")
 	f.IntVar(&s.D, "d", s.D, "model width")
 	f.IntVar(&s.Heads, "heads", s.Heads, "attention heads")
@@ -84,7 +86,8 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	f.BoolVar(&s.Gated, "gated", s.Gated, "gated MLP (SwiGLU)")
 	f.BoolVar(&s.Tied, "tied", s.Tied, "tie the output head to the token embedding")
 	f.StringVar((*string)(&s.Norm), "norm", string(s.Norm), fmt.Sprintf("%s (default) or %s", gpt.LayerNorm, gpt.RMSNorm))
-	f.StringVar((*string)(&s.Positions), "positions", string(s.Positions), fmt.Sprintf("%s (default) or %s", gpt.Learned, gpt.Rotary))
+	f.StringVar((*string)(&s.Positions), "positions", string(s.Positions), fmt.Sprintf("%s (default) or %s", gpt.Learned,
+		gpt.Rotary))
 	f.BoolVar(&s.NoBias, "no-bias", s.NoBias, "no biases in the blocks")
 	f.StringVar((*string)(&s.Activation), "activation", string(s.Activation),
 		fmt.Sprintf("MLP activation: %s (GELU, or SiLU if gated) or %s (default the model's own)", gpt.Usual, gpt.ReLU))
@@ -102,7 +105,8 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 
 	f.IntVar(&s.Seq, "seq", s.Seq, "sequence length in tokens (default the longest that the model takes)")
 	f.IntVar(&s.Batch, "batch", s.Batch, "sequences of a micro-batch on each data-parallel device")
-	f.StringVar((*string)(&s.Tokens), "tokens", string(s.Tokens), "tokens to train on, as 1e12 or 1T: print how long that takes")
+	f.StringVar((*string)(&s.Tokens), "tokens", string(s.Tokens),
+		"tokens to train on, as 1e12 or 1T: print how long that takes")
 	flags.Group(f, "data")
 
 	f.StringVar(&s.Optimizer, "optimizer", s.Optimizer, strings.Join(optim.Names(), "|"))
@@ -113,11 +117,14 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	flags.Choices(f, "precision", precision.Names()...)
 	flags.Group(f, "precision")
 
-	f.StringVar((*string)(&s.Recompute), "recompute", string(s.Recompute), "none|auto|block|halves|every:K|sqrt|selective|ops:A,B")
-	f.BoolVar(&s.OffloadOptimizer, "offload-optimizer", s.OffloadOptimizer, "optimizer states and master copy in host memory")
+	f.StringVar((*string)(&s.Recompute), "recompute", string(s.Recompute),
+		"none|auto|block|halves|every:K|sqrt|selective|ops:A,B")
+	f.BoolVar(&s.OffloadOptimizer, "offload-optimizer", s.OffloadOptimizer,
+		"optimizer states and master copy in host memory")
 	f.BoolVar(&s.OffloadActivations, "offload-activations", s.OffloadActivations, "activations in host memory")
 	f.StringVar((*string)(&s.Bucket), "bucket", string(s.Bucket), "bytes of the buffer in which gradients are sent")
-	f.StringVar((*string)(&s.Overhead), "overhead", string(s.Overhead), "bytes that the framework takes for itself on each device")
+	f.StringVar((*string)(&s.Overhead), "overhead", string(s.Overhead),
+		"bytes that the framework takes for itself on each device")
 	f.StringVar(&s.Engine, "engine", s.Engine, "memory planned as in papers, or compiled as by XLA on a CPU")
 	f.StringVar(&s.Device, "device", s.Device, `print whether it fits a device, such as "H100 SXM"`)
 	f.StringVar((*string)(&s.Memory), "memory", string(s.Memory), "print whether it fits a memory, as 80GB or 80GiB")
@@ -132,11 +139,13 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 
 	f.IntVar(&s.Data, "data", s.Data, "data-parallel devices, each with sequences of its own")
 	f.IntVar(&s.Tensor, "tensor", s.Tensor, "tensor-parallel devices")
-	f.BoolVar(&s.SeqParallel, "seq-parallel", s.SeqParallel, "these also shard activations between the layers by token (Megatron)")
+	f.BoolVar(&s.SeqParallel, "seq-parallel", s.SeqParallel, "these also shard activations between the layers by token "+
+		"(Megatron)")
 	f.IntVar(&s.Context, "context", s.Context, "context-parallel devices, as --seq-parallel of shardbook train")
 	f.IntVar(&s.Zero, "zero", s.Zero, "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
 	flags.Choices(f, "zero", "0", "1", "2", "3")
-	flags.Pairs(f, "layout", `several layout and pipeline flags in one, as "pipe=2,data=2,tensor=2,zero=1"`, "layout", "pipeline")
+	flags.Pairs(f, "layout", `several layout and pipeline flags in one, as "pipe=2,data=2,tensor=2,zero=1"`, "layout",
+		"pipeline")
 	flags.Group(f, "layout")
 	f.IntVar(&s.Pipe, "pipe", s.Pipe, "pipeline stages")
 	f.StringVar(&s.Schedule, "schedule", s.Schedule, "schedule: "+flags.List(memest.Schedules(), "|"))
@@ -152,8 +161,8 @@ type estimateRequest struct {
 	given *pflag.FlagSet
 }
 
-// said tells whether a flag has another value than the default.
-func (r *estimateRequest) said(flag string) bool {
+// isSet tells whether a flag has another value than the default.
+func (r *estimateRequest) isSet(flag string) bool {
 	f := r.given.Lookup(flag)
 	return f.Value.String() != f.DefValue
 }

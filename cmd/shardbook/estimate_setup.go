@@ -14,10 +14,12 @@ import (
 )
 
 // sizes are the flags that together describe a model.
-var sizes = []string{"layers", "d", "heads", "kv-heads", "hidden", "vocab", "gated", "tied", "norm", "positions", "no-bias"}
+var sizes = []string{"layers", "d", "heads", "kv-heads", "hidden", "vocab", "gated", "tied", "norm", "positions",
+	"no-bias"}
 
 // needModel are the flags that change nothing that is known of a number of parameters.
-var needModel = []string{"activation", "tensor", "seq-parallel", "context", "pipe", "schedule", "chunks", "seq", "batch", "microbatches", "recompute",
+var needModel = []string{"activation", "tensor", "seq-parallel", "context", "pipe", "schedule", "chunks", "seq",
+	"batch", "microbatches", "recompute",
 	"flash", "dropout", "clip", "offload-activations", "bucket", "overhead", "engine"}
 
 // model returns the model and the number of its parameters; nil where nothing but that is known.
@@ -25,7 +27,7 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	var ways []string
 	for _, way := range [][]string{{"model"}, {"config"}, {"params"}, sizes} {
 		for _, flag := range way {
-			if r.said(flag) {
+			if r.isSet(flag) {
 				ways = append(ways, "--"+flag)
 				break
 			}
@@ -33,13 +35,14 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	}
 	switch {
 	case len(ways) == 0:
-		return nil, 0, errors.New("there is no model: give --model NAME (--list-models lists them), --config FILE, --params N, " +
+		return nil, 0, errors.New("there is no model: give --model NAME (--list-models lists them), --config FILE, " +
+			"--params N, " +
 			"or --layers, --d, --heads, --vocab and --seq")
 	case len(ways) > 1:
 		return nil, 0, fmt.Errorf("%s and %s: each says what the model is; leave one of them out", ways[0], ways[1])
 	case r.Params != "":
 		for _, flag := range needModel {
-			if r.said(flag) {
+			if r.isSet(flag) {
 				return nil, 0, fmt.Errorf("--%s and --params: without a model's sizes it changes nothing that is known; "+
 					"give --model, --config or --layers, or leave it out", flag)
 			}
@@ -66,7 +69,7 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	return &m, m.Params().Total(), m.Validate()
 }
 
-// sized is the model of whose sizes something is said.
+// sized is the model whose sizes are known.
 func (r *estimateRequest) sized() (cost.Model, error) {
 	switch {
 	case r.Model != "":
@@ -82,8 +85,9 @@ func (r *estimateRequest) sized() (cost.Model, error) {
 		}
 		return m, nil
 	}
-	c := gpt.Config{Layers: r.Layers, Width: r.D, Heads: r.Heads, Seq: r.Seq, Vocab: r.Vocab, KVHeads: r.KVHeads, Hidden: r.Hidden,
-		Gated: r.Gated, Norm: r.Norm, Positions: r.Positions, Tied: r.Tied, NoBias: r.NoBias}
+	c := gpt.Config{Layers: r.Layers, Width: r.D, Heads: r.Heads, Seq: r.Seq, Vocab: r.Vocab, KVHeads: r.KVHeads,
+		Hidden: r.Hidden,
+		Gated:  r.Gated, Norm: r.Norm, Positions: r.Positions, Tied: r.Tied, NoBias: r.NoBias}
 	if err := c.Validate(); err != nil {
 		return cost.Model{}, fmt.Errorf("--layers, --d, --heads, --vocab, --seq: %w", err)
 	}
@@ -112,7 +116,8 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 	for _, f := range []struct {
 		flag  string
 		value int
-	}{{"data", s.Data}, {"tensor", s.Tensor}, {"context", s.Context}, {"pipe", s.Pipe}, {"chunks", s.Chunks}, {"batch", s.Batch},
+	}{{"data", s.Data}, {"tensor", s.Tensor}, {"context", s.Context}, {"pipe", s.Pipe}, {"chunks", s.Chunks},
+		{"batch", s.Batch},
 		{"microbatches", s.Microbatches}} {
 		if f.value < 1 {
 			return memest.Setup{}, fmt.Errorf("--%s=%d: want at least 1", f.flag, f.value)
@@ -122,7 +127,7 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 	if err != nil {
 		return memest.Setup{}, fmt.Errorf("--precision: %w", err)
 	}
-	rule, err := optim.Parse(s.Optimizer, 1e-3) // the rate changes no memory
+	optimizer, err := optim.Parse(s.Optimizer, 1e-3) // the learning rate changes no memory
 	if err != nil {
 		return memest.Setup{}, fmt.Errorf("--optimizer: %w", err)
 	}
@@ -145,7 +150,8 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 		Batch: s.Batch, Seq: s.Seq, Microbatches: s.Microbatches,
 		Layout: memest.Layout{Data: s.Data, Tensor: s.Tensor, Seq: s.SeqParallel, Context: s.Context, Pipeline: s.Pipe,
 			Schedule: memest.Schedule(s.Schedule), Chunks: s.Chunks, ZeRO: s.Zero},
-		Precision: policy, Optimizer: rule, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0, Engine: engine,
+		Precision: policy, Optimizer: optimizer, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0,
+		Engine:           engine,
 		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket, Framework: overhead,
 	}, nil
 }

@@ -49,8 +49,8 @@ func estimated(t *testing.T, args ...string) (e estimate) {
 	return e
 }
 
-// Figure 1 of Rajbhandari et al. 2020: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64 devices; exactly 16Ψ,
-// 4Ψ+12Ψ/N, 2Ψ+14Ψ/N and 16Ψ/N. Nothing else is known, and so nothing else is listed.
+// Figure 1 of Rajbhandari et al. 2020: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64 devices; exactly
+// 16Ψ, 4Ψ+12Ψ/N, 2Ψ+14Ψ/N and 16Ψ/N. Nothing else is known, and so nothing else is listed.
 func TestEstimateZeRO(t *testing.T) {
 	for stage, want := range []int64{120_000_000_000, 31_406_250_000, 16_640_625_000, 1_875_000_000} {
 		for _, params := range []string{"7.5e9", "7.5B", "7500000000", "7500M"} {
@@ -62,7 +62,8 @@ func TestEstimateZeRO(t *testing.T) {
 			for _, it := range e.Items {
 				kinds = append(kinds, it.Kind)
 			}
-			if want := []memest.Kind{memest.Parameters, memest.Master, memest.Gradients, memest.Optimizer, memest.Optimizer}; !slices.Equal(kinds, want) {
+			if want := []memest.Kind{memest.Parameters, memest.Master, memest.Gradients, memest.Optimizer,
+				memest.Optimizer}; !slices.Equal(kinds, want) {
 				t.Errorf("stage %d: lines of %q, want %q", stage, kinds, want)
 			}
 		}
@@ -74,13 +75,20 @@ var runs = [][]string{
 	{"--params", "7.5e9", "--data", "64", "--zero", "1", "--offload-optimizer"},
 	{"--params", "1e6", "--precision", "fp32", "--optimizer", "lion"},
 	{"--model", "gpt_2", "--device", "rtx 4090", "--tokens", "9B"},
-	{"--model", "Llama 3 8B", "--data", "8", "--zero", "3", "--seq", "4096", "--batch", "2", "--flash", "--recompute", "sqrt", "--memory", "1GiB"},
-	{"--model", "GPT-3 175B", "--data", "8", "--tensor", "8", "--pipe", "8", "--seq-parallel", "--microbatches", "16", "--compare"},
-	{"--model", "Llama 2 7B", "--pipe", "4", "--schedule", "interleaved", "--chunks", "2", "--microbatches", "8", "--context", "2", "--compare", "--bucket", "1MiB"},
-	{"--model", "OPT 1.3B", "--pipe", "6", "--offload-activations", "--offload-optimizer", "--precision", "fp16", "--overhead", "500MB", "--advise"},
-	{"--layers", "4", "--d", "128", "--heads", "4", "--kv-heads", "2", "--hidden", "300", "--seq", "128", "--vocab", "256", "--gated", "--tied",
-		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision", "fp32", "--engine", "compiled"},
-	{"--model", "GPT-2", "--activation", "relu", "--device", "TPU v5e", "--precision", "fp16", "--tokens", "1B", "--recompute", "plan:norm1;-*11"},
+	{"--model", "Llama 3 8B", "--data", "8", "--zero", "3", "--seq", "4096", "--batch", "2", "--flash", "--recompute",
+		"sqrt", "--memory", "1GiB"},
+	{"--model", "GPT-3 175B", "--data", "8", "--tensor", "8", "--pipe", "8", "--seq-parallel", "--microbatches", "16",
+		"--compare"},
+	{"--model", "Llama 2 7B", "--pipe", "4", "--schedule", "interleaved", "--chunks", "2", "--microbatches", "8",
+		"--context", "2", "--compare", "--bucket", "1MiB"},
+	{"--model", "OPT 1.3B", "--pipe", "6", "--offload-activations", "--offload-optimizer", "--precision", "fp16",
+		"--overhead", "500MB", "--advise"},
+	{"--layers", "4", "--d", "128", "--heads", "4", "--kv-heads", "2", "--hidden", "300", "--seq", "128", "--vocab", "256",
+		"--gated", "--tied",
+		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision", "fp32",
+		"--engine", "compiled"},
+	{"--model", "GPT-2", "--activation", "relu", "--device", "TPU v5e", "--precision", "fp16", "--tokens", "1B",
+		"--recompute", "plan:norm1;-*11"},
 }
 
 // The lines make the totals, and the stage that is shown is the largest.
@@ -89,7 +97,8 @@ func TestEstimateAddsUp(t *testing.T) {
 		e := estimated(t, args...)
 		sum := func(items []estimateItem) (n int64) {
 			for _, it := range items {
-				if n += it.Bytes; it.Kind == "" || it.Name == "" || it.Formula == "" || it.Source == "" || it.Count < 1 || it.Bytes < 1 || it.Stage != e.Items[0].Stage {
+				if n += it.Bytes; it.Kind == "" || it.Name == "" || it.Formula == "" || it.Source == "" || it.Count < 1 ||
+					it.Bytes < 1 || it.Stage != e.Items[0].Stage {
 					t.Errorf("%q: the line %+v is not whole", args, it)
 				}
 			}
@@ -104,7 +113,8 @@ func TestEstimateAddsUp(t *testing.T) {
 		most := int64(0)
 		for _, s := range e.Stages {
 			if most = max(most, s.Bytes); s.Bytes != s.Stage.Bytes() || s.Host != s.HostBytes() {
-				t.Errorf("%q: stage %d has %d and %d bytes of lines, not %d and %d", args, s.Index, s.Stage.Bytes(), s.HostBytes(), s.Bytes, s.Host)
+				t.Errorf("%q: stage %d has %d and %d bytes of lines, not %d and %d", args, s.Index, s.Stage.Bytes(), s.HostBytes(),
+					s.Bytes, s.Host)
 			}
 		}
 		if s := e.Settings; most != e.Total || len(e.Stages) != s.Pipe || e.Devices != s.Data*s.Tensor*s.Context*s.Pipe {
@@ -125,13 +135,17 @@ func TestEstimateIsTheLedgers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := memest.Estimate(memest.Setup{Model: m, Batch: 3, Seq: 512, Microbatches: 5, Layout: memest.Layout{Data: 4, Tensor: 2, Seq: true, Context: 2,
-		Pipeline: 2, Schedule: memest.GPipe, ZeRO: 2}, Flash: true, Recompute: "halves", OffloadActivations: true, Bucket: 7e6, Framework: 1 << 30})
+	l, err := memest.Estimate(memest.Setup{Model: m, Batch: 3, Seq: 512, Microbatches: 5, Layout: memest.Layout{Data: 4,
+		Tensor: 2, Seq: true, Context: 2,
+		Pipeline: 2, Schedule: memest.GPipe, ZeRO: 2}, Flash: true, Recompute: "halves", OffloadActivations: true,
+		Bucket: 7e6, Framework: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := estimated(t, "--model", "qwen2-7b", "--batch", "3", "--seq", "512", "--microbatches", "5", "--data", "4", "--tensor", "2", "--seq-parallel",
-		"--context", "2", "--pipe", "2", "--schedule", "gpipe", "--zero", "2", "--flash", "--recompute", "halves", "--offload-activations", "--bucket", "7MB",
+	e := estimated(t, "--model", "qwen2-7b", "--batch", "3", "--seq", "512", "--microbatches", "5", "--data", "4",
+		"--tensor", "2", "--seq-parallel",
+		"--context", "2", "--pipe", "2", "--schedule", "gpipe", "--zero", "2", "--flash", "--recompute", "halves",
+		"--offload-activations", "--bucket", "7MB",
 		"--overhead", "1GiB", "--precision", "fp32", "--optimizer", "adamw")
 	if e.Total != l.BytesPerDevice() || e.Host != l.Largest().HostBytes() || e.Total == 0 || e.Host == 0 {
 		t.Errorf("%d and %d bytes, want %d and %d", e.Total, e.Host, l.BytesPerDevice(), l.Largest().HostBytes())
@@ -189,8 +203,10 @@ func TestEstimateFile(t *testing.T) {
 
 // Whatever stands in a file of settings is no more than an error of one line.
 func FuzzEstimateSettings(f *testing.F) {
-	for _, text := range []string{`{}`, `{"params": 7.5e9, "zero": 1}`, `{"params": "7.5B", "data": -1}`, `{"model": "GPT-2", "recompute": "every:2"}`,
-		`{"layers": 2, "d": 8, "heads": 9223372036854775807}`, `{"clip": 1e300}`, `null`, `[]`, `{"params": {}}`, `{"params": 1} 2`} {
+	for _, text := range []string{`{}`, `{"params": 7.5e9, "zero": 1}`, `{"params": "7.5B", "data": -1}`,
+		`{"model": "GPT-2", "recompute": "every:2"}`,
+		`{"layers": 2, "d": 8, "heads": 9223372036854775807}`, `{"clip": 1e300}`, `null`, `[]`, `{"params": {}}`,
+		`{"params": 1} 2`} {
 		f.Add(text)
 	}
 	path := filepath.Join(f.TempDir(), "run.json")
@@ -251,8 +267,10 @@ func TestEstimateActivation(t *testing.T) {
 		}
 	}
 	args := []string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256"}
-	if gelu, relu := estimated(t, args...), estimated(t, append(args, "--activation", "relu")...); relu.Total >= gelu.Total || relu.Model.Activation != "relu" {
-		t.Errorf("%q: %d bytes with %s, %d with %s", args, gelu.Total, gelu.Model.Activation, relu.Total, relu.Model.Activation)
+	if gelu, relu := estimated(t, args...), estimated(t, append(args, "--activation",
+		"relu")...); relu.Total >= gelu.Total || relu.Model.Activation != "relu" {
+		t.Errorf("%q: %d bytes with %s, %d with %s", args, gelu.Total, gelu.Model.Activation, relu.Total,
+			relu.Model.Activation)
 	}
 }
 
@@ -274,8 +292,10 @@ func TestEstimateChoosesRecomputation(t *testing.T) {
 			return estimated(t, append(slices.Clone(args), "--memory", strconv.FormatInt(c.memory, 10), "--recompute", p)...)
 		}
 		e := with("auto")
-		if e.Fits[0].Fits != c.fits || !c.want(e.Settings.Recompute) || (e.RecomputeNote == "") != c.fits || (e.Advice == nil) != c.fits {
-			t.Errorf("%d bytes: recompute %q needs %d, note %q, %d changes", c.memory, e.Settings.Recompute, e.Total, e.RecomputeNote, len(e.Advice))
+		if e.Fits[0].Fits != c.fits || !c.want(e.Settings.Recompute) || (e.RecomputeNote == "") != c.fits ||
+			(e.Advice == nil) != c.fits {
+			t.Errorf("%d bytes: recompute %q needs %d, note %q, %d changes", c.memory, e.Settings.Recompute, e.Total,
+				e.RecomputeNote, len(e.Advice))
 		}
 		if again := with(string(e.Settings.Recompute)); again.Total != e.Total || again.Settings != e.Settings {
 			t.Errorf("%d bytes: %d as it was chosen, %d as it was printed", c.memory, e.Total, again.Total)
@@ -308,7 +328,8 @@ func TestEstimateCombinesAdvice(t *testing.T) {
 func TestEstimateTraining(t *testing.T) {
 	c := estimated(t, "--params", "7B", "--data", "16", "--tokens", "300B", "--device", "h100-sxm").Compute
 	seconds := 6 * 7e9 * 300e9 / (16 * 989.4e12 * 0.4)
-	if c.FLOPsPerToken != 42e9 || c.Tokens != 300e9 || c.FLOPs != 42e9*300e9 || float64(c.Seconds)/seconds < 0.999999 || float64(c.Seconds)/seconds > 1.000001 {
+	if c.FLOPsPerToken != 42e9 || c.Tokens != 300e9 || c.FLOPs != 42e9*300e9 || float64(c.Seconds)/seconds < 0.999999 ||
+		float64(c.Seconds)/seconds > 1.000001 {
 		t.Errorf("%+v, want %g seconds", c, seconds)
 	}
 	text := printed(t, "--params", "7B", "--data", "16", "--tokens", "300B", "--device", "h100-sxm")
@@ -317,10 +338,12 @@ func TestEstimateTraining(t *testing.T) {
 	}
 	// Google publishes a peak for bfloat16 alone.
 	unknown := []string{"--model", "GPT-2", "--device", "TPU v4", "--precision", "fp32", "--tokens", "1B"}
-	if c := estimated(t, unknown...).Compute; c.FLOPs != 1e9*c.FLOPsPerToken || c.Seconds != 0 || c.Utilization != 0 || !strings.Contains(c.Note, "TPU v4") {
+	if c := estimated(t, unknown...).Compute; c.FLOPs != 1e9*c.FLOPsPerToken || c.Seconds != 0 || c.Utilization != 0 ||
+		!strings.Contains(c.Note, "TPU v4") {
 		t.Errorf("%+v, want no time and a note", c)
 	}
-	if text, want := printed(t, unknown...), "\nHow long that takes is not known: cost: TPU v4 has no peak for \"fp32\""; !strings.Contains(text, want) {
+	if text, want := printed(t, unknown...),
+		"\nHow long that takes is not known: cost: TPU v4 has no peak for \"fp32\""; !strings.Contains(text, want) {
 		t.Errorf("no %q in:\n%s", want, text)
 	}
 	if c := estimated(t, "--model", "GPT-2").Compute; c.FLOPsPerToken < 6*124e6 || c.FLOPs != 0 || c.Seconds != 0 {
@@ -345,33 +368,50 @@ func TestEstimateText(t *testing.T) {
 			"Training takes 4.5e+10 FLOPs a token by the rule of 6",
 		}},
 		{[]string{"--params", "7.5e9", "--data", "64", "--zero", "1", "--units", "gib", "--memory", "32GiB"}, []string{
-			"Memory of a device in GiB (2³⁰ bytes)", "total of a device                                                         29.25\n",
+			"Memory of a device in GiB (2³⁰ bytes)", "total of a device                                                       " +
+				"  29.25\n",
 			"It fits: 29.25 is 91% of the memory's 32.00 GiB.",
 		}},
 		{[]string{"--params", "7.5e9", "--device", "H100 SXM"}, []string{
-			"devices: 1, the whole model", "It does not fit: 120.00 is 34.10 more than H100 SXM's 85.90 GB.", "For advice on what to change"}},
-		{[]string{"--model", "Llama 3 8B", "--data", "8", "--device", "h100 sxm", "--seq", "4096", "--recompute", "block", "--flash"}, []string{
-			"Llama 3 8B, 8 030 261 248 parameters", "passes: 1 × 4096 tokens, recompute block, flash attention", "more lines (--detail)",
-			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  1.5 times the traffic", "8-bit Adam"}},
+			"devices: 1, the full model", "It does not fit: 120.00 is 34.10 more than H100 SXM's 85.90 GB.",
+			"For advice on what to change"}},
+		{[]string{"--model", "Llama 3 8B", "--data", "8", "--device", "h100 sxm", "--seq", "4096", "--recompute", "block",
+			"--flash"}, []string{
+			"Llama 3 8B, 8 030 261 248 parameters", "passes: 1 × 4096 tokens, recompute block, flash attention",
+			"more lines (--detail)",
+			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  half as much traffic again",
+			"8-bit Adam"}},
 		{[]string{"--model", "GPT-2", "--advise", "--memory", "80GB"}, []string{"It fits", "flash attention"}},
-		{[]string{"--model", "OPT 30B", "--pipe", "24", "--microbatches", "2", "--offload-optimizer", "--batch", "2"}, []string{
-			"2 micro-batches of 2 × 2048 tokens, 1f1b, optimizer offloaded", "host memory for each device", "\nstage  blocks\n    0  0 to 1 ",
-			"   15  30 to 31 ", "and 8 more, with no more than"}},
-		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "4096", "--detail", "--offload-activations", "--recompute", "plan:norm1,norm2,scores,act;-"}, []string{
-			"mlp                                                2     0.00013\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, f=256, t=1\n    one number each",
+		{[]string{"--model", "OPT 30B", "--pipe", "24", "--microbatches", "2", "--offload-optimizer", "--batch", "2"},
+			[]string{
+				"2 micro-batches of 2 × 2048 tokens, 1f1b, optimizer offloaded", "host memory for each device",
+				"\nstage  blocks\n    0  0 to 1 ",
+				"   15  30 to 31 ", "and 8 more, with no more than"}},
+		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "4096", "--detail",
+			"--offload-activations", "--recompute", "plan:norm1,norm2,scores,act;-"}, []string{
+			"mlp                                                2     0.00013\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, f=256, " +
+				"t=1\n    one number each",
 			"(host memory)", "recompute plan:norm1,norm2,scores,act;-,"}},
-		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256", "--recompute", "plan:norm1,norm2,scores,act,up;-"}, []string{
+		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256", "--recompute",
+			"plan:norm1,norm2,scores,act,up;-"}, []string{
 			"recompute plan:norm1,norm2,scores,act,u…\n"}},
-		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--zero", "3", "--data", "2", "--compare", "--recompute", "halves"}, []string{
-			"by published conventions, in GB           states activations       other\nshardbook ", "\nZeRO paper ", "\nDeepSpeed ",
-			"\naccelerate, on one device ", "\ncourse notes, printed total ", "Korthikanti et al. 2022 does not apply: it knows to recompute"}},
-		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--microbatches", "8", "--compare", "--activation", "relu"}, []string{
+		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--zero", "3", "--data", "2", "--compare",
+			"--recompute", "halves"}, []string{
+			"by published conventions, in GB           states activations       other\nshardbook ", "\nZeRO paper ",
+			"\nDeepSpeed ",
+			"\naccelerate, on one device ", "\ncourse notes, printed total ",
+			"Korthikanti et al. 2022 does not apply: it knows to recompute"}},
+		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--microbatches", "8", "--compare", "--activation",
+			"relu"}, []string{
 			", activation relu, 1f1b", "\nKorthikanti et al. 2022                        –"}},
 		{[]string{"--model", "Llama 3 8B", "--data", "64", "--seq", "4096", "--memory", "1GB"}, []string{
-			"\ntogether, one after another            GB fits  what it costs\ntensor parallelism ", " yes  a bubble\nTogether they fit.\n"}},
+			"\ntogether, one after another            GB fits  what it costs\ntensor parallelism ",
+			" yes  a bubble\nTogether they fit.\n"}},
 		{[]string{"--model", "Llama 3 8B", "--memory", "1MB", "--recompute", "auto"}, []string{
-			"the memory's 0.00 GB.\nNo recomputation was found that alone makes it fit; this is with \"block\".\n", "\nTogether they do not fit either"}},
-		{[]string{"--list-models"}, []string{"GPT-2                     124 439 808 parameters,  12 blocks of width 768\n", "Llama 3.1 405B "}},
+			"the memory's 0.00 GB.\nNo recomputation was found that alone makes it fit; this is with \"block\".\n",
+			"\nTogether they do not fit either"}},
+		{[]string{"--list-models"}, []string{"GPT-2                     124 439 808 parameters,  12 blocks of width 768\n",
+			"Llama 3.1 405B "}},
 	} {
 		text := printed(t, c.args...)
 		for _, want := range c.want {
@@ -448,7 +488,8 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--config", dir}, []string{"--config", dir}},
 		{[]string{"--config", file("moe.json", `{"model_type": "mixtral"}`)}, []string{"--config", "mixtral"}},
 		{[]string{"--layers", "2"}, []string{"--layers", "Config.Width is 0"}},
-		{[]string{"--layers", "2", "--d", "64", "--heads", "5", "--seq", "8", "--vocab", "9"}, []string{"Heads is 5", "such as 4"}},
+		{[]string{"--layers", "2", "--d", "64", "--heads", "5", "--seq", "8", "--vocab", "9"}, []string{"Heads is 5",
+			"such as 4"}},
 		{[]string{"--model", "GPT-2", "--data", "0"}, []string{"--data=0"}},
 		{[]string{"--model", "GPT-2", "--batch", "-1"}, []string{"--batch=-1"}},
 		{[]string{"--model", "GPT-2", "--tensor", "7"}, []string{"Layout.Tensor is 7"}},
@@ -479,15 +520,18 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--params", "1e9", "--recompute", "auto", "--memory", "1GB"}, []string{"--recompute and --params"}},
 		{[]string{"--model", "GPT-2", "--recompute", "auto"}, []string{"--recompute=auto", "--device or --memory"}},
 		{[]string{"--model", "GPT-2", "--recompute", "auto", "--memory", "1GB", "--tensor", "5"}, []string{"Tensor is 5"}},
-		{[]string{"--layers", "1", "--d", "60", "--heads", "6", "--kv-heads", "3", "--seq", "8", "--vocab", "16", "--tensor", "2"}, []string{"Tensor is 2", "3 key and value heads"}},
+		{[]string{"--layers", "1", "--d", "60", "--heads", "6", "--kv-heads", "3", "--seq", "8", "--vocab", "16", "--tensor",
+			"2"}, []string{"Tensor is 2", "3 key and value heads"}},
 		{[]string{"--model", "GPT-2", "--tokens", "some"}, []string{"--tokens=some"}},
 		{[]string{"--model", "GPT-2", "--units", "MB"}, []string{"--units=MB"}},
-		{[]string{"--model", "GPT-2", "--data", "2147483648", "--context", "1024", "--seq", "1024", "--pipe", "12", "--tensor", "12"}, []string{"devices", "fewer"}},
+		{[]string{"--model", "GPT-2", "--data", "2147483648", "--context", "1024", "--seq", "1024", "--pipe", "12",
+			"--tensor", "12"}, []string{"devices", "fewer"}},
 		{[]string{"--model", "Llama 3 8B", "--batch", "2147483647", "--seq", "268435456"}, []string{"int64"}},
 		{[]string{"--file", filepath.Join(dir, "nothing")}, []string{"--file", "nothing"}},
 		{[]string{"--file", file("empty", "")}, []string{"there is no model"}},
 		{[]string{"--file", file("typo", `{"layer": 2}`)}, []string{"--file", "typo", `"layer"`}},
-		{[]string{"--file", file("type", `{"layers": "two"}`)}, []string{"--file", "type:1", `layers is "two": want a whole number`}},
+		{[]string{"--file", file("type", `{"layers": "two"}`)}, []string{"--file", "type:1",
+			`layers is "two": want a whole number`}},
 		{[]string{"--file", file("list", `{"params": [1]}`)}, []string{"--file", "list:1", "params has no single value"}},
 		{[]string{"--file", file("two", `{"params": 1} {}`)}, []string{"--file", "two"}},
 		{[]string{"--file", file("value", `{"params": 1.5}`)}, []string{"value:1: --params=1.5"}},
@@ -510,7 +554,8 @@ func TestEstimateBadArguments(t *testing.T) {
 func TestEstimateProcess(t *testing.T) {
 	env := []string{"SHARDBOOK_PLUGIN=/no/such/plugin.so"}
 	stdout, stderr, status := shardbook(t, env, "estimate", "--params", "7.5e9", "--json")
-	if status != 0 || stderr != "" || strings.Count(stdout, "\n") != 1 || !strings.Contains(stdout, `"total_bytes_per_device":120000000000,`) {
+	if status != 0 || stderr != "" || strings.Count(stdout, "\n") != 1 || !strings.Contains(stdout,
+		`"total_bytes_per_device":120000000000,`) {
 		t.Errorf("status %d, %s%s", status, stdout, stderr)
 	}
 	stdout, stderr, status = shardbook(t, env, "estimate", "--params", "7.5e9", "--devices", "8", "--json")

@@ -66,7 +66,7 @@ func (w *estimateText) head() {
 		}
 	}
 	if layout == nil {
-		layout = []string{"the whole model"}
+		layout = []string{"the full model"}
 	}
 	w.line("devices: %s, %s", grouped(int64(w.Devices)), strings.Join(layout, ", "))
 	if w.Model != nil {
@@ -93,8 +93,10 @@ func (w *estimateText) passes() []string {
 	for _, option := range []struct {
 		name string
 		on   bool
-	}{{"activation " + string(s.Activation), s.Activation != ""}, {"flash attention", s.Flash}, {"dropout", s.Dropout > 0}, {"sequence parallelism", s.SeqParallel}, {s.Schedule, s.Pipe > 1},
-		{"optimizer offloaded", s.OffloadOptimizer}, {"activations offloaded", s.OffloadActivations}, {s.Engine, s.Engine != "planned"}} {
+	}{{"activation " + string(s.Activation), s.Activation != ""}, {"flash attention", s.Flash}, {"dropout", s.Dropout > 0},
+		{"sequence parallelism", s.SeqParallel}, {s.Schedule, s.Pipe > 1},
+		{"optimizer offloaded", s.OffloadOptimizer}, {"activations offloaded", s.OffloadActivations},
+		{s.Engine, s.Engine != "planned"}} {
 		if option.on {
 			found = append(found, option.name)
 		}
@@ -144,7 +146,8 @@ func (w *estimateText) stages() {
 	const most = 16
 	w.line("\nstage  blocks")
 	for _, s := range w.Stages[:min(most, len(w.Stages))] {
-		w.line("%5d  %-11s %s %11s", s.Index, fmt.Sprintf("%d to %d", s.First, s.First+s.Blocks-1), bar(float64(s.Bytes)/float64(w.Total), 48), w.size(s.Bytes))
+		w.line("%5d  %-11s %s %11s", s.Index, fmt.Sprintf("%d to %d", s.First, s.First+s.Blocks-1),
+			bar(float64(s.Bytes)/float64(w.Total), 48), w.size(s.Bytes))
 	}
 	if n := len(w.Stages) - most; n > 0 {
 		w.line("       and %d more, with no more than %s", n, w.size(w.Total))

@@ -13,9 +13,11 @@ func (w *estimateText) memory() {
 		f := w.Fits[0]
 		name := cmp.Or(f.Device, "the memory")
 		if f.Fits {
-			w.line("\nIt fits: %s is %.0f%% of %s's %s %s.", w.size(w.Total), 100*float64(w.Total)/float64(f.Bytes), name, w.size(f.Bytes), w.unit.name)
+			w.line("\nIt fits: %s is %.0f%% of %s's %s %s.", w.size(w.Total), 100*float64(w.Total)/float64(f.Bytes), name,
+				w.size(f.Bytes), w.unit.name)
 		} else {
-			w.line("\nIt does not fit: %s is %s more than %s's %s %s.", w.size(w.Total), w.size(w.Total-f.Bytes), name, w.size(f.Bytes), w.unit.name)
+			w.line("\nIt does not fit: %s is %s more than %s's %s %s.", w.size(w.Total), w.size(w.Total-f.Bytes), name,
+				w.size(f.Bytes), w.unit.name)
 		}
 		if w.RecomputeNote != "" {
 			w.line("%s", w.RecomputeNote)
@@ -70,7 +72,7 @@ func (w *estimateText) changes(title string, list []change) {
 // training says what the run computes, and how long that takes.
 func (w *estimateText) training() {
 	c := w.Compute
-	how := "in matrix products"
+	how := "in matmuls"
 	if w.Model == nil {
 		how = "by the rule of 6 for each parameter"
 	}
@@ -79,7 +81,8 @@ func (w *estimateText) training() {
 		w.line("For %s tokens that is %.3g FLOPs.", grouped(c.Tokens), c.FLOPs)
 	}
 	if c.Seconds > 0 {
-		w.line("On %s × %s at %.0f%% of their peak that is %v.", grouped(int64(w.Devices)), w.Fits[0].Device, 100*c.Utilization, c.Seconds)
+		w.line("On %s × %s at %.0f%% of their peak that is %v.", grouped(int64(w.Devices)), w.Fits[0].Device,
+			100*c.Utilization, c.Seconds)
 	}
 	if c.Note != "" {
 		w.line("%s", c.Note)

@@ -45,7 +45,8 @@ func (o *scheduleOptions) write(t step.Timeline) error {
 	return nil
 }
 
-// maxReplaced is how many bytes an old file may have that is looked at before it is replaced: more than what is written here.
+// maxReplaced is how many bytes an old file may have that is looked at before it is replaced: more than what is written
+// here.
 const maxReplaced = 512 << 20
 
 // replaceFile makes what is to be written first, so that an error leaves an old file as it is.

@@ -47,7 +47,8 @@ func TestSpecialFiles(t *testing.T) {
 			_, err := openLog(path, 0)
 			return err
 		}, inPipe: "nobody reads", device: "taken", inSparse: "something in it already"},
-		"train --checkpoint": {use: train("--checkpoint"), inFolder: "taken", inPipe: "not a directory", device: "not a directory",
+		"train --checkpoint": {use: train("--checkpoint"), inFolder: "taken", inPipe: "not a directory",
+			device:   "not a directory",
 			inSparse: "not a directory"},
 		"estimate --file":   {use: flag("estimate", "--file")},
 		"estimate --config": {use: flag("estimate", "--config")},
@@ -68,7 +69,8 @@ func TestSpecialFiles(t *testing.T) {
 				continue
 			}
 			err := c.use(path)
-			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s %s: error %v, want one sentence with %q", name, path, err, want)
 			}
 		}

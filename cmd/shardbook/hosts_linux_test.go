@@ -25,11 +25,13 @@ func mpiTrain(h *hosts.Hosts, program string, flags ...string) []string {
 	return h.MPIRun(0, 1, append(line, flags...)...)
 }
 
-// Ranks on three hosts learn what one device does, but for rounding; see TestLaunchLosesHost for those that share whole gradients.
+// Ranks on three hosts learn what one device does, but for rounding; see TestLaunchLosesHost for those that share whole
+// gradients.
 func TestTrainAcrossHosts(t *testing.T) {
 	h, program := hosts.New(t, 3), mpiCommand(t)
 	want := oneDevice(t)
-	for _, way := range []string{"--data 3 --zero 3", "--pipe 3", "--seq-parallel 6 --seq-ranks --seq-method hybrid --seq-ulysses 2"} {
+	for _, way := range []string{"--data 3 --zero 3", "--pipe 3",
+		"--seq-parallel 6 --seq-ranks --seq-method hybrid --seq-ulysses 2"} {
 		run := startOnHosts(t, mpiTrain(h, program, append(strings.Fields(way), "--steps", "8", "--json")...))
 		status, results := run.status(), run.lines(`^{"losses"`)
 		var got trainResult
@@ -53,11 +55,13 @@ func TestTrainOnUnlikeHosts(t *testing.T) {
 		want       []string // in the one error
 	}{
 		{"no plugin", "export SHARDBOOK_PLUGIN=/no/such/plugin.so", []string{"rank 2 on " + last, "/no/such/plugin.so"}},
-		{"a folder of its own", "exec unshare --mount sh -c 'mount -t tmpfs none " + folder + ` && exec "$0" "$@"' $program "$@"`,
+		{"a folder of its own", "exec unshare --mount sh -c 'mount -t tmpfs none " + folder +
+			` && exec "$0" "$@"' $program "$@"`,
 			[]string{"rank 2 on " + last, folder + " is not the folder of rank 0", "all hosts share"}},
 	} {
 		wrapper := filepath.Join(t.TempDir(), "wrapper")
-		script := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ $(hostname) = %s ]; then %s; fi\nexec $program \"$@\"\n", program, last, c.harm)
+		script := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ $(hostname) = %s ]; then %s; fi\nexec $program \"$@\"\n", program,
+			last, c.harm)
 		if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -65,14 +69,15 @@ func TestTrainOnUnlikeHosts(t *testing.T) {
 		status, said := run.status(), run.lines(`^shardbook: `)
 		lacks := func(part string) bool { return !strings.Contains(said[0], part) }
 		if status != 1 || len(said) != 1 || slices.ContainsFunc(c.want, lacks) {
-			t.Errorf("%s: status %d, errors %q, want status 1 and one that says %q:\n%s", c.name, status, said, c.want, run.output())
+			t.Errorf("%s: status %d, errors %q, want status 1 and one that says %q:\n%s", c.name, status, said, c.want,
+				run.output())
 		}
 		h.Wait()
 	}
 }
 
-// Where mpirun is slow to notice, the ranks that a cut leaves name the one that they lost, and the job ends as one that is worth
-// another try.
+// Where mpirun is slow to notice, the ranks that a cut leaves name the one that they lost, and the job ends as one that
+// is worth another try.
 func TestTrainLosesHost(t *testing.T) {
 	t.Parallel()
 	h, program := hosts.New(t, 3), mpiCommand(t)
@@ -100,7 +105,8 @@ func TestTrainLosesHost(t *testing.T) {
 // survivor matches what a rank says that has lost rank 2.
 func survivor(h *hosts.Hosts, rank int) string {
 	on := h.Names()
-	return fmt.Sprintf("^shardbook: rank %d on %s: rank 2 on %s ", rank, regexp.QuoteMeta(on[rank]), regexp.QuoteMeta(on[2]))
+	return fmt.Sprintf("^shardbook: rank %d on %s: rank 2 on %s ", rank, regexp.QuoteMeta(on[rank]),
+		regexp.QuoteMeta(on[2]))
 }
 
 // When a host is cut off the run goes on without it from its last checkpoint, and learns what one device learns.
@@ -111,7 +117,8 @@ func TestLaunchLosesHost(t *testing.T) {
 	log := filepath.Join(folder, "log")
 	job := append(slices.Clone(small[1:]), "--steps", "40")
 	want := unclipped(t)
-	flags := append([]string{"launch", "--host", strings.Join(on, ":1,") + ":1", "--agent", h.Agent(), "--interface", hosts.Network,
+	flags := append([]string{"launch", "--host", strings.Join(on, ":1,") + ":1", "--agent", h.Agent(), "--interface",
+		hosts.Network,
 		"--checkpoint", filepath.Join(folder, "run"), "--"}, job...)
 	// The link is slow, so that the run does not end before the host is cut off.
 	flags = append(flags, "--save-every", "2", "--link", "1e6", "--log", log)
@@ -124,7 +131,8 @@ func TestLaunchLosesHost(t *testing.T) {
 	if status != 0 || len(starts) != 2 || !second.MatchString(starts[1]) {
 		t.Errorf("status %d, starts %q, want status 0 and a second start on two hosts:\n%s", status, starts, run.output())
 	}
-	for _, says := range []string{"lost communication with a remote daemon", "node +" + on[2], "^launch: host " + on[2] + " is left out: "} {
+	for _, says := range []string{"lost communication with a remote daemon", "node +" + on[2], "^launch: host " + on[2] +
+		" is left out: "} {
 		if len(run.lines(says)) == 0 {
 			t.Errorf("no line says %q:\n%s", says, run.output())
 		}

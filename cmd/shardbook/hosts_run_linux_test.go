@@ -23,7 +23,8 @@ type hostRun struct {
 	said strings.Builder
 }
 
-// startOnHosts starts a command line, in a process group of its own. It ends after two minutes at most, and with the test.
+// startOnHosts starts a command line, in a process group of its own. It ends after two minutes at most, and with the
+// test.
 func startOnHosts(t *testing.T, line []string) *hostRun {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -51,7 +51,8 @@ they save and end.
 
 The exit status is 0 when the job is done; 75 where it could be continued later, with the same command:
 interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1 for wrong use.`,
-		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch 12 --steps 1000\n" +
+		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch 12 " +
+			"--steps 1000\n" +
 			"  shardbook launch --host a:2,b:2 --min-hosts 2 --checkpoint run -- --pipe 2 --batch 16 --log log\n" +
 			"  shardbook launch --slots 4 --checkpoint run -- --data 4 --sync overlap\n" +
 			"  sbatch docker/train.sbatch\n" +
@@ -107,7 +108,8 @@ func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 	case changed("slots") && (o.hostfile != "" || o.list != "" || o.discover != ""):
 		return fmt.Errorf("--slots=%d is for this machine alone: with hosts, give each its own, as a:2 or slots=2", o.slots)
 	case os.Geteuid() == 0 && !asRoot():
-		return errors.New("mpirun does not run as root: be another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+		return errors.New("mpirun does not run as root: be another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and " +
+			"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 	}
 	_, err := exec.LookPath("mpirun")
 	if err != nil {
@@ -138,7 +140,8 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	mpirun := launch.MPIRun{Interface: o.network, Agent: o.agent, Env: handedOver(), Extra: o.mpirunArgs, CPUs: runtime.NumCPU()}
+	mpirun := launch.MPIRun{Interface: o.network, Agent: o.agent, Env: handedOver(), Extra: o.mpirunArgs,
+		CPUs: runtime.NumCPU()}
 	stderr := cmd.ErrOrStderr()
 	signals.allow(o.grace + usualGrace) // the first is the supervisor's
 	return launch.Supervise(cmd.Context(), launch.Config{
@@ -150,12 +153,12 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 		Progress: job.progress,
 		Start: func(hosts []launch.Host, ranks, from int) (launch.Process, error) {
 			if from == 0 {
-				kept, err := job.startOver()
+				moved, err := job.startOver()
 				if err != nil {
 					return nil, err
 				}
-				if kept != "" {
-					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+": they are in "+kept+" now")
+				if moved != "" {
+					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+": they are in "+moved+" now")
 				}
 			}
 			train, err := job.start(ranks, from)
@@ -176,8 +179,8 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 
 func say(out io.Writer, line string) { fmt.Fprintln(out, "launch:", line) }
 
-// handedOver are the variables that ranks on all hosts get: those of this project, and those which decide which plugin is found and how it
-// compiles.
+// handedOver are the variables that ranks on all hosts get: those of this project, and those which decide which plugin
+// is found and how it compiles.
 func handedOver() (names []string) {
 	for _, setting := range os.Environ() {
 		name, _, _ := strings.Cut(setting, "=")

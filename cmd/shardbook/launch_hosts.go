@@ -20,7 +20,8 @@ const (
 // hostsFunc lists the hosts there are.
 type hostsFunc = func(ctx context.Context) ([]launch.Host, error)
 
-// hosts returns what lists the hosts, and what runs commands on them. It lists them once, as a wrong list is an error at once.
+// hosts returns what lists the hosts, and what runs commands on them. It lists them once, as a wrong list is an error
+// at once.
 func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, error) {
 	known, inSlurm := o.known()
 	if _, err := known(ctx); err != nil {
@@ -47,7 +48,7 @@ func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, err
 	return all, launch.ShellAgent(agent), nil
 }
 
-// known returns what lists the hosts that are said somewhere, and whether that is Slurm.
+// known returns what lists the hosts that are given somewhere, and whether that is Slurm.
 func (o *launchOptions) known() (list hostsFunc, inSlurm bool) {
 	file := func(flag, path string) hostsFunc {
 		return func(context.Context) ([]launch.Host, error) { return readHostfile(flag, path) }

@@ -78,7 +78,8 @@ func (l *launchJob) settings() (*job.Job, error) {
 	return j, j.Parallel.ReadFile()
 }
 
-// ranks returns the largest number of ranks, of at most as many as there are slots, between which the job can be divided.
+// ranks returns the largest number of ranks, of at most as many as there are slots, between which the job can be
+// divided.
 func (l *launchJob) ranks(slots int) (int, error) {
 	j, err := l.settings()
 	if err != nil {
@@ -89,9 +90,11 @@ func (l *launchJob) ranks(slots int) (int, error) {
 	n := min(slots, xla.MaxDevices) / each
 	switch {
 	case slots < each:
-		return 0, fmt.Errorf("the job needs %d ranks at least (--pipe, --seq-ranks), and the hosts have slots for %d", each, slots)
+		return 0, fmt.Errorf("the job needs %d ranks at least (--pipe, --seq-ranks), and the hosts have slots for %d", each,
+			slots)
 	case fixed && (*number > n || *number < 1):
-		return 0, fmt.Errorf("--%s=%d needs %d ranks, and the hosts have slots for %d: leave it out to use as many as there are",
+		return 0, fmt.Errorf("--%s=%d needs %d ranks, and the hosts have slots for %d: leave it out to use as many as "+
+			"there are",
 			flag, *number, *number*each, slots)
 	case fixed:
 		n = *number

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// A job under mpirun that is interrupted saves and ends, and the same command goes on with it, for the losses of one device.
+// A job under mpirun that is interrupted saves and ends, and the same command goes on with it, for the losses of one
+// device.
 func TestLaunchInterrupted(t *testing.T) {
 	program := mpiCommand(t)
 	folder := t.TempDir()
@@ -44,7 +45,8 @@ func TestLaunchInterrupted(t *testing.T) {
 		cmd.Wait()
 		return output.String(), cmd.ProcessState.ExitCode()
 	}
-	if said, status := launched(true); status != 75 || !strings.Contains(said, "which is saved") || strings.Contains(said, "start 2") {
+	if said, status := launched(true); status != 75 || !strings.Contains(said, "which is saved") ||
+		strings.Contains(said, "start 2") {
 		t.Fatalf("interrupted: status %d, want 75, and that a step is saved: %s", status, said)
 	}
 	said, status := launched(false)

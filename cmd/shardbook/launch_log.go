@@ -15,7 +15,7 @@ import (
 // log is the file of train's --log, or "".
 func (l *launchJob) log() string { return l.train.Flags().Lookup("log").Value.String() }
 
-// lastLogged is the step of the last whole line of a log, or -1.
+// lastLogged is the step of the last complete line of a log, or -1.
 func lastLogged(path string) int {
 	file, err := userfile.Open(path, math.MaxInt64)
 	if err != nil {
@@ -41,10 +41,10 @@ func lastLogged(path string) int {
 	return -1
 }
 
-// startOver readies train's --log for a run from the beginning, which refuses a log with something in it. What starts of this command
-// wrote that ended with nothing saved is emptied. What was there before them, as of a command that was killed, stays in a file beside
-// it, whose name is returned. All that is no log train refuses itself.
-func (l *launchJob) startOver() (kept string, err error) {
+// startOver readies train's --log for a run from the beginning, which refuses a log with something in it. What starts
+// of this command wrote that ended with nothing saved is emptied. What was there before them, as of a command that was
+// killed, is moved to a file beside it, whose name is returned. All that is no log train refuses itself.
+func (l *launchJob) startOver() (moved string, err error) {
 	path := l.log()
 	info, err := os.Stat(path)
 	if path == "" || err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
@@ -58,13 +58,13 @@ func (l *launchJob) startOver() (kept string, err error) {
 	if l.starts > 0 {
 		err = os.Truncate(path, 0)
 	} else {
-		kept = unused(path)
-		err = os.Rename(path, kept)
+		moved = unused(path)
+		err = os.Rename(path, moved)
 	}
 	if err != nil {
 		return "", fmt.Errorf("--log: %w", err)
 	}
-	return kept, nil
+	return moved, nil
 }
 
 // unused is the path with the first number behind it under which there is nothing.

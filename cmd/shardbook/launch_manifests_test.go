@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// understood checks a command line of launch, on hosts with so many slots, up to the point where it would look for hosts.
+// understood checks a command line of launch, on hosts with so many slots, up to the point where it would look for
+// hosts.
 func understood(t *testing.T, line []string, slots int) {
 	t.Helper()
 	root := newCommand()
@@ -48,7 +49,8 @@ func TestLaunchManifests(t *testing.T) {
 	understood(t, line, 8)
 
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "shardbook"), []byte("#!/bin/sh\nfor word; do echo \"$word\"; done\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "shardbook"), []byte("#!/bin/sh\nfor word; do echo \"$word\"; done\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	script := exec.CommandContext(t.Context(), "bash", "../../docker/train.sbatch", "--zero", "3", "--batch", "24")

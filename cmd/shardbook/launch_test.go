@@ -33,7 +33,8 @@ func saveJob(t *testing.T, dir string, step int, j *job.Job) {
 	t.Helper()
 	j.TextSHA = "of no text"
 	tree := params.Tree{{Name: "nothing", Shape: tensors.FromScalar(float32(0)).Shape()}}
-	if _, err := checkpoint.Save(t.Context(), dir, step, j, tree, []*tensors.Tensor{tensors.FromScalar(float32(0))}, 0); err != nil {
+	if _, err := checkpoint.Save(t.Context(), dir, step, j, tree, []*tensors.Tensor{tensors.FromScalar(float32(0))},
+		0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -93,7 +94,8 @@ func TestLaunchBadArguments(t *testing.T) {
 	}
 	if os.Geteuid() == 0 {
 		env = append(env, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=")
-		if _, stderr, status := shardbook(t, env, "launch", "--checkpoint", folder); status != 1 || !strings.Contains(stderr, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1") {
+		if _, stderr, status := shardbook(t, env, "launch", "--checkpoint", folder); status != 1 ||
+			!strings.Contains(stderr, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1") {
 			t.Errorf("as root: status %d, %q, want what to set", status, stderr)
 		}
 	}
@@ -149,7 +151,8 @@ func TestLaunchResumed(t *testing.T) {
 		t.Errorf("%d ranks of 2 slots, %v, want 2", n, err)
 	}
 	args, err := l.start(2, 5)
-	if want := []string{"train", "--log", log, "--engine", "mpi", "--checkpoint", dir, "--data", "2", "--resume"}; err != nil || !slices.Equal(args, want) {
+	if want := []string{"train", "--log", log, "--engine", "mpi", "--checkpoint", dir, "--data", "2",
+		"--resume"}; err != nil || !slices.Equal(args, want) {
 		t.Errorf("%q, %v, want %q", args, err, want)
 	}
 	if p, err := l.progress(); err != nil || p.Saved != 5 || p.Reached >= 0 {
@@ -169,8 +172,8 @@ func TestLaunchResumed(t *testing.T) {
 	}
 }
 
-// The command starts train again as it was given, but for where it goes on; what a lost start logged without a checkpoint is gone, and
-// what was logged before the command, as by one that was killed, is kept.
+// The command starts train again as it was given, but for where it goes on; what a lost start logged without a
+// checkpoint is gone, and what was logged before the command, as by one that was killed, is kept.
 func TestLaunchTwice(t *testing.T) {
 	dir := t.TempDir()
 	folder, log, lines := filepath.Join(dir, "run"), filepath.Join(dir, "log"), filepath.Join(dir, "lines")
@@ -191,7 +194,8 @@ exit 1
 			t.Fatal(err)
 		}
 	}
-	out, stderr, status := shardbook(t, append(standIn(t, text), "XLA_FLAGS=", "SHARDBOOK_X=1"), "launch", "--slots", "3", "--checkpoint", folder,
+	out, stderr, status := shardbook(t, append(standIn(t, text), "XLA_FLAGS=", "SHARDBOOK_X=1"), "launch", "--slots", "3",
+		"--checkpoint", folder,
 		"--mpirun-arg", "--tag-output", "--restarts", "2", "--", "--batch", "4", "--log", log)
 	data, err := os.ReadFile(lines)
 	if err != nil {
@@ -205,22 +209,27 @@ exit 1
 	if err != nil {
 		t.Fatal(err)
 	}
-	train := fmt.Sprintf(" --tag-output %s train --batch 4 --log %s --engine mpi --checkpoint %s --data 2", self, log, folder)
+	train := fmt.Sprintf(" --tag-output %s train --batch 4 --log %s --engine mpi --checkpoint %s --data 2", self, log,
+		folder)
 	for i, end := range []string{train, train, train + " --resume"} {
-		if line := said[2*i]; !strings.HasPrefix(line, "mpirun -n 2 --host localhost:3 ") || !strings.HasSuffix(line, end) || !strings.Contains(line, " -x SHARDBOOK_X") || !strings.Contains(line, " -x XLA_FLAGS") {
+		if line := said[2*i]; !strings.HasPrefix(line, "mpirun -n 2 --host localhost:3 ") || !strings.HasSuffix(line, end) ||
+			!strings.Contains(line, " -x SHARDBOOK_X") || !strings.Contains(line, " -x XLA_FLAGS") {
 			t.Errorf("start %d: %q, want its end to be %q", i+1, line, end)
 		}
 		if said[2*i+1] != "1" {
 			t.Errorf("start %d: no mark in the environment", i+1)
 		}
 	}
-	for _, want := range []string{"start 1: hosts localhost:3, ranks 2, from step 0\n", "status 75", "start 2: hosts localhost:3, ranks 2, from step 0\n",
-		"status 137", "start 3: hosts localhost:3, ranks 2, from step 1\n", "done at start 3; the starts before lost, and the next made again, 2, 0 steps\n"} {
+	for _, want := range []string{"start 1: hosts localhost:3, ranks 2, from step 0\n", "status 75",
+		"start 2: hosts localhost:3, ranks 2, from step 0\n",
+		"status 137", "start 3: hosts localhost:3, ranks 2, from step 1\n",
+		"done at start 3; the restarts repeated 2, 0 steps\n"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("%q is not said: %s", want, stderr)
 		}
 	}
-	if kept, err := os.ReadFile(log + ".2"); string(kept) != "{\"step\":1}\n" || !strings.Contains(stderr, "they are in "+log+".2 now") {
+	if kept, err := os.ReadFile(log + ".2"); string(kept) != "{\"step\":1}\n" || !strings.Contains(stderr,
+		"they are in "+log+".2 now") {
 		t.Errorf("%q of the log is kept, %v: %s", kept, err, stderr)
 	}
 }
@@ -262,7 +271,8 @@ func TestLaunchStatus(t *testing.T) {
 		args := append([]string{"launch", "--checkpoint", filepath.Join(t.TempDir(), "run")}, strings.Fields(test.flags)...)
 		_, stderr, status := shardbook(t, standIn(t, test.mpirun+"\n"), args...)
 		if status != test.want || !strings.Contains(stderr, test.says) || strings.Count(stderr, "shardbook:") != 1 {
-			t.Errorf("mpirun: %s, %s: status %d, want %d and one error with %q: %s", test.mpirun, test.flags, status, test.want, test.says, stderr)
+			t.Errorf("mpirun: %s, %s: status %d, want %d and one error with %q: %s", test.mpirun, test.flags, status, test.want,
+				test.says, stderr)
 		}
 	}
 }

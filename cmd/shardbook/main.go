@@ -63,7 +63,8 @@ func newCommand() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", or shardbook in the user's cache folder)")
 	f.StringVar(&s.plugin, "plugin", "", "PJRT plugin: cpu, cuda, go-xla or a path (default $"+plugin.Env+", or the best)")
-	f.IntVar(&s.devices, "devices", 0, "devices, where a program does not choose (default $"+xla.EnvDevices+", or "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
+	f.IntVar(&s.devices, "devices", 0,
+		"devices, where a program does not choose (default $"+xla.EnvDevices+", or "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return mpijob.NewEarly(err) })
@@ -76,8 +77,8 @@ func newCommand() *cobra.Command {
 // release is that of this source, or the one before it.
 const release = "v0.2.0"
 
-// version is that of the module, with the commit of a build between two releases, where the program knows it: what go install was
-// asked for, or what go build found in a clone.
+// version is that of the module, with the commit of a build between two releases, where the program knows it: what go
+// install was asked for, or what go build found in a clone.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && semver.IsValid(info.Main.Version) {
 		return info.Main.Version

@@ -92,7 +92,8 @@ func TestBadArguments(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if out, stderr, status := shardbook(t, nil, "--version"); status != 0 || !regexp.MustCompile(`^shardbook version v\d+\.\d+\.\d+\S*\n$`).MatchString(out) {
+	if out, stderr, status := shardbook(t, nil, "--version"); status != 0 ||
+		!regexp.MustCompile(`^shardbook version v\d+\.\d+\.\d+\S*\n$`).MatchString(out) {
 		t.Errorf("status %d, %q: %s", status, out, stderr)
 	}
 }
@@ -165,7 +166,8 @@ func TestDoctorWell(t *testing.T) {
 
 // TestDoctorIll breaks several things at a time, each of which one check has to tell.
 func TestDoctorIll(t *testing.T) {
-	oldPython, noVenv := programs(t, "echo /x/python3; echo 3.8.2; echo False; echo venv"), programs(t, "echo /x/python3; echo 3.12.1; echo True; echo none")
+	oldPython, noVenv := programs(t, "echo /x/python3; echo 3.8.2; echo False; echo venv"), programs(t,
+		"echo /x/python3; echo 3.12.1; echo True; echo none")
 	for _, test := range []struct {
 		env, args []string
 		want      map[string][]string // by check: all of them in its sentence

@@ -11,8 +11,8 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// mpiCommand is the command, built once with the tag mpi. A machine without Open MPI and without the means to get it skips the
-// test; CI and root never do.
+// mpiCommand is the command, built once with the tag mpi. A machine without Open MPI and without the means to get it
+// skips the test; CI and root never do.
 func mpiCommand(t *testing.T) (path string) {
 	t.Helper()
 	systest.OpenMPI(t)

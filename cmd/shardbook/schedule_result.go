@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// scheduleResult is what --json prints. Lists are by device. Times are in the unit of the costs, memory in micro-batches of
-// a device's part of the model.
+// scheduleResult is what --json prints. Lists are by device. Times are in the unit of the costs, memory in
+// micro-batches of a device's part of the model.
 type scheduleResult struct {
 	Kind            string       `json:"kind"`
 	Stages          int          `json:"stages"` // devices
@@ -25,8 +25,8 @@ type scheduleResult struct {
 	Idle            []float64    `json:"idle"`
 	PeakActivations []int        `json:"peak_activations"` // stashed micro-batches, each counted for each stage
 	PeakMemory      []float64    `json:"peak_memory"`
-	// KeptVersions is the most versions of a stage's weights that a device has at once.
-	KeptVersions []int `json:"kept_versions"`
+	// WeightVersions is the most versions of a stage's weights that a device has at once.
+	WeightVersions []int `json:"kept_versions"`
 }
 
 func newScheduleResult(t step.Timeline) (scheduleResult, error) {
@@ -34,16 +34,16 @@ func newScheduleResult(t step.Timeline) (scheduleResult, error) {
 	r := scheduleResult{Kind: s.Name, Stages: len(s.Ranks), Microbatches: s.Micro, Chunks: s.Chunks(),
 		Weights: s.Weights, Every: s.Every, Bubble: t.Bubble, StepTime: t.StepTime, Makespan: t.Makespan, Idle: t.Idle,
 		PeakActivations: t.PeakActivations, PeakMemory: t.PeakMemory}
-	kept, err := s.WeightVersions()
+	versions, err := s.WeightVersions()
 	if err != nil {
 		return r, err
 	}
-	for _, stages := range kept {
+	for _, stages := range versions {
 		most := 0
 		for _, versions := range stages {
 			most = max(most, versions)
 		}
-		r.KeptVersions = append(r.KeptVersions, most)
+		r.WeightVersions = append(r.WeightVersions, most)
 	}
 	return r, nil
 }
@@ -59,11 +59,13 @@ func (r scheduleResult) text(t step.Timeline, usual bool) string {
 	fmt.Fprintf(&b, "bubble     %.2f%% of a device's time%s\n", 100*r.Bubble, r.fraction(usual))
 	fmt.Fprintf(&b, "step time  %g, the period of steps with no barrier between them\n", r.StepTime)
 	fmt.Fprintf(&b, "makespan   %g, from the first start to the last end\n", r.Makespan)
-	fmt.Fprintf(&b, "memory     at most %s micro-batches of its part are stashed on device 0, 1, …\n", join(r.PeakMemory))
+	fmt.Fprintf(&b, "memory     at most %s micro-batches of its part are saved on device 0, 1, …\n", join(r.PeakMemory))
 	if r.Weights != step.Flush {
-		fmt.Fprintf(&b, "versions   at most %s of the weights are kept on device 0, 1, …; one update for each %d micro-batches\n",
-			join(r.KeptVersions), r.Every)
-		fmt.Fprintf(&b, "           The bubble is that of filling and draining the pipeline once: a run that goes on has none.\n")
+		fmt.Fprintf(&b, "versions   at most %s of the weights are stored on device 0, 1, …; one update for each %d "+
+			"micro-batches\n",
+			join(r.WeightVersions), r.Every)
+		fmt.Fprintf(&b, "           The bubble is that of filling and draining the pipeline once: a longer run has "+
+			"none.\n")
 	}
 	return b.String()
 }
@@ -72,9 +74,9 @@ func (r scheduleResult) text(t step.Timeline, usual bool) string {
 func (r scheduleResult) fraction(usual bool) string {
 	idle := new(big.Rat)
 	for _, x := range r.Idle {
-		idle.Add(idle, wholeShares(x, r.Chunks))
+		idle.Add(idle, chunkUnits(x, r.Chunks))
 	}
-	all := new(big.Rat).Mul(wholeShares(r.StepTime, r.Chunks), big.NewRat(int64(r.Stages), 1))
+	all := new(big.Rat).Mul(chunkUnits(r.StepTime, r.Chunks), big.NewRat(int64(r.Stages), 1))
 	if all.Sign() == 0 {
 		return ""
 	}
@@ -116,11 +118,11 @@ func (r scheduleResult) formula(share *big.Rat) string {
 	return ""
 }
 
-// wholeShares is a time in units of a chunk's costs, of which it is a whole number where costs are.
-func wholeShares(x float64, chunks int) *big.Rat {
+// chunkUnits is a time in units of a chunk's costs, of which it is a whole number where costs are.
+func chunkUnits(x float64, chunks int) *big.Rat {
 	x *= float64(chunks)
-	if whole := math.Round(x); math.Abs(x-whole) < 1e-9*whole {
-		x = whole
+	if n := math.Round(x); math.Abs(x-n) < 1e-9*n {
+		x = n
 	}
 	exact, _ := big.NewFloat(x).Rat(nil)
 	return exact

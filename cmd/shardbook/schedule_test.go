@@ -59,7 +59,7 @@ rank 1 │·  0  0b─── 1  1b─── 2  2b─── ·  ·
 bubble     25.00% of a device's time: 1/4, as (d-1)/(m+d-1)
 step time  12, the period of steps with no barrier between them
 makespan   12, from the first start to the last end
-memory     at most 2, 1 micro-batches of its part are stashed on device 0, 1, …
+memory     at most 2, 1 micro-batches of its part are saved on device 0, 1, …
 `
 	if got := schedulePrinted(t, "--stages", "2", "--microbatches", "3"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -107,7 +107,8 @@ func TestScheduleJSON(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Kind != string(kind) || r.Stages != 4 || r.Microbatches != 12 || r.Chunks*4 != max(len(s.Blocks), 4) || r.Weights != s.Weights || r.Every != s.Every {
+			if r.Kind != string(kind) || r.Stages != 4 || r.Microbatches != 12 || r.Chunks*4 != max(len(s.Blocks), 4) ||
+				r.Weights != s.Weights || r.Every != s.Every {
 				t.Errorf("%q: %+v", args, r)
 			}
 			if !slices.Equal(r.PeakActivations, s.PeakActivations()) {
@@ -122,23 +123,28 @@ func TestScheduleJSON(t *testing.T) {
 			if !ok {
 				continue
 			}
-			if want := 36 * float64(total) / float64(total-idle); math.Abs(r.StepTime-want) > 1e-12*want || math.Abs(r.Bubble-float64(idle)/float64(total)) > 1e-12 {
+			if want := 36 * float64(total) / float64(total-idle); math.Abs(r.StepTime-want) > 1e-12*want ||
+				math.Abs(r.Bubble-float64(idle)/float64(total)) > 1e-12 {
 				t.Errorf("%q: a step of %v with bubble %v, want %v and %d/%d", args, r.StepTime, r.Bubble, want, idle, total)
 			}
 		}
 	}
 }
 
-// TestScheduleSearch asks for less memory than the named kinds of this speed need, with chunks and without, at costs that
-// differ.
+// TestScheduleSearch asks for less memory than the named kinds of this speed need, with chunks and without, at costs
+// that differ.
 func TestScheduleSearch(t *testing.T) {
-	for _, extra := range [][]string{{}, {"--chunks", "2"}, {"--cost", "F=1:2:1:1,link=0.5,K=0.5,U=1"}, {"--cost", "A=2:1:1:1", "--chunks", "2"}} {
+	for _, extra := range [][]string{{}, {"--chunks", "2"}, {"--cost", "F=1:2:1:1,link=0.5,K=0.5,U=1"},
+		{"--cost", "A=2:1:1:1", "--chunks", "2"}} {
 		common := append([]string{"--stages", "4", "--microbatches", "8"}, extra...)
 		r := scheduleJSON(t, append(common, "--kind", "search", "--memory", "3.5")...)
 		if slices.Max(r.PeakMemory) > 3.5 {
 			t.Errorf("%q: memory %v", extra, r.PeakMemory)
 		}
-		slow := scheduleJSON(t, append(slices.DeleteFunc(slices.Clone(common), func(s string) bool { return s == "--chunks" || s == "2" }), "--kind", "naive")...)
+		slow := scheduleJSON(t, append(slices.DeleteFunc(slices.Clone(common), func(s string) bool {
+			return s == "--chunks" ||
+				s == "2"
+		}), "--kind", "naive")...)
 		if !(r.StepTime < slow.StepTime/2) {
 			t.Errorf("%q: a step of %v, the naive one takes %v", extra, r.StepTime, slow.StepTime)
 		}
@@ -148,7 +154,8 @@ func TestScheduleSearch(t *testing.T) {
 // TestScheduleFiles reads back what is written, and leaves files of other kinds alone.
 func TestScheduleFiles(t *testing.T) {
 	dir := t.TempDir()
-	csv, tr, page, text := filepath.Join(dir, "s.csv"), filepath.Join(dir, "s.json"), filepath.Join(dir, "s.html"), filepath.Join(dir, "s.txt")
+	csv, tr, page, text := filepath.Join(dir, "s.csv"), filepath.Join(dir, "s.json"), filepath.Join(dir, "s.html"),
+		filepath.Join(dir, "s.txt")
 	common := []string{"--kind", "zb-v", "--stages", "3", "--microbatches", "5"}
 	for range 2 { // the second time over the first one's files
 		schedulePrinted(t, append(common, "--csv", csv, "--trace", tr, "--chart", page)...)
@@ -176,11 +183,13 @@ func TestScheduleFiles(t *testing.T) {
 	}
 	defer file.Close()
 	spans, err := trace.ReadChrome(file)
-	if err != nil || len(spans.Spans) != 2*3*5*3 || spans.Spans[0].Name != "0F0" || spans.Spans[0].End != time.Millisecond/2 {
+	if err != nil || len(spans.Spans) != 2*3*5*3 || spans.Spans[0].Name != "0F0" ||
+		spans.Spans[0].End != time.Millisecond/2 {
 		t.Errorf("the trace has %d spans, error %v", len(spans.Spans), err)
 	}
 	html, err := os.ReadFile(page)
-	if err != nil || strings.Count(string(html), "<img ") != 2 || !strings.Contains(string(html), "<title>zb-v, 3 devices, 5 micro-batches</title>") {
+	if err != nil || strings.Count(string(html), "<img ") != 2 || !strings.Contains(string(html),
+		"<title>zb-v, 3 devices, 5 micro-batches</title>") {
 		t.Errorf("the page has %d images, error %v", strings.Count(string(html), "<img "), err)
 	}
 	for flag, path := range map[string]string{"--csv": page, "--trace": csv, "--chart": tr} {
@@ -188,7 +197,8 @@ func TestScheduleFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := runSchedule("", append(common, flag, path)...); err == nil || !strings.Contains(err.Error(), flag) || !strings.Contains(err.Error(), "something else") {
+		if _, err := runSchedule("", append(common, flag, path)...); err == nil || !strings.Contains(err.Error(), flag) ||
+			!strings.Contains(err.Error(), "something else") {
 			t.Errorf("%s over %s: error %v", flag, path, err)
 		}
 		if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
@@ -222,7 +232,8 @@ func TestSchedulePlans(t *testing.T) {
 			}
 		}
 	}
-	for form, text := range map[string]string{"short text": "schedule 1f1b\nrank 0: 0F0 0B0 0U0", "PyTorch's CSV": "0F0,,0B0"} {
+	for form, text := range map[string]string{"short text": "schedule 1f1b\nrank 0: 0F0 0B0 0U0",
+		"PyTorch's CSV": "0F0,,0B0"} {
 		if got, err := runSchedule(text, "--read", "-"); err != nil || !strings.Contains(got, "1 micro-batches") {
 			t.Errorf("%s: error %v, got\n%s", form, err, got)
 		}
@@ -262,7 +273,8 @@ func TestScheduleErrors(t *testing.T) {
 		"--csv=":                                         "--csv is empty",
 		"more":                                           "more",
 	} {
-		if out, err := runSchedule("nonsense", strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+		if out, err := runSchedule("nonsense", strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) ||
+			out != "" {
 			t.Errorf("%s: printed %q, error %v, want %q", args, out, err, want)
 		}
 	}

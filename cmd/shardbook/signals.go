@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usualGrace is how long a command may take to end after a signal: less than the ten seconds that docker stop leaves it, and mostly
-// more than a step. XLA cannot be interrupted while it compiles or computes.
+// usualGrace is how long a command may take to end after a signal: less than the ten seconds that docker stop leaves
+// it, and mostly more than a step. XLA cannot be interrupted while it compiles or computes.
 const usualGrace = 5 * time.Second
 
 // sameSignal is how long after a signal another one counts as the same: timeout, for one, sends its program two.
 const sameSignal = 200 * time.Millisecond
 
-// signalWatch ends the process on signals. The first one ends the command's context, which ends most commands orderly; what is left of
-// the command when its grace is over, or at the second signal, ends with the process. SIGUSR1 leaves it all the time that it needs:
-// mpirun forwards it to all ranks, and kills those that do not end at once on all else.
+// signalWatch ends the process on signals. The first one ends the command's context, which ends most commands orderly;
+// what is left of the command when its grace is over, or at the second signal, ends with the process. SIGUSR1 leaves it
+// all the time that it needs: mpirun forwards it to all ranks, and kills those that do not end at once on all else.
 type signalWatch struct {
 	mu      sync.Mutex
 	grace   time.Duration
 	saving  int           // writes under way that are not to be cut off
 	saved   chan struct{} // is closed when there are none; nil where nobody waits
-	hushed  bool          // nothing is to be said at the end
+	hushed  bool          // nothing is to be printed at the end
 	last    func()        // is called before the process is ended; nil is nothing
 	exit    func(status int)
 	message io.Writer
@@ -93,7 +93,7 @@ func (w *signalWatch) before(last func()) {
 	w.last = last
 }
 
-// hush has the process end without a word: what there is to say is said, or another says it.
+// hush has the process end without a message: it is printed already, or another process prints it.
 func (w *signalWatch) hush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,6 +146,7 @@ func (w *signalWatch) end(by os.Signal, how string) {
 		w.exit(128 + int(s))
 		return
 	}
-	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; checkpoints that were finished are whole\n", unix.SignalName(s), how)
+	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; finished checkpoints are complete\n", unix.SignalName(s),
+		how)
 	w.exit(128 + int(s))
 }

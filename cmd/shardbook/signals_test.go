@@ -23,8 +23,8 @@ type startedCommand struct {
 	ended  chan struct{} // is closed when it has ended
 }
 
-// startCommand starts it. Unless compiling is nil, it writes a byte to that, which is closed here, once XLA compiles: see
-// [tellCompiling].
+// startCommand starts it. Unless compiling is nil, it writes a byte to that, which is closed here, once XLA compiles:
+// see [tellCompiling].
 func startCommand(t *testing.T, stdin, compiling *os.File, args ...string) *startedCommand {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -69,16 +69,19 @@ func (c *startedCommand) ends(t *testing.T, by syscall.Signal, want string) {
 	t.Helper()
 	<-c.ended
 	said := strings.TrimSpace(c.stderr.String())
-	if status := c.ProcessState.ExitCode(); status != 128+int(by) || strings.Contains(said, "\n") || !strings.Contains(said, want) {
+	if status := c.ProcessState.ExitCode(); status != 128+int(by) || strings.Contains(said, "\n") ||
+		!strings.Contains(said, want) {
 		t.Errorf("status %d, want %d and one sentence with %q: %s", status, 128+int(by), want, said)
 	}
 }
 
-// A process that compiles, which XLA does not interrupt, ends after the grace or at the second signal. What was saved before is whole.
+// A process that compiles, which XLA does not interrupt, ends after the grace or at the second signal. What was saved
+// before is whole.
 func TestSignalWhileCompiling(t *testing.T) {
 	dir := t.TempDir()
 	folder, text := filepath.Join(dir, "run"), strings.Join(small, " ")
-	long := append(strings.Fields(strings.Replace(text, "--seq 8", "--seq 512", 1)), "--batch", "1", "--checkpoint", folder)
+	long := append(strings.Fields(strings.Replace(text, "--seq 8", "--seq 512", 1)), "--batch", "1", "--checkpoint",
+		folder)
 	trained(t, append(long, "--steps", "1")...)
 	compiling := func(grace string) *startedCommand {
 		r, w, err := os.Pipe()

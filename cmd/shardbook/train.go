@@ -119,8 +119,10 @@ type trainOptions struct {
 func (o *trainOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "read settings from a file of YAML, TOML or JSON, by the names of flags")
 	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as such a file, in YAML, and do nothing more")
-	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI}, "ranks in this process, or started by mpirun: local|mpi")
-	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout, "how long ranks of --engine mpi wait before they give one up")
+	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI},
+		"ranks in this process, or started by mpirun: local|mpi")
+	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout, "how long ranks of --engine mpi wait before they give "+
+		"one up")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "how many of the newest checkpoints to keep; 0 keeps all")
@@ -139,7 +141,8 @@ func (o *trainOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.chart, "chart", "", "write the loss as a chart, to a file of .html or .svg")
 	f.StringVar(&o.tensorboard, "tensorboard", "", "folder for TensorBoard: loss, learning rate, tokens/s, memory")
 	f.StringVar(&o.log, "log", "", "write a line of JSON for each step to a file")
-	f.StringVar(&o.trace, "trace", "", fmt.Sprintf("write a trace of the last %d steps to a file, in Chrome's format", tracedSteps))
+	f.StringVar(&o.trace, "trace", "", fmt.Sprintf("write a trace of the last %d steps to a file, in Chrome's format",
+		tracedSteps))
 	f.BoolVar(&o.json, "json", false, "print one JSON object at the end, and nothing else")
 	f.IntVar(&o.sample, "sample", 0, "bytes of text to generate with the trained model")
 	f.StringVar(&o.prompt, "prompt", "func ", "beginning of that text")
@@ -168,9 +171,11 @@ func (o *trainOptions) ofRanks() string {
 func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 	switch name := o.ofRanks(); {
 	case name != "" && p.OneProgram():
-		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %s", name, p.RankWays())
+		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %s", name,
+			p.RankWays())
 	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
-		return fmt.Errorf("--link is between ranks, and there is one, of %d devices: leave it out, or add --replicas or --pipe", l.Devices())
+		return fmt.Errorf("--link is between ranks, and there is one, of %d devices: leave it out, or add --replicas or "+
+			"--pipe", l.Devices())
 	}
 	return nil
 }
@@ -179,9 +184,11 @@ func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 func (o *trainOptions) validateEngine() error {
 	switch n := mpijob.Started(); {
 	case o.engine == engineMPI && o.trace != "":
-		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common time: leave one of them out", engineMPI)
+		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common time: "+
+			"leave one of them out", engineMPI)
 	case o.engine == engineLocal && n > 1:
-		return fmt.Errorf("--engine=%s: mpirun started %d processes, each of which would train for itself: add --engine %s", o.engine, n, engineMPI)
+		return fmt.Errorf("--engine=%s: mpirun started %d processes, each of which would train for itself: add --engine %s",
+			o.engine, n, engineMPI)
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 // tiny is what ranks learn in these tests.
 var tiny = append(slices.Clone(together), "--engine", "mpi")
 
-// mpirun has a number of ranks run a command line, which may begin with more options of mpirun, and returns what they all said and
-// the status.
+// mpirun has a number of ranks run a command line, which may begin with more options of mpirun, and returns what they
+// all said and the status.
 func mpirun(t *testing.T, ranks int, line ...string) (output string, status int) {
 	t.Helper()
 	line = append([]string{"mpirun", "--oversubscribe", "-n", strconv.Itoa(ranks)}, line...)
@@ -63,7 +63,8 @@ func trainedByRanks(t *testing.T, ranks int, args ...string) (r trainResult) {
 
 // Ranks in processes learn what one device does, but for rounding, and the same bits as ranks in one process.
 func TestTrainByProcesses(t *testing.T) {
-	bits := trained(t, append(slices.Clone(together), strings.Fields("--steps 8 --data 2 --sync overlap --accumulate 2")...)...)
+	bits := trained(t, append(slices.Clone(together),
+		strings.Fields("--steps 8 --data 2 --sync overlap --accumulate 2")...)...)
 	bits.Text = oneDevice(t).Text
 	for _, c := range []struct {
 		ranks  int
@@ -76,7 +77,8 @@ func TestTrainByProcesses(t *testing.T) {
 		{4, "--pipe 2 --cut measured", oneDevice(t), 1e-5, []int{2, 1}},
 		{2, "--layers 2 --pipe 2 --data 2 --zero 2", deeper(t), 1e-5, nil}, // each with two devices
 	} {
-		args := slices.Concat(tiny, strings.Fields(c.flags), []string{"--steps", strconv.Itoa(len(c.want.Losses)), "--sample", "3", "--temperature", "0"})
+		args := slices.Concat(tiny, strings.Fields(c.flags), []string{"--steps", strconv.Itoa(len(c.want.Losses)), "--sample",
+			"3", "--temperature", "0"})
 		got := trainedByRanks(t, c.ranks, args...)
 		if !near(got.Losses, c.want.Losses, c.within) || got.Text != c.want.Text {
 			t.Errorf("%s: losses %v, text %q, want %v, %q", c.flags, got.Losses, got.Text, c.want.Losses, c.want.Text)
@@ -131,8 +133,10 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 	}{
 		{"another rate", wrong(second, `set -- "$@" --lr 0.1`), "", "has --lr 0.1, rank 0 on "},
 		{"another program", wrong(second, "program="+other), "", "has a program of SHA-256 "},
-		{"no plugin", wrong(second, "export SHARDBOOK_PLUGIN=/no/such/plugin.so"), "", `: plugin "/no/such/plugin.so": no such file`},
-		{"another folder", wrong(second, fmt.Sprintf(`set -- "$@" --checkpoint %s/b`, dir)), "--checkpoint " + dir + "/a", "give a folder that all hosts share"},
+		{"no plugin", wrong(second, "export SHARDBOOK_PLUGIN=/no/such/plugin.so"), "",
+			`: plugin "/no/such/plugin.so": no such file`},
+		{"another folder", wrong(second, fmt.Sprintf(`set -- "$@" --checkpoint %s/b`, dir)), "--checkpoint " + dir + "/a",
+			"give a folder that all hosts share"},
 		{"another build", wrong(second, untagged), "", "build with -tags mpi"},
 		{"all another build", wrong(all, untagged), "", "build with -tags mpi"},
 		{"no such flag", command, "--no-such-flag", "unknown flag: --no-such-flag"},
@@ -150,7 +154,8 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 func running(t *testing.T, options, flags []string, meanwhile func(mpirun int)) (output, folder string, status int) {
 	t.Helper()
 	folder = filepath.Join(t.TempDir(), "run")
-	args := append(slices.Clone(tiny), "--steps", "1000000", "--save-every", "5", "--checkpoint", folder, "--timeout", "15s")
+	args := append(slices.Clone(tiny), "--steps", "1000000", "--save-every", "5", "--checkpoint", folder, "--timeout",
+		"15s")
 	line := slices.Concat(options, []string{mpiCommand(t)}, args, flags)
 	done := make(chan struct{})
 	go func() {
@@ -185,7 +190,8 @@ func TestTrainProcessFails(t *testing.T) {
 			ranks, _ := exec.Command("pgrep", "-P", strconv.Itoa(mpirun)).Output()
 			for _, rank := range strings.Fields(string(ranks)) {
 				environment, _ := os.ReadFile(filepath.Join("/proc", rank, "environ"))
-				if pid, err := strconv.Atoi(rank); err == nil && strings.Contains(string(environment), "OMPI_COMM_WORLD_RANK=2\x00") {
+				if pid, err := strconv.Atoi(rank); err == nil && strings.Contains(string(environment),
+					"OMPI_COMM_WORLD_RANK=2\x00") {
 					syscall.Kill(pid, c.signal)
 				}
 			}
@@ -194,19 +200,24 @@ func TestTrainProcessFails(t *testing.T) {
 		slices.Sort(said)
 		host, _ := os.Hostname()
 		for i, line := range said {
-			if want := fmt.Sprintf("shardbook: rank %d on %s: rank 2 on %[2]s did not answer within 15s", i, host); !strings.HasPrefix(line, want) {
+			if want := fmt.Sprintf("shardbook: rank %d on %s: rank 2 on %[2]s did not answer within 15s", i,
+				host); !strings.HasPrefix(line, want) {
 				t.Errorf("%v: %q, want %q", c.signal, line, want)
 			}
 		}
 		if status != c.status || len(said) != 2 {
-			t.Errorf("%v: status %d, %d errors, want %d and one of each rank that is left:\n%s", c.signal, status, len(said), c.status, output)
+			t.Errorf("%v: status %d, %d errors, want %d and one of each rank that is left:\n%s", c.signal, status, len(said),
+				c.status, output)
 		}
 	}
 }
 
 // A run that mpirun passes a signal to is saved behind the same step on all ranks.
 func TestTrainByProcessesInterrupted(t *testing.T) {
-	output, folder, status := running(t, nil, []string{"--zero", "3"}, func(mpirun int) { syscall.Kill(mpirun, syscall.SIGUSR1) })
+	output, folder, status := running(t, nil, []string{"--zero", "3"}, func(mpirun int) {
+		syscall.Kill(mpirun,
+			syscall.SIGUSR1)
+	})
 	want := fmt.Sprintf("interrupted after step %d, which is saved", newestStep(t, folder))
 	if said := errorLines(output); status != 1 || len(said) != 1 || !strings.Contains(said[0], want) {
 		t.Errorf("status %d, errors %q, want status 1 and %q: %s", status, said, want, output)

@@ -13,13 +13,14 @@ import (
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// Two ranks that are interrupted, and go on in another process, end bit for bit as those of another form that are not. What
-// they end with, and what they did, can be seen.
+// Two ranks that are interrupted, and go on in another process, end bit for bit as those of another form that are not.
+// What they end with, and what they did, can be seen.
 func TestTrainRanks(t *testing.T) {
 	dir := t.TempDir()
 	first, whole, traced := filepath.Join(dir, "first"), filepath.Join(dir, "whole"), filepath.Join(dir, "trace.json")
 	args := append(slices.Clone(small), "--data", "2", "--accumulate", "2")
-	cmd := exec.Command(os.Args[0], append(args, "--bucket-bytes", "20kB", "--checkpoint", first, "--steps", "1000000", "--save-every", "2", "--grace", "1h")...)
+	cmd := exec.Command(os.Args[0], append(args, "--bucket-bytes", "20kB", "--checkpoint", first, "--steps", "1000000",
+		"--save-every", "2", "--grace", "1h")...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	var noise strings.Builder
 	cmd.Stderr = &noise
@@ -45,10 +46,12 @@ func TestTrainRanks(t *testing.T) {
 	stopped := newestStep(t, first)
 	to := strconv.Itoa(stopped + 4)
 	sample := []string{"--steps", to, "--sample", "4", "--temperature", "0"}
-	got := trained(t, append([]string{"train", "--resume", "--checkpoint", first, "--bucket-bytes", "2e4", "--trace", traced}, sample...)...)
+	got := trained(t, append([]string{"train", "--resume", "--checkpoint", first, "--bucket-bytes", "2e4", "--trace",
+		traced}, sample...)...)
 	want := trained(t, append(append(args, "--sync", "Naive", "--checkpoint", whole), sample...)...)
 	if !slices.Equal(got.Losses, want.Losses[stopped:]) || got.FirstStep != stopped+1 || got.Text != want.Text {
-		t.Errorf("losses %v from step %d, text %q; without a stop %v, %q", got.Losses, got.FirstStep, got.Text, want.Losses[stopped:], want.Text)
+		t.Errorf("losses %v from step %d, text %q; without a stop %v, %q", got.Losses, got.FirstStep, got.Text,
+			want.Losses[stopped:], want.Text)
 	}
 	var states [2][]byte
 	for i, folder := range []string{first, whole} {
@@ -63,7 +66,8 @@ func TestTrainRanks(t *testing.T) {
 	if !slices.Equal(states[0], states[1]) {
 		t.Error("the checkpoints differ")
 	}
-	if p, m := 4*int64(got.Params), got.BytesPerDevice; m["parameters"] != p || m["gradients"] != p || m["optimizer"] != p || m["peak"] <= 3*p {
+	if p, m := 4*int64(got.Params), got.BytesPerDevice; m["parameters"] != p || m["gradients"] != p ||
+		m["optimizer"] != p || m["peak"] <= 3*p {
 		t.Errorf("memory %v, parameters %d", m, p)
 	}
 	// An all-reduce is given each gradient once.

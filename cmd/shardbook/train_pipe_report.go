@@ -16,11 +16,13 @@ type pipeResult struct {
 	Stages       int    `json:"stages"`
 	Microbatches int    `json:"microbatches"`
 	Cut          []int  `json:"cut"` // blocks of each stage
-	// Bubble is the share of a step in which a rank is idle, if the forward pass and each half of the backward pass took equally long.
+	// Bubble is the share of a step in which a rank is idle, if the forward pass and each half of the backward pass took
+	// equally long.
 	Bubble float64 `json:"bubble"`
 	// Idle is the share of the time in the trace, if there is one, in which a rank had nothing to do, on average.
 	Idle *float64 `json:"idle,omitempty"`
-	// PeakActivations are the most micro-batches that a rank saves something of at once, each counted for each of its stages.
+	// PeakActivations are the most micro-batches that a rank saves something of at once, each counted for each of its
+	// stages.
 	PeakActivations []int `json:"peak_activations,omitempty"`
 }
 
@@ -53,10 +55,11 @@ func (r *pipeResult) print(out io.Writer) {
 		r.Schedule, r.Ranks, r.Microbatches, join(r.Cut))
 	fmt.Fprintf(out, "bubble        %.0f%% of a step if all passes took equally long", 100*r.Bubble)
 	if r.Idle != nil {
-		fmt.Fprintf(out, "; in the trace ranks had nothing to do for %.0f%% of the time", 100**r.Idle)
+		fmt.Fprintf(out, "; in the trace ranks were idle for %.0f%% of the time", 100**r.Idle)
 	}
 	fmt.Fprintln(out)
-	fmt.Fprintf(out, "activations   of at most %s micro-batches are saved at once on device 0, 1, …\n", join(r.PeakActivations))
+	fmt.Fprintf(out, "activations   of at most %s micro-batches are saved at once on device 0, 1, …\n",
+		join(r.PeakActivations))
 }
 
 // idle is the share of a trace's time in which a rank waited, had not begun or had ended, on average.

@@ -82,8 +82,8 @@ func byName(bytes map[memest.Kind]int64) map[string]int64 {
 	return kinds
 }
 
-// sentByAxis is what ranks of a plan sent in the last step: of each kind the most. It is nil for other runs. With MPI it is a
-// collective call.
+// sentByAxis is what ranks of a plan sent in the last step: of each kind the most. It is nil for other runs. With MPI
+// it is a collective call.
 func (t *training) sentByAxis() (map[string]int64, error) {
 	run, _ := t.run.(*ranks)
 	if run == nil || run.plan == nil || len(t.records) == 0 {
@@ -96,8 +96,9 @@ func (t *training) sentByAxis() (map[string]int64, error) {
 	return t.mpi.Most(own)
 }
 
-// traffic is the bytes that a device sends in a step where each message is sent as a ring's algorithm sends it: (N−1)/N of what is
-// gathered or scattered, for N devices, and twice that of what is all-reduced. Sums within an update are not counted.
+// traffic is the bytes that a device sends in a step where each message is sent as a ring's algorithm sends it: (N−1)/N
+// of what is gathered or scattered, for N devices, and twice that of what is all-reduced. Sums within an update are not
+// counted.
 type traffic struct {
 	Gather  int64 `json:"gather"`            // parameters
 	Scatter int64 `json:"scatter"`           // gradients, to shards
@@ -130,7 +131,8 @@ func shardTraffic(plan *parallel.Plan) (*traffic, error) {
 }
 
 // planOn is the plan of a job in a layout whose cut may have to be measured. With MPI it is a collective call.
-func planOn(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe, batch batchFunc,
+func planOn(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe,
+	batch batchFunc,
 	mpi *mpijob.Job) (plan *parallel.Plan, err error) {
 	if j.Parallel.Cut == job.CutMeasured {
 		if l.Cut, err = measuredCut(ctx, backend, recipe, l, batch, mpi); err != nil {
@@ -140,9 +142,10 @@ func planOn(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.La
 	return j.Plan(recipe, l)
 }
 
-// measuredCut balances the stages of a layout by how long the blocks of one device take for a micro-batch on device 0. With MPI
-// it is a collective call.
-func measuredCut(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l parallel.Layout, batch batchFunc, mpi *mpijob.Job) ([]int, error) {
+// measuredCut balances the stages of a layout by how long the blocks of one device take for a micro-batch on device 0.
+// With MPI it is a collective call.
+func measuredCut(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l parallel.Layout, batch batchFunc,
+	mpi *mpijob.Job) ([]int, error) {
 	inputs, targets, err := batch(0)
 	if err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// predict prints, before the run starts, what it is and what it will need: its model, layout and schedule, the memory of a
-// device and what a step sends. What cannot be predicted is left out, with the reason.
+// predict prints, before the run starts, what it is and what it will need: its model, layout and schedule, the memory
+// of a device and what a step sends. What cannot be predicted is left out, with the reason.
 func (t *training) predict(r train.Recipe, l parallel.Layout) error {
 	if t.options.json {
 		return nil
@@ -29,7 +29,8 @@ func (t *training) predict(r train.Recipe, l parallel.Layout) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "schedule      %s, %d micro-batches, bubble %.0f%%\n", l.Plan.Name, l.Plan.Micro, 100*timeline.Bubble)
+		fmt.Fprintf(out, "schedule      %s, %d micro-batches, bubble %.0f%%\n", l.Plan.Name, l.Plan.Micro,
+			100*timeline.Bubble)
 	}
 	memory, traffic := predicted(j, r, l)
 	fmt.Fprintf(out, "memory        of a device, predicted: %s\n", memory)
@@ -47,7 +48,7 @@ func layoutText(p job.Parallel, l parallel.Layout) string {
 	if flag, _ := p.ByProcess(); flag == "data" && !p.OneProgram() { // and each rank is one of the --data devices
 		l.Data, l.Replicas = l.Replicas, 1
 	}
-	if l.Sync = ""; l.Microbatches == 1 { // it is said in the words of the command
+	if l.Sync = ""; l.Microbatches == 1 { // --sync is printed below
 		l.Microbatches = 0
 	}
 	n, text := l.Devices(), "1 device"
@@ -57,6 +58,8 @@ func layoutText(p job.Parallel, l parallel.Layout) string {
 	switch {
 	case n > 1 && p.OneProgram():
 		text += ", one program"
+	case n > 1 && ranks == 1:
+		text += ", one rank"
 	case n > 1:
 		text += fmt.Sprintf(", %d ranks", ranks)
 	}

@@ -27,8 +27,9 @@ type copyProbe struct {
 	weights []*tensors.Tensor
 }
 
-// newProbe makes a probe of whole parameters, in the type that they are kept in.
-func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*tensors.Tensor], fn probeFunc) (probe, error) {
+// newProbe makes a probe of full parameters, in the type that they are stored in.
+func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*tensors.Tensor], fn probeFunc) (probe,
+	error) {
 	policy := recipe.Policy()
 	tree := recipe.Model.Params().As(policy.Compute)
 	weights, err := named.List(tree)

@@ -27,7 +27,8 @@ type program struct {
 func newProgram(backend *xla.Backend, j *job.Job, recipe train.Recipe, l parallel.Layout) (runner, error) {
 	p := j.Parallel
 	axes := []xla.MeshAxis{xla.Axis(train.Axis, l.Data)}
-	for _, a := range []xla.MeshAxis{xla.Axis(parallel.Ring, l.Ring), xla.Axis(parallel.Ulysses, l.Ulysses), xla.Axis(parallel.Tensor, l.Tensor)} {
+	for _, a := range []xla.MeshAxis{xla.Axis(parallel.Ring, l.Ring), xla.Axis(parallel.Ulysses, l.Ulysses),
+		xla.Axis(parallel.Tensor, l.Tensor)} {
 		if a.Size > 1 {
 			axes = append(axes, a)
 		}
@@ -91,7 +92,7 @@ func (p program) Memory() (map[string]int64, error) {
 	return kinds, nil
 }
 
-// Probe is of copies of the whole parameters where devices have parts.
+// Probe is of copies of the full parameters where devices have shards.
 func (p program) Probe(fn probeFunc) (probe, error) {
 	if !p.cut {
 		return p.Run.Probe(fn)
@@ -114,8 +115,8 @@ type collective struct {
 	Bytes int64  `json:"bytes"` // of their data on the device
 }
 
-// collectives are those of the program whose devices share layers or sequences, as it was compiled, or nil if there is none
-// or it has not run.
+// collectives are those of the program whose devices share layers or sequences, as it was compiled, or nil if there is
+// none or it has not run.
 func (t *training) collectives() (all []collective, err error) {
 	run, ok := t.run.(program)
 	if !ok || len(t.records) == 0 || !t.job.Parallel.Sharing() {

@@ -29,19 +29,19 @@ type ranks struct {
 	plan  *parallel.Plan // which they carry out; nil with parameter servers
 	lag   int            // by how many steps some may be behind others
 	ranks []rank
-	close func()          // frees what they share; may be nil
+	close func()          // frees what all ranks use; may be nil
 	ctx   context.Context // ends with the first error
 	fail  context.CancelCauseFunc
 	steps int
 }
 
-// rank is one of the ranks that train together, or all of a plan that this process has. Its methods are for one goroutine; those that
-// take a context are collective calls.
+// rank is one of the ranks that train together, or all of a plan that this process has. Its methods are for one
+// goroutine; those that take a context are collective calls.
 type rank interface {
 	// Step trains on the rank's part of a batch. The loss is that of its own rows, or of all.
 	Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error)
 	Steps() int
-	// Params are copies of the whole parameters that the rank has.
+	// Params are copies of the rank's parameters, unsharded.
 	Params(ctx context.Context) (params.Named[*tensors.Tensor], error)
 	// Memory is what the rank holds between the passes, by kind.
 	Memory() (map[string]int64, error)
@@ -158,8 +158,8 @@ func allReports(reports []chan metrics) (all []metrics, more bool) {
 	return all, true
 }
 
-// mean puts all ranks' reports of a step together. They have equally many rows, so that the mean of their losses is the batch's. All
-// else is the same on all ranks, where they share gradients.
+// mean puts all ranks' reports of a step together. They have equally many rows, so that the mean of their losses is the
+// batch's. All else is the same on all ranks, where they share gradients.
 func mean(all []metrics) metrics {
 	m := all[0]
 	var loss, staleness float64
@@ -221,14 +221,14 @@ func (r *ranks) Probe(fn probeFunc) (probe, error) {
 	}); err != nil {
 		return nil, err
 	}
-	whole := params.Named[*tensors.Tensor]{} // ranks of a pipeline have a part each
+	full := params.Named[*tensors.Tensor]{} // ranks of a pipeline have a part each
 	for _, own := range all {
-		maps.Copy(whole, own)
+		maps.Copy(full, own)
 	}
-	if err := r.mpi.Gather(r.recipe.Model.Params().As(r.recipe.Policy().Params), whole); err != nil {
+	if err := r.mpi.Gather(r.recipe.Model.Params().As(r.recipe.Policy().Params), full); err != nil {
 		return nil, err
 	}
-	return newProbe(r.backend, r.recipe, whole, fn)
+	return newProbe(r.backend, r.recipe, full, fn)
 }
 
 func (r *ranks) Close() error {

@@ -18,13 +18,13 @@ type gate struct {
 	mu    sync.Mutex
 	begun int // steps
 
-	// With MPI, processes agree behind each step on whether to stop, and a rank begins none before they have, for one that is
-	// so many steps before it: each step takes one of what is agreed.
+	// With MPI, processes agree behind each step on whether to stop, and a rank begins none before they have, for one that
+	// is that lag before it: each step takes one of what is agreed.
 	lag    int
 	agreed chan bool
 }
 
-// asyncLag is the lag of ranks that do not wait for each other. The slowest has the timeout for so many steps.
+// asyncLag is the lag of ranks that do not wait for each other. The slowest has the timeout for this many steps.
 const asyncLag = 8
 
 func newGate(ctx context.Context, r *ranks) *gate {
@@ -58,8 +58,8 @@ func (g *gate) open() error {
 	return err
 }
 
-// agree gives all processes the reports of all ranks on a step, and has them agree on whether to stop. It is a collective call of the
-// processes; without MPI all reports are there.
+// agree gives all processes the reports of all ranks on a step, and has them agree on whether to stop. It is a
+// collective call of the processes; without MPI all reports are there.
 func (g *gate) agree(own []metrics) (all []metrics, err error) {
 	if g.mpi == nil {
 		return own, nil

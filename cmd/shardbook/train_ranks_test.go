@@ -42,14 +42,16 @@ func toy() train.Recipe {
 	}
 	initial := [][]float32{normal(random, 20), normal(random, 15)}
 	m.Initial = func() ([]*tensors.Tensor, error) {
-		return []*tensors.Tensor{tensors.FromFlatDataAndDimensions(initial[0], 4, 5), tensors.FromFlatDataAndDimensions(initial[1], 5, 3)}, nil
+		return []*tensors.Tensor{tensors.FromFlatDataAndDimensions(initial[0], 4, 5),
+			tensors.FromFlatDataAndDimensions(initial[1], 5, 3)}, nil
 	}
 	return train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2)}
 }
 
 func toyBatch(step int) (inputs, targets *tensors.Tensor, err error) {
 	random := rand.New(rand.NewPCG(3, uint64(step)))
-	return tensors.FromFlatDataAndDimensions(normal(random, 24), 6, 4), tensors.FromFlatDataAndDimensions(normal(random, 18), 6, 3), nil
+	return tensors.FromFlatDataAndDimensions(normal(random, 24), 6, 4), tensors.FromFlatDataAndDimensions(normal(random,
+		18), 6, 3), nil
 }
 
 func normal(random *rand.Rand, n int) []float32 {
@@ -83,7 +85,10 @@ func toyRanks(t *testing.T, b *xla.Backend, way job.Sync) *ranks {
 // toyRunner starts a run of the toy in a layout.
 func toyRunner(t *testing.T, b *xla.Backend, p job.Parallel) (runner, error) {
 	t.Helper()
-	j := &job.Job{Batch: 12, Parallel: p}
+	j := &job.Job{Batch: 6, Parallel: p}
+	if p.Data == 4 {
+		j.Batch = 8
+	}
 	l, err := j.Layout()
 	if err != nil {
 		t.Fatal(err)
@@ -121,8 +126,8 @@ func weights(t *testing.T, r runner) (all []float32) {
 	return all
 }
 
-// Ranks that are stopped in the middle stop behind one step, and go on from their checkpoint. All-reduces come to the same bits
-// in each form, which those of one that was not stopped are; other programs round otherwise.
+// Ranks that are stopped in the middle stop behind one step, and go on from their checkpoint. All-reduces come to the
+// same bits in each form, which those of one that was not stopped are; other programs round otherwise.
 func TestRanksStopAndGoOn(t *testing.T) {
 	const steps = 7
 	backend := devicetest.Open(t, 3)
@@ -155,7 +160,8 @@ func TestRanksStopAndGoOn(t *testing.T) {
 		}
 		for i, rank := range r.ranks {
 			if rank.Steps() != r.Steps() || r.Steps() < 2 || len(losses) != r.Steps() {
-				t.Fatalf("%s: rank %d has made %d steps, all %d, of which %d are reported", way, i, rank.Steps(), r.Steps(), len(losses))
+				t.Fatalf("%s: rank %d has made %d steps, all %d, of which %d are reported", way, i, rank.Steps(), r.Steps(),
+					len(losses))
 			}
 		}
 		if err := r.Save(ctx, dir, nil, 1); err != nil { // although ctx has ended
@@ -223,9 +229,11 @@ func TestRanksFail(t *testing.T) {
 		t.Errorf("saving where nothing can be: %v", err)
 	}
 	r.Close()
-	for _, p := range []job.Parallel{{Data: 4, Sync: job.Bucket, Accumulate: 1, Every: 1}, {Data: 4, Sync: job.Ranks, Accumulate: 1, Every: 1,
+	for _, p := range []job.Parallel{{Data: 4, Sync: job.Bucket, Accumulate: 1, Every: 1}, {Data: 4, Sync: job.Ranks,
+		Accumulate: 1, Every: 1,
 		Zero: 3}} {
-		if _, err := toyRunner(t, backend, p); err == nil || !strings.Contains(err.Error(), "the layout needs 4 devices, the backend has 3") {
+		if _, err := toyRunner(t, backend, p); err == nil || !strings.Contains(err.Error(),
+			"the layout has 4 devices, and the backend 3") {
 			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
 		}
 	}
@@ -262,7 +270,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// The run rests before the first traced step and before the one that comes before it, and nowhere else but where it would.
+// The run rests before the first traced step and before the one that comes before it, and nowhere else but where it
+// would.
 func TestTracerRests(t *testing.T) {
 	for _, c := range []struct {
 		began, end int

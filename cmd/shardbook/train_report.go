@@ -32,7 +32,7 @@ type stepRecord struct {
 // stepLog is a file with a line of JSON for each step; nil writes nothing.
 type stepLog struct{ file *os.File }
 
-// openLog opens a log to go on after a step: later lines, of steps whose checkpoint was never written, are cut off.
+// openLog opens a log to continue after a step: later lines, of steps whose checkpoint was never written, are cut off.
 func openLog(path string, after int) (*stepLog, error) {
 	if path == "" {
 		return nil, nil
@@ -60,7 +60,8 @@ func cutLog(file *os.File, after int) error {
 			return err
 		}
 		var r stepRecord
-		partial := err == io.EOF && strings.HasPrefix(string(line), begin[:min(len(begin), len(line))]) // cut off as it was written
+		// cut off as it was written
+		partial := err == io.EOF && strings.HasPrefix(string(line), begin[:min(len(begin), len(line))])
 		switch {
 		case after == 0 && len(line) > 0:
 			return errors.New("there is something in it already: choose another file")
@@ -161,11 +162,13 @@ func (t *training) page(r trainResult, text string) string {
 	out := &strings.Builder{}
 	if len(r.Losses) > 1 {
 		fmt.Fprintln(out, asciigraph.Plot(r.Losses, asciigraph.Height(10), asciigraph.Width(min(64, len(r.Losses))),
-			asciigraph.Precision(2), asciigraph.Caption(fmt.Sprintf("loss in nats, steps %d to %d", r.FirstStep, t.run.Steps()))))
+			asciigraph.Precision(2), asciigraph.Caption(fmt.Sprintf("loss in nats, steps %d to %d", r.FirstStep,
+				t.run.Steps()))))
 		fmt.Fprintln(out)
 	}
 	if n := len(r.Losses); n > 0 {
-		fmt.Fprintf(out, "loss          %.5f at step %d, %.5f at step %d\n", r.Losses[0], r.FirstStep, r.Losses[n-1], t.run.Steps())
+		fmt.Fprintf(out, "loss          %.5f at step %d, %.5f at step %d\n", r.Losses[0], r.FirstStep, r.Losses[n-1],
+			t.run.Steps())
 		fmt.Fprintf(out, "tokens/s      %s\n", short(r.TokensPerS))
 	} else {
 		fmt.Fprintf(out, "nothing to do: step %d is done\n", t.run.Steps())
@@ -184,7 +187,8 @@ func (t *training) page(r trainResult, text string) string {
 		fmt.Fprintf(out, "staleness     %.2f updates on average\n", r.Staleness)
 	}
 	if s := r.Sent; s != nil {
-		fmt.Fprintf(out, "sent          by a device in a step: %s of parameters, %s of gradients to shards", bytesText(s.Gather), bytesText(s.Scatter))
+		fmt.Fprintf(out, "sent          by a device in a step: %s of parameters, %s of gradients to shards",
+			bytesText(s.Gather), bytesText(s.Scatter))
 		if s.Average > 0 {
 			fmt.Fprintf(out, ", %s between copies of shards", bytesText(s.Average))
 		}

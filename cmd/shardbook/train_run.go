@@ -98,7 +98,7 @@ func (t *training) lock(ctx context.Context) (err error) {
 	for until := time.Now().Add(t.mpi.Slack()); ; time.Sleep(100 * time.Millisecond) {
 		t.unlock, err = checkpoint.Lock(t.options.checkpoint)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // nothing is there to go on from, as start says
+			return nil // there is no checkpoint, as start says
 		}
 		if !errors.Is(err, checkpoint.ErrLocked) || time.Now().After(until) || ctx.Err() != nil {
 			return err
@@ -172,7 +172,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		devices = layout.PerRank()
 	}
 	if given := t.options.devices; given != 0 && given != devices {
-		return fmt.Errorf("--devices=%d: the run is on %d, which the layout %v says: leave out --devices, or change the layout",
+		return fmt.Errorf("--devices=%d: the run is on %d, which the layout %v says: leave out --devices, or change the "+
+			"layout",
 			given, devices, layout)
 	}
 	recipe, err := j.Recipe()
@@ -195,7 +196,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return err
 	}
 	if from != nil && j.TextSHA != was {
-		return fmt.Errorf("--text: %s has changed since %s was saved, so that the run cannot be continued; train anew in another folder",
+		return fmt.Errorf("--text: %s has changed since %s was saved, so that the run cannot be continued; train anew in "+
+			"another folder",
 			j.Text, from.Path)
 	}
 	if t.batches, err = corpus.Batches(j.Model, j.Batch); err != nil {
@@ -244,8 +246,8 @@ func (t *training) layout() (parallel.Layout, error) {
 	return t.job.Layout()
 }
 
-// compare returns an error if processes are not about to do the same, after a checkpoint or, where that is nil, from the
-// beginning.
+// compare returns an error if processes are not about to do the same, after a checkpoint or, where that is nil, from
+// the beginning.
 func (t *training) compare(from *checkpoint.Checkpoint) error {
 	if t.mpi == nil {
 		return nil
@@ -339,8 +341,9 @@ func (t *training) record(m metrics) (stepRecord, error) {
 		m.GradNorm = 0 // JSON has no other numbers; the step was left out, or the next loss will say
 	}
 	tokens := float64(t.job.Batch * t.job.Model.Seq)
-	return stepRecord{Step: step, Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped, Staleness: m.Staleness,
-		Seconds: seconds, TokensPerS: tokens / seconds, Bytes: m.Bytes}, nil
+	return stepRecord{Step: step, Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped,
+		Staleness: m.Staleness,
+		Seconds:   seconds, TokensPerS: tokens / seconds, Bytes: m.Bytes}, nil
 }
 
 // learned returns an error if the run has skipped all of its steps.
@@ -375,7 +378,8 @@ func (t *training) interrupted() error {
 	if err := t.save(); err != nil {
 		return err
 	}
-	return fmt.Errorf("interrupted after step %d, which is saved: continue with --resume --checkpoint %s", t.run.Steps(), t.options.checkpoint)
+	return fmt.Errorf("interrupted after step %d, which is saved: continue with --resume --checkpoint %s", t.run.Steps(),
+		t.options.checkpoint)
 }
 
 // sample writes text with the trained model.

@@ -15,9 +15,9 @@ import (
 // runner has the state of a run on its devices, and trains it: a way to share the work is one. Its methods are for one
 // goroutine.
 type runner interface {
-	// Train trains on the batches up to that of step until, counted from 1, and gives what each whole step reported to done,
-	// in order. Where the context ends, it ends behind the step under way; that is no error, and Steps says where. An error
-	// of done ends it in the same way, and is returned.
+	// Train trains on the batches up to that of step until, counted from 1, and gives what each complete step reported to
+	// done, in order. Where the context ends, it ends behind the step under way; that is no error, and Steps says where.
+	// An error of done ends it in the same way, and is returned.
 	Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error
 	// Steps is the number of steps made since the beginning of the run.
 	Steps() int
@@ -42,7 +42,8 @@ type metrics struct {
 type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 
 // newRunner starts a run of a job in a layout on the backend's devices. Only ranks have anything around them.
-func newRunner(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe, batch batchFunc,
+func newRunner(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe,
+	batch batchFunc,
 	in around) (runner, error) {
 	var start func(r *ranks) error
 	switch {

@@ -12,7 +12,8 @@ import (
 
 // serve starts ranks of which some have parameter servers.
 func (r *ranks) serve(p job.Parallel) error {
-	e, err := paramserver.NewEngine(r.backend, r.recipe, paramserver.Options{Async: p.Sync == job.Async, Servers: p.Servers,
+	e, err := paramserver.NewEngine(r.backend, r.recipe, paramserver.Options{Async: p.Sync == job.Async,
+		Servers:     p.Servers,
 		BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Trace: r.recorder})
 	if err != nil {
 		return err
@@ -51,7 +52,8 @@ func (r serverRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (
 
 // Memory leaves out the optimizer's states, which may lie on other ranks.
 func (r serverRank) Memory() (map[string]int64, error) {
-	kinds := map[string]int64{"parameters": r.of.recipe.Model.Params().As(r.of.recipe.Policy().Params).Bytes(), "gradients": 0}
+	kinds := map[string]int64{"parameters": r.of.recipe.Model.Params().As(r.of.recipe.Policy().Params).Bytes(),
+		"gradients": 0}
 	for _, b := range r.engine.Buckets() {
 		kinds["gradients"] += b.Bytes()
 	}

@@ -19,11 +19,11 @@ import (
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/train"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // small trains a model that compiles fast.
-var small = []string{"train", "--layers", "1", "--d", "16", "--heads", "4", "--seq", "8", "--no-bias", "--optimizer", "momentum", "--text", "reference",
+var small = []string{"train", "--layers", "1", "--d", "16", "--heads", "4", "--seq", "8", "--no-bias", "--optimizer",
+	"momentum", "--text", "reference",
 	"--batch", "24"}
 
 // together is what several devices train on, to be compared with one; its gradients have to be known whole.
@@ -44,7 +44,8 @@ func unclipped(t *testing.T) trainResult {
 // deeper is oneDevice for two layers, and in 3 steps.
 func deeper(t *testing.T) trainResult {
 	t.Helper()
-	return trainedOnce(t, append(slices.Clone(together), "--layers", "2", "--steps", "3", "--sample", "3", "--temperature", "0")...)
+	return trainedOnce(t, append(slices.Clone(together), "--layers", "2", "--steps", "3", "--sample", "3", "--temperature",
+		"0")...)
 }
 
 // trained runs a training in this process and returns what it printed as JSON.
@@ -97,7 +98,8 @@ func trainedOnce(t *testing.T, args ...string) trainResult {
 
 // The losses are those on which PyTorch and JAX agree for the same sizes, weights and text.
 func TestTrainReference(t *testing.T) {
-	r := trained(t, "train", "--reference", "--layers", "2", "--d", "128", "--heads", "4", "--seq", "64", "--batch", "8", "--steps", "4")
+	r := trained(t, "train", "--reference", "--layers", "2", "--d", "128", "--heads", "4", "--seq", "64", "--batch", "8",
+		"--steps", "4")
 	for i, want := range []float64{5.54506, 5.24437, 5.04355, 4.92261} {
 		if len(r.Losses) != 4 || math.Abs(r.Losses[i]-want) > 1e-4 {
 			t.Fatalf("losses %v, want %v at step %d", r.Losses, want, i+1)
@@ -121,7 +123,8 @@ func TestTrainSavesMemory(t *testing.T) {
 			t.Errorf("losses %v, without %s %v", got.Losses, way[0], want.Losses)
 		}
 		if got.BytesPerDevice["temporary"] >= want.BytesPerDevice["temporary"] {
-			t.Errorf("%d temporary bytes, without %s %d", got.BytesPerDevice["temporary"], way[0], want.BytesPerDevice["temporary"])
+			t.Errorf("%d temporary bytes, without %s %d", got.BytesPerDevice["temporary"], way[0],
+				want.BytesPerDevice["temporary"])
 		}
 	}
 	saved, err := checkpoint.Open(filepath.Join(dir, "step-00000002"))
@@ -139,11 +142,13 @@ func TestTrainInterruptAndResume(t *testing.T) {
 	dir := t.TempDir()
 	first, whole, log := filepath.Join(dir, "first"), filepath.Join(dir, "whole"), filepath.Join(dir, "log")
 	text := filepath.Join(dir, "text")
-	if err := os.WriteFile(text, []byte(strings.Repeat("to be or not to be, that is the question. ", 9)), 0o644); err != nil {
+	if err := os.WriteFile(text, []byte(strings.Repeat("to be or not to be, that is the question. ", 9)),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1", "--checkpoint")
-	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log, "--grace", "1h")...)
+	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log, "--grace",
+		"1h")...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	var noise strings.Builder
 	cmd.Stderr = &noise
@@ -168,7 +173,8 @@ func TestTrainInterruptAndResume(t *testing.T) {
 	}
 	stopped := newestStep(t, first)
 	to := strconv.Itoa(stopped + 3)
-	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log, "--recompute", "none", "--activation", "usual")
+	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log, "--recompute", "none",
+		"--activation", "usual")
 	want := trained(t, append(args, whole, "--steps", to)...)
 	if len(second.Losses) != 3 || !slices.Equal(second.Losses, want.Losses[stopped:]) || second.FirstStep != stopped+1 {
 		t.Errorf("losses %v from step %d, without a stop %v", second.Losses, second.FirstStep, want.Losses[stopped:])
@@ -226,7 +232,8 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		if err := os.WriteFile(files[0], damaged, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ran(t, "train", "--resume", "--checkpoint", first); err == nil || !strings.Contains(err.Error(), filepath.Base(files[0])) {
+		if _, err := ran(t, "train", "--resume", "--checkpoint", first); err == nil || !strings.Contains(err.Error(),
+			filepath.Base(files[0])) {
 			t.Errorf("one bit flipped: %v", err)
 		}
 		if !slices.Equal(newest(first), damaged) {
@@ -235,7 +242,8 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		if err := os.WriteFile(text, []byte("another text, which is as good as any"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ran(t, "train", "--resume", "--checkpoint", whole); err == nil || !strings.Contains(err.Error(), "has changed since") {
+		if _, err := ran(t, "train", "--resume", "--checkpoint", whole); err == nil || !strings.Contains(err.Error(),
+			"has changed since") {
 			t.Errorf("another text: %v", err)
 		}
 	})
@@ -253,14 +261,17 @@ func TestTrainDiverges(t *testing.T) {
 	}
 }
 
-// Sparse rows with too little room make gradients NaN: the run says so, whether every step is skipped then or a loss is NaN.
+// Sparse rows with too little room make gradients NaN: the run says so, whether every step is skipped then or a loss is
+// NaN.
 func TestTrainTooLittleRoom(t *testing.T) {
-	_, skipped := ran(t, append(slices.Clone(small), "--steps", "2", "--activation", "relu", "--compress-relu", "CSR:0.01", "--loss-scale", "dynamic")...)
+	_, skipped := ran(t, append(slices.Clone(small), "--steps", "2", "--activation", "relu", "--compress-relu", "CSR:0.01",
+		"--loss-scale", "dynamic")...)
 	j := job.New()
 	j.Model.CompressReLU = "csr:0.01"
 	_, diverged := (&training{job: j, began: 1}).record(metrics{Metrics: train.Metrics{Loss: math.NaN()}})
 	for want, err := range map[string]error{"all steps were skipped (2)": skipped, "step 2: the loss is NaN": diverged} {
-		if said := fmt.Sprint(err); !strings.Contains(said, want) || !strings.Contains(said, "--compress-relu=csr:0.01 may have too little room") ||
+		if said := fmt.Sprint(err); !strings.Contains(said, want) || !strings.Contains(said,
+			"--compress-relu=csr:0.01 may have too little room") ||
 			strings.Contains(said, "--lr") {
 			t.Errorf("%s, want %q", said, want)
 		}
@@ -280,19 +291,22 @@ func TestTrainCompress(t *testing.T) {
 	if again := trained(t, append(resume, "--compress", "DENSE", "--compress-relu", "CSR:1.0")...); again.FirstStep != 4 {
 		t.Errorf("resumed at step %d, want 4", again.FirstStep)
 	}
-	if _, err := ran(t, append(resume, "--compress-relu", "csr:0.9")...); err == nil || !strings.Contains(err.Error(), `--compress-relu=csr:0.9: the run in`) {
+	if _, err := ran(t, append(resume, "--compress-relu", "csr:0.9")...); err == nil || !strings.Contains(err.Error(),
+		`--compress-relu=csr:0.9: the run in`) {
 		t.Errorf("another codec: %v", err)
 	}
 }
 
-// A run that skips steps, whose gradients have no finite norm, is logged as any other. A row of one token gets from 65536
-// to a scale that float16 holds by such steps.
+// A run that skips steps, whose gradients have no finite norm, is logged as any other. A row of one token gets from
+// 65536 to a scale that float16 holds by such steps.
 func TestTrainLogsSkippedSteps(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
-	r := trained(t, append(slices.Clone(small), "--steps", "12", "--precision", "fp16", "--loss-scale", "dynamic", "--seq", "1",
+	r := trained(t, append(slices.Clone(small), "--steps", "12", "--precision", "fp16", "--loss-scale", "dynamic", "--seq",
+		"1",
 		"--batch", "1", "--clip", "1", "--log", log)...)
 	lines, err := os.ReadFile(log)
-	if err != nil || strings.Count(string(lines), "\n") != 12 || r.Skipped == 0 || strings.Count(string(lines), `"skipped":true`) != r.Skipped {
+	if err != nil || strings.Count(string(lines), "\n") != 12 || r.Skipped == 0 || strings.Count(string(lines),
+		`"skipped":true`) != r.Skipped {
 		t.Errorf("%d steps skipped, error %v, log:\n%s", r.Skipped, err, lines)
 	}
 }
@@ -334,126 +348,15 @@ func TestTrainForPeople(t *testing.T) {
 	}
 }
 
-func TestTrainBadArguments(t *testing.T) {
-	dir := t.TempDir()
-	empty, short, used := filepath.Join(dir, "empty"), filepath.Join(dir, "short"), filepath.Join(dir, "used")
-	for name, text := range map[string]string{empty: "", short: "too short", used: `{"step":1}`} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv(xla.EnvDevices, "") // as it was, once this is over
-	for _, c := range []struct {
-		args []string
-		want []string
-	}{
-		{[]string{"--text", empty}, []string{empty, "is empty"}},
-		{[]string{"--text", short}, []string{"9 bytes", "--seq 128", "129"}},
-		{[]string{"--text", filepath.Join(dir, "nothing")}, []string{"nothing", "no such file"}},
-		{[]string{"--text", ""}, []string{"--text is empty"}},
-		{[]string{"--log", ""}, []string{"--log is empty"}},
-		{[]string{"--checkpoint", "/sys"}, []string{"--checkpoint", "/sys"}}, // which even root cannot write to
-		{[]string{"--grace", "-1s"}, []string{"--grace=-1s"}},
-		{[]string{"--text-bytes", "-1"}, []string{"--text-bytes=-1"}},
-		{[]string{"--heads", "5"}, []string{"--heads is 5", "--d 128", "such as 4"}},
-		{[]string{"--layers", "0"}, []string{"--layers is 0"}},
-		{[]string{"--heads", "0"}, []string{"--heads is 0"}},
-		{[]string{"--d", "9223372036854775783", "--heads", "4611686018427387904"}, []string{"at most"}},
-		{[]string{"--batch", "9223372036854775807"}, []string{"must not have more than"}},
-		{[]string{"--text", "reference", "--text-bytes", "3"}, []string{"--text-bytes=3"}},
-		{[]string{"--stochastic-rounding"}, []string{"StochasticUpdate"}},
-		{[]string{"--top-k", "-1"}, []string{"TopK is -1"}},
-		{[]string{"--temperature", "NaN"}, []string{"Temperature is NaN"}},
-		{[]string{"--checkpoint", filepath.Join(used, "below")}, []string{"checkpoint", used}},
-		{[]string{"--batch", "0"}, []string{"--batch=0: want at least 1"}},
-		{[]string{"--steps", "0"}, []string{"--steps=0"}},
-		{[]string{"--steps", "many"}, []string{"many"}},
-		{[]string{"--precision", "fp7"}, []string{"fp7", "bf16"}},
-		{[]string{"--loss-scale", "big"}, []string{"--loss-scale=big", "dynamic"}},
-		{[]string{"--loss-scale", "-2"}, []string{"-2"}},
-		{[]string{"--optimizer", "magic"}, []string{"magic", "adamw"}},
-		{[]string{"--lr", "-1"}, []string{"-1"}},
-		{[]string{"--schedule", "random"}, []string{"random", "cosine"}},
-		{[]string{"--warmup", "-1"}, []string{"--warmup=-1"}},
-		{[]string{"--clip", "-1"}, []string{"--clip is -1"}},
-		{[]string{"--norm", "batch"}, []string{`--norm is "batch"`, "rmsnorm"}},
-		{[]string{"--dropout", "1"}, []string{"--dropout is 1"}},
-		{[]string{"--recompute", "half"}, []string{"--recompute: ", "half", "every:K"}},
-		{[]string{"--activation", "tanh"}, []string{`--activation is "tanh"`, "relu"}},
-		{[]string{"--flash", "--dropout", "0.1"}, []string{"--dropout is 0.1 with --flash"}},
-		{[]string{"--flash", "--precision", "tf32"}, []string{"--precision is set with"}},
-		{[]string{"--compress", "zip"}, []string{"--compress: ", `"zip"`, "int8:GROUP"}},
-		{[]string{"--compress-relu", "zip", "--activation", "relu"}, []string{"--compress-relu: ", `"zip"`}},
-		{[]string{"--compress-relu", "csr:1"}, []string{"--compress-relu is", `set --activation to "relu"`}},
-		{[]string{"--save-every", "0"}, []string{"--save-every=0"}},
-		{[]string{"--keep", "-1"}, []string{"--keep=-1"}},
-		{[]string{"--sample", "-1"}, []string{"--sample=-1"}},
-		{[]string{"--sample", "1", "--prompt", ""}, []string{"--prompt is empty"}},
-		{[]string{"--resume"}, []string{"--checkpoint DIR"}},
-		{[]string{"--reference", "--lr", "1"}, []string{"--lr and --reference"}},
-		{[]string{"--log", used, "--text", "reference"}, []string{used, "choose another"}},
-		{[]string{"surplus"}, []string{"surplus"}},
-		{[]string{"--data", "0"}, []string{"--data=0: want at least 1"}},
-		{[]string{"--data", "3"}, []string{"--batch: a batch of 16 sequences for 3 data-parallel devices"}},
-		{[]string{"--data", "2", "--devices", "1"}, []string{"--devices=1: the run is on 2", "leave out --devices"}},
-		{[]string{"--pipe", "2", "--data", "2", "--devices", "8"}, []string{"--devices=8: the run is on 4"}},
-		{[]string{"--data", "4", "--accumulate", "8"}, []string{"--batch: ", "4 data-parallel devices, with 8 micro-batches each"}},
-		{[]string{"--accumulate", "0"}, []string{"--accumulate=0"}},
-		{[]string{"--every", "0"}, []string{"--every=0"}},
-		{[]string{"--sync", "sometimes"}, []string{`"sometimes" for "--sync"`, "bucket", "spmd"}},
-		{[]string{"--sync", "spmd", "--data", "2", "--accumulate", "2"}, []string{"--sync=spmd", "--accumulate"}},
-		{[]string{"--sync", "spmd", "--data", "2", "--trace", filepath.Join(dir, "trace")}, []string{"--trace", "choose --sync"}},
-		{[]string{"--link", "1e9"}, []string{"--link", "choose --sync"}},
-		{[]string{"--link", "-1"}, []string{"--link", "25MB"}},
-		{[]string{"--data", "2", "--bucket-bytes", "0"}, []string{"--bucket-bytes", "25MB"}},
-		{[]string{"--data", "2", "--bucket-bytes", "9e9", "--sync", "naive"}, []string{"--bucket-bytes is 9000000000", `--sync "naive"`}},
-		{[]string{"--data", "2", "--servers", "1"}, []string{"--servers=1", "--sync=bucket"}},
-		{[]string{"--data", "2", "--servers", "3", "--sync", "ps"}, []string{"--servers is 3", "2 ranks"}},
-		{[]string{"--data", "2", "--every", "2", "--sync", "ps"}, []string{"--every and --sync=ps"}},
-		{[]string{"--data", "2", "--sync", "PS", "--clip", "1"}, []string{"a server sees a part", "--clip"}},
-		{[]string{"--data", "2", "--sync", "async", "--precision", "fp16"}, []string{"a server sees a part", "--precision"}},
-		{[]string{"--data", "2", "--every", "2", "--precision", "fp16"}, []string{"in local SGD --precision would scale losses"}},
-		{[]string{"--data", "2", "--sync", "ps", "--precision", "bf16-pure", "--stochastic-rounding"}, []string{"a server sees a part", "round updates stochastically"}},
-		{[]string{"--data", "2", "--every", "2", "--optimizer", "adam8bit"}, []string{"in local SGD", "choose an optimizer"}},
-		{[]string{"--data", "2", "--compress-gradients", "zip"}, []string{"--compress-gradients: ", "zip", "topk:SHARE"}},
-		{[]string{"--data", "2", "--compress-gradients", "bf16", "--sync", "ps"}, []string{"--compress-gradients and --sync=ps"}},
-		{[]string{"--data", "2", "--compress-gradients", "bf16", "--precision", "fp16"}, []string{"--compress-gradients=bf16", "--precision"}},
-		{[]string{"--data", "2", "--zero", "4"}, []string{"--zero is 4: choose a stage from 0 to 3"}},
-		{[]string{"--data", "2", "--zero", "-1"}, []string{"--zero=-1"}},
-		{[]string{"--data", "3", "--zero", "3"}, []string{"--batch: a batch of 16 sequences"}},
-		{[]string{"--data", "2", "--prefetch", "1"}, []string{"--prefetch=1 changes nothing without --zero"}},
-		{[]string{"--data", "2", "--offload-optimizer", "--sync", "ps"}, []string{"--offload-optimizer and --sync=ps"}},
-		{[]string{"--data", "2", "--zero", "3", "--sync", "Overlap"}, []string{`--sync is "overlap"`, "--zero 3", "leave --sync and"}},
-		{[]string{"--data", "2", "--zero", "3", "--sync", "sometimes"}, []string{`"sometimes" for "--sync"`, "ranks"}},
-		{[]string{"--data", "2", "--zero", "3", "--bucket-bytes", "1e6"}, []string{"--bucket-bytes 1000000", "--zero 3"}},
-		{[]string{"--data", "2", "--zero", "3", "--every", "2"}, []string{"--zero is 3", "(--every)"}},
-		{[]string{"--data", "2", "--zero", "3", "--servers", "1"}, []string{"--servers=1", "which has no servers"}},
-		{[]string{"--data", "2", "--zero", "3", "--compress-gradients", "bf16"}, []string{"--zero is 3: a hook takes whole gradients"}},
-		{[]string{"--data", "2", "--zero", "2", "--prefetch", "1"}, []string{"--prefetch is 1 in stage 2 of ZeRO"}},
-		{[]string{"--data", "2", "--zero", "3", "--prefetch", "-1"}, []string{"--prefetch=-1"}},
-		{[]string{"--data", "4", "--zero", "3", "--shards", "3"}, []string{"--shards=3", "--data 4"}},
-		{[]string{"--data", "4", "--zero", "3", "--shards", "-1"}, []string{"--shards=-1"}},
-		{[]string{"--data", "2", "--zero", "1", "--offload-optimizer", "--sync", "spmd"}, []string{"--offload-optimizer and --sync=spmd", "one of ranks"}},
-		{[]string{"--data", "2", "--zero", "3", "--sync", "auto", "--accumulate", "2"}, []string{"--sync=auto", "--accumulate"}},
-		{[]string{"--data", "2", "--zero", "3", "--sync", "spmd", "--link", "1e9"}, []string{"--link", "one of ranks"}},
-		{append(slices.Clone(small[1:]), "--data", "2", "--trace", used, "--text", "reference"), []string{"--trace: " + used, "no trace"}},
-	} {
-		out, err := ran(t, append([]string{"train"}, c.args...)...)
-		for _, want := range c.want {
-			if err == nil || out != "" || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q: printed %q, error %v, want %q", c.args, out, err, want)
-			}
-		}
-	}
-}
-
 func TestNumbersForPeople(t *testing.T) {
-	for x, want := range map[float64]string{0.12345: "0.123", 99.94: "99.9", 2754: "2754", 53_120: "53 k", 1.2e6: "1200 k"} {
+	for x, want := range map[float64]string{0.12345: "0.123", 99.94: "99.9", 2754: "2754", 53_120: "53 k",
+		1.2e6: "1200 k"} {
 		if got := short(x); got != want {
 			t.Errorf("%g as %q, want %q", x, got, want)
 		}
 	}
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1_388_428: "1.324 MiB", 5 << 40: "5120 GiB"} {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1_388_428: "1.324 MiB",
+		5 << 40: "5120 GiB"} {
 		if got := bytesText(n); got != want {
 			t.Errorf("%d bytes as %q, want %q", n, got, want)
 		}

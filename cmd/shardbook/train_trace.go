@@ -16,7 +16,7 @@ const tracedSteps = 3
 type tracer struct {
 	file  *os.File
 	rec   *trace.Recorder
-	first int           // step that is kept, from 0; the one before is recorded and thrown away
+	first int           // step that is written, from 0; the one before is recorded and thrown away
 	base  map[int]int64 // by rank: bytes communicated before it
 }
 
@@ -101,10 +101,12 @@ func ranksOf(tr trace.Trace) map[int]bool {
 
 // traceResult is what a trace comes to.
 type traceResult struct {
-	File    string  `json:"file"`
-	Steps   int     `json:"steps"`                        // that are in it
-	Bytes   int64   `json:"bytes_communicated,omitempty"` // that a rank gave to the group in a step, on average; 0 is not counted
-	Overlap float64 `json:"overlap"`                      // the share of the time of communication in which the rank computed
+	File  string `json:"file"`
+	Steps int    `json:"steps"` // that are in it
+	// that a rank gave to the group in a step, on average; 0 is not counted
+	Bytes int64 `json:"bytes_communicated,omitempty"`
+	// the share of the time of communication in which the rank computed
+	Overlap float64 `json:"overlap"`
 	idle    float64 // see idle
 }
 

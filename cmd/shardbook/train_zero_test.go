@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// A run that goes on from step to step in another way, of other devices, with shards and without, learns what one device
-// learns, but for rounding.
+// A run that goes on from step to step in another way, of other devices, with shards and without, learns what one
+// device learns, but for rounding.
 func TestTrainZero(t *testing.T) {
 	dir := t.TempDir()
 	folder, traced := filepath.Join(dir, "run"), filepath.Join(dir, "trace.json")
@@ -37,7 +37,8 @@ func TestTrainZero(t *testing.T) {
 		began, results[i] = ends[i], r
 		if r.Sent != nil && r.Sent.Average > 0 {
 			out, err := ran(t, resume...)
-			if err != nil || !strings.Contains(out, "nothing to do: step 6") || !strings.Contains(out, " of gradients to shards, ") {
+			if err != nil || !strings.Contains(out, "nothing to do: step 6") || !strings.Contains(out,
+				" of gradients to shards, ") {
 				t.Errorf("resumed where nothing is left to do: %v, %s", err, out)
 			}
 		}
@@ -62,7 +63,8 @@ func TestTrainZero(t *testing.T) {
 		t.Errorf("stage 3 sent %+v and %+v of %d bytes of parameters", s, results[1].Sent, p)
 	}
 	checkZeroTrace(t, traced, results[1].Trace)
-	if _, err := ran(t, append(resume, "--zero", "2", "--sync", "overlap")...); err == nil || !strings.Contains(err.Error(), `--sync is "overlap", --bucket-bytes 0 and --zero 2: what is sharded`) {
+	if _, err := ran(t, append(resume, "--zero", "2", "--sync", "overlap")...); err == nil ||
+		!strings.Contains(err.Error(), `--sync is "overlap", --bucket-bytes 0 and --zero 2: what is sharded`) {
 		t.Errorf("resumed in a way that there is not: %v", err)
 	}
 }
@@ -108,7 +110,8 @@ func checkZeroTrace(t *testing.T, path string, r *traceResult) {
 		}
 		// The embedding and the block are gathered for either pass, and the head once for both.
 		if gathered := len(trace.Of(spans, rank, trace.Gather)); updates != 3 || gathered < 3*5 {
-			t.Errorf("rank %d has %d updates and gathered %d times in the trace, want 3 and at least 15", rank, updates, gathered)
+			t.Errorf("rank %d has %d updates and gathered %d times in the trace, want 3 and at least 15", rank, updates,
+				gathered)
 		}
 	}
 }

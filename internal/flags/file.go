@@ -22,11 +22,11 @@ import (
 // anyFile marks a flag of which each file must be one of settings.
 const anyFile = "*"
 
-// Settings marks a flag as one that names a file of settings: of TOML, if it is called so, else of YAML, which JSON is, too.
-// Keys are the names of flags, with - or _ in them. With extensions, files with others are not its own. [Settle] reads it: flags that were
-// given stay as they are, and one of which the file has the default does not count as given. An unknown key, one that is
-// there twice, and a value that its flag does not take are errors that name the file, the line where it is YAML or JSON,
-// the key and the value. It panics if there is no such flag.
+// Settings marks a flag as one that names a file of settings: of TOML, if it is called so, else of YAML, which JSON is,
+// too. Keys are the names of flags, with - or _ in them. With extensions, files with others are not its own. [Settle]
+// reads it: flags that were given win, and one of which the file has the default does not count as given.
+// An unknown key, one that is there twice, and a value that its flag does not take are errors that name the file, the
+// line where it is YAML or JSON, the key and the value. It panics if there is no such flag.
 func Settings(f *pflag.FlagSet, name string, only ...string) {
 	File(f, name, "yaml", "yml", "json", "toml")
 	if only == nil {
@@ -101,7 +101,8 @@ func load(f *pflag.FlagSet, path string) error {
 
 // wanted says what a flag takes.
 func wanted(flag *pflag.Flag, err error) string {
-	if want, ok := map[string]string{"int": "a whole number", "int64": "a whole number", "uint32": "a whole number of at least 0",
+	if want, ok := map[string]string{"int": "a whole number", "int64": "a whole number",
+		"uint32":  "a whole number of at least 0",
 		"float64": "a number", "bool": "true or false", "duration": "a duration, as 30s"}[flag.Value.Type()]; ok {
 		return "want " + want
 	}
@@ -178,8 +179,8 @@ func readTOML(path string, text []byte) (all []entry, err error) {
 
 func dashed(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
-// Pairs adds a flag for several others in one value, as in "pipe=2,data=2": those of these groups. [Settle] sets them. One
-// that is given by its own name as well is an error.
+// Pairs adds a flag for several others in one value, as in "pipe=2,data=2": those of these groups. [Settle] sets them.
+// One that is given by its own name as well is an error.
 func Pairs(f *pflag.FlagSet, name, usage string, groups ...string) {
 	f.String(name, "", usage)
 	annotate(f.Lookup(name), pairsKey, groups...)

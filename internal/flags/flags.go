@@ -1,5 +1,5 @@
 // Package flags gives a command's flags what pflag leaves out: help in groups, choices, values from a file, several
-// flags in one value, and shell completion. All of it is kept in the annotations of the flags themselves.
+// flags in one value, and shell completion. All of it is stored in the annotations of the flags themselves.
 package flags
 
 import (
@@ -59,8 +59,8 @@ func NotInFiles(f *pflag.FlagSet, names ...string) {
 	}
 }
 
-// Choices says that a flag has one of these values, for completion; whoever uses the value checks it. It panics if there
-// is no such flag.
+// Choices says that a flag has one of these values, for completion; whoever uses the value checks it. It panics if
+// there is no such flag.
 func Choices[T ~string](f *pflag.FlagSet, name string, values ...T) {
 	annotate(f.Lookup(name), choicesKey, Texts(values)...)
 }
@@ -108,8 +108,8 @@ func Needs(f *pflag.FlagSet, other string, names ...string) {
 	}
 }
 
-// Check returns an error for a flag that is set while the one that it needs is not: a flag of nothing, 0 or false is not
-// set.
+// Check returns an error for a flag that is set while the one that it needs is not: a flag of nothing, 0 or false is
+// not set.
 func Check(f *pflag.FlagSet) (err error) {
 	unset := func(flag *pflag.Flag) bool { return slices.Contains([]string{"", "0", "false"}, flag.Value.String()) }
 	f.VisitAll(func(flag *pflag.Flag) {
@@ -120,7 +120,8 @@ func Check(f *pflag.FlagSet) (err error) {
 	return err
 }
 
-// Least says that flags have at least a value: numbers or durations, as "1" or "0s". It panics if there is no such flag.
+// Least says that flags have at least a value: numbers or durations, as "1" or "0s". It panics if there is no such
+// flag.
 func Least(f *pflag.FlagSet, least string, names ...string) {
 	for _, name := range names {
 		annotate(f.Lookup(name), leastKey, least)
@@ -156,7 +157,7 @@ func Settle(f *pflag.FlagSet) (err error) {
 		if err := load(f, flag.Value.String()); err != nil {
 			return fmt.Errorf("--%s: %w", flag.Name, err)
 		}
-		return nil
+		return flag.Value.Set(flag.DefValue) // all that it says is set
 	})
 	each(func(flag *pflag.Flag) error {
 		least, text := first(flag, leastKey), flag.Value.String()
@@ -177,14 +178,21 @@ func Settle(f *pflag.FlagSet) (err error) {
 
 // Complete has the shell complete the values of all flags of a command that have choices.
 func Complete(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if choices := flag.Annotations[choicesKey]; len(choices) > 0 {
-			complete := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
-			if err := cmd.RegisterFlagCompletionFunc(flag.Name, complete); err != nil {
-				panic(err) // it is registered twice
-			}
+	register := func(flag *pflag.Flag) {
+		choices := flag.Annotations[choicesKey]
+		if len(choices) == 0 {
+			return
 		}
-	})
+		complete := func(_ *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
+			other := func(choice string) bool { return !strings.HasPrefix(choice, begin) }
+			return slices.DeleteFunc(slices.Clone(choices), other), cobra.ShellCompDirectiveNoFileComp
+		}
+		if err := cmd.RegisterFlagCompletionFunc(flag.Name, complete); err != nil {
+			panic(err) // it is registered twice
+		}
+	}
+	cmd.PersistentFlags().VisitAll(register)
+	cmd.LocalNonPersistentFlags().VisitAll(register)
 }
 
 // Help has a command and all below it list their flags by group.

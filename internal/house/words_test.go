@@ -78,7 +78,9 @@ func written(t *testing.T) []document {
 		case filepath.Ext(name) == ".go":
 			all = append(all, goText(name, text)...)
 		default:
-			var notebook struct{ Cells []struct{ Source json.RawMessage } }
+			var notebook struct {
+				Cells []struct{ Source json.RawMessage }
+			}
 			if err := json.Unmarshal([]byte(text), &notebook); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

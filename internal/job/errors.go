@@ -2,9 +2,11 @@ package job
 
 import "strings"
 
-// names are the flags of what the libraries' errors call by its name in Go; a name that another begins with comes after it.
+// names are the flags of what the libraries' errors call by its name in Go; a name that another begins with comes after
+// it.
 var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--d", "Config.Heads", "--heads",
-	"Config.Seq", "--seq", "Config.KVHeads", "--kv-heads", "Config.Hidden", "--hidden", "Config.Activation", "--activation",
+	"Config.Seq", "--seq", "Config.KVHeads", "--kv-heads", "Config.Hidden", "--hidden", "Config.Activation",
+	"--activation",
 	"Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout", "Config.Flash", "--flash",
 	"Config.Matmul", "--precision", "Config.Recompute", "--recompute",
 	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress",
@@ -21,8 +23,10 @@ var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--
 	"a mesh axis for Ring", "--seq-method ring",
 	"the host updates", "--offload-optimizer: the host updates",
 	"Sync and BucketBytes", "--sync and --bucket-bytes", "BucketBytes ", "--bucket-bytes ", "(Every)", "(--every)",
-	" and Sync ", " and --sync ", " and ZeRO ", " and --zero ", "and Replicas is 1", "and there is one", "or ZeRO", "or --zero",
-	"set Sync to", "choose --sync", "or use Replicas", "or have several: --replicas, or --data where each rank has a device",
+	" and Sync ", " and --sync ", " and ZeRO ", " and --zero ", "and Replicas is 1", "and there is one", "or ZeRO",
+	"or --zero",
+	"set Sync to", "choose --sync", "or use Replicas", "or have several: --replicas, or --data where each rank has a "+
+		"device",
 	"parallel: ", "", "pipeline: ", "--pipe, --cut: ", "or a model with more blocks", "or more --layers",
 	"untie it", "leave out --tied", "loss scaling wait", "--loss-scale wait")
 

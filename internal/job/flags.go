@@ -39,7 +39,8 @@ var rates = []string{"constant", "cosine", "linear"}
 func (j *Job) Flags(f *pflag.FlagSet) {
 	j.flags(f)
 	j.Parallel.flags(f)
-	flags.Pairs(f, "layout", `several layout and pipeline flags in one: "pipe=2,data=2,tensor=2,zero=1"`, groupLayout, groupPipeline)
+	flags.Pairs(f, "layout", `several layout and pipeline flags in one: "pipe=2,data=2,tensor=2,zero=1"`, groupLayout,
+		groupPipeline)
 	flags.Group(f, groupLayout)
 	j.run(f)
 }
@@ -56,7 +57,8 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	f.BoolVar(&m.Gated, "gated", m.Gated, "gated MLP (SwiGLU)")
 	f.StringVar((*string)(&m.Activation), "activation", string(m.Activation),
 		fmt.Sprintf("MLP activation: %s (GELU, or SiLU if gated) or %s", gpt.Usual, gpt.ReLU))
-	f.StringVar((*string)(&m.Norm), "norm", string(m.Norm), fmt.Sprintf("normalization: %s|%s", gpt.LayerNorm, gpt.RMSNorm))
+	f.StringVar((*string)(&m.Norm), "norm", string(m.Norm), fmt.Sprintf("normalization: %s|%s", gpt.LayerNorm,
+		gpt.RMSNorm))
 	f.StringVar((*string)(&m.Positions), "positions", string(m.Positions),
 		fmt.Sprintf("position embeddings: %s|%s", gpt.Learned, gpt.Rotary))
 	f.BoolVar(&m.Tied, "tied", m.Tied, "tie the output head to the token embedding")
@@ -87,16 +89,20 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	flags.Group(f, groupOptimizer)
 
 	f.StringVar(&j.Precision, "precision", j.Precision, "number format: "+strings.Join(precision.Names(), "|"))
-	f.BoolVar(&j.Stochastic, "stochastic-rounding", j.Stochastic, "round updates stochastically where there is no master copy")
-	f.StringVar(&j.LossScale, "loss-scale", j.LossScale, "loss scale: none, dynamic or a number (default dynamic for fp16, else none)")
+	f.BoolVar(&j.Stochastic, "stochastic-rounding", j.Stochastic,
+		"round updates stochastically where there is no master copy")
+	f.StringVar(&j.LossScale, "loss-scale", j.LossScale, "loss scale: none, dynamic or a number (default dynamic for "+
+		"fp16, else none)")
 	flags.Choices(f, "precision", precision.Names()...)
 	flags.Choices(f, "loss-scale", "none", "dynamic")
 	flags.Group(f, groupPrecision)
 
-	f.StringVar((*string)(&m.Recompute), "recompute", string(m.Recompute), "activation checkpointing: none|block|halves|every:K|sqrt|selective|ops:A,B")
+	f.StringVar((*string)(&m.Recompute), "recompute", string(m.Recompute),
+		"activation checkpointing: none|block|halves|every:K|sqrt|selective|ops:A,B")
 	f.StringVar(&m.Compress, "compress", m.Compress,
-		"codec of saved activations: dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:SHARE")
-	f.StringVar(&m.CompressReLU, "compress-relu", m.CompressReLU, "codec of saved outputs of ReLU (default as --compress)")
+		"save activations as dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:SHARE")
+	f.StringVar(&m.CompressReLU, "compress-relu", m.CompressReLU,
+		"save outputs of ReLU as csr:SHARE or one of these (default as --compress)")
 	flags.Choices(f, "recompute", "none", "block", "halves", "every:2", "sqrt", "selective")
 	flags.Group(f, groupMemory)
 
@@ -105,7 +111,8 @@ func (j *Job) flags(f *pflag.FlagSet) {
 // run adds the flags that say which run it is, and how long.
 func (j *Job) run(f *pflag.FlagSet) {
 	f.IntVar(&j.Steps, "steps", j.Steps, "training steps, counted from the first")
-	f.BoolVar(&j.Reference, "reference", j.Reference, "benchmark run: fixed text, weights and optimizer, by default 4 layers of width 256")
+	f.BoolVar(&j.Reference, "reference", j.Reference, "benchmark run: fixed text, weights and optimizer, by default 4 "+
+		"layers of width 256")
 	flags.Least(f, "1", "steps")
 	flags.Group(f, GroupRun)
 }
@@ -115,24 +122,29 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Data, "data", p.Data, "data-parallel devices, each with its part of every batch")
 	flags.Choice(f, &p.Sync, "sync", syncWays(), "gradient exchange: "+flags.List(syncWays(), "|"))
 	f.IntVar(&p.Accumulate, "accumulate", p.Accumulate, "gradient accumulation: micro-batches per step, without --pipe")
-	f.Var(&p.BucketBytes, "bucket-bytes", fmt.Sprintf("largest bucket of gradients (default %gMB)", ddp.DefaultBucketBytes/1e6))
+	f.Var(&p.BucketBytes, "bucket-bytes", fmt.Sprintf("largest bucket of gradients (default %gMB)",
+		ddp.DefaultBucketBytes/1e6))
 	f.IntVar(&p.Every, "every", p.Every, "local SGD: steps between averages of the parameters")
 	f.IntVar(&p.Servers, "servers", p.Servers, "parameter servers of --sync ps and async (default one for each rank)")
-	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "compress gradients before they are sent: bf16|fp8|topk:SHARE|powersgd:RANK")
+	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "compress gradients before they are sent: "+
+		"bf16|fp8|topk:SHARE|powersgd:RANK")
 	f.IntVar(&p.Replicas, "replicas", p.Replicas, "copies of the layout, between which ranks send gradients (default 1)")
 	f.IntVar(&p.Zero, "zero", p.Zero, "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
 	f.IntVar(&p.Prefetch, "prefetch", p.Prefetch, "gather parameters this many blocks before their use, with --zero 3")
 	f.IntVar(&p.Shards, "shards", p.Shards, "hybrid sharding: devices that share one copy of the state (default all)")
 	f.BoolVar(&p.Offload, "offload-optimizer", p.Offload, "optimizer states and updates in host memory (ZeRO-Offload)")
 	f.IntVar(&p.Tensor, "tensor", p.Tensor, "tensor-parallel devices")
-	f.BoolVar(&p.TensorSequence, "tensor-sequence", p.TensorSequence, "shard activations between the layers by token (Megatron)")
-	f.BoolVar(&p.TensorOverlap, "tensor-overlap", p.TensorOverlap, "with --tensor-sequence, send in chunks while matmuls run")
+	f.BoolVar(&p.TensorSequence, "tensor-sequence", p.TensorSequence,
+		"shard activations between the layers by token (Megatron)")
+	f.BoolVar(&p.TensorOverlap, "tensor-overlap", p.TensorOverlap,
+		"with --tensor-sequence, send in chunks while matmuls run")
 	f.BoolVar(&p.TensorPartition, "tensor-partition", p.TensorPartition,
 		"shard the saved inputs of blocks, and recompute the rest (ZeRO-R)")
 	f.IntVar(&p.SeqParallel, "seq-parallel", p.SeqParallel, "sequence-parallel (context-parallel) devices")
 	flags.Choice(f, &p.SeqMethod, "seq-method", parallel.SeqMethods(),
 		fmt.Sprintf("attention over shards: %s (default ring)", strings.Join(parallel.SeqMethods(), "|")))
-	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "devices in a Ulysses group of --seq-method hybrid (default what fits)")
+	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "devices in a Ulysses group of --seq-method hybrid (default "+
+		"what fits)")
 	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "pass keys and values between ranks, and so between hosts")
 	flags.Choice(f, &p.Placement, "placement", sequence.Placements(),
 		fmt.Sprintf("which tokens a device has: %s (default zigzag)", flags.List(sequence.Placements(), "|")))
@@ -147,12 +159,15 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	flags.Group(f, groupLayout)
 
 	f.IntVar(&p.Pipe, "pipe", p.Pipe, "pipeline-parallel ranks, each with some of the blocks; 0 is no pipeline")
-	f.Var(&schedule{&p.PipeSchedule, f}, "schedule", "pipeline schedule: see above (default 1f1b); or the values of --"+rateFlag)
+	f.Var(&schedule{&p.PipeSchedule, f}, "schedule",
+		"pipeline schedule: see above (default 1f1b); or the values of --"+rateFlag)
 	f.StringVar(&p.File, "schedule-file", p.File, "read the schedule from a file of CSV, or of this project's text")
 	f.IntVar(&p.Microbatches, "microbatches", p.Microbatches, "micro-batches per step (default at least twice --pipe)")
 	f.IntVar(&p.Chunks, "chunks", p.Chunks, "stages per rank, of interleaved schedules (default 2)")
-	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage, as 3,2,1; or %s, or %s (default %[1]s)", cutEven, CutMeasured))
-	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages, "save only the inputs of stages, and recompute the rest")
+	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage, as 3,2,1; or %s, or %s (default %[1]s)", cutEven,
+		CutMeasured))
+	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages,
+		"save only the inputs of stages, and recompute the rest")
 	flags.Least(f, "0", "pipe", "microbatches", "chunks")
 	flags.Needs(f, "pipe", "schedule", "microbatches", "chunks", "cut", "recompute-stages")
 	flags.Choices(f, "schedule", append(flags.Texts(pipeline.Kinds()), rates...)...)
@@ -189,7 +204,7 @@ func (s *schedule) Set(value string) error {
 func (s *schedule) String() string { return string(*s.kind) }
 
 // Type implements [pflag.Value].
-func (s *schedule) Type() string { return "string" }
+func (s *schedule) Type() string { return "name" }
 
 // all is a set with all flags of the job, for their names and values.
 func (j *Job) all() *pflag.FlagSet {

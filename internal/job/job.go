@@ -1,5 +1,5 @@
-// Package job is a training run as settings: the flags that set them, the form in which a checkpoint keeps them, and the
-// text, training step and layout that they mean. It opens no device.
+// Package job is a training run as settings: the flags that set them, the form in which a checkpoint keeps them, and
+// the text, training step and layout that they mean. It opens no device.
 package job
 
 import (
@@ -49,8 +49,10 @@ func New() *Job {
 }
 
 // referenceFixes are the flags that the reference run leaves no choice of.
-var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", rateFlag, "warmup",
-	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout", "stochastic-rounding", "activation",
+var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", rateFlag,
+	"warmup",
+	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout", "stochastic-rounding",
+	"activation",
 	"compress", "compress-relu"}
 
 // Complete gives what has several names one, and makes a reference run one, of the reference model's size where no flag

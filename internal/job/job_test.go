@@ -26,7 +26,8 @@ func TestParallelResumed(t *testing.T) {
 	}{
 		{bucket, "", bucket},
 		{bucket, "--sync bucket --zero 0", bucket},
-		{bucket, "--data 2 --bucket-bytes 1kB", Parallel{Data: 2, Sync: Bucket, Accumulate: 2, Every: 1, BucketBytes: 1000, Compress: "bf16"}},
+		{bucket, "--data 2 --bucket-bytes 1kB", Parallel{Data: 2, Sync: Bucket, Accumulate: 2, Every: 1, BucketBytes: 1000,
+			Compress: "bf16"}},
 		{bucket, "--sync Naive", Parallel{Data: 4, Sync: Naive, Accumulate: 2, Every: 1}},
 		{bucket, "--zero 1", Parallel{Data: 4, Sync: SPMD, Accumulate: 2, Every: 1, Zero: 1}},
 		{third, "", third},
@@ -57,7 +58,8 @@ func TestParallelResumed(t *testing.T) {
 		{shared, "--tensor 2 --sync auto", Parallel{Data: 4, Sync: Auto, Accumulate: 1, Every: 1, Tensor: 2}},
 		{shared, "--zero 1", Parallel{Data: 4, Sync: SPMD, Accumulate: 1, Every: 1, Zero: 1}},
 		{shared, "--pipe 2", Parallel{Data: 4, Sync: Ranks, Accumulate: 1, Every: 1, Pipe: 2}},
-		{OneDevice(), "--zero 2 --offload-optimizer", Parallel{Data: 1, Sync: Ranks, Accumulate: 1, Every: 1, Zero: 2, Offload: true}},
+		{OneDevice(), "--zero 2 --offload-optimizer", Parallel{Data: 1, Sync: Ranks, Accumulate: 1, Every: 1, Zero: 2,
+			Offload: true}},
 	} {
 		given, set := OneDevice(), pflag.NewFlagSet("", pflag.ContinueOnError)
 		given.flags(set)
@@ -119,7 +121,8 @@ func TestShareLayout(t *testing.T) {
 		j.Parallel = c.share
 		j.Parallel.Data = 3
 		l, err := j.layout()
-		if err != nil || l.Data != 3 || l.Ring != c.ring || l.Ulysses != c.ulysses || l.Tensor != c.share.Tensor || l.Ranks() != 1 {
+		if err != nil || l.Data != 3 || l.Ring != c.ring || l.Ulysses != c.ulysses || l.Tensor != c.share.Tensor ||
+			l.Ranks() != 1 {
 			t.Errorf("%+v: %+v, error %v", c.share, l, err)
 		}
 		if got := j.Parallel.sequenceGroup(); got != c.group {
@@ -151,11 +154,13 @@ func TestForProcesses(t *testing.T) {
 func TestLayoutFlag(t *testing.T) {
 	for text, want := range map[string]Parallel{
 		"pipe=2,data=2,tensor=2,zero=1": {Data: 2, Accumulate: 1, Every: 1, Pipe: 2, Tensor: 2, Zero: 1},
-		"replicas=2,seq-parallel=4,seq-method=hybrid,seq-ulysses=2,zero=3,prefetch=1": {Data: 1, Accumulate: 1, Every: 1, Replicas: 2,
+		"replicas=2,seq-parallel=4,seq-method=hybrid,seq-ulysses=2,zero=3,prefetch=1": {Data: 1, Accumulate: 1, Every: 1,
+			Replicas:    2,
 			SeqParallel: 4, SeqMethod: "hybrid", SeqUlysses: 2, Zero: 3, Prefetch: 1},
 		"data=4,pipe=3,schedule=zb-h1,microbatches=6,cut=3:2:1,recompute-stages": {Data: 4, Accumulate: 1, Every: 1, Pipe: 3,
 			PipeSchedule: "zb-h1", Microbatches: 6, Cut: "3,2,1", RecomputeStages: true},
-		"data=2,sync=overlap,offload-optimizer,bucket-bytes=1000": {Data: 2, Accumulate: 1, Every: 1, Sync: Overlap, Offload: true,
+		"data=2,sync=overlap,offload-optimizer,bucket-bytes=1000": {Data: 2, Accumulate: 1, Every: 1, Sync: Overlap,
+			Offload:     true,
 			BucketBytes: 1000},
 	} {
 		j, set := New(), pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -55,7 +55,8 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 	p := &j.Parallel
 	l = parallel.Layout{Tensor: p.Tensor, TensorSequence: p.TensorSequence, Partition: p.TensorPartition,
 		ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards, Offload: offload.Host{Update: p.Offload},
-		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes), Every: p.Every}
+		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes),
+		Every: p.Every}
 	switch {
 	case p.Shards > 0 && !p.meshed() && p.Data%p.Shards != 0:
 		return l, fmt.Errorf("--shards=%d: want a divisor of --data %d, or 0 for all", p.Shards, p.Data)
@@ -88,7 +89,8 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 		return l, err
 	}
 	if updates := l.Plan.Micro / max(l.Plan.Every, 1); l.Plan.Weights != step.Flush && updates > 1 && j.varies() {
-		return l, fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: leave out --%s and --warmup",
+		return l, fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: leave out "+
+			"--%s and --warmup",
 			l.Plan.Name, updates, rateFlag)
 	}
 	l.Cut, err = p.cut()
@@ -99,7 +101,8 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 func (j *Job) sequences(l *parallel.Layout) (err error) {
 	switch p := &j.Parallel; {
 	case p.SeqParallel > j.Model.Seq:
-		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: want at most %[2]d",
+		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: want at "+
+			"most %[2]d",
 			p.SeqParallel, j.Model.Seq)
 	case p.SeqRanks && p.SeqMethod != "" && p.SeqMethod != "ring" && (p.SeqMethod != "hybrid" || p.SeqUlysses == 0):
 		return fmt.Errorf("--seq-ranks and --seq-method=%s: it is for rings; choose --seq-method ring, "+
@@ -119,7 +122,8 @@ func (p *Parallel) cut() (cut []int, err error) {
 	for text := range strings.SplitSeq(p.Cut, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > most {
-			return nil, fmt.Errorf("--cut=%.60s: want %s, %s, or how many blocks each stage has, at least 1, as 3,2,1", p.Cut, cutEven, CutMeasured)
+			return nil, fmt.Errorf("--cut=%.60s: want %s, %s, or how many blocks each stage has, at least 1, as 3,2,1", p.Cut,
+				cutEven, CutMeasured)
 		}
 		cut = append(cut, n)
 	}
@@ -141,9 +145,11 @@ func (p *Parallel) ReadFile() error {
 	n := len(s.Ranks)
 	switch {
 	case p.Pipe != 0 && p.Pipe != n:
-		return fmt.Errorf("--pipe=%d: %s is a schedule of %d ranks: leave --pipe out, or choose another file", p.Pipe, p.File, n)
+		return fmt.Errorf("--pipe=%d: %s is a schedule of %d ranks: leave --pipe out, or choose another file", p.Pipe, p.File,
+			n)
 	case p.PipeSchedule != "" || p.Microbatches > 0 || p.Chunks > 0:
-		return errors.New("--schedule, --microbatches and --chunks are said by the schedule of --schedule-file: leave them out")
+		return errors.New("--schedule, --microbatches and --chunks are part of the schedule of --schedule-file: leave them " +
+			"out")
 	}
 	p.Pipe, p.ScheduleText = n, s.String()
 	return nil
@@ -184,7 +190,8 @@ func (p *Parallel) schedule(batch int) (*step.Plan, error) {
 	if s, err := build(usual); err != nil {
 		return s, err
 	}
-	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d sequences: "+
+	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d "+
+		"sequences: "+
 		"choose a multiple of %d", batch, cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), rows, usual*p.Data*max(p.Replicas, 1))
 }
 
@@ -199,12 +206,13 @@ func usualMicrobatches(usual int) (all []int) {
 	return all
 }
 
-// Check returns the plan of the recipe in the layout, nil where a run has none, or an error if the recipe cannot be trained
-// so. With parameter servers that is left to these.
+// Check returns the plan of the recipe in the layout, nil where a run has none, or an error if the recipe cannot be
+// trained so. With parameter servers that is left to these.
 func (j *Job) Check(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
 	p := j.Parallel
 	if p.Compress != "" && r.Policy().Reduce != dtypes.Float32 {
-		return nil, fmt.Errorf("--compress-gradients=%s takes gradients that are accumulated in float32: choose --precision fp32 or bf16",
+		return nil, fmt.Errorf("--compress-gradients=%s takes gradients that are accumulated in float32: choose "+
+			"--precision fp32 or bf16",
 			p.Compress)
 	}
 	if p.Tensor > 1 {

@@ -11,8 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/sequence"
 )
 
-// Parallel is the part of a job that says how devices share it: [Job.Layout] makes it a layout. A run may be resumed with
-// another.
+// Parallel is the part of a job that says how devices share it: [Job.Layout] makes it a layout. A run may be resumed
+// with another.
 type Parallel struct {
 	Data        int         `json:"data"`
 	Sync        Sync        `json:"sync,omitempty"` // "" is one program on one device
@@ -53,7 +53,8 @@ type Parallel struct {
 // OneDevice is one device without any technique.
 func OneDevice() Parallel { return Parallel{Data: 1, Accumulate: 1, Every: 1} }
 
-// beyond is the first flag by which the settings are other than one device's, but for the flags that are named; "" is none.
+// beyond is the first flag by which the settings are other than one device's, but for the flags that are named; "" is
+// none.
 func (p Parallel) beyond(but ...string) (flag string) {
 	named := map[string]bool{}
 	for _, name := range but {
@@ -82,9 +83,9 @@ func (p *Parallel) normalize() {
 	}
 }
 
-// resumed returns how devices continue a run that they shared as p says, for the flags that are given now. Of what p says,
-// another --zero leaves only --data and --accumulate, another --sync these, --zero and --prefetch, and another pipeline or
-// other tensor- or sequence-parallel devices only --data: the rest was for the old layout.
+// resumed returns how devices continue a run that they shared as p says, for the flags that are given now. Of what p
+// says, another --zero leaves only --data and --accumulate, another --sync these, --zero and --prefetch, and another
+// pipeline or other tensor- or sequence-parallel devices only --data: the rest was for the old layout.
 func (p Parallel) resumed(given *pflag.FlagSet) (Parallel, error) {
 	now, own := p, pflag.NewFlagSet("", pflag.ContinueOnError)
 	now.flags(own)

@@ -12,8 +12,8 @@ import (
 // maxSchedule is more bytes than any schedule has that is read.
 const maxSchedule = 64 << 20
 
-// ReadSchedule reads a schedule from the file that the path names or, where that is -, from the standard input: as CSV or
-// as the text that [step.Parse] reads, by how it begins.
+// ReadSchedule reads a schedule from the file that the path names or, where that is -, from the standard input: as CSV
+// or as the text that [step.Parse] reads, by how it begins.
 func ReadSchedule(path string, in io.Reader) (*step.Plan, error) {
 	var text []byte
 	var err error

@@ -33,7 +33,8 @@ var (
 	shardedFlags = []string{"data", "sync", "zero", "prefetch", "accumulate"}
 )
 
-// Choose sets Sync where no flag has, but for one device. With ranks it is one that has ranks, which another flag asks for.
+// Choose sets Sync where no flag has, but for one device. With ranks it is one that has ranks, which another flag asks
+// for.
 func (p *Parallel) Choose(ranks bool) {
 	switch {
 	case p.Sync != "" || *p == OneDevice():
@@ -58,13 +59,15 @@ func (p *Parallel) chooseRanks() {
 // Sharing says whether there are tensor- or sequence-parallel devices.
 func (p *Parallel) Sharing() bool { return p.Tensor != 0 || p.SeqParallel != 0 }
 
-// meshed says whether a rank drives all --data devices, and --replicas is the number of data-parallel ranks; else --data is.
+// meshed says whether a rank drives all --data devices, and --replicas is the number of data-parallel ranks; else
+// --data is.
 func (p *Parallel) meshed() bool { return p.Replicas > 0 || p.Sharing() || p.Pipe > 0 && p.Zero > 0 }
 
 // OneProgram says whether devices run one program, and not ranks their own.
 func (p *Parallel) OneProgram() bool { return p.Sync == "" || p.Sync == SPMD || p.Sync == Auto }
 
-// Planned says whether a run is that of a layout's plan; else it has parameter servers, or is one program of package train.
+// Planned says whether a run is that of a layout's plan; else it has parameter servers, or is one program of package
+// train.
 func (p *Parallel) Planned() bool {
 	return !p.Sync.Served() && (!p.OneProgram() || p.Sync == SPMD && p.Zero > 0)
 }
@@ -88,7 +91,8 @@ func (p *Parallel) checkSync() error {
 	case p.Sync.Served():
 		flag, what = p.beyond("data", "sync", "servers", "bucket-bytes", "accumulate"), "which has parameter servers"
 	case p.Servers > 0:
-		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync, Server, Async)
+		return fmt.Errorf("--servers=%d and --sync=%s, which has no servers: choose --sync %s or %s", p.Servers, p.Sync,
+			Server, Async)
 	case p.Sync == Auto && p.Tensor > 0:
 		flag, what = p.beyond("data", "sync", "tensor"), "which leaves communication to the compiler"
 	case p.Sync == Auto:
@@ -99,7 +103,8 @@ func (p *Parallel) checkSync() error {
 		flag, what = p.beyond(programFlags...), "which is one program"
 	}
 	if flag != "" {
-		return fmt.Errorf("--%s and --sync=%s, %s: leave one of them out, or choose --sync, one of %s", flag, p.Sync, what, p.RankWays())
+		return fmt.Errorf("--%s and --sync=%s, %s: leave one of them out, or choose --sync, one of %s", flag, p.Sync, what,
+			p.RankWays())
 	}
 	return nil
 }
@@ -131,7 +136,8 @@ func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 	}
 	if p.Sync == SPMD || p.Sync == Auto {
 		if given("sync") {
-			return fmt.Errorf("--sync=%s and --engine=mpi: it is one program on the devices of one process: choose --sync, one of %s, "+
+			return fmt.Errorf("--sync=%s and --engine=mpi: it is one program on the devices of one process: choose --sync, "+
+				"one of %s, "+
 				"or leave it out", p.Sync, p.RankWays())
 		}
 		p.Sync = "" // of a run that is resumed
@@ -147,7 +153,8 @@ func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 	switch {
 	case given(flag) && of*each == n:
 	case given(flag):
-		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag, of, what, of*each, n)
+		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag, of, what,
+			of*each, n)
 	case n%each != 0:
 		return fmt.Errorf("%d processes are no multiple of %s: start a multiple of %d", n, what, each)
 	default:

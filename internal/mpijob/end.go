@@ -19,17 +19,17 @@ import (
 // checkpoint. All other errors have status 1.
 const StatusFailed = launch.Again
 
-// ExitStatus is an error that is printed already, and the status to end the process with, at once: what a failure has left
-// under way between processes may still move data.
+// ExitStatus is an error that is printed already, and the status to end the process with, at once: what a failure has
+// left under way between processes may still move data.
 type ExitStatus int
 
 func (s ExitStatus) Error() string { return fmt.Sprintf("printed already, status %d", int(s)) }
 
-// rollCallTime is how long a rank that cannot go on waits for the others to answer, if the timeout is not shorter.
+// rollCallTime is how long a rank that cannot continue waits for the others to answer, if the timeout is not shorter.
 const rollCallTime = 10 * time.Second
 
-// linger is how long a rank waits of which another one failed, or that leaves it to another to say what went wrong: at its
-// end mpirun wakes the stopped and ends the others, which are about to say it.
+// linger is how long a rank waits of which another one failed, or that leaves it to another to say what went wrong: at
+// its end mpirun wakes the stopped and ends the others, which are about to say it.
 const linger = time.Second
 
 // wait lingers, and says nothing where mpirun ends it meanwhile.
@@ -47,8 +47,9 @@ type endReport struct {
 // reportBytes is short enough for a message that is sent whether or not anyone receives it.
 const reportBytes = 2048
 
-// End has all processes tell each other how they ended, and each error said once, by the first rank that has it: a rank that heard of
-// another's error says nothing, but where a rank does not answer each of the others names it. It returns nil where all ended well.
+// End has all processes tell each other how they ended, and each error said once, by the first rank that has it: a rank
+// that heard of another's error says nothing, but where a rank does not answer each of the others names it. It returns
+// nil where all ended well.
 func (c *Job) End(err error, out io.Writer) error {
 	if c == nil {
 		return err
@@ -68,13 +69,14 @@ func (c *Job) End(err error, out io.Writer) error {
 		}
 		return ExitStatus(1)
 	case len(missing) > 0:
-		fmt.Fprintf(out, "shardbook: %s: %s within %v: killed, stalled or cut off; go on from the last checkpoint%s\n",
+		fmt.Fprintf(out, "shardbook: %s: %s within %v: killed, stalled or cut off; continue from the last checkpoint%s\n",
 			c.at(c.Rank()), c.silent(missing), c.timeout, c.seen(err, missing))
 		c.wait()
 		return ExitStatus(StatusFailed)
 	case slices.ContainsFunc(reports, func(r endReport) bool { return r.text != "" }):
 		if first := slices.IndexFunc(reports, func(r endReport) bool { return r.text != "" }); first == c.Rank() {
-			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none is gone, but one may be slower than --timeout %v allows\n",
+			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none has failed, but one may be slower than --timeout "+
+				"%v allows\n",
 				c.at(first), mine.text, c.timeout)
 		} else {
 			c.wait()
@@ -84,7 +86,8 @@ func (c *Job) End(err error, out io.Writer) error {
 	return nil
 }
 
-// heard says whether an error is only what the rank heard or saw of another. A call that the alarm ended fails as the rank's own.
+// heard says whether an error is only what the rank heard or saw of another. A call that the alarm ended fails as the
+// rank's own.
 func (c *Job) heard(err error) bool {
 	if alarm := context.Cause(c.ctx); alarm != nil && errors.Is(err, alarm) {
 		return true
@@ -126,8 +129,8 @@ func (c *Job) silent(ranks []int) string {
 	return strings.Join(names, ", ") + " did not answer"
 }
 
-// seen is in which operation a rank saw that one of those that do not answer is missing; "" where it only heard of it, or where what
-// it waited for was another rank that waited itself.
+// seen is in which operation a rank saw that one of those that do not answer is missing; "" where it only heard of it,
+// or where what it waited for was another rank that waited itself.
 func (c *Job) seen(err error, missing []int) string {
 	var f *group.Failure
 	if errors.As(err, &f) && f.Group == "" && slices.Contains(missing, f.Rank) {
@@ -154,8 +157,8 @@ func brief(err error) string {
 
 func clipped(text string) string { return text[:min(len(text), reportBytes-1)] }
 
-// rollCall gives each rank's report to all, and says who did not report in time. Ranks send to each other rather than gather, which
-// tells nothing at all where one is missing.
+// rollCall gives each rank's report to all, and says who did not report in time. Ranks send to each other rather than
+// gather, which tells nothing at all where one is missing.
 func (c *Job) rollCall(mine endReport, wait time.Duration) (reports []endReport, missing []int) {
 	n := c.Size()
 	reports = make([]endReport, n)
@@ -165,7 +168,8 @@ func (c *Job) rollCall(mine endReport, wait time.Duration) (reports []endReport,
 	if mine.own {
 		letter[0] = 1
 	}
-	// No call has a deadline, which would end the group for those who come later, too: what does not end is left to the process's end.
+	// No call has a deadline, which would end the group for those who come later, too: what does not end is left to the
+	// process's end.
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(math.MaxInt64))
 	context.AfterFunc(ctx, cancel)
 	letters, calls := make([][]uint8, n), make([]*group.Pending, n)

@@ -1,5 +1,5 @@
-// Package mpijob is a training job of several processes that mpirun started: they compare what they are about to do, agree
-// on what one of them decides, and tell each other at the end how it went, so that an error is said once.
+// Package mpijob is a training job of several processes that mpirun started: they compare what they are about to do,
+// agree on what one of them decides, and tell each other at the end how it went, so that an error is said once.
 package mpijob
 
 import (
@@ -18,9 +18,9 @@ import (
 // Patience is how long ranks of one process wait for each other. One that fails tells the others at once.
 const Patience = time.Hour
 
-// Job is this process among those that mpirun started, each with one rank on its one device; nil is a process that trains
-// alone. Besides what ranks call in their group, processes tell each other how far they are and what went wrong, in groups
-// of their own, since a failure ends the group in which it shows.
+// Job is this process among those that mpirun started, each with one rank on its one device; nil is a process that
+// trains alone. Besides what ranks call in their group, processes tell each other how far they are and what went wrong,
+// in groups of their own, since a failure ends the group in which it shows.
 type Job struct {
 	group.Group             // of the ranks
 	Talk        group.Group // what processes agree on, in the order of the run
@@ -33,8 +33,8 @@ type Job struct {
 	raise       context.CancelCauseFunc // tells all others
 }
 
-// Join waits for the other processes, at most for the timeout. quiet is called before the process waits for others to say
-// what went wrong. The world is to be closed at the end.
+// Join waits for the other processes, at most for the timeout. quiet is called before the process waits for others to
+// say what went wrong. The world is to be closed at the end.
 func Join(ctx context.Context, timeout time.Duration, quiet func()) (*Job, *mpi.Job, error) {
 	world, err := mpi.World(mpi.Timeout(timeout))
 	if errors.Is(err, mpi.ErrLate) {
@@ -53,8 +53,8 @@ func Join(ctx context.Context, timeout time.Duration, quiet func()) (*Job, *mpi.
 	return c, world, nil
 }
 
-// newJob makes this process's part of a job of the ranks of a group, whose calls wait for the timeout. It is a collective
-// call.
+// newJob makes this process's part of a job of the ranks of a group, whose calls wait for the timeout. It is a
+// collective call.
 func newJob(ctx context.Context, g group.Group, timeout time.Duration) (*Job, error) {
 	ctx = context.WithoutCancel(ctx) // a process that is interrupted ends with the others
 	c := &Job{Group: g, timeout: timeout, quiet: func() {}}
@@ -80,8 +80,8 @@ func newJob(ctx context.Context, g group.Group, timeout time.Duration) (*Job, er
 	return c, nil
 }
 
-// listen waits in the background for a message that no rank sends. Whoever gives up waiting fails the group, and so tells all at
-// once, whatever call their ranks are in.
+// listen waits in the background for a message that no rank sends. Whoever gives up waiting fails the group, and so
+// tells all at once, whatever call their ranks are in.
 func (c *Job) listen(ctx context.Context, alarm group.Group, from int) {
 	ctx, c.raise = context.WithCancelCause(ctx)
 	ctx, stop := context.WithDeadline(ctx, time.Now().Add(math.MaxInt64)) // or the group's own timeout would end it
@@ -130,8 +130,8 @@ func (c *Job) tell(ctx context.Context, text string) ([]string, error) {
 	return texts, err
 }
 
-// Exchange gives every process each one's value, in the order of the ranks. It is a collective call; alone there is only
-// the own.
+// Exchange gives every process each one's value, in the order of the ranks. It is a collective call; alone there is
+// only the own.
 func Exchange[T any](c *Job, own T) ([]T, error) {
 	if c == nil {
 		return []T{own}, nil
@@ -163,7 +163,8 @@ func (c *Job) Follow() error {
 	return nil
 }
 
-// Tick tells the others that the first process still does what it does alone, or has ended it: or they would give it up.
+// Tick tells the others that the first process still does what it does alone, or has ended it: or they would give it
+// up.
 func (c *Job) Tick(more bool) error {
 	if c == nil {
 		return nil

@@ -37,8 +37,8 @@ func ownSHA() (string, error) {
 	return fmt.Sprintf("%x", hash.Sum(nil)), nil
 }
 
-// Same returns an error if processes do not have everything in common that they must: their program and its plugin, and what
-// is given. It is the same error on all, of the first thing that differs.
+// Same returns an error if processes do not have everything in common that they must: their program and its plugin, and
+// what is given. It is the same error on all, of the first thing that differs.
 func (c *Job) Same(plugin xla.Info, own []Trait) error {
 	program, err := ownSHA()
 	if err != nil {
@@ -92,7 +92,8 @@ func (c *Job) SeesFolder(folder string) (err error) {
 	}
 	problem := ""
 	if _, err := os.Stat(filepath.Join(folder, names[0])); err != nil {
-		problem = fmt.Sprintf("--checkpoint: %s is not the folder of %s (%v): give a folder that all hosts share", folder, c.at(0), err)
+		problem = fmt.Sprintf("--checkpoint: %s is not the folder of %s (%v): give a folder that all hosts share", folder,
+			c.at(0), err)
 	}
 	problems, err := c.tell(c.ctx, problem) // also, so that the file is there until all have looked
 	if err != nil {

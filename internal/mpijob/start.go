@@ -19,7 +19,8 @@ func (e Early) Unwrap() error { return e.error }
 // turn is how long a process that is not the first waits before it says an error that all may have.
 const turn = 3 * time.Second
 
-// Mine waits for the first process to say the error, whose end has mpirun end this one, too, and reports whether it is left to this one.
+// Mine waits for the first process to say the error, whose end has mpirun end this one, too, and reports whether it is
+// left to this one.
 func (e Early) Mine(ctx context.Context) bool {
 	if started("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID") == 0 {
 		return true

@@ -1,5 +1,5 @@
-// Package tensorboard writes event files of scalars for TensorBoard: records of the TFRecord format, each of which is an
-// Event of TensorFlow's event.proto in the encoding of protocol buffers. (No maintained library in Go does.)
+// Package tensorboard writes event files of scalars for TensorBoard: records of the TFRecord format, each of which is
+// an Event of TensorFlow's event.proto in the encoding of protocol buffers. (No maintained library in Go does.)
 package tensorboard
 
 import (
@@ -89,7 +89,8 @@ func message(b []byte, field protowire.Number, content []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), content)
 }
 
-// event writes an Event of a step, with what it is of, as a record: its length, the length's checksum, it, its checksum.
+// event writes an Event of a step, with what it is of, as a record: its length, the length's checksum, it, its
+// checksum.
 func (w *Writer) event(step int, what []byte) error {
 	event := protowire.AppendTag(nil, eventTime, protowire.Fixed64Type)
 	event = protowire.AppendFixed64(event, math.Float64bits(float64(time.Now().UnixMicro())/1e6))

@@ -34,7 +34,8 @@ func records(t *testing.T, data []byte) (all [][]byte) {
 	for len(data) > 0 {
 		n := binary.LittleEndian.Uint64(data)
 		record := data[12 : 12+n]
-		if binary.LittleEndian.Uint32(data[8:]) != masked(data[:8]) || binary.LittleEndian.Uint32(data[12+n:]) != masked(record) {
+		if binary.LittleEndian.Uint32(data[8:]) != masked(data[:8]) ||
+			binary.LittleEndian.Uint32(data[12+n:]) != masked(record) {
 			t.Fatalf("record %d has another checksum", len(all))
 		}
 		all = append(all, record)

@@ -11,7 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/launch"
 )
 
-// A job that loses a host at step 40, with the shell in the place of mpirun: it goes on from there on the host that is left.
+// A job that loses a host at step 40, with the shell in the place of mpirun: it goes on from there on the host that is
+// left.
 func ExampleSupervise() {
 	hosts, err := launch.ParseHostfile(strings.NewReader("node1 slots=4 # stays\nnode2 slots=4 # will be lost\n"))
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 )
 
 func TestParseHostfile(t *testing.T) {
-	const file = "# the rack\nnode1 slots=2 max_slots=4\n\n  node2.rack-1  # one rank\nnode1 slots=1\n10.0.0.3 max-slots=2 slots=8\r\n"
+	const file = "# the rack\nnode1 slots=2 max_slots=4\n\n  node2.rack-1  # one rank\nnode1 slots=1\n10.0.0.3 " +
+		"max-slots=2 slots=8\r\n"
 	want := []Host{{"node1", 3}, {"node2.rack-1", 1}, {"10.0.0.3", 8}}
 	if got, err := ParseHostfile(strings.NewReader(file)); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
@@ -84,8 +85,10 @@ func TestDiscover(t *testing.T) {
 	if got, err := Discover(t.Context(), script(t, "none", ""), known); err != nil || len(got) != 0 {
 		t.Errorf("a script that prints nothing: %v, %v, want no hosts", got, err)
 	}
-	for text, want := range map[string]string{"echo a:b\n": `"b" slots`, "echo not today >&2; exit 3\n": "exit status 3: not today"} {
-		if got, err := Discover(t.Context(), script(t, "bad", text), nil); err == nil || !strings.Contains(err.Error(), want) {
+	for text, want := range map[string]string{"echo a:b\n": `"b" slots`,
+		"echo not today >&2; exit 3\n": "exit status 3: not today"} {
+		if got, err := Discover(t.Context(), script(t, "bad", text), nil); err == nil || !strings.Contains(err.Error(),
+			want) {
 			t.Errorf("%q: %v, %v, want an error with %q", text, got, err, want)
 		}
 	}
@@ -109,7 +112,8 @@ echo n1; echo n2; echo n3; echo n4
 		}
 	}
 	t.Setenv("SLURM_JOB_NODELIST", "n[1")
-	if _, err := Slurm(t.Context()); err == nil || !strings.Contains(err.Error(), "n[1") || !strings.Contains(err.Error(), "Invalid hostlist") {
+	if _, err := Slurm(t.Context()); err == nil || !strings.Contains(err.Error(), "n[1") || !strings.Contains(err.Error(),
+		"Invalid hostlist") {
 		t.Errorf("%v, want an error with the list and what scontrol says", err)
 	}
 	t.Setenv("SLURM_JOB_NODELIST", "")

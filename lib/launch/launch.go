@@ -1,5 +1,5 @@
 // Package launch supervises a job of ranks under mpirun: it starts the job on the hosts that answer, and starts it
-// again from its checkpoint when a rank or a host is lost.
+// again from its checkpoint when a rank or a host fails.
 //
 // The parts are data and small functions. [Host] lists come from a hostfile ([ParseHostfile]), a list ([ParseHosts]), a
 // Slurm allocation ([Slurm]) or a script ([Discover]); [Probe] says which of them answer; [MPIRun] is mpirun's command
@@ -7,16 +7,16 @@
 //
 // # What Open MPI leaves to do
 //
-// No MPI call returns an error when a host is gone, and mpirun may hang then. So mpirun is told to notice lost daemons
+// No MPI call returns an error when a host fails, and mpirun may hang then. So mpirun is told to notice failed daemons
 // by itself, within about eight seconds; whoever supervises it waits a grace time after the first sign of trouble, and
 // then kills it with all that it started here. Daemons on other hosts end when they lose mpirun.
 //
 // # Exit statuses
 //
-// A job ends with 0 when it is done, with 75 (EX_TEMPFAIL in sysexits.h) where a rank saw that another was lost, and
+// A job ends with 0 when it is done, with 75 (EX_TEMPFAIL in sysexits.h) where a rank saw that another failed, and
 // with 1 where something is wrong that another start would not mend. mpirun passes the status of the first rank that
-// failed on; it has 128 and the signal's number where a rank was killed, and statuses of its own from 128 up where it
-// lost a daemon.
+// failed on; it has 128 and the signal's number where a rank was killed, and statuses of its own from 128 up where a
+// daemon failed.
 package launch
 
 import (
@@ -63,7 +63,7 @@ func list(hosts []Host) string {
 
 // Error is why a job was not finished.
 type Error struct {
-	// Status is the exit status to pass on: Again where the same job can go on later, otherwise that of the job.
+	// Status is the exit status to pass on: Again where the same job can be continued later, otherwise that of the job.
 	Status int
 	Err    error
 }

@@ -19,7 +19,7 @@ type MPIRun struct {
 	CPUs int
 }
 
-// Args returns mpirun's arguments for so many ranks of a command on the hosts.
+// Args returns mpirun's arguments for a number of ranks of a command on the hosts.
 func (m MPIRun) Args(hosts []Host, ranks int, command []string) []string {
 	// else a rank's threads share one core
 	args := []string{"-n", strconv.Itoa(ranks), "--host", list(hosts), "--bind-to", "none"}

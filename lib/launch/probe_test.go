@@ -42,7 +42,8 @@ esac
 	if live, silent := Probe(ctx, hosts[:1], ShellAgent(agent), time.Hour); len(live) != 0 || len(silent) != 1 {
 		t.Errorf("cancelled: %v and %v, want up1 silent", live, silent)
 	}
-	if _, silent := Probe(t.Context(), hosts[:1], ShellAgent("/no/such/agent"), time.Hour); len(silent) != 1 || !strings.Contains(silent[0].Err.Error(), "/no/such/agent") {
+	if _, silent := Probe(t.Context(), hosts[:1], ShellAgent("/no/such/agent"), time.Hour); len(silent) != 1 ||
+		!strings.Contains(silent[0].Err.Error(), "/no/such/agent") {
 		t.Errorf("%v, want an error that names the agent", silent)
 	}
 }
@@ -67,7 +68,8 @@ func TestAgents(t *testing.T) {
 }
 
 func TestArgs(t *testing.T) {
-	always := "--bind-to none --mca oob_tcp_keepalive_time 3 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 3 --mca mpi_yield_when_idle 1"
+	always := "--bind-to none --mca oob_tcp_keepalive_time 3 --mca oob_tcp_keepalive_intvl 1 --mca " +
+		"oob_tcp_keepalive_probes 3 --mca mpi_yield_when_idle 1"
 	for _, test := range []struct {
 		m     MPIRun
 		hosts []Host
@@ -76,9 +78,11 @@ func TestArgs(t *testing.T) {
 		{MPIRun{CPUs: 3}, []Host{{"localhost", 3}}, "-n 3 --host localhost:3 " + always + " p train"},
 		{MPIRun{CPUs: 2}, []Host{{"localhost", 3}}, "-n 3 --host localhost:3 " + always + " --oversubscribe p train"},
 		{MPIRun{CPUs: 2}, []Host{{"far", 3}}, "-n 3 --host far:3 " + always + " p train"},
-		{MPIRun{CPUs: 1, Interface: "10.0.0.0/24", Agent: "my agent", Env: []string{"A", "B"}, Extra: []string{"--tag-output"}},
+		{MPIRun{CPUs: 1, Interface: "10.0.0.0/24", Agent: "my agent", Env: []string{"A", "B"},
+			Extra: []string{"--tag-output"}},
 			[]Host{{"a", 2}, {"b", 1}}, "-n 3 --host a:2,b:1 " + always + " --mca pml ob1 --mca btl tcp,self " +
-				"--mca oob_tcp_if_include 10.0.0.0/24 --mca btl_tcp_if_include 10.0.0.0/24 --mca plm rsh --mca plm_rsh_agent my agent " +
+				"--mca oob_tcp_if_include 10.0.0.0/24 --mca btl_tcp_if_include 10.0.0.0/24 --mca plm rsh --mca plm_rsh_agent my " +
+				"agent " +
 				"-x A -x B --tag-output p train"},
 	} {
 		if got := strings.Join(test.m.Args(test.hosts, 3, []string{"p", "train"}), " "); got != test.want {

@@ -59,7 +59,8 @@ var trouble = regexp.MustCompile("^rank 1 lost")
 func TestProcess(t *testing.T) {
 	defer systest.NoLeaks(t)()
 	var out, noise buffer
-	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; while :; do sleep 0.01; done"},
+	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; while " +
+		":; do sleep 0.01; done"},
 		&out, &noise, trouble)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,8 @@ func TestProcess(t *testing.T) {
 	if p.Status() != 7 || out.String() != "ready\nsaved\n" || noise.String() != "rank 1 lost\n" {
 		t.Errorf("status %d, output %q and %q", p.Status(), out.String(), noise.String())
 	}
-	if _, err := Start("no-such-mpirun", nil, &out, &noise, trouble); err == nil || !strings.Contains(err.Error(), "no-such-mpirun") {
+	if _, err := Start("no-such-mpirun", nil, &out, &noise, trouble); err == nil || !strings.Contains(err.Error(),
+		"no-such-mpirun") {
 		t.Errorf("%v, want an error that names the program", err)
 	}
 }
@@ -88,7 +90,8 @@ func TestKill(t *testing.T) {
 	defer systest.NoLeaks(t)()
 	file := filepath.Join(t.TempDir(), "pid")
 	var out, noise buffer
-	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` + file + ` & wait; sleep 1000`}, &out, &noise, trouble)
+	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` + file +
+		` & wait; sleep 1000`}, &out, &noise, trouble)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func Slurm(ctx context.Context) ([]Host, error) {
 // slurmRun matches an item of SLURM_TASKS_PER_NODE.
 var slurmRun = regexp.MustCompile(`^(\d+)(?:\(x(\d+)\))?$`)
 
-// slurmTasks expands SLURM_TASKS_PER_NODE, such as 2(x3),1, for so many nodes.
+// slurmTasks expands SLURM_TASKS_PER_NODE, such as 2(x3),1, for a number of nodes.
 func slurmTasks(text string, nodes int) (tasks []string, err error) {
 	for _, item := range strings.Split(text, ",") {
 		run := slurmRun.FindStringSubmatch(item)

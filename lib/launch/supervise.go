@@ -20,7 +20,7 @@ type Config struct {
 	Hosts func(ctx context.Context) ([]Host, error)
 	// Probe says which hosts answer, within some seconds.
 	Probe func(ctx context.Context, hosts []Host) (live []Host, silent []Silent)
-	// Ranks returns the largest world, of at most so many ranks, that can do the job.
+	// Ranks returns the largest world, of at most this many ranks, that can do the job.
 	Ranks func(slots int) (int, error)
 	// Progress looks how far the job is.
 	Progress func() (Progress, error)
@@ -40,7 +40,7 @@ type Config struct {
 	Say func(line string)
 }
 
-// Supervise starts a job until it ends well, and returns nil then. A job that lost a rank or a host is started again,
+// Supervise starts a job until it ends well, and returns nil then. A job of which a rank or a host failed is started again,
 // from its newest checkpoint, on the hosts that answer. So is one that ended with another status than 1 and has a new
 // checkpoint: what happened once in many steps need not happen again.
 //
@@ -75,13 +75,13 @@ func pause(n int) time.Duration {
 }
 
 func interrupted(when string) error {
-	return &Error{Again, fmt.Errorf("interrupted %s: the same command goes on from there", when)}
+	return &Error{Again, fmt.Errorf("interrupted %s: the same command continues from there", when)}
 }
 
 // supervisor is a job that is supervised.
 type supervisor struct {
 	Config
-	lost   []string // for each restart, how many steps are made again
+	repeat []string // for each restart, how many steps are repeated
 	starts int
 	failed int // restarts since the last new checkpoint
 }
@@ -126,9 +126,9 @@ func (s *supervisor) once(ctx context.Context) (again bool, err error) {
 	if progress {
 		s.failed = 0
 	}
-	s.lost = append(s.lost, "an unknown number of")
+	s.repeat = append(s.repeat, "an unknown number of")
 	if after.Reached >= after.Saved {
-		s.lost[len(s.lost)-1] = fmt.Sprint(after.Reached - after.Saved)
+		s.repeat[len(s.repeat)-1] = fmt.Sprint(after.Reached - after.Saved)
 	}
 	return s.judge(ctx, p.Status(), killed, hosts, progress)
 }
@@ -165,17 +165,16 @@ func (s *supervisor) judge(ctx context.Context, status int, killed error, hosts 
 	if _, silent := s.Probe(ctx, hosts); len(silent) > 0 {
 		return true, fmt.Errorf("%w, and host %s does not answer", ended, names(silent))
 	}
-	return false, &Error{status, fmt.Errorf("%w, which is no lost rank: see what the ranks say", ended)}
+	return false, &Error{status, fmt.Errorf("%w, and no rank or host failed: see what the ranks say", ended)}
 }
 
 // summary is the last line of a job that is done.
 func (s *supervisor) summary() {
-	if len(s.lost) == 0 {
+	if len(s.repeat) == 0 {
 		s.say("done at the first start")
 		return
 	}
-	s.say("done at start %d; the starts before lost, and the next made again, %s steps", s.starts,
-		strings.Join(s.lost, ", "))
+	s.say("done at start %d; the restarts repeated %s steps", s.starts, strings.Join(s.repeat, ", "))
 }
 
 func names(silent []Silent) string {

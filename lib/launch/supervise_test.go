@@ -144,29 +144,39 @@ func TestSupervise(t *testing.T) {
 			[]string{"start 1: hosts a:2,b:2,c:1, ranks 4, from step 0", "done at the first start"}, 0, ""},
 		{"a lost host", &world{plays: []act{{saved: 4, reached: 7, status: Again, loses: []string{"b"}}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,c:1 2 4"},
-			[]string{"status 75", "host b is left out: no answer", "start 2: hosts a:2,c:1, ranks 2, from step 4", "made again, 3 steps"}, 0, ""},
-		{"a host that comes back", &world{plays: []act{{status: 205, loses: []string{"a", "c"}}, {status: 137, mends: []string{"a"}}, {saved: 9}}},
+			[]string{"status 75", "host b is left out: no answer", "start 2: hosts a:2,c:1, ranks 2, from step 4",
+				"the restarts repeated 3 steps"}, 0, ""},
+		{"a host that comes back", &world{plays: []act{{status: 205, loses: []string{"a", "c"}},
+			{status: 137, mends: []string{"a"}}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "b:2 2 0", "a:2,b:2 4 0"}, nil, 0, ""},
 		{"wrong use", &world{plays: []act{{status: 1, saved: 4}}}, []string{"a:2,b:2,c:1 4 0"}, nil, 1, "status 1"},
 		{"a crash at once", &world{plays: []act{{status: 2}}}, []string{"a:2,b:2,c:1 4 0"}, nil, 2, "status 2"},
-		{"a crash with progress", &world{plays: []act{{status: 2, saved: 4, reached: 4}, {saved: 9}}}, []string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 4"}, nil, 0, ""},
+		{"a crash with progress", &world{plays: []act{{status: 2, saved: 4, reached: 4}, {saved: 9}}},
+			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 4"}, nil, 0, ""},
 		{"daemons that did not start", &world{plays: []act{{status: 1, loses: []string{"c"}}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2 4 0"}, []string{"host c does not answer"}, 0, ""},
 		{"no progress", &world{plays: []act{{status: 75}, {status: 75}, {status: 75}, {}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, nil, Again, "2 restarts"},
-		{"progress in between", &world{plays: []act{{status: 75}, {status: 75, saved: 2}, {status: 75}, {status: 75, saved: 4}, {status: 75}, {saved: 9}}},
-			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 2", "a:2,b:2,c:1 4 2", "a:2,b:2,c:1 4 4", "a:2,b:2,c:1 4 4"}, nil, 0, ""},
-		{"too few hosts", &world{plays: []act{{status: 75, loses: []string{"a", "b", "c"}}}}, []string{"a:2,b:2,c:1 4 0"}, nil, Again, "0 of 3 hosts answer"},
-		{"too few ranks", &world{plays: []act{{status: 75, loses: []string{"a", "b"}}}}, []string{"a:2,b:2,c:1 4 0"}, nil, Again, "c:1: want 2 ranks; a, b did not answer"},
+		{"progress in between", &world{plays: []act{{status: 75}, {status: 75, saved: 2}, {status: 75},
+			{status: 75, saved: 4}, {status: 75}, {saved: 9}}},
+			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 2", "a:2,b:2,c:1 4 2", "a:2,b:2,c:1 4 4",
+				"a:2,b:2,c:1 4 4"}, nil, 0, ""},
+		{"too few hosts", &world{plays: []act{{status: 75, loses: []string{"a", "b", "c"}}}}, []string{"a:2,b:2,c:1 4 0"},
+			nil, Again, "0 of 3 hosts answer"},
+		{"too few ranks", &world{plays: []act{{status: 75, loses: []string{"a", "b"}}}}, []string{"a:2,b:2,c:1 4 0"}, nil,
+			Again, "c:1: want 2 ranks; a, b did not answer"},
 		{"no start", &world{}, []string{"a:2,b:2,c:1 4 0"}, nil, 1, "no more starts"},
 		{"mpirun hangs after a failure", &world{plays: []act{{lasts: forever, fails: true}, {saved: 9}}},
-			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"its ranks failed, and mpirun did not end within 30s"}, 0, ""},
+			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"its ranks failed, and mpirun did not end within 30s"}, 0,
+			""},
 		{"mpirun ends after a failure", &world{plays: []act{{lasts: 20 * time.Second, fails: true, status: 75}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"ended with status 75"}, 0, ""},
 		{"mpirun hangs without a host", &world{plays: []act{{lasts: forever, loses: []string{"c"}}, {saved: 9}}},
-			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2 4 0"}, []string{"host c does not answer: the job has 30s", "a host did not answer"}, 0, ""},
-		{"unknown losses", &world{plays: []act{{status: 75, saved: 4, reached: -1}, {saved: 9}}}, []string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 4"},
-			[]string{"made again, an unknown number of steps"}, 0, ""},
+			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2 4 0"}, []string{"host c does not answer: the job has 30s",
+				"a host did not answer"}, 0, ""},
+		{"unknown losses", &world{plays: []act{{status: 75, saved: 4, reached: -1}, {saved: 9}}},
+			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 4"},
+			[]string{"the restarts repeated an unknown number of steps"}, 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -176,7 +186,8 @@ func TestSupervise(t *testing.T) {
 				switch {
 				case test.status == 0 && err != nil:
 					t.Error(err)
-				case test.status != 0 && (!errors.As(err, &failed) || failed.Status != test.status || !strings.Contains(err.Error(), test.err)):
+				case test.status != 0 && (!errors.As(err, &failed) || failed.Status != test.status || !strings.Contains(err.Error(),
+					test.err)):
 					t.Errorf("%v, want status %d and %q", err, test.status, test.err)
 				}
 				if !slices.Equal(w.started, test.started) {
@@ -243,7 +254,8 @@ func TestInterrupt(t *testing.T) {
 				w := &world{plays: test.plays}
 				err := supervise(ctx, w)
 				var failed *Error
-				if !errors.As(err, &failed) || failed.Status != Again || !strings.Contains(err.Error(), test.want) || w.running != 0 {
+				if !errors.As(err, &failed) || failed.Status != Again || !strings.Contains(err.Error(), test.want) ||
+					w.running != 0 {
 					t.Errorf("%v, want status %d and %q; %d jobs are left", err, Again, test.want, w.running)
 				}
 			})

@@ -257,7 +257,7 @@ func TestRefused(t *testing.T) {
 	}{
 		"Prefetch is -1":   {good, offload.Options{Host: offload.Host{Prefetch: -1}}},
 		"Bandwidth is NaN": {good, offload.Options{Bandwidth: math.NaN()}},
-		"no optimizer":          {train.Recipe{Model: good.Model}, offload.Options{}},
+		"no optimizer":     {train.Recipe{Model: good.Model}, offload.Options{}},
 	} {
 		if _, err := offload.New(t.Context(), devicetest.One(), c.r, c.o); !matches(err, want) {
 			t.Errorf("error %v, want %q", err, want)

@@ -82,8 +82,9 @@ func (r deviceRun) step(step int) (float64, error) {
 	return m.Loss, err
 }
 
-// TestCheckpoints passes a run on from layout to layout, to one device and back: each loads what the one before it saved and saves
-// it again, the same bits, and goes on as a run of one device does that was never interrupted. What devices share is padded.
+// TestCheckpoints passes a run on from layout to layout, to one device and back: each loads what the one before it
+// saved and saves it again, the same bits, and goes on as a run of one device does that was never interrupted. What
+// devices share is padded.
 func TestCheckpoints(t *testing.T) {
 	const rows = 8
 	r := train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2), Clip: 0.5}
@@ -126,9 +127,9 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
-// TestCheckpointsOfEngines has the engines of ZeRO and of pipelines load a layout's checkpoint and save it again, and a layout load
-// theirs: the same bits. The state has master copies and the loss scaling's numbers, and the last layout goes on with parameters in
-// half types that it makes of the master copies.
+// TestCheckpointsOfEngines has the engines of ZeRO and of pipelines load a layout's checkpoint and save it again, and a
+// layout load theirs: the same bits. The state has master copies and the loss scaling's numbers, and the last layout
+// goes on with parameters in half types that it makes of the master copies.
 func TestCheckpointsOfEngines(t *testing.T) {
 	policy, err := precision.ParsePolicy("fp16")
 	if err != nil {
@@ -162,14 +163,16 @@ func TestCheckpointsOfEngines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(pipe.Load(t.Context(), traintest.Last(t, ofZero)), pipe.Save(t.Context(), ofPipe, nil, 0), pipe.Close()); err != nil {
+	if err := errors.Join(pipe.Load(t.Context(), traintest.Last(t, ofZero)), pipe.Save(t.Context(), ofPipe, nil, 0),
+		pipe.Close()); err != nil {
 		t.Fatal(err)
 	}
 	sameState(t, "pipeline", ofPipe, dir)
 
 	again := t.TempDir()
 	other := start(t, r, parallel.Layout{Replicas: 2, Data: 3, ZeRO: 1})
-	if err := errors.Join(other.Load(t.Context(), traintest.Last(t, ofPipe)), other.Save(t.Context(), again, nil, 0)); err != nil || other.Steps() != 2 {
+	if err := errors.Join(other.Load(t.Context(), traintest.Last(t, ofPipe)), other.Save(t.Context(), again, nil,
+		0)); err != nil || other.Steps() != 2 {
 		t.Fatalf("%d steps, %v", other.Steps(), err)
 	}
 	sameState(t, "back", again, dir)
@@ -180,8 +183,8 @@ func TestCheckpointsOfEngines(t *testing.T) {
 	}
 }
 
-// TestFailedSave has a run save to where it cannot, and load what is not there or of another recipe: errors, after which it goes on as
-// if they had not been, and which leave nothing behind.
+// TestFailedSave has a run save to where it cannot, and load what is not there or of another recipe: errors, after
+// which it goes on as if they had not been, and which leave nothing behind.
 func TestFailedSave(t *testing.T) {
 	const rows = 8
 	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}

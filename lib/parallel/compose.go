@@ -18,7 +18,7 @@ import (
 const (
 	BetweenStages = engine.BetweenStages // activations and their gradients, to the stages before and behind
 	BetweenRanks  = "replica"            // gradients of replicas, and parameters where ZeRO shards over them
-	BetweenShards = "shard"              // the same, where only some replicas share a copy of the state
+	BetweenShards = "shard"              // the same, where only some replicas have a copy of the state together
 )
 
 // compose writes the layout's plans, of steps in turn: one technique after another rewrites that of one device, whose
@@ -65,7 +65,7 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
 		along, p = BetweenShards, p.Replicate(l.Shards, BetweenShards)
 	}
 	p = p.Replicate(l.copies()/max(1, l.Shards), BetweenRanks)
-	if l.ZeRO > 0 && l.shards()*l.copies() > 1 && l.Shards != 1 { // else nobody shares a copy
+	if l.ZeRO > 0 && l.shards()*l.copies() > 1 && l.Shards != 1 { // else each replica has a copy
 		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
 	}
 	if l.RingRanks {

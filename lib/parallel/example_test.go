@@ -16,8 +16,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A small GPT on eight devices: two pipeline stages, each on four devices, of which two share each layer, and two have other rows and
-// shard the optimizer's states and the gradients.
+// A small GPT on eight devices: two pipeline stages, each on four devices, of which two share each layer, and two have
+// other rows and shard the optimizer's states and the gradients.
 func ExampleNew() {
 	must := func(err error) {
 		if err != nil {
@@ -30,7 +30,8 @@ func ExampleNew() {
 	layout := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 2}
 	config := gpt.Config{Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 8, NoBias: true, Norm: gpt.RMSNorm}
 	model := gpt.Parallel{Config: config, Tensor: layout.TensorGroup(), Sequence: layout.SequenceGroup("")}
-	run, err := parallel.New(context.Background(), backend, train.Recipe{Model: model, Optimizer: optim.AdamW(0.05)}, layout, parallel.Options{})
+	run, err := parallel.New(context.Background(), backend, train.Recipe{Model: model, Optimizer: optim.AdamW(0.05)}, layout,
+		parallel.Options{})
 	must(err)
 	defer run.Close()
 	const rows = 4
@@ -51,8 +52,8 @@ func ExampleNew() {
 	// 1.400
 }
 
-// The ranks of a plan may be goroutines, processes or hosts: whatever has a group. Here each of two pipelines has two ranks of one
-// device.
+// The ranks of a plan may be goroutines, processes or hosts: whatever has a group. Here each of two pipelines has two
+// ranks of one device.
 func ExamplePlan_Join() {
 	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
 	if err != nil {

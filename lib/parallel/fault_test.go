@@ -18,9 +18,9 @@ import (
 
 const faultRows = 8
 
-// TestFaults has ranks of two devices fail, panic, stall or be cancelled, before a step and in it, in a ring, in one pipeline and in two that
-// train together. Every other rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left
-// on the devices.
+// TestFaults has ranks of two devices fail, panic, stall or be cancelled, before a step and in it, in a ring, in one
+// pipeline and in two that train together. Every other rank gets an error that names it; whatever is asked of a rank
+// after that says what to do; and nothing is left on the devices.
 func TestFaults(t *testing.T) {
 	toys := train.Recipe{Model: toy.Layers(2, true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 1}
 	ring := parallel.Layout{Ring: 3, RingRanks: true, Ulysses: 2}
@@ -75,11 +75,13 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestRunFails has all ranks of a run take longer for a pass than they may: the run says by what it was lost, and its devices are free.
+// TestRunFails has all ranks of a run take longer for a pass than they may: the run says by what it was lost, and its
+// devices are free.
 func TestRunFails(t *testing.T) {
 	leaks := devicetest.NoLeaks(t, devices())
 	r := train.Recipe{Model: toy.Layers(2, true), Optimizer: optim.SGD(0.5)}
-	run, err := parallel.New(t.Context(), devices(), r, parallel.Layout{Pipe: 2, Data: 2}, parallel.Options{Timeout: time.Nanosecond})
+	run, err := parallel.New(t.Context(), devices(), r, parallel.Layout{Pipe: 2, Data: 2},
+		parallel.Options{Timeout: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestGradients trains with gradients that are reduced in each way, in layouts of several techniques: as one device does, but for
-// rounding, and local SGD as ranks of one device each do it.
+// TestGradients trains with gradients that are reduced in each way, in layouts of several techniques: as one device
+// does, but for rounding, and local SGD as ranks of one device each do it.
 func TestGradients(t *testing.T) {
 	const steps, rows = 4, 16
 	must := func(err error) {
@@ -52,12 +52,15 @@ func TestGradients(t *testing.T) {
 	must(err)
 	apart, apartLoss := learn(local)
 	for _, l := range []parallel.Layout{
-		{Replicas: 2, Data: 2, Sync: ddp.Bucketed, BucketBytes: 200}, {Replicas: 2, Pipe: 2, Sync: ddp.Naive, Microbatches: 4},
-		{Replicas: 2, Pipe: 2, EachMicroBatch: true, Schedule: "zb-h1"}, {Replicas: 2, Pipe: 2, Data: 2, Sync: ddp.Overlap, Recompute: true},
+		{Replicas: 2, Data: 2, Sync: ddp.Bucketed, BucketBytes: 200}, {Replicas: 2, Pipe: 2, Sync: ddp.Naive,
+			Microbatches: 4},
+		{Replicas: 2, Pipe: 2, EachMicroBatch: true, Schedule: "zb-h1"}, {Replicas: 2, Pipe: 2, Data: 2, Sync: ddp.Overlap,
+			Recompute: true},
 		{Replicas: 4, Pipe: 2, Hook: ddp.BF16(), Sync: ddp.Bucketed}, {Replicas: 2, Data: 2, Hook: ddp.ByPlan(plan.Ring)},
 		{Replicas: 2, Pipe: 2, Data: 2, SumLoss: true}, {Data: 4, SumLoss: true, EachMicroBatch: true, Microbatches: 2},
 		{Replicas: 2, Data: 2, Every: 2}, {Replicas: 2, Pipe: 2, Every: 2, Microbatches: 4},
-		{Replicas: 2, Every: 2, Offload: offload.Host{Update: true}}, {Replicas: 2, Sync: ddp.Bucketed, Offload: offload.Host{Update: true, Prefetch: 1}},
+		{Replicas: 2, Every: 2, Offload: offload.Host{Update: true}}, {Replicas: 2, Sync: ddp.Bucketed,
+			Offload: offload.Host{Update: true, Prefetch: 1}},
 		{Replicas: 4, Pipe: 2, Hook: ddp.FP8(), Offload: offload.Host{Optimizer: true}},
 	} {
 		r, bound := recipe, 64.0

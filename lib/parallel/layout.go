@@ -23,55 +23,59 @@ const (
 	Tensor  = "tensor"
 )
 
-// Layout says how many devices share a run, and what each of them has. A number that is 0 is 1.
+// Layout says how devices train one model: how many there are of each kind of parallelism, and what each device holds. A
+// number that is 0 is 1.
 //
-// Replicas × Pipe ranks train together, and each drives Data × Ring × Ulysses × Tensor devices by programs of its own:
-// what lies within a rank is done by collectives in these programs, what lies between ranks by messages of a group,
-// which may go from host to host. With RingRanks the ring is of ranks: Replicas × Ring × Pipe of them.
+// Replicas × Pipe ranks train together, and each drives Data × Ring × Ulysses × Tensor devices by programs of its own.
+// Devices of a rank communicate by collectives in these programs, ranks by messages of a group, which may go from host to
+// host. With RingRanks the ring is of ranks: Replicas × Ring × Pipe of them.
 type Layout struct {
-	// Replicas is how many pipelines train side by side, each with its part of the batch: data parallelism between
-	// ranks. ZeRO shards over them where a rank has no devices of its own to shard over; else they have copies of what
-	// these share (hybrid sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
+	// Replicas is data parallelism between ranks: how many pipelines train side by side, each with its part of the batch.
+	// ZeRO shards over them where a rank has no devices of its own to shard over; else each has a copy of what these
+	// shard (hybrid sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
 	Replicas int `json:"replicas,omitempty"`
-	// Pipe is how many ranks the blocks of the model are spread over.
+	// Pipe is pipeline parallelism: how many ranks the blocks of the model are spread over.
 	Pipe int `json:"pipe,omitempty"`
-	// Data is how many of a rank's devices have other rows of the batch.
+	// Data is data parallelism within a rank: how many of its devices have different sequences of the batch.
 	Data int `json:"data,omitempty"`
-	// Ring and Ulysses are how many devices share each sequence, in either way or both (see package sequence).
+	// Ring and Ulysses are sequence (context) parallelism: how many devices have parts of each sequence, by ring attention,
+	// by all-to-alls, or by both (see package sequence).
 	Ring    int `json:"ring,omitempty"`
 	Ulysses int `json:"ulysses,omitempty"`
 	// RingRanks makes the ring one of ranks, which may be on different hosts, with Ulysses between the devices of a rank
 	// (the hybrid of Fang and Zhao 2024, "USP"). A pass is then several programs, between which keys and values are sent.
 	// ZeRO shards over the ranks of a ring as over replicas.
 	RingRanks bool `json:"ring_ranks,omitempty"`
-	// Tensor is how many devices share each layer.
+	// Tensor is tensor parallelism: how many devices have shards of each layer.
 	Tensor int `json:"tensor,omitempty"`
-	// TensorSequence has them share what lies between layers, too (Korthikanti et al. 2022, §4.2.2).
+	// TensorSequence has them shard the activations between layers as well, by token (Korthikanti et al. 2022, §4.2.2).
 	TensorSequence bool `json:"tensor_sequence,omitempty"`
 
-	// ZeRO is the stage: what a rank's devices with other rows or tokens shard of the optimizer's states (1), gradients
-	// as well (2), parameters as well (3) (Rajbhandari et al. 2020, §5).
+	// ZeRO is the stage: data- and sequence-parallel devices of a rank shard optimizer states (1), also gradients (2),
+	// also parameters (3) (Rajbhandari et al. 2020, §5).
 	ZeRO int `json:"zero,omitempty"`
 	// Prefetch is how many passes ahead of its use a block's parameters are gathered, in stage 3.
 	Prefetch int `json:"prefetch,omitempty"`
-	// Shards is how many neighbouring replicas share one copy of the state, where ZeRO shards over replicas; 0 is all.
+	// Shards is how many neighbouring replicas have one copy of the state together, where ZeRO shards over replicas; 0 is
+	// all.
 	Shards int `json:"shards,omitempty"`
 
-	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two halves gather in both
-	// what devices share. Those that update while micro-batches are under way (Kind.Synchronous is false) are for ranks of one
-	// device, and go with Replicas, Recompute and Cut alone. Chunks is how many stages each rank has, where it has several.
+	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two parts gather in
+	// both. Those that update while micro-batches are under way (Kind.Synchronous is false) are for
+	// ranks of one device, and go with Replicas, Recompute and Cut alone. Chunks is how many stages each rank has, where
+	// it has several.
 	Schedule pipeline.Kind `json:"schedule,omitempty"`
 	Chunks   int           `json:"chunks,omitempty"`
 	// Plan is a schedule of one's own in the place of Schedule, Chunks, Microbatches and Pipe, which are then its own.
 	// Its blocks are the stages.
 	Plan *step.Plan `json:"-"`
-	// Microbatches is into how many parts a rank's rows of a batch are divided; 0 is as many as Pipe.
+	// Microbatches is how many micro-batches a rank's sequences of a batch are divided into; 0 is as many as Pipe.
 	Microbatches int `json:"microbatches,omitempty"`
 	// Cut is how many blocks of the model each stage has; nil is pipeline.Even.
 	Cut []int `json:"cut,omitempty"`
 	// Recompute keeps of a micro-batch only the input of a stage between the passes.
 	Recompute bool `json:"recompute,omitempty"`
-	// Partition keeps of a micro-batch only the inputs of blocks, and of these on each device that shares layers only a
+	// Partition saves of a micro-batch only the inputs of blocks, and of these on each tensor-parallel device only a
 	// part (ZeRO-R's P_a, Rajbhandari et al. 2020, §6.1).
 	Partition bool `json:"partition,omitempty"`
 	// Offload is what lies in the host's memory, or is done there. Updates are for ranks of one device.
@@ -93,8 +97,8 @@ type Layout struct {
 	Hosts int `json:"hosts,omitempty"`
 }
 
-// whole sets what was left at zero.
-func (l Layout) whole() Layout {
+// withDefaults sets what was left at zero.
+func (l Layout) withDefaults() Layout {
 	if l.Plan != nil {
 		l.Pipe, l.Microbatches, l.Chunks, l.Schedule = len(l.Plan.Ranks), l.Plan.Micro, l.Plan.Chunks(),
 			pipeline.Kind(l.Plan.Name)
@@ -113,8 +117,8 @@ func (l Layout) whole() Layout {
 }
 
 // Ranks is how many ranks train together, PerRank how many devices each drives, and Devices how many there are.
-func (l Layout) Ranks() int   { return l.copies() * l.whole().Pipe }
-func (l Layout) PerRank() int { return l.shards() * l.whole().Tensor }
+func (l Layout) Ranks() int   { return l.copies() * l.withDefaults().Pipe }
+func (l Layout) PerRank() int { return l.shards() * l.withDefaults().Tensor }
 func (l Layout) Devices() int { return l.Ranks() * l.PerRank() }
 
 // ring is how many of a rank's devices are along the ring.
@@ -122,25 +126,25 @@ func (l Layout) ring() int {
 	if l.RingRanks {
 		return 1
 	}
-	return l.whole().Ring
+	return l.withDefaults().Ring
 }
 
-// copies is how many pipelines have other rows or other tokens.
+// copies is how many pipelines have different sequences or tokens.
 func (l Layout) copies() int {
-	l = l.whole()
+	l = l.withDefaults()
 	return l.Replicas * l.Ring / l.ring()
 }
 
 // shards is how many of a rank's devices have the same parameters.
 func (l Layout) shards() int {
-	l = l.whole()
+	l = l.withDefaults()
 	return l.Data * l.ring() * l.Ulysses
 }
 
 // Between lists what goes between hosts, by its name in [Layout.Traffic]: [BetweenRanks] for the gradients of replicas,
 // [BetweenStages] for activations.
 func (l Layout) Between() (axes []string) {
-	l = l.whole()
+	l = l.withDefaults()
 	each := l.Ranks() / l.Hosts
 	if l.Hosts > 1 && l.copies() > max(1, l.Shards) {
 		axes = append(axes, BetweenRanks)
@@ -173,7 +177,7 @@ func (l Layout) Validate() error {
 			return fmt.Errorf("parallel: Layout.%s is %d: set it to at least 1, or to 0 for the default", f.name, f.value)
 		}
 	}
-	l = l.whole()
+	l = l.withDefaults()
 	switch {
 	case l.ZeRO > 3:
 		return fmt.Errorf("parallel: Layout.ZeRO is %d: choose a stage from 0 to 3", l.ZeRO)
@@ -184,7 +188,7 @@ func (l Layout) Validate() error {
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
 	case l.Shards > 0 && (l.ZeRO == 0 || l.shards() > 1 || l.copies()%l.Shards != 0):
 		return fmt.Errorf("parallel: Layout.Shards is %d, with ZeRO=%d, %d replicas and %d devices of a rank that "+
-			"share its state: choose a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards, l.ZeRO,
+			"shard its state: choose a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards, l.ZeRO,
 			l.copies(), l.shards())
 	case l.RingRanks && l.Ring == 1:
 		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or leave it out")
@@ -194,11 +198,11 @@ func (l Layout) Validate() error {
 	case l.Partition && (l.Tensor == 1 || l.TensorSequence || l.Recompute):
 		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it "+
 			"is for devices that "+
-			"share layers and have whole activations between them, and recomputes block by block", l.Tensor,
+			"are tensor-parallel and have full activations between layers, and recomputes block by block", l.Tensor,
 			l.TensorSequence, l.Recompute)
 	case l.Partition && l.Offload.Activations:
 		return errors.New("parallel: Layout.Partition and Offload.Activations are set: in the host's memory there is " +
-			"one copy of an input for all devices that share layers, so leave Partition out")
+			"one copy of an input for all tensor-parallel devices, so leave Partition out")
 	case l.Ranks()%l.Hosts != 0:
 		return fmt.Errorf("parallel: Layout.Hosts is %d, and there are %d ranks: choose a number that divides them",
 			l.Hosts, l.Ranks())
@@ -210,9 +214,11 @@ func (l Layout) Validate() error {
 	if err != nil || order.Weights == step.Flush {
 		return err
 	}
-	if l.PerRank() > 1 || l.RingRanks || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" || l.EachMicroBatch || l.Every > 1 ||
+	if l.PerRank() > 1 || l.RingRanks || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" ||
+		l.EachMicroBatch || l.Every > 1 ||
 		l.Hook != nil {
-		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one that does not, "+
+		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one "+
+			"that does not, "+
 			"or leave Replicas, Recompute and Cut alone beside it, with ranks of one device", l.Schedule)
 	}
 	return nil
@@ -241,9 +247,12 @@ func (l Layout) validateGradients() error {
 			"reduced: leave it out",
 			l.ZeRO)
 	case sharded && (l.Hook != nil || l.Every > 1):
-		return fmt.Errorf("parallel: Layout.ZeRO is %d: a hook takes whole gradients, and local SGD (Every) "+
+		return fmt.Errorf("parallel: Layout.ZeRO is %d: a hook takes full gradients, and local SGD (Every) "+
 			"averages states that each "+
-			"replica has whole; leave them out, or ZeRO", l.ZeRO)
+			"replica has in full; leave them out, or ZeRO", l.ZeRO)
+	case l.Every > 1 && (l.Sync == ddp.Naive || l.Sync == ddp.Overlap):
+		return fmt.Errorf("parallel: Layout.Every is %d and Sync %q: local SGD averages parameters, and reduces no "+
+			"gradients; leave one of them out", l.Every, l.Sync)
 	case l.BucketBytes > 0 && l.Sync != ddp.Bucketed:
 		return fmt.Errorf("parallel: Layout.BucketBytes is %d and Sync %q, which has no such buckets: set Sync to "+
 			"%q, or leave it out",
@@ -251,9 +260,9 @@ func (l Layout) validateGradients() error {
 	case l.copies() == 1 && (l.Hook != nil || l.Every > 1):
 		return errors.New("parallel: Layout.Hook and Every are for what goes between replicas, and Replicas is 1: a " +
 			"rank's own devices " +
-			"share gradients inside of their programs; leave them out, or use Replicas")
+			"all-reduce gradients in their programs; leave them out, or use Replicas")
 	case l.Tensor > 1 && l.Hook != nil:
-		return fmt.Errorf("parallel: Layout.Hook takes whole gradients, and with Tensor %d a device has those of "+
+		return fmt.Errorf("parallel: Layout.Hook takes full gradients, and with Tensor %d a device has those of "+
 			"parts: leave one of "+
 			"them out", l.Tensor)
 	}
@@ -262,33 +271,33 @@ func (l Layout) validateGradients() error {
 
 // schedule is that of one pipeline.
 func (l Layout) schedule() (*step.Plan, error) {
-	l = l.whole()
+	l = l.withDefaults()
 	if l.Plan != nil {
 		return l.Plan, l.Plan.Check()
 	}
 	return pipeline.NewSchedule(l.Schedule, l.Pipe, l.Microbatches, l.Chunks)
 }
 
-// axes are those of a rank's mesh. Devices that share a layer, which send the most, are neighbours.
+// axes are those of a rank's mesh. Tensor-parallel devices, which send the most, are neighbours.
 func (l Layout) axes() []xla.MeshAxis {
-	l = l.whole()
+	l = l.withDefaults()
 	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.ring()), xla.Axis(Ulysses, l.Ulysses),
 		xla.Axis(Tensor, l.Tensor)}
 }
 
-// TensorGroup is the devices that share layers, for a model that is written with them. Where there is one device, it is
+// TensorGroup is the tensor-parallel devices, for a model that is written with them. Where there is one device, it is
 // the zero group.
 func (l Layout) TensorGroup() tensor.Group {
-	if l.whole().Tensor == 1 {
+	if l.withDefaults().Tensor == 1 {
 		return tensor.Group{}
 	}
 	return tensor.Group{Axis: Tensor, Sequence: l.TensorSequence}
 }
 
-// SequenceGroup is the devices that share sequences, for a model that is written with them; a placement is for a ring.
+// SequenceGroup is the sequence-parallel devices, for a model that is written with them; a placement is for a ring.
 // Where there is one device, it is the zero group.
 func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
-	l = l.whole()
+	l = l.withDefaults()
 	if l.Ring > 1 {
 		g.Ring, g.Placement = Ring, p
 	}
@@ -298,10 +307,10 @@ func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
 	return g
 }
 
-// MicroBatch is how many sequences of a micro-batch a device has, of a batch of a number of rows. Rows that cannot be divided
-// evenly are an error.
+// MicroBatch is how many sequences of a micro-batch a device has, of a batch of rows sequences. Sequences that cannot be
+// divided evenly are an error.
 func (l Layout) MicroBatch(rows int) (int, error) {
-	l = l.whole()
+	l = l.withDefaults()
 	parts := l.Replicas * l.Data * l.Microbatches
 	if rows < 1 || rows%parts != 0 {
 		return 0, fmt.Errorf("parallel: a batch of %d sequences for %d data-parallel devices, with %d micro-batches each: "+
@@ -311,12 +320,12 @@ func (l Layout) MicroBatch(rows int) (int, error) {
 }
 
 // Estimate is the memory of each stage's devices, before anything runs: a setup with what the layout says put into it.
-// rows is how many sequences a batch has. Rows that cannot be dealt out, and what memest refuses, are errors.
+// rows is how many sequences a batch has. Those that cannot be divided evenly, and what memest refuses, are errors.
 func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 	if err := l.Validate(); err != nil {
 		return memest.Ledger{}, err
 	}
-	l = l.whole()
+	l = l.withDefaults()
 	micro, err := l.MicroBatch(rows)
 	if err != nil {
 		return memest.Ledger{}, err
@@ -332,7 +341,7 @@ func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 	return memest.Estimate(s)
 }
 
-// Fits returns an error that names the stage whose devices need most, if that is more than so many bytes.
+// Fits returns an error that names the stage whose devices need most, if that is more than a number of bytes.
 func (l Layout) Fits(s memest.Setup, rows int, bytes int64) error {
 	ledger, err := l.Estimate(s, rows)
 	if err != nil {

@@ -23,8 +23,8 @@ func checkError(t *testing.T, name string, err error, want string) {
 	}
 }
 
-// TestRefusedLayouts deals a model with few heads, blocks and tokens to all layouts of eight devices: what memest refuses is refused
-// with its reason before anything runs, and, but for what is listed, by the plan as well.
+// TestRefusedLayouts deals a model with few heads, blocks and tokens to all layouts of eight devices: what memest
+// refuses is refused with its reason before anything runs, and, but for what is listed, by the plan as well.
 func TestRefusedLayouts(t *testing.T) {
 	c := small(4)
 	c.Heads, c.Seq = 4, 4
@@ -124,8 +124,10 @@ func TestLayoutNumbers(t *testing.T) {
 		if err := l.Validate(); err != nil {
 			t.Error(err)
 		}
-		if got := strings.Join(l.Between(), " "); l.Ranks() != c.ranks || l.PerRank() != c.perRank || l.Devices() != c.devices || got != c.between {
-			t.Errorf("%+v: %d ranks of %d devices, %d in all, %q between hosts; want %d, %d, %d and %q", l, l.Ranks(), l.PerRank(), l.Devices(), got,
+		if got := strings.Join(l.Between(), " "); l.Ranks() != c.ranks || l.PerRank() != c.perRank ||
+			l.Devices() != c.devices || got != c.between {
+			t.Errorf("%+v: %d ranks of %d devices, %d in all, %q between hosts; want %d, %d, %d and %q", l, l.Ranks(),
+				l.PerRank(), l.Devices(), got,
 				c.ranks, c.perRank, c.devices, c.between)
 		}
 	}
@@ -154,17 +156,20 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Replicas: 2, ZeRO: 1, Prefetch: 1}, "Layout.Prefetch is 1 in stage 1 of ZeRO"},
 		{parallel.Layout{TensorSequence: true}, "Layout.TensorSequence is set and Layout.Tensor is 1"},
 		{parallel.Layout{Replicas: 3, Hosts: 2}, "Layout.Hosts is 2, and there are 3 ranks"},
-		{parallel.Layout{Pipe: 2, Replicas: 2, ZeRO: 1, Schedule: pipeline.KindPipeDream}, `Layout.Schedule is "pipedream", which updates while micro-batches are under way`},
+		{parallel.Layout{Pipe: 2, Replicas: 2, ZeRO: 1, Schedule: pipeline.KindPipeDream},
+			`Layout.Schedule is "pipedream", which updates while micro-batches are under way`},
 		{parallel.Layout{Pipe: 2, Schedule: "no such"}, `unknown kind "no such"`},
 		{parallel.Layout{Pipe: 2, Chunks: 3}, "3 chunks"},
 		{parallel.Layout{Pipe: 3, Schedule: pipeline.KindDualPipe, Microbatches: 6}, "3 ranks are odd"},
 		{parallel.Layout{Pipe: 2, Microbatches: 3, Schedule: pipeline.KindInterleaved}, "3 micro-batches are no multiple"},
 		{parallel.Layout{Sync: "sometimes"}, `"sometimes"`},
 		{parallel.Layout{Replicas: 2, Every: -1}, "Options.Every is -1"},
+		{parallel.Layout{Replicas: 2, Every: 2, Sync: ddp.Naive}, `Layout.Every is 2 and Sync "naive"`},
 		{parallel.Layout{Replicas: 2, Sync: ddp.Naive, BucketBytes: 9}, `Layout.BucketBytes is 9 and Sync "naive"`},
 		{parallel.Layout{Replicas: 2, ZeRO: 1, Sync: ddp.Bucketed}, "what is sharded is reduced by the unit that is sharded"},
 		{parallel.Layout{Data: 2, ZeRO: 3, EachMicroBatch: true}, "Layout.EachMicroBatch is set and ZeRO is 3"},
-		{parallel.Layout{Replicas: 2, Data: 2, ZeRO: 1, Every: 2}, "local SGD (Every) averages states that each replica has whole"},
+		{parallel.Layout{Replicas: 2, Data: 2, ZeRO: 1, Every: 2}, "local SGD (Every) averages states that each replica " +
+			"has in full"},
 		{parallel.Layout{Data: 2, Hook: ddp.BF16()}, "Replicas is 1"},
 		{parallel.Layout{Replicas: 2, Tensor: 2, Hook: ddp.BF16()}, "with Tensor 2 a device has those of parts"},
 		{parallel.Layout{Replicas: 2, Every: 2, EachMicroBatch: true}, "Options.Every is 2"},
@@ -193,7 +198,8 @@ func TestFits(t *testing.T) {
 		t.Error(err)
 	}
 	checkError(t, "too little memory", l.Fits(s, 8, largest-1), "and has")
-	checkError(t, "rows", l.Fits(s, 12, 1<<40), "a batch of 12 sequences for 4 data-parallel devices, with 2 micro-batches each: make it a multiple of 8")
+	checkError(t, "rows", l.Fits(s, 12, 1<<40), "a batch of 12 sequences for 4 data-parallel devices, with 2 "+
+		"micro-batches each: make it a multiple of 8")
 	checkError(t, "no rows", l.Fits(s, 0, 1<<40), "a batch of 0 sequences")
 	more := l
 	more.ZeRO = 3

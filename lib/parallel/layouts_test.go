@@ -56,13 +56,16 @@ type form struct {
 
 func (f form) String() string {
 	l := f.Layout
-	text := fmt.Sprintf("replicas=%d,data=%d,pipe=%d,tensor=%d,ring=%d,ulysses=%d,zero=%d", max(1, l.Replicas), l.Data, l.Pipe, l.Tensor, max(1, l.Ring),
+	text := fmt.Sprintf("replicas=%d,data=%d,pipe=%d,tensor=%d,ring=%d,ulysses=%d,zero=%d", max(1, l.Replicas), l.Data,
+		l.Pipe, l.Tensor, max(1, l.Ring),
 		max(1, l.Ulysses), l.ZeRO)
 	for _, part := range []struct {
 		name string
 		is   bool
-	}{{string(f.placement), l.Ring > 1}, {"ring-ranks", l.RingRanks}, {"tensor-sequence", l.TensorSequence}, {string(l.Schedule), l.Pipe > 1}, {"recompute", l.Recompute},
-		{"partition", l.Partition}, {fmt.Sprintf("shards=%d", l.Shards), l.Shards > 0}, {fmt.Sprintf("offload=%+v", l.Offload), l.Offload != offload.Host{}},
+	}{{string(f.placement), l.Ring > 1}, {"ring-ranks", l.RingRanks}, {"tensor-sequence", l.TensorSequence},
+		{string(l.Schedule), l.Pipe > 1}, {"recompute", l.Recompute},
+		{"partition", l.Partition}, {fmt.Sprintf("shards=%d", l.Shards), l.Shards > 0}, {fmt.Sprintf("offload=%+v",
+			l.Offload), l.Offload != offload.Host{}},
 		{"clip", f.clip > 0}, {"staged", f.staged}} {
 		if part.is && part.name != "" {
 			text += "," + part.name
@@ -74,17 +77,19 @@ func (f form) String() string {
 // factors is which techniques a form has: of an axis, that there is one.
 func (f form) factors() []any {
 	l := f.Layout
-	return []any{l.Replicas > 1, l.Data > 1, l.Pipe > 1, l.Tensor > 1, l.Ring > 1, l.Ulysses > 1, l.ZeRO, f.placement, l.TensorSequence, l.Schedule,
+	return []any{l.Replicas > 1, l.Data > 1, l.Pipe > 1, l.Tensor > 1, l.Ring > 1, l.Ulysses > 1, l.ZeRO, f.placement,
+		l.TensorSequence, l.Schedule,
 		l.Recompute, l.Partition, l.Shards, l.Offload, f.clip > 0, l.RingRanks, f.staged}
 }
 
-// formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout may have besides:
-// each schedule, both ways to share sequences, replicas in place of devices with other rows. Without devices that have
-// other rows or tokens ZeRO does nothing, and one stage stands for all.
+// formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout
+// may have besides: each schedule, both ways to share sequences, replicas in place of devices with other rows. Without
+// devices that have other rows or tokens ZeRO does nothing, and one stage stands for all.
 func formsOf() (all []form) {
 	kinds := map[int][]pipeline.Kind{
 		1: {pipeline.Kind1F1B},
-		2: {pipeline.Kind1F1B, pipeline.KindZBH1, pipeline.KindGPipe, pipeline.KindZBV, pipeline.KindInterleaved, pipeline.KindDualPipe, pipeline.KindZBH2},
+		2: {pipeline.Kind1F1B, pipeline.KindZBH1, pipeline.KindGPipe, pipeline.KindZBV, pipeline.KindInterleaved,
+			pipeline.KindDualPipe, pipeline.KindZBH2},
 		4: {pipeline.KindZBH1, pipeline.Kind1F1B, pipeline.KindGPipe, pipeline.KindNaive},
 		8: {pipeline.Kind1F1B},
 	}
@@ -122,7 +127,8 @@ func formsOf() (all []form) {
 		}
 	}
 	for _, l := range []parallel.Layout{
-		{Data: 2, Tensor: 4, Partition: true, ZeRO: 2}, {Pipe: 2, Tensor: 2, Data: 2, Partition: true, Schedule: pipeline.KindZBH1},
+		{Data: 2, Tensor: 4, Partition: true, ZeRO: 2}, {Pipe: 2, Tensor: 2, Data: 2, Partition: true,
+			Schedule: pipeline.KindZBH1},
 		{Replicas: 4, ZeRO: 3, Shards: 2}, {Replicas: 4, ZeRO: 1, Shards: 2, Offload: offload.Host{Update: true}},
 		{Replicas: 2, Pipe: 2, Offload: offload.Host{Update: true, Activations: true, Prefetch: 1}},
 		{Replicas: 2, Data: 2, Offload: offload.Host{Optimizer: true, Activations: true, Prefetch: 1}},
@@ -130,9 +136,12 @@ func formsOf() (all []form) {
 		all = append(all, form{layers: 2, Layout: l})
 	}
 	for i, l := range []parallel.Layout{ // rings of ranks
-		{Ring: 4, ZeRO: 3, Prefetch: 1}, {Ring: 2, Ulysses: 2, Replicas: 2}, {Ring: 2, Pipe: 2, Tensor: 2, TensorSequence: true},
-		{Ring: 2, Ulysses: 2, Data: 2, ZeRO: 2, Microbatches: 2}, {Ring: 4, Pipe: 2, Schedule: pipeline.KindZBH1, Recompute: true},
-		{Ring: 2, Tensor: 2, Partition: true, Replicas: 2}, {Ring: 2, ZeRO: 1, Offload: offload.Host{Update: true, Activations: true}},
+		{Ring: 4, ZeRO: 3, Prefetch: 1}, {Ring: 2, Ulysses: 2, Replicas: 2}, {Ring: 2, Pipe: 2, Tensor: 2,
+			TensorSequence: true},
+		{Ring: 2, Ulysses: 2, Data: 2, ZeRO: 2, Microbatches: 2}, {Ring: 4, Pipe: 2, Schedule: pipeline.KindZBH1,
+			Recompute: true},
+		{Ring: 2, Tensor: 2, Partition: true, Replicas: 2}, {Ring: 2, ZeRO: 1, Offload: offload.Host{Update: true,
+			Activations: true}},
 	} {
 		l.RingRanks = true
 		all = append(all, form{layers: 2, Layout: l, placement: placements[i%3], staged: i%3 == 0})
@@ -146,13 +155,13 @@ func setup(c gpt.Config) memest.Setup { return memest.Setup{Model: cost.FromGPT(
 const (
 	layoutRows  = 16
 	layoutSteps = 10
-	// lossBound is by how much of it a loss may differ from one device's: sums are made in another order, and attention goes block by
-	// block where devices share sequences.
+	// lossBound is by how much of it a loss may differ from one device's: sums are made in another order, and attention
+	// goes block by block where devices share sequences.
 	lossBound = 1e-5
 )
 
-// TestLayouts trains in every layout of eight devices, of axes of 1, 2, 4 and 8 devices and with every stage of ZeRO: the same losses
-// as one device.
+// TestLayouts trains in every layout of eight devices, of axes of 1, 2, 4 and 8 devices and with every stage of ZeRO:
+// the same losses as one device.
 func TestLayouts(t *testing.T) {
 	type baseline struct {
 		layers int
@@ -160,7 +169,8 @@ func TestLayouts(t *testing.T) {
 	}
 	alone := map[baseline][]train.Metrics{}
 	worst, forms := 0.0, formsOf()
-	if n := len(forms); n != 4+4*16+6+7 { // of the 20 layouts 16 have devices with other rows or tokens; and 13 that are written out
+	// of the 20 layouts 16 have devices with other rows or tokens; and 13 that are written out
+	if n := len(forms); n != 4+4*16+6+7 {
 		t.Errorf("%d runs", n)
 	}
 	for _, f := range systest.Pairwise(t, forms, form.factors) {
@@ -210,7 +220,8 @@ func TestLayouts(t *testing.T) {
 	t.Logf("losses are off by at most %.2g", worst)
 }
 
-// TestOwnSchedule trains by a schedule that is none of the named ones, which says how many ranks and micro-batches there are.
+// TestOwnSchedule trains by a schedule that is none of the named ones, which says how many ranks and micro-batches
+// there are.
 func TestOwnSchedule(t *testing.T) {
 	// the first stage recomputes its second micro-batch
 	own, err := step.Parse("schedule mine\nrank 0: 0F0 0F1 0B0 0R1 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1")
@@ -226,7 +237,8 @@ func TestOwnSchedule(t *testing.T) {
 	run := start(t, r, l)
 	steps(t, run, until, toyBatches(rows))
 	near(t, "a schedule of one's own", paramsOf(t, run), want, unitBound)
-	if p := run.Plan(); p.Name != "mine" || !slices.ContainsFunc(p.Ranks[0], func(op step.Op) bool { return op.Kind == step.Recompute }) {
+	if p := run.Plan(); p.Name != "mine" || !slices.ContainsFunc(p.Ranks[0],
+		func(op step.Op) bool { return op.Kind == step.Recompute }) {
 		t.Errorf("the plan is\n%s", p)
 	}
 	_, err = parallel.NewPlan(r, parallel.Layout{Plan: offload.Inputs(own, 0)})
@@ -236,8 +248,8 @@ func TestOwnSchedule(t *testing.T) {
 	checkError(t, "a schedule that cannot be", parallel.Layout{Plan: stuck}.Validate(), "rank 0")
 }
 
-// TestAsynchronous trains by a schedule that updates while micro-batches are under way: the bits are those of lib/pipeline, which is
-// compared with the papers' formulas. What waits for all ranks is refused.
+// TestAsynchronous trains by a schedule that updates while micro-batches are under way: the bits are those of
+// lib/pipeline, which is compared with the papers' formulas. What waits for all ranks is refused.
 func TestAsynchronous(t *testing.T) {
 	const rows, until = 8, 3
 	order, err := pipeline.PipeDream(2, 2, false)
@@ -279,7 +291,8 @@ func TestAsynchronous(t *testing.T) {
 	}
 	r.Clip = 1
 	_, err = parallel.NewPlan(r, l)
-	checkError(t, "clipping", err, "the schedule pipedream updates between micro-batches, but Recipe.Clip")
+	checkError(t, "clipping", err, "the schedule pipedream updates while other ranks are at other micro-batches, and "+
+		"Recipe.Clip")
 	l.Data = 2
 	checkError(t, "several devices", l.Validate(), "updates while micro-batches are under way")
 }

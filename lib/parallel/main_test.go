@@ -33,7 +33,8 @@ var devices = sync.OnceValue(func() *xla.Backend {
 
 // small is the smallest model that eight devices can share in every way: most of the tests' time is the compiler's.
 func small(layers int) gpt.Config {
-	return gpt.Config{Layers: layers, Width: 8, Heads: 8, Seq: 8, Vocab: 11, NoBias: true, Norm: gpt.RMSNorm, Activation: gpt.ReLU}
+	return gpt.Config{Layers: layers, Width: 8, Heads: 8, Seq: 8, Vocab: 11, NoBias: true, Norm: gpt.RMSNorm,
+		Activation: gpt.ReLU}
 }
 
 // text is a batch of a step for a small model, the same whoever asks.

@@ -20,7 +20,8 @@ func shardBytes(r train.Recipe, devices int) (sum int64) {
 	return sum
 }
 
-// TestMemory compares what devices hold between steps, and before the first, with a count: each stage of ZeRO shards what it says.
+// TestMemory compares what devices hold between steps, and before the first, with a count: each stage of ZeRO shards
+// what it says.
 func TestMemory(t *testing.T) {
 	mixed, err := precision.ParsePolicy("bf16")
 	if err != nil {
@@ -121,10 +122,11 @@ func peak(t *testing.T, r train.Recipe, l parallel.Layout) int64 {
 	return backend.PeakBytes()[0]
 }
 
-// TestEstimatedStates compares what memest says of a layout's states and gradients, kind by kind, with the plan's own count: equal,
-// where nothing is padded and the pipeline is cut where memest cuts it. In mixed precision what lies there between steps is at most
-// what memest says, and at least that without a copy of the parameters to compute with; gradients are summed in float32, of which it
-// knows nothing. Activations and temporaries are memest's own tests' business.
+// TestEstimatedStates compares what memest says of a layout's states and gradients, kind by kind, with the plan's own
+// count: equal, where nothing is padded and the pipeline is cut where memest cuts it. In mixed precision what lies
+// there between steps is at most what memest says, and at least that without a copy of the parameters to compute with;
+// gradients are summed in float32, of which it knows nothing. Activations and temporaries are memest's own tests'
+// business.
 func TestEstimatedStates(t *testing.T) {
 	c := small(2)
 	c.Vocab = 16

@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// unitBound is by how many units in the last place of the largest parameter a run may differ from one device's: sums are made in
-// another order.
+// unitBound is by how many units in the last place of the largest parameter a run may differ from one device's: sums
+// are made in another order.
 const unitBound = 4
 
 // near checks that a run's parameters are one device's within the bound.
@@ -27,8 +27,8 @@ func near(t *testing.T, name string, got, want traintest.Named, bound float64) {
 	}
 }
 
-// TestModels trains a model that is no GPT, with a parameter that nothing uses, a scalar, and one that the first block and the last have
-// in common or not: the parameters of one device.
+// TestModels trains a model that is no GPT, with a parameter that nothing uses, a scalar, and one that the first block
+// and the last have in common or not: the parameters of one device.
 func TestModels(t *testing.T) {
 	const rows, until = 16, 3
 	for tied, layouts := range map[bool][]parallel.Layout{

@@ -16,11 +16,12 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// envDir is set in processes that are ranks: the folder for their checkpoint. They run this test program, built with the tag mpi.
+// envDir is set in processes that are ranks: the folder for their checkpoint. They run this test program, built with
+// the tag mpi.
 const envDir = "SHARDBOOK_PARALLEL_DIR"
 
-// processLayout is what two processes train in, of two devices each. The first and the last block, on either rank, have a parameter in
-// common.
+// processLayout is what two processes train in, of two devices each. The first and the last block, on either rank, have
+// a parameter in common.
 var processLayout = parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1}
 
 // trainAndSave is a rank's part; its devices are the backend's from number first on.
@@ -42,8 +43,8 @@ func trainAndSave(ctx context.Context, g group.Group, backend *xla.Backend, firs
 	return errors.Join(r.Save(ctx, dir, nil, 0), r.Close())
 }
 
-// TestProcesses trains by processes under mpirun and by goroutines: the same bits. A machine without Open MPI and without the means to
-// get it skips the test; CI and root never do.
+// TestProcesses trains by processes under mpirun and by goroutines: the same bits. A machine without Open MPI and
+// without the means to get it skips the test; CI and root never do.
 func TestProcesses(t *testing.T) {
 	program, theirs, own := systest.BuildRanks(t, t.TempDir()), t.TempDir(), t.TempDir()
 	command := []string{"mpirun", "-n", fmt.Sprint(processLayout.Ranks()), "--oversubscribe", program}

@@ -2,16 +2,16 @@
 // tensor and sequence parallelism, ZeRO, recomputation, in one [Layout].
 //
 // A layout is turned into a plan of a step (lib/step): the plan of one device, its blocks dealt to the ranks of a
-// pipeline (lib/pipeline), its forward passes made again (lib/recompute), its ranks copied, its units sharded
+// pipeline (lib/pipeline), its forward passes recomputed (lib/recompute), its ranks copied, its units sharded
 // (lib/zero) or their gradients reduced (lib/ddp). [New] runs it on the devices of this process, and [Plan.Join] makes
 // a process one rank of a group, which may go from host to host (lib/collective/mpi).
 //
-// Each rank drives the devices of a mesh by programs of its own, in which lib/collective's operations do what its
-// devices share: other rows (the axis "data"), parts of a layer ("tensor") and other tokens ("ring", "ulysses"). What
+// Each rank drives the devices of a mesh by programs of its own, in which its devices communicate by lib/collective:
+// data parallelism (the axis "data"), tensor parallelism ("tensor") and sequence parallelism ("ring", "ulysses"). What
 // lies between ranks, activations from stage to stage and the gradients of replicas, goes by a group.Group.
 //
-// Any train.Model can be trained; to be cut into stages it must be a chain of blocks (package chain). Where devices
-// share layers or sequences, it must say what each of them has (train.Shared), as gpt.Parallel does.
+// Any train.Model can be trained; to be cut into stages it must be a chain of blocks (package chain). For tensor
+// and sequence parallelism it must say what each device has (train.Shared), as gpt.Parallel does.
 package parallel
 
 import (
@@ -41,8 +41,8 @@ type Options struct {
 	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it (group.Slow): a
 	// simulated slow link.
 	Link group.Link
-	// Apart runs a backward pass that the schedule does not split as its two parts, so that all schedules of a pipeline have the
-	// same bits. It is somewhat slower.
+	// Apart runs a backward pass that the schedule does not split as its two parts, so that all schedules of a pipeline
+	// have the same bits. It is somewhat slower.
 	Apart bool
 	// Staged copies what goes between ranks through the host's own memory, as is done where it cannot reach the devices'.
 	Staged bool
@@ -60,7 +60,7 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	l = l.whole()
+	l = l.withDefaults()
 	s, err := engine.Alone(r, l.Microbatches)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	return &Plan{l, s}, nil
 }
 
-// share asks the model what devices share.
+// share asks the model what devices shard.
 func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	sizes := map[string]int{}
 	for _, axis := range l.axes() {
@@ -148,7 +148,7 @@ func (p *Plan) Step() *step.Plan { return p.spec.Plans[len(p.spec.Plans)-1] }
 func (p *Plan) Schedule() (*step.Plan, error) { return p.layout.schedule() }
 
 // Bytes is what each device of a rank holds besides activations, by kind, in bytes: memest.Parameters, which the passes
-// use; memest.Master where these are of another type than those that are kept; memest.Optimizer; and memest.Gradients,
+// use; memest.Master where these are of another type than the stored ones; memest.Optimizer; and memest.Gradients,
 // from the first micro-batch to the update. Loss scale and counters, a few bytes, are not counted. A rank that the
 // layout does not have is an error.
 func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
@@ -158,18 +158,18 @@ func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
 	return engine.Bytes(p.spec, rank)
 }
 
-// Sizes are those of the units of [Plan.Step] in bytes, padding included, as a device has them, for [step.Plan.Memory] and
-// [step.Plan.Traffic]. States have the master copy of the parameters with them.
+// Sizes are those of the units of [Plan.Step] in bytes, padding included, as a device has them, for [step.Plan.Memory]
+// and [step.Plan.Traffic]. States have the master copy of the parameters with them.
 func (p *Plan) Sizes() (step.Sizes, error) { return engine.Sizes(p.spec) }
 
-// Start starts a run of the plan on the backend's first devices, [Layout.Devices] of them; too few are an error. Its ranks
-// share compiled programs. The context is for starting; each call of the trainer has its own.
+// Start starts a run of the plan on the backend's first devices, [Layout.Devices] of them; too few are an error. Its
+// ranks share compiled programs. The context is for starting; each call of the trainer has its own.
 func (p *Plan) Start(ctx context.Context, backend *xla.Backend, o Options) (train.Trainer, error) {
 	return engine.Start(ctx, backend, p.with(o))
 }
 
-// New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so is
-// what [NewPlan] refuses. It is [NewPlan] and [Plan.Start].
+// New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so
+// is what [NewPlan] refuses. It is [NewPlan] and [Plan.Start].
 func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layout, o Options) (train.Trainer, error) {
 	p, err := NewPlan(recipe, l)
 	if err != nil {

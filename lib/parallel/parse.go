@@ -30,9 +30,11 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 	case devices < 0:
 		return 0, 0, fmt.Errorf("parallel: %d devices share sequences: want at least 1", devices)
 	case !slices.Contains(SeqMethods(), method):
-		return 0, 0, fmt.Errorf("parallel: the sequence method is %.40q: want one of %s", method, strings.Join(SeqMethods(), ", "))
+		return 0, 0, fmt.Errorf("parallel: the sequence method is %.40q: want one of %s", method,
+			strings.Join(SeqMethods(), ", "))
 	case method != seqHybrid && ulysses != 0:
-		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d with the sequence method %s: leave it out, or choose %s", ulysses,
+		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d with the sequence method %s: leave it out, or choose %s",
+			ulysses,
 			method, seqHybrid)
 	case method == seqUlysses:
 		return 1, devices, nil
@@ -43,11 +45,13 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 			ulysses--
 		}
 		if ulysses < 2 {
-			return 0, 0, fmt.Errorf("parallel: no number of devices below %d divides both these and a device's %d key/value heads: "+
+			return 0, 0, fmt.Errorf("parallel: no number of devices below %d divides both these and a device's %d key/value "+
+				"heads: "+
 				"choose other numbers, or the sequence method %s", devices, keyHeads, seqRing)
 		}
 	case ulysses < 2 || ulysses >= devices || devices%ulysses != 0:
-		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d of %d devices that share sequences: choose a divisor between 1 "+
+		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d of %d devices that share sequences: choose a divisor "+
+			"between 1 "+
 			"and %[2]d", ulysses, devices)
 	}
 	return devices / ulysses, ulysses, nil
@@ -151,8 +155,8 @@ func (k key) set(value string, given bool) (want string) {
 	return ""
 }
 
-// String is the layout as [ParseLayout] reads it, without what is 0, and without numbers of 1 that could as well be 0. Plan
-// and Hook are left out.
+// String is the layout as [ParseLayout] reads it, without what is 0, and without numbers of 1 that could as well be 0.
+// Plan and Hook are left out.
 func (l Layout) String() string {
 	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Tensor, &l.Every, &l.Hosts} {
 		if *n == 1 {

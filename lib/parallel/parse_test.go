@@ -12,8 +12,8 @@ import (
 	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
-// TestLayoutText writes random layouts, of which most are not valid, and reads them back. A number of devices that is 1 is
-// written as none.
+// TestLayoutText writes random layouts, of which most are not valid, and reads them back. A number of devices that is 1
+// is written as none.
 func TestLayoutText(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	number := func() int { return max(0, random.IntN(9)-3) }

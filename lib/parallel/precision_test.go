@@ -18,7 +18,8 @@ import (
 )
 
 // joined has each rank of a plan, in this process, do something.
-func joined(ctx context.Context, r train.Recipe, l parallel.Layout, do func(ctx context.Context, g group.Group, r train.Trainer) error) error {
+func joined(ctx context.Context, r train.Recipe, l parallel.Layout, do func(ctx context.Context, g group.Group,
+	r train.Trainer) error) error {
 	p, err := parallel.NewPlan(sharing(r, l, ""), l)
 	if err != nil {
 		return err
@@ -32,9 +33,10 @@ func joined(ctx context.Context, r train.Recipe, l parallel.Layout, do func(ctx 
 	}, group.Timeout(10*time.Minute))
 }
 
-// TestPrecision trains with master copies in half types, and with dynamic loss scaling, which begins too high: all ranks leave the
-// first step out, and go on with the same scale. A parameter may be off from one device's by its own last place where sums are rounded
-// another way, and then learn something else; how far is a share of the largest parameter.
+// TestPrecision trains with master copies in half types, and with dynamic loss scaling, which begins too high: all
+// ranks leave the first step out, and go on with the same scale. A parameter may be off from one device's by its own
+// last place where sums are rounded another way, and then learn something else; how far is a share of the largest
+// parameter.
 func TestPrecision(t *testing.T) {
 	const rows, until = 8, 3
 	for _, c := range []struct {
@@ -67,8 +69,10 @@ func TestPrecision(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if skips := overflows && step == 0; m.Skipped != skips || alone[step].Skipped != skips || m.Scale != alone[step].Scale {
-					t.Errorf("%s, rank %d: step %d left out: %v, on one device: %v; the scale is %g, on one device %g", c.policy, g.Rank(), step,
+				if skips := overflows && step == 0; m.Skipped != skips || alone[step].Skipped != skips ||
+					m.Scale != alone[step].Scale {
+					t.Errorf("%s, rank %d: step %d left out: %v, on one device: %v; the scale is %g, on one device %g", c.policy,
+						g.Rank(), step,
 						m.Skipped, alone[step].Skipped, m.Scale, alone[step].Scale)
 				}
 			}
@@ -90,8 +94,8 @@ func TestPrecision(t *testing.T) {
 	}
 }
 
-// TestRules trains a GPT with rules of each kind: such as work on each element alone, with all that a layout has, and such as sum over
-// a parameter or keep numbers of its blocks, where its elements are dealt in one way only.
+// TestRules trains a GPT with rules of each kind: such as work on each element alone, with all that a layout has, and
+// such as sum over a parameter or keep numbers of its blocks, where its elements are dealt in one way only.
 func TestRules(t *testing.T) {
 	const rows, until = 8, 3
 	for _, c := range []struct {
@@ -142,15 +146,20 @@ func TestRulesRefused(t *testing.T) {
 		layout parallel.Layout
 		want   string
 	}{
-		"adafactor":           {train.Recipe{Optimizer: optim.Adafactor(1e-2)}, both, "the optimizer's tok.rows (Float32)[11] is not of the shape of"},
-		"lamb":                {train.Recipe{Optimizer: optim.LAMB(1e-2)}, both, "choose one of the two, or an optimizer that does not"},
-		"adam8bit":            {train.Recipe{Optimizer: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2}, "the optimizer has states for blocks of"},
-		"stochastic rounding": {train.Recipe{Optimizer: optim.SGD(1), Precision: rounding}, both, "stochastic rounding numbers the elements"},
+		"adafactor": {train.Recipe{Optimizer: optim.Adafactor(1e-2)}, both,
+			"the optimizer's tok.rows (Float32)[11] is not of the shape of"},
+		"lamb": {train.Recipe{Optimizer: optim.LAMB(1e-2)}, both,
+			"choose one of the two, or an optimizer that does not"},
+		"adam8bit": {train.Recipe{Optimizer: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2},
+			"the optimizer keeps numbers of blocks of"},
+		"stochastic rounding": {train.Recipe{Optimizer: optim.SGD(1), Precision: rounding}, both,
+			"stochastic rounding numbers the elements"},
 	} {
 		model := small(1)
 		model.Width = 32 // large enough for blocks of 8-bit states
 		c.recipe.Model = model
-		run, err := parallel.New(context.Background(), devices(), sharing(c.recipe, c.layout, ""), c.layout, parallel.Options{})
+		run, err := parallel.New(context.Background(), devices(), sharing(c.recipe, c.layout, ""), c.layout,
+			parallel.Options{})
 		if err == nil {
 			in, out := text(0, 4)
 			_, err = run.Step(t.Context(), in, out)

@@ -22,8 +22,8 @@ import (
 )
 
 // Traffic is what a step sends, in bytes, before anything runs: what a trainer's Traffic measures after it, under the
-// same names, of a Transformer that is shared as gpt.Parallel shares it, with rings in the placement sequence.Zigzag or
-// sequence.Contiguous. The setup, the rows and the errors are those of [Layout.Estimate]. Sums of losses and norms are
+// same names, of a Transformer that is sharded as by gpt.Parallel, with rings in the placement sequence.Zigzag or
+// sequence.Contiguous. The setup, rows and errors are those of [Layout.Estimate]. Sums of losses and norms are
 // not counted. Parameters, gradients and messages are those of the layout's plan ([step.Plan.Traffic]), what blocks
 // send within themselves is counted block by block.
 func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
@@ -34,7 +34,7 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	l = l.whole()
+	l = l.withDefaults()
 	s.Seq = cmp.Or(s.Seq, s.Model.Context)
 	f := predicted{Layout: l, setup: s, rows: int64(micro),
 		policy: train.Recipe{Precision: s.Precision}.Policy()}
@@ -85,7 +85,7 @@ type predicted struct {
 	rows   int64 // of a micro-batch, on a device
 	model  chain.Model
 	own    map[string]int64 // parameters, by name, of a device
-	cut    map[string]bool  // those of which devices that share layers have parts
+	cut    map[string]bool  // those that tensor-parallel devices have shards of
 	all    map[string]int64
 }
 
@@ -211,13 +211,13 @@ func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes i
 	return bytes
 }
 
-// pass counts what a pass of a block sends between devices that share layers, sequences or tokens; its output may be
+// pass counts what a pass of a block sends between tensor- and sequence-parallel devices; its output may be
 // needed by none of the rank's later passes.
 func (f *predicted) pass(op step.Op, last int, needed bool) {
 	first, layer, end := op.Block == 0, op.Block > 0 && op.Block < last, op.Block == last
 	switch op.Kind {
 	case step.Forward, step.Recompute:
-		each, ends := 2, count(first) // an all-reduce behind attention, perceptron and embeddings,
+		each, ends := 2, count(first) // an all-reduce behind attention, MLP and embeddings,
 		if f.TensorSequence {         // in two parts, and an all-gather before the head
 			each, ends = 4, count(first)+count(end)
 		}
@@ -254,7 +254,7 @@ func (f *predicted) pass(op step.Op, last int, needed bool) {
 	}
 }
 
-// backward is the whole backward pass of a block.
+// backward is the backward pass of a block in one part.
 func (f *predicted) backward(block int, first, layer, end bool) {
 	each, ends := 2, count(end)
 	if f.TensorSequence { // which gathers once more what the forward pass has gathered
@@ -277,14 +277,14 @@ func (f *predicted) copies(block int) {
 	}
 }
 
-// layers counts so many operations, between the devices that share layers, on what lies between blocks.
+// layers counts n operations, between tensor-parallel devices, on what lies between blocks.
 func (f *predicted) layers(n int) {
 	if f.Tensor > 1 {
 		f.all[Tensor] += int64(n) * f.between()
 	}
 }
 
-// attention counts what devices that share sequences move for that of a layer.
+// attention counts what sequence-parallel devices send for that of a layer.
 func (f *predicted) attention(layer, forward bool) {
 	if !layer {
 		return

@@ -48,16 +48,22 @@ func TestRefused(t *testing.T) {
 		"no rule":            {train.Recipe{Model: toys.Model}, parallel.Layout{}, "the recipe has no model or no rule"},
 		"a program's copies": {replicated, parallel.Layout{}, "Recipe.Replicas is set"},
 		"no chain":           {whole, parallel.Layout{Pipe: 2}, "1 blocks cannot be 2 stages"},
-		"shares nothing":     {toys, parallel.Layout{Tensor: 2, Ring: 3}, "does not say what devices share, and the layout has tensor=2, ring=3, ulysses=1"},
-		"one device's GPT":   {train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, one, "a gpt.Config does not say what devices share"},
-		"no axis":            {alone, one, "the layout has tensor=2, and the model shares nothing along it: use Layout.TensorGroup and SequenceGroup"},
-		"another axis":       {other, one, `the model shares along the axis "model"`},
-		"heads":              {sharing(train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""), parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},
-		"more stages":        {toys, parallel.Layout{Pipe: 5}, "4 blocks cannot be 5 stages"},
-		"a short cut":        {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "the cut [4] has 1 stages, the schedule 2"},
-		"too few blocks":     {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}}, "the cut [1 2] is for 3 blocks, and the model has 4"},
-		"an empty stage":     {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "the cut [4 0] gives stage 1 0 blocks"},
-		"more devices":       {toys, parallel.Layout{Pipe: 3, Data: 3}, "the layout needs 9 devices, the backend has 8: open more with xla.Devices"},
+		"shares nothing": {toys, parallel.Layout{Tensor: 2, Ring: 3},
+			"does not say what devices share, and the layout has tensor=2, ring=3, ulysses=1"},
+		"one device's GPT": {train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, one,
+			"a gpt.Config does not say what devices share"},
+		"no axis": {alone, one, "the layout has tensor=2, and the model shares nothing along it: use " +
+			"Layout.TensorGroup and SequenceGroup"},
+		"another axis": {other, one, `the model shares along the axis "model"`},
+		"heads": {sharing(train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""),
+			parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},
+		"more stages": {toys, parallel.Layout{Pipe: 5}, "4 blocks cannot be 5 stages"},
+		"a short cut": {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "the cut [4] has 1 stages, the schedule 2"},
+		"too few blocks": {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}},
+			"the cut [1 2] is for 3 blocks, and the model has 4"},
+		"an empty stage": {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "the cut [4 0] gives stage 1 0 blocks"},
+		"more devices": {toys, parallel.Layout{Pipe: 3, Data: 3},
+			"the layout has 9 devices, and the backend 8: open more with xla.Devices"},
 	} {
 		checkError(t, name, begin(devices(), c.recipe, c.layout), c.want)
 	}
@@ -141,7 +147,8 @@ func TestBatchesRefused(t *testing.T) {
 	_, step := run.Step(context.Background(), inputs, targets)
 	_, all := run.Params(context.Background())
 	_, traffic := run.Traffic()
-	for what, err := range map[string]error{"Step": step, "Params": all, "Traffic": traffic, "Save": run.Save(context.Background(), t.TempDir(), nil, 0), "Load": run.Load(context.Background(), nil)} {
+	for what, err := range map[string]error{"Step": step, "Params": all, "Traffic": traffic,
+		"Save": run.Save(context.Background(), t.TempDir(), nil, 0), "Load": run.Load(context.Background(), nil)} {
 		checkError(t, fmt.Sprintf("%s of a closed run", what), err, "closed")
 	}
 }

@@ -14,11 +14,12 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestTraffic compares what a layout says that a step sends with what ranks count in one: the same axes, and the same bytes but for a
-// few of losses, norms and devices' own numbers.
+// TestTraffic compares what a layout says that a step sends with what ranks count in one: the same axes, and the same
+// bytes but for a few of losses, norms and devices' own numbers.
 func TestTraffic(t *testing.T) {
 	const rows, few = 8, 64
-	plain := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 64, NoBias: true, Norm: gpt.RMSNorm, Activation: gpt.ReLU}
+	plain := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 64, NoBias: true, Norm: gpt.RMSNorm,
+		Activation: gpt.ReLU}
 	tied := plain
 	tied.Tied = true
 	for _, c := range []struct {
@@ -98,7 +99,7 @@ func TestBetween(t *testing.T) {
 		t.Errorf("%q go between hosts, want %q", l.Between(), want)
 	}
 	_, err = l.Traffic(setup(small(2)), 7)
-	checkError(t, "rows", err, "a batch of 7 rows")
+	checkError(t, "rows", err, "a batch of 7 sequences")
 	_, err = parallel.Layout{Pipe: -1}.Traffic(setup(small(2)), 8)
 	checkError(t, "layout", err, "Layout.Pipe is -1")
 }
