@@ -87,7 +87,7 @@ func TestErrors(t *testing.T) {
 		{"of nothing", Of(nil), "no chart"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, svg := test.chart.svg()
+			_, svg := test.chart.SVG()
 			_, html := test.chart.HTML()
 			for from, err := range map[string]error{"Err": test.chart.Err(), "SVG": svg, "HTML": html} {
 				if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -104,13 +104,13 @@ func TestErrors(t *testing.T) {
 func TestChartsDoNotChange(t *testing.T) {
 	y := []float64{1, 2}
 	c := Line("loss", "step", "nats", Series{Name: "a", Y: y})
-	before, err := c.svg()
+	before, err := c.SVG()
 	if err != nil {
 		t.Fatal(err)
 	}
 	y[0] = nan
 	c.LogY().Size(300, 300).Axes("other", "names").Stacked()
-	after, err := c.svg()
+	after, err := c.SVG()
 	if err != nil || after != before {
 		t.Errorf("the chart changed with its author's slice or with a copy: %v", err)
 	}

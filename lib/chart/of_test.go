@@ -20,7 +20,7 @@ func pie(title string, label opts.Label) *charts.Pie {
 func TestOf(t *testing.T) {
 	formatter := opts.FuncOpts("function (p) { return p.name + ' = ' + p.value; }")
 	c := Of(pie("shares", opts.Label{Formatter: string(formatter)}))
-	svg, err := c.svg()
+	svg, err := c.SVG()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestOfRefuses(t *testing.T) {
 		"NaN":               {notANumber, "NaN"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Of(test.chart).svg()
+			_, err := Of(test.chart).SVG()
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v does not say %q", err, test.want)
 			}

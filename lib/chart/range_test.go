@@ -12,7 +12,7 @@ func TestRange(t *testing.T) {
 	long := Gantt("long", Span{"l", "", "kind", 0, 11}).Range(0, 12)
 	line := Line("line", "ms", "MB", Series{X: []float64{1, 2}, Y: []float64{1, 2}}).Range(0, 12)
 	for _, c := range []*Chart{short, long, line} {
-		svg, err := c.svg()
+		svg, err := c.SVG()
 		if err != nil || !strings.Contains(svg, ">12<") {
 			t.Errorf("%s: no label 12 (error %v)", c.title, err)
 		}
@@ -52,7 +52,7 @@ func TestGanttLabels(t *testing.T) {
 	for i := range 40 { // about 17 pixels each
 		spans = append(spans, Span{"l", fmt.Sprint("name ", i), "k", float64(i), float64(i + 1)})
 	}
-	svg, err := Gantt("g", append(spans, Span{"m", "whole", "k", 0, 10})...).svg()
+	svg, err := Gantt("g", append(spans, Span{"m", "whole", "k", 0, 10})...).SVG()
 	if err != nil || strings.Contains(svg, "…") || strings.Contains(svg, "name") || !strings.Contains(svg, ">whole<") {
 		t.Errorf("error %v, or names where they have no room, or none where they do", err)
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 func TestRoofline(t *testing.T) {
-	svg, err := Roofline("r", 1e12, 1e11, Point{"matmul", 100, 8e11}, Point{"add", 0.125, 1e10}).svg()
+	svg, err := Roofline("r", 1e12, 1e11, Point{"matmul", 100, 8e11}, Point{"add", 0.125, 1e10}).SVG()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestRoofline(t *testing.T) {
 
 // Numbers as far apart as a chart takes them.
 func TestRooflineOfExtremes(t *testing.T) {
-	svg, err := Roofline("r", 1e30, 1e15, Point{"a", 1e-15, 1e30}, Point{"b", 1e30, 1e-15}).svg()
+	svg, err := Roofline("r", 1e30, 1e15, Point{"a", 1e-15, 1e30}, Point{"b", 1e30, 1e-15}).SVG()
 	if err != nil || strings.Contains(svg, "NaN") {
 		t.Errorf("error %v, or NaN in the picture", err)
 	}

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// svg draws the chart as an SVG document, the same bytes for the same chart. The document refers to nothing outside
+// SVG draws the chart as an SVG document, the same bytes for the same chart. The document refers to nothing outside
 // itself, and its element ids depend on the chart alone, so that several documents may be put in one page.
 //
 // It returns [Chart.Err]'s error, ECharts' own, or one saying that the chart is a table or needs the network.
-func (c *Chart) svg() (string, error) {
+func (c *Chart) SVG() (string, error) {
 	p, err := c.picture()
 	if err != nil {
 		return "", err

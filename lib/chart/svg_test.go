@@ -53,7 +53,7 @@ func elements(svg string) (count map[string]int, text string, err error) {
 
 func TestSVGShowsTheChart(t *testing.T) {
 	for _, c := range gallery() {
-		svg, err := c.svg()
+		svg, err := c.SVG()
 		if err != nil {
 			t.Error(err)
 			continue
@@ -79,11 +79,11 @@ func TestSVGShowsTheChart(t *testing.T) {
 
 // ECharts draws large data in steps, of which an image would show the first alone.
 func TestSVGShowsEveryPoint(t *testing.T) {
-	few, err := Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).svg()
+	few, err := Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).SVG()
 	if err != nil {
 		t.Fatal(err)
 	}
-	many, err := Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).svg()
+	many, err := Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).SVG()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestSVGShowsEveryPoint(t *testing.T) {
 func TestSVGIsTheSameEachTime(t *testing.T) {
 	first := map[string]string{}
 	for _, c := range gallery() {
-		first[c.title], _ = c.svg()
+		first[c.title], _ = c.SVG()
 	}
 	// In another order, and with an engine that has drawn nothing yet.
 	fresh := &engine{limit: time.Minute}
@@ -157,7 +157,7 @@ func TestEChartsIsTheVendoredOne(t *testing.T) {
 func TestScale(t *testing.T) {
 	xs, ys := []string{"x", "y"}, []string{"a"}
 	svg := func(c *Chart) string {
-		s, err := c.svg()
+		s, err := c.SVG()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestLabels(t *testing.T) {
 		">7<":     HeatMap("whole numbers", []string{"a", "b"}, []string{"c"}, [][]float64{{0, 7}}),
 		">0.500<": HeatMap("fractions", []string{"a", "b"}, []string{"c"}, [][]float64{{0, 0.5}}),
 	} {
-		svg, err := c.svg()
+		svg, err := c.SVG()
 		if err != nil || !strings.Contains(svg, want) {
 			t.Errorf("%s: no label %q (error %v)", c.title, want, err)
 		}
