@@ -109,7 +109,8 @@ func checkPrivate(t *testing.T, s *store, image string) {
 
 // checkWritable looks for paths outside of the user's home that the user can write.
 func checkWritable(t *testing.T, s *store, container string) {
-	const script = `find / \( -path /proc -o -path /sys -o -path /dev -o -path "$HOME/*" \) -prune -o ! -type l -writable -print 2>/dev/null; id -u; echo "$TMPDIR"; go env GOCACHE`
+	const script = `find / \( -path /proc -o -path /sys -o -path /dev -o -path "$HOME/*" \) -prune -o ` +
+		`! -type l -writable -print 2>/dev/null; id -u; echo "$TMPDIR"; go env GOCACHE`
 	got := output(t, s, container, "sh", "-c", script)
 	if want := home + "\n1000\n" + home + "/tmp\n" + home + "/.cache/go-build\n"; got != want {
 		t.Errorf("writable paths, user id, TMPDIR and GOCACHE are\n%s\nwant\n%s", got, want)
@@ -127,7 +128,8 @@ type ran struct {
 func runNotebook(t *testing.T, s *store, container, name string) []float64 {
 	t.Helper()
 	cmd := s.run(container, "shardbook", "exec", "python", "kernel/headless.py")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"notebook": "notebooks/%s.ipynb", "ipynb": "", "html": "", "timeout": 600}`, name))
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(
+		`{"notebook": "notebooks/%s.ipynb", "ipynb": "", "html": "", "timeout": 600}`, name))
 	said, err := cmd.CombinedOutput()
 	var cells []float64
 	for lines := bufio.NewScanner(bytes.NewReader(said)); lines.Scan(); {

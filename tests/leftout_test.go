@@ -33,7 +33,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// others waits for the tests of other packages: go test starts this package last, but beside others.
+// others waits for the tests of other packages: go test starts this package last, but runs several at a time.
 func others(t *testing.T) {
 	deadline, bounded := t.Deadline()
 	for quiet := 0; quiet < 2; quiet++ {

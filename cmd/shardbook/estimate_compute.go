@@ -22,8 +22,8 @@ type compute struct {
 // utilization is the share of their peak that devices are taken to attain.
 const utilization = 0.4
 
-// compute says what training takes: exactly where the model is known, else by the rule of thumb of 6 operations for each
-// parameter and token.
+// compute says what training takes: exactly where the model is known, else by the rule of thumb of 6 operations for
+// each parameter and token.
 func (r *estimateRequest) compute(e *estimate, seq int) (c compute, err error) {
 	forward, backward := cost.RoughFLOPs(float64(e.Parameters), 1)
 	c.FLOPsPerToken = forward + backward

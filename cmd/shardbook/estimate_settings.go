@@ -139,8 +139,8 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 
 	f.IntVar(&s.Data, "data", s.Data, "data-parallel devices, each with sequences of its own")
 	f.IntVar(&s.Tensor, "tensor", s.Tensor, "tensor-parallel devices")
-	f.BoolVar(&s.SeqParallel, "seq-parallel", s.SeqParallel, "these also shard activations between the layers by token "+
-		"(Megatron)")
+	f.BoolVar(&s.SeqParallel, "seq-parallel", s.SeqParallel,
+		"with --tensor, shard activations between layers by token (Megatron)")
 	f.IntVar(&s.Context, "context", s.Context, "context-parallel devices, as --seq-parallel of shardbook train")
 	f.IntVar(&s.Zero, "zero", s.Zero, "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
 	flags.Choices(f, "zero", "0", "1", "2", "3")

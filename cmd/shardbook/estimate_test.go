@@ -379,7 +379,7 @@ func TestEstimateText(t *testing.T) {
 			"--flash"}, []string{
 			"Llama 3 8B, 8 030 261 248 parameters", "passes: 1 × 4096 tokens, recompute block, flash attention",
 			"more lines (--detail)",
-			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  half as much traffic again",
+			"Most is needed at ", "It does not fit", "what to change", "ZeRO stage 3 ", " yes  1.5 times the traffic",
 			"8-bit Adam"}},
 		{[]string{"--model", "GPT-2", "--advise", "--memory", "80GB"}, []string{"It fits", "flash attention"}},
 		{[]string{"--model", "OPT 30B", "--pipe", "24", "--microbatches", "2", "--offload-optimizer", "--batch", "2"},

@@ -18,11 +18,11 @@ import (
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// write writes the files that flags ask for. One that is there already, and is of another kind, is an error.
+// write writes the files that flags name. It does not replace a file of another kind, which is an error.
 func (o *scheduleOptions) write(t step.Timeline) error {
 	for _, f := range []struct {
 		flag, path string
-		same       func(io.Reader) bool // tells whether a file is of the kind
+		same       func(io.Reader) bool // reports whether a file is of this kind
 		make       func(io.Writer) error
 	}{
 		{"csv", strings.TrimPrefix(o.csv, "-"), isScheduleCSV, t.Plan.WriteCSV},
@@ -45,11 +45,10 @@ func (o *scheduleOptions) write(t step.Timeline) error {
 	return nil
 }
 
-// maxReplaced is how many bytes an old file may have that is looked at before it is replaced: more than what is written
-// here.
+// maxReplaced is the most bytes of an old file that is to be replaced: more than any that is written here.
 const maxReplaced = 512 << 20
 
-// replaceFile makes what is to be written first, so that an error leaves an old file as it is.
+// replaceFile makes the content before it opens the file, so that an error leaves an old file as it is.
 func replaceFile(path string, same func(io.Reader) bool, make func(io.Writer) error) error {
 	old, err := userfile.Read(path, maxReplaced)
 	switch {

@@ -123,10 +123,10 @@ func asRoot() bool {
 	return os.Getenv("OMPI_ALLOW_RUN_AS_ROOT") == "1" && os.Getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") == "1"
 }
 
-// failedRank is how lines of standard error begin that say that the job has to end: the ranks', and mpirun's own.
+// failedRank matches lines of standard error that announce a failure which ends the job: the ranks', and mpirun's own.
 var failedRank = regexp.MustCompile(`^(shardbook: rank \d+ on |mpirun (noticed|detected) that |ORTE has lost communication )`)
 
-// run supervises the job of train's flags.
+// run supervises the job that train's flags describe.
 func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 	job, err := newLaunchJob(args, o.checkpoint)
 	if err != nil {
@@ -179,8 +179,8 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 
 func say(out io.Writer, line string) { fmt.Fprintln(out, "launch:", line) }
 
-// handedOver are the variables that ranks on all hosts get: those of this project, and those which decide which plugin
-// is found and how it compiles.
+// handedOver lists the environment variables that ranks on all hosts get: this project's, and those by which the plugin
+// is found and compiles.
 func handedOver() (names []string) {
 	for _, setting := range os.Environ() {
 		name, _, _ := strings.Cut(setting, "=")

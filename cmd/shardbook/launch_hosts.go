@@ -20,8 +20,7 @@ const (
 // hostsFunc lists the hosts there are.
 type hostsFunc = func(ctx context.Context) ([]launch.Host, error)
 
-// hosts returns what lists the hosts, and what runs commands on them. It lists them once, as a wrong list is an error
-// at once.
+// hosts returns a function that lists the hosts, and one that runs commands on them. A wrong list is an error at once.
 func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, error) {
 	known, inSlurm := o.known()
 	if _, err := known(ctx); err != nil {
@@ -48,7 +47,7 @@ func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, err
 	return all, launch.ShellAgent(agent), nil
 }
 
-// known returns what lists the hosts that are given somewhere, and whether that is Slurm.
+// known returns a function that lists the hosts of the flags or of the environment, and whether Slurm has them.
 func (o *launchOptions) known() (list hostsFunc, inSlurm bool) {
 	file := func(flag, path string) hostsFunc {
 		return func(context.Context) ([]launch.Host, error) { return readHostfile(flag, path) }
@@ -77,7 +76,7 @@ func (o *launchOptions) known() (list hostsFunc, inSlurm bool) {
 	return func(context.Context) ([]launch.Host, error) { return here, nil }, false
 }
 
-// maxHostfile is far more bytes than hosts take that can be driven from one.
+// maxHostfile is the most bytes that a hostfile may have.
 const maxHostfile = 16 << 20
 
 func readHostfile(flag, path string) ([]launch.Host, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,7 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// launchJob is what launch has to know of a job: how many ranks can do it, and how far it is.
+// launchJob is a job of train: how many ranks can do it, and how far it is.
 type launchJob struct {
 	train  *cobra.Command // with its flags set
 	args   []string       // of train
@@ -65,7 +66,7 @@ func (l *launchJob) newest() (*checkpoint.Checkpoint, error) {
 // settings are those of the flags or, where the job is under way, of its newest checkpoint.
 func (l *launchJob) settings() (*job.Job, error) {
 	j, given := job.New(), l.train.Flags()
-	if err := errors.Join(j.Set(given), j.Complete(given.Changed)); err != nil {
+	if err := cmp.Or(j.Set(given), j.Complete(given.Changed)); err != nil {
 		return nil, err
 	}
 	from, err := l.newest()
@@ -78,8 +79,7 @@ func (l *launchJob) settings() (*job.Job, error) {
 	return j, j.Parallel.ReadFile()
 }
 
-// ranks returns the largest number of ranks, of at most as many as there are slots, between which the job can be
-// divided.
+// ranks returns the largest number of ranks that can do the job, at most as many as there are slots.
 func (l *launchJob) ranks(slots int) (int, error) {
 	j, err := l.settings()
 	if err != nil {
@@ -111,7 +111,7 @@ func (l *launchJob) ranks(slots int) (int, error) {
 	return 0, fmt.Errorf("no number of ranks up to %d can do the job: %w", slots, err)
 }
 
-// progress says which step is saved, and which train's --log has seen last.
+// progress returns the step of the newest checkpoint, and the last one in train's --log.
 func (l *launchJob) progress() (launch.Progress, error) {
 	p := launch.Progress{Reached: -1}
 	from, err := l.newest()

@@ -41,9 +41,9 @@ func lastLogged(path string) int {
 	return -1
 }
 
-// startOver readies train's --log for a run from the beginning, which refuses a log with something in it. What starts
-// of this command wrote that ended with nothing saved is emptied. What was there before them, as of a command that was
-// killed, is moved to a file beside it, whose name is returned. All that is no log train refuses itself.
+// startOver empties train's --log before a run from the beginning, which would refuse a log with lines in it. Lines of
+// earlier starts of this command are dropped: nothing was saved of them. A log that was there before this command is
+// moved to another file, whose name is returned. A file that is no log is left for train to refuse.
 func (l *launchJob) startOver() (moved string, err error) {
 	path := l.log()
 	info, err := os.Stat(path)
@@ -67,7 +67,7 @@ func (l *launchJob) startOver() (moved string, err error) {
 	return moved, nil
 }
 
-// unused is the path with the first number behind it under which there is nothing.
+// unused is the path with a number appended, under which there is no file.
 func unused(path string) string {
 	for i := 1; ; i++ {
 		name := fmt.Sprintf("%s.%d", path, i)

@@ -113,6 +113,7 @@ func TestLaunchRanks(t *testing.T) {
 		{"--batch 12 --zero 3 --shards 2", 5, 4},
 		{"--batch 7", 6, 1},
 		{"--batch 12 --pipe 2", 7, 6},
+		{"--batch 12 --layout pipe=2", 7, 6},
 		{"--batch 12 --pipe 2 --microbatches 3", 9, 8},
 		{"--batch 12 --pipe 4", 3, 0},
 		{"--batch 12 --data 3", 5, 3},

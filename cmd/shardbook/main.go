@@ -64,7 +64,7 @@ func newCommand() *cobra.Command {
 	f.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", or shardbook in the user's cache folder)")
 	f.StringVar(&s.plugin, "plugin", "", "PJRT plugin: cpu, cuda, go-xla or a path (default $"+plugin.Env+", or the best)")
 	f.IntVar(&s.devices, "devices", 0,
-		"devices, where a program does not choose (default $"+xla.EnvDevices+", or "+strconv.Itoa(xla.DefaultDevices)+" on CPU)")
+		fmt.Sprintf("devices, where a program does not choose (default $%s, or %d on CPU)", xla.EnvDevices, xla.DefaultDevices))
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return mpijob.NewEarly(err) })

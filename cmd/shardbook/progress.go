@@ -8,8 +8,8 @@ import (
 	"golang.org/x/term"
 )
 
-// progress shows how far long work has come, on standard error: a bar that is
-// redrawn on a terminal, elsewhere a line whenever the stage changes.
+// progress shows the progress of long work on standard error: on a terminal as one line that is redrawn, elsewhere as a
+// line whenever the stage changes.
 type progress struct {
 	bar   *progressbar.ProgressBar // nil where standard error is no terminal
 	title string
@@ -21,8 +21,7 @@ func newProgress(title string) *progress {
 	return &progress{title: title}
 }
 
-// show says that of total steps of a stage, done are done (total 0: not known). It
-// is a kernel.Report.
+// show shows that done of total steps of a stage are done (total 0: unknown). It is a kernel.Report.
 func (p *progress) show(stage string, done, total int, what string) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		if p.stage != stage {
@@ -49,7 +48,7 @@ func (p *progress) show(stage string, done, total int, what string) {
 	p.bar.Set(done)
 }
 
-// done takes the bar away.
+// done removes the bar.
 func (p *progress) done() {
 	if p.bar != nil {
 		p.bar.Finish()

@@ -21,8 +21,8 @@ const usualGrace = 5 * time.Second
 const sameSignal = 200 * time.Millisecond
 
 // signalWatch ends the process on signals. The first one ends the command's context, which ends most commands orderly;
-// what is left of the command when its grace is over, or at the second signal, ends with the process. SIGUSR1 leaves it
-// all the time that it needs: mpirun forwards it to all ranks, and kills those that do not end at once on all else.
+// when its grace is over, or at the second signal, the process ends all the same. SIGUSR1 has no such limit: mpirun
+// forwards it to all ranks, while on other signals it kills ranks that do not end at once.
 type signalWatch struct {
 	mu      sync.Mutex
 	grace   time.Duration
@@ -48,7 +48,7 @@ func (w *signalWatch) allow(grace time.Duration) {
 	w.grace = grace
 }
 
-// save has the end of the grace wait until done is called. A second signal does not wait.
+// save delays the end of the grace until done is called. A second signal does not wait.
 func (w *signalWatch) save() (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,7 +76,7 @@ func (w *signalWatch) idle() <-chan struct{} {
 	return saved
 }
 
-// timeLeft is what there is of the grace when the first signal comes; SIGUSR1 has no end of it.
+// timeLeft returns a channel that fires at the end of the grace; for SIGUSR1 never.
 func (w *signalWatch) timeLeft(first os.Signal) <-chan time.Time {
 	if first == syscall.SIGUSR1 {
 		return nil
@@ -86,21 +86,21 @@ func (w *signalWatch) timeLeft(first os.Signal) <-chan time.Time {
 	return time.After(w.grace)
 }
 
-// before has a function called before the process is ended: what it started may not end with it.
+// before sets a function to call before the process is ended, to end what it has started.
 func (w *signalWatch) before(last func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = last
 }
 
-// hush has the process end without a message: it is printed already, or another process prints it.
+// hush makes the process end without a message: it is printed already, or another process prints it.
 func (w *signalWatch) hush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hushed = true
 }
 
-// context ends at the first signal, and the watch has begun.
+// context starts the watch, and returns a context that ends at the first signal.
 func (w *signalWatch) context() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	caught := make(chan os.Signal, 8)
@@ -133,7 +133,7 @@ func (w *signalWatch) watch(caught <-chan os.Signal, cancel context.CancelFunc) 
 	}
 }
 
-// end ends the process with the status that shells give one which a signal ended.
+// end ends the process with the status that shells use for a signal: 128 and its number.
 func (w *signalWatch) end(by os.Signal, how string) {
 	s := by.(syscall.Signal)
 	w.mu.Lock()

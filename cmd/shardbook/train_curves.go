@@ -29,11 +29,16 @@ func (t *training) writeEvent(r stepRecord) error {
 	if t.events == nil {
 		return nil
 	}
-	err := t.events.Write(r.Step, tensorboard.Scalar{Tag: "train/loss", Value: r.Loss},
-		tensorboard.Scalar{Tag: "train/learning_rate", Value: t.job.LR * t.rate.At(r.Step)},
-		tensorboard.Scalar{Tag: "train/grad_norm", Value: r.GradNorm},
-		tensorboard.Scalar{Tag: "performance/tokens_per_s", Value: r.TokensPerS},
-		tensorboard.Scalar{Tag: "performance/device_memory_bytes", Value: float64(r.Bytes)})
+	scalars := []tensorboard.Scalar{
+		{Tag: "train/loss", Value: r.Loss},
+		{Tag: "train/learning_rate", Value: t.job.LR * t.rate.At(r.Step)},
+		{Tag: "performance/tokens_per_s", Value: r.TokensPerS},
+		{Tag: "performance/device_memory_bytes", Value: float64(r.Bytes)},
+	}
+	if r.GradNorm > 0 { // else it is not computed
+		scalars = append(scalars, tensorboard.Scalar{Tag: "train/grad_norm", Value: r.GradNorm})
+	}
+	err := t.events.Write(r.Step, scalars...)
 	if err != nil {
 		return fmt.Errorf("--tensorboard: %w", err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// carryOut starts the ranks of a layout's plan: all, or that of an MPI process.
+// carryOut starts the ranks of a layout's plan: all of them, or with MPI the one of this process.
 func (r *ranks) carryOut(plan *parallel.Plan, inside bool) error {
 	l := plan.Layout()
 	o := parallel.Options{Timeout: mpijob.Patience, Trace: r.recorder, Link: r.link, Apart: l.Pipe > 1 && l.PerRank() == 1}
@@ -36,7 +36,7 @@ func (r *ranks) carryOut(plan *parallel.Plan, inside bool) error {
 	})
 }
 
-// trainer is all ranks of this process. Inside says that they are one program, which knows what it needs.
+// trainer runs all ranks of this process. With inside they are one program, which knows its own memory.
 type trainer struct {
 	train.Trainer
 	of     *ranks
@@ -55,7 +55,7 @@ func (t trainer) Step(ctx context.Context, inputs, targets *tensors.Tensor) (met
 	return metrics{Metrics: m, Bytes: bytes}, err
 }
 
-// Memory is what a rank holds besides activations, of each kind the most, and what a program needs besides.
+// Memory is the bytes that a device holds between the passes, by kind: the largest of all ranks.
 func (t trainer) Memory() (map[string]int64, error) {
 	if t.inside {
 		return byName(t.Trainer.Memory()), nil
@@ -73,7 +73,7 @@ func (t trainer) Memory() (map[string]int64, error) {
 	return most, nil
 }
 
-// byName is memory by the names of its kinds.
+// byName returns memory with kinds as strings.
 func byName(bytes map[memest.Kind]int64) map[string]int64 {
 	kinds := map[string]int64{}
 	for kind, n := range bytes {
@@ -82,8 +82,8 @@ func byName(bytes map[memest.Kind]int64) map[string]int64 {
 	return kinds
 }
 
-// sentByAxis is what ranks of a plan sent in the last step: of each kind the most. It is nil for other runs. With MPI
-// it is a collective call.
+// sentByAxis is the most bytes that a rank of a plan sent along each axis in the last step; nil for other runs. With
+// MPI it is a collective call.
 func (t *training) sentByAxis() (map[string]int64, error) {
 	run, _ := t.run.(*ranks)
 	if run == nil || run.plan == nil || len(t.records) == 0 {
@@ -96,16 +96,15 @@ func (t *training) sentByAxis() (map[string]int64, error) {
 	return t.mpi.Most(own)
 }
 
-// traffic is the bytes that a device sends in a step where each message is sent as a ring's algorithm sends it: (N−1)/N
-// of what is gathered or scattered, for N devices, and twice that of what is all-reduced. Sums within an update are not
-// counted.
+// traffic is the bytes that a device sends in a step by ring algorithms: (N−1)/N of what N devices gather or scatter,
+// and twice that of what they all-reduce. Reductions within an update are not counted.
 type traffic struct {
 	Gather  int64 `json:"gather"`            // parameters
 	Scatter int64 `json:"scatter"`           // gradients, to shards
 	Average int64 `json:"average,omitempty"` // shards of gradients, between the copies of the state of hybrid sharding
 }
 
-// shardTraffic is what each device of a plan sends in a step, or nil where not all have the same shards, or none.
+// shardTraffic is what each device of a plan sends for ZeRO in a step; nil without ZeRO, and where devices differ.
 func shardTraffic(plan *parallel.Plan) (*traffic, error) {
 	if l := plan.Layout(); l.ZeRO == 0 || l.Pipe*l.Ring*l.Ulysses*l.Tensor > 1 {
 		return nil, nil
@@ -130,7 +129,8 @@ func shardTraffic(plan *parallel.Plan) (*traffic, error) {
 	return t, nil
 }
 
-// planOn is the plan of a job in a layout whose cut may have to be measured. With MPI it is a collective call.
+// planOn is the plan of a job in a layout, whose stages it measures if the job asks for that. With MPI it is a
+// collective call.
 func planOn(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe,
 	batch batchFunc,
 	mpi *mpijob.Job) (plan *parallel.Plan, err error) {
@@ -142,8 +142,8 @@ func planOn(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.La
 	return j.Plan(recipe, l)
 }
 
-// measuredCut balances the stages of a layout by how long the blocks of one device take for a micro-batch on device 0.
-// With MPI it is a collective call.
+// measuredCut cuts the model into stages that take about equally long, by timing each block on device 0. With MPI it is
+// a collective call.
 func measuredCut(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l parallel.Layout, batch batchFunc,
 	mpi *mpijob.Job) ([]int, error) {
 	inputs, targets, err := batch(0)
@@ -174,5 +174,5 @@ func measuredCut(ctx context.Context, backend *xla.Backend, recipe train.Recipe,
 	if err != nil {
 		return nil, err
 	}
-	return all[0], nil // each process has measured other times
+	return all[0], nil // each process has measured different times
 }

@@ -16,7 +16,7 @@ import (
 // predict prints, before the run starts, what it is and what it will need: its model, layout and schedule, the memory
 // of a device and what a step sends. What cannot be predicted is left out, with the reason.
 func (t *training) predict(r train.Recipe, l parallel.Layout) error {
-	if t.options.json {
+	if t.options.json || !t.mpi.First() {
 		return nil
 	}
 	out, j := &strings.Builder{}, t.job

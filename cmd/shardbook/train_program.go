@@ -15,12 +15,12 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// program is one program for a step, on one device or on all of them.
+// program is a runner of one program for a step, on one device or on all of them.
 type program struct {
 	*train.Run
 	backend *xla.Backend
-	recipe  train.Recipe // whose model lists parameters as the run does
-	cut     bool         // devices have parts of the parameters
+	recipe  train.Recipe // whose model has the parameters in the order of the run
+	cut     bool         // devices have shards of the parameters
 }
 
 // newProgram starts a run of one program on a layout's devices.
@@ -108,15 +108,14 @@ func (p program) Probe(fn probeFunc) (probe, error) {
 	return newProbe(p.backend, p.recipe, named, fn)
 }
 
-// collective is xla.Traffic: the operations of one kind that a device takes part in, in a step.
+// collective counts the operations of one kind that a device takes part in, in a step: see xla.Traffic.
 type collective struct {
 	Kind  string `json:"kind"`
 	Count int    `json:"count"`
 	Bytes int64  `json:"bytes"` // of their data on the device
 }
 
-// collectives are those of the program whose devices share layers or sequences, as it was compiled, or nil if there is
-// none or it has not run.
+// collectives are those of the compiled program, if it is tensor- or sequence-parallel and has run; else nil.
 func (t *training) collectives() (all []collective, err error) {
 	run, ok := t.run.(program)
 	if !ok || len(t.records) == 0 || !t.job.Parallel.Sharing() {
@@ -129,7 +128,7 @@ func (t *training) collectives() (all []collective, err error) {
 	return all, err
 }
 
-// collectivesText says it to people.
+// collectivesText writes collectives as text.
 func collectivesText(all []collective) string {
 	var parts []string
 	for _, c := range all {

@@ -20,14 +20,14 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// ranks is a runner of the ranks of this process: all, or the one of an MPI process. What fails on one ends all.
+// ranks is a runner of the ranks of this process: of all ranks, or with MPI of one. When one fails, all end.
 type ranks struct {
 	backend *xla.Backend
 	recipe  train.Recipe
 	around
-	link  group.Link     // that their calls are as slow as
-	plan  *parallel.Plan // which they carry out; nil with parameter servers
-	lag   int            // by how many steps some may be behind others
+	link  group.Link     // the simulated link between them
+	plan  *parallel.Plan // nil with parameter servers
+	lag   int            // how many steps a rank may be ahead of another
 	ranks []rank
 	close func()          // frees what all ranks use; may be nil
 	ctx   context.Context // ends with the first error
@@ -38,7 +38,7 @@ type ranks struct {
 // rank is one of the ranks that train together, or all of a plan that this process has. Its methods are for one
 // goroutine; those that take a context are collective calls.
 type rank interface {
-	// Step trains on the rank's part of a batch. The loss is that of its own rows, or of all.
+	// Step trains on the rank's part of a batch. The loss is the mean over its own sequences, or over all.
 	Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error)
 	Steps() int
 	// Params are copies of the rank's parameters, unsharded.
@@ -50,14 +50,14 @@ type rank interface {
 	Close() error
 }
 
-// around is what ranks run in, besides their devices.
+// around is what ranks need besides their devices.
 type around struct {
-	bandwidth flags.Bytes     // bytes a second that their calls are as slow as; 0 is no limit
+	bandwidth flags.Bytes     // of the simulated link, in bytes per second; 0 is none
 	recorder  *trace.Recorder // nil records nothing
 	mpi       *mpijob.Job     // nil has all ranks in this process
 }
 
-// newRanks has none that have joined yet.
+// newRanks makes a runner without ranks; join adds them.
 func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, in around) *ranks {
 	r := &ranks{backend: backend, recipe: recipe, around: in, link: group.Link{Bandwidth: float64(in.bandwidth)}, lag: 1}
 	r.ctx, r.fail = context.WithCancelCause(in.mpi.Context(ctx))
@@ -76,7 +76,7 @@ func (r *ranks) join(n int, start func(ctx context.Context, i int) (rank, error)
 	})
 }
 
-// each does something on all ranks at once, and returns the first error, of which others may be the consequence.
+// each calls do for all ranks at once, and returns the first error: others may be its consequence.
 func (r *ranks) each(do func(i int) error) error {
 	var all sync.WaitGroup
 	for i := range r.ranks {
@@ -92,7 +92,7 @@ func (r *ranks) each(do func(i int) error) error {
 
 func (r *ranks) Steps() int { return r.steps }
 
-// ahead is by how many steps a rank may be ahead of others that it does not have to wait for.
+// ahead is how many reports of a rank may wait for those of others.
 const ahead = 64
 
 func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error {
@@ -146,7 +146,7 @@ func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func
 	return cmp.Or(failed, err, context.Cause(r.ctx))
 }
 
-// allReports is the next report of each rank of this process; false if there is one that has no more.
+// allReports returns the next report of each rank of this process; false if a rank has no more.
 func allReports(reports []chan metrics) (all []metrics, more bool) {
 	for _, c := range reports {
 		m, more := <-c
@@ -158,8 +158,8 @@ func allReports(reports []chan metrics) (all []metrics, more bool) {
 	return all, true
 }
 
-// mean puts all ranks' reports of a step together. They have equally many rows, so that the mean of their losses is the
-// batch's. All else is the same on all ranks, where they share gradients.
+// mean merges the ranks' reports of a step. Ranks have equally many sequences, so that the mean of their losses is the
+// batch's. Everything else is the same on all ranks that exchange gradients.
 func mean(all []metrics) metrics {
 	m := all[0]
 	var loss, staleness float64
@@ -181,7 +181,7 @@ func (r *ranks) Load(_ context.Context, c *checkpoint.Checkpoint) error {
 	return err
 }
 
-// byFirst is each for what rank 0 does for all: its own error says more than what the others hear of it.
+// byFirst is each for what rank 0 does for all. It prefers rank 0's error, which says more than those of the others.
 func (r *ranks) byFirst(do func(one rank) error) error {
 	var own error
 	err := r.each(func(i int) error {
@@ -194,10 +194,10 @@ func (r *ranks) byFirst(do func(one rank) error) error {
 	return cmp.Or(own, err)
 }
 
-// peak is the most that has lain on a device.
+// peak is the most bytes that a device has held so far.
 func (r *ranks) peak() int64 { return slices.Max(r.backend.PeakBytes()) }
 
-// Memory has the peak on a device, with the most of each kind that a rank holds. With MPI it is a collective call.
+// Memory is the peak of a device, and the most bytes of each kind that a rank holds. With MPI it is a collective call.
 func (r *ranks) Memory() (map[string]int64, error) {
 	kinds := map[string]int64{"peak": r.peak()}
 	for _, one := range r.ranks {

@@ -60,8 +60,10 @@ surplus                                             | surplus
 --data 3                                            | --batch: a batch of 8 sequences for 3 data-parallel devices
 --data 4 --accumulate 4                             | 4 data-parallel devices, with 4 micro-batches each
 --data 0                                            | --data=0: want at least 1
---tensor 2 --data 256                               | the layout data=256,tensor=2,microbatches=1 has 512 devices: want
---seq-parallel 999999                               | --seq-parallel=999999: a sequence has --seq 8 tokens
+--tensor 2 --data 256                               | multiply to 512 devices: want at most 256
+--pipe 999999 --microbatches 999999                 | multiply to 999999 devices
+--seq-parallel 999999                               | multiply to 999999 devices
+--seq-parallel 9                                    | --seq-parallel=9: a sequence has --seq 8 tokens
 --sync sometimes                                    | "sometimes" for "--sync" flag: want one of naive, overlap
 --sync spmd --data 2 --accumulate 2                 | --accumulate and --sync=spmd, which is one program
 --sync spmd --data 2 --zero 1 --offload-optimizer   | --offload-optimizer and --sync=spmd, which is one program and
@@ -93,7 +95,7 @@ surplus                                             | surplus
 --tensor 2 --offload-optimizer                      | --offload-optimizer: the host updates for a rank of 2 devices
 --tensor 2 --data 2 --link 1e9                      | --link is between ranks, and there is one, of 4 devices
 --tensor 2 --tensor-sequence --tensor-partition     | --tensor-partition is set
---layers 2 --tensor 2 --pipe 2 --device-memory 10kB | a device of stage 1 needs
+  --layers 2 --tensor 2 --pipe 2 --device-memory 10kB | a device of stage 1 needs
 --tensor 3                                          | --tensor=3: tensor: parameter h0.qkv.w
 --tensor 3 --sync auto                              | --tensor=3: tensor: parameter h0.qkv.w
 --tensor 4 --tensor-sequence --seq 10               | --seq is 10, of which a device has 10 tokens

@@ -16,14 +16,14 @@ import (
 	"github.com/shardbook/shardbook/internal/userfile"
 )
 
-// stepRecord is what the log says of a step.
+// stepRecord is the line of a step in the log.
 type stepRecord struct {
 	Step       int     `json:"step"` // from 1
 	Loss       float64 `json:"loss"` // before the update, in nats
 	GradNorm   float64 `json:"grad_norm,omitempty"`
 	Scale      float64 `json:"loss_scale"`
 	Skipped    bool    `json:"skipped,omitempty"`
-	Staleness  float64 `json:"staleness,omitempty"` // updates that gradients came too late for
+	Staleness  float64 `json:"staleness,omitempty"` // by how many updates gradients were too late
 	Seconds    float64 `json:"seconds"`
 	TokensPerS float64 `json:"tokens_per_s"`
 	Bytes      int64   `json:"bytes"` // on a device while the step runs
@@ -41,7 +41,7 @@ func openLog(path string, after int) (*stepLog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--log: %w", err)
 	}
-	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() { // and not a pipe, which has no past
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() { // a pipe has no earlier lines
 		if err := cutLog(file, after); err != nil {
 			file.Close()
 			return nil, fmt.Errorf("--log: %s: %w", path, err)
@@ -50,13 +50,13 @@ func openLog(path string, after int) (*stepLog, error) {
 	return &stepLog{file}, nil
 }
 
-// cutLog ends a log behind the line of a step. A file that is no log is left as it is.
+// cutLog cuts a log off after the line of a step. A file that is no log is an error, and left as it is.
 func cutLog(file *os.File, after int) error {
 	const begin = `{"step":`
 	lines, end := bufio.NewReaderSize(file, 64<<10), int64(0)
 	for {
 		line, err := lines.ReadSlice('\n')
-		if err != nil && err != io.EOF && err != bufio.ErrBufferFull { // a line that is too long is none of a log
+		if err != nil && err != io.EOF && err != bufio.ErrBufferFull { // ErrBufferFull: too long a line for a log
 			return err
 		}
 		var r stepRecord
@@ -137,7 +137,7 @@ func (t *training) result(text string) (trainResult, error) {
 	if r.SentByAxis, err = t.sentByAxis(); err != nil {
 		return r, err
 	}
-	if r.Pipeline, err = t.piped(); err != nil {
+	if r.Pipeline, err = t.pipelineResult(); err != nil {
 		return r, err
 	}
 	r.BytesPerDevice, err = t.run.Memory()
@@ -157,7 +157,7 @@ func (t *training) report(text string) error {
 	return err
 }
 
-// page is the result for people.
+// page is the result as text.
 func (t *training) page(r trainResult, text string) string {
 	out := &strings.Builder{}
 	if len(r.Losses) > 1 {

@@ -40,7 +40,7 @@ func trainAndReport(cmd *cobra.Command, j *job.Job, o trainOptions) error {
 	}
 	t.mpi = processes
 	if err := t.mpi.End(t.do(cmd), cmd.ErrOrStderr()); err != nil {
-		return err // and the process ends: see mpijob.ExitStatus
+		return err // which ends the process: see mpijob.ExitStatus
 	}
 	t.close()
 	return world.Close()
@@ -84,14 +84,14 @@ func (t *training) do(cmd *cobra.Command) error {
 	return errors.Join(err, t.report(text), t.learned())
 }
 
-// lock takes the folder for this run, which the first process does for all. A job that is started again on fewer hosts
-// waits for what is left of the one before; else nobody waits.
+// lock locks the folder for this run; with MPI the first process does so for all. A job that is restarted on fewer
+// hosts waits until processes of the one before have ended; else nobody waits.
 func (t *training) lock(ctx context.Context) (err error) {
 	if !t.mpi.First() {
 		return nil
 	}
 	if !t.options.resume {
-		if err := writable(t.options.checkpoint); err != nil { // now, rather than at the first save
+		if err := writable(t.options.checkpoint); err != nil { // fail now rather than at the first save
 			return err
 		}
 	}
@@ -135,7 +135,7 @@ func writable(folder string) error {
 	return nil
 }
 
-// training is a job that is being done.
+// training is a job under way.
 type training struct {
 	job     *job.Job
 	options trainOptions
@@ -229,7 +229,10 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.log, err = openLog(t.options.log, t.began); err != nil {
 		return err
 	}
-	return errors.Join(t.openCurves(), t.predict(recipe, layout))
+	if err := t.openCurves(); err != nil {
+		return err
+	}
+	return t.predict(recipe, layout)
 }
 
 // layout is the job's, on the processes that there are.
@@ -298,7 +301,7 @@ func (t *training) loop(ctx context.Context) error {
 		if !t.mpi.First() {
 			return nil
 		}
-		bar.show("training", record.Step, t.job.Steps, fmt.Sprintf("loss %.3f, %s tokens/s, %s",
+		bar.show("training", record.Step, t.job.Steps, fmt.Sprintf("loss %.3f, %s tok/s, %s",
 			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
 		return errors.Join(t.log.write(record), t.writeEvent(record))
 	}
@@ -310,7 +313,7 @@ func (t *training) loop(ctx context.Context) error {
 		if err := t.run.Train(ctx, until, t.batches.Step, done); err != nil {
 			return err
 		}
-		interrupted = t.run.Steps() < until // of which all processes know: a signal may come to some only
+		interrupted = t.run.Steps() < until // all processes agree on it, although a signal may reach only some
 		if t.run.Steps()%t.options.saveEvery == 0 {
 			if err := t.save(); err != nil {
 				return err
@@ -327,8 +330,7 @@ func (t *training) loop(ctx context.Context) error {
 	return t.save()
 }
 
-// record makes the record of the step that has just ended. A loss that is not finite is an error, which ends the run:
-// nothing good can follow.
+// record makes the record of the step that has just ended. A loss that is not finite is an error, which ends the run.
 func (t *training) record(m metrics) (stepRecord, error) {
 	step, now := t.began+len(t.records)+1, time.Now()
 	seconds := now.Sub(t.lap).Seconds()
@@ -338,7 +340,7 @@ func (t *training) record(m metrics) (stepRecord, error) {
 			t.job.Remedy("try a smaller --lr, --clip 1, or --precision fp32"))
 	}
 	if math.IsNaN(m.GradNorm) || math.IsInf(m.GradNorm, 0) {
-		m.GradNorm = 0 // JSON has no other numbers; the step was left out, or the next loss will say
+		m.GradNorm = 0 // JSON has no NaN; the step was skipped, or the next loss is NaN
 	}
 	tokens := float64(t.job.Batch * t.job.Model.Seq)
 	return stepRecord{Step: step, Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped,
@@ -355,8 +357,7 @@ func (t *training) learned() error {
 		t.job.Remedy("give it more --steps, a smaller --loss-scale, or --precision bf16"))
 }
 
-// save saves the run, unless this step is saved already or there is no folder. It is not to be interrupted: what is
-// interrupted is saved.
+// save saves the run, unless this step is saved already or there is no folder. A signal does not interrupt it.
 func (t *training) save() error {
 	if t.options.checkpoint == "" || t.saved == t.run.Steps() {
 		return nil
@@ -369,7 +370,7 @@ func (t *training) save() error {
 	return nil
 }
 
-// interrupted saves what there is and says how to resume it. What is left to do then is short, and is not cut off.
+// interrupted saves the run and returns an error that says how to resume it. A signal does not interrupt it.
 func (t *training) interrupted() error {
 	signals.save()
 	if t.options.checkpoint == "" {
@@ -382,7 +383,7 @@ func (t *training) interrupted() error {
 		t.options.checkpoint)
 }
 
-// sample writes text with the trained model.
+// sample generates text with the trained model.
 func (t *training) sample(ctx context.Context) (string, error) {
 	if t.options.sample == 0 {
 		return "", nil

@@ -12,36 +12,35 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// runner has the state of a run on its devices, and trains it: a way to share the work is one. Its methods are for one
-// goroutine.
+// runner trains a model on its devices, and holds the state: one program, or ranks. Its methods are for one goroutine.
 type runner interface {
-	// Train trains on the batches up to that of step until, counted from 1, and gives what each complete step reported to
-	// done, in order. Where the context ends, it ends behind the step under way; that is no error, and Steps says where.
-	// An error of done ends it in the same way, and is returned.
+	// Train trains up to a step, counted from 1, and calls done after each step, in order. When the context ends, it ends
+	// after the step under way; that is no error, and Steps says where. So it does when done returns an error, which it
+	// returns.
 	Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error
-	// Steps is the number of steps made since the beginning of the run.
+	// Steps is the number of steps since the beginning of the run.
 	Steps() int
 	// Save and Load are those of train.Run.
 	Save(ctx context.Context, dir string, meta any, keep int) error
 	Load(ctx context.Context, c *checkpoint.Checkpoint) error
-	// Memory is what lies on a device, by kind.
+	// Memory is the bytes on a device, by kind.
 	Memory() (map[string]int64, error)
 	// Probe is that of train.Run.
 	Probe(fn probeFunc) (probe, error)
 	Close() error
 }
 
-// metrics is what a step reports.
+// metrics are the results of a step.
 type metrics struct {
 	train.Metrics
-	Staleness float64 // of gradients, where servers wait for nobody
-	Bytes     int64   // what lies on a device while a step runs
+	Staleness float64 // of gradients, with asynchronous parameter servers
+	Bytes     int64   // on a device while a step runs
 }
 
 // batchFunc returns the batch of a step, counted from 0. It may be called by several goroutines at once.
 type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 
-// newRunner starts a run of a job in a layout on the backend's devices. Only ranks have anything around them.
+// newRunner starts a run of a job in a layout on the backend's devices. in is for ranks.
 func newRunner(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe,
 	batch batchFunc,
 	in around) (runner, error) {
@@ -60,7 +59,7 @@ func newRunner(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel
 	}
 	r := newRanks(ctx, backend, recipe, in)
 	if err := start(r); err != nil {
-		if in.mpi == nil { // else the process ends
+		if in.mpi == nil { // with MPI the process ends
 			r.Close()
 		}
 		return nil, job.InFlags(err)

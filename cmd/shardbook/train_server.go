@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/paramserver"
 )
 
-// serve starts ranks of which some have parameter servers.
+// serve starts ranks with parameter servers.
 func (r *ranks) serve(p job.Parallel) error {
 	e, err := paramserver.NewEngine(r.backend, r.recipe, paramserver.Options{Async: p.Sync == job.Async,
 		Servers:     p.Servers,
@@ -50,7 +50,7 @@ func (r serverRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (
 	return metrics{m.Metrics, m.Staleness, r.of.peak()}, err
 }
 
-// Memory leaves out the optimizer's states, which may lie on other ranks.
+// Memory leaves out optimizer states, which may be on other ranks.
 func (r serverRank) Memory() (map[string]int64, error) {
 	kinds := map[string]int64{"parameters": r.of.recipe.Model.Params().As(r.of.recipe.Policy().Params).Bytes(),
 		"gradients": 0}

@@ -9,18 +9,18 @@ import (
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// tracedSteps is how many steps, the last ones of a run, are written.
+// tracedSteps is how many steps are traced: the last ones of a run.
 const tracedSteps = 3
 
-// tracer records the last steps of a run, at whose first and last one all ranks are at rest; nil records nothing.
+// tracer records the last steps of a run, before and after which all ranks pause; nil records nothing.
 type tracer struct {
 	file  *os.File
 	rec   *trace.Recorder
-	first int           // step that is written, from 0; the one before is recorded and thrown away
+	first int           // traced step, from 0; the one before is recorded and dropped
 	base  map[int]int64 // by rank: bytes communicated before it
 }
 
-// openTrace opens the file to write. One that has something else than a trace in it is an error.
+// openTrace opens the file to write. A file that has something other than a trace in it is an error.
 func openTrace(path string) (*tracer, error) {
 	if path == "" {
 		return nil, nil
@@ -54,7 +54,7 @@ func (t *tracer) plan(began, end int) {
 	}
 }
 
-// next is the step before which the run is to rest, after one and up to another.
+// next is the step before which the run is to pause, after step and at most until.
 func (t *tracer) next(step, until int) int {
 	if t == nil {
 		return until
@@ -67,7 +67,7 @@ func (t *tracer) next(step, until int) int {
 	return until
 }
 
-// at says that the run rests before a step.
+// at says that the run pauses before a step.
 func (t *tracer) at(step int) {
 	switch {
 	case t == nil:
@@ -79,7 +79,7 @@ func (t *tracer) at(step int) {
 	}
 }
 
-// communicated is the latest count of each rank.
+// communicated is the number of bytes that each rank has communicated.
 func communicated(tr trace.Trace) map[int]int64 {
 	bytes := map[int]int64{}
 	for _, c := range tr.Counters {
@@ -90,7 +90,7 @@ func communicated(tr trace.Trace) map[int]int64 {
 	return bytes
 }
 
-// ranksOf are those that did something.
+// ranksOf are the ranks that have spans.
 func ranksOf(tr trace.Trace) map[int]bool {
 	ranks := map[int]bool{}
 	for _, s := range tr.Spans {
@@ -99,18 +99,18 @@ func ranksOf(tr trace.Trace) map[int]bool {
 	return ranks
 }
 
-// traceResult is what a trace comes to.
+// traceResult summarizes a trace.
 type traceResult struct {
 	File  string `json:"file"`
-	Steps int    `json:"steps"` // that are in it
-	// that a rank gave to the group in a step, on average; 0 is not counted
+	Steps int    `json:"steps"` // in the trace
+	// mean number of bytes that a rank sends in a step; 0 if it is not known
 	Bytes int64 `json:"bytes_communicated,omitempty"`
-	// the share of the time of communication in which the rank computed
+	// fraction of communication during which the rank computed
 	Overlap float64 `json:"overlap"`
 	idle    float64 // see idle
 }
 
-// write writes what was recorded, if anything was, of a run that has come to a step; nil if nothing was.
+// write writes the trace of a run that has done a number of steps; nil if none of these was traced.
 func (t *tracer) write(step int) (*traceResult, error) {
 	if t == nil || step <= t.first {
 		return nil, nil

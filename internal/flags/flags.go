@@ -120,8 +120,8 @@ func Check(f *pflag.FlagSet) (err error) {
 	return err
 }
 
-// Least says that flags have at least a value: numbers or durations, as "1" or "0s". It panics if there is no such
-// flag.
+// Least says that flags have at least a value: numbers or durations, as "1" or "0s"; "1ns" is more than none. It panics
+// if there is no such flag.
 func Least(f *pflag.FlagSet, least string, names ...string) {
 	for _, name := range names {
 		annotate(f.Lookup(name), leastKey, least)
@@ -161,6 +161,9 @@ func Settle(f *pflag.FlagSet) (err error) {
 	})
 	each(func(flag *pflag.Flag) error {
 		least, text := first(flag, leastKey), flag.Value.String()
+		if least == "" {
+			return nil
+		}
 		n, _ := strconv.ParseFloat(text, 64)
 		bound, _ := strconv.ParseFloat(least, 64)
 		if flag.Value.Type() == "duration" {
@@ -168,8 +171,13 @@ func Settle(f *pflag.FlagSet) (err error) {
 			most, _ := time.ParseDuration(least)
 			n, bound = float64(d), float64(most)
 		}
-		if least != "" && n < bound {
-			return Located(f, fmt.Errorf("--%s=%s: want at least %s", flag.Name, text, least))
+		if least == "1ns" {
+			least = "more than 0s"
+		} else {
+			least = "at least " + least
+		}
+		if n < bound {
+			return Located(f, fmt.Errorf("--%s=%s: want %s", flag.Name, text, least))
 		}
 		return nil
 	})

@@ -15,10 +15,10 @@ import (
 
 var update = flag.Bool("update", false, "renew the README's charts from the notebooks' stored outputs")
 
-// chartFolder has the README's charts, each with the name of the notebook that it is from.
+// chartFolder has the README's charts, named like their notebooks.
 const chartFolder = "docs/charts"
 
-// charts says which of a notebook's charts the README shows: the first whose alternative text begins so.
+// charts are the charts of the notebooks that the README shows, by the beginning of their alternative text.
 var charts = map[string]string{
 	"00-devices":         `Which device holds which element: Shard(0, "data").And(`,
 	"01-first-run":       "Loss on the same batches",
@@ -36,14 +36,14 @@ var charts = map[string]string{
 	"13-many-hosts":      "Llama 3 8B",
 }
 
-// TestCharts checks that the README shows a chart of each notebook, as the notebook's last run drew it. With -update it
-// writes them.
+// TestCharts checks that the README shows a chart of each notebook from its stored outputs. With -update it writes
+// them.
 func TestCharts(t *testing.T) {
 	if *update {
 		renewCharts(t)
 	}
 	readme := read(t, "README.md")
-	kept := tracked(t, chartFolder)
+	unused := tracked(t, chartFolder)
 	for _, notebook := range notebooks(t) {
 		want, ending := chartOf(t, notebook)
 		path := chartFolder + "/" + notebook + ending
@@ -53,14 +53,14 @@ func TestCharts(t *testing.T) {
 		if !strings.Contains(readme, `<img src="`+path+`"`) {
 			t.Errorf("README.md does not show %s", path)
 		}
-		kept = slices.DeleteFunc(kept, func(file string) bool { return file == path })
+		unused = slices.DeleteFunc(unused, func(file string) bool { return file == path })
 	}
-	if len(kept) > 0 {
-		t.Errorf("%q are charts of no notebook: remove them", kept)
+	if len(unused) > 0 {
+		t.Errorf("%q belong to no notebook: remove them", unused)
 	}
 }
 
-// renewCharts writes the charts anew, and the README's links to them where they are now images of another kind.
+// renewCharts writes the charts, and corrects the README's links if their image format has changed.
 func renewCharts(t *testing.T) {
 	t.Helper()
 	if err := os.RemoveAll(filepath.Join(root, chartFolder)); err != nil {
@@ -83,7 +83,7 @@ func renewCharts(t *testing.T) {
 	}
 }
 
-// notebooks are the notebooks' names, with no ending, in reading order.
+// notebooks are the notebooks' names without extension, in reading order.
 func notebooks(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, "notebooks", "*.ipynb"))
@@ -96,10 +96,10 @@ func notebooks(t *testing.T) []string {
 	return paths
 }
 
-// image is a chart in a notebook's output: its alternative text, the kind of picture, and the picture.
+// image is a chart in a notebook's output: its alternative text, format and data.
 var image = regexp.MustCompile(`<img alt="([^"]*)"[^>]* src="data:image/(svg|png)(?:\+xml)?;base64,([^"]*)"`)
 
-// chartOf is the notebook's chart that is in charts, and the ending of files of its kind.
+// chartOf returns the notebook's chart of charts, and the extension of its format.
 func chartOf(t *testing.T, notebook string) (data []byte, ending string) {
 	t.Helper()
 	var file struct {
@@ -133,7 +133,7 @@ func chartOf(t *testing.T, notebook string) (data []byte, ending string) {
 	return nil, ""
 }
 
-// lines is a text that a notebook's file has as one string or as several.
+// lines is a text that a notebook has as one string or as a list.
 func lines(data json.RawMessage) string {
 	var text string
 	var several []string

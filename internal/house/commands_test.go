@@ -9,32 +9,32 @@ import (
 	"testing"
 )
 
-// command is a line that a document tells people to type.
+// command is a command line in a document.
 type command struct {
 	at, text string
-	prints   []string // lines of the block of text below it, which stand in what it prints
+	prints   []string // lines of the output block below it
 }
 
-// ways says for each kind of command how it is checked. The first that matches counts.
-var ways = []struct {
-	kind  string // how the command begins: a regular expression
+// checks says how to check each kind of command. The first match counts.
+var checks = []struct {
+	kind  string // a regular expression for the beginning of the command
 	check func(*trial, command)
 }{
-	// What needs no device is run as it is.
+	// Commands that need no device are run unchanged.
 	{`shardbook (schedule|estimate) `, func(tr *trial, c command) { tr.run(c, "") }},
 
-	// Training is run with a small model and few steps: later flags win. The figures that it gives are those of tests of
-	// cmd/shardbook. A run that is resumed, and the reference, which takes longer, are those of tests there.
+	// Training is run with a small model and few steps; later flags win. Tests of cmd/shardbook check the output,
+	// resumed runs and the reference run, which takes longer.
 	{`shardbook train .*--(resume|reference|checkpoint)`, (*trial).flags},
 	{`shardbook train `, func(tr *trial, c command) { tr.run(c, small) }},
 
-	// These run for as long as they like, need the set-up, or several hosts: tests of cmd/shardbook, kernel and notebooks run
-	// them. Here their flags are looked up.
+	// These run for long, or need the set-up or several hosts: tests of cmd/shardbook, kernel and notebooks run them.
+	// Only their flags are checked here.
 	{`shardbook (lab|notebooks|setup|doctor|exec|launch)( |$)`, (*trial).flags},
 	{`mpirun (-n \d+ |--host \S+ )+shardbook train `, (*trial).flags},
 	{`srun --mpi=pmix shardbook train `, (*trial).flags},
 
-	// Benchmarks take minutes, and have tests with small sizes.
+	// Benchmarks take minutes, and have their own tests.
 	{`bench$`, func(tr *trial, c command) { tr.run(c, "") }},
 	{`bench `, (*trial).flags},
 
@@ -43,15 +43,15 @@ var ways = []struct {
 	{`go get `, (*trial).module},
 	{`git clone `, (*trial).clone},
 
-	// Files, build arguments and ports that these name are looked up. Tests of docker build the image and check the manifests.
+	// Tests of docker build the image and check the manifests. Only files, build arguments and ports are checked here.
 	{`(docker|kubectl|sbatch) `, (*trial).files},
 
-	// What is installed for the system, or for CUDA, is installed by hand. (Tests install Open MPI by the same line.)
+	// System packages and CUDA are installed by hand; tests install Open MPI by the same line.
 	{`apt-get install `, (*trial).debian},
 	{`(python3 -m venv|cuda/bin/pip install|mkdir -p|echo) `, func(*trial, command) {}},
 	{`export [A-Z_]+=`, (*trial).setting},
 
-	// A badge for others to copy.
+	// a badge to copy
 	{`\[!\[`, (*trial).badge},
 }
 
@@ -91,18 +91,18 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// check checks a command in the first way that there is for it.
+// check checks a command by the first match in checks.
 func (tr *trial) check(c command) {
-	for _, way := range ways {
-		if regexp.MustCompile("^" + way.kind).MatchString(c.text) {
-			way.check(tr, c)
+	for _, one := range checks {
+		if regexp.MustCompile("^" + one.kind).MatchString(c.text) {
+			one.check(tr, c)
 			return
 		}
 	}
-	tr.t.Errorf("%s: nothing says how to check %q: add a line to ways", c.at, c.text)
+	tr.t.Errorf("%s: nothing says how to check %q: add a line to checks", c.at, c.text)
 }
 
-// mentions are commands and flags that stand in a document's text.
+// mentions are the texts in backticks of a document.
 func mentions(d document) []command {
 	var all []command
 	_, rest := d.blocks()
@@ -112,10 +112,10 @@ func mentions(d document) []command {
 	return all
 }
 
-// shells are the languages of blocks that have commands.
+// shells are the languages of blocks with commands.
 var shells = []string{"sh", "bash", indented}
 
-// commands are those of a document's blocks, with lines that go on joined and comments taken away.
+// commands are the commands of a document's blocks, with continued lines joined and comments removed.
 func commands(t *testing.T, d document) []command {
 	t.Helper()
 	var all []command
@@ -125,7 +125,7 @@ func commands(t *testing.T, d document) []command {
 		case "sh", "bash":
 		case indented:
 			if filepath.Ext(d.name) != ".md" {
-				continue // a notebook has formulas there
+				continue // in a notebook, a formula
 			}
 		case "text":
 			if i > 0 && len(all) > 0 && slices.Contains(shells, code[i-1].language) {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// saying are the files whose errors the doctor passes on as a check's problem, besides its own.
-var saying = []string{
+// sources are the files whose errors the doctor reports.
+var sources = []string{
 	"kernel/doctor.go", "kernel/env.go", "kernel/tools.go",
 	"internal/cache/dir.go", "internal/cache/space.go", "internal/cache/part.go:remedy",
 	"internal/pyenv/pyenv.go:Find",
@@ -20,19 +20,18 @@ var saying = []string{
 	"lib/xla/backend.go", "lib/xla/option.go", "lib/xla/canary.go:runCanaries",
 }
 
-// TestTroubleshooting checks that docs/troubleshooting.md quotes every sentence that the doctor can say, as it stands in
-// the code, and no other.
+// TestTroubleshooting checks that docs/troubleshooting.md quotes exactly the errors that the doctor can report.
 func TestTroubleshooting(t *testing.T) {
 	quotes := quotes(read(t, "docs/troubleshooting.md"))
 	stale := map[string]bool{}
 	for _, quote := range quotes {
 		stale[quote] = true
 	}
-	said := 0
-	for _, place := range saying {
+	count := 0
+	for _, place := range sources {
 		file, function, _ := strings.Cut(place, ":")
 		for _, sentence := range sentences(t, file, function) {
-			said++
+			count++
 			found := false
 			for _, quote := range quotes {
 				if sentence.MatchString(quote) {
@@ -40,21 +39,22 @@ func TestTroubleshooting(t *testing.T) {
 				}
 			}
 			if !found {
-				t.Errorf("%s says what docs/troubleshooting.md has no quote (a line after >) of: %s", file, sentence)
+				t.Errorf("%s has an error without a quote (a line after >) in docs/troubleshooting.md: %s", file,
+					sentence)
 			}
 		}
 	}
 	for quote, stale := range stale {
 		if stale {
-			t.Errorf("docs/troubleshooting.md quotes what the doctor does not say: %s", quote)
+			t.Errorf("docs/troubleshooting.md quotes an error that the doctor does not have: %s", quote)
 		}
 	}
-	if said < 40 {
-		t.Errorf("only %d sentences found: has their code moved?", said)
+	if count < 40 {
+		t.Errorf("only %d sentences found: has their code moved?", count)
 	}
 }
 
-// quotes are a document's block quotes, each as one line.
+// quotes are a document's block quotes, one line each.
 func quotes(text string) []string {
 	var all []string
 	for paragraph := range strings.SplitSeq(text, "\n\n") {
@@ -65,8 +65,8 @@ func quotes(text string) []string {
 	return all
 }
 
-// sentences finds the texts of errors, of problems and of remedies in a file, or in one function of it. What the code fills
-// in is left open.
+// sentences finds the texts of errors, problems and remedies in a file, or in one function of it, as patterns: values
+// that the code inserts match anything.
 func sentences(t *testing.T, file, function string) []*regexp.Regexp {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.SkipObjectResolution)
@@ -91,7 +91,7 @@ func sentences(t *testing.T, file, function string) []*regexp.Regexp {
 		case *ast.CallExpr:
 			name := called(n)
 			if name == "panic" {
-				return false // the doctor never sees it
+				return false // not reported
 			}
 			if inside && (name == "fmt.Errorf" || name == "errors.New") {
 				add(n.Args[0])
@@ -108,7 +108,7 @@ func sentences(t *testing.T, file, function string) []*regexp.Regexp {
 		return true
 	})
 	if !inside {
-		t.Errorf("%s has no function %s any more", file, function)
+		t.Errorf("%s has no function %s", file, function)
 	}
 	return all
 }
@@ -127,8 +127,8 @@ func called(call *ast.CallExpr) string {
 
 var verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
 
-// pattern is an expression for a text, in which anything may stand for what is not a constant. It is false for a text with
-// no word of its own.
+// pattern is a regular expression for a text, in which all but constants match anything. It returns false for a text
+// without a constant word.
 func pattern(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:

@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// document is what people read of a file: a Markdown file, or the text of a notebook.
+// document is a Markdown file, or the text cells of a notebook.
 type document struct{ name, text string }
 
-// documents are all that git tracks or would track.
 func documents(t *testing.T) []document {
 	t.Helper()
 	var all []document
@@ -24,7 +23,7 @@ func documents(t *testing.T) []document {
 	return all
 }
 
-// prose is a notebook's text, without its code.
+// prose is the text of a notebook's Markdown cells.
 func prose(t *testing.T, name, file string) string {
 	t.Helper()
 	var notebook struct {
@@ -47,17 +46,17 @@ func prose(t *testing.T, name, file string) string {
 
 // block is a block of code in a document.
 type block struct {
-	language string // indented where it does not say
+	language string // indented if it has none
 	line     int    // of its first line
 	lines    []string
 }
 
-// indented is the language of a block of lines that begin with four spaces.
+// indented is the language of a block that is indented by four spaces.
 const indented = "indented"
 
-// blocks splits a document into its blocks of code and the rest, in which there are empty lines in their place.
+// blocks splits a document into its blocks of code and the rest, where it replaces them by empty lines.
 func (d document) blocks() (code []block, rest []string) {
-	fence, open := "", false // whether a block is open that is indented
+	fence, open := "", false // open: inside an indented block
 	previous := ""
 	for i, line := range strings.Split(d.text, "\n") {
 		trimmed := strings.TrimSpace(line)

@@ -1,4 +1,4 @@
-// Package house tests the repository itself: that what its documents say is so.
+// Package house tests the repository itself: that its documents and its rules are true.
 package house
 
 import (
@@ -60,10 +60,11 @@ func TestStaticcheck(t *testing.T) {
 	output(t, "go", "tool", "staticcheck", "-tags", "mpi", "./...")
 }
 
-// TestSkips checks that a test is skipped with a reason that the table of what is left out has.
+// TestSkips checks that tests are skipped only through systest, which records the reason.
 func TestSkips(t *testing.T) {
 	bare := regexp.MustCompile(`\b[tb]\.Skip(f|Now)?\(|testing\.Short\(`)
-	for _, name := range tracked(t, ":(glob)**/*.go", ":(exclude)internal/systest", ":(exclude)internal/house/house_test.go") {
+	for _, name := range tracked(t, ":(glob)**/*.go", ":(exclude)internal/systest",
+		":(exclude)internal/house/house_test.go") {
 		for i, line := range strings.Split(read(t, name), "\n") {
 			if bare.MatchString(line) {
 				t.Errorf("%s:%d: %s: use systest.Skip or systest.FullOnly", name, i+1, strings.TrimSpace(line))
@@ -77,8 +78,7 @@ var room = regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\| [^|]+ \\| ([^|]+) \\|$")
 
 var quoted = regexp.MustCompile("`([a-z/]+)`")
 
-// TestImports compares ARCHITECTURE.md's table with what packages import of each
-// other. A room that is not in the table, or no longer there, is an error too.
+// TestImports compares ARCHITECTURE.md's table with the imports between packages, and with the list of packages.
 func TestImports(t *testing.T) {
 	allowed := map[string][]string{}
 	for _, row := range room.FindAllStringSubmatch(read(t, "ARCHITECTURE.md"), -1) {
@@ -108,11 +108,11 @@ func TestImports(t *testing.T) {
 		}
 	}
 	for name := range allowed {
-		t.Errorf("ARCHITECTURE.md has a room %s, which is not there", name)
+		t.Errorf("ARCHITECTURE.md has a room %s, which does not exist", name)
 	}
 }
 
-// TestLean checks that programs which need no charts link none: they are several times as large.
+// TestLean checks that packages without charts do not link lib/chart, which makes programs several times larger.
 func TestLean(t *testing.T) {
 	for _, name := range []string{"lib/collective/plan", "lib/collective/group", "lib/collective/mpi", "lib/train"} {
 		for _, linked := range strings.Fields(output(t, "go", "list", "-deps", "./"+name)) {
@@ -136,7 +136,7 @@ func blockOf(t *testing.T, language string) string {
 	return ""
 }
 
-// TestReadmeProgram runs the README's program and compares what it prints.
+// TestReadmeProgram runs the README's program and compares its output.
 func TestReadmeProgram(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "main.go")
 	if err := os.WriteFile(path, []byte(blockOf(t, "go")), 0o644); err != nil {
@@ -147,24 +147,25 @@ func TestReadmeProgram(t *testing.T) {
 	}
 }
 
-// tracked lists the files that git tracks, or would if they were added, below the patterns and that are there.
+// tracked lists the existing files that match the patterns and that git tracks or does not ignore.
 func tracked(t *testing.T, patterns ...string) []string {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
-		systest.Skip(t, systest.System, "not a git checkout, so nothing says which files belong to the project")
+		systest.Skip(t, systest.System, "not a git checkout: cannot list the files of the project")
 	}
-	return slices.DeleteFunc(strings.Fields(output(t, "git", append([]string{"ls-files", "--cached", "--others", "--exclude-standard"}, patterns...)...)), func(file string) bool {
+	return slices.DeleteFunc(strings.Fields(output(t, "git", append([]string{"ls-files", "--cached", "--others",
+		"--exclude-standard"}, patterns...)...)), func(file string) bool {
 		_, err := os.Stat(filepath.Join(root, file))
 		return err != nil
 	})
 }
 
-// TestNoForeignPaths checks that nothing tracked speaks of somebody's machine.
+// TestNoForeignPaths checks that no file has a home folder of somebody's machine.
 func TestNoForeignPaths(t *testing.T) {
 	foreign := regexp.MustCompile(`(/home/|/root/|/Users/)[a-z]`)
 	for _, file := range tracked(t) {
 		if strings.HasPrefix(file, "docker/") || strings.HasPrefix(file, "binder/") {
-			continue // a container has a home of its own
+			continue // the home folder of a container
 		}
 		for i, line := range bytes.Split([]byte(read(t, file)), []byte("\n")) {
 			if foreign.Match(line) {

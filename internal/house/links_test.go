@@ -14,11 +14,12 @@ import (
 )
 
 var (
-	// link is a Markdown link or image, or one in HTML, and its target.
+	// link is a Markdown or HTML link or image with its target.
 	link = regexp.MustCompile(`\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"`)
 
-	// spoken is a file that a text names in backticks, by a path from the root.
-	spoken = regexp.MustCompile("`((?:bench|binder|cmd|docker|docs|examples|internal|kernel|lib|notebooks)/[\\w./-]+)`")
+	// quotedFile is a path from the root in backticks.
+	quotedFile = regexp.MustCompile(
+		"`((?:bench|binder|cmd|docker|docs|examples|internal|kernel|lib|notebooks)/[\\w./-]+)`")
 
 	// onBinder is the notebook that a link to Binder opens.
 	onBinder = regexp.MustCompile(`labpath=([^)"&\s]+)`)
@@ -27,21 +28,20 @@ var (
 	inCode  = regexp.MustCompile("`[^`\n]*`")
 )
 
-// TestLinks checks that every link of the documents into the repository leads somewhere, to a heading too, and that the
-// files which they name are there.
+// TestLinks checks that links into the repository, with their headings, and the files that documents name exist.
 func TestLinks(t *testing.T) {
 	found := 0
 	for _, d := range documents(t) {
 		_, rest := d.blocks()
 		text := strings.Join(rest, "\n")
-		for _, name := range spoken.FindAllStringSubmatch(text, -1) {
+		for _, name := range quotedFile.FindAllStringSubmatch(text, -1) {
 			if !exists(name[1]) && !elsewhere[name[1]] {
-				t.Errorf("%s names %s, which is not there", d.name, name[1])
+				t.Errorf("%s names %s, which does not exist", d.name, name[1])
 			}
 		}
 		for _, notebook := range onBinder.FindAllStringSubmatch(text, -1) {
 			if !exists(notebook[1]) {
-				t.Errorf("%s opens %s on Binder, which is not there", d.name, notebook[1])
+				t.Errorf("%s opens %s on Binder, which does not exist", d.name, notebook[1])
 			}
 		}
 		for _, match := range link.FindAllStringSubmatch(inCode.ReplaceAllString(text, "code"), -1) {
@@ -60,14 +60,14 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// leads returns an error for a link of the document to what is not there.
+// leads returns an error for a link of the document without a target.
 func (d document) leads(t *testing.T, target string) error {
 	file, anchor, _ := strings.Cut(target, "#")
 	name := d.name
 	if file != "" {
 		name = path.Join(path.Dir(d.name), file)
 		if strings.HasPrefix(name, "..") || !exists(name) {
-			return fmt.Errorf("%s is not there", name)
+			return fmt.Errorf("%s does not exist", name)
 		}
 	}
 	if anchor == "" {
@@ -88,7 +88,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// anchors are the headings of a document as links have them: for GitHub, and of a notebook for JupyterLab, too.
+// anchors are the headings of a document as links of GitHub, and for notebooks also of JupyterLab.
 func anchors(d document) map[string]bool {
 	_, rest := d.blocks()
 	all := map[string]bool{}
@@ -103,7 +103,7 @@ func anchors(d document) map[string]bool {
 			}
 			return -1
 		}, title)
-		for n := 1; all[slug]; n++ { // GitHub numbers headings that are alike
+		for n := 1; all[slug]; n++ { // GitHub numbers equal headings
 			if next := fmt.Sprintf("%s-%d", slug, n); !all[next] {
 				slug = next
 			}
@@ -117,12 +117,12 @@ func anchors(d document) map[string]bool {
 }
 
 var (
-	// named is a document or a manifest that a comment names, and inUpstream one of docs/upstream.md's headings.
+	// named is a document or a manifest in a comment, inUpstream a heading of docs/upstream.md.
 	named      = regexp.MustCompile(`(?:[\w.-]+/)*[\w-][\w.-]*\.(?:md|ipynb|yaml|sbatch)\b`)
 	inUpstream = regexp.MustCompile(`docs/upstream\.md, "([^"]+)"`)
 )
 
-// TestComments checks that the documents which comments in Go name are there, and the headings of docs/upstream.md.
+// TestComments checks that documents, and headings of docs/upstream.md, in comments of Go exist.
 func TestComments(t *testing.T) {
 	upstream := map[string]bool{}
 	for _, found := range heading.FindAllStringSubmatch(read(t, "docs/upstream.md"), -1) {
@@ -130,7 +130,8 @@ func TestComments(t *testing.T) {
 	}
 	headings := 0
 	for _, file := range tracked(t, "*.go") {
-		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.ParseComments|parser.SkipObjectResolution)
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil,
+			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Errorf("%v", err)
 			continue
@@ -140,12 +141,12 @@ func TestComments(t *testing.T) {
 			for _, found := range inUpstream.FindAllStringSubmatch(text, -1) {
 				headings++
 				if !upstream[strings.ToLower(strings.TrimSuffix(found[1], "."))] {
-					t.Errorf("%s names the section %q, which docs/upstream.md has not", file, found[1])
+					t.Errorf("%s names the section %q, which docs/upstream.md does not have", file, found[1])
 				}
 			}
 			for _, name := range named.FindAllString(text, -1) {
 				if !exists(name) && !exists(path.Join(path.Dir(file), name)) && !elsewhere[name] {
-					t.Errorf("%s names %s, which is not there", file, name)
+					t.Errorf("%s names %s, which does not exist", file, name)
 				}
 			}
 		}
@@ -155,7 +156,7 @@ func TestComments(t *testing.T) {
 	}
 }
 
-// elsewhere are files of others.
+// elsewhere are files of other projects.
 var elsewhere = map[string]bool{
 	"doc/PERFORMANCE.md":                            true, // of nccl-tests
 	"internal/gobackend/dot/matmul/nosimd_small.go": true, // of GoMLX's compute

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// tests looks for the tests or benchmarks that go test is to run.
+// tests checks that the tests or benchmarks of a go test command exist.
 func (tr *trial) tests(c command) {
 	folder := tr.packages(c)
 	for _, found := range regexp.MustCompile(`-(run|bench) '?([\w^$]+)'?`).FindAllStringSubmatch(c.text, -1) {
@@ -17,7 +17,7 @@ func (tr *trial) tests(c command) {
 		name := regexp.MustCompile(`(?m)^func (` + kind + `\w*)\(`)
 		wanted := regexp.MustCompile(strings.TrimPrefix(found[2], "'"))
 		if found[2] == "^$" {
-			continue // none but benchmarks
+			continue // only benchmarks
 		}
 		ok := false
 		for _, file := range tracked(tr.t, ":(glob)"+folder+"/**/*_test.go") {
@@ -31,12 +31,12 @@ func (tr *trial) tests(c command) {
 	}
 }
 
-// packages checks that the packages are there, and returns the folder of the last.
+// packages checks that the packages exist, and returns the folder of the last one.
 func (tr *trial) packages(c command) (folder string) {
 	for _, found := range regexp.MustCompile(` \./(\S*)`).FindAllStringSubmatch(c.text, -1) {
 		folder = strings.TrimSuffix(strings.TrimSuffix(found[1], "..."), "/")
 		if !exists(folder) {
-			tr.t.Errorf("%s: %s: %s is not there", c.at, c.text, folder)
+			tr.t.Errorf("%s: %s: %s does not exist", c.at, c.text, folder)
 		}
 	}
 	if folder == "" {
@@ -45,7 +45,7 @@ func (tr *trial) packages(c command) (folder string) {
 	return folder
 }
 
-// module compares what is got with go.mod and, where there is a version, with the newest of the changelog.
+// module compares the module with go.mod, and its version with the newest one of the changelog.
 func (tr *trial) module(c command) {
 	path, version, _ := strings.Cut(strings.TrimPrefix(c.text, "go get "), "@")
 	if want := modfile.ModulePath([]byte(read(tr.t, "go.mod"))); path != want {
@@ -57,7 +57,7 @@ func (tr *trial) module(c command) {
 	}
 }
 
-// clone checks that the module's own repository is cloned, and that its folder is entered.
+// clone checks that the command clones the module's repository and enters its folder.
 func (tr *trial) clone(c command) {
 	path := modfile.ModulePath([]byte(read(tr.t, "go.mod")))
 	if want := "git clone https://" + path + " && cd " + filepath.Base(path); c.text != want {
@@ -65,15 +65,17 @@ func (tr *trial) clone(c command) {
 	}
 }
 
-// files checks the files that are named, and what docker is to find in a Dockerfile.
+// files checks that files exist, and that the Dockerfile has the build arguments, targets and ports.
 func (tr *trial) files(c command) {
-	for _, found := range regexp.MustCompile(`(?:^| )((?:docker|binder)/\S+|compose\.yaml)`).FindAllStringSubmatch(c.text, -1) {
+	file := regexp.MustCompile(`(?:^| )((?:docker|binder)/\S+|compose\.yaml)`)
+	for _, found := range file.FindAllStringSubmatch(c.text, -1) {
 		if !exists(found[1]) {
-			tr.t.Errorf("%s: %s: %s is not there", c.at, c.text, found[1])
+			tr.t.Errorf("%s: %s: %s does not exist", c.at, c.text, found[1])
 		}
 	}
 	for _, look := range []struct{ named, is string }{
-		{`--build-arg (\w+)=`, `(?m)^ARG %s\b`}, {`--target (\S+)`, `(?m)^FROM .* AS %s$`}, {`-p (?:\S+:)?(\d+)(?: |$)`, `(?m)^EXPOSE %s$`},
+		{`--build-arg (\w+)=`, `(?m)^ARG %s\b`}, {`--target (\S+)`, `(?m)^FROM .* AS %s$`},
+		{`-p (?:\S+:)?(\d+)(?: |$)`, `(?m)^EXPOSE %s$`},
 	} {
 		for _, found := range regexp.MustCompile(look.named).FindAllStringSubmatch(c.text, -1) {
 			if !regexp.MustCompile(fmt.Sprintf(look.is, found[1])).MatchString(read(tr.t, "docker/Dockerfile")) {
@@ -84,12 +86,12 @@ func (tr *trial) files(c command) {
 	if _, inside, ok := strings.Cut(c.text, " shardbook shardbook "); ok { // the image and a command in it
 		tr.flags(command{at: c.at, text: "shardbook " + inside})
 	}
-	if _, behind, ok := strings.Cut(c.text, "train.sbatch"); ok {
-		tr.have(c, "shardbook train", behind)
+	if _, after, ok := strings.Cut(c.text, "train.sbatch"); ok {
+		tr.have(c, "shardbook train", after)
 	}
 }
 
-// debian compares packages with those that tests install.
+// debian checks that tests install the same packages.
 func (tr *trial) debian(c command) {
 	for _, name := range strings.Fields(c.text)[2:] {
 		if !strings.Contains(read(tr.t, "internal/systest/mpi.go"), `"`+name+`"`) {
@@ -110,7 +112,7 @@ func (tr *trial) badge(c command) {
 	}
 }
 
-// variable checks that the code, or a script of docker, reads the variable.
+// variable checks that the code, or a script of docker, reads an environment variable.
 func (tr *trial) variable(name string) {
 	for _, file := range tracked(tr.t, "*.go", "docker/*.sbatch") {
 		if text := read(tr.t, file); strings.Contains(text, `"`+name+`"`) || strings.Contains(text, "${"+name+":") {

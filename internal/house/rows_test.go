@@ -9,14 +9,15 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// TestRows checks that whatever there is has its row: packages in docs/libraries.md, notebooks in the README, examples in
-// their own README, dependencies in CONTRIBUTING.md.
+// TestRows checks that tables are complete: packages in docs/libraries.md, notebooks in the README, examples in their
+// README, dependencies in CONTRIBUTING.md.
 func TestRows(t *testing.T) {
 	libraries := read(t, "docs/libraries.md")
 	for name := range strings.Lines(output(t, "go", "list", "./...")) {
 		name = strings.TrimPrefix(strings.TrimSpace(name), module)
 		top, _, _ := strings.Cut(name, "/")
-		if top == "internal" || top == "examples" || top == "tests" || strings.Contains(name, "/internal") || strings.Contains(name, "_probe") {
+		if top == "internal" || top == "examples" || top == "tests" || strings.Contains(name, "/internal") ||
+			strings.Contains(name, "_probe") {
 			continue
 		}
 		if !strings.Contains(libraries, "[`"+name+"`]") && !strings.Contains(libraries, "["+name+"](../"+name+")") {
@@ -30,7 +31,8 @@ func TestRows(t *testing.T) {
 		}
 	}
 	for _, example := range tracked(t, "examples/*/main.go") {
-		if name := path.Base(path.Dir(example)); !strings.Contains(read(t, "examples/README.md"), "["+name+"]("+name+"/main.go)") {
+		if name := path.Base(path.Dir(example)); !strings.Contains(read(t, "examples/README.md"),
+			"["+name+"]("+name+"/main.go)") {
 			t.Errorf("examples/README.md has no row for %s", name)
 		}
 	}

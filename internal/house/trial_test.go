@@ -14,10 +14,10 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 )
 
-// trial is what commands are tried with.
+// trial runs and checks commands.
 type trial struct {
 	t     *testing.T
-	dir   string              // where they run, with the built programs
+	dir   string              // the working folder, with the built programs
 	known map[string][]string // flags by command
 	all   []string            // flags of all commands
 }
@@ -37,7 +37,7 @@ var (
 	ours     = regexp.MustCompile(`go run \./cmd/shardbook\b|\./shardbook\b`)
 )
 
-// plain is the command by the names of built programs, without what goes before it. It checks the settings there.
+// plain replaces programs by their built names and removes sudo and environment variables, which it checks.
 func (tr *trial) plain(text string) string {
 	text = strings.TrimPrefix(text, "sudo ")
 	for {
@@ -52,7 +52,7 @@ func (tr *trial) plain(text string) string {
 	return strings.Replace(text, "go run ./bench", "bench", 1)
 }
 
-// run runs a command with more flags, and looks for what it should print.
+// run runs a command with more flags, and checks its output.
 func (tr *trial) run(c command, more string) {
 	ctx, cancel := context.WithTimeout(tr.t.Context(), 5*time.Minute)
 	defer cancel()
@@ -69,7 +69,7 @@ func (tr *trial) run(c command, more string) {
 		}
 	}
 	for _, file := range regexp.MustCompile(`--trace (\S+)`).FindAllStringSubmatch(c.text, -1) {
-		if err := os.Remove(filepath.Join(tr.dir, file[1])); err != nil { // it must have been written
+		if err := os.Remove(filepath.Join(tr.dir, file[1])); err != nil { // fails if it was not written
 			tr.t.Errorf("%s: %s: %v", c.at, c.text, err)
 		}
 	}
@@ -80,7 +80,7 @@ var (
 	flagName = regexp.MustCompile(`(?:^| )(--[a-z][a-z0-9-]*)`)
 )
 
-// flags looks up a command's flags. Behind -- of launch stand those of train.
+// flags checks that a command has its flags. Those after the -- of launch belong to train.
 func (tr *trial) flags(c command) {
 	program := programs.FindStringSubmatch(c.text)
 	if program == nil {
@@ -88,9 +88,9 @@ func (tr *trial) flags(c command) {
 		return
 	}
 	_, own, _ := strings.Cut(c.text, program[1])
-	own, behind, _ := strings.Cut(own, " -- ")
+	own, after, _ := strings.Cut(own, " -- ")
 	tr.have(c, program[1], own)
-	tr.have(c, "shardbook train", behind)
+	tr.have(c, "shardbook train", after)
 }
 
 func (tr *trial) have(c command, program, text string) {
@@ -101,21 +101,22 @@ func (tr *trial) have(c command, program, text string) {
 	}
 }
 
-// help lists the flags that a command's help names.
+// help lists the flags in a command's help.
 func (tr *trial) help(program string) []string {
 	if tr.known[program] == nil {
 		text := tr.helpText(program)
-		for _, found := range regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z][a-z0-9-]*)`).FindAllStringSubmatch(text, -1) {
+		for _, found := range regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z][a-z0-9-]*)`).FindAllStringSubmatch(text,
+			-1) {
 			tr.known[program] = append(tr.known[program], found[1])
 		}
-		if !strings.Contains(text, "Usage:\n  "+program) { // an unknown command has its parent's help
+		if !strings.Contains(text, "Usage:\n  "+program) { // an unknown command prints its parent's help
 			tr.t.Errorf("there is no command %s", program)
 		}
 	}
 	return tr.known[program]
 }
 
-// examples are the commands that a help shows.
+// examples are the example commands of a command's help.
 func (tr *trial) examples(program string) []command {
 	_, text, _ := strings.Cut(tr.helpText(program), "\nExamples:\n")
 	text, _, _ = strings.Cut(text, "\n\n")
@@ -131,7 +132,7 @@ func (tr *trial) helpText(program string) string {
 	return output(tr.t, filepath.Join(tr.dir, name), append(strings.Fields(args), "--help")...)
 }
 
-// mention looks up what a text mentions: it runs nothing.
+// mention checks a command or flag that a text mentions, without running it.
 func (tr *trial) mention(c command) {
 	c.text = tr.plain(c.text)
 	switch name, _, _ := strings.Cut(c.text, " "); {
@@ -150,7 +151,7 @@ func (tr *trial) mention(c command) {
 	}
 }
 
-// anyFlag are the flags of all commands, and those of others that the documents mention.
+// anyFlag are the flags of all commands, and flags of other programs that the documents mention.
 func (tr *trial) anyFlag() []string {
 	if tr.all == nil {
 		tr.all = []string{
@@ -166,7 +167,6 @@ func (tr *trial) anyFlag() []string {
 	return tr.all
 }
 
-// commands lists a program's commands.
 func (tr *trial) commands(program string) []string {
 	_, text, _ := strings.Cut(tr.helpText(program), "Available Commands:\n")
 	text, _, _ = strings.Cut(text, "\n\n")

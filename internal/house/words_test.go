@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// avoided are words of our own for which the field has one.
+// avoided are words for which the field has another.
 var avoided = []struct {
 	pattern, say string
-	except       []string // where the word is right: what is matched together with its neighbours contains one of these
+	except       []string // contexts in which the word is right
 }{
 	{`foretold|foretells?|forecasts?`, "predicted, predict", nil},
 	{`(made|computed|computes|compute|make) again|made anew`, "recomputed, recompute", nil},
@@ -27,19 +27,21 @@ var avoided = []struct {
 	{`twins?`, "blocks that share programs", nil},
 	{`so many`, "n, the number of", nil},
 	{`what they share|what (devices|ranks) share`, "all-reduce, exchange", nil},
-	{`(rank|host|worker|process|node|device)s? (is|are|was|were|that is|which is|that was)? ?lost|lost (rank|host|worker|process|node|device)s?`, "failed", nil},
+	{`(rank|host|worker|process|node|device)s? (is|are|was|were|that is|which is|that was)? ?lost`, "failed", nil},
+	{`lost (rank|host|worker|process|node|device)s?`, "failed", nil},
 	{`crews?`, "job", nil},
 	{`runs of tokens`, "chunks of tokens", nil},
 	{`(messages?|bytes|keys and values) (that )?(leaves?|travels?)`, "is sent", nil},
 	{`(is|are|was|were|be) off by`, "error", nil},
 	{`whole (parameter|weight|gradient|state|tensor|matrix|matrice|model)s?`, "full, unsharded", nil},
 	{`(keys|queries) outside`, "outer loop over keys / queries", nil},
-	{`layers that devices share|sequences that devices share|share (each|a) (layer|sequence)`, "tensor / sequence (context) parallelism", nil},
+	{`layers that devices share|sequences that devices share|share (each|a) (layer|sequence)`,
+		"tensor / sequence (context) parallelism", nil},
 	{`rows of (a|the|each|every|its) batch`, "examples, a shard of the batch", nil},
 	{`kept for the backward pass|kept between (the )?passes`, "saved for the backward pass", nil},
 }
 
-// TestWords checks that the project speaks in the field's terms: comments and strings of the code, documents, notebooks.
+// TestWords checks that comments, strings, documents and notebooks use the field's terms.
 func TestWords(t *testing.T) {
 	for _, word := range avoided {
 		pattern := regexp.MustCompile(`(?i)\b(` + word.pattern + `)\b`)
@@ -65,7 +67,7 @@ func TestLongLines(t *testing.T) {
 	}
 }
 
-// written is what is written for people: each comment and string of Go files, Markdown files, and the cells of notebooks.
+// written is all text for people: comments and strings of Go files, Markdown files, and the cells of notebooks.
 func written(t *testing.T) []document {
 	t.Helper()
 	var all []document

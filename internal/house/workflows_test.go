@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestReadmeCommand checks that .ci/run runs the README's test command and nothing else, and that CI runs it: each
-// change in the quick tier, each night in the full one, which is what it runs where CI is set.
+// TestReadmeCommand checks that .ci/run runs only the README's test command, and that CI runs it: the quick tier for
+// each change, and each night the full tier, the default in CI.
 func TestReadmeCommand(t *testing.T) {
 	const command = "go test -timeout 30m ./..."
 	if !strings.Contains(read(t, "README.md"), "\n    "+command+"\n") {
@@ -44,8 +44,8 @@ var (
 	script   = regexp.MustCompile(`(?m)\.ci/\w+`)
 )
 
-// TestWorkflows checks that actions of others are pinned by the hash of a commit, as a tag can be moved, that the token
-// of a workflow can only read, that its jobs have a time limit, and that the workflows run all scripts in .ci.
+// TestWorkflows checks that third-party actions are pinned by commit, since tags can move, that a workflow's token can
+// only read, that its jobs have a time limit, and that the workflows run all scripts in .ci.
 func TestWorkflows(t *testing.T) {
 	var run []string
 	for _, name := range tracked(t, ".github/workflows") {
@@ -54,7 +54,7 @@ func TestWorkflows(t *testing.T) {
 			if local, ok := strings.CutPrefix(found[1], "./"); ok {
 				read(t, local)
 			} else if !pinned.MatchString(found[1]) {
-				t.Errorf("%s uses %s: want owner/name@, the 40 digits of a commit, and # with its version", name, found[1])
+				t.Errorf("%s uses %s: want owner/name@COMMIT # vVERSION", name, found[1])
 			}
 		}
 		if !readOnly.MatchString(text) || strings.Count(text, "permissions:") != 1 {
@@ -64,7 +64,7 @@ func TestWorkflows(t *testing.T) {
 			t.Errorf("%s uses secrets", name)
 		}
 		if jobs, limits := strings.Count(text, "runs-on:"), strings.Count(text, "timeout-minutes:"); jobs != limits {
-			t.Errorf("%s has %d jobs, and %d with a limit to their time", name, jobs, limits)
+			t.Errorf("%s has %d jobs and %d time limits", name, jobs, limits)
 		}
 		run = append(run, script.FindAllString(text, -1)...)
 	}
@@ -81,7 +81,7 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
-// TestContainer checks that CI's container has the packages that tests would install otherwise.
+// TestContainer checks that CI's container has the packages that tests would otherwise install.
 func TestContainer(t *testing.T) {
 	installs := regexp.MustCompile(`\bInstall\(("[a-z0-9-]+"(?:, "[a-z0-9-]+")*)\)`)
 	has := strings.Fields(read(t, ".github/workflows/container.yml"))
@@ -103,7 +103,7 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// TestRace checks that the race detector watches all packages that start goroutines or synchronise them.
+// TestRace checks that .ci/race covers all packages with goroutines or synchronization.
 func TestRace(t *testing.T) {
 	watched := strings.Fields(output(t, ".ci/race", "-list"))
 	for _, name := range tracked(t, ":(glob)**/*.go", ":(exclude,glob)**/*_test.go") {

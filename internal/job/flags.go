@@ -131,21 +131,21 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Replicas, "replicas", p.Replicas, "copies of the layout, between which ranks send gradients (default 1)")
 	f.IntVar(&p.Zero, "zero", p.Zero, "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
 	f.IntVar(&p.Prefetch, "prefetch", p.Prefetch, "gather parameters this many blocks before their use, with --zero 3")
-	f.IntVar(&p.Shards, "shards", p.Shards, "hybrid sharding: devices that share one copy of the state (default all)")
+	f.IntVar(&p.Shards, "shards", p.Shards, "hybrid sharding: devices per sharded copy of the state (default all)")
 	f.BoolVar(&p.Offload, "offload-optimizer", p.Offload, "optimizer states and updates in host memory (ZeRO-Offload)")
 	f.IntVar(&p.Tensor, "tensor", p.Tensor, "tensor-parallel devices")
 	f.BoolVar(&p.TensorSequence, "tensor-sequence", p.TensorSequence,
-		"shard activations between the layers by token (Megatron)")
+		"with --tensor, shard activations between layers by token (Megatron)")
 	f.BoolVar(&p.TensorOverlap, "tensor-overlap", p.TensorOverlap,
 		"with --tensor-sequence, send in chunks while matmuls run")
 	f.BoolVar(&p.TensorPartition, "tensor-partition", p.TensorPartition,
-		"shard the saved inputs of blocks, and recompute the rest (ZeRO-R)")
+		"with --tensor, shard saved block inputs, and recompute the rest (ZeRO-R)")
 	f.IntVar(&p.SeqParallel, "seq-parallel", p.SeqParallel, "sequence-parallel (context-parallel) devices")
 	flags.Choice(f, &p.SeqMethod, "seq-method", parallel.SeqMethods(),
 		fmt.Sprintf("attention over shards: %s (default ring)", strings.Join(parallel.SeqMethods(), "|")))
 	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "devices in a Ulysses group of --seq-method hybrid (default "+
 		"what fits)")
-	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "pass keys and values between ranks, and so between hosts")
+	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "send keys and values between ranks, and so between hosts")
 	flags.Choice(f, &p.Placement, "placement", sequence.Placements(),
 		fmt.Sprintf("which tokens a device has: %s (default zigzag)", flags.List(sequence.Placements(), "|")))
 	flags.Least(f, "1", "data", "accumulate", "every")

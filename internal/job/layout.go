@@ -32,18 +32,23 @@ const (
 // Layout is what the flags say, valid for the batch, or an error that names flags. With CutMeasured the cut is left to
 // the caller.
 func (j *Job) Layout() (parallel.Layout, error) {
-	if err := errors.Join(flags.Check(j.all()), j.Parallel.checkSync()); err != nil {
+	if err := cmp.Or(flags.Check(j.all()), j.Parallel.checkSync()); err != nil {
 		return parallel.Layout{}, err
 	}
+	devices := 1. // there may be more than an int holds, and more than a schedule can be made for
+	for _, n := range []int{j.Parallel.Data, j.Parallel.Pipe, j.Parallel.Tensor, j.Parallel.SeqParallel, j.Parallel.Replicas} {
+		devices *= float64(max(1, n))
+	}
+	if devices > xla.MaxDevices {
+		return parallel.Layout{}, fmt.Errorf("--data, --pipe, --tensor, --seq-parallel and --replicas multiply to %.0f devices: "+
+			"want at most %d", devices, xla.MaxDevices)
+	}
 	l, err := j.layout()
+	if err == nil {
+		err = l.Validate()
+	}
 	if err != nil {
 		return l, InFlags(err)
-	}
-	if err := l.Validate(); err != nil {
-		return l, InFlags(err)
-	}
-	if n := l.Devices(); n > xla.MaxDevices {
-		return l, fmt.Errorf("the layout %v has %d devices: want at most %d", l, n, xla.MaxDevices)
 	}
 	if _, err := l.MicroBatch(j.Batch); err != nil {
 		return l, fmt.Errorf("--batch: %w", InFlags(err))
@@ -90,8 +95,7 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 	}
 	if updates := l.Plan.Micro / max(l.Plan.Every, 1); l.Plan.Weights != step.Flush && updates > 1 && j.varies() {
 		return l, fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: leave out "+
-			"--%s and --warmup",
-			l.Plan.Name, updates, rateFlag)
+			"--%s and --warmup", l.Plan.Name, updates, rateFlag)
 	}
 	l.Cut, err = p.cut()
 	return l, err
@@ -102,8 +106,7 @@ func (j *Job) sequences(l *parallel.Layout) (err error) {
 	switch p := &j.Parallel; {
 	case p.SeqParallel > j.Model.Seq:
 		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: want at "+
-			"most %[2]d",
-			p.SeqParallel, j.Model.Seq)
+			"most %[2]d", p.SeqParallel, j.Model.Seq)
 	case p.SeqRanks && p.SeqMethod != "" && p.SeqMethod != "ring" && (p.SeqMethod != "hybrid" || p.SeqUlysses == 0):
 		return fmt.Errorf("--seq-ranks and --seq-method=%s: it is for rings; choose --seq-method ring, "+
 			"or hybrid with --seq-ulysses, the devices of a rank", p.SeqMethod)
@@ -145,11 +148,11 @@ func (p *Parallel) ReadFile() error {
 	n := len(s.Ranks)
 	switch {
 	case p.Pipe != 0 && p.Pipe != n:
-		return fmt.Errorf("--pipe=%d: %s is a schedule of %d ranks: leave --pipe out, or choose another file", p.Pipe, p.File,
-			n)
+		return fmt.Errorf("--pipe=%d: %s is a schedule of %d ranks: leave --pipe out, or choose another file", p.Pipe,
+			p.File, n)
 	case p.PipeSchedule != "" || p.Microbatches > 0 || p.Chunks > 0:
-		return errors.New("--schedule, --microbatches and --chunks are part of the schedule of --schedule-file: leave them " +
-			"out")
+		return errors.New("--schedule, --microbatches and --chunks are part of the schedule of --schedule-file: " +
+			"leave them out")
 	}
 	p.Pipe, p.ScheduleText = n, s.String()
 	return nil

@@ -28,8 +28,8 @@ func (s ExitStatus) Error() string { return fmt.Sprintf("printed already, status
 // rollCallTime is how long a rank that cannot continue waits for the others to answer, if the timeout is not shorter.
 const rollCallTime = 10 * time.Second
 
-// linger is how long a rank waits of which another one failed, or that leaves it to another to say what went wrong: at
-// its end mpirun wakes the stopped and ends the others, which are about to say it.
+// linger is how long a rank waits before it ends with a message of another one: at its end mpirun ends the others, which
+// may be about to print theirs.
 const linger = time.Second
 
 // wait lingers, and says nothing where mpirun ends it meanwhile.
@@ -38,18 +38,18 @@ func (c *Job) wait() {
 	time.Sleep(linger)
 }
 
-// endReport is what a process says at the end, in at most reportBytes.
+// endReport is what a process tells the others at the end, in at most reportBytes.
 type endReport struct {
 	text string
-	own  bool // and nothing that it heard of another
+	own  bool // and not an error that another process told it
 }
 
-// reportBytes is short enough for a message that is sent whether or not anyone receives it.
+// reportBytes is short enough that sending does not wait for a receiver.
 const reportBytes = 2048
 
-// End has all processes tell each other how they ended, and each error said once, by the first rank that has it: a rank
-// that heard of another's error says nothing, but where a rank does not answer each of the others names it. It returns
-// nil where all ended well.
+// End makes all processes tell each other how they ended, and returns nil if all ended well. Each error is printed once,
+// by the first rank that has it; a rank that only heard of another's error prints nothing. If a rank does not answer, each
+// of the others names it.
 func (c *Job) End(err error, out io.Writer) error {
 	if c == nil {
 		return err
@@ -75,9 +75,8 @@ func (c *Job) End(err error, out io.Writer) error {
 		return ExitStatus(StatusFailed)
 	case slices.ContainsFunc(reports, func(r endReport) bool { return r.text != "" }):
 		if first := slices.IndexFunc(reports, func(r endReport) bool { return r.text != "" }); first == c.Rank() {
-			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none has failed, but one may be slower than --timeout "+
-				"%v allows\n",
-				c.at(first), mine.text, c.timeout)
+			fmt.Fprintf(out, "shardbook: %s: %s: all ranks answer now, so none has failed, but one may be slower than "+
+				"--timeout %v allows\n", c.at(first), mine.text, c.timeout)
 		} else {
 			c.wait()
 		}
@@ -86,7 +85,7 @@ func (c *Job) End(err error, out io.Writer) error {
 	return nil
 }
 
-// heard says whether an error is only what the rank heard or saw of another. A call that the alarm ended fails as the
+// heard reports whether an error is only the consequence of another rank's: a call that the alarm ended also fails as the
 // rank's own.
 func (c *Job) heard(err error) bool {
 	if alarm := context.Cause(c.ctx); alarm != nil && errors.Is(err, alarm) {
@@ -117,10 +116,10 @@ func (c *Job) sayOwn(out io.Writer, reports []endReport, text string) bool {
 	return true
 }
 
-// at is a rank and its host.
+// at names a rank and its host.
 func (c *Job) at(rank int) string { return fmt.Sprintf("rank %d on %s", rank, c.hosts[rank]) }
 
-// silent says which ranks did not answer.
+// silent names ranks that did not answer.
 func (c *Job) silent(ranks []int) string {
 	var names []string
 	for _, r := range ranks {
@@ -142,7 +141,7 @@ func (c *Job) seen(err error, missing []int) string {
 // gaveUp is what the alarm's failure says before the error that it was raised for.
 const gaveUp = "gave up: context canceled: "
 
-// brief is an error without what it led to.
+// brief is the text of an error without what it led to.
 func brief(err error) string {
 	text := err.Error()
 	var f *group.Failure

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Early is an error of a process that has not joined the others yet, if there are others: with wrong use all have the
-// same.
+// Early is an error before the process has joined the others, if there are any: with wrong use all have the same one.
 type Early struct{ error }
 
 // NewEarly makes one.

@@ -12,31 +12,31 @@ import (
 	"syscall"
 )
 
-// Open opens a regular file of at most most bytes for reading.
-func Open(path string, most int64) (*os.File, error) { return open(path, os.O_RDONLY, most) }
+// Open opens a regular file of at most limit bytes for reading.
+func Open(path string, limit int64) (*os.File, error) { return open(path, os.O_RDONLY, limit) }
 
-// Edit opens a regular file of at most most bytes for reading and writing, or creates it. flags are more flags of
+// Edit opens a regular file of at most limit bytes for reading and writing, or creates it. flags are more flags of
 // os.OpenFile, such as os.O_TRUNC.
-func Edit(path string, flags int, most int64) (*os.File, error) {
-	return open(path, os.O_RDWR|os.O_CREATE|flags, most)
+func Edit(path string, flags int, limit int64) (*os.File, error) {
+	return open(path, os.O_RDWR|os.O_CREATE|flags, limit)
 }
 
-// Read returns the content of a regular file of at most most bytes.
-func Read(path string, most int64) ([]byte, error) {
-	file, err := Open(path, most)
+// Read returns the content of a regular file of at most limit bytes.
+func Read(path string, limit int64) ([]byte, error) {
+	file, err := Open(path, limit)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	return ReadAll(file, path, most)
+	return ReadAll(file, path, limit)
 }
 
-// ReadAll reads at most most bytes of the file at the path, which may be growing or a stream, and returns an error if
+// ReadAll reads at most limit bytes of the file at the path, which may be growing or a stream, and returns an error if
 // it has more.
-func ReadAll(r io.Reader, path string, most int64) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err == nil && int64(len(text)) > most {
-		err = tooLong(path, fmt.Sprintf("more than %d", most), most)
+func ReadAll(r io.Reader, path string, limit int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = tooLong(path, fmt.Sprintf("more than %d", limit), limit)
 	}
 	if err != nil {
 		return nil, err
@@ -61,9 +61,9 @@ func Append(path string) (*os.File, error) {
 func isStream(info fs.FileInfo) bool { return info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) != 0 }
 
 // open checks the file before it opens it, since opening alone has effects on some devices, and again afterwards.
-func open(path string, flags int, most int64) (*os.File, error) {
+func open(path string, flags int, limit int64) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil {
-		if err := check(path, info, most); err != nil {
+		if err := check(path, info, limit); err != nil {
 			return nil, err
 		}
 	}
@@ -73,7 +73,7 @@ func open(path string, flags int, most int64) (*os.File, error) {
 	}
 	info, err := file.Stat()
 	if err == nil {
-		err = check(path, info, most)
+		err = check(path, info, limit)
 	}
 	if err != nil {
 		file.Close()
@@ -83,18 +83,18 @@ func open(path string, flags int, most int64) (*os.File, error) {
 }
 
 // check returns an error unless the file is regular and not too large.
-func check(path string, info fs.FileInfo, most int64) error {
+func check(path string, info fs.FileInfo, limit int64) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is %s: give a regular file", path, kind(info.Mode()))
 	}
-	if info.Size() > most {
-		return tooLong(path, fmt.Sprint(info.Size()), most)
+	if info.Size() > limit {
+		return tooLong(path, fmt.Sprint(info.Size()), limit)
 	}
 	return nil
 }
 
-func tooLong(path, size string, most int64) error {
-	return fmt.Errorf("%s has %s bytes: give a file of at most %d", path, size, most)
+func tooLong(path, size string, limit int64) error {
+	return fmt.Errorf("%s has %s bytes: give a file of at most %d", path, size, limit)
 }
 
 // kind names the type of a file that is not regular.

@@ -50,8 +50,7 @@ const (
 	AllGather     Op = "all-gather"     // the gathered buffer
 	ReduceScatter Op = "reduce-scatter" // the buffer of each rank before it is scattered
 	AllToAll      Op = "all-to-all"     // the buffer of each rank
-	// the buffer that one rank sends to another; the number of ranks does not matter
-	PointToPoint Op = "point-to-point"
+	PointToPoint  Op = "point-to-point" // the buffer that one rank sends to another; ranks do not count
 )
 
 // BusFactor returns the part of the buffer that crosses each link of a ring: 2(n−1)/n for all-reduce, (n−1)/n for

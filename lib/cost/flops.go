@@ -6,10 +6,9 @@ import "fmt"
 type Recompute string
 
 const (
-	Nothing Recompute = "" // nothing: all activations are saved
-	// attention's scores and their matmul with the values (Korthikanti et al. 2022, §5)
-	Selective Recompute = "selective"
-	Full      Recompute = "full" // each block from its input (Chen et al. 2016)
+	Nothing   Recompute = ""          // nothing: all activations are saved
+	Selective Recompute = "selective" // scores, and their matmul with the values (Korthikanti et al. 2022, §5)
+	Full      Recompute = "full"      // each block from its input (Chen et al. 2016)
 )
 
 // Step is one training step on all devices together.

@@ -3,10 +3,7 @@ package cost
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
-
-	"gonum.org/v1/gonum/floats/scalar"
 )
 
 // Published training times.
@@ -52,19 +49,6 @@ func TestUtilization(t *testing.T) {
 			if got := fmt.Sprintf("%.1f", 100*u); got != want {
 				t.Errorf("%s, length %d: %s%%, want %s%%", c.Source, length, got, want)
 			}
-		}
-	}
-}
-
-// Utilization is the inverse of TrainingTime.
-func TestUtilizationInverse(t *testing.T) {
-	random := rand.New(rand.NewPCG(13, 14))
-	for range 100 {
-		flops, devices, peak, want := 1e24*random.Float64(), 1+random.IntN(1000), 1e15*random.Float64(),
-			1-random.Float64()
-		took := must(TrainingTime(flops, devices, peak, want))(t)
-		if got := must(Utilization(flops, took, devices, peak))(t); !scalar.EqualWithinRel(got, want, 1e-14) {
-			t.Fatalf("utilization %v, want %v", got, want)
 		}
 	}
 }

@@ -29,9 +29,10 @@ const (
 	// 4·S·(D+E) bytes, which XLA does not count as memory of the program.
 	CPU Engine = "cpu"
 
-	// CuDNN is cuDNN's fused attention on CUDA devices of compute capability 8.0, called through GoMLX. It supports
-	// bfloat16 and float16, no mask or Causal with default positions, as many queries as keys, and heads of equal
-	// widths D and E that are multiples of 8 up to 128. It has no log-sum-exp; WithLogSumExp computes that with Blocks.
+	// CuDNN is cuDNN's fused attention on CUDA devices of compute capability 8.0 or later, called through GoMLX. It
+	// supports bfloat16 and float16, no mask or Causal with default positions, as many queries as keys, and heads of
+	// equal widths D and E that are multiples of 8 up to 128. It has no log-sum-exp; WithLogSumExp computes that with
+	// Blocks.
 	CuDNN Engine = "cudnn"
 )
 

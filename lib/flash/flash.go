@@ -29,10 +29,10 @@ type Options struct {
 // arXiv:2305.13245), and query head h uses key head h·K/H. Softmax and accumulation are in float32, or float64 for
 // float64.
 //
-// The gradient saves the inputs, the output and the softmax statistics of each query, and recomputes the scores. The
-// statistics are the largest score and the sum of exponentials, not their log-sum-exp, whose rounding would be most of
-// the error for large scores. Attention works under Checkpoint, on shards of the batch or of the heads, and in graphs
-// compiled with xla.CompileAuto.
+// For the gradient it saves the inputs, the output and the softmax statistics of each query, and recomputes the scores.
+// The statistics are the largest score and the sum of exponentials, not their log-sum-exp, whose rounding would be most
+// of the error for large scores. Attention works under Checkpoint, on shards of the batch or of the heads, and in
+// graphs compiled with xla.CompileAuto.
 //
 // It panics on invalid shapes, types and options.
 func Attention(q, k, v *graph.Node, o Options) *graph.Node {

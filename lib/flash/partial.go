@@ -72,7 +72,7 @@ func (a Partial) Merge(b Partial) Partial {
 	return Partial{M: m, D: sum(a.D, b.D), O: sum(a.O, b.O)}
 }
 
-// Output returns the attention's output O/D, (B,T,H,E) in a type; it is 0 for a query that has seen no key.
+// Output returns the attention's output O/D, (B,T,H,E), converted to a type. It is 0 for a query that has seen no key.
 func (a Partial) Output(of dtypes.DType) *graph.Node {
 	d := graph.InsertAxes(a.D, -1)
 	some := graph.GreaterThan(d, graph.ZerosLike(d))

@@ -103,7 +103,7 @@ func (s Setup) activationNames() []string {
 		return []string{"activation"}
 	case s.Model.Gated:
 		return []string{"sigmoid of the gate", "gate's activation", "gated activation"}
-	case half: // XLA fuses the recomputation of no step of GELU that was rounded to the half type
+	case half: // XLA saves every step of GELU, since each is rounded to the half type
 		return []string{"GELU's square", "GELU's cube", "GELU's half", "GELU's tanh", "activation"}
 	}
 	return []string{"GELU's tanh", "activation"}

@@ -56,8 +56,8 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 		return Ledger{}, fmt.Errorf("memest: the number of parameters is %d: give at least 1", n)
 	}
 	if n > mostParameters {
-		return Ledger{}, fmt.Errorf("memest: the number of parameters is %d: give at most %d, whose bytes fit an int64", n,
-			mostParameters)
+		return Ledger{}, fmt.Errorf("memest: the number of parameters is %d: give at most %d, whose bytes fit an int64",
+			n, mostParameters)
 	}
 	s.Model = cost.Model{Layers: 1, Width: 1, Heads: 1, Vocab: 2, Context: 1}
 	l := s.Layout

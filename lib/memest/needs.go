@@ -74,10 +74,11 @@ func (s *stage) held() bool {
 	return s.Layout.Data > 1 || s.Clip || len(s.Precision.Scaling.States()) > 0
 }
 
-// gradients is the memory of the gradients once those of that many of the last blocks are complete; -1 means that not
-// even the head's is. The residual stream's gradient is the sum of two terms for each block and one of the head, which
-// XLA adds up only at the end. Parameter gradients count only where held: otherwise Compiled applies them at once, and
-// Planned lists them among the states.
+// gradients is the memory of gradients after the backward pass of the last blocks: residuals blocks have added to the
+// gradient of the residual stream, and the parameter gradients of blocks blocks are complete. -1 is the moment before
+// the head's gradient. XLA adds up the terms of the residual stream, two for each block and one for the head, only at
+// the end. Parameter gradients count only where held: otherwise Compiled applies them at once. Planned lists them as
+// states.
 func (s *stage) gradients(residuals, blocks int) []need {
 	var needs []need
 	if s.first && s.Engine == Compiled {

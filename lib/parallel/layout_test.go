@@ -44,9 +44,9 @@ func TestRefusedLayouts(t *testing.T) {
 			case s.seq > c.Seq: // the ring fills its runs of tokens up, which memest does not count
 				field = "Layout.Context is 8"
 			case sequence && c.Seq/s.seq%s.tensor != 0:
-				field, planned = "Layout.Seq shares", "Config.Seq is 4"
+				field, planned = "Layout.Seq is set", "Config.Seq is 4"
 			case s.pipe > c.Layers:
-				field, planned = "Layout.Pipeline of 8 stages", "6 blocks cannot be 8 stages"
+				field, planned = "Layout.Pipeline is 8", "6 blocks cannot be 8 stages"
 			}
 			_, ledger := l.Estimate(setup(c), layoutRows)
 			_, plan := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: optim.SGD(1)}, l, ""), l)

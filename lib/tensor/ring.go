@@ -52,7 +52,7 @@ func (t Group) ringRows(x, w *graph.Node, matmul Matmul) *graph.Node {
 }
 
 // chunks cuts x (B,T,…) along the tokens into n chunks (B,T/n,…). On rank r chunk s has the tokens of rank r−back−s.
-// Its backward pass is ordered.
+// Its backward pass is the function ordered.
 func (t Group) chunks(x *graph.Node, back int) []*graph.Node {
 	return autodiff.Custom([]*graph.Node{x},
 		func(in []*graph.Node) []*graph.Node { return t.cutTokens(in[0], back) },

@@ -27,11 +27,6 @@ func TestCutters(t *testing.T) {
 		{"the last axis of a bias", tensor.Even(-1), []int{4}, 2, 0, [][]int{{0, 1}, {2, 3}}},
 		{"padded", tensor.Padded(0), []int{5, 2}, 4, 0, [][]int{{0, 1}, {2, 3}, {4, -1}, {-1, -1}}},
 		{"query heads", tensor.Heads(0, 4, 0, 2), []int{8, 3}, 2, 0, [][]int{{0, 1, 2, 3}, {4, 5, 6, 7}}},
-		{"as many key heads", tensor.Heads(-1, 2, 2, 1), []int{6}, 2, 0, [][]int{{0, 2, 4}, {1, 3, 5}}},
-		// Query heads 0 to 3, keys 4 and 5, values 6 and 7.
-		{"a key head a rank", tensor.Heads(-1, 4, 2, 1), []int{3, 8}, 2, 1, [][]int{{0, 1, 4, 6}, {2, 3, 5, 7}}},
-		{"a key head for two ranks", tensor.Heads(-1, 4, 2, 1), []int{3, 8}, 4, 1,
-			[][]int{{0, 4, 6}, {1, 4, 6}, {2, 5, 7}, {3, 5, 7}}},
 		{"one key head for all", tensor.Heads(-1, 3, 1, 2), []int{10}, 3, 0,
 			[][]int{{0, 1, 6, 7, 8, 9}, {2, 3, 6, 7, 8, 9}, {4, 5, 6, 7, 8, 9}}},
 	} {

@@ -98,7 +98,7 @@ func (b blocks[F]) state(i int) State[F] { return State[F]{b.md.row(i)[0], b.md.
 
 func (b blocks[F]) setState(i int, s State[F]) { b.md.row(i)[0], b.md.row(i)[1] = s.M, s.D }
 
-// clear sets the results of rows queries to those of no keys.
+// clear starts the outputs and statistics of a tile of queries.
 func (b blocks[F]) clear(rows int) {
 	b.o.fill(rows, 0)
 	b.md.fill(rows, 0)

@@ -62,7 +62,7 @@ type tile[F Float] struct {
 	memory     *memory
 }
 
-// inFast allocates fast memory for a tile of at most rows rows, until the next kernel.
+// inFast allocates a tile in fast memory, until the next kernel.
 func inFast[F Float](m *memory, rows, cols int) *tile[F] {
 	m.held += int64(rows) * int64(cols)
 	m.traffic.Fast = max(m.traffic.Fast, m.held)
@@ -82,7 +82,7 @@ func (t *tile[F]) store(to matrix[F], begin int) {
 	t.memory.traffic.Stores += int64(n)
 }
 
-// fill sets the tile to rows rows of x, without traffic.
+// fill sets the tile to a number of rows with all elements x, without traffic.
 func (t *tile[F]) fill(rows int, x F) {
 	t.rows = rows
 	for i := range t.data[:rows*t.cols] {

@@ -84,64 +84,6 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 	}
 }
 
-// Dao et al. 2022, theorem 2 (and theorem 5, backward): three steps move Θ(Nd + N²) elements, tiles Θ(N²d²/M).
-func TestTheorem(t *testing.T) {
-	const d = 4
-	moved := func(n, fast int) (three, byKeys, byQueries, backward float64) {
-		h := online.Head[float64]{Q: make([]float64, n*d), K: make([]float64, n*d), V: make([]float64, n*d), D: d, E: d}
-		f, err := online.ThreeStep(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tiles := fit(t, online.TilesKeysOuter, fast, d)
-		k, err := online.KeysOuter(h, tiles)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q, err := online.QueriesOuter(h, fit(t, online.TilesQueriesOuter, fast, d))
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := online.TiledGradients(h, q, h.Q, fit(t, online.TilesBackward, fast, d))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, used := range []int64{k.Traffic.Fast, q.Traffic.Fast, g.Traffic.Fast} {
-			if used > int64(fast) || used < int64(fast)/2 {
-				t.Errorf("%d of %d elements of fast memory are used", used, fast)
-			}
-		}
-		return float64(f.Traffic.Moved()), float64(k.Traffic.Moved()), float64(q.Traffic.Moved()),
-			float64(g.Traffic.Moved())
-	}
-	near := func(what string, got, want float64) {
-		t.Helper()
-		if math.Abs(got/want-1) > 0.2 { // terms of lower order, and partial tiles
-			t.Errorf("%s: %.2f times the traffic, want about %v", what, got, want)
-		}
-	}
-	a3, ak, aq, ag := moved(256, 256)
-	b3, bk, bq, bg := moved(512, 256)
-	near("three steps, N twice", b3/a3, 4)
-	near("keys outer, N twice", bk/ak, 4)
-	near("queries outer, N twice", bq/aq, 4)
-	near("backward, N twice", bg/ag, 4)
-	c3, ck, cq, cg := moved(512, 512)
-	near("three steps, M twice", c3/b3, 1)
-	near("keys outer, M twice", ck/bk, 0.5)
-	near("queries outer, M twice", cq/bq, 0.5)
-	near("backward, M twice", cg/bg, 0.5)
-}
-
-func fit(t *testing.T, tiles func(fast, d, e int) (online.Tiles, error), fast, d int) online.Tiles {
-	t.Helper()
-	got, err := tiles(fast, d, d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
 // The tiles fit in fast memory, as the functions themselves count it, and larger ones do not.
 func TestTiles(t *testing.T) {
 	const n = 64

@@ -81,9 +81,9 @@ func TestErrors(t *testing.T) {
 		}...)},
 		{"backward", kernel.Backward, append(slices.Clone(shared), out, statistics, statistics, out), shared[:3],
 			[]part{
-				{at: 1, shape: f32(B, S, K, D+1), want: "flash: k is float32[2, 7, 2, 9], want float32[2, any, any, 8]"},
+				{at: 1, shape: f32(B, S, K, D+1), want: "flash: k is float32[2, 7, 2, 9]"},
 				{at: 11, want: "flash: the call has 11 operands and 3 results: it takes 12 and gives 3"},
-				{at: 8, shape: f32(B, T, H, D), want: "flash: the output is float32[2, 5, 4, 8], want float32[2, 5, 4, 3]"},
+				{at: 8, shape: f32(B, T, H, D), want: "flash: the output is float32[2, 5, 4, 8]"},
 				{at: 9, shape: f32(B, T), want: "flash: the largest scores is float32[2, 5]"},
 				{at: 10, shape: half(B, T, H), want: "flash: the sums is bfloat16[2, 5, 4]"},
 				{at: 11, shape: f32(B, H, T, E), want: "flash: the output's gradient is float32[2, 4, 5, 3]"},

@@ -8,30 +8,30 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// gate has all ranks stop behind the same step.
+// gate makes all ranks stop after the same step.
 type gate struct {
-	ctx context.Context // of whoever interrupts the run
-	run context.Context // of the ranks' calls
+	ctx context.Context // ends when the run is interrupted
+	run context.Context // that of the ranks' calls
 	mpi *mpijob.Job
 
-	// Without MPI, what one rank has begun all do.
+	// Without MPI: a step that one rank has begun, all ranks do.
 	mu    sync.Mutex
 	begun int // steps
 
-	// With MPI, processes agree behind each step on whether to stop, and a rank begins none before they have, for one that
-	// is that lag before it: each step takes one of what is agreed.
+	// With MPI: after each step the processes agree on whether to stop. A rank begins a step only after they have agreed
+	// on the one lag steps before it.
 	lag    int
 	agreed chan bool
 }
 
-// asyncLag is the lag of ranks that do not wait for each other. The slowest has the timeout for this many steps.
+// asyncLag is the lag of ranks that do not wait for each other. The slowest must do this many steps within the timeout.
 const asyncLag = 8
 
 func newGate(ctx context.Context, r *ranks) *gate {
 	return &gate{ctx: ctx, run: r.ctx, mpi: r.mpi, begun: r.steps, lag: r.lag, agreed: make(chan bool, ahead)}
 }
 
-// pass says whether a rank may begin a step, counted from 0.
+// pass reports whether a rank may begin a step, counted from 0. It waits until that is known.
 func (g *gate) pass(step int) bool {
 	if g.mpi != nil {
 		select {
@@ -58,8 +58,8 @@ func (g *gate) open() error {
 	return err
 }
 
-// agree gives all processes the reports of all ranks on a step, and has them agree on whether to stop. It is a
-// collective call of the processes; without MPI all reports are there.
+// agree sends the ranks' reports on a step to all processes, and makes them agree on whether to stop. It is a
+// collective call of the processes; without MPI it returns the reports that it is given.
 func (g *gate) agree(own []metrics) (all []metrics, err error) {
 	if g.mpi == nil {
 		return own, nil

@@ -16,18 +16,18 @@ type pipeResult struct {
 	Stages       int    `json:"stages"`
 	Microbatches int    `json:"microbatches"`
 	Cut          []int  `json:"cut"` // blocks of each stage
-	// Bubble is the share of a step in which a rank is idle, if the forward pass and each half of the backward pass took
-	// equally long.
+	// Bubble is the fraction of a step in which a rank is idle, if the forward pass and both parts of the backward pass
+	// took equally long.
 	Bubble float64 `json:"bubble"`
-	// Idle is the share of the time in the trace, if there is one, in which a rank had nothing to do, on average.
+	// Idle is the mean fraction of the traced time in which a rank was idle; nil without a trace.
 	Idle *float64 `json:"idle,omitempty"`
-	// PeakActivations are the most micro-batches that a rank saves something of at once, each counted for each of its
-	// stages.
+	// PeakActivations is, for each rank, the most micro-batches whose activations it saves at once, counted once for each
+	// of its stages.
 	PeakActivations []int `json:"peak_activations,omitempty"`
 }
 
-// piped is the result of a run of pipelines, or nil.
-func (t *training) piped() (*pipeResult, error) {
+// pipelineResult describes the pipelines of the run; nil if there are none.
+func (t *training) pipelineResult() (*pipeResult, error) {
 	run, _ := t.run.(*ranks)
 	if run == nil || t.job.Parallel.Pipe == 0 {
 		return nil, nil
@@ -46,7 +46,7 @@ func (t *training) piped() (*pipeResult, error) {
 	return r, nil
 }
 
-// print says it to people.
+// print writes the result as text.
 func (r *pipeResult) print(out io.Writer) {
 	if r == nil {
 		return
@@ -62,7 +62,7 @@ func (r *pipeResult) print(out io.Writer) {
 		join(r.PeakActivations))
 }
 
-// idle is the share of a trace's time in which a rank waited, had not begun or had ended, on average.
+// idle is the mean fraction of a trace's time in which a rank waited, had not begun or had ended.
 func idle(tr trace.Trace) float64 {
 	begin, end := tr.Range()
 	ranks := ranksOf(tr)

@@ -12,7 +12,7 @@ import (
 
 // A run that goes on from step to step with its layers shared, its sequences, both and neither learns what one device
 // learns, but for rounding.
-func TestTrainShared(t *testing.T) {
+func TestTrainTensorSequence(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	want := oneDevice(t)
 	const (
