@@ -14,13 +14,13 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 )
 
-// page is how many lines an example may have: one looks at it, and copies it.
+// page is the limit of an example's lines.
 const page = 60
 
-// The examples compile with less effort than they do for users, like all tests: they inherit the environment.
+// Like all tests, the examples have XLA optimize less: they inherit the environment.
 func TestMain(m *testing.M) { devicetest.Main(m) }
 
-// command runs a command in a folder that is not the repository's, with no network for Go, and returns what it prints.
+// command runs a command in a folder outside the repository, with no network for Go, and returns its output.
 func command(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -44,7 +44,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// importer makes a module of its own, of nothing but the examples, which imports the libraries as somebody else's does.
+// importer writes a module of only the examples, which imports the libraries as a user's module does.
 func importer(t *testing.T, examples []string) (dir string) {
 	t.Helper()
 	root, err := filepath.Abs("..")
@@ -66,16 +66,17 @@ func importer(t *testing.T, examples []string) (dir string) {
 		t.Fatal(err)
 	}
 	module := ours.Module.Mod.Path
-	write("go.mod", fmt.Sprintf("module example.com/importer\n\ngo %s\n\nrequire %s v0.0.0\n\nreplace %[2]s => %q\n", ours.Go.Version, module, root))
-	write("go.sum", read(t, filepath.Join(root, "go.sum"))) // what a module proxy would be asked
+	write("go.mod", fmt.Sprintf("module example.com/importer\n\ngo %s\n\nrequire %s v0.0.0\n\nreplace %[2]s => %q\n",
+		ours.Go.Version, module, root))
+	write("go.sum", read(t, filepath.Join(root, "go.sum"))) // there is no module proxy
 	for _, name := range examples {
 		write(filepath.Join(name, "main.go"), read(t, filepath.Join(name, "main.go")))
 	}
 	return dir
 }
 
-// TestExamples builds and vets the examples in a module of their own, runs each in an empty folder, and compares what it
-// prints with output.txt.
+// TestExamples builds and vets the examples in a separate module, runs each in an empty folder, and compares its output
+// with output.txt.
 func TestExamples(t *testing.T) {
 	sources, err := filepath.Glob("*/main.go")
 	if err != nil || len(sources) == 0 {
@@ -87,10 +88,12 @@ func TestExamples(t *testing.T) {
 	}
 	dir, programs := importer(t, names), t.TempDir()
 	command(t, dir, "go", "vet", "./...")
-	command(t, dir, "go", "build", "-ldflags=-w", "-o", programs, "./...") // debug information takes half of the linker's time
+	// Without debug information the linker takes half the time.
+	command(t, dir, "go", "build", "-ldflags=-w", "-o", programs, "./...")
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			got, want := command(t, t.TempDir(), filepath.Join(programs, name)), read(t, filepath.Join(name, "output.txt"))
+			got := command(t, t.TempDir(), filepath.Join(programs, name))
+			want := read(t, filepath.Join(name, "output.txt"))
 			if got != want {
 				t.Errorf("it prints\n%s\noutput.txt says\n%s", got, want)
 			}

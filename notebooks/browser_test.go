@@ -25,9 +25,7 @@ import (
 // envScreenshot names a file into which TestLab writes a picture of JupyterLab.
 const envScreenshot = "SHARDBOOK_SCREENSHOT"
 
-// chromium returns the path of a browser, installing Debian's where it may. A
-// machine without one and without the means to get one skips the test; CI never
-// does.
+// chromium returns the path of a browser, and installs Debian's if it may. Without a browser the test is skipped.
 var chromium = sync.OnceValues(func() (string, error) {
 	find := func() string {
 		for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -46,7 +44,7 @@ var chromium = sync.OnceValues(func() (string, error) {
 	return find(), nil
 })
 
-// browser opens a tab in a headless Chromium that is gone when the test ends.
+// browser opens a tab in a headless Chromium, which ends with the test.
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	path, err := chromium()
@@ -66,8 +64,7 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// requests notes every address that the tab asks for, except those inside the
-// page itself (data: and blob:).
+// requests records every address that the tab requests, except those inside the page (data: and blob:).
 func requests(t *testing.T, ctx context.Context) func() []string {
 	t.Helper()
 	var mu sync.Mutex
@@ -92,11 +89,11 @@ func requests(t *testing.T, ctx context.Context) func() []string {
 	}
 }
 
-// shownCharts counts charts that are on the page as a picture with a size: the
-// static image, or what the live chart drew in its place.
+// shownCharts counts charts on the page that are pictures with a size: the static image, or the live chart.
 const shownCharts = `[...document.querySelectorAll('[data-shardbook-chart]')].filter(function (box) {
 	var picture = box.querySelector('img, svg');
-	return picture && picture.getBoundingClientRect().width > 100 && (picture.tagName !== 'IMG' || picture.naturalWidth > 100);
+	return picture && picture.getBoundingClientRect().width > 100 &&
+		(picture.tagName !== 'IMG' || picture.naturalWidth > 100);
 }).length`
 
 // liveCharts counts those that ECharts has made live.
@@ -104,11 +101,11 @@ const liveCharts = `document.querySelectorAll('[data-shardbook-chart][data-live]
 
 // until waits for a JavaScript expression to be true.
 func until(expression string) chromedp.Action[chromedp.Void] {
-	return chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(300*time.Millisecond), chromedp.WithPollingTimeout(6*time.Minute))
+	return chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(300*time.Millisecond),
+		chromedp.WithPollingTimeout(6*time.Minute))
 }
 
-// choose moves the mouse over the menu entry of that class and text and clicks: a
-// menu takes a click only where it has seen the mouse come.
+// choose moves the mouse over the menu entry of that class and text, which a menu requires before a click, and clicks.
 func choose(class, text string) chromedp.Action[chromedp.Void] {
 	entry := fmt.Sprintf(`[...document.querySelectorAll(%q)].find(e => e.textContent.trim() === %q)`, class, text)
 	type place struct{ X, Y, Width, Height float64 }
@@ -129,8 +126,7 @@ func choose(class, text string) chromedp.Action[chromedp.Void] {
 	}
 }
 
-// checkPage opens an exported notebook from its file: it must load nothing but
-// itself, and all its charts must turn live.
+// checkPage opens an exported notebook's file: it must load only itself, and all its charts must turn live.
 func checkPage(t *testing.T, path string) {
 	t.Helper()
 	ctx := browser(t)
@@ -147,8 +143,8 @@ func checkPage(t *testing.T, path string) {
 	}
 }
 
-// TestLab does what a newcomer does: opens JupyterLab, double-clicks 00-devices,
-// chooses Run All Cells from the menu, and sees charts.
+// TestLab does what a new user does: it opens JupyterLab, double-clicks 00-devices, chooses Run All Cells from the
+// menu, and sees charts.
 func TestLab(t *testing.T) {
 	systest.FullOnly(t, "JupyterLab in a browser")
 	k := kerneltest.Ready(t)
@@ -157,7 +153,7 @@ func TestLab(t *testing.T) {
 	withoutOutputs(t, "00-devices.ipynb", filepath.Join(dir, "00-devices.ipynb"))
 	address := startLab(t, k, dir)
 
-	// The tab asks the server alone, whatever the page does.
+	// The tab may request only from the server.
 	asked := requests(t, ctx)
 	file := chromedp.CSS(`.jp-DirListing-item[title^="Name: 00-devices.ipynb"]`)
 	err := chromedp.Do(ctx, chromedp.Navigate(address),
@@ -168,17 +164,17 @@ func TestLab(t *testing.T) {
 	if err != nil {
 		t.Fatalf("starting the notebook: %v%s", err, screenshot(t, ctx))
 	}
-	// JupyterLab draws only what is near the window, so the test scrolls down until
-	// it sees what the last cell prints.
+	// JupyterLab draws only what is near the window, so the test scrolls down to the output of the last cell.
 	err = chromedp.Do(ctx,
-		until(`[...document.querySelectorAll('.jp-OutputArea-output')].some(o => o.textContent.includes('every device holds'))
-			|| (document.querySelector('.jp-WindowedPanel-outer').scrollTop += 400, false)`),
+		until(`[...document.querySelectorAll('.jp-OutputArea-output')]
+			.some(o => o.textContent.includes('every device holds')) ||
+			(document.querySelector('.jp-WindowedPanel-outer').scrollTop += 400, false)`),
 		until(shownCharts+" > 0 && "+liveCharts+" > 0"))
 	if err != nil {
 		t.Fatalf("no chart on the screen: %v%s", err, screenshot(t, ctx))
 	}
 	if to := os.Getenv(envScreenshot); to != "" {
-		// JupyterLab moves cells while it finds out how high they are.
+		// JupyterLab moves cells while it measures their heights.
 		seen := until(`(() => {
 			const output = [...document.querySelectorAll('[data-shardbook-chart]')].at(-1).closest('.jp-OutputArea');
 			const at = output.getBoundingClientRect();
@@ -205,19 +201,20 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// TestFirstStart does what somebody does who is quicker than the first session: opens JupyterLab, which has never run
-// here, and a notebook, and three seconds later chooses Run All Cells. Every cell must run, however far the session has
-// come by then: where the server is slow, it has not said yet which sessions there are, or has not started the new one.
+// TestFirstStart opens JupyterLab, which has never run here, and a notebook, and three seconds later chooses Run All
+// Cells, before the first session has started. Every cell must run, also if a slow server has not listed its sessions
+// yet, or not started the new one.
 func TestFirstStart(t *testing.T) {
 	systest.FullOnly(t, "Run All Cells while the first session starts, in a browser")
 	k := kerneltest.Ready(t)
-	for name, held := range map[string]string{"as it comes": "", "sessions unknown": "GET", "session starting": "POST"} {
+	for name, held := range map[string]string{
+		"as it comes": "", "sessions unknown": "GET", "session starting": "POST",
+	} {
 		t.Run(name, func(t *testing.T) { firstStart(t, k, held) })
 	}
 }
 
-// holdSessions makes a page keep its requests of the method held.method to /api/sessions to itself, until held.go is
-// called.
+// holdSessions makes a page delay its requests of the method held.method to /api/sessions until held.go is called.
 const holdSessions = `window.held = {method: '', n: 0};
 held.until = new Promise(go => { held.go = go });
 window.fetch = (send => async (what, how) => {
@@ -259,7 +256,7 @@ func firstStart(t *testing.T, k *kernel.Kernel, held string) {
 		t.Fatalf("starting the notebook: %v%s", err, screenshot(t, ctx))
 	}
 	const cells = `[...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell')].map(c => c.innerText)`
-	err = chromedp.Do(ctx, until(cells+`.every(c => !c.startsWith('[9]'))`), // all have been told to run
+	err = chromedp.Do(ctx, until(cells+`.every(c => !c.startsWith('[9]'))`), // all are queued
 		evaluate(`held.go(null)`),
 		until(cells+`.every((c, i) => c.startsWith('[' + (i + 1) + ']:') && c.includes('\nran ' + (i + 1)))`))
 	if err != nil {
@@ -320,8 +317,7 @@ func startLab(t *testing.T, k *kernel.Kernel, dir string) string {
 	return ""
 }
 
-// processes lists the command lines that name the folder, as kernels do that were
-// started from it.
+// processes lists the command lines that name the folder, such as those of kernels started from it.
 func processes(folder string) []string {
 	var found []string
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -333,7 +329,7 @@ func processes(folder string) []string {
 	return found
 }
 
-// screenshot keeps a picture of what went wrong and returns where it is.
+// screenshot saves a picture of a failure and returns its path.
 func screenshot(t *testing.T, ctx context.Context) string {
 	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 	if err != nil {

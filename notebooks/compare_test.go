@@ -11,30 +11,29 @@ import (
 	"testing"
 )
 
-// What a notebook says is compared with what it says when it is run again. A chart counts as its text, which holds its
-// series.
+// A notebook's text outputs are compared with those of a second run. A chart counts as its text, which has its series.
 //
-//   - Text must be equal, but for what the order of float32 sums changes: a number with a fraction, by one in its last
-//     digit and mostErrors roundings; a rounding error, which is a number with a negative exponent, by a factor of
-//     mostErrors.
-//   - In a cell tagged "measured" nine of ten words must be the same, as a list of what takes longest may name others,
-//     and half of the numbers within a factor of mostTimes of what they were. Its figures belong to the machine and the
-//     moment: times, what is made of times or depends on who comes first, and what rounding errors have grown to.
+//   - Text must be equal, except for the effects of the order of float32 sums: a number with a fraction may differ by
+//     one in its last digit and mostErrors roundings; a rounding error, which is a number with a negative exponent, by a
+//     factor of mostErrors.
+//   - In a cell tagged "measured" nine of ten words must be equal, since a list of what takes longest may change, and
+//     half of the numbers must be within a factor of mostTimes. These numbers depend on the machine and its load: times,
+//     orders of events, and accumulated rounding errors.
 
 // measuredTag marks a cell, in its file, as one that shows measurements.
 const measuredTag = "measured"
 
-// mostErrors is how many rounding errors, or how many times as large a one, make no difference.
+// mostErrors is the number of rounding errors, or the factor between two, that is ignored.
 const mostErrors = 10
 
 // rounding is the largest relative error of one rounding to float32.
 const rounding = 1.0 / (1 << 24)
 
-// mostTimes is how many times larger or smaller half of a cell's measurements may be. It is that large since times on a
-// machine that does much else are: what it finds is another unit, another size, another program.
+// mostTimes is the allowed factor for half of a cell's measurements. It is large since times vary on a machine with
+// other load; it still finds another unit, size or program.
 const mostTimes = 20
 
-// differences says where a notebook that was run again says something else than the one that is committed.
+// differences lists the differences of a rerun notebook from the committed one.
 func differences(committed, again []cell) (all []string) {
 	if len(committed) != len(again) {
 		return []string{fmt.Sprintf("%d cells, and %d when run again", len(committed), len(again))}
@@ -51,7 +50,7 @@ func differences(committed, again []cell) (all []string) {
 	return all
 }
 
-// disordered says which code cells have not run in order, in one kernel that ran nothing else: their counts are 1, 2, 3, ….
+// disordered lists the code cells whose execution counts are not 1, 2, 3, …, as of one kernel that ran them in order.
 func disordered(cells []cell) (all []string) {
 	n := 0
 	for i, c := range cells {
@@ -65,7 +64,7 @@ func disordered(cells []cell) (all []string) {
 	return all
 }
 
-// said is all that a cell printed and showed, as text.
+// said returns all outputs of a cell as text.
 func (c cell) said() string {
 	var all strings.Builder
 	for _, o := range c.Outputs {
@@ -98,7 +97,7 @@ func words(line string) string {
 	return strings.Join(strings.Fields(number.ReplaceAllString(line, " # ")), " ")
 }
 
-// near reports whether two numbers are the same but for what another processor may change.
+// near reports whether two numbers are equal except for differences between processors.
 func near(a, b string) bool {
 	if a == b {
 		return true
@@ -118,7 +117,7 @@ func near(a, b string) bool {
 }
 
 var (
-	// drawn is a row of a chart in text: as wide as its measurements are long.
+	// drawn is a row of a chart in text, whose length depends on measurements.
 	drawn = regexp.MustCompile(`[A-Z·]{12,}|[▁-█]+`)
 	// token is a word, which may have digits, or a number, which may have a unit of time.
 	token  = regexp.MustCompile(`\p{L}[\p{L}\p{N}_]*|(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(ns|µs|ms|s)?`)
@@ -203,7 +202,8 @@ func TestDifferences(t *testing.T) {
 		{name: "another line", was: "a", is: "a\nb", found: "2 when run again"},
 		{name: "slower", was: times, measured: true,
 			is: "rank 0 waited 92.5 ms, all 2ms\nrank 1 waited 1.1 ms, all 30µs\ncompute CC···········CCC 90 → 91"},
-		{name: "other words", was: times, is: strings.Replace(times, "waited", "failed", 1), measured: true, found: "failed"},
+		{name: "other words", was: times, is: strings.Replace(times, "waited", "failed", 1), measured: true,
+			found: "failed"},
 		{name: "no numbers", was: times, is: "rank waited ms, all, compute", measured: true, found: "half"},
 		{name: "another unit", was: times, measured: true, found: "half",
 			is: "rank 0 waited 12500 ms, all 3ms\nrank 1 waited 100 ms, all 3ms\ncompute C··············C 10 → 20"},

@@ -16,7 +16,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^## (.+)$`)
 )
 
-// TestCourse checks that the notebooks are one course: the same structure, seen by the headings, and each leads to the next.
+// TestCourse checks that the notebooks are one course: with the same structure of headings, each linked to the next.
 func TestCourse(t *testing.T) {
 	paths, err := filepath.Glob("*.ipynb")
 	if err != nil || len(paths) < 2 {
@@ -49,8 +49,11 @@ func TestCourse(t *testing.T) {
 				t.Errorf("%s does not begin with the link %s", path, link)
 			}
 		}
-		if i+1 < len(paths) && !strings.HasSuffix(strings.TrimSpace(text), fmt.Sprintf("\n\nNext: [%s](%s)", titles[i+1], paths[i+1])) {
-			t.Errorf("%s does not end with the link to %s", path, paths[i+1])
+		if i+1 < len(paths) {
+			next := fmt.Sprintf("\n\nNext: [%s](%s)", titles[i+1], paths[i+1])
+			if !strings.HasSuffix(strings.TrimSpace(text), next) {
+				t.Errorf("%s does not end with the link to %s", path, paths[i+1])
+			}
 		}
 		checkHeadings(t, path, text)
 		if at := strings.LastIndex(text, "## Read on"); !strings.Contains(text[max(at, 0):], "](../lib/") {
@@ -66,7 +69,7 @@ func TestCourse(t *testing.T) {
 	}
 }
 
-// checkHeadings looks for the way of every notebook: question, plan, run, measurement, comparison, and the same ending.
+// checkHeadings checks the sections of a notebook: question, plan, run, measurement, comparison, and the same ending.
 func checkHeadings(t *testing.T, path, text string) {
 	var all []string
 	for _, found := range heading.FindAllStringSubmatch(text, -1) {

@@ -23,8 +23,8 @@ import (
 	"github.com/shardbook/shardbook/kernel"
 )
 
-// envOffline marks the process that TestNotebooks starts with the network cut. Its arguments are a folder for what it
-// makes, and notebooks.
+// envOffline marks the process that TestNotebooks starts without a network. Its arguments are an output folder and
+// notebooks.
 const envOffline = "SHARDBOOK_TEST_OFFLINE"
 
 func TestMain(m *testing.M) {
@@ -53,12 +53,11 @@ func runOffline(out string, names []string) error {
 	return runAll(context.Background(), k, out, names)
 }
 
-// quick are the notebooks that the quick tier runs: a sixth of all cells, which use two thirds of the packages, kinds of
-// charts and functions for cells that there are in all notebooks: meshes and collectives, a training run with its
-// progress, and the engine that has most in it.
+// quick are the notebooks of the quick tier: a sixth of all cells, with two thirds of all notebooks' packages, kinds of
+// charts and functions for cells: meshes and collectives, a training run with progress bars, and ZeRO.
 var quick = []string{"00-devices", "01-first-run", "09-zero"}
 
-// chosen are the notebooks that this tier runs, by name.
+// chosen returns the names of this tier's notebooks.
 func chosen(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob("[0-9]*.ipynb")
@@ -77,9 +76,9 @@ func chosen(t *testing.T) []string {
 	return quick
 }
 
-// TestNotebooks runs notebooks after set-up with the network cut: as root in a network namespace that has nothing but
-// the loopback that kernels talk over. It compares what they say with what is committed. In the full tier it opens the
-// exported HTML in a browser and watches what it loads.
+// TestNotebooks runs notebooks after set-up without a network: as root in a network namespace with only a loopback,
+// which kernels need. It compares their outputs with the committed ones. In the full tier it opens the exported HTML in
+// a browser and records what it loads.
 func TestNotebooks(t *testing.T) {
 	k := kerneltest.Ready(t)
 	out, names := t.TempDir(), chosen(t)
@@ -111,7 +110,7 @@ func TestNotebooks(t *testing.T) {
 	}
 }
 
-// runAll runs two notebooks at a time: much of each is the Go linker, which keeps one core busy. It prints how long cells took.
+// runAll runs two notebooks at a time, since the Go linker uses one core. It prints how long cells took.
 func runAll(ctx context.Context, k *kernel.Kernel, out string, names []string) error {
 	paths, err := k.FindNotebooks(names)
 	if err != nil {
@@ -158,8 +157,8 @@ func loopbackUp() error {
 // pngImage is the picture of a chart, with an alternative text that says more than a title.
 var pngImage = regexp.MustCompile(`<img alt="[^"]{30,}" width="\d+" height="\d+" src="data:image/png;base64,`)
 
-// TestCommitted checks what is committed: every code cell has run, in order and once, none has failed, and every chart
-// is an image that needs nothing else.
+// TestCommitted checks the committed notebooks: every code cell has run, in order and once, none has failed, and every
+// chart is an image that needs nothing else.
 func TestCommitted(t *testing.T) {
 	paths, err := filepath.Glob("*.ipynb")
 	if err != nil || len(paths) < 2 {
@@ -178,7 +177,7 @@ func TestCommitted(t *testing.T) {
 				}
 				html := string(output.Data.HTML)
 				charts := strings.Count(html, "<span data-shardbook-chart=")
-				// PNG, since GitHub takes other images out of what it shows, with the gist for those who do not see it.
+				// PNG with an alternative text, since GitHub removes other images.
 				images := pngImage.FindAllStringSubmatch(html, -1)
 				if len(images) != charts {
 					t.Errorf("%s: %d charts and %d PNG images with alternative texts", at, charts, len(images))

@@ -1,4 +1,5 @@
-// Dataparallel trains a model of GoMLX layers on four devices, each with a quarter of every batch, and then uses it in GoMLX.
+// Dataparallel trains a model of GoMLX layers on four devices, each with a quarter of every batch, and then uses it in
+// GoMLX.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Pipeline draws two pipeline schedules, and trains a small GPT with the better one on two ranks, each with one device and
-// half of the model.
+// Pipeline draws two pipeline schedules, and trains a small GPT with the better one on two ranks, each with one device
+// and half of the model.
 package main
 
 import (

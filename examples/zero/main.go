@@ -1,5 +1,5 @@
-// Zero trains a chain of blocks with ZeRO-3 (FSDP) on four devices: each holds a quarter of the parameters and of Adam's
-// states, and gathers a block's full parameters only while it computes with them.
+// Zero trains a chain of blocks with ZeRO-3 (FSDP) on four devices: each holds a quarter of the parameters and of
+// Adam's states, and gathers a block's full parameters only while it computes with them.
 package main
 
 import (
