@@ -20,5 +20,6 @@ func Loader() string {
 	// register there and not here. An end tag inside the script would close the element early.
 	safe := strings.ReplaceAll(echartsJS, "</script", `<\/script`)
 	return `<script>window.shardbookECharts=window.shardbookECharts||(function(){` +
-		`var exports={},module={exports:exports},define;` + safe + "\n" + `;return exports})();window.dispatchEvent(new Event("shardbook-echarts"))</script>`
+		`var exports={},module={exports:exports},define;` + safe + "\n" +
+		`;return exports})();window.dispatchEvent(new Event("shardbook-echarts"))</script>`
 }

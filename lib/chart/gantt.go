@@ -62,7 +62,8 @@ func (k *gantt) check(*Chart) error {
 		}
 	}
 	if low, high := k.extent(); low != high && nearlyEqual(low, high) {
-		return fmt.Errorf("the times from %v to %v differ too little for their size: count them from the first", low, high)
+		return fmt.Errorf("the times from %v to %v differ too little for their size: count them from the first", low,
+			high)
 	}
 	return checkCount("spans", len(k.spans), maxMarks)
 }

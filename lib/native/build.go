@@ -54,7 +54,8 @@ func findC() ([]string, error) {
 			return []string{name}, nil
 		}
 	}
-	return nil, errors.New("native: there is no C compiler, gcc or cc, on the PATH: install gcc, or set CC to a compiler")
+	return nil, errors.New("native: there is no C compiler, gcc or cc, on the PATH: install gcc, or set CC to a " +
+		"compiler")
 }
 
 // build compiles the text unless it was before, and returns the library's path, whose name is a hash of all that goes
@@ -75,7 +76,8 @@ func (in language) build(text string, c config) (path string, err error) {
 	}
 	root = filepath.Join(root, "native")
 	key := sha256.Sum256(fmt.Appendf(nil, "%q", slices.Concat(
-		[]string{text, header, foreign.Header, version, in.hardware(), runtime.GOARCH}, command, in.flags, c.flags, in.libs)))
+		[]string{text, header, foreign.Header, version, in.hardware(),
+			runtime.GOARCH}, command, in.flags, c.flags, in.libs)))
 	path = filepath.Join(root, hex.EncodeToString(key[:])+".so")
 	if _, err := os.Stat(path); err == nil {
 		return path, nil

@@ -32,7 +32,8 @@ func TestRefused(t *testing.T) {
 	whole.Model = traintest.Whole{Model: toys.Model}
 	one := parallel.Layout{Tensor: 2}
 	alone := train.Recipe{Model: gpt.Parallel{Config: small(2)}, Optimizer: optim.SGD(1)}
-	other := train.Recipe{Model: gpt.Parallel{Config: small(2), Tensor: tensor.Group{Axis: "model"}}, Optimizer: optim.SGD(1)}
+	other := train.Recipe{Model: gpt.Parallel{Config: small(2), Tensor: tensor.Group{Axis: "model"}},
+		Optimizer: optim.SGD(1)}
 	begin := func(b *xla.Backend, r train.Recipe, l parallel.Layout) error {
 		run, err := parallel.New(context.Background(), b, r, l, parallel.Options{})
 		if err == nil {
@@ -45,7 +46,8 @@ func TestRefused(t *testing.T) {
 		layout parallel.Layout
 		want   string
 	}{
-		"no rule":            {train.Recipe{Model: toys.Model}, parallel.Layout{}, "the recipe has no model or no rule"},
+		"no rule": {train.Recipe{Model: toys.Model}, parallel.Layout{},
+			"the recipe has no model or no rule"},
 		"a program's copies": {replicated, parallel.Layout{}, "Recipe.Replicas is set"},
 		"no chain":           {whole, parallel.Layout{Pipe: 2}, "1 blocks cannot be 2 stages"},
 		"shares nothing": {toys, parallel.Layout{Tensor: 2, Ring: 3},
@@ -125,7 +127,8 @@ func TestBatchesRefused(t *testing.T) {
 			inputs, targets *tensors.Tensor
 			want            string
 		}{
-			{few, fewer, "a batch of 6 examples for 4 data-parallel devices with 2 micro-batches each: make it a multiple of 8"},
+			{few, fewer, "a batch of 6 examples for 4 data-parallel devices with 2 micro-batches each: make it a " +
+				"multiple of 8"},
 			{odd, odder, "a batch of 4 examples for 4 data-parallel devices"},
 			{inputs, fewer, "6"},
 			{wide, targets, `block "in", of an input of shape (Float32)[1, 5]`},

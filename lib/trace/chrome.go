@@ -71,7 +71,8 @@ func (t Trace) WriteChrome(w io.Writer) error {
 func (t Trace) events(ranks []int) (events []event) {
 	add := func(e event) { events = append(events, e) }
 	for _, rank := range ranks {
-		add(event{Phase: "M", Name: "process_name", Rank: rank, Args: map[string]any{"name": fmt.Sprintf("rank %d", rank)}})
+		add(event{Phase: "M", Name: "process_name", Rank: rank,
+			Args: map[string]any{"name": fmt.Sprintf("rank %d", rank)}})
 	}
 	threads := 0 // of all ranks: some viewers take thread 0 for an idle one, and equal threads of two processes for one
 	for _, stream := range byStream(t.Spans) {
@@ -81,7 +82,8 @@ func (t Trace) events(ranks []int) (events []event) {
 			thread := first + track[i]
 			if thread > threads {
 				threads = thread
-				add(event{Phase: "M", Name: "thread_name", Rank: s.Rank, Thread: thread, Args: map[string]any{"name": s.Stream}})
+				add(event{Phase: "M", Name: "thread_name", Rank: s.Rank, Thread: thread,
+					Args: map[string]any{"name": s.Stream}})
 			}
 			start, took := micros(s.Start), micros(s.End-s.Start)
 			add(event{s.Name, "X", &start, &took, s.Rank, thread, s.Work.args()})

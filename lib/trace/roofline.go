@@ -70,7 +70,8 @@ func (r Roof) Table(title string, ops ...Operation) *chart.Chart {
 			bound = "memory"
 		}
 		rows[i] = []string{
-			oneLine(o.Name), inMS(o.Time), number(o.intensity()), perNanosecond(o.FLOPs, o.Time), perNanosecond(o.Bytes, o.Time),
+			oneLine(o.Name), inMS(o.Time), number(o.intensity()), perNanosecond(o.FLOPs,
+				o.Time), perNanosecond(o.Bytes, o.Time),
 			bound, strconv.FormatFloat(100*r.Share(o), 'f', 1, 64),
 		}
 	}

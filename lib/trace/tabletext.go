@@ -26,7 +26,8 @@ var columns = []column{
 	{"min ms", func(r Row) string { return inMS(r.Min) }, nil},
 	{"max ms", func(r Row) string { return inMS(r.Max) }, nil},
 	{"share %", func(r Row) string { return strconv.FormatFloat(100*r.Share, 'f', 1, 64) }, nil},
-	{"GFLOP/s", func(r Row) string { return perNanosecond(r.FLOPs, r.Total) }, func(r Row) bool { return r.FLOPs != 0 }},
+	{"GFLOP/s", func(r Row) string { return perNanosecond(r.FLOPs, r.Total) },
+		func(r Row) bool { return r.FLOPs != 0 }},
 	{"GB/s", func(r Row) string { return perNanosecond(r.Bytes, r.Total) }, func(r Row) bool { return r.Bytes != 0 }},
 }
 

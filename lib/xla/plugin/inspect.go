@@ -73,7 +73,8 @@ func whole(path string) error {
 		if head, _ := readHead(path, 4); bytes.HasPrefix([]byte("\xcf\xfa\xed\xfe"), head) && len(head) == 4 {
 			return nil // macOS's format: the loader itself checks it
 		}
-		return fmt.Errorf("plugin %q is damaged or not a shared library (%w): remove it, or give another path", path, err)
+		return fmt.Errorf("plugin %q is damaged or not a shared library (%w): remove it, or give another path", path,
+			err)
 	}
 	if err != nil {
 		return fmt.Errorf("plugin %q: %w", path, err)
