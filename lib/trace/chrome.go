@@ -23,7 +23,7 @@ type event struct {
 	Args   map[string]any `json:"args,omitempty"`
 }
 
-// micros is a time that JSON has as a number of microseconds, with nanoseconds after the point.
+// micros is a time that is written to JSON in microseconds, with nanoseconds as decimals.
 type micros time.Duration
 
 func (m micros) MarshalJSON() ([]byte, error) {
@@ -35,8 +35,8 @@ func (m micros) MarshalJSON() ([]byte, error) {
 }
 
 // WriteChrome writes the trace as JSON in Chrome's trace event format, which https://ui.perfetto.dev and
-// chrome://tracing open. A rank is a process there and a stream a thread; a stream whose spans cross takes several
-// threads of its name. It is an error if a span ends before it starts.
+// chrome://tracing open. Ranks become processes and streams threads; a stream whose spans partly overlap becomes
+// several threads of the same name. It is an error if a span ends before it starts.
 func (t Trace) WriteChrome(w io.Writer) error {
 	ranks := map[int]bool{}
 	for _, s := range t.Spans {
